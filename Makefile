@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make run` and `make test` do all: install what is missing, configure, build, run. A second call does no
+# needless work.
+JOBS ?= $(shell nproc)
+TRACE := traces/conversation_trace.jsonl
+KVCOVE := build/release/bin/kvcove
+OUT := out
+SETUP_STAMP := build/.setup-done
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build run test bench soak check clean
+
+help: ## This list
+	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(SETUP_STAMP): scripts/setup.sh
+	@scripts/setup.sh
+	@mkdir -p build && touch $@
+
+setup: $(SETUP_STAMP) ## Install what is missing (Debian packages)
+
+build: $(SETUP_STAMP) ## Build the command at build/release/bin/kvcove
+	@scripts/build.sh release
+
+run: build ## Replay a real trace through a real pool, verifying every byte (about half a minute)
+	@mkdir -p $(OUT)
+	@echo "== Main job: one hour of real requests through a pool that 4 engine processes share"
+	@$(KVCOVE) replay $(TRACE) --report $(OUT)/replay.html
+	@echo
+	@echo "== Weight updates: every engine resets the pool after each 500 requests; nothing older may be served"
+	@$(KVCOVE) replay $(TRACE) --limit 3000 --update-every 500
+	@echo
+	@echo "Done: every byte was verified. The report with plots is $(OUT)/replay.html"
+
+test: build ## Run every test that needs no GPU
+	@scripts/test.sh release
+
+bench: build ## Measure against the limits of this machine, into out/bench.jsonl
+	@mkdir -p $(OUT)
+	@$(KVCOVE) bench local --json | tee $(OUT)/bench.jsonl
+	@echo "Done: $(OUT)/bench.jsonl; what the figures mean is in bench/README.md"
+
+soak: build ## The long torture and simulation runs (about ten minutes)
+	@scripts/soak.sh
+
+check: build ## What CI runs behind the tests: sanitizers, format, tidy, layers, fuzzers
+	@scripts/check.sh
+
+clean: ## Remove what was built
+	@rm -rf build $(OUT)

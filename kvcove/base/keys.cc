@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/base/keys.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+namespace kvcove {
+namespace {
+
+std::size_t Edits(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0]++;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t kept = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({kept, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::string_view NearestKey(std::string_view text, std::span<const std::string_view> known) {
+  std::string_view nearest;
+  std::size_t fewest = std::max<std::size_t>(text.size() / 2, 1) + 1;
+  for (const std::string_view key : known) {
+    const std::size_t edits = Edits(text.substr(0, 64), key);
+    if (edits < fewest) {
+      fewest = edits;
+      nearest = key;
+    }
+  }
+  return nearest;
+}
+
+std::unexpected<Error> UnknownKey(std::string_view what, std::string_view text,
+                                  std::span<const std::string_view> known) {
+  std::string list;
+  for (const std::string_view key : known) {
+    list += list.empty() ? "" : ", ";
+    list += key;
+  }
+  const std::string_view nearest = NearestKey(text, known);
+  const std::string hint =
+      nearest.empty() ? std::string() : fmt::format("; did you mean '{}'?", nearest);
+  return Fail(Code::kInvalid, fmt::format("unknown {} '{}'{} (known: {})", what, text, hint, list));
+}
+
+}  // namespace kvcove

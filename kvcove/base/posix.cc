@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/base/posix.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+namespace kvcove {
+
+void UniqueFd::Reset() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr && forks_ == ForkCount()) munmap(data_, size_);
+}
+
+Result<Mapping> Mapping::Map(int fd, std::size_t size, Access access) {
+  const int protection = access == Access::kReadOnly ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* data = mmap(nullptr, size, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (data == MAP_FAILED) return FailErrno(Code::kInternal, fmt::format("mmap of {} bytes", size));
+  madvise(data, size, MADV_DONTFORK);
+  madvise(data, size, MADV_HUGEPAGE);  // where the host allows it for shared memory
+  Mapping mapping;
+  mapping.data_ = static_cast<std::byte*>(data);
+  mapping.size_ = size;
+  mapping.forks_ = ForkCount();
+  return mapping;
+}
+
+Result<UniqueFd> CreateMemoryFile(const char* name, std::size_t size) {
+  UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return FailErrno(Code::kInternal, "memfd_create");
+  if (ftruncate(fd.get(), static_cast<off_t>(size)) != 0) {
+    return FailErrno(Code::kInternal, fmt::format("ftruncate of a memory file to {} bytes", size));
+  }
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return FailErrno(Code::kInternal, "F_ADD_SEALS");
+  }
+  return fd;
+}
+
+Status SealFutureWrites(int fd) {
+  if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
+    return FailErrno(Code::kInternal, "F_SEAL_FUTURE_WRITE");
+  }
+  return {};
+}
+
+std::thread StartThread(const std::string& name, std::function<void()> body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(body));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());
+  return thread;
+}
+
+Status MakePrivateDirectories(const std::string& path) {
+  for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const std::string part = path.substr(0, end);
+    if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
+      return FailErrno(Code::kInvalid, fmt::format("creating the directory '{}'", part));
+    }
+    if (end == std::string::npos) return {};
+  }
+}
+
+namespace {
+std::atomic<unsigned> fork_count{0};
+}
+
+unsigned ForkCount() {
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { fork_count.fetch_add(1, std::memory_order_relaxed); });
+  return fork_count.load(std::memory_order_relaxed);
+}
+
+}  // namespace kvcove

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Owned descriptors and mappings, and threads with names.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "kvcove/base/result.h"
+
+namespace kvcove {
+
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    if (this != &other) {
+      Reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~UniqueFd() { Reset(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  int Release() { return std::exchange(fd_, -1); }
+  void Reset();
+
+ private:
+  int fd_ = -1;
+};
+
+// A memory mapping that a forked child does not inherit (MADV_DONTFORK).
+class Mapping {
+ public:
+  enum class Access { kReadOnly, kReadWrite };
+
+  Mapping() = default;
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)),
+        forks_(other.forks_) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(forks_, other.forks_);
+    return *this;
+  }
+  ~Mapping();
+
+  // Maps the first `size` bytes of `fd`. Errors: kInternal with errno's text.
+  static Result<Mapping> Map(int fd, std::size_t size, Access access);
+
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  unsigned forks_ = 0;  // in a forked child there is nothing to unmap
+};
+
+// A sealed memory file of `size` bytes: it can neither shrink nor grow, so no reader can be hit by
+// SIGBUS.
+Result<UniqueFd> CreateMemoryFile(const char* name, std::size_t size);
+
+// Forbids new writable mappings and write(2) from now on; existing mappings keep their rights.
+Status SealFutureWrites(int fd);
+
+// Starts a thread whose name (at most 15 characters) shows in `top -H` and in gdb. Every signal is
+// blocked in it, so that signals go to the main thread.
+std::thread StartThread(const std::string& name, std::function<void()> body);
+
+// Creates the directory and what is missing above it, all of them closed to others (0700).
+Status MakePrivateDirectories(const std::string& path);
+
+// A counter that differs in a forked child: whoever keeps the value from before knows that it was
+// forked. No system call.
+unsigned ForkCount();
+
+}  // namespace kvcove

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Randomness as an input: seeded for tests and replays, from the kernel for identities.
+#pragma once
+
+#include <cstdint>
+
+namespace kvcove {
+
+// One round of SplitMix64 (Steele, Lea, Flood 2014; public domain constants): a cheap bijective
+// mixer.
+constexpr std::uint64_t Mix64(std::uint64_t x) {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return x ^ (x >> 31);
+}
+
+// Deterministic; belongs to one thread.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t Next() {
+    state_ += 0x9E3779B97F4A7C15ULL;
+    return Mix64(state_);
+  }
+  // In [0, bound); bound > 0.
+  std::uint64_t Below(std::uint64_t bound) { return Next() % bound; }
+  bool OneIn(std::uint64_t n) { return Below(n) == 0; }
+
+ private:
+  std::uint64_t state_;
+};
+
+struct Id128 {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+  bool operator==(const Id128&) const = default;
+};
+
+// From getrandom(2). Thread-safe.
+std::uint64_t RandomU64();
+Id128 RandomId();
+
+}  // namespace kvcove

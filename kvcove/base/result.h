@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one error type. A failing function returns `Result<T>`; no exception crosses a module.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace kvcove {
+
+// Fixed values: they travel on the wire and are mapped to other APIs' integers.
+//
+// | code            | meaning                                              | retry      | lost | |
+// kMiss           | the key has no readable value; MissReason says why   | recompute  | nothing |
+// | kTimeout        | the deadline passed; the call's buffers are free     | yes        | request |
+// | kBufferBusy     | the deadline passed, a transfer may still land; a    | yes, after | request |
+// |                 | later completion says when the buffer is free        | completion | | |
+// kStale          | the token's generation is not the current one        | recompute  | value | |
+// kClosed         | the session may neither find nor store until a reset | after reset| value | |
+// kNoSpace        | nothing may be evicted to make room, or over a quota | later      | value | |
+// kExists         | the key has a value already; it stays                | no         | nothing |
+// | kInProgress     | another writer holds the key                         | later      | nothing |
+// | kDenied         | the credential does not allow it                     | no         | request |
+// | kIncompatible   | protocol, layout or data of another version          | no         |
+// connection | | kCorrupt        | bytes failed a check                                 | recompute
+// | value      | | kInvalid        | the caller's mistake; the detail says which          | no |
+// request    | | kUnavailable    | the pool is gone for now; reconnecting               | later |
+// connection | | kLimit          | a bound of the configuration was reached             | later |
+// request    | | kBufferTooSmall | the value is larger than the buffers given           | bigger
+// one | nothing    | | kNotProven      | a reset that could not be proven; the session closes |
+// automatic  | nothing    | | kInternal       | a defect in kvcove or the system refused a call |
+// no         | node       |
+enum class Code : std::uint16_t {
+  kOk = 0,
+  kMiss = 1,
+  kTimeout = 2,
+  kBufferBusy = 3,
+  kStale = 4,
+  kClosed = 5,
+  kNoSpace = 6,
+  kExists = 7,
+  kInProgress = 8,
+  kDenied = 9,
+  kIncompatible = 10,
+  kCorrupt = 11,
+  kInvalid = 12,
+  kUnavailable = 13,
+  kLimit = 14,
+  kBufferTooSmall = 15,
+  kNotProven = 16,
+  kInternal = 17,
+};
+inline constexpr std::uint16_t kMaxCode = 17;
+
+// "stale generation", "out of space", ...; never empty.
+std::string_view CodeName(Code code);
+
+struct Error {
+  Code code = Code::kInternal;
+  std::string detail;  // what was wrong, where, and what would be right
+
+  // "out of space: the segment of 4GiB is full".
+  std::string ToString() const;
+};
+
+template <typename T>
+using Result = std::expected<T, Error>;
+using Status = Result<void>;
+
+inline std::unexpected<Error> Fail(Code code, std::string detail) {
+  return std::unexpected<Error>(Error{code, std::move(detail)});
+}
+// With `: <strerror(errno)>` appended.
+std::unexpected<Error> FailErrno(Code code, std::string detail);
+
+}  // namespace kvcove
+
+#define KVCOVE_CONCAT_(a, b) a##b
+#define KVCOVE_CONCAT(a, b) KVCOVE_CONCAT_(a, b)
+// Returns the error of `expr`, a Result<T> or Status, from the enclosing function.
+#define KVCOVE_TRY(expr)                                                         \
+  do {                                                                           \
+    if (auto kvcove_status = (expr); !kvcove_status)                             \
+      return std::unexpected<::kvcove::Error>(std::move(kvcove_status).error()); \
+  } while (false)
+// `KVCOVE_ASSIGN(auto x, F());`: x = value, or returns the error.
+#define KVCOVE_ASSIGN(declaration, expr)                             \
+  auto KVCOVE_CONCAT(kvcove_result_, __LINE__) = (expr);             \
+  if (!KVCOVE_CONCAT(kvcove_result_, __LINE__))                      \
+    return std::unexpected<::kvcove::Error>(                         \
+        std::move(KVCOVE_CONCAT(kvcove_result_, __LINE__)).error()); \
+  declaration = std::move(*KVCOVE_CONCAT(kvcove_result_, __LINE__))

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/cli/command.h"
+
+#include <fmt/core.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "kvcove/base/keys.h"
+#include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
+#include "kvcove/base/size.h"
+#include "kvcove/pool/pool.h"
+
+extern char** environ;
+
+namespace kvcove::cli {
+namespace {
+
+constexpr const char* kVersion = "kvcove 0.1.0 (protocol 1, segment layout 1, data format 1)";
+
+// What the parser did not know, with the nearest thing that it does.
+std::string Explain(const CLI::App& app, const CLI::Error& error) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  std::vector<std::string> names;
+  for (const CLI::Option* option : at->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const CLI::App* subcommand : at->get_subcommands([](const CLI::App*) { return true; })) {
+    if (!subcommand->get_group().empty()) names.push_back(subcommand->get_name());
+  }
+  const std::vector<std::string_view> known(names.begin(), names.end());
+  std::string text = error.what();
+  for (const std::string& extra : app.remaining(/*recurse=*/true)) {
+    if (extra.empty() || (at != &app && extra[0] != '-')) continue;
+    const std::string_view nearest = NearestKey(extra.substr(0, extra.find('=')), known);
+    if (!nearest.empty()) text += fmt::format("\n  '{}': did you mean '{}'?", extra, nearest);
+  }
+  return text + fmt::format("\nRun 'kvcove {}--help' for what there is.",
+                            at == &app ? std::string() : at->get_name() + " ");
+}
+
+}  // namespace
+
+int Main(int argc, char** argv) {
+  CLI::App app("A tiered, shared pool for the KV cache of LLM inference engines.", "kvcove");
+  app.set_version_flag("--version", kVersion);
+  std::string log_level = "info";
+  app.add_option("--log", log_level, "debug, info, warn, error or off; log lines go to stderr")
+      ->capture_default_str();
+  app.require_subcommand(1);
+  app.fallthrough();
+  Action chosen;
+  AddServe(app, chosen);
+  AddReplay(app, chosen);
+  AddPolicy(app, chosen);
+  AddBench(app, chosen);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "kvcove: {}\n", Explain(app, error));
+    return 2;
+  }
+  const Result<LogLevel> level = ParseLogLevel(log_level);
+  if (!level) {
+    fmt::print(stderr, "kvcove: --log: {}\n", level.error().detail);
+    return 2;
+  }
+  SetLogLevel(*level);
+  std::signal(SIGPIPE, SIG_IGN);
+  const Result<int> status = chosen();
+  if (status) return *status;
+  fmt::print(stderr, "kvcove: {}\n", status.error().ToString());
+  return 2;
+}
+
+Result<std::uint64_t> SizeOption::Bytes(std::string_view option) const {
+  Result<std::uint64_t> bytes = ParseSize(text);
+  if (!bytes) return Fail(Code::kInvalid, fmt::format("{}: {}", option, bytes.error().detail));
+  return bytes;
+}
+
+std::string SelfPath() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? std::string("kvcove") : path.string();
+}
+
+Result<TemporaryDirectory> TemporaryDirectory::Make() {
+  const char* base = std::getenv("TMPDIR");
+  std::string path = fmt::format("{}/kvcove-XXXXXX", base == nullptr ? "/tmp" : base);
+  if (mkdtemp(path.data()) == nullptr) {
+    return FailErrno(Code::kInternal, fmt::format("making a directory '{}'", path));
+  }
+  // The first one takes the signals; threads and processes that start later inherit that they are
+  // blocked, and end with this process.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  StartThread("kvcove-signals", [path, signals] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+    _exit(128 + signal);
+  }).detach();
+  return TemporaryDirectory(std::move(path));
+}
+
+TemporaryDirectory::~TemporaryDirectory() {
+  std::error_code ignored;
+  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+}
+
+Result<std::unique_ptr<ServeProcess>> ServeProcess::Start(
+    const std::string& socket_path, const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = {
+      SelfPath(), "--log", "warn", "serve", "--socket", socket_path, "--exit-with-parent"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  pid_t pid = 0;
+  if (const int failed = posix_spawn(&pid, argv[0], nullptr, nullptr, argv.data(), environ);
+      failed != 0) {
+    errno = failed;
+    return FailErrno(Code::kInternal, "starting 'kvcove serve'");
+  }
+  std::unique_ptr<ServeProcess> process(new ServeProcess(socket_path, pid));
+  for (int tries = 0; tries < 1000; ++tries) {
+    if (Pool::Open(process->address())) return process;
+    int status = 0;
+    if (waitpid(pid, &status, WNOHANG) == pid) {
+      process->pid_ = 0;
+      return Fail(Code::kUnavailable, "'kvcove serve' ended at once; its message is above");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return Fail(Code::kTimeout, "'kvcove serve' did not answer within 10 s");
+}
+
+ServeProcess::~ServeProcess() {
+  if (pid_ == 0) return;
+  kill(pid_, SIGTERM);
+  waitpid(pid_, nullptr, 0);
+}
+
+}  // namespace kvcove::cli

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `kvcove` command. Each subcommand adds its options to the parser and runs when it was chosen.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+#include "kvcove/base/result.h"
+
+namespace kvcove::cli {
+
+// 0: done. 1: it ran and found something wrong (a wrong byte, a target missed). 2: it could not
+// run.
+int Main(int argc, char** argv);
+
+// What the chosen subcommand does; its value is the exit status.
+using Action = std::function<Result<int>()>;
+
+void AddServe(CLI::App& app, Action& chosen);
+void AddReplay(CLI::App& app, Action& chosen);
+void AddPolicy(CLI::App& app, Action& chosen);
+void AddBench(CLI::App& app, Action& chosen);
+
+// A size option that is read as `4GiB`; a wrong one is an error that names the option.
+struct SizeOption {
+  explicit SizeOption(std::string initial) : text(std::move(initial)) {}
+  std::string text;
+  Result<std::uint64_t> Bytes(std::string_view option) const;
+};
+
+// This program's own file, to start it again as another process.
+std::string SelfPath();
+
+// A directory of mode 0700 under $TMPDIR that goes with the object, and when SIGINT or SIGTERM ends
+// the process.
+class TemporaryDirectory {
+ public:
+  static Result<TemporaryDirectory> Make();
+  TemporaryDirectory(TemporaryDirectory&& other) noexcept : path_(std::move(other.path_)) {
+    other.path_.clear();
+  }
+  TemporaryDirectory& operator=(TemporaryDirectory&&) = delete;
+  ~TemporaryDirectory();
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit TemporaryDirectory(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+// A `kvcove serve` in a process of its own, stopped with the object.
+class ServeProcess {
+ public:
+  // Returns when it answers. `arguments`: behind `serve --socket PATH`.
+  static Result<std::unique_ptr<ServeProcess>> Start(const std::string& socket_path,
+                                                     const std::vector<std::string>& arguments);
+  ~ServeProcess();
+  std::string address() const { return "unix:" + socket_path_; }
+
+ private:
+  ServeProcess(std::string socket_path, int pid)
+      : socket_path_(std::move(socket_path)), pid_(pid) {}
+  std::string socket_path_;
+  int pid_;
+};
+
+}  // namespace kvcove::cli

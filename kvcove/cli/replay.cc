@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/replay/replay.h"
+
+#include <fmt/core.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/size.h"
+#include "kvcove/cli/command.h"
+#include "kvcove/replay/report.h"
+
+namespace kvcove::cli {
+namespace {
+
+struct ReplayOptions {
+  std::string trace;
+  std::string pool;       // empty: a serve of its own
+  SizeOption memory{""};  // empty: blocks x block bytes
+  std::uint64_t blocks = 10000;
+  SizeOption block_bytes{"64KiB"};
+  std::string policy = "default";
+  std::uint32_t engines = 4;
+  std::uint64_t own_blocks = 1000;
+  std::uint32_t update_every = 0;
+  double time_scale = 0;
+  std::size_t limit = 0;
+  bool quick = false;
+  bool json = false;
+  std::string report;
+};
+
+struct EngineArguments {
+  std::string trace;
+  std::string pool;
+  std::string engine;
+  std::size_t limit = 0;
+  std::uint64_t own_blocks = 0;
+  std::uint64_t block_bytes = 0;
+  bool late_stores = false;
+};
+
+std::size_t LimitOf(std::size_t limit) { return limit == 0 ? ~std::size_t{0} : limit; }
+
+Result<int> RunEngine(const EngineArguments& arguments) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  KVCOVE_ASSIGN(const auto requests, replay::ReadTrace(arguments.trace, LimitOf(arguments.limit)));
+  KVCOVE_ASSIGN(auto pool, Pool::Open(arguments.pool, std::chrono::seconds(10)));
+  KVCOVE_ASSIGN(auto engine, replay::Engine::Open({.engine = arguments.engine,
+                                                   .own_blocks = arguments.own_blocks,
+                                                   .block_bytes = arguments.block_bytes,
+                                                   .late_stores = arguments.late_stores},
+                                                  std::move(pool)));
+  KVCOVE_TRY(replay::ServeEngine(*engine, requests, replay::kEngineSocket));
+  return 0;
+}
+
+// Tells where it is once a second at most; a line that is written over where somebody watches.
+class Progress {
+ public:
+  void operator()(std::size_t done, std::size_t all) {
+    const std::int64_t now = SystemClock::Instance().NowNs();
+    if (done < all && now - last_ns_ < (terminal_ ? kSecond / 4 : 5 * kSecond)) return;
+    last_ns_ = now;
+    fmt::print(stderr, "{}  {:>6} of {} requests ({:.0f} %){}", terminal_ ? "\r" : "", done, all,
+               100.0 * static_cast<double>(done) / static_cast<double>(all),
+               terminal_ && done < all ? "" : "\n");
+    std::fflush(stderr);
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  std::int64_t last_ns_ = SystemClock::Instance().NowNs();
+};
+
+struct Baselines {
+  double own = 0;
+  double lru = 0;
+  double optimum = 0;
+};
+
+Result<Baselines> Simulate(const ReplayOptions& options, std::uint64_t shared_blocks,
+                           const std::vector<replay::Request>& requests) {
+  const auto chains = replay::ChainsOf(requests);
+  KVCOVE_ASSIGN(
+      const policy::TwoLevelCount lru,
+      policy::SimulateTwoLevels("lru", chains, options.engines, options.own_blocks, shared_blocks));
+  // One clairvoyant cache with the room of all caches together: nothing with this room can find
+  // more.
+  const policy::HitCount optimum =
+      policy::SimulateOptimum(chains, shared_blocks + options.own_blocks * options.engines);
+  return Baselines{.own = lru.own.ratio(), .lru = lru.together.ratio(), .optimum = optimum.ratio()};
+}
+
+nlohmann::json ToJson(const replay::ReplayResult& result, const Baselines& baselines) {
+  const auto latency = [](const std::vector<double>& sorted) {
+    const replay::Percentiles p = replay::PercentilesOf(sorted);
+    return nlohmann::json{{"p50_us", p.p50_us}, {"p99_us", p.p99_us}, {"count", sorted.size()}};
+  };
+  return {{"schema", "kvcove.replay.1"},
+          {"requests", result.requests},
+          {"blocks", result.blocks},
+          {"hit_ratio", result.hit_ratio()},
+          {"hit_ratio_own", baselines.own},
+          {"hit_ratio_lru", baselines.lru},
+          {"hit_ratio_optimum", baselines.optimum},
+          {"own_hits", result.own_hits},
+          {"pool_hits", result.pool_hits},
+          {"stored_blocks", result.stored},
+          {"failed_blocks", result.failed},
+          {"wrong_bytes", result.wrong_blocks},
+          {"stale_hits", result.stale_blocks},
+          {"weight_updates", result.updates},
+          {"late_stores_rejected", result.late_rejected},
+          {"late_stores_accepted", result.late_accepted},
+          {"prefill_tokens", result.tokens_asked},
+          {"prefill_tokens_saved", result.tokens_saved},
+          {"seconds", result.seconds},
+          {"bytes", {{"loaded", result.load_bytes}, {"stored", result.store_bytes}}},
+          {"latencies",
+           {{"lookup", latency(result.lookup_us)},
+            {"load", latency(result.load_us)},
+            {"store", latency(result.store_us)}}}};
+}
+
+void PrintResult(const ReplayOptions& options, const replay::ReplayResult& result,
+                 const Baselines& baselines) {
+  const auto row = [](const char* name, double ratio) {
+    fmt::print("  {:<34} {:>7.2f} %\n", name, 100 * ratio);
+  };
+  const auto latency = [](const char* name, const std::vector<double>& sorted) {
+    const replay::Percentiles p = replay::PercentilesOf(sorted);
+    fmt::print("  {:<34} {:>9.1f} us   p99 {:>10.1f} us\n", name, p.p50_us, p.p99_us);
+  };
+  fmt::print("\n{} requests, {} blocks of {}, in {:.1f} s\n", result.requests, result.blocks,
+             options.block_bytes.text, result.seconds);
+  fmt::print("Hit ratio (blocks of the longest leading run that was there, over all blocks)\n");
+  row("own caches only (simulated)", baselines.own);
+  row("with a shared LRU (simulated)", baselines.lru);
+  row("with kvcove (real bytes)", result.hit_ratio());
+  row("optimum (knows the future)", baselines.optimum);
+  fmt::print("Bytes\n  {:<34} {:>9}\n  {:<34} {:>9}\n", "loaded and verified",
+             FormatSize(result.load_bytes), "stored", FormatSize(result.store_bytes));
+  fmt::print("Latency of a request's part (p50)\n");
+  latency("lookup", result.lookup_us);
+  latency("load", result.load_us);
+  latency("store", result.store_us);
+  fmt::print("Prefill tokens saved                 {:>9} of {} ({:.1f} %)\n", result.tokens_saved,
+             result.tokens_asked,
+             100.0 * static_cast<double>(result.tokens_saved) /
+                 static_cast<double>(std::max<std::uint64_t>(result.tokens_asked, 1)));
+  if (result.updates > 0) {
+    double longest = 0;
+    for (const double ms : result.update_ms) longest = std::max(longest, ms);
+    fmt::print(
+        "Weight updates                       {:>9} (all engines reset; longest {:.1f} ms)\n",
+        result.updates, longest);
+    fmt::print("Stores begun before a reset, refused {:>9} (let in: {})\n", result.late_rejected,
+               result.late_accepted);
+  }
+  if (result.failed > 0) fmt::print("Blocks whose call failed             {:>9}\n", result.failed);
+  fmt::print("Wrong blocks                         {:>9}\n", result.wrong_blocks);
+  fmt::print("Stale hits                           {:>9}\n", result.stale_blocks);
+}
+
+Result<std::vector<std::unique_ptr<replay::EngineLink>>> StartEngines(
+    const ReplayOptions& options, const std::string& address, std::uint64_t block_bytes,
+    const std::vector<replay::Request>& requests) {
+  std::vector<std::unique_ptr<replay::EngineLink>> engines;
+  for (std::uint32_t i = 0; i < options.engines; ++i) {
+    const std::string name = fmt::format("engine-{}", i);
+    if (address.starts_with("embedded")) {
+      KVCOVE_ASSIGN(auto pool, Pool::Open(address, std::chrono::seconds(10)));
+      KVCOVE_ASSIGN(auto engine, replay::Engine::Open({.engine = name,
+                                                       .own_blocks = options.own_blocks,
+                                                       .block_bytes = block_bytes,
+                                                       .late_stores = options.update_every > 0},
+                                                      std::move(pool)));
+      engines.push_back(replay::LinkTo(std::move(engine), requests));
+      continue;
+    }
+    std::vector<std::string> arguments = {SelfPath(),
+                                          "--log",
+                                          "warn",
+                                          "replay-engine",
+                                          options.trace,
+                                          "--pool",
+                                          address,
+                                          "--engine",
+                                          name,
+                                          "--limit",
+                                          std::to_string(options.limit),
+                                          "--own-blocks",
+                                          std::to_string(options.own_blocks),
+                                          "--block-bytes",
+                                          std::to_string(block_bytes)};
+    if (options.update_every > 0) arguments.emplace_back("--late-stores");
+    KVCOVE_ASSIGN(auto link, replay::StartEngineProcess(arguments));
+    engines.push_back(std::move(link));
+  }
+  return engines;
+}
+
+Result<int> Run(ReplayOptions options) {
+  if (options.quick) {
+    options.engines = 1;
+    if (options.limit == 0) options.limit = 2000;
+  }
+  if (options.engines == 0 || options.engines > 64) {
+    return Fail(Code::kInvalid, "--engines: give 1 to 64");
+  }
+  KVCOVE_ASSIGN(const std::uint64_t block_bytes, options.block_bytes.Bytes("--block-bytes"));
+  if (block_bytes < 8 || block_bytes % 8 != 0 || block_bytes > 256 * kMiB) {
+    return Fail(Code::kInvalid, "--block-bytes: give a multiple of 8, at most 256MiB");
+  }
+  std::uint64_t memory = options.blocks * ((block_bytes + 63) / 64 * 64);
+  if (!options.memory.text.empty()) {
+    KVCOVE_ASSIGN(memory, options.memory.Bytes("--memory"));
+  }
+  KVCOVE_ASSIGN(const auto requests, replay::ReadTrace(options.trace, LimitOf(options.limit)));
+  KVCOVE_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::Make());
+  std::unique_ptr<ServeProcess> daemon;
+  std::string address = options.pool;
+  if (options.quick && address.empty()) {
+    address = fmt::format("embedded:?memory={}&policy={}", memory, options.policy);
+  } else if (address.empty()) {
+    KVCOVE_ASSIGN(
+        daemon, ServeProcess::Start(directory.path() + "/kvcove.sock",
+                                    {"--memory", std::to_string(memory), "--policy", options.policy,
+                                     "--data", directory.path() + "/data"}));
+    address = daemon->address();
+  }
+  if (options.engines > 1 && address.starts_with("embedded")) {
+    return Fail(Code::kInvalid,
+                "an embedded pool serves one engine; use --engines 1 or another pool");
+  }
+  fmt::print(stderr, "Replaying {} requests of {} with {} engine{} on {} ({}, policy {}){}\n",
+             requests.size(), options.trace, options.engines, options.engines == 1 ? "" : "s",
+             address.starts_with("embedded") ? "an embedded pool" : "one host's pool",
+             FormatSize(memory), options.policy,
+             options.update_every > 0
+                 ? fmt::format(", new weights every {} requests", options.update_every)
+                 : "");
+  KVCOVE_ASSIGN(auto engines, StartEngines(options, address, block_bytes, requests));
+  KVCOVE_ASSIGN(const replay::ReplayResult result,
+                replay::Replay(requests, engines,
+                               {.update_every = options.update_every,
+                                .time_scale = options.time_scale,
+                                .progress = Progress()}));
+  engines.clear();
+  daemon.reset();
+  KVCOVE_ASSIGN(const Baselines baselines,
+                Simulate(options, memory / ((block_bytes + 63) / 64 * 64), requests));
+  if (options.json) {
+    fmt::print("{}\n", ToJson(result, baselines).dump());
+  } else {
+    PrintResult(options, result, baselines);
+  }
+  if (!options.report.empty()) {
+    KVCOVE_TRY(replay::WriteReport(options.report,
+                                   {.title = options.trace,
+                                    .engines = options.engines,
+                                    .own_blocks = options.own_blocks,
+                                    .shared_blocks = memory / block_bytes,
+                                    .block_bytes = block_bytes,
+                                    .policy = options.policy,
+                                    .hit_ratio_own = baselines.own,
+                                    .hit_ratio_lru = baselines.lru,
+                                    .hit_ratio_optimum = baselines.optimum},
+                                   result, replay::ChainsOf(requests)));
+    fmt::print(stderr, "Report: {}\n", options.report);
+  }
+  const bool right =
+      result.wrong_blocks == 0 && result.stale_blocks == 0 && result.late_accepted == 0;
+  if (!right) fmt::print(stderr, "kvcove: WRONG OR STALE BYTES WERE READ\n");
+  return right ? 0 : 1;
+}
+
+}  // namespace
+
+void AddReplay(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<ReplayOptions>();
+  CLI::App* replay = app.add_subcommand(
+      "replay", "Replay a request trace through a real pool with real bytes, and verify each.");
+  replay->add_option("TRACE", options->trace, "a request trace (JSON lines)")->required();
+  replay->add_option("--pool", options->pool,
+                     "use this pool instead of starting one (unix:/path, embedded:?memory=1GiB)");
+  replay->add_option("--blocks", options->blocks, "blocks that the pool holds")
+      ->capture_default_str();
+  replay->add_option("--memory", options->memory.text, "the pool's memory instead of --blocks");
+  replay->add_option("--block-bytes", options->block_bytes.text, "bytes a block of 512 tokens")
+      ->capture_default_str();
+  replay->add_option("--policy", options->policy, "default, lru or s3fifo")->capture_default_str();
+  replay->add_option("--engines", options->engines, "engine processes")->capture_default_str();
+  replay->add_option("--own-blocks", options->own_blocks, "blocks of each engine's own cache")
+      ->capture_default_str();
+  replay
+      ->add_option("--update-every", options->update_every,
+                   "new weights, with a reset by every engine, after so many requests (0: never)")
+      ->capture_default_str();
+  replay
+      ->add_option("--time-scale", options->time_scale,
+                   "trace seconds a second (0: as fast as possible)")
+      ->capture_default_str();
+  replay->add_option("--limit", options->limit, "only the first requests (0: all)");
+  replay->add_flag("--quick", options->quick, "one engine, embedded, 2,000 requests");
+  replay->add_option("--report", options->report, "write an HTML report to this file");
+  replay->add_flag("--json", options->json, "one JSON object on stdout (docs/json.md)");
+  replay->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
+
+  auto arguments = std::make_shared<EngineArguments>();
+  CLI::App* engine = app.add_subcommand("replay-engine", "One engine of a replay.");
+  engine->group("");
+  engine->add_option("TRACE", arguments->trace)->required();
+  engine->add_option("--pool", arguments->pool)->required();
+  engine->add_option("--engine", arguments->engine)->required();
+  engine->add_option("--limit", arguments->limit);
+  engine->add_option("--own-blocks", arguments->own_blocks);
+  engine->add_option("--block-bytes", arguments->block_bytes);
+  engine->add_flag("--late-stores", arguments->late_stores);
+  engine->callback(
+      [arguments, &chosen] { chosen = [arguments] { return RunEngine(*arguments); }; });
+}
+
+}  // namespace kvcove::cli

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The nouns that every part shares. Plain values, no I/O.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "kvcove/base/random.h"
+#include "kvcove/base/result.h"
+
+namespace kvcove {
+
+inline constexpr std::uint32_t kMaxKeyBytes = 1024;
+inline constexpr std::uint64_t kMaxObjectBytes = 256ULL << 20;
+// Values up to this size travel with their put in one round trip.
+inline constexpr std::uint64_t kInlineBytes = 16ULL << 10;
+inline constexpr std::uint32_t kMaxNameBytes = 512;  // of a namespace, a version, an engine
+inline constexpr std::uint32_t kMaxBatch = 65536;    // items of one call
+inline constexpr std::uint32_t kMaxSlots = 4096;     // namespaces x weight versions in use
+
+// The index of one (namespace, weight version) in the pool's generation table.
+using SlotId = std::uint16_t;
+// Never reused within an incarnation of the pool; 0 = none. Compared for equality only.
+using Generation = std::uint64_t;
+
+// A piece of a segment's payload, in granules of 64 bytes.
+struct Extent {
+  std::uint32_t start = 0;
+  std::uint32_t count = 0;
+  bool operator==(const Extent&) const = default;
+};
+
+// What a put is begun under. Captured when the oldest KV that the value depends on was scheduled.
+struct Token {
+  Id128 incarnation;  // of the pool
+  Generation generation = 0;
+  SlotId slot = 0;
+
+  bool operator==(const Token&) const = default;
+  // 52 lower-case hex digits, to hand a token to another process.
+  std::string ToString() const;
+  static Result<Token> Parse(std::string_view text);
+};
+
+// What an owner must know of a slot; the master publishes it before it answers anybody.
+struct SlotUpdate {
+  SlotId slot = 0;
+  Generation generation = 0;  // 0: the slot is free
+  std::string name;           // of the namespace, for quotas
+  bool named = true;  // false: no engine uses this version any more, so it is reclaimed first
+};
+
+// Why a lookup or a get found nothing. Fixed values: counters in shared pages are indexed by them.
+enum class MissReason : std::uint8_t {
+  kNone = 0,         // a hit
+  kNeverPut = 1,     // nothing known under this key (or forgotten long ago)
+  kEvicted = 2,      // made room for others
+  kRemoved = 3,      // somebody removed it
+  kReset = 4,        // computed before a reset
+  kLease = 5,        // the owner's lease ran out: nobody may trust its memory
+  kClosed = 6,       // this session must reset first
+  kUnavailable = 7,  // no connection to the pool
+  kRaced = 8,        // it went away between lookup and get
+  kLimited = 9,      // this session's readers protect as much as they may
+};
+inline constexpr std::size_t kMissReasons = 10;
+std::string_view MissReasonName(MissReason reason);
+
+// kInvalid unless 1 <= size <= kMaxKeyBytes.
+Status CheckKey(std::string_view key);
+// kInvalid when it is longer than kMaxNameBytes or holds a NUL; `what` names it in the message.
+Status CheckName(std::string_view name, std::string_view what);
+// kInvalid unless 1 <= size <= kMaxObjectBytes.
+Status CheckObjectSize(std::uint64_t size_bytes);
+
+}  // namespace kvcove

@@ -1,0 +1,748 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/core.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "kvcove/base/size.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr std::size_t kFinishedRemembered =
+    4096;                                    // commits whose answer can be repeated, a session
+constexpr std::uint32_t kSweepSlice = 4096;  // objects looked at under one lock
+constexpr std::uint32_t kEventSlice = 65536;
+constexpr std::uint32_t kMaxVictims = 256;  // a round
+constexpr std::uint32_t kWalkSlice = 2048;
+
+}  // namespace
+
+Core::Core(const CoreOptions& options, segment::HeaderView header, std::byte* payload,
+           const Clock& clock)
+    : options_(options), index_(header), payload_(payload), clock_(clock), slots_(kMaxSlots) {}
+
+Result<std::unique_ptr<Core>> Core::Open(const CoreOptions& options, segment::HeaderView header,
+                                         std::byte* payload, const Clock& clock) {
+  if (const auto made = policy::MakePolicy(options.policy, options.payload_bytes); !made) {
+    return std::unexpected(made.error());
+  }
+  return std::unique_ptr<Core>(new Core(options, header, payload, clock));
+}
+
+// ---- sessions
+// -----------------------------------------------------------------------------------------------
+
+SessionNumber Core::AddSession(segment::SessionPage* page, std::int32_t pid) {
+  const SessionNumber number = next_session_++;
+  sessions_[number] = {.page = page, .pid = pid};
+  return number;
+}
+
+void Core::EndSession(SessionNumber number) {
+  const auto at = sessions_.find(number);
+  if (at == sessions_.end()) return;
+  DrainEvents(at->second);
+  while (!at->second.holds.empty()) DropHold(at->second);
+  segment::ClearLanes(*at->second.page);
+  std::vector<std::uint64_t> mine;
+  for (const auto& [id, reservation] : reservations_) {
+    if (reservation.session == number) mine.push_back(id);
+  }
+  for (const std::uint64_t id : mine) EndReservation(id);
+  sessions_.erase(at);
+  Settle();
+}
+
+// ---- generations and lease
+// ----------------------------------------------------------------------------------
+
+std::uint16_t Core::FindOrAddSpace(const std::string& name) {
+  for (std::size_t i = 0; i < spaces_.size(); ++i) {
+    if (spaces_[i].name == name) return static_cast<std::uint16_t>(i);
+  }
+  const auto quota = options_.quotas.find(name);
+  spaces_.push_back({.name = name,
+                     .quota = quota == options_.quotas.end() ? Quota{} : quota->second,
+                     .policy = *policy::MakePolicy(options_.policy, options_.payload_bytes)});
+  return static_cast<std::uint16_t>(spaces_.size() - 1);
+}
+
+void Core::SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
+  incarnation_ = incarnation;
+  for (const SlotUpdate& update : updates) {
+    SlotState& slot = slots_[update.slot];
+    slot.named = update.named;
+    if (slot.generation == update.generation) continue;
+    slot.generation = update.generation;
+    slot.dead += slot.live;
+    dead_objects_ += slot.live;
+    slot.live = 0;
+    // A slot keeps its space as long as it has objects of it; the sweep goes by the object's own
+    // slot.
+    if (update.generation != 0 && slot.dead == 0)
+      slot.space = FindOrAddSpace(update.name);
+    else if (update.generation != 0 && spaces_[slot.space].name != update.name) {
+      while (slot.dead > 0) Sweep(kSweepSlice);
+      slot.space = FindOrAddSpace(update.name);
+    }
+    index_.view().slot(update.slot).generation.store(update.generation, std::memory_order_seq_cst);
+  }
+}
+
+void Core::RenewLease(std::int64_t deadline_ns) {
+  index_.view().header().lease_deadline_ns.store(deadline_ns, std::memory_order_release);
+}
+
+Code Core::CheckToken(const Token& token) const {
+  if (!options_.checks.generation && token.slot < kMaxSlots) return Code::kOk;
+  if (token.slot >= kMaxSlots || token.generation == 0 || token.incarnation != incarnation_) {
+    return Code::kStale;
+  }
+  return slots_[token.slot].generation == token.generation ? Code::kOk : Code::kStale;
+}
+
+// ---- payload
+// ------------------------------------------------------------------------------------------------
+
+void Core::AddPayloadUpTo(std::uint64_t granules) {
+  granules = std::min(granules, options_.payload_bytes / segment::kGranule);
+  if (granules <= added_granules_) return;
+  allocator_.Add({.start = static_cast<std::uint32_t>(added_granules_),
+                  .count = static_cast<std::uint32_t>(granules - added_granules_)});
+  added_granules_ = granules;
+}
+
+std::uint64_t Core::OccupiedBytes(Place place) const {
+  const auto meta =
+      segment::EntryMeta(index_.view().EntryAt(place).meta.load(std::memory_order_relaxed));
+  return std::uint64_t{segment::GranulesOf(meta.size_bytes())} * segment::kGranule;
+}
+
+std::vector<Extent> Core::MakeRoom(std::uint64_t size_bytes, std::uint16_t space, Code& failure) {
+  const std::uint32_t granules = segment::GranulesOf(size_bytes);
+  const std::uint64_t bytes = std::uint64_t{granules} * segment::kGranule;
+  failure = Code::kNoSpace;
+  if (bytes > options_.payload_bytes || bytes > spaces_[space].quota.maximum_bytes) return {};
+  while (spaces_[space].bytes + bytes > spaces_[space].quota.maximum_bytes ||
+         index_.size() >= options_.max_objects) {
+    if (!SweepWanted() || !Sweep(kSweepSlice)) {
+      if (!EvictSome(bytes, space)) return {};
+    }
+  }
+  bool unnamed_tried = false;
+  while (true) {
+    if (std::vector<Extent> extents = allocator_.Allocate(granules); !extents.empty()) {
+      return extents;
+    }
+    const std::uint64_t all = options_.payload_bytes / segment::kGranule;
+    if (added_granules_ < all) {  // use what is not populated yet rather than evict
+      AddPayloadUpTo(added_granules_ + std::max<std::uint64_t>(granules, kMiB / segment::kGranule));
+      continue;
+    }
+    const std::uint64_t free_before = allocator_.free_granules();
+    if (!withdrawn_.empty()) {
+      Settle();
+      if (allocator_.free_granules() > free_before) continue;
+    }
+    if (!unnamed_tried && !unnamed_wanted_) {
+      unnamed_tried = true;  // one round over all objects a call
+      unnamed_wanted_ = std::any_of(slots_.begin(), slots_.end(), [](const SlotState& slot) {
+        return !slot.named && slot.live > 0;
+      });
+    }
+    if (SweepWanted()) {
+      Sweep(kSweepSlice);
+      continue;
+    }
+    if (!EvictSome(bytes, space)) return {};
+  }
+}
+
+std::optional<std::uint16_t> Core::VictimSpace(std::uint16_t asking) const {
+  const Namespace& own = spaces_[asking];
+  if (own.bytes > 0 && own.bytes >= own.quota.maximum_bytes) return asking;
+  // The one that is most above what it is guaranteed.
+  std::optional<std::uint16_t> most;
+  std::uint64_t most_over = 0;
+  for (std::size_t i = 0; i < spaces_.size(); ++i) {
+    const Namespace& candidate = spaces_[i];
+    if (candidate.bytes <= candidate.quota.guaranteed_bytes) continue;
+    const std::uint64_t over = candidate.bytes - candidate.quota.guaranteed_bytes;
+    if (over > most_over) {
+      most_over = over;
+      most = static_cast<std::uint16_t>(i);
+    }
+  }
+  if (!most && own.bytes > 0) return asking;
+  return most;
+}
+
+bool Core::Evictable(ObjectId id, bool last_resort) const {
+  const Object& object = objects_[id];
+  if (object.hard_pinned) return false;
+  if (last_resort) return true;
+  if (object.held > 0) return false;
+  if (!object.soft_pinned) return true;
+  const auto pin = soft_pins_.find(id);
+  return pin == soft_pins_.end() || pin->second.until_ns <= clock_.NowNs();
+}
+
+// False when nothing could be withdrawn.
+bool Core::EvictSome(std::uint64_t bytes, std::uint16_t space) {
+  std::uint64_t evicted = 0;
+  std::uint32_t victims = 0;
+  bool last_resort = false;
+  while (evicted < bytes && victims < kMaxVictims) {
+    std::optional<std::uint16_t> from = VictimSpace(space);
+    if (spaces_[space].bytes + bytes > spaces_[space].quota.maximum_bytes) from = space;
+    if (!from) break;
+    const ObjectId id = spaces_[*from].policy->Victim(
+        [&](ObjectId candidate) { return Evictable(candidate, last_resort); });
+    if (id == kNoObject) {
+      if (last_resort) break;
+      last_resort = true;
+      continue;
+    }
+    evicted += OccupiedBytes(objects_[id].place);
+    ++victims;
+    ++counters_.evictions;
+    Withdraw(id, MissReason::kEvicted);
+  }
+  Settle();
+  return victims > 0;
+}
+
+void Core::Withdraw(ObjectId id, MissReason reason) {
+  Object& object = objects_[id];
+  const Place place = object.place;
+  const segment::Entry& entry = index_.view().EntryAt(place);
+  segment::Found found{.place = place};
+  found.meta = segment::EntryMeta(entry.meta.load(std::memory_order_relaxed));
+  found.first_granule =
+      static_cast<std::uint32_t>(entry.first.load(std::memory_order_relaxed) >> 32);
+  const Generation generation = entry.generation.load(std::memory_order_relaxed);
+  const std::uint64_t hash = index_.view().HashKey(found.meta.slot(), index_.view().KeyOf(place));
+  const std::uint64_t bytes = OccupiedBytes(place);
+
+  index_.Withdraw(place, hash);
+  index_.view().RememberGhost(hash, reason);
+  Withdrawn gone{.place = place, .extents = std::vector<Extent>(segment::kMaxExtents)};
+  gone.extents.resize(index_.view().Extents(
+      found, std::span<Extent, segment::kMaxExtents>(gone.extents.data(), segment::kMaxExtents)));
+  withdrawn_.push_back(std::move(gone));
+
+  SlotState& slot = slots_[object.slot];
+  Namespace& space = spaces_[slot.space];
+  space.policy->OnRemove(id, reason == MissReason::kEvicted);
+  space.bytes -= bytes;
+  if (generation == slot.generation) {
+    --slot.live;
+  } else {
+    --slot.dead;
+    --dead_objects_;
+  }
+  if (object.hard_pinned) hard_pinned_bytes_ -= bytes;
+  if (object.soft_pinned) soft_pins_.erase(id);
+  object = {};
+  free_objects_.push_back(id);
+}
+
+void Core::Settle() {
+  if (withdrawn_.empty()) return;
+  segment::FullFence();
+  protected_.clear();
+  for (const auto& [number, session] : sessions_) {
+    segment::CollectProtected(*session.page, protected_);
+  }
+  std::sort(protected_.begin(), protected_.end());
+  std::erase_if(withdrawn_, [&](const Withdrawn& gone) {
+    if (std::binary_search(protected_.begin(), protected_.end(), gone.place)) return false;
+    allocator_.Free(gone.extents);
+    index_.Release(gone.place);
+    return true;
+  });
+}
+
+// Looks at a slice of all objects and withdraws those of dead generations, and those of versions
+// that nobody names when room is wanted. True when it withdrew any or has more to look at.
+bool Core::Sweep(std::uint32_t budget) {
+  if (!SweepWanted() || next_object_ == 0) {
+    unnamed_wanted_ = false;
+    return false;
+  }
+  if (unnamed_wanted_ && sweep_left_ == 0) sweep_left_ = next_object_;
+  bool any = false;
+  for (std::uint32_t i = 0; i < budget; ++i) {
+    if (sweep_cursor_ >= next_object_) sweep_cursor_ = 0;
+    const ObjectId id = sweep_cursor_++;
+    if (sweep_left_ > 0) {
+      --sweep_left_;
+      if (sweep_left_ == 0) unnamed_wanted_ = false;
+    }
+    const Object& object = objects_[id];
+    if (object.place != 0) {
+      const SlotState& slot = slots_[object.slot];
+      const bool dead =
+          slot.dead > 0 &&
+          index_.view().EntryAt(object.place).generation.load(std::memory_order_relaxed) !=
+              slot.generation;
+      if (dead || (unnamed_wanted_ && !slot.named && !object.hard_pinned)) {
+        any = true;
+        ++counters_.swept;
+        Withdraw(id, dead ? MissReason::kReset : MissReason::kEvicted);
+      }
+    }
+    if (!SweepWanted()) break;
+  }
+  if (any) Settle();
+  return any || SweepWanted();
+}
+
+// ---- puts
+// ---------------------------------------------------------------------------------------------------
+
+ObjectId Core::NewObject() {
+  if (!free_objects_.empty()) {
+    const ObjectId id = free_objects_.back();
+    free_objects_.pop_back();
+    return id;
+  }
+  objects_.Reach(next_object_);
+  return next_object_++;
+}
+
+segment::Found Core::FindLive(SlotId slot, const segment::PreparedKey& key) {
+  const segment::Found found = index_.view().Find(slot, key);
+  if (!found) return {};
+  if (found.generation == slots_[slot].generation || !options_.checks.generation) return found;
+  ++counters_.swept;
+  Withdraw(found.object, MissReason::kReset);
+  Settle();
+  return {};
+}
+
+Core::Reservation* Core::ClaimOf(SlotId slot, const segment::PreparedKey& key) {
+  const auto [begin, end] = claims_.equal_range(key.hash);
+  for (auto at = begin; at != end; ++at) {
+    Reservation& reservation = reservations_.at(at->second);
+    if (reservation.slot == slot && reservation.key == key.key) return &reservation;
+  }
+  return nullptr;
+}
+
+void Core::DropClaim(std::uint64_t id, Reservation& reservation) {
+  if (!reservation.owns_key) return;
+  reservation.owns_key = false;
+  const auto [begin, end] = claims_.equal_range(reservation.hash);
+  for (auto at = begin; at != end; ++at) {
+    if (at->second == id) {
+      claims_.erase(at);
+      return;
+    }
+  }
+}
+
+std::vector<PutResult> Core::Put(SessionNumber number, const Token& token,
+                                 std::span<const PutItem> items) {
+  std::vector<PutResult> results(items.size());
+  const auto at = sessions_.find(number);
+  const Code code = at == sessions_.end() ? Code::kUnavailable : CheckToken(token);
+  if (code != Code::kOk) {
+    if (code == Code::kStale) counters_.stale_puts += items.size();
+    for (PutResult& result : results) result.code = code;
+    return results;
+  }
+  // What this session read before it stores comes first.
+  DrainEvents(at->second);
+  ExpireKeys(clock_.NowNs());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    results[i] = PutOne(at->second, number, token, items[i]);
+  }
+  return results;
+}
+
+PutResult Core::PutOne(Session& session, SessionNumber number, const Token& token,
+                       const PutItem& item) {
+  if (!CheckKey(item.key) || !CheckObjectSize(item.size_bytes) ||
+      (!item.value.empty() && item.value.size() != item.size_bytes)) {
+    return {.code = Code::kInvalid, .extents = {}};
+  }
+  const segment::PreparedKey key{.key = item.key,
+                                 .hash = index_.view().HashKey(token.slot, item.key)};
+  if (const segment::Found found = FindLive(token.slot, key)) {
+    SpaceOf(token.slot).policy->OnHit(found.object);
+    return {.code = Code::kExists, .extents = {}};
+  }
+  if (ClaimOf(token.slot, key) != nullptr) return {.code = Code::kInProgress, .extents = {}};
+  const std::uint64_t reserve_limit = std::max<std::uint64_t>(options_.payload_bytes / 4, 1);
+  if (item.value.empty() && session.reserved_bytes > 0 &&
+      session.reserved_bytes + item.size_bytes > reserve_limit) {
+    return {.code = Code::kLimit, .extents = {}};
+  }
+  Code failure = Code::kNoSpace;
+  std::vector<Extent> extents = MakeRoom(item.size_bytes, slots_[token.slot].space, failure);
+  if (extents.empty()) return {.code = failure, .extents = {}};
+
+  Reservation reservation{.session = number,
+                          .key = std::string(item.key),
+                          .after = std::string(item.after),
+                          .hash = key.hash,
+                          .slot = token.slot,
+                          .generation = token.generation,
+                          .size_bytes = item.size_bytes,
+                          .extents = std::move(extents),
+                          .key_until_ns = clock_.NowNs() + options_.key_deadline_ns};
+  if (!item.value.empty()) {
+    std::size_t offset = 0;
+    for (const Extent& extent : reservation.extents) {
+      const std::size_t count =
+          std::min<std::size_t>(extent.count * segment::kGranule, item.value.size() - offset);
+      std::memcpy(payload_ + extent.start * segment::kGranule, item.value.data() + offset, count);
+      offset += count;
+    }
+    const Code code = Publish(reservation);
+    if (code != Code::kOk) allocator_.Free(reservation.extents);
+    return {.code = code, .extents = {}};
+  }
+  const std::uint64_t id = next_reservation_++;
+  PutResult result{.code = Code::kOk, .reservation = id, .extents = reservation.extents};
+  session.reserved_bytes += item.size_bytes;
+  for (const Extent& extent : reservation.extents) reserved_granules_ += extent.count;
+  claims_.emplace(key.hash, id);
+  reservations_.emplace(id, std::move(reservation));
+  return result;
+}
+
+Code Core::Publish(const Reservation& reservation) {
+  const ObjectId id = NewObject();
+  const Result<Place> place = index_.Insert({.key = reservation.key,
+                                             .hash = reservation.hash,
+                                             .slot = reservation.slot,
+                                             .generation = reservation.generation,
+                                             .size_bytes = reservation.size_bytes,
+                                             .object = id,
+                                             .version = next_version_++,
+                                             .extents = reservation.extents});
+  if (!place) {
+    free_objects_.push_back(id);
+    return Code::kNoSpace;
+  }
+  objects_[id] = {.place = *place, .slot = reservation.slot};
+  SlotState& slot = slots_[reservation.slot];
+  ++slot.live;
+  const std::uint64_t bytes = OccupiedBytes(*place);
+  Namespace& space = spaces_[slot.space];
+  space.bytes += bytes;
+  ObjectId parent = kNoObject;
+  if (!reservation.after.empty()) {
+    const segment::Found found = index_.view().Find(
+        reservation.slot, {.key = reservation.after,
+                           .hash = index_.view().HashKey(reservation.slot, reservation.after)});
+    if (found && slots_[objects_[found.object].slot].space == slot.space) parent = found.object;
+  }
+  space.policy->OnPut({.id = id, .key = reservation.hash, .size_bytes = bytes, .parent = parent});
+  ++counters_.puts;
+  counters_.put_bytes += reservation.size_bytes;
+  return Code::kOk;
+}
+
+std::vector<Code> Core::Finish(SessionNumber number, std::span<const FinishItem> items) {
+  std::vector<Code> codes(items.size(), Code::kUnavailable);
+  const auto at = sessions_.find(number);
+  if (at == sessions_.end()) return codes;
+  ExpireKeys(clock_.NowNs());
+  for (std::size_t i = 0; i < items.size(); ++i) codes[i] = FinishOne(at->second, number, items[i]);
+  return codes;
+}
+
+Code Core::FinishOne(Session& session, SessionNumber number, const FinishItem& item) {
+  const auto at = reservations_.find(item.reservation);
+  if (at == reservations_.end()) {
+    const auto before = session.finished.find(item.reservation);
+    return before == session.finished.end() ? Code::kInvalid : before->second;
+  }
+  Reservation& reservation = at->second;
+  if (reservation.session != number) return Code::kDenied;
+  Code code = Code::kOk;
+  if (item.commit) {
+    const segment::PreparedKey key{.key = reservation.key, .hash = reservation.hash};
+    if (reservation.removed || (options_.checks.generation &&
+                                slots_[reservation.slot].generation != reservation.generation)) {
+      code = Code::kStale;
+      ++counters_.stale_puts;
+    } else if (!reservation.owns_key && options_.checks.reservation) {
+      code = Code::kTimeout;  // it took so long that the key was given to others
+      ++counters_.expired_puts;
+    } else if (FindLive(reservation.slot, key)) {
+      code = Code::kExists;
+    } else {
+      code = Publish(reservation);
+    }
+    if (code == Code::kOk) reservation.extents.clear();  // they belong to the object now
+  }
+  RememberFinished(session, item.reservation, code);
+  EndReservation(item.reservation);
+  return code;
+}
+
+void Core::RememberFinished(Session& session, std::uint64_t id, Code code) {
+  session.finished.emplace(id, code);
+  session.finished_order.push_back(id);
+  if (session.finished_order.size() > kFinishedRemembered) {
+    session.finished.erase(session.finished_order.front());
+    session.finished_order.pop_front();
+  }
+}
+
+void Core::EndReservation(std::uint64_t id) {
+  const auto at = reservations_.find(id);
+  Reservation& reservation = at->second;
+  DropClaim(id, reservation);
+  const auto session = sessions_.find(reservation.session);
+  if (session != sessions_.end()) session->second.reserved_bytes -= reservation.size_bytes;
+  reserved_granules_ -= segment::GranulesOf(reservation.size_bytes);
+  if (!reservation.freed) allocator_.Free(reservation.extents);
+  reservations_.erase(at);
+}
+
+void Core::ExpireKeys(std::int64_t now_ns) {
+  if (claims_.empty()) return;
+  std::vector<std::uint64_t> late;
+  for (const auto& [hash, id] : claims_) {
+    if (reservations_.at(id).key_until_ns <= now_ns) late.push_back(id);
+  }
+  for (const std::uint64_t id : late) {
+    Reservation& reservation = reservations_.at(id);
+    DropClaim(id, reservation);
+    if (!options_.checks.reservation && !reservation.freed) {
+      reservation.freed = true;
+      allocator_.Free(reservation.extents);
+    }
+  }
+}
+
+// ---- removal, pins, statistics
+// ------------------------------------------------------------------------------
+
+Code Core::Remove(SlotId slot, std::string_view text) {
+  if (slot >= kMaxSlots || !CheckKey(text)) return Code::kInvalid;
+  const segment::PreparedKey key{.key = text, .hash = index_.view().HashKey(slot, text)};
+  bool pending = false;
+  if (Reservation* claim = ClaimOf(slot, key)) {
+    // A put that is under way was begun before this removal.
+    claim->removed = true;
+    pending = true;
+    const auto [begin, end] = claims_.equal_range(key.hash);
+    for (auto at = begin; at != end; ++at) {
+      if (&reservations_.at(at->second) == claim) {
+        DropClaim(at->second, *claim);
+        break;
+      }
+    }
+  }
+  const segment::Found found = FindLive(slot, key);
+  if (!found) return pending ? Code::kOk : Code::kMiss;
+  ++counters_.removals;
+  Withdraw(found.object, MissReason::kRemoved);
+  Settle();
+  return Code::kOk;
+}
+
+std::uint64_t Core::RemoveMatching(SlotId slot, std::string_view pattern, std::uint32_t& cursor) {
+  std::uint64_t removed = 0;
+  if (cursor == 0) {
+    for (auto& [id, reservation] : reservations_) {
+      if (reservation.slot != slot || !GlobMatches(pattern, reservation.key)) continue;
+      reservation.removed = true;
+      DropClaim(id, reservation);
+    }
+  }
+  const ObjectId end = static_cast<ObjectId>(
+      std::min<std::uint64_t>(next_object_, std::uint64_t{cursor} + kWalkSlice));
+  for (ObjectId id = cursor; id < end; ++id) {
+    const Object& object = objects_[id];
+    if (object.place == 0 || object.slot != slot) continue;
+    if (!GlobMatches(pattern, index_.view().KeyOf(object.place))) continue;
+    const bool live =
+        index_.view().EntryAt(object.place).generation.load(std::memory_order_relaxed) ==
+        slots_[slot].generation;
+    Withdraw(id, live ? MissReason::kRemoved : MissReason::kReset);
+    if (live) {
+      ++removed;
+      ++counters_.removals;
+    }
+  }
+  Settle();
+  cursor = end >= next_object_ ? kWalkDone : end;
+  return removed;
+}
+
+Code Core::Pin(SlotId slot, std::string_view text, PinKind kind, std::int64_t duration_ns) {
+  if (slot >= kMaxSlots || !CheckKey(text)) return Code::kInvalid;
+  const segment::Found found =
+      FindLive(slot, {.key = text, .hash = index_.view().HashKey(slot, text)});
+  if (!found) return Code::kMiss;
+  Object& object = objects_[found.object];
+  if (kind == PinKind::kSoft) {
+    object.soft_pinned = true;
+    soft_pins_[found.object] = {clock_.NowNs() + duration_ns};
+    return Code::kOk;
+  }
+  if (object.hard_pinned) return Code::kOk;
+  const std::uint64_t bytes = OccupiedBytes(found.place);
+  if (hard_pinned_bytes_ + bytes > options_.payload_bytes / 2) return Code::kLimit;
+  hard_pinned_bytes_ += bytes;
+  object.hard_pinned = true;
+  return Code::kOk;
+}
+
+Code Core::Unpin(SlotId slot, std::string_view text) {
+  if (slot >= kMaxSlots || !CheckKey(text)) return Code::kInvalid;
+  const segment::Found found =
+      FindLive(slot, {.key = text, .hash = index_.view().HashKey(slot, text)});
+  if (!found) return Code::kMiss;
+  Object& object = objects_[found.object];
+  if (object.hard_pinned) hard_pinned_bytes_ -= OccupiedBytes(found.place);
+  if (object.soft_pinned) soft_pins_.erase(found.object);
+  object.hard_pinned = false;
+  object.soft_pinned = false;
+  return Code::kOk;
+}
+
+std::optional<ObjectStat> Core::StatObject(SlotId slot, std::string_view text) const {
+  if (slot >= kMaxSlots || !CheckKey(text)) return std::nullopt;
+  const segment::Found found =
+      index_.view().Find(slot, {.key = text, .hash = index_.view().HashKey(slot, text)});
+  if (!found || found.generation != slots_[slot].generation) return std::nullopt;
+  const Object& object = objects_[found.object];
+  return ObjectStat{.size_bytes = found.meta.size_bytes(),
+                    .extents = found.meta.extents(),
+                    .hard_pinned = object.hard_pinned,
+                    .soft_pinned = object.soft_pinned,
+                    .held = object.held > 0};
+}
+
+PoolStat Core::Stat() const {
+  PoolStat stat;
+  stat.payload_bytes = options_.payload_bytes;
+  stat.populated_bytes = added_granules_ * segment::kGranule;
+  stat.free_bytes = options_.payload_bytes - stat.populated_bytes +
+                    allocator_.free_granules() * segment::kGranule;
+  stat.reserved_bytes = reserved_granules_ * segment::kGranule;
+  for (const Withdrawn& gone : withdrawn_) {
+    for (const Extent& extent : gone.extents) {
+      stat.withdrawn_bytes += extent.count * segment::kGranule;
+    }
+  }
+  stat.index_bytes = index_.record_bytes() + index_.bucket_bytes();
+  stat.objects = index_.size() - dead_objects_;
+  stat.puts = counters_.puts;
+  stat.put_bytes = counters_.put_bytes;
+  stat.hits = counters_.hits;
+  stat.evictions = counters_.evictions;
+  stat.removals = counters_.removals;
+  stat.swept = counters_.swept;
+  stat.stale_puts = counters_.stale_puts;
+  stat.expired_puts = counters_.expired_puts;
+  for (const Namespace& space : spaces_) {
+    stat.object_bytes += space.bytes;
+    stat.namespaces.push_back({.name = space.name,
+                               .bytes = space.bytes,
+                               .maximum_bytes = space.quota.maximum_bytes,
+                               .guaranteed_bytes = space.quota.guaranteed_bytes});
+  }
+  for (const auto& [number, session] : sessions_) {
+    std::vector<Place> places;
+    segment::CollectProtected(*session.page, places);
+    stat.dropped_events += session.page->ring_dropped.load(std::memory_order_relaxed);
+    stat.sessions.push_back({.number = number,
+                             .pid = session.pid,
+                             .protected_objects = places.size(),
+                             .reserved_bytes = session.reserved_bytes,
+                             .held_bytes = session.held_bytes});
+  }
+  return stat;
+}
+
+// ---- what happens by itself
+// ---------------------------------------------------------------------------------
+
+void Core::DrainEvents(Session& session) {
+  segment::Event event;
+  for (std::uint32_t i = 0; i < kEventSlice && segment::PopEvent(*session.page, event); ++i) {
+    // Nothing in it is to be trusted: it counts only if it names a live object exactly.
+    if (std::uint64_t{event.place} + 2 > index_.view().header().record_units || event.place == 0) {
+      continue;
+    }
+    const segment::Entry& entry = index_.view().EntryAt(event.place);
+    if (event.version == 0 || entry.version.load(std::memory_order_relaxed) != event.version) {
+      continue;
+    }
+    const auto id = static_cast<ObjectId>(entry.first.load(std::memory_order_relaxed));
+    if (id >= next_object_ || objects_[id].place != event.place) continue;
+    if (event.kind == segment::EventKind::kHit) {
+      ++counters_.hits;
+      SpaceOf(objects_[id].slot).policy->OnHit(id);
+    } else if (event.kind == segment::EventKind::kHold) {
+      AddHold(session, id, event.version, std::int64_t{event.hold_ms} * kMillisecond);
+    }
+  }
+}
+
+void Core::AddHold(Session& session, ObjectId id, Version version, std::int64_t duration_ns) {
+  Object& object = objects_[id];
+  const std::uint64_t bytes = OccupiedBytes(object.place);
+  const std::uint64_t budget = options_.payload_bytes / 10;
+  while (!session.holds.empty() && session.held_bytes + bytes > budget) DropHold(session);
+  if (bytes > budget || object.held == 255) return;
+  ++object.held;
+  session.held_bytes += bytes;
+  session.holds.push_back(
+      {.object = id,
+       .version = version,
+       .bytes = bytes,
+       .until_ns = clock_.NowNs() + std::min(duration_ns, options_.longest_hold_ns)});
+}
+
+void Core::DropHold(Session& session) {
+  const Hold hold = session.holds.front();
+  session.holds.pop_front();
+  session.held_bytes -= hold.bytes;
+  Object& object = objects_[hold.object];
+  if (object.place == 0 || object.held == 0) return;
+  if (index_.view().StillThere(object.place, hold.version)) --object.held;
+}
+
+void Core::ExpireHolds(Session& session, std::int64_t now_ns) {
+  while (!session.holds.empty() && session.holds.front().until_ns <= now_ns) DropHold(session);
+}
+
+bool Core::Tick() {
+  const std::int64_t now = clock_.NowNs();
+  for (auto& [number, session] : sessions_) {
+    DrainEvents(session);
+    ExpireHolds(session, now);
+  }
+  ExpireKeys(now);
+  Settle();
+  return dead_objects_ > 0 && Sweep(kSweepSlice);
+}
+
+void Core::CheckInvariants() const {
+  std::uint64_t granules = allocator_.free_granules() + reserved_granules_;
+  for (const Namespace& space : spaces_) granules += space.bytes / segment::kGranule;
+  for (const Withdrawn& gone : withdrawn_) {
+    for (const Extent& extent : gone.extents) granules += extent.count;
+  }
+  if (granules != added_granules_ && options_.checks.reservation) {
+    fmt::print(stderr, "payload is lost or used twice: {} granules of {} accounted for\n", granules,
+               added_granules_);
+    std::abort();
+  }
+}
+
+}  // namespace kvcove::owner

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// The authority over one segment's objects, as a state machine: no thread, no socket, no clock of
+// its own. The owner's shell, and the simulation, drive it. Needs a lock. docs/owner.md has the
+// prose.
+//
+// A reservation:  reserved -> committed | given up | its process proven gone
+//                 (its deadline frees only the key; its bytes belong to nobody else until then)
+// An object:      visible -> withdrawn -> (no reader protects it) -> its bytes are free
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/policy/id_list.h"
+#include "kvcove/policy/policy.h"
+#include "kvcove/segment/allocator.h"
+#include "kvcove/segment/index.h"
+#include "kvcove/segment/reader.h"
+#include "kvcove/wire/messages.h"
+
+namespace kvcove::owner {
+
+using policy::kNoObject;
+using policy::ObjectId;
+using segment::Place;
+using segment::Version;
+using wire::FinishItem;
+using wire::ObjectStat;
+using wire::PinKind;
+using wire::PoolStat;
+using wire::PutItem;
+using wire::PutResult;
+using wire::SessionNumber;
+
+struct Quota {
+  std::uint64_t maximum_bytes = ~0ULL;
+  std::uint64_t guaranteed_bytes = 0;
+};
+
+struct CoreOptions {
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t max_objects = 0;
+  std::string policy = "default";
+  std::unordered_map<std::string, Quota> quotas;  // by namespace
+  std::int64_t key_deadline_ns = kSecond;         // how long a reservation holds its key
+  std::int64_t longest_hold_ns = 60 * kSecond;
+  segment::Checks checks;
+};
+
+struct Counters {
+  std::uint64_t puts = 0;
+  std::uint64_t put_bytes = 0;
+  std::uint64_t hits = 0;
+  std::uint64_t evictions = 0;
+  std::uint64_t removals = 0;
+  std::uint64_t swept = 0;         // objects of dead generations whose space came back
+  std::uint64_t stale_puts = 0;    // rejected: begun before a reset
+  std::uint64_t expired_puts = 0;  // reservations whose key went to somebody else
+};
+
+class Core {
+ public:
+  // `header`: formatted for these options; `payload`: payload_bytes long. Both outlive this.
+  // Errors: kInvalid for an unknown policy.
+  static Result<std::unique_ptr<Core>> Open(const CoreOptions& options, segment::HeaderView header,
+                                            std::byte* payload, const Clock& clock);
+
+  // A session's `page` must stay mapped until EndSession.
+  SessionNumber AddSession(segment::SessionPage* page, std::int32_t pid);
+  // Its process is proven gone, or says that none of its threads touches the segment any more.
+  void EndSession(SessionNumber number);
+
+  // Generations first: when this returns, nothing of an older one is found or committed.
+  void SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& updates);
+  void RenewLease(std::int64_t deadline_ns);
+
+  // The payload below `granules` is populated and may be used.
+  void AddPayloadUpTo(std::uint64_t granules);
+  std::uint64_t added_granules() const { return added_granules_; }
+
+  std::vector<PutResult> Put(SessionNumber session, const Token& token,
+                             std::span<const PutItem> items);
+  std::vector<Code> Finish(SessionNumber session, std::span<const FinishItem> items);
+
+  Code Remove(SlotId slot, std::string_view key);
+  // One slice of a linear walk over all objects; `cursor` starts at 0 and ends at kWalkDone.
+  static constexpr std::uint32_t kWalkDone = 0xFFFFFFFF;
+  std::uint64_t RemoveMatching(SlotId slot, std::string_view pattern, std::uint32_t& cursor);
+  Code Pin(SlotId slot, std::string_view key, PinKind kind, std::int64_t duration_ns);
+  Code Unpin(SlotId slot, std::string_view key);
+  std::optional<ObjectStat> StatObject(SlotId slot, std::string_view key) const;
+  PoolStat Stat() const;
+
+  // Drains events, ends what ran out, frees what nobody reads any more, sweeps a slice of what a
+  // reset voided. True when there is more to sweep.
+  bool Tick();
+
+  // For the simulation: no bytes are lost or used twice. Dies with a message if they are.
+  void CheckInvariants() const;
+
+ private:
+  struct Object {
+    Place place = 0;  // 0 = this number is free
+    SlotId slot = 0;
+    std::uint8_t held = 0;  // by how many holds, saturating
+    bool hard_pinned : 1 = false;
+    bool soft_pinned : 1 = false;
+  };
+  struct Namespace {
+    std::string name;
+    Quota quota;
+    std::unique_ptr<policy::EvictionPolicy> policy;
+    std::uint64_t bytes = 0;  // that its objects occupy
+  };
+  struct SlotState {
+    Generation generation = 0;
+    std::uint16_t space = 0;  // index of its namespace
+    bool named = true;
+    std::uint64_t live = 0;  // objects of the current generation
+    std::uint64_t dead = 0;  // objects of older ones, not swept yet
+  };
+  struct Hold {
+    ObjectId object;
+    Version version;
+    std::uint64_t bytes;
+    std::int64_t until_ns;
+  };
+  struct Session {
+    segment::SessionPage* page = nullptr;
+    std::int32_t pid = 0;
+    std::uint64_t reserved_bytes = 0;
+    std::uint64_t held_bytes = 0;
+    std::deque<Hold> holds;
+    std::deque<std::uint64_t> finished_order;
+    std::unordered_map<std::uint64_t, Code> finished;  // what a repeated commit answers
+  };
+  struct Reservation {
+    SessionNumber session = 0;
+    std::string key;
+    std::string after;
+    std::uint64_t hash = 0;
+    SlotId slot = 0;
+    Generation generation = 0;
+    std::uint32_t size_bytes = 0;
+    std::vector<Extent> extents;
+    std::int64_t key_until_ns = 0;
+    bool owns_key = true;  // false: it ran out or was removed
+    bool removed = false;
+    bool freed = false;  // only with the reservation check switched off
+  };
+  // Withdrawn, and perhaps still being read.
+  struct Withdrawn {
+    Place place = 0;
+    std::vector<Extent> extents;
+  };
+
+  Core(const CoreOptions& options, segment::HeaderView header, std::byte* payload,
+       const Clock& clock);
+
+  Namespace& SpaceOf(SlotId slot) { return spaces_[slots_[slot].space]; }
+  std::uint16_t FindOrAddSpace(const std::string& name);
+  Code CheckToken(const Token& token) const;
+  PutResult PutOne(Session& session, SessionNumber number, const Token& token, const PutItem& item);
+  // The key's live entry, or nothing; an entry of a dead generation is withdrawn on the way.
+  segment::Found FindLive(SlotId slot, const segment::PreparedKey& key);
+  Reservation* ClaimOf(SlotId slot, const segment::PreparedKey& key);
+  void DropClaim(std::uint64_t id, Reservation& reservation);
+  Code FinishOne(Session& session, SessionNumber number, const FinishItem& item);
+  Code Publish(const Reservation& reservation);
+  void EndReservation(std::uint64_t id);
+  void RememberFinished(Session& session, std::uint64_t id, Code code);
+
+  std::vector<Extent> MakeRoom(std::uint64_t size_bytes, std::uint16_t space, Code& failure);
+  bool EvictSome(std::uint64_t bytes, std::uint16_t space);
+  std::optional<std::uint16_t> VictimSpace(std::uint16_t asking) const;
+  bool Evictable(ObjectId id, bool last_resort) const;
+  void Withdraw(ObjectId id, MissReason reason);
+  // Frees everything withdrawn that no reader protects.
+  void Settle();
+  bool Sweep(std::uint32_t budget);
+  bool SweepWanted() const { return dead_objects_ > 0 || unnamed_wanted_; }
+
+  void DrainEvents(Session& session);
+  void AddHold(Session& session, ObjectId id, Version version, std::int64_t duration_ns);
+  void DropHold(Session& session);
+  void ExpireHolds(Session& session, std::int64_t now_ns);
+  void ExpireKeys(std::int64_t now_ns);
+  std::uint64_t OccupiedBytes(Place place) const;
+  ObjectId NewObject();
+
+  const CoreOptions options_;
+  segment::Index index_;
+  std::byte* const payload_;
+  const Clock& clock_;
+  segment::Allocator allocator_;
+  std::uint64_t added_granules_ = 0;
+
+  Id128 incarnation_;
+  std::vector<SlotState> slots_;
+  std::vector<Namespace> spaces_;
+  policy::ChunkedArray<Object> objects_;
+  std::vector<ObjectId> free_objects_;
+  ObjectId next_object_ = 0;
+  struct SoftPin {
+    std::int64_t until_ns;
+  };
+  std::unordered_map<ObjectId, SoftPin> soft_pins_;
+  std::uint64_t hard_pinned_bytes_ = 0;
+
+  std::unordered_map<SessionNumber, Session> sessions_;
+  SessionNumber next_session_ = 1;
+  std::unordered_map<std::uint64_t, Reservation> reservations_;
+  std::unordered_multimap<std::uint64_t, std::uint64_t> claims_;  // key hash -> reservation
+  std::uint64_t next_reservation_ = 1;
+  std::uint64_t reserved_granules_ = 0;
+  Version next_version_ = 1;
+
+  std::vector<Withdrawn> withdrawn_;
+  std::vector<Place> protected_;  // scratch
+  std::uint64_t dead_objects_ = 0;
+  bool unnamed_wanted_ = false;  // room is needed and versions that nobody names have objects
+  ObjectId sweep_cursor_ = 0;
+  std::uint32_t sweep_left_ = 0;  // of the round over unnamed versions
+  Counters counters_;
+};
+
+// `*` stands for any bytes, `?` for one; everything else for itself.
+bool GlobMatches(std::string_view pattern, std::string_view text);
+// kInvalid when the pattern is empty, longer than 256 bytes, or has more than 16 stars.
+Status CheckPattern(std::string_view pattern);
+
+}  // namespace kvcove::owner

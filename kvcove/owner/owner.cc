@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/owner.h"
+
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/random.h"
+#include "kvcove/base/size.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace kvcove::owner {
+namespace {
+
+constexpr std::int64_t kJanitorPeriodNs = 5 * kMillisecond;
+constexpr std::uint64_t kPopulateChunk = 32 * kMiB;
+
+std::uint64_t ReadNumberFile(const char* path, std::uint64_t otherwise) {
+  std::ifstream file(path);
+  std::uint64_t value = 0;
+  return file >> value ? value : otherwise;
+}
+
+}  // namespace
+
+std::uint64_t AvailableMemory() {
+  std::uint64_t available = ~0ULL;
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    constexpr std::string_view kName = "MemAvailable:";
+    if (line.starts_with(kName))
+      available = std::strtoull(line.c_str() + kName.size(), nullptr, 10) * kKiB;
+  }
+  // cgroup v2, as containers see it; "max" reads as no number.
+  const std::uint64_t limit = ReadNumberFile("/sys/fs/cgroup/memory.max", ~0ULL);
+  if (limit != ~0ULL) {
+    const std::uint64_t used = ReadNumberFile("/sys/fs/cgroup/memory.current", 0);
+    available = std::min(available, limit > used ? limit - used : 0);
+  }
+  return available;
+}
+
+Result<std::unique_ptr<Owner>> Owner::Open(const OwnerOptions& given, const Clock& clock) {
+  OwnerOptions options = given;
+  options.memory_bytes = options.memory_bytes / segment::kGranule * segment::kGranule;
+  if (options.memory_bytes < kMiB || options.memory_bytes > (200ULL << 30)) {
+    return Fail(Code::kInvalid, fmt::format("a memory budget of {}; give between 1MiB and 200GiB",
+                                            FormatSize(given.memory_bytes)));
+  }
+  if (const std::uint64_t available = AvailableMemory(); options.memory_bytes > available) {
+    return Fail(Code::kInvalid,
+                fmt::format("a memory budget of {}, but this host can give {} now; ask for less",
+                            FormatSize(options.memory_bytes), FormatSize(available)));
+  }
+  if (options.max_objects == 0) {
+    options.max_objects = std::clamp<std::uint64_t>(options.memory_bytes / 512, 1024, 1ULL << 27);
+  }
+  std::unique_ptr<Owner> owner(new Owner(options, clock));
+  KVCOVE_TRY(owner->MakeFiles());
+  const CoreOptions core{.payload_bytes = options.memory_bytes,
+                         .max_objects = options.max_objects,
+                         .policy = options.policy,
+                         .quotas = options.quotas,
+                         .checks = {}};
+  const MutexLock lock(owner->mutex_);
+  KVCOVE_ASSIGN(owner->core_, Core::Open(core, owner->header_, owner->payload_.data(), clock));
+  return owner;
+}
+
+Status Owner::MakeFiles() {
+  const segment::HeaderSizes sizes{.max_objects = options_.max_objects,
+                                   .payload_bytes = options_.memory_bytes};
+  const std::uint64_t header_bytes = segment::HeaderFileBytes(sizes);
+  KVCOVE_ASSIGN(header_fd_, CreateMemoryFile("kvcove-header", header_bytes));
+  KVCOVE_ASSIGN(header_map_,
+                Mapping::Map(header_fd_.get(), header_bytes, Mapping::Access::kReadWrite));
+  segment::FormatHeader(header_map_.data(), sizes, RandomId(), RandomU64());
+  // From here on nobody else can get a writable mapping of the header.
+  KVCOVE_TRY(SealFutureWrites(header_fd_.get()));
+  KVCOVE_ASSIGN(header_, segment::HeaderView::Open(header_map_.data(), header_map_.size()));
+  KVCOVE_ASSIGN(payload_fd_, CreateMemoryFile("kvcove-payload", options_.memory_bytes));
+  KVCOVE_ASSIGN(payload_, Mapping::Map(payload_fd_.get(), options_.memory_bytes,
+                                       Mapping::Access::kReadWrite));
+  return {};
+}
+
+Owner::~Owner() { Stop(); }
+
+void Owner::Start() {
+  {
+    const MutexLock lock(stop_mutex_);
+    stopping_ = false;
+  }
+  {
+    const MutexLock lock(mutex_);
+    core_->RenewLease(clock_.NowNs() + options_.lease_ns);
+  }
+  lease_ = StartThread("kvcove-lease", [this] { RunLease(); });
+  janitor_ = StartThread("kvcove-janitor", [this] { RunJanitor(); });
+  if (options_.populate) populate_ = StartThread("kvcove-pages", [this] { RunPopulate(); });
+}
+
+void Owner::Stop() {
+  {
+    const MutexLock lock(stop_mutex_);
+    stopping_ = true;
+    stop_changed_.NotifyAll();
+  }
+  for (std::thread* thread : {&janitor_, &lease_, &populate_}) {
+    if (thread->joinable()) thread->join();
+  }
+  const MutexLock lock(mutex_);
+  if (core_ != nullptr) core_->RenewLease(0);
+}
+
+// Liveness has its own thread: an expensive request never costs a lease.
+void Owner::RunLease() {
+  const MutexLock lock(stop_mutex_);
+  while (!stopping_) {
+    // One atomic store into the header; the core's lock is not needed and not waited for.
+    header_.header().lease_deadline_ns.store(clock_.NowNs() + options_.lease_ns,
+                                             std::memory_order_release);
+    stop_changed_.WaitFor(stop_mutex_, std::chrono::nanoseconds(options_.lease_renewal_ns));
+  }
+}
+
+void Owner::RunJanitor() {
+  while (true) {
+    bool more = false;
+    {
+      const MutexLock lock(mutex_);
+      more = core_->Tick();
+    }
+    const MutexLock lock(stop_mutex_);
+    if (stopping_) return;
+    if (!more) stop_changed_.WaitFor(stop_mutex_, std::chrono::nanoseconds(kJanitorPeriodNs));
+    if (stopping_) return;
+  }
+}
+
+void Owner::RunPopulate() {
+  std::uint64_t done = 0;
+  while (done < options_.memory_bytes) {
+    const std::uint64_t size = std::min(kPopulateChunk, options_.memory_bytes - done);
+    if (madvise(payload_.data() + done, size, MADV_POPULATE_WRITE) != 0) {
+      LogWarn("populating the segment stopped at {}: the first puts will meet page faults",
+              FormatSize(done));
+      break;
+    }
+    done += size;
+    {
+      const MutexLock lock(mutex_);
+      core_->AddPayloadUpTo(done / segment::kGranule);
+    }
+    const MutexLock lock(stop_mutex_);
+    if (stopping_) return;
+  }
+}
+
+Result<Owner::Grant> Owner::AddSession(std::int32_t pid) {
+  Grant grant;
+  KVCOVE_ASSIGN(grant.page, CreateMemoryFile("kvcove-session", sizeof(segment::SessionPage)));
+  KVCOVE_ASSIGN(Mapping page, Mapping::Map(grant.page.get(), sizeof(segment::SessionPage),
+                                           Mapping::Access::kReadWrite));
+  segment::FormatSessionPage(page.data());
+  grant.mapped = reinterpret_cast<segment::SessionPage*>(page.data());
+  const MutexLock lock(mutex_);
+  grant.number = core_->AddSession(grant.mapped, pid);
+  pages_.emplace(grant.number, std::move(page));
+  return grant;
+}
+
+void Owner::EndSession(SessionNumber number) {
+  const MutexLock lock(mutex_);
+  core_->EndSession(number);
+  pages_.erase(number);
+}
+
+void Owner::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
+  const MutexLock lock(mutex_);
+  core_->SetSlots(incarnation, updates);
+}
+
+std::vector<PutResult> Owner::Put(SessionNumber session, const Token& token,
+                                  std::span<const PutItem> items) {
+  const MutexLock lock(mutex_);
+  return core_->Put(session, token, items);
+}
+
+std::vector<Code> Owner::Finish(SessionNumber session, std::span<const FinishItem> items) {
+  const MutexLock lock(mutex_);
+  return core_->Finish(session, items);
+}
+
+std::vector<Code> Owner::Remove(SlotId slot, std::span<const std::string_view> keys) {
+  std::vector<Code> codes;
+  codes.reserve(keys.size());
+  const MutexLock lock(mutex_);
+  for (const std::string_view key : keys) codes.push_back(core_->Remove(slot, key));
+  return codes;
+}
+
+Result<std::uint64_t> Owner::RemoveMatching(SlotId slot, std::string_view pattern,
+                                            std::int64_t deadline_ns) {
+  KVCOVE_TRY(CheckPattern(pattern));
+  if (slot >= kMaxSlots) return Fail(Code::kInvalid, "an unknown slot");
+  std::uint64_t removed = 0;
+  std::uint32_t cursor = 0;
+  while (cursor != Core::kWalkDone) {
+    if (clock_.NowNs() >= deadline_ns) {
+      return Fail(Code::kTimeout, fmt::format("{} objects were removed, others may be left; "
+                                              "repeat the call",
+                                              removed));
+    }
+    const MutexLock lock(mutex_);
+    removed += core_->RemoveMatching(slot, pattern, cursor);
+  }
+  return removed;
+}
+
+std::vector<Code> Owner::Pin(SlotId slot, std::span<const std::string_view> keys,
+                             std::optional<PinKind> kind, std::int64_t duration_ns) {
+  std::vector<Code> codes;
+  codes.reserve(keys.size());
+  const MutexLock lock(mutex_);
+  for (const std::string_view key : keys) {
+    codes.push_back(kind ? core_->Pin(slot, key, *kind, duration_ns) : core_->Unpin(slot, key));
+  }
+  return codes;
+}
+
+std::vector<std::optional<ObjectStat>> Owner::StatObjects(SlotId slot,
+                                                          std::span<const std::string_view> keys) {
+  std::vector<std::optional<ObjectStat>> stats;
+  stats.reserve(keys.size());
+  const MutexLock lock(mutex_);
+  for (const std::string_view key : keys) stats.push_back(core_->StatObject(slot, key));
+  return stats;
+}
+
+PoolStat Owner::Stat() {
+  const MutexLock lock(mutex_);
+  return core_->Stat();
+}
+
+bool Owner::Populated() {
+  const MutexLock lock(mutex_);
+  return core_->added_granules() * segment::kGranule >= options_.memory_bytes;
+}
+
+}  // namespace kvcove::owner

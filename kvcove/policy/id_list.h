@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Growable arrays and doubly linked lists over dense object numbers: 8 bytes a link, no allocation
+// an object.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "kvcove/policy/policy.h"
+
+namespace kvcove::policy {
+
+// An array that grows by chunks, so that growing never copies what is there.
+template <typename T>
+class ChunkedArray {
+ public:
+  T& operator[](std::size_t i) { return chunks_[i / kChunk][i % kChunk]; }
+  const T& operator[](std::size_t i) const { return chunks_[i / kChunk][i % kChunk]; }
+  std::size_t size() const { return chunks_.size() * kChunk; }
+  // Makes index `i` valid; new elements are value-initialised.
+  void Reach(std::size_t i) {
+    while (i >= size()) chunks_.push_back(std::make_unique<T[]>(kChunk));
+  }
+
+ private:
+  static constexpr std::size_t kChunk = 4096;
+  std::vector<std::unique_ptr<T[]>> chunks_;
+};
+
+struct Link {
+  ObjectId previous = kNoObject;  // towards the front (older)
+  ObjectId next = kNoObject;      // towards the back (newer)
+};
+
+// Front = oldest, back = newest. `Nodes` maps an id to something with a member `Link link`.
+template <typename Nodes>
+class IdList {
+ public:
+  ObjectId front() const { return front_; }
+  ObjectId back() const { return back_; }
+  bool empty() const { return front_ == kNoObject; }
+
+  void PushBack(Nodes& nodes, ObjectId id) {
+    nodes[id].link = {.previous = back_, .next = kNoObject};
+    (back_ == kNoObject ? front_ : nodes[back_].link.next) = id;
+    back_ = id;
+  }
+  void Erase(Nodes& nodes, ObjectId id) {
+    const Link link = nodes[id].link;
+    (link.previous == kNoObject ? front_ : nodes[link.previous].link.next) = link.next;
+    (link.next == kNoObject ? back_ : nodes[link.next].link.previous) = link.previous;
+  }
+  void MoveToBack(Nodes& nodes, ObjectId id) {
+    Erase(nodes, id);
+    PushBack(nodes, id);
+  }
+
+ private:
+  ObjectId front_ = kNoObject;
+  ObjectId back_ = kNoObject;
+};
+
+}  // namespace kvcove::policy

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who goes when room is needed. Pure code: it is fed events and answers with a victim; it knows no
+// memory, no clock and no thread. The owner and the simulator of `kvcove policy` drive the same
+// objects.
+//
+// Objects are dense small numbers that the owner gives and reuses. All calls come from one thread
+// at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "kvcove/base/result.h"
+
+namespace kvcove::policy {
+
+using ObjectId = std::uint32_t;
+inline constexpr ObjectId kNoObject = 0xFFFFFFFF;
+
+struct PutEvent {
+  ObjectId id = kNoObject;
+  std::uint64_t key = 0;         // a hash of the whole key, the same each time it is put
+  std::uint64_t size_bytes = 0;  // what it occupies
+  // The chunk before it in its chain, kNoObject at a chain's start or when it is gone.
+  ObjectId parent = kNoObject;
+};
+
+class EvictionPolicy {
+ public:
+  virtual ~EvictionPolicy() = default;
+
+  virtual void OnPut(const PutEvent& event) = 0;
+  // Somebody read it, or put it again. Chunks of one request come in the order of their chain.
+  virtual void OnHit(ObjectId id) = 0;
+  // It is gone. `evicted`: by this policy's own choice, so that it may remember the key.
+  virtual void OnRemove(ObjectId id, bool evicted) = 0;
+
+  // An object to give up, kNoObject when `evictable` refuses all. It stays known until OnRemove. An
+  // object that is refused may be moved to a better place.
+  virtual ObjectId Victim(const std::function<bool(ObjectId)>& evictable) = 0;
+
+  virtual std::string_view name() const = 0;
+};
+
+// `name`: "default", "lru" or "s3fifo". `capacity_bytes`: what the objects may occupy together.
+// Errors: kInvalid, naming the right ones.
+Result<std::unique_ptr<EvictionPolicy>> MakePolicy(std::string_view name,
+                                                   std::uint64_t capacity_bytes);
+std::vector<std::string_view> PolicyNames();
+
+}  // namespace kvcove::policy

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// S3-FIFO as published (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023):
+// a small queue of 10 % for what is new, a main queue, and a ghost queue of keys as long as the
+// main queue.
+#pragma once
+
+#include <deque>
+#include <unordered_map>
+
+#include "kvcove/policy/id_list.h"
+#include "kvcove/policy/policy.h"
+
+namespace kvcove::policy {
+
+class S3Fifo final : public EvictionPolicy {
+ public:
+  explicit S3Fifo(std::uint64_t capacity_bytes) : small_limit_bytes_(capacity_bytes / 10) {}
+
+  void OnPut(const PutEvent& event) override;
+  void OnHit(ObjectId id) override;
+  void OnRemove(ObjectId id, bool evicted) override;
+  ObjectId Victim(const std::function<bool(ObjectId)>& evictable) override;
+  std::string_view name() const override { return "s3fifo"; }
+
+ private:
+  struct Node {
+    Link link;
+    std::uint64_t key = 0;
+    std::uint64_t size_bytes = 0;
+    std::uint8_t frequency = 0;
+    bool in_main = false;
+  };
+
+  void Unlink(ObjectId id);
+  void PushMain(ObjectId id);
+  void Remember(std::uint64_t key);
+
+  const std::uint64_t small_limit_bytes_;
+  ChunkedArray<Node> nodes_;
+  IdList<ChunkedArray<Node>> small_;
+  IdList<ChunkedArray<Node>> main_;
+  std::uint64_t small_bytes_ = 0;
+  std::size_t small_count_ = 0;
+  std::size_t main_count_ = 0;
+  // The ghost queue: keys in order, and how often each stands in it.
+  std::deque<std::uint64_t> ghost_;
+  std::unordered_map<std::uint64_t, std::uint32_t> ghost_keys_;
+};
+
+}  // namespace kvcove::policy

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/policy/simulate.h"
+
+#include <algorithm>
+#include <queue>
+#include <unordered_map>
+
+#include "kvcove/base/random.h"
+#include "kvcove/policy/lru.h"
+
+namespace kvcove::policy {
+
+std::size_t CacheSimulator::LeadingRun(std::span<const std::uint32_t> chain) const {
+  std::size_t length = 0;
+  while (length < chain.size() && Find(chain[length]) != kNoObject) ++length;
+  return length;
+}
+
+void CacheSimulator::Access(std::span<const std::uint32_t> chain, std::size_t first) {
+  if (capacity_ == 0) return;
+  ObjectId parent = first == 0 ? kNoObject : Find(chain[first - 1]);
+  for (const std::uint32_t block : chain.subspan(first)) {
+    ObjectId id = Find(block);
+    if (id != kNoObject) {
+      policy_->OnHit(id);
+    } else {
+      if (blocks_.size() - free_.size() >= capacity_) {
+        const ObjectId victim = policy_->Victim([](ObjectId) { return true; });
+        policy_->OnRemove(victim, /*evicted=*/true);
+        where_[blocks_[victim]] = kNoObject;
+        free_.push_back(victim);
+        if (victim == parent) parent = kNoObject;
+      }
+      if (free_.empty()) {
+        id = static_cast<ObjectId>(blocks_.size());
+        blocks_.push_back(block);
+      } else {
+        id = free_.back();
+        free_.pop_back();
+        blocks_[id] = block;
+      }
+      if (block >= where_.size()) where_.resize(block + 1, kNoObject);
+      where_[block] = id;
+      policy_->OnPut({.id = id, .key = Mix64(block), .size_bytes = 1, .parent = parent});
+    }
+    parent = id;
+  }
+}
+
+Result<HitCount> Simulate(std::string_view policy, std::span<const Chain> requests,
+                          std::uint64_t capacity_blocks) {
+  KVCOVE_ASSIGN(auto made, MakePolicy(policy, capacity_blocks));
+  CacheSimulator cache(std::move(made), capacity_blocks);
+  HitCount count;
+  for (const Chain& chain : requests) {
+    count.hit_blocks += cache.LeadingRun(chain);
+    count.blocks += chain.size();
+    cache.Access(chain);
+  }
+  return count;
+}
+
+HitCount SimulateOptimum(std::span<const Chain> requests, std::uint64_t capacity_blocks) {
+  constexpr std::uint32_t kNever = ~0U;
+  // next[i] = the request that next uses the block of access i. Blocks of one request share it; of
+  // those that are equally far, the one stored under the lowest number goes first.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> accesses;  // request, block
+  for (std::uint32_t r = 0; r < requests.size(); ++r) {
+    for (const std::uint32_t block : requests[r]) accesses.emplace_back(r, block);
+  }
+  std::vector<std::uint32_t> next(accesses.size(), kNever);
+  std::unordered_map<std::uint32_t, std::uint32_t> seen;
+  for (std::size_t i = accesses.size(); i-- > 0;) {
+    const auto [request, block] = accesses[i];
+    const auto [at, fresh] = seen.try_emplace(block, request);
+    if (!fresh) next[i] = std::exchange(at->second, request);
+  }
+  struct Use {
+    std::uint32_t request;
+    std::uint32_t block;
+    bool operator<(const Use& other) const {
+      return request != other.request ? request < other.request : block > other.block;
+    }
+  };
+  std::unordered_map<std::uint32_t, std::uint32_t> present;  // block -> next use
+  std::priority_queue<Use> farthest;                         // stale entries are skipped
+  HitCount count;
+  std::size_t position = 0;
+  for (const Chain& chain : requests) {
+    count.blocks += chain.size();
+    for (const std::uint32_t block : chain) {
+      if (!present.contains(block)) break;
+      ++count.hit_blocks;
+    }
+    for (const std::uint32_t block : chain) {
+      const std::uint32_t use = next[position++];
+      if (use == kNever) {
+        present.erase(block);
+        continue;
+      }
+      present[block] = use;
+      farthest.push({use, block});
+      while (present.size() > capacity_blocks) {
+        const Use victim = farthest.top();
+        farthest.pop();
+        const auto at = present.find(victim.block);
+        if (at != present.end() && at->second == victim.request) present.erase(at);
+      }
+    }
+  }
+  return count;
+}
+
+Result<TwoLevelCount> SimulateTwoLevels(std::string_view shared_policy,
+                                        std::span<const Chain> requests, std::uint32_t engines,
+                                        std::uint64_t own_blocks, std::uint64_t shared_blocks) {
+  KVCOVE_ASSIGN(auto made, MakePolicy(shared_policy, shared_blocks));
+  CacheSimulator shared(std::move(made), shared_blocks);
+  std::vector<CacheSimulator> own;
+  for (std::uint32_t i = 0; i < engines; ++i) own.emplace_back(std::make_unique<Lru>(), own_blocks);
+  TwoLevelCount count;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const Chain& chain = requests[i];
+    CacheSimulator& mine = own[i % engines];
+    const std::size_t found = mine.LeadingRun(chain);
+    const std::size_t more = shared.LeadingRun(std::span(chain).subspan(found));
+    count.own.blocks += chain.size();
+    count.own.hit_blocks += found;
+    count.together.blocks += chain.size();
+    count.together.hit_blocks += found + more;
+    shared.Access(chain, found);
+    mine.Access(chain);
+  }
+  return count;
+}
+
+}  // namespace kvcove::policy

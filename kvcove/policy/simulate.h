@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replays requests against a policy, without a pool: what a cache of so many blocks would have
+// found.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvcove/policy/policy.h"
+
+namespace kvcove::policy {
+
+// The blocks of one request, in the order of its chain; equal numbers are equal blocks.
+using Chain = std::vector<std::uint32_t>;
+
+struct HitCount {
+  std::uint64_t hit_blocks = 0;  // of the longest leading runs that were present
+  std::uint64_t blocks = 0;      // asked for
+
+  double ratio() const {
+    return blocks == 0 ? 0 : static_cast<double>(hit_blocks) / static_cast<double>(blocks);
+  }
+};
+
+// One cache of `capacity` blocks of one size. A request's leading run that is present counts as
+// hit; then every block of the request is read or stored, in order.
+class CacheSimulator {
+ public:
+  CacheSimulator(std::unique_ptr<EvictionPolicy> policy, std::uint64_t capacity_blocks)
+      : policy_(std::move(policy)), capacity_(capacity_blocks) {}
+
+  // The length of the leading run of `chain` that is present. Changes nothing.
+  std::size_t LeadingRun(std::span<const std::uint32_t> chain) const;
+  // Reads what is present, stores the rest. `first`: the blocks before it are neither (an own cache
+  // had them).
+  void Access(std::span<const std::uint32_t> chain, std::size_t first = 0);
+
+ private:
+  ObjectId Find(std::uint32_t block) const {
+    return block < where_.size() ? where_[block] : kNoObject;
+  }
+
+  std::unique_ptr<EvictionPolicy> policy_;
+  const std::uint64_t capacity_;
+  std::vector<ObjectId> where_;        // block -> object
+  std::vector<std::uint32_t> blocks_;  // object -> block
+  std::vector<ObjectId> free_;
+};
+
+// Errors: kInvalid for an unknown policy.
+Result<HitCount> Simulate(std::string_view policy, std::span<const Chain> requests,
+                          std::uint64_t capacity_blocks);
+
+// Belady's clairvoyant optimum (MIN with bypass): gives up the block whose next use is farthest
+// away, and does not store a block that would be that one.
+HitCount SimulateOptimum(std::span<const Chain> requests, std::uint64_t capacity_blocks);
+
+// What engines find that have a cache of their own in front of a shared one. Request i is served by
+// engine i % engines; blocks that its own cache has are not asked of the shared one.
+struct TwoLevelCount {
+  HitCount own;       // with own caches alone
+  HitCount together;  // with the shared cache behind them
+};
+Result<TwoLevelCount> SimulateTwoLevels(std::string_view shared_policy,
+                                        std::span<const Chain> requests, std::uint32_t engines,
+                                        std::uint64_t own_blocks, std::uint64_t shared_blocks);
+
+}  // namespace kvcove::policy

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/pool/daemon.h"
+
+#include <fcntl.h>
+
+#include <deque>
+#include <map>
+
+#include "kvcove/base/log.h"
+#include "kvcove/rpc/unix_server.h"
+#include "kvcove/wire/host_wire.h"
+
+namespace kvcove::pool {
+namespace {
+
+constexpr int kWorkers = 4;
+constexpr std::size_t kMaxQueued = 4096;
+
+// Threads for the few calls that may wait (for a disk, for leases): the event loop never does.
+class Workers {
+ public:
+  Workers() {
+    for (int i = 0; i < kWorkers; ++i) {
+      threads_.push_back(StartThread("kvcove-worker", [this] { Run(); }));
+    }
+  }
+  ~Workers() {
+    {
+      const MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.NotifyAll();
+    }
+    for (std::thread& thread : threads_) thread.join();
+  }
+  bool Post(std::function<void()> work) {
+    const MutexLock lock(mutex_);
+    if (queue_.size() >= kMaxQueued) return false;
+    queue_.push_back(std::move(work));
+    changed_.NotifyOne();
+    return true;
+  }
+
+ private:
+  void Run() {
+    while (true) {
+      std::function<void()> work;
+      {
+        const MutexLock lock(mutex_);
+        while (queue_.empty() && !stopping_) changed_.Wait(mutex_);
+        if (queue_.empty()) return;
+        work = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      work();
+    }
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::function<void()>> queue_ KVCOVE_GUARDED_BY(mutex_);
+  bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+// What it keeps of connections and sessions belongs to the event loop's thread.
+class Daemon::Impl final : public rpc::Handler {
+ public:
+  Impl(std::unique_ptr<LocalHost> host, const Clock& clock)
+      : host_(std::move(host)), clock_(clock) {}
+  ~Impl() override {
+    // First nothing new comes; then what waits ends by its deadline, its answers going nowhere.
+    if (server_ != nullptr) server_->Stop();
+    workers_.reset();
+    for (const auto& [number, session] : sessions_) host_->EndSession(number);
+  }
+
+  Status Listen(const std::string& socket_path) {
+    KVCOVE_ASSIGN(server_, rpc::UnixServer::Open({.socket_path = socket_path}, *this));
+    workers_ = std::make_unique<Workers>();
+    server_->Start();
+    return {};
+  }
+  LocalHost& host() { return *host_; }
+
+  void OnOpen(rpc::ConnectionId id, const rpc::Peer& peer) override {
+    connections_[id] = {.peer = peer};
+  }
+  void OnClose(rpc::ConnectionId id) override { connections_.erase(id); }
+  bool Admitted(rpc::ConnectionId id) const override {
+    const auto at = connections_.find(id);
+    return at != connections_.end() && at->second.session != 0;
+  }
+  void OnProcessGone(std::uint64_t watch) override {
+    const auto at = sessions_.find(watch);
+    if (at == sessions_.end()) return;
+    LogDebug("process {} is gone; its session {} ends", at->second.pid, watch);
+    EndSession(watch);
+  }
+
+  void OnRequest(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body,
+                 rpc::Responder respond) override {
+    Connection& connection = connections_.at(id);
+    if (method == wire::Method::kHello) return Hello(id, connection, body, respond);
+    if (method == wire::Method::kJoin) return Join(connection, body, respond);
+    const auto session = sessions_.find(connection.session);
+    if (session == sessions_.end()) {
+      return respond(rpc::ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true));
+    }
+    if (method == wire::Method::kGoodbye) {
+      EndSession(session->first);
+      return respond({});
+    }
+    const std::shared_ptr<wire::HostService> service = session->second.service;
+    if (!wire::MayWait(method)) return respond(Answer(*service, method, body));
+    const bool posted = workers_->Post([this, service, method,
+                                        copy = std::vector<std::byte>(body.begin(), body.end()),
+                                        respond] { respond(Answer(*service, method, copy)); });
+    if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
+  }
+
+ private:
+  struct Connection {
+    rpc::Peer peer;
+    wire::SessionNumber session = 0;
+  };
+  struct Session {
+    std::int32_t pid = 0;
+    Id128 secret;
+    std::shared_ptr<wire::HostService> service;
+  };
+
+  rpc::Reply Answer(wire::HostService& service, wire::Method method,
+                    std::span<const std::byte> body) {
+    Result<std::string> answer = wire::Serve(service, method, body, clock_.NowNs() + 10 * kSecond);
+    if (answer) return {.code = Code::kOk, .body = std::move(*answer), .fds = {}};
+    return rpc::ErrorReply(answer.error(), /*close=*/answer.error().code == Code::kCorrupt);
+  }
+
+  void Hello(rpc::ConnectionId id, Connection& connection, std::span<const std::byte> body,
+             const rpc::Responder& respond) {
+    const auto fail = [&](const Error& error) { respond(rpc::ErrorReply(error, /*close=*/true)); };
+    if (const auto name = wire::DecodeHello(body); !name) return fail(name.error());
+    if (connection.session != 0) return fail({Code::kInvalid, "this connection has a session"});
+    UniqueFd process = server_->PeerProcess(id);
+    if (!process.valid()) return fail({Code::kDenied, "the peer's process cannot be watched"});
+    Result<owner::Owner::Grant> grant = host_->AddSession(connection.peer.pid);
+    if (!grant) return fail(grant.error());
+    rpc::Reply reply;
+    for (const int fd : {host_->owner().header_fd(), host_->owner().payload_fd()}) {
+      reply.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    }
+    reply.fds.push_back(std::move(grant->page));
+    const wire::Welcome welcome{.session = grant->number, .secret = RandomId()};
+    sessions_[welcome.session] = {.pid = connection.peer.pid,
+                                  .secret = welcome.secret,
+                                  .service = host_->ServiceFor(welcome.session)};
+    server_->WatchProcess(std::move(process), welcome.session);
+    connection.session = welcome.session;
+    reply.body = wire::EncodeWelcome(welcome);
+    respond(std::move(reply));
+  }
+
+  void Join(Connection& connection, std::span<const std::byte> body,
+            const rpc::Responder& respond) {
+    const auto asked = wire::DecodeJoin(body);
+    if (!asked) return respond(rpc::ErrorReply(asked.error(), /*close=*/true));
+    const auto session = sessions_.find(asked->session);
+    if (session == sessions_.end() || session->second.secret != asked->secret ||
+        session->second.pid != connection.peer.pid) {
+      return respond(rpc::ErrorReply({Code::kDenied, "no such session of this process"}, true));
+    }
+    connection.session = asked->session;
+    respond({});
+  }
+
+  void EndSession(wire::SessionNumber number) {
+    sessions_.erase(number);
+    host_->EndSession(number);
+  }
+
+  std::unique_ptr<LocalHost> host_;
+  const Clock& clock_;
+  std::map<rpc::ConnectionId, Connection> connections_;
+  std::map<wire::SessionNumber, Session> sessions_;
+  std::unique_ptr<Workers> workers_;
+  std::unique_ptr<rpc::UnixServer> server_;
+};
+
+Daemon::Daemon(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Daemon::~Daemon() = default;
+LocalHost& Daemon::host() { return impl_->host(); }
+
+Result<std::unique_ptr<Daemon>> Daemon::Open(const DaemonOptions& options, const Clock& clock) {
+  KVCOVE_ASSIGN(auto host, LocalHost::Open(options.host, clock));
+  auto impl = std::make_unique<Impl>(std::move(host), clock);
+  KVCOVE_TRY(impl->Listen(options.socket_path));
+  return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
+}
+
+}  // namespace kvcove::pool

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// `kvcove serve`: one host's pool as a daemon on a Unix socket.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kvcove/pool/local_host.h"
+
+namespace kvcove::pool {
+
+struct DaemonOptions {
+  LocalHostOptions host;
+  std::string socket_path;
+};
+
+class Daemon {
+ public:
+  // Listens when it returns. Errors: kInvalid, kUnavailable (socket or data directory in use),
+  // kIncompatible.
+  static Result<std::unique_ptr<Daemon>> Open(const DaemonOptions& options, const Clock& clock);
+  // Stops: no new calls, sockets closed and removed, the lease ended, the end written down.
+  ~Daemon();
+
+  LocalHost& host();
+
+ private:
+  class Impl;
+  explicit Daemon(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvcove::pool

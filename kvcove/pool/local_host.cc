@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/pool/local_host.h"
+
+#include <unistd.h>
+
+#include "kvcove/base/log.h"
+
+namespace kvcove::pool {
+
+class LocalHost::Service final : public wire::HostService {
+ public:
+  Service(LocalHost& host, wire::SessionNumber number) : host_(host), number_(number) {}
+
+  Result<wire::Registration> Register(const wire::RegisterRequest& request,
+                                      std::int64_t /*deadline_ns*/) override {
+    KVCOVE_ASSIGN(const wire::Registration registration, host_.master().Register(request));
+    host_.AddEngine({request.name, request.engine}, number_);
+    return registration;
+  }
+  Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
+                                   std::int64_t deadline_ns) override {
+    KVCOVE_ASSIGN(const wire::ResetOutcome outcome, host_.master().Reset(request, deadline_ns));
+    if (!request.engine.empty()) host_.AddEngine({request.name, request.engine}, number_);
+    return outcome;
+  }
+  Status NameVersions(std::string_view name, std::string_view engine,
+                      std::span<const std::string> versions,
+                      std::int64_t /*deadline_ns*/) override {
+    return host_.master().NameVersions(name, engine, {versions.begin(), versions.end()});
+  }
+  Status EndEngine(std::string_view name, std::string_view engine,
+                   std::int64_t /*deadline_ns*/) override {
+    host_.DropEngine({std::string(name), std::string(engine)}, number_);
+    return {};
+  }
+  Result<std::vector<wire::PutResult>> Put(const Token& token, std::span<const wire::PutItem> items,
+                                           std::int64_t /*deadline_ns*/) override {
+    return host_.owner().Put(number_, token, items);
+  }
+  Result<std::vector<Code>> Finish(std::span<const wire::FinishItem> items,
+                                   std::int64_t /*deadline_ns*/) override {
+    return host_.owner().Finish(number_, items);
+  }
+  Result<std::vector<Code>> Remove(SlotId slot, std::span<const std::string_view> keys,
+                                   std::int64_t /*deadline_ns*/) override {
+    return host_.owner().Remove(slot, keys);
+  }
+  Result<std::uint64_t> RemoveMatching(SlotId slot, std::string_view pattern,
+                                       std::int64_t deadline_ns) override {
+    return host_.owner().RemoveMatching(slot, pattern, deadline_ns);
+  }
+  Result<std::vector<Code>> Pin(SlotId slot, std::span<const std::string_view> keys,
+                                std::optional<wire::PinKind> kind, std::int64_t duration_ns,
+                                std::int64_t /*deadline_ns*/) override {
+    return host_.owner().Pin(slot, keys, kind, duration_ns);
+  }
+  Result<std::vector<std::optional<wire::ObjectStat>>> StatObjects(
+      SlotId slot, std::span<const std::string_view> keys, std::int64_t /*deadline_ns*/) override {
+    return host_.owner().StatObjects(slot, keys);
+  }
+  Result<wire::PoolStat> Stat(std::int64_t /*deadline_ns*/) override {
+    return host_.owner().Stat();
+  }
+
+ private:
+  LocalHost& host_;
+  const wire::SessionNumber number_;
+};
+
+Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& options,
+                                                   const Clock& clock) {
+  std::unique_ptr<LocalHost> host(new LocalHost);
+  KVCOVE_ASSIGN(host->owner_, owner::Owner::Open(options.owner, clock));
+  std::unique_ptr<master::GenerationLog> log;
+  master::Restored restored{.incarnation = RandomId(), .records = {}};
+  if (options.data_directory.empty()) {
+    log = std::make_unique<master::MemoryLog>();
+  } else {
+    KVCOVE_ASSIGN(log,
+                  master::FileLog::Open(options.data_directory, options.owner.lease_ns, restored));
+  }
+  KVCOVE_ASSIGN(host->master_, master::Master::Open(std::move(log), restored, *host, clock));
+  host->owner_->Start();
+  return host;
+}
+
+LocalHost::~LocalHost() {
+  if (owner_ == nullptr) return;
+  owner_->Stop();  // ends the lease
+  if (master_ == nullptr) return;
+  if (const Status closed = master_->Close(); !closed) {
+    LogWarn("the clean end could not be written down, so the next start waits for leases: {}",
+            closed.error().ToString());
+  }
+}
+
+void LocalHost::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
+  owner_->Publish(incarnation, updates);
+}
+
+Result<owner::Owner::Grant> LocalHost::AddSession(std::int32_t pid) {
+  return owner_->AddSession(pid);
+}
+
+void LocalHost::EndSession(wire::SessionNumber number) {
+  owner_->EndSession(number);
+  std::vector<EngineKey> mine;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [engine, sessions] : engines_) {
+      if (sessions.contains(number)) mine.push_back(engine);
+    }
+  }
+  for (const EngineKey& engine : mine) DropEngine(engine, number);
+}
+
+void LocalHost::AddEngine(const EngineKey& engine, wire::SessionNumber number) {
+  const MutexLock lock(mutex_);
+  engines_[engine].insert(number);
+}
+
+void LocalHost::DropEngine(const EngineKey& engine, wire::SessionNumber number) {
+  {
+    const MutexLock lock(mutex_);
+    const auto at = engines_.find(engine);
+    if (at == engines_.end() || at->second.erase(number) == 0 || !at->second.empty()) return;
+    engines_.erase(at);
+  }
+  master_->EndEngine(engine.first, engine.second);
+}
+
+std::unique_ptr<wire::HostService> LocalHost::ServiceFor(wire::SessionNumber number) {
+  return std::make_unique<Service>(*this, number);
+}
+
+class EmbeddedHost::DirectAttachment final : public requester::Attachment {
+ public:
+  DirectAttachment(LocalHost& host, const owner::Owner::Grant& grant)
+      : Attachment(host.owner().header(), host.owner().payload(), grant.mapped),
+        service_(host.ServiceFor(grant.number)) {}
+  wire::HostService& service() override { return *service_; }
+
+ private:
+  std::unique_ptr<wire::HostService> service_;
+};
+
+Result<std::unique_ptr<EmbeddedHost>> EmbeddedHost::Open(const LocalHostOptions& options,
+                                                         const Clock& clock) {
+  std::unique_ptr<EmbeddedHost> host(new EmbeddedHost);
+  KVCOVE_ASSIGN(host->local_, LocalHost::Open(options, clock));
+  KVCOVE_ASSIGN(const owner::Owner::Grant grant, host->local_->AddSession(getpid()));
+  host->number_ = grant.number;
+  host->attachment_ = std::make_shared<DirectAttachment>(*host->local_, grant);
+  return host;
+}
+
+EmbeddedHost::~EmbeddedHost() {
+  if (attachment_ != nullptr) attachment_->Disconnect();
+  if (local_ != nullptr) local_->EndSession(number_);
+}
+
+}  // namespace kvcove::pool

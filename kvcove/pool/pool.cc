@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/pool/pool.h"
+
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <thread>
+
+#include "kvcove/base/keys.h"
+#include "kvcove/base/size.h"
+#include "kvcove/pool/async.h"
+#include "kvcove/pool/local_host.h"
+#include "kvcove/requester/remote_host.h"
+#include "kvcove/requester/session.h"
+
+namespace kvcove {
+namespace pool {
+
+// What a pool and its sessions share. In a forked child nothing of it may be touched: it is let go.
+class PoolImpl {
+ public:
+  explicit PoolImpl(std::unique_ptr<requester::Host> opened, std::string_view form)
+      : host(std::move(opened)), form(form) {}
+
+  const Clock& clock = SystemClock::Instance();
+  const unsigned forks = ForkCount();
+  std::unique_ptr<requester::Host> host;
+  const std::string_view form;
+  Executor executor{clock};
+};
+
+class SessionImpl {
+ public:
+  SessionImpl(std::shared_ptr<PoolImpl> owner, const SessionOptions& options)
+      : pool(std::move(owner)), session(*pool->host, options, pool->clock) {}
+  std::shared_ptr<PoolImpl> pool;
+  requester::Session session;
+};
+
+namespace {
+
+constexpr std::array<std::string_view, 4> kEmbeddedKeys = {"memory", "policy", "max_objects",
+                                                           "populate"};
+constexpr std::uint64_t kDefaultMemory = 4 * kGiB;
+
+Result<std::uint64_t> ParseCount(std::string_view key, std::string_view text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return Fail(Code::kInvalid, fmt::format("{}='{}' is not a number", key, text));
+  }
+  return value;
+}
+
+Result<LocalHostOptions> ParseEmbedded(std::string_view query) {
+  LocalHostOptions options;
+  options.owner.memory_bytes = kDefaultMemory;
+  while (!query.empty()) {
+    const std::size_t end = query.find('&');
+    const std::string_view pair = query.substr(0, end);
+    query = end == std::string_view::npos ? std::string_view() : query.substr(end + 1);
+    const std::size_t equals = pair.find('=');
+    const std::string_view key = pair.substr(0, equals);
+    const std::string_view value =
+        equals == std::string_view::npos ? std::string_view() : pair.substr(equals + 1);
+    if (key == "memory") {
+      KVCOVE_ASSIGN(options.owner.memory_bytes, ParseSize(value));
+    } else if (key == "policy") {
+      options.owner.policy = value;
+    } else if (key == "max_objects") {
+      KVCOVE_ASSIGN(options.owner.max_objects, ParseCount(key, value));
+    } else if (key == "populate") {
+      KVCOVE_ASSIGN(const std::uint64_t populate, ParseCount(key, value));
+      options.owner.populate = populate != 0;
+    } else {
+      return UnknownKey("key of an embedded pool's address", key, kEmbeddedKeys);
+    }
+  }
+  return options;
+}
+
+Result<std::shared_ptr<PoolImpl>> OpenEmbedded(std::string_view query) {
+  KVCOVE_ASSIGN(const LocalHostOptions options, ParseEmbedded(query));
+  KVCOVE_ASSIGN(auto host, EmbeddedHost::Open(options, SystemClock::Instance()));
+  return std::make_shared<PoolImpl>(std::move(host), "embedded");
+}
+
+Result<std::shared_ptr<PoolImpl>> OpenSocket(const std::string& path,
+                                             std::chrono::milliseconds timeout) {
+  const Clock& clock = SystemClock::Instance();
+  KVCOVE_ASSIGN(auto host, requester::RemoteHost::Connect(
+                               path, clock.NowNs() + timeout.count() * kMillisecond, clock));
+  return std::make_shared<PoolImpl>(std::move(host), "process");
+}
+
+Result<std::shared_ptr<PoolImpl>> OpenAny(std::string_view address,
+                                          std::chrono::milliseconds timeout) {
+  const std::size_t mark = address.find('?');
+  const std::string_view query =
+      mark == std::string_view::npos ? std::string_view() : address.substr(mark + 1);
+  const std::string_view scheme = address.substr(0, mark);
+  if (scheme == "embedded:" || scheme == "embedded") return OpenEmbedded(query);
+  if (address.starts_with("unix:")) return OpenSocket(std::string(address.substr(5)), timeout);
+  if (scheme == "auto") {
+    const std::string path = DefaultSocketPath();
+    struct stat status{};
+    if (stat(path.c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) {
+      auto opened = OpenSocket(path, timeout);
+      // A socket that a dead daemon left behind is as good as none.
+      if (opened || opened.error().code != Code::kUnavailable) return opened;
+    }
+    return OpenEmbedded(query);
+  }
+  return Fail(Code::kInvalid,
+              fmt::format("'{}' is not a pool's address; use embedded:?memory=4GiB, "
+                          "unix:/path/of/socket or auto",
+                          address));
+}
+
+// The last owner of a pool lets it go rather than end it when it finds itself in a forked child.
+std::shared_ptr<PoolImpl> Guarded(std::shared_ptr<PoolImpl> impl) {
+  PoolImpl* raw = impl.get();
+  auto* keeper = new std::shared_ptr<PoolImpl>(std::move(impl));
+  return {raw, [keeper](PoolImpl* pool) {
+            if (pool->forks == ForkCount()) delete keeper;
+          }};
+}
+
+}  // namespace
+}  // namespace pool
+
+std::string DefaultSocketPath() {
+  if (const char* path = std::getenv("KVCOVE_SOCKET"); path != nullptr && *path != '\0') {
+    return path;
+  }
+  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+      runtime != nullptr && *runtime != '\0') {
+    return fmt::format("{}/kvcove/kvcove.sock", runtime);
+  }
+  return fmt::format("/tmp/kvcove-{}/kvcove.sock", getuid());
+}
+
+// ---- Pool
+// ---------------------------------------------------------------------------------------------------
+
+Pool::Pool(std::shared_ptr<pool::PoolImpl> impl) : impl_(std::move(impl)) {}
+Pool::~Pool() = default;
+
+Result<std::unique_ptr<Pool>> Pool::Open(std::string_view address,
+                                         std::chrono::milliseconds timeout) {
+  ForkCount();  // from now on forks are counted
+  KVCOVE_ASSIGN(auto impl, pool::OpenAny(address, timeout));
+  return std::unique_ptr<Pool>(new Pool(pool::Guarded(std::move(impl))));
+}
+
+Result<std::unique_ptr<Session>> Pool::OpenSession(const SessionOptions& given) {
+  KVCOVE_TRY(CheckName(given.name, "namespace"));
+  KVCOVE_TRY(CheckName(given.engine, "engine"));
+  SessionOptions options = given;
+  if (options.engine.empty()) {
+    const Id128 id = RandomId();
+    options.engine = fmt::format("session-{:016x}{:016x}", id.high, id.low);
+  }
+  return std::unique_ptr<Session>(new Session(std::make_unique<pool::SessionImpl>(impl_, options)));
+}
+
+Result<PoolStat> Pool::Stat(std::chrono::milliseconds timeout) {
+  if (impl_->forks != ForkCount()) {
+    return Fail(Code::kUnavailable,
+                "this process was forked after the pool was opened; open the "
+                "pool again in the child");
+  }
+  const auto attachment = impl_->host->Current();
+  if (attachment == nullptr || !attachment->connected()) {
+    return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
+  }
+  return attachment->service().Stat(impl_->clock.NowNs() + timeout.count() * kMillisecond);
+}
+
+std::string_view Pool::form() const { return impl_->form; }
+
+bool Pool::WaitPopulated(std::chrono::milliseconds timeout) {
+  const std::int64_t deadline_ns = impl_->clock.NowNs() + timeout.count() * kMillisecond;
+  while (impl_->clock.NowNs() < deadline_ns) {
+    const auto stat = Stat();
+    if (stat && stat->populated_bytes == stat->payload_bytes) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+// ---- Session
+// ------------------------------------------------------------------------------------------------
+
+Session::Session(std::unique_ptr<pool::SessionImpl> impl) : impl_(std::move(impl)) {}
+Session::~Session() {
+  // In a forked child neither its threads nor whoever holds its locks came along: it is let go as
+  // it is.
+  if (impl_->pool->forks != ForkCount()) (void)impl_.release();
+}
+
+Result<Token> Session::Capture(std::string_view version, std::chrono::milliseconds timeout) {
+  return impl_->session.Capture(version, timeout);
+}
+Status Session::Put(const Token& token, std::span<const PutItem> items,
+                    std::span<ItemResult> results, const CallOptions& options) {
+  return impl_->session.Put(token, items, results, options);
+}
+Status Session::Put(std::span<const PutItem> items, std::span<ItemResult> results,
+                    const CallOptions& options) {
+  const Result<Token> token = Capture(options.version, options.timeout);
+  if (token) return Put(*token, items, results, options);
+  for (ItemResult& result : results) result = {.code = token.error().code};
+  return std::unexpected(token.error());
+}
+Status Session::Get(std::span<const GetItem> items, std::span<ItemResult> results,
+                    const CallOptions& options) {
+  return impl_->session.Get(items, results, options);
+}
+Status Session::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                       const CallOptions& options) {
+  return impl_->session.Exists(keys, results, options);
+}
+Result<std::size_t> Session::LongestPrefix(std::span<const std::string_view> keys,
+                                           const CallOptions& options) {
+  return impl_->session.LongestPrefix(keys, options);
+}
+Status Session::Hold(std::span<const std::string_view> keys, std::chrono::milliseconds duration,
+                     std::span<ItemResult> results, const CallOptions& options) {
+  return impl_->session.Hold(keys, duration, results, options);
+}
+Status Session::Pin(std::span<const std::string_view> keys, PinKind kind,
+                    std::chrono::milliseconds duration, std::span<ItemResult> results,
+                    const CallOptions& options) {
+  return impl_->session.Pin(keys, kind, duration, results, options);
+}
+Status Session::Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                      const CallOptions& options) {
+  return impl_->session.Unpin(keys, results, options);
+}
+Status Session::Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                       const CallOptions& options) {
+  return impl_->session.Remove(keys, results, options);
+}
+Result<std::uint64_t> Session::RemoveMatching(std::string_view pattern,
+                                              const CallOptions& options) {
+  return impl_->session.RemoveMatching(pattern, options);
+}
+Result<std::vector<std::optional<ObjectStat>>> Session::Stat(std::span<const std::string_view> keys,
+                                                             const CallOptions& options) {
+  return impl_->session.StatObjects(keys, options);
+}
+Status Session::Reset(const ResetOptions& options) { return impl_->session.Reset(options); }
+Status Session::NameVersions(std::span<const std::string> versions,
+                             std::chrono::milliseconds timeout) {
+  return impl_->session.NameVersions(versions, timeout);
+}
+bool Session::closed() const { return impl_->session.closed(); }
+
+Status Session::Start(
+    CompletionQueue& queue, std::uint64_t tag, std::chrono::milliseconds timeout,
+    std::function<Status(std::chrono::milliseconds left, std::uint64_t& count)> call) {
+  if (impl_->pool->forks != ForkCount()) {
+    return Fail(Code::kUnavailable,
+                "this process was forked after the pool was opened; open the "
+                "pool again in the child");
+  }
+  if (!queue.impl_->Reserve()) {
+    return Fail(Code::kLimit, "the completion queue is full; take completions first");
+  }
+  impl_->pool->executor.Post(
+      {.queue = queue.impl_,
+       .tag = tag,
+       .deadline_ns = impl_->pool->clock.NowNs() + timeout.count() * kMillisecond,
+       .call = std::move(call)});
+  return {};
+}
+
+namespace {
+
+// The options of a call that runs later: what they point to is kept along.
+struct KeptOptions {
+  explicit KeptOptions(const CallOptions& options)
+      : version(options.version), after(options.after) {}
+  CallOptions With(std::chrono::milliseconds left) const {
+    return {.timeout = left, .version = version, .after = after};
+  }
+  std::string version;
+  std::string after;
+};
+
+}  // namespace
+
+Status Session::PutAsync(CompletionQueue& queue, std::uint64_t tag, const Token& token,
+                         std::span<const PutItem> items, std::span<ItemResult> results,
+                         const CallOptions& options) {
+  return Start(
+      queue, tag, options.timeout,
+      [=, this, kept = KeptOptions(options)](std::chrono::milliseconds left, std::uint64_t&) {
+        return Put(token, items, results, kept.With(left));
+      });
+}
+Status Session::GetAsync(CompletionQueue& queue, std::uint64_t tag, std::span<const GetItem> items,
+                         std::span<ItemResult> results, const CallOptions& options) {
+  return Start(
+      queue, tag, options.timeout,
+      [=, this, kept = KeptOptions(options)](std::chrono::milliseconds left, std::uint64_t&) {
+        return Get(items, results, kept.With(left));
+      });
+}
+Status Session::ExistsAsync(CompletionQueue& queue, std::uint64_t tag,
+                            std::span<const std::string_view> keys, std::span<ItemResult> results,
+                            const CallOptions& options) {
+  return Start(
+      queue, tag, options.timeout,
+      [=, this, kept = KeptOptions(options)](std::chrono::milliseconds left, std::uint64_t&) {
+        return Exists(keys, results, kept.With(left));
+      });
+}
+Status Session::LongestPrefixAsync(CompletionQueue& queue, std::uint64_t tag,
+                                   std::span<const std::string_view> keys,
+                                   const CallOptions& options) {
+  return Start(queue, tag, options.timeout,
+               [=, this, kept = KeptOptions(options)](std::chrono::milliseconds left,
+                                                      std::uint64_t& count) -> Status {
+                 KVCOVE_ASSIGN(count, LongestPrefix(keys, kept.With(left)));
+                 return {};
+               });
+}
+Status Session::HoldAsync(CompletionQueue& queue, std::uint64_t tag,
+                          std::span<const std::string_view> keys,
+                          std::chrono::milliseconds duration, std::span<ItemResult> results,
+                          const CallOptions& options) {
+  return Start(
+      queue, tag, options.timeout,
+      [=, this, kept = KeptOptions(options)](std::chrono::milliseconds left, std::uint64_t&) {
+        return Hold(keys, duration, results, kept.With(left));
+      });
+}
+Status Session::PinAsync(CompletionQueue& queue, std::uint64_t tag,
+                         std::span<const std::string_view> keys, PinKind kind,
+                         std::chrono::milliseconds duration, std::span<ItemResult> results,
+                         const CallOptions& options) {
+  return Start(
+      queue, tag, options.timeout,
+      [=, this, kept = KeptOptions(options)](std::chrono::milliseconds left, std::uint64_t&) {
+        return Pin(keys, kind, duration, results, kept.With(left));
+      });
+}
+Status Session::UnpinAsync(CompletionQueue& queue, std::uint64_t tag,
+                           std::span<const std::string_view> keys, std::span<ItemResult> results,
+                           const CallOptions& options) {
+  return Start(
+      queue, tag, options.timeout,
+      [=, this, kept = KeptOptions(options)](std::chrono::milliseconds left, std::uint64_t&) {
+        return Unpin(keys, results, kept.With(left));
+      });
+}
+Status Session::RemoveAsync(CompletionQueue& queue, std::uint64_t tag,
+                            std::span<const std::string_view> keys, std::span<ItemResult> results,
+                            const CallOptions& options) {
+  return Start(
+      queue, tag, options.timeout,
+      [=, this, kept = KeptOptions(options)](std::chrono::milliseconds left, std::uint64_t&) {
+        return Remove(keys, results, kept.With(left));
+      });
+}
+Status Session::RemoveMatchingAsync(CompletionQueue& queue, std::uint64_t tag,
+                                    std::string_view pattern, const CallOptions& options) {
+  return Start(queue, tag, options.timeout,
+               [this, text = std::string(pattern), kept = KeptOptions(options)](
+                   std::chrono::milliseconds left, std::uint64_t& count) -> Status {
+                 KVCOVE_ASSIGN(count, RemoveMatching(text, kept.With(left)));
+                 return {};
+               });
+}
+Status Session::StatAsync(CompletionQueue& queue, std::uint64_t tag,
+                          std::span<const std::string_view> keys,
+                          std::span<std::optional<ObjectStat>> stats, const CallOptions& options) {
+  if (stats.size() < keys.size()) return Fail(Code::kInvalid, "less room for answers than keys");
+  return Start(queue, tag, options.timeout,
+               [=, this, kept = KeptOptions(options)](std::chrono::milliseconds left,
+                                                      std::uint64_t&) -> Status {
+                 KVCOVE_ASSIGN(const auto answers, Stat(keys, kept.With(left)));
+                 std::copy(answers.begin(), answers.end(), stats.begin());
+                 return {};
+               });
+}
+Status Session::ResetAsync(CompletionQueue& queue, std::uint64_t tag, const ResetOptions& options) {
+  return Start(queue, tag, options.timeout,
+               [this, kept = options](std::chrono::milliseconds left, std::uint64_t&) {
+                 ResetOptions now = kept;
+                 now.timeout = left;
+                 return Reset(now);
+               });
+}
+
+// ---- CompletionQueue
+// ----------------------------------------------------------------------------------------
+
+CompletionQueue::CompletionQueue(std::size_t capacity)
+    : impl_(std::make_shared<pool::QueueImpl>(capacity)) {}
+CompletionQueue::~CompletionQueue() { impl_->WaitForAll(); }
+int CompletionQueue::event_fd() const { return impl_->event_fd(); }
+std::optional<Completion> CompletionQueue::Next(std::chrono::milliseconds timeout) {
+  return impl_->Next(timeout);
+}
+
+}  // namespace kvcove

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// One tie to one life of an owner: its mappings, its session page and its calls. When the owner
+// goes, the attachment stays valid as memory, tells so, and another one takes its place.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/mutex.h"
+#include "kvcove/segment/reader.h"
+#include "kvcove/wire/messages.h"
+
+namespace kvcove::requester {
+
+// Thread-safe.
+class Attachment {
+ public:
+  Attachment(segment::HeaderView header, std::byte* payload, segment::SessionPage* page)
+      : header_(header), payload_(payload), page_(page) {}
+  virtual ~Attachment() = default;
+
+  const segment::HeaderView& header() const { return header_; }
+  std::byte* payload() const { return payload_; }
+  segment::SessionPage& page() const { return *page_; }
+  std::uint64_t payload_bytes() const { return header_.header().payload_bytes; }
+
+  virtual wire::HostService& service() = 0;
+  // False once the owner is known to be gone: nothing may be read from this memory any more.
+  bool connected() const { return connected_.load(std::memory_order_acquire); }
+  void Disconnect() { connected_.store(false, std::memory_order_release); }
+
+  // A lane for one reading thread, waiting for one until the deadline. -1: none came free in time.
+  int AcquireLane(std::int64_t deadline_ns, const Clock& clock);
+  void ReleaseLane(int lane);
+  // Bytes that this process's readers may protect in addition; false if that would be over 1/16 of
+  // the segment (one object alone always may).
+  bool AddProtected(std::uint64_t bytes);
+  void SubProtected(std::uint64_t bytes) {
+    protected_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
+
+  void PushEvents(const std::vector<segment::Event>& events);
+
+  // Reservations whose end could not be told to the owner in time.
+  void Abandon(std::uint64_t reservation);
+  // Tells the owner about them; keeps what could not be told.
+  void FlushAbandoned(std::int64_t deadline_ns);
+
+ private:
+  const segment::HeaderView header_;
+  std::byte* const payload_;
+  segment::SessionPage* const page_;
+  std::atomic<bool> connected_{true};
+  std::atomic<std::uint64_t> protected_bytes_{0};
+
+  Mutex lanes_mutex_;
+  CondVar lane_free_;
+  std::uint32_t lanes_used_ KVCOVE_GUARDED_BY(lanes_mutex_) = 0;
+  Mutex ring_mutex_;
+  Mutex abandoned_mutex_;
+  std::vector<wire::FinishItem> abandoned_ KVCOVE_GUARDED_BY(abandoned_mutex_);
+};
+
+// Where the current attachment comes from. Thread-safe.
+class Host {
+ public:
+  virtual ~Host() = default;
+  // Null while there is none.
+  virtual std::shared_ptr<Attachment> Current() = 0;
+
+  // How many sessions of this process an engine has in a namespace: it ends with the last one.
+  void AddSession(const std::string& name, const std::string& engine);
+  bool DropSession(const std::string& name, const std::string& engine);
+
+ private:
+  Mutex sessions_mutex_;
+  std::map<std::pair<std::string, std::string>, std::size_t> sessions_
+      KVCOVE_GUARDED_BY(sessions_mutex_);
+};
+
+}  // namespace kvcove::requester

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/remote_host.h"
+
+#include <fmt/core.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
+#include "kvcove/rpc/unix_client.h"
+#include "kvcove/wire/host_wire.h"
+
+namespace kvcove::requester {
+namespace {
+
+constexpr std::size_t kMaxIdle = 16;
+constexpr std::size_t kFds = 3;  // header, payload, session page
+constexpr std::int64_t kRetryMs = 20;
+constexpr std::int64_t kConnectNs = kSecond;
+constexpr int kFlushMs = 200;  // how often abandoned reservations are told
+
+std::span<const std::byte> Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+// Connections that are all joined to one session; each carries one call at a time.
+class SocketChannel final : public wire::Channel {
+ public:
+  SocketChannel(std::string path, const wire::Welcome& welcome)
+      : path_(std::move(path)), welcome_(welcome) {}
+
+  Result<std::string> Call(wire::Method method, std::span<const std::byte> body,
+                           std::int64_t deadline_ns) override {
+    KVCOVE_ASSIGN(rpc::UnixClient client, Take(deadline_ns));
+    Result<std::string> reply = client.Call(method, body, deadline_ns);
+    if (client.usable()) {
+      const MutexLock lock(mutex_);
+      if (idle_.size() < kMaxIdle) idle_.push_back(std::move(client));
+    }
+    return reply;
+  }
+
+ private:
+  Result<rpc::UnixClient> Take(std::int64_t deadline_ns) {
+    {
+      const MutexLock lock(mutex_);
+      if (!idle_.empty()) {
+        rpc::UnixClient client = std::move(idle_.back());
+        idle_.pop_back();
+        return client;
+      }
+    }
+    KVCOVE_ASSIGN(rpc::UnixClient client, rpc::UnixClient::Connect(path_, deadline_ns));
+    KVCOVE_TRY(client.Call(wire::Method::kJoin, Bytes(wire::EncodeJoin(welcome_)), deadline_ns));
+    return client;
+  }
+
+  const std::string path_;
+  const wire::Welcome welcome_;
+  Mutex mutex_;
+  std::vector<rpc::UnixClient> idle_ KVCOVE_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+class RemoteHost::SocketAttachment final : public Attachment {
+ public:
+  struct Parts {
+    rpc::UnixClient primary;  // says hello, then only tells when the daemon goes
+    wire::Welcome welcome;
+    Mapping header;
+    Mapping payload;
+    Mapping page;
+  };
+
+  SocketAttachment(const std::string& path, segment::HeaderView view, Parts parts)
+      : Attachment(view, parts.payload.data(),
+                   reinterpret_cast<segment::SessionPage*>(parts.page.data())),
+        parts_(std::move(parts)),
+        channel_(path, parts_.welcome),
+        stub_(wire::MakeStub(channel_)) {}
+
+  wire::HostService& service() override { return *stub_; }
+  int primary_fd() const { return parts_.primary.fd(); }
+  void Goodbye(std::int64_t deadline_ns) {
+    (void)parts_.primary.Call(wire::Method::kGoodbye, {}, deadline_ns);
+  }
+
+  static Result<std::shared_ptr<SocketAttachment>> Open(const std::string& path,
+                                                        std::int64_t deadline_ns) {
+    KVCOVE_ASSIGN(rpc::UnixClient primary, rpc::UnixClient::Connect(path, deadline_ns));
+    std::vector<UniqueFd> fds;
+    KVCOVE_ASSIGN(const std::string reply,
+                  primary.Call(wire::Method::kHello, Bytes(wire::EncodeHello("requester")),
+                               deadline_ns, &fds));
+    KVCOVE_ASSIGN(const wire::Welcome welcome, wire::DecodeWelcome(Bytes(reply)));
+    if (fds.size() != kFds) return Fail(Code::kCorrupt, "the daemon sent no segment");
+    const auto size_of = [](const UniqueFd& fd) {
+      return static_cast<std::size_t>(lseek(fd.get(), 0, SEEK_END));
+    };
+    KVCOVE_ASSIGN(Mapping header,
+                  Mapping::Map(fds[0].get(), size_of(fds[0]), Mapping::Access::kReadOnly));
+    KVCOVE_ASSIGN(const segment::HeaderView view,
+                  segment::HeaderView::Open(header.data(), header.size()));
+    KVCOVE_ASSIGN(Mapping payload,
+                  Mapping::Map(fds[1].get(), size_of(fds[1]), Mapping::Access::kReadWrite));
+    KVCOVE_ASSIGN(Mapping page,
+                  Mapping::Map(fds[2].get(), size_of(fds[2]), Mapping::Access::kReadWrite));
+    if (payload.size() != view.header().payload_bytes) {
+      return Fail(Code::kCorrupt,
+                  "the segment's payload does not have the size that its header says");
+    }
+    KVCOVE_TRY(segment::OpenSessionPage(page.data(), page.size()));
+    return std::make_shared<SocketAttachment>(path, view,
+                                              Parts{.primary = std::move(primary),
+                                                    .welcome = welcome,
+                                                    .header = std::move(header),
+                                                    .payload = std::move(payload),
+                                                    .page = std::move(page)});
+  }
+
+ private:
+  Parts parts_;
+  SocketChannel channel_;
+  std::unique_ptr<wire::HostService> stub_;
+};
+
+RemoteHost::RemoteHost(std::string socket_path, const Clock& clock)
+    : socket_path_(std::move(socket_path)), clock_(clock), wake_(eventfd(0, EFD_CLOEXEC)) {}
+
+Result<std::unique_ptr<RemoteHost>> RemoteHost::Connect(const std::string& socket_path,
+                                                        std::int64_t deadline_ns,
+                                                        const Clock& clock) {
+  KVCOVE_ASSIGN(auto attachment, SocketAttachment::Open(socket_path, deadline_ns));
+  std::unique_ptr<RemoteHost> host(new RemoteHost(socket_path, clock));
+  host->Replace(std::move(attachment));
+  host->monitor_ = StartThread("kvcove-monitor", [raw = host.get()] { raw->Monitor(); });
+  return host;
+}
+
+RemoteHost::~RemoteHost() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  const std::uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof(one));
+  monitor_.join();
+  std::shared_ptr<SocketAttachment> last;
+  {
+    const MutexLock lock(mutex_);
+    last.swap(current_);
+  }
+  if (last != nullptr && last->connected()) last->Goodbye(clock_.NowNs() + 200 * kMillisecond);
+}
+
+std::shared_ptr<Attachment> RemoteHost::Current() {
+  const MutexLock lock(mutex_);
+  return current_;
+}
+
+void RemoteHost::Replace(std::shared_ptr<SocketAttachment> attachment) {
+  const MutexLock lock(mutex_);
+  current_.swap(attachment);  // the old one goes after the lock
+}
+
+void RemoteHost::Monitor() {
+  while (true) {
+    std::shared_ptr<SocketAttachment> attachment;
+    {
+      const MutexLock lock(mutex_);
+      attachment = current_;
+    }
+    if (attachment != nullptr) {
+      // The daemon never speaks first on this connection: whatever happens on it is its end.
+      pollfd waits[2] = {{.fd = attachment->primary_fd(), .events = POLLIN | POLLRDHUP},
+                         {.fd = wake_.get(), .events = POLLIN}};
+      poll(waits, 2, kFlushMs);
+      if (waits[1].revents != 0) return;
+      if (waits[0].revents == 0) {
+        attachment->FlushAbandoned(clock_.NowNs() + 100 * kMillisecond);
+        continue;
+      }
+      attachment->Disconnect();
+      Replace(nullptr);
+      LogWarn("the daemon at '{}' is gone; everything is a miss until it is back", socket_path_);
+    }
+    auto fresh = SocketAttachment::Open(socket_path_, clock_.NowNs() + kConnectNs);
+    if (fresh) {
+      LogInfo("connected again to the daemon at '{}'", socket_path_);
+      Replace(std::move(*fresh));
+      continue;
+    }
+    const MutexLock lock(mutex_);
+    if (!stopping_) changed_.WaitFor(mutex_, std::chrono::milliseconds(kRetryMs));
+    if (stopping_) return;
+  }
+}
+
+}  // namespace kvcove::requester

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// What callers hand in and get back. Keys and buffers must stay valid until the call, or its
+// completion, ends.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcove/model/ids.h"
+#include "kvcove/wire/messages.h"
+
+namespace kvcove {
+
+using wire::ObjectStat;
+using wire::PinKind;
+using wire::PoolStat;
+
+struct ConstBuffer {
+  const void* data = nullptr;
+  std::size_t size = 0;
+};
+struct MutableBuffer {
+  void* data = nullptr;
+  std::size_t size = 0;
+};
+
+// One value from one or several pieces, in order. 1 B to 256 MiB together.
+struct PutItem {
+  std::string_view key;
+  std::span<const ConstBuffer> value;
+  // The key of the chunk before it in its chain. Empty: the item before it in the batch (for the
+  // first item: CallOptions::after).
+  std::string_view after;
+};
+
+// One value into one or several pieces, in order. They may be larger together than the value.
+struct GetItem {
+  std::string_view key;
+  std::span<const MutableBuffer> into;
+};
+
+// What became of one item.
+struct ItemResult {
+  Code code = Code::kInternal;
+  MissReason reason = MissReason::kNone;  // with kMiss
+  std::uint64_t bytes = 0;                // of the value, where it is known
+  bool ok() const { return code == Code::kOk; }
+};
+
+struct CallOptions {
+  std::chrono::milliseconds timeout{1000};
+  std::string_view version;  // of the weights; lookups, gets, pins, removals
+  std::string_view after;    // puts: the chunk before the first item
+};
+
+struct ResetOptions {
+  std::chrono::milliseconds timeout{2500};
+  // The version that this engine has from now on. A change of version erases nothing; the current
+  // one, or none, voids what was stored.
+  std::optional<std::string> version;
+  // An operator or trainer says that all is void: every session follows at once.
+  bool all_void = false;
+};
+
+struct SessionOptions {
+  std::string name;    // of the namespace: tenant and model fingerprint
+  std::string engine;  // all processes of an engine give the same; empty: this session alone
+  // Never close when another engine resets: this session's weights always follow.
+  bool follow_always = false;
+  // On a namespace that engines reset, start open: the caller vouches for the weights.
+  bool assume_weights = false;
+};
+
+}  // namespace kvcove

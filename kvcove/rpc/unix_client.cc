@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/rpc/unix_client.h"
+
+#include <fmt/core.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "kvcove/base/clock.h"
+
+namespace kvcove::rpc {
+namespace {
+
+constexpr int kMaxFds = 8;
+// A wake-up from sleep costs more than most calls take, above all on virtual machines: a caller
+// looks for its answer for so long, letting others run in between, before it sleeps.
+constexpr std::int64_t kSpinNs = 50 * kMicrosecond;
+
+std::int64_t LeftNs(std::int64_t deadline_ns) {
+  return deadline_ns - SystemClock::Instance().NowNs();
+}
+
+}  // namespace
+
+Result<UnixClient> UnixClient::Connect(const std::string& path, std::int64_t deadline_ns) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    return Fail(Code::kInvalid, fmt::format("the socket path '{}' is longer than {} bytes", path,
+                                            sizeof(address.sun_path) - 1));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return FailErrno(Code::kInternal, "creating a Unix socket");
+  timeval limit{.tv_sec = 1, .tv_usec = 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));  // bounds connect, too
+  while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN && LeftNs(deadline_ns) > 0) continue;
+    return FailErrno(Code::kUnavailable, fmt::format("connecting to '{}'", path));
+  }
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
+      (peer.uid != geteuid() && peer.uid != 0)) {
+    return Fail(Code::kDenied,
+                fmt::format("'{}' belongs to another user (uid {})", path, peer.uid));
+  }
+  return UnixClient(std::move(fd));
+}
+
+Status UnixClient::Wait(short events, std::int64_t deadline_ns) {
+  while (true) {
+    const std::int64_t left = LeftNs(deadline_ns);
+    if (left <= 0) return Fail(Code::kTimeout, "the pool did not answer in time");
+    pollfd poller{.fd = fd_.get(), .events = events, .revents = 0};
+    const timespec limit{.tv_sec = left / kSecond, .tv_nsec = left % kSecond};
+    const int ready = ppoll(&poller, 1, &limit, nullptr);
+    if (ready > 0) return {};
+    if (ready < 0 && errno != EINTR) return FailErrno(Code::kUnavailable, "poll");
+  }
+}
+
+Status UnixClient::SetReceiveTimeout(std::int64_t deadline_ns) {
+  const std::int64_t left = LeftNs(deadline_ns);
+  if (left <= 0) return Fail(Code::kTimeout, "the deadline had passed before the call");
+  // Never longer than what is left, and a little shorter is as good: the rest is waited for with
+  // poll. So calls with the same timeout need no system call for it.
+  const std::int64_t left_us = std::max<std::int64_t>(left / kMicrosecond, 1);
+  if (timeout_us_ > 0 && timeout_us_ <= left_us && left_us < timeout_us_ + 20000) return {};
+  const std::int64_t rounded_us = left_us > 20000 ? left_us / 10000 * 10000 : left_us;
+  const timeval limit{.tv_sec = rounded_us / 1000000, .tv_usec = rounded_us % 1000000};
+  setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  timeout_us_ = rounded_us;
+  return {};
+}
+
+Status UnixClient::SendAll(std::span<const std::byte> header, std::span<const std::byte> body,
+                           std::int64_t deadline_ns) {
+  std::size_t sent = 0;
+  const std::size_t total = header.size() + body.size();
+  while (sent < total) {
+    iovec parts[2];
+    int count = 0;
+    const auto add = [&](std::span<const std::byte> part) {
+      if (!part.empty()) {
+        parts[count++] = {.iov_base = const_cast<std::byte*>(part.data()), .iov_len = part.size()};
+      }
+    };
+    if (sent < header.size()) add(header.subspan(sent));
+    add(body.subspan(sent > header.size() ? sent - header.size() : 0));
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = static_cast<std::size_t>(count);
+    const ssize_t written = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (written >= 0) {
+      sent += static_cast<std::size_t>(written);
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return FailErrno(Code::kUnavailable, "sending to the pool");
+    KVCOVE_TRY(Wait(POLLOUT, deadline_ns));
+  }
+  return {};
+}
+
+Status UnixClient::ReceiveAll(std::byte* data, std::size_t size, std::int64_t deadline_ns,
+                              std::vector<UniqueFd>* fds) {
+  std::size_t received = 0;
+  const std::int64_t spin_until = SystemClock::Instance().NowNs() + kSpinNs;
+  bool spinning = true;
+  while (received < size) {
+    ssize_t count = 0;
+    if (fds == nullptr) {
+      count = recv(fd_.get(), data + received, size - received, spinning ? MSG_DONTWAIT : 0);
+      if (count < 0 && errno == EAGAIN && spinning) {
+        sched_yield();
+        spinning = SystemClock::Instance().NowNs() < spin_until;
+        continue;
+      }
+    } else {
+      iovec part{.iov_base = data + received, .iov_len = size - received};
+      alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
+      msghdr message{};
+      message.msg_iov = &part;
+      message.msg_iovlen = 1;
+      message.msg_control = control;
+      message.msg_controllen = sizeof(control);
+      count = recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
+      for (cmsghdr* at = CMSG_FIRSTHDR(&message); count >= 0 && at != nullptr;
+           at = CMSG_NXTHDR(&message, at)) {
+        if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS) continue;
+        const std::size_t number = (at->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (std::size_t i = 0; i < number; ++i) {
+          int fd = -1;
+          std::memcpy(&fd, CMSG_DATA(at) + i * sizeof(int), sizeof(int));
+          fds->emplace_back(fd);
+        }
+      }
+    }
+    if (count > 0) {
+      received += static_cast<std::size_t>(count);
+      continue;
+    }
+    if (count == 0) return Fail(Code::kUnavailable, "the pool closed the connection");
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return FailErrno(Code::kUnavailable, "receiving from the pool");
+    KVCOVE_TRY(Wait(POLLIN, deadline_ns));
+  }
+  return {};
+}
+
+Result<std::string> UnixClient::Call(wire::Method method, std::span<const std::byte> body,
+                                     std::int64_t deadline_ns, std::vector<UniqueFd>* fds) {
+  if (!usable()) return Fail(Code::kUnavailable, "the connection to the pool is closed");
+  if (body.size() > wire::kMaxFrameBytes) {
+    return Fail(Code::kInvalid, fmt::format("a request of {} bytes; at most {} are allowed",
+                                            body.size(), wire::kMaxFrameBytes));
+  }
+  const auto end = [&](Error error) {
+    fd_.Reset();
+    return std::unexpected(std::move(error));
+  };
+  if (auto ready = SetReceiveTimeout(deadline_ns); !ready) return std::unexpected(ready.error());
+  const std::uint64_t call = next_call_++;
+  const auto header =
+      wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(method),
+                               .body_bytes = static_cast<std::uint32_t>(body.size()),
+                               .call = call});
+  if (auto sent = SendAll(header, body, deadline_ns); !sent) return end(sent.error());
+  std::array<std::byte, wire::kFrameHeaderBytes> bytes;
+  if (auto got = ReceiveAll(bytes.data(), bytes.size(), deadline_ns, fds); !got) {
+    return end(got.error());
+  }
+  const auto reply = wire::DecodeFrameHeader(bytes, wire::kMaxFrameBytes);
+  if (!reply) return end(reply.error());
+  if (reply->call != call ||
+      reply->method != (static_cast<std::uint16_t>(method) | wire::kReplyBit)) {
+    return end({Code::kCorrupt, "the pool answered another call"});
+  }
+  std::string text(reply->body_bytes, '\0');
+  if (!text.empty()) {
+    if (auto got = ReceiveAll(reinterpret_cast<std::byte*>(text.data()), text.size(), deadline_ns,
+                              nullptr);
+        !got) {
+      return end(got.error());
+    }
+  }
+  if (reply->code != Code::kOk) return Fail(reply->code, std::move(text));
+  return text;
+}
+
+}  // namespace kvcove::rpc

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// One blocking connection over a Unix socket: one call at a time, no thread of its own, no copy
+// beyond the kernel's. Needs a lock, or belongs to one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvcove/base/posix.h"
+#include "kvcove/wire/frame.h"
+
+namespace kvcove::rpc {
+
+class UnixClient {
+ public:
+  // Errors: kUnavailable when nobody listens there, kDenied when another user does, kTimeout.
+  static Result<UnixClient> Connect(const std::string& path, std::int64_t deadline_ns);
+
+  // The reply's body; `fds` (may be null) receives the descriptors that came with it. A reply whose
+  // code is not ok becomes that error. After kTimeout, kUnavailable or kCorrupt the connection is
+  // of no use any more: a late reply could be taken for another call's.
+  Result<std::string> Call(wire::Method method, std::span<const std::byte> body,
+                           std::int64_t deadline_ns, std::vector<UniqueFd>* fds = nullptr);
+
+  // False after an error that ended the connection.
+  bool usable() const { return fd_.valid(); }
+  int fd() const { return fd_.get(); }
+
+ private:
+  explicit UnixClient(UniqueFd fd) : fd_(std::move(fd)) {}
+  Status SendAll(std::span<const std::byte> header, std::span<const std::byte> body,
+                 std::int64_t deadline_ns);
+  Status ReceiveAll(std::byte* data, std::size_t size, std::int64_t deadline_ns,
+                    std::vector<UniqueFd>* fds);
+  Status Wait(short events, std::int64_t deadline_ns);
+  // Makes the kernel end a blocking receive after what is left; one system call less than poll and
+  // receive.
+  Status SetReceiveTimeout(std::int64_t deadline_ns);
+
+  UniqueFd fd_;
+  std::uint64_t next_call_ = 1;
+  std::int64_t timeout_us_ = -1;
+};
+
+}  // namespace kvcove::rpc

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/rpc/unix_server.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <unordered_map>
+
+#include "kvcove/base/clock.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+namespace kvcove::rpc {
+namespace {
+
+namespace asio = boost::asio;
+using Socket = asio::local::stream_protocol::socket;
+
+constexpr std::size_t kReadBytes = 64U << 10;
+constexpr std::int64_t kSpinNs = 50 * kMicrosecond;
+
+std::string DirectoryOf(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+Status PrepareDirectory(const std::string& directory) {
+  KVCOVE_TRY(MakePrivateDirectories(directory));
+  struct stat status{};
+  if (stat(directory.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
+    return Fail(Code::kInvalid, fmt::format("'{}' is not a directory", directory));
+  }
+  if (status.st_uid != geteuid() || (status.st_mode & 0077) != 0) {
+    return Fail(Code::kDenied,
+                fmt::format("the socket's directory '{}' must belong to this user and be closed to "
+                            "all others; run: chmod 700 '{}', or name another directory",
+                            directory, directory));
+  }
+  return {};
+}
+
+// True if somebody accepts connections there.
+bool IsServed(const sockaddr_un& address) {
+  const UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+}
+
+Result<UniqueFd> Listen(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
+    return Fail(Code::kInvalid, fmt::format("the socket path '{}' must have 1 to {} bytes", path,
+                                            sizeof(address.sun_path) - 1));
+  }
+  KVCOVE_TRY(PrepareDirectory(DirectoryOf(path)));
+  std::memcpy(address.sun_path, path.data(), path.size());
+  struct stat status{};
+  if (lstat(path.c_str(), &status) == 0) {
+    if (!S_ISSOCK(status.st_mode)) {
+      return Fail(Code::kInvalid, fmt::format("'{}' exists and is no socket", path));
+    }
+    if (IsServed(address)) {
+      return Fail(Code::kUnavailable, fmt::format("the socket '{}' is in use by another kvcove; "
+                                                  "stop it or name another socket",
+                                                  path));
+    }
+    unlink(path.c_str());
+  }
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid() ||
+      bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      listen(fd.get(), 256) != 0) {
+    return FailErrno(Code::kUnavailable, fmt::format("listening on '{}'", path));
+  }
+  chmod(path.c_str(), 0600);
+  return fd;
+}
+
+}  // namespace
+
+class UnixServer::Impl {
+ public:
+  Impl(const ServerOptions& options, Handler& handler, UniqueFd listener)
+      : options_(options),
+        handler_(handler),
+        acceptor_(loop_, asio::local::stream_protocol(), listener.Release()),
+        work_(loop_.get_executor()) {}
+
+  void Start() {
+    Accept();
+    thread_ = StartThread(options_.thread_name, [this] {
+      loop_thread_ = std::this_thread::get_id();
+      Loop();
+    });
+  }
+
+  void Stop() {
+    if (!thread_.joinable()) return;
+    asio::post(loop_, [this] {
+      acceptor_.close();
+      watches_.clear();
+      while (!connections_.empty()) Close(connections_.begin()->first);
+      work_.reset();
+      loop_.stop();
+    });
+    thread_.join();
+    unlink(options_.socket_path.c_str());
+  }
+
+  UniqueFd PeerProcess(ConnectionId id) {
+    const auto at = connections_.find(id);
+    if (at == connections_.end()) return {};
+    int fd = -1;
+    socklen_t length = sizeof(fd);
+    if (getsockopt(at->second->socket.native_handle(), SOL_SOCKET, SO_PEERPIDFD, &fd, &length) ==
+        0) {
+      return UniqueFd(fd);
+    }
+    // Older kernels: by number. It is the right process if the connection is still open afterwards.
+    UniqueFd by_number(static_cast<int>(syscall(SYS_pidfd_open, at->second->peer.pid, 0)));
+    pollfd poller{.fd = at->second->socket.native_handle(), .events = POLLIN, .revents = 0};
+    if (poll(&poller, 1, 0) > 0 && (poller.revents & POLLHUP) != 0) return {};
+    return by_number;
+  }
+
+  void WatchProcess(UniqueFd pidfd, std::uint64_t watch) {
+    auto& descriptor = watches_.emplace(watch, asio::posix::stream_descriptor(loop_)).first->second;
+    descriptor.assign(pidfd.Release());
+    descriptor.async_wait(asio::posix::stream_descriptor::wait_read,
+                          [this, watch](const boost::system::error_code& error) {
+                            if (error) return;
+                            watches_.erase(watch);
+                            handler_.OnProcessGone(watch);
+                          });
+  }
+
+ private:
+  struct Connection {
+    explicit Connection(Socket&& accepted, asio::io_context& loop)
+        : socket(std::move(accepted)), hello_timer(loop) {}
+    Socket socket;
+    Peer peer;
+    asio::steady_timer hello_timer;
+    std::vector<std::byte> input = std::vector<std::byte>(kReadBytes);
+    std::size_t filled = 0;
+    std::string output;  // what the kernel did not take at once
+    std::size_t written = 0;
+    bool close_after_write = false;
+  };
+
+  // Looks for the next request for a moment before it sleeps: a wake-up costs more than a request
+  // takes.
+  void Loop() {
+    const Clock& clock = SystemClock::Instance();
+    std::int64_t busy_until = 0;
+    while (!loop_.stopped()) {
+      std::size_t ran = loop_.poll();
+      if (ran == 0 && clock.NowNs() >= busy_until) ran = loop_.run_one();
+      if (ran > 0) {
+        busy_until = clock.NowNs() + kSpinNs;
+      } else {
+        sched_yield();
+      }
+    }
+  }
+
+  void Accept() {
+    acceptor_.async_accept([this](const boost::system::error_code& error, Socket socket) {
+      if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
+      if (!error) Admit(std::move(socket));
+      Accept();
+    });
+  }
+
+  void Admit(Socket socket) {
+    ucred peer{};
+    socklen_t length = sizeof(peer);
+    if (connections_.size() >= options_.max_connections ||
+        getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
+        (peer.uid != geteuid() && peer.uid != 0)) {
+      return;  // closes it
+    }
+    const ConnectionId id = next_id_++;
+    auto connection = std::make_unique<Connection>(std::move(socket), loop_);
+    connection->socket.non_blocking(true);
+    connection->peer = {.pid = peer.pid, .uid = peer.uid};
+    Connection& added = *connections_.emplace(id, std::move(connection)).first->second;
+    handler_.OnOpen(id, added.peer);
+    added.hello_timer.expires_after(std::chrono::nanoseconds(options_.hello_deadline_ns));
+    added.hello_timer.async_wait([this, id](const boost::system::error_code& error) {
+      if (!error && connections_.contains(id) && !handler_.Admitted(id)) Close(id);
+    });
+    Read(id);
+  }
+
+  void Close(ConnectionId id) {
+    const auto at = connections_.find(id);
+    if (at == connections_.end()) return;
+    connections_.erase(at);
+    handler_.OnClose(id);
+  }
+
+  void Read(ConnectionId id) {
+    Connection& connection = *connections_.at(id);
+    if (connection.filled == connection.input.size()) {
+      connection.input.resize(connection.input.size() * 2);
+    }
+    connection.socket.async_read_some(
+        asio::buffer(connection.input.data() + connection.filled,
+                     connection.input.size() - connection.filled),
+        [this, id](const boost::system::error_code& error, std::size_t count) {
+          const auto at = connections_.find(id);
+          if (at == connections_.end()) return;
+          if (error) return Close(id);
+          at->second->filled += count;
+          HandleInput(id);
+        });
+  }
+
+  // Takes one whole frame, or reads on.
+  void HandleInput(ConnectionId id) {
+    Connection& connection = *connections_.at(id);
+    if (connection.filled < wire::kFrameHeaderBytes) return Read(id);
+    const std::uint32_t limit =
+        handler_.Admitted(id) ? wire::kMaxFrameBytes : wire::kMaxFirstFrameBytes;
+    const auto header =
+        wire::DecodeFrameHeader(std::span<const std::byte, wire::kFrameHeaderBytes>(
+                                    connection.input.data(), wire::kFrameHeaderBytes),
+                                limit);
+    if (!header || (header->method & wire::kReplyBit) != 0) {
+      if (!header && header.error().code == Code::kIncompatible) {
+        // The other side learns both numbers.
+        return Respond(id, {.method = 1, .call = 0}, ErrorReply(header.error(), /*close=*/true));
+      }
+      return Close(id);
+    }
+    const std::size_t total = wire::kFrameHeaderBytes + header->body_bytes;
+    if (connection.filled < total) {
+      if (connection.input.size() < total) connection.input.resize(total);
+      return Read(id);
+    }
+    // The body starts 24 bytes into an aligned buffer, so its fields are aligned.
+    const std::span<const std::byte> body(connection.input.data() + wire::kFrameHeaderBytes,
+                                          header->body_bytes);
+    answered_inline_ = false;
+    in_request_ = true;
+    const wire::FrameHeader request = *header;
+    handler_.OnRequest(
+        id, static_cast<wire::Method>(request.method), body,
+        [this, id, request](Reply reply) { Deliver(id, request, std::move(reply)); });
+    in_request_ = false;
+    if (answered_inline_)
+      Continue(id, total);
+    else if (const auto at = connections_.find(id); at != connections_.end()) {
+      Consume(*at->second, total);  // the handler has taken what it needs of the body
+    }
+  }
+
+  void Consume(Connection& connection, std::size_t bytes) {
+    connection.filled -= bytes;
+    if (connection.filled > 0) {
+      std::memmove(connection.input.data(), connection.input.data() + bytes, connection.filled);
+    }
+    if (connection.input.size() > 4 * kReadBytes && connection.filled <= kReadBytes) {
+      connection.input.resize(kReadBytes);
+      connection.input.shrink_to_fit();
+    }
+  }
+
+  void Continue(ConnectionId id, std::size_t consumed) {
+    const auto at = connections_.find(id);
+    if (at == connections_.end()) return;
+    Consume(*at->second, consumed);
+    if (at->second->output.empty()) Next(id);
+  }
+
+  void Next(ConnectionId id) {
+    if (connections_.at(id)->filled > 0) {
+      HandleInput(id);
+    } else {
+      Read(id);
+    }
+  }
+
+  void Deliver(ConnectionId id, const wire::FrameHeader& request, Reply reply) {
+    if (std::this_thread::get_id() == loop_thread_ && in_request_) {
+      answered_inline_ = true;
+      Respond(id, request, std::move(reply));
+      return;
+    }
+    auto shared = std::make_shared<Reply>(std::move(reply));
+    asio::post(loop_, [this, id, request, shared] {
+      if (!connections_.contains(id)) return;
+      Respond(id, request, std::move(*shared));
+      const auto at = connections_.find(id);
+      if (at != connections_.end() && at->second->output.empty()) Next(id);
+    });
+  }
+
+  void Respond(ConnectionId id, const wire::FrameHeader& request, Reply reply) {
+    const auto at = connections_.find(id);
+    if (at == connections_.end()) return;
+    Connection& connection = *at->second;
+    if (reply.body.size() > wire::kMaxFrameBytes) {
+      reply = ErrorReply({Code::kLimit, "the answer is larger than a frame; ask for less"});
+    }
+    const auto header = wire::EncodeFrameHeader(
+        {.method = static_cast<std::uint16_t>(request.method | wire::kReplyBit),
+         .body_bytes = static_cast<std::uint32_t>(reply.body.size()),
+         .code = reply.code,
+         .call = request.call});
+    iovec parts[2] = {{.iov_base = const_cast<std::byte*>(header.data()), .iov_len = header.size()},
+                      {.iov_base = reply.body.data(), .iov_len = reply.body.size()}};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = reply.body.empty() ? 1 : 2;
+    alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
+    if (!reply.fds.empty()) {
+      message.msg_control = control;
+      message.msg_controllen = CMSG_SPACE(reply.fds.size() * sizeof(int));
+      cmsghdr* rights = CMSG_FIRSTHDR(&message);
+      rights->cmsg_level = SOL_SOCKET;
+      rights->cmsg_type = SCM_RIGHTS;
+      rights->cmsg_len = CMSG_LEN(reply.fds.size() * sizeof(int));
+      for (std::size_t i = 0; i < reply.fds.size(); ++i) {
+        const int fd = reply.fds[i].get();
+        std::memcpy(CMSG_DATA(rights) + i * sizeof(int), &fd, sizeof(fd));
+      }
+    }
+    ssize_t sent =
+        sendmsg(connection.socket.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && (errno != EAGAIN || !reply.fds.empty())) return Close(id);
+    if (sent < 0) sent = 0;
+    const std::size_t total = header.size() + reply.body.size();
+    if (static_cast<std::size_t>(sent) == total) {
+      if (reply.close) Close(id);
+      return;
+    }
+    connection.output.assign(reinterpret_cast<const char*>(header.data()), header.size());
+    connection.output += reply.body;
+    connection.written = static_cast<std::size_t>(sent);
+    connection.close_after_write = reply.close;
+    Flush(id);
+  }
+
+  void Flush(ConnectionId id) {
+    Connection& connection = *connections_.at(id);
+    connection.socket.async_write_some(
+        asio::buffer(connection.output.data() + connection.written,
+                     connection.output.size() - connection.written),
+        [this, id](const boost::system::error_code& error, std::size_t count) {
+          const auto at = connections_.find(id);
+          if (at == connections_.end()) return;
+          if (error) return Close(id);
+          Connection& connection = *at->second;
+          connection.written += count;
+          if (connection.written < connection.output.size()) return Flush(id);
+          connection.output.clear();
+          connection.written = 0;
+          if (connection.close_after_write) return Close(id);
+          Next(id);
+        });
+  }
+
+  const ServerOptions options_;
+  Handler& handler_;
+  asio::io_context loop_{1};
+  asio::local::stream_protocol::acceptor acceptor_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  std::unordered_map<ConnectionId, std::unique_ptr<Connection>> connections_;
+  std::unordered_map<std::uint64_t, asio::posix::stream_descriptor> watches_;
+  ConnectionId next_id_ = 1;
+  bool in_request_ = false;
+  bool answered_inline_ = false;
+  std::thread thread_;
+  // Set before the first handler call, so whoever holds a responder may read it.
+  std::thread::id loop_thread_;
+};
+
+UnixServer::UnixServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+UnixServer::~UnixServer() { Stop(); }
+
+Result<std::unique_ptr<UnixServer>> UnixServer::Open(const ServerOptions& options,
+                                                     Handler& handler) {
+  KVCOVE_ASSIGN(UniqueFd listener, Listen(options.socket_path));
+  return std::unique_ptr<UnixServer>(
+      new UnixServer(std::make_unique<Impl>(options, handler, std::move(listener))));
+}
+
+void UnixServer::Start() { impl_->Start(); }
+void UnixServer::Stop() { impl_->Stop(); }
+UniqueFd UnixServer::PeerProcess(ConnectionId id) { return impl_->PeerProcess(id); }
+void UnixServer::WatchProcess(UniqueFd pidfd, std::uint64_t watch) {
+  impl_->WatchProcess(std::move(pidfd), watch);
+}
+
+}  // namespace kvcove::rpc

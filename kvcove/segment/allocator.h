@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gives out the payload in granules. Pure bookkeeping outside the payload itself, since requesters
+// may write there. Best fit over coalesced free ranges; an object that finds no single range gets
+// up to kMaxExtents. O(log n) a call, n = free ranges. Needs a lock.
+#pragma once
+
+#include <map>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "kvcove/segment/layout.h"
+
+namespace kvcove::segment {
+
+constexpr std::uint32_t GranulesOf(std::uint64_t size_bytes) {
+  return static_cast<std::uint32_t>((size_bytes + kGranule - 1) / kGranule);
+}
+
+class Allocator {
+ public:
+  // Starts with nothing free. What is added first is used first only by fit, so add populated
+  // memory as it becomes populated: what was never added is never given out.
+  void Add(Extent range);
+
+  // Extents of `granules` together; empty when they cannot be found. A single piece wherever one is
+  // free, else the fewest and largest.
+  std::vector<Extent> Allocate(std::uint32_t granules);
+  void Free(std::span<const Extent> extents);
+
+  std::uint64_t free_granules() const { return free_granules_; }
+  std::size_t free_ranges() const { return by_start_.size(); }
+
+ private:
+  void Insert(std::uint32_t start, std::uint32_t count);
+  void Take(std::uint32_t start, std::uint32_t count, std::uint32_t wanted);
+
+  std::map<std::uint32_t, std::uint32_t> by_start_;             // start -> count
+  std::set<std::pair<std::uint32_t, std::uint32_t>> by_count_;  // (count, start)
+  std::uint64_t free_granules_ = 0;
+};
+
+}  // namespace kvcove::segment

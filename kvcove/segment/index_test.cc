@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/segment/index.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <unordered_map>
+
+#include "kvcove/base/random.h"
+#include "kvcove/segment/reader.h"
+
+namespace kvcove::segment {
+namespace {
+
+struct Freer {
+  void operator()(std::byte* data) const { std::free(data); }
+};
+
+class IndexTest : public testing::Test {
+ protected:
+  void Make(std::uint64_t max_objects) {
+    const HeaderSizes sizes{.max_objects = max_objects, .payload_bytes = 1 << 20};
+    size_ = HeaderFileBytes(sizes);
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, size_)));
+    std::fill_n(memory_.get(), size_, std::byte{0});
+    FormatHeader(memory_.get(), sizes, {1, 2}, 99);
+    index_ = std::make_unique<Index>(*HeaderView::Open(memory_.get(), size_));
+  }
+  Result<Place> Insert(const std::string& key, Version version, SlotId slot = 0) {
+    const Extent extent{.start = static_cast<std::uint32_t>(version), .count = 1};
+    return index_->Insert({.key = key,
+                           .hash = index_->view().HashKey(slot, key),
+                           .slot = slot,
+                           .generation = 5,
+                           .size_bytes = 64,
+                           .object = 3,
+                           .version = version,
+                           .extents = {&extent, 1}});
+  }
+  Found Find(const std::string& key, SlotId slot = 0) const {
+    return index_->view().Find(slot, {.key = key, .hash = index_->view().HashKey(slot, key)});
+  }
+  std::size_t size_ = 0;
+  std::unique_ptr<std::byte, Freer> memory_;
+  std::unique_ptr<Index> index_;
+};
+
+TEST_F(IndexTest, FindsWhatWasInsertedAndNothingElse) {
+  Make(1000);
+  ASSERT_TRUE(Insert("key", 1));
+  const Found found = Find("key");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found.version, 1U);
+  EXPECT_EQ(found.generation, 5U);
+  EXPECT_EQ(found.meta.size_bytes(), 64U);
+  EXPECT_EQ(found.object, 3U);
+  EXPECT_FALSE(Find("kex"));
+  EXPECT_FALSE(Find("key", 1)) << "another slot is another key";
+  EXPECT_EQ(index_->view().KeyOf(found.place), "key");
+}
+
+TEST_F(IndexTest, KeysOfEveryLengthCompareWhole) {
+  Make(4000);
+  Version version = 1;
+  for (std::size_t length = 1; length <= kMaxKeyBytes; ++length) {
+    ASSERT_TRUE(Insert(std::string(length, 'k'), version++));
+  }
+  for (std::size_t length = 1; length <= kMaxKeyBytes; ++length) {
+    const Found found = Find(std::string(length, 'k'));
+    ASSERT_TRUE(found) << length;
+    EXPECT_EQ(found.version, length);
+    std::string other(length, 'k');
+    other.back() = 'x';
+    EXPECT_FALSE(Find(other)) << length;
+  }
+}
+
+TEST_F(IndexTest, StaysRightWhileItGrowsAndShrinks) {
+  Make(60000);
+  Random random(11);
+  std::unordered_map<std::string, Place> there;
+  Version version = 1;
+  for (int step = 0; step < 60000; ++step) {
+    const std::string key = fmt::format("key-{}", random.Below(30000));
+    const auto at = there.find(key);
+    if (at == there.end()) {
+      const auto place = Insert(key, version++);
+      ASSERT_TRUE(place);
+      there[key] = *place;
+    } else if (random.OneIn(2)) {
+      index_->Withdraw(at->second, index_->view().HashKey(0, key));
+      index_->Release(at->second);
+      there.erase(at);
+    }
+  }
+  EXPECT_EQ(index_->size(), there.size());
+  for (int i = 0; i < 30000; ++i) {
+    const std::string key = fmt::format("key-{}", i);
+    EXPECT_EQ(static_cast<bool>(Find(key)), there.contains(key)) << key;
+  }
+}
+
+TEST_F(IndexTest, FindManyAgreesWithFind) {
+  Make(10000);
+  for (int i = 0; i < 5000; ++i) ASSERT_TRUE(Insert(fmt::format("k{}", i), i + 1));
+  std::vector<std::string> keys;
+  for (int i = 0; i < 64; ++i) keys.push_back(fmt::format("k{}", i * 157 % 10000));
+  const std::vector<std::string_view> views(keys.begin(), keys.end());
+  Found found[HeaderView::kFindMany];
+  index_->view().FindMany(0, views, found);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_EQ(found[i].version, Find(keys[i]).version) << keys[i];
+  }
+}
+
+TEST_F(IndexTest, AWithdrawnEntryKeepsItsRecordUntilItIsReleased) {
+  Make(1000);
+  const Place place = *Insert("a", 1);
+  index_->Withdraw(place, index_->view().HashKey(0, "a"));
+  EXPECT_FALSE(Find("a"));
+  EXPECT_NE(*Insert("b", 2), place);
+  index_->Release(place);
+  EXPECT_EQ(*Insert("c", 3), place);
+}
+
+TEST_F(IndexTest, LongExtentListsComeBack) {
+  Make(1000);
+  std::vector<Extent> extents;
+  for (std::uint32_t i = 0; i < kMaxExtents; ++i)
+    extents.push_back({.start = i * 7, .count = i + 1});
+  ASSERT_TRUE(index_->Insert({.key = "many",
+                              .hash = index_->view().HashKey(0, "many"),
+                              .generation = 1,
+                              .size_bytes = 100000,
+                              .version = 9,
+                              .extents = extents}));
+  Extent read[kMaxExtents];
+  const Found found = Find("many");
+  ASSERT_EQ(index_->view().Extents(found, read), kMaxExtents);
+  EXPECT_TRUE(std::equal(extents.begin(), extents.end(), read));
+}
+
+TEST_F(IndexTest, AHeaderOfAnotherLayoutIsRefused) {
+  Make(1000);
+  auto& header = *reinterpret_cast<Header*>(memory_.get());
+  header.layout_version = 2;
+  EXPECT_EQ(HeaderView::Open(memory_.get(), size_).error().code, Code::kIncompatible);
+  header.layout_version = kLayoutVersion;
+  header.records_offset = size_;
+  EXPECT_EQ(HeaderView::Open(memory_.get(), size_).error().code, Code::kCorrupt);
+  header.magic = 0;
+  EXPECT_EQ(HeaderView::Open(memory_.get(), size_).error().code, Code::kIncompatible);
+}
+
+TEST_F(IndexTest, GhostsTellWhyAKeyIsGone) {
+  Make(1000);
+  const std::uint64_t hash = index_->view().HashKey(0, "gone");
+  EXPECT_EQ(index_->view().GhostReason(hash), MissReason::kNeverPut);
+  index_->view().RememberGhost(hash, MissReason::kEvicted);
+  EXPECT_EQ(index_->view().GhostReason(hash), MissReason::kEvicted);
+}
+
+TEST(RingTest, AFullRingDropsAndCounts) {
+  auto memory = std::make_unique<SessionPage>();
+  FormatSessionPage(reinterpret_cast<std::byte*>(memory.get()));
+  for (std::uint32_t i = 0; i < kRingEvents + 10; ++i) {
+    PushEvent(*memory, {.kind = EventKind::kHit, .place = i + 1, .version = i + 1});
+  }
+  EXPECT_EQ(memory->ring_dropped.load(), 10U);
+  Event event;
+  std::uint32_t count = 0;
+  while (PopEvent(*memory, event)) {
+    ++count;
+    EXPECT_EQ(event.place, count);
+  }
+  EXPECT_EQ(count, kRingEvents);
+}
+
+TEST(RingTest, NonsenseInTheCountersIsSkipped) {
+  auto memory = std::make_unique<SessionPage>();
+  memory->ring_written.store(~0ULL);
+  Event event;
+  EXPECT_FALSE(PopEvent(*memory, event));
+  EXPECT_FALSE(PopEvent(*memory, event));
+}
+
+}  // namespace
+}  // namespace kvcove::segment

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// What lies where in a segment's header file and in a session's page. Both are shared between
+// processes, so every field is a fixed-width little-endian number, everything that changes is
+// atomic, and the header names its magic and layout version. The prose is in docs/segment.md.
+//
+// The header file is mapped read-only by requesters. The owner is its only writer.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "kvcove/model/ids.h"
+
+namespace kvcove::segment {
+
+inline constexpr std::uint64_t kHeaderMagic = 0x31676573766b766bULL;   // "kvkvseg1"
+inline constexpr std::uint64_t kSessionMagic = 0x31736573766b766bULL;  // "kvkvses1"
+inline constexpr std::uint32_t kLayoutVersion = 1;
+
+inline constexpr std::uint64_t kGranule = 64;     // payload is given out in units of so many bytes
+inline constexpr std::uint32_t kMaxExtents = 64;  // an object lies in at most so many pieces
+inline constexpr std::uint64_t kRecordUnit = 16;  // entries are addressed in units of so many bytes
+
+// Where an entry lies: its offset in the record area in units of kRecordUnit. 0 = nowhere.
+using Place = std::uint32_t;
+// Names one value of one key for ever; never reused in a segment. 0 = no value.
+using Version = std::uint64_t;
+
+struct Header {
+  std::uint64_t magic;
+  std::uint32_t layout_version;
+  std::uint32_t slot_count;
+  Id128 segment_id;  // drawn when the segment is made
+  std::uint64_t header_bytes;
+  std::uint64_t payload_bytes;
+  std::uint64_t hash_seed;
+  // Offsets from the header's start.
+  std::uint64_t slots_offset;    // slot_count x Slot
+  std::uint64_t ghosts_offset;   // ghost_count x atomic u64
+  std::uint64_t ghost_count;     // a power of two
+  std::uint64_t buckets_offset;  // bucket_limit x Bucket
+  std::uint64_t bucket_limit;
+  std::uint64_t overflow_offset;  // overflow_limit x Bucket; number 0 is not used
+  std::uint64_t overflow_limit;
+  std::uint64_t records_offset;
+  std::uint64_t record_units;
+
+  // CLOCK_BOOTTIME ns. After it nobody may trust what lies here.
+  alignas(64) std::atomic<std::int64_t> lease_deadline_ns;
+  // How many buckets are in use (linear hashing). Written before entries leave a bucket that was
+  // split.
+  alignas(64) std::atomic<std::uint64_t> bucket_count;
+};
+
+// One (namespace, weight version). 0 = not in use.
+struct Slot {
+  std::atomic<Generation> generation;
+};
+
+inline constexpr std::uint32_t kBucketEntries = 7;
+// An element is (high half of the key's hash << 32) | place; 0 = free.
+struct alignas(64) Bucket {
+  std::atomic<std::uint64_t> element[kBucketEntries];
+  std::atomic<std::uint64_t> overflow;  // number of the next bucket in the overflow area, 0 = none
+};
+static_assert(sizeof(Bucket) == 64);
+
+// One object. Behind it: extents (only if there are two or more), then the key padded to 8 bytes.
+// Read it as a sequence lock: version, fields, version again.
+struct Entry {
+  std::atomic<Version> version;
+  std::atomic<Generation> generation;
+  std::atomic<std::uint64_t> meta;   // see EntryMeta
+  std::atomic<std::uint64_t> first;  // (first granule << 32) | object number of the owner
+};
+static_assert(sizeof(Entry) == 32);
+
+// Size of the value (29 bits: 1 to 256 MiB), of the key (11 bits: 1 to 1024), number of extents (1
+// to 64) and the slot, in one word. It stays one word: taken apart and stored, it could not be read
+// again at once.
+struct EntryMeta {
+  std::uint64_t word = 0;
+
+  static EntryMeta Make(std::uint32_t size_bytes, std::size_t key_bytes, std::size_t extents,
+                        SlotId slot) {
+    return {std::uint64_t{size_bytes} | (std::uint64_t{key_bytes} << 29) |
+            (std::uint64_t{extents} << 40) | (std::uint64_t{slot} << 48)};
+  }
+  std::uint32_t size_bytes() const { return static_cast<std::uint32_t>(word & 0x1FFFFFFF); }
+  std::uint32_t key_bytes() const { return static_cast<std::uint32_t>(word >> 29) & 0x7FF; }
+  std::uint32_t extents() const { return static_cast<std::uint32_t>(word >> 40) & 0x7F; }
+  SlotId slot() const { return static_cast<SlotId>(word >> 48); }
+  // Words of the extent list behind the entry.
+  std::uint32_t extent_words() const { return extents() > 1 ? extents() : 0; }
+};
+
+// Where a session's readers say what they are reading, its counters, and its events. The session's
+// process and the owner both write it; the owner trusts nothing in it.
+inline constexpr std::uint32_t kLanes = 16;      // operations that read at the same time
+inline constexpr std::uint32_t kLaneSlots = 64;  // objects of one window
+inline constexpr std::uint32_t kRingEvents = 16384;
+
+struct ProtectedSlot {
+  std::atomic<std::uint64_t> place;
+  std::atomic<Version> version;
+};
+
+struct alignas(64) Lane {
+  std::atomic<std::uint32_t> used;  // how many slots the owner must look at
+  alignas(64) ProtectedSlot slots[kLaneSlots];
+};
+
+enum class EventKind : std::uint8_t { kHit = 1, kHold = 2 };
+
+struct RingEvent {
+  std::atomic<std::uint64_t> word;  // (kind << 56) | (milliseconds of a hold << 32) | place
+  std::atomic<Version> version;
+};
+
+struct SessionPage {
+  std::uint64_t magic;
+  std::uint32_t layout_version;
+  std::uint32_t reserved;
+  alignas(64) std::atomic<std::uint64_t> lookups;
+  std::atomic<std::uint64_t> gets;
+  std::atomic<std::uint64_t> bytes_read;
+  std::atomic<std::uint64_t> misses[kMissReasons];
+  alignas(64) std::atomic<std::uint64_t> ring_written;  // by the session
+  std::atomic<std::uint64_t> ring_dropped;
+  alignas(64) std::atomic<std::uint64_t> ring_read;  // by the owner
+  Lane lanes[kLanes];
+  RingEvent ring[kRingEvents];
+};
+
+}  // namespace kvcove::segment

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/segment/reader.h"
+
+#include <algorithm>
+
+namespace kvcove::segment {
+
+MissReason CheckScope(const HeaderView& view, const ReadScope& scope, Generation of_entry,
+                      std::int64_t now_ns) {
+  if (scope.checks.generation) {
+    const Generation current = view.generation(scope.slot);
+    if (of_entry != current || scope.generation != current) return MissReason::kReset;
+  }
+  // The deadline last: the owner writes generations first, then the deadline.
+  return view.LeaseHolds(now_ns) ? MissReason::kNone : MissReason::kLease;
+}
+
+void ReadWindow::Announce(const Found& found) {
+  ProtectedSlot& slot = lane_.slots[size_++];
+  slot.version.store(found.version, std::memory_order_release);
+  slot.place.store(found.place, std::memory_order_release);
+  lane_.used.store(size_, std::memory_order_release);
+}
+
+MissReason ReadWindow::Confirm(const Found& found, const ReadScope& scope,
+                               std::int64_t now_ns) const {
+  if (scope.checks.second_look && !view_.StillThere(found.place, found.version)) {
+    return MissReason::kRaced;
+  }
+  return CheckScope(view_, scope, found.generation, now_ns);
+}
+
+void ReadWindow::Clear() {
+  for (std::uint32_t i = 0; i < size_; ++i) {
+    lane_.slots[i].place.store(0, std::memory_order_release);
+  }
+  if (size_ > 0) lane_.used.store(0, std::memory_order_release);
+  size_ = 0;
+}
+
+void CollectProtected(const SessionPage& page, std::vector<Place>& places) {
+  for (const Lane& lane : page.lanes) {
+    const std::uint32_t used = std::min(lane.used.load(std::memory_order_acquire), kLaneSlots);
+    for (std::uint32_t i = 0; i < used; ++i) {
+      const auto place = static_cast<Place>(lane.slots[i].place.load(std::memory_order_acquire));
+      if (place != 0) places.push_back(place);
+    }
+  }
+}
+
+void ClearLanes(SessionPage& page) {
+  for (Lane& lane : page.lanes) {
+    for (ProtectedSlot& slot : lane.slots) slot.place.store(0, std::memory_order_release);
+    lane.used.store(0, std::memory_order_release);
+  }
+}
+
+void FormatSessionPage(std::byte* data) {
+  SessionPage& page = *reinterpret_cast<SessionPage*>(data);
+  page.layout_version = kLayoutVersion;
+  page.magic = kSessionMagic;
+}
+
+Result<SessionPage*> OpenSessionPage(std::byte* data, std::size_t size) {
+  if (size < sizeof(SessionPage)) return Fail(Code::kCorrupt, "the session page is cut short");
+  auto* page = reinterpret_cast<SessionPage*>(data);
+  if (page->magic != kSessionMagic || page->layout_version != kLayoutVersion) {
+    return Fail(Code::kIncompatible,
+                "the session page has another layout; use the same kvcove on "
+                "both sides");
+  }
+  return page;
+}
+
+void PushEvent(SessionPage& page, const Event& event) {
+  const std::uint64_t at = page.ring_written.load(std::memory_order_relaxed);
+  if (at - page.ring_read.load(std::memory_order_acquire) >= kRingEvents) {
+    page.ring_dropped.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  RingEvent& slot = page.ring[at % kRingEvents];
+  slot.word.store((static_cast<std::uint64_t>(event.kind) << 56) |
+                      (static_cast<std::uint64_t>(event.hold_ms & 0xFFFFFF) << 32) | event.place,
+                  std::memory_order_relaxed);
+  slot.version.store(event.version, std::memory_order_relaxed);
+  page.ring_written.store(at + 1, std::memory_order_release);
+}
+
+bool PopEvent(SessionPage& page, Event& event) {
+  const std::uint64_t at = page.ring_read.load(std::memory_order_relaxed);
+  const std::uint64_t written = page.ring_written.load(std::memory_order_acquire);
+  if (at == written || written - at > kRingEvents) {
+    if (at != written) page.ring_read.store(written, std::memory_order_release);  // nonsense: skip
+    return false;
+  }
+  const RingEvent& slot = page.ring[at % kRingEvents];
+  const std::uint64_t word = slot.word.load(std::memory_order_relaxed);
+  event = {.kind = static_cast<EventKind>(word >> 56),
+           .hold_ms = static_cast<std::uint32_t>(word >> 32) & 0xFFFFFF,
+           .place = static_cast<Place>(word),
+           .version = slot.version.load(std::memory_order_relaxed)};
+  page.ring_read.store(at + 1, std::memory_order_release);
+  return true;
+}
+
+}  // namespace kvcove::segment

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a reader keeps memory from being reused while it copies, and how the owner finds out. No
+// lock, no call.
+//
+//   reader                                   owner
+//   Find                                     withdraw the entry (version := 0)
+//   write place and version into its slot    full fence
+//   full fence                               look at every slot once
+//   version, generation, lease: unchanged?   in a slot: wait; else: reuse
+//   copy
+//   clear the slot
+//
+// Of the two fences one comes first: either the owner sees the slot, or the reader sees that the
+// version went. No timer takes part.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kvcove/segment/view.h"
+
+namespace kvcove::segment {
+
+// What the simulation switches off in turn, to show that it would notice. All true in every other
+// use.
+struct Checks {
+  bool generation = true;   // readers and commits compare generations
+  bool second_look = true;  // readers look at the version again after the fence
+  bool reservation =
+      true;  // a reserved range belongs to nobody else until its writer is done or gone
+};
+
+// What a reader must find unchanged.
+struct ReadScope {
+  SlotId slot = 0;
+  Generation generation = 0;  // that the session is bound to
+  Checks checks;
+};
+
+// Why `found` must not be read under `scope` at `now_ns`; kNone if it may.
+MissReason CheckScope(const HeaderView& view, const ReadScope& scope, Generation of_entry,
+                      std::int64_t now_ns);
+
+// One lane in use by one thread: up to kLaneSlots protected objects. The steps are apart so that a
+// simulation can stop between any two.
+class ReadWindow {
+ public:
+  ReadWindow(const HeaderView& view, Lane& lane) : view_(view), lane_(lane) {}
+  ~ReadWindow() { Clear(); }
+  ReadWindow(const ReadWindow&) = delete;
+  ReadWindow& operator=(const ReadWindow&) = delete;
+
+  std::uint32_t size() const { return size_; }
+  bool full() const { return size_ == kLaneSlots; }
+
+  void Announce(const Found& found);
+  // After the last Announce, before the first Confirm.
+  void Fence() { FullFence(); }
+  // kNone: the bytes of `found` stay what they are until Clear.
+  MissReason Confirm(const Found& found, const ReadScope& scope, std::int64_t now_ns) const;
+  void Clear();
+
+ private:
+  const HeaderView& view_;
+  Lane& lane_;
+  std::uint32_t size_ = 0;
+};
+
+// What the readers of one session protect right now, appended to `places`. After FullFence.
+void CollectProtected(const SessionPage& page, std::vector<Place>& places);
+
+// Forgets what a dead process protected.
+void ClearLanes(SessionPage& page);
+
+void FormatSessionPage(std::byte* data);  // zeroed, sizeof(SessionPage) long
+// Errors: kIncompatible, kCorrupt.
+Result<SessionPage*> OpenSessionPage(std::byte* data, std::size_t size);
+
+// Events from a session to the owner. One writer at a time, one reader at a time. A full ring drops
+// and counts.
+struct Event {
+  EventKind kind = EventKind::kHit;
+  std::uint32_t hold_ms = 0;  // at most 2^24 - 1
+  Place place = 0;
+  Version version = 0;
+};
+void PushEvent(SessionPage& page, const Event& event);
+// False when the ring is empty. The content is not to be trusted.
+bool PopEvent(SessionPage& page, Event& event);
+
+}  // namespace kvcove::segment

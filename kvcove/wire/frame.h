@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The frame around every message: 24 bytes, little-endian, then the body.
+//
+//   0 u32 magic "kvcf"   4 u16 protocol version   6 u16 method, or kReplyBit | method
+//   8 u32 body bytes    12 u16 code of a reply    14 u16 zero    16 u64 call number
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "kvcove/base/result.h"
+
+namespace kvcove::wire {
+
+inline constexpr std::uint32_t kFrameMagic = 0x6663766b;
+inline constexpr std::uint16_t kProtocolVersion = 1;
+inline constexpr std::size_t kFrameHeaderBytes = 24;
+inline constexpr std::uint16_t kReplyBit = 0x8000;
+inline constexpr std::uint32_t kMaxFrameBytes = 4U << 20;
+// Before a connection has said hello or joined.
+inline constexpr std::uint32_t kMaxFirstFrameBytes = 64U << 10;
+
+enum class Method : std::uint16_t {
+  kHello = 1,
+  kJoin = 2,
+  kGoodbye = 3,  // no thread of this session touches the segment any more
+  kRegister = 4,
+  kReset = 5,
+  kNameVersions = 6,
+  kEndEngine = 7,
+  kPut = 8,
+  kFinish = 9,
+  kRemove = 10,
+  kRemoveMatching = 11,
+  kPin = 12,
+  kStatObjects = 13,
+  kStat = 14,
+};
+inline constexpr std::uint16_t kMaxMethod = 14;
+
+struct FrameHeader {
+  std::uint16_t version = kProtocolVersion;
+  std::uint16_t method = 0;
+  std::uint32_t body_bytes = 0;
+  Code code = Code::kOk;
+  std::uint64_t call = 0;
+};
+
+std::array<std::byte, kFrameHeaderBytes> EncodeFrameHeader(const FrameHeader& header);
+// Errors: kCorrupt for what is no frame or longer than `max_bytes`, kIncompatible with both version
+// numbers.
+Result<FrameHeader> DecodeFrameHeader(std::span<const std::byte, kFrameHeaderBytes> bytes,
+                                      std::uint32_t max_bytes);
+
+}  // namespace kvcove::wire

@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/wire/host_wire.h"
+
+#include <flatbuffers/flatbuffers.h>
+
+#include <array>
+#include <functional>
+
+#include "host_generated.h"
+
+namespace kvcove::wire {
+namespace {
+
+using Builder = flatbuffers::FlatBufferBuilder;
+
+std::span<const std::byte> BytesOf(const Builder& builder) {
+  return {reinterpret_cast<const std::byte*>(builder.GetBufferPointer()), builder.GetSize()};
+}
+
+std::string StringOf(const Builder& builder) {
+  return {reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize()};
+}
+
+// The table in `body`, checked: every offset lies inside.
+template <typename Table>
+Result<const Table*> Root(std::span<const std::byte> body) {
+  flatbuffers::Verifier verifier(reinterpret_cast<const std::uint8_t*>(body.data()), body.size(),
+                                 /*max_depth=*/16, /*max_tables=*/kMaxBatch + 16);
+  if (!verifier.VerifyBuffer<Table>(nullptr)) {
+    return Fail(Code::kCorrupt, "a message does not have its method's form");
+  }
+  return flatbuffers::GetRoot<Table>(body.data());
+}
+
+std::span<const std::byte> AsBytes(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+std::string_view View(const flatbuffers::String* text) {
+  return text == nullptr ? std::string_view() : std::string_view(text->data(), text->size());
+}
+
+std::string Str(const flatbuffers::String* text) { return std::string(View(text)); }
+
+fb::Id ToFb(const Id128& id) { return {id.high, id.low}; }
+Id128 FromFb(const fb::Id* id) {
+  return id == nullptr ? Id128{} : Id128{.high = id->high(), .low = id->low()};
+}
+
+template <typename Vector>
+std::size_t SizeOf(const Vector* vector) {
+  return vector == nullptr ? 0 : vector->size();
+}
+
+// The verifier does not look at the alignment of a vector's structs.
+template <typename Vector>
+bool Aligned(const Vector* vector) {
+  return vector == nullptr || reinterpret_cast<std::uintptr_t>(vector->Data()) % 8 == 0;
+}
+
+Result<Code> ToCode(std::uint16_t value) {
+  if (value > kMaxCode) return Fail(Code::kCorrupt, "a reply with an unknown code");
+  return static_cast<Code>(value);
+}
+
+flatbuffers::Offset<flatbuffers::String> Text(Builder& builder, std::string_view text) {
+  return builder.CreateString(text.data(), text.size());
+}
+
+constexpr std::array kPoolNumbers = {
+    &PoolStat::payload_bytes,  &PoolStat::populated_bytes,
+    &PoolStat::free_bytes,     &PoolStat::object_bytes,
+    &PoolStat::reserved_bytes, &PoolStat::withdrawn_bytes,
+    &PoolStat::index_bytes,    &PoolStat::objects,
+    &PoolStat::puts,           &PoolStat::put_bytes,
+    &PoolStat::hits,           &PoolStat::evictions,
+    &PoolStat::removals,       &PoolStat::swept,
+    &PoolStat::stale_puts,     &PoolStat::expired_puts,
+    &PoolStat::dropped_events,
+};
+
+Result<std::vector<Code>> CodesFrom(const std::string& reply, std::size_t expected) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::CodesReply>(AsBytes(reply)));
+  if (SizeOf(root->codes()) != expected) {
+    return Fail(Code::kCorrupt, "a reply for another number of items");
+  }
+  std::vector<Code> codes;
+  codes.reserve(expected);
+  for (std::size_t i = 0; i < expected; ++i) {
+    KVCOVE_ASSIGN(const Code code, ToCode(root->codes()->Get(static_cast<unsigned>(i))));
+    codes.push_back(code);
+  }
+  return codes;
+}
+
+std::string CodesToString(std::span<const Code> codes) {
+  Builder builder;
+  std::vector<std::uint16_t> numbers;
+  numbers.reserve(codes.size());
+  for (const Code code : codes) numbers.push_back(static_cast<std::uint16_t>(code));
+  builder.Finish(fb::CreateCodesReplyDirect(builder, &numbers));
+  return StringOf(builder);
+}
+
+class Stub final : public HostService {
+ public:
+  explicit Stub(Channel& channel) : channel_(channel) {}
+
+  Result<Registration> Register(const RegisterRequest& request, std::int64_t deadline_ns) override {
+    Builder builder;
+    const auto name = Text(builder, request.name);
+    const auto version = Text(builder, request.version);
+    const auto engine = Text(builder, request.engine);
+    const fb::Id incarnation = ToFb(request.last_incarnation);
+    builder.Finish(fb::CreateRegister(builder, name, version, engine, request.follow_always,
+                                      request.assume_weights, &incarnation,
+                                      request.last_generation));
+    KVCOVE_ASSIGN(const std::string reply,
+                  channel_.Call(Method::kRegister, BytesOf(builder), deadline_ns));
+    KVCOVE_ASSIGN(const auto* root, Root<fb::RegisterReply>(AsBytes(reply)));
+    if (root->slot() >= kMaxSlots) return Fail(Code::kCorrupt, "a reply with an unknown slot");
+    return Registration{.incarnation = FromFb(root->incarnation()),
+                        .slot = root->slot(),
+                        .generation = root->generation(),
+                        .open = root->open()};
+  }
+
+  Result<ResetOutcome> Reset(const ResetRequest& request, std::int64_t deadline_ns) override {
+    Builder builder;
+    const auto name = Text(builder, request.name);
+    const auto engine = Text(builder, request.engine);
+    const auto version = Text(builder, request.version.value_or(""));
+    const fb::Id id = ToFb(request.id);
+    builder.Finish(fb::CreateReset(builder, name, engine, request.version.has_value(), version, &id,
+                                   deadline_ns));
+    KVCOVE_ASSIGN(const std::string reply,
+                  channel_.Call(Method::kReset, BytesOf(builder), deadline_ns));
+    KVCOVE_ASSIGN(const auto* root, Root<fb::CountReply>(AsBytes(reply)));
+    return ResetOutcome{.raised = static_cast<std::uint32_t>(root->count())};
+  }
+
+  Status NameVersions(std::string_view name, std::string_view engine,
+                      std::span<const std::string> versions, std::int64_t deadline_ns) override {
+    return Engine(Method::kNameVersions, name, engine, versions, deadline_ns);
+  }
+  Status EndEngine(std::string_view name, std::string_view engine,
+                   std::int64_t deadline_ns) override {
+    return Engine(Method::kEndEngine, name, engine, {}, deadline_ns);
+  }
+
+  Result<std::vector<PutResult>> Put(const Token& token, std::span<const PutItem> items,
+                                     std::int64_t deadline_ns) override {
+    std::size_t bytes = 256;
+    for (const PutItem& item : items) {
+      bytes += item.value.size() + item.key.size() + item.after.size() + 64;
+    }
+    Builder builder(bytes);
+    std::vector<flatbuffers::Offset<fb::PutItem>> offsets;
+    offsets.reserve(items.size());
+    for (const PutItem& item : items) {
+      const auto key = Text(builder, item.key);
+      flatbuffers::Offset<flatbuffers::Vector<std::uint8_t>> value;
+      if (!item.value.empty()) {
+        value = builder.CreateVector(reinterpret_cast<const std::uint8_t*>(item.value.data()),
+                                     item.value.size());
+      }
+      flatbuffers::Offset<flatbuffers::String> after;
+      if (!item.after.empty()) after = Text(builder, item.after);
+      offsets.push_back(fb::CreatePutItem(builder, key, item.size_bytes, value, after));
+    }
+    const auto list = builder.CreateVector(offsets);
+    const fb::TokenValue value(ToFb(token.incarnation), token.generation, token.slot);
+    builder.Finish(fb::CreatePut(builder, &value, list));
+    KVCOVE_ASSIGN(const std::string reply,
+                  channel_.Call(Method::kPut, BytesOf(builder), deadline_ns));
+    KVCOVE_ASSIGN(const auto* root, Root<fb::PutReply>(AsBytes(reply)));
+    if (SizeOf(root->items()) != items.size()) {
+      return Fail(Code::kCorrupt, "a reply for another number of items");
+    }
+    std::vector<PutResult> results;
+    results.reserve(items.size());
+    for (const fb::PutResult* item : *root->items()) {
+      KVCOVE_ASSIGN(const Code code, ToCode(item->code()));
+      PutResult result{.code = code, .reservation = item->reservation(), .extents = {}};
+      for (std::size_t i = 0; i < SizeOf(item->extents()); ++i) {
+        const fb::Piece* piece = item->extents()->Get(static_cast<unsigned>(i));
+        result.extents.push_back({.start = piece->start(), .count = piece->count()});
+      }
+      results.push_back(std::move(result));
+    }
+    return results;
+  }
+
+  Result<std::vector<Code>> Finish(std::span<const FinishItem> items,
+                                   std::int64_t deadline_ns) override {
+    Builder builder;
+    std::vector<fb::FinishItem> list;
+    list.reserve(items.size());
+    for (const FinishItem& item : items) list.emplace_back(item.reservation, item.commit ? 1 : 0);
+    builder.Finish(fb::CreateFinishBatch(builder, builder.CreateVectorOfStructs(list)));
+    KVCOVE_ASSIGN(const std::string reply,
+                  channel_.Call(Method::kFinish, BytesOf(builder), deadline_ns));
+    return CodesFrom(reply, items.size());
+  }
+
+  Result<std::vector<Code>> Remove(SlotId slot, std::span<const std::string_view> keys,
+                                   std::int64_t deadline_ns) override {
+    KVCOVE_ASSIGN(const std::string reply, Keys(Method::kRemove, slot, keys, 0, 0, deadline_ns));
+    return CodesFrom(reply, keys.size());
+  }
+  Result<std::uint64_t> RemoveMatching(SlotId slot, std::string_view pattern,
+                                       std::int64_t deadline_ns) override {
+    Builder builder;
+    builder.Finish(fb::CreateMatch(builder, slot, Text(builder, pattern), deadline_ns));
+    KVCOVE_ASSIGN(const std::string reply,
+                  channel_.Call(Method::kRemoveMatching, BytesOf(builder), deadline_ns));
+    KVCOVE_ASSIGN(const auto* root, Root<fb::CountReply>(AsBytes(reply)));
+    return root->count();
+  }
+  Result<std::vector<Code>> Pin(SlotId slot, std::span<const std::string_view> keys,
+                                std::optional<PinKind> kind, std::int64_t duration_ns,
+                                std::int64_t deadline_ns) override {
+    KVCOVE_ASSIGN(const std::string reply,
+                  Keys(Method::kPin, slot, keys, kind ? static_cast<std::uint8_t>(*kind) : 0,
+                       duration_ns, deadline_ns));
+    return CodesFrom(reply, keys.size());
+  }
+  Result<std::vector<std::optional<ObjectStat>>> StatObjects(SlotId slot,
+                                                             std::span<const std::string_view> keys,
+                                                             std::int64_t deadline_ns) override {
+    KVCOVE_ASSIGN(const std::string reply,
+                  Keys(Method::kStatObjects, slot, keys, 0, 0, deadline_ns));
+    KVCOVE_ASSIGN(const auto* root, Root<fb::ObjectStats>(AsBytes(reply)));
+    if (SizeOf(root->items()) != keys.size()) {
+      return Fail(Code::kCorrupt, "a reply for another number of items");
+    }
+    std::vector<std::optional<ObjectStat>> stats;
+    for (const fb::ObjectStat* item : *root->items()) {
+      if (item->present() == 0) {
+        stats.emplace_back();
+        continue;
+      }
+      stats.push_back(ObjectStat{.size_bytes = item->size_bytes(),
+                                 .extents = item->extents(),
+                                 .hard_pinned = (item->flags() & 1) != 0,
+                                 .soft_pinned = (item->flags() & 2) != 0,
+                                 .held = (item->flags() & 4) != 0});
+    }
+    return stats;
+  }
+  Result<PoolStat> Stat(std::int64_t deadline_ns) override {
+    KVCOVE_ASSIGN(const std::string reply, channel_.Call(Method::kStat, {}, deadline_ns));
+    KVCOVE_ASSIGN(const auto* root, Root<fb::PoolStat>(AsBytes(reply)));
+    PoolStat stat;
+    for (std::size_t i = 0; i < std::min(kPoolNumbers.size(), SizeOf(root->numbers())); ++i) {
+      stat.*kPoolNumbers[i] = root->numbers()->Get(static_cast<unsigned>(i));
+    }
+    for (std::size_t i = 0; i < SizeOf(root->namespaces()); ++i) {
+      const auto* item = root->namespaces()->Get(static_cast<unsigned>(i));
+      stat.namespaces.push_back({.name = Str(item->name()),
+                                 .bytes = item->bytes(),
+                                 .maximum_bytes = item->maximum_bytes(),
+                                 .guaranteed_bytes = item->guaranteed_bytes()});
+    }
+    for (std::size_t i = 0; i < SizeOf(root->sessions()); ++i) {
+      const auto* item = root->sessions()->Get(static_cast<unsigned>(i));
+      stat.sessions.push_back({.number = item->number(),
+                               .pid = item->pid(),
+                               .protected_objects = item->protected_objects(),
+                               .reserved_bytes = item->reserved_bytes(),
+                               .held_bytes = item->held_bytes()});
+    }
+    return stat;
+  }
+
+ private:
+  Status Engine(Method method, std::string_view name, std::string_view engine,
+                std::span<const std::string> versions, std::int64_t deadline_ns) {
+    Builder builder;
+    const auto name_text = Text(builder, name);
+    const auto engine_text = Text(builder, engine);
+    const auto list = builder.CreateVectorOfStrings(versions.begin(), versions.end());
+    builder.Finish(fb::CreateEngineVersions(builder, name_text, engine_text, list));
+    KVCOVE_TRY(channel_.Call(method, BytesOf(builder), deadline_ns));
+    return {};
+  }
+  Result<std::string> Keys(Method method, SlotId slot, std::span<const std::string_view> keys,
+                           std::uint8_t kind, std::int64_t duration_ns, std::int64_t deadline_ns) {
+    Builder builder;
+    std::vector<flatbuffers::Offset<flatbuffers::String>> list;
+    list.reserve(keys.size());
+    for (const std::string_view key : keys) list.push_back(Text(builder, key));
+    const auto vector = builder.CreateVector(list);
+    builder.Finish(fb::CreateKeys(builder, slot, vector, kind, duration_ns));
+    return channel_.Call(method, BytesOf(builder), deadline_ns);
+  }
+
+  Channel& channel_;
+};
+
+Result<std::string> ServeRegister(HostService& service, std::span<const std::byte> body,
+                                  std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::Register>(body));
+  KVCOVE_ASSIGN(const Registration registration,
+                service.Register({.name = Str(root->name()),
+                                  .version = Str(root->version()),
+                                  .engine = Str(root->engine()),
+                                  .follow_always = root->follow_always(),
+                                  .assume_weights = root->assume_weights(),
+                                  .last_incarnation = FromFb(root->last_incarnation()),
+                                  .last_generation = root->last_generation()},
+                                 deadline_ns));
+  Builder builder;
+  const fb::Id incarnation = ToFb(registration.incarnation);
+  builder.Finish(fb::CreateRegisterReply(builder, &incarnation, registration.slot,
+                                         registration.generation, registration.open));
+  return StringOf(builder);
+}
+
+std::string CountToString(std::uint64_t count) {
+  Builder builder;
+  builder.Finish(fb::CreateCountReply(builder, count));
+  return StringOf(builder);
+}
+
+Result<std::string> ServeReset(HostService& service, std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::Reset>(body));
+  ResetRequest request{.name = Str(root->name()),
+                       .engine = Str(root->engine()),
+                       .version = std::nullopt,
+                       .id = FromFb(root->id())};
+  if (root->has_version()) request.version = Str(root->version());
+  KVCOVE_ASSIGN(const ResetOutcome outcome, service.Reset(request, root->deadline_ns()));
+  return CountToString(outcome.raised);
+}
+
+Result<std::string> ServeEngine(HostService& service, Method method,
+                                std::span<const std::byte> body, std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::EngineVersions>(body));
+  if (method == Method::kEndEngine) {
+    KVCOVE_TRY(service.EndEngine(View(root->name()), View(root->engine()), deadline_ns));
+    return std::string();
+  }
+  std::vector<std::string> versions;
+  for (std::size_t i = 0; i < SizeOf(root->versions()); ++i) {
+    versions.push_back(Str(root->versions()->Get(static_cast<unsigned>(i))));
+  }
+  KVCOVE_TRY(service.NameVersions(View(root->name()), View(root->engine()), versions, deadline_ns));
+  return std::string();
+}
+
+Result<std::string> ServePut(HostService& service, std::span<const std::byte> body,
+                             std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::Put>(body));
+  if (root->token() == nullptr) return Fail(Code::kCorrupt, "a put without token");
+  const Token token{.incarnation = FromFb(&root->token()->incarnation()),
+                    .generation = root->token()->generation(),
+                    .slot = root->token()->slot()};
+  std::vector<PutItem> items;
+  items.reserve(SizeOf(root->items()));
+  for (std::size_t i = 0; i < SizeOf(root->items()); ++i) {
+    const fb::PutItem* item = root->items()->Get(static_cast<unsigned>(i));
+    std::span<const std::byte> value;
+    if (item->value() != nullptr) {
+      value = {reinterpret_cast<const std::byte*>(item->value()->data()), item->value()->size()};
+    }
+    items.push_back({.key = View(item->key()),
+                     .size_bytes = item->size_bytes(),
+                     .value = value,
+                     .after = View(item->after())});
+  }
+  KVCOVE_ASSIGN(const std::vector<PutResult> results, service.Put(token, items, deadline_ns));
+  Builder builder;
+  std::vector<flatbuffers::Offset<fb::PutResult>> list;
+  list.reserve(results.size());
+  for (const PutResult& result : results) {
+    flatbuffers::Offset<flatbuffers::Vector<const fb::Piece*>> extents;
+    if (!result.extents.empty()) {
+      std::vector<fb::Piece> pieces;
+      for (const Extent& extent : result.extents) pieces.emplace_back(extent.start, extent.count);
+      extents = builder.CreateVectorOfStructs(pieces);
+    }
+    list.push_back(fb::CreatePutResult(builder, static_cast<std::uint16_t>(result.code),
+                                       result.reservation, extents));
+  }
+  const auto vector = builder.CreateVector(list);
+  builder.Finish(fb::CreatePutReply(builder, vector));
+  return StringOf(builder);
+}
+
+Result<std::string> ServeFinish(HostService& service, std::span<const std::byte> body,
+                                std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::FinishBatch>(body));
+  if (!Aligned(root->items())) return Fail(Code::kCorrupt, "a message that is not aligned");
+  std::vector<FinishItem> items;
+  for (std::size_t i = 0; i < SizeOf(root->items()); ++i) {
+    const fb::FinishItem* item = root->items()->Get(static_cast<unsigned>(i));
+    items.push_back({.reservation = item->reservation(), .commit = item->commit() != 0});
+  }
+  KVCOVE_ASSIGN(const std::vector<Code> codes, service.Finish(items, deadline_ns));
+  return CodesToString(codes);
+}
+
+Result<std::string> ServeKeys(HostService& service, Method method, std::span<const std::byte> body,
+                              std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::Keys>(body));
+  std::vector<std::string_view> keys;
+  for (std::size_t i = 0; i < SizeOf(root->keys()); ++i) {
+    keys.push_back(View(root->keys()->Get(static_cast<unsigned>(i))));
+  }
+  if (method == Method::kRemove) {
+    KVCOVE_ASSIGN(const std::vector<Code> codes, service.Remove(root->slot(), keys, deadline_ns));
+    return CodesToString(codes);
+  }
+  if (method == Method::kPin) {
+    if (root->kind() > 2) return Fail(Code::kCorrupt, "an unknown kind of pin");
+    std::optional<PinKind> kind;
+    if (root->kind() != 0) kind = static_cast<PinKind>(root->kind());
+    KVCOVE_ASSIGN(const std::vector<Code> codes,
+                  service.Pin(root->slot(), keys, kind, root->duration_ns(), deadline_ns));
+    return CodesToString(codes);
+  }
+  KVCOVE_ASSIGN(const auto stats, service.StatObjects(root->slot(), keys, deadline_ns));
+  Builder builder;
+  std::vector<fb::ObjectStat> list;
+  for (const std::optional<ObjectStat>& stat : stats) {
+    if (!stat) {
+      list.emplace_back(0, 0, 0, 0);
+      continue;
+    }
+    const auto flags = static_cast<std::uint8_t>(
+        (stat->hard_pinned ? 1 : 0) | (stat->soft_pinned ? 2 : 0) | (stat->held ? 4 : 0));
+    list.emplace_back(1, flags, stat->extents, stat->size_bytes);
+  }
+  builder.Finish(fb::CreateObjectStats(builder, builder.CreateVectorOfStructs(list)));
+  return StringOf(builder);
+}
+
+Result<std::string> ServeStat(HostService& service, std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const PoolStat stat, service.Stat(deadline_ns));
+  Builder builder;
+  std::vector<std::uint64_t> numbers;
+  for (const auto member : kPoolNumbers) numbers.push_back(stat.*member);
+  std::vector<flatbuffers::Offset<fb::NamespaceStat>> namespaces;
+  for (const NamespaceStat& item : stat.namespaces) {
+    namespaces.push_back(fb::CreateNamespaceStatDirect(builder, item.name.c_str(), item.bytes,
+                                                       item.maximum_bytes, item.guaranteed_bytes));
+  }
+  std::vector<fb::SessionStat> sessions;
+  for (const SessionStat& item : stat.sessions) {
+    sessions.emplace_back(item.number, item.pid, item.protected_objects, item.reserved_bytes,
+                          item.held_bytes);
+  }
+  builder.Finish(fb::CreatePoolStatDirect(builder, &numbers, &namespaces, &sessions));
+  return StringOf(builder);
+}
+
+}  // namespace
+
+std::unique_ptr<HostService> MakeStub(Channel& channel) { return std::make_unique<Stub>(channel); }
+
+bool MayWait(Method method) {
+  return method == Method::kRegister || method == Method::kReset ||
+         method == Method::kNameVersions || method == Method::kEndEngine ||
+         method == Method::kRemoveMatching;
+}
+
+Result<std::string> Serve(HostService& service, Method method, std::span<const std::byte> body,
+                          std::int64_t deadline_ns) {
+  switch (method) {
+    case Method::kRegister:
+      return ServeRegister(service, body, deadline_ns);
+    case Method::kReset:
+      return ServeReset(service, body);
+    case Method::kNameVersions:
+    case Method::kEndEngine:
+      return ServeEngine(service, method, body, deadline_ns);
+    case Method::kPut:
+      return ServePut(service, body, deadline_ns);
+    case Method::kFinish:
+      return ServeFinish(service, body, deadline_ns);
+    case Method::kRemove:
+    case Method::kPin:
+    case Method::kStatObjects:
+      return ServeKeys(service, method, body, deadline_ns);
+    case Method::kRemoveMatching: {
+      KVCOVE_ASSIGN(const auto* root, Root<fb::Match>(body));
+      KVCOVE_ASSIGN(
+          const std::uint64_t count,
+          service.RemoveMatching(root->slot(), View(root->pattern()), root->deadline_ns()));
+      return CountToString(count);
+    }
+    case Method::kStat:
+      return ServeStat(service, deadline_ns);
+    case Method::kHello:
+    case Method::kJoin:
+    case Method::kGoodbye:
+      break;
+  }
+  return Fail(Code::kCorrupt, "a method that is not answered here");
+}
+
+std::string EncodeHello(std::string_view name) {
+  Builder builder;
+  builder.Finish(fb::CreateHello(builder, Text(builder, name)));
+  return StringOf(builder);
+}
+
+Result<std::string> DecodeHello(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::Hello>(body));
+  return Str(root->name());
+}
+
+std::string EncodeWelcome(const Welcome& welcome) {
+  Builder builder;
+  const fb::Id secret = ToFb(welcome.secret);
+  builder.Finish(fb::CreateHelloReply(builder, welcome.session, &secret));
+  return StringOf(builder);
+}
+
+Result<Welcome> DecodeWelcome(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::HelloReply>(body));
+  return Welcome{.session = root->session(), .secret = FromFb(root->secret())};
+}
+
+std::string EncodeJoin(const Welcome& welcome) {
+  Builder builder;
+  const fb::Id secret = ToFb(welcome.secret);
+  builder.Finish(fb::CreateJoin(builder, welcome.session, &secret));
+  return StringOf(builder);
+}
+
+Result<Welcome> DecodeJoin(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::Join>(body));
+  return Welcome{.session = root->session(), .secret = FromFb(root->secret())};
+}
+
+}  // namespace kvcove::wire

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// HostService over frames: `Stub` on the asking side, `Serve` on the answering side. Bytes only, no
+// socket.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kvcove/wire/frame.h"
+#include "kvcove/wire/messages.h"
+
+namespace kvcove::wire {
+
+// Carries one call at a time per caller; thread-safe.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  // The reply's body. A reply whose code is not ok becomes that error, its body the detail.
+  virtual Result<std::string> Call(Method method, std::span<const std::byte> body,
+                                   std::int64_t deadline_ns) = 0;
+};
+
+// Thread-safe; the channel outlives it.
+std::unique_ptr<HostService> MakeStub(Channel& channel);
+
+// Answers one request. Malformed bodies are kCorrupt: the caller closes that connection.
+Result<std::string> Serve(HostService& service, Method method, std::span<const std::byte> body,
+                          std::int64_t deadline_ns);
+// Calls that may wait for a disk or for a lease; the others answer at once.
+bool MayWait(Method method);
+
+// The first exchange of a connection.
+struct Welcome {
+  SessionNumber session = 0;
+  Id128 secret;  // joins more connections to the session
+};
+std::string EncodeHello(std::string_view name);
+Result<std::string> DecodeHello(std::span<const std::byte> body);
+std::string EncodeWelcome(const Welcome& welcome);
+Result<Welcome> DecodeWelcome(std::span<const std::byte> body);
+std::string EncodeJoin(const Welcome& welcome);
+Result<Welcome> DecodeJoin(std::span<const std::byte> body);
+
+}  // namespace kvcove::wire

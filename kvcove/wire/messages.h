@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is asked of a host's pool and what it answers, as plain values, and the interface that
+// answers. The embedded pool implements it in place; a `Stub` puts the same calls into frames.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcove/model/ids.h"
+
+namespace kvcove::wire {
+
+// One process's tie to an owner; never reused.
+using SessionNumber = std::uint64_t;
+
+struct RegisterRequest {
+  std::string name;     // of the namespace
+  std::string version;  // of the weights; empty = none
+  std::string engine;   // all processes of an engine give the same
+  bool follow_always = false;
+  bool assume_weights = false;
+  // What this engine was bound to before it lost its connection; generation 0 = nothing.
+  Id128 last_incarnation;
+  Generation last_generation = 0;
+};
+
+struct Registration {
+  Id128 incarnation;
+  SlotId slot = 0;
+  Generation generation = 0;
+  bool open = false;  // false: neither find nor store before this engine's next reset
+};
+
+struct ResetRequest {
+  std::string name;
+  std::string engine;                  // empty: an operator or trainer says that all is void
+  std::optional<std::string> version;  // the version that the engine has from now on
+  Id128 id;                            // the same id raises at most once
+};
+
+struct ResetOutcome {
+  std::uint32_t raised = 0;  // generations; 0 when an unused one was shared
+};
+
+struct PutItem {
+  std::string_view key;
+  std::uint32_t size_bytes = 0;
+  std::span<const std::byte> value;  // of size_bytes: stored in this call; empty: reserve
+  std::string_view after;            // the chunk before it in its chain, or empty
+};
+
+struct PutResult {
+  Code code = Code::kInternal;
+  std::uint64_t reservation = 0;  // when reserved: to be finished
+  std::vector<Extent> extents;    // where to write
+};
+
+struct FinishItem {
+  std::uint64_t reservation = 0;
+  bool commit = false;  // false: given up; no thread writes any more
+};
+
+enum class PinKind : std::uint8_t { kSoft = 1, kHard = 2 };
+
+struct ObjectStat {
+  std::uint64_t size_bytes = 0;
+  std::uint32_t extents = 0;
+  bool hard_pinned = false;
+  bool soft_pinned = false;
+  bool held = false;
+};
+
+struct NamespaceStat {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::uint64_t maximum_bytes = 0;
+  std::uint64_t guaranteed_bytes = 0;
+};
+
+struct SessionStat {
+  SessionNumber number = 0;
+  std::int32_t pid = 0;
+  std::uint64_t protected_objects = 0;  // being read right now
+  std::uint64_t reserved_bytes = 0;
+  std::uint64_t held_bytes = 0;
+};
+
+struct PoolStat {
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t populated_bytes = 0;
+  std::uint64_t free_bytes = 0;
+  std::uint64_t object_bytes = 0;     // that objects occupy, whole granules
+  std::uint64_t reserved_bytes = 0;   // being written
+  std::uint64_t withdrawn_bytes = 0;  // gone, but still being read
+  std::uint64_t index_bytes = 0;      // of memory beside the payload, keys included
+  std::uint64_t objects = 0;
+  std::uint64_t puts = 0;
+  std::uint64_t put_bytes = 0;
+  std::uint64_t hits = 0;
+  std::uint64_t evictions = 0;
+  std::uint64_t removals = 0;
+  std::uint64_t swept = 0;
+  std::uint64_t stale_puts = 0;
+  std::uint64_t expired_puts = 0;
+  std::uint64_t dropped_events = 0;
+  std::vector<NamespaceStat> namespaces;
+  std::vector<SessionStat> sessions;
+};
+
+// Bound to one session. Thread-safe. Every call ends by `deadline_ns` (Clock).
+class HostService {
+ public:
+  virtual ~HostService() = default;
+  virtual Result<Registration> Register(const RegisterRequest& request,
+                                        std::int64_t deadline_ns) = 0;
+  virtual Result<ResetOutcome> Reset(const ResetRequest& request, std::int64_t deadline_ns) = 0;
+  virtual Status NameVersions(std::string_view name, std::string_view engine,
+                              std::span<const std::string> versions, std::int64_t deadline_ns) = 0;
+  virtual Status EndEngine(std::string_view name, std::string_view engine,
+                           std::int64_t deadline_ns) = 0;
+  virtual Result<std::vector<PutResult>> Put(const Token& token, std::span<const PutItem> items,
+                                             std::int64_t deadline_ns) = 0;
+  virtual Result<std::vector<Code>> Finish(std::span<const FinishItem> items,
+                                           std::int64_t deadline_ns) = 0;
+  virtual Result<std::vector<Code>> Remove(SlotId slot, std::span<const std::string_view> keys,
+                                           std::int64_t deadline_ns) = 0;
+  virtual Result<std::uint64_t> RemoveMatching(SlotId slot, std::string_view pattern,
+                                               std::int64_t deadline_ns) = 0;
+  // `kind` empty: unpin. `duration_ns` counts for soft pins.
+  virtual Result<std::vector<Code>> Pin(SlotId slot, std::span<const std::string_view> keys,
+                                        std::optional<PinKind> kind, std::int64_t duration_ns,
+                                        std::int64_t deadline_ns) = 0;
+  virtual Result<std::vector<std::optional<ObjectStat>>> StatObjects(
+      SlotId slot, std::span<const std::string_view> keys, std::int64_t deadline_ns) = 0;
+  virtual Result<PoolStat> Stat(std::int64_t deadline_ns) = 0;
+};
+
+}  // namespace kvcove::wire

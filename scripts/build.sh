@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Configures a preset if need be and builds it: build.sh PRESET [TARGET...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=$1
+shift
+if [ ! -f "build/$preset/build.ninja" ]; then
+  echo "== Configuring ($preset)"
+  cmake --preset "$preset" >"/tmp/kvcove-configure-$$.log" 2>&1 || {
+    cat "/tmp/kvcove-configure-$$.log"
+    rm -f "/tmp/kvcove-configure-$$.log"
+    echo "Configuring failed; scripts/setup.sh lists what is needed."
+    exit 1
+  }
+  rm -f "/tmp/kvcove-configure-$$.log"
+fi
+echo "== Building ($preset)"
+if [ $# -gt 0 ]; then
+  cmake --build "build/$preset" -j "${JOBS:-$(nproc)}" --target "$@"
+else
+  cmake --build "build/$preset" -j "${JOBS:-$(nproc)}"
+fi

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The checks behind the tests: format, layers, tidy on what changed, sanitizers, fuzzers.
+# KVCOVE_TORTURE_READS and KVCOVE_FUZZ_SECONDS shorten or lengthen them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh --checks
+step() { printf '\n== Check: %s\n' "$*"; }
+
+step "format (clang-format-19)"
+git ls-files '*.cc' '*.h' | xargs clang-format-19 --dry-run -Werror
+echo "format: clean"
+
+step "layers"
+scripts/check_layers.sh
+
+step "asan + ubsan, thread-safety as errors (clang-19): unit and fault tests"
+scripts/build.sh asan
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
+export UBSAN_OPTIONS=print_stacktrace=1
+KVCOVE_SIM_SEEDS=10 scripts/test.sh asan -L 'unit|integration|fault' -E '^(torture|cli)$'
+build/asan/bin/torture --kvcove build/asan/bin/kvcove --reads 20000 --at-least 20
+
+step "tsan (clang-19): unit and fault tests"
+scripts/build.sh tsan
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
+KVCOVE_SIM_SEEDS=5 scripts/test.sh tsan -L 'unit|integration|fault' -E '^(torture|cli|replay_behaviour)$'
+build/tsan/bin/torture --kvcove build/tsan/bin/kvcove --reads 5000 --at-least 20
+
+step "fuzzers (libFuzzer), ${KVCOVE_FUZZ_SECONDS:=30} s each"
+scripts/build.sh fuzz fuzzers
+for fuzzer in build/fuzz/bin/fuzz_*; do
+  name=$(basename "$fuzzer")
+  corpus=tests/fuzz/corpus/${name#fuzz_}
+  new=$(mktemp -d)
+  "$fuzzer" -max_total_time="$KVCOVE_FUZZ_SECONDS" -max_len=4096 -print_final_stats=1 -rss_limit_mb=2048 "$new" "$corpus" 2>&1 |
+    grep -E 'stat::number_of_executed_units|ERROR|SUMMARY|Test unit written' | sed "s/^/$name: /"
+  rm -rf "$new"
+done
+
+step "tidy (clang-tidy-19) on what changed"
+# Against KVCOVE_BASE, else against the main that this one grew from, else the last commit.
+base=${KVCOVE_BASE:-$(git merge-base HEAD origin/main 2>/dev/null || true)}
+if [ -z "$base" ] || [ "$(git rev-parse "$base")" = "$(git rev-parse HEAD)" ]; then
+  base=$(git rev-parse HEAD~1 2>/dev/null || git hash-object -t tree /dev/null)
+fi
+mapfile -t changed < <(git diff --name-only --diff-filter=d "$base" -- 'kvcove/*.cc')
+if [ ${#changed[@]} -gt 0 ]; then
+  printf '%s\n' "${changed[@]}" | grep -v '_test\.cc$' |
+    xargs -r -P "$(nproc)" -n 2 clang-tidy-19 -p build/asan --quiet 2>/dev/null
+fi
+echo "tidy: ${#changed[@]} files clean"
+echo
+echo "Checks: all passed"

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Layers only look downward: what each module may include of the others.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+declare -A allowed=(
+  [base]="base"
+  [model]="base model"
+  [wire]="base model wire"
+  [segment]="base model segment"
+  [policy]="base model policy"
+  [rpc]="base model wire rpc"
+  [master]="base model wire master"
+  [owner]="base model wire segment policy owner"
+  [requester]="base model wire segment rpc requester"
+  [pool]="base model wire segment policy rpc master owner requester pool"
+  [replay]="base model policy pool replay"
+  [cli]="base model policy pool replay cli"
+)
+bad=0
+for directory in kvcove/*/; do
+  module=$(basename "$directory")
+  if [ -z "${allowed[$module]:-}" ]; then
+    echo "kvcove/$module is in no layer; add it to scripts/check_layers.sh"
+    bad=1
+    continue
+  fi
+  while IFS=: read -r file line include; do
+    other=$(sed -E 's|.*"kvcove/([a-z]+)/.*|\1|' <<<"$include")
+    if [[ " ${allowed[$module]} " != *" $other "* ]]; then
+      echo "$file:$line: $module must not include $other"
+      bad=1
+    fi
+  done < <(grep -rnE '#include "kvcove/' "$directory" || true)
+done
+[ $bad -eq 0 ] && echo "layers: every include looks downward"
+exit $bad

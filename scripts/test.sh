@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs the tests of a built preset: test.sh PRESET [ctest arguments]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=$1
+shift
+echo "== Testing ($preset)"
+ctest --test-dir "build/$preset" --output-on-failure -j "${JOBS:-$(nproc)}" --no-tests=error "$@"

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// `kvcove serve` as a process: killed, stopped, restarted, and talked to by hostile clients.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/log.h"
+#include "kvcove/base/random.h"
+#include "kvcove/pool/pool.h"
+#include "kvcove/rpc/unix_client.h"
+#include "kvcove/segment/view.h"
+#include "kvcove/wire/host_wire.h"
+
+extern char** environ;
+
+namespace kvcove {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::span<const std::byte> Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::int64_t Now() { return SystemClock::Instance().NowNs(); }
+
+class DaemonTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kOff);
+    std::string name = "/tmp/kvcove-daemon-XXXXXX";
+    directory_ = mkdtemp(name.data());
+    socket_ = directory_ + "/kvcove.sock";
+    Start();
+  }
+  void TearDown() override {
+    Stop(SIGKILL);
+    std::filesystem::remove_all(directory_);
+  }
+  void Start() {
+    const char* argv[] = {KVCOVE_COMMAND,  "--log",    "off",  "serve", "--socket",
+                          socket_.c_str(), "--memory", "8MiB", nullptr};
+    ASSERT_EQ(
+        posix_spawn(&daemon_, KVCOVE_COMMAND, nullptr, nullptr, const_cast<char**>(argv), environ),
+        0);
+    for (int tries = 0; tries < 500; ++tries) {
+      if (Pool::Open(Address())) return;
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    FAIL() << "the daemon did not start";
+  }
+  int Stop(int signal) {
+    if (daemon_ == 0) return -1;
+    kill(daemon_, signal);
+    int status = 0;
+    waitpid(daemon_, &status, 0);
+    daemon_ = 0;
+    return status;
+  }
+  std::string Address() const { return "unix:" + socket_; }
+  std::unique_ptr<Pool> Open() const { return *Pool::Open(Address()); }
+
+  static Code Put(Session& session, const Token& token, const std::string& key,
+                  const std::string& value = "value") {
+    const ConstBuffer piece{.data = value.data(), .size = value.size()};
+    const PutItem item{.key = key, .value = {&piece, 1}, .after = {}};
+    ItemResult result;
+    (void)session.Put(token, {&item, 1}, {&result, 1});
+    return result.code;
+  }
+  static ItemResult Exists(Session& session, const std::string& key) {
+    const std::string_view view = key;
+    ItemResult result;
+    (void)session.Exists({&view, 1}, {&result, 1});
+    return result;
+  }
+  template <typename Condition>
+  static bool Within(milliseconds limit, const Condition& condition) {
+    const std::int64_t until = Now() + limit.count() * kMillisecond;
+    while (Now() < until) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(milliseconds(2));
+    }
+    return condition();
+  }
+
+  std::string directory_;
+  std::string socket_;
+  pid_t daemon_ = 0;
+};
+
+TEST_F(DaemonTest, StopsCleanlyOnSigterm) {
+  struct stat status{};
+  ASSERT_EQ(stat(socket_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600U);
+  const int ended = Stop(SIGTERM);
+  EXPECT_TRUE(WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
+  EXPECT_FALSE(std::filesystem::exists(socket_));
+}
+
+TEST_F(DaemonTest, AKilledDaemonIsMissesAndComesBackByItself) {
+  auto pool = Open();
+  auto session = *pool->OpenSession({.name = "m", .engine = "e"});
+  Token token = *session->Capture();
+  ASSERT_EQ(Put(*session, token, "k"), Code::kOk);
+  Stop(SIGKILL);
+  ASSERT_TRUE(Within(milliseconds(100),
+                     [&] { return Exists(*session, "k").reason == MissReason::kUnavailable; }));
+  EXPECT_EQ(Put(*session, token, "k2"), Code::kUnavailable);
+  EXPECT_EQ(session->Capture().error().code, Code::kUnavailable);
+  Start();
+  ASSERT_TRUE(Within(milliseconds(2000), [&] { return session->Capture().has_value(); }));
+  EXPECT_EQ(Exists(*session, "k").code, Code::kMiss) << "the memory tier is lost";
+  EXPECT_EQ(Put(*session, token, "k"), Code::kOk) << "the generation is the same as before";
+  EXPECT_EQ(session->Capture()->generation, token.generation);
+}
+
+TEST_F(DaemonTest, AResetAfterARestartWaitsForTheDeadOnesLease) {
+  auto pool = Open();
+  auto session = *pool->OpenSession({.name = "m", .engine = "e"});
+  const Token token = *session->Capture();
+  ASSERT_EQ(Put(*session, token, "k"), Code::kOk);
+  Stop(SIGKILL);
+  const std::int64_t killed = Now();
+  Start();
+  ASSERT_TRUE(Within(milliseconds(2000), [&] { return session->Capture().has_value(); }));
+  ASSERT_TRUE(session->Reset());
+  EXPECT_GE(Now() - killed, 900 * kMillisecond)
+      << "somebody might still read the dead one's memory";
+  EXPECT_EQ(Put(*session, token, "k"), Code::kStale);
+}
+
+TEST_F(DaemonTest, AResetThatCannotBeProvenClosesTheSessionUntilItIs) {
+  auto pool = Open();
+  auto session = *pool->OpenSession({.name = "m", .engine = "e"});
+  const Token token = *session->Capture();
+  ASSERT_EQ(Put(*session, token, "k"), Code::kOk);
+  kill(daemon_, SIGSTOP);
+  const Status reset = session->Reset({.timeout = milliseconds(200)});
+  ASSERT_FALSE(reset);
+  EXPECT_EQ(reset.error().code, Code::kNotProven);
+  EXPECT_TRUE(session->closed());
+  EXPECT_EQ(Exists(*session, "k").reason, MissReason::kClosed);
+  EXPECT_EQ(Put(*session, token, "k3"), Code::kClosed);
+  kill(daemon_, SIGCONT);
+  EXPECT_TRUE(Within(milliseconds(6000), [&] { return !session->closed(); }));
+  EXPECT_EQ(Exists(*session, "k").code, Code::kMiss);
+  EXPECT_EQ(Put(*session, token, "k4"), Code::kStale);
+}
+
+TEST_F(DaemonTest, AFrozenDaemonsLeaseRunsOut) {
+  auto pool = Open();
+  auto session = *pool->OpenSession({.name = "m"});
+  ASSERT_EQ(Put(*session, *session->Capture(), "k"), Code::kOk);
+  kill(daemon_, SIGSTOP);
+  EXPECT_TRUE(Within(milliseconds(1500),
+                     [&] { return Exists(*session, "k").reason == MissReason::kLease; }));
+  const std::int64_t start = Now();
+  EXPECT_EQ(Put(*session, *session->Capture(), "large", std::string(100'000, 'x')), Code::kTimeout);
+  EXPECT_LT(Now() - start, 1300 * kMillisecond) << "the call's timeout is 1 s";
+  kill(daemon_, SIGCONT);
+  EXPECT_TRUE(Within(milliseconds(1500), [&] { return Exists(*session, "k").ok(); }))
+      << "it is back";
+}
+
+// A child that reserves and then neither copies nor commits.
+class Reserver {
+ public:
+  explicit Reserver(const std::string& socket) {
+    client_.emplace(*rpc::UnixClient::Connect(socket, Now() + kSecond));
+    (void)client_->Call(wire::Method::kHello, Bytes(wire::EncodeHello("t")), Now() + kSecond,
+                        &fds_);
+    stub_ = wire::MakeStub(channel_);
+    channel_.client = &*client_;
+  }
+  Code Reserve(const Token& token, const std::string& key, std::uint32_t size) {
+    const wire::PutItem item{.key = key, .size_bytes = size, .value = {}, .after = {}};
+    return (*stub_->Put(token, {&item, 1}, Now() + kSecond))[0].code;
+  }
+  Token Capture() {
+    const auto registration =
+        *stub_->Register({.name = "m", .version = {}, .engine = "r"}, Now() + kSecond);
+    return {.incarnation = registration.incarnation,
+            .generation = registration.generation,
+            .slot = registration.slot};
+  }
+  std::vector<UniqueFd> fds_;
+  std::optional<rpc::UnixClient> client_;
+
+ private:
+  struct OneChannel final : wire::Channel {
+    Result<std::string> Call(wire::Method method, std::span<const std::byte> body,
+                             std::int64_t deadline_ns) override {
+      return client->Call(method, body, deadline_ns);
+    }
+    rpc::UnixClient* client = nullptr;
+  };
+  OneChannel channel_;
+  std::unique_ptr<wire::HostService> stub_;
+};
+
+TEST_F(DaemonTest, AWriterKilledBetweenReserveAndCommitFreesKeyAndMemory) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    Reserver reserver(socket_);
+    const Code code = reserver.Reserve(reserver.Capture(), "k", 1 << 20);
+    (void)!write(ready[1], &code, sizeof(code));
+    pause();
+  }
+  Code code = Code::kInternal;
+  ASSERT_EQ(read(ready[0], &code, sizeof(code)), static_cast<ssize_t>(sizeof(code)));
+  ASSERT_EQ(code, Code::kOk);
+  auto pool = Open();
+  auto session = *pool->OpenSession({.name = "m", .follow_always = true});
+  EXPECT_EQ(Put(*session, *session->Capture(), "k"), Code::kInProgress);
+  EXPECT_GE(pool->Stat()->reserved_bytes, 1U << 20);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(Within(milliseconds(2000),
+                     [&] { return Put(*session, *session->Capture(), "k") == Code::kOk; }));
+  EXPECT_TRUE(Within(milliseconds(2000), [&] { return pool->Stat()->reserved_bytes == 0; }));
+}
+
+TEST_F(DaemonTest, AStoppedWriterLosesItsKeyButKeepsItsMemory) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    Reserver reserver(socket_);
+    const Code code = reserver.Reserve(reserver.Capture(), "k", 1 << 20);
+    (void)!write(ready[1], &code, sizeof(code));
+    pause();
+  }
+  Code code = Code::kInternal;
+  ASSERT_EQ(read(ready[0], &code, sizeof(code)), static_cast<ssize_t>(sizeof(code)));
+  kill(child, SIGSTOP);
+  auto pool = Open();
+  auto session = *pool->OpenSession({.name = "m", .follow_always = true});
+  EXPECT_TRUE(Within(milliseconds(2000),
+                     [&] { return Put(*session, *session->Capture(), "k") == Code::kOk; }));
+  EXPECT_GE(pool->Stat()->reserved_bytes, 1U << 20) << "it may still write there";
+  const PoolStat stat = *pool->Stat();
+  EXPECT_TRUE(std::any_of(stat.sessions.begin(), stat.sessions.end(), [&](const auto& s) {
+    return s.pid == child && s.reserved_bytes >= 1U << 20;
+  })) << "shown with its pid";
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(Within(milliseconds(2000), [&] { return pool->Stat()->reserved_bytes == 0; }));
+}
+
+TEST_F(DaemonTest, AClosedSocketIsNoProofOfDeath) {
+  auto pool = Open();
+  {
+    Reserver reserver(socket_);
+    ASSERT_EQ(reserver.Reserve(reserver.Capture(), "k", 1 << 20), Code::kOk);
+  }  // the socket closes, this process lives on
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_GE(pool->Stat()->reserved_bytes, 1U << 20);
+}
+
+TEST_F(DaemonTest, TheHeaderCannotBeWrittenByClients) {
+  Reserver client(socket_);
+  ASSERT_EQ(client.fds_.size(), 3U);
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, client.fds_[0].get(), 0),
+            MAP_FAILED);
+  EXPECT_LT(write(client.fds_[0].get(), "x", 1), 0);
+  EXPECT_NE(ftruncate(client.fds_[1].get(), 0), 0) << "sealed against shrinking";
+}
+
+TEST_F(DaemonTest, GarbageClosesItsConnectionAndNothingElse) {
+  auto pool = Open();
+  auto session = *pool->OpenSession({.name = "m"});
+  ASSERT_EQ(Put(*session, *session->Capture(), "k"), Code::kOk);
+  Random random(5);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, socket_.data(), socket_.size());
+  for (int round = 0; round < 300; ++round) {
+    const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    std::string bytes(random.Below(5000), '\0');
+    for (char& c : bytes) c = static_cast<char>(random.Next());
+    if (random.OneIn(2)) {  // a right header around nonsense
+      const auto header =
+          wire::EncodeFrameHeader({.version = static_cast<std::uint16_t>(random.OneIn(10) ? 9 : 1),
+                                   .method = static_cast<std::uint16_t>(1 + random.Below(20)),
+                                   .body_bytes = static_cast<std::uint32_t>(
+                                       random.OneIn(5) ? random.Next() : bytes.size())});
+      bytes.insert(0, reinterpret_cast<const char*>(header.data()), header.size());
+    }
+    (void)!send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  // The same after hello, where more is allowed.
+  for (int round = 0; round < 300; ++round) {
+    auto client = *rpc::UnixClient::Connect(socket_, Now() + kSecond);
+    std::vector<UniqueFd> fds;
+    ASSERT_TRUE(
+        client.Call(wire::Method::kHello, Bytes(wire::EncodeHello("x")), Now() + kSecond, &fds));
+    std::string body(random.Below(2000), '\0');
+    for (char& c : body) c = static_cast<char>(random.Next());
+    const auto reply = client.Call(static_cast<wire::Method>(1 + random.Below(wire::kMaxMethod)),
+                                   std::as_bytes(std::span(body)), Now() + kSecond);
+    (void)reply;
+  }
+  EXPECT_TRUE(Exists(*session, "k").ok());
+  EXPECT_EQ(Put(*session, *session->Capture(), "k2"), Code::kOk);
+}
+
+TEST_F(DaemonTest, NonsenseInASessionPageHarmsNobody) {
+  auto pool = Open();
+  auto session = *pool->OpenSession({.name = "m"});
+  ASSERT_EQ(Put(*session, *session->Capture(), "k"), Code::kOk);
+  Random random(9);
+  {
+    Reserver client(socket_);
+    auto page = *Mapping::Map(client.fds_[2].get(), sizeof(segment::SessionPage),
+                              Mapping::Access::kReadWrite);
+    for (int round = 0; round < 50; ++round) {
+      for (std::size_t at = 0; at + 8 <= page.size(); at += 8) {
+        const std::uint64_t word = random.OneIn(3) ? random.Below(100000) : random.Next();
+        std::memcpy(page.data() + at, &word, 8);
+      }
+      for (int i = 0; i < 20; ++i) {
+        Put(*session, *session->Capture(), fmt::format("k{}-{}", round, i),
+            std::string(200'000, 'x'));
+      }
+    }
+  }
+  EXPECT_TRUE(pool->Stat().has_value());
+  EXPECT_EQ(Put(*session, *session->Capture(), "after"), Code::kOk);
+}
+
+TEST_F(DaemonTest, AnotherProtocolVersionIsToldBothNumbers) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, socket_.data(), socket_.size());
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  const auto header = wire::EncodeFrameHeader({.version = 7, .method = 1});
+  ASSERT_EQ(send(fd.get(), header.data(), header.size(), 0), static_cast<ssize_t>(header.size()));
+  std::string reply(4096, '\0');
+  const ssize_t count = recv(fd.get(), reply.data(), reply.size(), 0);
+  ASSERT_GT(count, 0);
+  EXPECT_THAT(reply, testing::HasSubstr("version 7"));
+}
+
+}  // namespace
+}  // namespace kvcove

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several processes put, get, evict, remove and reset through one daemon, while they and the daemon
+// are stopped, continued and killed at random, and fork. Every byte that is read is verified.
+//
+//   torture --kvcove PATH [--reads N] [--at-least S] [--seconds S] [--seed X]
+#include <fmt/core.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/log.h"
+#include "kvcove/base/random.h"
+#include "kvcove/pool/pool.h"
+
+extern char** environ;
+
+namespace kvcove {
+namespace {
+
+constexpr int kClients = 4;
+constexpr std::uint64_t kKeys = 400;
+constexpr std::uint64_t kMemory = 16 << 20;
+constexpr std::chrono::milliseconds kTimeout{1000};
+constexpr std::int64_t kSlackNs = 700 * kMillisecond;  // two cores, many processes
+constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15ULL;
+
+// Shared by all processes of a run.
+struct Shared {
+  std::atomic<std::uint64_t> reads, misses, puts, stale_puts, removes, resets, unproven, forks;
+  std::atomic<std::uint64_t> wrong, stale, overdue, fork_faults;
+  std::atomic<std::uint64_t> resets_called;  // numbers the resets
+  std::atomic<std::uint64_t> highest_proven;
+  std::atomic<std::uint64_t> serial;
+  std::atomic<std::uint64_t>
+      disturbed[kClients];  // stops and daemon deaths: time spent so is not the call's
+  std::atomic<bool> done;
+};
+
+Shared* shared = nullptr;
+
+struct ValueHead {
+  std::uint64_t key;
+  std::uint64_t resets_called;  // when its token had been captured
+  std::uint64_t serial;
+  std::uint64_t size;
+};
+
+void Fill(std::vector<std::byte>& value, const ValueHead& head) {
+  const std::uint64_t seed = Mix64(head.key ^ Mix64(head.serial ^ Mix64(head.resets_called)));
+  for (std::size_t at = 0; at + 8 <= value.size(); at += 8) {
+    const std::uint64_t word = (seed + at) * kOdd;
+    std::memcpy(value.data() + at, &word, 8);
+  }
+  std::memcpy(value.data(), &head, sizeof(head));
+}
+
+class Client {
+ public:
+  Client(int number, std::uint64_t seed, std::string address)
+      : number_(number), random_(seed), address_(std::move(address)) {
+    for (auto& buffer : buffers_) buffer.resize((1 << 20) + 65536);
+  }
+
+  int Run() {
+    if (!Open()) return 3;
+    while (!shared->done) Step();
+    return 0;
+  }
+
+ private:
+  bool Open() {
+    for (int tries = 0; tries < 500; ++tries) {
+      auto pool = Pool::Open(address_);
+      if (pool) {
+        pool_ = std::move(*pool);
+        session_ = *pool_->OpenSession({.name = "torture", .follow_always = true});
+        return true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+
+  static std::string KeyOf(std::uint64_t key) {
+    return fmt::format("torture@{:04}@{:016x}", key, Mix64(key));
+  }
+
+  // Calls `call` and sees that it ends in time, unless the process was disturbed meanwhile.
+  template <typename Call>
+  void Timed(std::chrono::milliseconds limit, const Call& call) {
+    const std::uint64_t before = shared->disturbed[number_];
+    const std::int64_t start = SystemClock::Instance().NowNs();
+    call();
+    const std::int64_t took = SystemClock::Instance().NowNs() - start;
+    if (took > limit.count() * kMillisecond + kSlackNs && shared->disturbed[number_] == before) {
+      fmt::print(stderr, "torture: a call took {} ms\n", took / kMillisecond);
+      ++shared->overdue;
+    }
+  }
+
+  void Step() {
+    const std::uint64_t dice = random_.Below(1000);
+    if (dice < 700) return Get();
+    if (dice < 930) return Put();
+    if (dice < 960) return Look();
+    if (dice < 970) return Remove();
+    if (dice < 993) return HoldOrPin();
+    if (dice < 998) return Reset();
+    Fork();
+  }
+
+  void Put() {
+    const std::size_t count = 1 + random_.Below(6);
+    Result<Token> token = Fail(Code::kInternal, "");
+    Timed(kTimeout, [&] { token = session_->Capture(); });
+    if (!token) return;
+    const std::uint64_t resets_called = shared->resets_called;
+    std::vector<std::string> keys;
+    std::vector<std::vector<std::byte>> values;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t key = random_.Below(kKeys);
+      keys.push_back(KeyOf(key));
+      // 32 B to 8 KiB mostly, some up to 1 MiB.
+      const std::uint64_t size = sizeof(ValueHead) + 8 * random_.Below(random_.OneIn(40)  ? 131000
+                                                                       : random_.OneIn(3) ? 5000
+                                                                                          : 500);
+      values.emplace_back(size);
+      Fill(values.back(), {key, resets_called, ++shared->serial, size});
+    }
+    std::vector<ConstBuffer> pieces(count);
+    std::vector<PutItem> items(count);
+    std::vector<ItemResult> results(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      pieces[i] = {.data = values[i].data(), .size = values[i].size()};
+      items[i] = {.key = keys[i], .value = {&pieces[i], 1}, .after = {}};
+    }
+    Timed(kTimeout, [&] { (void)session_->Put(*token, items, results, {.timeout = kTimeout}); });
+    for (const ItemResult& result : results) {
+      if (result.ok()) ++shared->puts;
+      if (result.code == Code::kStale) ++shared->stale_puts;
+    }
+  }
+
+  void Get() {
+    const std::size_t count = 1 + random_.Below(8);
+    std::vector<std::uint64_t> numbers;
+    std::vector<std::string> keys;
+    for (std::size_t i = 0; i < count; ++i) {
+      numbers.push_back(random_.Below(kKeys));
+      keys.push_back(KeyOf(numbers.back()));
+    }
+    auto& buffers = buffers_;
+    std::vector<MutableBuffer> pieces(count * 2);
+    std::vector<GetItem> items(count);
+    std::vector<ItemResult> results(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t cut = 8 * random_.Below(1000);  // in two pieces
+      pieces[2 * i] = {.data = buffers[i].data(), .size = cut};
+      pieces[2 * i + 1] = {.data = buffers[i].data() + cut, .size = buffers[i].size() - cut};
+      items[i] = {.key = keys[i], .into = {&pieces[2 * i], 2}};
+    }
+    const std::uint64_t proven = shared->highest_proven;  // before the get begins
+    Timed(kTimeout, [&] { (void)session_->Get(items, results, {.timeout = kTimeout}); });
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!results[i].ok()) {
+        ++shared->misses;
+        continue;
+      }
+      Verify(numbers[i], {buffers[i].data(), results[i].bytes}, proven);
+    }
+  }
+
+  void Verify(std::uint64_t key, std::span<const std::byte> value, std::uint64_t proven) {
+    ++shared->reads;
+    ValueHead head{};
+    std::memcpy(&head, value.data(), std::min(sizeof(head), value.size()));
+    std::vector<std::byte> expected(value.size());
+    if (value.size() < sizeof(head) || head.key != key || head.size != value.size()) {
+      fmt::print(stderr, "torture: key {} holds the value of key {}\n", key, head.key);
+      ++shared->wrong;
+      return;
+    }
+    Fill(expected, head);
+    if (std::memcmp(expected.data(), value.data(), value.size()) != 0) {
+      fmt::print(stderr, "torture: wrong bytes under key {}\n", key);
+      ++shared->wrong;
+    }
+    // A reset that was called after its token was captured had been proven before this get began.
+    if (proven > head.resets_called) {
+      fmt::print(stderr, "torture: key {} is stale: begun before reset {}, which was proven\n", key,
+                 proven);
+      ++shared->stale;
+    }
+  }
+
+  void Look() {
+    std::vector<std::string> keys;
+    for (int i = 0; i < 40; ++i) keys.push_back(KeyOf(random_.Below(kKeys)));
+    const std::vector<std::string_view> views(keys.begin(), keys.end());
+    std::vector<ItemResult> results(views.size());
+    Timed(kTimeout, [&] { (void)session_->Exists(views, results); });
+    Timed(kTimeout, [&] { (void)session_->LongestPrefix(views); });
+  }
+
+  void Remove() {
+    const std::string key = KeyOf(random_.Below(kKeys));
+    const std::string_view view = key;
+    ItemResult result;
+    if (random_.OneIn(10)) {
+      Timed(kTimeout, [&] {
+        (void)session_->RemoveMatching(fmt::format("torture@00{}*", random_.Below(10)));
+      });
+    } else {
+      Timed(kTimeout, [&] { (void)session_->Remove({&view, 1}, {&result, 1}); });
+    }
+    ++shared->removes;
+  }
+
+  void HoldOrPin() {
+    const std::string key = KeyOf(random_.Below(kKeys));
+    const std::string_view view = key;
+    ItemResult result;
+    const std::uint64_t which = random_.Below(4);
+    Timed(kTimeout, [&] {
+      if (which == 0)
+        (void)session_->Hold({&view, 1}, std::chrono::milliseconds(200), {&result, 1});
+      if (which == 1) {
+        (void)session_->Pin({&view, 1}, PinKind::kSoft, std::chrono::milliseconds(200),
+                            {&result, 1});
+      }
+      if (which == 2) (void)session_->Pin({&view, 1}, PinKind::kHard, {}, {&result, 1});
+      if (which == 3) (void)session_->Unpin({&view, 1}, {&result, 1});
+    });
+  }
+
+  void Reset() {
+    const std::uint64_t number = ++shared->resets_called;
+    Status done;
+    Timed(std::chrono::milliseconds(2500),
+          [&] { done = session_->Reset({.all_void = random_.OneIn(2)}); });
+    if (!done) {
+      ++shared->unproven;
+      return;
+    }
+    ++shared->resets;
+    std::uint64_t highest = shared->highest_proven;
+    while (highest < number && !shared->highest_proven.compare_exchange_weak(highest, number)) {
+    }
+  }
+
+  // A forked child must not be able to use what it inherited, and may open a pool of its own.
+  void Fork() {
+    const pid_t child = fork();
+    if (child == 0) {
+      const std::string key = KeyOf(1);
+      const std::string_view view = key;
+      ItemResult result;
+      const Status status = session_->Exists({&view, 1}, {&result, 1});
+      const bool refused = !status && status.error().code == Code::kUnavailable;
+      bool opened = true;
+      if (auto pool = Pool::Open(address_)) {
+        auto session = *(*pool)->OpenSession({.name = "torture", .follow_always = true});
+        opened = session->Exists({&view, 1}, {&result, 1}).has_value();
+        session.reset();
+        pool->reset();
+      }
+      session_.reset();  // lets go of the parent's
+      pool_.reset();
+      _exit(refused && opened ? 0 : 1);
+    }
+    if (child < 0) return;
+    int status = 0;
+    waitpid(child, &status, 0);
+    ++shared->forks;
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+      fmt::print(stderr, "torture: a forked child ended with {}\n", status);
+      ++shared->fork_faults;
+    }
+  }
+
+  const int number_;
+  Random random_;
+  const std::string address_;
+  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<Session> session_;
+  std::array<std::vector<std::byte>, 8> buffers_;
+};
+
+class Run {
+ public:
+  Run(std::string command, std::uint64_t reads, int at_least, int seconds, std::uint64_t seed)
+      : command_(std::move(command)),
+        reads_(reads),
+        at_least_(at_least),
+        seconds_(seconds),
+        seed_(seed),
+        random_(seed) {
+    std::string name = "/tmp/kvcove-torture-XXXXXX";
+    directory_ = mkdtemp(name.data());
+    address_ = "unix:" + directory_ + "/kvcove.sock";
+  }
+  ~Run() { std::filesystem::remove_all(directory_); }
+
+  int Go() {
+    fmt::print("torture: seed {}, {} clients, until {} verified reads or {} s\n", seed_, kClients,
+               reads_, seconds_);
+    std::fflush(stdout);
+    StartDaemon();
+    for (int i = 0; i < kClients; ++i) StartClient(i);
+    const auto elapsed = [start = SystemClock::Instance().NowNs()] {
+      return SystemClock::Instance().NowNs() - start;
+    };
+    while ((shared->reads < reads_ || elapsed() < at_least_ * kSecond) &&
+           elapsed() < seconds_ * kSecond && Clean()) {
+      Disturb();
+    }
+    shared->done = true;
+    for (int i = 0; i < kClients; ++i) {
+      kill(clients_[i], SIGCONT);
+      waitpid(clients_[i], nullptr, 0);
+    }
+    const bool empty = NothingLeft();
+    kill(daemon_, SIGTERM);
+    int status = 0;
+    waitpid(daemon_, &status, 0);
+    const bool stopped = WIFEXITED(status) && WEXITSTATUS(status) == 0 &&
+                         !std::filesystem::exists(directory_ + "/kvcove.sock");
+    fmt::print(
+        "torture: {} verified reads, {} misses, {} puts, {} stale puts refused, {} removals, {} "
+        "resets "
+        "proven, {} not proven, {} forks; {} client kills, {} client stops, {} daemon kills\n"
+        "torture: {} wrong, {} stale, {} overdue, {} fork faults, leftovers {}, clean stop {}\n",
+        shared->reads.load(), shared->misses.load(), shared->puts.load(), shared->stale_puts.load(),
+        shared->removes.load(), shared->resets.load(), shared->unproven.load(),
+        shared->forks.load(), kills_, stops_, daemon_kills_, shared->wrong.load(),
+        shared->stale.load(), shared->overdue.load(), shared->fork_faults.load(),
+        empty ? "none" : "SOME", stopped ? "yes" : "NO");
+    const bool enough = shared->reads >= reads_;
+    if (!enough) fmt::print("torture: only {} of {} reads in time\n", shared->reads.load(), reads_);
+    return Clean() && empty && stopped && enough ? 0 : 1;
+  }
+
+ private:
+  bool Clean() const {
+    return shared->wrong == 0 && shared->stale == 0 && shared->overdue == 0 &&
+           shared->fork_faults == 0;
+  }
+
+  void StartDaemon() {
+    const std::string memory = std::to_string(kMemory);
+    const std::string socket = directory_ + "/kvcove.sock";
+    const char* argv[] = {command_.c_str(), "--log",    "error",        "serve", "--socket",
+                          socket.c_str(),   "--memory", memory.c_str(), nullptr};
+    if (posix_spawn(&daemon_, command_.c_str(), nullptr, nullptr, const_cast<char**>(argv),
+                    environ) != 0) {
+      fmt::print(stderr, "torture: cannot start {}\n", command_);
+      std::exit(2);
+    }
+  }
+
+  void StartClient(int number) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      SetLogLevel(LogLevel::kError);
+      _exit(Client(number, seed_ * 1000 + generation_ * 10 + static_cast<std::uint64_t>(number),
+                   address_)
+                .Run());
+    }
+    ++generation_;
+    clients_[number] = pid;
+  }
+
+  void Disturb() {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5 + random_.Below(40)));
+    const int victim = static_cast<int>(random_.Below(kClients));
+    const std::uint64_t dice = random_.Below(100);
+    if (dice < 35) {
+      // Stopped for a moment, or for longer than every deadline.
+      ++shared->disturbed[victim];
+      kill(clients_[victim], SIGSTOP);
+      std::this_thread::sleep_for(std::chrono::milliseconds(
+          random_.OneIn(12) ? 1500 + random_.Below(1000) : random_.Below(60)));
+      ++shared->disturbed[victim];
+      kill(clients_[victim], SIGCONT);
+      ++stops_;
+    } else if (dice < 60) {
+      kill(clients_[victim], SIGKILL);
+      waitpid(clients_[victim], nullptr, 0);
+      ++kills_;
+      StartClient(victim);
+    } else if (dice < 63) {
+      for (auto& disturbed : shared->disturbed) ++disturbed;
+      kill(daemon_, SIGKILL);
+      waitpid(daemon_, nullptr, 0);
+      ++daemon_kills_;
+      StartDaemon();
+    }
+  }
+
+  // When all clients are gone the owner holds nothing for them.
+  bool NothingLeft() {
+    // The daemon may have been started again just now.
+    Result<std::unique_ptr<Pool>> pool = Fail(Code::kUnavailable, "");
+    for (int tries = 0; tries < 1000 && !pool; ++tries) {
+      pool = Pool::Open(address_, std::chrono::seconds(5));
+      if (!pool) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    if (!pool) return false;
+    PoolStat last;
+    for (int tries = 0; tries < 1000; ++tries) {
+      const auto stat = (*pool)->Stat();
+      if (stat) last = *stat;
+      if (stat && last.reserved_bytes == 0 && last.withdrawn_bytes == 0 &&
+          last.sessions.size() == 1) {
+        return true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    fmt::print("torture: left: {} bytes reserved, {} withdrawn, sessions of", last.reserved_bytes,
+               last.withdrawn_bytes);
+    for (const auto& session : last.sessions) fmt::print(" {}", session.pid);
+    fmt::print("\n");
+    return false;
+  }
+
+  const std::string command_;
+  const std::uint64_t reads_;
+  const int at_least_;
+  const int seconds_;
+  const std::uint64_t seed_;
+  Random random_;
+  std::string directory_;
+  std::string address_;
+  pid_t daemon_ = 0;
+  pid_t clients_[kClients] = {};
+  std::uint64_t generation_ = 0;
+  std::uint64_t kills_ = 0, stops_ = 0, daemon_kills_ = 0;
+};
+
+}  // namespace
+}  // namespace kvcove
+
+int main(int argc, char** argv) {
+  std::string command;
+  std::uint64_t reads = 100000;
+  std::uint64_t seed = kvcove::RandomU64() % 1'000'000'000;
+  int at_least = 15;
+  int seconds = 240;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i];
+    if (name == "--kvcove")
+      command = argv[i + 1];
+    else if (name == "--reads")
+      reads = std::strtoull(argv[i + 1], nullptr, 10);
+    else if (name == "--at-least")
+      at_least = std::atoi(argv[i + 1]);
+    else if (name == "--seconds")
+      seconds = std::atoi(argv[i + 1]);
+    else if (name == "--seed")
+      seed = std::strtoull(argv[i + 1], nullptr, 10);
+    else
+      return 2;
+  }
+  void* memory = mmap(nullptr, sizeof(kvcove::Shared), PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  kvcove::shared = new (memory) kvcove::Shared{};
+  return kvcove::Run(command, reads, at_least, seconds, seed).Go();
+}

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The command as programs and people use it: cli_test.sh KVCOVE TRACE
+set -u
+kvcove=$1
+trace=$2
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
+failed=0
+passed=0
+
+check() { # NAME EXPECTED-STATUS PATTERN-IN-OUTPUT COMMAND...
+  local name=$1 status=$2 pattern=$3
+  shift 3
+  "$@" >"$directory/out" 2>"$directory/err" </dev/null
+  local got=$?
+  if [ $got -ne "$status" ] || ! cat "$directory/out" "$directory/err" | grep -qE -- "$pattern"; then
+    echo "FAILED: $name: status $got (expected $status), looked for '$pattern' in:"
+    head -c 600 "$directory/out" "$directory/err"
+    failed=$((failed + 1))
+  else
+    passed=$((passed + 1))
+  fi
+}
+
+check "help" 0 "serve" "$kvcove" --help
+check "version" 0 "kvcove 0" "$kvcove" --version
+check "unknown option" 2 "did you mean '--memory'" "$kvcove" serve --memroy 4GiB
+check "unknown command" 2 "did you mean 'replay'" "$kvcove" reply
+check "no command" 2 "help" "$kvcove"
+check "wrong size" 2 "--memory: 'lots' is not a size" "$kvcove" serve --memory lots --socket "$directory/a/s"
+check "too much memory" 2 "this host can give" "$kvcove" serve --memory 190GiB --socket "$directory/a/s"
+check "wrong policy" 2 "s3fifo" "$kvcove" serve --policy best --memory 1MiB --socket "$directory/a/s"
+check "wrong quota" 2 "acme=2GiB:1GiB" "$kvcove" serve --quota acme --memory 1MiB --socket "$directory/a/s"
+check "guarantees too much" 2 "guarantee" "$kvcove" serve --quota a=9MiB:9MiB --memory 1MiB --socket "$directory/a/s"
+check "missing trace" 2 "cannot read the trace" "$kvcove" policy /nowhere
+echo '{"timestamp": 0}' >"$directory/broken.jsonl"
+check "broken trace" 2 "broken.jsonl:1: the field 'input_length' is missing" "$kvcove" replay "$directory/broken.jsonl"
+check "zero capacity" 2 "at least one block" "$kvcove" policy "$trace" --capacity 0
+
+mkdir -m 755 "$directory/open"
+check "open directory" 2 "chmod 700" "$kvcove" serve --memory 1MiB --socket "$directory/open/s" --data "$directory/d1"
+mkdir -m 700 "$directory/data"
+head -c 100 /dev/zero | tr '\0' 'x' >"$directory/data/generations"
+check "another's data" 2 "no generation file" "$kvcove" serve --memory 1MiB --socket "$directory/b/s" --data "$directory/data"
+printf 'kvcovegn\011\0\0\0%080d' 0 >"$directory/data/generations"
+check "another version's data" 2 "format version 9" "$kvcove" serve --memory 1MiB --socket "$directory/b/s" --data "$directory/data"
+
+"$kvcove" --log off serve --memory 8MiB --socket "$directory/run/s" &
+daemon=$!
+for _ in $(seq 100); do [ -S "$directory/run/s" ] && break; sleep 0.05; done
+check "socket in use" 2 "in use" "$kvcove" serve --memory 1MiB --socket "$directory/run/s" --data "$directory/d2"
+check "data in use" 2 "in use" "$kvcove" serve --memory 1MiB --socket "$directory/c/s" --data "$directory/run/data"
+check "replay on a pool" 0 '"wrong_bytes":0' "$kvcove" replay "$trace" --limit 100 --pool "unix:$directory/run/s" --engines 2 --json
+kill -TERM $daemon
+wait $daemon
+if [ $? -ne 0 ] || [ -e "$directory/run/s" ]; then echo "FAILED: clean stop"; failed=$((failed + 1)); fi
+
+check "policy rows" 0 '"policy":"optimum"' "$kvcove" policy "$trace" --capacity 3000 --json
+# LRU and the optimum at 3,000 and 10,000 blocks are known.
+check_ratio() { # POLICY CAPACITY LOW HIGH
+  local ratio
+  ratio=$("$kvcove" policy "$trace" --capacity "$2" --json | grep "\"policy\":\"$1\"" | grep -oE '"hit_ratio":[0-9.]+' | cut -d: -f2)
+  if awk -v r="$ratio" -v l="$3" -v h="$4" 'BEGIN { exit !(r >= l && r <= h) }'; then passed=$((passed + 1)); else
+    echo "FAILED: hit ratio of $1 at $2 is $ratio, not in [$3, $4]"
+    failed=$((failed + 1))
+  fi
+}
+check_ratio lru 3000 0.064 0.066
+check_ratio lru 10000 0.210 0.212
+check_ratio optimum 3000 0.289 0.291
+check_ratio optimum 10000 0.365 0.367
+check_ratio default 3000 0.110 0.290
+check_ratio default 10000 0.225 0.366
+
+"$kvcove" replay "$trace" --quick --json --limit 300 --report "$directory/report.html" >"$directory/json" 2>/dev/null
+for field in requests hit_ratio hit_ratio_own hit_ratio_lru hit_ratio_optimum wrong_bytes stale_hits bytes latencies; do
+  check "replay json $field" 0 "\"$field\":" cat "$directory/json"
+done
+if [ "$(wc -l <"$directory/json")" -ne 1 ]; then echo "FAILED: stdout is not one JSON line"; failed=$((failed + 1)); fi
+check "report" 0 "polyline" cat "$directory/report.html"
+check "updates" 0 '"stale_hits":0' "$kvcove" replay "$trace" --limit 600 --update-every 100 --engines 2 --json
+check "bench rows" 0 '"ratio":' "$kvcove" bench local --json --bench reset --most-objects 1000 --seconds 0.1
+
+echo "cli: $passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the public API promises, in both forms: embedded, and through a daemon.
+#include "kvcove/pool/pool.h"
+
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+#include <thread>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/random.h"
+#include "kvcove/pool/daemon.h"
+
+namespace kvcove {
+namespace {
+
+using std::chrono::milliseconds;
+
+class PoolTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kError);
+    Start({});
+  }
+  void Start(std::unordered_map<std::string, owner::Quota> quotas, std::uint64_t memory = 8 << 20) {
+    pool_.reset();
+    daemon_.reset();
+    if (directory_.empty()) {
+      std::string name = "/tmp/kvcove-pool-XXXXXX";
+      directory_ = mkdtemp(name.data());
+    }
+    if (GetParam() == "embedded") {
+      address_ = fmt::format("embedded:?memory={}", memory);
+    } else {
+      pool::DaemonOptions options;
+      options.socket_path = directory_ + "/kvcove.sock";
+      options.host.owner.memory_bytes = memory;
+      options.host.owner.quotas = std::move(quotas);
+      daemon_ = *pool::Daemon::Open(options, SystemClock::Instance());
+      address_ = "unix:" + options.socket_path;
+    }
+    pool_ = *Pool::Open(address_);
+  }
+  void TearDown() override {
+    pool_.reset();
+    daemon_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+  std::unique_ptr<Session> OpenSession(const std::string& name = "model",
+                                       const std::string& engine = "", bool follow = false) {
+    return *pool_->OpenSession({.name = name, .engine = engine, .follow_always = follow});
+  }
+
+  static std::string ValueOf(const std::string& key, std::size_t size) {
+    std::string value(size, '\0');
+    Random random(Mix64(size) ^ std::hash<std::string>()(key));
+    for (char& c : value) c = static_cast<char>(random.Next());
+    return value;
+  }
+  static Code Put(Session& session, const Token& token, const std::string& key,
+                  const std::string& value) {
+    const ConstBuffer piece{.data = value.data(), .size = value.size()};
+    const PutItem item{.key = key, .value = {&piece, 1}, .after = {}};
+    ItemResult result;
+    (void)session.Put(token, {&item, 1}, {&result, 1});
+    return result.code;
+  }
+  static Code Put(Session& session, const std::string& key, const std::string& value) {
+    const auto token = session.Capture();
+    return token ? Put(session, *token, key, value) : token.error().code;
+  }
+  static ItemResult Get(Session& session, const std::string& key, std::string& into,
+                        const CallOptions& options = {}) {
+    const MutableBuffer piece{.data = into.data(), .size = into.size()};
+    const GetItem item{.key = key, .into = {&piece, 1}};
+    ItemResult result;
+    (void)session.Get({&item, 1}, {&result, 1}, options);
+    return result;
+  }
+  static ItemResult Exists(Session& session, const std::string& key,
+                           const CallOptions& options = {}) {
+    const std::string_view view = key;
+    ItemResult result;
+    (void)session.Exists({&view, 1}, {&result, 1}, options);
+    return result;
+  }
+
+  std::string directory_;
+  std::string address_;
+  std::unique_ptr<pool::Daemon> daemon_;
+  std::unique_ptr<Pool> pool_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Forms, PoolTest, testing::Values("embedded", "process"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(PoolTest, GivesBackWhatWasPutOfEverySize) {
+  auto session = OpenSession();
+  for (const std::size_t size : {1, 63, 64, 65, 4096, 16384, 16385, 100'000, 3 << 20}) {
+    const std::string key = fmt::format("size-{}", size);
+    const std::string value = ValueOf(key, size);
+    ASSERT_EQ(Put(*session, key, value), Code::kOk) << size;
+    std::string read(size + 10, 'x');
+    const ItemResult result = Get(*session, key, read);
+    ASSERT_EQ(result.code, Code::kOk);
+    EXPECT_EQ(result.bytes, size);
+    EXPECT_EQ(read.substr(0, size), value);
+    EXPECT_EQ(read.substr(size), std::string(10, 'x')) << "nothing beyond the value is touched";
+  }
+}
+
+TEST_P(PoolTest, PiecesJoinAndSplit) {
+  auto session = OpenSession();
+  for (const std::size_t size : {3000UL, 300'000UL}) {
+    const std::string key = fmt::format("pieces-{}", size);
+    const std::string value = ValueOf(key, size);
+    const ConstBuffer parts[3] = {
+        {value.data(), 1000}, {value.data() + 1000, 0}, {value.data() + 1000, size - 1000}};
+    const PutItem item{.key = key, .value = parts, .after = {}};
+    ItemResult result;
+    ASSERT_TRUE(session->Put({&item, 1}, {&result, 1}));
+    ASSERT_EQ(result.code, Code::kOk);
+    std::string read(size, '\0');
+    const MutableBuffer into[2] = {{read.data(), 7}, {read.data() + 7, size - 7}};
+    const GetItem get{.key = key, .into = into};
+    ASSERT_TRUE(session->Get({&get, 1}, {&result, 1}));
+    EXPECT_EQ(read, value);
+  }
+}
+
+TEST_P(PoolTest, AValueNeverChangesUnderItsKey) {
+  auto session = OpenSession();
+  ASSERT_EQ(Put(*session, "k", "first"), Code::kOk);
+  EXPECT_EQ(Put(*session, "k", "second"), Code::kExists);
+  std::string read(5, '\0');
+  Get(*session, "k", read);
+  EXPECT_EQ(read, "first");
+}
+
+TEST_P(PoolTest, ABatchReportsEachItem) {
+  auto session = OpenSession();
+  ASSERT_EQ(Put(*session, "there", "value"), Code::kOk);
+  const std::string long_key(kMaxKeyBytes + 1, 'k');
+  std::string a(100, '\0'), b(100, '\0'), c(2, '\0');
+  const MutableBuffer pieces[] = {{a.data(), 100}, {b.data(), 100}, {c.data(), 2}, {nullptr, 10}};
+  const GetItem items[] = {{.key = "there", .into = {&pieces[0], 1}},
+                           {.key = "missing", .into = {&pieces[1], 1}},
+                           {.key = "there", .into = {&pieces[2], 1}},
+                           {.key = long_key, .into = {&pieces[0], 1}},
+                           {.key = "there", .into = {&pieces[3], 1}}};
+  ItemResult results[5];
+  (void)session->Get(items, results);
+  EXPECT_EQ(results[0].code, Code::kOk);
+  EXPECT_EQ(results[1].code, Code::kMiss);
+  EXPECT_EQ(results[1].reason, MissReason::kNeverPut);
+  EXPECT_EQ(results[2].code, Code::kBufferTooSmall);
+  EXPECT_EQ(results[2].bytes, 5U);
+  EXPECT_EQ(results[3].code, Code::kInvalid);
+  EXPECT_EQ(results[4].code, Code::kInvalid);
+}
+
+TEST_P(PoolTest, BadInputIsNamed) {
+  auto session = OpenSession();
+  EXPECT_EQ(Put(*session, "", "v"), Code::kInvalid);
+  EXPECT_EQ(Put(*session, "k", ""), Code::kInvalid);
+  EXPECT_EQ(Put(*session, std::string(1025, 'k'), "v"), Code::kInvalid);
+  const std::string_view keys[] = {"a", "b"};
+  ItemResult one;
+  const Status status = session->Exists(keys, {&one, 1});
+  ASSERT_FALSE(status);
+  EXPECT_THAT(status.error().detail, testing::HasSubstr("2 items"));
+  EXPECT_EQ(pool_->OpenSession({.name = std::string(600, 'n')}).error().code, Code::kInvalid);
+  EXPECT_EQ(session->RemoveMatching("").error().code, Code::kInvalid);
+}
+
+TEST_P(PoolTest, LongestPrefixStopsAtTheFirstMiss) {
+  auto session = OpenSession();
+  std::vector<std::string> keys;
+  for (int i = 0; i < 300; ++i) keys.push_back(fmt::format("chunk-{}", i));
+  for (int i = 0; i < 300; ++i) {
+    if (i != 200) ASSERT_EQ(Put(*session, keys[i], "v"), Code::kOk);
+  }
+  const std::vector<std::string_view> views(keys.begin(), keys.end());
+  EXPECT_EQ(*session->LongestPrefix(views), 200U);
+  EXPECT_EQ(*session->LongestPrefix(std::span(views).first(3)), 3U);
+  EXPECT_EQ(*session->LongestPrefix(std::span(views).subspan(200)), 0U);
+  EXPECT_EQ(*session->LongestPrefix({}), 0U);
+}
+
+TEST_P(PoolTest, NothingFromBeforeAResetIsFoundAfterIt) {
+  auto session = OpenSession();
+  ASSERT_EQ(Put(*session, "k", "old"), Code::kOk);
+  const Token before = *session->Capture();
+  ASSERT_TRUE(session->Reset());
+  const ItemResult result = Exists(*session, "k");
+  EXPECT_EQ(result.code, Code::kMiss);
+  EXPECT_EQ(result.reason, MissReason::kReset);
+  EXPECT_EQ(Put(*session, before, "late", "old"), Code::kStale);
+  EXPECT_EQ(Put(*session, before, "late-and-large", std::string(100'000, 'o')), Code::kStale);
+  EXPECT_EQ(Exists(*session, "late").code, Code::kMiss);
+  ASSERT_EQ(Put(*session, "k", "new"), Code::kOk);
+  std::string read(3, '\0');
+  EXPECT_EQ(Get(*session, "k", read).code, Code::kOk);
+  EXPECT_EQ(read, "new");
+}
+
+TEST_P(PoolTest, AResetReachesOtherSessionsAndNamespacesStayApart) {
+  auto a = OpenSession("model", "a");
+  auto b = OpenSession("model", "b");
+  auto other = OpenSession("other");
+  ASSERT_EQ(Put(*a, "k", "v"), Code::kOk);
+  ASSERT_EQ(Put(*other, "k", "other's"), Code::kOk);
+  ASSERT_EQ(Exists(*b, "k").code, Code::kOk);
+  ASSERT_TRUE(a->Reset());
+  EXPECT_EQ(Exists(*b, "k").reason, MissReason::kClosed) << "b may still have the old weights";
+  EXPECT_EQ(b->Capture().error().code, Code::kClosed);
+  EXPECT_EQ(Exists(*other, "k").code, Code::kOk);
+  ASSERT_TRUE(b->Reset());
+  ASSERT_EQ(Put(*a, "k2", "v"), Code::kOk);
+  EXPECT_EQ(Exists(*b, "k2").code, Code::kOk) << "both share the new generation";
+}
+
+TEST_P(PoolTest, AnotherProcessOfTheEngineOpensAClosedSession) {
+  auto scheduler = OpenSession("model", "engine");
+  auto worker = OpenSession("model", "engine");
+  auto other = OpenSession("model", "other");
+  ASSERT_TRUE(scheduler->Capture() && worker->Capture() && other->Capture());
+  ASSERT_TRUE(other->Reset());
+  EXPECT_EQ(worker->Capture().error().code, Code::kClosed);
+  ASSERT_TRUE(scheduler->Reset());
+  std::this_thread::sleep_for(milliseconds(60));
+  EXPECT_TRUE(worker->Capture());
+}
+
+TEST_P(PoolTest, AnEngineEndsWithItsLastSession) {
+  auto scheduler = OpenSession("model", "engine");
+  auto worker = OpenSession("model", "engine");
+  ASSERT_EQ(Put(*scheduler, "k", "v"), Code::kOk);
+  ASSERT_TRUE(worker->Capture());
+  ASSERT_TRUE(scheduler->Reset());
+  scheduler.reset();
+  EXPECT_TRUE(worker->Capture()) << "the engine goes on";
+  worker.reset();
+  EXPECT_EQ(OpenSession("model", "engine")->Capture().error().code, Code::kClosed)
+      << "a new engine on a namespace that engines reset";
+}
+
+TEST_P(PoolTest, HardPinsOfUnnamedVersionsStay) {
+  auto session = OpenSession();
+  const std::string value(1 << 20, 'v');
+  ASSERT_EQ(Put(*session, *session->Capture("v1"), "pinned", value), Code::kOk);
+  const std::string_view key = "pinned";
+  ItemResult result;
+  ASSERT_TRUE(session->Pin({&key, 1}, PinKind::kHard, {}, {&result, 1}, {.version = "v1"}));
+  const Token now = *session->Capture("v2");
+  const std::vector<std::string> named = {"v2"};
+  ASSERT_TRUE(session->NameVersions(named));
+  for (int i = 0; i < 30; ++i)
+    ASSERT_EQ(Put(*session, now, fmt::format("k{}", i), value), Code::kOk);
+  EXPECT_TRUE(Exists(*session, "pinned", {.version = "v1"}).ok());
+}
+
+TEST_P(PoolTest, AnOperatorsResetIsFollowedAtOnce) {
+  auto a = OpenSession("model", "a");
+  auto b = OpenSession("model", "b");
+  ASSERT_EQ(Put(*a, "k", "v"), Code::kOk);
+  ASSERT_TRUE(b->Capture());
+  ASSERT_TRUE(b->Reset({.all_void = true}));
+  EXPECT_EQ(Exists(*a, "k").code, Code::kMiss);
+  EXPECT_EQ(Put(*a, "k", "v"), Code::kOk);
+  EXPECT_EQ(Exists(*b, "k").code, Code::kOk);
+}
+
+TEST_P(PoolTest, WeightVersionsDoNotMix) {
+  auto session = OpenSession();
+  const Token v1 = *session->Capture("run7/step1");
+  ASSERT_EQ(Put(*session, v1, "k", "one"), Code::kOk);
+  const Token v2 = *session->Capture("run7/step2");
+  EXPECT_EQ(Exists(*session, "k", {.version = "run7/step2"}).code, Code::kMiss);
+  ASSERT_EQ(Put(*session, v2, "k", "two"), Code::kOk);
+  std::string read(3, '\0');
+  EXPECT_EQ(Get(*session, "k", read, {.version = "run7/step1"}).code, Code::kOk);
+  EXPECT_EQ(read, "one") << "a change of version erases nothing";
+  ASSERT_TRUE(session->Reset({.version = "run7/step3"}));
+  EXPECT_EQ(Exists(*session, "k", {.version = "run7/step2"}).code, Code::kOk);
+  ASSERT_TRUE(session->Reset());
+  EXPECT_EQ(Exists(*session, "k", {.version = "run7/step1"}).code, Code::kMiss);
+  EXPECT_EQ(Exists(*session, "k", {.version = "run7/step2"}).code, Code::kMiss);
+}
+
+TEST_P(PoolTest, VersionsThatNobodyNamesAreReclaimedFirst) {
+  auto session = OpenSession();
+  const std::string value(64 << 10, 'v');
+  const Token old = *session->Capture("v1");
+  const Token now = *session->Capture("v2");
+  for (int i = 0; i < 60; ++i) {
+    ASSERT_EQ(Put(*session, now, fmt::format("new-{}", i), value), Code::kOk);
+    ASSERT_EQ(Put(*session, old, fmt::format("old-{}", i), value), Code::kOk);
+  }
+  const std::vector<std::string> named = {"v2"};
+  ASSERT_TRUE(session->NameVersions(named));
+  for (int i = 60; i < 120; ++i)
+    ASSERT_EQ(Put(*session, now, fmt::format("new-{}", i), value), Code::kOk);
+  for (int i = 0; i < 120; ++i) {
+    EXPECT_EQ(Exists(*session, fmt::format("new-{}", i), {.version = "v2"}).code, Code::kOk) << i;
+  }
+}
+
+TEST_P(PoolTest, EvictionMakesRoomAndSaysSo) {
+  auto session = OpenSession();
+  const std::string value(1 << 20, 'v');
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
+  int there = 0;
+  int evicted = 0;
+  for (int i = 0; i < 20; ++i) {
+    const ItemResult result = Exists(*session, fmt::format("k{}", i));
+    there += result.ok() ? 1 : 0;
+    evicted += result.reason == MissReason::kEvicted ? 1 : 0;
+  }
+  EXPECT_EQ(there, 8);
+  EXPECT_EQ(evicted, 12);
+}
+
+TEST_P(PoolTest, HardPinsStayAndAreBounded) {
+  auto session = OpenSession();
+  const std::string value(1 << 20, 'v');
+  for (int i = 0; i < 6; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
+  std::vector<std::string> keys;
+  for (int i = 0; i < 6; ++i) keys.push_back(fmt::format("k{}", i));
+  const std::vector<std::string_view> views(keys.begin(), keys.end());
+  std::vector<ItemResult> results(6);
+  ASSERT_TRUE(session->Pin(views, PinKind::kHard, {}, results));
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(results[i].code, i < 4 ? Code::kOk : Code::kLimit) << i;
+  for (int i = 10; i < 40; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Exists(*session, keys[i]).ok()) << i;
+  ASSERT_TRUE(session->Reset());
+  EXPECT_FALSE(Exists(*session, keys[0]).ok()) << "a reset voids hard pins, too";
+  for (int i = 10; i < 30; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
+}
+
+TEST_P(PoolTest, HoldsAndSoftPinsOutliveOthers) {
+  auto session = OpenSession();
+  const std::string value(64 << 10, 'v');
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
+  const std::string_view held = "k5";
+  const std::string_view pinned = "k6";
+  ItemResult result;
+  ASSERT_TRUE(session->Hold({&held, 1}, milliseconds(30000), {&result, 1}));
+  EXPECT_TRUE(result.ok());
+  ASSERT_TRUE(session->Pin({&pinned, 1}, PinKind::kSoft, milliseconds(30000), {&result, 1}));
+  for (int i = 200; i < 500; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
+  EXPECT_TRUE(Exists(*session, "k5").ok());
+  EXPECT_TRUE(Exists(*session, "k6").ok());
+  const std::string_view views[] = {"k5", "k6", "gone"};
+  const auto stats = session->Stat(views);
+  ASSERT_TRUE(stats);
+  EXPECT_TRUE((*stats)[0]->held);
+  EXPECT_TRUE((*stats)[1]->soft_pinned);
+  EXPECT_FALSE((*stats)[2]);
+  EXPECT_EQ((*stats)[0]->size_bytes, value.size());
+}
+
+TEST_P(PoolTest, AFullOfPinsPoolSaysOutOfSpace) {
+  auto session = OpenSession();
+  const std::string large(5 << 20, 'v');
+  ASSERT_EQ(Put(*session, "a", std::string(4 << 20, 'v')), Code::kOk);
+  const std::string_view key = "a";
+  ItemResult result;
+  ASSERT_TRUE(session->Pin({&key, 1}, PinKind::kHard, {}, {&result, 1}));
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(Put(*session, "b", large), Code::kNoSpace);
+  EXPECT_EQ(Put(*session, "c", std::string(9 << 20, 'v')), Code::kNoSpace)
+      << "larger than the pool";
+  EXPECT_TRUE(Exists(*session, "a").ok());
+}
+
+TEST_P(PoolTest, RemoveAndRemoveMatching) {
+  auto session = OpenSession();
+  for (const char* key : {"m/a/1", "m/a/2", "m/b/1", "n/a/1"})
+    ASSERT_EQ(Put(*session, key, "v"), Code::kOk);
+  const std::string_view keys[] = {"m/a/1", "nothing"};
+  ItemResult results[2];
+  ASSERT_TRUE(session->Remove(keys, results));
+  EXPECT_EQ(results[0].code, Code::kOk);
+  EXPECT_EQ(results[1].code, Code::kMiss);
+  EXPECT_EQ(Exists(*session, "m/a/1").reason, MissReason::kRemoved);
+  EXPECT_EQ(*session->RemoveMatching("m/?/*"), 2U);
+  EXPECT_TRUE(Exists(*session, "n/a/1").ok());
+  EXPECT_EQ(*session->RemoveMatching("n/*"), 1U);
+  EXPECT_EQ(Put(*session, "m/a/1", "again"), Code::kOk);
+}
+
+TEST_P(PoolTest, AsynchronousCallsEndInTheQueue) {
+  auto session = OpenSession();
+  CompletionQueue queue(2);
+  const std::string value = ValueOf("k", 200'000);
+  const ConstBuffer piece{.data = value.data(), .size = value.size()};
+  const PutItem put{.key = "k", .value = {&piece, 1}, .after = {}};
+  ItemResult put_result;
+  const Token token = *session->Capture();
+  ASSERT_TRUE(session->PutAsync(queue, 1, token, {&put, 1}, {&put_result, 1}));
+  pollfd waits{.fd = queue.event_fd(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&waits, 1, 5000), 1) << "the eventfd tells";
+  auto done = queue.Next();
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->tag, 1U);
+  EXPECT_TRUE(done->status);
+  EXPECT_EQ(put_result.code, Code::kOk);
+  EXPECT_EQ(poll(&waits, 1, 0), 0);
+
+  const std::string_view keys[] = {"k", "x"};
+  ItemResult exists[2];
+  ASSERT_TRUE(session->LongestPrefixAsync(queue, 2, keys));
+  ASSERT_TRUE(session->ExistsAsync(queue, 3, keys, exists));
+  EXPECT_EQ(session->ExistsAsync(queue, 4, keys, exists).error().code, Code::kLimit)
+      << "bounded: two are unfinished or not taken";
+  for (int i = 0; i < 2; ++i) {
+    done = queue.Next(milliseconds(5000));
+    ASSERT_TRUE(done);
+    if (done->tag == 2) EXPECT_EQ(done->count, 1U);
+  }
+  EXPECT_EQ(exists[0].code, Code::kOk);
+  ASSERT_TRUE(session->ResetAsync(queue, 5));
+  ASSERT_TRUE(queue.Next(milliseconds(5000))->status);
+  ASSERT_TRUE(session->GetAsync(queue, 6, {}, {}, {.timeout = milliseconds(0)}));
+  done = queue.Next(milliseconds(5000));
+  ASSERT_TRUE(done && !done->status);
+  EXPECT_EQ(done->status.error().code, Code::kTimeout);
+}
+
+TEST_P(PoolTest, AForkedChildIsRefusedAndOpensItsOwn) {
+  auto session = OpenSession();
+  ASSERT_EQ(Put(*session, "k", "v"), Code::kOk);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool refused = session->Capture().error().code == Code::kUnavailable &&
+                         pool_->Stat().error().code == Code::kUnavailable;
+    session.reset();
+    pool_.reset();
+    auto own = Pool::Open(address_);
+    bool found = false;
+    if (own) {
+      auto mine = *(*own)->OpenSession({.name = "model"});
+      found = Exists(*mine, "k").ok();
+    }
+    // An embedded pool is another one; a daemon's is the same.
+    _exit(refused && own && found == (GetParam() == "process") ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(Exists(*session, "k").ok());
+}
+
+TEST_P(PoolTest, ManyThreadsReadWhatManyThreadsWrite) {
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+  // Here the daemon is in this process and maps the same memory at other addresses: what orders the
+  // accesses goes through its mapping, where the sanitizer does not see that it is the same memory.
+  if (GetParam() == "process") GTEST_SKIP() << "one memory at two addresses";
+#endif
+#endif
+  std::atomic<int> wrong{0};
+  std::atomic<int> hits{0};
+  std::vector<std::thread> threads;
+  auto session = OpenSession("model", "", true);
+  for (int t = 0; t < 6; ++t) {
+    threads.emplace_back([&, t] {
+      Random random(static_cast<std::uint64_t>(t));
+      std::string read(300'000, '\0');
+      for (int i = 0; i < 400; ++i) {
+        const std::string key = fmt::format("k{}", random.Below(60));
+        const std::size_t size = 1 + std::hash<std::string>()(key) % 200'000;
+        if (random.OneIn(2)) {
+          Put(*session, key, ValueOf(key, size));
+        } else if (const ItemResult result = Get(*session, key, read); result.ok()) {
+          ++hits;
+          if (result.bytes != size || read.substr(0, size) != ValueOf(key, size)) ++wrong;
+        }
+        if (random.OneIn(100)) (void)session->Reset();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(hits, 0);
+}
+
+TEST_P(PoolTest, QuotasBoundAndProtectNamespaces) {
+  if (GetParam() == "embedded") GTEST_SKIP() << "quotas are the daemon's";
+  Start({{"small", {.maximum_bytes = 2 << 20, .guaranteed_bytes = 1 << 20}}});
+  auto small = OpenSession("small");
+  auto big = OpenSession("big");
+  const std::string value(256 << 10, 'v');
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(Put(*small, fmt::format("s{}", i), value), Code::kOk);
+  const auto bytes_of = [&](const std::string& name) {
+    const PoolStat stat = *pool_->Stat();
+    for (const auto& space : stat.namespaces) {
+      if (space.name == name) return space.bytes;
+    }
+    return std::uint64_t{0};
+  };
+  EXPECT_EQ(bytes_of("small"), 2U << 20) << "its maximum";
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(Put(*big, fmt::format("b{}", i), value), Code::kOk);
+  EXPECT_GE(bytes_of("small"), 1U << 20) << "what it is guaranteed stays";
+  EXPECT_EQ(Put(*small, "huge", std::string(3 << 20, 'v')), Code::kNoSpace);
+}
+
+TEST(PoolAddressTest, WrongAddressesAreExplained) {
+  const auto detail = [](std::string_view address) { return Pool::Open(address).error().detail; };
+  EXPECT_THAT(detail("embedded:?memroy=1GiB"), testing::HasSubstr("did you mean 'memory'"));
+  EXPECT_THAT(detail("embedded:?memory=lots"), testing::HasSubstr("4GiB"));
+  EXPECT_THAT(detail("embedded:?memory=100TiB"), testing::HasSubstr("1MiB"));
+  EXPECT_THAT(detail("embedded:?memory=190GiB"), testing::HasSubstr("this host can give"));
+  EXPECT_THAT(detail("embedded:?memory=1MiB&policy=best"), testing::HasSubstr("s3fifo"));
+  EXPECT_THAT(detail("tcp://x"), testing::HasSubstr("unix:"));
+  EXPECT_EQ(Pool::Open("unix:/nowhere/kvcove.sock").error().code, Code::kUnavailable);
+  EXPECT_EQ(Pool::Open("unix:" + std::string(200, 'x')).error().code, Code::kInvalid);
+}
+
+TEST(PoolAddressTest, AutoFallsBackToEmbedded) {
+  setenv("KVCOVE_SOCKET", "/tmp/kvcove-no-such-directory/kvcove.sock", 1);
+  auto pool = Pool::Open("auto?memory=4MiB");
+  ASSERT_TRUE(pool);
+  EXPECT_EQ((*pool)->form(), "embedded");
+}
+
+}  // namespace
+}  // namespace kvcove

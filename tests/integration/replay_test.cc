@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/replay/replay.h"
+
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "kvcove/base/log.h"
+#include "kvcove/replay/content.h"
+
+namespace kvcove::replay {
+namespace {
+
+const std::string kTrace = std::string(KVCOVE_SOURCE_DIR) + "/traces/conversation_trace.jsonl";
+
+Result<ReplayResult> RunEmbedded(const std::vector<Request>& requests, const std::string& policy,
+                                 std::uint64_t blocks, std::uint32_t update_every = 0) {
+  constexpr std::uint64_t kBlockBytes = 256;
+  KVCOVE_ASSIGN(auto pool,
+                Pool::Open(fmt::format("embedded:?memory={}&policy={}&max_objects={}",
+                                       std::max<std::uint64_t>(blocks * kBlockBytes, 1 << 20),
+                                       policy, 100000)));
+  KVCOVE_ASSIGN(auto engine, Engine::Open({.own_blocks = 0,
+                                           .block_bytes = std::max<std::uint64_t>(
+                                               kBlockBytes, (1 << 20) / blocks / 64 * 64),
+                                           .late_stores = update_every > 0},
+                                          std::move(pool)));
+  std::vector<std::unique_ptr<EngineLink>> engines;
+  engines.push_back(LinkTo(std::move(engine), requests));
+  return Replay(requests, engines, {.update_every = update_every, .progress = {}});
+}
+
+TEST(ReplayTest, AgreesWithTheSimulationOfItsPolicy) {
+  SetLogLevel(LogLevel::kError);
+  const auto requests = *ReadTrace(kTrace);
+  const auto chains = ChainsOf(requests);
+  for (const char* policy : {"default", "lru", "s3fifo"}) {
+    for (const std::uint64_t blocks : {4096ULL, 10240ULL}) {
+      const auto replayed = RunEmbedded(requests, policy, blocks);
+      ASSERT_TRUE(replayed) << replayed.error().ToString();
+      EXPECT_EQ(replayed->wrong_blocks + replayed->stale_blocks + replayed->failed, 0U);
+      const double simulated = policy::Simulate(policy, chains, blocks)->ratio();
+      EXPECT_NEAR(replayed->hit_ratio(), simulated, 0.002) << policy << " " << blocks;
+    }
+  }
+}
+
+TEST(ReplayTest, WeightUpdatesLeaveNothingStale) {
+  const auto requests = *ReadTrace(kTrace, 1500);
+  const auto result = RunEmbedded(requests, "default", 10240, 200);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->updates, 7U);
+  EXPECT_EQ(result->stale_blocks, 0U);
+  EXPECT_EQ(result->wrong_blocks, 0U);
+  EXPECT_GT(result->late_rejected, 0U) << "stores begun before a reset were tried after it";
+  EXPECT_EQ(result->late_accepted, 0U);
+  EXPECT_GT(result->pool_hits, 0U);
+}
+
+TEST(ContentTest, TellsRightStaleAndWrongApart) {
+  std::vector<std::byte> block(4096);
+  FillBlock(block, 77, 3);
+  EXPECT_EQ(CheckBlock(block, 77, 3), Verdict::kRight);
+  EXPECT_EQ(CheckBlock(block, 77, 5), Verdict::kStale);
+  EXPECT_EQ(CheckBlock(block, 78, 3), Verdict::kWrong);
+  block[4095] ^= std::byte{1};
+  EXPECT_EQ(CheckBlock(block, 77, 3), Verdict::kWrong);
+}
+
+TEST(TraceTest, NamesThePlaceOfWhatIsWrong) {
+  const std::string path = testing::TempDir() + "/kvcove-broken-trace.jsonl";
+  std::ofstream(path)
+      << R"({"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [1]})"
+      << "\n\n{\"timestamp\": 0}\n";
+  const auto trace = ReadTrace(path);
+  ASSERT_FALSE(trace);
+  EXPECT_THAT(trace.error().detail, testing::HasSubstr(path + ":3:"));
+  EXPECT_THAT(trace.error().detail, testing::HasSubstr("input_length"));
+  for (const char* line :
+       {"", "[]", "{", R"({"timestamp":-1,"input_length":1,"output_length":1,"hash_ids":[]})",
+        R"({"timestamp":1,"input_length":1,"output_length":1,"hash_ids":["a"]})"}) {
+    EXPECT_FALSE(ParseTraceLine(line)) << line;
+  }
+  EXPECT_FALSE(ReadTrace("/nowhere.jsonl"));
+}
+
+}  // namespace
+}  // namespace kvcove::replay

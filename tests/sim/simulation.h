@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cores of one host in a deterministic simulation: writers, readers, resets, evictions,
+// removals, pauses and deaths, cut into steps that a seed orders, in virtual time. Every read is
+// checked against what was put.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kvcove/segment/reader.h"
+
+namespace kvcove::sim {
+
+struct SimOptions {
+  std::uint64_t seed = 1;
+  std::uint64_t steps = 40000;
+  segment::Checks checks;
+};
+
+struct SimReport {
+  std::uint64_t verified_reads = 0;
+  std::uint64_t misses = 0;
+  std::uint64_t commits = 0;
+  std::uint64_t stale_commits = 0;
+  std::uint64_t resets = 0;
+  std::uint64_t deaths = 0;
+  std::uint64_t evictions = 0;
+  std::string
+      violation;  // empty: none. Else what was promised and not kept, with the seed and the step.
+};
+
+SimReport Simulate(const SimOptions& options);
+
+}  // namespace kvcove::sim
