@@ -24,24 +24,23 @@ double ReturnTimes::AgeLowerBound(std::size_t bucket) {
 
 void ReturnTimes::AddReturn(std::uint64_t age) {
   returns_[AgeBucket(age)] += 1;
-  DecayWhenLarge();
+  total_ += 1;
 }
 
-void ReturnTimes::AddCensored(std::uint64_t age) {
-  lost_[AgeBucket(age)] += 1;
-  DecayWhenLarge();
+void ReturnTimes::AddCensored(std::uint64_t age, float count) {
+  lost_[AgeBucket(age)] += count;
+  total_ += count;
 }
 
 void ReturnTimes::DecayWhenLarge() {
-  total_ += 1;
-  if (total_ < 40000) return;
+  if (total_ < 100000) return;
   total_ /= 2;
   for (float& count : returns_) count /= 2;
   for (float& count : lost_) count /= 2;
 }
 
 void ReturnTimes::Update(const ReturnTimes* prior, double unknown_hazard) {
-  const double weight = prior == nullptr ? 4 : 40;
+  const double weight = prior == nullptr ? 4 : 120;
   double at_risk = 0;
   for (std::size_t b = kAges; b-- > 0;) {
     at_risk += returns_[b] + lost_[b];
@@ -166,32 +165,54 @@ void ReturnTimePolicy::Follow(std::uint64_t key, std::uint8_t cls) {
     return;
   }
   const auto [at, fresh] = followed_.try_emplace(key);
+  Followed& seen = at->second;
   if (!fresh) {
-    const std::uint64_t age = now_ - at->second.time;
-    times_[at->second.cls].AddReturn(age);
-    turn_times_[at->second.cls / kLengths].AddReturn(age);
+    --AliveOf(seen);
+    for (ReturnTimes* times : {&times_[seen.cls], &turn_times_[seen.cls / kLengths]}) {
+      times->AddReturn(now_ - seen.time);
+      times->DecayWhenLarge();
+    }
   }
-  at->second = {.time = now_, .cls = cls};
+  seen = {.time = now_,
+          .cohort = first_cohort_ + static_cast<std::uint32_t>(cohorts_.size()) - 1,
+          .cls = cls};
+  ++AliveOf(seen);
   followed_order_.emplace_back(key, now_);
-  while (followed_.size() > kMaxFollowed || followed_order_.size() > 4 * kMaxFollowed) {
-    const auto [old_key, old_time] = followed_order_.front();
-    followed_order_.pop_front();
-    const auto old = followed_.find(old_key);
-    if (old == followed_.end() || old->second.time != old_time) continue;
-    times_[old->second.cls].AddCensored(now_ - old_time);
-    turn_times_[old->second.cls / kLengths].AddCensored(now_ - old_time);
-    followed_.erase(old);
+  while (followed_.size() > kMaxFollowed || followed_order_.size() > 4 * kMaxFollowed) LoseOldest();
+}
+
+void ReturnTimePolicy::LoseOldest() {
+  const auto [key, time] = followed_order_.front();
+  followed_order_.pop_front();
+  const auto at = followed_.find(key);
+  if (at == followed_.end() || at->second.time != time) return;
+  const Followed& seen = at->second;
+  --AliveOf(seen);
+  for (ReturnTimes* times : {&times_[seen.cls], &turn_times_[seen.cls / kLengths]}) {
+    times->AddCensored(now_ - seen.time);
+    times->DecayWhenLarge();
   }
+  followed_.erase(at);
 }
 
 void ReturnTimePolicy::UpdateIndex() {
+  while (cohorts_.size() > 1 && std::ranges::all_of(cohorts_.front().alive, [](std::uint32_t alive) {
+    return alive == 0;
+  })) {
+    cohorts_.pop_front();
+    ++first_cohort_;
+  }
   // What is being followed and has not returned yet counts as at risk up to its age: count it in
   // copies.
   std::array<ReturnTimes, kTurns> turns = turn_times_;
   std::array<ReturnTimes, kClasses> classes = times_;
-  for (const auto& [key, seen] : followed_) {
-    turns[seen.cls / kLengths].AddCensored(now_ - seen.time);
-    classes[seen.cls].AddCensored(now_ - seen.time);
+  for (const Cohort& cohort : cohorts_) {
+    for (std::size_t cls = 0; cls < kClasses; ++cls) {
+      if (cohort.alive[cls] == 0) continue;
+      const auto alive = static_cast<float>(cohort.alive[cls]);
+      turns[cls / kLengths].AddCensored(now_ - cohort.time, alive);
+      classes[cls].AddCensored(now_ - cohort.time, alive);
+    }
   }
   for (std::size_t t = 0; t < kTurns; ++t) {
     // What came back tends to come back again.
@@ -202,7 +223,8 @@ void ReturnTimePolicy::UpdateIndex() {
       times_[t * kLengths + l].TakeIndex(cls);
     }
   }
-  next_update_ = now_ + std::clamp<std::uint64_t>(count_ / 8, 512, 65536);
+  next_update_ = now_ + std::clamp<std::uint64_t>(count_ / 64, 256, 65536);
+  cohorts_.push_back({.time = now_});
   chosen_ = kNoObject;
 }
 
@@ -313,7 +335,7 @@ ObjectId ReturnTimePolicy::ChooseGroup() {
   for (std::uint8_t cls = 0; cls < kClasses; ++cls) {
     DropEmptyGroups(cls);
     // As long as nothing else is known, a tail goes before the run that it ends.
-    const double weight = cls % kLengths == kTailLength ? 0.9 : 1;
+    const double weight = cls % kLengths == kTailLength ? 0.5 : 1;
     for (const ObjectId id : groups_[cls]) {
       const double index = weight * times_[cls].Index(now_ - members_.groups[id & ~kGroupBit].time);
       if (index < worst_index) {

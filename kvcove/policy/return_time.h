@@ -42,8 +42,10 @@ class ReturnTimes {
   static double AgeLowerBound(std::size_t bucket);
 
   void AddReturn(std::uint64_t age);
-  // Followed up to this age, then lost from sight.
-  void AddCensored(std::uint64_t age);
+  // `count` objects were followed up to this age without having returned.
+  void AddCensored(std::uint64_t age, float count = 1);
+  // Halves what was seen once it is much, so that the latest weighs most.
+  void DecayWhenLarge();
   // Recomputes the index. Where this class has seen little it takes the hazards of `prior`, or,
   // without one, `unknown_hazard` at every age: worth then falls with age, as in LRU.
   void Update(const ReturnTimes* prior, double unknown_hazard);
@@ -51,8 +53,6 @@ class ReturnTimes {
   double Index(std::uint64_t age) const { return index_[AgeBucket(age)]; }
 
  private:
-  void DecayWhenLarge();
-
   std::array<float, kAges> returns_{};
   std::array<float, kAges> lost_{};
   std::array<double, kAges> hazard_{};
@@ -80,9 +80,9 @@ class ReturnTimePolicy final : public EvictionPolicy {
   static constexpr std::uint8_t kLengths = 5;  // of the run; the last is for a run's last chunk
   static constexpr std::uint8_t kTailLength = 4;
   static constexpr std::size_t kClasses = kTurns * kLengths;
-  static constexpr std::size_t kMaxGroups = 40;       // a class
-  static constexpr std::size_t kMaxFollowed = 32768;  // keys
-  static constexpr std::uint32_t kVictimsPerChoice = 16;
+  static constexpr std::size_t kMaxGroups = 20;       // a class
+  static constexpr std::size_t kMaxFollowed = 131072;  // keys
+  static constexpr std::uint32_t kVictimsPerChoice = 32;
   static constexpr ObjectId kGroupBit = 0x80000000;
 
   struct Node {
@@ -110,7 +110,13 @@ class ReturnTimePolicy final : public EvictionPolicy {
   };
   struct Followed {
     std::uint64_t time = 0;
+    std::uint32_t cohort = 0;
     std::uint8_t cls = 0;
+  };
+  // How many of the followed were last seen between two updates of the index, by class.
+  struct Cohort {
+    std::uint64_t time = 0;
+    std::array<std::uint32_t, kClasses> alive{};
   };
 
   static std::uint8_t LengthOf(std::size_t blocks);
@@ -125,6 +131,10 @@ class ReturnTimePolicy final : public EvictionPolicy {
   void MergeClosest(std::uint8_t cls);
   void DropEmptyGroups(std::uint8_t cls);
   void Follow(std::uint64_t key, std::uint8_t cls);
+  std::uint32_t& AliveOf(const Followed& seen) {
+    return cohorts_[seen.cohort - first_cohort_].alive[seen.cls];
+  }
+  void LoseOldest();
   void UpdateIndex();
   ObjectId ChooseGroup();
   // Gives those that were refused (pinned, held) another chance to be asked for.
@@ -145,6 +155,8 @@ class ReturnTimePolicy final : public EvictionPolicy {
   std::uint64_t next_update_ = 0;
   std::unordered_map<std::uint64_t, Followed> followed_;
   std::deque<std::pair<std::uint64_t, std::uint64_t>> followed_order_;  // key, time
+  std::deque<Cohort> cohorts_;         // the last one is growing
+  std::uint32_t first_cohort_ = 0;
 
   // Refused objects wait here, so that a victim is not looked for among them each time.
   ObjectId parked_;
