@@ -2,9 +2,9 @@
 // The `default` policy: keep what is expected to come back soonest for the room that it takes.
 //
 // A conversation comes back after a time that depends on how often it came back before and on how
-// long it is. The policy learns these return times on line, class by class, from a small sample of
-// keys that it follows whether or not they are still cached (so it also learns about what it gave
-// up), as hazards by age. An object of class c and age a is worth the Gittins index of its class at
+// long it is. The policy learns these return times on line, class by class, from a bounded
+// sample of keys that it follows whether or not they are still cached (so it also learns about what
+// it gave up), as hazards by age. An object of class c and age a is worth the Gittins index of its class at
 // that age,
 //
 //     G_c(a) = max over T > a of  P(returns in (a, T]) / E[time it is kept until it returns or T],
