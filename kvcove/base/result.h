@@ -11,27 +11,28 @@
 namespace kvcove {
 
 // Fixed values: they travel on the wire and are mapped to other APIs' integers.
-//
-// | code            | meaning                                              | retry      | lost | |
-// kMiss           | the key has no readable value; MissReason says why   | recompute  | nothing |
-// | kTimeout        | the deadline passed; the call's buffers are free     | yes        | request |
-// | kBufferBusy     | the deadline passed, a transfer may still land; a    | yes, after | request |
-// |                 | later completion says when the buffer is free        | completion | | |
-// kStale          | the token's generation is not the current one        | recompute  | value | |
-// kClosed         | the session may neither find nor store until a reset | after reset| value | |
-// kNoSpace        | nothing may be evicted to make room, or over a quota | later      | value | |
-// kExists         | the key has a value already; it stays                | no         | nothing |
-// | kInProgress     | another writer holds the key                         | later      | nothing |
-// | kDenied         | the credential does not allow it                     | no         | request |
-// | kIncompatible   | protocol, layout or data of another version          | no         |
-// connection | | kCorrupt        | bytes failed a check                                 | recompute
-// | value      | | kInvalid        | the caller's mistake; the detail says which          | no |
-// request    | | kUnavailable    | the pool is gone for now; reconnecting               | later |
-// connection | | kLimit          | a bound of the configuration was reached             | later |
-// request    | | kBufferTooSmall | the value is larger than the buffers given           | bigger
-// one | nothing    | | kNotProven      | a reset that could not be proven; the session closes |
-// automatic  | nothing    | | kInternal       | a defect in kvcove or the system refused a call |
-// no         | node       |
+// clang-format off
+// | code            | meaning                                              | retry        | lost       |
+// | --------------- | ---------------------------------------------------- | ------------ | ---------- |
+// | kMiss           | the key has no readable value; MissReason says why   | recompute    | nothing    |
+// | kTimeout        | the deadline passed; the call's buffers are free     | yes          | request    |
+// | kBufferBusy     | it passed, and a transfer may still land; a later    | after the    | request    |
+// |                 | completion says when the buffer is free              | completion   |            |
+// | kStale          | the token's generation is not the current one        | recompute    | value      |
+// | kClosed         | the session may neither find nor store until a reset | after reset  | value      |
+// | kNoSpace        | nothing may be evicted to make room, or over a quota | later        | value      |
+// | kExists         | the key has a value already; it stays                | no           | nothing    |
+// | kInProgress     | another writer holds the key                         | later        | nothing    |
+// | kDenied         | the credential does not allow it                     | no           | request    |
+// | kIncompatible   | protocol, layout or data of another version          | no           | connection |
+// | kCorrupt        | bytes failed a check                                 | recompute    | value      |
+// | kInvalid        | the caller's mistake; the detail says which          | no           | request    |
+// | kUnavailable    | the pool is gone for now; reconnecting               | later        | connection |
+// | kLimit          | a bound of the configuration was reached             | later        | request    |
+// | kBufferTooSmall | the value is larger than the buffers given           | bigger one   | nothing    |
+// | kNotProven      | a reset that could not be proven; the session closes | automatic    | nothing    |
+// | kInternal       | a defect in kvcove, or the system refused a call     | no           | node       |
+// clang-format on
 enum class Code : std::uint16_t {
   kOk = 0,
   kMiss = 1,

@@ -196,9 +196,9 @@ void ReturnTimePolicy::LoseOldest() {
 }
 
 void ReturnTimePolicy::UpdateIndex() {
-  while (cohorts_.size() > 1 && std::ranges::all_of(cohorts_.front().alive, [](std::uint32_t alive) {
-    return alive == 0;
-  })) {
+  while (
+      cohorts_.size() > 1 &&
+      std::ranges::all_of(cohorts_.front().alive, [](std::uint32_t alive) { return alive == 0; })) {
     cohorts_.pop_front();
     ++first_cohort_;
   }

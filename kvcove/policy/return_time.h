@@ -4,8 +4,8 @@
 // A conversation comes back after a time that depends on how often it came back before and on how
 // long it is. The policy learns these return times on line, class by class, from a bounded
 // sample of keys that it follows whether or not they are still cached (so it also learns about what
-// it gave up), as hazards by age. An object of class c and age a is worth the Gittins index of its class at
-// that age,
+// it gave up), as hazards by age. An object of class c and age a is worth the Gittins index of its
+// class at that age,
 //
 //     G_c(a) = max over T > a of  P(returns in (a, T]) / E[time it is kept until it returns or T],
 //
@@ -80,7 +80,7 @@ class ReturnTimePolicy final : public EvictionPolicy {
   static constexpr std::uint8_t kLengths = 5;  // of the run; the last is for a run's last chunk
   static constexpr std::uint8_t kTailLength = 4;
   static constexpr std::size_t kClasses = kTurns * kLengths;
-  static constexpr std::size_t kMaxGroups = 20;       // a class
+  static constexpr std::size_t kMaxGroups = 20;        // a class
   static constexpr std::size_t kMaxFollowed = 131072;  // keys
   static constexpr std::uint32_t kVictimsPerChoice = 32;
   static constexpr ObjectId kGroupBit = 0x80000000;
@@ -155,7 +155,7 @@ class ReturnTimePolicy final : public EvictionPolicy {
   std::uint64_t next_update_ = 0;
   std::unordered_map<std::uint64_t, Followed> followed_;
   std::deque<std::pair<std::uint64_t, std::uint64_t>> followed_order_;  // key, time
-  std::deque<Cohort> cohorts_;         // the last one is growing
+  std::deque<Cohort> cohorts_;                                          // the last one is growing
   std::uint32_t first_cohort_ = 0;
 
   // Refused objects wait here, so that a victim is not looked for among them each time.

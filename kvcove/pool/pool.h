@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public C++ API.
 //
-//   auto pool = kvcove::Pool::Open("embedded:?memory=4GiB");         // or "unix:/run/...", or
-//   "auto" auto session = (*pool)->OpenSession({.name = "acme/llama@5f3a/fp8"}); auto token =
-//   (*session)->Capture();                              // when the request is first scheduled
-//   (*session)->Put(*token, items, results);                         // refused if a reset came in
-//   between
-//   (*session)->Get(wanted, results);                                // whole values, or misses
-//   with a reason
-//   (*session)->Reset();                                             // nothing from before is ever
-//   found again
+//   auto pool = kvcove::Pool::Open("embedded:?memory=4GiB");  // or "unix:/path", "auto"
+//   auto session = (*pool)->OpenSession({.name = "acme/llama@5f3a/fp8"});
+//   auto token = (*session)->Capture();        // when the request is first scheduled
+//   (*session)->Put(*token, items, results);   // refused if a reset came in between
+//   (*session)->Get(wanted, results);          // whole values, or misses with a reason
+//   (*session)->Reset();                       // nothing from before is ever found again
 //
 // Thread-safe throughout. Every call ends by its timeout. After fork(2) the child must open a pool
 // of its own. Errors are values (kvcove/base/result.h); nothing throws.
@@ -147,8 +144,8 @@ class Pool {
   // Addresses:
   //   embedded:?memory=4GiB   in this process; also policy=, max_objects=, populate=0|1
   //   unix:/path/of/socket    the daemon of this host (`kvcove serve`)
-  //   auto                    that daemon if its default socket is there, else embedded; also
-  //   auto?memory=...
+  //   auto                    that daemon if its default socket is there, else embedded
+  //                           (auto?memory=... as above)
   // Errors: kInvalid for an address or size that is not understood, or that the host cannot give;
   // kUnavailable, kDenied, kIncompatible, kTimeout.
   static Result<std::unique_ptr<Pool>> Open(
