@@ -7,7 +7,7 @@
 #include <map>
 
 #include "kvcove/base/log.h"
-#include "kvcove/rpc/unix_server.h"
+#include "kvcove/rpc/server.h"
 #include "kvcove/wire/host_wire.h"
 
 namespace kvcove::pool {
@@ -77,7 +77,7 @@ class Daemon::Impl final : public rpc::Handler {
   }
 
   Status Listen(const std::string& socket_path) {
-    KVCOVE_ASSIGN(server_, rpc::UnixServer::Open({.socket_path = socket_path}, *this));
+    KVCOVE_ASSIGN(server_, rpc::Server::Open({.socket_path = socket_path}, *this));
     workers_ = std::make_unique<Workers>();
     server_->Start();
     return {};
@@ -185,7 +185,7 @@ class Daemon::Impl final : public rpc::Handler {
   std::map<rpc::ConnectionId, Connection> connections_;
   std::map<wire::SessionNumber, Session> sessions_;
   std::unique_ptr<Workers> workers_;
-  std::unique_ptr<rpc::UnixServer> server_;
+  std::unique_ptr<rpc::Server> server_;
 };
 
 Daemon::Daemon(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -8,7 +8,7 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
-#include "kvcove/rpc/unix_client.h"
+#include "kvcove/rpc/client.h"
 #include "kvcove/wire/host_wire.h"
 
 namespace kvcove::requester {
@@ -30,7 +30,7 @@ class SocketChannel final : public wire::Channel {
 
   Result<std::string> Call(wire::Method method, std::span<const std::byte> body,
                            std::int64_t deadline_ns) override {
-    KVCOVE_ASSIGN(rpc::UnixClient client, Take(deadline_ns));
+    KVCOVE_ASSIGN(rpc::Client client, Take(deadline_ns));
     Result<std::string> reply = client.Call(method, body, deadline_ns);
     if (client.usable()) {
       const MutexLock lock(mutex_);
@@ -40,16 +40,16 @@ class SocketChannel final : public wire::Channel {
   }
 
  private:
-  Result<rpc::UnixClient> Take(std::int64_t deadline_ns) {
+  Result<rpc::Client> Take(std::int64_t deadline_ns) {
     {
       const MutexLock lock(mutex_);
       if (!idle_.empty()) {
-        rpc::UnixClient client = std::move(idle_.back());
+        rpc::Client client = std::move(idle_.back());
         idle_.pop_back();
         return client;
       }
     }
-    KVCOVE_ASSIGN(rpc::UnixClient client, rpc::UnixClient::Connect(path_, deadline_ns));
+    KVCOVE_ASSIGN(rpc::Client client, rpc::Client::Connect(path_, deadline_ns));
     KVCOVE_TRY(client.Call(wire::Method::kJoin, Bytes(wire::EncodeJoin(welcome_)), deadline_ns));
     return client;
   }
@@ -57,7 +57,7 @@ class SocketChannel final : public wire::Channel {
   const std::string path_;
   const wire::Welcome welcome_;
   Mutex mutex_;
-  std::vector<rpc::UnixClient> idle_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<rpc::Client> idle_ KVCOVE_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -65,7 +65,7 @@ class SocketChannel final : public wire::Channel {
 class RemoteHost::SocketAttachment final : public Attachment {
  public:
   struct Parts {
-    rpc::UnixClient primary;  // says hello, then only tells when the daemon goes
+    rpc::Client primary;  // says hello, then only tells when the daemon goes
     wire::Welcome welcome;
     Mapping header;
     Mapping payload;
@@ -87,7 +87,7 @@ class RemoteHost::SocketAttachment final : public Attachment {
 
   static Result<std::shared_ptr<SocketAttachment>> Open(const std::string& path,
                                                         std::int64_t deadline_ns) {
-    KVCOVE_ASSIGN(rpc::UnixClient primary, rpc::UnixClient::Connect(path, deadline_ns));
+    KVCOVE_ASSIGN(rpc::Client primary, rpc::Client::Connect(path, deadline_ns));
     std::vector<UniqueFd> fds;
     KVCOVE_ASSIGN(const std::string reply,
                   primary.Call(wire::Method::kHello, Bytes(wire::EncodeHello("requester")),

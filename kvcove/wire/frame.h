@@ -37,8 +37,21 @@ enum class Method : std::uint16_t {
   kPin = 12,
   kStatObjects = 13,
   kStat = 14,
+  // To the master, from owners.
+  kOwnerHello = 32,
+  kRenew = 33,
+  kWatch = 34,  // answered when there are changes
+  kList = 35,
+  kOwnerGoodbye = 36,  // no lease of it is running any more
+  // To the master, from requesters and owners.
+  kLookup = 41,
+  kOwners = 42,
+  kRemoveEverywhere = 43,
+  // To an owner's data server.
+  kDataGet = 51,  // values follow the reply's body
+  kDataPut = 52,  // values follow the request's body
 };
-inline constexpr std::uint16_t kMaxMethod = 14;
+inline constexpr std::uint16_t kMaxMethod = 52;
 
 struct FrameHeader {
   std::uint16_t version = kProtocolVersion;

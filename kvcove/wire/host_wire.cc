@@ -1,70 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/wire/host_wire.h"
 
-#include <flatbuffers/flatbuffers.h>
-
 #include <array>
 #include <functional>
 
 #include "host_generated.h"
+#include "kvcove/wire/flat.h"
 
 namespace kvcove::wire {
 namespace {
-
-using Builder = flatbuffers::FlatBufferBuilder;
-
-std::span<const std::byte> BytesOf(const Builder& builder) {
-  return {reinterpret_cast<const std::byte*>(builder.GetBufferPointer()), builder.GetSize()};
-}
-
-std::string StringOf(const Builder& builder) {
-  return {reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize()};
-}
-
-// The table in `body`, checked: every offset lies inside.
-template <typename Table>
-Result<const Table*> Root(std::span<const std::byte> body) {
-  flatbuffers::Verifier verifier(reinterpret_cast<const std::uint8_t*>(body.data()), body.size(),
-                                 /*max_depth=*/16, /*max_tables=*/kMaxBatch + 16);
-  if (!verifier.VerifyBuffer<Table>(nullptr)) {
-    return Fail(Code::kCorrupt, "a message does not have its method's form");
-  }
-  return flatbuffers::GetRoot<Table>(body.data());
-}
-
-std::span<const std::byte> AsBytes(std::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
-std::string_view View(const flatbuffers::String* text) {
-  return text == nullptr ? std::string_view() : std::string_view(text->data(), text->size());
-}
-
-std::string Str(const flatbuffers::String* text) { return std::string(View(text)); }
 
 fb::Id ToFb(const Id128& id) { return {id.high, id.low}; }
 Id128 FromFb(const fb::Id* id) {
   return id == nullptr ? Id128{} : Id128{.high = id->high(), .low = id->low()};
 }
 
-template <typename Vector>
-std::size_t SizeOf(const Vector* vector) {
-  return vector == nullptr ? 0 : vector->size();
-}
-
-// The verifier does not look at the alignment of a vector's structs.
-template <typename Vector>
-bool Aligned(const Vector* vector) {
-  return vector == nullptr || reinterpret_cast<std::uintptr_t>(vector->Data()) % 8 == 0;
-}
-
 Result<Code> ToCode(std::uint16_t value) {
   if (value > kMaxCode) return Fail(Code::kCorrupt, "a reply with an unknown code");
   return static_cast<Code>(value);
-}
-
-flatbuffers::Offset<flatbuffers::String> Text(Builder& builder, std::string_view text) {
-  return builder.CreateString(text.data(), text.size());
 }
 
 constexpr std::array kPoolNumbers = {
@@ -298,7 +251,7 @@ class Stub final : public HostService {
   Channel& channel_;
 };
 
-Result<std::string> ServeRegister(HostService& service, std::span<const std::byte> body,
+Result<std::string> ServeRegister(GenerationService& service, std::span<const std::byte> body,
                                   std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Register>(body));
   KVCOVE_ASSIGN(const Registration registration,
@@ -323,7 +276,7 @@ std::string CountToString(std::uint64_t count) {
   return StringOf(builder);
 }
 
-Result<std::string> ServeReset(HostService& service, std::span<const std::byte> body) {
+Result<std::string> ServeReset(GenerationService& service, std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Reset>(body));
   ResetRequest request{.name = Str(root->name()),
                        .engine = Str(root->engine()),
@@ -334,7 +287,7 @@ Result<std::string> ServeReset(HostService& service, std::span<const std::byte> 
   return CountToString(outcome.raised);
 }
 
-Result<std::string> ServeEngine(HostService& service, Method method,
+Result<std::string> ServeEngine(GenerationService& service, Method method,
                                 std::span<const std::byte> body, std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::EngineVersions>(body));
   if (method == Method::kEndEngine) {
@@ -465,8 +418,8 @@ bool MayWait(Method method) {
          method == Method::kRemoveMatching;
 }
 
-Result<std::string> Serve(HostService& service, Method method, std::span<const std::byte> body,
-                          std::int64_t deadline_ns) {
+Result<std::string> ServeGenerations(GenerationService& service, Method method,
+                                     std::span<const std::byte> body, std::int64_t deadline_ns) {
   switch (method) {
     case Method::kRegister:
       return ServeRegister(service, body, deadline_ns);
@@ -475,6 +428,19 @@ Result<std::string> Serve(HostService& service, Method method, std::span<const s
     case Method::kNameVersions:
     case Method::kEndEngine:
       return ServeEngine(service, method, body, deadline_ns);
+    default:
+      return Fail(Code::kCorrupt, "a method that is not answered here");
+  }
+}
+
+Result<std::string> Serve(HostService& service, Method method, std::span<const std::byte> body,
+                          std::int64_t deadline_ns) {
+  switch (method) {
+    case Method::kRegister:
+    case Method::kReset:
+    case Method::kNameVersions:
+    case Method::kEndEngine:
+      return ServeGenerations(service, method, body, deadline_ns);
     case Method::kPut:
       return ServePut(service, body, deadline_ns);
     case Method::kFinish:
@@ -492,12 +458,9 @@ Result<std::string> Serve(HostService& service, Method method, std::span<const s
     }
     case Method::kStat:
       return ServeStat(service, deadline_ns);
-    case Method::kHello:
-    case Method::kJoin:
-    case Method::kGoodbye:
-      break;
+    default:
+      return Fail(Code::kCorrupt, "a method that is not answered here");
   }
-  return Fail(Code::kCorrupt, "a method that is not answered here");
 }
 
 std::string EncodeHello(std::string_view name) {

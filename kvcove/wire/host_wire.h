@@ -26,6 +26,8 @@ std::unique_ptr<HostService> MakeStub(Channel& channel);
 // Answers one request. Malformed bodies are kCorrupt: the caller closes that connection.
 Result<std::string> Serve(HostService& service, Method method, std::span<const std::byte> body,
                           std::int64_t deadline_ns);
+Result<std::string> ServeGenerations(GenerationService& service, Method method,
+                                     std::span<const std::byte> body, std::int64_t deadline_ns);
 // Calls that may wait for a disk or for a lease; the others answer at once.
 bool MayWait(Method method);
 

@@ -112,10 +112,10 @@ struct PoolStat {
   std::vector<SessionStat> sessions;
 };
 
-// Bound to one session. Thread-safe. Every call ends by `deadline_ns` (Clock).
-class HostService {
+// Who decides about generations. Thread-safe. Every call ends by `deadline_ns` (Clock).
+class GenerationService {
  public:
-  virtual ~HostService() = default;
+  virtual ~GenerationService() = default;
   virtual Result<Registration> Register(const RegisterRequest& request,
                                         std::int64_t deadline_ns) = 0;
   virtual Result<ResetOutcome> Reset(const ResetRequest& request, std::int64_t deadline_ns) = 0;
@@ -123,6 +123,11 @@ class HostService {
                               std::span<const std::string> versions, std::int64_t deadline_ns) = 0;
   virtual Status EndEngine(std::string_view name, std::string_view engine,
                            std::int64_t deadline_ns) = 0;
+};
+
+// Bound to one session. Thread-safe. Every call ends by `deadline_ns` (Clock).
+class HostService : public GenerationService {
+ public:
   virtual Result<std::vector<PutResult>> Put(const Token& token, std::span<const PutItem> items,
                                              std::int64_t deadline_ns) = 0;
   virtual Result<std::vector<Code>> Finish(std::span<const FinishItem> items,

@@ -21,7 +21,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
 #include "kvcove/pool/pool.h"
-#include "kvcove/rpc/unix_client.h"
+#include "kvcove/rpc/client.h"
 #include "kvcove/segment/view.h"
 #include "kvcove/wire/host_wire.h"
 
@@ -178,7 +178,7 @@ TEST_F(DaemonTest, AFrozenDaemonsLeaseRunsOut) {
 class Reserver {
  public:
   explicit Reserver(const std::string& socket) {
-    client_.emplace(*rpc::UnixClient::Connect(socket, Now() + kSecond));
+    client_.emplace(*rpc::Client::Connect(socket, Now() + kSecond));
     (void)client_->Call(wire::Method::kHello, Bytes(wire::EncodeHello("t")), Now() + kSecond,
                         &fds_);
     stub_ = wire::MakeStub(channel_);
@@ -196,7 +196,7 @@ class Reserver {
             .slot = registration.slot};
   }
   std::vector<UniqueFd> fds_;
-  std::optional<rpc::UnixClient> client_;
+  std::optional<rpc::Client> client_;
 
  private:
   struct OneChannel final : wire::Channel {
@@ -204,7 +204,7 @@ class Reserver {
                              std::int64_t deadline_ns) override {
       return client->Call(method, body, deadline_ns);
     }
-    rpc::UnixClient* client = nullptr;
+    rpc::Client* client = nullptr;
   };
   OneChannel channel_;
   std::unique_ptr<wire::HostService> stub_;
@@ -305,7 +305,7 @@ TEST_F(DaemonTest, GarbageClosesItsConnectionAndNothingElse) {
   }
   // The same after hello, where more is allowed.
   for (int round = 0; round < 300; ++round) {
-    auto client = *rpc::UnixClient::Connect(socket_, Now() + kSecond);
+    auto client = *rpc::Client::Connect(socket_, Now() + kSecond);
     std::vector<UniqueFd> fds;
     ASSERT_TRUE(
         client.Call(wire::Method::kHello, Bytes(wire::EncodeHello("x")), Now() + kSecond, &fds));

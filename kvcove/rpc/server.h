@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server on a Unix socket: one event loop thread, frames in, frames out. It knows no service. A
-// garbage frame closes its connection and nothing else. Only processes of this user (or root) are
-// let in.
+// A server on a Unix or TCP socket: event loops, frames in, frames out. It knows no service. A
+// garbage frame closes its connection and nothing else. On a Unix socket only processes of this
+// user (or root) are let in.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kvcove/base/posix.h"
+#include "kvcove/rpc/address.h"
 #include "kvcove/wire/frame.h"
 
 namespace kvcove::rpc {
@@ -28,6 +29,8 @@ struct Reply {
   std::string body;           // or the error's detail
   std::vector<UniqueFd> fds;  // go with it
   bool close = false;         // end the connection after it
+  // This connection is served by that loop from now on; not for answers from another thread.
+  std::size_t move_to_loop = 0;
 };
 inline Reply ErrorReply(const Error& error, bool close = false) {
   return {.code = error.code, .body = error.detail, .fds = {}, .close = close};
@@ -36,7 +39,7 @@ inline Reply ErrorReply(const Error& error, bool close = false) {
 // Answers one request, at most once, from any thread.
 using Responder = std::function<void(Reply)>;
 
-// All calls come from the loop's thread.
+// Calls about one connection come one after the other, from its loop's thread.
 class Handler {
  public:
   virtual ~Handler() = default;
@@ -53,33 +56,41 @@ class Handler {
 };
 
 struct ServerOptions {
-  std::string socket_path;
+  std::string socket_path;  // or:
+  Address listen;           // TCP
+  // Connections begin in loop 0; Reply::move_to_loop takes them to another.
+  std::size_t loops = 1;
   std::uint32_t max_connections = 1024;
   std::int64_t hello_deadline_ns = 5'000'000'000;  // for a connection to say hello
   std::string thread_name = "kvcove-rpc";
 };
 
-class UnixServer {
+class Server {
  public:
   // Binds and listens; the directory is created with mode 0700 if it does not exist, and refused if
   // others may write to it. A socket that nobody serves any more is replaced. Errors: kUnavailable
   // when it is in use, kDenied, kInvalid.
-  static Result<std::unique_ptr<UnixServer>> Open(const ServerOptions& options, Handler& handler);
-  ~UnixServer();
+  static Result<std::unique_ptr<Server>> Open(const ServerOptions& options, Handler& handler);
+  ~Server();
 
   void Start();
   // Closes everything, removes the socket and joins the thread. No handler call after it.
   void Stop();
 
+  // With the port that was chosen.
+  const Address& address() const;
+
   // The descriptor that proves the death of the connection's process. Empty where the kernel has
   // none.
+  // Unix sockets only.
   UniqueFd PeerProcess(ConnectionId id);
-  // OnProcessGone(watch) when `pidfd` says so. From the loop's thread only.
+  // OnProcessGone(watch) when `pidfd` says so. From loop 0's thread only.
   void WatchProcess(UniqueFd pidfd, std::uint64_t watch);
 
  private:
+  class Loop;
   class Impl;
-  explicit UnixServer(std::unique_ptr<Impl> impl);
+  explicit Server(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/rpc/unix_server.h"
+#include "kvcove/rpc/server.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
@@ -11,14 +13,16 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 
@@ -32,7 +36,8 @@ namespace kvcove::rpc {
 namespace {
 
 namespace asio = boost::asio;
-using Socket = asio::local::stream_protocol::socket;
+using Protocol = asio::generic::stream_protocol;
+using Socket = Protocol::socket;
 
 constexpr std::size_t kReadBytes = 64U << 10;
 constexpr std::int64_t kSpinNs = 50 * kMicrosecond;
@@ -64,7 +69,7 @@ bool IsServed(const sockaddr_un& address) {
   return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
 }
 
-Result<UniqueFd> Listen(const std::string& path) {
+Result<UniqueFd> ListenUnix(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
@@ -97,33 +102,36 @@ Result<UniqueFd> Listen(const std::string& path) {
 
 }  // namespace
 
-class UnixServer::Impl {
+// One event loop, its thread, and the connections that it serves.
+class Server::Loop {
  public:
-  Impl(const ServerOptions& options, Handler& handler, UniqueFd listener)
-      : options_(options),
-        handler_(handler),
-        acceptor_(loop_, asio::local::stream_protocol(), listener.Release()),
-        work_(loop_.get_executor()) {}
+  Loop(const ServerOptions& options, Handler& handler, std::vector<std::unique_ptr<Loop>>& loops)
+      : options_(options), handler_(handler), loops_(loops), work_(loop_.get_executor()) {}
 
-  void Start() {
+  // Loop 0 accepts.
+  void Listen(UniqueFd listener) {
+    const Protocol protocol(options_.socket_path.empty() ? AF_INET : AF_UNIX, 0);
+    acceptor_.emplace(loop_, protocol, listener.Release());
     Accept();
-    thread_ = StartThread(options_.thread_name, [this] {
+  }
+
+  void Start(const std::string& name) {
+    thread_ = StartThread(name, [this] {
       loop_thread_ = std::this_thread::get_id();
-      Loop();
+      Run();
     });
   }
 
   void Stop() {
     if (!thread_.joinable()) return;
     asio::post(loop_, [this] {
-      acceptor_.close();
+      if (acceptor_) acceptor_->close();
       watches_.clear();
       while (!connections_.empty()) Close(connections_.begin()->first);
       work_.reset();
       loop_.stop();
     });
     thread_.join();
-    unlink(options_.socket_path.c_str());
   }
 
   UniqueFd PeerProcess(ConnectionId id) {
@@ -165,11 +173,12 @@ class UnixServer::Impl {
     std::string output;  // what the kernel did not take at once
     std::size_t written = 0;
     bool close_after_write = false;
+    std::size_t move_to_loop = 0;
   };
 
   // Looks for the next request for a moment before it sleeps: a wake-up costs more than a request
   // takes.
-  void Loop() {
+  void Run() {
     const Clock& clock = SystemClock::Instance();
     std::int64_t busy_until = 0;
     while (!loop_.stopped()) {
@@ -184,8 +193,8 @@ class UnixServer::Impl {
   }
 
   void Accept() {
-    acceptor_.async_accept([this](const boost::system::error_code& error, Socket socket) {
-      if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
+    acceptor_->async_accept([this](const boost::system::error_code& error, Socket socket) {
+      if (error == asio::error::operation_aborted || !acceptor_->is_open()) return;
       if (!error) Admit(std::move(socket));
       Accept();
     });
@@ -193,11 +202,17 @@ class UnixServer::Impl {
 
   void Admit(Socket socket) {
     ucred peer{};
-    socklen_t length = sizeof(peer);
-    if (connections_.size() >= options_.max_connections ||
-        getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
-        (peer.uid != geteuid() && peer.uid != 0)) {
-      return;  // closes it
+    if (connections_.size() >= options_.max_connections) return;  // closes it
+    if (options_.socket_path.empty()) {
+      const int on = 1;
+      setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+      setsockopt(socket.native_handle(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    } else {
+      socklen_t length = sizeof(peer);
+      if (getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
+          (peer.uid != geteuid() && peer.uid != 0)) {
+        return;
+      }
     }
     const ConnectionId id = next_id_++;
     auto connection = std::make_unique<Connection>(std::move(socket), loop_);
@@ -210,6 +225,29 @@ class UnixServer::Impl {
       if (!error && connections_.contains(id) && !handler_.Admitted(id)) Close(id);
     });
     Read(id);
+  }
+
+  // Hands the connection to another loop, with what was read of it.
+  void Move(ConnectionId id, std::size_t loop) {
+    Connection& connection = *connections_.at(id);
+    const Protocol protocol = connection.socket.local_endpoint().protocol();
+    const int fd = connection.socket.release();
+    auto input = std::make_shared<std::vector<std::byte>>(
+        connection.input.begin(),
+        connection.input.begin() + static_cast<std::ptrdiff_t>(connection.filled));
+    const Peer peer = connection.peer;
+    connections_.erase(id);
+    Loop& other = *loops_[loop];
+    asio::post(other.loop_, [&other, id, fd, protocol, peer, input] {
+      auto connection =
+          std::make_unique<Connection>(Socket(other.loop_, protocol, fd), other.loop_);
+      connection->socket.non_blocking(true);
+      connection->peer = peer;
+      std::copy(input->begin(), input->end(), connection->input.begin());
+      connection->filled = input->size();
+      other.connections_.emplace(id, std::move(connection));
+      other.Next(id);
+    });
   }
 
   void Close(ConnectionId id) {
@@ -290,7 +328,14 @@ class UnixServer::Impl {
     const auto at = connections_.find(id);
     if (at == connections_.end()) return;
     Consume(*at->second, consumed);
-    if (at->second->output.empty()) Next(id);
+    if (at->second->output.empty()) Resume(id);
+  }
+
+  // The answer is written: the next request, here or in another loop.
+  void Resume(ConnectionId id) {
+    const std::size_t loop = std::exchange(connections_.at(id)->move_to_loop, 0);
+    if (loop != 0) return Move(id, loop);
+    Next(id);
   }
 
   void Next(ConnectionId id) {
@@ -351,6 +396,7 @@ class UnixServer::Impl {
     if (sent < 0 && (errno != EAGAIN || !reply.fds.empty())) return Close(id);
     if (sent < 0) sent = 0;
     const std::size_t total = header.size() + reply.body.size();
+    connection.move_to_loop = reply.move_to_loop;
     if (static_cast<std::size_t>(sent) == total) {
       if (reply.close) Close(id);
       return;
@@ -377,14 +423,15 @@ class UnixServer::Impl {
           connection.output.clear();
           connection.written = 0;
           if (connection.close_after_write) return Close(id);
-          Next(id);
+          Resume(id);
         });
   }
 
-  const ServerOptions options_;
+  const ServerOptions& options_;
   Handler& handler_;
+  std::vector<std::unique_ptr<Loop>>& loops_;
   asio::io_context loop_{1};
-  asio::local::stream_protocol::acceptor acceptor_;
+  std::optional<asio::basic_socket_acceptor<Protocol>> acceptor_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::unordered_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   std::unordered_map<std::uint64_t, asio::posix::stream_descriptor> watches_;
@@ -396,21 +443,51 @@ class UnixServer::Impl {
   std::thread::id loop_thread_;
 };
 
-UnixServer::UnixServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-UnixServer::~UnixServer() { Stop(); }
+class Server::Impl {
+ public:
+  Impl(const ServerOptions& options, Handler& handler, UniqueFd listener) : options_(options) {
+    for (std::size_t i = 0; i < std::max<std::size_t>(options_.loops, 1); ++i) {
+      loops_.push_back(std::make_unique<Loop>(options_, handler, loops_));
+    }
+    loops_[0]->Listen(std::move(listener));
+  }
+  void Start() {
+    for (const auto& loop : loops_) loop->Start(options_.thread_name);
+  }
+  // Loop 0 first: afterwards no connection moves to another.
+  void Stop() {
+    for (const auto& loop : loops_) loop->Stop();
+    if (!options_.socket_path.empty()) unlink(options_.socket_path.c_str());
+  }
+  Loop& first() { return *loops_[0]; }
+  const Address& address() const { return options_.listen; }
 
-Result<std::unique_ptr<UnixServer>> UnixServer::Open(const ServerOptions& options,
-                                                     Handler& handler) {
-  KVCOVE_ASSIGN(UniqueFd listener, Listen(options.socket_path));
-  return std::unique_ptr<UnixServer>(
-      new UnixServer(std::make_unique<Impl>(options, handler, std::move(listener))));
+ private:
+  const ServerOptions options_;
+  std::vector<std::unique_ptr<Loop>> loops_;
+};
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() { Stop(); }
+
+Result<std::unique_ptr<Server>> Server::Open(const ServerOptions& given, Handler& handler) {
+  ServerOptions options = given;
+  UniqueFd listener;
+  if (options.socket_path.empty()) {
+    KVCOVE_ASSIGN(listener, ListenTcp(options.listen));
+  } else {
+    KVCOVE_ASSIGN(listener, ListenUnix(options.socket_path));
+  }
+  return std::unique_ptr<Server>(
+      new Server(std::make_unique<Impl>(options, handler, std::move(listener))));
 }
 
-void UnixServer::Start() { impl_->Start(); }
-void UnixServer::Stop() { impl_->Stop(); }
-UniqueFd UnixServer::PeerProcess(ConnectionId id) { return impl_->PeerProcess(id); }
-void UnixServer::WatchProcess(UniqueFd pidfd, std::uint64_t watch) {
-  impl_->WatchProcess(std::move(pidfd), watch);
+void Server::Start() { impl_->Start(); }
+void Server::Stop() { impl_->Stop(); }
+const Address& Server::address() const { return impl_->address(); }
+UniqueFd Server::PeerProcess(ConnectionId id) { return impl_->first().PeerProcess(id); }
+void Server::WatchProcess(UniqueFd pidfd, std::uint64_t watch) {
+  impl_->first().WatchProcess(std::move(pidfd), watch);
 }
 
 }  // namespace kvcove::rpc

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/rpc/unix_client.h"
+#include "kvcove/rpc/client.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
 #include <sched.h>
@@ -29,7 +30,7 @@ std::int64_t LeftNs(std::int64_t deadline_ns) {
 
 }  // namespace
 
-Result<UnixClient> UnixClient::Connect(const std::string& path, std::int64_t deadline_ns) {
+Result<Client> Client::Connect(const std::string& path, std::int64_t deadline_ns) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {
@@ -53,10 +54,17 @@ Result<UnixClient> UnixClient::Connect(const std::string& path, std::int64_t dea
     return Fail(Code::kDenied,
                 fmt::format("'{}' belongs to another user (uid {})", path, peer.uid));
   }
-  return UnixClient(std::move(fd));
+  return Client(std::move(fd));
 }
 
-Status UnixClient::Wait(short events, std::int64_t deadline_ns) {
+Result<Client> Client::Connect(const Address& address, std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(UniqueFd fd, ConnectTcp(address, deadline_ns));
+  // Receives block, bounded by SO_RCVTIMEO.
+  fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
+  return Client(std::move(fd));
+}
+
+Status Client::Wait(short events, std::int64_t deadline_ns) {
   while (true) {
     const std::int64_t left = LeftNs(deadline_ns);
     if (left <= 0) return Fail(Code::kTimeout, "the pool did not answer in time");
@@ -68,7 +76,7 @@ Status UnixClient::Wait(short events, std::int64_t deadline_ns) {
   }
 }
 
-Status UnixClient::SetReceiveTimeout(std::int64_t deadline_ns) {
+Status Client::SetReceiveTimeout(std::int64_t deadline_ns) {
   const std::int64_t left = LeftNs(deadline_ns);
   if (left <= 0) return Fail(Code::kTimeout, "the deadline had passed before the call");
   // Never longer than what is left, and a little shorter is as good: the rest is waited for with
@@ -82,8 +90,8 @@ Status UnixClient::SetReceiveTimeout(std::int64_t deadline_ns) {
   return {};
 }
 
-Status UnixClient::SendAll(std::span<const std::byte> header, std::span<const std::byte> body,
-                           std::int64_t deadline_ns) {
+Status Client::SendAll(std::span<const std::byte> header, std::span<const std::byte> body,
+                       std::int64_t deadline_ns) {
   std::size_t sent = 0;
   const std::size_t total = header.size() + body.size();
   while (sent < total) {
@@ -111,8 +119,8 @@ Status UnixClient::SendAll(std::span<const std::byte> header, std::span<const st
   return {};
 }
 
-Status UnixClient::ReceiveAll(std::byte* data, std::size_t size, std::int64_t deadline_ns,
-                              std::vector<UniqueFd>* fds) {
+Status Client::ReceiveAll(std::byte* data, std::size_t size, std::int64_t deadline_ns,
+                          std::vector<UniqueFd>* fds) {
   std::size_t received = 0;
   const std::int64_t spin_until = SystemClock::Instance().NowNs() + kSpinNs;
   bool spinning = true;
@@ -157,8 +165,8 @@ Status UnixClient::ReceiveAll(std::byte* data, std::size_t size, std::int64_t de
   return {};
 }
 
-Result<std::string> UnixClient::Call(wire::Method method, std::span<const std::byte> body,
-                                     std::int64_t deadline_ns, std::vector<UniqueFd>* fds) {
+Result<std::string> Client::Call(wire::Method method, std::span<const std::byte> body,
+                                 std::int64_t deadline_ns, std::vector<UniqueFd>* fds) {
   if (!usable()) return Fail(Code::kUnavailable, "the connection to the pool is closed");
   if (body.size() > wire::kMaxFrameBytes) {
     return Fail(Code::kInvalid, fmt::format("a request of {} bytes; at most {} are allowed",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One blocking connection over a Unix socket: one call at a time, no thread of its own, no copy
-// beyond the kernel's. Needs a lock, or belongs to one thread at a time.
+// One blocking connection over a Unix or TCP socket: one call at a time, no thread of its own, no
+// copy beyond the kernel's. Needs a lock, or belongs to one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,17 @@
 #include <vector>
 
 #include "kvcove/base/posix.h"
+#include "kvcove/rpc/address.h"
 #include "kvcove/wire/frame.h"
 
 namespace kvcove::rpc {
 
-class UnixClient {
+class Client {
  public:
   // Errors: kUnavailable when nobody listens there, kDenied when another user does, kTimeout.
-  static Result<UnixClient> Connect(const std::string& path, std::int64_t deadline_ns);
+  static Result<Client> Connect(const std::string& path, std::int64_t deadline_ns);
+  // Over TCP. Errors: kUnavailable, kTimeout, kInvalid for a host that is not known.
+  static Result<Client> Connect(const Address& address, std::int64_t deadline_ns);
 
   // The reply's body; `fds` (may be null) receives the descriptors that came with it. A reply whose
   // code is not ok becomes that error. After kTimeout, kUnavailable or kCorrupt the connection is
@@ -29,7 +32,7 @@ class UnixClient {
   int fd() const { return fd_.get(); }
 
  private:
-  explicit UnixClient(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit Client(UniqueFd fd) : fd_(std::move(fd)) {}
   Status SendAll(std::span<const std::byte> header, std::span<const std::byte> body,
                  std::int64_t deadline_ns);
   Status ReceiveAll(std::byte* data, std::size_t size, std::int64_t deadline_ns,

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/rpc/address.h"
+
+#include <arpa/inet.h>
+#include <fmt/core.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <charconv>
+#include <memory>
+
+#include "kvcove/base/clock.h"
+
+namespace kvcove::rpc {
+namespace {
+
+using Resolved = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+Result<Resolved> Resolve(const Address& address, bool passive) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
+  addrinfo* found = nullptr;
+  const std::string port = std::to_string(address.port);
+  const int error = getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
+  if (error != 0) {
+    return Fail(Code::kInvalid,
+                fmt::format("the host '{}' is not known: {}", address.host, gai_strerror(error)));
+  }
+  return Resolved(found, &freeaddrinfo);
+}
+
+}  // namespace
+
+std::string Address::ToString() const {
+  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
+                                             : fmt::format("[{}]:{}", host, port);
+}
+
+Result<Address> ParseAddress(std::string_view text, std::uint16_t default_port) {
+  Address address{.host = {}, .port = default_port};
+  std::string_view port;
+  if (text.starts_with('[')) {
+    const std::size_t end = text.find(']');
+    if (end == std::string_view::npos || (end + 1 < text.size() && text[end + 1] != ':')) {
+      return Fail(Code::kInvalid, fmt::format("'{}' is not [IPv6 address]:port", text));
+    }
+    address.host = text.substr(1, end - 1);
+    if (end + 1 < text.size()) port = text.substr(end + 2);
+  } else {
+    const std::size_t colon = text.find(':');
+    if (colon != std::string_view::npos && text.find(':', colon + 1) != std::string_view::npos) {
+      return Fail(Code::kInvalid,
+                  fmt::format("'{}': write an IPv6 address in brackets, such as [::1]:7400", text));
+    }
+    address.host = text.substr(0, colon);
+    if (colon != std::string_view::npos) port = text.substr(colon + 1);
+  }
+  if (address.host.empty()) {
+    return Fail(Code::kInvalid, fmt::format("'{}' names no host; use host:port", text));
+  }
+  if (!port.empty()) {
+    const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
+    if (error != std::errc() || end != port.data() + port.size()) {
+      return Fail(Code::kInvalid, fmt::format("'{}' is not a port (1 to 65535)", port));
+    }
+  } else if (default_port == 0) {
+    return Fail(Code::kInvalid, fmt::format("'{}' names no port; use host:port", text));
+  }
+  return address;
+}
+
+bool IsLoopback(const Address& address) {
+  if (address.host == "localhost") return true;
+  in_addr four{};
+  if (inet_pton(AF_INET, address.host.c_str(), &four) == 1) {
+    return (ntohl(four.s_addr) >> 24) == 127;
+  }
+  in6_addr six{};
+  return inet_pton(AF_INET6, address.host.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
+Result<UniqueFd> ListenTcp(Address& address) {
+  KVCOVE_ASSIGN(const Resolved found, Resolve(address, /*passive=*/true));
+  UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  if (!fd.valid() || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || listen(fd.get(), 1024) != 0) {
+    return FailErrno(Code::kUnavailable, fmt::format("listening on {}", address.ToString()));
+  }
+  sockaddr_storage bound{};
+  socklen_t length = sizeof(bound);
+  getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &length);
+  address.port =
+      ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&bound)->sin6_port
+                                        : reinterpret_cast<const sockaddr_in*>(&bound)->sin_port);
+  return fd;
+}
+
+Result<UniqueFd> ConnectTcp(const Address& address, std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const Resolved found, Resolve(address, /*passive=*/false));
+  UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return FailErrno(Code::kInternal, "creating a TCP socket");
+  const int on = 1;
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  if (connect(fd.get(), found->ai_addr, found->ai_addrlen) == 0) return fd;
+  if (errno != EINPROGRESS) {
+    return FailErrno(Code::kUnavailable, fmt::format("connecting to {}", address.ToString()));
+  }
+  while (true) {
+    const std::int64_t left = deadline_ns - SystemClock::Instance().NowNs();
+    if (left <= 0) {
+      return Fail(Code::kTimeout, fmt::format("{} did not answer in time", address.ToString()));
+    }
+    pollfd poller{.fd = fd.get(), .events = POLLOUT, .revents = 0};
+    const timespec limit{.tv_sec = left / kSecond, .tv_nsec = left % kSecond};
+    const int ready = ppoll(&poller, 1, &limit, nullptr);
+    if (ready < 0 && errno != EINTR) return FailErrno(Code::kUnavailable, "poll");
+    if (ready <= 0) continue;
+    int error = 0;
+    socklen_t length = sizeof(error);
+    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error == 0) return fd;
+    errno = error;
+    return FailErrno(Code::kUnavailable, fmt::format("connecting to {}", address.ToString()));
+  }
+}
+
+}  // namespace kvcove::rpc
