@@ -78,7 +78,7 @@ Result<Record> DecodeRecord(std::string_view payload) {
   record.name = reader.Bytes(reader.Number<std::uint16_t>());
   record.version = reader.Bytes(reader.Number<std::uint16_t>());
   const auto kind = static_cast<std::uint8_t>(record.kind);
-  if (!reader.ok() || reader.left() != 0 || kind < 1 || kind > 4 || record.slot > kMaxSlots) {
+  if (!reader.ok() || reader.left() != 0 || kind < 1 || kind > 6 || record.slot > kMaxSlots) {
     return Fail(Code::kCorrupt, "a record of the generation file has impossible fields");
   }
   return record;

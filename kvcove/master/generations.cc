@@ -80,12 +80,27 @@ void Generations::Restore(const Record& record) {
         at->second.generation = record.generation;
         at->second.used = true;
       }
+      missed_removals_.erase(record.slot);
       RememberResetId(record.reset_id);
       break;
     case Record::Kind::kEngineReset:
       engine_reset_.insert(record.name);
       break;
+    case Record::Kind::kStart:
+      term_ = std::max(term_, record.reset_id.low);
+      break;
+    case Record::Kind::kMissed:
+      missed_removals_.insert(record.slot);
+      break;
   }
+}
+
+Record Generations::StartRecord() const {
+  return {.kind = Record::Kind::kStart,
+          .generation = last_generation_,
+          .reset_id = {.high = 0, .low = term_ + 1},
+          .name = {},
+          .version = {}};
 }
 
 std::vector<Record> Generations::Snapshot() const {
@@ -96,6 +111,9 @@ std::vector<Record> Generations::Snapshot() const {
                        .generation = state.generation,
                        .name = state.name,
                        .version = state.version});
+  }
+  for (const SlotId slot : missed_removals_) {
+    records.push_back({.kind = Record::Kind::kMissed, .slot = slot, .name = {}, .version = {}});
   }
   for (const std::string& name : engine_reset_) {
     records.push_back({.kind = Record::Kind::kEngineReset,

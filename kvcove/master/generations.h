@@ -28,6 +28,8 @@ struct Record {
     kRaise = 2,        // slot has this generation now, by request `reset_id`
     kEngineReset = 3,  // an engine has reset the namespace: new engines start closed
     kDropSlot = 4,     // slot is free again
+    kStart = 5,        // a master started; reset_id.low is its term, generation the last one
+    kMissed = 6,       // a removal from slot was proven although an owner had not heard of it
   };
   Kind kind = Kind::kSlot;
   SlotId slot = 0;
@@ -68,6 +70,13 @@ class Generations {
                     const std::vector<std::string>& versions);
   // Its last session ended.
   void EndEngine(std::string_view name, std::string_view engine);
+
+  // Slots of which an owner that comes back may have missed a removal, in this life or an earlier.
+  const std::set<SlotId>& missed_removals() const { return missed_removals_; }
+  // Grows with each start; 1 for the first.
+  std::uint64_t term() const { return term_; }
+  // What must be persisted first in a new life.
+  Record StartRecord() const;
 
   // What owners must know now.
   SlotUpdate UpdateOf(SlotId slot) const;
@@ -115,6 +124,8 @@ class Generations {
   std::set<std::string, std::less<>> engine_reset_;  // namespaces
   std::map<BindingKey, Binding> bindings_;
   std::deque<Id128> reset_ids_;
+  std::set<SlotId> missed_removals_;
+  std::uint64_t term_ = 0;
 };
 
 }  // namespace kvcove::master

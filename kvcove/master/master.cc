@@ -8,6 +8,11 @@
 #include "kvcove/base/log.h"
 
 namespace kvcove::master {
+namespace {
+
+constexpr std::int64_t kRegisterWaitNs = 50 * kMillisecond;
+
+}  // namespace
 
 Master::Master(std::unique_ptr<GenerationLog> log, const Restored& restored, GenerationSink& sink,
                const Clock& clock)
@@ -17,7 +22,8 @@ Master::Master(std::unique_ptr<GenerationLog> log, const Restored& restored, Gen
                           ? 0
                           : clock.NowNs() + restored.running_lease_ns / 100 * 101),
       log_(std::move(log)),
-      generations_(restored.incarnation) {}
+      // From a random number on, so that none of another incarnation's is one of this.
+      generations_(restored.incarnation, restored.records.empty() ? RandomU64() >> 8 : 0) {}
 
 Result<std::unique_ptr<Master>> Master::Open(std::unique_ptr<GenerationLog> log,
                                              const Restored& restored, GenerationSink& sink,
@@ -27,7 +33,11 @@ Result<std::unique_ptr<Master>> Master::Open(std::unique_ptr<GenerationLog> log,
   {
     const MutexLock lock(master->mutex_);
     for (const Record& record : restored.records) master->generations_.Restore(record);
-    KVCOVE_TRY(master->log_->Rewrite(restored.incarnation, master->generations_.Snapshot()));
+    const Record start = master->generations_.StartRecord();
+    master->generations_.Restore(start);
+    std::vector<Record> records = master->generations_.Snapshot();
+    records.push_back(start);
+    KVCOVE_TRY(master->log_->Rewrite(restored.incarnation, records));
     updates = master->UpdatesOf(master->generations_.Slots());
   }
   sink.Publish(restored.incarnation, updates);
@@ -51,8 +61,14 @@ Status Master::StartOver() {
     updates.push_back({.slot = slot, .generation = 0, .name = {}});
   }
   // Numbers go on, so that no reader of this segment can take a new one for an old one.
+  const std::uint64_t term = generations_.term();
   generations_ = Generations(RandomId(), generations_.last_generation());
-  const Status rewritten = log_->Rewrite(generations_.incarnation(), {});
+  generations_.Restore({.kind = Record::Kind::kStart,
+                        .reset_id = {.high = 0, .low = term},
+                        .name = {},
+                        .version = {}});
+  const Status rewritten =
+      log_->Rewrite(generations_.incarnation(), {generations_.StartRecord()});
   broken_ = !rewritten;
   sink_.Publish(generations_.incarnation(), updates);
   return rewritten;
@@ -92,6 +108,8 @@ Result<Registration> Master::Register(const RegisterRequest& request) {
     // Published under the lock, so that no older update can follow a newer one.
     sink_.Publish(generations_.incarnation(), updates);
   }
+  // So that the first put is not ahead of its owner. Who does not know is safe: it refuses.
+  (void)sink_.Await(clock_.NowNs() + kRegisterWaitNs);
   return registration;
 }
 
@@ -135,6 +153,10 @@ Result<ResetOutcome> Master::Reset(const ResetRequest& request, std::int64_t dea
     }
   }
   if (!pending.outcome) return pending.outcome;
+  mutex_.unlock();
+  const Status acknowledged = sink_.Await(deadline_ns);
+  mutex_.lock();
+  if (!acknowledged) return Fail(Code::kNotProven, acknowledged.error().detail);
   // Somebody may still map the memory of an owner that died without ending its lease.
   while (clock_.NowNs() < proven_from_ns_) {
     const std::int64_t now = clock_.NowNs();
@@ -162,6 +184,26 @@ void Master::EndEngine(std::string_view name, std::string_view engine) {
   while (busy_) changed_.Wait(mutex_);
   generations_.EndEngine(name, engine);
   sink_.Publish(generations_.incarnation(), UpdatesOf(generations_.SlotsOf(name)));
+}
+
+std::uint64_t Master::term() const {
+  const MutexLock lock(mutex_);
+  return generations_.term();
+}
+
+std::set<SlotId> Master::missed_removals() const {
+  const MutexLock lock(mutex_);
+  return generations_.missed_removals();
+}
+
+Status Master::PersistMissed(SlotId slot) {
+  const MutexLock lock(mutex_);
+  while (busy_) changed_.Wait(mutex_);
+  if (generations_.missed_removals().contains(slot)) return {};
+  const Record record{.kind = Record::Kind::kMissed, .slot = slot, .name = {}, .version = {}};
+  KVCOVE_TRY(Persist({record}));
+  generations_.Restore(record);
+  return {};
 }
 
 Status Master::Close() {

@@ -11,12 +11,15 @@
 
 namespace kvcove::master {
 
-// The owners. Publish returns when each has acknowledged, or its lease has run out: from then on
-// nothing of an older generation is found or stored.
+// The owners.
 class GenerationSink {
  public:
   virtual ~GenerationSink() = default;
+  // Sends them what they must know, in the order of the calls. Does not wait.
   virtual void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) = 0;
+  // Ok when each has acknowledged all that was published before this call, or its lease has run
+  // out: from then on nothing of an older generation is found or stored. Errors: kTimeout.
+  virtual Status Await(std::int64_t deadline_ns) = 0;
 };
 
 using wire::ResetOutcome;
@@ -40,6 +43,12 @@ class Master {
                       const std::vector<std::string>& versions);
   void EndEngine(std::string_view name, std::string_view engine);
   Id128 incarnation() const;
+  std::uint64_t term() const;
+  std::set<SlotId> missed_removals() const;
+  // Remembers durably that an owner which comes back may have missed a removal from `slot`.
+  Status PersistMissed(SlotId slot);
+  // Before it, leases that an earlier process gave may be running.
+  std::int64_t proven_from_ns() const { return proven_from_ns_; }
 
   // Ends cleanly: the next start need not wait for leases. Call it when no lease is running any
   // more.

@@ -18,6 +18,7 @@ class Sink final : public GenerationSink {
   void Publish(const Id128&, const std::vector<SlotUpdate>& updates) override {
     for (const SlotUpdate& update : updates) generations[update.slot] = update.generation;
   }
+  Status Await(std::int64_t) override { return {}; }
   std::map<SlotId, Generation> generations;
 };
 

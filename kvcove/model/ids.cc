@@ -5,6 +5,8 @@
 
 #include <charconv>
 
+#include "kvcove/base/hash.h"
+
 namespace kvcove {
 namespace {
 constexpr std::size_t kTokenDigits = 52;  // 16 + 16 + 16 + 4
@@ -32,6 +34,8 @@ Result<Token> Token::Parse(std::string_view text) {
   return token;
 }
 
+Id128 DirectoryHash(SlotId slot, std::string_view key) { return Hash128(key, Mix64(slot)); }
+
 std::string_view MissReasonName(MissReason reason) {
   switch (reason) {
     case MissReason::kNone:
@@ -54,6 +58,14 @@ std::string_view MissReasonName(MissReason reason) {
       return "raced";
     case MissReason::kLimited:
       return "limited";
+    case MissReason::kOwnerGone:
+      return "owner gone";
+    case MissReason::kWarmingUp:
+      return "warming up";
+    case MissReason::kTimeout:
+      return "timeout";
+    case MissReason::kDenied:
+      return "denied";
   }
   return "unknown";
 }

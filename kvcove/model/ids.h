@@ -49,6 +49,7 @@ struct SlotUpdate {
   Generation generation = 0;  // 0: the slot is free
   std::string name;           // of the namespace, for quotas
   bool named = true;  // false: no engine uses this version any more, so it is reclaimed first
+  bool operator==(const SlotUpdate&) const = default;
 };
 
 // Why a lookup or a get found nothing. Fixed values: counters in shared pages are indexed by them.
@@ -63,9 +64,16 @@ enum class MissReason : std::uint8_t {
   kUnavailable = 7,  // no connection to the pool
   kRaced = 8,        // it went away between lookup and get
   kLimited = 9,      // this session's readers protect as much as they may
+  kOwnerGone = 10,   // the owner that held it is dead, frozen or cut off
+  kWarmingUp = 11,   // the master has just started and does not know all owners' objects yet
+  kTimeout = 12,     // its owner did not answer in time
+  kDenied = 13,      // this credential may not read it
 };
-inline constexpr std::size_t kMissReasons = 10;
+inline constexpr std::size_t kMissReasons = 14;
 std::string_view MissReasonName(MissReason reason);
+
+// What the master knows a key of a slot by. The owners compare whole keys.
+Id128 DirectoryHash(SlotId slot, std::string_view key);
 
 // kInvalid unless 1 <= size <= kMaxKeyBytes.
 Status CheckKey(std::string_view key);

@@ -3,67 +3,19 @@
 
 #include <fcntl.h>
 
-#include <deque>
 #include <map>
 
 #include "kvcove/base/log.h"
 #include "kvcove/rpc/server.h"
+#include "kvcove/rpc/workers.h"
 #include "kvcove/wire/host_wire.h"
 
 namespace kvcove::pool {
 namespace {
 
-constexpr int kWorkers = 4;
-constexpr std::size_t kMaxQueued = 4096;
-
-// Threads for the few calls that may wait (for a disk, for leases): the event loop never does.
-class Workers {
- public:
-  Workers() {
-    for (int i = 0; i < kWorkers; ++i) {
-      threads_.push_back(StartThread("kvcove-worker", [this] { Run(); }));
-    }
-  }
-  ~Workers() {
-    {
-      const MutexLock lock(mutex_);
-      stopping_ = true;
-      changed_.NotifyAll();
-    }
-    for (std::thread& thread : threads_) thread.join();
-  }
-  bool Post(std::function<void()> work) {
-    const MutexLock lock(mutex_);
-    if (queue_.size() >= kMaxQueued) return false;
-    queue_.push_back(std::move(work));
-    changed_.NotifyOne();
-    return true;
-  }
-
- private:
-  void Run() {
-    while (true) {
-      std::function<void()> work;
-      {
-        const MutexLock lock(mutex_);
-        while (queue_.empty() && !stopping_) changed_.Wait(mutex_);
-        if (queue_.empty()) return;
-        work = std::move(queue_.front());
-        queue_.pop_front();
-      }
-      work();
-    }
-  }
-
-  Mutex mutex_;
-  CondVar changed_;
-  std::deque<std::function<void()>> queue_ KVCOVE_GUARDED_BY(mutex_);
-  bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
-  std::vector<std::thread> threads_;
-};
+constexpr std::size_t kWorkers = 4;
 
 }  // namespace
-
 // What it keeps of connections and sessions belongs to the event loop's thread.
 class Daemon::Impl final : public rpc::Handler {
  public:
@@ -78,7 +30,7 @@ class Daemon::Impl final : public rpc::Handler {
 
   Status Listen(const std::string& socket_path) {
     KVCOVE_ASSIGN(server_, rpc::Server::Open({.socket_path = socket_path}, *this));
-    workers_ = std::make_unique<Workers>();
+    workers_ = std::make_unique<rpc::Workers>(kWorkers);
     server_->Start();
     return {};
   }
@@ -184,7 +136,7 @@ class Daemon::Impl final : public rpc::Handler {
   const Clock& clock_;
   std::map<rpc::ConnectionId, Connection> connections_;
   std::map<wire::SessionNumber, Session> sessions_;
-  std::unique_ptr<Workers> workers_;
+  std::unique_ptr<rpc::Workers> workers_;
   std::unique_ptr<rpc::Server> server_;
 };
 

@@ -38,6 +38,7 @@ class LocalHost final : private master::GenerationSink {
   class Service;
   LocalHost() = default;
   void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
+  Status Await(std::int64_t /*deadline_ns*/) override { return {}; }  // published is acknowledged
   using EngineKey = std::pair<std::string, std::string>;  // namespace, engine
   void AddEngine(const EngineKey& engine, wire::SessionNumber number);
   void DropEngine(const EngineKey& engine, wire::SessionNumber number);

@@ -15,7 +15,7 @@ namespace kvcove::segment {
 
 inline constexpr std::uint64_t kHeaderMagic = 0x31676573766b766bULL;   // "kvkvseg1"
 inline constexpr std::uint64_t kSessionMagic = 0x31736573766b766bULL;  // "kvkvses1"
-inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kLayoutVersion = 2;
 
 inline constexpr std::uint64_t kGranule = 64;     // payload is given out in units of so many bytes
 inline constexpr std::uint32_t kMaxExtents = 64;  // an object lies in at most so many pieces

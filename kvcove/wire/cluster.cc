@@ -320,7 +320,7 @@ Result<RemoveRequest> DecodeRemove(std::span<const std::byte> body) {
   RemoveRequest request{.slot = root->slot(),
                         .keys = {},
                         .pattern = Str(root->pattern()),
-                        .budget_ns = root->deadline_ns()};
+                        .budget_ns = root->budget_ns()};
   for (unsigned i = 0; i < SizeOf(root->keys()); ++i) {
     request.keys.push_back(Str(root->keys()->Get(i)));
   }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/wire/host_wire.h"
 
+#include <algorithm>
 #include <array>
 #include <functional>
 
 #include "host_generated.h"
+#include "kvcove/base/clock.h"
 #include "kvcove/wire/flat.h"
 
 namespace kvcove::wire {
@@ -55,6 +57,12 @@ std::string CodesToString(std::span<const Code> codes) {
   return StringOf(builder);
 }
 
+// What is left of a caller's time travels, not its deadline: clocks differ from host to host.
+std::int64_t DeadlineOf(std::int64_t budget_ns) {
+  return SystemClock::Instance().NowNs() +
+         std::clamp<std::int64_t>(budget_ns, 0, 3600 * kSecond);
+}
+
 class Stub final : public HostService {
  public:
   explicit Stub(Channel& channel) : channel_(channel) {}
@@ -85,7 +93,7 @@ class Stub final : public HostService {
     const auto version = Text(builder, request.version.value_or(""));
     const fb::Id id = ToFb(request.id);
     builder.Finish(fb::CreateReset(builder, name, engine, request.version.has_value(), version, &id,
-                                   deadline_ns));
+                                   deadline_ns - SystemClock::Instance().NowNs()));
     KVCOVE_ASSIGN(const std::string reply,
                   channel_.Call(Method::kReset, BytesOf(builder), deadline_ns));
     KVCOVE_ASSIGN(const auto* root, Root<fb::CountReply>(AsBytes(reply)));
@@ -164,7 +172,8 @@ class Stub final : public HostService {
   Result<std::uint64_t> RemoveMatching(SlotId slot, std::string_view pattern,
                                        std::int64_t deadline_ns) override {
     Builder builder;
-    builder.Finish(fb::CreateMatch(builder, slot, Text(builder, pattern), deadline_ns));
+    builder.Finish(fb::CreateMatch(builder, slot, Text(builder, pattern),
+                                   deadline_ns - SystemClock::Instance().NowNs()));
     KVCOVE_ASSIGN(const std::string reply,
                   channel_.Call(Method::kRemoveMatching, BytesOf(builder), deadline_ns));
     KVCOVE_ASSIGN(const auto* root, Root<fb::CountReply>(AsBytes(reply)));
@@ -283,7 +292,7 @@ Result<std::string> ServeReset(GenerationService& service, std::span<const std::
                        .version = std::nullopt,
                        .id = FromFb(root->id())};
   if (root->has_version()) request.version = Str(root->version());
-  KVCOVE_ASSIGN(const ResetOutcome outcome, service.Reset(request, root->deadline_ns()));
+  KVCOVE_ASSIGN(const ResetOutcome outcome, service.Reset(request, DeadlineOf(root->budget_ns())));
   return CountToString(outcome.raised);
 }
 
@@ -453,7 +462,8 @@ Result<std::string> Serve(HostService& service, Method method, std::span<const s
       KVCOVE_ASSIGN(const auto* root, Root<fb::Match>(body));
       KVCOVE_ASSIGN(
           const std::uint64_t count,
-          service.RemoveMatching(root->slot(), View(root->pattern()), root->deadline_ns()));
+          service.RemoveMatching(root->slot(), View(root->pattern()),
+                                 DeadlineOf(root->budget_ns())));
       return CountToString(count);
     }
     case Method::kStat:

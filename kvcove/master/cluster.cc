@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/cluster.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+
+#include "kvcove/base/log.h"
+#include "kvcove/master/control_log.h"
+#include "kvcove/master/directory.h"
+#include "kvcove/master/membership.h"
+#include "kvcove/rpc/server.h"
+#include "kvcove/rpc/workers.h"
+#include "kvcove/wire/host_wire.h"
+
+namespace kvcove::master {
+namespace {
+
+constexpr std::size_t kWorkers = 16;
+constexpr std::size_t kLeaseLoop = 1;
+constexpr std::int64_t kListenNs = 2 * kSecond;  // after a start, before anything is "never put"
+
+}  // namespace
+
+class Cluster::Impl final : public rpc::Handler,
+                            private GenerationSink,
+                            private wire::GenerationService {
+ public:
+  Impl(const ClusterOptions& options, const Clock& clock)
+      : options_(options),
+        clock_(clock),
+        started_ns_(clock.NowNs()),
+        members_(options.lease_ns),
+        log_(RandomU64() >> 8),
+        directory_({.current_owner = [this](OwnerNumber number,
+                                            std::uint32_t epoch) { return EpochIs(number, epoch); },
+                    .live_owner = [this](OwnerNumber number) { return IsLive(number); },
+                    .current_generation =
+                        [this](SlotId slot, Generation generation) {
+                          return IsCurrent(slot, generation);
+                        }}),
+        generations_(kMaxSlots),
+        epochs_(wire::kMaxOwners),
+        live_until_(wire::kMaxOwners) {}
+
+  ~Impl() override {
+    if (server_ != nullptr) server_->Stop();
+    {
+      const MutexLock lock(control_mutex_);
+      watches_.clear();
+      stopping_ = true;
+      control_changed_.NotifyAll();
+    }
+    workers_.reset();
+    if (master_ == nullptr) return;
+    bool running = false;
+    {
+      const MutexLock lock(control_mutex_);
+      running = members_.AwaitedUntil(~0ULL, clock_.NowNs()).has_value();
+    }
+    if (running) {
+      LogInfo("leases are still running: the next start will wait for them");
+    } else if (const Status closed = master_->Close(); !closed) {
+      LogWarn("the clean end could not be written down: {}", closed.error().ToString());
+    }
+  }
+
+  Status Open() {
+    std::unique_ptr<GenerationLog> log;
+    Restored restored{.incarnation = RandomId(), .records = {}};
+    if (options_.data_directory.empty()) {
+      log = std::make_unique<MemoryLog>();
+      restored.running_lease_ns = options_.lease_ns;
+    } else {
+      KVCOVE_ASSIGN(log, FileLog::Open(options_.data_directory, options_.lease_ns, restored));
+      // A missing file says nothing about the leases of whoever lost it.
+      if (restored.records.empty()) restored.running_lease_ns = options_.lease_ns;
+    }
+    GenerationSink& sink = *this;
+    KVCOVE_ASSIGN(master_, Master::Open(std::move(log), restored, sink, clock_));
+    {
+      const MutexLock lock(control_mutex_);
+      log_.SetMissed(master_->missed_removals());
+    }
+    workers_ = std::make_unique<rpc::Workers>(kWorkers);
+    KVCOVE_ASSIGN(server_, rpc::Server::Open({.listen = options_.listen,
+                                              .loops = 2,
+                                              .max_connections = 8192,
+                                              .thread_name = "kvcove-master"},
+                                             *this));
+    server_->Start();
+    return {};
+  }
+
+  const rpc::Address& address() const { return server_->address(); }
+
+  ClusterStat Stat() const {
+    ClusterStat stat{.incarnation = master_->incarnation(), .term = master_->term(), .owners = {}};
+    {
+      const MutexLock lock(control_mutex_);
+      stat.version = log_.version();
+      stat.owners = members_.Stat(clock_.NowNs());
+    }
+    {
+      const MutexLock lock(directory_mutex_);
+      stat.directory_entries = directory_.entries();
+      stat.directory_bytes = directory_.bytes();
+    }
+    stat.lookups = lookups_.load();
+    stat.listed = listed_.load();
+    stat.rejected = rejected_.load();
+    stat.resets = resets_.load();
+    return stat;
+  }
+
+  // ---- connections
+
+  void OnOpen(rpc::ConnectionId /*id*/, const rpc::Peer& /*peer*/) override {}
+  void OnClose(rpc::ConnectionId id) override {
+    const MutexLock lock(connections_mutex_);
+    connections_.erase(id);
+  }
+  void OnProcessGone(std::uint64_t /*watch*/) override {}
+  bool Admitted(rpc::ConnectionId id) const override {
+    const MutexLock lock(connections_mutex_);
+    return connections_.contains(id);
+  }
+
+  void OnRequest(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body,
+                 rpc::Responder respond) override {
+    using wire::Method;
+    if (method == Method::kHello || method == Method::kOwnerHello) {
+      const MutexLock lock(connections_mutex_);
+      connections_.insert({id, true});
+    } else if (!Admitted(id)) {
+      return respond(rpc::ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true));
+    }
+    switch (method) {
+      case Method::kHello:
+        return respond({});
+      case Method::kOwnerHello:
+        return Answer(respond, OwnerHello(body), kLeaseLoop);
+      case Method::kRenew:
+        return Answer(respond, Renew(body));
+      case Method::kWatch:
+        return Watch(body, std::move(respond));
+      case Method::kOwnerGoodbye:
+        return Answer(respond, OwnerGoodbye(body));
+      case Method::kList:
+        return Answer(respond, List(body));
+      case Method::kLookup:
+        return Answer(respond, Lookup(body));
+      case Method::kOwners:
+        return respond({.code = Code::kOk, .body = wire::Encode(Owners()), .fds = {}});
+      case Method::kRemoveEverywhere:
+      case Method::kRegister:
+      case Method::kReset:
+      case Method::kNameVersions:
+      case Method::kEndEngine: {
+        const bool posted = workers_->Post(
+            [this, method, copy = std::vector<std::byte>(body.begin(), body.end()), respond] {
+              if (method == Method::kRemoveEverywhere) return Answer(respond, Remove(copy));
+              Answer(respond, wire::ServeGenerations(*this, method, copy,
+                                                     clock_.NowNs() + 10 * kSecond));
+            });
+        if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
+        return;
+      }
+      default:
+        return respond(rpc::ErrorReply({Code::kCorrupt, "not a call for the master"}, true));
+    }
+  }
+
+ private:
+  struct Waiting {
+    std::uint64_t have = 0;
+    OwnerNumber number = 0;
+    std::uint32_t epoch = 0;
+    rpc::Responder respond;
+  };
+  // What owners removed by pattern, to be counted.
+  struct PatternRemoval {
+    std::uint64_t version = 0;
+    std::uint64_t removed = 0;
+  };
+
+  static void Answer(const rpc::Responder& respond, Result<std::string> answer,
+                     std::size_t move_to_loop = 0) {
+    if (!answer) {
+      return respond(
+          rpc::ErrorReply(answer.error(), /*close=*/answer.error().code == Code::kCorrupt));
+    }
+    respond({.code = Code::kOk,
+             .body = std::move(*answer),
+             .fds = {},
+             .close = false,
+             .move_to_loop = move_to_loop});
+  }
+
+  // ---- what entries of the directory are judged by; read without the control lock
+
+  bool EpochIs(OwnerNumber number, std::uint32_t epoch) const {
+    return number < epochs_.size() && epochs_[number].load(std::memory_order_acquire) == epoch;
+  }
+  bool IsLive(OwnerNumber number) const {
+    return live_until_[number].load(std::memory_order_acquire) > clock_.NowNs();
+  }
+  bool IsCurrent(SlotId slot, Generation generation) const {
+    return generation != 0 && slot < generations_.size() &&
+           generations_[slot].load(std::memory_order_acquire) == generation;
+  }
+
+  // ---- generations
+
+  // GenerationSink. Look-ups go by the new generation from here on.
+  void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override {
+    for (const SlotUpdate& update : updates) {
+      generations_[update.slot].store(update.generation, std::memory_order_seq_cst);
+    }
+    const MutexLock lock(control_mutex_);
+    log_.Append(incarnation, updates);
+    AnswerWatches();
+  }
+
+  Status Await(std::int64_t deadline_ns) override {
+    const MutexLock lock(control_mutex_);
+    return AwaitVersion(log_.version(), deadline_ns);
+  }
+
+  Status AwaitVersion(std::uint64_t version, std::int64_t deadline_ns)
+      KVCOVE_REQUIRES(control_mutex_) {
+    while (true) {
+      const std::int64_t now = clock_.NowNs();
+      const std::optional<std::int64_t> until = members_.AwaitedUntil(version, now);
+      if (!until) return {};
+      if (stopping_) return Fail(Code::kUnavailable, "the master is stopping");
+      if (now >= deadline_ns) {
+        return Fail(Code::kTimeout, "an owner has not acknowledged and its lease is running");
+      }
+      control_changed_.WaitFor(control_mutex_,
+                               std::chrono::nanoseconds(std::min(*until, deadline_ns) - now));
+    }
+  }
+
+  void AnswerWatches() KVCOVE_REQUIRES(control_mutex_) {
+    std::vector<Waiting> watches;
+    watches.swap(watches_);
+    for (Waiting& watch : watches) {
+      watch.respond({.code = Code::kOk, .body = wire::Encode(log_.Since(watch.have)), .fds = {}});
+    }
+  }
+
+  Result<wire::Registration> Register(const wire::RegisterRequest& request,
+                                      std::int64_t /*deadline_ns*/) override {
+    return master_->Register(request);
+  }
+  Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
+                                   std::int64_t deadline_ns) override {
+    resets_.fetch_add(1);
+    return master_->Reset(request, deadline_ns);
+  }
+  Status NameVersions(std::string_view name, std::string_view engine,
+                      std::span<const std::string> versions,
+                      std::int64_t /*deadline_ns*/) override {
+    return master_->NameVersions(name, engine, {versions.begin(), versions.end()});
+  }
+  Status EndEngine(std::string_view name, std::string_view engine,
+                   std::int64_t /*deadline_ns*/) override {
+    master_->EndEngine(name, engine);
+    return {};
+  }
+
+  // ---- owners
+
+  Result<std::string> OwnerHello(std::span<const std::byte> body) {
+    KVCOVE_ASSIGN(const wire::OwnerHello hello, wire::DecodeOwnerHello(body));
+    const Id128 incarnation = master_->incarnation();
+    const std::uint64_t term = master_->term();
+    if (hello.incarnation == incarnation && hello.term > term) {
+      return Fail(Code::kStale, fmt::format("this owner follows term {} of the pool, this master "
+                                            "has term {}: it is an older one",
+                                            hello.term, term));
+    }
+    const MutexLock lock(control_mutex_);
+    KVCOVE_ASSIGN(wire::OwnerWelcome welcome, members_.Hello(hello, clock_.NowNs()));
+    welcome.term = term;
+    welcome.incarnation = incarnation;
+    live_until_[welcome.number].store(0, std::memory_order_release);
+    epochs_[welcome.number].store(welcome.epoch, std::memory_order_release);
+    LogInfo("owner {} at {} said hello (number {}, epoch {}, {} MiB)", hello.host, hello.address,
+            welcome.number, welcome.epoch, hello.capacity_bytes >> 20);
+    return wire::Encode(welcome);
+  }
+
+  Result<std::string> Renew(std::span<const std::byte> body) {
+    KVCOVE_ASSIGN(const wire::RenewRequest request, wire::DecodeRenew(body));
+    const MutexLock lock(control_mutex_);
+    const std::int64_t now = clock_.NowNs();
+    KVCOVE_ASSIGN(const bool granted, members_.Renew(request, log_.version(), now));
+    control_changed_.NotifyAll();
+    wire::RenewReply reply{
+        .granted = granted, .lease_ns = options_.lease_ns, .changes = {.slots = {}, .removals = {}}};
+    reply.changes.version = log_.version();
+    if (granted) {
+      live_until_[request.number].store(now + options_.lease_ns, std::memory_order_release);
+    } else {
+      reply.changes = log_.Since(request.applied);
+    }
+    return wire::Encode(reply);
+  }
+
+  void Watch(std::span<const std::byte> body, rpc::Responder respond) {
+    const Result<wire::RenewRequest> request = wire::DecodeRenew(body);
+    if (!request) return respond(rpc::ErrorReply(request.error(), /*close=*/true));
+    const MutexLock lock(control_mutex_);
+    if (!members_.Current(request->number, request->epoch)) {
+      return respond(rpc::ErrorReply({Code::kStale, "say hello again"}));
+    }
+    CountRemoved(*request);
+    members_.Acknowledge(request->number, request->epoch, request->applied);
+    control_changed_.NotifyAll();
+    // Only one watch an owner: an earlier one of the same number has lost its connection.
+    std::erase_if(watches_, [&](const Waiting& watch) { return watch.number == request->number; });
+    if (request->applied != log_.version()) {
+      return respond({.code = Code::kOk,
+                      .body = wire::Encode(log_.Since(request->applied)),
+                      .fds = {}});
+    }
+    watches_.push_back({.have = request->applied,
+                        .number = request->number,
+                        .epoch = request->epoch,
+                        .respond = std::move(respond)});
+  }
+
+  // `hits` of a watch carries how many objects the removals by pattern removed that it acknowledges.
+  void CountRemoved(const wire::RenewRequest& request) KVCOVE_REQUIRES(control_mutex_) {
+    for (PatternRemoval* removal : pattern_removals_) {
+      if (removal->version <= request.applied && request.hits > 0) {
+        removal->removed += request.hits;
+        return;
+      }
+    }
+  }
+
+  Result<std::string> OwnerGoodbye(std::span<const std::byte> body) {
+    KVCOVE_ASSIGN(const wire::RenewRequest request, wire::DecodeRenew(body));
+    const MutexLock lock(control_mutex_);
+    if (members_.Current(request.number, request.epoch)) {
+      live_until_[request.number].store(0, std::memory_order_release);
+      epochs_[request.number].store(0, std::memory_order_release);
+      LogInfo("owner {} said goodbye", request.number);
+    }
+    members_.Goodbye(request.number, request.epoch);
+    control_changed_.NotifyAll();
+    return std::string();
+  }
+
+  Result<std::string> List(std::span<const std::byte> body) {
+    KVCOVE_ASSIGN(const wire::ListRequest request, wire::DecodeList(body));
+    std::vector<Code> codes(request.items.size(), Code::kOk);
+    std::uint64_t rejected = 0;
+    {
+      const MutexLock lock(directory_mutex_);
+      if (!EpochIs(request.number, request.epoch)) {
+        return Fail(Code::kStale, "the master does not know this owner; say hello again");
+      }
+      for (std::size_t i = 0; i < request.items.size(); ++i) {
+        const wire::ListItem& item = request.items[i];
+        if (item.gone) {
+          directory_.Unlist(item.hash, request.number);
+          continue;
+        }
+        // Removed after the owner's last look: what it lists was begun before the removal.
+        const auto removed = removed_at_.find(item.hash.low);
+        if (request.applied < removed_floor_ ||
+            (removed != removed_at_.end() && removed->second > request.applied)) {
+          codes[i] = Code::kStale;
+        } else {
+          codes[i] = directory_.List(item, request.number, request.epoch);
+        }
+        rejected += codes[i] != Code::kOk ? 1 : 0;
+      }
+    }
+    listed_.fetch_add(request.items.size(), std::memory_order_relaxed);
+    rejected_.fetch_add(rejected, std::memory_order_relaxed);
+    return wire::Encode(std::span<const Code>(codes));
+  }
+
+  // ---- requesters
+
+  Result<std::string> Lookup(std::span<const std::byte> body) {
+    KVCOVE_ASSIGN(const wire::LookupRequest request, wire::DecodeLookup(body));
+    if (!IsCurrent(request.token.slot, request.token.generation)) {
+      return Fail(Code::kStale, "the generation is not the current one; register again");
+    }
+    std::vector<wire::Place> places;
+    places.reserve(request.hashes.size());
+    bool missed = false;
+    {
+      const MutexLock lock(directory_mutex_);
+      for (const Id128& hash : request.hashes) {
+        places.push_back(directory_.Find(hash));
+        missed = missed || places.back().owner == wire::kNoOwner;
+      }
+    }
+    lookups_.fetch_add(places.size(), std::memory_order_relaxed);
+    if (missed && Warming()) {
+      for (wire::Place& place : places) {
+        if (place.reason == MissReason::kNeverPut) place.reason = MissReason::kWarmingUp;
+      }
+    }
+    return wire::Encode(std::span<const wire::Place>(places));
+  }
+
+  bool Warming() {
+    const std::int64_t now = clock_.NowNs();
+    if (now < started_ns_ + kListenNs) return true;
+    const MutexLock lock(control_mutex_);
+    return members_.Warming(now);
+  }
+
+  std::vector<wire::OwnerStat> Owners() const {
+    const MutexLock lock(control_mutex_);
+    return members_.Stat(clock_.NowNs());
+  }
+
+  Result<std::string> Remove(std::span<const std::byte> body) {
+    KVCOVE_ASSIGN(wire::RemoveRequest request, wire::DecodeRemove(body));
+    const std::int64_t deadline_ns =
+        clock_.NowNs() + std::clamp<std::int64_t>(request.budget_ns, 0, 3600 * kSecond);
+    std::vector<Code> codes;
+    PatternRemoval counted;
+    std::uint64_t version = 0;
+    {
+      const MutexLock lock(control_mutex_);
+      version = log_.version() + 1;
+      {
+        const MutexLock directory_lock(directory_mutex_);
+        for (const std::string& key : request.keys) {
+          const Id128 hash = DirectoryHash(request.slot, key);
+          codes.push_back(directory_.Find(hash).owner == wire::kNoOwner ? Code::kMiss : Code::kOk);
+          directory_.Remove(hash);
+          RememberRemoved(hash, version);
+        }
+      }
+      log_.Append({.slot = request.slot,
+                   .keys = std::move(request.keys),
+                   .pattern = request.pattern});
+      counted.version = version;
+      if (!request.pattern.empty()) pattern_removals_.push_back(&counted);
+      AnswerWatches();
+      const Status acknowledged = AwaitVersion(version, deadline_ns);
+      std::erase(pattern_removals_, &counted);
+      KVCOVE_TRY(acknowledged);
+      if (!members_.Missed(version)) version = 0;
+    }
+    // An owner that nobody can trust any more does not know of it: it must never bring it back.
+    if (version != 0) {
+      KVCOVE_TRY(master_->PersistMissed(request.slot));
+      const MutexLock lock(control_mutex_);
+      log_.SetMissed({request.slot});
+    }
+    while (clock_.NowNs() < master_->proven_from_ns()) {
+      if (clock_.NowNs() >= deadline_ns) {
+        return Fail(Code::kTimeout, "leases that an earlier process gave are still running");
+      }
+      const MutexLock lock(control_mutex_);
+      control_changed_.WaitFor(control_mutex_, std::chrono::milliseconds(20));
+    }
+    if (!request.pattern.empty()) return wire::EncodeCount(counted.removed);
+    return wire::Encode(std::span<const Code>(codes));
+  }
+
+  // Bounded: beyond, listings that are behind are all refused, and tried again by their owners.
+  void RememberRemoved(const Id128& hash, std::uint64_t version)
+      KVCOVE_REQUIRES(directory_mutex_) {
+    constexpr std::size_t kMaxRemembered = 1 << 18;
+    removed_at_[hash.low] = version;
+    removed_order_.push_back(hash.low);
+    while (removed_order_.size() > kMaxRemembered) {
+      const auto oldest = removed_at_.find(removed_order_.front());
+      removed_order_.pop_front();
+      if (oldest == removed_at_.end()) continue;
+      removed_floor_ = std::max(removed_floor_, oldest->second);
+      removed_at_.erase(oldest);
+    }
+  }
+
+  const ClusterOptions options_;
+  const Clock& clock_;
+  const std::int64_t started_ns_;
+
+  mutable Mutex connections_mutex_;
+  std::map<rpc::ConnectionId, bool> connections_ KVCOVE_GUARDED_BY(connections_mutex_);
+
+  mutable Mutex control_mutex_;
+  CondVar control_changed_;
+  Membership members_ KVCOVE_GUARDED_BY(control_mutex_);
+  ControlLog log_ KVCOVE_GUARDED_BY(control_mutex_);
+  std::vector<Waiting> watches_ KVCOVE_GUARDED_BY(control_mutex_);
+  std::vector<PatternRemoval*> pattern_removals_ KVCOVE_GUARDED_BY(control_mutex_);
+  bool stopping_ KVCOVE_GUARDED_BY(control_mutex_) = false;
+
+  mutable Mutex directory_mutex_;
+  Directory directory_ KVCOVE_GUARDED_BY(directory_mutex_);
+  std::unordered_map<std::uint64_t, std::uint64_t> removed_at_ KVCOVE_GUARDED_BY(directory_mutex_);
+  std::deque<std::uint64_t> removed_order_ KVCOVE_GUARDED_BY(directory_mutex_);
+  std::uint64_t removed_floor_ KVCOVE_GUARDED_BY(directory_mutex_) = 0;
+
+  std::vector<std::atomic<Generation>> generations_;
+  std::vector<std::atomic<std::uint32_t>> epochs_;
+  std::vector<std::atomic<std::int64_t>> live_until_;
+  std::atomic<std::uint64_t> lookups_{0};
+  std::atomic<std::uint64_t> listed_{0};
+  std::atomic<std::uint64_t> rejected_{0};
+  std::atomic<std::uint64_t> resets_{0};
+
+  std::unique_ptr<Master> master_;
+  std::unique_ptr<rpc::Workers> workers_;
+  std::unique_ptr<rpc::Server> server_;
+};
+
+Cluster::Cluster(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Cluster::~Cluster() = default;
+const rpc::Address& Cluster::address() const { return impl_->address(); }
+ClusterStat Cluster::Stat() const { return impl_->Stat(); }
+
+Result<std::unique_ptr<Cluster>> Cluster::Open(const ClusterOptions& options, const Clock& clock) {
+  auto impl = std::make_unique<Impl>(options, clock);
+  KVCOVE_TRY(impl->Open());
+  return std::unique_ptr<Cluster>(new Cluster(std::move(impl)));
+}
+
+}  // namespace kvcove::master

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/directory.h"
+
+namespace kvcove::master {
+namespace {
+
+constexpr std::size_t kFirstEntries = 16;
+
+}  // namespace
+
+Directory::Directory(Rules rules) : rules_(std::move(rules)), shards_(kShards), ghosts_(kGhosts) {}
+
+bool Directory::Counts(const Entry& entry) const {
+  return rules_.current_owner(entry.owner, entry.epoch) &&
+         rules_.current_generation(entry.slot, entry.generation());
+}
+
+void Directory::Remember(const Id128& hash, MissReason reason) {
+  ghosts_[hash.low % kGhosts] = {.tag = static_cast<std::uint32_t>(hash.low >> 32),
+                                 .reason = reason};
+}
+
+// Into twice the room, or into the same when enough entries are dead.
+void Directory::Grow(Shard& shard) {
+  std::vector<Entry> old;
+  old.swap(shard.entries);
+  std::size_t counting = 0;
+  for (Entry& entry : old) {
+    if (entry.epoch == 0) continue;
+    if (Counts(entry)) {
+      ++counting;
+      continue;
+    }
+    entry.epoch = 0;
+    --entries_;
+  }
+  std::size_t room = std::max(kFirstEntries, old.size());
+  while (counting * 2 > room) room *= 2;
+  shard.entries.resize(room);
+  shard.used = 0;
+  for (const Entry& entry : old) {
+    if (entry.epoch == 0) continue;
+    std::size_t at = entry.hash.low % room;
+    while (shard.entries[at].epoch != 0) at = (at + 1) % room;
+    shard.entries[at] = entry;
+    ++shard.used;
+  }
+}
+
+// Closes the gap, so that no search ends before what it looks for.
+void Directory::Erase(Shard& shard, std::size_t at) {
+  const std::size_t room = shard.entries.size();
+  --shard.used;
+  --entries_;
+  std::size_t hole = at;
+  for (std::size_t next = (at + 1) % room; shard.entries[next].epoch != 0;
+       next = (next + 1) % room) {
+    const std::size_t home = shard.entries[next].hash.low % room;
+    const bool reachable = hole <= next ? (home > hole && home <= next)
+                                        : (home > hole || home <= next);
+    if (reachable) continue;
+    shard.entries[hole] = shard.entries[next];
+    hole = next;
+  }
+  shard.entries[hole] = {};
+}
+
+Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::uint32_t epoch) {
+  if (!rules_.current_generation(item.slot, item.generation)) return Code::kStale;
+  Shard& shard = ShardOf(item.hash);
+  if ((shard.used + 1) * 100 > shard.entries.size() * 85) Grow(shard);
+  const std::size_t room = shard.entries.size();
+  std::size_t at = item.hash.low % room;
+  Entry* own = nullptr;
+  for (; shard.entries[at].epoch != 0; at = (at + 1) % room) {
+    Entry& entry = shard.entries[at];
+    if (entry.hash != item.hash) continue;
+    if (entry.owner == owner) {
+      own = &entry;
+      continue;
+    }
+    if (entry.group != item.group && Counts(entry)) return Code::kExists;
+  }
+  if (own == nullptr) {
+    own = &shard.entries[at];
+    ++shard.used;
+    ++entries_;
+  }
+  *own = {.hash = item.hash,
+          .size_bytes = item.size_bytes,
+          .epoch = epoch,
+          .group = item.group,
+          .generation_low = static_cast<std::uint32_t>(item.generation),
+          .owner = owner,
+          .slot = item.slot,
+          .generation_high = static_cast<std::uint32_t>(item.generation >> 32)};
+  return Code::kOk;
+}
+
+void Directory::Unlist(const Id128& hash, wire::OwnerNumber owner) {
+  Shard& shard = ShardOf(hash);
+  if (shard.entries.empty()) return;
+  const std::size_t room = shard.entries.size();
+  for (std::size_t at = hash.low % room; shard.entries[at].epoch != 0; at = (at + 1) % room) {
+    if (shard.entries[at].hash == hash && shard.entries[at].owner == owner) {
+      Remember(hash, MissReason::kEvicted);
+      return Erase(shard, at);
+    }
+  }
+}
+
+void Directory::Remove(const Id128& hash) {
+  Shard& shard = ShardOf(hash);
+  if (shard.entries.empty()) return;
+  const std::size_t room = shard.entries.size();
+  for (std::size_t at = hash.low % room; shard.entries[at].epoch != 0;) {
+    if (shard.entries[at].hash == hash) {
+      Remember(hash, MissReason::kRemoved);
+      Erase(shard, at);  // another one may have moved here
+    } else {
+      at = (at + 1) % room;
+    }
+  }
+}
+
+wire::Place Directory::Find(const Id128& hash) const {
+  const Shard& shard = shards_[hash.high % kShards];
+  wire::Place place;
+  const Ghost& ghost = ghosts_[hash.low % kGhosts];
+  place.reason = ghost.tag == static_cast<std::uint32_t>(hash.low >> 32) &&
+                         ghost.reason != MissReason::kNone
+                     ? ghost.reason
+                     : MissReason::kNeverPut;
+  if (shard.entries.empty()) return place;
+  const std::size_t room = shard.entries.size();
+  for (std::size_t at = hash.low % room; shard.entries[at].epoch != 0; at = (at + 1) % room) {
+    const Entry& entry = shard.entries[at];
+    if (entry.hash != hash) continue;
+    if (!rules_.current_generation(entry.slot, entry.generation())) {
+      if (place.owner == wire::kNoOwner) place.reason = MissReason::kReset;
+      continue;
+    }
+    if (!rules_.current_owner(entry.owner, entry.epoch) || !rules_.live_owner(entry.owner)) {
+      if (place.owner == wire::kNoOwner) place.reason = MissReason::kOwnerGone;
+      continue;
+    }
+    if (place.owner != wire::kNoOwner) {
+      place.second = entry.owner;
+      break;
+    }
+    place.owner = entry.owner;
+    place.size_bytes = entry.size_bytes;
+    place.reason = MissReason::kNone;
+  }
+  return place;
+}
+
+std::uint64_t Directory::bytes() const {
+  std::uint64_t bytes = ghosts_.size() * sizeof(Ghost) + shards_.size() * sizeof(Shard);
+  for (const Shard& shard : shards_) bytes += shard.entries.capacity() * sizeof(Entry);
+  return bytes;
+}
+
+}  // namespace kvcove::master

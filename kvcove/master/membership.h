@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who the owners are and how long each may be trusted, as a plain state machine over the master's
+// clock. Needs a lock.
+//
+// An owner:  hello -> (inventory listed) -> lease granted, renewed ... -> lease run out or goodbye
+// Each hello gives it another epoch, and entries of the directory count only under the current one.
+// A lease that was granted is waited for by every reset, whatever became of its owner: somebody may
+// still map its memory.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kvcove/wire/cluster.h"
+
+namespace kvcove::master {
+
+using wire::OwnerNumber;
+
+class Membership {
+ public:
+  explicit Membership(std::int64_t lease_ns) : lease_ns_(lease_ns) {}
+
+  // Errors: kLimit, kInvalid.
+  Result<wire::OwnerWelcome> Hello(const wire::OwnerHello& hello, std::int64_t now_ns);
+  // True: the lease runs from now. False: it is behind `version`, or has not listed what it holds.
+  // Errors: kStale when it must say hello again.
+  Result<bool> Renew(const wire::RenewRequest& request, std::uint64_t version,
+                     std::int64_t now_ns);
+  void Acknowledge(OwnerNumber number, std::uint32_t epoch, std::uint64_t version);
+  // No lease of it is running any more.
+  void Goodbye(OwnerNumber number, std::uint32_t epoch);
+
+  // Its entries count, and it is to be asked.
+  bool Live(OwnerNumber number, std::int64_t now_ns) const;
+  bool Current(OwnerNumber number, std::uint32_t epoch) const;
+  std::uint32_t EpochOf(OwnerNumber number) const { return members_[number].epoch; }
+
+  // Nothing when each owner has acknowledged `version` or holds no lease; else when the last of
+  // those leases ends.
+  std::optional<std::int64_t> AwaitedUntil(std::uint64_t version, std::int64_t now_ns) const;
+  // Some owner that may come back has not acknowledged `version`.
+  bool Missed(std::uint64_t version) const;
+  // A start listens for a while before it says that something is nowhere.
+  bool Warming(std::int64_t now_ns) const;
+
+  std::vector<wire::OwnerStat> Stat(std::int64_t now_ns) const;
+  std::size_t size() const { return members_.size(); }
+
+ private:
+  struct Member {
+    wire::OwnerHello hello;
+    std::uint32_t epoch = 0;
+    bool known = false;  // false: this number is free
+    bool ready = false;  // its inventory is listed
+    std::int64_t lease_until_ns = 0;
+    std::int64_t heard_ns = 0;
+    std::uint64_t acknowledged = 0;
+    wire::RenewRequest last;
+  };
+  std::optional<OwnerNumber> NumberFor(const Id128& owner, std::int64_t now_ns);
+
+  const std::int64_t lease_ns_;
+  std::vector<Member> members_;
+  std::uint32_t next_epoch_ = 1;
+  bool forgotten_ = false;  // an owner without goodbye gave up its number
+};
+
+}  // namespace kvcove::master
