@@ -44,6 +44,8 @@ std::string_view CodeName(Code code) {
       return "reset not proven";
     case Code::kInternal:
       return "internal";
+    case Code::kNotListed:
+      return "stored, not listed yet";
   }
   return "unknown code";
 }

@@ -32,6 +32,7 @@ namespace kvcove {
 // | kBufferTooSmall | the value is larger than the buffers given           | bigger one   | nothing    |
 // | kNotProven      | a reset that could not be proven; the session closes | automatic    | nothing    |
 // | kInternal       | a defect in kvcove, or the system refused a call     | no           | node       |
+// | kNotListed      | stored, and found once the master lists it: a success | no           | nothing    |
 // clang-format on
 enum class Code : std::uint16_t {
   kOk = 0,
@@ -52,8 +53,9 @@ enum class Code : std::uint16_t {
   kBufferTooSmall = 15,
   kNotProven = 16,
   kInternal = 17,
+  kNotListed = 18,
 };
-inline constexpr std::uint16_t kMaxCode = 17;
+inline constexpr std::uint16_t kMaxCode = 18;
 
 // "stale generation", "out of space", ...; never empty.
 std::string_view CodeName(Code code);

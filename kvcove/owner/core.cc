@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 
+#include "kvcove/base/random.h"
 #include "kvcove/base/size.h"
 
 namespace kvcove::owner {
@@ -50,7 +52,8 @@ void Core::EndSession(SessionNumber number) {
   segment::ClearLanes(*at->second.page);
   std::vector<std::uint64_t> mine;
   for (const auto& [id, reservation] : reservations_) {
-    if (reservation.session == number) mine.push_back(id);
+    // What is committed and waits for the master is not the session's any more.
+    if (reservation.session == number && !reservation.listing) mine.push_back(id);
   }
   for (const std::uint64_t id : mine) EndReservation(id);
   sessions_.erase(at);
@@ -228,6 +231,15 @@ void Core::Withdraw(ObjectId id, MissReason reason) {
   const std::uint64_t hash = index_.view().HashKey(found.meta.slot(), index_.view().KeyOf(place));
   const std::uint64_t bytes = OccupiedBytes(place);
 
+  if (options_.listed && reason != MissReason::kReset) {
+    if (gone_.size() < kMaxGone) {
+      gone_.push_back({.hash = DirectoryHash(found.meta.slot(), index_.view().KeyOf(place)),
+                       .slot = found.meta.slot(),
+                       .gone = true});
+    } else {
+      gone_overflow_ = true;
+    }
+  }
   index_.Withdraw(place, hash);
   index_.view().RememberGhost(hash, reason);
   Withdrawn gone{.place = place, .extents = std::vector<Extent>(segment::kMaxExtents)};
@@ -261,6 +273,7 @@ void Core::Settle() {
   std::sort(protected_.begin(), protected_.end());
   std::erase_if(withdrawn_, [&](const Withdrawn& gone) {
     if (std::binary_search(protected_.begin(), protected_.end(), gone.place)) return false;
+    if (!lent_.empty() && lent_.contains(gone.place)) return false;
     allocator_.Free(gone.extents);
     index_.Release(gone.place);
     return true;
@@ -379,7 +392,7 @@ PutResult Core::PutOne(Session& session, SessionNumber number, const Token& toke
   }
   if (ClaimOf(token.slot, key) != nullptr) return {.code = Code::kInProgress, .extents = {}};
   const std::uint64_t reserve_limit = std::max<std::uint64_t>(options_.payload_bytes / 4, 1);
-  if (item.value.empty() && session.reserved_bytes > 0 &&
+  if ((item.value.empty() || options_.listed) && session.reserved_bytes > 0 &&
       session.reserved_bytes + item.size_bytes > reserve_limit) {
     return {.code = Code::kLimit, .extents = {}};
   }
@@ -404,17 +417,42 @@ PutResult Core::PutOne(Session& session, SessionNumber number, const Token& toke
       std::memcpy(payload_ + extent.start * segment::kGranule, item.value.data() + offset, count);
       offset += count;
     }
-    const Code code = Publish(reservation);
-    if (code != Code::kOk) allocator_.Free(reservation.extents);
-    return {.code = code, .extents = {}};
+    if (!options_.listed) {
+      const Code code = Publish(reservation);
+      if (code != Code::kOk) allocator_.Free(reservation.extents);
+      return {.code = code, .extents = {}};
+    }
   }
   const std::uint64_t id = next_reservation_++;
   PutResult result{.code = Code::kOk, .reservation = id, .extents = reservation.extents};
   session.reserved_bytes += item.size_bytes;
   for (const Extent& extent : reservation.extents) reserved_granules_ += extent.count;
   claims_.emplace(key.hash, id);
-  reservations_.emplace(id, std::move(reservation));
+  Reservation& kept = reservations_.emplace(id, std::move(reservation)).first->second;
+  if (!item.value.empty()) {
+    AwaitListing(id, kept);
+    result.extents.clear();
+  }
   return result;
+}
+
+wire::ListItem Core::ItemOf(const Reservation& reservation) const {
+  return {.hash = DirectoryHash(reservation.slot, reservation.key),
+          .generation = reservation.generation,
+          .size_bytes = reservation.size_bytes,
+          .group = reservation.group,
+          .slot = reservation.slot};
+}
+
+void Core::AwaitListing(std::uint64_t id, Reservation& reservation) {
+  reservation.listing = true;
+  reservation.key_until_ns = std::numeric_limits<std::int64_t>::max();
+  // Without replicas each put is a group of its own.
+  if (reservation.group == 0) {
+    reservation.group =
+        static_cast<std::uint32_t>(Mix64(id ^ index_.view().header().hash_seed)) | 1;
+  }
+  pending_.push_back({.reservation = id, .item = ItemOf(reservation)});
 }
 
 Code Core::Publish(const Reservation& reservation) {
@@ -432,6 +470,12 @@ Code Core::Publish(const Reservation& reservation) {
     return Code::kNoSpace;
   }
   objects_[id] = {.place = *place, .slot = reservation.slot};
+  if (options_.listed) {
+    listings_.Reach(id);
+    listings_[id] = {.checksum = reservation.checksum,
+                     .group = reservation.group,
+                     .has_checksum = reservation.has_checksum};
+  }
   SlotState& slot = slots_[reservation.slot];
   ++slot.live;
   const std::uint64_t bytes = OccupiedBytes(*place);
@@ -467,6 +511,7 @@ Code Core::FinishOne(Session& session, SessionNumber number, const FinishItem& i
   }
   Reservation& reservation = at->second;
   if (reservation.session != number) return Code::kDenied;
+  if (reservation.listing) return Code::kInProgress;
   Code code = Code::kOk;
   if (item.commit) {
     const segment::PreparedKey key{.key = reservation.key, .hash = reservation.hash};
@@ -479,6 +524,12 @@ Code Core::FinishOne(Session& session, SessionNumber number, const FinishItem& i
       ++counters_.expired_puts;
     } else if (FindLive(reservation.slot, key)) {
       code = Code::kExists;
+    } else if (options_.listed) {
+      reservation.checksum = item.checksum;
+      reservation.has_checksum = item.has_checksum;
+      reservation.group = item.group;
+      AwaitListing(item.reservation, reservation);
+      return Code::kOk;
     } else {
       code = Publish(reservation);
     }
@@ -523,6 +574,149 @@ void Core::ExpireKeys(std::int64_t now_ns) {
       allocator_.Free(reservation.extents);
     }
   }
+}
+
+// ---- in a cluster
+// ------------------------------------------------------------------------------------------------
+
+std::vector<Pending> Core::TakePending() { return std::exchange(pending_, {}); }
+
+Code Core::FinishListing(const Pending& pending, Code listed) {
+  const auto forget = [&](Code code) {
+    if (listed == Code::kOk) {
+      wire::ListItem gone = pending.item;
+      gone.gone = true;
+      gone_.push_back(gone);
+    }
+    return code;
+  };
+  const auto at = reservations_.find(pending.reservation);
+  if (at == reservations_.end()) return forget(Code::kUnavailable);
+  Reservation& reservation = at->second;
+  Code code = listed;
+  if (reservation.removed || slots_[reservation.slot].generation != reservation.generation) {
+    code = forget(Code::kStale);
+  } else if (listed == Code::kOk) {
+    code = Publish(reservation);
+    if (code == Code::kOk) {
+      reservation.extents.clear();  // they belong to the object now
+    } else {
+      forget(code);
+    }
+  }
+  if (code == Code::kStale) ++counters_.stale_puts;
+  const auto session = sessions_.find(reservation.session);
+  if (session != sessions_.end()) RememberFinished(session->second, pending.reservation, code);
+  EndReservation(pending.reservation);
+  return code;
+}
+
+std::vector<wire::ListItem> Core::TakeGone(std::size_t at_most) {
+  const std::size_t count = std::min(at_most, gone_.size());
+  const auto end = gone_.begin() + static_cast<std::ptrdiff_t>(count);
+  std::vector<wire::ListItem> items(gone_.begin(), end);
+  gone_.erase(gone_.begin(), end);
+  return items;
+}
+
+bool Core::TakeGoneOverflow() { return std::exchange(gone_overflow_, false); }
+
+std::vector<InventoryItem> Core::Inventory(ObjectId& cursor, std::size_t at_most) const {
+  std::vector<InventoryItem> items;
+  for (; cursor < next_object_ && items.size() < at_most; ++cursor) {
+    const Object& object = objects_[cursor];
+    if (object.place == 0) continue;
+    const segment::Entry& entry = index_.view().EntryAt(object.place);
+    const Generation generation = entry.generation.load(std::memory_order_relaxed);
+    if (generation != slots_[object.slot].generation) continue;
+    const auto meta = segment::EntryMeta(entry.meta.load(std::memory_order_relaxed));
+    items.push_back(
+        {.item = {.hash = DirectoryHash(object.slot, index_.view().KeyOf(object.place)),
+                  .generation = generation,
+                  .size_bytes = static_cast<std::uint32_t>(meta.size_bytes()),
+                  .group = listings_[cursor].group,
+                  .slot = object.slot},
+         .id = cursor,
+         .version = entry.version.load(std::memory_order_relaxed)});
+  }
+  if (cursor >= next_object_) cursor = kWalkDone;
+  return items;
+}
+
+void Core::DropObject(ObjectId id, Version version) {
+  if (id >= next_object_ || objects_[id].place == 0 ||
+      !index_.view().StillThere(objects_[id].place, version)) {
+    return;
+  }
+  Withdraw(id, MissReason::kRemoved);
+  Settle();
+}
+
+void Core::DropSlot(SlotId slot) {
+  for (ObjectId id = 0; id < next_object_; ++id) {
+    if (objects_[id].place != 0 && objects_[id].slot == slot) Withdraw(id, MissReason::kRemoved);
+  }
+  for (auto& [id, reservation] : reservations_) {
+    if (reservation.slot == slot) reservation.removed = true;
+  }
+  Settle();
+}
+
+std::vector<Loan> Core::Lend(const Token& token, std::span<const std::string_view> keys) {
+  std::vector<Loan> loans(keys.size());
+  const bool current = CheckToken(token) == Code::kOk;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    Loan& loan = loans[i];
+    if (!CheckKey(keys[i])) {
+      loan.code = Code::kInvalid;
+      continue;
+    }
+    if (!current) {
+      loan.reason = MissReason::kReset;
+      continue;
+    }
+    const segment::PreparedKey key{.key = keys[i],
+                                   .hash = index_.view().HashKey(token.slot, keys[i])};
+    const segment::Found found = FindLive(token.slot, key);
+    if (!found) {
+      loan.reason = index_.view().GhostReason(key.hash);
+      continue;
+    }
+    SpaceOf(token.slot).policy->OnHit(found.object);
+    ++counters_.hits;
+    ++lent_[found.place];
+    loan = {.code = Code::kOk,
+            .reason = MissReason::kNone,
+            .size_bytes = static_cast<std::uint32_t>(found.meta.size_bytes()),
+            .has_checksum = options_.listed && listings_[found.object].has_checksum,
+            .checksum = options_.listed ? listings_[found.object].checksum : 0,
+            .place = found.place,
+            .version = found.version,
+            .extents = std::vector<Extent>(segment::kMaxExtents)};
+    loan.extents.resize(index_.view().Extents(
+        found,
+        std::span<Extent, segment::kMaxExtents>(loan.extents.data(), segment::kMaxExtents)));
+  }
+  return loans;
+}
+
+void Core::Return(std::span<const Loan> loans) {
+  bool waited_for = false;
+  for (const Loan& loan : loans) {
+    if (loan.place == 0) continue;
+    const auto at = lent_.find(loan.place);
+    if (--at->second == 0) lent_.erase(at);
+    waited_for = waited_for || !index_.view().StillThere(loan.place, loan.version);
+  }
+  if (waited_for) Settle();
+}
+
+void Core::SetChecksum(const Loan& loan, std::uint64_t checksum) {
+  if (!options_.listed || !index_.view().StillThere(loan.place, loan.version)) return;
+  const auto id = static_cast<ObjectId>(
+      index_.view().EntryAt(loan.place).first.load(std::memory_order_relaxed));
+  listings_[id].checksum = checksum;
+  listings_[id].has_checksum = true;
 }
 
 // ---- removal, pins, statistics

@@ -23,7 +23,7 @@
 #include "kvcove/segment/allocator.h"
 #include "kvcove/segment/index.h"
 #include "kvcove/segment/reader.h"
-#include "kvcove/wire/messages.h"
+#include "kvcove/wire/cluster.h"
 
 namespace kvcove::owner {
 
@@ -51,7 +51,35 @@ struct CoreOptions {
   std::unordered_map<std::string, Quota> quotas;  // by namespace
   std::int64_t key_deadline_ns = kSecond;         // how long a reservation holds its key
   std::int64_t longest_hold_ns = 60 * kSecond;
+  // In a cluster: what is committed becomes visible when the master has listed it, and what goes is
+  // told to it.
+  bool listed = false;
   segment::Checks checks;
+};
+
+// Committed, and waiting for the master to list it.
+struct Pending {
+  std::uint64_t reservation = 0;
+  wire::ListItem item;
+};
+
+// An object lent to a transfer: its bytes stay what they are until Return.
+struct Loan {
+  Code code = Code::kMiss;
+  MissReason reason = MissReason::kNone;
+  std::uint32_t size_bytes = 0;
+  bool has_checksum = false;
+  std::uint64_t checksum = 0;
+  Place place = 0;  // 0: nothing was lent
+  Version version = 0;
+  std::vector<Extent> extents;
+};
+
+// An object as the master should know it.
+struct InventoryItem {
+  wire::ListItem item;
+  ObjectId id = kNoObject;
+  Version version = 0;
 };
 
 struct Counters {
@@ -88,6 +116,26 @@ class Core {
   std::vector<PutResult> Put(SessionNumber session, const Token& token,
                              std::span<const PutItem> items);
   std::vector<Code> Finish(SessionNumber session, std::span<const FinishItem> items);
+
+  // ---- in a cluster
+  // What Put and Finish left for the master since the last call; they answered kOk for it.
+  std::vector<Pending> TakePending();
+  // The master's answer: publishes it, or drops it. The put's final outcome.
+  Code FinishListing(const Pending& pending, Code listed);
+  // What went since the last call, for the master to forget. Empty `overflow` keeps it complete.
+  std::vector<wire::ListItem> TakeGone(std::size_t at_most);
+  // True once more went than could be kept: the whole inventory must be told again.
+  bool TakeGoneOverflow();
+  // Up to `at_most` objects from `cursor` on (0 at first, kWalkDone at the end).
+  std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) const;
+  // Another owner has another value of the key.
+  void DropObject(ObjectId id, Version version);
+  // An owner that missed removals keeps nothing of the slot.
+  void DropSlot(SlotId slot);
+  // Lends what is there under `token`'s generation. Each loan with a place must be returned.
+  std::vector<Loan> Lend(const Token& token, std::span<const std::string_view> keys);
+  void Return(std::span<const Loan> loans);
+  void SetChecksum(const Loan& loan, std::uint64_t checksum);
 
   Code Remove(SlotId slot, std::string_view key);
   // One slice of a linear walk over all objects; `cursor` starts at 0 and ends at kWalkDone.
@@ -153,7 +201,17 @@ class Core {
     std::int64_t key_until_ns = 0;
     bool owns_key = true;  // false: it ran out or was removed
     bool removed = false;
-    bool freed = false;  // only with the reservation check switched off
+    bool freed = false;    // only with the reservation check switched off
+    bool listing = false;  // committed; the master's answer is awaited
+    bool has_checksum = false;
+    std::uint64_t checksum = 0;
+    std::uint32_t group = 0;
+  };
+  // What a cluster keeps of an object.
+  struct Listing {
+    std::uint64_t checksum = 0;
+    std::uint32_t group = 0;
+    bool has_checksum = false;
   };
   // Withdrawn, and perhaps still being read.
   struct Withdrawn {
@@ -174,6 +232,8 @@ class Core {
   void DropClaim(std::uint64_t id, Reservation& reservation);
   Code FinishOne(Session& session, SessionNumber number, const FinishItem& item);
   Code Publish(const Reservation& reservation);
+  void AwaitListing(std::uint64_t id, Reservation& reservation);
+  wire::ListItem ItemOf(const Reservation& reservation) const;
   void EndReservation(std::uint64_t id);
   void RememberFinished(Session& session, std::uint64_t id, Code code);
 
@@ -229,6 +289,14 @@ class Core {
   ObjectId sweep_cursor_ = 0;
   std::uint32_t sweep_left_ = 0;  // of the round over unnamed versions
   Counters counters_;
+
+  // In a cluster only.
+  static constexpr std::size_t kMaxGone = 1 << 20;
+  policy::ChunkedArray<Listing> listings_;  // by object
+  std::vector<Pending> pending_;
+  std::deque<wire::ListItem> gone_;
+  bool gone_overflow_ = false;
+  std::unordered_map<Place, std::uint32_t> lent_;  // to how many transfers
 };
 
 // `*` stands for any bytes, `?` for one; everything else for itself.

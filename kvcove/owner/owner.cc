@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <limits>
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
@@ -69,6 +70,7 @@ Result<std::unique_ptr<Owner>> Owner::Open(const OwnerOptions& given, const Cloc
                          .max_objects = options.max_objects,
                          .policy = options.policy,
                          .quotas = options.quotas,
+                         .listed = options.cluster,
                          .checks = {}};
   const MutexLock lock(owner->mutex_);
   KVCOVE_ASSIGN(owner->core_, Core::Open(core, owner->header_, owner->payload_.data(), clock));
@@ -101,9 +103,9 @@ void Owner::Start() {
   }
   {
     const MutexLock lock(mutex_);
-    core_->RenewLease(clock_.NowNs() + options_.lease_ns);
+    if (!options_.cluster) core_->RenewLease(clock_.NowNs() + options_.lease_ns);
   }
-  lease_ = StartThread("kvcove-lease", [this] { RunLease(); });
+  if (!options_.cluster) lease_ = StartThread("kvcove-lease", [this] { RunLease(); });
   janitor_ = StartThread("kvcove-janitor", [this] { RunJanitor(); });
   if (options_.populate) populate_ = StartThread("kvcove-pages", [this] { RunPopulate(); });
 }
@@ -189,15 +191,219 @@ void Owner::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& upd
   core_->SetSlots(incarnation, updates);
 }
 
-std::vector<PutResult> Owner::Put(SessionNumber session, const Token& token,
-                                  std::span<const PutItem> items) {
+// ---- puts
+// ---------------------------------------------------------------------------------------------------
+
+void Owner::Enqueue(std::vector<Pending> pending, std::function<void(std::span<const Code>)> done) {
+  const MutexLock lock(outbox_mutex_);
+  outbox_.push_back({.pending = std::move(pending), .done = std::move(done)});
+  outbox_changed_.NotifyOne();
+}
+
+std::vector<Code> Owner::AwaitListed(std::vector<Pending> pending, std::int64_t deadline_ns) {
+  struct Wait {
+    Mutex mutex;
+    CondVar changed;
+    bool done KVCOVE_GUARDED_BY(mutex) = false;
+    std::vector<Code> codes KVCOVE_GUARDED_BY(mutex);
+  };
+  const auto wait = std::make_shared<Wait>();
+  const std::size_t count = pending.size();
+  Enqueue(std::move(pending), [wait](std::span<const Code> codes) {
+    const MutexLock lock(wait->mutex);
+    wait->codes.assign(codes.begin(), codes.end());
+    wait->done = true;
+    wait->changed.NotifyAll();
+  });
+  const MutexLock lock(wait->mutex);
+  while (!wait->done) {
+    const std::int64_t left = deadline_ns - clock_.NowNs();
+    if (left <= 0 || !master_reachable_) return std::vector<Code>(count, Code::kNotListed);
+    wait->changed.WaitFor(wait->mutex,
+                          std::chrono::nanoseconds(std::min(left, 50 * kMillisecond)));
+  }
+  return wait->codes;
+}
+
+std::vector<PutResult> Owner::Reserve(SessionNumber session, const Token& token,
+                                      std::span<const PutItem> items) {
   const MutexLock lock(mutex_);
   return core_->Put(session, token, items);
 }
 
-std::vector<Code> Owner::Finish(SessionNumber session, std::span<const FinishItem> items) {
+std::vector<PutResult> Owner::Put(SessionNumber session, const Token& token,
+                                  std::span<const PutItem> items, std::int64_t deadline_ns) {
+  std::vector<PutResult> results;
+  std::vector<Pending> pending;
+  {
+    const MutexLock lock(mutex_);
+    results = core_->Put(session, token, items);
+    if (options_.cluster) pending = core_->TakePending();
+  }
+  if (pending.empty()) return results;
+  std::unordered_map<std::uint64_t, std::size_t> where;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i].reservation != 0) where.emplace(results[i].reservation, i);
+  }
+  std::vector<std::size_t> order;
+  for (const Pending& one : pending) order.push_back(where.at(one.reservation));
+  const std::vector<Code> codes = AwaitListed(std::move(pending), deadline_ns);
+  for (std::size_t k = 0; k < codes.size(); ++k) {
+    results[order[k]] = {.code = codes[k], .extents = {}};
+  }
+  return results;
+}
+
+std::vector<Code> Owner::Finish(SessionNumber session, std::span<const FinishItem> items,
+                                std::int64_t deadline_ns) {
+  std::vector<Code> codes;
+  std::vector<Pending> pending;
+  {
+    const MutexLock lock(mutex_);
+    codes = core_->Finish(session, items);
+    if (options_.cluster) pending = core_->TakePending();
+  }
+  if (pending.empty()) return codes;
+  // Both are in the order of the items.
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < items.size() && order.size() < pending.size(); ++i) {
+    if (items[i].reservation == pending[order.size()].reservation) order.push_back(i);
+  }
+  const std::vector<Code> listed = AwaitListed(std::move(pending), deadline_ns);
+  for (std::size_t k = 0; k < listed.size(); ++k) codes[order[k]] = listed[k];
+  return codes;
+}
+
+void Owner::FinishThen(SessionNumber session, std::span<const FinishItem> items,
+                       std::function<void(std::vector<Code>)> done) {
+  std::vector<Code> codes;
+  std::vector<Pending> pending;
+  {
+    const MutexLock lock(mutex_);
+    codes = core_->Finish(session, items);
+    pending = core_->TakePending();
+  }
+  if (pending.empty()) return done(std::move(codes));
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < items.size() && order.size() < pending.size(); ++i) {
+    if (items[i].reservation == pending[order.size()].reservation) order.push_back(i);
+  }
+  Enqueue(std::move(pending), [codes = std::move(codes), order = std::move(order),
+                               done = std::move(done)](std::span<const Code> listed) mutable {
+    for (std::size_t k = 0; k < listed.size(); ++k) codes[order[k]] = listed[k];
+    done(std::move(codes));
+  });
+}
+
+std::vector<Loan> Owner::Lend(const Token& token, std::span<const std::string_view> keys) {
   const MutexLock lock(mutex_);
-  return core_->Finish(session, items);
+  return core_->Lend(token, keys);
+}
+
+void Owner::Return(std::span<const Loan> loans) {
+  const MutexLock lock(mutex_);
+  core_->Return(loans);
+}
+
+void Owner::SetChecksum(const Loan& loan, std::uint64_t checksum) {
+  const MutexLock lock(mutex_);
+  core_->SetChecksum(loan, checksum);
+}
+
+// ---- for the link to the master
+// --------------------------------------------------------------------------------
+
+void Owner::SetLease(std::int64_t deadline_ns) {
+  header_.header().lease_deadline_ns.store(deadline_ns, std::memory_order_release);
+}
+
+std::int64_t Owner::LeaseUntilNs() const {
+  return header_.header().lease_deadline_ns.load(std::memory_order_acquire);
+}
+
+bool Owner::WaitOutbox(std::int64_t wait_ns) {
+  const MutexLock lock(outbox_mutex_);
+  if (outbox_.empty() && !outbox_woken_) {
+    outbox_changed_.WaitFor(outbox_mutex_, std::chrono::nanoseconds(wait_ns));
+  }
+  outbox_woken_ = false;
+  return !outbox_.empty();
+}
+
+void Owner::WakeOutbox() {
+  const MutexLock lock(outbox_mutex_);
+  outbox_woken_ = true;
+  outbox_changed_.NotifyAll();
+}
+
+std::vector<Listing> Owner::TakeListings(std::size_t at_most_items) {
+  std::vector<Listing> listings;
+  std::size_t items = 0;
+  const MutexLock lock(outbox_mutex_);
+  while (!outbox_.empty() && items < at_most_items) {
+    items += outbox_.front().pending.size();
+    listings.push_back(std::move(outbox_.front()));
+    outbox_.pop_front();
+  }
+  return listings;
+}
+
+void Owner::ReturnListings(std::vector<Listing> listings) {
+  const MutexLock lock(outbox_mutex_);
+  for (auto at = listings.rbegin(); at != listings.rend(); ++at) {
+    outbox_.push_front(std::move(*at));
+  }
+}
+
+void Owner::CompleteListing(Listing listing, std::span<const Code> codes) {
+  std::vector<Code> outcomes;
+  {
+    const MutexLock lock(mutex_);
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      outcomes.push_back(core_->FinishListing(listing.pending[i], codes[i]));
+    }
+  }
+  listing.done(outcomes);
+}
+
+std::vector<wire::ListItem> Owner::TakeGone(std::size_t at_most) {
+  const MutexLock lock(mutex_);
+  return core_->TakeGone(at_most);
+}
+
+bool Owner::TakeGoneOverflow() {
+  const MutexLock lock(mutex_);
+  return core_->TakeGoneOverflow();
+}
+
+std::vector<InventoryItem> Owner::Inventory(ObjectId& cursor, std::size_t at_most) {
+  const MutexLock lock(mutex_);
+  return core_->Inventory(cursor, at_most);
+}
+
+void Owner::DropObjects(std::span<const InventoryItem> items) {
+  const MutexLock lock(mutex_);
+  for (const InventoryItem& item : items) core_->DropObject(item.id, item.version);
+}
+
+std::uint64_t Owner::ApplyRemovals(std::span<const wire::Removal> removals) {
+  std::uint64_t matched = 0;
+  for (const wire::Removal& removal : removals) {
+    if (removal.drop_all) {
+      const MutexLock lock(mutex_);
+      core_->DropSlot(removal.slot);
+    }
+    if (!removal.keys.empty()) {
+      const std::vector<std::string_view> keys(removal.keys.begin(), removal.keys.end());
+      (void)Remove(removal.slot, keys);
+    }
+    if (!removal.pattern.empty()) {
+      matched += RemoveMatching(removal.slot, removal.pattern,
+                                std::numeric_limits<std::int64_t>::max())
+                     .value_or(0);
+    }
+  }
+  return matched;
 }
 
 std::vector<Code> Owner::Remove(SlotId slot, std::span<const std::string_view> keys) {

@@ -3,6 +3,9 @@
 // that does what happens by itself. Thread-safe.
 #pragma once
 
+#include <atomic>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,6 +25,14 @@ struct OwnerOptions {
   bool populate = true;  // in the background, so that puts meet no page faults
   std::int64_t lease_ns = kSecond;
   std::int64_t lease_renewal_ns = 250 * kMillisecond;
+  // A master elsewhere gives the lease and lists what is stored (owner/link.h).
+  bool cluster = false;
+};
+
+// Puts that are stored and wait for the master's answer.
+struct Listing {
+  std::vector<Pending> pending;
+  std::function<void(std::span<const Code>)> done;  // called once, with the final outcomes
 };
 
 class Owner {
@@ -45,9 +56,38 @@ class Owner {
 
   void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates);
 
+  // In a cluster they wait for the master until `deadline_ns`; kNotListed: stored all the same.
   std::vector<PutResult> Put(SessionNumber session, const Token& token,
-                             std::span<const PutItem> items);
-  std::vector<Code> Finish(SessionNumber session, std::span<const FinishItem> items);
+                             std::span<const PutItem> items, std::int64_t deadline_ns);
+  std::vector<Code> Finish(SessionNumber session, std::span<const FinishItem> items,
+                           std::int64_t deadline_ns);
+  // Answers when the master has; from any thread.
+  void FinishThen(SessionNumber session, std::span<const FinishItem> items,
+                  std::function<void(std::vector<Code>)> done);
+  // Never waits for the master: reservations only.
+  std::vector<PutResult> Reserve(SessionNumber session, const Token& token,
+                                 std::span<const PutItem> items);
+  std::vector<Loan> Lend(const Token& token, std::span<const std::string_view> keys);
+  void Return(std::span<const Loan> loans);
+  void SetChecksum(const Loan& loan, std::uint64_t checksum);
+
+  // ---- for the link to the master
+  void SetLease(std::int64_t deadline_ns);
+  // False: puts do not wait for its answer.
+  void SetMasterReachable(bool reachable) { master_reachable_ = reachable; }
+  std::int64_t LeaseUntilNs() const;
+  // What waits to be listed or forgotten; waits up to `wait_ns` for something.
+  bool WaitOutbox(std::int64_t wait_ns);
+  void WakeOutbox();
+  std::vector<Listing> TakeListings(std::size_t at_most_items);
+  // Back to the head of the queue: the master did not answer.
+  void ReturnListings(std::vector<Listing> listings);
+  void CompleteListing(Listing listing, std::span<const Code> codes);
+  std::vector<wire::ListItem> TakeGone(std::size_t at_most);
+  bool TakeGoneOverflow();
+  std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most);
+  void DropObjects(std::span<const InventoryItem> items);
+  std::uint64_t ApplyRemovals(std::span<const wire::Removal> removals);
   std::vector<Code> Remove(SlotId slot, std::span<const std::string_view> keys);
   // Errors: kTimeout, with what was removed so far gone; kInvalid for the pattern.
   Result<std::uint64_t> RemoveMatching(SlotId slot, std::string_view pattern,
@@ -59,6 +99,7 @@ class Owner {
   PoolStat Stat();
   bool Populated();
 
+  std::int64_t lease_renewal_ns() const { return options_.lease_renewal_ns; }
   int header_fd() const { return header_fd_.get(); }
   int payload_fd() const { return payload_fd_.get(); }
   segment::HeaderView header() const { return header_; }
@@ -70,6 +111,10 @@ class Owner {
   explicit Owner(const OwnerOptions& options, const Clock& clock)
       : options_(options), clock_(clock) {}
   Status MakeFiles();
+  // Hands `pending` to the link; outcomes by reservation.
+  void Enqueue(std::vector<Pending> pending, std::function<void(std::span<const Code>)> done);
+  // The outcomes, kNotListed where the deadline came first.
+  std::vector<Code> AwaitListed(std::vector<Pending> pending, std::int64_t deadline_ns);
   void RunJanitor();
   void RunLease();
   void RunPopulate();
@@ -85,6 +130,12 @@ class Owner {
   Mutex mutex_;
   std::unique_ptr<Core> core_ KVCOVE_GUARDED_BY(mutex_);
   std::unordered_map<SessionNumber, Mapping> pages_ KVCOVE_GUARDED_BY(mutex_);
+
+  std::atomic<bool> master_reachable_{true};
+  Mutex outbox_mutex_;
+  CondVar outbox_changed_;
+  std::deque<Listing> outbox_ KVCOVE_GUARDED_BY(outbox_mutex_);
+  bool outbox_woken_ KVCOVE_GUARDED_BY(outbox_mutex_) = false;
 
   Mutex stop_mutex_;
   CondVar stop_changed_;

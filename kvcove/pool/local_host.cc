@@ -34,12 +34,12 @@ class LocalHost::Service final : public wire::HostService {
     return {};
   }
   Result<std::vector<wire::PutResult>> Put(const Token& token, std::span<const wire::PutItem> items,
-                                           std::int64_t /*deadline_ns*/) override {
-    return host_.owner().Put(number_, token, items);
+                                           std::int64_t deadline_ns) override {
+    return host_.owner().Put(number_, token, items, deadline_ns);
   }
   Result<std::vector<Code>> Finish(std::span<const wire::FinishItem> items,
-                                   std::int64_t /*deadline_ns*/) override {
-    return host_.owner().Finish(number_, items);
+                                   std::int64_t deadline_ns) override {
+    return host_.owner().Finish(number_, items, deadline_ns);
   }
   Result<std::vector<Code>> Remove(SlotId slot, std::span<const std::string_view> keys,
                                    std::int64_t /*deadline_ns*/) override {

@@ -63,6 +63,10 @@ struct PutResult {
 struct FinishItem {
   std::uint64_t reservation = 0;
   bool commit = false;  // false: given up; no thread writes any more
+  // Only between parts of one process:
+  std::uint64_t checksum = 0;  // of the value, when it came with one
+  bool has_checksum = false;
+  std::uint32_t group = 0;  // of the replicas of one put; 0: it has none
 };
 
 enum class PinKind : std::uint8_t { kSoft = 1, kHard = 2 };
@@ -123,6 +127,16 @@ class GenerationService {
                               std::span<const std::string> versions, std::int64_t deadline_ns) = 0;
   virtual Status EndEngine(std::string_view name, std::string_view engine,
                            std::int64_t deadline_ns) = 0;
+};
+
+// A pool of many hosts, as seen through its master. Thread-safe.
+class ControlService : public GenerationService {
+ public:
+  // True when no owner has it any more, nor ever brings it back. Codes: kOk, kMiss.
+  virtual Result<std::vector<Code>> RemoveKeys(SlotId slot, std::span<const std::string_view> keys,
+                                               std::int64_t deadline_ns) = 0;
+  virtual Result<std::uint64_t> RemovePattern(SlotId slot, std::string_view pattern,
+                                              std::int64_t deadline_ns) = 0;
 };
 
 // Bound to one session. Thread-safe. Every call ends by `deadline_ns` (Clock).

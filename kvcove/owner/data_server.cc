@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/data_server.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/basic_socket_acceptor.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <map>
+#include <thread>
+
+#include "kvcove/base/hash.h"
+#include "kvcove/base/log.h"
+#include "kvcove/base/size.h"
+#include "kvcove/wire/cluster.h"
+#include "kvcove/wire/frame.h"
+#include "kvcove/wire/host_wire.h"
+
+namespace kvcove::owner {
+namespace {
+
+namespace asio = boost::asio;
+using Protocol = asio::generic::stream_protocol;
+using Socket = Protocol::socket;
+using boost::system::error_code;
+
+constexpr std::int64_t kSpinNs = 50 * kMicrosecond;
+constexpr std::size_t kDiscard = 64 * kKiB;
+constexpr std::uint64_t kMaxBatchBytes = 512 * kMiB;
+constexpr auto kSweep = std::chrono::milliseconds(250);
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+// Pins and statistics of objects, for who holds no mapping.
+class ObjectService final : public wire::HostService {
+ public:
+  explicit ObjectService(Owner& owner) : owner_(owner) {}
+  Result<std::vector<Code>> Pin(SlotId slot, std::span<const std::string_view> keys,
+                                std::optional<PinKind> kind, std::int64_t duration_ns,
+                                std::int64_t /*deadline_ns*/) override {
+    return owner_.Pin(slot, keys, kind, duration_ns);
+  }
+  Result<std::vector<std::optional<ObjectStat>>> StatObjects(
+      SlotId slot, std::span<const std::string_view> keys, std::int64_t /*deadline_ns*/) override {
+    return owner_.StatObjects(slot, keys);
+  }
+  Result<PoolStat> Stat(std::int64_t /*deadline_ns*/) override { return owner_.Stat(); }
+
+  // Not for other hosts: they ask the master, or use data calls.
+  Result<wire::Registration> Register(const wire::RegisterRequest&, std::int64_t) override {
+    return No();
+  }
+  Result<wire::ResetOutcome> Reset(const wire::ResetRequest&, std::int64_t) override {
+    return No();
+  }
+  Status NameVersions(std::string_view, std::string_view, std::span<const std::string>,
+                      std::int64_t) override {
+    return No();
+  }
+  Status EndEngine(std::string_view, std::string_view, std::int64_t) override { return No(); }
+  Result<std::vector<wire::PutResult>> Put(const Token&, std::span<const wire::PutItem>,
+                                           std::int64_t) override {
+    return No();
+  }
+  Result<std::vector<Code>> Finish(std::span<const wire::FinishItem>, std::int64_t) override {
+    return No();
+  }
+  Result<std::vector<Code>> Remove(SlotId, std::span<const std::string_view>,
+                                   std::int64_t) override {
+    return No();
+  }
+  Result<std::uint64_t> RemoveMatching(SlotId, std::string_view, std::int64_t) override {
+    return No();
+  }
+
+ private:
+  static std::unexpected<Error> No() {
+    return Fail(Code::kCorrupt, "not a call for an owner's data server");
+  }
+  Owner& owner_;
+};
+
+// Buffers over the bytes of an object, in its order.
+template <typename Buffer, typename Out>
+void AddPieces(std::byte* payload, std::span<const Extent> extents, std::uint64_t size, Out& out) {
+  for (const Extent& extent : extents) {
+    const std::uint64_t bytes = std::min<std::uint64_t>(extent.count * segment::kGranule, size);
+    out.push_back(Buffer(payload + extent.start * segment::kGranule, bytes));
+    size -= bytes;
+  }
+}
+
+std::uint64_t ChecksumOf(const std::byte* payload, std::span<const Extent> extents,
+                         std::uint64_t size) {
+  if (extents.size() == 1) {
+    return Hash64(std::span(payload + extents[0].start * segment::kGranule, size), 0);
+  }
+  Hash64Stream stream;
+  for (const Extent& extent : extents) {
+    const std::uint64_t bytes = std::min<std::uint64_t>(extent.count * segment::kGranule, size);
+    stream.Add(std::span(payload + extent.start * segment::kGranule, bytes));
+    size -= bytes;
+  }
+  return stream.Value();
+}
+
+}  // namespace
+
+class DataServer::Impl {
+ public:
+  Impl(Owner& owner, const DataServerOptions& options, const Clock& clock)
+      : owner_(owner), options_(options), clock_(clock), objects_(owner) {
+    for (std::size_t i = 0; i < std::max<std::size_t>(options.loops, 1); ++i) {
+      loops_.push_back(std::make_unique<Loop>());
+    }
+  }
+
+  Status Open() {
+    KVCOVE_ASSIGN(UniqueFd listener, rpc::ListenTcp(options_.listen));
+    acceptor_.emplace(loops_[0]->context, Protocol(AF_INET, 0), listener.Release());
+    Accept();
+    for (const auto& loop : loops_) {
+      Sweep(*loop);
+      loop->thread = StartThread("kvcove-data", [this, raw = loop.get()] { Run(*raw); });
+    }
+    return {};
+  }
+
+  ~Impl() {
+    stopping_.store(true);
+    for (const auto& loop : loops_) {
+      if (!loop->thread.joinable()) continue;
+      asio::post(loop->context, [this, raw = loop.get()] {
+        if (raw == loops_[0].get()) acceptor_->close();
+        for (const auto& [id, connection] : raw->connections) connection->socket.close();
+        raw->sweeper.cancel();
+        raw->work.reset();
+      });
+    }
+    for (const auto& loop : loops_) {
+      if (loop->thread.joinable()) loop->thread.join();
+    }
+  }
+
+  const rpc::Address& address() const { return options_.listen; }
+
+ private:
+  struct Connection {
+    explicit Connection(Socket accepted) : socket(std::move(accepted)) {}
+    Socket socket;
+    SessionNumber session = 0;           // once it has said hello
+    std::int64_t ends_ns = 0;            // when it is closed for being silent; 0: not
+    std::vector<std::byte> body;
+    std::vector<std::byte> discard;
+
+  };
+  struct Loop {
+    asio::io_context context{1};
+    asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
+    asio::steady_timer sweeper{context};
+    std::map<std::uint64_t, std::shared_ptr<Connection>> connections;
+    std::thread thread;
+  };
+  using Task = asio::awaitable<void>;
+  template <typename T>
+  using Awaitable = asio::awaitable<T>;
+
+  // Looks for the next byte for a moment before it sleeps: a wake-up costs more than most requests.
+  void Run(Loop& loop) {
+    std::int64_t busy_until = 0;
+    while (!loop.context.stopped()) {
+      std::size_t ran = loop.context.poll();
+      if (ran == 0 && clock_.NowNs() >= busy_until) ran = loop.context.run_one();
+      if (ran > 0) {
+        busy_until = clock_.NowNs() + kSpinNs;
+      } else {
+        sched_yield();
+      }
+    }
+  }
+
+  void Accept() {
+    acceptor_->async_accept([this](const error_code& error, Socket socket) {
+      if (!acceptor_->is_open() || stopping_) return;
+      if (!error && count_.load() < options_.max_connections) {
+        count_.fetch_add(1);
+        Loop& loop = *loops_[next_id_ % loops_.size()];
+        const std::uint64_t id = next_id_++;
+        const Protocol protocol(AF_INET, 0);
+        const int fd = socket.release();
+        asio::post(loop.context, [this, &loop, id, protocol, fd] {
+          auto connection = std::make_shared<Connection>(Socket(loop.context, protocol, fd));
+          const int on = 1;
+          setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+          connection->ends_ns = clock_.NowNs() + options_.hello_ns;
+          loop.connections.emplace(id, connection);
+          asio::co_spawn(loop.context, Serve(loop, id, connection), asio::detached);
+        });
+      }
+      Accept();
+    });
+  }
+
+  // Ends what was silent for too long.
+  void Sweep(Loop& loop) {
+    loop.sweeper.expires_after(kSweep);
+    loop.sweeper.async_wait([this, &loop](const error_code& error) {
+      if (error || stopping_) return;
+      const std::int64_t now = clock_.NowNs();
+      for (const auto& [id, connection] : loop.connections) {
+        if (connection->ends_ns != 0 && connection->ends_ns < now) connection->socket.close();
+      }
+      Sweep(loop);
+    });
+  }
+
+  Task Serve(Loop& loop, std::uint64_t id, std::shared_ptr<Connection> connection) {
+    try {
+      while (co_await ServeOne(*connection)) {
+      }
+    } catch (const std::exception& error) {
+      LogDebug("a data connection ended: {}", error.what());
+    }
+    if (connection->session != 0) owner_.EndSession(connection->session);
+    loop.connections.erase(id);
+    count_.fetch_sub(1);
+  }
+
+  Awaitable<bool> Read(Connection& connection, std::byte* data, std::size_t size) {
+    error_code error;
+    co_await asio::async_read(connection.socket, asio::buffer(data, size),
+                              asio::redirect_error(asio::use_awaitable, error));
+    co_return !error;
+  }
+
+  // False: the connection ends.
+  Awaitable<bool> ServeOne(Connection& connection) {
+    std::array<std::byte, wire::kFrameHeaderBytes> head;
+    if (connection.session != 0) connection.ends_ns = 0;  // between calls it may be silent
+    if (!co_await Read(connection, head.data(), head.size())) co_return false;
+    if (connection.session != 0) connection.ends_ns = clock_.NowNs() + options_.stall_ns;
+    const auto header = wire::DecodeFrameHeader(
+        head, connection.session != 0 ? wire::kMaxFrameBytes : wire::kMaxFirstFrameBytes);
+    if (!header || (header->method & wire::kReplyBit) != 0) co_return false;
+    connection.body.resize(header->body_bytes);
+    if (!co_await Read(connection, connection.body.data(), connection.body.size())) {
+      co_return false;
+    }
+    const auto method = static_cast<wire::Method>(header->method);
+    if (method == wire::Method::kHello && connection.session == 0) {
+      Result<Owner::Grant> grant = owner_.AddSession(getpid());
+      if (!grant) co_return false;
+      connection.session = grant->number;
+      co_return co_await Answer(connection, *header, Code::kOk, {});
+    }
+    if (connection.session == 0) co_return false;
+    switch (method) {
+      case wire::Method::kDataGet:
+        co_return co_await Get(connection, *header);
+      case wire::Method::kDataPut:
+        co_return co_await Put(connection, *header);
+      case wire::Method::kPin:
+      case wire::Method::kStatObjects:
+      case wire::Method::kStat: {
+        Result<std::string> answer =
+            wire::Serve(objects_, method, connection.body, clock_.NowNs() + kSecond);
+        if (answer) co_return co_await Answer(connection, *header, Code::kOk, *answer);
+        if (answer.error().code == Code::kCorrupt) co_return false;
+        co_return co_await Answer(connection, *header, answer.error().code,
+                                  answer.error().detail);
+      }
+      default:
+        co_return false;
+    }
+  }
+
+  Awaitable<bool> Answer(Connection& connection, const wire::FrameHeader& request, Code code,
+                         std::string_view body, std::span<const asio::const_buffer> values = {}) {
+    const auto head = wire::EncodeFrameHeader(
+        {.method = static_cast<std::uint16_t>(request.method | wire::kReplyBit),
+         .body_bytes = static_cast<std::uint32_t>(body.size()),
+         .code = code,
+         .call = request.call});
+    std::vector<asio::const_buffer> parts = {asio::buffer(head), asio::buffer(body)};
+    parts.insert(parts.end(), values.begin(), values.end());
+    co_return co_await Write(connection, parts);
+  }
+
+  // Piece by piece, so that progress moves the deadline.
+  Awaitable<bool> Write(Connection& connection, std::span<const asio::const_buffer> parts) {
+    while (!parts.empty()) {
+      std::size_t bytes = 0;
+      std::size_t count = 0;
+      while (count < parts.size() && count < 64 && bytes < 4 * kMiB) bytes += parts[count++].size();
+      error_code error;
+      co_await asio::async_write(
+          connection.socket,
+          std::vector<asio::const_buffer>(parts.begin(),
+                                          parts.begin() + static_cast<std::ptrdiff_t>(count)),
+          asio::redirect_error(asio::use_awaitable, error));
+      if (error) co_return false;
+      parts = parts.subspan(count);
+      connection.ends_ns = clock_.NowNs() + options_.stall_ns;
+    }
+    co_return true;
+  }
+
+  Awaitable<bool> ReadValues(Connection& connection,
+                             std::span<const asio::mutable_buffer> parts) {
+    while (!parts.empty()) {
+      std::size_t bytes = 0;
+      std::size_t count = 0;
+      while (count < parts.size() && count < 64 && bytes < 4 * kMiB) bytes += parts[count++].size();
+      error_code error;
+      co_await asio::async_read(
+          connection.socket,
+          std::vector<asio::mutable_buffer>(parts.begin(),
+                                            parts.begin() + static_cast<std::ptrdiff_t>(count)),
+          asio::redirect_error(asio::use_awaitable, error));
+      if (error) co_return false;
+      parts = parts.subspan(count);
+      connection.ends_ns = clock_.NowNs() + options_.stall_ns;
+    }
+    co_return true;
+  }
+
+  bool LeaseHolds() const { return owner_.LeaseUntilNs() > clock_.NowNs(); }
+
+  Awaitable<bool> Get(Connection& connection, const wire::FrameHeader& header) {
+    const Result<wire::DataGet> request = wire::DecodeDataGet(connection.body);
+    if (!request) co_return false;
+    std::vector<wire::DataValue> values(request->keys.size());
+    std::vector<Loan> loans;
+    if (LeaseHolds()) {
+      loans = owner_.Lend(request->token, request->keys);
+    } else {
+      for (wire::DataValue& value : values) value.reason = MissReason::kLease;
+    }
+    struct Returner {
+      Owner& owner;
+      std::vector<Loan>& loans;
+      ~Returner() {
+        if (!loans.empty()) owner.Return(loans);
+      }
+    } returner{owner_, loans};
+    std::vector<asio::const_buffer> parts;
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < loans.size(); ++i) {
+      Loan& loan = loans[i];
+      wire::DataValue& value = values[i];
+      value = {.code = loan.code, .reason = loan.reason, .size_bytes = loan.size_bytes};
+      if (loan.code != Code::kOk) continue;
+      if (loan.size_bytes > request->room[i]) {
+        value.code = Code::kBufferTooSmall;
+        continue;
+      }
+      bytes += loan.size_bytes;
+      if (i > 0 && bytes > kMaxBatchBytes) {
+        value.code = Code::kLimit;
+        continue;
+      }
+      if (options_.checksum && !request->no_checksum) {
+        if (!loan.has_checksum) {
+          // Stored from this host: computed once, when it first leaves.
+          loan.checksum = ChecksumOf(owner_.payload(), loan.extents, loan.size_bytes);
+          owner_.SetChecksum(loan, loan.checksum);
+        }
+        value.checksum = loan.checksum;
+      }
+      AddPieces<asio::const_buffer>(owner_.payload(), loan.extents, loan.size_bytes, parts);
+    }
+    // Generation and lease once more, now that the memory is protected.
+    if (!LeaseHolds()) {
+      for (wire::DataValue& value : values) value = {.reason = MissReason::kLease};
+      parts.clear();
+    }
+    const std::string body = wire::Encode(std::span<const wire::DataValue>(values));
+    co_return co_await Answer(connection, header, Code::kOk, body, parts);
+  }
+
+  Awaitable<bool> Put(Connection& connection, const wire::FrameHeader& header) {
+    const Result<wire::DataPut> request = wire::DecodeDataPut(connection.body);
+    if (!request) co_return false;
+    std::uint64_t bytes = 0;
+    std::vector<PutItem> items;
+    items.reserve(request->items.size());
+    for (const wire::DataPutItem& item : request->items) {
+      bytes += item.size_bytes;
+      items.push_back({.key = item.key, .size_bytes = item.size_bytes, .value = {},
+                       .after = item.after});
+    }
+    if (bytes > kMaxBatchBytes) co_return false;
+    std::vector<PutResult> places = owner_.Reserve(connection.session, request->token, items);
+    std::vector<asio::mutable_buffer> parts;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      if (places[i].code == Code::kOk) {
+        AddPieces<asio::mutable_buffer>(owner_.payload(), places[i].extents,
+                                        items[i].size_bytes, parts);
+        continue;
+      }
+      // What is not taken must still be read.
+      connection.discard.resize(kDiscard);
+      for (std::uint64_t left = items[i].size_bytes; left > 0;) {
+        const std::uint64_t piece = std::min<std::uint64_t>(left, kDiscard);
+        parts.emplace_back(connection.discard.data(), piece);
+        left -= piece;
+      }
+    }
+    // A connection that ends here ends its session, and with it the reservations.
+    if (!co_await ReadValues(connection, parts)) co_return false;
+    std::vector<FinishItem> finishes;
+    std::vector<std::size_t> which;
+    std::vector<Code> codes(places.size());
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      codes[i] = places[i].code;
+      if (codes[i] != Code::kOk) continue;
+      FinishItem finish{.reservation = places[i].reservation,
+                        .commit = true,
+                        .checksum = request->items[i].checksum,
+                        .has_checksum = !request->no_checksum,
+                        .group = request->items[i].group};
+      if (options_.checksum && !request->no_checksum &&
+          ChecksumOf(owner_.payload(), places[i].extents, items[i].size_bytes) !=
+              finish.checksum) {
+        finish.commit = false;
+        codes[i] = Code::kCorrupt;
+      }
+      finishes.push_back(finish);
+      which.push_back(i);
+    }
+    const std::vector<Code> finished =
+        co_await Finish(connection, std::move(finishes), request->budget_ms);
+    for (std::size_t k = 0; k < which.size(); ++k) {
+      if (codes[which[k]] == Code::kOk) codes[which[k]] = finished[k];
+    }
+    const std::string body = wire::Encode(std::span<const Code>(codes));
+    co_return co_await Answer(connection, header, Code::kOk, body);
+  }
+
+  // Waits for the master without holding the loop.
+  Awaitable<std::vector<Code>> Finish(Connection& connection, std::vector<FinishItem> items,
+                                      std::uint32_t budget_ms) {
+    struct Wait {
+      std::vector<Code> codes;
+      bool done = false;
+    };
+    const auto wait = std::make_shared<Wait>();
+    const auto executor = connection.socket.get_executor();
+    const auto timer = std::make_shared<asio::steady_timer>(executor);
+    timer->expires_after(std::chrono::milliseconds(std::clamp<std::uint32_t>(budget_ms, 1, 60000)));
+    owner_.FinishThen(connection.session, items,
+                      [wait, timer, executor](std::vector<Code> codes) {
+                        asio::post(executor, [wait, timer, codes = std::move(codes)] {
+                          wait->codes = codes;
+                          wait->done = true;
+                          timer->cancel();
+                        });
+                      });
+    error_code error;
+    if (!wait->done) {
+      co_await timer->async_wait(asio::redirect_error(asio::use_awaitable, error));
+    }
+    connection.ends_ns = clock_.NowNs() + options_.stall_ns;
+    if (wait->done) co_return wait->codes;
+    co_return std::vector<Code>(items.size(), Code::kNotListed);
+  }
+
+  Owner& owner_;
+  DataServerOptions options_;
+  const Clock& clock_;
+  ObjectService objects_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<std::size_t> count_{0};
+  std::uint64_t next_id_ = 1;  // loop 0's thread
+  std::vector<std::unique_ptr<Loop>> loops_;
+  std::optional<asio::basic_socket_acceptor<Protocol>> acceptor_;
+};
+
+DataServer::DataServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DataServer::~DataServer() = default;
+const rpc::Address& DataServer::address() const { return impl_->address(); }
+
+Result<std::unique_ptr<DataServer>> DataServer::Open(Owner& owner,
+                                                     const DataServerOptions& options,
+                                                     const Clock& clock) {
+  auto impl = std::make_unique<Impl>(owner, options, clock);
+  KVCOVE_TRY(impl->Open());
+  return std::unique_ptr<DataServer>(new DataServer(std::move(impl)));
+}
+
+}  // namespace kvcove::owner

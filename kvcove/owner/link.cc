@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/link.h"
+
+#include <optional>
+
+#include "kvcove/base/log.h"
+#include "kvcove/wire/host_wire.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr std::int64_t kCallNs = 500 * kMillisecond;
+constexpr std::int64_t kWatchNs = 5 * kSecond;
+constexpr std::int64_t kRetryNs = 50 * kMillisecond;
+constexpr std::int64_t kListWaitNs = 20 * kMillisecond;
+constexpr std::size_t kListItems = 4096;
+constexpr std::size_t kGoneItems = 65536;
+constexpr int kMaxCatchUp = 100;  // changes in a row before a renewal gives up
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+}  // namespace
+
+Link::Link(Owner& owner, const LinkOptions& options, const Clock& clock)
+    : owner_(owner), options_(options), clock_(clock), id_(RandomId()) {}
+
+Link::~Link() { Stop(); }
+
+void Link::Start() {
+  lease_ = StartThread("kvcove-lease", [this] { RunLease(); });
+  watch_ = StartThread("kvcove-watch", [this] { RunWatch(); });
+  list_ = StartThread("kvcove-list", [this] { RunList(); });
+}
+
+void Link::Stop() {
+  {
+    const MutexLock lock(mutex_);
+    if (stopping_) return;
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  owner_.WakeOutbox();
+  for (std::thread* thread : {&lease_, &watch_, &list_}) {
+    if (thread->joinable()) thread->join();
+  }
+  owner_.SetLease(0);  // nobody reads on: only now may the master be told
+  const Standing now = standing();
+  if (now.epoch == 0) return;
+  const std::int64_t deadline_ns = clock_.NowNs() + kCallNs;
+  auto client = rpc::Client::Connect(options_.master, deadline_ns);
+  if (!client || !client->Call(wire::Method::kHello, {}, deadline_ns)) return;
+  (void)client->Call(wire::Method::kOwnerGoodbye, Bytes(wire::Encode(Report(now))), deadline_ns);
+}
+
+Link::Standing Link::standing() const {
+  const MutexLock lock(mutex_);
+  return standing_;
+}
+
+bool Link::Sleep(std::int64_t duration_ns) {
+  const MutexLock lock(mutex_);
+  if (!stopping_) changed_.WaitFor(mutex_, std::chrono::nanoseconds(duration_ns));
+  return !stopping_;
+}
+
+wire::RenewRequest Link::Report(const Standing& standing) const {
+  wire::RenewRequest report{.number = standing.number, .epoch = standing.epoch};
+  {
+    const MutexLock lock(apply_mutex_);
+    report.applied = applied_;
+  }
+  const MutexLock lock(mutex_);
+  report.inventory_done = told_epoch_ == standing.epoch;
+  return report;
+}
+
+// ---- lease
+// --------------------------------------------------------------------------------------------------
+
+Status Link::Hello(rpc::Client& client) {
+  // Until all is told again others may store other values of the same keys.
+  owner_.SetLease(0);
+  wire::OwnerHello hello{.owner = id_,
+                         .address = options_.address,
+                         .socket = options_.socket,
+                         .host = options_.host,
+                         .capacity_bytes = owner_.payload_bytes()};
+  {
+    const MutexLock lock(mutex_);
+    hello.term = term_;
+    hello.incarnation = incarnation_;
+    hello_again_ = false;
+  }
+  KVCOVE_ASSIGN(const std::string reply,
+                client.Call(wire::Method::kOwnerHello, Bytes(wire::Encode(hello)),
+                            clock_.NowNs() + kCallNs));
+  KVCOVE_ASSIGN(const wire::OwnerWelcome welcome, wire::DecodeOwnerWelcome(Bytes(reply)));
+  {
+    // Versions count within one term only.
+    const MutexLock apply_lock(apply_mutex_);
+    const MutexLock lock(mutex_);
+    if (welcome.term != term_ || welcome.incarnation != incarnation_) applied_ = 0;
+    term_ = welcome.term;
+    incarnation_ = welcome.incarnation;
+    lease_ns_ = welcome.lease_ns;
+    standing_ = {.number = welcome.number, .epoch = welcome.epoch};
+    changed_.NotifyAll();
+  }
+  LogInfo("the master at {} knows this owner as number {}, epoch {}",
+          options_.master.ToString(), welcome.number, welcome.epoch);
+  owner_.WakeOutbox();
+  return {};
+}
+
+// One lease, or an error when hello must be said again.
+Status Link::Renew(rpc::Client& client) {
+  const PoolStat stat = owner_.Stat();
+  for (int i = 0; i < kMaxCatchUp; ++i) {
+    const Standing now = standing();
+    wire::RenewRequest request = Report(now);
+    request.free_bytes = stat.free_bytes;
+    request.objects = stat.objects;
+    request.hits = stat.hits;
+    request.evictions = stat.evictions;
+    request.stale_puts = stat.stale_puts;
+    request.puts = stat.puts;
+    const std::int64_t sent_ns = clock_.NowNs();
+    KVCOVE_ASSIGN(const std::string body, client.Call(wire::Method::kRenew,
+                                                      Bytes(wire::Encode(request)),
+                                                      sent_ns + kCallNs));
+    KVCOVE_ASSIGN(const wire::RenewReply reply, wire::DecodeRenewReply(Bytes(body)));
+    if (reply.granted) {
+      // Counted from when it was asked for: whatever the answer took, the master counts from later.
+      owner_.SetLease(sent_ns + reply.lease_ns);
+      owner_.SetMasterReachable(true);
+      joined_.store(true);
+      return {};
+    }
+    if (reply.changes.version != request.applied) Apply(reply.changes, now);
+    const MutexLock lock(mutex_);
+    if (stopping_) return {};
+    if (told_epoch_ != standing_.epoch) {
+      changed_.WaitFor(mutex_, std::chrono::nanoseconds(kListWaitNs));
+    }
+  }
+  return {};
+}
+
+void Link::RunLease() {
+  std::optional<rpc::Client> client;
+  bool said_away = false;
+  while (true) {
+    Status done;
+    if (!client) {
+      auto connected = rpc::Client::Connect(options_.master, clock_.NowNs() + kCallNs);
+      if (connected) {
+        client.emplace(std::move(*connected));
+        done = Hello(*client);
+      } else {
+        done = std::unexpected(connected.error());
+      }
+    } else if (HelloWanted()) {
+      done = Hello(*client);
+    }
+    if (done) done = Renew(*client);
+    if (done) {
+      if (said_away) LogInfo("the master at {} is back", options_.master.ToString());
+      said_away = false;
+      if (!Sleep(owner_.lease_renewal_ns())) return;
+      continue;
+    }
+    if (done.error().code == Code::kStale && client && client->usable()) {
+      const MutexLock lock(mutex_);
+      hello_again_ = true;
+    } else {
+      client.reset();
+      owner_.SetMasterReachable(false);
+      if (!said_away) {
+        LogWarn("the master at {} cannot be reached ({}); when the lease runs out all is a miss",
+                options_.master.ToString(), done.error().ToString());
+      }
+      said_away = true;
+    }
+    if (!Sleep(kRetryNs)) return;
+  }
+}
+
+bool Link::HelloWanted() const {
+  const MutexLock lock(mutex_);
+  return hello_again_;
+}
+
+// ---- changes
+// ------------------------------------------------------------------------------------------------
+
+void Link::Apply(const wire::Changes& changes, const Standing& from) {
+  bool unlisted = false;
+  {
+    const MutexLock apply_lock(apply_mutex_);
+    {
+      const MutexLock lock(mutex_);
+      if (standing_.epoch != from.epoch) return;  // another master's, or an older life's
+    }
+    if (changes.version == applied_ || (applied_ != 0 && changes.version < applied_)) return;
+    std::vector<SlotUpdate> updates = changes.slots;
+    if (changes.complete) {
+      std::set<SlotId> named;
+      for (const SlotUpdate& update : changes.slots) named.insert(update.slot);
+      for (const SlotId slot : slots_) {
+        if (!named.contains(slot)) updates.push_back({.slot = slot, .generation = 0, .name = {}});
+      }
+      slots_.clear();
+    }
+    for (const SlotUpdate& update : changes.slots) slots_.insert(update.slot);
+    owner_.Publish(changes.incarnation, updates);
+    const std::uint64_t matched = owner_.ApplyRemovals(changes.removals);
+    matched_ += matched;
+    unlisted = matched > 0;
+    applied_ = changes.version;
+  }
+  if (!unlisted) return;
+  // The master forgets the removed objects before it hears that they are gone.
+  const MutexLock lock(rounds_mutex_);
+  const std::uint64_t until = rounds_ + 2;
+  owner_.WakeOutbox();
+  const std::int64_t deadline_ns = clock_.NowNs() + kCallNs;
+  while (rounds_ < until && clock_.NowNs() < deadline_ns) {
+    rounds_changed_.WaitFor(rounds_mutex_, std::chrono::milliseconds(5));
+    owner_.WakeOutbox();
+  }
+}
+
+void Link::RunWatch() {
+  std::optional<rpc::Client> client;
+  while (true) {
+    const Standing now = standing();
+    Status done = Fail(Code::kUnavailable, "");
+    if (now.epoch != 0) {
+      if (!client || !client->usable()) {
+        client.reset();
+        const std::int64_t deadline_ns = clock_.NowNs() + kCallNs;
+        auto connected = rpc::Client::Connect(options_.master, deadline_ns);
+        if (connected && connected->Call(wire::Method::kHello, {}, deadline_ns)) {
+          client.emplace(std::move(*connected));
+        }
+      }
+      if (client) {
+        wire::RenewRequest request = Report(now);
+        {
+          const MutexLock lock(apply_mutex_);
+          request.hits = std::exchange(matched_, 0);
+        }
+        auto reply = client->Call(wire::Method::kWatch, Bytes(wire::Encode(request)),
+                                  clock_.NowNs() + kWatchNs);
+        if (reply) {
+          const auto changes = wire::DecodeChanges(Bytes(*reply));
+          if (changes) {
+            Apply(*changes, now);
+            done = {};
+          }
+        } else if (reply.error().code == Code::kTimeout) {
+          done = {};  // no news; ask again over a new connection
+        }
+      }
+    }
+    {
+      const MutexLock lock(mutex_);
+      if (stopping_) return;
+    }
+    if (!done && !Sleep(kListWaitNs)) return;
+  }
+}
+
+// ---- listing
+// ------------------------------------------------------------------------------------------------
+
+Result<std::vector<Code>> Link::SendList(rpc::Client& client, const Standing& standing,
+                                         std::vector<wire::ListItem> items) {
+  const std::size_t count = items.size();
+  wire::ListRequest request{.number = standing.number,
+                            .epoch = standing.epoch,
+                            .applied = Report(standing).applied,
+                            .items = std::move(items)};
+  KVCOVE_ASSIGN(const std::string reply, client.Call(wire::Method::kList,
+                                                     Bytes(wire::Encode(request)),
+                                                     clock_.NowNs() + kCallNs));
+  return wire::DecodeCodes(Bytes(reply), count);
+}
+
+Status Link::TellInventory(rpc::Client& client, const Standing& now) {
+  const std::int64_t started_ns = clock_.NowNs();
+  ObjectId cursor = 0;
+  std::size_t objects = 0;
+  std::size_t dropped = 0;
+  while (cursor != Core::kWalkDone) {
+    const std::vector<InventoryItem> batch = owner_.Inventory(cursor, kListItems);
+    std::vector<wire::ListItem> items;
+    items.reserve(batch.size());
+    for (const InventoryItem& item : batch) items.push_back(item.item);
+    KVCOVE_ASSIGN(const std::vector<Code> codes, SendList(client, now, std::move(items)));
+    std::vector<InventoryItem> second;  // somebody else has another value of the key
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      if (codes[i] == Code::kExists) second.push_back(batch[i]);
+    }
+    owner_.DropObjects(second);
+    objects += batch.size();
+    dropped += second.size();
+    if (standing().epoch != now.epoch) return Fail(Code::kStale, "hello was said again");
+  }
+  const MutexLock lock(mutex_);
+  told_epoch_ = now.epoch;
+  changed_.NotifyAll();
+  if (objects > 0) {
+    LogInfo("told the master of {} objects in {} ms, {} dropped", objects,
+            (clock_.NowNs() - started_ns) / kMillisecond, dropped);
+  }
+  return {};
+}
+
+Status Link::TellNews(rpc::Client& client, const Standing& now) {
+  // In this order: what went was taken after what came, and goes first, so that a key that was
+  // evicted and stored again stays listed.
+  std::vector<Listing> listings = owner_.TakeListings(kListItems);
+  std::vector<wire::ListItem> items = owner_.TakeGone(kGoneItems);
+  while (items.size() == kGoneItems) {
+    if (const auto codes = SendList(client, now, std::move(items)); !codes) {
+      owner_.ReturnListings(std::move(listings));
+      return std::unexpected(codes.error());
+    }
+    items = owner_.TakeGone(kGoneItems);
+  }
+  const std::size_t gone = items.size();
+  for (const Listing& listing : listings) {
+    for (const Pending& pending : listing.pending) items.push_back(pending.item);
+  }
+  if (items.empty()) return {};
+  const auto codes = SendList(client, now, std::move(items));
+  if (!codes) {
+    owner_.ReturnListings(std::move(listings));
+    return std::unexpected(codes.error());
+  }
+  std::span<const Code> rest(*codes);
+  rest = rest.subspan(gone);
+  for (Listing& listing : listings) {
+    const std::size_t count = listing.pending.size();
+    owner_.CompleteListing(std::move(listing), rest.first(count));
+    rest = rest.subspan(count);
+  }
+  return {};
+}
+
+void Link::RunList() {
+  std::optional<rpc::Client> client;
+  while (true) {
+    const Standing now = standing();
+    bool told = false;
+    {
+      const MutexLock lock(mutex_);
+      if (stopping_) return;
+      told = told_epoch_ == now.epoch;
+    }
+    Status done;
+    if (now.epoch == 0) {
+      owner_.WaitOutbox(kListWaitNs);
+      continue;
+    }
+    if (!client || !client->usable()) {
+      client.reset();
+      const std::int64_t deadline_ns = clock_.NowNs() + kCallNs;
+      auto connected = rpc::Client::Connect(options_.master, deadline_ns);
+      if (connected && connected->Call(wire::Method::kHello, {}, deadline_ns)) {
+        client.emplace(std::move(*connected));
+      } else {
+        done = Fail(Code::kUnavailable, "no connection");
+      }
+    }
+    if (done && owner_.TakeGoneOverflow()) done = Fail(Code::kLimit, "too much went at once");
+    if (done) done = told ? TellNews(*client, now) : TellInventory(*client, now);
+    if (!done) {
+      // What went may not have reached the master: all is told again, under another epoch.
+      {
+        const MutexLock lock(mutex_);
+        if (standing_.epoch == now.epoch) hello_again_ = true;
+      }
+      if (!Sleep(kListWaitNs)) return;
+      continue;
+    }
+    {
+      const MutexLock lock(rounds_mutex_);
+      ++rounds_;
+      rounds_changed_.NotifyAll();
+    }
+    if (told) owner_.WaitOutbox(kListWaitNs);
+  }
+}
+
+}  // namespace kvcove::owner

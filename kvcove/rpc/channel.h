@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls to one TCP address over a few kept connections, one call at a time each.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kvcove/base/mutex.h"
+#include "kvcove/rpc/client.h"
+#include "kvcove/wire/host_wire.h"
+
+namespace kvcove::rpc {
+
+// Thread-safe. `hello` is what each connection says first.
+class TcpChannel final : public wire::Channel {
+ public:
+  TcpChannel(Address address, std::string hello)
+      : address_(std::move(address)), hello_(std::move(hello)) {}
+
+  Result<std::string> Call(wire::Method method, std::span<const std::byte> body,
+                           std::int64_t deadline_ns) override;
+  const Address& address() const { return address_; }
+
+ private:
+  static constexpr std::size_t kMaxIdle = 8;
+  Result<Client> Take(std::int64_t deadline_ns, bool& fresh);
+
+  const Address address_;
+  const std::string hello_;
+  Mutex mutex_;
+  std::vector<Client> idle_ KVCOVE_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvcove::rpc

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/wire/master_stub.h"
+
+#include "kvcove/base/clock.h"
+
+namespace kvcove::wire {
+namespace {
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+}  // namespace
+
+MasterStub::MasterStub(Channel& channel) : channel_(channel), generations_(MakeStub(channel)) {}
+
+Result<Registration> MasterStub::Register(const RegisterRequest& request,
+                                          std::int64_t deadline_ns) {
+  return generations_->Register(request, deadline_ns);
+}
+Result<ResetOutcome> MasterStub::Reset(const ResetRequest& request, std::int64_t deadline_ns) {
+  return generations_->Reset(request, deadline_ns);
+}
+Status MasterStub::NameVersions(std::string_view name, std::string_view engine,
+                                std::span<const std::string> versions, std::int64_t deadline_ns) {
+  return generations_->NameVersions(name, engine, versions, deadline_ns);
+}
+Status MasterStub::EndEngine(std::string_view name, std::string_view engine,
+                             std::int64_t deadline_ns) {
+  return generations_->EndEngine(name, engine, deadline_ns);
+}
+
+Result<std::vector<Code>> MasterStub::RemoveKeys(SlotId slot,
+                                                 std::span<const std::string_view> keys,
+                                                 std::int64_t deadline_ns) {
+  const RemoveRequest request{.slot = slot,
+                              .keys = {keys.begin(), keys.end()},
+                              .pattern = {},
+                              .budget_ns = deadline_ns - SystemClock::Instance().NowNs()};
+  KVCOVE_ASSIGN(const std::string reply, channel_.Call(Method::kRemoveEverywhere,
+                                                       Bytes(Encode(request)), deadline_ns));
+  return DecodeCodes(Bytes(reply), keys.size());
+}
+
+Result<std::uint64_t> MasterStub::RemovePattern(SlotId slot, std::string_view pattern,
+                                                std::int64_t deadline_ns) {
+  const RemoveRequest request{.slot = slot,
+                              .keys = {},
+                              .pattern = std::string(pattern),
+                              .budget_ns = deadline_ns - SystemClock::Instance().NowNs()};
+  KVCOVE_ASSIGN(const std::string reply, channel_.Call(Method::kRemoveEverywhere,
+                                                       Bytes(Encode(request)), deadline_ns));
+  return DecodeCount(Bytes(reply));
+}
+
+Result<std::vector<Place>> MasterStub::Lookup(const Token& token, std::span<const Id128> hashes,
+                                              std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const std::string reply, channel_.Call(Method::kLookup,
+                                                       Bytes(EncodeLookup(token, hashes)),
+                                                       deadline_ns));
+  return DecodePlaces(Bytes(reply), hashes.size());
+}
+
+Result<std::vector<OwnerStat>> MasterStub::Owners(std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const std::string reply, channel_.Call(Method::kOwners, {}, deadline_ns));
+  return DecodeOwners(Bytes(reply));
+}
+
+}  // namespace kvcove::wire

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The master's calls over frames, for whoever asks it. Bytes only, no socket.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kvcove/wire/cluster.h"
+#include "kvcove/wire/host_wire.h"
+
+namespace kvcove::wire {
+
+// Thread-safe; the channel outlives it.
+class MasterStub final : public ControlService {
+ public:
+  explicit MasterStub(Channel& channel);
+
+  Result<Registration> Register(const RegisterRequest& request, std::int64_t deadline_ns) override;
+  Result<ResetOutcome> Reset(const ResetRequest& request, std::int64_t deadline_ns) override;
+  Status NameVersions(std::string_view name, std::string_view engine,
+                      std::span<const std::string> versions, std::int64_t deadline_ns) override;
+  Status EndEngine(std::string_view name, std::string_view engine,
+                   std::int64_t deadline_ns) override;
+  Result<std::vector<Code>> RemoveKeys(SlotId slot, std::span<const std::string_view> keys,
+                                       std::int64_t deadline_ns) override;
+  Result<std::uint64_t> RemovePattern(SlotId slot, std::string_view pattern,
+                                      std::int64_t deadline_ns) override;
+
+  // Errors: kStale when the token's generation is not the current one.
+  Result<std::vector<Place>> Lookup(const Token& token, std::span<const Id128> hashes,
+                                    std::int64_t deadline_ns);
+  Result<std::vector<OwnerStat>> Owners(std::int64_t deadline_ns);
+
+ private:
+  Channel& channel_;
+  std::unique_ptr<HostService> generations_;  // its four calls have the same form
+};
+
+}  // namespace kvcove::wire
