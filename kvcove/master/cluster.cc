@@ -32,7 +32,7 @@ class Cluster::Impl final : public rpc::Handler,
       : options_(options),
         clock_(clock),
         started_ns_(clock.NowNs()),
-        members_(options.lease_ns),
+        members_(options.lease_ns, static_cast<std::uint32_t>(RandomU64())),
         log_(RandomU64() >> 8),
         directory_({.current_owner = [this](OwnerNumber number,
                                             std::uint32_t epoch) { return EpochIs(number, epoch); },
@@ -162,8 +162,8 @@ class Cluster::Impl final : public rpc::Handler,
         const bool posted = workers_->Post(
             [this, method, copy = std::vector<std::byte>(body.begin(), body.end()), respond] {
               if (method == Method::kRemoveEverywhere) return Answer(respond, Remove(copy));
-              Answer(respond, wire::ServeGenerations(*this, method, copy,
-                                                     clock_.NowNs() + 10 * kSecond));
+              Answer(respond,
+                     wire::ServeGenerations(*this, method, copy, clock_.NowNs() + 10 * kSecond));
             });
         if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
         return;
@@ -300,8 +300,9 @@ class Cluster::Impl final : public rpc::Handler,
     const std::int64_t now = clock_.NowNs();
     KVCOVE_ASSIGN(const bool granted, members_.Renew(request, log_.version(), now));
     control_changed_.NotifyAll();
-    wire::RenewReply reply{
-        .granted = granted, .lease_ns = options_.lease_ns, .changes = {.slots = {}, .removals = {}}};
+    wire::RenewReply reply{.granted = granted,
+                           .lease_ns = options_.lease_ns,
+                           .changes = {.slots = {}, .removals = {}}};
     reply.changes.version = log_.version();
     if (granted) {
       live_until_[request.number].store(now + options_.lease_ns, std::memory_order_release);
@@ -324,9 +325,8 @@ class Cluster::Impl final : public rpc::Handler,
     // Only one watch an owner: an earlier one of the same number has lost its connection.
     std::erase_if(watches_, [&](const Waiting& watch) { return watch.number == request->number; });
     if (request->applied != log_.version()) {
-      return respond({.code = Code::kOk,
-                      .body = wire::Encode(log_.Since(request->applied)),
-                      .fds = {}});
+      return respond(
+          {.code = Code::kOk, .body = wire::Encode(log_.Since(request->applied)), .fds = {}});
     }
     watches_.push_back({.have = request->applied,
                         .number = request->number,
@@ -334,7 +334,8 @@ class Cluster::Impl final : public rpc::Handler,
                         .respond = std::move(respond)});
   }
 
-  // `hits` of a watch carries how many objects the removals by pattern removed that it acknowledges.
+  // `hits` of a watch carries how many objects the removals by pattern removed that it
+  // acknowledges.
   void CountRemoved(const wire::RenewRequest& request) KVCOVE_REQUIRES(control_mutex_) {
     for (PatternRemoval* removal : pattern_removals_) {
       if (removal->version <= request.applied && request.hits > 0) {
@@ -445,9 +446,8 @@ class Cluster::Impl final : public rpc::Handler,
           RememberRemoved(hash, version);
         }
       }
-      log_.Append({.slot = request.slot,
-                   .keys = std::move(request.keys),
-                   .pattern = request.pattern});
+      log_.Append(
+          {.slot = request.slot, .keys = std::move(request.keys), .pattern = request.pattern});
       counted.version = version;
       if (!request.pattern.empty()) pattern_removals_.push_back(&counted);
       AnswerWatches();
@@ -474,8 +474,7 @@ class Cluster::Impl final : public rpc::Handler,
   }
 
   // Bounded: beyond, listings that are behind are all refused, and tried again by their owners.
-  void RememberRemoved(const Id128& hash, std::uint64_t version)
-      KVCOVE_REQUIRES(directory_mutex_) {
+  void RememberRemoved(const Id128& hash, std::uint64_t version) KVCOVE_REQUIRES(directory_mutex_) {
     constexpr std::size_t kMaxRemembered = 1 << 18;
     removed_at_[hash.low] = version;
     removed_order_.push_back(hash.low);

@@ -17,8 +17,8 @@ std::optional<OwnerNumber> Membership::NumberFor(const Id128& owner, std::int64_
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const Member& member = members_[i];
     if (member.known && member.hello.owner == owner) return static_cast<OwnerNumber>(i);
-    const bool gone = !member.known || (member.lease_until_ns <= now_ns &&
-                                        member.heard_ns + kForgetNs <= now_ns);
+    const bool gone =
+        !member.known || (member.lease_until_ns <= now_ns && member.heard_ns + kForgetNs <= now_ns);
     if (gone && !free) free = static_cast<OwnerNumber>(i);
   }
   if (free) {
@@ -40,6 +40,7 @@ Result<wire::OwnerWelcome> Membership::Hello(const wire::OwnerHello& hello, std:
   member.known = true;
   member.ready = false;
   member.epoch = next_epoch_++;
+  if (next_epoch_ == 0) next_epoch_ = 1;  // 0: none
   member.heard_ns = now_ns;
   member.last = {};
   return wire::OwnerWelcome{

@@ -20,14 +20,15 @@ using wire::OwnerNumber;
 
 class Membership {
  public:
-  explicit Membership(std::int64_t lease_ns) : lease_ns_(lease_ns) {}
+  // `first_epoch`: random, so that no epoch of another life of the master is one of this.
+  Membership(std::int64_t lease_ns, std::uint32_t first_epoch)
+      : lease_ns_(lease_ns), next_epoch_(first_epoch | 1) {}
 
   // Errors: kLimit, kInvalid.
   Result<wire::OwnerWelcome> Hello(const wire::OwnerHello& hello, std::int64_t now_ns);
   // True: the lease runs from now. False: it is behind `version`, or has not listed what it holds.
   // Errors: kStale when it must say hello again.
-  Result<bool> Renew(const wire::RenewRequest& request, std::uint64_t version,
-                     std::int64_t now_ns);
+  Result<bool> Renew(const wire::RenewRequest& request, std::uint64_t version, std::int64_t now_ns);
   void Acknowledge(OwnerNumber number, std::uint32_t epoch, std::uint64_t version);
   // No lease of it is running any more.
   void Goodbye(OwnerNumber number, std::uint32_t epoch);
@@ -62,8 +63,8 @@ class Membership {
   std::optional<OwnerNumber> NumberFor(const Id128& owner, std::int64_t now_ns);
 
   const std::int64_t lease_ns_;
+  std::uint32_t next_epoch_;
   std::vector<Member> members_;
-  std::uint32_t next_epoch_ = 1;
   bool forgotten_ = false;  // an owner without goodbye gave up its number
 };
 

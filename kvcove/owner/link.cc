@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/owner/link.h"
 
+#include <sys/socket.h>
+
 #include <optional>
 
 #include "kvcove/base/log.h"
@@ -39,6 +41,7 @@ void Link::Stop() {
     const MutexLock lock(mutex_);
     if (stopping_) return;
     stopping_ = true;
+    if (watch_fd_ >= 0) shutdown(watch_fd_, SHUT_RDWR);
     changed_.NotifyAll();
   }
   owner_.WakeOutbox();
@@ -93,9 +96,9 @@ Status Link::Hello(rpc::Client& client) {
     hello.incarnation = incarnation_;
     hello_again_ = false;
   }
-  KVCOVE_ASSIGN(const std::string reply,
-                client.Call(wire::Method::kOwnerHello, Bytes(wire::Encode(hello)),
-                            clock_.NowNs() + kCallNs));
+  KVCOVE_ASSIGN(
+      const std::string reply,
+      client.Call(wire::Method::kOwnerHello, Bytes(wire::Encode(hello)), clock_.NowNs() + kCallNs));
   KVCOVE_ASSIGN(const wire::OwnerWelcome welcome, wire::DecodeOwnerWelcome(Bytes(reply)));
   {
     // Versions count within one term only.
@@ -108,8 +111,8 @@ Status Link::Hello(rpc::Client& client) {
     standing_ = {.number = welcome.number, .epoch = welcome.epoch};
     changed_.NotifyAll();
   }
-  LogInfo("the master at {} knows this owner as number {}, epoch {}",
-          options_.master.ToString(), welcome.number, welcome.epoch);
+  LogInfo("the master at {} knows this owner as number {}, epoch {}", options_.master.ToString(),
+          welcome.number, welcome.epoch);
   owner_.WakeOutbox();
   return {};
 }
@@ -127,9 +130,9 @@ Status Link::Renew(rpc::Client& client) {
     request.stale_puts = stat.stale_puts;
     request.puts = stat.puts;
     const std::int64_t sent_ns = clock_.NowNs();
-    KVCOVE_ASSIGN(const std::string body, client.Call(wire::Method::kRenew,
-                                                      Bytes(wire::Encode(request)),
-                                                      sent_ns + kCallNs));
+    KVCOVE_ASSIGN(
+        const std::string body,
+        client.Call(wire::Method::kRenew, Bytes(wire::Encode(request)), sent_ns + kCallNs));
     KVCOVE_ASSIGN(const wire::RenewReply reply, wire::DecodeRenewReply(Bytes(body)));
     if (reply.granted) {
       // Counted from when it was asked for: whatever the answer took, the master counts from later.
@@ -252,8 +255,17 @@ void Link::RunWatch() {
           const MutexLock lock(apply_mutex_);
           request.hits = std::exchange(matched_, 0);
         }
+        {
+          const MutexLock lock(mutex_);
+          if (stopping_) return;
+          watch_fd_ = client->fd();
+        }
         auto reply = client->Call(wire::Method::kWatch, Bytes(wire::Encode(request)),
                                   clock_.NowNs() + kWatchNs);
+        {
+          const MutexLock lock(mutex_);
+          watch_fd_ = -1;
+        }
         if (reply) {
           const auto changes = wire::DecodeChanges(Bytes(*reply));
           if (changes) {
@@ -283,9 +295,9 @@ Result<std::vector<Code>> Link::SendList(rpc::Client& client, const Standing& st
                             .epoch = standing.epoch,
                             .applied = Report(standing).applied,
                             .items = std::move(items)};
-  KVCOVE_ASSIGN(const std::string reply, client.Call(wire::Method::kList,
-                                                     Bytes(wire::Encode(request)),
-                                                     clock_.NowNs() + kCallNs));
+  KVCOVE_ASSIGN(
+      const std::string reply,
+      client.Call(wire::Method::kList, Bytes(wire::Encode(request)), clock_.NowNs() + kCallNs));
   return wire::DecodeCodes(Bytes(reply), count);
 }
 

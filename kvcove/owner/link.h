@@ -69,6 +69,7 @@ class Link {
   Standing standing_ KVCOVE_GUARDED_BY(mutex_);
   std::uint32_t told_epoch_ KVCOVE_GUARDED_BY(mutex_) = 0;  // the inventory is told for it
   bool hello_again_ KVCOVE_GUARDED_BY(mutex_) = false;
+  int watch_fd_ KVCOVE_GUARDED_BY(mutex_) = -1;  // where the watch thread waits; Stop ends it
   std::uint64_t term_ KVCOVE_GUARDED_BY(mutex_) = 0;
   Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
   std::int64_t lease_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;

@@ -13,7 +13,7 @@
 namespace kvcove::pool {
 namespace {
 
-constexpr std::size_t kWorkers = 4;
+constexpr std::size_t kWorkers = 16;  // they mostly wait
 
 }  // namespace
 // What it keeps of connections and sessions belongs to the event loop's thread.
@@ -65,7 +65,10 @@ class Daemon::Impl final : public rpc::Handler {
       return respond({});
     }
     const std::shared_ptr<wire::HostService> service = session->second.service;
-    if (!wire::MayWait(method)) return respond(Answer(*service, method, body));
+    // In a cluster whatever stores or removes waits for the master.
+    const bool waits =
+        wire::MayWait(method) || (host_->in_cluster() && wire::MayWaitInCluster(method));
+    if (!waits) return respond(Answer(*service, method, body));
     const bool posted = workers_->Post([this, service, method,
                                         copy = std::vector<std::byte>(body.begin(), body.end()),
                                         respond] { respond(Answer(*service, method, copy)); });
@@ -145,7 +148,9 @@ Daemon::~Daemon() = default;
 LocalHost& Daemon::host() { return impl_->host(); }
 
 Result<std::unique_ptr<Daemon>> Daemon::Open(const DaemonOptions& options, const Clock& clock) {
-  KVCOVE_ASSIGN(auto host, LocalHost::Open(options.host, clock));
+  LocalHostOptions host_options = options.host;
+  host_options.socket_path = options.socket_path;
+  KVCOVE_ASSIGN(auto host, LocalHost::Open(host_options, clock));
   auto impl = std::make_unique<Impl>(std::move(host), clock);
   KVCOVE_TRY(impl->Listen(options.socket_path));
   return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));

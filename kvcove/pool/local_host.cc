@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include "kvcove/base/log.h"
+#include "kvcove/requester/cluster_host.h"
+#include "kvcove/wire/master_stub.h"
 
 namespace kvcove::pool {
 
@@ -12,21 +14,21 @@ class LocalHost::Service final : public wire::HostService {
   Service(LocalHost& host, wire::SessionNumber number) : host_(host), number_(number) {}
 
   Result<wire::Registration> Register(const wire::RegisterRequest& request,
-                                      std::int64_t /*deadline_ns*/) override {
-    KVCOVE_ASSIGN(const wire::Registration registration, host_.master().Register(request));
+                                      std::int64_t deadline_ns) override {
+    KVCOVE_ASSIGN(const wire::Registration registration,
+                  host_.control().Register(request, deadline_ns));
     host_.AddEngine({request.name, request.engine}, number_);
     return registration;
   }
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
                                    std::int64_t deadline_ns) override {
-    KVCOVE_ASSIGN(const wire::ResetOutcome outcome, host_.master().Reset(request, deadline_ns));
+    KVCOVE_ASSIGN(const wire::ResetOutcome outcome, host_.control().Reset(request, deadline_ns));
     if (!request.engine.empty()) host_.AddEngine({request.name, request.engine}, number_);
     return outcome;
   }
   Status NameVersions(std::string_view name, std::string_view engine,
-                      std::span<const std::string> versions,
-                      std::int64_t /*deadline_ns*/) override {
-    return host_.master().NameVersions(name, engine, {versions.begin(), versions.end()});
+                      std::span<const std::string> versions, std::int64_t deadline_ns) override {
+    return host_.control().NameVersions(name, engine, versions, deadline_ns);
   }
   Status EndEngine(std::string_view name, std::string_view engine,
                    std::int64_t /*deadline_ns*/) override {
@@ -42,12 +44,12 @@ class LocalHost::Service final : public wire::HostService {
     return host_.owner().Finish(number_, items, deadline_ns);
   }
   Result<std::vector<Code>> Remove(SlotId slot, std::span<const std::string_view> keys,
-                                   std::int64_t /*deadline_ns*/) override {
-    return host_.owner().Remove(slot, keys);
+                                   std::int64_t deadline_ns) override {
+    return host_.control().RemoveKeys(slot, keys, deadline_ns);
   }
   Result<std::uint64_t> RemoveMatching(SlotId slot, std::string_view pattern,
                                        std::int64_t deadline_ns) override {
-    return host_.owner().RemoveMatching(slot, pattern, deadline_ns);
+    return host_.control().RemovePattern(slot, pattern, deadline_ns);
   }
   Result<std::vector<Code>> Pin(SlotId slot, std::span<const std::string_view> keys,
                                 std::optional<wire::PinKind> kind, std::int64_t duration_ns,
@@ -67,10 +69,74 @@ class LocalHost::Service final : public wire::HostService {
   const wire::SessionNumber number_;
 };
 
+// Decided here: this host is the whole pool.
+class LocalHost::OwnControl final : public wire::ControlService {
+ public:
+  OwnControl(master::Master& master, owner::Owner& owner) : master_(master), owner_(owner) {}
+  Result<wire::Registration> Register(const wire::RegisterRequest& request,
+                                      std::int64_t /*deadline_ns*/) override {
+    return master_.Register(request);
+  }
+  Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
+                                   std::int64_t deadline_ns) override {
+    return master_.Reset(request, deadline_ns);
+  }
+  Status NameVersions(std::string_view name, std::string_view engine,
+                      std::span<const std::string> versions,
+                      std::int64_t /*deadline_ns*/) override {
+    return master_.NameVersions(name, engine, {versions.begin(), versions.end()});
+  }
+  Status EndEngine(std::string_view name, std::string_view engine,
+                   std::int64_t /*deadline_ns*/) override {
+    master_.EndEngine(name, engine);
+    return {};
+  }
+  Result<std::vector<Code>> RemoveKeys(SlotId slot, std::span<const std::string_view> keys,
+                                       std::int64_t /*deadline_ns*/) override {
+    return owner_.Remove(slot, keys);
+  }
+  Result<std::uint64_t> RemovePattern(SlotId slot, std::string_view pattern,
+                                      std::int64_t deadline_ns) override {
+    return owner_.RemoveMatching(slot, pattern, deadline_ns);
+  }
+
+ private:
+  master::Master& master_;
+  owner::Owner& owner_;
+};
+
+Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& clock) {
+  const ClusterMember& member = *options.cluster;
+  channel_ = std::make_unique<rpc::TcpChannel>(member.master, std::string());
+  control_ = std::make_unique<wire::MasterStub>(*channel_);
+  KVCOVE_ASSIGN(data_server_,
+                owner::DataServer::Open(
+                    *owner_, {.listen = member.listen, .checksum = member.checksum}, clock));
+  owner_->Start();
+  link_ = std::make_unique<owner::Link>(
+      *owner_,
+      owner::LinkOptions{.master = member.master,
+                         .address = member.advertise.empty() ? data_server_->address().ToString()
+                                                             : member.advertise,
+                         .socket = options.socket_path,
+                         .host = member.host.empty() ? requester::HostIdentity() : member.host},
+      clock);
+  link_->Start();
+  return {};
+}
+
+std::string LocalHost::address() const { return data_server_->address().ToString(); }
+
 Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& options,
                                                    const Clock& clock) {
   std::unique_ptr<LocalHost> host(new LocalHost);
-  KVCOVE_ASSIGN(host->owner_, owner::Owner::Open(options.owner, clock));
+  owner::OwnerOptions owner_options = options.owner;
+  owner_options.cluster = options.cluster.has_value();
+  KVCOVE_ASSIGN(host->owner_, owner::Owner::Open(owner_options, clock));
+  if (options.cluster) {
+    KVCOVE_TRY(host->JoinCluster(options, clock));
+    return host;
+  }
   std::unique_ptr<master::GenerationLog> log;
   master::Restored restored{.incarnation = RandomId(), .records = {}};
   if (options.data_directory.empty()) {
@@ -80,12 +146,15 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& optio
                   master::FileLog::Open(options.data_directory, options.owner.lease_ns, restored));
   }
   KVCOVE_ASSIGN(host->master_, master::Master::Open(std::move(log), restored, *host, clock));
+  host->control_ = std::make_unique<OwnControl>(*host->master_, *host->owner_);
   host->owner_->Start();
   return host;
 }
 
 LocalHost::~LocalHost() {
   if (owner_ == nullptr) return;
+  if (link_ != nullptr) link_->Stop();  // from here on nobody answers for what waits to be listed
+  data_server_.reset();
   owner_->Stop();  // ends the lease
   if (master_ == nullptr) return;
   if (const Status closed = master_->Close(); !closed) {
@@ -126,7 +195,8 @@ void LocalHost::DropEngine(const EngineKey& engine, wire::SessionNumber number) 
     if (at == engines_.end() || at->second.erase(number) == 0 || !at->second.empty()) return;
     engines_.erase(at);
   }
-  master_->EndEngine(engine.first, engine.second);
+  (void)control_->EndEngine(engine.first, engine.second,
+                            SystemClock::Instance().NowNs() + 100 * kMillisecond);
 }
 
 std::unique_ptr<wire::HostService> LocalHost::ServiceFor(wire::SessionNumber number) {

@@ -1,21 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Master and owner of one host inside one process: what the embedded pool uses directly and what
-// `serve` offers to others.
+// The owner of one host with its master, in this process or elsewhere: what the embedded pool uses
+// directly and what `serve` and `owner` offer to others.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "kvcove/master/master.h"
+#include "kvcove/owner/data_server.h"
+#include "kvcove/owner/link.h"
 #include "kvcove/owner/owner.h"
 #include "kvcove/requester/attachment.h"
+#include "kvcove/rpc/channel.h"
 
 namespace kvcove::pool {
+
+// The owner belongs to a cluster.
+struct ClusterMember {
+  rpc::Address master;
+  rpc::Address listen{.host = "127.0.0.1", .port = 0};  // for other hosts' data
+  std::string advertise;  // host:port as others reach it; empty: what it listens on
+  std::string host;       // empty: requester::HostIdentity()
+  bool checksum = true;
+};
 
 struct LocalHostOptions {
   owner::OwnerOptions owner;
   std::string data_directory;  // empty: generations are forgotten with the process
+  std::optional<ClusterMember> cluster;
+  std::string socket_path;  // where this host's requesters find it, told to the cluster
 };
 
 // Thread-safe.
@@ -26,7 +41,11 @@ class LocalHost final : private master::GenerationSink {
   ~LocalHost() override;
 
   owner::Owner& owner() { return *owner_; }
-  master::Master& master() { return *master_; }
+  // Generations and removals, wherever they are decided.
+  wire::ControlService& control() { return *control_; }
+  bool in_cluster() const { return link_ != nullptr; }
+  // host:port of its data server, in a cluster.
+  std::string address() const;
 
   Result<owner::Owner::Grant> AddSession(std::int32_t pid);
   // The session's process is proven gone, or it said goodbye.
@@ -36,15 +55,24 @@ class LocalHost final : private master::GenerationSink {
 
  private:
   class Service;
+  class OwnControl;
   LocalHost() = default;
   void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
   Status Await(std::int64_t /*deadline_ns*/) override { return {}; }  // published is acknowledged
-  using EngineKey = std::pair<std::string, std::string>;  // namespace, engine
+  using EngineKey = std::pair<std::string, std::string>;              // namespace, engine
   void AddEngine(const EngineKey& engine, wire::SessionNumber number);
   void DropEngine(const EngineKey& engine, wire::SessionNumber number);
 
+  Status JoinCluster(const LocalHostOptions& options, const Clock& clock);
+
   std::unique_ptr<owner::Owner> owner_;
+  // Of a pool of this host alone:
   std::unique_ptr<master::Master> master_;
+  // Of a cluster:
+  std::unique_ptr<rpc::TcpChannel> channel_;
+  std::unique_ptr<owner::DataServer> data_server_;
+  std::unique_ptr<owner::Link> link_;
+  std::unique_ptr<wire::ControlService> control_;
   Mutex mutex_;
   std::map<EngineKey, std::set<wire::SessionNumber>> engines_ KVCOVE_GUARDED_BY(mutex_);
 };

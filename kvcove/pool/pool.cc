@@ -14,6 +14,7 @@
 #include "kvcove/base/size.h"
 #include "kvcove/pool/async.h"
 #include "kvcove/pool/local_host.h"
+#include "kvcove/requester/cluster_session.h"
 #include "kvcove/requester/remote_host.h"
 #include "kvcove/requester/session.h"
 
@@ -25,10 +26,14 @@ class PoolImpl {
  public:
   explicit PoolImpl(std::unique_ptr<requester::Host> opened, std::string_view form)
       : host(std::move(opened)), form(form) {}
+  explicit PoolImpl(std::unique_ptr<requester::ClusterHost> opened)
+      : cluster(std::move(opened)), form("cluster") {}
 
   const Clock& clock = SystemClock::Instance();
   const unsigned forks = ForkCount();
+  // One of the two.
   std::unique_ptr<requester::Host> host;
+  std::unique_ptr<requester::ClusterHost> cluster;
   const std::string_view form;
   Executor executor{clock};
 };
@@ -36,9 +41,15 @@ class PoolImpl {
 class SessionImpl {
  public:
   SessionImpl(std::shared_ptr<PoolImpl> owner, const SessionOptions& options)
-      : pool(std::move(owner)), session(*pool->host, options, pool->clock) {}
+      : pool(std::move(owner)) {
+    if (pool->cluster != nullptr) {
+      session = std::make_unique<requester::ClusterSession>(*pool->cluster, options, pool->clock);
+    } else {
+      session = std::make_unique<requester::Session>(*pool->host, options, pool->clock);
+    }
+  }
   std::shared_ptr<PoolImpl> pool;
-  requester::Session session;
+  std::unique_ptr<requester::SessionApi> session;
 };
 
 namespace {
@@ -97,6 +108,39 @@ Result<std::shared_ptr<PoolImpl>> OpenSocket(const std::string& path,
   return std::make_shared<PoolImpl>(std::move(host), "process");
 }
 
+constexpr std::array<std::string_view, 3> kClusterKeys = {"local", "checksum", "host"};
+constexpr std::uint16_t kMasterPort = 7400;
+
+Result<std::shared_ptr<PoolImpl>> OpenCluster(std::string_view address, std::string_view query,
+                                              std::chrono::milliseconds timeout) {
+  requester::ClusterHostOptions options;
+  KVCOVE_ASSIGN(options.master, rpc::ParseAddress(address, kMasterPort));
+  while (!query.empty()) {
+    const std::size_t end = query.find('&');
+    const std::string_view pair = query.substr(0, end);
+    query = end == std::string_view::npos ? std::string_view() : query.substr(end + 1);
+    const std::size_t equals = pair.find('=');
+    const std::string_view key = pair.substr(0, equals);
+    const std::string_view value =
+        equals == std::string_view::npos ? std::string_view() : pair.substr(equals + 1);
+    if (key == "local") {
+      KVCOVE_ASSIGN(const std::uint64_t local, ParseCount(key, value));
+      options.local = local != 0;
+    } else if (key == "checksum") {
+      KVCOVE_ASSIGN(const std::uint64_t checksum, ParseCount(key, value));
+      options.checksum = checksum != 0;
+    } else if (key == "host") {
+      options.host = value;
+    } else {
+      return UnknownKey("key of a cluster's address", key, kClusterKeys);
+    }
+  }
+  const Clock& clock = SystemClock::Instance();
+  KVCOVE_ASSIGN(auto host, requester::ClusterHost::Connect(
+                               options, clock.NowNs() + timeout.count() * kMillisecond, clock));
+  return std::make_shared<PoolImpl>(std::move(host));
+}
+
 Result<std::shared_ptr<PoolImpl>> OpenAny(std::string_view address,
                                           std::chrono::milliseconds timeout) {
   const std::size_t mark = address.find('?');
@@ -105,6 +149,10 @@ Result<std::shared_ptr<PoolImpl>> OpenAny(std::string_view address,
   const std::string_view scheme = address.substr(0, mark);
   if (scheme == "embedded:" || scheme == "embedded") return OpenEmbedded(query);
   if (address.starts_with("unix:")) return OpenSocket(std::string(address.substr(5)), timeout);
+  constexpr std::string_view kCluster = "kvcove://";
+  if (scheme.starts_with(kCluster)) {
+    return OpenCluster(scheme.substr(kCluster.size()), query, timeout);
+  }
   if (scheme == "auto") {
     const std::string path = DefaultSocketPath();
     struct stat status{};
@@ -117,7 +165,7 @@ Result<std::shared_ptr<PoolImpl>> OpenAny(std::string_view address,
   }
   return Fail(Code::kInvalid,
               fmt::format("'{}' is not a pool's address; use embedded:?memory=4GiB, "
-                          "unix:/path/of/socket or auto",
+                          "unix:/path/of/socket, kvcove://master:7400 or auto",
                           address));
 }
 
@@ -174,6 +222,20 @@ Result<PoolStat> Pool::Stat(std::chrono::milliseconds timeout) {
                 "this process was forked after the pool was opened; open the "
                 "pool again in the child");
   }
+  if (impl_->cluster != nullptr) {
+    KVCOVE_ASSIGN(
+        const std::vector<wire::OwnerStat> owners,
+        impl_->cluster->master().Owners(impl_->clock.NowNs() + timeout.count() * kMillisecond));
+    PoolStat sum;
+    for (const wire::OwnerStat& owner : owners) {
+      if (!owner.live) continue;
+      sum.payload_bytes += owner.capacity_bytes;
+      sum.populated_bytes += owner.capacity_bytes;
+      sum.free_bytes += owner.free_bytes;
+      sum.objects += owner.objects;
+    }
+    return sum;
+  }
   const auto attachment = impl_->host->Current();
   if (attachment == nullptr || !attachment->connected()) {
     return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
@@ -204,11 +266,11 @@ Session::~Session() {
 }
 
 Result<Token> Session::Capture(std::string_view version, std::chrono::milliseconds timeout) {
-  return impl_->session.Capture(version, timeout);
+  return impl_->session->Capture(version, timeout);
 }
 Status Session::Put(const Token& token, std::span<const PutItem> items,
                     std::span<ItemResult> results, const CallOptions& options) {
-  return impl_->session.Put(token, items, results, options);
+  return impl_->session->Put(token, items, results, options);
 }
 Status Session::Put(std::span<const PutItem> items, std::span<ItemResult> results,
                     const CallOptions& options) {
@@ -219,47 +281,47 @@ Status Session::Put(std::span<const PutItem> items, std::span<ItemResult> result
 }
 Status Session::Get(std::span<const GetItem> items, std::span<ItemResult> results,
                     const CallOptions& options) {
-  return impl_->session.Get(items, results, options);
+  return impl_->session->Get(items, results, options);
 }
 Status Session::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                        const CallOptions& options) {
-  return impl_->session.Exists(keys, results, options);
+  return impl_->session->Exists(keys, results, options);
 }
 Result<std::size_t> Session::LongestPrefix(std::span<const std::string_view> keys,
                                            const CallOptions& options) {
-  return impl_->session.LongestPrefix(keys, options);
+  return impl_->session->LongestPrefix(keys, options);
 }
 Status Session::Hold(std::span<const std::string_view> keys, std::chrono::milliseconds duration,
                      std::span<ItemResult> results, const CallOptions& options) {
-  return impl_->session.Hold(keys, duration, results, options);
+  return impl_->session->Hold(keys, duration, results, options);
 }
 Status Session::Pin(std::span<const std::string_view> keys, PinKind kind,
                     std::chrono::milliseconds duration, std::span<ItemResult> results,
                     const CallOptions& options) {
-  return impl_->session.Pin(keys, kind, duration, results, options);
+  return impl_->session->Pin(keys, kind, duration, results, options);
 }
 Status Session::Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
                       const CallOptions& options) {
-  return impl_->session.Unpin(keys, results, options);
+  return impl_->session->Unpin(keys, results, options);
 }
 Status Session::Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
                        const CallOptions& options) {
-  return impl_->session.Remove(keys, results, options);
+  return impl_->session->Remove(keys, results, options);
 }
 Result<std::uint64_t> Session::RemoveMatching(std::string_view pattern,
                                               const CallOptions& options) {
-  return impl_->session.RemoveMatching(pattern, options);
+  return impl_->session->RemoveMatching(pattern, options);
 }
 Result<std::vector<std::optional<ObjectStat>>> Session::Stat(std::span<const std::string_view> keys,
                                                              const CallOptions& options) {
-  return impl_->session.StatObjects(keys, options);
+  return impl_->session->StatObjects(keys, options);
 }
-Status Session::Reset(const ResetOptions& options) { return impl_->session.Reset(options); }
+Status Session::Reset(const ResetOptions& options) { return impl_->session->Reset(options); }
 Status Session::NameVersions(std::span<const std::string> versions,
                              std::chrono::milliseconds timeout) {
-  return impl_->session.NameVersions(versions, timeout);
+  return impl_->session->NameVersions(versions, timeout);
 }
-bool Session::closed() const { return impl_->session.closed(); }
+bool Session::closed() const { return impl_->session->closed(); }
 
 Status Session::Start(
     CompletionQueue& queue, std::uint64_t tag, std::chrono::milliseconds timeout,

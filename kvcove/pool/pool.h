@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public C++ API.
 //
-//   auto pool = kvcove::Pool::Open("embedded:?memory=4GiB");  // or "unix:/path", "auto"
+//   auto pool = kvcove::Pool::Open("embedded:?memory=4GiB");  // "unix:/path", "kvcove://host:7400"
 //   auto session = (*pool)->OpenSession({.name = "acme/llama@5f3a/fp8"});
 //   auto token = (*session)->Capture();        // when the request is first scheduled
 //   (*session)->Put(*token, items, results);   // refused if a reset came in between
@@ -144,6 +144,8 @@ class Pool {
   // Addresses:
   //   embedded:?memory=4GiB   in this process; also policy=, max_objects=, populate=0|1
   //   unix:/path/of/socket    the daemon of this host (`kvcove serve`)
+  //   kvcove://host:7400      a cluster, by its master; also local=0|1 (use this host's owner
+  //                           directly), checksum=0|1 (of what crosses the network)
   //   auto                    that daemon if its default socket is there, else embedded
   //                           (auto?memory=... as above)
   // Errors: kInvalid for an address or size that is not understood, or that the host cannot give;
@@ -158,7 +160,7 @@ class Pool {
   // Errors: kInvalid for names that are too long. A session may outlive the pool object.
   Result<std::unique_ptr<Session>> OpenSession(const SessionOptions& options);
   Result<PoolStat> Stat(std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
-  // "embedded" or "process".
+  // "embedded", "process" or "cluster".
   std::string_view form() const;
   // Memory is populated: puts meet no page faults any more.
   bool WaitPopulated(std::chrono::milliseconds timeout);

@@ -19,23 +19,6 @@ constexpr std::uint64_t kInlineFrameBytes = kMiB;         // of values in one re
 constexpr std::uint64_t kReserveWindowBytes = 64 * kMiB;  // reserved at a time
 constexpr std::size_t kReserveWindowItems = 1024;
 constexpr std::int64_t kAskAgainNs = 50 * kMillisecond;
-constexpr std::int64_t kRetryNs = 100 * kMillisecond;
-
-std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout) {
-  return clock.NowNs() + std::clamp<std::int64_t>(timeout.count(), 0, 3'600'000) * kMillisecond;
-}
-
-std::uint64_t SizeOf(std::span<const ConstBuffer> pieces) {
-  std::uint64_t size = 0;
-  for (const ConstBuffer& piece : pieces) size += piece.size;
-  return size;
-}
-
-std::uint64_t SizeOf(std::span<const MutableBuffer> pieces) {
-  std::uint64_t size = 0;
-  for (const MutableBuffer& piece : pieces) size += piece.size;
-  return size;
-}
 
 template <typename Buffers>
 bool HasNull(const Buffers& pieces) {
@@ -47,24 +30,32 @@ MissReason AbsentReason(const segment::HeaderView& view, SlotId slot, std::strin
   return view.GhostReason(view.HashKey(slot, key));
 }
 
+// What a put's code says: stored although the master has not listed it is a success, too.
+ItemResult Stored(Code code, std::uint64_t bytes) {
+  if (code == Code::kNotListed) return {.code = Code::kOk, .bytes = bytes, .listed = false};
+  return {.code = code, .bytes = bytes};
+}
+
 ItemResult Miss(MissReason reason) { return {.code = Code::kMiss, .reason = reason}; }
 
 }  // namespace
 
 Session::Session(Host& host, SessionOptions options, const Clock& clock)
-    : host_(host), options_(std::move(options)), clock_(clock), forks_(ForkCount()) {
+    : host_(host),
+      options_(std::move(options)),
+      clock_(clock),
+      forks_(ForkCount()),
+      resets_(
+          options_.name,
+          [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {
+            return TryReset(request, deadline_ns);
+          },
+          clock) {
   host_.AddSession(options_.name, options_.engine);
 }
 
 Session::~Session() {
-  std::thread retry;
-  {
-    const MutexLock lock(reset_mutex_);
-    stopping_ = true;
-    reset_changed_.NotifyAll();
-    retry.swap(retry_);
-  }
-  if (retry.joinable()) retry.join();
+  resets_.Stop();
   if (!host_.DropSession(options_.name, options_.engine)) return;
   const std::shared_ptr<Attachment> attachment = host_.Current();
   if (attachment != nullptr && attachment->connected()) {
@@ -74,19 +65,7 @@ Session::~Session() {
 }
 
 Status Session::CheckBatch(std::size_t items, std::size_t results) const {
-  if (forks_ != ForkCount()) {
-    return Fail(Code::kUnavailable,
-                "this process was forked after the pool was opened; open the "
-                "pool again in the child");
-  }
-  if (results < items) {
-    return Fail(Code::kInvalid, fmt::format("{} items but room for {} results", items, results));
-  }
-  if (items > kMaxBatch) {
-    return Fail(Code::kInvalid,
-                fmt::format("a batch of {} items; at most {} are allowed", items, kMaxBatch));
-  }
-  return {};
+  return requester::CheckBatch(forks_, items, results);
 }
 
 // ---- binding
@@ -507,7 +486,7 @@ Status Session::PutInline(Attachment& attachment, const Token& token,
   KVCOVE_ASSIGN(const std::vector<wire::PutResult> answers,
                 attachment.service().Put(token, request, deadline_ns));
   for (std::size_t k = 0; k < which.size(); ++k) {
-    results[which[k]] = {.code = answers[k].code, .bytes = request[k].size_bytes};
+    results[which[k]] = Stored(answers[k].code, request[k].size_bytes);
   }
   return {};
 }
@@ -548,7 +527,7 @@ Status Session::PutReserved(Attachment& attachment, const Token& token,
   const Result<std::vector<Code>> codes = attachment.service().Finish(commits, deadline_ns);
   for (std::size_t k = 0; k < commits.size(); ++k) {
     if (codes) {
-      results[committed[k]].code = (*codes)[k];
+      results[committed[k]] = Stored((*codes)[k], results[committed[k]].bytes);
     } else {
       results[committed[k]].code = codes.error().code;
       attachment.Abandon(commits[k].reservation);  // no harm if the commit arrived
@@ -743,83 +722,25 @@ Status Session::TryReset(const wire::ResetRequest& request, std::int64_t deadlin
     return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
   }
   KVCOVE_TRY(attachment->service().Reset(request, deadline_ns));
-  // Whatever was known of generations is old: the next call registers again.
+  ForgetBindings();
+  return {};
+}
+
+void Session::ForgetBindings() {
   const MutexLock lock(bindings_mutex_);
   for (auto& [version, binding] : bindings_) {
     binding.generation = 0;
     binding.open = false;
   }
-  return {};
 }
 
 Status Session::Reset(const ResetOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
-  const std::int64_t started = clock_.NowNs();
-  const wire::ResetRequest request{.name = options_.name,
-                                   .engine = options.all_void ? std::string() : options_.engine,
-                                   .version = options.version,
-                                   .id = RandomId()};
-  std::uint64_t number = 0;
-  {
-    const MutexLock lock(reset_mutex_);
-    number = ++reset_number_;
-  }
-  Status done =
-      TryReset(request, started + std::clamp<std::int64_t>(options.timeout.count(), 0, 3'600'000) *
-                                      kMillisecond);
-  const MutexLock lock(reset_mutex_);
-  if (done) {
-    // An earlier one that was not proven is covered by this one.
-    if (number == reset_number_) {
-      pending_reset_.reset();
-      unproven_.store(false, std::memory_order_release);
-    }
-    return {};
-  }
-  if (done.error().code == Code::kInvalid) return done;
-  unproven_.store(true, std::memory_order_release);
-  pending_reset_ = request;
-  if (!retry_.joinable()) {
-    retry_ = StartThread("kvcove-reset", [this] { RunRetries(); });
-  }
-  reset_changed_.NotifyAll();
-  return Fail(Code::kNotProven, done.error().ToString());
-}
-
-void Session::RunRetries() {
-  std::int64_t since_ns = 0;
-  std::uint64_t tries = 0;
-  while (true) {
-    wire::ResetRequest request;
-    {
-      const MutexLock lock(reset_mutex_);
-      while (!stopping_ && !pending_reset_) {
-        since_ns = 0;
-        tries = 0;
-        reset_changed_.Wait(reset_mutex_);
-      }
-      if (stopping_) return;
-      request = *pending_reset_;
-    }
-    if (since_ns == 0) since_ns = clock_.NowNs();
-    ++tries;
-    const Status done = TryReset(request, clock_.NowNs() + 2500 * kMillisecond);
-    {
-      const MutexLock lock(reset_mutex_);
-      if (stopping_) return;
-      if (!pending_reset_ || pending_reset_->id != request.id) continue;
-      if (!done) {
-        reset_changed_.WaitFor(reset_mutex_, std::chrono::nanoseconds(kRetryNs));
-        continue;
-      }
-      pending_reset_.reset();
-      unproven_.store(false, std::memory_order_release);
-    }
-    LogWarn(
-        "the reset of namespace '{}' is proven after {} ms and {} more tries; the session is "
-        "open again",
-        options_.name, (clock_.NowNs() - since_ns) / kMillisecond, tries);
-  }
+  return resets_.Reset({.name = options_.name,
+                        .engine = options.all_void ? std::string() : options_.engine,
+                        .version = options.version,
+                        .id = RandomId()},
+                       options.timeout);
 }
 
 }  // namespace kvcove::requester

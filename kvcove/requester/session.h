@@ -7,65 +7,46 @@
 #include <memory>
 #include <thread>
 
+#include "kvcove/requester/api.h"
 #include "kvcove/requester/attachment.h"
-#include "kvcove/requester/types.h"
+#include "kvcove/requester/reset_keeper.h"
 
 namespace kvcove::requester {
 
-// Thread-safe. Every call ends by its timeout. The returned Status is about the call as a whole
-// (kInvalid for a batch that no item of which was looked at, kUnavailable, kTimeout); `results` is
-// filled in any case.
-class Session {
+// Thread-safe. api.h says what each call does.
+class Session final : public SessionApi {
  public:
   Session(Host& host, SessionOptions options, const Clock& clock);
-  ~Session();
+  ~Session() override;
 
-  // What a put must carry: the namespace with weight version, and its generation now. Errors:
-  // kClosed when this engine must reset first, kUnavailable, kTimeout, kInvalid, kLimit.
-  Result<Token> Capture(std::string_view version, std::chrono::milliseconds timeout);
-
-  // Items: kOk, kExists (the old value stays), kInProgress, kStale, kClosed, kNoSpace, kLimit,
-  // kInvalid, kTimeout, kUnavailable.
+  Result<Token> Capture(std::string_view version, std::chrono::milliseconds timeout) override;
   Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
-             const CallOptions& options);
-  // Items: kOk, kMiss with its reason, kBufferTooSmall (bytes = what the value needs), kInvalid,
-  // kTimeout.
+             const CallOptions& options) override;
   Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
-             const CallOptions& options);
-  // Items: kOk, kMiss, kInvalid. A hint: the get checks again.
+             const CallOptions& options) override;
   Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
-                const CallOptions& options);
-  // The length of the leading run of keys that are there. Stops at the first miss.
+                const CallOptions& options) override;
   Result<std::size_t> LongestPrefix(std::span<const std::string_view> keys,
-                                    const CallOptions& options);
-  // Keeps what is there from being evicted for up to `duration` (at most 60 s, at most 10 % of the
-  // segment a process, the oldest gives way). A held object may still be a miss: reset, removed, or
-  // no other room.
+                                    const CallOptions& options) override;
   Status Hold(std::span<const std::string_view> keys, std::chrono::milliseconds duration,
-              std::span<ItemResult> results, const CallOptions& options);
-  // Soft: evicted only when nothing else can be, for `duration`. Hard: never evicted; at most half
-  // of the segment (kLimit). A reset voids both.
+              std::span<ItemResult> results, const CallOptions& options) override;
   Status Pin(std::span<const std::string_view> keys, PinKind kind,
              std::chrono::milliseconds duration, std::span<ItemResult> results,
-             const CallOptions& options);
+             const CallOptions& options) override;
   Status Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
-               const CallOptions& options);
-  // Puts of the key that are under way fail with kStale.
+               const CallOptions& options) override;
   Status Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
-                const CallOptions& options);
-  // `pattern`: `*` any bytes, `?` one. A prefix is "prefix*". Linear in the number of objects.
-  Result<std::uint64_t> RemoveMatching(std::string_view pattern, const CallOptions& options);
+                const CallOptions& options) override;
+  Result<std::uint64_t> RemoveMatching(std::string_view pattern,
+                                       const CallOptions& options) override;
   Result<std::vector<std::optional<ObjectStat>>> StatObjects(std::span<const std::string_view> keys,
-                                                             const CallOptions& options);
-
-  // Ok: proven; no look-up or get that begins anywhere from now on finds what was begun before.
-  // kNotProven: this session neither finds nor stores until the reset, repeated in the background,
-  // is proven.
-  Status Reset(const ResetOptions& options);
-  // The versions that this engine still uses; others are reclaimed first.
-  Status NameVersions(std::span<const std::string> versions, std::chrono::milliseconds timeout);
-
-  bool closed() const { return unproven_.load(std::memory_order_acquire); }
+                                                             const CallOptions& options) override;
+  Status Reset(const ResetOptions& options) override;
+  Status NameVersions(std::span<const std::string> versions,
+                      std::chrono::milliseconds timeout) override;
+  bool closed() const override { return resets_.closed(); }
+  // What was known of generations is old: the next call registers again.
+  void ForgetBindings();
 
  private:
   // What this session knows of one weight version.
@@ -106,8 +87,6 @@ class Session {
       const CallOptions& options,
       const std::function<Result<std::vector<Code>>(Attachment&, SlotId, std::int64_t)>& call);
   Status TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
-  // Repeats the reset that could not be proven, under its id, until it is.
-  void RunRetries();
 
   Host& host_;
   const SessionOptions options_;
@@ -117,13 +96,7 @@ class Session {
   Mutex bindings_mutex_;
   std::map<std::string, Binding, std::less<>> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_);
 
-  std::atomic<bool> unproven_{false};
-  Mutex reset_mutex_;
-  CondVar reset_changed_;
-  bool stopping_ KVCOVE_GUARDED_BY(reset_mutex_) = false;
-  std::uint64_t reset_number_ KVCOVE_GUARDED_BY(reset_mutex_) = 0;
-  std::optional<wire::ResetRequest> pending_reset_ KVCOVE_GUARDED_BY(reset_mutex_);
-  std::thread retry_ KVCOVE_GUARDED_BY(reset_mutex_);
+  ResetKeeper resets_;
 };
 
 }  // namespace kvcove::requester

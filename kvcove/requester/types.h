@@ -51,6 +51,7 @@ struct ItemResult {
   Code code = Code::kInternal;
   MissReason reason = MissReason::kNone;  // with kMiss
   std::uint64_t bytes = 0;                // of the value, where it is known
+  std::uint32_t replicas = 1;             // puts: on how many owners it is
   bool listed = true;  // puts: false where the master has not listed it yet, so others miss it
   bool ok() const { return code == Code::kOk; }
 };
@@ -77,6 +78,12 @@ struct SessionOptions {
   bool follow_always = false;
   // On a namespace that engines reset, start open: the caller vouches for the weights.
   bool assume_weights = false;
+  // In a cluster: the owner (host:port) that puts go to. Empty: $KVCOVE_PREFERRED_SEGMENT, else the
+  // owner on this host, else the one with most free space. One that is unknown or full is counted,
+  // logged once, and another taken.
+  std::string preferred_segment;
+  // In a cluster: on how many hosts each value is stored. Fewer may be there: ItemResult::replicas.
+  std::uint32_t replicas = 1;
 };
 
 }  // namespace kvcove

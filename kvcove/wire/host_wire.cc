@@ -59,8 +59,7 @@ std::string CodesToString(std::span<const Code> codes) {
 
 // What is left of a caller's time travels, not its deadline: clocks differ from host to host.
 std::int64_t DeadlineOf(std::int64_t budget_ns) {
-  return SystemClock::Instance().NowNs() +
-         std::clamp<std::int64_t>(budget_ns, 0, 3600 * kSecond);
+  return SystemClock::Instance().NowNs() + std::clamp<std::int64_t>(budget_ns, 0, 3600 * kSecond);
 }
 
 class Stub final : public HostService {
@@ -427,6 +426,10 @@ bool MayWait(Method method) {
          method == Method::kRemoveMatching;
 }
 
+bool MayWaitInCluster(Method method) {
+  return method == Method::kPut || method == Method::kFinish || method == Method::kRemove;
+}
+
 Result<std::string> ServeGenerations(GenerationService& service, Method method,
                                      std::span<const std::byte> body, std::int64_t deadline_ns) {
   switch (method) {
@@ -460,10 +463,9 @@ Result<std::string> Serve(HostService& service, Method method, std::span<const s
       return ServeKeys(service, method, body, deadline_ns);
     case Method::kRemoveMatching: {
       KVCOVE_ASSIGN(const auto* root, Root<fb::Match>(body));
-      KVCOVE_ASSIGN(
-          const std::uint64_t count,
-          service.RemoveMatching(root->slot(), View(root->pattern()),
-                                 DeadlineOf(root->budget_ns())));
+      KVCOVE_ASSIGN(const std::uint64_t count,
+                    service.RemoveMatching(root->slot(), View(root->pattern()),
+                                           DeadlineOf(root->budget_ns())));
       return CountToString(count);
     }
     case Method::kStat:

@@ -30,6 +30,7 @@ Result<std::string> ServeGenerations(GenerationService& service, Method method,
                                      std::span<const std::byte> body, std::int64_t deadline_ns);
 // Calls that may wait for a disk or for a lease; the others answer at once.
 bool MayWait(Method method);
+bool MayWaitInCluster(Method method);
 
 // The first exchange of a connection.
 struct Welcome {

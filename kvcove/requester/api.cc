@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/api.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/posix.h"
+
+namespace kvcove::requester {
+
+Status CheckBatch(unsigned forks, std::size_t items, std::size_t results) {
+  if (forks != ForkCount()) {
+    return Fail(Code::kUnavailable,
+                "this process was forked after the pool was opened; open the "
+                "pool again in the child");
+  }
+  if (results < items) {
+    return Fail(Code::kInvalid, fmt::format("{} items but room for {} results", items, results));
+  }
+  if (items > kMaxBatch) {
+    return Fail(Code::kInvalid,
+                fmt::format("a batch of {} items; at most {} are allowed", items, kMaxBatch));
+  }
+  return {};
+}
+
+std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout) {
+  return clock.NowNs() + std::clamp<std::int64_t>(timeout.count(), 0, 3'600'000) * kMillisecond;
+}
+
+std::uint64_t SizeOf(std::span<const ConstBuffer> pieces) {
+  std::uint64_t size = 0;
+  for (const ConstBuffer& piece : pieces) size += piece.size;
+  return size;
+}
+
+std::uint64_t SizeOf(std::span<const MutableBuffer> pieces) {
+  std::uint64_t size = 0;
+  for (const MutableBuffer& piece : pieces) size += piece.size;
+  return size;
+}
+
+}  // namespace kvcove::requester

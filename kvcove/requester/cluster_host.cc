@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/cluster_host.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "kvcove/base/log.h"
+
+namespace kvcove::requester {
+namespace {
+
+constexpr std::int64_t kOwnersNs = 200 * kMillisecond;
+
+}  // namespace
+
+std::string HostIdentity() {
+  if (const char* id = std::getenv("KVCOVE_HOST_ID"); id != nullptr && *id != '\0') return id;
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id") >> std::ws, boot);
+  char space[64] = {};
+  if (readlink("/proc/self/ns/net", space, sizeof(space) - 1) < 0) space[0] = '\0';
+  return boot + "/" + space;
+}
+
+ClusterHost::ClusterHost(const ClusterHostOptions& options, const Clock& clock)
+    : options_(options), clock_(clock), channel_(options.master, {}), stub_(channel_) {}
+
+Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptions& given,
+                                                          std::int64_t deadline_ns,
+                                                          const Clock& clock) {
+  ClusterHostOptions options = given;
+  if (options.host.empty()) options.host = HostIdentity();
+  std::unique_ptr<ClusterHost> host(new ClusterHost(options, clock));
+  KVCOVE_ASSIGN(const std::vector<wire::OwnerStat> owners, host->stub_.Owners(deadline_ns));
+  if (options.local) {
+    for (const wire::OwnerStat& owner : owners) {
+      if (owner.host != options.host || owner.socket.empty()) continue;
+      auto local = RemoteHost::Connect(owner.socket, deadline_ns, clock);
+      if (local) {
+        host->local_ = std::move(*local);
+        host->local_owner_ = owner.number;
+        break;
+      }
+      LogDebug("the owner at '{}' cannot be used directly: {}", owner.socket,
+               local.error().ToString());
+    }
+  }
+  host->peers_ = std::make_unique<Peers>(
+      [raw = host.get()] {
+        auto owners = raw->stub_.Owners(raw->clock_.NowNs() + kOwnersNs);
+        if (owners) {
+          if (raw->master_broken_.exchange(false)) {
+            LogInfo("the master at {} answers again", raw->options_.master.ToString());
+          }
+        }
+        return owners;
+      },
+      clock);
+  return host;
+}
+
+template <typename Call>
+auto ClusterHost::Guarded(std::int64_t deadline_ns, Call&& call) -> decltype(call(deadline_ns)) {
+  if (master_broken_.load(std::memory_order_relaxed)) {
+    return Fail(Code::kUnavailable, "the master is not answering");
+  }
+  auto answer = call(deadline_ns);
+  if (!answer &&
+      (answer.error().code == Code::kTimeout || answer.error().code == Code::kUnavailable)) {
+    if (!master_broken_.exchange(true)) {
+      LogWarn("the master at {} does not answer: what is not on this host is a miss",
+              options_.master.ToString());
+    }
+  }
+  return answer;
+}
+
+Result<std::vector<wire::Place>> ClusterHost::Lookup(const Token& token,
+                                                     std::span<const Id128> hashes,
+                                                     std::int64_t deadline_ns) {
+  return Guarded(deadline_ns,
+                 [&](std::int64_t until) { return stub_.Lookup(token, hashes, until); });
+}
+
+Result<wire::Registration> ClusterHost::Register(const wire::RegisterRequest& request,
+                                                 std::int64_t deadline_ns) {
+  return Guarded(deadline_ns, [&](std::int64_t until) { return stub_.Register(request, until); });
+}
+
+}  // namespace kvcove::requester

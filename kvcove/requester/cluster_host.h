@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// One process's tie to a cluster: the master, the owners, and the memory of the owner on this host.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kvcove/requester/peers.h"
+#include "kvcove/requester/remote_host.h"
+#include "kvcove/wire/master_stub.h"
+
+namespace kvcove::requester {
+
+struct ClusterHostOptions {
+  rpc::Address master;
+  // Which owners are on this host; empty: HostIdentity().
+  std::string host;
+  // Use the memory of the owner on this host directly.
+  bool local = true;
+  bool checksum = true;  // of what crosses the network
+};
+
+// Thread-safe.
+class ClusterHost {
+ public:
+  // Errors: kUnavailable, kTimeout when the master does not answer.
+  static Result<std::unique_ptr<ClusterHost>> Connect(const ClusterHostOptions& options,
+                                                      std::int64_t deadline_ns, const Clock& clock);
+
+  const ClusterHostOptions& options() const { return options_; }
+  wire::MasterStub& master() { return stub_; }
+  Peers& peers() { return *peers_; }
+  // Null where no owner runs on this host.
+  RemoteHost* local() { return local_.get(); }
+  wire::OwnerNumber local_owner() const { return local_owner_; }
+
+  // Look-ups: after the master missed a deadline the next ones fail at once, until it answers a
+  // probe. Resets always ask.
+  Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes,
+                                          std::int64_t deadline_ns);
+  Result<wire::Registration> Register(const wire::RegisterRequest& request,
+                                      std::int64_t deadline_ns);
+
+ private:
+  ClusterHost(const ClusterHostOptions& options, const Clock& clock);
+  template <typename Call>
+  auto Guarded(std::int64_t deadline_ns, Call&& call) -> decltype(call(deadline_ns));
+
+  const ClusterHostOptions options_;
+  const Clock& clock_;
+  rpc::TcpChannel channel_;
+  wire::MasterStub stub_;
+  std::atomic<bool> master_broken_{false};
+  std::unique_ptr<RemoteHost> local_;
+  wire::OwnerNumber local_owner_ = wire::kNoOwner;
+  std::unique_ptr<Peers> peers_;  // its thread probes the master, too
+};
+
+// Equal in all processes that can share memory and sockets: the kernel's boot and network
+// namespace. $KVCOVE_HOST_ID overrides it.
+std::string HostIdentity();
+
+}  // namespace kvcove::requester

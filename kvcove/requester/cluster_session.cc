@@ -1,0 +1,728 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/cluster_session.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "kvcove/base/hash.h"
+#include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
+#include "kvcove/base/size.h"
+
+namespace kvcove::requester {
+namespace {
+
+constexpr std::int64_t kAskAgainNs = 50 * kMillisecond;
+constexpr std::uint64_t kPartBytes = 64 * kMiB;  // of one exchange
+constexpr std::size_t kPartItems = 2048;
+constexpr std::size_t kPrefixChunk = 256;
+
+std::string PreferredOf(const SessionOptions& options) {
+  if (!options.preferred_segment.empty()) return options.preferred_segment;
+  const char* named = std::getenv("KVCOVE_PREFERRED_SEGMENT");
+  return named == nullptr ? "" : named;
+}
+
+ItemResult Miss(MissReason reason) { return {.code = Code::kMiss, .reason = reason}; }
+
+std::uint64_t ChecksumOf(std::span<const ConstBuffer> pieces) {
+  if (pieces.size() == 1) {
+    return Hash64(std::span(static_cast<const std::byte*>(pieces[0].data), pieces[0].size), 0);
+  }
+  Hash64Stream stream;
+  for (const ConstBuffer& piece : pieces) {
+    stream.Add({static_cast<const std::byte*>(piece.data), piece.size});
+  }
+  return stream.Value();
+}
+
+std::uint64_t ChecksumOf(std::span<const MutableBuffer> pieces, std::uint64_t size) {
+  if (!pieces.empty() && pieces[0].size >= size) {
+    return Hash64(std::span(static_cast<const std::byte*>(pieces[0].data), size), 0);
+  }
+  Hash64Stream stream;
+  for (const MutableBuffer& piece : pieces) {
+    const std::uint64_t bytes = std::min<std::uint64_t>(piece.size, size);
+    stream.Add({static_cast<const std::byte*>(piece.data), bytes});
+    size -= bytes;
+  }
+  return stream.Value();
+}
+
+}  // namespace
+
+ClusterSession::ClusterSession(ClusterHost& host, SessionOptions options, const Clock& clock)
+    : host_(host),
+      options_(std::move(options)),
+      preferred_(PreferredOf(options_)),
+      clock_(clock),
+      forks_(ForkCount()),
+      resets_(
+          options_.name,
+          [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {
+            return TryReset(request, deadline_ns);
+          },
+          clock) {
+  if (host_.local() != nullptr) {
+    local_ = std::make_unique<Session>(*host_.local(), options_, clock_);
+  }
+}
+
+ClusterSession::~ClusterSession() {
+  resets_.Stop();
+  local_.reset();
+}
+
+// ---- binding
+// ------------------------------------------------------------------------------------------------
+
+Result<ClusterSession::Binding> ClusterSession::Bind(std::string_view version, bool fresh,
+                                                     std::int64_t deadline_ns) {
+  wire::RegisterRequest request{.name = options_.name,
+                                .version = std::string(version),
+                                .engine = options_.engine,
+                                .follow_always = options_.follow_always,
+                                .assume_weights = options_.assume_weights};
+  {
+    const MutexLock lock(bindings_mutex_);
+    const auto known = bindings_.find(version);
+    if (known != bindings_.end()) {
+      const Binding& binding = known->second;
+      if (!fresh && (binding.open || clock_.NowNs() < binding.ask_again_ns)) return binding;
+      if (binding.open) {
+        request.last_incarnation = binding.token.incarnation;
+        request.last_generation = binding.token.generation;
+      }
+    }
+  }
+  KVCOVE_ASSIGN(const wire::Registration registration, host_.Register(request, deadline_ns));
+  const Binding binding{.token = {.incarnation = registration.incarnation,
+                                  .generation = registration.generation,
+                                  .slot = registration.slot},
+                        .open = registration.open,
+                        .ask_again_ns = clock_.NowNs() + kAskAgainNs};
+  const MutexLock lock(bindings_mutex_);
+  bindings_.insert_or_assign(std::string(version), binding);
+  return binding;
+}
+
+Result<Token> ClusterSession::Capture(std::string_view version, std::chrono::milliseconds timeout) {
+  KVCOVE_TRY(CheckBatch(forks_, 0, 0));
+  if (closed()) return Fail(Code::kClosed, "a reset of this session has not been proven yet");
+  if (local_ != nullptr) {
+    // The owner's table says at once whether what is known is current.
+    Result<Token> token = local_->Capture(version, timeout);
+    if (token || token.error().code != Code::kUnavailable) return token;
+  }
+  KVCOVE_ASSIGN(const Binding binding, Bind(version, /*fresh=*/true, DeadlineOf(clock_, timeout)));
+  if (!binding.open) {
+    return Fail(Code::kClosed,
+                "another engine has reset this namespace: nothing says that this "
+                "engine has the new weights until it resets, too");
+  }
+  return binding.token;
+}
+
+// ---- look-ups
+// -----------------------------------------------------------------------------------------------
+
+ClusterSession::Found ClusterSession::Locate(std::span<const std::string_view> keys,
+                                             std::vector<std::size_t> which,
+                                             std::span<ItemResult> results,
+                                             std::string_view version, std::int64_t deadline_ns) {
+  Found found;
+  const auto all = [&](MissReason reason) {
+    for (const std::size_t i : which) results[i] = Miss(reason);
+    return found;
+  };
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const Result<Binding> binding = Bind(version, /*fresh=*/attempt > 0, deadline_ns);
+    if (!binding) return all(MissReason::kUnavailable);
+    if (!binding->open) return all(MissReason::kClosed);
+    found.token = binding->token;
+    std::vector<Id128> hashes;
+    hashes.reserve(which.size());
+    for (const std::size_t i : which) hashes.push_back(DirectoryHash(found.token.slot, keys[i]));
+    auto places = host_.Lookup(found.token, hashes, deadline_ns);
+    if (!places) {
+      // Another generation: what this session knows is old.
+      if (places.error().code == Code::kStale) continue;
+      return all(places.error().code == Code::kTimeout ? MissReason::kTimeout
+                                                       : MissReason::kUnavailable);
+    }
+    for (std::size_t k = 0; k < which.size(); ++k) {
+      const wire::Place& place = (*places)[k];
+      if (place.owner == wire::kNoOwner) {
+        results[which[k]] = Miss(place.reason);
+        continue;
+      }
+      results[which[k]] = {.code = Code::kOk, .bytes = place.size_bytes};
+      found.which.push_back(which[k]);
+      found.places.push_back(place);
+    }
+    return found;
+  }
+  return all(MissReason::kReset);
+}
+
+Status ClusterSession::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                              const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(forks_, keys.size(), results.size()));
+  if (closed()) {
+    std::fill_n(results.begin(), keys.size(), Miss(MissReason::kClosed));
+    return {};
+  }
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  if (local_ != nullptr) KVCOVE_TRY(local_->Exists(keys, results, options));
+  std::vector<std::size_t> which;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (local_ != nullptr && results[i].code != Code::kMiss) continue;
+    if (local_ == nullptr && !CheckKey(keys[i])) {
+      results[i] = {.code = Code::kInvalid};
+      continue;
+    }
+    which.push_back(i);
+  }
+  if (!which.empty()) {
+    (void)Locate(keys, std::move(which), results, options.version, deadline_ns);
+  }
+  return {};
+}
+
+Result<std::size_t> ClusterSession::LongestPrefix(std::span<const std::string_view> keys,
+                                                  const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(forks_, keys.size(), keys.size()));
+  std::vector<ItemResult> results(std::min(keys.size(), kPrefixChunk));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::size_t length = 0;
+  while (length < keys.size()) {
+    const auto part = keys.subspan(length, std::min(kPrefixChunk, keys.size() - length));
+    CallOptions left = options;
+    left.timeout = std::chrono::milliseconds(
+        std::max<std::int64_t>(0, (deadline_ns - clock_.NowNs()) / kMillisecond));
+    KVCOVE_TRY(Exists(part, results, left));
+    for (std::size_t i = 0; i < part.size(); ++i, ++length) {
+      if (!results[i].ok()) return length;
+    }
+  }
+  return length;
+}
+
+Status ClusterSession::Hold(std::span<const std::string_view> keys,
+                            std::chrono::milliseconds duration, std::span<ItemResult> results,
+                            const CallOptions& options) {
+  if (local_ != nullptr) KVCOVE_TRY(local_->Hold(keys, duration, results, options));
+  return Exists(keys, results, options);
+}
+
+// ---- gets
+// ---------------------------------------------------------------------------------------------------
+
+Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult> results,
+                           const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(forks_, items.size(), results.size()));
+  if (closed()) {
+    std::fill_n(results.begin(), items.size(), Miss(MissReason::kClosed));
+    return {};
+  }
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  if (local_ != nullptr) KVCOVE_TRY(local_->Get(items, results, options));
+  std::vector<std::size_t> which;
+  std::vector<std::string_view> keys(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    keys[i] = items[i].key;
+    if (local_ != nullptr && results[i].code != Code::kMiss) continue;
+    if (local_ == nullptr && !CheckKey(items[i].key)) {
+      results[i] = {.code = Code::kInvalid};
+      continue;
+    }
+    which.push_back(i);
+  }
+  if (which.empty()) return {};
+  const Found found = Locate(keys, std::move(which), results, options.version, deadline_ns);
+  GetRemote(found, items, results, deadline_ns);
+  return {};
+}
+
+void ClusterSession::GetRemote(const Found& found, std::span<const GetItem> items,
+                               std::span<ItemResult> results, std::int64_t deadline_ns) {
+  std::vector<std::size_t> which = found.which;
+  std::vector<wire::OwnerNumber> owners;
+  for (const wire::Place& place : found.places) owners.push_back(place.owner);
+  GetFrom(found.token, which, owners, items, results, deadline_ns);
+  // What its first owner did not give may have another one.
+  std::vector<std::size_t> again;
+  owners.clear();
+  for (std::size_t k = 0; k < which.size(); ++k) {
+    const Code code = results[which[k]].code;
+    if (found.places[k].second == wire::kNoOwner || code == Code::kOk ||
+        code == Code::kBufferTooSmall || code == Code::kInvalid) {
+      continue;
+    }
+    again.push_back(which[k]);
+    owners.push_back(found.places[k].second);
+  }
+  if (!again.empty() && clock_.NowNs() < deadline_ns) {
+    GetFrom(found.token, again, owners, items, results, deadline_ns);
+  }
+}
+
+void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> which,
+                             std::span<const wire::OwnerNumber> owners,
+                             std::span<const GetItem> items, std::span<ItemResult> results,
+                             std::int64_t deadline_ns) {
+  // Parts of bounded size, each for one owner; parts of different owners run side by side.
+  struct Part {
+    std::shared_ptr<Peer> peer;
+    std::vector<std::size_t> which;
+    std::vector<wire::DataValue> values;
+    std::size_t verified = 0;  // values
+    std::uint64_t verified_bytes = 0;
+  };
+  std::vector<std::unique_ptr<Part>> parts;
+  {
+    std::map<wire::OwnerNumber, std::pair<Part*, std::uint64_t>> filling;
+    for (std::size_t k = 0; k < which.size(); ++k) {
+      const std::uint64_t bytes = results[which[k]].bytes;
+      auto& [part, filled] = filling[owners[k]];
+      if (part == nullptr || part->which.size() >= kPartItems || filled + bytes > kPartBytes) {
+        std::shared_ptr<Peer> peer = host_.peers().Get(owners[k]);
+        if (peer == nullptr) {
+          results[which[k]] = Miss(MissReason::kOwnerGone);
+          continue;
+        }
+        parts.push_back(std::make_unique<Part>());
+        part = parts.back().get();
+        part->peer = std::move(peer);
+        filled = 0;
+      }
+      part->which.push_back(which[k]);
+      filled += bytes;
+    }
+  }
+  const auto verify = [&](Part& part, std::uint64_t arrived) {
+    // As soon as a value is whole, while it is still in the processor's cache.
+    while (part.verified < part.values.size()) {
+      const wire::DataValue& value = part.values[part.verified];
+      const std::size_t i = part.which[part.verified];
+      if (value.code == Code::kOk) {
+        if (part.verified_bytes + value.size_bytes > arrived) return;
+        part.verified_bytes += value.size_bytes;
+        if (host_.options().checksum &&
+            ChecksumOf(items[i].into, value.size_bytes) != value.checksum) {
+          results[i] = {.code = Code::kCorrupt};
+          LogError("a value of {} bytes from the owner at {} does not have its checksum",
+                   value.size_bytes, part.peer->address().ToString());
+        } else {
+          results[i] = {.code = Code::kOk, .bytes = value.size_bytes};
+        }
+      }
+      ++part.verified;
+    }
+  };
+  std::vector<DataCall> calls;
+  for (const auto& owned : parts) {
+    Part* part = owned.get();
+    wire::DataGet request{
+        .token = token, .keys = {}, .room = {}, .no_checksum = !host_.options().checksum};
+    for (const std::size_t i : part->which) {
+      request.keys.push_back(items[i].key);
+      request.room.push_back(SizeOf(items[i].into));
+    }
+    DataCall call;
+    call.peer = part->peer.get();
+    call.method = wire::Method::kDataGet;
+    call.body = wire::Encode(request);
+    call.on_reply = [&, part](std::span<const std::byte> body) -> Result<std::vector<iovec>> {
+      KVCOVE_ASSIGN(part->values, wire::DecodeValues(body, part->which.size()));
+      std::vector<iovec> into;
+      for (std::size_t k = 0; k < part->values.size(); ++k) {
+        const wire::DataValue& value = part->values[k];
+        const std::size_t i = part->which[k];
+        if (value.code != Code::kOk) {
+          results[i] = {.code = value.code, .reason = value.reason, .bytes = value.size_bytes};
+          continue;
+        }
+        std::uint64_t left = value.size_bytes;
+        for (const MutableBuffer& piece : items[i].into) {
+          const std::uint64_t bytes = std::min<std::uint64_t>(piece.size, left);
+          if (bytes > 0) into.push_back({.iov_base = piece.data, .iov_len = bytes});
+          left -= bytes;
+        }
+        if (left > 0) return Fail(Code::kCorrupt, "an owner sent more than there is room for");
+        results[i].code = Code::kTimeout;  // until it has arrived
+      }
+      return into;
+    };
+    call.on_bytes = [&verify, part](std::uint64_t arrived) { verify(*part, arrived); };
+    calls.push_back(std::move(call));
+  }
+  RunCalls(calls, deadline_ns, clock_);
+  for (std::size_t c = 0; c < calls.size(); ++c) {
+    if (calls[c].status) continue;
+    const Code code = calls[c].status.error().code;
+    const MissReason reason =
+        code == Code::kTimeout ? MissReason::kTimeout : MissReason::kOwnerGone;
+    for (std::size_t k = parts[c]->verified; k < parts[c]->which.size(); ++k) {
+      const std::size_t i = parts[c]->which[k];
+      results[i] = code == Code::kCorrupt ? ItemResult{.code = Code::kCorrupt} : Miss(reason);
+    }
+  }
+}
+
+// ---- puts
+// ---------------------------------------------------------------------------------------------------
+
+bool ClusterSession::PrefersLocal() {
+  if (local_ == nullptr || options_.replicas > 1) return false;
+  if (preferred_.empty()) return true;
+  for (const wire::OwnerStat& owner : host_.peers().Owners()) {
+    if (owner.number == host_.local_owner()) return owner.address == preferred_;
+  }
+  return false;
+}
+
+std::vector<wire::OwnerNumber> ClusterSession::Targets() {
+  std::vector<wire::OwnerStat> owners = host_.peers().Owners();
+  std::erase_if(owners, [&](const wire::OwnerStat& owner) {
+    const auto peer = host_.peers().Get(owner.number);
+    return !owner.live || owner.draining || peer == nullptr || peer->broken();
+  });
+  const auto rank = [&](const wire::OwnerStat& owner) {
+    const bool named = !preferred_.empty() && owner.address == preferred_;
+    const bool here = owner.host == host_.options().host;
+    const double free = owner.capacity_bytes == 0 ? 0
+                                                  : static_cast<double>(owner.free_bytes) /
+                                                        static_cast<double>(owner.capacity_bytes);
+    return (named ? 4.0 : 0.0) + (here ? 2.0 : 0.0) + free;
+  };
+  std::ranges::sort(owners, std::greater<>(), rank);
+  if (!preferred_.empty() && (owners.empty() || owners.front().address != preferred_) &&
+      !said_fallback_.exchange(true)) {
+    LogWarn("the preferred segment '{}' is not there; others are used", preferred_);
+  }
+  std::vector<wire::OwnerNumber> numbers;
+  std::vector<std::string> hosts;
+  // Different hosts first, for replicas.
+  for (const bool new_hosts : {true, false}) {
+    for (const wire::OwnerStat& owner : owners) {
+      const bool known = std::ranges::find(hosts, owner.host) != hosts.end();
+      if (std::ranges::find(numbers, owner.number) != numbers.end()) continue;
+      if (new_hosts && known) continue;
+      hosts.push_back(owner.host);
+      numbers.push_back(owner.number);
+    }
+  }
+  return numbers;
+}
+
+Status ClusterSession::Put(const Token& token, std::span<const PutItem> items,
+                           std::span<ItemResult> results, const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(forks_, items.size(), results.size()));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  if (closed()) {
+    std::fill_n(results.begin(), items.size(), ItemResult{.code = Code::kClosed});
+    return {};
+  }
+  if (token.slot >= kMaxSlots) {
+    std::fill_n(results.begin(), items.size(), ItemResult{.code = Code::kInvalid});
+    return Fail(Code::kInvalid, "the token does not come from Capture");
+  }
+  std::vector<std::size_t> which;
+  if (PrefersLocal()) {
+    const Status stored = local_->Put(token, items, results, options);
+    if (!stored && stored.error().code == Code::kInvalid) return stored;
+    // What this host has no room for, or whose owner is gone, goes elsewhere.
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (results[i].code == Code::kNoSpace || results[i].code == Code::kUnavailable) {
+        which.push_back(i);
+      }
+    }
+  } else {
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const std::uint64_t size = SizeOf(items[i].value);
+      results[i] = {.code = Code::kUnavailable, .bytes = size};
+      const bool null = std::ranges::any_of(items[i].value, [](const ConstBuffer& piece) {
+        return piece.data == nullptr && piece.size > 0;
+      });
+      if (!CheckKey(items[i].key) || !CheckObjectSize(size) || null ||
+          items[i].after.size() > kMaxKeyBytes) {
+        results[i].code = Code::kInvalid;
+        continue;
+      }
+      which.push_back(i);
+    }
+  }
+  if (which.empty()) return {};
+  return PutRemote(token, items, which, results, options, deadline_ns);
+}
+
+Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> items,
+                                 std::span<const std::size_t> which, std::span<ItemResult> results,
+                                 const CallOptions& options, std::int64_t deadline_ns) {
+  // What is there already need not travel.
+  std::vector<Id128> hashes;
+  hashes.reserve(which.size());
+  for (const std::size_t i : which) hashes.push_back(DirectoryHash(token.slot, items[i].key));
+  std::vector<std::size_t> todo;
+  const auto places = host_.Lookup(token, hashes, deadline_ns);
+  if (!places && places.error().code == Code::kStale) {
+    for (const std::size_t i : which) results[i].code = Code::kStale;
+    return {};
+  }
+  for (std::size_t k = 0; k < which.size(); ++k) {
+    if (places && (*places)[k].owner != wire::kNoOwner) {
+      results[which[k]].code = Code::kExists;
+    } else {
+      todo.push_back(which[k]);
+    }
+  }
+  if (todo.empty()) return {};
+  std::vector<wire::OwnerNumber> targets = Targets();
+  if (local_ != nullptr && options_.replicas <= 1) std::erase(targets, host_.local_owner());
+  if (targets.empty()) {
+    return Fail(Code::kUnavailable, "no owner of the cluster can be reached");
+  }
+  const std::size_t copies = std::min<std::size_t>(std::max(1U, options_.replicas), targets.size());
+  std::vector<std::uint32_t> groups(items.size());
+  for (const std::size_t i : todo) {
+    groups[i] = static_cast<std::uint32_t>(RandomU64()) | 1;
+    results[i].replicas = 0;
+  }
+  // Runs of neighbours, so that a chain stays together, in turn over the owners that are as good.
+  std::vector<std::vector<std::size_t>> parts;
+  std::uint64_t filled = 0;
+  for (const std::size_t i : todo) {
+    const std::uint64_t size = results[i].bytes;
+    if (parts.empty() || parts.back().size() >= kPartItems || filled + size > kPartBytes) {
+      parts.emplace_back();
+      filled = 0;
+    }
+    parts.back().push_back(i);
+    filled += size;
+  }
+  const bool spread = preferred_.empty() && options_.replicas <= 1 && targets.size() > 1;
+  const std::size_t first = spread ? static_cast<std::size_t>(RandomU64() % targets.size()) : 0;
+  for (std::size_t copy = 0; copy < copies; ++copy) {
+    std::vector<wire::OwnerNumber> owners;
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      owners.push_back(targets[(first + copy + (spread ? p : 0)) % targets.size()]);
+    }
+    PutTo(token, items, parts, owners, groups, results, options, deadline_ns);
+  }
+  // A full or failing owner is not the end: the next one is asked, once.
+  for (std::size_t next = copies; next < targets.size() && next < copies + 2; ++next) {
+    std::vector<std::size_t> again;
+    for (const std::size_t i : todo) {
+      if (results[i].replicas == 0 &&
+          (results[i].code == Code::kNoSpace || results[i].code == Code::kUnavailable)) {
+        again.push_back(i);
+      }
+    }
+    if (again.empty() || clock_.NowNs() >= deadline_ns) break;
+    const std::vector<std::vector<std::size_t>> rest = {again};
+    const std::vector<wire::OwnerNumber> owners = {targets[(first + next) % targets.size()]};
+    PutTo(token, items, rest, owners, groups, results, options, deadline_ns);
+  }
+  return {};
+}
+
+void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
+                           std::span<const std::vector<std::size_t>> parts,
+                           std::span<const wire::OwnerNumber> owners,
+                           std::span<const std::uint32_t> groups, std::span<ItemResult> results,
+                           const CallOptions& options, std::int64_t deadline_ns) {
+  std::vector<DataCall> calls;
+  std::vector<const std::vector<std::size_t>*> part_of;
+  std::vector<std::vector<Code>> codes(parts.size());
+  std::vector<std::shared_ptr<Peer>> peers;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    auto peer = host_.peers().Get(owners[p]);
+    if (peer == nullptr) continue;
+    wire::DataPut request{.token = token,
+                          .items = {},
+                          .no_checksum = !host_.options().checksum,
+                          .budget_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(
+                              (deadline_ns - clock_.NowNs()) * 9 / 10 / kMillisecond, 1, 60000))};
+    DataCall call;
+    for (const std::size_t i : parts[p]) {
+      const std::string_view after = !items[i].after.empty() ? items[i].after
+                                     : i > 0                 ? items[i - 1].key
+                                                             : options.after;
+      request.items.push_back(
+          {.key = items[i].key,
+           .after = after,
+           .size_bytes = static_cast<std::uint32_t>(SizeOf(items[i].value)),
+           .checksum = host_.options().checksum ? ChecksumOf(items[i].value) : 0,
+           .group = groups[i]});
+      for (const ConstBuffer& piece : items[i].value) {
+        call.out.push_back({.iov_base = const_cast<void*>(piece.data), .iov_len = piece.size});
+      }
+    }
+    call.peer = peer.get();
+    call.method = wire::Method::kDataPut;
+    call.body = wire::Encode(request);
+    call.on_reply = [&codes, p, count = parts[p].size()](
+                        std::span<const std::byte> body) -> Result<std::vector<iovec>> {
+      KVCOVE_ASSIGN(codes[p], wire::DecodeCodes(body, count));
+      return std::vector<iovec>();
+    };
+    calls.push_back(std::move(call));
+    part_of.push_back(&parts[p]);
+    peers.push_back(std::move(peer));
+  }
+  RunCalls(calls, deadline_ns, clock_);
+  for (std::size_t c = 0; c < calls.size(); ++c) {
+    const std::vector<std::size_t>& part = *part_of[c];
+    const std::vector<Code>& answered = codes[static_cast<std::size_t>(&part - parts.data())];
+    for (std::size_t k = 0; k < part.size(); ++k) {
+      ItemResult& result = results[part[k]];
+      const Code code = calls[c].status ? answered[k] : calls[c].status.error().code;
+      if (code == Code::kOk || code == Code::kNotListed) {
+        ++result.replicas;
+        result.code = Code::kOk;
+        result.listed = code == Code::kOk;
+      } else if (result.replicas == 0) {
+        result.code = code;
+      }
+    }
+  }
+}
+
+// ---- the rest
+// -----------------------------------------------------------------------------------------------
+
+Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
+                                 std::span<ItemResult> results, const CallOptions& options,
+                                 std::optional<PinKind> kind, std::int64_t duration_ns) {
+  KVCOVE_TRY(CheckBatch(forks_, keys.size(), results.size()));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::vector<std::size_t> which;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (CheckKey(keys[i])) {
+      which.push_back(i);
+    } else {
+      results[i] = {.code = Code::kInvalid};
+    }
+  }
+  const Found found = Locate(keys, std::move(which), results, options.version, deadline_ns);
+  std::map<wire::OwnerNumber, std::vector<std::size_t>> by_owner;
+  for (std::size_t k = 0; k < found.which.size(); ++k) {
+    by_owner[found.places[k].owner].push_back(found.which[k]);
+    if (found.places[k].second != wire::kNoOwner) {
+      by_owner[found.places[k].second].push_back(found.which[k]);
+    }
+  }
+  for (const auto& [owner, mine] : by_owner) {
+    std::vector<std::string_view> part;
+    for (const std::size_t i : mine) part.push_back(keys[i]);
+    const auto peer = host_.peers().Get(owner);
+    Result<std::vector<Code>> codes = Fail(Code::kUnavailable, "the owner is gone");
+    if (peer != nullptr && !peer->broken()) {
+      codes = wire::MakeStub(peer->channel())
+                  ->Pin(found.token.slot, part, kind, duration_ns, deadline_ns);
+    }
+    for (std::size_t k = 0; k < mine.size(); ++k) {
+      results[mine[k]] = {.code = codes ? (*codes)[k] : codes.error().code};
+    }
+  }
+  return {};
+}
+
+Status ClusterSession::Pin(std::span<const std::string_view> keys, PinKind kind,
+                           std::chrono::milliseconds duration, std::span<ItemResult> results,
+                           const CallOptions& options) {
+  return CodesCall(keys, results, options, kind,
+                   std::clamp<std::int64_t>(duration.count(), 0, 1'000'000'000) * kMillisecond);
+}
+
+Status ClusterSession::Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                             const CallOptions& options) {
+  return CodesCall(keys, results, options, std::nullopt, 0);
+}
+
+Status ClusterSession::Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                              const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(forks_, keys.size(), results.size()));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  const Result<Binding> binding = Bind(options.version, /*fresh=*/false, deadline_ns);
+  Result<std::vector<Code>> codes =
+      binding ? host_.master().RemoveKeys(binding->token.slot, keys, deadline_ns)
+              : std::unexpected(binding.error());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    results[i] = {.code = codes ? (*codes)[i] : codes.error().code};
+    if (results[i].code == Code::kMiss) results[i].reason = MissReason::kNeverPut;
+  }
+  if (!codes) return std::unexpected(codes.error());
+  return {};
+}
+
+Result<std::uint64_t> ClusterSession::RemoveMatching(std::string_view pattern,
+                                                     const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(forks_, 0, 0));
+  if (pattern.empty()) return Fail(Code::kInvalid, "an empty pattern; '*' stands for any key");
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  KVCOVE_ASSIGN(const Binding binding, Bind(options.version, /*fresh=*/false, deadline_ns));
+  return host_.master().RemovePattern(binding.token.slot, pattern, deadline_ns);
+}
+
+Result<std::vector<std::optional<ObjectStat>>> ClusterSession::StatObjects(
+    std::span<const std::string_view> keys, const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(forks_, keys.size(), keys.size()));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::vector<ItemResult> results(keys.size());
+  std::vector<std::size_t> all(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) all[i] = i;
+  const Found found = Locate(keys, std::move(all), results, options.version, deadline_ns);
+  std::vector<std::optional<ObjectStat>> stats(keys.size());
+  std::map<wire::OwnerNumber, std::vector<std::size_t>> by_owner;
+  for (std::size_t k = 0; k < found.which.size(); ++k) {
+    by_owner[found.places[k].owner].push_back(found.which[k]);
+  }
+  for (const auto& [owner, mine] : by_owner) {
+    const auto peer = host_.peers().Get(owner);
+    if (peer == nullptr || peer->broken()) continue;
+    std::vector<std::string_view> part;
+    for (const std::size_t i : mine) part.push_back(keys[i]);
+    const auto answers =
+        wire::MakeStub(peer->channel())->StatObjects(found.token.slot, part, deadline_ns);
+    if (!answers) continue;
+    for (std::size_t k = 0; k < mine.size(); ++k) stats[mine[k]] = (*answers)[k];
+  }
+  return stats;
+}
+
+Status ClusterSession::NameVersions(std::span<const std::string> versions,
+                                    std::chrono::milliseconds timeout) {
+  KVCOVE_TRY(CheckBatch(forks_, 0, 0));
+  return host_.master().NameVersions(options_.name, options_.engine, versions,
+                                     DeadlineOf(clock_, timeout));
+}
+
+// ---- reset
+// --------------------------------------------------------------------------------------------------
+
+Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
+  KVCOVE_TRY(host_.master().Reset(request, deadline_ns));
+  // Whatever was known of generations is old: the next call registers again.
+  const MutexLock lock(bindings_mutex_);
+  for (auto& [version, binding] : bindings_) {
+    binding.open = false;
+    binding.ask_again_ns = 0;
+  }
+  if (local_ != nullptr) local_->ForgetBindings();
+  return {};
+}
+
+Status ClusterSession::Reset(const ResetOptions& options) {
+  KVCOVE_TRY(CheckBatch(forks_, 0, 0));
+  return resets_.Reset({.name = options_.name,
+                        .engine = options.all_void ? std::string() : options_.engine,
+                        .version = options.version,
+                        .id = RandomId()},
+                       options.timeout);
+}
+
+}  // namespace kvcove::requester

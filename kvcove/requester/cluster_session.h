@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// A session of a cluster. What lies on this host is read from its owner's memory without asking
+// anybody; the rest is looked up at the master in one batch and moved straight between the owners
+// and the caller's buffers. docs/cluster.md has the prose.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "kvcove/requester/api.h"
+#include "kvcove/requester/cluster_host.h"
+#include "kvcove/requester/reset_keeper.h"
+#include "kvcove/requester/session.h"
+
+namespace kvcove::requester {
+
+// Thread-safe.
+class ClusterSession final : public SessionApi {
+ public:
+  ClusterSession(ClusterHost& host, SessionOptions options, const Clock& clock);
+  ~ClusterSession() override;
+
+  Result<Token> Capture(std::string_view version, std::chrono::milliseconds timeout) override;
+  Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
+             const CallOptions& options) override;
+  Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
+             const CallOptions& options) override;
+  Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                const CallOptions& options) override;
+  Result<std::size_t> LongestPrefix(std::span<const std::string_view> keys,
+                                    const CallOptions& options) override;
+  Status Hold(std::span<const std::string_view> keys, std::chrono::milliseconds duration,
+              std::span<ItemResult> results, const CallOptions& options) override;
+  Status Pin(std::span<const std::string_view> keys, PinKind kind,
+             std::chrono::milliseconds duration, std::span<ItemResult> results,
+             const CallOptions& options) override;
+  Status Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
+               const CallOptions& options) override;
+  Status Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                const CallOptions& options) override;
+  Result<std::uint64_t> RemoveMatching(std::string_view pattern,
+                                       const CallOptions& options) override;
+  Result<std::vector<std::optional<ObjectStat>>> StatObjects(std::span<const std::string_view> keys,
+                                                             const CallOptions& options) override;
+  Status Reset(const ResetOptions& options) override;
+  Status NameVersions(std::span<const std::string> versions,
+                      std::chrono::milliseconds timeout) override;
+  bool closed() const override { return resets_.closed(); }
+
+ private:
+  struct Binding {
+    Token token;
+    bool open = false;
+    std::int64_t ask_again_ns = 0;  // when closed: another process of this engine may have reset
+  };
+  // Where the keys at `which` are, or results already filled in.
+  struct Found {
+    Token token;
+    std::vector<std::size_t> which;
+    std::vector<wire::Place> places;
+  };
+
+  Result<Binding> Bind(std::string_view version, bool fresh, std::int64_t deadline_ns);
+  // Looks up the keys at `which`; what is nowhere becomes a miss in `results`.
+  Found Locate(std::span<const std::string_view> keys, std::vector<std::size_t> which,
+               std::span<ItemResult> results, std::string_view version, std::int64_t deadline_ns);
+  void GetRemote(const Found& found, std::span<const GetItem> items, std::span<ItemResult> results,
+                 std::int64_t deadline_ns);
+  // One try: from each item's owner, in parallel.
+  void GetFrom(const Token& token, std::span<const std::size_t> which,
+               std::span<const wire::OwnerNumber> owners, std::span<const GetItem> items,
+               std::span<ItemResult> results, std::int64_t deadline_ns);
+  Status PutRemote(const Token& token, std::span<const PutItem> items,
+                   std::span<const std::size_t> which, std::span<ItemResult> results,
+                   const CallOptions& options, std::int64_t deadline_ns);
+  void PutTo(const Token& token, std::span<const PutItem> items,
+             std::span<const std::vector<std::size_t>> parts,
+             std::span<const wire::OwnerNumber> owners, std::span<const std::uint32_t> groups,
+             std::span<ItemResult> results, const CallOptions& options, std::int64_t deadline_ns);
+  // Owners to put to, best first.
+  std::vector<wire::OwnerNumber> Targets();
+  bool PrefersLocal();
+  Status CodesCall(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                   const CallOptions& options, std::optional<PinKind> kind,
+                   std::int64_t duration_ns);
+  Status TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
+
+  ClusterHost& host_;
+  const SessionOptions options_;
+  const std::string preferred_;
+  const Clock& clock_;
+  const unsigned forks_;
+  std::unique_ptr<Session> local_;  // null: no owner on this host
+  std::atomic<bool> said_fallback_{false};
+
+  Mutex bindings_mutex_;
+  std::map<std::string, Binding, std::less<>> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_);
+  ResetKeeper resets_;
+};
+
+}  // namespace kvcove::requester

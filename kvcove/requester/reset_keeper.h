@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// A session's reset: tried once, and if it could not be proven, repeated under its id in the
+// background until it is. Meanwhile the session is closed.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/mutex.h"
+#include "kvcove/requester/types.h"
+
+namespace kvcove::requester {
+
+// Thread-safe.
+class ResetKeeper {
+ public:
+  using Attempt =
+      std::function<Status(const wire::ResetRequest& request, std::int64_t deadline_ns)>;
+  ResetKeeper(std::string name, Attempt attempt, const Clock& clock)
+      : name_(std::move(name)), attempt_(std::move(attempt)), clock_(clock) {}
+  ~ResetKeeper() { Stop(); }
+
+  // Errors: kNotProven, kInvalid.
+  Status Reset(const wire::ResetRequest& request, std::chrono::milliseconds timeout);
+  bool closed() const { return unproven_.load(std::memory_order_acquire); }
+  // Joins the thread; no attempt is made any more.
+  void Stop();
+
+ private:
+  void RunRetries();
+
+  const std::string name_;
+  const Attempt attempt_;
+  const Clock& clock_;
+  std::atomic<bool> unproven_{false};
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::uint64_t number_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::optional<wire::ResetRequest> pending_ KVCOVE_GUARDED_BY(mutex_);
+  std::thread retry_ KVCOVE_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvcove::requester
