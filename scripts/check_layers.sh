@@ -15,7 +15,7 @@ declare -A allowed=(
   [requester]="base model wire segment rpc requester"
   [pool]="base model wire segment policy rpc master owner requester pool"
   [replay]="base model policy pool replay"
-  [cli]="base model policy pool replay cli"
+  [cli]="base model policy rpc master pool replay cli"
 )
 bad=0
 for directory in kvcove/*/; do

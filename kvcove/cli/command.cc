@@ -4,9 +4,12 @@
 #include <fmt/core.h>
 #include <pthread.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -39,6 +42,15 @@ std::string Explain(const CLI::App& app, const CLI::Error& error) {
   }
   const std::vector<std::string_view> known(names.begin(), names.end());
   std::string text = error.what();
+  constexpr std::string_view kUnknown = "INI was not able to parse ";
+  if (text.starts_with(kUnknown)) {
+    const std::string key = text.substr(kUnknown.size());
+    const std::string name = key.substr(key.rfind('.') + 1);
+    const std::string_view nearest = NearestKey("--" + name, known);
+    text = fmt::format("the configuration file has an unknown key '{}'", key);
+    if (!nearest.empty()) text += fmt::format("; did you mean '{}'?", nearest.substr(2));
+    return text;
+  }
   for (const std::string& extra : app.remaining(/*recurse=*/true)) {
     if (extra.empty() || (at != &app && extra[0] != '-')) continue;
     const std::string_view nearest = NearestKey(extra.substr(0, extra.find('=')), known);
@@ -46,6 +58,37 @@ std::string Explain(const CLI::App& app, const CLI::Error& error) {
   }
   return text + fmt::format("\nRun 'kvcove {}--help' for what there is.",
                             at == &app ? std::string() : at->get_name() + " ");
+}
+
+// The arguments, last one first as the parser wants them, with what the environment says in between
+// flags and file: $KVCOVE_MEMORY stands for --memory where no such flag is given.
+std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const CLI::App* chosen = nullptr;
+  for (const std::string& argument : arguments) {
+    for (const CLI::App* known : app.get_subcommands([](const CLI::App*) { return true; })) {
+      if (chosen == nullptr && known->get_name() == argument) chosen = known;
+    }
+  }
+  if (chosen != nullptr) {
+    for (const CLI::Option* option : chosen->get_options()) {
+      if (option->get_lnames().empty() || option->get_group().empty()) continue;
+      const std::string& name = option->get_lnames().front();
+      std::string variable = "KVCOVE_" + name;
+      for (char& letter : variable) {
+        letter = letter == '-' ? '_' : static_cast<char>(std::toupper(letter));
+      }
+      const char* value = std::getenv(variable.c_str());
+      const std::string flag = "--" + name;
+      const bool given = std::ranges::any_of(arguments, [&](const std::string& argument) {
+        return argument == flag || argument.starts_with(flag + "=");
+      });
+      if (value == nullptr || *value == '\0' || given) continue;
+      arguments.push_back(flag + "=" + value);
+    }
+  }
+  std::ranges::reverse(arguments);
+  return arguments;
 }
 
 }  // namespace
@@ -56,15 +99,22 @@ int Main(int argc, char** argv) {
   std::string log_level = "info";
   app.add_option("--log", log_level, "debug, info, warn, error or off; log lines go to stderr")
       ->capture_default_str();
+  app.set_config("--config", "", "a TOML file with a section a command, such as [owner]");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  bool print_config = false;
+  app.add_flag("--print-config", print_config, "print what is in force as TOML, and stop")
+      ->configurable(false);
   app.require_subcommand(1);
   app.fallthrough();
   Action chosen;
   AddServe(app, chosen);
+  AddMaster(app, chosen);
+  AddOwner(app, chosen);
   AddReplay(app, chosen);
   AddPolicy(app, chosen);
   AddBench(app, chosen);
   try {
-    app.parse(argc, argv);
+    app.parse(WithEnvironment(app, argc, argv));
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
@@ -77,6 +127,12 @@ int Main(int argc, char** argv) {
     return 2;
   }
   SetLogLevel(*level);
+  if (print_config) {
+    const CLI::App& used = *app.get_subcommands().front();
+    fmt::print("[{}]\n{}", used.get_name(),
+               used.config_to_str(/*default_also=*/true, /*write_description=*/false));
+    return 0;
+  }
   std::signal(SIGPIPE, SIG_IGN);
   const Result<int> status = chosen();
   if (status) return *status;
@@ -88,6 +144,44 @@ Result<std::uint64_t> SizeOption::Bytes(std::string_view option) const {
   Result<std::uint64_t> bytes = ParseSize(text);
   if (!bytes) return Fail(Code::kInvalid, fmt::format("{}: {}", option, bytes.error().detail));
   return bytes;
+}
+
+Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default_port,
+                                  bool insecure) {
+  KVCOVE_ASSIGN(const rpc::Address address, rpc::ParseAddress(text, default_port));
+  if (rpc::IsLoopback(address)) return address;
+  if (!insecure) {
+    return Fail(Code::kInvalid,
+                fmt::format("--listen {}: other hosts reach this address, and whoever reaches it "
+                            "may read, store, remove and reset everything. Listen on a loopback "
+                            "address, or say --insecure if the network keeps strangers out",
+                            text));
+  }
+  LogWarn("listening on {} without credentials: whoever reaches it may do everything", text);
+  return address;
+}
+
+StopSignal::StopSignal() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+bool StopSignal::FollowParent() {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  return getppid() != 1;
+}
+
+void StopSignal::Wait() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  int signal = 0;
+  sigwait(&signals, &signal);
+  LogInfo("stopping on {}", signal == SIGTERM ? "SIGTERM" : "SIGINT");
 }
 
 std::string SelfPath() {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kvcove/base/result.h"
+#include "kvcove/rpc/address.h"
 
 namespace kvcove::cli {
 
@@ -18,6 +19,8 @@ int Main(int argc, char** argv);
 using Action = std::function<Result<int>()>;
 
 void AddServe(CLI::App& app, Action& chosen);
+void AddMaster(CLI::App& app, Action& chosen);
+void AddOwner(CLI::App& app, Action& chosen);
 void AddReplay(CLI::App& app, Action& chosen);
 void AddPolicy(CLI::App& app, Action& chosen);
 void AddBench(CLI::App& app, Action& chosen);
@@ -27,6 +30,19 @@ struct SizeOption {
   explicit SizeOption(std::string initial) : text(std::move(initial)) {}
   std::string text;
   Result<std::uint64_t> Bytes(std::string_view option) const;
+};
+
+// An address to listen on. One that other hosts can reach is refused unless `insecure`.
+Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default_port,
+                                  bool insecure);
+
+// Takes SIGTERM and SIGINT for this process, from construction on, in all threads started later.
+class StopSignal {
+ public:
+  StopSignal();
+  // SIGTERM when the parent ends, too; false when it has ended already.
+  bool FollowParent();
+  void Wait();
 };
 
 // This program's own file, to start it again as another process.

@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
-#include <pthread.h>
-#include <sys/prctl.h>
-#include <unistd.h>
-
-#include <csignal>
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
@@ -51,50 +46,99 @@ Status ParseQuota(const std::string& text, pool::LocalHostOptions& options) {
   return {};
 }
 
-Result<int> Run(const ServeOptions& options) {
-  pool::DaemonOptions daemon_options;
-  daemon_options.socket_path = options.socket;
+// What both `serve` and `owner` need.
+Result<pool::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
+  pool::DaemonOptions daemon;
+  daemon.socket_path = options.socket;
+  KVCOVE_ASSIGN(daemon.host.owner.memory_bytes, options.memory.Bytes("--memory"));
+  daemon.host.owner.max_objects = options.max_objects;
+  daemon.host.owner.policy = options.policy;
+  daemon.host.owner.populate = !options.no_populate;
+  for (const std::string& quota : options.quotas) {
+    KVCOVE_TRY(ParseQuota(quota, daemon.host));
+  }
+  std::uint64_t guaranteed = 0;
+  for (const auto& [name, quota] : daemon.host.owner.quotas) guaranteed += quota.guaranteed_bytes;
+  if (guaranteed > daemon.host.owner.memory_bytes) {
+    return Fail(Code::kInvalid, fmt::format("the quotas guarantee {} together, but --memory is {}",
+                                            FormatSize(guaranteed), options.memory.text));
+  }
+  return daemon;
+}
+
+Result<int> RunServe(const ServeOptions& options) {
+  KVCOVE_ASSIGN(pool::DaemonOptions daemon_options, DaemonOptionsOf(options));
   daemon_options.host.data_directory = options.data_directory;
   if (options.data_directory.empty()) {
     const std::size_t slash = options.socket.rfind('/');
     daemon_options.host.data_directory =
         (slash == std::string::npos ? std::string(".") : options.socket.substr(0, slash)) + "/data";
   }
-  KVCOVE_ASSIGN(daemon_options.host.owner.memory_bytes, options.memory.Bytes("--memory"));
-  daemon_options.host.owner.max_objects = options.max_objects;
-  daemon_options.host.owner.policy = options.policy;
-  daemon_options.host.owner.populate = !options.no_populate;
-  std::uint64_t guaranteed = 0;
-  for (const std::string& quota : options.quotas) {
-    KVCOVE_TRY(ParseQuota(quota, daemon_options.host));
-  }
-  for (const auto& [name, quota] : daemon_options.host.owner.quotas) {
-    guaranteed += quota.guaranteed_bytes;
-  }
-  if (guaranteed > daemon_options.host.owner.memory_bytes) {
-    return Fail(Code::kInvalid, fmt::format("the quotas guarantee {} together, but --memory is {}",
-                                            FormatSize(guaranteed), options.memory.text));
-  }
-  // Signals are taken here, one by one, and in no other thread.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  if (options.exit_with_parent) {
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() == 1) return 0;
-  }
+  StopSignal stop;
+  if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto daemon, pool::Daemon::Open(daemon_options, SystemClock::Instance()));
   LogInfo("serving {} at unix:{} (policy {}, data in '{}')",
           FormatSize(daemon_options.host.owner.memory_bytes), options.socket, options.policy,
           daemon_options.host.data_directory);
-  int signal = 0;
-  sigwait(&signals, &signal);
-  LogInfo("stopping on {}", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  stop.Wait();
   daemon.reset();
   LogInfo("stopped");
   return 0;
+}
+
+struct OwnerOptions : ServeOptions {
+  std::string master = "127.0.0.1:7400";
+  std::string listen = "127.0.0.1:7401";
+  std::string advertise;
+  std::string host;
+  bool insecure = false;
+  bool no_checksum = false;
+};
+
+Result<int> RunOwner(const OwnerOptions& options) {
+  KVCOVE_ASSIGN(pool::DaemonOptions daemon_options, DaemonOptionsOf(options));
+  pool::ClusterMember member;
+  KVCOVE_ASSIGN(member.master, rpc::ParseAddress(options.master, 7400));
+  KVCOVE_ASSIGN(member.listen, ListenOption(options.listen, 7401, options.insecure));
+  if (!options.advertise.empty()) {
+    KVCOVE_ASSIGN(const rpc::Address advertised, rpc::ParseAddress(options.advertise, 7401));
+    member.advertise = advertised.ToString();
+  } else if (member.listen.host == "0.0.0.0" || member.listen.host == "::") {
+    return Fail(Code::kInvalid,
+                fmt::format("--listen {} is no address that others can connect to; name one with "
+                            "--advertise HOST:PORT",
+                            options.listen));
+  }
+  member.host = options.host;
+  member.checksum = !options.no_checksum;
+  daemon_options.host.cluster = member;
+  StopSignal stop;
+  if (options.exit_with_parent && !stop.FollowParent()) return 0;
+  KVCOVE_ASSIGN(auto daemon, pool::Daemon::Open(daemon_options, SystemClock::Instance()));
+  LogInfo("owner of {} at {} and unix:{}, master {}",
+          FormatSize(daemon_options.host.owner.memory_bytes), daemon->host().address(),
+          options.socket, options.master);
+  stop.Wait();
+  daemon.reset();
+  LogInfo("stopped");
+  return 0;
+}
+
+void AddServeOptions(CLI::App& app, ServeOptions& options) {
+  app.add_option("--socket", options.socket, "where to listen; its directory must be private")
+      ->capture_default_str();
+  app.add_option("--memory", options.memory.text, "payload memory, such as 64GiB")
+      ->capture_default_str();
+  app.add_option("--max-objects", options.max_objects,
+                 "most objects at a time (0: one per 512 bytes of memory)")
+      ->capture_default_str();
+  app.add_option("--policy", options.policy, "eviction: default, lru or s3fifo")
+      ->capture_default_str();
+  app.add_option("--quota", options.quotas,
+                 "NAMESPACE=MAXIMUM[:GUARANTEED], such as acme=2GiB:1GiB; may be repeated");
+  app.add_flag("--no-populate", options.no_populate,
+               "do not touch memory before it is used (the first puts are slower)");
+  app.add_flag("--exit-with-parent", options.exit_with_parent)->group("")->configurable(false);
 }
 
 }  // namespace
@@ -104,24 +148,31 @@ void AddServe(CLI::App& app, Action& chosen) {
   CLI::App* serve = app.add_subcommand("serve",
                                        "Serve this host's memory to engine processes over a "
                                        "Unix socket, until SIGTERM.");
-  serve->add_option("--socket", options->socket, "where to listen; its directory must be private")
-      ->capture_default_str();
-  serve->add_option("--memory", options->memory.text, "payload memory, such as 64GiB")
-      ->capture_default_str();
+  AddServeOptions(*serve, *options);
   serve->add_option("--data", options->data_directory,
                     "where generations are kept (default: 'data' beside the socket)");
-  serve
-      ->add_option("--max-objects", options->max_objects,
-                   "most objects at a time (0: one per 512 bytes of memory)")
+  serve->callback([options, &chosen] { chosen = [options] { return RunServe(*options); }; });
+}
+
+void AddOwner(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<OwnerOptions>();
+  CLI::App* owner = app.add_subcommand("owner",
+                                       "Give this host's memory to a cluster, to its own engine "
+                                       "processes over a Unix socket and to others over TCP, "
+                                       "until SIGTERM.");
+  AddServeOptions(*owner, *options);
+  owner->add_option("--master", options->master, "the cluster's master, host:port")
       ->capture_default_str();
-  serve->add_option("--policy", options->policy, "eviction: default, lru or s3fifo")
+  owner->add_option("--listen", options->listen, "where other hosts get and put data, host:port")
       ->capture_default_str();
-  serve->add_option("--quota", options->quotas,
-                    "NAMESPACE=MAXIMUM[:GUARANTEED], such as acme=2GiB:1GiB; may be repeated");
-  serve->add_flag("--no-populate", options->no_populate,
-                  "do not touch memory before it is used (the first puts are slower)");
-  serve->add_flag("--exit-with-parent", options->exit_with_parent)->group("");
-  serve->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
+  owner->add_option("--advertise", options->advertise,
+                    "how others reach --listen, host:port (default: the same)");
+  owner->add_option("--host-id", options->host,
+                    "equal for all processes that share this host's memory (default: found out)");
+  owner->add_flag("--no-checksum", options->no_checksum, "do not check what crosses the network");
+  owner->add_flag("--insecure", options->insecure,
+                  "allow an address that other hosts reach: whoever reaches it may do everything");
+  owner->callback([options, &chosen] { chosen = [options] { return RunOwner(*options); }; });
 }
 
 }  // namespace kvcove::cli

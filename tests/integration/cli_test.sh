@@ -33,6 +33,15 @@ check "too much memory" 2 "this host can give" "$kvcove" serve --memory 190GiB -
 check "wrong policy" 2 "s3fifo" "$kvcove" serve --policy best --memory 1MiB --socket "$directory/a/s"
 check "wrong quota" 2 "acme=2GiB:1GiB" "$kvcove" serve --quota acme --memory 1MiB --socket "$directory/a/s"
 check "guarantees too much" 2 "guarantee" "$kvcove" serve --quota a=9MiB:9MiB --memory 1MiB --socket "$directory/a/s"
+printf '[owner]\nmemory = "32MiB"\n' >"$directory/good.toml"
+printf '[owner]\nmemroy = "32MiB"\n' >"$directory/bad.toml"
+check "open address" 2 "insecure" "$kvcove" master --listen 0.0.0.0:7400 --data "$directory/m"
+check "open address of an owner" 2 "insecure" "$kvcove" owner --listen 0.0.0.0:0 --socket "$directory/a/s"
+check "address without port" 2 "names no host" "$kvcove" master --listen :7400
+check "config" 0 'memory="32MiB"' "$kvcove" --config "$directory/good.toml" owner --print-config
+check "environment over config" 0 'memory="16MiB"' env KVCOVE_MEMORY=16MiB "$kvcove" --config "$directory/good.toml" owner --print-config
+check "flag over environment" 0 'memory="8MiB"' env KVCOVE_MEMORY=16MiB "$kvcove" --config "$directory/good.toml" owner --memory 8MiB --print-config
+check "unknown config key" 2 "did you mean 'memory'" "$kvcove" --config "$directory/bad.toml" owner --print-config
 check "missing trace" 2 "cannot read the trace" "$kvcove" policy /nowhere
 echo '{"timestamp": 0}' >"$directory/broken.jsonl"
 check "broken trace" 2 "broken.jsonl:1: the field 'input_length' is missing" "$kvcove" replay "$directory/broken.jsonl"

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/cluster.h"
+
+#include <fmt/core.h>
+
+#include "kvcove/base/log.h"
+#include "kvcove/cli/command.h"
+
+namespace kvcove::cli {
+namespace {
+
+struct MasterOptions {
+  std::string listen = "127.0.0.1:7400";
+  std::string data_directory = "kvcove-master";
+  bool insecure = false;
+  bool exit_with_parent = false;
+};
+
+Result<int> Run(const MasterOptions& options) {
+  master::ClusterOptions cluster;
+  KVCOVE_ASSIGN(cluster.listen, ListenOption(options.listen, 7400, options.insecure));
+  cluster.data_directory = options.data_directory;
+  StopSignal stop;
+  if (options.exit_with_parent && !stop.FollowParent()) return 0;
+  KVCOVE_ASSIGN(auto master, master::Cluster::Open(cluster, SystemClock::Instance()));
+  LogInfo("master at {} (data in '{}')", master->address().ToString(), options.data_directory);
+  stop.Wait();
+  master.reset();
+  LogInfo("stopped");
+  return 0;
+}
+
+}  // namespace
+
+void AddMaster(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<MasterOptions>();
+  CLI::App* master = app.add_subcommand(
+      "master", "Run the master of a cluster: who the owners are, where keys are, resets.");
+  master->add_option("--listen", options->listen, "where owners and requesters reach it, host:port")
+      ->capture_default_str();
+  master->add_option("--data", options->data_directory, "where generations are kept")
+      ->capture_default_str();
+  master->add_flag("--insecure", options->insecure,
+                   "allow an address that other hosts reach: whoever reaches it may do everything");
+  master->add_flag("--exit-with-parent", options->exit_with_parent)
+      ->group("")
+      ->configurable(false);
+  master->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
+}
+
+}  // namespace kvcove::cli
