@@ -177,11 +177,14 @@ Registration Generations::FinishRegister(const RegisterRequest& request,
   bool open = true;
   if (request.version.empty() && !request.follow_always) {
     // Nothing says which weights this engine has, but what it was bound to.
+    const bool was_bound_to_it =
+        request.last_generation == slot.generation && request.last_incarnation == incarnation_;
     if (binding.bound) {
-      open = binding.open &&
-             (slot.engine_raises <= binding.raises || slot.raised_by == request.engine);
+      // After a restart a new process of the engine may have come before those that know.
+      open = was_bound_to_it || (binding.open && (slot.engine_raises <= binding.raises ||
+                                                  slot.raised_by == request.engine));
     } else if (request.last_generation != 0) {
-      open = request.last_incarnation == incarnation_ && request.last_generation == slot.generation;
+      open = was_bound_to_it;
     } else {
       open = request.assume_weights || !engine_reset_.contains(request.name);
     }

@@ -190,6 +190,22 @@ TEST_F(GenerationsTest, AReconnectingEngineGoesOnIfNothingChanged) {
   EXPECT_FALSE(restored.FinishRegister(again, {}).open);
 }
 
+TEST_F(GenerationsTest, AnEngineStaysOpenWhoeverOfItComesFirstAfterARestart) {
+  const Registration before = Register("a");
+  Reset("a");
+  const Registration bound = Register("a");
+  ASSERT_TRUE(bound.open);
+  Generations restored(generations_.incarnation());
+  for (const Record& record : log_) restored.Restore(record);
+  RegisterRequest again{.name = "model", .engine = "a"};
+  EXPECT_FALSE(restored.FinishRegister(again, {}).open) << "a new process knows nothing";
+  again.last_incarnation = bound.incarnation;
+  again.last_generation = before.generation;
+  EXPECT_FALSE(restored.FinishRegister(again, {}).open);
+  again.last_generation = bound.generation;
+  EXPECT_TRUE(restored.FinishRegister(again, {}).open) << "bound to what is current";
+}
+
 TEST_F(GenerationsTest, VersionsThatNobodyNamesGiveWay) {
   const Registration old = Register("a", "v1");
   Register("a", "v2");

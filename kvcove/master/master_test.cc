@@ -122,7 +122,8 @@ TEST(MasterTest, ResetsAtOnceShareARaise) {
   Restored restored;
   auto log = *FileLog::Open(directory.path, kSecond, restored);
   auto master = *Master::Open(std::move(log), restored, sink, SystemClock::Instance());
-  ASSERT_TRUE(master->Register(kEngine));
+  const auto registered = master->Register(kEngine);
+  ASSERT_TRUE(registered);
   std::atomic<std::uint32_t> raised{0};
   std::vector<std::thread> threads;
   for (std::uint64_t i = 0; i < 8; ++i) {
@@ -134,7 +135,8 @@ TEST(MasterTest, ResetsAtOnceShareARaise) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(sink.generations.begin()->second, 2U) << "one raise for all of them";
+  EXPECT_EQ(sink.generations.begin()->second, registered->generation + 1)
+      << "one raise for all of them";
 }
 
 TEST(FileLogTest, SurvivesARestartAndTellsARunningLease) {
@@ -154,14 +156,21 @@ TEST(FileLogTest, SurvivesARestartAndTellsARunningLease) {
     auto log = *FileLog::Open(directory.path, kSecond, restored);
     EXPECT_EQ(restored.running_lease_ns, kSecond);
     EXPECT_EQ(restored.incarnation, before.incarnation);
-    ASSERT_EQ(restored.records.size(), 1U);
-    EXPECT_EQ(restored.records[0].generation, before.generation);
+    ASSERT_EQ(restored.records.size(), 2U);
+    EXPECT_EQ(restored.records[0].kind, Record::Kind::kStart);
+    EXPECT_EQ(restored.records[1].generation, before.generation);
     auto master = *Master::Open(std::move(log), restored, sink, SystemClock::Instance());
+    EXPECT_EQ(master->term(), 2U) << "grows with each start";
+    ASSERT_TRUE(master->PersistMissed(before.slot));
     ASSERT_TRUE(master->Close());
   }
   Restored restored;
-  ASSERT_TRUE(FileLog::Open(directory.path, kSecond, restored));
+  auto log = FileLog::Open(directory.path, kSecond, restored);
+  ASSERT_TRUE(log);
   EXPECT_EQ(restored.running_lease_ns, 0) << "it ended cleanly";
+  auto master = *Master::Open(std::move(*log), restored, sink, SystemClock::Instance());
+  EXPECT_EQ(master->term(), 3U);
+  EXPECT_TRUE(master->missed_removals().contains(before.slot));
 }
 
 TEST(FileLogTest, TwoProcessesCannotUseOneDirectory) {

@@ -391,8 +391,9 @@ void Link::RunList() {
     if (done && owner_.TakeGoneOverflow()) done = Fail(Code::kLimit, "too much went at once");
     if (done) done = told ? TellNews(*client, now) : TellInventory(*client, now);
     if (!done) {
+      LogDebug("telling the master failed: {}", done.error().ToString());
       // What went may not have reached the master: all is told again, under another epoch.
-      {
+      if (told) {
         const MutexLock lock(mutex_);
         if (standing_.epoch == now.epoch) hello_again_ = true;
       }
