@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `kvcove bench local`: what the pool of one host does, beside the limit of this machine for the
 // same work, measured in the same run, turn by turn. bench/README.md says what the figures mean.
+#include "kvcove/cli/bench.h"
+
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <malloc.h>
@@ -27,37 +29,6 @@
 extern char** environ;
 
 namespace kvcove::cli {
-namespace {
-
-constexpr std::chrono::milliseconds kTimeout{10000};
-constexpr std::uint32_t kEchoRequestBytes = 4096 + 256;
-constexpr std::uint32_t kEchoReplyBytes = 64;
-
-struct BenchOptions {
-  bool json = false;
-  std::vector<std::string> benches;
-  std::vector<std::string> forms;
-  std::uint64_t most_objects = 10'000'000;
-  double seconds = 1;
-};
-
-struct Row {
-  std::string bench;
-  std::string form;
-  std::uint64_t objects = 0;
-  std::uint64_t object_bytes = 0;
-  std::uint64_t batch = 1;
-  std::string state = "warm";  // or "cold": the first touch of each page by this process
-  double p50_us = 0;
-  double p99_us = 0;
-  double bytes_per_s = 0;
-  std::string limit;
-  double limit_bytes_per_s = 0;
-  double limit_p50_us = 0;
-  nlohmann::json extra = nlohmann::json::object();
-};
-
-std::int64_t Now() { return SystemClock::Instance().NowNs(); }
 
 double Quantile(std::vector<double>& values, double q) {
   if (values.empty()) return 0;
@@ -95,29 +66,43 @@ void Print(const BenchOptions& options, const Row& row) {
   std::fflush(stdout);
 }
 
-// Runs `work` and `limit` turn by turn for the given time; `bytes` is what one turn of either
-// moves.
-template <typename Work, typename Limit>
-void Measure(const BenchOptions& options, Row& row, std::uint64_t bytes, Work&& work,
-             Limit&& limit) {
-  std::vector<double> ours;
-  std::vector<double> theirs;
-  const std::int64_t until = Now() + static_cast<std::int64_t>(options.seconds * 1e9);
-  for (std::size_t turn = 0; turn < 20 || Now() < until; ++turn) {
-    std::int64_t start = Now();
-    work(turn);
-    ours.push_back(static_cast<double>(Now() - start) / 1e3);
-    start = Now();
-    limit(turn);
-    theirs.push_back(static_cast<double>(Now() - start) / 1e3);
-    if (ours.size() >= 200'000) break;
-  }
-  row.p50_us = Quantile(ours, 0.5);
-  row.p99_us = Quantile(ours, 0.99);
-  row.limit_p50_us = Quantile(theirs, 0.5);
-  row.bytes_per_s = static_cast<double>(bytes) / row.p50_us * 1e6;
-  row.limit_bytes_per_s = static_cast<double>(bytes) / row.limit_p50_us * 1e6;
+std::string KeyOf(std::uint64_t number, std::size_t bytes) {
+  std::string key =
+      fmt::format("bench/llama-3-70b@5f3a@tp_rank:0@group:0@{:016x}{:016x}", Mix64(number), number);
+  key.resize(bytes, 'k');
+  return key;
 }
+
+Status Fill(Session& session, std::uint64_t objects, std::uint64_t object_bytes, std::uint64_t from,
+            const char* what) {
+  const std::size_t batch = object_bytes <= 16 * kKiB ? 1024 : 32;
+  const std::vector<std::byte> value(object_bytes, std::byte{7});
+  const ConstBuffer piece{.data = value.data(), .size = value.size()};
+  KVCOVE_ASSIGN(const Token token, session.Capture());
+  for (std::uint64_t at = 0; at < objects; at += batch) {
+    const std::size_t count = std::min<std::uint64_t>(batch, objects - at);
+    std::vector<std::string> keys;
+    std::vector<PutItem> items;
+    std::vector<ItemResult> results(count);
+    keys.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) keys.push_back(KeyOf(from + at + i));
+    for (const std::string& key : keys) {
+      items.push_back({.key = key, .value = {&piece, 1}, .after = {}});
+    }
+    KVCOVE_TRY(session.Put(token, items, results, {.timeout = kTimeout}));
+    for (const ItemResult& result : results) {
+      if (!result.ok() && result.code != Code::kExists) {
+        return Fail(result.code, fmt::format("{} object {}", what, at));
+      }
+    }
+  }
+  return {};
+}
+
+namespace {
+
+constexpr std::uint32_t kEchoRequestBytes = 4096 + 256;
+constexpr std::uint32_t kEchoReplyBytes = 64;
 
 // A pool of either form with one session.
 struct Target {
@@ -152,39 +137,6 @@ struct Target {
     return target;
   }
 };
-
-std::string KeyOf(std::uint64_t number, std::size_t bytes = 110) {
-  std::string key =
-      fmt::format("bench/llama-3-70b@5f3a@tp_rank:0@group:0@{:016x}{:016x}", Mix64(number), number);
-  key.resize(bytes, 'k');
-  return key;
-}
-
-Status Fill(Session& session, std::uint64_t objects, std::uint64_t object_bytes,
-            std::uint64_t from = 0, const char* what = "filling") {
-  const std::size_t batch = object_bytes <= 16 * kKiB ? 1024 : 32;
-  const std::vector<std::byte> value(object_bytes, std::byte{7});
-  const ConstBuffer piece{.data = value.data(), .size = value.size()};
-  KVCOVE_ASSIGN(const Token token, session.Capture());
-  for (std::uint64_t at = 0; at < objects; at += batch) {
-    const std::size_t count = std::min<std::uint64_t>(batch, objects - at);
-    std::vector<std::string> keys;
-    std::vector<PutItem> items;
-    std::vector<ItemResult> results(count);
-    keys.reserve(count);
-    for (std::size_t i = 0; i < count; ++i) keys.push_back(KeyOf(from + at + i));
-    for (const std::string& key : keys) {
-      items.push_back({.key = key, .value = {&piece, 1}, .after = {}});
-    }
-    KVCOVE_TRY(session.Put(token, items, results, {.timeout = kTimeout}));
-    for (const ItemResult& result : results) {
-      if (!result.ok() && result.code != Code::kExists) {
-        return Fail(result.code, fmt::format("{} object {}", what, at));
-      }
-    }
-  }
-  return {};
-}
 
 // Memory like the segment's (a shared memory file, populated) to copy from and to: the limit.
 class PlainMemory {
@@ -669,6 +621,19 @@ void AddBench(CLI::App& app, Action& chosen) {
   local->add_option("--seconds", options->seconds, "a row")->capture_default_str();
   local->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 
+  CLI::App* remote = bench->add_subcommand(
+      "remote", "A master, owners and this process over loopback TCP: get, put, exists, reset.");
+  remote->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
+  remote->add_option("--bench", options->benches, "only these: get, put, exists, reset")
+      ->check(CLI::IsMember({"get", "put", "exists", "reset"}));
+  remote->add_option("--seconds", options->seconds, "a row")->capture_default_str();
+  remote->add_option("--most-objects", options->most_objects, "of the reset row")
+      ->capture_default_str();
+  remote->callback([options, &chosen] { chosen = [options] { return RunRemoteBench(*options); }; });
+
+  CLI::App* stream = app.add_subcommand("bench-stream", "The other end of a plain TCP socket.");
+  stream->group("");
+  stream->callback([&chosen] { chosen = RunStream; });
   CLI::App* echo = app.add_subcommand("bench-echo", "The other end of a bare round trip.");
   echo->group("");
   echo->callback([&chosen] { chosen = RunEcho; });

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/master/cluster.h"
-
 #include <fmt/core.h>
 
 #include "kvcove/base/log.h"
 #include "kvcove/cli/command.h"
+#include "kvcove/master/cluster.h"
 
 namespace kvcove::cli {
 namespace {
@@ -42,9 +41,7 @@ void AddMaster(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   master->add_flag("--insecure", options->insecure,
                    "allow an address that other hosts reach: whoever reaches it may do everything");
-  master->add_flag("--exit-with-parent", options->exit_with_parent)
-      ->group("")
-      ->configurable(false);
+  master->add_flag("--exit-with-parent", options->exit_with_parent)->group("")->configurable(false);
   master->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }
 

@@ -80,9 +80,10 @@ class Cluster::Impl final : public rpc::Handler,
     }
     GenerationSink& sink = *this;
     KVCOVE_ASSIGN(master_, Master::Open(std::move(log), restored, sink, clock_));
+    const std::set<SlotId> missed = master_->missed_removals();
     {
       const MutexLock lock(control_mutex_);
-      log_.SetMissed(master_->missed_removals());
+      log_.SetMissed(missed);
     }
     workers_ = std::make_unique<rpc::Workers>(kWorkers);
     KVCOVE_ASSIGN(server_, rpc::Server::Open({.listen = options_.listen,

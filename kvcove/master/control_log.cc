@@ -52,8 +52,7 @@ wire::Changes ControlLog::Since(std::uint64_t have) const {
     }
     // Those that are still known are exact, and come after.
     for (const Entry& entry : entries_) {
-      changes.removals.insert(changes.removals.end(), entry.removals.begin(),
-                              entry.removals.end());
+      changes.removals.insert(changes.removals.end(), entry.removals.begin(), entry.removals.end());
     }
     return changes;
   }

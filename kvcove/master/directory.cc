@@ -56,8 +56,8 @@ void Directory::Erase(Shard& shard, std::size_t at) {
   for (std::size_t next = (at + 1) % room; shard.entries[next].epoch != 0;
        next = (next + 1) % room) {
     const std::size_t home = shard.entries[next].hash.low % room;
-    const bool reachable = hole <= next ? (home > hole && home <= next)
-                                        : (home > hole || home <= next);
+    const bool reachable =
+        hole <= next ? (home > hole && home <= next) : (home > hole || home <= next);
     if (reachable) continue;
     shard.entries[hole] = shard.entries[next];
     hole = next;
@@ -127,10 +127,10 @@ wire::Place Directory::Find(const Id128& hash) const {
   const Shard& shard = shards_[hash.high % kShards];
   wire::Place place;
   const Ghost& ghost = ghosts_[hash.low % kGhosts];
-  place.reason = ghost.tag == static_cast<std::uint32_t>(hash.low >> 32) &&
-                         ghost.reason != MissReason::kNone
-                     ? ghost.reason
-                     : MissReason::kNeverPut;
+  place.reason =
+      ghost.tag == static_cast<std::uint32_t>(hash.low >> 32) && ghost.reason != MissReason::kNone
+          ? ghost.reason
+          : MissReason::kNeverPut;
   if (shard.entries.empty()) return place;
   const std::size_t room = shard.entries.size();
   for (std::size_t at = hash.low % room; shard.entries[at].epoch != 0; at = (at + 1) % room) {

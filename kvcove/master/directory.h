@@ -46,9 +46,7 @@ class Directory {
     wire::OwnerNumber owner = 0;
     SlotId slot = 0;
     std::uint32_t generation_high = 0;
-    Generation generation() const {
-      return (Generation{generation_high} << 32) | generation_low;
-    }
+    Generation generation() const { return (Generation{generation_high} << 32) | generation_low; }
   };
   static_assert(sizeof(Entry) == 40);
   struct Shard {

@@ -67,8 +67,7 @@ Status Master::StartOver() {
                         .reset_id = {.high = 0, .low = term},
                         .name = {},
                         .version = {}});
-  const Status rewritten =
-      log_->Rewrite(generations_.incarnation(), {generations_.StartRecord()});
+  const Status rewritten = log_->Rewrite(generations_.incarnation(), {generations_.StartRecord()});
   broken_ = !rewritten;
   sink_.Publish(generations_.incarnation(), updates);
   return rewritten;

@@ -630,14 +630,13 @@ std::vector<InventoryItem> Core::Inventory(ObjectId& cursor, std::size_t at_most
     const Generation generation = entry.generation.load(std::memory_order_relaxed);
     if (generation != slots_[object.slot].generation) continue;
     const auto meta = segment::EntryMeta(entry.meta.load(std::memory_order_relaxed));
-    items.push_back(
-        {.item = {.hash = DirectoryHash(object.slot, index_.view().KeyOf(object.place)),
-                  .generation = generation,
-                  .size_bytes = static_cast<std::uint32_t>(meta.size_bytes()),
-                  .group = listings_[cursor].group,
-                  .slot = object.slot},
-         .id = cursor,
-         .version = entry.version.load(std::memory_order_relaxed)});
+    items.push_back({.item = {.hash = DirectoryHash(object.slot, index_.view().KeyOf(object.place)),
+                              .generation = generation,
+                              .size_bytes = static_cast<std::uint32_t>(meta.size_bytes()),
+                              .group = listings_[cursor].group,
+                              .slot = object.slot},
+                     .id = cursor,
+                     .version = entry.version.load(std::memory_order_relaxed)});
   }
   if (cursor >= next_object_) cursor = kWalkDone;
   return items;
@@ -694,8 +693,7 @@ std::vector<Loan> Core::Lend(const Token& token, std::span<const std::string_vie
             .version = found.version,
             .extents = std::vector<Extent>(segment::kMaxExtents)};
     loan.extents.resize(index_.view().Extents(
-        found,
-        std::span<Extent, segment::kMaxExtents>(loan.extents.data(), segment::kMaxExtents)));
+        found, std::span<Extent, segment::kMaxExtents>(loan.extents.data(), segment::kMaxExtents)));
   }
   return loans;
 }

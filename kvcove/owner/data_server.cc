@@ -43,10 +43,6 @@ constexpr std::size_t kDiscard = 64 * kKiB;
 constexpr std::uint64_t kMaxBatchBytes = 512 * kMiB;
 constexpr auto kSweep = std::chrono::milliseconds(250);
 
-std::span<const std::byte> Bytes(std::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
 // Pins and statistics of objects, for who holds no mapping.
 class ObjectService final : public wire::HostService {
  public:
@@ -164,11 +160,10 @@ class DataServer::Impl {
   struct Connection {
     explicit Connection(Socket accepted) : socket(std::move(accepted)) {}
     Socket socket;
-    SessionNumber session = 0;           // once it has said hello
-    std::int64_t ends_ns = 0;            // when it is closed for being silent; 0: not
+    SessionNumber session = 0;  // once it has said hello
+    std::int64_t ends_ns = 0;   // when it is closed for being silent; 0: not
     std::vector<std::byte> body;
     std::vector<std::byte> discard;
-
   };
   struct Loop {
     asio::io_context context{1};
@@ -282,8 +277,7 @@ class DataServer::Impl {
             wire::Serve(objects_, method, connection.body, clock_.NowNs() + kSecond);
         if (answer) co_return co_await Answer(connection, *header, Code::kOk, *answer);
         if (answer.error().code == Code::kCorrupt) co_return false;
-        co_return co_await Answer(connection, *header, answer.error().code,
-                                  answer.error().detail);
+        co_return co_await Answer(connection, *header, answer.error().code, answer.error().detail);
       }
       default:
         co_return false;
@@ -321,8 +315,7 @@ class DataServer::Impl {
     co_return true;
   }
 
-  Awaitable<bool> ReadValues(Connection& connection,
-                             std::span<const asio::mutable_buffer> parts) {
+  Awaitable<bool> ReadValues(Connection& connection, std::span<const asio::mutable_buffer> parts) {
     while (!parts.empty()) {
       std::size_t bytes = 0;
       std::size_t count = 0;
@@ -402,16 +395,16 @@ class DataServer::Impl {
     items.reserve(request->items.size());
     for (const wire::DataPutItem& item : request->items) {
       bytes += item.size_bytes;
-      items.push_back({.key = item.key, .size_bytes = item.size_bytes, .value = {},
-                       .after = item.after});
+      items.push_back(
+          {.key = item.key, .size_bytes = item.size_bytes, .value = {}, .after = item.after});
     }
     if (bytes > kMaxBatchBytes) co_return false;
     std::vector<PutResult> places = owner_.Reserve(connection.session, request->token, items);
     std::vector<asio::mutable_buffer> parts;
     for (std::size_t i = 0; i < places.size(); ++i) {
       if (places[i].code == Code::kOk) {
-        AddPieces<asio::mutable_buffer>(owner_.payload(), places[i].extents,
-                                        items[i].size_bytes, parts);
+        AddPieces<asio::mutable_buffer>(owner_.payload(), places[i].extents, items[i].size_bytes,
+                                        parts);
         continue;
       }
       // What is not taken must still be read.
@@ -436,8 +429,7 @@ class DataServer::Impl {
                         .has_checksum = !request->no_checksum,
                         .group = request->items[i].group};
       if (options_.checksum && !request->no_checksum &&
-          ChecksumOf(owner_.payload(), places[i].extents, items[i].size_bytes) !=
-              finish.checksum) {
+          ChecksumOf(owner_.payload(), places[i].extents, items[i].size_bytes) != finish.checksum) {
         finish.commit = false;
         codes[i] = Code::kCorrupt;
       }
@@ -464,14 +456,13 @@ class DataServer::Impl {
     const auto executor = connection.socket.get_executor();
     const auto timer = std::make_shared<asio::steady_timer>(executor);
     timer->expires_after(std::chrono::milliseconds(std::clamp<std::uint32_t>(budget_ms, 1, 60000)));
-    owner_.FinishThen(connection.session, items,
-                      [wait, timer, executor](std::vector<Code> codes) {
-                        asio::post(executor, [wait, timer, codes = std::move(codes)] {
-                          wait->codes = codes;
-                          wait->done = true;
-                          timer->cancel();
-                        });
-                      });
+    owner_.FinishThen(connection.session, items, [wait, timer, executor](std::vector<Code> codes) {
+      asio::post(executor, [wait, timer, codes = std::move(codes)] {
+        wait->codes = codes;
+        wait->done = true;
+        timer->cancel();
+      });
+    });
     error_code error;
     if (!wait->done) {
       co_await timer->async_wait(asio::redirect_error(asio::use_awaitable, error));
@@ -496,8 +487,7 @@ DataServer::DataServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DataServer::~DataServer() = default;
 const rpc::Address& DataServer::address() const { return impl_->address(); }
 
-Result<std::unique_ptr<DataServer>> DataServer::Open(Owner& owner,
-                                                     const DataServerOptions& options,
+Result<std::unique_ptr<DataServer>> DataServer::Open(Owner& owner, const DataServerOptions& options,
                                                      const Clock& clock) {
   auto impl = std::make_unique<Impl>(owner, options, clock);
   KVCOVE_TRY(impl->Open());

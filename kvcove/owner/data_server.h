@@ -20,7 +20,7 @@ struct DataServerOptions {
   std::size_t max_connections = 4096;
   std::int64_t hello_ns = 5 * kSecond;   // to say hello
   std::int64_t stall_ns = 10 * kSecond;  // without a byte in the middle of an exchange
-  bool checksum = true;  // checks what arrives, and sends checksums along
+  bool checksum = true;                  // checks what arrives, and sends checksums along
 };
 
 class DataServer {

@@ -219,8 +219,7 @@ std::vector<Code> Owner::AwaitListed(std::vector<Pending> pending, std::int64_t 
   while (!wait->done) {
     const std::int64_t left = deadline_ns - clock_.NowNs();
     if (left <= 0 || !master_reachable_) return std::vector<Code>(count, Code::kNotListed);
-    wait->changed.WaitFor(wait->mutex,
-                          std::chrono::nanoseconds(std::min(left, 50 * kMillisecond)));
+    wait->changed.WaitFor(wait->mutex, std::chrono::nanoseconds(std::min(left, 50 * kMillisecond)));
   }
   return wait->codes;
 }
@@ -398,9 +397,9 @@ std::uint64_t Owner::ApplyRemovals(std::span<const wire::Removal> removals) {
       (void)Remove(removal.slot, keys);
     }
     if (!removal.pattern.empty()) {
-      matched += RemoveMatching(removal.slot, removal.pattern,
-                                std::numeric_limits<std::int64_t>::max())
-                     .value_or(0);
+      matched +=
+          RemoveMatching(removal.slot, removal.pattern, std::numeric_limits<std::int64_t>::max())
+              .value_or(0);
     }
   }
   return matched;

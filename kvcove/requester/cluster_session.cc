@@ -18,6 +18,7 @@ constexpr std::int64_t kAskAgainNs = 50 * kMillisecond;
 constexpr std::uint64_t kPartBytes = 64 * kMiB;  // of one exchange
 constexpr std::size_t kPartItems = 2048;
 constexpr std::size_t kPrefixChunk = 256;
+constexpr std::size_t kMaxHints = 1 << 16;
 
 std::string PreferredOf(const SessionOptions& options) {
   if (!options.preferred_segment.empty()) return options.preferred_segment;
@@ -34,19 +35,6 @@ std::uint64_t ChecksumOf(std::span<const ConstBuffer> pieces) {
   Hash64Stream stream;
   for (const ConstBuffer& piece : pieces) {
     stream.Add({static_cast<const std::byte*>(piece.data), piece.size});
-  }
-  return stream.Value();
-}
-
-std::uint64_t ChecksumOf(std::span<const MutableBuffer> pieces, std::uint64_t size) {
-  if (!pieces.empty() && pieces[0].size >= size) {
-    return Hash64(std::span(static_cast<const std::byte*>(pieces[0].data), size), 0);
-  }
-  Hash64Stream stream;
-  for (const MutableBuffer& piece : pieces) {
-    const std::uint64_t bytes = std::min<std::uint64_t>(piece.size, size);
-    stream.Add({static_cast<const std::byte*>(piece.data), bytes});
-    size -= bytes;
   }
   return stream.Value();
 }
@@ -152,6 +140,7 @@ ClusterSession::Found ClusterSession::Locate(std::span<const std::string_view> k
       return all(places.error().code == Code::kTimeout ? MissReason::kTimeout
                                                        : MissReason::kUnavailable);
     }
+    Remember(hashes, *places);
     for (std::size_t k = 0; k < which.size(); ++k) {
       const wire::Place& place = (*places)[k];
       if (place.owner == wire::kNoOwner) {
@@ -165,6 +154,45 @@ ClusterSession::Found ClusterSession::Locate(std::span<const std::string_view> k
     return found;
   }
   return all(MissReason::kReset);
+}
+
+void ClusterSession::Remember(std::span<const Id128> hashes, std::span<const wire::Place> places) {
+  const MutexLock lock(hints_mutex_);
+  if (hints_.size() + hashes.size() > kMaxHints) hints_.clear();
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    if (places[i].owner == wire::kNoOwner) {
+      hints_.erase(hashes[i]);
+    } else {
+      hints_.insert_or_assign(hashes[i], places[i]);
+    }
+  }
+}
+
+ClusterSession::Found ClusterSession::Recall(std::span<const std::string_view> keys,
+                                             std::vector<std::size_t>& which,
+                                             std::span<ItemResult> results,
+                                             std::string_view version) {
+  Found found;
+  {
+    const MutexLock lock(bindings_mutex_);
+    const auto known = bindings_.find(version);
+    if (known == bindings_.end() || !known->second.open) return found;
+    found.token = known->second.token;
+  }
+  std::vector<std::size_t> unknown;
+  const MutexLock lock(hints_mutex_);
+  for (const std::size_t i : which) {
+    const auto hint = hints_.find(DirectoryHash(found.token.slot, keys[i]));
+    if (hint == hints_.end()) {
+      unknown.push_back(i);
+      continue;
+    }
+    results[i] = {.code = Code::kOk, .bytes = hint->second.size_bytes};
+    found.which.push_back(i);
+    found.places.push_back(hint->second);
+  }
+  which = std::move(unknown);
+  return found;
 }
 
 Status ClusterSession::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
@@ -241,6 +269,14 @@ Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult>
     which.push_back(i);
   }
   if (which.empty()) return {};
+  const Found hinted = Recall(keys, which, results, options.version);
+  GetRemote(hinted, items, results, deadline_ns);
+  for (const std::size_t i : hinted.which) {
+    if (results[i].code == Code::kMiss && results[i].reason != MissReason::kTimeout) {
+      which.push_back(i);
+    }
+  }
+  if (which.empty() || clock_.NowNs() >= deadline_ns) return {};
   const Found found = Locate(keys, std::move(which), results, options.version, deadline_ns);
   GetRemote(found, items, results, deadline_ns);
   return {};
@@ -248,7 +284,8 @@ Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult>
 
 void ClusterSession::GetRemote(const Found& found, std::span<const GetItem> items,
                                std::span<ItemResult> results, std::int64_t deadline_ns) {
-  std::vector<std::size_t> which = found.which;
+  const std::vector<std::size_t>& which = found.which;
+  if (which.empty()) return;
   std::vector<wire::OwnerNumber> owners;
   for (const wire::Place& place : found.places) owners.push_back(place.owner);
   GetFrom(found.token, which, owners, items, results, deadline_ns);
@@ -279,7 +316,11 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
     std::vector<std::size_t> which;
     std::vector<wire::DataValue> values;
     std::size_t verified = 0;  // values
-    std::uint64_t verified_bytes = 0;
+    std::uint64_t hashed = 0;  // bytes, of all values
+    std::size_t piece = 0;     // of the value that is arriving
+    std::uint64_t piece_at = 0;
+    std::uint64_t value_at = 0;
+    Hash64Stream stream;
   };
   std::vector<std::unique_ptr<Part>> parts;
   {
@@ -302,22 +343,41 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
       filled += bytes;
     }
   }
+  const bool checksum = host_.options().checksum;
+  // Hashes what has arrived while it is still in the processor's cache and the rest is on its way.
   const auto verify = [&](Part& part, std::uint64_t arrived) {
-    // As soon as a value is whole, while it is still in the processor's cache.
     while (part.verified < part.values.size()) {
       const wire::DataValue& value = part.values[part.verified];
       const std::size_t i = part.which[part.verified];
       if (value.code == Code::kOk) {
-        if (part.verified_bytes + value.size_bytes > arrived) return;
-        part.verified_bytes += value.size_bytes;
-        if (host_.options().checksum &&
-            ChecksumOf(items[i].into, value.size_bytes) != value.checksum) {
+        while (part.value_at < value.size_bytes && part.hashed < arrived) {
+          const MutableBuffer& piece = items[i].into[part.piece];
+          const std::uint64_t bytes =
+              std::min({piece.size - part.piece_at, value.size_bytes - part.value_at,
+                        arrived - part.hashed});
+          if (checksum) {
+            part.stream.Add({static_cast<const std::byte*>(piece.data) + part.piece_at, bytes});
+          }
+          part.hashed += bytes;
+          part.value_at += bytes;
+          part.piece_at += bytes;
+          if (part.piece_at == piece.size) {
+            ++part.piece;
+            part.piece_at = 0;
+          }
+        }
+        if (part.value_at < value.size_bytes) return;
+        if (checksum && part.stream.Value() != value.checksum) {
           results[i] = {.code = Code::kCorrupt};
           LogError("a value of {} bytes from the owner at {} does not have its checksum",
                    value.size_bytes, part.peer->address().ToString());
         } else {
           results[i] = {.code = Code::kOk, .bytes = value.size_bytes};
         }
+        part.stream.Reset();
+        part.piece = 0;
+        part.piece_at = 0;
+        part.value_at = 0;
       }
       ++part.verified;
     }

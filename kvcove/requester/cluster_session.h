@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <unordered_map>
 
 #include "kvcove/requester/api.h"
 #include "kvcove/requester/cluster_host.h"
@@ -64,6 +65,11 @@ class ClusterSession final : public SessionApi {
   // Looks up the keys at `which`; what is nowhere becomes a miss in `results`.
   Found Locate(std::span<const std::string_view> keys, std::vector<std::size_t> which,
                std::span<ItemResult> results, std::string_view version, std::int64_t deadline_ns);
+  // What earlier answers said, of the keys at `which`; takes those out of `which`. Only hints: the
+  // owner checks generation, lease and key.
+  Found Recall(std::span<const std::string_view> keys, std::vector<std::size_t>& which,
+               std::span<ItemResult> results, std::string_view version);
+  void Remember(std::span<const Id128> hashes, std::span<const wire::Place> places);
   void GetRemote(const Found& found, std::span<const GetItem> items, std::span<ItemResult> results,
                  std::int64_t deadline_ns);
   // One try: from each item's owner, in parallel.
@@ -95,6 +101,11 @@ class ClusterSession final : public SessionApi {
 
   Mutex bindings_mutex_;
   std::map<std::string, Binding, std::less<>> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_);
+  Mutex hints_mutex_;
+  struct HashOfId {
+    std::size_t operator()(const Id128& id) const { return id.low; }
+  };
+  std::unordered_map<Id128, wire::Place, HashOfId> hints_ KVCOVE_GUARDED_BY(hints_mutex_);
   ResetKeeper resets_;
 };
 

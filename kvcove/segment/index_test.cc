@@ -145,7 +145,7 @@ TEST_F(IndexTest, LongExtentListsComeBack) {
 TEST_F(IndexTest, AHeaderOfAnotherLayoutIsRefused) {
   Make(1000);
   auto& header = *reinterpret_cast<Header*>(memory_.get());
-  header.layout_version = 2;
+  header.layout_version = kLayoutVersion + 1;
   EXPECT_EQ(HeaderView::Open(memory_.get(), size_).error().code, Code::kIncompatible);
   header.layout_version = kLayoutVersion;
   header.records_offset = size_;

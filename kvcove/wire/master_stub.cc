@@ -37,8 +37,8 @@ Result<std::vector<Code>> MasterStub::RemoveKeys(SlotId slot,
                               .keys = {keys.begin(), keys.end()},
                               .pattern = {},
                               .budget_ns = deadline_ns - SystemClock::Instance().NowNs()};
-  KVCOVE_ASSIGN(const std::string reply, channel_.Call(Method::kRemoveEverywhere,
-                                                       Bytes(Encode(request)), deadline_ns));
+  KVCOVE_ASSIGN(const std::string reply,
+                channel_.Call(Method::kRemoveEverywhere, Bytes(Encode(request)), deadline_ns));
   return DecodeCodes(Bytes(reply), keys.size());
 }
 
@@ -48,16 +48,15 @@ Result<std::uint64_t> MasterStub::RemovePattern(SlotId slot, std::string_view pa
                               .keys = {},
                               .pattern = std::string(pattern),
                               .budget_ns = deadline_ns - SystemClock::Instance().NowNs()};
-  KVCOVE_ASSIGN(const std::string reply, channel_.Call(Method::kRemoveEverywhere,
-                                                       Bytes(Encode(request)), deadline_ns));
+  KVCOVE_ASSIGN(const std::string reply,
+                channel_.Call(Method::kRemoveEverywhere, Bytes(Encode(request)), deadline_ns));
   return DecodeCount(Bytes(reply));
 }
 
 Result<std::vector<Place>> MasterStub::Lookup(const Token& token, std::span<const Id128> hashes,
                                               std::int64_t deadline_ns) {
-  KVCOVE_ASSIGN(const std::string reply, channel_.Call(Method::kLookup,
-                                                       Bytes(EncodeLookup(token, hashes)),
-                                                       deadline_ns));
+  KVCOVE_ASSIGN(const std::string reply,
+                channel_.Call(Method::kLookup, Bytes(EncodeLookup(token, hashes)), deadline_ns));
   return DecodePlaces(Bytes(reply), hashes.size());
 }
 

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the benchmarks share: rows, and how a figure is taken beside its limit.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/cli/command.h"
+#include "kvcove/pool/pool.h"
+
+namespace kvcove::cli {
+
+inline constexpr std::chrono::milliseconds kTimeout{10000};
+
+struct BenchOptions {
+  bool json = false;
+  std::vector<std::string> benches;
+  std::vector<std::string> forms;
+  std::uint64_t most_objects = 10'000'000;
+  double seconds = 1;
+};
+
+struct Row {
+  std::string bench;
+  std::string form;
+  std::uint64_t objects = 0;
+  std::uint64_t object_bytes = 0;
+  std::uint64_t batch = 1;
+  std::string state = "warm";  // or "cold": the first touch of each page by this process
+  double p50_us = 0;
+  double p99_us = 0;
+  double bytes_per_s = 0;
+  std::string limit;
+  double limit_bytes_per_s = 0;
+  double limit_p50_us = 0;
+  nlohmann::json extra = nlohmann::json::object();
+};
+
+inline std::int64_t Now() { return SystemClock::Instance().NowNs(); }
+double Quantile(std::vector<double>& values, double q);
+void Print(const BenchOptions& options, const Row& row);
+std::string KeyOf(std::uint64_t number, std::size_t bytes = 110);
+// Stores `objects` of `object_bytes` under KeyOf(from), KeyOf(from + 1), ...
+Status Fill(Session& session, std::uint64_t objects, std::uint64_t object_bytes,
+            std::uint64_t from = 0, const char* what = "filling");
+
+// Runs `work` and `limit` turn by turn for the given time; `bytes` is what one turn of either
+// moves.
+template <typename Work, typename Limit>
+void Measure(const BenchOptions& options, Row& row, std::uint64_t bytes, Work&& work,
+             Limit&& limit) {
+  std::vector<double> ours;
+  std::vector<double> theirs;
+  const std::int64_t until = Now() + static_cast<std::int64_t>(options.seconds * 1e9);
+  for (std::size_t turn = 0; turn < 20 || Now() < until; ++turn) {
+    std::int64_t start = Now();
+    work(turn);
+    ours.push_back(static_cast<double>(Now() - start) / 1e3);
+    start = Now();
+    limit(turn);
+    theirs.push_back(static_cast<double>(Now() - start) / 1e3);
+    if (ours.size() >= 200'000) break;
+  }
+  row.p50_us = Quantile(ours, 0.5);
+  row.p99_us = Quantile(ours, 0.99);
+  row.limit_p50_us = Quantile(theirs, 0.5);
+  row.bytes_per_s = static_cast<double>(bytes) / row.p50_us * 1e6;
+  row.limit_bytes_per_s = static_cast<double>(bytes) / row.limit_p50_us * 1e6;
+}
+
+// `kvcove bench remote`.
+Result<int> RunRemoteBench(const BenchOptions& options);
+// The other end of its limits: a plain TCP socket.
+Result<int> RunStream();
+
+}  // namespace kvcove::cli

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+// `kvcove bench remote`: what a cluster does over TCP, beside a plain socket that moves the same
+// bytes between two processes of this machine in the same run.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <thread>
+
+#include "kvcove/base/random.h"
+#include "kvcove/base/size.h"
+#include "kvcove/cli/bench.h"
+#include "kvcove/rpc/address.h"
+
+extern char** environ;
+
+namespace kvcove::cli {
+namespace {
+
+constexpr int kStreamFd = 3;
+
+// A command of this program as a process, ended with the object.
+class Process {
+ public:
+  static Result<std::unique_ptr<Process>> Start(std::vector<std::string> arguments,
+                                                const std::string& variable = {},
+                                                int pass_fd = -1) {
+    arguments.insert(arguments.begin(), SelfPath());
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    std::string copy = variable;
+    std::vector<char*> environment;
+    if (!copy.empty()) environment.push_back(copy.data());
+    for (char** at = environ; *at != nullptr; ++at) environment.push_back(*at);
+    environment.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    if (pass_fd >= 0) posix_spawn_file_actions_adddup2(&actions, pass_fd, kStreamFd);
+    auto process = std::make_unique<Process>();
+    const int failed =
+        posix_spawn(&process->pid_, argv[0], &actions, nullptr, argv.data(), environment.data());
+    posix_spawn_file_actions_destroy(&actions);
+    if (failed != 0) return Fail(Code::kInternal, "starting a process of the benchmark");
+    return process;
+  }
+  ~Process() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGTERM);
+    waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+struct StreamRequest {
+  std::uint64_t in = 0;   // bytes that follow
+  std::uint64_t out = 0;  // bytes to answer
+};
+
+bool SendAll(int fd, const std::byte* data, std::uint64_t size) {
+  while (size > 0) {
+    const ssize_t sent = send(fd, data, size, MSG_NOSIGNAL);
+    if (sent <= 0) return false;
+    data += sent;
+    size -= static_cast<std::uint64_t>(sent);
+  }
+  return true;
+}
+
+bool ReceiveAll(int fd, std::byte* data, std::uint64_t size) {
+  while (size > 0) {
+    const ssize_t got = recv(fd, data, size, 0);
+    if (got <= 0) return false;
+    data += got;
+    size -= static_cast<std::uint64_t>(got);
+  }
+  return true;
+}
+
+// The limit: request and reply of the given sizes over one blocking TCP socket.
+class PlainSocket {
+ public:
+  static Result<std::unique_ptr<PlainSocket>> Start() {
+    rpc::Address address{.host = "127.0.0.1", .port = 0};
+    KVCOVE_ASSIGN(const UniqueFd listener, rpc::ListenTcp(address));
+    auto plain = std::make_unique<PlainSocket>();
+    KVCOVE_ASSIGN(plain->process_, Process::Start({"bench-stream"}, {}, listener.get()));
+    KVCOVE_ASSIGN(plain->socket_, rpc::ConnectTcp(address, Now() + 5 * kSecond));
+    fcntl(plain->socket_.get(), F_SETFL, 0);
+    return plain;
+  }
+  ~PlainSocket() { socket_.Reset(); }
+  void Call(const std::byte* in, std::uint64_t in_bytes, std::byte* out, std::uint64_t out_bytes) {
+    const StreamRequest request{.in = in_bytes, .out = out_bytes};
+    SendAll(socket_.get(), reinterpret_cast<const std::byte*>(&request), sizeof(request));
+    SendAll(socket_.get(), in, in_bytes);
+    ReceiveAll(socket_.get(), out, out_bytes);
+  }
+
+ private:
+  std::unique_ptr<Process> process_;
+  UniqueFd socket_;
+};
+
+// A master and some owners, and a requester without owner on its host.
+struct Cluster {
+  std::unique_ptr<TemporaryDirectory> directory;
+  std::unique_ptr<Process> master;
+  std::vector<std::unique_ptr<Process>> owners;
+  std::unique_ptr<Pool> pool;
+  std::unique_ptr<Session> session;
+
+  static Result<Cluster> Start(int owners, std::uint64_t memory, bool checksum,
+                               std::uint64_t max_objects = 0) {
+    Cluster cluster;
+    KVCOVE_ASSIGN(auto directory, TemporaryDirectory::Make());
+    cluster.directory = std::make_unique<TemporaryDirectory>(std::move(directory));
+    rpc::Address address{.host = "127.0.0.1", .port = 0};
+    {
+      KVCOVE_ASSIGN(const UniqueFd free_port, rpc::ListenTcp(address));
+    }
+    const std::string master = address.ToString();
+    const std::string path = cluster.directory->path();
+    KVCOVE_ASSIGN(cluster.master, Process::Start({"--log", "warn", "master", "--exit-with-parent",
+                                                  "--listen", master, "--data", path + "/master"}));
+    for (int i = 0; i < owners; ++i) {
+      KVCOVE_ASSIGN(auto owner, Process::Start({"--log", "error", "owner", "--exit-with-parent",
+                                                "--master", master, "--listen", "127.0.0.1:0",
+                                                "--memory", std::to_string(memory), "--max-objects",
+                                                std::to_string(max_objects), "--socket",
+                                                fmt::format("{}/owner{}/kvcove.sock", path, i)},
+                                               fmt::format("KVCOVE_HOST_ID=owner{}", i)));
+      cluster.owners.push_back(std::move(owner));
+    }
+    const std::string pool_address =
+        fmt::format("kvcove://{}?host=requester&checksum={}", master, checksum ? 1 : 0);
+    for (int tries = 0; tries < 500 && cluster.pool == nullptr; ++tries) {
+      auto pool = Pool::Open(pool_address, kTimeout);
+      if (pool) {
+        const auto stat = (*pool)->Stat();
+        if (stat && stat->payload_bytes >= memory * static_cast<std::uint64_t>(owners)) {
+          cluster.pool = std::move(*pool);
+          break;
+        }
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    if (cluster.pool == nullptr) return Fail(Code::kTimeout, "the cluster did not start");
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    KVCOVE_ASSIGN(cluster.session, cluster.pool->OpenSession({.name = "bench", .engine = "bench"}));
+    return cluster;
+  }
+};
+
+struct Shape {
+  std::uint64_t object_bytes;
+  std::uint64_t batch;
+};
+
+Status BenchGet(const BenchOptions& options, PlainSocket& plain, const Shape& shape,
+                bool checksum) {
+  KVCOVE_ASSIGN(Cluster cluster, Cluster::Start(1, kGiB, checksum));
+  const std::uint64_t objects = std::min<std::uint64_t>(512 * kMiB / shape.object_bytes, 20000);
+  KVCOVE_TRY(Fill(*cluster.session, objects, shape.object_bytes));
+  const std::uint64_t bytes = shape.object_bytes * shape.batch;
+  std::vector<std::byte> buffer(bytes, std::byte{0});
+  Random random(1);
+  std::vector<std::string> keys(shape.batch);
+  std::vector<MutableBuffer> pieces(shape.batch);
+  std::vector<GetItem> items(shape.batch);
+  std::vector<ItemResult> results(shape.batch);
+  Status failed;
+  const auto get = [&](std::size_t) {
+    for (std::uint64_t i = 0; i < shape.batch; ++i) {
+      keys[i] = KeyOf(random.Below(objects));
+      pieces[i] = {.data = buffer.data() + i * shape.object_bytes, .size = shape.object_bytes};
+      items[i] = {.key = keys[i], .into = {&pieces[i], 1}};
+    }
+    if (auto got = cluster.session->Get(items, results, {.timeout = kTimeout}); !got) failed = got;
+    for (const ItemResult& result : results) {
+      if (!result.ok()) failed = Fail(result.code, "a get of the benchmark failed");
+    }
+  };
+  const auto limit = [&](std::size_t) { plain.Call(nullptr, 0, buffer.data(), bytes); };
+  for (std::size_t turn = 0; turn < 5; ++turn) {
+    get(turn);
+    limit(turn);
+  }
+  KVCOVE_TRY(failed);
+  Row row{.bench = "get",
+          .form = "remote",
+          .objects = objects,
+          .object_bytes = shape.object_bytes,
+          .batch = shape.batch,
+          .limit = "plain TCP socket",
+          .extra = {{"checksum", checksum}}};
+  Measure(options, row, bytes, get, limit);
+  KVCOVE_TRY(failed);
+  Print(options, row);
+  return {};
+}
+
+Status BenchPut(const BenchOptions& options, PlainSocket& plain, const Shape& shape,
+                bool checksum) {
+  KVCOVE_ASSIGN(Cluster cluster, Cluster::Start(1, kGiB, checksum));
+  const std::uint64_t bytes = shape.object_bytes * shape.batch;
+  const std::vector<std::byte> values(bytes, std::byte{3});
+  std::vector<std::byte> answer(64);
+  KVCOVE_TRY(Fill(*cluster.session, std::min<std::uint64_t>(kGiB / shape.object_bytes, 1 << 20),
+                  shape.object_bytes, 1ULL << 40));
+  KVCOVE_ASSIGN(const Token token, cluster.session->Capture());
+  std::vector<std::string> keys(shape.batch);
+  std::vector<ConstBuffer> pieces(shape.batch);
+  std::vector<PutItem> items(shape.batch);
+  std::vector<ItemResult> results(shape.batch);
+  std::uint64_t next = 0;
+  Status failed;
+  const auto prepare = [&] {
+    for (std::uint64_t i = 0; i < shape.batch; ++i) {
+      keys[i] = KeyOf(next++);
+      pieces[i] = {.data = values.data() + i * shape.object_bytes, .size = shape.object_bytes};
+      items[i] = {.key = keys[i], .value = {&pieces[i], 1}, .after = {}};
+    }
+  };
+  const auto put = [&](std::size_t) {
+    if (auto done = cluster.session->Put(token, items, results, {.timeout = kTimeout}); !done) {
+      failed = done;
+    }
+    for (const ItemResult& result : results) {
+      if (!result.ok()) failed = Fail(result.code, "a put of the benchmark failed");
+    }
+    prepare();
+  };
+  const auto limit = [&](std::size_t) {
+    plain.Call(values.data(), bytes, answer.data(), answer.size());
+  };
+  prepare();
+  put(0);
+  KVCOVE_TRY(failed);
+  Row row{.bench = "put",
+          .form = "remote",
+          .objects = kGiB / shape.object_bytes,
+          .object_bytes = shape.object_bytes,
+          .batch = shape.batch,
+          .limit = "plain TCP socket",
+          .extra = {{"checksum", checksum}}};
+  Measure(options, row, bytes, put, limit);
+  KVCOVE_TRY(failed);
+  row.extra["objects_per_s"] = static_cast<double>(shape.batch) / row.p50_us * 1e6;
+  Print(options, row);
+  return {};
+}
+
+Status BenchExists(const BenchOptions& options, PlainSocket& plain, std::uint64_t batch) {
+  constexpr std::uint64_t kObjects = 100'000;
+  KVCOVE_ASSIGN(Cluster cluster, Cluster::Start(1, 256 * kMiB, true));
+  KVCOVE_TRY(Fill(*cluster.session, kObjects, 64));
+  Random random(3);
+  std::vector<std::vector<std::string>> keys(64);
+  std::vector<std::vector<std::string_view>> views(64);
+  for (std::size_t p = 0; p < keys.size(); ++p) {
+    for (std::size_t i = 0; i < batch; ++i) keys[p].push_back(KeyOf(random.Below(kObjects)));
+    views[p].assign(keys[p].begin(), keys[p].end());
+  }
+  std::vector<ItemResult> results(batch);
+  std::vector<std::byte> request(batch * 16);
+  std::vector<std::byte> answer(batch * 12);
+  Status failed;
+  const auto exists = [&](std::size_t turn) {
+    (void)cluster.session->Exists(views[turn % views.size()], results, {.timeout = kTimeout});
+    for (const ItemResult& result : results) {
+      if (!result.ok()) failed = Fail(result.code, "a key of the benchmark was not found");
+    }
+  };
+  const auto limit = [&](std::size_t) {
+    plain.Call(request.data(), request.size(), answer.data(), answer.size());
+  };
+  for (std::size_t turn = 0; turn < 64; ++turn) exists(turn);
+  KVCOVE_TRY(failed);
+  Row row{.bench = "exists",
+          .form = "remote",
+          .objects = kObjects,
+          .object_bytes = 64,
+          .batch = batch,
+          .limit = "plain TCP socket"};
+  Measure(options, row, batch * 28, exists, limit);
+  KVCOVE_TRY(failed);
+  Print(options, row);
+  return {};
+}
+
+Status BenchReset(const BenchOptions& options, std::uint64_t objects) {
+  KVCOVE_ASSIGN(Cluster cluster, Cluster::Start(3, objects * 64, true, objects));
+  KVCOVE_TRY(cluster.session->Reset({.timeout = kTimeout}));
+  std::vector<double> ours;
+  const int rounds = 10;
+  for (int round = 0; round < rounds; ++round) {
+    KVCOVE_TRY(Fill(*cluster.session, round == 0 ? objects : objects / 10, 64));
+    const std::int64_t start = Now();
+    KVCOVE_TRY(cluster.session->Reset({.timeout = kTimeout}));
+    ours.push_back(static_cast<double>(Now() - start) / 1e3);
+  }
+  Row row{.bench = "reset",
+          .form = "remote",
+          .objects = objects,
+          .object_bytes = 64,
+          .batch = 1,
+          .limit = "50 ms"};
+  row.p50_us = Quantile(ours, 0.5);
+  row.p99_us = Quantile(ours, 0.99);
+  row.limit_p50_us = 50000;
+  row.extra = {{"rounds", rounds}, {"owners", 3}};
+  row.bytes_per_s = 1e6 / row.p50_us;
+  row.limit_bytes_per_s = 20;
+  Print(options, row);
+  return {};
+}
+
+}  // namespace
+
+Result<int> RunStream() {
+  const UniqueFd socket(accept(kStreamFd, nullptr, nullptr));
+  if (!socket.valid()) {
+    // The listener does not block: wait for the one connection.
+    pollfd poller{.fd = kStreamFd, .events = POLLIN, .revents = 0};
+    poll(&poller, 1, 5000);
+  }
+  const UniqueFd late(socket.valid() ? -1 : accept(kStreamFd, nullptr, nullptr));
+  const int fd = socket.valid() ? socket.get() : late.get();
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  std::vector<std::byte> memory(64 * kMiB, std::byte{1});
+  StreamRequest request;
+  while (ReceiveAll(fd, reinterpret_cast<std::byte*>(&request), sizeof(request))) {
+    if (request.in > memory.size() || request.out > memory.size()) return 1;
+    if (!ReceiveAll(fd, memory.data(), request.in)) return 0;
+    if (!SendAll(fd, memory.data(), request.out)) return 0;
+  }
+  return 0;
+}
+
+Result<int> RunRemoteBench(const BenchOptions& options) {
+  const auto wanted = [&](const std::string& name) {
+    return options.benches.empty() ||
+           std::ranges::find(options.benches, name) != options.benches.end();
+  };
+  KVCOVE_ASSIGN(const auto plain, PlainSocket::Start());
+  if (wanted("get")) {
+    for (const bool checksum : {true, false}) {
+      for (const Shape& shape : {Shape{kMiB, 1}, Shape{kMiB, 64}, Shape{4 * kKiB, 128}}) {
+        KVCOVE_TRY(BenchGet(options, *plain, shape, checksum));
+      }
+    }
+  }
+  if (wanted("put")) {
+    for (const bool checksum : {true, false}) {
+      for (const Shape& shape : {Shape{kMiB, 64}, Shape{256, 256}}) {
+        KVCOVE_TRY(BenchPut(options, *plain, shape, checksum));
+      }
+    }
+  }
+  if (wanted("exists")) {
+    for (const std::uint64_t batch : {128ULL, 4096ULL}) {
+      KVCOVE_TRY(BenchExists(options, *plain, batch));
+    }
+  }
+  if (wanted("reset")) {
+    KVCOVE_TRY(BenchReset(options, std::min<std::uint64_t>(options.most_objects, 1'000'000)));
+  }
+  return 0;
+}
+
+}  // namespace kvcove::cli
