@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several processes put, get, evict, remove and reset through one daemon, while they and the daemon
-// are stopped, continued and killed at random, and fork. Every byte that is read is verified.
+// Several processes put, get, evict, remove and reset through one daemon, or through a master and
+// three owners, while they and the servers are stopped, continued and killed at random, and fork.
+// Every byte that is read is verified.
 //
-//   torture --kvcove PATH [--reads N] [--at-least S] [--seconds S] [--seed X]
+//   torture --kvcove PATH [--cluster 1] [--reads N] [--at-least S] [--seconds S] [--seed X]
 #include <fmt/core.h>
 #include <signal.h>
 #include <spawn.h>
@@ -10,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -23,6 +25,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
 #include "kvcove/pool/pool.h"
+#include "kvcove/rpc/address.h"
 
 extern char** environ;
 
@@ -300,8 +303,10 @@ class Client {
 
 class Run {
  public:
-  Run(std::string command, std::uint64_t reads, int at_least, int seconds, std::uint64_t seed)
+  Run(std::string command, bool cluster, std::uint64_t reads, int at_least, int seconds,
+      std::uint64_t seed)
       : command_(std::move(command)),
+        cluster_(cluster),
         reads_(reads),
         at_least_(at_least),
         seconds_(seconds),
@@ -309,7 +314,21 @@ class Run {
         random_(seed) {
     std::string name = "/tmp/kvcove-torture-XXXXXX";
     directory_ = mkdtemp(name.data());
-    address_ = "unix:" + directory_ + "/kvcove.sock";
+    if (!cluster_) {
+      AddServer({"serve", "--memory", std::to_string(kMemory)}, "host0", /*owner=*/true);
+      address_ = "unix:" + servers_[0].socket;
+      return;
+    }
+    rpc::Address master{.host = "127.0.0.1", .port = 0};
+    if (!rpc::ListenTcp(master)) std::exit(2);
+    address_ = "kvcove://" + master.ToString();
+    AddServer({"master", "--listen", master.ToString(), "--data", directory_ + "/master"}, "master",
+              /*owner=*/false);
+    for (int i = 0; i < kOwners; ++i) {
+      AddServer({"owner", "--master", master.ToString(), "--listen", "127.0.0.1:0", "--memory",
+                 std::to_string(kMemory / kOwners)},
+                fmt::format("host{}", i), /*owner=*/true);
+    }
   }
   ~Run() { std::filesystem::remove_all(directory_); }
 
@@ -317,7 +336,7 @@ class Run {
     fmt::print("torture: seed {}, {} clients, until {} verified reads or {} s\n", seed_, kClients,
                reads_, seconds_);
     std::fflush(stdout);
-    StartDaemon();
+    for (Server& server : servers_) Start(server);
     for (int i = 0; i < kClients; ++i) StartClient(i);
     const auto elapsed = [start = SystemClock::Instance().NowNs()] {
       return SystemClock::Instance().NowNs() - start;
@@ -331,20 +350,25 @@ class Run {
       kill(clients_[i], SIGCONT);
       waitpid(clients_[i], nullptr, 0);
     }
-    const bool empty = NothingLeft();
-    kill(daemon_, SIGTERM);
-    int status = 0;
-    waitpid(daemon_, &status, 0);
-    const bool stopped = WIFEXITED(status) && WEXITSTATUS(status) == 0 &&
-                         !std::filesystem::exists(directory_ + "/kvcove.sock");
+    bool empty = true;
+    for (const Server& server : servers_) empty = empty && NothingLeft(server);
+    bool stopped = true;
+    for (auto server = servers_.rbegin(); server != servers_.rend(); ++server) {
+      kill(server->pid, SIGTERM);
+      int status = 0;
+      waitpid(server->pid, &status, 0);
+      stopped = stopped && WIFEXITED(status) && WEXITSTATUS(status) == 0 &&
+                (server->socket.empty() || !std::filesystem::exists(server->socket));
+    }
     fmt::print(
         "torture: {} verified reads, {} misses, {} puts, {} stale puts refused, {} removals, {} "
         "resets "
-        "proven, {} not proven, {} forks; {} client kills, {} client stops, {} daemon kills\n"
+        "proven, {} not proven, {} forks; {} client kills, {} client stops, {} server kills, {} "
+        "server stops\n"
         "torture: {} wrong, {} stale, {} overdue, {} fork faults, leftovers {}, clean stop {}\n",
         shared->reads.load(), shared->misses.load(), shared->puts.load(), shared->stale_puts.load(),
         shared->removes.load(), shared->resets.load(), shared->unproven.load(),
-        shared->forks.load(), kills_, stops_, daemon_kills_, shared->wrong.load(),
+        shared->forks.load(), kills_, stops_, server_kills_, server_stops_, shared->wrong.load(),
         shared->stale.load(), shared->overdue.load(), shared->fork_faults.load(),
         empty ? "none" : "SOME", stopped ? "yes" : "NO");
     const bool enough = shared->reads >= reads_;
@@ -358,13 +382,29 @@ class Run {
            shared->fork_faults == 0;
   }
 
-  void StartDaemon() {
-    const std::string memory = std::to_string(kMemory);
-    const std::string socket = directory_ + "/kvcove.sock";
-    const char* argv[] = {command_.c_str(), "--log",    "error",        "serve", "--socket",
-                          socket.c_str(),   "--memory", memory.c_str(), nullptr};
-    if (posix_spawn(&daemon_, command_.c_str(), nullptr, nullptr, const_cast<char**>(argv),
-                    environ) != 0) {
+  struct Server {
+    std::vector<std::string> arguments;
+    std::string host;
+    std::string socket;  // of an owner
+    pid_t pid = 0;
+  };
+
+  void AddServer(std::vector<std::string> arguments, std::string host, bool owner) {
+    Server server{.arguments = {command_, "--log", "error"}, .host = std::move(host)};
+    server.arguments.insert(server.arguments.end(), arguments.begin(), arguments.end());
+    if (owner) {
+      server.socket = fmt::format("{}/{}/kvcove.sock", directory_, server.host);
+      server.arguments.insert(server.arguments.end(), {"--socket", server.socket});
+    }
+    servers_.push_back(std::move(server));
+  }
+
+  void Start(Server& server) {
+    setenv("KVCOVE_HOST_ID", server.host.c_str(), 1);
+    std::vector<char*> argv;
+    for (std::string& argument : server.arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    if (posix_spawn(&server.pid, command_.c_str(), nullptr, nullptr, argv.data(), environ) != 0) {
       fmt::print(stderr, "torture: cannot start {}\n", command_);
       std::exit(2);
     }
@@ -374,6 +414,8 @@ class Run {
     const pid_t pid = fork();
     if (pid == 0) {
       SetLogLevel(LogLevel::kError);
+      // In a cluster the last one has no owner on its host.
+      setenv("KVCOVE_HOST_ID", fmt::format("host{}", number).c_str(), 1);
       _exit(Client(number, seed_ * 1000 + generation_ * 10 + static_cast<std::uint64_t>(number),
                    address_)
                 .Run());
@@ -401,20 +443,30 @@ class Run {
       ++kills_;
       StartClient(victim);
     } else if (dice < 63) {
+      Server& server = servers_[random_.Below(servers_.size())];
       for (auto& disturbed : shared->disturbed) ++disturbed;
-      kill(daemon_, SIGKILL);
-      waitpid(daemon_, nullptr, 0);
-      ++daemon_kills_;
-      StartDaemon();
+      kill(server.pid, SIGKILL);
+      waitpid(server.pid, nullptr, 0);
+      ++server_kills_;
+      Start(server);
+    } else if (dice < 66 && cluster_) {
+      // Frozen for a moment, or beyond its lease: then it thaws with old answers in its sockets.
+      const Server& server = servers_[random_.Below(servers_.size())];
+      kill(server.pid, SIGSTOP);
+      std::this_thread::sleep_for(std::chrono::milliseconds(
+          random_.OneIn(4) ? 1200 + random_.Below(1500) : random_.Below(300)));
+      kill(server.pid, SIGCONT);
+      ++server_stops_;
     }
   }
 
   // When all clients are gone the owner holds nothing for them.
-  bool NothingLeft() {
-    // The daemon may have been started again just now.
+  bool NothingLeft(const Server& server) {
+    if (server.socket.empty()) return true;
+    // It may have been started again just now.
     Result<std::unique_ptr<Pool>> pool = Fail(Code::kUnavailable, "");
     for (int tries = 0; tries < 1000 && !pool; ++tries) {
-      pool = Pool::Open(address_, std::chrono::seconds(5));
+      pool = Pool::Open("unix:" + server.socket, std::chrono::seconds(5));
       if (!pool) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     if (!pool) return false;
@@ -422,8 +474,11 @@ class Run {
     for (int tries = 0; tries < 1000; ++tries) {
       const auto stat = (*pool)->Stat();
       if (stat) last = *stat;
-      if (stat && last.reserved_bytes == 0 && last.withdrawn_bytes == 0 &&
-          last.sessions.size() == 1) {
+      // Besides this process an owner itself has sessions, one a connection of another host.
+      const auto others = std::ranges::count_if(last.sessions, [&](const auto& session) {
+        return session.pid != getpid() && session.pid != server.pid;
+      });
+      if (stat && last.reserved_bytes == 0 && last.withdrawn_bytes == 0 && others == 0) {
         return true;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -435,7 +490,9 @@ class Run {
     return false;
   }
 
+  static constexpr int kOwners = 3;
   const std::string command_;
+  const bool cluster_;
   const std::uint64_t reads_;
   const int at_least_;
   const int seconds_;
@@ -443,10 +500,10 @@ class Run {
   Random random_;
   std::string directory_;
   std::string address_;
-  pid_t daemon_ = 0;
+  std::vector<Server> servers_;
   pid_t clients_[kClients] = {};
   std::uint64_t generation_ = 0;
-  std::uint64_t kills_ = 0, stops_ = 0, daemon_kills_ = 0;
+  std::uint64_t kills_ = 0, stops_ = 0, server_kills_ = 0, server_stops_ = 0;
 };
 
 }  // namespace
@@ -456,12 +513,15 @@ int main(int argc, char** argv) {
   std::string command;
   std::uint64_t reads = 100000;
   std::uint64_t seed = kvcove::RandomU64() % 1'000'000'000;
+  bool cluster = false;
   int at_least = 15;
   int seconds = 240;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i];
     if (name == "--kvcove")
       command = argv[i + 1];
+    else if (name == "--cluster")
+      cluster = std::atoi(argv[i + 1]) != 0;
     else if (name == "--reads")
       reads = std::strtoull(argv[i + 1], nullptr, 10);
     else if (name == "--at-least")
@@ -476,5 +536,5 @@ int main(int argc, char** argv) {
   void* memory = mmap(nullptr, sizeof(kvcove::Shared), PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   kvcove::shared = new (memory) kvcove::Shared{};
-  return kvcove::Run(command, reads, at_least, seconds, seed).Go();
+  return kvcove::Run(command, cluster, reads, at_least, seconds, seed).Go();
 }
