@@ -239,7 +239,9 @@ Result<int> Run(ReplayOptions options) {
   }
   fmt::print(stderr, "Replaying {} requests of {} with {} engine{} on {} ({}, policy {}){}\n",
              requests.size(), options.trace, options.engines, options.engines == 1 ? "" : "s",
-             address.starts_with("embedded") ? "an embedded pool" : "one host's pool",
+             address.starts_with("embedded")    ? "an embedded pool"
+             : address.starts_with("kvcove:") ? "a cluster"
+                                              : "one host's pool",
              FormatSize(memory), options.policy,
              options.update_every > 0
                  ? fmt::format(", new weights every {} requests", options.update_every)
@@ -287,7 +289,8 @@ void AddReplay(CLI::App& app, Action& chosen) {
       "replay", "Replay a request trace through a real pool with real bytes, and verify each.");
   replay->add_option("TRACE", options->trace, "a request trace (JSON lines)")->required();
   replay->add_option("--pool", options->pool,
-                     "use this pool instead of starting one (unix:/path, embedded:?memory=1GiB)");
+                     "use this pool instead of starting one (unix:/path, kvcove://host:7400, "
+                     "embedded:?memory=1GiB)");
   replay->add_option("--blocks", options->blocks, "blocks that the pool holds")
       ->capture_default_str();
   replay->add_option("--memory", options->memory.text, "the pool's memory instead of --blocks");

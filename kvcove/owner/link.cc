@@ -26,7 +26,7 @@ std::span<const std::byte> Bytes(std::string_view text) {
 }  // namespace
 
 Link::Link(Owner& owner, const LinkOptions& options, const Clock& clock)
-    : owner_(owner), options_(options), clock_(clock), id_(RandomId()) {}
+    : owner_(owner), options_(options), clock_(clock), follower_(RandomId()) {}
 
 Link::~Link() { Stop(); }
 
@@ -54,12 +54,12 @@ void Link::Stop() {
   const std::int64_t deadline_ns = clock_.NowNs() + kCallNs;
   auto client = rpc::Client::Connect(options_.master, deadline_ns);
   if (!client || !client->Call(wire::Method::kHello, {}, deadline_ns)) return;
-  (void)client->Call(wire::Method::kOwnerGoodbye, Bytes(wire::Encode(Report(now))), deadline_ns);
+  (void)client->Call(wire::Method::kOwnerGoodbye, Bytes(wire::Encode(Report())), deadline_ns);
 }
 
 Link::Standing Link::standing() const {
   const MutexLock lock(mutex_);
-  return standing_;
+  return follower_.standing();
 }
 
 bool Link::Sleep(std::int64_t duration_ns) {
@@ -68,15 +68,9 @@ bool Link::Sleep(std::int64_t duration_ns) {
   return !stopping_;
 }
 
-wire::RenewRequest Link::Report(const Standing& standing) const {
-  wire::RenewRequest report{.number = standing.number, .epoch = standing.epoch};
-  {
-    const MutexLock lock(apply_mutex_);
-    report.applied = applied_;
-  }
+wire::RenewRequest Link::Report() const {
   const MutexLock lock(mutex_);
-  report.inventory_done = told_epoch_ == standing.epoch;
-  return report;
+  return follower_.Report();
 }
 
 // ---- lease
@@ -85,30 +79,25 @@ wire::RenewRequest Link::Report(const Standing& standing) const {
 Status Link::Hello(rpc::Client& client) {
   // Until all is told again others may store other values of the same keys.
   owner_.SetLease(0);
-  wire::OwnerHello hello{.owner = id_,
-                         .address = options_.address,
-                         .socket = options_.socket,
-                         .host = options_.host,
-                         .capacity_bytes = owner_.payload_bytes()};
+  wire::OwnerHello hello;
   {
     const MutexLock lock(mutex_);
-    hello.term = term_;
-    hello.incarnation = incarnation_;
+    hello = follower_.Hello();
     hello_again_ = false;
   }
+  hello.address = options_.address;
+  hello.socket = options_.socket;
+  hello.host = options_.host;
+  hello.capacity_bytes = owner_.payload_bytes();
   KVCOVE_ASSIGN(
       const std::string reply,
       client.Call(wire::Method::kOwnerHello, Bytes(wire::Encode(hello)), clock_.NowNs() + kCallNs));
   KVCOVE_ASSIGN(const wire::OwnerWelcome welcome, wire::DecodeOwnerWelcome(Bytes(reply)));
   {
-    // Versions count within one term only.
+    // Not while changes of the last epoch are being applied.
     const MutexLock apply_lock(apply_mutex_);
     const MutexLock lock(mutex_);
-    if (welcome.term != term_ || welcome.incarnation != incarnation_) applied_ = 0;
-    term_ = welcome.term;
-    incarnation_ = welcome.incarnation;
-    lease_ns_ = welcome.lease_ns;
-    standing_ = {.number = welcome.number, .epoch = welcome.epoch};
+    follower_.Welcomed(welcome);
     changed_.NotifyAll();
   }
   LogInfo("the master at {} knows this owner as number {}, epoch {}", options_.master.ToString(),
@@ -122,7 +111,7 @@ Status Link::Renew(rpc::Client& client) {
   const PoolStat stat = owner_.Stat();
   for (int i = 0; i < kMaxCatchUp; ++i) {
     const Standing now = standing();
-    wire::RenewRequest request = Report(now);
+    wire::RenewRequest request = Report();
     request.free_bytes = stat.free_bytes;
     request.objects = stat.objects;
     request.hits = stat.hits;
@@ -144,7 +133,7 @@ Status Link::Renew(rpc::Client& client) {
     if (reply.changes.version != request.applied) Apply(reply.changes, now);
     const MutexLock lock(mutex_);
     if (stopping_) return {};
-    if (told_epoch_ != standing_.epoch) {
+    if (!follower_.told()) {
       changed_.WaitFor(mutex_, std::chrono::nanoseconds(kListWaitNs));
     }
   }
@@ -202,26 +191,19 @@ void Link::Apply(const wire::Changes& changes, const Standing& from) {
   bool unlisted = false;
   {
     const MutexLock apply_lock(apply_mutex_);
+    std::optional<Follower::Todo> todo;
     {
       const MutexLock lock(mutex_);
-      if (standing_.epoch != from.epoch) return;  // another master's, or an older life's
+      todo = follower_.Take(changes, from.epoch);
     }
-    if (changes.version == applied_ || (applied_ != 0 && changes.version < applied_)) return;
-    std::vector<SlotUpdate> updates = changes.slots;
-    if (changes.complete) {
-      std::set<SlotId> named;
-      for (const SlotUpdate& update : changes.slots) named.insert(update.slot);
-      for (const SlotId slot : slots_) {
-        if (!named.contains(slot)) updates.push_back({.slot = slot, .generation = 0, .name = {}});
-      }
-      slots_.clear();
-    }
-    for (const SlotUpdate& update : changes.slots) slots_.insert(update.slot);
-    owner_.Publish(changes.incarnation, updates);
-    const std::uint64_t matched = owner_.ApplyRemovals(changes.removals);
+    if (!todo) return;
+    // Generations first: from here on nothing older is found or stored.
+    owner_.Publish(todo->incarnation, todo->updates);
+    const std::uint64_t matched = owner_.ApplyRemovals(todo->removals);
     matched_ += matched;
     unlisted = matched > 0;
-    applied_ = changes.version;
+    const MutexLock lock(mutex_);
+    follower_.Applied(*todo);
   }
   if (!unlisted) return;
   // The master forgets the removed objects before it hears that they are gone.
@@ -250,7 +232,7 @@ void Link::RunWatch() {
         }
       }
       if (client) {
-        wire::RenewRequest request = Report(now);
+        wire::RenewRequest request = Report();
         {
           const MutexLock lock(apply_mutex_);
           request.hits = std::exchange(matched_, 0);
@@ -293,7 +275,7 @@ Result<std::vector<Code>> Link::SendList(rpc::Client& client, const Standing& st
   const std::size_t count = items.size();
   wire::ListRequest request{.number = standing.number,
                             .epoch = standing.epoch,
-                            .applied = Report(standing).applied,
+                            .applied = Report().applied,
                             .items = std::move(items)};
   KVCOVE_ASSIGN(
       const std::string reply,
@@ -322,7 +304,7 @@ Status Link::TellInventory(rpc::Client& client, const Standing& now) {
     if (standing().epoch != now.epoch) return Fail(Code::kStale, "hello was said again");
   }
   const MutexLock lock(mutex_);
-  told_epoch_ = now.epoch;
+  follower_.Told(now.epoch);
   changed_.NotifyAll();
   if (objects > 0) {
     LogInfo("told the master of {} objects in {} ms, {} dropped", objects,
@@ -371,7 +353,7 @@ void Link::RunList() {
     {
       const MutexLock lock(mutex_);
       if (stopping_) return;
-      told = told_epoch_ == now.epoch;
+      told = follower_.told();
     }
     Status done;
     if (now.epoch == 0) {
@@ -395,7 +377,7 @@ void Link::RunList() {
       // What went may not have reached the master: all is told again, under another epoch.
       if (told) {
         const MutexLock lock(mutex_);
-        if (standing_.epoch == now.epoch) hello_again_ = true;
+        if (follower_.standing().epoch == now.epoch) hello_again_ = true;
       }
       if (!Sleep(kListWaitNs)) return;
       continue;

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "kvcove/owner/follower.h"
 #include "kvcove/owner/owner.h"
 #include "kvcove/rpc/address.h"
 #include "kvcove/rpc/client.h"
@@ -35,11 +36,7 @@ class Link {
   bool joined() const { return joined_.load(); }
 
  private:
-  // What the master calls this owner now; epoch 0: nothing.
-  struct Standing {
-    wire::OwnerNumber number = wire::kNoOwner;
-    std::uint32_t epoch = 0;
-  };
+  using Standing = Follower::Standing;
 
   void RunLease();
   void RunWatch();
@@ -53,32 +50,24 @@ class Link {
                                      std::vector<wire::ListItem> items);
   void Apply(const wire::Changes& changes, const Standing& standing);
   Standing standing() const;
-  wire::RenewRequest Report(const Standing& standing) const;
+  wire::RenewRequest Report() const;
   bool Sleep(std::int64_t duration_ns);  // false: stop
 
   Owner& owner_;
   const LinkOptions options_;
   const Clock& clock_;
-  const Id128 id_;
   std::atomic<bool> joined_{false};
-  std::atomic<std::int64_t> renewed_ns_{0};
 
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
-  Standing standing_ KVCOVE_GUARDED_BY(mutex_);
-  std::uint32_t told_epoch_ KVCOVE_GUARDED_BY(mutex_) = 0;  // the inventory is told for it
+  Follower follower_ KVCOVE_GUARDED_BY(mutex_);
   bool hello_again_ KVCOVE_GUARDED_BY(mutex_) = false;
   int watch_fd_ KVCOVE_GUARDED_BY(mutex_) = -1;  // where the watch thread waits; Stop ends it
-  std::uint64_t term_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
-  std::int64_t lease_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
 
   // Held while changes are applied: they come over two connections.
-  mutable Mutex apply_mutex_;
-  std::uint64_t applied_ KVCOVE_GUARDED_BY(apply_mutex_) = 0;
+  Mutex apply_mutex_;
   std::uint64_t matched_ KVCOVE_GUARDED_BY(apply_mutex_) = 0;  // removed by pattern, not told yet
-  std::set<SlotId> slots_ KVCOVE_GUARDED_BY(apply_mutex_);
 
   // Rounds of the list thread, so that a removal is acknowledged after its objects are unlisted.
   Mutex rounds_mutex_;
