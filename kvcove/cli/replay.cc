@@ -239,7 +239,7 @@ Result<int> Run(ReplayOptions options) {
   }
   fmt::print(stderr, "Replaying {} requests of {} with {} engine{} on {} ({}, policy {}){}\n",
              requests.size(), options.trace, options.engines, options.engines == 1 ? "" : "s",
-             address.starts_with("embedded")    ? "an embedded pool"
+             address.starts_with("embedded")  ? "an embedded pool"
              : address.starts_with("kvcove:") ? "a cluster"
                                               : "one host's pool",
              FormatSize(memory), options.policy,

@@ -48,7 +48,7 @@ class Follower {
   wire::RenewRequest Report() const;
 
  private:
-  const Id128 id_;
+  Id128 id_;
   Standing standing_;
   std::uint64_t term_ = 0;
   Id128 incarnation_;

@@ -258,6 +258,7 @@ std::string Encode(std::span<const Place> places) {
 Result<std::vector<Place>> DecodePlaces(std::span<const std::byte> body, std::size_t expected) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::LookupReply>(body));
   if (SizeOf(root->places()) != expected) return WrongCount();
+  if (!Aligned(root->places(), 4)) return Fail(Code::kCorrupt, "a message that is not aligned");
   std::vector<Place> places;
   places.reserve(expected);
   for (unsigned i = 0; i < expected; ++i) {
@@ -339,6 +340,7 @@ Result<DataGet> DecodeDataGet(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::DataGet>(body));
   const std::size_t count = SizeOf(root->keys());
   if (SizeOf(root->room()) != count) return WrongCount();
+  if (!Aligned(root->room())) return Fail(Code::kCorrupt, "a message that is not aligned");
   DataGet request{
       .token = FromFb(root->token()), .keys = {}, .room = {}, .no_checksum = root->no_checksum()};
   request.keys.reserve(count);

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any bytes as any message between owners, requesters and the master. The first byte chooses.
+#include <cstring>
+#include <vector>
+
+#include "kvcove/rpc/address.h"
+#include "kvcove/wire/cluster.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace kvcove::wire;
+  if (size == 0) return 0;
+  // As in the servers, the body is aligned.
+  std::vector<std::byte> body(size - 1);
+  if (size > 1) std::memcpy(body.data(), data + 1, size - 1);
+  switch (data[0] % 13) {
+    case 0:
+      return (void)DecodeOwnerHello(body), 0;
+    case 1:
+      return (void)DecodeOwnerWelcome(body), 0;
+    case 2:
+      return (void)DecodeChanges(body), 0;
+    case 3:
+      return (void)DecodeRenew(body), 0;
+    case 4:
+      return (void)DecodeRenewReply(body), 0;
+    case 5:
+      return (void)DecodeList(body), 0;
+    case 6:
+      return (void)DecodeLookup(body), 0;
+    case 7:
+      return (void)DecodePlaces(body, size % 5), 0;
+    case 8:
+      return (void)DecodeOwners(body), 0;
+    case 9:
+      return (void)DecodeRemove(body), 0;
+    case 10:
+      if (const auto get = DecodeDataGet(body)) (void)Encode(*get);
+      if (const auto put = DecodeDataPut(body)) (void)Encode(*put);
+      return 0;
+    case 11:
+      (void)DecodeValues(body, size % 5);
+      return (void)DecodeCodes(body, size % 5), 0;
+    default:
+      (void)DecodeCount(body);
+      (void)kvcove::rpc::ParseAddress({reinterpret_cast<const char*>(body.data()), body.size()}, 0);
+      return 0;
+  }
+}
