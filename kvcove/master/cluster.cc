@@ -335,12 +335,10 @@ class Cluster::Impl final : public rpc::Handler,
                         .respond = std::move(respond)});
   }
 
-  // `hits` of a watch carries how many objects the removals by pattern removed that it
-  // acknowledges.
   void CountRemoved(const wire::RenewRequest& request) KVCOVE_REQUIRES(control_mutex_) {
     for (PatternRemoval* removal : pattern_removals_) {
-      if (removal->version <= request.applied && request.hits > 0) {
-        removal->removed += request.hits;
+      if (removal->version <= request.applied && request.removed > 0) {
+        removal->removed += request.removed;
         return;
       }
     }

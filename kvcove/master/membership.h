@@ -36,7 +36,6 @@ class Membership {
   // Its entries count, and it is to be asked.
   bool Live(OwnerNumber number, std::int64_t now_ns) const;
   bool Current(OwnerNumber number, std::uint32_t epoch) const;
-  std::uint32_t EpochOf(OwnerNumber number) const { return members_[number].epoch; }
 
   // Nothing when each owner has acknowledged `version` or holds no lease; else when the last of
   // those leases ends.
@@ -47,7 +46,6 @@ class Membership {
   bool Warming(std::int64_t now_ns) const;
 
   std::vector<wire::OwnerStat> Stat(std::int64_t now_ns) const;
-  std::size_t size() const { return members_.size(); }
 
  private:
   struct Member {

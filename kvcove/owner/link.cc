@@ -127,7 +127,6 @@ Status Link::Renew(rpc::Client& client) {
       // Counted from when it was asked for: whatever the answer took, the master counts from later.
       owner_.SetLease(sent_ns + reply.lease_ns);
       owner_.SetMasterReachable(true);
-      joined_.store(true);
       return {};
     }
     if (reply.changes.version != request.applied) Apply(reply.changes, now);
@@ -235,7 +234,7 @@ void Link::RunWatch() {
         wire::RenewRequest request = Report();
         {
           const MutexLock lock(apply_mutex_);
-          request.hits = std::exchange(matched_, 0);
+          request.removed = std::exchange(matched_, 0);
         }
         {
           const MutexLock lock(mutex_);

@@ -33,8 +33,6 @@ class Link {
   // Gives the lease back. Joins the threads.
   void Stop();
 
-  bool joined() const { return joined_.load(); }
-
  private:
   using Standing = Follower::Standing;
 
@@ -56,7 +54,6 @@ class Link {
   Owner& owner_;
   const LinkOptions options_;
   const Clock& clock_;
-  std::atomic<bool> joined_{false};
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -448,7 +448,7 @@ std::vector<wire::OwnerNumber> ClusterSession::Targets() {
   std::vector<wire::OwnerStat> owners = host_.peers().Owners();
   std::erase_if(owners, [&](const wire::OwnerStat& owner) {
     const auto peer = host_.peers().Get(owner.number);
-    return !owner.live || owner.draining || peer == nullptr || peer->broken();
+    return !owner.live || peer == nullptr || peer->broken();
   });
   const auto rank = [&](const wire::OwnerStat& owner) {
     const bool named = !preferred_.empty() && owner.address == preferred_;

@@ -178,7 +178,6 @@ class Exchange {
 
 Result<UniqueFd> Peer::Connect(std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(UniqueFd fd, rpc::ConnectTcp(address_, deadline_ns));
-  std::vector<DataCall> hello(1);
   const auto head = wire::EncodeFrameHeader(
       {.method = static_cast<std::uint16_t>(wire::Method::kHello), .body_bytes = 0, .call = 1});
   if (send(fd.get(), head.data(), head.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(head.size())) {

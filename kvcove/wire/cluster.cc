@@ -155,10 +155,10 @@ Result<Changes> DecodeChanges(std::span<const std::byte> body) {
 
 std::string Encode(const RenewRequest& message) {
   Builder builder;
-  return Done(builder,
-              fb::CreateRenew(builder, message.number, message.epoch, message.applied,
-                              message.free_bytes, message.inventory_done, message.objects,
-                              message.hits, message.evictions, message.stale_puts, message.puts));
+  return Done(builder, fb::CreateRenew(builder, message.number, message.epoch, message.applied,
+                                       message.free_bytes, message.inventory_done, message.objects,
+                                       message.hits, message.evictions, message.stale_puts,
+                                       message.puts, message.removed));
 }
 
 Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
@@ -172,7 +172,8 @@ Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
                       .hits = root->hits(),
                       .evictions = root->evictions(),
                       .stale_puts = root->stale_puts(),
-                      .puts = root->puts()};
+                      .puts = root->puts(),
+                      .removed = root->removed()};
 }
 
 std::string Encode(const RenewReply& message) {
@@ -281,7 +282,7 @@ std::string Encode(std::span<const OwnerStat> owners) {
     const auto host = Text(builder, owner.host);
     list.push_back(fb::CreateOwner(builder, owner.number, owner.epoch, address, socket, host,
                                    owner.capacity_bytes, owner.free_bytes, owner.live,
-                                   owner.objects, owner.lease_age_ns, owner.draining));
+                                   owner.objects, owner.lease_age_ns));
   }
   const auto vector = builder.CreateVector(list);
   return Done(builder, fb::CreateOwners(builder, vector));
@@ -301,8 +302,7 @@ Result<std::vector<OwnerStat>> DecodeOwners(std::span<const std::byte> body) {
                       .free_bytes = owner->free_bytes(),
                       .live = owner->live(),
                       .objects = owner->objects(),
-                      .lease_age_ns = owner->lease_age_ns(),
-                      .draining = owner->draining()});
+                      .lease_age_ns = owner->lease_age_ns()});
   }
   return owners;
 }

@@ -65,6 +65,8 @@ struct RenewRequest {
   std::uint64_t evictions = 0;
   std::uint64_t stale_puts = 0;
   std::uint64_t puts = 0;
+  // Of a watch: objects that removals by pattern removed since the last one.
+  std::uint64_t removed = 0;
 };
 
 struct RenewReply {
@@ -109,7 +111,6 @@ struct OwnerStat {
   bool live = false;
   std::uint64_t objects = 0;
   std::int64_t lease_age_ns = 0;
-  bool draining = false;
 };
 
 struct RemoveRequest {
