@@ -129,6 +129,7 @@ class DataServer::Impl {
 
   Status Open() {
     KVCOVE_ASSIGN(UniqueFd listener, rpc::ListenTcp(options_.listen));
+    accept_again_.emplace(loops_[0]->context);
     acceptor_.emplace(loops_[0]->context, Protocol(AF_INET, 0), listener.Release());
     Accept();
     for (const auto& loop : loops_) {
@@ -143,7 +144,10 @@ class DataServer::Impl {
     for (const auto& loop : loops_) {
       if (!loop->thread.joinable()) continue;
       asio::post(loop->context, [this, raw = loop.get()] {
-        if (raw == loops_[0].get()) acceptor_->close();
+        if (raw == loops_[0].get()) {
+          acceptor_->close();
+          accept_again_->cancel();
+        }
         for (const auto& [id, connection] : raw->connections) connection->socket.close();
         raw->sweeper.cancel();
         raw->work.reset();
@@ -193,7 +197,15 @@ class DataServer::Impl {
   void Accept() {
     acceptor_->async_accept([this](const error_code& error, Socket socket) {
       if (!acceptor_->is_open() || stopping_) return;
-      if (!error && count_.load() < options_.max_connections) {
+      if (error) {
+        // No descriptor is free, most likely: trying at once would only keep the loop busy.
+        accept_again_->expires_after(std::chrono::milliseconds(20));
+        accept_again_->async_wait([this](const error_code& stopped) {
+          if (!stopped && acceptor_->is_open()) Accept();
+        });
+        return;
+      }
+      if (count_.load() < options_.max_connections) {
         count_.fetch_add(1);
         Loop& loop = *loops_[next_id_ % loops_.size()];
         const std::uint64_t id = next_id_++;
@@ -481,6 +493,7 @@ class DataServer::Impl {
   std::uint64_t next_id_ = 1;  // loop 0's thread
   std::vector<std::unique_ptr<Loop>> loops_;
   std::optional<asio::basic_socket_acceptor<Protocol>> acceptor_;
+  std::optional<asio::steady_timer> accept_again_;
 };
 
 DataServer::DataServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

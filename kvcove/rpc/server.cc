@@ -195,8 +195,15 @@ class Server::Loop {
   void Accept() {
     acceptor_->async_accept([this](const boost::system::error_code& error, Socket socket) {
       if (error == asio::error::operation_aborted || !acceptor_->is_open()) return;
-      if (!error) Admit(std::move(socket));
-      Accept();
+      if (!error) {
+        Admit(std::move(socket));
+        return Accept();
+      }
+      // No descriptor is free, most likely: trying at once would only keep the loop busy.
+      accept_again_.expires_after(std::chrono::milliseconds(20));
+      accept_again_.async_wait([this](const boost::system::error_code& stopped) {
+        if (!stopped && acceptor_->is_open()) Accept();
+      });
     });
   }
 
@@ -432,6 +439,7 @@ class Server::Loop {
   std::vector<std::unique_ptr<Loop>>& loops_;
   asio::io_context loop_{1};
   std::optional<asio::basic_socket_acceptor<Protocol>> acceptor_;
+  asio::steady_timer accept_again_{loop_};
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::unordered_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   std::unordered_map<std::uint64_t, asio::posix::stream_descriptor> watches_;

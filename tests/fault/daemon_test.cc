@@ -35,6 +35,14 @@ using std::chrono::milliseconds;
 std::span<const std::byte> Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 std::int64_t Now() { return SystemClock::Instance().NowNs(); }
 
+// Returns when the process has stopped, in all its threads.
+void Freeze(pid_t pid) {
+  kill(pid, SIGSTOP);
+  int status = 0;
+  while (waitpid(pid, &status, WUNTRACED) == pid && !WIFSTOPPED(status)) {
+  }
+}
+
 class DaemonTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -146,7 +154,7 @@ TEST_F(DaemonTest, AResetThatCannotBeProvenClosesTheSessionUntilItIs) {
   auto session = *pool->OpenSession({.name = "m", .engine = "e"});
   const Token token = *session->Capture();
   ASSERT_EQ(Put(*session, token, "k"), Code::kOk);
-  kill(daemon_, SIGSTOP);
+  Freeze(daemon_);
   const Status reset = session->Reset({.timeout = milliseconds(200)});
   ASSERT_FALSE(reset);
   EXPECT_EQ(reset.error().code, Code::kNotProven);
@@ -163,7 +171,7 @@ TEST_F(DaemonTest, AFrozenDaemonsLeaseRunsOut) {
   auto pool = Open();
   auto session = *pool->OpenSession({.name = "m"});
   ASSERT_EQ(Put(*session, *session->Capture(), "k"), Code::kOk);
-  kill(daemon_, SIGSTOP);
+  Freeze(daemon_);
   EXPECT_TRUE(Within(milliseconds(1500),
                      [&] { return Exists(*session, "k").reason == MissReason::kLease; }));
   const std::int64_t start = Now();
@@ -246,7 +254,7 @@ TEST_F(DaemonTest, AStoppedWriterLosesItsKeyButKeepsItsMemory) {
   }
   Code code = Code::kInternal;
   ASSERT_EQ(read(ready[0], &code, sizeof(code)), static_cast<ssize_t>(sizeof(code)));
-  kill(child, SIGSTOP);
+  Freeze(child);
   auto pool = Open();
   auto session = *pool->OpenSession({.name = "m", .follow_always = true});
   EXPECT_TRUE(Within(milliseconds(2000),
