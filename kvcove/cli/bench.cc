@@ -377,7 +377,7 @@ class BareTable {
     slots_[at] = (hash >> 40 << 40) | (keys_.size() / key.size());
   }
   std::size_t Count(std::span<const std::string> keys) const {
-    std::uint64_t hashes[128];
+    std::uint64_t hashes[128] = {};
     std::size_t found = 0;
     for (std::size_t i = 0; i < keys.size(); ++i) {
       hashes[i] = HashOf(keys[i]);

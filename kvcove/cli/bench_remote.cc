@@ -78,6 +78,7 @@ bool SendAll(int fd, const std::byte* data, std::uint64_t size) {
 }
 
 bool ReceiveAll(int fd, std::byte* data, std::uint64_t size) {
+  if (fd < 0) return false;
   while (size > 0) {
     const ssize_t got = recv(fd, data, size, 0);
     if (got <= 0) return false;

@@ -155,7 +155,7 @@ Result<std::uint64_t> SizeOption::Bytes(std::string_view option) const {
 
 Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default_port,
                                   bool insecure) {
-  KVCOVE_ASSIGN(const rpc::Address address, rpc::ParseAddress(text, default_port));
+  KVCOVE_ASSIGN(rpc::Address address, rpc::ParseAddress(text, default_port));
   if (rpc::IsLoopback(address)) return address;
   if (!insecure) {
     return Fail(Code::kInvalid,
