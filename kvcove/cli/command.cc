@@ -28,7 +28,7 @@ extern char** environ;
 namespace kvcove::cli {
 namespace {
 
-constexpr const char* kVersion = "kvcove 0.1.0 (protocol 1, segment layout 1, data format 1)";
+constexpr const char* kVersion = "kvcove 0.1.0 (protocol 1, segment layout 2, data format 1)";
 
 // What the parser did not know, with the nearest thing that it does.
 std::string Explain(const CLI::App& app, const CLI::Error& error) {

@@ -122,7 +122,7 @@ class Core {
   std::vector<Pending> TakePending();
   // The master's answer: publishes it, or drops it. The put's final outcome.
   Code FinishListing(const Pending& pending, Code listed);
-  // What went since the last call, for the master to forget. Empty `overflow` keeps it complete.
+  // What went since the last call, for the master to forget, oldest first.
   std::vector<wire::ListItem> TakeGone(std::size_t at_most);
   // True once more went than could be kept: the whole inventory must be told again.
   bool TakeGoneOverflow();

@@ -305,39 +305,27 @@ class DataServer::Impl {
          .call = request.call});
     std::vector<asio::const_buffer> parts = {asio::buffer(head), asio::buffer(body)};
     parts.insert(parts.end(), values.begin(), values.end());
-    co_return co_await Write(connection, parts);
+    co_return co_await Transfer<asio::const_buffer>(connection, parts);
   }
 
-  // Piece by piece, so that progress moves the deadline.
-  Awaitable<bool> Write(Connection& connection, std::span<const asio::const_buffer> parts) {
+  // Sends const buffers, receives into mutable ones; piece by piece, so that progress moves the
+  // deadline.
+  template <typename Buffer>
+  Awaitable<bool> Transfer(Connection& connection, std::span<const Buffer> parts) {
     while (!parts.empty()) {
       std::size_t bytes = 0;
       std::size_t count = 0;
       while (count < parts.size() && count < 64 && bytes < 4 * kMiB) bytes += parts[count++].size();
+      const std::vector<Buffer> some(parts.begin(),
+                                     parts.begin() + static_cast<std::ptrdiff_t>(count));
       error_code error;
-      co_await asio::async_write(
-          connection.socket,
-          std::vector<asio::const_buffer>(parts.begin(),
-                                          parts.begin() + static_cast<std::ptrdiff_t>(count)),
-          asio::redirect_error(asio::use_awaitable, error));
-      if (error) co_return false;
-      parts = parts.subspan(count);
-      connection.ends_ns = clock_.NowNs() + options_.stall_ns;
-    }
-    co_return true;
-  }
-
-  Awaitable<bool> ReadValues(Connection& connection, std::span<const asio::mutable_buffer> parts) {
-    while (!parts.empty()) {
-      std::size_t bytes = 0;
-      std::size_t count = 0;
-      while (count < parts.size() && count < 64 && bytes < 4 * kMiB) bytes += parts[count++].size();
-      error_code error;
-      co_await asio::async_read(
-          connection.socket,
-          std::vector<asio::mutable_buffer>(parts.begin(),
-                                            parts.begin() + static_cast<std::ptrdiff_t>(count)),
-          asio::redirect_error(asio::use_awaitable, error));
+      if constexpr (std::is_same_v<Buffer, asio::const_buffer>) {
+        co_await asio::async_write(connection.socket, some,
+                                   asio::redirect_error(asio::use_awaitable, error));
+      } else {
+        co_await asio::async_read(connection.socket, some,
+                                  asio::redirect_error(asio::use_awaitable, error));
+      }
       if (error) co_return false;
       parts = parts.subspan(count);
       connection.ends_ns = clock_.NowNs() + options_.stall_ns;
@@ -390,7 +378,7 @@ class DataServer::Impl {
       }
       AddPieces<asio::const_buffer>(owner_.payload(), loan.extents, loan.size_bytes, parts);
     }
-    // Generation and lease once more, now that the memory is protected.
+    // The lease once more, now that the memory is protected: deadline last.
     if (!LeaseHolds()) {
       for (wire::DataValue& value : values) value = {.reason = MissReason::kLease};
       parts.clear();
@@ -428,7 +416,7 @@ class DataServer::Impl {
       }
     }
     // A connection that ends here ends its session, and with it the reservations.
-    if (!co_await ReadValues(connection, parts)) co_return false;
+    if (!co_await Transfer<asio::mutable_buffer>(connection, parts)) co_return false;
     std::vector<FinishItem> finishes;
     std::vector<std::size_t> which;
     std::vector<Code> codes(places.size());

@@ -253,21 +253,27 @@ std::vector<PutResult> Owner::Put(SessionNumber session, const Token& token,
   return results;
 }
 
-std::vector<Code> Owner::Finish(SessionNumber session, std::span<const FinishItem> items,
-                                std::int64_t deadline_ns) {
-  std::vector<Code> codes;
-  std::vector<Pending> pending;
+Owner::Committed Owner::Commit(SessionNumber session, std::span<const FinishItem> items) {
+  Committed committed;
   {
     const MutexLock lock(mutex_);
-    codes = core_->Finish(session, items);
-    if (options_.cluster) pending = core_->TakePending();
+    committed.codes = core_->Finish(session, items);
+    if (options_.cluster) committed.pending = core_->TakePending();
   }
-  if (pending.empty()) return codes;
   // Both are in the order of the items.
-  std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < items.size() && order.size() < pending.size(); ++i) {
-    if (items[i].reservation == pending[order.size()].reservation) order.push_back(i);
+  for (std::size_t i = 0; i < items.size() && committed.order.size() < committed.pending.size();
+       ++i) {
+    if (items[i].reservation == committed.pending[committed.order.size()].reservation) {
+      committed.order.push_back(i);
+    }
   }
+  return committed;
+}
+
+std::vector<Code> Owner::Finish(SessionNumber session, std::span<const FinishItem> items,
+                                std::int64_t deadline_ns) {
+  auto [codes, pending, order] = Commit(session, items);
+  if (pending.empty()) return codes;
   const std::vector<Code> listed = AwaitListed(std::move(pending), deadline_ns);
   for (std::size_t k = 0; k < listed.size(); ++k) codes[order[k]] = listed[k];
   return codes;
@@ -275,23 +281,14 @@ std::vector<Code> Owner::Finish(SessionNumber session, std::span<const FinishIte
 
 void Owner::FinishThen(SessionNumber session, std::span<const FinishItem> items,
                        std::function<void(std::vector<Code>)> done) {
-  std::vector<Code> codes;
-  std::vector<Pending> pending;
-  {
-    const MutexLock lock(mutex_);
-    codes = core_->Finish(session, items);
-    pending = core_->TakePending();
-  }
-  if (pending.empty()) return done(std::move(codes));
-  std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < items.size() && order.size() < pending.size(); ++i) {
-    if (items[i].reservation == pending[order.size()].reservation) order.push_back(i);
-  }
-  Enqueue(std::move(pending), [codes = std::move(codes), order = std::move(order),
-                               done = std::move(done)](std::span<const Code> listed) mutable {
-    for (std::size_t k = 0; k < listed.size(); ++k) codes[order[k]] = listed[k];
-    done(std::move(codes));
-  });
+  Committed committed = Commit(session, items);
+  if (committed.pending.empty()) return done(std::move(committed.codes));
+  Enqueue(std::move(committed.pending),
+          [codes = std::move(committed.codes), order = std::move(committed.order),
+           done = std::move(done)](std::span<const Code> listed) mutable {
+            for (std::size_t k = 0; k < listed.size(); ++k) codes[order[k]] = listed[k];
+            done(std::move(codes));
+          });
 }
 
 std::vector<Loan> Owner::Lend(const Token& token, std::span<const std::string_view> keys) {

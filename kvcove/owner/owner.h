@@ -111,7 +111,13 @@ class Owner {
   explicit Owner(const OwnerOptions& options, const Clock& clock)
       : options_(options), clock_(clock) {}
   Status MakeFiles();
-  // Hands `pending` to the link; outcomes by reservation.
+  struct Committed {
+    std::vector<Code> codes;         // by item; kOk for those that wait
+    std::vector<Pending> pending;    // what waits for the master
+    std::vector<std::size_t> order;  // which items these are
+  };
+  Committed Commit(SessionNumber session, std::span<const FinishItem> items);
+  // Hands `pending` to the link; `done` gets the outcomes in its order.
   void Enqueue(std::vector<Pending> pending, std::function<void(std::span<const Code>)> done);
   // The outcomes, kNotListed where the deadline came first.
   std::vector<Code> AwaitListed(std::vector<Pending> pending, std::int64_t deadline_ns);

@@ -8,6 +8,7 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
+#include <functional>
 #include <thread>
 
 #include "kvcove/base/keys.h"
@@ -67,17 +68,25 @@ Result<std::uint64_t> ParseCount(std::string_view key, std::string_view text) {
   return value;
 }
 
-Result<LocalHostOptions> ParseEmbedded(std::string_view query) {
-  LocalHostOptions options;
-  options.owner.memory_bytes = kDefaultMemory;
+// Calls `take` with each key and value of `a=1&b=2`.
+Status ForEachOption(std::string_view query,
+                     const std::function<Status(std::string_view, std::string_view)>& take) {
   while (!query.empty()) {
     const std::size_t end = query.find('&');
     const std::string_view pair = query.substr(0, end);
     query = end == std::string_view::npos ? std::string_view() : query.substr(end + 1);
     const std::size_t equals = pair.find('=');
-    const std::string_view key = pair.substr(0, equals);
-    const std::string_view value =
-        equals == std::string_view::npos ? std::string_view() : pair.substr(equals + 1);
+    KVCOVE_TRY(take(pair.substr(0, equals), equals == std::string_view::npos
+                                                ? std::string_view()
+                                                : pair.substr(equals + 1)));
+  }
+  return {};
+}
+
+Result<LocalHostOptions> ParseEmbedded(std::string_view query) {
+  LocalHostOptions options;
+  options.owner.memory_bytes = kDefaultMemory;
+  KVCOVE_TRY(ForEachOption(query, [&](std::string_view key, std::string_view value) -> Status {
     if (key == "memory") {
       KVCOVE_ASSIGN(options.owner.memory_bytes, ParseSize(value));
     } else if (key == "policy") {
@@ -90,7 +99,8 @@ Result<LocalHostOptions> ParseEmbedded(std::string_view query) {
     } else {
       return UnknownKey("key of an embedded pool's address", key, kEmbeddedKeys);
     }
-  }
+    return {};
+  }));
   return options;
 }
 
@@ -115,14 +125,7 @@ Result<std::shared_ptr<PoolImpl>> OpenCluster(std::string_view address, std::str
                                               std::chrono::milliseconds timeout) {
   requester::ClusterHostOptions options;
   KVCOVE_ASSIGN(options.master, rpc::ParseAddress(address, kMasterPort));
-  while (!query.empty()) {
-    const std::size_t end = query.find('&');
-    const std::string_view pair = query.substr(0, end);
-    query = end == std::string_view::npos ? std::string_view() : query.substr(end + 1);
-    const std::size_t equals = pair.find('=');
-    const std::string_view key = pair.substr(0, equals);
-    const std::string_view value =
-        equals == std::string_view::npos ? std::string_view() : pair.substr(equals + 1);
+  KVCOVE_TRY(ForEachOption(query, [&](std::string_view key, std::string_view value) -> Status {
     if (key == "local") {
       KVCOVE_ASSIGN(const std::uint64_t local, ParseCount(key, value));
       options.local = local != 0;
@@ -134,7 +137,8 @@ Result<std::shared_ptr<PoolImpl>> OpenCluster(std::string_view address, std::str
     } else {
       return UnknownKey("key of a cluster's address", key, kClusterKeys);
     }
-  }
+    return {};
+  }));
   const Clock& clock = SystemClock::Instance();
   KVCOVE_ASSIGN(auto host, requester::ClusterHost::Connect(
                                options, clock.NowNs() + timeout.count() * kMillisecond, clock));

@@ -324,19 +324,26 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
   };
   std::vector<std::unique_ptr<Part>> parts;
   {
-    std::map<wire::OwnerNumber, std::pair<Part*, std::uint64_t>> filling;
+    struct Filling {
+      std::shared_ptr<Peer> peer;
+      Part* part = nullptr;
+      std::uint64_t bytes = 0;
+    };
+    std::map<wire::OwnerNumber, Filling> fillings;
     for (std::size_t k = 0; k < which.size(); ++k) {
       const std::uint64_t bytes = results[which[k]].bytes;
-      auto& [part, filled] = filling[owners[k]];
+      const auto [at, fresh] = fillings.try_emplace(owners[k]);
+      auto& [peer, part, filled] = at->second;
+      // Once an owner: one that is not known costs a call to the master.
+      if (fresh) peer = host_.peers().Get(owners[k]);
+      if (peer == nullptr) {
+        results[which[k]] = Miss(MissReason::kOwnerGone);
+        continue;
+      }
       if (part == nullptr || part->which.size() >= kPartItems || filled + bytes > kPartBytes) {
-        std::shared_ptr<Peer> peer = host_.peers().Get(owners[k]);
-        if (peer == nullptr) {
-          results[which[k]] = Miss(MissReason::kOwnerGone);
-          continue;
-        }
         parts.push_back(std::make_unique<Part>());
         part = parts.back().get();
-        part->peer = std::move(peer);
+        part->peer = peer;
         filled = 0;
       }
       part->which.push_back(which[k]);
