@@ -114,6 +114,7 @@ int Main(int argc, char** argv) {
   AddReplay(app, chosen);
   AddPolicy(app, chosen);
   AddBench(app, chosen);
+  AddToken(app, chosen);
   try {
     app.parse(WithEnvironment(app, argc, argv));
   } catch (const CLI::Success& success) {
@@ -153,14 +154,48 @@ Result<std::uint64_t> SizeOption::Bytes(std::string_view option) const {
   return bytes;
 }
 
+Result<SecurityOptions::Loaded> SecurityOptions::Load() const {
+  Loaded loaded;
+  if (!credentials.empty()) {
+    KVCOVE_ASSIGN(loaded.credentials, rpc::Credentials::Load(credentials));
+  }
+  if (!tls.empty()) {
+    KVCOVE_ASSIGN(loaded.tls, rpc::Tls::Open(tls));
+  }
+  return loaded;
+}
+
+void AddSecurityOptions(CLI::App& app, SecurityOptions& options) {
+  app.add_option(
+      "--credentials", options.credentials,
+      "the tenants' tokens, scopes and shares, a file of mode 0600 (see 'kvcove token')");
+  app.add_option("--tls-authority", options.tls.authority,
+                 "mutual TLS: who signs the certificates of servers and clients, PEM");
+  app.add_option("--tls-certificate", options.tls.certificate, "this process's certificate, PEM");
+  app.add_option("--tls-key", options.tls.key, "its key, a PEM file of mode 0600");
+  app.add_flag("--insecure", options.insecure,
+               "allow an address that other hosts reach without credentials: whoever reaches it "
+               "may do everything");
+}
+
 Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default_port,
-                                  bool insecure) {
+                                  const SecurityOptions& security) {
   KVCOVE_ASSIGN(rpc::Address address, rpc::ParseAddress(text, default_port));
   if (rpc::IsLoopback(address)) return address;
-  if (!insecure) {
+  if (!security.credentials.empty()) {
+    if (security.tls.empty()) {
+      LogInfo(
+          "listening on {} with credentials but without TLS: who can read or change what "
+          "crosses the network can read or change values",
+          text);
+    }
+    return address;
+  }
+  if (!security.insecure) {
     return Fail(Code::kInvalid,
                 fmt::format("--listen {}: other hosts reach this address, and whoever reaches it "
-                            "may read, store, remove and reset everything. Listen on a loopback "
+                            "may read, store, remove and reset everything. Name tenants with "
+                            "--credentials FILE ('kvcove token' makes one), listen on a loopback "
                             "address, or say --insecure if the network keeps strangers out",
                             text));
   }

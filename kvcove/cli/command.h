@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kvcove/base/result.h"
+#include "kvcove/rpc/access.h"
 #include "kvcove/rpc/address.h"
 
 namespace kvcove::cli {
@@ -24,6 +25,7 @@ void AddOwner(CLI::App& app, Action& chosen);
 void AddReplay(CLI::App& app, Action& chosen);
 void AddPolicy(CLI::App& app, Action& chosen);
 void AddBench(CLI::App& app, Action& chosen);
+void AddToken(CLI::App& app, Action& chosen);
 
 // A size option that is read as `4GiB`; a wrong one is an error that names the option.
 struct SizeOption {
@@ -32,9 +34,24 @@ struct SizeOption {
   Result<std::uint64_t> Bytes(std::string_view option) const;
 };
 
-// An address to listen on. One that other hosts can reach is refused unless `insecure`.
+// Who is let in by a server, and how it speaks.
+struct SecurityOptions {
+  std::string credentials;
+  rpc::TlsFiles tls;
+  bool insecure = false;
+
+  struct Loaded {
+    std::shared_ptr<rpc::Credentials> credentials;  // null: whoever comes may do everything
+    std::shared_ptr<rpc::Tls> tls;
+  };
+  Result<Loaded> Load() const;
+};
+void AddSecurityOptions(CLI::App& app, SecurityOptions& options);
+
+// An address to listen on. One that other hosts can reach is refused without credentials, unless
+// `security.insecure`.
 Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default_port,
-                                  bool insecure);
+                                  const SecurityOptions& security);
 
 // Takes SIGTERM and SIGINT for this process, from construction on, in all threads started later.
 class StopSignal {

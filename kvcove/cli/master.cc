@@ -11,13 +11,16 @@ namespace {
 struct MasterOptions {
   std::string listen = "127.0.0.1:7400";
   std::string data_directory = "kvcove-master";
-  bool insecure = false;
+  SecurityOptions security;
   bool exit_with_parent = false;
 };
 
 Result<int> Run(const MasterOptions& options) {
   master::ClusterOptions cluster;
-  KVCOVE_ASSIGN(cluster.listen, ListenOption(options.listen, 7400, options.insecure));
+  KVCOVE_ASSIGN(cluster.listen, ListenOption(options.listen, 7400, options.security));
+  KVCOVE_ASSIGN(const SecurityOptions::Loaded security, options.security.Load());
+  cluster.credentials = security.credentials;
+  cluster.tls = security.tls;
   cluster.data_directory = options.data_directory;
   StopSignal stop;
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
@@ -39,8 +42,7 @@ void AddMaster(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   master->add_option("--data", options->data_directory, "where generations are kept")
       ->capture_default_str();
-  master->add_flag("--insecure", options->insecure,
-                   "allow an address that other hosts reach: whoever reaches it may do everything");
+  AddSecurityOptions(*master, options->security);
   master->add_flag("--exit-with-parent", options->exit_with_parent)->group("")->configurable(false);
   master->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }

@@ -91,7 +91,8 @@ struct OwnerOptions : ServeOptions {
   std::string listen = "127.0.0.1:7401";
   std::string advertise;
   std::string host;
-  bool insecure = false;
+  std::string tenant;
+  SecurityOptions security;
   bool no_checksum = false;
 };
 
@@ -99,7 +100,14 @@ Result<int> RunOwner(const OwnerOptions& options) {
   KVCOVE_ASSIGN(pool::DaemonOptions daemon_options, DaemonOptionsOf(options));
   pool::ClusterMember member;
   KVCOVE_ASSIGN(member.master, rpc::ParseAddress(options.master, 7400));
-  KVCOVE_ASSIGN(member.listen, ListenOption(options.listen, 7401, options.insecure));
+  KVCOVE_ASSIGN(member.listen, ListenOption(options.listen, 7401, options.security));
+  KVCOVE_ASSIGN(const SecurityOptions::Loaded security, options.security.Load());
+  if (!options.tenant.empty() && security.credentials == nullptr) {
+    return Fail(Code::kInvalid, "--tenant: without --credentials there are no tenants");
+  }
+  member.credentials = security.credentials;
+  member.tls = security.tls;
+  member.tenant = options.tenant;
   if (!options.advertise.empty()) {
     KVCOVE_ASSIGN(const rpc::Address advertised, rpc::ParseAddress(options.advertise, 7401));
     member.advertise = advertised.ToString();
@@ -115,9 +123,11 @@ Result<int> RunOwner(const OwnerOptions& options) {
   StopSignal stop;
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto daemon, pool::Daemon::Open(daemon_options, SystemClock::Instance()));
-  LogInfo("owner of {} at {} and unix:{}, master {}",
-          FormatSize(daemon_options.host.owner.memory_bytes), daemon->host().address(),
-          options.socket, options.master);
+  const bool shared = security.credentials != nullptr && options.tenant.empty();
+  LogInfo("owner of {} at {}{}, master {}", FormatSize(daemon_options.host.owner.memory_bytes),
+          daemon->host().address(),
+          shared ? " for several tenants, all over TCP" : " and unix:" + options.socket,
+          options.master);
   stop.Wait();
   daemon.reset();
   LogInfo("stopped");
@@ -170,8 +180,9 @@ void AddOwner(CLI::App& app, Action& chosen) {
   owner->add_option("--host-id", options->host,
                     "equal for all processes that share this host's memory (default: found out)");
   owner->add_flag("--no-checksum", options->no_checksum, "do not check what crosses the network");
-  owner->add_flag("--insecure", options->insecure,
-                  "allow an address that other hosts reach: whoever reaches it may do everything");
+  owner->add_option("--tenant", options->tenant,
+                    "serve this tenant alone: its processes on this host use the memory directly");
+  AddSecurityOptions(*owner, options->security);
   owner->callback([options, &chosen] { chosen = [options] { return RunOwner(*options); }; });
 }
 

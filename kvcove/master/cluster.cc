@@ -11,6 +11,7 @@
 #include "kvcove/master/control_log.h"
 #include "kvcove/master/directory.h"
 #include "kvcove/master/membership.h"
+#include "kvcove/rpc/gate.h"
 #include "kvcove/rpc/server.h"
 #include "kvcove/rpc/workers.h"
 #include "kvcove/wire/host_wire.h"
@@ -33,7 +34,8 @@ class Cluster::Impl final : public rpc::Handler,
         clock_(clock),
         started_ns_(clock.NowNs()),
         members_(options.lease_ns, static_cast<std::uint32_t>(RandomU64())),
-        log_(RandomU64() >> 8),
+        first_version_(RandomU64() >> 8),
+        log_(first_version_),
         directory_({.current_owner = [this](OwnerNumber number,
                                             std::uint32_t epoch) { return EpochIs(number, epoch); },
                     .live_owner = [this](OwnerNumber number) { return IsLive(number); },
@@ -41,7 +43,10 @@ class Cluster::Impl final : public rpc::Handler,
                         [this](SlotId slot, Generation generation) {
                           return IsCurrent(slot, generation);
                         }}),
+        pattern_removed_at_(kMaxSlots),
+        gate_(options.credentials),
         generations_(kMaxSlots),
+        slot_tenants_(kMaxSlots),
         epochs_(wire::kMaxOwners),
         live_until_(wire::kMaxOwners) {}
 
@@ -89,6 +94,7 @@ class Cluster::Impl final : public rpc::Handler,
     KVCOVE_ASSIGN(server_, rpc::Server::Open({.listen = options_.listen,
                                               .loops = 2,
                                               .max_connections = 8192,
+                                              .tls = options_.tls,
                                               .thread_name = "kvcove-master"},
                                              *this));
     server_->Start();
@@ -126,21 +132,32 @@ class Cluster::Impl final : public rpc::Handler,
   void OnProcessGone(std::uint64_t /*watch*/) override {}
   bool Admitted(rpc::ConnectionId id) const override {
     const MutexLock lock(connections_mutex_);
-    return connections_.contains(id);
+    const auto at = connections_.find(id);
+    return at != connections_.end() && at->second.caller != nullptr;
   }
 
   void OnRequest(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body,
                  rpc::Responder respond) override {
     using wire::Method;
-    if (method == Method::kHello || method == Method::kOwnerHello) {
+    std::shared_ptr<const rpc::Caller> caller;
+    std::optional<rpc::Reply> greeted;
+    {
       const MutexLock lock(connections_mutex_);
-      connections_.insert({id, true});
-    } else if (!Admitted(id)) {
+      rpc::Gate::Guest& guest = connections_[id];
+      if (rpc::Gate::IsGreeting(method)) {
+        greeted = gate_.Greet(guest, method, body);
+      } else if (gate_.Admitted(guest)) {
+        caller = guest.caller;
+      }
+    }
+    if (greeted) return respond(std::move(*greeted));
+    if (caller == nullptr) {
       return respond(rpc::ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true));
     }
+    if (const Status may = MayCall(*caller, method); !may) {
+      return respond(rpc::ErrorReply(may.error()));
+    }
     switch (method) {
-      case Method::kHello:
-        return respond({});
       case Method::kOwnerHello:
         return Answer(respond, OwnerHello(body), kLeaseLoop);
       case Method::kRenew:
@@ -152,19 +169,22 @@ class Cluster::Impl final : public rpc::Handler,
       case Method::kList:
         return Answer(respond, List(body));
       case Method::kLookup:
-        return Answer(respond, Lookup(body));
+        return Answer(respond, Lookup(*caller, body));
       case Method::kOwners:
-        return respond({.code = Code::kOk, .body = wire::Encode(Owners()), .fds = {}});
+        return Answer(respond, OwnersFor(*caller, body));
       case Method::kRemoveEverywhere:
       case Method::kRegister:
       case Method::kReset:
       case Method::kNameVersions:
       case Method::kEndEngine: {
-        const bool posted = workers_->Post(
-            [this, method, copy = std::vector<std::byte>(body.begin(), body.end()), respond] {
-              if (method == Method::kRemoveEverywhere) return Answer(respond, Remove(copy));
+        const bool posted =
+            workers_->Post([this, caller, method,
+                            copy = std::vector<std::byte>(body.begin(), body.end()), respond] {
+              if (method == Method::kRemoveEverywhere)
+                return Answer(respond, Remove(*caller, copy));
+              Tenancy tenancy(*this, *caller);
               Answer(respond,
-                     wire::ServeGenerations(*this, method, copy, clock_.NowNs() + 10 * kSecond));
+                     wire::ServeGenerations(tenancy, method, copy, clock_.NowNs() + 10 * kSecond));
             });
         if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
         return;
@@ -186,6 +206,72 @@ class Cluster::Impl final : public rpc::Handler,
     std::uint64_t version = 0;
     std::uint64_t removed = 0;
   };
+
+  // The calls of one tenant: its namespaces have its name in front, whatever it calls them.
+  class Tenancy final : public wire::GenerationService {
+   public:
+    Tenancy(Impl& cluster, const rpc::Caller& caller) : cluster_(cluster), caller_(caller) {}
+    Result<wire::Registration> Register(const wire::RegisterRequest& request,
+                                        std::int64_t deadline_ns) override {
+      wire::RegisterRequest own = request;
+      KVCOVE_ASSIGN(own.name, Own(request.name));
+      return cluster_.Register(own, deadline_ns);
+    }
+    Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
+                                     std::int64_t deadline_ns) override {
+      wire::ResetRequest own = request;
+      KVCOVE_ASSIGN(own.name, Own(request.name));
+      return cluster_.Reset(own, deadline_ns);
+    }
+    Status NameVersions(std::string_view name, std::string_view engine,
+                        std::span<const std::string> versions, std::int64_t deadline_ns) override {
+      KVCOVE_ASSIGN(const std::string own, Own(name));
+      return cluster_.NameVersions(own, engine, versions, deadline_ns);
+    }
+    Status EndEngine(std::string_view name, std::string_view engine,
+                     std::int64_t deadline_ns) override {
+      KVCOVE_ASSIGN(const std::string own, Own(name));
+      return cluster_.EndEngine(own, engine, deadline_ns);
+    }
+
+   private:
+    Result<std::string> Own(std::string_view name) const {
+      KVCOVE_TRY(CheckName(name, "namespace"));
+      return QualifiedName(caller_.tenant, name);
+    }
+    Impl& cluster_;
+    const rpc::Caller& caller_;
+  };
+
+  static Status MayCall(const rpc::Caller& caller, wire::Method method) {
+    using wire::Method;
+    const auto need = [&](bool has, std::string_view scope) {
+      return has ? Status()
+                 : Status(
+                       Fail(Code::kDenied, fmt::format("tenant '{}' does not have the scope \"{}\"",
+                                                       caller.tenant, scope)));
+    };
+    switch (method) {
+      case Method::kOwnerHello:
+      case Method::kRenew:
+      case Method::kWatch:
+      case Method::kOwnerGoodbye:
+      case Method::kList:
+        return need(caller.Has(rpc::Scope::kOwner), "owner");
+      case Method::kReset:
+        return need(caller.Has(rpc::Scope::kReset), "reset");
+      case Method::kRemoveEverywhere:
+        return need(caller.Has(rpc::Scope::kWrite), "write");
+      default:
+        return need(caller.Has(rpc::Scope::kRead) || caller.Has(rpc::Scope::kWrite), "read");
+    }
+  }
+
+  // False also for a slot that is free: nobody learns which are.
+  bool MayTouch(const rpc::Caller& caller, SlotId slot) const {
+    return slot < slot_tenants_.size() &&
+           caller.MayTouch(slot_tenants_[slot].load(std::memory_order_acquire));
+  }
 
   static void Answer(const rpc::Responder& respond, Result<std::string> answer,
                      std::size_t move_to_loop = 0) {
@@ -218,6 +304,7 @@ class Cluster::Impl final : public rpc::Handler,
   // GenerationSink. Look-ups go by the new generation from here on.
   void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override {
     for (const SlotUpdate& update : updates) {
+      slot_tenants_[update.slot].store(TenantTag(TenantOf(update.name)), std::memory_order_release);
       generations_[update.slot].store(update.generation, std::memory_order_seq_cst);
     }
     const MutexLock lock(control_mutex_);
@@ -303,7 +390,8 @@ class Cluster::Impl final : public rpc::Handler,
     control_changed_.NotifyAll();
     wire::RenewReply reply{.granted = granted,
                            .lease_ns = options_.lease_ns,
-                           .changes = {.slots = {}, .removals = {}}};
+                           .changes = {.slots = {}, .removals = {}},
+                           .draining = members_.Draining(request.number)};
     reply.changes.version = log_.version();
     if (granted) {
       live_until_[request.number].store(now + options_.lease_ns, std::memory_order_release);
@@ -372,10 +460,12 @@ class Cluster::Impl final : public rpc::Handler,
           directory_.Unlist(item.hash, request.number);
           continue;
         }
-        // Removed after the owner's last look: what it lists was begun before the removal.
-        const auto removed = removed_at_.find(item.hash.low);
-        if (request.applied < removed_floor_ ||
-            (removed != removed_at_.end() && removed->second > request.applied)) {
+        // Removed after the owner's last look, or after the other owner's from which it has a copy:
+        // what it lists was begun before the removal.
+        if (RemovedSince(item, request.applied) ||
+            (item.copied_at != 0 &&
+             (item.copied_at < first_version_ || item.copied_at < pattern_removed_at_[item.slot] ||
+              RemovedSince(item, item.copied_at)))) {
           codes[i] = Code::kStale;
         } else {
           codes[i] = directory_.List(item, request.number, request.epoch);
@@ -388,11 +478,18 @@ class Cluster::Impl final : public rpc::Handler,
     return wire::Encode(std::span<const Code>(codes));
   }
 
+  bool RemovedSince(const wire::ListItem& item, std::uint64_t version) const
+      KVCOVE_REQUIRES(directory_mutex_) {
+    const auto removed = removed_at_.find(item.hash.low);
+    return version < removed_floor_ || (removed != removed_at_.end() && removed->second > version);
+  }
+
   // ---- requesters
 
-  Result<std::string> Lookup(std::span<const std::byte> body) {
+  Result<std::string> Lookup(const rpc::Caller& caller, std::span<const std::byte> body) {
     KVCOVE_ASSIGN(const wire::LookupRequest request, wire::DecodeLookup(body));
-    if (!IsCurrent(request.token.slot, request.token.generation)) {
+    if (!MayTouch(caller, request.token.slot) ||
+        !IsCurrent(request.token.slot, request.token.generation)) {
       return Fail(Code::kStale, "the generation is not the current one; register again");
     }
     std::vector<wire::Place> places;
@@ -401,7 +498,7 @@ class Cluster::Impl final : public rpc::Handler,
     {
       const MutexLock lock(directory_mutex_);
       for (const Id128& hash : request.hashes) {
-        places.push_back(directory_.Find(hash));
+        places.push_back(directory_.Find(request.token.slot, hash));
         missed = missed || places.back().owner == wire::kNoOwner;
       }
     }
@@ -421,13 +518,34 @@ class Cluster::Impl final : public rpc::Handler,
     return members_.Warming(now);
   }
 
-  std::vector<wire::OwnerStat> Owners() const {
-    const MutexLock lock(control_mutex_);
-    return members_.Stat(clock_.NowNs());
+  // Those that serve this tenant. The request tells what it missed since it asked last.
+  Result<std::string> OwnersFor(const rpc::Caller& caller, std::span<const std::byte> body) {
+    KVCOVE_ASSIGN(const wire::MissCounts missed, wire::DecodeMissCounts(body));
+    for (std::size_t i = 0; i < missed.size(); ++i) {
+      misses_[i].fetch_add(missed[i], std::memory_order_relaxed);
+    }
+    std::vector<wire::OwnerStat> owners;
+    {
+      const MutexLock lock(control_mutex_);
+      owners = members_.Stat(clock_.NowNs());
+    }
+    if (!caller.Has(rpc::Scope::kOwner)) {
+      std::erase_if(owners, [&](const wire::OwnerStat& owner) {
+        return !owner.tenant.empty() && owner.tenant != caller.tenant;
+      });
+    }
+    return wire::Encode(owners);
   }
 
-  Result<std::string> Remove(std::span<const std::byte> body) {
+  Result<std::string> Remove(const rpc::Caller& caller, std::span<const std::byte> body) {
     KVCOVE_ASSIGN(wire::RemoveRequest request, wire::DecodeRemove(body));
+    if (!MayTouch(caller, request.slot)) {
+      return Fail(Code::kStale, "this slot is not of this tenant; register again");
+    }
+    return Remove(std::move(request));
+  }
+
+  Result<std::string> Remove(wire::RemoveRequest request) {
     const std::int64_t deadline_ns =
         clock_.NowNs() + std::clamp<std::int64_t>(request.budget_ns, 0, 3600 * kSecond);
     std::vector<Code> codes;
@@ -440,10 +558,12 @@ class Cluster::Impl final : public rpc::Handler,
         const MutexLock directory_lock(directory_mutex_);
         for (const std::string& key : request.keys) {
           const Id128 hash = DirectoryHash(request.slot, key);
-          codes.push_back(directory_.Find(hash).owner == wire::kNoOwner ? Code::kMiss : Code::kOk);
+          codes.push_back(directory_.Find(request.slot, hash).owner == wire::kNoOwner ? Code::kMiss
+                                                                                      : Code::kOk);
           directory_.Remove(hash);
           RememberRemoved(hash, version);
         }
+        if (!request.pattern.empty()) pattern_removed_at_[request.slot] = version;
       }
       log_.Append(
           {.slot = request.slot, .keys = std::move(request.keys), .pattern = request.pattern});
@@ -489,9 +609,10 @@ class Cluster::Impl final : public rpc::Handler,
   const ClusterOptions options_;
   const Clock& clock_;
   const std::int64_t started_ns_;
+  const std::uint64_t first_version_;  // of the control log in this life
 
   mutable Mutex connections_mutex_;
-  std::map<rpc::ConnectionId, bool> connections_ KVCOVE_GUARDED_BY(connections_mutex_);
+  std::map<rpc::ConnectionId, rpc::Gate::Guest> connections_ KVCOVE_GUARDED_BY(connections_mutex_);
 
   mutable Mutex control_mutex_;
   CondVar control_changed_;
@@ -506,14 +627,18 @@ class Cluster::Impl final : public rpc::Handler,
   std::unordered_map<std::uint64_t, std::uint64_t> removed_at_ KVCOVE_GUARDED_BY(directory_mutex_);
   std::deque<std::uint64_t> removed_order_ KVCOVE_GUARDED_BY(directory_mutex_);
   std::uint64_t removed_floor_ KVCOVE_GUARDED_BY(directory_mutex_) = 0;
+  std::vector<std::uint64_t> pattern_removed_at_ KVCOVE_GUARDED_BY(directory_mutex_);  // by slot
 
+  rpc::Gate gate_;
   std::vector<std::atomic<Generation>> generations_;
+  std::vector<std::atomic<std::uint64_t>> slot_tenants_;  // TenantTag of each slot's tenant
   std::vector<std::atomic<std::uint32_t>> epochs_;
   std::vector<std::atomic<std::int64_t>> live_until_;
   std::atomic<std::uint64_t> lookups_{0};
   std::atomic<std::uint64_t> listed_{0};
   std::atomic<std::uint64_t> rejected_{0};
   std::atomic<std::uint64_t> resets_{0};
+  std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
 
   std::unique_ptr<Master> master_;
   std::unique_ptr<rpc::Workers> workers_;

@@ -12,6 +12,8 @@
 
 #include "kvcove/master/master.h"
 #include "kvcove/rpc/address.h"
+#include "kvcove/rpc/credentials.h"
+#include "kvcove/rpc/tls.h"
 #include "kvcove/wire/cluster.h"
 
 namespace kvcove::master {
@@ -20,6 +22,8 @@ struct ClusterOptions {
   rpc::Address listen{.host = "127.0.0.1", .port = 7400};
   std::string data_directory;  // empty: generations are forgotten with the process
   std::int64_t lease_ns = kSecond;
+  std::shared_ptr<rpc::Credentials> credentials;  // null: whoever comes may do everything
+  std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
 };
 
 struct ClusterStat {

@@ -183,35 +183,35 @@ TEST_F(DirectoryTest, AKeyHasOneValueAndItsReplicas) {
   EXPECT_EQ(directory_.List(Item(1, 7), 0, 1), Code::kOk);
   EXPECT_EQ(directory_.List(Item(1, 8), 1, 1), Code::kExists);
   EXPECT_EQ(directory_.List(Item(1, 7), 1, 1), Code::kOk);
-  const wire::Place place = directory_.Find(Hash(1));
+  const wire::Place place = directory_.Find(0, Hash(1));
   EXPECT_EQ((std::set{place.owner, place.second}), (std::set<wire::OwnerNumber>{0, 1}));
 }
 
 TEST_F(DirectoryTest, EntriesOfOldEpochsAndGenerationsDoNotCount) {
   ASSERT_EQ(directory_.List(Item(1), 0, 1), Code::kOk);
   live_.erase(0);
-  EXPECT_EQ(directory_.Find(Hash(1)).reason, MissReason::kOwnerGone);
+  EXPECT_EQ(directory_.Find(0, Hash(1)).reason, MissReason::kOwnerGone);
   live_.insert(0);
-  EXPECT_EQ(directory_.Find(Hash(1)).owner, 0);
+  EXPECT_EQ(directory_.Find(0, Hash(1)).owner, 0);
   owners_ = {{0, 2}, {1, 1}};
-  EXPECT_EQ(directory_.Find(Hash(1)).owner, wire::kNoOwner);
+  EXPECT_EQ(directory_.Find(0, Hash(1)).owner, wire::kNoOwner);
   EXPECT_EQ(directory_.List(Item(1, 99), 1, 1), Code::kOk) << "the old value is nowhere";
   generation_ = 6;
-  EXPECT_EQ(directory_.Find(Hash(1)).reason, MissReason::kReset);
+  EXPECT_EQ(directory_.Find(0, Hash(1)).reason, MissReason::kReset);
   EXPECT_EQ(directory_.List(Item(1, 100), 1, 1), Code::kStale);
   EXPECT_EQ(directory_.List(Item(1, 100, 6), 0, 2), Code::kOk);
 }
 
 TEST_F(DirectoryTest, TellsWhyAKeyIsGone) {
-  EXPECT_EQ(directory_.Find(Hash(1)).reason, MissReason::kNeverPut);
+  EXPECT_EQ(directory_.Find(0, Hash(1)).reason, MissReason::kNeverPut);
   directory_.List(Item(1), 0, 1);
   directory_.Unlist(Hash(1), 1);  // not its owner
-  EXPECT_EQ(directory_.Find(Hash(1)).owner, 0);
+  EXPECT_EQ(directory_.Find(0, Hash(1)).owner, 0);
   directory_.Unlist(Hash(1), 0);
-  EXPECT_EQ(directory_.Find(Hash(1)).reason, MissReason::kEvicted);
+  EXPECT_EQ(directory_.Find(0, Hash(1)).reason, MissReason::kEvicted);
   directory_.List(Item(2), 0, 1);
   directory_.Remove(Hash(2));
-  EXPECT_EQ(directory_.Find(Hash(2)).reason, MissReason::kRemoved);
+  EXPECT_EQ(directory_.Find(0, Hash(2)).reason, MissReason::kRemoved);
 }
 
 TEST_F(DirectoryTest, AgreesWithAMapOverRandomEvents) {
@@ -242,7 +242,7 @@ TEST_F(DirectoryTest, AgreesWithAMapOverRandomEvents) {
           model[key].clear();
         }
     }
-    const wire::Place place = directory_.Find(Hash(key));
+    const wire::Place place = directory_.Find(0, Hash(key));
     ASSERT_EQ(place.owner != wire::kNoOwner, !model[key].empty());
     if (place.owner != wire::kNoOwner) ASSERT_TRUE(model[key].contains(place.owner));
   }

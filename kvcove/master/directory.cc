@@ -40,7 +40,7 @@ void Directory::Grow(Shard& shard) {
   shard.used = 0;
   for (const Entry& entry : old) {
     if (entry.epoch == 0) continue;
-    std::size_t at = entry.hash.low % room;
+    std::size_t at = HomeOf(entry.hash, room);
     while (shard.entries[at].epoch != 0) at = (at + 1) % room;
     shard.entries[at] = entry;
     ++shard.used;
@@ -55,7 +55,7 @@ void Directory::Erase(Shard& shard, std::size_t at) {
   std::size_t hole = at;
   for (std::size_t next = (at + 1) % room; shard.entries[next].epoch != 0;
        next = (next + 1) % room) {
-    const std::size_t home = shard.entries[next].hash.low % room;
+    const std::size_t home = HomeOf(shard.entries[next].hash, room);
     const bool reachable =
         hole <= next ? (home > hole && home <= next) : (home > hole || home <= next);
     if (reachable) continue;
@@ -70,11 +70,11 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
   Shard& shard = ShardOf(item.hash);
   if ((shard.used + 1) * 100 > shard.entries.size() * 85) Grow(shard);
   const std::size_t room = shard.entries.size();
-  std::size_t at = item.hash.low % room;
+  std::size_t at = HomeOf(item.hash, room);
   Entry* own = nullptr;
   for (; shard.entries[at].epoch != 0; at = (at + 1) % room) {
     Entry& entry = shard.entries[at];
-    if (entry.hash != item.hash) continue;
+    if (entry.hash != item.hash || entry.slot != item.slot) continue;
     if (entry.owner == owner) {
       own = &entry;
       continue;
@@ -101,7 +101,7 @@ void Directory::Unlist(const Id128& hash, wire::OwnerNumber owner) {
   Shard& shard = ShardOf(hash);
   if (shard.entries.empty()) return;
   const std::size_t room = shard.entries.size();
-  for (std::size_t at = hash.low % room; shard.entries[at].epoch != 0; at = (at + 1) % room) {
+  for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {
     if (shard.entries[at].hash == hash && shard.entries[at].owner == owner) {
       Remember(hash, MissReason::kEvicted);
       return Erase(shard, at);
@@ -113,7 +113,7 @@ void Directory::Remove(const Id128& hash) {
   Shard& shard = ShardOf(hash);
   if (shard.entries.empty()) return;
   const std::size_t room = shard.entries.size();
-  for (std::size_t at = hash.low % room; shard.entries[at].epoch != 0;) {
+  for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0;) {
     if (shard.entries[at].hash == hash) {
       Remember(hash, MissReason::kRemoved);
       Erase(shard, at);  // another one may have moved here
@@ -123,7 +123,7 @@ void Directory::Remove(const Id128& hash) {
   }
 }
 
-wire::Place Directory::Find(const Id128& hash) const {
+wire::Place Directory::Find(SlotId slot, const Id128& hash) const {
   const Shard& shard = shards_[hash.high % kShards];
   wire::Place place;
   const Ghost& ghost = ghosts_[hash.low % kGhosts];
@@ -133,9 +133,9 @@ wire::Place Directory::Find(const Id128& hash) const {
           : MissReason::kNeverPut;
   if (shard.entries.empty()) return place;
   const std::size_t room = shard.entries.size();
-  for (std::size_t at = hash.low % room; shard.entries[at].epoch != 0; at = (at + 1) % room) {
+  for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {
     const Entry& entry = shard.entries[at];
-    if (entry.hash != hash) continue;
+    if (entry.hash != hash || entry.slot != slot) continue;
     if (!rules_.current_generation(entry.slot, entry.generation())) {
       if (place.owner == wire::kNoOwner) place.reason = MissReason::kReset;
       continue;

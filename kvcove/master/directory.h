@@ -12,6 +12,7 @@
 #include <functional>
 #include <vector>
 
+#include "kvcove/base/random.h"
 #include "kvcove/wire/cluster.h"
 
 namespace kvcove::master {
@@ -31,7 +32,7 @@ class Directory {
   void Unlist(const Id128& hash, wire::OwnerNumber owner);
   void Remove(const Id128& hash);
   // Up to two live owners of it, or the reason why there is none.
-  wire::Place Find(const Id128& hash) const;
+  wire::Place Find(SlotId slot, const Id128& hash) const;
 
   std::uint64_t entries() const { return entries_; }
   std::uint64_t bytes() const;
@@ -57,12 +58,17 @@ class Directory {
   static constexpr std::size_t kGhosts = 1 << 16;
 
   Shard& ShardOf(const Id128& hash) { return shards_[hash.high % kShards]; }
+  // Nobody outside knows where a hash goes, so nobody can crowd one place with keys of his choice.
+  std::size_t HomeOf(const Id128& hash, std::size_t room) const {
+    return Mix64(hash.low ^ secret_) % room;
+  }
   bool Counts(const Entry& entry) const;
   void Grow(Shard& shard);
   void Erase(Shard& shard, std::size_t at);
   void Remember(const Id128& hash, MissReason reason);
 
   const Rules rules_;
+  const std::uint64_t secret_ = RandomU64();
   std::vector<Shard> shards_;
   std::uint64_t entries_ = 0;
   // Why keys went lately, by hash: a hint for whoever asks.

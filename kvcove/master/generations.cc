@@ -134,7 +134,7 @@ std::vector<Record> Generations::Snapshot() const {
 }
 
 Status Generations::PrepareRegister(const RegisterRequest& request, std::vector<Record>& records) {
-  KVCOVE_TRY(CheckName(request.name, "namespace"));
+  KVCOVE_TRY(CheckName(NameWithinTenant(request.name), "namespace"));
   KVCOVE_TRY(CheckName(request.version, "weight version"));
   KVCOVE_TRY(CheckName(request.engine, "engine"));
   if (request.engine.empty()) return Fail(Code::kInvalid, "a registration needs an engine's name");

@@ -138,7 +138,7 @@ void Master::LeadResets() {
 }
 
 Result<ResetOutcome> Master::Reset(const ResetRequest& request, std::int64_t deadline_ns) {
-  KVCOVE_TRY(CheckName(request.name, "namespace"));
+  KVCOVE_TRY(CheckName(NameWithinTenant(request.name), "namespace"));
   KVCOVE_TRY(CheckName(request.engine, "engine"));
   if (request.version) KVCOVE_TRY(CheckName(*request.version, "weight version"));
   Pending pending{.request = request, .outcome = ResetOutcome{}};

@@ -79,6 +79,18 @@ void Membership::Goodbye(OwnerNumber number, std::uint32_t epoch) {
   if (Current(number, epoch)) members_[number] = {.hello = {}, .epoch = 0, .last = {}};
 }
 
+Status Membership::SetDraining(OwnerNumber number, bool draining) {
+  if (number >= members_.size() || !members_[number].known) {
+    return Fail(Code::kInvalid, "no such owner");
+  }
+  members_[number].draining = draining;
+  return {};
+}
+
+bool Membership::Draining(OwnerNumber number) const {
+  return number < members_.size() && members_[number].draining;
+}
+
 bool Membership::Live(OwnerNumber number, std::int64_t now_ns) const {
   return number < members_.size() && members_[number].ready &&
          members_[number].lease_until_ns > now_ns;
@@ -122,7 +134,13 @@ std::vector<wire::OwnerStat> Membership::Stat(std::int64_t now_ns) const {
                       .free_bytes = member.last.free_bytes,
                       .live = Live(static_cast<OwnerNumber>(i), now_ns),
                       .objects = member.last.objects,
-                      .lease_age_ns = now_ns - member.heard_ns});
+                      .lease_age_ns = now_ns - member.heard_ns,
+                      .tenant = member.hello.tenant,
+                      .draining = member.draining,
+                      .hits = member.last.hits,
+                      .evictions = member.last.evictions,
+                      .stale_puts = member.last.stale_puts,
+                      .puts = member.last.puts});
   }
   return owners;
 }

@@ -37,6 +37,11 @@ class Membership {
   bool Live(OwnerNumber number, std::int64_t now_ns) const;
   bool Current(OwnerNumber number, std::uint32_t epoch) const;
 
+  // A drained owner takes nothing new; it stays so until it is told otherwise or forgotten.
+  // Errors: kInvalid for an owner that is not known.
+  Status SetDraining(OwnerNumber number, bool draining);
+  bool Draining(OwnerNumber number) const;
+
   // Nothing when each owner has acknowledged `version` or holds no lease; else when the last of
   // those leases ends.
   std::optional<std::int64_t> AwaitedUntil(std::uint64_t version, std::int64_t now_ns) const;
@@ -53,6 +58,7 @@ class Membership {
     std::uint32_t epoch = 0;
     bool known = false;  // false: this number is free
     bool ready = false;  // its inventory is listed
+    bool draining = false;
     std::int64_t lease_until_ns = 0;
     std::int64_t heard_ns = 0;
     std::uint64_t acknowledged = 0;

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "kvcove/base/hash.h"
@@ -10,7 +11,8 @@
 namespace kvcove {
 namespace {
 constexpr std::size_t kTokenDigits = 52;  // 16 + 16 + 16 + 4
-}
+constexpr char kTenantEnd = '\x1f';       // in no name that a caller may give
+}  // namespace
 
 std::string Token::ToString() const {
   return fmt::format("{:016x}{:016x}{:016x}{:04x}", incarnation.high, incarnation.low, generation,
@@ -70,6 +72,32 @@ std::string_view MissReasonName(MissReason reason) {
   return "unknown";
 }
 
+std::string QualifiedName(std::string_view tenant, std::string_view name) {
+  if (tenant.empty()) return std::string(name);
+  return fmt::format("{}{}{}", tenant, kTenantEnd, name);
+}
+
+std::string_view TenantOf(std::string_view qualified) {
+  const std::size_t end = qualified.find(kTenantEnd);
+  return end == std::string_view::npos ? std::string_view() : qualified.substr(0, end);
+}
+
+std::string_view NameWithinTenant(std::string_view qualified) {
+  const std::size_t end = qualified.find(kTenantEnd);
+  return end == std::string_view::npos ? qualified : qualified.substr(end + 1);
+}
+
+std::string ReadableName(std::string_view qualified) {
+  std::string name(qualified);
+  const std::size_t end = name.find(kTenantEnd);
+  if (end != std::string::npos) name[end] = ':';
+  return name;
+}
+
+std::uint64_t TenantTag(std::string_view tenant) {
+  return tenant.empty() ? 0 : Hash64(tenant, /*seed=*/0) | 1;
+}
+
 Status CheckKey(std::string_view key) {
   if (key.empty()) return Fail(Code::kInvalid, "the key is empty; give 1 to 1024 bytes");
   if (key.size() > kMaxKeyBytes) {
@@ -85,9 +113,9 @@ Status CheckName(std::string_view name, std::string_view what) {
     return Fail(Code::kInvalid, fmt::format("the {} has {} bytes; at most {} are allowed", what,
                                             name.size(), kMaxNameBytes));
   }
-  if (name.find('\0') != std::string_view::npos) {
-    return Fail(Code::kInvalid, fmt::format("the {} holds a NUL byte", what));
-  }
+  const bool control =
+      std::ranges::any_of(name, [](char byte) { return static_cast<unsigned char>(byte) < 0x20; });
+  if (control) return Fail(Code::kInvalid, fmt::format("the {} holds a control character", what));
   return {};
 }
 

@@ -72,12 +72,24 @@ enum class MissReason : std::uint8_t {
 inline constexpr std::size_t kMissReasons = 14;
 std::string_view MissReasonName(MissReason reason);
 
+// A namespace's name as the pool knows it: that of a tenant's is its own, whatever it is called.
+// Nobody but the master makes such names: CheckName refuses them.
+std::string QualifiedName(std::string_view tenant, std::string_view name);
+// Empty for a namespace of nobody.
+std::string_view TenantOf(std::string_view qualified);
+std::string_view NameWithinTenant(std::string_view qualified);
+// "tenant:name", for people.
+std::string ReadableName(std::string_view qualified);
+// Stands for a tenant's name; 0 for the empty one.
+std::uint64_t TenantTag(std::string_view tenant);
+
 // What the master knows a key of a slot by. The owners compare whole keys.
 Id128 DirectoryHash(SlotId slot, std::string_view key);
 
 // kInvalid unless 1 <= size <= kMaxKeyBytes.
 Status CheckKey(std::string_view key);
-// kInvalid when it is longer than kMaxNameBytes or holds a NUL; `what` names it in the message.
+// kInvalid when it is longer than kMaxNameBytes or holds a control character; `what` names it in
+// the message.
 Status CheckName(std::string_view name, std::string_view what);
 // kInvalid unless 1 <= size <= kMaxObjectBytes.
 Status CheckObjectSize(std::uint64_t size_bytes);

@@ -20,12 +20,17 @@ constexpr std::uint32_t kSweepSlice = 4096;  // objects looked at under one lock
 constexpr std::uint32_t kEventSlice = 65536;
 constexpr std::uint32_t kMaxVictims = 256;  // a round
 constexpr std::uint32_t kWalkSlice = 2048;
+constexpr std::uint32_t kPageSlice = 65536;
+constexpr std::uint64_t kBlockBytes = 64 * kKiB;
+constexpr std::uint16_t kMixed = 0xFFFF;
 
 }  // namespace
 
 Core::Core(const CoreOptions& options, segment::HeaderView header, std::byte* payload,
            const Clock& clock)
-    : options_(options), index_(header), payload_(payload), clock_(clock), slots_(kMaxSlots) {}
+    : options_(options), index_(header), payload_(payload), clock_(clock), slots_(kMaxSlots) {
+  if (options.clear_foreign) block_spaces_.resize(options.payload_bytes / kBlockBytes + 1);
+}
 
 Result<std::unique_ptr<Core>> Core::Open(const CoreOptions& options, segment::HeaderView header,
                                          std::byte* payload, const Clock& clock) {
@@ -63,7 +68,10 @@ void Core::EndSession(SessionNumber number) {
 // ---- generations and lease
 // ----------------------------------------------------------------------------------
 
-std::uint16_t Core::FindOrAddSpace(const std::string& name) {
+// All namespaces of a tenant share one space, and its quota; each other namespace has its own.
+std::uint16_t Core::FindOrAddSpace(const std::string& of) {
+  const std::string_view tenant = TenantOf(of);
+  const std::string name = tenant.empty() ? of : QualifiedName(tenant, "");
   for (std::size_t i = 0; i < spaces_.size(); ++i) {
     if (spaces_[i].name == name) return static_cast<std::uint16_t>(i);
   }
@@ -88,7 +96,7 @@ void Core::SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& upd
     // slot.
     if (update.generation != 0 && slot.dead == 0)
       slot.space = FindOrAddSpace(update.name);
-    else if (update.generation != 0 && spaces_[slot.space].name != update.name) {
+    else if (update.generation != 0 && slot.space != FindOrAddSpace(update.name)) {
       while (slot.dead > 0) Sweep(kSweepSlice);
       slot.space = FindOrAddSpace(update.name);
     }
@@ -125,15 +133,30 @@ std::uint64_t Core::OccupiedBytes(Place place) const {
   return std::uint64_t{segment::GranulesOf(meta.size_bytes())} * segment::kGranule;
 }
 
-std::vector<Extent> Core::MakeRoom(std::uint64_t size_bytes, std::uint16_t space, Code& failure) {
+void Core::ClearForeign(std::span<const Extent> extents, std::uint16_t space) {
+  if (!options_.clear_foreign) return;
+  const auto own = static_cast<std::uint16_t>(space + 1);
+  for (const Extent& extent : extents) {
+    std::uint64_t at = std::uint64_t{extent.start} * segment::kGranule;
+    const std::uint64_t end = at + std::uint64_t{extent.count} * segment::kGranule;
+    while (at < end) {
+      const std::uint64_t until = std::min(end, (at / kBlockBytes + 1) * kBlockBytes);
+      std::uint16_t& block = block_spaces_[at / kBlockBytes];
+      if (block != own && block != 0) std::memset(payload_ + at, 0, until - at);
+      block = block == 0 || block == own ? own : kMixed;
+      at = until;
+    }
+  }
+}
+
+std::vector<Extent> Core::MakeRoom(std::uint64_t size_bytes, std::uint16_t space, bool evict) {
   const std::uint32_t granules = segment::GranulesOf(size_bytes);
   const std::uint64_t bytes = std::uint64_t{granules} * segment::kGranule;
-  failure = Code::kNoSpace;
   if (bytes > options_.payload_bytes || bytes > spaces_[space].quota.maximum_bytes) return {};
   while (spaces_[space].bytes + bytes > spaces_[space].quota.maximum_bytes ||
          index_.size() >= options_.max_objects) {
     if (!SweepWanted() || !Sweep(kSweepSlice)) {
-      if (!EvictSome(bytes, space)) return {};
+      if (!evict || !EvictSome(bytes, space)) return {};
     }
   }
   bool unnamed_tried = false;
@@ -161,7 +184,7 @@ std::vector<Extent> Core::MakeRoom(std::uint64_t size_bytes, std::uint16_t space
       Sweep(kSweepSlice);
       continue;
     }
-    if (!EvictSome(bytes, space)) return {};
+    if (!evict || !EvictSome(bytes, space)) return {};
   }
 }
 
@@ -360,7 +383,7 @@ void Core::DropClaim(std::uint64_t id, Reservation& reservation) {
 }
 
 std::vector<PutResult> Core::Put(SessionNumber number, const Token& token,
-                                 std::span<const PutItem> items) {
+                                 std::span<const PutItem> items, bool evict) {
   std::vector<PutResult> results(items.size());
   const auto at = sessions_.find(number);
   const Code code = at == sessions_.end() ? Code::kUnavailable : CheckToken(token);
@@ -373,13 +396,13 @@ std::vector<PutResult> Core::Put(SessionNumber number, const Token& token,
   DrainEvents(at->second);
   ExpireKeys(clock_.NowNs());
   for (std::size_t i = 0; i < items.size(); ++i) {
-    results[i] = PutOne(at->second, number, token, items[i]);
+    results[i] = PutOne(at->second, number, token, items[i], evict);
   }
   return results;
 }
 
 PutResult Core::PutOne(Session& session, SessionNumber number, const Token& token,
-                       const PutItem& item) {
+                       const PutItem& item, bool evict) {
   if (!CheckKey(item.key) || !CheckObjectSize(item.size_bytes) ||
       (!item.value.empty() && item.value.size() != item.size_bytes)) {
     return {.code = Code::kInvalid, .extents = {}};
@@ -396,9 +419,10 @@ PutResult Core::PutOne(Session& session, SessionNumber number, const Token& toke
       session.reserved_bytes + item.size_bytes > reserve_limit) {
     return {.code = Code::kLimit, .extents = {}};
   }
-  Code failure = Code::kNoSpace;
-  std::vector<Extent> extents = MakeRoom(item.size_bytes, slots_[token.slot].space, failure);
-  if (extents.empty()) return {.code = failure, .extents = {}};
+  const std::uint16_t space = slots_[token.slot].space;
+  std::vector<Extent> extents = MakeRoom(item.size_bytes, space, evict);
+  if (extents.empty()) return {.code = Code::kNoSpace, .extents = {}};
+  ClearForeign(extents, space);
 
   Reservation reservation{.session = number,
                           .key = std::string(item.key),
@@ -441,7 +465,9 @@ wire::ListItem Core::ItemOf(const Reservation& reservation) const {
           .generation = reservation.generation,
           .size_bytes = reservation.size_bytes,
           .group = reservation.group,
-          .slot = reservation.slot};
+          .slot = reservation.slot,
+          .copies = reservation.copies,
+          .copied_at = reservation.copied_at};
 }
 
 void Core::AwaitListing(std::uint64_t id, Reservation& reservation) {
@@ -474,7 +500,8 @@ Code Core::Publish(const Reservation& reservation) {
     listings_.Reach(id);
     listings_[id] = {.checksum = reservation.checksum,
                      .group = reservation.group,
-                     .has_checksum = reservation.has_checksum};
+                     .has_checksum = reservation.has_checksum,
+                     .copies = reservation.copies};
   }
   SlotState& slot = slots_[reservation.slot];
   ++slot.live;
@@ -528,6 +555,8 @@ Code Core::FinishOne(Session& session, SessionNumber number, const FinishItem& i
       reservation.checksum = item.checksum;
       reservation.has_checksum = item.has_checksum;
       reservation.group = item.group;
+      reservation.copies = item.copies;
+      reservation.copied_at = item.copied_at;
       AwaitListing(item.reservation, reservation);
       return Code::kOk;
     } else {
@@ -634,12 +663,41 @@ std::vector<InventoryItem> Core::Inventory(ObjectId& cursor, std::size_t at_most
                               .generation = generation,
                               .size_bytes = static_cast<std::uint32_t>(meta.size_bytes()),
                               .group = listings_[cursor].group,
-                              .slot = object.slot},
+                              .slot = object.slot,
+                              .copies = listings_[cursor].copies},
                      .id = cursor,
                      .version = entry.version.load(std::memory_order_relaxed)});
   }
   if (cursor >= next_object_) cursor = kWalkDone;
   return items;
+}
+
+std::vector<wire::HeldObject> Core::Page(ObjectId& cursor, std::size_t at_most,
+                                         std::optional<SlotId> slot,
+                                         std::string_view prefix) const {
+  std::vector<wire::HeldObject> page;
+  const std::uint64_t end =
+      std::min<std::uint64_t>(next_object_, std::uint64_t{cursor} + kPageSlice);
+  for (; cursor < end && page.size() < at_most; ++cursor) {
+    const Object& object = objects_[cursor];
+    if (object.place == 0 || (slot && object.slot != *slot)) continue;
+    const segment::Entry& entry = index_.view().EntryAt(object.place);
+    const std::string_view key = index_.view().KeyOf(object.place);
+    const Generation generation = entry.generation.load(std::memory_order_relaxed);
+    if (generation != slots_[object.slot].generation || !key.starts_with(prefix)) continue;
+    const auto meta = segment::EntryMeta(entry.meta.load(std::memory_order_relaxed));
+    page.push_back({.hash = DirectoryHash(object.slot, key),
+                    .generation = generation,
+                    .version = entry.version.load(std::memory_order_relaxed),
+                    .id = cursor,
+                    .size_bytes = static_cast<std::uint32_t>(meta.size_bytes()),
+                    .slot = object.slot,
+                    .copies = options_.listed ? listings_[cursor].copies : std::uint8_t{1},
+                    .hard_pinned = object.hard_pinned,
+                    .key = std::string(key)});
+  }
+  if (cursor >= next_object_) cursor = kWalkDone;
+  return page;
 }
 
 void Core::DropObject(ObjectId id, Version version) {
@@ -683,8 +741,14 @@ std::vector<Loan> Core::Lend(const Token& token, std::span<const std::string_vie
     }
     SpaceOf(token.slot).policy->OnHit(found.object);
     ++counters_.hits;
-    ++lent_[found.place];
-    loan = {.code = Code::kOk,
+    loan = LoanOf(found);
+  }
+  return loans;
+}
+
+Loan Core::LoanOf(const segment::Found& found) {
+  ++lent_[found.place];
+  Loan loan{.code = Code::kOk,
             .reason = MissReason::kNone,
             .size_bytes = static_cast<std::uint32_t>(found.meta.size_bytes()),
             .has_checksum = options_.listed && listings_[found.object].has_checksum,
@@ -692,10 +756,26 @@ std::vector<Loan> Core::Lend(const Token& token, std::span<const std::string_vie
             .place = found.place,
             .version = found.version,
             .extents = std::vector<Extent>(segment::kMaxExtents)};
-    loan.extents.resize(index_.view().Extents(
-        found, std::span<Extent, segment::kMaxExtents>(loan.extents.data(), segment::kMaxExtents)));
-  }
-  return loans;
+  loan.extents.resize(index_.view().Extents(
+      found, std::span<Extent, segment::kMaxExtents>(loan.extents.data(), segment::kMaxExtents)));
+  return loan;
+}
+
+std::optional<CopyLoan> Core::LendForCopy(ObjectId id, Version version) {
+  if (id >= next_object_ || objects_[id].place == 0) return std::nullopt;
+  const Object& object = objects_[id];
+  CopyLoan copy{.key = std::string(index_.view().KeyOf(object.place)),
+                .group = listings_[id].group,
+                .copies = listings_[id].copies,
+                .hard_pinned = object.hard_pinned};
+  copy.token = {.incarnation = incarnation_,
+                .generation = slots_[object.slot].generation,
+                .slot = object.slot};
+  const segment::Found found = FindLive(
+      object.slot, {.key = copy.key, .hash = index_.view().HashKey(copy.token.slot, copy.key)});
+  if (!found || found.version != version) return std::nullopt;
+  copy.loan = LoanOf(found);
+  return copy;
 }
 
 void Core::Return(std::span<const Loan> loans) {

@@ -24,6 +24,7 @@
 #include "kvcove/segment/index.h"
 #include "kvcove/segment/reader.h"
 #include "kvcove/wire/cluster.h"
+#include "kvcove/wire/tasks.h"
 
 namespace kvcove::owner {
 
@@ -51,6 +52,8 @@ struct CoreOptions {
   std::unordered_map<std::string, Quota> quotas;  // by namespace
   std::int64_t key_deadline_ns = kSecond;         // how long a reservation holds its key
   std::int64_t longest_hold_ns = 60 * kSecond;
+  // Several tenants share this memory: what one had is cleared before another gets it.
+  bool clear_foreign = false;
   // In a cluster: what is committed becomes visible when the master has listed it, and what goes is
   // told to it.
   bool listed = false;
@@ -73,6 +76,16 @@ struct Loan {
   Place place = 0;  // 0: nothing was lent
   Version version = 0;
   std::vector<Extent> extents;
+};
+
+// A loan with what another owner needs to hold the same object.
+struct CopyLoan {
+  Loan loan;
+  Token token;
+  std::string key;
+  std::uint32_t group = 0;
+  std::uint8_t copies = 1;
+  bool hard_pinned = false;
 };
 
 // An object as the master should know it.
@@ -113,8 +126,9 @@ class Core {
   void AddPayloadUpTo(std::uint64_t granules);
   std::uint64_t added_granules() const { return added_granules_; }
 
+  // `evict` false: nothing makes room for it.
   std::vector<PutResult> Put(SessionNumber session, const Token& token,
-                             std::span<const PutItem> items);
+                             std::span<const PutItem> items, bool evict = true);
   std::vector<Code> Finish(SessionNumber session, std::span<const FinishItem> items);
 
   // ---- in a cluster
@@ -128,12 +142,17 @@ class Core {
   bool TakeGoneOverflow();
   // Up to `at_most` objects from `cursor` on (0 at first, kWalkDone at the end).
   std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) const;
+  // The same of a slot, or all, with keys that begin so; looks at a bounded number of objects.
+  std::vector<wire::HeldObject> Page(ObjectId& cursor, std::size_t at_most,
+                                     std::optional<SlotId> slot, std::string_view prefix) const;
   // Another owner has another value of the key.
   void DropObject(ObjectId id, Version version);
   // An owner that missed removals keeps nothing of the slot.
   void DropSlot(SlotId slot);
   // Lends what is there under `token`'s generation. Each loan with a place must be returned.
   std::vector<Loan> Lend(const Token& token, std::span<const std::string_view> keys);
+  // Nothing for an object that is gone or dead.
+  std::optional<CopyLoan> LendForCopy(ObjectId id, Version version);
   void Return(std::span<const Loan> loans);
   void SetChecksum(const Loan& loan, std::uint64_t checksum);
 
@@ -206,12 +225,15 @@ class Core {
     bool has_checksum = false;
     std::uint64_t checksum = 0;
     std::uint32_t group = 0;
+    std::uint8_t copies = 1;
+    std::uint64_t copied_at = 0;
   };
   // What a cluster keeps of an object.
   struct Listing {
     std::uint64_t checksum = 0;
     std::uint32_t group = 0;
     bool has_checksum = false;
+    std::uint8_t copies = 1;
   };
   // Withdrawn, and perhaps still being read.
   struct Withdrawn {
@@ -225,7 +247,8 @@ class Core {
   Namespace& SpaceOf(SlotId slot) { return spaces_[slots_[slot].space]; }
   std::uint16_t FindOrAddSpace(const std::string& name);
   Code CheckToken(const Token& token) const;
-  PutResult PutOne(Session& session, SessionNumber number, const Token& token, const PutItem& item);
+  PutResult PutOne(Session& session, SessionNumber number, const Token& token, const PutItem& item,
+                   bool evict);
   // The key's live entry, or nothing; an entry of a dead generation is withdrawn on the way.
   segment::Found FindLive(SlotId slot, const segment::PreparedKey& key);
   Reservation* ClaimOf(SlotId slot, const segment::PreparedKey& key);
@@ -237,7 +260,10 @@ class Core {
   void EndReservation(std::uint64_t id);
   void RememberFinished(Session& session, std::uint64_t id, Code code);
 
-  std::vector<Extent> MakeRoom(std::uint64_t size_bytes, std::uint16_t space, Code& failure);
+  std::vector<Extent> MakeRoom(std::uint64_t size_bytes, std::uint16_t space, bool evict);
+  Loan LoanOf(const segment::Found& found);
+  // Of what another tenant had, nothing is left in these.
+  void ClearForeign(std::span<const Extent> extents, std::uint16_t space);
   bool EvictSome(std::uint64_t bytes, std::uint16_t space);
   std::optional<std::uint16_t> VictimSpace(std::uint16_t asking) const;
   bool Evictable(ObjectId id, bool last_resort) const;
@@ -261,6 +287,8 @@ class Core {
   const Clock& clock_;
   segment::Allocator allocator_;
   std::uint64_t added_granules_ = 0;
+  // By block of the payload: the only space that has used it (+ 1), 0: none, kMixed: several.
+  std::vector<std::uint16_t> block_spaces_;
 
   Id128 incarnation_;
   std::vector<SlotState> slots_;

@@ -23,9 +23,12 @@
 #include <map>
 #include <thread>
 
-#include "kvcove/base/hash.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
+#include "kvcove/owner/copier.h"
+#include "kvcove/owner/pieces.h"
+#include "kvcove/rpc/gate.h"
+#include "kvcove/rpc/workers.h"
 #include "kvcove/wire/cluster.h"
 #include "kvcove/wire/frame.h"
 #include "kvcove/wire/host_wire.h"
@@ -41,22 +44,33 @@ using boost::system::error_code;
 constexpr std::int64_t kSpinNs = 50 * kMicrosecond;
 constexpr std::size_t kDiscard = 64 * kKiB;
 constexpr std::uint64_t kMaxBatchBytes = 512 * kMiB;
+constexpr std::size_t kMaxPage = 2048;
 constexpr auto kSweep = std::chrono::milliseconds(250);
 
-// Pins and statistics of objects, for who holds no mapping.
+// Pins and statistics of one caller's objects, for who holds no mapping.
 class ObjectService final : public wire::HostService {
  public:
-  explicit ObjectService(Owner& owner) : owner_(owner) {}
+  ObjectService(Owner& owner, const rpc::Caller& caller) : owner_(owner), caller_(caller) {}
   Result<std::vector<Code>> Pin(SlotId slot, std::span<const std::string_view> keys,
                                 std::optional<PinKind> kind, std::int64_t duration_ns,
                                 std::int64_t /*deadline_ns*/) override {
+    if (!caller_.Has(rpc::Scope::kWrite) || !caller_.MayTouch(owner_.TenantOfSlot(slot))) {
+      return Denied();
+    }
     return owner_.Pin(slot, keys, kind, duration_ns);
   }
   Result<std::vector<std::optional<ObjectStat>>> StatObjects(
       SlotId slot, std::span<const std::string_view> keys, std::int64_t /*deadline_ns*/) override {
+    if (!caller_.Has(rpc::Scope::kRead) || !caller_.MayTouch(owner_.TenantOfSlot(slot))) {
+      return Denied();
+    }
     return owner_.StatObjects(slot, keys);
   }
-  Result<PoolStat> Stat(std::int64_t /*deadline_ns*/) override { return owner_.Stat(); }
+  // Of all tenants.
+  Result<PoolStat> Stat(std::int64_t /*deadline_ns*/) override {
+    if (!caller_.Has(rpc::Scope::kAdmin) && !caller_.Has(rpc::Scope::kOwner)) return Denied();
+    return owner_.Stat();
+  }
 
   // Not for other hosts: they ask the master, or use data calls.
   Result<wire::Registration> Register(const wire::RegisterRequest&, std::int64_t) override {
@@ -89,31 +103,18 @@ class ObjectService final : public wire::HostService {
   static std::unexpected<Error> No() {
     return Fail(Code::kCorrupt, "not a call for an owner's data server");
   }
+  static std::unexpected<Error> Denied() {
+    return Fail(Code::kDenied, "this credential may not do that");
+  }
   Owner& owner_;
+  const rpc::Caller& caller_;
 };
 
 // Buffers over the bytes of an object, in its order.
 template <typename Buffer, typename Out>
 void AddPieces(std::byte* payload, std::span<const Extent> extents, std::uint64_t size, Out& out) {
-  for (const Extent& extent : extents) {
-    const std::uint64_t bytes = std::min<std::uint64_t>(extent.count * segment::kGranule, size);
-    out.push_back(Buffer(payload + extent.start * segment::kGranule, bytes));
-    size -= bytes;
-  }
-}
-
-std::uint64_t ChecksumOf(const std::byte* payload, std::span<const Extent> extents,
-                         std::uint64_t size) {
-  if (extents.size() == 1) {
-    return Hash64(std::span(payload + extents[0].start * segment::kGranule, size), 0);
-  }
-  Hash64Stream stream;
-  for (const Extent& extent : extents) {
-    const std::uint64_t bytes = std::min<std::uint64_t>(extent.count * segment::kGranule, size);
-    stream.Add(std::span(payload + extent.start * segment::kGranule, bytes));
-    size -= bytes;
-  }
-  return stream.Value();
+  ForEachPiece(payload, extents, size,
+               [&](std::byte* data, std::uint64_t bytes) { out.push_back(Buffer(data, bytes)); });
 }
 
 }  // namespace
@@ -121,7 +122,12 @@ std::uint64_t ChecksumOf(const std::byte* payload, std::span<const Extent> exten
 class DataServer::Impl {
  public:
   Impl(Owner& owner, const DataServerOptions& options, const Clock& clock)
-      : owner_(owner), options_(options), clock_(clock), objects_(owner) {
+      : owner_(owner),
+        options_(options),
+        clock_(clock),
+        gate_(options.credentials),
+        own_tag_(TenantTag(options.tenant)),
+        copier_(owner, options.access, options.checksum, clock) {
     for (std::size_t i = 0; i < std::max<std::size_t>(options.loops, 1); ++i) {
       loops_.push_back(std::make_unique<Loop>());
     }
@@ -141,6 +147,10 @@ class DataServer::Impl {
 
   ~Impl() {
     stopping_.store(true);
+    {
+      const MutexLock lock(open_->mutex);
+      open_->closed = true;
+    }
     for (const auto& loop : loops_) {
       if (!loop->thread.joinable()) continue;
       asio::post(loop->context, [this, raw = loop.get()] {
@@ -168,6 +178,7 @@ class DataServer::Impl {
     std::int64_t ends_ns = 0;   // when it is closed for being silent; 0: not
     std::vector<std::byte> body;
     std::vector<std::byte> discard;
+    rpc::Gate::Guest guest;
   };
   struct Loop {
     asio::io_context context{1};
@@ -205,22 +216,39 @@ class DataServer::Impl {
         });
         return;
       }
-      if (count_.load() < options_.max_connections) {
-        count_.fetch_add(1);
-        Loop& loop = *loops_[next_id_ % loops_.size()];
-        const std::uint64_t id = next_id_++;
-        const Protocol protocol(AF_INET, 0);
+      if (count_->load() < options_.max_connections) {
+        count_->fetch_add(1);
         const int fd = socket.release();
-        asio::post(loop.context, [this, &loop, id, protocol, fd] {
-          auto connection = std::make_shared<Connection>(Socket(loop.context, protocol, fd));
-          const int on = 1;
-          setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-          connection->ends_ns = clock_.NowNs() + options_.hello_ns;
-          loop.connections.emplace(id, connection);
-          asio::co_spawn(loop.context, Serve(loop, id, connection), asio::detached);
-        });
+        const int on = 1;
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+        Admit(fd);
       }
       Accept();
+    });
+  }
+
+  // The connection is counted already.
+  void Admit(int fd) {
+    Loop& loop = *loops_[next_id_ % loops_.size()];
+    const std::uint64_t id = next_id_++;
+    if (options_.tls == nullptr) return Begin(loop, id, Protocol(AF_INET, 0), fd);
+    // The handshake may outlive this.
+    const std::shared_ptr<void> counted(nullptr, [count = count_](void*) { count->fetch_sub(1); });
+    options_.tls->Accept(UniqueFd(fd), options_.hello_ns,
+                         [this, open = open_, &loop, id, counted](UniqueFd plain) {
+                           const MutexLock lock(open->mutex);
+                           if (open->closed) return;
+                           count_->fetch_add(1);
+                           Begin(loop, id, Protocol(AF_UNIX, 0), plain.Release());
+                         });
+  }
+
+  void Begin(Loop& loop, std::uint64_t id, Protocol protocol, int fd) {
+    asio::post(loop.context, [this, &loop, id, protocol, fd] {
+      auto connection = std::make_shared<Connection>(Socket(loop.context, protocol, fd));
+      connection->ends_ns = clock_.NowNs() + options_.hello_ns;
+      loop.connections.emplace(id, connection);
+      asio::co_spawn(loop.context, Serve(loop, id, connection), asio::detached);
     });
   }
 
@@ -246,7 +274,7 @@ class DataServer::Impl {
     }
     if (connection->session != 0) owner_.EndSession(connection->session);
     loop.connections.erase(id);
-    count_.fetch_sub(1);
+    count_->fetch_sub(1);
   }
 
   Awaitable<bool> Read(Connection& connection, std::byte* data, std::size_t size) {
@@ -270,13 +298,9 @@ class DataServer::Impl {
       co_return false;
     }
     const auto method = static_cast<wire::Method>(header->method);
-    if (method == wire::Method::kHello && connection.session == 0) {
-      Result<Owner::Grant> grant = owner_.AddSession(getpid());
-      if (!grant) co_return false;
-      connection.session = grant->number;
-      co_return co_await Answer(connection, *header, Code::kOk, {});
-    }
-    if (connection.session == 0) co_return false;
+    if (rpc::Gate::IsGreeting(method)) co_return co_await Greet(connection, *header);
+    if (connection.session == 0 || !gate_.Admitted(connection.guest)) co_return false;
+    const rpc::Caller& caller = *connection.guest.caller;
     switch (method) {
       case wire::Method::kDataGet:
         co_return co_await Get(connection, *header);
@@ -285,15 +309,85 @@ class DataServer::Impl {
       case wire::Method::kPin:
       case wire::Method::kStatObjects:
       case wire::Method::kStat: {
-        Result<std::string> answer =
-            wire::Serve(objects_, method, connection.body, clock_.NowNs() + kSecond);
-        if (answer) co_return co_await Answer(connection, *header, Code::kOk, *answer);
-        if (answer.error().code == Code::kCorrupt) co_return false;
-        co_return co_await Answer(connection, *header, answer.error().code, answer.error().detail);
+        ObjectService objects(owner_, caller);
+        co_return co_await Answer(
+            connection, *header,
+            wire::Serve(objects, method, connection.body, clock_.NowNs() + kSecond));
+      }
+      case wire::Method::kInventory:
+      case wire::Method::kCopy: {
+        if (!caller.Has(rpc::Scope::kOwner)) co_return false;
+        co_return co_await Work(connection, *header);
       }
       default:
         co_return false;
     }
+  }
+
+  Awaitable<bool> Greet(Connection& connection, const wire::FrameHeader& header) {
+    const rpc::Reply reply =
+        gate_.Greet(connection.guest, static_cast<wire::Method>(header.method), connection.body);
+    if (connection.guest.caller != nullptr && connection.session == 0) {
+      Result<Owner::Grant> grant = owner_.AddSession(getpid());
+      if (!grant) co_return false;
+      connection.session = grant->number;
+    }
+    const bool sent = co_await Answer(connection, header, reply.code, reply.body);
+    co_return sent && !reply.close;
+  }
+
+  // What takes long runs on a worker's thread.
+  Awaitable<bool> Work(Connection& connection, const wire::FrameHeader& header) {
+    struct Wait {
+      Result<std::string> answer = Fail(Code::kLimit, "too many tasks are waiting");
+      bool done = false;
+    };
+    const auto wait = std::make_shared<Wait>();
+    const auto executor = connection.socket.get_executor();
+    const auto timer = std::make_shared<asio::steady_timer>(executor);
+    timer->expires_after(std::chrono::seconds(90));
+    connection.ends_ns = clock_.NowNs() + 100 * kSecond;
+    const bool posted = workers_.Post([this, wait, timer, executor, method = header.method,
+                                       body = connection.body] {
+      Result<std::string> answer =
+          static_cast<wire::Method>(method) == wire::Method::kCopy ? Copy(body) : Inventory(body);
+      asio::post(executor, [wait, timer, answer = std::move(answer)] {
+        wait->answer = answer;
+        wait->done = true;
+        timer->cancel();
+      });
+    });
+    error_code error;
+    if (posted && !wait->done) {
+      co_await timer->async_wait(asio::redirect_error(asio::use_awaitable, error));
+    }
+    connection.ends_ns = clock_.NowNs() + options_.stall_ns;
+    co_return co_await Answer(connection, header, wait->answer);
+  }
+
+  Result<std::string> Copy(std::span<const std::byte> body) {
+    KVCOVE_ASSIGN(const wire::CopyRequest request, wire::DecodeCopy(body));
+    KVCOVE_ASSIGN(const std::vector<Code> codes, copier_.Copy(request));
+    return wire::Encode(std::span<const Code>(codes));
+  }
+
+  Result<std::string> Inventory(std::span<const std::byte> body) {
+    KVCOVE_ASSIGN(const wire::InventoryRequest request, wire::DecodeInventory(body));
+    wire::InventoryReply reply{.cursor = request.cursor, .objects = {}};
+    const std::size_t at_most = std::clamp<std::size_t>(request.at_most, 1, kMaxPage);
+    // A key is at most 1 KiB, so that a page always fits a frame.
+    reply.objects = owner_.Page(reply.cursor, at_most, request.slot, request.prefix);
+    if (!request.with_keys) {
+      for (wire::HeldObject& object : reply.objects) object.key.clear();
+    }
+    return wire::Encode(reply);
+  }
+
+  Awaitable<bool> Answer(Connection& connection, const wire::FrameHeader& request,
+                         const Result<std::string>& answer) {
+    if (answer) co_return co_await Answer(connection, request, Code::kOk, *answer);
+    if (answer.error().code == Code::kCorrupt) co_return false;
+    co_return co_await Answer(connection, request, answer.error().code, answer.error().detail);
   }
 
   Awaitable<bool> Answer(Connection& connection, const wire::FrameHeader& request, Code code,
@@ -333,6 +427,14 @@ class DataServer::Impl {
     co_return true;
   }
 
+  // May this caller store or find there? The slot's tenant is what the master says.
+  bool May(const Connection& connection, SlotId slot, rpc::Scope scope) const {
+    const rpc::Caller& caller = *connection.guest.caller;
+    const std::uint64_t tenant = owner_.TenantOfSlot(slot);
+    return caller.MayTouch(tenant) && (own_tag_ == 0 || own_tag_ == tenant) &&
+           (caller.Has(scope) || caller.Has(rpc::Scope::kOwner));
+  }
+
   bool LeaseHolds() const { return owner_.LeaseUntilNs() > clock_.NowNs(); }
 
   Awaitable<bool> Get(Connection& connection, const wire::FrameHeader& header) {
@@ -340,7 +442,9 @@ class DataServer::Impl {
     if (!request) co_return false;
     std::vector<wire::DataValue> values(request->keys.size());
     std::vector<Loan> loans;
-    if (LeaseHolds()) {
+    if (!May(connection, request->token.slot, rpc::Scope::kRead)) {
+      for (wire::DataValue& value : values) value.reason = MissReason::kDenied;
+    } else if (LeaseHolds()) {
       loans = owner_.Lend(request->token, request->keys);
     } else {
       for (wire::DataValue& value : values) value.reason = MissReason::kLease;
@@ -399,7 +503,13 @@ class DataServer::Impl {
           {.key = item.key, .size_bytes = item.size_bytes, .value = {}, .after = item.after});
     }
     if (bytes > kMaxBatchBytes) co_return false;
-    std::vector<PutResult> places = owner_.Reserve(connection.session, request->token, items);
+    std::vector<PutResult> places(items.size(), PutResult{.code = Code::kDenied, .extents = {}});
+    // Only another owner may say that what it brings is a copy.
+    const bool copy = connection.guest.caller->Has(rpc::Scope::kOwner) && request->copied_at != 0;
+    if (May(connection, request->token.slot, rpc::Scope::kWrite)) {
+      places =
+          owner_.Reserve(connection.session, request->token, items, /*evict=*/!request->no_evict);
+    }
     std::vector<asio::mutable_buffer> parts;
     for (std::size_t i = 0; i < places.size(); ++i) {
       if (places[i].code == Code::kOk) {
@@ -427,7 +537,9 @@ class DataServer::Impl {
                         .commit = true,
                         .checksum = request->items[i].checksum,
                         .has_checksum = !request->no_checksum,
-                        .group = request->items[i].group};
+                        .group = request->items[i].group,
+                        .copies = request->copies,
+                        .copied_at = copy ? request->copied_at : 0};
       if (options_.checksum && !request->no_checksum &&
           ChecksumOf(owner_.payload(), places[i].extents, items[i].size_bytes) != finish.checksum) {
         finish.commit = false;
@@ -475,9 +587,18 @@ class DataServer::Impl {
   Owner& owner_;
   DataServerOptions options_;
   const Clock& clock_;
-  ObjectService objects_;
+  rpc::Gate gate_;
+  const std::uint64_t own_tag_;
+  Copier copier_;
+  rpc::Workers workers_{2};
   std::atomic<bool> stopping_{false};
-  std::atomic<std::size_t> count_{0};
+  const std::shared_ptr<std::atomic<std::size_t>> count_ =
+      std::make_shared<std::atomic<std::size_t>>(0);
+  struct Door {
+    Mutex mutex;
+    bool closed KVCOVE_GUARDED_BY(mutex) = false;
+  };
+  const std::shared_ptr<Door> open_ = std::make_shared<Door>();
   std::uint64_t next_id_ = 1;  // loop 0's thread
   std::vector<std::unique_ptr<Loop>> loops_;
   std::optional<asio::basic_socket_acceptor<Protocol>> acceptor_;

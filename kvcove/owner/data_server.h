@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kvcove/owner/owner.h"
+#include "kvcove/rpc/access.h"
 #include "kvcove/rpc/address.h"
 
 namespace kvcove::owner {
@@ -18,9 +19,13 @@ struct DataServerOptions {
   rpc::Address listen{.host = "127.0.0.1", .port = 0};
   std::size_t loops = 2;
   std::size_t max_connections = 4096;
-  std::int64_t hello_ns = 5 * kSecond;   // to say hello
-  std::int64_t stall_ns = 10 * kSecond;  // without a byte in the middle of an exchange
-  bool checksum = true;                  // checks what arrives, and sends checksums along
+  std::int64_t hello_ns = 5 * kSecond;            // to say hello
+  std::int64_t stall_ns = 10 * kSecond;           // without a byte in the middle of an exchange
+  bool checksum = true;                           // checks what arrives, and sends checksums along
+  std::string tenant;                             // the only one that is served; empty: all
+  std::shared_ptr<rpc::Credentials> credentials;  // null: whoever comes may do everything
+  std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
+  rpc::Access access;                             // to other owners, for copies
 };
 
 class DataServer {

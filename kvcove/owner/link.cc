@@ -52,8 +52,8 @@ void Link::Stop() {
   const Standing now = standing();
   if (now.epoch == 0) return;
   const std::int64_t deadline_ns = clock_.NowNs() + kCallNs;
-  auto client = rpc::Client::Connect(options_.master, deadline_ns);
-  if (!client || !client->Call(wire::Method::kHello, {}, deadline_ns)) return;
+  auto client = rpc::Client::Connect(options_.master, options_.access, deadline_ns);
+  if (!client) return;
   (void)client->Call(wire::Method::kOwnerGoodbye, Bytes(wire::Encode(Report())), deadline_ns);
 }
 
@@ -88,6 +88,7 @@ Status Link::Hello(rpc::Client& client) {
   hello.address = options_.address;
   hello.socket = options_.socket;
   hello.host = options_.host;
+  hello.tenant = options_.tenant;
   hello.capacity_bytes = owner_.payload_bytes();
   KVCOVE_ASSIGN(
       const std::string reply,
@@ -127,6 +128,7 @@ Status Link::Renew(rpc::Client& client) {
       // Counted from when it was asked for: whatever the answer took, the master counts from later.
       owner_.SetLease(sent_ns + reply.lease_ns);
       owner_.SetMasterReachable(true);
+      owner_.SetDraining(reply.draining);
       return {};
     }
     if (reply.changes.version != request.applied) Apply(reply.changes, now);
@@ -142,10 +144,12 @@ Status Link::Renew(rpc::Client& client) {
 void Link::RunLease() {
   std::optional<rpc::Client> client;
   bool said_away = false;
+  bool said_stale = false;
   while (true) {
     Status done;
     if (!client) {
-      auto connected = rpc::Client::Connect(options_.master, clock_.NowNs() + kCallNs);
+      auto connected =
+          rpc::Client::Connect(options_.master, options_.access, clock_.NowNs() + kCallNs);
       if (connected) {
         client.emplace(std::move(*connected));
         done = Hello(*client);
@@ -159,10 +163,15 @@ void Link::RunLease() {
     if (done) {
       if (said_away) LogInfo("the master at {} is back", options_.master.ToString());
       said_away = false;
+      said_stale = false;
       if (!Sleep(owner_.lease_renewal_ns())) return;
       continue;
     }
     if (done.error().code == Code::kStale && client && client->usable()) {
+      if (!std::exchange(said_stale, true)) {
+        LogWarn("the master at {} does not renew the lease: {}", options_.master.ToString(),
+                done.error().detail);
+      }
       const MutexLock lock(mutex_);
       hello_again_ = true;
     } else {
@@ -203,6 +212,7 @@ void Link::Apply(const wire::Changes& changes, const Standing& from) {
     unlisted = matched > 0;
     const MutexLock lock(mutex_);
     follower_.Applied(*todo);
+    owner_.SetApplied(changes.version);
   }
   if (!unlisted) return;
   // The master forgets the removed objects before it hears that they are gone.
@@ -225,10 +235,8 @@ void Link::RunWatch() {
       if (!client || !client->usable()) {
         client.reset();
         const std::int64_t deadline_ns = clock_.NowNs() + kCallNs;
-        auto connected = rpc::Client::Connect(options_.master, deadline_ns);
-        if (connected && connected->Call(wire::Method::kHello, {}, deadline_ns)) {
-          client.emplace(std::move(*connected));
-        }
+        auto connected = rpc::Client::Connect(options_.master, options_.access, deadline_ns);
+        if (connected) client.emplace(std::move(*connected));
       }
       if (client) {
         wire::RenewRequest request = Report();
@@ -362,11 +370,11 @@ void Link::RunList() {
     if (!client || !client->usable()) {
       client.reset();
       const std::int64_t deadline_ns = clock_.NowNs() + kCallNs;
-      auto connected = rpc::Client::Connect(options_.master, deadline_ns);
-      if (connected && connected->Call(wire::Method::kHello, {}, deadline_ns)) {
+      auto connected = rpc::Client::Connect(options_.master, options_.access, deadline_ns);
+      if (connected) {
         client.emplace(std::move(*connected));
       } else {
-        done = Fail(Code::kUnavailable, "no connection");
+        done = std::unexpected(connected.error());
       }
     }
     if (done && owner_.TakeGoneOverflow()) done = Fail(Code::kLimit, "too much went at once");

@@ -23,6 +23,8 @@ struct LinkOptions {
   std::string address;  // of the data server, as others reach it
   std::string socket;
   std::string host;
+  std::string tenant;  // whom this owner serves alone; empty: all
+  rpc::Access access;
 };
 
 class Link {

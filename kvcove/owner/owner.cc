@@ -30,6 +30,10 @@ std::uint64_t ReadNumberFile(const char* path, std::uint64_t otherwise) {
   return file >> value ? value : otherwise;
 }
 
+std::vector<PutResult> Full(std::size_t count) {
+  return std::vector<PutResult>(count, PutResult{.code = Code::kNoSpace, .extents = {}});
+}
+
 }  // namespace
 
 std::uint64_t AvailableMemory() {
@@ -70,6 +74,7 @@ Result<std::unique_ptr<Owner>> Owner::Open(const OwnerOptions& given, const Cloc
                          .max_objects = options.max_objects,
                          .policy = options.policy,
                          .quotas = options.quotas,
+                         .clear_foreign = options.tenants,
                          .listed = options.cluster,
                          .checks = {}};
   const MutexLock lock(owner->mutex_);
@@ -187,6 +192,9 @@ void Owner::EndSession(SessionNumber number) {
 }
 
 void Owner::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
+  for (const SlotUpdate& update : updates) {
+    slot_tenants_[update.slot].store(TenantTag(TenantOf(update.name)), std::memory_order_release);
+  }
   const MutexLock lock(mutex_);
   core_->SetSlots(incarnation, updates);
 }
@@ -225,13 +233,15 @@ std::vector<Code> Owner::AwaitListed(std::vector<Pending> pending, std::int64_t 
 }
 
 std::vector<PutResult> Owner::Reserve(SessionNumber session, const Token& token,
-                                      std::span<const PutItem> items) {
+                                      std::span<const PutItem> items, bool evict) {
+  if (draining_) return Full(items.size());
   const MutexLock lock(mutex_);
-  return core_->Put(session, token, items);
+  return core_->Put(session, token, items, evict);
 }
 
 std::vector<PutResult> Owner::Put(SessionNumber session, const Token& token,
                                   std::span<const PutItem> items, std::int64_t deadline_ns) {
+  if (draining_) return Full(items.size());
   std::vector<PutResult> results;
   std::vector<Pending> pending;
   {
@@ -294,6 +304,14 @@ void Owner::FinishThen(SessionNumber session, std::span<const FinishItem> items,
 std::vector<Loan> Owner::Lend(const Token& token, std::span<const std::string_view> keys) {
   const MutexLock lock(mutex_);
   return core_->Lend(token, keys);
+}
+
+std::vector<std::optional<CopyLoan>> Owner::LendForCopy(
+    std::span<const wire::CopyRequest::Item> items) {
+  std::vector<std::optional<CopyLoan>> loans;
+  const MutexLock lock(mutex_);
+  for (const auto& item : items) loans.push_back(core_->LendForCopy(item.id, item.version));
+  return loans;
 }
 
 void Owner::Return(std::span<const Loan> loans) {
@@ -380,6 +398,17 @@ std::vector<InventoryItem> Owner::Inventory(ObjectId& cursor, std::size_t at_mos
 void Owner::DropObjects(std::span<const InventoryItem> items) {
   const MutexLock lock(mutex_);
   for (const InventoryItem& item : items) core_->DropObject(item.id, item.version);
+}
+
+void Owner::DropObjects(std::span<const wire::CopyRequest::Item> items) {
+  const MutexLock lock(mutex_);
+  for (const auto& item : items) core_->DropObject(item.id, item.version);
+}
+
+std::vector<wire::HeldObject> Owner::Page(ObjectId& cursor, std::size_t at_most,
+                                          std::optional<SlotId> slot, std::string_view prefix) {
+  const MutexLock lock(mutex_);
+  return core_->Page(cursor, at_most, slot, prefix);
 }
 
 std::uint64_t Owner::ApplyRemovals(std::span<const wire::Removal> removals) {

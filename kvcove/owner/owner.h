@@ -25,6 +25,8 @@ struct OwnerOptions {
   bool populate = true;  // in the background, so that puts meet no page faults
   std::int64_t lease_ns = kSecond;
   std::int64_t lease_renewal_ns = 250 * kMillisecond;
+  // Several tenants share this memory.
+  bool tenants = false;
   // A master elsewhere gives the lease and lists what is stored (owner/link.h).
   bool cluster = false;
 };
@@ -64,10 +66,12 @@ class Owner {
   // Answers when the master has; from any thread.
   void FinishThen(SessionNumber session, std::span<const FinishItem> items,
                   std::function<void(std::vector<Code>)> done);
-  // Never waits for the master: reservations only.
+  // Never waits for the master: reservations only. `evict` false: nothing makes room for them. A
+  // draining owner takes nothing.
   std::vector<PutResult> Reserve(SessionNumber session, const Token& token,
-                                 std::span<const PutItem> items);
+                                 std::span<const PutItem> items, bool evict = true);
   std::vector<Loan> Lend(const Token& token, std::span<const std::string_view> keys);
+  std::vector<std::optional<CopyLoan>> LendForCopy(std::span<const wire::CopyRequest::Item> items);
   void Return(std::span<const Loan> loans);
   void SetChecksum(const Loan& loan, std::uint64_t checksum);
 
@@ -76,6 +80,15 @@ class Owner {
   // False: puts do not wait for its answer.
   void SetMasterReachable(bool reachable) { master_reachable_ = reachable; }
   std::int64_t LeaseUntilNs() const;
+  // The control log's version up to which all is applied.
+  void SetApplied(std::uint64_t version) { applied_ = version; }
+  std::uint64_t applied() const { return applied_; }
+  // What comes new goes to other owners.
+  void SetDraining(bool draining) { draining_ = draining; }
+  // TenantTag of the slot's tenant.
+  std::uint64_t TenantOfSlot(SlotId slot) const {
+    return slot < kMaxSlots ? slot_tenants_[slot].load(std::memory_order_acquire) : ~0ULL;
+  }
   // What waits to be listed or forgotten; waits up to `wait_ns` for something.
   bool WaitOutbox(std::int64_t wait_ns);
   void WakeOutbox();
@@ -87,6 +100,9 @@ class Owner {
   bool TakeGoneOverflow();
   std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most);
   void DropObjects(std::span<const InventoryItem> items);
+  void DropObjects(std::span<const wire::CopyRequest::Item> items);
+  std::vector<wire::HeldObject> Page(ObjectId& cursor, std::size_t at_most,
+                                     std::optional<SlotId> slot, std::string_view prefix);
   std::uint64_t ApplyRemovals(std::span<const wire::Removal> removals);
   std::vector<Code> Remove(SlotId slot, std::span<const std::string_view> keys);
   // Errors: kTimeout, with what was removed so far gone; kInvalid for the pattern.
@@ -137,6 +153,10 @@ class Owner {
   std::unique_ptr<Core> core_ KVCOVE_GUARDED_BY(mutex_);
   std::unordered_map<SessionNumber, Mapping> pages_ KVCOVE_GUARDED_BY(mutex_);
 
+  std::vector<std::atomic<std::uint64_t>> slot_tenants_ =
+      std::vector<std::atomic<std::uint64_t>>(kMaxSlots);
+  std::atomic<std::uint64_t> applied_{0};
+  std::atomic<bool> draining_{false};
   std::atomic<bool> master_reachable_{true};
   Mutex outbox_mutex_;
   CondVar outbox_changed_;

@@ -149,10 +149,13 @@ LocalHost& Daemon::host() { return impl_->host(); }
 
 Result<std::unique_ptr<Daemon>> Daemon::Open(const DaemonOptions& options, const Clock& clock) {
   LocalHostOptions host_options = options.host;
-  host_options.socket_path = options.socket_path;
+  // A mapping shows all of the memory: where several tenants share it, nobody gets one.
+  const bool shared = host_options.cluster && host_options.cluster->credentials != nullptr &&
+                      host_options.cluster->tenant.empty();
+  if (!shared) host_options.socket_path = options.socket_path;
   KVCOVE_ASSIGN(auto host, LocalHost::Open(host_options, clock));
   auto impl = std::make_unique<Impl>(std::move(host), clock);
-  KVCOVE_TRY(impl->Listen(options.socket_path));
+  if (!shared) KVCOVE_TRY(impl->Listen(options.socket_path));
   return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
 }
 

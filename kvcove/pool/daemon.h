@@ -11,6 +11,7 @@ namespace kvcove::pool {
 
 struct DaemonOptions {
   LocalHostOptions host;
+  // Not opened by an owner that several tenants share.
   std::string socket_path;
 };
 

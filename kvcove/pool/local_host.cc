@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/pool/local_host.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include "kvcove/base/log.h"
@@ -107,11 +108,30 @@ class LocalHost::OwnControl final : public wire::ControlService {
 
 Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& clock) {
   const ClusterMember& member = *options.cluster;
-  channel_ = std::make_unique<rpc::TcpChannel>(member.master, std::string());
+  rpc::Access access{.credential = std::nullopt, .tls = member.tls};
+  rpc::Access tenant_access = access;
+  if (member.credentials != nullptr) {
+    KVCOVE_ASSIGN(access.credential, member.credentials->OfCluster());
+    if (!member.tenant.empty()) {
+      const auto tenant = member.credentials->Find(member.tenant);
+      if (!tenant) {
+        return Fail(Code::kInvalid,
+                    fmt::format("the credentials do not name the tenant '{}'", member.tenant));
+      }
+      tenant_access.credential = {.tenant = member.tenant, .token = tenant->tokens.front()};
+    }
+  }
+  // What this host's own processes ask of the master, they ask as their tenant.
+  channel_ = std::make_unique<rpc::TcpChannel>(member.master, tenant_access);
   control_ = std::make_unique<wire::MasterStub>(*channel_);
-  KVCOVE_ASSIGN(data_server_,
-                owner::DataServer::Open(
-                    *owner_, {.listen = member.listen, .checksum = member.checksum}, clock));
+  KVCOVE_ASSIGN(data_server_, owner::DataServer::Open(*owner_,
+                                                      {.listen = member.listen,
+                                                       .checksum = member.checksum,
+                                                       .tenant = member.tenant,
+                                                       .credentials = member.credentials,
+                                                       .tls = member.tls,
+                                                       .access = access},
+                                                      clock));
   owner_->Start();
   link_ = std::make_unique<owner::Link>(
       *owner_,
@@ -119,7 +139,9 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
                          .address = member.advertise.empty() ? data_server_->address().ToString()
                                                              : member.advertise,
                          .socket = options.socket_path,
-                         .host = member.host.empty() ? requester::HostIdentity() : member.host},
+                         .host = member.host.empty() ? requester::HostIdentity() : member.host,
+                         .tenant = member.tenant,
+                         .access = access},
       clock);
   link_->Start();
   return {};
@@ -132,6 +154,16 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& optio
   std::unique_ptr<LocalHost> host(new LocalHost);
   owner::OwnerOptions owner_options = options.owner;
   owner_options.cluster = options.cluster.has_value();
+  if (options.cluster && options.cluster->credentials != nullptr) {
+    owner_options.tenants = options.cluster->tenant.empty();
+    for (const auto& [name, tenant] : options.cluster->credentials->All()) {
+      owner::Quota quota;
+      const std::uint64_t memory = owner_options.memory_bytes;
+      if (tenant.maximum) quota.maximum_bytes = tenant.maximum->Of(memory);
+      if (tenant.guaranteed) quota.guaranteed_bytes = tenant.guaranteed->Of(memory);
+      owner_options.quotas[QualifiedName(name, "")] = quota;
+    }
+  }
   KVCOVE_ASSIGN(host->owner_, owner::Owner::Open(owner_options, clock));
   if (options.cluster) {
     KVCOVE_TRY(host->JoinCluster(options, clock));

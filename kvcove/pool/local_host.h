@@ -24,6 +24,11 @@ struct ClusterMember {
   std::string advertise;  // host:port as others reach it; empty: what it listens on
   std::string host;       // empty: requester::HostIdentity()
   bool checksum = true;
+  std::shared_ptr<rpc::Credentials> credentials;  // null: whoever comes may do everything
+  std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
+  // The only tenant that this owner serves: its processes on this host may use the memory
+  // directly. Empty: all tenants, and everybody comes over TCP where there are credentials.
+  std::string tenant;
 };
 
 struct LocalHostOptions {

@@ -59,6 +59,11 @@ constexpr std::array<std::string_view, 4> kEmbeddedKeys = {"memory", "policy", "
                                                            "populate"};
 constexpr std::uint64_t kDefaultMemory = 4 * kGiB;
 
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 Result<std::uint64_t> ParseCount(std::string_view key, std::string_view text) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -118,13 +123,18 @@ Result<std::shared_ptr<PoolImpl>> OpenSocket(const std::string& path,
   return std::make_shared<PoolImpl>(std::move(host), "process");
 }
 
-constexpr std::array<std::string_view, 3> kClusterKeys = {"local", "checksum", "host"};
+constexpr std::array<std::string_view, 7> kClusterKeys = {
+    "local", "checksum", "host", "token", "tls_authority", "tls_certificate", "tls_key"};
 constexpr std::uint16_t kMasterPort = 7400;
 
 Result<std::shared_ptr<PoolImpl>> OpenCluster(std::string_view address, std::string_view query,
                                               std::chrono::milliseconds timeout) {
   requester::ClusterHostOptions options;
   KVCOVE_ASSIGN(options.master, rpc::ParseAddress(address, kMasterPort));
+  std::string token = Environment("KVCOVE_TOKEN");
+  rpc::TlsFiles tls{.authority = Environment("KVCOVE_TLS_AUTHORITY"),
+                    .certificate = Environment("KVCOVE_TLS_CERTIFICATE"),
+                    .key = Environment("KVCOVE_TLS_KEY")};
   KVCOVE_TRY(ForEachOption(query, [&](std::string_view key, std::string_view value) -> Status {
     if (key == "local") {
       KVCOVE_ASSIGN(const std::uint64_t local, ParseCount(key, value));
@@ -134,11 +144,20 @@ Result<std::shared_ptr<PoolImpl>> OpenCluster(std::string_view address, std::str
       options.checksum = checksum != 0;
     } else if (key == "host") {
       options.host = value;
+    } else if (key == "token") {
+      token = value;
+    } else if (key == "tls_authority") {
+      tls.authority = value;
+    } else if (key == "tls_certificate") {
+      tls.certificate = value;
+    } else if (key == "tls_key") {
+      tls.key = value;
     } else {
       return UnknownKey("key of a cluster's address", key, kClusterKeys);
     }
     return {};
   }));
+  KVCOVE_ASSIGN(options.access, rpc::LoadAccess(token, tls));
   const Clock& clock = SystemClock::Instance();
   KVCOVE_ASSIGN(auto host, requester::ClusterHost::Connect(
                                options, clock.NowNs() + timeout.count() * kMillisecond, clock));

@@ -26,7 +26,7 @@ std::string HostIdentity() {
 }
 
 ClusterHost::ClusterHost(const ClusterHostOptions& options, const Clock& clock)
-    : options_(options), clock_(clock), channel_(options.master, {}), stub_(channel_) {}
+    : options_(options), clock_(clock), channel_(options.master, options.access), stub_(channel_) {}
 
 Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptions& given,
                                                           std::int64_t deadline_ns,
@@ -58,7 +58,7 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
         }
         return owners;
       },
-      clock);
+      options.access, clock);
   return host;
 }
 

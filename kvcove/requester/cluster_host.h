@@ -18,6 +18,7 @@ struct ClusterHostOptions {
   // Use the memory of the owner on this host directly.
   bool local = true;
   bool checksum = true;  // of what crosses the network
+  rpc::Access access;
 };
 
 // Thread-safe.

@@ -312,7 +312,7 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
                              std::int64_t deadline_ns) {
   // Parts of bounded size, each for one owner; parts of different owners run side by side.
   struct Part {
-    std::shared_ptr<Peer> peer;
+    std::shared_ptr<rpc::DataPeer> peer;
     std::vector<std::size_t> which;
     std::vector<wire::DataValue> values;
     std::size_t verified = 0;  // values
@@ -325,7 +325,7 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
   std::vector<std::unique_ptr<Part>> parts;
   {
     struct Filling {
-      std::shared_ptr<Peer> peer;
+      std::shared_ptr<rpc::DataPeer> peer;
       Part* part = nullptr;
       std::uint64_t bytes = 0;
     };
@@ -389,7 +389,7 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
       ++part.verified;
     }
   };
-  std::vector<DataCall> calls;
+  std::vector<rpc::DataCall> calls;
   for (const auto& owned : parts) {
     Part* part = owned.get();
     wire::DataGet request{
@@ -398,7 +398,7 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
       request.keys.push_back(items[i].key);
       request.room.push_back(SizeOf(items[i].into));
     }
-    DataCall call;
+    rpc::DataCall call;
     call.peer = part->peer.get();
     call.method = wire::Method::kDataGet;
     call.body = wire::Encode(request);
@@ -426,7 +426,7 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
     call.on_bytes = [&verify, part](std::uint64_t arrived) { verify(*part, arrived); };
     calls.push_back(std::move(call));
   }
-  RunCalls(calls, deadline_ns, clock_);
+  rpc::RunCalls(calls, deadline_ns, clock_);
   for (std::size_t c = 0; c < calls.size(); ++c) {
     if (calls[c].status) continue;
     const Code code = calls[c].status.error().code;
@@ -455,7 +455,7 @@ std::vector<wire::OwnerNumber> ClusterSession::Targets() {
   std::vector<wire::OwnerStat> owners = host_.peers().Owners();
   std::erase_if(owners, [&](const wire::OwnerStat& owner) {
     const auto peer = host_.peers().Get(owner.number);
-    return !owner.live || peer == nullptr || peer->broken();
+    return !owner.live || owner.draining || peer == nullptr || peer->broken();
   });
   const auto rank = [&](const wire::OwnerStat& owner) {
     const bool named = !preferred_.empty() && owner.address == preferred_;
@@ -601,10 +601,10 @@ void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
                            std::span<const wire::OwnerNumber> owners,
                            std::span<const std::uint32_t> groups, std::span<ItemResult> results,
                            const CallOptions& options, std::int64_t deadline_ns) {
-  std::vector<DataCall> calls;
+  std::vector<rpc::DataCall> calls;
   std::vector<const std::vector<std::size_t>*> part_of;
   std::vector<std::vector<Code>> codes(parts.size());
-  std::vector<std::shared_ptr<Peer>> peers;
+  std::vector<std::shared_ptr<rpc::DataPeer>> peers;
   for (std::size_t p = 0; p < parts.size(); ++p) {
     auto peer = host_.peers().Get(owners[p]);
     if (peer == nullptr) continue;
@@ -613,7 +613,7 @@ void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
                           .no_checksum = !host_.options().checksum,
                           .budget_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(
                               (deadline_ns - clock_.NowNs()) * 9 / 10 / kMillisecond, 1, 60000))};
-    DataCall call;
+    rpc::DataCall call;
     for (const std::size_t i : parts[p]) {
       const std::string_view after = !items[i].after.empty() ? items[i].after
                                      : i > 0                 ? items[i - 1].key
@@ -640,7 +640,7 @@ void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
     part_of.push_back(&parts[p]);
     peers.push_back(std::move(peer));
   }
-  RunCalls(calls, deadline_ns, clock_);
+  rpc::RunCalls(calls, deadline_ns, clock_);
   for (std::size_t c = 0; c < calls.size(); ++c) {
     const std::vector<std::size_t>& part = *part_of[c];
     const std::vector<Code>& answered = codes[static_cast<std::size_t>(&part - parts.data())];

@@ -16,9 +16,7 @@ Result<Client> TcpChannel::Take(std::int64_t deadline_ns, bool& fresh) {
     }
   }
   fresh = true;
-  KVCOVE_ASSIGN(Client client, Client::Connect(address_, deadline_ns));
-  KVCOVE_TRY(client.Call(wire::Method::kHello, std::as_bytes(std::span(hello_)), deadline_ns));
-  return client;
+  return Client::Connect(address_, access_, deadline_ns);
 }
 
 Result<std::string> TcpChannel::Call(wire::Method method, std::span<const std::byte> body,

@@ -2,7 +2,6 @@
 // Calls to one TCP address over a few kept connections, one call at a time each.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "kvcove/base/mutex.h"
@@ -11,11 +10,11 @@
 
 namespace kvcove::rpc {
 
-// Thread-safe. `hello` is what each connection says first.
+// Thread-safe.
 class TcpChannel final : public wire::Channel {
  public:
-  TcpChannel(Address address, std::string hello)
-      : address_(std::move(address)), hello_(std::move(hello)) {}
+  TcpChannel(Address address, Access access)
+      : address_(std::move(address)), access_(std::move(access)) {}
 
   Result<std::string> Call(wire::Method method, std::span<const std::byte> body,
                            std::int64_t deadline_ns) override;
@@ -26,7 +25,7 @@ class TcpChannel final : public wire::Channel {
   Result<Client> Take(std::int64_t deadline_ns, bool& fresh);
 
   const Address address_;
-  const std::string hello_;
+  const Access access_;
   Mutex mutex_;
   std::vector<Client> idle_ KVCOVE_GUARDED_BY(mutex_);
 };

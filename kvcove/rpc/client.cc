@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/rpc/gate.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -57,11 +58,37 @@ Result<Client> Client::Connect(const std::string& path, std::int64_t deadline_ns
   return Client(std::move(fd));
 }
 
-Result<Client> Client::Connect(const Address& address, std::int64_t deadline_ns) {
+Result<Client> Client::Connect(const Address& address, const Access& access,
+                               std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(UniqueFd fd, ConnectTcp(address, deadline_ns));
+  if (access.tls != nullptr) {
+    KVCOVE_ASSIGN(fd, access.tls->Connect(std::move(fd), address.host, deadline_ns));
+  }
   // Receives block, bounded by SO_RCVTIMEO.
   fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
-  return Client(std::move(fd));
+  Client client(std::move(fd));
+  if (const Status greeted = client.Greet(access, deadline_ns); !greeted) {
+    return Fail(greeted.error().code,
+                fmt::format("{}: {}", address.ToString(), greeted.error().detail));
+  }
+  return client;
+}
+
+Status Client::Greet(const Access& access, std::int64_t deadline_ns) {
+  if (!access.credential) {
+    KVCOVE_TRY(Call(wire::Method::kHello, {}, deadline_ns));
+    return {};
+  }
+  const wire::AuthHello hello = Greeting(*access.credential);
+  const std::string first = wire::Encode(hello);
+  KVCOVE_ASSIGN(const std::string reply,
+                Call(wire::Method::kHello, std::as_bytes(std::span(first)), deadline_ns));
+  KVCOVE_ASSIGN(const wire::AuthChallenge challenge,
+                wire::DecodeAuthChallenge(std::as_bytes(std::span(reply))));
+  KVCOVE_ASSIGN(const wire::AuthBytes proof, Prove(*access.credential, hello, challenge));
+  const std::string second = wire::EncodeProof(proof);
+  KVCOVE_TRY(Call(wire::Method::kProve, std::as_bytes(std::span(second)), deadline_ns));
+  return {};
 }
 
 Status Client::Wait(short events, std::int64_t deadline_ns) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kvcove/base/posix.h"
+#include "kvcove/rpc/access.h"
 #include "kvcove/rpc/address.h"
 #include "kvcove/wire/frame.h"
 
@@ -18,8 +19,10 @@ class Client {
  public:
   // Errors: kUnavailable when nobody listens there, kDenied when another user does, kTimeout.
   static Result<Client> Connect(const std::string& path, std::int64_t deadline_ns);
-  // Over TCP. Errors: kUnavailable, kTimeout, kInvalid for a host that is not known.
-  static Result<Client> Connect(const Address& address, std::int64_t deadline_ns);
+  // Over TCP, let in by the server: hello is said, and who asks is proven. Errors: kUnavailable,
+  // kTimeout, kInvalid for a host that is not known, kDenied.
+  static Result<Client> Connect(const Address& address, const Access& access,
+                                std::int64_t deadline_ns);
 
   // The reply's body; `fds` (may be null) receives the descriptors that came with it. A reply whose
   // code is not ok becomes that error. After kTimeout, kUnavailable or kCorrupt the connection is
@@ -29,10 +32,12 @@ class Client {
 
   // False after an error that ended the connection.
   bool usable() const { return fd_.valid(); }
+  UniqueFd TakeFd() { return std::move(fd_); }
   int fd() const { return fd_.get(); }
 
  private:
   explicit Client(UniqueFd fd) : fd_(std::move(fd)) {}
+  Status Greet(const Access& access, std::int64_t deadline_ns);
   Status SendAll(std::span<const std::byte> header, std::span<const std::byte> body,
                  std::int64_t deadline_ns);
   Status ReceiveAll(std::byte* data, std::size_t size, std::int64_t deadline_ns,

@@ -27,6 +27,7 @@
 #include <unordered_map>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/mutex.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -124,6 +125,10 @@ class Server::Loop {
 
   void Stop() {
     if (!thread_.joinable()) return;
+    {
+      const MutexLock lock(handshakes_->mutex);
+      handshakes_->closed = true;
+    }
     asio::post(loop_, [this] {
       if (acceptor_) acceptor_->close();
       watches_.clear();
@@ -196,7 +201,11 @@ class Server::Loop {
     acceptor_->async_accept([this](const boost::system::error_code& error, Socket socket) {
       if (error == asio::error::operation_aborted || !acceptor_->is_open()) return;
       if (!error) {
-        Admit(std::move(socket));
+        if (options_.tls == nullptr) {
+          Admit(std::move(socket));
+        } else {
+          Encrypt(std::move(socket));
+        }
         return Accept();
       }
       // No descriptor is free, most likely: trying at once would only keep the loop busy.
@@ -205,6 +214,29 @@ class Server::Loop {
         if (!stopped && acceptor_->is_open()) Accept();
       });
     });
+  }
+
+  // The socket that it hands over belongs to this process, and speaks with the client through TLS.
+  void Encrypt(Socket socket) {
+    {
+      const MutexLock lock(handshakes_->mutex);
+      if (handshakes_->running >= options_.max_connections) return;
+      ++handshakes_->running;
+    }
+    const std::shared_ptr<void> one(nullptr, [all = handshakes_](void*) {
+      const MutexLock lock(all->mutex);
+      --all->running;
+    });
+    options_.tls->Accept(UniqueFd(socket.release()), options_.hello_deadline_ns,
+                         [this, all = handshakes_, one](UniqueFd plain) {
+                           const MutexLock lock(all->mutex);
+                           if (all->closed) return;
+                           auto shared = std::make_shared<UniqueFd>(std::move(plain));
+                           asio::post(loop_, [this, shared] {
+                             if (!acceptor_->is_open()) return;
+                             Admit(Socket(loop_, Protocol(AF_UNIX, 0), shared->Release()));
+                           });
+                         });
   }
 
   void Admit(Socket socket) {
@@ -444,6 +476,13 @@ class Server::Loop {
   std::unordered_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   std::unordered_map<std::uint64_t, asio::posix::stream_descriptor> watches_;
   ConnectionId next_id_ = 1;
+  // TLS handshakes may outlive this.
+  struct Handshakes {
+    Mutex mutex;
+    std::uint32_t running KVCOVE_GUARDED_BY(mutex) = 0;
+    bool closed KVCOVE_GUARDED_BY(mutex) = false;
+  };
+  const std::shared_ptr<Handshakes> handshakes_ = std::make_shared<Handshakes>();
   bool in_request_ = false;
   bool answered_inline_ = false;
   std::thread thread_;

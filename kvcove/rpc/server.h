@@ -13,6 +13,7 @@
 
 #include "kvcove/base/posix.h"
 #include "kvcove/rpc/address.h"
+#include "kvcove/rpc/tls.h"
 #include "kvcove/wire/frame.h"
 
 namespace kvcove::rpc {
@@ -62,6 +63,7 @@ struct ServerOptions {
   std::size_t loops = 1;
   std::uint32_t max_connections = 1024;
   std::int64_t hello_deadline_ns = 5'000'000'000;  // for a connection to say hello
+  std::shared_ptr<Tls> tls;                        // TCP only; null: in the clear
   std::string thread_name = "kvcove-rpc";
 };
 

@@ -3,27 +3,12 @@
 
 #include <cstring>
 
-#include "cluster_generated.h"
-#include "kvcove/wire/flat.h"
+#include "kvcove/wire/cluster_flat.h"
 
 namespace kvcove::wire {
 namespace {
 
 namespace fb = cluster;
-
-fb::Id ToFb(const Id128& id) { return {id.high, id.low}; }
-Id128 FromFb(const fb::Id* id) {
-  return id == nullptr ? Id128{} : Id128{.high = id->high(), .low = id->low()};
-}
-fb::Token ToFb(const Token& token) {
-  return {ToFb(token.incarnation), token.generation, token.slot};
-}
-Token FromFb(const fb::Token* token) {
-  if (token == nullptr) return {};
-  return {.incarnation = FromFb(&token->incarnation()),
-          .generation = token->generation(),
-          .slot = token->slot()};
-}
 
 Result<MissReason> ToReason(std::uint8_t value) {
   if (value >= kMissReasons) return Fail(Code::kCorrupt, "a reply with an unknown reason");
@@ -32,26 +17,6 @@ Result<MissReason> ToReason(std::uint8_t value) {
 Result<Code> ToCode(std::uint8_t value) {
   if (value > kMaxCode) return Fail(Code::kCorrupt, "a reply with an unknown code");
   return static_cast<Code>(value);
-}
-
-std::unexpected<Error> WrongCount() {
-  return Fail(Code::kCorrupt, "a message whose parts have different numbers of items");
-}
-
-using Texts = flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>;
-
-template <typename Strings>
-flatbuffers::Offset<Texts> TextsOf(Builder& builder, const Strings& strings) {
-  std::vector<flatbuffers::Offset<flatbuffers::String>> list;
-  list.reserve(strings.size());
-  for (const auto& text : strings) list.push_back(Text(builder, text));
-  return builder.CreateVector(list);
-}
-
-template <typename Table>
-std::string Done(Builder& builder, flatbuffers::Offset<Table> table) {
-  builder.Finish(table);
-  return StringOf(builder);
 }
 
 flatbuffers::Offset<fb::Changes> Add(Builder& builder, const Changes& message) {
@@ -110,10 +75,12 @@ std::string Encode(const OwnerHello& message) {
   const auto address = Text(builder, message.address);
   const auto socket = Text(builder, message.socket);
   const auto host = Text(builder, message.host);
+  const auto tenant = Text(builder, message.tenant);
   const fb::Id owner = ToFb(message.owner);
   const fb::Id incarnation = ToFb(message.incarnation);
-  return Done(builder, fb::CreateOwnerHello(builder, &owner, address, socket, host,
-                                            message.capacity_bytes, message.term, &incarnation));
+  return Done(builder,
+              fb::CreateOwnerHello(builder, &owner, address, socket, host, message.capacity_bytes,
+                                   message.term, &incarnation, tenant));
 }
 
 Result<OwnerHello> DecodeOwnerHello(std::span<const std::byte> body) {
@@ -123,6 +90,7 @@ Result<OwnerHello> DecodeOwnerHello(std::span<const std::byte> body) {
                     .socket = Str(root->socket()),
                     .host = Str(root->host()),
                     .capacity_bytes = root->capacity_bytes(),
+                    .tenant = Str(root->tenant()),
                     .term = root->term(),
                     .incarnation = FromFb(root->incarnation())};
 }
@@ -179,14 +147,17 @@ Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
 std::string Encode(const RenewReply& message) {
   Builder builder;
   const auto changes = Add(builder, message.changes);
-  return Done(builder, fb::CreateRenewReply(builder, message.granted, message.lease_ns, changes));
+  return Done(builder, fb::CreateRenewReply(builder, message.granted, message.lease_ns, changes,
+                                            message.draining));
 }
 
 Result<RenewReply> DecodeRenewReply(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::RenewReply>(body));
   KVCOVE_ASSIGN(Changes changes, From(root->changes()));
-  return RenewReply{
-      .granted = root->granted(), .lease_ns = root->lease_ns(), .changes = std::move(changes)};
+  return RenewReply{.granted = root->granted(),
+                    .lease_ns = root->lease_ns(),
+                    .changes = std::move(changes),
+                    .draining = root->draining()};
 }
 
 std::string Encode(const ListRequest& message) {
@@ -194,7 +165,7 @@ std::string Encode(const ListRequest& message) {
   items.reserve(message.items.size());
   for (const ListItem& item : message.items) {
     items.emplace_back(ToFb(item.hash), item.generation, item.size_bytes, item.group, item.slot,
-                       item.gone ? 1 : 0);
+                       item.gone ? 1 : 0, item.copies, item.copied_at);
   }
   Builder builder(items.size() * sizeof(fb::ListItem) + 256);
   const auto list = builder.CreateVectorOfStructs(items);
@@ -216,7 +187,9 @@ Result<ListRequest> DecodeList(std::span<const std::byte> body) {
                              .size_bytes = item->size_bytes(),
                              .group = item->group(),
                              .slot = item->slot(),
-                             .gone = item->gone() != 0});
+                             .gone = item->gone() != 0,
+                             .copies = item->copies(),
+                             .copied_at = item->copied_at()});
   }
   return request;
 }
@@ -280,9 +253,11 @@ std::string Encode(std::span<const OwnerStat> owners) {
     const auto address = Text(builder, owner.address);
     const auto socket = Text(builder, owner.socket);
     const auto host = Text(builder, owner.host);
+    const auto tenant = Text(builder, owner.tenant);
     list.push_back(fb::CreateOwner(builder, owner.number, owner.epoch, address, socket, host,
                                    owner.capacity_bytes, owner.free_bytes, owner.live,
-                                   owner.objects, owner.lease_age_ns));
+                                   owner.objects, owner.lease_age_ns, tenant, owner.draining,
+                                   owner.hits, owner.evictions, owner.stale_puts, owner.puts));
   }
   const auto vector = builder.CreateVector(list);
   return Done(builder, fb::CreateOwners(builder, vector));
@@ -302,7 +277,13 @@ Result<std::vector<OwnerStat>> DecodeOwners(std::span<const std::byte> body) {
                       .free_bytes = owner->free_bytes(),
                       .live = owner->live(),
                       .objects = owner->objects(),
-                      .lease_age_ns = owner->lease_age_ns()});
+                      .lease_age_ns = owner->lease_age_ns(),
+                      .tenant = Str(owner->tenant()),
+                      .draining = owner->draining(),
+                      .hits = owner->hits(),
+                      .evictions = owner->evictions(),
+                      .stale_puts = owner->stale_puts(),
+                      .puts = owner->puts()});
   }
   return owners;
 }
@@ -399,7 +380,8 @@ std::string Encode(const DataPut& message) {
   const auto after_list = builder.CreateVector(afters);
   const fb::Token token = ToFb(message.token);
   return Done(builder, fb::CreateDataPut(builder, &token, key_list, head_list, after_list,
-                                         message.no_checksum, message.budget_ms));
+                                         message.no_checksum, message.budget_ms, message.copies,
+                                         message.no_evict, message.copied_at));
 }
 
 Result<DataPut> DecodeDataPut(std::span<const std::byte> body) {
@@ -410,7 +392,10 @@ Result<DataPut> DecodeDataPut(std::span<const std::byte> body) {
   DataPut request{.token = FromFb(root->token()),
                   .items = {},
                   .no_checksum = root->no_checksum(),
-                  .budget_ms = root->budget_ms()};
+                  .budget_ms = root->budget_ms(),
+                  .copies = root->copies(),
+                  .no_evict = root->no_evict(),
+                  .copied_at = root->copied_at()};
   request.items.reserve(count);
   for (unsigned i = 0; i < count; ++i) {
     const fb::PutHead* head = root->heads()->Get(i);
@@ -453,6 +438,23 @@ Result<std::uint64_t> DecodeCount(std::span<const std::byte> body) {
   if (body.size() != sizeof(count)) return Fail(Code::kCorrupt, "a count of the wrong length");
   std::memcpy(&count, body.data(), sizeof(count));
   return count;
+}
+
+std::string Encode(const MissCounts& counts) {
+  Builder builder;
+  const auto list = builder.CreateVector(counts.data(), counts.size());
+  return Done(builder, fb::CreateMisses(builder, list));
+}
+
+Result<MissCounts> DecodeMissCounts(std::span<const std::byte> body) {
+  MissCounts counts{};
+  if (body.empty()) return counts;
+  KVCOVE_ASSIGN(const auto* root, Root<fb::Misses>(body));
+  if (!Aligned(root->counts())) return Fail(Code::kCorrupt, "a message that is not aligned");
+  for (unsigned i = 0; i < std::min(SizeOf(root->counts()), counts.size()); ++i) {
+    counts[i] = root->counts()->Get(i);
+  }
+  return counts;
 }
 
 }  // namespace kvcove::wire

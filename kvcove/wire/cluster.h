@@ -3,6 +3,7 @@
 // Decoding errors are kCorrupt: the caller closes that connection.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -25,6 +26,7 @@ struct OwnerHello {
   std::string socket;   // of its Unix socket, for requesters of the same host
   std::string host;     // equal on one host, different on others
   std::uint64_t capacity_bytes = 0;
+  std::string tenant;  // whom it serves alone; empty: all
   // What it followed before; an older master of the same pool is refused. 0: nothing.
   std::uint64_t term = 0;
   Id128 incarnation;
@@ -73,6 +75,7 @@ struct RenewReply {
   bool granted = false;  // else: apply `changes` and ask again
   std::int64_t lease_ns = 0;
   Changes changes;
+  bool draining = false;  // what comes new goes elsewhere
 };
 
 // An object that an owner holds, or (`gone`) holds no more.
@@ -83,6 +86,8 @@ struct ListItem {
   std::uint32_t group = 0;  // the same for the replicas of one put
   SlotId slot = 0;
   bool gone = false;
+  std::uint8_t copies = 1;      // on how many owners it is meant to be
+  std::uint64_t copied_at = 0;  // see FinishItem
 };
 
 struct ListRequest {
@@ -111,6 +116,12 @@ struct OwnerStat {
   bool live = false;
   std::uint64_t objects = 0;
   std::int64_t lease_age_ns = 0;
+  std::string tenant;  // whom it serves alone; empty: all
+  bool draining = false;
+  std::uint64_t hits = 0;
+  std::uint64_t evictions = 0;
+  std::uint64_t stale_puts = 0;
+  std::uint64_t puts = 0;
 };
 
 struct RemoveRequest {
@@ -147,7 +158,13 @@ struct DataPut {
   std::vector<DataPutItem> items;
   bool no_checksum = false;
   std::uint32_t budget_ms = 0;
+  std::uint8_t copies = 1;      // on how many owners each is meant to be
+  bool no_evict = false;        // nothing may make room for it
+  std::uint64_t copied_at = 0;  // see FinishItem
 };
+
+// Misses by reason, since a requester told the last time.
+using MissCounts = std::array<std::uint64_t, kMissReasons>;
 
 // Views in what is decoded point into `body`.
 std::string Encode(const OwnerHello& message);
@@ -165,6 +182,7 @@ std::string Encode(std::span<const DataValue> values);
 std::string Encode(const DataPut& message);
 std::string Encode(std::span<const Code> codes);
 std::string EncodeCount(std::uint64_t count);
+std::string Encode(const MissCounts& counts);
 
 Result<OwnerHello> DecodeOwnerHello(std::span<const std::byte> body);
 Result<OwnerWelcome> DecodeOwnerWelcome(std::span<const std::byte> body);
@@ -185,5 +203,7 @@ Result<std::vector<DataValue>> DecodeValues(std::span<const std::byte> body, std
 Result<DataPut> DecodeDataPut(std::span<const std::byte> body);
 Result<std::vector<Code>> DecodeCodes(std::span<const std::byte> body, std::size_t expected);
 Result<std::uint64_t> DecodeCount(std::span<const std::byte> body);
+// All zero for an empty body.
+Result<MissCounts> DecodeMissCounts(std::span<const std::byte> body);
 
 }  // namespace kvcove::wire

@@ -37,6 +37,7 @@ enum class Method : std::uint16_t {
   kPin = 12,
   kStatObjects = 13,
   kStat = 14,
+  kProve = 15,  // behind kHello, with a credential
   // To the master, from owners.
   kOwnerHello = 32,
   kRenew = 33,
@@ -50,8 +51,11 @@ enum class Method : std::uint16_t {
   // To an owner's data server.
   kDataGet = 51,  // values follow the reply's body
   kDataPut = 52,  // values follow the request's body
+  // From the master.
+  kInventory = 53,
+  kCopy = 54,
 };
-inline constexpr std::uint16_t kMaxMethod = 52;
+inline constexpr std::uint16_t kMaxMethod = 54;
 
 struct FrameHeader {
   std::uint16_t version = kProtocolVersion;

@@ -67,6 +67,10 @@ struct FinishItem {
   std::uint64_t checksum = 0;  // of the value, when it came with one
   bool has_checksum = false;
   std::uint32_t group = 0;  // of the replicas of one put; 0: it has none
+  std::uint8_t copies = 1;  // on how many owners it is meant to be
+  // Of a copy from another owner: the control log's version that it had applied when it read the
+  // value. 0: this is no copy.
+  std::uint64_t copied_at = 0;
 };
 
 enum class PinKind : std::uint8_t { kSoft = 1, kHard = 2 };

@@ -345,7 +345,7 @@ TEST_F(ClusterFaultTest, AWriterThatDiesInMidPutFreesItsKey) {
   const Token token = *session_->Capture();
   rpc::TcpChannel channel(master_address_, {});
   const auto owners = *wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
-  requester::Peer peer(*rpc::ParseAddress(owners[0].address, 0), SystemClock::Instance());
+  rpc::DataPeer peer(*rpc::ParseAddress(owners[0].address, 0), {}, SystemClock::Instance());
   UniqueFd fd = *peer.Take(SystemClock::Instance().NowNs() + kSecond);
   const std::string body =
       wire::Encode(wire::DataPut{.token = token,

@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "kvcove/rpc/address.h"
+#include "kvcove/wire/auth.h"
 #include "kvcove/wire/cluster.h"
+#include "kvcove/wire/tasks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kvcove::wire;
@@ -12,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // As in the servers, the body is aligned.
   std::vector<std::byte> body(size - 1);
   if (size > 1) std::memcpy(body.data(), data + 1, size - 1);
-  switch (data[0] % 13) {
+  switch (data[0] % 16) {
     case 0:
       return (void)DecodeOwnerHello(body), 0;
     case 1:
@@ -40,6 +42,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 11:
       (void)DecodeValues(body, size % 5);
       return (void)DecodeCodes(body, size % 5), 0;
+    case 12:
+      (void)DecodeAuthHello(body);
+      (void)DecodeAuthChallenge(body);
+      return (void)DecodeProof(body), 0;
+    case 13:
+      return (void)DecodeMissCounts(body), 0;
+    case 14:
+      (void)DecodeInventory(body);
+      if (const auto reply = DecodeInventoryReply(body)) (void)Encode(*reply);
+      return (void)DecodeCopy(body), 0;
     default:
       (void)DecodeCount(body);
       (void)kvcove::rpc::ParseAddress({reinterpret_cast<const char*>(body.data()), body.size()}, 0);

@@ -646,7 +646,7 @@ class World {
       if (!MasterThere()) return;
       const Generation generation = master_->generations.UpdateOf(kSlot).generation;
       const Token token{.incarnation = incarnation_, .generation = generation, .slot = kSlot};
-      const wire::Place place = master_->directory->Find(DirectoryHash(kSlot, reading.key));
+      const wire::Place place = master_->directory->Find(kSlot, DirectoryHash(kSlot, reading.key));
       if (place.owner == wire::kNoOwner) return;
       // Which process that number is: as its address says.
       for (int i = 0; i < kOwners; ++i) {

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies objects of this owner to another one, or moves them there, when the master says so: for
+// drained owners, lost replicas, and by hand. The other owner stores a copy as a replica of the
+// same put, under the same generation, and evicts nothing for it.
+//
+// A removal is as safe against a copy as against a put: the copy says which removals this owner had
+// applied when it read the value, and the master lists it only if none came since.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvcove/owner/owner.h"
+#include "kvcove/rpc/data_peer.h"
+#include "kvcove/wire/tasks.h"
+
+namespace kvcove::owner {
+
+// Thread-safe. Calls block: they belong to a worker's thread.
+class Copier {
+ public:
+  Copier(Owner& owner, rpc::Access access, bool checksum, const Clock& clock)
+      : owner_(owner), access_(std::move(access)), checksum_(checksum), clock_(clock) {}
+
+  // By item: kOk, kExists (it is there already), kMiss (gone meanwhile), kNoSpace (there), kStale,
+  // kTimeout, kUnavailable.
+  Result<std::vector<Code>> Copy(const wire::CopyRequest& request);
+
+ private:
+  struct Batch;
+  std::shared_ptr<rpc::DataPeer> PeerAt(const rpc::Address& address);
+  void Send(rpc::DataPeer& peer, const Batch& batch, std::int64_t deadline_ns,
+            std::vector<Code>& codes);
+
+  Owner& owner_;
+  const rpc::Access access_;
+  const bool checksum_;
+  const Clock& clock_;
+  Mutex mutex_;
+  std::map<std::string, std::shared_ptr<rpc::DataPeer>> peers_ KVCOVE_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvcove::owner

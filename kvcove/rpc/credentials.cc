@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/rpc/credentials.h"
+
+#include <fmt/core.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+#include <sys/stat.h>
+#include <toml++/toml.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/keys.h"
+#include "kvcove/base/log.h"
+#include "kvcove/base/size.h"
+#include "kvcove/model/ids.h"
+
+namespace kvcove::rpc {
+namespace {
+
+constexpr std::size_t kMinTokenBytes = 32;
+constexpr std::array<std::string_view, 5> kScopeNames = {"read", "write", "reset", "admin",
+                                                         "owner"};
+constexpr std::array<std::string_view, 4> kTenantKeys = {"tokens", "scopes", "maximum",
+                                                         "guaranteed"};
+
+std::string Hex(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return text;
+}
+
+// Secrets are read only from files that nobody else can read or write.
+Status CheckPrivate(const std::string& path) {
+  struct stat status{};
+  if (stat(path.c_str(), &status) != 0) {
+    return FailErrno(Code::kInvalid, fmt::format("the credentials file '{}'", path));
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return Fail(Code::kInvalid, fmt::format("'{}' is no file", path));
+  }
+  if ((status.st_mode & 0077) != 0 || (status.st_uid != geteuid() && status.st_uid != 0)) {
+    return Fail(Code::kDenied, fmt::format("the credentials file '{}' must belong to this user and "
+                                           "be closed to all others; run: chmod 600 '{}'",
+                                           path, path));
+  }
+  return {};
+}
+
+Result<toml::table> Parse(const std::string& path) {
+  KVCOVE_TRY(CheckPrivate(path));
+  try {
+    return toml::parse_file(path);
+  } catch (const toml::parse_error& error) {
+    return Fail(Code::kInvalid,
+                fmt::format("{}:{}: {}", path, error.source().begin.line, error.description()));
+  }
+}
+
+Status CheckToken(const std::string& token, const std::string& where) {
+  if (token.size() >= kMinTokenBytes) return {};
+  return Fail(Code::kInvalid,
+              fmt::format("{}: a token needs at least {} characters; 'kvcove token NAME' makes one",
+                          where, kMinTokenBytes));
+}
+
+Status CheckTenantName(const std::string& name, const std::string& where) {
+  const bool plain = !name.empty() && name.size() <= 64 &&
+                     name.find_first_not_of(
+                         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                         "0123456789_.-") == std::string::npos;
+  if (plain) return {};
+  return Fail(Code::kInvalid, fmt::format("{}: '{}' is no tenant's name: 1 to 64 letters, digits, "
+                                          "'_', '.' and '-'",
+                                          where, name));
+}
+
+Result<Share> ParseShare(std::string_view text, const std::string& where) {
+  if (text.ends_with('%')) {
+    double percent = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size() - 1, percent);
+    if (error != std::errc() || end != text.data() + text.size() - 1 || percent <= 0 ||
+        percent > 100) {
+      return Fail(Code::kInvalid, fmt::format("{}: '{}' is no share such as 25%", where, text));
+    }
+    return Share{.fraction = percent / 100};
+  }
+  Result<std::uint64_t> bytes = ParseSize(text);
+  if (!bytes) return Fail(Code::kInvalid, fmt::format("{}: {}", where, bytes.error().detail));
+  return Share{.bytes = *bytes};
+}
+
+Result<std::vector<std::string>> Texts(const toml::node& node, const std::string& where) {
+  std::vector<std::string> texts;
+  const toml::array* list = node.as_array();
+  if (list == nullptr) {
+    return Fail(Code::kInvalid, fmt::format("{}: write a list of texts, such as [\"a\"]", where));
+  }
+  for (const toml::node& item : *list) {
+    if (!item.is_string()) return Fail(Code::kInvalid, fmt::format("{}: not a text", where));
+    texts.push_back(item.as_string()->get());
+  }
+  return texts;
+}
+
+Result<Tenant> ParseTenant(const toml::table& table, const std::string& where) {
+  Tenant tenant;
+  for (const auto& [key, value] : table) {
+    const std::string at = fmt::format("{}.{}", where, key.str());
+    if (key == "tokens") {
+      KVCOVE_ASSIGN(tenant.tokens, Texts(value, at));
+      for (const std::string& token : tenant.tokens) KVCOVE_TRY(CheckToken(token, at));
+    } else if (key == "scopes") {
+      KVCOVE_ASSIGN(const std::vector<std::string> names, Texts(value, at));
+      KVCOVE_ASSIGN(tenant.scopes, ParseScopes(names));
+    } else if (key == "maximum" || key == "guaranteed") {
+      if (!value.is_string()) {
+        return Fail(Code::kInvalid, fmt::format("{}: write a text such as \"4GiB\"", at));
+      }
+      KVCOVE_ASSIGN(const Share share, ParseShare(value.as_string()->get(), at));
+      (key == "maximum" ? tenant.maximum : tenant.guaranteed) = share;
+    } else {
+      return UnknownKey(fmt::format("key of {}", where), key.str(), kTenantKeys);
+    }
+  }
+  if (tenant.tokens.empty()) {
+    return Fail(Code::kInvalid, fmt::format("{}: 'tokens' is missing or empty", where));
+  }
+  if (tenant.scopes == 0) {
+    return Fail(Code::kInvalid, fmt::format("{}: 'scopes' is missing or empty; such as "
+                                            "[\"read\", \"write\", \"reset\"]",
+                                            where));
+  }
+  return tenant;
+}
+
+}  // namespace
+
+Result<Scopes> ParseScopes(const std::vector<std::string>& names) {
+  Scopes scopes = 0;
+  for (const std::string& name : names) {
+    const auto known = std::ranges::find(kScopeNames, name);
+    if (known == kScopeNames.end()) return UnknownKey("scope", name, kScopeNames);
+    scopes = static_cast<Scopes>(scopes | (1U << (known - kScopeNames.begin())));
+  }
+  return scopes;
+}
+
+std::vector<std::string> ScopeNames(Scopes scopes) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < kScopeNames.size(); ++i) {
+    if ((scopes & (1U << i)) != 0) names.emplace_back(kScopeNames[i]);
+  }
+  return names;
+}
+
+Result<Credential> LoadCredential(const std::string& path) {
+  KVCOVE_ASSIGN(const toml::table table, Parse(path));
+  static constexpr std::array<std::string_view, 2> kKeys = {"tenant", "token"};
+  Credential credential;
+  for (const auto& [key, value] : table) {
+    if (std::ranges::find(kKeys, key.str()) == kKeys.end()) {
+      return UnknownKey(fmt::format("key of the token file '{}'", path), key.str(), kKeys);
+    }
+    if (!value.is_string()) {
+      return Fail(Code::kInvalid, fmt::format("{}: '{}' is no text", path, key.str()));
+    }
+    (key == "tenant" ? credential.tenant : credential.token) = value.as_string()->get();
+  }
+  KVCOVE_TRY(CheckTenantName(credential.tenant, path));
+  KVCOVE_TRY(CheckToken(credential.token, path));
+  return credential;
+}
+
+Result<Credentials::Table> Credentials::Read(const std::string& path) {
+  KVCOVE_ASSIGN(const toml::table file, Parse(path));
+  static constexpr std::array<std::string_view, 1> kKeys = {"tenants"};
+  Table table;
+  for (const auto& [key, value] : file) {
+    if (key != "tenants" || !value.is_table()) {
+      return UnknownKey(fmt::format("table of the credentials file '{}'", path), key.str(), kKeys);
+    }
+    for (const auto& [name, entry] : *value.as_table()) {
+      const std::string where = fmt::format("{}: tenants.{}", path, name.str());
+      KVCOVE_TRY(CheckTenantName(std::string(name.str()), where));
+      if (!entry.is_table()) return Fail(Code::kInvalid, fmt::format("{} is no table", where));
+      KVCOVE_ASSIGN(table[std::string(name.str())], ParseTenant(*entry.as_table(), where));
+    }
+  }
+  if (table.empty()) {
+    return Fail(Code::kInvalid,
+                fmt::format("'{}' names no tenant; write a table [tenants.NAME]", path));
+  }
+  return table;
+}
+
+std::string Credentials::StampOf(const std::string& path) {
+  struct stat status{};
+  if (stat(path.c_str(), &status) != 0) return {};
+  return fmt::format("{} {} {} {}", status.st_ino, status.st_size, status.st_mtim.tv_sec,
+                     status.st_mtim.tv_nsec);
+}
+
+Result<std::shared_ptr<Credentials>> Credentials::Load(const std::string& path) {
+  std::shared_ptr<Credentials> credentials(new Credentials(path));
+  const std::string stamp = StampOf(path);
+  KVCOVE_ASSIGN(Table table, Read(path));
+  const MutexLock lock(credentials->mutex_);
+  credentials->table_ = std::make_shared<const Table>(std::move(table));
+  credentials->stamp_ = stamp;
+  return credentials;
+}
+
+void Credentials::Refresh() {
+  const std::int64_t now = SystemClock::Instance().NowNs();
+  {
+    const MutexLock lock(mutex_);
+    if (now < looked_ns_ + kSecond) return;
+    looked_ns_ = now;
+  }
+  const std::string stamp = StampOf(path_);
+  {
+    const MutexLock lock(mutex_);
+    if (stamp == stamp_) return;
+    stamp_ = stamp;
+  }
+  Result<Table> table = Read(path_);
+  if (!table) {
+    LogError("the credentials are those of before: {}", table.error().ToString());
+    return;
+  }
+  const std::size_t tenants = table->size();
+  {
+    const MutexLock lock(mutex_);
+    table_ = std::make_shared<const Table>(std::move(*table));
+  }
+  version_.fetch_add(1, std::memory_order_release);
+  LogInfo("read '{}' again: {} tenants", path_, tenants);
+}
+
+std::map<std::string, Tenant> Credentials::All() const {
+  const MutexLock lock(mutex_);
+  return *table_;
+}
+
+std::optional<Tenant> Credentials::Find(const std::string& tenant) const {
+  const MutexLock lock(mutex_);
+  const auto at = table_->find(tenant);
+  if (at == table_->end()) return std::nullopt;
+  return at->second;
+}
+
+Result<Credential> Credentials::OfCluster() const {
+  for (const auto& [name, tenant] : All()) {
+    if ((tenant.scopes & static_cast<Scopes>(Scope::kOwner)) != 0) {
+      return Credential{.tenant = name, .token = tenant.tokens.front()};
+    }
+  }
+  return Fail(Code::kInvalid, fmt::format("'{}' has no tenant with the scope \"owner\": owners and "
+                                          "master prove themselves to each other with it",
+                                          path_));
+}
+
+wire::AuthBytes Mac(const std::string& token, std::string_view text) {
+  wire::AuthBytes out;
+  unsigned length = out.size();
+  HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
+       reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+       reinterpret_cast<unsigned char*>(out.data()), &length);
+  return out;
+}
+
+bool EqualBytes(const wire::AuthBytes& a, const wire::AuthBytes& b) {
+  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+wire::AuthBytes RandomAuthBytes() {
+  wire::AuthBytes bytes;
+  // It fails only where the kernel gives no random bytes: nothing is safe then.
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), bytes.size()) != 1) std::abort();
+  return bytes;
+}
+
+std::uint64_t KeyIdOf(const std::string& token) {
+  const wire::AuthBytes mac = Mac(token, "kvcove key id");
+  std::uint64_t id = 0;
+  for (std::size_t i = 0; i < sizeof(id); ++i) id = id << 8 | static_cast<std::uint64_t>(mac[i]);
+  return id;
+}
+
+std::string BearerOf(const Credential& credential) {
+  return credential.tenant + "." + Hex(Mac(credential.token, "kvcove admin bearer"));
+}
+
+std::string NewToken() { return Hex(RandomAuthBytes()); }
+
+}  // namespace kvcove::rpc

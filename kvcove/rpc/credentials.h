@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may do what: the tokens of tenants, read from a file that only this user can read.
+// docs/security.md has the form of the files and the threats.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvcove/base/mutex.h"
+#include "kvcove/base/result.h"
+#include "kvcove/wire/auth.h"
+
+namespace kvcove::rpc {
+
+// What a tenant may do. Each is a scope of its own.
+enum class Scope : std::uint8_t {
+  kRead = 1,    // get, exists
+  kWrite = 2,   // put, pin, remove
+  kReset = 4,   // of its own namespaces
+  kAdmin = 8,   // the admin endpoints, all tenants
+  kOwner = 16,  // be an owner, or the master towards owners
+};
+using Scopes = std::uint8_t;
+inline constexpr Scopes kAllScopes = 31;
+
+// What a client proves to have.
+struct Credential {
+  std::string tenant;
+  std::string token;
+};
+
+// Bytes, or a share of each owner's memory.
+struct Share {
+  std::uint64_t bytes = 0;
+  double fraction = 0;  // if not 0
+  std::uint64_t Of(std::uint64_t memory_bytes) const {
+    return fraction > 0 ? static_cast<std::uint64_t>(fraction * static_cast<double>(memory_bytes))
+                        : bytes;
+  }
+};
+
+struct Tenant {
+  std::vector<std::string> tokens;  // several while they are being exchanged
+  Scopes scopes = 0;
+  std::optional<Share> maximum;
+  std::optional<Share> guaranteed;
+};
+
+// A file of a client: `tenant = "..."`, `token = "..."`. Errors: kInvalid, kDenied when others may
+// read it.
+Result<Credential> LoadCredential(const std::string& path);
+
+// A server's file: a table `[tenants.NAME]` each. Thread-safe. It is read again when it changed; a
+// file with a mistake changes nothing and is logged.
+class Credentials {
+ public:
+  static Result<std::shared_ptr<Credentials>> Load(const std::string& path);
+
+  std::optional<Tenant> Find(const std::string& tenant) const;
+  std::map<std::string, Tenant> All() const;
+  // What this process proves to other servers: the first tenant with the scope `owner`. Errors:
+  // kInvalid when there is none.
+  Result<Credential> OfCluster() const;
+  // Looks at the file at most once a second.
+  void Refresh();
+  // Another number after each change.
+  std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
+
+ private:
+  using Table = std::map<std::string, Tenant>;
+  explicit Credentials(std::string path) : path_(std::move(path)) {}
+  static Result<Table> Read(const std::string& path);
+  static std::string StampOf(const std::string& path);
+
+  const std::string path_;
+  std::atomic<std::uint64_t> version_{1};
+  mutable Mutex mutex_;
+  std::shared_ptr<const Table> table_ KVCOVE_GUARDED_BY(mutex_);
+  std::string stamp_ KVCOVE_GUARDED_BY(mutex_);
+  std::int64_t looked_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+};
+
+// HMAC-SHA256 of `text` with `token`; equality in constant time.
+wire::AuthBytes Mac(const std::string& token, std::string_view text);
+bool EqualBytes(const wire::AuthBytes& a, const wire::AuthBytes& b);
+wire::AuthBytes RandomAuthBytes();
+std::uint64_t KeyIdOf(const std::string& token);
+// What a token stands for at the admin port: derived, so that the token itself goes nowhere.
+std::string BearerOf(const Credential& credential);
+// 32 random bytes in hex.
+std::string NewToken();
+// "read,write". Errors: kInvalid with the nearest right name.
+Result<Scopes> ParseScopes(const std::vector<std::string>& names);
+std::vector<std::string> ScopeNames(Scopes scopes);
+
+}  // namespace kvcove::rpc

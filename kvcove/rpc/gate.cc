@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/rpc/gate.h"
+
+#include <algorithm>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/log.h"
+#include "kvcove/model/ids.h"
+
+namespace kvcove::rpc {
+namespace {
+
+std::string Transcript(std::string_view side, const wire::AuthHello& hello,
+                       const wire::AuthBytes& server_nonce) {
+  std::string text(side);
+  text.append(reinterpret_cast<const char*>(hello.nonce.data()), hello.nonce.size());
+  text.append(reinterpret_cast<const char*>(server_nonce.data()), server_nonce.size());
+  return text + hello.tenant;
+}
+
+// The token that the client speaks of.
+const std::string* TokenOf(const std::optional<Tenant>& tenant, std::uint64_t key_id) {
+  if (!tenant) return nullptr;
+  const auto token = std::ranges::find(tenant->tokens, key_id, KeyIdOf);
+  return token == tenant->tokens.end() ? nullptr : &*token;
+}
+
+}  // namespace
+
+Gate::Gate(std::shared_ptr<Credentials> credentials)
+    : credentials_(std::move(credentials)), decoy_(NewToken()) {}
+
+Reply Gate::Refuse(const std::string& tenant) {
+  refused_.fetch_add(1, std::memory_order_relaxed);
+  const std::int64_t now = SystemClock::Instance().NowNs();
+  std::int64_t logged = logged_ns_.load();
+  if (now > logged + kSecond && logged_ns_.compare_exchange_strong(logged, now)) {
+    LogWarn("refused a connection that calls itself '{}'", tenant.substr(0, 64));
+  }
+  return ErrorReply({Code::kDenied, "this server does not know this tenant with this token"},
+                    /*close=*/true);
+}
+
+Reply Gate::Greet(Guest& guest, wire::Method method, std::span<const std::byte> body) {
+  if (guest.caller != nullptr) return {};  // once more: it is let in already
+  if (credentials_ == nullptr) {
+    if (method != wire::Method::kHello || !body.empty()) {
+      return ErrorReply({Code::kDenied,
+                         "this server has no credentials and cannot prove itself; start it with "
+                         "--credentials, or connect without a token"},
+                        /*close=*/true);
+    }
+    guest.caller = std::make_shared<const Caller>();
+    return {};
+  }
+  if (method == wire::Method::kHello) {
+    if (body.empty()) {
+      refused_.fetch_add(1, std::memory_order_relaxed);
+      return ErrorReply({Code::kDenied,
+                         "this server asks for credentials; name a token file (--token, "
+                         "$KVCOVE_TOKEN, or token= in the pool's address)"},
+                        /*close=*/true);
+    }
+    Result<wire::AuthHello> hello = wire::DecodeAuthHello(body);
+    if (!hello) return ErrorReply(hello.error(), /*close=*/true);
+    credentials_->Refresh();
+    guest.hello = std::move(*hello);
+    guest.nonce = RandomAuthBytes();
+    guest.challenged = true;
+    const std::optional<Tenant> tenant = credentials_->Find(guest.hello.tenant);
+    const std::string* token = TokenOf(tenant, guest.hello.key_id);
+    const wire::AuthChallenge challenge{
+        .nonce = guest.nonce,
+        .proof = Mac(token == nullptr ? decoy_ : *token,
+                     Transcript("kvcove server", guest.hello, guest.nonce))};
+    return {.code = Code::kOk, .body = wire::Encode(challenge), .fds = {}};
+  }
+  if (!std::exchange(guest.challenged, false)) {
+    return ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true);
+  }
+  const Result<wire::AuthBytes> proof = wire::DecodeProof(body);
+  if (!proof) return ErrorReply(proof.error(), /*close=*/true);
+  guest.version = credentials_->version();
+  const std::optional<Tenant> tenant = credentials_->Find(guest.hello.tenant);
+  const std::string* token = TokenOf(tenant, guest.hello.key_id);
+  if (token == nullptr ||
+      !EqualBytes(*proof, Mac(*token, Transcript("kvcove client", guest.hello, guest.nonce)))) {
+    return Refuse(guest.hello.tenant);
+  }
+  guest.caller = std::make_shared<const Caller>(Caller{.tenant = guest.hello.tenant,
+                                                       .tag = TenantTag(guest.hello.tenant),
+                                                       .scopes = tenant->scopes});
+  return {};
+}
+
+bool Gate::Admitted(Guest& guest) const {
+  if (guest.caller == nullptr) return false;
+  if (credentials_ == nullptr || guest.version == credentials_->version()) return true;
+  guest.version = credentials_->version();
+  const std::optional<Tenant> tenant = credentials_->Find(guest.hello.tenant);
+  if (TokenOf(tenant, guest.hello.key_id) == nullptr) {
+    guest.caller = nullptr;
+    return false;
+  }
+  if (tenant->scopes != guest.caller->scopes) {
+    Caller changed = *guest.caller;
+    changed.scopes = tenant->scopes;
+    guest.caller = std::make_shared<const Caller>(std::move(changed));
+  }
+  return true;
+}
+
+wire::AuthHello Greeting(const Credential& credential) {
+  return {
+      .tenant = credential.tenant, .key_id = KeyIdOf(credential.token), .nonce = RandomAuthBytes()};
+}
+
+Result<wire::AuthBytes> Prove(const Credential& credential, const wire::AuthHello& hello,
+                              const wire::AuthChallenge& challenge) {
+  if (!EqualBytes(challenge.proof,
+                  Mac(credential.token, Transcript("kvcove server", hello, challenge.nonce)))) {
+    return Fail(Code::kDenied,
+                "the server does not know this tenant with this token; is the token file right?");
+  }
+  return Mac(credential.token, Transcript("kvcove client", hello, challenge.nonce));
+}
+
+}  // namespace kvcove::rpc

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mutual TLS around connections, with OpenSSL: each side shows a certificate that the same
+// authority has signed. Whoever uses a connection sees an ordinary socket: a thread of this object
+// moves the bytes between it and the encrypted one, so no other code knows of TLS. That costs one
+// more copy on each side, beside the encryption.
+//
+// A connection ends as a whole: when either side closes, so does the other.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "kvcove/base/posix.h"
+
+namespace kvcove::rpc {
+
+// PEM files.
+struct TlsFiles {
+  std::string authority;    // who signs certificates of both sides
+  std::string certificate;  // of this process, with its chain
+  std::string key;          // closed to other users
+  bool empty() const { return authority.empty() && certificate.empty() && key.empty(); }
+};
+
+// Thread-safe.
+class Tls {
+ public:
+  // Errors: kInvalid with the file and what OpenSSL says of it, kDenied for a key that others may
+  // read.
+  static Result<std::shared_ptr<Tls>> Open(const TlsFiles& files);
+  ~Tls();
+
+  // A socket that speaks with the server behind `fd`, whose certificate must be for `host`. Errors:
+  // kDenied when either side does not trust the other, kTimeout, kUnavailable.
+  Result<UniqueFd> Connect(UniqueFd fd, const std::string& host, std::int64_t deadline_ns);
+
+  // Calls `done` from this object's thread with a socket that speaks with the client behind `fd`,
+  // or not at all when the client is not trusted or not done within `handshake_ns`.
+  void Accept(UniqueFd fd, std::int64_t handshake_ns, std::function<void(UniqueFd)> done);
+
+ private:
+  class Impl;
+  explicit Tls(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvcove::rpc

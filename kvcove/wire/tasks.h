@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an owner holds, page by page, and copies of it to another owner: what the master's tasks are
+// made of.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvcove/model/ids.h"
+#include "kvcove/wire/messages.h"
+
+namespace kvcove::wire {
+
+inline constexpr std::uint32_t kInventoryDone = 0xFFFFFFFF;
+
+struct InventoryRequest {
+  std::uint32_t cursor = 0;
+  std::uint32_t at_most = 0;
+  std::optional<SlotId> slot;  // empty: all
+  std::string prefix;          // of the key
+  bool with_keys = false;
+};
+
+// An object, by what names it at its owner.
+struct HeldObject {
+  Id128 hash;
+  Generation generation = 0;
+  std::uint64_t version = 0;
+  std::uint32_t id = 0;
+  std::uint32_t size_bytes = 0;
+  SlotId slot = 0;
+  std::uint8_t copies = 1;
+  bool hard_pinned = false;
+  std::string key;  // if asked for
+};
+
+struct InventoryReply {
+  std::uint32_t cursor = kInventoryDone;  // where to go on
+  std::vector<HeldObject> objects;
+};
+
+struct CopyRequest {
+  struct Item {
+    std::uint32_t id = 0;
+    std::uint64_t version = 0;
+  };
+  std::string to;     // host:port of the other owner
+  bool move = false;  // dropped here once it is there
+  std::vector<Item> items;
+  std::uint32_t budget_ms = 0;
+};
+
+std::string Encode(const InventoryRequest& message);
+std::string Encode(const InventoryReply& message);
+std::string Encode(const CopyRequest& message);
+
+// Errors: kCorrupt.
+Result<InventoryRequest> DecodeInventory(std::span<const std::byte> body);
+Result<InventoryReply> DecodeInventoryReply(std::span<const std::byte> body);
+Result<CopyRequest> DecodeCopy(std::span<const std::byte> body);
+
+}  // namespace kvcove::wire

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// A master, owners and requesters over loopback TCP, in one process, for tests.
+#pragma once
+
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/random.h"
+#include "kvcove/master/cluster.h"
+#include "kvcove/pool/daemon.h"
+#include "kvcove/pool/pool.h"
+
+namespace kvcove {
+
+using std::chrono::milliseconds;
+
+class ClusterFixture : public testing::Test {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kError);
+    std::string name = "/tmp/kvcove-cluster-XXXXXX";
+    directory_ = mkdtemp(name.data());
+    Prepare();
+    if (testing::Test::HasFatalFailure()) return;
+    StartMaster();
+    for (int i = 0; i < 2; ++i) StartOwner();
+  }
+  void TearDown() override {
+    owners_.clear();
+    master_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  // Before anything starts.
+  virtual void Prepare() {}
+  void StartMaster(std::uint16_t port = 0) {
+    auto master = master::Cluster::Open({.listen = {.host = "127.0.0.1", .port = port},
+                                         .data_directory = directory_ + "/master",
+                                         .credentials = credentials_,
+                                         .tls = tls_},
+                                        SystemClock::Instance());
+    ASSERT_TRUE(master) << master.error().ToString();
+    master_ = std::move(*master);
+  }
+  void StartOwner(std::uint64_t memory = 64 << 20, const std::string& tenant = {}) {
+    const std::size_t number = next_owner_++;
+    pool::DaemonOptions options;
+    options.socket_path = fmt::format("{}/owner{}/kvcove.sock", directory_, number);
+    options.host.owner.memory_bytes = memory;
+    options.host.cluster = {.master = master_->address(),
+                            .host = fmt::format("host{}", number),
+                            .credentials = credentials_,
+                            .tls = tls_,
+                            .tenant = tenant};
+    auto owner = pool::Daemon::Open(options, SystemClock::Instance());
+    ASSERT_TRUE(owner) << owner.error().ToString();
+    owners_.push_back(std::move(*owner));
+    WaitLive(owners_.size());
+  }
+  void WaitLive(std::size_t count) {
+    for (int i = 0; i < 1000; ++i) {
+      const auto stat = master_->Stat();
+      if (static_cast<std::size_t>(std::ranges::count_if(stat.owners, &wire::OwnerStat::live)) ==
+          count) {
+        return;
+      }
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    FAIL() << "the owners did not get their leases";
+  }
+  // A requester on a host without owner, or on that of owner `host`.
+  std::unique_ptr<Pool> Open(const std::string& host = "elsewhere", const std::string& more = {}) {
+    auto pool =
+        Pool::Open(fmt::format("kvcove://{}?host={}{}", master_->address().ToString(), host, more),
+                   milliseconds(2000));
+    EXPECT_TRUE(pool) << pool.error().ToString();
+    return std::move(*pool);
+  }
+  static std::unique_ptr<Session> OpenSession(Pool& pool, const std::string& engine = "e1",
+                                              bool assume_weights = false) {
+    return *pool.OpenSession(
+        {.name = "acme/llama", .engine = engine, .assume_weights = assume_weights});
+  }
+
+  static std::string Value(const std::string& key, std::size_t size) {
+    std::string value(size, '\0');
+    Random random(std::hash<std::string>()(key));
+    for (char& byte : value) byte = static_cast<char>(random.Next());
+    return value;
+  }
+  static Code Put(Session& session, const std::string& key, std::size_t size = 5000,
+                  std::optional<Token> token = std::nullopt) {
+    const std::string value = Value(key, size);
+    const ConstBuffer pieces[] = {{value.data(), size / 2},
+                                  {value.data() + size / 2, size - size / 2}};
+    const PutItem item{.key = key, .value = pieces};
+    ItemResult result;
+    if (!token) {
+      auto captured = session.Capture();
+      if (!captured) return captured.error().code;
+      token = *captured;
+    }
+    const Status status = session.Put(*token, {&item, 1}, {&result, 1});
+    if (!status) return status.error().code;
+    return result.code;
+  }
+  static ItemResult Get(Session& session, const std::string& key, std::size_t size = 5000) {
+    std::string value(size, '\0');
+    const MutableBuffer pieces[] = {{value.data(), size / 3},
+                                    {value.data() + size / 3, size - size / 3}};
+    const GetItem item{.key = key, .into = pieces};
+    ItemResult result;
+    const Status status = session.Get({&item, 1}, {&result, 1});
+    EXPECT_TRUE(status);
+    if (result.ok()) EXPECT_EQ(value, Value(key, size)) << "wrong bytes";
+    return result;
+  }
+  static ItemResult Exists(Session& session, const std::string& key) {
+    const std::string_view keys[] = {key};
+    ItemResult result;
+    EXPECT_TRUE(session.Exists(keys, {&result, 1}));
+    return result;
+  }
+
+  std::string directory_;
+  std::shared_ptr<rpc::Credentials> credentials_;
+  std::shared_ptr<rpc::Tls> tls_;
+  std::unique_ptr<master::Cluster> master_;
+  std::vector<std::unique_ptr<pool::Daemon>> owners_;
+  std::size_t next_owner_ = 0;
+};
+
+}  // namespace kvcove

@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who is let in, and what each may see: tenants, scopes, quotas, TLS. docs/security.md has the
+// threats.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "kvcove/rpc/data_peer.h"
+#include "kvcove/rpc/gate.h"
+#include "kvcove/wire/master_stub.h"
+#include "kvcove/wire/tasks.h"
+#include "tests/integration/cluster_fixture.h"
+
+namespace kvcove {
+namespace {
+
+void WritePrivate(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::trunc) << text;
+  chmod(path.c_str(), 0600);
+}
+
+std::int64_t Soon() { return SystemClock::Instance().NowNs() + 2 * kSecond; }
+
+class SecurityTest : public ClusterFixture {
+ protected:
+  void Prepare() override {
+    for (const char* name : {"acme", "globex", "reader", "cluster"})
+      tokens_[name] = rpc::NewToken();
+    WriteCredentials();
+    auto loaded = rpc::Credentials::Load(directory_ + "/credentials.toml");
+    ASSERT_TRUE(loaded) << loaded.error().ToString();
+    credentials_ = *loaded;
+    for (const auto& [name, token] : tokens_) {
+      WritePrivate(TokenFile(name), fmt::format("tenant = \"{}\"\ntoken = \"{}\"\n", name, token));
+    }
+  }
+  void WriteCredentials() {
+    std::string text;
+    const auto add = [&](const std::string& name, const char* scopes, const char* more) {
+      text += fmt::format("[tenants.{}]\ntokens = [\"{}\"]\nscopes = [{}]\n{}\n", name,
+                          tokens_[name], scopes, more);
+    };
+    add("acme", R"("read", "write", "reset")", "maximum = \"8MiB\"");
+    add("globex", R"("read", "write", "reset")", "guaranteed = \"25%\"");
+    add("reader", R"("read")", "");
+    add("cluster", R"("owner", "admin")", "");
+    WritePrivate(directory_ + "/credentials.toml", text);
+  }
+  std::string TokenFile(const std::string& name) const { return directory_ + "/" + name + ".toml"; }
+  std::unique_ptr<Pool> OpenAs(const std::string& tenant, const std::string& host = "elsewhere") {
+    return Open(host, "&token=" + TokenFile(tenant));
+  }
+  rpc::Access AccessOf(const std::string& tenant) {
+    return {.credential = rpc::Credential{.tenant = tenant, .token = tokens_[tenant]}, .tls = tls_};
+  }
+  rpc::Address DataAddress() { return *rpc::ParseAddress(owners_[0]->host().address(), 0); }
+
+  std::map<std::string, std::string> tokens_;
+};
+
+TEST_F(SecurityTest, AStrangerMayDoNothing) {
+  const std::string address = master_->address().ToString();
+  auto pool = Pool::Open("kvcove://" + address);
+  ASSERT_FALSE(pool);
+  EXPECT_EQ(pool.error().code, Code::kDenied) << pool.error().ToString();
+  EXPECT_THAT(pool.error().detail, testing::HasSubstr("token"));
+
+  WritePrivate(directory_ + "/wrong.toml",
+               fmt::format("tenant = \"acme\"\ntoken = \"{}\"\n", rpc::NewToken()));
+  pool = Pool::Open("kvcove://" + address + "?token=" + directory_ + "/wrong.toml");
+  ASSERT_FALSE(pool);
+  EXPECT_EQ(pool.error().code, Code::kDenied);
+
+  // Whatever is sent before the proof ends the connection, at the master and at an owner.
+  for (const rpc::Address& door : {master_->address(), DataAddress()}) {
+    for (const wire::Method method :
+         {wire::Method::kOwners, wire::Method::kLookup, wire::Method::kReset, wire::Method::kProve,
+          wire::Method::kDataGet, wire::Method::kInventory, wire::Method::kOwnerHello}) {
+      UniqueFd fd = *rpc::ConnectTcp(door, Soon());
+      const auto head = wire::EncodeFrameHeader(
+          {.method = static_cast<std::uint16_t>(method), .body_bytes = 0, .call = 1});
+      ASSERT_EQ(send(fd.get(), head.data(), head.size(), MSG_NOSIGNAL),
+                static_cast<ssize_t>(head.size()));
+      std::array<char, 512> answer;
+      std::string got;
+      while (true) {
+        pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
+        ASSERT_GT(poll(&poller, 1, 2000), 0) << "the connection stays open";
+        const ssize_t count = recv(fd.get(), answer.data(), answer.size(), 0);
+        if (count <= 0) break;
+        got.append(answer.data(), static_cast<std::size_t>(count));
+      }
+      if (got.size() >= wire::kFrameHeaderBytes) {
+        const auto header = wire::DecodeFrameHeader(
+            std::span<const std::byte, wire::kFrameHeaderBytes>(
+                reinterpret_cast<const std::byte*>(got.data()), wire::kFrameHeaderBytes),
+            1 << 20);
+        ASSERT_TRUE(header);
+        EXPECT_EQ(header->code, Code::kDenied);
+      }
+    }
+  }
+}
+
+TEST_F(SecurityTest, NoTokenCrossesTheWire) {
+  // What both sides say, seen by a man in the middle.
+  auto hello = rpc::Greeting({.tenant = "acme", .token = tokens_["acme"]});
+  rpc::Gate gate(credentials_);
+  rpc::Gate::Guest guest;
+  const std::string first = wire::Encode(hello);
+  const rpc::Reply reply = gate.Greet(guest, wire::Method::kHello, std::as_bytes(std::span(first)));
+  ASSERT_EQ(reply.code, Code::kOk);
+  const auto challenge = *wire::DecodeAuthChallenge(std::as_bytes(std::span(reply.body)));
+  const auto proof = *rpc::Prove({.tenant = "acme", .token = tokens_["acme"]}, hello, challenge);
+  const std::string second = wire::EncodeProof(proof);
+  for (const std::string& said : {first, reply.body, second}) {
+    EXPECT_EQ(said.find(tokens_["acme"]), std::string::npos);
+  }
+  // A proof is good once, for this challenge only.
+  rpc::Gate::Guest replayed;
+  ASSERT_EQ(gate.Greet(replayed, wire::Method::kHello, std::as_bytes(std::span(first))).code,
+            Code::kOk);
+  EXPECT_EQ(gate.Greet(replayed, wire::Method::kProve, std::as_bytes(std::span(second))).code,
+            Code::kDenied);
+  EXPECT_EQ(replayed.caller, nullptr);
+  EXPECT_EQ(gate.Greet(guest, wire::Method::kProve, std::as_bytes(std::span(second))).code,
+            Code::kOk);
+  ASSERT_NE(guest.caller, nullptr);
+  EXPECT_EQ(guest.caller->tenant, "acme");
+  // A server that does not have the token is found out.
+  EXPECT_EQ(rpc::Prove({.tenant = "acme", .token = rpc::NewToken()}, hello, challenge).error().code,
+            Code::kDenied);
+  // An unknown tenant is answered like a known one.
+  const std::string unknown =
+      wire::Encode(rpc::Greeting({.tenant = "nobody", .token = rpc::NewToken()}));
+  rpc::Gate::Guest other;
+  EXPECT_EQ(gate.Greet(other, wire::Method::kHello, std::as_bytes(std::span(unknown))).code,
+            Code::kOk);
+}
+
+TEST_F(SecurityTest, TenantsDoNotSeeEachOther) {
+  auto acme = OpenAs("acme");
+  auto globex = OpenAs("globex");
+  // The same name, and still not the same namespace.
+  auto mine = OpenSession(*acme, "e1");
+  auto theirs = OpenSession(*globex, "e1");
+  EXPECT_EQ(Put(*mine, "secret", 5000), Code::kOk);
+  EXPECT_TRUE(Get(*mine, "secret").ok());
+  EXPECT_EQ(Exists(*theirs, "secret").code, Code::kMiss);
+  EXPECT_EQ(Get(*theirs, "secret").code, Code::kMiss);
+  EXPECT_EQ(Put(*theirs, "secret", 700), Code::kOk);
+  EXPECT_TRUE(Get(*mine, "secret").ok());
+  EXPECT_TRUE(Get(*theirs, "secret", 700).ok());
+  // Removal and reset stop at the fence.
+  EXPECT_EQ(theirs->RemoveMatching("*").value_or(99), 1U);
+  EXPECT_TRUE(theirs->Reset({.all_void = true}));
+  EXPECT_TRUE(Get(*mine, "secret").ok());
+  // A name that pretends to be another tenant's is refused.
+  auto pretender = globex->OpenSession({.name = "acme\x1f"
+                                                "acme/llama",
+                                        .engine = "e"});
+  EXPECT_FALSE(pretender);
+}
+
+TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
+  auto acme = OpenAs("acme");
+  auto mine = OpenSession(*acme);
+  const Token token = *mine->Capture();
+  EXPECT_EQ(Put(*mine, "secret", 5000), Code::kOk);
+
+  // By hand, with the right slot, generation and key, but as somebody else.
+  rpc::TcpChannel master(master_->address(), AccessOf("globex"));
+  wire::MasterStub stub(master);
+  const Id128 hash = DirectoryHash(token.slot, "secret");
+  EXPECT_EQ(stub.Lookup(token, {&hash, 1}, Soon()).error().code, Code::kStale);
+  const std::string_view keys[] = {"secret"};
+  EXPECT_FALSE(stub.RemoveKeys(token.slot, keys, Soon()));
+  EXPECT_FALSE(stub.RemovePattern(token.slot, "*", Soon()));
+  for (const auto& owner : owners_) {
+    rpc::DataPeer peer(*rpc::ParseAddress(owner->host().address(), 0), AccessOf("globex"),
+                       SystemClock::Instance());
+    rpc::DataCall get;
+    get.peer = &peer;
+    get.method = wire::Method::kDataGet;
+    get.body = wire::Encode(wire::DataGet{.token = token, .keys = {"secret"}, .room = {1 << 20}});
+    std::vector<wire::DataValue> values;
+    get.on_reply = [&](std::span<const std::byte> body) -> Result<std::vector<iovec>> {
+      values = *wire::DecodeValues(body, 1);
+      return std::vector<iovec>();
+    };
+    rpc::DataCall put;
+    put.peer = &peer;
+    put.method = wire::Method::kDataPut;
+    put.body =
+        wire::Encode(wire::DataPut{.token = token,
+                                   .items = {{.key = "planted", .after = "", .size_bytes = 5}},
+                                   .budget_ms = 500});
+    std::string planted = "wrong";
+    put.out = {{.iov_base = planted.data(), .iov_len = planted.size()}};
+    std::vector<Code> codes;
+    put.on_reply = [&](std::span<const std::byte> body) -> Result<std::vector<iovec>> {
+      codes = *wire::DecodeCodes(body, 1);
+      return std::vector<iovec>();
+    };
+    std::vector<rpc::DataCall> calls = {get, put};
+    rpc::RunCalls(calls, Soon(), SystemClock::Instance());
+    ASSERT_EQ(values.size(), 1U);
+    EXPECT_EQ(values[0].code, Code::kMiss);
+    EXPECT_EQ(values[0].reason, MissReason::kDenied);
+    EXPECT_THAT(codes, testing::ElementsAre(Code::kDenied));
+    EXPECT_EQ(wire::MakeStub(peer.channel())->StatObjects(token.slot, keys, Soon()).error().code,
+              Code::kDenied);
+    EXPECT_EQ(wire::MakeStub(peer.channel())
+                  ->Pin(token.slot, keys, wire::PinKind::kHard, 0, Soon())
+                  .error()
+                  .code,
+              Code::kDenied);
+    EXPECT_EQ(wire::MakeStub(peer.channel())->Stat(Soon()).error().code, Code::kDenied);
+    // What tasks are made of is for the master alone.
+    const std::string page = wire::Encode(wire::InventoryRequest{.at_most = 9});
+    EXPECT_FALSE(
+        peer.channel().Call(wire::Method::kInventory, std::as_bytes(std::span(page)), Soon()));
+  }
+  EXPECT_TRUE(Get(*mine, "secret").ok());
+  EXPECT_EQ(Get(*mine, "planted", 5).code, Code::kMiss);
+}
+
+TEST_F(SecurityTest, ScopesAreKeptApart) {
+  auto pool = OpenAs("reader");
+  auto session = OpenSession(*pool, "e", /*assume_weights=*/true);
+  EXPECT_EQ(Put(*session, "a"), Code::kDenied);
+  EXPECT_EQ(Get(*session, "a").code, Code::kMiss);
+  EXPECT_EQ(session->RemoveMatching("*").error().code, Code::kDenied);
+  const Status reset = session->Reset({.timeout = milliseconds(300)});
+  ASSERT_FALSE(reset);
+  EXPECT_EQ(reset.error().code, Code::kDenied) << reset.error().ToString();
+  // An owner needs a scope of its own.
+  rpc::TcpChannel channel(master_->address(), AccessOf("acme"));
+  const std::string hello = wire::Encode(wire::OwnerHello{.owner = RandomId(), .address = "x:1"});
+  EXPECT_EQ(
+      channel.Call(wire::Method::kOwnerHello, std::as_bytes(std::span(hello)), Soon()).error().code,
+      Code::kDenied);
+}
+
+TEST_F(SecurityTest, ATenantsBytesAreBounded) {
+  auto acme = OpenAs("acme");
+  auto globex = OpenAs("globex");
+  auto greedy = OpenSession(*acme);
+  auto modest = OpenSession(*globex);
+  // Its share at each owner is 8 MiB: 40 MiB do not fit, and throw out nobody else's.
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(Put(*modest, fmt::format("m{}", i), 1 << 20), Code::kOk);
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_EQ(Put(*greedy, fmt::format("g{}", i), 1 << 20), Code::kOk);
+  }
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_TRUE(Get(*modest, fmt::format("m{}", i), 1 << 20).ok());
+  }
+  std::uint64_t bytes = 0;
+  for (const auto& owner : owners_) {
+    for (const wire::NamespaceStat& space : owner->host().owner().Stat().namespaces) {
+      if (ReadableName(space.name) == "acme:") {
+        EXPECT_LE(space.bytes, 8U << 20);
+        bytes += space.bytes;
+      }
+    }
+  }
+  EXPECT_GE(bytes, 7U << 20);
+}
+
+TEST_F(SecurityTest, MemoryThatChangesTenantIsCleared) {
+  auto acme = OpenAs("acme");
+  auto globex = OpenAs("globex");
+  auto first = OpenSession(*acme);
+  auto second = OpenSession(*globex);
+  owner::Owner& owner = owners_[0]->host().owner();
+  const Token token = *first->Capture();
+  const Token other = *second->Capture();
+  auto grant = owner.AddSession(getpid());
+  ASSERT_TRUE(grant);
+  const auto fill = [&](const Token& as, const std::string& key) {
+    const wire::PutItem item{.key = key, .size_bytes = 3 << 20, .value = {}, .after = {}};
+    const auto places = owner.Reserve(grant->number, as, {&item, 1});
+    EXPECT_EQ(places[0].code, Code::kOk);
+    return places[0];
+  };
+  // 48 MiB of secrets in 64 MiB of memory, then the same memory for another tenant.
+  std::vector<wire::PutResult> secrets;
+  for (int i = 0; i < 5; ++i) {
+    secrets.push_back(fill(token, fmt::format("s{}", i)));
+    for (const Extent& extent : secrets.back().extents) {
+      std::memset(owner.payload() + extent.start * 64ULL, 's', extent.count * 64ULL);
+    }
+  }
+  for (const auto& secret : secrets) {
+    const wire::FinishItem give_up{.reservation = secret.reservation, .commit = false};
+    owner.Finish(grant->number, {&give_up, 1}, Soon());
+  }
+  std::uint64_t changed = 0;  // granules that had a secret
+  for (int i = 0; i < 5; ++i) {
+    for (const Extent& extent : fill(other, fmt::format("o{}", i)).extents) {
+      for (const auto& secret : secrets) {
+        for (const Extent& was : secret.extents) {
+          const std::uint32_t from = std::max(was.start, extent.start);
+          const std::uint32_t to = std::min(was.start + was.count, extent.start + extent.count);
+          changed += to > from ? to - from : 0;
+        }
+      }
+      const std::byte* at = owner.payload() + extent.start * 64ULL;
+      const bool clear = std::all_of(at, at + extent.count * 64ULL,
+                                     [](std::byte byte) { return byte == std::byte{0}; });
+      EXPECT_TRUE(clear);
+    }
+  }
+  EXPECT_GT(changed, 0U);
+  owner.EndSession(grant->number);
+}
+
+TEST_F(SecurityTest, OnlyAnOwnerOfOneTenantLendsItsMemory) {
+  // Two tenants share it: no socket for mappings.
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/owner0/kvcove.sock"));
+  StartOwner(64 << 20, "acme");
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/owner2/kvcove.sock"));
+  auto acme = OpenAs("acme", "host2");
+  auto session = OpenSession(*acme);
+  EXPECT_EQ(Put(*session, "mine", 100'000), Code::kOk);
+  EXPECT_EQ(owners_[2]->host().owner().Stat().objects, 1U);
+  EXPECT_TRUE(Get(*session, "mine", 100'000).ok());
+  // Others neither see it nor store there.
+  auto globex = OpenAs("globex");
+  auto other = OpenSession(*globex);
+  for (int i = 0; i < 30; ++i) EXPECT_EQ(Put(*other, fmt::format("o{}", i)), Code::kOk);
+  EXPECT_EQ(owners_[2]->host().owner().Stat().objects, 1U);
+  rpc::TcpChannel channel(master_->address(), AccessOf("globex"));
+  EXPECT_EQ(wire::MasterStub(channel).Owners(Soon())->size(), 2U);
+}
+
+TEST_F(SecurityTest, ATokenCanBeExchangedAndStruckOffWithoutARestart) {
+  auto acme = OpenAs("acme");
+  auto session = OpenSession(*acme);
+  EXPECT_EQ(Put(*session, "a"), Code::kOk);
+  tokens_["acme"] = rpc::NewToken();
+  WriteCredentials();
+  std::this_thread::sleep_for(milliseconds(1100));  // the file is looked at once a second
+  auto newer = Open("elsewhere", "&token=" + TokenFile("globex"));  // a hello reads it again
+  // The old token is let in nowhere, and its connections end.
+  EXPECT_FALSE(
+      Pool::Open("kvcove://" + master_->address().ToString() + "?token=" + TokenFile("acme")));
+  EXPECT_NE(Get(*session, "never-seen").code, Code::kOk);
+  EXPECT_NE(Put(*session, "b"), Code::kOk);
+  WritePrivate(TokenFile("acme"),
+               fmt::format("tenant = \"acme\"\ntoken = \"{}\"\n", tokens_["acme"]));
+  auto again = OpenAs("acme");
+  ASSERT_NE(again, nullptr);
+  auto later = OpenSession(*again);
+  EXPECT_TRUE(Get(*later, "a").ok());
+  // A file with a mistake changes nothing.
+  WritePrivate(directory_ + "/credentials.toml", "[tenants.acme]\ntokenz = 1\n");
+  std::this_thread::sleep_for(milliseconds(1100));
+  EXPECT_NE(OpenAs("acme"), nullptr);
+}
+
+TEST_F(SecurityTest, FilesThatOthersCanReadAreRefused) {
+  chmod(TokenFile("acme").c_str(), 0644);
+  auto pool =
+      Pool::Open("kvcove://" + master_->address().ToString() + "?token=" + TokenFile("acme"));
+  ASSERT_FALSE(pool);
+  EXPECT_THAT(pool.error().detail, testing::HasSubstr("chmod 600"));
+  const std::pair<std::string, std::string> mistakes[] = {
+      {"[tenants.a]\ntokens = [\"short\"]\nscopes = [\"read\"]\n", "at least 32"},
+      {"[tenants.a]\ntokens = [\"" + rpc::NewToken() + "\"]\nscopes = [\"rad\"]\n", "read"},
+      {"[tenants.a]\ntokens = [\"" + rpc::NewToken() + "\"]\n", "scopes"},
+      {"[tenants.a]\ntokenz = []\n", "tokens"},
+      {"[tenant.a]\n", "tenants"},
+      {"[tenants.a\n", ":1:"},
+      {"", "no tenant"},
+  };
+  for (const auto& [text, says] : mistakes) {
+    WritePrivate(directory_ + "/mistake.toml", text);
+    const auto loaded = rpc::Credentials::Load(directory_ + "/mistake.toml");
+    ASSERT_FALSE(loaded) << text;
+    EXPECT_THAT(loaded.error().detail, testing::HasSubstr(says));
+  }
+}
+
+TEST_F(SecurityTest, AClientWithATokenDoesNotTalkToAServerWithoutCredentials) {
+  auto open =
+      master::Cluster::Open({.listen = {.host = "127.0.0.1", .port = 0}}, SystemClock::Instance());
+  ASSERT_TRUE(open);
+  auto pool =
+      Pool::Open("kvcove://" + (*open)->address().ToString() + "?token=" + TokenFile("acme"));
+  ASSERT_FALSE(pool);
+  EXPECT_EQ(pool.error().code, Code::kDenied);
+}
+
+class TlsTest : public SecurityTest {
+ protected:
+  void Prepare() override {
+    const std::string script = fmt::format(
+        "cd '{}' && exec 2>/dev/null && for ca in good evil; do "
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj "
+        "/CN=$ca "
+        "-keyout $ca-ca.key -out $ca-ca.pem && "
+        "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=host "
+        "-keyout $ca.key -out $ca.csr && "
+        "printf 'subjectAltName=IP:127.0.0.1,DNS:localhost' > ext && "
+        "openssl x509 -req -in $ca.csr -CA $ca-ca.pem -CAkey $ca-ca.key -CAcreateserial -days 2 "
+        "-extfile ext -out $ca.pem && chmod 600 $ca.key || exit 1; done",
+        directory_);
+    ASSERT_EQ(std::system(script.c_str()), 0) << "openssl could not make certificates";
+    auto tls = rpc::Tls::Open(Files("good"));
+    ASSERT_TRUE(tls) << tls.error().ToString();
+    tls_ = *tls;
+    SecurityTest::Prepare();
+  }
+  rpc::TlsFiles Files(const std::string& name) const {
+    return {.authority = directory_ + "/good-ca.pem",
+            .certificate = fmt::format("{}/{}.pem", directory_, name),
+            .key = fmt::format("{}/{}.key", directory_, name)};
+  }
+  std::string Query(const std::string& name) const {
+    return fmt::format(
+        "&token={}&tls_authority={}/good-ca.pem&tls_certificate={}/{}.pem&tls_key={}/{}.key",
+        TokenFile("acme"), directory_, directory_, name, directory_, name);
+  }
+};
+
+TEST_F(TlsTest, EverythingWorksThroughIt) {
+  auto pool = Open("elsewhere", Query("good"));
+  ASSERT_NE(pool, nullptr);
+  auto session = OpenSession(*pool);
+  for (const std::size_t size : {1UL, 5000UL, 3'000'000UL}) {
+    const std::string key = fmt::format("k{}", size);
+    EXPECT_EQ(Put(*session, key, size), Code::kOk);
+    EXPECT_TRUE(Get(*session, key, size).ok());
+  }
+  EXPECT_TRUE(session->Reset({}));
+  EXPECT_EQ(Get(*session, "k1", 1).code, Code::kMiss);
+}
+
+TEST_F(TlsTest, StrangersAreNotLetIn) {
+  // Another authority's certificate, or none, or plain text.
+  auto denied =
+      Pool::Open(fmt::format("kvcove://{}?host=h{}", master_->address().ToString(), Query("evil")));
+  ASSERT_FALSE(denied);
+  auto plain = Pool::Open(
+      fmt::format("kvcove://{}?token={}", master_->address().ToString(), TokenFile("acme")),
+      milliseconds(1000));
+  EXPECT_FALSE(plain);
+  EXPECT_NE(Open("elsewhere", Query("good")), nullptr);
+}
+
+}  // namespace
+}  // namespace kvcove
