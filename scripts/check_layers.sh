@@ -10,12 +10,13 @@ declare -A allowed=(
   [segment]="base model segment"
   [policy]="base model policy"
   [rpc]="base model wire rpc"
-  [master]="base model wire rpc master"
-  [owner]="base model wire segment policy rpc owner"
+  [http]="base http"
+  [master]="base model wire rpc http master"
+  [owner]="base model wire segment policy rpc http owner"
   [requester]="base model wire segment rpc requester"
-  [pool]="base model wire segment policy rpc master owner requester pool"
+  [pool]="base model wire segment policy rpc http master owner requester pool"
   [replay]="base model policy pool replay"
-  [cli]="base model policy rpc master pool replay cli"
+  [cli]="base model policy rpc http master pool replay cli"
 )
 bad=0
 for directory in kvcove/*/; do

@@ -132,15 +132,17 @@ struct Cluster {
     }
     const std::string master = address.ToString();
     const std::string path = cluster.directory->path();
-    KVCOVE_ASSIGN(cluster.master, Process::Start({"--log", "warn", "master", "--exit-with-parent",
-                                                  "--listen", master, "--data", path + "/master"}));
+    KVCOVE_ASSIGN(cluster.master,
+                  Process::Start({"--log", "warn", "master", "--exit-with-parent", "--admin", "off",
+                                  "--listen", master, "--data", path + "/master"}));
     for (int i = 0; i < owners; ++i) {
-      KVCOVE_ASSIGN(auto owner, Process::Start({"--log", "error", "owner", "--exit-with-parent",
-                                                "--master", master, "--listen", "127.0.0.1:0",
-                                                "--memory", std::to_string(memory), "--max-objects",
-                                                std::to_string(max_objects), "--socket",
-                                                fmt::format("{}/owner{}/kvcove.sock", path, i)},
-                                               fmt::format("KVCOVE_HOST_ID=owner{}", i)));
+      KVCOVE_ASSIGN(
+          auto owner,
+          Process::Start({"--log", "error", "owner", "--exit-with-parent", "--admin", "off",
+                          "--master", master, "--listen", "127.0.0.1:0", "--memory",
+                          std::to_string(memory), "--max-objects", std::to_string(max_objects),
+                          "--socket", fmt::format("{}/owner{}/kvcove.sock", path, i)},
+                         fmt::format("KVCOVE_HOST_ID=owner{}", i)));
       cluster.owners.push_back(std::move(owner));
     }
     const std::string pool_address =

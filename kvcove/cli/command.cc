@@ -115,6 +115,8 @@ int Main(int argc, char** argv) {
   AddPolicy(app, chosen);
   AddBench(app, chosen);
   AddToken(app, chosen);
+  AddAdmin(app, chosen);
+  AddDoctor(app, chosen);
   try {
     app.parse(WithEnvironment(app, argc, argv));
   } catch (const CLI::Success& success) {
@@ -200,6 +202,20 @@ Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default
                             text));
   }
   LogWarn("listening on {} without credentials: whoever reaches it may do everything", text);
+  return address;
+}
+
+Result<std::optional<rpc::Address>> AdminOption(const std::string& text,
+                                                const SecurityOptions& security) {
+  if (text == "off") return std::nullopt;
+  KVCOVE_ASSIGN(const rpc::Address address, rpc::ParseAddress(text, 0));
+  if (!rpc::IsLoopback(address) && !security.insecure) {
+    return Fail(Code::kInvalid,
+                fmt::format("--admin {}: the admin endpoint is plain HTTP: keep it on a loopback "
+                            "address and reach it through SSH or a proxy of your own, or say "
+                            "--insecure if the network keeps strangers out",
+                            text));
+  }
   return address;
 }
 

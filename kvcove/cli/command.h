@@ -26,6 +26,8 @@ void AddReplay(CLI::App& app, Action& chosen);
 void AddPolicy(CLI::App& app, Action& chosen);
 void AddBench(CLI::App& app, Action& chosen);
 void AddToken(CLI::App& app, Action& chosen);
+void AddAdmin(CLI::App& app, Action& chosen);
+void AddDoctor(CLI::App& app, Action& chosen);
 
 // A size option that is read as `4GiB`; a wrong one is an error that names the option.
 struct SizeOption {
@@ -52,6 +54,11 @@ void AddSecurityOptions(CLI::App& app, SecurityOptions& options);
 // `security.insecure`.
 Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default_port,
                                   const SecurityOptions& security);
+
+// Where the admin endpoint listens: "off", or an address; one that other hosts can reach is refused
+// unless `security.insecure`, for it is plain HTTP.
+Result<std::optional<rpc::Address>> AdminOption(const std::string& text,
+                                                const SecurityOptions& security);
 
 // Takes SIGTERM and SIGINT for this process, from construction on, in all threads started later.
 class StopSignal {

@@ -3,7 +3,7 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/cli/command.h"
-#include "kvcove/master/cluster.h"
+#include "kvcove/master/admin.h"
 
 namespace kvcove::cli {
 namespace {
@@ -11,6 +11,8 @@ namespace {
 struct MasterOptions {
   std::string listen = "127.0.0.1:7400";
   std::string data_directory = "kvcove-master";
+  std::string admin = "127.0.0.1:7480";
+  SizeOption task_rate{"256MiB"};
   SecurityOptions security;
   bool exit_with_parent = false;
 };
@@ -22,11 +24,26 @@ Result<int> Run(const MasterOptions& options) {
   cluster.credentials = security.credentials;
   cluster.tls = security.tls;
   cluster.data_directory = options.data_directory;
+  KVCOVE_ASSIGN(const std::optional<rpc::Address> admin_address,
+                AdminOption(options.admin, options.security));
+  master::TaskOptions task_options;
+  KVCOVE_ASSIGN(task_options.bytes_per_second, options.task_rate.Bytes("--task-rate"));
   StopSignal stop;
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto master, master::Cluster::Open(cluster, SystemClock::Instance()));
-  LogInfo("master at {} (data in '{}')", master->address().ToString(), options.data_directory);
+  auto tasks = std::make_unique<master::Tasks>(*master, task_options, SystemClock::Instance());
+  std::unique_ptr<master::Admin> admin;
+  if (admin_address) {
+    KVCOVE_ASSIGN(
+        admin, master::Admin::Open(*master, *tasks,
+                                   {.listen = *admin_address, .credentials = security.credentials},
+                                   SystemClock::Instance()));
+  }
+  LogInfo("master at {} (data in '{}', admin {})", master->address().ToString(),
+          options.data_directory, admin ? "http://" + admin->address().ToString() : "off");
   stop.Wait();
+  admin.reset();
+  tasks.reset();
   master.reset();
   LogInfo("stopped");
   return 0;
@@ -41,6 +58,12 @@ void AddMaster(CLI::App& app, Action& chosen) {
   master->add_option("--listen", options->listen, "where owners and requesters reach it, host:port")
       ->capture_default_str();
   master->add_option("--data", options->data_directory, "where generations are kept")
+      ->capture_default_str();
+  master->add_option("--admin", options->admin, "the admin endpoint's host:port, or off")
+      ->capture_default_str();
+  master
+      ->add_option("--task-rate", options->task_rate.text,
+                   "how many bytes a second drains, copies and repairs may move")
       ->capture_default_str();
   AddSecurityOptions(*master, options->security);
   master->add_flag("--exit-with-parent", options->exit_with_parent)->group("")->configurable(false);

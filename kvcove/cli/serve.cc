@@ -4,6 +4,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/command.h"
+#include "kvcove/pool/admin.h"
 #include "kvcove/pool/daemon.h"
 #include "kvcove/pool/pool.h"
 
@@ -92,6 +93,7 @@ struct OwnerOptions : ServeOptions {
   std::string advertise;
   std::string host;
   std::string tenant;
+  std::string admin = "127.0.0.1:7481";
   SecurityOptions security;
   bool no_checksum = false;
 };
@@ -108,6 +110,8 @@ Result<int> RunOwner(const OwnerOptions& options) {
   member.credentials = security.credentials;
   member.tls = security.tls;
   member.tenant = options.tenant;
+  KVCOVE_ASSIGN(std::optional<rpc::Address> admin_address,
+                AdminOption(options.admin, options.security));
   if (!options.advertise.empty()) {
     KVCOVE_ASSIGN(const rpc::Address advertised, rpc::ParseAddress(options.advertise, 7401));
     member.advertise = advertised.ToString();
@@ -123,12 +127,18 @@ Result<int> RunOwner(const OwnerOptions& options) {
   StopSignal stop;
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto daemon, pool::Daemon::Open(daemon_options, SystemClock::Instance()));
+  std::unique_ptr<http::Server> admin;
+  if (admin_address) {
+    KVCOVE_ASSIGN(admin, pool::ServeAdmin(daemon->host(), *admin_address, security.credentials,
+                                          SystemClock::Instance()));
+  }
   const bool shared = security.credentials != nullptr && options.tenant.empty();
-  LogInfo("owner of {} at {}{}, master {}", FormatSize(daemon_options.host.owner.memory_bytes),
-          daemon->host().address(),
+  LogInfo("owner of {} at {}{}, master {}, admin {}",
+          FormatSize(daemon_options.host.owner.memory_bytes), daemon->host().address(),
           shared ? " for several tenants, all over TCP" : " and unix:" + options.socket,
-          options.master);
+          options.master, admin ? "http://" + admin_address->ToString() : "off");
   stop.Wait();
+  admin.reset();
   daemon.reset();
   LogInfo("stopped");
   return 0;
@@ -182,6 +192,8 @@ void AddOwner(CLI::App& app, Action& chosen) {
   owner->add_flag("--no-checksum", options->no_checksum, "do not check what crosses the network");
   owner->add_option("--tenant", options->tenant,
                     "serve this tenant alone: its processes on this host use the memory directly");
+  owner->add_option("--admin", options->admin, "the admin endpoint's host:port, or off")
+      ->capture_default_str();
   AddSecurityOptions(*owner, options->security);
   owner->callback([options, &chosen] { chosen = [options] { return RunOwner(*options); }; });
 }

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <map>
@@ -22,6 +23,16 @@ namespace {
 constexpr std::size_t kWorkers = 16;
 constexpr std::size_t kLeaseLoop = 1;
 constexpr std::int64_t kListenNs = 2 * kSecond;  // after a start, before anything is "never put"
+constexpr std::size_t kMissesKept = 1 << 16;     // for Why
+
+constexpr std::pair<wire::Method, const char*> kTimed[] = {
+    {wire::Method::kLookup, "lookup"}, {wire::Method::kList, "list"},
+    {wire::Method::kRenew, "renew"},   {wire::Method::kRegister, "register"},
+    {wire::Method::kReset, "reset"},   {wire::Method::kRemoveEverywhere, "remove"},
+};
+bool IsTimed(wire::Method method) {
+  return std::ranges::any_of(kTimed, [&](const auto& timed) { return timed.first == method; });
+}
 
 }  // namespace
 
@@ -44,11 +55,13 @@ class Cluster::Impl final : public rpc::Handler,
                           return IsCurrent(slot, generation);
                         }}),
         pattern_removed_at_(kMaxSlots),
+        missed_(kMissesKept),
         gate_(options.credentials),
         generations_(kMaxSlots),
         slot_tenants_(kMaxSlots),
         epochs_(wire::kMaxOwners),
-        live_until_(wire::kMaxOwners) {}
+        live_until_(wire::kMaxOwners),
+        broken_at_(wire::kMaxOwners) {}
 
   ~Impl() override {
     if (server_ != nullptr) server_->Stop();
@@ -73,6 +86,10 @@ class Cluster::Impl final : public rpc::Handler,
   }
 
   Status Open() {
+    access_.tls = options_.tls;
+    if (options_.credentials != nullptr) {
+      KVCOVE_ASSIGN(access_.credential, options_.credentials->OfCluster());
+    }
     std::unique_ptr<GenerationLog> log;
     Restored restored{.incarnation = RandomId(), .records = {}};
     if (options_.data_directory.empty()) {
@@ -122,9 +139,132 @@ class Cluster::Impl final : public rpc::Handler,
     return stat;
   }
 
+  // ---- administration
+
+  const rpc::Access& access() const { return access_; }
+
+  std::vector<SlotDescription> Namespaces() const { return master_->Describe(); }
+
+  std::vector<wire::OwnerStat> Owners() const {
+    const MutexLock lock(control_mutex_);
+    return members_.Stat(clock_.NowNs());
+  }
+
+  wire::Place Find(SlotId slot, std::string_view key) const {
+    const MutexLock lock(directory_mutex_);
+    return directory_.Find(slot, DirectoryHash(slot, key));
+  }
+
+  std::vector<std::vector<OwnerNumber>> HoldersOf(
+      std::span<const std::pair<SlotId, Id128>> objects) const {
+    std::vector<std::vector<OwnerNumber>> holders;
+    const MutexLock lock(directory_mutex_);
+    for (const auto& [slot, hash] : objects) holders.push_back(directory_.HoldersOf(slot, hash));
+    return holders;
+  }
+
+  std::optional<RecentMiss> Why(SlotId slot, std::string_view key) const {
+    const Id128 hash = DirectoryHash(slot, key);
+    const MutexLock lock(directory_mutex_);
+    const Missed& missed = missed_[hash.low % kMissesKept];
+    if (missed.tag != hash.high || missed.reason == MissReason::kNone) return std::nullopt;
+    return RecentMiss{
+        .reason = missed.reason, .count = missed.count, .age_ns = clock_.NowNs() - missed.at_ns};
+  }
+
+  Result<wire::ResetOutcome> ResetNow(const wire::ResetRequest& request, std::int64_t deadline_ns) {
+    return Reset(request, deadline_ns);
+  }
+
+  Result<std::uint64_t> RemovePattern(SlotId slot, std::string_view pattern,
+                                      std::int64_t deadline_ns) {
+    KVCOVE_ASSIGN(const std::string count, Remove({.slot = slot,
+                                                   .keys = {},
+                                                   .pattern = std::string(pattern),
+                                                   .budget_ns = deadline_ns - clock_.NowNs()}));
+    return wire::DecodeCount(std::as_bytes(std::span(count)));
+  }
+
+  Status SetDraining(OwnerNumber number, bool draining) {
+    const MutexLock lock(control_mutex_);
+    return members_.SetDraining(number, draining);
+  }
+
+  void Collect(http::Metrics& metrics) const {
+    const ClusterStat stat = Stat();
+    const auto number = [](auto value) { return static_cast<double>(value); };
+    for (const wire::OwnerStat& owner : stat.owners) {
+      const http::Labels labels = {{"owner", owner.address}};
+      const http::Labels tier = {{"owner", owner.address}, {"tier", "memory"}};
+      metrics.Gauge("kvcove_master_owner_live", "1 while the owner's lease runs", owner.live,
+                    labels);
+      metrics.Gauge("kvcove_master_owner_draining", "1 while the owner is drained", owner.draining,
+                    labels);
+      metrics.Gauge("kvcove_master_owner_capacity_bytes", "memory that it gives to the pool",
+                    number(owner.capacity_bytes), tier);
+      metrics.Gauge("kvcove_master_owner_used_bytes", "of it in use",
+                    number(owner.capacity_bytes - owner.free_bytes), tier);
+      metrics.Gauge("kvcove_master_owner_objects", "objects that it holds", number(owner.objects),
+                    labels);
+      metrics.Gauge("kvcove_master_owner_lease_age_seconds", "since it renewed its lease",
+                    number(owner.lease_age_ns) * 1e-9, labels);
+      metrics.Counter("kvcove_master_owner_hits_total", "values read from it", number(owner.hits),
+                      tier);
+      metrics.Counter("kvcove_master_owner_puts_total", "values stored at it", number(owner.puts),
+                      labels);
+      metrics.Counter("kvcove_master_owner_evictions_total", "values evicted to make room",
+                      number(owner.evictions), tier);
+      metrics.Counter("kvcove_master_owner_stale_puts_total",
+                      "puts that it rejected because they were begun before a reset or removal",
+                      number(owner.stale_puts), labels);
+      const std::int64_t broken = broken_at_[owner.number].load(std::memory_order_relaxed);
+      metrics.Gauge("kvcove_master_owner_passed_over",
+                    "1 while a requester passes it over because it does not answer",
+                    broken != 0 && broken + 2 * kSecond > clock_.NowNs(), labels);
+    }
+    metrics.Gauge("kvcove_master_directory_entries", "keys and replicas that the master knows",
+                  number(stat.directory_entries));
+    metrics.Gauge("kvcove_master_directory_bytes", "memory of the directory",
+                  number(stat.directory_bytes));
+    metrics.Counter("kvcove_master_lookups_total", "keys looked up", number(stat.lookups));
+    metrics.Counter("kvcove_master_listed_total", "objects that owners listed or withdrew",
+                    number(stat.listed));
+    metrics.Counter("kvcove_master_rejected_listings_total",
+                    "listings that came second, or too late for a reset or removal",
+                    number(stat.rejected));
+    metrics.Counter("kvcove_master_resets_total", "reset calls", number(stat.resets));
+    metrics.Counter("kvcove_master_resets_not_proven_total", "reset calls that did not answer true",
+                    number(resets_not_proven_.load()));
+    for (std::size_t i = 1; i < kMissReasons; ++i) {
+      metrics.Counter("kvcove_requester_misses_total", "keys that requesters missed, by reason",
+                      number(misses_[i].load()),
+                      {{"reason", std::string(MissReasonName(static_cast<MissReason>(i)))}});
+    }
+    metrics.Counter("kvcove_requester_placement_fallbacks_total",
+                    "puts that did not go to the segment that was preferred",
+                    number(fallbacks_.load()));
+    metrics.Counter("kvcove_master_refused_connections_total",
+                    "connections without a credential that is known", number(gate_.refused()));
+    metrics.Gauge("kvcove_master_insecure", "1 when whoever comes may do everything",
+                  options_.credentials == nullptr);
+    metrics.Gauge("kvcove_master_connections", "open connections", number(Connections()));
+    metrics.Gauge("kvcove_master_term", "starts of a master of this pool", number(stat.term));
+    for (const auto& [method, name] : kTimed) {
+      metrics.Histogram("kvcove_master_call_seconds", "how long calls took",
+                        times_[static_cast<std::size_t>(method)], {{"call", name}});
+    }
+  }
+
   // ---- connections
 
-  void OnOpen(rpc::ConnectionId /*id*/, const rpc::Peer& /*peer*/) override {}
+  std::size_t Connections() const {
+    const MutexLock lock(connections_mutex_);
+    return connections_.size();
+  }
+  void OnOpen(rpc::ConnectionId id, const rpc::Peer& /*peer*/) override {
+    const MutexLock lock(connections_mutex_);
+    connections_[id];
+  }
   void OnClose(rpc::ConnectionId id) override {
     const MutexLock lock(connections_mutex_);
     connections_.erase(id);
@@ -156,6 +296,13 @@ class Cluster::Impl final : public rpc::Handler,
     }
     if (const Status may = MayCall(*caller, method); !may) {
       return respond(rpc::ErrorReply(may.error()));
+    }
+    if (IsTimed(method)) {
+      respond = [this, method, began = clock_.NowNs(),
+                 respond = std::move(respond)](rpc::Reply reply) {
+        times_[static_cast<std::size_t>(method)].Add(clock_.NowNs() - began);
+        respond(std::move(reply));
+      };
     }
     switch (method) {
       case Method::kOwnerHello:
@@ -347,7 +494,9 @@ class Cluster::Impl final : public rpc::Handler,
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
                                    std::int64_t deadline_ns) override {
     resets_.fetch_add(1);
-    return master_->Reset(request, deadline_ns);
+    auto outcome = master_->Reset(request, deadline_ns);
+    if (!outcome) resets_not_proven_.fetch_add(1);
+    return outcome;
   }
   Status NameVersions(std::string_view name, std::string_view engine,
                       std::span<const std::string> versions,
@@ -508,7 +657,21 @@ class Cluster::Impl final : public rpc::Handler,
         if (place.reason == MissReason::kNeverPut) place.reason = MissReason::kWarmingUp;
       }
     }
+    if (missed) RememberMisses(request.hashes, places);
     return wire::Encode(std::span<const wire::Place>(places));
+  }
+
+  void RememberMisses(std::span<const Id128> hashes, std::span<const wire::Place> places) {
+    const std::int64_t now = clock_.NowNs();
+    const MutexLock lock(directory_mutex_);
+    for (std::size_t i = 0; i < hashes.size(); ++i) {
+      if (places[i].owner != wire::kNoOwner) continue;
+      Missed& missed = missed_[hashes[i].low % kMissesKept];
+      if (missed.tag != hashes[i].high) missed = {.tag = hashes[i].high};
+      missed.reason = places[i].reason;
+      missed.at_ns = now;
+      ++missed.count;
+    }
   }
 
   bool Warming() {
@@ -520,15 +683,15 @@ class Cluster::Impl final : public rpc::Handler,
 
   // Those that serve this tenant. The request tells what it missed since it asked last.
   Result<std::string> OwnersFor(const rpc::Caller& caller, std::span<const std::byte> body) {
-    KVCOVE_ASSIGN(const wire::MissCounts missed, wire::DecodeMissCounts(body));
-    for (std::size_t i = 0; i < missed.size(); ++i) {
-      misses_[i].fetch_add(missed[i], std::memory_order_relaxed);
+    KVCOVE_ASSIGN(const wire::RequesterReport report, wire::DecodeReport(body));
+    for (std::size_t i = 0; i < report.misses.size(); ++i) {
+      misses_[i].fetch_add(report.misses[i], std::memory_order_relaxed);
     }
-    std::vector<wire::OwnerStat> owners;
-    {
-      const MutexLock lock(control_mutex_);
-      owners = members_.Stat(clock_.NowNs());
+    fallbacks_.fetch_add(report.fallbacks, std::memory_order_relaxed);
+    for (const OwnerNumber number : report.broken) {
+      if (number < broken_at_.size()) broken_at_[number] = clock_.NowNs();
     }
+    std::vector<wire::OwnerStat> owners = Owners();
     if (!caller.Has(rpc::Scope::kOwner)) {
       std::erase_if(owners, [&](const wire::OwnerStat& owner) {
         return !owner.tenant.empty() && owner.tenant != caller.tenant;
@@ -629,16 +792,29 @@ class Cluster::Impl final : public rpc::Handler,
   std::uint64_t removed_floor_ KVCOVE_GUARDED_BY(directory_mutex_) = 0;
   std::vector<std::uint64_t> pattern_removed_at_ KVCOVE_GUARDED_BY(directory_mutex_);  // by slot
 
+  struct Missed {
+    std::uint64_t tag = 0;  // of the key's hash
+    std::int64_t at_ns = 0;
+    std::uint32_t count = 0;
+    MissReason reason = MissReason::kNone;
+  };
+  std::vector<Missed> missed_ KVCOVE_GUARDED_BY(directory_mutex_);
+
+  rpc::Access access_;
   rpc::Gate gate_;
   std::vector<std::atomic<Generation>> generations_;
   std::vector<std::atomic<std::uint64_t>> slot_tenants_;  // TenantTag of each slot's tenant
   std::vector<std::atomic<std::uint32_t>> epochs_;
   std::vector<std::atomic<std::int64_t>> live_until_;
+  std::vector<std::atomic<std::int64_t>> broken_at_;  // when a requester said so
   std::atomic<std::uint64_t> lookups_{0};
   std::atomic<std::uint64_t> listed_{0};
   std::atomic<std::uint64_t> rejected_{0};
   std::atomic<std::uint64_t> resets_{0};
+  std::atomic<std::uint64_t> resets_not_proven_{0};
+  std::atomic<std::uint64_t> fallbacks_{0};
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
+  std::array<http::Histogram, wire::kMaxMethod + 1> times_;
 
   std::unique_ptr<Master> master_;
   std::unique_ptr<rpc::Workers> workers_;
@@ -649,6 +825,31 @@ Cluster::Cluster(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Cluster::~Cluster() = default;
 const rpc::Address& Cluster::address() const { return impl_->address(); }
 ClusterStat Cluster::Stat() const { return impl_->Stat(); }
+const rpc::Access& Cluster::access() const { return impl_->access(); }
+std::vector<wire::OwnerStat> Cluster::Owners() const { return impl_->Owners(); }
+std::vector<SlotDescription> Cluster::Namespaces() const { return impl_->Namespaces(); }
+wire::Place Cluster::Find(SlotId slot, std::string_view key) const {
+  return impl_->Find(slot, key);
+}
+std::vector<std::vector<OwnerNumber>> Cluster::HoldersOf(
+    std::span<const std::pair<SlotId, Id128>> objects) const {
+  return impl_->HoldersOf(objects);
+}
+std::optional<RecentMiss> Cluster::Why(SlotId slot, std::string_view key) const {
+  return impl_->Why(slot, key);
+}
+Result<wire::ResetOutcome> Cluster::Reset(const wire::ResetRequest& request,
+                                          std::int64_t deadline_ns) {
+  return impl_->ResetNow(request, deadline_ns);
+}
+Result<std::uint64_t> Cluster::RemovePattern(SlotId slot, std::string_view pattern,
+                                             std::int64_t deadline_ns) {
+  return impl_->RemovePattern(slot, pattern, deadline_ns);
+}
+Status Cluster::SetDraining(OwnerNumber number, bool draining) {
+  return impl_->SetDraining(number, draining);
+}
+void Cluster::Collect(http::Metrics& metrics) const { impl_->Collect(metrics); }
 
 Result<std::unique_ptr<Cluster>> Cluster::Open(const ClusterOptions& options, const Clock& clock) {
   auto impl = std::make_unique<Impl>(options, clock);

@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "kvcove/http/metrics.h"
 #include "kvcove/master/master.h"
+#include "kvcove/rpc/access.h"
 #include "kvcove/rpc/address.h"
 #include "kvcove/rpc/credentials.h"
 #include "kvcove/rpc/tls.h"
@@ -24,6 +26,13 @@ struct ClusterOptions {
   std::int64_t lease_ns = kSecond;
   std::shared_ptr<rpc::Credentials> credentials;  // null: whoever comes may do everything
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
+};
+
+// A miss that a look-up was answered with lately.
+struct RecentMiss {
+  MissReason reason = MissReason::kNone;
+  std::uint32_t count = 0;
+  std::int64_t age_ns = 0;
 };
 
 struct ClusterStat {
@@ -49,6 +58,25 @@ class Cluster {
 
   const rpc::Address& address() const;
   ClusterStat Stat() const;
+
+  // ---- for administration and tasks
+  // With what this master comes to owners.
+  const rpc::Access& access() const;
+  std::vector<wire::OwnerStat> Owners() const;
+  std::vector<SlotDescription> Namespaces() const;
+  wire::Place Find(SlotId slot, std::string_view key) const;
+  // All live owners of each.
+  std::vector<std::vector<wire::OwnerNumber>> HoldersOf(
+      std::span<const std::pair<SlotId, Id128>> objects) const;
+  // Why the last look-ups of this key missed; empty when none did lately.
+  std::optional<RecentMiss> Why(SlotId slot, std::string_view key) const;
+  // Errors: those of Master::Reset.
+  Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request, std::int64_t deadline_ns);
+  // How many; proven when it returns. Errors: kTimeout, kInvalid.
+  Result<std::uint64_t> RemovePattern(SlotId slot, std::string_view pattern,
+                                      std::int64_t deadline_ns);
+  Status SetDraining(wire::OwnerNumber number, bool draining);
+  void Collect(http::Metrics& metrics) const;
 
  private:
   class Impl;

@@ -155,6 +155,21 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash) const {
   return place;
 }
 
+std::vector<wire::OwnerNumber> Directory::HoldersOf(SlotId slot, const Id128& hash) const {
+  std::vector<wire::OwnerNumber> holders;
+  const Shard& shard = shards_[hash.high % kShards];
+  if (shard.entries.empty()) return holders;
+  const std::size_t room = shard.entries.size();
+  for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {
+    const Entry& entry = shard.entries[at];
+    if (entry.hash == hash && entry.slot == slot && Counts(entry) &&
+        rules_.live_owner(entry.owner)) {
+      holders.push_back(entry.owner);
+    }
+  }
+  return holders;
+}
+
 std::uint64_t Directory::bytes() const {
   std::uint64_t bytes = ghosts_.size() * sizeof(Ghost) + shards_.size() * sizeof(Shard);
   for (const Shard& shard : shards_) bytes += shard.entries.capacity() * sizeof(Entry);

@@ -33,6 +33,8 @@ class Directory {
   void Remove(const Id128& hash);
   // Up to two live owners of it, or the reason why there is none.
   wire::Place Find(SlotId slot, const Id128& hash) const;
+  // All live owners of it.
+  std::vector<wire::OwnerNumber> HoldersOf(SlotId slot, const Id128& hash) const;
 
   std::uint64_t entries() const { return entries_; }
   std::uint64_t bytes() const;

@@ -38,6 +38,19 @@ std::vector<SlotId> Generations::Slots() const {
   return all;
 }
 
+std::vector<SlotDescription> Generations::Describe() const {
+  std::vector<SlotDescription> all;
+  for (const auto& [slot, state] : slots_) {
+    all.push_back({.slot = slot,
+                   .name = state.name,
+                   .version = state.version,
+                   .generation = state.generation,
+                   .used = state.used,
+                   .named = state.version.empty() || Named(slot)});
+  }
+  return all;
+}
+
 std::vector<SlotId> Generations::SlotsOf(std::string_view name) const {
   std::vector<SlotId> all;
   for (const auto& [slot, state] : slots_) {

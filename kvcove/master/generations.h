@@ -40,6 +40,16 @@ struct Record {
   bool operator==(const Record&) const = default;
 };
 
+// One namespace and weight version, as an operator sees it.
+struct SlotDescription {
+  SlotId slot = 0;
+  std::string name;  // qualified by its tenant
+  std::string version;
+  Generation generation = 0;
+  bool used = false;   // a reset raises it
+  bool named = false;  // an engine uses this version, or it has none
+};
+
 using wire::RegisterRequest;
 using wire::Registration;
 using wire::ResetRequest;
@@ -82,6 +92,7 @@ class Generations {
   SlotUpdate UpdateOf(SlotId slot) const;
   std::vector<SlotId> Slots() const;
   std::vector<SlotId> SlotsOf(std::string_view name) const;
+  std::vector<SlotDescription> Describe() const;
   // Records that restore this state, for a compacted file.
   std::vector<Record> Snapshot() const;
   Id128 incarnation() const { return incarnation_; }

@@ -190,6 +190,11 @@ std::uint64_t Master::term() const {
   return generations_.term();
 }
 
+std::vector<SlotDescription> Master::Describe() const {
+  const MutexLock lock(mutex_);
+  return generations_.Describe();
+}
+
 std::set<SlotId> Master::missed_removals() const {
   const MutexLock lock(mutex_);
   return generations_.missed_removals();

@@ -45,6 +45,7 @@ class Master {
   Id128 incarnation() const;
   std::uint64_t term() const;
   std::set<SlotId> missed_removals() const;
+  std::vector<SlotDescription> Describe() const;
   // Remembers durably that an owner which comes back may have missed a removal from `slot`.
   Status PersistMissed(SlotId slot);
   // Before it, leases that an earlier process gave may be running.

@@ -24,6 +24,12 @@ constexpr std::uint32_t kPageSlice = 65536;
 constexpr std::uint64_t kBlockBytes = 64 * kKiB;
 constexpr std::uint16_t kMixed = 0xFFFF;
 
+void AddMisses(const segment::SessionPage& page, std::array<std::uint64_t, kMissReasons>& misses) {
+  for (std::size_t i = 0; i < kMissReasons; ++i) {
+    misses[i] += page.misses[i].load(std::memory_order_relaxed);
+  }
+}
+
 }  // namespace
 
 Core::Core(const CoreOptions& options, segment::HeaderView header, std::byte* payload,
@@ -55,6 +61,7 @@ void Core::EndSession(SessionNumber number) {
   DrainEvents(at->second);
   while (!at->second.holds.empty()) DropHold(at->second);
   segment::ClearLanes(*at->second.page);
+  AddMisses(*at->second.page, counters_.misses);
   std::vector<std::uint64_t> mine;
   for (const auto& [id, reservation] : reservations_) {
     // What is committed and waits for the master is not the session's any more.
@@ -672,32 +679,33 @@ std::vector<InventoryItem> Core::Inventory(ObjectId& cursor, std::size_t at_most
   return items;
 }
 
-std::vector<wire::HeldObject> Core::Page(ObjectId& cursor, std::size_t at_most,
-                                         std::optional<SlotId> slot,
-                                         std::string_view prefix) const {
-  std::vector<wire::HeldObject> page;
-  const std::uint64_t end =
-      std::min<std::uint64_t>(next_object_, std::uint64_t{cursor} + kPageSlice);
-  for (; cursor < end && page.size() < at_most; ++cursor) {
-    const Object& object = objects_[cursor];
-    if (object.place == 0 || (slot && object.slot != *slot)) continue;
+wire::InventoryReply Core::Page(const wire::InventoryRequest& request) const {
+  wire::InventoryReply reply;
+  ObjectId at = request.cursor;
+  const std::uint64_t end = std::min<std::uint64_t>(next_object_, std::uint64_t{at} + kPageSlice);
+  for (; at < end && reply.objects.size() < request.at_most; ++at) {
+    const Object& object = objects_[at];
+    if (object.place == 0 || (request.slot && object.slot != *request.slot)) continue;
+    const std::uint8_t copies = options_.listed ? listings_[at].copies : std::uint8_t{1};
+    if (request.replicated_only && copies < 2) continue;
     const segment::Entry& entry = index_.view().EntryAt(object.place);
-    const std::string_view key = index_.view().KeyOf(object.place);
+    const std::string key = index_.view().KeyOf(object.place);
     const Generation generation = entry.generation.load(std::memory_order_relaxed);
-    if (generation != slots_[object.slot].generation || !key.starts_with(prefix)) continue;
+    if (generation != slots_[object.slot].generation || !key.starts_with(request.prefix)) continue;
     const auto meta = segment::EntryMeta(entry.meta.load(std::memory_order_relaxed));
-    page.push_back({.hash = DirectoryHash(object.slot, key),
-                    .generation = generation,
-                    .version = entry.version.load(std::memory_order_relaxed),
-                    .id = cursor,
-                    .size_bytes = static_cast<std::uint32_t>(meta.size_bytes()),
-                    .slot = object.slot,
-                    .copies = options_.listed ? listings_[cursor].copies : std::uint8_t{1},
-                    .hard_pinned = object.hard_pinned,
-                    .key = std::string(key)});
+    reply.objects.push_back({.hash = DirectoryHash(object.slot, key),
+                             .generation = generation,
+                             .version = entry.version.load(std::memory_order_relaxed),
+                             .id = at,
+                             .size_bytes = static_cast<std::uint32_t>(meta.size_bytes()),
+                             .slot = object.slot,
+                             .copies = copies,
+                             .hard_pinned = object.hard_pinned,
+                             .key = {}});
+    if (request.with_keys) reply.objects.back().key = key;
   }
-  if (cursor >= next_object_) cursor = kWalkDone;
-  return page;
+  reply.cursor = at >= next_object_ ? wire::kInventoryDone : at;
+  return reply;
 }
 
 void Core::DropObject(ObjectId id, Version version) {
@@ -927,7 +935,9 @@ PoolStat Core::Stat() const {
                                .maximum_bytes = space.quota.maximum_bytes,
                                .guaranteed_bytes = space.quota.guaranteed_bytes});
   }
+  stat.misses = counters_.misses;
   for (const auto& [number, session] : sessions_) {
+    AddMisses(*session.page, stat.misses);
     std::vector<Place> places;
     segment::CollectProtected(*session.page, places);
     stat.dropped_events += session.page->ring_dropped.load(std::memory_order_relaxed);

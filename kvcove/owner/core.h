@@ -8,6 +8,7 @@
 // An object:      visible -> withdrawn -> (no reader protects it) -> its bytes are free
 #pragma once
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -104,6 +105,7 @@ struct Counters {
   std::uint64_t swept = 0;         // objects of dead generations whose space came back
   std::uint64_t stale_puts = 0;    // rejected: begun before a reset
   std::uint64_t expired_puts = 0;  // reservations whose key went to somebody else
+  std::array<std::uint64_t, kMissReasons> misses{};  // of sessions that have ended
 };
 
 class Core {
@@ -142,9 +144,8 @@ class Core {
   bool TakeGoneOverflow();
   // Up to `at_most` objects from `cursor` on (0 at first, kWalkDone at the end).
   std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) const;
-  // The same of a slot, or all, with keys that begin so; looks at a bounded number of objects.
-  std::vector<wire::HeldObject> Page(ObjectId& cursor, std::size_t at_most,
-                                     std::optional<SlotId> slot, std::string_view prefix) const;
+  // Live objects as asked for; looks at a bounded number of them, and may find none of those.
+  wire::InventoryReply Page(const wire::InventoryRequest& request) const;
   // Another owner has another value of the key.
   void DropObject(ObjectId id, Version version);
   // An owner that missed removals keeps nothing of the slot.

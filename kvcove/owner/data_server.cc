@@ -44,7 +44,7 @@ using boost::system::error_code;
 constexpr std::int64_t kSpinNs = 50 * kMicrosecond;
 constexpr std::size_t kDiscard = 64 * kKiB;
 constexpr std::uint64_t kMaxBatchBytes = 512 * kMiB;
-constexpr std::size_t kMaxPage = 2048;
+constexpr std::uint32_t kMaxPage = 2048;
 constexpr auto kSweep = std::chrono::milliseconds(250);
 
 // Pins and statistics of one caller's objects, for who holds no mapping.
@@ -169,6 +169,29 @@ class DataServer::Impl {
   }
 
   const rpc::Address& address() const { return options_.listen; }
+
+  void Collect(http::Metrics& metrics) const {
+    const auto number = [](const auto& value) { return static_cast<double>(value.load()); };
+    metrics.Gauge("kvcove_owner_data_connections", "open connections of other hosts",
+                  static_cast<double>(count_->load()));
+    metrics.Counter("kvcove_owner_sent_bytes_total", "values that were sent", number(sent_bytes_));
+    metrics.Counter("kvcove_owner_received_bytes_total", "values that were received",
+                    number(received_bytes_));
+    metrics.Counter("kvcove_owner_corrupt_values_total",
+                    "values that did not arrive with their checksum", number(corrupt_));
+    metrics.Counter("kvcove_owner_refused_connections_total",
+                    "connections without a credential that is known",
+                    static_cast<double>(gate_.refused()));
+    metrics.Histogram("kvcove_owner_call_seconds", "how long exchanges of batches took", get_time_,
+                      {{"call", "get"}});
+    metrics.Histogram("kvcove_owner_call_seconds", "how long exchanges of batches took", put_time_,
+                      {{"call", "put"}});
+    for (std::size_t i = 1; i < kMissReasons; ++i) {
+      metrics.Counter("kvcove_owner_remote_misses_total", "keys that other hosts missed here",
+                      number(misses_[i]),
+                      {{"reason", std::string(MissReasonName(static_cast<MissReason>(i)))}});
+    }
+  }
 
  private:
   struct Connection {
@@ -303,9 +326,14 @@ class DataServer::Impl {
     const rpc::Caller& caller = *connection.guest.caller;
     switch (method) {
       case wire::Method::kDataGet:
-        co_return co_await Get(connection, *header);
-      case wire::Method::kDataPut:
-        co_return co_await Put(connection, *header);
+      case wire::Method::kDataPut: {
+        const bool get = method == wire::Method::kDataGet;
+        const std::int64_t began_ns = clock_.NowNs();
+        const bool more =
+            get ? co_await Get(connection, *header) : co_await Put(connection, *header);
+        (get ? get_time_ : put_time_).Add(clock_.NowNs() - began_ns);
+        co_return more;
+      }
       case wire::Method::kPin:
       case wire::Method::kStatObjects:
       case wire::Method::kStat: {
@@ -372,15 +400,10 @@ class DataServer::Impl {
   }
 
   Result<std::string> Inventory(std::span<const std::byte> body) {
-    KVCOVE_ASSIGN(const wire::InventoryRequest request, wire::DecodeInventory(body));
-    wire::InventoryReply reply{.cursor = request.cursor, .objects = {}};
-    const std::size_t at_most = std::clamp<std::size_t>(request.at_most, 1, kMaxPage);
+    KVCOVE_ASSIGN(wire::InventoryRequest request, wire::DecodeInventory(body));
     // A key is at most 1 KiB, so that a page always fits a frame.
-    reply.objects = owner_.Page(reply.cursor, at_most, request.slot, request.prefix);
-    if (!request.with_keys) {
-      for (wire::HeldObject& object : reply.objects) object.key.clear();
-    }
-    return wire::Encode(reply);
+    request.at_most = std::clamp<std::uint32_t>(request.at_most, 1, kMaxPage);
+    return wire::Encode(owner_.Page(request));
   }
 
   Awaitable<bool> Answer(Connection& connection, const wire::FrameHeader& request,
@@ -487,6 +510,12 @@ class DataServer::Impl {
       for (wire::DataValue& value : values) value = {.reason = MissReason::kLease};
       parts.clear();
     }
+    for (const wire::DataValue& value : values) {
+      if (value.code == Code::kMiss) {
+        misses_[static_cast<std::size_t>(value.reason)].fetch_add(1, std::memory_order_relaxed);
+      }
+    }
+    sent_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     const std::string body = wire::Encode(std::span<const wire::DataValue>(values));
     co_return co_await Answer(connection, header, Code::kOk, body, parts);
   }
@@ -527,6 +556,7 @@ class DataServer::Impl {
     }
     // A connection that ends here ends its session, and with it the reservations.
     if (!co_await Transfer<asio::mutable_buffer>(connection, parts)) co_return false;
+    received_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     std::vector<FinishItem> finishes;
     std::vector<std::size_t> which;
     std::vector<Code> codes(places.size());
@@ -544,6 +574,7 @@ class DataServer::Impl {
           ChecksumOf(owner_.payload(), places[i].extents, items[i].size_bytes) != finish.checksum) {
         finish.commit = false;
         codes[i] = Code::kCorrupt;
+        corrupt_.fetch_add(1, std::memory_order_relaxed);
       }
       finishes.push_back(finish);
       which.push_back(i);
@@ -591,6 +622,12 @@ class DataServer::Impl {
   const std::uint64_t own_tag_;
   Copier copier_;
   rpc::Workers workers_{2};
+  http::Histogram get_time_;
+  http::Histogram put_time_;
+  std::atomic<std::uint64_t> sent_bytes_{0};
+  std::atomic<std::uint64_t> received_bytes_{0};
+  std::atomic<std::uint64_t> corrupt_{0};
+  std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
   std::atomic<bool> stopping_{false};
   const std::shared_ptr<std::atomic<std::size_t>> count_ =
       std::make_shared<std::atomic<std::size_t>>(0);
@@ -608,6 +645,7 @@ class DataServer::Impl {
 DataServer::DataServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DataServer::~DataServer() = default;
 const rpc::Address& DataServer::address() const { return impl_->address(); }
+void DataServer::Collect(http::Metrics& metrics) const { impl_->Collect(metrics); }
 
 Result<std::unique_ptr<DataServer>> DataServer::Open(Owner& owner, const DataServerOptions& options,
                                                      const Clock& clock) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "kvcove/http/metrics.h"
 #include "kvcove/owner/owner.h"
 #include "kvcove/rpc/access.h"
 #include "kvcove/rpc/address.h"
@@ -28,6 +29,7 @@ struct DataServerOptions {
   rpc::Access access;                             // to other owners, for copies
 };
 
+// Thread-safe.
 class DataServer {
  public:
   // Listens when it returns. Errors: kUnavailable, kInvalid.
@@ -35,6 +37,7 @@ class DataServer {
                                                   const Clock& clock);
   ~DataServer();
   const rpc::Address& address() const;
+  void Collect(http::Metrics& metrics) const;
 
  private:
   class Impl;

@@ -6,11 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <fstream>
 #include <limits>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/memory.h"
 #include "kvcove/base/random.h"
 #include "kvcove/base/size.h"
 
@@ -24,34 +23,11 @@ namespace {
 constexpr std::int64_t kJanitorPeriodNs = 5 * kMillisecond;
 constexpr std::uint64_t kPopulateChunk = 32 * kMiB;
 
-std::uint64_t ReadNumberFile(const char* path, std::uint64_t otherwise) {
-  std::ifstream file(path);
-  std::uint64_t value = 0;
-  return file >> value ? value : otherwise;
-}
-
 std::vector<PutResult> Full(std::size_t count) {
   return std::vector<PutResult>(count, PutResult{.code = Code::kNoSpace, .extents = {}});
 }
 
 }  // namespace
-
-std::uint64_t AvailableMemory() {
-  std::uint64_t available = ~0ULL;
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);) {
-    constexpr std::string_view kName = "MemAvailable:";
-    if (line.starts_with(kName))
-      available = std::strtoull(line.c_str() + kName.size(), nullptr, 10) * kKiB;
-  }
-  // cgroup v2, as containers see it; "max" reads as no number.
-  const std::uint64_t limit = ReadNumberFile("/sys/fs/cgroup/memory.max", ~0ULL);
-  if (limit != ~0ULL) {
-    const std::uint64_t used = ReadNumberFile("/sys/fs/cgroup/memory.current", 0);
-    available = std::min(available, limit > used ? limit - used : 0);
-  }
-  return available;
-}
 
 Result<std::unique_ptr<Owner>> Owner::Open(const OwnerOptions& given, const Clock& clock) {
   OwnerOptions options = given;
@@ -405,10 +381,9 @@ void Owner::DropObjects(std::span<const wire::CopyRequest::Item> items) {
   for (const auto& item : items) core_->DropObject(item.id, item.version);
 }
 
-std::vector<wire::HeldObject> Owner::Page(ObjectId& cursor, std::size_t at_most,
-                                          std::optional<SlotId> slot, std::string_view prefix) {
+wire::InventoryReply Owner::Page(const wire::InventoryRequest& request) {
   const MutexLock lock(mutex_);
-  return core_->Page(cursor, at_most, slot, prefix);
+  return core_->Page(request);
 }
 
 std::uint64_t Owner::ApplyRemovals(std::span<const wire::Removal> removals) {

@@ -101,8 +101,7 @@ class Owner {
   std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most);
   void DropObjects(std::span<const InventoryItem> items);
   void DropObjects(std::span<const wire::CopyRequest::Item> items);
-  std::vector<wire::HeldObject> Page(ObjectId& cursor, std::size_t at_most,
-                                     std::optional<SlotId> slot, std::string_view prefix);
+  wire::InventoryReply Page(const wire::InventoryRequest& request);
   std::uint64_t ApplyRemovals(std::span<const wire::Removal> removals);
   std::vector<Code> Remove(SlotId slot, std::span<const std::string_view> keys);
   // Errors: kTimeout, with what was removed so far gone; kInvalid for the pattern.
@@ -170,8 +169,5 @@ class Owner {
   std::thread lease_;
   std::thread populate_;
 };
-
-// Bytes that this host, and the control group that this process runs in, can still give.
-std::uint64_t AvailableMemory();
 
 }  // namespace kvcove::owner

@@ -149,6 +149,10 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
 
 std::string LocalHost::address() const { return data_server_->address().ToString(); }
 
+void LocalHost::Collect(http::Metrics& metrics) const {
+  if (data_server_ != nullptr) data_server_->Collect(metrics);
+}
+
 Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& options,
                                                    const Clock& clock) {
   std::unique_ptr<LocalHost> host(new LocalHost);

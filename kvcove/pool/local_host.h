@@ -51,6 +51,8 @@ class LocalHost final : private master::GenerationSink {
   bool in_cluster() const { return link_ != nullptr; }
   // host:port of its data server, in a cluster.
   std::string address() const;
+  // What other hosts ask of it, in a cluster.
+  void Collect(http::Metrics& metrics) const;
 
   Result<owner::Owner::Grant> AddSession(std::int32_t pid);
   // The session's process is proven gone, or it said goodbye.

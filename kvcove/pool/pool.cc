@@ -123,8 +123,9 @@ Result<std::shared_ptr<PoolImpl>> OpenSocket(const std::string& path,
   return std::make_shared<PoolImpl>(std::move(host), "process");
 }
 
-constexpr std::array<std::string_view, 7> kClusterKeys = {
-    "local", "checksum", "host", "token", "tls_authority", "tls_certificate", "tls_key"};
+constexpr std::array<std::string_view, 8> kClusterKeys = {
+    "local",         "checksum",        "host",   "placement", "token",
+    "tls_authority", "tls_certificate", "tls_key"};
 constexpr std::uint16_t kMasterPort = 7400;
 
 Result<std::shared_ptr<PoolImpl>> OpenCluster(std::string_view address, std::string_view query,
@@ -144,6 +145,8 @@ Result<std::shared_ptr<PoolImpl>> OpenCluster(std::string_view address, std::str
       options.checksum = checksum != 0;
     } else if (key == "host") {
       options.host = value;
+    } else if (key == "placement") {
+      KVCOVE_ASSIGN(options.placement, ParsePlacement(value));
     } else if (key == "token") {
       token = value;
     } else if (key == "tls_authority") {

@@ -145,7 +145,10 @@ class Pool {
   //   embedded:?memory=4GiB   in this process; also policy=, max_objects=, populate=0|1
   //   unix:/path/of/socket    the daemon of this host (`kvcove serve`)
   //   kvcove://host:7400      a cluster, by its master; also local=0|1 (use this host's owner
-  //                           directly), checksum=0|1 (of what crosses the network)
+  //                           directly), checksum=0|1 (of what crosses the network),
+  //                           placement=local-first|free-ratio-first|random, token=FILE (else
+  //                           $KVCOVE_TOKEN), tls_authority=, tls_certificate=, tls_key=FILE (else
+  //                           $KVCOVE_TLS_AUTHORITY, ..._CERTIFICATE, ..._KEY)
   //   auto                    that daemon if its default socket is there, else embedded
   //                           (auto?memory=... as above)
   // Errors: kInvalid for an address or size that is not understood, or that the host cannot give;

@@ -50,7 +50,7 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
   }
   host->peers_ = std::make_unique<Peers>(
       [raw = host.get()] {
-        auto owners = raw->stub_.Owners(raw->clock_.NowNs() + kOwnersNs);
+        auto owners = raw->stub_.Owners(raw->clock_.NowNs() + kOwnersNs, raw->TakeReport());
         if (owners) {
           if (raw->master_broken_.exchange(false)) {
             LogInfo("the master at {} answers again", raw->options_.master.ToString());
@@ -60,6 +60,23 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
       },
       options.access, clock);
   return host;
+}
+
+void ClusterHost::CountMisses(std::span<const ItemResult> results) {
+  for (const ItemResult& result : results) {
+    if (result.code == Code::kMiss) {
+      misses_[static_cast<std::size_t>(result.reason)].fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+}
+
+// What the master does not hear of because it does not answer is lost: these are statistics.
+wire::RequesterReport ClusterHost::TakeReport() {
+  wire::RequesterReport report;
+  for (std::size_t i = 0; i < misses_.size(); ++i) report.misses[i] = misses_[i].exchange(0);
+  report.fallbacks = fallbacks_.exchange(0);
+  if (peers_ != nullptr) report.broken = peers_->Broken();
+  return report;
 }
 
 template <typename Call>

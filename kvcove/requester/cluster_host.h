@@ -7,6 +7,7 @@
 
 #include "kvcove/requester/peers.h"
 #include "kvcove/requester/remote_host.h"
+#include "kvcove/requester/types.h"
 #include "kvcove/wire/master_stub.h"
 
 namespace kvcove::requester {
@@ -19,6 +20,7 @@ struct ClusterHostOptions {
   bool local = true;
   bool checksum = true;  // of what crosses the network
   rpc::Access access;
+  Placement placement = Placement::kLocalFirst;  // of sessions that name none
 };
 
 // Thread-safe.
@@ -35,6 +37,10 @@ class ClusterHost {
   RemoteHost* local() { return local_.get(); }
   wire::OwnerNumber local_owner() const { return local_owner_; }
 
+  // What the master's metrics show of this process.
+  void CountMisses(std::span<const ItemResult> results);
+  void CountFallback() { fallbacks_.fetch_add(1, std::memory_order_relaxed); }
+
   // Look-ups: after the master missed a deadline the next ones fail at once, until it answers a
   // probe. Resets always ask.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes,
@@ -44,6 +50,7 @@ class ClusterHost {
 
  private:
   ClusterHost(const ClusterHostOptions& options, const Clock& clock);
+  wire::RequesterReport TakeReport();
   template <typename Call>
   auto Guarded(std::int64_t deadline_ns, Call&& call) -> decltype(call(deadline_ns));
 
@@ -52,6 +59,8 @@ class ClusterHost {
   rpc::TcpChannel channel_;
   wire::MasterStub stub_;
   std::atomic<bool> master_broken_{false};
+  std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
+  std::atomic<std::uint64_t> fallbacks_{0};
   std::unique_ptr<RemoteHost> local_;
   wire::OwnerNumber local_owner_ = wire::kNoOwner;
   std::unique_ptr<Peers> peers_;  // its thread probes the master, too

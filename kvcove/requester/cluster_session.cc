@@ -45,6 +45,7 @@ ClusterSession::ClusterSession(ClusterHost& host, SessionOptions options, const 
     : host_(host),
       options_(std::move(options)),
       preferred_(PreferredOf(options_)),
+      placement_(options_.placement.value_or(host.options().placement)),
       clock_(clock),
       forks_(ForkCount()),
       resets_(
@@ -204,6 +205,13 @@ Status ClusterSession::Exists(std::span<const std::string_view> keys, std::span<
   }
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   if (local_ != nullptr) KVCOVE_TRY(local_->Exists(keys, results, options));
+  FindElsewhere(keys, results, options, deadline_ns);
+  return {};
+}
+
+void ClusterSession::FindElsewhere(std::span<const std::string_view> keys,
+                                   std::span<ItemResult> results, const CallOptions& options,
+                                   std::int64_t deadline_ns) {
   std::vector<std::size_t> which;
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (local_ != nullptr && results[i].code != Code::kMiss) continue;
@@ -213,10 +221,9 @@ Status ClusterSession::Exists(std::span<const std::string_view> keys, std::span<
     }
     which.push_back(i);
   }
-  if (!which.empty()) {
-    (void)Locate(keys, std::move(which), results, options.version, deadline_ns);
-  }
-  return {};
+  if (which.empty()) return;
+  (void)Locate(keys, std::move(which), results, options.version, deadline_ns);
+  host_.CountMisses(results.first(keys.size()));
 }
 
 Result<std::size_t> ClusterSession::LongestPrefix(std::span<const std::string_view> keys,
@@ -241,8 +248,15 @@ Result<std::size_t> ClusterSession::LongestPrefix(std::span<const std::string_vi
 Status ClusterSession::Hold(std::span<const std::string_view> keys,
                             std::chrono::milliseconds duration, std::span<ItemResult> results,
                             const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(forks_, keys.size(), results.size()));
+  if (closed()) {
+    std::fill_n(results.begin(), keys.size(), Miss(MissReason::kClosed));
+    return {};
+  }
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   if (local_ != nullptr) KVCOVE_TRY(local_->Hold(keys, duration, results, options));
-  return Exists(keys, results, options);
+  FindElsewhere(keys, results, options, deadline_ns);
+  return {};
 }
 
 // ---- gets
@@ -276,9 +290,11 @@ Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult>
       which.push_back(i);
     }
   }
-  if (which.empty() || clock_.NowNs() >= deadline_ns) return {};
-  const Found found = Locate(keys, std::move(which), results, options.version, deadline_ns);
-  GetRemote(found, items, results, deadline_ns);
+  if (!which.empty() && clock_.NowNs() < deadline_ns) {
+    const Found found = Locate(keys, std::move(which), results, options.version, deadline_ns);
+    GetRemote(found, items, results, deadline_ns);
+  }
+  host_.CountMisses(results.first(items.size()));
   return {};
 }
 
@@ -444,45 +460,34 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
 
 bool ClusterSession::PrefersLocal() {
   if (local_ == nullptr || options_.replicas > 1) return false;
-  if (preferred_.empty()) return true;
+  if (preferred_.empty()) return placement_ == Placement::kLocalFirst;
   for (const wire::OwnerStat& owner : host_.peers().Owners()) {
     if (owner.number == host_.local_owner()) return owner.address == preferred_;
   }
   return false;
 }
 
+void ClusterSession::FallBack(std::string_view why) {
+  host_.CountFallback();
+  if (!said_fallback_.exchange(true)) {
+    LogWarn("the preferred segment '{}' {}; others are used", preferred_, why);
+  }
+}
+
 std::vector<wire::OwnerNumber> ClusterSession::Targets() {
   std::vector<wire::OwnerStat> owners = host_.peers().Owners();
   std::erase_if(owners, [&](const wire::OwnerStat& owner) {
     const auto peer = host_.peers().Get(owner.number);
-    return !owner.live || owner.draining || peer == nullptr || peer->broken();
+    return peer == nullptr || peer->broken();
   });
-  const auto rank = [&](const wire::OwnerStat& owner) {
-    const bool named = !preferred_.empty() && owner.address == preferred_;
-    const bool here = owner.host == host_.options().host;
-    const double free = owner.capacity_bytes == 0 ? 0
-                                                  : static_cast<double>(owner.free_bytes) /
-                                                        static_cast<double>(owner.capacity_bytes);
-    return (named ? 4.0 : 0.0) + (here ? 2.0 : 0.0) + free;
-  };
-  std::ranges::sort(owners, std::greater<>(), rank);
-  if (!preferred_.empty() && (owners.empty() || owners.front().address != preferred_) &&
-      !said_fallback_.exchange(true)) {
-    LogWarn("the preferred segment '{}' is not there; others are used", preferred_);
+  if (!preferred_.empty() &&
+      std::ranges::find(owners, preferred_, &wire::OwnerStat::address) == owners.end()) {
+    FallBack("is not there");
   }
-  std::vector<wire::OwnerNumber> numbers;
-  std::vector<std::string> hosts;
-  // Different hosts first, for replicas.
-  for (const bool new_hosts : {true, false}) {
-    for (const wire::OwnerStat& owner : owners) {
-      const bool known = std::ranges::find(hosts, owner.host) != hosts.end();
-      if (std::ranges::find(numbers, owner.number) != numbers.end()) continue;
-      if (new_hosts && known) continue;
-      hosts.push_back(owner.host);
-      numbers.push_back(owner.number);
-    }
-  }
-  return numbers;
+  const PlacementRequest request{
+      .strategy = placement_, .preferred = preferred_, .host = host_.options().host};
+  const MutexLock lock(random_mutex_);
+  return OrderOwners(request, std::move(owners), random_);
 }
 
 Status ClusterSession::Put(const Token& token, std::span<const PutItem> items,
@@ -548,7 +553,7 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
   }
   if (todo.empty()) return {};
   std::vector<wire::OwnerNumber> targets = Targets();
-  if (local_ != nullptr && options_.replicas <= 1) std::erase(targets, host_.local_owner());
+  if (PrefersLocal()) std::erase(targets, host_.local_owner());  // it was asked already
   if (targets.empty()) {
     return Fail(Code::kUnavailable, "no owner of the cluster can be reached");
   }
@@ -570,12 +575,11 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
     parts.back().push_back(i);
     filled += size;
   }
-  const bool spread = preferred_.empty() && options_.replicas <= 1 && targets.size() > 1;
-  const std::size_t first = spread ? static_cast<std::size_t>(RandomU64() % targets.size()) : 0;
+  const bool spread = preferred_.empty() && options_.replicas <= 1;
   for (std::size_t copy = 0; copy < copies; ++copy) {
     std::vector<wire::OwnerNumber> owners;
     for (std::size_t p = 0; p < parts.size(); ++p) {
-      owners.push_back(targets[(first + copy + (spread ? p : 0)) % targets.size()]);
+      owners.push_back(targets[(copy + (spread ? p : 0)) % targets.size()]);
     }
     PutTo(token, items, parts, owners, groups, results, options, deadline_ns);
   }
@@ -589,8 +593,9 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
       }
     }
     if (again.empty() || clock_.NowNs() >= deadline_ns) break;
+    if (!preferred_.empty() && next == copies) FallBack("is full or does not answer");
     const std::vector<std::vector<std::size_t>> rest = {again};
-    const std::vector<wire::OwnerNumber> owners = {targets[(first + next) % targets.size()]};
+    const std::vector<wire::OwnerNumber> owners = {targets[next]};
     PutTo(token, items, rest, owners, groups, results, options, deadline_ns);
   }
   return {};
@@ -608,11 +613,13 @@ void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
   for (std::size_t p = 0; p < parts.size(); ++p) {
     auto peer = host_.peers().Get(owners[p]);
     if (peer == nullptr) continue;
-    wire::DataPut request{.token = token,
-                          .items = {},
-                          .no_checksum = !host_.options().checksum,
-                          .budget_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(
-                              (deadline_ns - clock_.NowNs()) * 9 / 10 / kMillisecond, 1, 60000))};
+    wire::DataPut request{
+        .token = token,
+        .items = {},
+        .no_checksum = !host_.options().checksum,
+        .budget_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(
+            (deadline_ns - clock_.NowNs()) * 9 / 10 / kMillisecond, 1, 60000)),
+        .copies = static_cast<std::uint8_t>(std::clamp<std::uint32_t>(options_.replicas, 1, 255))};
     rpc::DataCall call;
     for (const std::size_t i : parts[p]) {
       const std::string_view after = !items[i].after.empty() ? items[i].after

@@ -10,6 +10,7 @@
 
 #include "kvcove/requester/api.h"
 #include "kvcove/requester/cluster_host.h"
+#include "kvcove/requester/placement.h"
 #include "kvcove/requester/reset_keeper.h"
 #include "kvcove/requester/session.h"
 
@@ -65,6 +66,9 @@ class ClusterSession final : public SessionApi {
   // Looks up the keys at `which`; what is nowhere becomes a miss in `results`.
   Found Locate(std::span<const std::string_view> keys, std::vector<std::size_t> which,
                std::span<ItemResult> results, std::string_view version, std::int64_t deadline_ns);
+  // What this host's owner does not have (a miss in `results`), or all without one.
+  void FindElsewhere(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                     const CallOptions& options, std::int64_t deadline_ns);
   // What earlier answers said, of the keys at `which`; takes those out of `which`. Only hints: the
   // owner checks generation, lease and key.
   Found Recall(std::span<const std::string_view> keys, std::vector<std::size_t>& which,
@@ -85,6 +89,8 @@ class ClusterSession final : public SessionApi {
              std::span<ItemResult> results, const CallOptions& options, std::int64_t deadline_ns);
   // Owners to put to, best first.
   std::vector<wire::OwnerNumber> Targets();
+  // A put goes elsewhere than it was meant to.
+  void FallBack(std::string_view why);
   bool PrefersLocal();
   Status CodesCall(std::span<const std::string_view> keys, std::span<ItemResult> results,
                    const CallOptions& options, std::optional<PinKind> kind,
@@ -94,6 +100,7 @@ class ClusterSession final : public SessionApi {
   ClusterHost& host_;
   const SessionOptions options_;
   const std::string preferred_;
+  const Placement placement_;
   const Clock& clock_;
   const unsigned forks_;
   std::unique_ptr<Session> local_;  // null: no owner on this host
@@ -106,6 +113,8 @@ class ClusterSession final : public SessionApi {
     std::size_t operator()(const Id128& id) const { return id.low; }
   };
   std::unordered_map<Id128, wire::Place, HashOfId> hints_ KVCOVE_GUARDED_BY(hints_mutex_);
+  Mutex random_mutex_;
+  Random random_ KVCOVE_GUARDED_BY(random_mutex_){RandomU64()};
   ResetKeeper resets_;
 };
 

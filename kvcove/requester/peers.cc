@@ -47,6 +47,16 @@ std::vector<wire::OwnerStat> Peers::Owners() const {
   return owners_;
 }
 
+std::vector<wire::OwnerNumber> Peers::Broken() const {
+  std::vector<wire::OwnerNumber> broken;
+  const MutexLock lock(mutex_);
+  for (const wire::OwnerStat& owner : owners_) {
+    const auto peer = peers_.find(owner.address);
+    if (peer != peers_.end() && peer->second->broken()) broken.push_back(owner.number);
+  }
+  return broken;
+}
+
 std::shared_ptr<rpc::DataPeer> Peers::Get(wire::OwnerNumber number) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     {

@@ -25,6 +25,8 @@ class Peers {
 
   void Refresh();
   std::vector<wire::OwnerStat> Owners() const;
+  // Whom this process passes over now.
+  std::vector<wire::OwnerNumber> Broken() const;
   // Null for a number that is not known (yet).
   std::shared_ptr<rpc::DataPeer> Get(wire::OwnerNumber number);
 

@@ -71,6 +71,16 @@ struct ResetOptions {
   bool all_void = false;
 };
 
+// Which owner of a cluster a put goes to, where no segment is preferred.
+enum class Placement : std::uint8_t {
+  kLocalFirst = 0,      // the one on this host, else by chance in proportion to what is free
+  kFreeRatioFirst = 1,  // the one with the largest free share
+  kRandom = 2,          // any, all alike
+};
+// "local-first", "free-ratio-first", "random". Errors: kInvalid with the nearest right name.
+Result<Placement> ParsePlacement(std::string_view name);
+std::string_view PlacementName(Placement placement);
+
 struct SessionOptions {
   std::string name;    // of the namespace: tenant and model fingerprint
   std::string engine;  // all processes of an engine give the same; empty: this session alone
@@ -82,6 +92,8 @@ struct SessionOptions {
   // owner on this host, else the one with most free space. One that is unknown or full is counted,
   // logged once, and another taken.
   std::string preferred_segment;
+  // Empty: the pool's (`placement=` in its address), else local-first.
+  std::optional<Placement> placement;
   // In a cluster: on how many hosts each value is stored. Fewer may be there: ItemResult::replicas.
   std::uint32_t replicas = 1;
 };

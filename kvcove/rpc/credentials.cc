@@ -297,6 +297,22 @@ std::string BearerOf(const Credential& credential) {
   return credential.tenant + "." + Hex(Mac(credential.token, "kvcove admin bearer"));
 }
 
+bool MayAdminister(Credentials& credentials, const std::string& authorization) {
+  constexpr std::string_view kBearer = "Bearer ";
+  if (!authorization.starts_with(kBearer)) return false;
+  const std::string given = authorization.substr(kBearer.size());
+  const std::size_t dot = given.rfind('.');
+  if (dot == std::string::npos) return false;
+  credentials.Refresh();
+  const std::optional<Tenant> tenant = credentials.Find(given.substr(0, dot));
+  if (!tenant || (tenant->scopes & static_cast<Scopes>(Scope::kAdmin)) == 0) return false;
+  return std::ranges::any_of(tenant->tokens, [&](const std::string& token) {
+    const std::string right = BearerOf({.tenant = given.substr(0, dot), .token = token});
+    return right.size() == given.size() &&
+           CRYPTO_memcmp(right.data(), given.data(), right.size()) == 0;
+  });
+}
+
 std::string NewToken() { return Hex(RandomAuthBytes()); }
 
 }  // namespace kvcove::rpc

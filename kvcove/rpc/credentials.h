@@ -92,6 +92,9 @@ wire::AuthBytes RandomAuthBytes();
 std::uint64_t KeyIdOf(const std::string& token);
 // What a token stands for at the admin port: derived, so that the token itself goes nowhere.
 std::string BearerOf(const Credential& credential);
+// The value of an Authorization header: true if it is the bearer of a tenant with the scope
+// `admin`.
+bool MayAdminister(Credentials& credentials, const std::string& authorization);
 // 32 random bytes in hex.
 std::string NewToken();
 // "read,write". Errors: kInvalid with the nearest right name.

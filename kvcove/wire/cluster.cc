@@ -440,21 +440,28 @@ Result<std::uint64_t> DecodeCount(std::span<const std::byte> body) {
   return count;
 }
 
-std::string Encode(const MissCounts& counts) {
+std::string Encode(const RequesterReport& message) {
   Builder builder;
-  const auto list = builder.CreateVector(counts.data(), counts.size());
-  return Done(builder, fb::CreateMisses(builder, list));
+  const auto misses = builder.CreateVector(message.misses.data(), message.misses.size());
+  const auto broken = builder.CreateVector(message.broken);
+  return Done(builder, fb::CreateReport(builder, misses, message.fallbacks, broken));
 }
 
-Result<MissCounts> DecodeMissCounts(std::span<const std::byte> body) {
-  MissCounts counts{};
-  if (body.empty()) return counts;
-  KVCOVE_ASSIGN(const auto* root, Root<fb::Misses>(body));
-  if (!Aligned(root->counts())) return Fail(Code::kCorrupt, "a message that is not aligned");
-  for (unsigned i = 0; i < std::min(SizeOf(root->counts()), counts.size()); ++i) {
-    counts[i] = root->counts()->Get(i);
+Result<RequesterReport> DecodeReport(std::span<const std::byte> body) {
+  RequesterReport report;
+  if (body.empty()) return report;
+  KVCOVE_ASSIGN(const auto* root, Root<fb::Report>(body));
+  if (!Aligned(root->misses()) || !Aligned(root->broken(), 2)) {
+    return Fail(Code::kCorrupt, "a message that is not aligned");
   }
-  return counts;
+  for (unsigned i = 0; i < std::min(SizeOf(root->misses()), report.misses.size()); ++i) {
+    report.misses[i] = root->misses()->Get(i);
+  }
+  report.fallbacks = root->fallbacks();
+  for (unsigned i = 0; i < SizeOf(root->broken()); ++i) {
+    report.broken.push_back(root->broken()->Get(i));
+  }
+  return report;
 }
 
 }  // namespace kvcove::wire

@@ -163,8 +163,12 @@ struct DataPut {
   std::uint64_t copied_at = 0;  // see FinishItem
 };
 
-// Misses by reason, since a requester told the last time.
-using MissCounts = std::array<std::uint64_t, kMissReasons>;
+// What a requester tells when it asks who the owners are: of the time since it asked last.
+struct RequesterReport {
+  std::array<std::uint64_t, kMissReasons> misses{};  // keys, by reason
+  std::uint64_t fallbacks = 0;                       // puts that the preferred segment did not get
+  std::vector<OwnerNumber> broken;                   // whom it passes over now
+};
 
 // Views in what is decoded point into `body`.
 std::string Encode(const OwnerHello& message);
@@ -182,7 +186,7 @@ std::string Encode(std::span<const DataValue> values);
 std::string Encode(const DataPut& message);
 std::string Encode(std::span<const Code> codes);
 std::string EncodeCount(std::uint64_t count);
-std::string Encode(const MissCounts& counts);
+std::string Encode(const RequesterReport& message);
 
 Result<OwnerHello> DecodeOwnerHello(std::span<const std::byte> body);
 Result<OwnerWelcome> DecodeOwnerWelcome(std::span<const std::byte> body);
@@ -203,7 +207,7 @@ Result<std::vector<DataValue>> DecodeValues(std::span<const std::byte> body, std
 Result<DataPut> DecodeDataPut(std::span<const std::byte> body);
 Result<std::vector<Code>> DecodeCodes(std::span<const std::byte> body, std::size_t expected);
 Result<std::uint64_t> DecodeCount(std::span<const std::byte> body);
-// All zero for an empty body.
-Result<MissCounts> DecodeMissCounts(std::span<const std::byte> body);
+// Nothing for an empty body.
+Result<RequesterReport> DecodeReport(std::span<const std::byte> body);
 
 }  // namespace kvcove::wire

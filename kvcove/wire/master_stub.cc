@@ -60,8 +60,10 @@ Result<std::vector<Place>> MasterStub::Lookup(const Token& token, std::span<cons
   return DecodePlaces(Bytes(reply), hashes.size());
 }
 
-Result<std::vector<OwnerStat>> MasterStub::Owners(std::int64_t deadline_ns) {
-  KVCOVE_ASSIGN(const std::string reply, channel_.Call(Method::kOwners, {}, deadline_ns));
+Result<std::vector<OwnerStat>> MasterStub::Owners(std::int64_t deadline_ns,
+                                                  const RequesterReport& report) {
+  KVCOVE_ASSIGN(const std::string reply,
+                channel_.Call(Method::kOwners, Bytes(Encode(report)), deadline_ns));
   return DecodeOwners(Bytes(reply));
 }
 

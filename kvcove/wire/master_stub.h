@@ -29,7 +29,8 @@ class MasterStub final : public ControlService {
   // Errors: kStale when the token's generation is not the current one.
   Result<std::vector<Place>> Lookup(const Token& token, std::span<const Id128> hashes,
                                     std::int64_t deadline_ns);
-  Result<std::vector<OwnerStat>> Owners(std::int64_t deadline_ns);
+  Result<std::vector<OwnerStat>> Owners(std::int64_t deadline_ns,
+                                        const RequesterReport& report = {});
 
  private:
   Channel& channel_;

@@ -3,6 +3,7 @@
 // answers. The embedded pool implements it in place; a `Stub` puts the same calls into frames.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -116,6 +117,7 @@ struct PoolStat {
   std::uint64_t stale_puts = 0;
   std::uint64_t expired_puts = 0;
   std::uint64_t dropped_events = 0;
+  std::array<std::uint64_t, kMissReasons> misses{};  // of this host's own sessions, by reason
   std::vector<NamespaceStat> namespaces;
   std::vector<SessionStat> sessions;
 };

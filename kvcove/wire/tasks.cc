@@ -10,7 +10,7 @@ std::string Encode(const InventoryRequest& message) {
   const auto prefix = Text(builder, message.prefix);
   return Done(builder, fb::CreateInventory(builder, message.cursor, message.at_most,
                                            !message.slot.has_value(), message.slot.value_or(0),
-                                           prefix, message.with_keys));
+                                           prefix, message.with_keys, message.replicated_only));
 }
 
 Result<InventoryRequest> DecodeInventory(std::span<const std::byte> body) {
@@ -20,7 +20,8 @@ Result<InventoryRequest> DecodeInventory(std::span<const std::byte> body) {
                            .at_most = root->at_most(),
                            .slot = std::nullopt,
                            .prefix = Str(root->prefix()),
-                           .with_keys = root->with_keys()};
+                           .with_keys = root->with_keys(),
+                           .replicated_only = root->replicated_only()};
   if (!root->any_slot()) request.slot = root->slot();
   return request;
 }

@@ -22,6 +22,7 @@ struct InventoryRequest {
   std::optional<SlotId> slot;  // empty: all
   std::string prefix;          // of the key
   bool with_keys = false;
+  bool replicated_only = false;  // those that are meant to be on several owners
 };
 
 // An object, by what names it at its owner.

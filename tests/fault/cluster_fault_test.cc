@@ -86,9 +86,9 @@ class ClusterFaultTest : public testing::Test {
     }
   }
   void StartMaster() {
-    master_ =
-        Spawn({"master", "--listen", master_address_.ToString(), "--data", directory_ + "/master"},
-              "master");
+    master_ = Spawn({"master", "--listen", master_address_.ToString(), "--data",
+                     directory_ + "/master", "--admin", "off"},
+                    "master");
     for (int i = 0; i < 500; ++i) {
       if (rpc::ConnectTcp(master_address_, SystemClock::Instance().NowNs() + kSecond)) return;
       std::this_thread::sleep_for(milliseconds(10));
@@ -97,9 +97,10 @@ class ClusterFaultTest : public testing::Test {
   }
   std::string SocketOf(int i) const { return fmt::format("{}/owner{}/kvcove.sock", directory_, i); }
   void StartOwner(int i) {
-    owners_[i] = Spawn({"owner", "--master", master_address_.ToString(), "--listen", "127.0.0.1:0",
-                        "--memory", "256MiB", "--no-populate", "--socket", SocketOf(i)},
-                       fmt::format("host{}", i));
+    owners_[i] =
+        Spawn({"owner", "--master", master_address_.ToString(), "--listen", "127.0.0.1:0",
+               "--admin", "off", "--memory", "256MiB", "--no-populate", "--socket", SocketOf(i)},
+              fmt::format("host{}", i));
     WaitLive(i + 1);
   }
   std::size_t Live() {

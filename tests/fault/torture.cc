@@ -322,11 +322,13 @@ class Run {
     rpc::Address master{.host = "127.0.0.1", .port = 0};
     if (!rpc::ListenTcp(master)) std::exit(2);
     address_ = "kvcove://" + master.ToString();
-    AddServer({"master", "--listen", master.ToString(), "--data", directory_ + "/master"}, "master",
+    AddServer({"master", "--listen", master.ToString(), "--data", directory_ + "/master", "--admin",
+               "off"},
+              "master",
               /*owner=*/false);
     for (int i = 0; i < kOwners; ++i) {
-      AddServer({"owner", "--master", master.ToString(), "--listen", "127.0.0.1:0", "--memory",
-                 std::to_string(kMemory / kOwners)},
+      AddServer({"owner", "--master", master.ToString(), "--listen", "127.0.0.1:0", "--admin",
+                 "off", "--memory", std::to_string(kMemory / kOwners)},
                 fmt::format("host{}", i), /*owner=*/true);
     }
   }

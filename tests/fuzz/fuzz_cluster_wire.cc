@@ -47,7 +47,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       (void)DecodeAuthChallenge(body);
       return (void)DecodeProof(body), 0;
     case 13:
-      return (void)DecodeMissCounts(body), 0;
+      return (void)DecodeReport(body), 0;
     case 14:
       (void)DecodeInventory(body);
       if (const auto reply = DecodeInventoryReply(body)) (void)Encode(*reply);

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+// `kvcove doctor`: looks at a host before kvcove is used on it, and says what to change.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/timex.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/memory.h"
+#include "kvcove/base/size.h"
+#include "kvcove/cli/command.h"
+
+namespace kvcove::cli {
+namespace {
+
+struct DoctorOptions {
+  SizeOption memory{"4GiB"};
+  std::string data = ".";
+  std::vector<std::string> listen = {"127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7480",
+                                     "127.0.0.1:7481"};
+  std::string master;
+  bool as_json = false;
+};
+
+enum class Verdict { kOk, kNote, kWarn, kFail };
+constexpr const char* kVerdicts[] = {"ok", "note", "warn", "FAIL"};
+
+struct Finding {
+  std::string what;
+  Verdict verdict = Verdict::kOk;
+  std::string seen;
+  std::string change;  // what to do; empty: nothing
+};
+
+std::string FirstLine(const std::string& path) {
+  std::string line;
+  std::getline(std::ifstream(path), line);
+  return line;
+}
+
+Finding Memory(std::uint64_t wanted) {
+  const std::uint64_t available = AvailableMemory();
+  Finding finding{.what = "memory",
+                  .seen = fmt::format("{} can be had now", FormatSize(available))};
+  if (wanted > available) {
+    finding.verdict = Verdict::kFail;
+    finding.change = fmt::format(
+        "--memory {} does not fit: ask for less, free memory, or raise the "
+        "container's limit (memory.max)",
+        FormatSize(wanted));
+  } else if (wanted > available / 10 * 9) {
+    finding.verdict = Verdict::kWarn;
+    finding.change = "leave a tenth to the index, the engine and the kernel";
+  }
+  return finding;
+}
+
+Finding SharedMemory() {
+  Finding finding{.what = "sealed memory files", .seen = "can be made"};
+  const int fd = memfd_create("kvcove-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  constexpr int kFutureWrite = 0x0010;  // F_SEAL_FUTURE_WRITE, Linux 5.1
+  if (fd < 0 || fcntl(fd, F_ADD_SEALS, kFutureWrite) != 0) {
+    finding = {.what = finding.what,
+               .verdict = Verdict::kFail,
+               .seen = std::strerror(errno),
+               .change =
+                   "kvcove needs memfd_create with F_SEAL_FUTURE_WRITE: Linux 5.1 or later, "
+                   "and a sandbox that allows it"};
+  }
+  if (fd >= 0) close(fd);
+  return finding;
+}
+
+Finding LockedMemory() {
+  rlimit limit{};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  Finding finding{.what = "locked memory",
+                  .seen = limit.rlim_cur == RLIM_INFINITY
+                              ? std::string("unlimited")
+                              : fmt::format("at most {}", FormatSize(limit.rlim_cur))};
+  if (limit.rlim_cur != RLIM_INFINITY) {
+    finding.verdict = Verdict::kNote;
+    finding.change =
+        "only RDMA and io_uring with registered buffers need it: ulimit -l unlimited, "
+        "LimitMEMLOCK=infinity (systemd), --ulimit memlock=-1 (docker)";
+  }
+  return finding;
+}
+
+Finding HugePages() {
+  const std::string shmem = FirstLine("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  Finding finding{.what = "huge pages", .seen = shmem.empty() ? "unknown" : "shmem: " + shmem};
+  if (shmem.find("[never]") != std::string::npos || shmem.find("[deny]") != std::string::npos) {
+    finding.verdict = Verdict::kNote;
+    finding.change =
+        "fewer TLB misses in big copies: echo advise > "
+        "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+  }
+  return finding;
+}
+
+Finding Descriptors() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  Finding finding{.what = "open files", .seen = fmt::format("at most {}", limit.rlim_max)};
+  if (limit.rlim_max < 4096) {
+    finding.verdict = Verdict::kWarn;
+    finding.change = "each connection is one: ulimit -n 65536, LimitNOFILE=65536 (systemd)";
+  }
+  return finding;
+}
+
+Finding ProcessWatch() {
+  const int fd = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
+  Finding finding{.what = "watching processes", .seen = "pidfd_open works"};
+  if (fd < 0) {
+    finding = {.what = finding.what,
+               .verdict = Verdict::kFail,
+               .seen = std::strerror(errno),
+               .change =
+                   "an owner must know when an engine is dead: Linux 5.3 or later, and a "
+                   "sandbox that allows pidfd_open"};
+  } else {
+    close(fd);
+  }
+  return finding;
+}
+
+Finding ClockCheck() {
+  timespec now{};
+  timex state{};
+  const bool boottime = clock_gettime(CLOCK_BOOTTIME, &now) == 0;
+  const int synchronised = adjtimex(&state);
+  Finding finding{.what = "clock", .seen = "CLOCK_BOOTTIME runs; leases need nothing else"};
+  if (!boottime) {
+    finding = {.what = "clock",
+               .verdict = Verdict::kFail,
+               .seen = "no CLOCK_BOOTTIME",
+               .change = "leases need it: Linux 2.6.39 or later"};
+  } else if (synchronised == TIME_ERROR) {
+    finding.verdict = Verdict::kNote;
+    finding.change = "the time of day is not synchronised (NTP): only log lines show it";
+  }
+  return finding;
+}
+
+Finding Disk(const std::string& directory) {
+  Finding finding{.what = "data directory " + directory};
+  std::error_code ignored;
+  std::filesystem::path at = directory;
+  while (!at.empty() && !std::filesystem::exists(at, ignored)) at = at.parent_path();
+  if (at.empty()) at = ".";
+  struct statvfs space{};
+  if (statvfs(at.c_str(), &space) != 0) {
+    return {.what = finding.what, .verdict = Verdict::kFail, .seen = std::strerror(errno)};
+  }
+  const std::string name = (at / fmt::format(".kvcove-doctor-{}", getpid())).string();
+  const int fd = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) {
+    return {.what = finding.what,
+            .verdict = Verdict::kFail,
+            .seen = fmt::format("cannot be written: {}", std::strerror(errno)),
+            .change = "name another one with --data, or give it to this user"};
+  }
+  const std::int64_t began = SystemClock::Instance().NowNs();
+  const bool synced = write(fd, "kvcove", 6) == 6 && fsync(fd) == 0;
+  const double ms = static_cast<double>(SystemClock::Instance().NowNs() - began) * 1e-6;
+  close(fd);
+  unlink(name.c_str());
+  const std::uint64_t free = std::uint64_t{space.f_bavail} * space.f_frsize;
+  finding.seen = fmt::format("{} free, a sync takes {:.1f} ms", FormatSize(free), ms);
+  if (!synced || free < 64 * kMiB) {
+    finding.verdict = Verdict::kFail;
+    finding.change = "a reset is synced there before anybody learns of it: make room";
+  } else if (ms > 50) {
+    finding.verdict = Verdict::kWarn;
+    finding.change = "each reset waits for one sync: put the directory on a faster disk";
+  }
+  return finding;
+}
+
+Finding IoUring() {
+  char parameters[120] = {};
+  const int fd = static_cast<int>(syscall(SYS_io_uring_setup, 4, parameters));
+  Finding finding{.what = "io_uring", .seen = "allowed"};
+  if (fd < 0) {
+    finding.verdict = Verdict::kNote;
+    finding.seen = fmt::format("not allowed ({})", std::strerror(errno));
+    finding.change =
+        "the disk tier will read and write with threads instead; to allow it: sysctl "
+        "kernel.io_uring_disabled=0, and a seccomp profile with io_uring_setup";
+  } else {
+    close(fd);
+  }
+  return finding;
+}
+
+Finding Rdma() {
+  std::string devices;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/sys/class/infiniband", ignored)) {
+    devices += " " + entry.path().filename().string();
+  }
+  return {.what = "RDMA devices",
+          .seen = devices.empty() ? "none: TCP is used" : devices.substr(1)};
+}
+
+Finding Listening(const std::string& text) {
+  Finding finding{.what = "listening on " + text, .seen = "free"};
+  Result<rpc::Address> address = rpc::ParseAddress(text, 0);
+  Result<UniqueFd> fd =
+      address ? rpc::ListenTcp(*address) : Result<UniqueFd>(std::unexpected(address.error()));
+  if (!fd) {
+    finding.verdict = Verdict::kFail;
+    finding.seen = fd.error().detail;
+    finding.change =
+        "stop who listens there ('ss -ltnp'), or name another address with --listen "
+        "or --admin";
+  } else if (!rpc::IsLoopback(*address)) {
+    finding.verdict = Verdict::kNote;
+    finding.change =
+        "other hosts reach it: give --credentials, and TLS where the network is not "
+        "yours";
+  }
+  return finding;
+}
+
+Finding Addresses() {
+  std::string names;
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) == 0) {
+    for (const ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
+      if (at->ifa_addr == nullptr) continue;
+      const int family = at->ifa_addr->sa_family;
+      if (family != AF_INET && family != AF_INET6) continue;
+      char host[NI_MAXHOST];
+      const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+      if (getnameinfo(at->ifa_addr, length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) == 0) {
+        names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", host, at->ifa_name);
+      }
+    }
+    freeifaddrs(all);
+  }
+  return {.what = "addresses of this host", .seen = names.empty() ? "none" : names};
+}
+
+Finding Master(const std::string& text) {
+  Finding finding{.what = "master " + text};
+  const Result<rpc::Address> address = rpc::ParseAddress(text, 7400);
+  if (!address) {
+    return {.what = finding.what, .verdict = Verdict::kFail, .seen = address.error().detail};
+  }
+  const std::int64_t began = SystemClock::Instance().NowNs();
+  const auto fd = rpc::ConnectTcp(*address, began + kSecond);
+  if (!fd) {
+    return {.what = finding.what,
+            .verdict = Verdict::kFail,
+            .seen = fd.error().detail,
+            .change = "start 'kvcove master', and let this host reach it through firewalls"};
+  }
+  finding.seen = fmt::format("answers in {:.2f} ms",
+                             static_cast<double>(SystemClock::Instance().NowNs() - began) * 1e-6);
+  return finding;
+}
+
+Result<int> Run(const DoctorOptions& options) {
+  KVCOVE_ASSIGN(const std::uint64_t memory, options.memory.Bytes("--memory"));
+  std::vector<Finding> findings = {Memory(memory), SharedMemory(),     LockedMemory(),
+                                   HugePages(),    Descriptors(),      ProcessWatch(),
+                                   ClockCheck(),   Disk(options.data), IoUring(),
+                                   Rdma(),         Addresses()};
+  for (const std::string& listen : options.listen) findings.push_back(Listening(listen));
+  if (!options.master.empty()) findings.push_back(Master(options.master));
+  int failed = 0;
+  int warned = 0;
+  nlohmann::json list = nlohmann::json::array();
+  for (const Finding& finding : findings) {
+    failed += finding.verdict == Verdict::kFail ? 1 : 0;
+    warned += finding.verdict == Verdict::kWarn ? 1 : 0;
+    const char* verdict = kVerdicts[static_cast<int>(finding.verdict)];
+    if (options.as_json) {
+      list.push_back({{"what", finding.what},
+                      {"verdict", verdict},
+                      {"seen", finding.seen},
+                      {"change", finding.change}});
+      continue;
+    }
+    fmt::print("{:<5} {}: {}\n", verdict, finding.what, finding.seen);
+    if (!finding.change.empty()) fmt::print("      -> {}\n", finding.change);
+  }
+  if (options.as_json) {
+    fmt::print("{}\n", nlohmann::json{{"findings", list}, {"failed", failed}}.dump());
+  } else if (failed == 0) {
+    fmt::print("\nThis host can run kvcove{}.\n",
+               warned == 0 ? "" : fmt::format("; {} warnings above", warned));
+  } else {
+    fmt::print("\n{} things must change before kvcove runs here.\n", failed);
+  }
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+void AddDoctor(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<DoctorOptions>();
+  CLI::App* doctor = app.add_subcommand(
+      "doctor", "Look at this host before kvcove is used on it, and say what to change.");
+  doctor->add_option("--memory", options->memory.text, "what an owner shall get")
+      ->capture_default_str();
+  doctor->add_option("--data", options->data, "where generations shall be kept")
+      ->capture_default_str();
+  doctor->add_option("--listen", options->listen, "host:port that must be free; may be repeated")
+      ->capture_default_str();
+  doctor->add_option("--master", options->master, "a master that this host must reach, host:port");
+  doctor->add_flag("--json", options->as_json, "print JSON");
+  doctor->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
+}
+
+}  // namespace kvcove::cli

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Metrics in Prometheus' text form, collected when they are asked for. Counters live where they are
+// counted; this only names them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+namespace kvcove::http {
+
+// How long calls took, in powers of two from 1 us to 33 s. Thread-safe, without a lock.
+class Histogram {
+ public:
+  void Add(std::int64_t duration_ns);
+
+ private:
+  friend class Metrics;
+  static constexpr std::size_t kBuckets = 26;
+  std::array<std::atomic<std::uint64_t>, kBuckets> counts_{};
+  std::atomic<std::uint64_t> sum_ns_{0};
+};
+
+using Labels = std::map<std::string, std::string>;
+
+// One scrape. Belongs to one thread. A name that comes again, with other labels, is another series
+// of the same metric.
+class Metrics {
+ public:
+  Metrics();
+  ~Metrics();
+  void Gauge(const std::string& name, const std::string& help, double value,
+             const Labels& labels = {});
+  void Counter(const std::string& name, const std::string& help, double value,
+               const Labels& labels = {});
+  void Histogram(const std::string& name, const std::string& help, const http::Histogram& values,
+                 const Labels& labels = {});
+  std::string Text() const;
+
+ private:
+  struct Families;
+  std::unique_ptr<Families> families_;
+};
+
+}  // namespace kvcove::http

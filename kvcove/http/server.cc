@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/http/server.h"
+
+#include <fmt/core.h>
+
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/log.h"
+
+namespace kvcove::http {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr std::size_t kWorkers = 4;
+constexpr std::size_t kMaxHeaderBytes = 16U << 10;
+
+std::string UrlDecode(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto digit = [](char c) {
+      if (c >= '0' && c <= '9') return c - '0';
+      if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+      return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    };
+    if (text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 &&
+        digit(text[i + 2]) >= 0) {
+      out += static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2]));
+      i += 2;
+    } else {
+      out += text[i] == '+' ? ' ' : text[i];
+    }
+  }
+  return out;
+}
+
+std::map<std::string, std::string> ParseQuery(std::string_view query) {
+  std::map<std::string, std::string> values;
+  while (!query.empty()) {
+    const std::size_t end = query.find('&');
+    const std::string_view pair = query.substr(0, end);
+    query = end == std::string_view::npos ? std::string_view() : query.substr(end + 1);
+    const std::size_t equals = pair.find('=');
+    if (pair.empty()) continue;
+    values[UrlDecode(pair.substr(0, equals))] =
+        equals == std::string_view::npos ? "" : UrlDecode(pair.substr(equals + 1));
+  }
+  return values;
+}
+
+bool IsLoopbackName(std::string_view host) {
+  if (host.starts_with('[')) {
+    host = host.substr(1, host.find(']') - 1);
+  } else {
+    host = host.substr(0, host.rfind(':'));
+  }
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+}  // namespace
+
+Result<std::string> Request::Need(const std::string& name) const {
+  const auto at = query.find(name);
+  if (at == query.end()) {
+    return Fail(Code::kInvalid, fmt::format("'{}' is missing", name));
+  }
+  return at->second;
+}
+
+std::string Request::Get(const std::string& name, const std::string& otherwise) const {
+  const auto at = query.find(name);
+  return at == query.end() ? otherwise : at->second;
+}
+
+Response ErrorResponse(const Error& error) {
+  int status = 500;
+  if (error.code == Code::kInvalid || error.code == Code::kLimit) status = 400;
+  if (error.code == Code::kMiss) status = 404;
+  if (error.code == Code::kDenied) status = 403;
+  if (error.code == Code::kTimeout || error.code == Code::kNotProven) status = 504;
+  if (error.code == Code::kUnavailable) status = 503;
+  Response response = JsonResponse({{"error", CodeName(error.code)}, {"detail", error.detail}});
+  response.status = status;
+  return response;
+}
+
+Response JsonResponse(const nlohmann::json& body) {
+  return {.body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"};
+}
+
+class Server::Impl {
+ public:
+  Impl(ServerOptions options, std::vector<Route> routes)
+      : options_(std::move(options)),
+        routes_(std::move(routes)),
+        acceptor_(loop_, tcp::v4(), options_.listener.Release()) {
+    Accept();
+    thread_ = StartThread("kvcove-http", [this] { loop_.run(); });
+  }
+  ~Impl() {
+    workers_.join();
+    asio::post(loop_, [this] {
+      acceptor_.close();
+      retry_.cancel();
+      loop_.stop();
+    });
+    thread_.join();
+  }
+
+ private:
+  using Stream = beast::tcp_stream;
+  using HttpRequest = beast::http::request<beast::http::string_body>;
+  using HttpResponse = beast::http::response<beast::http::string_body>;
+
+  void Accept() {
+    acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
+      if (!acceptor_.is_open()) return;
+      if (error) {
+        retry_.expires_after(std::chrono::milliseconds(20));
+        retry_.async_wait([this](const error_code& stopped) {
+          if (!stopped && acceptor_.is_open()) Accept();
+        });
+        return;
+      }
+      if (count_ < options_.max_connections) {
+        ++count_;
+        asio::co_spawn(loop_, Serve(Stream(std::move(socket))), asio::detached);
+      }
+      Accept();
+    });
+  }
+
+  asio::awaitable<void> Serve(Stream stream) {
+    try {
+      beast::flat_buffer buffer(kMaxHeaderBytes + options_.max_body_bytes);
+      bool more = true;
+      while (more) more = co_await ServeOne(stream, buffer);
+    } catch (const std::exception& error) {
+      LogDebug("an admin connection ended: {}", error.what());
+    }
+    error_code ignored;
+    stream.socket().shutdown(tcp::socket::shutdown_both, ignored);
+    --count_;
+  }
+
+  asio::awaitable<bool> ServeOne(Stream& stream, beast::flat_buffer& buffer) {
+    beast::http::request_parser<beast::http::string_body> parser;
+    parser.header_limit(kMaxHeaderBytes);
+    parser.body_limit(options_.max_body_bytes);
+    stream.expires_after(std::chrono::nanoseconds(options_.idle_ns));
+    error_code error;
+    co_await beast::http::async_read(stream, buffer, parser,
+                                     asio::redirect_error(asio::use_awaitable, error));
+    if (error) co_return false;
+    const HttpRequest request = parser.release();
+    const bool keep = request.keep_alive();
+    stream.expires_never();
+    const Response answer = co_await Answer(request);
+    HttpResponse response(static_cast<beast::http::status>(answer.status), request.version());
+    response.set(beast::http::field::content_type, answer.type);
+    response.set(beast::http::field::cache_control, "no-store");
+    if (answer.status == 401) response.set(beast::http::field::www_authenticate, "Bearer");
+    response.keep_alive(keep);
+    response.body() = answer.body;
+    response.prepare_payload();
+    stream.expires_after(std::chrono::nanoseconds(options_.idle_ns));
+    co_await beast::http::async_write(stream, response,
+                                      asio::redirect_error(asio::use_awaitable, error));
+    co_return !error && keep;
+  }
+
+  asio::awaitable<Response> Answer(const HttpRequest& request) {
+    const auto host = request[beast::http::field::host];
+    if (options_.loopback && !IsLoopbackName({host.data(), host.size()})) {
+      co_return ErrorResponse({Code::kDenied, "this endpoint answers for loopback names only"});
+    }
+    Request asked{.method = std::string(request.method_string()), .body = request.body()};
+    const auto authorization = request[beast::http::field::authorization];
+    asked.authorization.assign(authorization.data(), authorization.size());
+    const std::string_view target(request.target().data(), request.target().size());
+    const std::size_t mark = target.find('?');
+    asked.path = UrlDecode(target.substr(0, mark));
+    if (mark != std::string_view::npos) asked.query = ParseQuery(target.substr(mark + 1));
+    if (!asked.body.empty()) {
+      const auto json = nlohmann::json::parse(asked.body, nullptr, /*allow_exceptions=*/false);
+      if (!json.is_object()) {
+        co_return ErrorResponse({Code::kInvalid, "the body is no JSON object"});
+      }
+      for (const auto& [key, value] : json.items()) {
+        asked.query[key] = value.is_string() ? value.get<std::string>() : value.dump();
+      }
+    }
+    const Route* found = nullptr;
+    bool known = false;
+    for (const Route& route : routes_) {
+      if (route.path != asked.path) continue;
+      known = true;
+      if (route.method == asked.method) found = &route;
+    }
+    const bool open = found != nullptr && found->open;
+    if (!open && options_.authorize && !options_.authorize(asked.authorization)) {
+      co_return Response{.status = 401,
+                         .body =
+                             "{\"error\":\"denied\",\"detail\":\"this endpoint asks for "
+                             "credentials with the scope \\\"admin\\\": 'kvcove admin --token "
+                             "FILE', or the header of 'kvcove token --bearer FILE'\"}\n"};
+    }
+    if (found == nullptr) {
+      co_return Response{.status = known ? 405 : 404,
+                         .body = known ? "{\"error\":\"this path has another method\"}\n"
+                                       : "{\"error\":\"no such path\"}\n"};
+    }
+    if (!found->waits) co_return found->answer(asked);
+    Response answer;
+    const auto executor = co_await asio::this_coro::executor;
+    asio::steady_timer done(executor);
+    done.expires_at(asio::steady_timer::time_point::max());
+    asio::post(workers_, [&] {
+      answer = found->answer(asked);
+      asio::post(executor, [&done] { done.cancel(); });
+    });
+    error_code error;
+    co_await done.async_wait(asio::redirect_error(asio::use_awaitable, error));
+    co_return answer;
+  }
+
+  ServerOptions options_;
+  const std::vector<Route> routes_;
+  asio::io_context loop_{1};
+  tcp::acceptor acceptor_;
+  asio::steady_timer retry_{loop_};
+  std::size_t count_ = 0;  // the loop's thread
+  asio::thread_pool workers_{kWorkers};
+  std::thread thread_;
+};
+
+Server::Server(ServerOptions options, std::vector<Route> routes)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(routes))) {}
+Server::~Server() = default;
+
+Result<Response> Call(const CallOptions& options) {
+  asio::io_context loop(1);
+  beast::tcp_stream stream(loop);
+  Result<Response> result = Fail(Code::kTimeout, "the admin endpoint did not answer in time");
+  const auto run = [&]() -> asio::awaitable<void> {
+    error_code error;
+    const auto wait = [&] { return asio::redirect_error(asio::use_awaitable, error); };
+    const auto fail = [&] {
+      result = Fail(
+          error == beast::error::timeout ? Code::kTimeout : Code::kUnavailable,
+          fmt::format("the admin endpoint {}:{}: {}", options.host, options.port, error.message()));
+    };
+    stream.expires_after(std::chrono::nanoseconds(options.timeout_ns));
+    tcp::resolver resolver(loop);
+    const auto found =
+        co_await resolver.async_resolve(options.host, std::to_string(options.port), wait());
+    if (error) co_return fail();
+    co_await stream.async_connect(found, wait());
+    if (error) co_return fail();
+    beast::http::request<beast::http::string_body> request(
+        beast::http::string_to_verb(options.method), options.target, 11);
+    request.set(beast::http::field::host, fmt::format("{}:{}", options.host, options.port));
+    if (!options.authorization.empty()) {
+      request.set(beast::http::field::authorization, options.authorization);
+    }
+    request.keep_alive(false);
+    request.body() = options.body;
+    request.prepare_payload();
+    co_await beast::http::async_write(stream, request, wait());
+    if (error) co_return fail();
+    beast::flat_buffer buffer;
+    beast::http::response_parser<beast::http::string_body> parser;
+    parser.body_limit(64U << 20);
+    co_await beast::http::async_read(stream, buffer, parser, wait());
+    if (error) co_return fail();
+    const auto& response = parser.get();
+    const auto type = response[beast::http::field::content_type];
+    result = Response{.status = static_cast<int>(response.result_int()),
+                      .body = response.body(),
+                      .type = std::string(type.data(), type.size())};
+  };
+  asio::co_spawn(loop, run(), asio::detached);
+  loop.run();
+  return result;
+}
+
+std::string UrlEncode(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                       c == '-' || c == '_' || c == '.' || c == '~';
+    out += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return out;
+}
+
+}  // namespace kvcove::http

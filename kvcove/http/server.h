@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small HTTP/1.1 server for operators. A silent or garbage connection costs nobody but itself:
+// it ends after `idle_ns`, and routes that wait do not hold the loop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "kvcove/base/posix.h"
+
+namespace kvcove::http {
+
+struct Request {
+  std::string method;  // "GET", "POST"
+  std::string path;    // without the query, decoded
+  std::map<std::string, std::string> query;
+  std::string body;
+  std::string authorization;  // the header's value, or empty
+  // Of the query or, in a POST, of the body's JSON object. Errors: kInvalid when it is missing.
+  Result<std::string> Need(const std::string& name) const;
+  std::string Get(const std::string& name, const std::string& otherwise = {}) const;
+};
+
+struct Response {
+  int status = 200;
+  std::string body;
+  std::string type = "application/json";
+};
+Response ErrorResponse(const Error& error);
+// Bytes that are no UTF-8 are replaced.
+Response JsonResponse(const nlohmann::json& body);
+
+struct Route {
+  std::string method;
+  std::string path;
+  bool open = false;   // without authorization
+  bool waits = false;  // runs on a worker
+  std::function<Response(const Request&)> answer;
+};
+
+struct ServerOptions {
+  UniqueFd listener;     // as rpc::ListenTcp gives it
+  bool loopback = true;  // then only requests for a loopback name are answered: a page in
+                         // somebody's browser that resolves to 127.0.0.1 is not
+  std::int64_t idle_ns = 5'000'000'000;
+  std::size_t max_connections = 4096;
+  std::size_t max_body_bytes = 64U << 10;
+  // True if the header's value lets this caller in; null: everyone.
+  std::function<bool(const std::string& authorization)> authorize;
+};
+
+// Thread-safe.
+class Server {
+ public:
+  // Serves when it returns.
+  Server(ServerOptions options, std::vector<Route> routes);
+  ~Server();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+struct CallOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;
+  std::string method = "GET";
+  std::string target = "/";  // path and query, encoded
+  std::string body;
+  std::string authorization;
+  std::int64_t timeout_ns = 5'000'000'000;
+};
+// One request. Errors: kUnavailable, kTimeout.
+Result<Response> Call(const CallOptions& options);
+
+std::string UrlEncode(std::string_view text);
+
+}  // namespace kvcove::http

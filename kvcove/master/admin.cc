@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/admin.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "kvcove/base/keys.h"
+#include "kvcove/rpc/channel.h"
+
+namespace kvcove::master {
+namespace {
+
+using http::ErrorResponse;
+using http::Request;
+using http::Response;
+using nlohmann::json;
+
+constexpr std::uint32_t kMaxPage = 1000;
+
+Result<std::uint64_t> Number(const Request& request, const std::string& name,
+                             std::uint64_t otherwise) {
+  const std::string text = request.Get(name);
+  if (text.empty()) return otherwise;
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return Fail(Code::kInvalid, fmt::format("{}='{}' is not a number", name, text));
+  }
+  return value;
+}
+
+json OwnerJson(const wire::OwnerStat& owner) {
+  return {{"address", owner.address},
+          {"host", owner.host},
+          {"tenant", owner.tenant},
+          {"state", !owner.live      ? "gone"
+                    : owner.draining ? "draining"
+                                     : "live"},
+          {"capacity_bytes", owner.capacity_bytes},
+          {"free_bytes", owner.free_bytes},
+          {"objects", owner.objects},
+          {"hits", owner.hits},
+          {"puts", owner.puts},
+          {"evictions", owner.evictions},
+          {"stale_puts", owner.stale_puts},
+          {"lease_age_ms", owner.lease_age_ns / kMillisecond}};
+}
+
+json TaskJson(const TaskStat& task) {
+  return {{"id", task.id},
+          {"kind", TaskKindName(task.request.kind)},
+          {"state", TaskStateName(task.state)},
+          {"from", task.request.from},
+          {"to", task.request.to},
+          {"looked_at", task.looked_at},
+          {"copied", task.copied},
+          {"copied_bytes", task.copied_bytes},
+          {"left", task.left},
+          {"seconds", task.seconds},
+          {"message", task.message}};
+}
+
+// The paths' answers. Thread-safe.
+class Answers {
+ public:
+  Answers(Cluster& cluster, Tasks& tasks, const Clock& clock)
+      : cluster_(cluster), tasks_(tasks), clock_(clock) {}
+
+  Result<json> Status() const {
+    const ClusterStat stat = cluster_.Stat();
+    std::uint64_t capacity = 0;
+    std::uint64_t free = 0;
+    std::uint64_t live = 0;
+    std::uint64_t objects = 0;
+    for (const wire::OwnerStat& owner : stat.owners) {
+      if (!owner.live) continue;
+      ++live;
+      capacity += owner.capacity_bytes;
+      free += owner.free_bytes;
+      objects += owner.objects;
+    }
+    return json{
+        {"incarnation", fmt::format("{:016x}{:016x}", stat.incarnation.high, stat.incarnation.low)},
+        {"term", stat.term},
+        {"owners", stat.owners.size()},
+        {"owners_live", live},
+        {"capacity_bytes", capacity},
+        {"free_bytes", free},
+        {"objects", objects},
+        {"directory_entries", stat.directory_entries},
+        {"directory_bytes", stat.directory_bytes},
+        {"lookups", stat.lookups},
+        {"resets", stat.resets}};
+  }
+
+  Result<json> Segments() const {
+    json list = json::array();
+    for (const wire::OwnerStat& owner : cluster_.Owners()) list.push_back(OwnerJson(owner));
+    return json{{"segments", list}};
+  }
+
+  Result<json> Namespaces() const {
+    json list = json::array();
+    for (const SlotDescription& slot : cluster_.Namespaces()) {
+      list.push_back({{"namespace", ReadableName(slot.name)},
+                      {"version", slot.version},
+                      {"slot", slot.slot},
+                      {"generation", slot.generation},
+                      {"used", slot.used},
+                      {"named", slot.named}});
+    }
+    return json{{"namespaces", list}};
+  }
+
+  // `after`: the place of an owner and a cursor there, as `next` gave it.
+  Result<json> Keys(const Request& request) const {
+    wire::InventoryRequest page{.with_keys = true};
+    if (!request.Get("namespace").empty()) {
+      KVCOVE_ASSIGN(const SlotDescription slot, SlotOf(request));
+      page.slot = slot.slot;
+    }
+    page.prefix = request.Get("prefix");
+    KVCOVE_ASSIGN(const std::uint64_t limit, Number(request, "limit", 100));
+    const std::string after = request.Get("after", "0.0");
+    std::size_t which = 0;
+    if (std::sscanf(after.c_str(), "%zu.%u", &which, &page.cursor) != 2) {
+      return Fail(Code::kInvalid, "'after' is not what an earlier answer gave as 'next'");
+    }
+    std::map<SlotId, std::string> names;
+    for (const SlotDescription& slot : cluster_.Namespaces()) {
+      names[slot.slot] = ReadableName(slot.name);
+    }
+    json keys = json::array();
+    const std::vector<wire::OwnerStat> owners = cluster_.Owners();
+    const std::uint64_t most = std::clamp<std::uint64_t>(limit, 1, kMaxPage);
+    const std::int64_t deadline_ns = clock_.NowNs() + 5 * kSecond;
+    for (; which < owners.size(); ++which, page.cursor = 0) {
+      if (!owners[which].live) continue;
+      KVCOVE_ASSIGN(const rpc::Address address, rpc::ParseAddress(owners[which].address, 0));
+      rpc::TcpChannel channel(address, cluster_.access());
+      while (page.cursor != wire::kInventoryDone && keys.size() < most) {
+        page.at_most = static_cast<std::uint32_t>(most - keys.size());
+        const std::string body = wire::Encode(page);
+        KVCOVE_ASSIGN(
+            const std::string reply,
+            channel.Call(wire::Method::kInventory, std::as_bytes(std::span(body)), deadline_ns));
+        KVCOVE_ASSIGN(const wire::InventoryReply got,
+                      wire::DecodeInventoryReply(std::as_bytes(std::span(reply))));
+        for (const wire::HeldObject& object : got.objects) {
+          keys.push_back({{"key", object.key},
+                          {"namespace", names[object.slot]},
+                          {"bytes", object.size_bytes},
+                          {"owner", owners[which].address},
+                          {"copies", object.copies},
+                          {"hard_pinned", object.hard_pinned}});
+        }
+        page.cursor = got.cursor;
+      }
+      if (page.cursor != wire::kInventoryDone) break;
+    }
+    json answer{{"keys", keys}};
+    if (which < owners.size()) answer["next"] = fmt::format("{}.{}", which, page.cursor);
+    return answer;
+  }
+
+  // Where it is, or why it is nowhere.
+  Result<json> Key(const Request& request) const {
+    KVCOVE_ASSIGN(const std::string key, request.Need("key"));
+    const std::vector<wire::OwnerStat> owners = cluster_.Owners();
+    json list = json::array();
+    KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsOf(request));
+    for (const SlotDescription& slot : slots) {
+      const std::pair<SlotId, Id128> object(slot.slot, DirectoryHash(slot.slot, key));
+      const auto holders = cluster_.HoldersOf({&object, 1}).front();
+      const wire::Place place = cluster_.Find(slot.slot, key);
+      json entry{{"namespace", ReadableName(slot.name)},
+                 {"version", slot.version},
+                 {"found", place.owner != wire::kNoOwner}};
+      if (place.owner != wire::kNoOwner) entry["bytes"] = place.size_bytes;
+      if (place.owner == wire::kNoOwner) entry["reason"] = MissReasonName(place.reason);
+      entry["locations"] = json::array();
+      for (const wire::OwnerStat& owner : owners) {
+        if (std::ranges::find(holders, owner.number) != holders.end()) {
+          entry["locations"].push_back({{"owner", owner.address}, {"host", owner.host}});
+        }
+      }
+      if (const auto missed = cluster_.Why(slot.slot, key)) {
+        entry["last_miss"] = {{"reason", MissReasonName(missed->reason)},
+                              {"count", missed->count},
+                              {"seconds_ago", static_cast<double>(missed->age_ns) * 1e-9}};
+      }
+      list.push_back(std::move(entry));
+    }
+    return json{{"key", key}, {"in", list}};
+  }
+
+  Result<json> Reset(const Request& request) {
+    KVCOVE_ASSIGN(const std::string name, request.Need("namespace"));
+    KVCOVE_ASSIGN(const SlotDescription slot, SlotOf(request));
+    wire::ResetRequest reset{.name = slot.name, .engine = {}, .version = {}, .id = RandomId()};
+    KVCOVE_ASSIGN(const std::uint64_t timeout_ms, Number(request, "timeout_ms", 2500));
+    const std::int64_t began = clock_.NowNs();
+    KVCOVE_ASSIGN(
+        const wire::ResetOutcome outcome,
+        cluster_.Reset(reset, began + static_cast<std::int64_t>(timeout_ms) * kMillisecond));
+    return json{{"proven", true},
+                {"raised", outcome.raised},
+                {"milliseconds", static_cast<double>(clock_.NowNs() - began) * 1e-6}};
+  }
+
+  Result<json> Remove(const Request& request) {
+    std::string pattern = request.Get("pattern");
+    const std::string prefix = request.Get("prefix");
+    if (pattern.empty() == prefix.empty()) {
+      return Fail(Code::kInvalid, "give 'prefix' or 'pattern', one of them");
+    }
+    if (!prefix.empty() && prefix.find_first_of("*?") != std::string::npos) {
+      return Fail(Code::kInvalid,
+                  "this prefix holds '*' or '?', which stand for other bytes in a pattern; if that "
+                  "is meant, give it as 'pattern', with a '*' at its end");
+    }
+    if (pattern.empty()) pattern = prefix + "*";
+    KVCOVE_ASSIGN(const std::string name, request.Need("namespace"));
+    KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsOf(request));
+    std::uint64_t removed = 0;
+    for (const SlotDescription& slot : slots) {
+      KVCOVE_ASSIGN(const std::uint64_t count,
+                    cluster_.RemovePattern(slot.slot, pattern, clock_.NowNs() + 10 * kSecond));
+      removed += count;
+    }
+    return json{{"removed", removed}};
+  }
+
+  Result<json> Start(TaskKind kind, const Request& request) {
+    TaskRequest task{.kind = kind};
+    if (kind == TaskKind::kDrain) {
+      KVCOVE_ASSIGN(task.from, request.Need("owner"));
+    } else if (kind != TaskKind::kRepair) {
+      KVCOVE_ASSIGN(task.from, request.Need("from"));
+      task.to = request.Get("to");
+      task.prefix = request.Get("prefix");
+      if (!request.Get("namespace").empty()) {
+        KVCOVE_ASSIGN(const SlotDescription slot, SlotOf(request));
+        task.slot = slot.slot;
+      }
+    }
+    KVCOVE_ASSIGN(const std::uint64_t id, tasks_.Start(task));
+    return json{{"task", id}};
+  }
+
+  Result<json> Cancel(const Request& request) {
+    KVCOVE_TRY(request.Need("id"));
+    KVCOVE_ASSIGN(const std::uint64_t id, Number(request, "id", 0));
+    KVCOVE_TRY(tasks_.Cancel(id));
+    return json{{"cancelled", id}};
+  }
+
+  Result<json> ListTasks() const {
+    json list = json::array();
+    for (const TaskStat& task : tasks_.List()) list.push_back(TaskJson(task));
+    return json{{"tasks", list}};
+  }
+
+  std::string Metrics() const {
+    http::Metrics metrics;
+    cluster_.Collect(metrics);
+    tasks_.Collect(metrics);
+    return metrics.Text();
+  }
+
+ private:
+  // All weight versions of a namespace, or the one that is named.
+  Result<std::vector<SlotDescription>> SlotsOf(const Request& request) const {
+    const std::string name = request.Get("namespace");
+    const bool versioned = request.query.contains("version");
+    std::vector<SlotDescription> found;
+    std::vector<std::string> names;
+    for (const SlotDescription& slot : cluster_.Namespaces()) {
+      names.push_back(ReadableName(slot.name));
+      if (!name.empty() && names.back() != name) continue;
+      if (versioned && slot.version != request.Get("version")) continue;
+      found.push_back(slot);
+    }
+    if (!found.empty()) return found;
+    const std::vector<std::string_view> known(names.begin(), names.end());
+    const std::string_view nearest = NearestKey(name, known);
+    return Fail(
+        Code::kMiss,
+        fmt::format(
+            "no namespace '{}'{}{}", name,
+            versioned ? fmt::format(" with version '{}'", request.Get("version")) : std::string(),
+            nearest.empty() ? std::string() : fmt::format("; did you mean '{}'?", nearest)));
+  }
+  Result<SlotDescription> SlotOf(const Request& request) const {
+    KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsOf(request));
+    return slots.front();
+  }
+
+  Cluster& cluster_;
+  Tasks& tasks_;
+  const Clock& clock_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Admin>> Admin::Open(Cluster& cluster, Tasks& tasks,
+                                           const AdminOptions& options, const Clock& clock) {
+  std::unique_ptr<Admin> admin(new Admin);
+  admin->address_ = options.listen;
+  http::ServerOptions server{.loopback = rpc::IsLoopback(options.listen)};
+  KVCOVE_ASSIGN(server.listener, rpc::ListenTcp(admin->address_));
+  if (options.credentials != nullptr) {
+    server.authorize = [credentials = options.credentials](const std::string& authorization) {
+      return rpc::MayAdminister(*credentials, authorization);
+    };
+  }
+  const auto answers = std::make_shared<Answers>(cluster, tasks, clock);
+  std::vector<http::Route> routes;
+  const auto add = [&](const char* method, const char* path, bool waits,
+                       std::function<Result<json>(const Request&)> answer) {
+    routes.push_back({.method = method,
+                      .path = path,
+                      .open = false,
+                      .waits = waits,
+                      .answer = [answer = std::move(answer)](const Request& request) {
+                        const Result<json> body = answer(request);
+                        return body ? http::JsonResponse(*body) : ErrorResponse(body.error());
+                      }});
+  };
+  routes.push_back(
+      {.method = "GET",
+       .path = "/healthz",
+       .open = true,
+       .waits = false,
+       .answer = [](const Request&) { return Response{.body = "ok\n", .type = "text/plain"}; }});
+  routes.push_back({.method = "GET",
+                    .path = "/metrics",
+                    .open = false,
+                    .waits = false,
+                    .answer = [answers](const Request&) {
+                      return Response{.body = answers->Metrics(),
+                                      .type = "text/plain; version=0.0.4"};
+                    }});
+  add("GET", "/v1/status", false, [answers](const Request&) { return answers->Status(); });
+  add("GET", "/v1/segments", false, [answers](const Request&) { return answers->Segments(); });
+  add("GET", "/v1/namespaces", false, [answers](const Request&) { return answers->Namespaces(); });
+  add("GET", "/v1/keys", true,
+      [answers](const Request& request) { return answers->Keys(request); });
+  add("GET", "/v1/key", false, [answers](const Request& request) { return answers->Key(request); });
+  add("GET", "/v1/tasks", false, [answers](const Request&) { return answers->ListTasks(); });
+  add("POST", "/v1/reset", true,
+      [answers](const Request& request) { return answers->Reset(request); });
+  add("POST", "/v1/remove", true,
+      [answers](const Request& request) { return answers->Remove(request); });
+  for (const TaskKind kind :
+       {TaskKind::kDrain, TaskKind::kCopy, TaskKind::kMove, TaskKind::kRepair}) {
+    const std::string path = fmt::format("/v1/{}", TaskKindName(kind));
+    add("POST", path.c_str(), false,
+        [answers, kind](const Request& request) { return answers->Start(kind, request); });
+  }
+  add("POST", "/v1/cancel", false,
+      [answers](const Request& request) { return answers->Cancel(request); });
+  admin->server_ = std::make_unique<http::Server>(std::move(server), std::move(routes));
+  return admin;
+}
+
+}  // namespace kvcove::master

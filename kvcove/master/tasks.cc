@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/tasks.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/size.h"
+
+namespace kvcove::master {
+namespace {
+
+constexpr std::uint32_t kPage = 1024;
+constexpr std::uint32_t kCopyBudgetMs = 20'000;
+constexpr std::int64_t kWatchOwnersNs = 500 * kMillisecond;
+constexpr std::int64_t kDrainSettlesNs = 700 * kMillisecond;  // two renewals: the owner knows
+constexpr int kMaxDrainWalks = 20;
+constexpr int kMaxTargets = 3;  // that are tried for one object
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+// May hold objects that a task brings.
+bool Takes(const wire::OwnerStat& owner) { return owner.live && !owner.draining; }
+
+}  // namespace
+
+std::string_view TaskKindName(TaskKind kind) {
+  switch (kind) {
+    case TaskKind::kCopy:
+      return "copy";
+    case TaskKind::kMove:
+      return "move";
+    case TaskKind::kDrain:
+      return "drain";
+    case TaskKind::kRepair:
+      return "repair";
+  }
+  return "unknown";
+}
+
+std::string_view TaskStateName(TaskState state) {
+  switch (state) {
+    case TaskState::kQueued:
+      return "queued";
+    case TaskState::kRunning:
+      return "running";
+    case TaskState::kDone:
+      return "done";
+    case TaskState::kFailed:
+      return "failed";
+    case TaskState::kCancelled:
+      return "cancelled";
+  }
+  return "unknown";
+}
+
+Tasks::Tasks(Cluster& cluster, const TaskOptions& options, const Clock& clock)
+    : cluster_(cluster), options_(options), clock_(clock) {
+  thread_ = StartThread("kvcove-tasks", [this] { Run(); });
+}
+
+Tasks::~Tasks() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    for (const auto& task : tasks_) task->cancel = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+Result<wire::OwnerStat> Tasks::Live(const std::string& address) const {
+  for (const wire::OwnerStat& owner : cluster_.Owners()) {
+    if (owner.address == address && owner.live) return owner;
+  }
+  return Fail(
+      Code::kInvalid,
+      fmt::format("no owner at '{}' is alive; 'kvcove admin segments' lists them", address));
+}
+
+Result<std::uint64_t> Tasks::Start(const TaskRequest& request) {
+  if (request.kind != TaskKind::kRepair) {
+    KVCOVE_ASSIGN(const wire::OwnerStat from, Live(request.from));
+    if (!request.to.empty()) KVCOVE_TRY(Live(request.to));
+    if (request.from == request.to) return Fail(Code::kInvalid, "'from' and 'to' are the same");
+    if (request.kind == TaskKind::kDrain) KVCOVE_TRY(cluster_.SetDraining(from.number, true));
+  }
+  const MutexLock lock(mutex_);
+  while (tasks_.size() >= options_.max_tasks) {
+    if (tasks_.front()->stat.state <= TaskState::kRunning) {
+      return Fail(Code::kLimit, "too many tasks are waiting");
+    }
+    tasks_.pop_front();
+  }
+  auto task = std::make_shared<Task>();
+  task->stat.id = next_id_++;
+  task->stat.request = request;
+  tasks_.push_back(task);
+  changed_.NotifyAll();
+  return task->stat.id;
+}
+
+Status Tasks::Cancel(std::uint64_t id) {
+  TaskRequest request;
+  {
+    const MutexLock lock(mutex_);
+    const auto task = std::ranges::find(tasks_, id, [](const auto& one) { return one->stat.id; });
+    if (task == tasks_.end()) return Fail(Code::kMiss, fmt::format("no task {}", id));
+    (*task)->cancel = true;
+    if ((*task)->stat.state == TaskState::kQueued) (*task)->stat.state = TaskState::kCancelled;
+    request = (*task)->stat.request;
+  }
+  // A drain that is given up, or done with and thought better of: its owner takes objects again.
+  if (request.kind != TaskKind::kDrain) return {};
+  for (const wire::OwnerStat& owner : cluster_.Owners()) {
+    if (owner.address == request.from) (void)cluster_.SetDraining(owner.number, false);
+  }
+  return {};
+}
+
+std::vector<TaskStat> Tasks::List() const {
+  std::vector<TaskStat> stats;
+  const MutexLock lock(mutex_);
+  for (auto task = tasks_.rbegin(); task != tasks_.rend(); ++task) {
+    stats.push_back((*task)->stat);
+    if (stats.back().state == TaskState::kRunning) {
+      stats.back().seconds = static_cast<double>(clock_.NowNs() - (*task)->began_ns) * 1e-9;
+    }
+  }
+  return stats;
+}
+
+void Tasks::Collect(http::Metrics& metrics) const {
+  const MutexLock lock(mutex_);
+  metrics.Counter("kvcove_master_task_objects_total", "objects that tasks copied or moved",
+                  static_cast<double>(copied_));
+  metrics.Counter("kvcove_master_task_bytes_total", "bytes that tasks copied or moved",
+                  static_cast<double>(copied_bytes_));
+  const auto running = std::ranges::count_if(
+      tasks_, [](const auto& task) { return task->stat.state <= TaskState::kRunning; });
+  metrics.Gauge("kvcove_master_tasks_unfinished", "tasks that run or wait",
+                static_cast<double>(running));
+}
+
+bool Tasks::Sleep(std::int64_t duration_ns) {
+  const MutexLock lock(mutex_);
+  if (!stopping_) changed_.WaitFor(mutex_, std::chrono::nanoseconds(duration_ns));
+  return !stopping_;
+}
+
+bool Tasks::Cancelled(const Task& task) const {
+  const MutexLock lock(mutex_);
+  return task.cancel || stopping_;
+}
+
+// ---- the thread
+// ----------------------------------------------------------------------------------------------
+
+void Tasks::Run() {
+  while (true) {
+    std::shared_ptr<Task> next;
+    {
+      const MutexLock lock(mutex_);
+      if (stopping_) return;
+      for (const auto& task : tasks_) {
+        if (task->stat.state == TaskState::kQueued) {
+          next = task;
+          break;
+        }
+      }
+      if (next != nullptr) {
+        next->stat.state = TaskState::kRunning;
+        next->began_ns = clock_.NowNs();
+      }
+    }
+    if (next != nullptr) {
+      RunTask(*next);
+      continue;
+    }
+    if (!Sleep(kWatchOwnersNs)) return;
+    WatchOwners();
+  }
+}
+
+void Tasks::WatchOwners() {
+  std::string owners;
+  for (const wire::OwnerStat& owner : cluster_.Owners()) {
+    if (Takes(owner)) owners += fmt::format("{}/{} ", owner.number, owner.epoch);
+  }
+  const std::int64_t now = clock_.NowNs();
+  if (owners != seen_owners_) {
+    seen_owners_ = owners;
+    seen_since_ns_ = now;
+  }
+  if (owners == repaired_owners_ || now < seen_since_ns_ + options_.repair_delay_ns) return;
+  repaired_owners_ = owners;
+  // With less than two there is nowhere to put a replica.
+  if (std::ranges::count(owners, ' ') >= 2) (void)Start({.kind = TaskKind::kRepair});
+}
+
+void Tasks::RunTask(Task& task) {
+  const TaskRequest& request = task.stat.request;
+  Status done;
+  if (request.kind == TaskKind::kRepair) {
+    done = Repair(task);
+  } else {
+    const Result<wire::OwnerStat> from = Live(request.from);
+    if (!from) {
+      done = std::unexpected(from.error());
+    } else {
+      done = request.kind == TaskKind::kDrain ? Drain(task, *from) : RunOver(task, *from);
+    }
+  }
+  const MutexLock lock(mutex_);
+  TaskStat& stat = task.stat;
+  stat.seconds = static_cast<double>(clock_.NowNs() - task.began_ns) * 1e-9;
+  if (task.cancel) {
+    stat.state = TaskState::kCancelled;
+  } else {
+    stat.state = done ? TaskState::kDone : TaskState::kFailed;
+    if (!done) stat.message = done.error().detail;
+  }
+  // A repair that found nothing to do is no news.
+  if (request.kind == TaskKind::kRepair && done && stat.copied == 0) {
+    std::erase_if(tasks_, [&](const auto& one) { return one.get() == &task; });
+    return;
+  }
+  LogInfo("task {} ({}{}{}) {}: {} objects, {}, in {:.1f} s{}{}", stat.id,
+          TaskKindName(request.kind), request.from.empty() ? "" : " of ", request.from,
+          TaskStateName(stat.state), stat.copied, FormatSize(stat.copied_bytes), stat.seconds,
+          stat.message.empty() ? "" : "; ", stat.message);
+}
+
+Status Tasks::RunOver(Task& task, const wire::OwnerStat& from) {
+  KVCOVE_ASSIGN(const std::uint64_t left, Walk(task, from));
+  if (left == 0) return {};
+  return Fail(Code::kNoSpace, fmt::format("{} objects found no room elsewhere", left));
+}
+
+Status Tasks::Drain(Task& task, const wire::OwnerStat& from) {
+  // Only when the owner has heard of it does it take nothing more: the last walk is after that.
+  const std::int64_t settled_ns = clock_.NowNs() + kDrainSettlesNs;
+  for (int walk = 0; walk < kMaxDrainWalks && !Cancelled(task); ++walk) {
+    const bool settled = clock_.NowNs() >= settled_ns;
+    const std::uint64_t before = task.stat.copied;
+    KVCOVE_ASSIGN(const std::uint64_t left, Walk(task, from));
+    {
+      const MutexLock lock(mutex_);
+      task.stat.left = left;
+    }
+    if (settled && left == 0) {
+      const MutexLock lock(mutex_);
+      task.stat.message = "everything is elsewhere: the owner may be stopped";
+      return {};
+    }
+    if (settled && task.stat.copied == before) break;  // no progress
+    if (!Sleep(settled ? 100 * kMillisecond : kDrainSettlesNs)) break;
+  }
+  if (Cancelled(task)) return {};
+  return Fail(Code::kNoSpace,
+              fmt::format("{} objects found no room elsewhere and are still here; the owner stays "
+                          "draining: add memory elsewhere and drain again, or cancel this task",
+                          task.stat.left));
+}
+
+Status Tasks::Repair(Task& task) {
+  std::uint64_t left = 0;
+  for (const wire::OwnerStat& owner : cluster_.Owners()) {
+    if (!owner.live || Cancelled(task)) continue;
+    const auto walked = Walk(task, owner);
+    if (walked) left += *walked;
+  }
+  if (left > 0) {
+    const MutexLock lock(mutex_);
+    task.stat.left = left;
+    task.stat.message = "some objects have fewer replicas than they were stored with";
+  }
+  return {};
+}
+
+rpc::TcpChannel& Tasks::ChannelTo(const std::string& address) {
+  auto& channel = channels_[address];
+  if (channel == nullptr) {
+    channel = std::make_unique<rpc::TcpChannel>(*rpc::ParseAddress(address, 0), cluster_.access());
+  }
+  return *channel;
+}
+
+Result<std::uint64_t> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
+  KVCOVE_TRY(rpc::ParseAddress(from.address, 0));
+  wire::InventoryRequest request{.at_most = kPage,
+                                 .slot = task.stat.request.slot,
+                                 .prefix = task.stat.request.prefix,
+                                 .replicated_only = task.stat.request.kind == TaskKind::kRepair};
+  std::uint64_t left = 0;
+  while (request.cursor != wire::kInventoryDone && !Cancelled(task)) {
+    KVCOVE_ASSIGN(const std::string reply,
+                  ChannelTo(from.address)
+                      .Call(wire::Method::kInventory, Bytes(wire::Encode(request)),
+                            clock_.NowNs() + 5 * kSecond));
+    KVCOVE_ASSIGN(const wire::InventoryReply page, wire::DecodeInventoryReply(Bytes(reply)));
+    {
+      const MutexLock lock(mutex_);
+      task.stat.looked_at += page.objects.size();
+    }
+    left += MoveAll(task, from, Wanted(task, from, page.objects));
+    request.cursor = page.cursor;
+  }
+  return left;
+}
+
+std::vector<Tasks::Move> Tasks::Wanted(const Task& task, const wire::OwnerStat& from,
+                                       const std::vector<wire::HeldObject>& page) const {
+  std::vector<std::pair<SlotId, Id128>> asked;
+  for (const wire::HeldObject& object : page) asked.emplace_back(object.slot, object.hash);
+  const auto holders = cluster_.HoldersOf(asked);
+  std::set<wire::OwnerNumber> takes;
+  wire::OwnerNumber to = wire::kNoOwner;
+  for (const wire::OwnerStat& owner : cluster_.Owners()) {
+    if (Takes(owner)) takes.insert(owner.number);
+    if (owner.address == task.stat.request.to) to = owner.number;
+  }
+  std::vector<Move> moves;
+  for (std::size_t i = 0; i < page.size(); ++i) {
+    const auto elsewhere = std::ranges::count_if(holders[i], [&](wire::OwnerNumber holder) {
+      return holder != from.number && takes.contains(holder);
+    });
+    bool wanted = false;
+    switch (task.stat.request.kind) {
+      case TaskKind::kDrain:
+        wanted = elsewhere == 0;
+        break;
+      case TaskKind::kCopy:
+      case TaskKind::kMove:
+        wanted = to == wire::kNoOwner || std::ranges::find(holders[i], to) == holders[i].end();
+        break;
+      case TaskKind::kRepair: {
+        // The holder with the lowest number does it.
+        const bool mine = !holders[i].empty() && std::ranges::min(holders[i]) == from.number;
+        const std::size_t live = elsewhere + (takes.contains(from.number) ? 1 : 0);
+        wanted = mine && live < page[i].copies && takes.size() > live;
+        break;
+      }
+    }
+    if (wanted) moves.push_back({.object = page[i], .holders = holders[i]});
+  }
+  return moves;
+}
+
+const wire::OwnerStat* Tasks::TargetFor(const Task& task, const wire::OwnerStat& from,
+                                        const Move& move,
+                                        std::vector<wire::OwnerStat>& owners) const {
+  std::set<std::string> hosts;
+  for (const wire::OwnerStat& owner : owners) {
+    if (std::ranges::find(move.holders, owner.number) != move.holders.end() &&
+        (owner.number != from.number || task.stat.request.kind == TaskKind::kRepair)) {
+      hosts.insert(owner.host);
+    }
+  }
+  wire::OwnerStat* best = nullptr;
+  const auto rank = [&](const wire::OwnerStat& owner) {
+    return std::pair(!hosts.contains(owner.host), owner.free_bytes);
+  };
+  for (wire::OwnerStat& owner : owners) {
+    const bool named = !task.stat.request.to.empty();
+    if (!Takes(owner) || owner.number == from.number ||
+        (named && owner.address != task.stat.request.to) ||
+        std::ranges::find(move.holders, owner.number) != move.holders.end() ||
+        (!owner.tenant.empty() && owner.tenant != from.tenant) ||
+        owner.free_bytes < move.object.size_bytes) {
+      continue;
+    }
+    if (best == nullptr || rank(owner) > rank(*best)) best = &owner;
+  }
+  if (best != nullptr) best->free_bytes -= move.object.size_bytes;
+  return best;
+}
+
+std::uint64_t Tasks::MoveAll(Task& task, const wire::OwnerStat& from, std::vector<Move> moves) {
+  std::vector<wire::OwnerStat> owners = cluster_.Owners();
+  for (int attempt = 0; attempt < kMaxTargets && !moves.empty() && !Cancelled(task); ++attempt) {
+    std::map<std::string, std::vector<Move>> by_target;
+    std::vector<Move> homeless;
+    for (Move& move : moves) {
+      const wire::OwnerStat* target = TargetFor(task, from, move, owners);
+      (target == nullptr ? homeless : by_target[target->address]).push_back(std::move(move));
+    }
+    moves = std::move(homeless);
+    for (auto& [address, part] : by_target) {
+      wire::CopyRequest request{.to = address,
+                                .move = task.stat.request.kind == TaskKind::kMove ||
+                                        task.stat.request.kind == TaskKind::kDrain,
+                                .items = {},
+                                .budget_ms = kCopyBudgetMs};
+      for (const Move& move : part) {
+        request.items.push_back({.id = move.object.id, .version = move.object.version});
+      }
+      auto reply = ChannelTo(from.address)
+                       .Call(wire::Method::kCopy, Bytes(wire::Encode(request)),
+                             clock_.NowNs() + (kCopyBudgetMs + 5000) * kMillisecond);
+      const auto codes = reply ? wire::DecodeCodes(Bytes(*reply), part.size())
+                               : Result<std::vector<Code>>(std::unexpected(reply.error()));
+      std::uint64_t bytes = 0;
+      std::uint64_t copied = 0;
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        const Code code = codes ? (*codes)[i] : codes.error().code;
+        if (code == Code::kOk) {
+          ++copied;
+          bytes += part[i].object.size_bytes;
+        } else if (code == Code::kStale || code == Code::kInProgress) {
+          // A removal, a reset or another put came in between: once more shows what became of it.
+          moves.push_back(std::move(part[i]));
+        } else if (code != Code::kExists && code != Code::kMiss) {
+          // There is no room, or no answer: somebody else may have it.
+          for (wire::OwnerStat& owner : owners) {
+            if (owner.address == address) owner.free_bytes = 0;
+          }
+          moves.push_back(std::move(part[i]));
+        }
+      }
+      {
+        const MutexLock lock(mutex_);
+        task.stat.copied += copied;
+        task.stat.copied_bytes += bytes;
+        copied_ += copied;
+        copied_bytes_ += bytes;
+      }
+      Pay(bytes);
+    }
+  }
+  return moves.size();
+}
+
+void Tasks::Pay(std::uint64_t bytes) {
+  const double seconds = static_cast<double>(bytes) /
+                         static_cast<double>(std::max<std::uint64_t>(options_.bytes_per_second, 1));
+  (void)Sleep(static_cast<std::int64_t>(seconds * 1e9));
+}
+
+}  // namespace kvcove::master

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// What moves objects between owners: copies and moves by hand, the draining of an owner, and the
+// repair of lost replicas. One task runs at a time, on this object's thread; it pages through an
+// owner's inventory, decides by the directory what should be where, and has owners copy straight to
+// each other (owner/copier.h), no faster than it may.
+//
+//   queued -> running -> done | failed | cancelled
+//
+// Tasks are forgotten with the master: to drain is to ask again. Nothing is lost by that: an object
+// leaves its owner only after the other one has it, listed.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kvcove/base/mutex.h"
+#include "kvcove/master/cluster.h"
+#include "kvcove/rpc/channel.h"
+#include "kvcove/wire/tasks.h"
+
+namespace kvcove::master {
+
+enum class TaskKind : std::uint8_t { kCopy, kMove, kDrain, kRepair };
+enum class TaskState : std::uint8_t { kQueued, kRunning, kDone, kFailed, kCancelled };
+std::string_view TaskKindName(TaskKind kind);
+std::string_view TaskStateName(TaskState state);
+
+struct TaskRequest {
+  TaskKind kind = TaskKind::kCopy;
+  std::string from;            // owners' addresses; not of a repair
+  std::string to;              // of a copy or move; empty: whoever has room
+  std::optional<SlotId> slot;  // empty: all
+  std::string prefix;          // of the keys
+};
+
+struct TaskStat {
+  std::uint64_t id = 0;
+  TaskRequest request;
+  TaskState state = TaskState::kQueued;
+  std::uint64_t looked_at = 0;  // objects
+  std::uint64_t copied = 0;
+  std::uint64_t copied_bytes = 0;
+  std::uint64_t left = 0;  // objects that found no room, or whose copy failed
+  std::string message;     // why it failed, or what to know
+  double seconds = 0;
+};
+
+struct TaskOptions {
+  std::uint64_t bytes_per_second = 256ULL << 20;
+  // How long owners must have stayed the same before lost replicas are looked for.
+  std::int64_t repair_delay_ns = 5 * kSecond;
+  std::size_t max_tasks = 256;  // that are remembered
+};
+
+// Thread-safe.
+class Tasks {
+ public:
+  Tasks(Cluster& cluster, const TaskOptions& options, const Clock& clock);
+  // Cancels what runs.
+  ~Tasks();
+
+  // Its number. Errors: kInvalid for an owner that is not there, kLimit.
+  Result<std::uint64_t> Start(const TaskRequest& request);
+  // Errors: kMiss.
+  Status Cancel(std::uint64_t id);
+  std::vector<TaskStat> List() const;  // newest first
+  void Collect(http::Metrics& metrics) const;
+
+ private:
+  struct Task {
+    TaskStat stat;
+    std::int64_t began_ns = 0;
+    bool cancel = false;
+  };
+  struct Move {  // of one object
+    wire::HeldObject object;
+    std::vector<wire::OwnerNumber> holders;
+  };
+
+  void Run();
+  // Queues a repair when the owners are others than at the last one.
+  void WatchOwners();
+  void RunTask(Task& task);
+  Status RunOver(Task& task, const wire::OwnerStat& from);
+  Status Drain(Task& task, const wire::OwnerStat& from);
+  Status Repair(Task& task);
+  // One walk over the inventory. The number of objects that should have moved and did not.
+  Result<std::uint64_t> Walk(Task& task, const wire::OwnerStat& from);
+  std::vector<Move> Wanted(const Task& task, const wire::OwnerStat& from,
+                           const std::vector<wire::HeldObject>& page) const;
+  std::uint64_t MoveAll(Task& task, const wire::OwnerStat& from, std::vector<Move> moves);
+  const wire::OwnerStat* TargetFor(const Task& task, const wire::OwnerStat& from, const Move& move,
+                                   std::vector<wire::OwnerStat>& owners) const;
+  rpc::TcpChannel& ChannelTo(const std::string& address);
+  Result<wire::OwnerStat> Live(const std::string& address) const;
+  bool Cancelled(const Task& task) const;
+  // False: stopping.
+  bool Sleep(std::int64_t duration_ns);
+  void Pay(std::uint64_t bytes);
+
+  Cluster& cluster_;
+  const TaskOptions options_;
+  const Clock& clock_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::uint64_t next_id_ KVCOVE_GUARDED_BY(mutex_) = 1;
+  std::deque<std::shared_ptr<Task>> tasks_ KVCOVE_GUARDED_BY(mutex_);  // oldest first
+  std::uint64_t copied_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t copied_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;
+
+  // The thread's own.
+  std::map<std::string, std::unique_ptr<rpc::TcpChannel>> channels_;
+  std::string seen_owners_;
+  std::string repaired_owners_;
+  std::int64_t seen_since_ns_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace kvcove::master

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operating a cluster: drains, copies, moves, repairs, the admin endpoint, placement.
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kvcove/master/admin.h"
+#include "kvcove/pool/admin.h"
+#include "tests/integration/cluster_fixture.h"
+
+namespace kvcove {
+namespace {
+
+using nlohmann::json;
+
+class OperationsTest : public ClusterFixture {
+ protected:
+  void SetUp() override {
+    ClusterFixture::SetUp();
+    StartAdmin();
+  }
+  void TearDown() override {
+    admin_.reset();
+    tasks_.reset();
+    ClusterFixture::TearDown();
+  }
+  void StartAdmin() {
+    const Clock& clock = SystemClock::Instance();
+    tasks_ = std::make_unique<master::Tasks>(
+        *master_, master::TaskOptions{.repair_delay_ns = 300 * kMillisecond}, clock);
+    auto admin = master::Admin::Open(
+        *master_, *tasks_,
+        {.listen = {.host = "127.0.0.1", .port = 0}, .credentials = credentials_}, clock);
+    ASSERT_TRUE(admin) << admin.error().ToString();
+    admin_ = std::move(*admin);
+  }
+
+  http::Response Ask(const std::string& method, const std::string& target, const json& body = {},
+                     const std::string& authorization = {}) {
+    auto response = http::Call({.host = "127.0.0.1",
+                                .port = admin_->address().port,
+                                .method = method,
+                                .target = target,
+                                .body = body.is_null() ? "" : body.dump(),
+                                .authorization = authorization});
+    EXPECT_TRUE(response) << response.error().ToString();
+    return response ? *response : http::Response{.status = 0};
+  }
+  json Json(const std::string& method, const std::string& target, const json& body = {}) {
+    const http::Response response = Ask(method, target, body);
+    EXPECT_EQ(response.status, 200) << target << ": " << response.body;
+    return json::parse(response.body, nullptr, false);
+  }
+  std::string AddressOf(std::size_t owner) { return owners_[owner]->host().address(); }
+  std::uint64_t ObjectsOf(std::size_t owner) {
+    return owners_[owner]->host().owner().Stat().objects;
+  }
+  master::TaskStat Finish(std::uint64_t id) {
+    for (int i = 0; i < 3000; ++i) {
+      for (const master::TaskStat& task : tasks_->List()) {
+        if (task.id == id && task.state > master::TaskState::kRunning) return task;
+      }
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    ADD_FAILURE() << "the task does not end";
+    return {};
+  }
+
+  std::unique_ptr<master::Tasks> tasks_;
+  std::unique_ptr<master::Admin> admin_;
+};
+
+TEST_F(OperationsTest, ADrainLosesNothingWhileOthersPutAndGet) {
+  auto pool = Open("host0");
+  auto session = OpenSession(*pool);
+  for (int i = 0; i < 3000; ++i) {
+    ASSERT_EQ(Put(*session, fmt::format("k{}", i), 100 + i * 7), Code::kOk);
+  }
+  ASSERT_GT(ObjectsOf(0), 2000U);
+  std::atomic<bool> stop{false};
+  std::atomic<int> put{0};
+  std::atomic<int> missed{0};
+  std::thread traffic([&] {
+    auto own = OpenSession(*pool, "e1");
+    Random random(1);
+    while (!stop) {
+      const int i = put;
+      if (Put(*own, fmt::format("during{}", i), 2000) == Code::kOk) ++put;
+      const auto k = random.Below(3000);
+      if (!Get(*own, fmt::format("k{}", k), 100 + k * 7).ok()) ++missed;
+    }
+  });
+  const json started = Json("POST", "/v1/drain", {{"owner", AddressOf(0)}});
+  const master::TaskStat task = Finish(started["task"].get<std::uint64_t>());
+  stop = true;
+  traffic.join();
+  EXPECT_EQ(task.state, master::TaskState::kDone) << task.message;
+  EXPECT_GE(task.copied, 3000U);
+  EXPECT_EQ(ObjectsOf(0), 0U);
+  EXPECT_GT(put, 0);
+  EXPECT_EQ(missed, 0);
+  EXPECT_EQ(Json("GET", "/v1/segments")["segments"][0]["state"], "draining");
+  // It may be stopped now: nothing is lost.
+  owners_[0].reset();
+  auto far = Open();
+  auto reader = OpenSession(*far);
+  for (int i = 0; i < 3000; ++i) {
+    EXPECT_TRUE(Get(*reader, fmt::format("k{}", i), 100 + i * 7).ok()) << i;
+  }
+  for (int i = 0; i < put; ++i) {
+    EXPECT_TRUE(Get(*reader, fmt::format("during{}", i), 2000).ok()) << i;
+  }
+}
+
+TEST_F(OperationsTest, ADrainWithoutRoomSaysSoAndKeepsEverything) {
+  StartOwner(4 << 20);
+  owners_[1].reset();  // 64 MiB and 4 MiB are left
+  WaitLive(2);
+  auto pool = Open("host0");
+  auto session = OpenSession(*pool);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(Put(*session, fmt::format("k{}", i), 1 << 20), Code::kOk);
+  }
+  const auto id = tasks_->Start({.kind = master::TaskKind::kDrain, .from = AddressOf(0)});
+  ASSERT_TRUE(id) << id.error().ToString();
+  const master::TaskStat task = Finish(*id);
+  EXPECT_EQ(task.state, master::TaskState::kFailed);
+  EXPECT_THAT(task.message, testing::HasSubstr("no room"));
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(Get(*session, fmt::format("k{}", i), 1 << 20).ok()) << i;
+  }
+  // Given up: it takes objects again.
+  Json("POST", "/v1/cancel", {{"id", task.id}});
+  std::this_thread::sleep_for(milliseconds(600));
+  EXPECT_EQ(Put(*session, "again", 1000), Code::kOk);
+}
+
+TEST_F(OperationsTest, CopiesAndMovesByPrefix) {
+  auto pool = Open("host0");
+  auto session = OpenSession(*pool);
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(Put(*session, fmt::format("{}-{}", i % 2 == 0 ? "even" : "odd", i)), Code::kOk);
+  }
+  const auto copy = tasks_->Start({.kind = master::TaskKind::kCopy,
+                                   .from = AddressOf(0),
+                                   .to = AddressOf(1),
+                                   .prefix = "even-"});
+  EXPECT_EQ(Finish(*copy).copied, 50U);
+  EXPECT_EQ(ObjectsOf(0), 100U);
+  EXPECT_EQ(ObjectsOf(1), 50U);
+  const auto move = tasks_->Start(
+      {.kind = master::TaskKind::kMove, .from = AddressOf(0), .to = AddressOf(1), .prefix = "odd"});
+  EXPECT_EQ(Finish(*move).copied, 50U);
+  EXPECT_EQ(ObjectsOf(0), 50U);
+  EXPECT_EQ(ObjectsOf(1), 100U);
+  for (int i = 0; i < 100; ++i) {
+    const std::string key = fmt::format("{}-{}", i % 2 == 0 ? "even" : "odd", i);
+    EXPECT_TRUE(Get(*session, key).ok()) << key;
+    const json where = Json("GET", "/v1/key?key=" + key)["in"][0];
+    EXPECT_EQ(where["locations"].size(), i % 2 == 0 ? 2U : 1U) << where.dump();
+  }
+  // A removal and a reset reach every copy.
+  EXPECT_EQ(
+      Json("POST", "/v1/remove", {{"namespace", "acme/llama"}, {"prefix", "even-"}})["removed"],
+      100);
+  EXPECT_FALSE(Get(*session, "even-2").ok());
+  EXPECT_TRUE(Get(*session, "odd-1").ok());
+  EXPECT_EQ(Json("POST", "/v1/reset", {{"namespace", "acme/llama"}})["proven"], true);
+  EXPECT_FALSE(Get(*session, "odd-1").ok());
+}
+
+TEST_F(OperationsTest, ALostReplicaIsMadeAgain) {
+  StartOwner();
+  auto pool = Open();
+  auto session = *pool->OpenSession({.name = "acme/llama", .engine = "e", .replicas = 2});
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i)), Code::kOk);
+  const auto copies = [&] {
+    std::uint64_t all = 0;
+    for (std::size_t i = 0; i < owners_.size(); ++i) {
+      if (owners_[i] != nullptr) all += ObjectsOf(i);
+    }
+    return all;
+  };
+  EXPECT_EQ(copies(), 400U);
+  owners_[2].reset();
+  for (int i = 0; i < 1000 && copies() < 400; ++i) std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_EQ(copies(), 400U);
+  // One more may go now.
+  owners_[1].reset();
+  WaitLive(1);
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(Get(*session, fmt::format("k{}", i)).ok()) << i;
+}
+
+TEST_F(OperationsTest, EveryMissHasAReasonAndIsTold) {
+  std::this_thread::sleep_for(milliseconds(2100));  // the master has listened long enough
+  auto pool = Open();
+  auto session = OpenSession(*pool);
+  EXPECT_EQ(Put(*session, "removed"), Code::kOk);
+  EXPECT_EQ(Put(*session, "voided"), Code::kOk);
+  const std::string_view keys[] = {"removed"};
+  ItemResult result;
+  EXPECT_TRUE(session->Remove(keys, {&result, 1}));
+  EXPECT_EQ(Get(*session, "removed").reason, MissReason::kRemoved);
+  EXPECT_EQ(Get(*session, "never").reason, MissReason::kNeverPut);
+  EXPECT_TRUE(session->Reset({.all_void = true}));
+  EXPECT_EQ(Get(*session, "voided").reason, MissReason::kReset);
+  for (const auto& [key, reason] :
+       {std::pair("removed", "removed"), std::pair("never", "never put"),
+        std::pair("voided", "reset")}) {
+    const json in = Json("GET", fmt::format("/v1/key?key={}&namespace=acme/llama", key))["in"][0];
+    EXPECT_EQ(in["found"], false);
+    EXPECT_EQ(in["last_miss"]["reason"], reason) << in.dump();
+    EXPECT_GE(in["last_miss"]["count"].get<int>(), 1);
+  }
+  // Counted, as the requester tells the master.
+  std::string metrics;
+  for (int i = 0; i < 100; ++i) {
+    metrics = Ask("GET", "/metrics").body;
+    if (metrics.find("kvcove_requester_misses_total{reason=\"removed\"} 1") != std::string::npos)
+      break;
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  EXPECT_THAT(metrics, testing::HasSubstr("kvcove_requester_misses_total{reason=\"removed\"} 1"));
+  EXPECT_THAT(metrics, testing::HasSubstr("kvcove_requester_misses_total{reason=\"reset\"} 1"));
+  EXPECT_THAT(metrics, testing::HasSubstr("# TYPE kvcove_master_call_seconds histogram"));
+  EXPECT_THAT(metrics, testing::HasSubstr("kvcove_master_owner_live{owner=\"" + AddressOf(0)));
+  EXPECT_THAT(metrics, testing::HasSubstr("kvcove_master_insecure 1"));
+}
+
+TEST_F(OperationsTest, KeysArePagedByPrefix) {
+  auto pool = Open("host0");
+  auto session = OpenSession(*pool);
+  for (int i = 0; i < 250; ++i) ASSERT_EQ(Put(*session, fmt::format("p{}", i), 100), Code::kOk);
+  ASSERT_EQ(Put(*session, "q\xff\x01", 100), Code::kOk);  // keys are bytes
+  std::set<std::string> seen;
+  std::string after;
+  int pages = 0;
+  while (true) {
+    const json page = Json("GET", "/v1/keys?namespace=acme/llama&limit=100&prefix=p" +
+                                      (after.empty() ? std::string() : "&after=" + after));
+    for (const json& key : page["keys"]) seen.insert(key["key"].get<std::string>());
+    ++pages;
+    if (!page.contains("next")) break;
+    after = page["next"].get<std::string>();
+  }
+  EXPECT_EQ(seen.size(), 250U);
+  EXPECT_GE(pages, 3);
+  EXPECT_EQ(Json("GET", "/v1/keys?prefix=q")["keys"].size(), 1U);
+  EXPECT_EQ(Json("GET", "/v1/namespaces")["namespaces"][0]["namespace"], "acme/llama");
+}
+
+TEST_F(OperationsTest, BadRequestsAreToldWhatIsWrong) {
+  auto pool = Open();
+  auto session = OpenSession(*pool);
+  (void)session->Capture();
+  EXPECT_EQ(Ask("GET", "/v1/nothing").status, 404);
+  EXPECT_EQ(Ask("GET", "/v1/reset").status, 405);
+  const auto wrong = Ask("POST", "/v1/reset", {{"namespace", "acme/lama"}});
+  EXPECT_EQ(wrong.status, 404);
+  EXPECT_THAT(wrong.body, testing::HasSubstr("did you mean 'acme/llama'"));
+  EXPECT_EQ(Ask("POST", "/v1/remove", {{"namespace", "acme/llama"}}).status, 400);
+  EXPECT_EQ(Ask("POST", "/v1/remove", {{"namespace", "acme/llama"}, {"prefix", "a*"}}).status, 400);
+  EXPECT_EQ(Ask("POST", "/v1/drain", {{"owner", "127.0.0.1:1"}}).status, 400);
+  EXPECT_EQ(Ask("POST", "/v1/drain", json::array()).status, 400);
+  EXPECT_EQ(Ask("GET", "/v1/keys?limit=x").status, 400);
+  EXPECT_EQ(Ask("GET", "/v1/keys?after=x").status, 400);
+  EXPECT_EQ(Ask("POST", "/v1/cancel", {{"id", "7"}}).status, 404);
+}
+
+TEST_F(OperationsTest, SilentConnectionsDoNotHoldTheEndpoint) {
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 1000; ++i) {
+    auto fd = rpc::ConnectTcp(admin_->address(), SystemClock::Instance().NowNs() + kSecond);
+    ASSERT_TRUE(fd) << i;
+    if (i % 2 == 0) (void)!write(fd->get(), "GET /he", 7);
+    silent.push_back(std::move(*fd));
+  }
+  const std::int64_t began = SystemClock::Instance().NowNs();
+  EXPECT_EQ(Ask("GET", "/healthz").body, "ok\n");
+  EXPECT_LT(SystemClock::Instance().NowNs() - began, 100 * kMillisecond);
+  std::this_thread::sleep_for(milliseconds(5500));
+  int open = 0;
+  for (const UniqueFd& fd : silent) {
+    char byte;
+    open += recv(fd.get(), &byte, 1, MSG_DONTWAIT) < 0 ? 1 : 0;
+  }
+  EXPECT_EQ(open, 0);
+}
+
+TEST_F(OperationsTest, OwnersHaveAnEndpointToo) {
+  auto pool = Open("host0");
+  auto session = OpenSession(*pool);
+  EXPECT_EQ(Put(*session, "a"), Code::kOk);
+  EXPECT_TRUE(Get(*session, "a").ok());
+  rpc::Address address{.host = "127.0.0.1", .port = 0};
+  auto server = pool::ServeAdmin(owners_[0]->host(), address, nullptr, SystemClock::Instance());
+  ASSERT_TRUE(server);
+  const auto get = [&](const std::string& path) {
+    return *http::Call({.port = address.port, .target = path});
+  };
+  EXPECT_EQ(get("/healthz").body, "ok\n");
+  EXPECT_EQ(get("/readyz").status, 200);
+  EXPECT_THAT(get("/metrics").body, testing::HasSubstr("kvcove_owner_objects{tier=\"memory\"} 1"));
+  EXPECT_EQ(json::parse(get("/v1/stat").body)["objects"], 1);
+  // Without a master it is alive, but not ready.
+  admin_.reset();
+  tasks_.reset();
+  master_.reset();
+  for (int i = 0; i < 300 && get("/readyz").status == 200; ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_EQ(get("/readyz").status, 503);
+  EXPECT_EQ(get("/healthz").status, 200);
+}
+
+TEST_F(OperationsTest, PlacementByName) {
+  auto pool = *Pool::Open(
+      fmt::format("kvcove://{}?host=host0&placement=random", master_->address().ToString()));
+  auto session = OpenSession(*pool);
+  for (int i = 0; i < 60; ++i) EXPECT_EQ(Put(*session, fmt::format("r{}", i)), Code::kOk);
+  EXPECT_GT(ObjectsOf(0), 10U);
+  EXPECT_GT(ObjectsOf(1), 10U);
+  const auto wrong =
+      Pool::Open(fmt::format("kvcove://{}?placement=randon", master_->address().ToString()));
+  ASSERT_FALSE(wrong);
+  EXPECT_THAT(wrong.error().detail, testing::HasSubstr("'random'"));
+  // A preferred segment that is not there: others are used, and it is counted.
+  auto lost = *pool->OpenSession(
+      {.name = "acme/llama", .engine = "e1", .preferred_segment = "127.0.0.1:9"});
+  EXPECT_EQ(Put(*lost, "x"), Code::kOk);
+  std::string metrics;
+  for (int i = 0; i < 100; ++i) {
+    metrics = Ask("GET", "/metrics").body;
+    if (metrics.find("kvcove_requester_placement_fallbacks_total 1") != std::string::npos) break;
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  EXPECT_THAT(metrics, testing::HasSubstr("kvcove_requester_placement_fallbacks_total 1"));
+}
+
+class SecuredOperationsTest : public OperationsTest {
+ protected:
+  void Prepare() override {
+    const std::string path = directory_ + "/credentials.toml";
+    std::ofstream(path) << fmt::format(
+        "[tenants.boss]\ntokens = [\"{}\"]\nscopes = [\"admin\", \"owner\"]\n"
+        "[tenants.user]\ntokens = [\"{}\"]\nscopes = [\"read\", \"write\", \"reset\"]\n",
+        boss_.token, user_.token);
+    chmod(path.c_str(), 0600);
+    credentials_ = *rpc::Credentials::Load(path);
+  }
+  const rpc::Credential boss_{.tenant = "boss", .token = rpc::NewToken()};
+  const rpc::Credential user_{.tenant = "user", .token = rpc::NewToken()};
+};
+
+TEST_F(SecuredOperationsTest, StrangersMayDoNothingButHealthz) {
+  EXPECT_EQ(Ask("GET", "/healthz").status, 200);
+  for (const char* path : {"/metrics", "/v1/status", "/v1/segments", "/v1/keys", "/v1/none"}) {
+    EXPECT_EQ(Ask("GET", path).status, 401) << path;
+    EXPECT_EQ(Ask("GET", path, {}, "Bearer " + rpc::BearerOf(user_)).status, 401) << path;
+    EXPECT_EQ(Ask("GET", path, {}, "Bearer boss." + boss_.token).status, 401) << path;
+  }
+  EXPECT_EQ(Ask("POST", "/v1/reset", {{"namespace", "x"}}).status, 401);
+  EXPECT_EQ(Ask("GET", "/metrics", {}, "Bearer " + rpc::BearerOf(boss_)).status, 200);
+  // What a token stands for there does not tell the token.
+  EXPECT_EQ(rpc::BearerOf(boss_).find(boss_.token), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvcove
