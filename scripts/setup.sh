@@ -19,6 +19,8 @@ packages=(
   "libxxhash-dev:xxHash 0.8.1"
   "libcli11-dev:CLI11 2.1"
   "nlohmann-json3-dev:nlohmann-json 3.11"
+  "openssl:certificates for the tests of TLS"
+  "iproute2:network namespaces for the tests of several hosts"
   "libssl-dev:OpenSSL 3"
   "libtomlplusplus-dev:toml++ 3.3"
   "prometheus-cpp-dev:prometheus-cpp 1.0 (core)"

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several processes put, get, evict, remove and reset through one daemon, or through a master and
 // three owners, while they and the servers are stopped, continued and killed at random, and fork.
-// Every byte that is read is verified.
+// Every byte that is read is verified, and at the end the history of every key. With --hosts 1 each
+// host is a network namespace, everybody has credentials, links go down, and one owner is behind a
+// bad network.
 //
-//   torture --kvcove PATH [--cluster 1] [--reads N] [--at-least S] [--seconds S] [--seed X]
+//   torture --kvcove PATH [--cluster 1 | --hosts 1] [--reads N] [--at-least S] [--seconds S]
+//           [--seed X]
+//
+// Exit status 77: this machine does not allow network namespaces.
 #include <fmt/core.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +23,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,7 +33,10 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
 #include "kvcove/pool/pool.h"
-#include "kvcove/rpc/address.h"
+#include "kvcove/rpc/credentials.h"
+#include "tests/multihost/fault_proxy.h"
+#include "tests/multihost/history.h"
+#include "tests/multihost/hosts.h"
 
 extern char** environ;
 
@@ -38,6 +49,10 @@ constexpr std::uint64_t kMemory = 16 << 20;
 constexpr std::chrono::milliseconds kTimeout{1000};
 constexpr std::int64_t kSlackNs = 700 * kMillisecond;  // two cores, many processes
 constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15ULL;
+constexpr std::size_t kRecords = 1 << 20;  // of each client's history
+
+using multihost::kNever;
+using multihost::Operation;
 
 // Shared by all processes of a run.
 struct Shared {
@@ -49,6 +64,10 @@ struct Shared {
   std::atomic<std::uint64_t>
       disturbed[kClients];  // stops and daemon deaths: time spent so is not the call's
   std::atomic<bool> done;
+  // What each client did, across its lives. When one is full the history ends for all.
+  std::atomic<std::size_t> recorded[kClients];
+  std::atomic<std::int64_t> history_ends_ns;  // 0: it goes on
+  Operation history[kClients][kRecords];
 };
 
 Shared* shared = nullptr;
@@ -101,6 +120,29 @@ class Client {
   }
 
   // Calls `call` and sees that it ends in time, unless the process was disturbed meanwhile.
+  static std::int64_t Now() { return SystemClock::Instance().NowNs(); }
+
+  // An operation that begins; its end is written into it. Null when there is no room.
+  Operation* Record(const Operation& operation) {
+    std::atomic<std::size_t>& count = shared->recorded[number_];
+    if (count >= kRecords) {
+      std::int64_t none = 0;
+      shared->history_ends_ns.compare_exchange_strong(none, Now());
+      return nullptr;
+    }
+    Operation& record = shared->history[number_][count];
+    record = operation;
+    record.began_ns = Now();
+    record.ended_ns = kNever;
+    ++count;
+    return &record;
+  }
+  static void End(Operation* record, Operation::Outcome outcome, std::int64_t ended_ns) {
+    if (record == nullptr) return;
+    record->ended_ns = ended_ns;
+    record->outcome = outcome;
+  }
+
   template <typename Call>
   void Timed(std::chrono::milliseconds limit, const Call& call) {
     const std::uint64_t before = shared->disturbed[number_];
@@ -130,6 +172,8 @@ class Client {
     Timed(kTimeout, [&] { token = session_->Capture(); });
     if (!token) return;
     const std::uint64_t resets_called = shared->resets_called;
+    const std::int64_t captured_ns = Now();
+    std::vector<Operation*> records;
     std::vector<std::string> keys;
     std::vector<std::vector<std::byte>> values;
     for (std::size_t i = 0; i < count; ++i) {
@@ -140,7 +184,12 @@ class Client {
                                                                        : random_.OneIn(3) ? 5000
                                                                                           : 500);
       values.emplace_back(size);
-      Fill(values.back(), {key, resets_called, ++shared->serial, size});
+      const std::uint64_t serial = ++shared->serial;
+      Fill(values.back(), {key, resets_called, serial, size});
+      records.push_back(Record({.kind = Operation::Kind::kPut,
+                                .key = static_cast<std::uint32_t>(key),
+                                .value = serial,
+                                .captured_ns = captured_ns}));
     }
     std::vector<ConstBuffer> pieces(count);
     std::vector<PutItem> items(count);
@@ -149,10 +198,21 @@ class Client {
       pieces[i] = {.data = values[i].data(), .size = values[i].size()};
       items[i] = {.key = keys[i], .value = {&pieces[i], 1}, .after = {}};
     }
+    for (Operation* record : records) {
+      if (record != nullptr) record->began_ns = Now();
+    }
     Timed(kTimeout, [&] { (void)session_->Put(*token, items, results, {.timeout = kTimeout}); });
-    for (const ItemResult& result : results) {
+    const std::int64_t ended_ns = Now();
+    for (std::size_t i = 0; i < count; ++i) {
+      const ItemResult& result = results[i];
       if (result.ok()) ++shared->puts;
       if (result.code == Code::kStale) ++shared->stale_puts;
+      const bool refused = result.code == Code::kStale || result.code == Code::kExists;
+      End(records[i],
+          result.ok() && result.listed ? Operation::Outcome::kDone
+          : refused                    ? Operation::Outcome::kRefused
+                                       : Operation::Outcome::kUnknown,
+          ended_ns);
     }
   }
 
@@ -175,13 +235,22 @@ class Client {
       items[i] = {.key = keys[i], .into = {&pieces[2 * i], 2}};
     }
     const std::uint64_t proven = shared->highest_proven;  // before the get begins
+    const std::int64_t began_ns = Now();
     Timed(kTimeout, [&] { (void)session_->Get(items, results, {.timeout = kTimeout}); });
     for (std::size_t i = 0; i < count; ++i) {
       if (!results[i].ok()) {
         ++shared->misses;
         continue;
       }
+      const std::int64_t ended_ns = Now();
       Verify(numbers[i], {buffers[i].data(), results[i].bytes}, proven);
+      ValueHead head{};
+      std::memcpy(&head, buffers[i].data(), sizeof(head));
+      Operation* record = Record({.kind = Operation::Kind::kGet,
+                                  .key = static_cast<std::uint32_t>(numbers[i]),
+                                  .value = head.serial});
+      if (record != nullptr) record->began_ns = began_ns;
+      End(record, Operation::Outcome::kDone, ended_ns);
     }
   }
 
@@ -218,15 +287,31 @@ class Client {
   }
 
   void Remove() {
-    const std::string key = KeyOf(random_.Below(kKeys));
+    const std::uint64_t number = random_.Below(kKeys);
+    const std::string key = KeyOf(number);
     const std::string_view view = key;
     ItemResult result;
+    const auto record = [&](std::uint64_t of) {
+      return Record({.kind = Operation::Kind::kRemove, .key = static_cast<std::uint32_t>(of)});
+    };
+    const auto outcome = [](bool proven) {
+      return proven ? Operation::Outcome::kDone : Operation::Outcome::kUnknown;
+    };
     if (random_.OneIn(10)) {
+      const std::uint64_t ten = random_.Below(10);
+      std::vector<Operation*> records;
+      for (std::uint64_t i = 0; i < 10; ++i) records.push_back(record(ten * 10 + i));
+      bool done = false;
       Timed(kTimeout, [&] {
-        (void)session_->RemoveMatching(fmt::format("torture@00{}*", random_.Below(10)));
+        done = session_->RemoveMatching(fmt::format("torture@00{}*", ten)).has_value();
       });
+      const std::int64_t ended_ns = Now();
+      for (Operation* one : records) End(one, outcome(done), ended_ns);
     } else {
-      Timed(kTimeout, [&] { (void)session_->Remove({&view, 1}, {&result, 1}); });
+      Operation* one = record(number);
+      Status done;
+      Timed(kTimeout, [&] { done = session_->Remove({&view, 1}, {&result, 1}); });
+      End(one, outcome(done && (result.code == Code::kOk || result.code == Code::kMiss)), Now());
     }
     ++shared->removes;
   }
@@ -251,8 +336,10 @@ class Client {
   void Reset() {
     const std::uint64_t number = ++shared->resets_called;
     Status done;
+    Operation* record = Record({.kind = Operation::Kind::kReset});
     Timed(std::chrono::milliseconds(2500),
           [&] { done = session_->Reset({.all_void = random_.OneIn(2)}); });
+    End(record, done ? Operation::Outcome::kDone : Operation::Outcome::kUnknown, Now());
     if (!done) {
       ++shared->unproven;
       return;
@@ -303,10 +390,11 @@ class Client {
 
 class Run {
  public:
-  Run(std::string command, bool cluster, std::uint64_t reads, int at_least, int seconds,
-      std::uint64_t seed)
+  Run(std::string command, bool cluster, std::optional<multihost::Hosts> hosts, std::uint64_t reads,
+      int at_least, int seconds, std::uint64_t seed)
       : command_(std::move(command)),
-        cluster_(cluster),
+        cluster_(cluster || hosts),
+        hosts_(std::move(hosts)),
         reads_(reads),
         at_least_(at_least),
         seconds_(seconds),
@@ -317,6 +405,10 @@ class Run {
     if (!cluster_) {
       AddServer({"serve", "--memory", std::to_string(kMemory)}, "host0", /*owner=*/true);
       address_ = "unix:" + servers_[0].socket;
+      return;
+    }
+    if (hosts_) {
+      AddHosts();
       return;
     }
     rpc::Address master{.host = "127.0.0.1", .port = 0};
@@ -330,6 +422,47 @@ class Run {
       AddServer({"owner", "--master", master.ToString(), "--listen", "127.0.0.1:0", "--admin",
                  "off", "--memory", std::to_string(kMemory / kOwners)},
                 fmt::format("host{}", i), /*owner=*/true);
+    }
+  }
+
+  // An owner and clients on each host, the master on one more. Between the last owner and the
+  // others is a bad network.
+  void AddHosts() {
+    const std::string credentials = directory_ + "/credentials.toml";
+    const std::string token = directory_ + "/token.toml";
+    const std::string secret = rpc::NewToken();
+    WritePrivate(credentials,
+                 fmt::format("[tenants.trial]\ntokens = [\"{}\"]\nscopes = [\"read\", \"write\", "
+                             "\"reset\"]\n[tenants.cluster]\ntokens = [\"{}\"]\nscopes = "
+                             "[\"owner\"]\n",
+                             secret, rpc::NewToken()));
+    WritePrivate(token, fmt::format("tenant = \"trial\"\ntoken = \"{}\"\n", secret));
+    const auto at = [](int host, int port) {
+      return fmt::format("{}:{}", multihost::Hosts::AddressOf(host), port);
+    };
+    const std::string master = at(kOwners, 7400);
+    address_ = fmt::format("kvcove://{}?token={}", master, token);
+    AddServer({"master", "--listen", master, "--data", directory_ + "/master", "--admin", "off",
+               "--credentials", credentials},
+              "master", /*owner=*/false, kOwners);
+    for (int i = 0; i < kOwners; ++i) {
+      std::vector<std::string> arguments = {
+          "owner",         "--master",  master,
+          "--listen",      at(i, 7401), "--admin",
+          "off",           "--memory",  std::to_string(kMemory / kOwners),
+          "--credentials", credentials, "--tenant",
+          "trial"};
+      if (i + 1 == kOwners) {
+        // The proxy's threads stay on the switch; this one goes home again.
+        std::thread([&] {
+          (void)hosts_->Enter(-1);
+          proxy_ = std::move(*multihost::FaultProxy::Open(
+              {.host = multihost::Hosts::SwitchAddress(), .port = 7500},
+              *rpc::ParseAddress(at(i, 7401), 0), seed_));
+        }).join();
+        arguments.insert(arguments.end(), {"--advertise", proxy_->address().ToString()});
+      }
+      AddServer(std::move(arguments), fmt::format("host{}", i), /*owner=*/true, i);
     }
   }
   ~Run() { std::filesystem::remove_all(directory_); }
@@ -352,6 +485,7 @@ class Run {
       kill(clients_[i], SIGCONT);
       waitpid(clients_[i], nullptr, 0);
     }
+    for (int i = 0; hosts_ && i < hosts_->count(); ++i) hosts_->SetLink(i, true);
     bool empty = true;
     for (const Server& server : servers_) empty = empty && NothingLeft(server);
     bool stopped = true;
@@ -373,15 +507,49 @@ class Run {
         shared->forks.load(), kills_, stops_, server_kills_, server_stops_, shared->wrong.load(),
         shared->stale.load(), shared->overdue.load(), shared->fork_faults.load(),
         empty ? "none" : "SOME", stopped ? "yes" : "NO");
+    if (proxy_ != nullptr) {
+      fmt::print(
+          "torture: {} times a link was down; the bad network was late {} times, stood still "
+          "{} times, broke {} connections\n",
+          links_down_, proxy_->delays(), proxy_->stalls(), proxy_->breaks());
+    }
+    const bool explained = HistoryIsSound();
     const bool enough = shared->reads >= reads_;
     if (!enough) fmt::print("torture: only {} of {} reads in time\n", shared->reads.load(), reads_);
-    return Clean() && empty && stopped && enough ? 0 : 1;
+    return Clean() && empty && stopped && enough && explained ? 0 : 1;
   }
 
  private:
   bool Clean() const {
     return shared->wrong == 0 && shared->stale == 0 && shared->overdue == 0 &&
            shared->fork_faults == 0;
+  }
+
+  bool HistoryIsSound() const {
+    const std::int64_t ends_ns =
+        shared->history_ends_ns == 0 ? kNever : shared->history_ends_ns.load();
+    std::vector<Operation> history;
+    for (int i = 0; i < kClients; ++i) {
+      for (std::size_t k = 0; k < shared->recorded[i]; ++k) {
+        if (shared->history[i][k].began_ns < ends_ns) history.push_back(shared->history[i][k]);
+      }
+    }
+    // A read that began in time may have met a put that was not recorded any more.
+    std::erase_if(history, [&](const Operation& operation) {
+      return operation.kind == Operation::Kind::kGet && operation.ended_ns >= ends_ns;
+    });
+    const std::vector<std::string> violations = multihost::CheckHistory(history);
+    for (std::size_t i = 0; i < std::min<std::size_t>(violations.size(), 20); ++i) {
+      fmt::print(stderr, "torture: {}\n", violations[i]);
+    }
+    fmt::print("torture: the history of {} operations has {} violations\n", history.size(),
+               violations.size());
+    return violations.empty();
+  }
+
+  static void WritePrivate(const std::string& path, const std::string& text) {
+    std::ofstream(path) << text;
+    chmod(path.c_str(), 0600);
   }
 
   struct Server {
@@ -391,8 +559,11 @@ class Run {
     pid_t pid = 0;
   };
 
-  void AddServer(std::vector<std::string> arguments, std::string host, bool owner) {
-    Server server{.arguments = {command_, "--log", "error"}, .host = std::move(host)};
+  // `place`: its host, where hosts are namespaces.
+  void AddServer(std::vector<std::string> arguments, std::string host, bool owner, int place = -1) {
+    Server server{.arguments = {}, .host = std::move(host)};
+    if (hosts_) server.arguments = hosts_->Prefix(place);
+    server.arguments.insert(server.arguments.end(), {command_, "--log", "error"});
     server.arguments.insert(server.arguments.end(), arguments.begin(), arguments.end());
     if (owner) {
       server.socket = fmt::format("{}/{}/kvcove.sock", directory_, server.host);
@@ -406,7 +577,7 @@ class Run {
     std::vector<char*> argv;
     for (std::string& argument : server.arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
-    if (posix_spawn(&server.pid, command_.c_str(), nullptr, nullptr, argv.data(), environ) != 0) {
+    if (posix_spawn(&server.pid, argv[0], nullptr, nullptr, argv.data(), environ) != 0) {
       fmt::print(stderr, "torture: cannot start {}\n", command_);
       std::exit(2);
     }
@@ -416,6 +587,7 @@ class Run {
     const pid_t pid = fork();
     if (pid == 0) {
       SetLogLevel(LogLevel::kError);
+      if (hosts_ && !hosts_->Enter(number % kOwners)) _exit(2);
       // In a cluster the last one has no owner on its host.
       setenv("KVCOVE_HOST_ID", fmt::format("host{}", number).c_str(), 1);
       _exit(Client(number, seed_ * 1000 + generation_ * 10 + static_cast<std::uint64_t>(number),
@@ -459,6 +631,13 @@ class Run {
           random_.OneIn(4) ? 1200 + random_.Below(1500) : random_.Below(300)));
       kill(server.pid, SIGCONT);
       ++server_stops_;
+    } else if (dice < 70 && hosts_) {
+      const int host = static_cast<int>(random_.Below(kOwners + 1));
+      hosts_->SetLink(host, false);
+      std::this_thread::sleep_for(std::chrono::milliseconds(
+          random_.OneIn(3) ? 1200 + random_.Below(1500) : random_.Below(400)));
+      hosts_->SetLink(host, true);
+      ++links_down_;
     }
   }
 
@@ -495,6 +674,8 @@ class Run {
   static constexpr int kOwners = 3;
   const std::string command_;
   const bool cluster_;
+  const std::optional<multihost::Hosts> hosts_;
+  std::unique_ptr<multihost::FaultProxy> proxy_;
   const std::uint64_t reads_;
   const int at_least_;
   const int seconds_;
@@ -505,7 +686,7 @@ class Run {
   std::vector<Server> servers_;
   pid_t clients_[kClients] = {};
   std::uint64_t generation_ = 0;
-  std::uint64_t kills_ = 0, stops_ = 0, server_kills_ = 0, server_stops_ = 0;
+  std::uint64_t kills_ = 0, stops_ = 0, server_kills_ = 0, server_stops_ = 0, links_down_ = 0;
 };
 
 }  // namespace
@@ -516,6 +697,7 @@ int main(int argc, char** argv) {
   std::uint64_t reads = 100000;
   std::uint64_t seed = kvcove::RandomU64() % 1'000'000'000;
   bool cluster = false;
+  bool hosts = false;
   int at_least = 15;
   int seconds = 240;
   for (int i = 1; i + 1 < argc; i += 2) {
@@ -524,6 +706,8 @@ int main(int argc, char** argv) {
       command = argv[i + 1];
     else if (name == "--cluster")
       cluster = std::atoi(argv[i + 1]) != 0;
+    else if (name == "--hosts")
+      hosts = std::atoi(argv[i + 1]) != 0;
     else if (name == "--reads")
       reads = std::strtoull(argv[i + 1], nullptr, 10);
     else if (name == "--at-least")
@@ -536,7 +720,16 @@ int main(int argc, char** argv) {
       return 2;
   }
   void* memory = mmap(nullptr, sizeof(kvcove::Shared), PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+                      MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   kvcove::shared = new (memory) kvcove::Shared{};
-  return kvcove::Run(command, cluster, reads, at_least, seconds, seed).Go();
+  std::optional<kvcove::multihost::Hosts> made;
+  if (hosts) {
+    auto namespaces = kvcove::multihost::Hosts::Make(4);
+    if (!namespaces) {
+      fmt::print("torture: skipped: {}\n", namespaces.error().detail);
+      return 77;
+    }
+    made.emplace(std::move(*namespaces));
+  }
+  return kvcove::Run(command, cluster, std::move(made), reads, at_least, seconds, seed).Go();
 }
