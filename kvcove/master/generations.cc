@@ -299,6 +299,10 @@ void Generations::NameVersions(std::string_view name, std::string_view engine,
 
 void Generations::EndEngine(std::string_view name, std::string_view engine) {
   bindings_.erase({std::string(name), std::string(engine)});
+  if (used_for_ever_) return;
+  for (auto& [slot, state] : slots_) {
+    if (state.name == name) state.used = false;
+  }
 }
 
 }  // namespace kvcove::master

@@ -56,8 +56,12 @@ using wire::ResetRequest;
 
 class Generations {
  public:
-  explicit Generations(Id128 incarnation, Generation last_generation = 0)
-      : incarnation_(incarnation), last_generation_(last_generation) {}
+  // `used_for_ever` false: for simulations only, to show that they notice.
+  explicit Generations(Id128 incarnation, Generation last_generation = 0,
+                       bool used_for_ever = true)
+      : incarnation_(incarnation),
+        last_generation_(last_generation),
+        used_for_ever_(used_for_ever) {}
 
   // Applies a record of an earlier life. Every generation found so counts as used.
   void Restore(const Record& record);
@@ -130,6 +134,7 @@ class Generations {
 
   Id128 incarnation_;
   Generation last_generation_;
+  bool used_for_ever_;
   std::map<std::pair<std::string, std::string>, SlotId, std::less<>> slots_by_name_;
   std::map<SlotId, SlotState> slots_;
   std::set<std::string, std::less<>> engine_reset_;  // namespaces

@@ -87,8 +87,9 @@ struct Owner {
 
 // One life of the master's process.
 struct Master {
-  Master(std::uint32_t epoch, std::uint64_t version, Id128 incarnation, Generation first)
-      : generations(incarnation, first), members(kLeaseNs, epoch), log(version) {}
+  Master(std::uint32_t epoch, std::uint64_t version, Id128 incarnation, Generation first,
+         bool used)
+      : generations(incarnation, first, used), members(kLeaseNs, epoch), log(version) {}
   master::Generations generations;
   master::Membership members;
   master::ControlLog log;
@@ -231,7 +232,7 @@ class World {
     }
     master_ =
         std::make_shared<Master>(static_cast<std::uint32_t>(random_.Next()), random_.Next() >> 8,
-                                 incarnation_, disk_.empty() ? random_.Next() >> 8 : 0);
+                                 incarnation_, disk_.empty() ? random_.Next() >> 8 : 0, options_.checks.used);
     Master* raw = master_.get();
     raw->directory = std::make_unique<master::Directory>(master::Directory::Rules{
         .current_owner = [raw](auto number,
@@ -499,6 +500,7 @@ class World {
     const std::uint64_t dice = random_.Below(1000);
     if (dice < 5) return Reset();
     if (dice < 20) return Remove();
+    if (dice < 24) return EndEngine();
     if (dice < 350) return BeginPut();
     if (dice < 700) return ReadLocal();
     ReadRemote();
@@ -526,6 +528,13 @@ class World {
                                    highest_proven_ = std::max(highest_proven_, number);
                                  }});
       CheckProofs();
+    });
+  }
+
+  // The last session of the engine ends; its puts may still be under way.
+  void EndEngine() {
+    Send(kElsewhere, kMaster, [this] {
+      if (MasterThere()) master_->generations.EndEngine("m", "e");
     });
   }
 

@@ -15,6 +15,7 @@ struct ClusterChecks {
   bool lease = true;       // readers and owners look at the lease
   bool wait = true;        // a reset waits for owners that cannot be reached
   bool protection = true;  // memory is protected while it is read or sent
+  bool used = true;        // a generation that was used is used for ever
 };
 
 struct ClusterSimOptions {

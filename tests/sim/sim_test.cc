@@ -131,6 +131,9 @@ TEST(ClusterSimulationTest, NoticesWhenAResetDoesNotWaitForOwners) {
 TEST(ClusterSimulationTest, NoticesWhenMemoryIsNotProtected) {
   ClusterMustFail({.protection = false}, "the readers' protection");
 }
+TEST(ClusterSimulationTest, NoticesWhenAGenerationIsNotUsedForEver) {
+  ClusterMustFail({.used = false}, "\"used for ever\"");
+}
 
 }  // namespace
 }  // namespace kvcove::sim
