@@ -106,6 +106,7 @@ class Cluster::Impl final : public rpc::Handler,
     {
       const MutexLock lock(control_mutex_);
       log_.SetMissed(missed);
+      last_version_ = log_.version();
     }
     workers_ = std::make_unique<rpc::Workers>(kWorkers);
     KVCOVE_ASSIGN(server_, rpc::Server::Open({.listen = options_.listen,
@@ -480,6 +481,7 @@ class Cluster::Impl final : public rpc::Handler,
   }
 
   void AnswerWatches() KVCOVE_REQUIRES(control_mutex_) {
+    last_version_.store(log_.version(), std::memory_order_release);
     std::vector<Waiting> watches;
     watches.swap(watches_);
     for (Waiting& watch : watches) {
@@ -772,7 +774,9 @@ class Cluster::Impl final : public rpc::Handler,
   const ClusterOptions options_;
   const Clock& clock_;
   const std::int64_t started_ns_;
-  const std::uint64_t first_version_;  // of the control log in this life
+  // Of the control log in this life: numbers of another one say nothing.
+  const std::uint64_t first_version_;
+  std::atomic<std::uint64_t> last_version_{0};
 
   mutable Mutex connections_mutex_;
   std::map<rpc::ConnectionId, rpc::Gate::Guest> connections_ KVCOVE_GUARDED_BY(connections_mutex_);

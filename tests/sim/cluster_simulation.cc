@@ -87,11 +87,14 @@ struct Owner {
 
 // One life of the master's process.
 struct Master {
-  Master(std::uint32_t epoch, std::uint64_t version, Id128 incarnation, Generation first,
-         bool used)
-      : generations(incarnation, first, used), members(kLeaseNs, epoch), log(version) {}
+  Master(std::uint32_t epoch, std::uint64_t version, Id128 incarnation, Generation first, bool used)
+      : generations(incarnation, first, used),
+        members(kLeaseNs, epoch),
+        first_version(version),
+        log(version) {}
   master::Generations generations;
   master::Membership members;
+  const std::uint64_t first_version;
   master::ControlLog log;
   std::unique_ptr<master::Directory> directory;
   std::map<std::uint64_t, std::uint64_t> removed_at;  // hash -> version
@@ -230,9 +233,9 @@ class World {
       disk_.clear();
       incarnation_ = {random_.Next(), random_.Next()};
     }
-    master_ =
-        std::make_shared<Master>(static_cast<std::uint32_t>(random_.Next()), random_.Next() >> 8,
-                                 incarnation_, disk_.empty() ? random_.Next() >> 8 : 0, options_.checks.used);
+    master_ = std::make_shared<Master>(
+        static_cast<std::uint32_t>(random_.Next()), random_.Next() >> 8, incarnation_,
+        disk_.empty() ? random_.Next() >> 8 : 0, options_.checks.used);
     Master* raw = master_.get();
     raw->directory = std::make_unique<master::Directory>(master::Directory::Rules{
         .current_owner = [raw](auto number,
@@ -445,7 +448,13 @@ class World {
         continue;
       }
       const auto removed = master_->removed_at.find(item.hash.low);
-      const bool late = removed != master_->removed_at.end() && removed->second > applied;
+      const auto removed_since = [&](std::uint64_t version) {
+        return removed != master_->removed_at.end() && removed->second > version;
+      };
+      const bool late = removed_since(applied) || (options_.checks.copies && item.copied_at != 0 &&
+                                                   (item.copied_at < master_->first_version ||
+                                                    item.copied_at > master_->log.version() ||
+                                                    removed_since(item.copied_at)));
       codes.push_back(late ? Code::kStale : master_->directory->List(item, who.number, who.epoch));
     }
     return codes;
@@ -501,6 +510,7 @@ class World {
     if (dice < 5) return Reset();
     if (dice < 20) return Remove();
     if (dice < 24) return EndEngine();
+    if (dice < 75) return Copy();
     if (dice < 350) return BeginPut();
     if (dice < 700) return ReadLocal();
     ReadRemote();
@@ -598,6 +608,68 @@ class World {
         if (code != Code::kOk) return;
         ++report_.puts;
         acknowledged_[written_[serial].key].push_back(serial);
+      };
+      owner.outbox.push_back(pending);
+    }
+  }
+
+  // An owner sends one of its objects to another one, which holds it as well, or instead.
+  void Copy() {
+    const int i = static_cast<int>(random_.Below(kOwners));
+    const int j = static_cast<int>((i + 1 + random_.Below(kOwners - 1)) % kOwners);
+    const bool move = random_.OneIn(2);
+    const auto cursor = static_cast<std::uint32_t>(random_.Below(64));
+    In(i, 0, [this, i, j, move, cursor] {
+      const std::shared_ptr<Owner> owner = owners_[i];
+      const std::uint64_t copied_at = owner->follower.applied();
+      const auto page = owner->core->Page({.cursor = cursor, .at_most = 1});
+      if (page.objects.empty()) return;
+      const wire::HeldObject object = page.objects[0];
+      const auto copy = owner->core->LendForCopy(object.id, object.version);
+      if (!copy) return;
+      std::vector<std::byte> value;
+      for (const Extent& extent : copy->loan.extents) {
+        const std::byte* at = owner->payload.get() + extent.start * segment::kGranule;
+        value.insert(value.end(), at, at + extent.count * segment::kGranule);
+      }
+      value.resize(copy->loan.size_bytes);
+      owner->core->Return({&copy->loan, 1});
+      Send(i, j, [this, i, j, move, object, copy, value, copied_at] {
+        Hold(j, *copy, value, copied_at, [this, i, j, move, object] {
+          ++report_.copies;
+          if (!move) return;
+          Send(j, i,
+               [this, i, object] { owners_[i]->core->DropObject(object.id, object.version); });
+        });
+      });
+    });
+  }
+
+  void Hold(int j, const owner::CopyLoan& copy, const std::vector<std::byte>& value,
+            std::uint64_t copied_at, std::function<void()> held) {
+    Owner& owner = *owners_[j];
+    if (owner.view.generation(kSlot) == 0) return;  // it has not heard of the namespace
+    const wire::PutItem item{.key = copy.key,
+                             .size_bytes = static_cast<std::uint32_t>(value.size()),
+                             .value = {},
+                             .after = {}};
+    const auto place = owner.core->Put(owner.session, copy.token, {&item, 1}, /*evict=*/false)[0];
+    if (place.code != Code::kOk) return;
+    std::size_t at = 0;
+    for (const Extent& extent : place.extents) {
+      const std::size_t bytes =
+          std::min<std::size_t>(extent.count * segment::kGranule, value.size() - at);
+      std::memcpy(owner.payload.get() + extent.start * segment::kGranule, value.data() + at, bytes);
+      at += bytes;
+    }
+    const wire::FinishItem finish{.reservation = place.reservation,
+                                  .commit = true,
+                                  .group = copy.group,
+                                  .copied_at = copied_at};
+    (void)owner.core->Finish(owner.session, {&finish, 1});
+    for (owner::Pending& pending : owner.core->TakePending()) {
+      owner.outcomes[pending.reservation] = [held](Code code) {
+        if (code == Code::kOk) held();
       };
       owner.outbox.push_back(pending);
     }

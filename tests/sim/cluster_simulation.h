@@ -16,6 +16,7 @@ struct ClusterChecks {
   bool wait = true;        // a reset waits for owners that cannot be reached
   bool protection = true;  // memory is protected while it is read or sent
   bool used = true;        // a generation that was used is used for ever
+  bool copies = true;      // a copy is listed only if nothing was removed since it was read
 };
 
 struct ClusterSimOptions {
@@ -30,6 +31,7 @@ struct ClusterSimReport {
   std::uint64_t stale_puts = 0;
   std::uint64_t resets_proven = 0;
   std::uint64_t removals_proven = 0;
+  std::uint64_t copies = 0;  // of objects to other owners
   std::uint64_t owner_deaths = 0;
   std::uint64_t master_deaths = 0;
   std::uint64_t pauses = 0;

@@ -76,7 +76,7 @@ TEST(SimulationTest, NoticesWhenReservedMemoryIsReused) {
 TEST(ClusterSimulationTest, KeepsItsPromisesUnderEveryFault) {
   const std::uint64_t base = FromEnvironment("KVCOVE_SIM_SEED", RandomU64() % 1'000'000'000);
   const std::uint64_t seeds =
-      std::getenv("KVCOVE_SIM_SEED") != nullptr ? 1 : FromEnvironment("KVCOVE_SIM_SEEDS", 500);
+      std::getenv("KVCOVE_SIM_SEED") != nullptr ? 1 : FromEnvironment("KVCOVE_SIM_SEEDS", 600);
   ClusterSimReport sum;
   for (std::uint64_t i = 0; i < seeds; ++i) {
     const ClusterSimReport report = SimulateCluster({.seed = base + i, .checks = {}});
@@ -86,6 +86,7 @@ TEST(ClusterSimulationTest, KeepsItsPromisesUnderEveryFault) {
     sum.stale_puts += report.stale_puts;
     sum.resets_proven += report.resets_proven;
     sum.removals_proven += report.removals_proven;
+    sum.copies += report.copies;
     sum.owner_deaths += report.owner_deaths;
     sum.master_deaths += report.master_deaths;
     sum.pauses += report.pauses;
@@ -93,13 +94,15 @@ TEST(ClusterSimulationTest, KeepsItsPromisesUnderEveryFault) {
   }
   fmt::print(
       "seeds {} to {}: {} verified reads, {} puts, {} stale ones refused, {} resets and {} "
-      "removals "
-      "proven, {} owners and {} masters died, {} pauses, {} partitions, 0 violations\n",
+      "removals proven, {} copies, {} owners and {} masters died, {} pauses, {} partitions, 0 "
+      "violations\n",
       base, base + seeds - 1, sum.verified_reads, sum.puts, sum.stale_puts, sum.resets_proven,
-      sum.removals_proven, sum.owner_deaths, sum.master_deaths, sum.pauses, sum.partitions);
+      sum.removals_proven, sum.copies, sum.owner_deaths, sum.master_deaths, sum.pauses,
+      sum.partitions);
   EXPECT_GT(sum.verified_reads, seeds * 100);
   EXPECT_GT(sum.resets_proven, 0U);
   EXPECT_GT(sum.removals_proven, 0U);
+  EXPECT_GT(sum.copies, 0U);
 }
 
 TEST(ClusterSimulationTest, TheSameSeedIsTheSameRun) {
@@ -133,6 +136,9 @@ TEST(ClusterSimulationTest, NoticesWhenMemoryIsNotProtected) {
 }
 TEST(ClusterSimulationTest, NoticesWhenAGenerationIsNotUsedForEver) {
   ClusterMustFail({.used = false}, "\"used for ever\"");
+}
+TEST(ClusterSimulationTest, NoticesWhenACopyBringsBackWhatWasRemoved) {
+  ClusterMustFail({.copies = false}, "the check of copies");
 }
 
 }  // namespace
