@@ -16,7 +16,7 @@ declare -A allowed=(
   [requester]="base model wire segment rpc requester"
   [pool]="base model wire segment policy rpc http master owner requester pool"
   [replay]="base model policy pool replay"
-  [cli]="base model policy rpc http master pool replay cli"
+  [cli]="base model wire policy rpc http master pool replay cli"
 )
 bad=0
 for directory in kvcove/*/; do

@@ -631,6 +631,18 @@ void AddBench(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   remote->callback([options, &chosen] { chosen = [options] { return RunRemoteBench(*options); }; });
 
+  CLI::App* scale = bench->add_subcommand(
+      "scale", "How far one master goes, and what resets, silence and garbage cost others.");
+  scale->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
+  scale
+      ->add_option("--bench", options->benches,
+                   "only these: directory, restart, lookups, reset, silent, garbage")
+      ->check(CLI::IsMember({"directory", "restart", "lookups", "reset", "silent", "garbage"}));
+  scale->add_option("--seconds", options->seconds, "a measurement")->capture_default_str();
+  scale->add_option("--most-objects", options->most_objects, "leave out what needs more objects")
+      ->capture_default_str();
+  scale->callback([options, &chosen] { chosen = [options] { return RunScaleBench(*options); }; });
+
   CLI::App* stream = app.add_subcommand("bench-stream", "The other end of a plain TCP socket.");
   stream->group("");
   stream->callback([&chosen] { chosen = RunStream; });

@@ -73,6 +73,8 @@ void Measure(const BenchOptions& options, Row& row, std::uint64_t bytes, Work&& 
 
 // `kvcove bench remote`.
 Result<int> RunRemoteBench(const BenchOptions& options);
+// `kvcove bench scale`.
+Result<int> RunScaleBench(const BenchOptions& options);
 // The other end of its limits: a plain TCP socket.
 Result<int> RunStream();
 

@@ -6,61 +6,20 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <thread>
 
 #include "kvcove/base/random.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/bench.h"
+#include "kvcove/cli/bench_cluster.h"
 #include "kvcove/rpc/address.h"
-
-extern char** environ;
 
 namespace kvcove::cli {
 namespace {
-
-constexpr int kStreamFd = 3;
-
-// A command of this program as a process, ended with the object.
-class Process {
- public:
-  static Result<std::unique_ptr<Process>> Start(std::vector<std::string> arguments,
-                                                const std::string& variable = {},
-                                                int pass_fd = -1) {
-    arguments.insert(arguments.begin(), SelfPath());
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    std::string copy = variable;
-    std::vector<char*> environment;
-    if (!copy.empty()) environment.push_back(copy.data());
-    for (char** at = environ; *at != nullptr; ++at) environment.push_back(*at);
-    environment.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    if (pass_fd >= 0) posix_spawn_file_actions_adddup2(&actions, pass_fd, kStreamFd);
-    auto process = std::make_unique<Process>();
-    const int failed =
-        posix_spawn(&process->pid_, argv[0], &actions, nullptr, argv.data(), environment.data());
-    posix_spawn_file_actions_destroy(&actions);
-    if (failed != 0) return Fail(Code::kInternal, "starting a process of the benchmark");
-    return process;
-  }
-  ~Process() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGTERM);
-    waitpid(pid_, nullptr, 0);
-  }
-
- private:
-  pid_t pid_ = 0;
-};
 
 struct StreamRequest {
   std::uint64_t in = 0;   // bytes that follow
@@ -113,58 +72,6 @@ class PlainSocket {
   UniqueFd socket_;
 };
 
-// A master and some owners, and a requester without owner on its host.
-struct Cluster {
-  std::unique_ptr<TemporaryDirectory> directory;
-  std::unique_ptr<Process> master;
-  std::vector<std::unique_ptr<Process>> owners;
-  std::unique_ptr<Pool> pool;
-  std::unique_ptr<Session> session;
-
-  static Result<Cluster> Start(int owners, std::uint64_t memory, bool checksum,
-                               std::uint64_t max_objects = 0) {
-    Cluster cluster;
-    KVCOVE_ASSIGN(auto directory, TemporaryDirectory::Make());
-    cluster.directory = std::make_unique<TemporaryDirectory>(std::move(directory));
-    rpc::Address address{.host = "127.0.0.1", .port = 0};
-    {
-      KVCOVE_ASSIGN(const UniqueFd free_port, rpc::ListenTcp(address));
-    }
-    const std::string master = address.ToString();
-    const std::string path = cluster.directory->path();
-    KVCOVE_ASSIGN(cluster.master,
-                  Process::Start({"--log", "warn", "master", "--exit-with-parent", "--admin", "off",
-                                  "--listen", master, "--data", path + "/master"}));
-    for (int i = 0; i < owners; ++i) {
-      KVCOVE_ASSIGN(
-          auto owner,
-          Process::Start({"--log", "error", "owner", "--exit-with-parent", "--admin", "off",
-                          "--master", master, "--listen", "127.0.0.1:0", "--memory",
-                          std::to_string(memory), "--max-objects", std::to_string(max_objects),
-                          "--socket", fmt::format("{}/owner{}/kvcove.sock", path, i)},
-                         fmt::format("KVCOVE_HOST_ID=owner{}", i)));
-      cluster.owners.push_back(std::move(owner));
-    }
-    const std::string pool_address =
-        fmt::format("kvcove://{}?host=requester&checksum={}", master, checksum ? 1 : 0);
-    for (int tries = 0; tries < 500 && cluster.pool == nullptr; ++tries) {
-      auto pool = Pool::Open(pool_address, kTimeout);
-      if (pool) {
-        const auto stat = (*pool)->Stat();
-        if (stat && stat->payload_bytes >= memory * static_cast<std::uint64_t>(owners)) {
-          cluster.pool = std::move(*pool);
-          break;
-        }
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    if (cluster.pool == nullptr) return Fail(Code::kTimeout, "the cluster did not start");
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    KVCOVE_ASSIGN(cluster.session, cluster.pool->OpenSession({.name = "bench", .engine = "bench"}));
-    return cluster;
-  }
-};
-
 struct Shape {
   std::uint64_t object_bytes;
   std::uint64_t batch;
@@ -172,7 +79,8 @@ struct Shape {
 
 Status BenchGet(const BenchOptions& options, PlainSocket& plain, const Shape& shape,
                 bool checksum) {
-  KVCOVE_ASSIGN(Cluster cluster, Cluster::Start(1, kGiB, checksum));
+  KVCOVE_ASSIGN(Cluster cluster,
+                Cluster::Start({.owners = 1, .memory = kGiB, .checksum = checksum}));
   const std::uint64_t objects = std::min<std::uint64_t>(512 * kMiB / shape.object_bytes, 20000);
   KVCOVE_TRY(Fill(*cluster.session, objects, shape.object_bytes));
   const std::uint64_t bytes = shape.object_bytes * shape.batch;
@@ -215,7 +123,8 @@ Status BenchGet(const BenchOptions& options, PlainSocket& plain, const Shape& sh
 
 Status BenchPut(const BenchOptions& options, PlainSocket& plain, const Shape& shape,
                 bool checksum) {
-  KVCOVE_ASSIGN(Cluster cluster, Cluster::Start(1, kGiB, checksum));
+  KVCOVE_ASSIGN(Cluster cluster,
+                Cluster::Start({.owners = 1, .memory = kGiB, .checksum = checksum}));
   const std::uint64_t bytes = shape.object_bytes * shape.batch;
   const std::vector<std::byte> values(bytes, std::byte{3});
   std::vector<std::byte> answer(64);
@@ -266,7 +175,7 @@ Status BenchPut(const BenchOptions& options, PlainSocket& plain, const Shape& sh
 
 Status BenchExists(const BenchOptions& options, PlainSocket& plain, std::uint64_t batch) {
   constexpr std::uint64_t kObjects = 100'000;
-  KVCOVE_ASSIGN(Cluster cluster, Cluster::Start(1, 256 * kMiB, true));
+  KVCOVE_ASSIGN(Cluster cluster, Cluster::Start({.owners = 1, .memory = 256 * kMiB}));
   KVCOVE_TRY(Fill(*cluster.session, kObjects, 64));
   Random random(3);
   std::vector<std::vector<std::string>> keys(64);
@@ -303,7 +212,8 @@ Status BenchExists(const BenchOptions& options, PlainSocket& plain, std::uint64_
 }
 
 Status BenchReset(const BenchOptions& options, std::uint64_t objects) {
-  KVCOVE_ASSIGN(Cluster cluster, Cluster::Start(3, objects * 64, true, objects));
+  KVCOVE_ASSIGN(Cluster cluster,
+                Cluster::Start({.owners = 3, .memory = objects * 64, .max_objects = objects}));
   KVCOVE_TRY(cluster.session->Reset({.timeout = kTimeout}));
   std::vector<double> ours;
   const int rounds = 10;
@@ -332,13 +242,13 @@ Status BenchReset(const BenchOptions& options, std::uint64_t objects) {
 }  // namespace
 
 Result<int> RunStream() {
-  const UniqueFd socket(accept(kStreamFd, nullptr, nullptr));
+  const UniqueFd socket(accept(kPassedFd, nullptr, nullptr));
   if (!socket.valid()) {
     // The listener does not block: wait for the one connection.
-    pollfd poller{.fd = kStreamFd, .events = POLLIN, .revents = 0};
+    pollfd poller{.fd = kPassedFd, .events = POLLIN, .revents = 0};
     poll(&poller, 1, 5000);
   }
-  const UniqueFd late(socket.valid() ? -1 : accept(kStreamFd, nullptr, nullptr));
+  const UniqueFd late(socket.valid() ? -1 : accept(kPassedFd, nullptr, nullptr));
   const int fd = socket.valid() ? socket.get() : late.get();
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/cli/bench_cluster.h"
+
+#include <fmt/core.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "kvcove/base/size.h"
+
+extern char** environ;
+
+namespace kvcove::cli {
+namespace {
+
+Result<rpc::Address> FreeAddress() {
+  rpc::Address address{.host = "127.0.0.1", .port = 0};
+  KVCOVE_ASSIGN(const UniqueFd free_port, rpc::ListenTcp(address));
+  return address;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Process>> Process::Start(std::vector<std::string> arguments,
+                                                const std::string& variable, int pass_fd) {
+  arguments.insert(arguments.begin(), SelfPath());
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  std::string copy = variable;
+  std::vector<char*> environment;
+  if (!copy.empty()) environment.push_back(copy.data());
+  for (char** at = environ; *at != nullptr; ++at) environment.push_back(*at);
+  environment.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  if (pass_fd >= 0) posix_spawn_file_actions_adddup2(&actions, pass_fd, kPassedFd);
+  auto process = std::make_unique<Process>();
+  const int failed =
+      posix_spawn(&process->pid_, argv[0], &actions, nullptr, argv.data(), environment.data());
+  posix_spawn_file_actions_destroy(&actions);
+  if (failed != 0) return Fail(Code::kInternal, "starting a process of the benchmark");
+  return process;
+}
+
+Process::~Process() {
+  if (pid_ <= 0) return;
+  kill(pid_, SIGTERM);
+  waitpid(pid_, nullptr, 0);
+}
+
+void Process::Kill() {
+  if (pid_ <= 0) return;
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  pid_ = 0;
+}
+
+std::uint64_t Process::ResidentBytes() const {
+  std::ifstream status(fmt::format("/proc/{}/status", pid_));
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssAnon:")) return std::strtoull(line.c_str() + 8, nullptr, 10) * kKiB;
+  }
+  return 0;
+}
+
+Status Cluster::StartMaster() {
+  KVCOVE_ASSIGN(master,
+                Process::Start({"--log", "warn", "master", "--exit-with-parent", "--admin",
+                                admin_address.ToString(), "--listen", master_address.ToString(),
+                                "--data", directory->path() + "/master"}));
+  return {};
+}
+
+Result<Cluster> Cluster::Start(const ClusterBenchOptions& options) {
+  Cluster cluster;
+  KVCOVE_ASSIGN(auto directory, TemporaryDirectory::Make());
+  cluster.directory = std::make_unique<TemporaryDirectory>(std::move(directory));
+  KVCOVE_ASSIGN(cluster.master_address, FreeAddress());
+  KVCOVE_ASSIGN(cluster.admin_address, FreeAddress());
+  KVCOVE_TRY(cluster.StartMaster());
+  const std::string master = cluster.master_address.ToString();
+  for (int i = 0; i < options.owners; ++i) {
+    KVCOVE_ASSIGN(
+        auto owner,
+        Process::Start(
+            {"--log", "error", "owner", "--exit-with-parent", "--admin", "off", "--master", master,
+             "--listen", "127.0.0.1:0", "--memory", std::to_string(options.memory), "--max-objects",
+             std::to_string(options.max_objects), "--socket",
+             fmt::format("{}/owner{}/kvcove.sock", cluster.directory->path(), i)},
+            fmt::format("KVCOVE_HOST_ID=owner{}", i)));
+    cluster.owners.push_back(std::move(owner));
+  }
+  const std::string address =
+      fmt::format("kvcove://{}?host=requester&checksum={}", master, options.checksum ? 1 : 0);
+  for (int tries = 0; tries < 500 && cluster.pool == nullptr; ++tries) {
+    auto pool = Pool::Open(address, kTimeout);
+    if (pool) {
+      const auto stat = (*pool)->Stat();
+      if (stat &&
+          stat->payload_bytes >= options.memory * static_cast<std::uint64_t>(options.owners)) {
+        cluster.pool = std::move(*pool);
+        break;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  if (cluster.pool == nullptr) return Fail(Code::kTimeout, "the cluster did not start");
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  KVCOVE_ASSIGN(cluster.session, cluster.pool->OpenSession({.name = "bench", .engine = "bench"}));
+  return cluster;
+}
+
+}  // namespace kvcove::cli
