@@ -64,6 +64,11 @@ Latencies ProbeFor(Session& session, std::uint64_t objects, double seconds) {
   return latencies;
 }
 
+// Of each of three owners, so that small objects fit however they fall.
+std::uint64_t MemoryFor(std::uint64_t objects) {
+  return (objects * 128 * 2 / 3 / kMiB + 64) * kMiB;
+}
+
 Status BenchDirectory(const BenchOptions& options) {
   for (const std::uint64_t entries : {1'000'000ULL, 10'000'000ULL}) {
     if (entries > options.most_objects) break;
@@ -102,9 +107,7 @@ Status BenchRestart(const BenchOptions& options) {
     if (objects > options.most_objects) break;
     KVCOVE_ASSIGN(
         Cluster cluster,
-        Cluster::Start({.owners = 3,
-                        .memory = std::max<std::uint64_t>(objects * 128 * 2 / 3, 64 * kMiB),
-                        .max_objects = objects}));
+        Cluster::Start({.owners = 3, .memory = MemoryFor(objects), .max_objects = objects}));
     KVCOVE_TRY(Fill(*cluster.session, objects, 64));
     std::vector<std::string> keys;
     for (std::uint64_t i = 0; i < objects; ++i) keys.push_back(KeyOf(i));
@@ -180,10 +183,9 @@ Status BenchLookups(const BenchOptions& options) {
 // What a reset of a million objects costs those who do something else.
 Status BenchResetOthers(const BenchOptions& options) {
   const std::uint64_t objects = std::min<std::uint64_t>(options.most_objects, 1'000'000);
-  KVCOVE_ASSIGN(Cluster cluster,
-                Cluster::Start({.owners = 3,
-                                .memory = std::max<std::uint64_t>(objects * 128 * 2 / 3, 64 * kMiB),
-                                .max_objects = objects}));
+  KVCOVE_ASSIGN(
+      Cluster cluster,
+      Cluster::Start({.owners = 3, .memory = MemoryFor(objects), .max_objects = objects}));
   KVCOVE_ASSIGN(auto others, cluster.pool->OpenSession({.name = "others", .engine = "others"}));
   constexpr std::uint64_t kOthers = 2000;
   KVCOVE_TRY(Fill(*others, kOthers, 4096));

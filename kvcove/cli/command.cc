@@ -53,7 +53,8 @@ std::string Explain(const CLI::App& app, const CLI::Error& error) {
     return text;
   }
   for (const std::string& extra : app.remaining(/*recurse=*/true)) {
-    if (extra.empty() || (at != &app && extra[0] != '-')) continue;
+    const bool command = at->get_require_subcommand_min() > 0;
+    if (extra.empty() || (!command && extra[0] != '-')) continue;
     const std::string_view nearest = NearestKey(extra.substr(0, extra.find('=')), known);
     if (!nearest.empty()) text += fmt::format("\n  '{}': did you mean '{}'?", extra, nearest);
   }

@@ -283,7 +283,7 @@ class Answers {
       if (versioned && slot.version != request.Get("version")) continue;
       found.push_back(slot);
     }
-    if (!found.empty()) return found;
+    if (!found.empty() || (name.empty() && !versioned)) return found;
     const std::vector<std::string_view> known(names.begin(), names.end());
     const std::string_view nearest = NearestKey(name, known);
     return Fail(
