@@ -23,6 +23,7 @@ namespace {
 constexpr std::size_t kWorkers = 16;
 constexpr std::size_t kLeaseLoop = 1;
 constexpr std::int64_t kListenNs = 2 * kSecond;  // after a start, before anything is "never put"
+constexpr std::size_t kLookAhead = 8;            // keys of a batch that are fetched from memory
 constexpr std::size_t kMissesKept = 1 << 16;     // for Why
 
 constexpr std::pair<wire::Method, const char*> kTimed[] = {
@@ -648,8 +649,10 @@ class Cluster::Impl final : public rpc::Handler,
     bool missed = false;
     {
       const MutexLock lock(directory_mutex_);
-      for (const Id128& hash : request.hashes) {
-        places.push_back(directory_.Find(request.token.slot, hash));
+      for (std::size_t i = 0; i < request.hashes.size(); ++i) {
+        const std::size_t ahead = i + kLookAhead;
+        if (ahead < request.hashes.size()) directory_.Prefetch(request.hashes[ahead]);
+        places.push_back(directory_.Find(request.token.slot, request.hashes[i]));
         missed = missed || places.back().owner == wire::kNoOwner;
       }
     }

@@ -18,7 +18,7 @@ constexpr std::int64_t kAskAgainNs = 50 * kMillisecond;
 constexpr std::uint64_t kPartBytes = 64 * kMiB;  // of one exchange
 constexpr std::size_t kPartItems = 2048;
 constexpr std::size_t kPrefixChunk = 256;
-constexpr std::size_t kMaxHints = 1 << 16;
+constexpr std::size_t kHints = 1 << 16;
 
 std::string PreferredOf(const SessionOptions& options) {
   if (!options.preferred_segment.empty()) return options.preferred_segment;
@@ -159,13 +159,11 @@ ClusterSession::Found ClusterSession::Locate(std::span<const std::string_view> k
 
 void ClusterSession::Remember(std::span<const Id128> hashes, std::span<const wire::Place> places) {
   const MutexLock lock(hints_mutex_);
-  if (hints_.size() + hashes.size() > kMaxHints) hints_.clear();
+  if (hints_.empty()) hints_.resize(kHints);
   for (std::size_t i = 0; i < hashes.size(); ++i) {
-    if (places[i].owner == wire::kNoOwner) {
-      hints_.erase(hashes[i]);
-    } else {
-      hints_.insert_or_assign(hashes[i], places[i]);
-    }
+    Hint& hint = hints_[hashes[i].low % kHints];
+    const bool found = places[i].owner != wire::kNoOwner;
+    if (found || hint.hash == hashes[i]) hint = {.hash = hashes[i], .place = places[i]};
   }
 }
 
@@ -183,14 +181,15 @@ ClusterSession::Found ClusterSession::Recall(std::span<const std::string_view> k
   std::vector<std::size_t> unknown;
   const MutexLock lock(hints_mutex_);
   for (const std::size_t i : which) {
-    const auto hint = hints_.find(DirectoryHash(found.token.slot, keys[i]));
-    if (hint == hints_.end()) {
+    const Id128 hash = DirectoryHash(found.token.slot, keys[i]);
+    const Hint* hint = hints_.empty() ? nullptr : &hints_[hash.low % kHints];
+    if (hint == nullptr || hint->hash != hash || hint->place.owner == wire::kNoOwner) {
       unknown.push_back(i);
       continue;
     }
-    results[i] = {.code = Code::kOk, .bytes = hint->second.size_bytes};
+    results[i] = {.code = Code::kOk, .bytes = hint->place.size_bytes};
     found.which.push_back(i);
-    found.places.push_back(hint->second);
+    found.places.push_back(hint->place);
   }
   which = std::move(unknown);
   return found;

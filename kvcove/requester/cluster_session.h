@@ -6,7 +6,6 @@
 
 #include <map>
 #include <memory>
-#include <unordered_map>
 
 #include "kvcove/requester/api.h"
 #include "kvcove/requester/cluster_host.h"
@@ -109,10 +108,12 @@ class ClusterSession final : public SessionApi {
   Mutex bindings_mutex_;
   std::map<std::string, Binding, std::less<>> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_);
   Mutex hints_mutex_;
-  struct HashOfId {
-    std::size_t operator()(const Id128& id) const { return id.low; }
+  // Where keys were found last, by hash; one that falls on another's place takes it.
+  struct Hint {
+    Id128 hash;
+    wire::Place place;
   };
-  std::unordered_map<Id128, wire::Place, HashOfId> hints_ KVCOVE_GUARDED_BY(hints_mutex_);
+  std::vector<Hint> hints_ KVCOVE_GUARDED_BY(hints_mutex_);  // empty until the first look-up
   Mutex random_mutex_;
   Random random_ KVCOVE_GUARDED_BY(random_mutex_){RandomU64()};
   ResetKeeper resets_;
