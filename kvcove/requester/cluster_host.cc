@@ -21,7 +21,7 @@ std::string HostIdentity() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id") >> std::ws, boot);
   char space[64] = {};
-  if (readlink("/proc/self/ns/net", space, sizeof(space) - 1) < 0) space[0] = '\0';
+  if (readlink("/proc/thread-self/ns/net", space, sizeof(space) - 1) < 0) space[0] = '\0';
   return boot + "/" + space;
 }
 

@@ -91,5 +91,45 @@ check "report" 0 "polyline" cat "$directory/report.html"
 check "updates" 0 '"stale_hits":0' "$kvcove" replay "$trace" --limit 600 --update-every 100 --engines 2 --json
 check "bench rows" 0 '"ratio":' "$kvcove" bench local --json --bench reset --most-objects 1000 --seconds 0.1
 
+# A cluster with tenants, as an operator meets it.
+check "token" 0 "token = \"[0-9a-f]{64}\"" "$kvcove" token acme
+check "token files" 0 "added 'acme'" "$kvcove" token acme --credentials "$directory/servers.toml" --output "$directory/acme.toml"
+check "token files of the operator" 0 "added 'boss'" "$kvcove" token boss --scopes owner,admin --credentials "$directory/servers.toml" --output "$directory/boss.toml"
+check "a tenant twice" 2 "knows the tenant 'acme'" "$kvcove" token acme --credentials "$directory/servers.toml" --output "$directory/other.toml"
+check "wrong scope" 2 "did you mean 'reset'" "$kvcove" token acme --scopes rest
+for file in servers acme boss; do
+  if [ "$(stat -c %a "$directory/$file.toml")" != 600 ]; then echo "FAILED: mode of $file.toml"; failed=$((failed + 1)); fi
+done
+check "admin on an open address" 2 "plain HTTP" "$kvcove" master --credentials "$directory/servers.toml" --admin 0.0.0.0:1 --data "$directory/m"
+check "tenant without credentials" 2 "no tenants" "$kvcove" owner --tenant acme --socket "$directory/a/s"
+chmod 644 "$directory/servers.toml"
+check "credentials that others read" 2 "chmod 600" "$kvcove" master --credentials "$directory/servers.toml" --data "$directory/m"
+chmod 600 "$directory/servers.toml"
+port=$((20000 + RANDOM % 20000))
+"$kvcove" --log off master --credentials "$directory/servers.toml" --listen 127.0.0.1:$port --admin 127.0.0.1:$((port + 1)) --data "$directory/m" &
+master=$!
+"$kvcove" --log off owner --credentials "$directory/servers.toml" --master 127.0.0.1:$port --listen 127.0.0.1:$((port + 2)) --admin off --memory 64MiB --socket "$directory/o/s" &
+owner=$!
+admin=("$kvcove" admin --admin 127.0.0.1:$((port + 1)) --token "$directory/boss.toml")
+for _ in $(seq 100); do "${admin[@]}" segments 2>/dev/null | grep -q live && break; sleep 0.1; done
+check "admin segments" 0 "live" "${admin[@]}" segments
+check "admin without token" 2 "credentials" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) status
+check "admin health without token" 0 "ok" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) health
+check "admin with a tenant's token" 2 "denied" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) --token "$directory/acme.toml" status
+check "replay as a tenant" 0 '"wrong_bytes":0' "$kvcove" replay "$trace" --limit 200 --engines 2 --json --pool "kvcove://127.0.0.1:$port?token=$directory/acme.toml"
+check "replay as nobody" 2 "token" "$kvcove" replay "$trace" --limit 10 --engines 1 --pool "kvcove://127.0.0.1:$port"
+check "admin namespaces" 0 "acme:" "${admin[@]}" namespaces
+check "admin keys" 0 '"keys":\[\{' "${admin[@]}" keys --limit 3 --json
+check "admin why" 0 '"in":\[\{' "${admin[@]}" why nothing --json
+check "admin metrics" 0 'kvcove_master_owner_objects' "${admin[@]}" metrics
+check "admin drain without room" 1 "no room" "${admin[@]}" drain 127.0.0.1:$((port + 2)) --wait
+check "unknown admin command" 2 "did you mean 'segments'" "$kvcove" admin segmens
+kill -TERM $owner $master
+wait $owner || { echo "FAILED: clean stop of an owner"; failed=$((failed + 1)); }
+wait $master || { echo "FAILED: clean stop of a master"; failed=$((failed + 1)); }
+check "admin without master" 2 "unavailable" "${admin[@]}" status
+check "doctor" 0 "This host can run kvcove" "$kvcove" doctor --memory 16MiB --data "$directory" --listen 127.0.0.1:$port
+check "doctor json" 1 '"verdict":"FAIL"' "$kvcove" doctor --memory 190GiB --data "$directory" --listen 127.0.0.1:$port --json
+
 echo "cli: $passed passed, $failed failed"
 [ $failed -eq 0 ]
