@@ -18,14 +18,14 @@ step "asan + ubsan, thread-safety as errors (clang-19): unit and fault tests"
 scripts/build.sh asan
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
-KVCOVE_SIM_SEEDS=10 scripts/test.sh asan -L 'unit|integration|fault' -E '^(torture|cluster_torture|cli)$'
+KVCOVE_SIM_SEEDS=10 scripts/test.sh asan -L 'unit|integration|fault' -E '^(torture|cluster_torture|hosts_torture|cli)$'
 build/asan/bin/torture --kvcove build/asan/bin/kvcove --reads 20000 --at-least 20
 build/asan/bin/torture --cluster 1 --kvcove build/asan/bin/kvcove --reads 5000 --at-least 20
 
 step "tsan (clang-19): unit and fault tests"
 scripts/build.sh tsan
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
-KVCOVE_SIM_SEEDS=5 scripts/test.sh tsan -L 'unit|integration|fault' -E '^(torture|cluster_torture|cli|replay_behaviour)$'
+KVCOVE_SIM_SEEDS=5 scripts/test.sh tsan -L 'unit|integration|fault' -E '^(torture|cluster_torture|hosts_torture|cli|replay_behaviour)$'
 build/tsan/bin/torture --kvcove build/tsan/bin/kvcove --reads 5000 --at-least 20
 build/tsan/bin/torture --cluster 1 --kvcove build/tsan/bin/kvcove --reads 1000 --at-least 20
 
@@ -49,10 +49,14 @@ fi
 mapfile -t changed < <(git diff --name-only --diff-filter=d "$base" -- 'kvcove/*.cc')
 if [ ${#changed[@]} -gt 0 ]; then
   # The analyzer loses its way in Boost's coroutines: their users get the other checks only.
-  printf '%s\n' "${changed[@]}" | grep -v '_test\.cc$' | { grep -v 'owner/data_server\.cc$' || true; } |
-    xargs -r -P "$(nproc)" -n 2 clang-tidy-19 -p build/asan --quiet 2>/dev/null
-  printf '%s\n' "${changed[@]}" | { grep 'owner/data_server\.cc$' || true; } |
-    xargs -r clang-tidy-19 -p build/asan --quiet --checks='-clang-analyzer-*' 2>/dev/null
+  plain=()
+  coroutines=()
+  for file in "${changed[@]}"; do
+    case $file in *_test.cc) continue ;; esac
+    if grep -q '<boost/asio/awaitable.hpp>' "$file"; then coroutines+=("$file"); else plain+=("$file"); fi
+  done
+  printf '%s\n' "${plain[@]}" | xargs -r -P "$(nproc)" -n 2 clang-tidy-19 -p build/asan --quiet 2>/dev/null
+  printf '%s\n' "${coroutines[@]}" | xargs -r -P "$(nproc)" -n 1 clang-tidy-19 -p build/asan --quiet --checks='-clang-analyzer-*' 2>/dev/null
 fi
 echo "tidy: ${#changed[@]} files clean"
 echo

@@ -10,6 +10,7 @@
 #include "kvcove/base/size.h"
 #include "kvcove/cli/command.h"
 #include "kvcove/http/server.h"
+#include "kvcove/http/url.h"
 
 namespace kvcove::cli {
 namespace {

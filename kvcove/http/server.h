@@ -78,6 +78,4 @@ struct CallOptions {
 // One request. Errors: kUnavailable, kTimeout.
 Result<Response> Call(const CallOptions& options);
 
-std::string UrlEncode(std::string_view text);
-
 }  // namespace kvcove::http

@@ -57,8 +57,7 @@ using wire::ResetRequest;
 class Generations {
  public:
   // `used_for_ever` false: for simulations only, to show that they notice.
-  explicit Generations(Id128 incarnation, Generation last_generation = 0,
-                       bool used_for_ever = true)
+  explicit Generations(Id128 incarnation, Generation last_generation = 0, bool used_for_ever = true)
       : incarnation_(incarnation),
         last_generation_(last_generation),
         used_for_ever_(used_for_ever) {}

@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <fstream>
+#include <iterator>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/keys.h"
@@ -24,6 +26,7 @@ namespace kvcove::rpc {
 namespace {
 
 constexpr std::size_t kMinTokenBytes = 32;
+constexpr std::size_t kMaxFileBytes = 4U << 20;
 constexpr std::array<std::string_view, 5> kScopeNames = {"read", "write", "reset", "admin",
                                                          "owner"};
 constexpr std::array<std::string_view, 4> kTenantKeys = {"tokens", "scopes", "maximum",
@@ -52,10 +55,19 @@ Status CheckPrivate(const std::string& path) {
   return {};
 }
 
-Result<toml::table> Parse(const std::string& path) {
+Result<std::string> ReadPrivate(const std::string& path) {
   KVCOVE_TRY(CheckPrivate(path));
+  std::ifstream file(path);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (file.bad() || text.size() > kMaxFileBytes) {
+    return Fail(Code::kInvalid, fmt::format("the credentials file '{}' cannot be read", path));
+  }
+  return text;
+}
+
+Result<toml::table> Parse(std::string_view text, const std::string& path) {
   try {
-    return toml::parse_file(path);
+    return toml::parse(text, path);
   } catch (const toml::parse_error& error) {
     return Fail(Code::kInvalid,
                 fmt::format("{}:{}: {}", path, error.source().begin.line, error.description()));
@@ -160,7 +172,12 @@ std::vector<std::string> ScopeNames(Scopes scopes) {
 }
 
 Result<Credential> LoadCredential(const std::string& path) {
-  KVCOVE_ASSIGN(const toml::table table, Parse(path));
+  KVCOVE_ASSIGN(const std::string text, ReadPrivate(path));
+  return ParseCredential(text, path);
+}
+
+Result<Credential> ParseCredential(std::string_view text, const std::string& path) {
+  KVCOVE_ASSIGN(const toml::table table, Parse(text, path));
   static constexpr std::array<std::string_view, 2> kKeys = {"tenant", "token"};
   Credential credential;
   for (const auto& [key, value] : table) {
@@ -177,10 +194,10 @@ Result<Credential> LoadCredential(const std::string& path) {
   return credential;
 }
 
-Result<Credentials::Table> Credentials::Read(const std::string& path) {
-  KVCOVE_ASSIGN(const toml::table file, Parse(path));
+Result<TenantTable> ParseTenants(std::string_view text, const std::string& path) {
+  KVCOVE_ASSIGN(const toml::table file, Parse(text, path));
   static constexpr std::array<std::string_view, 1> kKeys = {"tenants"};
-  Table table;
+  TenantTable table;
   for (const auto& [key, value] : file) {
     if (key != "tenants" || !value.is_table()) {
       return UnknownKey(fmt::format("table of the credentials file '{}'", path), key.str(), kKeys);
@@ -209,9 +226,10 @@ std::string Credentials::StampOf(const std::string& path) {
 Result<std::shared_ptr<Credentials>> Credentials::Load(const std::string& path) {
   std::shared_ptr<Credentials> credentials(new Credentials(path));
   const std::string stamp = StampOf(path);
-  KVCOVE_ASSIGN(Table table, Read(path));
+  KVCOVE_ASSIGN(const std::string text, ReadPrivate(path));
+  KVCOVE_ASSIGN(TenantTable table, ParseTenants(text, path));
   const MutexLock lock(credentials->mutex_);
-  credentials->table_ = std::make_shared<const Table>(std::move(table));
+  credentials->table_ = std::make_shared<const TenantTable>(std::move(table));
   credentials->stamp_ = stamp;
   return credentials;
 }
@@ -229,7 +247,8 @@ void Credentials::Refresh() {
     if (stamp == stamp_) return;
     stamp_ = stamp;
   }
-  Result<Table> table = Read(path_);
+  const Result<std::string> text = ReadPrivate(path_);
+  Result<TenantTable> table = text ? ParseTenants(*text, path_) : std::unexpected(text.error());
   if (!table) {
     LogError("the credentials are those of before: {}", table.error().ToString());
     return;
@@ -237,13 +256,13 @@ void Credentials::Refresh() {
   const std::size_t tenants = table->size();
   {
     const MutexLock lock(mutex_);
-    table_ = std::make_shared<const Table>(std::move(*table));
+    table_ = std::make_shared<const TenantTable>(std::move(*table));
   }
   version_.fetch_add(1, std::memory_order_release);
   LogInfo("read '{}' again: {} tenants", path_, tenants);
 }
 
-std::map<std::string, Tenant> Credentials::All() const {
+TenantTable Credentials::All() const {
   const MutexLock lock(mutex_);
   return *table_;
 }

@@ -51,9 +51,14 @@ struct Tenant {
   std::optional<Share> guaranteed;
 };
 
+using TenantTable = std::map<std::string, Tenant>;
+
 // A file of a client: `tenant = "..."`, `token = "..."`. Errors: kInvalid, kDenied when others may
 // read it.
 Result<Credential> LoadCredential(const std::string& path);
+// Their text; `path` names it in messages. Errors: kInvalid, with the line or the key.
+Result<Credential> ParseCredential(std::string_view text, const std::string& path);
+Result<TenantTable> ParseTenants(std::string_view text, const std::string& path);
 
 // A server's file: a table `[tenants.NAME]` each. Thread-safe. It is read again when it changed; a
 // file with a mistake changes nothing and is logged.
@@ -62,7 +67,7 @@ class Credentials {
   static Result<std::shared_ptr<Credentials>> Load(const std::string& path);
 
   std::optional<Tenant> Find(const std::string& tenant) const;
-  std::map<std::string, Tenant> All() const;
+  TenantTable All() const;
   // What this process proves to other servers: the first tenant with the scope `owner`. Errors:
   // kInvalid when there is none.
   Result<Credential> OfCluster() const;
@@ -72,15 +77,13 @@ class Credentials {
   std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:
-  using Table = std::map<std::string, Tenant>;
   explicit Credentials(std::string path) : path_(std::move(path)) {}
-  static Result<Table> Read(const std::string& path);
   static std::string StampOf(const std::string& path);
 
   const std::string path_;
   std::atomic<std::uint64_t> version_{1};
   mutable Mutex mutex_;
-  std::shared_ptr<const Table> table_ KVCOVE_GUARDED_BY(mutex_);
+  std::shared_ptr<const TenantTable> table_ KVCOVE_GUARDED_BY(mutex_);
   std::string stamp_ KVCOVE_GUARDED_BY(mutex_);
   std::int64_t looked_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
 };

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kvcove/rpc/channel.h"
 #include "tests/integration/cluster_fixture.h"
 
 namespace kvcove {
@@ -154,6 +155,99 @@ TEST_F(ClusterTest, EvictedObjectsAreForgotten) {
   EXPECT_EQ(listed, got);
   EXPECT_GT(got, 150);
   EXPECT_LT(got, 257);
+}
+
+TEST_F(ClusterTest, OneMasterAtATimeOnAGenerationFile) {
+  const auto second = master::Cluster::Open(
+      {.listen = {.host = "127.0.0.1", .port = 0}, .data_directory = directory_ + "/master"},
+      SystemClock::Instance());
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::kUnavailable) << second.error().ToString();
+  // One on a copy of it, started earlier: an owner that has followed a later one does not follow
+  // it.
+  const auto stat = master_->Stat();
+  rpc::TcpChannel channel(master_->address(), {});
+  const std::string hello = wire::Encode(wire::OwnerHello{.owner = RandomId(),
+                                                          .address = "127.0.0.1:1",
+                                                          .term = stat.term + 1,
+                                                          .incarnation = stat.incarnation});
+  const auto answer = channel.Call(wire::Method::kOwnerHello, std::as_bytes(std::span(hello)),
+                                   SystemClock::Instance().NowNs() + kSecond);
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, Code::kStale);
+  EXPECT_THAT(answer.error().detail, testing::HasSubstr("older"));
+}
+
+TEST_F(ClusterTest, TokensOfAnotherMasterAreOfNoUse) {
+  auto other =
+      master::Cluster::Open({.listen = {.host = "127.0.0.1", .port = 0}}, SystemClock::Instance());
+  ASSERT_TRUE(other);
+  auto pool = Pool::Open("kvcove://" + (*other)->address().ToString());
+  ASSERT_TRUE(pool);
+  auto lost = OpenSession(**pool);
+  const auto token = lost->Capture();
+  ASSERT_TRUE(token);
+  auto mine = Open();
+  auto session = OpenSession(*mine);
+  ASSERT_TRUE(session->Capture());
+  EXPECT_EQ(Put(*session, "a", 1000, *token), Code::kStale);
+  EXPECT_EQ(Put(*session, "a", 1000), Code::kOk);
+}
+
+TEST_F(ClusterTest, Ipv6) {
+  auto master =
+      master::Cluster::Open({.listen = {.host = "::1", .port = 0}}, SystemClock::Instance());
+  if (!master) GTEST_SKIP() << master.error().ToString();
+  EXPECT_TRUE((*master)->address().ToString().starts_with("[::1]:"));
+  std::vector<std::unique_ptr<pool::Daemon>> owners;
+  for (int i = 0; i < 2; ++i) {
+    pool::DaemonOptions options;
+    options.socket_path = fmt::format("{}/six{}/s", directory_, i);
+    options.host.owner.memory_bytes = 64 << 20;
+    options.host.cluster = {.master = (*master)->address(),
+                            .listen = {.host = "::1", .port = 0},
+                            .host = fmt::format("six{}", i)};
+    auto owner = pool::Daemon::Open(options, SystemClock::Instance());
+    ASSERT_TRUE(owner) << owner.error().ToString();
+    owners.push_back(std::move(*owner));
+  }
+  for (int i = 0; i < 500; ++i) {
+    const auto stat = (*master)->Stat();
+    if (std::ranges::count_if(stat.owners, &wire::OwnerStat::live) == 2) break;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  auto pool = Pool::Open("kvcove://" + (*master)->address().ToString() + "?host=x");
+  ASSERT_TRUE(pool) << pool.error().ToString();
+  const std::string preferred = owners[1]->host().address();
+  EXPECT_TRUE(preferred.starts_with("[::1]:"));
+  auto session =
+      *(*pool)->OpenSession({.name = "six", .engine = "e", .preferred_segment = preferred});
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(Put(*session, fmt::format("k{}", i)), Code::kOk);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(Get(*session, fmt::format("k{}", i)).ok());
+  EXPECT_EQ(owners[1]->host().owner().Stat().objects, 20U);
+}
+
+TEST_F(ClusterTest, AnOwnerThatIsNotKnownYetIsAskedForOnceABatch) {
+  auto pool = Open();
+  auto session = OpenSession(*pool);
+  std::vector<std::string> keys;
+  for (int i = 0; i < 500; ++i) keys.push_back(fmt::format("k{}", i));
+  for (const std::string& key : keys) ASSERT_EQ(Put(*session, key, 100), Code::kOk);
+  // A requester that has not heard of the owners yet, as when they came a moment ago.
+  const std::uint64_t before = master_->Stat().lookups;
+  auto fresh = Open();
+  auto reader = OpenSession(*fresh, "e1");
+  std::vector<std::string> values(keys.size(), std::string(100, '\0'));
+  std::vector<MutableBuffer> pieces(keys.size());
+  std::vector<GetItem> items(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    pieces[i] = {values[i].data(), values[i].size()};
+    items[i] = {.key = keys[i], .into = {&pieces[i], 1}};
+  }
+  std::vector<ItemResult> results(keys.size());
+  EXPECT_TRUE(reader->Get(items, results));
+  EXPECT_TRUE(std::ranges::all_of(results, &ItemResult::ok));
+  EXPECT_EQ(master_->Stat().lookups, before + keys.size());
 }
 
 }  // namespace
