@@ -18,8 +18,9 @@ namespace {
 
 struct ReplayOptions {
   std::string trace;
-  std::string pool;       // empty: a serve of its own
-  SizeOption memory{""};  // empty: blocks x block bytes
+  std::string pool;                 // empty: a serve of its own
+  std::vector<std::string> launch;  // before each engine's command, in turn
+  SizeOption memory{""};            // empty: blocks x block bytes
   std::uint64_t blocks = 10000;
   SizeOption block_bytes{"64KiB"};
   std::string policy = "default";
@@ -182,21 +183,18 @@ Result<std::vector<std::unique_ptr<replay::EngineLink>>> StartEngines(
       engines.push_back(replay::LinkTo(std::move(engine), requests));
       continue;
     }
-    std::vector<std::string> arguments = {SelfPath(),
-                                          "--log",
-                                          "warn",
-                                          "replay-engine",
-                                          options.trace,
-                                          "--pool",
-                                          address,
-                                          "--engine",
-                                          name,
-                                          "--limit",
-                                          std::to_string(options.limit),
-                                          "--own-blocks",
-                                          std::to_string(options.own_blocks),
-                                          "--block-bytes",
-                                          std::to_string(block_bytes)};
+    std::vector<std::string> arguments;
+    if (!options.launch.empty()) {
+      arguments = CLI::detail::split_up(options.launch[i % options.launch.size()]);
+    }
+    for (const std::string& word :
+         {SelfPath(), std::string("--log"), std::string("warn"), std::string("replay-engine"),
+          options.trace, std::string("--pool"), address, std::string("--engine"), name,
+          std::string("--limit"), std::to_string(options.limit), std::string("--own-blocks"),
+          std::to_string(options.own_blocks), std::string("--block-bytes"),
+          std::to_string(block_bytes)}) {
+      arguments.push_back(word);
+    }
     if (options.update_every > 0) arguments.emplace_back("--late-stores");
     KVCOVE_ASSIGN(auto link, replay::StartEngineProcess(arguments));
     engines.push_back(std::move(link));
@@ -298,6 +296,9 @@ void AddReplay(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   replay->add_option("--policy", options->policy, "default, lru or s3fifo")->capture_default_str();
   replay->add_option("--engines", options->engines, "engine processes")->capture_default_str();
+  replay->add_option("--launch", options->launch,
+                     "words before an engine's command, such as 'ip netns exec host1' or 'env "
+                     "KVCOVE_HOST_ID=host1'; may be repeated: the engines take them in turn");
   replay->add_option("--own-blocks", options->own_blocks, "blocks of each engine's own cache")
       ->capture_default_str();
   replay

@@ -666,16 +666,26 @@ class Cluster::Impl final : public rpc::Handler,
     return wire::Encode(std::span<const wire::Place>(places));
   }
 
+  void RememberTold(const rpc::Caller& caller, const wire::RequesterReport& report) {
+    if (report.recent.empty()) return;
+    const MutexLock lock(directory_mutex_);
+    for (const wire::RequesterReport::Miss& miss : report.recent) {
+      if (MayTouch(caller, miss.slot)) RememberMiss(miss.hash, miss.reason);
+    }
+  }
+
+  void RememberMiss(const Id128& hash, MissReason reason) KVCOVE_REQUIRES(directory_mutex_) {
+    Missed& missed = missed_[hash.low % kMissesKept];
+    if (missed.tag != hash.high) missed = {.tag = hash.high};
+    missed.reason = reason;
+    missed.at_ns = clock_.NowNs();
+    ++missed.count;
+  }
+
   void RememberMisses(std::span<const Id128> hashes, std::span<const wire::Place> places) {
-    const std::int64_t now = clock_.NowNs();
     const MutexLock lock(directory_mutex_);
     for (std::size_t i = 0; i < hashes.size(); ++i) {
-      if (places[i].owner != wire::kNoOwner) continue;
-      Missed& missed = missed_[hashes[i].low % kMissesKept];
-      if (missed.tag != hashes[i].high) missed = {.tag = hashes[i].high};
-      missed.reason = places[i].reason;
-      missed.at_ns = now;
-      ++missed.count;
+      if (places[i].owner == wire::kNoOwner) RememberMiss(hashes[i], places[i].reason);
     }
   }
 
@@ -696,6 +706,7 @@ class Cluster::Impl final : public rpc::Handler,
     for (const OwnerNumber number : report.broken) {
       if (number < broken_at_.size()) broken_at_[number] = clock_.NowNs();
     }
+    RememberTold(caller, report);
     std::vector<wire::OwnerStat> owners = Owners();
     if (!caller.Has(rpc::Scope::kOwner)) {
       std::erase_if(owners, [&](const wire::OwnerStat& owner) {

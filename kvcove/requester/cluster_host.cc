@@ -13,6 +13,7 @@ namespace kvcove::requester {
 namespace {
 
 constexpr std::int64_t kOwnersNs = 200 * kMillisecond;
+constexpr std::size_t kMaxRecent = 512;  // misses told in detail at a time
 
 }  // namespace
 
@@ -62,11 +63,23 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
   return host;
 }
 
-void ClusterHost::CountMisses(std::span<const ItemResult> results) {
-  for (const ItemResult& result : results) {
-    if (result.code == Code::kMiss) {
-      misses_[static_cast<std::size_t>(result.reason)].fetch_add(1, std::memory_order_relaxed);
-    }
+void ClusterHost::CountMiss(SlotId slot, std::string_view key, MissReason reason) {
+  misses_[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+  switch (reason) {
+    case MissReason::kLease:
+    case MissReason::kUnavailable:
+    case MissReason::kRaced:
+    case MissReason::kLimited:
+    case MissReason::kOwnerGone:
+    case MissReason::kTimeout:
+    case MissReason::kDenied:
+      break;
+    default:
+      return;  // the master has said so itself
+  }
+  const MutexLock lock(recent_mutex_);
+  if (recent_.size() < kMaxRecent) {
+    recent_.push_back({.hash = DirectoryHash(slot, key), .slot = slot, .reason = reason});
   }
 }
 
@@ -76,6 +89,8 @@ wire::RequesterReport ClusterHost::TakeReport() {
   for (std::size_t i = 0; i < misses_.size(); ++i) report.misses[i] = misses_[i].exchange(0);
   report.fallbacks = fallbacks_.exchange(0);
   if (peers_ != nullptr) report.broken = peers_->Broken();
+  const MutexLock lock(recent_mutex_);
+  report.recent.swap(recent_);
   return report;
 }
 

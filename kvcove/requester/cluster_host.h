@@ -37,8 +37,8 @@ class ClusterHost {
   RemoteHost* local() { return local_.get(); }
   wire::OwnerNumber local_owner() const { return local_owner_; }
 
-  // What the master's metrics show of this process.
-  void CountMisses(std::span<const ItemResult> results);
+  // What the master's metrics show of this process, and its `why` of keys.
+  void CountMiss(SlotId slot, std::string_view key, MissReason reason);
   void CountFallback() { fallbacks_.fetch_add(1, std::memory_order_relaxed); }
 
   // Look-ups: after the master missed a deadline the next ones fail at once, until it answers a
@@ -61,6 +61,8 @@ class ClusterHost {
   std::atomic<bool> master_broken_{false};
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
   std::atomic<std::uint64_t> fallbacks_{0};
+  Mutex recent_mutex_;
+  std::vector<wire::RequesterReport::Miss> recent_ KVCOVE_GUARDED_BY(recent_mutex_);
   std::unique_ptr<RemoteHost> local_;
   wire::OwnerNumber local_owner_ = wire::kNoOwner;
   std::unique_ptr<Peers> peers_;  // its thread probes the master, too

@@ -222,7 +222,21 @@ void ClusterSession::FindElsewhere(std::span<const std::string_view> keys,
   }
   if (which.empty()) return;
   (void)Locate(keys, std::move(which), results, options.version, deadline_ns);
-  host_.CountMisses(results.first(keys.size()));
+  CountMisses(keys, results, options.version);
+}
+
+void ClusterSession::CountMisses(std::span<const std::string_view> keys,
+                                 std::span<const ItemResult> results, std::string_view version) {
+  std::optional<SlotId> slot;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (results[i].code != Code::kMiss) continue;
+    if (!slot) {
+      const MutexLock lock(bindings_mutex_);
+      const auto known = bindings_.find(version);
+      slot = known == bindings_.end() ? SlotId{0} : known->second.token.slot;
+    }
+    host_.CountMiss(*slot, keys[i], results[i].reason);
+  }
 }
 
 Result<std::size_t> ClusterSession::LongestPrefix(std::span<const std::string_view> keys,
@@ -293,7 +307,7 @@ Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult>
     const Found found = Locate(keys, std::move(which), results, options.version, deadline_ns);
     GetRemote(found, items, results, deadline_ns);
   }
-  host_.CountMisses(results.first(items.size()));
+  CountMisses(keys, results, options.version);
   return {};
 }
 

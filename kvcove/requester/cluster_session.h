@@ -68,6 +68,8 @@ class ClusterSession final : public SessionApi {
   // What this host's owner does not have (a miss in `results`), or all without one.
   void FindElsewhere(std::span<const std::string_view> keys, std::span<ItemResult> results,
                      const CallOptions& options, std::int64_t deadline_ns);
+  void CountMisses(std::span<const std::string_view> keys, std::span<const ItemResult> results,
+                   std::string_view version);
   // What earlier answers said, of the keys at `which`; takes those out of `which`. Only hints: the
   // owner checks generation, lease and key.
   Found Recall(std::span<const std::string_view> keys, std::vector<std::size_t>& which,

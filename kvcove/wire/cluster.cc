@@ -444,14 +444,19 @@ std::string Encode(const RequesterReport& message) {
   Builder builder;
   const auto misses = builder.CreateVector(message.misses.data(), message.misses.size());
   const auto broken = builder.CreateVector(message.broken);
-  return Done(builder, fb::CreateReport(builder, misses, message.fallbacks, broken));
+  std::vector<fb::RecentMiss> list;
+  for (const RequesterReport::Miss& miss : message.recent) {
+    list.emplace_back(ToFb(miss.hash), miss.slot, static_cast<std::uint8_t>(miss.reason));
+  }
+  const auto recent = builder.CreateVectorOfStructs(list);
+  return Done(builder, fb::CreateReport(builder, misses, message.fallbacks, broken, recent));
 }
 
 Result<RequesterReport> DecodeReport(std::span<const std::byte> body) {
   RequesterReport report;
   if (body.empty()) return report;
   KVCOVE_ASSIGN(const auto* root, Root<fb::Report>(body));
-  if (!Aligned(root->misses()) || !Aligned(root->broken(), 2)) {
+  if (!Aligned(root->misses()) || !Aligned(root->broken(), 2) || !Aligned(root->recent())) {
     return Fail(Code::kCorrupt, "a message that is not aligned");
   }
   for (unsigned i = 0; i < std::min(SizeOf(root->misses()), report.misses.size()); ++i) {
@@ -460,6 +465,13 @@ Result<RequesterReport> DecodeReport(std::span<const std::byte> body) {
   report.fallbacks = root->fallbacks();
   for (unsigned i = 0; i < SizeOf(root->broken()); ++i) {
     report.broken.push_back(root->broken()->Get(i));
+  }
+  for (unsigned i = 0; i < SizeOf(root->recent()); ++i) {
+    const fb::RecentMiss* miss = root->recent()->Get(i);
+    KVCOVE_ASSIGN(const MissReason reason, ToReason(miss->reason()));
+    if (miss->slot() >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");
+    report.recent.push_back(
+        {.hash = FromFb(&miss->hash()), .slot = miss->slot(), .reason = reason});
   }
   return report;
 }

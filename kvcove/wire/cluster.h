@@ -165,9 +165,17 @@ struct DataPut {
 
 // What a requester tells when it asks who the owners are: of the time since it asked last.
 struct RequesterReport {
+  // Some of the keys that it missed for a reason that the master cannot know.
+  struct Miss {
+    Id128 hash;
+    SlotId slot = 0;
+    MissReason reason = MissReason::kNone;
+  };
+
   std::array<std::uint64_t, kMissReasons> misses{};  // keys, by reason
   std::uint64_t fallbacks = 0;                       // puts that the preferred segment did not get
   std::vector<OwnerNumber> broken;                   // whom it passes over now
+  std::vector<Miss> recent;
 };
 
 // Views in what is decoded point into `body`.

@@ -117,6 +117,7 @@ check "admin without token" 2 "credentials" "$kvcove" admin --admin 127.0.0.1:$(
 check "admin health without token" 0 "ok" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) health
 check "admin with a tenant's token" 2 "denied" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) --token "$directory/acme.toml" status
 check "replay as a tenant" 0 '"wrong_bytes":0' "$kvcove" replay "$trace" --limit 200 --engines 2 --json --pool "kvcove://127.0.0.1:$port?token=$directory/acme.toml"
+check "replay on hosts" 0 '"wrong_bytes":0' "$kvcove" replay "$trace" --limit 200 --engines 2 --json --launch "env KVCOVE_HOST_ID=a" --launch "env KVCOVE_HOST_ID=b" --pool "kvcove://127.0.0.1:$port?token=$directory/acme.toml"
 check "replay as nobody" 2 "token" "$kvcove" replay "$trace" --limit 10 --engines 1 --pool "kvcove://127.0.0.1:$port"
 check "admin namespaces" 0 "acme:" "${admin[@]}" namespaces
 check "admin keys" 0 '"keys":\[\{' "${admin[@]}" keys --limit 3 --json

@@ -157,12 +157,18 @@ TEST_F(OperationsTest, CopiesAndMovesByPrefix) {
   EXPECT_EQ(Finish(*move).copied, 50U);
   EXPECT_EQ(ObjectsOf(0), 50U);
   EXPECT_EQ(ObjectsOf(1), 100U);
+  // What the owner has dropped the master hears a moment later.
+  for (int i = 0; i < 500 && master_->Stat().directory_entries != 150; ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
   for (int i = 0; i < 100; ++i) {
     const std::string key = fmt::format("{}-{}", i % 2 == 0 ? "even" : "odd", i);
     EXPECT_TRUE(Get(*session, key).ok()) << key;
     const json where = Json("GET", "/v1/key?key=" + key)["in"][0];
     EXPECT_EQ(where["locations"].size(), i % 2 == 0 ? 2U : 1U) << where.dump();
   }
+  EXPECT_THAT(Ask("GET", "/metrics").body,
+              testing::HasSubstr("kvcove_master_owner_live{owner=\"" + AddressOf(0)));
   // A removal and a reset reach every copy.
   EXPECT_EQ(
       Json("POST", "/v1/remove", {{"namespace", "acme/llama"}, {"prefix", "even-"}})["removed"],
@@ -216,6 +222,17 @@ TEST_F(OperationsTest, EveryMissHasAReasonAndIsTold) {
     EXPECT_EQ(in["last_miss"]["reason"], reason) << in.dump();
     EXPECT_GE(in["last_miss"]["count"].get<int>(), 1);
   }
+  // What the master cannot know is told to it, too: here the owners are gone.
+  EXPECT_EQ(Put(*session, "gone"), Code::kOk);
+  EXPECT_TRUE(Get(*session, "gone").ok());
+  for (auto& owner : owners_) owner.reset();
+  EXPECT_FALSE(Get(*session, "gone").ok());
+  json last;
+  for (int i = 0; i < 100 && last != "owner gone"; ++i) {
+    std::this_thread::sleep_for(milliseconds(20));
+    last = Json("GET", "/v1/key?key=gone")["in"][0]["last_miss"]["reason"];
+  }
+  EXPECT_EQ(last, "owner gone");
   // Counted, as the requester tells the master.
   std::string metrics;
   for (int i = 0; i < 100; ++i) {
@@ -227,7 +244,6 @@ TEST_F(OperationsTest, EveryMissHasAReasonAndIsTold) {
   EXPECT_THAT(metrics, testing::HasSubstr("kvcove_requester_misses_total{reason=\"removed\"} 1"));
   EXPECT_THAT(metrics, testing::HasSubstr("kvcove_requester_misses_total{reason=\"reset\"} 1"));
   EXPECT_THAT(metrics, testing::HasSubstr("# TYPE kvcove_master_call_seconds histogram"));
-  EXPECT_THAT(metrics, testing::HasSubstr("kvcove_master_owner_live{owner=\"" + AddressOf(0)));
   EXPECT_THAT(metrics, testing::HasSubstr("kvcove_master_insecure 1"));
 }
 
