@@ -538,7 +538,9 @@ class Cluster::Impl final : public rpc::Handler,
     KVCOVE_ASSIGN(const wire::RenewRequest request, wire::DecodeRenew(body));
     const MutexLock lock(control_mutex_);
     const std::int64_t now = clock_.NowNs();
-    KVCOVE_ASSIGN(const bool granted, members_.Renew(request, log_.version(), now));
+    if (members_.Current(request.number, request.epoch)) CountRemoved(request);
+    KVCOVE_ASSIGN(const bool granted,
+                  members_.Renew(request, log_.version(), log_.slots_version(), now));
     control_changed_.NotifyAll();
     wire::RenewReply reply{.granted = granted,
                            .lease_ns = options_.lease_ns,

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 #include <set>
 
 #include "kvcove/base/clock.h"
@@ -67,6 +68,15 @@ TEST(ControlLogTest, WhoMayHaveMissedARemovalDropsThatSlotOnly) {
   EXPECT_EQ(changes.removals[0].slot, 2);
 }
 
+TEST(ControlLogTest, KnowsWhenTheLastSlotChanged) {
+  ControlLog log(10);
+  EXPECT_EQ(log.slots_version(), 10U);
+  log.Append(kPool, {Slot(1, 5)});
+  log.Append({.slot = 1, .keys = {"a"}, .pattern = {}});
+  EXPECT_EQ(log.version(), 12U);
+  EXPECT_EQ(log.slots_version(), 11U);
+}
+
 TEST(ControlLogTest, ANewIncarnationForgetsTheTable) {
   ControlLog log(0);
   log.Append(kPool, {Slot(1, 5)});
@@ -86,8 +96,9 @@ class MembershipTest : public testing::Test {
   Result<bool> Renew(const wire::OwnerWelcome& who, std::uint64_t applied, bool told = true) {
     return members_.Renew(
         {.number = who.number, .epoch = who.epoch, .applied = applied, .inventory_done = told},
-        version_, now_);
+        version_, slots_version_.value_or(version_), now_);
   }
+  std::optional<std::uint64_t> slots_version_;
   Membership members_{kSecond, 7};
   std::int64_t now_ = 100 * kSecond;
   std::uint64_t version_ = 10;
@@ -102,6 +113,21 @@ TEST_F(MembershipTest, TheLeaseNeedsAllChangesAndTheInventory) {
   EXPECT_TRUE(members_.Live(owner.number, now_));
   now_ += 2 * kSecond;
   EXPECT_FALSE(members_.Live(owner.number, now_));
+}
+
+TEST_F(MembershipTest, ALongRemovalCostsNoLease) {
+  slots_version_ = 8;
+  const auto owner = Hello(1);
+  EXPECT_FALSE(*Renew(owner, 9)) << "what it missed while it was away may have been proven";
+  ASSERT_TRUE(*Renew(owner, 10));
+  version_ = 12;  // two removals, which wait for it
+  now_ += kSecond / 2;
+  EXPECT_TRUE(*Renew(owner, 10));
+  EXPECT_TRUE(members_.AwaitedUntil(12, now_));
+  version_ = 13;  // a generation
+  slots_version_ = 13;
+  EXPECT_FALSE(*Renew(owner, 12));
+  EXPECT_TRUE(*Renew(owner, 13));
 }
 
 TEST_F(MembershipTest, ALeaseIsWaitedForUntilAcknowledgedOrRunOut) {

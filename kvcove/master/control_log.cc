@@ -15,7 +15,9 @@ void ControlLog::Append(const Id128& incarnation, const std::vector<SlotUpdate>&
     at->second = update;
     entry.slots.push_back(update.slot);
   }
-  if (!entry.slots.empty()) Push(std::move(entry));
+  if (entry.slots.empty()) return;
+  Push(std::move(entry));
+  slots_version_ = version_;
 }
 
 void ControlLog::Append(wire::Removal removal) {

@@ -16,7 +16,8 @@ namespace kvcove::master {
 class ControlLog {
  public:
   // Versions of different masters never meet: they begin at a random number.
-  explicit ControlLog(std::uint64_t first_version) : version_(first_version) {}
+  explicit ControlLog(std::uint64_t first_version)
+      : version_(first_version), slots_version_(first_version) {}
 
   // What changes nothing makes no version.
   void Append(const Id128& incarnation, const std::vector<SlotUpdate>& updates);
@@ -25,6 +26,8 @@ class ControlLog {
   void SetMissed(const std::set<SlotId>& slots) { lost_.insert(slots.begin(), slots.end()); }
 
   std::uint64_t version() const { return version_; }
+  // The last one that changed a slot: what came after are removals.
+  std::uint64_t slots_version() const { return slots_version_; }
   // What leads from `have` to version(). Several changes of one slot are one.
   wire::Changes Since(std::uint64_t have) const;
 
@@ -40,6 +43,7 @@ class ControlLog {
 
   Id128 incarnation_;
   std::uint64_t version_;
+  std::uint64_t slots_version_;
   std::map<SlotId, SlotUpdate> table_;
   std::deque<Entry> entries_;  // the last one made version_
   std::size_t keys_ = 0;

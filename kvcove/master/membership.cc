@@ -52,7 +52,7 @@ bool Membership::Current(OwnerNumber number, std::uint32_t epoch) const {
 }
 
 Result<bool> Membership::Renew(const wire::RenewRequest& request, std::uint64_t version,
-                               std::int64_t now_ns) {
+                               std::uint64_t slots_version, std::int64_t now_ns) {
   if (!Current(request.number, request.epoch)) {
     return Fail(Code::kStale, "the master does not know this owner; say hello again");
   }
@@ -64,7 +64,9 @@ Result<bool> Membership::Renew(const wire::RenewRequest& request, std::uint64_t 
   member.heard_ns = now_ns;
   member.last = request;
   Acknowledge(request.number, request.epoch, request.applied);
-  if (request.applied != version || !request.inventory_done) return false;
+  const bool current = member.ready ? request.applied >= slots_version && request.applied <= version
+                                    : request.applied == version;
+  if (!current || !request.inventory_done) return false;
   member.ready = true;
   member.lease_until_ns = now_ns + lease_ns_ / 100 * 101;
   return true;

@@ -26,9 +26,12 @@ class Membership {
 
   // Errors: kLimit, kInvalid.
   Result<wire::OwnerWelcome> Hello(const wire::OwnerHello& hello, std::int64_t now_ns);
-  // True: the lease runs from now. False: it is behind `version`, or has not listed what it holds.
+  // True: the lease runs from now. False: it is behind, or has not listed what it holds. The first
+  // lease needs all of `version`: removals may have been proven without it. One that holds its
+  // lease is waited for by each removal, so it may still be at one: it needs the slots only.
   // Errors: kStale when it must say hello again.
-  Result<bool> Renew(const wire::RenewRequest& request, std::uint64_t version, std::int64_t now_ns);
+  Result<bool> Renew(const wire::RenewRequest& request, std::uint64_t version,
+                     std::uint64_t slots_version, std::int64_t now_ns);
   void Acknowledge(OwnerNumber number, std::uint32_t epoch, std::uint64_t version);
   // No lease of it is running any more.
   void Goodbye(OwnerNumber number, std::uint32_t epoch);

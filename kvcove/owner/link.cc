@@ -15,6 +15,7 @@ constexpr std::int64_t kCallNs = 500 * kMillisecond;
 constexpr std::int64_t kWatchNs = 5 * kSecond;
 constexpr std::int64_t kRetryNs = 50 * kMillisecond;
 constexpr std::int64_t kListWaitNs = 20 * kMillisecond;
+constexpr std::int64_t kUnlistNs = 200 * kMillisecond;  // well below a lease
 constexpr std::size_t kListItems = 4096;
 constexpr std::size_t kGoneItems = 65536;
 constexpr int kMaxCatchUp = 100;  // changes in a row before a renewal gives up
@@ -73,6 +74,13 @@ wire::RenewRequest Link::Report() const {
   return follower_.Report();
 }
 
+wire::RenewRequest Link::ReportRemoved() {
+  const MutexLock lock(mutex_);
+  wire::RenewRequest request = follower_.Report();
+  request.removed = std::exchange(matched_, 0);
+  return request;
+}
+
 // ---- lease
 // --------------------------------------------------------------------------------------------------
 
@@ -112,7 +120,7 @@ Status Link::Renew(rpc::Client& client) {
   const PoolStat stat = owner_.Stat();
   for (int i = 0; i < kMaxCatchUp; ++i) {
     const Standing now = standing();
-    wire::RenewRequest request = Report();
+    wire::RenewRequest request = ReportRemoved();
     request.free_bytes = stat.free_bytes;
     request.objects = stat.objects;
     request.hits = stat.hits;
@@ -196,30 +204,29 @@ bool Link::HelloWanted() const {
 // ------------------------------------------------------------------------------------------------
 
 void Link::Apply(const wire::Changes& changes, const Standing& from) {
-  bool unlisted = false;
+  const MutexLock apply_lock(apply_mutex_);
+  std::optional<Follower::Todo> todo;
   {
-    const MutexLock apply_lock(apply_mutex_);
-    std::optional<Follower::Todo> todo;
-    {
-      const MutexLock lock(mutex_);
-      todo = follower_.Take(changes, from.epoch);
-    }
-    if (!todo) return;
-    // Generations first: from here on nothing older is found or stored.
-    owner_.Publish(todo->incarnation, todo->updates);
-    const std::uint64_t matched = owner_.ApplyRemovals(todo->removals);
-    matched_ += matched;
-    unlisted = matched > 0;
     const MutexLock lock(mutex_);
-    follower_.Applied(*todo);
-    owner_.SetApplied(changes.version);
+    todo = follower_.Take(changes, from.epoch);
   }
-  if (!unlisted) return;
+  if (!todo) return;
+  // Generations first: from here on nothing older is found or stored.
+  owner_.Publish(todo->incarnation, todo->updates);
+  const std::uint64_t matched = owner_.ApplyRemovals(todo->removals);
   // The master forgets the removed objects before it hears that they are gone.
+  if (matched > 0) AwaitRounds();
+  const MutexLock lock(mutex_);
+  follower_.Applied(*todo);
+  owner_.SetApplied(changes.version);
+  matched_ += matched;
+}
+
+void Link::AwaitRounds() {
   const MutexLock lock(rounds_mutex_);
   const std::uint64_t until = rounds_ + 2;
   owner_.WakeOutbox();
-  const std::int64_t deadline_ns = clock_.NowNs() + kCallNs;
+  const std::int64_t deadline_ns = clock_.NowNs() + kUnlistNs;
   while (rounds_ < until && clock_.NowNs() < deadline_ns) {
     rounds_changed_.WaitFor(rounds_mutex_, std::chrono::milliseconds(5));
     owner_.WakeOutbox();
@@ -239,11 +246,7 @@ void Link::RunWatch() {
         if (connected) client.emplace(std::move(*connected));
       }
       if (client) {
-        wire::RenewRequest request = Report();
-        {
-          const MutexLock lock(apply_mutex_);
-          request.removed = std::exchange(matched_, 0);
-        }
+        const wire::RenewRequest request = ReportRemoved();
         {
           const MutexLock lock(mutex_);
           if (stopping_) return;

@@ -50,7 +50,10 @@ class Link {
                                      std::vector<wire::ListItem> items);
   void Apply(const wire::Changes& changes, const Standing& standing);
   Standing standing() const;
+  void AwaitRounds();
   wire::RenewRequest Report() const;
+  // With what removals by pattern removed, which goes with the news that they are applied.
+  wire::RenewRequest ReportRemoved();
   bool Sleep(std::int64_t duration_ns);  // false: stop
 
   Owner& owner_;
@@ -62,11 +65,11 @@ class Link {
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   Follower follower_ KVCOVE_GUARDED_BY(mutex_);
   bool hello_again_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::uint64_t matched_ KVCOVE_GUARDED_BY(mutex_) = 0;  // removed by pattern, not told yet
   int watch_fd_ KVCOVE_GUARDED_BY(mutex_) = -1;  // where the watch thread waits; Stop ends it
 
   // Held while changes are applied: they come over two connections.
   Mutex apply_mutex_;
-  std::uint64_t matched_ KVCOVE_GUARDED_BY(apply_mutex_) = 0;  // removed by pattern, not told yet
 
   // Rounds of the list thread, so that a removal is acknowledged after its objects are unlisted.
   Mutex rounds_mutex_;

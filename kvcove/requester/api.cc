@@ -7,6 +7,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/posix.h"
+#include "kvcove/base/random.h"
 
 namespace kvcove::requester {
 
@@ -24,6 +25,21 @@ Status CheckBatch(unsigned forks, std::size_t items, std::size_t results) {
                 fmt::format("a batch of {} items; at most {} are allowed", items, kMaxBatch));
   }
   return {};
+}
+
+wire::RegisterRequest RegistrationOf(const SessionOptions& options, std::string_view version) {
+  return {.name = options.name,
+          .version = std::string(version),
+          .engine = options.engine,
+          .follow_always = options.follow_always,
+          .assume_weights = options.assume_weights};
+}
+
+wire::ResetRequest ResetOf(const SessionOptions& options, const ResetOptions& reset) {
+  wire::ResetRequest request{
+      .name = options.name, .engine = {}, .version = reset.version, .id = RandomId()};
+  if (!reset.all_void) request.engine = options.engine;
+  return request;
 }
 
 std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout) {

@@ -70,6 +70,9 @@ class SessionApi {
 // kUnavailable in a forked child, kInvalid when there is no room for the results, or too many
 // items.
 Status CheckBatch(unsigned forks, std::size_t items, std::size_t results);
+// What sessions with these options ask the master.
+wire::RegisterRequest RegistrationOf(const SessionOptions& options, std::string_view version);
+wire::ResetRequest ResetOf(const SessionOptions& options, const ResetOptions& reset);
 std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout);
 std::uint64_t SizeOf(std::span<const ConstBuffer> pieces);
 std::uint64_t SizeOf(std::span<const MutableBuffer> pieces);

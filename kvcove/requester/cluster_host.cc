@@ -36,19 +36,7 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
   if (options.host.empty()) options.host = HostIdentity();
   std::unique_ptr<ClusterHost> host(new ClusterHost(options, clock));
   KVCOVE_ASSIGN(const std::vector<wire::OwnerStat> owners, host->stub_.Owners(deadline_ns));
-  if (options.local) {
-    for (const wire::OwnerStat& owner : owners) {
-      if (owner.host != options.host || owner.socket.empty()) continue;
-      auto local = RemoteHost::Connect(owner.socket, deadline_ns, clock);
-      if (local) {
-        host->local_ = std::move(*local);
-        host->local_owner_ = owner.number;
-        break;
-      }
-      LogDebug("the owner at '{}' cannot be used directly: {}", owner.socket,
-               local.error().ToString());
-    }
-  }
+  host->FindLocal(owners, deadline_ns);
   host->peers_ = std::make_unique<Peers>(
       [raw = host.get()] {
         auto owners = raw->stub_.Owners(raw->clock_.NowNs() + kOwnersNs, raw->TakeReport());
@@ -56,11 +44,42 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
           if (raw->master_broken_.exchange(false)) {
             LogInfo("the master at {} answers again", raw->options_.master.ToString());
           }
+          raw->FindLocal(*owners, raw->clock_.NowNs() + kOwnersNs);
         }
         return owners;
       },
       options.access, clock);
   return host;
+}
+
+void ClusterHost::FindLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns) {
+  // One thread at a time; the others need not wait for it.
+  if (!options_.local || local() != nullptr || finding_.exchange(true)) return;
+  ConnectLocal(owners, deadline_ns);
+  finding_ = false;
+}
+
+void ClusterHost::ConnectLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns) {
+  if (local_ != nullptr) return;
+  for (const wire::OwnerStat& owner : owners) {
+    if (owner.host != options_.host || owner.socket.empty()) continue;
+    auto local = RemoteHost::Connect(owner.socket, deadline_ns, clock_);
+    if (local) {
+      local_ = std::move(*local);
+      local_now_.store(local_.get(), std::memory_order_release);
+      return;
+    }
+    LogDebug("the owner at '{}' cannot be used directly: {}", owner.socket,
+             local.error().ToString());
+  }
+}
+
+wire::OwnerNumber ClusterHost::LocalOwner() const {
+  if (local_now_.load(std::memory_order_acquire) == nullptr) return wire::kNoOwner;
+  for (const wire::OwnerStat& owner : peers_->Owners()) {
+    if (owner.host == options_.host && !owner.socket.empty()) return owner.number;
+  }
+  return wire::kNoOwner;
 }
 
 void ClusterHost::CountMiss(SlotId slot, std::string_view key, MissReason reason) {

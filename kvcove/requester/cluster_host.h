@@ -33,9 +33,10 @@ class ClusterHost {
   const ClusterHostOptions& options() const { return options_; }
   wire::MasterStub& master() { return stub_; }
   Peers& peers() { return *peers_; }
-  // Null where no owner runs on this host.
-  RemoteHost* local() { return local_.get(); }
-  wire::OwnerNumber local_owner() const { return local_owner_; }
+  // Null as long as no owner runs on this host; one that comes later is found then.
+  RemoteHost* local() { return local_now_.load(std::memory_order_acquire); }
+  // Its number now; kNoOwner without one.
+  wire::OwnerNumber LocalOwner() const;
 
   // What the master's metrics show of this process, and its `why` of keys.
   void CountMiss(SlotId slot, std::string_view key, MissReason reason);
@@ -51,6 +52,8 @@ class ClusterHost {
  private:
   ClusterHost(const ClusterHostOptions& options, const Clock& clock);
   wire::RequesterReport TakeReport();
+  void FindLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns);
+  void ConnectLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns);
   template <typename Call>
   auto Guarded(std::int64_t deadline_ns, Call&& call) -> decltype(call(deadline_ns));
 
@@ -63,8 +66,9 @@ class ClusterHost {
   std::atomic<std::uint64_t> fallbacks_{0};
   Mutex recent_mutex_;
   std::vector<wire::RequesterReport::Miss> recent_ KVCOVE_GUARDED_BY(recent_mutex_);
-  std::unique_ptr<RemoteHost> local_;
-  wire::OwnerNumber local_owner_ = wire::kNoOwner;
+  std::atomic<bool> finding_{false};
+  std::unique_ptr<RemoteHost> local_;  // set once, by who is `finding_`
+  std::atomic<RemoteHost*> local_now_{nullptr};
   std::unique_ptr<Peers> peers_;  // its thread probes the master, too
 };
 

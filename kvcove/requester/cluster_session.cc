@@ -53,15 +53,19 @@ ClusterSession::ClusterSession(ClusterHost& host, SessionOptions options, const 
           [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {
             return TryReset(request, deadline_ns);
           },
-          clock) {
-  if (host_.local() != nullptr) {
-    local_ = std::make_unique<Session>(*host_.local(), options_, clock_);
-  }
-}
+          clock) {}
 
-ClusterSession::~ClusterSession() {
-  resets_.Stop();
-  local_.reset();
+ClusterSession::~ClusterSession() { resets_.Stop(); }
+
+Session* ClusterSession::Local() {
+  Session* local = local_now_.load(std::memory_order_acquire);
+  if (local != nullptr || host_.local() == nullptr) return local;
+  const MutexLock lock(local_mutex_);
+  if (local_ == nullptr) {
+    local_ = std::make_unique<Session>(*host_.local(), options_, clock_);
+    local_now_.store(local_.get(), std::memory_order_release);
+  }
+  return local_.get();
 }
 
 // ---- binding
@@ -69,11 +73,7 @@ ClusterSession::~ClusterSession() {
 
 Result<ClusterSession::Binding> ClusterSession::Bind(std::string_view version, bool fresh,
                                                      std::int64_t deadline_ns) {
-  wire::RegisterRequest request{.name = options_.name,
-                                .version = std::string(version),
-                                .engine = options_.engine,
-                                .follow_always = options_.follow_always,
-                                .assume_weights = options_.assume_weights};
+  wire::RegisterRequest request = RegistrationOf(options_, version);
   {
     const MutexLock lock(bindings_mutex_);
     const auto known = bindings_.find(version);
@@ -100,9 +100,9 @@ Result<ClusterSession::Binding> ClusterSession::Bind(std::string_view version, b
 Result<Token> ClusterSession::Capture(std::string_view version, std::chrono::milliseconds timeout) {
   KVCOVE_TRY(CheckBatch(forks_, 0, 0));
   if (closed()) return Fail(Code::kClosed, "a reset of this session has not been proven yet");
-  if (local_ != nullptr) {
+  if (Session* local = Local(); local != nullptr) {
     // The owner's table says at once whether what is known is current.
-    Result<Token> token = local_->Capture(version, timeout);
+    Result<Token> token = local->Capture(version, timeout);
     if (token || token.error().code != Code::kUnavailable) return token;
   }
   KVCOVE_ASSIGN(const Binding binding, Bind(version, /*fresh=*/true, DeadlineOf(clock_, timeout)));
@@ -203,18 +203,19 @@ Status ClusterSession::Exists(std::span<const std::string_view> keys, std::span<
     return {};
   }
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  if (local_ != nullptr) KVCOVE_TRY(local_->Exists(keys, results, options));
-  FindElsewhere(keys, results, options, deadline_ns);
+  Session* local = Local();
+  if (local != nullptr) KVCOVE_TRY(local->Exists(keys, results, options));
+  FindElsewhere(local, keys, results, options, deadline_ns);
   return {};
 }
 
-void ClusterSession::FindElsewhere(std::span<const std::string_view> keys,
+void ClusterSession::FindElsewhere(const Session* local, std::span<const std::string_view> keys,
                                    std::span<ItemResult> results, const CallOptions& options,
                                    std::int64_t deadline_ns) {
   std::vector<std::size_t> which;
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (local_ != nullptr && results[i].code != Code::kMiss) continue;
-    if (local_ == nullptr && !CheckKey(keys[i])) {
+    if (local != nullptr && results[i].code != Code::kMiss) continue;
+    if (local == nullptr && !CheckKey(keys[i])) {
       results[i] = {.code = Code::kInvalid};
       continue;
     }
@@ -267,8 +268,9 @@ Status ClusterSession::Hold(std::span<const std::string_view> keys,
     return {};
   }
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  if (local_ != nullptr) KVCOVE_TRY(local_->Hold(keys, duration, results, options));
-  FindElsewhere(keys, results, options, deadline_ns);
+  Session* local = Local();
+  if (local != nullptr) KVCOVE_TRY(local->Hold(keys, duration, results, options));
+  FindElsewhere(local, keys, results, options, deadline_ns);
   return {};
 }
 
@@ -283,13 +285,14 @@ Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult>
     return {};
   }
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  if (local_ != nullptr) KVCOVE_TRY(local_->Get(items, results, options));
+  Session* local = Local();
+  if (local != nullptr) KVCOVE_TRY(local->Get(items, results, options));
   std::vector<std::size_t> which;
   std::vector<std::string_view> keys(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
     keys[i] = items[i].key;
-    if (local_ != nullptr && results[i].code != Code::kMiss) continue;
-    if (local_ == nullptr && !CheckKey(items[i].key)) {
+    if (local != nullptr && results[i].code != Code::kMiss) continue;
+    if (local == nullptr && !CheckKey(items[i].key)) {
       results[i] = {.code = Code::kInvalid};
       continue;
     }
@@ -471,13 +474,13 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
 // ---- puts
 // ---------------------------------------------------------------------------------------------------
 
-bool ClusterSession::PrefersLocal() {
-  if (local_ == nullptr || options_.replicas > 1) return false;
+bool ClusterSession::PrefersLocal(const Session* local) {
+  if (local == nullptr || options_.replicas > 1) return false;
   if (preferred_.empty()) return placement_ == Placement::kLocalFirst;
-  for (const wire::OwnerStat& owner : host_.peers().Owners()) {
-    if (owner.number == host_.local_owner()) return owner.address == preferred_;
-  }
-  return false;
+  const wire::OwnerNumber here = host_.LocalOwner();
+  const std::vector<wire::OwnerStat> owners = host_.peers().Owners();
+  const auto owner = std::ranges::find(owners, here, &wire::OwnerStat::number);
+  return owner != owners.end() && owner->address == preferred_;
 }
 
 void ClusterSession::FallBack(std::string_view why) {
@@ -516,8 +519,10 @@ Status ClusterSession::Put(const Token& token, std::span<const PutItem> items,
     return Fail(Code::kInvalid, "the token does not come from Capture");
   }
   std::vector<std::size_t> which;
-  if (PrefersLocal()) {
-    const Status stored = local_->Put(token, items, results, options);
+  wire::OwnerNumber asked = wire::kNoOwner;
+  if (Session* local = Local(); PrefersLocal(local)) {
+    asked = host_.LocalOwner();
+    const Status stored = local->Put(token, items, results, options);
     if (!stored && stored.error().code == Code::kInvalid) return stored;
     // What this host has no room for, or whose owner is gone, goes elsewhere.
     for (std::size_t i = 0; i < items.size(); ++i) {
@@ -541,12 +546,13 @@ Status ClusterSession::Put(const Token& token, std::span<const PutItem> items,
     }
   }
   if (which.empty()) return {};
-  return PutRemote(token, items, which, results, options, deadline_ns);
+  return PutRemote(token, items, which, asked, results, options, deadline_ns);
 }
 
 Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> items,
-                                 std::span<const std::size_t> which, std::span<ItemResult> results,
-                                 const CallOptions& options, std::int64_t deadline_ns) {
+                                 std::span<const std::size_t> which, wire::OwnerNumber asked,
+                                 std::span<ItemResult> results, const CallOptions& options,
+                                 std::int64_t deadline_ns) {
   // What is there already need not travel.
   std::vector<Id128> hashes;
   hashes.reserve(which.size());
@@ -566,7 +572,7 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
   }
   if (todo.empty()) return {};
   std::vector<wire::OwnerNumber> targets = Targets();
-  if (PrefersLocal()) std::erase(targets, host_.local_owner());  // it was asked already
+  std::erase(targets, asked);
   if (targets.empty()) {
     return Fail(Code::kUnavailable, "no owner of the cluster can be reached");
   }
@@ -799,17 +805,13 @@ Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t 
     binding.open = false;
     binding.ask_again_ns = 0;
   }
-  if (local_ != nullptr) local_->ForgetBindings();
+  if (Session* local = Local(); local != nullptr) local->ForgetBindings();
   return {};
 }
 
 Status ClusterSession::Reset(const ResetOptions& options) {
   KVCOVE_TRY(CheckBatch(forks_, 0, 0));
-  return resets_.Reset({.name = options_.name,
-                        .engine = options.all_void ? std::string() : options_.engine,
-                        .version = options.version,
-                        .id = RandomId()},
-                       options.timeout);
+  return resets_.Reset(ResetOf(options_, options), options.timeout);
 }
 
 }  // namespace kvcove::requester

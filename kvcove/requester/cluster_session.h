@@ -66,8 +66,9 @@ class ClusterSession final : public SessionApi {
   Found Locate(std::span<const std::string_view> keys, std::vector<std::size_t> which,
                std::span<ItemResult> results, std::string_view version, std::int64_t deadline_ns);
   // What this host's owner does not have (a miss in `results`), or all without one.
-  void FindElsewhere(std::span<const std::string_view> keys, std::span<ItemResult> results,
-                     const CallOptions& options, std::int64_t deadline_ns);
+  void FindElsewhere(const Session* local, std::span<const std::string_view> keys,
+                     std::span<ItemResult> results, const CallOptions& options,
+                     std::int64_t deadline_ns);
   void CountMisses(std::span<const std::string_view> keys, std::span<const ItemResult> results,
                    std::string_view version);
   // What earlier answers said, of the keys at `which`; takes those out of `which`. Only hints: the
@@ -82,8 +83,9 @@ class ClusterSession final : public SessionApi {
                std::span<const wire::OwnerNumber> owners, std::span<const GetItem> items,
                std::span<ItemResult> results, std::int64_t deadline_ns);
   Status PutRemote(const Token& token, std::span<const PutItem> items,
-                   std::span<const std::size_t> which, std::span<ItemResult> results,
-                   const CallOptions& options, std::int64_t deadline_ns);
+                   std::span<const std::size_t> which, wire::OwnerNumber asked,
+                   std::span<ItemResult> results, const CallOptions& options,
+                   std::int64_t deadline_ns);
   void PutTo(const Token& token, std::span<const PutItem> items,
              std::span<const std::vector<std::size_t>> parts,
              std::span<const wire::OwnerNumber> owners, std::span<const std::uint32_t> groups,
@@ -92,7 +94,10 @@ class ClusterSession final : public SessionApi {
   std::vector<wire::OwnerNumber> Targets();
   // A put goes elsewhere than it was meant to.
   void FallBack(std::string_view why);
-  bool PrefersLocal();
+  bool PrefersLocal(const Session* local);
+  // This host's owner's memory; null while no owner is here. One that comes later is used from then
+  // on, so a call asks once.
+  Session* Local();
   Status CodesCall(std::span<const std::string_view> keys, std::span<ItemResult> results,
                    const CallOptions& options, std::optional<PinKind> kind,
                    std::int64_t duration_ns);
@@ -104,7 +109,9 @@ class ClusterSession final : public SessionApi {
   const Placement placement_;
   const Clock& clock_;
   const unsigned forks_;
-  std::unique_ptr<Session> local_;  // null: no owner on this host
+  Mutex local_mutex_;
+  std::unique_ptr<Session> local_ KVCOVE_GUARDED_BY(local_mutex_);
+  std::atomic<Session*> local_now_{nullptr};  // that one, once it is there
   std::atomic<bool> said_fallback_{false};
 
   Mutex bindings_mutex_;

@@ -73,11 +73,7 @@ Status Session::CheckBatch(std::size_t items, std::size_t results) const {
 
 Result<Session::Binding> Session::Bind(Attachment& attachment, std::string_view version,
                                        std::int64_t deadline_ns) {
-  wire::RegisterRequest request{.name = options_.name,
-                                .version = std::string(version),
-                                .engine = options_.engine,
-                                .follow_always = options_.follow_always,
-                                .assume_weights = options_.assume_weights};
+  wire::RegisterRequest request = RegistrationOf(options_, version);
   {
     const MutexLock lock(bindings_mutex_);
     const auto known = bindings_.find(version);
@@ -736,11 +732,7 @@ void Session::ForgetBindings() {
 
 Status Session::Reset(const ResetOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
-  return resets_.Reset({.name = options_.name,
-                        .engine = options.all_void ? std::string() : options_.engine,
-                        .version = options.version,
-                        .id = RandomId()},
-                       options.timeout);
+  return resets_.Reset(ResetOf(options_, options), options.timeout);
 }
 
 }  // namespace kvcove::requester

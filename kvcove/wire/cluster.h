@@ -67,7 +67,7 @@ struct RenewRequest {
   std::uint64_t evictions = 0;
   std::uint64_t stale_puts = 0;
   std::uint64_t puts = 0;
-  // Of a watch: objects that removals by pattern removed since the last one.
+  // Objects that removals by pattern removed and that were not told yet.
   std::uint64_t removed = 0;
 };
 

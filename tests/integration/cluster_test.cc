@@ -227,6 +227,35 @@ TEST_F(ClusterTest, Ipv6) {
   EXPECT_EQ(owners[1]->host().owner().Stat().objects, 20U);
 }
 
+TEST_F(ClusterTest, AnOwnerThatComesLaterIsUsedDirectly) {
+  auto pool = Open("host2");
+  auto session = OpenSession(*pool);
+  EXPECT_EQ(Put(*session, "far"), Code::kOk);
+  StartOwner();  // on host2
+  // What it gets over TCP stands still: values go straight into its memory.
+  const auto received = [&] {
+    http::Metrics metrics;
+    owners_[2]->host().Collect(metrics);
+    const std::string text = metrics.Text();
+    const std::string name = "\nkvcove_owner_received_bytes_total ";
+    return std::stod(text.substr(text.find(name) + name.size()));
+  };
+  bool direct = false;
+  for (int i = 0; i < 100 && !direct; ++i) {
+    const double before = received();
+    const std::uint64_t held = owners_[2]->host().owner().Stat().objects;
+    for (int k = 0; k < 20; ++k) {
+      EXPECT_EQ(Put(*session, fmt::format("here{}-{}", i, k)), Code::kOk);
+    }
+    direct = received() == before && owners_[2]->host().owner().Stat().objects == held + 20;
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  EXPECT_TRUE(direct);
+  EXPECT_TRUE(Get(*session, "far").ok());
+  EXPECT_TRUE(session->Reset({}));
+  EXPECT_FALSE(Get(*session, "far").ok());
+}
+
 TEST_F(ClusterTest, AnOwnerThatIsNotKnownYetIsAskedForOnceABatch) {
   auto pool = Open();
   auto session = OpenSession(*pool);

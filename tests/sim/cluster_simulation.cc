@@ -397,7 +397,8 @@ class World {
     const std::int64_t sent_ns = NowOf(i);
     Send(i, kMaster, [this, i, request, sent_ns] {
       if (!MasterThere()) return;
-      const auto granted = master_->members.Renew(request, master_->log.version(), NowOf(kMaster));
+      const auto granted = master_->members.Renew(request, master_->log.version(),
+                                                  master_->log.slots_version(), NowOf(kMaster));
       CheckProofs();
       const wire::Changes changes =
           granted && !*granted ? master_->log.Since(request.applied) : wire::Changes{};
