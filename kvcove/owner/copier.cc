@@ -42,6 +42,7 @@ Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {
   while (at < request.items.size() && clock_.NowNs() < deadline_ns) {
     // What is applied is read before the values: each removal up to it is applied already.
     Batch batch{.copied_at = owner_.applied(), .loans = {}, .which = {}};
+    if (batch.copied_at == 0) return Fail(Code::kUnavailable, "this owner follows no master yet");
     while (at < request.items.size() && batch.loans.size() < kBatchItems) {
       auto loan = std::move(owner_.LendForCopy(std::span(request.items).subspan(at, 1)).front());
       if (!loan) {

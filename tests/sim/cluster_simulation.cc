@@ -623,6 +623,7 @@ class World {
     In(i, 0, [this, i, j, move, cursor] {
       const std::shared_ptr<Owner> owner = owners_[i];
       const std::uint64_t copied_at = owner->follower.applied();
+      if (copied_at == 0) return;  // it has heard nothing of this master yet
       const auto page = owner->core->Page({.cursor = cursor, .at_most = 1});
       if (page.objects.empty()) return;
       const wire::HeldObject object = page.objects[0];
