@@ -24,9 +24,12 @@ constexpr std::uint32_t kPageSlice = 65536;
 constexpr std::uint64_t kBlockBytes = 64 * kKiB;
 constexpr std::uint16_t kMixed = 0xFFFF;
 
-void AddMisses(const segment::SessionPage& page, std::array<std::uint64_t, kMissReasons>& misses) {
+void AddCounters(const segment::SessionPage& page, wire::SessionCounters& sum) {
+  sum.lookups += page.lookups.load(std::memory_order_relaxed);
+  sum.gets += page.gets.load(std::memory_order_relaxed);
+  sum.get_bytes += page.bytes_read.load(std::memory_order_relaxed);
   for (std::size_t i = 0; i < kMissReasons; ++i) {
-    misses[i] += page.misses[i].load(std::memory_order_relaxed);
+    sum.misses[i] += page.misses[i].load(std::memory_order_relaxed);
   }
 }
 
@@ -61,7 +64,7 @@ void Core::EndSession(SessionNumber number) {
   DrainEvents(at->second);
   while (!at->second.holds.empty()) DropHold(at->second);
   segment::ClearLanes(*at->second.page);
-  AddMisses(*at->second.page, counters_.misses);
+  AddCounters(*at->second.page, counters_.local);
   std::vector<std::uint64_t> mine;
   for (const auto& [id, reservation] : reservations_) {
     // What is committed and waits for the master is not the session's any more.
@@ -935,9 +938,9 @@ PoolStat Core::Stat() const {
                                .maximum_bytes = space.quota.maximum_bytes,
                                .guaranteed_bytes = space.quota.guaranteed_bytes});
   }
-  stat.misses = counters_.misses;
+  stat.local = counters_.local;
   for (const auto& [number, session] : sessions_) {
-    AddMisses(*session.page, stat.misses);
+    AddCounters(*session.page, stat.local);
     std::vector<Place> places;
     segment::CollectProtected(*session.page, places);
     stat.dropped_events += session.page->ring_dropped.load(std::memory_order_relaxed);

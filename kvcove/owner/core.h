@@ -105,7 +105,7 @@ struct Counters {
   std::uint64_t swept = 0;         // objects of dead generations whose space came back
   std::uint64_t stale_puts = 0;    // rejected: begun before a reset
   std::uint64_t expired_puts = 0;  // reservations whose key went to somebody else
-  std::array<std::uint64_t, kMissReasons> misses{};  // of sessions that have ended
+  wire::SessionCounters local;     // of sessions that have ended
 };
 
 class Core {

@@ -445,7 +445,8 @@ class DataServer::Impl {
       }
       if (error) co_return false;
       parts = parts.subspan(count);
-      connection.ends_ns = clock_.NowNs() + options_.stall_ns;
+      // Whoever is not let in yet has no more time for being busy.
+      if (connection.session != 0) connection.ends_ns = clock_.NowNs() + options_.stall_ns;
     }
     co_return true;
   }

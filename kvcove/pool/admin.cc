@@ -59,9 +59,15 @@ std::string Metrics(LocalHost& host, const Clock& clock) {
   for (std::size_t i = 1; i < kMissReasons; ++i) {
     metrics.Counter("kvcove_owner_local_misses_total",
                     "keys that this host's processes did not find in its own memory",
-                    static_cast<double>(stat.misses[i]),
+                    static_cast<double>(stat.local.misses[i]),
                     {{"reason", std::string(MissReasonName(static_cast<MissReason>(i)))}});
   }
+  metrics.Counter("kvcove_owner_local_lookups_total", "keys that this host's processes looked up",
+                  static_cast<double>(stat.local.lookups));
+  metrics.Counter("kvcove_owner_local_gets_total", "values that they read from its memory",
+                  static_cast<double>(stat.local.gets));
+  metrics.Counter("kvcove_owner_local_get_bytes_total", "their bytes",
+                  static_cast<double>(stat.local.get_bytes));
   for (const wire::NamespaceStat& space : stat.namespaces) {
     metrics.Gauge("kvcove_owner_namespace_bytes", "memory of a namespace, or of a tenant's",
                   static_cast<double>(space.bytes), {{"namespace", ReadableName(space.name)}});

@@ -38,8 +38,9 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
   KVCOVE_ASSIGN(const std::vector<wire::OwnerStat> owners, host->stub_.Owners(deadline_ns));
   host->FindLocal(owners, deadline_ns);
   host->peers_ = std::make_unique<Peers>(
-      [raw = host.get()] {
-        auto owners = raw->stub_.Owners(raw->clock_.NowNs() + kOwnersNs, raw->TakeReport());
+      [raw = host.get()](std::vector<wire::OwnerNumber> passed_over) {
+        auto owners = raw->stub_.Owners(raw->clock_.NowNs() + kOwnersNs,
+                                        raw->TakeReport(std::move(passed_over)));
         if (owners) {
           if (raw->master_broken_.exchange(false)) {
             LogInfo("the master at {} answers again", raw->options_.master.ToString());
@@ -103,11 +104,11 @@ void ClusterHost::CountMiss(SlotId slot, std::string_view key, MissReason reason
 }
 
 // What the master does not hear of because it does not answer is lost: these are statistics.
-wire::RequesterReport ClusterHost::TakeReport() {
+wire::RequesterReport ClusterHost::TakeReport(std::vector<wire::OwnerNumber> passed_over) {
   wire::RequesterReport report;
   for (std::size_t i = 0; i < misses_.size(); ++i) report.misses[i] = misses_[i].exchange(0);
   report.fallbacks = fallbacks_.exchange(0);
-  if (peers_ != nullptr) report.broken = peers_->Broken();
+  report.broken = std::move(passed_over);
   const MutexLock lock(recent_mutex_);
   report.recent.swap(recent_);
   return report;

@@ -51,7 +51,7 @@ class ClusterHost {
 
  private:
   ClusterHost(const ClusterHostOptions& options, const Clock& clock);
-  wire::RequesterReport TakeReport();
+  wire::RequesterReport TakeReport(std::vector<wire::OwnerNumber> passed_over);
   void FindLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns);
   void ConnectLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns);
   template <typename Call>

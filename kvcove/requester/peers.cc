@@ -11,9 +11,8 @@ constexpr std::int64_t kRefreshNs = 250 * kMillisecond;
 
 }  // namespace
 
-Peers::Peers(std::function<Result<std::vector<wire::OwnerStat>>()> owners,
-             const rpc::Access& access, const Clock& clock)
-    : ask_(std::move(owners)), access_(access), clock_(clock) {
+Peers::Peers(Ask ask, const rpc::Access& access, const Clock& clock)
+    : ask_(std::move(ask)), access_(access), clock_(clock) {
   Refresh();
   thread_ = StartThread("kvcove-peers", [this] { Run(); });
 }
@@ -28,7 +27,7 @@ Peers::~Peers() {
 }
 
 void Peers::Refresh() {
-  auto owners = ask_();
+  auto owners = ask_(Broken());
   if (!owners) return;
   const MutexLock lock(mutex_);
   owners_ = std::move(*owners);

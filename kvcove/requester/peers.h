@@ -18,9 +18,10 @@ namespace kvcove::requester {
 // The owners, kept up to date by a thread. Thread-safe.
 class Peers {
  public:
-  // `owners`: asks the master.
-  Peers(std::function<Result<std::vector<wire::OwnerStat>>()> owners, const rpc::Access& access,
-        const Clock& clock);
+  // Asks the master, and tells it whom this process passes over.
+  using Ask = std::function<Result<std::vector<wire::OwnerStat>>(
+      std::vector<wire::OwnerNumber> passed_over)>;
+  Peers(Ask ask, const rpc::Access& access, const Clock& clock);
   ~Peers();
 
   void Refresh();
@@ -33,7 +34,7 @@ class Peers {
  private:
   void Run();
 
-  const std::function<Result<std::vector<wire::OwnerStat>>()> ask_;
+  const Ask ask_;
   const rpc::Access access_;
   const Clock& clock_;
   mutable Mutex mutex_;

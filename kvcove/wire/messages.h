@@ -99,6 +99,14 @@ struct SessionStat {
   std::uint64_t held_bytes = 0;
 };
 
+// What sessions count in their shared pages.
+struct SessionCounters {
+  std::uint64_t lookups = 0;  // keys
+  std::uint64_t gets = 0;     // values
+  std::uint64_t get_bytes = 0;
+  std::array<std::uint64_t, kMissReasons> misses{};  // keys, by reason
+};
+
 struct PoolStat {
   std::uint64_t payload_bytes = 0;
   std::uint64_t populated_bytes = 0;
@@ -117,7 +125,8 @@ struct PoolStat {
   std::uint64_t stale_puts = 0;
   std::uint64_t expired_puts = 0;
   std::uint64_t dropped_events = 0;
-  std::array<std::uint64_t, kMissReasons> misses{};  // of this host's own sessions, by reason
+  // Of this host's own sessions; not in the message, for the owner's process only.
+  SessionCounters local;
   std::vector<NamespaceStat> namespaces;
   std::vector<SessionStat> sessions;
 };

@@ -321,6 +321,8 @@ TEST_F(OperationsTest, OwnersHaveAnEndpointToo) {
   EXPECT_EQ(get("/healthz").body, "ok\n");
   EXPECT_EQ(get("/readyz").status, 200);
   EXPECT_THAT(get("/metrics").body, testing::HasSubstr("kvcove_owner_objects{tier=\"memory\"} 1"));
+  EXPECT_THAT(get("/metrics").body, testing::HasSubstr("kvcove_owner_local_gets_total 1"));
+  EXPECT_THAT(get("/metrics").body, testing::HasSubstr("kvcove_owner_local_get_bytes_total 5000"));
   EXPECT_EQ(json::parse(get("/v1/stat").body)["objects"], 1);
   // Without a master it is alive, but not ready.
   admin_.reset();

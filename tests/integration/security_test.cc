@@ -107,6 +107,31 @@ TEST_F(SecurityTest, AStrangerMayDoNothing) {
   }
 }
 
+TEST_F(SecurityTest, NobodyStaysByBeingBusyBeforeTheProof) {
+  const std::string hello =
+      wire::Encode(rpc::Greeting({.tenant = "acme", .token = rpc::NewToken()}));
+  const auto head =
+      wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(wire::Method::kHello),
+                               .body_bytes = static_cast<std::uint32_t>(hello.size()),
+                               .call = 1});
+  std::string frame(reinterpret_cast<const char*>(head.data()), head.size());
+  frame += hello;
+  for (const rpc::Address& door : {master_->address(), DataAddress()}) {
+    UniqueFd fd = *rpc::ConnectTcp(door, Soon());
+    const std::int64_t opened = SystemClock::Instance().NowNs();
+    bool open = true;
+    while (open && SystemClock::Instance().NowNs() < opened + 9 * kSecond) {
+      open = send(fd.get(), frame.data(), frame.size(), MSG_NOSIGNAL) > 0;
+      std::array<char, 4096> answer;
+      while (open && recv(fd.get(), answer.data(), answer.size(), MSG_DONTWAIT) > 0) {
+      }
+      std::this_thread::sleep_for(milliseconds(200));
+    }
+    EXPECT_FALSE(open);
+    EXPECT_LE(SystemClock::Instance().NowNs() - opened, 7 * kSecond);
+  }
+}
+
 TEST_F(SecurityTest, NoTokenCrossesTheWire) {
   // What both sides say, seen by a man in the middle.
   auto hello = rpc::Greeting({.tenant = "acme", .token = tokens_["acme"]});
