@@ -109,7 +109,7 @@ class Client {
   Result<json> Json(const std::string& method, const std::string& path,
                     const std::map<std::string, std::string>& arguments) const {
     KVCOVE_ASSIGN(const http::Response response, Ask(method, path, arguments));
-    const json body = json::parse(response.body, nullptr, /*allow_exceptions=*/false);
+    json body = json::parse(response.body, nullptr, /*allow_exceptions=*/false);
     if (response.status == 200 && !body.is_discarded()) return body;
     std::string detail = fmt::format("{} {} answered {}", method, path, response.status);
     if (body.is_object() && body.contains("detail")) detail += ": " + Text(body["detail"]);
@@ -238,7 +238,7 @@ class Builder {
       : admin_(admin), options_(std::move(options)), chosen_(chosen) {}
 
   CLI::App* Add(const char* name, const char* help, const char* method, const char* path,
-                Print print) {
+                const Print& print) {
     CLI::App* command = admin_.add_subcommand(name, help);
     command->callback([options = options_, &chosen = chosen_, method, path, print] {
       chosen = [=] { return Run(*options, method, path, print); };

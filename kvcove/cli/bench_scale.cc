@@ -318,7 +318,6 @@ Status BenchGarbage(const BenchOptions& options) {
   }
   fd.Reset();
   std::this_thread::sleep_for(std::chrono::seconds(6));
-  std::atomic<bool> stop{false};
   Latencies after = ProbeFor(*cluster.session, kObjects, options.seconds);
   const auto growth = [](std::uint64_t now, std::uint64_t then) {
     return (static_cast<double>(now) - static_cast<double>(then)) / static_cast<double>(kMiB);

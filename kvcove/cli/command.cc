@@ -209,7 +209,7 @@ Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default
 Result<std::optional<rpc::Address>> AdminOption(const std::string& text,
                                                 const SecurityOptions& security) {
   if (text == "off") return std::nullopt;
-  KVCOVE_ASSIGN(const rpc::Address address, rpc::ParseAddress(text, 0));
+  KVCOVE_ASSIGN(rpc::Address address, rpc::ParseAddress(text, 0));
   if (!rpc::IsLoopback(address) && !security.insecure) {
     return Fail(Code::kInvalid,
                 fmt::format("--admin {}: the admin endpoint is plain HTTP: keep it on a loopback "

@@ -126,7 +126,7 @@ class Server::Impl {
       LogDebug("an admin connection ended: {}", error.what());
     }
     error_code ignored;
-    stream.socket().shutdown(tcp::socket::shutdown_both, ignored);
+    (void)stream.socket().shutdown(tcp::socket::shutdown_both, ignored);
     --count_;
   }
 

@@ -197,7 +197,7 @@ class Answers {
   }
 
   Result<json> Reset(const Request& request) {
-    KVCOVE_ASSIGN(const std::string name, request.Need("namespace"));
+    KVCOVE_TRY(request.Need("namespace"));
     KVCOVE_ASSIGN(const SlotDescription slot, SlotOf(request));
     wire::ResetRequest reset{.name = slot.name, .engine = {}, .version = {}, .id = RandomId()};
     KVCOVE_ASSIGN(const std::uint64_t timeout_ms, Number(request, "timeout_ms", 2500));
@@ -222,7 +222,7 @@ class Answers {
                   "is meant, give it as 'pattern', with a '*' at its end");
     }
     if (pattern.empty()) pattern = prefix + "*";
-    KVCOVE_ASSIGN(const std::string name, request.Need("namespace"));
+    KVCOVE_TRY(request.Need("namespace"));
     KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsOf(request));
     std::uint64_t removed = 0;
     for (const SlotDescription& slot : slots) {

@@ -57,16 +57,16 @@ class Tls::Impl {
                    : Status();
     };
     error_code error;
-    context_.set_options(asio::ssl::context::default_workarounds, error);
+    (void)context_.set_options(asio::ssl::context::default_workarounds, error);
     SSL_CTX_set_min_proto_version(context_.native_handle(), TLS1_3_VERSION);
-    context_.load_verify_file(files.authority, error);
+    (void)context_.load_verify_file(files.authority, error);
     KVCOVE_TRY(check(error, "authority", files.authority));
-    context_.use_certificate_chain_file(files.certificate, error);
+    (void)context_.use_certificate_chain_file(files.certificate, error);
     KVCOVE_TRY(check(error, "certificate", files.certificate));
-    context_.use_private_key_file(files.key, asio::ssl::context::pem, error);
+    (void)context_.use_private_key_file(files.key, asio::ssl::context::pem, error);
     KVCOVE_TRY(check(error, "key", files.key));
-    context_.set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert,
-                             error);
+    (void)context_.set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert,
+                                   error);
     thread_ = StartThread("kvcove-tls", [this] { loop_.run(); });
     return {};
   }
@@ -115,8 +115,8 @@ class Tls::Impl {
     }
     void Close() {
       error_code ignored;
-      stream.next_layer().close(ignored);
-      plain.close(ignored);
+      (void)stream.next_layer().close(ignored);
+      (void)plain.close(ignored);
     }
     asio::ssl::stream<asio::ip::tcp::socket> stream;
     Socket plain;
