@@ -39,7 +39,7 @@ Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {
   if (peer->broken()) peer->Probe();
   std::vector<Code> codes(request.items.size(), Code::kTimeout);
   std::size_t at = 0;
-  while (at < request.items.size() && clock_.NowNs() < deadline_ns) {
+  while (at < request.items.size() && clock_.NowNs() < deadline_ns && !stopping_) {
     // What is applied is read before the values: each removal up to it is applied already.
     Batch batch{.copied_at = owner_.applied(), .loans = {}, .which = {}};
     if (batch.copied_at == 0) return Fail(Code::kUnavailable, "this owner follows no master yet");

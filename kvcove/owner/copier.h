@@ -7,6 +7,7 @@
 // applied when it read the value, and the master lists it only if none came since.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -27,6 +28,8 @@ class Copier {
   // By item: kOk, kExists (it is there already), kMiss (gone meanwhile), kNoSpace (there), kStale,
   // kTimeout, kUnavailable.
   Result<std::vector<Code>> Copy(const wire::CopyRequest& request);
+  // Calls end after the batch that is on its way, its rest as kTimeout.
+  void Stop() { stopping_ = true; }
 
  private:
   struct Batch;
@@ -38,6 +41,7 @@ class Copier {
   const rpc::Access access_;
   const bool checksum_;
   const Clock& clock_;
+  std::atomic<bool> stopping_{false};
   Mutex mutex_;
   std::map<std::string, std::shared_ptr<rpc::DataPeer>> peers_ KVCOVE_GUARDED_BY(mutex_);
 };

@@ -166,6 +166,9 @@ class DataServer::Impl {
     for (const auto& loop : loops_) {
       if (loop->thread.joinable()) loop->thread.join();
     }
+    // A task that still runs posts its answer to a loop: it goes nowhere, but the loop must exist.
+    copier_.Stop();
+    workers_.reset();
   }
 
   const rpc::Address& address() const { return options_.listen; }
@@ -375,8 +378,8 @@ class DataServer::Impl {
     const auto timer = std::make_shared<asio::steady_timer>(executor);
     timer->expires_after(std::chrono::seconds(90));
     connection.ends_ns = clock_.NowNs() + 100 * kSecond;
-    const bool posted = workers_.Post([this, wait, timer, executor, method = header.method,
-                                       body = connection.body] {
+    const bool posted = workers_->Post([this, wait, timer, executor, method = header.method,
+                                        body = connection.body] {
       Result<std::string> answer =
           static_cast<wire::Method>(method) == wire::Method::kCopy ? Copy(body) : Inventory(body);
       asio::post(executor, [wait, timer, answer = std::move(answer)] {
@@ -622,7 +625,7 @@ class DataServer::Impl {
   rpc::Gate gate_;
   const std::uint64_t own_tag_;
   Copier copier_;
-  rpc::Workers workers_{2};
+  std::unique_ptr<rpc::Workers> workers_ = std::make_unique<rpc::Workers>(2);
   http::Histogram get_time_;
   http::Histogram put_time_;
   std::atomic<std::uint64_t> sent_bytes_{0};

@@ -83,7 +83,7 @@ wire::OwnerNumber ClusterHost::LocalOwner() const {
   return wire::kNoOwner;
 }
 
-void ClusterHost::CountMiss(SlotId slot, std::string_view key, MissReason reason) {
+void ClusterHost::CountMiss(std::optional<SlotId> slot, std::string_view key, MissReason reason) {
   misses_[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
   switch (reason) {
     case MissReason::kLease:
@@ -97,9 +97,10 @@ void ClusterHost::CountMiss(SlotId slot, std::string_view key, MissReason reason
     default:
       return;  // the master has said so itself
   }
+  if (!slot) return;
   const MutexLock lock(recent_mutex_);
   if (recent_.size() < kMaxRecent) {
-    recent_.push_back({.hash = DirectoryHash(slot, key), .slot = slot, .reason = reason});
+    recent_.push_back({.hash = DirectoryHash(*slot, key), .slot = *slot, .reason = reason});
   }
 }
 

@@ -38,8 +38,8 @@ class ClusterHost {
   // Its number now; kNoOwner without one.
   wire::OwnerNumber LocalOwner() const;
 
-  // What the master's metrics show of this process, and its `why` of keys.
-  void CountMiss(SlotId slot, std::string_view key, MissReason reason);
+  // What the master's metrics show of this process, and its `why` of keys whose slot is known.
+  void CountMiss(std::optional<SlotId> slot, std::string_view key, MissReason reason);
   void CountFallback() { fallbacks_.fetch_add(1, std::memory_order_relaxed); }
 
   // Look-ups: after the master missed a deadline the next ones fail at once, until it answers a

@@ -212,6 +212,15 @@ Status ClusterSession::Exists(std::span<const std::string_view> keys, std::span<
 void ClusterSession::FindElsewhere(const Session* local, std::span<const std::string_view> keys,
                                    std::span<ItemResult> results, const CallOptions& options,
                                    std::int64_t deadline_ns) {
+  std::vector<std::size_t> which = MissedHere(local, keys, results);
+  if (which.empty()) return;
+  (void)Locate(keys, std::move(which), results, options.version, deadline_ns);
+  CountMisses(keys, results, options.version);
+}
+
+std::vector<std::size_t> ClusterSession::MissedHere(const Session* local,
+                                                    std::span<const std::string_view> keys,
+                                                    std::span<ItemResult> results) {
   std::vector<std::size_t> which;
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (local != nullptr && results[i].code != Code::kMiss) continue;
@@ -221,22 +230,22 @@ void ClusterSession::FindElsewhere(const Session* local, std::span<const std::st
     }
     which.push_back(i);
   }
-  if (which.empty()) return;
-  (void)Locate(keys, std::move(which), results, options.version, deadline_ns);
-  CountMisses(keys, results, options.version);
+  return which;
 }
 
 void ClusterSession::CountMisses(std::span<const std::string_view> keys,
                                  std::span<const ItemResult> results, std::string_view version) {
+  results = results.first(keys.size());
+  if (std::ranges::find(results, Code::kMiss, &ItemResult::code) == results.end()) return;
   std::optional<SlotId> slot;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (results[i].code != Code::kMiss) continue;
-    if (!slot) {
-      const MutexLock lock(bindings_mutex_);
-      const auto known = bindings_.find(version);
-      slot = known == bindings_.end() ? SlotId{0} : known->second.token.slot;
+  {
+    const MutexLock lock(bindings_mutex_);
+    if (const auto known = bindings_.find(version); known != bindings_.end()) {
+      slot = known->second.token.slot;
     }
-    host_.CountMiss(*slot, keys[i], results[i].reason);
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (results[i].code == Code::kMiss) host_.CountMiss(slot, keys[i], results[i].reason);
   }
 }
 
@@ -287,17 +296,9 @@ Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult>
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   Session* local = Local();
   if (local != nullptr) KVCOVE_TRY(local->Get(items, results, options));
-  std::vector<std::size_t> which;
   std::vector<std::string_view> keys(items.size());
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    keys[i] = items[i].key;
-    if (local != nullptr && results[i].code != Code::kMiss) continue;
-    if (local == nullptr && !CheckKey(items[i].key)) {
-      results[i] = {.code = Code::kInvalid};
-      continue;
-    }
-    which.push_back(i);
-  }
+  for (std::size_t i = 0; i < items.size(); ++i) keys[i] = items[i].key;
+  std::vector<std::size_t> which = MissedHere(local, keys, results);
   if (which.empty()) return {};
   const Found hinted = Recall(keys, which, results, options.version);
   GetRemote(hinted, items, results, deadline_ns);

@@ -69,6 +69,10 @@ class ClusterSession final : public SessionApi {
   void FindElsewhere(const Session* local, std::span<const std::string_view> keys,
                      std::span<ItemResult> results, const CallOptions& options,
                      std::int64_t deadline_ns);
+  // Which keys are to be looked for elsewhere; those that are none get their result.
+  static std::vector<std::size_t> MissedHere(const Session* local,
+                                             std::span<const std::string_view> keys,
+                                             std::span<ItemResult> results);
   void CountMisses(std::span<const std::string_view> keys, std::span<const ItemResult> results,
                    std::string_view version);
   // What earlier answers said, of the keys at `which`; takes those out of `which`. Only hints: the

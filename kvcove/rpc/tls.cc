@@ -121,21 +121,24 @@ class Tls::Impl {
     asio::ssl::stream<asio::ip::tcp::socket> stream;
     Socket plain;
     asio::steady_timer timer;
+    // The timer's handler may run after the coroutine that set it has ended.
+    bool shaken = false;  // the handshake has ended, one way or the other
+    bool late = false;    // because its time was up
   };
   using TunnelPtr = std::shared_ptr<Tunnel>;
 
   asio::awaitable<void> Run(TunnelPtr tunnel, asio::ssl::stream_base::handshake_type side,
                             std::int64_t handshake_ns, std::function<void(Result<UniqueFd>)> done) {
-    bool late = false;
     tunnel->timer.expires_after(std::chrono::nanoseconds(std::max<std::int64_t>(handshake_ns, 1)));
-    tunnel->timer.async_wait([tunnel, &late](const error_code& error) {
-      if (error) return;
-      late = true;
+    tunnel->timer.async_wait([tunnel](const error_code& error) {
+      if (error || tunnel->shaken) return;
+      tunnel->late = true;
       tunnel->Close();
     });
     error_code error;
     co_await tunnel->stream.async_handshake(side, asio::redirect_error(asio::use_awaitable, error));
-    if (late) {
+    tunnel->shaken = true;
+    if (tunnel->late) {
       done(Fail(Code::kTimeout, "the TLS handshake did not end in time"));
       co_return;
     }

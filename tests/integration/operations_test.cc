@@ -139,6 +139,29 @@ TEST_F(OperationsTest, ADrainWithoutRoomSaysSoAndKeepsEverything) {
   EXPECT_EQ(Put(*session, "again", 1000), Code::kOk);
 }
 
+TEST_F(OperationsTest, AnOwnerMayStopInTheMiddleOfATask) {
+  for (int round = 0; round < 5; ++round) {
+    StartOwner();
+    const std::size_t last = owners_.size() - 1;
+    auto pool = Open(fmt::format("host{}", last));
+    auto session = OpenSession(*pool);
+    for (int i = 0; i < 40; ++i) {
+      ASSERT_EQ(Put(*session, fmt::format("r{}-{}", round, i), 1 << 20), Code::kOk);
+    }
+    const auto drain = tasks_->Start({.kind = master::TaskKind::kDrain, .from = AddressOf(last)});
+    ASSERT_TRUE(drain);
+    std::this_thread::sleep_for(milliseconds(round * 6));
+    session.reset();
+    pool.reset();
+    owners_.pop_back();
+    EXPECT_NE(Finish(*drain).state, master::TaskState::kRunning);
+    WaitLive(2);
+    --next_owner_;
+    auto reset = Open();
+    EXPECT_TRUE(OpenSession(*reset)->Reset({.all_void = true}));
+  }
+}
+
 TEST_F(OperationsTest, CopiesAndMovesByPrefix) {
   auto pool = Open("host0");
   auto session = OpenSession(*pool);

@@ -467,6 +467,16 @@ TEST_F(TlsTest, EverythingWorksThroughIt) {
   EXPECT_EQ(Get(*session, "k1", 1).code, Code::kMiss);
 }
 
+TEST_F(TlsTest, AHandshakeThatDoesNotEndIsClosed) {
+  for (const rpc::Address& door : {master_->address(), DataAddress()}) {
+    const UniqueFd fd = *rpc::ConnectTcp(door, Soon());
+    pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    ASSERT_GT(poll(&poller, 1, 7000), 0) << "a silent client stays";
+    char byte = 0;
+    EXPECT_LE(recv(fd.get(), &byte, 1, MSG_DONTWAIT), 0);
+  }
+}
+
 TEST_F(TlsTest, StrangersAreNotLetIn) {
   // Another authority's certificate, or none, or plain text.
   auto denied =
