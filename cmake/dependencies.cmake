@@ -6,13 +6,15 @@ find_package(fmt 9 REQUIRED)
 find_package(spdlog 1.10 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
+set(OPENSSL_USE_STATIC_LIBS TRUE)
 find_package(OpenSSL 3.0 REQUIRED)
 find_package(tomlplusplus 3.3 REQUIRED)
-find_package(GTest 1.12 REQUIRED)
-find_package(benchmark 1.7 REQUIRED)
+if(KVCOVE_TESTS)
+  find_package(GTest 1.12 REQUIRED)
+  find_package(benchmark 1.7 REQUIRED)
+endif()
 find_package(PkgConfig REQUIRED)
-pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash>=0.8.1)
-pkg_check_modules(prometheus REQUIRED IMPORTED_TARGET prometheus-cpp-core>=1.0)
+pkg_check_modules(xxhash REQUIRED libxxhash>=0.8.1)
 find_package(FlatBuffers 2.0 REQUIRED NAMES FlatBuffers flatbuffers)
 find_program(FLATC flatc REQUIRED)
 
@@ -20,3 +22,25 @@ find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
+
+# What we build runs where none of these is installed, and its symbols meet no other copy of them
+# inside an engine's process: everything but the C and C++ runtime is linked in.
+find_library(XXHASH_STATIC NAMES libxxhash.a HINTS ${xxhash_LIBRARY_DIRS} REQUIRED)
+add_library(kvcove_xxhash INTERFACE)
+target_include_directories(kvcove_xxhash SYSTEM INTERFACE ${xxhash_INCLUDE_DIRS})
+target_link_libraries(kvcove_xxhash INTERFACE ${XXHASH_STATIC})
+
+add_library(kvcove_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/fmt.cc)
+target_include_directories(kvcove_fmt SYSTEM PUBLIC
+                           $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
+
+add_library(kvcove_spdlog INTERFACE)
+target_include_directories(kvcove_spdlog SYSTEM INTERFACE
+                           $<TARGET_PROPERTY:spdlog::spdlog_header_only,INTERFACE_INCLUDE_DIRECTORIES>)
+target_compile_definitions(kvcove_spdlog INTERFACE SPDLOG_FMT_EXTERNAL)
+target_link_libraries(kvcove_spdlog INTERFACE kvcove_fmt)
+
+add_library(kvcove_tomlplusplus INTERFACE)
+target_include_directories(kvcove_tomlplusplus SYSTEM INTERFACE
+                           $<TARGET_PROPERTY:tomlplusplus::tomlplusplus,INTERFACE_INCLUDE_DIRECTORIES>)
+target_compile_definitions(kvcove_tomlplusplus INTERFACE TOML_HEADER_ONLY=1)

@@ -3,6 +3,8 @@
 # Configures a preset if need be and builds it: build.sh PRESET [TARGET...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# Another build of the same tree (pip's) finds these objects in the cache.
+export CCACHE_BASEDIR=$PWD
 preset=$1
 shift
 if [ ! -f "build/$preset/build.ninja" ]; then

@@ -23,7 +23,6 @@ packages=(
   "iproute2:network namespaces for the tests of several hosts"
   "libssl-dev:OpenSSL 3"
   "libtomlplusplus-dev:toml++ 3.3"
-  "prometheus-cpp-dev:prometheus-cpp 1.0 (core)"
   "libgtest-dev:GoogleTest 1.12"
   "libgmock-dev:GoogleMock 1.12"
   "libbenchmark-dev:Google Benchmark 1.7"

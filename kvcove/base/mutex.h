@@ -52,7 +52,8 @@ class CondVar {
   bool WaitFor(Mutex& mutex, std::chrono::nanoseconds duration) KVCOVE_REQUIRES(mutex) {
     return WaitUntil(mutex, std::chrono::steady_clock::now() + duration);
   }
-  void Wait(Mutex& mutex) KVCOVE_REQUIRES(mutex) { condition_.wait(mutex); }
+  // A wait without an end would need a libstdc++ newer than manylinux_2_34 has.
+  void Wait(Mutex& mutex) KVCOVE_REQUIRES(mutex) { WaitFor(mutex, std::chrono::hours(1)); }
   void NotifyOne() { condition_.notify_one(); }
   void NotifyAll() { condition_.notify_all(); }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/http/metrics.h"
 
-#include <prometheus/metric_family.h>
-#include <prometheus/text_serializer.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>
@@ -16,54 +15,78 @@ void Histogram::Add(std::int64_t duration_ns) {
   sum_ns_.fetch_add(ns, std::memory_order_relaxed);
 }
 
-struct Metrics::Families {
-  std::vector<prometheus::MetricFamily> list;
+namespace {
 
-  prometheus::ClientMetric& Add(const std::string& name, const std::string& help,
-                                prometheus::MetricType type, const Labels& labels) {
-    auto family = std::ranges::find(list, name, &prometheus::MetricFamily::name);
-    if (family == list.end()) {
-      family = list.insert(list.end(), prometheus::MetricFamily{
-                                           .name = name, .help = help, .type = type, .metric = {}});
+// As the text format wants label values and helps.
+std::string Escaped(std::string_view text, bool quotes) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '\n') {
+      escaped += "\\n";
+    } else {
+      if (c == '\\' || (quotes && c == '"')) escaped += '\\';
+      escaped += c;
     }
-    prometheus::ClientMetric& metric = family->metric.emplace_back();
-    for (const auto& [key, value] : labels) metric.label.push_back({.name = key, .value = value});
-    return metric;
   }
-};
+  return escaped;
+}
 
-Metrics::Metrics() : families_(std::make_unique<Families>()) {}
-Metrics::~Metrics() = default;
+std::string Sample(const std::string& name, const Labels& labels, double value) {
+  std::string text = name;
+  char before = '{';
+  for (const auto& [key, label] : labels) {
+    text += fmt::format("{}{}=\"{}\"", before, key, Escaped(label, /*quotes=*/true));
+    before = ',';
+  }
+  if (!labels.empty()) text += '}';
+  return text + fmt::format(" {}\n", value);
+}
+
+}  // namespace
+
+std::string& Metrics::SamplesOf(const std::string& name, const std::string& help,
+                                std::string_view type) {
+  auto family = std::ranges::find(families_, name, &Family::name);
+  if (family == families_.end()) {
+    family = families_.insert(families_.end(), {.name = name, .text = {}});
+    family->text = fmt::format("# HELP {} {}\n# TYPE {} {}\n", name,
+                               Escaped(help, /*quotes=*/false), name, type);
+  }
+  return family->text;
+}
 
 void Metrics::Gauge(const std::string& name, const std::string& help, double value,
                     const Labels& labels) {
-  families_->Add(name, help, prometheus::MetricType::Gauge, labels).gauge.value = value;
+  SamplesOf(name, help, "gauge") += Sample(name, labels, value);
 }
 
 void Metrics::Counter(const std::string& name, const std::string& help, double value,
                       const Labels& labels) {
-  families_->Add(name, help, prometheus::MetricType::Counter, labels).counter.value = value;
+  SamplesOf(name, help, "counter") += Sample(name, labels, value);
 }
 
 void Metrics::Histogram(const std::string& name, const std::string& help,
                         const http::Histogram& values, const Labels& labels) {
-  prometheus::ClientMetric& metric =
-      families_->Add(name, help, prometheus::MetricType::Histogram, labels);
+  std::string& text = SamplesOf(name, help, "histogram");
   std::uint64_t count = 0;
+  Labels with_bound = labels;
   for (std::size_t i = 0; i < Histogram::kBuckets; ++i) {
     count += values.counts_[i].load(std::memory_order_relaxed);
-    if (i + 1 == Histogram::kBuckets) break;
     // Bucket i holds what took less than 2^i us.
-    metric.histogram.bucket.push_back(
-        {.cumulative_count = count, .upper_bound = static_cast<double>(1ULL << i) * 1e-6});
+    with_bound["le"] = i + 1 == Histogram::kBuckets
+                           ? "+Inf"
+                           : fmt::format("{}", static_cast<double>(1ULL << i) * 1e-6);
+    text += Sample(name + "_bucket", with_bound, static_cast<double>(count));
   }
-  metric.histogram.sample_count = count;
-  metric.histogram.sample_sum =
-      static_cast<double>(values.sum_ns_.load(std::memory_order_relaxed)) * 1e-9;
+  text += Sample(name + "_sum", labels,
+                 static_cast<double>(values.sum_ns_.load(std::memory_order_relaxed)) * 1e-9);
+  text += Sample(name + "_count", labels, static_cast<double>(count));
 }
 
 std::string Metrics::Text() const {
-  return prometheus::TextSerializer().Serialize(families_->list);
+  std::string text;
+  for (const Family& family : families_) text += family.text;
+  return text;
 }
 
 }  // namespace kvcove::http

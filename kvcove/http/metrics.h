@@ -7,8 +7,9 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace kvcove::http {
 
@@ -30,8 +31,6 @@ using Labels = std::map<std::string, std::string>;
 // of the same metric.
 class Metrics {
  public:
-  Metrics();
-  ~Metrics();
   void Gauge(const std::string& name, const std::string& help, double value,
              const Labels& labels = {});
   void Counter(const std::string& name, const std::string& help, double value,
@@ -41,8 +40,13 @@ class Metrics {
   std::string Text() const;
 
  private:
-  struct Families;
-  std::unique_ptr<Families> families_;
+  struct Family {
+    std::string name;
+    std::string text;  // its two comments and its samples
+  };
+  std::string& SamplesOf(const std::string& name, const std::string& help, std::string_view type);
+
+  std::vector<Family> families_;
 };
 
 }  // namespace kvcove::http

@@ -100,6 +100,7 @@ void Core::SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& upd
     if (slot.generation == update.generation) continue;
     slot.generation = update.generation;
     slot.dead += slot.live;
+    slot.voided = slot.live;
     dead_objects_ += slot.live;
     slot.live = 0;
     // A slot keeps its space as long as it has objects of it; the sweep goes by the object's own
@@ -684,6 +685,13 @@ std::vector<InventoryItem> Core::Inventory(ObjectId& cursor, std::size_t at_most
 
 wire::InventoryReply Core::Page(const wire::InventoryRequest& request) const {
   wire::InventoryReply reply;
+  if (request.slot && *request.slot < kMaxSlots) {
+    const SlotState& slot = slots_[*request.slot];
+    reply.generation = slot.generation;
+    reply.live = slot.live;
+    reply.voided = slot.voided;
+  }
+  if (request.cursor == wire::kInventoryDone) return reply;
   ObjectId at = request.cursor;
   const std::uint64_t end = std::min<std::uint64_t>(next_object_, std::uint64_t{at} + kPageSlice);
   for (; at < end && reply.objects.size() < request.at_most; ++at) {
@@ -704,6 +712,8 @@ wire::InventoryReply Core::Page(const wire::InventoryRequest& request) const {
                              .slot = object.slot,
                              .copies = copies,
                              .hard_pinned = object.hard_pinned,
+                             .soft_pinned = object.soft_pinned,
+                             .held = object.held > 0,
                              .key = {}});
     if (request.with_keys) reply.objects.back().key = key;
   }
@@ -972,7 +982,8 @@ void Core::DrainEvents(Session& session) {
     if (event.kind == segment::EventKind::kHit) {
       ++counters_.hits;
       SpaceOf(objects_[id].slot).policy->OnHit(id);
-    } else if (event.kind == segment::EventKind::kHold) {
+    }
+    if (event.kind == segment::EventKind::kHold || event.hold_ms > 0) {
       AddHold(session, id, event.version, std::int64_t{event.hold_ms} * kMillisecond);
     }
   }
@@ -1006,12 +1017,17 @@ void Core::ExpireHolds(Session& session, std::int64_t now_ns) {
   while (!session.holds.empty() && session.holds.front().until_ns <= now_ns) DropHold(session);
 }
 
-bool Core::Tick() {
+void Core::DrainEvents() {
   const std::int64_t now = clock_.NowNs();
   for (auto& [number, session] : sessions_) {
     DrainEvents(session);
     ExpireHolds(session, now);
   }
+}
+
+bool Core::Tick() {
+  const std::int64_t now = clock_.NowNs();
+  DrainEvents();
   ExpireKeys(now);
   Settle();
   return dead_objects_ > 0 && Sweep(kSweepSlice);

@@ -166,6 +166,8 @@ class Core {
   std::optional<ObjectStat> StatObject(SlotId slot, std::string_view key) const;
   PoolStat Stat() const;
 
+  // What sessions have told so far counts from now on: their hits and holds.
+  void DrainEvents();
   // Drains events, ends what ran out, frees what nobody reads any more, sweeps a slice of what a
   // reset voided. True when there is more to sweep.
   bool Tick();
@@ -191,8 +193,9 @@ class Core {
     Generation generation = 0;
     std::uint16_t space = 0;  // index of its namespace
     bool named = true;
-    std::uint64_t live = 0;  // objects of the current generation
-    std::uint64_t dead = 0;  // objects of older ones, not swept yet
+    std::uint64_t live = 0;    // objects of the current generation
+    std::uint64_t dead = 0;    // objects of older ones, not swept yet
+    std::uint64_t voided = 0;  // that the generation before this one had when it ended
   };
   struct Hold {
     ObjectId object;

@@ -44,7 +44,6 @@ using boost::system::error_code;
 constexpr std::int64_t kSpinNs = 50 * kMicrosecond;
 constexpr std::size_t kDiscard = 64 * kKiB;
 constexpr std::uint64_t kMaxBatchBytes = 512 * kMiB;
-constexpr std::uint32_t kMaxPage = 2048;
 constexpr auto kSweep = std::chrono::milliseconds(250);
 
 // Pins and statistics of one caller's objects, for who holds no mapping.
@@ -65,6 +64,13 @@ class ObjectService final : public wire::HostService {
       return Denied();
     }
     return owner_.StatObjects(slot, keys);
+  }
+  Result<wire::InventoryReply> Page(const wire::InventoryRequest& request,
+                                    std::int64_t /*deadline_ns*/) override {
+    if (!caller_.Has(rpc::Scope::kRead) || !caller_.MayTouch(owner_.TenantOfSlot(*request.slot))) {
+      return Denied();
+    }
+    return owner_.Page(request);
   }
   // Of all tenants.
   Result<PoolStat> Stat(std::int64_t /*deadline_ns*/) override {
@@ -347,8 +353,12 @@ class DataServer::Impl {
       }
       case wire::Method::kInventory:
       case wire::Method::kCopy: {
-        if (!caller.Has(rpc::Scope::kOwner)) co_return false;
-        co_return co_await Work(connection, *header);
+        if (caller.Has(rpc::Scope::kOwner)) co_return co_await Work(connection, *header);
+        if (method == wire::Method::kCopy) co_return false;
+        ObjectService objects(owner_, caller);
+        co_return co_await Answer(
+            connection, *header,
+            wire::Serve(objects, method, connection.body, clock_.NowNs() + kSecond));
       }
       default:
         co_return false;
@@ -404,8 +414,7 @@ class DataServer::Impl {
 
   Result<std::string> Inventory(std::span<const std::byte> body) {
     KVCOVE_ASSIGN(wire::InventoryRequest request, wire::DecodeInventory(body));
-    // A key is at most 1 KiB, so that a page always fits a frame.
-    request.at_most = std::clamp<std::uint32_t>(request.at_most, 1, kMaxPage);
+    request.at_most = std::clamp<std::uint32_t>(request.at_most, 1, wire::kMaxPage);
     return wire::Encode(owner_.Page(request));
   }
 

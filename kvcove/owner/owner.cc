@@ -448,6 +448,7 @@ std::vector<std::optional<ObjectStat>> Owner::StatObjects(SlotId slot,
   std::vector<std::optional<ObjectStat>> stats;
   stats.reserve(keys.size());
   const MutexLock lock(mutex_);
+  core_->DrainEvents();
   for (const std::string_view key : keys) stats.push_back(core_->StatObject(slot, key));
   return stats;
 }

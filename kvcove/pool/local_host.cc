@@ -61,6 +61,10 @@ class LocalHost::Service final : public wire::HostService {
       SlotId slot, std::span<const std::string_view> keys, std::int64_t /*deadline_ns*/) override {
     return host_.owner().StatObjects(slot, keys);
   }
+  Result<wire::InventoryReply> Page(const wire::InventoryRequest& request,
+                                    std::int64_t /*deadline_ns*/) override {
+    return host_.owner().Page(request);
+  }
   Result<wire::PoolStat> Stat(std::int64_t /*deadline_ns*/) override {
     return host_.owner().Stat();
   }

@@ -123,8 +123,8 @@ Result<std::shared_ptr<PoolImpl>> OpenSocket(const std::string& path,
   return std::make_shared<PoolImpl>(std::move(host), "process");
 }
 
-constexpr std::array<std::string_view, 8> kClusterKeys = {
-    "local",         "checksum",        "host",   "placement", "token",
+constexpr std::array<std::string_view, 9> kClusterKeys = {
+    "local",         "checksum",        "host",   "owner", "placement", "token",
     "tls_authority", "tls_certificate", "tls_key"};
 constexpr std::uint16_t kMasterPort = 7400;
 
@@ -145,6 +145,8 @@ Result<std::shared_ptr<PoolImpl>> OpenCluster(std::string_view address, std::str
       options.checksum = checksum != 0;
     } else if (key == "host") {
       options.host = value;
+    } else if (key == "owner") {
+      options.owner = value;
     } else if (key == "placement") {
       KVCOVE_ASSIGN(options.placement, ParsePlacement(value));
     } else if (key == "token") {
@@ -342,6 +344,20 @@ Result<std::vector<std::optional<ObjectStat>>> Session::Stat(std::span<const std
                                                              const CallOptions& options) {
   return impl_->session->StatObjects(keys, options);
 }
+Result<std::vector<StoredObject>> Session::List(std::string_view prefix,
+                                                const CallOptions& options) {
+  return impl_->session->List(prefix, options);
+}
+
+Result<ObjectCount> Session::Count(const CallOptions& options) {
+  return impl_->session->Count(options);
+}
+
+Result<std::vector<std::vector<std::string>>> Session::Where(std::span<const std::string_view> keys,
+                                                             const CallOptions& options) {
+  return impl_->session->Where(keys, options);
+}
+
 Status Session::Reset(const ResetOptions& options) { return impl_->session->Reset(options); }
 Status Session::NameVersions(std::span<const std::string> versions,
                              std::chrono::milliseconds timeout) {
@@ -373,12 +389,13 @@ namespace {
 // The options of a call that runs later: what they point to is kept along.
 struct KeptOptions {
   explicit KeptOptions(const CallOptions& options)
-      : version(options.version), after(options.after) {}
+      : version(options.version), after(options.after), hold(options.hold) {}
   CallOptions With(std::chrono::milliseconds left) const {
-    return {.timeout = left, .version = version, .after = after};
+    return {.timeout = left, .version = version, .after = after, .hold = hold};
   }
   std::string version;
   std::string after;
+  std::chrono::milliseconds hold;
 };
 
 }  // namespace

@@ -93,6 +93,11 @@ class Session {
   Result<std::uint64_t> RemoveMatching(std::string_view pattern, const CallOptions& options = {});
   Result<std::vector<std::optional<ObjectStat>>> Stat(std::span<const std::string_view> keys,
                                                       const CallOptions& options = {});
+  Result<std::vector<StoredObject>> List(std::string_view prefix = {},
+                                         const CallOptions& options = {});
+  Result<ObjectCount> Count(const CallOptions& options = {});
+  Result<std::vector<std::vector<std::string>>> Where(std::span<const std::string_view> keys,
+                                                      const CallOptions& options = {});
   Status Reset(const ResetOptions& options = {});
   Status NameVersions(std::span<const std::string> versions,
                       std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
@@ -145,7 +150,8 @@ class Pool {
   //   embedded:?memory=4GiB   in this process; also policy=, max_objects=, populate=0|1
   //   unix:/path/of/socket    the daemon of this host (`kvcove serve`)
   //   kvcove://host:7400      a cluster, by its master; also local=0|1 (use this host's owner
-  //                           directly), checksum=0|1 (of what crosses the network),
+  //                           directly), owner=HOST:PORT (that one, where a host has several),
+  //                           checksum=0|1 (of what crosses the network),
   //                           placement=local-first|free-ratio-first|random, token=FILE (else
   //                           $KVCOVE_TOKEN), tls_authority=, tls_certificate=, tls_key=FILE (else
   //                           $KVCOVE_TLS_AUTHORITY, ..._CERTIFICATE, ..._KEY)

@@ -58,4 +58,40 @@ std::uint64_t SizeOf(std::span<const MutableBuffer> pieces) {
   return size;
 }
 
+Status ListFrom(wire::HostService& service, SlotId slot, std::string_view prefix,
+                std::int64_t deadline_ns, std::map<std::string, StoredObject>& objects) {
+  wire::InventoryRequest request{
+      .at_most = wire::kMaxPage, .slot = slot, .prefix = std::string(prefix), .with_keys = true};
+  while (request.cursor != wire::kInventoryDone) {
+    KVCOVE_ASSIGN(const wire::InventoryReply page, service.Page(request, deadline_ns));
+    for (const wire::HeldObject& object : page.objects) {
+      StoredObject& stored = objects[object.key];
+      stored.key = object.key;
+      stored.size_bytes = object.size_bytes;
+      stored.hard_pinned = stored.hard_pinned || object.hard_pinned;
+      stored.soft_pinned = stored.soft_pinned || object.soft_pinned;
+      stored.held = stored.held || object.held;
+    }
+    if (objects.size() > kMaxListed) {
+      return Fail(Code::kLimit, fmt::format("more than {} keys; name a longer prefix", kMaxListed));
+    }
+    request.cursor = page.cursor;
+  }
+  return {};
+}
+
+Result<ObjectCount> CountFrom(wire::HostService& service, SlotId slot, std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(
+      const wire::InventoryReply page,
+      service.Page({.cursor = wire::kInventoryDone, .at_most = 1, .slot = slot}, deadline_ns));
+  return ObjectCount{.generation = page.generation, .objects = page.live, .voided = page.voided};
+}
+
+std::vector<StoredObject> ValuesOf(std::map<std::string, StoredObject> objects) {
+  std::vector<StoredObject> values;
+  values.reserve(objects.size());
+  for (auto& [key, object] : objects) values.push_back(std::move(object));
+  return values;
+}
+
 }  // namespace kvcove::requester

@@ -3,6 +3,7 @@
 // (cluster_session.h).
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "kvcove/base/clock.h"
@@ -56,6 +57,17 @@ class SessionApi {
   virtual Result<std::vector<std::optional<ObjectStat>>> StatObjects(
       std::span<const std::string_view> keys, const CallOptions& options) = 0;
 
+  // What is stored under keys that start with `prefix`, each once, in no order. Walks over all
+  // objects of all owners that answer: for people and for rare calls. Errors: kLimit beyond
+  // kMaxListed keys.
+  virtual Result<std::vector<StoredObject>> List(std::string_view prefix,
+                                                 const CallOptions& options) = 0;
+  // O(1) an owner. Each owner counts for itself: an object on two counts twice.
+  virtual Result<ObjectCount> Count(const CallOptions& options) = 0;
+  // The owners (host:port) that hold each key, none for a miss; "local" in a pool of one host.
+  virtual Result<std::vector<std::vector<std::string>>> Where(
+      std::span<const std::string_view> keys, const CallOptions& options) = 0;
+
   // Ok: proven; no look-up or get that begins anywhere from now on finds what was begun before.
   // kNotProven: this session neither finds nor stores until the reset, repeated in the background,
   // is proven.
@@ -67,6 +79,12 @@ class SessionApi {
   virtual bool closed() const = 0;
 };
 
+inline constexpr std::size_t kMaxListed = 1 << 20;
+// Adds all pages of one service to `objects`.
+Status ListFrom(wire::HostService& service, SlotId slot, std::string_view prefix,
+                std::int64_t deadline_ns, std::map<std::string, StoredObject>& objects);
+Result<ObjectCount> CountFrom(wire::HostService& service, SlotId slot, std::int64_t deadline_ns);
+std::vector<StoredObject> ValuesOf(std::map<std::string, StoredObject> objects);
 // kUnavailable in a forked child, kInvalid when there is no room for the results, or too many
 // items.
 Status CheckBatch(unsigned forks, std::size_t items, std::size_t results);

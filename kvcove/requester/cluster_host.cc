@@ -64,9 +64,11 @@ void ClusterHost::ConnectLocal(std::span<const wire::OwnerStat> owners, std::int
   if (local_ != nullptr) return;
   for (const wire::OwnerStat& owner : owners) {
     if (owner.host != options_.host || owner.socket.empty()) continue;
+    if (!options_.owner.empty() && owner.address != options_.owner) continue;
     auto local = RemoteHost::Connect(owner.socket, deadline_ns, clock_);
     if (local) {
       local_ = std::move(*local);
+      local_address_ = owner.address;
       local_now_.store(local_.get(), std::memory_order_release);
       return;
     }
@@ -78,7 +80,7 @@ void ClusterHost::ConnectLocal(std::span<const wire::OwnerStat> owners, std::int
 wire::OwnerNumber ClusterHost::LocalOwner() const {
   if (local_now_.load(std::memory_order_acquire) == nullptr) return wire::kNoOwner;
   for (const wire::OwnerStat& owner : peers_->Owners()) {
-    if (owner.host == options_.host && !owner.socket.empty()) return owner.number;
+    if (owner.address == local_address_) return owner.number;
   }
   return wire::kNoOwner;
 }

@@ -18,6 +18,7 @@ struct ClusterHostOptions {
   std::string host;
   // Use the memory of the owner on this host directly.
   bool local = true;
+  std::string owner;     // which of them, host:port, where there are several; empty: any
   bool checksum = true;  // of what crosses the network
   rpc::Access access;
   Placement placement = Placement::kLocalFirst;  // of sessions that name none
@@ -68,6 +69,7 @@ class ClusterHost {
   std::vector<wire::RequesterReport::Miss> recent_ KVCOVE_GUARDED_BY(recent_mutex_);
   std::atomic<bool> finding_{false};
   std::unique_ptr<RemoteHost> local_;  // set once, by who is `finding_`
+  std::string local_address_;          // of that owner; set before local_now_
   std::atomic<RemoteHost*> local_now_{nullptr};
   std::unique_ptr<Peers> peers_;  // its thread probes the master, too
 };

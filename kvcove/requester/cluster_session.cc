@@ -271,16 +271,9 @@ Result<std::size_t> ClusterSession::LongestPrefix(std::span<const std::string_vi
 Status ClusterSession::Hold(std::span<const std::string_view> keys,
                             std::chrono::milliseconds duration, std::span<ItemResult> results,
                             const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(forks_, keys.size(), results.size()));
-  if (closed()) {
-    std::fill_n(results.begin(), keys.size(), Miss(MissReason::kClosed));
-    return {};
-  }
-  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  Session* local = Local();
-  if (local != nullptr) KVCOVE_TRY(local->Hold(keys, duration, results, options));
-  FindElsewhere(local, keys, results, options, deadline_ns);
-  return {};
+  CallOptions holding = options;
+  holding.hold = duration;
+  return Exists(keys, results, holding);
 }
 
 // ---- gets
@@ -786,6 +779,62 @@ Result<std::vector<std::optional<ObjectStat>>> ClusterSession::StatObjects(
     for (std::size_t k = 0; k < mine.size(); ++k) stats[mine[k]] = (*answers)[k];
   }
   return stats;
+}
+
+Result<std::vector<StoredObject>> ClusterSession::List(std::string_view prefix,
+                                                       const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(forks_, 0, 0));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  KVCOVE_ASSIGN(const Binding binding, Bind(options.version, /*fresh=*/true, deadline_ns));
+  KVCOVE_ASSIGN(const std::vector<wire::OwnerStat> owners, host_.master().Owners(deadline_ns));
+  std::map<std::string, StoredObject> objects;
+  for (const wire::OwnerStat& owner : owners) {
+    if (!owner.live) continue;
+    const auto peer = host_.peers().Get(owner.number);
+    if (peer == nullptr || peer->broken()) continue;
+    const auto service = wire::MakeStub(peer->channel());
+    const Status listed = ListFrom(*service, binding.token.slot, prefix, deadline_ns, objects);
+    // An owner that does not answer has nothing that anybody could get.
+    if (!listed && listed.error().code == Code::kLimit) return std::unexpected(listed.error());
+  }
+  return ValuesOf(std::move(objects));
+}
+
+Result<ObjectCount> ClusterSession::Count(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(forks_, 0, 0));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  KVCOVE_ASSIGN(const Binding binding, Bind(options.version, /*fresh=*/true, deadline_ns));
+  KVCOVE_ASSIGN(const std::vector<wire::OwnerStat> owners, host_.master().Owners(deadline_ns));
+  ObjectCount sum{.generation = binding.token.generation};
+  for (const wire::OwnerStat& owner : owners) {
+    const auto peer = owner.live ? host_.peers().Get(owner.number) : nullptr;
+    if (peer == nullptr || peer->broken()) continue;
+    const auto count = CountFrom(*wire::MakeStub(peer->channel()), binding.token.slot, deadline_ns);
+    if (!count || count->generation != sum.generation) continue;
+    sum.objects += count->objects;
+    sum.voided += count->voided;
+  }
+  return sum;
+}
+
+Result<std::vector<std::vector<std::string>>> ClusterSession::Where(
+    std::span<const std::string_view> keys, const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(forks_, keys.size(), keys.size()));
+  std::vector<ItemResult> results(keys.size());
+  const std::vector<std::size_t> all = MissedHere(nullptr, keys, results);
+  const Found found =
+      Locate(keys, all, results, options.version, DeadlineOf(clock_, options.timeout));
+  std::map<wire::OwnerNumber, std::string> addresses;
+  for (const wire::OwnerStat& owner : host_.peers().Owners()) {
+    addresses[owner.number] = owner.address;
+  }
+  std::vector<std::vector<std::string>> owners(keys.size());
+  for (std::size_t k = 0; k < found.which.size(); ++k) {
+    for (const wire::OwnerNumber number : {found.places[k].owner, found.places[k].second}) {
+      if (number != wire::kNoOwner) owners[found.which[k]].push_back(addresses[number]);
+    }
+  }
+  return owners;
 }
 
 Status ClusterSession::NameVersions(std::span<const std::string> versions,

@@ -43,6 +43,11 @@ class ClusterSession final : public SessionApi {
                                        const CallOptions& options) override;
   Result<std::vector<std::optional<ObjectStat>>> StatObjects(std::span<const std::string_view> keys,
                                                              const CallOptions& options) override;
+  Result<std::vector<StoredObject>> List(std::string_view prefix,
+                                         const CallOptions& options) override;
+  Result<ObjectCount> Count(const CallOptions& options) override;
+  Result<std::vector<std::vector<std::string>>> Where(std::span<const std::string_view> keys,
+                                                      const CallOptions& options) override;
   Status Reset(const ResetOptions& options) override;
   Status NameVersions(std::span<const std::string> versions,
                       std::chrono::milliseconds timeout) override;

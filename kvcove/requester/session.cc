@@ -36,6 +36,15 @@ ItemResult Stored(Code code, std::uint64_t bytes) {
   return {.code = code, .bytes = bytes};
 }
 
+segment::Event EventOf(segment::EventKind kind, const segment::Found& found,
+                       std::chrono::milliseconds hold) {
+  return {
+      .kind = kind,
+      .hold_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(hold.count(), 0, 0xFFFFFF)),
+      .place = found.place,
+      .version = found.version};
+}
+
 ItemResult Miss(MissReason reason) { return {.code = Code::kMiss, .reason = reason}; }
 
 }  // namespace
@@ -177,6 +186,8 @@ Status Session::Exists(std::span<const std::string_view> keys, std::span<ItemRes
   const segment::HeaderView& view = scope->attachment->header();
   segment::Found found[kFindChunk];
   bool missed = false;
+  std::vector<segment::Event> holds;
+  if (options.hold.count() > 0) holds.reserve(keys.size());
   for (std::size_t from = 0; from < keys.size(); from += kFindChunk) {
     const auto part = keys.subspan(from, std::min(kFindChunk, keys.size() - from));
     view.FindMany(scope->read.slot, part, found);
@@ -193,6 +204,9 @@ Status Session::Exists(std::span<const std::string_view> keys, std::span<ItemRes
                   .reason = reason,
                   .bytes = found[i].meta.size_bytes()};
         missed = missed || reason != MissReason::kNone;
+        if (options.hold.count() > 0 && result.ok()) {
+          holds.push_back(EventOf(segment::EventKind::kHold, found[i], options.hold));
+        }
         continue;
       }
       missed = true;
@@ -201,6 +215,7 @@ Status Session::Exists(std::span<const std::string_view> keys, std::span<ItemRes
     }
   }
   scope->attachment->page().lookups.fetch_add(keys.size(), std::memory_order_relaxed);
+  if (!holds.empty()) scope->attachment->PushEvents(holds);
   if (missed) CountMisses(*scope->attachment, results.first(keys.size()));
   return {};
 }
@@ -237,24 +252,9 @@ Result<std::size_t> Session::LongestPrefix(std::span<const std::string_view> key
 
 Status Session::Hold(std::span<const std::string_view> keys, std::chrono::milliseconds duration,
                      std::span<ItemResult> results, const CallOptions& options) {
-  KVCOVE_TRY(Exists(keys, results, options));
-  const Result<Scope> scope = Enter(options, DeadlineOf(clock_, options.timeout));
-  if (!scope || scope->refused != MissReason::kNone) return {};
-  const segment::HeaderView& view = scope->attachment->header();
-  std::vector<segment::Event> events;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (!results[i].ok()) continue;
-    const segment::Found found = view.Find(
-        scope->read.slot, {.key = keys[i], .hash = view.HashKey(scope->read.slot, keys[i])});
-    if (!found) continue;
-    events.push_back({.kind = segment::EventKind::kHold,
-                      .hold_ms = static_cast<std::uint32_t>(
-                          std::clamp<std::int64_t>(duration.count(), 0, 0xFFFFFF)),
-                      .place = found.place,
-                      .version = found.version});
-  }
-  scope->attachment->PushEvents(events);
-  return {};
+  CallOptions holding = options;
+  holding.hold = duration;
+  return Exists(keys, results, holding);
 }
 
 // ---- gets
@@ -306,7 +306,8 @@ class Session::Copier {
 
 // Up to kLaneSlots items under one lane and one fence.
 void Session::GetWindow(const Scope& scope, std::span<const GetItem> items,
-                        std::span<ItemResult> results, std::int64_t deadline_ns) {
+                        std::span<ItemResult> results, std::chrono::milliseconds hold,
+                        std::int64_t deadline_ns) {
   Attachment& attachment = *scope.attachment;
   const segment::HeaderView& view = attachment.header();
   segment::Found found[kFindChunk];
@@ -358,9 +359,7 @@ void Session::GetWindow(const Scope& scope, std::span<const GetItem> items,
           const std::uint32_t count = view.Extents(found[i], extents);
           if (copier.Out({extents, count}, size, item.into)) {
             result = {.code = Code::kOk, .bytes = size};
-            hits.push_back({.kind = segment::EventKind::kHit,
-                            .place = found[i].place,
-                            .version = found[i].version});
+            hits.push_back(EventOf(segment::EventKind::kHit, found[i], hold));
           } else {
             result = {.code = Code::kTimeout};
           }
@@ -396,7 +395,8 @@ Status Session::Get(std::span<const GetItem> items, std::span<ItemResult> result
   }
   for (std::size_t from = 0; from < items.size(); from += segment::kLaneSlots) {
     const std::size_t count = std::min<std::size_t>(segment::kLaneSlots, items.size() - from);
-    GetWindow(*scope, items.subspan(from, count), results.subspan(from, count), deadline_ns);
+    GetWindow(*scope, items.subspan(from, count), results.subspan(from, count), options.hold,
+              deadline_ns);
   }
   std::uint64_t bytes = 0;
   bool missed = false;
@@ -574,8 +574,7 @@ Status Session::Put(const Token& token, std::span<const PutItem> items,
                     : segment::Found{};
         found && found.generation == token.generation && view.LeaseHolds(clock_.NowNs())) {
       results[i].code = Code::kExists;
-      hits.push_back(
-          {.kind = segment::EventKind::kHit, .place = found.place, .version = found.version});
+      hits.push_back(EventOf(segment::EventKind::kHit, found, {}));
       continue;
     }
     (size <= kInlineBytes ? small : large).push_back(i);
@@ -687,6 +686,36 @@ Result<std::uint64_t> Session::RemoveMatching(std::string_view pattern,
   std::shared_ptr<Attachment> attachment;
   KVCOVE_ASSIGN(const SlotId slot, SlotOf(options, deadline_ns, attachment));
   return attachment->service().RemoveMatching(slot, pattern, deadline_ns);
+}
+
+Result<std::vector<StoredObject>> Session::List(std::string_view prefix,
+                                                const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::shared_ptr<Attachment> attachment;
+  KVCOVE_ASSIGN(const SlotId slot, SlotOf(options, deadline_ns, attachment));
+  std::map<std::string, StoredObject> objects;
+  KVCOVE_TRY(ListFrom(attachment->service(), slot, prefix, deadline_ns, objects));
+  return ValuesOf(std::move(objects));
+}
+
+Result<ObjectCount> Session::Count(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::shared_ptr<Attachment> attachment;
+  KVCOVE_ASSIGN(const SlotId slot, SlotOf(options, deadline_ns, attachment));
+  return CountFrom(attachment->service(), slot, deadline_ns);
+}
+
+Result<std::vector<std::vector<std::string>>> Session::Where(std::span<const std::string_view> keys,
+                                                             const CallOptions& options) {
+  std::vector<ItemResult> results(keys.size());
+  KVCOVE_TRY(Exists(keys, results, options));
+  std::vector<std::vector<std::string>> owners(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (results[i].ok()) owners[i] = {"local"};
+  }
+  return owners;
 }
 
 Result<std::vector<std::optional<ObjectStat>>> Session::StatObjects(

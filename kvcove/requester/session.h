@@ -41,6 +41,11 @@ class Session final : public SessionApi {
                                        const CallOptions& options) override;
   Result<std::vector<std::optional<ObjectStat>>> StatObjects(std::span<const std::string_view> keys,
                                                              const CallOptions& options) override;
+  Result<std::vector<StoredObject>> List(std::string_view prefix,
+                                         const CallOptions& options) override;
+  Result<ObjectCount> Count(const CallOptions& options) override;
+  Result<std::vector<std::vector<std::string>>> Where(std::span<const std::string_view> keys,
+                                                      const CallOptions& options) override;
   Status Reset(const ResetOptions& options) override;
   Status NameVersions(std::span<const std::string> versions,
                       std::chrono::milliseconds timeout) override;
@@ -72,7 +77,7 @@ class Session final : public SessionApi {
   Result<SlotId> SlotOf(const CallOptions& options, std::int64_t deadline_ns,
                         std::shared_ptr<Attachment>& attachment);
   void GetWindow(const Scope& scope, std::span<const GetItem> items, std::span<ItemResult> results,
-                 std::int64_t deadline_ns);
+                 std::chrono::milliseconds hold, std::int64_t deadline_ns);
   Status PutInline(Attachment& attachment, const Token& token, std::span<const PutItem> items,
                    std::span<const std::string_view> afters, std::span<const std::size_t> which,
                    std::span<ItemResult> results, std::int64_t deadline_ns);

@@ -56,10 +56,28 @@ struct ItemResult {
   bool ok() const { return code == Code::kOk; }
 };
 
+// One of the objects that a session can list.
+struct StoredObject {
+  std::string key;
+  std::uint64_t size_bytes = 0;
+  bool hard_pinned = false;
+  bool soft_pinned = false;
+  bool held = false;
+};
+
+// How many objects one namespace and version has, as the owners that answer say.
+struct ObjectCount {
+  Generation generation = 0;
+  std::uint64_t objects = 0;
+  std::uint64_t voided = 0;  // by the reset that began this generation
+};
+
 struct CallOptions {
   std::chrono::milliseconds timeout{1000};
   std::string_view version;  // of the weights; lookups, gets, pins, removals
   std::string_view after;    // puts: the chunk before the first item
+  // Look-ups and gets: what is found on this host is held for this long (Session::Hold).
+  std::chrono::milliseconds hold{0};
 };
 
 struct ResetOptions {

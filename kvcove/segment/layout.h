@@ -110,7 +110,7 @@ struct alignas(64) Lane {
   alignas(64) ProtectedSlot slots[kLaneSlots];
 };
 
-enum class EventKind : std::uint8_t { kHit = 1, kHold = 2 };
+enum class EventKind : std::uint8_t { kHit = 1, kHold = 2 };  // a hit may hold, too
 
 struct RingEvent {
   std::atomic<std::uint64_t> word;  // (kind << 56) | (milliseconds of a hold << 32) | place

@@ -49,10 +49,10 @@ enum class Method : std::uint16_t {
   kOwners = 42,
   kRemoveEverywhere = 43,
   // To an owner's data server.
-  kDataGet = 51,  // values follow the reply's body
-  kDataPut = 52,  // values follow the request's body
+  kDataGet = 51,    // values follow the reply's body
+  kDataPut = 52,    // values follow the request's body
+  kInventory = 53,  // pages of what an owner holds; to a host's socket, too
   // From the master.
-  kInventory = 53,
   kCopy = 54,
 };
 inline constexpr std::uint16_t kMaxMethod = 54;

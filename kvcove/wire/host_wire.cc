@@ -186,6 +186,12 @@ class Stub final : public HostService {
                        duration_ns, deadline_ns));
     return CodesFrom(reply, keys.size());
   }
+  Result<InventoryReply> Page(const InventoryRequest& request, std::int64_t deadline_ns) override {
+    const std::string body = Encode(request);
+    KVCOVE_ASSIGN(const std::string reply,
+                  channel_.Call(Method::kInventory, std::as_bytes(std::span(body)), deadline_ns));
+    return DecodeInventoryReply(AsBytes(reply));
+  }
   Result<std::vector<std::optional<ObjectStat>>> StatObjects(SlotId slot,
                                                              std::span<const std::string_view> keys,
                                                              std::int64_t deadline_ns) override {
@@ -467,6 +473,13 @@ Result<std::string> Serve(HostService& service, Method method, std::span<const s
                     service.RemoveMatching(root->slot(), View(root->pattern()),
                                            DeadlineOf(root->budget_ns())));
       return CountToString(count);
+    }
+    case Method::kInventory: {
+      KVCOVE_ASSIGN(InventoryRequest request, DecodeInventory(body));
+      if (!request.slot) return Fail(Code::kInvalid, "a page of what: the slot is missing");
+      request.at_most = std::clamp<std::uint32_t>(request.at_most, 1, kMaxPage);
+      KVCOVE_ASSIGN(const InventoryReply page, service.Page(request, deadline_ns));
+      return Encode(page);
     }
     case Method::kStat:
       return ServeStat(service, deadline_ns);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kvcove/model/ids.h"
+#include "kvcove/wire/tasks.h"
 
 namespace kvcove::wire {
 
@@ -171,6 +172,9 @@ class HostService : public GenerationService {
                                         std::int64_t deadline_ns) = 0;
   virtual Result<std::vector<std::optional<ObjectStat>>> StatObjects(
       SlotId slot, std::span<const std::string_view> keys, std::int64_t deadline_ns) = 0;
+  // A page of the objects of one slot, which the request must name.
+  virtual Result<InventoryReply> Page(const InventoryRequest& request,
+                                      std::int64_t deadline_ns) = 0;
   virtual Result<PoolStat> Stat(std::int64_t deadline_ns) = 0;
 };
 

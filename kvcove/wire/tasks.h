@@ -10,14 +10,15 @@
 #include <vector>
 
 #include "kvcove/model/ids.h"
-#include "kvcove/wire/messages.h"
 
 namespace kvcove::wire {
 
 inline constexpr std::uint32_t kInventoryDone = 0xFFFFFFFF;
+// Objects. A key is at most 1 KiB, so that a page always fits a frame.
+inline constexpr std::uint32_t kMaxPage = 2048;
 
 struct InventoryRequest {
-  std::uint32_t cursor = 0;
+  std::uint32_t cursor = 0;  // kInventoryDone: no objects, only the slot's counts
   std::uint32_t at_most = 0;
   std::optional<SlotId> slot;  // empty: all
   std::string prefix;          // of the key
@@ -35,11 +36,17 @@ struct HeldObject {
   SlotId slot = 0;
   std::uint8_t copies = 1;
   bool hard_pinned = false;
+  bool soft_pinned = false;
+  bool held = false;
   std::string key;  // if asked for
 };
 
 struct InventoryReply {
   std::uint32_t cursor = kInventoryDone;  // where to go on
+  // Of the slot, if one was named:
+  Generation generation = 0;
+  std::uint64_t live = 0;    // objects
+  std::uint64_t voided = 0;  // objects that the beginning of this generation voided
   std::vector<HeldObject> objects;
 };
 
