@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arguments.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace kvcove::python {
+
+void Raise(const Error& error) {
+  const nb::module_ errors = nb::module_::import_("kvcove._errors");
+  const nb::object made =
+      errors.attr("from_code")(static_cast<int>(error.code), nb::str(error.ToString().c_str()));
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
+  throw nb::python_error();
+}
+
+void RaiseInvalid(std::string detail) { Raise({Code::kInvalid, std::move(detail)}); }
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  if (!(seconds >= 0)) RaiseInvalid(fmt::format("{} s is no duration", seconds));
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, 1e6) * 1000));
+}
+
+namespace {
+
+std::string TypeName(nb::handle object) {
+  return nb::type_name(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())))).c_str();
+}
+
+// Its items stay while the result lives, whatever others do to a list meanwhile.
+nb::object TupleOf(nb::handle items, const char* name) {
+  if (PyUnicode_Check(items.ptr()) || PyBytes_Check(items.ptr())) {
+    RaiseInvalid(fmt::format("{}: a list is wanted, not one {}", name, TypeName(items)));
+  }
+  PyObject* tuple = PySequence_Tuple(items.ptr());
+  if (tuple == nullptr) {
+    PyErr_Clear();
+    RaiseInvalid(fmt::format("{}: a list is wanted, not {}", name, TypeName(items)));
+  }
+  return nb::steal(tuple);
+}
+
+}  // namespace
+
+Keys::Keys(nb::handle keys, const char* name) : kept_(TupleOf(keys, name)) {
+  const Py_ssize_t count = PyTuple_Size(kept_.ptr());
+  views_.reserve(static_cast<std::size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* key = PyTuple_GetItem(kept_.ptr(), i);
+    if (PyUnicode_Check(key)) {
+      Py_ssize_t size = 0;
+      const char* text = PyUnicode_AsUTF8AndSize(key, &size);
+      if (text == nullptr) throw nb::python_error();
+      views_.emplace_back(text, static_cast<std::size_t>(size));
+    } else if (PyBytes_Check(key)) {
+      char* text = nullptr;
+      Py_ssize_t size = 0;
+      if (PyBytes_AsStringAndSize(key, &text, &size) != 0) throw nb::python_error();
+      views_.emplace_back(text, static_cast<std::size_t>(size));
+    } else {
+      RaiseInvalid(
+          fmt::format("{}[{}]: a key is str or bytes, not {}", name, i, TypeName(nb::handle(key))));
+    }
+  }
+}
+
+Buffers::Buffers(nb::handle items, const char* name, bool writable)
+    : name_(name), kept_(TupleOf(items, name)) {
+  try {
+    const Py_ssize_t count = PyTuple_Size(kept_.ptr());
+    ends_.reserve(static_cast<std::size_t>(count));
+    pieces_.reserve(static_cast<std::size_t>(count));
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      AddItem(nb::handle(PyTuple_GetItem(kept_.ptr(), i)), writable);
+      ends_.push_back(pieces_.size());
+    }
+  } catch (...) {
+    for (Py_buffer& view : views_) PyBuffer_Release(&view);
+    throw;
+  }
+}
+
+Buffers::~Buffers() {
+  for (Py_buffer& view : views_) PyBuffer_Release(&view);
+}
+
+void Buffers::AddItem(nb::handle item, bool writable) {
+  if (!PyList_Check(item.ptr()) && !PyTuple_Check(item.ptr())) return Add(item, writable);
+  const nb::object pieces = TupleOf(item, name_);
+  const Py_ssize_t count = PyTuple_Size(pieces.ptr());
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    Add(nb::handle(PyTuple_GetItem(pieces.ptr(), i)), writable);
+  }
+}
+
+void Buffers::Add(nb::handle piece, bool writable) {
+  const std::size_t item = ends_.size();
+  if (PyObject_CheckBuffer(piece.ptr())) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(piece.ptr(), &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) {
+      PyErr_Clear();
+      RaiseInvalid(fmt::format("{}[{}]: the {} must be {}C-contiguous", name_, item,
+                               TypeName(piece), writable ? "writable and " : ""));
+    }
+    views_.push_back(view);
+    pieces_.push_back({.data = view.buf, .size = static_cast<std::size_t>(view.len)});
+    return;
+  }
+  if (Memory memory; nb::try_cast<Memory>(piece, memory, /*convert=*/false)) {
+    pieces_.push_back(
+        {.data = reinterpret_cast<void*>(memory.address), .size = memory.size});  // NOLINT
+    return;
+  }
+  nb::ndarray<> array;
+  if (!nb::try_cast(piece, array)) {
+    PyErr_Clear();
+    RaiseInvalid(fmt::format(
+        "{}[{}]: {} has neither the buffer protocol nor DLPack, and is no kvcove.Memory", name_,
+        item, TypeName(piece)));
+  }
+  if (array.device_type() != nb::device::cpu::value) {
+    RaiseInvalid(fmt::format("{}[{}]: this array is not in host memory (DLPack device {})", name_,
+                             item, array.device_type()));
+  }
+  std::int64_t expected = 1;
+  for (std::size_t d = array.ndim(); d-- > 0;) {
+    if (array.shape(d) != 1 && array.stride(d) != expected) {
+      RaiseInvalid(fmt::format("{}[{}]: the array must be C-contiguous", name_, item));
+    }
+    expected *= static_cast<std::int64_t>(array.shape(d));
+  }
+  pieces_.push_back({.data = array.data(), .size = array.nbytes()});
+  arrays_.push_back(std::move(array));
+}
+
+std::span<const MutableBuffer> Buffers::Item(std::size_t i) const {
+  const std::size_t begin = i == 0 ? 0 : ends_[i - 1];
+  return std::span(pieces_).subspan(begin, ends_[i] - begin);
+}
+
+std::span<const ConstBuffer> Buffers::ConstItem(std::size_t i) const {
+  // The two differ in the const of what is pointed to only.
+  static_assert(sizeof(ConstBuffer) == sizeof(MutableBuffer));
+  const auto item = Item(i);
+  return {reinterpret_cast<const ConstBuffer*>(item.data()), item.size()};
+}
+
+}  // namespace kvcove::python

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
+#include "session.h"
+
+namespace kvcove::python {
+
+NB_MODULE(_native, module) {
+  ForkCount();  // from now on forks are counted
+  nb::set_leak_warnings(false);  // objects that live as long as the interpreter
+  BindResults(module);
+  BindSession(module);
+  BindQueue(module);
+  BindOwner(module);
+  BindStore(module);
+  module.def(
+      "set_log_level",
+      [](const char* name) { SetLogLevel(Unwrap(ParseLogLevel(name))); }, nb::arg("level"));
+}
+
+}  // namespace kvcove::python

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// An owner inside this process: what an engine gives to a cluster while it runs.
+#include <nanobind/stl/string.h>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/pool/daemon.h"
+#include "kvcove/requester/attachment.h"
+#include "session.h"
+
+namespace kvcove::python {
+namespace {
+
+struct PyOwner {
+  ForkGuard guard;
+  std::shared_ptr<pool::Daemon> daemon;
+  std::string address;
+
+  PyOwner() = default;
+  PyOwner(PyOwner&&) = default;
+  PyOwner& operator=(PyOwner&&) = delete;
+  // In a forked child it has no threads that could be joined: it is let go.
+  ~PyOwner() {
+    if (!guard.Here()) new std::shared_ptr<pool::Daemon>(std::move(daemon));  // NOLINT
+  }
+  void Close() {
+    if (!guard.Here()) return;
+    std::shared_ptr<pool::Daemon> last = std::move(daemon);
+    const nb::gil_scoped_release release;
+    last.reset();
+  }
+};
+
+PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const std::string& listen,
+                  const std::string& advertise, const std::string& socket_path,
+                  const std::string& credentials) {
+  pool::DaemonOptions options;
+  options.socket_path = socket_path;
+  options.host.owner.memory_bytes = memory_bytes;
+  pool::ClusterMember member;
+  member.master = Unwrap(rpc::ParseAddress(master, 7400));
+  member.listen = Unwrap(rpc::ParseAddress(listen, 0));
+  member.advertise = advertise;
+  if (!credentials.empty()) {
+    member.credentials = Unwrap(rpc::Credentials::Load(credentials));
+  }
+  options.host.cluster = member;
+  Result<std::unique_ptr<pool::Daemon>> daemon = Fail(Code::kInternal, {});
+  {
+    const nb::gil_scoped_release release;
+    daemon = pool::Daemon::Open(options, SystemClock::Instance());
+  }
+  PyOwner owner;
+  owner.daemon = Unwrap(std::move(daemon));
+  owner.address = owner.daemon->host().address();
+  return owner;
+}
+
+}  // namespace
+
+void BindOwner(nb::module_& module) {
+  nb::class_<PyOwner>(module, "Owner")
+      .def_ro("address", &PyOwner::address)
+      .def("close", &PyOwner::Close);
+  module.def("open_owner", &OpenOwner, nb::kw_only(), nb::arg("master"), nb::arg("memory"),
+             nb::arg("listen"), nb::arg("advertise") = "", nb::arg("socket_path"),
+             nb::arg("credentials") = "");
+}
+
+}  // namespace kvcove::python

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "regions.h"
+
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <memory>
+
+namespace kvcove::python {
+
+Status Regions::Add(std::uintptr_t address, std::size_t size) {
+  if (address == 0 || size == 0) return Fail(Code::kInvalid, "no memory to register");
+  Kind kind = Kind::kHost;
+  if (const Device* device = Device::Get(); device != nullptr && device->Owns(address)) {
+    kind = Kind::kDevice;
+    // Refused now with one message rather than at every call.
+    std::byte byte{};
+    KVCOVE_TRY(device->ToHost(&byte, address, 1));
+  }
+  const MutexLock lock(mutex_);
+  if (!regions_.try_emplace(address, Region{.size = size, .kind = kind}).second) {
+    return Fail(Code::kInvalid, fmt::format("{:#x} is registered already", address));
+  }
+  return {};
+}
+
+Status Regions::Remove(std::uintptr_t address) {
+  const MutexLock lock(mutex_);
+  if (regions_.erase(address) == 0) {
+    return Fail(Code::kInvalid, fmt::format("{:#x} is not registered", address));
+  }
+  return {};
+}
+
+Regions::Kind Regions::Lookup::Of(std::uintptr_t address, std::size_t size) {
+  if (address == 0 || size == 0 || address + size < address) return Kind::kNone;
+  if (last_.begin <= address && address + size <= last_.end) return last_kind_;
+  {
+    const MutexLock lock(regions_.mutex_);
+    auto at = regions_.regions_.upper_bound(address);
+    if (at != regions_.regions_.begin() && (--at)->first + at->second.size >= address + size) {
+      last_ = {.begin = at->first, .end = at->first + at->second.size};
+      last_kind_ = at->second.kind;
+      return last_kind_;
+    }
+  }
+  if (const Device* device = Device::Get(); device != nullptr && device->Owns(address)) {
+    return Kind::kDevice;
+  }
+  return Mapped(address, size) ? Kind::kHost : Kind::kNone;
+}
+
+bool Regions::Lookup::Mapped(std::uintptr_t address, std::size_t size) {
+  if (!read_maps_) {
+    read_maps_ = true;
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(
+        std::fopen("/proc/self/maps", "re"), [](std::FILE* file) { return std::fclose(file); });
+    char line[512];
+    while (maps != nullptr && std::fgets(line, sizeof(line), maps.get()) != nullptr) {
+      std::uintptr_t begin = 0;
+      std::uintptr_t end = 0;
+      char rights[5] = {};
+      if (std::sscanf(line, "%lx-%lx %4s", &begin, &end, rights) != 3) continue;  // NOLINT
+      if (rights[0] != 'r' || (writable_ && rights[1] != 'w')) continue;
+      if (!mapped_.empty() && mapped_.back().end == begin) {
+        mapped_.back().end = end;
+      } else {
+        mapped_.push_back({.begin = begin, .end = end});
+      }
+    }
+  }
+  for (const Range& range : mapped_) {
+    if (range.begin <= address && address + size <= range.end) return true;
+  }
+  return false;
+}
+
+}  // namespace kvcove::python

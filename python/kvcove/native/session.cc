@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session.h"
+
+#include <fmt/core.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/posix.h"
+
+namespace kvcove::python {
+
+ForkGuard::ForkGuard() : forks_(ForkCount()) {}
+bool ForkGuard::Here() const { return forks_ == ForkCount(); }
+void ForkGuard::Check() const {
+  if (Here()) return;
+  const nb::object made = nb::module_::import_("kvcove._errors").attr("forked")();
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
+  throw nb::python_error();
+}
+
+std::shared_ptr<Pool> PyPool::Get() const {
+  guard.Check();
+  if (pool == nullptr) RaiseInvalid("this pool is closed");
+  return pool;
+}
+
+std::shared_ptr<Session> PySession::Get() const {
+  guard.Check();
+  if (session == nullptr) RaiseInvalid("this session is closed");
+  return session;
+}
+
+PutWork::PutWork(nb::handle keys_in, nb::handle values_in, nb::handle after_in)
+    : keys(keys_in), values(values_in, "values", /*writable=*/false) {
+  if (keys.size() != values.size()) {
+    RaiseInvalid(fmt::format("{} keys but {} values", keys.size(), values.size()));
+  }
+  if (PyUnicode_Check(after_in.ptr())) {
+    after = nb::cast<std::string>(after_in);
+  } else if (PyBytes_Check(after_in.ptr())) {
+    const auto bytes = nb::cast<nb::bytes>(after_in);
+    after.assign(bytes.c_str(), bytes.size());
+  } else if (!after_in.is_none()) {
+    afters = Keys(after_in, "after");
+    if (afters.size() != keys.size()) {
+      RaiseInvalid(fmt::format("after: {} keys for {} values", afters.size(), keys.size()));
+    }
+  }
+  items.resize(keys.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    items[i] = {.key = keys[i], .value = values.ConstItem(i), .after = {}};
+    if (afters.size() > 0) items[i].after = afters[i];
+  }
+}
+
+GetWork::GetWork(nb::handle keys_in, nb::handle buffers_in)
+    : keys(keys_in), buffers(buffers_in, "buffers", /*writable=*/true) {
+  if (keys.size() != buffers.size()) {
+    RaiseInvalid(fmt::format("{} keys but {} buffers", keys.size(), buffers.size()));
+  }
+  items.resize(keys.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    items[i] = {.key = keys[i], .into = buffers.Item(i)};
+  }
+}
+
+namespace {
+
+using Text = std::string;
+
+CallOptions OptionsOf(double timeout, const Text& version) {
+  return {.timeout = Milliseconds(timeout), .version = version, .after = {}};
+}
+
+// Of the call as a whole nothing but misuse is raised: what becomes of the items is in their
+// results.
+void RaiseMisuse(const Status& status) {
+  if (!status && (status.error().code == Code::kInvalid || status.error().code == Code::kDenied)) {
+    Raise(status.error());
+  }
+}
+
+Results Put(const PySession& self, nb::object keys, nb::object values,
+            const std::optional<Token>& token, nb::object after, double timeout) {
+  const std::shared_ptr<Session> session = self.Get();
+  const PutWork work(keys, values, after);
+  Results results(work.items.size());
+  CallOptions options = OptionsOf(timeout, {});
+  options.after = work.after;
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    status = token ? session->Put(*token, work.items, results.items, options)
+                   : session->Put(work.items, results.items, options);
+  }
+  RaiseMisuse(status);
+  return results;
+}
+
+Results GetInto(const PySession& self, nb::object keys, nb::object buffers, const Text& version,
+                double timeout) {
+  const std::shared_ptr<Session> session = self.Get();
+  const GetWork work(keys, buffers);
+  Results results(work.items.size());
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    status = session->Get(work.items, results.items, OptionsOf(timeout, version));
+  }
+  RaiseMisuse(status);
+  return results;
+}
+
+// A call on keys that answers a result each.
+template <typename Call>
+Results ForKeys(const PySession& self, nb::handle keys_in, Call&& call) {
+  const std::shared_ptr<Session> session = self.Get();
+  const Keys keys(keys_in);
+  Results results(keys.size());
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    status = call(*session, keys.views(), std::span(results.items));
+  }
+  RaiseMisuse(status);
+  return results;
+}
+
+// Values as bytes, None for what is not there. The size is found first; a value that was replaced by
+// a larger one in between is asked for again.
+nb::list Get(const PySession& self, nb::object keys_in, const Text& version, double timeout) {
+  const std::shared_ptr<Session> session = self.Get();
+  const Keys keys(keys_in);
+  const std::int64_t deadline_ns =
+      SystemClock::Instance().NowNs() + Milliseconds(timeout).count() * kMillisecond;
+  std::vector<ItemResult> results(keys.size());
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    status = session->Exists(keys.views(), results, OptionsOf(timeout, version));
+  }
+  RaiseMisuse(status);
+  std::vector<nb::object> values(keys.size());
+  std::vector<std::size_t> which;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (results[i].ok()) which.push_back(i);
+  }
+  for (int attempt = 0; attempt < 3 && !which.empty(); ++attempt) {
+    std::vector<MutableBuffer> buffers;
+    std::vector<GetItem> items;
+    buffers.reserve(which.size());
+    for (const std::size_t i : which) {
+      PyObject* bytes =
+          PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(results[i].bytes));
+      if (bytes == nullptr) throw nb::python_error();
+      values[i] = nb::steal(bytes);
+      buffers.push_back({.data = PyBytes_AsString(bytes), .size = results[i].bytes});
+      items.push_back({.key = keys[i], .into = std::span(&buffers.back(), 1)});
+    }
+    std::vector<ItemResult> got(which.size());
+    const double left =
+        static_cast<double>(deadline_ns - SystemClock::Instance().NowNs()) / kSecond;
+    {
+      const nb::gil_scoped_release release;
+      status = session->Get(items, got, OptionsOf(std::max(left, 0.0), version));
+    }
+    RaiseMisuse(status);
+    std::vector<std::size_t> again;
+    for (std::size_t k = 0; k < which.size(); ++k) {
+      // A smaller value than it was when its size was found is asked for again, too.
+      const bool other_size = got[k].ok() && got[k].bytes != buffers[k].size;
+      if (got[k].ok() && !other_size) continue;
+      values[which[k]] = nb::object();
+      if (other_size || got[k].code == Code::kBufferTooSmall) {
+        results[which[k]].bytes = got[k].bytes;
+        again.push_back(which[k]);
+      }
+    }
+    which = std::move(again);
+  }
+  for (const std::size_t i : which) values[i] = nb::object();
+  nb::list list;
+  for (nb::object& value : values) {
+    if (value.is_valid()) {
+      list.append(std::move(value));
+    } else {
+      list.append(nb::none());
+    }
+  }
+  return list;
+}
+
+nb::bytes BytesOf(std::string_view text) { return nb::bytes(text.data(), text.size()); }
+
+std::vector<std::optional<ObjectStat>> Stat(const PySession& self, nb::object keys_in,
+                                            const Text& version, double timeout) {
+  const std::shared_ptr<Session> session = self.Get();
+  const Keys keys(keys_in);
+  Result<std::vector<std::optional<ObjectStat>>> stats = Fail(Code::kInternal, {});
+  {
+    const nb::gil_scoped_release release;
+    stats = session->Stat(keys.views(), OptionsOf(timeout, version));
+  }
+  return Unwrap(std::move(stats));
+}
+
+template <typename Call>
+auto Released(const PySession& self, Call&& call) {
+  const std::shared_ptr<Session> session = self.Get();
+  decltype(call(*session)) result = Fail(Code::kInternal, {});
+  {
+    const nb::gil_scoped_release release;
+    result = call(*session);
+  }
+  return Unwrap(std::move(result));
+}
+
+template <typename T>
+void Close(std::shared_ptr<T>& what, const ForkGuard& guard) {
+  if (!guard.Here()) return;
+  std::shared_ptr<T> last = std::move(what);
+  const nb::gil_scoped_release release;
+  last.reset();
+}
+
+PyPool OpenPool(const Text& address, double timeout) {
+  Result<std::unique_ptr<Pool>> pool = Fail(Code::kInternal, {});
+  {
+    const nb::gil_scoped_release release;
+    pool = Pool::Open(address, Milliseconds(timeout));
+  }
+  return {.guard = {}, .pool = Unwrap(std::move(pool))};
+}
+
+PySession OpenSession(const PyPool& self, const Text& name, const Text& engine, bool follow_always,
+                      bool assume_weights, const Text& preferred_segment, const Text& placement,
+                      std::uint32_t replicas) {
+  SessionOptions options{.name = name,
+                         .engine = engine,
+                         .follow_always = follow_always,
+                         .assume_weights = assume_weights,
+                         .preferred_segment = preferred_segment,
+                         .placement = std::nullopt,
+                         .replicas = replicas};
+  if (!placement.empty()) options.placement = Unwrap(ParsePlacement(placement));
+  const std::shared_ptr<Pool> pool = self.Get();
+  Result<std::unique_ptr<Session>> session = Fail(Code::kInternal, {});
+  {
+    const nb::gil_scoped_release release;
+    session = pool->OpenSession(options);
+  }
+  return {.guard = {}, .session = Unwrap(std::move(session))};
+}
+
+void BindValues(nb::module_& module) {
+  nb::class_<Memory>(module, "Memory")
+      .def(
+          "__init__",
+          [](Memory* self, std::uintptr_t address, std::size_t nbytes) {
+            if (address == 0 && nbytes > 0) RaiseInvalid("Memory: address 0 is no memory");
+            new (self) Memory{.address = address, .size = nbytes};
+          },
+          nb::arg("address"), nb::arg("nbytes"))
+      .def_ro("address", &Memory::address)
+      .def_ro("nbytes", &Memory::size);
+  nb::class_<Token>(module, "Token")
+      .def("__str__", &Token::ToString)
+      .def("__repr__",
+           [](const Token& token) { return fmt::format("<kvcove.Token {}>", token.ToString()); })
+      .def("__eq__", [](const Token& a, nb::handle b) {
+        Token other;
+        return nb::try_cast(b, other) && a == other;
+      })
+      .def("__hash__", [](const Token& token) { return std::hash<Text>()(token.ToString()); })
+      .def_static("parse", [](const Text& text) { return Unwrap(Token::Parse(text)); },
+                  nb::arg("text"));
+  nb::class_<ObjectStat>(module, "ObjectStat")
+      .def_ro("nbytes", &ObjectStat::size_bytes)
+      .def_ro("extents", &ObjectStat::extents)
+      .def_ro("hard_pinned", &ObjectStat::hard_pinned)
+      .def_ro("soft_pinned", &ObjectStat::soft_pinned)
+      .def_ro("held", &ObjectStat::held);
+  nb::class_<StoredObject>(module, "StoredObject")
+      .def_prop_ro("key", [](const StoredObject& object) { return BytesOf(object.key); })
+      .def_ro("nbytes", &StoredObject::size_bytes)
+      .def_ro("hard_pinned", &StoredObject::hard_pinned)
+      .def_ro("soft_pinned", &StoredObject::soft_pinned)
+      .def_ro("held", &StoredObject::held);
+  nb::class_<PoolStat>(module, "PoolStat")
+      .def_ro("payload_bytes", &PoolStat::payload_bytes)
+      .def_ro("populated_bytes", &PoolStat::populated_bytes)
+      .def_ro("free_bytes", &PoolStat::free_bytes)
+      .def_ro("object_bytes", &PoolStat::object_bytes)
+      .def_ro("objects", &PoolStat::objects)
+      .def_ro("puts", &PoolStat::puts)
+      .def_ro("hits", &PoolStat::hits)
+      .def_ro("evictions", &PoolStat::evictions)
+      .def_ro("removals", &PoolStat::removals)
+      .def_ro("stale_puts", &PoolStat::stale_puts);
+}
+
+void BindPool(nb::module_& module) {
+  nb::class_<PyPool>(module, "Pool")
+      .def_prop_ro("form", [](const PyPool& self) { return Text(self.Get()->form()); })
+      .def("session", &OpenSession, nb::arg("name"), nb::kw_only(), nb::arg("engine") = "",
+           nb::arg("follow_always") = false, nb::arg("assume_weights") = false,
+           nb::arg("preferred_segment") = "", nb::arg("placement") = "", nb::arg("replicas") = 1)
+      .def(
+          "stat",
+          [](const PyPool& self, double timeout) {
+            const std::shared_ptr<Pool> pool = self.Get();
+            Result<PoolStat> stat = Fail(Code::kInternal, {});
+            {
+              const nb::gil_scoped_release release;
+              stat = pool->Stat(Milliseconds(timeout));
+            }
+            return Unwrap(std::move(stat));
+          },
+          nb::kw_only(), nb::arg("timeout") = 1.0)
+      .def(
+          "wait_populated",
+          [](const PyPool& self, double timeout) {
+            const std::shared_ptr<Pool> pool = self.Get();
+            const nb::gil_scoped_release release;
+            return pool->WaitPopulated(Milliseconds(timeout));
+          },
+          nb::arg("timeout") = 60.0)
+      .def("close", [](PyPool& self) { Close(self.pool, self.guard); })
+      .def("__enter__", [](nb::object self) { return self; })
+      .def("__exit__", [](PyPool& self, nb::args) { Close(self.pool, self.guard); });
+  module.def("open_pool", &OpenPool, nb::arg("address"), nb::arg("timeout"));
+  module.def("default_socket_path", &DefaultSocketPath);
+}
+
+}  // namespace
+
+void BindSession(nb::module_& module) {
+  BindValues(module);
+  BindPool(module);
+  nb::class_<PySession>(module, "Session")
+      .def("capture",
+           [](const PySession& self, const Text& version, double timeout) {
+             return Released(self, [&](Session& session) {
+               return session.Capture(version, Milliseconds(timeout));
+             });
+           },
+           nb::arg("version") = "", nb::kw_only(), nb::arg("timeout") = 1.0)
+      .def("put", &Put, nb::arg("keys"), nb::arg("values"), nb::kw_only(),
+           nb::arg("token") = nb::none(), nb::arg("after") = nb::none(), nb::arg("timeout") = 1.0)
+      .def("get_into", &GetInto, nb::arg("keys"), nb::arg("buffers"), nb::kw_only(),
+           nb::arg("version") = "", nb::arg("timeout") = 1.0)
+      .def("get", &Get, nb::arg("keys"), nb::kw_only(), nb::arg("version") = "",
+           nb::arg("timeout") = 1.0)
+      .def("exists",
+           [](const PySession& self, nb::object keys, const Text& version, double timeout) {
+             return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
+               return session.Exists(views, results, OptionsOf(timeout, version));
+             });
+           },
+           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+      .def("longest_prefix",
+           [](const PySession& self, nb::object keys_in, const Text& version, double timeout) {
+             const Keys keys(keys_in);
+             return Released(self, [&](Session& session) {
+               return session.LongestPrefix(keys.views(), OptionsOf(timeout, version));
+             });
+           },
+           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+      .def("hold",
+           [](const PySession& self, nb::object keys, double seconds, const Text& version,
+              double timeout) {
+             return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
+               return session.Hold(views, Milliseconds(seconds), results,
+                                   OptionsOf(timeout, version));
+             });
+           },
+           nb::arg("keys"), nb::arg("seconds") = 5.0, nb::kw_only(), nb::arg("version") = "",
+           nb::arg("timeout") = 1.0)
+      .def("pin",
+           [](const PySession& self, nb::object keys, std::optional<double> seconds,
+              const Text& version, double timeout) {
+             return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
+               return session.Pin(views, seconds ? PinKind::kSoft : PinKind::kHard,
+                                  Milliseconds(seconds.value_or(0)), results,
+                                  OptionsOf(timeout, version));
+             });
+           },
+           nb::arg("keys"), nb::arg("seconds") = nb::none(), nb::kw_only(), nb::arg("version") = "",
+           nb::arg("timeout") = 1.0)
+      .def("unpin",
+           [](const PySession& self, nb::object keys, const Text& version, double timeout) {
+             return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
+               return session.Unpin(views, results, OptionsOf(timeout, version));
+             });
+           },
+           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+      .def("remove",
+           [](const PySession& self, nb::object keys, const Text& version, double timeout) {
+             return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
+               return session.Remove(views, results, OptionsOf(timeout, version));
+             });
+           },
+           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+      .def("remove_matching",
+           [](const PySession& self, const Text& pattern, const Text& version, double timeout) {
+             return Released(self, [&](Session& session) {
+               return session.RemoveMatching(pattern, OptionsOf(timeout, version));
+             });
+           },
+           nb::arg("pattern"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 2.5)
+      .def("stat", &Stat, nb::arg("keys"), nb::kw_only(), nb::arg("version") = "",
+           nb::arg("timeout") = 1.0)
+      .def("list",
+           [](const PySession& self, const Text& prefix, const Text& version, double timeout) {
+             return Released(self, [&](Session& session) {
+               return session.List(prefix, OptionsOf(timeout, version));
+             });
+           },
+           nb::arg("prefix") = "", nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 2.5)
+      .def("where",
+           [](const PySession& self, nb::object keys_in, const Text& version, double timeout) {
+             const Keys keys(keys_in);
+             return Released(self, [&](Session& session) {
+               return session.Where(keys.views(), OptionsOf(timeout, version));
+             });
+           },
+           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+      .def("reset",
+           [](const PySession& self, const std::optional<Text>& version, bool all_void,
+              double timeout) {
+             const std::shared_ptr<Session> session = self.Get();
+             Status status;
+             {
+               const nb::gil_scoped_release release;
+               status = session->Reset(
+                   {.timeout = Milliseconds(timeout), .version = version, .all_void = all_void});
+             }
+             Unwrap(status);
+           },
+           nb::arg("version") = nb::none(), nb::kw_only(), nb::arg("all_void") = false,
+           nb::arg("timeout") = 2.5)
+      .def("name_versions",
+           [](const PySession& self, const std::vector<Text>& versions, double timeout) {
+             const std::shared_ptr<Session> session = self.Get();
+             Status status;
+             {
+               const nb::gil_scoped_release release;
+               status = session->NameVersions(versions, Milliseconds(timeout));
+             }
+             Unwrap(status);
+           },
+           nb::arg("versions"), nb::kw_only(), nb::arg("timeout") = 1.0)
+      .def_prop_ro("closed",
+                   [](const PySession& self) {
+                     self.guard.Check();
+                     return self.session == nullptr || self.session->closed();
+                   })
+      .def("close", [](PySession& self) { Close(self.session, self.guard); })
+      .def("__enter__", [](nb::object self) { return self; })
+      .def("__exit__", [](PySession& self, nb::args) { Close(self.session, self.guard); });
+}
+
+}  // namespace kvcove::python

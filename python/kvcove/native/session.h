@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pool and Session as Python sees them. The GIL is released while a call runs.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "results.h"
+
+namespace kvcove::python {
+
+// Refuses with a clear message what a forked child may not do.
+class ForkGuard {
+ public:
+  ForkGuard();
+  // True in the process that made it.
+  bool Here() const;
+  // Raises ForkedError elsewhere.
+  void Check() const;
+
+ private:
+  unsigned forks_;
+};
+
+struct PyPool {
+  ForkGuard guard;
+  std::shared_ptr<Pool> pool;  // null once it is closed
+
+  // A call keeps it: another thread may close it meanwhile.
+  std::shared_ptr<Pool> Get() const;
+};
+
+struct PySession {
+  ForkGuard guard;
+  std::shared_ptr<Session> session;  // null once it is closed
+
+  std::shared_ptr<Session> Get() const;
+};
+
+// What a call works on, in the pool's terms: made with the GIL, used without it.
+struct PutWork {
+  PutWork(nb::handle keys, nb::handle values, nb::handle after);
+  Keys keys;
+  Buffers values;
+  Keys afters;  // none, or one an item
+  std::string after;
+  std::vector<PutItem> items;
+};
+struct GetWork {
+  GetWork(nb::handle keys, nb::handle buffers);
+  Keys keys;
+  Buffers buffers;
+  std::vector<GetItem> items;
+};
+
+void BindSession(nb::module_& module);
+void BindQueue(nb::module_& module);
+void BindStore(nb::module_& module);
+void BindOwner(nb::module_& module);
+
+}  // namespace kvcove::python
