@@ -6,7 +6,7 @@
 namespace kvcove::python {
 
 NB_MODULE(_native, module) {
-  ForkCount();  // from now on forks are counted
+  ForkCount();                   // from now on forks are counted
   nb::set_leak_warnings(false);  // objects that live as long as the interpreter
   BindResults(module);
   BindSession(module);
@@ -14,8 +14,8 @@ NB_MODULE(_native, module) {
   BindOwner(module);
   BindStore(module);
   module.def(
-      "set_log_level",
-      [](const char* name) { SetLogLevel(Unwrap(ParseLogLevel(name))); }, nb::arg("level"));
+      "set_log_level", [](const char* name) { SetLogLevel(Unwrap(ParseLogLevel(name))); },
+      nb::arg("level"));
 }
 
 }  // namespace kvcove::python

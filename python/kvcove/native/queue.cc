@@ -64,8 +64,7 @@ struct PlainOperation final : Operation {
 // Needs the GIL.
 class PyQueue {
  public:
-  explicit PyQueue(std::size_t capacity)
-      : queue_(std::make_unique<CompletionQueue>(capacity)) {}
+  explicit PyQueue(std::size_t capacity) : queue_(std::make_unique<CompletionQueue>(capacity)) {}
   ~PyQueue() {
     if (!guard_.Here()) {
       // Its threads are not in this process: nothing of it can end.
@@ -152,11 +151,12 @@ std::uint64_t StartPut(PyQueue& queue, const PySession& self, nb::object keys, n
     }
     token = Unwrap(std::move(captured));
   }
-  return queue.Start(session, std::move(operation), [&](auto& to, std::uint64_t tag, PutOperation& put) {
-    CallOptions options = OptionsOf(timeout);
-    options.after = put.work.after;
-    return session->PutAsync(to, tag, token, put.work.items, put.results.items, options);
-  });
+  return queue.Start(
+      session, std::move(operation), [&](auto& to, std::uint64_t tag, PutOperation& put) {
+        CallOptions options = OptionsOf(timeout);
+        options.after = put.work.after;
+        return session->PutAsync(to, tag, token, put.work.items, put.results.items, options);
+      });
 }
 
 std::uint64_t StartGetInto(PyQueue& queue, const PySession& self, nb::object keys,
@@ -176,24 +176,28 @@ std::uint64_t StartKeys(PyQueue& queue, const PySession& self, const std::string
                         nb::object keys, std::optional<double> seconds, const std::string& version,
                         double timeout) {
   const std::shared_ptr<Session> session = self.Get();
-  return queue.Start(
-      session, std::make_unique<KeysOperation>(keys),
-      [&](auto& to, std::uint64_t tag, KeysOperation& work) -> Status {
-        CallOptions options = OptionsOf(timeout);
-        options.version = version;
-        const auto views = work.keys.views();
-        const std::span<ItemResult> results = work.results.items;
-        const auto duration = Milliseconds(seconds.value_or(0));
-        if (kind == "exists") return session->ExistsAsync(to, tag, views, results, options);
-        if (kind == "hold") return session->HoldAsync(to, tag, views, duration, results, options);
-        if (kind == "pin") {
-          return session->PinAsync(to, tag, views, seconds ? PinKind::kSoft : PinKind::kHard,
-                                   duration, results, options);
-        }
-        if (kind == "unpin") return session->UnpinAsync(to, tag, views, results, options);
-        if (kind == "remove") return session->RemoveAsync(to, tag, views, results, options);
-        return Fail(Code::kInvalid, fmt::format("'{}' is no call on keys", kind));
-      });
+  return queue.Start(session, std::make_unique<KeysOperation>(keys),
+                     [&](auto& to, std::uint64_t tag, KeysOperation& work) -> Status {
+                       CallOptions options = OptionsOf(timeout);
+                       options.version = version;
+                       const auto views = work.keys.views();
+                       const std::span<ItemResult> results = work.results.items;
+                       const auto duration = Milliseconds(seconds.value_or(0));
+                       if (kind == "exists")
+                         return session->ExistsAsync(to, tag, views, results, options);
+                       if (kind == "hold")
+                         return session->HoldAsync(to, tag, views, duration, results, options);
+                       if (kind == "pin") {
+                         return session->PinAsync(to, tag, views,
+                                                  seconds ? PinKind::kSoft : PinKind::kHard,
+                                                  duration, results, options);
+                       }
+                       if (kind == "unpin")
+                         return session->UnpinAsync(to, tag, views, results, options);
+                       if (kind == "remove")
+                         return session->RemoveAsync(to, tag, views, results, options);
+                       return Fail(Code::kInvalid, fmt::format("'{}' is no call on keys", kind));
+                     });
 }
 
 std::uint64_t StartLongestPrefix(PyQueue& queue, const PySession& self, nb::object keys,
@@ -212,23 +216,23 @@ std::uint64_t StartRemoveMatching(PyQueue& queue, const PySession& self, const s
   const std::shared_ptr<Session> session = self.Get();
   auto operation = std::make_unique<PlainOperation>();
   operation->counts = true;
-  return queue.Start(session, std::move(operation), [&](auto& to, std::uint64_t tag, PlainOperation&) {
-    CallOptions options = OptionsOf(timeout);
-    options.version = version;
-    return session->RemoveMatchingAsync(to, tag, pattern, options);
-  });
+  return queue.Start(session, std::move(operation),
+                     [&](auto& to, std::uint64_t tag, PlainOperation&) {
+                       CallOptions options = OptionsOf(timeout);
+                       options.version = version;
+                       return session->RemoveMatchingAsync(to, tag, pattern, options);
+                     });
 }
 
 std::uint64_t StartReset(PyQueue& queue, const PySession& self,
                          const std::optional<std::string>& version, bool all_void, double timeout) {
   const std::shared_ptr<Session> session = self.Get();
-  return queue.Start(session, std::make_unique<PlainOperation>(),
-                     [&](auto& to, std::uint64_t tag, PlainOperation&) {
-                       return session->ResetAsync(to, tag,
-                                                  {.timeout = Milliseconds(timeout),
-                                                   .version = version,
-                                                   .all_void = all_void});
-                     });
+  return queue.Start(
+      session, std::make_unique<PlainOperation>(),
+      [&](auto& to, std::uint64_t tag, PlainOperation&) {
+        return session->ResetAsync(
+            to, tag, {.timeout = Milliseconds(timeout), .version = version, .all_void = all_void});
+      });
 }
 
 }  // namespace

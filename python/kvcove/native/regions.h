@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that a caller has registered, and what else of its addresses may be touched. Thread-safe.
+// The memory that a caller has registered, and what else of its addresses may be touched.
+// Thread-safe.
 #pragma once
 
 #include <map>

@@ -17,7 +17,7 @@ namespace {
 
 // A view of one field of all items: no object an item, and nothing is copied.
 template <typename T, typename Field>
-nb::object Column(const Results& results, nb::handle owner, Field ItemResult::*field) {
+nb::object Column(const Results& results, nb::handle owner, Field ItemResult::* field) {
   static_assert(sizeof(T) == sizeof(Field) && sizeof(ItemResult) % sizeof(T) == 0);
   const ItemResult nothing;
   const ItemResult* first = results.items.empty() ? &nothing : results.items.data();
@@ -90,10 +90,8 @@ void BindResults(nb::module_& module) {
       .def("__repr__", &Describe);
   nb::class_<Results>(module, "Results")
       .def("__len__", [](const Results& results) { return results.items.size(); })
-      .def("__getitem__",
-           [](const Results& results, std::int64_t index) {
-             return results.items[IndexIn(results, index)];
-           })
+      .def("__getitem__", [](const Results& results,
+                             std::int64_t index) { return results.items[IndexIn(results, index)]; })
       .def_prop_ro("codes",
                    [](nb::handle_t<Results> self) {
                      return Column<std::uint16_t>(nb::cast<const Results&>(self), self,

@@ -128,8 +128,8 @@ Results ForKeys(const PySession& self, nb::handle keys_in, Call&& call) {
   return results;
 }
 
-// Values as bytes, None for what is not there. The size is found first; a value that was replaced by
-// a larger one in between is asked for again.
+// Values as bytes, None for what is not there. The size is found first; a value that was replaced
+// by a larger one in between is asked for again.
 nb::list Get(const PySession& self, nb::object keys_in, const Text& version, double timeout) {
   const std::shared_ptr<Session> session = self.Get();
   const Keys keys(keys_in);
@@ -269,13 +269,14 @@ void BindValues(nb::module_& module) {
       .def("__str__", &Token::ToString)
       .def("__repr__",
            [](const Token& token) { return fmt::format("<kvcove.Token {}>", token.ToString()); })
-      .def("__eq__", [](const Token& a, nb::handle b) {
-        Token other;
-        return nb::try_cast(b, other) && a == other;
-      })
+      .def("__eq__",
+           [](const Token& a, nb::handle b) {
+             Token other;
+             return nb::try_cast(b, other) && a == other;
+           })
       .def("__hash__", [](const Token& token) { return std::hash<Text>()(token.ToString()); })
-      .def_static("parse", [](const Text& text) { return Unwrap(Token::Parse(text)); },
-                  nb::arg("text"));
+      .def_static(
+          "parse", [](const Text& text) { return Unwrap(Token::Parse(text)); }, nb::arg("text"));
   nb::class_<ObjectStat>(module, "ObjectStat")
       .def_ro("nbytes", &ObjectStat::size_bytes)
       .def_ro("extents", &ObjectStat::extents)
@@ -340,118 +341,130 @@ void BindSession(nb::module_& module) {
   BindValues(module);
   BindPool(module);
   nb::class_<PySession>(module, "Session")
-      .def("capture",
-           [](const PySession& self, const Text& version, double timeout) {
-             return Released(self, [&](Session& session) {
-               return session.Capture(version, Milliseconds(timeout));
-             });
-           },
-           nb::arg("version") = "", nb::kw_only(), nb::arg("timeout") = 1.0)
+      .def(
+          "capture",
+          [](const PySession& self, const Text& version, double timeout) {
+            return Released(self, [&](Session& session) {
+              return session.Capture(version, Milliseconds(timeout));
+            });
+          },
+          nb::arg("version") = "", nb::kw_only(), nb::arg("timeout") = 1.0)
       .def("put", &Put, nb::arg("keys"), nb::arg("values"), nb::kw_only(),
            nb::arg("token") = nb::none(), nb::arg("after") = nb::none(), nb::arg("timeout") = 1.0)
       .def("get_into", &GetInto, nb::arg("keys"), nb::arg("buffers"), nb::kw_only(),
            nb::arg("version") = "", nb::arg("timeout") = 1.0)
       .def("get", &Get, nb::arg("keys"), nb::kw_only(), nb::arg("version") = "",
            nb::arg("timeout") = 1.0)
-      .def("exists",
-           [](const PySession& self, nb::object keys, const Text& version, double timeout) {
-             return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
-               return session.Exists(views, results, OptionsOf(timeout, version));
-             });
-           },
-           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
-      .def("longest_prefix",
-           [](const PySession& self, nb::object keys_in, const Text& version, double timeout) {
-             const Keys keys(keys_in);
-             return Released(self, [&](Session& session) {
-               return session.LongestPrefix(keys.views(), OptionsOf(timeout, version));
-             });
-           },
-           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
-      .def("hold",
-           [](const PySession& self, nb::object keys, double seconds, const Text& version,
-              double timeout) {
-             return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
-               return session.Hold(views, Milliseconds(seconds), results,
-                                   OptionsOf(timeout, version));
-             });
-           },
-           nb::arg("keys"), nb::arg("seconds") = 5.0, nb::kw_only(), nb::arg("version") = "",
-           nb::arg("timeout") = 1.0)
-      .def("pin",
-           [](const PySession& self, nb::object keys, std::optional<double> seconds,
-              const Text& version, double timeout) {
-             return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
-               return session.Pin(views, seconds ? PinKind::kSoft : PinKind::kHard,
-                                  Milliseconds(seconds.value_or(0)), results,
+      .def(
+          "exists",
+          [](const PySession& self, nb::object keys, const Text& version, double timeout) {
+            return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
+              return session.Exists(views, results, OptionsOf(timeout, version));
+            });
+          },
+          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+      .def(
+          "longest_prefix",
+          [](const PySession& self, nb::object keys_in, const Text& version, double timeout) {
+            const Keys keys(keys_in);
+            return Released(self, [&](Session& session) {
+              return session.LongestPrefix(keys.views(), OptionsOf(timeout, version));
+            });
+          },
+          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+      .def(
+          "hold",
+          [](const PySession& self, nb::object keys, double seconds, const Text& version,
+             double timeout) {
+            return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
+              return session.Hold(views, Milliseconds(seconds), results,
                                   OptionsOf(timeout, version));
-             });
-           },
-           nb::arg("keys"), nb::arg("seconds") = nb::none(), nb::kw_only(), nb::arg("version") = "",
-           nb::arg("timeout") = 1.0)
-      .def("unpin",
-           [](const PySession& self, nb::object keys, const Text& version, double timeout) {
-             return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
-               return session.Unpin(views, results, OptionsOf(timeout, version));
-             });
-           },
-           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
-      .def("remove",
-           [](const PySession& self, nb::object keys, const Text& version, double timeout) {
-             return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
-               return session.Remove(views, results, OptionsOf(timeout, version));
-             });
-           },
-           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
-      .def("remove_matching",
-           [](const PySession& self, const Text& pattern, const Text& version, double timeout) {
-             return Released(self, [&](Session& session) {
-               return session.RemoveMatching(pattern, OptionsOf(timeout, version));
-             });
-           },
-           nb::arg("pattern"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 2.5)
+            });
+          },
+          nb::arg("keys"), nb::arg("seconds") = 5.0, nb::kw_only(), nb::arg("version") = "",
+          nb::arg("timeout") = 1.0)
+      .def(
+          "pin",
+          [](const PySession& self, nb::object keys, std::optional<double> seconds,
+             const Text& version, double timeout) {
+            return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
+              return session.Pin(views, seconds ? PinKind::kSoft : PinKind::kHard,
+                                 Milliseconds(seconds.value_or(0)), results,
+                                 OptionsOf(timeout, version));
+            });
+          },
+          nb::arg("keys"), nb::arg("seconds") = nb::none(), nb::kw_only(), nb::arg("version") = "",
+          nb::arg("timeout") = 1.0)
+      .def(
+          "unpin",
+          [](const PySession& self, nb::object keys, const Text& version, double timeout) {
+            return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
+              return session.Unpin(views, results, OptionsOf(timeout, version));
+            });
+          },
+          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+      .def(
+          "remove",
+          [](const PySession& self, nb::object keys, const Text& version, double timeout) {
+            return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
+              return session.Remove(views, results, OptionsOf(timeout, version));
+            });
+          },
+          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+      .def(
+          "remove_matching",
+          [](const PySession& self, const Text& pattern, const Text& version, double timeout) {
+            return Released(self, [&](Session& session) {
+              return session.RemoveMatching(pattern, OptionsOf(timeout, version));
+            });
+          },
+          nb::arg("pattern"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 2.5)
       .def("stat", &Stat, nb::arg("keys"), nb::kw_only(), nb::arg("version") = "",
            nb::arg("timeout") = 1.0)
-      .def("list",
-           [](const PySession& self, const Text& prefix, const Text& version, double timeout) {
-             return Released(self, [&](Session& session) {
-               return session.List(prefix, OptionsOf(timeout, version));
-             });
-           },
-           nb::arg("prefix") = "", nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 2.5)
-      .def("where",
-           [](const PySession& self, nb::object keys_in, const Text& version, double timeout) {
-             const Keys keys(keys_in);
-             return Released(self, [&](Session& session) {
-               return session.Where(keys.views(), OptionsOf(timeout, version));
-             });
-           },
-           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
-      .def("reset",
-           [](const PySession& self, const std::optional<Text>& version, bool all_void,
-              double timeout) {
-             const std::shared_ptr<Session> session = self.Get();
-             Status status;
-             {
-               const nb::gil_scoped_release release;
-               status = session->Reset(
-                   {.timeout = Milliseconds(timeout), .version = version, .all_void = all_void});
-             }
-             Unwrap(status);
-           },
-           nb::arg("version") = nb::none(), nb::kw_only(), nb::arg("all_void") = false,
-           nb::arg("timeout") = 2.5)
-      .def("name_versions",
-           [](const PySession& self, const std::vector<Text>& versions, double timeout) {
-             const std::shared_ptr<Session> session = self.Get();
-             Status status;
-             {
-               const nb::gil_scoped_release release;
-               status = session->NameVersions(versions, Milliseconds(timeout));
-             }
-             Unwrap(status);
-           },
-           nb::arg("versions"), nb::kw_only(), nb::arg("timeout") = 1.0)
+      .def(
+          "list",
+          [](const PySession& self, const Text& prefix, const Text& version, double timeout) {
+            return Released(self, [&](Session& session) {
+              return session.List(prefix, OptionsOf(timeout, version));
+            });
+          },
+          nb::arg("prefix") = "", nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 2.5)
+      .def(
+          "where",
+          [](const PySession& self, nb::object keys_in, const Text& version, double timeout) {
+            const Keys keys(keys_in);
+            return Released(self, [&](Session& session) {
+              return session.Where(keys.views(), OptionsOf(timeout, version));
+            });
+          },
+          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+      .def(
+          "reset",
+          [](const PySession& self, const std::optional<Text>& version, bool all_void,
+             double timeout) {
+            const std::shared_ptr<Session> session = self.Get();
+            Status status;
+            {
+              const nb::gil_scoped_release release;
+              status = session->Reset(
+                  {.timeout = Milliseconds(timeout), .version = version, .all_void = all_void});
+            }
+            Unwrap(status);
+          },
+          nb::arg("version") = nb::none(), nb::kw_only(), nb::arg("all_void") = false,
+          nb::arg("timeout") = 2.5)
+      .def(
+          "name_versions",
+          [](const PySession& self, const std::vector<Text>& versions, double timeout) {
+            const std::shared_ptr<Session> session = self.Get();
+            Status status;
+            {
+              const nb::gil_scoped_release release;
+              status = session->NameVersions(versions, Milliseconds(timeout));
+            }
+            Unwrap(status);
+          },
+          nb::arg("versions"), nb::kw_only(), nb::arg("timeout") = 1.0)
       .def_prop_ro("closed",
                    [](const PySession& self) {
                      self.guard.Check();

@@ -10,10 +10,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <thread>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/hash.h"
 #include "regions.h"
 #include "session.h"
 
@@ -217,8 +219,8 @@ class Pieces {
   }
   static PyObject* At(nb::handle items, std::size_t i) {
     const auto at = static_cast<Py_ssize_t>(i);
-    PyObject* item =
-        PyList_Check(items.ptr()) ? PyList_GetItem(items.ptr(), at) : PyTuple_GetItem(items.ptr(), at);
+    PyObject* item = PyList_Check(items.ptr()) ? PyList_GetItem(items.ptr(), at)
+                                               : PyTuple_GetItem(items.ptr(), at);
     if (item == nullptr) throw nb::python_error();
     return item;
   }
@@ -231,8 +233,8 @@ class Pieces {
       return;
     }
     for (std::size_t k = 0; k < count; ++k) {
-      pieces_.push_back({.address = ToUnsigned(At(all_addresses, k)),
-                         .size = ToUnsigned(At(all_sizes, k))});
+      pieces_.push_back(
+          {.address = ToUnsigned(At(all_addresses, k)), .size = ToUnsigned(At(all_sizes, k))});
     }
   }
 
@@ -278,7 +280,7 @@ class Store {
       const nb::gil_scoped_release release;
       const Status status = session->Exists(keys.views(), results, Options(0));
       for (std::size_t i = 0; i < keys.size(); ++i) {
-        codes[i] = results[i].ok() ? 1 : ResultOf(results[i], status);
+        codes[i] = keys[i].empty() ? 0 : results[i].ok() ? 1 : ResultOf(results[i], status);
         if (codes[i] == kObjectNotFound) codes[i] = 0;
       }
     }
@@ -294,8 +296,9 @@ class Store {
       const nb::gil_scoped_release release;
       const Status status = session->Exists(keys.views(), results, Options(0));
       for (std::size_t i = 0; i < keys.size(); ++i) {
-        codes[i] = results[i].ok() ? static_cast<std::int64_t>(results[i].bytes)
-                                   : ResultOf(results[i], status);
+        codes[i] = results[i].ok()   ? static_cast<std::int64_t>(results[i].bytes)
+                   : keys[i].empty() ? kObjectNotFound
+                                     : ResultOf(results[i], status);
       }
     }
     return ToList(codes);
@@ -315,8 +318,9 @@ class Store {
     return ToList(codes);
   }
 
+  // `replace`: what the keys have goes first.
   nb::list BatchPutFrom(const PySession& self, nb::object keys_in, nb::object addresses,
-                        nb::object sizes, bool several) const {
+                        nb::object sizes, bool several, bool replace) {
     const std::shared_ptr<Session> session = self.Get();
     const StoredKeys keys(keys_in);
     const auto pieces = Pieces::Of(addresses, sizes, keys.size(), several);
@@ -324,13 +328,14 @@ class Store {
     std::vector<std::int64_t> codes(keys.size());
     {
       const nb::gil_scoped_release release;
-      PutFrom(*session, keys, *pieces, codes);
+      PutFrom(*session, keys, *pieces, replace, codes);
     }
     return ToList(codes);
   }
 
   // Values that Python holds.
-  nb::list BatchPut(const PySession& self, nb::object keys_in, nb::object values_in) const {
+  nb::list BatchPut(const PySession& self, nb::object keys_in, nb::object values_in,
+                    const std::optional<Token>& given, bool replace) {
     const std::shared_ptr<Session> session = self.Get();
     const StoredKeys keys(keys_in);
     const Buffers values(values_in, "values", /*writable=*/false);
@@ -342,9 +347,25 @@ class Store {
     std::vector<std::int64_t> codes(keys.size());
     {
       const nb::gil_scoped_release release;
-      Put(*session, items, codes);
+      const Result<Token> token = given ? *given : session->Capture({}, timeout_);
+      if (token) {
+        Put(*session, items, *token, replace, codes);
+      } else {
+        std::ranges::fill(codes, FromCode(token.error().code));
+      }
     }
     return ToList(codes);
+  }
+
+  // Keys that this store has put, as far as it remembers.
+  std::vector<bool> WasPutHere(nb::object keys_in) const {
+    const StoredKeys keys(keys_in);
+    std::vector<bool> here;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const std::uint64_t hash = Hash64(keys[i], 0);
+      here.push_back(own_[hash % own_.size()].load(std::memory_order_relaxed) == hash);
+    }
+    return here;
   }
 
   nb::list BatchRemove(const PySession& self, nb::object keys_in, bool force) const {
@@ -356,6 +377,42 @@ class Store {
       Remove(*session, keys.views(), force, codes);
     }
     return ToList(codes);
+  }
+
+  // One range between memory that Python has and an address: its bytes, or a code.
+  std::int64_t CopyOut(nb::object from, std::uintptr_t address) const {
+    const Buffers buffer(nb::make_tuple(from), "from", /*writable=*/false);
+    const MutableBuffer piece = buffer.Item(0).front();
+    const nb::gil_scoped_release release;
+    Regions::Lookup regions(regions_, /*writable=*/true);
+    switch (regions.Of(address, piece.size)) {
+      case Kind::kNone:
+        return kInvalidParams;
+      case Kind::kHost:
+        std::memcpy(reinterpret_cast<void*>(address), piece.data, piece.size);  // NOLINT
+        break;
+      case Kind::kDevice:
+        if (!Device::Get()->FromHost(address, piece.data, piece.size)) return kTransferFail;
+        break;
+    }
+    return static_cast<std::int64_t>(piece.size);
+  }
+  std::int64_t CopyIn(nb::object into, std::uintptr_t address) const {
+    const Buffers buffer(nb::make_tuple(into), "into", /*writable=*/true);
+    const MutableBuffer piece = buffer.Item(0).front();
+    const nb::gil_scoped_release release;
+    Regions::Lookup regions(regions_, /*writable=*/false);
+    switch (regions.Of(address, piece.size)) {
+      case Kind::kNone:
+        return kInvalidParams;
+      case Kind::kHost:
+        std::memcpy(piece.data, reinterpret_cast<const void*>(address), piece.size);  // NOLINT
+        break;
+      case Kind::kDevice:
+        if (!Device::Get()->ToHost(piece.data, address, piece.size)) return kTransferFail;
+        break;
+    }
+    return static_cast<std::int64_t>(piece.size);
   }
 
   // A reset of the session's namespace: the fence first, then what it voided, as far as owners say.
@@ -440,8 +497,8 @@ class Store {
     }
   }
 
-  void PutFrom(Session& session, const StoredKeys& keys, const Pieces& pieces,
-               std::span<std::int64_t> codes) const {
+  void PutFrom(Session& session, const StoredKeys& keys, const Pieces& pieces, bool replace,
+               std::span<std::int64_t> codes) {
     Regions::Lookup regions(regions_, /*writable=*/false);
     // Captured before a byte is read, GPU memory included.
     const Result<Token> token = session.Capture({}, timeout_);
@@ -464,8 +521,8 @@ class Store {
         buffers.push_back({.data = bytes.data(), .size = bytes.size()});
       } else {
         for (const Piece& piece : item) {
-          buffers.push_back(
-              {.data = reinterpret_cast<const void*>(piece.address), .size = piece.size});  // NOLINT
+          buffers.push_back({.data = reinterpret_cast<const void*>(piece.address),
+                             .size = piece.size});  // NOLINT
         }
       }
       if (codes[i] != kStoreOk) continue;
@@ -474,7 +531,7 @@ class Store {
     }
     if (!token) return;
     std::vector<std::int64_t> answers(items.size());
-    Put(session, items, answers, *token);
+    Put(session, items, *token, replace, answers);
     for (std::size_t k = 0; k < which.size(); ++k) codes[which[k]] = answers[k];
   }
 
@@ -486,15 +543,10 @@ class Store {
     return kStoreOk;
   }
 
-  void Put(Session& session, std::span<const PutItem> items, std::span<std::int64_t> codes) const {
-    const Result<Token> token = session.Capture({}, timeout_);
-    if (token) return Put(session, items, codes, *token);
-    std::ranges::fill(codes, FromCode(token.error().code));
-  }
-
-  // What another writer holds is asked for again until it has ended: then that value stays.
-  void Put(Session& session, std::span<const PutItem> items, std::span<std::int64_t> codes,
-           const Token& token) const {
+  // What another writer holds is asked for again until it has ended: then that value stays. With
+  // `replace` what is there is removed, until this value is the one that is there.
+  void Put(Session& session, std::span<const PutItem> items, const Token& token, bool replace,
+           std::span<std::int64_t> codes) {
     std::uint64_t bytes = 0;
     for (const PutItem& item : items) {
       for (const ConstBuffer& piece : item.value) bytes += piece.size;
@@ -506,12 +558,23 @@ class Store {
     for (std::size_t i = 0; i < which.size(); ++i) which[i] = i;
     for (;;) {
       std::vector<ItemResult> results(left.size());
+      if (replace) {
+        std::vector<std::string_view> keys;
+        for (const PutItem& item : left) keys.push_back(item.key);
+        const Status removed = session.Remove(keys, results, {.timeout = timeout_});
+        if (!removed) {
+          for (const std::size_t i : which) codes[i] = FromCode(removed.error().code);
+          return;
+        }
+      }
       const Status status = session.Put(token, left, results, Options(bytes));
       std::vector<PutItem> again;
       std::vector<std::size_t> which_again;
       for (std::size_t k = 0; k < left.size(); ++k) {
         codes[which[k]] = ResultOf(results[k], status);
-        if (results[k].code != Code::kInProgress) continue;
+        if (results[k].ok()) Remember(left[k].key);
+        if (replace && results[k].code == Code::kExists) codes[which[k]] = kReplicaIsNotReady;
+        if (results[k].code != Code::kInProgress && codes[which[k]] != kReplicaIsNotReady) continue;
         again.push_back(left[k]);
         which_again.push_back(which[k]);
       }
@@ -520,6 +583,11 @@ class Store {
       left = std::move(again);
       which = std::move(which_again);
     }
+  }
+
+  void Remember(std::string_view key) {
+    const std::uint64_t hash = Hash64(key, 0);
+    own_[hash % own_.size()].store(hash, std::memory_order_relaxed);
   }
 
   void Remove(Session& session, std::span<const std::string_view> keys, bool force,
@@ -561,19 +629,27 @@ class Store {
   const std::chrono::milliseconds timeout_;
   const std::chrono::milliseconds lease_;
   Regions regions_;
+  std::vector<std::atomic<std::uint64_t>> own_ = std::vector<std::atomic<std::uint64_t>>(1 << 16);
 };
+
+// A value that Python keeps: readable as a buffer, and by its address.
+struct BufferHandle {
+  std::vector<std::byte> bytes;
+};
+
+int GetBuffer(PyObject* self, Py_buffer* view, int flags) {
+  auto* handle = nb::inst_ptr<BufferHandle>(nb::handle(self));
+  return PyBuffer_FillInfo(view, self, handle->bytes.data(),
+                           static_cast<Py_ssize_t>(handle->bytes.size()), /*readonly=*/1, flags);
+}
+PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&GetBuffer)},  // NOLINT
+                              {0, nullptr}};
 
 // Anonymous memory by its address, for callers that want addresses. 0: there is none.
 std::uintptr_t AllocateMemory(std::size_t size) {
   if (size == 0) return 0;
-  void* memory =
-      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return memory == MAP_FAILED ? 0 : reinterpret_cast<std::uintptr_t>(memory);  // NOLINT
-}
-
-void CopyMemory(std::uintptr_t to, std::uintptr_t from, std::size_t size) {
-  const nb::gil_scoped_release release;
-  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), size);  // NOLINT
 }
 
 }  // namespace
@@ -588,26 +664,44 @@ void BindStore(nb::module_& module) {
       .def("batch_get_into", &Store::BatchGetInto, nb::arg("session"), nb::arg("keys"),
            nb::arg("addresses"), nb::arg("sizes"), nb::arg("several"))
       .def("batch_put_from", &Store::BatchPutFrom, nb::arg("session"), nb::arg("keys"),
-           nb::arg("addresses"), nb::arg("sizes"), nb::arg("several"))
-      .def("batch_put", &Store::BatchPut, nb::arg("session"), nb::arg("keys"), nb::arg("values"))
+           nb::arg("addresses"), nb::arg("sizes"), nb::arg("several"), nb::arg("replace"))
+      .def("batch_put", &Store::BatchPut, nb::arg("session"), nb::arg("keys"), nb::arg("values"),
+           nb::arg("token").none(), nb::arg("replace"))
+      .def("was_put_here", &Store::WasPutHere, nb::arg("keys"))
       .def("batch_remove", &Store::BatchRemove, nb::arg("session"), nb::arg("keys"),
            nb::arg("force"))
+      .def("copy_out", &Store::CopyOut, nb::arg("source"), nb::arg("address"))
+      .def("copy_in", &Store::CopyIn, nb::arg("into"), nb::arg("address"))
       .def("reset", &Store::Reset, nb::arg("session"));
-  module.def("stored_name",
-             [](const nb::bytes& key) {
-               const std::string name = StoredName({key.c_str(), key.size()});
-               return nb::bytes(name.data(), name.size());
-             },
-             nb::arg("key"));
-  module.def("store_code",
-             [](int code) { return FromCode(static_cast<Code>(code)); }, nb::arg("code"));
+  nb::class_<BufferHandle>(module, "BufferHandle", nb::type_slots(buffer_slots))
+      .def(
+          "__init__",
+          [](BufferHandle* self, nb::bytes value) {
+            const auto* begin = static_cast<const std::byte*>(value.data());
+            new (self) BufferHandle{{begin, begin + value.size()}};
+          },
+          nb::arg("value"))
+      .def("__len__", [](const BufferHandle& self) { return self.bytes.size(); })
+      .def("size", [](const BufferHandle& self) { return self.bytes.size(); })
+      .def("ptr", [](const BufferHandle& self) {
+        return reinterpret_cast<std::uintptr_t>(self.bytes.data());  // NOLINT
+      });
+  module.def(
+      "stored_name",
+      [](const nb::bytes& key) {
+        const std::string name = StoredName({key.c_str(), key.size()});
+        return nb::bytes(name.data(), name.size());
+      },
+      nb::arg("key"));
+  module.def(
+      "store_code", [](int code) { return FromCode(static_cast<Code>(code)); }, nb::arg("code"));
   module.def("allocate_memory", &AllocateMemory, nb::arg("size"));
-  module.def("free_memory",
-             [](std::uintptr_t address, std::size_t size) {
-               return munmap(reinterpret_cast<void*>(address), size) == 0;  // NOLINT
-             },
-             nb::arg("address"), nb::arg("size"));
-  module.def("copy_memory", &CopyMemory, nb::arg("to"), nb::arg("source"), nb::arg("size"));
+  module.def(
+      "free_memory",
+      [](std::uintptr_t address, std::size_t size) {
+        return munmap(reinterpret_cast<void*>(address), size) == 0;  // NOLINT
+      },
+      nb::arg("address"), nb::arg("size"));
 }
 
 }  // namespace kvcove::python

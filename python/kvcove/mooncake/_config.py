@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a store is set up with: sizes, addresses, forms of setup()."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_log = logging.getLogger("kvcove.mooncake")
+
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _UNITS[_letter] = _UNITS[f"{_letter}b"] = _UNITS[f"{_letter}ib"] = 1024**_power
+
+POOL_SCHEMES = ("embedded:", "unix:", "kvcove://", "auto")
+
+
+def parse_size(value: object) -> int:
+    """Return a number of bytes from an int or from text such as ``"16MB"`` or ``"1.5 GiB"``.
+
+    Raises
+    ------
+    ValueError
+        It is no size, or a negative one.
+    """
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is no size")
+    if isinstance(value, int | float):
+        size = value
+    else:
+        text = str(value).strip().lower()
+        digits = text.rstrip("bkmgti ")
+        unit = text[len(digits) :].strip()
+        if not digits or unit not in _UNITS:
+            raise ValueError(f"{value!r} is no size; 1073741824, '16MB' and '4 GiB' are")
+        size = float(digits) * _UNITS[unit] if "." in digits else int(digits) * _UNITS[unit]
+    if not math.isfinite(size) or size < 0:
+        raise ValueError(f"{value!r} is no size: it is negative or without end")
+    return int(size)
+
+
+def split_address(address: str, default_port: int) -> tuple[str, int]:
+    """Return host and port of ``host``, ``host:port`` or ``[v6]:port``.
+
+    Raises
+    ------
+    ValueError
+        The port is no port.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or "]" in port or (host.count(":") > 0 and not host.startswith("[")):
+        return address.strip("[]"), default_port
+    if not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{address!r}: {port!r} is no port")
+    return host.strip("[]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Return ``host:port``, with brackets where the host is an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def private_directory() -> Path:
+    """Return a directory that only this user may enter, for sockets; it is made if need be."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    path = (
+        Path(runtime) / "kvcove"
+        if runtime
+        else Path(tempfile.gettempdir()) / f"kvcove-{os.getuid()}"
+    )
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+@dataclass
+class Setup:
+    """The arguments of setup(), checked.
+
+    Attributes
+    ----------
+    pool : str
+        The address of the pool as :func:`kvcove.open` takes it.
+    master : str
+        ``host:port`` of the master; empty where the pool has none.
+    """
+
+    local_hostname: str
+    global_segment_size: int
+    local_buffer_size: int
+    tenant_id: str
+    pool: str
+    master: str
+    http_port: int | None
+    enable_ssd_offload: bool
+
+    @staticmethod
+    def of(arguments: Mapping[str, Any]) -> Setup:
+        """Check the arguments.
+
+        Raises
+        ------
+        ValueError
+            One of them is not usable; the message says which and what would be.
+        """
+        unknown = set(arguments) - _KNOWN
+        if unknown:
+            _log.warning("setup(): %s mean nothing here; known: %s", sorted(unknown), sorted(_KNOWN))
+        host = str(arguments.get("local_hostname", "")).strip()
+        if not host:
+            raise ValueError("local_hostname is missing")
+        if not str(arguments.get("metadata_server", "")).strip():
+            raise ValueError("metadata_server is missing; P2PHANDSHAKE is enough")
+        protocol = str(arguments.get("protocol", "tcp") or "tcp").strip().lower()
+        if protocol not in _PROTOCOLS:
+            raise ValueError(f"protocol {protocol!r} is not known; one of {sorted(_PROTOCOLS)}")
+        split_address(host, 0)
+        tenant = str(arguments.get("tenant_id") or "default")
+        segment = parse_size(arguments.get("global_segment_size", "16MiB"))
+        pool, master = _pool_of(
+            str(arguments.get("master_server_addr") or "127.0.0.1:50051").strip(), segment
+        )
+        http = arguments.get("client_http_port", 9300)
+        return Setup(
+            local_hostname=host,
+            global_segment_size=segment,
+            local_buffer_size=parse_size(arguments.get("local_buffer_size", "16MiB")),
+            tenant_id=tenant,
+            pool=pool,
+            master=master,
+            http_port=int(http) if arguments.get("enable_client_http_server") else None,
+            enable_ssd_offload=bool(arguments.get("enable_ssd_offload")),
+        )
+
+
+_POSITIONAL = (
+    "local_hostname",
+    "metadata_server",
+    "global_segment_size",
+    "local_buffer_size",
+    "protocol",
+    "rdma_devices",
+    "master_server_addr",
+    "engine",
+    "enable_ssd_offload",
+    "ssd_offload_path",
+    "tenant_id",
+    "enable_client_http_server",
+    "client_http_port",
+)
+_KNOWN = {*_POSITIONAL, "ipc_socket_path"}
+_PROTOCOLS = {
+    *("tcp", "rdma", "efa", "nvmeof", "nvlink", "nvlink_intra", "musa", "hip", "barex", "cxl"),
+    *("ascend", "ub", "ubshmem", "maca", "sunrise_link", "rpc_only", "shm"),
+}
+
+
+def arguments_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return setup()'s arguments by name, from its positional and its dict form.
+
+    Raises
+    ------
+    TypeError
+        They fit neither form.
+    """
+    if len(args) == 1 and isinstance(args[0], Mapping):
+        return {**args[0], **kwargs}
+    if len(args) > len(_POSITIONAL):
+        raise TypeError(f"setup(): {len(args)} arguments, at most {len(_POSITIONAL)} are known")
+    named = dict(zip(_POSITIONAL, args, strict=False))
+    twice = set(named) & set(kwargs)
+    if twice:
+        raise TypeError(f"setup(): {sorted(twice)[0]!r} is given twice")
+    named.update(kwargs)
+    missing = [name for name in _POSITIONAL[:7] if name not in named]
+    if missing:
+        raise TypeError(f"setup(): {missing[0]!r} is missing; positional, or one dict, is right")
+    return named
+
+
+def _pool_of(master: str, segment: int) -> tuple[str, str]:
+    for scheme in ("etcd://", "redis://", "k8s://"):
+        if master.startswith(scheme):
+            raise ValueError(
+                f"master_server_addr {master!r}: kvcove's master is one process and is named by "
+                "host:port; there is no election to ask"
+            )
+    if master.startswith("embedded") and "memory=" not in master:
+        joint = "&" if "?" in master else "?"
+        scheme = "embedded:" if master in ("embedded", "embedded:") else master
+        return f"{scheme}{joint}memory={max(segment, 16 << 20)}", ""
+    if master.startswith("kvcove://"):
+        host, port = split_address(master.removeprefix("kvcove://").split("?")[0], 7400)
+        return master, join_address(host, port)
+    if master.startswith(POOL_SCHEMES):
+        return master, ""
+    host, port = split_address(master, 50051)
+    if not host:
+        raise ValueError(f"master_server_addr {master!r} names no host")
+    address = join_address(host, port)
+    return f"kvcove://{address}", address

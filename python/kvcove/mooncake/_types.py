@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plain classes and enumerations of ``mooncake.store``."""
+
+from __future__ import annotations
+
+import threading
+from enum import IntEnum
+from typing import Any
+
+from kvcove import _native
+
+
+class Code(IntEnum):
+    """The error codes that are answered here, by that API's names."""
+
+    OK = 0
+    INTERNAL_ERROR = -1
+    SEGMENT_NOT_FOUND = -101
+    NO_AVAILABLE_HANDLE = -200
+    INVALID_VERSION = -300
+    INVALID_PARAMS = -600
+    ILLEGAL_CLIENT = -601
+    REPLICA_IS_NOT_READY = -703
+    OBJECT_NOT_FOUND = -704
+    OBJECT_HAS_LEASE = -706
+    LEASE_EXPIRED = -707
+    REPLICA_NOT_FOUND = -710
+    REPLICA_IS_GONE = -712
+    TRANSFER_FAIL = -800
+    CHECKSUM_MISMATCH = -801
+    RPC_FAIL = -900
+    RPC_TIMEOUT = -901
+    UNAVAILABLE_IN_CURRENT_STATUS = -1010
+    UNAVAILABLE_IN_CURRENT_MODE = -1011
+    NOT_SUPPORTED = -1012
+    FILE_NOT_FOUND = -1100
+    FILE_READ_FAIL = -1102
+    FILE_WRITE_FAIL = -1103
+    TASK_NOT_FOUND = -1400
+    TASK_PENDING_LIMIT_EXCEEDED = -1401
+
+
+class ObjectDataType(IntEnum):
+    """A label of an object."""
+
+    UNKNOWN = 0
+    KVCACHE = 1
+    TENSOR = 2
+    WEIGHT = 3
+    SAMPLE = 4
+    ACTIVATION = 5
+    GRADIENT = 6
+    OPTIMIZER_STATE = 7
+    METADATA = 8
+    GENERAL = 9
+
+
+class ReplicaStatus(IntEnum):
+    """The state of a replica."""
+
+    UNDEFINED = 0
+    INITIALIZED = 1
+    PROCESSING = 2
+    COMPLETE = 3
+    REMOVED = 4
+    FAILED = 5
+
+
+class SoftPinAction(IntEnum):
+    """What a put does to the soft pin of its object."""
+
+    PRESERVE = 0
+    ENABLE = 1
+    DISABLE = 2
+
+
+class TaskStatus(IntEnum):
+    """The state of a task."""
+
+    PENDING = 0
+    PROCESSING = 1
+    FAILED = 2
+    SUCCESS = 3
+
+
+class TaskType(IntEnum):
+    """What a task does."""
+
+    REPLICA_COPY = 0
+    REPLICA_MOVE = 1
+
+
+class ReplicateConfig:
+    """How a put is replicated and protected. Other attributes may be set and mean nothing."""
+
+    replica_num: int = 1
+    nof_replica_num: int = 0
+    dfs_replica_num: int = 0
+    soft_pin_action: SoftPinAction = SoftPinAction.PRESERVE
+    with_hard_pin: bool = False
+    preferred_segment: str = ""
+    prefer_alloc_in_same_node: bool = False
+    data_type: ObjectDataType = ObjectDataType.UNKNOWN
+    group_ids: list[str] | None = None
+
+    def __init__(self) -> None:
+        self.preferred_segments: list[str] = []
+        self.preferred_nof_segments: list[str] = []
+        self._soft_pin_ttl_ms: int | None = None
+
+    @property
+    def soft_pin_ttl_ms(self) -> int | None:
+        """How long the soft pin lasts, in milliseconds."""
+        return self._soft_pin_ttl_ms
+
+    @soft_pin_ttl_ms.setter
+    def soft_pin_ttl_ms(self, value: int | None) -> None:
+        if value is not None and (not isinstance(value, int) or not 0 <= value < 2**64):
+            raise TypeError(f"soft_pin_ttl_ms: {value!r} is neither None nor from 0 to 2^64 - 1")
+        self._soft_pin_ttl_ms = value
+
+    def __repr__(self) -> str:
+        fields = {name: getattr(self, name) for name in ("replica_num", "preferred_segment")}
+        return f"ReplicateConfig({', '.join(f'{k}={v!r}' for k, v in fields.items())})"
+
+
+class Descriptor:
+    """Where a replica's memory is."""
+
+    def __init__(self) -> None:
+        self.buffer_address = 0
+        self.size = 0
+        self.transport_endpoint = ""
+
+
+class MemoryDescriptor:
+    """A replica in memory."""
+
+    def __init__(self) -> None:
+        self.buffer_descriptor = Descriptor()
+
+
+class DiskDescriptor:
+    """A replica in a file."""
+
+    def __init__(self) -> None:
+        self.file_path = ""
+        self.object_size = 0
+
+
+class ReplicaDescriptor:
+    """One replica of an object. All of them are in memory."""
+
+    def __init__(self, endpoint: str = "", size: int = 0) -> None:
+        self.status = ReplicaStatus.COMPLETE
+        self._memory = MemoryDescriptor()
+        self._memory.buffer_descriptor.size = size
+        self._memory.buffer_descriptor.transport_endpoint = endpoint
+
+    def is_memory_replica(self) -> bool:
+        """Return true."""
+        return True
+
+    def is_disk_replica(self) -> bool:
+        """Return false."""
+        return False
+
+    def is_local_disk_replica(self) -> bool:
+        """Return false."""
+        return False
+
+    def get_memory_descriptor(self) -> MemoryDescriptor:
+        """Return where it is."""
+        return self._memory
+
+    def get_disk_descriptor(self) -> DiskDescriptor:
+        """Raise: it is on no disk.
+
+        Raises
+        ------
+        RuntimeError
+            Always.
+        """
+        raise RuntimeError("a replica in memory has no disk descriptor")
+
+
+class QueryTaskResponse:
+    """The state of a copy or move.
+
+    Attributes
+    ----------
+    id : tuple[int, int]
+    type : TaskType
+    status : TaskStatus
+    created_at_ms_epoch, last_updated_at_ms_epoch : int
+    assigned_client : tuple[int, int]
+    message : str
+    """
+
+    def __init__(self) -> None:
+        self.id = (0, 0)
+        self.type = TaskType.REPLICA_COPY
+        self.status = TaskStatus.PENDING
+        self.created_at_ms_epoch = 0
+        self.last_updated_at_ms_epoch = 0
+        self.assigned_client = (0, 0)
+        self.message = ""
+
+
+class ParallelAxis:
+    """One axis of parallelism that a tensor is split along."""
+
+    def __init__(self) -> None:
+        self.kind = ""
+        self.rank = 0
+        self.size = 1
+        self.split_dim: int | None = None
+        self.expert_id: int | None = None
+        self.stage_id: int | None = None
+
+
+class TensorParallelism:
+    """The axes that a tensor is split along."""
+
+    def __init__(self) -> None:
+        self.axes: list[ParallelAxis] = []
+
+
+class ReadTarget:
+    """Which part of a split tensor a read wants: as_stored, shard or full."""
+
+    MODES = ("as_stored", "shard", "full")
+
+    def __init__(self) -> None:
+        self._mode = "as_stored"
+        self.parallelism: TensorParallelism | None = None
+
+    @property
+    def mode(self) -> str:
+        """as_stored, shard or full."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, value: str) -> None:
+        if value not in self.MODES:
+            raise ValueError(f"Unsupported ReadTarget mode {value!r}; one of {self.MODES}")
+        self._mode = value
+
+
+class MooncakeHostMemAllocator:
+    """Memory of this process by its address."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sizes: dict[int, int] = {}
+
+    def alloc(self, size: int) -> int:
+        """Return the address of ``size`` new bytes, 0 if there are none."""
+        if size <= 0:
+            return 0
+        address = _native.allocate_memory(size)
+        if address:
+            with self._lock:
+                self._sizes[address] = size
+        return address
+
+    def free(self, address: int) -> int:
+        """Give memory back: 0, or -600 for an address that is not from here."""
+        with self._lock:
+            size = self._sizes.pop(address, None)
+        if size is None:
+            return int(Code.INVALID_PARAMS)
+        _native.free_memory(address, size)
+        return 0
+
+    def __del__(self) -> None:
+        for address, size in self.__dict__.get("_sizes", {}).items():
+            _native.free_memory(address, size)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether this is an int and no bool."""
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``mooncake.mooncake_config``: the configuration file and the environment variables."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from kvcove.mooncake._config import _PROTOCOLS, parse_size
+
+__all__ = ["DEFAULT_GLOBAL_SEGMENT_SIZE", "DEFAULT_LOCAL_BUFFER_SIZE", "MooncakeConfig"]
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_GLOBAL_SEGMENT_SIZE = 3355443200
+DEFAULT_LOCAL_BUFFER_SIZE = 1073741824
+
+_REQUIRED = ("local_hostname", "metadata_server", "master_server_address")
+_TRUE = {"true", "1", "yes", "on", "enable"}
+_FALSE = {"", "false", "0", "no", "off", "disable", "none"}
+
+
+def _parse_segment_size(value: Any) -> int:
+    return parse_size(value)
+
+
+def _parse_bool(value: Any) -> bool:
+    text = str(value).strip().lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError(f"{value!r} is neither true nor false")
+
+
+@dataclass
+class MooncakeConfig:
+    """What a store is set up with.
+
+    Raises
+    ------
+    ValueError
+        A size is negative, or a field that must have a value has none.
+    """
+
+    local_hostname: str
+    metadata_server: str
+    global_segment_size: int
+    local_buffer_size: int
+    protocol: str
+    device_name: str | None
+    master_server_address: str
+    enable_ssd_offload: bool = False
+    ssd_offload_path: str = ""
+    tenant_id: str = "default"
+    enable_client_http_server: bool = False
+    client_http_port: int = 9300
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.protocol, str) or not self.protocol.strip():
+            raise ValueError(f"protocol: {self.protocol!r} is no protocol; 'tcp' is one")
+        self.protocol = self.protocol.strip().lower()
+        if self.protocol not in _PROTOCOLS:
+            logger.warning("protocol %r is not known", self.protocol)
+        for name in ("global_segment_size", "local_buffer_size"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is negative")
+        for name in _REQUIRED:
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value.strip():
+                raise ValueError(f"{name}: {value!r} is empty or no text")
+
+    @staticmethod
+    def from_file(file_path: str) -> MooncakeConfig:
+        """Read a JSON file.
+
+        Raises
+        ------
+        ValueError
+            A field is missing or not usable.
+        """
+        with open(file_path, encoding="utf-8") as file:
+            config = json.load(file)
+        for name in _REQUIRED:
+            if name not in config:
+                raise ValueError(f"Missing required config field: {name}")
+        tenant = config.get("tenant_id")
+        path = config.get("ssd_offload_path")
+        return MooncakeConfig(
+            local_hostname=config["local_hostname"],
+            metadata_server=config["metadata_server"],
+            global_segment_size=parse_size(
+                config.get("global_segment_size", DEFAULT_GLOBAL_SEGMENT_SIZE)
+            ),
+            local_buffer_size=parse_size(
+                config.get("local_buffer_size", DEFAULT_LOCAL_BUFFER_SIZE)
+            ),
+            protocol=config.get("protocol", "tcp"),
+            device_name=config.get("device_name", ""),
+            master_server_address=config["master_server_address"],
+            enable_ssd_offload=_parse_bool(config.get("enable_ssd_offload", False)),
+            ssd_offload_path="" if path is None else str(path),
+            tenant_id="default" if tenant is None else str(tenant),
+            enable_client_http_server=_parse_bool(config.get("enable_client_http_server", False)),
+            client_http_port=int(config.get("client_http_port", 9300)),
+        )
+
+    @staticmethod
+    def load_from_env() -> MooncakeConfig:
+        """Read ``MOONCAKE_CONFIG_PATH``, or else the single variables.
+
+        Raises
+        ------
+        ValueError
+            Neither it nor ``MOONCAKE_MASTER`` is set, or a value is not usable.
+        """
+        path = os.environ.get("MOONCAKE_CONFIG_PATH")
+        if path is not None:
+            return MooncakeConfig.from_file(path)
+        master = os.environ.get("MOONCAKE_MASTER")
+        if not master:
+            raise ValueError(
+                "Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set."
+            )
+        get = os.environ.get
+        return MooncakeConfig(
+            local_hostname=get("MOONCAKE_LOCAL_HOSTNAME", "localhost"),
+            metadata_server=get("MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE"),
+            global_segment_size=parse_size(
+                get("MOONCAKE_GLOBAL_SEGMENT_SIZE", DEFAULT_GLOBAL_SEGMENT_SIZE)
+            ),
+            local_buffer_size=parse_size(
+                get("MOONCAKE_LOCAL_BUFFER_SIZE", DEFAULT_LOCAL_BUFFER_SIZE)
+            ),
+            protocol=get("MOONCAKE_PROTOCOL", "tcp"),
+            device_name=get("MOONCAKE_DEVICE", ""),
+            master_server_address=master,
+            enable_ssd_offload=_parse_bool(get("MOONCAKE_OFFLOAD_ENABLED", "false")),
+            ssd_offload_path=get("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", ""),
+            tenant_id=get("MOONCAKE_TENANT_ID", "default"),
+            enable_client_http_server=_parse_bool(
+                get("MOONCAKE_ENABLE_CLIENT_HTTP_SERVER", "false")
+            ),
+            client_http_port=int(get("MOONCAKE_CLIENT_HTTP_PORT", "9300")),
+        )

@@ -1,0 +1,1162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API of ``mooncake.store`` on kvcove.
+
+Names, arguments, return values and codes are that API's; docs/mooncake.md says where the behaviour
+differs, and why. Every method may be called from several threads at a time, releases the GIL while
+it works and ends by a deadline. Before :meth:`MooncakeDistributedStore.setup` and after
+:meth:`~MooncakeDistributedStore.close` calls answer -1010 (or what stands for nothing).
+
+A put begins when the library captures the namespace's generation inside the call, before it reads a
+byte; ``remove_all(force=True)`` is a fenced reset of O(1).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import re
+import threading
+import time
+import uuid
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import kvcove
+from kvcove import _native
+from kvcove._native import BufferHandle, Owner, Pool, Session
+from kvcove.mooncake import _config
+from kvcove.mooncake._pool import BufferLease, BufferPool
+from kvcove.mooncake._tasks import Tasks
+from kvcove.mooncake._tensors import TensorMethods
+from kvcove.mooncake._types import (
+    Code,
+    Descriptor,
+    DiskDescriptor,
+    MemoryDescriptor,
+    MooncakeHostMemAllocator,
+    ObjectDataType,
+    ParallelAxis,
+    QueryTaskResponse,
+    ReadTarget,
+    ReplicaDescriptor,
+    ReplicaStatus,
+    ReplicateConfig,
+    SoftPinAction,
+    TaskStatus,
+    TaskType,
+    TensorParallelism,
+)
+
+__all__ = [
+    "BufferHandle",
+    "BufferLease",
+    "BufferPool",
+    "Descriptor",
+    "DiskDescriptor",
+    "MemoryDescriptor",
+    "MooncakeDistributedStore",
+    "MooncakeHostMemAllocator",
+    "ObjectDataType",
+    "ParallelAxis",
+    "QueryTaskResponse",
+    "ReadTarget",
+    "RegisteredBufferPool",
+    "ReplicaDescriptor",
+    "ReplicaStatus",
+    "ReplicateConfig",
+    "SoftPinAction",
+    "TaskStatus",
+    "TaskType",
+    "TensorParallelism",
+]
+
+RegisteredBufferPool = BufferPool
+
+_log = logging.getLogger("kvcove.mooncake")
+
+DEFAULT_LEASE_SECONDS = 5.0
+MAX_SOFT_PIN_MS = 30 * 60 * 1000
+_MAX_SESSIONS = 64
+
+
+def _seconds(name: str, default: float) -> float:
+    text = os.environ.get(name, "")
+    try:
+        return float(text) / 1000 if text else default
+    except ValueError:
+        _log.warning("%s=%r is no number of milliseconds; %g s is used", name, text, default)
+        return default
+
+
+class _Open:
+    """A store that is set up: the pool and its sessions, one for each way to place a put."""
+
+    def __init__(self, setup: _config.Setup) -> None:
+        self.setup = setup
+        self.owner: Owner | None = None
+        self.mounted: dict[str, Owner] = {}
+        self.native = _native.Store(
+            timeout=_seconds("KVCOVE_TIMEOUT_MS", 1.0),
+            lease=_seconds("KVCOVE_MOONCAKE_LEASE_MS", DEFAULT_LEASE_SECONDS),
+        )
+        self._lock = threading.Lock()
+        self._sessions: OrderedDict[tuple[int, str], Session] = OrderedDict()
+        self.engine = f"mooncake-{uuid.uuid4().hex}"
+        self.sockets: list[str] = []
+        try:
+            self.pool = self._connect()
+            self.hostname = self.owner.address if self.owner else self._requester_name()
+            self.session = self.session_for(1, "")
+            if setup.master or setup.pool.startswith("unix:"):
+                self.pool.stat()
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> Pool:
+        setup = self.setup
+        if not setup.master:
+            return kvcove.open(setup.pool)
+        # Whoever is there before the master waits for it as long as a call may take.
+        probe = kvcove.open(setup.pool)
+        if setup.global_segment_size == 0:
+            return probe
+        probe.close()
+        self.owner = self.open_owner(setup.global_segment_size)
+        joint = "&" if "?" in setup.pool else "?"
+        address = f"{setup.pool}{joint}owner={self.owner.address}"
+        deadline = time.monotonic() + 5
+        while True:
+            pool = kvcove.open(address)
+            # Its own memory counts once the master has given the owner a lease.
+            if pool.stat().payload_bytes > 0 or time.monotonic() > deadline:
+                return pool
+            pool.close()
+            time.sleep(0.02)
+
+    def open_owner(self, size: int) -> Owner:
+        """Give ``size`` bytes of this process to the cluster."""
+        host, port = _config.split_address(self.setup.local_hostname, 0)
+        if self.owner is not None:
+            port = 0
+        socket = _config.private_directory() / f"owner-{os.getpid()}-{uuid.uuid4().hex[:8]}.sock"
+        owner = _native.open_owner(
+            master=self.setup.master,
+            memory=max(size, 1 << 20),
+            listen=_config.join_address(host, port),
+            socket_path=str(socket),
+            credentials=os.environ.get("KVCOVE_CREDENTIALS", ""),
+        )
+        if host not in ("localhost", "127.0.0.1", "::1") and not os.environ.get(
+            "KVCOVE_CREDENTIALS"
+        ):
+            _log.warning(
+                "memory is served at %s without credentials: whoever reaches it may read and write "
+                "it; docs/security.md",
+                owner.address,
+            )
+        return owner
+
+    def _requester_name(self) -> str:
+        host, port = _config.split_address(self.setup.local_hostname, 0)
+        return _config.join_address(host, port or 12300 + os.getpid() % 2000)
+
+    def session_for(self, replicas: int, segment: str) -> Session:
+        """Return the session that places puts like this."""
+        key = (replicas, segment)
+        with self._lock:
+            session = self._sessions.get(key)
+            if session is None:
+                tenant = self.setup.tenant_id
+                session = self.pool.session(
+                    "mooncake" if tenant == "default" else f"mooncake/{tenant}",
+                    engine=self.engine,
+                    follow_always=True,
+                    assume_weights=True,
+                    preferred_segment=segment,
+                    replicas=replicas,
+                )
+                self._sessions[key] = session
+                while len(self._sessions) > _MAX_SESSIONS:
+                    # Never the first: it is the one for everything else.
+                    old = next(k for k in self._sessions if k != (1, ""))
+                    self._sessions.pop(old)
+            else:
+                self._sessions.move_to_end(key)
+            return session
+
+    def close(self) -> None:
+        """End everything that this store has opened."""
+        with self._lock:
+            sessions, self._sessions = list(self._sessions.values()), OrderedDict()
+        for session in sessions:
+            session.close()
+        if hasattr(self, "pool"):
+            self.pool.close()
+        for owner in [*self.mounted.values(), self.owner]:
+            if owner is not None:
+                owner.close()
+
+
+_open_stores: weakref.WeakSet[MooncakeDistributedStore] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for store in list(_open_stores):
+        with contextlib.suppress(kvcove.Error):
+            store.close()
+
+
+_UNSET = int(Code.UNAVAILABLE_IN_CURRENT_STATUS)
+_INVALID = int(Code.INVALID_PARAMS)
+
+
+def _code(error: kvcove.Error) -> int:
+    return _native.store_code(error.code)
+
+
+class MooncakeDistributedStore(TensorMethods):
+    """A store of byte strings and tensors that all processes of a cluster share."""
+
+    def __init__(self) -> None:
+        self._now: _Open | None = None
+        self._life = threading.Lock()
+        self._dummy_pool: tuple[int, int, int] | None = None  # address, size, used
+        self._puts: dict[str, tuple[bytearray, kvcove.Token, ReplicateConfig]] = {}
+        self._gets: dict[str, bytes] = {}
+        self._tasks = Tasks()
+        self._http: Any = None
+
+    # ---- life cycle
+
+    def setup(self, *args: Any, **kwargs: Any) -> int:
+        """Connect to a master; with a segment, give memory to the cluster.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            ``local_hostname, metadata_server, global_segment_size, local_buffer_size, protocol,
+            rdma_devices, master_server_addr, engine=None, enable_ssd_offload=False,
+            ssd_offload_path="", tenant_id="default", enable_client_http_server=False,
+            client_http_port=9300``, or one dict of these. ``master_server_addr`` may also be any
+            address of :func:`kvcove.open`.
+
+        Returns
+        -------
+        int
+            0; -600 when an argument is not usable or nobody answers (the log says which).
+        """
+        try:
+            setup = _config.Setup.of(_config.arguments_of(args, kwargs))
+        except ValueError as error:
+            _log.error("setup(): %s", error)
+            return _INVALID
+        with self._life:
+            if self._now is not None:
+                return 0
+            if setup.enable_ssd_offload:
+                _log.warning("setup(): there is no SSD tier yet; enable_ssd_offload means nothing")
+            try:
+                self._now = _Open(setup)
+            except (kvcove.Error, OSError) as error:
+                _log.error("setup(): %s", error)
+                return _INVALID
+            if setup.http_port is not None:
+                from kvcove.mooncake._client_http import ClientHttp
+
+                try:
+                    self._http = ClientHttp(self, setup.http_port)
+                except OSError as error:
+                    _log.error("setup(): client_http_port %d: %s", setup.http_port, error)
+                    self._close()
+                    return _INVALID
+        _open_stores.add(self)
+        return 0
+
+    def setup_dummy(self, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int:
+        """Use the pool that a ``mooncake_client`` on this host belongs to.
+
+        Returns
+        -------
+        int
+            0, -600 for sizes or an address that are not usable, -900 when it does not answer.
+        """
+        from kvcove.mooncake._client_http import pool_of
+
+        try:
+            size = _config.parse_size(mem_pool_size)
+            _config.parse_size(local_buffer_size)
+            pool = pool_of(server_address)
+        except ValueError as error:
+            _log.error("setup_dummy(): %s", error)
+            return _INVALID
+        except OSError as error:
+            _log.error("setup_dummy(): nobody answers at %s: %s", server_address, error)
+            return int(Code.RPC_FAIL)
+        answer = self.setup("127.0.0.1", "P2PHANDSHAKE", 0, local_buffer_size, "tcp", "", pool)
+        if answer == 0 and size > 0:
+            address = _native.allocate_memory(size)
+            if address == 0:
+                self.close()
+                return _INVALID
+            self._dummy_pool = (address, size, 0)
+            self._now_native_register(address, size)
+        return answer
+
+    def _now_native_register(self, address: int, size: int) -> None:
+        if self._now is not None:
+            self._now.native.register_buffer(address, size)
+
+    def init_all(self, protocol: str, device_name: str, mount_segment_size: int = 16 << 20) -> int:
+        """Set up with the master that the environment names (``MOONCAKE_MASTER``)."""
+        master = os.environ.get("MOONCAKE_MASTER", "127.0.0.1:50051")
+        host = os.environ.get("MOONCAKE_LOCAL_HOSTNAME", "localhost")
+        return self.setup(
+            host, "P2PHANDSHAKE", mount_segment_size, 16 << 20, protocol, device_name, master
+        )
+
+    def close(self) -> int:
+        """End the connection and give the memory back. May be called again.
+
+        Returns
+        -------
+        int
+            0.
+        """
+        with self._life:
+            self._close()
+        _open_stores.discard(self)
+        return 0
+
+    def _close(self) -> None:
+        now, self._now = self._now, None
+        http, self._http = self._http, None
+        self._puts.clear()
+        self._gets.clear()
+        if http is not None:
+            http.close()
+        if now is not None:
+            now.close()
+        if self._dummy_pool is not None:
+            _native.free_memory(*self._dummy_pool[:2])
+            self._dummy_pool = None
+
+    def health_check(self) -> int:
+        """Return 0 when healthy, 1 when not set up, 2 when the master does not answer."""
+        now = self._now
+        if now is None:
+            return 1
+        try:
+            now.pool.stat(timeout=1.0)
+        except kvcove.ForkedError:
+            return 1
+        except kvcove.Error:
+            return 2
+        return 0
+
+    def get_hostname(self) -> str:
+        """Return ``host:port``, the name of this store's segment; empty before setup()."""
+        return self._now.hostname if self._now else ""
+
+    # ---- bytes
+
+    def put(self, key: str, value: Any, config: ReplicateConfig | None = None) -> int:
+        """Store a value. One that is there already stays, and the answer is 0.
+
+        Parameters
+        ----------
+        key : str
+        value : buffer
+            bytes, bytearray, memoryview, array; at most ``local_buffer_size``.
+        config : ReplicateConfig, optional
+
+        Returns
+        -------
+        int
+            0; -600 empty or too large, -200 no space, -300 a reset came in between, -900 and -901
+            when nobody answers, -1010 before setup().
+        """
+        return self._put_values([key], [value], config, replace=False, of="put")[0]
+
+    def put_parts(self, key: str, *args: Any, config: ReplicateConfig | None = None) -> int:
+        """Store the parts, one behind the other, as one value."""
+        return self._put_values([key], [list(args)], config, replace=False, of="put_parts")[0]
+
+    def put_batch(
+        self, keys: Sequence[str], values: Sequence[Any], config: ReplicateConfig | None = None
+    ) -> int:
+        """Store values; 0, or the first error."""
+        return _first_error(self._put_values(keys, values, config, replace=False, of="put_batch"))
+
+    def upsert(self, key: str, value: Any, config: ReplicateConfig | None = None) -> int:
+        """Store a value in place of what is there: it goes first, then the new one is put.
+
+        A read finds the old value, the new one, or for a moment none; never a mixture.
+        """
+        return self._put_values([key], [value], config, replace=True, of="upsert")[0]
+
+    def upsert_parts(self, key: str, *args: Any, config: ReplicateConfig | None = None) -> int:
+        """Like :meth:`upsert`, with the parts one behind the other."""
+        return self._put_values([key], [list(args)], config, replace=True, of="upsert_parts")[0]
+
+    def upsert_batch(
+        self, keys: Sequence[str], values: Sequence[Any], config: ReplicateConfig | None = None
+    ) -> int:
+        """Like :meth:`upsert` for several; 0, or the first error."""
+        return _first_error(self._put_values(keys, values, config, replace=True, of="upsert_batch"))
+
+    def _put_values(
+        self,
+        keys: Sequence[str],
+        values: Sequence[Any],
+        config: ReplicateConfig | None,
+        *,
+        replace: bool,
+        of: str,
+        token: kvcove.Token | None = None,
+    ) -> list[int]:
+        views = [_views(value, of) for value in values]
+        if not all(isinstance(key, str) for key in keys):
+            raise TypeError(f"{of}(): keys are str")
+        now = self._now
+        if now is None:
+            return [_UNSET] * len(keys)
+        if len(keys) != len(views):
+            return [_INVALID] * len(keys)
+        config = config or ReplicateConfig()
+        sizes = [sum(view.nbytes for view in value) for value in views]
+        refused = _refused(config, len(keys), values_in_bytes=token is None)
+        if refused == 0 and any(
+            not key or not 0 < size <= max(now.setup.local_buffer_size, 0)
+            for key, size in zip(keys, sizes, strict=True)
+        ):
+            # As that API has it: one that is not usable refuses the whole batch.
+            refused = _INVALID
+        if refused != 0:
+            return [refused] * len(keys)
+        session = self._session_for(now, config)
+
+        def put() -> list[int]:
+            return now.native.batch_put(session, list(keys), views, token, replace)
+
+        return self._pinned(now, keys, config, _answered(put, len(keys)))
+
+    def _session_for(self, now: _Open, config: ReplicateConfig) -> Session:
+        segment = config.preferred_segment
+        if not segment and config.preferred_segments:
+            segment = config.preferred_segments[0]
+        if not segment and config.replica_num == 1:
+            return now.session
+        return now.session_for(min(config.replica_num, 255), segment)
+
+    def _pinned(
+        self, now: _Open, keys: Sequence[str], config: ReplicateConfig, codes: list[int]
+    ) -> list[int]:
+        stored = [key for key, code in zip(keys, codes, strict=True) if code == 0]
+        if not stored or not (config.with_hard_pin or config.soft_pin_action):
+            return codes
+        names = [_native.stored_name(key.encode()) for key in stored]
+        with contextlib.suppress(kvcove.Error):
+            if config.with_hard_pin:
+                now.session.pin(names)
+            elif config.soft_pin_action == SoftPinAction.ENABLE:
+                ttl = config.soft_pin_ttl_ms
+                now.session.pin(names, (MAX_SOFT_PIN_MS if ttl is None else ttl) / 1000)
+            else:
+                now.session.unpin(names)
+        return codes
+
+    def get(self, key: str) -> bytes:
+        """Return a value; empty for a miss and for every error."""
+        return self.get_batch([key])[0]
+
+    def get_batch(self, keys: Sequence[str]) -> list[bytes]:
+        """Return values; empty ones for what is not there."""
+        return [value or b"" for value in self._values(keys)]
+
+    def _values(self, keys: Sequence[str]) -> list[bytes | None]:
+        now = self._now
+        if now is None:
+            return [None] * len(keys)
+        names = [_native.stored_name(key.encode()) if _odd(key) else key for key in keys]
+        try:
+            values = now.session.get(names, timeout=10.0)
+        except kvcove.Error as error:
+            _log.debug("get: %s", error)
+            return [None] * len(keys)
+        with contextlib.suppress(kvcove.Error):
+            now.native.batch_is_exist(now.session, list(keys))
+        return values
+
+    def get_buffer(self, key: str) -> BufferHandle | None:
+        """Return a value with its address, or None."""
+        return self.batch_get_buffer([key])[0]
+
+    def batch_get_buffer(self, keys: Sequence[str]) -> list[BufferHandle | None]:
+        """Return values with their addresses; None for what is not there."""
+        return [None if value is None else BufferHandle(value) for value in self._values(keys)]
+
+    # ---- zero copy
+
+    def register_buffer(self, buffer_ptr: int, size: int) -> int:
+        """Register memory that values are read into and written from.
+
+        Memory of a GPU is recognised and copied through its driver, or refused here.
+
+        Returns
+        -------
+        int
+            0; -600 null, no size, or registered already; -1 GPU memory that cannot be copied.
+        """
+        now = self._now
+        if now is None:
+            return _UNSET
+        if buffer_ptr < 0 or size < 0:
+            return _INVALID
+        return now.native.register_buffer(buffer_ptr, size)
+
+    def unregister_buffer(self, buffer_ptr: int) -> int:
+        """Forget memory that was registered: 0, or -600."""
+        now = self._now
+        if now is None:
+            return _UNSET
+        return now.native.unregister_buffer(max(buffer_ptr, 0))
+
+    def put_from(
+        self, key: str, buffer_ptr: int, size: int, config: ReplicateConfig | None = None
+    ) -> int:
+        """Store ``size`` bytes at an address: 0 or negative, -600 for no memory."""
+        return self.batch_put_from([key], [buffer_ptr], [size], config)[0]
+
+    def put_from_with_metadata(
+        self,
+        key: str,
+        buffer_ptr: int,
+        metadata_buffer_ptr: int,
+        size: int,
+        metadata_size: int,
+        config: ReplicateConfig | None = None,
+    ) -> int:
+        """Store metadata and payload, one behind the other, as one value."""
+        pieces = [(metadata_buffer_ptr, metadata_size), (buffer_ptr, size)]
+        if metadata_size == 0:
+            pieces = pieces[1:]
+        addresses, sizes = [p[0] for p in pieces], [p[1] for p in pieces]
+        return self.batch_put_from_multi_buffers([key], [addresses], [sizes], config)[0]
+
+    def batch_put_from(
+        self,
+        keys: Sequence[str],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        config: ReplicateConfig | None = None,
+    ) -> list[int]:
+        """Store what is at the addresses; per key 0 or negative."""
+        return self._put_from(keys, buffer_ptrs, sizes, config, several=False, replace=False)
+
+    def batch_put_from_multi_buffers(
+        self,
+        keys: Sequence[str],
+        all_buffer_ptrs: Sequence[Sequence[int]],
+        all_sizes: Sequence[Sequence[int]],
+        config: ReplicateConfig | None = None,
+    ) -> list[int]:
+        """Store values from several pieces each; per key 0 or negative."""
+        return self._put_from(keys, all_buffer_ptrs, all_sizes, config, several=True, replace=False)
+
+    def upsert_from(
+        self, key: str, buffer_ptr: int, size: int, config: ReplicateConfig | None = None
+    ) -> int:
+        """Like :meth:`upsert`, from an address."""
+        return self.batch_upsert_from([key], [buffer_ptr], [size], config)[0]
+
+    def batch_upsert_from(
+        self,
+        keys: Sequence[str],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        config: ReplicateConfig | None = None,
+    ) -> list[int]:
+        """Like :meth:`upsert`, from addresses; per key."""
+        return self._put_from(keys, buffer_ptrs, sizes, config, several=False, replace=True)
+
+    def _put_from(
+        self,
+        keys: Sequence[str],
+        addresses: Sequence[Any],
+        sizes: Sequence[Any],
+        config: ReplicateConfig | None,
+        *,
+        several: bool,
+        replace: bool,
+    ) -> list[int]:
+        now = self._now
+        if now is None:
+            return [_UNSET] * len(keys)
+        session = now.session
+        if config is not None:
+            refused = _refused(config, len(keys), values_in_bytes=not several)
+            if refused != 0:
+                return [refused] * len(keys)
+            session = self._session_for(now, config)
+
+        def put() -> list[int]:
+            return now.native.batch_put_from(session, keys, addresses, sizes, several, replace)
+
+        codes = _answered(put, len(keys))
+        return codes if config is None else self._pinned(now, keys, config, codes)
+
+    def get_into(self, key: str, buffer_ptr: int, size: int) -> int:
+        """Read a value to an address: the bytes read, -704 for a miss, -600 for no room."""
+        return self.batch_get_into([key], [buffer_ptr], [size])[0]
+
+    def batch_get_into(
+        self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int]
+    ) -> list[int]:
+        """Read values to addresses; per key the bytes read or negative."""
+        now = self._now
+        if now is None:
+            return [_UNSET] * len(keys)
+        return _answered(
+            lambda: now.native.batch_get_into(now.session, keys, buffer_ptrs, sizes, False),
+            len(keys),
+        )
+
+    def batch_get_into_multi_buffers(
+        self,
+        keys: Sequence[str],
+        all_buffer_ptrs: Sequence[Sequence[int]],
+        all_sizes: Sequence[Sequence[int]],
+        prefer_alloc_in_same_node: bool = False,
+    ) -> list[int]:
+        """Read values into several pieces each; per key the bytes read or negative."""
+        now = self._now
+        if now is None:
+            return [_UNSET] * len(keys)
+        return _answered(
+            lambda: now.native.batch_get_into(now.session, keys, all_buffer_ptrs, all_sizes, True),
+            len(keys),
+        )
+
+    def get_into_ranges(
+        self,
+        buffer_ptrs: Sequence[int],
+        all_keys: Sequence[Sequence[str]],
+        all_dst_offsets: Sequence[Sequence[Sequence[int]]],
+        all_src_offsets: Sequence[Sequence[Sequence[int]]],
+        all_sizes: Sequence[Sequence[Sequence[int]]],
+    ) -> list[list[list[int]]]:
+        """Read parts of values: ``results[buffer][key][fragment]`` is bytes or negative."""
+        results: list[list[list[int]]] = []
+        lists = (all_keys, all_dst_offsets, all_src_offsets, all_sizes)
+        for b, buffer in enumerate(buffer_ptrs):
+            if any(b >= len(part) for part in lists):
+                results.append([])
+                continue
+            results.append(
+                self._get_ranges(
+                    all_keys[b],
+                    [[buffer] * len(s) for s in all_sizes[b]],
+                    all_sizes[b],
+                    all_src_offsets[b],
+                    all_dst_offsets[b],
+                    values=None,
+                )
+            )
+        return results
+
+    def _get_ranges(
+        self,
+        keys: Sequence[str],
+        all_ptrs: Sequence[Sequence[int]],
+        all_sizes: Sequence[Sequence[int]],
+        all_src: Sequence[Sequence[int]],
+        all_dst: Sequence[Sequence[int]] | None,
+        values: dict[str, bytes] | None,
+    ) -> list[list[int]]:
+        now = self._now
+        results: list[list[int]] = []
+        for k, key in enumerate(keys):
+            fits = k < len(all_ptrs) and k < len(all_sizes) and k < len(all_src)
+            if all_dst is not None:
+                fits = fits and k < len(all_dst) and len(all_dst[k]) == len(all_sizes[k])
+            if not fits or not len(all_ptrs[k]) == len(all_sizes[k]) == len(all_src[k]):
+                results.append([_INVALID] * (len(all_sizes[k]) if k < len(all_sizes) else 1))
+                continue
+            count = len(all_sizes[k])
+            if now is None:
+                results.append([_UNSET] * count)
+                continue
+            value = values.get(key) if values is not None else self._values([key])[0]
+            if value is None:
+                results.append([int(Code.OBJECT_NOT_FOUND)] * count)
+                continue
+            fragments = []
+            for f in range(count):
+                source, size = all_src[k][f], all_sizes[k][f]
+                target = all_ptrs[k][f] + (all_dst[k][f] if all_dst is not None else 0)
+                if source < 0 or size <= 0 or source + size > len(value):
+                    fragments.append(_INVALID)
+                    continue
+                fragments.append(
+                    now.native.copy_out(memoryview(value)[source : source + size], target)
+                )
+            results.append(fragments)
+        return results
+
+    def alloc_from_mem_pool(self, size: int) -> int:
+        """Return the address of ``size`` bytes of setup_dummy()'s pool, 0 if there are none."""
+        with self._life:
+            if self._dummy_pool is None or size <= 0:
+                return 0
+            address, total, used = self._dummy_pool
+            begin = (used + 4095) // 4096 * 4096
+            if begin + size > total:
+                return 0
+            self._dummy_pool = (address, total, begin + size)
+            return address + begin
+
+    # ---- sessions, layer by layer
+
+    def batch_put_session_start(
+        self, keys: Sequence[str], sizes: Sequence[int], config: ReplicateConfig | None = None
+    ) -> list[int]:
+        """Begin values that are written range by range; per key 0, or -600 if it is begun."""
+        now = self._now
+        if now is None:
+            return [_UNSET] * len(keys)
+        config = config or ReplicateConfig()
+        refused = _refused(config, len(keys), values_in_bytes=False)
+        if len(sizes) != len(keys) or refused != 0:
+            return [refused or _INVALID] * len(keys)
+        try:
+            token = now.session.capture()
+        except kvcove.Error as error:
+            return [_code(error)] * len(keys)
+        codes = []
+        with self._life:
+            for key, size in zip(keys, sizes, strict=True):
+                if not key or key in self._puts or size <= 0:
+                    codes.append(_INVALID)
+                    continue
+                self._puts[key] = (bytearray(size), token, config)
+                codes.append(0)
+        return codes
+
+    def batch_put_from_multi_buffer_ranges(
+        self,
+        keys: Sequence[str],
+        all_buffer_ptrs: Sequence[Sequence[int]],
+        all_sizes: Sequence[Sequence[int]],
+        all_dst_offsets: Sequence[Sequence[int]],
+    ) -> list[int]:
+        """Write ranges of values that are begun; per key the bytes written or negative."""
+        now = self._now
+        if now is None:
+            return [_UNSET] * len(keys)
+        if not len(keys) == len(all_buffer_ptrs) == len(all_sizes) == len(all_dst_offsets):
+            return [_INVALID] * len(keys)
+        answers = []
+        for key, pointers, sizes, offsets in zip(
+            keys, all_buffer_ptrs, all_sizes, all_dst_offsets, strict=True
+        ):
+            begun = self._puts.get(key)
+            fits = begun is not None and len(pointers) == len(sizes) == len(offsets)
+            if begun is None or not fits:
+                answers.append(_INVALID)
+                continue
+            written = 0
+            for pointer, size, offset in zip(pointers, sizes, offsets, strict=True):
+                if size <= 0 or offset < 0 or offset + size > len(begun[0]):
+                    written = _INVALID
+                    break
+                code = now.native.copy_in(memoryview(begun[0])[offset : offset + size], pointer)
+                if code < 0:
+                    written = code
+                    break
+                written += size
+            answers.append(written)
+        return answers
+
+    def batch_put_session_end(self, keys: Sequence[str]) -> list[int]:
+        """Store values that are begun; per key 0 or negative."""
+        if self._now is None:
+            return [_UNSET] * len(keys)
+        codes = []
+        for key in keys:
+            with self._life:
+                begun = self._puts.pop(key, None)
+            if begun is None:
+                codes.append(_INVALID)
+                continue
+            value, token, config = begun
+            codes.append(self._put_whole(key, value, config, token))
+        return codes
+
+    def _put_whole(
+        self, key: str, value: bytearray, config: ReplicateConfig, token: kvcove.Token
+    ) -> int:
+        now = self._now
+        if now is None:
+            return _UNSET
+        session = self._session_for(now, config)
+        codes = _answered(
+            lambda: now.native.batch_put(session, [key], [value], token, False), 1
+        )
+        return self._pinned(now, [key], config, codes)[0]
+
+    def batch_put_session_revoke(self, keys: Sequence[str]) -> list[int]:
+        """Drop values that are begun; per key 0, or -600 if it is not begun."""
+        if self._now is None:
+            return [_UNSET] * len(keys)
+        with self._life:
+            return [0 if self._puts.pop(key, None) is not None else _INVALID for key in keys]
+
+    def batch_get_session_start(self, keys: Sequence[str]) -> list[int]:
+        """Begin to read values range by range; per key 0 or negative. They stay as they are."""
+        if self._now is None:
+            return [_UNSET] * len(keys)
+        codes = []
+        for key, value in zip(keys, self._values(keys), strict=True):
+            if value is None:
+                codes.append(int(Code.OBJECT_NOT_FOUND))
+                continue
+            with self._life:
+                self._gets[key] = value
+            codes.append(0)
+        return codes
+
+    def batch_get_into_multi_buffer_ranges(
+        self,
+        keys: Sequence[str],
+        all_buffer_ptrs: Sequence[Sequence[int]],
+        all_sizes: Sequence[Sequence[int]],
+        all_src_offsets: Sequence[Sequence[int]],
+    ) -> list[int]:
+        """Read ranges of values that are begun; per key the bytes read or negative."""
+        if not len(keys) == len(all_buffer_ptrs) == len(all_sizes) == len(all_src_offsets):
+            return [_INVALID] * len(keys)
+        fragments = self._get_ranges(
+            keys, all_buffer_ptrs, all_sizes, all_src_offsets, None, self._gets
+        )
+        return [next((code for code in key if code < 0), sum(key)) for key in fragments]
+
+    def batch_get_session_end(self, keys: Sequence[str]) -> int:
+        """Forget values that are begun: 0."""
+        if self._now is None:
+            return _UNSET
+        with self._life:
+            for key in keys:
+                self._gets.pop(key, None)
+        return 0
+
+    # ---- query and remove
+
+    def is_exist(self, key: str) -> int:
+        """Return 1, 0, or a negative code. Renews the lease."""
+        return self.batch_is_exist([key])[0]
+
+    def batch_is_exist(self, keys: Sequence[str]) -> list[int]:
+        """Return per key 1, 0, or a negative code. Renews the leases."""
+        now = self._now
+        if now is None:
+            return [_UNSET] * len(keys)
+        return _answered(lambda: now.native.batch_is_exist(now.session, keys), len(keys))
+
+    def get_size(self, key: str) -> int:
+        """Return a value's bytes, or -704."""
+        now = self._now
+        if now is None:
+            return _UNSET
+        size = _answered(lambda: now.native.batch_sizes(now.session, [key]), 1)[0]
+        if size == Code.OBJECT_NOT_FOUND and key in self._puts:
+            return int(Code.REPLICA_IS_NOT_READY)
+        return size
+
+    def get_replica_desc(self, key: str) -> list[ReplicaDescriptor]:
+        """Return where a value is; empty for a miss."""
+        return self.batch_get_replica_desc([key]).get(key, [])
+
+    def batch_get_replica_desc(self, keys: Sequence[str]) -> dict[str, list[ReplicaDescriptor]]:
+        """Return where values are; keys that are not there are absent."""
+        now = self._now
+        if now is None or not keys:
+            return {}
+        names = [_native.stored_name(key.encode()) if _odd(key) else key for key in keys]
+        try:
+            owners = now.session.where(names)
+            sizes = now.native.batch_sizes(now.session, keys)
+        except kvcove.Error as error:
+            _log.debug("batch_get_replica_desc: %s", error)
+            return {}
+        return {
+            key: [
+                ReplicaDescriptor(now.hostname if owner == "local" else owner, max(size, 0))
+                for owner in places
+            ]
+            for key, places, size in zip(keys, owners, sizes, strict=True)
+            if places
+        }
+
+    def remove(self, key: str, force: bool = False) -> int:
+        """Remove a value: 0, -704 missing, -706 leased (unless ``force``), -703 being written."""
+        return self.batch_remove([key], force)[0]
+
+    def batch_remove(self, keys: Sequence[str], force: bool = False) -> list[int]:
+        """Remove values; per key as :meth:`remove`."""
+        now = self._now
+        if now is None:
+            return [_UNSET] * len(keys)
+        codes = _answered(
+            lambda: now.native.batch_remove(now.session, keys, force), len(keys)
+        )
+        not_ready = int(Code.REPLICA_IS_NOT_READY)
+        return [
+            not_ready if code == Code.OBJECT_NOT_FOUND and key in self._puts else code
+            for key, code in zip(keys, codes, strict=True)
+        ]
+
+    def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
+        """Remove what the pattern is found in; how many, or -600 for a bad pattern.
+
+        Leased values are left, unless ``force``. Patterns are Python's (:mod:`re`).
+        """
+        try:
+            pattern = re.compile(regex_pattern.encode())
+        except re.error as error:
+            _log.error("remove_by_regex(%r): %s", regex_pattern, error)
+            return _INVALID
+        return self._remove_found(lambda key: pattern.search(key) is not None, force)
+
+    def _remove_found(self, wanted: Any, force: bool, *, keep_pinned: bool = False) -> int:
+        now = self._now
+        if now is None:
+            return _UNSET
+        try:
+            objects = now.session.list(timeout=10.0)
+            names = [
+                stored.key
+                for stored in objects
+                if wanted(stored.key)
+                and (force or not stored.held)
+                and not (keep_pinned and (stored.hard_pinned or stored.soft_pinned))
+            ]
+            removed = 0
+            for at in range(0, len(names), 4096):
+                removed += now.session.remove(names[at : at + 4096], timeout=5.0).ok_count
+            return removed
+        except kvcove.Error as error:
+            _log.error("remove: %s", error)
+            return _code(error)
+
+    def remove_all(self, force: bool = False) -> int:
+        """Remove everything.
+
+        Parameters
+        ----------
+        force : bool
+            True: a reset. When it has answered, nothing whose put was begun before is found again,
+            anywhere. False: what is leased or pinned is kept.
+
+        Returns
+        -------
+        int
+            How many, as the owners that answer say; negative when the reset could not be proven.
+        """
+        now = self._now
+        if now is None:
+            return _UNSET
+        if not force:
+            return self._remove_found(lambda _key: True, force=False, keep_pinned=True)
+        try:
+            return now.native.reset(now.session)
+        except kvcove.Error as error:
+            return _code(error)
+
+    def batch_replica_clear(self, keys: Sequence[str], segment_name: str = "") -> list[str]:
+        """Remove values that this store has put and nobody leases; returns the keys that went."""
+        now = self._now
+        if now is None:
+            return []
+        mine = [key for key, own in zip(keys, now.native.was_put_here(keys), strict=True) if own]
+        if segment_name:
+            places = self.batch_get_replica_desc(mine)
+            mine = [
+                key
+                for key in mine
+                if [r.get_memory_descriptor().buffer_descriptor.transport_endpoint
+                    for r in places.get(key, [])] == [segment_name]
+            ]
+        codes = self.batch_remove(mine)
+        return [key for key, code in zip(mine, codes, strict=True) if code == 0]
+
+    # ---- tasks
+
+    def create_copy_task(self, key: str, targets: Sequence[str]) -> tuple[tuple[int, int], int]:
+        """Begin to copy a value to other segments: (task, 0) or ((0, 0), code)."""
+        return self._create_task(TaskType.REPLICA_COPY, key, "", list(targets))
+
+    def create_move_task(
+        self, key: str, source: str, target: str
+    ) -> tuple[tuple[int, int], int]:
+        """Begin to move a value from one segment to another: (task, 0) or ((0, 0), code)."""
+        if not source:
+            return (0, 0), _INVALID
+        return self._create_task(TaskType.REPLICA_MOVE, key, source, [target])
+
+    def _create_task(
+        self, kind: TaskType, key: str, source: str, targets: list[str]
+    ) -> tuple[tuple[int, int], int]:
+        now = self._now
+        if now is None:
+            return (0, 0), _UNSET
+        held = self.get_replica_desc(key)
+        places = {r.get_memory_descriptor().buffer_descriptor.transport_endpoint for r in held}
+        if not held:
+            return (0, 0), int(Code.OBJECT_NOT_FOUND)
+        if source and source not in places:
+            return (0, 0), int(Code.REPLICA_NOT_FOUND)
+        if not targets or places & set(targets) or not now.setup.master:
+            return (0, 0), _INVALID
+        return self._tasks.create(
+            now.setup, kind, _native.stored_name(key.encode()), source or next(iter(places)), targets
+        )
+
+    def query_task(self, task_id: tuple[int, int]) -> tuple[QueryTaskResponse | None, int]:
+        """Return (the task's state, 0) or (None, -1400)."""
+        return self._tasks.query(tuple(task_id))
+
+    # ---- segments
+
+    def mount_segment(
+        self,
+        path: str,
+        size: int,
+        offset: int = 0,
+        protocol: str = "tcp",
+        location: str = "",
+    ) -> dict[str, Any]:
+        """Give as much memory to the cluster as a file has; the file itself is not used."""
+        try:
+            if os.stat(path).st_size < offset + size:
+                return {"ret": _INVALID, "segment_ids": []}
+        except OSError as error:
+            _log.error("mount_segment(%r): %s", path, error)
+            return {"ret": int(Code.FILE_NOT_FOUND), "segment_ids": []}
+        _log.warning("mount_segment(%r): kvcove keeps values in memory of its own", path)
+        answer = self.allocate_and_mount_segment(size, protocol, location)
+        return {"ret": answer["ret"], "segment_ids": answer["segment_ids"]}
+
+    def unmount_segment(
+        self, segment_ids: Sequence[str], grace_period_seconds: int = 0
+    ) -> int:
+        """Take memory back: 0, or -1 for a segment that is not there."""
+        return self.unmount_and_free_segment(segment_ids, grace_period_seconds)
+
+    def allocate_and_mount_segment(
+        self, size: int, protocol: str = "tcp", location: str = ""
+    ) -> dict[str, Any]:
+        """Give ``size`` more bytes of this process to the cluster."""
+        nothing: dict[str, Any] = {"segment_ids": [], "allocated_size": 0}
+        now = self._now
+        if now is None:
+            return {"ret": _UNSET, **nothing}
+        if not is_size(size):
+            return {"ret": _INVALID, **nothing}
+        if not now.setup.master:
+            return {"ret": int(Code.UNAVAILABLE_IN_CURRENT_MODE), **nothing}
+        try:
+            owner = now.open_owner(size)
+        except kvcove.Error as error:
+            _log.error("allocate_and_mount_segment(%d): %s", size, error)
+            return {"ret": _code(error), **nothing}
+        name = str(uuid.uuid4())
+        with self._life:
+            now.mounted[name] = owner
+        return {"ret": 0, "segment_ids": [name], "allocated_size": size}
+
+    def unmount_and_free_segment(
+        self, segment_ids: Sequence[str], grace_period_seconds: int = 0
+    ) -> int:
+        """Take memory back: 0, or -1 for a segment that is not there."""
+        now = self._now
+        if now is None:
+            return _UNSET
+        if grace_period_seconds < 0:
+            return _INVALID
+        with self._life:
+            if any(name not in now.mounted for name in segment_ids):
+                return int(Code.INTERNAL_ERROR)
+            owners = [now.mounted.pop(name) for name in segment_ids]
+        time.sleep(grace_period_seconds)
+        for owner in owners:
+            owner.close()
+        return 0
+
+    def unmount_local_disk_segment(self, grace_period_seconds: int = 0) -> int:
+        """Do nothing, there being no disk segment: 0."""
+        return _UNSET if self._now is None else 0
+
+
+def is_size(size: Any) -> bool:
+    """Return whether this is a positive int."""
+    return isinstance(size, int) and size > 0
+
+
+def _odd(key: str) -> bool:
+    """Whether a key may be stored under another name."""
+    return len(key) > 200 or key.startswith("kvcove-long-key-")
+
+
+def _views(value: Any, of: str) -> list[memoryview]:
+    """Return a value's parts as bytes."""
+    if isinstance(value, list | tuple):
+        return [view for part in value for view in _views(part, of)]
+    try:
+        view = memoryview(value)
+        return [view if view.c_contiguous else memoryview(view.tobytes())]
+    except TypeError:
+        raise TypeError(
+            f"{of}(): incompatible function arguments: a value is bytes or another buffer, not "
+            f"{type(value).__name__}"
+        ) from None
+
+
+def _answered(call: Any, count: int) -> list[int]:
+    """Return what a call answers, its exceptions as codes; wrong types go on to the caller."""
+    try:
+        codes: list[int] = call()
+        return codes
+    except kvcove.InvalidError as error:
+        if "is wanted" in str(error) or "is str or bytes" in str(error):
+            raise TypeError(str(error)) from None
+        return [_INVALID] * count
+    except kvcove.Error as error:
+        return [_code(error)] * count
+
+
+def _first_error(codes: list[int]) -> int:
+    return next((code for code in codes if code != 0), 0)
+
+
+def _refused(config: ReplicateConfig, items: int, *, values_in_bytes: bool) -> int:
+    """Return what a put with this configuration answers before it begins; 0: it may begin."""
+    if config.nof_replica_num or config.dfs_replica_num:
+        return int(Code.NOT_SUPPORTED)
+    if config.replica_num < 1:
+        return _INVALID
+    if config.prefer_alloc_in_same_node and (values_in_bytes or config.replica_num != 1):
+        return _INVALID
+    if config.group_ids is not None and len(config.group_ids) != items:
+        return _INVALID
+    ttl = config.soft_pin_ttl_ms
+    if ttl is not None and (
+        config.soft_pin_action != SoftPinAction.ENABLE or ttl > MAX_SOFT_PIN_MS
+    ):
+        return _INVALID
+    return 0
