@@ -245,6 +245,11 @@ class Answers {
         KVCOVE_ASSIGN(const SlotDescription slot, SlotOf(request));
         task.slot = slot.slot;
       }
+      if (!request.Get("key").empty()) {
+        KVCOVE_TRY(request.Need("namespace"));
+        task.prefix = request.Get("key");
+        task.one_key = true;
+      }
     }
     KVCOVE_ASSIGN(const std::uint64_t id, tasks_.Start(task));
     return json{{"task", id}};

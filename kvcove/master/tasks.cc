@@ -302,7 +302,11 @@ Result<std::uint64_t> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
                   ChannelTo(from.address)
                       .Call(wire::Method::kInventory, Bytes(wire::Encode(request)),
                             clock_.NowNs() + 5 * kSecond));
-    KVCOVE_ASSIGN(const wire::InventoryReply page, wire::DecodeInventoryReply(Bytes(reply)));
+    KVCOVE_ASSIGN(wire::InventoryReply page, wire::DecodeInventoryReply(Bytes(reply)));
+    if (task.stat.request.one_key) {
+      const Id128 wanted = DirectoryHash(*request.slot, request.prefix);
+      std::erase_if(page.objects, [&](const auto& object) { return object.hash != wanted; });
+    }
     {
       const MutexLock lock(mutex_);
       task.stat.looked_at += page.objects.size();

@@ -35,6 +35,7 @@ struct TaskRequest {
   std::string to;              // of a copy or move; empty: whoever has room
   std::optional<SlotId> slot;  // empty: all
   std::string prefix;          // of the keys
+  bool one_key = false;        // the prefix is a whole key, and the slot is named
 };
 
 struct TaskStat {

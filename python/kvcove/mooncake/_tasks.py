@@ -71,9 +71,9 @@ class Tasks:
                                 "from": source,
                                 "to": target,
                                 "namespace": namespace,
-                                "prefix": key.decode("utf-8", "surrogateescape"),
+                                "key": key.decode("utf-8", "surrogateescape"),
                             },
-                        )["id"]
+                        )["task"]
                     )
                     for target in targets
                 ]

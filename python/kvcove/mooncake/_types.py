@@ -243,7 +243,7 @@ class ReadTarget:
     @mode.setter
     def mode(self, value: str) -> None:
         if value not in self.MODES:
-            raise ValueError(f"Unsupported ReadTarget mode {value!r}; one of {self.MODES}")
+            raise RuntimeError(f"Unsupported ReadTarget mode {value!r}; one of {self.MODES}")
         self._mode = value
 
 

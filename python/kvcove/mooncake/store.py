@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import logging
 import os
 import re
 import threading
 import time
+import urllib.request
 import uuid
 import weakref
 from collections import OrderedDict
@@ -30,7 +32,7 @@ from kvcove import _native
 from kvcove._native import BufferHandle, Owner, Pool, Session
 from kvcove.mooncake import _config
 from kvcove.mooncake._pool import BufferLease, BufferPool
-from kvcove.mooncake._tasks import Tasks
+from kvcove.mooncake._tasks import Tasks, admin_urls
 from kvcove.mooncake._tensors import TensorMethods
 from kvcove.mooncake._types import (
     Code,
@@ -92,6 +94,17 @@ def _seconds(name: str, default: float) -> float:
         return default
 
 
+def _lease_seconds(setup: _config.Setup) -> float:
+    """Return for how long a read guides eviction: as the environment or ``mooncake_master`` says."""
+    if os.environ.get("KVCOVE_MOONCAKE_LEASE_MS") or not setup.master:
+        return _seconds("KVCOVE_MOONCAKE_LEASE_MS", DEFAULT_LEASE_SECONDS)
+    try:
+        with urllib.request.urlopen(f"{admin_urls(setup)[0]}/v1/settings", timeout=0.3) as answer:
+            return float(json.load(answer)["lease_ms"]) / 1000
+    except (OSError, ValueError, KeyError, TypeError):
+        return DEFAULT_LEASE_SECONDS
+
+
 class _Open:
     """A store that is set up: the pool and its sessions, one for each way to place a put."""
 
@@ -101,7 +114,7 @@ class _Open:
         self.mounted: dict[str, Owner] = {}
         self.native = _native.Store(
             timeout=_seconds("KVCOVE_TIMEOUT_MS", 1.0),
-            lease=_seconds("KVCOVE_MOONCAKE_LEASE_MS", DEFAULT_LEASE_SECONDS),
+            lease=_lease_seconds(setup),
         )
         self._lock = threading.Lock()
         self._sessions: OrderedDict[tuple[int, str], Session] = OrderedDict()
@@ -214,6 +227,7 @@ def _close_all() -> None:
 
 _UNSET = int(Code.UNAVAILABLE_IN_CURRENT_STATUS)
 _INVALID = int(Code.INVALID_PARAMS)
+_NO_ROOM = int(kvcove.Code.LIMIT)
 
 
 def _code(error: kvcove.Error) -> int:
@@ -463,8 +477,13 @@ class MooncakeDistributedStore(TensorMethods):
         names = [_native.stored_name(key.encode()) for key in stored]
         with contextlib.suppress(kvcove.Error):
             if config.with_hard_pin:
-                now.session.pin(names)
-            elif config.soft_pin_action == SoftPinAction.ENABLE:
+                pins = now.session.pin(names).codes.tolist()
+                unpinned = {k for k, pin in zip(stored, pins, strict=True) if pin == _NO_ROOM}
+                # No room for a pin is no room for the value: what was asked for is not there.
+                now.native.batch_remove(now.session, list(unpinned), True)
+                no_space = int(Code.NO_AVAILABLE_HANDLE)
+                return [no_space if k in unpinned else c for k, c in zip(keys, codes, strict=True)]
+            if config.soft_pin_action == SoftPinAction.ENABLE:
                 ttl = config.soft_pin_ttl_ms
                 now.session.pin(names, (MAX_SOFT_PIN_MS if ttl is None else ttl) / 1000)
             else:

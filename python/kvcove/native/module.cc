@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "session.h"
@@ -8,6 +10,10 @@ namespace kvcove::python {
 NB_MODULE(_native, module) {
   ForkCount();                   // from now on forks are counted
   nb::set_leak_warnings(false);  // objects that live as long as the interpreter
+  // An engine's log is not ours: what only tells of life cycles stays out of it.
+  const char* level = std::getenv("KVCOVE_LOG");
+  const auto wanted = ParseLogLevel(level == nullptr ? "warn" : level);
+  SetLogLevel(wanted ? *wanted : LogLevel::kWarn);
   BindResults(module);
   BindSession(module);
   BindQueue(module);

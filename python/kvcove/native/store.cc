@@ -51,7 +51,6 @@ std::int64_t FromMiss(MissReason reason) {
     case MissReason::kLease:
       return kLeaseExpired;
     case MissReason::kClosed:
-    case MissReason::kWarmingUp:
       return kUnavailableInCurrentStatus;
     case MissReason::kUnavailable:
       return kRpcFail;
@@ -69,6 +68,7 @@ std::int64_t FromMiss(MissReason reason) {
     case MissReason::kRemoved:
     case MissReason::kReset:
     case MissReason::kRaced:
+    case MissReason::kWarmingUp:  // a fresh master: there may be something, and nobody could get it
       return kObjectNotFound;
   }
   return kObjectNotFound;
@@ -574,7 +574,11 @@ class Store {
         codes[which[k]] = ResultOf(results[k], status);
         if (results[k].ok()) Remember(left[k].key);
         if (replace && results[k].code == Code::kExists) codes[which[k]] = kReplicaIsNotReady;
-        if (results[k].code != Code::kInProgress && codes[which[k]] != kReplicaIsNotReady) continue;
+        // Another upsert's removal voids this put while it is under way, just as a reset does.
+        const bool again_later = results[k].code == Code::kInProgress ||
+                                 codes[which[k]] == kReplicaIsNotReady ||
+                                 (replace && results[k].code == Code::kStale);
+        if (!again_later) continue;
         again.push_back(left[k]);
         which_again.push_back(which[k]);
       }

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m kvcove.mooncake run COMMAND [ARGUMENT...]``.
+
+Runs a command with kvcove's ``mooncake.store`` and its neighbours before any other, and with
+kvcove's ``mooncake_master`` and the like first on the path; for that command and its children only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Become the command."""
+    if len(sys.argv) < 3 or sys.argv[1] != "run":
+        print(__doc__, file=sys.stderr)
+        raise SystemExit(2 if sys.argv[1:] not in (["--help"], ["-h"]) else 0)
+    overlay = Path(__file__).parent / "overlay"
+    environment = dict(os.environ)
+    for name, first in (("PYTHONPATH", overlay), ("PATH", overlay / "bin")):
+        rest = environment.get(name)
+        environment[name] = f"{first}{os.pathsep}{rest}" if rest else str(first)
+    environment["KVCOVE_PYTHON"] = sys.executable
+    command = sys.argv[2:]
+    program = shutil.which(command[0], path=environment["PATH"])
+    if program is None:
+        print(f"kvcove.mooncake: {command[0]}: no such command", file=sys.stderr)
+        raise SystemExit(127)
+    os.execve(program, command, environment)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``kvcove`` command as a child of one of these programs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+from kvcove import _command
+
+__all__ = ["Child", "allow_open", "wait_for_stop"]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def allow_open(program: str, host: str) -> list[str]:
+    """Return the arguments that let ``kvcove`` listen at a host that was asked for by name."""
+    credentials = os.environ.get("KVCOVE_CREDENTIALS")
+    if credentials:
+        return ["--credentials", credentials]
+    if host in LOOPBACK:
+        return []
+    print(
+        f"{program}: warning: listening on {host} without credentials: whoever reaches it may do "
+        "everything; docs/security.md",
+        file=sys.stderr,
+    )
+    return ["--insecure"]
+
+
+class Child:
+    """Runs ``kvcove`` until it is stopped; it ends with this process.
+
+    Parameters
+    ----------
+    arguments : list of str
+        Of the command.
+    ready : str
+        A pattern in its log that says it serves.
+
+    Raises
+    ------
+    RuntimeError
+        It ended before it served; its own message is on stderr.
+    """
+
+    def __init__(self, arguments: list[str], ready: str) -> None:
+        self._process = subprocess.Popen(
+            [_command.path(), *arguments, "--exit-with-parent"],
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        self._ready = threading.Event()
+        self.match: re.Match[str] | None = None
+        self._pattern = re.compile(ready)
+        self._reader = threading.Thread(target=self._read, name="kvcove-log", daemon=True)
+        self._reader.start()
+        while not self._ready.wait(0.05):
+            if self._process.poll() is not None:
+                self._reader.join(1)
+                if not self._ready.is_set():
+                    raise RuntimeError("kvcove did not start")
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            sys.stderr.write(line)
+            if not self._ready.is_set() and (match := self._pattern.search(line)):
+                self.match = match
+                self._ready.set()
+
+    def poll(self) -> int | None:
+        """Return its exit status, None while it runs."""
+        return self._process.poll()
+
+    def stop(self) -> int:
+        """Stop it and wait for its end."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            status = self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        self._reader.join(1)
+        return status
+
+
+def wait_for_stop(child: Child | None = None) -> int:
+    """Wait for SIGTERM or SIGINT, or for the end of a child; the exit status that fits."""
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    while not stopped.wait(0.2):
+        if child is not None and (status := child.poll()) is not None:
+            return status or 1
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    return 0

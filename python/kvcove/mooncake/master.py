@@ -1,0 +1,488 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``mooncake_master``: the master of a cluster, with the flags and the HTTP paths of that program."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import urllib.error
+import urllib.request
+from typing import Any
+from urllib.parse import urlencode
+
+from kvcove.mooncake import _config
+from kvcove.mooncake._flags import Flag, fail, parse
+from kvcove.mooncake._http import Answer, HttpServer, Request, json_answer, text_answer
+from kvcove.mooncake._process import Child, allow_open, wait_for_stop
+from kvcove.mooncake._types import Code
+from kvcove.mooncake.metadata import MetadataServer
+
+__all__ = ["AdminHttp", "main"]
+
+_PROGRAM = "mooncake_master"
+_NO_HA = "kvcove's master is one process; there is no standby that would take over"
+_IGNORED = """
+allocation_strategy allow_evict_soft_pinned_objects client_ttl cluster_id
+default_kv_soft_pin_ttl dynamic_replication_admission_qps_threshold
+dynamic_replication_heat_window_seconds dynamic_replication_max_memory_replicas
+eviction_high_watermark_ratio eviction_ratio global_file_segment_size kv_events_additional_salt
+kv_events_backend_id kv_events_bind_endpoint kv_events_block_size kv_events_dp_rank
+kv_events_lora_name kv_events_model_name kv_events_queue_capacity kv_events_tenant_id
+max_kv_soft_pin_ttl max_retry_attempts max_threads max_total_finished_tasks
+max_total_pending_tasks max_total_processing_tasks memory_allocator
+nof_eviction_high_watermark_ratio nof_eviction_ratio nof_heartbeat_failures_threshold
+nof_heartbeat_interval_sec nof_heartbeat_probe_timeout_ms offload_cap_ratio
+offloading_queue_limit pending_task_timeout_sec pod_name pod_namespace
+processing_task_timeout_sec promotion_admission_threshold promotion_max_per_heartbeat
+promotion_queue_limit put_start_discard_timeout_sec put_start_release_timeout_sec quota_bytes
+root_fs_dir rpc_conn_timeout_seconds rpc_interface rpc_thread_num snapshot_backup_dir
+snapshot_child_timeout_seconds snapshot_interval_seconds snapshot_object_store_type
+snapshot_payload_backend_type snapshot_payload_store_type snapshot_retention_count
+tenant_quota_connector_type tenant_quota_connector_uri mmap_arena_pool_size log_dir
+etcd_endpoints ha_backend_connstring ha_backend_type cxl_path cxl_size
+""".split()
+_IGNORED_SWITCHES = """
+enable_disk_eviction enable_metadata_cleanup_on_timeout enable_metric_reporting enable_offload
+kv_events_emit_legacy_compat kv_events_emit_object_key offload_force_evict offload_on_evict
+promotion_on_hit rpc_enable_tcp_no_delay use_mmap_arena_allocator logtostderr alsologtostderr
+""".split()
+_FLAGS = {
+    "rpc_port": Flag("50051", "where clients reach it"),
+    "port": Flag("0", "the older name of -rpc_port"),
+    "rpc_address": Flag("127.0.0.1", "where to listen; other hosts need the host's own address"),
+    "metrics_port": Flag("9003", "the admin endpoint"),
+    "metrics_host": Flag("127.0.0.1", "where the admin endpoint listens"),
+    "enable_http_metadata_server": Flag(False, "serve /metadata, too"),
+    "http_metadata_server_host": Flag("127.0.0.1", "where that listens"),
+    "http_metadata_server_port": Flag("8080", "where that listens"),
+    "default_kv_lease_ttl": Flag("5000", "milliseconds for which a read guides eviction"),
+    "data": Flag("", "where generations are kept (default: a private directory in /tmp)"),
+    "config_path": Flag("", refused="give flags; docs/mooncake.md has kvcove's own configuration"),
+    "dynamic_replication_mode": Flag("off", refused="replicas are what a put asks for"),
+    "enable_ha": Flag(False, refused=_NO_HA),
+    "enable_cxl": Flag(False, refused="there is no CXL memory here"),
+    "enable_kv_events": Flag(False, refused="the master publishes no events"),
+    "enable_multi_tenants": Flag(False, refused="tenants need credentials; docs/security.md"),
+    "enable_snapshot": Flag(False, refused="owners keep what is stored; there are no snapshots"),
+    "enable_snapshot_restore": Flag(False, refused="there are no snapshots"),
+    **{name: Flag("", ignored=True) for name in _IGNORED},
+    **{name: Flag(False, ignored=True) for name in _IGNORED_SWITCHES},
+}
+
+
+def _milliseconds(text: str) -> int:
+    units = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+    digits = text.rstrip("msh")
+    unit = text[len(digits) :] or "ms"
+    if not digits.isdigit() or unit not in units:
+        raise ValueError(f"{text!r} is no time; 5000, 5000ms and 5s are")
+    return int(digits) * units[unit]
+
+
+def _failed(code: Code, status: int) -> Answer:
+    return json_answer(
+        {"success": False, "error_code": int(code), "error_message": code.name}, status
+    )
+
+
+class AdminHttp:
+    """That program's admin paths, answered from kvcove's own admin endpoint."""
+
+    def __init__(self, host: str, port: int, admin: str, lease_ms: int) -> None:
+        self._admin = admin
+        self._lease_ms = lease_ms
+        self._jobs: dict[str, int] = {}
+        self._lock = threading.Lock()
+        get = {
+            "/metrics": self._metrics,
+            "/metrics/summary": self._summary,
+            "/health": self._health,
+            "/role": lambda _: text_answer("leader"),
+            "/ha_status": lambda _: text_answer("serving"),
+            "/leader": lambda _: json_answer(
+                {"present": False, "leader_address": None, "view_version": None}
+            ),
+            "/kv_events/status": lambda _: json_answer(
+                {
+                    "enabled": False,
+                    "published_batches": 0,
+                    "published_events": 0,
+                    "dropped_events": 0,
+                    "skipped_unparsed_keys": 0,
+                }
+            ),
+            "/query_key": self._query_key,
+            "/batch_query_keys": self._batch_query_keys,
+            "/get_all_keys": self._all_keys,
+            "/get_all_segments": self._all_segments,
+            "/query_segment": self._query_segment,
+            "/get_segments_detail": self._segments_detail,
+            "/api/v1/segments/status": self._segment_status,
+            "/api/v1/drain_jobs/query": self._drain_query,
+            "/api/v1/tenant_quotas": self._no_quotas,
+            "/v1/settings": lambda _: json_answer({"lease_ms": lease_ms}),
+        }
+        routes = {("GET", path): handler for path, handler in get.items()}
+        routes["PUT", "/api/v1/tenant_quotas"] = self._no_quotas
+        routes["DELETE", "/api/v1/tenant_quotas"] = self._no_quotas
+        routes["POST", "/api/v1/drain_jobs"] = self._drain
+        routes["POST", "/api/v1/drain_jobs/cancel"] = self._drain_cancel
+        routes["POST", "/api/v1/remove_all"] = self._remove_all
+        # kvcove's own, for those who know it.
+        for path in ("status", "segments", "namespaces", "keys", "key", "tasks"):
+            routes["GET", f"/v1/{path}"] = self._pass_on
+        for path in ("copy", "move", "reset", "remove", "drain", "repair", "cancel"):
+            routes["POST", f"/v1/{path}"] = self._pass_on
+        self._server = HttpServer(host, port, routes)
+        self.port = self._server.port
+
+    def close(self) -> None:
+        """Stop."""
+        self._server.close()
+
+    # ---- asking kvcove
+
+    def _fetch(self, path: str, body: bytes | None = None) -> tuple[int, bytes, str]:
+        request = urllib.request.Request(
+            self._admin + path, data=body, method="GET" if body is None else "POST"
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                kind = answer.headers.get("Content-Type", "text/plain")
+                return answer.status, answer.read(), kind
+        except urllib.error.HTTPError as error:
+            return error.code, error.read(), error.headers.get("Content-Type", "text/plain")
+
+    def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        status, answer, _ = self._fetch(path, data)
+        if status != 200:
+            raise RuntimeError(f"the master answers {status} to {path}: {answer.decode()[:200]}")
+        return json.loads(answer)
+
+    def _pass_on(self, request: Request) -> Answer:
+        query = f"?{request.raw_query}" if request.raw_query else ""
+        body = request.body if request.method == "POST" else None
+        return Answer(*self._fetch(request.path + query, body))
+
+    def _segments(self) -> list[dict[str, Any]]:
+        segments: list[dict[str, Any]] = self._ask("/v1/segments")["segments"]
+        return [segment for segment in segments if segment["state"] != "gone"]
+
+    def _namespaces(self) -> list[str]:
+        names = {entry["namespace"] for entry in self._ask("/v1/namespaces")["namespaces"]}
+        return sorted(name for name in names if name.split(":")[-1].split("/")[0] == "mooncake")
+
+    # ---- answers
+
+    def _metrics(self, _request: Request) -> Answer:
+        segments = self._segments()
+        capacity = sum(s["capacity_bytes"] for s in segments)
+        used = sum(s["capacity_bytes"] - s["free_bytes"] for s in segments)
+        status = self._ask("/v1/status")
+        lines: list[str] = []
+
+        def family(name: str, kind: str, samples: list[tuple[str, float]]) -> None:
+            lines.append(f"# TYPE {name} {kind}")
+            lines.extend(f"{name}{labels} {value}" for labels, value in samples)
+
+        family("master_allocated_bytes", "gauge", [("", used)])
+        family("master_total_capacity_bytes", "gauge", [("", capacity)])
+        for name, value in (
+            ("segment_allocated_bytes", lambda s: s["capacity_bytes"] - s["free_bytes"]),
+            ("segment_total_capacity_bytes", lambda s: s["capacity_bytes"]),
+        ):
+            family(
+                name, "gauge", [(f'{{segment="{s["address"]}"}}', value(s)) for s in segments]
+            )
+        family("master_key_count", "gauge", [("", status["objects"])])
+        family("master_active_clients", "gauge", [("", len(segments))])
+        family("master_soft_pin_key_count", "gauge", [("", 0)])
+        family("master_evicted_key_count", "counter", [("", sum(s["evictions"] for s in segments))])
+        family("mem_cache_hit_nums_", "counter", [("", sum(s["hits"] for s in segments))])
+        family("master_put_end_requests_total", "counter", [("", sum(s["puts"] for s in segments))])
+        family("master_remove_all_requests_total", "counter", [("", status["resets"])])
+        own = self._fetch("/metrics")[1].decode()
+        return text_answer("\n".join(lines) + "\n" + own)
+
+    def _summary(self, _request: Request) -> Answer:
+        segments = self._segments()
+        capacity = sum(s["capacity_bytes"] for s in segments)
+        used = sum(s["capacity_bytes"] - s["free_bytes"] for s in segments)
+        status = self._ask("/v1/status")
+        share = 100 * used / capacity if capacity else 0.0
+        return text_answer(
+            f"role=leader, state=serving, service_ready=true, master={{Mem Storage: {used} B / "
+            f"{capacity} B ({share:.1f}%) | Keys: {status['objects']} | Clients: {len(segments)}}}"
+        )
+
+    def _health(self, _request: Request) -> Answer:
+        return json_answer(
+            {
+                "status": "ok",
+                "role": "leader",
+                "ha_state": "serving",
+                "service_ready": True,
+                "leader_address": None,
+                "view_version": None,
+            }
+        )
+
+    def _values_of(self, key: str) -> list[dict[str, Any]]:
+        """Return a key's replicas, empty for a miss."""
+        for namespace in self._namespaces():
+            query = urlencode({"key": key, "namespace": namespace})
+            for entry in self._ask(f"/v1/key?{query}")["in"]:
+                if entry["found"]:
+                    size = self._size_of(namespace, key)
+                    return [
+                        {
+                            "size_": size,
+                            "buffer_address_": 0,
+                            "protocol_": "tcp",
+                            "transport_endpoint_": location["owner"],
+                        }
+                        for location in entry.get("locations", [])
+                    ]
+        return []
+
+    def _size_of(self, namespace: str, key: str) -> int:
+        query = urlencode({"namespace": namespace, "prefix": key, "limit": 64})
+        for entry in self._ask(f"/v1/keys?{query}")["keys"]:
+            if entry["key"] == key:
+                return int(entry["bytes"])
+        return 0
+
+    def _query_key(self, request: Request) -> Answer:
+        values = self._values_of(request.query.get("key", ""))
+        if not values:
+            return _failed(Code.OBJECT_NOT_FOUND, 404)
+        return json_answer({"success": True, "data": values})
+
+    def _batch_query_keys(self, request: Request) -> Answer:
+        keys = [key for key in request.query.get("keys", "").split(",") if key]
+        if not keys:
+            text = "No keys provided. Use ?keys=key1,key2,..."
+            return json_answer({"success": False, "error": text}, 400)
+        data = {}
+        for key in keys:
+            values = self._values_of(key)
+            data[key] = {
+                "ok": bool(values),
+                "error": None if values else "OBJECT_NOT_FOUND",
+                "values": values or None,
+                "disk_values": None,
+                "local_disk_values": None,
+                "nof_values": None,
+            }
+        return json_answer({"success": True, "data": data})
+
+    def _all_keys(self, _request: Request) -> Answer:
+        seen: dict[str, None] = {}
+        for namespace in self._namespaces():
+            after = ""
+            while True:
+                query = {"namespace": namespace, "limit": 1000}
+                if after:
+                    query["after"] = after
+                page = self._ask(f"/v1/keys?{urlencode(query)}")
+                seen.update((entry["key"], None) for entry in page["keys"])
+                after = page.get("next", "")
+                if not after:
+                    break
+        return text_answer("".join(f"{key}\n" for key in seen))
+
+    def _all_segments(self, _request: Request) -> Answer:
+        return text_answer("".join(f"{s['address']}\n" for s in self._segments()))
+
+    def _segment(self, request: Request) -> dict[str, Any] | None:
+        name = request.query.get("segment", "")
+        return next((s for s in self._segments() if s["address"] == name), None)
+
+    def _query_segment(self, request: Request) -> Answer:
+        segment = self._segment(request)
+        if segment is None:
+            return text_answer("Failed to query segment", 500)
+        used = segment["capacity_bytes"] - segment["free_bytes"]
+        return text_answer(
+            f"{segment['address']}\nUsed(bytes): {used}\n"
+            f"Capacity(bytes) : {segment['capacity_bytes']}\n"
+        )
+
+    def _segments_detail(self, _request: Request) -> Answer:
+        segments = []
+        for s in self._segments():
+            used = s["capacity_bytes"] - s["free_bytes"]
+            segments.append(
+                {
+                    "segment_name": s["address"],
+                    "segment_id": s["address"],
+                    "client_id": s["address"],
+                    "base_address": "0x0",
+                    "size_bytes": s["capacity_bytes"],
+                    "size_human": f"{s['capacity_bytes'] / 2**30:.4g} GiB",
+                    "te_endpoint": s["address"],
+                    "protocol": "tcp",
+                    "status": "DRAINING" if s["state"] == "draining" else "OK",
+                    "allocator_used_bytes": used,
+                    "allocator_capacity_bytes": s["capacity_bytes"],
+                    "allocator_usage_percent": 100 * used / max(s["capacity_bytes"], 1),
+                }
+            )
+        return json_answer({"total_segments": len(segments), "segments": segments})
+
+    def _segment_status(self, request: Request) -> Answer:
+        if not request.query.get("segment"):
+            return json_answer(
+                {
+                    "success": False,
+                    "error_code": int(Code.INVALID_PARAMS),
+                    "error_message": "Missing segment query parameter",
+                },
+                400,
+            )
+        segment = self._segment(request)
+        if segment is None:
+            return _failed(Code.SEGMENT_NOT_FOUND, 404)
+        draining = segment["state"] == "draining"
+        drained = draining and segment["objects"] == 0
+        name = "DRAINED" if drained else "DRAINING" if draining else "OK"
+        return json_answer(
+            {
+                "success": True,
+                "segment": segment["address"],
+                "status": {"OK": 1, "DRAINING": 2, "DRAINED": 3}[name],
+                "status_name": name,
+                "error_code": 0,
+                "error_message": "",
+            }
+        )
+
+    def _no_quotas(self, _request: Request) -> Answer:
+        return _failed(Code.UNAVAILABLE_IN_CURRENT_MODE, 409)
+
+    def _drain(self, request: Request) -> Answer:
+        segments = request.json().get("segments")
+        if not isinstance(segments, list) or len(segments) != 1:
+            raise ValueError("segments: a list of one segment is wanted; drain them one by one")
+        if not any(s["address"] == segments[0] for s in self._segments()):
+            return _failed(Code.SEGMENT_NOT_FOUND, 404)
+        task = int(self._ask("/v1/drain", {"owner": segments[0]})["task"])
+        job = f"drain-{task}"
+        with self._lock:
+            self._jobs[job] = task
+        return json_answer({"success": True, "job_id": job, "status": "CREATED"})
+
+    def _job(self, request: Request) -> tuple[str, dict[str, Any] | None]:
+        job = request.query.get("job_id", "")
+        with self._lock:
+            number = self._jobs.get(job)
+        tasks = self._ask("/v1/tasks")["tasks"] if number is not None else []
+        return job, next((t for t in tasks if t["id"] == number), None)
+
+    def _drain_query(self, request: Request) -> Answer:
+        job, task = self._job(request)
+        if not job:
+            return json_answer(
+                {
+                    "success": False,
+                    "error_code": int(Code.INVALID_PARAMS),
+                    "error_message": "Missing or invalid job_id",
+                },
+                400,
+            )
+        if task is None:
+            return json_answer(
+                {"success": False, "error_code": -1402, "error_message": "JOB_NOT_FOUND"}, 404
+            )
+        status = {"done": "SUCCEEDED", "failed": "FAILED", "cancelled": "CANCELED"}
+        return json_answer(
+            {
+                "success": True,
+                "job_id": job,
+                "type_name": "DRAIN",
+                "status_name": status.get(task["state"], "RUNNING"),
+                "succeeded_units": task["copied"],
+                "failed_units": task["left"] if task["state"] == "failed" else 0,
+                "blocked_units": 0,
+                "active_units": task["left"] if task["state"] == "running" else 0,
+                "migrated_bytes": task["copied_bytes"],
+                "message": task["message"],
+            }
+        )
+
+    def _drain_cancel(self, request: Request) -> Answer:
+        job, task = self._job(request)
+        if task is None:
+            return json_answer(
+                {"success": False, "error_code": -1402, "error_message": "JOB_NOT_FOUND"}, 404
+            )
+        self._ask("/v1/cancel", {"id": task["id"]})
+        return json_answer({"success": True, "job_id": job, "status": "CANCELED"})
+
+    def _remove_all(self, request: Request) -> Answer:
+        tenant = request.query.get("tenant_id")
+        force = request.query.get("force", "false").lower() in ("true", "1")
+        wanted = self._namespaces()
+        if tenant is not None:
+            name = "mooncake" if tenant == "default" else f"mooncake/{tenant}"
+            wanted = [n for n in wanted if n.split(":")[-1] == name]
+        removed = 0
+        for namespace in wanted:
+            if force:
+                before = sum(s["objects"] for s in self._segments())
+                self._ask("/v1/reset", {"namespace": namespace})
+                # Owners tell their counts with their leases; this is what they said last.
+                removed += before if len(wanted) == 1 else 0
+            else:
+                body = {"namespace": namespace, "pattern": "*"}
+                removed += int(self._ask("/v1/remove", body).get("removed", 0))
+        return json_answer({"success": True, "removed_count": removed})
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    values = parse(_PROGRAM, sys.argv[1:], _FLAGS, "the master of a cluster, on kvcove")
+    try:
+        port = int(str(values["rpc_port"]))
+        if values["port"] != "0" and "rpc_port" not in " ".join(sys.argv):
+            port = int(str(values["port"]))
+        metrics_port = int(str(values["metrics_port"]))
+        metadata_port = int(str(values["http_metadata_server_port"]))
+        lease_ms = _milliseconds(str(values["default_kv_lease_ttl"]))
+    except ValueError as error:
+        return fail(_PROGRAM, str(error))
+    host = str(values["rpc_address"])
+    data = str(values["data"]) or str(_config.private_directory() / f"mooncake_master-{port}")
+    listen = _config.join_address(host, port)
+    arguments = ["master", "--listen", listen, "--data", data, "--admin", "127.0.0.1:0"]
+    arguments += allow_open(_PROGRAM, host)
+    child = None
+    servers: list[Any] = []
+    try:
+        child = Child(arguments, r"master at \S+ \(data in .*, admin (http://\S+)\)")
+        assert child.match is not None
+        metrics_host = str(values["metrics_host"])
+        servers.append(AdminHttp(metrics_host, metrics_port, child.match[1], lease_ms))
+        if values["enable_http_metadata_server"]:
+            metadata_host = str(values["http_metadata_server_host"])
+            servers.append(MetadataServer(metadata_host, metadata_port))
+    except (OSError, RuntimeError) as error:
+        if child is not None:
+            child.stop()
+        return fail(_PROGRAM, str(error))
+    print(
+        f"{_PROGRAM}: serving at {listen}, admin http://{values['metrics_host']}:{servers[0].port}, "
+        f"generations kept in {data}",
+        flush=True,
+    )
+    status = wait_for_stop(child)
+    for server in servers:
+        server.close()
+    child.stop()
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

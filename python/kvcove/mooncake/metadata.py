@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``mooncake_http_metadata_server``: a small key-value server over HTTP.
+
+kvcove needs none; programs that expect one at ``http://host:8080/metadata`` find it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+
+from kvcove.mooncake._http import Answer, HttpServer, Request, text_answer
+from kvcove.mooncake._process import wait_for_stop
+
+__all__ = ["MetadataServer", "main"]
+
+_MAX_KEYS = 100_000
+
+
+class MetadataServer:
+    """``/metadata?key=K`` with GET, PUT, DELETE, and ``/health``."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[str, bytes] = {}
+        routes = {(method, "/metadata"): self._serve for method in ("GET", "PUT", "DELETE")}
+        routes["GET", "/health"] = lambda _request: text_answer("OK")
+        self._server = HttpServer(host, port, routes)
+        self.port = self._server.port
+
+    def _serve(self, request: Request) -> Answer:
+        key = request.query.get("key", "").strip()
+        if not key:
+            return text_answer("metadata key is required", 400)
+        with self._lock:
+            if request.method == "PUT":
+                if key not in self._values and len(self._values) >= _MAX_KEYS:
+                    return text_answer("too many keys", 507)
+                self._values[key] = request.body
+                return text_answer("metadata updated")
+            if key not in self._values:
+                return text_answer("metadata not found", 404)
+            if request.method == "DELETE":
+                del self._values[key]
+                return text_answer("metadata deleted")
+            return Answer(200, self._values[key], "application/json")
+
+    def close(self) -> None:
+        """Stop."""
+        self._server.close()
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    parser = argparse.ArgumentParser(
+        prog="mooncake_http_metadata_server", description="Keys and values over HTTP."
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: loopback)")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--log-level", "--log_level", default="info", help="taken, not used")
+    options = parser.parse_args()
+    try:
+        server = MetadataServer(options.host, options.port)
+    except OSError as error:
+        parser.exit(2, f"{parser.prog}: {options.host}:{options.port}: {error}\n")
+    print(f"{parser.prog}: serving at http://{options.host}:{server.port}/metadata", flush=True)
+    status = wait_for_stop()
+    server.close()
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests need: pools of every form, and a store to test, kvcove's or the rival's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RIVAL = bool(os.environ.get("KVCOVE_TEST_RIVAL"))
+MIB = 1 << 20
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Any, seconds: float = 10.0) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return bool(condition())
+
+
+def http(url: str, body: Any = None, method: str | None = None) -> tuple[int, Any]:
+    data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            text, status = answer.read(), answer.status
+    except urllib.error.HTTPError as error:
+        text, status = error.read(), error.code
+    with contextlib.suppress(ValueError):
+        return status, json.loads(text)
+    return status, text
+
+
+class Program:
+    """A child process; its output is kept for a failure."""
+
+    def __init__(self, command: list[str], log: Path, **environment: str) -> None:
+        self.log = log
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=out, env={**os.environ, **environment}
+            )
+
+    def wait_for(self, text: str, seconds: float = 20.0) -> None:
+        seen = wait_until(
+            lambda: text in self.log.read_text(errors="replace") or self.process.poll() is not None,
+            seconds,
+        )
+        content = self.log.read_text(errors="replace")
+        assert seen and text in content, f"{text!r} is not in:\n{content}"
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self.process.wait(20)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def command_path() -> str:
+    from kvcove import _command
+
+    return _command.path()
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A private directory for sockets; nothing may be left in it."""
+    path = tmp_path / "run"
+    path.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
+    return path
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[str]:
+    """The socket of a daemon with 256 MiB."""
+    path = tmp_path / "serve" / "kvcove.sock"
+    path.parent.mkdir(mode=0o700)
+    program = Program(
+        [command_path(), "serve", "--socket", str(path), "--memory", "256MiB"],
+        tmp_path / "serve.log",
+    )
+    program.wait_for("serving")
+    yield str(path)
+    assert program.stop() == 0
+
+
+class Cluster:
+    """A master, as `kvcove master` or as the rival's command, that can be killed and started."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port, self.admin_port = free_port(), free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self._directory = directory
+        self.start()
+
+    def start(self) -> None:
+        log = self._directory / f"master-{time.monotonic_ns()}.log"
+        if RIVAL:
+            command = [shutil.which("mooncake_master") or "mooncake_master"]
+            command += [f"-rpc_port={self.port}", f"-metrics_port={self.admin_port}"]
+            self.program = Program(command, log)
+            assert wait_until(self._answers)
+            return
+        command = [command_path(), "master", "--listen", self.address]
+        command += ["--data", str(self._directory / "master")]
+        command += ["--admin", f"127.0.0.1:{self.admin_port}"]
+        self.program = Program(command, log)
+        self.program.wait_for("master at")
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def stop(self) -> None:
+        self.program.stop()
+
+    def kill(self) -> None:
+        self.program.kill()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    monkeypatch.setenv("KVCOVE_ADMIN", f"http://127.0.0.1:{made.admin_port}")
+    yield made
+    made.stop()
+
+
+def new_store() -> Any:
+    from mooncake.store import MooncakeDistributedStore
+
+    return MooncakeDistributedStore()
+
+
+def setup(store: Any, master: str, segment: int = 64 * MIB, local: int = 16 * MIB, **more: Any) -> int:
+    answer = store.setup("127.0.0.1", "P2PHANDSHAKE", segment, local, "tcp", "", master, **more)
+    assert isinstance(answer, int)
+    return answer
+
+
+FORMS = ["cluster"] if RIVAL else ["embedded", "host", "cluster"]
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> str:
+    """The form of the pool that a store is on."""
+    return str(request.param)
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, form: str, run_dir: Path) -> Iterator[Any]:
+    """A store on each form of pool, with 64 MiB or more; the rival's on its own master."""
+    if form == "embedded":
+        master = "embedded:"
+    elif form == "host":
+        master = "unix:" + request.getfixturevalue("serve")
+    else:
+        master = request.getfixturevalue("cluster").address
+    made = new_store()
+    assert setup(made, master) == 0
+    yield made
+    assert made.close() == 0
+    assert not list(run_dir.rglob("*.sock"))
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a fresh interpreter."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+        check=False,
+    )
