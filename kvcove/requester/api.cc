@@ -42,6 +42,13 @@ wire::ResetRequest ResetOf(const SessionOptions& options, const ResetOptions& re
   return request;
 }
 
+std::string_view AfterOf(std::span<const PutItem> items, std::size_t i,
+                         const CallOptions& options) {
+  if (!items[i].after.empty()) return items[i].after;
+  if (i == 0) return options.after;
+  return CheckKey(items[i - 1].key) ? items[i - 1].key : std::string_view();
+}
+
 std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout) {
   return clock.NowNs() + std::clamp<std::int64_t>(timeout.count(), 0, 3'600'000) * kMillisecond;
 }

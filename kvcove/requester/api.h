@@ -91,6 +91,9 @@ Status CheckBatch(unsigned forks, std::size_t items, std::size_t results);
 // What sessions with these options ask the master.
 wire::RegisterRequest RegistrationOf(const SessionOptions& options, std::string_view version);
 wire::ResetRequest ResetOf(const SessionOptions& options, const ResetOptions& reset);
+// The key that the item's chunk follows: its own word, or the item before it if that has a key that
+// can be stored.
+std::string_view AfterOf(std::span<const PutItem> items, std::size_t i, const CallOptions& options);
 std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout);
 std::uint64_t SizeOf(std::span<const ConstBuffer> pieces);
 std::uint64_t SizeOf(std::span<const MutableBuffer> pieces);

@@ -635,9 +635,7 @@ void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
         .copies = static_cast<std::uint8_t>(std::clamp<std::uint32_t>(options_.replicas, 1, 255))};
     rpc::DataCall call;
     for (const std::size_t i : parts[p]) {
-      const std::string_view after = !items[i].after.empty() ? items[i].after
-                                     : i > 0                 ? items[i - 1].key
-                                                             : options.after;
+      const std::string_view after = AfterOf(items, i, options);
       request.items.push_back(
           {.key = items[i].key,
            .after = after,

@@ -559,7 +559,7 @@ Status Session::Put(const Token& token, std::span<const PutItem> items,
   std::vector<std::size_t> large;
   std::vector<segment::Event> hits;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    afters[i] = !items[i].after.empty() ? items[i].after : i > 0 ? items[i - 1].key : options.after;
+    afters[i] = AfterOf(items, i, options);
     const std::uint64_t size = SizeOf(items[i].value);
     results[i] = {.code = Code::kUnavailable, .bytes = size};
     if (!CheckKey(items[i].key) || !CheckObjectSize(size) || HasNull(items[i].value) ||

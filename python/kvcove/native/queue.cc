@@ -103,10 +103,11 @@ class PyQueue {
   // (tag, answer or exception, final), or None.
   nb::object Next(double timeout) {
     guard_.Check();
+    const auto wait = Milliseconds(timeout);
     std::optional<Completion> completion;
     {
       const nb::gil_scoped_release release;
-      completion = queue_->Next(Milliseconds(timeout));
+      completion = queue_->Next(wait);
     }
     if (!completion) return nb::none();
     const auto at = operations_.find(completion->tag);
@@ -144,10 +145,11 @@ std::uint64_t StartPut(PyQueue& queue, const PySession& self, nb::object keys, n
     token = *given;
   } else {
     // Now, not when a thread comes to it: a reset in between must refuse what was handed in before.
+    const auto wait = Milliseconds(timeout);
     Result<Token> captured = Fail(Code::kInternal, {});
     {
       const nb::gil_scoped_release release;
-      captured = session->Capture({}, Milliseconds(timeout));
+      captured = session->Capture({}, wait);
     }
     token = Unwrap(std::move(captured));
   }

@@ -103,26 +103,31 @@ Results GetInto(const PySession& self, nb::object keys, nb::object buffers, cons
                 double timeout) {
   const std::shared_ptr<Session> session = self.Get();
   const GetWork work(keys, buffers);
+  const CallOptions options = OptionsOf(timeout, version);
   Results results(work.items.size());
   Status status;
   {
     const nb::gil_scoped_release release;
-    status = session->Get(work.items, results.items, OptionsOf(timeout, version));
+    status = session->Get(work.items, results.items, options);
   }
   RaiseMisuse(status);
   return results;
 }
 
+// Arguments are checked before the GIL goes: whoever raises needs it.
+
 // A call on keys that answers a result each.
 template <typename Call>
-Results ForKeys(const PySession& self, nb::handle keys_in, Call&& call) {
+Results ForKeys(const PySession& self, nb::handle keys_in, double timeout, const Text& version,
+                Call&& call) {
   const std::shared_ptr<Session> session = self.Get();
+  const CallOptions options = OptionsOf(timeout, version);
   const Keys keys(keys_in);
   Results results(keys.size());
   Status status;
   {
     const nb::gil_scoped_release release;
-    status = call(*session, keys.views(), std::span(results.items));
+    status = call(*session, keys.views(), std::span(results.items), options);
   }
   RaiseMisuse(status);
   return results;
@@ -133,13 +138,14 @@ Results ForKeys(const PySession& self, nb::handle keys_in, Call&& call) {
 nb::list Get(const PySession& self, nb::object keys_in, const Text& version, double timeout) {
   const std::shared_ptr<Session> session = self.Get();
   const Keys keys(keys_in);
+  const CallOptions options = OptionsOf(timeout, version);
   const std::int64_t deadline_ns =
       SystemClock::Instance().NowNs() + Milliseconds(timeout).count() * kMillisecond;
   std::vector<ItemResult> results(keys.size());
   Status status;
   {
     const nb::gil_scoped_release release;
-    status = session->Exists(keys.views(), results, OptionsOf(timeout, version));
+    status = session->Exists(keys.views(), results, options);
   }
   RaiseMisuse(status);
   std::vector<nb::object> values(keys.size());
@@ -160,11 +166,12 @@ nb::list Get(const PySession& self, nb::object keys_in, const Text& version, dou
       items.push_back({.key = keys[i], .into = std::span(&buffers.back(), 1)});
     }
     std::vector<ItemResult> got(which.size());
-    const double left =
-        static_cast<double>(deadline_ns - SystemClock::Instance().NowNs()) / kSecond;
+    CallOptions left = options;
+    left.timeout = std::chrono::milliseconds(
+        std::max<std::int64_t>((deadline_ns - SystemClock::Instance().NowNs()) / kMillisecond, 0));
     {
       const nb::gil_scoped_release release;
-      status = session->Get(items, got, OptionsOf(std::max(left, 0.0), version));
+      status = session->Get(items, got, left);
     }
     RaiseMisuse(status);
     std::vector<std::size_t> again;
@@ -198,21 +205,23 @@ std::vector<std::optional<ObjectStat>> Stat(const PySession& self, nb::object ke
                                             const Text& version, double timeout) {
   const std::shared_ptr<Session> session = self.Get();
   const Keys keys(keys_in);
+  const CallOptions options = OptionsOf(timeout, version);
   Result<std::vector<std::optional<ObjectStat>>> stats = Fail(Code::kInternal, {});
   {
     const nb::gil_scoped_release release;
-    stats = session->Stat(keys.views(), OptionsOf(timeout, version));
+    stats = session->Stat(keys.views(), options);
   }
   return Unwrap(std::move(stats));
 }
 
 template <typename Call>
-auto Released(const PySession& self, Call&& call) {
+auto Released(const PySession& self, double timeout, const Text& version, Call&& call) {
   const std::shared_ptr<Session> session = self.Get();
-  decltype(call(*session)) result = Fail(Code::kInternal, {});
+  const CallOptions options = OptionsOf(timeout, version);
+  decltype(call(*session, options)) result = Fail(Code::kInternal, {});
   {
     const nb::gil_scoped_release release;
-    result = call(*session);
+    result = call(*session, options);
   }
   return Unwrap(std::move(result));
 }
@@ -226,10 +235,11 @@ void Close(std::shared_ptr<T>& what, const ForkGuard& guard) {
 }
 
 PyPool OpenPool(const Text& address, double timeout) {
+  const auto wait = Milliseconds(timeout);
   Result<std::unique_ptr<Pool>> pool = Fail(Code::kInternal, {});
   {
     const nb::gil_scoped_release release;
-    pool = Pool::Open(address, Milliseconds(timeout));
+    pool = Pool::Open(address, wait);
   }
   return {.guard = {}, .pool = Unwrap(std::move(pool))};
 }
@@ -312,10 +322,11 @@ void BindPool(nb::module_& module) {
           "stat",
           [](const PyPool& self, double timeout) {
             const std::shared_ptr<Pool> pool = self.Get();
+            const auto wait = Milliseconds(timeout);
             Result<PoolStat> stat = Fail(Code::kInternal, {});
             {
               const nb::gil_scoped_release release;
-              stat = pool->Stat(Milliseconds(timeout));
+              stat = pool->Stat(wait);
             }
             return Unwrap(std::move(stat));
           },
@@ -324,8 +335,9 @@ void BindPool(nb::module_& module) {
           "wait_populated",
           [](const PyPool& self, double timeout) {
             const std::shared_ptr<Pool> pool = self.Get();
+            const auto wait = Milliseconds(timeout);
             const nb::gil_scoped_release release;
-            return pool->WaitPopulated(Milliseconds(timeout));
+            return pool->WaitPopulated(wait);
           },
           nb::arg("timeout") = 60.0)
       .def("close", [](PyPool& self) { Close(self.pool, self.guard); })
@@ -344,9 +356,10 @@ void BindSession(nb::module_& module) {
       .def(
           "capture",
           [](const PySession& self, const Text& version, double timeout) {
-            return Released(self, [&](Session& session) {
-              return session.Capture(version, Milliseconds(timeout));
-            });
+            return Released(self, timeout, version,
+                            [&](Session& session, const CallOptions& options) {
+                              return session.Capture(options.version, options.timeout);
+                            });
           },
           nb::arg("version") = "", nb::kw_only(), nb::arg("timeout") = 1.0)
       .def("put", &Put, nb::arg("keys"), nb::arg("values"), nb::kw_only(),
@@ -358,28 +371,33 @@ void BindSession(nb::module_& module) {
       .def(
           "exists",
           [](const PySession& self, nb::object keys, const Text& version, double timeout) {
-            return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
-              return session.Exists(views, results, OptionsOf(timeout, version));
-            });
+            return ForKeys(
+                self, keys, timeout, version,
+                [&](Session& session, auto views, auto results, const CallOptions& options) {
+                  return session.Exists(views, results, options);
+                });
           },
           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
       .def(
           "longest_prefix",
           [](const PySession& self, nb::object keys_in, const Text& version, double timeout) {
             const Keys keys(keys_in);
-            return Released(self, [&](Session& session) {
-              return session.LongestPrefix(keys.views(), OptionsOf(timeout, version));
-            });
+            return Released(self, timeout, version,
+                            [&](Session& session, const CallOptions& options) {
+                              return session.LongestPrefix(keys.views(), options);
+                            });
           },
           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
       .def(
           "hold",
           [](const PySession& self, nb::object keys, double seconds, const Text& version,
              double timeout) {
-            return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
-              return session.Hold(views, Milliseconds(seconds), results,
-                                  OptionsOf(timeout, version));
-            });
+            const auto duration = Milliseconds(seconds);
+            return ForKeys(
+                self, keys, timeout, version,
+                [&](Session& session, auto views, auto results, const CallOptions& options) {
+                  return session.Hold(views, duration, results, options);
+                });
           },
           nb::arg("keys"), nb::arg("seconds") = 5.0, nb::kw_only(), nb::arg("version") = "",
           nb::arg("timeout") = 1.0)
@@ -387,36 +405,43 @@ void BindSession(nb::module_& module) {
           "pin",
           [](const PySession& self, nb::object keys, std::optional<double> seconds,
              const Text& version, double timeout) {
-            return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
-              return session.Pin(views, seconds ? PinKind::kSoft : PinKind::kHard,
-                                 Milliseconds(seconds.value_or(0)), results,
-                                 OptionsOf(timeout, version));
-            });
+            const auto duration = Milliseconds(seconds.value_or(0));
+            return ForKeys(
+                self, keys, timeout, version,
+                [&](Session& session, auto views, auto results, const CallOptions& options) {
+                  return session.Pin(views, seconds ? PinKind::kSoft : PinKind::kHard, duration,
+                                     results, options);
+                });
           },
           nb::arg("keys"), nb::arg("seconds") = nb::none(), nb::kw_only(), nb::arg("version") = "",
           nb::arg("timeout") = 1.0)
       .def(
           "unpin",
           [](const PySession& self, nb::object keys, const Text& version, double timeout) {
-            return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
-              return session.Unpin(views, results, OptionsOf(timeout, version));
-            });
+            return ForKeys(
+                self, keys, timeout, version,
+                [&](Session& session, auto views, auto results, const CallOptions& options) {
+                  return session.Unpin(views, results, options);
+                });
           },
           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
       .def(
           "remove",
           [](const PySession& self, nb::object keys, const Text& version, double timeout) {
-            return ForKeys(self, keys, [&](Session& session, auto views, auto results) {
-              return session.Remove(views, results, OptionsOf(timeout, version));
-            });
+            return ForKeys(
+                self, keys, timeout, version,
+                [&](Session& session, auto views, auto results, const CallOptions& options) {
+                  return session.Remove(views, results, options);
+                });
           },
           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
       .def(
           "remove_matching",
           [](const PySession& self, const Text& pattern, const Text& version, double timeout) {
-            return Released(self, [&](Session& session) {
-              return session.RemoveMatching(pattern, OptionsOf(timeout, version));
-            });
+            return Released(self, timeout, version,
+                            [&](Session& session, const CallOptions& options) {
+                              return session.RemoveMatching(pattern, options);
+                            });
           },
           nb::arg("pattern"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 2.5)
       .def("stat", &Stat, nb::arg("keys"), nb::kw_only(), nb::arg("version") = "",
@@ -424,18 +449,20 @@ void BindSession(nb::module_& module) {
       .def(
           "list",
           [](const PySession& self, const Text& prefix, const Text& version, double timeout) {
-            return Released(self, [&](Session& session) {
-              return session.List(prefix, OptionsOf(timeout, version));
-            });
+            return Released(self, timeout, version,
+                            [&](Session& session, const CallOptions& options) {
+                              return session.List(prefix, options);
+                            });
           },
           nb::arg("prefix") = "", nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 2.5)
       .def(
           "where",
           [](const PySession& self, nb::object keys_in, const Text& version, double timeout) {
             const Keys keys(keys_in);
-            return Released(self, [&](Session& session) {
-              return session.Where(keys.views(), OptionsOf(timeout, version));
-            });
+            return Released(self, timeout, version,
+                            [&](Session& session, const CallOptions& options) {
+                              return session.Where(keys.views(), options);
+                            });
           },
           nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
       .def(
@@ -443,11 +470,12 @@ void BindSession(nb::module_& module) {
           [](const PySession& self, const std::optional<Text>& version, bool all_void,
              double timeout) {
             const std::shared_ptr<Session> session = self.Get();
+            const ResetOptions options{
+                .timeout = Milliseconds(timeout), .version = version, .all_void = all_void};
             Status status;
             {
               const nb::gil_scoped_release release;
-              status = session->Reset(
-                  {.timeout = Milliseconds(timeout), .version = version, .all_void = all_void});
+              status = session->Reset(options);
             }
             Unwrap(status);
           },
@@ -457,10 +485,11 @@ void BindSession(nb::module_& module) {
           "name_versions",
           [](const PySession& self, const std::vector<Text>& versions, double timeout) {
             const std::shared_ptr<Session> session = self.Get();
+            const auto wait = Milliseconds(timeout);
             Status status;
             {
               const nb::gil_scoped_release release;
-              status = session->NameVersions(versions, Milliseconds(timeout));
+              status = session->NameVersions(versions, wait);
             }
             Unwrap(status);
           },

@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package kvcove: pools, sessions, buffers, results, exceptions, fork, threads."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import random
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import Cluster, python, wait_until
+
+import kvcove
+from kvcove.aio import AsyncSession
+
+numpy = pytest.importorskip("numpy")
+
+
+@pytest.fixture(params=["embedded", "host", "cluster"])
+def pool(request: pytest.FixtureRequest, run_dir: Any) -> Iterator[kvcove.Pool]:
+    if request.param == "embedded":
+        address = "embedded:?memory=128MiB"
+    elif request.param == "host":
+        address = "unix:" + request.getfixturevalue("serve")
+    else:
+        cluster: Cluster = request.getfixturevalue("cluster")
+        from kvcove import _native
+
+        owner = _native.open_owner(
+            master=cluster.address,
+            memory=128 << 20,
+            listen="127.0.0.1:0",
+            socket_path=str(run_dir / "owner.sock"),
+        )
+        request.addfinalizer(owner.close)
+        address = f"kvcove://{cluster.address}"
+    opened = kvcove.open(address)
+    assert wait_until(lambda: opened.stat().payload_bytes > 0)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def session(pool: kvcove.Pool) -> kvcove.Session:
+    return pool.session("test/model@1")
+
+
+def test_a_value_goes_in_and_comes_out(session: kvcove.Session) -> None:
+    results = session.put(["a", b"\xff\x00", "ä"], [b"1", bytearray(b"22"), memoryview(b"333")])
+    assert results.all_ok
+    assert len(results) == results.ok_count == 3
+    assert session.get([b"a", b"\xff\x00", "ä".encode(), "nothing"]) == [b"1", b"22", b"333", None]
+    found = session.exists(["a", "nothing"])
+    assert list(found.codes) == [kvcove.Code.OK, kvcove.Code.MISS]
+    assert found[1].reason in (kvcove.MissReason.NEVER_PUT, kvcove.MissReason.WARMING_UP)
+    assert found[-2].nbytes == 1
+    with pytest.raises(IndexError):
+        found[2]
+    assert session.longest_prefix(["a", "ä", "nothing", "a"]) == 2
+    assert [s and s.nbytes for s in session.stat(["ä", "nothing"])] == [3, None]
+    assert sorted(stored.key for stored in session.list()) == [b"a", "ä".encode(), b"\xff\x00"]
+    assert [bool(owners) for owners in session.where(["a", "nothing"])] == [True, False]
+
+
+def test_a_reset_is_a_fence(session: kvcove.Session) -> None:
+    token = session.capture()
+    assert session.put(["before"], [b"1"], token=token).all_ok
+    session.reset()
+    assert session.exists(["before"])[0].code == kvcove.Code.MISS
+    assert session.put(["late"], [b"1"], token=token)[0].code == kvcove.Code.STALE
+    assert session.put(["after"], [b"1"]).all_ok
+    assert session.get(["before", "late", "after"]) == [None, None, b"1"]
+
+
+def test_a_token_travels_as_text(session: kvcove.Session) -> None:
+    token = session.capture()
+    same = kvcove.Token.parse(str(token))
+    assert same == token
+    assert hash(same) == hash(token)
+    assert token != "token"
+    with pytest.raises(kvcove.InvalidError):
+        kvcove.Token.parse("no token")
+
+
+def test_weight_versions_do_not_mix(pool: kvcove.Pool) -> None:
+    session = pool.session("test/versions")
+    session.name_versions(["w1", "w2"])
+    session.put(["k"], [b"one"], token=session.capture("w1"))
+    session.put(["k"], [b"two"], token=session.capture("w2"))
+    assert session.get(["k"], version="w1") == [b"one"]
+    assert session.get(["k"], version="w2") == [b"two"]
+    assert session.get(["k"]) == [None]
+
+
+def test_holds_pins_and_removals(session: kvcove.Session) -> None:
+    session.put(["a", "b", "c1", "c2"], [b"1"] * 4)
+    assert list(session.hold(["a", "nothing"], 5).codes) == [0, kvcove.Code.MISS]
+    assert wait_until(lambda: bool(session.stat(["a"])[0] and session.stat(["a"])[0].held))
+    assert session.pin(["b"]).all_ok
+    assert session.stat(["b"])[0].hard_pinned
+    assert session.unpin(["b"]).all_ok
+    assert session.pin(["b"], 60).all_ok
+    assert session.stat(["b"])[0].soft_pinned
+    assert session.remove(["a", "nothing"]).ok_count == 1
+    assert session.remove_matching("c*") == 2
+    assert [stored.key for stored in session.list()] == [b"b"]
+
+
+def test_anything_that_is_memory_is_a_buffer(session: kvcove.Session) -> None:
+    array = numpy.arange(1000, dtype=numpy.float32)
+    target = numpy.zeros(1000, numpy.float32)
+    session.put(["array", "pieces"], [array, [array[:10], b"tail", kvcove.Memory(array.ctypes.data, 8)]])
+    results = session.get_into(["array", "pieces"], [target, [bytearray(40), bytearray(100)]])
+    assert results.all_ok
+    assert list(results.nbytes) == [4000, 52]
+    assert (target == array).all()
+
+    class Borrowed:
+        def __dlpack__(self, **more: Any) -> Any:
+            return array.__dlpack__(**more)
+
+        def __dlpack_device__(self) -> Any:
+            return array.__dlpack_device__()
+
+    assert session.put(["dlpack"], [Borrowed()]).all_ok
+    assert session.get(["dlpack"]) == [array.tobytes()]
+    small = session.get_into(["array"], [bytearray(10)])
+    assert small[0].code == kvcove.Code.BUFFER_TOO_SMALL
+    assert small[0].nbytes == 4000
+
+
+def test_torch_tensors_are_buffers(session: kvcove.Session) -> None:
+    torch = pytest.importorskip("torch")
+    value = torch.arange(100, dtype=torch.bfloat16)
+    target = torch.zeros(100, dtype=torch.bfloat16)
+    assert session.put(["t"], [value]).all_ok
+    assert session.get_into(["t"], [target]).all_ok
+    assert torch.equal(value, target)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda s: s.put("key", [b"1"]), "a list is wanted, not one str"),
+        (lambda s: s.put([1], [b"1"]), "keys[0]: a key is str or bytes, not int"),
+        (lambda s: s.put(["a"], []), "1 keys but 0 values"),
+        (lambda s: s.put(["a"], [3]), "neither the buffer protocol nor DLPack"),
+        (lambda s: s.put(["a"], [numpy.zeros(4)[::2]]), "C-contiguous"),
+        (lambda s: s.get_into(["a"], [b"1234"]), "must be writable"),
+        (lambda s: s.put(["a", "b"], [b"1", b"2"], after=["x"]), "after: 1 keys for 2 values"),
+        (lambda s: s.exists(["a"], timeout=-1), "is no duration"),
+        (lambda s: kvcove.Memory(0, 8), "address 0"),
+        (lambda s: kvcove.open("nonsense"), "is not a pool's address"),
+        (lambda s: kvcove.open("embedded:?memry=1GiB"), "memory"),
+        (lambda s: kvcove.open("embedded:?memory=9000TiB"), "memory"),
+    ],
+)
+def test_misuse_says_what_would_be_right(session: kvcove.Session, call: Any, says: str) -> None:
+    with pytest.raises(kvcove.InvalidError) as caught:
+        call(session)
+    assert says in str(caught.value)
+    assert isinstance(caught.value, kvcove.Error | ValueError)
+
+
+def test_items_that_cannot_be_stored_say_so_one_by_one(session: kvcove.Session) -> None:
+    results = session.put(["", "empty", "x" * 2000, "good"], [b"1", b"", b"1", b"1"])
+    invalid = kvcove.Code.INVALID
+    assert [result.code for result in results] == [invalid, invalid, invalid, kvcove.Code.OK]
+    assert list(session.put(["good"], [b"2"]).codes) == [kvcove.Code.EXISTS]
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(kvcove.UnavailableError):
+        kvcove.open("unix:/nowhere/at/all.sock")
+    with pytest.raises((kvcove.UnavailableError, kvcove.TimedOutError)):
+        kvcove.open("kvcove://127.0.0.1:1")
+
+
+def test_what_is_closed_says_so(pool: kvcove.Pool) -> None:
+    session = pool.session("test/closing")
+    with session:
+        session.put(["a"], [b"1"])
+    assert session.closed
+    with pytest.raises(kvcove.InvalidError, match="closed"):
+        session.exists(["a"])
+
+
+def test_a_session_outlives_its_pool_object() -> None:
+    session = kvcove.open("embedded:?memory=64MiB").session("test/outlives")
+    gc.collect()
+    assert session.put(["a"], [b"1"]).all_ok
+    assert session.get(["a"]) == [b"1"]
+
+
+# ---- await
+
+
+def test_the_same_with_await(session: kvcove.Session) -> None:
+    async def main() -> None:
+        aio = AsyncSession(session)
+        results = await aio.put(["a", "b"], [b"1", [b"2", b"3"]])
+        assert results.all_ok
+        assert await aio.get(["a", "b", "nothing"]) == [b"1", b"23", None]
+        target = bytearray(2)
+        assert (await aio.get_into(["b"], [target])).all_ok
+        assert target == b"23"
+        assert await aio.longest_prefix(["a", "nothing"]) == 1
+        assert (await aio.exists(["a", "nothing"])).ok_count == 1
+        assert (await aio.hold(["a"])).all_ok
+        assert (await aio.pin(["a"], 5)).all_ok
+        assert (await aio.unpin(["a"])).all_ok
+        assert (await aio.remove(["a"])).all_ok
+        assert await aio.remove_matching("b*") == 1
+        token = session.capture()
+        await aio.reset()
+        stale = await aio.put(["late"], [b"1"], token=token)
+        assert stale[0].code == kvcove.Code.STALE
+        with pytest.raises(kvcove.InvalidError):
+            await aio.put(["a"], [])
+        many = await asyncio.gather(*(aio.put([f"m{i}"], [b"x" * 1000]) for i in range(200)))
+        assert all(one.all_ok for one in many)
+        assert await aio.longest_prefix([f"m{i}" for i in range(200)]) == 200
+
+    asyncio.run(main())
+    asyncio.run(main())
+
+
+def test_a_cancelled_call_hurts_nobody(session: kvcove.Session) -> None:
+    async def main() -> None:
+        aio = AsyncSession(session)
+        await aio.put(["big"], [bytes(8 << 20)])
+        for _ in range(20):
+            buffer = bytearray(8 << 20)
+            task = asyncio.create_task(aio.get_into(["big"], [buffer]))
+            await asyncio.sleep(0)
+            task.cancel()
+            del buffer
+        assert (await aio.exists(["big"])).all_ok
+
+    asyncio.run(main())
+    gc.collect()
+
+
+# ---- processes and threads
+
+
+def test_a_forked_child_is_told(session: kvcove.Session) -> None:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told = b"nothing"
+        try:
+            session.exists(["a"])
+        except kvcove.ForkedError as error:
+            told = str(error).encode()
+        finally:
+            os.write(write, told)
+            gc.collect()
+            os._exit(0)
+    os.close(write)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert b"open the pool again in the child" in os.read(read, 1000)
+    os.close(read)
+    assert session.put(["parent"], [b"1"]).all_ok
+
+
+def _in_child(session: Any) -> str:
+    try:
+        session.put(["a"], [b"1"])
+    except kvcove.ForkedError:
+        with kvcove.open("embedded:?memory=64MiB") as pool:
+            own = pool.session("test/child")
+            return "ok" if own.put(["a"], [b"1"]).all_ok else "no"
+    return "not told"
+
+
+_inherited: Any = None
+
+
+def _child(_: int) -> str:
+    return _in_child(_inherited)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_multiprocessing_with_fork_is_told_and_goes_on_with_a_pool_of_its_own() -> None:
+    global _inherited
+    with kvcove.open("embedded:?memory=64MiB") as pool:
+        _inherited = pool.session("test/parent")
+        with multiprocessing.get_context("fork").Pool(2) as workers:
+            assert workers.map(_child, range(4)) == ["ok"] * 4
+        assert _inherited.put(["a"], [b"1"]).all_ok
+        _inherited = None
+
+
+def test_an_interpreter_ends_with_everything_open() -> None:
+    ended = python(
+        "import kvcove\n"
+        "pool = kvcove.open('embedded:?memory=64MiB')\n"
+        "session = pool.session('a')\n"
+        "session.put(['k'], [b'1'])\n"
+        "print('ok')\n"
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ok\n", "")
+
+
+def test_a_call_makes_no_object_a_key(session: kvcove.Session) -> None:
+    keys = [f"key-{i}" for i in range(4096)]
+    session.put(keys[:100], [b"1"] * 100)
+    session.exists(keys)
+    tracemalloc.start()
+    before = tracemalloc.take_snapshot()
+    results = session.exists(keys)
+    after = tracemalloc.take_snapshot()
+    tracemalloc.stop()
+    made = sum(max(s.count_diff, 0) for s in after.compare_to(before, "filename"))
+    assert made < 200
+    assert results.ok_count == 100
+
+
+def test_the_gil_is_free_during_a_call(session: kvcove.Session) -> None:
+    session.put(["big"], [bytes(64 << 20)])
+    buffer = bytearray(64 << 20)
+    counted = [0]
+    stop = threading.Event()
+
+    def count() -> None:
+        while not stop.is_set():
+            counted[0] += 1
+
+    old = sys.getswitchinterval()
+    sys.setswitchinterval(0.3)  # who computes keeps the GIL: the others get it from who waits
+    thread = threading.Thread(target=count)
+    try:
+        thread.start()
+        before = counted[0]
+        for _ in range(2):
+            assert session.get_into(["big"], [buffer]).all_ok
+        assert counted[0] > before
+    finally:
+        stop.set()
+        sys.setswitchinterval(old)
+        thread.join()
+
+
+def test_eight_threads_at_once(pool: kvcove.Pool) -> None:
+    """Every byte that is read is that of one put, of its key, and of the session's generation."""
+    session = pool.session("test/threads", follow_always=True, assume_weights=True)
+    wrong: list[str] = []
+    until = time.monotonic() + 3
+
+    def work(n: int) -> None:
+        random_ = random.Random(n)
+        buffers = [bytearray(40_000) for _ in range(8)]
+        while time.monotonic() < until:
+            keys = [f"k{random_.randrange(64)}" for _ in range(8)]
+            choice = random_.randrange(10)
+            if choice < 4:
+                session.put(keys, [(key.encode() * 20_000)[: 20_000 + len(key)] for key in keys])
+            elif choice < 8:
+                results = session.get_into(keys, buffers)
+                for key, result, buffer in zip(keys, results, buffers, strict=True):
+                    if result.ok:
+                        size = 20_000 + len(key)
+                        if result.nbytes != size or buffer[:size] != (key.encode() * 20_000)[:size]:
+                            wrong.append(key)
+            elif choice == 8:
+                session.remove(keys[:2])
+            elif random_.random() < 0.05:
+                session.reset(all_void=True)
+            else:
+                session.longest_prefix(keys)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert wrong == []
+
+
+def test_closing_while_others_call() -> None:
+    for _ in range(20):
+        pool = kvcove.open("embedded:?memory=64MiB")
+        session = pool.session("test/closing")
+        session.put(["a"], [bytes(1 << 20)])
+        stop = threading.Event()
+
+        def read(session: kvcove.Session = session, stop: threading.Event = stop) -> None:
+            while not stop.is_set():
+                try:
+                    session.get(["a"])
+                except kvcove.Error:
+                    return
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        session.close()
+        pool.close()
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()

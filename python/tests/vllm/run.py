@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's own MooncakeStoreConnector, unmodified, on kvcove: run.py DIRECTORY.
+
+Builds a tiny random model, runs engines in processes of their own, and compares their outputs token
+by token with those of an engine without a connector. Ends with 1 if anything is not as it must be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+FAILED: list[str] = []
+
+
+def check(condition: bool, text: str) -> None:
+    print(f"  {'ok  ' if condition else 'FAIL'}  {text}", flush=True)
+    if not condition:
+        FAILED.append(text)
+
+
+def make_model(path: Path) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=1024,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=4096,
+        initializer_range=0.3,
+        tie_word_embeddings=False,
+    )
+    LlamaForCausalLM(config).save_pretrained(path)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Master:
+    """The drop-in's mooncake_master; its child is the one that owns the port."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        self.log = directory / f"master-{self.port}.log"
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "kvcove.mooncake.master",
+                    f"-rpc_port={self.port}", f"-metrics_port={free_port()}",
+                    f"-data={directory / f'master-{self.port}'}",
+                ],
+                stdout=out,
+                stderr=out,
+            )
+        until = time.monotonic() + 20
+        while b"serving at" not in self.log.read_bytes():
+            if time.monotonic() > until or self.process.poll() is not None:
+                raise SystemExit(self.log.read_text())
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+
+def configuration(directory: Path, master: Master) -> str:
+    path = directory / f"mooncake-{master.port}.json"
+    path.write_text(
+        json.dumps(
+            {
+                "metadata_server": "P2PHANDSHAKE",
+                "master_server_address": f"127.0.0.1:{master.port}",
+                "protocol": "tcp",
+                "device_name": "",
+                "global_segment_size": "512MB",
+                "local_buffer_size": "64MB",
+            }
+        )
+    )
+    return str(path)
+
+
+def drive(role: str, model: Path, out: Path, **environment: str) -> dict[str, Any]:
+    log = out.with_suffix(".log")
+    defaults = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_RPC_BASE_PATH": str(out.parent),
+        "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
+    }
+    print(f"  {role}: log {log}", flush=True)
+    with log.open("wb") as lines:
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "driver.py"), role, str(model), str(out)],
+            stdout=subprocess.PIPE,
+            stderr=lines,
+            text=True,
+            env={**os.environ, **defaults, **environment},
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.write(line.encode())
+            if line.startswith("    ["):
+                print(line, end="", flush=True)
+        status = process.wait(600)
+    if status != 0 or not out.exists():
+        print(log.read_text(errors="replace")[-4000:])
+        raise SystemExit(f"{role} ended with {status}")
+    return dict(json.loads(out.read_text()))
+
+
+def phases(name: str, seen: dict[str, Any], ref: dict[str, Any], peer: dict[str, Any]) -> None:
+    tokens = sum(len(range(0, 1500 - 1, 128)) - 1 for _ in range(4)) * 128
+    check(seen["cold"] == ref["w0"] and seen["cold_hits"] == 0, f"{name}: outputs as without connector")
+    check(
+        seen["warm"] == ref["w0"] and seen["warm_hits"] > 0.9 * tokens,
+        f"{name}: after a local reset {seen['warm_hits']} of {tokens} tokens from the pool, outputs equal",
+    )
+    check(
+        peer["outputs"] == ref["w0"] and peer["hits"] > 0.9 * tokens,
+        f"{name}: a second engine has {peer['hits']} tokens from the pool, outputs equal",
+    )
+    check(
+        seen["reset"] and seen["after_reset_hits"] == 0 and seen["after_reset"] == ref["w0"],
+        f"{name}: none after reset_prefix_cache(reset_connector=True)",
+    )
+    check(
+        seen["stale_hits"] > 0 and seen["stale"] != ref["w1"],
+        f"{name}: other weights without a reset: the outputs differ (this test can see it)",
+    )
+    check(
+        seen["reset_w1"] and seen["w1"] == ref["w1"] and seen["w1_hits"] == 0,
+        f"{name}: other weights with a reset: outputs right",
+    )
+    check(
+        all(race["reset"] and race["equal"] for race in seen["races"])
+        and seen["after_races"] == ref["w1"],
+        f"{name}: five resets that race with puts: outputs right",
+    )
+
+
+def main() -> None:
+    directory = Path(sys.argv[1]).resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    model = directory / "model"
+    if not (model / "config.json").exists():
+        print("== a tiny model with random weights")
+        make_model(model)
+    print("== reference: an engine without connector")
+    ref = drive("reference", model, directory / "reference.json")
+    check(ref["w0"] != ref["w1"], "the two sets of weights give different outputs")
+
+    for name, multiprocessing in (("in process", "0"), ("own process", "1")):
+        print(f"== the engine {name}, with MooncakeStoreConnector")
+        master = Master(directory)
+        children = subprocess.run(
+            ["pgrep", "-P", str(master.process.pid)], capture_output=True, text=True, check=False
+        ).stdout.split()
+        out = directory / f"engine-{multiprocessing}.json"
+        environment = {
+            "MOONCAKE_CONFIG_PATH": configuration(directory, master),
+            "VLLM_ENABLE_V1_MULTIPROCESSING": multiprocessing,
+        }
+        if multiprocessing == "0":
+            environment["KVCOVE_MASTER_PID"] = children[0]
+        seen = drive("engine", model, out, **environment)
+        peer = json.loads(Path(f"{out}.peer").read_text())
+        phases(name, seen, ref, peer)
+        if multiprocessing == "0":
+            lost = seen["master_killed"]
+            check(all(run["equal"] for run in lost), f"{name}: master killed: outputs right")
+            check(lost[-1]["hits"] == 0, f"{name}: master gone: nothing is found")
+            print("        seconds of four prompts:", [round(run["seconds"], 2) for run in lost])
+            check(
+                seen["longest_step_seconds"] <= 1.0,
+                f"{name}: master killed: longest scheduling step {seen['longest_step_seconds']:.3f} s",
+            )
+            print(f"        reset without master answers {seen['reset_without_master']}")
+        ratio = seen["warm_seconds"] / ref["warm_seconds"]
+        print(f"        warm from the pool / from the engine's own cache: {ratio:.2f}")
+        master.stop()
+
+    print("== starting")
+    plain = drive("starts", model, directory / "plain.json", KVCOVE_CONNECTOR="")["seconds"]
+    master = Master(directory)
+    connected = drive(
+        "starts",
+        model,
+        directory / "connected.json",
+        KVCOVE_CONNECTOR="MooncakeStoreConnector",
+        MOONCAKE_CONFIG_PATH=configuration(directory, master),
+    )["seconds"]
+    master.stop()
+    check(
+        connected <= plain + 1.0,
+        f"an engine starts in {connected:.1f} s with connector, {plain:.1f} s without",
+    )
+    print(f"\nvLLM: {'all as it must be' if not FAILED else f'{len(FAILED)} failed'}")
+    for text in FAILED:
+        print(f"  FAIL  {text}")
+    sys.exit(1 if FAILED else 0)
+
+
+if __name__ == "__main__":
+    main()
