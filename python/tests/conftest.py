@@ -155,7 +155,9 @@ def new_store() -> Any:
     return MooncakeDistributedStore()
 
 
-def setup(store: Any, master: str, segment: int = 64 * MIB, local: int = 16 * MIB, **more: Any) -> int:
+def setup(
+    store: Any, master: str, segment: int = 64 * MIB, local: int = 16 * MIB, **more: Any
+) -> int:
     answer = store.setup("127.0.0.1", "P2PHANDSHAKE", segment, local, "tcp", "", master, **more)
     assert isinstance(answer, int)
     return answer

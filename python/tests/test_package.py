@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 from conftest import Cluster, python, wait_until
+from kvcove.aio import AsyncSession
 
 import kvcove
-from kvcove.aio import AsyncSession
 
 numpy = pytest.importorskip("numpy")
 
@@ -66,7 +66,7 @@ def test_a_value_goes_in_and_comes_out(session: kvcove.Session) -> None:
         found[2]
     assert session.longest_prefix(["a", "ä", "nothing", "a"]) == 2
     assert [s and s.nbytes for s in session.stat(["ä", "nothing"])] == [3, None]
-    assert sorted(stored.key for stored in session.list()) == [b"a", "ä".encode(), b"\xff\x00"]
+    assert sorted(stored.key for stored in session.stored()) == [b"a", "ä".encode(), b"\xff\x00"]
     assert [bool(owners) for owners in session.where(["a", "nothing"])] == [True, False]
 
 
@@ -111,13 +111,15 @@ def test_holds_pins_and_removals(session: kvcove.Session) -> None:
     assert session.stat(["b"])[0].soft_pinned
     assert session.remove(["a", "nothing"]).ok_count == 1
     assert session.remove_matching("c*") == 2
-    assert [stored.key for stored in session.list()] == [b"b"]
+    assert [stored.key for stored in session.stored()] == [b"b"]
 
 
 def test_anything_that_is_memory_is_a_buffer(session: kvcove.Session) -> None:
     array = numpy.arange(1000, dtype=numpy.float32)
     target = numpy.zeros(1000, numpy.float32)
-    session.put(["array", "pieces"], [array, [array[:10], b"tail", kvcove.Memory(array.ctypes.data, 8)]])
+    session.put(
+        ["array", "pieces"], [array, [array[:10], b"tail", kvcove.Memory(array.ctypes.data, 8)]]
+    )
     results = session.get_into(["array", "pieces"], [target, [bytearray(40), bytearray(100)]])
     assert results.all_ok
     assert list(results.nbytes) == [4000, 52]

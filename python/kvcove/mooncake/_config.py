@@ -110,7 +110,9 @@ class Setup:
         """
         unknown = set(arguments) - _KNOWN
         if unknown:
-            _log.warning("setup(): %s mean nothing here; known: %s", sorted(unknown), sorted(_KNOWN))
+            _log.warning(
+                "setup(): %s mean nothing here; known: %s", sorted(unknown), sorted(_KNOWN)
+            )
         host = str(arguments.get("local_hostname", "")).strip()
         if not host:
             raise ValueError("local_hostname is missing")

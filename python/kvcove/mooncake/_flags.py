@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import NoReturn
 
 __all__ = ["Flag", "fail", "parse"]
 
@@ -38,7 +39,7 @@ _TRUE = {"true", "1", "yes", "t", "y"}
 _FALSE = {"false", "0", "no", "f", "n"}
 
 
-def fail(program: str, message: str) -> None:
+def fail(program: str, message: str) -> NoReturn:
     """Say what is wrong and end with status 2."""
     print(f"{program}: {message}", file=sys.stderr)
     raise SystemExit(2)
@@ -74,16 +75,17 @@ def parse(
             fail(program, f"{word!r} is no flag")
         name, equals, text = word.lstrip("-").partition("=")
         name = name.replace("-", "_")
-        if name not in flags and name.startswith("no") and isinstance(
-            flags.get(name[2:], Flag("")).default, bool
+        if (
+            name not in flags
+            and name.startswith("no")
+            and isinstance(flags.get(name[2:], Flag("")).default, bool)
         ):
             name, equals, text = name[2:], "=", "false"
-        flag = flags.get(name)
-        if flag is None:
+        if name not in flags:
             near = get_close_matches(name, flags, 1)
             hint = f"; did you mean -{near[0]}?" if near else ""
             fail(program, f"unknown flag -{name}{hint}")
-            continue
+        flag = flags[name]
         if isinstance(flag.default, bool):
             if not equals and rest and rest[0].lower() in _TRUE | _FALSE:
                 text = rest.pop(0)

@@ -12,7 +12,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-__all__ = ["Answer", "HttpServer", "Request", "json_answer", "text_answer"]
+__all__ = [
+    "Answer",
+    "Handler",
+    "HttpServer",
+    "Request",
+    "json_answer",
+    "last_segment",
+    "text_answer",
+]
 
 _log = logging.getLogger("kvcove.mooncake")
 
@@ -125,7 +133,7 @@ class HttpServer:
                 if self.command != "HEAD":
                     self.wfile.write(answer.body)
 
-            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answer  # noqa: N815
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answer
 
             def log_message(self, format: str, *args: Any) -> None:
                 _log.debug(format, *args)

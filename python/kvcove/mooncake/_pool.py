@@ -190,7 +190,9 @@ class BufferPool:
                     raise RuntimeError(f"buffer pool is exhausted: no {size} bytes are free")
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
-                    raise TimeoutError(f"buffer pool is exhausted: no {size} bytes within {timeout} s")
+                    raise TimeoutError(
+                        f"buffer pool is exhausted: no {size} bytes within {timeout} s"
+                    )
                 self._changed.wait(left)
 
     def buffer(

@@ -97,7 +97,7 @@ class Tasks:
     def query(self, task_id: tuple[int, ...]) -> tuple[QueryTaskResponse | None, int]:
         """Return the state of a task, or (None, -1400)."""
         with self._lock:
-            known = self._tasks.get(task_id)  # type: ignore[call-overload]
+            known = self._tasks.get((task_id[0], task_id[1]) if len(task_id) == 2 else (0, 0))
         if known is None:
             return None, int(Code.TASK_NOT_FOUND)
         task, url, numbers = known
@@ -107,7 +107,9 @@ class Tasks:
             states = {t["id"]: t for t in _ask(f"{url}/v1/tasks")["tasks"]}
         except (OSError, ValueError, KeyError, TypeError):
             return None, int(Code.RPC_FAIL)
-        mine = [states.get(number, {"state": "failed", "message": "forgotten"}) for number in numbers]
+        mine = [
+            states.get(number, {"state": "failed", "message": "forgotten"}) for number in numbers
+        ]
         if any(state["state"] in ("failed", "cancelled") for state in mine):
             task.status = TaskStatus.FAILED
         elif all(state["state"] == "done" for state in mine):

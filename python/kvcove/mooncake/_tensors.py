@@ -341,9 +341,7 @@ class TensorMethods:
         """Copy tensors' elements into tensors on a GPU; per key bytes, -704, or -600."""
         if len(keys) != len(tensors_list):
             return [_INVALID] * len(keys)
-        usable = [
-            getattr(t, "is_cuda", False) and t.is_contiguous() for t in tensors_list
-        ]
+        usable = [getattr(t, "is_cuda", False) and t.is_contiguous() for t in tensors_list]
         if not any(usable):
             return [_INVALID] * len(keys)
         codes = []
@@ -526,7 +524,9 @@ class TensorMethods:
         if writer_partitions is not None or len(keys) != len(tensors):
             refused = Code.NOT_SUPPORTED if writer_partitions is not None else Code.INVALID_PARAMS
             return [int(refused)] * len(keys)
-        each = parallelisms if isinstance(parallelisms, list | tuple) else [parallelisms] * len(keys)
+        each = (
+            parallelisms if isinstance(parallelisms, list | tuple) else [parallelisms] * len(keys)
+        )
         if len(each) != len(keys):
             return [_INVALID] * len(keys)
         codes = []
@@ -573,7 +573,9 @@ class TensorMethods:
         writer_partitions: Any = None,
     ) -> list[int]:
         """Store parts of ranks; per key."""
-        return self._put_parallel(keys, tensors_list, parallelisms, config, writer_partitions, False)
+        return self._put_parallel(
+            keys, tensors_list, parallelisms, config, writer_partitions, False
+        )
 
     def upsert_tensor_with_parallelism(
         self,

@@ -43,9 +43,9 @@ def main() -> None:
             *_config.split_address(str(values["master_server_address"]), 50051)
         )
     except ValueError as error:
-        return fail(_PROGRAM, str(error))
+        fail(_PROGRAM, str(error))
     if host in ("0.0.0.0", "::"):
-        return fail(_PROGRAM, f"-host {host}: name the address that others reach this host by")
+        fail(_PROGRAM, f"-host {host}: name the address that others reach this host by")
     socket = _config.private_directory() / f"client-{port}-{uuid.uuid4().hex[:8]}.sock"
     arguments = ["owner", "--master", master, "--listen", _config.join_address(host, 0)]
     arguments += ["--memory", str(max(size, 1 << 20)), "--socket", str(socket)]
@@ -54,7 +54,7 @@ def main() -> None:
     arguments += allow_open(_PROGRAM, host)
     if values["tenant_id"] != "default":
         if not os.environ.get("KVCOVE_CREDENTIALS"):
-            return fail(_PROGRAM, "-tenant_id: without KVCOVE_CREDENTIALS there are no tenants")
+            fail(_PROGRAM, "-tenant_id: without KVCOVE_CREDENTIALS there are no tenants")
         arguments += ["--tenant", str(values["tenant_id"])]
     child = None
     try:
@@ -67,7 +67,7 @@ def main() -> None:
         server = HttpServer(host, port, routes)
         child = Child(arguments, r"owner of .* at (\S+?),? ")
     except (OSError, RuntimeError) as error:
-        return fail(_PROGRAM, f"{host}:{port}: {error}")
+        fail(_PROGRAM, f"{host}:{port}: {error}")
     print(f"{_PROGRAM}: {size} bytes for {pool}; thin clients: {host}:{server.port}", flush=True)
     status = wait_for_stop(child)
     server.close()

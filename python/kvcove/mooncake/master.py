@@ -23,24 +23,23 @@ __all__ = ["AdminHttp", "main"]
 _PROGRAM = "mooncake_master"
 _NO_HA = "kvcove's master is one process; there is no standby that would take over"
 _IGNORED = """
-allocation_strategy allow_evict_soft_pinned_objects client_ttl cluster_id
-default_kv_soft_pin_ttl dynamic_replication_admission_qps_threshold
-dynamic_replication_heat_window_seconds dynamic_replication_max_memory_replicas
-eviction_high_watermark_ratio eviction_ratio global_file_segment_size kv_events_additional_salt
-kv_events_backend_id kv_events_bind_endpoint kv_events_block_size kv_events_dp_rank
-kv_events_lora_name kv_events_model_name kv_events_queue_capacity kv_events_tenant_id
-max_kv_soft_pin_ttl max_retry_attempts max_threads max_total_finished_tasks
-max_total_pending_tasks max_total_processing_tasks memory_allocator
+allocation_strategy allow_evict_soft_pinned_objects client_ttl cluster_id default_kv_soft_pin_ttl
+dynamic_replication_admission_qps_threshold dynamic_replication_heat_window_seconds
+dynamic_replication_max_memory_replicas eviction_high_watermark_ratio eviction_ratio
+global_file_segment_size kv_events_additional_salt kv_events_backend_id kv_events_bind_endpoint
+kv_events_block_size kv_events_dp_rank kv_events_lora_name kv_events_model_name
+kv_events_queue_capacity kv_events_tenant_id max_kv_soft_pin_ttl max_retry_attempts max_threads
+max_total_finished_tasks max_total_pending_tasks max_total_processing_tasks memory_allocator
 nof_eviction_high_watermark_ratio nof_eviction_ratio nof_heartbeat_failures_threshold
-nof_heartbeat_interval_sec nof_heartbeat_probe_timeout_ms offload_cap_ratio
-offloading_queue_limit pending_task_timeout_sec pod_name pod_namespace
-processing_task_timeout_sec promotion_admission_threshold promotion_max_per_heartbeat
-promotion_queue_limit put_start_discard_timeout_sec put_start_release_timeout_sec quota_bytes
-root_fs_dir rpc_conn_timeout_seconds rpc_interface rpc_thread_num snapshot_backup_dir
+nof_heartbeat_interval_sec nof_heartbeat_probe_timeout_ms offload_cap_ratio offloading_queue_limit
+pending_task_timeout_sec pod_name pod_namespace processing_task_timeout_sec
+promotion_admission_threshold promotion_max_per_heartbeat promotion_queue_limit
+put_start_discard_timeout_sec put_start_release_timeout_sec quota_bytes root_fs_dir
+rpc_conn_timeout_seconds rpc_interface rpc_thread_num snapshot_backup_dir
 snapshot_child_timeout_seconds snapshot_interval_seconds snapshot_object_store_type
 snapshot_payload_backend_type snapshot_payload_store_type snapshot_retention_count
-tenant_quota_connector_type tenant_quota_connector_uri mmap_arena_pool_size log_dir
-etcd_endpoints ha_backend_connstring ha_backend_type cxl_path cxl_size
+tenant_quota_connector_type tenant_quota_connector_uri mmap_arena_pool_size log_dir etcd_endpoints
+ha_backend_connstring ha_backend_type cxl_path cxl_size
 """.split()
 _IGNORED_SWITCHES = """
 enable_disk_eviction enable_metadata_cleanup_on_timeout enable_metric_reporting enable_offload
@@ -189,13 +188,11 @@ class AdminHttp:
 
         family("master_allocated_bytes", "gauge", [("", used)])
         family("master_total_capacity_bytes", "gauge", [("", capacity)])
-        for name, value in (
-            ("segment_allocated_bytes", lambda s: s["capacity_bytes"] - s["free_bytes"]),
-            ("segment_total_capacity_bytes", lambda s: s["capacity_bytes"]),
-        ):
-            family(
-                name, "gauge", [(f'{{segment="{s["address"]}"}}', value(s)) for s in segments]
-            )
+        labels = [f'{{segment="{s["address"]}"}}' for s in segments]
+        sizes = [s["capacity_bytes"] for s in segments]
+        taken = [s["capacity_bytes"] - s["free_bytes"] for s in segments]
+        family("segment_allocated_bytes", "gauge", list(zip(labels, taken, strict=True)))
+        family("segment_total_capacity_bytes", "gauge", list(zip(labels, sizes, strict=True)))
         family("master_key_count", "gauge", [("", status["objects"])])
         family("master_active_clients", "gauge", [("", len(segments))])
         family("master_soft_pin_key_count", "gauge", [("", 0)])
@@ -452,7 +449,7 @@ def main() -> None:
         metadata_port = int(str(values["http_metadata_server_port"]))
         lease_ms = _milliseconds(str(values["default_kv_lease_ttl"]))
     except ValueError as error:
-        return fail(_PROGRAM, str(error))
+        fail(_PROGRAM, str(error))
     host = str(values["rpc_address"])
     data = str(values["data"]) or str(_config.private_directory() / f"mooncake_master-{port}")
     listen = _config.join_address(host, port)
@@ -471,7 +468,7 @@ def main() -> None:
     except (OSError, RuntimeError) as error:
         if child is not None:
             child.stop()
-        return fail(_PROGRAM, str(error))
+        fail(_PROGRAM, str(error))
     print(
         f"{_PROGRAM}: serving at {listen}, admin http://{values['metrics_host']}:{servers[0].port}, "
         f"generations kept in {data}",

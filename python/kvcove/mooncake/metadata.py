@@ -10,7 +10,7 @@ import argparse
 import sys
 import threading
 
-from kvcove.mooncake._http import Answer, HttpServer, Request, text_answer
+from kvcove.mooncake._http import Answer, Handler, HttpServer, Request, text_answer
 from kvcove.mooncake._process import wait_for_stop
 
 __all__ = ["MetadataServer", "main"]
@@ -24,7 +24,9 @@ class MetadataServer:
     def __init__(self, host: str, port: int) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, bytes] = {}
-        routes = {(method, "/metadata"): self._serve for method in ("GET", "PUT", "DELETE")}
+        routes: dict[tuple[str, str], Handler] = {
+            (method, "/metadata"): self._serve for method in ("GET", "PUT", "DELETE")
+        }
         routes["GET", "/health"] = lambda _request: text_answer("OK")
         self._server = HttpServer(host, port, routes)
         self.port = self._server.port

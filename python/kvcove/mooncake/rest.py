@@ -67,7 +67,9 @@ class RestServer:
         if not isinstance(key, str) or not isinstance(value, str):
             return _error("key and value are text", 400)
         code = self._store.put(key, value.encode())
-        return json_answer({"status": "success"}) if code == 0 else _error(f"PUT failed: {code}", 500)
+        return (
+            json_answer({"status": "success"}) if code == 0 else _error(f"PUT failed: {code}", 500)
+        )
 
     def _get(self, request: Request) -> Answer:
         key = last_segment(request)
@@ -79,7 +81,9 @@ class RestServer:
 
     def _exist(self, request: Request) -> Answer:
         found = self._store.is_exist(last_segment(request))
-        return json_answer({"exists": found == 1}) if found >= 0 else _error(f"failed: {found}", 500)
+        return (
+            json_answer({"exists": found == 1}) if found >= 0 else _error(f"failed: {found}", 500)
+        )
 
     def _remove(self, request: Request) -> Answer:
         code = self._store.remove(last_segment(request))
@@ -121,7 +125,9 @@ class RestServer:
     def _mount_shm(self, request: Request) -> Answer:
         body = request.json()
         offset = body.get("offset", 0)
-        answer = self._store.mount_segment(self._path_of(body.get("name")), self._size(body), offset)
+        answer = self._store.mount_segment(
+            self._path_of(body.get("name")), self._size(body), offset
+        )
         return self._mounted(answer, with_size=False)
 
     def _unmount(self, request: Request) -> Answer:

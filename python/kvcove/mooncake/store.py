@@ -824,9 +824,7 @@ class MooncakeDistributedStore(TensorMethods):
         if now is None:
             return _UNSET
         session = self._session_for(now, config)
-        codes = _answered(
-            lambda: now.native.batch_put(session, [key], [value], token, False), 1
-        )
+        codes = _answered(lambda: now.native.batch_put(session, [key], [value], token, False), 1)
         return self._pinned(now, [key], config, codes)[0]
 
     def batch_put_session_revoke(self, keys: Sequence[str]) -> list[int]:
@@ -931,9 +929,7 @@ class MooncakeDistributedStore(TensorMethods):
         now = self._now
         if now is None:
             return [_UNSET] * len(keys)
-        codes = _answered(
-            lambda: now.native.batch_remove(now.session, keys, force), len(keys)
-        )
+        codes = _answered(lambda: now.native.batch_remove(now.session, keys, force), len(keys))
         not_ready = int(Code.REPLICA_IS_NOT_READY)
         return [
             not_ready if code == Code.OBJECT_NOT_FOUND and key in self._puts else code
@@ -957,7 +953,7 @@ class MooncakeDistributedStore(TensorMethods):
         if now is None:
             return _UNSET
         try:
-            objects = now.session.list(timeout=10.0)
+            objects = now.session.stored(timeout=10.0)
             names = [
                 stored.key
                 for stored in objects
@@ -1004,12 +1000,15 @@ class MooncakeDistributedStore(TensorMethods):
             return []
         mine = [key for key, own in zip(keys, now.native.was_put_here(keys), strict=True) if own]
         if segment_name:
-            places = self.batch_get_replica_desc(mine)
+            described = self.batch_get_replica_desc(mine)
             mine = [
                 key
                 for key in mine
-                if [r.get_memory_descriptor().buffer_descriptor.transport_endpoint
-                    for r in places.get(key, [])] == [segment_name]
+                if [
+                    r.get_memory_descriptor().buffer_descriptor.transport_endpoint
+                    for r in described.get(key, [])
+                ]
+                == [segment_name]
             ]
         codes = self.batch_remove(mine)
         return [key for key, code in zip(mine, codes, strict=True) if code == 0]
@@ -1020,9 +1019,7 @@ class MooncakeDistributedStore(TensorMethods):
         """Begin to copy a value to other segments: (task, 0) or ((0, 0), code)."""
         return self._create_task(TaskType.REPLICA_COPY, key, "", list(targets))
 
-    def create_move_task(
-        self, key: str, source: str, target: str
-    ) -> tuple[tuple[int, int], int]:
+    def create_move_task(self, key: str, source: str, target: str) -> tuple[tuple[int, int], int]:
         """Begin to move a value from one segment to another: (task, 0) or ((0, 0), code)."""
         if not source:
             return (0, 0), _INVALID
@@ -1043,7 +1040,11 @@ class MooncakeDistributedStore(TensorMethods):
         if not targets or places & set(targets) or not now.setup.master:
             return (0, 0), _INVALID
         return self._tasks.create(
-            now.setup, kind, _native.stored_name(key.encode()), source or next(iter(places)), targets
+            now.setup,
+            kind,
+            _native.stored_name(key.encode()),
+            source or next(iter(places)),
+            targets,
         )
 
     def query_task(self, task_id: tuple[int, int]) -> tuple[QueryTaskResponse | None, int]:
@@ -1071,9 +1072,7 @@ class MooncakeDistributedStore(TensorMethods):
         answer = self.allocate_and_mount_segment(size, protocol, location)
         return {"ret": answer["ret"], "segment_ids": answer["segment_ids"]}
 
-    def unmount_segment(
-        self, segment_ids: Sequence[str], grace_period_seconds: int = 0
-    ) -> int:
+    def unmount_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:
         """Take memory back: 0, or -1 for a segment that is not there."""
         return self.unmount_and_free_segment(segment_ids, grace_period_seconds)
 

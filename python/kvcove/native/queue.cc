@@ -243,7 +243,8 @@ void BindQueue(nb::module_& module) {
   nb::class_<PyQueue>(module, "Queue")
       .def(nb::init<std::size_t>(), nb::arg("capacity") = 1024)
       .def("fileno", &PyQueue::event_fd)
-      .def("next", &PyQueue::Next, nb::arg("timeout") = 0.0)
+      .def("next", &PyQueue::Next, nb::arg("timeout") = 0.0,
+           nb::sig("def next(self, timeout: float = 0.0) -> tuple[int, typing.Any, bool] | None"))
       .def("start_put", &StartPut, nb::arg("session"), nb::arg("keys"), nb::arg("values"),
            nb::arg("token").none(), nb::arg("after").none(), nb::arg("timeout"))
       .def("start_get_into", &StartGetInto, nb::arg("session"), nb::arg("keys"), nb::arg("buffers"),

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "docs.h"
+
 namespace kvcove::python {
 
 bool Results::AllOk() const { return std::ranges::all_of(items, &ItemResult::ok); }
@@ -88,25 +90,28 @@ void BindResults(nb::module_& module) {
       .def_ro("listed", &ItemResult::listed)
       .def_prop_ro("ok", &ItemResult::ok)
       .def("__repr__", &Describe);
-  nb::class_<Results>(module, "Results")
+  nb::class_<Results>(module, "Results", docs::kResults)
       .def("__len__", [](const Results& results) { return results.items.size(); })
       .def("__getitem__", [](const Results& results,
                              std::int64_t index) { return results.items[IndexIn(results, index)]; })
-      .def_prop_ro("codes",
-                   [](nb::handle_t<Results> self) {
-                     return Column<std::uint16_t>(nb::cast<const Results&>(self), self,
-                                                  &ItemResult::code);
-                   })
-      .def_prop_ro("reasons",
-                   [](nb::handle_t<Results> self) {
-                     return Column<std::uint8_t>(nb::cast<const Results&>(self), self,
-                                                 &ItemResult::reason);
-                   })
-      .def_prop_ro("nbytes",
-                   [](nb::handle_t<Results> self) {
-                     return Column<std::uint64_t>(nb::cast<const Results&>(self), self,
-                                                  &ItemResult::bytes);
-                   })
+      .def_prop_ro(
+          "codes",
+          [](nb::handle_t<Results> self) {
+            return Column<std::uint16_t>(nb::cast<const Results&>(self), self, &ItemResult::code);
+          },
+          nb::sig("def codes(self) -> memoryview[int]"))
+      .def_prop_ro(
+          "reasons",
+          [](nb::handle_t<Results> self) {
+            return Column<std::uint8_t>(nb::cast<const Results&>(self), self, &ItemResult::reason);
+          },
+          nb::sig("def reasons(self) -> memoryview[int]"))
+      .def_prop_ro(
+          "nbytes",
+          [](nb::handle_t<Results> self) {
+            return Column<std::uint64_t>(nb::cast<const Results&>(self), self, &ItemResult::bytes);
+          },
+          nb::sig("def nbytes(self) -> memoryview[int]"))
       .def_prop_ro("all_ok", &Results::AllOk)
       .def_prop_ro("ok_count", &Results::CountOk)
       .def("__repr__", [](const Results& results) {

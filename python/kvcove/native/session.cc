@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "docs.h"
 #include "kvcove/base/clock.h"
 #include "kvcove/base/posix.h"
 
@@ -265,7 +266,7 @@ PySession OpenSession(const PyPool& self, const Text& name, const Text& engine, 
 }
 
 void BindValues(nb::module_& module) {
-  nb::class_<Memory>(module, "Memory")
+  nb::class_<Memory>(module, "Memory", docs::kMemory)
       .def(
           "__init__",
           [](Memory* self, std::uintptr_t address, std::size_t nbytes) {
@@ -275,7 +276,7 @@ void BindValues(nb::module_& module) {
           nb::arg("address"), nb::arg("nbytes"))
       .def_ro("address", &Memory::address)
       .def_ro("nbytes", &Memory::size);
-  nb::class_<Token>(module, "Token")
+  nb::class_<Token>(module, "Token", docs::kToken)
       .def("__str__", &Token::ToString)
       .def("__repr__",
            [](const Token& token) { return fmt::format("<kvcove.Token {}>", token.ToString()); })
@@ -313,11 +314,12 @@ void BindValues(nb::module_& module) {
 }
 
 void BindPool(nb::module_& module) {
-  nb::class_<PyPool>(module, "Pool")
+  nb::class_<PyPool>(module, "Pool", docs::kPool)
       .def_prop_ro("form", [](const PyPool& self) { return Text(self.Get()->form()); })
       .def("session", &OpenSession, nb::arg("name"), nb::kw_only(), nb::arg("engine") = "",
            nb::arg("follow_always") = false, nb::arg("assume_weights") = false,
-           nb::arg("preferred_segment") = "", nb::arg("placement") = "", nb::arg("replicas") = 1)
+           nb::arg("preferred_segment") = "", nb::arg("placement") = "", nb::arg("replicas") = 1,
+           docs::kOpenSession)
       .def(
           "stat",
           [](const PyPool& self, double timeout) {
@@ -330,7 +332,7 @@ void BindPool(nb::module_& module) {
             }
             return Unwrap(std::move(stat));
           },
-          nb::kw_only(), nb::arg("timeout") = 1.0)
+          nb::kw_only(), nb::arg("timeout") = 1.0, docs::kPoolStat)
       .def(
           "wait_populated",
           [](const PyPool& self, double timeout) {
@@ -339,10 +341,14 @@ void BindPool(nb::module_& module) {
             const nb::gil_scoped_release release;
             return pool->WaitPopulated(wait);
           },
-          nb::arg("timeout") = 60.0)
-      .def("close", [](PyPool& self) { Close(self.pool, self.guard); })
-      .def("__enter__", [](nb::object self) { return self; })
-      .def("__exit__", [](PyPool& self, nb::args) { Close(self.pool, self.guard); });
+          nb::arg("timeout") = 60.0, docs::kWaitPopulated)
+      .def(
+          "close", [](PyPool& self) { Close(self.pool, self.guard); }, docs::kClose)
+      .def(
+          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Pool"))
+      .def(
+          "__exit__", [](PyPool& self, nb::args) { Close(self.pool, self.guard); },
+          nb::sig("def __exit__(self, *args: object) -> None"));
   module.def("open_pool", &OpenPool, nb::arg("address"), nb::arg("timeout"));
   module.def("default_socket_path", &DefaultSocketPath);
 }
@@ -352,7 +358,7 @@ void BindPool(nb::module_& module) {
 void BindSession(nb::module_& module) {
   BindValues(module);
   BindPool(module);
-  nb::class_<PySession>(module, "Session")
+  nb::class_<PySession>(module, "Session", docs::kSession)
       .def(
           "capture",
           [](const PySession& self, const Text& version, double timeout) {
@@ -361,13 +367,27 @@ void BindSession(nb::module_& module) {
                               return session.Capture(options.version, options.timeout);
                             });
           },
-          nb::arg("version") = "", nb::kw_only(), nb::arg("timeout") = 1.0)
+          nb::arg("version") = "", nb::kw_only(), nb::arg("timeout") = 1.0,
+          nb::sig("def capture(self, version: str = '', *, timeout: float = 1.0) -> Token"),
+          docs::kCapture)
       .def("put", &Put, nb::arg("keys"), nb::arg("values"), nb::kw_only(),
-           nb::arg("token") = nb::none(), nb::arg("after") = nb::none(), nb::arg("timeout") = 1.0)
+           nb::arg("token") = nb::none(), nb::arg("after") = nb::none(), nb::arg("timeout") = 1.0,
+           nb::sig("def put(self, keys: collections.abc.Sequence[str | bytes], values: "
+                   "collections.abc.Sequence[typing.Any], *, token: Token | None = None, after: "
+                   "str | bytes | collections.abc.Sequence[str | bytes] | None = None, timeout: "
+                   "float = 1.0) -> Results"),
+           docs::kPut)
       .def("get_into", &GetInto, nb::arg("keys"), nb::arg("buffers"), nb::kw_only(),
-           nb::arg("version") = "", nb::arg("timeout") = 1.0)
+           nb::arg("version") = "", nb::arg("timeout") = 1.0,
+           nb::sig("def get_into(self, keys: collections.abc.Sequence[str | bytes], buffers: "
+                   "collections.abc.Sequence[typing.Any], *, version: str = '', timeout: float = "
+                   "1.0) -> Results"),
+           docs::kGetInto)
       .def("get", &Get, nb::arg("keys"), nb::kw_only(), nb::arg("version") = "",
-           nb::arg("timeout") = 1.0)
+           nb::arg("timeout") = 1.0,
+           nb::sig("def get(self, keys: collections.abc.Sequence[str | bytes], *, version: str = "
+                   "'', timeout: float = 1.0) -> list[bytes | None]"),
+           docs::kGet)
       .def(
           "exists",
           [](const PySession& self, nb::object keys, const Text& version, double timeout) {
@@ -377,7 +397,10 @@ void BindSession(nb::module_& module) {
                   return session.Exists(views, results, options);
                 });
           },
-          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0,
+          nb::sig("def exists(self, keys: collections.abc.Sequence[str | bytes], *, version: str = "
+                  "'', timeout: float = 1.0) -> Results"),
+          docs::kExists)
       .def(
           "longest_prefix",
           [](const PySession& self, nb::object keys_in, const Text& version, double timeout) {
@@ -387,7 +410,10 @@ void BindSession(nb::module_& module) {
                               return session.LongestPrefix(keys.views(), options);
                             });
           },
-          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0,
+          nb::sig("def longest_prefix(self, keys: collections.abc.Sequence[str | bytes], *, "
+                  "version: str = '', timeout: float = 1.0) -> int"),
+          docs::kLongestPrefix)
       .def(
           "hold",
           [](const PySession& self, nb::object keys, double seconds, const Text& version,
@@ -400,7 +426,10 @@ void BindSession(nb::module_& module) {
                 });
           },
           nb::arg("keys"), nb::arg("seconds") = 5.0, nb::kw_only(), nb::arg("version") = "",
-          nb::arg("timeout") = 1.0)
+          nb::arg("timeout") = 1.0,
+          nb::sig("def hold(self, keys: collections.abc.Sequence[str | bytes], seconds: float = "
+                  "5.0, *, version: str = '', timeout: float = 1.0) -> Results"),
+          docs::kHold)
       .def(
           "pin",
           [](const PySession& self, nb::object keys, std::optional<double> seconds,
@@ -414,7 +443,10 @@ void BindSession(nb::module_& module) {
                 });
           },
           nb::arg("keys"), nb::arg("seconds") = nb::none(), nb::kw_only(), nb::arg("version") = "",
-          nb::arg("timeout") = 1.0)
+          nb::arg("timeout") = 1.0,
+          nb::sig("def pin(self, keys: collections.abc.Sequence[str | bytes], seconds: float | "
+                  "None = None, *, version: str = '', timeout: float = 1.0) -> Results"),
+          docs::kPin)
       .def(
           "unpin",
           [](const PySession& self, nb::object keys, const Text& version, double timeout) {
@@ -424,7 +456,10 @@ void BindSession(nb::module_& module) {
                   return session.Unpin(views, results, options);
                 });
           },
-          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0,
+          nb::sig("def unpin(self, keys: collections.abc.Sequence[str | bytes], *, version: str = "
+                  "'', timeout: float = 1.0) -> Results"),
+          docs::kUnpin)
       .def(
           "remove",
           [](const PySession& self, nb::object keys, const Text& version, double timeout) {
@@ -434,7 +469,10 @@ void BindSession(nb::module_& module) {
                   return session.Remove(views, results, options);
                 });
           },
-          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0,
+          nb::sig("def remove(self, keys: collections.abc.Sequence[str | bytes], *, version: str = "
+                  "'', timeout: float = 1.0) -> Results"),
+          docs::kRemove)
       .def(
           "remove_matching",
           [](const PySession& self, const Text& pattern, const Text& version, double timeout) {
@@ -443,9 +481,15 @@ void BindSession(nb::module_& module) {
                               return session.RemoveMatching(pattern, options);
                             });
           },
-          nb::arg("pattern"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 2.5)
+          nb::arg("pattern"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 2.5,
+          nb::sig("def remove_matching(self, pattern: str, *, version: str = '', timeout: float = "
+                  "2.5) -> int"),
+          docs::kRemoveMatching)
       .def("stat", &Stat, nb::arg("keys"), nb::kw_only(), nb::arg("version") = "",
-           nb::arg("timeout") = 1.0)
+           nb::arg("timeout") = 1.0,
+           nb::sig("def stat(self, keys: collections.abc.Sequence[str | bytes], *, version: str = "
+                   "'', timeout: float = 1.0) -> list[ObjectStat | None]"),
+           docs::kStat)
       .def(
           "list",
           [](const PySession& self, const Text& prefix, const Text& version, double timeout) {
@@ -454,7 +498,10 @@ void BindSession(nb::module_& module) {
                               return session.List(prefix, options);
                             });
           },
-          nb::arg("prefix") = "", nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 2.5)
+          nb::arg("prefix") = "", nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 2.5,
+          nb::sig("def stored(self, prefix: str = '', *, version: str = '', timeout: float = 2.5) -> "
+                  "list[StoredObject]"),
+          docs::kList)
       .def(
           "where",
           [](const PySession& self, nb::object keys_in, const Text& version, double timeout) {
@@ -464,7 +511,10 @@ void BindSession(nb::module_& module) {
                               return session.Where(keys.views(), options);
                             });
           },
-          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0)
+          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0,
+          nb::sig("def where(self, keys: collections.abc.Sequence[str | bytes], *, version: str = "
+                  "'', timeout: float = 1.0) -> list[list[str]]"),
+          docs::kWhere)
       .def(
           "reset",
           [](const PySession& self, const std::optional<Text>& version, bool all_void,
@@ -480,7 +530,10 @@ void BindSession(nb::module_& module) {
             Unwrap(status);
           },
           nb::arg("version") = nb::none(), nb::kw_only(), nb::arg("all_void") = false,
-          nb::arg("timeout") = 2.5)
+          nb::arg("timeout") = 2.5,
+          nb::sig("def reset(self, version: str | None = None, *, all_void: bool = False, timeout: "
+                  "float = 2.5) -> None"),
+          docs::kReset)
       .def(
           "name_versions",
           [](const PySession& self, const std::vector<Text>& versions, double timeout) {
@@ -493,15 +546,25 @@ void BindSession(nb::module_& module) {
             }
             Unwrap(status);
           },
-          nb::arg("versions"), nb::kw_only(), nb::arg("timeout") = 1.0)
-      .def_prop_ro("closed",
-                   [](const PySession& self) {
-                     self.guard.Check();
-                     return self.session == nullptr || self.session->closed();
-                   })
-      .def("close", [](PySession& self) { Close(self.session, self.guard); })
-      .def("__enter__", [](nb::object self) { return self; })
-      .def("__exit__", [](PySession& self, nb::args) { Close(self.session, self.guard); });
+          nb::arg("versions"), nb::kw_only(), nb::arg("timeout") = 1.0,
+          nb::sig("def name_versions(self, versions: collections.abc.Sequence[str], *, timeout: "
+                  "float = 1.0) -> None"),
+          docs::kNameVersions)
+      .def_prop_ro(
+          "closed",
+          [](const PySession& self) {
+            self.guard.Check();
+            return self.session == nullptr || self.session->closed();
+          },
+          docs::kClosed)
+      .def(
+          "close", [](PySession& self) { Close(self.session, self.guard); }, docs::kClose)
+      .def(
+          "__enter__", [](nb::object self) { return self; },
+          nb::sig("def __enter__(self) -> Session"))
+      .def(
+          "__exit__", [](PySession& self, nb::args) { Close(self.session, self.guard); },
+          nb::sig("def __exit__(self, *args: object) -> None"));
 }
 
 }  // namespace kvcove::python

@@ -663,17 +663,33 @@ void BindStore(nb::module_& module) {
       .def(nb::init<double, double>(), nb::kw_only(), nb::arg("timeout"), nb::arg("lease"))
       .def("register_buffer", &Store::RegisterBuffer, nb::arg("address"), nb::arg("size"))
       .def("unregister_buffer", &Store::UnregisterBuffer, nb::arg("address"))
-      .def("batch_is_exist", &Store::BatchIsExist, nb::arg("session"), nb::arg("keys"))
-      .def("batch_sizes", &Store::BatchSizes, nb::arg("session"), nb::arg("keys"))
+      .def("batch_is_exist", &Store::BatchIsExist, nb::arg("session"), nb::arg("keys"),
+           nb::sig("def batch_is_exist(self, session: Session, keys: collections.abc.Sequence[str "
+                   "| bytes]) -> list[int]"))
+      .def("batch_sizes", &Store::BatchSizes, nb::arg("session"), nb::arg("keys"),
+           nb::sig("def batch_sizes(self, session: Session, keys: collections.abc.Sequence[str | "
+                   "bytes]) -> list[int]"))
       .def("batch_get_into", &Store::BatchGetInto, nb::arg("session"), nb::arg("keys"),
-           nb::arg("addresses"), nb::arg("sizes"), nb::arg("several"))
+           nb::arg("addresses"), nb::arg("sizes"), nb::arg("several"),
+           nb::sig("def batch_get_into(self, session: Session, keys: collections.abc.Sequence[str "
+                   "| bytes], addresses: collections.abc.Sequence[typing.Any], sizes: "
+                   "collections.abc.Sequence[typing.Any], several: bool) -> list[int]"))
       .def("batch_put_from", &Store::BatchPutFrom, nb::arg("session"), nb::arg("keys"),
-           nb::arg("addresses"), nb::arg("sizes"), nb::arg("several"), nb::arg("replace"))
+           nb::arg("addresses"), nb::arg("sizes"), nb::arg("several"), nb::arg("replace"),
+           nb::sig(
+               "def batch_put_from(self, session: Session, keys: collections.abc.Sequence[str | "
+               "bytes], addresses: collections.abc.Sequence[typing.Any], sizes: "
+               "collections.abc.Sequence[typing.Any], several: bool, replace: bool) -> list[int]"))
       .def("batch_put", &Store::BatchPut, nb::arg("session"), nb::arg("keys"), nb::arg("values"),
-           nb::arg("token").none(), nb::arg("replace"))
+           nb::arg("token").none(), nb::arg("replace"),
+           nb::sig("def batch_put(self, session: Session, keys: collections.abc.Sequence[str | "
+                   "bytes], values: collections.abc.Sequence[typing.Any], token: Token | None, "
+                   "replace: bool) -> list[int]"))
       .def("was_put_here", &Store::WasPutHere, nb::arg("keys"))
       .def("batch_remove", &Store::BatchRemove, nb::arg("session"), nb::arg("keys"),
-           nb::arg("force"))
+           nb::arg("force"),
+           nb::sig("def batch_remove(self, session: Session, keys: collections.abc.Sequence[str | "
+                   "bytes], force: bool) -> list[int]"))
       .def("copy_out", &Store::CopyOut, nb::arg("source"), nb::arg("address"))
       .def("copy_in", &Store::CopyIn, nb::arg("into"), nb::arg("address"))
       .def("reset", &Store::Reset, nb::arg("session"));

@@ -21,7 +21,9 @@ cluster_only = "embedded"
 
 
 def buffer_of(content: bytes | int) -> tuple[Any, int]:
-    buffer = ctypes.create_string_buffer(content, content if isinstance(content, int) else len(content))
+    buffer = ctypes.create_string_buffer(
+        content, content if isinstance(content, int) else len(content)
+    )
     return buffer, ctypes.addressof(buffer)
 
 
@@ -66,16 +68,20 @@ def test_every_method_is_there() -> None:
     from mooncake.store import MooncakeDistributedStore
 
     assert len(METHODS) == 96
-    assert [name for name in METHODS if not callable(getattr(MooncakeDistributedStore, name, None))] == []
+    assert [
+        name for name in METHODS if not callable(getattr(MooncakeDistributedStore, name, None))
+    ] == []
 
 
 def test_every_class_is_there() -> None:
     import mooncake.store as module
 
-    names = """BufferHandle BufferLease BufferPool Descriptor DiskDescriptor MemoryDescriptor
-    MooncakeHostMemAllocator ObjectDataType ParallelAxis QueryTaskResponse ReadTarget
-    ReplicaDescriptor ReplicaStatus ReplicateConfig SoftPinAction TaskStatus TaskType
-    TensorParallelism""".split()
+    names = """
+BufferHandle BufferLease BufferPool Descriptor DiskDescriptor MemoryDescriptor
+MooncakeHostMemAllocator ObjectDataType ParallelAxis QueryTaskResponse ReadTarget
+ReplicaDescriptor ReplicaStatus ReplicateConfig SoftPinAction TaskStatus TaskType
+TensorParallelism
+""".split()
     assert [name for name in names if not hasattr(module, name)] == []
     assert int(module.ObjectDataType.GENERAL.value) == 9
     assert int(module.ReplicaStatus.COMPLETE.value) == 3
@@ -91,7 +97,10 @@ def test_the_configuration_of_a_put() -> None:
         for name in ("replica_num", "nof_replica_num", "dfs_replica_num", "soft_pin_ttl_ms")
     }
     assert seen == {
-        "replica_num": 1, "nof_replica_num": 0, "dfs_replica_num": 0, "soft_pin_ttl_ms": None,
+        "replica_num": 1,
+        "nof_replica_num": 0,
+        "dfs_replica_num": 0,
+        "soft_pin_ttl_ms": None,
     }
     assert fresh.with_hard_pin is False
     assert fresh.preferred_segment == ""
@@ -113,7 +122,10 @@ def test_arguments_have_their_names() -> None:
     assert names("put") == ["key", "value", "config"]
     assert names("batch_put_from") == ["keys", "buffer_ptrs", "sizes", "config"]
     assert names("batch_get_into_multi_buffers") == [
-        "keys", "all_buffer_ptrs", "all_sizes", "prefer_alloc_in_same_node",
+        "keys",
+        "all_buffer_ptrs",
+        "all_sizes",
+        "prefer_alloc_in_same_node",
     ]
     assert names("remove_by_regex") == ["regex_pattern", "force"]
     assert names("get_tensor_with_tp") == ["key", "tp_rank", "tp_size", "split_dim"]
@@ -178,7 +190,13 @@ def test_setup_takes_positions_names_and_a_dict(cluster: Any) -> None:
             answer = setup(store, cluster.address)
         elif form == 1:
             answer = store.setup(
-                "127.0.0.1", "P2PHANDSHAKE", 16 * MIB, MIB, "tcp", "", cluster.address,
+                "127.0.0.1",
+                "P2PHANDSHAKE",
+                16 * MIB,
+                MIB,
+                "tcp",
+                "",
+                cluster.address,
                 tenant_id="default",
             )
         else:
@@ -438,8 +456,9 @@ def test_values_from_and_to_addresses(store: Any, registered: bool) -> None:
     assert store.get_into("nothing", target_at, 64) == -704
     keys = ["a", "b"]
     assert store.batch_put_from(keys, [source_at, source_at + 5], [5, 5]) == [0, 0]
-    assert store.batch_get_into(["a", "nothing", "b"], [target_at, target_at + 16, target_at + 32],
-                                [16, 16, 16]) == [5, -704, 5]
+    assert store.batch_get_into(
+        ["a", "nothing", "b"], [target_at, target_at + 16, target_at + 32], [16, 16, 16]
+    ) == [5, -704, 5]
     assert (target.raw[:5], target.raw[32:37]) == (b"01234", b"56789")
     del source
 
@@ -476,14 +495,15 @@ def test_lists_that_do_not_fit(store: Any) -> None:
 
 @differs
 def test_no_memory_is_no_success_and_no_crash(store: Any) -> None:
-    buffer, address = buffer_of(64)
+    _buffer, address = buffer_of(64)
     for pointer, size in ((0, 8), (1, 8), (2**63, 8), (address, 0), (2**64 - 4, 8), (-5, 8)):
         assert store.put_from("k", pointer, size) == -600
         assert store.get_into("k", pointer, size) == -600
     store.put("k", b"12345678")
     assert store.get_into("k", 1, 8) == -600
     assert store.batch_put_from_multi_buffers(["a", "b"], [[address, 0], []], [[4, 4], []]) == [
-        -600, -600,
+        -600,
+        -600,
     ]
     assert store.batch_put_from_multi_buffers(["a"], [[address]], [[4, 4]]) == [-600]
     assert store.put_parts("none") == -600
@@ -492,7 +512,10 @@ def test_no_memory_is_no_success_and_no_crash(store: Any) -> None:
     # Memory that may be read only is no place for a value.
     text = ctypes.cast(ctypes.c_char_p(b"x"), ctypes.c_void_p).value
     assert store.put_from("ro", text, 1) == 0
-    assert store.get_into("ro", ctypes.cast(ctypes.pythonapi.Py_IncRef, ctypes.c_void_p).value, 1) == -600
+    assert (
+        store.get_into("ro", ctypes.cast(ctypes.pythonapi.Py_IncRef, ctypes.c_void_p).value, 1)
+        == -600
+    )
     del code, code_at
 
 
@@ -513,7 +536,10 @@ def test_ranges(store: Any) -> None:
     store.put("a", b"0123456789")
     store.put("b", b"abcdefghij")
     results = store.get_into_ranges(
-        [address], [["a", "b", "nothing"]], [[[0, 10], [20], [30]]], [[[2, 8], [5], [0]]],
+        [address],
+        [["a", "b", "nothing"]],
+        [[[0, 10], [20], [30]]],
+        [[[2, 8], [5], [0]]],
         [[[3, 2], [5], [1]]],
     )
     assert results[0][0] == [3, 2]
@@ -778,7 +804,14 @@ def test_tensors(store: Any) -> None:
     assert store.put_tensor("c", torch.zeros(2, dtype=torch.complex64)) == -600
     store.put("bytes", b"123")
     assert store.get_tensor("bytes") is None
-    for dtype in (torch.bfloat16, torch.float16, torch.int8, torch.int64, torch.bool, torch.float64):
+    for dtype in (
+        torch.bfloat16,
+        torch.float16,
+        torch.int8,
+        torch.int64,
+        torch.bool,
+        torch.float64,
+    ):
         tensor = torch.ones(2, 3, 5, dtype=dtype)
         key = str(dtype)
         assert store.put_tensor(key, tensor) == 0
@@ -815,7 +848,9 @@ def test_tensors_at_addresses(store: Any) -> None:
     assert store.put_tensor_from("copy", address, 304 + 24) == 0
     assert torch.equal(store.get_tensor("copy"), value)
     assert store.put_tensor_from("bad", address + 1000, 400) == -600
-    one, two = store.batch_get_tensor_into(["t", "nothing"], [address, address + 2048], [2048, 2048])
+    one, two = store.batch_get_tensor_into(
+        ["t", "nothing"], [address, address + 2048], [2048, 2048]
+    )
     assert torch.equal(one, value)
     assert two is None
 

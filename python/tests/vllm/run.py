@@ -60,8 +60,11 @@ class Master:
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "kvcove.mooncake.master",
-                    f"-rpc_port={self.port}", f"-metrics_port={free_port()}",
+                    sys.executable,
+                    "-m",
+                    "kvcove.mooncake.master",
+                    f"-rpc_port={self.port}",
+                    f"-metrics_port={free_port()}",
                     f"-data={directory / f'master-{self.port}'}",
                 ],
                 stdout=out,
@@ -130,7 +133,10 @@ def drive(role: str, model: Path, out: Path, **environment: str) -> dict[str, An
 
 def phases(name: str, seen: dict[str, Any], ref: dict[str, Any], peer: dict[str, Any]) -> None:
     tokens = sum(len(range(0, 1500 - 1, 128)) - 1 for _ in range(4)) * 128
-    check(seen["cold"] == ref["w0"] and seen["cold_hits"] == 0, f"{name}: outputs as without connector")
+    check(
+        seen["cold"] == ref["w0"] and seen["cold_hits"] == 0,
+        f"{name}: outputs as without connector",
+    )
     check(
         seen["warm"] == ref["w0"] and seen["warm_hits"] > 0.9 * tokens,
         f"{name}: after a local reset {seen['warm_hits']} of {tokens} tokens from the pool, outputs equal",

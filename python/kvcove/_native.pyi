@@ -1,0 +1,627 @@
+import enum
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+class Code(enum.IntEnum):
+    OK = 0
+
+    MISS = 1
+
+    TIMEOUT = 2
+
+    BUFFER_BUSY = 3
+
+    STALE = 4
+
+    CLOSED = 5
+
+    NO_SPACE = 6
+
+    EXISTS = 7
+
+    IN_PROGRESS = 8
+
+    DENIED = 9
+
+    INCOMPATIBLE = 10
+
+    CORRUPT = 11
+
+    INVALID = 12
+
+    UNAVAILABLE = 13
+
+    LIMIT = 14
+
+    BUFFER_TOO_SMALL = 15
+
+    NOT_PROVEN = 16
+
+    INTERNAL = 17
+
+    NOT_LISTED = 18
+
+class MissReason(enum.IntEnum):
+    NONE = 0
+
+    NEVER_PUT = 1
+
+    EVICTED = 2
+
+    REMOVED = 3
+
+    RESET = 4
+
+    LEASE = 5
+
+    CLOSED = 6
+
+    UNAVAILABLE = 7
+
+    RACED = 8
+
+    LIMITED = 9
+
+    OWNER_GONE = 10
+
+    WARMING_UP = 11
+
+    TIMEOUT = 12
+
+    DENIED = 13
+
+class Result:
+    @property
+    def code(self) -> Code: ...
+    @property
+    def reason(self) -> MissReason: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def replicas(self) -> int: ...
+    @property
+    def listed(self) -> bool: ...
+    @property
+    def ok(self) -> bool: ...
+    def __repr__(self) -> str: ...
+
+class Results:
+    """
+    What became of each item of a batch.
+
+    A sequence of :class:`Result`. ``codes``, ``reasons`` and ``nbytes`` are memoryviews of all items: no
+    object an item is made.
+    """
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, arg: int, /) -> Result: ...
+    @property
+    def codes(self) -> Annotated[memoryview, dict(int)]: ...
+    @property
+    def reasons(self) -> Annotated[memoryview, dict(int)]: ...
+    @property
+    def nbytes(self) -> Annotated[memoryview, dict(int)]: ...
+    @property
+    def all_ok(self) -> bool: ...
+    @property
+    def ok_count(self) -> int: ...
+    def __repr__(self) -> str: ...
+
+class Memory:
+    """
+    Memory by its address, as a buffer of a put or a get.
+
+    Parameters
+    ----------
+    address : int
+        Of memory that stays as it is until the call has ended. Nothing checks it.
+    nbytes : int
+    """
+
+    def __init__(self, address: int, nbytes: int) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+class Token:
+    """
+    What a put is begun under. ``str()`` and :meth:`parse` take it to another process.
+    """
+
+    def __str__(self) -> str: ...
+    def __repr__(self) -> str: ...
+    def __eq__(self, arg: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    @staticmethod
+    def parse(text: str) -> Token: ...
+
+class ObjectStat:
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def extents(self) -> int: ...
+    @property
+    def hard_pinned(self) -> bool: ...
+    @property
+    def soft_pinned(self) -> bool: ...
+    @property
+    def held(self) -> bool: ...
+
+class StoredObject:
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def hard_pinned(self) -> bool: ...
+    @property
+    def soft_pinned(self) -> bool: ...
+    @property
+    def held(self) -> bool: ...
+
+class PoolStat:
+    @property
+    def payload_bytes(self) -> int: ...
+    @property
+    def populated_bytes(self) -> int: ...
+    @property
+    def free_bytes(self) -> int: ...
+    @property
+    def object_bytes(self) -> int: ...
+    @property
+    def objects(self) -> int: ...
+    @property
+    def puts(self) -> int: ...
+    @property
+    def hits(self) -> int: ...
+    @property
+    def evictions(self) -> int: ...
+    @property
+    def removals(self) -> int: ...
+    @property
+    def stale_puts(self) -> int: ...
+
+class Pool:
+    """
+    A pool that this process uses; :func:`kvcove.open` gives it.
+
+    Thread-safe. A context manager that closes it. Not usable in a forked child.
+    """
+
+    @property
+    def form(self) -> str: ...
+    def session(
+        self,
+        name: str,
+        *,
+        engine: str = "",
+        follow_always: bool = False,
+        assume_weights: bool = False,
+        preferred_segment: str = "",
+        placement: str = "",
+        replicas: int = 1,
+    ) -> Session:
+        """
+        Open a session on a namespace.
+
+        Parameters
+        ----------
+        name : str
+            Tenant and model fingerprint, such as ``acme/llama-8b@5f3a/bf16``; at most 512 bytes.
+        engine : str
+            All processes of an engine give the same; empty: this session is an engine of its own.
+        follow_always : bool
+            Never close when another engine resets: this session's weights always follow.
+        assume_weights : bool
+            On a namespace that engines reset, start open: the caller vouches for the weights.
+        preferred_segment : str
+            In a cluster: the owner (host:port) that puts go to; empty: as ``placement`` says.
+        placement : str
+            ``local-first``, ``free-ratio-first`` or ``random``; empty: the pool's.
+        replicas : int
+            In a cluster: on how many hosts each value is stored, as far as there are as many.
+
+        Returns
+        -------
+        Session
+
+        Raises
+        ------
+        InvalidError
+            A name is too long or holds control characters.
+        """
+
+    def stat(self, *, timeout: float = 1.0) -> PoolStat:
+        """
+        Return what the pool holds, in bytes and objects.
+
+        Parameters
+        ----------
+        timeout : float
+            Seconds.
+
+        Raises
+        ------
+        UnavailableError, TimedOutError
+        """
+
+    def wait_populated(self, timeout: float = 60.0) -> bool:
+        """
+        Wait until puts meet no page faults any more.
+
+        Returns
+        -------
+        bool
+            False when ``timeout`` seconds passed first.
+        """
+
+    def close(self) -> None:
+        """End it. Calls that run in other threads end by themselves."""
+
+    def __enter__(self) -> Pool: ...
+    def __exit__(self, *args: object) -> None: ...
+
+def open_pool(address: str, timeout: float) -> Pool: ...
+def default_socket_path() -> str: ...
+
+class Session:
+    """
+    One namespace, as one engine sees it.
+
+    Thread-safe. Keys are ``str`` (their UTF-8) or ``bytes`` of 1 to 1,024 bytes; values have 1 byte to
+    256 MiB. A batch has at most 65,536 items. Every call ends by its ``timeout`` (seconds).
+    """
+
+    def capture(self, version: str = "", *, timeout: float = 1.0) -> Token:
+        """
+        Return what a put must carry: namespace, weight version, generation.
+
+        Capture it when the request is first scheduled, or computed again from its first token: it must be as
+        old as the oldest KV that the value depends on.
+
+        Parameters
+        ----------
+        version : str
+            Of the weights; empty: the namespace has no versions.
+        timeout : float
+            Seconds.
+
+        Raises
+        ------
+        ClosedError
+            Another engine has reset the namespace, and this one has not.
+        UnavailableError, TimedOutError, InvalidError, LimitError
+        """
+
+    def put(
+        self,
+        keys: Sequence[str | bytes],
+        values: Sequence[Any],
+        *,
+        token: Token | None = None,
+        after: str | bytes | Sequence[str | bytes] | None = None,
+        timeout: float = 1.0,
+    ) -> Results:
+        """
+        Store values.
+
+        Parameters
+        ----------
+        keys : sequence of str or bytes
+        values : sequence of buffer
+            An item each: anything with the buffer protocol or DLPack in host memory, C-contiguous; a
+            :class:`Memory`; or a list of such pieces, which are stored one behind the other.
+        token : Token, optional
+            None: the generation is captured at the entry of the call, before a byte is read.
+        after : str, bytes or sequence of them, optional
+            The chunk before the first item in its chain, or one for each item. By default each item follows
+            the one before it in the batch: a chunk whose prefix is gone is useless, and is evicted first.
+        timeout : float
+            Seconds.
+
+        Returns
+        -------
+        Results
+            Codes: OK; EXISTS (the old value stays), IN_PROGRESS (somebody else puts the key), STALE (a reset
+            came in between), CLOSED, NO_SPACE, LIMIT, INVALID, TIMEOUT, UNAVAILABLE.
+
+        Raises
+        ------
+        InvalidError
+            Of the call as a whole: nothing was stored.
+        """
+
+    def get_into(
+        self,
+        keys: Sequence[str | bytes],
+        buffers: Sequence[Any],
+        *,
+        version: str = "",
+        timeout: float = 1.0,
+    ) -> Results:
+        """
+        Read values into buffers.
+
+        Parameters
+        ----------
+        keys : sequence of str or bytes
+        buffers : sequence of buffer
+            An item each, writable: as in :meth:`put`. May be larger than the value; ``Results.nbytes`` says
+            how much of it was written.
+        version : str
+            Of the weights.
+        timeout : float
+            Seconds.
+
+        Returns
+        -------
+        Results
+            Codes: OK; MISS with its reason; BUFFER_TOO_SMALL (``nbytes``: what the value needs), INVALID,
+            TIMEOUT, CORRUPT. The content of a buffer whose item is not OK is undefined.
+        """
+
+    def get(
+        self, keys: Sequence[str | bytes], *, version: str = "", timeout: float = 1.0
+    ) -> list[bytes | None]:
+        """
+        Return values as bytes, None for what is not there.
+
+        Parameters
+        ----------
+        keys : sequence of str or bytes
+        version : str
+            Of the weights.
+        timeout : float
+            Seconds.
+
+        Returns
+        -------
+        list of bytes or None
+        """
+
+    def exists(
+        self, keys: Sequence[str | bytes], *, version: str = "", timeout: float = 1.0
+    ) -> Results:
+        """
+        Look keys up. A hint: the get checks again.
+
+        Returns
+        -------
+        Results
+            Codes: OK (``nbytes`` of the value), MISS with its reason, INVALID.
+        """
+
+    def longest_prefix(
+        self, keys: Sequence[str | bytes], *, version: str = "", timeout: float = 1.0
+    ) -> int:
+        """
+        Return the length of the leading run of keys that are there.
+
+        Stops at the first miss.
+        """
+
+    def hold(
+        self,
+        keys: Sequence[str | bytes],
+        seconds: float = 5.0,
+        *,
+        version: str = "",
+        timeout: float = 1.0,
+    ) -> Results:
+        """
+        Keep what is there from being evicted, for up to ``seconds``.
+
+        At most 60 s, and a tenth of the memory a process; the oldest gives way. A held object may still be a
+        miss. In a cluster only what lies on this host is held.
+
+        Returns
+        -------
+        Results
+            As :meth:`exists`.
+        """
+
+    def pin(
+        self,
+        keys: Sequence[str | bytes],
+        seconds: float | None = None,
+        *,
+        version: str = "",
+        timeout: float = 1.0,
+    ) -> Results:
+        """
+        Pin objects: for ``seconds``, or (None) hard.
+
+        Soft pins are evicted only when nothing else can be. Hard ones never are; they have at most half of the
+        memory (LIMIT). A reset voids both.
+        """
+
+    def unpin(
+        self, keys: Sequence[str | bytes], *, version: str = "", timeout: float = 1.0
+    ) -> Results:
+        """Undo :meth:`pin`."""
+
+    def remove(
+        self, keys: Sequence[str | bytes], *, version: str = "", timeout: float = 1.0
+    ) -> Results:
+        """Remove objects. Puts of these keys that are under way fail with STALE."""
+
+    def remove_matching(self, pattern: str, *, version: str = "", timeout: float = 2.5) -> int:
+        """
+        Remove what matches; return how many.
+
+        Parameters
+        ----------
+        pattern : str
+            ``*`` stands for any bytes, ``?`` for one. Linear in the number of objects.
+        """
+
+    def stat(
+        self, keys: Sequence[str | bytes], *, version: str = "", timeout: float = 1.0
+    ) -> list[ObjectStat | None]:
+        """Return size, pins and holds of objects; None for what is not there."""
+
+    def stored(
+        self, prefix: str = "", *, version: str = "", timeout: float = 2.5
+    ) -> list[StoredObject]:
+        """
+        Return what is stored under keys that start with ``prefix``, in no order.
+
+        Walks over all objects of all owners that answer: for people and rare calls.
+
+        Raises
+        ------
+        LimitError
+            More than 2^20 keys.
+        """
+
+    def where(
+        self, keys: Sequence[str | bytes], *, version: str = "", timeout: float = 1.0
+    ) -> list[list[str]]:
+        """
+        Return the owners (host:port) that hold each key.
+
+        Empty for a miss; ``["local"]`` in a pool of one host.
+        """
+
+    def reset(
+        self, version: str | None = None, *, all_void: bool = False, timeout: float = 2.5
+    ) -> None:
+        """
+        Void everything that was stored: a fence of O(1).
+
+        When it returns, no look-up or get that begins anywhere finds an object whose put was begun before.
+
+        Parameters
+        ----------
+        version : str, optional
+            The version that this engine has from now on. A change of version erases nothing; the current
+            one, or none, voids what was stored.
+        all_void : bool
+            An operator or trainer says that all is void: every session follows at once.
+        timeout : float
+            Seconds.
+
+        Raises
+        ------
+        NotProvenError
+            It is repeated in the background, and this session is closed until it is proven.
+        """
+
+    def name_versions(self, versions: Sequence[str], *, timeout: float = 1.0) -> None:
+        """
+        Name the versions that this engine still uses.
+
+        Others are reclaimed first.
+        """
+
+    @property
+    def closed(self) -> bool:
+        """Whether an unproven reset keeps this session from finding and storing."""
+
+    def close(self) -> None:
+        """End it. Calls that run in other threads end by themselves."""
+
+    def __enter__(self) -> Session: ...
+    def __exit__(self, *args: object) -> None: ...
+
+class Queue:
+    def __init__(self, capacity: int = 1024) -> None: ...
+    def fileno(self) -> int: ...
+    def next(self, timeout: float = 0.0) -> tuple[int, Any, bool] | None: ...
+    def start_put(
+        self,
+        session: Session,
+        keys: object,
+        values: object,
+        token: Token | None,
+        after: object | None,
+        timeout: float,
+    ) -> int: ...
+    def start_get_into(
+        self, session: Session, keys: object, buffers: object, version: str, timeout: float
+    ) -> int: ...
+    def start_keys(
+        self,
+        session: Session,
+        kind: str,
+        keys: object,
+        seconds: float | None,
+        version: str,
+        timeout: float,
+    ) -> int: ...
+    def start_longest_prefix(
+        self, session: Session, keys: object, version: str, timeout: float
+    ) -> int: ...
+    def start_remove_matching(
+        self, session: Session, pattern: str, version: str, timeout: float
+    ) -> int: ...
+    def start_reset(
+        self, session: Session, version: str | None, all_void: bool, timeout: float
+    ) -> int: ...
+
+class Owner:
+    @property
+    def address(self) -> str: ...
+    def close(self) -> None: ...
+
+def open_owner(
+    *,
+    master: str,
+    memory: int,
+    listen: str,
+    advertise: str = "",
+    socket_path: str,
+    credentials: str = "",
+) -> Owner: ...
+
+class Store:
+    def __init__(self, *, timeout: float, lease: float) -> None: ...
+    def register_buffer(self, address: int, size: int) -> int: ...
+    def unregister_buffer(self, address: int) -> int: ...
+    def batch_is_exist(self, session: Session, keys: Sequence[str | bytes]) -> list[int]: ...
+    def batch_sizes(self, session: Session, keys: Sequence[str | bytes]) -> list[int]: ...
+    def batch_get_into(
+        self,
+        session: Session,
+        keys: Sequence[str | bytes],
+        addresses: Sequence[Any],
+        sizes: Sequence[Any],
+        several: bool,
+    ) -> list[int]: ...
+    def batch_put_from(
+        self,
+        session: Session,
+        keys: Sequence[str | bytes],
+        addresses: Sequence[Any],
+        sizes: Sequence[Any],
+        several: bool,
+        replace: bool,
+    ) -> list[int]: ...
+    def batch_put(
+        self,
+        session: Session,
+        keys: Sequence[str | bytes],
+        values: Sequence[Any],
+        token: Token | None,
+        replace: bool,
+    ) -> list[int]: ...
+    def was_put_here(self, keys: object) -> list[bool]: ...
+    def batch_remove(
+        self, session: Session, keys: Sequence[str | bytes], force: bool
+    ) -> list[int]: ...
+    def copy_out(self, source: object, address: int) -> int: ...
+    def copy_in(self, into: object, address: int) -> int: ...
+    def reset(self, session: Session) -> int: ...
+
+class BufferHandle:
+    def __init__(self, value: bytes) -> None: ...
+    def __len__(self) -> int: ...
+    def size(self) -> int: ...
+    def ptr(self) -> int: ...
+
+def stored_name(key: bytes) -> bytes: ...
+def store_code(code: int) -> int: ...
+def allocate_memory(size: int) -> int: ...
+def free_memory(address: int, size: int) -> bool: ...
+def set_log_level(level: str) -> None: ...

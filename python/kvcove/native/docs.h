@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `help()` says of the classes and their calls.
+#pragma once
+
+namespace kvcove::python::docs {
+
+inline constexpr char kPool[] = R"(A pool that this process uses; :func:`kvcove.open` gives it.
+
+Thread-safe. A context manager that closes it. Not usable in a forked child.)";
+
+inline constexpr char kOpenSession[] = R"(Open a session on a namespace.
+
+Parameters
+----------
+name : str
+    Tenant and model fingerprint, such as ``acme/llama-8b@5f3a/bf16``; at most 512 bytes.
+engine : str
+    All processes of an engine give the same; empty: this session is an engine of its own.
+follow_always : bool
+    Never close when another engine resets: this session's weights always follow.
+assume_weights : bool
+    On a namespace that engines reset, start open: the caller vouches for the weights.
+preferred_segment : str
+    In a cluster: the owner (host:port) that puts go to; empty: as ``placement`` says.
+placement : str
+    ``local-first``, ``free-ratio-first`` or ``random``; empty: the pool's.
+replicas : int
+    In a cluster: on how many hosts each value is stored, as far as there are as many.
+
+Returns
+-------
+Session
+
+Raises
+------
+InvalidError
+    A name is too long or holds control characters.)";
+
+inline constexpr char kPoolStat[] = R"(Return what the pool holds, in bytes and objects.
+
+Parameters
+----------
+timeout : float
+    Seconds.
+
+Raises
+------
+UnavailableError, TimedOutError)";
+
+inline constexpr char kWaitPopulated[] = R"(Wait until puts meet no page faults any more.
+
+Returns
+-------
+bool
+    False when ``timeout`` seconds passed first.)";
+
+inline constexpr char kClose[] = R"(End it. Calls that run in other threads end by themselves.)";
+
+inline constexpr char kSession[] = R"(One namespace, as one engine sees it.
+
+Thread-safe. Keys are ``str`` (their UTF-8) or ``bytes`` of 1 to 1,024 bytes; values have 1 byte to
+256 MiB. A batch has at most 65,536 items. Every call ends by its ``timeout`` (seconds).)";
+
+inline constexpr char kCapture[] =
+    R"(Return what a put must carry: namespace, weight version, generation.
+
+Capture it when the request is first scheduled, or computed again from its first token: it must be as
+old as the oldest KV that the value depends on.
+
+Parameters
+----------
+version : str
+    Of the weights; empty: the namespace has no versions.
+timeout : float
+    Seconds.
+
+Raises
+------
+ClosedError
+    Another engine has reset the namespace, and this one has not.
+UnavailableError, TimedOutError, InvalidError, LimitError)";
+
+inline constexpr char kPut[] = R"(Store values.
+
+Parameters
+----------
+keys : sequence of str or bytes
+values : sequence of buffer
+    An item each: anything with the buffer protocol or DLPack in host memory, C-contiguous; a
+    :class:`Memory`; or a list of such pieces, which are stored one behind the other.
+token : Token, optional
+    None: the generation is captured at the entry of the call, before a byte is read.
+after : str, bytes or sequence of them, optional
+    The chunk before the first item in its chain, or one for each item. By default each item follows
+    the one before it in the batch: a chunk whose prefix is gone is useless, and is evicted first.
+timeout : float
+    Seconds.
+
+Returns
+-------
+Results
+    Codes: OK; EXISTS (the old value stays), IN_PROGRESS (somebody else puts the key), STALE (a reset
+    came in between), CLOSED, NO_SPACE, LIMIT, INVALID, TIMEOUT, UNAVAILABLE.
+
+Raises
+------
+InvalidError
+    Of the call as a whole: nothing was stored.)";
+
+inline constexpr char kGetInto[] = R"(Read values into buffers.
+
+Parameters
+----------
+keys : sequence of str or bytes
+buffers : sequence of buffer
+    An item each, writable: as in :meth:`put`. May be larger than the value; ``Results.nbytes`` says
+    how much of it was written.
+version : str
+    Of the weights.
+timeout : float
+    Seconds.
+
+Returns
+-------
+Results
+    Codes: OK; MISS with its reason; BUFFER_TOO_SMALL (``nbytes``: what the value needs), INVALID,
+    TIMEOUT, CORRUPT. The content of a buffer whose item is not OK is undefined.)";
+
+inline constexpr char kGet[] = R"(Return values as bytes, None for what is not there.
+
+Parameters
+----------
+keys : sequence of str or bytes
+version : str
+    Of the weights.
+timeout : float
+    Seconds.
+
+Returns
+-------
+list of bytes or None)";
+
+inline constexpr char kExists[] = R"(Look keys up. A hint: the get checks again.
+
+Returns
+-------
+Results
+    Codes: OK (``nbytes`` of the value), MISS with its reason, INVALID.)";
+
+inline constexpr char kLongestPrefix[] =
+    R"(Return the length of the leading run of keys that are there.
+
+Stops at the first miss.)";
+
+inline constexpr char kHold[] = R"(Keep what is there from being evicted, for up to ``seconds``.
+
+At most 60 s, and a tenth of the memory a process; the oldest gives way. A held object may still be a
+miss. In a cluster only what lies on this host is held.
+
+Returns
+-------
+Results
+    As :meth:`exists`.)";
+
+inline constexpr char kPin[] = R"(Pin objects: for ``seconds``, or (None) hard.
+
+Soft pins are evicted only when nothing else can be. Hard ones never are; they have at most half of the
+memory (LIMIT). A reset voids both.)";
+
+inline constexpr char kUnpin[] = R"(Undo :meth:`pin`.)";
+
+inline constexpr char kRemove[] =
+    R"(Remove objects. Puts of these keys that are under way fail with STALE.)";
+
+inline constexpr char kRemoveMatching[] = R"(Remove what matches; return how many.
+
+Parameters
+----------
+pattern : str
+    ``*`` stands for any bytes, ``?`` for one. Linear in the number of objects.)";
+
+inline constexpr char kStat[] =
+    R"(Return size, pins and holds of objects; None for what is not there.)";
+
+inline constexpr char kList[] =
+    R"(Return what is stored under keys that start with ``prefix``, in no order.
+
+Walks over all objects of all owners that answer: for people and rare calls.
+
+Raises
+------
+LimitError
+    More than 2^20 keys.)";
+
+inline constexpr char kWhere[] = R"(Return the owners (host:port) that hold each key.
+
+Empty for a miss; ``["local"]`` in a pool of one host.)";
+
+inline constexpr char kReset[] = R"(Void everything that was stored: a fence of O(1).
+
+When it returns, no look-up or get that begins anywhere finds an object whose put was begun before.
+
+Parameters
+----------
+version : str, optional
+    The version that this engine has from now on. A change of version erases nothing; the current
+    one, or none, voids what was stored.
+all_void : bool
+    An operator or trainer says that all is void: every session follows at once.
+timeout : float
+    Seconds.
+
+Raises
+------
+NotProvenError
+    It is repeated in the background, and this session is closed until it is proven.)";
+
+inline constexpr char kNameVersions[] = R"(Name the versions that this engine still uses.
+
+Others are reclaimed first.)";
+
+inline constexpr char kClosed[] =
+    "Whether an unproven reset keeps this session from finding and storing.";
+
+inline constexpr char kResults[] = R"(What became of each item of a batch.
+
+A sequence of :class:`Result`. ``codes``, ``reasons`` and ``nbytes`` are memoryviews of all items: no
+object an item is made.)";
+
+inline constexpr char kMemory[] = R"(Memory by its address, as a buffer of a put or a get.
+
+Parameters
+----------
+address : int
+    Of memory that stays as it is until the call has ended. Nothing checks it.
+nbytes : int)";
+
+inline constexpr char kToken[] =
+    R"(What a put is begun under. ``str()`` and :meth:`parse` take it to another process.)";
+
+}  // namespace kvcove::python::docs
