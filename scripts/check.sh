@@ -14,6 +14,9 @@ echo "format: clean"
 step "ruff and mypy"
 scripts/python.sh check
 
+step "wheel of the limited API"
+scripts/python.sh abi3
+
 step "layers"
 scripts/check_layers.sh
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The Python packages: python.sh wheel | test [pytest arguments] | check | vllm [DIRECTORY]
+# The Python packages: python.sh wheel | test [pytest arguments] | abi3 | check | vllm [DIRECTORY]
 # Works in build/venv (PyPI), or for `vllm` in $KVCOVE_VLLM_ENV (default: ~/.cache/kvcove/vllm-0.32.0).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -43,6 +43,28 @@ run_tests() {
   KVCOVE_TEST_WHEEL=$(ls "$PWD/$wheels"/kvcove-*.whl) "$venv/bin/python" -m pytest -q python/tests "$@"
 }
 
+# A wheel of the limited API, where an interpreter for it is at hand.
+abi3() {
+  local python=
+  for candidate in python3.12 python3.13 python3.14 "$HOME"/.pyenv/versions/3.1[2-9]*/bin/python3; do
+    if command -v "$candidate" >/dev/null 2>&1 && "$candidate" -c 'import venv, ensurepip' 2>/dev/null; then
+      python=$(command -v "$candidate")
+      break
+    fi
+  done
+  if [ -z "$python" ]; then
+    echo "== Python 3.12 or later is not at hand: no wheel of the limited API"
+    return
+  fi
+  PYTHON=$python
+  venv=build/venv-abi3 wheels=build/wheels-abi3
+  wheel
+  ls "$wheels"/kvcove-*-abi3-*.whl
+  "$venv/bin/pip" install -q --no-deps --force-reinstall "$wheels"/*.whl
+  KVCOVE_TEST_WHEEL=$(ls "$PWD/$wheels"/kvcove-*.whl) "$venv/bin/python" -W ignore::DeprecationWarning -m pytest -q \
+    python/tests/test_package.py python/tests/test_wheel.py
+}
+
 check() {
   echo "== Python: ruff and mypy"
   "$venv/bin/ruff" format --check -q python
@@ -80,9 +102,10 @@ case $action in
   wheel) wheel ;;
   test) run_tests "$@" ;;
   check) check ;;
+  abi3) abi3 ;;
   vllm) vllm "$@" ;;
   *)
-    echo "python.sh wheel | test [pytest arguments] | check | vllm [DIRECTORY]"
+    echo "python.sh wheel | test [pytest arguments] | abi3 | check | vllm [DIRECTORY]"
     exit 2
     ;;
 esac

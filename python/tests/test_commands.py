@@ -124,9 +124,7 @@ def test_leases_last_as_long_as_the_master_says(master: Master) -> None:
     store.close()
 
 
-def test_a_drain_over_that_programs_paths(
-    master: Master, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_over_that_programs_paths(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVCOVE_HOST_ID", "one")
     one, two = new_store(), new_store()
     assert setup(one, master.address) == 0
@@ -183,7 +181,11 @@ def test_the_metadata_server_alone(tmp_path: Path) -> None:
 )
 def test_flags_that_would_mislead_are_refused(flags: list[str], says: str) -> None:
     ended = subprocess.run(
-        [*command("mooncake_master"), *flags], capture_output=True, text=True, check=False, timeout=30
+        [*command("mooncake_master"), *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
     )
     assert ended.returncode == 2
     assert says in ended.stderr
@@ -244,7 +246,10 @@ def test_a_store_over_http(master: Master, tmp_path: Path) -> None:
     )
     program.wait_for("serving at")
     url = f"http://127.0.0.1:{port}/api"
-    assert http(f"{url}/put", {"key": "a/b", "value": "text"}, "PUT") == (200, {"status": "success"})
+    assert http(f"{url}/put", {"key": "a/b", "value": "text"}, "PUT") == (
+        200,
+        {"status": "success"},
+    )
     name = urllib.parse.quote("a/b", safe="")
     assert http(f"{url}/get/{name}") == (200, b"text")
     assert http(f"{url}/exist/{name}") == (200, {"exists": True})
@@ -271,9 +276,7 @@ def test_a_store_over_http(master: Master, tmp_path: Path) -> None:
 def test_a_stores_own_http(cluster: Any, run_dir: Path) -> None:
     port = free_port()
     store = new_store()
-    assert (
-        setup(store, cluster.address, enable_client_http_server=True, client_http_port=port) == 0
-    )
+    assert setup(store, cluster.address, enable_client_http_server=True, client_http_port=port) == 0
     assert http(f"http://127.0.0.1:{port}/health") == (200, {"status": "healthy", "code": 0})
     assert b"kvcove_pool_capacity_bytes" in http(f"http://127.0.0.1:{port}/metrics")[1]
     assert http(f"http://127.0.0.1:{port}/metrics/summary")[0] == 200

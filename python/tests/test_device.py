@@ -89,12 +89,16 @@ assert store.is_exist("k") == 0
 
 
 def test_without_a_driver_such_addresses_are_no_memory() -> None:
-    code = CODE.split("driver = ")[0] + "base = 0x7000000000000000\n" + (
-        "from kvcove.mooncake.store import MooncakeDistributedStore\n"
-        "store = MooncakeDistributedStore()\n"
-        "assert store.setup('127.0.0.1', 'P2PHANDSHAKE', 64 << 20, 1 << 20, 'tcp', '',"
-        " 'embedded:') == 0\n"
-        "assert store.put_from('k', base, 16) == -600\n"
+    code = (
+        CODE.split("driver = ")[0]
+        + "base = 0x7000000000000000\n"
+        + (
+            "from kvcove.mooncake.store import MooncakeDistributedStore\n"
+            "store = MooncakeDistributedStore()\n"
+            "assert store.setup('127.0.0.1', 'P2PHANDSHAKE', 64 << 20, 1 << 20, 'tcp', '',"
+            " 'embedded:') == 0\n"
+            "assert store.put_from('k', base, 16) == -600\n"
+        )
     )
     ended = python(code, KVCOVE_CUDA_DRIVER="/nothing/there.so")
     assert ended.returncode == 0, ended.stderr

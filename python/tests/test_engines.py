@@ -35,9 +35,7 @@ def test_vllms_connector(cluster: Any, run_dir: Path) -> None:
     config.preferred_segment = store.get_hostname()
     kv, base = memory(16 * MIB)
     assert store.register_buffer(base, 16 * MIB) == 0
-    keys = [
-        f"tiny-llama@tp_rank:0@pcp0@dcp0@pp_rank:0@group:0@{i:064x}" for i in range(11)
-    ]
+    keys = [f"tiny-llama@tp_rank:0@pcp0@dcp0@pp_rank:0@group:0@{i:064x}" for i in range(11)]
     piece = 128 << 10
     addresses = [[base + (4 * i + j) * piece for j in range(4)] for i in range(11)]
     sizes = [[piece] * 4] * 11
@@ -96,7 +94,9 @@ def test_sglangs_backend(cluster: Any, run_dir: Path) -> None:
     assert store.batch_put_from(keys, addresses, sizes, config) == [0] * 128
     assert store.batch_put_from(keys, addresses, sizes) == [0] * 128
     ctypes.memset(base, 0, 128 * 8192)
-    got = store.batch_get_into([*keys[:10], "missing"], [*addresses[:10], addresses[10]], sizes[:11])
+    got = store.batch_get_into(
+        [*keys[:10], "missing"], [*addresses[:10], addresses[10]], sizes[:11]
+    )
     assert got == [8192] * 10 + [-704]
     assert pages.raw[9 * 8192 : 10 * 8192] == bytes([9]) * 8192
     # clear()
@@ -139,7 +139,10 @@ def test_lmcaches_connector(cluster: Any, run_dir: Path) -> None:
 def test_a_trainers_queue(cluster: Any, run_dir: Path) -> None:
     """What TransferQueue and the like depend on: absent, leased, replaced."""
     store = new_store()
-    assert store.setup("127.0.0.1", "P2PHANDSHAKE", 64 * MIB, 16 * MIB, "tcp", "", cluster.address) == 0
+    assert (
+        store.setup("127.0.0.1", "P2PHANDSHAKE", 64 * MIB, 16 * MIB, "tcp", "", cluster.address)
+        == 0
+    )
     assert store.remove("absent") == -704
     store.put("sample", b"1")
     assert store.get("sample") == b"1"
@@ -207,7 +210,11 @@ def test_the_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("MOONCAKE_CONFIG_PATH", str(path))
     config = MooncakeConfig.load_from_env()
     assert (config.global_segment_size, config.local_buffer_size) == (3 << 30, 1 << 30)
-    assert (config.protocol, config.enable_ssd_offload, config.tenant_id) == ("rdma", False, "default")
+    assert (config.protocol, config.enable_ssd_offload, config.tenant_id) == (
+        "rdma",
+        False,
+        "default",
+    )
     path.write_text(json.dumps({k: v for k, v in fields.items() if k != key}))
     with pytest.raises(ValueError, match=key):
         MooncakeConfig.from_file(str(path))
