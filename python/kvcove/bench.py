@@ -151,7 +151,7 @@ def _run(python: str, master: str, through: str, path: list[str]) -> dict[str, d
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join([*path, environment.get("PYTHONPATH", "")])
     ended = subprocess.run(
-        [python, str(Path(__file__).resolve()), "--worker", master, through],
+        [python, "-P", str(Path(__file__).resolve()), "--worker", master, through],
         capture_output=True,
         text=True,
         env=environment,

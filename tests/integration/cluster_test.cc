@@ -82,6 +82,59 @@ TEST_F(ClusterTest, RemovalReachesAllHosts) {
   EXPECT_TRUE(Exists(*b, "other").ok());
 }
 
+TEST_F(ClusterTest, WhatAllHostsStoreIsListedCountedAndPlaced) {
+  auto here = Open("host0");
+  auto there = Open("host1");
+  auto elsewhere = Open();
+  auto one = OpenSession(*here);
+  auto two = OpenSession(*there);
+  auto far = OpenSession(*elsewhere);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(Put(i % 2 == 0 ? *one : *two, fmt::format("key-{}", i)), Code::kOk);
+  }
+  const auto listed = far->List("key-");
+  ASSERT_TRUE(listed) << listed.error().ToString();
+  EXPECT_EQ(listed->size(), 20U);
+  EXPECT_EQ(listed->front().size_bytes, 5000U);
+  const std::string_view keys[] = {"key-0", "key-1", "nothing"};
+  const auto where = far->Where(keys);
+  ASSERT_TRUE(where);
+  EXPECT_EQ((*where)[0], std::vector<std::string>{owners_[0]->host().address()});
+  EXPECT_EQ((*where)[1], std::vector<std::string>{owners_[1]->host().address()});
+  EXPECT_TRUE((*where)[2].empty());
+  ASSERT_EQ(far->Count()->objects, 20U);
+  ASSERT_TRUE(one->Reset());
+  EXPECT_EQ(one->Count()->voided, 20U);
+  EXPECT_EQ(one->Count()->objects, 0U);
+}
+
+TEST_F(ClusterTest, AProcessPrefersTheOwnerThatItNames) {
+  // Two owners on one host: the one that is named is used directly.
+  owners_.clear();
+  next_owner_ = 0;
+  for (int i = 0; i < 2; ++i) {
+    pool::DaemonOptions options;
+    options.socket_path = fmt::format("{}/same{}/kvcove.sock", directory_, i);
+    options.host.owner.memory_bytes = 16 << 20;
+    options.host.cluster = {.master = master_->address(), .host = "one host"};
+    auto owner = pool::Daemon::Open(options, SystemClock::Instance());
+    ASSERT_TRUE(owner) << owner.error().ToString();
+    owners_.push_back(std::move(*owner));
+  }
+  WaitLive(2);
+  for (const auto& owner : owners_) {
+    const std::string address = owner->host().address();
+    auto pool = *Pool::Open(
+        fmt::format("kvcove://{}?host=one host&owner={}", master_->address().ToString(), address),
+        milliseconds(2000));
+    auto session = OpenSession(*pool);
+    const std::string key = "at " + address;
+    ASSERT_EQ(Put(*session, key), Code::kOk);
+    const std::string_view keys[] = {key};
+    EXPECT_EQ(session->Where(keys)->front(), std::vector<std::string>{address});
+  }
+}
+
 TEST_F(ClusterTest, DirectoryComesBackFromTheOwners) {
   auto far = Open();
   auto session = OpenSession(*far);

@@ -180,6 +180,70 @@ TEST_P(PoolTest, BadInputIsNamed) {
   EXPECT_EQ(session->RemoveMatching("").error().code, Code::kInvalid);
 }
 
+TEST_P(PoolTest, AKeyThatCannotBeStoredIsNobodysPrefix) {
+  auto session = OpenSession();
+  const std::string long_key(kMaxKeyBytes + 1, 'k');
+  const std::string value = "v";
+  const ConstBuffer piece{.data = value.data(), .size = 1};
+  const PutItem items[] = {{.key = long_key, .value = {&piece, 1}},
+                           {.key = "k", .value = {&piece, 1}}};
+  ItemResult results[2];
+  ASSERT_TRUE(session->Put(items, results));
+  EXPECT_EQ(results[0].code, Code::kInvalid);
+  EXPECT_EQ(results[1].code, Code::kOk);
+}
+
+TEST_P(PoolTest, WhatIsStoredIsListedCountedAndPlaced) {
+  auto session = OpenSession();
+  auto other = OpenSession("another model");
+  ASSERT_EQ(Put(*other, "a/9", "v"), Code::kOk);
+  for (const std::string key : {"a/1", "a/2", "b/1"}) ASSERT_EQ(Put(*session, key, "v"), Code::kOk);
+  const auto all = session->List();
+  ASSERT_TRUE(all) << all.error().ToString();
+  EXPECT_EQ(all->size(), 3U);
+  const auto some = session->List("a/");
+  ASSERT_TRUE(some);
+  ASSERT_EQ(some->size(), 2U);
+  EXPECT_EQ(some->front().key, "a/1");
+  EXPECT_EQ(some->front().size_bytes, 1U);
+  EXPECT_FALSE(some->front().held);
+  const std::string_view keys[] = {"a/1", "nothing"};
+  const auto where = session->Where(keys);
+  ASSERT_TRUE(where);
+  EXPECT_EQ((*where)[0], std::vector<std::string>{"local"});
+  EXPECT_TRUE((*where)[1].empty());
+
+  const auto before = session->Count();
+  ASSERT_TRUE(before);
+  EXPECT_EQ(before->objects, 3U);
+  ASSERT_TRUE(session->Reset());
+  const auto after = session->Count();
+  ASSERT_TRUE(after);
+  EXPECT_NE(after->generation, before->generation);
+  EXPECT_EQ(after->objects, 0U);
+  EXPECT_EQ(after->voided, 3U);
+  EXPECT_TRUE(session->List()->empty());
+}
+
+TEST_P(PoolTest, LookUpsAndGetsHoldWhatTheyFind) {
+  auto session = OpenSession();
+  ASSERT_EQ(Put(*session, "looked up", "v"), Code::kOk);
+  ASSERT_EQ(Put(*session, "got", "v"), Code::kOk);
+  ASSERT_EQ(Put(*session, "neither", "v"), Code::kOk);
+  const CallOptions holding{.hold = std::chrono::seconds(30)};
+  EXPECT_TRUE(Exists(*session, "looked up", holding).ok());
+  std::string into(1, '\0');
+  EXPECT_TRUE(Get(*session, "got", into, holding).ok());
+  EXPECT_TRUE(Get(*session, "neither", into).ok());
+  // What a session has told counts at once for who asks.
+  const std::string_view keys[] = {"looked up", "got", "neither"};
+  const auto stats = session->Stat(keys);
+  ASSERT_TRUE(stats);
+  EXPECT_TRUE((*stats)[0]->held);
+  EXPECT_TRUE((*stats)[1]->held);
+  EXPECT_FALSE((*stats)[2]->held);
+}
+
 TEST_P(PoolTest, LongestPrefixStopsAtTheFirstMiss) {
   auto session = OpenSession();
   std::vector<std::string> keys;
