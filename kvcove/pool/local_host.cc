@@ -148,6 +148,12 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
                          .access = access},
       clock);
   link_->Start();
+  // Who waited for this owner may use it at once: mostly its first lease comes in milliseconds. A
+  // master that is not there yet is no reason not to start.
+  const std::int64_t until_ns = clock.NowNs() + kSecond / 2;
+  while (owner_->LeaseUntilNs() <= clock.NowNs() && clock.NowNs() < until_ns) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
   return {};
 }
 

@@ -566,6 +566,10 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
   }
   if (todo.empty()) return {};
   std::vector<wire::OwnerNumber> targets = Targets();
+  if (targets.empty() && places) {
+    host_.peers().Refresh();  // one may have come since the last look
+    targets = Targets();
+  }
   std::erase(targets, asked);
   if (targets.empty()) {
     return Fail(Code::kUnavailable, "no owner of the cluster can be reached");

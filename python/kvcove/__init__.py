@@ -35,21 +35,29 @@ from kvcove._errors import (
     TimedOutError,
     UnavailableError,
 )
-from kvcove._native import (
-    Code,
-    Memory,
-    MissReason,
-    ObjectStat,
-    Pool,
-    PoolStat,
-    Result,
-    Results,
-    Session,
-    StoredObject,
-    Token,
-    open_pool,
-    set_log_level,
-)
+
+try:
+    from kvcove._native import (
+        Code,
+        Memory,
+        MissReason,
+        ObjectStat,
+        Pool,
+        PoolStat,
+        Result,
+        Results,
+        Session,
+        StoredObject,
+        Token,
+        open_pool,
+        set_log_level,
+    )
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        f"kvcove's extension cannot be loaded: {error}. It needs Linux with glibc 2.34 or later and "
+        "the libstdc++ of GCC 11 or later (Debian: libstdc++6); docs/python.md says how to build it "
+        "for another system"
+    ) from error
 
 __all__ = [
     "BufferBusyError",

@@ -117,9 +117,10 @@ def test_holds_pins_and_removals(session: kvcove.Session) -> None:
 def test_anything_that_is_memory_is_a_buffer(session: kvcove.Session) -> None:
     array = numpy.arange(1000, dtype=numpy.float32)
     target = numpy.zeros(1000, numpy.float32)
-    session.put(
+    stored = session.put(
         ["array", "pieces"], [array, [array[:10], b"tail", kvcove.Memory(array.ctypes.data, 8)]]
     )
+    assert stored.all_ok, list(stored)
     results = session.get_into(["array", "pieces"], [target, [bytearray(40), bytearray(100)]])
     assert results.all_ok
     assert list(results.nbytes) == [4000, 52]

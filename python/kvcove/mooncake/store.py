@@ -134,8 +134,16 @@ class _Open:
         setup = self.setup
         if not setup.master:
             return kvcove.open(setup.pool)
-        # Whoever is there before the master waits for it as long as a call may take.
-        probe = kvcove.open(setup.pool)
+        # Launchers start masters and engines side by side: who is first waits a little.
+        until = time.monotonic() + _seconds("KVCOVE_SETUP_TIMEOUT_MS", 5.0)
+        while True:
+            try:
+                probe = kvcove.open(setup.pool)
+                break
+            except (kvcove.UnavailableError, kvcove.TimedOutError):
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
         if setup.global_segment_size == 0:
             return probe
         probe.close()

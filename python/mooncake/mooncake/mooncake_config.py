@@ -2,4 +2,8 @@
 """``mooncake.mooncake_config`` on kvcove."""
 
 from kvcove.mooncake.mooncake_config import *  # noqa: F403
-from kvcove.mooncake.mooncake_config import __all__  # noqa: F401
+from kvcove.mooncake.mooncake_config import (  # noqa: F401
+    __all__,
+    _parse_bool,
+    _parse_segment_size,
+)
