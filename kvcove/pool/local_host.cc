@@ -4,6 +4,9 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+
 #include "kvcove/base/log.h"
 #include "kvcove/requester/cluster_host.h"
 #include "kvcove/wire/master_stub.h"

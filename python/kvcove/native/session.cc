@@ -499,8 +499,9 @@ void BindSession(nb::module_& module) {
                             });
           },
           nb::arg("prefix") = "", nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 2.5,
-          nb::sig("def stored(self, prefix: str = '', *, version: str = '', timeout: float = 2.5) -> "
-                  "list[StoredObject]"),
+          nb::sig(
+              "def stored(self, prefix: str = '', *, version: str = '', timeout: float = 2.5) -> "
+              "list[StoredObject]"),
           docs::kList)
       .def(
           "where",
