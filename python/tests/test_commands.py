@@ -367,3 +367,35 @@ def test_another_distributions_package_is_not_overwritten(tmp_path: Path) -> Non
     assert ended.returncode == 1
     assert "belongs to another_store-1.0" in ended.stderr
     assert "python -m kvcove.mooncake run" in ended.stderr
+
+
+def test_the_metadata_servers_class() -> None:
+    from mooncake.http_metadata_server import KVBootstrapServer
+
+    port = free_port()
+    server = KVBootstrapServer(port)
+    server.run()
+    assert http(f"http://127.0.0.1:{port}/metadata?key=k", b"v", "PUT")[0] == 200
+    assert http(f"http://127.0.0.1:{port}/metadata?key=k") == (200, b"v")
+    server.close()
+
+
+def test_a_store_that_is_let_go_leaves_nothing(run_dir: Path, cluster: Any) -> None:
+    store = new_store()
+    assert setup(store, cluster.address) == 0
+    assert list(run_dir.rglob("*.sock"))
+    del store
+    assert not list(run_dir.rglob("*.sock"))
+
+
+def test_a_forked_store_answers_a_code(run_dir: Path) -> None:
+    store = new_store()
+    assert setup(store, "embedded:") == 0
+    assert store.put("k", b"1") == 0
+    child = os.fork()
+    if child == 0:
+        codes = [store.is_exist("k"), store.put("q", b"1"), len(store.get("k")), store.close()]
+        os._exit(0 if codes[0] < 0 and codes[1] < 0 and codes[2] == 0 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert store.get("k") == b"1"
+    store.close()

@@ -181,6 +181,11 @@ TEST_F(SecurityTest, TenantsDoNotSeeEachOther) {
   EXPECT_EQ(Put(*theirs, "secret", 700), Code::kOk);
   EXPECT_TRUE(Get(*mine, "secret").ok());
   EXPECT_TRUE(Get(*theirs, "secret", 700).ok());
+  const auto listed = theirs->List();
+  ASSERT_TRUE(listed) << listed.error().ToString();
+  ASSERT_EQ(listed->size(), 1U);
+  EXPECT_EQ(listed->front().size_bytes, 700U);
+  EXPECT_EQ(theirs->Count()->objects, 1U);
   // Removal and reset stop at the fence.
   EXPECT_EQ(theirs->RemoveMatching("*").value_or(99), 1U);
   EXPECT_TRUE(theirs->Reset({.all_void = true}));
@@ -209,6 +214,12 @@ TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
   for (const auto& owner : owners_) {
     rpc::DataPeer peer(*rpc::ParseAddress(owner->host().address(), 0), AccessOf("globex"),
                        SystemClock::Instance());
+    const auto objects = wire::MakeStub(peer.channel());
+    EXPECT_EQ(
+        objects->Page({.at_most = 10, .slot = token.slot, .with_keys = true}, Soon()).error().code,
+        Code::kDenied);
+    EXPECT_EQ(objects->Page({.at_most = 10, .with_keys = true}, Soon()).error().code,
+              Code::kInvalid);
     rpc::DataCall get;
     get.peer = &peer;
     get.method = wire::Method::kDataGet;

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import socket as socket_module
 import sys
 import uuid
 
@@ -32,6 +33,23 @@ _FLAGS = {
 }
 
 
+def _free_port(host: str) -> int:
+    with socket_module.socket(
+        socket_module.AF_INET6 if ":" in host else socket_module.AF_INET
+    ) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _address_towards(master: str) -> str:
+    """Return the address of this host that packets to the master carry."""
+    host, port = _config.split_address(master, 50051)
+    family, _, _, _, address = socket_module.getaddrinfo(host, port)[0]
+    with socket_module.socket(family, socket_module.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
 def main() -> None:
     """Serve until SIGTERM."""
     values = parse(_PROGRAM, sys.argv[1:], _FLAGS, "gives this host's memory to a cluster")
@@ -44,10 +62,16 @@ def main() -> None:
         )
     except ValueError as error:
         fail(_PROGRAM, str(error))
-    if host in ("0.0.0.0", "::"):
-        fail(_PROGRAM, f"-host {host}: name the address that others reach this host by")
+    everywhere = host in ("0.0.0.0", "::")
+    listen, advertise = _config.join_address(host, 0), []
+    if everywhere:
+        # Others must be told one address: the one that this host reaches the master from.
+        data_port = _free_port(host)
+        listen = _config.join_address(host, data_port)
+        address = _config.join_address(_address_towards(master), data_port)
+        advertise = ["--advertise", address]
     socket = _config.private_directory() / f"client-{port}-{uuid.uuid4().hex[:8]}.sock"
-    arguments = ["owner", "--master", master, "--listen", _config.join_address(host, 0)]
+    arguments = ["owner", "--master", master, "--listen", listen, *advertise]
     arguments += ["--memory", str(max(size, 1 << 20)), "--socket", str(socket)]
     admin = str(values["http_port"])
     arguments += ["--admin", "off" if admin == "0" else _config.join_address(host, int(admin))]

@@ -13,7 +13,7 @@ import threading
 from kvcove.mooncake._http import Answer, Handler, HttpServer, Request, text_answer
 from kvcove.mooncake._process import wait_for_stop
 
-__all__ = ["MetadataServer", "main"]
+__all__ = ["KVBootstrapServer", "MetadataServer", "main"]
 
 _MAX_KEYS = 100_000
 
@@ -51,6 +51,17 @@ class MetadataServer:
     def close(self) -> None:
         """Stop."""
         self._server.close()
+
+
+class KVBootstrapServer(MetadataServer):
+    """The same, by the name and with the life cycle of that program's class."""
+
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self._listen = (host, port)
+
+    def run(self) -> None:
+        """Start to serve."""
+        super().__init__(*self._listen)
 
 
 def main() -> None:

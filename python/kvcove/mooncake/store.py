@@ -14,25 +14,25 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import logging
 import os
 import re
 import threading
 import time
-import urllib.request
 import uuid
 import weakref
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 import kvcove
 from kvcove import _native
-from kvcove._native import BufferHandle, Owner, Pool, Session
+from kvcove._native import BufferHandle, Session
 from kvcove.mooncake import _config
+from kvcove.mooncake._answers import INVALID, MAX_SOFT_PIN_MS, UNSET, answered, code_of, refused
+from kvcove.mooncake._open import Open
 from kvcove.mooncake._pool import BufferLease, BufferPool
-from kvcove.mooncake._tasks import Tasks, admin_urls
+from kvcove.mooncake._ranges import RangeMethods
+from kvcove.mooncake._tasks import Tasks
 from kvcove.mooncake._tensors import TensorMethods
 from kvcove.mooncake._types import (
     Code,
@@ -80,148 +80,6 @@ RegisteredBufferPool = BufferPool
 
 _log = logging.getLogger("kvcove.mooncake")
 
-DEFAULT_LEASE_SECONDS = 5.0
-MAX_SOFT_PIN_MS = 30 * 60 * 1000
-_MAX_SESSIONS = 64
-
-
-def _seconds(name: str, default: float) -> float:
-    text = os.environ.get(name, "")
-    try:
-        return float(text) / 1000 if text else default
-    except ValueError:
-        _log.warning("%s=%r is no number of milliseconds; %g s is used", name, text, default)
-        return default
-
-
-def _lease_seconds(setup: _config.Setup) -> float:
-    """Return for how long a read guides eviction: as the environment or ``mooncake_master`` says."""
-    if os.environ.get("KVCOVE_MOONCAKE_LEASE_MS") or not setup.master:
-        return _seconds("KVCOVE_MOONCAKE_LEASE_MS", DEFAULT_LEASE_SECONDS)
-    try:
-        with urllib.request.urlopen(f"{admin_urls(setup)[0]}/v1/settings", timeout=0.3) as answer:
-            return float(json.load(answer)["lease_ms"]) / 1000
-    except (OSError, ValueError, KeyError, TypeError):
-        return DEFAULT_LEASE_SECONDS
-
-
-class _Open:
-    """A store that is set up: the pool and its sessions, one for each way to place a put."""
-
-    def __init__(self, setup: _config.Setup) -> None:
-        self.setup = setup
-        self.owner: Owner | None = None
-        self.mounted: dict[str, Owner] = {}
-        self.native = _native.Store(
-            timeout=_seconds("KVCOVE_TIMEOUT_MS", 1.0),
-            lease=_lease_seconds(setup),
-        )
-        self._lock = threading.Lock()
-        self._sessions: OrderedDict[tuple[int, str], Session] = OrderedDict()
-        self.engine = f"mooncake-{uuid.uuid4().hex}"
-        self.sockets: list[str] = []
-        try:
-            self.pool = self._connect()
-            self.hostname = self.owner.address if self.owner else self._requester_name()
-            self.session = self.session_for(1, "")
-            if setup.master or setup.pool.startswith("unix:"):
-                self.pool.stat()
-        except BaseException:
-            self.close()
-            raise
-
-    def _connect(self) -> Pool:
-        setup = self.setup
-        if not setup.master:
-            return kvcove.open(setup.pool)
-        # Launchers start masters and engines side by side: who is first waits a little.
-        until = time.monotonic() + _seconds("KVCOVE_SETUP_TIMEOUT_MS", 5.0)
-        while True:
-            try:
-                probe = kvcove.open(setup.pool)
-                break
-            except (kvcove.UnavailableError, kvcove.TimedOutError):
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.2)
-        if setup.global_segment_size == 0:
-            return probe
-        probe.close()
-        self.owner = self.open_owner(setup.global_segment_size)
-        joint = "&" if "?" in setup.pool else "?"
-        address = f"{setup.pool}{joint}owner={self.owner.address}"
-        deadline = time.monotonic() + 5
-        while True:
-            pool = kvcove.open(address)
-            # Its own memory counts once the master has given the owner a lease.
-            if pool.stat().payload_bytes > 0 or time.monotonic() > deadline:
-                return pool
-            pool.close()
-            time.sleep(0.02)
-
-    def open_owner(self, size: int) -> Owner:
-        """Give ``size`` bytes of this process to the cluster."""
-        host, port = _config.split_address(self.setup.local_hostname, 0)
-        if self.owner is not None:
-            port = 0
-        socket = _config.private_directory() / f"owner-{os.getpid()}-{uuid.uuid4().hex[:8]}.sock"
-        owner = _native.open_owner(
-            master=self.setup.master,
-            memory=max(size, 1 << 20),
-            listen=_config.join_address(host, port),
-            socket_path=str(socket),
-            credentials=os.environ.get("KVCOVE_CREDENTIALS", ""),
-        )
-        if host not in ("localhost", "127.0.0.1", "::1") and not os.environ.get(
-            "KVCOVE_CREDENTIALS"
-        ):
-            _log.warning(
-                "memory is served at %s without credentials: whoever reaches it may read and write "
-                "it; docs/security.md",
-                owner.address,
-            )
-        return owner
-
-    def _requester_name(self) -> str:
-        host, port = _config.split_address(self.setup.local_hostname, 0)
-        return _config.join_address(host, port or 12300 + os.getpid() % 2000)
-
-    def session_for(self, replicas: int, segment: str) -> Session:
-        """Return the session that places puts like this."""
-        key = (replicas, segment)
-        with self._lock:
-            session = self._sessions.get(key)
-            if session is None:
-                tenant = self.setup.tenant_id
-                session = self.pool.session(
-                    "mooncake" if tenant == "default" else f"mooncake/{tenant}",
-                    engine=self.engine,
-                    follow_always=True,
-                    assume_weights=True,
-                    preferred_segment=segment,
-                    replicas=replicas,
-                )
-                self._sessions[key] = session
-                while len(self._sessions) > _MAX_SESSIONS:
-                    # Never the first: it is the one for everything else.
-                    old = next(k for k in self._sessions if k != (1, ""))
-                    self._sessions.pop(old)
-            else:
-                self._sessions.move_to_end(key)
-            return session
-
-    def close(self) -> None:
-        """End everything that this store has opened."""
-        with self._lock:
-            sessions, self._sessions = list(self._sessions.values()), OrderedDict()
-        for session in sessions:
-            session.close()
-        if hasattr(self, "pool"):
-            self.pool.close()
-        for owner in [*self.mounted.values(), self.owner]:
-            if owner is not None:
-                owner.close()
-
 
 _open_stores: weakref.WeakSet[MooncakeDistributedStore] = weakref.WeakSet()
 
@@ -233,26 +91,25 @@ def _close_all() -> None:
             store.close()
 
 
-_UNSET = int(Code.UNAVAILABLE_IN_CURRENT_STATUS)
-_INVALID = int(Code.INVALID_PARAMS)
 _NO_ROOM = int(kvcove.Code.LIMIT)
 
 
-def _code(error: kvcove.Error) -> int:
-    return _native.store_code(error.code)
-
-
-class MooncakeDistributedStore(TensorMethods):
+class MooncakeDistributedStore(RangeMethods, TensorMethods):
     """A store of byte strings and tensors that all processes of a cluster share."""
 
     def __init__(self) -> None:
-        self._now: _Open | None = None
+        self._now: Open | None = None
         self._life = threading.Lock()
         self._dummy_pool: tuple[int, int, int] | None = None  # address, size, used
         self._puts: dict[str, tuple[bytearray, kvcove.Token, ReplicateConfig]] = {}
         self._gets: dict[str, bytes] = {}
         self._tasks = Tasks()
         self._http: Any = None
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_now") is not None:
+            with contextlib.suppress(Exception):
+                self.close()
 
     # ---- life cycle
 
@@ -277,17 +134,17 @@ class MooncakeDistributedStore(TensorMethods):
             setup = _config.Setup.of(_config.arguments_of(args, kwargs))
         except ValueError as error:
             _log.error("setup(): %s", error)
-            return _INVALID
+            return INVALID
         with self._life:
             if self._now is not None:
                 return 0
             if setup.enable_ssd_offload:
                 _log.warning("setup(): there is no SSD tier yet; enable_ssd_offload means nothing")
             try:
-                self._now = _Open(setup)
+                self._now = Open(setup)
             except (kvcove.Error, OSError) as error:
                 _log.error("setup(): %s", error)
-                return _INVALID
+                return INVALID
             if setup.http_port is not None:
                 from kvcove.mooncake._client_http import ClientHttp
 
@@ -296,7 +153,7 @@ class MooncakeDistributedStore(TensorMethods):
                 except OSError as error:
                     _log.error("setup(): client_http_port %d: %s", setup.http_port, error)
                     self._close()
-                    return _INVALID
+                    return INVALID
         _open_stores.add(self)
         return 0
 
@@ -316,7 +173,7 @@ class MooncakeDistributedStore(TensorMethods):
             pool = pool_of(server_address)
         except ValueError as error:
             _log.error("setup_dummy(): %s", error)
-            return _INVALID
+            return INVALID
         except OSError as error:
             _log.error("setup_dummy(): nobody answers at %s: %s", server_address, error)
             return int(Code.RPC_FAIL)
@@ -325,7 +182,7 @@ class MooncakeDistributedStore(TensorMethods):
             address = _native.allocate_memory(size)
             if address == 0:
                 self.close()
-                return _INVALID
+                return INVALID
             self._dummy_pool = (address, size, 0)
             self._now_native_register(address, size)
         return answer
@@ -447,28 +304,28 @@ class MooncakeDistributedStore(TensorMethods):
             raise TypeError(f"{of}(): keys are str")
         now = self._now
         if now is None:
-            return [_UNSET] * len(keys)
+            return [UNSET] * len(keys)
         if len(keys) != len(views):
-            return [_INVALID] * len(keys)
+            return [INVALID] * len(keys)
         config = config or ReplicateConfig()
         sizes = [sum(view.nbytes for view in value) for value in views]
-        refused = _refused(config, len(keys), values_in_bytes=token is None)
-        if refused == 0 and any(
+        refusal = refused(config, len(keys), values_in_bytes=token is None)
+        if refusal == 0 and any(
             not key or not 0 < size <= max(now.setup.local_buffer_size, 0)
             for key, size in zip(keys, sizes, strict=True)
         ):
             # As that API has it: one that is not usable refuses the whole batch.
-            refused = _INVALID
-        if refused != 0:
-            return [refused] * len(keys)
+            refusal = INVALID
+        if refusal != 0:
+            return [refusal] * len(keys)
         session = self._session_for(now, config)
 
         def put() -> list[int]:
             return now.native.batch_put(session, list(keys), views, token, replace)
 
-        return self._pinned(now, keys, config, _answered(put, len(keys)))
+        return self._pinned(now, keys, config, answered(put, len(keys)))
 
-    def _session_for(self, now: _Open, config: ReplicateConfig) -> Session:
+    def _session_for(self, now: Open, config: ReplicateConfig) -> Session:
         segment = config.preferred_segment
         if not segment and config.preferred_segments:
             segment = config.preferred_segments[0]
@@ -477,7 +334,7 @@ class MooncakeDistributedStore(TensorMethods):
         return now.session_for(min(config.replica_num, 255), segment)
 
     def _pinned(
-        self, now: _Open, keys: Sequence[str], config: ReplicateConfig, codes: list[int]
+        self, now: Open, keys: Sequence[str], config: ReplicateConfig, codes: list[int]
     ) -> list[int]:
         stored = [key for key, code in zip(keys, codes, strict=True) if code == 0]
         if not stored or not (config.with_hard_pin or config.soft_pin_action):
@@ -542,16 +399,16 @@ class MooncakeDistributedStore(TensorMethods):
         """
         now = self._now
         if now is None:
-            return _UNSET
+            return UNSET
         if buffer_ptr < 0 or size < 0:
-            return _INVALID
+            return INVALID
         return now.native.register_buffer(buffer_ptr, size)
 
     def unregister_buffer(self, buffer_ptr: int) -> int:
         """Forget memory that was registered: 0, or -600."""
         now = self._now
         if now is None:
-            return _UNSET
+            return UNSET
         return now.native.unregister_buffer(max(buffer_ptr, 0))
 
     def put_from(
@@ -624,18 +481,18 @@ class MooncakeDistributedStore(TensorMethods):
     ) -> list[int]:
         now = self._now
         if now is None:
-            return [_UNSET] * len(keys)
+            return [UNSET] * len(keys)
         session = now.session
         if config is not None:
-            refused = _refused(config, len(keys), values_in_bytes=not several)
-            if refused != 0:
-                return [refused] * len(keys)
+            refusal = refused(config, len(keys), values_in_bytes=not several)
+            if refusal != 0:
+                return [refusal] * len(keys)
             session = self._session_for(now, config)
 
         def put() -> list[int]:
             return now.native.batch_put_from(session, keys, addresses, sizes, several, replace)
 
-        codes = _answered(put, len(keys))
+        codes = answered(put, len(keys))
         return codes if config is None else self._pinned(now, keys, config, codes)
 
     def get_into(self, key: str, buffer_ptr: int, size: int) -> int:
@@ -648,8 +505,8 @@ class MooncakeDistributedStore(TensorMethods):
         """Read values to addresses; per key the bytes read or negative."""
         now = self._now
         if now is None:
-            return [_UNSET] * len(keys)
-        return _answered(
+            return [UNSET] * len(keys)
+        return answered(
             lambda: now.native.batch_get_into(now.session, keys, buffer_ptrs, sizes, False),
             len(keys),
         )
@@ -664,77 +521,11 @@ class MooncakeDistributedStore(TensorMethods):
         """Read values into several pieces each; per key the bytes read or negative."""
         now = self._now
         if now is None:
-            return [_UNSET] * len(keys)
-        return _answered(
+            return [UNSET] * len(keys)
+        return answered(
             lambda: now.native.batch_get_into(now.session, keys, all_buffer_ptrs, all_sizes, True),
             len(keys),
         )
-
-    def get_into_ranges(
-        self,
-        buffer_ptrs: Sequence[int],
-        all_keys: Sequence[Sequence[str]],
-        all_dst_offsets: Sequence[Sequence[Sequence[int]]],
-        all_src_offsets: Sequence[Sequence[Sequence[int]]],
-        all_sizes: Sequence[Sequence[Sequence[int]]],
-    ) -> list[list[list[int]]]:
-        """Read parts of values: ``results[buffer][key][fragment]`` is bytes or negative."""
-        results: list[list[list[int]]] = []
-        lists = (all_keys, all_dst_offsets, all_src_offsets, all_sizes)
-        for b, buffer in enumerate(buffer_ptrs):
-            if any(b >= len(part) for part in lists):
-                results.append([])
-                continue
-            results.append(
-                self._get_ranges(
-                    all_keys[b],
-                    [[buffer] * len(s) for s in all_sizes[b]],
-                    all_sizes[b],
-                    all_src_offsets[b],
-                    all_dst_offsets[b],
-                    values=None,
-                )
-            )
-        return results
-
-    def _get_ranges(
-        self,
-        keys: Sequence[str],
-        all_ptrs: Sequence[Sequence[int]],
-        all_sizes: Sequence[Sequence[int]],
-        all_src: Sequence[Sequence[int]],
-        all_dst: Sequence[Sequence[int]] | None,
-        values: dict[str, bytes] | None,
-    ) -> list[list[int]]:
-        now = self._now
-        results: list[list[int]] = []
-        for k, key in enumerate(keys):
-            fits = k < len(all_ptrs) and k < len(all_sizes) and k < len(all_src)
-            if all_dst is not None:
-                fits = fits and k < len(all_dst) and len(all_dst[k]) == len(all_sizes[k])
-            if not fits or not len(all_ptrs[k]) == len(all_sizes[k]) == len(all_src[k]):
-                results.append([_INVALID] * (len(all_sizes[k]) if k < len(all_sizes) else 1))
-                continue
-            count = len(all_sizes[k])
-            if now is None:
-                results.append([_UNSET] * count)
-                continue
-            value = values.get(key) if values is not None else self._values([key])[0]
-            if value is None:
-                results.append([int(Code.OBJECT_NOT_FOUND)] * count)
-                continue
-            fragments = []
-            for f in range(count):
-                source, size = all_src[k][f], all_sizes[k][f]
-                target = all_ptrs[k][f] + (all_dst[k][f] if all_dst is not None else 0)
-                if source < 0 or size <= 0 or source + size > len(value):
-                    fragments.append(_INVALID)
-                    continue
-                fragments.append(
-                    now.native.copy_out(memoryview(value)[source : source + size], target)
-                )
-            results.append(fragments)
-        return results
 
     def alloc_from_mem_pool(self, size: int) -> int:
         """Return the address of ``size`` bytes of setup_dummy()'s pool, 0 if there are none."""
@@ -748,138 +539,6 @@ class MooncakeDistributedStore(TensorMethods):
             self._dummy_pool = (address, total, begin + size)
             return address + begin
 
-    # ---- sessions, layer by layer
-
-    def batch_put_session_start(
-        self, keys: Sequence[str], sizes: Sequence[int], config: ReplicateConfig | None = None
-    ) -> list[int]:
-        """Begin values that are written range by range; per key 0, or -600 if it is begun."""
-        now = self._now
-        if now is None:
-            return [_UNSET] * len(keys)
-        config = config or ReplicateConfig()
-        refused = _refused(config, len(keys), values_in_bytes=False)
-        if len(sizes) != len(keys) or refused != 0:
-            return [refused or _INVALID] * len(keys)
-        try:
-            token = now.session.capture()
-        except kvcove.Error as error:
-            return [_code(error)] * len(keys)
-        codes = []
-        with self._life:
-            for key, size in zip(keys, sizes, strict=True):
-                if not key or key in self._puts or size <= 0:
-                    codes.append(_INVALID)
-                    continue
-                self._puts[key] = (bytearray(size), token, config)
-                codes.append(0)
-        return codes
-
-    def batch_put_from_multi_buffer_ranges(
-        self,
-        keys: Sequence[str],
-        all_buffer_ptrs: Sequence[Sequence[int]],
-        all_sizes: Sequence[Sequence[int]],
-        all_dst_offsets: Sequence[Sequence[int]],
-    ) -> list[int]:
-        """Write ranges of values that are begun; per key the bytes written or negative."""
-        now = self._now
-        if now is None:
-            return [_UNSET] * len(keys)
-        if not len(keys) == len(all_buffer_ptrs) == len(all_sizes) == len(all_dst_offsets):
-            return [_INVALID] * len(keys)
-        answers = []
-        for key, pointers, sizes, offsets in zip(
-            keys, all_buffer_ptrs, all_sizes, all_dst_offsets, strict=True
-        ):
-            begun = self._puts.get(key)
-            fits = begun is not None and len(pointers) == len(sizes) == len(offsets)
-            if begun is None or not fits:
-                answers.append(_INVALID)
-                continue
-            written = 0
-            for pointer, size, offset in zip(pointers, sizes, offsets, strict=True):
-                if size <= 0 or offset < 0 or offset + size > len(begun[0]):
-                    written = _INVALID
-                    break
-                code = now.native.copy_in(memoryview(begun[0])[offset : offset + size], pointer)
-                if code < 0:
-                    written = code
-                    break
-                written += size
-            answers.append(written)
-        return answers
-
-    def batch_put_session_end(self, keys: Sequence[str]) -> list[int]:
-        """Store values that are begun; per key 0 or negative."""
-        if self._now is None:
-            return [_UNSET] * len(keys)
-        codes = []
-        for key in keys:
-            with self._life:
-                begun = self._puts.pop(key, None)
-            if begun is None:
-                codes.append(_INVALID)
-                continue
-            value, token, config = begun
-            codes.append(self._put_whole(key, value, config, token))
-        return codes
-
-    def _put_whole(
-        self, key: str, value: bytearray, config: ReplicateConfig, token: kvcove.Token
-    ) -> int:
-        now = self._now
-        if now is None:
-            return _UNSET
-        session = self._session_for(now, config)
-        codes = _answered(lambda: now.native.batch_put(session, [key], [value], token, False), 1)
-        return self._pinned(now, [key], config, codes)[0]
-
-    def batch_put_session_revoke(self, keys: Sequence[str]) -> list[int]:
-        """Drop values that are begun; per key 0, or -600 if it is not begun."""
-        if self._now is None:
-            return [_UNSET] * len(keys)
-        with self._life:
-            return [0 if self._puts.pop(key, None) is not None else _INVALID for key in keys]
-
-    def batch_get_session_start(self, keys: Sequence[str]) -> list[int]:
-        """Begin to read values range by range; per key 0 or negative. They stay as they are."""
-        if self._now is None:
-            return [_UNSET] * len(keys)
-        codes = []
-        for key, value in zip(keys, self._values(keys), strict=True):
-            if value is None:
-                codes.append(int(Code.OBJECT_NOT_FOUND))
-                continue
-            with self._life:
-                self._gets[key] = value
-            codes.append(0)
-        return codes
-
-    def batch_get_into_multi_buffer_ranges(
-        self,
-        keys: Sequence[str],
-        all_buffer_ptrs: Sequence[Sequence[int]],
-        all_sizes: Sequence[Sequence[int]],
-        all_src_offsets: Sequence[Sequence[int]],
-    ) -> list[int]:
-        """Read ranges of values that are begun; per key the bytes read or negative."""
-        if not len(keys) == len(all_buffer_ptrs) == len(all_sizes) == len(all_src_offsets):
-            return [_INVALID] * len(keys)
-        fragments = self._get_ranges(
-            keys, all_buffer_ptrs, all_sizes, all_src_offsets, None, self._gets
-        )
-        return [next((code for code in key if code < 0), sum(key)) for key in fragments]
-
-    def batch_get_session_end(self, keys: Sequence[str]) -> int:
-        """Forget values that are begun: 0."""
-        if self._now is None:
-            return _UNSET
-        with self._life:
-            for key in keys:
-                self._gets.pop(key, None)
-        return 0
-
     # ---- query and remove
 
     def is_exist(self, key: str) -> int:
@@ -890,15 +549,15 @@ class MooncakeDistributedStore(TensorMethods):
         """Return per key 1, 0, or a negative code. Renews the leases."""
         now = self._now
         if now is None:
-            return [_UNSET] * len(keys)
-        return _answered(lambda: now.native.batch_is_exist(now.session, keys), len(keys))
+            return [UNSET] * len(keys)
+        return answered(lambda: now.native.batch_is_exist(now.session, keys), len(keys))
 
     def get_size(self, key: str) -> int:
         """Return a value's bytes, or -704."""
         now = self._now
         if now is None:
-            return _UNSET
-        size = _answered(lambda: now.native.batch_sizes(now.session, [key]), 1)[0]
+            return UNSET
+        size = answered(lambda: now.native.batch_sizes(now.session, [key]), 1)[0]
         if size == Code.OBJECT_NOT_FOUND and key in self._puts:
             return int(Code.REPLICA_IS_NOT_READY)
         return size
@@ -936,8 +595,8 @@ class MooncakeDistributedStore(TensorMethods):
         """Remove values; per key as :meth:`remove`."""
         now = self._now
         if now is None:
-            return [_UNSET] * len(keys)
-        codes = _answered(lambda: now.native.batch_remove(now.session, keys, force), len(keys))
+            return [UNSET] * len(keys)
+        codes = answered(lambda: now.native.batch_remove(now.session, keys, force), len(keys))
         not_ready = int(Code.REPLICA_IS_NOT_READY)
         return [
             not_ready if code == Code.OBJECT_NOT_FOUND and key in self._puts else code
@@ -953,13 +612,13 @@ class MooncakeDistributedStore(TensorMethods):
             pattern = re.compile(regex_pattern.encode())
         except re.error as error:
             _log.error("remove_by_regex(%r): %s", regex_pattern, error)
-            return _INVALID
+            return INVALID
         return self._remove_found(lambda key: pattern.search(key) is not None, force)
 
     def _remove_found(self, wanted: Any, force: bool, *, keep_pinned: bool = False) -> int:
         now = self._now
         if now is None:
-            return _UNSET
+            return UNSET
         try:
             objects = now.session.stored(timeout=10.0)
             names = [
@@ -975,7 +634,7 @@ class MooncakeDistributedStore(TensorMethods):
             return removed
         except kvcove.Error as error:
             _log.error("remove: %s", error)
-            return _code(error)
+            return code_of(error)
 
     def remove_all(self, force: bool = False) -> int:
         """Remove everything.
@@ -993,13 +652,13 @@ class MooncakeDistributedStore(TensorMethods):
         """
         now = self._now
         if now is None:
-            return _UNSET
+            return UNSET
         if not force:
             return self._remove_found(lambda _key: True, force=False, keep_pinned=True)
         try:
             return now.native.reset(now.session)
         except kvcove.Error as error:
-            return _code(error)
+            return code_of(error)
 
     def batch_replica_clear(self, keys: Sequence[str], segment_name: str = "") -> list[str]:
         """Remove values that this store has put and nobody leases; returns the keys that went."""
@@ -1030,7 +689,7 @@ class MooncakeDistributedStore(TensorMethods):
     def create_move_task(self, key: str, source: str, target: str) -> tuple[tuple[int, int], int]:
         """Begin to move a value from one segment to another: (task, 0) or ((0, 0), code)."""
         if not source:
-            return (0, 0), _INVALID
+            return (0, 0), INVALID
         return self._create_task(TaskType.REPLICA_MOVE, key, source, [target])
 
     def _create_task(
@@ -1038,7 +697,7 @@ class MooncakeDistributedStore(TensorMethods):
     ) -> tuple[tuple[int, int], int]:
         now = self._now
         if now is None:
-            return (0, 0), _UNSET
+            return (0, 0), UNSET
         held = self.get_replica_desc(key)
         places = {r.get_memory_descriptor().buffer_descriptor.transport_endpoint for r in held}
         if not held:
@@ -1046,7 +705,7 @@ class MooncakeDistributedStore(TensorMethods):
         if source and source not in places:
             return (0, 0), int(Code.REPLICA_NOT_FOUND)
         if not targets or places & set(targets) or not now.setup.master:
-            return (0, 0), _INVALID
+            return (0, 0), INVALID
         return self._tasks.create(
             now.setup,
             kind,
@@ -1072,7 +731,7 @@ class MooncakeDistributedStore(TensorMethods):
         """Give as much memory to the cluster as a file has; the file itself is not used."""
         try:
             if os.stat(path).st_size < offset + size:
-                return {"ret": _INVALID, "segment_ids": []}
+                return {"ret": INVALID, "segment_ids": []}
         except OSError as error:
             _log.error("mount_segment(%r): %s", path, error)
             return {"ret": int(Code.FILE_NOT_FOUND), "segment_ids": []}
@@ -1091,16 +750,16 @@ class MooncakeDistributedStore(TensorMethods):
         nothing: dict[str, Any] = {"segment_ids": [], "allocated_size": 0}
         now = self._now
         if now is None:
-            return {"ret": _UNSET, **nothing}
+            return {"ret": UNSET, **nothing}
         if not is_size(size):
-            return {"ret": _INVALID, **nothing}
+            return {"ret": INVALID, **nothing}
         if not now.setup.master:
             return {"ret": int(Code.UNAVAILABLE_IN_CURRENT_MODE), **nothing}
         try:
             owner = now.open_owner(size)
         except kvcove.Error as error:
             _log.error("allocate_and_mount_segment(%d): %s", size, error)
-            return {"ret": _code(error), **nothing}
+            return {"ret": code_of(error), **nothing}
         name = str(uuid.uuid4())
         with self._life:
             now.mounted[name] = owner
@@ -1112,9 +771,9 @@ class MooncakeDistributedStore(TensorMethods):
         """Take memory back: 0, or -1 for a segment that is not there."""
         now = self._now
         if now is None:
-            return _UNSET
+            return UNSET
         if grace_period_seconds < 0:
-            return _INVALID
+            return INVALID
         with self._life:
             if any(name not in now.mounted for name in segment_ids):
                 return int(Code.INTERNAL_ERROR)
@@ -1126,7 +785,7 @@ class MooncakeDistributedStore(TensorMethods):
 
     def unmount_local_disk_segment(self, grace_period_seconds: int = 0) -> int:
         """Do nothing, there being no disk segment: 0."""
-        return _UNSET if self._now is None else 0
+        return UNSET if self._now is None else 0
 
 
 def is_size(size: Any) -> bool:
@@ -1153,36 +812,5 @@ def _views(value: Any, of: str) -> list[memoryview]:
         ) from None
 
 
-def _answered(call: Any, count: int) -> list[int]:
-    """Return what a call answers, its exceptions as codes; wrong types go on to the caller."""
-    try:
-        codes: list[int] = call()
-        return codes
-    except kvcove.InvalidError as error:
-        if "is wanted" in str(error) or "is str or bytes" in str(error):
-            raise TypeError(str(error)) from None
-        return [_INVALID] * count
-    except kvcove.Error as error:
-        return [_code(error)] * count
-
-
 def _first_error(codes: list[int]) -> int:
     return next((code for code in codes if code != 0), 0)
-
-
-def _refused(config: ReplicateConfig, items: int, *, values_in_bytes: bool) -> int:
-    """Return what a put with this configuration answers before it begins; 0: it may begin."""
-    if config.nof_replica_num or config.dfs_replica_num:
-        return int(Code.NOT_SUPPORTED)
-    if config.replica_num < 1:
-        return _INVALID
-    if config.prefer_alloc_in_same_node and (values_in_bytes or config.replica_num != 1):
-        return _INVALID
-    if config.group_ids is not None and len(config.group_ids) != items:
-        return _INVALID
-    ttl = config.soft_pin_ttl_ms
-    if ttl is not None and (
-        config.soft_pin_action != SoftPinAction.ENABLE or ttl > MAX_SOFT_PIN_MS
-    ):
-        return _INVALID
-    return 0

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <thread>
 
+#include "codes.h"
 #include "kvcove/base/clock.h"
 #include "kvcove/base/hash.h"
 #include "regions.h"
@@ -23,94 +24,6 @@ namespace kvcove::python {
 namespace {
 
 using Kind = Regions::Kind;
-
-// That API's error codes, as far as they are answered here.
-enum StoreCode : std::int64_t {
-  kStoreOk = 0,
-  kStoreInternal = -1,
-  kNoAvailableHandle = -200,
-  kInvalidVersion = -300,
-  kInvalidParams = -600,
-  kIllegalClient = -601,
-  kReplicaIsNotReady = -703,
-  kObjectNotFound = -704,
-  kLeaseExpired = -707,
-  kReplicaIsGone = -712,
-  kObjectReplicaBusy = -714,
-  kTransferFail = -800,
-  kChecksumMismatch = -801,
-  kRpcFail = -900,
-  kRpcTimeout = -901,
-  kUnavailableInCurrentStatus = -1010,
-  kUnavailableInCurrentMode = -1011,
-};
-
-// The one table from kvcove's codes to that API's.
-std::int64_t FromMiss(MissReason reason) {
-  switch (reason) {
-    case MissReason::kLease:
-      return kLeaseExpired;
-    case MissReason::kClosed:
-      return kUnavailableInCurrentStatus;
-    case MissReason::kUnavailable:
-      return kRpcFail;
-    case MissReason::kLimited:
-      return kObjectReplicaBusy;
-    case MissReason::kOwnerGone:
-      return kReplicaIsGone;
-    case MissReason::kTimeout:
-      return kRpcTimeout;
-    case MissReason::kDenied:
-      return kIllegalClient;
-    case MissReason::kNone:
-    case MissReason::kNeverPut:
-    case MissReason::kEvicted:
-    case MissReason::kRemoved:
-    case MissReason::kReset:
-    case MissReason::kRaced:
-    case MissReason::kWarmingUp:  // a fresh master: there may be something, and nobody could get it
-      return kObjectNotFound;
-  }
-  return kObjectNotFound;
-}
-
-std::int64_t FromCode(Code code, MissReason reason = MissReason::kNone) {
-  switch (code) {
-    case Code::kOk:
-    case Code::kExists:  // the old value stays, and that API calls it a success
-    case Code::kNotListed:
-      return kStoreOk;
-    case Code::kMiss:
-      return FromMiss(reason);
-    case Code::kTimeout:
-    case Code::kBufferBusy:
-      return kRpcTimeout;
-    case Code::kStale:
-      return kInvalidVersion;
-    case Code::kClosed:
-    case Code::kNotProven:
-      return kUnavailableInCurrentStatus;
-    case Code::kNoSpace:
-    case Code::kLimit:
-      return kNoAvailableHandle;
-    case Code::kInProgress:
-      return kReplicaIsNotReady;
-    case Code::kDenied:
-      return kIllegalClient;
-    case Code::kIncompatible:
-      return kUnavailableInCurrentMode;
-    case Code::kCorrupt:
-      return kChecksumMismatch;
-    case Code::kInvalid:
-    case Code::kBufferTooSmall:
-      return kInvalidParams;
-    case Code::kUnavailable:
-      return kRpcFail;
-    case Code::kInternal:
-      return kStoreInternal;
-  }
-  return kStoreInternal;
-}
 
 // Keys longer than the pool's are stored under their hash, and so are those that look like one.
 constexpr std::string_view kHashed = "kvcove-long-key-sha256:";
@@ -271,37 +184,16 @@ class Store {
     return status ? kStoreOk : FromCode(status.error().code);
   }
 
-  nb::list BatchIsExist(const PySession& self, nb::object keys_in) const {
-    const std::shared_ptr<Session> session = self.Get();
-    const StoredKeys keys(keys_in);
-    std::vector<ItemResult> results(keys.size());
-    std::vector<std::int64_t> codes(keys.size());
-    {
-      const nb::gil_scoped_release release;
-      const Status status = session->Exists(keys.views(), results, Options(0));
-      for (std::size_t i = 0; i < keys.size(); ++i) {
-        codes[i] = keys[i].empty() ? 0 : results[i].ok() ? 1 : ResultOf(results[i], status);
-        if (codes[i] == kObjectNotFound) codes[i] = 0;
-      }
-    }
-    return ToList(codes);
+  // Per key 1, 0 or a negative code.
+  nb::list BatchIsExist(const PySession& self, nb::object keys) const {
+    return LookUp(self, keys, [](const ItemResult&) { return 1; }, /*missing=*/0);
   }
-
-  nb::list BatchSizes(const PySession& self, nb::object keys_in) const {
-    const std::shared_ptr<Session> session = self.Get();
-    const StoredKeys keys(keys_in);
-    std::vector<ItemResult> results(keys.size());
-    std::vector<std::int64_t> codes(keys.size());
-    {
-      const nb::gil_scoped_release release;
-      const Status status = session->Exists(keys.views(), results, Options(0));
-      for (std::size_t i = 0; i < keys.size(); ++i) {
-        codes[i] = results[i].ok()   ? static_cast<std::int64_t>(results[i].bytes)
-                   : keys[i].empty() ? kObjectNotFound
-                                     : ResultOf(results[i], status);
-      }
-    }
-    return ToList(codes);
+  // Per key its value's bytes or a negative code.
+  nb::list BatchSizes(const PySession& self, nb::object keys) const {
+    return LookUp(
+        self, keys,
+        [](const ItemResult& result) { return static_cast<std::int64_t>(result.bytes); },
+        kObjectNotFound);
   }
 
   nb::list BatchGetInto(const PySession& self, nb::object keys_in, nb::object addresses,
@@ -437,6 +329,26 @@ class Store {
   CallOptions Options(std::uint64_t bytes) const {
     return {.timeout = timeout_ + std::chrono::milliseconds(bytes / kSlowestBytesPerMs),
             .hold = lease_};
+  }
+
+  template <typename Found>
+  nb::list LookUp(const PySession& self, nb::object keys_in, Found&& found,
+                  std::int64_t missing) const {
+    const std::shared_ptr<Session> session = self.Get();
+    const StoredKeys keys(keys_in);
+    std::vector<ItemResult> results(keys.size());
+    std::vector<std::int64_t> codes(keys.size());
+    {
+      const nb::gil_scoped_release release;
+      const Status status = session->Exists(keys.views(), results, Options(0));
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        codes[i] = results[i].ok()   ? found(results[i])
+                   : keys[i].empty() ? kObjectNotFound
+                                     : ResultOf(results[i], status);
+        if (codes[i] == kObjectNotFound) codes[i] = missing;
+      }
+    }
+    return ToList(codes);
   }
 
   static std::int64_t ResultOf(const ItemResult& result, const Status& status) {
@@ -582,7 +494,14 @@ class Store {
         again.push_back(left[k]);
         which_again.push_back(which[k]);
       }
-      if (again.empty() || clock.NowNs() >= until_ns) return;
+      if (again.empty()) return;
+      if (clock.NowNs() >= until_ns) {
+        // Refused by a reset, or by removals of other upserts of the same keys?
+        const Result<Token> current = session.Capture({}, timeout_);
+        if (!current || *current != token) return;
+        for (const std::size_t i : which_again) codes[i] = kReplicaIsNotReady;
+        return;
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       left = std::move(again);
       which = std::move(which_again);

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a store has once it is set up: its pool, its sessions, its own memory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+import urllib.request
+import uuid
+from collections import OrderedDict
+
+import kvcove
+from kvcove import _native
+from kvcove._native import Owner, Pool, Session
+from kvcove.mooncake import _config
+from kvcove.mooncake._tasks import admin_urls
+
+__all__ = ["Open"]
+
+_log = logging.getLogger("kvcove.mooncake")
+
+DEFAULT_LEASE_SECONDS = 5.0
+_MAX_SESSIONS = 64
+
+
+def _seconds(name: str, default: float) -> float:
+    text = os.environ.get(name, "")
+    try:
+        return float(text) / 1000 if text else default
+    except ValueError:
+        _log.warning("%s=%r is no number of milliseconds; %g s is used", name, text, default)
+        return default
+
+
+def _lease_seconds(setup: _config.Setup) -> float:
+    """Return for how long a read guides eviction: as the environment or ``mooncake_master`` says."""
+    if os.environ.get("KVCOVE_MOONCAKE_LEASE_MS") or not setup.master:
+        return _seconds("KVCOVE_MOONCAKE_LEASE_MS", DEFAULT_LEASE_SECONDS)
+    try:
+        with urllib.request.urlopen(f"{admin_urls(setup)[0]}/v1/settings", timeout=0.3) as answer:
+            return float(json.load(answer)["lease_ms"]) / 1000
+    except (OSError, ValueError, KeyError, TypeError):
+        return DEFAULT_LEASE_SECONDS
+
+
+class Open:
+    """A store that is set up: the pool and its sessions, one for each way to place a put."""
+
+    def __init__(self, setup: _config.Setup) -> None:
+        self.setup = setup
+        self.owner: Owner | None = None
+        self.mounted: dict[str, Owner] = {}
+        self.native = _native.Store(
+            timeout=_seconds("KVCOVE_TIMEOUT_MS", 1.0),
+            lease=_lease_seconds(setup),
+        )
+        self._lock = threading.Lock()
+        self._sessions: OrderedDict[tuple[int, str], Session] = OrderedDict()
+        self.engine = f"mooncake-{uuid.uuid4().hex}"
+        self.sockets: list[str] = []
+        try:
+            self.pool = self._connect()
+            self.hostname = self.owner.address if self.owner else self._requester_name()
+            self.session = self.session_for(1, "")
+            if setup.master or setup.pool.startswith("unix:"):
+                self.pool.stat()
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> Pool:
+        setup = self.setup
+        if not setup.master:
+            return kvcove.open(setup.pool)
+        # Launchers start masters and engines side by side: who is first waits a little.
+        until = time.monotonic() + _seconds("KVCOVE_SETUP_TIMEOUT_MS", 5.0)
+        while True:
+            try:
+                probe = kvcove.open(setup.pool)
+                break
+            except (kvcove.UnavailableError, kvcove.TimedOutError):
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+        if setup.global_segment_size == 0:
+            return probe
+        probe.close()
+        self.owner = self.open_owner(setup.global_segment_size)
+        joint = "&" if "?" in setup.pool else "?"
+        address = f"{setup.pool}{joint}owner={self.owner.address}"
+        deadline = time.monotonic() + 5
+        while True:
+            pool = kvcove.open(address)
+            # Its own memory counts once the master has given the owner a lease.
+            if pool.stat().payload_bytes > 0 or time.monotonic() > deadline:
+                return pool
+            pool.close()
+            time.sleep(0.02)
+
+    def open_owner(self, size: int) -> Owner:
+        """Give ``size`` bytes of this process to the cluster."""
+        host, port = _config.split_address(self.setup.local_hostname, 0)
+        if self.owner is not None:
+            port = 0
+        socket = _config.private_directory() / f"owner-{os.getpid()}-{uuid.uuid4().hex[:8]}.sock"
+        owner = _native.open_owner(
+            master=self.setup.master,
+            memory=max(size, 1 << 20),
+            listen=_config.join_address(host, port),
+            socket_path=str(socket),
+            credentials=os.environ.get("KVCOVE_CREDENTIALS", ""),
+        )
+        if host not in ("localhost", "127.0.0.1", "::1") and not os.environ.get(
+            "KVCOVE_CREDENTIALS"
+        ):
+            _log.warning(
+                "memory is served at %s without credentials: whoever reaches it may read and write "
+                "it; docs/security.md",
+                owner.address,
+            )
+        return owner
+
+    def _requester_name(self) -> str:
+        host, port = _config.split_address(self.setup.local_hostname, 0)
+        return _config.join_address(host, port or 12300 + os.getpid() % 2000)
+
+    def session_for(self, replicas: int, segment: str) -> Session:
+        """Return the session that places puts like this."""
+        key = (replicas, segment)
+        with self._lock:
+            session = self._sessions.get(key)
+            if session is None:
+                tenant = self.setup.tenant_id
+                session = self.pool.session(
+                    "mooncake" if tenant == "default" else f"mooncake/{tenant}",
+                    engine=self.engine,
+                    follow_always=True,
+                    assume_weights=True,
+                    preferred_segment=segment,
+                    replicas=replicas,
+                )
+                self._sessions[key] = session
+                while len(self._sessions) > _MAX_SESSIONS:
+                    # Never the first: it is the one for everything else.
+                    old = next(k for k in self._sessions if k != (1, ""))
+                    self._sessions.pop(old)
+            else:
+                self._sessions.move_to_end(key)
+            return session
+
+    def close(self) -> None:
+        """End everything that this store has opened."""
+        with self._lock:
+            sessions, self._sessions = list(self._sessions.values()), OrderedDict()
+        for session in sessions:
+            session.close()
+        if hasattr(self, "pool"):
+            self.pool.close()
+        for owner in [*self.mounted.values(), self.owner]:
+            if owner is not None:
+                owner.close()
