@@ -323,7 +323,7 @@ def test_the_overlay_is_for_one_command_only(tmp_path: Path) -> None:
         "print(getattr(s, 'WHO', s.MooncakeDistributedStore.__module__), e.WHO)"
     )
     environment = {**os.environ, "PYTHONPATH": str(rival.parent)}
-    run = [sys.executable, "-m", "kvcove.mooncake", "run", sys.executable, "-c", code]
+    run = [sys.executable, "-m", "kvcove.mooncake", "run", "python", "-c", code]
     with_overlay = subprocess.run(
         run, capture_output=True, text=True, env=environment, check=False, timeout=60
     )

@@ -20,9 +20,11 @@ def main() -> None:
         raise SystemExit(2 if sys.argv[1:] not in (["--help"], ["-h"]) else 0)
     overlay = Path(__file__).parent / "overlay"
     environment = dict(os.environ)
-    for name, first in (("PYTHONPATH", overlay), ("PATH", overlay / "bin")):
+    # Commands of this environment go before others of the same name, activated or not.
+    path = os.pathsep.join([str(overlay / "bin"), str(Path(sys.executable).parent)])
+    for name, first in (("PYTHONPATH", str(overlay)), ("PATH", path)):
         rest = environment.get(name)
-        environment[name] = f"{first}{os.pathsep}{rest}" if rest else str(first)
+        environment[name] = f"{first}{os.pathsep}{rest}" if rest else first
     environment["KVCOVE_PYTHON"] = sys.executable
     command = sys.argv[2:]
     program = shutil.which(command[0], path=environment["PATH"])
