@@ -66,6 +66,15 @@ Result<std::string> ReadPrivate(const std::string& path) {
 }
 
 Result<toml::table> Parse(std::string_view text, const std::string& path) {
+  // toml++ 3.3 runs into undefined behaviour at some letters beyond ASCII.
+  const auto odd = std::ranges::find_if(
+      text, [](char byte) { return static_cast<unsigned char>(byte) >= 0x80; });
+  if (odd != text.end()) {
+    return Fail(Code::kInvalid,
+                fmt::format("{}:{}: a byte that is not ASCII; names, tokens and comments of a "
+                            "credentials file are ASCII",
+                            path, std::count(text.begin(), odd, '\n') + 1));
+  }
   try {
     return toml::parse(text, path);
   } catch (const toml::parse_error& error) {

@@ -413,6 +413,7 @@ TEST_F(SecurityTest, FilesThatOthersCanReadAreRefused) {
       {"[tenants.a]\ntokenz = []\n", "tokens"},
       {"[tenant.a]\n", "tenants"},
       {"[tenants.a\n", ":1:"},
+      {"# k\n[tenants\xca\x9e]\n", ":2: a byte that is not ASCII"},
       {"", "no tenant"},
   };
   for (const auto& [text, says] : mistakes) {
