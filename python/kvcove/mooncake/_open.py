@@ -60,13 +60,10 @@ class Open:
         self._lock = threading.Lock()
         self._sessions: OrderedDict[tuple[int, str], Session] = OrderedDict()
         self.engine = f"mooncake-{uuid.uuid4().hex}"
-        self.sockets: list[str] = []
         try:
             self.pool = self._connect()
             self.hostname = self.owner.address if self.owner else self._requester_name()
             self.session = self.session_for(1, "")
-            if setup.master or setup.pool.startswith("unix:"):
-                self.pool.stat()
         except BaseException:
             self.close()
             raise

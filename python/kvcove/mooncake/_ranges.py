@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import kvcove
-from kvcove._native import Session
-from kvcove.mooncake._answers import INVALID, UNSET, answered, code_of, refused
+from kvcove.mooncake._answers import INVALID, UNSET, refused
 from kvcove.mooncake._types import Code, ReplicateConfig
 
 if TYPE_CHECKING:
@@ -30,10 +29,17 @@ class RangeMethods:
 
         def _values(self, keys: Sequence[str]) -> list[bytes | None]: ...
 
-        def _session_for(self, now: Open, config: ReplicateConfig) -> Session: ...
+        def _captured(self) -> kvcove.Token | int: ...
 
-        def _pinned(
-            self, now: Open, keys: Sequence[str], config: ReplicateConfig, codes: list[int]
+        def _put_buffers(
+            self,
+            now: Open,
+            keys: Sequence[str],
+            values: Sequence[Any],
+            config: ReplicateConfig,
+            token: kvcove.Token,
+            *,
+            replace: bool = False,
         ) -> list[int]: ...
 
     def get_into_ranges(
@@ -115,10 +121,9 @@ class RangeMethods:
         refusal = refused(config, len(keys), values_in_bytes=False)
         if len(sizes) != len(keys) or refusal != 0:
             return [refusal or INVALID] * len(keys)
-        try:
-            token = now.session.capture()
-        except kvcove.Error as error:
-            return [code_of(error)] * len(keys)
+        token = self._captured()
+        if isinstance(token, int):
+            return [token] * len(keys)
         codes = []
         with self._life:
             for key, size in zip(keys, sizes, strict=True):
@@ -166,7 +171,8 @@ class RangeMethods:
 
     def batch_put_session_end(self, keys: Sequence[str]) -> list[int]:
         """Store values that are begun; per key 0 or negative."""
-        if self._now is None:
+        now = self._now
+        if now is None:
             return [UNSET] * len(keys)
         codes = []
         for key in keys:
@@ -176,18 +182,8 @@ class RangeMethods:
                 codes.append(INVALID)
                 continue
             value, token, config = begun
-            codes.append(self._put_whole(key, value, config, token))
+            codes += self._put_buffers(now, [key], [value], config, token)
         return codes
-
-    def _put_whole(
-        self, key: str, value: bytearray, config: ReplicateConfig, token: kvcove.Token
-    ) -> int:
-        now = self._now
-        if now is None:
-            return UNSET
-        session = self._session_for(now, config)
-        codes = answered(lambda: now.native.batch_put(session, [key], [value], token, False), 1)
-        return self._pinned(now, [key], config, codes)[0]
 
     def batch_put_session_revoke(self, keys: Sequence[str]) -> list[int]:
         """Drop values that are begun; per key 0, or -600 if it is not begun."""

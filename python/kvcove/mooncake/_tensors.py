@@ -14,6 +14,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from kvcove.mooncake._answers import INVALID, UNSET, refused
 from kvcove.mooncake._types import (
     Code,
     ParallelAxis,
@@ -21,6 +22,10 @@ from kvcove.mooncake._types import (
     ReplicateConfig,
     TensorParallelism,
 )
+
+if TYPE_CHECKING:
+    import kvcove
+    from kvcove.mooncake._open import Open
 
 __all__ = ["HEADER_BYTES", "TensorMethods", "decode", "encode"]
 
@@ -31,7 +36,6 @@ _DTYPES = (
     *("uint64", "bool", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
 )
 _MAX_DIMS = 8
-_INVALID = int(Code.INVALID_PARAMS)
 _MANIFEST = "__parallelism_manifest"
 
 
@@ -128,17 +132,19 @@ class TensorMethods:
     """The tensor methods of the store; it has the others."""
 
     if TYPE_CHECKING:
-        _now: Any
+        _now: Open | None
 
-        def _put_values(
+        def _captured(self) -> kvcove.Token | int: ...
+
+        def _put_buffers(
             self,
+            now: Open,
             keys: Sequence[str],
             values: Sequence[Any],
-            config: ReplicateConfig | None,
+            config: ReplicateConfig,
+            token: kvcove.Token,
             *,
-            replace: bool,
-            of: str,
-            token: Any = None,
+            replace: bool = False,
         ) -> list[int]: ...
 
         def _values(self, keys: Sequence[str]) -> list[bytes | None]: ...
@@ -166,47 +172,37 @@ class TensorMethods:
         tensors: Sequence[Any],
         config: ReplicateConfig | None,
         replace: bool,
+        *,
         wholes: Sequence[Sequence[int] | None] | None = None,
+        begun: kvcove.Token | int | None = None,
     ) -> list[int]:
+        """Store tensors; ``begun`` is what was captured if their elements were read before."""
         if len(keys) != len(tensors):
-            return [_INVALID] * len(keys)
+            return [INVALID] * len(keys)
+        # Before the elements are copied to the host.
+        token = self._captured() if begun is None else begun
+        now = self._now
+        if now is None or isinstance(token, int):
+            return [token if isinstance(token, int) else UNSET] * len(keys)
+        config = config or ReplicateConfig()
+        refusal = refused(config, len(keys), values_in_bytes=False)
+        if refusal != 0:
+            return [refusal] * len(keys)
         wholes = wholes or [None] * len(keys)
         values = [encode(t, whole) for t, whole in zip(tensors, wholes, strict=True)]
-        codes = [_INVALID] * len(keys)
+        codes = [INVALID] * len(keys)
         which = [i for i, value in enumerate(values) if value is not None]
-        # A tensor does not pass through the buffer for values in bytes.
-        token = None
-        if which:
-            if self._now is None:
-                return [int(Code.UNAVAILABLE_IN_CURRENT_STATUS)] * len(keys)
-            answers = self._put_whole_values(
-                [keys[i] for i in which], [values[i] for i in which], config, replace, token
-            )
-            for i, code in zip(which, answers, strict=True):
-                codes[i] = code
+        answers = self._put_buffers(
+            now,
+            [keys[i] for i in which],
+            [values[i] for i in which],
+            config,
+            token,
+            replace=replace,
+        )
+        for i, code in zip(which, answers, strict=True):
+            codes[i] = code
         return codes
-
-    def _put_whole_values(
-        self,
-        keys: list[str],
-        values: list[Any],
-        config: ReplicateConfig | None,
-        replace: bool,
-        token: Any,
-    ) -> list[int]:
-        pointers, sizes, kept = [], [], []
-        for value in values:
-            parts = [memoryview(part).cast("B") for part in value]
-            arrays = [
-                (ctypes.c_ubyte * part.nbytes).from_buffer_copy(part)
-                if part.readonly
-                else (ctypes.c_ubyte * part.nbytes).from_buffer(part)
-                for part in parts
-            ]
-            kept.append(arrays)
-            pointers.append([ctypes.addressof(array) for array in arrays])
-            sizes.append([part.nbytes for part in parts])
-        return self._put_from(keys, pointers, sizes, config, several=True, replace=replace)
 
     # ---- put
 
@@ -263,13 +259,13 @@ class TensorMethods:
     ) -> list[int]:
         """Store what is header and elements at an address already."""
         if not len(keys) == len(buffer_ptrs) == len(sizes):
-            return [_INVALID] * len(keys)
-        codes = [_INVALID] * len(keys)
+            return [INVALID] * len(keys)
+        codes = [INVALID] * len(keys)
         which = []
         for i, (address, size) in enumerate(zip(buffer_ptrs, sizes, strict=True)):
             head = bytearray(HEADER_BYTES)
             if self._now is None:
-                codes[i] = int(Code.UNAVAILABLE_IN_CURRENT_STATUS)
+                codes[i] = UNSET
             elif size >= HEADER_BYTES and self._now.native.copy_in(head, address) > 0:
                 magic, version, header = struct.unpack_from("<IHH", head)
                 data = struct.unpack_from("<QQ", head, 24)
@@ -340,20 +336,20 @@ class TensorMethods:
     ) -> list[int]:
         """Copy tensors' elements into tensors on a GPU; per key bytes, -704, or -600."""
         if len(keys) != len(tensors_list):
-            return [_INVALID] * len(keys)
+            return [INVALID] * len(keys)
         usable = [getattr(t, "is_cuda", False) and t.is_contiguous() for t in tensors_list]
         if not any(usable):
-            return [_INVALID] * len(keys)
+            return [INVALID] * len(keys)
         codes = []
         for source, target, fits in zip(
             self.batch_get_tensor(keys), tensors_list, usable, strict=True
         ):
             if not fits:
-                codes.append(_INVALID)
+                codes.append(INVALID)
             elif source is None:
                 codes.append(int(Code.OBJECT_NOT_FOUND))
             elif source.dtype != target.dtype or source.numel() != target.numel():
-                codes.append(_INVALID)
+                codes.append(INVALID)
             else:
                 target.copy_(source.reshape(target.shape))
                 codes.append(source.numel() * source.element_size())
@@ -373,7 +369,7 @@ class TensorMethods:
         import torch
 
         if len(keys) != len(tensors) or tp_size < 1:
-            return [_INVALID] * len(keys)
+            return [INVALID] * len(keys)
         if tp_size == 1:
             return self._put_tensors(keys, tensors, config, replace)
         codes = []
@@ -384,11 +380,11 @@ class TensorMethods:
                 else [None]
             )
             if any(part is None for part in parts):
-                codes.append(_INVALID)
+                codes.append(INVALID)
                 continue
             names = [_tp_key(key, rank, tp_size) for rank in range(tp_size)]
             wholes = [list(tensor.shape)] * tp_size
-            answers = self._put_tensors(names, parts, config, replace, wholes)
+            answers = self._put_tensors(names, parts, config, replace, wholes=wholes)
             codes.append(next((code for code in answers if code != 0), 0))
         return codes
 
@@ -458,7 +454,7 @@ class TensorMethods:
     ) -> list[int]:
         """Store parts of a rank that lie at addresses with their headers; per key."""
         if not 0 <= tp_rank < max(tp_size, 1):
-            return [_INVALID] * len(base_keys)
+            return [INVALID] * len(base_keys)
         names = [_tp_key(key, tp_rank, tp_size) for key in base_keys]
         return self._put_encoded(names, buffer_ptrs, sizes, False)
 
@@ -520,36 +516,44 @@ class TensorMethods:
         config: ReplicateConfig | None,
         writer_partitions: Any,
         replace: bool,
+        begun: kvcove.Token | int | None = None,
     ) -> list[int]:
-        if writer_partitions is not None or len(keys) != len(tensors):
-            refused = Code.NOT_SUPPORTED if writer_partitions is not None else Code.INVALID_PARAMS
-            return [int(refused)] * len(keys)
+        if writer_partitions is not None:
+            return [int(Code.NOT_SUPPORTED)] * len(keys)
+        if len(keys) != len(tensors):
+            return [INVALID] * len(keys)
+        token = self._captured() if begun is None else begun
+        now = self._now
+        if now is None or isinstance(token, int):
+            return [token if isinstance(token, int) else UNSET] * len(keys)
+        config = config or ReplicateConfig()
         each = (
             parallelisms if isinstance(parallelisms, list | tuple) else [parallelisms] * len(keys)
         )
         if len(each) != len(keys):
-            return [_INVALID] * len(keys)
+            return [INVALID] * len(keys)
         codes = []
         for key, tensor, parallelism in zip(keys, tensors, each, strict=True):
             try:
                 axis = self._split_axis(parallelism)
             except ValueError:
-                codes.append(_INVALID)
+                codes.append(INVALID)
                 continue
             if axis is None:
-                codes.append(self._put_tensors([key], [tensor], config, replace)[0])
+                codes += self._put_tensors([key], [tensor], config, replace, begun=token)
+                continue
+            if not 0 <= axis.rank < axis.size:
+                codes.append(INVALID)
                 continue
             # What a rank gives is its part.
-            part = encode(tensor)
-            if part is None or not 0 <= axis.rank < axis.size:
-                codes.append(_INVALID)
-                continue
             name = _tp_key(key, axis.rank, axis.size)
-            code = self._put_tensors([name], [tensor], config, replace)[0]
+            code = self._put_tensors([name], [tensor], config, replace, begun=token)[0]
             if code == 0:
                 manifest = {"kind": axis.kind, "size": axis.size, "split_dim": axis.split_dim}
                 text = json.dumps(manifest).encode()
-                code = self._put_whole_values([key + _MANIFEST], [[text]], config, replace, None)[0]
+                code = self._put_buffers(
+                    now, [key + _MANIFEST], [text], config, token, replace=replace
+                )[0]
             codes.append(code)
         return codes
 
@@ -610,15 +614,19 @@ class TensorMethods:
         replace: bool,
     ) -> list[int]:
         if not len(keys) == len(buffer_ptrs) == len(sizes):
-            return [_INVALID] * len(keys)
-        if self._now is None:
-            return [int(Code.UNAVAILABLE_IN_CURRENT_STATUS)] * len(keys)
+            return [INVALID] * len(keys)
+        now = self._now
+        if now is None:
+            return [UNSET] * len(keys)
+        begun = self._captured()
         tensors = []
         for address, size in zip(buffer_ptrs, sizes, strict=True):
             value = bytearray(max(size, 0))
-            read = self._now.native.copy_in(value, address) if size > 0 else _INVALID
+            read = now.native.copy_in(value, address) if size > 0 else INVALID
             tensors.append(decode(value) if read > 0 else None)
-        return self._put_parallel(keys, tensors, parallelisms, config, writer_partitions, replace)
+        return self._put_parallel(
+            keys, tensors, parallelisms, config, writer_partitions, replace, begun
+        )
 
     def put_tensor_with_parallelism_from(
         self,

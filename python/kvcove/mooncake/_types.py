@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from enum import IntEnum
-from typing import Any
 
 from kvcove import _native
 
@@ -276,8 +275,3 @@ class MooncakeHostMemAllocator:
     def __del__(self) -> None:
         for address, size in self.__dict__.get("_sizes", {}).items():
             _native.free_memory(address, size)
-
-
-def is_number(value: Any) -> bool:
-    """Return whether this is an int and no bool."""
-    return isinstance(value, int) and not isinstance(value, bool)

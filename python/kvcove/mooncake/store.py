@@ -184,12 +184,8 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
                 self.close()
                 return INVALID
             self._dummy_pool = (address, size, 0)
-            self._now_native_register(address, size)
+            self.register_buffer(address, size)
         return answer
-
-    def _now_native_register(self, address: int, size: int) -> None:
-        if self._now is not None:
-            self._now.native.register_buffer(address, size)
 
     def init_all(self, protocol: str, device_name: str, mount_segment_size: int = 16 << 20) -> int:
         """Set up with the master that the environment names (``MOONCAKE_MASTER``)."""
@@ -297,19 +293,20 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         *,
         replace: bool,
         of: str,
-        token: kvcove.Token | None = None,
     ) -> list[int]:
-        views = [_views(value, of) for value in values]
         if not all(isinstance(key, str) for key in keys):
             raise TypeError(f"{of}(): keys are str")
+        # First of all: a value may be copied on the way.
+        token = self._captured()
+        views = [_views(value, of) for value in values]
         now = self._now
-        if now is None:
-            return [UNSET] * len(keys)
+        if now is None or isinstance(token, int):
+            return [token if isinstance(token, int) else UNSET] * len(keys)
         if len(keys) != len(views):
             return [INVALID] * len(keys)
         config = config or ReplicateConfig()
         sizes = [sum(view.nbytes for view in value) for value in views]
-        refusal = refused(config, len(keys), values_in_bytes=token is None)
+        refusal = refused(config, len(keys), values_in_bytes=True)
         if refusal == 0 and any(
             not key or not 0 < size <= max(now.setup.local_buffer_size, 0)
             for key, size in zip(keys, sizes, strict=True)
@@ -318,10 +315,33 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
             refusal = INVALID
         if refusal != 0:
             return [refusal] * len(keys)
+        return self._put_buffers(now, keys, views, config, token, replace=replace)
+
+    def _captured(self) -> kvcove.Token | int:
+        """Return what a put that begins now must carry, or the code for why there is nothing."""
+        now = self._now
+        if now is None:
+            return UNSET
+        try:
+            return now.session.capture()
+        except kvcove.Error as error:
+            return code_of(error)
+
+    def _put_buffers(
+        self,
+        now: Open,
+        keys: Sequence[str],
+        values: Sequence[Any],
+        config: ReplicateConfig,
+        token: kvcove.Token,
+        *,
+        replace: bool = False,
+    ) -> list[int]:
+        """Store buffers, or lists of pieces, under a token that was captured before they were read."""
         session = self._session_for(now, config)
 
         def put() -> list[int]:
-            return now.native.batch_put(session, list(keys), views, token, replace)
+            return now.native.batch_put(session, keys, values, token, replace)
 
         return self._pinned(now, keys, config, answered(put, len(keys)))
 
@@ -344,8 +364,7 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
             if config.with_hard_pin:
                 pins = now.session.pin(names).codes.tolist()
                 unpinned = {k for k, pin in zip(stored, pins, strict=True) if pin == _NO_ROOM}
-                # No room for a pin is no room for the value: what was asked for is not there.
-                now.native.batch_remove(now.session, list(unpinned), True)
+                # The value stays, to be evicted like others; that it would not be is not so.
                 no_space = int(Code.NO_AVAILABLE_HANDLE)
                 return [no_space if k in unpinned else c for k, c in zip(keys, codes, strict=True)]
             if config.soft_pin_action == SoftPinAction.ENABLE:
@@ -367,15 +386,11 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         now = self._now
         if now is None:
             return [None] * len(keys)
-        names = [_native.stored_name(key.encode()) if _odd(key) else key for key in keys]
         try:
-            values = now.session.get(names, timeout=10.0)
+            return now.native.batch_get(now.session, keys)
         except kvcove.Error as error:
             _log.debug("get: %s", error)
             return [None] * len(keys)
-        with contextlib.suppress(kvcove.Error):
-            now.native.batch_is_exist(now.session, list(keys))
-        return values
 
     def get_buffer(self, key: str) -> BufferHandle | None:
         """Return a value with its address, or None."""
@@ -751,7 +766,7 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         now = self._now
         if now is None:
             return {"ret": UNSET, **nothing}
-        if not is_size(size):
+        if not isinstance(size, int) or size <= 0:
             return {"ret": INVALID, **nothing}
         if not now.setup.master:
             return {"ret": int(Code.UNAVAILABLE_IN_CURRENT_MODE), **nothing}
@@ -786,11 +801,6 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
     def unmount_local_disk_segment(self, grace_period_seconds: int = 0) -> int:
         """Do nothing, there being no disk segment: 0."""
         return UNSET if self._now is None else 0
-
-
-def is_size(size: Any) -> bool:
-    """Return whether this is a positive int."""
-    return isinstance(size, int) and size > 0
 
 
 def _odd(key: str) -> bool:

@@ -134,70 +134,10 @@ Results ForKeys(const PySession& self, nb::handle keys_in, double timeout, const
   return results;
 }
 
-// Values as bytes, None for what is not there. The size is found first; a value that was replaced
-// by a larger one in between is asked for again.
 nb::list Get(const PySession& self, nb::object keys_in, const Text& version, double timeout) {
   const std::shared_ptr<Session> session = self.Get();
   const Keys keys(keys_in);
-  const CallOptions options = OptionsOf(timeout, version);
-  const std::int64_t deadline_ns =
-      SystemClock::Instance().NowNs() + Milliseconds(timeout).count() * kMillisecond;
-  std::vector<ItemResult> results(keys.size());
-  Status status;
-  {
-    const nb::gil_scoped_release release;
-    status = session->Exists(keys.views(), results, options);
-  }
-  RaiseMisuse(status);
-  std::vector<nb::object> values(keys.size());
-  std::vector<std::size_t> which;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (results[i].ok()) which.push_back(i);
-  }
-  for (int attempt = 0; attempt < 3 && !which.empty(); ++attempt) {
-    std::vector<MutableBuffer> buffers;
-    std::vector<GetItem> items;
-    buffers.reserve(which.size());
-    for (const std::size_t i : which) {
-      PyObject* bytes =
-          PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(results[i].bytes));
-      if (bytes == nullptr) throw nb::python_error();
-      values[i] = nb::steal(bytes);
-      buffers.push_back({.data = PyBytes_AsString(bytes), .size = results[i].bytes});
-      items.push_back({.key = keys[i], .into = std::span(&buffers.back(), 1)});
-    }
-    std::vector<ItemResult> got(which.size());
-    CallOptions left = options;
-    left.timeout = std::chrono::milliseconds(
-        std::max<std::int64_t>((deadline_ns - SystemClock::Instance().NowNs()) / kMillisecond, 0));
-    {
-      const nb::gil_scoped_release release;
-      status = session->Get(items, got, left);
-    }
-    RaiseMisuse(status);
-    std::vector<std::size_t> again;
-    for (std::size_t k = 0; k < which.size(); ++k) {
-      // A smaller value than it was when its size was found is asked for again, too.
-      const bool other_size = got[k].ok() && got[k].bytes != buffers[k].size;
-      if (got[k].ok() && !other_size) continue;
-      values[which[k]] = nb::object();
-      if (other_size || got[k].code == Code::kBufferTooSmall) {
-        results[which[k]].bytes = got[k].bytes;
-        again.push_back(which[k]);
-      }
-    }
-    which = std::move(again);
-  }
-  for (const std::size_t i : which) values[i] = nb::object();
-  nb::list list;
-  for (nb::object& value : values) {
-    if (value.is_valid()) {
-      list.append(std::move(value));
-    } else {
-      list.append(nb::none());
-    }
-  }
-  return list;
+  return GetValues(*session, keys.views(), OptionsOf(timeout, version));
 }
 
 nb::bytes BytesOf(std::string_view text) { return nb::bytes(text.data(), text.size()); }
@@ -354,6 +294,69 @@ void BindPool(nb::module_& module) {
 }
 
 }  // namespace
+
+// The size is found first; a value that was replaced by a larger one in between is asked for again.
+nb::list GetValues(Session& session, std::span<const std::string_view> keys,
+                   const CallOptions& options) {
+  const std::int64_t deadline_ns =
+      SystemClock::Instance().NowNs() + options.timeout.count() * kMillisecond;
+  std::vector<ItemResult> results(keys.size());
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    status = session.Exists(keys, results, options);
+  }
+  RaiseMisuse(status);
+  std::vector<nb::object> values(keys.size());
+  std::vector<std::size_t> which;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (results[i].ok()) which.push_back(i);
+  }
+  for (int attempt = 0; attempt < 3 && !which.empty(); ++attempt) {
+    std::vector<MutableBuffer> buffers;
+    std::vector<GetItem> items;
+    buffers.reserve(which.size());
+    for (const std::size_t i : which) {
+      PyObject* bytes =
+          PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(results[i].bytes));
+      if (bytes == nullptr) throw nb::python_error();
+      values[i] = nb::steal(bytes);
+      buffers.push_back({.data = PyBytes_AsString(bytes), .size = results[i].bytes});
+      items.push_back({.key = keys[i], .into = std::span(&buffers.back(), 1)});
+    }
+    std::vector<ItemResult> got(which.size());
+    CallOptions left = options;
+    left.timeout = std::chrono::milliseconds(
+        std::max<std::int64_t>((deadline_ns - SystemClock::Instance().NowNs()) / kMillisecond, 0));
+    {
+      const nb::gil_scoped_release release;
+      status = session.Get(items, got, left);
+    }
+    RaiseMisuse(status);
+    std::vector<std::size_t> again;
+    for (std::size_t k = 0; k < which.size(); ++k) {
+      // A smaller value than it was when its size was found is asked for again, too.
+      const bool other_size = got[k].ok() && got[k].bytes != buffers[k].size;
+      if (got[k].ok() && !other_size) continue;
+      values[which[k]] = nb::object();
+      if (other_size || got[k].code == Code::kBufferTooSmall) {
+        results[which[k]].bytes = got[k].bytes;
+        again.push_back(which[k]);
+      }
+    }
+    which = std::move(again);
+  }
+  for (const std::size_t i : which) values[i] = nb::object();
+  nb::list list;
+  for (nb::object& value : values) {
+    if (value.is_valid()) {
+      list.append(std::move(value));
+    } else {
+      list.append(nb::none());
+    }
+  }
+  return list;
+}
 
 void BindSession(nb::module_& module) {
   BindValues(module);

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "results.h"
@@ -53,6 +55,10 @@ struct GetWork {
   Buffers buffers;
   std::vector<GetItem> items;
 };
+
+// Values as bytes, None for what is not there. With the GIL, which it releases while it waits.
+nb::list GetValues(Session& session, std::span<const std::string_view> keys,
+                   const CallOptions& options);
 
 void BindSession(nb::module_& module);
 void BindQueue(nb::module_& module);

@@ -196,6 +196,13 @@ class Store {
         kObjectNotFound);
   }
 
+  // Values, None for what is not there.
+  nb::list BatchGet(const PySession& self, nb::object keys_in) const {
+    const std::shared_ptr<Session> session = self.Get();
+    const StoredKeys keys(keys_in);
+    return GetValues(*session, keys.views(), Options(0));
+  }
+
   nb::list BatchGetInto(const PySession& self, nb::object keys_in, nb::object addresses,
                         nb::object sizes, bool several) const {
     const std::shared_ptr<Session> session = self.Get();
@@ -588,6 +595,9 @@ void BindStore(nb::module_& module) {
       .def("batch_sizes", &Store::BatchSizes, nb::arg("session"), nb::arg("keys"),
            nb::sig("def batch_sizes(self, session: Session, keys: collections.abc.Sequence[str | "
                    "bytes]) -> list[int]"))
+      .def("batch_get", &Store::BatchGet, nb::arg("session"), nb::arg("keys"),
+           nb::sig("def batch_get(self, session: Session, keys: collections.abc.Sequence[str | "
+                   "bytes]) -> list[bytes | None]"))
       .def("batch_get_into", &Store::BatchGetInto, nb::arg("session"), nb::arg("keys"),
            nb::arg("addresses"), nb::arg("sizes"), nb::arg("several"),
            nb::sig("def batch_get_into(self, session: Session, keys: collections.abc.Sequence[str "

@@ -690,6 +690,28 @@ def test_more_than_fits(store: Any, form: str) -> None:
     assert codes[:2] == [0, 0]
     assert -200 in codes
     assert store.get("fill0") == bytes(12 * MIB)
+    # What was there stays when its pin finds no room.
+    assert store.put("small", b"1") == 0
+    assert store.put("small", bytes(1), config(with_hard_pin=True)) in (0, -200)
+    assert store.get("small") == b"1"
+
+
+@differs
+def test_a_value_that_was_read_before_a_reset_is_not_stored(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvcove.mooncake import store as module
+
+    read = module._views
+
+    def read_and_reset(value: Any, of: str) -> Any:
+        views = read(value, of)
+        assert store.remove_all(force=True) >= 0
+        return views
+
+    monkeypatch.setattr(module, "_views", read_and_reset)
+    assert store.put("late", memoryview(bytes(64))[::2]) < 0
+    assert store.is_exist("late") == 0
 
 
 def test_pinned_values(store: Any) -> None:
