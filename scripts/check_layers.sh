@@ -15,8 +15,9 @@ declare -A allowed=(
   [owner]="base model wire segment policy rpc http owner"
   [requester]="base model wire segment rpc requester"
   [pool]="base model wire segment policy rpc http master owner requester pool"
-  [replay]="base model policy pool replay"
-  [cli]="base model wire policy rpc http master pool replay cli"
+  [connector]="base model wire rpc requester pool connector"
+  [replay]="base model policy pool connector replay"
+  [cli]="base model wire policy rpc http master pool connector replay cli"
 )
 bad=0
 for directory in kvcove/*/; do

@@ -72,6 +72,15 @@ enum class MissReason : std::uint8_t {
 inline constexpr std::size_t kMissReasons = 14;
 std::string_view MissReasonName(MissReason reason);
 
+// Where a value was found.
+enum class Tier : std::uint8_t {
+  kUnknown = 0,
+  kMemory = 1,        // of this host
+  kRemoteMemory = 2,  // of another
+  kDisk = 3,
+};
+inline constexpr std::size_t kTiers = 4;
+
 // A namespace's name as the pool knows it: that of a tenant's is its own, whatever it is called.
 // Nobody but the master makes such names: CheckName refuses them.
 std::string QualifiedName(std::string_view tenant, std::string_view name);

@@ -148,7 +148,8 @@ ClusterSession::Found ClusterSession::Locate(std::span<const std::string_view> k
         results[which[k]] = Miss(place.reason);
         continue;
       }
-      results[which[k]] = {.code = Code::kOk, .bytes = place.size_bytes};
+      results[which[k]] = {
+          .code = Code::kOk, .bytes = place.size_bytes, .tier = Tier::kRemoteMemory};
       found.which.push_back(which[k]);
       found.places.push_back(place);
     }
@@ -187,7 +188,8 @@ ClusterSession::Found ClusterSession::Recall(std::span<const std::string_view> k
       unknown.push_back(i);
       continue;
     }
-    results[i] = {.code = Code::kOk, .bytes = hint->place.size_bytes};
+    results[i] = {
+        .code = Code::kOk, .bytes = hint->place.size_bytes, .tier = Tier::kRemoteMemory};
     found.which.push_back(i);
     found.places.push_back(hint->place);
   }
@@ -405,7 +407,8 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
           LogError("a value of {} bytes from the owner at {} does not have its checksum",
                    value.size_bytes, part.peer->address().ToString());
         } else {
-          results[i] = {.code = Code::kOk, .bytes = value.size_bytes};
+          results[i] = {
+              .code = Code::kOk, .bytes = value.size_bytes, .tier = Tier::kRemoteMemory};
         }
         part.stream.Reset();
         part.piece = 0;

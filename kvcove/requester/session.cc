@@ -202,7 +202,8 @@ Status Session::Exists(std::span<const std::string_view> keys, std::span<ItemRes
                                       : MissReason::kReset;
         result = {.code = reason == MissReason::kNone ? Code::kOk : Code::kMiss,
                   .reason = reason,
-                  .bytes = found[i].meta.size_bytes()};
+                  .bytes = found[i].meta.size_bytes(),
+                  .tier = reason == MissReason::kNone ? Tier::kMemory : Tier::kUnknown};
         missed = missed || reason != MissReason::kNone;
         if (options.hold.count() > 0 && result.ok()) {
           holds.push_back(EventOf(segment::EventKind::kHold, found[i], options.hold));
@@ -358,7 +359,7 @@ void Session::GetWindow(const Scope& scope, std::span<const GetItem> items,
           Extent extents[segment::kMaxExtents];
           const std::uint32_t count = view.Extents(found[i], extents);
           if (copier.Out({extents, count}, size, item.into)) {
-            result = {.code = Code::kOk, .bytes = size};
+            result = {.code = Code::kOk, .bytes = size, .tier = Tier::kMemory};
             hits.push_back(EventOf(segment::EventKind::kHit, found[i], hold));
           } else {
             result = {.code = Code::kTimeout};

@@ -51,6 +51,7 @@ struct ItemResult {
   Code code = Code::kInternal;
   MissReason reason = MissReason::kNone;  // with kMiss
   std::uint64_t bytes = 0;                // of the value, where it is known
+  Tier tier = Tier::kUnknown;             // look-ups and gets: where it was found
   std::uint32_t replicas = 1;             // puts: on how many owners it is
   bool listed = true;  // puts: false where the master has not listed it yet, so others miss it
   bool ok() const { return code == Code::kOk; }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the bytes of a block lie: every axis of a layer's tensor is named by whoever registers it.
+// Nothing is guessed from strides.
+//
+//   FlashAttention  [kv 2][block][token][head][element]    {kKv, kBlock, kToken, kHead, kElement}
+//   FlashInfer      [block][kv 2][token][head][element]    {kBlock, kKv, kToken, kHead, kElement}
+//   head-major      [block][kv 2][head][token][element]    {kBlock, kKv, kHead, kToken, kElement}
+//   MLA             [block][token][element]                {kBlock, kToken, kElement}
+//   packed layers   [block][layer]...                      {kBlock, kLayer, ...}
+//   state           [block][element]                       {kBlock, kElement}
+//
+// An object holds the bytes of a block in the order in which they lie, layer after layer, the block
+// axis left out: so FlashAttention's and FlashInfer's orders share, head-major ones do not.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcove/base/result.h"
+
+namespace kvcove::connector {
+
+enum class AxisKind : std::uint8_t { kBlock, kLayer, kKv, kHead, kToken, kElement };
+// "block", "layer", "kv", "head", "token", "element". Errors: kInvalid.
+Result<AxisKind> ParseAxis(std::string_view name);
+std::string_view AxisName(AxisKind kind);
+
+struct Axis {
+  AxisKind kind = AxisKind::kBlock;
+  std::uint64_t count = 1;
+  std::uint64_t stride_bytes = 0;
+};
+
+// One tensor of this rank: a layer's, or several layers' that are packed.
+struct LayerMemory {
+  std::string name;
+  std::uint32_t group = 0;
+  std::uintptr_t base = 0;
+  std::uint64_t element_bytes = 1;
+  std::vector<Axis> axes;
+};
+
+// A run of bytes, from a block's start.
+struct Run {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+// The runs of one part of every block of a tensor. Immutable.
+struct BlockRuns {
+  std::uintptr_t base = 0;
+  std::uint64_t blocks = 0;
+  std::uint64_t block_stride = 0;
+  std::vector<Run> runs;
+  std::uint64_t bytes = 0;
+};
+
+// Of heads [first_head, first_head + heads). Errors: kInvalid with the layer's name: no or two
+// block axes, axes that overlap, heads that it does not have.
+Result<BlockRuns> RunsOf(const LayerMemory& layer, std::uint32_t first_head, std::uint32_t heads);
+
+// The order of the bytes, for GroupShape::layout: equal for what may share. Heads are left out, as
+// ranks have different numbers of them.
+std::string OrderOf(const LayerMemory& layer);
+
+}  // namespace kvcove::connector

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much of a request's prefix the pool has. A look-up is a small state machine that can be left
+// and taken up again: the scheduler gives it a few milliseconds at a time.
+//
+// 1. Full-attention groups: chunk after chunk, all shards of all ranks, in windows that grow; it
+//    stops at the first miss.
+// 2. The other groups (sliding window, state) pull the end back until all of them have what a hit
+//    that ends there needs: one joint length.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/connector/shape.h"
+#include "kvcove/connector/store.h"
+
+namespace kvcove::connector {
+
+// Belongs to one thread at a time.
+class Lookup {
+ public:
+  struct Question {
+    std::vector<std::string> hashes;  // of the request's blocks, shape.hash_tokens each
+    std::uint64_t from_tokens = 0;    // the engine has these itself
+    std::uint64_t limit_tokens = 0;   // no hit ends beyond
+    std::string version;
+  };
+  Lookup(const EngineShape& shape, const Keys& keys, Question question);
+
+  // Goes on until it is done (true) or `deadline_ns` passed. What is found is held for `hold`.
+  bool Step(Store& store, const Clock& clock, std::int64_t deadline_ns,
+            std::chrono::milliseconds hold);
+
+  bool done() const { return done_; }
+  // A multiple of the shape's stride, at least from_tokens when nothing more was found.
+  std::uint64_t hit_tokens() const { return hit_; }
+  std::uint64_t from_tokens() const { return question_.from_tokens; }
+  // Found keys by Tier.
+  const std::array<std::uint64_t, kTiers>& tiers() const { return tiers_; }
+  // Keys asked for so far.
+  std::uint64_t asked() const { return asked_; }
+
+ private:
+  using ChunkId = std::pair<std::uint32_t, std::uint64_t>;  // group, chunk
+  // False when the pool did not answer in time. `present[i]` is about chunks[i].
+  bool Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
+           std::chrono::milliseconds hold, const std::vector<ChunkId>& chunks,
+           std::vector<bool>& present);
+  bool StepFull(Store& store, const Clock& clock, std::int64_t deadline_ns,
+                std::chrono::milliseconds hold);
+  bool StepOthers(Store& store, const Clock& clock, std::int64_t deadline_ns,
+                  std::chrono::milliseconds hold);
+  void End(std::uint64_t tokens);
+
+  const EngineShape& shape_;
+  const Keys& keys_;
+  const Question question_;
+  std::uint64_t cursor_;      // tokens of the full groups that are known to be there
+  std::uint64_t window_ = 0;  // strides asked for at once
+  std::uint64_t candidate_ = 0;
+  bool full_done_ = false;
+  bool done_ = false;
+  std::uint64_t hit_ = 0;
+  std::map<ChunkId, bool> known_;  // of the other groups
+  std::array<std::uint64_t, kTiers> tiers_{};
+  std::uint64_t asked_ = 0;
+};
+
+// Who runs look-ups for a scheduler that may not wait.
+class LookupRunner {
+ public:
+  virtual ~LookupRunner() = default;
+  // True when it has ended: done, or given up. While false, only another Run may touch it.
+  virtual bool Run(const std::shared_ptr<Lookup>& lookup, std::chrono::milliseconds budget) = 0;
+};
+
+// In the caller's thread: for pools that answer from memory, and for simulations. `store` and
+// `clock` outlive it.
+std::unique_ptr<LookupRunner> RunHere(Store& store, const Clock& clock,
+                                      std::chrono::milliseconds hold);
+// In a thread of its own, which goes on when the budget is spent: for pools that are asked over a
+// network. Each look-up ends by `timeout`.
+std::unique_ptr<LookupRunner> RunInThread(Store& store, const Clock& clock,
+                                          std::chrono::milliseconds hold,
+                                          std::chrono::milliseconds timeout);
+
+}  // namespace kvcove::connector

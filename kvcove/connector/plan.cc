@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Little-endian, lengths before what they measure. The first byte names the form and its version.
+#include "kvcove/connector/plan.h"
+
+#include <bit>
+#include <cstring>
+
+#include "kvcove/base/result.h"
+
+namespace kvcove::connector {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr std::uint8_t kPlanForm = 0x11;
+constexpr std::uint8_t kReportForm = 0x21;
+
+template <typename V, typename T>
+void Visit(V& visit, T& value);
+
+class Writer {
+ public:
+  template <typename T>
+    requires std::is_integral_v<T>
+  void operator()(const T& value) {
+    text_.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  }
+  void operator()(const std::string& text) {
+    (*this)(static_cast<std::uint32_t>(text.size()));
+    text_ += text;
+  }
+  template <typename T>
+  void operator()(const std::vector<T>& items) {
+    (*this)(static_cast<std::uint32_t>(items.size()));
+    for (const T& item : items) Visit(*this, item);
+  }
+  template <typename T, std::size_t N>
+  void operator()(const std::array<T, N>& items) {
+    for (const T& item : items) (*this)(item);
+  }
+  std::string Take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  template <typename T>
+    requires std::is_integral_v<T>
+  void operator()(T& value) {
+    if (bytes_.size() < sizeof(value)) return Spoil();
+    if constexpr (std::is_same_v<T, bool>) {
+      value = bytes_[0] != 0;
+    } else {
+      std::memcpy(&value, bytes_.data(), sizeof(value));
+    }
+    bytes_.remove_prefix(sizeof(value));
+  }
+  void operator()(std::string& text) {
+    std::uint32_t size = 0;
+    (*this)(size);
+    if (bytes_.size() < size) return Spoil();
+    text = bytes_.substr(0, size);
+    bytes_.remove_prefix(size);
+  }
+  template <typename T>
+  void operator()(std::vector<T>& items) {
+    std::uint32_t count = 0;
+    (*this)(count);
+    items.clear();
+    // Every item has at least one byte: a count beyond what is left is refused before it is made.
+    if (count > bytes_.size()) return Spoil();
+    for (std::uint32_t i = 0; i < count && good_; ++i) Visit(*this, items.emplace_back());
+  }
+  template <typename T, std::size_t N>
+  void operator()(std::array<T, N>& items) {
+    for (T& item : items) (*this)(item);
+  }
+  bool Ended() const { return good_ && bytes_.empty(); }
+
+ private:
+  void Spoil() {
+    good_ = false;
+    bytes_ = {};
+  }
+  std::string_view bytes_;
+  bool good_ = true;
+};
+
+// One list of fields for both directions. `T` is const when it is written.
+template <typename V, typename T>
+void Visit(V& visit, T& value) {
+  using Type = std::remove_const_t<T>;
+  if constexpr (std::is_integral_v<Type>) {
+    visit(value);
+  } else if constexpr (std::is_same_v<Type, ChunkPlace>) {
+    visit(value.group);
+    visit(value.chunk);
+    visit(value.block);
+    visit(value.hash);
+  } else if constexpr (std::is_same_v<Type, LoadOrder>) {
+    visit(value.job);
+    visit(value.request);
+    visit(value.version);
+    visit(value.sync);
+    visit(value.chunks);
+  } else if constexpr (std::is_same_v<Type, SaveOrder>) {
+    visit(value.job);
+    visit(value.request);
+    visit(value.token.incarnation.high);
+    visit(value.token.incarnation.low);
+    visit(value.token.generation);
+    visit(value.token.slot);
+    visit(value.version);
+    visit(value.chunks);
+  } else if constexpr (std::is_same_v<Type, SaveDone>) {
+    visit(value.job);
+    visit(value.stale);
+    visit(value.missing);
+  } else if constexpr (std::is_same_v<Type, LoadDone>) {
+    visit(value.job);
+    visit(value.failed);
+  } else if constexpr (std::is_same_v<Type, Plan>) {
+    visit(value.step);
+    visit(value.epoch);
+    visit(value.fingerprint);
+    visit(value.pool);
+    visit(value.loads);
+    visit(value.saves);
+    visit(value.cancelled);
+    visit(value.refused);
+  } else if constexpr (std::is_same_v<Type, Counters>) {
+    for (auto* count : {&value.loaded_keys, &value.loaded_bytes, &value.failed_keys,
+                        &value.saved_keys, &value.saved_bytes, &value.existing_keys,
+                        &value.stale_keys, &value.refused_keys, &value.dropped_keys, &value.load_ns,
+                        &value.save_ns, &value.load_jobs, &value.save_jobs, &value.queued_jobs}) {
+      visit(*count);
+    }
+    visit(value.keys_by_tier);
+    visit(value.bytes_by_tier);
+  } else if constexpr (std::is_same_v<Type, Report>) {
+    visit(value.rank);
+    visit(value.weight_changes);
+    visit(value.fingerprint_asked);
+    visit(value.fingerprint);
+    visit(value.fingerprint_changes);
+    visit(value.saves);
+    visit(value.loads);
+    Visit(visit, value.counters);
+  }
+}
+
+template <typename T>
+std::string EncodeAs(std::uint8_t form, const T& value) {
+  Writer writer;
+  writer(form);
+  Visit(writer, value);
+  return writer.Take();
+}
+
+template <typename T>
+Result<T> DecodeAs(std::uint8_t form, std::string_view bytes, const char* what) {
+  Reader reader(bytes);
+  std::uint8_t found = 0;
+  reader(found);
+  T value;
+  if (found == form) Visit(reader, value);
+  if (found != form || !reader.Ended()) {
+    return Fail(Code::kCorrupt, std::string("this is no ") + what + " of this version of kvcove");
+  }
+  return value;
+}
+
+}  // namespace
+
+void Counters::Add(const Counters& other) {
+  loaded_keys += other.loaded_keys;
+  loaded_bytes += other.loaded_bytes;
+  failed_keys += other.failed_keys;
+  saved_keys += other.saved_keys;
+  saved_bytes += other.saved_bytes;
+  existing_keys += other.existing_keys;
+  stale_keys += other.stale_keys;
+  refused_keys += other.refused_keys;
+  dropped_keys += other.dropped_keys;
+  load_ns += other.load_ns;
+  save_ns += other.save_ns;
+  load_jobs += other.load_jobs;
+  save_jobs += other.save_jobs;
+  queued_jobs += other.queued_jobs;
+  for (std::size_t i = 0; i < kTiers; ++i) {
+    keys_by_tier[i] += other.keys_by_tier[i];
+    bytes_by_tier[i] += other.bytes_by_tier[i];
+  }
+}
+
+std::string Encode(const Plan& plan) { return EncodeAs(kPlanForm, plan); }
+std::string Encode(const Report& report) { return EncodeAs(kReportForm, report); }
+Result<Plan> DecodePlan(std::string_view bytes) {
+  return DecodeAs<Plan>(kPlanForm, bytes, "step plan");
+}
+Result<Report> DecodeReport(std::string_view bytes) {
+  return DecodeAs<Report>(kReportForm, bytes, "rank's report");
+}
+
+}  // namespace kvcove::connector

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What travels between the roles with every step of the engine: a plan from the scheduler to all
+// ranks, a report from each rank back. Both are coded into bytes that the engine carries as they
+// are; whoever decodes them checks every length.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcove/model/ids.h"
+
+namespace kvcove::connector {
+
+using JobId = std::uint64_t;    // never reused by one engine
+using BlockId = std::uint32_t;  // the engine's; 0 is its null block, which holds nothing
+
+inline constexpr BlockId kNullBlock = 0;
+
+// One chunk of one group, in the engine's memory.
+struct ChunkPlace {
+  std::uint32_t group = 0;
+  std::uint64_t chunk = 0;
+  BlockId block = 0;
+  std::string hash;
+  bool operator==(const ChunkPlace&) const = default;
+};
+
+struct LoadOrder {
+  JobId job = 0;
+  std::string request;
+  std::string version;
+  bool sync = false;  // before this step's forward pass
+  std::vector<ChunkPlace> chunks;
+  bool operator==(const LoadOrder&) const = default;
+};
+
+struct SaveOrder {
+  JobId job = 0;
+  std::string request;
+  Token token;  // of the oldest KV that these chunks depend on
+  std::string version;
+  std::vector<ChunkPlace> chunks;
+  bool operator==(const SaveOrder&) const = default;
+};
+
+struct Plan {
+  std::uint64_t step = 0;
+  // Grows when all that was computed or loaded before is void.
+  std::uint64_t epoch = 0;
+  // 0: none is wanted. Else each rank reports its weights' fingerprint under this number.
+  std::uint64_t fingerprint = 0;
+  std::string pool;  // where the ranks find the pool
+  std::vector<LoadOrder> loads;
+  std::vector<SaveOrder> saves;
+  std::vector<JobId> cancelled;  // their result is not wanted; they still end
+  // Loads that became void: every rank ends them as failed, also those that it has ended before.
+  std::vector<LoadOrder> refused;
+  bool empty() const {
+    return fingerprint == 0 && loads.empty() && saves.empty() && cancelled.empty() &&
+           refused.empty();
+  }
+  bool operator==(const Plan&) const = default;
+};
+
+struct SaveDone {
+  JobId job = 0;
+  bool stale = false;                  // refused: computed before a reset
+  std::vector<std::uint32_t> missing;  // places in the order's chunks that are not in the pool
+  bool operator==(const SaveDone&) const = default;
+};
+
+struct LoadDone {
+  JobId job = 0;
+  std::vector<BlockId> failed;
+  bool operator==(const LoadDone&) const = default;
+};
+
+// Of one rank. Counters are since the report before.
+struct Counters {
+  std::uint64_t loaded_keys = 0;
+  std::uint64_t loaded_bytes = 0;
+  std::uint64_t failed_keys = 0;
+  std::uint64_t saved_keys = 0;
+  std::uint64_t saved_bytes = 0;
+  std::uint64_t existing_keys = 0;  // not stored again
+  std::uint64_t stale_keys = 0;     // refused: computed before a reset
+  std::uint64_t refused_keys = 0;   // no room, or the pool did not answer
+  std::uint64_t dropped_keys = 0;   // not tried: pressure, or the weights were changing
+  std::uint64_t load_ns = 0;
+  std::uint64_t save_ns = 0;
+  std::uint64_t load_jobs = 0;
+  std::uint64_t save_jobs = 0;
+  std::uint64_t queued_jobs = 0;  // now
+  std::array<std::uint64_t, kTiers> keys_by_tier{};
+  std::array<std::uint64_t, kTiers> bytes_by_tier{};
+  void Add(const Counters& other);
+  bool operator==(const Counters&) const = default;
+};
+
+struct Report {
+  std::uint32_t rank = 0;  // in the engine's world
+  // Grows with every change of this rank's weights that was seen.
+  std::uint64_t weight_changes = 0;
+  std::uint64_t fingerprint_asked = 0;  // the plan's number; 0: nothing new
+  std::string fingerprint;              // and how many changes it has seen:
+  std::uint64_t fingerprint_changes = 0;
+  std::vector<SaveDone> saves;
+  std::vector<LoadDone> loads;
+  Counters counters;
+  bool empty() const {
+    return fingerprint_asked == 0 && saves.empty() && loads.empty() && counters == Counters{};
+  }
+  bool operator==(const Report&) const = default;
+};
+
+std::string Encode(const Plan& plan);
+std::string Encode(const Report& report);
+// Errors: kCorrupt.
+Result<Plan> DecodePlan(std::string_view bytes);
+Result<Report> DecodeReport(std::string_view bytes);
+
+}  // namespace kvcove::connector

@@ -1,0 +1,742 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/connector/scheduler.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "kvcove/base/hash.h"
+#include "kvcove/base/log.h"
+
+namespace kvcove::connector {
+namespace {
+
+constexpr std::size_t kMostEvents = 1 << 16;
+constexpr std::size_t kMostAnnounced = 1 << 18;
+constexpr std::int64_t kMemoNs = 30 * kSecond;  // half of what a hold lasts
+constexpr std::chrono::milliseconds kCaptureTimeout{5};
+constexpr std::chrono::milliseconds kNamingTimeout{20};
+constexpr std::int64_t kNamingEveryNs = kSecond;
+
+std::uint64_t CeilDiv(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Result<VersionSource> ParseVersionSource(std::string_view name) {
+  if (name == "fingerprint") return VersionSource::kFingerprint;
+  if (name == "engine") return VersionSource::kEngine;
+  if (name == "salt") return VersionSource::kSalt;
+  if (name == "none") return VersionSource::kNone;
+  return Fail(
+      Code::kInvalid,
+      fmt::format("weight_version_source '{}': give fingerprint, engine, salt or none", name));
+}
+
+SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, LookupRunner& runner,
+                             const Clock& clock)
+    : options_(options),
+      keys_(options.shape),
+      stride_(options.shape.stride_tokens()),
+      store_(store),
+      runner_(runner),
+      clock_(clock),
+      budget_ns_(options.lookup_budget.count() * kMillisecond),
+      weights_(Weights::kKnown),
+      changes_(options.shape.world(), 0) {
+  const MutexLock lock(mutex_);
+  if (options_.versions == VersionSource::kFingerprint) AwaitFingerprints();
+}
+
+// ---- what is known of a request
+
+SchedulerRole::Request& SchedulerRole::Find(const RequestView& view) {
+  auto at = requests_.find(view.id);
+  if (at == requests_.end()) at = requests_.emplace(std::string(view.id), Request{}).first;
+  Request& request = at->second;
+  request.prompt_tokens = view.prompt_tokens;
+  while (request.hashes.size() < view.hashes) {
+    request.hashes.push_back(view.hash(request.hashes.size()));
+  }
+  return request;
+}
+
+std::string SchedulerRole::VersionOf(std::string_view salt) const {
+  switch (options_.versions) {
+    case VersionSource::kSalt:
+      return std::string(salt);
+    case VersionSource::kNone:
+      return {};
+    default:
+      return version_;
+  }
+}
+
+const std::string& SchedulerRole::HashOf(const Request& request, std::uint32_t group,
+                                         std::uint64_t chunk) const {
+  const std::uint64_t hashes =
+      options_.shape.groups[group].chunk_tokens / options_.shape.hash_tokens;
+  return request.hashes[(chunk + 1) * hashes - 1];
+}
+
+SchedulerRole::BlockMark& SchedulerRole::MarkOf(BlockId block) {
+  if (block >= marks_.size()) {
+    marks_.resize(std::max<std::size_t>({options_.blocks, block + 1ULL, marks_.size() * 2}));
+  }
+  return marks_[block];
+}
+
+// ---- look-ups
+
+std::shared_ptr<Lookup> SchedulerRole::LookupFor(const RequestView& view,
+                                                 std::uint64_t computed_tokens, Match& match) {
+  const std::int64_t now = clock_.NowNs();
+  Request& request = Find(view);
+  request.computed_tokens = computed_tokens;
+  request.version = VersionOf(view.salt);
+  if (!options_.lookup || request.lookup_over || weights_ == Weights::kChanging) return nullptr;
+  if (weights_ == Weights::kAwaited) {
+    // The ranks answer with the next step's report.
+    match.ask_again = now - awaited_since_ns_ < options_.fingerprint_timeout.count() * kMillisecond;
+    if (match.ask_again) ++stats_.asked_again;
+    return nullptr;
+  }
+  // With full attention only, the last token is computed on blocks that were all loaded. Other
+  // groups have what a hit needs at chunk ends alone, so the hit ends before the last token.
+  const std::uint64_t limit =
+      (options_.shape.all_full() ? view.tokens : std::max<std::uint64_t>(view.tokens, 1) - 1) /
+      stride_ * stride_;
+  if (limit <= computed_tokens) return nullptr;
+  const bool fresh = request.lookup != nullptr && request.lookup_epoch == epoch_ &&
+                     request.lookup->from_tokens() <= computed_tokens &&
+                     request.lookup_limit == limit && now - request.lookup_since_ns < kMemoNs;
+  if (!fresh) {
+    request.lookup = std::make_shared<Lookup>(
+        options_.shape, keys_,
+        Lookup::Question{.hashes = request.hashes,
+                         .from_tokens = computed_tokens / stride_ * stride_,
+                         .limit_tokens = limit,
+                         .version = request.version});
+    request.lookup_epoch = epoch_;
+    request.lookup_limit = limit;
+    request.lookup_since_ns = now;
+    ++stats_.lookups;
+    stats_.asked_tokens += limit - computed_tokens;
+  }
+  return request.lookup;
+}
+
+Match SchedulerRole::Matched(const RequestView& view, std::uint64_t computed_tokens) {
+  Match match;
+  std::shared_ptr<Lookup> lookup;
+  std::int64_t budget_ns = 0;
+  {
+    const MutexLock lock(mutex_);
+    lookup = LookupFor(view, computed_tokens, match);
+    budget_ns = std::max<std::int64_t>(budget_ns_, 0);
+  }
+  if (lookup == nullptr) return match;
+  const std::int64_t start = clock_.NowNs();
+  // Rounded up: what is left of a budget is never a whole look-up's end.
+  const bool ended =
+      runner_.Run(lookup, std::chrono::milliseconds(CeilDiv(budget_ns, kMillisecond)));
+  const std::int64_t now = clock_.NowNs();
+
+  const MutexLock lock(mutex_);
+  budget_ns_ -= now - start;
+  stats_.lookup_ns += static_cast<std::uint64_t>(now - start);
+  const auto at = requests_.find(view.id);
+  if (at == requests_.end()) return {};
+  Request& request = at->second;
+  if (!ended) {
+    if (now - request.lookup_since_ns > options_.lookup_timeout.count() * kMillisecond) {
+      request.lookup.reset();
+      request.lookup_over = true;
+      ++stats_.lookup_timeouts;
+      return {};
+    }
+    ++stats_.asked_again;
+    return {.ask_again = true};
+  }
+  if (request.lookup_epoch != epoch_) {  // void while it ran
+    ++stats_.asked_again;
+    return {.ask_again = true};
+  }
+  if (!lookup->done()) {
+    request.lookup.reset();
+    request.lookup_over = true;
+    ++stats_.lookup_timeouts;
+    return {};
+  }
+  std::uint64_t hit = lookup->hit_tokens();
+  if (hit >= view.tokens) hit = view.tokens - 1;  // the last token is always computed
+  request.tiers = lookup->tiers();
+  if (hit <= computed_tokens) return {};
+  return {.tokens = hit - computed_tokens, .async = options_.load_async};
+}
+
+std::array<std::uint64_t, kTiers> SchedulerRole::TiersOf(std::string_view id) const {
+  const MutexLock lock(mutex_);
+  const auto at = requests_.find(id);
+  return at == requests_.end() ? std::array<std::uint64_t, kTiers>{} : at->second.tiers;
+}
+
+void SchedulerRole::Allocated(std::string_view id, std::uint64_t external_tokens,
+                              const std::function<BlockTables()>& blocks) {
+  const MutexLock lock(mutex_);
+  const auto at = requests_.find(id);
+  if (at == requests_.end()) return;
+  Request& request = at->second;
+  if (request.lookup != nullptr && request.lookup_epoch == epoch_) {
+    stats_.lookup_keys += request.lookup->asked();
+  }
+  request.lookup.reset();
+  if (external_tokens == 0) return;
+  const std::uint64_t end = request.computed_tokens + external_tokens;
+  const BlockTables tables = blocks();
+  Load load{.order = {.job = ++last_job_,
+                      .request = std::string(id),
+                      .version = request.version,
+                      .sync = !options_.load_async},
+            .epoch = epoch_};
+  for (std::uint32_t g = 0; g < options_.shape.groups.size() && g < tables.size(); ++g) {
+    const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
+    const auto [needed, behind] = options_.shape.Needed(g, end);
+    const std::uint64_t own = request.computed_tokens / chunk_tokens;
+    for (std::uint64_t c = std::max(needed, own); c < behind && c < tables[g].size(); ++c) {
+      if (tables[g][c] == kNullBlock) continue;
+      MarkOf(tables[g][c]) = {};
+      load.order.chunks.push_back(
+          {.group = g, .chunk = c, .block = tables[g][c], .hash = HashOf(request, g, c)});
+    }
+  }
+  stats_.hit_tokens += external_tokens;
+  for (std::size_t i = 0; i < kTiers; ++i) stats_.hit_keys[i] += request.tiers[i];
+  ++stats_.loads;
+  if (load.order.sync) {
+    // Its blocks are there when the step begins, or are reported and computed again.
+    for (const ChunkPlace& place : load.order.chunks) {
+      MarkOf(place.block) = {.epoch = block_epoch_, .stored = block_epoch_};
+    }
+  }
+  plan_.loads.push_back(load.order);
+  load_of_[std::string(id)] = load.order.job;
+  loads_.emplace(load.order.job, std::move(load));
+}
+
+bool SchedulerRole::LoadEnded(std::string_view id) {
+  const MutexLock lock(mutex_);
+  const auto job = load_of_.find(id);
+  if (job == load_of_.end()) return true;
+  Load& load = loads_.at(job->second);
+  if (load.wanted && load.epoch != epoch_ && !load.refused) {
+    load.refused = true;
+    ++stats_.loads_void;
+    plan_.refused.push_back(load.order);
+    return false;
+  }
+  if (!load.failed.empty()) ++stats_.loads_failed;
+  if (!load.refused && load.epoch == epoch_) {
+    for (const ChunkPlace& place : load.order.chunks) {
+      if (load.failed.contains(place.block)) {
+        if (options_.events && announced_.erase(place.hash) > 0) {
+          AddEvent({.kind = PoolEvent::Kind::kRemoved,
+                    .group = place.group,
+                    .first_chunk = place.chunk,
+                    .hashes = {place.hash}});
+        }
+        continue;
+      }
+      MarkOf(place.block) = {.epoch = block_epoch_, .stored = block_epoch_};
+    }
+  }
+  const auto request = requests_.find(id);
+  // What was found and is not there would be found again: compute.
+  if (request != requests_.end() && !load.refused && !load.failed.empty()) {
+    request->second.lookup_over = true;
+  }
+  loads_.erase(job->second);
+  load_of_.erase(job);
+  return true;
+}
+
+// ---- what a step computes
+
+void SchedulerRole::Schedule(const ScheduledPart& part) {
+  std::optional<Token> token;
+  std::string version;
+  if (part.started && options_.save) {
+    bool known = false;
+    {
+      const MutexLock lock(mutex_);
+      version = VersionOf(part.request.salt);
+      known = weights_ == Weights::kKnown;
+    }
+    if (known) {
+      if (const Result<Token> captured = store_.Capture(version, kCaptureTimeout)) {
+        token = *captured;
+      }
+    }
+  }
+  const MutexLock lock(mutex_);
+  Request& request = Find(part.request);
+  if (token) Notice(version, *token);
+  const std::uint64_t after = part.computed_tokens + part.scheduled_tokens;
+  bool wanted = part.started || request.spoiled;
+  for (std::uint32_t g = 0; g < options_.shape.groups.size() && !wanted; ++g) {
+    const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
+    if (request.marked_chunks.empty()) return;  // never started: it is not ours to store
+    wanted = CeilDiv(after, chunk_tokens) > request.marked_chunks[g] ||
+             SavableTokens(request, part) / chunk_tokens > request.saved_chunks[g];
+  }
+  if (!wanted) return;
+  const BlockTables tables = part.blocks();
+  if (tables.size() < options_.shape.groups.size()) return;
+  if (part.started) Begin(request, part, tables, token);
+  const bool kept = request.epoch == block_epoch_;
+  // The step may run under other weights than those that the request's salt names.
+  const bool other_weights =
+      options_.versions == VersionSource::kSalt && !version_.empty() && version_ != request.version;
+  if (std::exchange(request.spoiled, false)) {
+    request.may_store = false;
+    for (const auto& table : tables) {
+      for (const BlockId block : table) MarkOf(block).epoch = 0;
+    }
+  }
+  if (!kept || other_weights || weights_ != Weights::kKnown) request.may_store = false;
+  Mark(request, part, tables);
+  // What a synchronous load brings is known when all ranks have reported; later steps save.
+  if (request.may_store && !load_of_.contains(part.request.id)) OrderSave(request, part, tables);
+}
+
+void SchedulerRole::Begin(Request& request, const ScheduledPart& part, const BlockTables& tables,
+                          const std::optional<Token>& token) {
+  request.version = VersionOf(part.request.salt);
+  request.may_store = token.has_value();
+  request.token = token.value_or(Token{});
+  request.epoch = block_epoch_;
+  request.lookup.reset();
+  request.lookup_over = false;
+  request.marked_chunks.assign(tables.size(), 0);
+  request.saved_chunks.assign(tables.size(), 0);
+  for (std::uint32_t g = 0; g < options_.shape.groups.size(); ++g) {
+    const std::uint64_t begun =
+        CeilDiv(part.computed_tokens, options_.shape.groups[g].chunk_tokens);
+    request.marked_chunks[g] = begun;
+    for (std::uint64_t c = 0; c < begun && c < tables[g].size(); ++c) {
+      const BlockId block = tables[g][c];
+      // Blocks of an older epoch, in the engine's own cache: nothing that depends on them is
+      // stored.
+      if (block != kNullBlock && MarkOf(block).epoch != block_epoch_) request.may_store = false;
+    }
+  }
+  if (token && !request.may_store) ++stats_.unstored_requests;
+}
+
+void SchedulerRole::Mark(Request& request, const ScheduledPart& part, const BlockTables& tables) {
+  const std::uint64_t after = part.computed_tokens + part.scheduled_tokens;
+  const std::uint64_t epoch = request.may_store ? block_epoch_ : 0;
+  for (std::uint32_t g = 0; g < options_.shape.groups.size(); ++g) {
+    const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
+    const std::uint64_t end =
+        std::min<std::uint64_t>(CeilDiv(after, chunk_tokens), tables[g].size());
+    // The chunk that was begun before goes on to be computed.
+    const std::uint64_t first =
+        std::min(request.marked_chunks[g], part.computed_tokens / chunk_tokens);
+    for (std::uint64_t c = first; c < end; ++c) {
+      if (tables[g][c] == kNullBlock) continue;
+      BlockMark& mark = MarkOf(tables[g][c]);
+      if (c < request.marked_chunks[g]) {
+        if (epoch == 0) mark.epoch = 0;
+      } else {
+        mark = {.epoch = epoch};
+      }
+    }
+    request.marked_chunks[g] = std::max(request.marked_chunks[g], end);
+  }
+}
+
+std::uint64_t SchedulerRole::SavableTokens(const Request& request,
+                                           const ScheduledPart& part) const {
+  const std::uint64_t after = part.computed_tokens + part.scheduled_tokens;
+  const std::uint64_t hashed = request.hashes.size() * options_.shape.hash_tokens;
+  return std::min({after, hashed, options_.save_decoded ? after : request.prompt_tokens});
+}
+
+std::vector<ChunkPlace> SchedulerRole::SavableChunks(Request& request, const ScheduledPart& part,
+                                                     std::uint32_t group,
+                                                     const BlockTables& tables) {
+  const GroupShape& shape = options_.shape.groups[group];
+  const std::uint64_t after = part.computed_tokens + part.scheduled_tokens;
+  const std::uint64_t end = std::min<std::uint64_t>(
+      SavableTokens(request, part) / shape.chunk_tokens, tables[group].size());
+  std::vector<ChunkPlace> chunks;
+  for (std::uint64_t c = request.saved_chunks[group]; c < end; ++c) {
+    const BlockId block = tables[group][c];
+    if (block == kNullBlock) continue;
+    // A state is that of a chunk's end only when the step ends there.
+    if (shape.kind == GroupKind::kState && after != (c + 1) * shape.chunk_tokens) continue;
+    BlockMark& mark = MarkOf(block);
+    if (mark.epoch != block_epoch_ || mark.stored == block_epoch_) continue;
+    mark.stored = block_epoch_;
+    if (chunks.empty() && c > 0) {
+      chunks.push_back({.group = group,
+                        .chunk = c - 1,
+                        .block = kNullBlock,  // only says what the next one follows
+                        .hash = HashOf(request, group, c - 1)});
+    }
+    chunks.push_back(
+        {.group = group, .chunk = c, .block = block, .hash = HashOf(request, group, c)});
+  }
+  request.saved_chunks[group] = std::max(request.saved_chunks[group], end);
+  return chunks;
+}
+
+void SchedulerRole::OrderSave(Request& request, const ScheduledPart& part,
+                              const BlockTables& tables) {
+  if (saves_.size() >= options_.most_save_jobs ||
+      (options_.blocks > 0 && stats_.pinned_blocks > options_.blocks / 4)) {
+    ++stats_.saves_postponed;
+    return;
+  }
+  SaveOrder order{
+      .request = std::string(part.request.id), .token = request.token, .version = request.version};
+  for (std::uint32_t g = 0; g < options_.shape.groups.size(); ++g) {
+    std::vector<ChunkPlace> chunks = SavableChunks(request, part, g, tables);
+    std::move(chunks.begin(), chunks.end(), std::back_inserter(order.chunks));
+  }
+  if (order.chunks.empty()) return;
+  order.job = ++last_job_;
+  for (const ChunkPlace& place : order.chunks) {
+    if (place.block == kNullBlock) continue;
+    pins_.push_back(place.block);
+    ++stats_.pinned_blocks;
+  }
+  ++stats_.saves;
+  plan_.saves.push_back(order);
+  saves_.emplace(order.job, Save{.order = std::move(order), .ranks_left = options_.shape.world()});
+}
+
+void SchedulerRole::Finished(std::string_view id) {
+  const MutexLock lock(mutex_);
+  const auto at = requests_.find(id);
+  if (at != requests_.end()) requests_.erase(at);
+  const auto job = load_of_.find(id);
+  if (job == load_of_.end()) return;
+  loads_.at(job->second).wanted = false;
+  plan_.cancelled.push_back(job->second);
+}
+
+Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
+  PollGenerations();
+  NameVersions();
+  const bool closed = store_.closed();
+  const MutexLock lock(mutex_);
+  if (closed_since_ns_ != 0 && !closed) {
+    LogInfo("{}: the reset is proven after {:.1f} s; look-ups and stores go on", options_.engine,
+            static_cast<double>(clock_.NowNs() - closed_since_ns_) / 1e9);
+    closed_since_ns_ = 0;
+    NewEpoch(/*blocks=*/false);
+  }
+  budget_ns_ = options_.lookup_budget.count() * kMillisecond;
+  Plan plan = std::move(plan_);
+  plan_ = {};
+  plan.step = ++step_;
+  plan.epoch = epoch_;
+  plan.pool = options_.pool;
+  if (weights_ == Weights::kAwaited && !fingerprint_told_) {
+    plan.fingerprint = fingerprint_asked_;
+    fingerprint_told_ = true;
+  }
+  pins = std::move(pins_);
+  pins_.clear();
+  return plan;
+}
+
+std::vector<BlockId> SchedulerRole::TakeUnpins() {
+  const MutexLock lock(mutex_);
+  return std::exchange(unpins_, {});
+}
+
+bool SchedulerRole::Pending() const {
+  const MutexLock lock(mutex_);
+  return !saves_.empty() || !loads_.empty() || !unpins_.empty() || !plan_.empty();
+}
+
+// ---- what the ranks report
+
+void SchedulerRole::OnReport(const Report& report) {
+  const MutexLock lock(mutex_);
+  if (report.rank >= changes_.size()) {
+    LogError("{}: a report of rank {} of {}", options_.engine, report.rank, changes_.size());
+    return;
+  }
+  stats_.ranks.queued_jobs = 0;
+  stats_.ranks.Add(report.counters);
+  if (options_.versions == VersionSource::kFingerprint) {
+    if (report.weight_changes > changes_[report.rank]) {
+      changes_[report.rank] = report.weight_changes;
+      if (weights_ != Weights::kChanging) {
+        NewEpoch(/*blocks=*/false);
+        AwaitFingerprints();
+      }
+    }
+    if (weights_ == Weights::kAwaited && report.fingerprint_asked == fingerprint_asked_) {
+      if (report.fingerprint_changes == changes_[report.rank]) {
+        fingerprints_[report.rank] = report.fingerprint;
+      } else {
+        AwaitFingerprints();  // it has changed since
+      }
+    }
+    if (weights_ == Weights::kAwaited && fingerprints_.size() == changes_.size()) {
+      std::string all;
+      for (const auto& [rank, fingerprint] : fingerprints_) all += fingerprint + "|";
+      const Id128 hash = Hash128(all, 0);
+      Adopt(fmt::format("w{:016x}{:016x}", hash.high, hash.low));
+    }
+  }
+  for (const LoadDone& done : report.loads) {
+    const auto at = loads_.find(done.job);
+    if (at == loads_.end()) continue;
+    at->second.failed.insert(done.failed.begin(), done.failed.end());
+    Load& load = at->second;
+    if (!load.order.sync || ++load.ranks < options_.shape.world()) continue;
+    if (!load.failed.empty()) {
+      ++stats_.loads_failed;
+      const auto request = requests_.find(load.order.request);
+      if (request != requests_.end()) request->second.spoiled = true;
+      for (const BlockId block : load.failed) MarkOf(block) = {};
+    }
+    load_of_.erase(load.order.request);
+    loads_.erase(at);
+  }
+  for (const SaveDone& done : report.saves) {
+    const auto at = saves_.find(done.job);
+    if (at == saves_.end()) continue;
+    at->second.missing.insert(done.missing.begin(), done.missing.end());
+    if (--at->second.ranks_left > 0) continue;
+    EndSave(at->second);
+    saves_.erase(at);
+  }
+}
+
+void SchedulerRole::EndSave(const Save& save) {
+  PoolEvent event;
+  const std::vector<ChunkPlace>& chunks = save.order.chunks;
+  for (std::uint32_t i = 0; i < chunks.size(); ++i) {
+    const ChunkPlace& place = chunks[i];
+    if (place.block == kNullBlock) continue;
+    unpins_.push_back(place.block);
+    --stats_.pinned_blocks;
+    if (save.missing.contains(i)) {
+      // Whoever computes on with it, or finds it in the engine's own cache, may store it later.
+      BlockMark& mark = MarkOf(place.block);
+      if (mark.stored == block_epoch_) mark.stored = 0;
+      continue;
+    }
+    if (!options_.events) continue;
+    if (announced_.size() < kMostAnnounced) announced_.insert(place.hash);
+    const bool follows = event.hashes.size() > 0 && event.group == place.group &&
+                         event.first_chunk + event.hashes.size() == place.chunk;
+    if (!follows) {
+      if (!event.hashes.empty()) AddEvent(std::move(event));
+      event = {.request = save.order.request,
+               .group = place.group,
+               .first_chunk = place.chunk,
+               .hashes = {},
+               .parent = i > 0 && chunks[i - 1].group == place.group &&
+                                 chunks[i - 1].chunk + 1 == place.chunk
+                             ? chunks[i - 1].hash
+                             : std::string()};
+    }
+    event.hashes.push_back(place.hash);
+  }
+  if (!event.hashes.empty()) AddEvent(std::move(event));
+}
+
+void SchedulerRole::AddEvent(PoolEvent event) {
+  if (events_.size() >= kMostEvents) {
+    events_.pop_front();
+    if (stats_.events_dropped++ == 0) {
+      LogWarn("{}: nobody takes the KV events; the oldest are dropped", options_.engine);
+    }
+  }
+  events_.push_back(std::move(event));
+}
+
+std::vector<PoolEvent> SchedulerRole::TakeEvents() {
+  const MutexLock lock(mutex_);
+  std::vector<PoolEvent> events(std::make_move_iterator(events_.begin()),
+                                std::make_move_iterator(events_.end()));
+  events_.clear();
+  return events;
+}
+
+// ---- epochs
+
+void SchedulerRole::NewEpoch(bool blocks) {
+  ++epoch_;
+  ++stats_.epochs;
+  if (blocks) ++block_epoch_;
+  for (auto& [id, request] : requests_) {
+    request.lookup.reset();
+    request.tiers = {};
+  }
+}
+
+void SchedulerRole::Notice(std::string_view version, const Token& token) {
+  auto at = tokens_.find(version);
+  if (at == tokens_.end()) {
+    if (tokens_.size() > 64) tokens_.clear();
+    tokens_.emplace(std::string(version), token);
+    return;
+  }
+  if (at->second == token) return;
+  at->second = token;
+  LogInfo("{}: the pool was reset; what was computed before is not stored", options_.engine);
+  NewEpoch(/*blocks=*/true);
+}
+
+void SchedulerRole::PollGenerations() {
+  std::set<std::string> versions;
+  {
+    const MutexLock lock(mutex_);
+    // Only what something depends on: asking makes a generation used.
+    for (const auto& [job, load] : loads_) {
+      if (load.epoch == epoch_) versions.insert(load.order.version);
+    }
+    for (const auto& [id, request] : requests_) {
+      if (request.may_store && request.epoch == block_epoch_) versions.insert(request.version);
+      if (versions.size() >= 16) break;
+    }
+  }
+  for (const std::string& version : versions) {
+    const Result<Token> token = store_.Capture(version, kCaptureTimeout);
+    if (!token) continue;
+    const MutexLock lock(mutex_);
+    Notice(version, *token);
+  }
+}
+
+void SchedulerRole::NameVersions() {
+  std::set<std::string> names;
+  {
+    const MutexLock lock(mutex_);
+    const std::int64_t now = clock_.NowNs();
+    const bool salts = options_.versions == VersionSource::kSalt && !requests_.empty();
+    if (!names_changed_ && !salts) return;
+    if (now - named_ns_ < kNamingEveryNs) return;
+    named_ns_ = now;
+    names_changed_ = false;
+    if (!version_.empty()) names.insert(version_);
+    for (const auto& [id, request] : requests_) {
+      if (salts && !request.version.empty()) names.insert(request.version);
+    }
+  }
+  const std::vector<std::string> list(names.begin(), names.end());
+  // A hint for what is reclaimed first; it may be lost.
+  (void)store_.NameVersions(list, kNamingTimeout);
+}
+
+// ---- resets and weights
+
+bool SchedulerRole::Reset() {
+  ResetOptions options{.timeout = options_.reset_timeout};
+  {
+    const MutexLock lock(mutex_);
+    NewEpoch(/*blocks=*/true);
+    tokens_.clear();
+    events_.clear();
+    announced_.clear();
+    if (options_.events) AddEvent({.kind = PoolEvent::Kind::kAllCleared});
+    const bool versioned = options_.versions == VersionSource::kFingerprint ||
+                           options_.versions == VersionSource::kEngine;
+    if (versioned && !version_.empty()) options.version = version_;
+  }
+  const std::int64_t start = clock_.NowNs();
+  const Status status = store_.Reset(options);
+  const double ms = static_cast<double>(clock_.NowNs() - start) / 1e6;
+  const MutexLock lock(mutex_);
+  ++(status ? stats_.resets_proven : stats_.resets_failed);
+  if (status) {
+    LogInfo("{}: reset in {:.1f} ms (number {})", options_.engine, ms, stats_.resets_proven);
+    return true;
+  }
+  if (closed_since_ns_ == 0) closed_since_ns_ = start;
+  LogError(
+      "{}: the reset could not be proven in {:.0f} ms ({}); nothing is looked up or stored "
+      "until it is; it is repeated in the background",
+      options_.engine, ms, status.error().detail);
+  return options_.closed_on_reset_failure;
+}
+
+void SchedulerRole::WeightsChanging() {
+  const MutexLock lock(mutex_);
+  if (options_.versions != VersionSource::kFingerprint &&
+      options_.versions != VersionSource::kEngine) {
+    return;
+  }
+  weights_ = Weights::kChanging;
+  NewEpoch(/*blocks=*/false);
+}
+
+void SchedulerRole::WeightsChanged() {
+  const MutexLock lock(mutex_);
+  // With kEngine the version says that they are the new ones.
+  if (options_.versions == VersionSource::kFingerprint) AwaitFingerprints();
+}
+
+void SchedulerRole::AwaitFingerprints() {
+  weights_ = Weights::kAwaited;
+  ++fingerprint_asked_;
+  fingerprint_told_ = false;
+  awaited_since_ns_ = clock_.NowNs();
+  fingerprints_.clear();
+}
+
+void SchedulerRole::StartWith(const std::vector<std::string>& fingerprints) {
+  const MutexLock lock(mutex_);
+  if (options_.versions != VersionSource::kFingerprint || weights_ != Weights::kAwaited ||
+      fingerprints.size() != changes_.size()) {
+    return;
+  }
+  std::string all;
+  for (const std::string& fingerprint : fingerprints) all += fingerprint + "|";
+  const Id128 hash = Hash128(all, 0);
+  Adopt(fmt::format("w{:016x}{:016x}", hash.high, hash.low));
+}
+
+void SchedulerRole::Adopt(const std::string& version) {
+  weights_ = Weights::kKnown;
+  if (version == version_) return;
+  if (!version_.empty()) {
+    LogInfo("{}: other weights: {} (was {})", options_.engine, version, version_);
+  }
+  version_ = version;
+  names_changed_ = true;
+  NewEpoch(/*blocks=*/true);
+}
+
+void SchedulerRole::SetVersion(std::string_view version) {
+  const MutexLock lock(mutex_);
+  if (options_.versions == VersionSource::kEngine) {
+    Adopt(std::string(version));
+  } else if (options_.versions == VersionSource::kSalt) {
+    version_ = version;
+    names_changed_ = true;
+  }
+}
+
+std::string SchedulerRole::version() const {
+  const MutexLock lock(mutex_);
+  return version_;
+}
+
+SchedulerStats SchedulerRole::stats() const {
+  const bool closed = store_.closed();
+  const MutexLock lock(mutex_);
+  SchedulerStats stats = stats_;
+  stats.closed = closed || weights_ != Weights::kKnown ? 1 : 0;
+  return stats;
+}
+
+}  // namespace kvcove::connector

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scheduler's role: what an engine's scheduler asks, and what its ranks are told to do.
+//
+// A request's life here (docs/connector.md has the picture):
+//   Matched -> (ask again)* -> Allocated -> [load ordered -> LoadEnded] -> Schedule... -> Finished
+// Everything computed or loaded belongs to an epoch: a reset, another generation, or other weights
+// begin a new one, and what belongs to an older one is neither used nor stored. Every block that
+// this engine computes is marked with its epoch, so that a request which begins on blocks of an
+// older one (its own cache was not emptied) stores nothing that depends on them.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "kvcove/base/mutex.h"
+#include "kvcove/connector/lookup.h"
+#include "kvcove/connector/plan.h"
+
+namespace kvcove::connector {
+
+// What names the version of the weights that KV was computed with.
+enum class VersionSource : std::uint8_t {
+  kFingerprint = 0,  // the loaded weights themselves
+  kEngine = 1,       // SetVersion
+  kSalt = 2,         // each request's cache salt
+  kNone = 3,         // generations alone
+};
+// "fingerprint", "engine", "salt", "none". Errors: kInvalid.
+Result<VersionSource> ParseVersionSource(std::string_view name);
+
+struct SchedulerOptions {
+  EngineShape shape;
+  std::string engine;  // for logs
+  std::string pool;    // told to the ranks
+  VersionSource versions = VersionSource::kFingerprint;
+  std::chrono::milliseconds lookup_budget{5};      // a step of the scheduler, all requests together
+  std::chrono::milliseconds lookup_timeout{1000};  // then it is a miss
+  std::chrono::milliseconds fingerprint_timeout{30'000};  // then look-ups miss until it is known
+  std::chrono::milliseconds reset_timeout{2500};
+  bool load_async = true;
+  bool lookup = true;
+  bool save = true;
+  bool save_decoded = false;  // else only prompts
+  bool events = false;
+  // An unproven reset answers true, with look-ups and stores closed until it is proven.
+  bool closed_on_reset_failure = false;
+  std::uint64_t blocks = 0;             // of the engine; 0: unknown
+  std::uint32_t most_save_jobs = 1024;  // under way; more wait
+};
+
+// A request as the engine sees it. Valid during the call.
+struct RequestView {
+  std::string_view id;
+  std::uint64_t tokens = 0;  // prompt and what was generated
+  std::uint64_t prompt_tokens = 0;
+  std::string_view salt;
+  std::size_t hashes = 0;                        // that the engine knows by now
+  std::function<std::string(std::size_t)> hash;  // asked for once each
+};
+
+struct Match {
+  bool ask_again = false;
+  std::uint64_t tokens = 0;  // beyond what the engine has computed
+  bool async = false;
+};
+
+using BlockTables = std::vector<std::vector<BlockId>>;  // by group, then by chunk
+
+// What one step computes of one request.
+struct ScheduledPart {
+  RequestView request;
+  std::uint64_t computed_tokens = 0;    // before the step
+  std::uint64_t scheduled_tokens = 0;   // by it
+  bool started = false;                 // the first step, or the first one after a preemption
+  std::function<BlockTables()> blocks;  // asked for only when needed
+};
+
+struct PoolEvent {
+  enum class Kind : std::uint8_t { kStored, kRemoved, kAllCleared };
+  Kind kind = Kind::kStored;
+  std::string request;
+  std::uint32_t group = 0;
+  std::uint64_t first_chunk = 0;
+  std::vector<std::string> hashes;  // of consecutive chunks
+  std::string parent;               // the hash before them, if any
+};
+
+struct SchedulerStats {
+  std::uint64_t lookups = 0;
+  std::uint64_t lookup_keys = 0;
+  std::uint64_t lookup_ns = 0;
+  std::uint64_t asked_again = 0;
+  std::uint64_t lookup_timeouts = 0;
+  std::uint64_t hit_tokens = 0;
+  std::uint64_t asked_tokens = 0;
+  std::array<std::uint64_t, kTiers> hit_keys{};
+  std::uint64_t loads = 0;
+  std::uint64_t loads_failed = 0;
+  std::uint64_t loads_void = 0;  // ended as failed: a reset or other weights came
+  std::uint64_t saves = 0;
+  std::uint64_t saves_postponed = 0;
+  std::uint64_t unstored_requests = 0;  // begun on KV of an older epoch
+  std::uint64_t resets_proven = 0;
+  std::uint64_t resets_failed = 0;
+  std::uint64_t epochs = 0;
+  std::uint64_t events_dropped = 0;
+  std::uint64_t closed = 0;         // now: 1 while nothing is looked up or stored
+  std::uint64_t pinned_blocks = 0;  // now
+  Counters ranks;                   // of all ranks, summed
+};
+
+// Thread-safe; meant for the scheduler's thread, and a few calls from others.
+class SchedulerRole {
+ public:
+  // `store`, `runner` and `clock` outlive it. The shape passed its Check.
+  SchedulerRole(const SchedulerOptions& options, Store& store, LookupRunner& runner,
+                const Clock& clock);
+
+  // How many tokens beyond `computed_tokens` the pool has. `ask_again`: not known yet; the request
+  // waits, others do not.
+  Match Matched(const RequestView& request, std::uint64_t computed_tokens);
+  // The engine has given the request blocks; `external_tokens` of them are to be loaded (0: not
+  // wanted after all).
+  void Allocated(std::string_view request, std::uint64_t external_tokens,
+                 const std::function<BlockTables()>& blocks);
+  // Keys found for a request, by tier, at its last Matched.
+  std::array<std::uint64_t, kTiers> TiersOf(std::string_view request) const;
+
+  void Schedule(const ScheduledPart& part);
+  // The request is gone: finished or aborted. A load under way still ends.
+  void Finished(std::string_view request);
+  // Ends the step. What the ranks must do; `pins` gets the blocks that must stay as they are until
+  // TakeUnpins returns them (each as often as it was given).
+  Plan BuildPlan(std::vector<BlockId>& pins);
+  std::vector<BlockId> TakeUnpins();
+  // Pins are outstanding, or a rank's answer is awaited: the engine should go on stepping.
+  bool Pending() const;
+
+  void OnReport(const Report& report);
+  // All ranks have ended the request's load. False: it became void meanwhile; the engine must not
+  // learn of it yet, as the ranks will end it again, as failed.
+  bool LoadEnded(std::string_view request);
+
+  // True only when it is proven: nothing that was computed before is found by anybody. With
+  // `closed_on_reset_failure` also true when this engine neither looks up nor stores until then.
+  bool Reset();
+
+  // The weights are about to change, or may have: nothing is looked up or stored from now on, until
+  // WeightsChanged and all ranks' fingerprints.
+  void WeightsChanging();
+  void WeightsChanged();
+  // The ranks' fingerprints at start, in order of rank.
+  void StartWith(const std::vector<std::string>& fingerprints);
+  // kEngine: the version from now on. kSalt: the version of the loaded weights, if it is known.
+  void SetVersion(std::string_view version);
+  std::string version() const;
+
+  std::vector<PoolEvent> TakeEvents();
+  SchedulerStats stats() const;
+
+ private:
+  enum class Weights : std::uint8_t { kKnown, kChanging, kAwaited };
+  struct Request {
+    std::vector<std::string> hashes;
+    std::uint64_t prompt_tokens = 0;
+    // Of the look-up.
+    std::shared_ptr<Lookup> lookup;
+    std::uint64_t lookup_epoch = 0;
+    std::uint64_t lookup_limit = 0;
+    std::uint64_t computed_tokens = 0;  // the engine's own, at the last Matched
+    std::int64_t lookup_since_ns = 0;
+    bool lookup_over = false;  // a load failed: compute
+    std::array<std::uint64_t, kTiers> tiers{};
+    // Of what it computes.
+    bool may_store = false;
+    std::uint64_t epoch = 0;  // of its blocks
+    std::string version;
+    Token token;
+    std::vector<std::uint64_t> marked_chunks;  // by group
+    std::vector<std::uint64_t> saved_chunks;
+    bool spoiled = false;  // it computed on what a synchronous load did not bring
+  };
+  struct Load {
+    LoadOrder order;
+    std::uint64_t epoch = 0;
+    bool refused = false;
+    bool wanted = true;  // its request is still there
+    std::set<BlockId> failed;
+    std::uint32_t ranks = 0;  // synchronous: that have reported
+  };
+  struct Save {
+    SaveOrder order;
+    std::uint32_t ranks_left = 0;
+    std::set<std::uint32_t> missing;
+  };
+
+  Request& Find(const RequestView& view) KVCOVE_REQUIRES(mutex_);
+  std::string VersionOf(std::string_view salt) const KVCOVE_REQUIRES(mutex_);
+  // The look-up to run, or null with the answer in `match`.
+  std::shared_ptr<Lookup> LookupFor(const RequestView& view, std::uint64_t computed_tokens,
+                                    Match& match) KVCOVE_REQUIRES(mutex_);
+  void Begin(Request& request, const ScheduledPart& part, const BlockTables& tables,
+             const std::optional<Token>& token) KVCOVE_REQUIRES(mutex_);
+  void Mark(Request& request, const ScheduledPart& part, const BlockTables& tables)
+      KVCOVE_REQUIRES(mutex_);
+  std::uint64_t SavableTokens(const Request& request, const ScheduledPart& part) const
+      KVCOVE_REQUIRES(mutex_);
+  void OrderSave(Request& request, const ScheduledPart& part, const BlockTables& tables)
+      KVCOVE_REQUIRES(mutex_);
+  std::vector<ChunkPlace> SavableChunks(Request& request, const ScheduledPart& part,
+                                        std::uint32_t group, const BlockTables& tables)
+      KVCOVE_REQUIRES(mutex_);
+  const std::string& HashOf(const Request& request, std::uint32_t group, std::uint64_t chunk) const;
+  // What is known of a block's contents.
+  struct BlockMark {
+    std::uint64_t epoch = 0;   // in which it was computed or loaded; 0: it may not be stored
+    std::uint64_t stored = 0;  // the epoch in which it was, or is being, stored
+  };
+  BlockMark& MarkOf(BlockId block) KVCOVE_REQUIRES(mutex_);
+  // A new epoch for look-ups and loads; `blocks`: for what the engine has computed, too.
+  void NewEpoch(bool blocks) KVCOVE_REQUIRES(mutex_);
+  void Notice(std::string_view version, const Token& token) KVCOVE_REQUIRES(mutex_);
+  void PollGenerations() KVCOVE_EXCLUDES(mutex_);
+  void NameVersions() KVCOVE_EXCLUDES(mutex_);
+  void AwaitFingerprints() KVCOVE_REQUIRES(mutex_);
+  void Adopt(const std::string& version) KVCOVE_REQUIRES(mutex_);
+  void EndSave(const Save& save) KVCOVE_REQUIRES(mutex_);
+  void AddEvent(PoolEvent event) KVCOVE_REQUIRES(mutex_);
+
+  const SchedulerOptions options_;
+  const Keys keys_;
+  const std::uint64_t stride_;
+  Store& store_;
+  LookupRunner& runner_;
+  const Clock& clock_;
+
+  mutable Mutex mutex_;
+  std::map<std::string, Request, std::less<>> requests_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<JobId, Load> loads_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<std::string, JobId, std::less<>> load_of_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<JobId, Save> saves_ KVCOVE_GUARDED_BY(mutex_);
+  Plan plan_ KVCOVE_GUARDED_BY(mutex_);  // of the next step
+  std::vector<BlockId> pins_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<BlockId> unpins_ KVCOVE_GUARDED_BY(mutex_);
+  JobId last_job_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t step_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t budget_ns_ KVCOVE_GUARDED_BY(mutex_);  // left in this step
+  // Of look-ups and loads; of blocks. A block's mark is 0 or the latter when it was computed.
+  std::uint64_t epoch_ KVCOVE_GUARDED_BY(mutex_) = 1;
+  std::uint64_t block_epoch_ KVCOVE_GUARDED_BY(mutex_) = 1;
+  std::vector<BlockMark> marks_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<std::string, Token, std::less<>> tokens_ KVCOVE_GUARDED_BY(mutex_);  // last seen
+  // Weights.
+  Weights weights_ KVCOVE_GUARDED_BY(mutex_);
+  std::string version_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t fingerprint_asked_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  bool fingerprint_told_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::int64_t awaited_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::vector<std::uint64_t> changes_ KVCOVE_GUARDED_BY(mutex_);  // by rank
+  std::map<std::uint32_t, std::string> fingerprints_ KVCOVE_GUARDED_BY(mutex_);
+  bool names_changed_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::int64_t named_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::deque<PoolEvent> events_ KVCOVE_GUARDED_BY(mutex_);
+  std::set<std::string> announced_ KVCOVE_GUARDED_BY(mutex_);  // hashes, with events
+  SchedulerStats stats_ KVCOVE_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvcove::connector

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/connector/shape.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "kvcove/base/hash.h"
+
+namespace kvcove::connector {
+namespace {
+
+constexpr std::uint64_t kSeed = 0x6b76636f7665;
+
+bool Splits(const EngineShape& shape, const GroupShape& group) {
+  return shape.dcp == 1 && group.kind != GroupKind::kState;
+}
+
+}  // namespace
+
+std::uint64_t EngineShape::stride_tokens() const {
+  std::uint64_t stride = 1;
+  for (const GroupShape& group : groups) stride = std::lcm(stride, group.chunk_tokens);
+  return stride;
+}
+
+bool EngineShape::all_full() const {
+  return std::all_of(groups.begin(), groups.end(),
+                     [](const GroupShape& group) { return group.kind == GroupKind::kFull; });
+}
+
+std::pair<std::uint64_t, std::uint64_t> EngineShape::Needed(std::uint32_t group,
+                                                            std::uint64_t tokens) const {
+  const GroupShape& shape = groups[group];
+  const std::uint64_t end = (tokens + shape.chunk_tokens - 1) / shape.chunk_tokens;
+  if (shape.kind == GroupKind::kFull) return {0, end};
+  if (shape.kind == GroupKind::kState) return {end == 0 ? 0 : end - 1, end};
+  // The next token attends to the last window_tokens - 1 before it.
+  const std::uint64_t reach = shape.window_tokens - 1;
+  return {tokens > reach ? (tokens - reach) / shape.chunk_tokens : 0, end};
+}
+
+Status EngineShape::Check() const {
+  if (model.empty()) return Fail(Code::kInvalid, "the model needs a fingerprint");
+  if (groups.empty() || groups.size() > kMaxGroups) {
+    return Fail(Code::kInvalid,
+                fmt::format("an engine has 1 to {} KV groups, not {}", kMaxGroups, groups.size()));
+  }
+  if (tp == 0 || pp == 0 || pcp == 0 || dcp == 0 || world() > kMaxRanks || tp % dcp != 0) {
+    return Fail(Code::kInvalid,
+                fmt::format("TP {}, PP {}, PCP {}, DCP {}: each is at least 1, DCP divides TP, and "
+                            "an engine has at most {} ranks",
+                            tp, pp, pcp, dcp, kMaxRanks));
+  }
+  if (hash_tokens == 0) return Fail(Code::kInvalid, "a block hash covers at least one token");
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const GroupShape& group = groups[g];
+    if (group.chunk_tokens == 0 || group.chunk_tokens % hash_tokens != 0) {
+      return Fail(Code::kInvalid,
+                  fmt::format("KV group {}: its chunk of {} tokens is no multiple of the {} that a "
+                              "block hash covers",
+                              g, group.chunk_tokens, hash_tokens));
+    }
+    if (group.kind == GroupKind::kWindow && group.window_tokens == 0) {
+      return Fail(Code::kInvalid, fmt::format("KV group {}: a sliding window has a size", g));
+    }
+    if (group.heads == 0 || !Splits(*this, group)) continue;
+    const std::uint32_t most = std::max(group.heads, tp);
+    const std::uint32_t least = std::min(group.heads, tp);
+    if (most % least != 0) {
+      return Fail(Code::kInvalid, fmt::format("KV group {}: {} KV heads do not spread over TP {}",
+                                              g, group.heads, tp));
+    }
+    const std::uint32_t shards = std::min(group.heads, tp);
+    if (store_tp != 0 && group.heads > 1 &&
+        (store_tp % tp != 0 || std::min(group.heads, store_tp) % shards != 0 ||
+         std::max(group.heads, store_tp) % std::min(group.heads, store_tp) != 0)) {
+      return Fail(Code::kInvalid,
+                  fmt::format("store_tp {}: give a multiple of TP {} that fits {} KV heads",
+                              store_tp, tp, group.heads));
+    }
+  }
+  return {};
+}
+
+std::string EngineShape::Namespace() const {
+  std::string all = fmt::format("1|{}|{}|{}|{}|{}|", model, kv_dtype, hashing, hash_tokens, pp);
+  for (const GroupShape& group : groups) {
+    all += fmt::format("{},{},{},{},{}|", static_cast<int>(group.kind), group.chunk_tokens,
+                       group.window_tokens, group.heads, group.layout);
+  }
+  const Id128 hash = Hash128(all, kSeed);
+  std::string name = space.empty() ? std::string() : space + "/";
+  name += fmt::format("{}@{:016x}{:016x}", model_name.empty() ? "model" : model_name, hash.high,
+                      hash.low);
+  return name;
+}
+
+Keys::Keys(const EngineShape& shape) : shape_(shape) {
+  for (std::uint32_t g = 0; g < shape_.groups.size(); ++g) {
+    const std::uint32_t shards = TpShards(g);
+    const bool splits = Splits(shape_, shape_.groups[g]);
+    copies_.push_back(splits ? shape_.tp / std::min(shape_.tp, shape_.groups[g].heads) : 1);
+    std::vector<std::string>& tags = tags_.emplace_back();
+    for (std::uint32_t pp = 0; pp < shape_.pp; ++pp) {
+      for (std::uint32_t pcp = 0; pcp < shape_.pcp; ++pcp) {
+        for (std::uint32_t s = 0; s < shards; ++s) {
+          tags.push_back(Tag(g, s, shards, pp, pcp, s % shape_.dcp));
+        }
+      }
+    }
+  }
+}
+
+std::uint32_t Keys::TpShards(std::uint32_t group) const {
+  const GroupShape& shape = shape_.groups[group];
+  if (!Splits(shape_, shape)) return shape_.tp;
+  const std::uint32_t tp = shape_.store_tp == 0 ? shape_.tp : shape_.store_tp;
+  return std::min(shape.heads, tp);
+}
+
+std::string Keys::Tag(std::uint32_t group, std::uint32_t shard, std::uint32_t of, std::uint32_t pp,
+                      std::uint32_t pcp, std::uint32_t dcp) const {
+  std::string tag = fmt::format("g{}.h{}of{}", group, shard, of);
+  if (shape_.pp > 1) tag += fmt::format(".p{}of{}", pp, shape_.pp);
+  if (shape_.pcp > 1) tag += fmt::format(".c{}of{}", pcp, shape_.pcp);
+  if (shape_.dcp > 1) tag += fmt::format(".d{}of{}", dcp, shape_.dcp);
+  return tag;
+}
+
+std::vector<Part> Keys::PartsOf(const Rank& rank, std::uint32_t group) const {
+  const GroupShape& shape = shape_.groups[group];
+  const std::uint32_t shards = TpShards(group);
+  if (!Splits(shape_, shape)) {
+    return {{.tag = Tag(group, rank.tp, shards, rank.pp, rank.pcp, rank.tp % shape_.dcp),
+             .first_head = 0,
+             .heads = std::max(1U, shape.heads / shape_.tp)}};
+  }
+  const std::uint32_t own = std::min(shape.heads, shape_.tp);  // shards as TP cuts them
+  const std::uint32_t mine = rank.tp / copies_[group];
+  const std::uint32_t parts = shards / own;
+  const std::uint32_t heads = shape.heads / shards;
+  std::vector<Part> result;
+  for (std::uint32_t i = 0; i < parts; ++i) {
+    result.push_back({.tag = Tag(group, mine * parts + i, shards, rank.pp, rank.pcp, 0),
+                      .first_head = i * heads,
+                      .heads = heads});
+  }
+  return result;
+}
+
+bool Keys::Stores(const Rank& rank, std::uint32_t group, std::uint64_t chunk) const {
+  return chunk % copies_[group] == rank.tp % copies_[group];
+}
+
+void AppendKey(std::string_view tag, std::string_view hash, std::string& out) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  out += tag;
+  out += '@';
+  const std::size_t at = out.size();
+  out.resize(at + 2 * hash.size());
+  for (std::size_t i = 0; i < hash.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(hash[i]);
+    out[at + 2 * i] = kDigits[byte >> 4];
+    out[at + 2 * i + 1] = kDigits[byte & 15];
+  }
+}
+
+}  // namespace kvcove::connector

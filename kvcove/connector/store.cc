@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/connector/store.h"
+
+namespace kvcove::connector {
+namespace {
+
+class SessionStore final : public Store {
+ public:
+  explicit SessionStore(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+  Result<Token> Capture(std::string_view version, std::chrono::milliseconds timeout) override {
+    return session_->Capture(version, timeout);
+  }
+  Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                const CallOptions& options) override {
+    return session_->Exists(keys, results, options);
+  }
+  Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
+             const CallOptions& options) override {
+    return session_->Put(token, items, results, options);
+  }
+  Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
+             const CallOptions& options) override {
+    return session_->Get(items, results, options);
+  }
+  Status Reset(const ResetOptions& options) override { return session_->Reset(options); }
+  Status NameVersions(std::span<const std::string> versions,
+                      std::chrono::milliseconds timeout) override {
+    return session_->NameVersions(versions, timeout);
+  }
+  bool closed() const override { return session_->closed(); }
+
+ private:
+  const std::shared_ptr<Session> session_;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> StoreOf(std::shared_ptr<Session> session) {
+  return std::make_unique<SessionStore>(std::move(session));
+}
+
+}  // namespace kvcove::connector

@@ -1,0 +1,589 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/connector/worker.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
+
+namespace kvcove::connector {
+
+// One object: a part of a chunk.
+struct WorkerRole::Item {
+  std::uint32_t place = 0;  // in the order's chunks
+  std::string key;
+  std::string after;
+  std::uint64_t bytes = 0;
+  bool device = false;
+  std::vector<MutableBuffer> pieces;
+};
+
+// Its fields are written by the thread that runs it, and by others only while it is queued.
+struct WorkerRole::Job {
+  JobId id = 0;
+  bool load = false;
+  bool sync = false;
+  std::string request;
+  std::string version;
+  Token token;
+  std::vector<ChunkPlace> chunks;
+  std::vector<Item> items;
+  std::shared_ptr<std::function<void()>> ready;  // saves of one step share it
+  std::atomic<bool> cancelled{false};
+  std::size_t next = 0;         // item
+  std::set<std::uint32_t> bad;  // places that failed
+  bool stale = false;
+  Counters counters;
+};
+
+WorkerRole::WorkerRole(const WorkerOptions& options, const Clock& clock)
+    : options_(options), keys_(options.shape), clock_(clock) {
+  {
+    const MutexLock lock(mutex_);
+    report_.rank = options_.number;
+  }
+  for (std::uint32_t i = 0; i < options_.threads; ++i) {
+    threads_.push_back(StartThread("kvcove-mover", [this] { Loop(); }));
+  }
+}
+
+WorkerRole::~WorkerRole() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    for (const auto& job : running_) job->cancelled = true;
+    changed_.NotifyAll();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
+  std::vector<std::vector<Shard>> shards(options_.shape.groups.size());
+  for (std::uint32_t g = 0; g < shards.size(); ++g) {
+    for (Part& part : keys_.PartsOf(options_.rank, g)) shards[g].push_back({.part = part});
+  }
+  for (const LayerMemory& layer : layers) {
+    if (layer.group >= shards.size()) {
+      return kvcove::Fail(Code::kInvalid, fmt::format("KV layer '{}': there is no KV group {}",
+                                                      layer.name, layer.group));
+    }
+    std::uint64_t heads = 1;
+    for (const Axis& axis : layer.axes) {
+      if (axis.kind == AxisKind::kHead) heads = axis.count;
+    }
+    std::vector<Shard>& parts = shards[layer.group];
+    for (Shard& shard : parts) {
+      // A rank that has one part has it whole, whatever its heads are called.
+      const bool whole = parts.size() == 1;
+      KVCOVE_ASSIGN(BlockRuns runs,
+                    RunsOf(layer, whole ? 0 : shard.part.first_head,
+                           whole ? static_cast<std::uint32_t>(heads) : shard.part.heads));
+      shard.bytes += runs.bytes;
+      shard.layers.push_back(std::move(runs));
+    }
+  }
+  for (std::uint32_t g = 0; g < shards.size(); ++g) {
+    for (const Shard& shard : shards[g]) KVCOVE_TRY(CheckObjectSize(shard.bytes));
+  }
+  const MutexLock lock(mutex_);
+  shards_ = std::move(shards);
+  changed_.NotifyAll();
+  return {};
+}
+
+void WorkerRole::Unregister() {
+  const MutexLock lock(mutex_);
+  shards_.clear();
+  for (auto* queue : {&loads_, &saves_}) {
+    for (const auto& job : *queue) {
+      for (std::uint32_t i = 0; i < job->chunks.size(); ++i) job->bad.insert(i);
+      End(job);
+    }
+    queue->clear();
+  }
+  for (const auto& job : running_) job->cancelled = true;
+  while (!running_.empty()) changed_.Wait(mutex_);
+}
+
+std::vector<std::uint64_t> WorkerRole::ChunkBytes() const {
+  const MutexLock lock(mutex_);
+  std::vector<std::uint64_t> bytes;
+  for (const auto& group : shards_) bytes.push_back(group.empty() ? 0 : group.front().bytes);
+  return bytes;
+}
+
+void WorkerRole::Connect(std::unique_ptr<Store> store) {
+  const MutexLock lock(mutex_);
+  store_ = std::move(store);
+  changed_.NotifyAll();
+}
+
+bool WorkerRole::connected() const {
+  const MutexLock lock(mutex_);
+  return store_ != nullptr;
+}
+
+// ---- orders
+
+void WorkerRole::Fail(const LoadOrder& order) {
+  auto job = std::make_shared<Job>();
+  job->id = order.job;
+  job->load = true;
+  job->request = order.request;
+  job->chunks = order.chunks;
+  for (std::uint32_t i = 0; i < order.chunks.size(); ++i) job->bad.insert(i);
+  if (order.sync) ++sync_left_;
+  job->sync = order.sync;
+  End(job);
+}
+
+void WorkerRole::Drop(const SaveOrder& order) {
+  SaveDone done{.job = order.job};
+  for (std::uint32_t i = 0; i < order.chunks.size(); ++i) done.missing.push_back(i);
+  report_.counters.dropped_keys += order.chunks.size();
+  report_.saves.push_back(std::move(done));
+}
+
+std::shared_ptr<WorkerRole::Job> WorkerRole::LoadJob(const LoadOrder& order) {
+  auto job = std::make_shared<Job>();
+  job->id = order.job;
+  job->load = true;
+  job->sync = order.sync;
+  job->request = order.request;
+  job->version = order.version;
+  job->chunks = order.chunks;
+  for (std::uint32_t i = 0; i < order.chunks.size(); ++i) {
+    const ChunkPlace& place = order.chunks[i];
+    for (const Shard& shard : shards_[place.group]) {
+      Item item{.place = i, .bytes = shard.bytes};
+      AppendKey(shard.part.tag, place.hash, item.key);
+      job->items.push_back(std::move(item));
+    }
+  }
+  return job;
+}
+
+std::shared_ptr<WorkerRole::Job> WorkerRole::SaveJob(const SaveOrder& order) {
+  auto job = std::make_shared<Job>();
+  job->id = order.job;
+  job->request = order.request;
+  job->version = order.version;
+  job->token = order.token;
+  job->chunks = order.chunks;
+  for (std::uint32_t i = 0; i < order.chunks.size(); ++i) {
+    const ChunkPlace& place = order.chunks[i];
+    if (place.block == kNullBlock || !keys_.Stores(options_.rank, place.group, place.chunk)) {
+      continue;
+    }
+    for (const Shard& shard : shards_[place.group]) {
+      Item item{.place = i, .bytes = shard.bytes};
+      AppendKey(shard.part.tag, place.hash, item.key);
+      if (i > 0 && order.chunks[i - 1].group == place.group) {
+        AppendKey(shard.part.tag, order.chunks[i - 1].hash, item.after);
+      }
+      job->items.push_back(std::move(item));
+    }
+  }
+  return job;
+}
+
+void WorkerRole::Queue(std::shared_ptr<Job> job) {
+  for (Item& item : job->items) {
+    const ChunkPlace& place = job->chunks[item.place];
+    const std::vector<Shard>& shards = shards_[place.group];
+    const auto shard = std::find_if(shards.begin(), shards.end(), [&](const Shard& candidate) {
+      return item.key.starts_with(candidate.part.tag) && item.key[candidate.part.tag.size()] == '@';
+    });
+    for (const BlockRuns& layer : shard->layers) {
+      if (place.block >= layer.blocks) {
+        job->bad.insert(item.place);
+        break;
+      }
+      const std::uintptr_t block = layer.base + place.block * layer.block_stride;
+      for (const Run& run : layer.runs) {
+        const std::uintptr_t at = block + run.offset;
+        item.pieces.push_back({.data = reinterpret_cast<void*>(at), .size = run.bytes});  // NOLINT
+      }
+    }
+    if (options_.device != nullptr && !item.pieces.empty()) {
+      item.device = options_.device->Owns(reinterpret_cast<std::uintptr_t>(item.pieces[0].data));
+    }
+  }
+  auto& queue = job->load ? loads_ : saves_;
+  if (queue.size() >= options_.most_queued) {
+    for (std::uint32_t i = 0; i < job->chunks.size(); ++i) job->bad.insert(i);
+    job->counters.dropped_keys += job->items.size();
+    return End(job);
+  }
+  queue.push_back(std::move(job));
+  changed_.NotifyOne();
+}
+
+void WorkerRole::Begin(const Plan& plan) {
+  const MutexLock lock(mutex_);
+  if (plan.fingerprint != 0) fingerprint_wanted_ = plan.fingerprint;
+  const std::set<JobId> cancelled(plan.cancelled.begin(), plan.cancelled.end());
+  if (!cancelled.empty()) {
+    std::deque<std::shared_ptr<Job>> left;
+    for (auto& job : loads_) {
+      if (!cancelled.contains(job->id)) {
+        left.push_back(std::move(job));
+        continue;
+      }
+      for (std::uint32_t i = 0; i < job->chunks.size(); ++i) job->bad.insert(i);
+      End(job);
+    }
+    loads_ = std::move(left);
+    for (const auto& job : running_) {
+      if (cancelled.contains(job->id)) job->cancelled = true;
+    }
+  }
+  for (const LoadOrder& order : plan.refused) Fail(order);
+  for (const LoadOrder& order : plan.loads) {
+    if (gate_closed_ || shards_.empty() || cancelled.contains(order.job)) {
+      Fail(order);
+      continue;
+    }
+    if (order.sync) ++sync_left_;
+    Queue(LoadJob(order));
+  }
+  // A step that never finished has computed nothing that could be saved.
+  for (const SaveOrder& order : step_saves_) Drop(order);
+  step_saves_ = plan.saves;
+}
+
+void WorkerRole::WaitForSyncLoads() {
+  if (options_.threads == 0) {
+    while (RunOne()) {
+    }
+  }
+  const MutexLock lock(mutex_);
+  while (sync_left_ > 0 && !stopping_) changed_.Wait(mutex_);
+}
+
+void WorkerRole::FinishStep(std::function<void()> ready) {
+  const MutexLock lock(mutex_);
+  const auto shared = std::make_shared<std::function<void()>>(std::move(ready));
+  for (const SaveOrder& order : std::exchange(step_saves_, {})) {
+    if (gate_closed_ || shards_.empty() || clock_.NowNs() < pressure_until_ns_) {
+      Drop(order);
+      continue;
+    }
+    auto job = SaveJob(order);
+    if (*shared) job->ready = shared;
+    Queue(std::move(job));
+  }
+}
+
+Ended WorkerRole::TakeEnded() {
+  const MutexLock lock(mutex_);
+  return std::exchange(ended_, {});
+}
+
+Report WorkerRole::TakeReport() {
+  const MutexLock lock(mutex_);
+  Report report = std::exchange(report_, {});
+  report_.rank = options_.number;
+  report.weight_changes = weight_changes_;
+  report.counters.queued_jobs = loads_.size() + saves_.size() + running_.size();
+  return report;
+}
+
+// ---- weights
+
+void WorkerRole::WeightsChanging() {
+  const MutexLock lock(mutex_);
+  ++weight_changes_;
+  if (!options_.fingerprints) return;
+  gate_closed_ = true;
+  // What is being loaded was computed with the weights of before.
+  for (const auto& job : loads_) {
+    for (std::uint32_t i = 0; i < job->chunks.size(); ++i) job->bad.insert(i);
+    End(job);
+  }
+  loads_.clear();
+  for (const auto& job : running_) {
+    if (job->load) job->cancelled = true;
+  }
+}
+
+bool WorkerRole::FingerprintWanted() const {
+  const MutexLock lock(mutex_);
+  return fingerprint_wanted_ != 0;
+}
+
+void WorkerRole::SetFingerprint(std::string fingerprint) {
+  const MutexLock lock(mutex_);
+  report_.fingerprint_asked = std::exchange(fingerprint_wanted_, 0);
+  report_.fingerprint = std::move(fingerprint);
+  report_.fingerprint_changes = weight_changes_;
+  gate_closed_ = false;
+}
+
+// ---- running
+
+std::shared_ptr<WorkerRole::Job> WorkerRole::NextJob() {
+  if (store_ == nullptr) return nullptr;
+  for (auto* queue : {&loads_, &saves_}) {
+    if (queue->empty()) continue;
+    std::shared_ptr<Job> job = std::move(queue->front());
+    queue->pop_front();
+    running_.insert(job);
+    return job;
+  }
+  return nullptr;
+}
+
+bool WorkerRole::RunOne() {
+  std::shared_ptr<Job> job;
+  std::shared_ptr<Store> store;
+  {
+    const MutexLock lock(mutex_);
+    job = NextJob();
+    if (job == nullptr) return false;
+    store = store_;
+  }
+  bool over = true;
+  try {
+    over = RunBatch(*job, *store);
+  } catch (const std::exception& error) {
+    LogError("{}: job {} of request {} failed: {}", options_.engine, job->id, job->request,
+             error.what());
+    for (std::size_t i = job->next; i < job->items.size(); ++i) {
+      job->bad.insert(job->items[i].place);
+    }
+  }
+  const MutexLock lock(mutex_);
+  running_.erase(job);
+  if (over) {
+    End(job);
+  } else {
+    // Its turn comes again before newer ones of its kind, but after loads.
+    (job->load ? loads_ : saves_).push_front(job);
+    if (job->cancelled) {
+      (job->load ? loads_ : saves_).pop_front();
+      for (std::size_t i = job->next; i < job->items.size(); ++i) {
+        job->bad.insert(job->items[i].place);
+      }
+      End(job);
+    }
+  }
+  changed_.NotifyAll();
+  return true;
+}
+
+void WorkerRole::Loop() {
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      while (!stopping_ && (store_ == nullptr || (loads_.empty() && saves_.empty()))) {
+        changed_.Wait(mutex_);
+      }
+      if (stopping_) return;
+    }
+    (void)RunOne();
+  }
+}
+
+std::size_t WorkerRole::BatchEnd(const Job& job) const {
+  std::size_t end = job.next;
+  std::uint64_t bytes = 0;
+  while (end < job.items.size() &&
+         (end == job.next || bytes + job.items[end].bytes <= options_.batch_bytes)) {
+    bytes += job.items[end++].bytes;
+  }
+  return end;
+}
+
+bool WorkerRole::RunBatch(Job& job, Store& store) {
+  if (job.next < job.items.size() && !job.cancelled) {
+    const std::size_t from = job.next;
+    const std::size_t to = BatchEnd(job);
+    const std::int64_t start = clock_.NowNs();
+    if (job.load) {
+      LoadBatch(job, store, from, to);
+    } else {
+      SaveBatch(job, store, from, to);
+    }
+    const auto ns = static_cast<std::uint64_t>(clock_.NowNs() - start);
+    (job.load ? job.counters.load_ns : job.counters.save_ns) += ns;
+    job.next = to;
+  }
+  // A load's chunks are of use only up to the first that failed: the rest is not worth moving.
+  const bool hopeless = job.load && !job.bad.empty() && options_.shape.all_full();
+  if (job.next < job.items.size() && !job.cancelled && !hopeless) return false;
+  for (std::size_t i = job.next; i < job.items.size(); ++i) {
+    job.bad.insert(job.items[i].place);
+    ++(job.load ? job.counters.failed_keys : job.counters.dropped_keys);
+  }
+  job.next = job.items.size();
+  return true;
+}
+
+bool WorkerRole::ToHost(const Item& item, std::vector<std::byte>& staging) const {
+  staging.resize(item.bytes);
+  std::size_t at = 0;
+  for (const MutableBuffer& piece : item.pieces) {
+    const auto address = reinterpret_cast<std::uintptr_t>(piece.data);
+    if (!options_.device->ToHost(staging.data() + at, address, piece.size)) return false;
+    at += piece.size;
+  }
+  return true;
+}
+
+bool WorkerRole::FromHost(const Item& item, const std::vector<std::byte>& staging) const {
+  std::size_t at = 0;
+  for (const MutableBuffer& piece : item.pieces) {
+    const auto address = reinterpret_cast<std::uintptr_t>(piece.data);
+    if (!options_.device->FromHost(address, staging.data() + at, piece.size)) return false;
+    at += piece.size;
+  }
+  return true;
+}
+
+void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
+  std::vector<std::vector<std::byte>> staging(to - from);
+  std::vector<MutableBuffer> staged(to - from);
+  std::vector<GetItem> items(to - from);
+  for (std::size_t i = from; i < to; ++i) {
+    const Item& item = job.items[i];
+    items[i - from] = {.key = item.key, .into = item.pieces};
+    if (!item.device) continue;
+    staging[i - from].resize(item.bytes);
+    staged[i - from] = {.data = staging[i - from].data(), .size = item.bytes};
+    items[i - from].into = {&staged[i - from], 1};
+  }
+  std::vector<ItemResult> results(items.size());
+  (void)store.Get(items, results, {.timeout = options_.timeout, .version = job.version});
+  for (std::size_t i = from; i < to; ++i) {
+    const Item& item = job.items[i];
+    const ItemResult& result = results[i - from];
+    // A value of another size is not what was asked for, whatever its key says.
+    const bool good = result.ok() && result.bytes == item.bytes && !job.bad.contains(item.place) &&
+                      (!item.device || FromHost(item, staging[i - from]));
+    if (!good) {
+      job.bad.insert(item.place);
+      ++job.counters.failed_keys;
+      continue;
+    }
+    ++job.counters.loaded_keys;
+    job.counters.loaded_bytes += item.bytes;
+    ++job.counters.keys_by_tier[static_cast<std::size_t>(result.tier)];
+    job.counters.bytes_by_tier[static_cast<std::size_t>(result.tier)] += item.bytes;
+  }
+}
+
+void WorkerRole::SaveBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
+  if (from == 0 && job.ready != nullptr) (*job.ready)();
+  // What is there already is neither copied from a device nor sent.
+  std::vector<std::string_view> keys;
+  for (std::size_t i = from; i < to; ++i) keys.push_back(job.items[i].key);
+  std::vector<ItemResult> there(keys.size());
+  (void)store.Exists(keys, there, {.timeout = options_.timeout, .version = job.version});
+  std::vector<std::size_t> which;
+  std::vector<std::vector<std::byte>> staging(to - from);
+  std::vector<std::vector<ConstBuffer>> pieces(to - from);
+  std::vector<PutItem> items;
+  for (std::size_t i = from; i < to; ++i) {
+    Item& item = job.items[i];
+    if (there[i - from].ok()) {
+      ++job.counters.existing_keys;
+      continue;
+    }
+    if (item.pieces.empty() || (item.device && !ToHost(item, staging[i - from]))) {
+      job.bad.insert(item.place);
+      ++job.counters.refused_keys;
+      continue;
+    }
+    std::vector<ConstBuffer>& value = pieces[i - from];
+    if (item.device) {
+      value.push_back({.data = staging[i - from].data(), .size = item.bytes});
+    } else {
+      for (const MutableBuffer& piece : item.pieces) {
+        value.push_back({.data = piece.data, .size = piece.size});
+      }
+    }
+    which.push_back(i);
+    items.push_back({.key = item.key, .value = value, .after = item.after});
+  }
+  if (items.empty()) return;
+  std::vector<ItemResult> results(items.size());
+  (void)store.Put(job.token, items, results, {.timeout = options_.timeout, .version = job.version});
+  bool pressed = false;
+  for (std::size_t k = 0; k < items.size(); ++k) {
+    const Item& item = job.items[which[k]];
+    switch (results[k].code) {
+      case Code::kOk:
+        ++job.counters.saved_keys;
+        job.counters.saved_bytes += item.bytes;
+        continue;
+      case Code::kExists:
+        ++job.counters.existing_keys;
+        continue;
+      case Code::kStale:
+        ++job.counters.stale_keys;
+        job.stale = true;
+        break;
+      case Code::kNoSpace:
+        pressed = true;
+        ++job.counters.refused_keys;
+        break;
+      default:
+        ++job.counters.refused_keys;
+    }
+    job.bad.insert(item.place);
+  }
+  if (job.stale) job.cancelled = true;  // the rest would be refused, too
+  if (!pressed) return;
+  const MutexLock lock(mutex_);
+  pressure_until_ns_ = clock_.NowNs() + options_.pressure.count() * kMillisecond;
+  job.cancelled = true;
+}
+
+void WorkerRole::LogTiers(const Job& job) const {
+  const Counters& c = job.counters;
+  const auto of = [](const auto& by_tier, Tier tier) {
+    return by_tier[static_cast<std::size_t>(tier)];
+  };
+  LogInfo(
+      "load tier summary: request={} memory_keys={} disk_keys={} unknown_keys={} success_keys={} "
+      "failed_keys={} bytes_by_tier={{memory={}, remote_memory={}, disk={}, unknown={}}}",
+      job.request, of(c.keys_by_tier, Tier::kMemory) + of(c.keys_by_tier, Tier::kRemoteMemory),
+      of(c.keys_by_tier, Tier::kDisk), of(c.keys_by_tier, Tier::kUnknown), c.loaded_keys,
+      c.failed_keys, of(c.bytes_by_tier, Tier::kMemory), of(c.bytes_by_tier, Tier::kRemoteMemory),
+      of(c.bytes_by_tier, Tier::kDisk), of(c.bytes_by_tier, Tier::kUnknown));
+}
+
+void WorkerRole::End(const std::shared_ptr<Job>& job) {
+  ++(job->load ? job->counters.load_jobs : job->counters.save_jobs);
+  report_.counters.Add(job->counters);
+  if (!job->load) {
+    report_.saves.push_back(
+        {.job = job->id, .stale = job->stale, .missing = {job->bad.begin(), job->bad.end()}});
+    return;
+  }
+  if (job->cancelled) {
+    // Also what was moved already: whoever cancelled does not trust it.
+    for (std::uint32_t i = 0; i < job->chunks.size(); ++i) job->bad.insert(i);
+  }
+  if (options_.tier_log) LogTiers(*job);
+  LoadDone done{.job = job->id};
+  for (const std::uint32_t place : job->bad) done.failed.push_back(job->chunks[place].block);
+  if (!done.failed.empty()) {
+    ended_.failed_blocks.insert(ended_.failed_blocks.end(), done.failed.begin(), done.failed.end());
+    ended_.failed.push_back(job->request);
+  }
+  if (job->sync) {
+    --sync_left_;
+    changed_.NotifyAll();
+  } else {
+    ended_.loaded.push_back(job->request);
+  }
+  report_.loads.push_back(std::move(done));
+}
+
+}  // namespace kvcove::connector

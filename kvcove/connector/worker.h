@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// The role of one rank: it moves chunks between the engine's KV memory and the pool, on threads of
+// its own.
+//
+//   Begin(plan)   loads are queued at once; FinishStep() queues the step's saves when what they
+//                 read has been computed. Loads go before saves, the oldest first.
+//   A job ends exactly once, whatever happens: done, failed, cancelled, or its thread threw. A load
+//   that has ended writes nothing any more; a save that has ended reads nothing any more.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/mutex.h"
+#include "kvcove/connector/layout.h"
+#include "kvcove/connector/plan.h"
+#include "kvcove/connector/shape.h"
+#include "kvcove/connector/store.h"
+
+namespace kvcove::connector {
+
+// Memory that the host cannot read. Thread-safe. Null stands for none.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  virtual bool Owns(std::uintptr_t address) const = 0;
+  // Both return when the bytes are there.
+  virtual Status ToHost(void* host, std::uintptr_t device, std::size_t bytes) const = 0;
+  virtual Status FromHost(std::uintptr_t device, const void* host, std::size_t bytes) const = 0;
+};
+
+struct WorkerOptions {
+  EngineShape shape;
+  Rank rank;
+  std::uint32_t number = 0;  // of this rank in the engine's world
+  std::string engine;        // for logs
+  const DeviceMemory* device = nullptr;
+  std::uint32_t threads = 2;                // 0: whoever calls RunOne
+  std::uint64_t batch_bytes = 16 << 20;     // moved between two looks at the queue
+  std::uint32_t most_queued = 4096;         // saves beyond are dropped; loads fail
+  std::chrono::milliseconds timeout{1000};  // of one batch
+  std::chrono::milliseconds pressure{100};  // nothing is saved after the pool had no room
+  // Changes of weights are told (WeightsChanging), and answered with fingerprints.
+  bool fingerprints = true;
+  bool tier_log = false;  // a line a load
+};
+
+// What the engine must know after a step.
+struct Ended {
+  std::vector<std::string> loaded;     // requests whose load has ended, well or not
+  std::vector<BlockId> failed_blocks;  // of them: they hold nothing that can be used
+  std::vector<std::string> failed;     // requests with such blocks
+};
+
+// Thread-safe.
+class WorkerRole {
+ public:
+  WorkerRole(const WorkerOptions& options, const Clock& clock);
+  // Ends what runs, drops what is queued.
+  ~WorkerRole();
+
+  // The engine's KV memory, all layers of all groups. It must stay until Unregister or the end.
+  // Errors: kInvalid with the layer's name.
+  Status Register(const std::vector<LayerMemory>& layers);
+  // Waits until nothing touches that memory any more; what is queued fails.
+  void Unregister();
+  // Bytes of one chunk's object, by group: for logs.
+  std::vector<std::uint64_t> ChunkBytes() const;
+
+  // Jobs wait until there is a store.
+  void Connect(std::unique_ptr<Store> store);
+  bool connected() const;
+
+  void Begin(const Plan& plan);
+  // Until the plan's synchronous loads have ended. They end by their calls' timeouts.
+  void WaitForSyncLoads();
+  // `ready` returns when what this step computed can be read; it is called once, on a thread of
+  // this role, before the first save reads. May be empty.
+  void FinishStep(std::function<void()> ready);
+  Ended TakeEnded();
+  Report TakeReport();
+
+  // The weights of this rank change, or may have. Until the scheduler asks for their fingerprint,
+  // loads fail and saves are dropped.
+  void WeightsChanging();
+  // True when the scheduler asked; SetFingerprint answers.
+  bool FingerprintWanted() const;
+  void SetFingerprint(std::string fingerprint);
+
+  // One batch of the job that is due, in the caller's thread; false when there is none.
+  bool RunOne();
+
+ private:
+  struct Job;
+  struct Shard {
+    Part part;
+    std::vector<BlockRuns> layers;
+    std::uint64_t bytes = 0;
+  };
+  struct Item;
+
+  std::shared_ptr<Job> NextJob() KVCOVE_REQUIRES(mutex_);
+  void Queue(std::shared_ptr<Job> job) KVCOVE_REQUIRES(mutex_);
+  std::shared_ptr<Job> LoadJob(const LoadOrder& order) KVCOVE_REQUIRES(mutex_);
+  std::shared_ptr<Job> SaveJob(const SaveOrder& order) KVCOVE_REQUIRES(mutex_);
+  // True when the job is over.
+  bool RunBatch(Job& job, Store& store);
+  void LoadBatch(Job& job, Store& store, std::size_t from, std::size_t to);
+  void SaveBatch(Job& job, Store& store, std::size_t from, std::size_t to);
+  std::size_t BatchEnd(const Job& job) const;
+  bool ToHost(const Item& item, std::vector<std::byte>& staging) const;
+  bool FromHost(const Item& item, const std::vector<std::byte>& staging) const;
+  void End(const std::shared_ptr<Job>& job) KVCOVE_REQUIRES(mutex_);
+  void Fail(const LoadOrder& order) KVCOVE_REQUIRES(mutex_);
+  void Drop(const SaveOrder& order) KVCOVE_REQUIRES(mutex_);
+  void LogTiers(const Job& job) const;
+  void Loop();
+
+  const WorkerOptions options_;
+  const Keys keys_;
+  const Clock& clock_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::vector<Shard>> shards_ KVCOVE_GUARDED_BY(mutex_);  // by group
+  std::shared_ptr<Store> store_ KVCOVE_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Job>> loads_ KVCOVE_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Job>> saves_ KVCOVE_GUARDED_BY(mutex_);
+  std::set<std::shared_ptr<Job>> running_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<SaveOrder> step_saves_ KVCOVE_GUARDED_BY(mutex_);  // of the step that is running
+  std::uint32_t sync_left_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  Ended ended_ KVCOVE_GUARDED_BY(mutex_);
+  Report report_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t weight_changes_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  bool gate_closed_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::uint64_t fingerprint_wanted_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t pressure_until_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace kvcove::connector
