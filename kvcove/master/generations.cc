@@ -230,7 +230,8 @@ void Generations::PrepareReset(const std::vector<ResetRequest>& requests,
         std::find(reset_ids_.begin(), reset_ids_.end(), request.id) != reset_ids_.end();
     if (repeated || IsVersionChange(request)) continue;
     for (const auto& [slot, state] : slots_) {
-      if (state.name != request.name || !state.used || raised.contains(slot)) continue;
+      if (state.name != request.name || raised.contains(slot)) continue;
+      if (!state.used && !request.late) continue;
       if (request.version && !request.version->empty() && state.version != *request.version) {
         continue;
       }
@@ -266,6 +267,8 @@ std::vector<SlotId> Generations::FinishReset(const std::vector<ResetRequest>& re
     ++slot.raises;
     const auto by = std::find_if(requests.begin(), requests.end(),
                                  [&](const ResetRequest& r) { return r.id == record.reset_id; });
+    // Nor does anybody share what a late one raised.
+    if (by != requests.end()) slot.used = by->late;
     if (by != requests.end() && !by->engine.empty()) {
       slot.engine_raises = slot.raises;
       slot.raised_by = by->engine;
@@ -273,11 +276,13 @@ std::vector<SlotId> Generations::FinishReset(const std::vector<ResetRequest>& re
     raised.push_back(record.slot);
   }
   for (const ResetRequest& request : requests) {
-    if (std::find(reset_ids_.begin(), reset_ids_.end(), request.id) == reset_ids_.end()) {
-      RememberResetId(request.id);
-    }
+    const bool repeated =
+        std::find(reset_ids_.begin(), reset_ids_.end(), request.id) != reset_ids_.end();
+    if (!repeated) RememberResetId(request.id);
     if (request.engine.empty()) continue;
     Binding& binding = bindings_[{request.name, request.engine}];
+    // Its first arrival opened the session; another engine's reset may have closed it since.
+    if (repeated && binding.bound) continue;
     binding.open = true;
     binding.bound = true;
     binding.current_version = request.version.value_or("");

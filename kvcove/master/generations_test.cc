@@ -24,9 +24,12 @@ class GenerationsTest : public testing::Test {
     return generations_.FinishRegister(request, records);
   }
   std::size_t Reset(const std::string& engine, std::optional<std::string> version = std::nullopt,
-                    std::uint64_t id = 0) {
-    const ResetRequest request{
-        .name = "model", .engine = engine, .version = version, .id = {7, id == 0 ? ++id_ : id}};
+                    std::uint64_t id = 0, bool late = false) {
+    const ResetRequest request{.name = "model",
+                               .engine = engine,
+                               .version = version,
+                               .id = {7, id == 0 ? ++id_ : id},
+                               .late = late};
     std::vector<Record> records;
     generations_.PrepareReset({request}, records);
     log_.insert(log_.end(), records.begin(), records.end());
@@ -36,6 +39,33 @@ class GenerationsTest : public testing::Test {
   std::vector<Record> log_;
   std::uint64_t id_ = 1000;
 };
+
+TEST_F(GenerationsTest, ARepeatedResetDoesNotOpenWhatAnotherEnginesResetHasClosed) {
+  EXPECT_TRUE(Register("a").open);
+  EXPECT_TRUE(Register("b").open);
+  EXPECT_EQ(Reset("b", std::nullopt, 77), 1U);  // its answer is lost
+  EXPECT_TRUE(Register("b").open);
+  EXPECT_EQ(Reset("a"), 1U);  // newer weights
+  EXPECT_TRUE(Register("a").open);
+  EXPECT_EQ(Reset("b", std::nullopt, 77, /*late=*/true), 0U);
+  EXPECT_FALSE(Register("b").open);
+}
+
+TEST_F(GenerationsTest, ALateResetSharesNoGenerationThatOthersRaised) {
+  EXPECT_TRUE(Register("a").open);
+  const Generation raised = [&] {
+    EXPECT_EQ(Reset("a"), 1U);
+    return generations_.last_generation();
+  }();
+  EXPECT_EQ(Reset("b"), 0U);  // shared
+  EXPECT_EQ(Reset("c", std::nullopt, 0, /*late=*/true), 1U);
+  EXPECT_NE(generations_.last_generation(), raised);
+  EXPECT_EQ(Reset("d"), 1U);
+  EXPECT_FALSE(Register("c").open);
+  EXPECT_EQ(Reset("c", std::nullopt, 0, /*late=*/true), 1U);
+  EXPECT_FALSE(Register("a").open);
+  EXPECT_TRUE(Register("c").open);
+}
 
 TEST_F(GenerationsTest, AResetGivesAUsedNamespaceAnotherGeneration) {
   const Generation before = Register("a").generation;

@@ -66,6 +66,7 @@ void ResetKeeper::RunRetries() {
       }
       if (stopping_) return;
       request = *pending_;
+      request.late = true;
     }
     if (since_ns == 0) since_ns = clock_.NowNs();
     ++tries;

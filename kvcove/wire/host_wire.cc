@@ -92,7 +92,7 @@ class Stub final : public HostService {
     const auto version = Text(builder, request.version.value_or(""));
     const fb::Id id = ToFb(request.id);
     builder.Finish(fb::CreateReset(builder, name, engine, request.version.has_value(), version, &id,
-                                   deadline_ns - SystemClock::Instance().NowNs()));
+                                   deadline_ns - SystemClock::Instance().NowNs(), request.late));
     KVCOVE_ASSIGN(const std::string reply,
                   channel_.Call(Method::kReset, BytesOf(builder), deadline_ns));
     KVCOVE_ASSIGN(const auto* root, Root<fb::CountReply>(AsBytes(reply)));
@@ -295,7 +295,8 @@ Result<std::string> ServeReset(GenerationService& service, std::span<const std::
   ResetRequest request{.name = Str(root->name()),
                        .engine = Str(root->engine()),
                        .version = std::nullopt,
-                       .id = FromFb(root->id())};
+                       .id = FromFb(root->id()),
+                       .late = root->late()};
   if (root->has_version()) request.version = Str(root->version());
   KVCOVE_ASSIGN(const ResetOutcome outcome, service.Reset(request, DeadlineOf(root->budget_ns())));
   return CountToString(outcome.raised);

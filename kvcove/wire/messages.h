@@ -43,6 +43,9 @@ struct ResetRequest {
   std::string engine;                  // empty: an operator or trainer says that all is void
   std::optional<std::string> version;  // the version that the engine has from now on
   Id128 id;                            // the same id raises at most once
+  // A repetition in the background: it shares no generation that others have raised, as they may
+  // have done so for newer weights than this engine's.
+  bool late = false;
 };
 
 struct ResetOutcome {

@@ -211,9 +211,10 @@ class World::SimStore final : public connector::Store {
     if (world_.random_.OneIn(2)) world_.RaiseNow(request);
     const std::uint64_t number = ++reset_;
     world_.After(static_cast<std::int64_t>(world_.random_.Below(60)) * kMillisecond,
-                 [this, alive = alive_, request, number] {
+                 [this, alive = alive_, late = request, number]() mutable {
                    if (!*alive) return;
-                   world_.RaiseNow(request);
+                   late.late = true;
+                   world_.RaiseNow(late);
                    if (number == reset_) closed_ = false;
                  });
     return kvcove::Fail(Code::kNotProven, "an owner did not answer");
@@ -287,9 +288,9 @@ void World::Commit(SlotId slot, Generation generation, const std::string& key, s
     return;
   }
   if (objects_.size() >= kCapacity) {
-    auto victim = objects_.lower_bound(
-        {slot, fmt::format("g0.h{}of{}@{:02x}", random_.Below(options_.tp), options_.tp,
-                           random_.Below(256))});
+    auto victim =
+        objects_.lower_bound({slot, fmt::format("g0.h{}of{}@{:02x}", random_.Below(options_.tp),
+                                                options_.tp, random_.Below(256))});
     if (victim == objects_.end()) victim = objects_.begin();
     objects_.erase(victim);
     ++report_.evictions;
@@ -313,9 +314,9 @@ void World::DisturbPool() {
   // Some are evicted.
   for (int i = 0; i < 5 && !objects_.empty(); ++i) {
     const SlotId slot = objects_.rbegin()->first.first;
-    const auto at = objects_.lower_bound(
-        {slot, fmt::format("g0.h{}of{}@{:02x}", random_.Below(options_.tp), options_.tp,
-                           random_.Below(256))});
+    const auto at =
+        objects_.lower_bound({slot, fmt::format("g0.h{}of{}@{:02x}", random_.Below(options_.tp),
+                                                options_.tp, random_.Below(256))});
     if (at == objects_.end()) continue;
     objects_.erase(at);
     ++report_.evictions;
@@ -488,11 +489,6 @@ void World::WakeEngine(std::size_t index, std::uint64_t number) {
   if (lives_[index] != number) return;
   Life& life = *engines_[index];
   if (life.engine->stepping()) life.engine->Finish();
-  // Newer ones came while it slept: without versions its reset says that it has the latest.
-  if (life.engine->weights() != weights_) {
-    life.engine->ChangeWeights(weights_, /*told=*/true);
-    if (options_.versions == VersionSource::kEngine) life.scheduler->SetVersion(SaltOf(weights_));
-  }
   if (!life.engine->WakeUp() && ++life.idle_steps < 200) {
     After(Soon(3000), [this, index, number] { WakeEngine(index, number); });
     return;
@@ -505,6 +501,11 @@ void World::WakeEngine(std::size_t index, std::uint64_t number) {
 void World::Update() {
   if (winding_down_) return;
   After(static_cast<std::int64_t>(40 + random_.Below(120)) * kMillisecond, [this] { Update(); });
+  // Without versions a trainer has a barrier: nobody has newer weights before all have the last.
+  const bool all_there = std::all_of(engines_.begin(), engines_.end(), [&](const auto& life) {
+    return !life->asleep && life->engine->weights() == weights_;
+  });
+  if (options_.versions == VersionSource::kNone && !all_there) return;
   ++report_.updates;
   // Sometimes back to weights of before.
   weights_ = options_.versions == VersionSource::kFingerprint && random_.OneIn(3)
