@@ -18,6 +18,7 @@ NB_MODULE(_native, module) {
   BindSession(module);
   BindQueue(module);
   BindOwner(module);
+  BindConnector(module);
   BindStore(module);
   module.def(
       "set_log_level", [](const char* name) { SetLogLevel(Unwrap(ParseLogLevel(name))); },

@@ -36,14 +36,16 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
   pool::DaemonOptions options;
   options.socket_path = socket_path;
   options.host.owner.memory_bytes = memory_bytes;
-  pool::ClusterMember member;
-  member.master = Unwrap(rpc::ParseAddress(master, 7400));
-  member.listen = Unwrap(rpc::ParseAddress(listen, 0));
-  member.advertise = advertise;
-  if (!credentials.empty()) {
-    member.credentials = Unwrap(rpc::Credentials::Load(credentials));
+  if (!master.empty()) {  // else a pool of this host alone
+    pool::ClusterMember member;
+    member.master = Unwrap(rpc::ParseAddress(master, 7400));
+    member.listen = Unwrap(rpc::ParseAddress(listen, 0));
+    member.advertise = advertise;
+    if (!credentials.empty()) {
+      member.credentials = Unwrap(rpc::Credentials::Load(credentials));
+    }
+    options.host.cluster = member;
   }
-  options.host.cluster = member;
   Result<std::unique_ptr<pool::Daemon>> daemon = Fail(Code::kInternal, {});
   {
     const nb::gil_scoped_release release;
@@ -51,7 +53,7 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
   }
   PyOwner owner;
   owner.daemon = Unwrap(std::move(daemon));
-  owner.address = owner.daemon->host().address();
+  if (!master.empty()) owner.address = owner.daemon->host().address();
   return owner;
 }
 

@@ -9,6 +9,7 @@
 #include "docs.h"
 #include "kvcove/base/clock.h"
 #include "kvcove/base/posix.h"
+#include "kvcove/base/size.h"
 
 namespace kvcove::python {
 
@@ -291,6 +292,9 @@ void BindPool(nb::module_& module) {
           nb::sig("def __exit__(self, *args: object) -> None"));
   module.def("open_pool", &OpenPool, nb::arg("address"), nb::arg("timeout"));
   module.def("default_socket_path", &DefaultSocketPath);
+  module.def(
+      "parse_size", [](const std::string& text) { return Unwrap(ParseSize(text)); },
+      nb::arg("text"), "Bytes of a size such as \"4GiB\".");
 }
 
 }  // namespace

@@ -64,5 +64,6 @@ void BindSession(nb::module_& module);
 void BindQueue(nb::module_& module);
 void BindStore(nb::module_& module);
 void BindOwner(nb::module_& module);
+void BindConnector(nb::module_& module);
 
 }  // namespace kvcove::python

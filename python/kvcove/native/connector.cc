@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0
+// The connector's roles for engines in Python (kvcove/vllm). Callables that the roles are given are
+// called with the GIL, within the call that they were given to.
+#include <fmt/core.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <map>
+
+#include "device.h"
+#include "kvcove/base/clock.h"
+#include "kvcove/base/hash.h"
+#include "kvcove/base/log.h"
+#include "kvcove/connector/scheduler.h"
+#include "kvcove/connector/worker.h"
+#include "session.h"
+
+namespace kvcove::python {
+namespace {
+
+using connector::EngineShape;
+
+std::string_view BytesView(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
+nb::bytes ToBytes(std::string_view text) { return nb::bytes(text.data(), text.size()); }
+
+struct PyShape {
+  EngineShape shape;
+};
+
+using GroupTuple =
+    std::tuple<std::string, std::uint32_t, std::uint32_t, std::uint32_t, std::string>;
+
+connector::GroupShape GroupOf(const GroupTuple& tuple) {
+  const auto& [kind, chunk_tokens, window_tokens, heads, layout] = tuple;
+  connector::GroupShape group{.chunk_tokens = chunk_tokens,
+                              .window_tokens = window_tokens,
+                              .heads = heads,
+                              .layout = layout};
+  if (kind == "full") {
+    group.kind = connector::GroupKind::kFull;
+  } else if (kind == "window") {
+    group.kind = connector::GroupKind::kWindow;
+  } else if (kind == "state") {
+    group.kind = connector::GroupKind::kState;
+  } else {
+    throw nb::value_error("a KV group's kind is full, window or state");
+  }
+  return group;
+}
+
+PyShape MakeShape(const std::string& space, const std::string& model_name, const std::string& model,
+                  const std::string& kv_dtype, const std::string& hashing,
+                  std::uint32_t hash_tokens, std::uint32_t tp, std::uint32_t pp, std::uint32_t pcp,
+                  std::uint32_t dcp, std::uint32_t store_tp,
+                  const std::vector<GroupTuple>& groups) {
+  PyShape shape{{.space = space,
+                 .model_name = model_name,
+                 .model = model,
+                 .kv_dtype = kv_dtype,
+                 .hashing = hashing,
+                 .hash_tokens = hash_tokens,
+                 .tp = tp,
+                 .pp = pp,
+                 .pcp = pcp,
+                 .dcp = dcp,
+                 .store_tp = store_tp}};
+  for (const GroupTuple& group : groups) shape.shape.groups.push_back(GroupOf(group));
+  Unwrap(shape.shape.Check());
+  return shape;
+}
+
+std::shared_ptr<Session> SessionFor(Pool& pool, const EngineShape& shape, const std::string& engine,
+                                    const std::string& preferred_segment, bool assume_weights) {
+  return Unwrap(pool.OpenSession({.name = shape.Namespace(),
+                                  .engine = engine,
+                                  .assume_weights = assume_weights,
+                                  .preferred_segment = preferred_segment}));
+}
+
+// ---- scheduler
+
+class PyScheduler {
+ public:
+  PyScheduler(const PyShape& shape, const PyPool& pool, const std::string& engine,
+              const std::string& pool_address, const std::string& versions, double lookup_budget,
+              double lookup_timeout, double hold, double reset_timeout, bool load_async,
+              bool lookup, bool save, bool save_decoded, bool events, bool closed_on_reset_failure,
+              bool assume_weights, std::uint64_t blocks)
+      : pool_(pool.Get()) {
+    connector::SchedulerOptions options{.shape = shape.shape,
+                                        .engine = engine,
+                                        .pool = pool_address,
+                                        .versions = Unwrap(connector::ParseVersionSource(versions)),
+                                        .lookup_budget = Milliseconds(lookup_budget),
+                                        .lookup_timeout = Milliseconds(lookup_timeout),
+                                        .reset_timeout = Milliseconds(reset_timeout),
+                                        .load_async = load_async,
+                                        .lookup = lookup,
+                                        .save = save,
+                                        .save_decoded = save_decoded,
+                                        .events = events,
+                                        .closed_on_reset_failure = closed_on_reset_failure,
+                                        .blocks = blocks};
+    store_ = connector::StoreOf(SessionFor(*pool_, shape.shape, engine, {}, assume_weights));
+    const Clock& clock = SystemClock::Instance();
+    runner_ = pool_->form() == "cluster"
+                  ? connector::RunInThread(*store_, clock, Milliseconds(hold),
+                                           Milliseconds(lookup_timeout))
+                  : connector::RunHere(*store_, clock, Milliseconds(hold));
+    role_ = std::make_unique<connector::SchedulerRole>(options, *store_, *runner_, clock);
+  }
+
+  std::tuple<std::optional<std::uint64_t>, bool> Matched(
+      const std::string& id, std::uint64_t tokens, std::uint64_t prompt_tokens,
+      const std::string& salt, const nb::list& hashes, std::uint64_t computed) {
+    const connector::Match match =
+        role_->Matched(ViewOf(id, tokens, prompt_tokens, salt, hashes), computed);
+    if (match.ask_again) return {std::nullopt, false};
+    return {match.tokens, match.async};
+  }
+  void Allocated(const std::string& id, std::uint64_t external, const nb::callable& blocks) {
+    role_->Allocated(id, external, TablesOf(blocks));
+  }
+  void Schedule(const std::string& id, std::uint64_t tokens, std::uint64_t prompt_tokens,
+                const std::string& salt, const nb::list& hashes, std::uint64_t computed,
+                std::uint64_t scheduled, bool started, const nb::callable& blocks) {
+    role_->Schedule({.request = ViewOf(id, tokens, prompt_tokens, salt, hashes),
+                     .computed_tokens = computed,
+                     .scheduled_tokens = scheduled,
+                     .started = started,
+                     .blocks = TablesOf(blocks)});
+  }
+  std::tuple<nb::bytes, std::vector<connector::BlockId>> BuildPlan() {
+    std::vector<connector::BlockId> pins;
+    const connector::Plan plan = role_->BuildPlan(pins);
+    return {ToBytes(connector::Encode(plan)), std::move(pins)};
+  }
+  void OnReport(const nb::bytes& bytes) {
+    role_->OnReport(Unwrap(connector::DecodeReport(BytesView(bytes))));
+  }
+  bool Reset() {
+    const nb::gil_scoped_release release;
+    return role_->Reset();
+  }
+  std::vector<std::uint64_t> Tiers(const std::string& id) const {
+    const auto tiers = role_->TiersOf(id);
+    return {tiers.begin(), tiers.end()};
+  }
+  nb::list Events() {
+    nb::list list;
+    for (const connector::PoolEvent& event : role_->TakeEvents()) {
+      nb::list hashes;
+      for (const std::string& hash : event.hashes) hashes.append(ToBytes(hash));
+      static constexpr const char* kKinds[] = {"stored", "removed", "cleared"};
+      list.append(nb::make_tuple(kKinds[static_cast<int>(event.kind)], event.request, event.group,
+                                 event.first_chunk, hashes, ToBytes(event.parent)));
+    }
+    return list;
+  }
+  std::map<std::string, std::uint64_t> Stats() const {
+    const connector::SchedulerStats s = role_->stats();
+    const connector::Counters& c = s.ranks;
+    const auto tier = [](const auto& by_tier, Tier which) {
+      return by_tier[static_cast<std::size_t>(which)];
+    };
+    return {{"lookups", s.lookups},
+            {"lookup_keys", s.lookup_keys},
+            {"lookup_ns", s.lookup_ns},
+            {"asked_again", s.asked_again},
+            {"lookup_timeouts", s.lookup_timeouts},
+            {"hit_tokens", s.hit_tokens},
+            {"asked_tokens", s.asked_tokens},
+            {"loads", s.loads},
+            {"loads_failed", s.loads_failed},
+            {"loads_void", s.loads_void},
+            {"saves", s.saves},
+            {"saves_postponed", s.saves_postponed},
+            {"unstored_requests", s.unstored_requests},
+            {"resets_proven", s.resets_proven},
+            {"resets_failed", s.resets_failed},
+            {"epochs", s.epochs},
+            {"events_dropped", s.events_dropped},
+            {"closed", s.closed},
+            {"pinned_blocks", s.pinned_blocks},
+            {"loaded_keys", c.loaded_keys},
+            {"loaded_bytes", c.loaded_bytes},
+            {"failed_keys", c.failed_keys},
+            {"saved_keys", c.saved_keys},
+            {"saved_bytes", c.saved_bytes},
+            {"existing_keys", c.existing_keys},
+            {"stale_keys", c.stale_keys},
+            {"refused_keys", c.refused_keys},
+            {"dropped_keys", c.dropped_keys},
+            {"load_ns", c.load_ns},
+            {"save_ns", c.save_ns},
+            {"load_jobs", c.load_jobs},
+            {"save_jobs", c.save_jobs},
+            {"queued_jobs", c.queued_jobs},
+            {"memory_bytes", tier(c.bytes_by_tier, Tier::kMemory)},
+            {"remote_memory_bytes", tier(c.bytes_by_tier, Tier::kRemoteMemory)},
+            {"disk_bytes", tier(c.bytes_by_tier, Tier::kDisk)}};
+  }
+  connector::SchedulerRole& role() { return *role_; }
+  void Close() {
+    const nb::gil_scoped_release release;
+    role_.reset();
+    runner_.reset();
+    store_.reset();
+    pool_.reset();
+  }
+
+ private:
+  static connector::RequestView ViewOf(const std::string& id, std::uint64_t tokens,
+                                       std::uint64_t prompt_tokens, const std::string& salt,
+                                       const nb::list& hashes) {
+    return {.id = id,
+            .tokens = tokens,
+            .prompt_tokens = prompt_tokens,
+            .salt = salt,
+            .hashes = hashes.size(),
+            .hash = [&hashes](std::size_t i) {
+              return std::string(BytesView(nb::cast<nb::bytes>(hashes[i])));
+            }};
+  }
+  static std::function<connector::BlockTables()> TablesOf(const nb::callable& blocks) {
+    return [&blocks] { return nb::cast<connector::BlockTables>(blocks()); };
+  }
+
+  std::shared_ptr<Pool> pool_;
+  std::unique_ptr<connector::Store> store_;
+  std::unique_ptr<connector::LookupRunner> runner_;
+  std::unique_ptr<connector::SchedulerRole> role_;
+};
+
+// ---- worker
+
+class DeviceBridge final : public connector::DeviceMemory {
+ public:
+  bool Owns(std::uintptr_t address) const override { return Device::Get()->Owns(address); }
+  Status ToHost(void* host, std::uintptr_t device, std::size_t bytes) const override {
+    return Device::Get()->ToHost(host, device, bytes);
+  }
+  Status FromHost(std::uintptr_t device, const void* host, std::size_t bytes) const override {
+    return Device::Get()->FromHost(device, host, bytes);
+  }
+  static const DeviceBridge* Get() {
+    static const DeviceBridge bridge;
+    return Device::Get() == nullptr ? nullptr : &bridge;
+  }
+};
+
+using AxisTuple = std::tuple<std::string, std::uint64_t, std::uint64_t>;
+using LayerTuple =
+    std::tuple<std::string, std::uint32_t, std::uintptr_t, std::uint64_t, std::vector<AxisTuple>>;
+
+class PyWorker {
+ public:
+  PyWorker(const PyShape& shape, std::uint32_t tp, std::uint32_t pp, std::uint32_t pcp,
+           const std::string& engine, std::uint32_t threads, double timeout, bool fingerprints,
+           bool tier_log, const std::string& preferred_segment)
+      : shape_(shape.shape), engine_(engine), preferred_segment_(preferred_segment) {
+    if (tp >= shape_.tp || pp >= shape_.pp || pcp >= shape_.pcp) {
+      throw nb::value_error("this rank is not in the engine's world");
+    }
+    role_ = std::make_unique<connector::WorkerRole>(
+        connector::WorkerOptions{.shape = shape_,
+                                 .rank = {.tp = tp, .pp = pp, .pcp = pcp},
+                                 .number = (pp * shape_.pcp + pcp) * shape_.tp + tp,
+                                 .engine = engine,
+                                 .device = DeviceBridge::Get(),
+                                 .threads = threads,
+                                 .timeout = Milliseconds(timeout),
+                                 .fingerprints = fingerprints,
+                                 .tier_log = tier_log},
+        SystemClock::Instance());
+  }
+
+  void Register(const std::vector<LayerTuple>& layers) {
+    std::vector<connector::LayerMemory> memory;
+    for (const auto& [name, group, base, element_bytes, axes] : layers) {
+      connector::LayerMemory layer{
+          .name = name, .group = group, .base = base, .element_bytes = element_bytes};
+      for (const auto& [kind, count, stride] : axes) {
+        layer.axes.push_back(
+            {.kind = Unwrap(connector::ParseAxis(kind)), .count = count, .stride_bytes = stride});
+      }
+      memory.push_back(std::move(layer));
+    }
+    Unwrap(role_->Register(memory));
+  }
+  void Begin(const nb::bytes& bytes) {
+    const connector::Plan plan = Unwrap(connector::DecodePlan(BytesView(bytes)));
+    const nb::gil_scoped_release release;
+    Connect(plan.pool);
+    role_->Begin(plan);
+  }
+  void FinishStep(const nb::object& ready) {
+    if (ready.is_none()) return role_->FinishStep({});
+    // Freed, like it is called, with the GIL.
+    const std::shared_ptr<nb::object> kept(new nb::object(ready), [](nb::object* object) {
+      const nb::gil_scoped_acquire acquire;
+      delete object;
+    });
+    role_->FinishStep([kept] {
+      const nb::gil_scoped_acquire acquire;
+      try {
+        (*kept)();
+      } catch (nb::python_error& error) {
+        throw std::runtime_error(error.what());
+      }
+    });
+  }
+  std::tuple<std::vector<std::string>, std::vector<connector::BlockId>, std::vector<std::string>>
+  TakeEnded() {
+    connector::Ended ended = role_->TakeEnded();
+    return {std::move(ended.loaded), std::move(ended.failed_blocks), std::move(ended.failed)};
+  }
+  std::optional<nb::bytes> TakeReport() {
+    const connector::Report report = role_->TakeReport();
+    if (report.empty() && report.weight_changes == told_changes_) return std::nullopt;
+    told_changes_ = report.weight_changes;
+    return ToBytes(connector::Encode(report));
+  }
+  connector::WorkerRole& role() { return *role_; }
+  void Close() {
+    const nb::gil_scoped_release release;
+    role_.reset();
+  }
+
+ private:
+  // As the plans say; tried again with later plans, at most once a second.
+  void Connect(const std::string& address) {
+    if (address.empty() || role_->connected()) return;
+    const std::int64_t now = SystemClock::Instance().NowNs();
+    if (tried_ns_ != 0 && now - tried_ns_ < kSecond) return;
+    tried_ns_ = now;
+    auto pool = Pool::Open(address, std::chrono::milliseconds(500));
+    if (!pool) {
+      LogError("{}: the pool at {} cannot be opened: {}", engine_, address, pool.error().detail);
+      return;
+    }
+    auto session = (*pool)->OpenSession(
+        {.name = shape_.Namespace(), .engine = engine_, .preferred_segment = preferred_segment_});
+    if (!session) {
+      LogError("{}: no session of the pool at {}: {}", engine_, address, session.error().detail);
+      return;
+    }
+    role_->Connect(connector::StoreOf(std::move(*session)));
+  }
+
+  const EngineShape shape_;
+  const std::string engine_;
+  const std::string preferred_segment_;
+  std::int64_t tried_ns_ = 0;
+  std::uint64_t told_changes_ = 0;
+  std::unique_ptr<connector::WorkerRole> role_;
+};
+
+// 128 bits of host memory, piece after piece.
+std::string Fingerprint(const std::vector<std::tuple<std::uintptr_t, std::size_t>>& pieces) {
+  const nb::gil_scoped_release release;
+  std::string all;
+  for (const auto& [address, size] : pieces) {
+    const Id128 hash = Hash128({reinterpret_cast<const char*>(address), size}, size);  // NOLINT
+    all += fmt::format("{:016x}{:016x}", hash.high, hash.low);
+  }
+  const Id128 hash = Hash128(all, 0);
+  return fmt::format("{:016x}{:016x}", hash.high, hash.low);
+}
+
+}  // namespace
+
+void BindConnector(nb::module_& module) {
+  nb::class_<PyShape>(module, "EngineShape")
+      .def(
+          "__init__",
+          [](PyShape* self, const std::string& space, const std::string& model_name,
+             const std::string& model, const std::string& kv_dtype, const std::string& hashing,
+             std::uint32_t hash_tokens, std::uint32_t tp, std::uint32_t pp, std::uint32_t pcp,
+             std::uint32_t dcp, std::uint32_t store_tp, const std::vector<GroupTuple>& groups) {
+            new (self) PyShape(MakeShape(space, model_name, model, kv_dtype, hashing, hash_tokens,
+                                         tp, pp, pcp, dcp, store_tp, groups));
+          },
+          nb::kw_only(), nb::arg("space"), nb::arg("model_name"), nb::arg("model"),
+          nb::arg("kv_dtype"), nb::arg("hashing"), nb::arg("hash_tokens"), nb::arg("tp"),
+          nb::arg("pp"), nb::arg("pcp"), nb::arg("dcp"), nb::arg("store_tp"), nb::arg("groups"))
+      .def_prop_ro("namespace", [](const PyShape& self) { return self.shape.Namespace(); })
+      .def_prop_ro("stride_tokens", [](const PyShape& self) { return self.shape.stride_tokens(); })
+      .def_prop_ro("world", [](const PyShape& self) { return self.shape.world(); });
+
+  nb::class_<PyScheduler>(module, "SchedulerRole")
+      .def(nb::init<const PyShape&, const PyPool&, const std::string&, const std::string&,
+                    const std::string&, double, double, double, double, bool, bool, bool, bool,
+                    bool, bool, bool, std::uint64_t>(),
+           nb::arg("shape"), nb::arg("pool"), nb::kw_only(), nb::arg("engine"),
+           nb::arg("pool_address"), nb::arg("versions"), nb::arg("lookup_budget"),
+           nb::arg("lookup_timeout"), nb::arg("hold"), nb::arg("reset_timeout"),
+           nb::arg("load_async"), nb::arg("lookup"), nb::arg("save"), nb::arg("save_decoded"),
+           nb::arg("events"), nb::arg("closed_on_reset_failure"), nb::arg("assume_weights"),
+           nb::arg("blocks"))
+      .def("matched", &PyScheduler::Matched, nb::arg("request"), nb::arg("tokens"),
+           nb::arg("prompt_tokens"), nb::arg("salt"), nb::arg("hashes"), nb::arg("computed"))
+      .def("allocated", &PyScheduler::Allocated, nb::arg("request"), nb::arg("external"),
+           nb::arg("blocks"))
+      .def("schedule", &PyScheduler::Schedule, nb::arg("request"), nb::arg("tokens"),
+           nb::arg("prompt_tokens"), nb::arg("salt"), nb::arg("hashes"), nb::arg("computed"),
+           nb::arg("scheduled"), nb::arg("started"), nb::arg("blocks"))
+      .def(
+          "finished", [](PyScheduler& self, const std::string& id) { self.role().Finished(id); },
+          nb::arg("request"))
+      .def("build_plan", &PyScheduler::BuildPlan)
+      .def("take_unpins", [](PyScheduler& self) { return self.role().TakeUnpins(); })
+      .def("pending", [](PyScheduler& self) { return self.role().Pending(); })
+      .def("on_report", &PyScheduler::OnReport, nb::arg("report"))
+      .def(
+          "load_ended",
+          [](PyScheduler& self, const std::string& id) { return self.role().LoadEnded(id); },
+          nb::arg("request"))
+      .def("tiers", &PyScheduler::Tiers, nb::arg("request"))
+      .def("reset", &PyScheduler::Reset)
+      .def("weights_changing", [](PyScheduler& self) { self.role().WeightsChanging(); })
+      .def("weights_changed", [](PyScheduler& self) { self.role().WeightsChanged(); })
+      .def(
+          "start_with",
+          [](PyScheduler& self, const std::vector<std::string>& fingerprints) {
+            self.role().StartWith(fingerprints);
+          },
+          nb::arg("fingerprints"))
+      .def(
+          "set_version",
+          [](PyScheduler& self, const std::string& version) { self.role().SetVersion(version); },
+          nb::arg("version"))
+      .def_prop_ro("version", [](PyScheduler& self) { return self.role().version(); })
+      .def("take_events", &PyScheduler::Events)
+      .def("stats", &PyScheduler::Stats)
+      .def("close", &PyScheduler::Close);
+
+  nb::class_<PyWorker>(module, "WorkerRole")
+      .def(nb::init<const PyShape&, std::uint32_t, std::uint32_t, std::uint32_t, const std::string&,
+                    std::uint32_t, double, bool, bool, const std::string&>(),
+           nb::arg("shape"), nb::kw_only(), nb::arg("tp"), nb::arg("pp"), nb::arg("pcp"),
+           nb::arg("engine"), nb::arg("threads"), nb::arg("timeout"), nb::arg("fingerprints"),
+           nb::arg("tier_log"), nb::arg("preferred_segment"))
+      .def("register", &PyWorker::Register, nb::arg("layers"))
+      .def("unregister",
+           [](PyWorker& self) {
+             const nb::gil_scoped_release release;
+             self.role().Unregister();
+           })
+      .def("chunk_bytes", [](PyWorker& self) { return self.role().ChunkBytes(); })
+      .def("begin", &PyWorker::Begin, nb::arg("plan"))
+      .def("wait_for_sync_loads",
+           [](PyWorker& self) {
+             const nb::gil_scoped_release release;
+             self.role().WaitForSyncLoads();
+           })
+      .def("finish_step", &PyWorker::FinishStep, nb::arg("ready").none())
+      .def("take_ended", &PyWorker::TakeEnded)
+      .def("take_report", &PyWorker::TakeReport)
+      .def("weights_changing", [](PyWorker& self) { self.role().WeightsChanging(); })
+      .def_prop_ro("fingerprint_wanted",
+                   [](PyWorker& self) { return self.role().FingerprintWanted(); })
+      .def(
+          "set_fingerprint",
+          [](PyWorker& self, const std::string& fingerprint) {
+            self.role().SetFingerprint(fingerprint);
+          },
+          nb::arg("fingerprint"))
+      .def("close", &PyWorker::Close);
+
+  module.def("fingerprint", &Fingerprint, nb::arg("pieces"),
+             "128 bits of host memory as hex digits, of (address, bytes) in order.");
+}
+
+}  // namespace kvcove::python

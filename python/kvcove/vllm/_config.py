@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kv_connector_extra_config``: every key has a meaning, every other one is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from typing import Any
+
+__all__ = ["Config"]
+
+
+def _bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("1", "true", "yes", "on"):
+        return True
+    if isinstance(value, str) and value.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("give true or false")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What a user may set.
+
+    Attributes
+    ----------
+    pool : str
+        Address of the pool: ``auto`` (the owner of this host if its socket is there, else one
+        embedded in the engine's core), ``unix:/path``, ``kvcove://host:7400``.
+    memory : str
+        Of an embedded pool.
+    namespace : str
+        A prefix that keeps engines apart; engines that may share have the same.
+    weight_version_source : str
+        ``fingerprint``, ``engine``, ``salt`` or ``none`` (docs/connector.md).
+    preferred_segment : str
+        Owner (host:port) that saves go to in a cluster. Empty: $KVCOVE_PREFERRED_SEGMENT, else the
+        one on this host.
+    store_tp : int
+        Objects are cut as if the tensor parallel size were this; engines whose size divides it
+        share. 0: as it is.
+    load_async, lookup, save_decoded : bool
+        Loads beside the forward pass; look-ups at all; also what was generated is saved.
+    lookup_budget_ms : float
+        That look-ups may hold a step of the scheduler, together.
+    lookup_timeout_ms, timeout_ms, reset_timeout_ms : float
+        Of a request's look-up (then it is a miss), of one batch of a load or save, of a reset.
+    hold_s : float
+        What was found is kept from eviction until it is loaded, for so long.
+    threads : int
+        Of each rank, that move KV.
+    on_reset_failure : str
+        ``false``: an unproven reset answers false; ``closed``: it answers true, and nothing is
+        found or stored until it is proven.
+    assume_weights : bool
+        With ``none``: this engine's weights are those of the namespace although others have reset
+        it.
+    allow_load_failure_policy_fail : bool
+        vLLM's kv_load_failure_policy may stay "fail": a load that fails ends the user's request.
+    tier_log : bool
+        A line a load (also $KVCOVE_TIER_LOG, $VLLM_MOONCAKE_STORE_TIER_LOG).
+    discard_partial_chunks : bool
+        A chunk that is not full has no block hash and is not stored: only true.
+    """
+
+    pool: str = "auto"
+    memory: str = "4GiB"
+    namespace: str = ""
+    weight_version_source: str = "fingerprint"
+    preferred_segment: str = ""
+    store_tp: int = 0
+    load_async: bool = True
+    lookup: bool = True
+    save_decoded: bool = False
+    lookup_budget_ms: float = 5.0
+    lookup_timeout_ms: float = 1000.0
+    timeout_ms: float = 1000.0
+    reset_timeout_ms: float = 2500.0
+    hold_s: float = 60.0
+    threads: int = 2
+    on_reset_failure: str = "false"
+    assume_weights: bool = False
+    allow_load_failure_policy_fail: bool = False
+    tier_log: bool = False
+    discard_partial_chunks: bool = True
+
+    @classmethod
+    def of(cls, extra: dict[str, Any]) -> Config:
+        """Return the configuration.
+
+        Raises
+        ------
+        ValueError
+            With the key, what was given and what would be right.
+        """
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        given: dict[str, Any] = {}
+        for key, value in extra.items():
+            if key not in fields:
+                near = difflib.get_close_matches(key, fields, 1)
+                hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(fields)}"
+                raise ValueError(f"kv_connector_extra_config: unknown key '{key}'{hint}")
+            convert = {"bool": _bool, "int": int, "float": float, "str": str}[
+                str(fields[key].type)
+            ]
+            try:
+                given[key] = convert(value)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"kv_connector_extra_config: {key}: {value!r} is no {fields[key].type}"
+                ) from error
+        config = cls(**given)
+        config._check()
+        return config
+
+    def _check(self) -> None:
+        def refuse(key: str, right: str) -> None:
+            raise ValueError(f"kv_connector_extra_config: {key}: {getattr(self, key)!r}: {right}")
+
+        sources = ("fingerprint", "engine", "salt", "none")
+        if self.weight_version_source not in sources:
+            refuse("weight_version_source", f"give one of {', '.join(sources)}")
+        if self.on_reset_failure not in ("false", "closed"):
+            refuse("on_reset_failure", "give 'false' or 'closed'")
+        if not self.discard_partial_chunks:
+            refuse("discard_partial_chunks", "a partial chunk has no block hash; only true")
+        for key in ("lookup_budget_ms", "lookup_timeout_ms", "timeout_ms", "reset_timeout_ms"):
+            if not 1 <= getattr(self, key) <= 600_000:
+                refuse(key, "give 1 to 600000 milliseconds")
+        if not 0 <= self.hold_s <= 60:
+            refuse("hold_s", "give 0 to 60 seconds")
+        if not 1 <= self.threads <= 64:
+            refuse("threads", "give 1 to 64")
+        if self.store_tp < 0:
+            refuse("store_tp", "give 0 or a tensor parallel size")
+
+    @property
+    def wants_tier_log(self) -> bool:
+        """Whether each load gets a line."""
+        names = ("KVCOVE_TIER_LOG", "VLLM_MOONCAKE_STORE_TIER_LOG")
+        return self.tier_log or any(os.environ.get(name, "0") not in ("", "0") for name in names)

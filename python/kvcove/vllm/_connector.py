@@ -1,0 +1,570 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connector's two roles behind vLLM's interface (KVConnectorBase_V1, vLLM 0.32).
+
+What is decided is decided in C++ (kvcove/connector); here vLLM's objects become plain values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+    KVConnectorWorkerMetadata,
+    SupportsHMA,
+)
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+import kvcove
+from kvcove import _native
+from kvcove.vllm import _weights
+from kvcove.vllm._config import Config
+from kvcove.vllm._shape import layers_of, rank_of, shape_of
+from kvcove.vllm._stats import KvcovePromMetrics, KvcoveStats
+
+__all__ = ["KvcoveConnector"]
+
+_log = logging.getLogger("vllm.kvcove")
+_SOURCES = (
+    CacheHitSource.EXTERNAL_UNSPECIFIED,
+    CacheHitSource.HOST,
+    CacheHitSource.P2P,
+    CacheHitSource.DISK,
+)
+
+
+@dataclass
+class _Plan(KVConnectorMetadata):
+    plan: bytes
+
+
+@dataclass
+class _Reports(KVConnectorWorkerMetadata):
+    """What ranks report: one each."""
+
+    reports: list[bytes] = field(default_factory=list)
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
+        assert isinstance(other, _Reports)
+        return _Reports(self.reports + other.reports)
+
+
+@dataclass
+class _Handshake(KVConnectorHandshakeMetadata):
+    number: int
+    fingerprint: str
+
+
+class _SchedulerSide:
+    """The role in EngineCore."""
+
+    def __init__(self, connector: KvcoveConnector, config: Config, vllm_config: VllmConfig) -> None:
+        self._config = config
+        self._blocks = connector._kv_cache_config.num_blocks
+        shape = shape_of(vllm_config, connector._kv_cache_config, config)
+        self.shape = shape
+        transfer = connector._kv_transfer_config
+        self._engine = str(transfer.engine_id)
+        self._owner: Any = None
+        address = self._address()
+        self._pool = kvcove.open(address)
+        events = vllm_config.kv_events_config
+        self.role = _native.SchedulerRole(
+            shape,
+            self._pool,
+            engine=self._engine,
+            pool_address=address,
+            versions=config.weight_version_source,
+            lookup_budget=config.lookup_budget_ms / 1e3,
+            lookup_timeout=config.lookup_timeout_ms / 1e3,
+            hold=config.hold_s,
+            reset_timeout=config.reset_timeout_ms / 1e3,
+            load_async=config.load_async,
+            lookup=config.lookup and transfer.is_kv_consumer,
+            save=transfer.is_kv_producer,
+            save_decoded=config.save_decoded,
+            events=bool(events and events.enable_kv_cache_events),
+            closed_on_reset_failure=config.on_reset_failure == "closed",
+            assume_weights=config.assume_weights,
+            blocks=self._blocks,
+        )
+        self._block_pool: Any = None
+        self._requests: dict[str, Any] = {}
+        self._least_tokens = min(
+            int(getattr(g.kv_cache_spec, "block_size", 1))
+            for g in connector._kv_cache_config.kv_cache_groups
+        )
+        self._told: dict[str, int] = {}
+        _weights.observe_engine(connector, self.role)
+
+    def _address(self) -> str:
+        """Return where the pool is; start one here if there is none."""
+        config = self._config
+        if config.pool != "auto":
+            _log.info("kvcove: pool %s, namespace %s", config.pool, self.shape.namespace)
+            return config.pool
+        shared = _native.default_socket_path()
+        if Path(shared).exists():
+            with contextlib.suppress(kvcove.Error):
+                kvcove.open(f"unix:{shared}").close()
+                _log.info(
+                    "kvcove: pool unix:%s (this host's owner, shared with all its engines), "
+                    "namespace %s",
+                    shared,
+                    self.shape.namespace,
+                )
+                return f"unix:{shared}"
+        name = hashlib.sha256(self._engine.encode()).hexdigest()[:16]
+        socket = str(Path(shared).parent / f"engine-{name}-{os.getpid()}.sock")
+        self._owner = _native.open_owner(
+            master="", memory=_native.parse_size(config.memory), listen="", socket_path=socket
+        )
+        _log.info(
+            "kvcove: pool unix:%s (embedded in this engine: %s, shared with its ranks only; start "
+            "`kvcove serve` to share one among engines), namespace %s",
+            socket,
+            config.memory,
+            self.shape.namespace,
+        )
+        return f"unix:{socket}"
+
+    def bind(self, block_pool: Any) -> None:
+        self._block_pool = block_pool
+
+    def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
+        self._requests[request.request_id] = request
+        tokens, load_async = self.role.matched(
+            request.request_id,
+            request.num_tokens,
+            request.num_prompt_tokens,
+            request.cache_salt or "",
+            request.block_hashes,
+            computed,
+        )
+        return tokens, load_async
+
+    def allocated(self, request: Any, blocks: Any, external: int) -> None:
+        self._requests[request.request_id] = request
+        self.role.allocated(request.request_id, external, lambda: list(blocks.get_block_ids()))
+
+    def _schedule(self, output: Any, request_id: str, computed: int, started: bool) -> None:
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        scheduled = output.num_scheduled_tokens[request_id]
+        if not started and computed >= request.num_prompt_tokens:
+            # A decoding request matters when it begins another block, and when it has filled one.
+            least = self._least_tokens
+            if computed % least != 0 and (computed + scheduled) // least == computed // least:
+                return
+        state = output.kv_connector_block_state
+        self.role.schedule(
+            request_id,
+            request.num_tokens,
+            request.num_prompt_tokens,
+            request.cache_salt or "",
+            request.block_hashes,
+            computed,
+            scheduled,
+            started,
+            lambda: list(state.get_block_ids(request_id)),
+        )
+
+    def plan(self, output: Any) -> _Plan:
+        for new in output.scheduled_new_reqs:
+            self._schedule(output, new.req_id, new.num_computed_tokens, True)
+        cached = output.scheduled_cached_reqs
+        for i, request_id in enumerate(cached.req_ids):
+            self._schedule(
+                output,
+                request_id,
+                cached.num_computed_tokens[i],
+                request_id in cached.resumed_req_ids,
+            )
+        plan, pins = self.role.build_plan()
+        if pins:
+            blocks = self._block_pool.blocks
+            self._block_pool.touch([blocks[pin] for pin in pins])
+        return _Plan(plan)
+
+    def update(self, output: Any) -> None:
+        meta = output.kv_connector_worker_meta
+        if isinstance(meta, _Reports):
+            for report in meta.reports:
+                self.role.on_report(report)
+        for request_id in list(output.finished_recving or ()):
+            if not self.role.load_ended(request_id):
+                output.finished_recving.discard(request_id)
+        unpins = self.role.take_unpins()
+        if unpins:
+            blocks = self._block_pool.blocks
+            self._block_pool.free_blocks(blocks[unpin] for unpin in reversed(unpins))
+
+    def finished(self, request: Any) -> None:
+        self._requests.pop(request.request_id, None)
+        self.role.finished(request.request_id)
+
+    def sources(self, request: Any, tokens: int) -> dict[CacheHitSource, int]:
+        tiers = self.role.tiers(request.request_id)
+        keys = sum(tiers)
+        if tokens == 0 or keys == 0:
+            return {CacheHitSource.EXTERNAL_UNSPECIFIED: tokens} if tokens else {}
+        split = {
+            source: tokens * count // keys
+            for source, count in zip(_SOURCES, tiers, strict=True)
+            if count
+        }
+        most = max(split, key=lambda source: split[source])
+        split[most] += tokens - sum(split.values())
+        return {source: count for source, count in split.items() if count}
+
+    def events(self) -> Iterable[Any]:
+        for kind, request_id, group, first, hashes, parent in self.role.take_events():
+            if kind == "cleared":
+                yield AllBlocksCleared()
+            elif kind == "removed":
+                yield BlockRemoved(block_hashes=hashes, medium="cpu", group_idx=group)
+            else:
+                yield self._stored(request_id, group, first, hashes, parent)
+
+    def _stored(
+        self, request_id: str, group: int, first: int, hashes: list[bytes], parent: bytes
+    ) -> BlockStored:
+        request = self._requests.get(request_id)
+        size = self._least_tokens
+        tokens: list[int] = []
+        lora = None
+        if request is not None:
+            tokens = list(request.all_token_ids[first * size : (first + len(hashes)) * size])
+            lora = request.lora_request
+        return BlockStored(
+            block_hashes=hashes,
+            parent_block_hash=parent or None,
+            token_ids=tokens,
+            block_size=size,
+            lora_id=lora.adapter_id if lora else None,
+            medium="cpu",
+            lora_name=lora.name if lora else None,
+            group_idx=group,
+        )
+
+    def stats(self) -> KvcoveStats | None:
+        now = self.role.stats()
+        gauges = {name: now.pop(name) for name in ("closed", "pinned_blocks", "queued_jobs")}
+        if now == self._told:
+            return None
+        counted = {name: value - self._told.get(name, 0) for name, value in now.items()}
+        self._told = now
+        return KvcoveStats(data={**{n: v for n, v in counted.items() if v}, **gauges})
+
+    def close(self, connector: KvcoveConnector) -> None:
+        _weights.forget_engine(connector)
+        self.role.close()
+        self._pool.close()
+        if self._owner is not None:
+            self._owner.close()
+
+
+class _WorkerSide:
+    """The role in one rank's process."""
+
+    def __init__(self, connector: KvcoveConnector, config: Config, vllm_config: VllmConfig) -> None:
+        self._vllm_config = vllm_config
+        self._kv_cache_config = connector._kv_cache_config
+        shape = shape_of(vllm_config, connector._kv_cache_config, config)
+        self._prints = config.weight_version_source == "fingerprint"
+        self._single_group = len(connector._kv_cache_config.kv_cache_groups) == 1
+        rank = rank_of(vllm_config)
+        parallel = vllm_config.parallel_config
+        pcp = getattr(parallel, "prefill_context_parallel_size", 1)
+        self._number = (rank["pp"] * pcp + rank["pcp"]) * parallel.tensor_parallel_size + rank["tp"]
+        self.role = _native.WorkerRole(
+            shape,
+            **rank,
+            engine=str(connector._kv_transfer_config.engine_id),
+            threads=config.threads,
+            timeout=config.timeout_ms / 1e3,
+            fingerprints=self._prints,
+            tier_log=config.wants_tier_log,
+            preferred_segment=config.preferred_segment,
+        )
+        if config.wants_tier_log:
+            _native.set_log_level("info")
+        self._model: Any = None
+        self._cuda = False
+        self._plan: bytes | None = None
+        self._failed_blocks: set[int] = set()
+        self._caches: dict[str, Any] = {}
+
+    def register(self, kv_caches: dict[str, Any]) -> None:
+        self._caches = kv_caches
+        layers = layers_of(kv_caches, self._kv_cache_config)
+        self.role.register(layers)
+        first = next(iter(kv_caches.values()), None)
+        first = first[0] if isinstance(first, list | tuple) else first
+        self._cuda = first is not None and first.device.type == "cuda"
+        _log.info(
+            "kvcove: rank %d: %d KV tensors, %s bytes a chunk",
+            self._number,
+            len(layers),
+            self.role.chunk_bytes(),
+        )
+
+    def unregister(self) -> None:
+        self.role.unregister()
+
+    def restore(self) -> None:
+        self.register(self._caches)
+
+    def _fingerprint(self) -> str:
+        if self._model is None:
+            self._model = _weights.model_of(self._vllm_config)
+            if self._model is None:
+                raise RuntimeError(
+                    "kvcove: the worker's model was not found; set weight_version_source"
+                )
+            _weights.observe_model(self._model, self.role.weights_changing)
+        return _weights.fingerprint_of(self._model)
+
+    def handshake(self) -> _Handshake | None:
+        return _Handshake(self._number, self._fingerprint()) if self._prints else None
+
+    def start(self, plan: bytes) -> None:
+        self.role.begin(plan)
+        if self.role.fingerprint_wanted:
+            self.role.set_fingerprint(self._fingerprint())
+        self.role.wait_for_sync_loads()
+
+    def finish(self) -> None:
+        if not self._cuda:
+            self.role.finish_step(None)
+            return
+        import torch
+
+        event = torch.cuda.Event()
+        event.record()
+        self.role.finish_step(event.synchronize)
+
+    def results(self) -> KVConnectorTransferResults:
+        loaded, failed_blocks, failed = self.role.take_ended()
+        results = KVConnectorTransferResults(finished_recving=set(loaded))
+        if self._single_group:
+            self._failed_blocks.update(failed_blocks)
+        else:
+            results.failed_recving = set(failed)
+        return results
+
+    def failed_blocks(self) -> set[int]:
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
+    def report(self) -> _Reports | None:
+        report = self.role.take_report()
+        return None if report is None else _Reports([report])
+
+
+class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
+    """vLLM's KV connector to a kvcove pool."""
+
+    _cache_hit_source = CacheHitSource.HOST
+
+    def __init__(
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: Any
+    ) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = self._kv_transfer_config
+        config = Config.of(transfer.kv_connector_extra_config or {})
+        if (
+            transfer.kv_load_failure_policy != "recompute"
+            and not config.allow_load_failure_policy_fail
+        ):
+            raise ValueError(
+                "kvcove: kv_load_failure_policy is 'fail': a block that is evicted between its "
+                "look-up and its load would end a user's request. Set "
+                '"kv_load_failure_policy": "recompute" in --kv-transfer-config, or '
+                '"allow_load_failure_policy_fail": true in kv_connector_extra_config.'
+            )
+        self._scheduler: _SchedulerSide | None = None
+        self._worker: _WorkerSide | None = None
+        if role == KVConnectorRole.SCHEDULER:
+            self._scheduler = _SchedulerSide(self, config, vllm_config)
+        else:
+            self._worker = _WorkerSide(self, config, vllm_config)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A save that is dropped is a miss later, nothing else."""
+        return False
+
+    # ---- worker
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        """Take the engine's KV memory."""
+        if self._worker is not None:
+            self._worker.register(kv_caches)
+
+    def unregister_kv_caches(self) -> None:
+        """The engine's KV memory goes away (sleep): returns when nothing touches it any more."""
+        if self._worker is not None:
+            self._worker.unregister()
+
+    def restore_kv_caches(self) -> None:
+        """It is there again."""
+        if self._worker is not None:
+            self._worker.restore()
+
+    @property
+    def supports_sleep_mode(self) -> bool:
+        """KV memory may go and come back."""
+        return True
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """Return this rank's fingerprint for the scheduler."""
+        return self._worker.handshake() if self._worker is not None else None
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Begin what the step's plan says."""
+        metadata = self._get_connector_metadata()
+        assert self._worker is not None and isinstance(metadata, _Plan)
+        self._worker.start(metadata.plan)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Loads end before the step, or beside it."""
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        """Saves begin when the step has ended."""
+
+    def wait_for_save(self) -> None:
+        """Queue the step's saves; they read when the device has finished it."""
+        if self._worker is not None:
+            self._worker.finish()
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        """Return the requests whose loads have ended."""
+        assert self._worker is not None
+        return self._worker.results()
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Return the blocks that hold nothing."""
+        return self._worker.failed_blocks() if self._worker is not None else set()
+
+    def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
+        """Return this rank's report."""
+        return self._worker.report() if self._worker is not None else None
+
+    # ---- scheduler
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        """Blocks that are being saved are kept by reference."""
+        if self._scheduler is not None:
+            self._scheduler.bind(gpu_block_pool)
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[Any, Any]) -> None:
+        """Take the ranks' fingerprints."""
+        if self._scheduler is None:
+            return
+        ranks = {m.number: m.fingerprint for m in metadata.values() if isinstance(m, _Handshake)}
+        if len(ranks) == self._scheduler.shape.world:
+            self._scheduler.role.start_with([ranks[number] for number in sorted(ranks)])
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Return how many tokens more the pool has; None: ask again."""
+        assert self._scheduler is not None
+        return self._scheduler.matched(request, num_computed_tokens)
+
+    def update_state_after_alloc(
+        self, request: Any, blocks: Any, num_external_tokens: int
+    ) -> None:
+        """Blocks were allocated: order the load."""
+        assert self._scheduler is not None
+        self._scheduler.allocated(request, blocks, num_external_tokens)
+
+    def get_external_cache_hit_sources(
+        self, request: Any, num_external_tokens: int
+    ) -> dict[CacheHitSource, int]:
+        """Return which tiers a hit came from."""
+        assert self._scheduler is not None
+        return self._scheduler.sources(request, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        """Return the step's plan."""
+        assert self._scheduler is not None
+        return self._scheduler.plan(scheduler_output)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Take what the ranks report."""
+        assert self._scheduler is not None
+        self._scheduler.update(connector_output)
+
+    def request_finished(
+        self, request: Any, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Never defers the free of blocks: what is being saved is kept by reference."""
+        assert self._scheduler is not None
+        self._scheduler.finished(request)
+        return False, None
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """As :meth:`request_finished`."""
+        return self.request_finished(request, [])
+
+    def has_pending_push_work(self) -> bool:
+        """Return whether the engine must go on stepping for saves and loads to end."""
+        return self._scheduler is not None and self._scheduler.role.pending()
+
+    def take_events(self) -> Iterable[Any]:
+        """Return what became of KV in the pool."""
+        return list(self._scheduler.events()) if self._scheduler is not None else ()
+
+    def reset_cache(self) -> bool | None:
+        """Reset the pool's KV of this model: true only when it is proven.
+
+        The ranks have nothing to do (None): their sessions follow.
+        """
+        return self._scheduler.role.reset() if self._scheduler is not None else None
+
+    # ---- both
+
+    def get_kv_connector_stats(self) -> KvcoveStats | None:
+        """Return what was counted since the last call; the scheduler has the ranks' counts."""
+        return self._scheduler.stats() if self._scheduler is not None else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KvcoveStats:
+        """Return stats, from what came over a wire if given."""
+        return KvcoveStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls, vllm_config: Any, metric_types: Any, labelnames: Any, per_engine_labelvalues: Any
+    ) -> KvcovePromMetrics:
+        """Return what exports them."""
+        return KvcovePromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def shutdown(self) -> None:
+        """End: what runs ends by its timeouts, what is queued is dropped."""
+        if self._worker is not None:
+            self._worker.role.close()
+            self._worker = None
+        if self._scheduler is not None:
+            self._scheduler.close(self)
+            self._scheduler = None

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vLLM says of its KV cache, in the connector's terms.
+
+A layer's tensor has the axes (block, head, token, content) by vLLM's contract, whatever order they
+lie in; a block that the kernels see as several has one more token axis. Nothing is guessed from
+strides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.kv_cache_interface import (
+    AttentionSpec,
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+
+from kvcove._native import EngineShape
+from kvcove.vllm._config import Config
+
+__all__ = ["layers_of", "rank_of", "shape_of"]
+
+Layer = tuple[str, int, int, int, list[tuple[str, int, int]]]
+
+
+def _single(spec: KVCacheSpec) -> KVCacheSpec:
+    """Of a group whose layers differ in size only, one layer's."""
+    inner = getattr(spec, "kv_cache_specs", None)
+    return next(iter(inner.values())) if isinstance(inner, dict) and inner else spec
+
+
+def _kind(spec: KVCacheSpec) -> tuple[str, int]:
+    """Return kind and window of a group."""
+    if isinstance(spec, MambaSpec):
+        return "state", 0
+    if isinstance(spec, SlidingWindowSpec):
+        return "window", spec.sliding_window
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return "window", spec.attention_chunk_size
+    if isinstance(spec, FullAttentionSpec):
+        return "full", 0
+    raise ValueError(
+        f"kvcove: KV caches of {type(spec).__name__} are not known; use full attention, MLA, "
+        "sliding window, chunked local attention or Mamba"
+    )
+
+
+def _tokens(spec: KVCacheSpec, vllm_config: VllmConfig) -> int:
+    dcp = vllm_config.parallel_config.decode_context_parallel_size
+    return int(spec.block_size) * (dcp if spec.dcp_sharded else 1)
+
+
+def _heads(spec: KVCacheSpec, vllm_config: VllmConfig) -> int:
+    """Return the KV heads of the whole model; 1 where every rank has the same bytes."""
+    if isinstance(spec, MLAAttentionSpec) or not isinstance(spec, AttentionSpec):
+        return 1
+    return max(int(vllm_config.model_config.get_total_num_kv_heads()), 1)
+
+
+def _inner_order(kv_cache_config: KVCacheConfig, vllm_config: VllmConfig) -> str:
+    """Return the order of head, token and content in a block: "HNC" or "NHC"."""
+    layout = kv_cache_config.kv_cache_layout or vllm_config.cache_config.kv_cache_layout or "LBHNC"
+    return "".join(axis for axis in str(layout) if axis in "HNC")
+
+
+def _model_fingerprint(vllm_config: VllmConfig, config: Config) -> str:
+    model = vllm_config.model_config
+    described = model.hf_config.to_dict()
+    for name in ("_name_or_path", "transformers_version", "architectures_path"):
+        described.pop(name, None)
+    facts: dict[str, Any] = {
+        "config": described,
+        "dtype": str(model.dtype),
+        "quantization": str(model.quantization),
+    }
+    if config.weight_version_source != "fingerprint":
+        # Nothing else says which weights these are.
+        path = Path(str(model.model))
+        index = path / "model.safetensors.index.json"
+        facts["model"] = [str(model.model), str(model.revision)]
+        if index.is_file():
+            facts["index"] = hashlib.sha256(index.read_bytes()).hexdigest()
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def shape_of(
+    vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config
+) -> EngineShape:
+    """Return what must be equal for two engines to share.
+
+    Raises
+    ------
+    ValueError
+        For a KV cache that is not known, and sizes that do not fit.
+    """
+    parallel = vllm_config.parallel_config
+    order = _inner_order(kv_cache_config, vllm_config)
+    groups = []
+    for group in kv_cache_config.kv_cache_groups:
+        spec = _single(group.kv_cache_spec)
+        kind, window = _kind(spec)
+        heads = _heads(spec, vllm_config)
+        content = getattr(spec, "state_content_size_bytes", None) or getattr(spec, "shapes", "")
+        layout = (
+            f"{type(spec).__name__},{order if heads > 1 else 'NC'},{spec.block_size},{content},"
+            f"{getattr(spec, 'dtype', '')},{getattr(spec, 'kv_quant_mode', '')}"
+        )
+        groups.append((kind, _tokens(spec, vllm_config), window, heads, layout))
+    hash_tokens = kv_cache_config.hash_block_size or min(group[1] for group in groups)
+    cache = vllm_config.cache_config
+    # The first hash's seed as this process has it: a random one never meets another engine's.
+    none_hash = getattr(kv_cache_utils, "NONE_HASH", b"")
+    hashing = f"{cache.prefix_caching_hash_algo}:{bytes(none_hash).hex()[:16]}"
+    return EngineShape(
+        space=config.namespace,
+        model_name=Path(str(vllm_config.model_config.model)).name or "model",
+        model=_model_fingerprint(vllm_config, config),
+        kv_dtype=str(cache.cache_dtype),
+        hashing=hashing,
+        hash_tokens=int(hash_tokens),
+        tp=parallel.tensor_parallel_size,
+        pp=parallel.pipeline_parallel_size,
+        pcp=getattr(parallel, "prefill_context_parallel_size", 1),
+        dcp=parallel.decode_context_parallel_size,
+        store_tp=config.store_tp,
+        groups=groups,
+    )
+
+
+def rank_of(vllm_config: VllmConfig) -> dict[str, int]:
+    """Return this process's place in the engine's world."""
+    from vllm.distributed import parallel_state
+
+    parallel = vllm_config.parallel_config
+    pcp = 0
+    if getattr(parallel, "prefill_context_parallel_size", 1) > 1:
+        pcp = parallel_state.get_pcp_group().rank_in_group
+    return {
+        "tp": parallel_state.get_tensor_model_parallel_rank(),
+        "pp": parallel_state.get_pp_group().rank_in_group,
+        "pcp": pcp,
+    }
+
+
+def layers_of(kv_caches: dict[str, Any], kv_cache_config: KVCacheConfig) -> list[Layer]:
+    """Return where each layer's KV lies, as ``WorkerRole.register`` takes it.
+
+    Parameters
+    ----------
+    kv_caches : dict of str to torch.Tensor or list of torch.Tensor
+        Attention: (blocks, heads, tokens, content); Mamba: a list of (blocks, ...).
+    """
+    blocks = kv_cache_config.num_blocks
+    layers: list[Layer] = []
+    for number, group in enumerate(kv_cache_config.kv_cache_groups):
+        for name in sorted(group.layer_names):
+            if name not in kv_caches:
+                continue  # of another pipeline stage
+            caches = kv_caches[name]
+            attention = not isinstance(caches, list | tuple)
+            for part, tensor in enumerate([caches] if attention else caches):
+                size = tensor.element_size()
+                shape, strides = tensor.shape, [s * size for s in tensor.stride()]
+                if shape[0] % blocks != 0:
+                    raise ValueError(
+                        f"kvcove: KV layer '{name}' has {shape[0]} blocks, which is no multiple of "
+                        f"the engine's {blocks}"
+                    )
+                pieces = shape[0] // blocks
+                axes = [("block", blocks, strides[0] * pieces)]
+                if pieces > 1:
+                    axes.append(("token", pieces, strides[0]))
+                names = ("head", "token", "element") if attention and len(shape) == 4 else ()
+                for axis in range(1, len(shape)):
+                    kind = names[axis - 1] if names else "element"
+                    if axis == len(shape) - 1 and strides[axis] == size:
+                        continue  # whole elements, below
+                    axes.append((kind, shape[axis], strides[axis]))
+                last = len(shape) - 1
+                element = size * shape[last] if last > 0 and strides[last] == size else size
+                label = name if attention else f"{name}#{part}"
+                layers.append((label, number, tensor.data_ptr(), element, axes))
+    return layers
