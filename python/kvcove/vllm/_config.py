@@ -103,9 +103,7 @@ class Config:
                 near = difflib.get_close_matches(key, fields, 1)
                 hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(fields)}"
                 raise ValueError(f"kv_connector_extra_config: unknown key '{key}'{hint}")
-            convert = {"bool": _bool, "int": int, "float": float, "str": str}[
-                str(fields[key].type)
-            ]
+            convert = {"bool": _bool, "int": int, "float": float, "str": str}[str(fields[key].type)]
             try:
                 given[key] = convert(value)
             except (TypeError, ValueError) as error:

@@ -127,7 +127,8 @@ class _SchedulerSide:
                     self.shape.namespace,
                 )
                 return f"unix:{shared}"
-        name = hashlib.sha256(self._engine.encode()).hexdigest()[:16]
+        names = f"{self._engine}|{self.shape.namespace}"
+        name = hashlib.sha256(names.encode()).hexdigest()[:16]
         socket = str(Path(shared).parent / f"engine-{name}-{os.getpid()}.sock")
         self._owner = _native.open_owner(
             master="", memory=_native.parse_size(config.memory), listen="", socket_path=socket
@@ -489,9 +490,7 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._scheduler is not None
         return self._scheduler.matched(request, num_computed_tokens)
 
-    def update_state_after_alloc(
-        self, request: Any, blocks: Any, num_external_tokens: int
-    ) -> None:
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Blocks were allocated: order the load."""
         assert self._scheduler is not None
         self._scheduler.allocated(request, blocks, num_external_tokens)

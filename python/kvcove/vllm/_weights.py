@@ -106,7 +106,7 @@ def model_of(vllm_config: Any) -> Any | None:
 
     found = None
     for candidate in gc.get_objects():
-        if not isinstance(candidate, WorkerBase):
+        if not issubclass(type(candidate), WorkerBase):
             continue
         runner = getattr(candidate, "model_runner", None)
         model = getattr(runner, "model", None)

@@ -102,6 +102,7 @@ def reference(model: str) -> dict[str, Any]:
     engine.llm.apply_model(change)
     assert engine.llm.reset_prefix_cache()
     seen["w1"] = engine.run()
+    seen["w1_tails"] = engine.run([prompt + [11, 12, 13] * 100 for prompt in PROMPTS])
     return seen
 
 

@@ -98,7 +98,9 @@ def configuration(directory: Path, master: Master) -> str:
     return str(path)
 
 
-def drive(role: str, model: Path, out: Path, **environment: str) -> dict[str, Any]:
+def drive(
+    role: str, model: Path, out: Path, driver: str = "driver.py", **environment: str
+) -> dict[str, Any]:
     log = out.with_suffix(".log")
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -113,7 +115,7 @@ def drive(role: str, model: Path, out: Path, **environment: str) -> dict[str, An
     print(f"  {role}: log {log}", flush=True)
     with log.open("wb") as lines:
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "driver.py"), role, str(model), str(out)],
+            [sys.executable, str(HERE / driver), role, str(model), str(out)],
             stdout=subprocess.PIPE,
             stderr=lines,
             text=True,
@@ -164,6 +166,131 @@ def phases(name: str, seen: dict[str, Any], ref: dict[str, Any], peer: dict[str,
     )
 
 
+TOKENS = 4 * (1499 // 128) * 128
+
+
+class Owner:
+    """`kvcove serve`: the pool of this host."""
+
+    def __init__(self, directory: Path) -> None:
+        private = directory / "sockets"
+        private.mkdir(mode=0o700, exist_ok=True)
+        self.socket = private / "kvcove.sock"
+        with (directory / "serve.log").open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "kvcove", "serve", "--socket", str(self.socket)]
+                + ["--memory", "512MiB"],
+                stdout=out,
+                stderr=out,
+            )
+        until = time.monotonic() + 20
+        while not self.socket.exists():
+            if time.monotonic() > until or self.process.poll() is not None:
+                raise SystemExit((directory / "serve.log").read_text())
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+
+def own_phases(name: str, seen: dict[str, Any], ref: dict[str, Any]) -> None:
+    check(
+        seen["cold"] == ref["w0"] and seen["cold_hits"] == 0,
+        f"{name}: outputs as without connector",
+    )
+    check(
+        seen["warm"] == ref["w0"] and seen["warm_hits"] > 0.9 * TOKENS,
+        f"{name}: after a local reset {seen['warm_hits']} of {TOKENS} tokens from the pool",
+    )
+    check(
+        seen["reset"] and seen["after_reset_hits"] == 0 and seen["after_reset"] == ref["w0"],
+        f"{name}: none after reset_prefix_cache(reset_connector=True)",
+    )
+    check(
+        seen["w1"] == ref["w1"] and seen["w1_hits"] == 0,
+        f"{name}: other weights, only the engine's own cache reset: outputs right, 0 stale",
+    )
+    check(
+        seen["w1_warm"] == ref["w1"] and seen["w1_warm_hits"] > 0.9 * TOKENS,
+        f"{name}: the new version's KV is found ({seen['w1_warm_hits']} tokens)",
+    )
+    check(
+        seen["back"] == ref["w0"] and seen["back_hits"] > 0.9 * TOKENS,
+        f"{name}: changed back: the old version's KV is found again ({seen['back_hits']} tokens)",
+    )
+    check(
+        seen["poisoned"] == ref["w1_tails"],
+        f"{name}: nothing that was computed on old blocks reached the pool",
+    )
+    check(
+        all(race["reset"] and race["equal"] for race in seen["races"])
+        and seen["after_races"] == ref["w0"],
+        f"{name}: five resets that race with saves: outputs right",
+    )
+    if "loaded" in seen:
+        loaded = seen["loaded"]
+        check(
+            loaded["equal"] and loaded["finished"] > 10 and loaded["stats"]["pinned_blocks"] == 0,
+            f"{name}: aborts and preemptions under load: {loaded['finished']} finished, all right",
+        )
+        print(f"        a step: {seen['step_us']:.0f} us added")
+    ratio = seen["pool_seconds"] / seen["own_seconds"]
+    print(f"        warm from the pool / from the engine's own cache: {ratio:.2f}")
+
+
+def own_connector(directory: Path, model: Path, ref: dict[str, Any]) -> None:
+    for name, multiprocessing, pool in (
+        ("in process, embedded", "0", False),
+        ("in process, on a pool", "0", True),
+        ("own process, embedded", "1", False),
+    ):
+        print(f"== the engine {name}, with KvcoveConnector")
+        owner = Owner(directory) if pool else None
+        extra = {"pool": f"unix:{owner.socket}"} if owner else {"memory": "512MiB"}
+        out = directory / f"own-{multiprocessing}-{int(pool)}.json"
+        seen = drive(
+            "engine",
+            model,
+            out,
+            driver="own.py",
+            KVCOVE_EXTRA=json.dumps(extra),
+            KVCOVE_PEER="1" if pool else "",
+            VLLM_ENABLE_V1_MULTIPROCESSING=multiprocessing,
+        )
+        own_phases(name, seen, ref)
+        if owner is None:
+            continue
+        peer = json.loads(Path(f"{out}.peer").read_text())
+        check(
+            peer["outputs"] == ref["w0"] and peer["hits"] > 0.9 * TOKENS,
+            f"{name}: a second engine has {peer['hits']} tokens from the pool, outputs equal",
+        )
+        check(
+            peer["reset"]
+            and peer["after_hits"] == 0
+            and peer["after"] == ref["w0"]
+            and seen["after_peers_reset_hits"] == TOKENS,
+            f"{name}: the second engine's reset is for both; what it stored afterwards is found",
+        )
+        owner.stop()
+    print("== two KvcoveConnectors in a MultiConnector")
+    seen = drive(
+        "multi",
+        model,
+        directory / "multi.json",
+        driver="own.py",
+        KVCOVE_EXTRA=json.dumps({"memory": "256MiB"}),
+    )
+    check(
+        seen["cold"] == seen["warm"] == seen["after"] == ref["w0"]
+        and seen["warm_hits"] > 0.9 * TOKENS
+        and seen["reset"]
+        and seen["after_hits"] == 0,
+        f"MultiConnector: {seen['warm_hits']} tokens from the pool, none after a reset",
+    )
+
+
 def main() -> None:
     directory = Path(sys.argv[1]).resolve()
     directory.mkdir(parents=True, exist_ok=True)
@@ -174,6 +301,8 @@ def main() -> None:
     print("== reference: an engine without connector")
     ref = drive("reference", model, directory / "reference.json")
     check(ref["w0"] != ref["w1"], "the two sets of weights give different outputs")
+
+    own_connector(directory, model, ref)
 
     for name, multiprocessing in (("in process", "0"), ("own process", "1")):
         print(f"== the engine {name}, with MooncakeStoreConnector")

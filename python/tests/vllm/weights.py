@@ -18,3 +18,22 @@ def change(model: Any) -> int:
             parameter.add_(noise.to(parameter.dtype) * 0.2)
             changed += 1
     return changed
+
+
+_BEFORE: list[Any] = []
+
+
+def change_and_remember(model: Any) -> int:
+    """As :func:`change`, for :func:`restore`."""
+    _BEFORE[:] = [parameter.detach().clone() for parameter in model.parameters()]
+    return change(model)
+
+
+def restore(model: Any) -> int:
+    """Put back what was there before, bit for bit."""
+    import torch
+
+    with torch.no_grad():
+        for parameter, before in zip(model.parameters(), _BEFORE, strict=True):
+            parameter.copy_(before)
+    return len(_BEFORE)

@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: Apache-2.0
+// Both roles of one engine with two ranks, on a store with faults.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "kvcove/base/log.h"
+#include "kvcove/connector/scheduler.h"
+#include "kvcove/connector/test_store.h"
+#include "kvcove/connector/worker.h"
+
+namespace kvcove::connector {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+constexpr std::uint32_t kBlocks = 64;
+constexpr std::size_t kBlockBytes = 32;
+
+class RolesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kOff);
+    shape_ = {.model = "m", .hash_tokens = 4, .tp = 2};
+    shape_.groups = {{.chunk_tokens = 4, .heads = 2}};
+    Start();
+  }
+  void TearDown() override { SetLogLevel(LogLevel::kWarn); }
+
+  void Start() {
+    options_.shape = shape_;
+    options_.blocks = kBlocks;
+    runner_ = RunHere(store_, clock_, std::chrono::seconds(1));
+    scheduler_ = std::make_unique<SchedulerRole>(options_, store_, *runner_, clock_);
+    workers_.clear();
+    memory_.assign(2, std::vector<char>(kBlocks * kBlockBytes));
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      WorkerOptions worker{.shape = shape_,
+                           .rank = {.tp = rank},
+                           .number = rank,
+                           .threads = 0,
+                           .batch_bytes = 2 * kBlockBytes};
+      workers_.push_back(std::make_unique<WorkerRole>(worker, clock_));
+      workers_[rank]->Connect(std::make_unique<TestStore>(pool_));
+      ASSERT_TRUE(workers_[rank]->Register(
+          {{.name = "kv",
+            .base = reinterpret_cast<std::uintptr_t>(memory_[rank].data()),
+            .element_bytes = kBlockBytes,
+            .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}}));
+    }
+    scheduler_->StartWith({"a", "b"});
+  }
+
+  static RequestView View(std::string_view id, std::uint64_t tokens, std::string_view salt = {}) {
+    return {.id = id,
+            .tokens = tokens,
+            .prompt_tokens = tokens,
+            .salt = salt,
+            .hashes = tokens / 4,
+            .hash = [](std::size_t i) { return "h" + std::to_string(i); }};
+  }
+  // Blocks first, first + 1, ... for so many tokens.
+  static std::function<BlockTables()> Blocks(BlockId first, std::uint64_t tokens) {
+    return [first, tokens] {
+      std::vector<BlockId> ids((tokens + 3) / 4);
+      std::iota(ids.begin(), ids.end(), first);
+      return BlockTables{ids};
+    };
+  }
+  void Compute(std::string_view id, std::uint64_t computed, std::uint64_t scheduled, BlockId first,
+               bool started = true, std::string_view salt = {}) {
+    const std::uint64_t all = computed + scheduled;
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      for (std::uint64_t c = computed / 4; c < (all + 3) / 4; ++c) {
+        const BlockId block = first + static_cast<BlockId>(c);
+        std::fill_n(memory_[rank].begin() + block * kBlockBytes, kBlockBytes,
+                    static_cast<char>('a' + c + 13 * rank));
+      }
+    }
+    scheduler_->Schedule({.request = View(id, all, salt),
+                          .computed_tokens = computed,
+                          .scheduled_tokens = scheduled,
+                          .started = started,
+                          .blocks = Blocks(first, all)});
+  }
+  // One step of all ranks; movers run when told. Returns what both ranks have ended.
+  std::vector<Ended> Step(bool move = true) {
+    plan_ = scheduler_->BuildPlan(pins_);
+    std::vector<Ended> ended;
+    for (auto& worker : workers_) {
+      worker->Begin(plan_);
+      worker->FinishStep({});
+    }
+    if (move) Move();
+    for (auto& worker : workers_) {
+      ended.push_back(worker->TakeEnded());
+      scheduler_->OnReport(worker->TakeReport());
+    }
+    return ended;
+  }
+  void Move() {
+    for (auto& worker : workers_) {
+      while (worker->RunOne()) {
+      }
+    }
+  }
+  void StoreAll(std::uint64_t tokens) {
+    Compute("first", 0, tokens, 1);
+    (void)Step();
+    scheduler_->Finished("first");
+    unpins_ = scheduler_->TakeUnpins();
+  }
+  Match Load(std::string_view id, std::uint64_t tokens, BlockId first) {
+    const Match match = scheduler_->Matched(View(id, tokens), 0);
+    scheduler_->Allocated(id, match.tokens, Blocks(first, tokens));
+    return match;
+  }
+
+  EngineShape shape_;
+  SchedulerOptions options_;
+  TestPool pool_;
+  TestStore store_{pool_};
+  FakeClock clock_;
+  std::unique_ptr<LookupRunner> runner_;
+  std::unique_ptr<SchedulerRole> scheduler_;
+  std::vector<std::unique_ptr<WorkerRole>> workers_;
+  std::vector<std::vector<char>> memory_;
+  Plan plan_;
+  std::vector<BlockId> pins_, unpins_;
+};
+
+TEST_F(RolesTest, WhatOneRequestComputesTheNextOneLoads) {
+  StoreAll(20);
+  EXPECT_EQ(pool_.values.size(), 10U);  // five chunks of two ranks
+  EXPECT_THAT(unpins_, UnorderedElementsAre(1, 2, 3, 4, 5));
+  const Match match = Load("second", 22, 10);
+  EXPECT_EQ(match.tokens, 20U);
+  EXPECT_TRUE(match.async);
+  const auto ended = Step();
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(ended[rank].loaded, ElementsAre("second"));
+    EXPECT_THAT(ended[rank].failed_blocks, IsEmpty());
+    EXPECT_EQ(
+        std::memcmp(&memory_[rank][10 * kBlockBytes], &memory_[rank][kBlockBytes], 5 * kBlockBytes),
+        0);
+  }
+  EXPECT_TRUE(scheduler_->LoadEnded("second"));
+  EXPECT_EQ(scheduler_->stats().ranks.bytes_by_tier[1], 10 * kBlockBytes);
+}
+
+TEST_F(RolesTest, TheLastTokenIsAlwaysComputed) {
+  StoreAll(20);
+  EXPECT_EQ(scheduler_->Matched(View("all", 20), 0).tokens, 19U);
+  EXPECT_EQ(scheduler_->Matched(View("own", 22), 20).tokens, 0U);
+  EXPECT_EQ(scheduler_->Matched(View("part", 22), 8).tokens, 12U);
+  EXPECT_EQ(scheduler_->Matched(View("less", 3), 0).tokens, 0U);
+}
+
+// vllm-connector.md 11.1: a batch that is split, and one part of it fails.
+TEST_F(RolesTest, FailedBlocksAreReportedExactlyWhenABatchIsSplit) {
+  StoreAll(32);
+  std::string key;
+  AppendKey("g0.h1of2", "h2", key);
+  pool_.lost.insert(key);
+  (void)Load("r", 34, 20);
+  const auto ended = Step();
+  EXPECT_THAT(ended[0].failed_blocks, IsEmpty());
+  // 23 came in the same part. What comes behind is of no use: it is not loaded, and said so.
+  EXPECT_THAT(ended[1].failed_blocks, UnorderedElementsAre(22, 24, 25, 26, 27));
+  EXPECT_THAT(ended[1].failed, ElementsAre("r"));
+  EXPECT_TRUE(scheduler_->LoadEnded("r"));
+  // It would be found again: the request computes.
+  EXPECT_EQ(scheduler_->Matched(View("r", 34), 0).tokens, 0U);
+}
+
+// 11.14: the size of what was read is compared with what was asked for.
+TEST_F(RolesTest, AValueOfAnotherSizeIsAFailedBlock) {
+  StoreAll(8);
+  pool_.values.begin()->second += "more";
+  (void)Load("r", 10, 20);
+  const auto ended = Step();
+  EXPECT_EQ(ended[0].failed_blocks.size() + ended[1].failed_blocks.size(), 1U);
+}
+
+// 11.2, DEF-3: whatever throws, a job ends, and once.
+TEST_F(RolesTest, AJobWhoseThreadThrowsEndsOnce) {
+  StoreAll(8);
+  pool_.throws = true;
+  (void)Load("r", 10, 20);
+  const auto ended = Step();
+  EXPECT_THAT(ended[0].loaded, ElementsAre("r"));
+  EXPECT_THAT(ended[0].failed_blocks, UnorderedElementsAre(20, 21));
+  EXPECT_TRUE(scheduler_->LoadEnded("r"));
+  pool_.values.clear();
+  Compute("s", 0, 8, 30);
+  (void)Step();
+  EXPECT_THAT(scheduler_->TakeUnpins(), UnorderedElementsAre(30, 31));
+  EXPECT_FALSE(scheduler_->Pending());
+  for (const Ended& again : Step()) EXPECT_THAT(again.loaded, IsEmpty());
+}
+
+// 11.3, DEF-1, DEF-4: a pool that does not answer never holds the scheduler.
+TEST_F(RolesTest, ALookupThatIsNotAnsweredIsAskedAgainAndThenAMiss) {
+  StoreAll(8);
+  pool_.slow = true;
+  EXPECT_TRUE(scheduler_->Matched(View("r", 10), 0).ask_again);
+  clock_.AdvanceNs(2 * kSecond);
+  EXPECT_FALSE(scheduler_->Matched(View("r", 10), 0).ask_again);
+  EXPECT_EQ(scheduler_->Matched(View("r", 10), 0).tokens, 0U);
+  EXPECT_EQ(scheduler_->stats().lookup_timeouts, 1U);
+}
+
+// 11.10: a waiting request is not looked up again at every attempt.
+TEST_F(RolesTest, AWaitingRequestsLookupIsRemembered) {
+  StoreAll(20);
+  EXPECT_EQ(scheduler_->Matched(View("r", 22), 0).tokens, 20U);
+  const std::uint64_t asked = pool_.asked;
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(scheduler_->Matched(View("r", 22), 4).tokens, 16U);
+  EXPECT_EQ(pool_.asked, asked);
+}
+
+// 11.4: a reset that is not proven is no success.
+TEST_F(RolesTest, AnUnprovenResetIsFalseUnlessClosedIsWanted) {
+  pool_.unproven = true;
+  EXPECT_FALSE(scheduler_->Reset());
+  EXPECT_EQ(scheduler_->stats().closed, 1U);
+  options_.closed_on_reset_failure = true;
+  Start();
+  EXPECT_TRUE(scheduler_->Reset());
+  EXPECT_EQ(scheduler_->stats().resets_failed, 1U);
+  EXPECT_EQ(scheduler_->stats().closed, 1U);
+}
+
+// 11.7, DEF-5, RESET-13: any rank's late save.
+TEST_F(RolesTest, ASaveThatWasQueuedBeforeAResetStoresNothing) {
+  Compute("r", 0, 20, 1);
+  (void)Step(/*move=*/false);
+  EXPECT_TRUE(scheduler_->Reset());
+  Move();
+  (void)Step();
+  EXPECT_THAT(pool_.values, IsEmpty());
+  EXPECT_EQ(scheduler_->stats().ranks.stale_keys, 4U);  // the first batch of each; the rest drops
+  EXPECT_FALSE(scheduler_->Pending() && scheduler_->TakeUnpins().empty());
+}
+
+// DESIGN, Token: "computed again" stores again, "kept its blocks" does not.
+TEST_F(RolesTest, ARequestThatKeptItsBlocksAcrossAResetStoresNothingMore) {
+  Compute("r", 0, 8, 1);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->Reset());
+  Compute("r", 8, 8, 1, /*started=*/false);
+  (void)Step();
+  EXPECT_THAT(pool_.values, IsEmpty());
+  // Another one that begins on its blocks, from the engine's own cache, neither.
+  Compute("s", 16, 8, 1);
+  (void)Step();
+  EXPECT_THAT(pool_.values, IsEmpty());
+  EXPECT_EQ(scheduler_->stats().unstored_requests, 1U);
+}
+TEST_F(RolesTest, APreemptedRequestThatComputesAgainStoresAgain) {
+  Compute("r", 0, 8, 1);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->Reset());
+  Compute("r", 0, 12, 20, /*started=*/true);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 6U);
+}
+
+TEST_F(RolesTest, ALoadThatAResetOvertookEndsAsFailed) {
+  StoreAll(8);
+  (void)Load("r", 10, 20);
+  const auto ended = Step();
+  EXPECT_THAT(ended[0].loaded, ElementsAre("r"));
+  EXPECT_TRUE(scheduler_->Reset());
+  EXPECT_FALSE(scheduler_->LoadEnded("r"));  // the engine must not learn of it
+  for (const Ended& again : Step()) {
+    EXPECT_THAT(again.loaded, ElementsAre("r"));
+    EXPECT_THAT(again.failed_blocks, UnorderedElementsAre(20, 21));
+  }
+  EXPECT_TRUE(scheduler_->LoadEnded("r"));
+  EXPECT_EQ(scheduler_->stats().loads_void, 1U);
+}
+
+TEST_F(RolesTest, AnAbortedRequestsLoadStillEnds) {
+  StoreAll(8);
+  (void)Load("r", 10, 20);
+  (void)Step(/*move=*/false);
+  scheduler_->Finished("r");
+  for (const Ended& ended : Step(/*move=*/false)) EXPECT_THAT(ended.loaded, ElementsAre("r"));
+  EXPECT_TRUE(scheduler_->LoadEnded("r"));
+  EXPECT_FALSE(scheduler_->Pending());
+}
+
+// 11.9, DEF-6: what was to be told before a reset is not told after it.
+TEST_F(RolesTest, EventsOfBeforeAResetAreGone) {
+  options_.events = true;
+  Start();
+  StoreAll(8);
+  EXPECT_TRUE(scheduler_->Reset());
+  auto events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
+  StoreAll(8);
+  events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kStored);
+  EXPECT_THAT(events[0].hashes, ElementsAre("h0", "h1"));
+  // A block that turns out to be gone is told, too.
+  pool_.lost.insert(pool_.values.begin()->first);
+  (void)Load("r", 10, 20);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->LoadEnded("r"));
+  events = scheduler_->TakeEvents();
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kRemoved);
+}
+
+TEST_F(RolesTest, NothingIsSavedTwiceOrUnderPressure) {
+  StoreAll(8);
+  const std::uint64_t puts = pool_.puts;
+  Compute("again", 0, 8, 30);  // the same chunks, computed by another
+  (void)Step();
+  EXPECT_EQ(pool_.puts, puts);
+  EXPECT_EQ(scheduler_->stats().ranks.existing_keys, 4U);
+  pool_.values.clear();
+  pool_.full = true;
+  Compute("full", 0, 8, 40);
+  (void)Step();
+  pool_.full = false;
+  Compute("soon", 0, 8, 50);
+  (void)Step();
+  EXPECT_THAT(pool_.values, IsEmpty());  // for a while
+  clock_.AdvanceNs(kSecond);
+  Compute("later", 0, 8, 44);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 4U);
+}
+
+TEST_F(RolesTest, NothingIsFoundOrStoredUntilTheNewWeightsAreKnown) {
+  StoreAll(8);
+  const std::string before = scheduler_->version();
+  workers_[1]->WeightsChanging();
+  // The scheduler learns of it with the step's report; what the rank computes is dropped at once.
+  Compute("r", 0, 12, 20);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 5U);  // rank 0 stored one chunk more, under the version before
+  EXPECT_TRUE(scheduler_->Matched(View("s", 10), 0).ask_again);
+  plan_ = scheduler_->BuildPlan(pins_);
+  EXPECT_NE(plan_.fingerprint, 0U);
+  for (auto& worker : workers_) {
+    worker->Begin(plan_);
+    ASSERT_TRUE(worker->FingerprintWanted());
+    worker->SetFingerprint("new");
+    worker->FinishStep({});
+    scheduler_->OnReport(worker->TakeReport());
+  }
+  EXPECT_NE(scheduler_->version(), before);
+  EXPECT_FALSE(scheduler_->Matched(View("s", 10), 0).ask_again);
+}
+
+TEST_F(RolesTest, UnregisteringEndsWhatIsQueued) {
+  StoreAll(8);
+  (void)Load("r", 10, 20);
+  (void)Step(/*move=*/false);
+  for (auto& worker : workers_) worker->Unregister();
+  for (const Ended& ended : Step(/*move=*/false)) {
+    EXPECT_THAT(ended.loaded, ElementsAre("r"));
+    EXPECT_THAT(ended.failed_blocks, UnorderedElementsAre(20, 21));
+  }
+}
+
+TEST_F(RolesTest, PlansAndReportsSurviveTheirWay) {
+  StoreAll(8);
+  Compute("r", 0, 12, 20);
+  (void)Load("s", 10, 40);
+  scheduler_->Finished("s");
+  const Plan plan = scheduler_->BuildPlan(pins_);
+  ASSERT_FALSE(plan.loads.empty());
+  ASSERT_FALSE(plan.saves.empty());
+  ASSERT_FALSE(plan.cancelled.empty());
+  const std::string bytes = Encode(plan);
+  EXPECT_EQ(*DecodePlan(bytes), plan);
+  for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
+    EXPECT_FALSE(DecodePlan(std::string_view(bytes).substr(0, cut)));
+  }
+  EXPECT_FALSE(DecodePlan(bytes + "x"));
+  const Report report{.rank = 3,
+                      .weight_changes = 2,
+                      .fingerprint_asked = 9,
+                      .fingerprint = "f",
+                      .saves = {{.job = 1, .stale = true, .missing = {1, 2}}},
+                      .loads = {{.job = 2, .failed = {7}}},
+                      .counters = {.saved_bytes = 5}};
+  EXPECT_EQ(*DecodeReport(Encode(report)), report);
+  EXPECT_FALSE(DecodeReport(bytes));
+}
+
+// 11.5, 11.6 are about sockets and the order of an engine's own reset: python/tests/vllm.
+TEST_F(RolesTest, ManyThreadsMoveEverythingOnce) {
+  std::vector<char> memory(kBlocks * kBlockBytes, 'x');
+  WorkerOptions options{.shape = shape_, .threads = 4, .batch_bytes = kBlockBytes};
+  WorkerRole worker(options, SystemClock::Instance());
+  worker.Connect(std::make_unique<TestStore>(pool_));
+  ASSERT_TRUE(worker.Register(
+      {{.name = "kv",
+        .base = reinterpret_cast<std::uintptr_t>(memory.data()),
+        .element_bytes = kBlockBytes,
+        .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}}));
+  Plan plan;
+  for (JobId job = 1; job <= 200; ++job) {
+    SaveOrder order{.job = job, .token = {.generation = 1}};
+    for (BlockId block = 1; block < 9; ++block) {
+      order.chunks.push_back(
+          {.chunk = block, .block = block, .hash = std::to_string(job * 100 + block)});
+    }
+    plan.saves.push_back(order);
+  }
+  worker.Begin(plan);
+  worker.FinishStep({});
+  std::set<JobId> ended;
+  while (ended.size() < 200) {
+    for (const SaveDone& done : worker.TakeReport().saves) {
+      EXPECT_TRUE(ended.insert(done.job).second);
+      EXPECT_THAT(done.missing, IsEmpty());
+    }
+  }
+  EXPECT_EQ(pool_.values.size(), 1600U);
+}
+
+}  // namespace
+}  // namespace kvcove::connector

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/connector/shape.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace kvcove::connector {
+namespace {
+
+EngineShape Shape(std::uint32_t tp, std::uint32_t heads, std::uint32_t store_tp = 0) {
+  EngineShape shape{.model_name = "m",
+                    .model = "abc",
+                    .kv_dtype = "bf16",
+                    .hashing = "sha256",
+                    .tp = tp,
+                    .store_tp = store_tp};
+  shape.groups = {{.heads = heads, .layout = "HNC"}};
+  return shape;
+}
+
+std::set<std::string> TagsOfAllRanks(const EngineShape& shape) {
+  const Keys keys(shape);
+  std::set<std::string> tags;
+  for (std::uint32_t pp = 0; pp < shape.pp; ++pp) {
+    for (std::uint32_t tp = 0; tp < shape.tp; ++tp) {
+      for (const Part& part : keys.PartsOf({.tp = tp, .pp = pp}, 0)) tags.insert(part.tag);
+    }
+  }
+  return tags;
+}
+
+TEST(ShapeTest, NothingThatMustNotBeMixedIsInOneNamespace) {
+  const EngineShape base = Shape(1, 8);
+  std::set<std::string> names = {base.Namespace()};
+  const auto other = [&](auto change) {
+    EngineShape shape = base;
+    change(shape);
+    EXPECT_TRUE(names.insert(shape.Namespace()).second);
+  };
+  other([](EngineShape& s) { s.model = "abd"; });  // of the same base name
+  other([](EngineShape& s) { s.kv_dtype = "fp8"; });
+  other([](EngineShape& s) { s.hashing = "sha256:other seed"; });
+  other([](EngineShape& s) { s.hash_tokens = 8; });
+  other([](EngineShape& s) { s.groups[0].chunk_tokens = 32; });
+  other([](EngineShape& s) { s.groups[0].layout = "NHC"; });
+  other([](EngineShape& s) { s.groups[0].kind = GroupKind::kState; });
+  other([](EngineShape& s) { s.space = "acme"; });
+  other([](EngineShape& s) { s.pp = 2; });
+  // Ranks are told apart by the key, so that sizes that permit it share.
+  EngineShape tp = base;
+  tp.tp = 2;
+  EXPECT_EQ(tp.Namespace(), base.Namespace());
+}
+
+TEST(ShapeTest, ALookupAsksForEveryShardThatRanksHold) {
+  for (const auto& [tp, heads] : std::vector<std::pair<std::uint32_t, std::uint32_t>>{
+           {1, 8}, {2, 8}, {8, 8}, {8, 2}, {8, 1}, {4, 1}}) {
+    const EngineShape shape = Shape(tp, heads);
+    ASSERT_TRUE(shape.Check());
+    const Keys keys(shape);
+    const std::set<std::string> asked(keys.Tags(0).begin(), keys.Tags(0).end());
+    EXPECT_EQ(asked, TagsOfAllRanks(shape)) << "TP " << tp << ", " << heads << " heads";
+    EXPECT_EQ(keys.Copies(0), tp / std::min(tp, heads));
+  }
+}
+
+// DEF-2: fewer KV heads than ranks.
+TEST(ShapeTest, RanksWithEqualBytesShareKeysAndTheWork) {
+  const EngineShape shape = Shape(8, 2);
+  const Keys keys(shape);
+  EXPECT_EQ(keys.PartsOf({.tp = 0}, 0)[0].tag, keys.PartsOf({.tp = 3}, 0)[0].tag);
+  EXPECT_NE(keys.PartsOf({.tp = 3}, 0)[0].tag, keys.PartsOf({.tp = 4}, 0)[0].tag);
+  for (std::uint64_t chunk = 0; chunk < 8; ++chunk) {
+    int writers = 0;
+    for (std::uint32_t tp = 0; tp < 4; ++tp) writers += keys.Stores({.tp = tp}, 0, chunk) ? 1 : 0;
+    EXPECT_EQ(writers, 1);
+  }
+}
+
+TEST(ShapeTest, OtherParallelSizesShareWhereTheyAreCutAlike) {
+  EXPECT_EQ(TagsOfAllRanks(Shape(2, 8, 4)), TagsOfAllRanks(Shape(4, 8, 4)));
+  EXPECT_EQ(TagsOfAllRanks(Shape(1, 8, 4)), TagsOfAllRanks(Shape(4, 8)));
+  const Keys keys(Shape(2, 8, 4));
+  const std::vector<Part> parts = keys.PartsOf({.tp = 1}, 0);
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_EQ(parts[0].tag, "g0.h2of4");
+  EXPECT_EQ(parts[0].first_head, 0U);
+  EXPECT_EQ(parts[1].first_head, 2U);
+  EXPECT_EQ(parts[1].heads, 2U);
+}
+
+TEST(ShapeTest, ContextParallelRanksHaveKeysOfTheirOwn) {
+  EngineShape shape = Shape(4, 8);
+  shape.dcp = 2;
+  shape.pcp = 2;
+  ASSERT_TRUE(shape.Check());
+  const Keys keys(shape);
+  EXPECT_EQ(keys.Tags(0).size(), 8U);
+  EXPECT_EQ(keys.Copies(0), 1U);
+  EXPECT_EQ(keys.PartsOf({.tp = 3, .pcp = 1}, 0)[0].tag, "g0.h3of4.c1of2.d1of2");
+}
+
+TEST(ShapeTest, WhatDoesNotFitIsRefused) {
+  EXPECT_FALSE(Shape(3, 8).Check());
+  EXPECT_FALSE(Shape(2, 8, 3).Check());
+  EngineShape shape = Shape(1, 8);
+  shape.groups[0].chunk_tokens = 24;
+  EXPECT_FALSE(shape.Check());
+  shape = Shape(1, 8);
+  shape.groups.clear();
+  EXPECT_FALSE(shape.Check());
+  shape = Shape(1, 8);
+  shape.model.clear();
+  EXPECT_FALSE(shape.Check());
+}
+
+}  // namespace
+}  // namespace kvcove::connector

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store for tests: a map, with faults on demand.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+#include "kvcove/base/mutex.h"
+#include "kvcove/connector/store.h"
+
+namespace kvcove::connector {
+
+struct TestPool {
+  Mutex mutex;
+  std::map<std::string, std::string> values;
+  Generation generation = 1;
+  std::set<std::string> lost;  // found, but not loaded
+  std::uint64_t asked = 0;     // keys of Exists
+  std::uint64_t puts = 0;
+  std::atomic<bool> slow{false};    // Exists does not answer in time
+  std::atomic<bool> throws{false};  // Get and Put throw
+  std::atomic<bool> full{false};
+  std::atomic<bool> unproven{false};  // resets
+};
+
+class TestStore final : public Store {
+ public:
+  explicit TestStore(TestPool& pool) : pool_(pool) {}
+  Result<Token> Capture(std::string_view, std::chrono::milliseconds) override {
+    const MutexLock lock(pool_.mutex);
+    return Token{.incarnation = {1, 1}, .generation = pool_.generation, .slot = 0};
+  }
+  Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                const CallOptions&) override {
+    const MutexLock lock(pool_.mutex);
+    pool_.asked += keys.size();
+    if (pool_.slow) return Fail(Code::kTimeout, "slow");
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      results[i] = pool_.values.contains(std::string(keys[i]))
+                       ? ItemResult{.code = Code::kOk, .tier = Tier::kMemory}
+                       : ItemResult{.code = Code::kMiss};
+    }
+    return {};
+  }
+  Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
+             const CallOptions&) override {
+    if (pool_.throws) throw std::runtime_error("put");
+    const MutexLock lock(pool_.mutex);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      ++pool_.puts;
+      results[i] = {.code = pool_.full                             ? Code::kNoSpace
+                            : token.generation == pool_.generation ? Code::kOk
+                                                                   : Code::kStale};
+      if (!results[i].ok()) continue;
+      std::string value;
+      for (const ConstBuffer& piece : items[i].value) {
+        value.append(static_cast<const char*>(piece.data), piece.size);
+      }
+      pool_.values[std::string(items[i].key)] = std::move(value);
+    }
+    return {};
+  }
+  Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
+             const CallOptions&) override {
+    if (pool_.throws) throw std::runtime_error("get");
+    const MutexLock lock(pool_.mutex);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const auto at = pool_.values.find(std::string(items[i].key));
+      if (at == pool_.values.end() || pool_.lost.contains(at->first)) {
+        results[i] = {.code = Code::kMiss, .reason = MissReason::kEvicted};
+        continue;
+      }
+      std::size_t from = 0;
+      for (const MutableBuffer& piece : items[i].into) {
+        const std::size_t count = std::min(piece.size, at->second.size() - from);
+        std::memcpy(piece.data, at->second.data() + from, count);
+        from += count;
+      }
+      results[i] = {.code = Code::kOk, .bytes = at->second.size(), .tier = Tier::kMemory};
+    }
+    return {};
+  }
+  Status Reset(const ResetOptions&) override {
+    if (pool_.unproven) return Fail(Code::kNotProven, "an owner is away");
+    const MutexLock lock(pool_.mutex);
+    ++pool_.generation;
+    pool_.values.clear();
+    return {};
+  }
+  Status NameVersions(std::span<const std::string>, std::chrono::milliseconds) override {
+    return {};
+  }
+  bool closed() const override { return pool_.unproven; }
+
+ private:
+  TestPool& pool_;
+};
+
+}  // namespace kvcove::connector
