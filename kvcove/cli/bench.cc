@@ -643,6 +643,13 @@ void AddBench(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   scale->callback([options, &chosen] { chosen = [options] { return RunScaleBench(*options); }; });
 
+  CLI::App* connector = bench->add_subcommand(
+      "connector", "What an engine's scheduler pays: look-ups of 4,096 blocks, steps.");
+  connector->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
+  connector->add_option("--seconds", options->seconds, "a row")->capture_default_str();
+  connector->callback(
+      [options, &chosen] { chosen = [options] { return RunConnectorBench(*options); }; });
+
   CLI::App* stream = app.add_subcommand("bench-stream", "The other end of a plain TCP socket.");
   stream->group("");
   stream->callback([&chosen] { chosen = RunStream; });

@@ -12,7 +12,7 @@
 namespace kvcove::connector {
 namespace {
 
-constexpr std::size_t kMostKeys = 4096;     // asked for in one call
+constexpr std::size_t kMostKeys = 1024;     // asked for in one call
 constexpr std::uint64_t kFirstChunks = 32;  // of the other groups, asked for at once
 
 }  // namespace
@@ -34,7 +34,7 @@ bool Lookup::Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
   std::vector<std::size_t> ends;
   for (const auto& [group, chunk] : chunks) {
     const std::uint64_t per_chunk = shape_.groups[group].chunk_tokens / shape_.hash_tokens;
-    const std::string& hash = question_.hashes[(chunk + 1) * per_chunk - 1];
+    const std::string_view hash = question_.hashes[(chunk + 1) * per_chunk - 1];
     for (const std::string& tag : keys_.Tags(group)) {
       AppendKey(tag, hash, text);
       ends.push_back(text.size());
@@ -177,7 +177,9 @@ class Here final : public LookupRunner {
   Here(Store& store, const Clock& clock, std::chrono::milliseconds hold)
       : store_(store), clock_(clock), hold_(hold) {}
   bool Run(const std::shared_ptr<Lookup>& lookup, std::chrono::milliseconds budget) override {
-    return lookup->Step(store_, clock_, clock_.NowNs() + budget.count() * kMillisecond, hold_);
+    // A call that has begun is not cut short: the last one begins a little earlier.
+    const std::int64_t budget_ns = budget.count() * kMillisecond * 8 / 10;
+    return lookup->Step(store_, clock_, clock_.NowNs() + budget_ns, hold_);
   }
 
  private:

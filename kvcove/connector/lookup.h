@@ -22,13 +22,31 @@
 
 namespace kvcove::connector {
 
+// Hashes one behind the other: cheap to copy.
+class HashList {
+ public:
+  void Add(std::string_view hash) {
+    bytes_ += hash;
+    ends_.push_back(static_cast<std::uint32_t>(bytes_.size()));
+  }
+  std::size_t size() const { return ends_.size(); }
+  std::string_view operator[](std::size_t i) const {
+    const std::uint32_t from = i == 0 ? 0 : ends_[i - 1];
+    return std::string_view(bytes_).substr(from, ends_[i] - from);
+  }
+
+ private:
+  std::string bytes_;
+  std::vector<std::uint32_t> ends_;
+};
+
 // Belongs to one thread at a time.
 class Lookup {
  public:
   struct Question {
-    std::vector<std::string> hashes;  // of the request's blocks, shape.hash_tokens each
-    std::uint64_t from_tokens = 0;    // the engine has these itself
-    std::uint64_t limit_tokens = 0;   // no hit ends beyond
+    HashList hashes;                 // of the request's blocks, shape.hash_tokens each
+    std::uint64_t from_tokens = 0;   // the engine has these itself
+    std::uint64_t limit_tokens = 0;  // no hit ends beyond
     std::string version;
   };
   Lookup(const EngineShape& shape, const Keys& keys, Question question);
@@ -41,6 +59,7 @@ class Lookup {
   // A multiple of the shape's stride, at least from_tokens when nothing more was found.
   std::uint64_t hit_tokens() const { return hit_; }
   std::uint64_t from_tokens() const { return question_.from_tokens; }
+  std::uint64_t limit_tokens() const { return question_.limit_tokens; }
   // Found keys by Tier.
   const std::array<std::uint64_t, kTiers>& tiers() const { return tiers_; }
   // Keys asked for so far.

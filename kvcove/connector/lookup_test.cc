@@ -31,7 +31,7 @@ class LookupTest : public testing::Test {
   }
   std::shared_ptr<Lookup> Ask(std::uint64_t tokens, std::uint64_t from = 0) {
     Lookup::Question question{.from_tokens = from, .limit_tokens = tokens};
-    for (std::uint64_t i = 0; i < tokens / 16; ++i) question.hashes.push_back(Hash(i));
+    for (std::uint64_t i = 0; i < tokens / 16; ++i) question.hashes.Add(Hash(i));
     return std::make_shared<Lookup>(shape_, *keys_, std::move(question));
   }
   std::uint64_t Hit(std::uint64_t tokens, std::uint64_t from = 0) {

@@ -60,7 +60,9 @@ class RolesTest : public testing::Test {
             .prompt_tokens = tokens,
             .salt = salt,
             .hashes = tokens / 4,
-            .hash = [](std::size_t i) { return "h" + std::to_string(i); }};
+            .hash = [](std::size_t i) {
+              return std::string_view("h0h1h2h3h4h5h6h7h8h9").substr(2 * i, 2);
+            }};
   }
   // Blocks first, first + 1, ... for so many tokens.
   static std::function<BlockTables()> Blocks(BlockId first, std::uint64_t tokens) {

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kMostEvents = 1 << 16;
 constexpr std::size_t kMostAnnounced = 1 << 18;
+constexpr std::uint64_t kFirstStrides = 64;
 constexpr std::int64_t kMemoNs = 30 * kSecond;  // half of what a hold lasts
 constexpr std::chrono::milliseconds kCaptureTimeout{5};
 constexpr std::chrono::milliseconds kNamingTimeout{20};
@@ -49,14 +50,14 @@ SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, Look
 
 // ---- what is known of a request
 
-SchedulerRole::Request& SchedulerRole::Find(const RequestView& view) {
+SchedulerRole::Request& SchedulerRole::Find(const RequestView& view, std::uint64_t tokens) {
   auto at = requests_.find(view.id);
   if (at == requests_.end()) at = requests_.emplace(std::string(view.id), Request{}).first;
   Request& request = at->second;
   request.prompt_tokens = view.prompt_tokens;
-  while (request.hashes.size() < view.hashes) {
-    request.hashes.push_back(view.hash(request.hashes.size()));
-  }
+  const std::uint64_t wanted =
+      std::min<std::uint64_t>(view.hashes, tokens / options_.shape.hash_tokens);
+  while (request.hashes.size() < wanted) request.hashes.Add(view.hash(request.hashes.size()));
   return request;
 }
 
@@ -71,11 +72,11 @@ std::string SchedulerRole::VersionOf(std::string_view salt) const {
   }
 }
 
-const std::string& SchedulerRole::HashOf(const Request& request, std::uint32_t group,
-                                         std::uint64_t chunk) const {
+std::string SchedulerRole::HashOf(const Request& request, std::uint32_t group,
+                                  std::uint64_t chunk) const {
   const std::uint64_t hashes =
       options_.shape.groups[group].chunk_tokens / options_.shape.hash_tokens;
-  return request.hashes[(chunk + 1) * hashes - 1];
+  return std::string(request.hashes[(chunk + 1) * hashes - 1]);
 }
 
 SchedulerRole::BlockMark& SchedulerRole::MarkOf(BlockId block) {
@@ -90,7 +91,7 @@ SchedulerRole::BlockMark& SchedulerRole::MarkOf(BlockId block) {
 std::shared_ptr<Lookup> SchedulerRole::LookupFor(const RequestView& view,
                                                  std::uint64_t computed_tokens, Match& match) {
   const std::int64_t now = clock_.NowNs();
-  Request& request = Find(view);
+  Request& request = Find(view, 0);
   request.computed_tokens = computed_tokens;
   request.version = VersionOf(view.salt);
   if (!options_.lookup || request.lookup_over || weights_ == Weights::kChanging) return nullptr;
@@ -107,25 +108,45 @@ std::shared_ptr<Lookup> SchedulerRole::LookupFor(const RequestView& view,
       stride_ * stride_;
   if (limit <= computed_tokens) return nullptr;
   const bool fresh = request.lookup != nullptr && request.lookup_epoch == epoch_ &&
-                     request.lookup->from_tokens() <= computed_tokens &&
-                     request.lookup_limit == limit && now - request.lookup_since_ns < kMemoNs;
+                     request.lookup_from <= computed_tokens && request.lookup_limit == limit &&
+                     now - request.lookup_since_ns < kMemoNs;
   if (!fresh) {
-    request.lookup = std::make_shared<Lookup>(
-        options_.shape, keys_,
-        Lookup::Question{.hashes = request.hashes,
-                         .from_tokens = computed_tokens / stride_ * stride_,
-                         .limit_tokens = limit,
-                         .version = request.version});
+    request.lookup = NewLookup(view, computed_tokens / stride_ * stride_, limit);
     request.lookup_epoch = epoch_;
     request.lookup_limit = limit;
+    request.lookup_from = computed_tokens / stride_ * stride_;
     request.lookup_since_ns = now;
+    request.tiers = {};
+    request.lookup_counted = false;
     ++stats_.lookups;
     stats_.asked_tokens += limit - computed_tokens;
   }
   return request.lookup;
 }
 
+std::shared_ptr<Lookup> SchedulerRole::NewLookup(const RequestView& view, std::uint64_t from_tokens,
+                                                 std::uint64_t limit) {
+  // A long request's hashes are not even read before its beginning is found.
+  const bool short_first = options_.shape.all_full() && from_tokens == 0;
+  const std::uint64_t to = short_first ? std::min(limit, kFirstStrides * stride_) : limit;
+  Request& request = Find(view, to);
+  return std::make_shared<Lookup>(options_.shape, keys_,
+                                  Lookup::Question{.hashes = request.hashes,
+                                                   .from_tokens = from_tokens,
+                                                   .limit_tokens = to,
+                                                   .version = request.version});
+}
+
 Match SchedulerRole::Matched(const RequestView& view, std::uint64_t computed_tokens) {
+  bool again = true;
+  Match match;
+  while (again) match = MatchOnce(view, computed_tokens, again);
+  return match;
+}
+
+Match SchedulerRole::MatchOnce(const RequestView& view, std::uint64_t computed_tokens,
+                               bool& again) {
+  again = false;
   Match match;
   std::shared_ptr<Lookup> lookup;
   std::int64_t budget_ns = 0;
@@ -168,8 +189,18 @@ Match SchedulerRole::Matched(const RequestView& view, std::uint64_t computed_tok
     return {};
   }
   std::uint64_t hit = lookup->hit_tokens();
+  stats_.lookup_keys += lookup->asked();
+  if (hit == lookup->limit_tokens() && hit < request.lookup_limit) {
+    for (std::size_t i = 0; i < kTiers; ++i) request.tiers[i] += lookup->tiers()[i];
+    request.lookup = NewLookup(view, hit, request.lookup_limit);
+    again = true;
+    return {};
+  }
   if (hit >= view.tokens) hit = view.tokens - 1;  // the last token is always computed
-  request.tiers = lookup->tiers();
+  if (!request.lookup_counted) {
+    for (std::size_t i = 0; i < kTiers; ++i) request.tiers[i] += lookup->tiers()[i];
+    request.lookup_counted = true;
+  }
   if (hit <= computed_tokens) return {};
   return {.tokens = hit - computed_tokens, .async = options_.load_async};
 }
@@ -186,9 +217,6 @@ void SchedulerRole::Allocated(std::string_view id, std::uint64_t external_tokens
   const auto at = requests_.find(id);
   if (at == requests_.end()) return;
   Request& request = at->second;
-  if (request.lookup != nullptr && request.lookup_epoch == epoch_) {
-    stats_.lookup_keys += request.lookup->asked();
-  }
   request.lookup.reset();
   if (external_tokens == 0) return;
   const std::uint64_t end = request.computed_tokens + external_tokens;
@@ -278,7 +306,7 @@ void SchedulerRole::Schedule(const ScheduledPart& part) {
     }
   }
   const MutexLock lock(mutex_);
-  Request& request = Find(part.request);
+  Request& request = Find(part.request, part.computed_tokens + part.scheduled_tokens);
   if (token) Notice(version, *token);
   const std::uint64_t after = part.computed_tokens + part.scheduled_tokens;
   bool wanted = part.started || request.spoiled;
@@ -358,7 +386,7 @@ void SchedulerRole::Mark(Request& request, const ScheduledPart& part, const Bloc
 std::uint64_t SchedulerRole::SavableTokens(const Request& request,
                                            const ScheduledPart& part) const {
   const std::uint64_t after = part.computed_tokens + part.scheduled_tokens;
-  const std::uint64_t hashed = request.hashes.size() * options_.shape.hash_tokens;
+  const std::uint64_t hashed = part.request.hashes * options_.shape.hash_tokens;
   return std::min({after, hashed, options_.save_decoded ? after : request.prompt_tokens});
 }
 

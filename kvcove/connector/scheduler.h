@@ -63,8 +63,9 @@ struct RequestView {
   std::uint64_t tokens = 0;  // prompt and what was generated
   std::uint64_t prompt_tokens = 0;
   std::string_view salt;
-  std::size_t hashes = 0;                        // that the engine knows by now
-  std::function<std::string(std::size_t)> hash;  // asked for once each
+  std::size_t hashes = 0;  // that the engine knows by now
+  // Asked for once each, when needed; its bytes are copied at once.
+  std::function<std::string_view(std::size_t)> hash;
 };
 
 struct Match {
@@ -170,16 +171,18 @@ class SchedulerRole {
  private:
   enum class Weights : std::uint8_t { kKnown, kChanging, kAwaited };
   struct Request {
-    std::vector<std::string> hashes;
+    HashList hashes;
     std::uint64_t prompt_tokens = 0;
     // Of the look-up.
     std::shared_ptr<Lookup> lookup;
     std::uint64_t lookup_epoch = 0;
     std::uint64_t lookup_limit = 0;
+    std::uint64_t lookup_from = 0;
     std::uint64_t computed_tokens = 0;  // the engine's own, at the last Matched
     std::int64_t lookup_since_ns = 0;
     bool lookup_over = false;  // a load failed: compute
     std::array<std::uint64_t, kTiers> tiers{};
+    bool lookup_counted = false;
     // Of what it computes.
     bool may_store = false;
     std::uint64_t epoch = 0;  // of its blocks
@@ -203,11 +206,17 @@ class SchedulerRole {
     std::set<std::uint32_t> missing;
   };
 
-  Request& Find(const RequestView& view) KVCOVE_REQUIRES(mutex_);
+  // Knows the hashes of the first `tokens` tokens.
+  Request& Find(const RequestView& view, std::uint64_t tokens) KVCOVE_REQUIRES(mutex_);
   std::string VersionOf(std::string_view salt) const KVCOVE_REQUIRES(mutex_);
+  Match MatchOnce(const RequestView& view, std::uint64_t computed_tokens, bool& again)
+      KVCOVE_EXCLUDES(mutex_);
   // The look-up to run, or null with the answer in `match`.
   std::shared_ptr<Lookup> LookupFor(const RequestView& view, std::uint64_t computed_tokens,
                                     Match& match) KVCOVE_REQUIRES(mutex_);
+  // One look-up, or the next one of a long request.
+  std::shared_ptr<Lookup> NewLookup(const RequestView& view, std::uint64_t from_tokens,
+                                    std::uint64_t limit) KVCOVE_REQUIRES(mutex_);
   void Begin(Request& request, const ScheduledPart& part, const BlockTables& tables,
              const std::optional<Token>& token) KVCOVE_REQUIRES(mutex_);
   void Mark(Request& request, const ScheduledPart& part, const BlockTables& tables)
@@ -219,7 +228,7 @@ class SchedulerRole {
   std::vector<ChunkPlace> SavableChunks(Request& request, const ScheduledPart& part,
                                         std::uint32_t group, const BlockTables& tables)
       KVCOVE_REQUIRES(mutex_);
-  const std::string& HashOf(const Request& request, std::uint32_t group, std::uint64_t chunk) const;
+  std::string HashOf(const Request& request, std::uint32_t group, std::uint64_t chunk) const;
   // What is known of a block's contents.
   struct BlockMark {
     std::uint64_t epoch = 0;   // in which it was computed or loaded; 0: it may not be stored

@@ -188,7 +188,7 @@ connector::RequestView ModelEngine::ViewOf(Running& request) {
           .prompt_tokens = request.prompt_tokens,
           .salt = request.request.salt,
           .hashes = request.hashes.size(),
-          .hash = [&request](std::size_t i) { return request.hashes[i]; }};
+          .hash = [&request](std::size_t i) { return std::string_view(request.hashes[i]); }};
 }
 
 bool ModelEngine::Grow(Running& request, std::uint64_t tokens) {

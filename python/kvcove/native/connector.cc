@@ -223,7 +223,11 @@ class PyScheduler {
             .salt = salt,
             .hashes = hashes.size(),
             .hash = [&hashes](std::size_t i) {
-              return std::string(BytesView(nb::cast<nb::bytes>(hashes[i])));
+              // The list keeps it.
+              const nb::handle hash = hashes[i];
+              if (!PyBytes_Check(hash.ptr())) throw nb::type_error("block hashes are bytes");
+              return std::string_view(PyBytes_AsString(hash.ptr()),
+                                      static_cast<std::size_t>(PyBytes_Size(hash.ptr())));
             }};
   }
   static std::function<connector::BlockTables()> TablesOf(const nb::callable& blocks) {
