@@ -1,5 +1,5 @@
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 class Code(enum.IntEnum):
@@ -264,6 +264,8 @@ class Pool:
 
 def open_pool(address: str, timeout: float) -> Pool: ...
 def default_socket_path() -> str: ...
+def parse_size(text: str) -> int:
+    """Bytes of a size such as "4GiB"."""
 
 class Session:
     """
@@ -574,6 +576,128 @@ def open_owner(
     socket_path: str,
     credentials: str = "",
 ) -> Owner: ...
+
+class EngineShape:
+    def __init__(
+        self,
+        *,
+        space: str,
+        model_name: str,
+        model: str,
+        kv_dtype: str,
+        hashing: str,
+        hash_tokens: int,
+        tp: int,
+        pp: int,
+        pcp: int,
+        dcp: int,
+        store_tp: int,
+        groups: Sequence[tuple[str, int, int, int, str]],
+    ) -> None: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def stride_tokens(self) -> int: ...
+    @property
+    def world(self) -> int: ...
+
+class SchedulerRole:
+    def __init__(
+        self,
+        shape: EngineShape,
+        pool: Pool,
+        *,
+        engine: str,
+        pool_address: str,
+        versions: str,
+        lookup_budget: float,
+        lookup_timeout: float,
+        hold: float,
+        reset_timeout: float,
+        load_async: bool,
+        lookup: bool,
+        save: bool,
+        save_decoded: bool,
+        events: bool,
+        closed_on_reset_failure: bool,
+        assume_weights: bool,
+        blocks: int,
+    ) -> None: ...
+    def matched(
+        self,
+        request: str,
+        tokens: int,
+        prompt_tokens: int,
+        salt: str,
+        hashes: list[bytes],
+        computed: int,
+    ) -> tuple[int | None, bool]: ...
+    def allocated(
+        self, request: str, external: int, blocks: Callable[[], Sequence[Sequence[int]]]
+    ) -> None: ...
+    def schedule(
+        self,
+        request: str,
+        tokens: int,
+        prompt_tokens: int,
+        salt: str,
+        hashes: list[bytes],
+        computed: int,
+        scheduled: int,
+        started: bool,
+        blocks: Callable[[], Sequence[Sequence[int]]],
+    ) -> None: ...
+    def finished(self, request: str) -> None: ...
+    def build_plan(self) -> tuple[bytes, list[int]]: ...
+    def take_unpins(self) -> list[int]: ...
+    def pending(self) -> bool: ...
+    def on_report(self, report: bytes) -> None: ...
+    def load_ended(self, request: str) -> bool: ...
+    def tiers(self, request: str) -> list[int]: ...
+    def reset(self) -> bool: ...
+    def weights_changing(self) -> None: ...
+    def weights_changed(self) -> None: ...
+    def start_with(self, fingerprints: Sequence[str]) -> None: ...
+    def set_version(self, version: str) -> None: ...
+    @property
+    def version(self) -> str: ...
+    def take_events(self) -> list[tuple[str, str, int, int, list[bytes], bytes]]: ...
+    def stats(self) -> dict[str, int]: ...
+    def close(self) -> None: ...
+
+class WorkerRole:
+    def __init__(
+        self,
+        shape: EngineShape,
+        *,
+        tp: int,
+        pp: int,
+        pcp: int,
+        engine: str,
+        threads: int,
+        timeout: float,
+        fingerprints: bool,
+        tier_log: bool,
+        preferred_segment: str,
+    ) -> None: ...
+    def register(
+        self, layers: Sequence[tuple[str, int, int, int, Sequence[tuple[str, int, int]]]]
+    ) -> None: ...
+    def unregister(self) -> None: ...
+    def chunk_bytes(self) -> list[int]: ...
+    def begin(self, plan: bytes) -> None: ...
+    def wait_for_sync_loads(self) -> None: ...
+    def finish_step(self, ready: object | None) -> None: ...
+    def take_ended(self) -> tuple[list[str], list[int], list[str]]: ...
+    def take_report(self) -> bytes | None: ...
+    def weights_changing(self) -> None: ...
+    @property
+    def fingerprint_wanted(self) -> bool: ...
+    def set_fingerprint(self, fingerprint: str) -> None: ...
+    def close(self) -> None: ...
+
+def fingerprint(pieces: Sequence[tuple[int, int]]) -> str:
+    """128 bits of host memory as hex digits, of (address, bytes) in order."""
 
 class Store:
     def __init__(self, *, timeout: float, lease: float) -> None: ...

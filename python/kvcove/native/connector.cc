@@ -27,6 +27,9 @@ using connector::EngineShape;
 std::string_view BytesView(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 nb::bytes ToBytes(std::string_view text) { return nb::bytes(text.data(), text.size()); }
 
+using HashesArg = nb::typed<nb::list, nb::bytes>;
+using TablesArg = nb::typed<nb::callable, connector::BlockTables()>;
+
 struct PyShape {
   EngineShape shape;
 };
@@ -116,18 +119,18 @@ class PyScheduler {
 
   std::tuple<std::optional<std::uint64_t>, bool> Matched(
       const std::string& id, std::uint64_t tokens, std::uint64_t prompt_tokens,
-      const std::string& salt, const nb::list& hashes, std::uint64_t computed) {
+      const std::string& salt, const HashesArg& hashes, std::uint64_t computed) {
     const connector::Match match =
         role_->Matched(ViewOf(id, tokens, prompt_tokens, salt, hashes), computed);
     if (match.ask_again) return {std::nullopt, false};
     return {match.tokens, match.async};
   }
-  void Allocated(const std::string& id, std::uint64_t external, const nb::callable& blocks) {
+  void Allocated(const std::string& id, std::uint64_t external, const TablesArg& blocks) {
     role_->Allocated(id, external, TablesOf(blocks));
   }
   void Schedule(const std::string& id, std::uint64_t tokens, std::uint64_t prompt_tokens,
-                const std::string& salt, const nb::list& hashes, std::uint64_t computed,
-                std::uint64_t scheduled, bool started, const nb::callable& blocks) {
+                const std::string& salt, const HashesArg& hashes, std::uint64_t computed,
+                std::uint64_t scheduled, bool started, const TablesArg& blocks) {
     role_->Schedule({.request = ViewOf(id, tokens, prompt_tokens, salt, hashes),
                      .computed_tokens = computed,
                      .scheduled_tokens = scheduled,
@@ -216,7 +219,7 @@ class PyScheduler {
  private:
   static connector::RequestView ViewOf(const std::string& id, std::uint64_t tokens,
                                        std::uint64_t prompt_tokens, const std::string& salt,
-                                       const nb::list& hashes) {
+                                       const HashesArg& hashes) {
     return {.id = id,
             .tokens = tokens,
             .prompt_tokens = prompt_tokens,
@@ -230,7 +233,7 @@ class PyScheduler {
                                       static_cast<std::size_t>(PyBytes_Size(hash.ptr())));
             }};
   }
-  static std::function<connector::BlockTables()> TablesOf(const nb::callable& blocks) {
+  static std::function<connector::BlockTables()> TablesOf(const TablesArg& blocks) {
     return [&blocks] { return nb::cast<connector::BlockTables>(blocks()); };
   }
 
@@ -439,7 +442,8 @@ void BindConnector(nb::module_& module) {
           [](PyScheduler& self, const std::string& version) { self.role().SetVersion(version); },
           nb::arg("version"))
       .def_prop_ro("version", [](PyScheduler& self) { return self.role().version(); })
-      .def("take_events", &PyScheduler::Events)
+      .def("take_events", &PyScheduler::Events,
+           nb::sig("def take_events(self) -> list[tuple[str, str, int, int, list[bytes], bytes]]"))
       .def("stats", &PyScheduler::Stats)
       .def("close", &PyScheduler::Close);
 

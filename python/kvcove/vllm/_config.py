@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["Config"]
@@ -19,6 +20,14 @@ def _bool(value: Any) -> bool:
     if isinstance(value, str) and value.lower() in ("0", "false", "no", "off"):
         return False
     raise ValueError("give true or false")
+
+
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    "bool": _bool,
+    "int": int,
+    "float": float,
+    "str": str,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +112,7 @@ class Config:
                 near = difflib.get_close_matches(key, fields, 1)
                 hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(fields)}"
                 raise ValueError(f"kv_connector_extra_config: unknown key '{key}'{hint}")
-            convert = {"bool": _bool, "int": int, "float": float, "str": str}[str(fields[key].type)]
+            convert = _CONVERT[str(fields[key].type)]
             try:
                 given[key] = convert(value)
             except (TypeError, ValueError) as error:

@@ -407,7 +407,7 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """A save that is dropped is a miss later, nothing else."""
+        """Say no: a save that is dropped is a miss later, nothing else."""
         return False
 
     # ---- worker
@@ -418,18 +418,18 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
             self._worker.register(kv_caches)
 
     def unregister_kv_caches(self) -> None:
-        """The engine's KV memory goes away (sleep): returns when nothing touches it any more."""
+        """Let go of the KV memory (sleep); returns when nothing touches it any more."""
         if self._worker is not None:
             self._worker.unregister()
 
     def restore_kv_caches(self) -> None:
-        """It is there again."""
+        """Take it again."""
         if self._worker is not None:
             self._worker.restore()
 
     @property
     def supports_sleep_mode(self) -> bool:
-        """KV memory may go and come back."""
+        """Return whether KV memory may go and come back."""
         return True
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
@@ -443,12 +443,12 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker.start(metadata.plan)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Loads end before the step, or beside it."""
+        """Do nothing: loads end before the step, or beside it."""
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """Saves begin when the step has ended."""
+        """Do nothing: saves begin when the step has ended."""
 
     def wait_for_save(self) -> None:
         """Queue the step's saves; they read when the device has finished it."""
@@ -471,7 +471,7 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
     # ---- scheduler
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
-        """Blocks that are being saved are kept by reference."""
+        """Take the pool whose references keep blocks that are being saved."""
         if self._scheduler is not None:
             self._scheduler.bind(gpu_block_pool)
 
@@ -491,7 +491,7 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         return self._scheduler.matched(request, num_computed_tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Blocks were allocated: order the load."""
+        """Order the load, now that there are blocks."""
         assert self._scheduler is not None
         self._scheduler.allocated(request, blocks, num_external_tokens)
 
@@ -515,7 +515,7 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished(
         self, request: Any, block_ids: list[int]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Never defers the free of blocks: what is being saved is kept by reference."""
+        """Defer nothing: blocks that are being saved are kept by reference."""
         assert self._scheduler is not None
         self._scheduler.finished(request)
         return False, None

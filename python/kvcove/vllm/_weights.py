@@ -9,7 +9,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from kvcove import _native
 
@@ -134,7 +134,7 @@ def observe_model(model: Any, changing: Callable[[], None]) -> None:
 class _Observed:
     """The scheduler roles of this process, and what has been wrapped for them."""
 
-    roles: dict[int, Any] = {}
+    roles: ClassVar[dict[int, Any]] = {}
     wrapped = False
 
 
@@ -199,5 +199,5 @@ def observe_engine(connector: Any, role: Any) -> None:
 
 
 def forget_engine(connector: Any) -> None:
-    """The connector is gone."""
+    """Forget a connector that ends."""
     _Observed.roles.pop(id(connector), None)

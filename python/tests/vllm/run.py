@@ -178,8 +178,10 @@ class Owner:
         self.socket = private / "kvcove.sock"
         with (directory / "serve.log").open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "kvcove", "serve", "--socket", str(self.socket)]
-                + ["--memory", "512MiB"],
+                [
+                    *(sys.executable, "-m", "kvcove", "serve"),
+                    *("--socket", str(self.socket), "--memory", "512MiB"),
+                ],
                 stdout=out,
                 stderr=out,
             )

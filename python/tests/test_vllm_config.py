@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connector's configuration and roles, without vLLM (with it: python/tests/vllm)."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import kvcove
+from kvcove import _native
+
+
+def config_module() -> ModuleType:
+    # The package itself imports vLLM.
+    path = Path(kvcove.__file__).parent / "vllm" / "_config.py"
+    spec = importlib.util.spec_from_file_location("kvcove_vllm_config", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_known_keys_are_taken() -> None:
+    config = config_module().Config.of({"pool": "unix:/x", "save_decoded": "true", "threads": 3})
+    assert (config.pool, config.save_decoded, config.threads) == ("unix:/x", True, 3)
+    assert config.weight_version_source == "fingerprint"
+
+
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        ({"polo": "auto"}, "did you mean 'pool'"),
+        ({"nonsense": 1}, "known: pool"),
+        ({"threads": "many"}, "threads"),
+        ({"threads": 0}, "give 1 to 64"),
+        ({"load_async": "perhaps"}, "load_async"),
+        ({"weight_version_source": "fingerprnt"}, "give one of fingerprint"),
+        ({"on_reset_failure": True}, "give 'false' or 'closed'"),
+        ({"discard_partial_chunks": False}, "partial chunk"),
+        ({"lookup_budget_ms": 0}, "give 1 to 600000"),
+    ],
+)
+def test_what_is_wrong_is_told(extra: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        config_module().Config.of(extra)
+
+
+def test_tier_log_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_module().Config()
+    assert not config.wants_tier_log
+    monkeypatch.setenv("VLLM_MOONCAKE_STORE_TIER_LOG", "1")
+    assert config.wants_tier_log
+
+
+def shape(**changes: Any) -> Any:
+    facts: dict[str, Any] = {
+        **{"space": "", "model_name": "m", "model": "f", "kv_dtype": "bf16", "hashing": "sha256"},
+        **{"hash_tokens": 4, "tp": 1, "pp": 1, "pcp": 1, "dcp": 1, "store_tp": 0},
+        "groups": [("full", 4, 0, 1, "HNC")],
+    }
+    return _native.EngineShape(**{**facts, **changes})
+
+
+def test_a_shape_that_does_not_fit_is_refused() -> None:
+    assert shape().world == 1
+    with pytest.raises(kvcove.InvalidError, match="chunk of 6 tokens"):
+        shape(groups=[("full", 6, 0, 1, "HNC")])
+    with pytest.raises(ValueError, match="full, window or state"):
+        shape(groups=[("half", 4, 0, 1, "HNC")])
+
+
+def test_a_request_through_both_roles(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    socket = str(tmp_path / "pool.sock")
+    owner = _native.open_owner(master="", memory=64 << 20, listen="", socket_path=socket)
+    pool = kvcove.open(f"unix:{socket}")
+    scheduler = _native.SchedulerRole(
+        shape(),
+        pool,
+        engine="e",
+        pool_address=f"unix:{socket}",
+        versions="fingerprint",
+        lookup_budget=0.005,
+        lookup_timeout=1.0,
+        hold=60.0,
+        reset_timeout=2.5,
+        load_async=True,
+        lookup=True,
+        save=True,
+        save_decoded=False,
+        events=True,
+        closed_on_reset_failure=False,
+        assume_weights=False,
+        blocks=16,
+    )
+    worker = _native.WorkerRole(
+        shape(),
+        **{"tp": 0, "pp": 0, "pcp": 0},
+        engine="e",
+        threads=1,
+        timeout=1.0,
+        fingerprints=True,
+        tier_log=False,
+        preferred_segment="",
+    )
+    memory = ctypes.create_string_buffer(16 * 64)
+    worker.register([("kv", 0, ctypes.addressof(memory), 64, [("block", 16, 64)])])
+    hashes = [bytes([i]) * 32 for i in range(3)]
+
+    def step() -> tuple[list[str], list[int], list[str]]:
+        plan, _ = scheduler.build_plan()
+        worker.begin(plan)
+        if worker.fingerprint_wanted:
+            worker.set_fingerprint("w")
+        worker.finish_step(None)
+        ended = worker.take_ended()
+        report = worker.take_report()
+        if report is not None:
+            scheduler.on_report(report)
+        return ended
+
+    step()
+    assert scheduler.version.startswith("w")
+    memory[64:256] = b"a" * 64 + b"b" * 64 + b"c" * 64
+    scheduler.matched("r", 13, 13, "", hashes, 0)
+    scheduler.schedule("r", 13, 13, "", hashes, 0, 13, True, lambda: [[1, 2, 3, 4]])
+    while scheduler.pending():
+        step()
+        scheduler.take_unpins()
+    scheduler.finished("r")
+    assert scheduler.matched("s", 13, 13, "", hashes, 0) == (12, True)
+    assert sum(scheduler.tiers("s")) == 3
+    scheduler.allocated("s", 12, lambda: [[5, 6, 7, 8]])
+    loaded: list[str] = []
+    while not loaded:
+        loaded, failed, _ = step()
+        assert not failed
+    assert scheduler.load_ended("s")
+    assert memory[320:512] == memory[64:256]
+    kinds = [event[0] for event in scheduler.take_events()]
+    assert kinds == ["stored"]
+    assert scheduler.reset()
+    assert scheduler.matched("t", 13, 13, "", hashes, 0) == (0, False)
+    stats = scheduler.stats()
+    assert stats["loaded_bytes"] == stats["saved_bytes"] == 192
+    worker.close()
+    scheduler.close()
+    pool.close()
+    owner.close()
