@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// The connector's roles and the model of an engine on real pools, with real threads.
+#include "cluster_fixture.h"
+#include "kvcove/replay/model.h"
+
+namespace kvcove {
+namespace {
+
+using connector::VersionSource;
+using replay::ModelEngine;
+
+constexpr replay::ModelShape kShape{.tp = 2, .block_tokens = 16, .layers = 4, .blocks = 128};
+
+// An engine and all that it needs; each rank has a session of its own.
+class Engine {
+ public:
+  Engine(const std::string& name, const std::function<std::unique_ptr<Pool>()>& open,
+         VersionSource versions = VersionSource::kFingerprint, replay::Weights weights = 1) {
+    const connector::EngineShape shape = replay::ShapeOf(kShape);
+    const Clock& clock = SystemClock::Instance();
+    const auto session = [&]() -> std::shared_ptr<Session> {
+      pools_.push_back(open());
+      return *pools_.back()->OpenSession({.name = shape.Namespace(), .engine = name});
+    };
+    store_ = connector::StoreOf(session());
+    runner_ = pools_[0]->form() == "cluster"
+                  ? connector::RunInThread(*store_, clock, milliseconds(1000), milliseconds(1000))
+                  : connector::RunHere(*store_, clock, milliseconds(1000));
+    scheduler_ = std::make_unique<connector::SchedulerRole>(
+        connector::SchedulerOptions{.shape = shape, .engine = name, .versions = versions}, *store_,
+        *runner_, clock);
+    for (std::uint32_t rank = 0; rank < kShape.tp; ++rank) {
+      workers_.push_back(std::make_unique<connector::WorkerRole>(
+          connector::WorkerOptions{.shape = shape,
+                                   .rank = {.tp = rank},
+                                   .number = rank,
+                                   .fingerprints = versions == VersionSource::kFingerprint},
+          clock));
+      workers_.back()->Connect(connector::StoreOf(session()));
+    }
+    model_ = std::make_unique<ModelEngine>(
+        replay::ModelOptions{.shape = kShape, .name = name, .versions = versions}, *scheduler_,
+        workers_);
+    EXPECT_TRUE(model_->Start(weights));
+  }
+
+  ModelEngine& model() { return *model_; }
+  connector::SchedulerRole& scheduler() { return *scheduler_; }
+
+  // Serves one prompt to its end, saves included. Returns the blocks that came from the pool.
+  std::uint64_t Serve(std::uint32_t seed, std::size_t tokens = 200) {
+    const std::uint64_t before = model_->counts().loaded_blocks;
+    replay::ModelRequest request{.id = fmt::format("r{}", ++served_)};
+    for (std::size_t t = 0; t < tokens; ++t) {
+      request.tokens.push_back(static_cast<std::uint32_t>(Mix64(seed * 100'000 + t) % 50'000));
+    }
+    model_->Add(std::move(request));
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (model_->has_work()) {
+      const auto start = std::chrono::steady_clock::now();
+      model_->Step();
+      model_->Finish();
+      longest_step_ = std::max(longest_step_, std::chrono::steady_clock::now() - start);
+      if (std::chrono::steady_clock::now() > until) {
+        ADD_FAILURE() << "stuck";
+        break;
+      }
+    }
+    EXPECT_EQ(model_->counts().stale_blocks + model_->counts().wrong_blocks, 0U);
+    EXPECT_EQ(model_->Leaks(), "");
+    return model_->counts().loaded_blocks - before;
+  }
+  milliseconds longest_step() const {
+    return std::chrono::duration_cast<milliseconds>(longest_step_);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Pool>> pools_;
+  std::unique_ptr<connector::Store> store_;
+  std::unique_ptr<connector::LookupRunner> runner_;
+  std::unique_ptr<connector::SchedulerRole> scheduler_;
+  std::vector<std::unique_ptr<connector::WorkerRole>> workers_;
+  std::unique_ptr<ModelEngine> model_;
+  std::uint64_t served_ = 0;
+  std::chrono::steady_clock::duration longest_step_{};
+};
+
+class ConnectorTest : public ClusterFixture {
+ protected:
+  std::function<std::unique_ptr<Pool>()> On(const std::string& host) {
+    return [this, host] { return Open(host); };
+  }
+};
+
+TEST_F(ConnectorTest, WhatOneEngineComputesAnotherOneOnAnotherHostLoads) {
+  Engine a("a", On("host0"));
+  Engine b("b", On("host1"));
+  Engine c("c", On("elsewhere"));
+  EXPECT_EQ(a.Serve(1), 0U);
+  EXPECT_EQ(b.Serve(1), 12U);
+  EXPECT_EQ(c.Serve(1), 12U);
+  EXPECT_EQ(c.scheduler().stats().ranks.bytes_by_tier[static_cast<int>(Tier::kRemoteMemory)],
+            12U * 16 * 4 * 8 * 2);
+}
+
+TEST_F(ConnectorTest, NothingOfBeforeAResetIsLoadedAnywhere) {
+  Engine a("a", On("host0"));
+  Engine b("b", On("host1"));
+  (void)a.Serve(1);
+  EXPECT_EQ(b.Serve(1), 12U);
+  EXPECT_TRUE(a.model().ResetPrefixCache(false, true));
+  EXPECT_TRUE(b.model().ResetPrefixCache(false, false));
+  EXPECT_EQ(b.Serve(1), 0U);
+  EXPECT_TRUE(a.model().ResetPrefixCache(false, false));
+  EXPECT_EQ(a.Serve(1), 12U);
+}
+
+TEST_F(ConnectorTest, ReplicasWithEqualWeightsShareWhateverUpdatedThem) {
+  Engine a("a", On("host0"));
+  Engine b("b", On("host1"));
+  (void)a.Serve(1);
+  a.model().ChangeWeights(2, /*told=*/false);
+  EXPECT_TRUE(a.model().ResetPrefixCache(false, false));
+  EXPECT_EQ(a.Serve(1), 0U);
+  EXPECT_EQ(b.Serve(1), 12U);  // the old weights' KV, with the old weights
+  b.model().ChangeWeights(2, /*told=*/true);
+  EXPECT_TRUE(b.model().ResetPrefixCache(false, false));
+  EXPECT_EQ(b.Serve(1), 12U);
+  // And back again.
+  a.model().ChangeWeights(1, /*told=*/true);
+  EXPECT_TRUE(a.model().ResetPrefixCache(false, false));
+  EXPECT_EQ(a.Serve(1), 12U);
+  // A new engine with the same weights finds its version's.
+  Engine c("c", On("host1"), VersionSource::kFingerprint, 2);
+  EXPECT_EQ(c.Serve(1), 12U);
+}
+
+TEST_F(ConnectorTest, EnginesThatResetAfterOneUpdateShareAGeneration) {
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int i = 0; i < 4; ++i) {
+    engines.push_back(std::make_unique<Engine>(fmt::format("e{}", i), On(i % 2 ? "host1" : "host0"),
+                                               VersionSource::kNone));
+    (void)engines.back()->Serve(1);
+  }
+  for (const auto& engine : engines) {
+    engine->model().ChangeWeights(2, /*told=*/true);
+    EXPECT_TRUE(engine->model().WakeUp());
+  }
+  EXPECT_EQ(engines[0]->Serve(1), 0U);
+  for (int i = 1; i < 4; ++i) EXPECT_EQ(engines[i]->Serve(1), 12U);
+}
+
+TEST_F(ConnectorTest, WithoutItsMasterAnEngineComputesAndAResetIsFalseInTime) {
+  Engine a("a", On("host0"));
+  (void)a.Serve(1);
+  master_.reset();
+  std::this_thread::sleep_for(milliseconds(1200));  // until no lease is left
+  EXPECT_TRUE(a.model().ResetPrefixCache(false, false));
+  EXPECT_EQ(a.Serve(1), 0U);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_FALSE(a.model().ResetPrefixCache(false, true));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(3000));
+  EXPECT_EQ(a.Serve(2), 0U);
+  EXPECT_EQ(a.scheduler().stats().closed, 1U);
+}
+
+TEST(ConnectorPoolTest, OneHostsPoolServesRanksInProcessesOfTheirOwn) {
+  SetLogLevel(LogLevel::kError);
+  std::string directory = "/tmp/kvcove-connector-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  pool::DaemonOptions options;
+  options.socket_path = directory + "/kvcove.sock";
+  options.host.owner.memory_bytes = 64 << 20;
+  auto daemon = pool::Daemon::Open(options, SystemClock::Instance());
+  ASSERT_TRUE(daemon);
+  const auto open = [&] { return *Pool::Open("unix:" + options.socket_path, milliseconds(2000)); };
+  {
+    Engine a("a", open);
+    Engine b("b", open);
+    EXPECT_EQ(a.Serve(1), 0U);
+    EXPECT_EQ(b.Serve(1), 12U);
+    // While requests come and go, another engine's weights change: nobody loads what is not his.
+    for (std::uint32_t turn = 0; turn < 20; ++turn) {
+      (void)a.Serve(turn % 5);
+      if (turn % 4 == 3) b.model().ChangeWeights(turn, turn % 8 == 3);
+      if (turn % 4 == 3) EXPECT_TRUE(b.model().ResetPrefixCache(true, turn % 8 == 3));
+      (void)b.Serve(turn % 5);
+    }
+    EXPECT_GT(a.model().counts().loaded_blocks + b.model().counts().loaded_blocks, 12U);
+  }
+  daemon->reset();
+  std::filesystem::remove_all(directory);
+}
+
+}  // namespace
+}  // namespace kvcove
