@@ -25,6 +25,8 @@ struct ReplayOptions {
   SizeOption block_bytes{"64KiB"};
   std::string policy = "default";
   std::uint32_t engines = 4;
+  std::uint32_t tp = 1;
+  std::string flow = "verl";
   std::uint64_t own_blocks = 1000;
   std::uint32_t update_every = 0;
   double time_scale = 0;
@@ -41,8 +43,27 @@ struct EngineArguments {
   std::size_t limit = 0;
   std::uint64_t own_blocks = 0;
   std::uint64_t block_bytes = 0;
+  std::uint32_t tp = 1;
+  std::string flow;
   bool late_stores = false;
 };
+
+// Of one engine, wherever it runs.
+Result<replay::EngineOptions> OptionsOf(const EngineArguments& arguments,
+                                        const std::vector<replay::Request>& requests) {
+  KVCOVE_ASSIGN(const replay::Flow flow, replay::ParseFlow(arguments.flow));
+  std::size_t longest = 1;
+  for (const replay::Request& request : requests) {
+    longest = std::max(longest, request.blocks.size());
+  }
+  return replay::EngineOptions{.engine = arguments.engine,
+                               .tp = arguments.tp,
+                               .own_blocks = arguments.own_blocks,
+                               .longest_request = longest,
+                               .block_bytes = arguments.block_bytes,
+                               .flow = flow,
+                               .late_stores = arguments.late_stores};
+}
 
 std::size_t LimitOf(std::size_t limit) { return limit == 0 ? ~std::size_t{0} : limit; }
 
@@ -50,11 +71,8 @@ Result<int> RunEngine(const EngineArguments& arguments) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   KVCOVE_ASSIGN(const auto requests, replay::ReadTrace(arguments.trace, LimitOf(arguments.limit)));
   KVCOVE_ASSIGN(auto pool, Pool::Open(arguments.pool, std::chrono::seconds(10)));
-  KVCOVE_ASSIGN(auto engine, replay::Engine::Open({.engine = arguments.engine,
-                                                   .own_blocks = arguments.own_blocks,
-                                                   .block_bytes = arguments.block_bytes,
-                                                   .late_stores = arguments.late_stores},
-                                                  std::move(pool)));
+  KVCOVE_ASSIGN(const replay::EngineOptions options, OptionsOf(arguments, requests));
+  KVCOVE_ASSIGN(auto engine, replay::Engine::Open(options, std::move(pool)));
   KVCOVE_TRY(replay::ServeEngine(*engine, requests, replay::kEngineSocket));
   return 0;
 }
@@ -156,9 +174,8 @@ void PrintResult(const ReplayOptions& options, const replay::ReplayResult& resul
   if (result.updates > 0) {
     double longest = 0;
     for (const double ms : result.update_ms) longest = std::max(longest, ms);
-    fmt::print(
-        "Weight updates                       {:>9} (all engines reset; longest {:.1f} ms)\n",
-        result.updates, longest);
+    fmt::print("Weight updates                       {:>9} (longest {:.1f} ms)\n", result.updates,
+               longest);
     fmt::print("Stores begun before a reset, refused {:>9} (let in: {})\n", result.late_rejected,
                result.late_accepted);
   }
@@ -175,11 +192,15 @@ Result<std::vector<std::unique_ptr<replay::EngineLink>>> StartEngines(
     const std::string name = fmt::format("engine-{}", i);
     if (address.starts_with("embedded")) {
       KVCOVE_ASSIGN(auto pool, Pool::Open(address, std::chrono::seconds(10)));
-      KVCOVE_ASSIGN(auto engine, replay::Engine::Open({.engine = name,
-                                                       .own_blocks = options.own_blocks,
-                                                       .block_bytes = block_bytes,
-                                                       .late_stores = options.update_every > 0},
-                                                      std::move(pool)));
+      KVCOVE_ASSIGN(const replay::EngineOptions engine_options,
+                    OptionsOf({.engine = name,
+                               .own_blocks = options.own_blocks,
+                               .block_bytes = block_bytes,
+                               .tp = options.tp,
+                               .flow = options.flow,
+                               .late_stores = options.update_every > 0},
+                              requests));
+      KVCOVE_ASSIGN(auto engine, replay::Engine::Open(engine_options, std::move(pool)));
       engines.push_back(replay::LinkTo(std::move(engine), requests));
       continue;
     }
@@ -192,7 +213,8 @@ Result<std::vector<std::unique_ptr<replay::EngineLink>>> StartEngines(
           options.trace, std::string("--pool"), address, std::string("--engine"), name,
           std::string("--limit"), std::to_string(options.limit), std::string("--own-blocks"),
           std::to_string(options.own_blocks), std::string("--block-bytes"),
-          std::to_string(block_bytes)}) {
+          std::to_string(block_bytes), std::string("--tp"), std::to_string(options.tp),
+          std::string("--flow"), options.flow}) {
       arguments.push_back(word);
     }
     if (options.update_every > 0) arguments.emplace_back("--late-stores");
@@ -211,10 +233,16 @@ Result<int> Run(ReplayOptions options) {
     return Fail(Code::kInvalid, "--engines: give 1 to 64");
   }
   KVCOVE_ASSIGN(const std::uint64_t block_bytes, options.block_bytes.Bytes("--block-bytes"));
-  if (block_bytes < 8 || block_bytes % 8 != 0 || block_bytes > 256 * kMiB) {
-    return Fail(Code::kInvalid, "--block-bytes: give a multiple of 8, at most 256MiB");
+  if (options.tp == 0 || options.tp > 64) return Fail(Code::kInvalid, "--tp: give 1 to 64");
+  if (block_bytes == 0 || block_bytes % (64ULL * options.tp) != 0 || block_bytes > 256 * kMiB) {
+    return Fail(Code::kInvalid,
+                fmt::format("--block-bytes: give a multiple of {} (64 for each rank), at most "
+                            "256MiB",
+                            64 * options.tp));
   }
-  std::uint64_t memory = options.blocks * ((block_bytes + 63) / 64 * 64);
+  KVCOVE_TRY(replay::ParseFlow(options.flow));
+  // Each rank's part is an object, in granules of 64 bytes.
+  std::uint64_t memory = options.blocks * block_bytes;
   if (!options.memory.text.empty()) {
     KVCOVE_ASSIGN(memory, options.memory.Bytes("--memory"));
   }
@@ -252,8 +280,7 @@ Result<int> Run(ReplayOptions options) {
                                 .progress = Progress()}));
   engines.clear();
   daemon.reset();
-  KVCOVE_ASSIGN(const Baselines baselines,
-                Simulate(options, memory / ((block_bytes + 63) / 64 * 64), requests));
+  KVCOVE_ASSIGN(const Baselines baselines, Simulate(options, memory / block_bytes, requests));
   if (options.json) {
     fmt::print("{}\n", ToJson(result, baselines).dump());
   } else {
@@ -296,6 +323,8 @@ void AddReplay(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   replay->add_option("--policy", options->policy, "default, lru or s3fifo")->capture_default_str();
   replay->add_option("--engines", options->engines, "engine processes")->capture_default_str();
+  replay->add_option("--tp", options->tp, "tensor-parallel ranks of each engine")
+      ->capture_default_str();
   replay->add_option("--launch", options->launch,
                      "words before an engine's command, such as 'ip netns exec host1' or 'env "
                      "KVCOVE_HOST_ID=host1'; may be repeated: the engines take them in turn");
@@ -303,7 +332,12 @@ void AddReplay(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   replay
       ->add_option("--update-every", options->update_every,
-                   "new weights, with a reset by every engine, after so many requests (0: never)")
+                   "new weights for every engine after so many requests (0: never)")
+      ->capture_default_str();
+  replay
+      ->add_option("--flow", options->flow,
+                   "of an update: verl (abort, reset, sync, wake up, reset) or prime-rl (no pause, "
+                   "the version is the salt)")
       ->capture_default_str();
   replay
       ->add_option("--time-scale", options->time_scale,
@@ -324,6 +358,8 @@ void AddReplay(CLI::App& app, Action& chosen) {
   engine->add_option("--limit", arguments->limit);
   engine->add_option("--own-blocks", arguments->own_blocks);
   engine->add_option("--block-bytes", arguments->block_bytes);
+  engine->add_option("--tp", arguments->tp);
+  engine->add_option("--flow", arguments->flow);
   engine->add_flag("--late-stores", arguments->late_stores);
   engine->callback(
       [arguments, &chosen] { chosen = [arguments] { return RunEngine(*arguments); }; });

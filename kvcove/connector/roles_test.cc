@@ -44,7 +44,7 @@ class RolesTest : public testing::Test {
                            .threads = 0,
                            .batch_bytes = 2 * kBlockBytes};
       workers_.push_back(std::make_unique<WorkerRole>(worker, clock_));
-      workers_[rank]->Connect(std::make_unique<TestStore>(pool_));
+      workers_[rank]->Connect(std::make_unique<TestStore>(pool_), /*ask_first=*/rank == 0);
       ASSERT_TRUE(workers_[rank]->Register(
           {{.name = "kv",
             .base = reinterpret_cast<std::uintptr_t>(memory_[rank].data()),

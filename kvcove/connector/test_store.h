@@ -51,6 +51,10 @@ class TestStore final : public Store {
     if (pool_.throws) throw std::runtime_error("put");
     const MutexLock lock(pool_.mutex);
     for (std::size_t i = 0; i < items.size(); ++i) {
+      if (pool_.values.contains(std::string(items[i].key))) {
+        results[i] = {.code = Code::kExists};
+        continue;
+      }
       ++pool_.puts;
       results[i] = {.code = pool_.full                             ? Code::kNoSpace
                             : token.generation == pool_.generation ? Code::kOk

@@ -116,8 +116,9 @@ std::vector<std::uint64_t> WorkerRole::ChunkBytes() const {
   return bytes;
 }
 
-void WorkerRole::Connect(std::unique_ptr<Store> store) {
+void WorkerRole::Connect(std::unique_ptr<Store> store, bool ask_first) {
   const MutexLock lock(mutex_);
+  ask_first_ = ask_first;
   store_ = std::move(store);
   changed_.NotifyAll();
 }
@@ -483,7 +484,9 @@ void WorkerRole::SaveBatch(Job& job, Store& store, std::size_t from, std::size_t
   std::vector<std::string_view> keys;
   for (std::size_t i = from; i < to; ++i) keys.push_back(job.items[i].key);
   std::vector<ItemResult> there(keys.size());
-  (void)store.Exists(keys, there, {.timeout = options_.timeout, .version = job.version});
+  if (ask_first_ || job.items[from].device) {
+    (void)store.Exists(keys, there, {.timeout = options_.timeout, .version = job.version});
+  }
   std::vector<std::size_t> which;
   std::vector<std::vector<std::byte>> staging(to - from);
   std::vector<std::vector<ConstBuffer>> pieces(to - from);
@@ -522,6 +525,7 @@ void WorkerRole::SaveBatch(Job& job, Store& store, std::size_t from, std::size_t
         job.counters.saved_bytes += item.bytes;
         continue;
       case Code::kExists:
+      case Code::kInProgress:  // another one is at it
         ++job.counters.existing_keys;
         continue;
       case Code::kStale:

@@ -8,6 +8,7 @@
 //   that has ended writes nothing any more; a save that has ended reads nothing any more.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -74,8 +75,9 @@ class WorkerRole {
   // Bytes of one chunk's object, by group: for logs.
   std::vector<std::uint64_t> ChunkBytes() const;
 
-  // Jobs wait until there is a store.
-  void Connect(std::unique_ptr<Store> store);
+  // Jobs wait until there is a store. `ask_first`: what is to be saved is looked up before, as in a
+  // cluster, where others may have it; a pool of this host says so without a copy.
+  void Connect(std::unique_ptr<Store> store, bool ask_first = false);
   bool connected() const;
 
   void Begin(const Plan& plan);
@@ -131,6 +133,7 @@ class WorkerRole {
   CondVar changed_;
   std::vector<std::vector<Shard>> shards_ KVCOVE_GUARDED_BY(mutex_);  // by group
   std::shared_ptr<Store> store_ KVCOVE_GUARDED_BY(mutex_);
+  std::atomic<bool> ask_first_{false};
   std::deque<std::shared_ptr<Job>> loads_ KVCOVE_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Job>> saves_ KVCOVE_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<Job>> running_ KVCOVE_GUARDED_BY(mutex_);

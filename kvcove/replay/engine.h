@@ -1,25 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model of one inference engine: a cache of its own in front, the pool behind it, weights with a
-// version. Belongs to one thread.
+// One engine of a replay: the model of an engine (model.h) with its connector on a real pool, fed
+// with a trace's requests. Belongs to one thread; its ranks move KV on threads of their own.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "kvcove/policy/lru.h"
 #include "kvcove/pool/pool.h"
+#include "kvcove/replay/model.h"
 #include "kvcove/replay/trace.h"
 
 namespace kvcove::replay {
 
+// How a trainer updates weights.
+enum class Flow : std::uint8_t {
+  kVerl = 0,     // abort and reset, sync, wake up and reset
+  kPrimeRl = 1,  // no pause and no reset: requests name the version by their salt
+};
+// "verl", "prime-rl". Errors: kInvalid.
+Result<Flow> ParseFlow(std::string_view name);
+
 struct EngineOptions {
   std::string engine = "engine-0";
-  std::uint64_t own_blocks = 1000;  // 0: none
-  std::uint64_t block_bytes = 65536;
-  // Keep the stores of the last request before an update until after it, as a slow saver would.
+  std::uint32_t tp = 1;
+  // Of its own memory, cache included; at least what its longest request needs. 0: no cache.
+  std::uint64_t own_blocks = 1000;
+  std::uint64_t longest_request = 1;  // in blocks
+  std::uint64_t block_bytes = 65536;  // of all ranks together: a multiple of 64 for each
+  Flow flow = Flow::kVerl;
+  // Save once more, after each update, what the last request before it had saved: as a slow saver.
   bool late_stores = false;
 };
 
@@ -36,7 +47,7 @@ struct Served {
   std::uint32_t late_rejected = 0;  // stores that came after a reset and were refused
   std::uint32_t late_accepted = 0;
   std::uint64_t lookup_ns = 0;  // 0: no call was made
-  std::uint64_t load_ns = 0;
+  std::uint64_t load_ns = 0;    // of the rank that takes longest on average: all ranks' mean
   std::uint64_t store_ns = 0;
   std::uint64_t load_bytes = 0;
   std::uint64_t store_bytes = 0;
@@ -44,37 +55,30 @@ struct Served {
 
 class Engine {
  public:
+  // Errors: kInvalid for sizes that do not fit.
   static Result<std::unique_ptr<Engine>> Open(const EngineOptions& options,
                                               std::unique_ptr<Pool> pool);
 
   Served Serve(std::uint32_t number, const Request& request);
-  // New weights: the own cache is emptied, the pool is reset, then what was still to be stored is
-  // sent. Counts are added to `served`.
+  // New weights, in the flow of the options. Counts are added to `served`.
   Status UpdateWeights(Served& served);
 
  private:
   Engine(const EngineOptions& options, std::unique_ptr<Pool> pool)
-      : options_(options), pool_(std::move(pool)) {
-    ClearOwnCache();
-  }
-  struct Stores {
-    Token token;
-    std::uint32_t version = 0;
-    std::vector<std::uint64_t> hashes;
-    std::string after;
-  };
-  void ClearOwnCache();
-  void Load(const std::vector<std::string>& keys, const std::vector<std::uint64_t>& hashes,
-            std::size_t first, std::size_t count, Served& served);
-  void Store(const Stores& stores, Served& served, bool late);
+      : options_(options), pool_(std::move(pool)) {}
+  // Until nothing is left to do. Errors: kTimeout.
+  Status Drain();
+  void SaveLate(Served& served);
 
   const EngineOptions options_;
   std::unique_ptr<Pool> pool_;
-  std::unique_ptr<Session> session_;
-  std::optional<policy::CacheSimulator> own_;
-  std::uint32_t version_ = 0;
-  std::vector<std::byte> buffer_;
-  std::optional<Stores> late_;
+  std::unique_ptr<connector::Store> store_;
+  std::unique_ptr<connector::LookupRunner> runner_;
+  std::unique_ptr<connector::SchedulerRole> scheduler_;
+  std::vector<std::unique_ptr<connector::WorkerRole>> workers_;
+  std::unique_ptr<ModelEngine> model_;
+  Weights weights_ = 1;
+  std::string last_saves_;  // the plan that ordered them
 };
 
 }  // namespace kvcove::replay

@@ -330,7 +330,9 @@ void ModelEngine::Step() {
                          .blocks = [&request] { return connector::BlockTables{request.blocks}; }});
   }
   std::vector<BlockId> pins;
-  const std::string plan = connector::Encode(scheduler_.BuildPlan(pins));
+  const connector::Plan made = scheduler_.BuildPlan(pins);
+  const std::string plan = connector::Encode(made);
+  if (options_.saves_ordered && !made.saves.empty()) options_.saves_ordered(plan);
   for (const BlockId block : pins) {
     pool_.Touch(block);
     ++pinned_[block];

@@ -113,6 +113,8 @@ struct ModelOptions {
   bool keeps_cache = true;  // its own prefix cache
   // The version that a request's KV must have, where it is not that of the loaded weights (salt).
   std::function<Weights(const std::string& salt)> weights_of_salt;
+  // Gets each coded plan that orders saves.
+  std::function<void(const std::string& plan)> saves_ordered;
 };
 
 // Belongs to one thread; the ranks' movers are the worker roles'.

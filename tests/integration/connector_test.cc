@@ -36,7 +36,7 @@ class Engine {
                                    .number = rank,
                                    .fingerprints = versions == VersionSource::kFingerprint},
           clock));
-      workers_.back()->Connect(connector::StoreOf(session()));
+      workers_.back()->Connect(connector::StoreOf(session()), pools_[0]->form() == "cluster");
     }
     model_ = std::make_unique<ModelEngine>(
         replay::ModelOptions{.shape = kShape, .name = name, .versions = versions}, *scheduler_,

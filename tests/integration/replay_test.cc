@@ -8,7 +8,6 @@
 #include <fstream>
 
 #include "kvcove/base/log.h"
-#include "kvcove/replay/content.h"
 
 namespace kvcove::replay {
 namespace {
@@ -16,15 +15,21 @@ namespace {
 const std::string kTrace = std::string(KVCOVE_SOURCE_DIR) + "/traces/conversation_trace.jsonl";
 
 Result<ReplayResult> RunEmbedded(const std::vector<Request>& requests, const std::string& policy,
-                                 std::uint64_t blocks, std::uint32_t update_every = 0) {
+                                 std::uint64_t blocks, std::uint32_t update_every = 0,
+                                 std::uint32_t tp = 1, Flow flow = Flow::kVerl) {
   constexpr std::uint64_t kBlockBytes = 256;
   KVCOVE_ASSIGN(auto pool,
                 Pool::Open(fmt::format("embedded:?memory={}&policy={}&max_objects={}",
                                        std::max<std::uint64_t>(blocks * kBlockBytes, 1 << 20),
                                        policy, 100000)));
-  KVCOVE_ASSIGN(auto engine, Engine::Open({.own_blocks = 0,
+  std::size_t longest = 1;
+  for (const Request& request : requests) longest = std::max(longest, request.blocks.size());
+  KVCOVE_ASSIGN(auto engine, Engine::Open({.tp = tp,
+                                           .own_blocks = 0,
+                                           .longest_request = longest,
                                            .block_bytes = std::max<std::uint64_t>(
                                                kBlockBytes, (1 << 20) / blocks / 64 * 64),
+                                           .flow = flow,
                                            .late_stores = update_every > 0},
                                           std::move(pool)));
   std::vector<std::unique_ptr<EngineLink>> engines;
@@ -59,14 +64,15 @@ TEST(ReplayTest, WeightUpdatesLeaveNothingStale) {
   EXPECT_GT(result->pool_hits, 0U);
 }
 
-TEST(ContentTest, TellsRightStaleAndWrongApart) {
-  std::vector<std::byte> block(4096);
-  FillBlock(block, 77, 3);
-  EXPECT_EQ(CheckBlock(block, 77, 3), Verdict::kRight);
-  EXPECT_EQ(CheckBlock(block, 77, 5), Verdict::kStale);
-  EXPECT_EQ(CheckBlock(block, 78, 3), Verdict::kWrong);
-  block[4095] ^= std::byte{1};
-  EXPECT_EQ(CheckBlock(block, 77, 3), Verdict::kWrong);
+TEST(ReplayTest, RanksAndFlowsLeaveNothingStale) {
+  const auto requests = *ReadTrace(kTrace, 400);
+  for (const Flow flow : {Flow::kVerl, Flow::kPrimeRl}) {
+    const auto result = RunEmbedded(requests, "default", 10240, 100, 2, flow);
+    ASSERT_TRUE(result) << result.error().ToString();
+    EXPECT_EQ(result->updates, 3U);
+    EXPECT_EQ(result->stale_blocks + result->wrong_blocks + result->late_accepted, 0U);
+    EXPECT_GT(result->pool_hits, 0U);
+  }
 }
 
 TEST(TraceTest, NamesThePlaceOfWhatIsWrong) {

@@ -356,7 +356,7 @@ void World::StartEngine(std::size_t index) {
                                  .fingerprints = options_.versions == VersionSource::kFingerprint &&
                                                  options_.checks.worker_gate},
         truth_));
-    life->workers.back()->Connect(std::make_unique<SimStore>(*this, name));
+    life->workers.back()->Connect(std::make_unique<SimStore>(*this, name), random_.OneIn(2));
   }
   replay::ModelOptions options{.shape = shape,
                                .name = name,

@@ -356,7 +356,8 @@ class PyWorker {
       LogError("{}: no session of the pool at {}: {}", engine_, address, session.error().detail);
       return;
     }
-    role_->Connect(connector::StoreOf(std::move(*session)));
+    const bool ask_first = (*pool)->form() == "cluster";
+    role_->Connect(connector::StoreOf(std::move(*session)), ask_first);
   }
 
   const EngineShape shape_;
