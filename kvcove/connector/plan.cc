@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "kvcove/base/result.h"
-
 namespace kvcove::connector {
 namespace {
 
@@ -14,6 +13,7 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint8_t kPlanForm = 0x11;
 constexpr std::uint8_t kReportForm = 0x21;
+constexpr std::uint8_t kQuestionForm = 0x31;
 
 template <typename V, typename T>
 void Visit(V& visit, T& value);
@@ -131,6 +131,14 @@ void Visit(V& visit, T& value) {
     visit(value.saves);
     visit(value.cancelled);
     visit(value.refused);
+  } else if constexpr (std::is_same_v<Type, EngineQuestion>) {
+    visit(value.budget_ms);
+    visit(value.salt);
+    visit(value.hashes);
+    visit(value.news);
+    visit(value.version);
+  } else if constexpr (std::is_same_v<Type, std::string>) {
+    visit(value);
   } else if constexpr (std::is_same_v<Type, Counters>) {
     for (auto* count : {&value.loaded_keys, &value.loaded_bytes, &value.failed_keys,
                         &value.saved_keys, &value.saved_bytes, &value.existing_keys,
@@ -203,6 +211,11 @@ Result<Plan> DecodePlan(std::string_view bytes) {
 }
 Result<Report> DecodeReport(std::string_view bytes) {
   return DecodeAs<Report>(kReportForm, bytes, "rank's report");
+}
+
+std::string Encode(const EngineQuestion& question) { return EncodeAs(kQuestionForm, question); }
+Result<EngineQuestion> DecodeQuestion(std::string_view bytes) {
+  return DecodeAs<EngineQuestion>(kQuestionForm, bytes, "question to an engine");
 }
 
 }  // namespace kvcove::connector

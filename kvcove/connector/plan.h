@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What travels between the roles with every step of the engine: a plan from the scheduler to all
-// ranks, a report from each rank back. Both are coded into bytes that the engine carries as they
-// are; whoever decodes them checks every length.
+// ranks, a report from each rank back; and what others ask an engine. All are coded into bytes that
+// the engine carries as they are; whoever decodes them checks every length.
 #pragma once
 
 #include <array>
@@ -116,6 +116,20 @@ struct Report {
   }
   bool operator==(const Report&) const = default;
 };
+
+// What somebody asks an engine (engine_server.h).
+enum class WeightsNews : std::uint8_t { kChanging = 0, kChanged = 1, kVersion = 2 };
+
+// One form for all methods; each uses what it needs.
+struct EngineQuestion {
+  std::uint64_t budget_ms = 1000;   // the answer is of no use later
+  std::string salt;                 // look-up
+  std::vector<std::string> hashes;  // look-up: of the prefix's blocks
+  std::uint8_t news = 0;            // weights
+  std::string version;              // weights: kVersion
+};
+std::string Encode(const EngineQuestion& question);
+Result<EngineQuestion> DecodeQuestion(std::string_view bytes);
 
 std::string Encode(const Plan& plan);
 std::string Encode(const Report& report);

@@ -205,6 +205,23 @@ Match SchedulerRole::MatchOnce(const RequestView& view, std::uint64_t computed_t
   return {.tokens = hit - computed_tokens, .async = options_.load_async};
 }
 
+Result<std::uint64_t> SchedulerRole::Ask(const std::vector<std::string>& hashes,
+                                         std::string_view salt, std::chrono::milliseconds timeout) {
+  Lookup::Question question{.limit_tokens = hashes.size() * options_.shape.hash_tokens};
+  for (const std::string& hash : hashes) question.hashes.Add(hash);
+  {
+    const MutexLock lock(mutex_);
+    if (weights_ != Weights::kKnown) return Fail(Code::kClosed, "the weights are changing");
+    question.version = VersionOf(salt);
+  }
+  Lookup lookup(options_.shape, keys_, std::move(question));
+  const std::int64_t deadline_ns = clock_.NowNs() + timeout.count() * kMillisecond;
+  while (!lookup.Step(store_, clock_, deadline_ns, std::chrono::milliseconds(0))) {
+    if (clock_.NowNs() >= deadline_ns) return Fail(Code::kTimeout, "the pool did not answer");
+  }
+  return lookup.hit_tokens();
+}
+
 std::array<std::uint64_t, kTiers> SchedulerRole::TiersOf(std::string_view id) const {
   const MutexLock lock(mutex_);
   const auto at = requests_.find(id);

@@ -151,6 +151,11 @@ class SchedulerRole {
   // learn of it yet, as the ranks will end it again, as failed.
   bool LoadEnded(std::string_view request);
 
+  // What the pool has of a prefix, in tokens: for others than the engine's scheduler, in their
+  // thread. Errors: kTimeout, kClosed while weights change.
+  Result<std::uint64_t> Ask(const std::vector<std::string>& hashes, std::string_view salt,
+                            std::chrono::milliseconds timeout);
+
   // True only when it is proven: nothing that was computed before is found by anybody. With
   // `closed_on_reset_failure` also true when this engine neither looks up nor stores until then.
   bool Reset();

@@ -54,8 +54,13 @@ enum class Method : std::uint16_t {
   kInventory = 53,  // pages of what an owner holds; to a host's socket, too
   // From the master.
   kCopy = 54,
+  // To an engine (connector/engine_server.h).
+  kEngineLookup = 61,
+  kEngineReset = 62,
+  kEngineWeights = 63,
+  kEngineCounters = 64,
 };
-inline constexpr std::uint16_t kMaxMethod = 54;
+inline constexpr std::uint16_t kMaxMethod = 64;
 
 struct FrameHeader {
   std::uint16_t version = kProtocolVersion;
