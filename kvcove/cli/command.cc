@@ -113,6 +113,7 @@ int Main(int argc, char** argv) {
   AddMaster(app, chosen);
   AddOwner(app, chosen);
   AddReplay(app, chosen);
+  AddEngine(app, chosen);
   AddPolicy(app, chosen);
   AddBench(app, chosen);
   AddToken(app, chosen);

@@ -23,6 +23,7 @@ void AddServe(CLI::App& app, Action& chosen);
 void AddMaster(CLI::App& app, Action& chosen);
 void AddOwner(CLI::App& app, Action& chosen);
 void AddReplay(CLI::App& app, Action& chosen);
+void AddEngine(CLI::App& app, Action& chosen);
 void AddPolicy(CLI::App& app, Action& chosen);
 void AddBench(CLI::App& app, Action& chosen);
 void AddToken(CLI::App& app, Action& chosen);

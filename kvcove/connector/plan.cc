@@ -127,6 +127,7 @@ void Visit(V& visit, T& value) {
     visit(value.epoch);
     visit(value.fingerprint);
     visit(value.pool);
+    visit(value.engine);
     visit(value.loads);
     visit(value.saves);
     visit(value.cancelled);

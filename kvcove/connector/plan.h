@@ -53,7 +53,8 @@ struct Plan {
   std::uint64_t epoch = 0;
   // 0: none is wanted. Else each rank reports its weights' fingerprint under this number.
   std::uint64_t fingerprint = 0;
-  std::string pool;  // where the ranks find the pool
+  std::string pool;    // where the ranks find the pool
+  std::string engine;  // and the engine's own door, if it has one
   std::vector<LoadOrder> loads;
   std::vector<SaveOrder> saves;
   std::vector<JobId> cancelled;  // their result is not wanted; they still end

@@ -488,6 +488,7 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
   plan.step = ++step_;
   plan.epoch = epoch_;
   plan.pool = options_.pool;
+  plan.engine = options_.door;
   if (weights_ == Weights::kAwaited && !fingerprint_told_) {
     plan.fingerprint = fingerprint_asked_;
     fingerprint_told_ = true;

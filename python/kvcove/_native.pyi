@@ -622,6 +622,7 @@ class SchedulerRole:
         closed_on_reset_failure: bool,
         assume_weights: bool,
         blocks: int,
+        door: str = "",
     ) -> None: ...
     def matched(
         self,

@@ -15,6 +15,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/hash.h"
 #include "kvcove/base/log.h"
+#include "kvcove/connector/engine_server.h"
 #include "kvcove/connector/scheduler.h"
 #include "kvcove/connector/worker.h"
 #include "session.h"
@@ -92,11 +93,12 @@ class PyScheduler {
               const std::string& pool_address, const std::string& versions, double lookup_budget,
               double lookup_timeout, double hold, double reset_timeout, bool load_async,
               bool lookup, bool save, bool save_decoded, bool events, bool closed_on_reset_failure,
-              bool assume_weights, std::uint64_t blocks)
+              bool assume_weights, std::uint64_t blocks, const std::string& door)
       : pool_(pool.Get()) {
     connector::SchedulerOptions options{.shape = shape.shape,
                                         .engine = engine,
                                         .pool = pool_address,
+                                        .door = door,
                                         .versions = Unwrap(connector::ParseVersionSource(versions)),
                                         .lookup_budget = Milliseconds(lookup_budget),
                                         .lookup_timeout = Milliseconds(lookup_timeout),
@@ -115,6 +117,7 @@ class PyScheduler {
                                            Milliseconds(lookup_timeout))
                   : connector::RunHere(*store_, clock, Milliseconds(hold));
     role_ = std::make_unique<connector::SchedulerRole>(options, *store_, *runner_, clock);
+    if (!door.empty()) server_ = Unwrap(connector::EngineServer::Open(door, *role_));
   }
 
   std::tuple<std::optional<std::uint64_t>, bool> Matched(
@@ -210,6 +213,7 @@ class PyScheduler {
   connector::SchedulerRole& role() { return *role_; }
   void Close() {
     const nb::gil_scoped_release release;
+    server_.reset();
     role_.reset();
     runner_.reset();
     store_.reset();
@@ -241,6 +245,7 @@ class PyScheduler {
   std::unique_ptr<connector::Store> store_;
   std::unique_ptr<connector::LookupRunner> runner_;
   std::unique_ptr<connector::SchedulerRole> role_;
+  std::unique_ptr<connector::EngineServer> server_;
 };
 
 // ---- worker
@@ -303,6 +308,7 @@ class PyWorker {
     const connector::Plan plan = Unwrap(connector::DecodePlan(BytesView(bytes)));
     const nb::gil_scoped_release release;
     Connect(plan.pool);
+    door_ = plan.engine;
     role_->Begin(plan);
   }
   void FinishStep(const nb::object& ready) {
@@ -331,6 +337,17 @@ class PyWorker {
     if (report.empty() && report.weight_changes == told_changes_) return std::nullopt;
     told_changes_ = report.weight_changes;
     return ToBytes(connector::Encode(report));
+  }
+  // Also tells the scheduler at once, which else learns of it with the next step's report.
+  void WeightsChanging() {
+    const nb::gil_scoped_release release;
+    role_->WeightsChanging();
+    if (door_.empty()) return;
+    connector::EngineClient scheduler(door_);
+    constexpr std::chrono::milliseconds kTimeout{200};
+    if (scheduler.Weights(connector::WeightsNews::kChanging, {}, kTimeout)) {
+      (void)scheduler.Weights(connector::WeightsNews::kChanged, {}, kTimeout);
+    }
   }
   connector::WorkerRole& role() { return *role_; }
   void Close() {
@@ -363,6 +380,7 @@ class PyWorker {
   const EngineShape shape_;
   const std::string engine_;
   const std::string preferred_segment_;
+  std::string door_;
   std::int64_t tried_ns_ = 0;
   std::uint64_t told_changes_ = 0;
   std::unique_ptr<connector::WorkerRole> role_;
@@ -403,13 +421,13 @@ void BindConnector(nb::module_& module) {
   nb::class_<PyScheduler>(module, "SchedulerRole")
       .def(nb::init<const PyShape&, const PyPool&, const std::string&, const std::string&,
                     const std::string&, double, double, double, double, bool, bool, bool, bool,
-                    bool, bool, bool, std::uint64_t>(),
+                    bool, bool, bool, std::uint64_t, const std::string&>(),
            nb::arg("shape"), nb::arg("pool"), nb::kw_only(), nb::arg("engine"),
            nb::arg("pool_address"), nb::arg("versions"), nb::arg("lookup_budget"),
            nb::arg("lookup_timeout"), nb::arg("hold"), nb::arg("reset_timeout"),
            nb::arg("load_async"), nb::arg("lookup"), nb::arg("save"), nb::arg("save_decoded"),
            nb::arg("events"), nb::arg("closed_on_reset_failure"), nb::arg("assume_weights"),
-           nb::arg("blocks"))
+           nb::arg("blocks"), nb::arg("door") = "")
       .def("matched", &PyScheduler::Matched, nb::arg("request"), nb::arg("tokens"),
            nb::arg("prompt_tokens"), nb::arg("salt"), nb::arg("hashes"), nb::arg("computed"))
       .def("allocated", &PyScheduler::Allocated, nb::arg("request"), nb::arg("external"),
@@ -470,7 +488,7 @@ void BindConnector(nb::module_& module) {
       .def("finish_step", &PyWorker::FinishStep, nb::arg("ready").none())
       .def("take_ended", &PyWorker::TakeEnded)
       .def("take_report", &PyWorker::TakeReport)
-      .def("weights_changing", [](PyWorker& self) { self.role().WeightsChanging(); })
+      .def("weights_changing", &PyWorker::WeightsChanging)
       .def_prop_ro("fingerprint_wanted",
                    [](PyWorker& self) { return self.role().FingerprintWanted(); })
       .def(

@@ -79,7 +79,11 @@ class _SchedulerSide:
         transfer = connector._kv_transfer_config
         self._engine = str(transfer.engine_id)
         self._owner: Any = None
-        address = self._address()
+        names = f"{self._engine}|{shape.namespace}"
+        name = hashlib.sha256(names.encode()).hexdigest()[:16]
+        directory = Path(_native.default_socket_path()).parent
+        address = self._address(directory / f"pool-{name}-{os.getpid()}.sock")
+        door = str(directory / f"engine-{name}-{os.getpid()}.sock")
         self._pool = kvcove.open(address)
         events = vllm_config.kv_events_config
         self.role = _native.SchedulerRole(
@@ -100,7 +104,9 @@ class _SchedulerSide:
             closed_on_reset_failure=config.on_reset_failure == "closed",
             assume_weights=config.assume_weights,
             blocks=self._blocks,
+            door=door,
         )
+        _log.info("kvcove: this engine's own door: %s (kvcove engine SOCKET counters)", door)
         self._block_pool: Any = None
         self._requests: dict[str, Any] = {}
         self._least_tokens = min(
@@ -110,7 +116,7 @@ class _SchedulerSide:
         self._told: dict[str, int] = {}
         _weights.observe_engine(connector, self.role)
 
-    def _address(self) -> str:
+    def _address(self, own_socket: Path) -> str:
         """Return where the pool is; start one here if there is none."""
         config = self._config
         if config.pool != "auto":
@@ -127,9 +133,7 @@ class _SchedulerSide:
                     self.shape.namespace,
                 )
                 return f"unix:{shared}"
-        names = f"{self._engine}|{self.shape.namespace}"
-        name = hashlib.sha256(names.encode()).hexdigest()[:16]
-        socket = str(Path(shared).parent / f"engine-{name}-{os.getpid()}.sock")
+        socket = str(own_socket)
         self._owner = _native.open_owner(
             master="", memory=_native.parse_size(config.memory), listen="", socket_path=socket
         )
