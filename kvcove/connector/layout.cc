@@ -13,6 +13,15 @@ constexpr std::array<std::string_view, 6> kNames = {"block", "layer", "kv",
                                                     "head",  "token", "element"};
 constexpr std::size_t kMaxRuns = 1 << 16;
 
+// By stride, the largest first; axes of one stride stay in their order. There are a handful.
+void SortByStride(std::vector<Axis>& axes) {
+  for (std::size_t i = 1; i < axes.size(); ++i) {
+    for (std::size_t k = i; k > 0 && axes[k - 1].stride_bytes < axes[k].stride_bytes; --k) {
+      std::swap(axes[k - 1], axes[k]);
+    }
+  }
+}
+
 // The axes within a block, the slowest first.
 std::vector<Axis> Inner(const LayerMemory& layer) {
   std::vector<Axis> axes;
@@ -21,8 +30,7 @@ std::vector<Axis> Inner(const LayerMemory& layer) {
       axes.push_back(axis);
     }
   }
-  std::stable_sort(axes.begin(), axes.end(),
-                   [](const Axis& a, const Axis& b) { return a.stride_bytes > b.stride_bytes; });
+  SortByStride(axes);
   return axes;
 }
 
@@ -45,8 +53,8 @@ Status CheckAxes(const LayerMemory& layer) {
   // Sorted by stride, each axis must step over all of the next one.
   std::vector<Axis> all = layer.axes;
   std::erase_if(all, [](const Axis& axis) { return axis.count == 1; });
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Axis& a, const Axis& b) { return a.stride_bytes < b.stride_bytes; });
+  SortByStride(all);
+  std::reverse(all.begin(), all.end());
   std::uint64_t end = layer.element_bytes;
   for (const Axis& axis : all) {
     if (axis.stride_bytes < end) {

@@ -108,7 +108,7 @@ bool Lookup::StepFull(Store& store, const Clock& clock, std::int64_t deadline_ns
     }
     std::vector<bool> present(chunks.size());
     if (!Ask(store, clock, deadline_ns, hold, chunks, present)) return false;
-    const std::size_t per_stride = chunks.size() / strides;
+    const std::size_t per_stride = chunks.size() / std::max<std::uint64_t>(strides, 1);
     std::uint64_t found = 0;
     while (found < strides &&
            std::all_of(

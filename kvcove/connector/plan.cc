@@ -3,7 +3,6 @@
 #include "kvcove/connector/plan.h"
 
 #include <bit>
-#include <cstring>
 
 #include "kvcove/base/result.h"
 namespace kvcove::connector {
@@ -54,7 +53,7 @@ class Reader {
     if constexpr (std::is_same_v<T, bool>) {
       value = bytes_[0] != 0;
     } else {
-      std::memcpy(&value, bytes_.data(), sizeof(value));
+      (void)bytes_.copy(reinterpret_cast<char*>(&value), sizeof(value));
     }
     bytes_.remove_prefix(sizeof(value));
   }
@@ -93,7 +92,7 @@ class Reader {
 template <typename V, typename T>
 void Visit(V& visit, T& value) {
   using Type = std::remove_const_t<T>;
-  if constexpr (std::is_integral_v<Type>) {
+  if constexpr (std::is_integral_v<Type> || std::is_same_v<Type, std::string>) {
     visit(value);
   } else if constexpr (std::is_same_v<Type, ChunkPlace>) {
     visit(value.group);
@@ -138,8 +137,6 @@ void Visit(V& visit, T& value) {
     visit(value.hashes);
     visit(value.news);
     visit(value.version);
-  } else if constexpr (std::is_same_v<Type, std::string>) {
-    visit(value);
   } else if constexpr (std::is_same_v<Type, Counters>) {
     for (auto* count : {&value.loaded_keys, &value.loaded_bytes, &value.failed_keys,
                         &value.saved_keys, &value.saved_bytes, &value.existing_keys,

@@ -458,7 +458,8 @@ void SchedulerRole::OrderSave(Request& request, const ScheduledPart& part,
   }
   ++stats_.saves;
   plan_.saves.push_back(order);
-  saves_.emplace(order.job, Save{.order = std::move(order), .ranks_left = options_.shape.world()});
+  const JobId job = order.job;
+  saves_.emplace(job, Save{.order = std::move(order), .ranks_left = options_.shape.world()});
 }
 
 void SchedulerRole::Finished(std::string_view id) {
