@@ -32,7 +32,7 @@ import kvcove
 from kvcove import _native
 from kvcove.vllm import _weights
 from kvcove.vllm._config import Config
-from kvcove.vllm._shape import layers_of, rank_of, shape_of
+from kvcove.vllm._shape import hashing_of, layers_of, model_fingerprint, rank_of, shape_of
 from kvcove.vllm._stats import KvcovePromMetrics, KvcoveStats
 
 __all__ = ["KvcoveConnector"]
@@ -107,6 +107,7 @@ class _SchedulerSide:
             door=door,
         )
         _log.info("kvcove: this engine's own door: %s (kvcove engine SOCKET counters)", door)
+        self._tell_hashing(vllm_config)
         self._block_pool: Any = None
         self._requests: dict[str, Any] = {}
         self._least_tokens = min(
@@ -115,6 +116,35 @@ class _SchedulerSide:
         )
         self._told: dict[str, int] = {}
         _weights.observe_engine(connector, self.role)
+
+    def _tell_hashing(self, vllm_config: VllmConfig) -> None:
+        """Say so if engines of this model hash their blocks otherwise: they would never share."""
+        mine = hashing_of(vllm_config)
+        advice = "set the same prefix_caching_hash_algo and PYTHONHASHSEED for all of them"
+        if ":random:" in mine:
+            _log.warning(
+                "kvcove: this engine's block hashes have a random seed (%s), so it shares with no "
+                "other engine; %s",
+                mine.partition(":")[0],
+                advice,
+            )
+            return
+        key = f"hashing of {model_fingerprint(vllm_config, self._config)}"
+        try:
+            facts = self._pool.session("kvcove-facts", engine=self._engine)
+            others = facts.get([key])[0]
+            if others is None:
+                facts.put([key], [mine.encode()])
+            elif others.decode() != mine:
+                _log.warning(
+                    "kvcove: other engines of this model hash their blocks with %s, this one with "
+                    "%s: they will never share; %s",
+                    others.decode(),
+                    mine,
+                    advice,
+                )
+        except kvcove.Error as error:
+            _log.debug("kvcove: how others hash is not known: %s", error)
 
     def _address(self, own_socket: Path) -> str:
         """Return where the pool is; start one here if there is none."""
@@ -431,9 +461,9 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is not None:
             self._worker.restore()
 
-    @property
-    def supports_sleep_mode(self) -> bool:
-        """Return whether KV memory may go and come back."""
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: Any = None) -> bool:
+        """Return whether KV memory may go and come back (vLLM 0.33)."""
         return True
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from vllm.config import VllmConfig
-from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
@@ -29,7 +29,7 @@ from vllm.v1.kv_cache_interface import (
 from kvcove._native import EngineShape
 from kvcove.vllm._config import Config
 
-__all__ = ["layers_of", "rank_of", "shape_of"]
+__all__ = ["hashing_of", "layers_of", "model_fingerprint", "rank_of", "shape_of"]
 
 Layer = tuple[str, int, int, int, list[tuple[str, int, int]]]
 
@@ -74,7 +74,20 @@ def _inner_order(kv_cache_config: KVCacheConfig, vllm_config: VllmConfig) -> str
     return "".join(axis for axis in str(layout) if axis in "HNC")
 
 
-def _model_fingerprint(vllm_config: VllmConfig, config: Config) -> str:
+def hashing_of(vllm_config: VllmConfig) -> str:
+    """Return algorithm and seed of the block hashes: engines with others never share.
+
+    As vLLM resolves the seed: $PYTHONHASHSEED, else a fixed one, or for xxHash a random one.
+    """
+    algorithm = str(vllm_config.cache_config.prefix_caching_hash_algo)
+    seed = os.environ.get("PYTHONHASHSEED")
+    if seed is None and algorithm.startswith("xxhash"):
+        seed = f"random:{vllm_config.kv_transfer_config.engine_id}"
+    return f"{algorithm}:{'fixed' if seed is None else seed}"
+
+
+def model_fingerprint(vllm_config: VllmConfig, config: Config) -> str:
+    """Return a hash of what the model is, its weights aside."""
     model = vllm_config.model_config
     described = model.hf_config.to_dict()
     for name in ("_name_or_path", "transformers_version", "architectures_path"):
@@ -120,15 +133,12 @@ def shape_of(
         groups.append((kind, _tokens(spec, vllm_config), window, heads, layout))
     hash_tokens = kv_cache_config.hash_block_size or min(group[1] for group in groups)
     cache = vllm_config.cache_config
-    # The first hash's seed as this process has it: a random one never meets another engine's.
-    none_hash = getattr(kv_cache_utils, "NONE_HASH", b"")
-    hashing = f"{cache.prefix_caching_hash_algo}:{bytes(none_hash).hex()[:16]}"
     return EngineShape(
         space=config.namespace,
         model_name=Path(str(vllm_config.model_config.model)).name or "model",
-        model=_model_fingerprint(vllm_config, config),
+        model=model_fingerprint(vllm_config, config),
         kv_dtype=str(cache.cache_dtype),
-        hashing=hashing,
+        hashing=hashing_of(vllm_config),
         hash_tokens=int(hash_tokens),
         tp=parallel.tensor_parallel_size,
         pp=parallel.pipeline_parallel_size,
