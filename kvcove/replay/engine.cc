@@ -89,7 +89,9 @@ Result<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,
     };
   }
   model.saves_ordered = [raw = engine.get()](const std::string& plan) { raw->last_saves_ = plan; };
-  engine->model_ = std::make_unique<ModelEngine>(model, *engine->scheduler_, engine->workers_);
+  ModelConnector roles{.scheduler = engine->scheduler_.get()};
+  for (const auto& worker : engine->workers_) roles.workers.push_back(worker.get());
+  engine->model_ = std::make_unique<ModelEngine>(model, std::vector<ModelConnector>{roles});
   KVCOVE_TRY(engine->model_->Start(engine->weights_));
   if (salt) engine->scheduler_->SetVersion(SaltOf(engine->weights_));
   return engine;

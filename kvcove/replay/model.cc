@@ -138,9 +138,8 @@ bool BlockPool::Reset() {
 
 // ---- engine
 
-ModelEngine::ModelEngine(const ModelOptions& options, connector::SchedulerRole& scheduler,
-                         std::vector<std::unique_ptr<connector::WorkerRole>>& workers)
-    : options_(options), scheduler_(scheduler), workers_(workers), pool_(options.shape.blocks) {
+ModelEngine::ModelEngine(const ModelOptions& options, std::vector<ModelConnector> connectors)
+    : options_(options), connectors_(std::move(connectors)), pool_(options.shape.blocks) {
   for (std::uint32_t rank = 0; rank < options_.shape.tp; ++rank) {
     memory_.emplace_back(options_.shape, rank);
   }
@@ -153,11 +152,15 @@ std::string ModelEngine::FingerprintOf(std::uint32_t rank) const {
 Status ModelEngine::Start(Weights weights) {
   weights_ = weights;
   std::vector<std::string> fingerprints;
-  for (std::uint32_t rank = 0; rank < workers_.size(); ++rank) {
-    KVCOVE_TRY(workers_[rank]->Register({memory_[rank].Layer()}));
+  for (std::uint32_t rank = 0; rank < options_.shape.tp; ++rank) {
     fingerprints.push_back(FingerprintOf(rank));
   }
-  scheduler_.StartWith(fingerprints);
+  for (const ModelConnector& each : connectors_) {
+    for (std::uint32_t rank = 0; rank < options_.shape.tp; ++rank) {
+      KVCOVE_TRY(each.workers[rank]->Register({memory_[rank].Layer()}));
+    }
+    each.scheduler->StartWith(fingerprints);
+  }
   return {};
 }
 
@@ -233,18 +236,33 @@ void ModelEngine::ScheduleRunning(std::uint64_t& budget) {
   }
 }
 
+connector::Match ModelEngine::MatchAll(Running& request, std::uint64_t computed,
+                                       std::size_t& whose) {
+  connector::Match best;
+  whose = connectors_.size();
+  for (std::size_t i = 0; i < connectors_.size(); ++i) {
+    const connector::Match match = connectors_[i].scheduler->Matched(ViewOf(request), computed);
+    if (match.ask_again) return match;
+    if (match.tokens == 0 || whose != connectors_.size()) continue;
+    best = match;
+    whose = i;
+  }
+  return best;
+}
+
 bool ModelEngine::StartWaiting(Running& request, std::uint64_t& budget, bool& blocked) {
   const std::uint64_t size = options_.shape.block_tokens;
-  const connector::RequestView view = ViewOf(request);
+  Hash(request);
   const std::uint64_t tokens = request.request.tokens.size();
   std::uint64_t external = 0;
+  std::size_t whose = connectors_.size();
   bool async = false;
   const bool fresh = request.computed == 0;
   std::vector<BlockId> own;
   if (fresh) {
     if (options_.keeps_cache) own = pool_.Find(request.hashes);
     while (own.size() * size >= tokens) own.pop_back();  // the last token is always computed
-    const connector::Match match = scheduler_.Matched(view, own.size() * size);
+    const connector::Match match = MatchAll(request, own.size() * size, whose);
     if (match.ask_again) {
       blocked = true;
       return true;
@@ -264,12 +282,15 @@ bool ModelEngine::StartWaiting(Running& request, std::uint64_t& budget, bool& bl
     }
     return false;
   }
-  scheduler_.Allocated(view.id, external, [&] { return connector::BlockTables{request.blocks}; });
+  for (std::size_t i = 0; i < connectors_.size(); ++i) {
+    connectors_[i].scheduler->Allocated(request.request.id, i == whose ? external : 0,
+                                        [&] { return connector::BlockTables{request.blocks}; });
+  }
   if (fresh) counts_.own_hit_blocks += own.size();
   request.computed = computed;
   if (async) {
     request.state = State::kRemote;
-    loads_left_[request.request.id] = static_cast<std::uint32_t>(workers_.size());
+    loads_left_[request.request.id] = {.connector = whose, .ranks = options_.shape.tp};
     return true;
   }
   request.state = State::kRunning;
@@ -320,17 +341,31 @@ void ModelEngine::Step() {
     ScheduleRunning(budget);
     ScheduleWaiting(budget);
   }
+  Outcome outcome{.weights = weights_};
+  for (std::size_t i = 0; i < connectors_.size(); ++i) RunConnector(i, outcome);
+  for (const std::string& id : running_) {
+    Running& request = requests_.at(id);
+    request.started = request.started && request.scheduled == 0;
+    Compute(request);
+  }
+  for (std::size_t i = 0; i < connectors_.size(); ++i) FinishConnector(i, outcome);
+  outcome_ = std::move(outcome);
+}
+
+void ModelEngine::RunConnector(std::size_t index, Outcome& outcome) {
+  const ModelConnector& each = connectors_[index];
   for (const std::string& id : running_) {
     Running& request = requests_.at(id);
     if (request.scheduled == 0) continue;
-    scheduler_.Schedule({.request = ViewOf(request),
-                         .computed_tokens = request.computed,
-                         .scheduled_tokens = request.scheduled,
-                         .started = std::exchange(request.started, false),
-                         .blocks = [&request] { return connector::BlockTables{request.blocks}; }});
+    each.scheduler->Schedule(
+        {.request = ViewOf(request),
+         .computed_tokens = request.computed,
+         .scheduled_tokens = request.scheduled,
+         .started = request.started,
+         .blocks = [&request] { return connector::BlockTables{request.blocks}; }});
   }
   std::vector<BlockId> pins;
-  const connector::Plan made = scheduler_.BuildPlan(pins);
+  const connector::Plan made = each.scheduler->BuildPlan(pins);
   const std::string plan = connector::Encode(made);
   if (options_.saves_ordered && !made.saves.empty()) options_.saves_ordered(plan);
   for (const BlockId block : pins) {
@@ -338,35 +373,36 @@ void ModelEngine::Step() {
     ++pinned_[block];
   }
   // Every rank has its own copy.
-  for (std::uint32_t rank = 0; rank < workers_.size(); ++rank) {
+  for (std::uint32_t rank = 0; rank < each.workers.size(); ++rank) {
     const Result<connector::Plan> mine = connector::DecodePlan(plan);
-    connector::WorkerRole& worker = *workers_[rank];
+    connector::WorkerRole& worker = *each.workers[rank];
     worker.Begin(*mine);
     if (worker.FingerprintWanted()) worker.SetFingerprint(FingerprintOf(rank));
     worker.WaitForSyncLoads();
   }
-  for (const std::string& id : running_) Compute(requests_.at(id));
-  Outcome outcome{.weights = weights_};
+  outcome.reports.emplace_back();
+}
+
+void ModelEngine::FinishConnector(std::size_t index, Outcome& outcome) {
   std::map<std::string, std::uint32_t> ended;
-  for (auto& worker : workers_) {
+  for (connector::WorkerRole* worker : connectors_[index].workers) {
     worker->FinishStep({});
     connector::Ended end = worker->TakeEnded();
     for (std::string& id : end.loaded) ++ended[std::move(id)];
     outcome.failed_blocks.insert(outcome.failed_blocks.end(), end.failed_blocks.begin(),
                                  end.failed_blocks.end());
-    outcome.reports.push_back(connector::Encode(worker->TakeReport()));
+    outcome.reports[index].push_back(connector::Encode(worker->TakeReport()));
   }
   for (const auto& [id, ranks] : ended) {
     const auto left = loads_left_.find(id);
-    if (left == loads_left_.end() || left->second < ranks) {
+    if (left == loads_left_.end() || left->second.ranks < ranks) {
       LogError("{}: request {} ended more often than it was loaded", options_.name, id);
       ++counts_.wrong_blocks;
       continue;
     }
-    left->second -= ranks;
-    if (left->second == 0) outcome.loaded.push_back(id);
+    left->second.ranks -= ranks;
+    if (left->second.ranks == 0) outcome.loaded.push_back(id);
   }
-  outcome_ = std::move(outcome);
 }
 
 void ModelEngine::HandleFailed(const std::vector<BlockId>& blocks) {
@@ -386,8 +422,9 @@ void ModelEngine::HandleFailed(const std::vector<BlockId>& blocks) {
 
 void ModelEngine::HandleLoaded(const Outcome& outcome) {
   for (const std::string& id : outcome.loaded) {
-    if (!scheduler_.LoadEnded(id)) {
-      loads_left_[id] = static_cast<std::uint32_t>(workers_.size());
+    LoadLeft& left = loads_left_.at(id);
+    if (!connectors_[left.connector].scheduler->LoadEnded(id)) {
+      left.ranks = options_.shape.tp;
       continue;
     }
     loads_left_.erase(id);
@@ -462,18 +499,24 @@ void ModelEngine::Finish() {
     still.push_back(id);
   }
   running_.insert(running_.begin(), still.begin(), still.end());
-  for (const std::string& bytes : outcome.reports) {
-    if (const auto report = connector::DecodeReport(bytes)) scheduler_.OnReport(*report);
+  for (std::size_t i = 0; i < connectors_.size(); ++i) {
+    for (const std::string& bytes : outcome.reports[i]) {
+      if (const auto report = connector::DecodeReport(bytes)) {
+        connectors_[i].scheduler->OnReport(*report);
+      }
+    }
   }
   HandleLoaded(outcome);
-  for (const BlockId block : scheduler_.TakeUnpins()) {
-    pool_.Release(block);
-    if (--pinned_[block] == 0) pinned_.erase(block);
+  for (const ModelConnector& each : connectors_) {
+    for (const BlockId block : each.scheduler->TakeUnpins()) {
+      pool_.Release(block);
+      if (--pinned_[block] == 0) pinned_.erase(block);
+    }
   }
 }
 
 void ModelEngine::Erase(const std::string& id) {
-  scheduler_.Finished(id);
+  for (const ModelConnector& each : connectors_) each.scheduler->Finished(id);
   requests_.erase(id);
 }
 
@@ -484,7 +527,7 @@ bool ModelEngine::Abort(const std::string& id) {
   ++counts_.aborted;
   std::erase(running_, id);
   std::erase(waiting_, id);
-  scheduler_.Finished(id);
+  for (const ModelConnector& each : connectors_) each.scheduler->Finished(id);
   if (request.state == State::kRemote) {
     request.aborted = true;  // something may still land in its blocks
     return true;
@@ -500,7 +543,11 @@ void ModelEngine::AbortAllRequests() {
   for (const std::string& id : ids) (void)Abort(id);
 }
 
-bool ModelEngine::has_work() const { return !requests_.empty() || scheduler_.Pending(); }
+bool ModelEngine::has_work() const {
+  return !requests_.empty() ||
+         std::any_of(connectors_.begin(), connectors_.end(),
+                     [](const ModelConnector& each) { return each.scheduler->Pending(); });
+}
 
 bool ModelEngine::ResetPrefixCache(bool reset_running_requests, bool reset_connector) {
   if (reset_running_requests) {
@@ -511,9 +558,14 @@ bool ModelEngine::ResetPrefixCache(bool reset_running_requests, bool reset_conne
     }
   }
   // Every part is tried, whatever became of the one before.
-  const bool own = pool_.Reset();
-  const bool shared = !reset_connector || scheduler_.Reset();
-  return own && shared;
+  bool ok = pool_.Reset();
+  if (reset_connector && connectors_.empty()) {
+    LogDebug("{}: no connector is configured: nothing to reset", options_.name);
+  }
+  for (const ModelConnector& each : connectors_) {
+    if (reset_connector) ok = each.scheduler->Reset() && ok;
+  }
+  return ok;
 }
 
 bool ModelEngine::ResetCaches(bool reset_running_requests, bool reset_connector) {
@@ -532,10 +584,14 @@ bool ModelEngine::ClearKvCache() {
 }
 
 void ModelEngine::ChangeWeights(Weights weights, bool told) {
-  if (told) scheduler_.WeightsChanging();
-  for (auto& worker : workers_) worker->WeightsChanging();
+  for (const ModelConnector& each : connectors_) {
+    if (told) each.scheduler->WeightsChanging();
+    for (connector::WorkerRole* worker : each.workers) worker->WeightsChanging();
+  }
   weights_ = weights;
-  if (told) scheduler_.WeightsChanged();
+  for (const ModelConnector& each : connectors_) {
+    if (told) each.scheduler->WeightsChanged();
+  }
 }
 
 std::string ModelEngine::Leaks() const {

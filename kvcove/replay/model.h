@@ -117,11 +117,18 @@ struct ModelOptions {
   std::function<void(const std::string& plan)> saves_ordered;
 };
 
+// Both roles of one connector. They outlive the engine.
+struct ModelConnector {
+  connector::SchedulerRole* scheduler = nullptr;
+  std::vector<connector::WorkerRole*> workers;  // one a rank
+};
+
 // Belongs to one thread; the ranks' movers are the worker roles'.
 class ModelEngine {
  public:
-  ModelEngine(const ModelOptions& options, connector::SchedulerRole& scheduler,
-              std::vector<std::unique_ptr<connector::WorkerRole>>& workers);
+  // With several connectors it does what a multi-connector does: it loads from the first one that
+  // has something, saves to all, and a reset asks every one. With none, a reset is a success.
+  ModelEngine(const ModelOptions& options, std::vector<ModelConnector> connectors);
   // The ranks register their memory. Errors: kInvalid.
   Status Start(Weights weights);
 
@@ -178,8 +185,8 @@ class ModelEngine {
   struct Outcome {
     std::vector<std::string> loaded;  // by all ranks
     std::vector<BlockId> failed_blocks;
-    std::vector<std::string> reports;
-    Weights weights = 0;  // when the ranks ended what they loaded
+    std::vector<std::vector<std::string>> reports;  // of each connector
+    Weights weights = 0;                            // when the ranks ended what they loaded
   };
 
   connector::RequestView ViewOf(Running& request);
@@ -189,6 +196,10 @@ class ModelEngine {
   bool StartWaiting(Running& request, std::uint64_t& budget, bool& blocked);
   bool Grow(Running& request, std::uint64_t tokens);
   void Preempt(Running& request);
+  // What the connectors have, and whose it is.
+  connector::Match MatchAll(Running& request, std::uint64_t computed, std::size_t& whose);
+  void RunConnector(std::size_t index, Outcome& outcome);
+  void FinishConnector(std::size_t index, Outcome& outcome);
   void Compute(Running& request);
   void Verify(const Running& request, Weights weights);
   void HandleFailed(const std::vector<BlockId>& blocks);
@@ -198,8 +209,7 @@ class ModelEngine {
   std::string FingerprintOf(std::uint32_t rank) const;
 
   const ModelOptions options_;
-  connector::SchedulerRole& scheduler_;
-  std::vector<std::unique_ptr<connector::WorkerRole>>& workers_;
+  const std::vector<ModelConnector> connectors_;
   std::vector<RankMemory> memory_;
   BlockPool pool_;
   Weights weights_ = 0;
@@ -207,7 +217,11 @@ class ModelEngine {
   std::map<std::string, Running> requests_;
   std::deque<std::string> waiting_;
   std::vector<std::string> running_;
-  std::map<std::string, std::uint32_t> loads_left_;  // ranks that have not ended it
+  struct LoadLeft {
+    std::size_t connector = 0;
+    std::uint32_t ranks = 0;  // that have not ended it
+  };
+  std::map<std::string, LoadLeft> loads_left_;
   std::map<BlockId, std::uint32_t> pinned_;
   std::optional<Outcome> outcome_;
   ModelCounts counts_;

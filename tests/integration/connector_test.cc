@@ -38,9 +38,11 @@ class Engine {
           clock));
       workers_.back()->Connect(connector::StoreOf(session()), pools_[0]->form() == "cluster");
     }
+    replay::ModelConnector roles{.scheduler = scheduler_.get()};
+    for (const auto& worker : workers_) roles.workers.push_back(worker.get());
     model_ = std::make_unique<ModelEngine>(
-        replay::ModelOptions{.shape = kShape, .name = name, .versions = versions}, *scheduler_,
-        workers_);
+        replay::ModelOptions{.shape = kShape, .name = name, .versions = versions},
+        std::vector<replay::ModelConnector>{roles});
     EXPECT_TRUE(model_->Start(weights));
   }
 
@@ -148,6 +150,18 @@ TEST_F(ConnectorTest, EnginesThatResetAfterOneUpdateShareAGeneration) {
   }
   EXPECT_EQ(engines[0]->Serve(1), 0U);
   for (int i = 1; i < 4; ++i) EXPECT_EQ(engines[i]->Serve(1), 12U);
+}
+
+// vllm-connector.md 11.8: a reset is for one model, not for all that the pool holds.
+TEST_F(ConnectorTest, AResetLeavesOtherModelsAlone) {
+  Engine a("a", On("host0"));
+  (void)a.Serve(1);
+  auto pool = Open("host1");
+  auto other = OpenSession(*pool, "other");
+  ASSERT_EQ(Put(*other, "kept"), Code::kOk);
+  EXPECT_TRUE(a.model().ResetPrefixCache(false, true));
+  EXPECT_TRUE(Get(*other, "kept").ok());
+  EXPECT_EQ(a.Serve(1), 0U);
 }
 
 TEST_F(ConnectorTest, WithoutItsMasterAnEngineComputesAndAResetIsFalseInTime) {

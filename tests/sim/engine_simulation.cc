@@ -368,7 +368,9 @@ void World::StartEngine(std::size_t index) {
       return static_cast<Weights>(std::strtoull(salt.c_str() + 5, nullptr, 10));
     };
   }
-  life->engine = std::make_unique<ModelEngine>(options, *life->scheduler, life->workers);
+  replay::ModelConnector roles{.scheduler = life->scheduler.get()};
+  for (const auto& worker : life->workers) roles.workers.push_back(worker.get());
+  life->engine = std::make_unique<ModelEngine>(options, std::vector<replay::ModelConnector>{roles});
   if (!life->engine->Start(weights_)) Fail("an engine does not start");
   if (options_.versions == VersionSource::kEngine || options_.versions == VersionSource::kSalt) {
     life->scheduler->SetVersion(SaltOf(weights_));
