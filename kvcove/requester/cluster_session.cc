@@ -188,8 +188,7 @@ ClusterSession::Found ClusterSession::Recall(std::span<const std::string_view> k
       unknown.push_back(i);
       continue;
     }
-    results[i] = {
-        .code = Code::kOk, .bytes = hint->place.size_bytes, .tier = Tier::kRemoteMemory};
+    results[i] = {.code = Code::kOk, .bytes = hint->place.size_bytes, .tier = Tier::kRemoteMemory};
     found.which.push_back(i);
     found.places.push_back(hint->place);
   }
@@ -407,8 +406,7 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
           LogError("a value of {} bytes from the owner at {} does not have its checksum",
                    value.size_bytes, part.peer->address().ToString());
         } else {
-          results[i] = {
-              .code = Code::kOk, .bytes = value.size_bytes, .tier = Tier::kRemoteMemory};
+          results[i] = {.code = Code::kOk, .bytes = value.size_bytes, .tier = Tier::kRemoteMemory};
         }
         part.stream.Reset();
         part.piece = 0;
