@@ -481,6 +481,7 @@ void ModelEngine::Finish() {
     Running& request = at->second;
     const std::uint64_t first = request.computed / size;
     request.computed += std::exchange(request.scheduled, 0);
+    Hash(request);
     for (std::uint64_t i = first; (i + 1) * size <= request.computed; ++i) {
       pool_.Cache(request.blocks[i], request.hashes[i]);
     }
