@@ -519,13 +519,15 @@ void SchedulerRole::OnReport(const Report& report) {
   }
   stats_.ranks.queued_jobs = 0;
   stats_.ranks.Add(report.counters);
+  const bool changed = report.weight_changes > changes_[report.rank];
+  if (changed) {
+    changes_[report.rank] = report.weight_changes;
+    weights_moved_ = true;
+  }
   if (options_.versions == VersionSource::kFingerprint) {
-    if (report.weight_changes > changes_[report.rank]) {
-      changes_[report.rank] = report.weight_changes;
-      if (weights_ != Weights::kChanging) {
-        NewEpoch(/*blocks=*/false);
-        AwaitFingerprints();
-      }
+    if (changed && weights_ != Weights::kChanging) {
+      NewEpoch(/*blocks=*/false);
+      AwaitFingerprints();
     }
     if (weights_ == Weights::kAwaited && report.fingerprint_asked == fingerprint_asked_) {
       if (report.fingerprint_changes == changes_[report.rank]) {
@@ -701,6 +703,7 @@ bool SchedulerRole::Reset() {
   }
   const std::int64_t start = clock_.NowNs();
   const Status status = store_.Reset(options);
+  if (status) UseUnlessWeightsMoved();
   const double ms = static_cast<double>(clock_.NowNs() - start) / 1e6;
   const MutexLock lock(mutex_);
   ++(status ? stats_.resets_proven : stats_.resets_failed);
@@ -716,8 +719,20 @@ bool SchedulerRole::Reset() {
   return options_.closed_on_reset_failure;
 }
 
+void SchedulerRole::UseUnlessWeightsMoved() {
+  {
+    const MutexLock lock(mutex_);
+    const bool moved = std::exchange(weights_moved_, false);
+    if (moved || options_.versions != VersionSource::kNone) return;
+  }
+  // Without versions, engines that reset after one update share the generation until one of them
+  // uses it. This reset followed no update: whoever resets for newer weights must not share it.
+  (void)store_.Capture({}, kCaptureTimeout);
+}
+
 void SchedulerRole::WeightsChanging() {
   const MutexLock lock(mutex_);
+  weights_moved_ = true;
   if (options_.versions != VersionSource::kFingerprint &&
       options_.versions != VersionSource::kEngine) {
     return;

@@ -243,6 +243,7 @@ class SchedulerRole {
   BlockMark& MarkOf(BlockId block) KVCOVE_REQUIRES(mutex_);
   // A new epoch for look-ups and loads; `blocks`: for what the engine has computed, too.
   void NewEpoch(bool blocks) KVCOVE_REQUIRES(mutex_);
+  void UseUnlessWeightsMoved() KVCOVE_EXCLUDES(mutex_);
   void Notice(std::string_view version, const Token& token) KVCOVE_REQUIRES(mutex_);
   void PollGenerations() KVCOVE_EXCLUDES(mutex_);
   void NameVersions() KVCOVE_EXCLUDES(mutex_);
@@ -285,6 +286,7 @@ class SchedulerRole {
   bool names_changed_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::int64_t named_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  bool weights_moved_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last reset, as far as is seen
   std::deque<PoolEvent> events_ KVCOVE_GUARDED_BY(mutex_);
   std::set<std::string> announced_ KVCOVE_GUARDED_BY(mutex_);  // hashes, with events
   SchedulerStats stats_ KVCOVE_GUARDED_BY(mutex_);

@@ -82,6 +82,8 @@ class World {
   void Submit(std::size_t index);
   void Update();
   void UpdateEngine(std::size_t index, Weights weights);
+  void PauseEngine(std::size_t index);
+  void SyncEngine(std::size_t index, std::uint64_t life, Weights weights, bool told);
   void WakeEngine(std::size_t index, std::uint64_t life);
   std::string SaltOf(Weights weights) const { return fmt::format("step-{}", weights); }
 
@@ -472,10 +474,19 @@ void World::UpdateEngine(std::size_t index, Weights weights) {
     if (options_.checks.own_reset) (void)engine.ResetPrefixCache(true, false);
     return;
   }
-  // verl: abort, reset, sync, wake up, reset.
-  if (engine.stepping()) engine.Finish();
-  (void)engine.PauseGeneration(ModelEngine::PauseMode::kAbort, /*clear_cache=*/true);
+  PauseEngine(index);
+  SyncEngine(index, number, weights, told);
+}
+
+// verl: abort, reset, sync, wake up, reset.
+void World::PauseEngine(std::size_t index) {
+  Life& life = *engines_[index];
+  if (life.engine->stepping()) life.engine->Finish();
+  (void)life.engine->PauseGeneration(ModelEngine::PauseMode::kAbort, /*clear_cache=*/true);
   life.asleep = true;
+}
+
+void World::SyncEngine(std::size_t index, std::uint64_t number, Weights weights, bool told) {
   After(Soon(5000), [this, index, number, weights, told] {
     if (lives_[index] != number) return;
     Life& life = *engines_[index];
@@ -503,12 +514,15 @@ void World::WakeEngine(std::size_t index, std::uint64_t number) {
 void World::Update() {
   if (winding_down_) return;
   After(static_cast<std::int64_t>(40 + random_.Below(120)) * kMillisecond, [this] { Update(); });
-  // Without versions a trainer has a barrier: nobody has newer weights before all have the last.
+  // Without versions a trainer has a barrier: all have the last weights, and all are paused, before
+  // anybody gets newer ones.
+  const bool barrier = options_.versions == VersionSource::kNone;
   const bool all_there = std::all_of(engines_.begin(), engines_.end(), [&](const auto& life) {
     return !life->asleep && life->engine->weights() == weights_;
   });
-  if (options_.versions == VersionSource::kNone && !all_there) return;
+  if (barrier && !all_there) return;
   ++report_.updates;
+  for (std::size_t i = 0; barrier && i < engines_.size(); ++i) PauseEngine(i);
   // Sometimes back to weights of before.
   weights_ = options_.versions == VersionSource::kFingerprint && random_.OneIn(3)
                  ? 1 + random_.Below(largest_)
@@ -521,6 +535,10 @@ void World::Update() {
       Collect(i);
       engines_[i].reset();
       StartEngine(i);
+      continue;
+    }
+    if (barrier) {
+      SyncEngine(i, number, weights, /*told=*/true);
       continue;
     }
     After(Soon(20'000), [this, i, number, weights] {
