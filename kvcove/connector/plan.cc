@@ -116,14 +116,11 @@ void Visit(V& visit, T& value) {
     visit(value.chunks);
   } else if constexpr (std::is_same_v<Type, SaveDone>) {
     visit(value.job);
-    visit(value.stale);
     visit(value.missing);
   } else if constexpr (std::is_same_v<Type, LoadDone>) {
     visit(value.job);
     visit(value.failed);
   } else if constexpr (std::is_same_v<Type, Plan>) {
-    visit(value.step);
-    visit(value.epoch);
     visit(value.fingerprint);
     visit(value.pool);
     visit(value.engine);

@@ -48,9 +48,6 @@ struct SaveOrder {
 };
 
 struct Plan {
-  std::uint64_t step = 0;
-  // Grows when all that was computed or loaded before is void.
-  std::uint64_t epoch = 0;
   // 0: none is wanted. Else each rank reports its weights' fingerprint under this number.
   std::uint64_t fingerprint = 0;
   std::string pool;    // where the ranks find the pool
@@ -69,7 +66,6 @@ struct Plan {
 
 struct SaveDone {
   JobId job = 0;
-  bool stale = false;                  // refused: computed before a reset
   std::vector<std::uint32_t> missing;  // places in the order's chunks that are not in the pool
   bool operator==(const SaveDone&) const = default;
 };

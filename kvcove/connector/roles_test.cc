@@ -393,7 +393,7 @@ TEST_F(RolesTest, PlansAndReportsSurviveTheirWay) {
                       .weight_changes = 2,
                       .fingerprint_asked = 9,
                       .fingerprint = "f",
-                      .saves = {{.job = 1, .stale = true, .missing = {1, 2}}},
+                      .saves = {{.job = 1, .missing = {1, 2}}},
                       .loads = {{.job = 2, .failed = {7}}},
                       .counters = {.saved_bytes = 5}};
   EXPECT_EQ(*DecodeReport(Encode(report)), report);

@@ -15,6 +15,7 @@ constexpr std::size_t kMostEvents = 1 << 16;
 constexpr std::size_t kMostAnnounced = 1 << 18;
 constexpr std::uint64_t kFirstStrides = 64;
 constexpr std::int64_t kMemoNs = 30 * kSecond;  // half of what a hold lasts
+constexpr std::size_t kMostPolled = 16;         // versions a step
 constexpr std::chrono::milliseconds kCaptureTimeout{5};
 constexpr std::chrono::milliseconds kNamingTimeout{20};
 constexpr std::int64_t kNamingEveryNs = kSecond;
@@ -168,21 +169,13 @@ Match SchedulerRole::MatchOnce(const RequestView& view, std::uint64_t computed_t
   const auto at = requests_.find(view.id);
   if (at == requests_.end()) return {};
   Request& request = at->second;
-  if (!ended) {
-    if (now - request.lookup_since_ns > options_.lookup_timeout.count() * kMillisecond) {
-      request.lookup.reset();
-      request.lookup_over = true;
-      ++stats_.lookup_timeouts;
-      return {};
-    }
+  const bool late = now - request.lookup_since_ns > options_.lookup_timeout.count() * kMillisecond;
+  // Not answered yet, or void while it ran.
+  if (ended ? request.lookup_epoch != epoch_ : !late) {
     ++stats_.asked_again;
     return {.ask_again = true};
   }
-  if (request.lookup_epoch != epoch_) {  // void while it ran
-    ++stats_.asked_again;
-    return {.ask_again = true};
-  }
-  if (!lookup->done()) {
+  if (!ended || !lookup->done()) {
     request.lookup.reset();
     request.lookup_over = true;
     ++stats_.lookup_timeouts;
@@ -486,8 +479,6 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
   budget_ns_ = options_.lookup_budget.count() * kMillisecond;
   Plan plan = std::move(plan_);
   plan_ = {};
-  plan.step = ++step_;
-  plan.epoch = epoch_;
   plan.pool = options_.pool;
   plan.engine = options_.door;
   if (weights_ == Weights::kAwaited && !fingerprint_told_) {
@@ -536,12 +527,7 @@ void SchedulerRole::OnReport(const Report& report) {
         AwaitFingerprints();  // it has changed since
       }
     }
-    if (weights_ == Weights::kAwaited && fingerprints_.size() == changes_.size()) {
-      std::string all;
-      for (const auto& [rank, fingerprint] : fingerprints_) all += fingerprint + "|";
-      const Id128 hash = Hash128(all, 0);
-      Adopt(fmt::format("w{:016x}{:016x}", hash.high, hash.low));
-    }
+    AdoptFingerprints();
   }
   for (const LoadDone& done : report.loads) {
     const auto at = loads_.find(done.job);
@@ -649,13 +635,17 @@ void SchedulerRole::PollGenerations() {
   std::set<std::string> versions;
   {
     const MutexLock lock(mutex_);
+    // Mostly they are one: it is not copied for each request.
+    const auto add = [&](const std::string& version) {
+      if (!versions.contains(version)) versions.insert(version);
+    };
     // Only what something depends on: asking makes a generation used.
     for (const auto& [job, load] : loads_) {
-      if (load.epoch == epoch_) versions.insert(load.order.version);
+      if (load.epoch == epoch_) add(load.order.version);
     }
     for (const auto& [id, request] : requests_) {
-      if (request.may_store && request.epoch == block_epoch_) versions.insert(request.version);
-      if (versions.size() >= 16) break;
+      if (request.may_store && request.epoch == block_epoch_) add(request.version);
+      if (versions.size() >= kMostPolled) break;
     }
   }
   for (const std::string& version : versions) {
@@ -761,8 +751,16 @@ void SchedulerRole::StartWith(const std::vector<std::string>& fingerprints) {
       fingerprints.size() != changes_.size()) {
     return;
   }
+  for (std::uint32_t rank = 0; rank < fingerprints.size(); ++rank) {
+    fingerprints_[rank] = fingerprints[rank];
+  }
+  AdoptFingerprints();
+}
+
+void SchedulerRole::AdoptFingerprints() {
+  if (weights_ != Weights::kAwaited || fingerprints_.size() != changes_.size()) return;
   std::string all;
-  for (const std::string& fingerprint : fingerprints) all += fingerprint + "|";
+  for (const auto& [rank, fingerprint] : fingerprints_) all += fingerprint + "|";
   const Id128 hash = Hash128(all, 0);
   Adopt(fmt::format("w{:016x}{:016x}", hash.high, hash.low));
 }

@@ -18,7 +18,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "kvcove/base/mutex.h"
@@ -248,6 +247,8 @@ class SchedulerRole {
   void PollGenerations() KVCOVE_EXCLUDES(mutex_);
   void NameVersions() KVCOVE_EXCLUDES(mutex_);
   void AwaitFingerprints() KVCOVE_REQUIRES(mutex_);
+  // Once all ranks have answered: their version.
+  void AdoptFingerprints() KVCOVE_REQUIRES(mutex_);
   void Adopt(const std::string& version) KVCOVE_REQUIRES(mutex_);
   void EndSave(const Save& save) KVCOVE_REQUIRES(mutex_);
   void AddEvent(PoolEvent event) KVCOVE_REQUIRES(mutex_);
@@ -268,7 +269,6 @@ class SchedulerRole {
   std::vector<BlockId> pins_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<BlockId> unpins_ KVCOVE_GUARDED_BY(mutex_);
   JobId last_job_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::uint64_t step_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t budget_ns_ KVCOVE_GUARDED_BY(mutex_);  // left in this step
   // Of look-ups and loads; of blocks. A block's mark is 0 or the latter when it was computed.
   std::uint64_t epoch_ KVCOVE_GUARDED_BY(mutex_) = 1;

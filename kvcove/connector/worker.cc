@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
 
 #include "kvcove/base/log.h"
@@ -38,6 +37,14 @@ struct WorkerRole::Job {
   std::set<std::uint32_t> bad;  // places that failed
   bool stale = false;
   Counters counters;
+
+  void FailAll() {
+    for (std::uint32_t i = 0; i < chunks.size(); ++i) bad.insert(i);
+  }
+  // What has not been moved yet.
+  void FailRest() {
+    for (; next < items.size(); ++next) bad.insert(items[next].place);
+  }
 };
 
 WorkerRole::WorkerRole(const WorkerOptions& options, const Clock& clock)
@@ -100,7 +107,7 @@ void WorkerRole::Unregister() {
   shards_.clear();
   for (auto* queue : {&loads_, &saves_}) {
     for (const auto& job : *queue) {
-      for (std::uint32_t i = 0; i < job->chunks.size(); ++i) job->bad.insert(i);
+      job->FailAll();
       End(job);
     }
     queue->clear();
@@ -136,9 +143,9 @@ void WorkerRole::Fail(const LoadOrder& order) {
   job->load = true;
   job->request = order.request;
   job->chunks = order.chunks;
-  for (std::uint32_t i = 0; i < order.chunks.size(); ++i) job->bad.insert(i);
-  if (order.sync) ++sync_left_;
+  job->FailAll();
   job->sync = order.sync;
+  if (job->sync) ++sync_left_;
   End(job);
 }
 
@@ -200,8 +207,9 @@ void WorkerRole::Queue(std::shared_ptr<Job> job) {
       return item.key.starts_with(candidate.part.tag) && item.key[candidate.part.tag.size()] == '@';
     });
     for (const BlockRuns& layer : shard->layers) {
-      if (place.block >= layer.blocks) {
+      if (place.block >= layer.blocks) {  // half a value is none
         job->bad.insert(item.place);
+        item.pieces.clear();
         break;
       }
       const std::uintptr_t block = layer.base + place.block * layer.block_stride;
@@ -216,7 +224,7 @@ void WorkerRole::Queue(std::shared_ptr<Job> job) {
   }
   auto& queue = job->load ? loads_ : saves_;
   if (queue.size() >= options_.most_queued) {
-    for (std::uint32_t i = 0; i < job->chunks.size(); ++i) job->bad.insert(i);
+    job->FailAll();
     job->counters.dropped_keys += job->items.size();
     return End(job);
   }
@@ -235,7 +243,7 @@ void WorkerRole::Begin(const Plan& plan) {
         left.push_back(std::move(job));
         continue;
       }
-      for (std::uint32_t i = 0; i < job->chunks.size(); ++i) job->bad.insert(i);
+      job->FailAll();
       End(job);
     }
     loads_ = std::move(left);
@@ -303,7 +311,7 @@ void WorkerRole::WeightsChanging() {
   gate_closed_ = true;
   // What is being loaded was computed with the weights of before.
   for (const auto& job : loads_) {
-    for (std::uint32_t i = 0; i < job->chunks.size(); ++i) job->bad.insert(i);
+    job->FailAll();
     End(job);
   }
   loads_.clear();
@@ -354,24 +362,16 @@ bool WorkerRole::RunOne() {
   } catch (const std::exception& error) {
     LogError("{}: job {} of request {} failed: {}", options_.engine, job->id, job->request,
              error.what());
-    for (std::size_t i = job->next; i < job->items.size(); ++i) {
-      job->bad.insert(job->items[i].place);
-    }
+    job->FailRest();
   }
   const MutexLock lock(mutex_);
   running_.erase(job);
-  if (over) {
+  if (over || job->cancelled) {
+    job->FailRest();
     End(job);
   } else {
     // Its turn comes again before newer ones of its kind, but after loads.
     (job->load ? loads_ : saves_).push_front(job);
-    if (job->cancelled) {
-      (job->load ? loads_ : saves_).pop_front();
-      for (std::size_t i = job->next; i < job->items.size(); ++i) {
-        job->bad.insert(job->items[i].place);
-      }
-      End(job);
-    }
   }
   changed_.NotifyAll();
   return true;
@@ -417,11 +417,8 @@ bool WorkerRole::RunBatch(Job& job, Store& store) {
   // A load's chunks are of use only up to the first that failed: the rest is not worth moving.
   const bool hopeless = job.load && !job.bad.empty() && options_.shape.all_full();
   if (job.next < job.items.size() && !job.cancelled && !hopeless) return false;
-  for (std::size_t i = job.next; i < job.items.size(); ++i) {
-    job.bad.insert(job.items[i].place);
-    ++(job.load ? job.counters.failed_keys : job.counters.dropped_keys);
-  }
-  job.next = job.items.size();
+  (job.load ? job.counters.failed_keys : job.counters.dropped_keys) += job.items.size() - job.next;
+  job.FailRest();
   return true;
 }
 
@@ -567,12 +564,12 @@ void WorkerRole::End(const std::shared_ptr<Job>& job) {
   report_.counters.Add(job->counters);
   if (!job->load) {
     report_.saves.push_back(
-        {.job = job->id, .stale = job->stale, .missing = {job->bad.begin(), job->bad.end()}});
+        {.job = job->id, .missing = {job->bad.begin(), job->bad.end()}});
     return;
   }
   if (job->cancelled) {
     // Also what was moved already: whoever cancelled does not trust it.
-    for (std::uint32_t i = 0; i < job->chunks.size(); ++i) job->bad.insert(i);
+    job->FailAll();
   }
   if (options_.tier_log) LogTiers(*job);
   LoadDone done{.job = job->id};

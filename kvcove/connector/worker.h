@@ -83,8 +83,8 @@ class WorkerRole {
   void Begin(const Plan& plan);
   // Until the plan's synchronous loads have ended. They end by their calls' timeouts.
   void WaitForSyncLoads();
-  // `ready` returns when what this step computed can be read; it is called once, on a thread of
-  // this role, before the first save reads. May be empty.
+  // `ready` returns when what this step computed can be read; each of the step's saves calls it on
+  // a thread of this role before it reads. May be empty.
   void FinishStep(std::function<void()> ready);
   Ended TakeEnded();
   Report TakeReport();

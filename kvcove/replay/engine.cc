@@ -147,7 +147,7 @@ Served Engine::Serve(std::uint32_t number, const Request& request) {
 void Engine::SaveLate(Served& served) {
   const auto plan = connector::DecodePlan(last_saves_);
   if (!plan) return;
-  connector::Plan late{.step = plan->step, .saves = plan->saves};
+  connector::Plan late{.saves = plan->saves};
   for (auto& worker : workers_) {
     worker->Begin(late);
     worker->FinishStep({});

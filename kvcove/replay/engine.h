@@ -47,7 +47,7 @@ struct Served {
   std::uint32_t late_rejected = 0;  // stores that came after a reset and were refused
   std::uint32_t late_accepted = 0;
   std::uint64_t lookup_ns = 0;  // 0: no call was made
-  std::uint64_t load_ns = 0;    // of the rank that takes longest on average: all ranks' mean
+  std::uint64_t load_ns = 0;    // the ranks' mean
   std::uint64_t store_ns = 0;
   std::uint64_t load_bytes = 0;
   std::uint64_t store_bytes = 0;

@@ -28,10 +28,25 @@ def say(text: str) -> None:
     print(f"    [{time.monotonic() - _T0:5.1f} s] {text}", flush=True)
 
 
+def start(model: str, **options: Any) -> Any:
+    """One engine, as small as it can be."""
+    from vllm import LLM
+
+    return LLM(
+        model=model,
+        skip_tokenizer_init=True,
+        dtype="float32",
+        max_model_len=2048,
+        max_num_batched_tokens=2048,
+        enforce_eager=True,
+        disable_log_stats=False,
+        seed=0,
+        **options,
+    )
+
+
 class Engine:
     def __init__(self, model: str, connector: bool) -> None:
-        from vllm import LLM
-
         options: dict[str, Any] = {}
         if connector:
             from vllm.config import KVTransferConfig
@@ -41,17 +56,7 @@ class Engine:
                 kv_role="kv_both",
                 kv_load_failure_policy="recompute",
             )
-        self.llm = LLM(
-            model=model,
-            skip_tokenizer_init=True,
-            dtype="float32",
-            max_model_len=2048,
-            max_num_batched_tokens=2048,
-            enforce_eager=True,
-            disable_log_stats=False,
-            seed=0,
-            **options,
-        )
+        self.llm = start(model, **options)
 
     def run(self, prompts: list[list[int]] = PROMPTS) -> list[list[int]]:
         from vllm import SamplingParams

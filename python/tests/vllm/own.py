@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import weights
-from driver import PROMPTS, Engine, say
+from driver import PROMPTS, Engine, say, start
 
 
 class OwnEngine(Engine):
-    def __init__(self, model: str, multi: bool = False, **options: Any) -> None:
-        from vllm import LLM
+    def __init__(self, model: str, multi: bool = False) -> None:
         from vllm.config import KVTransferConfig
 
         extra = json.loads(os.environ.get("KVCOVE_EXTRA", "{}"))
@@ -43,18 +42,7 @@ class OwnEngine(Engine):
                 kv_connector_extra_config=extra,
                 **common,
             )
-        self.llm = LLM(
-            model=model,
-            skip_tokenizer_init=True,
-            dtype="float32",
-            max_model_len=2048,
-            max_num_batched_tokens=2048,
-            enforce_eager=True,
-            disable_log_stats=False,
-            seed=0,
-            kv_transfer_config=transfer,
-            **options,
-        )
+        self.llm = start(model, kv_transfer_config=transfer)
 
     def stats(self) -> dict[str, int]:
         """The connector's counters, where the engine is in this process."""

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,34 +52,40 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Master:
-    """The drop-in's mooncake_master; its child is the one that owns the port."""
+class Server:
+    """A process that serves, and its log; ready when `ready` says so of the log."""
 
-    def __init__(self, directory: Path) -> None:
-        self.port = free_port()
-        self.log = directory / f"master-{self.port}.log"
-        with self.log.open("wb") as out:
+    def __init__(self, log: Path, arguments: list[str], ready: Callable[[bytes], bool]) -> None:
+        with log.open("wb") as out:
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "kvcove.mooncake.master",
-                    f"-rpc_port={self.port}",
-                    f"-metrics_port={free_port()}",
-                    f"-data={directory / f'master-{self.port}'}",
-                ],
-                stdout=out,
-                stderr=out,
+                [sys.executable, "-m", *arguments], stdout=out, stderr=out
             )
         until = time.monotonic() + 20
-        while b"serving at" not in self.log.read_bytes():
+        while not ready(log.read_bytes()):
             if time.monotonic() > until or self.process.poll() is not None:
-                raise SystemExit(self.log.read_text())
+                raise SystemExit(log.read_text())
             time.sleep(0.05)
 
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(20)
+
+
+class Master(Server):
+    """The drop-in's mooncake_master; its child is the one that owns the port."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        super().__init__(
+            directory / f"master-{self.port}.log",
+            [
+                "kvcove.mooncake.master",
+                f"-rpc_port={self.port}",
+                f"-metrics_port={free_port()}",
+                f"-data={directory / f'master-{self.port}'}",
+            ],
+            lambda log: b"serving at" in log,
+        )
 
 
 def configuration(directory: Path, master: Master) -> str:
@@ -169,31 +176,18 @@ def phases(name: str, seen: dict[str, Any], ref: dict[str, Any], peer: dict[str,
 TOKENS = 4 * (1499 // 128) * 128
 
 
-class Owner:
+class Owner(Server):
     """`kvcove serve`: the pool of this host."""
 
     def __init__(self, directory: Path) -> None:
         private = directory / "sockets"
         private.mkdir(mode=0o700, exist_ok=True)
         self.socket = private / "kvcove.sock"
-        with (directory / "serve.log").open("wb") as out:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "kvcove", "serve"),
-                    *("--socket", str(self.socket), "--memory", "512MiB"),
-                ],
-                stdout=out,
-                stderr=out,
-            )
-        until = time.monotonic() + 20
-        while not self.socket.exists():
-            if time.monotonic() > until or self.process.poll() is not None:
-                raise SystemExit((directory / "serve.log").read_text())
-            time.sleep(0.05)
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(20)
+        super().__init__(
+            directory / "serve.log",
+            ["kvcove", "serve", "--socket", str(self.socket), "--memory", "512MiB"],
+            lambda _: self.socket.exists(),
+        )
 
 
 def own_phases(name: str, seen: dict[str, Any], ref: dict[str, Any]) -> None:
