@@ -126,9 +126,12 @@ ClusterSession::Found ClusterSession::Locate(std::span<const std::string_view> k
     for (const std::size_t i : which) results[i] = Miss(reason);
     return found;
   };
+  const auto failed = [&](const Error& error) {
+    return all(error.code == Code::kTimeout ? MissReason::kTimeout : MissReason::kUnavailable);
+  };
   for (int attempt = 0; attempt < 2; ++attempt) {
     const Result<Binding> binding = Bind(version, /*fresh=*/attempt > 0, deadline_ns);
-    if (!binding) return all(MissReason::kUnavailable);
+    if (!binding) return failed(binding.error());
     if (!binding->open) return all(MissReason::kClosed);
     found.token = binding->token;
     std::vector<Id128> hashes;
@@ -138,8 +141,7 @@ ClusterSession::Found ClusterSession::Locate(std::span<const std::string_view> k
     if (!places) {
       // Another generation: what this session knows is old.
       if (places.error().code == Code::kStale) continue;
-      return all(places.error().code == Code::kTimeout ? MissReason::kTimeout
-                                                       : MissReason::kUnavailable);
+      return failed(places.error());
     }
     Remember(hashes, *places);
     for (std::size_t k = 0; k < which.size(); ++k) {

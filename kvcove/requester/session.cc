@@ -128,7 +128,8 @@ Result<Session::Scope> Session::Enter(const CallOptions& options, std::int64_t d
     if (binding.error().code == Code::kInvalid || binding.error().code == Code::kLimit) {
       return std::unexpected(binding.error());
     }
-    scope.refused = MissReason::kUnavailable;
+    scope.refused =
+        binding.error().code == Code::kTimeout ? MissReason::kTimeout : MissReason::kUnavailable;
     return scope;
   }
   scope.read = {.slot = binding->slot, .generation = binding->generation, .checks = {}};

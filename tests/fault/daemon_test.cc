@@ -182,6 +182,20 @@ TEST_F(DaemonTest, AFrozenDaemonsLeaseRunsOut) {
       << "it is back";
 }
 
+// Else a look-up with little time would be told that there is nothing, and not to ask again.
+TEST_F(DaemonTest, ASessionThatHasNoTimeToBindSaysSo) {
+  auto pool = Open();
+  auto session = *pool->OpenSession({.name = "m"});
+  Freeze(daemon_);
+  const std::string_view key = "k";
+  ItemResult result;
+  (void)session->Exists({&key, 1}, {&result, 1}, {.timeout = milliseconds(4)});
+  EXPECT_EQ(result.reason, MissReason::kTimeout);
+  kill(daemon_, SIGCONT);
+  EXPECT_TRUE(Within(milliseconds(1500),
+                     [&] { return Exists(*session, "k").reason == MissReason::kNeverPut; }));
+}
+
 // A child that reserves and then neither copies nor commits.
 class Reserver {
  public:
