@@ -563,8 +563,7 @@ void WorkerRole::End(const std::shared_ptr<Job>& job) {
   ++(job->load ? job->counters.load_jobs : job->counters.save_jobs);
   report_.counters.Add(job->counters);
   if (!job->load) {
-    report_.saves.push_back(
-        {.job = job->id, .missing = {job->bad.begin(), job->bad.end()}});
+    report_.saves.push_back({.job = job->id, .missing = {job->bad.begin(), job->bad.end()}});
     return;
   }
   if (job->cancelled) {

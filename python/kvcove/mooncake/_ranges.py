@@ -4,43 +4,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import kvcove
 from kvcove.mooncake._answers import INVALID, UNSET, refused
+from kvcove.mooncake._parts import StorePart
 from kvcove.mooncake._types import Code, ReplicateConfig
 
 if TYPE_CHECKING:
     import threading
 
-    from kvcove.mooncake._open import Open
 
 __all__ = ["RangeMethods"]
 
 
-class RangeMethods:
+class RangeMethods(StorePart):
     """The ranged methods of the store; it has the others."""
 
     if TYPE_CHECKING:
-        _now: Open | None
         _life: threading.Lock
         _puts: dict[str, tuple[bytearray, kvcove.Token, ReplicateConfig]]
         _gets: dict[str, bytes]
-
-        def _values(self, keys: Sequence[str]) -> list[bytes | None]: ...
-
-        def _captured(self) -> kvcove.Token | int: ...
-
-        def _put_buffers(
-            self,
-            now: Open,
-            keys: Sequence[str],
-            values: Sequence[Any],
-            config: ReplicateConfig,
-            token: kvcove.Token,
-            *,
-            replace: bool = False,
-        ) -> list[int]: ...
 
     def get_into_ranges(
         self,

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvcove.mooncake._answers import INVALID, UNSET, refused
+from kvcove.mooncake._parts import StorePart
 from kvcove.mooncake._types import (
     Code,
     ParallelAxis,
@@ -25,7 +26,6 @@ from kvcove.mooncake._types import (
 
 if TYPE_CHECKING:
     import kvcove
-    from kvcove.mooncake._open import Open
 
 __all__ = ["HEADER_BYTES", "TensorMethods", "decode", "encode"]
 
@@ -128,26 +128,10 @@ def _tp_key(key: str, rank: int, size: int) -> str:
     return key if size <= 1 else f"{key}_tp_{rank}"
 
 
-class TensorMethods:
+class TensorMethods(StorePart):
     """The tensor methods of the store; it has the others."""
 
     if TYPE_CHECKING:
-        _now: Open | None
-
-        def _captured(self) -> kvcove.Token | int: ...
-
-        def _put_buffers(
-            self,
-            now: Open,
-            keys: Sequence[str],
-            values: Sequence[Any],
-            config: ReplicateConfig,
-            token: kvcove.Token,
-            *,
-            replace: bool = False,
-        ) -> list[int]: ...
-
-        def _values(self, keys: Sequence[str]) -> list[bytes | None]: ...
 
         def get_into(self, key: str, buffer_ptr: int, size: int) -> int: ...
 

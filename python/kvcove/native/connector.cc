@@ -31,10 +31,6 @@ nb::bytes ToBytes(std::string_view text) { return nb::bytes(text.data(), text.si
 using HashesArg = nb::typed<nb::list, nb::bytes>;
 using TablesArg = nb::typed<nb::callable, connector::BlockTables()>;
 
-struct PyShape {
-  EngineShape shape;
-};
-
 using GroupTuple =
     std::tuple<std::string, std::uint32_t, std::uint32_t, std::uint32_t, std::string>;
 
@@ -56,26 +52,27 @@ connector::GroupShape GroupOf(const GroupTuple& tuple) {
   return group;
 }
 
-PyShape MakeShape(const std::string& space, const std::string& model_name, const std::string& model,
-                  const std::string& kv_dtype, const std::string& hashing,
-                  std::uint32_t hash_tokens, std::uint32_t tp, std::uint32_t pp, std::uint32_t pcp,
-                  std::uint32_t dcp, std::uint32_t store_tp,
-                  const std::vector<GroupTuple>& groups) {
-  PyShape shape{{.space = space,
-                 .model_name = model_name,
-                 .model = model,
-                 .kv_dtype = kv_dtype,
-                 .hashing = hashing,
-                 .hash_tokens = hash_tokens,
-                 .tp = tp,
-                 .pp = pp,
-                 .pcp = pcp,
-                 .dcp = dcp,
-                 .store_tp = store_tp}};
-  for (const GroupTuple& group : groups) shape.shape.groups.push_back(GroupOf(group));
-  Unwrap(shape.shape.Check());
-  return shape;
-}
+struct PyShape {
+  PyShape(const std::string& space, const std::string& model_name, const std::string& model,
+          const std::string& kv_dtype, const std::string& hashing, std::uint32_t hash_tokens,
+          std::uint32_t tp, std::uint32_t pp, std::uint32_t pcp, std::uint32_t dcp,
+          std::uint32_t store_tp, const std::vector<GroupTuple>& groups)
+      : shape{.space = space,
+              .model_name = model_name,
+              .model = model,
+              .kv_dtype = kv_dtype,
+              .hashing = hashing,
+              .hash_tokens = hash_tokens,
+              .tp = tp,
+              .pp = pp,
+              .pcp = pcp,
+              .dcp = dcp,
+              .store_tp = store_tp} {
+    for (const GroupTuple& group : groups) shape.groups.push_back(GroupOf(group));
+    Unwrap(shape.Check());
+  }
+  EngineShape shape;
+};
 
 std::shared_ptr<Session> SessionFor(Pool& pool, const EngineShape& shape, const std::string& engine,
                                     const std::string& preferred_segment, bool assume_weights) {
@@ -278,10 +275,11 @@ class PyWorker {
     if (tp >= shape_.tp || pp >= shape_.pp || pcp >= shape_.pcp) {
       throw nb::value_error("this rank is not in the engine's world");
     }
+    number_ = (pp * shape_.pcp + pcp) * shape_.tp + tp;
     role_ = std::make_unique<connector::WorkerRole>(
         connector::WorkerOptions{.shape = shape_,
                                  .rank = {.tp = tp, .pp = pp, .pcp = pcp},
-                                 .number = (pp * shape_.pcp + pcp) * shape_.tp + tp,
+                                 .number = number_,
                                  .engine = engine,
                                  .device = DeviceBridge::Get(),
                                  .threads = threads,
@@ -349,6 +347,7 @@ class PyWorker {
       (void)scheduler.Weights(connector::WeightsNews::kChanged, {}, kTimeout);
     }
   }
+  std::uint32_t number() const { return number_; }
   connector::WorkerRole& role() { return *role_; }
   void Close() {
     const nb::gil_scoped_release release;
@@ -380,6 +379,7 @@ class PyWorker {
   const EngineShape shape_;
   const std::string engine_;
   const std::string preferred_segment_;
+  std::uint32_t number_ = 0;  // of the rank in the engine's world
   std::string door_;
   std::int64_t tried_ns_ = 0;
   std::uint64_t told_changes_ = 0;
@@ -402,18 +402,12 @@ std::string Fingerprint(const std::vector<std::tuple<std::uintptr_t, std::size_t
 
 void BindConnector(nb::module_& module) {
   nb::class_<PyShape>(module, "EngineShape")
-      .def(
-          "__init__",
-          [](PyShape* self, const std::string& space, const std::string& model_name,
-             const std::string& model, const std::string& kv_dtype, const std::string& hashing,
-             std::uint32_t hash_tokens, std::uint32_t tp, std::uint32_t pp, std::uint32_t pcp,
-             std::uint32_t dcp, std::uint32_t store_tp, const std::vector<GroupTuple>& groups) {
-            new (self) PyShape(MakeShape(space, model_name, model, kv_dtype, hashing, hash_tokens,
-                                         tp, pp, pcp, dcp, store_tp, groups));
-          },
-          nb::kw_only(), nb::arg("space"), nb::arg("model_name"), nb::arg("model"),
-          nb::arg("kv_dtype"), nb::arg("hashing"), nb::arg("hash_tokens"), nb::arg("tp"),
-          nb::arg("pp"), nb::arg("pcp"), nb::arg("dcp"), nb::arg("store_tp"), nb::arg("groups"))
+      .def(nb::init<const std::string&, const std::string&, const std::string&, const std::string&,
+                    const std::string&, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
+                    std::uint32_t, std::uint32_t, const std::vector<GroupTuple>&>(),
+           nb::kw_only(), nb::arg("space"), nb::arg("model_name"), nb::arg("model"),
+           nb::arg("kv_dtype"), nb::arg("hashing"), nb::arg("hash_tokens"), nb::arg("tp"),
+           nb::arg("pp"), nb::arg("pcp"), nb::arg("dcp"), nb::arg("store_tp"), nb::arg("groups"))
       .def_prop_ro("namespace", [](const PyShape& self) { return self.shape.Namespace(); })
       .def_prop_ro("stride_tokens", [](const PyShape& self) { return self.shape.stride_tokens(); })
       .def_prop_ro("world", [](const PyShape& self) { return self.shape.world(); });
@@ -472,6 +466,7 @@ void BindConnector(nb::module_& module) {
            nb::arg("shape"), nb::kw_only(), nb::arg("tp"), nb::arg("pp"), nb::arg("pcp"),
            nb::arg("engine"), nb::arg("threads"), nb::arg("timeout"), nb::arg("fingerprints"),
            nb::arg("tier_log"), nb::arg("preferred_segment"))
+      .def_prop_ro("number", &PyWorker::number)
       .def("register", &PyWorker::Register, nb::arg("layers"))
       .def("unregister",
            [](PyWorker& self) {

@@ -32,7 +32,14 @@ import kvcove
 from kvcove import _native
 from kvcove.vllm import _weights
 from kvcove.vllm._config import Config
-from kvcove.vllm._shape import hashing_of, layers_of, model_fingerprint, rank_of, shape_of
+from kvcove.vllm._shape import (
+    hashing_of,
+    layers_of,
+    model_fingerprint,
+    rank_of,
+    shape_of,
+    tokens_of,
+)
 from kvcove.vllm._stats import KvcovePromMetrics, KvcoveStats
 
 __all__ = ["KvcoveConnector"]
@@ -110,10 +117,11 @@ class _SchedulerSide:
         self._tell_hashing(vllm_config)
         self._block_pool: Any = None
         self._requests: dict[str, Any] = {}
-        self._least_tokens = min(
-            int(getattr(g.kv_cache_spec, "block_size", 1))
-            for g in connector._kv_cache_config.kv_cache_groups
-        )
+        self._chunk_tokens = [
+            tokens_of(group.kv_cache_spec, vllm_config)
+            for group in connector._kv_cache_config.kv_cache_groups
+        ]
+        self._least_tokens = min(self._chunk_tokens)
         self._told: dict[str, int] = {}
         _weights.observe_engine(connector, self.role)
 
@@ -279,7 +287,7 @@ class _SchedulerSide:
         self, request_id: str, group: int, first: int, hashes: list[bytes], parent: bytes
     ) -> BlockStored:
         request = self._requests.get(request_id)
-        size = self._least_tokens
+        size = self._chunk_tokens[group]
         tokens: list[int] = []
         lora = None
         if request is not None:
@@ -323,9 +331,6 @@ class _WorkerSide:
         self._prints = config.weight_version_source == "fingerprint"
         self._single_group = len(connector._kv_cache_config.kv_cache_groups) == 1
         rank = rank_of(vllm_config)
-        parallel = vllm_config.parallel_config
-        pcp = getattr(parallel, "prefill_context_parallel_size", 1)
-        self._number = (rank["pp"] * pcp + rank["pcp"]) * parallel.tensor_parallel_size + rank["tp"]
         self.role = _native.WorkerRole(
             shape,
             **rank,
@@ -340,7 +345,6 @@ class _WorkerSide:
             _native.set_log_level("info")
         self._model: Any = None
         self._cuda = False
-        self._plan: bytes | None = None
         self._failed_blocks: set[int] = set()
         self._caches: dict[str, Any] = {}
 
@@ -353,7 +357,7 @@ class _WorkerSide:
         self._cuda = first is not None and first.device.type == "cuda"
         _log.info(
             "kvcove: rank %d: %d KV tensors, %s bytes a chunk",
-            self._number,
+            self.role.number,
             len(layers),
             self.role.chunk_bytes(),
         )
@@ -375,7 +379,7 @@ class _WorkerSide:
         return _weights.fingerprint_of(self._model)
 
     def handshake(self) -> _Handshake | None:
-        return _Handshake(self._number, self._fingerprint()) if self._prints else None
+        return _Handshake(self.role.number, self._fingerprint()) if self._prints else None
 
     def start(self, plan: bytes) -> None:
         self.role.begin(plan)

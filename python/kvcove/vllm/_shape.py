@@ -29,7 +29,14 @@ from vllm.v1.kv_cache_interface import (
 from kvcove._native import EngineShape
 from kvcove.vllm._config import Config
 
-__all__ = ["hashing_of", "layers_of", "model_fingerprint", "rank_of", "shape_of"]
+__all__ = [
+    "hashing_of",
+    "layers_of",
+    "model_fingerprint",
+    "rank_of",
+    "shape_of",
+    "tokens_of",
+]
 
 Layer = tuple[str, int, int, int, list[tuple[str, int, int]]]
 
@@ -56,7 +63,9 @@ def _kind(spec: KVCacheSpec) -> tuple[str, int]:
     )
 
 
-def _tokens(spec: KVCacheSpec, vllm_config: VllmConfig) -> int:
+def tokens_of(spec: KVCacheSpec, vllm_config: VllmConfig) -> int:
+    """Return the tokens of one chunk: of a block, times DCP where that splits it."""
+    spec = _single(spec)
     dcp = vllm_config.parallel_config.decode_context_parallel_size
     return int(spec.block_size) * (dcp if spec.dcp_sharded else 1)
 
@@ -130,7 +139,7 @@ def shape_of(
             f"{type(spec).__name__},{order if heads > 1 else 'NC'},{spec.block_size},{content},"
             f"{getattr(spec, 'dtype', '')},{getattr(spec, 'kv_quant_mode', '')}"
         )
-        groups.append((kind, _tokens(spec, vllm_config), window, heads, layout))
+        groups.append((kind, tokens_of(spec, vllm_config), window, heads, layout))
     hash_tokens = kv_cache_config.hash_block_size or min(group[1] for group in groups)
     cache = vllm_config.cache_config
     return EngineShape(
