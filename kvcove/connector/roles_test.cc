@@ -400,7 +400,7 @@ TEST_F(RolesTest, PlansAndReportsSurviveTheirWay) {
   EXPECT_FALSE(DecodeReport(bytes));
 }
 
-// 11.5, 11.6 are about sockets and the order of an engine's own reset: python/tests/vllm.
+// 11.5 is about sockets: engine_server_test.cc; 11.6 about an engine's own cache: model_test.cc.
 TEST_F(RolesTest, ManyThreadsMoveEverythingOnce) {
   std::vector<char> memory(kBlocks * kBlockBytes, 'x');
   WorkerOptions options{.shape = shape_, .threads = 4, .batch_bytes = kBlockBytes};

@@ -266,9 +266,11 @@ void WorkerRole::Begin(const Plan& plan) {
 }
 
 void WorkerRole::WaitForSyncLoads() {
-  if (options_.threads == 0) {
-    while (RunOne()) {
-    }
+  const auto left = [&] {
+    const MutexLock lock(mutex_);
+    return sync_left_ > 0;
+  };
+  while (options_.threads == 0 && left() && RunOne()) {
   }
   const MutexLock lock(mutex_);
   while (sync_left_ > 0 && !stopping_) changed_.Wait(mutex_);

@@ -559,13 +559,27 @@ bool ModelEngine::ResetPrefixCache(bool reset_running_requests, bool reset_conne
     }
   }
   // Every part is tried, whatever became of the one before.
-  bool ok = pool_.Reset();
+  bool ok = ResetOwnCache();
   if (reset_connector && connectors_.empty()) {
     LogDebug("{}: no connector is configured: nothing to reset", options_.name);
   }
   for (const ModelConnector& each : connectors_) {
     if (reset_connector) ok = each.scheduler->Reset() && ok;
   }
+  return ok;
+}
+
+bool ModelEngine::ResetOwnCache() {
+  // What only saves, and loads of requests that are gone, still keep is nobody's cache: it need not
+  // be free to be forgotten.
+  std::vector<BlockId> kept;
+  for (const auto& [block, pins] : pinned_) kept.insert(kept.end(), pins, block);
+  for (const auto& [id, request] : requests_) {
+    if (request.aborted) kept.insert(kept.end(), request.blocks.begin(), request.blocks.end());
+  }
+  for (const BlockId block : kept) pool_.Release(block);
+  const bool ok = pool_.Reset();
+  for (const BlockId block : kept) pool_.Touch(block);
   return ok;
 }
 

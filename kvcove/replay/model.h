@@ -205,6 +205,7 @@ class ModelEngine {
   void HandleFailed(const std::vector<BlockId>& blocks);
   void HandleLoaded(const Outcome& outcome);
   void Free(Running& request);
+  bool ResetOwnCache();
   void Erase(const std::string& id);
   std::string FingerprintOf(std::uint32_t rank) const;
 

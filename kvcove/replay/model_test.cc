@@ -103,6 +103,35 @@ TEST_F(ModelTest, AFailedResetIsSeenByTheCaller) {
   EXPECT_TRUE(engine_->ResetPrefixCache(false, false));
 }
 
+// vllm-connector.md 11.6: the first reset right after an abort, with saves and loads under way.
+TEST_F(ModelTest, AResetRightAfterAnAbortIsASuccess) {
+  Use(1);
+  ModelRequest request{.id = "saves", .generate = 20};
+  for (std::uint32_t t = 0; t < 30; ++t) request.tokens.push_back(t);
+  engine_->Add(request);
+  engine_->Step();  // no mover runs: its saves are queued
+  engine_->Finish();
+  engine_->Step();
+  engine_->Finish();
+  engine_->AbortAllRequests();
+  EXPECT_GT(connectors_[0]->scheduler->stats().pinned_blocks, 0U);
+  EXPECT_TRUE(engine_->ResetPrefixCache(true, false));
+  EXPECT_TRUE(engine_->ResetCaches());
+  EXPECT_EQ(Serve("after"), 0U);  // and no block leaks
+  // A load whose request is gone.
+  EXPECT_TRUE(engine_->ResetPrefixCache(false, false));
+  request.id = "loads";
+  engine_->Add(request);
+  engine_->Step();
+  EXPECT_EQ(connectors_[0]->scheduler->stats().loads, 1U);
+  engine_->Finish();
+  EXPECT_FALSE(engine_->ResetPrefixCache(false, false)) << "a request that waits uses its blocks";
+  engine_->AbortAllRequests();
+  EXPECT_TRUE(engine_->has_requests()) << "its load has not ended";
+  EXPECT_TRUE(engine_->ResetCaches());
+  EXPECT_EQ(Serve("last"), 0U);
+}
+
 // X-7, RESET-21: every child is asked, and one that fails makes it a failure.
 TEST_F(ModelTest, AResetAsksEveryConnector) {
   Use(2);

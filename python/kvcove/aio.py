@@ -181,7 +181,7 @@ class AsyncSession:
         return await self._keys("unpin", keys, None, version, timeout)
 
     async def remove(
-        self, keys: Sequence[Key], *, version: str = "", timeout: float = 1.0
+        self, keys: Sequence[Key], *, version: str = "", timeout: float = 2.5
     ) -> Results:
         """Remove objects; see :meth:`kvcove.Session.remove`."""
         return await self._keys("remove", keys, None, version, timeout)

@@ -476,9 +476,9 @@ void BindSession(nb::module_& module) {
                   return session.Remove(views, results, options);
                 });
           },
-          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0,
+          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 2.5,
           nb::sig("def remove(self, keys: collections.abc.Sequence[str | bytes], *, version: str = "
-                  "'', timeout: float = 1.0) -> Results"),
+                  "'', timeout: float = 2.5) -> Results"),
           docs::kRemove)
       .def(
           "remove_matching",

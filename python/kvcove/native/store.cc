@@ -319,7 +319,7 @@ class Store {
     const std::shared_ptr<Session> session = self.Get();
     const nb::gil_scoped_release release;
     const Result<Token> before = session->Capture({}, timeout_);
-    const Status status = session->Reset({.timeout = kResetTimeout, .all_void = true});
+    const Status status = session->Reset({.timeout = kProofTimeout, .all_void = true});
     if (!status) return FromCode(status.error().code);
     const Result<ObjectCount> count = session->Count({.timeout = kCountTimeout});
     if (!count || !before || before->generation == count->generation) return 0;
@@ -327,7 +327,8 @@ class Store {
   }
 
  private:
-  static constexpr std::chrono::milliseconds kResetTimeout{2500};
+  // Of resets and removals: an owner that does not answer is waited for until its lease has ended.
+  static constexpr std::chrono::milliseconds kProofTimeout{2500};
   static constexpr std::chrono::milliseconds kCountTimeout{250};
   // Another writer of the same key mostly ends within this time.
   static constexpr std::int64_t kOtherWriterNs = 200 * kMillisecond;
@@ -480,7 +481,7 @@ class Store {
       if (replace) {
         std::vector<std::string_view> keys;
         for (const PutItem& item : left) keys.push_back(item.key);
-        const Status removed = session.Remove(keys, results, {.timeout = timeout_});
+        const Status removed = session.Remove(keys, results, {.timeout = kProofTimeout});
         if (!removed) {
           for (const std::size_t i : which) codes[i] = FromCode(removed.error().code);
           return;
@@ -536,7 +537,7 @@ class Store {
       which.push_back(i);
     }
     std::vector<ItemResult> results(free.size());
-    const Status status = session.Remove(free, results, {.timeout = timeout_});
+    const Status status = session.Remove(free, results, {.timeout = kProofTimeout});
     for (std::size_t k = 0; k < free.size(); ++k) codes[which[k]] = ResultOf(results[k], status);
   }
 
