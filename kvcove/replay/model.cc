@@ -204,6 +204,19 @@ bool ModelEngine::Grow(Running& request, std::uint64_t tokens) {
   return true;
 }
 
+std::uint64_t ModelEngine::Promised(const Running& next) const {
+  const std::uint64_t size = options_.shape.block_tokens;
+  const auto all = [&](const Running& request) {
+    return (request.request.tokens.size() + size - 1) / size;
+  };
+  std::uint64_t blocks = all(next);
+  for (const auto& [id, request] : requests_) {
+    const bool waits = request.state != State::kRunning && !request.aborted && &request != &next;
+    if (waits && !request.blocks.empty()) blocks += all(request) - request.blocks.size();
+  }
+  return blocks;
+}
+
 void ModelEngine::Free(Running& request) {
   // The last ones go first: a chain is of no use without its beginning.
   for (auto at = request.blocks.rbegin(); at != request.blocks.rend(); ++at) pool_.Release(*at);
@@ -275,7 +288,9 @@ bool ModelEngine::StartWaiting(Running& request, std::uint64_t& budget, bool& bl
   }
   const std::uint64_t computed = request.computed + external;
   const std::uint64_t now = async ? 0 : std::min(tokens - computed, budget);
-  if (!Grow(request, computed + now)) {
+  // Who waits with blocks is not preempted, so what such requests will need must be there for all.
+  const bool room = !async || pool_.free() + request.blocks.size() >= Promised(request);
+  if (!room || !Grow(request, computed + now)) {
     if (fresh) {
       Free(request);
       request.computed = 0;

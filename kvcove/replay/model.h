@@ -195,6 +195,8 @@ class ModelEngine {
   void ScheduleWaiting(std::uint64_t& budget);
   bool StartWaiting(Running& request, std::uint64_t& budget, bool& blocked);
   bool Grow(Running& request, std::uint64_t tokens);
+  // The blocks that `next`, and all that wait with blocks, lack until their prompts are computed.
+  std::uint64_t Promised(const Running& next) const;
   void Preempt(Running& request);
   // What the connectors have, and whose it is.
   connector::Match MatchAll(Running& request, std::uint64_t computed, std::size_t& whose);

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,6 +117,8 @@ class _SchedulerSide:
         _log.info("kvcove: this engine's own door: %s (kvcove engine SOCKET counters)", door)
         self._tell_hashing(vllm_config)
         self._block_pool: Any = None
+        self._pins: Counter[int] = Counter()  # blocks that saves read
+        self._loading: dict[str, tuple[Any, Any]] = {}  # requests whose load is under way; blocks
         self._requests: dict[str, Any] = {}
         self._chunk_tokens = [
             tokens_of(group.kv_cache_spec, vllm_config)
@@ -186,6 +189,26 @@ class _SchedulerSide:
 
     def bind(self, block_pool: Any) -> None:
         self._block_pool = block_pool
+        reset = block_pool.reset_prefix_cache
+
+        def reset_prefix_cache() -> bool:
+            """Reset the engine's own cache, although saves and loads still keep blocks.
+
+            vLLM refuses while any block is in use (and, when it has preempted what ran, raises).
+            What only a save, or a load whose request is gone, keeps is nobody's cache: it goes on,
+            under its reference, and nothing finds the block any more.
+            """
+            kept = [block_pool.blocks[pin] for pin in self._pins.elements()]
+            for request, groups in self._loading.values():
+                if request.is_finished():
+                    kept += [block for group in groups for block in group if not block.is_null]
+            block_pool.free_blocks(kept)
+            try:
+                return bool(reset())
+            finally:
+                block_pool.touch(kept)
+
+        block_pool.reset_prefix_cache = reset_prefix_cache
 
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         self._requests[request.request_id] = request
@@ -202,6 +225,8 @@ class _SchedulerSide:
     def allocated(self, request: Any, blocks: Any, external: int) -> None:
         self._requests[request.request_id] = request
         self.role.allocated(request.request_id, external, lambda: list(blocks.get_block_ids()))
+        if external > 0 and self._config.load_async:
+            self._loading[request.request_id] = (request, blocks.blocks)
 
     def _schedule(self, output: Any, request_id: str, computed: int, started: bool) -> None:
         request = self._requests.get(request_id)
@@ -241,6 +266,7 @@ class _SchedulerSide:
         if pins:
             blocks = self._block_pool.blocks
             self._block_pool.touch([blocks[pin] for pin in pins])
+            self._pins.update(pins)
         return _Plan(plan)
 
     def update(self, output: Any) -> None:
@@ -249,12 +275,15 @@ class _SchedulerSide:
             for report in meta.reports:
                 self.role.on_report(report)
         for request_id in list(output.finished_recving or ()):
-            if not self.role.load_ended(request_id):
+            if self.role.load_ended(request_id):
+                self._loading.pop(request_id, None)
+            else:
                 output.finished_recving.discard(request_id)
         unpins = self.role.take_unpins()
         if unpins:
             blocks = self._block_pool.blocks
             self._block_pool.free_blocks(blocks[unpin] for unpin in reversed(unpins))
+            self._pins -= Counter(unpins)
 
     def finished(self, request: Any) -> None:
         self._requests.pop(request.request_id, None)

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,27 @@ class OwnEngine(Engine):
     def stats(self) -> dict[str, int]:
         """The connector's counters, where the engine is in this process."""
         core = getattr(self.llm.llm_engine.engine_core, "engine_core", None)
-        return {} if core is None else dict(core.scheduler.connector._scheduler.role.stats())
+        if core is None:
+            return {}
+        connector = core.scheduler.connector
+        counts: Counter[str] = Counter()
+        for each in getattr(connector, "_connectors", [connector]):
+            counts.update(each._scheduler.role.stats())
+        return dict(counts)
+
+    def settle(self, key_count: int = 44) -> None:
+        """Wait until what was computed is stored; then the own cache is reset."""
+        for _ in range(100):
+            self.run([[5, 6, 7]])
+            time.sleep(0.1)
+            if self.stats().get("pinned_blocks", 0) == 0:
+                break
+        time.sleep(0 if self.stats() else 0.3)
+        assert self.reset(connector=False)
+
+    def reset(self, connector: bool) -> bool:
+        """Reset at the first attempt, whatever is being saved."""
+        return bool(self.llm.reset_prefix_cache(reset_connector=connector))
 
 
 def steps_of(engine: OwnEngine) -> list[float]:
@@ -163,9 +184,21 @@ def under_load(engine: OwnEngine) -> dict[str, Any]:
                     engine.llm.reset_prefix_cache(reset_running_requests=True)
                 except RuntimeError as error:
                     assert "remote KV" in str(error), error
+    # A trainer's order: abort what runs (saving, loading), then reset, once.
+    first_resets = []
+    for turn in range(4):
+        for i, prompt in enumerate(prompts):
+            core.add_request(f"r{turn}-{i}", {"prompt_token_ids": prompt}, sampling)
+        for _ in range(2 + turn):
+            core.step()
+        core.abort_request([f"r{turn}-{i}" for i in range(len(prompts))])
+        first_resets.append(
+            bool(engine.llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True))
+        )
     engine.settle()
     return {
         "finished": len(outputs),
+        "first_resets": first_resets,
         "equal": all(quiet[int(k.split("-")[1])][: len(v)] == v for k, v in outputs.items()),
         "stats": engine.stats(),
     }

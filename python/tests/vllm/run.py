@@ -230,6 +230,10 @@ def own_phases(name: str, seen: dict[str, Any], ref: dict[str, Any]) -> None:
             loaded["equal"] and loaded["finished"] > 10 and loaded["stats"]["pinned_blocks"] == 0,
             f"{name}: aborts and preemptions under load: {loaded['finished']} finished, all right",
         )
+        check(
+            all(loaded["first_resets"]),
+            f"{name}: the first reset after each of {len(loaded['first_resets'])} aborts is a success",
+        )
         print(f"        a step: {seen['step_us']:.0f} us added")
     ratio = seen["pool_seconds"] / seen["own_seconds"]
     print(f"        warm from the pool / from the engine's own cache: {ratio:.2f}")
