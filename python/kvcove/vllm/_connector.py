@@ -114,6 +114,8 @@ class _SchedulerSide:
             blocks=self._blocks,
             door=door,
         )
+        if config.weight_version_source == "engine":
+            self.role.set_version("default")  # as EngineCore calls what it has at its start
         _log.info("kvcove: this engine's own door: %s (kvcove engine SOCKET counters)", door)
         self._tell_hashing(vllm_config)
         self._block_pool: Any = None

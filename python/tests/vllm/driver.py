@@ -58,12 +58,14 @@ class Engine:
             )
         self.llm = start(model, **options)
 
-    def run(self, prompts: list[list[int]] = PROMPTS) -> list[list[int]]:
+    def run(self, prompts: list[list[int]] = PROMPTS, salt: str = "") -> list[list[int]]:
         from vllm import SamplingParams
 
         sampling = SamplingParams(temperature=0.0, max_tokens=12, detokenize=False, ignore_eos=True)
         outputs = self.llm.generate(
-            [{"prompt_token_ids": p} for p in prompts], sampling, use_tqdm=False
+            [{"prompt_token_ids": p, **({"cache_salt": salt} if salt else {})} for p in prompts],
+            sampling,
+            use_tqdm=False,
         )
         return [list(output.outputs[0].token_ids) for output in outputs]
 

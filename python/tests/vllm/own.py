@@ -21,7 +21,7 @@ from driver import PROMPTS, Engine, say, start
 
 
 class OwnEngine(Engine):
-    def __init__(self, model: str, multi: bool = False) -> None:
+    def __init__(self, model: str, multi: bool = False, **options: Any) -> None:
         from vllm.config import KVTransferConfig
 
         extra = json.loads(os.environ.get("KVCOVE_EXTRA", "{}"))
@@ -43,7 +43,7 @@ class OwnEngine(Engine):
                 kv_connector_extra_config=extra,
                 **common,
             )
-        self.llm = start(model, kv_transfer_config=transfer)
+        self.llm = start(model, kv_transfer_config=transfer, **options)
 
     def stats(self) -> dict[str, int]:
         """The connector's counters, where the engine is in this process."""

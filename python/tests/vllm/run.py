@@ -46,6 +46,44 @@ def make_model(path: Path) -> None:
     LlamaForCausalLM(config).save_pretrained(path)
 
 
+def make_hybrid_models(directory: Path) -> tuple[Path, Path]:
+    """Sliding windows between full attention; short convolutions, which keep a state."""
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Lfm2Config, Lfm2ForCausalLM
+
+    common: dict[str, Any] = {
+        **{"vocab_size": 1024, "hidden_size": 256, "intermediate_size": 512},
+        **{"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4},
+        **{"max_position_embeddings": 4096, "initializer_range": 0.3},
+    }
+    torch.manual_seed(3)
+    windows, states = directory / "model-windows", directory / "model-states"
+    Gemma3ForCausalLM(
+        Gemma3TextConfig(
+            **common,
+            head_dim=32,
+            query_pre_attn_scalar=32,
+            sliding_window=256,
+            layer_types=["sliding_attention", "full_attention"] * 2,
+        )
+    ).save_pretrained(windows)
+    Lfm2ForCausalLM(
+        Lfm2Config(
+            **common,
+            layer_types=["conv", "full_attention"] * 2,
+            conv_dim=256,
+            conv_dim_out=256,
+            conv_L_cache=3,
+            block_dim=256,
+            block_ff_dim=512,
+            block_multiple_of=16,
+            block_ffn_dim_multiplier=1.0,
+            block_auto_adjust_ff_dim=False,
+        )
+    ).save_pretrained(states)
+    return windows, states
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -291,6 +329,110 @@ def own_connector(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     )
 
 
+def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
+    def feature(role: str, name: str, model: Path, extra: dict[str, Any], **more: str) -> Any:
+        return drive(
+            role,
+            model,
+            directory / f"{name}.json",
+            driver="features.py",
+            KVCOVE_EXTRA=json.dumps({"memory": "256MiB", **extra}),
+            **more,
+        )
+
+    print("== hybrid models")
+    windows, states = make_hybrid_models(directory)
+    for kind, hybrid, keys in (("sliding window", windows, 52), ("state", states, 48)):
+        seen = feature("hybrid", hybrid.name, hybrid, {})
+        check(
+            seen["warm"] == seen["cold"] == seen["after"]
+            and seen["warm_hits"] == TOKENS
+            and len(seen["groups"]) == 2,
+            f"{kind}: {seen['warm_hits']} tokens from the pool, outputs equal",
+        )
+        check(
+            seen["keys"] == keys,
+            f"{kind}: only what the hit needs was loaded: {seen['keys']} of 88 chunks",
+        )
+        check(
+            seen["shorter"] == seen["shorter_cold"] and seen["shorter_hits"] >= 0,
+            f"{kind}: prompts that leave the prefix midway: {seen['shorter_hits']} tokens, equal",
+        )
+        check(seen["reset"] and seen["after_hits"] == 0, f"{kind}: none after a reset")
+
+    print("== events, metrics, tier log; vLLM's weight version")
+    seen = feature("told", "told", model, {"weight_version_source": "engine"}, KVCOVE_TIER_LOG="1")
+    check(
+        seen["stored_blocks"] == TOKENS // 128
+        and seen["stored_tokens_right"]
+        and seen["parents"] > 0
+        and seen["cleared"] > 0,
+        f"KV events: {seen['stored_blocks']} blocks stored with their tokens, then all cleared",
+    )
+    metrics, stats = seen["metrics"], seen["stats"]
+    check(
+        metrics.get("vllm:kvcove_loaded_bytes") == stats["loaded_bytes"] > 0
+        and metrics.get("vllm:kvcove_hit_tokens") == stats["hit_tokens"] == TOKENS
+        and metrics.get("vllm:kvcove_closed") == 0,
+        f"Prometheus: {len(metrics)} metrics vllm:kvcove_*, equal to the connector's counts",
+    )
+    lines = [
+        line
+        for line in (directory / "told.log").read_text(errors="replace").splitlines()
+        if "load tier summary" in line
+    ]
+    check(
+        len(lines) >= 4 and "memory_keys=11 " in lines[0] and "bytes_by_tier={" in lines[0],
+        f"tier log: {len(lines)} lines, a load each",
+    )
+    check(
+        seen["same_hits"] == TOKENS
+        and seen["untold"] == ref["w1"]
+        and seen["untold_hits"] == 0
+        and seen["two"] == ref["w1"]
+        and seen["two_hits"] == 0
+        and seen["two_again_hits"] == TOKENS
+        and seen["back"] == ref["w0"]
+        and seen["back_hits"] == TOKENS,
+        "vLLM's version: closed until it is told, then its own KV; the old version's again",
+    )
+
+    print("== the cache salt as the weights' version")
+    seen = feature("salts", "salts", model, {"weight_version_source": "salt"})
+    check(
+        seen["one"] == ref["w0"] and seen["one_cold"] == 0 and seen["one_hits"] == TOKENS,
+        f"salt: {seen['one_hits']} tokens under the same salt",
+    )
+    check(seen["saved_under_another"] == 0, "salt: nothing is stored under other weights' salt")
+    check(
+        seen["two"] == ref["w1"] and seen["two_cold"] == 0 and seen["two_hits"] == TOKENS,
+        "salt: the new salt has its own KV, outputs right",
+    )
+
+    print("== several ranks, and engines of different tensor-parallel sizes")
+    threads = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+    seen = feature("ranks", "two-ranks", model, {}, KVCOVE_TP="2", **threads)
+    check(
+        seen["warm"] == seen["cold"] and seen["warm_hits"] == TOKENS and seen["w1_hits"] == 0,
+        f"two ranks: {seen['warm_hits']} tokens from the pool, none with other weights",
+    )
+    owner = Owner(directory)
+    extra = {
+        "pool": f"unix:{owner.socket}",
+        "store_tp": 2,
+        "weight_version_source": "engine",
+    }
+    one = feature("ranks", "tp-1", model, extra, KVCOVE_TP="1")
+    two = feature("ranks", "tp-2", model, extra, KVCOVE_TP="2", **threads)
+    owner.stop()
+    check(
+        one["cold"] == two["cold"] == ref["w0"]
+        and one["cold_hits"] == 0
+        and two["cold_hits"] == TOKENS,
+        f"TP 2 has {two['cold_hits']} tokens of what TP 1 stored, outputs equal",
+    )
+
+
 def main() -> None:
     directory = Path(sys.argv[1]).resolve()
     directory.mkdir(parents=True, exist_ok=True)
@@ -303,6 +445,7 @@ def main() -> None:
     check(ref["w0"] != ref["w1"], "the two sets of weights give different outputs")
 
     own_connector(directory, model, ref)
+    own_features(directory, model, ref)
 
     for name, multiprocessing in (("in process", "0"), ("own process", "1")):
         print(f"== the engine {name}, with MooncakeStoreConnector")

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one engine with KvcoveConnector does beside the phases of own.py: features.py ROLE MODEL OUT.
+
+Roles: `hybrid` (a model whose layers are not all alike), `told` (KV events, metrics, tier log; vLLM's
+version as the weights'), `salts` (the cache salt as the weights' version), `ranks` (the world that
+$KVCOVE_TP says). $KVCOVE_EXTRA is the connector's extra configuration. Writes JSON to OUT.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import weights
+from driver import PROMPTS, say
+from own import OwnEngine
+
+
+def hybrid(model: str, out: str) -> dict[str, Any]:
+    stateful = "state" in Path(model).name
+    options = {"enable_prefix_caching": True, "mamba_cache_mode": "align"} if stateful else {}
+    engine = OwnEngine(model, **options)
+    groups = engine.llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_config.kv_cache_groups
+    seen: dict[str, Any] = {"groups": [type(group.kv_cache_spec).__name__ for group in groups]}
+    seen["cold"], seen["cold_hits"], _ = engine.measured()
+    engine.settle()
+    seen["warm"], seen["warm_hits"], _ = engine.measured()
+    seen["keys"] = engine.stats()["loaded_keys"]
+    engine.settle()
+    # A prefix that ends elsewhere: its last window, or state, must be there, too.
+    shorter = [prompt[: 700 + 150 * i] + [3, 4, 5] * 20 for i, prompt in enumerate(PROMPTS)]
+    before = engine.external_hits()
+    seen["shorter"] = engine.run(shorter)
+    seen["shorter_hits"] = engine.external_hits() - before
+    seen["reset"] = engine.reset(connector=True)
+    seen["after"], seen["after_hits"], _ = engine.measured()
+    seen["reset"] &= engine.reset(connector=True)
+    seen["shorter_cold"] = engine.run(shorter)
+    say(f"{seen['groups']}: {seen['warm_hits']} tokens of {seen['keys']} keys")
+    return seen
+
+
+def told(model: str, out: str) -> dict[str, Any]:
+    import msgspec
+    import zmq
+    from vllm.config import KVEventsConfig
+    from vllm.distributed.kv_events import KVEventBatch
+
+    address = f"ipc://{out}.events"
+    events = KVEventsConfig(enable_kv_cache_events=True, publisher="zmq", endpoint=address)
+    listener = zmq.Context.instance().socket(zmq.SUB)
+    listener.connect(address)
+    listener.setsockopt_string(zmq.SUBSCRIBE, "")
+    engine = OwnEngine(model, kv_events_config=events)
+    core = engine.llm.llm_engine.engine_core.engine_core
+
+    def heard() -> list[Any]:
+        batches = []
+        while listener.poll(500):
+            batches.append(msgspec.msgpack.decode(listener.recv_multipart()[-1], type=KVEventBatch))
+        return [event for batch in batches for event in batch.events]
+
+    seen: dict[str, Any] = {}
+    seen["cold"], _, _ = engine.measured()
+    engine.settle()
+    stored = [e for e in heard() if type(e).__name__ == "BlockStored" and e.medium == "cpu"]
+    seen["stored_blocks"] = sum(len(event.block_hashes) for event in stored)
+    prompts = {tuple(prompt[128 * i : 128 * (i + 1)]) for prompt in PROMPTS for i in range(11)}
+    told_tokens = [
+        tuple(event.token_ids[at : at + event.block_size])
+        for event in stored
+        for at in range(0, len(event.token_ids), event.block_size)
+    ]
+    seen["stored_tokens_right"] = set(told_tokens) == prompts
+    seen["parents"] = sum(event.parent_block_hash is not None for event in stored)
+    seen["warm"], seen["warm_hits"], _ = engine.measured()
+    seen["metrics"] = {
+        metric.name: metric.value
+        for metric in engine.llm.get_metrics()
+        if metric.name.startswith("vllm:kvcove_")
+    }
+    seen["stats"] = engine.stats()
+    _ = heard()
+    seen["reset"] = engine.reset(connector=True)
+    engine.run([[5, 6, 7]])
+    seen["cleared"] = sum(type(event).__name__ == "AllBlocksCleared" for event in heard())
+
+    # vLLM's version names the weights: from an update's first call until it is told, nothing is
+    # found or stored; each version has its own.
+    _, _, _ = engine.measured()
+    engine.settle()
+    core.collective_rpc("check_health")
+    seen["same_hits"] = engine.measured()[1]
+    engine.llm.apply_model(weights.change_and_remember)
+    engine.reset(connector=False)
+    seen["untold"], seen["untold_hits"], _ = engine.measured()
+    core.set_weight_version("two")
+    engine.reset(connector=False)
+    seen["two"], seen["two_hits"], _ = engine.measured()
+    engine.settle()
+    seen["two_again_hits"] = engine.measured()[1]
+    engine.llm.apply_model(weights.restore)
+    core.set_weight_version("default")
+    engine.reset(connector=False)
+    seen["back"], seen["back_hits"], _ = engine.measured()
+    say(f"versions: {seen['same_hits']}, {seen['untold_hits']}, {seen['two_again_hits']}")
+    return seen
+
+
+def salts(model: str, out: str) -> dict[str, Any]:
+    engine = OwnEngine(model)
+    core = engine.llm.llm_engine.engine_core.engine_core
+
+    def measured(salt: str) -> tuple[list[list[int]], int]:
+        before = engine.external_hits()
+        outputs = engine.run(salt=salt)
+        return outputs, engine.external_hits() - before
+
+    seen: dict[str, Any] = {}
+    core.set_weight_version("one")
+    seen["one"], seen["one_cold"] = measured("one")
+    engine.settle()
+    _, seen["one_hits"] = measured("one")
+    # prime-rl's flow: weights change in mid-air; requests name the new salt from then on.
+    engine.llm.apply_model(weights.change_and_remember)
+    core.set_weight_version("two")
+    # This request still names the old one: what it computes under the new weights is not stored.
+    tails = [prompt + [11, 12, 13] * 100 for prompt in PROMPTS]
+    before = engine.stats()["saved_keys"]
+    engine.run(tails, salt="one")
+    engine.settle()
+    seen["saved_under_another"] = engine.stats()["saved_keys"] - before
+    seen["two"], seen["two_cold"] = measured("two")
+    engine.settle()
+    _, seen["two_hits"] = measured("two")
+    say(f"salts: {seen['one_hits']}, then {seen['two_hits']}")
+    return seen
+
+
+def ranks(model: str, out: str) -> dict[str, Any]:
+    tp = int(os.environ["KVCOVE_TP"])
+    options: dict[str, Any] = {}
+    if tp > 1:
+        options = {"tensor_parallel_size": tp, "distributed_executor_backend": "mp"}
+    engine = OwnEngine(model, **options)
+    seen: dict[str, Any] = {}
+    seen["cold"], seen["cold_hits"], _ = engine.measured()
+    engine.settle()
+    seen["warm"], seen["warm_hits"], _ = engine.measured()
+    engine.llm.apply_model(weights.change)
+    engine.reset(connector=False)
+    seen["w1_hits"] = engine.measured()[1]
+    say(f"{tp} ranks: {seen['cold_hits']}, {seen['warm_hits']}, other weights {seen['w1_hits']}")
+    return seen
+
+
+def main() -> None:
+    role, model, out = sys.argv[1:4]
+    seen = {"hybrid": hybrid, "told": told, "salts": salts, "ranks": ranks}[role](model, out)
+    Path(out).write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()
