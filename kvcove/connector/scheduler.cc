@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "kvcove/base/hash.h"
 #include "kvcove/base/log.h"
@@ -44,7 +45,8 @@ SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, Look
       clock_(clock),
       budget_ns_(options.lookup_budget.count() * kMillisecond),
       weights_(Weights::kKnown),
-      changes_(options.shape.world(), 0) {
+      changes_(options.shape.world(), 0),
+      queued_(options.shape.world(), 0) {
   const MutexLock lock(mutex_);
   if (options_.versions == VersionSource::kFingerprint) AwaitFingerprints();
 }
@@ -508,8 +510,9 @@ void SchedulerRole::OnReport(const Report& report) {
     LogError("{}: a report of rank {} of {}", options_.engine, report.rank, changes_.size());
     return;
   }
-  stats_.ranks.queued_jobs = 0;
   stats_.ranks.Add(report.counters);
+  queued_[report.rank] = report.counters.queued_jobs;
+  stats_.ranks.queued_jobs = std::accumulate(queued_.begin(), queued_.end(), std::uint64_t{0});
   const bool changed = report.weight_changes > changes_[report.rank];
   if (changed) {
     changes_[report.rank] = report.weight_changes;

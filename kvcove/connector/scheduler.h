@@ -117,6 +117,7 @@ struct SchedulerStats {
   std::uint64_t closed = 0;         // now: 1 while nothing is looked up or stored
   std::uint64_t pinned_blocks = 0;  // now
   Counters ranks;                   // of all ranks, summed
+  bool operator==(const SchedulerStats&) const = default;
 };
 
 // Thread-safe; meant for the scheduler's thread, and a few calls from others.
@@ -282,6 +283,7 @@ class SchedulerRole {
   bool fingerprint_told_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::int64_t awaited_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<std::uint64_t> changes_ KVCOVE_GUARDED_BY(mutex_);  // by rank
+  std::vector<std::uint64_t> queued_ KVCOVE_GUARDED_BY(mutex_);   // jobs, by rank
   std::map<std::uint32_t, std::string> fingerprints_ KVCOVE_GUARDED_BY(mutex_);
   bool names_changed_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::int64_t named_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;

@@ -116,15 +116,14 @@ def test_a_request_through_both_roles(tmp_path: Path) -> None:
 
     def step() -> tuple[list[str], list[int], list[str]]:
         plan, _ = scheduler.build_plan()
-        worker.begin(plan)
-        if worker.fingerprint_wanted:
+        if worker.begin(plan):
             worker.set_fingerprint("w")
         worker.finish_step(None)
         ended = worker.take_ended()
         report = worker.take_report()
         if report is not None:
             scheduler.on_report(report)
-        return ended
+        return ended or ([], [], [])
 
     step()
     assert scheduler.version.startswith("w")
@@ -148,7 +147,10 @@ def test_a_request_through_both_roles(tmp_path: Path) -> None:
     assert kinds == ["stored"]
     assert scheduler.reset()
     assert scheduler.matched("t", 13, 13, "", hashes, 0) == (0, False)
+    news = scheduler.take_stats()
     stats = scheduler.stats()
+    assert news == {k: v for k, v in stats.items() if v or k in _native.SchedulerRole.gauges()}
+    assert scheduler.take_stats() is None
     assert stats["loaded_bytes"] == stats["saved_bytes"] == 192
     worker.close()
     scheduler.close()

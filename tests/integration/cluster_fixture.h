@@ -117,7 +117,9 @@ class ClusterFixture : public testing::Test {
     ItemResult result;
     const Status status = session.Get({&item, 1}, {&result, 1});
     EXPECT_TRUE(status);
-    if (result.ok()) EXPECT_EQ(value, Value(key, size)) << "wrong bytes";
+    if (result.ok()) {
+      EXPECT_EQ(value, Value(key, size)) << "wrong bytes";
+    }
     return result;
   }
   static ItemResult Exists(Session& session, const std::string& key) {

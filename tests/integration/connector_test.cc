@@ -196,8 +196,10 @@ TEST(ConnectorPoolTest, OneHostsPoolServesRanksInProcessesOfTheirOwn) {
     // While requests come and go, another engine's weights change: nobody loads what is not his.
     for (std::uint32_t turn = 0; turn < 20; ++turn) {
       (void)a.Serve(turn % 5);
-      if (turn % 4 == 3) b.model().ChangeWeights(turn, turn % 8 == 3);
-      if (turn % 4 == 3) EXPECT_TRUE(b.model().ResetPrefixCache(true, turn % 8 == 3));
+      if (turn % 4 == 3) {
+        b.model().ChangeWeights(turn, turn % 8 == 3);
+        EXPECT_TRUE(b.model().ResetPrefixCache(true, turn % 8 == 3));
+      }
       (void)b.Serve(turn % 5);
     }
     EXPECT_GT(a.model().counts().loaded_blocks + b.model().counts().loaded_blocks, 12U);

@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 
@@ -164,8 +165,64 @@ class PyScheduler {
     }
     return list;
   }
+  // All counts since the start, and gauges.
   std::map<std::string, std::uint64_t> Stats() const {
-    const connector::SchedulerStats s = role_->stats();
+    std::map<std::string, std::uint64_t> all;
+    for (const auto& [name, value] : Named(role_->stats())) all.emplace(name, value);
+    return all;
+  }
+  // What was counted since the last call, and gauges; none if nothing has changed.
+  std::optional<std::map<std::string, std::uint64_t>> TakeStats() {
+    const connector::SchedulerStats now = role_->stats();
+    if (now == told_) return std::nullopt;
+    const auto before = Named(told_);
+    const auto after = Named(now);
+    std::map<std::string, std::uint64_t> news;
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      const auto& [name, value] = after[i];
+      const bool gauge = std::ranges::find(kGauges, name) != kGauges.end();
+      if (gauge || value != before[i].second) {
+        news.emplace(name, gauge ? value : value - before[i].second);
+      }
+    }
+    told_ = now;
+    return news;
+  }
+  static constexpr std::array<std::string_view, 3> kGauges{"closed", "pinned_blocks",
+                                                           "queued_jobs"};
+  connector::SchedulerRole& role() { return *role_; }
+  void Close() {
+    const nb::gil_scoped_release release;
+    server_.reset();
+    role_.reset();
+    runner_.reset();
+    store_.reset();
+    pool_.reset();
+  }
+
+ private:
+  static connector::RequestView ViewOf(const std::string& id, std::uint64_t tokens,
+                                       std::uint64_t prompt_tokens, const std::string& salt,
+                                       const HashesArg& hashes) {
+    return {.id = id,
+            .tokens = tokens,
+            .prompt_tokens = prompt_tokens,
+            .salt = salt,
+            .hashes = hashes.size(),
+            .hash = [&hashes](std::size_t i) {
+              // The list keeps it.
+              const nb::handle hash = hashes[i];
+              if (!PyBytes_Check(hash.ptr())) throw nb::type_error("block hashes are bytes");
+              return std::string_view(PyBytes_AsString(hash.ptr()),
+                                      static_cast<std::size_t>(PyBytes_Size(hash.ptr())));
+            }};
+  }
+  static std::function<connector::BlockTables()> TablesOf(const TablesArg& blocks) {
+    return [&blocks] { return nb::cast<connector::BlockTables>(blocks()); };
+  }
+
+  static std::vector<std::pair<std::string_view, std::uint64_t>> Named(
+      const connector::SchedulerStats& s) {
     const connector::Counters& c = s.ranks;
     const auto tier = [](const auto& by_tier, Tier which) {
       return by_tier[static_cast<std::size_t>(which)];
@@ -210,42 +267,13 @@ class PyScheduler {
             {"remote_memory_bytes", tier(c.bytes_by_tier, Tier::kRemoteMemory)},
             {"disk_bytes", tier(c.bytes_by_tier, Tier::kDisk)}};
   }
-  connector::SchedulerRole& role() { return *role_; }
-  void Close() {
-    const nb::gil_scoped_release release;
-    server_.reset();
-    role_.reset();
-    runner_.reset();
-    store_.reset();
-    pool_.reset();
-  }
-
- private:
-  static connector::RequestView ViewOf(const std::string& id, std::uint64_t tokens,
-                                       std::uint64_t prompt_tokens, const std::string& salt,
-                                       const HashesArg& hashes) {
-    return {.id = id,
-            .tokens = tokens,
-            .prompt_tokens = prompt_tokens,
-            .salt = salt,
-            .hashes = hashes.size(),
-            .hash = [&hashes](std::size_t i) {
-              // The list keeps it.
-              const nb::handle hash = hashes[i];
-              if (!PyBytes_Check(hash.ptr())) throw nb::type_error("block hashes are bytes");
-              return std::string_view(PyBytes_AsString(hash.ptr()),
-                                      static_cast<std::size_t>(PyBytes_Size(hash.ptr())));
-            }};
-  }
-  static std::function<connector::BlockTables()> TablesOf(const TablesArg& blocks) {
-    return [&blocks] { return nb::cast<connector::BlockTables>(blocks()); };
-  }
 
   std::shared_ptr<Pool> pool_;
   std::unique_ptr<connector::Store> store_;
   std::unique_ptr<connector::LookupRunner> runner_;
   std::unique_ptr<connector::SchedulerRole> role_;
   std::unique_ptr<connector::EngineServer> server_;
+  connector::SchedulerStats told_;
 };
 
 // ---- worker
@@ -305,12 +333,14 @@ class PyWorker {
     }
     Unwrap(role_->Register(memory));
   }
-  void Begin(const nb::bytes& bytes) {
+  // True: the rank's fingerprint is wanted.
+  bool Begin(const nb::bytes& bytes) {
     const connector::Plan plan = Unwrap(connector::DecodePlan(BytesView(bytes)));
     const nb::gil_scoped_release release;
     Connect(plan.pool);
     door_ = plan.engine;
     role_->Begin(plan);
+    return role_->FingerprintWanted();
   }
   void FinishStep(const nb::object& ready) {
     if (ready.is_none()) return role_->FinishStep({});
@@ -328,10 +358,15 @@ class PyWorker {
       }
     });
   }
-  std::tuple<std::vector<std::string>, std::vector<connector::BlockId>, std::vector<std::string>>
-  TakeEnded() {
+  // Requests whose loads have ended, blocks that hold nothing, requests with such blocks; mostly
+  // none.
+  using EndedTuple = std::tuple<std::vector<std::string>, std::vector<connector::BlockId>,
+                                std::vector<std::string>>;
+  std::optional<EndedTuple> TakeEnded() {
     connector::Ended ended = role_->TakeEnded();
-    return {std::move(ended.loaded), std::move(ended.failed_blocks), std::move(ended.failed)};
+    if (ended.loaded.empty() && ended.failed_blocks.empty()) return std::nullopt;
+    return EndedTuple{std::move(ended.loaded), std::move(ended.failed_blocks),
+                      std::move(ended.failed)};
   }
   std::optional<nb::bytes> TakeReport() {
     const connector::Report report = role_->TakeReport();
@@ -461,6 +496,12 @@ void BindConnector(nb::module_& module) {
       .def("take_events", &PyScheduler::Events,
            nb::sig("def take_events(self) -> list[tuple[str, str, int, int, list[bytes], bytes]]"))
       .def("stats", &PyScheduler::Stats)
+      .def("take_stats", &PyScheduler::TakeStats)
+      .def_static("gauges",
+                  [] {
+                    return std::vector<std::string>(PyScheduler::kGauges.begin(),
+                                                    PyScheduler::kGauges.end());
+                  })
       .def("close", &PyScheduler::Close);
 
   nb::class_<PyWorker>(module, "WorkerRole")
@@ -487,8 +528,6 @@ void BindConnector(nb::module_& module) {
       .def("take_ended", &PyWorker::TakeEnded)
       .def("take_report", &PyWorker::TakeReport)
       .def("weights_changing", &PyWorker::WeightsChanging)
-      .def_prop_ro("fingerprint_wanted",
-                   [](PyWorker& self) { return self.role().FingerprintWanted(); })
       .def(
           "set_fingerprint",
           [](PyWorker& self, const std::string& fingerprint) {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -46,6 +47,7 @@ from kvcove.vllm._stats import KvcovePromMetrics, KvcoveStats
 __all__ = ["KvcoveConnector"]
 
 _log = logging.getLogger("vllm.kvcove")
+_MOST_FINISHED = 1024  # requests kept for KV events that come after them
 _SOURCES = (
     CacheHitSource.EXTERNAL_UNSPECIFIED,
     CacheHitSource.HOST,
@@ -94,6 +96,7 @@ class _SchedulerSide:
         door = str(directory / f"engine-{name}-{os.getpid()}.sock")
         self._pool = kvcove.open(address)
         events = vllm_config.kv_events_config
+        self._events = bool(events and events.enable_kv_cache_events)
         self.role = _native.SchedulerRole(
             shape,
             self._pool,
@@ -108,7 +111,7 @@ class _SchedulerSide:
             lookup=config.lookup and transfer.is_kv_consumer,
             save=transfer.is_kv_producer,
             save_decoded=config.save_decoded,
-            events=bool(events and events.enable_kv_cache_events),
+            events=self._events,
             closed_on_reset_failure=config.on_reset_failure == "closed",
             assume_weights=config.assume_weights,
             blocks=self._blocks,
@@ -122,12 +125,12 @@ class _SchedulerSide:
         self._pins: Counter[int] = Counter()  # blocks that saves read
         self._loading: dict[str, tuple[Any, Any]] = {}  # requests whose load is under way; blocks
         self._requests: dict[str, Any] = {}
+        self._finished: dict[str, Any] = {}
         self._chunk_tokens = [
             tokens_of(group.kv_cache_spec, vllm_config)
             for group in connector._kv_cache_config.kv_cache_groups
         ]
-        self._least_tokens = min(self._chunk_tokens)
-        self._told: dict[str, int] = {}
+        self._least_tokens = math.gcd(*self._chunk_tokens)
         _weights.observe_engine(connector, self.role)
 
     def _tell_hashing(self, vllm_config: VllmConfig) -> None:
@@ -234,12 +237,6 @@ class _SchedulerSide:
         request = self._requests.get(request_id)
         if request is None:
             return
-        scheduled = output.num_scheduled_tokens[request_id]
-        if not started and computed >= request.num_prompt_tokens:
-            # A decoding request matters when it begins another block, and when it has filled one.
-            least = self._least_tokens
-            if computed % least != 0 and (computed + scheduled) // least == computed // least:
-                return
         state = output.kv_connector_block_state
         self.role.schedule(
             request_id,
@@ -248,7 +245,7 @@ class _SchedulerSide:
             request.cache_salt or "",
             request.block_hashes,
             computed,
-            scheduled,
+            output.num_scheduled_tokens[request_id],
             started,
             lambda: list(state.get_block_ids(request_id)),
         )
@@ -257,13 +254,17 @@ class _SchedulerSide:
         for new in output.scheduled_new_reqs:
             self._schedule(output, new.req_id, new.num_computed_tokens, True)
         cached = output.scheduled_cached_reqs
-        for i, request_id in enumerate(cached.req_ids):
-            self._schedule(
-                output,
-                request_id,
-                cached.num_computed_tokens[i],
-                request_id in cached.resumed_req_ids,
-            )
+        scheduled, resumed, least = (
+            output.num_scheduled_tokens,
+            cached.resumed_req_ids,
+            self._least_tokens,
+        )
+        for request_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            started = request_id in resumed
+            begun = computed % least
+            # What neither begins a block nor fills one is of no interest: mostly a decoded token.
+            if started or begun == 0 or begun + scheduled[request_id] >= least:
+                self._schedule(output, request_id, computed, started)
         plan, pins = self.role.build_plan()
         if pins:
             blocks = self._block_pool.blocks
@@ -289,6 +290,10 @@ class _SchedulerSide:
 
     def finished(self, request: Any) -> None:
         self._requests.pop(request.request_id, None)
+        if self._events:  # of saves that end later
+            self._finished[request.request_id] = request
+            if len(self._finished) > _MOST_FINISHED:
+                self._finished.pop(next(iter(self._finished)))
         self.role.finished(request.request_id)
 
     def sources(self, request: Any, tokens: int) -> dict[CacheHitSource, int]:
@@ -306,6 +311,8 @@ class _SchedulerSide:
         return {source: count for source, count in split.items() if count}
 
     def events(self) -> Iterable[Any]:
+        if not self._events:
+            return
         for kind, request_id, group, first, hashes, parent in self.role.take_events():
             if kind == "cleared":
                 yield AllBlocksCleared()
@@ -317,7 +324,7 @@ class _SchedulerSide:
     def _stored(
         self, request_id: str, group: int, first: int, hashes: list[bytes], parent: bytes
     ) -> BlockStored:
-        request = self._requests.get(request_id)
+        request = self._requests.get(request_id) or self._finished.get(request_id)
         size = self._chunk_tokens[group]
         tokens: list[int] = []
         lora = None
@@ -336,13 +343,8 @@ class _SchedulerSide:
         )
 
     def stats(self) -> KvcoveStats | None:
-        now = self.role.stats()
-        gauges = {name: now.pop(name) for name in ("closed", "pinned_blocks", "queued_jobs")}
-        if now == self._told:
-            return None
-        counted = {name: value - self._told.get(name, 0) for name, value in now.items()}
-        self._told = now
-        return KvcoveStats(data={**{n: v for n, v in counted.items() if v}, **gauges})
+        news = self.role.take_stats()
+        return None if news is None else KvcoveStats(data=news)
 
     def close(self, connector: KvcoveConnector) -> None:
         _weights.forget_engine(connector)
@@ -360,6 +362,7 @@ class _WorkerSide:
         self._kv_cache_config = connector._kv_cache_config
         shape = shape_of(vllm_config, connector._kv_cache_config, config)
         self._prints = config.weight_version_source == "fingerprint"
+        self._load_async = config.load_async
         self._single_group = len(connector._kv_cache_config.kv_cache_groups) == 1
         rank = rank_of(vllm_config)
         self.role = _native.WorkerRole(
@@ -413,10 +416,10 @@ class _WorkerSide:
         return _Handshake(self.role.number, self._fingerprint()) if self._prints else None
 
     def start(self, plan: bytes) -> None:
-        self.role.begin(plan)
-        if self.role.fingerprint_wanted:
+        if self.role.begin(plan):
             self.role.set_fingerprint(self._fingerprint())
-        self.role.wait_for_sync_loads()
+        if not self._load_async:
+            self.role.wait_for_sync_loads()
 
     def finish(self) -> None:
         if not self._cuda:
@@ -429,7 +432,10 @@ class _WorkerSide:
         self.role.finish_step(event.synchronize)
 
     def results(self) -> KVConnectorTransferResults:
-        loaded, failed_blocks, failed = self.role.take_ended()
+        ended = self.role.take_ended()
+        if ended is None:
+            return KVConnectorTransferResults()
+        loaded, failed_blocks, failed = ended
         results = KVConnectorTransferResults(finished_recving=set(loaded))
         if self._single_group:
             self._failed_blocks.update(failed_blocks)

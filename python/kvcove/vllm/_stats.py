@@ -10,9 +10,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     KVConnectorStats,
 )
 
+from kvcove import _native
+
 __all__ = ["KvcovePromMetrics", "KvcoveStats"]
 
-_GAUGES = frozenset({"closed", "pinned_blocks", "queued_jobs"})
+_GAUGES = frozenset(_native.SchedulerRole.gauges())
 
 
 class KvcoveStats(KVConnectorStats):
