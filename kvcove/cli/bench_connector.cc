@@ -80,12 +80,15 @@ class Bench {
     (void)session_->Exists(views_, results,
                            {.timeout = kTimeout, .hold = std::chrono::seconds(60)});
   }
-  // A step of `requests` that decode, none of which has anything to load or save.
+  // A step of `requests` that decode, none of which has anything to load or save. Each is at
+  // another token of its block; the role is told of those that begin one or fill one.
   void Step(std::uint32_t requests, std::uint64_t at) {
     for (std::uint32_t i = 0; i < requests; ++i) {
+      const std::uint64_t computed = 4 * kTokens + i + at;
+      if (at != 0 && computed % kTokens != 0 && (computed + 1) % kTokens != 0) continue;
       const std::string id = std::to_string(i);
       role_->Schedule({.request = View(id, 4),
-                       .computed_tokens = 4 * kTokens + at,
+                       .computed_tokens = computed,
                        .scheduled_tokens = 1,
                        .started = at == 0,
                        .blocks = [] {

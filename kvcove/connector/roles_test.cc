@@ -178,6 +178,55 @@ TEST_F(RolesTest, FailedBlocksAreReportedExactlyWhenABatchIsSplit) {
   EXPECT_EQ(scheduler_->Matched(View("r", 34), 0).tokens, 0U);
 }
 
+// Memory that the host cannot touch: every address of it is another one than the host's.
+class FakeDevice final : public DeviceMemory {
+ public:
+  static constexpr std::uintptr_t kFar = std::uintptr_t{1} << 60;
+  bool Owns(std::uintptr_t address) const override { return address >= kFar; }
+  Status ToHost(void* host, std::uintptr_t device, std::size_t bytes) const override {
+    if (broken) return Fail(Code::kInternal, "no");
+    std::memcpy(host, reinterpret_cast<const void*>(device - kFar), bytes);
+    return {};
+  }
+  Status FromHost(std::uintptr_t device, const void* host, std::size_t bytes) const override {
+    if (broken) return Fail(Code::kInternal, "no");
+    std::memcpy(reinterpret_cast<void*>(device - kFar), host, bytes);
+    return {};
+  }
+  std::atomic<bool> broken{false};
+};
+
+TEST_F(RolesTest, DeviceMemoryIsCopiedByTheDeviceAndItsFailuresAreFailedBlocks) {
+  FakeDevice device;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    workers_[rank] = std::make_unique<WorkerRole>(
+        WorkerOptions{
+            .shape = shape_, .rank = {.tp = rank}, .number = rank, .device = &device, .threads = 0},
+        clock_);
+    workers_[rank]->Connect(std::make_unique<TestStore>(pool_));
+    const auto base = reinterpret_cast<std::uintptr_t>(memory_[rank].data()) + FakeDevice::kFar;
+    ASSERT_TRUE(workers_[rank]->Register(
+        {{.name = "kv",
+          .base = base,
+          .element_bytes = kBlockBytes,
+          .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}}));
+  }
+  StoreAll(12);
+  EXPECT_EQ(pool_.values.size(), 6U);
+  (void)Load("r", 14, 10);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->LoadEnded("r"));
+  EXPECT_EQ(std::memcmp(&memory_[1][10 * kBlockBytes], &memory_[1][kBlockBytes], 3 * kBlockBytes),
+            0);
+  device.broken = true;
+  (void)Load("s", 14, 20);
+  EXPECT_THAT(Step()[0].failed_blocks, UnorderedElementsAre(20, 21, 22));
+  Compute("t", 0, 20, 30);  // of it, two chunks are new
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 6U);
+  EXPECT_EQ(scheduler_->stats().ranks.refused_keys, 4U);
+}
+
 // 11.14: the size of what was read is compared with what was asked for.
 TEST_F(RolesTest, AValueOfAnotherSizeIsAFailedBlock) {
   StoreAll(8);
@@ -222,6 +271,29 @@ TEST_F(RolesTest, AWaitingRequestsLookupIsRemembered) {
   const std::uint64_t asked = pool_.asked;
   for (int i = 0; i < 10; ++i) EXPECT_EQ(scheduler_->Matched(View("r", 22), 4).tokens, 16U);
   EXPECT_EQ(pool_.asked, asked);
+}
+
+// A step inside of a block, which this role is not told of, under weights that come and go.
+TEST_F(RolesTest, NothingIsStoredOfRequestsThatAStepComputedUnderUnknownWeights) {
+  Compute("r", 0, 6, 1);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 2U);
+  scheduler_->WeightsChanging();
+  (void)Step();
+  scheduler_->WeightsChanged();
+  for (int i = 0; i < 2; ++i) {
+    (void)Step();
+    workers_[0]->SetFingerprint("a");
+    workers_[1]->SetFingerprint("b");
+  }
+  (void)Step();
+  EXPECT_EQ(scheduler_->stats().closed, 0U) << "they are those of before";
+  Compute("r", 7, 9, 1, /*started=*/false);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 2U);
+  Compute("s", 0, 8, 20);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 4U) << "others go on";
 }
 
 // 11.4: a reset that is not proven is no success.

@@ -348,6 +348,12 @@ void SchedulerRole::Schedule(const ScheduledPart& part) {
   if (request.may_store && !load_of_.contains(part.request.id)) OrderSave(request, part, tables);
 }
 
+void SchedulerRole::StopStoring(const std::function<bool(const Request&)>& whom) {
+  for (auto& [id, request] : requests_) {
+    if (whom(request)) request.may_store = false;
+  }
+}
+
 void SchedulerRole::Begin(Request& request, const ScheduledPart& part, const BlockTables& tables,
                           const std::optional<Token>& token) {
   request.version = VersionOf(part.request.salt);
@@ -479,6 +485,8 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
     NewEpoch(/*blocks=*/false);
   }
   budget_ns_ = options_.lookup_budget.count() * kMillisecond;
+  // Nobody knows with which weights this step computes.
+  if (weights_ != Weights::kKnown) StopStoring([](const Request&) { return true; });
   Plan plan = std::move(plan_);
   plan_ = {};
   plan.pool = options_.pool;
@@ -635,12 +643,12 @@ void SchedulerRole::Notice(std::string_view version, const Token& token) {
 }
 
 void SchedulerRole::PollGenerations() {
-  std::set<std::string> versions;
+  std::vector<std::string> versions;
   {
     const MutexLock lock(mutex_);
-    // Mostly they are one: it is not copied for each request.
     const auto add = [&](const std::string& version) {
-      if (!versions.contains(version)) versions.insert(version);
+      // Mostly they are one.
+      if (std::ranges::find(versions, version) == versions.end()) versions.push_back(version);
     };
     // Only what something depends on: asking makes a generation used.
     for (const auto& [job, load] : loads_) {
@@ -786,6 +794,7 @@ void SchedulerRole::SetVersion(std::string_view version) {
   } else if (options_.versions == VersionSource::kSalt) {
     version_ = version;
     names_changed_ = true;
+    StopStoring([&](const Request& request) { return request.version != version; });
   }
 }
 

@@ -137,6 +137,8 @@ class SchedulerRole {
   // Keys found for a request, by tier, at its last Matched.
   std::array<std::uint64_t, kTiers> TiersOf(std::string_view request) const;
 
+  // Of every step that begins a chunk or fills one, and of a request's first; others may be left
+  // out.
   void Schedule(const ScheduledPart& part);
   // The request is gone: finished or aborted. A load under way still ends.
   void Finished(std::string_view request);
@@ -223,6 +225,8 @@ class SchedulerRole {
   // One look-up, or the next one of a long request.
   std::shared_ptr<Lookup> NewLookup(const RequestView& view, std::uint64_t from_tokens,
                                     std::uint64_t limit) KVCOVE_REQUIRES(mutex_);
+  // Whom steps compute that this role is not told of: those that fill no block.
+  void StopStoring(const std::function<bool(const Request&)>& whom) KVCOVE_REQUIRES(mutex_);
   void Begin(Request& request, const ScheduledPart& part, const BlockTables& tables,
              const std::optional<Token>& token) KVCOVE_REQUIRES(mutex_);
   void Mark(Request& request, const ScheduledPart& part, const BlockTables& tables)

@@ -90,6 +90,7 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
                     RunsOf(layer, whole ? 0 : shard.part.first_head,
                            whole ? static_cast<std::uint32_t>(heads) : shard.part.heads));
       shard.bytes += runs.bytes;
+      shard.device = options_.device != nullptr && options_.device->Owns(layer.base);
       shard.layers.push_back(std::move(runs));
     }
   }
@@ -218,9 +219,7 @@ void WorkerRole::Queue(std::shared_ptr<Job> job) {
         item.pieces.push_back({.data = reinterpret_cast<void*>(at), .size = run.bytes});  // NOLINT
       }
     }
-    if (options_.device != nullptr && !item.pieces.empty()) {
-      item.device = options_.device->Owns(reinterpret_cast<std::uintptr_t>(item.pieces[0].data));
-    }
+    item.device = shard->device;
   }
   auto& queue = job->load ? loads_ : saves_;
   if (queue.size() >= options_.most_queued) {

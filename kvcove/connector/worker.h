@@ -105,6 +105,7 @@ class WorkerRole {
     Part part;
     std::vector<BlockRuns> layers;
     std::uint64_t bytes = 0;
+    bool device = false;  // whether its layers lie in memory that the host cannot read
   };
   struct Item;
 

@@ -669,6 +669,14 @@ class SchedulerRole:
     def gauges() -> list[str]: ...
     def close(self) -> None: ...
 
+def told_of(
+    requests: list[str],
+    computed: list[int],
+    scheduled: dict[str, int],
+    started: set[str],
+    chunk_tokens: int,
+) -> list[int]: ...
+
 class WorkerRole:
     def __init__(
         self,

@@ -424,6 +424,28 @@ class PyWorker {
   std::unique_ptr<connector::WorkerRole> role_;
 };
 
+// Which of a step's requests begin a chunk, or fill one, or start: the others, mostly decoding
+// ones, need not be told. `scheduled`: tokens by request.
+std::vector<std::size_t> ToldOf(const nb::typed<nb::list, nb::str>& requests,
+                                const nb::typed<nb::list, int>& computed,
+                                const nb::typed<nb::dict, nb::str, int>& scheduled,
+                                const nb::typed<nb::set, nb::str>& started,
+                                std::uint64_t chunk_tokens) {
+  if (requests.size() != computed.size() || chunk_tokens == 0) {
+    throw nb::value_error("as many computed tokens as requests, and a chunk's tokens");
+  }
+  std::vector<std::size_t> told;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const std::uint64_t begun = nb::cast<std::uint64_t>(computed[i]) % chunk_tokens;
+    const nb::handle id = requests[i];
+    if (begun == 0 || begun + nb::cast<std::uint64_t>(scheduled[id]) >= chunk_tokens ||
+        (started.size() > 0 && started.contains(id))) {
+      told.push_back(i);
+    }
+  }
+  return told;
+}
+
 // 128 bits of host memory, piece after piece.
 std::string Fingerprint(const std::vector<std::tuple<std::uintptr_t, std::size_t>>& pieces) {
   const nb::gil_scoped_release release;
@@ -503,6 +525,9 @@ void BindConnector(nb::module_& module) {
                                                     PyScheduler::kGauges.end());
                   })
       .def("close", &PyScheduler::Close);
+
+  module.def("told_of", &ToldOf, nb::arg("requests"), nb::arg("computed"), nb::arg("scheduled"),
+             nb::arg("started"), nb::arg("chunk_tokens"));
 
   nb::class_<PyWorker>(module, "WorkerRole")
       .def(nb::init<const PyShape&, std::uint32_t, std::uint32_t, std::uint32_t, const std::string&,

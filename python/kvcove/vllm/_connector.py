@@ -254,17 +254,17 @@ class _SchedulerSide:
         for new in output.scheduled_new_reqs:
             self._schedule(output, new.req_id, new.num_computed_tokens, True)
         cached = output.scheduled_cached_reqs
-        scheduled, resumed, least = (
+        resumed = cached.resumed_req_ids
+        # What neither begins a block nor fills one is of no interest: mostly a decoded token.
+        for i in _native.told_of(
+            cached.req_ids,
+            cached.num_computed_tokens,
             output.num_scheduled_tokens,
-            cached.resumed_req_ids,
+            resumed,
             self._least_tokens,
-        )
-        for request_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
-            started = request_id in resumed
-            begun = computed % least
-            # What neither begins a block nor fills one is of no interest: mostly a decoded token.
-            if started or begun == 0 or begun + scheduled[request_id] >= least:
-                self._schedule(output, request_id, computed, started)
+        ):
+            request_id = cached.req_ids[i]
+            self._schedule(output, request_id, cached.num_computed_tokens[i], request_id in resumed)
         plan, pins = self.role.build_plan()
         if pins:
             blocks = self._block_pool.blocks
