@@ -34,9 +34,14 @@ bool Lookup::Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
   std::vector<std::size_t> ends;
   for (const auto& [group, chunk] : chunks) {
     const std::uint64_t per_chunk = shape_.groups[group].chunk_tokens / shape_.hash_tokens;
-    const std::string_view hash = question_.hashes[(chunk + 1) * per_chunk - 1];
-    for (const std::string& tag : keys_.Tags(group)) {
-      AppendKey(tag, hash, text);
+    const std::string hash = HashText(question_.hashes[(chunk + 1) * per_chunk - 1]);
+    const std::vector<std::string>& tags = keys_.Tags(group);
+    if (text.empty()) {  // most look-ups are of one group
+      ends.reserve(chunks.size() * tags.size());
+      text.reserve(ends.capacity() * (tags.back().size() + 1 + hash.size()));
+    }
+    for (const std::string& tag : tags) {
+      AppendKeyOf(tag, hash, text);
       ends.push_back(text.size());
     }
   }

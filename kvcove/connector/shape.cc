@@ -154,17 +154,25 @@ bool Keys::Stores(const Rank& rank, std::uint32_t group, std::uint64_t chunk) co
   return chunk % copies_[group] == rank.tp % copies_[group];
 }
 
-void AppendKey(std::string_view tag, std::string_view hash, std::string& out) {
+std::string HashText(std::string_view hash) {
   static constexpr char kDigits[] = "0123456789abcdef";
-  out += tag;
-  out += '@';
-  const std::size_t at = out.size();
-  out.resize(at + 2 * hash.size());
+  std::string text(2 * hash.size(), '\0');
   for (std::size_t i = 0; i < hash.size(); ++i) {
     const auto byte = static_cast<unsigned char>(hash[i]);
-    out[at + 2 * i] = kDigits[byte >> 4];
-    out[at + 2 * i + 1] = kDigits[byte & 15];
+    text[2 * i] = kDigits[byte >> 4];
+    text[2 * i + 1] = kDigits[byte & 15];
   }
+  return text;
+}
+
+void AppendKey(std::string_view tag, std::string_view hash, std::string& out) {
+  AppendKeyOf(tag, HashText(hash), out);
+}
+
+void AppendKeyOf(std::string_view tag, std::string_view hash_text, std::string& out) {
+  out += tag;
+  out += '@';
+  out += hash_text;
 }
 
 }  // namespace kvcove::connector

@@ -99,7 +99,10 @@ class Keys {
   std::vector<std::uint32_t> copies_;
 };
 
-// Appends "<tag>@<hex>" to `out`.
+// A block hash in hex digits.
+std::string HashText(std::string_view hash);
+// Appends "<tag>@<hash text>" to `out`.
 void AppendKey(std::string_view tag, std::string_view hash, std::string& out);
+void AppendKeyOf(std::string_view tag, std::string_view hash_text, std::string& out);
 
 }  // namespace kvcove::connector
