@@ -3,20 +3,27 @@
 
 Roles: `hybrid` (a model whose layers are not all alike), `told` (KV events, metrics, tier log; vLLM's
 version as the weights'), `salts` (the cache salt as the weights' version), `ranks` (the world that
-$KVCOVE_TP says). $KVCOVE_EXTRA is the connector's extra configuration. Writes JSON to OUT.
+$KVCOVE_TP says), `faults` (the owner of its pool dies and freezes). $KVCOVE_EXTRA is the connector's extra configuration. Writes JSON to OUT.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import weights
-from driver import PROMPTS, say
+from driver import PROMPTS, say, steps_of
 from own import OwnEngine
+
+import kvcove
 
 
 def hybrid(model: str, out: str) -> dict[str, Any]:
@@ -157,9 +164,90 @@ def ranks(model: str, out: str) -> dict[str, Any]:
     return seen
 
 
+def faults(model: str, out: str) -> dict[str, Any]:
+    """This host's owner is killed, started again, frozen: outputs are right, nothing waits long."""
+    private = Path(out).parent / "faults"
+    private.mkdir(mode=0o700, exist_ok=True)
+    address = private / "kvcove.sock"
+
+    def serve() -> subprocess.Popen[bytes]:
+        started = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "kvcove",
+                "serve",
+                "--socket",
+                str(address),
+                "--memory",
+                "256MiB",
+            ]
+        )
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            time.sleep(0.05)
+            with contextlib.suppress(kvcove.Error):
+                kvcove.open(f"unix:{address}").close()
+                return started
+        raise TimeoutError("the owner does not start")
+
+    owner = serve()
+    os.environ["KVCOVE_EXTRA"] = json.dumps({"pool": f"unix:{address}"})
+    engine = OwnEngine(model)
+    steps, _ = steps_of(engine)
+    seen: dict[str, Any] = {"outputs": [], "hits": {}}
+
+    def run(what: str) -> int:
+        outputs, hits, _ = engine.measured()
+        seen["outputs"].append(outputs)
+        seen["hits"][what] = hits
+        engine.llm.reset_prefix_cache()
+        return hits
+
+    def timed_reset() -> tuple[bool, float]:
+        began = time.monotonic()
+        done = bool(engine.llm.reset_prefix_cache(reset_connector=True))
+        return done, time.monotonic() - began
+
+    def until_found(what: str) -> None:
+        for _ in range(20):
+            engine.settle()
+            if run(what) == seen["hits"]["warm"]:
+                return
+
+    run("cold")
+    engine.settle()
+    run("warm")
+    killer = threading.Timer(0.03, owner.kill)
+    killer.start()
+    for what in ("while killed", "dead", "still dead"):
+        run(what)
+    killer.join()
+    owner.wait()
+    seen["reset_dead"] = timed_reset()
+    run("closed")
+    owner = serve()
+    until_found("restarted")
+    owner.send_signal(signal.SIGSTOP)
+    run("frozen")
+    time.sleep(1.5)  # its lease has run out
+    run("long frozen")
+    seen["reset_frozen"] = timed_reset()
+    run("closed again")
+    owner.send_signal(signal.SIGCONT)
+    until_found("thawed")
+    owner.terminate()
+    seen["longest_step_seconds"] = max(steps)
+    seen["owner_status"] = owner.wait(20)
+    say(f"{seen['hits']}")
+    return seen
+
+
 def main() -> None:
     role, model, out = sys.argv[1:4]
-    seen = {"hybrid": hybrid, "told": told, "salts": salts, "ranks": ranks}[role](model, out)
+    seen = {"hybrid": hybrid, "told": told, "salts": salts, "ranks": ranks, "faults": faults}[role](
+        model, out
+    )
     Path(out).write_text(json.dumps(seen))
 
 

@@ -409,6 +409,28 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         "salt: the new salt has its own KV, outputs right",
     )
 
+    print("== the pool's owner is killed, started again, frozen")
+    seen = feature("faults", "faults", model, {})
+    hits = seen["hits"]
+    check(all(outputs == ref["w0"] for outputs in seen["outputs"]), "faults: all outputs are right")
+    check(
+        hits["warm"] == hits["restarted"] == hits["thawed"] == TOKENS
+        and hits["dead"] == hits["still dead"] == hits["long frozen"] == 0,
+        "faults: misses while the owner is gone, hits when it is back",
+    )
+    check(
+        not seen["reset_dead"][0]
+        and not seen["reset_frozen"][0]
+        and max(seen["reset_dead"][1], seen["reset_frozen"][1]) <= 3
+        and hits["closed"] == hits["closed again"] == 0,
+        f"faults: a reset is false after {seen['reset_dead'][1]:.2f} s (dead) and "
+        f"{seen['reset_frozen'][1]:.2f} s (frozen), and nothing is found until it is proven",
+    )
+    check(
+        seen["longest_step_seconds"] < 0.1 and seen["owner_status"] == 0,
+        f"faults: longest scheduling step {1e3 * seen['longest_step_seconds']:.1f} ms",
+    )
+
     print("== several ranks, and engines of different tensor-parallel sizes")
     threads = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
     seen = feature("ranks", "two-ranks", model, {}, KVCOVE_TP="2", **threads)
