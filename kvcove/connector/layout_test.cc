@@ -70,6 +70,7 @@ TEST(LayoutTest, WhatLiesTogetherIsOneRun) {
   EXPECT_EQ(RunsOf(kFlashInfer, 1, 2)->runs.size(), 2 * kTokens);
 }
 
+// DEF-8: the order comes from named axes, nothing is guessed from sizes or strides.
 TEST(LayoutTest, TheOrderOfBytesSaysWhatMayShare) {
   EXPECT_EQ(OrderOf(kFlashAttention), OrderOf(kFlashInfer));
   EXPECT_NE(OrderOf(kFlashInfer), OrderOf(kHeadMajor));

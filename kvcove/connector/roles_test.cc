@@ -13,6 +13,7 @@
 namespace kvcove::connector {
 namespace {
 
+using testing::Each;
 using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
@@ -159,6 +160,19 @@ TEST_F(RolesTest, TheLastTokenIsAlwaysComputed) {
   EXPECT_EQ(scheduler_->Matched(View("own", 22), 20).tokens, 0U);
   EXPECT_EQ(scheduler_->Matched(View("part", 22), 8).tokens, 12U);
   EXPECT_EQ(scheduler_->Matched(View("less", 3), 0).tokens, 0U);
+}
+
+// DEF-9: a request that this role has never seen, or has forgotten.
+TEST_F(RolesTest, RequestsThatAreNotKnownEndAndLoadNothing) {
+  StoreAll(8);
+  scheduler_->Finished("nobody");
+  scheduler_->Finished("first");
+  scheduler_->Allocated("nobody", 4, Blocks(10, 8));
+  EXPECT_TRUE(scheduler_->LoadEnded("nobody"));
+  EXPECT_THAT(scheduler_->TiersOf("nobody"), Each(0U));
+  const auto ended = Step();
+  EXPECT_THAT(ended[0].loaded, IsEmpty());
+  EXPECT_FALSE(scheduler_->Pending());
 }
 
 // vllm-connector.md 11.1: a batch that is split, and one part of it fails.

@@ -83,7 +83,7 @@ class ModelTest : public testing::Test {
   std::unique_ptr<ModelEngine> engine_;
 };
 
-// RESET-9: callers may always ask for the connector's reset.
+// RESET-9, DEF-10: callers may always ask for the connector's reset.
 TEST_F(ModelTest, WithoutAConnectorAResetIsASuccess) {
   Use(0);
   EXPECT_EQ(Serve("a"), 0U);
@@ -132,7 +132,7 @@ TEST_F(ModelTest, AResetRightAfterAnAbortIsASuccess) {
   EXPECT_EQ(Serve("last"), 0U);
 }
 
-// X-7, RESET-21: every child is asked, and one that fails makes it a failure.
+// X-7, RESET-21, DEF-20: every child is asked, and one that fails makes it a failure.
 TEST_F(ModelTest, AResetAsksEveryConnector) {
   Use(2);
   (void)Serve("a");
