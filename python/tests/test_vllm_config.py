@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from kvcove.vllm import _weights
 
 import kvcove
 from kvcove import _native
@@ -74,6 +75,18 @@ def test_a_shape_that_does_not_fit_is_refused() -> None:
         shape(groups=[("full", 6, 0, 1, "HNC")])
     with pytest.raises(ValueError, match="full, window or state"):
         shape(groups=[("half", 4, 0, 1, "HNC")])
+
+
+def test_which_call_ends_an_update() -> None:
+    updates = _weights.Updates()
+    assert updates.ended_by("update_weights"), "a trainer's own method, which nothing began"
+    assert not updates.ended_by("start_weight_update")
+    assert not updates.ended_by("update_weights")
+    assert not updates.ended_by("update_weights")
+    assert updates.ended_by("finish_weight_update")
+    assert updates.ended_by("update_weights_from_path")
+    assert not updates.ended_by("start_weight_update")
+    assert updates.ended_by(test_which_call_ends_an_update), "given up, and a callable came"
 
 
 def test_a_request_through_both_roles(tmp_path: Path) -> None:

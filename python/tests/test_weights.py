@@ -32,18 +32,21 @@ def test_equal_torch_weights_have_equal_fingerprints() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_torch_lanes_see_every_byte(dtype: str) -> None:
+def test_torch_lanes_see_every_byte(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_weights._DeviceLanes, "_STEP", 32)  # words: several parts
+    lanes_of = _weights._DeviceLanes("cpu")
     tensor = torch.arange(1003).to(getattr(torch, dtype))
-    lanes = _weights._device_lanes(tensor)
-    assert lanes == _weights._device_lanes(tensor.clone())
+    lanes = lanes_of(tensor)
+    assert lanes == lanes_of(tensor.clone())
     raw = tensor.view(torch.uint8) if dtype != "int8" else tensor
     for at in (0, 7, 500, raw.numel() - 1):
         other = tensor.clone()
         flat = other.view(torch.uint8) if dtype != "int8" else other
         flat[at] ^= 1
-        assert _weights._device_lanes(other) != lanes
-    # The order counts.
-    assert _weights._device_lanes(tensor.flip(0)) != lanes
+        assert lanes_of(other) != lanes
+    # The order counts, of parts, too.
+    assert lanes_of(tensor.roll(256 // tensor.element_size())) != lanes
+    assert lanes_of(tensor.flip(0)) != lanes
 
 
 def test_torch_fingerprints_cost_little() -> None:

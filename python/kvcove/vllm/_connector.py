@@ -530,6 +530,9 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is not None:
             self._worker.finish()
 
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        """Do nothing: blocks that a save reads are kept by reference; what runs loads nothing."""
+
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """Return the requests whose loads have ended."""
         assert self._worker is not None

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from kvcove import _native
 
-__all__ = ["fingerprint_of", "model_of", "observe_engine", "observe_model"]
+__all__ = ["Updates", "fingerprint_of", "model_of", "observe_engine", "observe_model"]
 
 _log = logging.getLogger("vllm.kvcove")
 
@@ -27,33 +27,46 @@ _HARMLESS = frozenset(
         *("determine_available_memory", "report_usage_stats", "init_weight_transfer_engine"),
     }
 )
-_BEGINS = frozenset({"start_weight_update"})
-_MIDDLE = frozenset({"update_weights"})
 
 _SPLITMIX = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB)
+_MASK = (1 << 64) - 1
+_FOLD = 0xD6E8FEB86659FD93  # odd: folds the sums of a tensor's parts
 
 
-def _device_lanes(tensor: Any) -> tuple[int, int]:
-    """Return two sums of 64 bits over a tensor's bytes, computed where it lies."""
-    import torch
+class _DeviceLanes:
+    """Two sums of 64 bits over a tensor's bytes, computed where it lies.
 
-    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    whole = data.numel() // 8 * 8
-    words = data[:whole].view(torch.int64)
-    lanes = [0, 0]
-    step = 1 << 24
-    for at in range(0, words.numel(), step):
-        part = words[at : at + step]
-        place = torch.arange(at + 1, at + 1 + part.numel(), device=part.device)
+    Each word goes into both with odd factors of its place, which are made once: 16 passes over the
+    data, a part that the caches hold at a time, and one answer a tensor.
+    """
+
+    _STEP = 1 << 22  # words
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        place = torch.arange(1, self._STEP + 1, device=device)
         mixed = place * _SPLITMIX[0]
         mixed = (mixed ^ (mixed >> 30)) * _SPLITMIX[1]
-        mixed = mixed ^ (mixed >> 27)
-        lanes[0] += int(((part ^ mixed) * (mixed | 1)).sum())
-        other = mixed * _SPLITMIX[2]
-        lanes[1] += int(((part + (part >> 32)) * (other | 1)).sum())
-    tail = bytes(data[whole:].cpu().tolist())
-    mask = (1 << 64) - 1
-    return (lanes[0] + int.from_bytes(tail, "little")) & mask, lanes[1] & mask
+        self._flip = mixed ^ (mixed >> 27)
+        self._first = self._flip | 1
+        self._second = (self._flip * _SPLITMIX[2]) | 1
+
+    def __call__(self, tensor: Any) -> tuple[int, int]:
+        import torch
+
+        data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        whole = data.numel() // 8 * 8
+        words = data[:whole].view(torch.int64)
+        sums = []
+        for part in words.split(self._STEP):
+            count = part.numel()
+            sums.append(((part ^ self._flip[:count]) * self._first[:count]).sum())
+            sums.append(((part + (part >> 32)) * self._second[:count]).sum())
+        lanes = [0, int.from_bytes(bytes(data[whole:].cpu().tolist()), "little")]
+        for at, value in enumerate(torch.stack(sums).cpu().tolist() if sums else ()):
+            lanes[at % 2] = (lanes[at % 2] * _FOLD + value) & _MASK
+        return lanes[0], lanes[1]
 
 
 def fingerprint_of(model: Any) -> str:
@@ -66,6 +79,7 @@ def fingerprint_of(model: Any) -> str:
     kept = []  # what the addresses point to
     text = hashlib.sha256()
     seen: set[int] = set()
+    devices: dict[Any, _DeviceLanes] = {}
     total = 0
     for name, tensor in _tensors(model):
         text.update(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
@@ -78,7 +92,9 @@ def fingerprint_of(model: Any) -> str:
             kept.append(plain)
             pieces.append((plain.data_ptr(), plain.numel() * plain.element_size()))
         else:
-            text.update(str(_device_lanes(tensor)).encode())
+            if tensor.device not in devices:
+                devices[tensor.device] = _DeviceLanes(tensor.device)
+            text.update(str(devices[tensor.device](tensor)).encode())
     text.update(_native.fingerprint(pieces).encode())
     value = text.hexdigest()[:32]
     seconds = time.monotonic() - began
@@ -131,6 +147,26 @@ def observe_model(model: Any, changing: Callable[[], None]) -> None:
     model.load_weights = observed
 
 
+class Updates:
+    """Which call of an engine ends a change of its weights.
+
+    vLLM's own updates are several calls: ``start_weight_update``, ``update_weights`` as often as
+    needed, ``finish_weight_update``. Any other call, also a trainer's own ``update_weights`` that
+    nothing began, is one change.
+    """
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    def ended_by(self, method: Any) -> bool:
+        """Return whether the weights are whole again after this call."""
+        if method == "start_weight_update":
+            self._begun = True
+        elif method != "update_weights":
+            self._begun = False
+        return not self._begun
+
+
 class _Observed:
     """The scheduler roles of this process, and what has been wrapped for them."""
 
@@ -170,8 +206,7 @@ def observe_engine(connector: Any, role: Any) -> None:
         try:
             return rpc(self, method, timeout, args, kwargs)
         finally:
-            # An update in several calls ends with its last one.
-            if method not in _BEGINS and method not in _MIDDLE:
+            if self.__dict__.setdefault("_kvcove_updates", Updates()).ended_by(method):
                 for each in roles:
                     each.weights_changed()
 
