@@ -28,6 +28,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
+from vllm.v1.core.kv_cache_utils import (
+    generate_block_hash_extra_keys,
+    maybe_convert_block_hash,
+    to_event_extra_keys,
+)
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 import kvcove
@@ -206,7 +211,12 @@ class _SchedulerSide:
             kept = [block_pool.blocks[pin] for pin in self._pins.elements()]
             for request, groups in self._loading.values():
                 if request.is_finished():
-                    kept += [block for group in groups for block in group if not block.is_null]
+                    kept += [
+                        block
+                        for group in groups
+                        for block in group
+                        if not block.is_null and getattr(block, "pool", block_pool) is block_pool
+                    ]
             block_pool.free_blocks(kept)
             try:
                 return bool(reset())
@@ -317,7 +327,11 @@ class _SchedulerSide:
             if kind == "cleared":
                 yield AllBlocksCleared()
             elif kind == "removed":
-                yield BlockRemoved(block_hashes=hashes, medium="cpu", group_idx=group)
+                yield BlockRemoved(
+                    block_hashes=[maybe_convert_block_hash(each) for each in hashes],
+                    medium="cpu",
+                    group_idx=group,
+                )
             else:
                 yield self._stored(request_id, group, first, hashes, parent)
 
@@ -327,19 +341,27 @@ class _SchedulerSide:
         request = self._requests.get(request_id) or self._finished.get(request_id)
         size = self._chunk_tokens[group]
         tokens: list[int] = []
-        lora = None
+        lora = extra = session = None
         if request is not None:
             tokens = list(request.all_token_ids[first * size : (first + len(hashes)) * size])
             lora = request.lora_request
+            session = getattr(request, "session_id", None)
+            keys, media = [], 0
+            for at in range(first * size, (first + len(hashes)) * size, size):
+                key, media = generate_block_hash_extra_keys(request, at, at + size, media)
+                keys.append(key)
+            extra = to_event_extra_keys(keys)
         return BlockStored(
-            block_hashes=hashes,
-            parent_block_hash=parent or None,
+            block_hashes=[maybe_convert_block_hash(each) for each in hashes],
+            parent_block_hash=maybe_convert_block_hash(parent) if parent else None,
             token_ids=tokens,
             block_size=size,
             lora_id=lora.adapter_id if lora else None,
             medium="cpu",
             lora_name=lora.name if lora else None,
+            extra_keys=extra,
             group_idx=group,
+            session_id=session,
         )
 
     def stats(self) -> KvcoveStats | None:

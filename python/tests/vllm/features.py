@@ -83,6 +83,12 @@ def told(model: str, out: str) -> dict[str, Any]:
     ]
     seen["stored_tokens_right"] = set(told_tokens) == prompts
     seen["parents"] = sum(event.parent_block_hash is not None for event in stored)
+    engine.run(PROMPTS[:1], salt="tenant")
+    engine.settle()
+    salted = [e for e in heard() if type(e).__name__ == "BlockStored" and e.medium == "cpu"]
+    seen["salts_told"] = [
+        list(event.extra_keys[0]) for event in salted if event.extra_keys and event.extra_keys[0]
+    ]
     seen["warm"], seen["warm_hits"], _ = engine.measured()
     seen["metrics"] = {
         metric.name: metric.value

@@ -366,8 +366,9 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         seen["stored_blocks"] == TOKENS // 128
         and seen["stored_tokens_right"]
         and seen["parents"] > 0
-        and seen["cleared"] > 0,
-        f"KV events: {seen['stored_blocks']} blocks stored with their tokens, then all cleared",
+        and seen["cleared"] > 0
+        and seen["salts_told"] == [["tenant"]],
+        f"KV events: {seen['stored_blocks']} blocks stored with their tokens and salts, then all cleared",
     )
     metrics, stats = seen["metrics"], seen["stats"]
     check(
