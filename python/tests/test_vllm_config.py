@@ -11,16 +11,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from kvcove.vllm import _weights
 
 import kvcove
 from kvcove import _native
 
 
-def config_module() -> ModuleType:
+def module_of(name: str) -> ModuleType:
     # The package itself imports vLLM.
-    path = Path(kvcove.__file__).parent / "vllm" / "_config.py"
-    spec = importlib.util.spec_from_file_location("kvcove_vllm_config", path)
+    path = Path(kvcove.__file__).parent / "vllm" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"kvcove_vllm{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -29,7 +28,9 @@ def config_module() -> ModuleType:
 
 
 def test_known_keys_are_taken() -> None:
-    config = config_module().Config.of({"pool": "unix:/x", "save_decoded": "true", "threads": 3})
+    config = module_of("_config").Config.of(
+        {"pool": "unix:/x", "save_decoded": "true", "threads": 3}
+    )
     assert (config.pool, config.save_decoded, config.threads) == ("unix:/x", True, 3)
     assert config.weight_version_source == "fingerprint"
 
@@ -50,11 +51,11 @@ def test_known_keys_are_taken() -> None:
 )
 def test_what_is_wrong_is_told(extra: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        config_module().Config.of(extra)
+        module_of("_config").Config.of(extra)
 
 
 def test_tier_log_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = config_module().Config()
+    config = module_of("_config").Config()
     assert not config.wants_tier_log
     monkeypatch.setenv("VLLM_MOONCAKE_STORE_TIER_LOG", "1")
     assert config.wants_tier_log
@@ -78,7 +79,7 @@ def test_a_shape_that_does_not_fit_is_refused() -> None:
 
 
 def test_which_call_ends_an_update() -> None:
-    updates = _weights.Updates()
+    updates = module_of("_weights").Updates()
     assert updates.ended_by("update_weights"), "a trainer's own method, which nothing began"
     assert not updates.ended_by("start_weight_update")
     assert not updates.ended_by("update_weights")

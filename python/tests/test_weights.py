@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("vllm")
 
 from kvcove.vllm import _weights  # noqa: E402
 
