@@ -99,7 +99,7 @@ def engine_phases(model: str, out: str) -> dict[str, Any]:
     say(f"after a local reset: {seen['warm_hits']} tokens from the pool")
     # Warm from the pool against the engine's own cache, several times each.
     pool_seconds, own_seconds = [], []
-    for _ in range(5):
+    for _ in range(12):
         engine.settle()
         pool_seconds.append(engine.measured()[2])
         own_seconds.append(engine.measured()[2])
