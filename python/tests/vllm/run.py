@@ -27,23 +27,25 @@ def check(condition: bool, text: str) -> None:
         FAILED.append(text)
 
 
+# What the tiny models with random weights have in common.
+TINY: dict[str, Any] = {
+    "vocab_size": 1024,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 4096,
+    "initializer_range": 0.3,
+}
+
+
 def make_model(path: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=1024,
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        max_position_embeddings=4096,
-        initializer_range=0.3,
-        tie_word_embeddings=False,
-    )
-    LlamaForCausalLM(config).save_pretrained(path)
+    LlamaForCausalLM(LlamaConfig(**TINY, tie_word_embeddings=False)).save_pretrained(path)
 
 
 def make_hybrid_models(directory: Path) -> tuple[Path, Path]:
@@ -51,16 +53,11 @@ def make_hybrid_models(directory: Path) -> tuple[Path, Path]:
     import torch
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Lfm2Config, Lfm2ForCausalLM
 
-    common: dict[str, Any] = {
-        **{"vocab_size": 1024, "hidden_size": 256, "intermediate_size": 512},
-        **{"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4},
-        **{"max_position_embeddings": 4096, "initializer_range": 0.3},
-    }
     torch.manual_seed(3)
     windows, states = directory / "model-windows", directory / "model-states"
     Gemma3ForCausalLM(
         Gemma3TextConfig(
-            **common,
+            **TINY,
             head_dim=32,
             query_pre_attn_scalar=32,
             sliding_window=256,
@@ -69,7 +66,7 @@ def make_hybrid_models(directory: Path) -> tuple[Path, Path]:
     ).save_pretrained(windows)
     Lfm2ForCausalLM(
         Lfm2Config(
-            **common,
+            **TINY,
             layer_types=["conv", "full_attention"] * 2,
             conv_dim=256,
             conv_dim_out=256,
