@@ -99,7 +99,7 @@ class Bench {
   void Step(std::uint32_t requests, std::uint64_t at) {
     for (std::uint32_t i = 0; i < requests; ++i) {
       const std::uint64_t computed = 4 * kTokens + i + at;
-      if (at != 0 && computed % kTokens != 0 && (computed + 1) % kTokens != 0) continue;
+      if (at != 0 && !connector::TouchesChunks(computed, 1, kTokens)) continue;
       const std::string id = std::to_string(i);
       role_->Schedule({.request = View(id, 4),
                        .computed_tokens = computed,

@@ -120,6 +120,13 @@ struct SchedulerStats {
   bool operator==(const SchedulerStats&) const = default;
 };
 
+// Whether a step begins a chunk or fills one. `chunk_tokens`: of all groups, their common divisor.
+inline bool TouchesChunks(std::uint64_t computed_tokens, std::uint64_t scheduled_tokens,
+                          std::uint64_t chunk_tokens) {
+  const std::uint64_t begun = computed_tokens % chunk_tokens;
+  return begun == 0 || begun + scheduled_tokens >= chunk_tokens;
+}
+
 // Thread-safe; meant for the scheduler's thread, and a few calls from others.
 class SchedulerRole {
  public:
@@ -137,8 +144,7 @@ class SchedulerRole {
   // Keys found for a request, by tier, at its last Matched.
   std::array<std::uint64_t, kTiers> TiersOf(std::string_view request) const;
 
-  // Of every step that begins a chunk or fills one, and of a request's first; others may be left
-  // out.
+  // Of every step that TouchesChunks, and of a request's first; others may be left out.
   void Schedule(const ScheduledPart& part);
   // The request is gone: finished or aborted. A load under way still ends.
   void Finished(std::string_view request);

@@ -53,6 +53,12 @@ std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout) {
   return clock.NowNs() + std::clamp<std::int64_t>(timeout.count(), 0, 3'600'000) * kMillisecond;
 }
 
+ItemResult Miss(MissReason reason) { return {.code = Code::kMiss, .reason = reason}; }
+
+MissReason UnansweredReason(const Error& error) {
+  return error.code == Code::kTimeout ? MissReason::kTimeout : MissReason::kUnavailable;
+}
+
 std::uint64_t SizeOf(std::span<const ConstBuffer> pieces) {
   std::uint64_t size = 0;
   for (const ConstBuffer& piece : pieces) size += piece.size;

@@ -95,6 +95,10 @@ wire::ResetRequest ResetOf(const SessionOptions& options, const ResetOptions& re
 // can be stored.
 std::string_view AfterOf(std::span<const PutItem> items, std::size_t i, const CallOptions& options);
 std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout);
+ItemResult Miss(MissReason reason);
+// Why nothing was found when the authority did not answer: kTimeout (there was no time to; asking
+// again may help) or kUnavailable.
+MissReason UnansweredReason(const Error& error);
 std::uint64_t SizeOf(std::span<const ConstBuffer> pieces);
 std::uint64_t SizeOf(std::span<const MutableBuffer> pieces);
 

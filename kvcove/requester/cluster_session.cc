@@ -26,8 +26,6 @@ std::string PreferredOf(const SessionOptions& options) {
   return named == nullptr ? "" : named;
 }
 
-ItemResult Miss(MissReason reason) { return {.code = Code::kMiss, .reason = reason}; }
-
 std::uint64_t ChecksumOf(std::span<const ConstBuffer> pieces) {
   if (pieces.size() == 1) {
     return Hash64(std::span(static_cast<const std::byte*>(pieces[0].data), pieces[0].size), 0);
@@ -126,12 +124,9 @@ ClusterSession::Found ClusterSession::Locate(std::span<const std::string_view> k
     for (const std::size_t i : which) results[i] = Miss(reason);
     return found;
   };
-  const auto failed = [&](const Error& error) {
-    return all(error.code == Code::kTimeout ? MissReason::kTimeout : MissReason::kUnavailable);
-  };
   for (int attempt = 0; attempt < 2; ++attempt) {
     const Result<Binding> binding = Bind(version, /*fresh=*/attempt > 0, deadline_ns);
-    if (!binding) return failed(binding.error());
+    if (!binding) return all(UnansweredReason(binding.error()));
     if (!binding->open) return all(MissReason::kClosed);
     found.token = binding->token;
     std::vector<Id128> hashes;
@@ -141,7 +136,7 @@ ClusterSession::Found ClusterSession::Locate(std::span<const std::string_view> k
     if (!places) {
       // Another generation: what this session knows is old.
       if (places.error().code == Code::kStale) continue;
-      return failed(places.error());
+      return all(UnansweredReason(places.error()));
     }
     Remember(hashes, *places);
     for (std::size_t k = 0; k < which.size(); ++k) {

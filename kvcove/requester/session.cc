@@ -45,8 +45,6 @@ segment::Event EventOf(segment::EventKind kind, const segment::Found& found,
       .version = found.version};
 }
 
-ItemResult Miss(MissReason reason) { return {.code = Code::kMiss, .reason = reason}; }
-
 }  // namespace
 
 Session::Session(Host& host, SessionOptions options, const Clock& clock)
@@ -128,8 +126,7 @@ Result<Session::Scope> Session::Enter(const CallOptions& options, std::int64_t d
     if (binding.error().code == Code::kInvalid || binding.error().code == Code::kLimit) {
       return std::unexpected(binding.error());
     }
-    scope.refused =
-        binding.error().code == Code::kTimeout ? MissReason::kTimeout : MissReason::kUnavailable;
+    scope.refused = UnansweredReason(binding.error());
     return scope;
   }
   scope.read = {.slot = binding->slot, .generation = binding->generation, .checks = {}};

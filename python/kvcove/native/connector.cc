@@ -436,9 +436,9 @@ std::vector<std::size_t> ToldOf(const nb::typed<nb::list, nb::str>& requests,
   }
   std::vector<std::size_t> told;
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    const std::uint64_t begun = nb::cast<std::uint64_t>(computed[i]) % chunk_tokens;
     const nb::handle id = requests[i];
-    if (begun == 0 || begun + nb::cast<std::uint64_t>(scheduled[id]) >= chunk_tokens ||
+    if (connector::TouchesChunks(nb::cast<std::uint64_t>(computed[i]),
+                                 nb::cast<std::uint64_t>(scheduled[id]), chunk_tokens) ||
         (started.size() > 0 && started.contains(id))) {
       told.push_back(i);
     }
