@@ -42,6 +42,7 @@ using Socket = Protocol::socket;
 
 constexpr std::size_t kReadBytes = 64U << 10;
 constexpr std::int64_t kSpinNs = 50 * kMicrosecond;
+constexpr int kFramesInARow = 64;
 
 std::string DirectoryOf(const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -101,13 +102,25 @@ Result<UniqueFd> ListenUnix(const std::string& path) {
   return fd;
 }
 
+// Behind TLS each has a socket pair, too. On a Unix socket each may bring the descriptor of a
+// process that is watched, and an owner has another listener beside it.
+std::uint32_t DescriptorsEach(const ServerOptions& options) {
+  if (!options.socket_path.empty()) return 4;
+  return options.tls == nullptr ? 1 : 3;
+}
+
 }  // namespace
 
 // One event loop, its thread, and the connections that it serves.
 class Server::Loop {
  public:
-  Loop(const ServerOptions& options, Handler& handler, std::vector<std::unique_ptr<Loop>>& loops)
-      : options_(options), handler_(handler), loops_(loops), work_(loop_.get_executor()) {}
+  Loop(const ServerOptions& options, Handler& handler, std::shared_ptr<ConnectionLimit> limit,
+       std::vector<std::unique_ptr<Loop>>& loops)
+      : options_(options),
+        handler_(handler),
+        limit_(std::move(limit)),
+        loops_(loops),
+        work_(loop_.get_executor()) {}
 
   // Loop 0 accepts.
   void Listen(UniqueFd listener) {
@@ -165,20 +178,35 @@ class Server::Loop {
                             handler_.OnProcessGone(watch);
                           });
   }
+  void UnwatchProcess(std::uint64_t watch) { watches_.erase(watch); }
 
  private:
   struct Connection {
-    explicit Connection(Socket&& accepted, asio::io_context& loop)
-        : socket(std::move(accepted)), hello_timer(loop) {}
+    Connection(Socket&& accepted, std::shared_ptr<void> taken, asio::io_context& loop)
+        : socket(std::move(accepted)), counted(std::move(taken)), hello_timer(loop) {}
     Socket socket;
+    std::shared_ptr<void> counted;  // of the ConnectionLimit
     Peer peer;
     asio::steady_timer hello_timer;
     std::vector<std::byte> input = std::vector<std::byte>(kReadBytes);
     std::size_t filled = 0;
-    std::string output;  // what the kernel did not take at once
+    bool reading = false;    // a read into `input` is under way
+    bool answering = false;  // the handler has a request and has not answered it
+    bool listening = false;  // for a hang-up, while the handler has a request
+    std::string output;      // what the kernel did not take at once
     std::size_t written = 0;
     bool close_after_write = false;
     std::size_t move_to_loop = 0;
+  };
+
+  // A connection on its way from one loop to another.
+  struct Moved {
+    Protocol protocol;
+    UniqueFd fd;
+    std::shared_ptr<void> counted;
+    Peer peer;
+    std::vector<std::byte> input;
+    std::size_t filled = 0;
   };
 
   // Looks for the next request for a moment before it sleeps: a wake-up costs more than a request
@@ -201,14 +229,17 @@ class Server::Loop {
     acceptor_->async_accept([this](const boost::system::error_code& error, Socket socket) {
       if (error == asio::error::operation_aborted || !acceptor_->is_open()) return;
       if (!error) {
-        if (options_.tls == nullptr) {
-          Admit(std::move(socket));
+        if (std::shared_ptr<void> counted = limit_->Take(); counted == nullptr) {
+          // Closed at once.
+        } else if (options_.tls == nullptr) {
+          Admit(std::move(socket), std::move(counted));
         } else {
-          Encrypt(std::move(socket));
+          Encrypt(std::move(socket), std::move(counted));
         }
         return Accept();
       }
       // No descriptor is free, most likely: trying at once would only keep the loop busy.
+      limit_->AcceptFailed(error.value());
       accept_again_.expires_after(std::chrono::milliseconds(20));
       accept_again_.async_wait([this](const boost::system::error_code& stopped) {
         if (!stopped && acceptor_->is_open()) Accept();
@@ -217,35 +248,24 @@ class Server::Loop {
   }
 
   // The socket that it hands over belongs to this process, and speaks with the client through TLS.
-  void Encrypt(Socket socket) {
-    {
-      const MutexLock lock(handshakes_->mutex);
-      if (handshakes_->running >= options_.max_connections) return;
-      ++handshakes_->running;
-    }
-    const std::shared_ptr<void> one(nullptr, [all = handshakes_](void*) {
-      const MutexLock lock(all->mutex);
-      --all->running;
-    });
+  void Encrypt(Socket socket, std::shared_ptr<void> counted) {
     options_.tls->Accept(UniqueFd(socket.release()), options_.hello_deadline_ns,
-                         [this, all = handshakes_, one](UniqueFd plain) {
+                         [this, all = handshakes_, counted](UniqueFd plain) {
                            const MutexLock lock(all->mutex);
                            if (all->closed) return;
                            auto shared = std::make_shared<UniqueFd>(std::move(plain));
-                           asio::post(loop_, [this, shared] {
+                           asio::post(loop_, [this, shared, counted] {
                              if (!acceptor_->is_open()) return;
-                             Admit(Socket(loop_, Protocol(AF_UNIX, 0), shared->Release()));
+                             Admit(Socket(loop_, Protocol(AF_UNIX, 0), shared->Release()), counted);
                            });
                          });
   }
 
-  void Admit(Socket socket) {
+  void Admit(Socket socket, std::shared_ptr<void> counted) {
     ucred peer{};
-    if (connections_.size() >= options_.max_connections) return;  // closes it
     if (options_.socket_path.empty()) {
       const int on = 1;
       setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-      setsockopt(socket.native_handle(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     } else {
       socklen_t length = sizeof(peer);
       if (getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
@@ -254,7 +274,7 @@ class Server::Loop {
       }
     }
     const ConnectionId id = next_id_++;
-    auto connection = std::make_unique<Connection>(std::move(socket), loop_);
+    auto connection = std::make_unique<Connection>(std::move(socket), std::move(counted), loop_);
     connection->socket.non_blocking(true);
     connection->peer = {.pid = peer.pid, .uid = peer.uid};
     Connection& added = *connections_.emplace(id, std::move(connection)).first->second;
@@ -263,29 +283,33 @@ class Server::Loop {
     added.hello_timer.async_wait([this, id](const boost::system::error_code& error) {
       if (!error && connections_.contains(id) && !handler_.Admitted(id)) Close(id);
     });
-    Read(id);
+    Advance(id);
   }
 
-  // Hands the connection to another loop, with what was read of it.
+  // Hands the connection to another loop, with its buffer as it is: a client may have sent as much as
+  // a whole frame behind the call that moves it.
   void Move(ConnectionId id, std::size_t loop) {
-    Connection& connection = *connections_.at(id);
-    const Protocol protocol = connection.socket.local_endpoint().protocol();
-    const int fd = connection.socket.release();
-    auto input = std::make_shared<std::vector<std::byte>>(
-        connection.input.begin(),
-        connection.input.begin() + static_cast<std::ptrdiff_t>(connection.filled));
-    const Peer peer = connection.peer;
-    connections_.erase(id);
+    const auto at = connections_.find(id);
+    auto moved = std::make_shared<Moved>(Moved{
+        .protocol = at->second->socket.local_endpoint().protocol(),
+        .fd = UniqueFd(at->second->socket.release()),
+        .counted = std::move(at->second->counted),
+        .peer = at->second->peer,
+        .input = std::move(at->second->input),
+        .filled = at->second->filled,
+    });
+    connections_.erase(at);
     Loop& other = *loops_[loop];
-    asio::post(other.loop_, [&other, id, fd, protocol, peer, input] {
-      auto connection =
-          std::make_unique<Connection>(Socket(other.loop_, protocol, fd), other.loop_);
+    asio::post(other.loop_, [&other, id, moved] {
+      auto connection = std::make_unique<Connection>(
+          Socket(other.loop_, moved->protocol, moved->fd.Release()), std::move(moved->counted),
+          other.loop_);
       connection->socket.non_blocking(true);
-      connection->peer = peer;
-      std::copy(input->begin(), input->end(), connection->input.begin());
-      connection->filled = input->size();
+      connection->peer = moved->peer;
+      connection->input = std::move(moved->input);
+      connection->filled = moved->filled;
       other.connections_.emplace(id, std::move(connection));
-      other.Next(id);
+      other.Advance(id);
     });
   }
 
@@ -296,8 +320,23 @@ class Server::Loop {
     handler_.OnClose(id);
   }
 
-  void Read(ConnectionId id) {
-    Connection& connection = *connections_.at(id);
+  // Serves the frames that have arrived, one after the other, and reads on. A loop, because a client
+  // may send thousands of them at once; after kFramesInARow other connections have their turn.
+  void Advance(ConnectionId id) {
+    for (int served = 0; served < kFramesInARow; ++served) {
+      const auto at = connections_.find(id);
+      if (at == connections_.end()) return;
+      Connection& connection = *at->second;
+      if (connection.answering || !connection.output.empty()) return;
+      if (connection.move_to_loop != 0) return Move(id, connection.move_to_loop);
+      if (!ServeFrame(id, connection)) return;
+    }
+    asio::post(loop_, [this, id] { Advance(id); });
+  }
+
+  void Read(ConnectionId id, Connection& connection) {
+    if (connection.reading) return;
+    connection.reading = true;
     if (connection.filled == connection.input.size()) {
       connection.input.resize(connection.input.size() * 2);
     }
@@ -308,15 +347,18 @@ class Server::Loop {
           const auto at = connections_.find(id);
           if (at == connections_.end()) return;
           if (error) return Close(id);
+          at->second->reading = false;
           at->second->filled += count;
-          HandleInput(id);
+          Advance(id);
         });
   }
 
-  // Takes one whole frame, or reads on.
-  void HandleInput(ConnectionId id) {
-    Connection& connection = *connections_.at(id);
-    if (connection.filled < wire::kFrameHeaderBytes) return Read(id);
+  // Hands one whole frame to the handler. False: none has arrived, or the connection ends.
+  bool ServeFrame(ConnectionId id, Connection& connection) {
+    if (connection.filled < wire::kFrameHeaderBytes) {
+      Read(id, connection);
+      return false;
+    }
     const std::uint32_t limit =
         handler_.Admitted(id) ? wire::kMaxFrameBytes : wire::kMaxFirstFrameBytes;
     const auto header =
@@ -326,30 +368,33 @@ class Server::Loop {
     if (!header || (header->method & wire::kReplyBit) != 0) {
       if (!header && header.error().code == Code::kIncompatible) {
         // The other side learns both numbers.
-        return Respond(id, {.method = 1, .call = 0}, ErrorReply(header.error(), /*close=*/true));
+        Respond(id, {.method = 1, .call = 0}, ErrorReply(header.error(), /*close=*/true));
+      } else {
+        Close(id);
       }
-      return Close(id);
+      return false;
     }
     const std::size_t total = wire::kFrameHeaderBytes + header->body_bytes;
     if (connection.filled < total) {
       if (connection.input.size() < total) connection.input.resize(total);
-      return Read(id);
+      Read(id, connection);
+      return false;
     }
     // The body starts 24 bytes into an aligned buffer, so its fields are aligned.
     const std::span<const std::byte> body(connection.input.data() + wire::kFrameHeaderBytes,
                                           header->body_bytes);
-    answered_inline_ = false;
-    in_request_ = true;
+    connection.answering = true;
+    serving_ = id;
     const wire::FrameHeader request = *header;
     handler_.OnRequest(
         id, static_cast<wire::Method>(request.method), body,
         [this, id, request](Reply reply) { Deliver(id, request, std::move(reply)); });
-    in_request_ = false;
-    if (answered_inline_)
-      Continue(id, total);
-    else if (const auto at = connections_.find(id); at != connections_.end()) {
-      Consume(*at->second, total);  // the handler has taken what it needs of the body
-    }
+    serving_ = 0;
+    const auto at = connections_.find(id);
+    if (at == connections_.end()) return false;
+    Consume(*at->second, total);  // the handler has taken what it needs of the body
+    if (at->second->answering) ListenForHangUp(id, *at->second);
+    return true;
   }
 
   void Consume(Connection& connection, std::size_t bytes) {
@@ -363,40 +408,38 @@ class Server::Loop {
     }
   }
 
-  void Continue(ConnectionId id, std::size_t consumed) {
-    const auto at = connections_.find(id);
-    if (at == connections_.end()) return;
-    Consume(*at->second, consumed);
-    if (at->second->output.empty()) Resume(id);
+  // Nothing is read while the handler has a request. A client that gave up on an answer would keep
+  // its connection until the answer comes, and a long poll may never be answered: so the client's
+  // end is listened for. Frames that a client sends ahead are kept, as far as the buffer has room.
+  void ListenForHangUp(ConnectionId id, Connection& connection) {
+    if (connection.listening || connection.filled == connection.input.size()) return;
+    connection.listening = true;
+    connection.socket.async_wait(
+        Socket::wait_read, [this, id](const boost::system::error_code& error) {
+          const auto at = connections_.find(id);
+          if (at == connections_.end() || error) return;
+          Connection& connection = *at->second;
+          connection.listening = false;
+          if (!connection.answering) return;  // the next read learns of it
+          const ssize_t count =
+              recv(connection.socket.native_handle(), connection.input.data() + connection.filled,
+                   connection.input.size() - connection.filled, MSG_DONTWAIT);
+          if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) return Close(id);
+          if (count > 0) connection.filled += static_cast<std::size_t>(count);
+          ListenForHangUp(id, connection);
+        });
   }
 
-  // The answer is written: the next request, here or in another loop.
-  void Resume(ConnectionId id) {
-    const std::size_t loop = std::exchange(connections_.at(id)->move_to_loop, 0);
-    if (loop != 0) return Move(id, loop);
-    Next(id);
-  }
-
-  void Next(ConnectionId id) {
-    if (connections_.at(id)->filled > 0) {
-      HandleInput(id);
-    } else {
-      Read(id);
-    }
-  }
-
+  // An answer from the handler's call itself is written at once; its Advance() goes on. Any other,
+  // also one to another connection of this loop, comes as an event of its own.
   void Deliver(ConnectionId id, const wire::FrameHeader& request, Reply reply) {
-    if (std::this_thread::get_id() == loop_thread_ && in_request_) {
-      answered_inline_ = true;
-      Respond(id, request, std::move(reply));
-      return;
+    if (std::this_thread::get_id() == loop_thread_ && serving_ == id) {
+      return Respond(id, request, std::move(reply));
     }
     auto shared = std::make_shared<Reply>(std::move(reply));
     asio::post(loop_, [this, id, request, shared] {
-      if (!connections_.contains(id)) return;
       Respond(id, request, std::move(*shared));
-      const auto at = connections_.find(id);
-      if (at != connections_.end() && at->second->output.empty()) Next(id);
+      Advance(id);
     });
   }
 
@@ -404,6 +447,7 @@ class Server::Loop {
     const auto at = connections_.find(id);
     if (at == connections_.end()) return;
     Connection& connection = *at->second;
+    connection.answering = false;
     if (reply.body.size() > wire::kMaxFrameBytes) {
       reply = ErrorReply({Code::kLimit, "the answer is larger than a frame; ask for less"});
     }
@@ -462,12 +506,13 @@ class Server::Loop {
           connection.output.clear();
           connection.written = 0;
           if (connection.close_after_write) return Close(id);
-          Resume(id);
+          Advance(id);
         });
   }
 
   const ServerOptions& options_;
   Handler& handler_;
+  const std::shared_ptr<ConnectionLimit> limit_;  // of all loops together
   std::vector<std::unique_ptr<Loop>>& loops_;
   asio::io_context loop_{1};
   std::optional<asio::basic_socket_acceptor<Protocol>> acceptor_;
@@ -479,12 +524,10 @@ class Server::Loop {
   // TLS handshakes may outlive this.
   struct Handshakes {
     Mutex mutex;
-    std::uint32_t running KVCOVE_GUARDED_BY(mutex) = 0;
     bool closed KVCOVE_GUARDED_BY(mutex) = false;
   };
   const std::shared_ptr<Handshakes> handshakes_ = std::make_shared<Handshakes>();
-  bool in_request_ = false;
-  bool answered_inline_ = false;
+  ConnectionId serving_ = 0;  // whose request the handler is called with now; 0: none
   std::thread thread_;
   // Set before the first handler call, so whoever holds a responder may read it.
   std::thread::id loop_thread_;
@@ -492,9 +535,12 @@ class Server::Loop {
 
 class Server::Impl {
  public:
-  Impl(const ServerOptions& options, Handler& handler, UniqueFd listener) : options_(options) {
+  Impl(const ServerOptions& options, Handler& handler, UniqueFd listener)
+      : options_(options),
+        limit_(std::make_shared<ConnectionLimit>(
+            options.name, ConnectionsWithin(options.max_connections, DescriptorsEach(options)))) {
     for (std::size_t i = 0; i < std::max<std::size_t>(options_.loops, 1); ++i) {
-      loops_.push_back(std::make_unique<Loop>(options_, handler, loops_));
+      loops_.push_back(std::make_unique<Loop>(options_, handler, limit_, loops_));
     }
     loops_[0]->Listen(std::move(listener));
   }
@@ -508,9 +554,11 @@ class Server::Impl {
   }
   Loop& first() { return *loops_[0]; }
   const Address& address() const { return options_.listen; }
+  const ConnectionLimit& connections() const { return *limit_; }
 
  private:
   const ServerOptions options_;
+  const std::shared_ptr<ConnectionLimit> limit_;
   std::vector<std::unique_ptr<Loop>> loops_;
 };
 
@@ -532,9 +580,11 @@ Result<std::unique_ptr<Server>> Server::Open(const ServerOptions& given, Handler
 void Server::Start() { impl_->Start(); }
 void Server::Stop() { impl_->Stop(); }
 const Address& Server::address() const { return impl_->address(); }
+const ConnectionLimit& Server::connections() const { return impl_->connections(); }
 UniqueFd Server::PeerProcess(ConnectionId id) { return impl_->first().PeerProcess(id); }
 void Server::WatchProcess(UniqueFd pidfd, std::uint64_t watch) {
   impl_->first().WatchProcess(std::move(pidfd), watch);
 }
+void Server::UnwatchProcess(std::uint64_t watch) { impl_->first().UnwatchProcess(watch); }
 
 }  // namespace kvcove::rpc

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kvcove/base/descriptors.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/rpc/address.h"
 #include "kvcove/rpc/tls.h"
@@ -61,7 +62,9 @@ struct ServerOptions {
   Address listen;           // TCP
   // Connections begin in loop 0; Reply::move_to_loop takes them to another.
   std::size_t loops = 1;
+  // Fewer where the process may not have so many descriptors: base/descriptors.h.
   std::uint32_t max_connections = 1024;
+  std::string name = "the host's socket";  // of these connections, in the log
   std::int64_t hello_deadline_ns = 5'000'000'000;  // for a connection to say hello
   std::shared_ptr<Tls> tls;                        // TCP only; null: in the clear
   std::string thread_name = "kvcove-rpc";
@@ -81,6 +84,8 @@ class Server {
 
   // With the port that was chosen.
   const Address& address() const;
+  // How many connections there are and may be.
+  const ConnectionLimit& connections() const;
 
   // The descriptor that proves the death of the connection's process. Empty where the kernel has
   // none.
@@ -88,6 +93,8 @@ class Server {
   UniqueFd PeerProcess(ConnectionId id);
   // OnProcessGone(watch) when `pidfd` says so. From loop 0's thread only.
   void WatchProcess(UniqueFd pidfd, std::uint64_t watch);
+  // Ends that, and closes its descriptor. From loop 0's thread only.
+  void UnwatchProcess(std::uint64_t watch);
 
  private:
   class Loop;

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a server does with connections that are not polite: frames sent ahead, many at once, a
+// hang-up in the middle of a request, and more connections than it may have.
+#include "kvcove/rpc/server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/log.h"
+#include "kvcove/base/mutex.h"
+#include "kvcove/base/random.h"
+
+namespace kvcove::rpc {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr auto kMoveToOther = wire::Method::kOwnerHello;  // answered, then served by loop 1
+constexpr auto kEcho = wire::Method::kLookup;
+constexpr auto kNeverAnswered = wire::Method::kWatch;
+constexpr auto kAnswerAnother = wire::Method::kRenew;  // ends the oldest kNeverAnswered
+
+class TestHandler final : public Handler {
+ public:
+  void OnOpen(ConnectionId, const Peer&) override {
+    const MutexLock lock(mutex_);
+    ++opened_;
+  }
+  void OnClose(ConnectionId) override {
+    const MutexLock lock(mutex_);
+    ++closed_;
+  }
+  void OnRequest(ConnectionId, wire::Method method, std::span<const std::byte> body,
+                 Responder respond) override {
+    Responder another;
+    {
+      const MutexLock lock(mutex_);
+      ++requests_;
+      const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
+      stack_low_ = std::min(stack_low_, here);
+      stack_high_ = std::max(stack_high_, here);
+      if (method == kNeverAnswered) {
+        kept_.push_back(std::move(respond));
+        return;
+      }
+      if (method == kAnswerAnother && !kept_.empty()) {
+        another = std::move(kept_.front());
+        kept_.erase(kept_.begin());
+      }
+    }
+    if (another) another({.body = "late"});
+    Reply reply{.body = std::string(reinterpret_cast<const char*>(body.data()), body.size())};
+    if (method == kMoveToOther) reply.move_to_loop = 1;
+    respond(std::move(reply));
+  }
+  void OnProcessGone(std::uint64_t) override {}
+  bool Admitted(ConnectionId) const override { return true; }
+
+  int opened() const { return Get(opened_); }
+  int closed() const { return Get(closed_); }
+  int requests() const { return Get(requests_); }
+  std::uintptr_t stack_bytes() const {
+    const MutexLock lock(mutex_);
+    return stack_high_ - stack_low_;
+  }
+
+ private:
+  int Get(const int& value) const {
+    const MutexLock lock(mutex_);
+    return value;
+  }
+  mutable Mutex mutex_;
+  int opened_ = 0;
+  int closed_ = 0;
+  int requests_ = 0;
+  std::uintptr_t stack_low_ = ~std::uintptr_t{0};
+  std::uintptr_t stack_high_ = 0;
+  std::vector<Responder> kept_;
+};
+
+std::string Frame(wire::Method method, const std::string& body, std::uint64_t call = 1) {
+  const auto head =
+      wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(method),
+                               .body_bytes = static_cast<std::uint32_t>(body.size()),
+                               .call = call});
+  return std::string(reinterpret_cast<const char*>(head.data()), head.size()) + body;
+}
+
+std::string RandomBytes(Random& random, std::size_t size) {
+  std::string bytes(size, '\0');
+  for (char& byte : bytes) byte = static_cast<char>(random.Next());
+  return bytes;
+}
+
+class ServerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kError);
+    Start(64);
+  }
+  void Start(std::uint32_t max_connections) {
+    ServerOptions options;
+    options.listen.host = "127.0.0.1";
+    options.loops = 2;
+    options.max_connections = max_connections;
+    auto server = Server::Open(options, handler_);
+    ASSERT_TRUE(server) << server.error().ToString();
+    server_ = std::move(*server);
+    server_->Start();
+  }
+  UniqueFd Connect() {
+    auto fd = ConnectTcp(server_->address(), SystemClock::Instance().NowNs() + 5 * kSecond);
+    EXPECT_TRUE(fd) << fd.error().ToString();
+    return std::move(*fd);
+  }
+  static void Send(const UniqueFd& fd, std::string_view bytes) {
+    while (!bytes.empty()) {
+      pollfd poller{.fd = fd.get(), .events = POLLOUT, .revents = 0};
+      ASSERT_GT(poll(&poller, 1, 5000), 0);
+      const ssize_t sent = send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      ASSERT_GT(sent, 0) << std::strerror(errno);
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    }
+  }
+  // The body of the next answer; "closed" when the server closed.
+  static std::string Receive(const UniqueFd& fd) {
+    std::string head(wire::kFrameHeaderBytes, '\0');
+    if (!Fill(fd, head)) return "closed";
+    const auto header = wire::DecodeFrameHeader(
+        std::span<const std::byte, wire::kFrameHeaderBytes>(
+            reinterpret_cast<const std::byte*>(head.data()), wire::kFrameHeaderBytes),
+        wire::kMaxFrameBytes);
+    EXPECT_TRUE(header);
+    EXPECT_EQ(header->code, Code::kOk);
+    std::string body(header ? header->body_bytes : 0, '\0');
+    return Fill(fd, body) ? body : "closed";
+  }
+  static bool Fill(const UniqueFd& fd, std::string& bytes) {
+    std::size_t filled = 0;
+    while (filled < bytes.size()) {
+      pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
+      if (poll(&poller, 1, 5000) <= 0) {
+        ADD_FAILURE() << "no answer";
+        return false;
+      }
+      const ssize_t count = recv(fd.get(), bytes.data() + filled, bytes.size() - filled, 0);
+      if (count <= 0) return false;
+      filled += static_cast<std::size_t>(count);
+    }
+    return true;
+  }
+  // Waits, for a few seconds at most, until it is true.
+  template <typename Condition>
+  static bool Eventually(Condition condition) {
+    for (int i = 0; i < 2500; ++i) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(milliseconds(2));
+    }
+    return false;
+  }
+
+  TestHandler handler_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(ServerTest, ALargeFrameBehindTheCallThatMovesTheConnectionArrivesWhole) {
+  Random random(1);
+  for (const std::size_t size : {10UL, 60'000UL, 65'536UL, 200'000UL, 1'000'000UL, 4'000'000UL}) {
+    const UniqueFd fd = Connect();
+    const std::string first = RandomBytes(random, 1000);
+    const std::string large = RandomBytes(random, size);
+    // The server reads as far as its buffer goes: a large frame before makes that wide.
+    std::thread sender([&] {
+      Send(fd, Frame(kEcho, large) + Frame(kMoveToOther, first) + Frame(kEcho, large) +
+                   Frame(kEcho, first));
+    });
+    EXPECT_TRUE(Receive(fd) == large);
+    EXPECT_TRUE(Receive(fd) == first);
+    EXPECT_TRUE(Receive(fd) == large);
+    EXPECT_TRUE(Receive(fd) == first);
+    sender.join();
+  }
+}
+
+TEST_F(ServerTest, ConnectionsThatMoveAndPipelineAtOnceGetTheirOwnAnswers) {
+  std::vector<std::thread> clients;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    clients.emplace_back([this, seed] {
+      Random random(seed);
+      for (int round = 0; round < 20; ++round) {
+        const UniqueFd fd = Connect();
+        std::vector<std::string> bodies;
+        std::string bytes;
+        for (std::uint64_t i = 0; i < 1 + random.Below(8); ++i) {
+          bodies.push_back(RandomBytes(random, random.Below(random.OneIn(3) ? 150'000 : 500)));
+          bytes += Frame(random.OneIn(3) ? kMoveToOther : kEcho, bodies.back());
+        }
+        std::thread sender([&] { Send(fd, bytes); });
+        for (const std::string& body : bodies) EXPECT_TRUE(Receive(fd) == body);
+        sender.join();
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_TRUE(Eventually([&] { return handler_.closed() == handler_.opened(); }));
+}
+
+TEST_F(ServerTest, ManyFramesAtOnceTakeNoMoreStackThanOne) {
+  const UniqueFd fd = Connect();
+  constexpr int kFrames = 20'000;
+  std::string bytes;
+  for (int i = 0; i < kFrames; ++i) bytes += Frame(kEcho, "");
+  // A first frame of megabytes makes the server's buffer wide enough for all of them.
+  const std::string large(3'000'000, 'x');
+  std::thread sender([&] { Send(fd, Frame(kEcho, large) + bytes); });
+  EXPECT_TRUE(Receive(fd) == large);
+  for (int i = 0; i < kFrames; ++i) EXPECT_EQ(Receive(fd), "") << i;
+  sender.join();
+  EXPECT_EQ(handler_.requests(), kFrames + 1);
+  EXPECT_LT(handler_.stack_bytes(), 64U << 10);
+}
+
+TEST_F(ServerTest, AClientThatHangsUpDuringItsRequestIsForgotten) {
+  for (const std::string& sent_ahead :
+       {std::string(), Frame(kEcho, "ahead"), Frame(kEcho, std::string(30'000, 'x'))}) {
+    const int before = handler_.closed();
+    UniqueFd fd = Connect();
+    const int requests = handler_.requests();
+    Send(fd, Frame(kNeverAnswered, "") + sent_ahead);
+    ASSERT_TRUE(Eventually([&] { return handler_.requests() == requests + 1; }));
+    fd.Reset();
+    EXPECT_TRUE(Eventually([&] { return handler_.closed() == before + 1; }));
+    EXPECT_TRUE(Eventually([&] { return server_->connections().open() == 0; }));
+  }
+}
+
+TEST_F(ServerTest, AnAnswerFromAnotherConnectionsRequestComesAndTheConnectionGoesOn) {
+  const UniqueFd waiting = Connect();
+  Send(waiting, Frame(kNeverAnswered, "") + Frame(kEcho, "behind"));
+  ASSERT_TRUE(Eventually([&] { return handler_.requests() == 1; }));
+  const UniqueFd other = Connect();
+  Send(other, Frame(kAnswerAnother, "own") + Frame(kEcho, "next"));
+  EXPECT_EQ(Receive(other), "own");
+  EXPECT_EQ(Receive(other), "next");
+  EXPECT_EQ(Receive(waiting), "late");
+  EXPECT_EQ(Receive(waiting), "behind");
+}
+
+TEST_F(ServerTest, ConnectionsBeyondTheBoundAreClosedAndCounted) {
+  server_.reset();
+  Start(16);
+  std::vector<UniqueFd> fds;
+  for (int i = 0; i < 16; ++i) {
+    fds.push_back(Connect());
+    // Half of them move: the bound is that of all loops together.
+    Send(fds.back(), Frame(i % 2 == 0 ? kMoveToOther : kEcho, "in"));
+    ASSERT_EQ(Receive(fds.back()), "in");
+  }
+  EXPECT_EQ(server_->connections().open(), 16U);
+  EXPECT_EQ(server_->connections().refused(), 0U);
+  const UniqueFd beyond = Connect();
+  (void)send(beyond.get(), "x", 1, MSG_NOSIGNAL);
+  EXPECT_EQ(Receive(beyond), "closed");
+  EXPECT_EQ(server_->connections().refused(), 1U);
+  fds.pop_back();
+  ASSERT_TRUE(Eventually([&] { return server_->connections().open() == 15; }));
+  const UniqueFd again = Connect();
+  Send(again, Frame(kEcho, "in again"));
+  EXPECT_EQ(Receive(again), "in again");
+}
+
+}  // namespace
+}  // namespace kvcove::rpc
