@@ -75,6 +75,8 @@ Status BenchDirectory(const BenchOptions& options) {
     master::Directory directory(
         {.current_owner = [](wire::OwnerNumber, std::uint32_t) { return true; },
          .live_owner = [](wire::OwnerNumber) { return true; },
+         .present_owner = [](wire::OwnerNumber) { return true; },
+         .may_list_again = [](wire::OwnerNumber, std::uint32_t) { return false; },
          .current_generation = [](SlotId, Generation) { return true; }});
     const auto hash = [](std::uint64_t i) { return Id128{.high = Mix64(i), .low = Mix64(~i)}; };
     const std::int64_t began = Now();

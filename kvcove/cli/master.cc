@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include "kvcove/base/descriptors.h"
 #include "kvcove/base/log.h"
 #include "kvcove/cli/command.h"
 #include "kvcove/master/admin.h"
@@ -28,6 +29,7 @@ Result<int> Run(const MasterOptions& options) {
                 AdminOption(options.admin, options.security));
   master::TaskOptions task_options;
   KVCOVE_ASSIGN(task_options.bytes_per_second, options.task_rate.Bytes("--task-rate"));
+  RaiseDescriptorLimit();
   StopSignal stop;
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto master, master::Cluster::Open(cluster, SystemClock::Instance()));

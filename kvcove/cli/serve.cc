@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include "kvcove/base/descriptors.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/command.h"
@@ -75,6 +76,7 @@ Result<int> RunServe(const ServeOptions& options) {
     daemon_options.host.data_directory =
         (slash == std::string::npos ? std::string(".") : options.socket.substr(0, slash)) + "/data";
   }
+  RaiseDescriptorLimit();
   StopSignal stop;
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto daemon, pool::Daemon::Open(daemon_options, SystemClock::Instance()));
@@ -124,6 +126,7 @@ Result<int> RunOwner(const OwnerOptions& options) {
   member.host = options.host;
   member.checksum = !options.no_checksum;
   daemon_options.host.cluster = member;
+  RaiseDescriptorLimit();
   StopSignal stop;
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto daemon, pool::Daemon::Open(daemon_options, SystemClock::Instance()));

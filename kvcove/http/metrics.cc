@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "kvcove/base/descriptors.h"
+
 namespace kvcove::http {
 
 void Histogram::Add(std::int64_t duration_ns) {
@@ -81,6 +83,12 @@ void Metrics::Histogram(const std::string& name, const std::string& help,
   text += Sample(name + "_sum", labels,
                  static_cast<double>(values.sum_ns_.load(std::memory_order_relaxed)) * 1e-9);
   text += Sample(name + "_count", labels, static_cast<double>(count));
+}
+
+void Metrics::Process() {
+  Gauge("process_open_fds", "open descriptors", static_cast<double>(OpenDescriptors()));
+  Gauge("process_max_fds", "descriptors that this process may have",
+        static_cast<double>(DescriptorLimit()));
 }
 
 std::string Metrics::Text() const {

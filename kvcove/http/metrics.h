@@ -37,6 +37,8 @@ class Metrics {
                const Labels& labels = {});
   void Histogram(const std::string& name, const std::string& help, const http::Histogram& values,
                  const Labels& labels = {});
+  // This process's descriptors, under the names that Prometheus' own clients use.
+  void Process();
   std::string Text() const;
 
  private:

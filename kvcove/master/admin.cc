@@ -272,6 +272,7 @@ class Answers {
     http::Metrics metrics;
     cluster_.Collect(metrics);
     tasks_.Collect(metrics);
+    metrics.Process();
     return metrics.Text();
   }
 

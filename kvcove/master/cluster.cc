@@ -22,6 +22,7 @@ namespace {
 
 constexpr std::size_t kWorkers = 16;
 constexpr std::size_t kLeaseLoop = 1;
+constexpr std::int64_t kWatchNs = 2 * kSecond;   // for which a watch without news is held
 constexpr std::int64_t kListenNs = 2 * kSecond;  // after a start, before anything is "never put"
 constexpr std::size_t kLookAhead = 8;            // keys of a batch that are fetched from memory
 constexpr std::size_t kMissesKept = 1 << 16;     // for Why
@@ -51,6 +52,11 @@ class Cluster::Impl final : public rpc::Handler,
         directory_({.current_owner = [this](OwnerNumber number,
                                             std::uint32_t epoch) { return EpochIs(number, epoch); },
                     .live_owner = [this](OwnerNumber number) { return IsLive(number); },
+                    .present_owner = [this](OwnerNumber number) { return IsPresent(number); },
+                    .may_list_again =
+                        [this](OwnerNumber number, std::uint32_t epoch) {
+                          return MayListAgain(number, epoch);
+                        },
                     .current_generation =
                         [this](SlotId slot, Generation generation) {
                           return IsCurrent(slot, generation);
@@ -60,9 +66,7 @@ class Cluster::Impl final : public rpc::Handler,
         gate_(options.credentials),
         generations_(kMaxSlots),
         slot_tenants_(kMaxSlots),
-        epochs_(wire::kMaxOwners),
-        live_until_(wire::kMaxOwners),
-        broken_at_(wire::kMaxOwners) {}
+        standings_(wire::kMaxOwners) {}
 
   ~Impl() override {
     if (server_ != nullptr) server_->Stop();
@@ -110,12 +114,14 @@ class Cluster::Impl final : public rpc::Handler,
       last_version_ = log_.version();
     }
     workers_ = std::make_unique<rpc::Workers>(kWorkers);
-    KVCOVE_ASSIGN(server_, rpc::Server::Open({.listen = options_.listen,
-                                              .loops = 2,
-                                              .max_connections = 8192,
-                                              .tls = options_.tls,
-                                              .thread_name = "kvcove-master"},
-                                             *this));
+    rpc::ServerOptions server;
+    server.listen = options_.listen;
+    server.loops = 2;
+    server.max_connections = 8192;
+    server.name = "the master";
+    server.tls = options_.tls;
+    server.thread_name = "kvcove-master";
+    KVCOVE_ASSIGN(server_, rpc::Server::Open(server, *this));
     server_->Start();
     return {};
   }
@@ -138,6 +144,7 @@ class Cluster::Impl final : public rpc::Handler,
     stat.listed = listed_.load();
     stat.rejected = rejected_.load();
     stat.resets = resets_.load();
+    stat.connections = server_->connections().open();
     return stat;
   }
 
@@ -166,10 +173,10 @@ class Cluster::Impl final : public rpc::Handler,
   }
 
   std::optional<RecentMiss> Why(SlotId slot, std::string_view key) const {
-    const Id128 hash = DirectoryHash(slot, key);
     const MutexLock lock(directory_mutex_);
-    const Missed& missed = missed_[hash.low % kMissesKept];
-    if (missed.tag != hash.high || missed.reason == MissReason::kNone) return std::nullopt;
+    const std::uint64_t tag = directory_.Tag(slot, DirectoryHash(slot, key));
+    const Missed& missed = missed_[tag % kMissesKept];
+    if (missed.tag != tag || missed.reason == MissReason::kNone) return std::nullopt;
     return RecentMiss{
         .reason = missed.reason, .count = missed.count, .age_ns = clock_.NowNs() - missed.at_ns};
   }
@@ -219,7 +226,8 @@ class Cluster::Impl final : public rpc::Handler,
       metrics.Counter("kvcove_master_owner_stale_puts_total",
                       "puts that it rejected because they were begun before a reset or removal",
                       number(owner.stale_puts), labels);
-      const std::int64_t broken = broken_at_[owner.number].load(std::memory_order_relaxed);
+      const std::int64_t broken =
+          standings_[owner.number].broken_at_ns.load(std::memory_order_relaxed);
       metrics.Gauge("kvcove_master_owner_passed_over",
                     "1 while a requester passes it over because it does not answer",
                     broken != 0 && broken + 2 * kSecond > clock_.NowNs(), labels);
@@ -249,7 +257,13 @@ class Cluster::Impl final : public rpc::Handler,
                     "connections without a credential that is known", number(gate_.refused()));
     metrics.Gauge("kvcove_master_insecure", "1 when whoever comes may do everything",
                   options_.credentials == nullptr);
-    metrics.Gauge("kvcove_master_connections", "open connections", number(Connections()));
+    const ConnectionLimit& connections = server_->connections();
+    metrics.Gauge("kvcove_master_connections", "open connections", number(connections.open()));
+    metrics.Gauge("kvcove_master_connections_max", "beyond, new ones are closed at once",
+                  number(connections.max()));
+    metrics.Counter("kvcove_master_connections_refused_total",
+                    "connections that were closed at once or could not be accepted",
+                    number(connections.refused()));
     metrics.Gauge("kvcove_master_term", "starts of a master of this pool", number(stat.term));
     for (const auto& [method, name] : kTimed) {
       metrics.Histogram("kvcove_master_call_seconds", "how long calls took",
@@ -259,10 +273,6 @@ class Cluster::Impl final : public rpc::Handler,
 
   // ---- connections
 
-  std::size_t Connections() const {
-    const MutexLock lock(connections_mutex_);
-    return connections_.size();
-  }
   void OnOpen(rpc::ConnectionId id, const rpc::Peer& /*peer*/) override {
     const MutexLock lock(connections_mutex_);
     connections_[id];
@@ -344,10 +354,10 @@ class Cluster::Impl final : public rpc::Handler,
   }
 
  private:
+  // A long poll for changes.
   struct Waiting {
     std::uint64_t have = 0;
-    OwnerNumber number = 0;
-    std::uint32_t epoch = 0;
+    std::int64_t since_ns = 0;
     rpc::Responder respond;
   };
   // What owners removed by pattern, to be counted.
@@ -438,10 +448,32 @@ class Cluster::Impl final : public rpc::Handler,
   // ---- what entries of the directory are judged by; read without the control lock
 
   bool EpochIs(OwnerNumber number, std::uint32_t epoch) const {
-    return number < epochs_.size() && epochs_[number].load(std::memory_order_acquire) == epoch;
+    return number < standings_.size() &&
+           standings_[number].epoch.load(std::memory_order_acquire) == epoch;
   }
   bool IsLive(OwnerNumber number) const {
-    return live_until_[number].load(std::memory_order_acquire) > clock_.NowNs();
+    return standings_[number].live_until_ns.load(std::memory_order_acquire) > clock_.NowNs();
+  }
+  // The clock is read first: see Renew().
+  bool IsPresent(OwnerNumber number) const {
+    const std::int64_t now = clock_.NowNs();
+    return standings_[number].present_until_ns.load(std::memory_order_seq_cst) > now;
+  }
+  bool MayListAgain(OwnerNumber number, std::uint32_t listed_under) const {
+    const OwnerStanding& owner = standings_[number];
+    return Membership::Standing{.epoch = owner.epoch.load(std::memory_order_acquire),
+                                .first_epoch = owner.first_epoch.load(std::memory_order_acquire),
+                                .told_epoch = owner.told_epoch.load(std::memory_order_acquire)}
+        .MayListAgain(listed_under);
+  }
+  // Shows the directory what membership knows.
+  void PublishStanding(OwnerNumber number) KVCOVE_REQUIRES(control_mutex_) {
+    const Membership::Standing now = members_.StandingOf(number);
+    OwnerStanding& owner = standings_[number];
+    owner.first_epoch.store(now.first_epoch, std::memory_order_release);
+    owner.told_epoch.store(now.told_epoch, std::memory_order_release);
+    owner.epoch.store(now.epoch, std::memory_order_release);
+    owner.present_until_ns.store(now.present_until_ns, std::memory_order_seq_cst);
   }
   bool IsCurrent(SlotId slot, Generation generation) const {
     return generation != 0 && slot < generations_.size() &&
@@ -483,11 +515,23 @@ class Cluster::Impl final : public rpc::Handler,
 
   void AnswerWatches() KVCOVE_REQUIRES(control_mutex_) {
     last_version_.store(log_.version(), std::memory_order_release);
-    std::vector<Waiting> watches;
+    std::map<OwnerNumber, Waiting> watches;
     watches.swap(watches_);
-    for (Waiting& watch : watches) {
-      watch.respond({.code = Code::kOk, .body = wire::Encode(log_.Since(watch.have)), .fds = {}});
-    }
+    for (const auto& [number, watch] : watches) AnswerWatch(watch);
+  }
+
+  // With what has changed since, or with nothing.
+  void AnswerWatch(const Waiting& watch) KVCOVE_REQUIRES(control_mutex_) {
+    watch.respond({.code = Code::kOk, .body = wire::Encode(log_.Since(watch.have)), .fds = {}});
+  }
+
+  // An owner gives a watch up after a few seconds, and with it the connection. Its renewals show
+  // that it is there, so its watch is answered before, and asked again over the same connection.
+  void AnswerOldWatch(OwnerNumber number, std::int64_t now) KVCOVE_REQUIRES(control_mutex_) {
+    const auto at = watches_.find(number);
+    if (at == watches_.end() || now < at->second.since_ns + kWatchNs) return;
+    AnswerWatch(at->second);
+    watches_.erase(at);
   }
 
   Result<wire::Registration> Register(const wire::RegisterRequest& request,
@@ -527,8 +571,8 @@ class Cluster::Impl final : public rpc::Handler,
     KVCOVE_ASSIGN(wire::OwnerWelcome welcome, members_.Hello(hello, clock_.NowNs()));
     welcome.term = term;
     welcome.incarnation = incarnation;
-    live_until_[welcome.number].store(0, std::memory_order_release);
-    epochs_[welcome.number].store(welcome.epoch, std::memory_order_release);
+    standings_[welcome.number].live_until_ns.store(0, std::memory_order_release);
+    PublishStanding(welcome.number);
     LogInfo("owner {} at {} said hello (number {}, epoch {}, {} MiB)", hello.host, hello.address,
             welcome.number, welcome.epoch, hello.capacity_bytes >> 20);
     return wire::Encode(welcome);
@@ -539,16 +583,28 @@ class Cluster::Impl final : public rpc::Handler,
     const MutexLock lock(control_mutex_);
     const std::int64_t now = clock_.NowNs();
     if (members_.Current(request.number, request.epoch)) CountRemoved(request);
+    const std::int64_t present_until = members_.StandingOf(request.number).present_until_ns;
     KVCOVE_ASSIGN(const bool granted,
                   members_.Renew(request, log_.version(), log_.slots_version(), now));
+    PublishStanding(request.number);
+    // This process may have stood still between the look at the clock and the line above, and a
+    // listing that ran meanwhile found the owner absent. A listing reads the clock before it reads
+    // `present_until_ns`: if the old time has not come yet, no listing can have found it passed.
+    if (clock_.NowNs() >= present_until) {
+      members_.Lapse(request.number);
+      PublishStanding(request.number);
+      return Fail(Code::kStale, "the lease had run out; say hello again");
+    }
     control_changed_.NotifyAll();
+    AnswerOldWatch(request.number, now);
     wire::RenewReply reply{.granted = granted,
                            .lease_ns = options_.lease_ns,
                            .changes = {.slots = {}, .removals = {}},
                            .draining = members_.Draining(request.number)};
     reply.changes.version = log_.version();
     if (granted) {
-      live_until_[request.number].store(now + options_.lease_ns, std::memory_order_release);
+      standings_[request.number].live_until_ns.store(now + options_.lease_ns,
+                                                     std::memory_order_release);
     } else {
       reply.changes = log_.Since(request.applied);
     }
@@ -565,16 +621,18 @@ class Cluster::Impl final : public rpc::Handler,
     CountRemoved(*request);
     members_.Acknowledge(request->number, request->epoch, request->applied);
     control_changed_.NotifyAll();
-    // Only one watch an owner: an earlier one of the same number has lost its connection.
-    std::erase_if(watches_, [&](const Waiting& watch) { return watch.number == request->number; });
+    // Only one watch an owner: an earlier one lost its connection, and must not keep it open here.
+    if (const auto at = watches_.find(request->number); at != watches_.end()) {
+      at->second.respond(
+          rpc::ErrorReply({Code::kStale, "another watch took this one's place"}, /*close=*/true));
+      watches_.erase(at);
+    }
     if (request->applied != log_.version()) {
       return respond(
           {.code = Code::kOk, .body = wire::Encode(log_.Since(request->applied)), .fds = {}});
     }
-    watches_.push_back({.have = request->applied,
-                        .number = request->number,
-                        .epoch = request->epoch,
-                        .respond = std::move(respond)});
+    watches_[request->number] = {
+        .have = request->applied, .since_ns = clock_.NowNs(), .respond = std::move(respond)};
   }
 
   void CountRemoved(const wire::RenewRequest& request) KVCOVE_REQUIRES(control_mutex_) {
@@ -590,11 +648,12 @@ class Cluster::Impl final : public rpc::Handler,
     KVCOVE_ASSIGN(const wire::RenewRequest request, wire::DecodeRenew(body));
     const MutexLock lock(control_mutex_);
     if (members_.Current(request.number, request.epoch)) {
-      live_until_[request.number].store(0, std::memory_order_release);
-      epochs_[request.number].store(0, std::memory_order_release);
+      standings_[request.number].live_until_ns.store(0, std::memory_order_release);
+      members_.Goodbye(request.number, request.epoch);
+      PublishStanding(request.number);
+      watches_.erase(request.number);
       LogInfo("owner {} said goodbye", request.number);
     }
-    members_.Goodbye(request.number, request.epoch);
     control_changed_.NotifyAll();
     return std::string();
   }
@@ -611,7 +670,7 @@ class Cluster::Impl final : public rpc::Handler,
       for (std::size_t i = 0; i < request.items.size(); ++i) {
         const wire::ListItem& item = request.items[i];
         if (item.gone) {
-          directory_.Unlist(item.hash, request.number);
+          directory_.Unlist(item.slot, item.hash, request.number);
           continue;
         }
         // Removed after the owner's last look, or after the other owner's from which it has a copy:
@@ -634,7 +693,7 @@ class Cluster::Impl final : public rpc::Handler,
 
   bool RemovedSince(const wire::ListItem& item, std::uint64_t version) const
       KVCOVE_REQUIRES(directory_mutex_) {
-    const auto removed = removed_at_.find(item.hash.low);
+    const auto removed = removed_at_.find(directory_.Tag(item.slot, item.hash));
     return version < removed_floor_ || (removed != removed_at_.end() && removed->second > version);
   }
 
@@ -664,7 +723,7 @@ class Cluster::Impl final : public rpc::Handler,
         if (place.reason == MissReason::kNeverPut) place.reason = MissReason::kWarmingUp;
       }
     }
-    if (missed) RememberMisses(request.hashes, places);
+    if (missed) RememberMisses(request.token.slot, request.hashes, places);
     return wire::Encode(std::span<const wire::Place>(places));
   }
 
@@ -672,22 +731,25 @@ class Cluster::Impl final : public rpc::Handler,
     if (report.recent.empty()) return;
     const MutexLock lock(directory_mutex_);
     for (const wire::RequesterReport::Miss& miss : report.recent) {
-      if (MayTouch(caller, miss.slot)) RememberMiss(miss.hash, miss.reason);
+      if (MayTouch(caller, miss.slot)) RememberMiss(miss.slot, miss.hash, miss.reason);
     }
   }
 
-  void RememberMiss(const Id128& hash, MissReason reason) KVCOVE_REQUIRES(directory_mutex_) {
-    Missed& missed = missed_[hash.low % kMissesKept];
-    if (missed.tag != hash.high) missed = {.tag = hash.high};
+  void RememberMiss(SlotId slot, const Id128& hash, MissReason reason)
+      KVCOVE_REQUIRES(directory_mutex_) {
+    const std::uint64_t tag = directory_.Tag(slot, hash);
+    Missed& missed = missed_[tag % kMissesKept];
+    if (missed.tag != tag) missed = {.tag = tag};
     missed.reason = reason;
     missed.at_ns = clock_.NowNs();
     ++missed.count;
   }
 
-  void RememberMisses(std::span<const Id128> hashes, std::span<const wire::Place> places) {
+  void RememberMisses(SlotId slot, std::span<const Id128> hashes,
+                      std::span<const wire::Place> places) {
     const MutexLock lock(directory_mutex_);
     for (std::size_t i = 0; i < hashes.size(); ++i) {
-      if (places[i].owner == wire::kNoOwner) RememberMiss(hashes[i], places[i].reason);
+      if (places[i].owner == wire::kNoOwner) RememberMiss(slot, hashes[i], places[i].reason);
     }
   }
 
@@ -706,7 +768,7 @@ class Cluster::Impl final : public rpc::Handler,
     }
     fallbacks_.fetch_add(report.fallbacks, std::memory_order_relaxed);
     for (const OwnerNumber number : report.broken) {
-      if (number < broken_at_.size()) broken_at_[number] = clock_.NowNs();
+      if (number < standings_.size()) standings_[number].broken_at_ns = clock_.NowNs();
     }
     RememberTold(caller, report);
     std::vector<wire::OwnerStat> owners = Owners();
@@ -741,8 +803,8 @@ class Cluster::Impl final : public rpc::Handler,
           const Id128 hash = DirectoryHash(request.slot, key);
           codes.push_back(directory_.Find(request.slot, hash).owner == wire::kNoOwner ? Code::kMiss
                                                                                       : Code::kOk);
-          directory_.Remove(hash);
-          RememberRemoved(hash, version);
+          directory_.Remove(request.slot, hash);
+          RememberRemoved(directory_.Tag(request.slot, hash), version);
         }
         if (!request.pattern.empty()) pattern_removed_at_[request.slot] = version;
       }
@@ -774,10 +836,10 @@ class Cluster::Impl final : public rpc::Handler,
   }
 
   // Bounded: beyond, listings that are behind are all refused, and tried again by their owners.
-  void RememberRemoved(const Id128& hash, std::uint64_t version) KVCOVE_REQUIRES(directory_mutex_) {
+  void RememberRemoved(std::uint64_t tag, std::uint64_t version) KVCOVE_REQUIRES(directory_mutex_) {
     constexpr std::size_t kMaxRemembered = 1 << 18;
-    removed_at_[hash.low] = version;
-    removed_order_.push_back(hash.low);
+    removed_at_[tag] = version;
+    removed_order_.push_back(tag);
     while (removed_order_.size() > kMaxRemembered) {
       const auto oldest = removed_at_.find(removed_order_.front());
       removed_order_.pop_front();
@@ -801,19 +863,20 @@ class Cluster::Impl final : public rpc::Handler,
   CondVar control_changed_;
   Membership members_ KVCOVE_GUARDED_BY(control_mutex_);
   ControlLog log_ KVCOVE_GUARDED_BY(control_mutex_);
-  std::vector<Waiting> watches_ KVCOVE_GUARDED_BY(control_mutex_);
+  std::map<OwnerNumber, Waiting> watches_ KVCOVE_GUARDED_BY(control_mutex_);
   std::vector<PatternRemoval*> pattern_removals_ KVCOVE_GUARDED_BY(control_mutex_);
   bool stopping_ KVCOVE_GUARDED_BY(control_mutex_) = false;
 
   mutable Mutex directory_mutex_;
   Directory directory_ KVCOVE_GUARDED_BY(directory_mutex_);
+  // By Directory::Tag, as `missed_` is.
   std::unordered_map<std::uint64_t, std::uint64_t> removed_at_ KVCOVE_GUARDED_BY(directory_mutex_);
   std::deque<std::uint64_t> removed_order_ KVCOVE_GUARDED_BY(directory_mutex_);
   std::uint64_t removed_floor_ KVCOVE_GUARDED_BY(directory_mutex_) = 0;
   std::vector<std::uint64_t> pattern_removed_at_ KVCOVE_GUARDED_BY(directory_mutex_);  // by slot
 
   struct Missed {
-    std::uint64_t tag = 0;  // of the key's hash
+    std::uint64_t tag = 0;
     std::int64_t at_ns = 0;
     std::uint32_t count = 0;
     MissReason reason = MissReason::kNone;
@@ -824,9 +887,16 @@ class Cluster::Impl final : public rpc::Handler,
   rpc::Gate gate_;
   std::vector<std::atomic<Generation>> generations_;
   std::vector<std::atomic<std::uint64_t>> slot_tenants_;  // TenantTag of each slot's tenant
-  std::vector<std::atomic<std::uint32_t>> epochs_;
-  std::vector<std::atomic<std::int64_t>> live_until_;
-  std::vector<std::atomic<std::int64_t>> broken_at_;  // when a requester said so
+  // By number. What membership knows of an owner, for those who do not hold its lock.
+  struct OwnerStanding {
+    std::atomic<std::uint32_t> epoch{0};
+    std::atomic<std::uint32_t> first_epoch{0};
+    std::atomic<std::uint32_t> told_epoch{0};
+    std::atomic<std::int64_t> live_until_ns{0};
+    std::atomic<std::int64_t> present_until_ns{0};
+    std::atomic<std::int64_t> broken_at_ns{0};  // when a requester said so
+  };
+  std::vector<OwnerStanding> standings_;
   std::atomic<std::uint64_t> lookups_{0};
   std::atomic<std::uint64_t> listed_{0};
   std::atomic<std::uint64_t> rejected_{0};

@@ -45,6 +45,7 @@ struct ClusterStat {
   std::uint64_t listed = 0;
   std::uint64_t rejected = 0;  // listings that came second or too late
   std::uint64_t resets = 0;
+  std::uint64_t connections = 0;
   std::vector<wire::OwnerStat> owners;
 };
 

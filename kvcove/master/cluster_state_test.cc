@@ -167,6 +167,46 @@ TEST_F(MembershipTest, WhoseLeaseRanOutMustSayHelloAgain) {
   EXPECT_EQ(renewed.error().code, Code::kStale);
 }
 
+TEST_F(MembershipTest, AnOwnerIsPresentFromItsHelloForALeaseAfterEachRenewal) {
+  const auto owner = Hello(1);
+  const auto present = [&] { return members_.StandingOf(owner.number).present_until_ns > now_; };
+  EXPECT_TRUE(present());
+  for (int i = 0; i < 3; ++i) {  // telling its inventory takes longer than a lease
+    now_ += kSecond * 9 / 10;
+    ASSERT_FALSE(*Renew(owner, 10, /*told=*/false));
+    EXPECT_TRUE(present());
+  }
+  now_ += 2 * kSecond;  // frozen in the middle
+  EXPECT_FALSE(present());
+  const auto renewed = Renew(owner, 10, /*told=*/false);
+  ASSERT_FALSE(renewed) << "others may have listed other values meanwhile";
+  EXPECT_EQ(renewed.error().code, Code::kStale);
+  EXPECT_FALSE(present());
+  EXPECT_EQ(Hello(1).number, owner.number);
+  EXPECT_TRUE(present());
+}
+
+TEST_F(MembershipTest, KnowsWhatAnOwnerMayListAgain) {
+  const auto may = [&](const wire::OwnerWelcome& listed_under) {
+    return members_.StandingOf(listed_under.number).MayListAgain(listed_under.epoch);
+  };
+  const auto first = Hello(1);
+  ASSERT_TRUE(*Renew(first, 10));
+  now_ += 2 * kSecond;
+  const auto second = Hello(1);
+  EXPECT_TRUE(may(first)) << "its inventory is being told";
+  ASSERT_FALSE(*Renew(second, 10, /*told=*/false));
+  EXPECT_TRUE(may(first));
+  ASSERT_TRUE(*Renew(second, 10));
+  EXPECT_FALSE(may(first)) << "all is told";
+  EXPECT_TRUE(may(second)) << "after its next absence";
+  members_.Goodbye(second.number, second.epoch);
+  EXPECT_FALSE(may(second));
+  const auto another = Hello(2);
+  ASSERT_EQ(another.number, second.number);
+  EXPECT_FALSE(may(second)) << "that was another process";
+}
+
 TEST_F(MembershipTest, GoodbyeEndsTheWait) {
   const auto owner = Hello(1);
   ASSERT_TRUE(*Renew(owner, 10));
@@ -195,13 +235,26 @@ class DirectoryTest : public testing::Test {
   }
   static Id128 Hash(std::uint64_t key) { return {.high = Mix64(key), .low = Mix64(~key)}; }
 
+  static wire::ListItem InSlot(SlotId slot, wire::ListItem item) {
+    item.slot = slot;
+    return item;
+  }
+
   std::set<std::pair<wire::OwnerNumber, std::uint32_t>> owners_ = {{0, 1}, {1, 1}, {2, 1}};
   std::set<wire::OwnerNumber> live_ = {0, 1, 2};
+  std::set<wire::OwnerNumber> telling_;  // present, but not live
+  std::set<wire::OwnerNumber> told_;     // all of their inventory, in their present epochs
   Generation generation_ = 5;
   Directory directory_{
       {.current_owner = [this](auto number,
                                auto epoch) { return owners_.contains({number, epoch}); },
        .live_owner = [this](auto number) { return live_.contains(number); },
+       .present_owner =
+           [this](auto number) { return live_.contains(number) || telling_.contains(number); },
+       .may_list_again =
+           [this](auto number, auto epoch) {
+             return !told_.contains(number) || owners_.contains({number, epoch});
+           },
        .current_generation = [this](SlotId, Generation g) { return g == generation_; }}};
 };
 
@@ -228,15 +281,93 @@ TEST_F(DirectoryTest, EntriesOfOldEpochsAndGenerationsDoNotCount) {
   EXPECT_EQ(directory_.List(Item(1, 100, 6), 0, 2), Code::kOk);
 }
 
+TEST_F(DirectoryTest, AnAbsentOwnersValueBlocksNoOther) {
+  ASSERT_EQ(directory_.List(Item(1, 7), 0, 1), Code::kOk);
+  live_.erase(0);
+  EXPECT_EQ(directory_.List(Item(1, 8), 1, 1), Code::kOk);
+  EXPECT_EQ(directory_.Find(0, Hash(1)).owner, 1);
+  EXPECT_EQ(directory_.List(Item(1, 9), 2, 1), Code::kExists) << "1 is live";
+}
+
+TEST_F(DirectoryTest, AnOwnerThatTellsItsInventoryKeepsWhatItHasListed) {
+  live_.erase(0);
+  telling_.insert(0);
+  ASSERT_EQ(directory_.List(Item(1, 7), 0, 1), Code::kOk);
+  EXPECT_EQ(directory_.List(Item(1, 8), 1, 1), Code::kExists);
+}
+
+TEST_F(DirectoryTest, AValueThatGaveWayDoesNotComeBackWithItsOwner) {
+  ASSERT_EQ(directory_.List(Item(1, 7), 0, 1), Code::kOk);
+  live_.erase(0);
+  ASSERT_EQ(directory_.List(Item(1, 8), 1, 1), Code::kOk);
+  directory_.Unlist(0, Hash(1), 1);  // the newer value is evicted
+  // The owner is there again, first with what it remembers, then after a hello with its inventory;
+  // the answer to that may be lost.
+  for (const std::uint32_t epoch : {1U, 2U, 2U, 3U}) {
+    owners_ = {{0, epoch}, {1, 1}, {2, 1}};
+    live_.insert(0);
+    EXPECT_EQ(directory_.Find(0, Hash(1)).owner, wire::kNoOwner);
+    EXPECT_EQ(directory_.List(Item(1, 7), 0, epoch), Code::kExists);
+    EXPECT_EQ(directory_.Find(0, Hash(1)).owner, wire::kNoOwner);
+  }
+  EXPECT_EQ(directory_.List(Item(1, 9), 0, 3), Code::kOk) << "another put";
+  EXPECT_EQ(directory_.Find(0, Hash(1)).owner, 0);
+}
+
+TEST_F(DirectoryTest, NorDoesAValueThatWasNotToldAgainYet) {
+  ASSERT_EQ(directory_.List(Item(1, 7), 0, 1), Code::kOk);
+  owners_ = {{0, 2}, {1, 1}, {2, 1}};  // said hello
+  // Its shard grows meanwhile, and many others with it.
+  for (std::uint64_t key = 100; key < 100'000; ++key) {
+    ASSERT_EQ(directory_.List(Item(key), 1, 1), Code::kOk);
+  }
+  ASSERT_EQ(directory_.List(Item(1, 8), 1, 1), Code::kOk);
+  directory_.Unlist(0, Hash(1), 1);
+  EXPECT_EQ(directory_.List(Item(1, 7), 0, 2), Code::kExists);
+}
+
+TEST_F(DirectoryTest, WhatGaveWayIsForgottenWhenItsOwnerHasToldAll) {
+  for (std::uint64_t key = 0; key < 1000; ++key) {
+    ASSERT_EQ(directory_.List(Item(key, 7), 0, 1), Code::kOk);
+  }
+  live_.erase(0);
+  for (std::uint64_t key = 0; key < 1000; ++key) {
+    ASSERT_EQ(directory_.List(Item(key, 8), 1, 1), Code::kOk);
+  }
+  EXPECT_EQ(directory_.entries(), 2000U);
+  owners_ = {{0, 2}, {1, 1}, {2, 1}};
+  told_.insert(0);
+  live_.insert(0);
+  for (std::uint64_t key = 1000; key < 200'000; ++key) {
+    ASSERT_EQ(directory_.List(Item(key, 9), 0, 2), Code::kOk);
+  }
+  EXPECT_LT(directory_.entries(), 200'100U);
+}
+
+TEST_F(DirectoryTest, AKeyWithAnotherSlotsHashIsAnotherKey) {
+  ASSERT_EQ(directory_.List(InSlot(3, Item(1, 7)), 0, 1), Code::kOk);
+  ASSERT_EQ(directory_.List(InSlot(4, Item(1, 8)), 0, 1), Code::kOk);
+  directory_.Remove(4, Hash(1));
+  EXPECT_EQ(directory_.Find(3, Hash(1)).owner, 0) << "another tenant's removal";
+  EXPECT_EQ(directory_.Find(4, Hash(1)).reason, MissReason::kRemoved);
+  ASSERT_EQ(directory_.List(InSlot(4, Item(1, 8)), 0, 1), Code::kOk);
+  directory_.Unlist(4, Hash(1), 0);
+  EXPECT_EQ(directory_.Find(3, Hash(1)).owner, 0);
+  directory_.Unlist(3, Hash(1), 0);
+  EXPECT_EQ(directory_.Find(3, Hash(1)).reason, MissReason::kEvicted);
+  EXPECT_EQ(directory_.Find(5, Hash(1)).reason, MissReason::kNeverPut)
+      << "a tenant learns what another one had";
+}
+
 TEST_F(DirectoryTest, TellsWhyAKeyIsGone) {
   EXPECT_EQ(directory_.Find(0, Hash(1)).reason, MissReason::kNeverPut);
   directory_.List(Item(1), 0, 1);
-  directory_.Unlist(Hash(1), 1);  // not its owner
+  directory_.Unlist(0, Hash(1), 1);  // not its owner
   EXPECT_EQ(directory_.Find(0, Hash(1)).owner, 0);
-  directory_.Unlist(Hash(1), 0);
+  directory_.Unlist(0, Hash(1), 0);
   EXPECT_EQ(directory_.Find(0, Hash(1)).reason, MissReason::kEvicted);
   directory_.List(Item(2), 0, 1);
-  directory_.Remove(Hash(2));
+  directory_.Remove(0, Hash(2));
   EXPECT_EQ(directory_.Find(0, Hash(2)).reason, MissReason::kRemoved);
 }
 
@@ -259,12 +390,12 @@ TEST_F(DirectoryTest, AgreesWithAMapOverRandomEvents) {
         break;
       }
       case 2:
-        directory_.Unlist(Hash(key), owner);
+        directory_.Unlist(0, Hash(key), owner);
         model[key].erase(owner);
         break;
       default:
         if (random.OneIn(4)) {
-          directory_.Remove(Hash(key));
+          directory_.Remove(0, Hash(key));
           model[key].clear();
         }
     }

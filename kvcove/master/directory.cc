@@ -11,31 +11,40 @@ constexpr std::size_t kFirstEntries = 16;
 Directory::Directory(Rules rules) : rules_(std::move(rules)), shards_(kShards), ghosts_(kGhosts) {}
 
 bool Directory::Counts(const Entry& entry) const {
-  return rules_.current_owner(entry.owner, entry.epoch) &&
+  return entry.superseded == 0 && rules_.current_owner(entry.owner, entry.epoch) &&
          rules_.current_generation(entry.slot, entry.generation());
 }
 
-void Directory::Remember(const Id128& hash, MissReason reason) {
-  ghosts_[hash.low % kGhosts] = {.tag = static_cast<std::uint32_t>(hash.low >> 32),
-                                 .reason = reason};
+bool Directory::Needed(const Entry& entry) const {
+  return Counts(entry) || (rules_.current_generation(entry.slot, entry.generation()) &&
+                           rules_.may_list_again(entry.owner, entry.epoch));
+}
+
+bool Directory::Blocks(const Entry& entry, const wire::ListItem& item) const {
+  return entry.group != item.group && Counts(entry) && rules_.present_owner(entry.owner);
+}
+
+void Directory::Remember(SlotId slot, const Id128& hash, MissReason reason) {
+  const std::uint64_t tag = Tag(slot, hash);
+  ghosts_[tag % kGhosts] = {.tag = static_cast<std::uint32_t>(tag >> 32), .reason = reason};
 }
 
 // Into twice the room, or into the same when enough entries are dead.
 void Directory::Grow(Shard& shard) {
   std::vector<Entry> old;
   old.swap(shard.entries);
-  std::size_t counting = 0;
+  std::size_t needed = 0;
   for (Entry& entry : old) {
     if (entry.epoch == 0) continue;
-    if (Counts(entry)) {
-      ++counting;
+    if (Needed(entry)) {
+      ++needed;
       continue;
     }
     entry.epoch = 0;
     --entries_;
   }
   std::size_t room = std::max(kFirstEntries, old.size());
-  while (counting * 2 > room) room *= 2;
+  while (needed * 2 > room) room *= 2;
   shard.entries.resize(room);
   shard.used = 0;
   for (const Entry& entry : old) {
@@ -72,15 +81,22 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
   const std::size_t room = shard.entries.size();
   std::size_t at = HomeOf(item.hash, room);
   Entry* own = nullptr;
+  bool others = false;
   for (; shard.entries[at].epoch != 0; at = (at + 1) % room) {
     Entry& entry = shard.entries[at];
     if (entry.hash != item.hash || entry.slot != item.slot) continue;
     if (entry.owner == owner) {
+      if (entry.superseded != 0 && entry.group == item.group &&
+          entry.generation() == item.generation) {
+        return Code::kExists;
+      }
       own = &entry;
       continue;
     }
-    if (entry.group != item.group && Counts(entry)) return Code::kExists;
+    if (Blocks(entry, item)) return Code::kExists;
+    others = others || entry.group != item.group;
   }
+  if (others) Supersede(shard, item, owner);
   if (own == nullptr) {
     own = &shard.entries[at];
     ++shard.used;
@@ -92,30 +108,45 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
           .group = item.group,
           .generation_low = static_cast<std::uint32_t>(item.generation),
           .owner = owner,
+          .superseded = 0,
           .slot = item.slot,
           .generation_high = static_cast<std::uint32_t>(item.generation >> 32)};
   return Code::kOk;
 }
 
-void Directory::Unlist(const Id128& hash, wire::OwnerNumber owner) {
+// None of the other values blocked the item: their owners are away.
+void Directory::Supersede(Shard& shard, const wire::ListItem& item, wire::OwnerNumber owner) {
+  const std::size_t room = shard.entries.size();
+  for (std::size_t at = HomeOf(item.hash, room); shard.entries[at].epoch != 0;
+       at = (at + 1) % room) {
+    Entry& entry = shard.entries[at];
+    if (entry.hash == item.hash && entry.slot == item.slot && entry.owner != owner &&
+        entry.group != item.group) {
+      entry.superseded = 1;
+    }
+  }
+}
+
+void Directory::Unlist(SlotId slot, const Id128& hash, wire::OwnerNumber owner) {
   Shard& shard = ShardOf(hash);
   if (shard.entries.empty()) return;
   const std::size_t room = shard.entries.size();
   for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {
-    if (shard.entries[at].hash == hash && shard.entries[at].owner == owner) {
-      Remember(hash, MissReason::kEvicted);
+    const Entry& entry = shard.entries[at];
+    if (entry.hash == hash && entry.slot == slot && entry.owner == owner) {
+      Remember(slot, hash, MissReason::kEvicted);
       return Erase(shard, at);
     }
   }
 }
 
-void Directory::Remove(const Id128& hash) {
+void Directory::Remove(SlotId slot, const Id128& hash) {
   Shard& shard = ShardOf(hash);
   if (shard.entries.empty()) return;
   const std::size_t room = shard.entries.size();
   for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0;) {
-    if (shard.entries[at].hash == hash) {
-      Remember(hash, MissReason::kRemoved);
+    if (shard.entries[at].hash == hash && shard.entries[at].slot == slot) {
+      Remember(slot, hash, MissReason::kRemoved);
       Erase(shard, at);  // another one may have moved here
     } else {
       at = (at + 1) % room;
@@ -124,11 +155,12 @@ void Directory::Remove(const Id128& hash) {
 }
 
 wire::Place Directory::Find(SlotId slot, const Id128& hash) const {
-  const Shard& shard = shards_[hash.high % kShards];
+  const Shard& shard = ShardOf(hash);
   wire::Place place;
-  const Ghost& ghost = ghosts_[hash.low % kGhosts];
+  const std::uint64_t tag = Tag(slot, hash);
+  const Ghost& ghost = ghosts_[tag % kGhosts];
   place.reason =
-      ghost.tag == static_cast<std::uint32_t>(hash.low >> 32) && ghost.reason != MissReason::kNone
+      ghost.tag == static_cast<std::uint32_t>(tag >> 32) && ghost.reason != MissReason::kNone
           ? ghost.reason
           : MissReason::kNeverPut;
   if (shard.entries.empty()) return place;
@@ -140,7 +172,7 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash) const {
       if (place.owner == wire::kNoOwner) place.reason = MissReason::kReset;
       continue;
     }
-    if (!rules_.current_owner(entry.owner, entry.epoch) || !rules_.live_owner(entry.owner)) {
+    if (!Counts(entry) || !rules_.live_owner(entry.owner)) {
       if (place.owner == wire::kNoOwner) place.reason = MissReason::kOwnerGone;
       continue;
     }
@@ -157,7 +189,7 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash) const {
 
 std::vector<wire::OwnerNumber> Directory::HoldersOf(SlotId slot, const Id128& hash) const {
   std::vector<wire::OwnerNumber> holders;
-  const Shard& shard = shards_[hash.high % kShards];
+  const Shard& shard = ShardOf(hash);
   if (shard.entries.empty()) return holders;
   const std::size_t room = shard.entries.size();
   for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {

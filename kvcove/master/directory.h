@@ -2,9 +2,18 @@
 // Which owner holds which key: soft state, rebuilt from the owners at any time. Keys are known by
 // their 128-bit DirectoryHash; the owner compares whole keys. Needs a lock.
 //
-// An entry counts under its owner's current epoch and its slot's current generation; others are
-// dropped when they are met. 40 bytes an entry in open-addressed shards that grow one by one, so
-// that no call waits for the whole table.
+// An entry counts under its owner's current epoch and its slot's current generation. 40 bytes an
+// entry in open-addressed shards that grow one by one, so that no call waits for the whole table.
+//
+// One value a key. A listing is refused while another owner that may be asked holds another value.
+// The entry of an owner that nobody hears of (dead, frozen, cut off) blocks nothing; but that owner
+// may come back and tell its inventory, long after the new value was evicted. Readers would then
+// see the old value after the new one. So the entry is kept, as superseded, until its owner has told
+// its inventory again, and refuses that value then.
+//
+// A hash belongs to a slot, and a slot to one tenant. XXH3 can be inverted for short keys, so a
+// tenant can find a key with the hash of another tenant's key: nothing here compares hashes alone,
+// and positions are derived with a secret.
 #pragma once
 
 #include <array>
@@ -19,28 +28,40 @@ namespace kvcove::master {
 
 class Directory {
  public:
-  // What makes an entry count. Both look at the caller's tables.
+  // What makes an entry count. All look at the caller's tables.
   struct Rules {
     std::function<bool(wire::OwnerNumber number, std::uint32_t epoch)> current_owner;
+    // It may be asked for what it holds.
     std::function<bool(wire::OwnerNumber number)> live_owner;
+    // Live, or telling its inventory now: what it has listed stands.
+    std::function<bool(wire::OwnerNumber number)> present_owner;
+    // The owner may still list what it listed under this epoch: it is the same process, and has not
+    // told its whole inventory since.
+    std::function<bool(wire::OwnerNumber number, std::uint32_t epoch)> may_list_again;
     std::function<bool(SlotId slot, Generation generation)> current_generation;
   };
   explicit Directory(Rules rules);
 
-  // kOk; kExists when another owner holds another value of the key; kStale for an old generation.
+  // kOk; kExists when another owner holds another value of the key, or another value took this
+  // one's place while its owner was away; kStale for an old generation.
   Code List(const wire::ListItem& item, wire::OwnerNumber owner, std::uint32_t epoch);
-  void Unlist(const Id128& hash, wire::OwnerNumber owner);
-  void Remove(const Id128& hash);
+  void Unlist(SlotId slot, const Id128& hash, wire::OwnerNumber owner);
+  void Remove(SlotId slot, const Id128& hash);
   // Up to two live owners of it, or the reason why there is none.
   wire::Place Find(SlotId slot, const Id128& hash) const;
   // Begins to bring what Find will look at into the cache.
   void Prefetch(const Id128& hash) const {
-    const Shard& shard = shards_[hash.high % kShards];
+    const Shard& shard = ShardOf(hash);
     if (shard.entries.empty()) return;
     __builtin_prefetch(&shard.entries[HomeOf(hash, shard.entries.size())]);
   }
   // All live owners of it.
   std::vector<wire::OwnerNumber> HoldersOf(SlotId slot, const Id128& hash) const;
+
+  // A number for a key of a slot that nobody outside can foresee.
+  std::uint64_t Tag(SlotId slot, const Id128& hash) const {
+    return Mix64(hash.low ^ Mix64(hash.high ^ Mix64(secret_ ^ slot)));
+  }
 
   std::uint64_t entries() const { return entries_; }
   std::uint64_t bytes() const;
@@ -52,12 +73,14 @@ class Directory {
     std::uint32_t epoch = 0;  // 0: free
     std::uint32_t group = 0;
     std::uint32_t generation_low = 0;
-    wire::OwnerNumber owner = 0;
+    wire::OwnerNumber owner : 15 = 0;  // below kMaxOwners
+    std::uint16_t superseded : 1 = 0;
     SlotId slot = 0;
     std::uint32_t generation_high = 0;
     Generation generation() const { return (Generation{generation_high} << 32) | generation_low; }
   };
   static_assert(sizeof(Entry) == 40);
+  static_assert(wire::kMaxOwners <= 1 << 15);
   struct Shard {
     std::vector<Entry> entries;
     std::size_t used = 0;
@@ -65,21 +88,28 @@ class Directory {
   static constexpr std::size_t kShards = 1024;
   static constexpr std::size_t kGhosts = 1 << 16;
 
-  Shard& ShardOf(const Id128& hash) { return shards_[hash.high % kShards]; }
-  // Nobody outside knows where a hash goes, so nobody can crowd one place with keys of his choice.
+  // Nobody outside knows where a hash goes, so nobody can crowd one place with chosen keys.
+  std::size_t ShardNumber(const Id128& hash) const { return Mix64(hash.high ^ secret_) % kShards; }
+  Shard& ShardOf(const Id128& hash) { return shards_[ShardNumber(hash)]; }
+  const Shard& ShardOf(const Id128& hash) const { return shards_[ShardNumber(hash)]; }
   std::size_t HomeOf(const Id128& hash, std::size_t room) const {
     return Mix64(hash.low ^ secret_) % room;
   }
   bool Counts(const Entry& entry) const;
+  // Counts, or is needed to refuse what its owner may list again.
+  bool Needed(const Entry& entry) const;
+  // Another owner's value that stands in the way of `item`.
+  bool Blocks(const Entry& entry, const wire::ListItem& item) const;
+  void Supersede(Shard& shard, const wire::ListItem& item, wire::OwnerNumber owner);
   void Grow(Shard& shard);
   void Erase(Shard& shard, std::size_t at);
-  void Remember(const Id128& hash, MissReason reason);
+  void Remember(SlotId slot, const Id128& hash, MissReason reason);
 
   const Rules rules_;
   const std::uint64_t secret_ = RandomU64();
   std::vector<Shard> shards_;
   std::uint64_t entries_ = 0;
-  // Why keys went lately, by hash: a hint for whoever asks.
+  // Why keys were dropped lately: a hint for misses.
   struct Ghost {
     std::uint32_t tag = 0;
     MissReason reason = MissReason::kNone;

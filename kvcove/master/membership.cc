@@ -37,15 +37,28 @@ Result<wire::OwnerWelcome> Membership::Hello(const wire::OwnerHello& hello, std:
   if (!number) return Fail(Code::kLimit, "the master has as many owners as it can have");
   Member& member = members_[*number];
   member.hello = hello;
-  member.known = true;
   member.ready = false;
   member.epoch = next_epoch_++;
   if (next_epoch_ == 0) next_epoch_ = 1;  // 0: none
+  if (!member.known) member.first_epoch = member.epoch;
+  member.known = true;
   member.heard_ns = now_ns;
+  member.present_until_ns = LeaseFrom(now_ns);
   member.last = {};
   return wire::OwnerWelcome{
       .number = *number, .epoch = member.epoch, .incarnation = {}, .lease_ns = lease_ns_};
 }
+
+Membership::Standing Membership::StandingOf(OwnerNumber number) const {
+  if (number >= members_.size() || !members_[number].known) return {};
+  const Member& member = members_[number];
+  return {.epoch = member.epoch,
+          .first_epoch = member.first_epoch,
+          .told_epoch = member.told_epoch,
+          .present_until_ns = member.present_until_ns};
+}
+
+void Membership::Lapse(OwnerNumber number) { members_[number].present_until_ns = 0; }
 
 bool Membership::Current(OwnerNumber number, std::uint32_t epoch) const {
   return number < members_.size() && members_[number].known && members_[number].epoch == epoch;
@@ -57,18 +70,20 @@ Result<bool> Membership::Renew(const wire::RenewRequest& request, std::uint64_t 
     return Fail(Code::kStale, "the master does not know this owner; say hello again");
   }
   Member& member = members_[request.number];
-  if (member.ready && member.lease_until_ns <= now_ns) {
+  if (member.present_until_ns <= now_ns) {
     // Others may have been told meanwhile that its objects are nowhere, and have put others.
     return Fail(Code::kStale, "the lease had run out; say hello again");
   }
   member.heard_ns = now_ns;
+  member.present_until_ns = LeaseFrom(now_ns);
   member.last = request;
   Acknowledge(request.number, request.epoch, request.applied);
   const bool current = member.ready ? request.applied >= slots_version && request.applied <= version
                                     : request.applied == version;
   if (!current || !request.inventory_done) return false;
   member.ready = true;
-  member.lease_until_ns = now_ns + lease_ns_ / 100 * 101;
+  member.told_epoch = member.epoch;
+  member.lease_until_ns = member.present_until_ns;
   return true;
 }
 

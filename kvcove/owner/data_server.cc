@@ -23,6 +23,7 @@
 #include <map>
 #include <thread>
 
+#include "kvcove/base/descriptors.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
 #include "kvcove/owner/copier.h"
@@ -132,6 +133,10 @@ class DataServer::Impl {
         options_(options),
         clock_(clock),
         gate_(options.credentials),
+        limit_(std::make_shared<ConnectionLimit>(
+            "the owner's data server",
+            // The owner listens on a Unix socket, too.
+            ConnectionsWithin(options.max_connections, options.tls == nullptr ? 2 : 6))),
         own_tag_(TenantTag(options.tenant)),
         copier_(owner, options.access, options.checksum, clock) {
     for (std::size_t i = 0; i < std::max<std::size_t>(options.loops, 1); ++i) {
@@ -182,7 +187,12 @@ class DataServer::Impl {
   void Collect(http::Metrics& metrics) const {
     const auto number = [](const auto& value) { return static_cast<double>(value.load()); };
     metrics.Gauge("kvcove_owner_data_connections", "open connections of other hosts",
-                  static_cast<double>(count_->load()));
+                  static_cast<double>(limit_->open()));
+    metrics.Gauge("kvcove_owner_data_connections_max", "beyond, new ones are closed at once",
+                  static_cast<double>(limit_->max()));
+    metrics.Counter("kvcove_owner_data_connections_refused_total",
+                    "connections that were closed at once or could not be accepted",
+                    static_cast<double>(limit_->refused()));
     metrics.Counter("kvcove_owner_sent_bytes_total", "values that were sent", number(sent_bytes_));
     metrics.Counter("kvcove_owner_received_bytes_total", "values that were received",
                     number(received_bytes_));
@@ -204,8 +214,10 @@ class DataServer::Impl {
 
  private:
   struct Connection {
-    explicit Connection(Socket accepted) : socket(std::move(accepted)) {}
+    Connection(Socket accepted, std::shared_ptr<void> taken)
+        : socket(std::move(accepted)), counted(std::move(taken)) {}
     Socket socket;
+    const std::shared_ptr<void> counted;  // of the ConnectionLimit
     SessionNumber session = 0;  // once it has said hello
     std::int64_t ends_ns = 0;   // when it is closed for being silent; 0: not
     std::vector<std::byte> body;
@@ -242,42 +254,43 @@ class DataServer::Impl {
       if (!acceptor_->is_open() || stopping_) return;
       if (error) {
         // No descriptor is free, most likely: trying at once would only keep the loop busy.
+        limit_->AcceptFailed(error.value());
         accept_again_->expires_after(std::chrono::milliseconds(20));
         accept_again_->async_wait([this](const error_code& stopped) {
           if (!stopped && acceptor_->is_open()) Accept();
         });
         return;
       }
-      if (count_->load() < options_.max_connections) {
-        count_->fetch_add(1);
+      if (std::shared_ptr<void> counted = limit_->Take(); counted != nullptr) {
         const int fd = socket.release();
         const int on = 1;
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-        Admit(fd);
+        Admit(fd, std::move(counted));
       }
       Accept();
     });
   }
 
-  // The connection is counted already.
-  void Admit(int fd) {
+  void Admit(int fd, std::shared_ptr<void> counted) {
     Loop& loop = *loops_[next_id_ % loops_.size()];
     const std::uint64_t id = next_id_++;
-    if (options_.tls == nullptr) return Begin(loop, id, Protocol(AF_INET, 0), fd);
+    if (options_.tls == nullptr) {
+      return Begin(loop, id, Protocol(AF_INET, 0), fd, std::move(counted));
+    }
     // The handshake may outlive this.
-    const std::shared_ptr<void> counted(nullptr, [count = count_](void*) { count->fetch_sub(1); });
-    options_.tls->Accept(UniqueFd(fd), options_.hello_ns,
-                         [this, open = open_, &loop, id, counted](UniqueFd plain) {
-                           const MutexLock lock(open->mutex);
-                           if (open->closed) return;
-                           count_->fetch_add(1);
-                           Begin(loop, id, Protocol(AF_UNIX, 0), plain.Release());
-                         });
+    options_.tls->Accept(
+        UniqueFd(fd), options_.hello_ns,
+        [this, open = open_, &loop, id, counted = std::move(counted)](UniqueFd plain) {
+          const MutexLock lock(open->mutex);
+          if (open->closed) return;
+          Begin(loop, id, Protocol(AF_UNIX, 0), plain.Release(), counted);
+        });
   }
 
-  void Begin(Loop& loop, std::uint64_t id, Protocol protocol, int fd) {
-    asio::post(loop.context, [this, &loop, id, protocol, fd] {
-      auto connection = std::make_shared<Connection>(Socket(loop.context, protocol, fd));
+  void Begin(Loop& loop, std::uint64_t id, Protocol protocol, int fd,
+             std::shared_ptr<void> counted) {
+    asio::post(loop.context, [this, &loop, id, protocol, fd, counted = std::move(counted)] {
+      auto connection = std::make_shared<Connection>(Socket(loop.context, protocol, fd), counted);
       connection->ends_ns = clock_.NowNs() + options_.hello_ns;
       loop.connections.emplace(id, connection);
       asio::co_spawn(loop.context, Serve(loop, id, connection), asio::detached);
@@ -306,7 +319,6 @@ class DataServer::Impl {
     }
     if (connection->session != 0) owner_.EndSession(connection->session);
     loop.connections.erase(id);
-    count_->fetch_sub(1);
   }
 
   Awaitable<bool> Read(Connection& connection, std::byte* data, std::size_t size) {
@@ -632,6 +644,7 @@ class DataServer::Impl {
   DataServerOptions options_;
   const Clock& clock_;
   rpc::Gate gate_;
+  const std::shared_ptr<ConnectionLimit> limit_;
   const std::uint64_t own_tag_;
   Copier copier_;
   std::unique_ptr<rpc::Workers> workers_ = std::make_unique<rpc::Workers>(2);
@@ -642,8 +655,6 @@ class DataServer::Impl {
   std::atomic<std::uint64_t> corrupt_{0};
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
   std::atomic<bool> stopping_{false};
-  const std::shared_ptr<std::atomic<std::size_t>> count_ =
-      std::make_shared<std::atomic<std::size_t>>(0);
   struct Door {
     Mutex mutex;
     bool closed KVCOVE_GUARDED_BY(mutex) = false;

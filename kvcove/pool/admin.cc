@@ -77,6 +77,7 @@ std::string Metrics(LocalHost& host, const Clock& clock) {
   metrics.Gauge("kvcove_owner_lease_seconds", "for how long its memory may still be trusted",
                 static_cast<double>(host.owner().LeaseUntilNs() - clock.NowNs()) * 1e-9);
   host.Collect(metrics);
+  metrics.Process();
   return metrics.Text();
 }
 

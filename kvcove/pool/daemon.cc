@@ -131,6 +131,7 @@ class Daemon::Impl final : public rpc::Handler {
   }
 
   void EndSession(wire::SessionNumber number) {
+    server_->UnwatchProcess(number);
     sessions_.erase(number);
     host_->EndSession(number);
   }

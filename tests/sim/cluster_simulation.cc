@@ -242,6 +242,14 @@ class World {
                                auto epoch) { return raw->members.Current(number, epoch); },
         .live_owner = [this,
                        raw](auto number) { return raw->members.Live(number, NowOf(kMaster)); },
+        .present_owner =
+            [this, raw](auto number) {
+              return raw->members.StandingOf(number).present_until_ns > NowOf(kMaster);
+            },
+        .may_list_again =
+            [raw](auto number, auto epoch) {
+              return raw->members.StandingOf(number).MayListAgain(epoch);
+            },
         .current_generation =
             [this, raw](SlotId slot, Generation generation) {
               return !options_.checks.generation ||
@@ -444,7 +452,7 @@ class World {
     std::vector<Code> codes;
     for (const wire::ListItem& item : items) {
       if (item.gone) {
-        master_->directory->Unlist(item.hash, who.number);
+        master_->directory->Unlist(item.slot, item.hash, who.number);
         codes.push_back(Code::kOk);
         continue;
       }
@@ -555,7 +563,7 @@ class World {
     Send(kElsewhere, kMaster, [this, key, doomed] {
       if (!MasterThere()) return;
       const Id128 hash = DirectoryHash(kSlot, key);
-      master_->directory->Remove(hash);
+      master_->directory->Remove(kSlot, hash);
       master_->log.Append({.slot = kSlot, .keys = {key}, .pattern = {}});
       master_->removed_at[hash.low] = master_->log.version();
       Push();
