@@ -50,10 +50,11 @@ std::size_t SizeOf(const Vector* vector) {
   return vector == nullptr ? 0 : vector->size();
 }
 
-// The verifier does not look at the alignment of a vector's elements.
+// The verifier does not look at the alignment of a vector's elements. The builder does not align a
+// vector without elements.
 template <typename Vector>
 bool Aligned(const Vector* vector, std::size_t alignment = 8) {
-  return vector == nullptr || reinterpret_cast<std::uintptr_t>(vector->Data()) % alignment == 0;
+  return SizeOf(vector) == 0 || reinterpret_cast<std::uintptr_t>(vector->Data()) % alignment == 0;
 }
 
 inline flatbuffers::Offset<flatbuffers::String> Text(Builder& builder, std::string_view text) {

@@ -3,43 +3,25 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <thread>
+#include <fstream>
 
-#include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
-#include "kvcove/pool/pool.h"
+#include "kvcove/http/server.h"
 #include "kvcove/requester/peers.h"
-#include "kvcove/rpc/address.h"
-#include "kvcove/wire/master_stub.h"
-
-extern char** environ;
+#include "tests/fault/cluster_processes.h"
 
 namespace kvcove {
 namespace {
 
-using std::chrono::milliseconds;
-
-std::int64_t NowMs() { return SystemClock::Instance().NowNs() / kMillisecond; }
-
-class ClusterFaultTest : public testing::Test {
+class ClusterFaultTest : public testing::Test, protected ClusterProcesses {
  protected:
   void SetUp() override {
     SetLogLevel(LogLevel::kOff);
-    std::string name = "/tmp/kvcove-faults-XXXXXX";
-    directory_ = mkdtemp(name.data());
-    // A port that was free a moment ago: the master must come back under the same one.
-    master_address_ = {.host = "127.0.0.1", .port = 0};
-    ASSERT_TRUE(rpc::ListenTcp(master_address_));
     StartMaster();
-    for (int i = 0; i < 2; ++i) StartOwner(i);
+    for (std::size_t i = 0; i < 2; ++i) StartOwner(i, i + 1);
     pool_ = Open();
     session_ = OpenSession(*pool_);
     // The first start of a master waits for leases of a predecessor that it cannot know of.
@@ -48,78 +30,8 @@ class ClusterFaultTest : public testing::Test {
   void TearDown() override {
     session_.reset();
     pool_.reset();
-    for (const pid_t pid : {master_, owners_[0], owners_[1]}) {
-      if (pid == 0) continue;
-      kill(pid, SIGCONT);
-      End(pid, SIGKILL);
-    }
-    std::filesystem::remove_all(directory_);
   }
 
-  pid_t Spawn(const std::vector<std::string>& arguments, const std::string& host) {
-    const char* log = std::getenv("KVCOVE_TEST_LOG");
-    std::vector<std::string> texts = {KVCOVE_COMMAND, "--log", log == nullptr ? "off" : log};
-    texts.insert(texts.end(), arguments.begin(), arguments.end());
-    std::vector<char*> argv;
-    for (std::string& text : texts) argv.push_back(text.data());
-    argv.push_back(nullptr);
-    std::string variable = "KVCOVE_HOST_ID=" + host;
-    std::vector<char*> environment = {variable.data()};
-    for (char** at = environ; *at != nullptr; ++at) environment.push_back(*at);
-    environment.push_back(nullptr);
-    pid_t pid = 0;
-    EXPECT_EQ(posix_spawn(&pid, KVCOVE_COMMAND, nullptr, nullptr, argv.data(), environment.data()),
-              0);
-    return pid;
-  }
-  static int End(pid_t pid, int signal) {
-    kill(pid, signal);
-    int status = 0;
-    waitpid(pid, &status, 0);
-    return status;
-  }
-  // Returns when it has stopped, in all its threads.
-  static void Freeze(pid_t pid) {
-    kill(pid, SIGSTOP);
-    int status = 0;
-    while (waitpid(pid, &status, WUNTRACED) == pid && !WIFSTOPPED(status)) {
-    }
-  }
-  void StartMaster() {
-    master_ = Spawn({"master", "--listen", master_address_.ToString(), "--data",
-                     directory_ + "/master", "--admin", "off"},
-                    "master");
-    for (int i = 0; i < 500; ++i) {
-      if (rpc::ConnectTcp(master_address_, SystemClock::Instance().NowNs() + kSecond)) return;
-      std::this_thread::sleep_for(milliseconds(10));
-    }
-    FAIL() << "the master did not start";
-  }
-  std::string SocketOf(int i) const { return fmt::format("{}/owner{}/kvcove.sock", directory_, i); }
-  void StartOwner(int i) {
-    owners_[i] =
-        Spawn({"owner", "--master", master_address_.ToString(), "--listen", "127.0.0.1:0",
-               "--admin", "off", "--memory", "256MiB", "--no-populate", "--socket", SocketOf(i)},
-              fmt::format("host{}", i));
-    WaitLive(i + 1);
-  }
-  std::size_t Live() {
-    rpc::TcpChannel channel(master_address_, {});
-    const auto owners = wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
-    return owners ? static_cast<std::size_t>(std::ranges::count_if(*owners, &wire::OwnerStat::live))
-                  : 0;
-  }
-  void WaitLive(std::size_t count) {
-    const std::int64_t until = NowMs() + 10000;
-    while (NowMs() < until && Live() != count) std::this_thread::sleep_for(milliseconds(5));
-    ASSERT_EQ(Live(), count);
-  }
-  std::unique_ptr<Pool> Open(const std::string& host = "elsewhere") {
-    auto pool = Pool::Open(fmt::format("kvcove://{}?host={}", master_address_.ToString(), host),
-                           milliseconds(2000));
-    EXPECT_TRUE(pool) << pool.error().ToString();
-    return std::move(*pool);
-  }
   static std::unique_ptr<Session> OpenSession(Pool& pool) {
     return *pool.OpenSession({.name = "acme/llama", .engine = "e"});
   }
@@ -158,6 +70,34 @@ class ClusterFaultTest : public testing::Test {
     (void)session.Put(*token, items, results, {.timeout = timeout});
     return results;
   }
+  // Values that tell one put of a key from another.
+  static std::vector<ItemResult> PutFilled(Session& session, const std::vector<std::string>& keys,
+                                           char filling) {
+    const std::string value(3000, filling);
+    const ConstBuffer piece{value.data(), value.size()};
+    std::vector<PutItem> items;
+    for (const std::string& key : keys) items.push_back({.key = key, .value = {&piece, 1}});
+    std::vector<ItemResult> results(keys.size());
+    const auto token = session.Capture();
+    if (token) (void)session.Put(*token, items, results, {.timeout = milliseconds(1000)});
+    return results;
+  }
+  // What each key's value is filled with, seen from a host without owner; '-': a miss.
+  std::vector<char> Filling(const std::vector<std::string>& keys) {
+    std::vector<char> fillings;
+    for (const std::string& key : keys) {
+      std::string value(3000, '?');
+      const MutableBuffer piece{value.data(), value.size()};
+      const GetItem item{.key = key, .into = {&piece, 1}};
+      ItemResult result;
+      (void)session_->Get({&item, 1}, {&result, 1});
+      fillings.push_back(result.ok() ? value[0] : '-');
+      if (result.ok()) {
+        EXPECT_EQ(value, std::string(3000, value[0]));
+      }
+    }
+    return fillings;
+  }
   static std::size_t CountOk(const std::vector<ItemResult>& results) {
     return static_cast<std::size_t>(std::ranges::count_if(results, &ItemResult::ok));
   }
@@ -174,7 +114,9 @@ class ClusterFaultTest : public testing::Test {
     std::vector<ItemResult> results(keys.size());
     (void)session.Get(items, results, {.timeout = timeout});
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      if (results[i].ok()) EXPECT_EQ(values[i], ValueOf(keys[i])) << "wrong bytes of " << keys[i];
+      if (results[i].ok()) {
+        EXPECT_EQ(values[i], ValueOf(keys[i])) << "wrong bytes of " << keys[i];
+      }
     }
     return results;
   }
@@ -198,10 +140,6 @@ class ClusterFaultTest : public testing::Test {
     return -1;
   }
 
-  std::string directory_;
-  rpc::Address master_address_;
-  pid_t master_ = 0;
-  pid_t owners_[2] = {0, 0};
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Session> session_;
 };
@@ -209,7 +147,7 @@ class ClusterFaultTest : public testing::Test {
 TEST_F(ClusterFaultTest, AKilledOwnerIsGoneEverywhereAndHoldsNobody) {
   const auto keys = Fill(1000);
   ASSERT_EQ(CountOk(Get(*session_, keys)), keys.size());
-  End(std::exchange(owners_[0], 0), SIGKILL);
+  End(std::exchange(owner(0), 0), SIGKILL);
   const std::int64_t killed = NowMs();
   const std::size_t left = CountOk(Get(*session_, keys));
   EXPECT_LE(NowMs() - killed, 500) << "a get of a dead owner waited";
@@ -227,9 +165,51 @@ TEST_F(ClusterFaultTest, AKilledOwnerIsGoneEverywhereAndHoldsNobody) {
   EXPECT_EQ(CountOk(Put(*session_, Keys(50, "after"))), 50U);
 }
 
+TEST_F(ClusterFaultTest, KeysWhoseOnlyHolderIsKilledOrFrozenCanBeStoredAgain) {
+  auto near_pool = Open("host0");
+  auto near = OpenSession(*near_pool);
+  for (const bool freeze : {true, false}) {
+    const auto keys = Keys(50, freeze ? "frozen" : "killed");
+    std::vector<ItemResult> results = PutFilled(*near, keys, 'a');
+    ASSERT_EQ(CountOk(results), keys.size()) << CodeName(results[0].code);
+    EXPECT_THAT(Filling(keys), testing::Each('a'));
+    const pid_t holder = owner(0);
+    if (freeze) {
+      Freeze(holder);
+    } else {
+      End(std::exchange(owner(0), 0), SIGKILL);
+    }
+    const std::int64_t began = NowMs();
+    results.clear();
+    while (NowMs() < began + 10'000 && CountOk(results) < keys.size()) {
+      results = PutFilled(*session_, keys, 'b');
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    EXPECT_EQ(CountOk(results), keys.size()) << CodeName(results[0].code);
+    EXPECT_LE(NowMs() - began, 3000) << "a lease, and a busy machine";
+    (void)Filling(keys);  // a session remembers places: a frozen owner costs it one deadline
+    EXPECT_THAT(Filling(keys), testing::Each('b'));
+    if (!freeze) continue;
+    // The thawed owner's values gave way: nobody sees them again, also when the newer are gone.
+    kill(holder, SIGCONT);
+    WaitLive(2);
+    EXPECT_THAT(Filling(keys), testing::Each('b'));
+    End(std::exchange(owner(1), 0), SIGKILL);
+    WaitLive(1);
+    for (int i = 0; i < 50; ++i) {
+      ASSERT_THAT(Filling(keys), testing::Each('-'));
+      ASSERT_EQ(CountOk(Get(*near, keys)), 0U) << "the holder's own host reads the old value";
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    EXPECT_EQ(CountOk(PutFilled(*near, keys, 'c')), keys.size());
+    EXPECT_THAT(Filling(keys), testing::Each('c'));
+    StartOwner(1, 2);
+  }
+}
+
 TEST_F(ClusterFaultTest, AFrozenOwnerCostsOneDeadlineAndComesBackWithItsObjects) {
   const auto keys = Fill(1000);
-  Freeze(owners_[0]);
+  Freeze(owner(0));
   std::int64_t started = NowMs();
   const std::size_t left = CountOk(Get(*session_, keys, milliseconds(300)));
   EXPECT_LE(NowMs() - started, 400);
@@ -240,7 +220,7 @@ TEST_F(ClusterFaultTest, AFrozenOwnerCostsOneDeadlineAndComesBackWithItsObjects)
   }
   EXPECT_LE(NowMs() - started, 250) << "the next calls must end at once";
   std::this_thread::sleep_for(milliseconds(1500));
-  kill(owners_[0], SIGCONT);
+  kill(owner(0), SIGCONT);
   const std::int64_t back = MsUntilGot(keys, keys.size());
   EXPECT_GE(back, 0) << "its objects did not come back";
   EXPECT_LE(back, 3000);
@@ -252,14 +232,14 @@ TEST_F(ClusterFaultTest, AResetDoesNotWaitForAFrozenOwnerAndNothingOldThawsWithI
   auto neighbour = OpenSession(*neighbour_pool);
   ASSERT_EQ(CountOk(Get(*neighbour, keys)), keys.size());
   const Token old = *session_->Capture();
-  Freeze(owners_[0]);
+  Freeze(owner(0));
   const std::int64_t started = NowMs();
   const Status reset = session_->Reset();
   EXPECT_TRUE(reset) << reset.error().ToString();
   EXPECT_LE(NowMs() - started, 2000) << "lease + 0.5 s, and a busy machine";
   EXPECT_EQ(CountOk(Get(*neighbour, keys, milliseconds(300))), 0U);
   EXPECT_EQ(CountOk(Get(*session_, keys, milliseconds(300))), 0U);
-  kill(owners_[0], SIGCONT);
+  kill(owner(0), SIGCONT);
   const std::int64_t until = NowMs() + 2500;
   while (NowMs() < until) {
     ASSERT_EQ(CountOk(Get(*neighbour, keys)), 0U) << "stale hit after the thaw";
@@ -275,7 +255,7 @@ TEST_F(ClusterFaultTest, AResetDoesNotWaitForAFrozenOwnerAndNothingOldThawsWithI
 
 TEST_F(ClusterFaultTest, AResetWithAKilledOwnerIsTrueInTime) {
   const auto keys = Fill(200);
-  End(std::exchange(owners_[1], 0), SIGKILL);
+  End(std::exchange(owner(1), 0), SIGKILL);
   const std::int64_t started = NowMs();
   ASSERT_TRUE(session_->Reset());
   EXPECT_LE(NowMs() - started, 2000);
@@ -285,7 +265,7 @@ TEST_F(ClusterFaultTest, AResetWithAKilledOwnerIsTrueInTime) {
 TEST_F(ClusterFaultTest, ARestartedMasterKnowsAllAgain) {
   const auto keys = Fill(10000);
   for (const bool stop_cleanly : {false, true}) {
-    End(master_, stop_cleanly ? SIGTERM : SIGKILL);
+    End(master(), stop_cleanly ? SIGTERM : SIGKILL);
     StartMaster();
     const std::int64_t back = MsUntilGot(keys, keys.size() * 99 / 100);
     EXPECT_GE(back, 0) << "the objects did not come back";
@@ -303,8 +283,8 @@ TEST_F(ClusterFaultTest, ARestartedMasterKnowsAllAgain) {
 TEST_F(ClusterFaultTest, WithoutItsGenerationFileAMasterVoidsAll) {
   const auto keys = Fill(200);
   const Token old = *session_->Capture();
-  End(master_, SIGKILL);
-  std::filesystem::remove_all(directory_ + "/master");
+  End(master(), SIGKILL);
+  std::filesystem::remove_all(directory() + "/master");
   StartMaster();
   WaitLive(2);
   for (int i = 0; i < 20; ++i) {
@@ -326,7 +306,7 @@ TEST_F(ClusterFaultTest, WithoutMasterAllIsAMissAndLocalPutsGoOn) {
   ASSERT_EQ(CountOk(Put(*here, keys)), keys.size());
   const Token token = *here->Capture();
   ASSERT_EQ(CountOk(Get(*session_, keys)), keys.size());
-  End(master_, SIGKILL);
+  End(master(), SIGKILL);
   std::this_thread::sleep_for(milliseconds(1300));  // longer than a lease
   EXPECT_EQ(CountOk(Get(*here, keys, milliseconds(200))), 0U);
   EXPECT_EQ(CountOk(Get(*session_, keys, milliseconds(200))), 0U);
@@ -344,7 +324,7 @@ TEST_F(ClusterFaultTest, WithoutMasterAllIsAMissAndLocalPutsGoOn) {
 
 TEST_F(ClusterFaultTest, AWriterThatDiesInMidPutFreesItsKey) {
   const Token token = *session_->Capture();
-  rpc::TcpChannel channel(master_address_, {});
+  rpc::TcpChannel channel(master_address(), {});
   const auto owners = *wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
   rpc::DataPeer peer(*rpc::ParseAddress(owners[0].address, 0), {}, SystemClock::Instance());
   UniqueFd fd = *peer.Take(SystemClock::Instance().NowNs() + kSecond);
@@ -370,13 +350,62 @@ TEST_F(ClusterFaultTest, AWriterThatDiesInMidPutFreesItsKey) {
   EXPECT_EQ(CountOk(Get(*session_, {"torn"})), 1U);
 }
 
+// The value of a metric without labels; -1: not there.
+double MetricOf(const std::string& text, const std::string& name) {
+  const std::size_t at = text.find("\n" + name + " ");
+  return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
+}
+
+TEST(DescriptorLimitTest, AMasterThatIsFullSaysSoAndStillAnswersItsOperator) {
+  ClusterProcesses cluster;
+  rpc::Address admin{.host = "127.0.0.1", .port = 0};
+  ASSERT_TRUE(rpc::ListenTcp(admin));  // a port that was free a moment ago
+  const std::string log_file = cluster.directory() + "/log";
+  cluster.StartMaster(admin.ToString(),
+                      {.launcher = {"sh", "-c", R"(ulimit -n 320; exec "$0" "$@")"},
+                       .log_file = log_file});
+  const auto scrape = [&] {
+    const auto answer = http::Call({.port = admin.port, .target = "/metrics"});
+    EXPECT_TRUE(answer) << answer.error().ToString();
+    return answer ? answer->body : std::string();
+  };
+  EXPECT_EQ(MetricOf(scrape(), "process_max_fds"), 320);
+  const double most = MetricOf(scrape(), "kvcove_master_connections_max");
+  EXPECT_EQ(most, 160);
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 400; ++i) {
+    auto fd = rpc::ConnectTcp(cluster.master_address(), SystemClock::Instance().NowNs() + kSecond);
+    ASSERT_TRUE(fd) << fd.error().ToString();
+    strangers.push_back(std::move(*fd));
+  }
+  const std::int64_t opened = NowMs();
+  while (MetricOf(scrape(), "kvcove_master_connections_refused_total") < 240 &&
+         NowMs() < opened + 4000) {
+  }
+  const std::string full = scrape();
+  EXPECT_EQ(MetricOf(full, "kvcove_master_connections"), most);
+  EXPECT_EQ(MetricOf(full, "kvcove_master_connections_refused_total"), 240);
+  EXPECT_LE(MetricOf(full, "process_open_fds"), 300);
+  std::ifstream file(log_file);
+  const std::string log{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(log, testing::HasSubstr("129 of 160 connections are in use"));
+  EXPECT_THAT(log, testing::HasSubstr("all 160 connections are in use"));
+  strangers.clear();
+  const std::int64_t closed = NowMs();
+  rpc::TcpChannel channel(cluster.master_address(), {});
+  while (!wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond) &&
+         NowMs() < closed + 4000) {
+  }
+  EXPECT_TRUE(wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond));
+}
+
 TEST_F(ClusterFaultTest, StrangersAndGarbageDisturbNobody) {
   const auto keys = Fill(100);
-  rpc::TcpChannel channel(master_address_, {});
+  rpc::TcpChannel channel(master_address(), {});
   const auto owners = *wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
   std::vector<UniqueFd> silent;
   Random random(RandomU64());
-  for (const rpc::Address& address : {master_address_, *rpc::ParseAddress(owners[0].address, 0)}) {
+  for (const rpc::Address& address : {master_address(), *rpc::ParseAddress(owners[0].address, 0)}) {
     for (int i = 0; i < 200; ++i) {
       auto fd = rpc::ConnectTcp(address, SystemClock::Instance().NowNs() + kSecond);
       ASSERT_TRUE(fd) << fd.error().ToString();

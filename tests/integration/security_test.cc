@@ -26,6 +26,45 @@ void WritePrivate(const std::string& path, const std::string& text) {
 
 std::int64_t Soon() { return SystemClock::Instance().NowNs() + 2 * kSecond; }
 
+// A key of 16 bytes with the directory hash `wanted` in `slot`. XXH3-128 is no keyed hash: each of
+// its steps for so short an input can be undone, whatever the seed.
+std::string KeyWithHash(SlotId slot, const Id128& wanted) {
+  using U64 = std::uint64_t;
+  __extension__ using U128 = unsigned __int128;
+  constexpr U64 kPrime1 = 0x9E3779B185EBCA87ULL;
+  constexpr U64 kPrime2 = 0xC2B2AE3D27D4EB4FULL;
+  constexpr U64 kPrime32 = 0x85EBCA77ULL;
+  constexpr U64 kAvalanche = 0x165667919E3779F9ULL;
+  // Of the public secret, bytes 32 to 63.
+  constexpr U64 kSecret[] = {0x78e5c0cc4ee679cbULL, 0x2172ffcc7dd05a82ULL, 0x8e2443f7744608b8ULL,
+                             0x4c263a81e69035e0ULL};
+  const auto inverse = [](U64 odd) {
+    U64 result = odd;
+    for (int i = 0; i < 6; ++i) result *= 2 - odd * result;
+    return result;
+  };
+  const auto unavalanche = [&](U64 value) {
+    value ^= value >> 32;
+    value *= inverse(kAvalanche);
+    return value ^ (value >> 37);
+  };
+  const auto high_of = [](U64 a, U64 b) { return static_cast<U64>((U128{a} * b) >> 64); };
+  const U64 seed = Mix64(slot);
+  const U64 low = unavalanche(wanted.low) * inverse(kPrime2);
+  const U64 high = (unavalanche(wanted.high) - high_of(low, kPrime2)) * inverse(kPrime2);
+  const U64 mixed =
+      ((low ^ __builtin_bswap64(high)) - (U64{15} << 54)) * inverse(kPrime1);
+  const U64 sum = high - high_of(mixed, kPrime1);
+  const U64 sum_low = (sum * inverse(kPrime32)) & 0xFFFFFFFF;
+  const U64 second =
+      (sum - sum_low * (kPrime32 - 1)) ^ ((kSecret[2] ^ kSecret[3]) + seed);
+  const U64 first = mixed ^ second ^ ((kSecret[0] ^ kSecret[1]) - seed);
+  std::string key(16, '\0');
+  std::memcpy(key.data(), &first, 8);
+  std::memcpy(key.data() + 8, &second, 8);
+  return key;
+}
+
 class SecurityTest : public ClusterFixture {
  protected:
   void Prepare() override {
@@ -195,6 +234,67 @@ TEST_F(SecurityTest, TenantsDoNotSeeEachOther) {
                                                 "acme/llama",
                                         .engine = "e"});
   EXPECT_FALSE(pretender);
+}
+
+TEST_F(SecurityTest, AKeyWithTheHashOfAnotherTenantsKeyIsAnotherKey) {
+  auto acme = OpenAs("acme");
+  auto theirs = OpenSession(*acme);
+  ASSERT_EQ(Put(*theirs, "secret", 5000), Code::kOk);
+  const Id128 hash = DirectoryHash(theirs->Capture()->slot, "secret");
+
+  auto globex = OpenAs("globex");
+  auto mine = OpenSession(*globex);
+  ASSERT_EQ(Put(*mine, "warm", 100), Code::kOk);
+  const Token token = *mine->Capture();
+  const std::string twin = KeyWithHash(token.slot, hash);
+  ASSERT_EQ(DirectoryHash(token.slot, twin), hash) << "the attack needs another inversion";
+  const std::string_view keys[] = {twin};
+  ItemResult result;
+  for (const bool put_before : {false, true}) {
+    if (put_before) {
+      ASSERT_EQ(Put(*mine, twin, 5000), Code::kOk);
+      EXPECT_TRUE(Get(*mine, twin).ok());
+    }
+    ASSERT_TRUE(mine->Remove(keys, {&result, 1}));
+    EXPECT_TRUE(Exists(*theirs, "secret").ok()) << "another tenant removed it";
+    EXPECT_TRUE(Get(*theirs, "secret").ok());
+  }
+  // Nor does a removal of one's own key make another tenant's listing stale.
+  ASSERT_TRUE(mine->Remove(keys, {&result, 1}));
+  const std::string_view secret[] = {"secret"};
+  ASSERT_TRUE(theirs->Remove(secret, {&result, 1}));
+  EXPECT_EQ(Put(*theirs, "secret", 5000), Code::kOk);
+  EXPECT_TRUE(Get(*theirs, "secret").ok());
+}
+
+TEST_F(SecurityTest, NobodyLearnsWhatAnotherTenantHadNorChangesWhatItsOperatorIsTold) {
+  auto acme = OpenAs("acme");
+  auto theirs = OpenSession(*acme);
+  ASSERT_EQ(Put(*theirs, "secret", 5000), Code::kOk);
+  const SlotId slot = theirs->Capture()->slot;
+  const Id128 hash = DirectoryHash(slot, "secret");
+  const std::string_view keys[] = {"secret"};
+  ItemResult result;
+  ASSERT_TRUE(theirs->Remove(keys, {&result, 1}));
+  ASSERT_EQ(master_->Find(slot, "secret").reason, MissReason::kRemoved);
+
+  // A put asks whether the key is there: that is a miss of acme's own.
+  const auto why = master_->Why(slot, "secret");
+  const std::uint32_t misses = why ? why->count : 0;
+
+  auto globex = OpenAs("globex");
+  auto mine = OpenSession(*globex);
+  const Token token = *mine->Capture();
+  rpc::TcpChannel channel(master_->address(), AccessOf("globex"));
+  wire::MasterStub stub(channel);
+  const auto places = stub.Lookup(token, {&hash, 1}, Soon());
+  ASSERT_TRUE(places) << places.error().ToString();
+  EXPECT_THAT(places->at(0).reason,
+              testing::AnyOf(MissReason::kNeverPut, MissReason::kWarmingUp));
+  ASSERT_TRUE(stub.Owners(
+      Soon(), {.recent = {{.hash = hash, .slot = token.slot, .reason = MissReason::kDenied}}}));
+  const auto after = master_->Why(slot, "secret");
+  EXPECT_EQ(after ? after->count : 0, misses) << "another tenant's misses are told as its own";
 }
 
 TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/wire/cluster.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace kvcove::wire {
+namespace {
+
+// As a server has it: aligned to 8 bytes.
+std::vector<std::uint64_t> AlignedCopy(const std::string& text) {
+  std::vector<std::uint64_t> words(text.size() / 8 + 1);
+  std::copy(text.begin(), text.end(), reinterpret_cast<char*>(words.data()));
+  return words;
+}
+template <typename Decoded>
+auto Decode(const std::string& text, Decoded (*decode)(std::span<const std::byte>)) {
+  const std::vector<std::uint64_t> words = AlignedCopy(text);
+  return decode(std::as_bytes(std::span(words)).first(text.size()));
+}
+
+// What a message leaves out shifts the rest, so each combination of fields is another layout.
+TEST(ClusterWireTest, ListsOfAnyLengthArriveWhateverElseTheMessageHas) {
+  for (std::size_t count = 0; count < 4; ++count) {
+    for (OwnerNumber number = 0; number < 3; ++number) {
+      for (std::uint32_t epoch = 0; epoch < 3; ++epoch) {
+        for (std::uint64_t applied = 0; applied < 3; ++applied) {
+          ListRequest list{.number = number, .epoch = epoch, .applied = applied};
+          list.items.resize(count);
+          const auto decoded = Decode(Encode(list), &DecodeList);
+          ASSERT_TRUE(decoded) << count << " items, number " << number << ", epoch " << epoch
+                               << ", applied " << applied << ": " << decoded.error().ToString();
+          EXPECT_EQ(decoded->items.size(), count);
+          EXPECT_EQ(decoded->number, number);
+          EXPECT_EQ(decoded->epoch, epoch);
+          EXPECT_EQ(decoded->applied, applied);
+        }
+      }
+    }
+    const std::vector<Id128> hashes(count);
+    for (SlotId slot = 0; slot < 3; ++slot) {
+      for (Generation generation = 0; generation < 3; ++generation) {
+        const Token token{.incarnation = {}, .generation = generation, .slot = slot};
+        const auto lookup = Decode(EncodeLookup(token, hashes), &DecodeLookup);
+        ASSERT_TRUE(lookup) << lookup.error().ToString();
+        EXPECT_EQ(lookup->hashes.size(), count);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvcove::wire

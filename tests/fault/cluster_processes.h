@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// A master and owners as processes, for tests that kill, freeze and watch them.
+#pragma once
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/pool/pool.h"
+#include "kvcove/rpc/address.h"
+#include "kvcove/rpc/channel.h"
+#include "kvcove/wire/master_stub.h"
+
+extern char** environ;
+
+namespace kvcove {
+
+using std::chrono::milliseconds;
+
+inline std::int64_t NowMs() { return SystemClock::Instance().NowNs() / kMillisecond; }
+
+class ClusterProcesses {
+ public:
+  ClusterProcesses() {
+    std::string name = "/tmp/kvcove-faults-XXXXXX";
+    directory_ = mkdtemp(name.data());
+    // A port that was free a moment ago: the master must come back under the same one.
+    master_address_ = {.host = "127.0.0.1", .port = 0};
+    EXPECT_TRUE(rpc::ListenTcp(master_address_));
+  }
+  ~ClusterProcesses() {
+    owners_.push_back(master_);
+    for (const pid_t pid : owners_) {
+      if (pid == 0) continue;
+      kill(pid, SIGCONT);
+      End(pid, SIGKILL);
+    }
+    std::filesystem::remove_all(directory_);
+  }
+  ClusterProcesses(const ClusterProcesses&) = delete;
+  ClusterProcesses& operator=(const ClusterProcesses&) = delete;
+
+  // `launcher` stands before the command, such as a shell that sets limits. Its log lines go to
+  // this process's stderr, or to `log_file`.
+  struct LaunchOptions {
+    std::vector<std::string> launcher;
+    std::string log_file;
+  };
+  static pid_t Spawn(const std::vector<std::string>& arguments, const std::string& host,
+                     const LaunchOptions& options = {}) {
+    const char* log = std::getenv("KVCOVE_TEST_LOG");
+    std::vector<std::string> texts = options.launcher;
+    texts.insert(texts.end(), {KVCOVE_COMMAND, "--log",
+                               !options.log_file.empty() ? "info" : (log == nullptr ? "off" : log)});
+    texts.insert(texts.end(), arguments.begin(), arguments.end());
+    std::vector<char*> argv;
+    for (std::string& text : texts) argv.push_back(text.data());
+    argv.push_back(nullptr);
+    std::string variable = "KVCOVE_HOST_ID=" + host;
+    std::vector<char*> environment = {variable.data()};
+    for (char** at = environ; *at != nullptr; ++at) environment.push_back(*at);
+    environment.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    if (!options.log_file.empty()) {
+      posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, options.log_file.c_str(),
+                                       O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    }
+    pid_t pid = 0;
+    EXPECT_EQ(posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environment.data()), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    return pid;
+  }
+  static int End(pid_t pid, int signal) {
+    kill(pid, signal);
+    int status = 0;
+    waitpid(pid, &status, 0);
+    return status;
+  }
+  // Returns when it has stopped, in all its threads.
+  static void Freeze(pid_t pid) {
+    kill(pid, SIGSTOP);
+    int status = 0;
+    while (waitpid(pid, &status, WUNTRACED) == pid && !WIFSTOPPED(status)) {
+    }
+  }
+
+  void StartMaster(const std::string& admin = "off", const LaunchOptions& options = {}) {
+    master_ = Spawn({"master", "--listen", master_address_.ToString(), "--data",
+                     directory_ + "/master", "--admin", admin},
+                    "master", options);
+    for (int i = 0; i < 500; ++i) {
+      if (rpc::ConnectTcp(master_address_, SystemClock::Instance().NowNs() + kSecond)) return;
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    FAIL() << "the master did not start";
+  }
+  std::string SocketOf(std::size_t i) const {
+    return fmt::format("{}/owner{}/kvcove.sock", directory_, i);
+  }
+  // The first that has no process; `live`: how many there are then.
+  void StartOwner(std::size_t i, std::size_t live) {
+    if (owners_.size() <= i) owners_.resize(i + 1);
+    owners_[i] =
+        Spawn({"owner", "--master", master_address_.ToString(), "--listen", "127.0.0.1:0",
+               "--admin", "off", "--memory", "256MiB", "--no-populate", "--socket", SocketOf(i)},
+              fmt::format("host{}", i));
+    WaitLive(live);
+  }
+  std::size_t Live() const {
+    rpc::TcpChannel channel(master_address_, {});
+    const auto owners = wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
+    return owners ? static_cast<std::size_t>(std::ranges::count_if(*owners, &wire::OwnerStat::live))
+                  : 0;
+  }
+  void WaitLive(std::size_t count) const {
+    const std::int64_t until = NowMs() + 10000;
+    while (NowMs() < until && Live() != count) std::this_thread::sleep_for(milliseconds(5));
+    ASSERT_EQ(Live(), count);
+  }
+  std::unique_ptr<Pool> Open(const std::string& host = "elsewhere") const {
+    auto pool = Pool::Open(fmt::format("kvcove://{}?host={}", master_address_.ToString(), host),
+                           milliseconds(2000));
+    EXPECT_TRUE(pool) << pool.error().ToString();
+    return std::move(*pool);
+  }
+
+  const std::string& directory() const { return directory_; }
+  const rpc::Address& master_address() const { return master_address_; }
+  // Of processes that are killed: the caller takes the number out.
+  pid_t& master() { return master_; }
+  pid_t& owner(std::size_t i) { return owners_[i]; }
+  const std::vector<pid_t>& owners() const { return owners_; }
+
+ private:
+  std::string directory_;
+  rpc::Address master_address_;
+  pid_t master_ = 0;
+  std::vector<pid_t> owners_;
+};
+
+}  // namespace kvcove

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nothing is used up by time or by use: each process of a cluster has as many descriptors, sockets
+// and threads after a minute as after ten seconds, idle and busy. KVCOVE_FLAT_SECONDS makes it
+// longer.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <map>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/size.h"
+#include "tests/fault/cluster_processes.h"
+
+namespace kvcove {
+namespace {
+
+constexpr int kOwners = 3;
+constexpr std::uint64_t kMemoryNoiseBytes = 8 * kMiB;  // of allocators, from one look to the next
+
+// What a process holds now.
+struct Use {
+  std::size_t descriptors = 0;
+  std::size_t sockets = 0;
+  std::size_t threads = 0;
+  std::uint64_t private_bytes = 0;  // not counting memory that it shares, such as a segment
+};
+
+Use UseOf(pid_t pid) {
+  Use use;
+  std::error_code error;
+  const std::string process = fmt::format("/proc/{}", pid);
+  for (const auto& entry : std::filesystem::directory_iterator(process + "/fd", error)) {
+    ++use.descriptors;
+    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+    if (target.starts_with("socket:")) ++use.sockets;
+  }
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::directory_iterator(process + "/task", error)) {
+    ++use.threads;
+  }
+  std::ifstream status(process + "/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.starts_with("RssAnon:")) use.private_bytes = std::stoull(line.substr(8)) * kKiB;
+  }
+  return use;
+}
+
+// The least of a second: calls that are under way may have a connection more.
+Use CalmUseOf(pid_t pid) {
+  Use least = UseOf(pid);
+  for (int i = 0; i < 50; ++i) {
+    std::this_thread::sleep_for(milliseconds(20));
+    const Use now = UseOf(pid);
+    least.descriptors = std::min(least.descriptors, now.descriptors);
+    least.sockets = std::min(least.sockets, now.sockets);
+    least.threads = std::min(least.threads, now.threads);
+    least.private_bytes = std::min(least.private_bytes, now.private_bytes);
+  }
+  return least;
+}
+
+// An engine that comes and goes: a pool, a session, a reset, an object.
+class Engine {
+ public:
+  explicit Engine(const ClusterProcesses& cluster) : cluster_(cluster) {}
+
+  // `kind`: on an owner's host through the master, on a host without owner, or by an owner's socket.
+  void Visit(int kind, std::uint64_t round) {
+    auto pool = kind == 2 ? Pool::Open("unix:" + cluster_.SocketOf(2), milliseconds(2000))
+                          : Pool::Open(fmt::format("kvcove://{}?host={}",
+                                                   cluster_.master_address().ToString(),
+                                                   kind == 0 ? "host0" : "elsewhere"),
+                                       milliseconds(2000));
+    ASSERT_TRUE(pool) << pool.error().ToString();
+    auto session = (*pool)->OpenSession(
+        {.name = "acme/llama", .engine = fmt::format("e{}", round % 10)});
+    ASSERT_TRUE(session) << session.error().ToString();
+    const Status reset = (*session)->Reset();
+    ASSERT_TRUE(reset) << reset.error().ToString();
+    const std::string value(2000, 'v');
+    const ConstBuffer piece{value.data(), value.size()};
+    const std::string key = fmt::format("key-{}", round % 100);
+    const PutItem put{.key = key, .value = {&piece, 1}};
+    ItemResult result;
+    auto token = (*session)->Capture();
+    ASSERT_TRUE(token) << token.error().ToString();
+    ASSERT_TRUE((*session)->Put(*token, {&put, 1}, {&result, 1}));
+    std::string got(value.size(), '\0');
+    const MutableBuffer into{got.data(), got.size()};
+    const GetItem get{.key = key, .into = {&into, 1}};
+    ASSERT_TRUE((*session)->Get({&get, 1}, {&result, 1}));
+    hits_ += result.ok() ? 1 : 0;
+    ++visits_;
+  }
+  std::uint64_t visits() const { return visits_; }
+  std::uint64_t hits() const { return hits_; }
+
+ private:
+  const ClusterProcesses& cluster_;
+  std::uint64_t visits_ = 0;
+  std::uint64_t hits_ = 0;
+};
+
+class FlatTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kError);
+    for (ClusterProcesses* cluster : {&idle_, &busy_}) {
+      cluster->StartMaster();
+      for (std::size_t i = 0; i < kOwners; ++i) cluster->StartOwner(i, i + 1);
+    }
+  }
+  // Of every process of both clusters, and of this one, which is the engine.
+  std::map<std::string, Use> Look() {
+    std::map<std::string, Use> uses;
+    const auto look = [&](const std::string& name, ClusterProcesses& cluster) {
+      uses[name + " master"] = CalmUseOf(cluster.master());
+      for (std::size_t i = 0; i < kOwners; ++i) {
+        uses[fmt::format("{} owner {}", name, i)] = CalmUseOf(cluster.owner(i));
+      }
+    };
+    look("idle", idle_);
+    look("busy", busy_);
+    uses["engine"] = CalmUseOf(getpid());
+    return uses;
+  }
+  void VisitUntil(Engine& engine, std::int64_t until_ms) {
+    while (NowMs() < until_ms && !testing::Test::HasFatalFailure()) {
+      engine.Visit(static_cast<int>(round_ % 3), round_);
+      ++round_;
+    }
+  }
+
+  ClusterProcesses idle_;
+  ClusterProcesses busy_;
+  std::uint64_t round_ = 1;
+};
+
+TEST_F(FlatTest, AfterAMinuteEachProcessHoldsWhatItHeldAfterTenSeconds) {
+  const char* length = std::getenv("KVCOVE_FLAT_SECONDS");
+  const std::int64_t seconds = length == nullptr ? 60 : std::stoll(length);
+  Engine engine(busy_);
+  const std::int64_t began = NowMs();
+  VisitUntil(engine, began + 10'000);
+  const std::map<std::string, Use> early = Look();
+  VisitUntil(engine, began + seconds * 1000);
+  const std::map<std::string, Use> late = Look();
+  for (const auto& [name, before] : early) {
+    const Use& after = late.at(name);
+    fmt::print("{:14} descriptors {} -> {}, sockets {} -> {}, threads {} -> {}, memory {} -> {} KiB\n",
+               name, before.descriptors, after.descriptors, before.sockets, after.sockets,
+               before.threads, after.threads, before.private_bytes >> 10,
+               after.private_bytes >> 10);
+    EXPECT_EQ(after.descriptors, before.descriptors) << name;
+    EXPECT_EQ(after.sockets, before.sockets) << name;
+    EXPECT_EQ(after.threads, before.threads) << name;
+    EXPECT_LE(after.private_bytes, before.private_bytes + kMemoryNoiseBytes) << name;
+  }
+  fmt::print("{} visits in {} s, {} of their gets were hits\n", engine.visits(), seconds,
+             engine.hits());
+  EXPECT_GT(engine.visits(), 100U);
+  EXPECT_GT(engine.hits(), engine.visits() / 2);
+}
+
+}  // namespace
+}  // namespace kvcove
