@@ -361,9 +361,9 @@ TEST(DescriptorLimitTest, AMasterThatIsFullSaysSoAndStillAnswersItsOperator) {
   rpc::Address admin{.host = "127.0.0.1", .port = 0};
   ASSERT_TRUE(rpc::ListenTcp(admin));  // a port that was free a moment ago
   const std::string log_file = cluster.directory() + "/log";
-  cluster.StartMaster(admin.ToString(),
-                      {.launcher = {"sh", "-c", R"(ulimit -n 320; exec "$0" "$@")"},
-                       .log_file = log_file});
+  cluster.StartMaster(
+      admin.ToString(),
+      {.launcher = {"sh", "-c", R"(ulimit -n 320; exec "$0" "$@")"}, .log_file = log_file});
   const auto scrape = [&] {
     const auto answer = http::Call({.port = admin.port, .target = "/metrics"});
     EXPECT_TRUE(answer) << answer.error().ToString();

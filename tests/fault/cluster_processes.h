@@ -58,8 +58,9 @@ class ClusterProcesses {
                      const LaunchOptions& options = {}) {
     const char* log = std::getenv("KVCOVE_TEST_LOG");
     std::vector<std::string> texts = options.launcher;
-    texts.insert(texts.end(), {KVCOVE_COMMAND, "--log",
-                               !options.log_file.empty() ? "info" : (log == nullptr ? "off" : log)});
+    texts.insert(texts.end(),
+                 {KVCOVE_COMMAND, "--log",
+                  !options.log_file.empty() ? "info" : (log == nullptr ? "off" : log)});
     texts.insert(texts.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
     for (std::string& text : texts) argv.push_back(text.data());

@@ -68,41 +68,50 @@ class Engine {
  public:
   explicit Engine(const ClusterProcesses& cluster) : cluster_(cluster) {}
 
-  // `kind`: on an owner's host through the master, on a host without owner, or by an owner's socket.
+  // `kind`: on an owner's host through the master, on a host without owner, or by an owner's
+  // socket.
   void Visit(int kind, std::uint64_t round) {
-    auto pool = kind == 2 ? Pool::Open("unix:" + cluster_.SocketOf(2), milliseconds(2000))
-                          : Pool::Open(fmt::format("kvcove://{}?host={}",
-                                                   cluster_.master_address().ToString(),
-                                                   kind == 0 ? "host0" : "elsewhere"),
-                                       milliseconds(2000));
-    ASSERT_TRUE(pool) << pool.error().ToString();
-    auto session = (*pool)->OpenSession(
-        {.name = "acme/llama", .engine = fmt::format("e{}", round % 10)});
-    ASSERT_TRUE(session) << session.error().ToString();
-    const Status reset = (*session)->Reset();
-    ASSERT_TRUE(reset) << reset.error().ToString();
+    ++visits_;
+    const Status done = TryVisit(kind, round);
+    if (done) return;
+    // A machine that is busy with other things makes calls late; more than that is a failure.
+    ++late_;
+    EXPECT_EQ(done.error().code, Code::kTimeout) << done.error().ToString();
+  }
+  std::uint64_t visits() const { return visits_; }
+  std::uint64_t hits() const { return hits_; }
+  std::uint64_t late() const { return late_; }
+
+ private:
+  Status TryVisit(int kind, std::uint64_t round) {
+    const std::string address =
+        kind == 2 ? "unix:" + cluster_.SocketOf(2)
+                  : fmt::format("kvcove://{}?host={}", cluster_.master_address().ToString(),
+                                kind == 0 ? "host0" : "elsewhere");
+    KVCOVE_ASSIGN(const auto pool, Pool::Open(address, milliseconds(2000)));
+    KVCOVE_ASSIGN(
+        const auto session,
+        pool->OpenSession({.name = "acme/llama", .engine = fmt::format("e{}", round % 10)}));
+    KVCOVE_TRY(session->Reset());
+    KVCOVE_ASSIGN(const Token token, session->Capture());
     const std::string value(2000, 'v');
     const ConstBuffer piece{value.data(), value.size()};
     const std::string key = fmt::format("key-{}", round % 100);
     const PutItem put{.key = key, .value = {&piece, 1}};
     ItemResult result;
-    auto token = (*session)->Capture();
-    ASSERT_TRUE(token) << token.error().ToString();
-    ASSERT_TRUE((*session)->Put(*token, {&put, 1}, {&result, 1}));
+    KVCOVE_TRY(session->Put(token, {&put, 1}, {&result, 1}));
     std::string got(value.size(), '\0');
     const MutableBuffer into{got.data(), got.size()};
     const GetItem get{.key = key, .into = {&into, 1}};
-    ASSERT_TRUE((*session)->Get({&get, 1}, {&result, 1}));
+    KVCOVE_TRY(session->Get({&get, 1}, {&result, 1}));
     hits_ += result.ok() ? 1 : 0;
-    ++visits_;
+    return {};
   }
-  std::uint64_t visits() const { return visits_; }
-  std::uint64_t hits() const { return hits_; }
 
- private:
   const ClusterProcesses& cluster_;
   std::uint64_t visits_ = 0;
   std::uint64_t hits_ = 0;
+  std::uint64_t late_ = 0;
 };
 
 class FlatTest : public testing::Test {
@@ -129,7 +138,7 @@ class FlatTest : public testing::Test {
     return uses;
   }
   void VisitUntil(Engine& engine, std::int64_t until_ms) {
-    while (NowMs() < until_ms && !testing::Test::HasFatalFailure()) {
+    while (NowMs() < until_ms) {
       engine.Visit(static_cast<int>(round_ % 3), round_);
       ++round_;
     }
@@ -151,19 +160,19 @@ TEST_F(FlatTest, AfterAMinuteEachProcessHoldsWhatItHeldAfterTenSeconds) {
   const std::map<std::string, Use> late = Look();
   for (const auto& [name, before] : early) {
     const Use& after = late.at(name);
-    fmt::print("{:14} descriptors {} -> {}, sockets {} -> {}, threads {} -> {}, memory {} -> {} KiB\n",
-               name, before.descriptors, after.descriptors, before.sockets, after.sockets,
-               before.threads, after.threads, before.private_bytes >> 10,
-               after.private_bytes >> 10);
+    fmt::print(
+        "{:14} descriptors {} -> {}, sockets {} -> {}, threads {} -> {}, memory {} -> {} KiB\n",
+        name, before.descriptors, after.descriptors, before.sockets, after.sockets, before.threads,
+        after.threads, before.private_bytes >> 10, after.private_bytes >> 10);
     EXPECT_EQ(after.descriptors, before.descriptors) << name;
     EXPECT_EQ(after.sockets, before.sockets) << name;
     EXPECT_EQ(after.threads, before.threads) << name;
     EXPECT_LE(after.private_bytes, before.private_bytes + kMemoryNoiseBytes) << name;
   }
-  fmt::print("{} visits in {} s, {} of their gets were hits\n", engine.visits(), seconds,
-             engine.hits());
+  fmt::print("{} visits in {} s, {} of their gets were hits, {} were late\n", engine.visits(),
+             seconds, engine.hits(), engine.late());
   EXPECT_GT(engine.visits(), 100U);
-  EXPECT_GT(engine.hits(), engine.visits() / 2);
+  EXPECT_GT(engine.hits(), engine.visits() * 9 / 10);
 }
 
 }  // namespace

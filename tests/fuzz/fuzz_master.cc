@@ -13,6 +13,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
 #include "kvcove/master/cluster.h"
+#include "kvcove/wire/frame.h"
 
 namespace {
 
@@ -34,10 +35,9 @@ master::Cluster& Master() {
 }
 
 std::string Frame(wire::Method method, std::string_view body) {
-  const auto head =
-      wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(method),
-                               .body_bytes = static_cast<std::uint32_t>(body.size()),
-                               .call = 1});
+  const auto head = wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(method),
+                                             .body_bytes = static_cast<std::uint32_t>(body.size()),
+                                             .call = 1});
   std::string frame(reinterpret_cast<const char*>(head.data()), head.size());
   frame += body;
   return frame;
@@ -61,7 +61,7 @@ class Client {
       if (!fd_) return;
     }
   }
-  // Waits for an answer, and keeps what a hello's says.
+  // Waits for an answer, and keeps what those to hellos and renewals say.
   void Drain(int wait_ms) {
     if (!fd_) return;
     pollfd poller{.fd = fd_->get(), .events = POLLIN, .revents = 0};
@@ -69,34 +69,47 @@ class Client {
     std::array<std::byte, 65536> bytes;
     const ssize_t count = recv(fd_->get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (count == 0 || (count < 0 && errno != EAGAIN)) return Close();
-    if (count < static_cast<ssize_t>(wire::kFrameHeaderBytes)) return;
-    const auto header = wire::DecodeFrameHeader(
-        std::span<const std::byte, wire::kFrameHeaderBytes>(bytes.data(), wire::kFrameHeaderBytes),
-        wire::kMaxFrameBytes);
-    if (!header || header->method != (static_cast<std::uint16_t>(wire::Method::kOwnerHello) |
-                                      wire::kReplyBit)) {
-      return;
+    std::span<const std::byte> left(bytes.data(),
+                                    static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+    while (left.size() >= wire::kFrameHeaderBytes) {
+      const auto header =
+          wire::DecodeFrameHeader(left.first<wire::kFrameHeaderBytes>(), wire::kMaxFrameBytes);
+      if (!header || left.size() < wire::kFrameHeaderBytes + header->body_bytes) return;
+      Learn(header->method, left.subspan(wire::kFrameHeaderBytes, header->body_bytes));
+      left = left.subspan(wire::kFrameHeaderBytes + header->body_bytes);
     }
-    const auto welcome = wire::DecodeOwnerWelcome(std::span<const std::byte>(bytes).subspan(
-        wire::kFrameHeaderBytes, static_cast<std::size_t>(count) - wire::kFrameHeaderBytes));
-    if (welcome) welcome_ = *welcome;
   }
   void Close() {
     fd_.reset();
     out_.clear();
   }
   const wire::OwnerWelcome& welcome() const { return welcome_; }
+  std::uint64_t version() const { return version_; }
 
  private:
+  static constexpr auto kWelcome =
+      static_cast<std::uint16_t>(wire::Method::kOwnerHello) | wire::kReplyBit;
+  static constexpr auto kRenewed =
+      static_cast<std::uint16_t>(wire::Method::kRenew) | wire::kReplyBit;
   void Connect() {
     auto fd = rpc::ConnectTcp(Master().address(), SystemClock::Instance().NowNs() + 5 * kSecond);
     if (!fd) std::abort();
     fd_ = std::move(*fd);
     out_ = Frame(wire::Method::kHello, "");
   }
+  void Learn(std::uint16_t method, std::span<const std::byte> body) {
+    const std::vector<std::byte> aligned(body.begin(), body.end());
+    if (method == kWelcome) {
+      if (const auto welcome = wire::DecodeOwnerWelcome(aligned)) welcome_ = *welcome;
+    } else if (method == kRenewed) {
+      if (const auto renewed = wire::DecodeRenewReply(aligned)) version_ = renewed->changes.version;
+    }
+  }
+
   std::optional<UniqueFd> fd_;
   std::string out_;
   wire::OwnerWelcome welcome_;
+  std::uint64_t version_ = 0;  // of the master's control log
 };
 
 // What is left of the input.
@@ -122,14 +135,15 @@ class Input {
   std::span<const std::uint8_t> left_;
 };
 
-constexpr wire::Method kMethods[] = {
-    wire::Method::kHello,        wire::Method::kProve,           wire::Method::kRegister,
-    wire::Method::kReset,        wire::Method::kNameVersions,    wire::Method::kEndEngine,
-    wire::Method::kOwnerHello,   wire::Method::kRenew,           wire::Method::kWatch,
-    wire::Method::kOwnerGoodbye, wire::Method::kList,            wire::Method::kLookup,
-    wire::Method::kOwners,       wire::Method::kRemoveEverywhere};
+constexpr wire::Method kMethods[] = {wire::Method::kHello,        wire::Method::kProve,
+                                     wire::Method::kRegister,     wire::Method::kReset,
+                                     wire::Method::kNameVersions, wire::Method::kEndEngine,
+                                     wire::Method::kOwnerHello,   wire::Method::kRenew,
+                                     wire::Method::kWatch,        wire::Method::kOwnerGoodbye,
+                                     wire::Method::kList,         wire::Method::kLookup,
+                                     wire::Method::kOwners,       wire::Method::kRemoveEverywhere};
 
-// One step of one client; how many bytes it sends.
+// What one step of one client sends.
 std::string Step(const Client& client, std::uint8_t kind, Input& input) {
   switch (kind) {
     case 0:
@@ -155,7 +169,7 @@ std::string Step(const Client& client, std::uint8_t kind, Input& input) {
     case 6: {
       const wire::RenewRequest request{.number = client.welcome().number,
                                        .epoch = client.welcome().epoch,
-                                       .applied = input.Byte(),
+                                       .applied = client.version() + input.Byte() % 4,
                                        .inventory_done = true};
       return Frame(kind == 5 ? wire::Method::kRenew : wire::Method::kWatch, wire::Encode(request));
     }

@@ -52,12 +52,10 @@ std::string KeyWithHash(SlotId slot, const Id128& wanted) {
   const U64 seed = Mix64(slot);
   const U64 low = unavalanche(wanted.low) * inverse(kPrime2);
   const U64 high = (unavalanche(wanted.high) - high_of(low, kPrime2)) * inverse(kPrime2);
-  const U64 mixed =
-      ((low ^ __builtin_bswap64(high)) - (U64{15} << 54)) * inverse(kPrime1);
+  const U64 mixed = ((low ^ __builtin_bswap64(high)) - (U64{15} << 54)) * inverse(kPrime1);
   const U64 sum = high - high_of(mixed, kPrime1);
   const U64 sum_low = (sum * inverse(kPrime32)) & 0xFFFFFFFF;
-  const U64 second =
-      (sum - sum_low * (kPrime32 - 1)) ^ ((kSecret[2] ^ kSecret[3]) + seed);
+  const U64 second = (sum - sum_low * (kPrime32 - 1)) ^ ((kSecret[2] ^ kSecret[3]) + seed);
   const U64 first = mixed ^ second ^ ((kSecret[0] ^ kSecret[1]) - seed);
   std::string key(16, '\0');
   std::memcpy(key.data(), &first, 8);
@@ -289,8 +287,7 @@ TEST_F(SecurityTest, NobodyLearnsWhatAnotherTenantHadNorChangesWhatItsOperatorIs
   wire::MasterStub stub(channel);
   const auto places = stub.Lookup(token, {&hash, 1}, Soon());
   ASSERT_TRUE(places) << places.error().ToString();
-  EXPECT_THAT(places->at(0).reason,
-              testing::AnyOf(MissReason::kNeverPut, MissReason::kWarmingUp));
+  EXPECT_THAT(places->at(0).reason, testing::AnyOf(MissReason::kNeverPut, MissReason::kWarmingUp));
   ASSERT_TRUE(stub.Owners(
       Soon(), {.recent = {{.hash = hash, .slot = token.slot, .reason = MissReason::kDenied}}}));
   const auto after = master_->Why(slot, "secret");
