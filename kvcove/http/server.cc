@@ -22,6 +22,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
+#include "kvcove/http/origin.h"
 #include "kvcove/http/url.h"
 
 namespace kvcove::http {
@@ -35,13 +36,19 @@ using boost::system::error_code;
 constexpr std::size_t kWorkers = 4;
 constexpr std::size_t kMaxHeaderBytes = 16U << 10;
 
-bool IsLoopbackName(std::string_view host) {
-  if (host.starts_with('[')) {
-    host = host.substr(1, host.find(']') - 1);
-  } else {
-    host = host.substr(0, host.rfind(':'));
-  }
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+// A request that the parser refused, not a connection that ended or ran out of time.
+bool IsMalformed(const error_code& error) {
+  return error.category() == make_error_code(beast::http::error::bad_method).category() &&
+         error != beast::http::error::end_of_stream && error != beast::http::error::partial_message;
+}
+
+// Two lengths, or a length beside chunks: a proxy may see another end of the request than this
+// server, which would take the rest for the next request. The parser lets equal lengths pass.
+bool HasTwoLengths(const beast::http::request_header<>& head) {
+  const std::size_t lengths = head.count(beast::http::field::content_length);
+  return lengths > 1 || (lengths == 1 && (head.count(beast::http::field::transfer_encoding) > 0 ||
+                                          head[beast::http::field::content_length].find(',') !=
+                                              beast::string_view::npos));
 }
 
 }  // namespace
@@ -109,12 +116,36 @@ class Server::Impl {
         });
         return;
       }
-      if (count_ < options_.max_connections) {
+      if (count_ < options_.max_connections || CloseLongestWaiting()) {
         ++count_;
         asio::co_spawn(loop_, Serve(Stream(std::move(socket))), asio::detached);
       }
       Accept();
     });
+  }
+
+  // As long as it lives, the server waits for a client, for `idle_ns` at most, and may close its
+  // connection for a newer one.
+  class Wait {
+   public:
+    Wait(Impl& server, Stream& stream) : server_(server), turn_(++server.last_turn_) {
+      stream.expires_after(std::chrono::nanoseconds(server.options_.idle_ns));
+      server.waiting_.emplace(turn_, &stream);
+    }
+    Wait(const Wait&) = delete;
+    ~Wait() { server_.waiting_.erase(turn_); }
+
+   private:
+    Impl& server_;
+    const std::uint64_t turn_;
+  };
+
+  // Clients that stay silent, or send a byte now and then, cannot keep the others out.
+  bool CloseLongestWaiting() {
+    if (waiting_.empty()) return false;
+    waiting_.begin()->second->close();
+    waiting_.erase(waiting_.begin());
+    return true;
   }
 
   asio::awaitable<void> Serve(Stream stream) {
@@ -130,36 +161,43 @@ class Server::Impl {
     --count_;
   }
 
+  // False: the connection ends here.
   asio::awaitable<bool> ServeOne(Stream& stream, beast::flat_buffer& buffer) {
     beast::http::request_parser<beast::http::string_body> parser;
     parser.header_limit(kMaxHeaderBytes);
     parser.body_limit(options_.max_body_bytes);
-    stream.expires_after(std::chrono::nanoseconds(options_.idle_ns));
     error_code error;
-    co_await beast::http::async_read(stream, buffer, parser,
-                                     asio::redirect_error(asio::use_awaitable, error));
-    if (error) co_return false;
+    {
+      const Wait wait(*this, stream);  // one deadline for all of the request
+      co_await beast::http::async_read(stream, buffer, parser,
+                                       asio::redirect_error(asio::use_awaitable, error));
+    }
+    if (error && !IsMalformed(error)) co_return false;
+    const bool malformed = error || HasTwoLengths(parser.get().base());
     const HttpRequest request = parser.release();
-    const bool keep = request.keep_alive();
-    stream.expires_never();
-    const Response answer = co_await Answer(request);
-    HttpResponse response(static_cast<beast::http::status>(answer.status), request.version());
+    Response answer;
+    if (malformed) {
+      answer = ErrorResponse({Code::kInvalid, "not an HTTP/1.1 request"});
+    } else {
+      answer = co_await Answer(request);
+    }
+    HttpResponse response(static_cast<beast::http::status>(answer.status),
+                          malformed ? 11 : request.version());
     response.set(beast::http::field::content_type, answer.type);
     response.set(beast::http::field::cache_control, "no-store");
     if (answer.status == 401) response.set(beast::http::field::www_authenticate, "Bearer");
-    response.keep_alive(keep);
+    response.keep_alive(request.keep_alive() && !malformed);
     response.body() = answer.body;
     response.prepare_payload();
-    stream.expires_after(std::chrono::nanoseconds(options_.idle_ns));
+    const Wait wait(*this, stream);
     co_await beast::http::async_write(stream, response,
                                       asio::redirect_error(asio::use_awaitable, error));
-    co_return !error && keep;
+    co_return !error && response.keep_alive();
   }
 
   asio::awaitable<Response> Answer(const HttpRequest& request) {
-    const auto host = request[beast::http::field::host];
-    if (options_.loopback && !IsLoopbackName({host.data(), host.size()})) {
-      co_return ErrorResponse({Code::kDenied, "this endpoint answers for loopback names only"});
+    if (const Status origin = CheckOrigin(request, options_.loopback); !origin) {
+      co_return ErrorResponse(origin.error());
     }
     Request asked{.method = std::string(request.method_string()), .body = request.body()};
     const auto authorization = request[beast::http::field::authorization];
@@ -213,10 +251,13 @@ class Server::Impl {
 
   ServerOptions options_;
   const std::vector<Route> routes_;
+  // The loop's thread; they outlive the loop, whose connections refer to them.
+  std::map<std::uint64_t, Stream*> waiting_;  // for their clients, the longest first
+  std::uint64_t last_turn_ = 0;
+  std::size_t count_ = 0;
   asio::io_context loop_{1};
   tcp::acceptor acceptor_;
   asio::steady_timer retry_{loop_};
-  std::size_t count_ = 0;  // the loop's thread
   asio::thread_pool workers_{kWorkers};
   std::thread thread_;
 };
@@ -246,11 +287,15 @@ Result<Response> Call(const CallOptions& options) {
     if (error) co_return fail();
     beast::http::request<beast::http::string_body> request(
         beast::http::string_to_verb(options.method), options.target, 11);
-    request.set(beast::http::field::host, fmt::format("{}:{}", options.host, options.port));
+    const bool six = options.host.find(':') != std::string::npos;
+    request.set(beast::http::field::host,
+                fmt::format("{}:{}", six ? "[" + options.host + "]" : options.host, options.port));
+    if (options.method != "GET") request.set("X-Kvcove-Request", "1");  // as CheckOrigin asks
     if (!options.authorization.empty()) {
       request.set(beast::http::field::authorization, options.authorization);
     }
     request.keep_alive(false);
+    if (!options.body.empty()) request.set(beast::http::field::content_type, "application/json");
     request.body() = options.body;
     request.prepare_payload();
     co_await beast::http::async_write(stream, request, wait());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small HTTP/1.1 server for operators. A silent or garbage connection costs nobody but itself:
-// it ends after `idle_ns`, and routes that wait do not hold the loop.
+// A small HTTP/1.1 server for operators. A silent, slow or garbage connection costs nobody but
+// itself: it ends after `idle_ns`, or earlier if `max_connections` is reached and a new one comes.
+// Routes that wait do not hold the loop. Requests that a page in somebody's browser may have sent
+// are refused (origin.h).
 #pragma once
 
 #include <cstdint>
@@ -45,10 +47,12 @@ struct Route {
 
 struct ServerOptions {
   UniqueFd listener;     // as rpc::ListenTcp gives it
-  bool loopback = true;  // then only requests for a loopback name are answered: a page in
-                         // somebody's browser that resolves to 127.0.0.1 is not
+  bool loopback = true;  // it listens there: then only requests to a loopback address are answered
+  // For a whole request to come, and for a whole answer to go.
   std::int64_t idle_ns = 5'000'000'000;
-  std::size_t max_connections = 4096;
+  // At the limit a new connection takes the place of the one that has waited longest for its
+  // client. Operators need few; more would take the descriptors of owners and engines.
+  std::size_t max_connections = 256;
   std::size_t max_body_bytes = 64U << 10;
   // True if the header's value lets this caller in; null: everyone.
   std::function<bool(const std::string& authorization)> authorize;

@@ -31,9 +31,13 @@ def admin_urls(setup: _config.Setup) -> list[str]:
 
 def _ask(url: str, body: dict[str, Any] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(
-        urllib.request.Request(url, data=data, method="GET" if data is None else "POST"), timeout=3
-    ) as answer:
+    request = urllib.request.Request(
+        url,
+        data=data,
+        headers={"Content-Type": "application/json"},  # the master asks for it
+        method="GET" if data is None else "POST",
+    )
+    with urllib.request.urlopen(request, timeout=3) as answer:
         return json.load(answer)
 
 

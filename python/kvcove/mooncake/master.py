@@ -144,7 +144,10 @@ class AdminHttp:
 
     def _fetch(self, path: str, body: bytes | None = None) -> tuple[int, bytes, str]:
         request = urllib.request.Request(
-            self._admin + path, data=body, method="GET" if body is None else "POST"
+            self._admin + path,
+            data=body,
+            headers={"Content-Type": "application/json"},  # the master asks for it
+            method="GET" if body is None else "POST",
         )
         try:
             with urllib.request.urlopen(request, timeout=5) as answer:

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes as attackers and browsers send them, over loopback.
+#include "kvcove/http/server.h"
+
+#include <arpa/inet.h>
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+namespace kvcove::http {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr std::int64_t kLong = 60'000'000'000;
+constexpr int kPatienceMs = 20'000;
+
+sockaddr_in Loopback(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  return address;
+}
+
+class ServerTest : public testing::Test {
+ protected:
+  void Start(ServerOptions options = {}) {
+    sockaddr_in address = Loopback(0);
+    socklen_t length = sizeof(address);
+    options.listener = UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const int fd = options.listener.get();
+    ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
+    ASSERT_EQ(listen(fd, 128), 0);
+    ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    port_ = ntohs(address.sin_port);
+    const auto change = [this](const Request&) {
+      ++changes_;
+      return Response{.body = "changed\n"};
+    };
+    server_.emplace(
+        std::move(options),
+        std::vector<Route>{{.method = "GET",
+                            .path = "/healthz",
+                            .open = true,
+                            .answer = [](const Request&) { return Response{.body = "ok\n"}; }},
+                           {.method = "POST", .path = "/change", .answer = change},
+                           {.method = "DELETE", .path = "/change", .answer = change}});
+  }
+
+  UniqueFd Connect(const std::string& sends = {}) const {
+    UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const sockaddr_in address = Loopback(port_);
+    EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    Send(fd, sends);
+    return fd;
+  }
+  static bool Send(const UniqueFd& fd, const std::string& bytes) {
+    return send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  }
+  // What comes until the server closes the connection.
+  static std::string ReadAll(const UniqueFd& fd) {
+    std::string bytes;
+    char buffer[4096];
+    pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    while (poll(&poller, 1, kPatienceMs) == 1) {
+      const ssize_t got = recv(fd.get(), buffer, sizeof(buffer), 0);
+      if (got <= 0) return bytes;
+      bytes.append(buffer, static_cast<std::size_t>(got));
+    }
+    ADD_FAILURE() << "the server keeps the connection";
+    return bytes;
+  }
+  // The answer to one request whose header lines are given; `{}` in them stands for the port.
+  std::string Ask(const std::string& method, const std::string& headers,
+                  const std::string& path = "/change", const std::string& body = {}) const {
+    std::string text = headers;
+    for (std::size_t at; (at = text.find("{}")) != std::string::npos;) {
+      text.replace(at, 2, std::to_string(port_));
+    }
+    const UniqueFd fd = Connect(
+        fmt::format("{} {} HTTP/1.1\r\nConnection: close\r\n{}\r\n{}", method, path, text, body));
+    return ReadAll(fd);
+  }
+  static int StatusOf(const std::string& answer) {
+    return answer.size() > 12 ? std::atoi(answer.c_str() + 9) : 0;
+  }
+
+  std::atomic<int> changes_{0};
+  std::uint16_t port_ = 0;
+  std::optional<Server> server_;
+};
+
+TEST_F(ServerTest, AnswersForLoopbackAddressesOnly) {
+  Start();
+  for (const char* host :
+       {"127.0.0.1", "127.0.0.1:{}", "127.9.9.9:1", "localhost", "LocalHost:{}", "[::1]:{}"}) {
+    EXPECT_EQ(StatusOf(Ask("GET", fmt::format("Host: {}\r\n", host), "/healthz")), 200) << host;
+  }
+  for (const char* host :
+       {"127.evil.com", "127.evil.com:{}", "127.0.0.1.evil.com", "localhost.evil.com", "evil.com",
+        "10.0.0.1", "127.1", "[::2]:{}", "[::ffff:10.0.0.1]", "metadata"}) {
+    EXPECT_EQ(StatusOf(Ask("GET", fmt::format("Host: {}\r\n", host), "/healthz")), 403) << host;
+  }
+  for (const char* host : {"", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:x", "127.0.0.1:70000",
+                           "[::1", "[127.0.0.1]", "::1", "a@127.0.0.1", "127.0.0.1, 127.0.0.1"}) {
+    EXPECT_EQ(StatusOf(Ask("GET", fmt::format("Host: {}\r\n", host), "/healthz")), 400) << host;
+  }
+}
+
+TEST_F(ServerTest, HostStandsOnce) {
+  Start();
+  EXPECT_EQ(StatusOf(Ask("GET", "", "/healthz")), 400);
+  EXPECT_EQ(StatusOf(Ask("GET", "Host: localhost\r\nHost: localhost\r\n", "/healthz")), 400);
+  EXPECT_EQ(StatusOf(Ask("GET", "Host: evil.com\r\nHost: localhost\r\n", "/healthz")), 400);
+}
+
+TEST_F(ServerTest, PagesOfOtherOriginsAreRefusedForEveryMethod) {
+  Start();
+  const std::string own = "Host: 127.0.0.1:{}\r\nX-Kvcove-Request: 1\r\n";
+  int changes = 0;
+  for (const char* method : {"GET", "POST", "DELETE"}) {
+    const char* path = std::string_view(method) == "GET" ? "/healthz" : "/change";
+    for (const char* header : {"", "Origin: http://127.0.0.1:{}\r\n",
+                               "Sec-Fetch-Site: same-origin\r\n", "Sec-Fetch-Site: none\r\n"}) {
+      EXPECT_EQ(StatusOf(Ask(method, own + header, path)), 200) << method << header;
+      changes += path[1] == 'c' ? 1 : 0;
+    }
+    for (const char* header :
+         {"Origin: http://evil.com\r\n", "Origin: http://127.0.0.1:1\r\n", "Origin: null\r\n",
+          "Origin: https://127.0.0.1:{}\r\n", "Origin: http://127.0.0.1:{}.evil.com\r\n",
+          "Origin:\r\n", "Origin: http://localhost:{}\r\n",
+          "Origin: http://127.0.0.1:{}\r\nOrigin: http://evil.com\r\n",
+          "Sec-Fetch-Site: cross-site\r\n", "Sec-Fetch-Site: same-site\r\n"}) {
+      EXPECT_EQ(StatusOf(Ask(method, own + header, path)), 403) << method << header;
+    }
+  }
+  EXPECT_EQ(changes_, changes);
+  // What a browser asks before it sends a header of its own choice.
+  const std::string preflight = Ask("OPTIONS",
+                                    "Host: 127.0.0.1:{}\r\nOrigin: http://evil.com\r\n"
+                                    "Access-Control-Request-Method: POST\r\n"
+                                    "Access-Control-Request-Headers: x-kvcove-request\r\n");
+  EXPECT_EQ(StatusOf(preflight), 403);
+  EXPECT_EQ(preflight.find("Access-Control-Allow"), std::string::npos);
+}
+
+TEST_F(ServerTest, AChangeNeedsAHeaderThatNoForeignPageCanSend) {
+  Start();
+  const std::string host = "Host: 127.0.0.1:{}\r\n";
+  for (const char* method : {"POST", "DELETE"}) {
+    for (const char* header :
+         {"", "Content-Type: text/plain\r\n", "Content-Type: application/x-www-form-urlencoded\r\n",
+          "Content-Type: text/plain; application/json\r\n", "Content-Type: application/jsonp\r\n",
+          "Content-Type: text/plain\r\nContent-Type: application/json\r\n",
+          "X-Kvcove-Request: 0\r\n"}) {
+      const std::string answer = Ask(method, host + header);
+      EXPECT_EQ(StatusOf(answer), 403) << method << header;
+      EXPECT_THAT(answer, HasSubstr("'Content-Type: application/json' or 'X-Kvcove-Request: 1'"));
+    }
+  }
+  EXPECT_EQ(changes_, 0);
+  for (const char* header :
+       {"Content-Type: application/json\r\n", "content-type: Application/JSON; charset=utf-8\r\n",
+        "x-kvcove-request: 1\r\n"}) {
+    EXPECT_EQ(StatusOf(Ask("POST", host + header)), 200) << header;
+  }
+  EXPECT_EQ(changes_, 3);
+  // The project's own client does as it is told.
+  const auto called =
+      Call({.port = port_, .method = "POST", .target = "/change", .body = {}, .authorization = {}});
+  ASSERT_TRUE(called) << called.error().ToString();
+  EXPECT_EQ(called->status, 200);
+}
+
+TEST_F(ServerTest, OnOtherAddressesNamesAreAnsweredButForeignPagesAreNot) {
+  Start({.listener = {}, .loopback = false, .authorize = {}});
+  for (const char* host : {"master-0.cluster:{}", "10.0.0.1:{}", "[fd00::1]:{}", "localhost"}) {
+    EXPECT_EQ(StatusOf(Ask("GET", fmt::format("Host: {}\r\n", host), "/healthz")), 200) << host;
+  }
+  EXPECT_EQ(StatusOf(Ask("GET", "Host: a/b\r\n", "/healthz")), 400);
+  EXPECT_EQ(StatusOf(Ask("GET", "", "/healthz")), 400);
+  EXPECT_EQ(StatusOf(Ask("GET", "Host: master-0\r\nOrigin: http://evil.com\r\n", "/healthz")), 403);
+  EXPECT_EQ(StatusOf(Ask("POST", "Host: master-0\r\n")), 403);
+  EXPECT_EQ(changes_, 0);
+}
+
+TEST_F(ServerTest, RequestsWhoseEndIsInDoubtAreRefused) {
+  Start();
+  const std::string head = "Host: localhost\r\nX-Kvcove-Request: 1\r\n";
+  const std::string hidden = "POST /change HTTP/1.1\r\n" + head + "\r\n";
+  const auto length = [](std::size_t bytes) {
+    return fmt::format("Content-Length: {}\r\n", bytes);
+  };
+  const std::string chunked = "Transfer-Encoding: chunked\r\n";
+  const std::string end = "0\r\n\r\n";
+  for (const auto& [lines, body] : {std::pair(length(end.size()) + chunked, end + hidden),
+                                    std::pair(chunked + length(end.size()), end + hidden),
+                                    std::pair(length(0) + length(hidden.size()), hidden),
+                                    std::pair(length(hidden.size()) + length(0), hidden),
+                                    std::pair(length(0) + length(0), hidden),
+                                    std::pair(std::string("Content-Length: 0, 0\r\n"), hidden),
+                                    std::pair(std::string("Content-Length: +0\r\n"), hidden),
+                                    std::pair(std::string("Content-Length : 0\r\n"), hidden)}) {
+    const UniqueFd fd = Connect("POST /change HTTP/1.1\r\n" + head + lines + "\r\n" + body);
+    EXPECT_THAT(ReadAll(fd), StartsWith("HTTP/1.1 400")) << lines;
+    EXPECT_EQ(changes_, 0) << lines;
+  }
+}
+
+TEST_F(ServerTest, AClientThatDripsIsCutOff) {
+  Start({.listener = {}, .idle_ns = 200'000'000, .authorize = {}});
+  const std::string body =
+      "POST /change HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n";
+  for (const std::string& begin : {std::string("GET /healthz HTTP/1.1\r\nA: "), body}) {
+    const UniqueFd fd = Connect(begin);
+    pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    int sent = 0;
+    // Each byte comes in time for itself.
+    while (poll(&poller, 1, 20) == 0 && sent < 1000) sent += Send(fd, "a") ? 1 : 0;
+    EXPECT_LT(sent, 1000) << begin;
+    EXPECT_EQ(ReadAll(fd), "");
+  }
+}
+
+TEST_F(ServerTest, SlowConnectionsKeepNobodyOut) {
+  constexpr std::size_t kMost = 8;
+  Start({.listener = {}, .idle_ns = kLong, .max_connections = kMost, .authorize = {}});
+  const std::string starts[] = {
+      "", "GET /hea", "POST /change HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"};
+  std::vector<UniqueFd> slow;
+  for (std::size_t i = 0; i < kMost; ++i) slow.push_back(Connect(starts[i % std::size(starts)]));
+  const UniqueFd kept = Connect("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THAT(Ask("GET", "Host: localhost\r\n", "/healthz"), StartsWith("HTTP/1.1 200")) << i;
+  }
+  // The oldest made room for two at a time, no more than were needed.
+  EXPECT_EQ(ReadAll(slow[0]), "");
+  EXPECT_EQ(ReadAll(slow[1]), "");
+  pollfd newest{.fd = slow.back().get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&newest, 1, 0), 0);
+  char answer[12] = {};
+  EXPECT_EQ(recv(kept.get(), answer, sizeof(answer), MSG_WAITALL), 12);
+  EXPECT_EQ(std::string(answer, 12), "HTTP/1.1 200");
+}
+
+}  // namespace
+}  // namespace kvcove::http
