@@ -5,11 +5,9 @@
 #include <fmt/core.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <csignal>
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -68,16 +66,6 @@ std::thread StartThread(const std::string& name, std::function<void()> body) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());
   return thread;
-}
-
-Status MakePrivateDirectories(const std::string& path) {
-  for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
-    const std::string part = path.substr(0, end);
-    if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
-      return FailErrno(Code::kInvalid, fmt::format("creating the directory '{}'", part));
-    }
-    if (end == std::string::npos) return {};
-  }
 }
 
 namespace {

@@ -76,9 +76,6 @@ Status SealFutureWrites(int fd);
 // blocked in it, so that signals go to the main thread.
 std::thread StartThread(const std::string& name, std::function<void()> body);
 
-// Creates the directory and what is missing above it, all of them closed to others (0700).
-Status MakePrivateDirectories(const std::string& path);
-
 // A counter that differs in a forked child: whoever keeps the value from before knows that it was
 // forked. No system call.
 unsigned ForkCount();

@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/directory.h"
 #include "kvcove/base/memory.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/command.h"
@@ -27,7 +28,7 @@ namespace {
 
 struct DoctorOptions {
   SizeOption memory{"4GiB"};
-  std::string data = ".";
+  std::string data = "kvcove-master";  // as `kvcove master` has it
   std::vector<std::string> listen = {"127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7480",
                                      "127.0.0.1:7481"};
   std::string master;
@@ -162,6 +163,14 @@ Finding Disk(const std::string& directory) {
   std::filesystem::path at = directory;
   while (!at.empty() && !std::filesystem::exists(at, ignored)) at = at.parent_path();
   if (at.empty()) at = ".";
+  if (at == directory) {
+    if (const auto own = CheckOwnDirectory(directory, DirectoryUse::kData); !own) {
+      return {.what = finding.what,
+              .verdict = Verdict::kFail,
+              .seen = "other users could change what is in it",
+              .change = own.error().detail};
+    }
+  }
   struct statvfs space{};
   if (statvfs(at.c_str(), &space) != 0) {
     return {.what = finding.what, .verdict = Verdict::kFail, .seen = std::strerror(errno)};

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "kvcove/base/directory.h"
 #include "kvcove/base/hash.h"
 #include "kvcove/base/log.h"
 
@@ -90,6 +92,20 @@ Status WriteAll(int fd, std::string_view bytes) {
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return FailErrno(Code::kInternal, "writing the generation file");
     bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return {};
+}
+
+// The directory may have been open to others before this start, who may have left a file there.
+Status CheckOwnFile(int fd, const std::string& path) {
+  struct stat status{};
+  if (fstat(fd, &status) != 0) return FailErrno(Code::kInternal, fmt::format("'{}'", path));
+  if (!S_ISREG(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 0022) != 0) {
+    return Fail(Code::kDenied,
+                fmt::format("'{}' must be a file of this user's that no other may write to: "
+                            "somebody else may have put it there; move it away or name another "
+                            "data directory",
+                            path));
   }
   return {};
 }
@@ -180,9 +196,10 @@ Result<Restored> ParseLog(std::string_view bytes) {
 
 Result<std::unique_ptr<FileLog>> FileLog::Open(const std::string& directory, std::int64_t lease_ns,
                                                Restored& restored) {
-  KVCOVE_TRY(MakePrivateDirectories(directory));
-  std::unique_ptr<FileLog> log(new FileLog(directory, lease_ns));
-  log->lock_ = UniqueFd(open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  KVCOVE_ASSIGN(UniqueFd opened, OpenOwnDirectory(directory, DirectoryUse::kData));
+  std::unique_ptr<FileLog> log(new FileLog(std::move(opened), directory, lease_ns));
+  const int at = log->directory_.get();
+  log->lock_ = UniqueFd(openat(at, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!log->lock_.valid()) {
     return FailErrno(Code::kInternal, fmt::format("opening '{}/lock'", directory));
   }
@@ -192,9 +209,10 @@ Result<std::unique_ptr<FileLog>> FileLog::Open(const std::string& directory, std
                                                 directory));
   }
   const std::string path = directory + "/generations";
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   restored = {.incarnation = RandomId(), .records = {}};
+  const UniqueFd file(openat(at, "generations", O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (file.valid()) {
+    KVCOVE_TRY(CheckOwnFile(file.get(), path));
     KVCOVE_ASSIGN(const std::string bytes, ReadAll(file.get()));
     Result<Restored> parsed = ParseLog(bytes);
     if (parsed) {
@@ -206,7 +224,7 @@ Result<std::unique_ptr<FileLog>> FileLog::Open(const std::string& directory, std
       const std::string aside = path + ".damaged";
       LogError("'{}' is damaged ({}): everything stored so far is void; kept as '{}'", path,
                parsed.error().detail, aside);
-      rename(path.c_str(), aside.c_str());
+      renameat(at, "generations", at, "generations.damaged");
       restored.running_lease_ns = lease_ns;
     }
   } else if (errno != ENOENT) {
@@ -216,21 +234,20 @@ Result<std::unique_ptr<FileLog>> FileLog::Open(const std::string& directory, std
 }
 
 Status FileLog::Rewrite(Id128 incarnation, const std::vector<Record>& records) {
-  const std::string path = directory_ + "/generations";
-  const std::string fresh = path + ".new";
-  UniqueFd file(open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0600));
+  const std::string fresh = path_ + "/generations.new";
+  const int at = directory_.get();
+  unlinkat(at, "generations.new", 0);  // left by a start that was killed
+  UniqueFd file(openat(at, "generations.new",
+                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_APPEND, 0600));
   if (!file.valid()) return FailErrno(Code::kInternal, fmt::format("creating '{}'", fresh));
   std::string bytes = EncodeHeader(incarnation, lease_ns_);
   for (const Record& record : records) bytes += EncodeRecord(record);
   KVCOVE_TRY(WriteAll(file.get(), bytes));
   if (fsync(file.get()) != 0) return FailErrno(Code::kInternal, fmt::format("syncing '{}'", fresh));
-  if (rename(fresh.c_str(), path.c_str()) != 0) {
+  if (renameat(at, "generations.new", at, "generations") != 0) {
     return FailErrno(Code::kInternal, fmt::format("renaming '{}'", fresh));
   }
-  const UniqueFd directory(open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory.valid() || fsync(directory.get()) != 0) {
-    return FailErrno(Code::kInternal, fmt::format("syncing '{}'", directory_));
-  }
+  if (fsync(at) != 0) return FailErrno(Code::kInternal, fmt::format("syncing '{}'", path_));
   file_ = std::move(file);
   return {};
 }

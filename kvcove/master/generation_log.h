@@ -40,14 +40,15 @@ struct Restored {
   std::int64_t running_lease_ns = 0;
 };
 
-// One file `generations` in a directory that this process alone uses (lock file `lock`). Appends
-// are one fdatasync each.
+// One file `generations` in a directory that this process alone uses (lock file `lock`), and that
+// no other user may write to. Appends are one fdatasync each.
 class FileLog final : public GenerationLog {
  public:
   // Creates the directory (0700) if need be. `lease_ns` is the longest lease that will be given.
   // A file whose middle is damaged counts as missing: a new incarnation, and the damaged one is
-  // kept aside. Errors: kUnavailable when another process uses the directory, kIncompatible for
-  // another version's file, kInternal for what the file system refuses.
+  // kept aside. Errors: kUnavailable when another process uses the directory, kDenied when other
+  // users may write to it or to the file (base/directory.h), kIncompatible for another version's
+  // file, kInternal for what the file system refuses.
   static Result<std::unique_ptr<FileLog>> Open(const std::string& directory, std::int64_t lease_ns,
                                                Restored& restored);
 
@@ -56,11 +57,12 @@ class FileLog final : public GenerationLog {
   Status Close() override;
 
  private:
-  FileLog(std::string directory, std::int64_t lease_ns)
-      : directory_(std::move(directory)), lease_ns_(lease_ns) {}
+  FileLog(UniqueFd directory, std::string path, std::int64_t lease_ns)
+      : directory_(std::move(directory)), path_(std::move(path)), lease_ns_(lease_ns) {}
 
-  std::string directory_;
-  std::int64_t lease_ns_;
+  const UniqueFd directory_;  // files are opened in it, not by its path: that may be exchanged
+  const std::string path_;    // for messages
+  const std::int64_t lease_ns_;
   UniqueFd lock_;
   UniqueFd file_;
 };

@@ -173,6 +173,44 @@ TEST(FileLogTest, SurvivesARestartAndTellsARunningLease) {
   EXPECT_TRUE(master->missed_removals().contains(before.slot));
 }
 
+TEST(FileLogTest, WhatOthersMayHavePutThereIsNotUsed) {
+  const Directory directory;
+  const auto open = [](const std::string& path) {
+    Restored restored;
+    const auto log = FileLog::Open(path, kSecond, restored);
+    return log ? Code::kOk : log.error().code;
+  };
+  std::filesystem::permissions(directory.path, std::filesystem::perms(0777));
+  EXPECT_EQ(open(directory.path), Code::kDenied);
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path));
+  std::filesystem::permissions(directory.path, std::filesystem::perms(0755));
+  EXPECT_EQ(open(directory.path), Code::kOk);
+  std::filesystem::create_symlink(directory.path, directory.path + "/link");
+  EXPECT_EQ(open(directory.path + "/link"), Code::kDenied);
+  // Left from a time when the directory was open to all.
+  const std::string file = directory.path + "/generations";
+  std::ofstream(file) << EncodeHeader({1, 2}, kSecond);
+  std::filesystem::permissions(file, std::filesystem::perms(0600));
+  EXPECT_EQ(open(directory.path), Code::kOk);
+  std::filesystem::permissions(file, std::filesystem::perms(0666));
+  EXPECT_EQ(open(directory.path), Code::kDenied);
+  std::filesystem::rename(file, directory.path + "/elsewhere");
+  std::filesystem::create_symlink(directory.path + "/elsewhere", file);
+  EXPECT_NE(open(directory.path), Code::kOk);
+}
+
+TEST(FileLogTest, ADirectoryThatIsExchangedMeanwhileIsNotFollowed) {
+  const Directory directory;
+  const std::string path = directory.path + "/data";
+  Restored restored;
+  auto log = *FileLog::Open(path, kSecond, restored);
+  std::filesystem::rename(path, directory.path + "/aside");
+  std::filesystem::create_directory(path);
+  ASSERT_TRUE(log->Rewrite(restored.incarnation, {}));
+  EXPECT_TRUE(std::filesystem::is_empty(path));
+  EXPECT_TRUE(std::filesystem::exists(directory.path + "/aside/generations"));
+}
+
 TEST(FileLogTest, TwoProcessesCannotUseOneDirectory) {
   const Directory directory;
   Restored restored;

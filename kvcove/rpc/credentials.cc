@@ -48,9 +48,13 @@ Status CheckPrivate(const std::string& path) {
     return Fail(Code::kInvalid, fmt::format("'{}' is no file", path));
   }
   if ((status.st_mode & 0077) != 0 || (status.st_uid != geteuid() && status.st_uid != 0)) {
-    return Fail(Code::kDenied, fmt::format("the credentials file '{}' must belong to this user and "
-                                           "be closed to all others; run: chmod 600 '{}'",
-                                           path, path));
+    const bool own = status.st_uid == geteuid();
+    return Fail(Code::kDenied,
+                fmt::format("the credentials file '{}' must belong to this user and be closed to "
+                            "all others; {}",
+                            path,
+                            own ? fmt::format("run: chmod 600 '{}'", path)
+                                : std::string("name one of this user's")));
   }
   return {};
 }

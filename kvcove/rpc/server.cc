@@ -27,6 +27,7 @@
 #include <unordered_map>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/directory.h"
 #include "kvcove/base/mutex.h"
 
 #ifndef SO_PEERPIDFD
@@ -50,21 +51,6 @@ std::string DirectoryOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-Status PrepareDirectory(const std::string& directory) {
-  KVCOVE_TRY(MakePrivateDirectories(directory));
-  struct stat status{};
-  if (stat(directory.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
-    return Fail(Code::kInvalid, fmt::format("'{}' is not a directory", directory));
-  }
-  if (status.st_uid != geteuid() || (status.st_mode & 0077) != 0) {
-    return Fail(Code::kDenied,
-                fmt::format("the socket's directory '{}' must belong to this user and be closed to "
-                            "all others; run: chmod 700 '{}', or name another directory",
-                            directory, directory));
-  }
-  return {};
-}
-
 // True if somebody accepts connections there.
 bool IsServed(const sockaddr_un& address) {
   const UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -78,7 +64,7 @@ Result<UniqueFd> ListenUnix(const std::string& path) {
     return Fail(Code::kInvalid, fmt::format("the socket path '{}' must have 1 to {} bytes", path,
                                             sizeof(address.sun_path) - 1));
   }
-  KVCOVE_TRY(PrepareDirectory(DirectoryOf(path)));
+  KVCOVE_TRY(OpenOwnDirectory(DirectoryOf(path), DirectoryUse::kSocket));
   std::memcpy(address.sun_path, path.data(), path.size());
   struct stat status{};
   if (lstat(path.c_str(), &status) == 0) {

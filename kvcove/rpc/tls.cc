@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -47,9 +48,11 @@ class Tls::Impl {
   Status Load(const TlsFiles& files) {
     struct stat status{};
     if (stat(files.key.c_str(), &status) == 0 && (status.st_mode & 0077) != 0) {
-      return Fail(Code::kDenied, fmt::format("the TLS key '{}' must be closed to other users; run: "
-                                             "chmod 600 '{}'",
-                                             files.key, files.key));
+      const bool own = status.st_uid == geteuid();
+      return Fail(Code::kDenied,
+                  fmt::format("the TLS key '{}' must be closed to other users; {}", files.key,
+                              own ? fmt::format("run: chmod 600 '{}'", files.key)
+                                  : std::string("name one of this user's")));
     }
     const auto check = [](const error_code& error, const char* what, const std::string& file) {
       return error ? Status(Fail(Code::kInvalid,

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Directories that hold sockets and data: whoever may write to one could put something else there.
+#pragma once
+
+#include <string>
+
+#include "kvcove/base/posix.h"
+
+namespace kvcove {
+
+enum class DirectoryUse {
+  // Everybody who reaches a socket may connect: others have no rights at all.
+  kSocket,
+  // Its files have modes of their own (0600): others may read and enter it, but not write. No
+  // symbolic link: somebody else may have made it.
+  kData,
+};
+
+// Opens the directory; it and what is missing above it are made, closed to others (0700). Errors:
+// kDenied when it does not belong to this user, or gives others more than its use allows; kInvalid.
+// The text says what to do; only for a directory of this user's own it is a chmod.
+Result<UniqueFd> OpenOwnDirectory(const std::string& path, DirectoryUse use);
+
+// The same for a directory that is there; nothing is made.
+Result<UniqueFd> CheckOwnDirectory(const std::string& path, DirectoryUse use);
+
+}  // namespace kvcove
