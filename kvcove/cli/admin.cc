@@ -180,21 +180,25 @@ const std::vector<Column> kTaskColumns = {
 Result<int> Follow(const Client& client, const AdminOptions& options, std::uint64_t id) {
   while (true) {
     KVCOVE_ASSIGN(const json body, client.Json("GET", "/v1/tasks", {}));
-    for (const json& task : body["tasks"]) {
-      if (task["id"] != id) continue;
-      const std::string state = Text(task["state"]);
-      if (state != "queued" && state != "running") {
-        if (options.as_json) {
-          fmt::print("{}\n", task.dump());
-        } else {
-          PrintList(json::array({task}), kTaskColumns, "");
-        }
-        return state == "done" ? 0 : 1;
+    const json& tasks = body["tasks"];
+    const auto task = std::ranges::find_if(tasks, [&](const json& one) { return one["id"] == id; });
+    if (task == tasks.end()) {
+      return Fail(Code::kMiss, fmt::format("the master does not know task {} any more: it was "
+                                           "started again, or has begun many others since",
+                                           id));
+    }
+    const std::string state = Text((*task)["state"]);
+    if (state != "queued" && state != "running") {
+      if (options.as_json) {
+        fmt::print("{}\n", task->dump());
+      } else {
+        PrintList(json::array({*task}), kTaskColumns, "");
       }
-      if (isatty(STDERR_FILENO) != 0) {
-        fmt::print(stderr, "\r{} objects, {}   ", Text(task["copied"]),
-                   FormatSize(task["copied_bytes"].get<std::uint64_t>()));
-      }
+      return state == "done" ? 0 : 1;
+    }
+    if (isatty(STDERR_FILENO) != 0) {
+      fmt::print(stderr, "\r{} objects, {}   ", Text((*task)["copied"]),
+                 FormatSize((*task)["copied_bytes"].get<std::uint64_t>()));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }

@@ -89,6 +89,10 @@ Result<std::uint64_t> Tasks::Start(const TaskRequest& request) {
     if (request.from == request.to) return Fail(Code::kInvalid, "'from' and 'to' are the same");
     if (request.kind == TaskKind::kDrain) KVCOVE_TRY(cluster_.SetDraining(from.number, true));
   }
+  return Queue(request, /*asked_for=*/true);
+}
+
+Result<std::uint64_t> Tasks::Queue(const TaskRequest& request, bool asked_for) {
   const MutexLock lock(mutex_);
   while (tasks_.size() >= options_.max_tasks) {
     if (tasks_.front()->stat.state <= TaskState::kRunning) {
@@ -99,6 +103,7 @@ Result<std::uint64_t> Tasks::Start(const TaskRequest& request) {
   auto task = std::make_shared<Task>();
   task->stat.id = next_id_++;
   task->stat.request = request;
+  task->asked_for = asked_for;
   tasks_.push_back(task);
   changed_.NotifyAll();
   return task->stat.id;
@@ -199,7 +204,9 @@ void Tasks::WatchOwners() {
   if (owners == repaired_owners_ || now < seen_since_ns_ + options_.repair_delay_ns) return;
   repaired_owners_ = owners;
   // With less than two there is nowhere to put a replica.
-  if (std::ranges::count(owners, ' ') >= 2) (void)Start({.kind = TaskKind::kRepair});
+  if (std::ranges::count(owners, ' ') >= 2) {
+    (void)Queue({.kind = TaskKind::kRepair}, /*asked_for=*/false);
+  }
 }
 
 void Tasks::RunTask(Task& task) {
@@ -224,8 +231,8 @@ void Tasks::RunTask(Task& task) {
     stat.state = done ? TaskState::kDone : TaskState::kFailed;
     if (!done) stat.message = done.error().detail;
   }
-  // A repair that found nothing to do is no news.
-  if (request.kind == TaskKind::kRepair && done && stat.copied == 0) {
+  // A repair of the master's own that found nothing to do is no news.
+  if (!task.asked_for && done && stat.copied == 0) {
     std::erase_if(tasks_, [&](const auto& one) { return one.get() == &task; });
     return;
   }

@@ -64,7 +64,8 @@ class Tasks {
   // Cancels what runs.
   ~Tasks();
 
-  // Its number. Errors: kInvalid for an owner that is not there, kLimit.
+  // Its number; it is listed from then on, also if there is nothing to do. Errors: kInvalid for an
+  // owner that is not there, kLimit.
   Result<std::uint64_t> Start(const TaskRequest& request);
   // Errors: kMiss.
   Status Cancel(std::uint64_t id);
@@ -76,12 +77,14 @@ class Tasks {
     TaskStat stat;
     std::int64_t began_ns = 0;
     bool cancel = false;
+    bool asked_for = true;  // by somebody who has its number
   };
   struct Move {  // of one object
     wire::HeldObject object;
     std::vector<wire::OwnerNumber> holders;
   };
 
+  Result<std::uint64_t> Queue(const TaskRequest& request, bool asked_for);
   void Run();
   // Queues a repair when the owners are others than at the last one.
   void WatchOwners();

@@ -12,7 +12,7 @@ passed=0
 check() { # NAME EXPECTED-STATUS PATTERN-IN-OUTPUT COMMAND...
   local name=$1 status=$2 pattern=$3
   shift 3
-  "$@" >"$directory/out" 2>"$directory/err" </dev/null
+  timeout 60 "$@" >"$directory/out" 2>"$directory/err" </dev/null
   local got=$?
   if [ $got -ne "$status" ] || ! cat "$directory/out" "$directory/err" | grep -qE -- "$pattern"; then
     echo "FAILED: $name: status $got (expected $status), looked for '$pattern' in:"
@@ -48,7 +48,22 @@ check "broken trace" 2 "broken.jsonl:1: the field 'input_length' is missing" "$k
 check "zero capacity" 2 "at least one block" "$kvcove" policy "$trace" --capacity 0
 
 mkdir -m 755 "$directory/open"
-check "open directory" 2 "chmod 700" "$kvcove" serve --memory 1MiB --socket "$directory/open/s" --data "$directory/d1"
+check "open directory" 2 "such as '[^']*/kvcove" "$kvcove" serve --memory 1MiB --socket "$directory/open/s" --data "$directory/d1"
+mkdir -m 1777 "$directory/shared"
+mkdir -m 777 "$directory/planted"
+ln -s "$directory" "$directory/link"
+for data in shared planted link; do
+  check "master with data in $data" 2 "the data directory '[^']*/$data'" "$kvcove" master --listen 127.0.0.1:0 --admin off --data "$directory/$data"
+  check "serve with data in $data" 2 "the data directory '[^']*/$data'" "$kvcove" serve --memory 1MiB --socket "$directory/a/s" --data "$directory/$data"
+  check "doctor with data in $data" 1 "the data directory '[^']*/$data'" "$kvcove" doctor --memory 1MiB --data "$directory/$data"
+done
+if [ -n "$(find "$directory/shared" "$directory/planted" -mindepth 1)" ]; then echo "FAILED: something was left in a shared directory"; failed=$((failed + 1)); fi
+for command in "serve --memory 1MiB --socket /tmp/kvcove-cli-test.sock --data $directory/d1" "serve --memory 1MiB --socket /kvcove-cli-test.sock --data $directory/d1" \
+  "master --listen 127.0.0.1:0 --admin off --data /tmp" "serve --memory 1MiB --socket $directory/a/s --data $directory/shared"; do
+  # shellcheck disable=SC2086
+  check "kvcove $command" 2 "name another directory" "$kvcove" $command
+  if grep -q chmod "$directory/err"; then echo "FAILED: kvcove $command suggests chmod: $(cat "$directory/err")"; failed=$((failed + 1)); fi
+done
 mkdir -m 700 "$directory/data"
 head -c 100 /dev/zero | tr '\0' 'x' >"$directory/data/generations"
 check "another's data" 2 "no generation file" "$kvcove" serve --memory 1MiB --socket "$directory/b/s" --data "$directory/data"
@@ -124,6 +139,11 @@ check "admin keys" 0 '"keys":\[\{' "${admin[@]}" keys --limit 3 --json
 check "admin why" 0 '"in":\[\{' "${admin[@]}" why nothing --json
 check "admin metrics" 0 'kvcove_master_owner_objects' "${admin[@]}" metrics
 check "admin drain without room" 1 "no room" "${admin[@]}" drain 127.0.0.1:$((port + 2)) --wait
+check "admin repair with nothing to repair" 0 "repair +done .* 0 " "${admin[@]}" repair --wait
+check "admin tasks after it" 0 "repair +done" "${admin[@]}" tasks
+for task in copy move; do
+  check "admin $task with nothing to $task" 0 "$task +done .* 0 " "${admin[@]}" $task 127.0.0.1:$((port + 2)) --prefix nothing --wait
+done
 check "unknown admin command" 2 "did you mean 'segments'" "$kvcove" admin segmens
 kill -TERM $owner $master
 wait $owner || { echo "FAILED: clean stop of an owner"; failed=$((failed + 1)); }

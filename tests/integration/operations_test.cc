@@ -139,6 +139,22 @@ TEST_F(OperationsTest, ADrainWithoutRoomSaysSoAndKeepsEverything) {
   EXPECT_EQ(Put(*session, "again", 1000), Code::kOk);
 }
 
+TEST_F(OperationsTest, TasksWithNothingToDoAreDoneAndListed) {
+  for (const master::TaskRequest& request :
+       {master::TaskRequest{.kind = master::TaskKind::kRepair},
+        master::TaskRequest{.kind = master::TaskKind::kCopy, .from = AddressOf(0)},
+        master::TaskRequest{.kind = master::TaskKind::kMove, .from = AddressOf(0)},
+        master::TaskRequest{.kind = master::TaskKind::kDrain, .from = AddressOf(0)}}) {
+    const auto id = tasks_->Start(request);
+    ASSERT_TRUE(id) << id.error().ToString();
+    const master::TaskStat task = Finish(*id);
+    EXPECT_EQ(task.state, master::TaskState::kDone) << task.message;
+    EXPECT_EQ(task.copied, 0U);
+    EXPECT_EQ(task.left, 0U);
+  }
+  EXPECT_EQ(Json("GET", "/v1/tasks")["tasks"].size(), 4U) << "the master's own are no news";
+}
+
 TEST_F(OperationsTest, AnOwnerMayStopInTheMiddleOfATask) {
   for (int round = 0; round < 5; ++round) {
     StartOwner();
