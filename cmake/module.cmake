@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 add_compile_options(-Wall -Wextra -Wpedantic -Wno-missing-field-initializers -fno-omit-frame-pointer)
+if(KVCOVE_WERROR)
+  add_compile_options(-Werror)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12
+   AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # Wrong for "x" + std::string() and for string = "x" in this version (GCC's bug 105651).
+  add_compile_options(-Wno-restrict)
+endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   add_compile_options(-Wthread-safety -Werror=thread-safety)
 endif()

@@ -4,6 +4,7 @@
 # KVCOVE_TORTURE_READS and KVCOVE_FUZZ_SECONDS shorten or lengthen them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export KVCOVE_WERROR=ON
 scripts/setup.sh --checks
 step() { printf '\n== Check: %s\n' "$*"; }
 

@@ -21,7 +21,7 @@
 namespace kvcove::master {
 
 struct ClusterOptions {
-  rpc::Address listen{.host = "127.0.0.1", .port = 7400};
+  rpc::Address listen = rpc::LoopbackAddress(7400);
   std::string data_directory;  // empty: generations are forgotten with the process
   std::int64_t lease_ns = kSecond;
   std::shared_ptr<rpc::Credentials> credentials;  // null: whoever comes may do everything

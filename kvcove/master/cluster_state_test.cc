@@ -401,7 +401,9 @@ TEST_F(DirectoryTest, AgreesWithAMapOverRandomEvents) {
     }
     const wire::Place place = directory_.Find(0, Hash(key));
     ASSERT_EQ(place.owner != wire::kNoOwner, !model[key].empty());
-    if (place.owner != wire::kNoOwner) ASSERT_TRUE(model[key].contains(place.owner));
+    if (place.owner != wire::kNoOwner) {
+      ASSERT_TRUE(model[key].contains(place.owner));
+    }
   }
   std::size_t entries = 0;
   for (const auto& [key, owners] : model) entries += owners.size();

@@ -256,7 +256,9 @@ TEST(LogFormatTest, DamageInTheMiddleIsSeen) {
     const auto parsed = ParseLog(damaged);
     // Either it is refused, or what is read is a prefix of the truth (a length that now reaches
     // past the end).
-    if (parsed) EXPECT_LT(parsed->records.size(), 5U) << at;
+    if (parsed) {
+      EXPECT_LT(parsed->records.size(), 5U) << at;
+    }
   }
 }
 

@@ -40,7 +40,9 @@ TEST_P(EveryPolicyTest, NamesOnlyVictimsThatAreThere) {
       const ObjectId victim = policy->Victim([&](ObjectId v) { return !odd_only || v % 2 == 1; });
       if (victim == kNoObject) continue;
       ASSERT_TRUE(there.contains(victim));
-      if (odd_only) ASSERT_EQ(victim % 2, 1U);
+      if (odd_only) {
+        ASSERT_EQ(victim % 2, 1U);
+      }
       policy->OnRemove(victim, true);
       there.erase(victim);
     }

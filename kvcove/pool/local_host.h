@@ -20,7 +20,7 @@ namespace kvcove::pool {
 // The owner belongs to a cluster.
 struct ClusterMember {
   rpc::Address master;
-  rpc::Address listen{.host = "127.0.0.1", .port = 0};  // for other hosts' data
+  rpc::Address listen = rpc::LoopbackAddress(0);  // for other hosts' data
   std::string advertise;  // host:port as others reach it; empty: what it listens on
   std::string host;       // empty: requester::HostIdentity()
   bool checksum = true;

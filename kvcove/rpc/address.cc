@@ -55,6 +55,8 @@ std::string Address::ToString() const {
                                              : fmt::format("[{}]:{}", host, port);
 }
 
+Address LoopbackAddress(std::uint16_t port) { return {.host = "127.0.0.1", .port = port}; }
+
 Result<Address> ParseAddress(std::string_view text, std::uint16_t default_port) {
   Address address{.host = {}, .port = default_port};
   std::string_view port;

@@ -18,6 +18,9 @@ struct Address {
   std::string ToString() const;
 };
 
+// 127.0.0.1 and the port.
+Address LoopbackAddress(std::uint16_t port);
+
 // `default_port` 0: the text must name one. Errors: kInvalid, saying what was wrong with it.
 Result<Address> ParseAddress(std::string_view text, std::uint16_t default_port);
 

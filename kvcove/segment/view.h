@@ -17,7 +17,7 @@ namespace kvcove::segment {
 // word.
 void FullFence();
 
-// A key prepared for look-ups: its bytes in whole words, padded with zeros.
+// A key and its hash (HeaderView::HashKey), computed once for the look-ups of one call.
 struct PreparedKey {
   std::string_view key;
   std::uint64_t hash = 0;

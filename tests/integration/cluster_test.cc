@@ -212,7 +212,7 @@ TEST_F(ClusterTest, EvictedObjectsAreForgotten) {
 
 TEST_F(ClusterTest, OneMasterAtATimeOnAGenerationFile) {
   const auto second = master::Cluster::Open(
-      {.listen = {.host = "127.0.0.1", .port = 0}, .data_directory = directory_ + "/master"},
+      {.listen = rpc::LoopbackAddress(0), .data_directory = directory_ + "/master"},
       SystemClock::Instance());
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, Code::kUnavailable) << second.error().ToString();
@@ -248,8 +248,8 @@ TEST_F(ClusterTest, TokensOfAnotherMasterAreOfNoUse) {
 }
 
 TEST_F(ClusterTest, Ipv6) {
-  auto master =
-      master::Cluster::Open({.listen = {.host = "::1", .port = 0}}, SystemClock::Instance());
+  const rpc::Address any{.host = "::1", .port = 0};
+  auto master = master::Cluster::Open({.listen = any}, SystemClock::Instance());
   if (!master) GTEST_SKIP() << master.error().ToString();
   EXPECT_TRUE((*master)->address().ToString().starts_with("[::1]:"));
   std::vector<std::unique_ptr<pool::Daemon>> owners;
@@ -257,9 +257,8 @@ TEST_F(ClusterTest, Ipv6) {
     pool::DaemonOptions options;
     options.socket_path = fmt::format("{}/six{}/s", directory_, i);
     options.host.owner.memory_bytes = 64 << 20;
-    options.host.cluster = {.master = (*master)->address(),
-                            .listen = {.host = "::1", .port = 0},
-                            .host = fmt::format("six{}", i)};
+    options.host.cluster = {
+        .master = (*master)->address(), .listen = any, .host = fmt::format("six{}", i)};
     auto owner = pool::Daemon::Open(options, SystemClock::Instance());
     ASSERT_TRUE(owner) << owner.error().ToString();
     owners.push_back(std::move(*owner));

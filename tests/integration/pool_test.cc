@@ -249,7 +249,8 @@ TEST_P(PoolTest, LongestPrefixStopsAtTheFirstMiss) {
   std::vector<std::string> keys;
   for (int i = 0; i < 300; ++i) keys.push_back(fmt::format("chunk-{}", i));
   for (int i = 0; i < 300; ++i) {
-    if (i != 200) ASSERT_EQ(Put(*session, keys[i], "v"), Code::kOk);
+    if (i == 200) continue;
+    ASSERT_EQ(Put(*session, keys[i], "v"), Code::kOk);
   }
   const std::vector<std::string_view> views(keys.begin(), keys.end());
   EXPECT_EQ(*session->LongestPrefix(views), 200U);
@@ -488,7 +489,9 @@ TEST_P(PoolTest, AsynchronousCallsEndInTheQueue) {
   for (int i = 0; i < 2; ++i) {
     done = queue.Next(milliseconds(5000));
     ASSERT_TRUE(done);
-    if (done->tag == 2) EXPECT_EQ(done->count, 1U);
+    if (done->tag == 2) {
+      EXPECT_EQ(done->count, 1U);
+    }
   }
   EXPECT_EQ(exists[0].code, Code::kOk);
   ASSERT_TRUE(session->ResetAsync(queue, 5));

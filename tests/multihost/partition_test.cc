@@ -138,7 +138,9 @@ class PartitionTest : public testing::Test {
     std::vector<ItemResult> results(keys.size());
     (void)session.Get(items, results, {.timeout = milliseconds(1000)});
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      if (results[i].ok()) EXPECT_EQ(values[i], ValueOf(keys[i])) << "wrong bytes of " << keys[i];
+      if (results[i].ok()) {
+        EXPECT_EQ(values[i], ValueOf(keys[i])) << "wrong bytes of " << keys[i];
+      }
     }
     return results;
   }
