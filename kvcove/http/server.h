@@ -52,7 +52,7 @@ struct ServerOptions {
   std::int64_t idle_ns = 5'000'000'000;
   // At the limit a new connection takes the place of the one that has waited longest for its
   // client. Operators need few; more would take the descriptors of owners and engines.
-  std::size_t max_connections = 256;
+  std::size_t max_connections = 128;
   std::size_t max_body_bytes = 64U << 10;
   // True if the header's value lets this caller in; null: everyone.
   std::function<bool(const std::string& authorization)> authorize;
