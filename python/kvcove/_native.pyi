@@ -747,8 +747,24 @@ class Store:
     def batch_remove(
         self, session: Session, keys: Sequence[str | bytes], force: bool
     ) -> list[int]: ...
-    def copy_out(self, source: object, address: int) -> int: ...
-    def copy_in(self, into: object, address: int) -> int: ...
+    def copy(
+        self,
+        value: object,
+        offsets: Sequence[int],
+        addresses: Sequence[int],
+        sizes: Sequence[int],
+        out: bool,
+    ) -> int: ...
+    def copy_fragments(
+        self,
+        value: object,
+        buffer: int,
+        to: Sequence[int],
+        from_: Sequence[int],
+        sizes: Sequence[int],
+    ) -> list[int]: ...
+    def is_registered(self, address: int) -> bool: ...
+    def read(self, address: int, size: int) -> bytearray | None: ...
     def reset(self, session: Session) -> int: ...
 
 class BufferHandle:

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["RangeMethods"]
 
 
+def _all_invalid(keys: Sequence[str], all_to: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return -600 for every fragment that was asked for, one for a key that has no list of them."""
+    return [[INVALID] * (len(all_to[k]) if k < len(all_to) else 1) for k in range(len(keys))]
+
+
 class RangeMethods(StorePart):
     """The ranged methods of the store; it has the others."""
 
@@ -35,61 +40,45 @@ class RangeMethods(StorePart):
         all_sizes: Sequence[Sequence[Sequence[int]]],
     ) -> list[list[list[int]]]:
         """Read parts of values: ``results[buffer][key][fragment]`` is bytes or negative."""
-        results: list[list[list[int]]] = []
         lists = (all_keys, all_dst_offsets, all_src_offsets, all_sizes)
-        for b, buffer in enumerate(buffer_ptrs):
-            if any(b >= len(part) for part in lists):
-                results.append([])
-                continue
-            results.append(
-                self._get_ranges(
-                    all_keys[b],
-                    [[buffer] * len(s) for s in all_sizes[b]],
-                    all_sizes[b],
-                    all_src_offsets[b],
-                    all_dst_offsets[b],
-                    values=None,
+        if any(len(part) != len(buffer_ptrs) for part in lists):
+            return [
+                _all_invalid(
+                    all_keys[b] if b < len(all_keys) else [""],
+                    all_dst_offsets[b] if b < len(all_dst_offsets) else [],
                 )
-            )
-        return results
+                for b in range(len(buffer_ptrs))
+            ]
+        return [
+            self._fill(buffer, keys, to, source, sizes)
+            for buffer, keys, to, source, sizes in zip(buffer_ptrs, *lists, strict=True)
+        ]
 
-    def _get_ranges(
+    def _fill(
         self,
+        buffer: int,
         keys: Sequence[str],
-        all_ptrs: Sequence[Sequence[int]],
+        all_to: Sequence[Sequence[int]],
+        all_from: Sequence[Sequence[int]],
         all_sizes: Sequence[Sequence[int]],
-        all_src: Sequence[Sequence[int]],
-        all_dst: Sequence[Sequence[int]] | None,
-        values: dict[str, bytes] | None,
     ) -> list[list[int]]:
+        """Read parts of values into one registered buffer; per key and fragment as it went."""
         now = self._now
-        results: list[list[int]] = []
-        for k, key in enumerate(keys):
-            fits = k < len(all_ptrs) and k < len(all_sizes) and k < len(all_src)
-            if all_dst is not None:
-                fits = fits and k < len(all_dst) and len(all_dst[k]) == len(all_sizes[k])
-            if not fits or not len(all_ptrs[k]) == len(all_sizes[k]) == len(all_src[k]):
-                results.append([INVALID] * (len(all_sizes[k]) if k < len(all_sizes) else 1))
+        if now is None:
+            return [[UNSET] * len(to) for to in all_to]
+        fits = len(keys) == len(all_to) == len(all_from) == len(all_sizes)
+        if not fits or not now.native.is_registered(buffer):
+            return _all_invalid(keys, all_to)
+        results = []
+        for key, to, source, sizes in zip(keys, all_to, all_from, all_sizes, strict=True):
+            if not len(to) == len(source) == len(sizes):
+                results.append([INVALID] * len(to))
                 continue
-            count = len(all_sizes[k])
-            if now is None:
-                results.append([UNSET] * count)
-                continue
-            value = values.get(key) if values is not None else self._values([key])[0]
+            value = self._values([key])[0]
             if value is None:
-                results.append([int(Code.OBJECT_NOT_FOUND)] * count)
+                results.append([int(Code.OBJECT_NOT_FOUND)] * len(to))
                 continue
-            fragments = []
-            for f in range(count):
-                source, size = all_src[k][f], all_sizes[k][f]
-                target = all_ptrs[k][f] + (all_dst[k][f] if all_dst is not None else 0)
-                if source < 0 or size <= 0 or source + size > len(value):
-                    fragments.append(INVALID)
-                    continue
-                fragments.append(
-                    now.native.copy_out(memoryview(value)[source : source + size], target)
-                )
-            results.append(fragments)
+            results.append(now.native.copy_fragments(value, buffer, to, source, sizes))
         return results
 
     # ---- sessions, layer by layer
@@ -114,8 +103,11 @@ class RangeMethods(StorePart):
                 if not key or key in self._puts or size <= 0:
                     codes.append(INVALID)
                     continue
-                self._puts[key] = (bytearray(size), token, config)
-                codes.append(0)
+                try:
+                    self._puts[key] = (bytearray(size), token, config)
+                    codes.append(0)
+                except (MemoryError, OverflowError):
+                    codes.append(int(Code.NO_AVAILABLE_HANDLE))
         return codes
 
     def batch_put_from_multi_buffer_ranges(
@@ -136,21 +128,10 @@ class RangeMethods(StorePart):
             keys, all_buffer_ptrs, all_sizes, all_dst_offsets, strict=True
         ):
             begun = self._puts.get(key)
-            fits = begun is not None and len(pointers) == len(sizes) == len(offsets)
-            if begun is None or not fits:
+            if begun is None:
                 answers.append(INVALID)
                 continue
-            written = 0
-            for pointer, size, offset in zip(pointers, sizes, offsets, strict=True):
-                if size <= 0 or offset < 0 or offset + size > len(begun[0]):
-                    written = INVALID
-                    break
-                code = now.native.copy_in(memoryview(begun[0])[offset : offset + size], pointer)
-                if code < 0:
-                    written = code
-                    break
-                written += size
-            answers.append(written)
+            answers.append(now.native.copy(begun[0], offsets, pointers, sizes, False))
         return answers
 
     def batch_put_session_end(self, keys: Sequence[str]) -> list[int]:
@@ -198,12 +179,21 @@ class RangeMethods(StorePart):
         all_src_offsets: Sequence[Sequence[int]],
     ) -> list[int]:
         """Read ranges of values that are begun; per key the bytes read or negative."""
+        now = self._now
+        if now is None:
+            return [UNSET] * len(keys)
         if not len(keys) == len(all_buffer_ptrs) == len(all_sizes) == len(all_src_offsets):
             return [INVALID] * len(keys)
-        fragments = self._get_ranges(
-            keys, all_buffer_ptrs, all_sizes, all_src_offsets, None, self._gets
-        )
-        return [next((code for code in key if code < 0), sum(key)) for key in fragments]
+        answers = []
+        for key, pointers, sizes, offsets in zip(
+            keys, all_buffer_ptrs, all_sizes, all_src_offsets, strict=True
+        ):
+            value = self._gets.get(key)
+            if value is None:
+                answers.append(INVALID)
+                continue
+            answers.append(now.native.copy(value, offsets, pointers, sizes, True))
+        return answers
 
     def batch_get_session_end(self, keys: Sequence[str]) -> int:
         """Forget values that are begun: 0."""

@@ -117,11 +117,25 @@ def _memory(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
-def _shard(tensor: Any, rank: int, size: int, dim: int) -> Any:
-    """Return one of ``size`` parts along a dimension; None if it cannot be split so."""
-    if not 0 <= rank < size or not -tensor.dim() <= dim < tensor.dim() or tensor.shape[dim] % size:
+def _shards(tensor: Any, size: int, dim: int) -> list[Any] | None:
+    """Return ``size`` equal parts along a dimension; None if it cannot be split so."""
+    import torch
+
+    if not isinstance(tensor, torch.Tensor) or not 0 <= dim < tensor.dim():
         return None
-    return tensor.chunk(size, dim)[rank]
+    extent = tensor.shape[dim]
+    if size < 1 or extent % size:
+        return None
+    return [tensor.narrow(dim, rank * extent // size, extent // size) for rank in range(size)]
+
+
+def _is_encoded(head: Any, size: int) -> bool:
+    """Whether a header of its own stands in front of exactly the elements that it tells of."""
+    if size < HEADER_BYTES:
+        return False
+    magic, version, header = struct.unpack_from("<IHH", head)
+    data = struct.unpack_from("<QQ", head, 24)
+    return (magic, version, header) == (_MAGIC, 1, HEADER_BYTES) and sum(data) == size
 
 
 def _tp_key(key: str, rank: int, size: int) -> str:
@@ -247,14 +261,11 @@ class TensorMethods(StorePart):
         codes = [INVALID] * len(keys)
         which = []
         for i, (address, size) in enumerate(zip(buffer_ptrs, sizes, strict=True)):
-            head = bytearray(HEADER_BYTES)
+            head = self._now and self._now.native.read(address, HEADER_BYTES)
             if self._now is None:
                 codes[i] = UNSET
-            elif size >= HEADER_BYTES and self._now.native.copy_in(head, address) > 0:
-                magic, version, header = struct.unpack_from("<IHH", head)
-                data = struct.unpack_from("<QQ", head, 24)
-                if (magic, version, header) == (_MAGIC, 1, HEADER_BYTES) and sum(data) <= size:
-                    which.append(i)
+            elif head is not None and _is_encoded(head, size):
+                which.append(i)
         answers = self._put_from(
             [keys[i] for i in which],
             [buffer_ptrs[i] for i in which],
@@ -266,6 +277,17 @@ class TensorMethods(StorePart):
         for i, code in zip(which, answers, strict=True):
             codes[i] = code
         return codes
+
+    def _tensors_at(self, buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> list[Any]:
+        """Return copies of the tensors that lie at addresses; None for what is none."""
+        if self._now is None:
+            return [None] * len(sizes)
+        read = self._now.native.read
+        values = [read(*piece) for piece in zip(buffer_ptrs, sizes, strict=True)]
+        return [
+            decode(value, copy=False) if value is not None and _is_encoded(value, size) else None
+            for value, size in zip(values, sizes, strict=True)
+        ]
 
     def put_tensor_from(self, key: str, buffer_ptr: int, size: int) -> int:
         """Store a tensor that lies at an address with its header."""
@@ -348,34 +370,43 @@ class TensorMethods(StorePart):
         config: ReplicateConfig | None,
         tp_size: int,
         split_dim: int,
-        replace: bool = False,
+        begun: kvcove.Token | int | None = None,
     ) -> list[int]:
-        import torch
-
-        if len(keys) != len(tensors) or tp_size < 1:
+        if len(keys) != len(tensors):
             return [INVALID] * len(keys)
-        if tp_size == 1:
-            return self._put_tensors(keys, tensors, config, replace)
+        if tp_size <= 1:
+            return self._put_tensors(keys, tensors, config, False, begun=begun)
         codes = []
         for key, tensor in zip(keys, tensors, strict=True):
-            parts = (
-                [_shard(tensor, rank, tp_size, split_dim) for rank in range(tp_size)]
-                if isinstance(tensor, torch.Tensor) and tensor.dim() > 0
-                else [None]
-            )
-            if any(part is None for part in parts):
+            parts = _shards(tensor, tp_size, split_dim)
+            if parts is None:
                 codes.append(INVALID)
                 continue
-            names = [_tp_key(key, rank, tp_size) for rank in range(tp_size)]
-            wholes = [list(tensor.shape)] * tp_size
-            answers = self._put_tensors(names, parts, config, replace, wholes=wholes)
-            codes.append(next((code for code in answers if code != 0), 0))
+            codes.append(self._put_shards(key, parts, tensor, config, False, begun))
         return codes
+
+    def _put_shards(
+        self,
+        key: str,
+        parts: Sequence[Any],
+        whole: Any,
+        config: ReplicateConfig | None,
+        replace: bool,
+        begun: kvcove.Token | int | None,
+    ) -> int:
+        """Store every part of a tensor; 0, or the first error."""
+        names = [_tp_key(key, rank, len(parts)) for rank in range(len(parts))]
+        shapes = [list(whole.shape)] * len(parts)
+        codes = self._put_tensors(names, parts, config, replace, wholes=shapes, begun=begun)
+        return next((code for code in codes if code != 0), 0)
 
     def put_tensor_with_tp(
         self, key: str, tensor: Any, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
     ) -> int:
-        """Store a whole tensor as ``tp_size`` parts; -600 if it cannot be split so."""
+        """Store a whole tensor as ``tp_size`` equal parts, whatever the rank; -600 if it has none.
+
+        With ``tp_size`` 1 or less it is stored as it is.
+        """
         return self._put_tp([key], [tensor], None, tp_size, split_dim)[0]
 
     def batch_put_tensor_with_tp(
@@ -422,7 +453,7 @@ class TensorMethods(StorePart):
         tp_size: int = 1,
         split_dim: int = 0,
     ) -> int:
-        """Store the part of a rank that lies at an address with its header."""
+        """Like :meth:`put_tensor_with_tp`: the whole tensor lies at an address with its header."""
         return self.batch_put_tensor_with_tp_from(
             [key], [buffer_ptr], [size], tp_rank, tp_size, split_dim
         )[0]
@@ -436,11 +467,16 @@ class TensorMethods(StorePart):
         tp_size: int = 1,
         split_dim: int = 0,
     ) -> list[int]:
-        """Store parts of a rank that lie at addresses with their headers; per key."""
-        if not 0 <= tp_rank < max(tp_size, 1):
+        """Store whole tensors that lie at addresses with their headers, as parts; per key."""
+        if tp_size <= 1:
+            return self._put_encoded(base_keys, buffer_ptrs, sizes, False)
+        if not len(base_keys) == len(buffer_ptrs) == len(sizes):
             return [INVALID] * len(base_keys)
-        names = [_tp_key(key, tp_rank, tp_size) for key in base_keys]
-        return self._put_encoded(names, buffer_ptrs, sizes, False)
+        if self._now is None:
+            return [UNSET] * len(base_keys)
+        begun = self._captured()  # before a byte is read
+        tensors = self._tensors_at(buffer_ptrs, sizes)
+        return self._put_tp(base_keys, tensors, None, tp_size, split_dim, begun)
 
     def get_tensor_with_tp(
         self, key: str, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
@@ -500,8 +536,11 @@ class TensorMethods(StorePart):
         config: ReplicateConfig | None,
         writer_partitions: Any,
         replace: bool,
+        *,
+        whole: bool = False,
         begun: kvcove.Token | int | None = None,
     ) -> list[int]:
+        """Store tensors: the part of the rank that gives it, or with ``whole`` the parts of all."""
         if writer_partitions is not None:
             return [int(Code.NOT_SUPPORTED)] * len(keys)
         if len(keys) != len(tensors):
@@ -529,9 +568,14 @@ class TensorMethods(StorePart):
             if not 0 <= axis.rank < axis.size:
                 codes.append(INVALID)
                 continue
-            # What a rank gives is its part.
-            name = _tp_key(key, axis.rank, axis.size)
-            code = self._put_tensors([name], [tensor], config, replace, begun=token)[0]
+            if whole:
+                parts = _shards(tensor, axis.size, -1 if axis.split_dim is None else axis.split_dim)
+                code = INVALID
+                if parts is not None:
+                    code = self._put_shards(key, parts, tensor, config, replace, token)
+            else:
+                name = _tp_key(key, axis.rank, axis.size)
+                code = self._put_tensors([name], [tensor], config, replace, begun=token)[0]
             if code == 0:
                 manifest = {"kind": axis.kind, "size": axis.size, "split_dim": axis.split_dim}
                 text = json.dumps(manifest).encode()
@@ -603,13 +647,16 @@ class TensorMethods(StorePart):
         if now is None:
             return [UNSET] * len(keys)
         begun = self._captured()
-        tensors = []
-        for address, size in zip(buffer_ptrs, sizes, strict=True):
-            value = bytearray(max(size, 0))
-            read = now.native.copy_in(value, address) if size > 0 else INVALID
-            tensors.append(decode(value) if read > 0 else None)
+        tensors = self._tensors_at(buffer_ptrs, sizes)
         return self._put_parallel(
-            keys, tensors, parallelisms, config, writer_partitions, replace, begun
+            keys,
+            tensors,
+            parallelisms,
+            config,
+            writer_partitions,
+            replace,
+            whole=True,
+            begun=begun,
         )
 
     def put_tensor_with_parallelism_from(
@@ -621,7 +668,7 @@ class TensorMethods(StorePart):
         config: ReplicateConfig | None = None,
         writer_partition: Any = None,
     ) -> int:
-        """Like :meth:`put_tensor_with_parallelism`, from an address with the header."""
+        """Store a whole tensor that lies at an address with its header, as the parts of all ranks."""
         return self._put_parallel_from(
             [key], [buffer_ptr], [size], parallelism, config, writer_partition, False
         )[0]
@@ -635,7 +682,7 @@ class TensorMethods(StorePart):
         config: ReplicateConfig | None = None,
         writer_partitions: Any = None,
     ) -> list[int]:
-        """Like :meth:`batch_put_tensor_with_parallelism`, from addresses with the headers."""
+        """Like :meth:`put_tensor_with_parallelism_from` for several; per key."""
         return self._put_parallel_from(
             keys, buffer_ptrs, sizes, parallelisms, config, writer_partitions, False
         )
@@ -711,7 +758,8 @@ class TensorMethods(StorePart):
             if part is not None or target.mode == "as_stored":
                 return part
         whole = self._whole(key)
-        return None if whole is None else _shard(whole, axis.rank, axis.size, axis.split_dim or 0)
+        parts = _shards(whole, axis.size, axis.split_dim or 0)
+        return None if parts is None or not 0 <= axis.rank < axis.size else parts[axis.rank]
 
     def batch_get_tensor_with_parallelism(
         self, keys: Sequence[str], targets: Any = None
@@ -735,7 +783,8 @@ class TensorMethods(StorePart):
         if value is None or self._now is None:
             return None
         joined = b"".join(bytes(memoryview(part).cast("B")) for part in value)
-        if len(joined) > size or self._now.native.copy_out(joined, buffer_ptr) < 0:
+        copy = self._now.native.copy
+        if len(joined) > size or copy(joined, [0], [buffer_ptr], [len(joined)], True) < 0:
             return None
         return decode(_memory(buffer_ptr, len(joined)), copy=False)
 

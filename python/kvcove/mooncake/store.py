@@ -183,8 +183,8 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
             if address == 0:
                 self.close()
                 return INVALID
-            self._dummy_pool = (address, size, 0)
             self.register_buffer(address, size)
+            self._dummy_pool = (address, size, 0)
         return answer
 
     def init_all(self, protocol: str, device_name: str, mount_segment_size: int = 16 << 20) -> int:
@@ -410,13 +410,16 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         Returns
         -------
         int
-            0; -600 null, no size, or registered already; -1 GPU memory that cannot be copied.
+            0; -600 null, no size, or a part of it is registered; -1 GPU memory that cannot be
+            copied. What :meth:`alloc_from_mem_pool` has given is registered from the beginning.
         """
         now = self._now
         if now is None:
             return UNSET
         if buffer_ptr < 0 or size < 0:
             return INVALID
+        if self._in_dummy_pool(buffer_ptr, size):
+            return 0
         return now.native.register_buffer(buffer_ptr, size)
 
     def unregister_buffer(self, buffer_ptr: int) -> int:
@@ -424,7 +427,15 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         now = self._now
         if now is None:
             return UNSET
+        if self._in_dummy_pool(buffer_ptr, 0):
+            return 0
         return now.native.unregister_buffer(max(buffer_ptr, 0))
+
+    def _in_dummy_pool(self, address: int, size: int) -> bool:
+        if self._dummy_pool is None:
+            return False
+        begin, total, _ = self._dummy_pool
+        return begin <= address and address + size <= begin + total
 
     def put_from(
         self, key: str, buffer_ptr: int, size: int, config: ReplicateConfig | None = None

@@ -9,7 +9,9 @@
 namespace kvcove::python {
 
 Status Regions::Add(std::uintptr_t address, std::size_t size) {
-  if (address == 0 || size == 0) return Fail(Code::kInvalid, "no memory to register");
+  if (address == 0 || size == 0 || address + size < address) {
+    return Fail(Code::kInvalid, "no memory to register");
+  }
   Kind kind = Kind::kHost;
   if (const Device* device = Device::Get(); device != nullptr && device->Owns(address)) {
     kind = Kind::kDevice;
@@ -18,9 +20,10 @@ Status Regions::Add(std::uintptr_t address, std::size_t size) {
     KVCOVE_TRY(device->ToHost(&byte, address, 1));
   }
   const MutexLock lock(mutex_);
-  if (!regions_.try_emplace(address, Region{.size = size, .kind = kind}).second) {
-    return Fail(Code::kInvalid, fmt::format("{:#x} is registered already", address));
+  if (Touched(address, size) != regions_.end()) {
+    return Fail(Code::kInvalid, fmt::format("of {:#x} a part is registered already", address));
   }
+  regions_.emplace(address, Region{.size = size, .kind = kind});
   return {};
 }
 
@@ -32,14 +35,30 @@ Status Regions::Remove(std::uintptr_t address) {
   return {};
 }
 
+// Of buffers that have no byte in common, the last one that begins before the range ends is also
+// the one that reaches furthest.
+Regions::Map::const_iterator Regions::Touched(std::uintptr_t address, std::size_t size) const {
+  auto at = regions_.lower_bound(address + size);
+  if (at == regions_.begin()) return regions_.end();
+  --at;
+  return at->first + at->second.size > address ? at : regions_.end();
+}
+
+std::size_t Regions::Room(std::uintptr_t address) const {
+  const MutexLock lock(mutex_);
+  const auto at = address + 1 == 0 ? regions_.end() : Touched(address, 1);
+  return at == regions_.end() ? 0 : at->first + at->second.size - address;
+}
+
 Regions::Kind Regions::Lookup::Of(std::uintptr_t address, std::size_t size) {
   if (address == 0 || size == 0 || address + size < address) return Kind::kNone;
   if (last_.begin <= address && address + size <= last_.end) return last_kind_;
   {
     const MutexLock lock(regions_.mutex_);
-    auto at = regions_.regions_.upper_bound(address);
-    if (at != regions_.regions_.begin() && (--at)->first + at->second.size >= address + size) {
-      last_ = {.begin = at->first, .end = at->first + at->second.size};
+    if (const auto at = regions_.Touched(address, size); at != regions_.regions_.end()) {
+      const Range buffer{.begin = at->first, .end = at->first + at->second.size};
+      if (address < buffer.begin || buffer.end < address + size) return Kind::kNone;
+      last_ = buffer;
       last_kind_ = at->second.kind;
       return last_kind_;
     }

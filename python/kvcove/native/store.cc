@@ -24,6 +24,7 @@ namespace kvcove::python {
 namespace {
 
 using Kind = Regions::Kind;
+using Numbers = std::vector<std::uint64_t>;
 
 // Keys longer than the pool's are stored under their hash, and so are those that look like one.
 constexpr std::string_view kHashed = "kvcove-long-key-sha256:";
@@ -278,40 +279,57 @@ class Store {
     return ToList(codes);
   }
 
-  // One range between memory that Python has and an address: its bytes, or a code.
-  std::int64_t CopyOut(nb::object from, std::uintptr_t address) const {
-    const Buffers buffer(nb::make_tuple(from), "from", /*writable=*/false);
-    const MutableBuffer piece = buffer.Item(0).front();
+  // Ranges between a value that Python has and addresses: the bytes of all of them, or a code.
+  // Nothing is copied unless everything can be.
+  std::int64_t Copy(nb::object value, const Numbers& offsets, const Numbers& addresses,
+                    const Numbers& sizes, bool out) const {
+    const Buffers buffer(nb::make_tuple(value), "value", /*writable=*/!out);
+    const MutableBuffer whole = buffer.Item(0).front();
     const nb::gil_scoped_release release;
-    Regions::Lookup regions(regions_, /*writable=*/true);
-    switch (regions.Of(address, piece.size)) {
-      case Kind::kNone:
-        return kInvalidParams;
-      case Kind::kHost:
-        std::memcpy(reinterpret_cast<void*>(address), piece.data, piece.size);  // NOLINT
-        break;
-      case Kind::kDevice:
-        if (!Device::Get()->FromHost(address, piece.data, piece.size)) return kTransferFail;
-        break;
+    if (offsets.size() != sizes.size() || addresses.size() != sizes.size()) return kInvalidParams;
+    Regions::Lookup regions(regions_, /*writable=*/out);
+    std::vector<Kind> kinds(sizes.size(), Kind::kNone);
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      if (!IsWithin(offsets[i], sizes[i], whole.size)) return kInvalidParams;
+      if (sizes[i] == 0) continue;
+      kinds[i] = regions.Of(addresses[i], sizes[i]);
+      if (kinds[i] == Kind::kNone) return kInvalidParams;
     }
-    return static_cast<std::int64_t>(piece.size);
+    std::int64_t copied = 0;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      std::byte* at = static_cast<std::byte*>(whole.data) + offsets[i];
+      if (!CopyOne(kinds[i], at, addresses[i], sizes[i], out)) return kTransferFail;
+      copied += static_cast<std::int64_t>(sizes[i]);
+    }
+    return copied;
   }
-  std::int64_t CopyIn(nb::object into, std::uintptr_t address) const {
-    const Buffers buffer(nb::make_tuple(into), "into", /*writable=*/true);
-    const MutableBuffer piece = buffer.Item(0).front();
-    const nb::gil_scoped_release release;
-    Regions::Lookup regions(regions_, /*writable=*/false);
-    switch (regions.Of(address, piece.size)) {
-      case Kind::kNone:
-        return kInvalidParams;
-      case Kind::kHost:
-        std::memcpy(piece.data, reinterpret_cast<const void*>(address), piece.size);  // NOLINT
-        break;
-      case Kind::kDevice:
-        if (!Device::Get()->ToHost(piece.data, address, piece.size)) return kTransferFail;
-        break;
+
+  // Fragments of a value to offsets in the registered buffer that an address lies in, not beyond
+  // its end; per fragment its bytes or a code.
+  nb::list CopyFragments(nb::object value, std::uintptr_t buffer, const Numbers& to,
+                         const Numbers& from, const Numbers& sizes) const {
+    if (to.size() != sizes.size() || from.size() != sizes.size()) {
+      return ToList(to.size(), kInvalidParams);
     }
-    return static_cast<std::int64_t>(piece.size);
+    std::vector<std::int64_t> codes(sizes.size(), kInvalidParams);
+    const std::size_t room = regions_.Room(buffer);
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      if (room == 0 || !IsWithin(to[i], sizes[i], room)) continue;
+      codes[i] = Copy(value, {from[i]}, {buffer + to[i]}, {sizes[i]}, /*out=*/true);
+    }
+    return ToList(codes);
+  }
+  bool IsRegistered(std::uintptr_t address) const { return regions_.Room(address) != 0; }
+
+  // A copy of what lies at an address, None where the caller has no such memory.
+  nb::object Read(std::uintptr_t address, std::size_t size) const {
+    if (Regions::Lookup(regions_, /*writable=*/false).Of(address, size) == Kind::kNone) {
+      return nb::none();
+    }
+    const nb::object bytes =
+        nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+    if (!bytes.is_valid()) throw nb::python_error();
+    return Copy(bytes, {0}, {address}, {size}, /*out=*/false) < 0 ? nb::none() : bytes;
   }
 
   // A reset of the session's namespace: the fence first, then what it voided, as far as owners say.
@@ -333,6 +351,21 @@ class Store {
   // Another writer of the same key mostly ends within this time.
   static constexpr std::int64_t kOtherWriterNs = 200 * kMillisecond;
   static constexpr std::uint64_t kSlowestBytesPerMs = 100'000;
+
+  static bool IsWithin(std::uint64_t offset, std::uint64_t size, std::uint64_t total) {
+    return offset <= total && size <= total - offset;
+  }
+
+  static bool CopyOne(Kind kind, std::byte* value, std::uintptr_t address, std::size_t size,
+                      bool out) {
+    if (kind == Kind::kDevice) {
+      return bool(out ? Device::Get()->FromHost(address, value, size)
+                      : Device::Get()->ToHost(value, address, size));
+    }
+    void* memory = reinterpret_cast<void*>(address);  // NOLINT
+    if (kind == Kind::kHost) std::memcpy(out ? memory : value, out ? value : memory, size);
+    return true;
+  }
 
   CallOptions Options(std::uint64_t bytes) const {
     return {.timeout = timeout_ + std::chrono::milliseconds(bytes / kSlowestBytesPerMs),
@@ -546,10 +579,14 @@ class Store {
     for (const Piece& piece : item) size += piece.size;
     return size;
   }
-  // kNone if any piece is; pieces in host and GPU memory are not mixed.
+  // kNone if any piece is; pieces in host and GPU memory are not mixed. Pieces may lie over each
+  // other: together they may be more than 64 bits can count, and then no sum of theirs is right.
   static Kind KindOf(Regions::Lookup& regions, std::span<const Piece> item) {
     Kind kind = Kind::kNone;
+    std::size_t total = 0;
     for (const Piece& piece : item) {
+      if (!IsWithin(total, piece.size, PTRDIFF_MAX)) return Kind::kNone;
+      total += piece.size;
       const Kind one = regions.Of(piece.address, piece.size);
       if (one == Kind::kNone || (kind != Kind::kNone && one != kind)) return Kind::kNone;
       kind = one;
@@ -620,8 +657,16 @@ void BindStore(nb::module_& module) {
            nb::arg("force"),
            nb::sig("def batch_remove(self, session: Session, keys: collections.abc.Sequence[str | "
                    "bytes], force: bool) -> list[int]"))
-      .def("copy_out", &Store::CopyOut, nb::arg("source"), nb::arg("address"))
-      .def("copy_in", &Store::CopyIn, nb::arg("into"), nb::arg("address"))
+      .def("copy", &Store::Copy, nb::arg("value"), nb::arg("offsets"), nb::arg("addresses"),
+           nb::arg("sizes"), nb::arg("out"))
+      .def("copy_fragments", &Store::CopyFragments, nb::arg("value"), nb::arg("buffer"),
+           nb::arg("to"), nb::arg("from_"), nb::arg("sizes"),
+           nb::sig("def copy_fragments(self, value: object, buffer: int, to: "
+                   "collections.abc.Sequence[int], from_: collections.abc.Sequence[int], sizes: "
+                   "collections.abc.Sequence[int]) -> list[int]"))
+      .def("is_registered", &Store::IsRegistered, nb::arg("address"))
+      .def("read", &Store::Read, nb::arg("address"), nb::arg("size"),
+           nb::sig("def read(self, address: int, size: int) -> bytearray | None"))
       .def("reset", &Store::Reset, nb::arg("session"));
   nb::class_<BufferHandle>(module, "BufferHandle", nb::type_slots(buffer_slots))
       .def(
