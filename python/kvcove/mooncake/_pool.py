@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+import weakref
 from types import TracebackType
 from typing import Any
 
@@ -14,11 +15,29 @@ from kvcove import _native
 __all__ = ["BufferLease", "BufferPool", "RegisteredBufferPool"]
 
 
+_LARGEST = 2**64 - 1
+_TOO_LARGE = "requested buffer size exceeds pool capacity"
+
+
+def _checked(name: str, value: Any) -> int:
+    """Return a number that 64 bits can hold; raises TypeError for anything else."""
+    if not isinstance(value, int) or not 0 <= value <= _LARGEST:
+        raise TypeError(f"{name}: {value!r} is no number from 0 to 2**64 - 1")
+    return int(value)
+
+
 class BufferLease:
-    """A buffer that is lent. A context manager: its end releases the buffer."""
+    """A buffer that is lent. A context manager: its end releases the buffer.
+
+    A view of the bytes keeps the lease, and the lease keeps the pool: what is dropped without
+    :meth:`release` comes back when the last view has gone, and no memory is lent twice before.
+    """
 
     def __init__(self, pool: BufferPool, address: int, size: int, size_class: int) -> None:
         self._pool: BufferPool | None = pool
+        self._lock = threading.Lock()
+        # Every view holds this array, and nothing else does: it lives while one of them lives.
+        self._viewed: weakref.ref[Any] | None = None
         self._address = address
         self._size = size
         self._class = size_class
@@ -37,15 +56,29 @@ class BufferLease:
 
     @property
     def buffer(self) -> memoryview:
-        """The bytes, writable. Not to be used after release()."""
-        if self._pool is None:
-            raise BufferError("buffer lease is closed")
-        array = (ctypes.c_ubyte * self._size).from_address(self._address)
-        return memoryview(array).cast("B")
+        """The bytes, writable. The buffer cannot be released while a view of them exists."""
+        with self._lock:
+            if self._pool is None:
+                raise BufferError("buffer lease is closed")
+            array = self._viewed() if self._viewed is not None else None
+            if array is None:
+                array = (ctypes.c_ubyte * self._class).from_address(self._address)
+                vars(array)["lease"] = self
+                self._viewed = weakref.ref(array)
+            return memoryview(array).cast("B")[: self._size]
 
     def release(self) -> None:
-        """Give the buffer back. May be called again."""
-        pool, self._pool = self._pool, None
+        """Give the buffer back. May be called again.
+
+        Raises
+        ------
+        RuntimeError
+            A view of its bytes exists: a memoryview, or what was made from one.
+        """
+        with self._lock:
+            if self._viewed is not None and self._viewed() is not None:
+                raise RuntimeError("cannot release buffer while exported views exist")
+            pool, self._pool = self._pool, None
         if pool is not None:
             pool._take_back(self._address, self._class)
 
@@ -77,13 +110,20 @@ class BufferPool:
     min_size_class, max_size_class : int
         Bytes of the smallest and the largest class; a larger buffer has its own size.
     alignment : int
-        Of addresses, in bytes; a power of two.
+        Of addresses, in bytes; a power of two, 8 or more.
     block_on_exhaustion : bool
         Wait for a buffer to come back, up to ``default_timeout`` seconds (None: for ever).
     max_regions : int, optional
         Most buffers together.
     prewarm_size, prewarm_count : int
         Buffers to make at once.
+
+    Raises
+    ------
+    TypeError
+        A number is none, or negative.
+    RuntimeError
+        A number is not usable.
     """
 
     def __init__(
@@ -99,11 +139,13 @@ class BufferPool:
         prewarm_size: int | None = None,
         prewarm_count: int = 0,
     ) -> None:
-        if min_size_class <= 0 or alignment <= 0 or alignment & (alignment - 1):
-            raise ValueError("min_size_class is positive and alignment a power of two")
+        self._max_bytes = _checked("max_bytes", max_bytes)
+        self._min = _checked("min_size_class", min_size_class)
+        if self._min == 0 or _checked("alignment", alignment) == 0:
+            raise RuntimeError("min_size_class and alignment must be positive")
+        if alignment < 8 or alignment & (alignment - 1):
+            raise RuntimeError("alignment must be a power of two and at least sizeof(void*)")
         self._store = store
-        self._max_bytes = max_bytes
-        self._min = min_size_class
         self._max = max_size_class
         self._alignment = alignment
         self._block = block_on_exhaustion
@@ -114,6 +156,7 @@ class BufferPool:
         self._memory: dict[int, tuple[int, int]] = {}  # by aligned address: what was allocated
         self._bytes = 0
         self._lent = 0
+        self._closed = False
         if prewarm_size is not None and prewarm_count > 0:
             self.prewarm(prewarm_size, prewarm_count)
 
@@ -137,9 +180,9 @@ class BufferPool:
         if self._max_regions is not None and len(self._memory) >= self._max_regions:
             return None
         total = size_class + self._alignment
-        base = _native.allocate_memory(total)
+        base = _native.allocate_memory(total) if total <= _LARGEST else 0
         if base == 0:
-            return None
+            raise RuntimeError(_TOO_LARGE)
         address = (base + self._alignment - 1) // self._alignment * self._alignment
         if self._store.register_buffer(address, size_class) != 0:
             _native.free_memory(base, total)
@@ -169,30 +212,32 @@ class BufferPool:
         TypeError
             The size is no size.
         RuntimeError
-            There is none, and ``block`` is false.
-        TimeoutError
-            There was none in time.
+            The pool is closed; no such buffer can ever be had; there is none, and ``block`` is
+            false; there was none in time.
         """
-        if not isinstance(size, int) or size < 0:
-            raise TypeError(f"acquire(): {size!r} is no size")
+        size = _checked("size", size)
+        size_class = self._class_of(size)
         block = self._block if block is None else block
         timeout = self._timeout if timeout is None else timeout
+        if timeout is not None and timeout < 0:
+            raise RuntimeError("timeout must be non-negative")
+        if self._max_bytes and size_class > self._max_bytes:
+            raise RuntimeError(_TOO_LARGE)
         until = None if timeout is None else time.monotonic() + timeout
-        size_class = self._class_of(size)
         with self._changed:
             while True:
+                if self._closed:
+                    raise RuntimeError("buffer pool is closed")
                 free = self._free.get(size_class)
                 address = free.pop() if free else self._make(size_class)
                 if address is not None:
                     self._lent += 1
                     return BufferLease(self, address, size, size_class)
-                if not block or (self._max_bytes and size_class > self._max_bytes):
-                    raise RuntimeError(f"buffer pool is exhausted: no {size} bytes are free")
+                if not block:
+                    raise RuntimeError("buffer pool is exhausted")
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
-                    raise TimeoutError(
-                        f"buffer pool is exhausted: no {size} bytes within {timeout} s"
-                    )
+                    raise RuntimeError("timed out waiting for buffer")
                 self._changed.wait(left)
 
     def buffer(
@@ -208,12 +253,12 @@ class BufferPool:
             lease.release()
 
     def close(self) -> None:
-        """Give all memory back.
+        """Give all memory back and lend nothing any more. May be called again.
 
         Raises
         ------
         RuntimeError
-            Buffers are lent.
+            Buffers are lent, or views of their bytes exist.
         """
         with self._changed:
             if self._lent:
@@ -222,9 +267,12 @@ class BufferPool:
                 for address in addresses:
                     self._drop(address, size_class)
             self._free.clear()
+            self._closed = True
+            self._changed.notify_all()
 
     def __del__(self) -> None:
-        if self.__dict__.get("_lent") == 0 and self._memory:
+        # What is lent holds the pool; where a lease is in the same garbage, its memory stays.
+        if self.__dict__.get("_lent") == 0:
             self.close()
 
 
