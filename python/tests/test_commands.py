@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import urllib.parse
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MIB, Program, free_port, http, new_store, python, setup
+from conftest import MIB, Program, free_port, http, new_store, python, setup, wait_until
 
 PYTHON = Path(__file__).resolve().parents[1]
 
@@ -138,14 +139,78 @@ def test_a_drain_over_that_programs_paths(master: Master, monkeypatch: pytest.Mo
     status, job = http(f"{master.url}/api/v1/drain_jobs", body)
     assert (status, job["status"]) == (200, "CREATED")
     query = f"{master.url}/api/v1/drain_jobs/query?job_id={job['job_id']}"
-    from conftest import wait_until
-
     assert wait_until(lambda: http(query)[1]["status_name"] == "SUCCEEDED")
     assert http(f"{master.url}/api/v1/drain_jobs/query?job_id=x")[0] == 404
     assert two.batch_is_exist([f"k{i}" for i in range(20)]) == [1] * 20
     one.close()
     assert two.batch_is_exist([f"k{i}" for i in range(20)]) == [1] * 20
     two.close()
+
+
+def send(port: int, line: str, *fields: str) -> int:
+    """The status of a request as a browser would send it."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        lines = [f"{line} HTTP/1.1", *fields, "Content-Length: 2", "\r\n"]
+        connection.sendall("\r\n".join(lines).encode() + b"{}")
+        return int(connection.recv(100).split(b" ")[1])
+
+
+def test_pages_in_a_browser_reach_no_server(master: Master, tmp_path: Path, run_dir: Path) -> None:
+    rest, client, own = free_port(), free_port(), free_port()
+    programs = [
+        Program(
+            [
+                *command("mooncake_client"),
+                f"-master_server_address={master.address}",
+                f"-port={client}",
+                "-global_segment_size=64MB",
+            ],
+            tmp_path / "client.log",
+        ),
+        Program(
+            [
+                *command("mc_store_rest_server"),
+                f"--port={rest}",
+                "-Dlocal_hostname=127.0.0.1",
+                "-Dmetadata_server=P2PHANDSHAKE",
+                f"-Dmaster_server_address={master.address}",
+                "-Dglobal_segment_size=64MB",
+            ],
+            tmp_path / "rest.log",
+        ),
+    ]
+    programs[0].wait_for("thin clients")
+    programs[1].wait_for("serving at")
+    store = new_store()
+    assert setup(store, master.address, enable_client_http_server=True, client_http_port=own) == 0
+    assert store.put("k", b"value") == 0
+    assert http(f"http://127.0.0.1:{master.metadata}/metadata?key=m", b"v", "PUT")[0] == 200
+    segments = http(f"{master.url}/get_all_segments")[1]
+    kind = "Content-Type: text/plain"
+    for port, line in (
+        (master.admin, "POST /api/v1/remove_all?force=true"),
+        (master.admin, "POST /api/v1/drain_jobs"),
+        (master.admin, "POST /v1/reset"),
+        (master.admin, "GET /get_all_keys"),
+        (master.metadata, "DELETE /metadata?key=m"),
+        (master.metadata, "PUT /metadata?key=m"),
+        (rest, "DELETE /api/remove_all"),
+        (rest, "POST /api/mount"),
+        (rest, "GET /api/get/k"),
+        (client, "GET /v1/pool"),
+        (own, "GET /metrics"),
+    ):
+        host = f"Host: 127.0.0.1:{port}"
+        for foreign in ("Origin: http://evil.com", "Origin: null", "Sec-Fetch-Site: cross-site"):
+            assert send(port, line, host, foreign, kind) == 403, (line, foreign)
+        for name in ("evil.com", "127.evil.com", "localhost.evil.com"):
+            assert send(port, line, f"Host: {name}:{port}", kind) == 403, (line, name)
+    assert store.get("k") == b"value"
+    assert http(f"http://127.0.0.1:{master.metadata}/metadata?key=m")[1] == b"v"
+    assert http(f"{master.url}/get_all_segments")[1] == segments
+    store.close()
+    for program in programs:
+        assert program.stop() == 0
 
 
 def test_metadata_is_kept(master: Master) -> None:
@@ -301,8 +366,6 @@ def test_a_master_that_goes_away(cluster: Any, run_dir: Path) -> None:
     assert store.health_check() == 2
     assert store.remove_all(force=True) < 0
     cluster.start()
-    from conftest import wait_until
-
     assert wait_until(lambda: store.put("after", b"2") == 0 and store.get("after") == b"2", 15)
     # The reset that could not be proven was repeated: what was before it is gone.
     assert store.is_exist("k") == 0

@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small HTTP server for what that API serves over HTTP: JSON and text, a thread a request."""
+"""A small HTTP server for what that API serves over HTTP: JSON and text.
+
+One thread reads requests and writes answers; each handler runs in a thread of its own. So a client
+that is slow costs a connection and no thread, and everything that it may be slow with has a deadline.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import ipaddress
 import json
 import logging
 import socket
 import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator, Callable, Iterator
+from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
+
+from kvcove.mooncake._http_head import Head, Refused, parse_head
 
 __all__ = [
     "Answer",
@@ -25,21 +34,28 @@ __all__ = [
 _log = logging.getLogger("kvcove.mooncake")
 
 MAX_BODY = 100 << 20
-_SILENT_SECONDS = 10.0
-_MAX_CONNECTIONS = 256
+_MAX_BODIES = 256 << 20  # of all requests that are under way together
+_MAX_HEAD = 16 << 10
+_GRACE_SECONDS = 5.0  # for a head; for a body or an answer beside what its bytes take
+_SLOWEST_BYTES_PER_SECOND = 1 << 20
+# Connections that have no request under way: a new one ends the one that has waited longest.
+_MAX_WAITING = 128
+# Requests under way. Health is asked by launchers that kill who does not answer: it has some more.
+_MAX_REQUESTS = 256
+_RESERVED_FOR_HEALTH = 16
 
 
 class Request:
     """One request."""
 
-    def __init__(self, method: str, path: str, raw_query: str, body: bytes) -> None:
+    def __init__(self, method: str, target: str) -> None:
         self.method = method
-        self.path = path  # as it came: not decoded
-        self.raw_query = raw_query
+        self.path, _, self.raw_query = target.partition("?")  # as they came: not decoded
         self.query = {
-            key: values[0] for key, values in parse_qs(raw_query, keep_blank_values=True).items()
+            key: values[0]
+            for key, values in parse_qs(self.raw_query, keep_blank_values=True).items()
         }
-        self.body = body
+        self.body: bytes | bytearray = b""
 
     def json(self) -> dict[str, Any]:
         """Return the body as an object.
@@ -66,7 +82,7 @@ class Request:
 class Answer:
     """A status and a body."""
 
-    def __init__(self, status: int, body: bytes, kind: str) -> None:
+    def __init__(self, status: int, body: bytes | bytearray, kind: str) -> None:
         self.status = status
         self.body = body
         self.kind = kind
@@ -94,82 +110,212 @@ class HttpServer:
         Where to listen; port 0 is any, see :attr:`port`.
     routes : dict
         ``(method, path)`` to a function; a path that ends in ``/*`` takes one more segment.
+
+    Raises
+    ------
+    OSError
+        It cannot listen there.
     """
 
     def __init__(self, host: str, port: int, routes: dict[tuple[str, str], Handler]) -> None:
-        slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
-
-        class RequestHandler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            timeout = _SILENT_SECONDS
-
-            def _answer(self) -> None:
-                parts = urlsplit(self.path)
-                length = self.headers.get("Content-Length", "0")
-                if not length.isdigit() or int(length) > MAX_BODY:
-                    self.close_connection = True
-                    return self._send(text_answer("the body is too long", 413))
-                body = self.rfile.read(int(length))
-                request = Request(self.command, parts.path, parts.query, body)
-                handler = routes.get((self.command, parts.path))
-                if handler is None:
-                    handler = routes.get((self.command, parts.path.rpartition("/")[0] + "/*"))
-                if handler is None:
-                    known = any(path == parts.path for _, path in routes)
-                    text = "Method not allowed" if known else "not found"
-                    return self._send(text_answer(text, 405 if known else 404))
-                try:
-                    self._send(handler(request))
-                except ValueError as error:
-                    self._send(json_answer({"error": str(error)}, 400))
-                except (OSError, RuntimeError) as error:
-                    self._send(json_answer({"error": str(error)}, 503))
-
-            def _send(self, answer: Answer) -> None:
-                self.send_response(answer.status)
-                self.send_header("Content-Type", answer.kind)
-                self.send_header("Content-Length", str(len(answer.body)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(answer.body)
-
-            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answer
-
-            def log_message(self, format: str, *args: Any) -> None:
-                _log.debug(format, *args)
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-            request_queue_size = 128
-            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-            def process_request(self, request: Any, client_address: Any) -> None:
-                if not slots.acquire(blocking=False):
-                    self.shutdown_request(request)
-                    return
-                super().process_request(request, client_address)
-
-            def process_request_thread(self, request: Any, client_address: Any) -> None:
-                try:
-                    super().process_request_thread(request, client_address)
-                finally:
-                    slots.release()
-
-            def handle_error(self, request: Any, client_address: Any) -> None:
-                _log.debug("a connection ended", exc_info=True)
-
-        self._server = Server((host, port), RequestHandler)
-        self.port: int = self._server.server_address[1]
+        self._routes = routes
+        everywhere = host == "::" and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server(
+            (host, port), family=family, backlog=128, dualstack_ipv6=everywhere
+        )
+        address, self.port = listener.getsockname()[:2]
+        self._on_loopback = ipaddress.ip_address(address).is_loopback
+        # All that follows belongs to the thread.
+        self._loop = asyncio.SelectorEventLoop()
+        self._closing = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._waiting: dict[asyncio.StreamWriter, None] = {}  # who has waited longest comes first
+        self._requests = 0
+        self._body_bytes = 0
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="kvcove-http", daemon=True
+            target=self._run, args=(listener,), name="kvcove-http", daemon=True
         )
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; requests that run end by themselves."""
-        self._server.shutdown()
-        self._server.server_close()
+        """Stop listening. Requests that run have a second to end."""
+        self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
+
+    def _run(self, listener: socket.socket) -> None:
+        self._loop.run_until_complete(self._live(listener))
+        self._loop.close()
+
+    async def _live(self, listener: socket.socket) -> None:
+        server = await asyncio.start_server(self._converse, sock=listener, limit=_MAX_HEAD)
+        await self._closing.wait()
+        server.close()
+        for writer in self._waiting:
+            writer.transport.abort()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        writer.transport.set_write_buffer_limits(high=0)  # drain() means that all has gone
+        try:
+            while await self._serve_one(reader, writer):
+                pass
+            writer.close()
+        except (OSError, EOFError, TimeoutError) as error:
+            _log.debug("a connection ended: %r", error)
+        finally:
+            writer.transport.abort()
+            self._tasks.discard(task)
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Serve the next request; whether another may follow."""
+        method = ""
+        try:
+            head = parse_head(await self._read_head(reader, writer), on_loopback=self._on_loopback)
+            method = head.method
+            request = Request(head.method, head.target)
+            handler = self._handler_of(request)
+            with self._counted(request.path):
+                await self._read_body(reader, writer, head, request)
+                try:
+                    answer = await self._handle(handler, request)
+                    await self._send(writer, answer, method, head.keep_alive)
+                finally:
+                    self._body_bytes -= len(request.body)
+            return head.keep_alive
+        except Refused as refused:
+            answer = text_answer(str(refused), refused.status)
+        await self._send(writer, answer, method, False)
+        # What was sent already would reset the connection, and the answer with it.
+        writer.write_eof()
+        with contextlib.suppress(TimeoutError):
+            async with self._patience(writer, 1):
+                while await reader.read(_MAX_HEAD):
+                    pass
+        return False
+
+    @contextlib.asynccontextmanager
+    async def _patience(self, writer: asyncio.StreamWriter, seconds: float) -> AsyncIterator[None]:
+        """Wait for a client that has no request under way."""
+        if len(self._waiting) >= _MAX_WAITING:
+            longest = next(iter(self._waiting))
+            del self._waiting[longest]
+            longest.transport.abort()
+        self._waiting[writer] = None
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        finally:
+            self._waiting.pop(writer, None)
+
+    async def _read_head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        try:
+            async with self._patience(writer, _GRACE_SECONDS):
+                return await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            raise Refused(431, "the head of the request is too long") from None
+
+    def _handler_of(self, request: Request) -> Handler:
+        method, path = request.method, request.path
+        for known in (path, path.rpartition("/")[0] + "/*"):
+            if (method, known) in self._routes:
+                return self._routes[method, known]
+        if any(known == path for _, known in self._routes):
+            raise Refused(405, "Method not allowed")
+        raise Refused(404, "not found")
+
+    @contextlib.contextmanager
+    def _counted(self, path: str) -> Iterator[None]:
+        reserved = _RESERVED_FOR_HEALTH if path == "/health" else 0
+        if self._requests >= _MAX_REQUESTS + reserved:
+            raise Refused(503, "too many requests are under way")
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+
+    async def _read_body(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        head: Head,
+        request: Request,
+    ) -> None:
+        if head.length > MAX_BODY:
+            raise Refused(413, "the body is too long")
+        if head.length and head.expects_continue:
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body = bytearray()
+        begin = self._loop.time()
+        try:
+            # Time is for bytes that have come: who announces many and sends few has little.
+            async with asyncio.timeout(_GRACE_SECONDS) as timeout:
+                while len(body) < head.length:
+                    piece = await reader.read(min(head.length - len(body), 1 << 16))
+                    if not piece:
+                        raise EOFError("the body ends early")
+                    if self._body_bytes + len(piece) > _MAX_BODIES:
+                        raise Refused(503, "too many bytes are under way")
+                    self._body_bytes += len(piece)
+                    body += piece
+                    timeout.reschedule(begin + _seconds_for(len(body)))
+        except BaseException:
+            self._body_bytes -= len(body)
+            raise
+        request.body = body
+
+    async def _handle(self, handler: Handler, request: Request) -> Answer:
+        done: asyncio.Future[Answer] = self._loop.create_future()
+
+        def finish(answer: Answer) -> None:
+            if not done.cancelled():
+                done.set_result(answer)
+
+        def work() -> None:
+            answer = _answer_of(handler, request)
+            with contextlib.suppress(RuntimeError):  # the server has been closed
+                self._loop.call_soon_threadsafe(finish, answer)
+
+        threading.Thread(target=work, name="kvcove-http-request", daemon=True).start()
+        return await done
+
+    async def _send(
+        self, writer: asyncio.StreamWriter, answer: Answer, method: str, keep_alive: bool
+    ) -> None:
+        lines = [
+            f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
+            f"Content-Type: {answer.kind}",
+            f"Content-Length: {len(answer.body)}",
+            *([] if keep_alive else ["Connection: close"]),
+        ]
+        body = answer.body if method != "HEAD" else b""
+        async with asyncio.timeout(_seconds_for(len(body))):
+            writer.write("\r\n".join([*lines, "\r\n"]).encode() + body)
+            await writer.drain()
+
+
+def _seconds_for(count: int) -> float:
+    return _GRACE_SECONDS + count / _SLOWEST_BYTES_PER_SECOND
+
+
+def _answer_of(handler: Handler, request: Request) -> Answer:
+    try:
+        return handler(request)
+    except ValueError as error:
+        return json_answer({"error": str(error)}, 400)
+    except (OSError, RuntimeError) as error:
+        return json_answer({"error": str(error)}, 503)
+    except Exception:
+        _log.exception("%s %s", request.method, request.path)
+        return json_answer({"error": "internal error"}, 500)
 
 
 def last_segment(request: Request) -> str:

@@ -142,13 +142,14 @@ class AdminHttp:
 
     # ---- asking kvcove
 
-    def _fetch(self, path: str, body: bytes | None = None) -> tuple[int, bytes, str]:
+    def _fetch(self, path: str, body: bytes | bytearray | None = None) -> tuple[int, bytes, str]:
         request = urllib.request.Request(
             self._admin + path,
             data=body,
             headers={"Content-Type": "application/json"},  # the master asks for it
             method="GET" if body is None else "POST",
         )
+        request.add_header("Content-Type", "application/json")
         try:
             with urllib.request.urlopen(request, timeout=5) as answer:
                 kind = answer.headers.get("Content-Type", "text/plain")

@@ -16,6 +16,7 @@ from kvcove.mooncake._process import wait_for_stop
 __all__ = ["KVBootstrapServer", "MetadataServer", "main"]
 
 _MAX_KEYS = 100_000
+_MAX_BYTES = 256 << 20  # of all values
 
 
 class MetadataServer:
@@ -24,6 +25,7 @@ class MetadataServer:
     def __init__(self, host: str, port: int) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, bytes] = {}
+        self._bytes = 0
         routes: dict[tuple[str, str], Handler] = {
             (method, "/metadata"): self._serve for method in ("GET", "PUT", "DELETE")
         }
@@ -39,12 +41,16 @@ class MetadataServer:
             if request.method == "PUT":
                 if key not in self._values and len(self._values) >= _MAX_KEYS:
                     return text_answer("too many keys", 507)
-                self._values[key] = request.body
+                grown = len(request.body) - len(self._values.get(key, b""))
+                if self._bytes + grown > _MAX_BYTES:
+                    return text_answer("the values are too large together", 507)
+                self._bytes += grown
+                self._values[key] = bytes(request.body)
                 return text_answer("metadata updated")
             if key not in self._values:
                 return text_answer("metadata not found", 404)
             if request.method == "DELETE":
-                del self._values[key]
+                self._bytes -= len(self._values.pop(key))
                 return text_answer("metadata deleted")
             return Answer(200, self._values[key], "application/json")
 
