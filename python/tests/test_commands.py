@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 from conftest import MIB, Program, free_port, http, new_store, python, setup, wait_until
+from kvcove.mooncake._http import HttpServer, json_answer
+from kvcove.mooncake.master import AdminHttp
 
 PYTHON = Path(__file__).resolve().parents[1]
 
@@ -145,6 +148,101 @@ def test_a_drain_over_that_programs_paths(master: Master, monkeypatch: pytest.Mo
     one.close()
     assert two.batch_is_exist([f"k{i}" for i in range(20)]) == [1] * 20
     two.close()
+
+
+def test_whoever_stops_a_drained_host_loses_nothing(
+    master: Master, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owners, segments = [], []
+    for name in ("one", "two"):
+        program = Program(
+            [
+                *command("mooncake_client"),
+                f"-master_server_address={master.address}",
+                f"-port={free_port()}",
+                "-global_segment_size=64MB",
+            ],
+            tmp_path / f"{name}.log",
+            KVCOVE_HOST_ID=name,
+        )
+        program.wait_for("thin clients")
+        owners.append(program)
+        segments.append(http(f"{master.url}/get_all_segments")[1].decode().split())
+    store = new_store()
+    assert setup(store, master.address, segment=0) == 0
+    from mooncake.store import ReplicateConfig
+
+    (first,) = segments[0]
+    there = ReplicateConfig()
+    there.preferred_segment = first
+    stored: list[str] = []
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            key = f"k{len(stored)}"
+            if store.put(key, key.encode() * 100, there) == 0:
+                stored.append(key)
+
+    status = f"{master.url}/api/v1/segments/status?segment={first}"
+    assert http(f"{master.url}/api/v1/drain_jobs", {"segments": [first]})[0] == 200
+    # Engines go on while a host is drained: it takes objects until it has heard of it.
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert wait_until(lambda: http(status)[1]["status_name"] == "DRAINED", 30)
+    assert wait_until(lambda: len(stored) > 20)
+    owners[0].kill()
+    stop.set()
+    writer.join()
+    assert wait_until(lambda: first.encode() not in http(f"{master.url}/get_all_segments")[1])
+    assert [key for key in stored if store.get(key) != key.encode() * 100] == []
+    store.close()
+    assert owners[1].stop() == 0
+
+
+class Admin:
+    """An admin endpoint of kvcove that says what it is told to."""
+
+    def __init__(self) -> None:
+        self.segment = {"address": "a:1", "state": "draining", "objects": 0, "capacity_bytes": 1}
+        self.tasks: list[dict[str, Any]] = []
+        self.server = HttpServer(
+            "127.0.0.1",
+            0,
+            {
+                ("GET", "/v1/segments"): lambda _: json_answer(
+                    {"segments": [{**self.segment, "free_bytes": 0}]}
+                ),
+                ("GET", "/v1/tasks"): lambda _: json_answer({"tasks": self.tasks}),
+            },
+        )
+
+
+def test_drained_is_what_a_drain_has_done_with() -> None:
+    admin = Admin()
+    shown = AdminHttp("127.0.0.1", 0, f"http://127.0.0.1:{admin.server.port}", 1000)
+    url = f"http://127.0.0.1:{shown.port}"
+
+    def status(*states: str, left: int = 0, kind: str = "drain", of: str = "a:1") -> str:
+        admin.tasks = [{"kind": kind, "from": of, "state": s, "left": left} for s in states]
+        name = http(f"{url}/api/v1/segments/status?segment=a:1")[1]["status_name"]
+        assert http(f"{url}/get_segments_detail")[1]["segments"][0]["status"] == name
+        return str(name)
+
+    for state in ("queued", "running", "failed", "cancelled"):
+        assert status(state) == "DRAINING", state
+        assert status(state, "done") == "DRAINING", state  # an older one says nothing
+    assert status("done") == "DRAINED"
+    assert status() == "DRAINING"
+    assert status("done", "failed") == "DRAINED"
+    assert status("done", left=1) == status("failed", left=1) == "DRAINING"
+    assert status("done", kind="move") == status("done", of="b:1") == "DRAINING"
+    admin.segment["objects"] = 1  # one came late
+    assert status("done") == "DRAINING"
+    admin.segment.update(state="live", objects=0)
+    assert status("done") == "OK"
+    shown.close()
+    admin.server.close()
 
 
 def send(port: int, line: str, *fields: str) -> int:

@@ -173,6 +173,26 @@ class AdminHttp:
         segments: list[dict[str, Any]] = self._ask("/v1/segments")["segments"]
         return [segment for segment in segments if segment["state"] != "gone"]
 
+    def _drained(self) -> dict[str, bool]:
+        """Return the segments that drains were asked for, and whether the last one is done.
+
+        A segment's own count of objects is as old as its owner's last renewal, so it says nothing
+        about what a drain has still to move; after the drain it says whether anything came late.
+        """
+        done: dict[str, bool] = {}
+        for task in self._ask("/v1/tasks")["tasks"]:  # the newest comes first
+            if task["kind"] == "drain":
+                done.setdefault(task["from"], task["state"] == "done" and task["left"] == 0)
+        return done
+
+    @staticmethod
+    def _status_of(segment: dict[str, Any], drained: dict[str, bool]) -> str:
+        if segment["state"] != "draining":
+            return "OK"
+        if drained.get(segment["address"], False) and segment["objects"] == 0:
+            return "DRAINED"
+        return "DRAINING"
+
     def _namespaces(self) -> list[str]:
         names = {entry["namespace"] for entry in self._ask("/v1/namespaces")["namespaces"]}
         return sorted(name for name in names if name.split(":")[-1].split("/")[0] == "mooncake")
@@ -313,6 +333,7 @@ class AdminHttp:
 
     def _segments_detail(self, _request: Request) -> Answer:
         segments = []
+        drained = self._drained()
         for s in self._segments():
             used = s["capacity_bytes"] - s["free_bytes"]
             segments.append(
@@ -325,7 +346,7 @@ class AdminHttp:
                     "size_human": f"{s['capacity_bytes'] / 2**30:.4g} GiB",
                     "te_endpoint": s["address"],
                     "protocol": "tcp",
-                    "status": "DRAINING" if s["state"] == "draining" else "OK",
+                    "status": self._status_of(s, drained),
                     "allocator_used_bytes": used,
                     "allocator_capacity_bytes": s["capacity_bytes"],
                     "allocator_usage_percent": 100 * used / max(s["capacity_bytes"], 1),
@@ -343,12 +364,12 @@ class AdminHttp:
                 },
                 400,
             )
+        # The task first: what it has moved, the count that is asked for after it may know.
+        drained = self._drained()
         segment = self._segment(request)
         if segment is None:
             return _failed(Code.SEGMENT_NOT_FOUND, 404)
-        draining = segment["state"] == "draining"
-        drained = draining and segment["objects"] == 0
-        name = "DRAINED" if drained else "DRAINING" if draining else "OK"
+        name = self._status_of(segment, drained)
         return json_answer(
             {
                 "success": True,
