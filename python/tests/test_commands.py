@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import urllib.parse
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import MIB, Program, free_port, http, new_store, python, setup, wait_until
+from kvcove.mooncake import _config
 from kvcove.mooncake._http import HttpServer, json_answer
 from kvcove.mooncake.master import AdminHttp
 
@@ -468,6 +470,65 @@ def test_a_master_that_goes_away(cluster: Any, run_dir: Path) -> None:
     # The reset that could not be proven was repeated: what was before it is gone.
     assert store.is_exist("k") == 0
     store.close()
+
+
+# ---- where sockets and data are kept
+
+
+def test_a_private_directory_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    path = tmp_path / f"kvcove-{os.getuid()}"
+    for _ in range(2):
+        assert _config.private_directory() == path
+        assert path.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    assert _config.private_directory() == tmp_path / "run" / "kvcove"
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("made", ["0777", "0750", "link", "file", "stranger's"])
+def test_a_directory_that_another_made_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    path = tmp_path / f"kvcove-{os.getuid()}"
+    if made == "link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        path.symlink_to(tmp_path / "elsewhere")
+        says = "is a link"
+    elif made == "file":
+        path.touch(mode=0o700)
+        says = "is no directory"
+    else:
+        path.mkdir(mode=0o700)
+        says = f"has mode {made}"
+    if made.startswith("0"):
+        path.chmod(int(made, 8))
+    elif made == "stranger's":
+        if os.getuid() != 0:
+            pytest.skip("only root can make another's directory")
+        os.chown(path, 12345, 12345)
+        says = "belongs to uid 12345"
+    before = path.lstat()
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment.pop("XDG_RUNTIME_DIR", None)
+    for name, flag in (("mooncake_master", "-rpc_port"), ("mooncake_client", "-port")):
+        ended = subprocess.run(
+            [*command(name), f"{flag}={free_port()}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+            env=environment,
+        )
+        assert ended.returncode == 2
+        assert f"{path} {says}" in ended.stderr
+        assert "XDG_RUNTIME_DIR" in ended.stderr
+        assert "chmod" not in ended.stderr
+    after = path.lstat()
+    assert (after.st_mode, after.st_uid) == (before.st_mode, before.st_uid)
+    assert path.is_symlink() or path.is_file() or not list(path.iterdir())
+    assert not (tmp_path / "elsewhere").exists() or not list((tmp_path / "elsewhere").iterdir())
 
 
 # ---- packaging

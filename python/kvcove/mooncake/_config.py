@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,15 +69,37 @@ def join_address(host: str, port: int) -> str:
 
 
 def private_directory() -> Path:
-    """Return a directory that only this user may enter, for sockets; it is made if need be."""
+    """Return a directory that only this user may enter, for sockets; it is made if need be.
+
+    Raises
+    ------
+    PermissionError
+        It is there already, and others may enter it or it is somebody else's: they could read what
+        is put there, or put something there that is then believed.
+    """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     path = (
         Path(runtime) / "kvcove"
         if runtime
         else Path(tempfile.gettempdir()) / f"kvcove-{os.getuid()}"
     )
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return path
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()  # not what a link leads to: whoever made it chooses that
+    if not stat.S_ISDIR(found.st_mode):
+        wrong = "is a link" if stat.S_ISLNK(found.st_mode) else "is no directory"
+    elif found.st_uid != os.getuid():
+        wrong = f"belongs to uid {found.st_uid}, not to this user ({os.getuid()})"
+    elif found.st_mode & 0o077:
+        wrong = f"has mode {stat.S_IMODE(found.st_mode):04o}: others than this user may enter it"
+    else:
+        return path
+    raise PermissionError(
+        f"{path} {wrong}; kvcove keeps sockets and data there and makes it itself, for this user "
+        "alone: look who made it and what is in it, and remove it, or set XDG_RUNTIME_DIR to a "
+        "directory of this user's own"
+    )
 
 
 @dataclass

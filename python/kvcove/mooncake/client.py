@@ -60,7 +60,8 @@ def main() -> None:
         master = _config.join_address(
             *_config.split_address(str(values["master_server_address"]), 50051)
         )
-    except ValueError as error:
+        sockets = _config.private_directory()
+    except (OSError, ValueError) as error:
         fail(_PROGRAM, str(error))
     everywhere = host in ("0.0.0.0", "::")
     listen, advertise = _config.join_address(host, 0), []
@@ -70,7 +71,7 @@ def main() -> None:
         listen = _config.join_address(host, data_port)
         address = _config.join_address(_address_towards(master), data_port)
         advertise = ["--advertise", address]
-    socket = _config.private_directory() / f"client-{port}-{uuid.uuid4().hex[:8]}.sock"
+    socket = sockets / f"client-{port}-{uuid.uuid4().hex[:8]}.sock"
     arguments = ["owner", "--master", master, "--listen", listen, *advertise]
     arguments += ["--memory", str(max(size, 1 << 20)), "--socket", str(socket)]
     admin = str(values["http_port"])

@@ -473,10 +473,10 @@ def main() -> None:
         metrics_port = int(str(values["metrics_port"]))
         metadata_port = int(str(values["http_metadata_server_port"]))
         lease_ms = _milliseconds(str(values["default_kv_lease_ttl"]))
-    except ValueError as error:
+        data = str(values["data"]) or str(_config.private_directory() / f"mooncake_master-{port}")
+    except (OSError, ValueError) as error:
         fail(_PROGRAM, str(error))
     host = str(values["rpc_address"])
-    data = str(values["data"]) or str(_config.private_directory() / f"mooncake_master-{port}")
     listen = _config.join_address(host, port)
     arguments = ["master", "--listen", listen, "--data", data, "--admin", "127.0.0.1:0"]
     arguments += allow_open(_PROGRAM, host)
