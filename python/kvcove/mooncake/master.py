@@ -149,7 +149,6 @@ class AdminHttp:
             headers={"Content-Type": "application/json"},  # the master asks for it
             method="GET" if body is None else "POST",
         )
-        request.add_header("Content-Type", "application/json")
         try:
             with urllib.request.urlopen(request, timeout=5) as answer:
                 kind = answer.headers.get("Content-Type", "text/plain")
