@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-import sys
+import importlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,14 +16,7 @@ from kvcove import _native
 
 
 def module_of(name: str) -> ModuleType:
-    # The package itself imports vLLM.
-    path = Path(kvcove.__file__).parent / "vllm" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"kvcove_vllm{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module(f"kvcove.vllm.{name}")
 
 
 def test_known_keys_are_taken() -> None:
@@ -47,11 +39,32 @@ def test_known_keys_are_taken() -> None:
         ({"on_reset_failure": True}, "give 'false' or 'closed'"),
         ({"discard_partial_chunks": False}, "partial chunk"),
         ({"lookup_budget_ms": 0}, "give 1 to 600000"),
+        # A pool in every process, which is what kvcove.open makes of these, shares nothing.
+        ({"pool": "embedded:"}, r'write "pool": "embedded"$'),
+        (
+            {"pool": "embedded:?memory=8GiB"},
+            r'write "pool": "embedded", "memory": "8GiB"$',
+        ),
+        ({"pool": "auto?memory=8GiB"}, r'write "pool": "auto", "memory": "8GiB"$'),
+        ({"pool": "embedded:?policy=lru"}, "'policy' can't be set here"),
+        ({"pool": "embeded"}, "did you mean 'embedded'"),
+        ({"pool": "host:7400"}, "kvcove://HOST:7400"),
+        ({"memory": "4 gigs"}, "memory: '4 gigs': .*4GiB"),
+        ({"memory": "1KiB"}, "give 1MiB to 200GiB"),
+        ({"memory": "1TiB", "pool": "embedded"}, "give 1MiB to 200GiB"),
+        ({"memory": "8GiB", "pool": "unix:/x"}, "the pool at unix:/x has memory of its own"),
+        ({"memory": "8GiB", "pool": "kvcove://h:7400"}, 'leave it out, or give "pool": "embedded"'),
     ],
 )
 def test_what_is_wrong_is_told(extra: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         module_of("_config").Config.of(extra)
+
+
+@pytest.mark.parametrize("pool", ["auto", "embedded"])
+def test_a_pool_of_the_engines_own_has_memory(pool: str) -> None:
+    config = module_of("_config").Config.of({"pool": pool, "memory": "512MiB"})
+    assert (config.pool, config.memory) == (pool, "512MiB")
 
 
 def test_tier_log_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import kvcove
+from kvcove import _native
+
 __all__ = ["Config"]
 
 
@@ -30,6 +33,10 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 }
 
 
+_ADDRESSES = ("unix:", "kvcove://")
+_LEAST_MEMORY, _MOST_MEMORY = 1 << 20, 200 << 30
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """What a user may set.
@@ -37,10 +44,11 @@ class Config:
     Attributes
     ----------
     pool : str
-        Address of the pool: ``auto`` (the owner of this host if its socket is there, else one
-        embedded in the engine's core), ``unix:/path``, ``kvcove://host:7400``.
+        Address of the pool: ``auto`` (the owner of this host if its socket is there, else
+        ``embedded``), ``embedded`` (in the engine's core, shared with its ranks), ``unix:/path``,
+        ``kvcove://host:7400``.
     memory : str
-        Of an embedded pool.
+        Of an embedded pool: 1MiB to 200GiB. An error with a pool that has its own.
     namespace : str
         A prefix that keeps engines apart; engines that may share have the same.
     weight_version_source : str
@@ -121,7 +129,44 @@ class Config:
                 ) from error
         config = cls(**given)
         config._check()
+        config._check_pool("memory" in given)
         return config
+
+    def _check_pool(self, memory_given: bool) -> None:
+        """Refuse what would give scheduler and ranks a pool each, and memory that nobody uses."""
+
+        def refuse(text: str) -> None:
+            raise ValueError(f"kv_connector_extra_config: {text}")
+
+        form, _, query = self.pool.partition("?")
+        if form in ("auto", "embedded:") and (query or form == "embedded:"):
+            # What kvcove.open takes: here every process would open a pool of its own.
+            right = [f'"pool": "{form.rstrip(":")}"']
+            for pair in filter(None, query.split("&")):
+                name, _, value = pair.partition("=")
+                if name != "memory":
+                    refuse(f"pool: {self.pool!r}: '{name}' can't be set here; only memory can")
+                right.append(f'"memory": "{value}"')
+            refuse(f"pool: {self.pool!r}: write {', '.join(right)}")
+        if self.pool not in ("auto", "embedded") and not self.pool.startswith(_ADDRESSES):
+            near = difflib.get_close_matches(form, ("auto", "embedded"), 1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            refuse(
+                f"pool: {self.pool!r}: give auto, embedded, unix:/PATH or kvcove://HOST:7400{hint}"
+            )
+        try:
+            size = _native.parse_size(self.memory)
+        except kvcove.Error as error:
+            raise ValueError(
+                f"kv_connector_extra_config: memory: {self.memory!r}: {error}"
+            ) from error
+        if not _LEAST_MEMORY <= size <= _MOST_MEMORY:
+            refuse(f"memory: {self.memory!r}: give 1MiB to 200GiB")
+        if memory_given and self.pool.startswith(_ADDRESSES):
+            refuse(
+                f"memory: {self.memory!r}: the pool at {self.pool} has memory of its own; leave it "
+                'out, or give "pool": "embedded"'
+            )
 
     def _check(self) -> None:
         def refuse(key: str, right: str) -> None:

@@ -170,16 +170,16 @@ class _SchedulerSide:
     def _address(self, own_socket: Path) -> str:
         """Return where the pool is; start one here if there is none."""
         config = self._config
-        if config.pool != "auto":
+        if config.pool not in ("auto", "embedded"):
             _log.info("kvcove: pool %s, namespace %s", config.pool, self.shape.namespace)
             return config.pool
         shared = _native.default_socket_path()
-        if Path(shared).exists():
+        if config.pool == "auto" and Path(shared).exists():
             with contextlib.suppress(kvcove.Error):
                 kvcove.open(f"unix:{shared}").close()
                 _log.info(
-                    "kvcove: pool unix:%s (this host's owner, shared with all its engines), "
-                    "namespace %s",
+                    "kvcove: pool unix:%s (this host's owner, shared with all its engines; its "
+                    "memory, not 'memory'), namespace %s",
                     shared,
                     self.shape.namespace,
                 )
@@ -501,6 +501,18 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler = _SchedulerSide(self, config, vllm_config)
         else:
             self._worker = _WorkerSide(self, config, vllm_config)
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """Return no. vLLM asks before it loads a model: a mistake is told now, not a minute later.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`Config.of`.
+        """
+        Config.of(extra_config or {})
+        return False
 
     @property
     def requires_kv_delivery(self) -> bool:

@@ -275,14 +275,15 @@ def own_phases(name: str, seen: dict[str, Any], ref: dict[str, Any]) -> None:
 
 
 def own_connector(directory: Path, model: Path, ref: dict[str, Any]) -> None:
-    for name, multiprocessing, pool in (
-        ("in process, embedded", "0", False),
-        ("in process, on a pool", "0", True),
-        ("own process, embedded", "1", False),
+    for name, multiprocessing, pool, extra in (
+        ("in process, embedded", "0", False, {"memory": "512MiB"}),
+        ("in process, on a pool", "0", True, {}),
+        ("own process, embedded", "1", False, {"pool": "embedded", "memory": "512MiB"}),
     ):
         print(f"== the engine {name}, with KvcoveConnector")
         owner = Owner(directory) if pool else None
-        extra = {"pool": f"unix:{owner.socket}"} if owner else {"memory": "512MiB"}
+        if owner:
+            extra = {"pool": f"unix:{owner.socket}"}
         out = directory / f"own-{multiprocessing}-{int(pool)}.json"
         seen = drive(
             "engine",
@@ -333,7 +334,7 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
             model,
             directory / f"{name}.json",
             driver="features.py",
-            KVCOVE_EXTRA=json.dumps({"memory": "256MiB", **extra}),
+            KVCOVE_EXTRA=json.dumps(extra if "pool" in extra else {"memory": "256MiB", **extra}),
             **more,
         )
 
