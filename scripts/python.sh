@@ -95,8 +95,8 @@ PY
     touch "$environment/.installed"
   fi
   "$environment/bin/pip" install -q --no-deps --force-reinstall "$wheels"/*.whl
-  echo "== Tensors of the drop-in, with torch"
-  "$environment/bin/python" -m pytest -q python/tests -k 'tensor or torch'
+  echo "== What needs torch, or vLLM's classes"
+  "$environment/bin/python" -m pytest -q python/tests -k 'tensor or torch or with_vllm'
   "$environment/bin/python" python/tests/vllm/run.py "$work"
 }
 

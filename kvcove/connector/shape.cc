@@ -53,6 +53,7 @@ Status EngineShape::Check() const {
                             "an engine has at most {} ranks",
                             tp, pp, pcp, dcp, kMaxRanks));
   }
+  if (interleave == 0) return Fail(Code::kInvalid, "a rank keeps at least one token in its turn");
   if (hash_tokens == 0) return Fail(Code::kInvalid, "a block hash covers at least one token");
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const GroupShape& group = groups[g];
@@ -85,7 +86,9 @@ Status EngineShape::Check() const {
 }
 
 std::string EngineShape::Namespace() const {
-  std::string all = fmt::format("1|{}|{}|{}|{}|{}|", model, kv_dtype, hashing, hash_tokens, pp);
+  std::string all =
+      fmt::format("2|{}|{}|{}|{}|{}|{}|", model, kv_dtype, hashing, hash_tokens, pp, layers);
+  if (pcp * dcp > 1) all += fmt::format("{},{},{}|", pcp, dcp, interleave);
   for (const GroupShape& group : groups) {
     all += fmt::format("{},{},{},{},{}|", static_cast<int>(group.kind), group.chunk_tokens,
                        group.window_tokens, group.heads, group.layout);

@@ -45,6 +45,11 @@ struct EngineShape {
   std::uint32_t pp = 1;
   std::uint32_t pcp = 1;
   std::uint32_t dcp = 1;  // within TP
+  // With PCP or DCP: consecutive tokens that one rank keeps before the next rank's turn.
+  std::uint32_t interleave = 1;
+  // Which layers a block holds, a draft model's among them, in whatever words the engine has.
+  // Blocks of other layers have other sizes, or the same size and other contents.
+  std::string layers;
   // Objects are cut as if TP were this, so that engines whose TP divides it share. 0: as it is.
   std::uint32_t store_tp = 0;
   std::vector<GroupShape> groups;

@@ -47,10 +47,21 @@ TEST(ShapeTest, NothingThatMustNotBeMixedIsInOneNamespace) {
   other([](EngineShape& s) { s.groups[0].kind = GroupKind::kState; });
   other([](EngineShape& s) { s.space = "acme"; });
   other([](EngineShape& s) { s.pp = 2; });
+  other([](EngineShape& s) { s.layers = "layers.0,layers.1"; });
+  other([](EngineShape& s) { s.layers = "layers.0,layers.1,draft.0"; });
+  // How context-parallel ranks take turns.
+  for (const std::uint32_t interleave : {1U, 4U}) {
+    other([&](EngineShape& s) { s.dcp = 2, s.interleave = interleave; });
+    other([&](EngineShape& s) { s.pcp = 2, s.interleave = interleave; });
+  }
   // Ranks are told apart by the key, so that sizes that permit it share.
   EngineShape tp = base;
   tp.tp = 2;
   EXPECT_EQ(tp.Namespace(), base.Namespace());
+  // Without context parallelism nobody takes turns.
+  EngineShape alone = base;
+  alone.interleave = 4;
+  EXPECT_EQ(alone.Namespace(), base.Namespace());
 }
 
 TEST(ShapeTest, ALookupAsksForEveryShardThatRanksHold) {
@@ -109,6 +120,9 @@ TEST(ShapeTest, WhatDoesNotFitIsRefused) {
   EXPECT_FALSE(shape.Check());
   shape = Shape(1, 8);
   shape.groups.clear();
+  EXPECT_FALSE(shape.Check());
+  shape = Shape(1, 8);
+  shape.interleave = 0;
   EXPECT_FALSE(shape.Check());
   shape = Shape(1, 8);
   shape.model.clear();

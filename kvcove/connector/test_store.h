@@ -29,7 +29,9 @@ struct TestPool {
 
 class TestStore final : public Store {
  public:
-  explicit TestStore(TestPool& pool) : pool_(pool) {}
+  // Stores of other spaces do not see each other's values.
+  explicit TestStore(TestPool& pool, std::string space = {})
+      : pool_(pool), space_(std::move(space)) {}
   Result<Token> Capture(std::string_view, std::chrono::milliseconds) override {
     const MutexLock lock(pool_.mutex);
     return Token{.incarnation = {1, 1}, .generation = pool_.generation, .slot = 0};
@@ -51,7 +53,7 @@ class TestStore final : public Store {
     if (pool_.throws) throw std::runtime_error("put");
     const MutexLock lock(pool_.mutex);
     for (std::size_t i = 0; i < items.size(); ++i) {
-      if (pool_.values.contains(std::string(items[i].key))) {
+      if (pool_.values.contains(Name(items[i].key))) {
         results[i] = {.code = Code::kExists};
         continue;
       }
@@ -64,7 +66,7 @@ class TestStore final : public Store {
       for (const ConstBuffer& piece : items[i].value) {
         value.append(static_cast<const char*>(piece.data), piece.size);
       }
-      pool_.values[std::string(items[i].key)] = std::move(value);
+      pool_.values[Name(items[i].key)] = std::move(value);
     }
     return {};
   }
@@ -73,7 +75,7 @@ class TestStore final : public Store {
     if (pool_.throws) throw std::runtime_error("get");
     const MutexLock lock(pool_.mutex);
     for (std::size_t i = 0; i < items.size(); ++i) {
-      const auto at = pool_.values.find(std::string(items[i].key));
+      const auto at = pool_.values.find(Name(items[i].key));
       if (at == pool_.values.end() || pool_.lost.contains(at->first)) {
         results[i] = {.code = Code::kMiss, .reason = MissReason::kEvicted};
         continue;
@@ -101,7 +103,10 @@ class TestStore final : public Store {
   bool closed() const override { return pool_.unproven; }
 
  private:
+  std::string Name(std::string_view key) const { return space_ + std::string(key); }
+
   TestPool& pool_;
+  const std::string space_;
 };
 
 }  // namespace kvcove::connector

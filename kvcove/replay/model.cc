@@ -18,11 +18,12 @@ std::uint64_t NextState(std::uint64_t before, std::uint32_t token, Weights weigh
 connector::EngineShape ShapeOf(const ModelShape& shape) {
   connector::EngineShape result{.space = {},
                                 .model_name = "model",
-                                .model = fmt::format("model-{}-{}", shape.layers, shape.tp),
+                                .model = fmt::format("model-{}", shape.tp),
                                 .kv_dtype = "u64",
                                 .hashing = "replay",
                                 .hash_tokens = shape.block_tokens,
-                                .tp = shape.tp};
+                                .tp = shape.tp,
+                                .layers = fmt::format("{}", shape.layers)};
   result.groups = {{.kind = connector::GroupKind::kFull,
                     .chunk_tokens = shape.block_tokens,
                     .heads = shape.tp,

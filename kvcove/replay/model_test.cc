@@ -17,8 +17,9 @@ using connector::TestStore;
 constexpr ModelShape kShape{.tp = 2, .block_tokens = 4, .layers = 2, .blocks = 64};
 
 struct Connector {
-  explicit Connector(TestPool& pool, const Clock& clock) : store(pool) {
-    const connector::EngineShape shape = ShapeOf(kShape);
+  explicit Connector(TestPool& pool, const Clock& clock, const ModelShape& model = kShape)
+      : store(pool, ShapeOf(model).Namespace()) {
+    const connector::EngineShape shape = ShapeOf(model);
     runner = connector::RunHere(store, clock, std::chrono::milliseconds(0));
     scheduler = std::make_unique<connector::SchedulerRole>(
         connector::SchedulerOptions{.shape = shape}, store, *runner, clock);
@@ -27,7 +28,7 @@ struct Connector {
           connector::WorkerOptions{
               .shape = shape, .rank = {.tp = rank}, .number = rank, .threads = 0},
           clock));
-      workers.back()->Connect(std::make_unique<TestStore>(pool));
+      workers.back()->Connect(std::make_unique<TestStore>(pool, shape.Namespace()));
     }
   }
   ModelConnector Roles() const {
@@ -46,13 +47,14 @@ class ModelTest : public testing::Test {
   void SetUp() override { SetLogLevel(LogLevel::kOff); }
   void TearDown() override { SetLogLevel(LogLevel::kWarn); }
 
-  void Use(std::size_t connectors) {
+  void Use(std::size_t connectors, const ModelShape& shape = kShape) {
     std::vector<ModelConnector> roles;
+    connectors_.clear();
     for (std::size_t i = 0; i < connectors; ++i) {
-      connectors_.push_back(std::make_unique<Connector>(pools_[i], clock_));
+      connectors_.push_back(std::make_unique<Connector>(pools_[i], clock_, shape));
       roles.push_back(connectors_.back()->Roles());
     }
-    engine_ = std::make_unique<ModelEngine>(ModelOptions{.shape = kShape}, roles);
+    engine_ = std::make_unique<ModelEngine>(ModelOptions{.shape = shape}, roles);
     ASSERT_TRUE(engine_->Start(1));
   }
   void Turn() {
@@ -82,6 +84,26 @@ class ModelTest : public testing::Test {
   std::vector<std::unique_ptr<Connector>> connectors_;
   std::unique_ptr<ModelEngine> engine_;
 };
+
+// A draft model's layer, say: its blocks are larger, and its hashes the same.
+TEST_F(ModelTest, EnginesOfOneLayerMoreShareNothingAndDisturbNobody) {
+  Use(1);
+  (void)Serve("a");
+  engine_.reset();
+  ModelShape more = kShape;
+  ++more.layers;
+  Use(1, more);
+  EXPECT_EQ(Serve("b"), 0U);
+  connector::SchedulerStats stats = connectors_[0]->scheduler->stats();
+  EXPECT_EQ(stats.hit_tokens, 0U);
+  EXPECT_EQ(stats.loads_failed, 0U);
+  EXPECT_EQ(stats.ranks.existing_keys, 0U);
+  EXPECT_TRUE(engine_->ResetPrefixCache(false, false));
+  EXPECT_EQ(Serve("c"), 7U) << "its own";
+  engine_.reset();
+  Use(1);
+  EXPECT_EQ(Serve("d"), 7U) << "those of the first engine are there";
+}
 
 // RESET-9, DEF-10: callers may always ask for the connector's reset.
 TEST_F(ModelTest, WithoutAConnectorAResetIsASuccess) {

@@ -591,6 +591,8 @@ class EngineShape:
         pp: int,
         pcp: int,
         dcp: int,
+        interleave: int,
+        layers: str,
         store_tp: int,
         groups: Sequence[tuple[str, int, int, int, str]],
     ) -> None: ...

@@ -78,6 +78,7 @@ def shape(**changes: Any) -> Any:
     facts: dict[str, Any] = {
         **{"space": "", "model_name": "m", "model": "f", "kv_dtype": "bf16", "hashing": "sha256"},
         **{"hash_tokens": 4, "tp": 1, "pp": 1, "pcp": 1, "dcp": 1, "store_tp": 0},
+        **{"interleave": 1, "layers": "kv"},
         "groups": [("full", 4, 0, 1, "HNC")],
     }
     return _native.EngineShape(**{**facts, **changes})

@@ -57,7 +57,8 @@ struct PyShape {
   PyShape(const std::string& space, const std::string& model_name, const std::string& model,
           const std::string& kv_dtype, const std::string& hashing, std::uint32_t hash_tokens,
           std::uint32_t tp, std::uint32_t pp, std::uint32_t pcp, std::uint32_t dcp,
-          std::uint32_t store_tp, const std::vector<GroupTuple>& groups)
+          std::uint32_t interleave, const std::string& layers, std::uint32_t store_tp,
+          const std::vector<GroupTuple>& groups)
       : shape{.space = space,
               .model_name = model_name,
               .model = model,
@@ -68,6 +69,8 @@ struct PyShape {
               .pp = pp,
               .pcp = pcp,
               .dcp = dcp,
+              .interleave = interleave,
+              .layers = layers,
               .store_tp = store_tp} {
     for (const GroupTuple& group : groups) shape.groups.push_back(GroupOf(group));
     Unwrap(shape.Check());
@@ -464,10 +467,12 @@ void BindConnector(nb::module_& module) {
   nb::class_<PyShape>(module, "EngineShape")
       .def(nb::init<const std::string&, const std::string&, const std::string&, const std::string&,
                     const std::string&, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
-                    std::uint32_t, std::uint32_t, const std::vector<GroupTuple>&>(),
+                    std::uint32_t, std::uint32_t, const std::string&, std::uint32_t,
+                    const std::vector<GroupTuple>&>(),
            nb::kw_only(), nb::arg("space"), nb::arg("model_name"), nb::arg("model"),
            nb::arg("kv_dtype"), nb::arg("hashing"), nb::arg("hash_tokens"), nb::arg("tp"),
-           nb::arg("pp"), nb::arg("pcp"), nb::arg("dcp"), nb::arg("store_tp"), nb::arg("groups"))
+           nb::arg("pp"), nb::arg("pcp"), nb::arg("dcp"), nb::arg("interleave"), nb::arg("layers"),
+           nb::arg("store_tp"), nb::arg("groups"))
       .def_prop_ro("namespace", [](const PyShape& self) { return self.shape.Namespace(); })
       .def_prop_ro("stride_tokens", [](const PyShape& self) { return self.shape.stride_tokens(); })
       .def_prop_ro("world", [](const PyShape& self) { return self.shape.world(); });

@@ -8,6 +8,7 @@ strides.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -30,6 +31,7 @@ from kvcove._native import EngineShape
 from kvcove.vllm._config import Config
 
 __all__ = [
+    "draft_config_of",
     "hashing_of",
     "layers_of",
     "model_fingerprint",
@@ -37,6 +39,8 @@ __all__ = [
     "shape_of",
     "tokens_of",
 ]
+
+_DRAFTS_WITHOUT_KV = frozenset({"medusa", "mlp_speculator"})
 
 Layer = tuple[str, int, int, int, list[tuple[str, int, int]]]
 
@@ -95,17 +99,38 @@ def hashing_of(vllm_config: VllmConfig) -> str:
     return f"{algorithm}:{'fixed' if seed is None else seed}"
 
 
-def model_fingerprint(vllm_config: VllmConfig, config: Config) -> str:
-    """Return a hash of what the model is, its weights aside."""
-    model = vllm_config.model_config
+def draft_config_of(vllm_config: VllmConfig) -> Any | None:
+    """Return the configuration of the model that drafts, if it may have KV of its own."""
+    speculative = vllm_config.speculative_config
+    draft = getattr(speculative, "draft_model_config", None)
+    # Those that look for n-grams or suffixes have the target's.
+    if draft is None or draft is vllm_config.model_config:
+        return None
+    if draft is speculative.target_model_config or speculative.method in _DRAFTS_WITHOUT_KV:
+        return None
+    return draft
+
+
+def _described(model: Any) -> dict[str, Any]:
     described = model.hf_config.to_dict()
     for name in ("_name_or_path", "transformers_version", "architectures_path"):
         described.pop(name, None)
-    facts: dict[str, Any] = {
+    return {
         "config": described,
         "dtype": str(model.dtype),
         "quantization": str(model.quantization),
     }
+
+
+def model_fingerprint(vllm_config: VllmConfig, config: Config) -> str:
+    """Return a hash of what the model is, and the one that drafts for it, their weights aside."""
+    model = vllm_config.model_config
+    facts = _described(model)
+    draft = draft_config_of(vllm_config)
+    if draft is not None:
+        facts["draft"] = {"method": str(vllm_config.speculative_config.method), **_described(draft)}
+        if config.weight_version_source != "fingerprint":
+            facts["draft"]["model"] = [str(draft.model), str(draft.revision)]
     if config.weight_version_source != "fingerprint":
         # Nothing else says which weights these are.
         path = Path(str(model.model))
@@ -115,6 +140,30 @@ def model_fingerprint(vllm_config: VllmConfig, config: Config) -> str:
             facts["index"] = hashlib.sha256(index.read_bytes()).hexdigest()
     text = json.dumps(facts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _interleave(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> int:
+    """Return how many consecutive tokens a context-parallel rank keeps before the next one's turn.
+
+    Workers settle it when their connector is made, the scheduler's process never does: both have
+    to come to the same number here.
+    """
+    settled = copy.copy(vllm_config)
+    settled.parallel_config = copy.copy(vllm_config.parallel_config)
+    settled.adjust_dcp_kv_cache_interleave_size(kv_cache_config)
+    return int(settled.parallel_config.cp_kv_cache_interleave_size or 1)
+
+
+def _layer_names(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> str:
+    """Return the layers of all groups, a drafting model's among them.
+
+    With pipeline stages nobody knows more than its own: there the models' configurations say it.
+    """
+    if vllm_config.parallel_config.pipeline_parallel_size > 1:
+        return ""
+    return "|".join(
+        ",".join(sorted(group.layer_names)) for group in kv_cache_config.kv_cache_groups
+    )
 
 
 def shape_of(
@@ -153,6 +202,8 @@ def shape_of(
         pp=parallel.pipeline_parallel_size,
         pcp=getattr(parallel, "prefill_context_parallel_size", 1),
         dcp=parallel.decode_context_parallel_size,
+        interleave=_interleave(vllm_config, kv_cache_config),
+        layers=_layer_names(vllm_config, kv_cache_config),
         store_tp=config.store_tp,
         groups=groups,
     )

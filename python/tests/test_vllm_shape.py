@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the connector reads from vLLM's configuration, where vLLM is (make test-vllm)."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+torch = pytest.importorskip("torch")
+
+from kvcove.vllm import KvcoveConnector  # noqa: E402
+from kvcove.vllm._config import Config  # noqa: E402
+from kvcove.vllm._shape import shape_of  # noqa: E402
+from vllm.config import KVTransferConfig, VllmConfig  # noqa: E402
+from vllm.v1.kv_cache_interface import (  # noqa: E402
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+)
+
+
+def model_config(**config: Any) -> Any:
+    return SimpleNamespace(
+        hf_config=SimpleNamespace(to_dict=lambda: {"layers": 2, **config}),
+        dtype="bfloat16",
+        quantization=None,
+        model="/models/m",
+        revision=None,
+        get_total_num_kv_heads=lambda: 8,
+    )
+
+
+def vllm_config(**parallel: Any) -> Any:
+    sizes = {
+        **{"tensor_parallel_size": 4, "pipeline_parallel_size": 1},
+        **{"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1},
+        **{"cp_kv_cache_interleave_size": 1, "dcp_kv_cache_interleave_size": 1},
+        "_allow_auto_resolve_cp_interleave_size": True,
+    }
+
+    class Facts(SimpleNamespace):
+        adjust_dcp_kv_cache_interleave_size = VllmConfig.adjust_dcp_kv_cache_interleave_size
+
+    return Facts(
+        model_config=model_config(),
+        parallel_config=SimpleNamespace(**{**sizes, **parallel}),
+        cache_config=SimpleNamespace(
+            cache_dtype="auto", prefix_caching_hash_algo="sha256", kv_cache_layout=None
+        ),
+        speculative_config=None,
+        kv_transfer_config=KVTransferConfig(kv_connector="KvcoveConnector", kv_role="kv_both"),
+    )
+
+
+def space(config: Any, *layers: str) -> str:
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=64, dtype=torch.bfloat16)
+    names = list(layers or ("layers.0", "layers.1"))
+    cache = KVCacheConfig(
+        num_blocks=8, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(names, spec)]
+    )
+    return str(shape_of(config, cache, Config()).namespace)
+
+
+def test_with_vllm_context_parallel_engines_that_interleave_otherwise_share_nothing() -> None:
+    spaces = [
+        space(vllm_config(decode_context_parallel_size=2, cp_kv_cache_interleave_size=size))
+        for size in (1, 4, 16)
+    ]
+    assert len(set(spaces)) == 3
+    assert space(vllm_config()) == space(vllm_config(cp_kv_cache_interleave_size=4))
+
+
+def test_with_vllm_scheduler_and_ranks_settle_on_one_interleave() -> None:
+    # Workers write what they settle on into their configuration, the scheduler's stays.
+    for given in (
+        {"dcp_kv_cache_interleave_size": 4},
+        {"cp_kv_cache_interleave_size": 2},
+    ):
+        for connector in ("KvcoveConnector", "NixlConnector"):
+            mine = vllm_config(decode_context_parallel_size=2, **given)
+            mine.kv_transfer_config.kv_connector = connector
+            worker = copy.deepcopy(mine)
+            spec = SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=16))
+            worker.adjust_dcp_kv_cache_interleave_size(SimpleNamespace(kv_cache_groups=[spec]))
+            assert space(mine) == space(worker)
+            assert (
+                mine.parallel_config.__dict__
+                == vllm_config(decode_context_parallel_size=2, **given).parallel_config.__dict__
+            )
+
+
+def test_with_vllm_engines_of_other_layers_or_drafts_share_nothing() -> None:
+    plain = vllm_config()
+    assert space(plain, "layers.1", "layers.0") == space(plain)
+    assert space(plain, "layers.0", "layers.1", "layers.2") != space(plain)
+    assert space(plain, "layers.0", "layers.3") != space(plain)
+
+    def drafted(draft: Any, method: str = "eagle") -> Any:
+        config = vllm_config()
+        config.speculative_config = SimpleNamespace(
+            method=method, draft_model_config=draft, target_model_config=config.model_config
+        )
+        return config
+
+    # With pipeline stages nobody knows all layers' names.
+    spaces = set()
+    for config in (
+        vllm_config(),
+        drafted(model_config(draft=1)),
+        drafted(model_config(draft=2)),
+        drafted(model_config(draft=1), "mtp"),
+    ):
+        config.parallel_config.pipeline_parallel_size = 2
+        spaces.add(space(config, "layers.0"))
+        assert space(config, "layers.1") in spaces, "every stage has the same"
+    assert len(spaces) == 4
+    ngram = vllm_config()
+    ngram.speculative_config = SimpleNamespace(
+        method="ngram",
+        draft_model_config=ngram.model_config,
+        target_model_config=ngram.model_config,
+    )
+    assert space(ngram) == space(plain)
+    assert space(drafted(model_config(draft=1), "medusa")) == space(plain)
+
+
+def test_with_vllm_a_mistake_is_told_before_a_model_is_loaded() -> None:
+    assert not KvcoveConnector.requires_piecewise_for_cudagraph({"pool": "auto"})
+    with pytest.raises(ValueError, match="did you mean 'pool'"):
+        KvcoveConnector.requires_piecewise_for_cudagraph({"polo": "auto"})
