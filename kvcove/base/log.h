@@ -5,6 +5,8 @@
 
 #include <fmt/core.h>
 
+#include <atomic>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -17,6 +19,24 @@ enum class LogLevel { kDebug, kInfo, kWarn, kError, kOff };
 void SetLogLevel(LogLevel level);
 Result<LogLevel> ParseLogLevel(std::string_view name);
 void LogLine(LogLevel level, const std::string& line);
+
+// Which of many lines alike are written: the first, then one a period. Thread-safe.
+class LogLimit {
+ public:
+  explicit LogLimit(std::int64_t period_ns = 10'000'000'000) : period_ns_(period_ns) {}
+  // How many lines the caller's line stands for, itself included; 0: it is left out.
+  std::uint64_t Due(std::int64_t now_ns) {
+    held_.fetch_add(1, std::memory_order_relaxed);
+    std::int64_t next = next_ns_.load(std::memory_order_relaxed);
+    if (now_ns < next || !next_ns_.compare_exchange_strong(next, now_ns + period_ns_)) return 0;
+    return held_.exchange(0, std::memory_order_relaxed);
+  }
+
+ private:
+  const std::int64_t period_ns_;
+  std::atomic<std::int64_t> next_ns_{0};
+  std::atomic<std::uint64_t> held_{0};
+};
 
 template <typename... Args>
 void LogDebug(fmt::format_string<Args...> format, Args&&... args) {

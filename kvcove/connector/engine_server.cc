@@ -28,6 +28,9 @@ std::string CountersText(const SchedulerRole& role) {
            {"pinned_blocks", s.pinned_blocks},
            {"loaded_bytes", s.ranks.loaded_bytes},
            {"saved_bytes", s.ranks.saved_bytes},
+           {"failed_keys", s.ranks.failed_keys},
+           {"copy_errors", s.ranks.copy_errors},
+           {"misfit_keys", s.ranks.misfit_keys},
            {"stale_keys", s.ranks.stale_keys},
            {"resets_proven", s.resets_proven},
            {"resets_failed", s.resets_failed}}) {

@@ -135,10 +135,11 @@ void Visit(V& visit, T& value) {
     visit(value.news);
     visit(value.version);
   } else if constexpr (std::is_same_v<Type, Counters>) {
-    for (auto* count : {&value.loaded_keys, &value.loaded_bytes, &value.failed_keys,
-                        &value.saved_keys, &value.saved_bytes, &value.existing_keys,
-                        &value.stale_keys, &value.refused_keys, &value.dropped_keys, &value.load_ns,
-                        &value.save_ns, &value.load_jobs, &value.save_jobs, &value.queued_jobs}) {
+    for (auto* count :
+         {&value.loaded_keys, &value.loaded_bytes, &value.failed_keys, &value.saved_keys,
+          &value.saved_bytes, &value.existing_keys, &value.stale_keys, &value.refused_keys,
+          &value.dropped_keys, &value.misfit_keys, &value.copy_errors, &value.load_ns,
+          &value.save_ns, &value.load_jobs, &value.save_jobs, &value.queued_jobs}) {
       visit(*count);
     }
     visit(value.keys_by_tier);
@@ -188,6 +189,8 @@ void Counters::Add(const Counters& other) {
   stale_keys += other.stale_keys;
   refused_keys += other.refused_keys;
   dropped_keys += other.dropped_keys;
+  misfit_keys += other.misfit_keys;
+  copy_errors += other.copy_errors;
   load_ns += other.load_ns;
   save_ns += other.save_ns;
   load_jobs += other.load_jobs;

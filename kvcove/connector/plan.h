@@ -87,6 +87,8 @@ struct Counters {
   std::uint64_t stale_keys = 0;     // refused: computed before a reset
   std::uint64_t refused_keys = 0;   // no room, or the pool did not answer
   std::uint64_t dropped_keys = 0;   // not tried: pressure, or the weights were changing
+  std::uint64_t misfit_keys = 0;    // removed: their value had another size than this engine's
+  std::uint64_t copy_errors = 0;    // the device's driver refused to copy a value
   std::uint64_t load_ns = 0;
   std::uint64_t save_ns = 0;
   std::uint64_t load_jobs = 0;

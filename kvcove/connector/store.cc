@@ -22,6 +22,10 @@ class SessionStore final : public Store {
              const CallOptions& options) override {
     return session_->Get(items, results, options);
   }
+  Status Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                const CallOptions& options) override {
+    return session_->Remove(keys, results, options);
+  }
   Status Reset(const ResetOptions& options) override { return session_->Reset(options); }
   Status NameVersions(std::span<const std::string> versions,
                       std::chrono::milliseconds timeout) override {

@@ -20,6 +20,8 @@ class Store {
                      std::span<ItemResult> results, const CallOptions& options) = 0;
   virtual Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
                      const CallOptions& options) = 0;
+  virtual Status Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                        const CallOptions& options) = 0;
   virtual Status Reset(const ResetOptions& options) = 0;
   virtual Status NameVersions(std::span<const std::string> versions,
                               std::chrono::milliseconds timeout) = 0;

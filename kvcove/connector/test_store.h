@@ -42,8 +42,10 @@ class TestStore final : public Store {
     pool_.asked += keys.size();
     if (pool_.slow) return Fail(Code::kTimeout, "slow");
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      results[i] = pool_.values.contains(std::string(keys[i]))
-                       ? ItemResult{.code = Code::kOk, .tier = Tier::kMemory}
+      results[i] = pool_.values.contains(Name(keys[i]))
+                       ? ItemResult{.code = Code::kOk,
+                                    .bytes = pool_.values[Name(keys[i])].size(),
+                                    .tier = Tier::kMemory}
                        : ItemResult{.code = Code::kMiss};
     }
     return {};
@@ -80,6 +82,12 @@ class TestStore final : public Store {
         results[i] = {.code = Code::kMiss, .reason = MissReason::kEvicted};
         continue;
       }
+      std::size_t room = 0;
+      for (const MutableBuffer& piece : items[i].into) room += piece.size;
+      if (at->second.size() > room) {
+        results[i] = {.code = Code::kBufferTooSmall, .bytes = at->second.size()};
+        continue;
+      }
       std::size_t from = 0;
       for (const MutableBuffer& piece : items[i].into) {
         const std::size_t count = std::min(piece.size, at->second.size() - from);
@@ -87,6 +95,15 @@ class TestStore final : public Store {
         from += count;
       }
       results[i] = {.code = Code::kOk, .bytes = at->second.size(), .tier = Tier::kMemory};
+    }
+    return {};
+  }
+  Status Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                const CallOptions&) override {
+    const MutexLock lock(pool_.mutex);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const bool there = pool_.values.erase(Name(keys[i])) > 0;
+      results[i] = {.code = there ? Code::kOk : Code::kMiss};
     }
     return {};
   }

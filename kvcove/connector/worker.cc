@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <numeric>
 
-#include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 
 namespace kvcove::connector {
@@ -91,6 +91,7 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
                            whole ? static_cast<std::uint32_t>(heads) : shard.part.heads));
       shard.bytes += runs.bytes;
       shard.device = options_.device != nullptr && options_.device->Owns(layer.base);
+      if (shard.device) KVCOVE_TRY(Probe(layer, runs));
       shard.layers.push_back(std::move(runs));
     }
   }
@@ -100,6 +101,22 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
   const MutexLock lock(mutex_);
   shards_ = std::move(shards);
   changed_.NotifyAll();
+  return {};
+}
+
+Status WorkerRole::Probe(const LayerMemory& layer, const BlockRuns& runs) const {
+  const Run& end = runs.runs.back();
+  const std::uintptr_t last =
+      runs.base + (runs.blocks - 1) * runs.block_stride + end.offset + end.bytes - 1;
+  for (const std::uintptr_t address : {runs.base + runs.runs.front().offset, last}) {
+    std::byte byte{};
+    const Status copied = options_.device->ToHost(&byte, address, 1);
+    if (copied) continue;
+    return kvcove::Fail(copied.error().code,
+                        fmt::format("KV layer '{}': its device memory at {:#x} cannot be copied: "
+                                    "{}",
+                                    layer.name, address, copied.error().detail));
+  }
   return {};
 }
 
@@ -423,25 +440,55 @@ bool WorkerRole::RunBatch(Job& job, Store& store) {
   return true;
 }
 
-bool WorkerRole::ToHost(const Item& item, std::vector<std::byte>& staging) const {
+bool WorkerRole::Copied(Job& job, const Status& status) {
+  if (status) return true;
+  ++job.counters.copy_errors;
+  if (const std::uint64_t times = copy_lines_.Due(clock_.NowNs()); times > 0) {
+    LogError("{}: rank {}: {} of request {} failed in the device's memory: {} ({} such failures)",
+             options_.engine, options_.number, job.load ? "a load" : "a save", job.request,
+             status.error().detail, times);
+  }
+  return false;
+}
+
+bool WorkerRole::ToHost(Job& job, const Item& item, std::vector<std::byte>& staging) {
   staging.resize(item.bytes);
   std::size_t at = 0;
   for (const MutableBuffer& piece : item.pieces) {
     const auto address = reinterpret_cast<std::uintptr_t>(piece.data);
-    if (!options_.device->ToHost(staging.data() + at, address, piece.size)) return false;
+    const Status copied = options_.device->ToHost(staging.data() + at, address, piece.size);
+    if (!Copied(job, copied)) return false;
     at += piece.size;
   }
   return true;
 }
 
-bool WorkerRole::FromHost(const Item& item, const std::vector<std::byte>& staging) const {
+bool WorkerRole::FromHost(Job& job, const Item& item, const std::vector<std::byte>& staging) {
   std::size_t at = 0;
   for (const MutableBuffer& piece : item.pieces) {
     const auto address = reinterpret_cast<std::uintptr_t>(piece.data);
-    if (!options_.device->FromHost(address, staging.data() + at, piece.size)) return false;
+    const Status copied = options_.device->FromHost(address, staging.data() + at, piece.size);
+    if (!Copied(job, copied)) return false;
     at += piece.size;
   }
   return true;
+}
+
+void WorkerRole::RemoveMisfits(Job& job, Store& store, const std::vector<std::size_t>& items,
+                               std::uint64_t found_bytes) {
+  if (items.empty()) return;
+  std::vector<std::string_view> keys;
+  for (const std::size_t i : items) keys.push_back(job.items[i].key);
+  std::vector<ItemResult> removed(keys.size());
+  (void)store.Remove(keys, removed, {.timeout = options_.timeout, .version = job.version});
+  job.counters.misfit_keys += keys.size();
+  if (const std::uint64_t times = misfit_lines_.Due(clock_.NowNs()); times > 0) {
+    LogWarn(
+        "{}: rank {}: the value of {} has {} bytes, not the {} of this engine's blocks; it is "
+        "removed, so that this engine's takes its place ({} such batches)",
+        options_.engine, options_.number, keys.front(), found_bytes, job.items[items.front()].bytes,
+        times);
+  }
 }
 
 void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
@@ -458,13 +505,20 @@ void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t
   }
   std::vector<ItemResult> results(items.size());
   (void)store.Get(items, results, {.timeout = options_.timeout, .version = job.version});
+  std::vector<std::size_t> misfits;
+  std::uint64_t misfit_bytes = 0;
   for (std::size_t i = from; i < to; ++i) {
     const Item& item = job.items[i];
     const ItemResult& result = results[i - from];
+    const bool placed = !job.bad.contains(item.place);
     // A value of another size is not what was asked for, whatever its key says.
-    const bool good = result.ok() && result.bytes == item.bytes && !job.bad.contains(item.place) &&
-                      (!item.device || FromHost(item, staging[i - from]));
-    if (!good) {
+    const bool fits = result.bytes == item.bytes;
+    if (placed && !fits && (result.ok() || result.code == Code::kBufferTooSmall)) {
+      misfits.push_back(i);
+      misfit_bytes = result.bytes;
+    }
+    if (!result.ok() || !fits || !placed ||
+        (item.device && !FromHost(job, item, staging[i - from]))) {
       job.bad.insert(item.place);
       ++job.counters.failed_keys;
       continue;
@@ -474,55 +528,92 @@ void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t
     ++job.counters.keys_by_tier[static_cast<std::size_t>(result.tier)];
     job.counters.bytes_by_tier[static_cast<std::size_t>(result.tier)] += item.bytes;
   }
+  RemoveMisfits(job, store, misfits, misfit_bytes);
 }
 
 void WorkerRole::SaveBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
   if (from == 0 && job.ready != nullptr) (*job.ready)();
+  std::vector<std::size_t> items(to - from);
+  std::iota(items.begin(), items.end(), from);
   // What is there already is neither copied from a device nor sent.
-  std::vector<std::string_view> keys;
-  for (std::size_t i = from; i < to; ++i) keys.push_back(job.items[i].key);
-  std::vector<ItemResult> there(keys.size());
-  if (ask_first_ || job.items[from].device) {
-    (void)store.Exists(keys, there, {.timeout = options_.timeout, .version = job.version});
+  const bool asked = ask_first_ || job.items[from].device;
+  if (asked) items = NotStored(job, store, items);
+  const std::vector<std::size_t> there = PutItems(job, store, items);
+  if (asked) {
+    job.counters.existing_keys += there.size();
+  } else if (!there.empty()) {
+    items = NotStored(job, store, there);
+    job.counters.existing_keys += PutItems(job, store, items).size();
   }
-  std::vector<std::size_t> which;
-  std::vector<std::vector<std::byte>> staging(to - from);
-  std::vector<std::vector<ConstBuffer>> pieces(to - from);
-  std::vector<PutItem> items;
-  for (std::size_t i = from; i < to; ++i) {
-    Item& item = job.items[i];
-    if (there[i - from].ok()) {
+}
+
+std::vector<std::size_t> WorkerRole::NotStored(Job& job, Store& store,
+                                               const std::vector<std::size_t>& items) {
+  std::vector<std::string_view> keys;
+  for (const std::size_t i : items) keys.push_back(job.items[i].key);
+  std::vector<ItemResult> there(keys.size());
+  (void)store.Exists(keys, there, {.timeout = options_.timeout, .version = job.version});
+  std::vector<std::size_t> left;
+  std::vector<std::size_t> misfits;
+  std::uint64_t misfit_bytes = 0;
+  for (std::size_t k = 0; k < items.size(); ++k) {
+    if (there[k].ok() && there[k].bytes == job.items[items[k]].bytes) {
       ++job.counters.existing_keys;
       continue;
     }
-    if (item.pieces.empty() || (item.device && !ToHost(item, staging[i - from]))) {
+    left.push_back(items[k]);
+    if (!there[k].ok()) continue;
+    misfits.push_back(items[k]);
+    misfit_bytes = there[k].bytes;
+  }
+  RemoveMisfits(job, store, misfits, misfit_bytes);
+  return left;
+}
+
+std::vector<std::size_t> WorkerRole::PutItems(Job& job, Store& store,
+                                              const std::vector<std::size_t>& which) {
+  std::vector<std::size_t> put;
+  std::vector<std::vector<std::byte>> staging(which.size());
+  std::vector<std::vector<ConstBuffer>> pieces(which.size());
+  std::vector<PutItem> items;
+  for (std::size_t k = 0; k < which.size(); ++k) {
+    const Item& item = job.items[which[k]];
+    if (item.pieces.empty() || (item.device && !ToHost(job, item, staging[k]))) {
       job.bad.insert(item.place);
       ++job.counters.refused_keys;
       continue;
     }
-    std::vector<ConstBuffer>& value = pieces[i - from];
+    std::vector<ConstBuffer>& value = pieces[k];
     if (item.device) {
-      value.push_back({.data = staging[i - from].data(), .size = item.bytes});
+      value.push_back({.data = staging[k].data(), .size = item.bytes});
     } else {
       for (const MutableBuffer& piece : item.pieces) {
         value.push_back({.data = piece.data, .size = piece.size});
       }
     }
-    which.push_back(i);
+    put.push_back(which[k]);
     items.push_back({.key = item.key, .value = value, .after = item.after});
   }
-  if (items.empty()) return;
+  if (items.empty()) return {};
   std::vector<ItemResult> results(items.size());
   (void)store.Put(job.token, items, results, {.timeout = options_.timeout, .version = job.version});
+  return CountPuts(job, put, results);
+}
+
+std::vector<std::size_t> WorkerRole::CountPuts(Job& job, const std::vector<std::size_t>& items,
+                                               const std::vector<ItemResult>& results) {
+  std::vector<std::size_t> there;
   bool pressed = false;
   for (std::size_t k = 0; k < items.size(); ++k) {
-    const Item& item = job.items[which[k]];
+    const Item& item = job.items[items[k]];
     switch (results[k].code) {
       case Code::kOk:
         ++job.counters.saved_keys;
         job.counters.saved_bytes += item.bytes;
         continue;
       case Code::kExists:
+        there.push_back(items[k]);
+        continue;
       case Code::kInProgress:  // another one is at it
         ++job.counters.existing_keys;
         continue;
@@ -540,10 +631,11 @@ void WorkerRole::SaveBatch(Job& job, Store& store, std::size_t from, std::size_t
     job.bad.insert(item.place);
   }
   if (job.stale) job.cancelled = true;  // the rest would be refused, too
-  if (!pressed) return;
+  if (!pressed) return there;
   const MutexLock lock(mutex_);
   pressure_until_ns_ = clock_.NowNs() + options_.pressure.count() * kMillisecond;
   job.cancelled = true;
+  return there;
 }
 
 void WorkerRole::LogTiers(const Job& job) const {

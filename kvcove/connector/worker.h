@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/connector/layout.h"
 #include "kvcove/connector/plan.h"
@@ -68,7 +69,8 @@ class WorkerRole {
   ~WorkerRole();
 
   // The engine's KV memory, all layers of all groups. It must stay until Unregister or the end.
-  // Errors: kInvalid with the layer's name.
+  // Device memory is read at its first and its last byte, so that what cannot be copied is said
+  // here and not by every load. Errors: kInvalid, and the device's own, with the layer's name.
   Status Register(const std::vector<LayerMemory>& layers);
   // Waits until nothing touches that memory any more; what is queued fails.
   void Unregister();
@@ -117,9 +119,22 @@ class WorkerRole {
   bool RunBatch(Job& job, Store& store);
   void LoadBatch(Job& job, Store& store, std::size_t from, std::size_t to);
   void SaveBatch(Job& job, Store& store, std::size_t from, std::size_t to);
+  // Of these items, those that are not in the pool. What has another size there is removed first.
+  std::vector<std::size_t> NotStored(Job& job, Store& store, const std::vector<std::size_t>& items);
+  // Returns those that were there already.
+  std::vector<std::size_t> PutItems(Job& job, Store& store, const std::vector<std::size_t>& items);
+  std::vector<std::size_t> CountPuts(Job& job, const std::vector<std::size_t>& items,
+                                     const std::vector<ItemResult>& results);
+  // Values of another size than this engine's: nobody can load them, and while they are there
+  // nobody can store others.
+  void RemoveMisfits(Job& job, Store& store, const std::vector<std::size_t>& items,
+                     std::uint64_t found_bytes);
   std::size_t BatchEnd(const Job& job) const;
-  bool ToHost(const Item& item, std::vector<std::byte>& staging) const;
-  bool FromHost(const Item& item, const std::vector<std::byte>& staging) const;
+  bool ToHost(Job& job, const Item& item, std::vector<std::byte>& staging);
+  bool FromHost(Job& job, const Item& item, const std::vector<std::byte>& staging);
+  // True for a copy that was done; a failed one is counted, and logged now and then.
+  bool Copied(Job& job, const Status& status);
+  Status Probe(const LayerMemory& layer, const BlockRuns& runs) const;
   void End(const std::shared_ptr<Job>& job) KVCOVE_REQUIRES(mutex_);
   void Fail(const LoadOrder& order) KVCOVE_REQUIRES(mutex_);
   void Drop(const SaveOrder& order) KVCOVE_REQUIRES(mutex_);
@@ -147,6 +162,8 @@ class WorkerRole {
   std::uint64_t fingerprint_wanted_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t pressure_until_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  LogLimit copy_lines_;
+  LogLimit misfit_lines_;
   std::vector<std::thread> threads_;
 };
 

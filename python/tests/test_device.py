@@ -21,13 +21,13 @@ driver.cuMemcpyHtoD_v2.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_si
 driver.cuMemcpyDtoH_v2.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_size_t]
 driver.cuCtxPushCurrent_v2.argtypes = [ctypes.c_void_p]
 driver.cuCtxPushCurrent_v2(0x1234)
-from kvcove.mooncake.store import MooncakeDistributedStore
-store = MooncakeDistributedStore()
-assert store.setup("127.0.0.1", "P2PHANDSHAKE", 64 << 20, 16 << 20, "tcp", "", "embedded:") == 0
 def device(offset, size):
     host = ctypes.create_string_buffer(size)
     assert driver.cuMemcpyDtoH_v2(host, base + offset, size) == 0
     return host.raw
+from kvcove.mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+assert store.setup("127.0.0.1", "P2PHANDSHAKE", 64 << 20, 16 << 20, "tcp", "", "embedded:") == 0
 """
 
 
@@ -101,4 +101,107 @@ def test_without_a_driver_such_addresses_are_no_memory() -> None:
         )
     )
     ended = python(code, KVCOVE_CUDA_DRIVER="/nothing/there.so")
+    assert ended.returncode == 0, ended.stderr
+
+
+ROLES = (
+    CODE.split("from kvcove.mooncake")[0]
+    + """
+from kvcove import _native
+import kvcove
+def layers(bytes):
+    return [("kv", 0, base, 64, [("block", bytes // 64, 64)])]
+shape = _native.EngineShape(
+    space="", model_name="m", model="f", kv_dtype="bf16", hashing="sha256", hash_tokens=4,
+    tp=1, pp=1, pcp=1, dcp=1, interleave=1, layers="kv", store_tp=0,
+    groups=[("full", 4, 0, 1, "HNC")])
+worker = _native.WorkerRole(
+    shape, tp=0, pp=0, pcp=0, engine="e", threads=1, timeout=1.0, fingerprints=False,
+    tier_log=False, preferred_segment="")
+"""
+)
+
+
+def test_the_connector_moves_a_gpus_kv_and_tells_what_it_could_not_copy(
+    driver: str, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o700)
+    ended = python(
+        ROLES
+        + f"""
+socket = {str(tmp_path / "pool.sock")!r}
+owner = _native.open_owner(master="", memory=64 << 20, listen="", socket_path=socket)
+pool = kvcove.open(f"unix:{{socket}}")
+"""
+        + """
+scheduler = _native.SchedulerRole(
+    shape, pool, engine="e", pool_address=f"unix:{socket}", versions="none", lookup_budget=0.005,
+    lookup_timeout=1.0, hold=60.0, reset_timeout=2.5, load_async=True, lookup=True, save=True,
+    save_decoded=False, events=False, closed_on_reset_failure=False, assume_weights=False,
+    blocks=16)
+worker.register(layers(1024))
+hashes = [bytes([i]) * 32 for i in range(3)]
+def step():
+    plan, _ = scheduler.build_plan()
+    worker.begin(plan)
+    worker.finish_step(None)
+    ended = worker.take_ended()
+    report = worker.take_report()
+    if report is not None:
+        scheduler.on_report(report)
+    return ended or ([], [], [])
+def load(request, first):
+    assert scheduler.matched(request, 13, 13, "", hashes, 0) == (12, True)
+    scheduler.allocated(request, 12, lambda: [[first, first + 1, first + 2, first + 3]])
+    while True:
+        loaded, failed, _ = step()
+        if loaded:
+            assert scheduler.load_ended(request)
+            scheduler.finished(request)
+            return sorted(failed)
+kv = b"a" * 64 + b"b" * 64 + b"c" * 64
+assert driver.cuMemcpyHtoD_v2(base + 64, kv, 192) == 0
+# A busy host may not answer in time what a request that starts asks: then it stores nothing.
+while scheduler.stats()["saved_keys"] == 0:
+    scheduler.matched("r", 13, 13, "", hashes, 0)
+    scheduler.schedule("r", 13, 13, "", hashes, 0, 13, True, lambda: [[1, 2, 3, 4]])
+    while scheduler.pending():
+        step()
+        scheduler.take_unpins()
+    scheduler.finished("r")
+assert scheduler.stats()["saved_keys"] == 3
+assert load("whole", 5) == []
+assert device(320, 192) == kv
+assert ctypes.c_long.in_dll(driver, "fake_retained").value == 1
+driver.fake_fail_after(1)
+assert load("cut", 9) == [10, 11]
+driver.fake_fail_after(-1)
+stats = scheduler.stats()
+assert (stats["copy_errors"], stats["failed_keys"]) == (2, 2), stats
+assert device(576, 64) == kv[:64]
+worker.close()
+scheduler.close()
+pool.close()
+owner.close()
+""",
+        KVCOVE_CUDA_DRIVER=driver,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("the GPU's driver answers 700 to a copy of 64 bytes") == 1
+
+
+def test_kv_on_a_gpu_that_cannot_be_copied_stops_the_connectors_start(driver: str) -> None:
+    run_roles = """
+worker.register(layers(64 << 20))
+def refused(size, why):
+    try:
+        worker.register(layers(size))
+    except kvcove.Error as error:
+        return "KV layer 'kv'" in str(error) and why in str(error)
+    return False
+assert refused(65 << 20, "answers 1 for address 0x70000000040fffff")  # its end is not there
+driver.fake_fail(1)
+assert refused(1024, "answers 700 to a copy of 1 bytes")
+"""
+    ended = python(ROLES + run_roles, KVCOVE_CUDA_DRIVER=driver)
     assert ended.returncode == 0, ended.stderr

@@ -160,6 +160,11 @@ class World::SimStore final : public connector::Store {
     return {};
   }
 
+  Status Remove(std::span<const std::string_view>, std::span<ItemResult>,
+                const CallOptions&) override {
+    return kvcove::Fail(Code::kInternal, "every value has its engine's size here");
+  }
+
   Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
              const CallOptions&) override {
     for (std::size_t i = 0; i < items.size(); ++i) {

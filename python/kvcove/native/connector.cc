@@ -261,6 +261,8 @@ class PyScheduler {
             {"stale_keys", c.stale_keys},
             {"refused_keys", c.refused_keys},
             {"dropped_keys", c.dropped_keys},
+            {"misfit_keys", c.misfit_keys},
+            {"copy_errors", c.copy_errors},
             {"load_ns", c.load_ns},
             {"save_ns", c.save_ns},
             {"load_jobs", c.load_jobs},

@@ -44,7 +44,10 @@ class KvcoveStats(KVConnectorStats):
             "loaded_MB": round(data.get("loaded_bytes", 0) / 1e6, 1),
             "saved_MB": round(data.get("saved_bytes", 0) / 1e6, 1),
         }
-        for name in ("failed_keys", "stale_keys", "refused_keys", "resets_failed", "closed"):
+        for name in (
+            *("failed_keys", "stale_keys", "refused_keys", "copy_errors", "misfit_keys"),
+            *("resets_failed", "closed"),
+        ):
             if data.get(name, 0):
                 shown[name] = data[name]
         return shown
