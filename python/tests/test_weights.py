@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("vllm")
 
-from kvcove.vllm import _weights  # noqa: E402
+from kvcove.vllm import _digest, _weights  # noqa: E402
 
 
 def model() -> Any:
@@ -34,8 +34,8 @@ def test_equal_torch_weights_have_equal_fingerprints() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_torch_lanes_see_every_byte(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_weights._DeviceLanes, "_STEP", 32)  # words: several parts
-    lanes_of = _weights._DeviceLanes("cpu")
+    monkeypatch.setattr(_digest.DeviceLanes, "_STEP", 32)  # words: several parts
+    lanes_of = _digest.DeviceLanes("cpu")
     tensor = torch.arange(1003).to(getattr(torch, dtype))
     lanes = lanes_of(tensor)
     assert lanes == lanes_of(tensor.clone())
@@ -48,6 +48,50 @@ def test_torch_lanes_see_every_byte(dtype: str, monkeypatch: pytest.MonkeyPatch)
     # The order counts, of parts, too.
     assert lanes_of(tensor.roll(256 // tensor.element_size())) != lanes
     assert lanes_of(tensor.flip(0)) != lanes
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "bfloat16", "float8_e4m3fn", "int8", "bool", "cfloat"]
+)
+@pytest.mark.parametrize("offset", [0, 1, 3])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_torch_lanes_of_every_view_are_those_of_its_values(
+    dtype: str, offset: int, stride: int
+) -> None:
+    lanes_of = _digest.DeviceLanes("cpu")
+    whole = (torch.arange(100) % 2 * 3).to(getattr(torch, dtype))
+    part = whole[offset::stride]
+    assert lanes_of(part) == lanes_of(part.clone())
+    assert lanes_of(part[:1]) == lanes_of(part[:1].clone())
+    assert lanes_of(part[0]) == lanes_of(part[:1])
+    assert lanes_of(part[:0]) == (0, 0)
+    if dtype == "cfloat":
+        assert lanes_of((part * 1j).conj()) == lanes_of((part * -1j).clone())
+
+
+@pytest.mark.parametrize("larger_first", [True, False])
+def test_torch_views_of_one_address_are_all_seen(larger_first: bool) -> None:
+    memory = torch.zeros(64)
+    names = ["large", "small"] if larger_first else ["small", "large"]
+    sizes = {"large": 64, "small": 16}
+
+    def fingerprint() -> str:
+        module = torch.nn.Module()
+        for at, name in enumerate(names):
+            module.register_buffer(f"{at}_{name}", memory[: sizes[name]])
+        module.register_buffer("even", memory[::2])
+        return _weights.fingerprint_of(module)
+
+    before = fingerprint()
+    memory[17] = 1.0  # in the larger one only, and at an odd place
+    assert fingerprint() != before
+
+
+def test_torch_weights_of_a_drafting_model_count() -> None:
+    assert _weights.fingerprint_of(model(), model()) != _weights.fingerprint_of(model())
+    other = model()
+    other[1].bias.data.add_(1)
+    assert _weights.fingerprint_of(model(), model()) != _weights.fingerprint_of(model(), other)
 
 
 def test_torch_fingerprints_cost_little() -> None:

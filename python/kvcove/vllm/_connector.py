@@ -40,6 +40,7 @@ from kvcove import _native
 from kvcove.vllm import _weights
 from kvcove.vllm._config import Config
 from kvcove.vllm._shape import (
+    draft_config_of,
     hashing_of,
     layers_of,
     model_fingerprint,
@@ -399,7 +400,7 @@ class _WorkerSide:
         )
         if config.wants_tier_log:
             _native.set_log_level("info")
-        self._model: Any = None
+        self._runner: Any = None
         self._cuda = False
         self._failed_blocks: set[int] = set()
         self._caches: dict[str, Any] = {}
@@ -424,15 +425,23 @@ class _WorkerSide:
     def restore(self) -> None:
         self.register(self._caches)
 
+    def _find_runner(self) -> Any | None:
+        if self._runner is None:
+            self._runner = _weights.runner_of(self._vllm_config)
+            if self._runner is not None and self._prints:
+                _weights.observe_model(_weights.model_of(self._runner), self.role.weights_changing)
+        return self._runner
+
     def _fingerprint(self) -> str:
-        if self._model is None:
-            self._model = _weights.model_of(self._vllm_config)
-            if self._model is None:
-                raise RuntimeError(
-                    "kvcove: the worker's model was not found; set weight_version_source"
-                )
-            _weights.observe_model(self._model, self.role.weights_changing)
-        return _weights.fingerprint_of(self._model)
+        runner = self._find_runner()
+        if runner is None:
+            raise RuntimeError(
+                "kvcove: the worker's model was not found; set weight_version_source"
+            )
+        drafts = draft_config_of(self._vllm_config) is not None
+        return _weights.fingerprint_of(
+            _weights.model_of(runner), _weights.draft_of(runner) if drafts else None
+        )
 
     def handshake(self) -> _Handshake | None:
         return _Handshake(self.role.number, self._fingerprint()) if self._prints else None

@@ -5,15 +5,23 @@ from __future__ import annotations
 
 import functools
 import gc
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from kvcove import _native
+from kvcove.vllm import _digest
 
-__all__ = ["Updates", "fingerprint_of", "model_of", "observe_engine", "observe_model"]
+__all__ = [
+    "Updates",
+    "draft_of",
+    "fingerprint_of",
+    "forget_engine",
+    "model_of",
+    "observe_engine",
+    "observe_model",
+    "runner_of",
+]
 
 _log = logging.getLogger("vllm.kvcove")
 
@@ -28,82 +36,29 @@ _HARMLESS = frozenset(
     }
 )
 
-_SPLITMIX = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB)
-_MASK = (1 << 64) - 1
-_FOLD = 0xD6E8FEB86659FD93  # odd: folds the sums of a tensor's parts
 
-
-class _DeviceLanes:
-    """Two sums of 64 bits over a tensor's bytes, computed where it lies.
-
-    Each word goes into both with odd factors of its place, which are made once: 16 passes over the
-    data, a part that the caches hold at a time, and one answer a tensor.
-    """
-
-    _STEP = 1 << 22  # words
-
-    def __init__(self, device: Any) -> None:
-        import torch
-
-        place = torch.arange(1, self._STEP + 1, device=device)
-        mixed = place * _SPLITMIX[0]
-        mixed = (mixed ^ (mixed >> 30)) * _SPLITMIX[1]
-        self._flip = mixed ^ (mixed >> 27)
-        self._first = self._flip | 1
-        self._second = (self._flip * _SPLITMIX[2]) | 1
-
-    def __call__(self, tensor: Any) -> tuple[int, int]:
-        import torch
-
-        data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-        whole = data.numel() // 8 * 8
-        words = data[:whole].view(torch.int64)
-        sums = []
-        for part in words.split(self._STEP):
-            count = part.numel()
-            sums.append(((part ^ self._flip[:count]) * self._first[:count]).sum())
-            sums.append(((part + (part >> 32)) * self._second[:count]).sum())
-        lanes = [0, int.from_bytes(bytes(data[whole:].cpu().tolist()), "little")]
-        for at, value in enumerate(torch.stack(sums).cpu().tolist() if sums else ()):
-            lanes[at % 2] = (lanes[at % 2] * _FOLD + value) & _MASK
-        return lanes[0], lanes[1]
-
-
-def fingerprint_of(model: Any) -> str:
+def fingerprint_of(model: Any, draft: Any | None = None) -> str:
     """Return 32 hex digits that say which bytes a model's parameters and buffers are.
 
-    Host memory is read at memory speed in C++, device memory by the device.
+    Parameters
+    ----------
+    model, draft : torch.nn.Module
+        The model, and the one that drafts for it if its KV is stored, too.
     """
     began = time.monotonic()
-    pieces: list[tuple[int, int]] = []
-    kept = []  # what the addresses point to
-    text = hashlib.sha256()
-    seen: set[int] = set()
-    devices: dict[Any, _DeviceLanes] = {}
-    total = 0
-    for name, tensor in _tensors(model):
-        text.update(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
-        if tensor.numel() == 0 or tensor.data_ptr() in seen:
-            continue
-        seen.add(tensor.data_ptr())
-        total += tensor.numel() * tensor.element_size()
-        if tensor.device.type == "cpu":
-            plain = tensor.detach().contiguous()
-            kept.append(plain)
-            pieces.append((plain.data_ptr(), plain.numel() * plain.element_size()))
-        else:
-            if tensor.device not in devices:
-                devices[tensor.device] = _DeviceLanes(tensor.device)
-            text.update(str(devices[tensor.device](tensor)).encode())
-    text.update(_native.fingerprint(pieces).encode())
-    value = text.hexdigest()[:32]
+    digest = _digest.Digest()
+    for prefix, module in (("", model), ("draft:", draft)):
+        if module is not None:
+            for name, tensor in _tensors(module):
+                digest.add(prefix + name, tensor)
+    value = digest.value()
     seconds = time.monotonic() - began
     _log.info(
         "kvcove: weights %s: %.2f GB in %.3f s (%.1f GB/s)",
         value,
-        total / 1e9,
+        digest.total_bytes / 1e9,
         seconds,
-        total / 1e9 / max(seconds, 1e-9),
+        digest.total_bytes / 1e9 / max(seconds, 1e-9),
     )
     return value
 
@@ -113,8 +68,8 @@ def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
     yield from sorted(model.named_buffers(), key=lambda item: item[0])
 
 
-def model_of(vllm_config: Any) -> Any | None:
-    """Return the model of this process's worker, None if there is none yet.
+def runner_of(vllm_config: Any) -> Any | None:
+    """Return the model runner of this process's worker, None while it has no model.
 
     vLLM tells a connector nothing of it, so the worker is looked for among the live objects, once.
     """
@@ -125,14 +80,31 @@ def model_of(vllm_config: Any) -> Any | None:
         if not issubclass(type(candidate), WorkerBase):
             continue
         runner = getattr(candidate, "model_runner", None)
-        model = getattr(runner, "model", None)
-        if model is None:
+        if getattr(runner, "model", None) is None:
             continue
-        found = model
+        found = runner
         if getattr(candidate, "vllm_config", None) is vllm_config:
             break
-    unwrap = getattr(found, "unwrap", None)
-    return unwrap() if callable(unwrap) else found
+    return found
+
+
+def model_of(runner: Any) -> Any:
+    """Return the model that a runner runs, without what is wrapped around it."""
+    return _unwrapped(runner.model)
+
+
+def draft_of(runner: Any) -> Any | None:
+    """Return the model that drafts for a runner's, if there is one."""
+    for name in ("drafter", "speculator"):
+        model = getattr(getattr(runner, name, None), "model", None)
+        if hasattr(model, "named_parameters"):
+            return _unwrapped(model)
+    return None
+
+
+def _unwrapped(model: Any) -> Any:
+    unwrap = getattr(model, "unwrap", None)
+    return unwrap() if callable(unwrap) else model
 
 
 def observe_model(model: Any, changing: Callable[[], None]) -> None:
