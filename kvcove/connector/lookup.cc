@@ -38,10 +38,11 @@ bool Lookup::Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
     const std::vector<std::string>& tags = keys_.Tags(group);
     if (text.empty()) {  // most look-ups are of one group
       ends.reserve(chunks.size() * tags.size());
-      text.reserve(ends.capacity() * (tags.back().size() + 1 + hash.size()));
+      text.reserve(ends.capacity() *
+                   (tags.back().size() + 2 + hash.size() + question_.adapter.size()));
     }
     for (const std::string& tag : tags) {
-      AppendKeyOf(tag, hash, text);
+      AppendKeyOf(tag, hash, text, question_.adapter);
       ends.push_back(text.size());
     }
   }

@@ -48,6 +48,7 @@ class Lookup {
     std::uint64_t from_tokens = 0;   // the engine has these itself
     std::uint64_t limit_tokens = 0;  // no hit ends beyond
     std::string version;
+    std::string adapter;  // its digest, if one took part
   };
   Lookup(const EngineShape& shape, const Keys& keys, Question question);
 

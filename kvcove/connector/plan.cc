@@ -10,8 +10,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::uint8_t kPlanForm = 0x11;
-constexpr std::uint8_t kReportForm = 0x21;
+constexpr std::uint8_t kPlanForm = 0x12;
+constexpr std::uint8_t kReportForm = 0x22;
 constexpr std::uint8_t kQuestionForm = 0x31;
 
 template <typename V, typename T>
@@ -99,10 +99,14 @@ void Visit(V& visit, T& value) {
     visit(value.chunk);
     visit(value.block);
     visit(value.hash);
+  } else if constexpr (std::is_same_v<Type, AdapterPrint>) {
+    visit(value.id);
+    visit(value.digest);
   } else if constexpr (std::is_same_v<Type, LoadOrder>) {
     visit(value.job);
     visit(value.request);
     visit(value.version);
+    Visit(visit, value.adapter);
     visit(value.sync);
     visit(value.chunks);
   } else if constexpr (std::is_same_v<Type, SaveOrder>) {
@@ -113,6 +117,7 @@ void Visit(V& visit, T& value) {
     visit(value.token.generation);
     visit(value.token.slot);
     visit(value.version);
+    Visit(visit, value.adapter);
     visit(value.chunks);
   } else if constexpr (std::is_same_v<Type, SaveDone>) {
     visit(value.job);
@@ -128,6 +133,7 @@ void Visit(V& visit, T& value) {
     visit(value.saves);
     visit(value.cancelled);
     visit(value.refused);
+    visit(value.adapters);
   } else if constexpr (std::is_same_v<Type, EngineQuestion>) {
     visit(value.budget_ms);
     visit(value.salt);
@@ -150,6 +156,8 @@ void Visit(V& visit, T& value) {
     visit(value.fingerprint_asked);
     visit(value.fingerprint);
     visit(value.fingerprint_changes);
+    visit(value.adapters_number);
+    visit(value.adapters);
     visit(value.saves);
     visit(value.loads);
     Visit(visit, value.counters);

@@ -29,11 +29,21 @@ struct ChunkPlace {
   bool operator==(const ChunkPlace&) const = default;
 };
 
+using AdapterId = std::uint64_t;  // the engine's number of a LoRA adapter; 0: none
+
+// A LoRA adapter that a rank has, and a digest of its tensors there.
+struct AdapterPrint {
+  AdapterId id = 0;
+  std::string digest;
+  bool operator==(const AdapterPrint&) const = default;
+};
+
 struct LoadOrder {
   JobId job = 0;
   std::string request;
   std::string version;
-  bool sync = false;  // before this step's forward pass
+  AdapterPrint adapter;  // that the KV depends on; its digest is of all ranks'
+  bool sync = false;     // before this step's forward pass
   std::vector<ChunkPlace> chunks;
   bool operator==(const LoadOrder&) const = default;
 };
@@ -43,6 +53,7 @@ struct SaveOrder {
   std::string request;
   Token token;  // of the oldest KV that these chunks depend on
   std::string version;
+  AdapterPrint adapter;
   std::vector<ChunkPlace> chunks;
   bool operator==(const SaveOrder&) const = default;
 };
@@ -57,6 +68,8 @@ struct Plan {
   std::vector<JobId> cancelled;  // their result is not wanted; they still end
   // Loads that became void: every rank ends them as failed, also those that it has ended before.
   std::vector<LoadOrder> refused;
+  // By rank: the number of the adapters that the orders' digests were made of (Report::adapters).
+  std::vector<std::uint64_t> adapters;
   bool empty() const {
     return fingerprint == 0 && loads.empty() && saves.empty() && cancelled.empty() &&
            refused.empty();
@@ -107,11 +120,16 @@ struct Report {
   std::uint64_t fingerprint_asked = 0;  // the plan's number; 0: nothing new
   std::string fingerprint;              // and how many changes it has seen:
   std::uint64_t fingerprint_changes = 0;
+  // The adapters that this rank has now, if they are others than in the report before. The number
+  // grows with every change; 0: nothing new.
+  std::uint64_t adapters_number = 0;
+  std::vector<AdapterPrint> adapters;
   std::vector<SaveDone> saves;
   std::vector<LoadDone> loads;
   Counters counters;
   bool empty() const {
-    return fingerprint_asked == 0 && saves.empty() && loads.empty() && counters == Counters{};
+    return fingerprint_asked == 0 && adapters_number == 0 && saves.empty() && loads.empty() &&
+           counters == Counters{};
   }
   bool operator==(const Report&) const = default;
 };

@@ -63,11 +63,13 @@ class RolesTest : public testing::Test {
     scheduler_->StartWith({"a", "b"});
   }
 
-  static RequestView View(std::string_view id, std::uint64_t tokens, std::string_view salt = {}) {
+  static RequestView View(std::string_view id, std::uint64_t tokens, std::string_view salt = {},
+                          AdapterId adapter = 0) {
     return {.id = id,
             .tokens = tokens,
             .prompt_tokens = tokens,
             .salt = salt,
+            .adapter = adapter,
             .hashes = tokens / 4,
             .hash = [](std::size_t i) {
               return std::string_view("h0h1h2h3h4h5h6h7h8h9").substr(2 * i, 2);
@@ -82,7 +84,7 @@ class RolesTest : public testing::Test {
     };
   }
   void Compute(std::string_view id, std::uint64_t computed, std::uint64_t scheduled, BlockId first,
-               bool started = true, std::string_view salt = {}) {
+               bool started = true, AdapterId adapter = 0) {
     const std::uint64_t all = computed + scheduled;
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
       for (std::uint64_t c = computed / 4; c < (all + 3) / 4; ++c) {
@@ -91,7 +93,7 @@ class RolesTest : public testing::Test {
                     static_cast<char>('a' + c + 13 * rank));
       }
     }
-    scheduler_->Schedule({.request = View(id, all, salt),
+    scheduler_->Schedule({.request = View(id, all, {}, adapter),
                           .computed_tokens = computed,
                           .scheduled_tokens = scheduled,
                           .started = started,
@@ -118,16 +120,22 @@ class RolesTest : public testing::Test {
       }
     }
   }
-  void StoreAll(std::uint64_t tokens) {
-    Compute("first", 0, tokens, 1);
+  void StoreAll(std::uint64_t tokens, AdapterId adapter = 0) {
+    Compute("first", 0, tokens, 1, /*started=*/true, adapter);
     (void)Step();
     scheduler_->Finished("first");
     unpins_ = scheduler_->TakeUnpins();
   }
-  Match Load(std::string_view id, std::uint64_t tokens, BlockId first) {
-    const Match match = scheduler_->Matched(View(id, tokens), 0);
+  Match Load(std::string_view id, std::uint64_t tokens, BlockId first, AdapterId adapter = 0) {
+    const Match match = scheduler_->Matched(View(id, tokens, {}, adapter), 0);
     scheduler_->Allocated(id, match.tokens, Blocks(first, tokens));
     return match;
+  }
+
+  // What every rank has of adapters from now on, and the scheduler knows it.
+  void Adapters(const std::vector<AdapterPrint>& adapters) {
+    for (auto& worker : workers_) worker->SetAdapters(adapters);
+    (void)Step();
   }
 
   EngineShape shape_;
@@ -326,6 +334,99 @@ TEST_F(RolesTest, ASaveReplacesAValueOfAnotherSize) {
   for (const auto& [key, value] : pool_.values) EXPECT_EQ(value.size(), kBlockBytes) << key;
   EXPECT_EQ(scheduler_->stats().ranks.misfit_keys, 4U);
   EXPECT_EQ(Lines(said, "has 36 bytes, not the 32"), 2) << said;
+}
+
+// The block hash has an adapter's name only: its digest is in the keys.
+TEST_F(RolesTest, KvOfAnAdapterIsFoundUnderItsContentOnly) {
+  Adapters({{.id = 7, .digest = "one"}});
+  EXPECT_TRUE(scheduler_->HasAdapter(7));
+  StoreAll(8, /*adapter=*/7);
+  EXPECT_EQ(pool_.values.size(), 4U);
+  EXPECT_EQ(scheduler_->Matched(View("base", 10), 0).tokens, 0U);
+  EXPECT_EQ(scheduler_->Matched(View("same", 10, {}, 7), 0).tokens, 8U);
+  Adapters({{.id = 7, .digest = "two"}});
+  EXPECT_EQ(scheduler_->Matched(View("other", 10, {}, 7), 0).tokens, 0U);
+  EXPECT_EQ(scheduler_->Matched(View("same", 10, {}, 7), 0).tokens, 0U)
+      << "asked before it changed";
+  // Another number, the same content.
+  Adapters({{.id = 7, .digest = "two"}, {.id = 8, .digest = "one"}});
+  EXPECT_EQ(Load("again", 10, 20, /*adapter=*/8).tokens, 8U);
+  for (const Ended& ended : Step()) EXPECT_THAT(ended.failed_blocks, IsEmpty());
+  EXPECT_TRUE(scheduler_->LoadEnded("again"));
+}
+
+// Ranks mostly have the whole adapter each: engines of other sizes have the same digest then.
+TEST_F(RolesTest, AnAdaptersDigestIsThatOfOneRankWhereAllHaveTheSame) {
+  const auto digest = [&] {
+    Compute("r", 0, 8, 1, /*started=*/true, /*adapter=*/7);
+    std::string found = scheduler_->BuildPlan(pins_).saves.at(0).adapter.digest;
+    scheduler_->Finished("r");
+    return found;
+  };
+  Adapters({{.id = 7, .digest = "one"}});
+  const std::string alike = digest();
+  workers_[1]->SetAdapters({{.id = 7, .digest = "two"}});
+  (void)Step();
+  const std::string mixed = digest();
+  EXPECT_NE(mixed, alike);
+  workers_[0]->SetAdapters({{.id = 7, .digest = "two"}});
+  workers_[1]->SetAdapters({{.id = 7, .digest = "one"}});
+  (void)Step();
+  EXPECT_NE(digest(), mixed) << "which rank has which matters";
+  options_.shape.tp = 1;
+  scheduler_ = std::make_unique<SchedulerRole>(options_, store_, *runner_, clock_);
+  scheduler_->StartWith({"a"});
+  scheduler_->OnReport({.adapters_number = 1, .adapters = {{.id = 7, .digest = "one"}}});
+  EXPECT_EQ(digest(), alike);
+}
+
+TEST_F(RolesTest, WithAnUnknownAdapterNothingIsFoundOrStored) {
+  StoreAll(8, /*adapter=*/7);
+  EXPECT_THAT(pool_.values, IsEmpty());
+  EXPECT_EQ(scheduler_->stats().unstored_requests, 1U);
+  workers_[0]->SetAdapters({{.id = 7, .digest = "one"}});
+  (void)Step();
+  EXPECT_FALSE(scheduler_->HasAdapter(7)) << "one rank has not";
+  // Neither does who begins on what it computed, in the engine's own cache.
+  Adapters({{.id = 7, .digest = "one"}});
+  Compute("next", 8, 8, 1, /*started=*/true, /*adapter=*/7);
+  (void)Step();
+  EXPECT_THAT(pool_.values, IsEmpty());
+  Compute("whole", 0, 8, 20, /*started=*/true, /*adapter=*/7);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 4U);
+  Adapters({});
+  const Match gone = scheduler_->Matched(View("r", 10, {}, 7), 0);
+  EXPECT_FALSE(gone.ask_again);
+  EXPECT_EQ(gone.tokens, 0U) << "a rank that loads it again may get another one";
+}
+
+// The ranks have another adapter than the scheduler, which has not heard of it yet.
+TEST_F(RolesTest, AnAdapterThatChangesUnderARequestSpoilsItsLoadAndItsSave) {
+  Adapters({{.id = 7, .digest = "one"}});
+  StoreAll(8, /*adapter=*/7);
+  const std::size_t stored = pool_.values.size();
+  EXPECT_EQ(Load("loads", 10, 20, /*adapter=*/7).tokens, 8U);
+  Compute("saves", 0, 12, 30, /*started=*/true, /*adapter=*/7);
+  workers_[1]->SetAdapters({{.id = 7, .digest = "two"}});
+  const auto ended = Step();
+  EXPECT_THAT(ended[1].failed_blocks, UnorderedElementsAre(20, 21));
+  EXPECT_EQ(pool_.values.size(), stored + 1) << "rank 0 stored a chunk, under the digest of before";
+  EXPECT_FALSE(scheduler_->LoadEnded("loads"));
+  for (const Ended& again : Step()) {
+    EXPECT_THAT(again.failed_blocks, UnorderedElementsAre(20, 21));
+  }
+  EXPECT_TRUE(scheduler_->LoadEnded("loads"));
+  // It goes on with blocks of before.
+  Compute("saves", 12, 8, 30, /*started=*/false, /*adapter=*/7);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), stored + 1);
+  // It has changed back: what was computed in between is in the engine's own cache.
+  Adapters({{.id = 7, .digest = "one"}});
+  Compute("begins on it", 12, 8, 30, /*started=*/true, /*adapter=*/7);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), stored + 1);
+  EXPECT_EQ(scheduler_->Matched(View("r", 10, {}, 7), 0).tokens, 8U);
 }
 
 // 11.2, DEF-3: whatever throws, a job ends, and once.
@@ -539,14 +640,17 @@ TEST_F(RolesTest, UnregisteringEndsWhatIsQueued) {
 }
 
 TEST_F(RolesTest, PlansAndReportsSurviveTheirWay) {
-  StoreAll(8);
+  Adapters({{.id = 7, .digest = "one"}});
+  StoreAll(8, /*adapter=*/7);
   Compute("r", 0, 12, 20);
-  (void)Load("s", 10, 40);
+  (void)Load("s", 10, 40, /*adapter=*/7);
   scheduler_->Finished("s");
   const Plan plan = scheduler_->BuildPlan(pins_);
   ASSERT_FALSE(plan.loads.empty());
   ASSERT_FALSE(plan.saves.empty());
   ASSERT_FALSE(plan.cancelled.empty());
+  EXPECT_EQ(plan.loads[0].adapter.id, 7U);
+  EXPECT_THAT(plan.adapters, Each(1U));
   const std::string bytes = Encode(plan);
   EXPECT_EQ(*DecodePlan(bytes), plan);
   for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
@@ -557,6 +661,8 @@ TEST_F(RolesTest, PlansAndReportsSurviveTheirWay) {
                       .weight_changes = 2,
                       .fingerprint_asked = 9,
                       .fingerprint = "f",
+                      .adapters_number = 3,
+                      .adapters = {{.id = 7, .digest = "d"}},
                       .saves = {{.job = 1, .missing = {1, 2}}},
                       .loads = {{.job = 2, .failed = {7}}},
                       .counters = {.saved_bytes = 5}};

@@ -17,6 +17,7 @@ constexpr std::size_t kMostAnnounced = 1 << 18;
 constexpr std::uint64_t kFirstStrides = 64;
 constexpr std::int64_t kMemoNs = 30 * kSecond;  // half of what a hold lasts
 constexpr std::size_t kMostPolled = 16;         // versions a step
+constexpr std::size_t kMostAdapters = 4096;     // remembered, those that ranks have not
 constexpr std::chrono::milliseconds kCaptureTimeout{5};
 constexpr std::chrono::milliseconds kNamingTimeout{20};
 constexpr std::int64_t kNamingEveryNs = kSecond;
@@ -46,7 +47,9 @@ SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, Look
       budget_ns_(options.lookup_budget.count() * kMillisecond),
       weights_(Weights::kKnown),
       changes_(options.shape.world(), 0),
-      queued_(options.shape.world(), 0) {
+      queued_(options.shape.world(), 0),
+      rank_adapters_(options.shape.world()),
+      adapters_seen_(options.shape.world(), 0) {
   const MutexLock lock(mutex_);
   if (options_.versions == VersionSource::kFingerprint) AwaitFingerprints();
 }
@@ -75,6 +78,17 @@ std::string SchedulerRole::VersionOf(std::string_view salt) const {
   }
 }
 
+bool SchedulerRole::BindAdapter(Request& request, AdapterId adapter) const {
+  request.adapter = {.id = adapter, .digest = {}};
+  request.adapter_tag = 0;
+  if (adapter == 0) return true;
+  const auto at = adapters_.find(adapter);
+  if (at == adapters_.end() || !at->second.there) return false;
+  request.adapter.digest = at->second.digest;
+  request.adapter_tag = at->second.tag;
+  return true;
+}
+
 std::string SchedulerRole::HashOf(const Request& request, std::uint32_t group,
                                   std::uint64_t chunk) const {
   const std::uint64_t hashes =
@@ -97,6 +111,7 @@ std::shared_ptr<Lookup> SchedulerRole::LookupFor(const RequestView& view,
   Request& request = Find(view, 0);
   request.computed_tokens = computed_tokens;
   request.version = VersionOf(view.salt);
+  if (!BindAdapter(request, view.adapter)) return nullptr;
   if (!options_.lookup || request.lookup_over || weights_ == Weights::kChanging) return nullptr;
   if (weights_ == Weights::kAwaited) {
     // The ranks answer with the next step's report.
@@ -137,7 +152,8 @@ std::shared_ptr<Lookup> SchedulerRole::NewLookup(const RequestView& view, std::u
                                   Lookup::Question{.hashes = request.hashes,
                                                    .from_tokens = from_tokens,
                                                    .limit_tokens = to,
-                                                   .version = request.version});
+                                                   .version = request.version,
+                                                   .adapter = request.adapter.digest});
 }
 
 Match SchedulerRole::Matched(const RequestView& view, std::uint64_t computed_tokens) {
@@ -236,8 +252,10 @@ void SchedulerRole::Allocated(std::string_view id, std::uint64_t external_tokens
   Load load{.order = {.job = ++last_job_,
                       .request = std::string(id),
                       .version = request.version,
+                      .adapter = request.adapter,
                       .sync = !options_.load_async},
-            .epoch = epoch_};
+            .epoch = epoch_,
+            .adapter_tag = request.adapter_tag};
   for (std::uint32_t g = 0; g < options_.shape.groups.size() && g < tables.size(); ++g) {
     const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
     const auto [needed, behind] = options_.shape.Needed(g, end);
@@ -255,7 +273,8 @@ void SchedulerRole::Allocated(std::string_view id, std::uint64_t external_tokens
   if (load.order.sync) {
     // Its blocks are there when the step begins, or are reported and computed again.
     for (const ChunkPlace& place : load.order.chunks) {
-      MarkOf(place.block) = {.epoch = block_epoch_, .stored = block_epoch_};
+      MarkOf(place.block) = {
+          .epoch = block_epoch_, .stored = block_epoch_, .adapter_tag = load.adapter_tag};
     }
   }
   plan_.loads.push_back(load.order);
@@ -286,7 +305,8 @@ bool SchedulerRole::LoadEnded(std::string_view id) {
         }
         continue;
       }
-      MarkOf(place.block) = {.epoch = block_epoch_, .stored = block_epoch_};
+      MarkOf(place.block) = {
+          .epoch = block_epoch_, .stored = block_epoch_, .adapter_tag = load.adapter_tag};
     }
   }
   const auto request = requests_.find(id);
@@ -357,7 +377,7 @@ void SchedulerRole::StopStoring(const std::function<bool(const Request&)>& whom)
 void SchedulerRole::Begin(Request& request, const ScheduledPart& part, const BlockTables& tables,
                           const std::optional<Token>& token) {
   request.version = VersionOf(part.request.salt);
-  request.may_store = token.has_value();
+  request.may_store = BindAdapter(request, part.request.adapter) && token.has_value();
   request.token = token.value_or(Token{});
   request.epoch = block_epoch_;
   request.lookup.reset();
@@ -370,9 +390,13 @@ void SchedulerRole::Begin(Request& request, const ScheduledPart& part, const Blo
     request.marked_chunks[g] = begun;
     for (std::uint64_t c = 0; c < begun && c < tables[g].size(); ++c) {
       const BlockId block = tables[g][c];
-      // Blocks of an older epoch, in the engine's own cache: nothing that depends on them is
-      // stored.
-      if (block != kNullBlock && MarkOf(block).epoch != block_epoch_) request.may_store = false;
+      if (block == kNullBlock) continue;
+      // Blocks of an older epoch, or of an adapter that has changed since, in the engine's own
+      // cache: nothing that depends on them is stored.
+      const BlockMark& mark = MarkOf(block);
+      if (mark.epoch != block_epoch_ || mark.adapter_tag != request.adapter_tag) {
+        request.may_store = false;
+      }
     }
   }
   if (token && !request.may_store) ++stats_.unstored_requests;
@@ -394,7 +418,7 @@ void SchedulerRole::Mark(Request& request, const ScheduledPart& part, const Bloc
       if (c < request.marked_chunks[g]) {
         if (epoch == 0) mark.epoch = 0;
       } else {
-        mark = {.epoch = epoch};
+        mark = {.epoch = epoch, .adapter_tag = request.adapter_tag};
       }
     }
     request.marked_chunks[g] = std::max(request.marked_chunks[g], end);
@@ -444,8 +468,10 @@ void SchedulerRole::OrderSave(Request& request, const ScheduledPart& part,
     ++stats_.saves_postponed;
     return;
   }
-  SaveOrder order{
-      .request = std::string(part.request.id), .token = request.token, .version = request.version};
+  SaveOrder order{.request = std::string(part.request.id),
+                  .token = request.token,
+                  .version = request.version,
+                  .adapter = request.adapter};
   for (std::uint32_t g = 0; g < options_.shape.groups.size(); ++g) {
     std::vector<ChunkPlace> chunks = SavableChunks(request, part, g, tables);
     std::move(chunks.begin(), chunks.end(), std::back_inserter(order.chunks));
@@ -491,6 +517,7 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
   plan_ = {};
   plan.pool = options_.pool;
   plan.engine = options_.door;
+  if (!adapters_.empty()) plan.adapters = adapters_seen_;
   if (weights_ == Weights::kAwaited && !fingerprint_told_) {
     plan.fingerprint = fingerprint_asked_;
     fingerprint_told_ = true;
@@ -540,6 +567,7 @@ void SchedulerRole::OnReport(const Report& report) {
     }
     AdoptFingerprints();
   }
+  TakeAdapters(report);
   for (const LoadDone& done : report.loads) {
     const auto at = loads_.find(done.job);
     if (at == loads_.end()) continue;
@@ -562,6 +590,61 @@ void SchedulerRole::OnReport(const Report& report) {
     if (--at->second.ranks_left > 0) continue;
     EndSave(at->second);
     saves_.erase(at);
+  }
+}
+
+void SchedulerRole::TakeAdapters(const Report& report) {
+  if (report.adapters_number <= adapters_seen_[report.rank]) return;
+  adapters_seen_[report.rank] = report.adapters_number;
+  auto& mine = rank_adapters_[report.rank];
+  mine.clear();
+  for (const AdapterPrint& print : report.adapters) {
+    mine[print.id] = print.digest;
+    adapters_.try_emplace(print.id);
+  }
+  for (auto at = adapters_.begin(); at != adapters_.end();) {
+    auto& [id, known] = *at;
+    const std::string digest = DigestOf(id);
+    const bool other = !digest.empty() && digest != known.digest;
+    if (known.there && (digest.empty() || other)) VoidAdapter(id);
+    known.there = !digest.empty();
+    if (other) {
+      LogInfo("{}: LoRA adapter {}: {}{}", options_.engine, id, digest,
+              known.digest.empty() ? "" : fmt::format(" (was {})", known.digest));
+      known.digest = digest;
+      known.tag = ++last_tag_;
+    }
+    at = !known.there && adapters_.size() > kMostAdapters ? adapters_.erase(at) : std::next(at);
+  }
+}
+
+std::string SchedulerRole::DigestOf(AdapterId adapter) const {
+  std::string all;
+  std::string first;
+  bool alike = true;
+  for (const auto& rank : rank_adapters_) {
+    const auto at = rank.find(adapter);
+    if (at == rank.end()) return {};
+    all += at->second + "|";
+    if (first.empty()) first = all;
+    alike = alike && at->second + "|" == first;
+  }
+  // As many ranks as there may be: mostly each has the whole adapter.
+  if (alike) all = first;
+  const Id128 hash = Hash128(all, 0);
+  return fmt::format("{:016x}{:016x}", hash.high, hash.low);
+}
+
+void SchedulerRole::VoidAdapter(AdapterId adapter) {
+  for (auto& [id, request] : requests_) {
+    if (request.adapter.id != adapter) continue;
+    request.may_store = false;
+    request.lookup.reset();
+    request.lookup_epoch = 0;
+    request.tiers = {};
+  }
+  for (auto& [job, load] : loads_) {
+    if (load.order.adapter.id == adapter) load.epoch = 0;
   }
 }
 
@@ -801,6 +884,12 @@ void SchedulerRole::SetVersion(std::string_view version) {
 std::string SchedulerRole::version() const {
   const MutexLock lock(mutex_);
   return version_;
+}
+
+bool SchedulerRole::HasAdapter(AdapterId adapter) const {
+  const MutexLock lock(mutex_);
+  const auto at = adapters_.find(adapter);
+  return at != adapters_.end() && at->second.there;
 }
 
 SchedulerStats SchedulerRole::stats() const {

@@ -7,6 +7,10 @@
 // begin a new one, and what belongs to an older one is neither used nor stored. Every block that
 // this engine computes is marked with its epoch, so that a request which begins on blocks of an
 // older one (its own cache was not emptied) stores nothing that depends on them.
+//
+// A request with a LoRA adapter depends on the adapter's tensors, too. The engine's block hash has
+// the adapter's name only, so every key gets the digest that the ranks report of what they have. As
+// long as a rank has not, or when it has another one, such a request neither finds nor stores.
 #pragma once
 
 #include <array>
@@ -63,6 +67,7 @@ struct RequestView {
   std::uint64_t tokens = 0;  // prompt and what was generated
   std::uint64_t prompt_tokens = 0;
   std::string_view salt;
+  AdapterId adapter = 0;
   std::size_t hashes = 0;  // that the engine knows by now
   // Asked for once each, when needed; its bytes are copied at once.
   std::function<std::string_view(std::size_t)> hash;
@@ -109,7 +114,7 @@ struct SchedulerStats {
   std::uint64_t loads_void = 0;  // ended as failed: a reset or other weights came
   std::uint64_t saves = 0;
   std::uint64_t saves_postponed = 0;
-  std::uint64_t unstored_requests = 0;  // begun on KV of an older epoch
+  std::uint64_t unstored_requests = 0;  // begun on KV of an older epoch, or an unknown adapter
   std::uint64_t resets_proven = 0;
   std::uint64_t resets_failed = 0;
   std::uint64_t epochs = 0;
@@ -178,6 +183,8 @@ class SchedulerRole {
   // kEngine: the version from now on. kSalt: the version of the loaded weights, if it is known.
   void SetVersion(std::string_view version);
   std::string version() const;
+  // All ranks have this adapter and have told its digest.
+  bool HasAdapter(AdapterId adapter) const;
 
   std::vector<PoolEvent> TakeEvents();
   SchedulerStats stats() const;
@@ -201,6 +208,8 @@ class SchedulerRole {
     bool may_store = false;
     std::uint64_t epoch = 0;  // of its blocks
     std::string version;
+    AdapterPrint adapter;
+    std::uint64_t adapter_tag = 0;
     Token token;
     std::vector<std::uint64_t> marked_chunks;  // by group
     std::vector<std::uint64_t> saved_chunks;
@@ -208,7 +217,8 @@ class SchedulerRole {
   };
   struct Load {
     LoadOrder order;
-    std::uint64_t epoch = 0;
+    std::uint64_t epoch = 0;  // 0: its adapter has changed
+    std::uint64_t adapter_tag = 0;
     bool refused = false;
     bool wanted = true;  // its request is still there
     std::set<BlockId> failed;
@@ -223,6 +233,13 @@ class SchedulerRole {
   // Knows the hashes of the first `tokens` tokens.
   Request& Find(const RequestView& view, std::uint64_t tokens) KVCOVE_REQUIRES(mutex_);
   std::string VersionOf(std::string_view salt) const KVCOVE_REQUIRES(mutex_);
+  // Gives the request what is known of its adapter; false: nothing is.
+  bool BindAdapter(Request& request, AdapterId adapter) const KVCOVE_REQUIRES(mutex_);
+  void TakeAdapters(const Report& report) KVCOVE_REQUIRES(mutex_);
+  // The ranks' digests of one adapter, together; empty while one of them does not have it.
+  std::string DigestOf(AdapterId adapter) const KVCOVE_REQUIRES(mutex_);
+  // Its requests store nothing more, and what they load or have looked up is void.
+  void VoidAdapter(AdapterId adapter) KVCOVE_REQUIRES(mutex_);
   Match MatchOnce(const RequestView& view, std::uint64_t computed_tokens, bool& again)
       KVCOVE_EXCLUDES(mutex_);
   // The look-up to run, or null with the answer in `match`.
@@ -247,8 +264,9 @@ class SchedulerRole {
   std::string HashOf(const Request& request, std::uint32_t group, std::uint64_t chunk) const;
   // What is known of a block's contents.
   struct BlockMark {
-    std::uint64_t epoch = 0;   // in which it was computed or loaded; 0: it may not be stored
-    std::uint64_t stored = 0;  // the epoch in which it was, or is being, stored
+    std::uint64_t epoch = 0;        // in which it was computed or loaded; 0: it may not be stored
+    std::uint64_t stored = 0;       // the epoch in which it was, or is being, stored
+    std::uint64_t adapter_tag = 0;  // of the adapter that took part
   };
   BlockMark& MarkOf(BlockId block) KVCOVE_REQUIRES(mutex_);
   // A new epoch for look-ups and loads; `blocks`: for what the engine has computed, too.
@@ -295,6 +313,17 @@ class SchedulerRole {
   std::vector<std::uint64_t> changes_ KVCOVE_GUARDED_BY(mutex_);  // by rank
   std::vector<std::uint64_t> queued_ KVCOVE_GUARDED_BY(mutex_);   // jobs, by rank
   std::map<std::uint32_t, std::string> fingerprints_ KVCOVE_GUARDED_BY(mutex_);
+  // LoRA adapters. A tag is never used again: blocks that were computed with an adapter before it
+  // changed are not those of after it has changed back.
+  struct Adapter {
+    std::string digest;
+    std::uint64_t tag = 0;
+    bool there = false;  // on every rank
+  };
+  std::map<AdapterId, Adapter> adapters_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t last_tag_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::vector<std::map<AdapterId, std::string>> rank_adapters_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> adapters_seen_ KVCOVE_GUARDED_BY(mutex_);  // numbers, by rank
   bool names_changed_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::int64_t named_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;

@@ -168,14 +168,19 @@ std::string HashText(std::string_view hash) {
   return text;
 }
 
-void AppendKey(std::string_view tag, std::string_view hash, std::string& out) {
-  AppendKeyOf(tag, HashText(hash), out);
+void AppendKey(std::string_view tag, std::string_view hash, std::string& out,
+               std::string_view adapter) {
+  AppendKeyOf(tag, HashText(hash), out, adapter);
 }
 
-void AppendKeyOf(std::string_view tag, std::string_view hash_text, std::string& out) {
+void AppendKeyOf(std::string_view tag, std::string_view hash_text, std::string& out,
+                 std::string_view adapter) {
   out += tag;
   out += '@';
   out += hash_text;
+  if (adapter.empty()) return;
+  out += '+';
+  out += adapter;
 }
 
 }  // namespace kvcove::connector

@@ -3,7 +3,9 @@
 //
 // The namespace names everything that must not be mixed and is the same for all ranks of an engine.
 // A key names one shard of one chunk: "g0.h1of4.p0of2@<hex of the engine's block hash>". The weight
-// version is in neither: it is the token's.
+// version is in neither: it is the token's. KV that a LoRA adapter took part in has the digest of
+// the adapter's tensors behind the hash ("...@<hash>+<digest>"), as a block hash knows its name
+// only.
 #pragma once
 
 #include <cstdint>
@@ -106,8 +108,10 @@ class Keys {
 
 // A block hash in hex digits.
 std::string HashText(std::string_view hash);
-// Appends "<tag>@<hash text>" to `out`.
-void AppendKey(std::string_view tag, std::string_view hash, std::string& out);
-void AppendKeyOf(std::string_view tag, std::string_view hash_text, std::string& out);
+// Appends "<tag>@<hash text>" to `out`, and "+<adapter>" if it is not empty.
+void AppendKey(std::string_view tag, std::string_view hash, std::string& out,
+               std::string_view adapter = {});
+void AppendKeyOf(std::string_view tag, std::string_view hash_text, std::string& out,
+                 std::string_view adapter = {});
 
 }  // namespace kvcove::connector

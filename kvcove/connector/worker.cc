@@ -28,6 +28,7 @@ struct WorkerRole::Job {
   bool sync = false;
   std::string request;
   std::string version;
+  std::string adapter;  // its digest
   Token token;
   std::vector<ChunkPlace> chunks;
   std::vector<Item> items;
@@ -181,12 +182,13 @@ std::shared_ptr<WorkerRole::Job> WorkerRole::LoadJob(const LoadOrder& order) {
   job->sync = order.sync;
   job->request = order.request;
   job->version = order.version;
+  job->adapter = order.adapter.digest;
   job->chunks = order.chunks;
   for (std::uint32_t i = 0; i < order.chunks.size(); ++i) {
     const ChunkPlace& place = order.chunks[i];
     for (const Shard& shard : shards_[place.group]) {
       Item item{.place = i, .bytes = shard.bytes};
-      AppendKey(shard.part.tag, place.hash, item.key);
+      AppendKey(shard.part.tag, place.hash, item.key, job->adapter);
       job->items.push_back(std::move(item));
     }
   }
@@ -198,6 +200,7 @@ std::shared_ptr<WorkerRole::Job> WorkerRole::SaveJob(const SaveOrder& order) {
   job->id = order.job;
   job->request = order.request;
   job->version = order.version;
+  job->adapter = order.adapter.digest;
   job->token = order.token;
   job->chunks = order.chunks;
   for (std::uint32_t i = 0; i < order.chunks.size(); ++i) {
@@ -207,9 +210,9 @@ std::shared_ptr<WorkerRole::Job> WorkerRole::SaveJob(const SaveOrder& order) {
     }
     for (const Shard& shard : shards_[place.group]) {
       Item item{.place = i, .bytes = shard.bytes};
-      AppendKey(shard.part.tag, place.hash, item.key);
+      AppendKey(shard.part.tag, place.hash, item.key, job->adapter);
       if (i > 0 && order.chunks[i - 1].group == place.group) {
-        AppendKey(shard.part.tag, order.chunks[i - 1].hash, item.after);
+        AppendKey(shard.part.tag, order.chunks[i - 1].hash, item.after, job->adapter);
       }
       job->items.push_back(std::move(item));
     }
@@ -251,6 +254,8 @@ void WorkerRole::Queue(std::shared_ptr<Job> job) {
 void WorkerRole::Begin(const Plan& plan) {
   const MutexLock lock(mutex_);
   if (plan.fingerprint != 0) fingerprint_wanted_ = plan.fingerprint;
+  const bool told = plan.adapters.size() > options_.number;
+  adapters_known_ = told ? plan.adapters[options_.number] : 0;
   const std::set<JobId> cancelled(plan.cancelled.begin(), plan.cancelled.end());
   if (!cancelled.empty()) {
     std::deque<std::shared_ptr<Job>> left;
@@ -269,7 +274,8 @@ void WorkerRole::Begin(const Plan& plan) {
   }
   for (const LoadOrder& order : plan.refused) Fail(order);
   for (const LoadOrder& order : plan.loads) {
-    if (gate_closed_ || shards_.empty() || cancelled.contains(order.job)) {
+    if (gate_closed_ || shards_.empty() || cancelled.contains(order.job) ||
+        !AdapterStands(order.adapter)) {
       Fail(order);
       continue;
     }
@@ -296,7 +302,8 @@ void WorkerRole::FinishStep(std::function<void()> ready) {
   const MutexLock lock(mutex_);
   const auto shared = std::make_shared<std::function<void()>>(std::move(ready));
   for (const SaveOrder& order : std::exchange(step_saves_, {})) {
-    if (gate_closed_ || shards_.empty() || clock_.NowNs() < pressure_until_ns_) {
+    if (gate_closed_ || shards_.empty() || clock_.NowNs() < pressure_until_ns_ ||
+        !AdapterStands(order.adapter)) {
       Drop(order);
       continue;
     }
@@ -349,6 +356,29 @@ void WorkerRole::SetFingerprint(std::string fingerprint) {
   report_.fingerprint = std::move(fingerprint);
   report_.fingerprint_changes = weight_changes_;
   gate_closed_ = false;
+}
+
+void WorkerRole::SetAdapters(const std::vector<AdapterPrint>& adapters) {
+  const MutexLock lock(mutex_);
+  std::map<AdapterId, Adapter> now;
+  bool changed = adapters.size() != adapters_.size();
+  for (const AdapterPrint& print : adapters) {
+    const auto before = adapters_.find(print.id);
+    const bool same = before != adapters_.end() && before->second.digest == print.digest;
+    now[print.id] =
+        same ? before->second : Adapter{.digest = print.digest, .since = adapters_number_ + 1};
+    changed = changed || !same;
+  }
+  if (!changed) return;
+  adapters_ = std::move(now);
+  report_.adapters_number = ++adapters_number_;
+  report_.adapters = adapters;
+}
+
+bool WorkerRole::AdapterStands(const AdapterPrint& adapter) const {
+  if (adapter.id == 0) return true;
+  const auto at = adapters_.find(adapter.id);
+  return at != adapters_.end() && at->second.since <= adapters_known_;
 }
 
 // ---- running

@@ -98,6 +98,11 @@ class WorkerRole {
   bool FingerprintWanted() const;
   void SetFingerprint(std::string fingerprint);
 
+  // The LoRA adapters that this rank has now, whenever they may have changed: before Begin and
+  // before FinishStep. A load or save whose adapter has changed since the plan's digest of it was
+  // made fails, or is dropped.
+  void SetAdapters(const std::vector<AdapterPrint>& adapters);
+
   // One batch of the job that is due, in the caller's thread; false when there is none.
   bool RunOne();
 
@@ -135,6 +140,7 @@ class WorkerRole {
   // True for a copy that was done; a failed one is counted, and logged now and then.
   bool Copied(Job& job, const Status& status);
   Status Probe(const LayerMemory& layer, const BlockRuns& runs) const;
+  bool AdapterStands(const AdapterPrint& adapter) const KVCOVE_REQUIRES(mutex_);
   void End(const std::shared_ptr<Job>& job) KVCOVE_REQUIRES(mutex_);
   void Fail(const LoadOrder& order) KVCOVE_REQUIRES(mutex_);
   void Drop(const SaveOrder& order) KVCOVE_REQUIRES(mutex_);
@@ -161,6 +167,13 @@ class WorkerRole {
   bool gate_closed_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::uint64_t fingerprint_wanted_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t pressure_until_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  struct Adapter {
+    std::string digest;
+    std::uint64_t since = 0;  // the number that it came with
+  };
+  std::map<AdapterId, Adapter> adapters_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t adapters_number_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of changes so far
+  std::uint64_t adapters_known_ KVCOVE_GUARDED_BY(mutex_) = 0;   // by the step's plan
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   LogLimit copy_lines_;
   LogLimit misfit_lines_;

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,6 +102,76 @@ def test_which_call_ends_an_update() -> None:
     assert updates.ended_by("update_weights_from_path")
     assert not updates.ended_by("start_weight_update")
     assert updates.ended_by(test_which_call_ends_an_update), "given up, and a callable came"
+
+
+class Role:
+    """A scheduler's role that knows no adapter until a report comes."""
+
+    def __init__(self) -> None:
+        self.reports: list[bytes] = []
+
+    def has_adapter(self, adapter: int) -> bool:
+        return b"adapter %d" % adapter in self.reports
+
+    def on_report(self, report: bytes) -> None:
+        self.reports.append(report)
+
+
+def test_adapters_are_loaded_and_told_before_their_requests_are_looked_up() -> None:
+    adapters = module_of("_adapters")
+    roles = [Role(), Role()]
+    loaded: list[int] = []
+
+    class Executor:
+        def collective_rpc(self, method: Any, args: Any) -> list[Any]:
+            return [method(None, *args)]  # one rank, in this process
+
+    class Core:
+        vllm_config = SimpleNamespace(
+            lora_config=object(), kv_transfer_config=SimpleNamespace(engine_id="e")
+        )
+        model_executor = Executor()
+
+        def add_lora(self, lora: Any) -> bool:
+            if lora.lora_int_id == 13:
+                raise ValueError("there is no such adapter")
+            loaded.append(lora.lora_int_id)
+            return True
+
+        def remove_lora(self, lora: int) -> bool:
+            loaded.remove(lora)
+            return True
+
+        def add_request(self, request: Any, wave: int = 0) -> tuple[Any, int]:
+            return request, wave
+
+    def request(number: int) -> Any:
+        return SimpleNamespace(lora_request=SimpleNamespace(lora_int_id=number, lora_name="a"))
+
+    def told() -> bytes | None:
+        return b"adapter %d" % loaded[-1] if loaded else None
+
+    adapters.offer_reports("e", roles[0], told)
+    adapters.offer_reports("e", roles[1], lambda: None)
+    adapters.offer_reports("another", roles[1], told)
+    adapters.observe(Core, lambda core: roles)
+    core = Core()
+    plain = SimpleNamespace(lora_request=None)
+    assert core.add_request(plain, 3) == (plain, 3)
+    assert not loaded
+    assert core.add_request(request(7))[1] == 0
+    assert loaded == [7]
+    assert [role.reports for role in roles] == [[b"adapter 7"], []]
+    roles[1].reports = [b"adapter 7"]
+    core.add_request(request(7))
+    assert loaded == [7], "it is known"
+    core.add_request(request(13))  # vLLM tells its user
+    assert loaded == [7]
+    core.add_lora(SimpleNamespace(lora_int_id=8))
+    assert roles[0].has_adapter(8)
+    adapters.forget_rank("e", roles[0])
+    core.remove_lora(8)
+    assert roles[0].reports[-1] == b"adapter 8"
 
 
 def test_a_request_through_both_roles(tmp_path: Path) -> None:

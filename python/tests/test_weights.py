@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kvcove.vllm import _digest, _weights  # noqa: E402
+from kvcove.vllm import _adapters, _digest, _weights  # noqa: E402
 
 
 def model() -> Any:
@@ -92,6 +92,42 @@ def test_torch_weights_of_a_drafting_model_count() -> None:
     other = model()
     other[1].bias.data.add_(1)
     assert _weights.fingerprint_of(model(), model()) != _weights.fingerprint_of(model(), other)
+
+
+class Lora:
+    """As vLLM's LoRAModel: modules with tensors, or lists of them."""
+
+    def __init__(self, number: int, value: float, scaling: float = 1.0) -> None:
+        self.id = number
+        self.rank = 8
+        self.loras = {
+            "qkv": SimpleNamespace(lora_a=[torch.ones(8, 4), None], scaling=[scaling, None]),
+            "o": SimpleNamespace(lora_a=torch.full((8, 4), value), scaling=1),
+        }
+
+
+def test_torch_adapters_are_told_apart_by_their_content() -> None:
+    digest = _adapters.digest_of(Lora(1, 0.5))
+    assert digest == _adapters.digest_of(Lora(2, 0.5)), "whatever its number"
+    assert digest != _adapters.digest_of(Lora(1, 0.6))
+    assert digest != _adapters.digest_of(Lora(1, 0.5, scaling=2.0))
+
+
+def test_torch_adapters_are_read_once_until_they_are_loaded_again() -> None:
+    held = {1: Lora(1, 0.5), 2: Lora(2, 0.6)}
+    base = SimpleNamespace(lora_manager=SimpleNamespace(list_adapters=lambda: dict(held)))
+    adapters = _adapters.Adapters()
+    first = adapters.digests(base)
+    assert sorted(first) == [1, 2]
+    held[1].rank = 9  # nobody looks again
+    assert adapters.digests(base) == first
+    held[1] = Lora(1, 0.7)
+    second = adapters.digests(base)
+    assert second[1] != first[1]
+    assert second[2] == first[2]
+    del held[2]
+    assert sorted(adapters.digests(base)) == [1]
+    assert adapters.digests(SimpleNamespace()) == {}
 
 
 def test_torch_fingerprints_cost_little() -> None:

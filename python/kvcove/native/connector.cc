@@ -123,9 +123,10 @@ class PyScheduler {
 
   std::tuple<std::optional<std::uint64_t>, bool> Matched(
       const std::string& id, std::uint64_t tokens, std::uint64_t prompt_tokens,
-      const std::string& salt, const HashesArg& hashes, std::uint64_t computed) {
+      const std::string& salt, const HashesArg& hashes, std::uint64_t computed,
+      connector::AdapterId adapter) {
     const connector::Match match =
-        role_->Matched(ViewOf(id, tokens, prompt_tokens, salt, hashes), computed);
+        role_->Matched(ViewOf(id, tokens, prompt_tokens, salt, hashes, adapter), computed);
     if (match.ask_again) return {std::nullopt, false};
     return {match.tokens, match.async};
   }
@@ -134,8 +135,9 @@ class PyScheduler {
   }
   void Schedule(const std::string& id, std::uint64_t tokens, std::uint64_t prompt_tokens,
                 const std::string& salt, const HashesArg& hashes, std::uint64_t computed,
-                std::uint64_t scheduled, bool started, const TablesArg& blocks) {
-    role_->Schedule({.request = ViewOf(id, tokens, prompt_tokens, salt, hashes),
+                std::uint64_t scheduled, bool started, const TablesArg& blocks,
+                connector::AdapterId adapter) {
+    role_->Schedule({.request = ViewOf(id, tokens, prompt_tokens, salt, hashes, adapter),
                      .computed_tokens = computed,
                      .scheduled_tokens = scheduled,
                      .started = started,
@@ -206,11 +208,12 @@ class PyScheduler {
  private:
   static connector::RequestView ViewOf(const std::string& id, std::uint64_t tokens,
                                        std::uint64_t prompt_tokens, const std::string& salt,
-                                       const HashesArg& hashes) {
+                                       const HashesArg& hashes, connector::AdapterId adapter) {
     return {.id = id,
             .tokens = tokens,
             .prompt_tokens = prompt_tokens,
             .salt = salt,
+            .adapter = adapter,
             .hashes = hashes.size(),
             .hash = [&hashes](std::size_t i) {
               // The list keeps it.
@@ -390,6 +393,12 @@ class PyWorker {
       (void)scheduler.Weights(connector::WeightsNews::kChanged, {}, kTimeout);
     }
   }
+  // By the engine's number of each adapter.
+  void SetAdapters(const std::map<connector::AdapterId, std::string>& digests) {
+    std::vector<connector::AdapterPrint> adapters;
+    for (const auto& [id, digest] : digests) adapters.push_back({.id = id, .digest = digest});
+    role_->SetAdapters(adapters);
+  }
   std::uint32_t number() const { return number_; }
   connector::WorkerRole& role() { return *role_; }
   void Close() {
@@ -490,12 +499,17 @@ void BindConnector(nb::module_& module) {
            nb::arg("events"), nb::arg("closed_on_reset_failure"), nb::arg("assume_weights"),
            nb::arg("blocks"), nb::arg("door") = "")
       .def("matched", &PyScheduler::Matched, nb::arg("request"), nb::arg("tokens"),
-           nb::arg("prompt_tokens"), nb::arg("salt"), nb::arg("hashes"), nb::arg("computed"))
+           nb::arg("prompt_tokens"), nb::arg("salt"), nb::arg("hashes"), nb::arg("computed"),
+           nb::arg("adapter") = 0)
       .def("allocated", &PyScheduler::Allocated, nb::arg("request"), nb::arg("external"),
            nb::arg("blocks"))
       .def("schedule", &PyScheduler::Schedule, nb::arg("request"), nb::arg("tokens"),
            nb::arg("prompt_tokens"), nb::arg("salt"), nb::arg("hashes"), nb::arg("computed"),
-           nb::arg("scheduled"), nb::arg("started"), nb::arg("blocks"))
+           nb::arg("scheduled"), nb::arg("started"), nb::arg("blocks"), nb::arg("adapter") = 0)
+      .def(
+          "has_adapter",
+          [](PyScheduler& self, connector::AdapterId id) { return self.role().HasAdapter(id); },
+          nb::arg("adapter"))
       .def(
           "finished", [](PyScheduler& self, const std::string& id) { self.role().Finished(id); },
           nb::arg("request"))
@@ -560,6 +574,7 @@ void BindConnector(nb::module_& module) {
       .def("take_ended", &PyWorker::TakeEnded)
       .def("take_report", &PyWorker::TakeReport)
       .def("weights_changing", &PyWorker::WeightsChanging)
+      .def("set_adapters", &PyWorker::SetAdapters, nb::arg("digests"))
       .def(
           "set_fingerprint",
           [](PyWorker& self, const std::string& fingerprint) {

@@ -37,7 +37,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 import kvcove
 from kvcove import _native
-from kvcove.vllm import _weights
+from kvcove.vllm import _adapters, _weights
 from kvcove.vllm._config import Config
 from kvcove.vllm._shape import (
     draft_config_of,
@@ -82,6 +82,11 @@ class _Reports(KVConnectorWorkerMetadata):
 class _Handshake(KVConnectorHandshakeMetadata):
     number: int
     fingerprint: str
+
+
+def _adapter_of(request: Any) -> int:
+    """Return the id of a request's LoRA adapter, 0 for none."""
+    return int(request.lora_request.lora_int_id) if request.lora_request else 0
 
 
 class _SchedulerSide:
@@ -235,6 +240,7 @@ class _SchedulerSide:
             request.cache_salt or "",
             request.block_hashes,
             computed,
+            _adapter_of(request),
         )
         return tokens, load_async
 
@@ -259,6 +265,7 @@ class _SchedulerSide:
             output.num_scheduled_tokens[request_id],
             started,
             lambda: list(state.get_block_ids(request_id)),
+            _adapter_of(request),
         )
 
     def plan(self, output: Any) -> _Plan:
@@ -401,6 +408,9 @@ class _WorkerSide:
         if config.wants_tier_log:
             _native.set_log_level("info")
         self._runner: Any = None
+        self._adapters = _adapters.Adapters() if vllm_config.lora_config is not None else None
+        self._engine = str(connector._kv_transfer_config.engine_id)
+        _adapters.offer_reports(self._engine, self, self.report_bytes)
         self._cuda = False
         self._failed_blocks: set[int] = set()
         self._caches: dict[str, Any] = {}
@@ -443,16 +453,26 @@ class _WorkerSide:
             _weights.model_of(runner), _weights.draft_of(runner) if drafts else None
         )
 
+    def _look_at_adapters(self) -> None:
+        if self._adapters is None:
+            return
+        runner = self._find_runner()
+        # Without its model nothing is known of them, so nothing that needs them is found or stored.
+        if runner is not None:
+            self.role.set_adapters(self._adapters.digests(_weights.model_of(runner)))
+
     def handshake(self) -> _Handshake | None:
         return _Handshake(self.role.number, self._fingerprint()) if self._prints else None
 
     def start(self, plan: bytes) -> None:
+        self._look_at_adapters()
         if self.role.begin(plan):
             self.role.set_fingerprint(self._fingerprint())
         if not self._load_async:
             self.role.wait_for_sync_loads()
 
     def finish(self) -> None:
+        self._look_at_adapters()  # as this step had them
         if not self._cuda:
             self.role.finish_step(None)
             return
@@ -478,9 +498,17 @@ class _WorkerSide:
         failed, self._failed_blocks = self._failed_blocks, set()
         return failed
 
+    def report_bytes(self) -> bytes | None:
+        self._look_at_adapters()
+        return self.role.take_report()
+
     def report(self) -> _Reports | None:
-        report = self.role.take_report()
+        report = self.report_bytes()
         return None if report is None else _Reports([report])
+
+    def close(self) -> None:
+        _adapters.forget_rank(self._engine, self)
+        self.role.close()
 
 
 class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
@@ -683,7 +711,7 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
     def shutdown(self) -> None:
         """End: what runs ends by its timeouts, what is queued is dropped."""
         if self._worker is not None:
-            self._worker.role.close()
+            self._worker.close()
             self._worker = None
         if self._scheduler is not None:
             self._scheduler.close(self)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from kvcove.vllm import _digest
+from kvcove.vllm import _adapters, _digest
 
 __all__ = [
     "Updates",
@@ -25,10 +25,11 @@ __all__ = [
 
 _log = logging.getLogger("vllm.kvcove")
 
-# Calls of EngineCore.collective_rpc that leave the weights as they are.
+# Calls of EngineCore.collective_rpc that change adapters, and those that change nothing.
+_ADAPTERS = frozenset({"add_lora", "remove_lora"})
 _HARMLESS = frozenset(
     {
-        *("add_lora", "remove_lora", "list_loras", "pin_lora", "profile", "check_health"),
+        *("list_loras", "pin_lora", "profile", "check_health"),
         *("get_supported_tasks", "get_cache_block_size_bytes", "get_kv_cache_spec", "get_model"),
         *("compute_weight_checksums", "save_sharded_state", "save_tensorized_model", "sleep"),
         *("reset_mm_cache", "reset_encoder_cache", "get_model_inspection", "execute_dummy_batch"),
@@ -173,11 +174,17 @@ def observe_engine(connector: Any, role: Any) -> None:
         if isinstance(method, str) and method in _HARMLESS:
             return rpc(self, method, timeout, args, kwargs)
         roles = _role_of(self)
+        if isinstance(method, str) and method in _ADAPTERS:
+            try:
+                return rpc(self, method, timeout, args, kwargs)
+            finally:
+                _adapters.refresh(self, roles)
         for each in roles:
             each.weights_changing()
         try:
             return rpc(self, method, timeout, args, kwargs)
         finally:
+            _adapters.refresh(self, roles)
             if self.__dict__.setdefault("_kvcove_updates", Updates()).ended_by(method):
                 for each in roles:
                     each.weights_changed()
@@ -200,6 +207,7 @@ def observe_engine(connector: Any, role: Any) -> None:
             each.set_version(str(weight_version))
         return result
 
+    _adapters.observe(EngineCore, _role_of)
     EngineCore.collective_rpc = observed_rpc
     EngineCore.wake_up = observed_wake_up
     EngineCore.set_weight_version = observed_version

@@ -327,6 +327,51 @@ def own_connector(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     )
 
 
+def own_adapters(directory: Path, model: Path, ref: dict[str, Any], tp: int) -> None:
+    print(f"== LoRA adapters that change under one name and path, {tp} ranks")
+    threads = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if tp > 1 else {}
+    seen = drive(
+        "adapters",
+        model,
+        directory / f"adapters-{tp}.json",
+        driver="adapters.py",
+        KVCOVE_EXTRA=json.dumps({"memory": "512MiB"}),
+        KVCOVE_TP=str(tp),
+        **threads,
+    )
+    one, two, name = seen["one"], seen["two"], f"adapters, {tp} ranks"
+    check(
+        seen["one hits"] == 0 and seen["one, warm"] == one and seen["one, warm hits"] == TOKENS,
+        f"{name}: {seen['one, warm hits']} tokens from the pool from the first request on",
+    )
+    check(
+        seen["base"] == ref["w0"] != one and seen["base hits"] == 0,
+        f"{name}: none without the adapter",
+    )
+    check(
+        seen["two hits"] == 0 and two != one and two == seen["two, elsewhere"],
+        f"{name}: other tensors under the same name and path: 0 tokens, outputs right",
+    )
+    check(
+        seen["two, warm"] == two and seen["two, warm hits"] == TOKENS,
+        f"{name}: then its own KV is found ({seen['two, warm hits']} tokens)",
+    )
+    for what, expected in (
+        ("one, in place", one),
+        ("two, evicted", two),
+        ("one, by rpc", one),
+        ("two, of tensors", two),
+    ):
+        check(
+            seen[what] == expected and seen[f"{what} hits"] == TOKENS,
+            f"{name}: {what}: {seen[f'{what} hits']} tokens of the same content",
+        )
+    check(
+        seen["three, of tensors hits"] == 0 and seen["three, of tensors"] not in (one, two),
+        f"{name}: other tensors that no file has: 0 tokens",
+    )
+
+
 def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     def feature(role: str, name: str, model: Path, extra: dict[str, Any], **more: str) -> Any:
         return drive(
@@ -407,6 +452,9 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         seen["two"] == ref["w1"] and seen["two_cold"] == 0 and seen["two_hits"] == TOKENS,
         "salt: the new salt has its own KV, outputs right",
     )
+
+    for tp in (1, 2):
+        own_adapters(directory, model, ref, tp)
 
     print("== the pool's owner is killed, started again, frozen")
     seen = feature("faults", "faults", model, {})
