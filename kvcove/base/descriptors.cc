@@ -8,12 +8,11 @@
 #include <system_error>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/base/log.h"
 
 namespace kvcove {
 namespace {
 
-constexpr std::int64_t kLogEveryNs = 10 * kSecond;
+std::int64_t Now() { return SystemClock::Instance().NowNs(); }
 
 rlimit Limits() {
   rlimit limits{.rlim_cur = 1024, .rlim_max = 1024};
@@ -27,7 +26,8 @@ std::uint64_t DescriptorLimit() { return Limits().rlim_cur; }
 
 std::uint64_t RaiseDescriptorLimit() {
   rlimit limits = Limits();
-  limits.rlim_cur = limits.rlim_max;
+  // "Unlimited" would be refused, and no server needs more than a million.
+  limits.rlim_cur = std::max(limits.rlim_cur, std::min<rlim_t>(limits.rlim_max, 1U << 20));
   setrlimit(RLIMIT_NOFILE, &limits);
   return DescriptorLimit();
 }
@@ -57,7 +57,7 @@ std::shared_ptr<void> ConnectionLimit::Take() {
   if (open > max_) {
     open_.fetch_sub(1, std::memory_order_relaxed);
     const std::uint64_t refused = refused_.fetch_add(1, std::memory_order_relaxed) + 1;
-    if (MayLog(full_logged_ns_)) {
+    if (full_lines_.Due(Now()) > 0) {
       LogWarn(
           "{}: all {} connections are in use, so new ones are closed at once ({} so far); close "
           "clients, or raise the limit of descriptors (ulimit -n; LimitNOFILE)",
@@ -65,7 +65,7 @@ std::shared_ptr<void> ConnectionLimit::Take() {
     }
     return nullptr;
   }
-  if (open > max_ / 5 * 4 && MayLog(near_logged_ns_)) {
+  if (open > max_ / 5 * 4 && near_lines_.Due(Now()) > 0) {
     LogWarn("{}: {} of {} connections are in use; beyond, new ones are closed at once", name_, open,
             max_);
   }
@@ -76,18 +76,11 @@ std::shared_ptr<void> ConnectionLimit::Take() {
 
 void ConnectionLimit::AcceptFailed(int error) {
   refused_.fetch_add(1, std::memory_order_relaxed);
-  if (!MayLog(full_logged_ns_)) return;
+  if (full_lines_.Due(Now()) == 0) return;
   LogWarn(
       "{}: a connection cannot be accepted: {} ({} descriptors open, {} allowed); raise the limit "
       "(ulimit -n; LimitNOFILE)",
       name_, std::generic_category().message(error), OpenDescriptors(), DescriptorLimit());
-}
-
-bool ConnectionLimit::MayLog(std::atomic<std::int64_t>& last_ns) {
-  const std::int64_t now = SystemClock::Instance().NowNs();
-  std::int64_t last = last_ns.load(std::memory_order_relaxed);
-  if (last != 0 && now < last + kLogEveryNs) return false;
-  return last_ns.compare_exchange_strong(last, now, std::memory_order_relaxed);
 }
 
 }  // namespace kvcove

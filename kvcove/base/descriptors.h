@@ -9,6 +9,8 @@
 #include <memory>
 #include <string>
 
+#include "kvcove/base/log.h"
+
 namespace kvcove {
 
 // Kept free of data connections: for the admin endpoint, files, sockets of Unix sessions, and the
@@ -44,15 +46,12 @@ class ConnectionLimit : public std::enable_shared_from_this<ConnectionLimit> {
   std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
  private:
-  // True at most once in ten seconds for each `last_ns`.
-  static bool MayLog(std::atomic<std::int64_t>& last_ns);
-
   const std::string name_;
   const std::uint32_t max_;
   std::atomic<std::uint32_t> open_{0};
   std::atomic<std::uint64_t> refused_{0};
-  std::atomic<std::int64_t> near_logged_ns_{0};
-  std::atomic<std::int64_t> full_logged_ns_{0};
+  LogLimit near_lines_;
+  LogLimit full_lines_;
 };
 
 }  // namespace kvcove
