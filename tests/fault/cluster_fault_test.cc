@@ -358,8 +358,7 @@ double MetricOf(const std::string& text, const std::string& name) {
 
 TEST(DescriptorLimitTest, AMasterThatIsFullSaysSoAndStillAnswersItsOperator) {
   ClusterProcesses cluster;
-  rpc::Address admin{.host = "127.0.0.1", .port = 0};
-  ASSERT_TRUE(rpc::ListenTcp(admin));  // a port that was free a moment ago
+  const rpc::Address admin = ClusterProcesses::LastingAddress();
   const std::string log_file = cluster.directory() + "/log";
   cluster.StartMaster(
       admin.ToString(),

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/random.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/rpc/address.h"
 #include "kvcove/rpc/channel.h"
@@ -32,9 +33,7 @@ class ClusterProcesses {
   ClusterProcesses() {
     std::string name = "/tmp/kvcove-faults-XXXXXX";
     directory_ = mkdtemp(name.data());
-    // A port that was free a moment ago: the master must come back under the same one.
-    master_address_ = {.host = "127.0.0.1", .port = 0};
-    EXPECT_TRUE(rpc::ListenTcp(master_address_));
+    master_address_ = LastingAddress();
   }
   ~ClusterProcesses() {
     owners_.push_back(master_);
@@ -47,6 +46,17 @@ class ClusterProcesses {
   }
   ClusterProcesses(const ClusterProcesses&) = delete;
   ClusterProcesses& operator=(const ClusterProcesses&) = delete;
+
+  // A port that is free now, and stays so while nobody listens there: a master that is killed must
+  // come back under the same one. It lies below the range from which connections get theirs.
+  static rpc::Address LastingAddress() {
+    Random random(RandomU64());
+    while (true) {
+      rpc::Address address{.host = "127.0.0.1",
+                           .port = static_cast<std::uint16_t>(10'000 + random.Below(20'000))};
+      if (rpc::ListenTcp(address)) return address;
+    }
+  }
 
   // `launcher` stands before the command, such as a shell that sets limits. Its log lines go to
   // this process's stderr, or to `log_file`.

@@ -120,7 +120,8 @@ check "tenant without credentials" 2 "no tenants" "$kvcove" owner --tenant acme 
 chmod 644 "$directory/servers.toml"
 check "credentials that others read" 2 "chmod 600" "$kvcove" master --credentials "$directory/servers.toml" --data "$directory/m"
 chmod 600 "$directory/servers.toml"
-port=$((20000 + RANDOM % 20000))
+# Below the range from which connections get their ports.
+port=$((10000 + RANDOM % 20000))
 "$kvcove" --log off master --credentials "$directory/servers.toml" --listen 127.0.0.1:$port --admin 127.0.0.1:$((port + 1)) --data "$directory/m" &
 master=$!
 "$kvcove" --log off owner --credentials "$directory/servers.toml" --master 127.0.0.1:$port --listen 127.0.0.1:$((port + 2)) --admin off --memory 64MiB --socket "$directory/o/s" &
