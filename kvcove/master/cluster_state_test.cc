@@ -309,6 +309,7 @@ TEST_F(DirectoryTest, AValueThatGaveWayDoesNotComeBackWithItsOwner) {
     EXPECT_EQ(directory_.Find(0, Hash(1)).owner, wire::kNoOwner);
     EXPECT_EQ(directory_.List(Item(1, 7), 0, epoch), Code::kExists);
     EXPECT_EQ(directory_.Find(0, Hash(1)).owner, wire::kNoOwner);
+    EXPECT_EQ(directory_.Find(0, Hash(1)).reason, MissReason::kEvicted) << "the newer value was";
   }
   EXPECT_EQ(directory_.List(Item(1, 9), 0, 3), Code::kOk) << "another put";
   EXPECT_EQ(directory_.Find(0, Hash(1)).owner, 0);

@@ -167,7 +167,7 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash) const {
   const std::size_t room = shard.entries.size();
   for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {
     const Entry& entry = shard.entries[at];
-    if (entry.hash != hash || entry.slot != slot) continue;
+    if (entry.hash != hash || entry.slot != slot || entry.superseded != 0) continue;
     if (!rules_.current_generation(entry.slot, entry.generation())) {
       if (place.owner == wire::kNoOwner) place.reason = MissReason::kReset;
       continue;
