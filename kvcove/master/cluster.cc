@@ -49,18 +49,17 @@ class Cluster::Impl final : public rpc::Handler,
         first_version_(RandomU64() >> 8),
         members_(options.lease_ns, static_cast<std::uint32_t>(RandomU64())),
         log_(first_version_),
-        directory_({.current_owner = [this](OwnerNumber number,
-                                            std::uint32_t epoch) { return EpochIs(number, epoch); },
-                    .live_owner = [this](OwnerNumber number) { return IsLive(number); },
-                    .present_owner = [this](OwnerNumber number) { return IsPresent(number); },
-                    .may_list_again =
-                        [this](OwnerNumber number, std::uint32_t epoch) {
-                          return MayListAgain(number, epoch);
-                        },
-                    .current_generation =
-                        [this](SlotId slot, Generation generation) {
-                          return IsCurrent(slot, generation);
-                        }}),
+        directory_(
+            {.current_owner = [this](OwnerNumber number,
+                                     std::uint32_t epoch) { return EpochIs(number, epoch); },
+             .live_owner = [this](OwnerNumber number) { return IsLive(number); },
+             .present_owner = [this](OwnerNumber number) { return IsPresent(number); },
+             .may_list_again = [this](OwnerNumber number,
+                                      std::uint32_t epoch) { return MayListAgain(number, epoch); },
+             .current_generation =
+                 [this](SlotId slot, Generation generation) {
+                   return IsCurrent(slot, generation);
+                 }}),
         pattern_removed_at_(kMaxSlots),
         missed_(kMissesKept),
         gate_(options.credentials),

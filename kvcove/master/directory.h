@@ -8,8 +8,8 @@
 // One value a key. A listing is refused while another owner that may be asked holds another value.
 // The entry of an owner that nobody hears of (dead, frozen, cut off) blocks nothing; but that owner
 // may come back and tell its inventory, long after the new value was evicted. Readers would then
-// see the old value after the new one. So the entry is kept, as superseded, until its owner has told
-// its inventory again, and refuses that value then.
+// see the old value after the new one. So the entry is kept, as superseded, until its owner has
+// told its inventory again, and refuses that value then.
 //
 // A hash belongs to a slot, and a slot to one tenant. XXH3 can be inverted for short keys, so a
 // tenant can find a key with the hash of another tenant's key: nothing here compares hashes alone,

@@ -43,9 +43,9 @@ class Membership {
   bool Current(OwnerNumber number, std::uint32_t epoch) const;
   // What the directory asks about the owner of that number.
   struct Standing {
-    std::uint32_t epoch = 0;               // 0: nobody has this number
-    std::uint32_t first_epoch = 0;         // of the same process
-    std::uint32_t told_epoch = 0;          // the last one in which all of its inventory was told
+    std::uint32_t epoch = 0;        // 0: nobody has this number
+    std::uint32_t first_epoch = 0;  // of the same process
+    std::uint32_t told_epoch = 0;   // the last one in which all of its inventory was told
     std::int64_t present_until_ns = 0;
     // It may still list what it listed under this epoch.
     bool MayListAgain(std::uint32_t listed_under) const {

@@ -218,8 +218,8 @@ class DataServer::Impl {
         : socket(std::move(accepted)), counted(std::move(taken)) {}
     Socket socket;
     const std::shared_ptr<void> counted;  // of the ConnectionLimit
-    SessionNumber session = 0;  // once it has said hello
-    std::int64_t ends_ns = 0;   // when it is closed for being silent; 0: not
+    SessionNumber session = 0;            // once it has said hello
+    std::int64_t ends_ns = 0;             // when it is closed for being silent; 0: not
     std::vector<std::byte> body;
     std::vector<std::byte> discard;
     rpc::Gate::Guest guest;

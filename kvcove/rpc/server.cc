@@ -272,8 +272,8 @@ class Server::Loop {
     Advance(id);
   }
 
-  // Hands the connection to another loop, with its buffer as it is: a client may have sent as much as
-  // a whole frame behind the call that moves it.
+  // Hands the connection to another loop, with its buffer as it is: a client may have sent as much
+  // as a whole frame behind the call that moves it.
   void Move(ConnectionId id, std::size_t loop) {
     const auto at = connections_.find(id);
     auto moved = std::make_shared<Moved>(Moved{
@@ -287,9 +287,9 @@ class Server::Loop {
     connections_.erase(at);
     Loop& other = *loops_[loop];
     asio::post(other.loop_, [&other, id, moved] {
-      auto connection = std::make_unique<Connection>(
-          Socket(other.loop_, moved->protocol, moved->fd.Release()), std::move(moved->counted),
-          other.loop_);
+      auto connection =
+          std::make_unique<Connection>(Socket(other.loop_, moved->protocol, moved->fd.Release()),
+                                       std::move(moved->counted), other.loop_);
       connection->socket.non_blocking(true);
       connection->peer = moved->peer;
       connection->input = std::move(moved->input);
@@ -306,8 +306,9 @@ class Server::Loop {
     handler_.OnClose(id);
   }
 
-  // Serves the frames that have arrived, one after the other, and reads on. A loop, because a client
-  // may send thousands of them at once; after kFramesInARow other connections have their turn.
+  // Serves the frames that have arrived, one after the other, and reads on. A loop, because a
+  // client may send thousands of them at once; after kFramesInARow other connections have their
+  // turn.
   void Advance(ConnectionId id) {
     for (int served = 0; served < kFramesInARow; ++served) {
       const auto at = connections_.find(id);

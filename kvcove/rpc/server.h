@@ -64,7 +64,7 @@ struct ServerOptions {
   std::size_t loops = 1;
   // Fewer where the process may not have so many descriptors: base/descriptors.h.
   std::uint32_t max_connections = 1024;
-  std::string name = "a Unix socket";  // of these connections, in the log
+  std::string name = "a Unix socket";              // of these connections, in the log
   std::int64_t hello_deadline_ns = 5'000'000'000;  // for a connection to say hello
   std::shared_ptr<Tls> tls;                        // TCP only; null: in the clear
   std::string thread_name = "kvcove-rpc";

@@ -85,10 +85,9 @@ class TestHandler final : public Handler {
 };
 
 std::string Frame(wire::Method method, const std::string& body, std::uint64_t call = 1) {
-  const auto head =
-      wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(method),
-                               .body_bytes = static_cast<std::uint32_t>(body.size()),
-                               .call = call});
+  const auto head = wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(method),
+                                             .body_bytes = static_cast<std::uint32_t>(body.size()),
+                                             .call = call});
   return std::string(reinterpret_cast<const char*>(head.data()), head.size()) + body;
 }
 
