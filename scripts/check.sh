@@ -25,14 +25,14 @@ step "asan + ubsan, thread-safety as errors (clang-19): unit and fault tests"
 scripts/build.sh asan
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
-KVCOVE_SIM_SEEDS=10 KVCOVE_SIM_LOADS=20000 scripts/test.sh asan -L 'unit|integration|fault' -E '^(torture|cluster_torture|hosts_torture|cli)$'
+KVCOVE_SIM_SEEDS=10 KVCOVE_SIM_LOADS=20000 scripts/test.sh asan -L 'unit|integration|fault' -E '^(torture|cluster_torture|hosts_torture|cli|flat)$'
 build/asan/bin/torture --kvcove build/asan/bin/kvcove --reads 20000 --at-least 20
 build/asan/bin/torture --cluster 1 --kvcove build/asan/bin/kvcove --reads 5000 --at-least 20
 
 step "tsan (clang-19): unit and fault tests"
 scripts/build.sh tsan
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
-KVCOVE_SIM_SEEDS=5 KVCOVE_SIM_LOADS=5000 scripts/test.sh tsan -L 'unit|integration|fault' -E '^(torture|cluster_torture|hosts_torture|cli|replay_behaviour)$'
+KVCOVE_SIM_SEEDS=5 KVCOVE_SIM_LOADS=5000 scripts/test.sh tsan -L 'unit|integration|fault' -E '^(torture|cluster_torture|hosts_torture|cli|flat|replay_behaviour)$'
 build/tsan/bin/torture --kvcove build/tsan/bin/kvcove --reads 5000 --at-least 20
 build/tsan/bin/torture --cluster 1 --kvcove build/tsan/bin/kvcove --reads 1000 --at-least 20
 
