@@ -220,7 +220,7 @@ class Server::Loop {
         } else if (options_.tls == nullptr) {
           Admit(std::move(socket), std::move(counted));
         } else {
-          Encrypt(std::move(socket), std::move(counted));
+          Encrypt(std::move(socket), counted);
         }
         return Accept();
       }
@@ -234,7 +234,7 @@ class Server::Loop {
   }
 
   // The socket that it hands over belongs to this process, and speaks with the client through TLS.
-  void Encrypt(Socket socket, std::shared_ptr<void> counted) {
+  void Encrypt(Socket socket, const std::shared_ptr<void>& counted) {
     options_.tls->Accept(UniqueFd(socket.release()), options_.hello_deadline_ns,
                          [this, all = handshakes_, counted](UniqueFd plain) {
                            const MutexLock lock(all->mutex);
