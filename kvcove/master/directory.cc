@@ -154,16 +154,21 @@ void Directory::Remove(SlotId slot, const Id128& hash) {
   }
 }
 
+MissReason Directory::LastReason(SlotId slot, const Id128& hash) const {
+  const std::uint64_t tag = Tag(slot, hash);
+  const Ghost& ghost = ghosts_[tag % kGhosts];
+  return ghost.tag == static_cast<std::uint32_t>(tag >> 32) && ghost.reason != MissReason::kNone
+             ? ghost.reason
+             : MissReason::kNeverPut;
+}
+
 wire::Place Directory::Find(SlotId slot, const Id128& hash) const {
   const Shard& shard = ShardOf(hash);
   wire::Place place;
-  const std::uint64_t tag = Tag(slot, hash);
-  const Ghost& ghost = ghosts_[tag % kGhosts];
-  place.reason =
-      ghost.tag == static_cast<std::uint32_t>(tag >> 32) && ghost.reason != MissReason::kNone
-          ? ghost.reason
-          : MissReason::kNeverPut;
-  if (shard.entries.empty()) return place;
+  if (shard.entries.empty()) {
+    place.reason = LastReason(slot, hash);
+    return place;
+  }
   const std::size_t room = shard.entries.size();
   for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {
     const Entry& entry = shard.entries[at];
@@ -172,7 +177,7 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash) const {
       if (place.owner == wire::kNoOwner) place.reason = MissReason::kReset;
       continue;
     }
-    if (!Counts(entry) || !rules_.live_owner(entry.owner)) {
+    if (!rules_.current_owner(entry.owner, entry.epoch) || !rules_.live_owner(entry.owner)) {
       if (place.owner == wire::kNoOwner) place.reason = MissReason::kOwnerGone;
       continue;
     }
@@ -183,6 +188,9 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash) const {
     place.owner = entry.owner;
     place.size_bytes = entry.size_bytes;
     place.reason = MissReason::kNone;
+  }
+  if (place.owner == wire::kNoOwner && place.reason == MissReason::kNone) {
+    place.reason = LastReason(slot, hash);
   }
   return place;
 }

@@ -104,6 +104,8 @@ class Directory {
   void Grow(Shard& shard);
   void Erase(Shard& shard, std::size_t at);
   void Remember(SlotId slot, const Id128& hash, MissReason reason);
+  // Why it was dropped lately, as far as that is remembered; else kNeverPut.
+  MissReason LastReason(SlotId slot, const Id128& hash) const;
 
   const Rules rules_;
   const std::uint64_t secret_ = RandomU64();
