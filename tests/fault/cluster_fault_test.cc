@@ -363,6 +363,11 @@ TEST(DescriptorLimitTest, AMasterThatIsFullSaysSoAndStillAnswersItsOperator) {
   cluster.StartMaster(
       admin.ToString(),
       {.launcher = {"sh", "-c", R"(ulimit -n 320; exec "$0" "$@")"}, .log_file = log_file});
+  // The master listens for owners first.
+  const std::int64_t started = NowMs();
+  while (!http::Call({.port = admin.port, .target = "/healthz"}) && NowMs() < started + 10'000) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
   const auto scrape = [&] {
     const auto answer = http::Call({.port = admin.port, .target = "/metrics"});
     EXPECT_TRUE(answer) << answer.error().ToString();
