@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directories that hold sockets and data: whoever may write to one could put something else there.
+// Directories that hold sockets and data. Another user who may write to such a directory could
+// replace its files, so it is checked before it is used.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@
 namespace kvcove {
 
 enum class DirectoryUse {
-  // Everybody who reaches a socket may connect: others have no rights at all.
+  // Every user who can reach a socket may connect to it, so other users have no rights here at all.
   kSocket,
   // Its files have modes of their own (0600): others may read and enter it, but not write. No
   // symbolic link: somebody else may have made it.

@@ -387,7 +387,7 @@ TEST_F(RolesTest, WithAnUnknownAdapterNothingIsFoundOrStored) {
   workers_[0]->SetAdapters({{.id = 7, .digest = "one"}});
   (void)Step();
   EXPECT_FALSE(scheduler_->HasAdapter(7)) << "one rank has not";
-  // Neither does who begins on what it computed, in the engine's own cache.
+  // Nor does a request that begins on its blocks in the engine's own cache store anything.
   Adapters({{.id = 7, .digest = "one"}});
   Compute("next", 8, 8, 1, /*started=*/true, /*adapter=*/7);
   (void)Step();

@@ -886,7 +886,7 @@ class Cluster::Impl final : public rpc::Handler,
   rpc::Gate gate_;
   std::vector<std::atomic<Generation>> generations_;
   std::vector<std::atomic<std::uint64_t>> slot_tenants_;  // TenantTag of each slot's tenant
-  // By number. What membership knows of an owner, for those who do not hold its lock.
+  // By number. What membership knows of an owner, for calls that do not hold its lock.
   struct OwnerStanding {
     std::atomic<std::uint32_t> epoch{0};
     std::atomic<std::uint32_t> first_epoch{0};

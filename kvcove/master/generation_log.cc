@@ -96,7 +96,7 @@ Status WriteAll(int fd, std::string_view bytes) {
   return {};
 }
 
-// The directory may have been open to others before this start, who may have left a file there.
+// Another user may have left a file in the directory while it was still open to others.
 Status CheckOwnFile(int fd, const std::string& path) {
   struct stat status{};
   if (fstat(fd, &status) != 0) return FailErrno(Code::kInternal, fmt::format("'{}'", path));

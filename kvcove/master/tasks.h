@@ -77,7 +77,7 @@ class Tasks {
     TaskStat stat;
     std::int64_t began_ns = 0;
     bool cancel = false;
-    bool asked_for = true;  // by somebody who has its number
+    bool asked_for = true;  // by an operator, who knows its number
   };
   struct Move {  // of one object
     wire::HeldObject object;

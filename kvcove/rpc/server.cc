@@ -514,7 +514,7 @@ class Server::Loop {
     bool closed KVCOVE_GUARDED_BY(mutex) = false;
   };
   const std::shared_ptr<Handshakes> handshakes_ = std::make_shared<Handshakes>();
-  ConnectionId serving_ = 0;  // whose request the handler is called with now; 0: none
+  ConnectionId serving_ = 0;  // the connection whose request the handler has now; 0: none
   std::thread thread_;
   // Set before the first handler call, so whoever holds a responder may read it.
   std::thread::id loop_thread_;

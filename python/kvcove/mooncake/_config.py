@@ -86,7 +86,7 @@ def private_directory() -> Path:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    found = path.lstat()  # not what a link leads to: whoever made it chooses that
+    found = path.lstat()  # a link is refused: another user may have made it
     if not stat.S_ISDIR(found.st_mode):
         wrong = "is a link" if stat.S_ISLNK(found.st_mode) else "is no directory"
     elif found.st_uid != os.getuid():

@@ -40,7 +40,7 @@ _GRACE_SECONDS = 5.0  # for a head; for a body or an answer beside what its byte
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
 # Connections that have no request under way: a new one ends the one that has waited longest.
 _MAX_WAITING = 128
-# Requests under way. Health is asked by launchers that kill who does not answer: it has some more.
+# Requests under way. Launchers kill a server whose /health does not answer, so /health has some more.
 _MAX_REQUESTS = 256
 _RESERVED_FOR_HEALTH = 16
 
@@ -130,7 +130,7 @@ class HttpServer:
         self._loop = asyncio.SelectorEventLoop()
         self._closing = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._waiting: dict[asyncio.StreamWriter, None] = {}  # who has waited longest comes first
+        self._waiting: dict[asyncio.StreamWriter, None] = {}  # the longest wait comes first
         self._requests = 0
         self._body_bytes = 0
         self._thread = threading.Thread(
@@ -256,7 +256,7 @@ class HttpServer:
         body = bytearray()
         begin = self._loop.time()
         try:
-            # Time is for bytes that have come: who announces many and sends few has little.
+            # Each byte that arrives earns time; a large announced length earns none.
             async with asyncio.timeout(_GRACE_SECONDS) as timeout:
                 while len(body) < head.length:
                     piece = await reader.read(min(head.length - len(body), 1 << 16))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The head of an HTTP request: what it must be like, and from whom it is taken.
+"""The head of an HTTP request: its syntax, and the origins that may send it.
 
 Whatever two programs could read in two ways is refused, so that nothing in front of this server sees
 other requests than it does. What a browser sends on behalf of another site's page is refused, too:
@@ -107,7 +107,8 @@ def _check_sender(fields: dict[str, str], on_loopback: bool) -> None:
     if on_loopback and name and not by_address:
         raise Refused(403, f"this server is asked by its address or as localhost, not as {name!r}")
     origin = fields.get("origin")
-    # Under a name, a page of that name is no friend either: whose name is it? Programs have no origin.
+    # A page may have made its own name resolve to this server, so its Origin equals Host. Programs
+    # send no Origin.
     own = (f"http://{host}", f"https://{host}") if by_address else ()
     if origin is not None and origin.lower() not in own:
         raise Refused(403, "pages of other sites may not use this server")

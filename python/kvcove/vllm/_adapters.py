@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LoRA adapters: what tells their contents apart, and who learns of it.
+"""LoRA adapters: digests of their contents, from the ranks to the scheduler's role.
 
 vLLM hashes an adapter's name and path into its block hashes. Both stay when somebody loads other
 tensors under them, so each rank digests the tensors that its LoRA manager holds, whichever way they

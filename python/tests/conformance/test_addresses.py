@@ -160,15 +160,23 @@ def near(rng: random.Random, *places: int) -> int:
     return max(0, rng.choice(places) + rng.randint(-2, 2))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_any_ranges_are_as_a_model_has_them(store: Any, memory: Memory, seed: int) -> None:
-    rng = random.Random(seed)
+def _prepared(
+    store: Any, memory: Memory, rng: random.Random
+) -> tuple[list[tuple[int, int]], dict[str, bytes]]:
+    """Register buffers and store values; return the buffers' offsets and sizes, and the values."""
     buffers = [(100, 700), (800, 64), (2000, 5000), (memory.size - 300, 300)]
     for at, size in buffers:
         assert store.register_buffer(memory.begin + at, size) == 0
     values = {f"k{size}": rng.randbytes(size) for size in (1, 63, 700, 6000)}
     for key, value in values.items():
         assert store.put(key, value) == 0
+    return buffers, values
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_ranges_are_as_a_model_has_them(store: Any, memory: Memory, seed: int) -> None:
+    rng = random.Random(seed)
+    buffers, values = _prepared(store, memory, rng)
     expected = bytearray(memory.content())
 
     def model(at: int, key: str, to: list[int], source: list[int], sizes: list[int]) -> list[int]:
@@ -266,12 +274,7 @@ def test_no_call_leaves_a_registered_buffer(store: Any, memory: Memory) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_pieces_are_as_a_model_has_them(store: Any, memory: Memory, seed: int) -> None:
     rng = random.Random(seed)
-    buffers = [(100, 700), (800, 64), (2000, 5000), (memory.size - 300, 300)]
-    for at, size in buffers:
-        assert store.register_buffer(memory.begin + at, size) == 0
-    values = {f"k{size}": rng.randbytes(size) for size in (1, 63, 700, 6000)}
-    for key, value in values.items():
-        assert store.put(key, value) == 0
+    buffers, values = _prepared(store, memory, rng)
     assert store.batch_get_session_start(list(values)) == [0] * len(values)
     expected = bytearray(memory.content())
 
