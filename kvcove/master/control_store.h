@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the master keeps what must survive it: pool and incarnation, terms, generations, members,
+// barriers, reset ids. A small ordered map from keys to values with transactions and revisions;
+// `FileStore` (master/file_store.h) keeps it in a file for one master and for the embedded pool.
+// docs/control-store.md has the prose.
+//
+// A fact is durable before anybody learns of it: the master acts on a change only when `done` was
+// called with a revision. A failed commit leaves no trace in this process's later life: after a
+// restart it may be found or not, and nobody has been told either way.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvcove/base/result.h"
+
+namespace kvcove::master {
+
+// What a key has now, and the revision of the transaction that gave it.
+struct Fact {
+  std::string value;
+  std::uint64_t revision = 0;
+  bool operator==(const Fact&) const = default;
+};
+
+using Facts = std::map<std::string, Fact, std::less<>>;
+
+// What one transaction does to one key.
+struct FactChange {
+  std::string key;
+  std::optional<std::string> value;  // nothing: the key goes
+  bool operator==(const FactChange&) const = default;
+};
+
+// Thread-safe.
+class ControlStore {
+ public:
+  // The transaction's revision, or why it is not durable: kUnavailable (the disk refuses, or hangs
+  // with too many commits behind it), kLimit (keys or values too large).
+  using Done = std::function<void(Result<std::uint64_t> revision)>;
+
+  virtual ~ControlStore() = default;
+
+  // All of `changes`, or none. Transactions become durable in the order of the calls; revisions
+  // grow by one with each. `done` is called exactly once, in that order, from the store's thread or
+  // within this call, and never under a lock of the store; it may call Commit. It may come late: a
+  // disk that hangs delays it, so each caller watches its own deadline.
+  virtual void Commit(std::vector<FactChange> changes, Done done) = 0;
+};
+
+}  // namespace kvcove::master
