@@ -2,6 +2,7 @@
 // Randomness as an input: seeded for tests and replays, from the kernel for identities.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 
 namespace kvcove {
@@ -34,7 +35,7 @@ class Random {
 struct Id128 {
   std::uint64_t high = 0;
   std::uint64_t low = 0;
-  bool operator==(const Id128&) const = default;
+  auto operator<=>(const Id128&) const = default;
 };
 
 // From getrandom(2). Thread-safe.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `kvcove bench scale`: how far one master goes, and what disturbs others.
+#include <limits>
 #include <fmt/core.h>
 #include <sys/socket.h>
 
@@ -72,12 +73,12 @@ std::uint64_t MemoryFor(std::uint64_t objects) {
 Status BenchDirectory(const BenchOptions& options) {
   for (const std::uint64_t entries : {1'000'000ULL, 10'000'000ULL}) {
     if (entries > options.most_objects) break;
-    master::Directory directory(
-        {.current_owner = [](wire::OwnerNumber, std::uint32_t) { return true; },
-         .live_owner = [](wire::OwnerNumber) { return true; },
-         .present_owner = [](wire::OwnerNumber) { return true; },
-         .may_list_again = [](wire::OwnerNumber, std::uint32_t) { return false; },
-         .current_generation = [](SlotId, Generation) { return true; }});
+    master::Standings standings(SystemClock::Instance());
+    standings.SetSlot({.slot = 0, .generation = 1, .name = {}});
+    standings.owner(0).epoch = 1;
+    standings.owner(0).live_until_ns = std::numeric_limits<std::int64_t>::max();
+    standings.owner(0).present_until_ns = std::numeric_limits<std::int64_t>::max();
+    master::Directory directory(standings);
     const auto hash = [](std::uint64_t i) { return Id128{.high = Mix64(i), .low = Mix64(~i)}; };
     const std::int64_t began = Now();
     for (std::uint64_t i = 0; i < entries; ++i) {
@@ -225,8 +226,8 @@ Status BenchResetOthers(const BenchOptions& options) {
 
 Result<std::vector<rpc::Address>> PortsOf(const Cluster& cluster) {
   rpc::TcpChannel channel(cluster.master_address, {});
-  KVCOVE_ASSIGN(const auto owners, wire::MasterStub(channel).Owners(Now() + kSecond));
-  KVCOVE_ASSIGN(const rpc::Address owner, rpc::ParseAddress(owners.front().address, 0));
+  KVCOVE_ASSIGN(const auto reply, wire::MasterStub(channel).Owners(Now() + kSecond));
+  KVCOVE_ASSIGN(const rpc::Address owner, rpc::ParseAddress(reply.owners.front().address, 0));
   return std::vector<rpc::Address>{cluster.master_address, cluster.admin_address, owner};
 }
 

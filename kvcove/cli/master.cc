@@ -19,7 +19,7 @@ struct MasterOptions {
 };
 
 Result<int> Run(const MasterOptions& options) {
-  master::ClusterOptions cluster;
+  master::MasterServerOptions cluster;
   KVCOVE_ASSIGN(cluster.listen, ListenOption(options.listen, 7400, options.security));
   KVCOVE_ASSIGN(const SecurityOptions::Loaded security, options.security.Load());
   cluster.credentials = security.credentials;
@@ -32,7 +32,7 @@ Result<int> Run(const MasterOptions& options) {
   RaiseDescriptorLimit();
   StopSignal stop;
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
-  KVCOVE_ASSIGN(auto master, master::Cluster::Open(cluster, SystemClock::Instance()));
+  KVCOVE_ASSIGN(auto master, master::MasterServer::Open(cluster, SystemClock::Instance()));
   auto tasks = std::make_unique<master::Tasks>(*master, task_options, SystemClock::Instance());
   std::unique_ptr<master::Admin> admin;
   if (admin_address) {

@@ -65,11 +65,11 @@ json TaskJson(const TaskStat& task) {
 // The paths' answers. Thread-safe.
 class Answers {
  public:
-  Answers(Cluster& cluster, Tasks& tasks, const Clock& clock)
+  Answers(MasterServer& cluster, Tasks& tasks, const Clock& clock)
       : cluster_(cluster), tasks_(tasks), clock_(clock) {}
 
   Result<json> Status() const {
-    const ClusterStat stat = cluster_.Stat();
+    const MasterStat stat = cluster_.Stat();
     std::uint64_t capacity = 0;
     std::uint64_t free = 0;
     std::uint64_t live = 0;
@@ -84,6 +84,14 @@ class Answers {
     return json{
         {"incarnation", fmt::format("{:016x}{:016x}", stat.incarnation.high, stat.incarnation.low)},
         {"term", stat.term},
+        {"revision", stat.revision},
+        {"members", stat.control.members},
+        {"barriers", stat.control.barriers},
+        {"slots", stat.slots},
+        {"registrations", stat.registrations},
+        {"removal_log_entries", stat.control.removal_entries},
+        {"remembered_removals", stat.remembered_removals},
+        {"proofs", stat.control.proofs},
         {"owners", stat.owners.size()},
         {"owners_live", live},
         {"capacity_bytes", capacity},
@@ -173,8 +181,8 @@ class Answers {
     KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsOf(request));
     for (const SlotDescription& slot : slots) {
       const std::pair<SlotId, Id128> object(slot.slot, DirectoryHash(slot.slot, key));
-      const auto holders = cluster_.HoldersOf({&object, 1}).front();
-      const wire::Place place = cluster_.Find(slot.slot, key);
+      const auto holders = cluster_.master().directory().HoldersOf({&object, 1}).front();
+      const wire::Place place = cluster_.master().directory().Find(slot.slot, key);
       json entry{{"namespace", ReadableName(slot.name)},
                  {"version", slot.version},
                  {"found", place.owner != wire::kNoOwner}};
@@ -186,7 +194,7 @@ class Answers {
           entry["locations"].push_back({{"owner", owner.address}, {"host", owner.host}});
         }
       }
-      if (const auto missed = cluster_.Why(slot.slot, key)) {
+      if (const auto missed = cluster_.master().directory().Why(slot.slot, key)) {
         entry["last_miss"] = {{"reason", MissReasonName(missed->reason)},
                               {"count", missed->count},
                               {"seconds_ago", static_cast<double>(missed->age_ns) * 1e-9}};
@@ -225,9 +233,11 @@ class Answers {
     KVCOVE_TRY(request.Need("namespace"));
     KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsOf(request));
     std::uint64_t removed = 0;
+    const Id128 incarnation = cluster_.Stat().incarnation;
     for (const SlotDescription& slot : slots) {
       KVCOVE_ASSIGN(const std::uint64_t count,
-                    cluster_.RemovePattern(slot.slot, pattern, clock_.NowNs() + 10 * kSecond));
+                    cluster_.RemovePattern({.incarnation = incarnation, .generation = slot.generation, .slot = slot.slot},
+                                           pattern, clock_.NowNs() + 10 * kSecond));
       removed += count;
     }
     return json{{"removed", removed}};
@@ -304,14 +314,14 @@ class Answers {
     return slots.front();
   }
 
-  Cluster& cluster_;
+  MasterServer& cluster_;
   Tasks& tasks_;
   const Clock& clock_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Admin>> Admin::Open(Cluster& cluster, Tasks& tasks,
+Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
                                            const AdminOptions& options, const Clock& clock) {
   std::unique_ptr<Admin> admin(new Admin);
   admin->address_ = options.listen;

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "kvcove/http/server.h"
-#include "kvcove/master/cluster.h"
+#include "kvcove/master/server.h"
 #include "kvcove/master/tasks.h"
 
 namespace kvcove::master {
@@ -20,7 +20,7 @@ struct AdminOptions {
 class Admin {
  public:
   // Serves when it returns. `cluster` and `tasks` outlive it. Errors: kUnavailable, kInvalid.
-  static Result<std::unique_ptr<Admin>> Open(Cluster& cluster, Tasks& tasks,
+  static Result<std::unique_ptr<Admin>> Open(MasterServer& cluster, Tasks& tasks,
                                              const AdminOptions& options, const Clock& clock);
   const rpc::Address& address() const { return address_; }
 

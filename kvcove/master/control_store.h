@@ -9,6 +9,7 @@
 // restart it may be found or not, and nobody has been told either way.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -36,6 +37,18 @@ struct FactChange {
   bool operator==(const FactChange&) const = default;
 };
 
+// Bounds of every store. Beyond them a commit fails with kLimit.
+inline constexpr std::size_t kMaxFactKeyBytes = 256;
+inline constexpr std::size_t kMaxFactValueBytes = 64 << 10;
+inline constexpr std::size_t kMaxTransactionBytes = 4 << 20;  // as TransactionBytes counts
+
+// Keys, values, and what a file needs beside them.
+std::size_t TransactionBytes(const std::vector<FactChange>& changes);
+// Errors: kLimit, with the key.
+Status CheckTransaction(const std::vector<FactChange>& changes);
+// Gives the changed keys this revision. Of two changes of one key, the later one counts.
+void ApplyTransaction(std::vector<FactChange> changes, std::uint64_t revision, Facts& facts);
+
 // Thread-safe.
 class ControlStore {
  public:
@@ -48,7 +61,8 @@ class ControlStore {
   // All of `changes`, or none. Transactions become durable in the order of the calls; revisions
   // grow by one with each. `done` is called exactly once, in that order, from the store's thread or
   // within this call, and never under a lock of the store; it may call Commit. It may come late: a
-  // disk that hangs delays it, so each caller watches its own deadline.
+  // disk that hangs delays it, so each caller watches its own deadline. A commit that is refused
+  // within the call is told so before older ones that still wait.
   virtual void Commit(std::vector<FactChange> changes, Done done) = 0;
 };
 

@@ -8,20 +8,22 @@ constexpr std::size_t kFirstEntries = 16;
 
 }  // namespace
 
-Directory::Directory(Rules rules) : rules_(std::move(rules)), shards_(kShards), ghosts_(kGhosts) {}
+Directory::Directory(Standings& standings)
+    : standings_(standings), shards_(kShards), ghosts_(kGhosts) {}
 
 bool Directory::Counts(const Entry& entry) const {
-  return entry.superseded == 0 && rules_.current_owner(entry.owner, entry.epoch) &&
-         rules_.current_generation(entry.slot, entry.generation());
+  return entry.superseded == 0 && standings_.EpochIs(entry.owner, entry.epoch) &&
+         standings_.Current(entry.slot, entry.generation());
 }
 
 bool Directory::Needed(const Entry& entry) const {
-  return Counts(entry) || (rules_.current_generation(entry.slot, entry.generation()) &&
-                           rules_.may_list_again(entry.owner, entry.epoch));
+  return Counts(entry) || (standings_.Current(entry.slot, entry.generation()) &&
+                           standings_.MayListAgain(entry.owner, entry.epoch));
 }
 
-bool Directory::Blocks(const Entry& entry, const wire::ListItem& item) const {
-  return entry.group != item.group && Counts(entry) && rules_.present_owner(entry.owner);
+bool Directory::Blocks(const Entry& entry, const wire::ListItem& item) {
+  if (entry.group == item.group || !Counts(entry)) return false;
+  return standings_.Present(entry.owner) || !standings_.Overtake(entry.owner);
 }
 
 void Directory::Remember(SlotId slot, const Id128& hash, MissReason reason) {
@@ -75,7 +77,7 @@ void Directory::Erase(Shard& shard, std::size_t at) {
 }
 
 Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::uint32_t epoch) {
-  if (!rules_.current_generation(item.slot, item.generation)) return Code::kStale;
+  if (!standings_.Current(item.slot, item.generation)) return Code::kStale;
   Shard& shard = ShardOf(item.hash);
   if ((shard.used + 1) * 100 > shard.entries.size() * 85) Grow(shard);
   const std::size_t room = shard.entries.size();
@@ -104,6 +106,7 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
   }
   *own = {.hash = item.hash,
           .size_bytes = item.size_bytes,
+          .tier = static_cast<std::uint32_t>(item.tier),
           .epoch = epoch,
           .group = item.group,
           .generation_low = static_cast<std::uint32_t>(item.generation),
@@ -173,11 +176,11 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash) const {
   for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {
     const Entry& entry = shard.entries[at];
     if (entry.hash != hash || entry.slot != slot || entry.superseded != 0) continue;
-    if (!rules_.current_generation(entry.slot, entry.generation())) {
+    if (!standings_.Current(entry.slot, entry.generation())) {
       if (place.owner == wire::kNoOwner) place.reason = MissReason::kReset;
       continue;
     }
-    if (!rules_.current_owner(entry.owner, entry.epoch) || !rules_.live_owner(entry.owner)) {
+    if (!standings_.EpochIs(entry.owner, entry.epoch) || !standings_.Live(entry.owner)) {
       if (place.owner == wire::kNoOwner) place.reason = MissReason::kOwnerGone;
       continue;
     }
@@ -187,6 +190,7 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash) const {
     }
     place.owner = entry.owner;
     place.size_bytes = entry.size_bytes;
+    place.tier = static_cast<Tier>(entry.tier);
     place.reason = MissReason::kNone;
   }
   if (place.owner == wire::kNoOwner && place.reason == MissReason::kNone) {
@@ -203,7 +207,7 @@ std::vector<wire::OwnerNumber> Directory::HoldersOf(SlotId slot, const Id128& ha
   for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {
     const Entry& entry = shard.entries[at];
     if (entry.hash == hash && entry.slot == slot && Counts(entry) &&
-        rules_.live_owner(entry.owner)) {
+        standings_.Live(entry.owner)) {
       holders.push_back(entry.owner);
     }
   }

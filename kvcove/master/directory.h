@@ -18,29 +18,17 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "kvcove/base/random.h"
+#include "kvcove/master/standings.h"
 #include "kvcove/wire/cluster.h"
 
 namespace kvcove::master {
 
 class Directory {
  public:
-  // What makes an entry count. All look at the caller's tables.
-  struct Rules {
-    std::function<bool(wire::OwnerNumber number, std::uint32_t epoch)> current_owner;
-    // It may be asked for what it holds.
-    std::function<bool(wire::OwnerNumber number)> live_owner;
-    // Live, or telling its inventory now: what it has listed stands.
-    std::function<bool(wire::OwnerNumber number)> present_owner;
-    // The owner may still list what it listed under this epoch: it is the same process, and has not
-    // told its whole inventory since.
-    std::function<bool(wire::OwnerNumber number, std::uint32_t epoch)> may_list_again;
-    std::function<bool(SlotId slot, Generation generation)> current_generation;
-  };
-  explicit Directory(Rules rules);
+  explicit Directory(Standings& standings);
 
   // kOk; kExists when another owner holds another value of the key, or another value took this
   // one's place while its owner was away; kStale for an old generation.
@@ -69,7 +57,8 @@ class Directory {
  private:
   struct Entry {
     Id128 hash;
-    std::uint32_t size_bytes = 0;
+    std::uint32_t size_bytes : 29 = 0;
+    std::uint32_t tier : 3 = 0;
     std::uint32_t epoch = 0;  // 0: free
     std::uint32_t group = 0;
     std::uint32_t generation_low = 0;
@@ -80,6 +69,8 @@ class Directory {
     Generation generation() const { return (Generation{generation_high} << 32) | generation_low; }
   };
   static_assert(sizeof(Entry) == 40);
+  static_assert(kMaxObjectBytes < 1U << 29);
+  static_assert(kTiers <= 1U << 3);
   static_assert(wire::kMaxOwners <= 1 << 15);
   struct Shard {
     std::vector<Entry> entries;
@@ -98,8 +89,9 @@ class Directory {
   bool Counts(const Entry& entry) const;
   // Counts, or is needed to refuse what its owner may list again.
   bool Needed(const Entry& entry) const;
-  // Another owner's value that stands in the way of `item`.
-  bool Blocks(const Entry& entry, const wire::ListItem& item) const;
+  // Another owner's value that stands in the way of `item`. An absent owner's does not; it is
+  // marked as overtaken, so that it cannot come back unnoticed.
+  bool Blocks(const Entry& entry, const wire::ListItem& item);
   void Supersede(Shard& shard, const wire::ListItem& item, wire::OwnerNumber owner);
   void Grow(Shard& shard);
   void Erase(Shard& shard, std::size_t at);
@@ -107,7 +99,7 @@ class Directory {
   // Why it was dropped lately, as far as that is remembered; else kNeverPut.
   MissReason LastReason(SlotId slot, const Id128& hash) const;
 
-  const Rules rules_;
+  Standings& standings_;
   const std::uint64_t secret_ = RandomU64();
   std::vector<Shard> shards_;
   std::uint64_t entries_ = 0;

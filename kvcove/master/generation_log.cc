@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/master/generation_log.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <type_traits>
 
-#include "kvcove/base/directory.h"
 #include "kvcove/base/hash.h"
-#include "kvcove/base/log.h"
 
 namespace kvcove::master {
 namespace {
@@ -69,10 +61,10 @@ std::string Frame(const std::string& payload) {
   return out + payload;
 }
 
-Result<Record> DecodeRecord(std::string_view payload) {
+Result<OldRecord> DecodeRecord(std::string_view payload) {
   Reader reader(payload);
-  Record record;
-  record.kind = static_cast<Record::Kind>(reader.Number<std::uint8_t>());
+  OldRecord record;
+  record.kind = static_cast<OldRecord::Kind>(reader.Number<std::uint8_t>());
   record.slot = reader.Number<std::uint16_t>();
   record.generation = reader.Number<std::uint64_t>();
   record.reset_id.high = reader.Number<std::uint64_t>();
@@ -84,42 +76,6 @@ Result<Record> DecodeRecord(std::string_view payload) {
     return Fail(Code::kCorrupt, "a record of the generation file has impossible fields");
   }
   return record;
-}
-
-Status WriteAll(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return FailErrno(Code::kInternal, "writing the generation file");
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return {};
-}
-
-// Another user may have left a file in the directory while it was still open to others.
-Status CheckOwnFile(int fd, const std::string& path) {
-  struct stat status{};
-  if (fstat(fd, &status) != 0) return FailErrno(Code::kInternal, fmt::format("'{}'", path));
-  if (!S_ISREG(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 0022) != 0) {
-    return Fail(Code::kDenied,
-                fmt::format("'{}' must be a file of this user's that no other may write to: "
-                            "somebody else may have put it there; move it away or name another "
-                            "data directory",
-                            path));
-  }
-  return {};
-}
-
-Result<std::string> ReadAll(int fd) {
-  std::string bytes;
-  char buffer[65536];
-  while (true) {
-    const ssize_t count = read(fd, buffer, sizeof(buffer));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return FailErrno(Code::kInternal, "reading the generation file");
-    if (count == 0) return bytes;
-    bytes.append(buffer, static_cast<std::size_t>(count));
-  }
 }
 
 }  // namespace
@@ -135,7 +91,7 @@ std::string EncodeHeader(Id128 incarnation, std::int64_t lease_ns) {
   return out;
 }
 
-std::string EncodeRecord(const Record& record) {
+std::string EncodeRecord(const OldRecord& record) {
   std::string payload;
   PutNumber(payload, static_cast<std::uint8_t>(record.kind));
   PutNumber(payload, record.slot);
@@ -178,98 +134,19 @@ Result<Restored> ParseLog(std::string_view bytes) {
     const auto sum = reader.Number<std::uint32_t>();
     if (!reader.ok() || length > reader.left())
       break;  // cut while it was appended: nobody knew of it
-    const bool last = length == reader.left();
     const std::string_view payload = reader.Bytes(length);
     if (length > kMaxRecordBytes || static_cast<std::uint32_t>(Hash64(payload, length)) != sum) {
-      if (last) break;
-      return Fail(Code::kCorrupt, "a record in its middle is damaged");
+      // Also the last one: it is whole, so somebody may know of it.
+      return Fail(Code::kCorrupt, "a record is damaged");
     }
     if (length == 1 && static_cast<std::uint8_t>(payload[0]) == kCleanEnd) {
       restored.running_lease_ns = 0;
       continue;
     }
-    KVCOVE_ASSIGN(Record record, DecodeRecord(payload));
+    KVCOVE_ASSIGN(OldRecord record, DecodeRecord(payload));
     restored.records.push_back(std::move(record));
   }
   return restored;
-}
-
-Result<std::unique_ptr<FileLog>> FileLog::Open(const std::string& directory, std::int64_t lease_ns,
-                                               Restored& restored) {
-  KVCOVE_ASSIGN(UniqueFd opened, OpenOwnDirectory(directory, DirectoryUse::kData));
-  std::unique_ptr<FileLog> log(new FileLog(std::move(opened), directory, lease_ns));
-  const int at = log->directory_.get();
-  log->lock_ = UniqueFd(openat(at, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!log->lock_.valid()) {
-    return FailErrno(Code::kInternal, fmt::format("opening '{}/lock'", directory));
-  }
-  if (flock(log->lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    return Fail(Code::kUnavailable, fmt::format("the data directory '{}' is in use by another "
-                                                "kvcove; stop it or name another directory",
-                                                directory));
-  }
-  const std::string path = directory + "/generations";
-  restored = {.incarnation = RandomId(), .records = {}};
-  const UniqueFd file(openat(at, "generations", O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (file.valid()) {
-    KVCOVE_TRY(CheckOwnFile(file.get(), path));
-    KVCOVE_ASSIGN(const std::string bytes, ReadAll(file.get()));
-    Result<Restored> parsed = ParseLog(bytes);
-    if (parsed) {
-      restored = std::move(*parsed);
-    } else if (parsed.error().code == Code::kIncompatible) {
-      return Fail(Code::kIncompatible,
-                  fmt::format("cannot use '{}': {}", path, parsed.error().detail));
-    } else {
-      const std::string aside = path + ".damaged";
-      LogError("'{}' is damaged ({}): everything stored so far is void; kept as '{}'", path,
-               parsed.error().detail, aside);
-      renameat(at, "generations", at, "generations.damaged");
-      restored.running_lease_ns = lease_ns;
-    }
-  } else if (errno != ENOENT) {
-    return FailErrno(Code::kInternal, fmt::format("opening '{}'", path));
-  }
-  return log;
-}
-
-Status FileLog::Rewrite(Id128 incarnation, const std::vector<Record>& records) {
-  const std::string fresh = path_ + "/generations.new";
-  const int at = directory_.get();
-  unlinkat(at, "generations.new", 0);  // left by a start that was killed
-  UniqueFd file(openat(at, "generations.new",
-                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_APPEND, 0600));
-  if (!file.valid()) return FailErrno(Code::kInternal, fmt::format("creating '{}'", fresh));
-  std::string bytes = EncodeHeader(incarnation, lease_ns_);
-  for (const Record& record : records) bytes += EncodeRecord(record);
-  KVCOVE_TRY(WriteAll(file.get(), bytes));
-  if (fsync(file.get()) != 0) return FailErrno(Code::kInternal, fmt::format("syncing '{}'", fresh));
-  if (renameat(at, "generations.new", at, "generations") != 0) {
-    return FailErrno(Code::kInternal, fmt::format("renaming '{}'", fresh));
-  }
-  if (fsync(at) != 0) return FailErrno(Code::kInternal, fmt::format("syncing '{}'", path_));
-  file_ = std::move(file);
-  return {};
-}
-
-Status FileLog::Append(const std::vector<Record>& records) {
-  std::string bytes;
-  for (const Record& record : records) bytes += EncodeRecord(record);
-  KVCOVE_TRY(WriteAll(file_.get(), bytes));
-  if (fdatasync(file_.get()) != 0) {
-    return FailErrno(Code::kInternal, "syncing the generation file");
-  }
-  return {};
-}
-
-Status FileLog::Close() {
-  if (!file_.valid()) return {};
-  KVCOVE_TRY(WriteAll(file_.get(), EncodeCleanEnd()));
-  if (fdatasync(file_.get()) != 0) {
-    return FailErrno(Code::kInternal, "syncing the generation file");
-  }
-  file_.Reset();
-  return {};
 }
 
 }  // namespace kvcove::master

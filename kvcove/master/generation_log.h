@@ -1,75 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the records of `Generations` survive. docs/generations.md describes the file, byte by byte.
+// The first format of the file that keeps generations: read once, by a master that finds it.
+// docs/generations.md describes it, byte by byte.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "kvcove/base/posix.h"
-#include "kvcove/master/generations.h"
+#include "kvcove/model/ids.h"
 
 namespace kvcove::master {
 
-// Needs a lock.
-class GenerationLog {
- public:
-  virtual ~GenerationLog() = default;
-  // Returns when the records are durable. After an error nothing is known about them.
-  virtual Status Append(const std::vector<Record>& records) = 0;
-  // Replaces everything, durably and at once.
-  virtual Status Rewrite(Id128 incarnation, const std::vector<Record>& records) = 0;
-  // A clean end: no lease is running. One sync.
-  virtual Status Close() = 0;
-};
-
-// Forgets everything with the process: for the embedded pool.
-class MemoryLog final : public GenerationLog {
- public:
-  Status Append(const std::vector<Record>&) override { return {}; }
-  Status Rewrite(Id128, const std::vector<Record>&) override { return {}; }
-  Status Close() override { return {}; }
+// A record of that file.
+struct OldRecord {
+  enum class Kind : std::uint8_t {
+    kSlot = 1,         // slot was given to (namespace, version) with this generation
+    kRaise = 2,        // slot has this generation now, by request `reset_id`
+    kEngineReset = 3,  // an engine has reset the namespace
+    kDropSlot = 4,     // slot is free again
+    kStart = 5,        // a master started
+    kMissed = 6,       // a removal from slot was proven although an owner had not heard of it
+  };
+  Kind kind = Kind::kSlot;
+  SlotId slot = 0;
+  Generation generation = 0;
+  Id128 reset_id;
+  std::string name;
+  std::string version;
+  bool operator==(const OldRecord&) const = default;
 };
 
 // What a start finds.
 struct Restored {
   Id128 incarnation;
-  std::vector<Record> records;
+  std::vector<OldRecord> records;
   // The longest lease that an earlier process may still have out; 0 after a clean end or on a first
   // start.
   std::int64_t running_lease_ns = 0;
 };
 
-// One file `generations` in a directory that this process alone uses (lock file `lock`), and that
-// no other user may write to. Appends are one fdatasync each.
-class FileLog final : public GenerationLog {
- public:
-  // Creates the directory (0700) if need be. `lease_ns` is the longest lease that will be given.
-  // A file whose middle is damaged counts as missing: a new incarnation, and the damaged one is
-  // kept aside. Errors: kUnavailable when another process uses the directory, kDenied when other
-  // users may write to it or to the file (base/directory.h), kIncompatible for another version's
-  // file, kInternal for what the file system refuses.
-  static Result<std::unique_ptr<FileLog>> Open(const std::string& directory, std::int64_t lease_ns,
-                                               Restored& restored);
-
-  Status Append(const std::vector<Record>& records) override;
-  Status Rewrite(Id128 incarnation, const std::vector<Record>& records) override;
-  Status Close() override;
-
- private:
-  FileLog(UniqueFd directory, std::string path, std::int64_t lease_ns)
-      : directory_(std::move(directory)), path_(std::move(path)), lease_ns_(lease_ns) {}
-
-  const UniqueFd directory_;  // files are opened in it, not by its path: that may be exchanged
-  const std::string path_;    // for messages
-  const std::int64_t lease_ns_;
-  UniqueFd lock_;
-  UniqueFd file_;
-};
-
 // The file's bytes, for tests and the fuzzer. Parse errors: kIncompatible, kCorrupt.
 std::string EncodeHeader(Id128 incarnation, std::int64_t lease_ns);
-std::string EncodeRecord(const Record& record);
+std::string EncodeRecord(const OldRecord& record);
 std::string EncodeCleanEnd();
 Result<Restored> ParseLog(std::string_view bytes);
 

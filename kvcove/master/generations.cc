@@ -1,9 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/master/generations.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 namespace kvcove::master {
+
+void Generations::Load(const StoredState& state) {
+  for (const StoredState::Slot& slot : state.slots) {
+    RaiseCounter(CounterOf(slot.fact.generation));
+    slots_[slot.slot] = {
+        .fact = slot.fact, .revision = slot.revision, .used = true, .raised_by = {}};
+    if (slot.fact.free) continue;
+    slots_by_name_[{slot.fact.name, slot.fact.version}] = slot.slot;
+    ++slots_of_tenant_[std::string(TenantOf(slot.fact.name))];
+  }
+  for (const StoredState::ResetId& reset : state.reset_ids) {
+    TenantResets& tenant = reset_ids_[reset.tenant];
+    tenant.order.push_back(reset.id);
+    tenant.ids.insert(reset.id);
+  }
+  engine_resets_.insert(state.engine_resets.begin(), state.engine_resets.end());
+}
+
+Generation Generations::NextNumber() {
+  ++counter_;
+  return (counter_ << 24) | (RandomU64() & 0xFFFFFF);
+}
 
 std::optional<SlotId> Generations::FindSlot(std::string_view name, std::string_view version) const {
   const auto at = slots_by_name_.find(std::pair(std::string(name), std::string(version)));
@@ -11,302 +35,317 @@ std::optional<SlotId> Generations::FindSlot(std::string_view name, std::string_v
   return at->second;
 }
 
-std::optional<SlotId> Generations::FreeSlot() const {
-  for (SlotId slot = 0; slot < kMaxSlots; ++slot) {
-    if (!slots_.contains(slot)) return slot;
-  }
-  return std::nullopt;
+const Generations::SlotState* Generations::Find(std::string_view name,
+                                                std::string_view version) const {
+  const auto slot = FindSlot(name, version);
+  return slot ? &slots_.at(*slot) : nullptr;
 }
 
-bool Generations::Named(SlotId slot) const {
-  return std::any_of(bindings_.begin(), bindings_.end(),
-                     [&](const auto& entry) { return entry.second.named.contains(slot); });
-}
+// ---- what others are told
 
-SlotUpdate Generations::UpdateOf(SlotId slot) const {
+Generations::Published Generations::PublishedOf(SlotId slot) const {
   const auto at = slots_.find(slot);
-  if (at == slots_.end()) return {.slot = slot, .generation = 0, .name = {}};
-  return {.slot = slot,
-          .generation = at->second.generation,
-          .name = at->second.name,
-          .named = at->second.version.empty() || Named(slot)};
+  if (at == slots_.end()) return {.update = {.slot = slot, .name = {}}};
+  const SlotState& state = at->second;
+  return {.update = {.slot = slot,
+                     .generation = state.fact.free ? 0 : state.fact.generation,
+                     .name = state.fact.name},
+          .revision = state.revision};
 }
 
-std::vector<SlotId> Generations::Slots() const {
-  std::vector<SlotId> all;
-  for (const auto& [slot, state] : slots_) all.push_back(slot);
+std::vector<Generations::Published> Generations::All() const {
+  std::vector<Published> all;
+  for (const auto& [slot, state] : slots_) all.push_back(PublishedOf(slot));
   return all;
 }
 
-std::vector<SlotDescription> Generations::Describe() const {
+bool Generations::Unnamed(SlotId slot, std::int64_t now_ns) const {
+  const auto at = slots_.find(slot);
+  return at != slots_.end() && !at->second.fact.free && !at->second.fact.version.empty() &&
+         !registrations_.Named(slot, now_ns);
+}
+
+std::vector<SlotId> Generations::UnnamedSlots(std::int64_t now_ns) const {
+  std::vector<SlotId> unnamed;
+  for (const auto& [slot, state] : slots_) {
+    if (Unnamed(slot, now_ns)) unnamed.push_back(slot);
+  }
+  return unnamed;
+}
+
+std::vector<SlotDescription> Generations::Describe(std::int64_t now_ns) const {
   std::vector<SlotDescription> all;
   for (const auto& [slot, state] : slots_) {
+    if (state.fact.free) continue;
     all.push_back({.slot = slot,
-                   .name = state.name,
-                   .version = state.version,
-                   .generation = state.generation,
+                   .name = state.fact.name,
+                   .version = state.fact.version,
+                   .generation = state.fact.generation,
                    .used = state.used,
-                   .named = state.version.empty() || Named(slot)});
+                   .named = !Unnamed(slot, now_ns)});
   }
   return all;
 }
 
-std::vector<SlotId> Generations::SlotsOf(std::string_view name) const {
-  std::vector<SlotId> all;
+// ---- registering
+
+Result<SlotId> Generations::SlotFor(const RegisterRequest& request, std::int64_t now_ns) const {
+  const std::string_view tenant = TenantOf(request.name);
+  const auto own = slots_of_tenant_.find(tenant);
+  const bool share_used =
+      !tenant.empty() && own != slots_of_tenant_.end() && own->second >= options_.tenant_slots;
+  if (!share_used) {
+    for (SlotId slot = 0; slot < options_.max_slots; ++slot) {
+      const auto at = slots_.find(slot);
+      if (at == slots_.end() || at->second.fact.free) return slot;
+    }
+  }
+  // The one that nobody names for the longest time gives way, with what it holds. Its number is
+  // never used again, so no token and no entry of it can be taken for the new one's.
+  std::optional<SlotId> oldest;
   for (const auto& [slot, state] : slots_) {
-    if (state.name == name) all.push_back(slot);
+    if (state.fact.free || registrations_.Named(slot, now_ns)) continue;
+    if (share_used && TenantOf(state.fact.name) != tenant) continue;
+    if (!oldest || state.named_last < slots_.at(*oldest).named_last) oldest = slot;
   }
-  return all;
+  if (oldest) return *oldest;
+  if (share_used) {
+    return Fail(Code::kLimit, fmt::format("tenant '{}' uses {} pairs of namespace and weight "
+                                          "version, its share; name fewer versions or close "
+                                          "sessions",
+                                          tenant, own->second));
+  }
+  return Fail(Code::kLimit, fmt::format("all {} pairs of namespace and weight version are in use; "
+                                        "name fewer versions or close sessions",
+                                        options_.max_slots));
 }
 
-void Generations::RememberResetId(Id128 id) {
-  reset_ids_.push_back(id);
-  if (reset_ids_.size() > kMaxResetIds) reset_ids_.pop_front();
-}
-
-void Generations::ApplySlot(const Record& record, bool used) {
-  last_generation_ = std::max(last_generation_, record.generation);
-  if (record.kind == Record::Kind::kDropSlot) {
-    const auto at = slots_.find(record.slot);
-    if (at == slots_.end()) return;
-    slots_by_name_.erase({at->second.name, at->second.version});
-    slots_.erase(at);
-    return;
-  }
-  slots_by_name_[{record.name, record.version}] = record.slot;
-  slots_[record.slot] = {.name = record.name,
-                         .version = record.version,
-                         .generation = record.generation,
-                         .used = used,
-                         .raised_by = {}};
-}
-
-void Generations::Restore(const Record& record) {
-  last_generation_ = std::max(last_generation_, record.generation);
-  switch (record.kind) {
-    case Record::Kind::kSlot:
-    case Record::Kind::kDropSlot:
-      ApplySlot(record, /*used=*/true);
-      break;
-    case Record::Kind::kRaise:
-      if (const auto at = slots_.find(record.slot); at != slots_.end()) {
-        at->second.generation = record.generation;
-        at->second.used = true;
-      }
-      missed_removals_.erase(record.slot);
-      RememberResetId(record.reset_id);
-      break;
-    case Record::Kind::kEngineReset:
-      engine_reset_.insert(record.name);
-      break;
-    case Record::Kind::kStart:
-      term_ = std::max(term_, record.reset_id.low);
-      break;
-    case Record::Kind::kMissed:
-      missed_removals_.insert(record.slot);
-      break;
-  }
-}
-
-Record Generations::StartRecord() const {
-  return {.kind = Record::Kind::kStart,
-          .generation = last_generation_,
-          .reset_id = {.high = 0, .low = term_ + 1},
-          .name = {},
-          .version = {}};
-}
-
-std::vector<Record> Generations::Snapshot() const {
-  std::vector<Record> records;
-  for (const auto& [slot, state] : slots_) {
-    records.push_back({.kind = Record::Kind::kSlot,
-                       .slot = slot,
-                       .generation = state.generation,
-                       .name = state.name,
-                       .version = state.version});
-  }
-  for (const SlotId slot : missed_removals_) {
-    records.push_back({.kind = Record::Kind::kMissed, .slot = slot, .name = {}, .version = {}});
-  }
-  for (const std::string& name : engine_reset_) {
-    records.push_back({.kind = Record::Kind::kEngineReset,
-                       .generation = last_generation_,
-                       .name = name,
-                       .version = {}});
-  }
-  for (const Id128& id : reset_ids_) {
-    // A raise of a slot that does not exist: only its id counts.
-    records.push_back({.kind = Record::Kind::kRaise,
-                       .slot = kMaxSlots,
-                       .generation = last_generation_,
-                       .reset_id = id,
-                       .name = {},
-                       .version = {}});
-  }
-  return records;
-}
-
-Status Generations::PrepareRegister(const RegisterRequest& request, std::vector<Record>& records) {
+Result<Generations::Plan> Generations::PlanRegister(const RegisterRequest& request,
+                                                    std::int64_t now_ns) {
   KVCOVE_TRY(CheckName(NameWithinTenant(request.name), "namespace"));
   KVCOVE_TRY(CheckName(request.version, "weight version"));
   KVCOVE_TRY(CheckName(request.engine, "engine"));
   if (request.engine.empty()) return Fail(Code::kInvalid, "a registration needs an engine's name");
-  if (bindings_.size() >= kMaxBindings && !bindings_.contains({request.name, request.engine})) {
-    return Fail(Code::kLimit, "too many engines are registered; close some sessions");
-  }
-  if (FindSlot(request.name, request.version)) return {};
-  std::optional<SlotId> slot = FreeSlot();
-  if (!slot) {
-    // A version that nobody names any more gives way. Its number is never used again, so no token
-    // and no entry of it can be taken for the new one's.
-    for (const auto& [candidate, state] : slots_) {
-      if (!state.version.empty() && !Named(candidate)) slot = candidate;
-    }
-    if (!slot) {
-      return Fail(Code::kLimit,
-                  "all 4096 pairs of namespace and weight version are in use; name "
-                  "fewer versions or close sessions");
-    }
-    records.push_back({.kind = Record::Kind::kDropSlot,
-                       .slot = *slot,
-                       .generation = last_generation_,
-                       .name = {},
-                       .version = {}});
-  }
-  records.push_back({.kind = Record::Kind::kSlot,
-                     .slot = *slot,
-                     .generation = last_generation_ + 1,
-                     .name = request.name,
-                     .version = request.version});
-  return {};
+  KVCOVE_TRY(registrations_.CheckRoom(request.name, request.engine));
+  Plan plan;
+  if (FindSlot(request.name, request.version)) return plan;
+  KVCOVE_ASSIGN(const SlotId slot, SlotFor(request, now_ns));
+  plan.slots.push_back({.slot = slot,
+                        .fact = {.generation = NextNumber(),
+                                 .free = false,
+                                 .name = request.name,
+                                 .version = request.version}});
+  plan.changes.push_back({.key = SlotKey(slot), .value = Encode(plan.slots.back().fact)});
+  return plan;
 }
 
-Registration Generations::FinishRegister(const RegisterRequest& request,
-                                         const std::vector<Record>& records) {
-  for (const Record& record : records) ApplySlot(record, /*used=*/false);
-  Binding& binding = bindings_[{request.name, request.engine}];
+void Generations::Apply(const Plan& plan, std::uint64_t revision) {
+  for (const Plan::Slot& change : plan.slots) {
+    SlotState& slot = slots_[change.slot];
+    const bool same = !slot.fact.free && slot.fact.name == change.fact.name &&
+                      slot.fact.version == change.fact.version;
+    if (!same) {
+      if (const auto at = slots_by_name_.find({slot.fact.name, slot.fact.version});
+          at != slots_by_name_.end() && at->second == change.slot) {
+        slots_by_name_.erase(at);
+        const auto tenant = slots_of_tenant_.find(TenantOf(slot.fact.name));
+        if (--tenant->second == 0) slots_of_tenant_.erase(tenant);
+      }
+      registrations_.ForgetSlot(change.slot);
+      slot = {.fact = {}, .raised_by = {}};
+      if (!change.fact.free) {
+        slots_by_name_[{change.fact.name, change.fact.version}] = change.slot;
+        ++slots_of_tenant_[std::string(TenantOf(change.fact.name))];
+      }
+    }
+    slot.fact = change.fact;
+    slot.revision = revision;
+    slot.used = false;
+    slot.named_last = ++namings_;
+  }
+}
+
+bool Generations::StartsClosed(std::string_view name) const {
+  return engine_resets_.size() >= kEngineResetsKept || engine_resets_.contains(EngineResetKey(name));
+}
+
+// Whether the engine has the weights that the namespace's values belong to. Without versions
+// nothing says so but what it was bound to.
+bool Generations::OpenFor(const RegisterRequest& request, const Registrations::Binding& binding,
+                          const SlotState& slot) const {
+  const bool was_bound_to_it = request.last_generation == slot.fact.generation &&
+                               request.last_incarnation == incarnation_;
+  if (binding.bound) {
+    // After a restart a new process of the engine may have come before those that know.
+    return was_bound_to_it || (binding.open && (slot.engine_raises <= binding.raises ||
+                                                slot.raised_by == request.engine));
+  }
+  if (request.last_generation != 0) return was_bound_to_it;
+  return request.assume_weights || !StartsClosed(request.name);
+}
+
+Registration Generations::Register(const RegisterRequest& request, const Plan& plan,
+                                   std::uint64_t revision, std::int64_t now_ns) {
+  Apply(plan, revision);
+  Registrations::Binding& binding =
+      registrations_.Bind(request.name, request.engine, request.holder, now_ns);
   const SlotId slot_id = *FindSlot(request.name, request.version);
   SlotState& slot = slots_[slot_id];
   bool open = true;
   if (request.version.empty() && !request.follow_always) {
-    // Nothing says which weights this engine has, but what it was bound to.
-    const bool was_bound_to_it =
-        request.last_generation == slot.generation && request.last_incarnation == incarnation_;
-    if (binding.bound) {
-      // After a restart a new process of the engine may have come before those that know.
-      open = was_bound_to_it || (binding.open && (slot.engine_raises <= binding.raises ||
-                                                  slot.raised_by == request.engine));
-    } else if (request.last_generation != 0) {
-      open = was_bound_to_it;
-    } else {
-      open = request.assume_weights || !engine_reset_.contains(request.name);
-    }
+    open = OpenFor(request, binding, slot);
     binding.open = open;
     binding.bound = true;
     if (open) binding.raises = slot.raises;
   }
   if (open) {
     slot.used = true;
-    binding.named.insert(slot_id);
+    slot.named_last = ++namings_;
+    registrations_.Name(binding, slot_id);
     binding.current_version = request.version;
   }
-  return {
-      .incarnation = incarnation_, .slot = slot_id, .generation = slot.generation, .open = open};
+  return {.incarnation = incarnation_,
+          .slot = slot_id,
+          .generation = slot.fact.generation,
+          .open = open};
 }
+
+// ---- resetting
 
 bool Generations::IsVersionChange(const ResetRequest& request) const {
   if (!request.version || request.version->empty()) return false;
-  const auto at = bindings_.find({request.name, request.engine});
-  return at != bindings_.end() && at->second.current_version != request.version;
+  const Registrations::Binding* binding = registrations_.Find(request.name, request.engine);
+  return binding != nullptr && binding->current_version != request.version;
 }
 
-void Generations::PrepareReset(const std::vector<ResetRequest>& requests,
-                               std::vector<Record>& records) {
-  Generation next = last_generation_;
+bool Generations::Repeated(const ResetRequest& request) const {
+  const auto tenant = reset_ids_.find(TenantOf(request.name));
+  return tenant != reset_ids_.end() && tenant->second.ids.contains(request.id);
+}
+
+void Generations::PlanResetId(const ResetRequest& request, Plan& plan) const {
+  const std::string_view tenant = TenantOf(request.name);
+  plan.changes.push_back({.key = ResetKey(tenant, request.id), .value = std::string()});
+  const auto own = reset_ids_.find(tenant);
+  if (own == reset_ids_.end() || own->second.order.size() < kResetIdsKept) return;
+  plan.changes.push_back({.key = ResetKey(tenant, own->second.order.front()), .value = {}});
+}
+
+void Generations::RememberReset(const ResetRequest& request) {
+  TenantResets& tenant = reset_ids_[std::string(TenantOf(request.name))];
+  if (!tenant.ids.insert(request.id).second) return;
+  tenant.order.push_back(request.id);
+  while (tenant.order.size() > kResetIdsKept) {
+    tenant.ids.erase(tenant.order.front());
+    tenant.order.pop_front();
+  }
+}
+
+Generations::Plan Generations::PlanReset(const std::vector<ResetRequest>& requests) {
+  Plan plan;
   std::set<SlotId> raised;
   std::set<std::string> marked;
   for (const ResetRequest& request : requests) {
-    const bool repeated =
-        std::find(reset_ids_.begin(), reset_ids_.end(), request.id) != reset_ids_.end();
-    if (repeated || IsVersionChange(request)) continue;
-    for (const auto& [slot, state] : slots_) {
-      if (state.name != request.name || raised.contains(slot)) continue;
-      if (!state.used && !request.late) continue;
-      if (request.version && !request.version->empty() && state.version != *request.version) {
-        continue;
-      }
-      raised.insert(slot);
-      records.push_back({.kind = Record::Kind::kRaise,
-                         .slot = slot,
-                         .generation = ++next,
-                         .reset_id = request.id,
-                         .name = {},
-                         .version = {}});
-    }
+    if (Repeated(request) || IsVersionChange(request)) continue;
     const bool versioned = request.version && !request.version->empty();
-    if (!request.engine.empty() && !versioned && !engine_reset_.contains(request.name) &&
-        marked.insert(request.name).second) {
-      records.push_back({.kind = Record::Kind::kEngineReset,
-                         .generation = next,
-                         .name = request.name,
-                         .version = {}});
+    PlanResetId(request, plan);
+    // A namespace's versions are neighbours.
+    for (auto at = slots_by_name_.lower_bound(std::pair(request.name, std::string()));
+         at != slots_by_name_.end() && at->first.first == request.name; ++at) {
+      const SlotState& state = slots_.at(at->second);
+      if (raised.contains(at->second) || (!state.used && !request.late)) continue;
+      if (versioned && state.fact.version != *request.version) continue;
+      raised.insert(at->second);
+      plan.slots.push_back({.slot = at->second,
+                            .fact = {.generation = NextNumber(),
+                                     .free = false,
+                                     .name = state.fact.name,
+                                     .version = state.fact.version},
+                            .raise = true,
+                            .reset_id = request.id});
+      plan.changes.push_back({.key = SlotKey(at->second), .value = Encode(plan.slots.back().fact)});
+    }
+    const std::string key = EngineResetKey(request.name);
+    if (!request.engine.empty() && !versioned && !engine_resets_.contains(key) &&
+        engine_resets_.size() < kEngineResetsKept && marked.insert(key).second) {
+      plan.engine_resets.push_back(key);
+      plan.changes.push_back({.key = key, .value = std::string()});
     }
   }
+  return plan;
 }
 
-std::vector<SlotId> Generations::FinishReset(const std::vector<ResetRequest>& requests,
-                                             const std::vector<Record>& records) {
-  std::vector<SlotId> raised;
-  for (const Record& record : records) {
-    if (record.kind == Record::Kind::kEngineReset) engine_reset_.insert(record.name);
-    if (record.kind != Record::Kind::kRaise) continue;
-    last_generation_ = std::max(last_generation_, record.generation);
-    SlotState& slot = slots_[record.slot];
-    slot.generation = record.generation;
-    slot.used = false;
+void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& plan,
+                        std::uint64_t revision, std::int64_t now_ns) {
+  for (const Plan::Slot& change : plan.slots) {
+    SlotState& slot = slots_[change.slot];
+    slot.fact = change.fact;
+    slot.revision = revision;
     ++slot.raises;
-    const auto by = std::find_if(requests.begin(), requests.end(),
-                                 [&](const ResetRequest& r) { return r.id == record.reset_id; });
+    const auto by = std::ranges::find(requests, change.reset_id, &ResetRequest::id);
     // Nor does anybody share what a late one raised.
-    if (by != requests.end()) slot.used = by->late;
-    if (by != requests.end() && !by->engine.empty()) {
-      slot.engine_raises = slot.raises;
-      slot.raised_by = by->engine;
-    }
-    raised.push_back(record.slot);
+    slot.used = by != requests.end() && by->late;
+    if (by == requests.end() || by->engine.empty()) continue;
+    slot.engine_raises = slot.raises;
+    slot.raised_by = by->engine;
   }
+  engine_resets_.insert(plan.engine_resets.begin(), plan.engine_resets.end());
   for (const ResetRequest& request : requests) {
-    const bool repeated =
-        std::find(reset_ids_.begin(), reset_ids_.end(), request.id) != reset_ids_.end();
-    if (!repeated) RememberResetId(request.id);
+    const bool repeated = Repeated(request);
+    const bool version_change = IsVersionChange(request);
+    if (!repeated && !version_change) RememberReset(request);
     if (request.engine.empty()) continue;
-    Binding& binding = bindings_[{request.name, request.engine}];
+    Registrations::Binding& binding =
+        registrations_.Bind(request.name, request.engine, Id128{}, now_ns);
     // Its first arrival opened the session; another engine's reset may have closed it since.
     if (repeated && binding.bound) continue;
     binding.open = true;
     binding.bound = true;
     binding.current_version = request.version.value_or("");
-    if (const auto slot = FindSlot(request.name, "")) binding.raises = slots_[*slot].raises;
+    if (const SlotState* slot = Find(request.name, "")) binding.raises = slot->raises;
   }
-  return raised;
 }
+
+Generations::Plan Generations::PlanVoid() {
+  Plan plan;
+  for (const auto& [slot, state] : slots_) {
+    if (state.fact.free) continue;
+    plan.slots.push_back({.slot = slot,
+                          .fact = {.generation = state.fact.generation,
+                                   .free = true,
+                                   .name = {},
+                                   .version = {}}});
+    plan.changes.push_back({.key = SlotKey(slot), .value = Encode(plan.slots.back().fact)});
+  }
+  return plan;
+}
+
+void Generations::Void(const Id128& incarnation, const Plan& plan, std::uint64_t revision) {
+  Apply(plan, revision);
+  incarnation_ = incarnation;
+}
+
+// ---- versions in use
 
 void Generations::NameVersions(std::string_view name, std::string_view engine,
                                const std::vector<std::string>& versions) {
-  const auto at = bindings_.find({std::string(name), std::string(engine)});
-  if (at == bindings_.end()) return;
+  Registrations::Binding* binding = registrations_.Find(name, engine);
+  if (binding == nullptr) return;
   std::set<SlotId> named;
   for (const std::string& version : versions) {
-    if (const auto slot = FindSlot(name, version)) named.insert(*slot);
+    const auto slot = FindSlot(name, version);
+    if (!slot) continue;
+    named.insert(*slot);
+    slots_[*slot].named_last = ++namings_;
   }
-  at->second.named = std::move(named);
+  registrations_.SetNamed(*binding, std::move(named));
 }
 
-void Generations::EndEngine(std::string_view name, std::string_view engine) {
-  bindings_.erase({std::string(name), std::string(engine)});
-  if (used_for_ever_) return;
+void Generations::EndEngine(std::string_view name, std::string_view engine, const Id128& holder) {
+  registrations_.End(name, engine, holder);
+  if (options_.used_for_ever) return;
   for (auto& [slot, state] : slots_) {
-    if (state.name == name) state.used = false;
+    if (state.fact.name == name) state.used = false;
   }
 }
 

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generations, registrations and resets as a plain state machine: requests go in, decisions and
-// records to be persisted come out. No I/O, no clock, no lock. docs/generations.md has the prose.
+// The generation table: which slot stands for which namespace and weight version, which generation
+// it has, and what a reset raises. A plain state machine: requests go in; decisions, and the facts
+// that must be stored first, come out. No I/O, no lock. docs/generations.md has the prose.
 //
-// A slot is one (namespace, weight version). Its generation is
+// A slot's generation is
 //   unused -> (first registration) -> used -> (reset) -> another generation, unused
 // and *used* is for ever: neither the end of a session nor a restart clears it.
+//
+// A generation number is a 40-bit counter and 24 random bits, compared whole. A master whose store
+// lost its latest facts may give a counter a second time, but not a number.
 #pragma once
 
 #include <deque>
@@ -15,30 +19,15 @@
 #include <string_view>
 #include <vector>
 
-#include "kvcove/model/ids.h"
+#include "kvcove/master/facts.h"
+#include "kvcove/master/registrations.h"
 #include "kvcove/wire/messages.h"
 
 namespace kvcove::master {
 
-// What must be on disk before anybody learns of it. Replaying all records in order restores the
-// state.
-struct Record {
-  enum class Kind : std::uint8_t {
-    kSlot = 1,         // slot was given to (namespace, version) with this generation
-    kRaise = 2,        // slot has this generation now, by request `reset_id`
-    kEngineReset = 3,  // an engine has reset the namespace: new engines start closed
-    kDropSlot = 4,     // slot is free again
-    kStart = 5,        // a master started; reset_id.low is its term, generation the last one
-    kMissed = 6,       // a removal from slot was proven although an owner had not heard of it
-  };
-  Kind kind = Kind::kSlot;
-  SlotId slot = 0;
-  Generation generation = 0;
-  Id128 reset_id;
-  std::string name;
-  std::string version;
-  bool operator==(const Record&) const = default;
-};
+using wire::RegisterRequest;
+using wire::Registration;
+using wire::ResetRequest;
 
 // One namespace and weight version, as an operator sees it.
 struct SlotDescription {
@@ -50,97 +39,113 @@ struct SlotDescription {
   bool named = false;  // an engine uses this version, or it has none
 };
 
-using wire::RegisterRequest;
-using wire::Registration;
-using wire::ResetRequest;
+struct GenerationOptions {
+  std::uint32_t max_slots = kMaxSlots;
+  // Slots that one tenant may have, where there are tenants.
+  std::uint32_t tenant_slots = kMaxSlots / 4;
+  bool used_for_ever = true;  // false: for simulations, to show that they notice
+};
 
 class Generations {
  public:
-  // `used_for_ever` false: for simulations only, to show that they notice.
-  explicit Generations(Id128 incarnation, Generation last_generation = 0, bool used_for_ever = true)
-      : incarnation_(incarnation),
-        last_generation_(last_generation),
-        used_for_ever_(used_for_ever) {}
+  static constexpr std::size_t kResetIdsKept = 1024;        // a tenant
+  static constexpr std::size_t kEngineResetsKept = 1 << 16;  // beyond, every namespace starts closed
 
-  // Applies a record of an earlier life. Every generation found so counts as used.
-  void Restore(const Record& record);
+  Generations(const GenerationOptions& options, Id128 incarnation, std::int64_t started_ns)
+      : options_(options), incarnation_(incarnation), registrations_(started_ns) {}
 
-  // Two steps: the first decides and appends what must be persisted; once that is done, the second
-  // answers. Between them no other call is made. Errors: kLimit when all slots are in use,
-  // kInvalid.
-  Status PrepareRegister(const RegisterRequest& request, std::vector<Record>& records);
-  Registration FinishRegister(const RegisterRequest& request, const std::vector<Record>& records);
+  static std::uint64_t CounterOf(Generation generation) { return generation >> 24; }
 
-  // The first step decides what to raise; the second makes it current. A raise shared by several
-  // requests is one pair of calls with all of them.
-  void PrepareReset(const std::vector<ResetRequest>& requests, std::vector<Record>& records);
-  // Returns the slots that have another generation now.
-  std::vector<SlotId> FinishReset(const std::vector<ResetRequest>& requests,
-                                  const std::vector<Record>& records);
+  // The table of an earlier master. Every generation found so counts as used.
+  void Load(const StoredState& state);
+  // Numbers given from now on have a higher counter.
+  void RaiseCounter(std::uint64_t counter) { counter_ = std::max(counter_, counter); }
+  std::uint64_t counter() const { return counter_; }
+
+  // What a request changes. First it is decided, with the facts to be stored; once they are, it is
+  // carried out. Between the two steps no other request is decided.
+  struct Plan {
+    struct Slot {
+      SlotId slot = 0;
+      SlotFact fact;
+      bool raise = false;
+      Id128 reset_id;
+    };
+    std::vector<Slot> slots;
+    std::vector<std::string> engine_resets;  // names
+    std::vector<FactChange> changes;
+  };
+  // Errors: kInvalid; kLimit when all slots are in use, or this tenant's share of them.
+  Result<Plan> PlanRegister(const RegisterRequest& request, std::int64_t now_ns);
+  Registration Register(const RegisterRequest& request, const Plan& plan, std::uint64_t revision,
+                        std::int64_t now_ns);
+  // Several requests share one raise.
+  Plan PlanReset(const std::vector<ResetRequest>& requests);
+  void Reset(const std::vector<ResetRequest>& requests, const Plan& plan, std::uint64_t revision,
+             std::int64_t now_ns);
+  // Every slot becomes free, under another incarnation: nothing that was stored counts any more.
+  Plan PlanVoid();
+  void Void(const Id128& incarnation, const Plan& plan, std::uint64_t revision);
 
   // The versions that an engine still uses; what no engine names is reclaimed first.
   void NameVersions(std::string_view name, std::string_view engine,
                     const std::vector<std::string>& versions);
-  // Its last session ended.
-  void EndEngine(std::string_view name, std::string_view engine);
+  void EndEngine(std::string_view name, std::string_view engine, const Id128& holder);
+  Registrations& registrations() { return registrations_; }
+  const Registrations& registrations() const { return registrations_; }
 
-  // Slots of which an owner that comes back may have missed a removal, in this life or an earlier.
-  const std::set<SlotId>& missed_removals() const { return missed_removals_; }
-  // Grows with each start; 1 for the first.
-  std::uint64_t term() const { return term_; }
-  // What must be persisted first in a new life.
-  Record StartRecord() const;
-
-  // What owners must know now.
-  SlotUpdate UpdateOf(SlotId slot) const;
-  std::vector<SlotId> Slots() const;
-  std::vector<SlotId> SlotsOf(std::string_view name) const;
-  std::vector<SlotDescription> Describe() const;
-  // Records that restore this state, for a compacted file.
-  std::vector<Record> Snapshot() const;
+  // What owners must know now. `revision`: of the store, when it changed last.
+  struct Published {
+    SlotUpdate update;
+    std::uint64_t revision = 0;
+  };
+  std::optional<SlotId> FindSlot(std::string_view name, std::string_view version) const;
+  Published PublishedOf(SlotId slot) const;
+  std::vector<Published> All() const;  // also slots that have become free
+  bool Unnamed(SlotId slot, std::int64_t now_ns) const;
+  std::vector<SlotId> UnnamedSlots(std::int64_t now_ns) const;
+  std::vector<SlotDescription> Describe(std::int64_t now_ns) const;
   Id128 incarnation() const { return incarnation_; }
-  Generation last_generation() const { return last_generation_; }
+  std::size_t used_slots() const { return slots_by_name_.size(); }
 
  private:
-  static constexpr std::size_t kMaxResetIds = 1024;
-  static constexpr std::size_t kMaxBindings = 65536;
-
   struct SlotState {
-    std::string name;
-    std::string version;
-    Generation generation = 0;
+    SlotFact fact;
+    std::uint64_t revision = 0;
     bool used = false;
     std::uint64_t raises = 0;         // in this life
     std::uint64_t engine_raises = 0;  // the value of `raises` at the last one by an engine
     std::string raised_by;            // that engine
+    std::uint64_t named_last = 0;     // when an engine came last, in registrations
   };
-  struct Binding {
-    bool open = false;
-    std::optional<std::string> current_version;
-    std::set<SlotId> named;
-    // For the namespace's slot without version: what it was bound to.
-    std::uint64_t raises = 0;
-    bool bound = false;
+  struct TenantResets {
+    std::deque<Id128> order;
+    std::set<Id128> ids;
   };
-  using BindingKey = std::pair<std::string, std::string>;  // namespace, engine
 
-  void ApplySlot(const Record& record, bool used);
-  std::optional<SlotId> FindSlot(std::string_view name, std::string_view version) const;
-  std::optional<SlotId> FreeSlot() const;
-  bool Named(SlotId slot) const;
-  void RememberResetId(Id128 id);
+  Generation NextNumber();
+  const SlotState* Find(std::string_view name, std::string_view version) const;
+  // A free slot, or the one to be taken from its namespace.
+  Result<SlotId> SlotFor(const RegisterRequest& request, std::int64_t now_ns) const;
+  void Apply(const Plan& plan, std::uint64_t revision);
+  bool Repeated(const ResetRequest& request) const;
+  void RememberReset(const ResetRequest& request);
+  void PlanResetId(const ResetRequest& request, Plan& plan) const;
+  bool StartsClosed(std::string_view name) const;
   bool IsVersionChange(const ResetRequest& request) const;
+  bool OpenFor(const RegisterRequest& request, const Registrations::Binding& binding,
+               const SlotState& slot) const;
 
+  const GenerationOptions options_;
   Id128 incarnation_;
-  Generation last_generation_;
-  bool used_for_ever_;
+  std::uint64_t counter_ = 0;
+  std::uint64_t namings_ = 0;
   std::map<std::pair<std::string, std::string>, SlotId, std::less<>> slots_by_name_;
-  std::map<SlotId, SlotState> slots_;
-  std::set<std::string, std::less<>> engine_reset_;  // namespaces
-  std::map<BindingKey, Binding> bindings_;
-  std::deque<Id128> reset_ids_;
-  std::set<SlotId> missed_removals_;
-  std::uint64_t term_ = 0;
+  std::map<SlotId, SlotState> slots_;  // those that ever had a namespace
+  std::map<std::string, std::uint32_t, std::less<>> slots_of_tenant_;
+  std::set<std::string, std::less<>> engine_resets_;  // keys of facts
+  std::map<std::string, TenantResets, std::less<>> reset_ids_;  // by tenant
+  Registrations registrations_;
 };
 
 }  // namespace kvcove::master

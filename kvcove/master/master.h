@@ -1,87 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
-// The master's shell: locks, syncs and publishes what `Generations` decides.
+// A cluster's master without its sockets: generations, members, removals and the directory, joined.
+// Every call answers at once or later through its reply, and waits for nothing. Threads, ports and
+// credentials are `MasterServer`'s; the simulation drives this class as it is.
 #pragma once
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
-#include "kvcove/base/clock.h"
-#include "kvcove/base/mutex.h"
-#include "kvcove/master/generation_log.h"
+#include "kvcove/master/control.h"
+#include "kvcove/master/directory_service.h"
+#include "kvcove/master/start.h"
 
 namespace kvcove::master {
 
-// The owners.
-class GenerationSink {
- public:
-  virtual ~GenerationSink() = default;
-  // Sends them what they must know, in the order of the calls. Does not wait.
-  virtual void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) = 0;
-  // Ok when each has acknowledged all that was published before this call, or its lease has run
-  // out: from then on nothing of an older generation is found or stored. Errors: kTimeout.
-  virtual Status Await(std::int64_t deadline_ns) = 0;
+struct MasterOptions {
+  std::int64_t lease_ns = kSecond;
+  bool strict = false;
+  std::int64_t member_ttl_ns = 3600 * kSecond;
+  std::int64_t disk_member_ttl_ns = 7 * 24 * 3600 * kSecond;
+  GenerationOptions generations;
+  // For simulations, to show that they notice: rules that are switched off.
+  bool barriers = true;
+  bool wait = true;
+  bool copies = true;
 };
-
-using wire::ResetOutcome;
 
 // Thread-safe.
 class Master {
  public:
-  // `restored`: what the log held. Leases of an earlier process are waited for before a reset
-  // answers. Errors: those of the log.
-  static Result<std::unique_ptr<Master>> Open(std::unique_ptr<GenerationLog> log,
-                                              const Restored& restored, GenerationSink& sink,
-                                              const Clock& clock);
+  // `plan`: PlanStart of what `store` holds. The store's callbacks must have ended before this
+  // object does.
+  Master(const MasterOptions& options, const StartPlan& plan, ControlStore& store,
+         std::uint64_t revision, const Clock& clock);
+  ~Master();
+  // Stores that it starts. Until `ready` says so, nothing else may be called.
+  void Start(Reply<void> ready);
 
-  Result<Registration> Register(const RegisterRequest& request);
+  // ---- owners: see Control and DirectoryService
+  Control& control() { return *control_; }
+  const Control& control() const { return *control_; }
+  DirectoryService& directory() { return directory_; }
+  const DirectoryService& directory() const { return directory_; }
+  GenerationKeeper& generations() { return *keeper_; }
+  const GenerationKeeper& generations() const { return *keeper_; }
+  Standings& standings() { return standings_; }
+  const Standings& standings() const { return standings_; }
+  Result<wire::ListReply> List(const wire::ListRequest& request);
 
-  // Ok: proven. Requests that wait at the same time share one raise and one sync. Errors:
-  // kNotProven, kInvalid.
-  Result<ResetOutcome> Reset(const ResetRequest& request, std::int64_t deadline_ns);
+  // ---- requesters
+  // Errors: kStale when the token's generation is not the current one.
+  Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes);
+  struct Removed {
+    std::vector<Code> codes;    // by key: kOk, kMiss
+    std::uint64_t matches = 0;  // objects that the pattern removed
+  };
+  // Answered when no owner has it any more, nor ever shows it again. Large batches take
+  // milliseconds, so call it from a thread that may be busy. Errors: kStale, kTimeout, kLimit,
+  // kInvalid.
+  void Remove(const Token& token, std::vector<std::string> keys, std::string_view pattern,
+              std::int64_t deadline_ns, Reply<Removed> reply);
 
-  Status NameVersions(std::string_view name, std::string_view engine,
-                      const std::vector<std::string>& versions);
-  void EndEngine(std::string_view name, std::string_view engine);
-  Id128 incarnation() const;
-  std::uint64_t term() const;
-  std::set<SlotId> missed_removals() const;
-  std::vector<SlotDescription> Describe() const;
-  // Remembers durably that an owner which comes back may have missed a removal from `slot`.
-  Status PersistMissed(SlotId slot);
-  // Before it, leases that an earlier process gave may be running.
-  std::int64_t proven_from_ns() const { return proven_from_ns_; }
+  // Every few milliseconds.
+  void Tick();
+  // Ends every wait. Says in the store that no lease is running, if none is; `done` may be called
+  // late.
+  void Stop(Reply<void> done);
 
-  // Ends cleanly: the next start need not wait for leases. Call it when no lease is running any
-  // more.
-  Status Close();
+  std::uint64_t revision() const { return commits_.revision(); }
+  std::uint64_t term() const { return term_; }
 
  private:
-  struct Pending {
-    ResetRequest request;
-    bool done = false;
-    Result<ResetOutcome> outcome;
-  };
-
-  Master(std::unique_ptr<GenerationLog> log, const Restored& restored, GenerationSink& sink,
-         const Clock& clock);
-  void LeadResets() KVCOVE_REQUIRES(mutex_);
-  // Appends, and starts over under a new incarnation when that fails.
-  Status Persist(const std::vector<Record>& records) KVCOVE_REQUIRES(mutex_);
-  Status StartOver() KVCOVE_REQUIRES(mutex_);
-  std::vector<SlotUpdate> UpdatesOf(const std::vector<SlotId>& slots) KVCOVE_REQUIRES(mutex_);
-
-  GenerationSink& sink_;
+  const MasterOptions options_;
   const Clock& clock_;
-  const std::int64_t proven_from_ns_;  // earlier leases have run out by then
-
-  mutable Mutex mutex_;
-  CondVar changed_;
-  std::unique_ptr<GenerationLog> log_ KVCOVE_GUARDED_BY(mutex_);
-  Generations generations_ KVCOVE_GUARDED_BY(mutex_);
-  std::vector<Pending*> waiting_ KVCOVE_GUARDED_BY(mutex_);
-  bool busy_ KVCOVE_GUARDED_BY(mutex_) = false;    // between the two steps of a decision
-  bool broken_ KVCOVE_GUARDED_BY(mutex_) = false;  // the log cannot be written
-  bool closed_ KVCOVE_GUARDED_BY(mutex_) = false;
+  const std::uint64_t term_;
+  std::vector<FactChange> start_changes_;
+  OrderedCommits commits_;
+  Standings standings_;
+  DirectoryService directory_;
+  std::unique_ptr<Control> control_;
+  std::unique_ptr<GenerationKeeper> keeper_;
+  std::atomic<bool> losing_{false};
 };
 
 }  // namespace kvcove::master

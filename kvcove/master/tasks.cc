@@ -58,7 +58,7 @@ std::string_view TaskStateName(TaskState state) {
   return "unknown";
 }
 
-Tasks::Tasks(Cluster& cluster, const TaskOptions& options, const Clock& clock)
+Tasks::Tasks(MasterServer& cluster, const TaskOptions& options, const Clock& clock)
     : cluster_(cluster), options_(options), clock_(clock) {
   thread_ = StartThread("kvcove-tasks", [this] { Run(); });
 }
@@ -87,7 +87,7 @@ Result<std::uint64_t> Tasks::Start(const TaskRequest& request) {
     KVCOVE_ASSIGN(const wire::OwnerStat from, Live(request.from));
     if (!request.to.empty()) KVCOVE_TRY(Live(request.to));
     if (request.from == request.to) return Fail(Code::kInvalid, "'from' and 'to' are the same");
-    if (request.kind == TaskKind::kDrain) KVCOVE_TRY(cluster_.SetDraining(from.number, true));
+    if (request.kind == TaskKind::kDrain) KVCOVE_TRY(cluster_.master().control().SetDraining(from.number, true));
   }
   return Queue(request, /*asked_for=*/true);
 }
@@ -122,7 +122,7 @@ Status Tasks::Cancel(std::uint64_t id) {
   // A drain that is given up, or done with and thought better of: its owner takes objects again.
   if (request.kind != TaskKind::kDrain) return {};
   for (const wire::OwnerStat& owner : cluster_.Owners()) {
-    if (owner.address == request.from) (void)cluster_.SetDraining(owner.number, false);
+    if (owner.address == request.from) (void)cluster_.master().control().SetDraining(owner.number, false);
   }
   return {};
 }
@@ -328,7 +328,7 @@ std::vector<Tasks::Move> Tasks::Wanted(const Task& task, const wire::OwnerStat& 
                                        const std::vector<wire::HeldObject>& page) const {
   std::vector<std::pair<SlotId, Id128>> asked;
   for (const wire::HeldObject& object : page) asked.emplace_back(object.slot, object.hash);
-  const auto holders = cluster_.HoldersOf(asked);
+  const auto holders = cluster_.master().directory().HoldersOf(asked);
   std::set<wire::OwnerNumber> takes;
   wire::OwnerNumber to = wire::kNoOwner;
   for (const wire::OwnerStat& owner : cluster_.Owners()) {

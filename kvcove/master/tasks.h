@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "kvcove/base/mutex.h"
-#include "kvcove/master/cluster.h"
+#include "kvcove/master/server.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/wire/tasks.h"
 
@@ -60,7 +60,7 @@ struct TaskOptions {
 // Thread-safe.
 class Tasks {
  public:
-  Tasks(Cluster& cluster, const TaskOptions& options, const Clock& clock);
+  Tasks(MasterServer& cluster, const TaskOptions& options, const Clock& clock);
   // Cancels what runs.
   ~Tasks();
 
@@ -106,7 +106,7 @@ class Tasks {
   bool Sleep(std::int64_t duration_ns);
   void Pay(std::uint64_t bytes);
 
-  Cluster& cluster_;
+  MasterServer& cluster_;
   const TaskOptions options_;
   const Clock& clock_;
 

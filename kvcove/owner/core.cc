@@ -111,7 +111,25 @@ void Core::SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& upd
       while (slot.dead > 0) Sweep(kSweepSlice);
       slot.space = FindOrAddSpace(update.name);
     }
-    index_.view().slot(update.slot).generation.store(update.generation, std::memory_order_seq_cst);
+    index_.view().slot(update.slot).generation.store(slot.hidden ? 0 : update.generation,
+                                                     std::memory_order_seq_cst);
+  }
+}
+
+// Readers of this host compare an object's generation with the table's; none has generation 0.
+void Core::SetHidden(std::span<const SlotId> slots) {
+  if (std::ranges::equal(slots, hidden_)) return;
+  for (const SlotId slot : hidden_) {
+    slots_[slot].hidden = false;
+    if (std::ranges::find(slots, slot) == slots.end()) {
+      index_.view().slot(slot).generation.store(slots_[slot].generation,
+                                                std::memory_order_seq_cst);
+    }
+  }
+  hidden_.assign(slots.begin(), slots.end());
+  for (const SlotId slot : hidden_) {
+    slots_[slot].hidden = true;
+    index_.view().slot(slot).generation.store(0, std::memory_order_seq_cst);
   }
 }
 
@@ -443,7 +461,8 @@ PutResult Core::PutOne(Session& session, SessionNumber number, const Token& toke
                           .generation = token.generation,
                           .size_bytes = item.size_bytes,
                           .extents = std::move(extents),
-                          .key_until_ns = clock_.NowNs() + options_.key_deadline_ns};
+                          .key_until_ns = clock_.NowNs() + options_.key_deadline_ns,
+                          .removals = applied_};
   if (!item.value.empty()) {
     std::size_t offset = 0;
     for (const Extent& extent : reservation.extents) {
@@ -478,6 +497,7 @@ wire::ListItem Core::ItemOf(const Reservation& reservation) const {
           .group = reservation.group,
           .slot = reservation.slot,
           .copies = reservation.copies,
+          .removals = reservation.removals,
           .copied_at = reservation.copied_at};
 }
 
@@ -663,7 +683,8 @@ bool Core::TakeGoneOverflow() { return std::exchange(gone_overflow_, false); }
 
 std::vector<InventoryItem> Core::Inventory(ObjectId& cursor, std::size_t at_most) const {
   std::vector<InventoryItem> items;
-  for (; cursor < next_object_ && items.size() < at_most; ++cursor) {
+  const std::uint64_t end = std::min<std::uint64_t>(next_object_, std::uint64_t{cursor} + kPageSlice);
+  for (; cursor < end && items.size() < at_most; ++cursor) {
     const Object& object = objects_[cursor];
     if (object.place == 0) continue;
     const segment::Entry& entry = index_.view().EntryAt(object.place);
@@ -675,7 +696,9 @@ std::vector<InventoryItem> Core::Inventory(ObjectId& cursor, std::size_t at_most
                               .size_bytes = static_cast<std::uint32_t>(meta.size_bytes()),
                               .group = listings_[cursor].group,
                               .slot = object.slot,
-                              .copies = listings_[cursor].copies},
+                              .inventory = true,
+                              .copies = listings_[cursor].copies,
+                              .removals = applied_},
                      .id = cursor,
                      .version = entry.version.load(std::memory_order_relaxed)});
   }
@@ -730,14 +753,19 @@ void Core::DropObject(ObjectId id, Version version) {
   Settle();
 }
 
-void Core::DropSlot(SlotId slot) {
-  for (ObjectId id = 0; id < next_object_; ++id) {
+void Core::DropSlot(SlotId slot, std::uint32_t& cursor) {
+  if (cursor == 0) {
+    for (auto& [id, reservation] : reservations_) {
+      if (reservation.slot == slot) reservation.removed = true;
+    }
+  }
+  const auto end = static_cast<ObjectId>(
+      std::min<std::uint64_t>(next_object_, std::uint64_t{cursor} + kWalkSlice));
+  for (ObjectId id = cursor; id < end; ++id) {
     if (objects_[id].place != 0 && objects_[id].slot == slot) Withdraw(id, MissReason::kRemoved);
   }
-  for (auto& [id, reservation] : reservations_) {
-    if (reservation.slot == slot) reservation.removed = true;
-  }
   Settle();
+  cursor = end >= next_object_ ? kWalkDone : end;
 }
 
 std::vector<Loan> Core::Lend(const Token& token, std::span<const std::string_view> keys) {
@@ -749,8 +777,8 @@ std::vector<Loan> Core::Lend(const Token& token, std::span<const std::string_vie
       loan.code = Code::kInvalid;
       continue;
     }
-    if (!current) {
-      loan.reason = MissReason::kReset;
+    if (!current || slots_[token.slot].hidden) {
+      loan.reason = current ? MissReason::kLease : MissReason::kReset;
       continue;
     }
     const segment::PreparedKey key{.key = keys[i],
@@ -794,7 +822,7 @@ std::optional<CopyLoan> Core::LendForCopy(ObjectId id, Version version) {
                 .slot = object.slot};
   const segment::Found found = FindLive(
       object.slot, {.key = copy.key, .hash = index_.view().HashKey(copy.token.slot, copy.key)});
-  if (!found || found.version != version) return std::nullopt;
+  if (!found || found.version != version || slots_[copy.token.slot].hidden) return std::nullopt;
   copy.loan = LoanOf(found);
   return copy;
 }
@@ -917,6 +945,17 @@ std::optional<ObjectStat> Core::StatObject(SlotId slot, std::string_view text) c
                     .hard_pinned = object.hard_pinned,
                     .soft_pinned = object.soft_pinned,
                     .held = object.held > 0};
+}
+
+wire::RenewRequest Core::Report() const {
+  const std::uint64_t populated = added_granules_ * segment::kGranule;
+  return {.free_bytes = options_.payload_bytes - populated +
+                        allocator_.free_granules() * segment::kGranule,
+          .objects = index_.size() - dead_objects_,
+          .hits = counters_.hits,
+          .evictions = counters_.evictions,
+          .stale_puts = counters_.stale_puts,
+          .puts = counters_.puts};
 }
 
 PoolStat Core::Stat() const {

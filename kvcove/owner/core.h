@@ -25,6 +25,7 @@
 #include "kvcove/segment/index.h"
 #include "kvcove/segment/reader.h"
 #include "kvcove/wire/cluster.h"
+#include "kvcove/wire/owner_link.h"
 #include "kvcove/wire/tasks.h"
 
 namespace kvcove::owner {
@@ -122,6 +123,11 @@ class Core {
 
   // Generations first: when this returns, nothing of an older one is found or committed.
   void SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& updates);
+  // Exactly these slots may not be read here: removals from them may be unknown to this owner.
+  void SetHidden(std::span<const SlotId> slots);
+  // The last removal that is applied. What is put from here on was begun after it.
+  void SetApplied(std::uint64_t number) { applied_ = number; }
+  std::uint64_t applied() const { return applied_; }
   void RenewLease(std::int64_t deadline_ns);
 
   // The payload below `granules` is populated and may be used.
@@ -148,8 +154,9 @@ class Core {
   wire::InventoryReply Page(const wire::InventoryRequest& request) const;
   // Another owner has another value of the key.
   void DropObject(ObjectId id, Version version);
-  // An owner that missed removals keeps nothing of the slot.
-  void DropSlot(SlotId slot);
+  // An owner that missed removals keeps nothing of the slot. One slice of a walk, as
+  // RemoveMatching.
+  void DropSlot(SlotId slot, std::uint32_t& cursor);
   // Lends what is there under `token`'s generation. Each loan with a place must be returned.
   std::vector<Loan> Lend(const Token& token, std::span<const std::string_view> keys);
   // Nothing for an object that is gone or dead.
@@ -157,6 +164,8 @@ class Core {
   void Return(std::span<const Loan> loans);
   void SetChecksum(const Loan& loan, std::uint64_t checksum);
 
+  // These name the generation that they mean; another one than the current one is kStale.
+  Code CheckToken(const Token& token) const;
   Code Remove(SlotId slot, std::string_view key);
   // One slice of a linear walk over all objects; `cursor` starts at 0 and ends at kWalkDone.
   static constexpr std::uint32_t kWalkDone = 0xFFFFFFFF;
@@ -165,6 +174,12 @@ class Core {
   Code Unpin(SlotId slot, std::string_view key);
   std::optional<ObjectStat> StatObject(SlotId slot, std::string_view key) const;
   PoolStat Stat() const;
+  // What a renewal of the lease tells; cheap, whatever is stored here.
+  wire::RenewRequest Report() const;
+  // 0 for a slot that is free.
+  Generation GenerationOf(SlotId slot) const {
+    return slot < kMaxSlots ? slots_[slot].generation : 0;
+  }
 
   // What sessions have told so far counts from now on: their hits and holds.
   void DrainEvents();
@@ -193,6 +208,7 @@ class Core {
     Generation generation = 0;
     std::uint16_t space = 0;  // index of its namespace
     bool named = true;
+    bool hidden = false;
     std::uint64_t live = 0;    // objects of the current generation
     std::uint64_t dead = 0;    // objects of older ones, not swept yet
     std::uint64_t voided = 0;  // that the generation before this one had when it ended
@@ -231,6 +247,7 @@ class Core {
     std::uint32_t group = 0;
     std::uint8_t copies = 1;
     std::uint64_t copied_at = 0;
+    std::uint64_t removals = 0;  // the last removal that was applied when it began
   };
   // What a cluster keeps of an object.
   struct Listing {
@@ -250,7 +267,6 @@ class Core {
 
   Namespace& SpaceOf(SlotId slot) { return spaces_[slots_[slot].space]; }
   std::uint16_t FindOrAddSpace(const std::string& name);
-  Code CheckToken(const Token& token) const;
   PutResult PutOne(Session& session, SessionNumber number, const Token& token, const PutItem& item,
                    bool evict);
   // The key's live entry, or nothing; an entry of a dead generation is withdrawn on the way.
@@ -295,6 +311,8 @@ class Core {
   std::vector<std::uint16_t> block_spaces_;
 
   Id128 incarnation_;
+  std::uint64_t applied_ = 0;
+  std::vector<SlotId> hidden_;
   std::vector<SlotState> slots_;
   std::vector<Namespace> spaces_;
   policy::ChunkedArray<Object> objects_;

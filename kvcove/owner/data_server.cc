@@ -51,20 +51,21 @@ constexpr auto kSweep = std::chrono::milliseconds(250);
 class ObjectService final : public wire::HostService {
  public:
   ObjectService(Owner& owner, const rpc::Caller& caller) : owner_(owner), caller_(caller) {}
-  Result<std::vector<Code>> Pin(SlotId slot, std::span<const std::string_view> keys,
+  Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                 std::optional<PinKind> kind, std::int64_t duration_ns,
                                 std::int64_t /*deadline_ns*/) override {
-    if (!caller_.Has(rpc::Scope::kWrite) || !caller_.MayTouch(owner_.TenantOfSlot(slot))) {
+    if (!caller_.Has(rpc::Scope::kWrite) || !caller_.MayTouch(owner_.TenantOfSlot(token.slot))) {
       return Denied();
     }
-    return owner_.Pin(slot, keys, kind, duration_ns);
+    return owner_.Pin(token, keys, kind, duration_ns);
   }
   Result<std::vector<std::optional<ObjectStat>>> StatObjects(
-      SlotId slot, std::span<const std::string_view> keys, std::int64_t /*deadline_ns*/) override {
-    if (!caller_.Has(rpc::Scope::kRead) || !caller_.MayTouch(owner_.TenantOfSlot(slot))) {
+      const Token& token, std::span<const std::string_view> keys,
+      std::int64_t /*deadline_ns*/) override {
+    if (!caller_.Has(rpc::Scope::kRead) || !caller_.MayTouch(owner_.TenantOfSlot(token.slot))) {
       return Denied();
     }
-    return owner_.StatObjects(slot, keys);
+    return owner_.StatObjects(token, keys);
   }
   Result<wire::InventoryReply> Page(const wire::InventoryRequest& request,
                                     std::int64_t /*deadline_ns*/) override {
@@ -98,11 +99,11 @@ class ObjectService final : public wire::HostService {
   Result<std::vector<Code>> Finish(std::span<const wire::FinishItem>, std::int64_t) override {
     return No();
   }
-  Result<std::vector<Code>> Remove(SlotId, std::span<const std::string_view>,
+  Result<std::vector<Code>> Remove(const Token&, std::span<const std::string_view>,
                                    std::int64_t) override {
     return No();
   }
-  Result<std::uint64_t> RemoveMatching(SlotId, std::string_view, std::int64_t) override {
+  Result<std::uint64_t> RemoveMatching(const Token&, std::string_view, std::int64_t) override {
     return No();
   }
 

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// An owner's tie to the master of its cluster. Three threads with a connection each:
-//   lease  says hello, renews the lease, and nothing else, so that no call ever costs a lease
-//   watch  hears of generations and removals at once, applies them, and acknowledges
-//   list   tells what was stored and what went, and everything after each hello
-// The lease is granted only when all changes are applied and the inventory is told.
+// An owner's tie to the master of its cluster: a thread and a connection for each lane of
+// `LinkCore`, so that no kind of call ever waits for another one.
 #pragma once
 
-#include <memory>
-#include <set>
+#include <array>
 #include <string>
 #include <thread>
 
-#include "kvcove/owner/follower.h"
+#include "kvcove/owner/link_core.h"
 #include "kvcove/owner/owner.h"
 #include "kvcove/rpc/address.h"
 #include "kvcove/rpc/client.h"
@@ -20,11 +16,10 @@ namespace kvcove::owner {
 
 struct LinkOptions {
   rpc::Address master;
-  std::string address;  // of the data server, as others reach it
-  std::string socket;
-  std::string host;
-  std::string tenant;  // whom this owner serves alone; empty: all
+  LinkIdentity identity;
   rpc::Access access;
+  // Called when another master has welcomed this owner: it knows no registrations yet.
+  std::function<void()> on_new_term;
 };
 
 class Link {
@@ -34,51 +29,35 @@ class Link {
   void Start();
   // Gives the lease back. Joins the threads.
   void Stop();
+  LinkCore::State state() const { return core_.state(); }
 
  private:
-  using Standing = Follower::Standing;
-
-  void RunLease();
-  void RunWatch();
-  void RunList();
-  bool HelloWanted() const;
-  Status Renew(rpc::Client& client);
-  Status Hello(rpc::Client& client);
-  Status TellInventory(rpc::Client& client, const Standing& standing);
-  Status TellNews(rpc::Client& client, const Standing& standing);
-  Result<std::vector<Code>> SendList(rpc::Client& client, const Standing& standing,
-                                     std::vector<wire::ListItem> items);
-  void Apply(const wire::Changes& changes, const Standing& standing);
-  Standing standing() const;
-  void AwaitRounds();
-  wire::RenewRequest Report() const;
-  // With what removals by pattern removed, which goes with the news that they are applied.
-  wire::RenewRequest ReportRemoved();
-  bool Sleep(std::int64_t duration_ns);  // false: stop
+  using Lane = LinkCore::Lane;
+  void Run(Lane lane);
+  void Wait(Lane lane, std::int64_t duration_ns);
+  // What it answered; kUnavailable and kTimeout when the connection is of no use any more.
+  Result<std::string> Call(Lane lane, std::optional<rpc::Client>& client,
+                           const LinkCore::Call& call);
+  void Tell(const Result<std::string>& reply);
+  bool stopping() const;
 
   Owner& owner_;
   const LinkOptions options_;
   const Clock& clock_;
+  LinkCore core_;
 
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
-  Follower follower_ KVCOVE_GUARDED_BY(mutex_);
-  bool hello_again_ KVCOVE_GUARDED_BY(mutex_) = false;
-  std::uint64_t matched_ KVCOVE_GUARDED_BY(mutex_) = 0;  // removed by pattern, not told yet
-  int watch_fd_ KVCOVE_GUARDED_BY(mutex_) = -1;  // where the watch thread waits; Stop ends it
+  // Where each lane waits for its answer; Stop ends that. -1: nowhere.
+  std::array<int, LinkCore::kLanes.size()> fds_ KVCOVE_GUARDED_BY(mutex_) = {-1, -1, -1, -1};
 
-  // Held while changes are applied: they come over two connections.
-  Mutex apply_mutex_;
+  // Of the lease lane: what was logged.
+  bool said_away_ = false;
+  bool said_stale_ = false;
+  std::uint64_t term_ = 0;
 
-  // Rounds of the list thread, so that a removal is acknowledged after its objects are unlisted.
-  Mutex rounds_mutex_;
-  CondVar rounds_changed_;
-  std::uint64_t rounds_ KVCOVE_GUARDED_BY(rounds_mutex_) = 0;
-
-  std::thread lease_;
-  std::thread watch_;
-  std::thread list_;
+  std::array<std::thread, LinkCore::kLanes.size()> threads_;
 };
 
 }  // namespace kvcove::owner

@@ -22,6 +22,7 @@ namespace {
 
 constexpr std::int64_t kJanitorPeriodNs = 5 * kMillisecond;
 constexpr std::uint64_t kPopulateChunk = 32 * kMiB;
+constexpr std::size_t kRemoveSlice = 256;  // keys removed under one hold of the lock
 
 std::vector<PutResult> Full(std::size_t count) {
   return std::vector<PutResult>(count, PutResult{.code = Code::kNoSpace, .extents = {}});
@@ -118,9 +119,15 @@ void Owner::RunLease() {
 void Owner::RunJanitor() {
   while (true) {
     bool more = false;
+    wire::RenewRequest report;
     {
       const MutexLock lock(mutex_);
       more = core_->Tick();
+      report = core_->Report();
+    }
+    {
+      const MutexLock lock(report_mutex_);
+      report_ = report;
     }
     const MutexLock lock(stop_mutex_);
     if (stopping_) return;
@@ -386,38 +393,62 @@ wire::InventoryReply Owner::Page(const wire::InventoryRequest& request) {
   return core_->Page(request);
 }
 
-std::uint64_t Owner::ApplyRemovals(std::span<const wire::Removal> removals) {
+void Owner::SetHidden(const std::vector<SlotId>& slots) {
+  const MutexLock lock(mutex_);
+  core_->SetHidden(slots);
+}
+
+wire::RenewRequest Owner::Report() {
+  const MutexLock lock(report_mutex_);
+  return report_;
+}
+
+void Owner::SetApplied(std::uint64_t number) {
+  const MutexLock lock(mutex_);
+  core_->SetApplied(number);
+  applied_ = number;
+}
+
+void Owner::DropSlot(SlotId slot) {
+  std::uint32_t cursor = 0;
+  while (cursor != Core::kWalkDone) {
+    const MutexLock lock(mutex_);
+    core_->DropSlot(slot, cursor);
+  }
+}
+
+std::uint64_t Owner::ApplyRemoval(const wire::Removal& removal) {
   std::uint64_t matched = 0;
-  for (const wire::Removal& removal : removals) {
-    if (removal.drop_all) {
-      const MutexLock lock(mutex_);
-      core_->DropSlot(removal.slot);
-    }
-    if (!removal.keys.empty()) {
-      const std::vector<std::string_view> keys(removal.keys.begin(), removal.keys.end());
-      (void)Remove(removal.slot, keys);
-    }
-    if (!removal.pattern.empty()) {
-      matched +=
-          RemoveMatching(removal.slot, removal.pattern, std::numeric_limits<std::int64_t>::max())
-              .value_or(0);
-    }
+  // Under another generation than the one that was meant there is nothing left to remove.
+  for (std::size_t begin = 0; begin < removal.keys.size(); begin += kRemoveSlice) {
+    const MutexLock lock(mutex_);
+    if (core_->GenerationOf(removal.slot) != removal.generation) return 0;
+    const std::size_t end = std::min(begin + kRemoveSlice, removal.keys.size());
+    for (std::size_t i = begin; i < end; ++i) (void)core_->Remove(removal.slot, removal.keys[i]);
+  }
+  std::uint32_t cursor = removal.pattern.empty() ? Core::kWalkDone : 0;
+  while (cursor != Core::kWalkDone) {
+    const MutexLock lock(mutex_);
+    if (core_->GenerationOf(removal.slot) != removal.generation) break;
+    matched += core_->RemoveMatching(removal.slot, removal.pattern, cursor);
   }
   return matched;
 }
 
-std::vector<Code> Owner::Remove(SlotId slot, std::span<const std::string_view> keys) {
+std::vector<Code> Owner::Remove(const Token& token, std::span<const std::string_view> keys) {
   std::vector<Code> codes;
   codes.reserve(keys.size());
   const MutexLock lock(mutex_);
-  for (const std::string_view key : keys) codes.push_back(core_->Remove(slot, key));
+  const Code current = core_->CheckToken(token);
+  for (const std::string_view key : keys) {
+    codes.push_back(current != Code::kOk ? current : core_->Remove(token.slot, key));
+  }
   return codes;
 }
 
-Result<std::uint64_t> Owner::RemoveMatching(SlotId slot, std::string_view pattern,
+Result<std::uint64_t> Owner::RemoveMatching(const Token& token, std::string_view pattern,
                                             std::int64_t deadline_ns) {
   KVCOVE_TRY(CheckPattern(pattern));
-  if (slot >= kMaxSlots) return Fail(Code::kInvalid, "an unknown slot");
   std::uint64_t removed = 0;
   std::uint32_t cursor = 0;
   while (cursor != Core::kWalkDone) {
@@ -427,29 +458,41 @@ Result<std::uint64_t> Owner::RemoveMatching(SlotId slot, std::string_view patter
                                               removed));
     }
     const MutexLock lock(mutex_);
-    removed += core_->RemoveMatching(slot, pattern, cursor);
+    if (core_->CheckToken(token) != Code::kOk) {
+      return Fail(Code::kStale, "the generation is not the current one; register again");
+    }
+    removed += core_->RemoveMatching(token.slot, pattern, cursor);
   }
   return removed;
 }
 
-std::vector<Code> Owner::Pin(SlotId slot, std::span<const std::string_view> keys,
+std::vector<Code> Owner::Pin(const Token& token, std::span<const std::string_view> keys,
                              std::optional<PinKind> kind, std::int64_t duration_ns) {
   std::vector<Code> codes;
   codes.reserve(keys.size());
   const MutexLock lock(mutex_);
+  const Code current = core_->CheckToken(token);
   for (const std::string_view key : keys) {
-    codes.push_back(kind ? core_->Pin(slot, key, *kind, duration_ns) : core_->Unpin(slot, key));
+    if (current != Code::kOk) {
+      codes.push_back(current);
+    } else {
+      codes.push_back(kind ? core_->Pin(token.slot, key, *kind, duration_ns)
+                           : core_->Unpin(token.slot, key));
+    }
   }
   return codes;
 }
 
-std::vector<std::optional<ObjectStat>> Owner::StatObjects(SlotId slot,
+std::vector<std::optional<ObjectStat>> Owner::StatObjects(const Token& token,
                                                           std::span<const std::string_view> keys) {
   std::vector<std::optional<ObjectStat>> stats;
   stats.reserve(keys.size());
   const MutexLock lock(mutex_);
   core_->DrainEvents();
-  for (const std::string_view key : keys) stats.push_back(core_->StatObject(slot, key));
+  const bool current = core_->CheckToken(token) == Code::kOk;
+  for (const std::string_view key : keys) {
+    stats.push_back(current ? core_->StatObject(token.slot, key) : std::nullopt);
+  }
   return stats;
 }
 

@@ -14,6 +14,7 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/owner/core.h"
+#include "kvcove/owner/link_target.h"
 
 namespace kvcove::owner {
 
@@ -31,17 +32,11 @@ struct OwnerOptions {
   bool cluster = false;
 };
 
-// Puts that are stored and wait for the master's answer.
-struct Listing {
-  std::vector<Pending> pending;
-  std::function<void(std::span<const Code>)> done;  // called once, with the final outcomes
-};
-
-class Owner {
+class Owner final : public LinkTarget {
  public:
   // Errors: kInvalid when the host cannot give the memory, or for an unknown policy; kInternal.
   static Result<std::unique_ptr<Owner>> Open(const OwnerOptions& options, const Clock& clock);
-  ~Owner();
+  ~Owner() override;
 
   // Starts the lease and the background thread.
   void Start();
@@ -56,7 +51,7 @@ class Owner {
   Result<Grant> AddSession(std::int32_t pid);
   void EndSession(SessionNumber number);
 
-  void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates);
+  void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
 
   // In a cluster they wait for the master until `deadline_ns`; kNotListed: stored all the same.
   std::vector<PutResult> Put(SessionNumber session, const Token& token,
@@ -75,41 +70,44 @@ class Owner {
   void Return(std::span<const Loan> loans);
   void SetChecksum(const Loan& loan, std::uint64_t checksum);
 
-  // ---- for the link to the master
-  void SetLease(std::int64_t deadline_ns);
-  // False: puts do not wait for its answer.
-  void SetMasterReachable(bool reachable) { master_reachable_ = reachable; }
-  std::int64_t LeaseUntilNs() const;
-  // The control log's version up to which all is applied.
-  void SetApplied(std::uint64_t version) { applied_ = version; }
+  // ---- LinkTarget
+  void SetHidden(const std::vector<SlotId>& slots) override;
+  void SetLease(std::int64_t deadline_ns) override;
+  void SetMasterReachable(bool reachable) override { master_reachable_ = reachable; }
+  void SetDraining(bool draining) override { draining_ = draining; }
+  wire::RenewRequest Report() override;
+  std::uint64_t capacity_bytes() const override { return payload_.size(); }
+  std::uint64_t ApplyRemoval(const wire::Removal& removal) override;
+  void DropSlot(SlotId slot) override;
+  void SetApplied(std::uint64_t number) override;
+  std::vector<Listing> TakeListings(std::size_t at_most_items) override;
+  void ReturnListings(std::vector<Listing> listings) override;
+  void CompleteListing(Listing listing, std::span<const Code> codes) override;
+  std::vector<wire::ListItem> TakeGone(std::size_t at_most) override;
+  bool TakeGoneOverflow() override;
+  std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) override;
+  void DropObjects(std::span<const InventoryItem> items) override;
+
+  // The last removal from the master that is applied.
   std::uint64_t applied() const { return applied_; }
-  // What comes new goes to other owners.
-  void SetDraining(bool draining) { draining_ = draining; }
+  std::int64_t LeaseUntilNs() const;
   // TenantTag of the slot's tenant.
   std::uint64_t TenantOfSlot(SlotId slot) const {
     return slot < kMaxSlots ? slot_tenants_[slot].load(std::memory_order_acquire) : ~0ULL;
   }
-  // What waits to be listed or forgotten; waits up to `wait_ns` for something.
+  // Waits up to `wait_ns` for something to be listed or forgotten.
   bool WaitOutbox(std::int64_t wait_ns);
   void WakeOutbox();
-  std::vector<Listing> TakeListings(std::size_t at_most_items);
-  // Back to the head of the queue: the master did not answer.
-  void ReturnListings(std::vector<Listing> listings);
-  void CompleteListing(Listing listing, std::span<const Code> codes);
-  std::vector<wire::ListItem> TakeGone(std::size_t at_most);
-  bool TakeGoneOverflow();
-  std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most);
-  void DropObjects(std::span<const InventoryItem> items);
   void DropObjects(std::span<const wire::CopyRequest::Item> items);
   wire::InventoryReply Page(const wire::InventoryRequest& request);
-  std::uint64_t ApplyRemovals(std::span<const wire::Removal> removals);
-  std::vector<Code> Remove(SlotId slot, std::span<const std::string_view> keys);
-  // Errors: kTimeout, with what was removed so far gone; kInvalid for the pattern.
-  Result<std::uint64_t> RemoveMatching(SlotId slot, std::string_view pattern,
+  // These name the generation that they mean: kStale for each key under another one.
+  std::vector<Code> Remove(const Token& token, std::span<const std::string_view> keys);
+  // Errors: kTimeout, with what was removed so far gone; kInvalid for the pattern; kStale.
+  Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns);
-  std::vector<Code> Pin(SlotId slot, std::span<const std::string_view> keys,
+  std::vector<Code> Pin(const Token& token, std::span<const std::string_view> keys,
                         std::optional<PinKind> kind, std::int64_t duration_ns);
-  std::vector<std::optional<ObjectStat>> StatObjects(SlotId slot,
+  std::vector<std::optional<ObjectStat>> StatObjects(const Token& token,
                                                      std::span<const std::string_view> keys);
   PoolStat Stat();
   bool Populated();
@@ -155,6 +153,9 @@ class Owner {
   std::vector<std::atomic<std::uint64_t>> slot_tenants_ =
       std::vector<std::atomic<std::uint64_t>>(kMaxSlots);
   std::atomic<std::uint64_t> applied_{0};
+  // As of the janitor's last round, so that a renewal of the lease waits for no lock of the core.
+  Mutex report_mutex_;
+  wire::RenewRequest report_ KVCOVE_GUARDED_BY(report_mutex_);
   std::atomic<bool> draining_{false};
   std::atomic<bool> master_reachable_{true};
   Mutex outbox_mutex_;

@@ -47,22 +47,23 @@ class LocalHost::Service final : public wire::HostService {
                                    std::int64_t deadline_ns) override {
     return host_.owner().Finish(number_, items, deadline_ns);
   }
-  Result<std::vector<Code>> Remove(SlotId slot, std::span<const std::string_view> keys,
+  Result<std::vector<Code>> Remove(const Token& token, std::span<const std::string_view> keys,
                                    std::int64_t deadline_ns) override {
-    return host_.control().RemoveKeys(slot, keys, deadline_ns);
+    return host_.control().RemoveKeys(token, keys, deadline_ns);
   }
-  Result<std::uint64_t> RemoveMatching(SlotId slot, std::string_view pattern,
+  Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns) override {
-    return host_.control().RemovePattern(slot, pattern, deadline_ns);
+    return host_.control().RemovePattern(token, pattern, deadline_ns);
   }
-  Result<std::vector<Code>> Pin(SlotId slot, std::span<const std::string_view> keys,
+  Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                 std::optional<wire::PinKind> kind, std::int64_t duration_ns,
                                 std::int64_t /*deadline_ns*/) override {
-    return host_.owner().Pin(slot, keys, kind, duration_ns);
+    return host_.owner().Pin(token, keys, kind, duration_ns);
   }
   Result<std::vector<std::optional<wire::ObjectStat>>> StatObjects(
-      SlotId slot, std::span<const std::string_view> keys, std::int64_t /*deadline_ns*/) override {
-    return host_.owner().StatObjects(slot, keys);
+      const Token& token, std::span<const std::string_view> keys,
+      std::int64_t /*deadline_ns*/) override {
+    return host_.owner().StatObjects(token, keys);
   }
   Result<wire::InventoryReply> Page(const wire::InventoryRequest& request,
                                     std::int64_t /*deadline_ns*/) override {
@@ -80,36 +81,35 @@ class LocalHost::Service final : public wire::HostService {
 // Decided here: this host is the whole pool.
 class LocalHost::OwnControl final : public wire::ControlService {
  public:
-  OwnControl(master::Master& master, owner::Owner& owner) : master_(master), owner_(owner) {}
+  OwnControl(master::BlockingGenerations& generations, owner::Owner& owner)
+      : generations_(generations), owner_(owner) {}
   Result<wire::Registration> Register(const wire::RegisterRequest& request,
-                                      std::int64_t /*deadline_ns*/) override {
-    return master_.Register(request);
+                                      std::int64_t deadline_ns) override {
+    return generations_.Register(request, deadline_ns);
   }
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
                                    std::int64_t deadline_ns) override {
-    return master_.Reset(request, deadline_ns);
+    return generations_.Reset(request, deadline_ns);
   }
   Status NameVersions(std::string_view name, std::string_view engine,
-                      std::span<const std::string> versions,
-                      std::int64_t /*deadline_ns*/) override {
-    return master_.NameVersions(name, engine, {versions.begin(), versions.end()});
+                      std::span<const std::string> versions, std::int64_t deadline_ns) override {
+    return generations_.NameVersions(name, engine, versions, deadline_ns);
   }
   Status EndEngine(std::string_view name, std::string_view engine,
-                   std::int64_t /*deadline_ns*/) override {
-    master_.EndEngine(name, engine);
-    return {};
+                   std::int64_t deadline_ns) override {
+    return generations_.EndEngine(name, engine, deadline_ns);
   }
-  Result<std::vector<Code>> RemoveKeys(SlotId slot, std::span<const std::string_view> keys,
+  Result<std::vector<Code>> RemoveKeys(const Token& token, std::span<const std::string_view> keys,
                                        std::int64_t /*deadline_ns*/) override {
-    return owner_.Remove(slot, keys);
+    return owner_.Remove(token, keys);
   }
-  Result<std::uint64_t> RemovePattern(SlotId slot, std::string_view pattern,
+  Result<std::uint64_t> RemovePattern(const Token& token, std::string_view pattern,
                                       std::int64_t deadline_ns) override {
-    return owner_.RemoveMatching(slot, pattern, deadline_ns);
+    return owner_.RemoveMatching(token, pattern, deadline_ns);
   }
 
  private:
-  master::Master& master_;
+  master::BlockingGenerations& generations_;
   owner::Owner& owner_;
 };
 
@@ -130,7 +130,8 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   }
   // What this host's own processes ask of the master, they ask as their tenant.
   channel_ = std::make_unique<rpc::TcpChannel>(member.master, tenant_access);
-  control_ = std::make_unique<wire::MasterStub>(*channel_);
+  const Id128 process = RandomId();
+  control_ = std::make_unique<wire::MasterStub>(*channel_, process);
   KVCOVE_ASSIGN(data_server_, owner::DataServer::Open(*owner_,
                                                       {.listen = member.listen,
                                                        .checksum = member.checksum,
@@ -140,16 +141,17 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
                                                        .access = access},
                                                       clock));
   owner_->Start();
-  link_ = std::make_unique<owner::Link>(
-      *owner_,
-      owner::LinkOptions{.master = member.master,
-                         .address = member.advertise.empty() ? data_server_->address().ToString()
-                                                             : member.advertise,
-                         .socket = options.socket_path,
-                         .host = member.host.empty() ? requester::HostIdentity() : member.host,
-                         .tenant = member.tenant,
-                         .access = access},
-      clock);
+  owner::LinkOptions link;
+  link.master = member.master;
+  link.identity.owner = RandomId();
+  link.identity.process = process;
+  link.identity.address =
+      member.advertise.empty() ? data_server_->address().ToString() : member.advertise;
+  link.identity.socket = options.socket_path;
+  link.identity.host = member.host.empty() ? requester::HostIdentity() : member.host;
+  link.identity.tenant = member.tenant;
+  link.access = access;
+  link_ = std::make_unique<owner::Link>(*owner_, link, clock);
   link_->Start();
   // Who waited for this owner may use it at once: mostly its first lease comes in milliseconds. A
   // master that is not there yet is no reason not to start.
@@ -186,16 +188,10 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& optio
     KVCOVE_TRY(host->JoinCluster(options, clock));
     return host;
   }
-  std::unique_ptr<master::GenerationLog> log;
-  master::Restored restored{.incarnation = RandomId(), .records = {}};
-  if (options.data_directory.empty()) {
-    log = std::make_unique<master::MemoryLog>();
-  } else {
-    KVCOVE_ASSIGN(log,
-                  master::FileLog::Open(options.data_directory, options.owner.lease_ns, restored));
-  }
-  KVCOVE_ASSIGN(host->master_, master::Master::Open(std::move(log), restored, *host, clock));
-  host->control_ = std::make_unique<OwnControl>(*host->master_, *host->owner_);
+  KVCOVE_ASSIGN(host->generations_,
+                master::BlockingGenerations::Open(options.data_directory, options.owner.lease_ns,
+                                                  *host, clock));
+  host->control_ = std::make_unique<OwnControl>(*host->generations_, *host->owner_);
   host->owner_->Start();
   return host;
 }
@@ -205,8 +201,8 @@ LocalHost::~LocalHost() {
   if (link_ != nullptr) link_->Stop();  // from here on nobody answers for what waits to be listed
   data_server_.reset();
   owner_->Stop();  // ends the lease
-  if (master_ == nullptr) return;
-  if (const Status closed = master_->Close(); !closed) {
+  if (generations_ == nullptr) return;
+  if (const Status closed = generations_->Close(); !closed) {
     LogWarn("the clean end could not be written down, so the next start waits for leases: {}",
             closed.error().ToString());
   }

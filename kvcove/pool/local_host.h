@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "kvcove/master/master.h"
+#include "kvcove/master/blocking_generations.h"
 #include "kvcove/owner/data_server.h"
 #include "kvcove/owner/link.h"
 #include "kvcove/owner/owner.h"
@@ -39,7 +39,7 @@ struct LocalHostOptions {
 };
 
 // Thread-safe.
-class LocalHost final : private master::GenerationSink {
+class LocalHost final : private master::OwnerSink {
  public:
   static Result<std::unique_ptr<LocalHost>> Open(const LocalHostOptions& options,
                                                  const Clock& clock);
@@ -65,8 +65,7 @@ class LocalHost final : private master::GenerationSink {
   class OwnControl;
   LocalHost() = default;
   void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
-  Status Await(std::int64_t /*deadline_ns*/) override { return {}; }  // published is acknowledged
-  using EngineKey = std::pair<std::string, std::string>;              // namespace, engine
+  using EngineKey = std::pair<std::string, std::string>;  // namespace, engine
   void AddEngine(const EngineKey& engine, wire::SessionNumber number);
   void DropEngine(const EngineKey& engine, wire::SessionNumber number);
 
@@ -74,7 +73,7 @@ class LocalHost final : private master::GenerationSink {
 
   std::unique_ptr<owner::Owner> owner_;
   // Of a pool of this host alone:
-  std::unique_ptr<master::Master> master_;
+  std::unique_ptr<master::BlockingGenerations> generations_;
   // Of a cluster:
   std::unique_ptr<rpc::TcpChannel> channel_;
   std::unique_ptr<owner::DataServer> data_server_;

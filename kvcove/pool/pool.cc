@@ -252,10 +252,10 @@ Result<PoolStat> Pool::Stat(std::chrono::milliseconds timeout) {
   }
   if (impl_->cluster != nullptr) {
     KVCOVE_ASSIGN(
-        const std::vector<wire::OwnerStat> owners,
+        const wire::OwnersReply reply,
         impl_->cluster->master().Owners(impl_->clock.NowNs() + timeout.count() * kMillisecond));
     PoolStat sum;
-    for (const wire::OwnerStat& owner : owners) {
+    for (const wire::OwnerStat& owner : reply.owners) {
       if (!owner.live) continue;
       sum.payload_bytes += owner.capacity_bytes;
       sum.populated_bytes += owner.capacity_bytes;

@@ -27,7 +27,8 @@ std::string HostIdentity() {
 }
 
 ClusterHost::ClusterHost(const ClusterHostOptions& options, const Clock& clock)
-    : options_(options), clock_(clock), channel_(options.master, options.access), stub_(channel_) {}
+    : options_(options), clock_(clock), channel_(options.master, options.access),
+      stub_(channel_, process_) {}
 
 Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptions& given,
                                                           std::int64_t deadline_ns,
@@ -35,19 +36,21 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
   ClusterHostOptions options = given;
   if (options.host.empty()) options.host = HostIdentity();
   std::unique_ptr<ClusterHost> host(new ClusterHost(options, clock));
-  KVCOVE_ASSIGN(const std::vector<wire::OwnerStat> owners, host->stub_.Owners(deadline_ns));
-  host->FindLocal(owners, deadline_ns);
+  KVCOVE_ASSIGN(const wire::OwnersReply first, host->stub_.Owners(deadline_ns));
+  host->FindLocal(first.owners, deadline_ns);
   host->peers_ = std::make_unique<Peers>(
-      [raw = host.get()](std::vector<wire::OwnerNumber> passed_over) {
+      [raw = host.get()](std::vector<wire::OwnerNumber> passed_over)
+          -> Result<std::vector<wire::OwnerStat>> {
         auto owners = raw->stub_.Owners(raw->clock_.NowNs() + kOwnersNs,
                                         raw->TakeReport(std::move(passed_over)));
         if (owners) {
           if (raw->master_broken_.exchange(false)) {
             LogInfo("the master at {} answers again", raw->options_.master.ToString());
           }
-          raw->FindLocal(*owners, raw->clock_.NowNs() + kOwnersNs);
+          raw->FindLocal(owners->owners, raw->clock_.NowNs() + kOwnersNs);
         }
-        return owners;
+        if (!owners) return std::unexpected(owners.error());
+        return std::move(owners->owners);
       },
       options.access, clock);
   return host;
@@ -109,6 +112,7 @@ void ClusterHost::CountMiss(std::optional<SlotId> slot, std::string_view key, Mi
 // What the master does not hear of because it does not answer is lost: these are statistics.
 wire::RequesterReport ClusterHost::TakeReport(std::vector<wire::OwnerNumber> passed_over) {
   wire::RequesterReport report;
+  report.holder = process_;
   for (std::size_t i = 0; i < misses_.size(); ++i) report.misses[i] = misses_[i].exchange(0);
   report.fallbacks = fallbacks_.exchange(0);
   report.broken = std::move(passed_over);

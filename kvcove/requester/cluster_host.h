@@ -60,6 +60,7 @@ class ClusterHost {
 
   const ClusterHostOptions options_;
   const Clock& clock_;
+  const Id128 process_ = RandomId();  // keeps this process's registrations alive
   rpc::TcpChannel channel_;
   wire::MasterStub stub_;
   std::atomic<bool> master_broken_{false};

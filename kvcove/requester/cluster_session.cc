@@ -26,6 +26,9 @@ std::string PreferredOf(const SessionOptions& options) {
   return named == nullptr ? "" : named;
 }
 
+// What lies in an owner's memory is another host's memory to this one.
+Tier RemoteTier(Tier tier) { return tier == Tier::kMemory ? Tier::kRemoteMemory : tier; }
+
 std::uint64_t ChecksumOf(std::span<const ConstBuffer> pieces) {
   if (pieces.size() == 1) {
     return Hash64(std::span(static_cast<const std::byte*>(pieces[0].data), pieces[0].size), 0);
@@ -146,7 +149,7 @@ ClusterSession::Found ClusterSession::Locate(std::span<const std::string_view> k
         continue;
       }
       results[which[k]] = {
-          .code = Code::kOk, .bytes = place.size_bytes, .tier = Tier::kRemoteMemory};
+          .code = Code::kOk, .bytes = place.size_bytes, .tier = RemoteTier(place.tier)};
       found.which.push_back(which[k]);
       found.places.push_back(place);
     }
@@ -185,7 +188,9 @@ ClusterSession::Found ClusterSession::Recall(std::span<const std::string_view> k
       unknown.push_back(i);
       continue;
     }
-    results[i] = {.code = Code::kOk, .bytes = hint->place.size_bytes, .tier = Tier::kRemoteMemory};
+    results[i] = {.code = Code::kOk,
+                  .bytes = hint->place.size_bytes,
+                  .tier = RemoteTier(hint->place.tier)};
     found.which.push_back(i);
     found.places.push_back(hint->place);
   }
@@ -709,7 +714,7 @@ Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
     Result<std::vector<Code>> codes = Fail(Code::kUnavailable, "the owner is gone");
     if (peer != nullptr && !peer->broken()) {
       codes = wire::MakeStub(peer->channel())
-                  ->Pin(found.token.slot, part, kind, duration_ns, deadline_ns);
+                  ->Pin(found.token, part, kind, duration_ns, deadline_ns);
     }
     for (std::size_t k = 0; k < mine.size(); ++k) {
       results[mine[k]] = {.code = codes ? (*codes)[k] : codes.error().code};
@@ -730,14 +735,26 @@ Status ClusterSession::Unpin(std::span<const std::string_view> keys, std::span<I
   return CodesCall(keys, results, options, std::nullopt, 0);
 }
 
+// Under the generation that this session knows, and once more when that is not the current one.
+template <typename T>
+Result<T> ClusterSession::WithToken(std::string_view version, std::int64_t deadline_ns,
+                                    const std::function<Result<T>(const Token&)>& call) {
+  Result<T> answer = Fail(Code::kStale, "the generation has changed");
+  for (const bool fresh : {false, true}) {
+    KVCOVE_ASSIGN(const Binding binding, Bind(version, fresh, deadline_ns));
+    answer = call(binding.token);
+    if (answer || answer.error().code != Code::kStale) break;
+  }
+  return answer;
+}
+
 Status ClusterSession::Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
                               const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(forks_, keys.size(), results.size()));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  const Result<Binding> binding = Bind(options.version, /*fresh=*/false, deadline_ns);
-  Result<std::vector<Code>> codes =
-      binding ? host_.master().RemoveKeys(binding->token.slot, keys, deadline_ns)
-              : std::unexpected(binding.error());
+  Result<std::vector<Code>> codes = WithToken<std::vector<Code>>(
+      options.version, deadline_ns,
+      [&](const Token& token) { return host_.master().RemoveKeys(token, keys, deadline_ns); });
   for (std::size_t i = 0; i < keys.size(); ++i) {
     results[i] = {.code = codes ? (*codes)[i] : codes.error().code};
     if (results[i].code == Code::kMiss) results[i].reason = MissReason::kNeverPut;
@@ -751,8 +768,9 @@ Result<std::uint64_t> ClusterSession::RemoveMatching(std::string_view pattern,
   KVCOVE_TRY(CheckBatch(forks_, 0, 0));
   if (pattern.empty()) return Fail(Code::kInvalid, "an empty pattern; '*' stands for any key");
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  KVCOVE_ASSIGN(const Binding binding, Bind(options.version, /*fresh=*/false, deadline_ns));
-  return host_.master().RemovePattern(binding.token.slot, pattern, deadline_ns);
+  return WithToken<std::uint64_t>(options.version, deadline_ns, [&](const Token& token) {
+    return host_.master().RemovePattern(token, pattern, deadline_ns);
+  });
 }
 
 Result<std::vector<std::optional<ObjectStat>>> ClusterSession::StatObjects(
@@ -774,7 +792,7 @@ Result<std::vector<std::optional<ObjectStat>>> ClusterSession::StatObjects(
     std::vector<std::string_view> part;
     for (const std::size_t i : mine) part.push_back(keys[i]);
     const auto answers =
-        wire::MakeStub(peer->channel())->StatObjects(found.token.slot, part, deadline_ns);
+        wire::MakeStub(peer->channel())->StatObjects(found.token, part, deadline_ns);
     if (!answers) continue;
     for (std::size_t k = 0; k < mine.size(); ++k) stats[mine[k]] = (*answers)[k];
   }
@@ -786,7 +804,8 @@ Result<std::vector<StoredObject>> ClusterSession::List(std::string_view prefix,
   KVCOVE_TRY(CheckBatch(forks_, 0, 0));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   KVCOVE_ASSIGN(const Binding binding, Bind(options.version, /*fresh=*/true, deadline_ns));
-  KVCOVE_ASSIGN(const std::vector<wire::OwnerStat> owners, host_.master().Owners(deadline_ns));
+  KVCOVE_ASSIGN(const wire::OwnersReply reply, host_.master().Owners(deadline_ns));
+  const std::vector<wire::OwnerStat>& owners = reply.owners;
   std::map<std::string, StoredObject> objects;
   for (const wire::OwnerStat& owner : owners) {
     if (!owner.live) continue;
@@ -804,7 +823,8 @@ Result<ObjectCount> ClusterSession::Count(const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(forks_, 0, 0));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   KVCOVE_ASSIGN(const Binding binding, Bind(options.version, /*fresh=*/true, deadline_ns));
-  KVCOVE_ASSIGN(const std::vector<wire::OwnerStat> owners, host_.master().Owners(deadline_ns));
+  KVCOVE_ASSIGN(const wire::OwnersReply reply, host_.master().Owners(deadline_ns));
+  const std::vector<wire::OwnerStat>& owners = reply.owners;
   ObjectCount sum{.generation = binding.token.generation};
   for (const wire::OwnerStat& owner : owners) {
     const auto peer = owner.live ? host_.peers().Get(owner.number) : nullptr;

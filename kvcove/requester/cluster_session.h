@@ -4,6 +4,7 @@
 // and the caller's buffers. docs/cluster.md has the prose.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -107,6 +108,9 @@ class ClusterSession final : public SessionApi {
   // This host's owner's memory; null while no owner is here. One that comes later is used from then
   // on, so a call asks once.
   Session* Local();
+  template <typename T>
+  Result<T> WithToken(std::string_view version, std::int64_t deadline_ns,
+                      const std::function<Result<T>(const Token&)>& call);
   Status CodesCall(std::span<const std::string_view> keys, std::span<ItemResult> results,
                    const CallOptions& options, std::optional<PinKind> kind,
                    std::int64_t duration_ns);

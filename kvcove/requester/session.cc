@@ -620,30 +620,31 @@ Status Session::Put(const Token& token, std::span<const PutItem> items,
 // ---- the rest
 // -----------------------------------------------------------------------------------------------
 
-Result<SlotId> Session::SlotOf(const CallOptions& options, std::int64_t deadline_ns,
+Result<Token> Session::TokenOf(const CallOptions& options, std::int64_t deadline_ns,
                                std::shared_ptr<Attachment>& attachment) {
   attachment = host_.Current();
   if (attachment == nullptr || !attachment->connected()) {
     return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
   }
   KVCOVE_ASSIGN(const Binding binding, Bind(*attachment, options.version, deadline_ns));
-  return binding.slot;
+  return Token{
+      .incarnation = binding.incarnation, .generation = binding.generation, .slot = binding.slot};
 }
 
 Status Session::CodesCall(
     std::span<const std::string_view> keys, std::span<ItemResult> results,
     const CallOptions& options,
-    const std::function<Result<std::vector<Code>>(Attachment&, SlotId, std::int64_t)>& call) {
+    const std::function<Result<std::vector<Code>>(Attachment&, const Token&, std::int64_t)>& call) {
   KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::shared_ptr<Attachment> attachment;
-  const Result<SlotId> slot = SlotOf(options, deadline_ns, attachment);
+  const Result<Token> token = TokenOf(options, deadline_ns, attachment);
   Result<std::vector<Code>> codes =
-      slot ? call(*attachment, *slot, deadline_ns) : std::unexpected(slot.error());
+      token ? call(*attachment, *token, deadline_ns) : std::unexpected(token.error());
   for (std::size_t i = 0; i < keys.size(); ++i) {
     results[i] = {.code = codes ? (*codes)[i] : codes.error().code};
-    if (results[i].code == Code::kMiss && slot) {
-      results[i].reason = AbsentReason(attachment->header(), *slot, keys[i]);
+    if (results[i].code == Code::kMiss && token) {
+      results[i].reason = AbsentReason(attachment->header(), token->slot, keys[i]);
     }
   }
   if (!codes) return std::unexpected(codes.error());
@@ -654,9 +655,9 @@ Status Session::Pin(std::span<const std::string_view> keys, PinKind kind,
                     std::chrono::milliseconds duration, std::span<ItemResult> results,
                     const CallOptions& options) {
   return CodesCall(
-      keys, results, options, [&](Attachment& attachment, SlotId slot, std::int64_t deadline_ns) {
+      keys, results, options, [&](Attachment& attachment, const Token& token, std::int64_t deadline_ns) {
         return attachment.service().Pin(
-            slot, keys, kind,
+            token, keys, kind,
             std::clamp<std::int64_t>(duration.count(), 0, 1'000'000'000) * kMillisecond,
             deadline_ns);
       });
@@ -665,16 +666,16 @@ Status Session::Pin(std::span<const std::string_view> keys, PinKind kind,
 Status Session::Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
                       const CallOptions& options) {
   return CodesCall(keys, results, options,
-                   [&](Attachment& attachment, SlotId slot, std::int64_t deadline_ns) {
-                     return attachment.service().Pin(slot, keys, std::nullopt, 0, deadline_ns);
+                   [&](Attachment& attachment, const Token& token, std::int64_t deadline_ns) {
+                     return attachment.service().Pin(token, keys, std::nullopt, 0, deadline_ns);
                    });
 }
 
 Status Session::Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
                        const CallOptions& options) {
   return CodesCall(keys, results, options,
-                   [&](Attachment& attachment, SlotId slot, std::int64_t deadline_ns) {
-                     return attachment.service().Remove(slot, keys, deadline_ns);
+                   [&](Attachment& attachment, const Token& token, std::int64_t deadline_ns) {
+                     return attachment.service().Remove(token, keys, deadline_ns);
                    });
 }
 
@@ -683,8 +684,8 @@ Result<std::uint64_t> Session::RemoveMatching(std::string_view pattern,
   KVCOVE_TRY(CheckBatch(0, 0));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::shared_ptr<Attachment> attachment;
-  KVCOVE_ASSIGN(const SlotId slot, SlotOf(options, deadline_ns, attachment));
-  return attachment->service().RemoveMatching(slot, pattern, deadline_ns);
+  KVCOVE_ASSIGN(const Token token, TokenOf(options, deadline_ns, attachment));
+  return attachment->service().RemoveMatching(token, pattern, deadline_ns);
 }
 
 Result<std::vector<StoredObject>> Session::List(std::string_view prefix,
@@ -692,9 +693,9 @@ Result<std::vector<StoredObject>> Session::List(std::string_view prefix,
   KVCOVE_TRY(CheckBatch(0, 0));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::shared_ptr<Attachment> attachment;
-  KVCOVE_ASSIGN(const SlotId slot, SlotOf(options, deadline_ns, attachment));
+  KVCOVE_ASSIGN(const Token token, TokenOf(options, deadline_ns, attachment));
   std::map<std::string, StoredObject> objects;
-  KVCOVE_TRY(ListFrom(attachment->service(), slot, prefix, deadline_ns, objects));
+  KVCOVE_TRY(ListFrom(attachment->service(), token.slot, prefix, deadline_ns, objects));
   return ValuesOf(std::move(objects));
 }
 
@@ -702,8 +703,8 @@ Result<ObjectCount> Session::Count(const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::shared_ptr<Attachment> attachment;
-  KVCOVE_ASSIGN(const SlotId slot, SlotOf(options, deadline_ns, attachment));
-  return CountFrom(attachment->service(), slot, deadline_ns);
+  KVCOVE_ASSIGN(const Token token, TokenOf(options, deadline_ns, attachment));
+  return CountFrom(attachment->service(), token.slot, deadline_ns);
 }
 
 Result<std::vector<std::vector<std::string>>> Session::Where(std::span<const std::string_view> keys,
@@ -722,8 +723,8 @@ Result<std::vector<std::optional<ObjectStat>>> Session::StatObjects(
   KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::shared_ptr<Attachment> attachment;
-  KVCOVE_ASSIGN(const SlotId slot, SlotOf(options, deadline_ns, attachment));
-  return attachment->service().StatObjects(slot, keys, deadline_ns);
+  KVCOVE_ASSIGN(const Token token, TokenOf(options, deadline_ns, attachment));
+  return attachment->service().StatObjects(token, keys, deadline_ns);
 }
 
 Status Session::NameVersions(std::span<const std::string> versions,

@@ -74,7 +74,8 @@ class Session final : public SessionApi {
   Result<Binding> Bind(Attachment& attachment, std::string_view version, std::int64_t deadline_ns);
   // What a look-up may read now; errors only for invalid names.
   Result<Scope> Enter(const CallOptions& options, std::int64_t deadline_ns);
-  Result<SlotId> SlotOf(const CallOptions& options, std::int64_t deadline_ns,
+  // What calls that change objects mean: the generation that this session is bound to.
+  Result<Token> TokenOf(const CallOptions& options, std::int64_t deadline_ns,
                         std::shared_ptr<Attachment>& attachment);
   void GetWindow(const Scope& scope, std::span<const GetItem> items, std::span<ItemResult> results,
                  std::chrono::milliseconds hold, std::int64_t deadline_ns);
@@ -90,7 +91,7 @@ class Session final : public SessionApi {
   Status CodesCall(
       std::span<const std::string_view> keys, std::span<ItemResult> results,
       const CallOptions& options,
-      const std::function<Result<std::vector<Code>>(Attachment&, SlotId, std::int64_t)>& call);
+      const std::function<Result<std::vector<Code>>(Attachment&, const Token&, std::int64_t)>& call);
   Status TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
 
   Host& host_;

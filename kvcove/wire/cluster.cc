@@ -6,194 +6,6 @@
 #include "kvcove/wire/cluster_flat.h"
 
 namespace kvcove::wire {
-namespace {
-
-namespace fb = cluster;
-
-Result<MissReason> ToReason(std::uint8_t value) {
-  if (value >= kMissReasons) return Fail(Code::kCorrupt, "a reply with an unknown reason");
-  return static_cast<MissReason>(value);
-}
-Result<Code> ToCode(std::uint8_t value) {
-  if (value > kMaxCode) return Fail(Code::kCorrupt, "a reply with an unknown code");
-  return static_cast<Code>(value);
-}
-
-flatbuffers::Offset<fb::Changes> Add(Builder& builder, const Changes& message) {
-  std::vector<flatbuffers::Offset<fb::SlotChange>> slots;
-  for (const SlotUpdate& slot : message.slots) {
-    const auto name = Text(builder, slot.name);
-    slots.push_back(fb::CreateSlotChange(builder, slot.slot, slot.generation, name, slot.named));
-  }
-  std::vector<flatbuffers::Offset<fb::Removal>> removals;
-  for (const Removal& removal : message.removals) {
-    const auto keys = TextsOf(builder, removal.keys);
-    const auto pattern = Text(builder, removal.pattern);
-    removals.push_back(fb::CreateRemoval(builder, removal.slot, keys, pattern, removal.drop_all));
-  }
-  const auto slot_list = builder.CreateVector(slots);
-  const auto removal_list = builder.CreateVector(removals);
-  const fb::Id incarnation = ToFb(message.incarnation);
-  return fb::CreateChanges(builder, message.version, &incarnation, message.complete, slot_list,
-                           removal_list);
-}
-
-Result<Changes> From(const fb::Changes* root) {
-  if (root == nullptr) return Fail(Code::kCorrupt, "a message without changes");
-  Changes changes{.version = root->version(),
-                  .incarnation = FromFb(root->incarnation()),
-                  .complete = root->complete(),
-                  .slots = {},
-                  .removals = {}};
-  for (unsigned i = 0; i < SizeOf(root->slots()); ++i) {
-    const fb::SlotChange* slot = root->slots()->Get(i);
-    if (slot->slot() >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");
-    changes.slots.push_back({.slot = slot->slot(),
-                             .generation = slot->generation(),
-                             .name = Str(slot->name()),
-                             .named = slot->named()});
-  }
-  for (unsigned i = 0; i < SizeOf(root->removals()); ++i) {
-    const fb::Removal* from = root->removals()->Get(i);
-    if (from->slot() >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");
-    Removal removal{.slot = from->slot(),
-                    .keys = {},
-                    .pattern = Str(from->pattern()),
-                    .drop_all = from->drop_all()};
-    for (unsigned k = 0; k < SizeOf(from->keys()); ++k) {
-      removal.keys.push_back(Str(from->keys()->Get(k)));
-    }
-    changes.removals.push_back(std::move(removal));
-  }
-  return changes;
-}
-
-}  // namespace
-
-std::string Encode(const OwnerHello& message) {
-  Builder builder;
-  const auto address = Text(builder, message.address);
-  const auto socket = Text(builder, message.socket);
-  const auto host = Text(builder, message.host);
-  const auto tenant = Text(builder, message.tenant);
-  const fb::Id owner = ToFb(message.owner);
-  const fb::Id incarnation = ToFb(message.incarnation);
-  return Done(builder,
-              fb::CreateOwnerHello(builder, &owner, address, socket, host, message.capacity_bytes,
-                                   message.term, &incarnation, tenant));
-}
-
-Result<OwnerHello> DecodeOwnerHello(std::span<const std::byte> body) {
-  KVCOVE_ASSIGN(const auto* root, Root<fb::OwnerHello>(body));
-  return OwnerHello{.owner = FromFb(root->owner()),
-                    .address = Str(root->address()),
-                    .socket = Str(root->socket()),
-                    .host = Str(root->host()),
-                    .capacity_bytes = root->capacity_bytes(),
-                    .tenant = Str(root->tenant()),
-                    .term = root->term(),
-                    .incarnation = FromFb(root->incarnation())};
-}
-
-std::string Encode(const OwnerWelcome& message) {
-  Builder builder;
-  const fb::Id incarnation = ToFb(message.incarnation);
-  return Done(builder, fb::CreateOwnerWelcome(builder, message.number, message.epoch, message.term,
-                                              &incarnation, message.lease_ns));
-}
-
-Result<OwnerWelcome> DecodeOwnerWelcome(std::span<const std::byte> body) {
-  KVCOVE_ASSIGN(const auto* root, Root<fb::OwnerWelcome>(body));
-  return OwnerWelcome{.number = root->number(),
-                      .epoch = root->epoch(),
-                      .term = root->term(),
-                      .incarnation = FromFb(root->incarnation()),
-                      .lease_ns = root->lease_ns()};
-}
-
-std::string Encode(const Changes& message) {
-  Builder builder;
-  return Done(builder, Add(builder, message));
-}
-
-Result<Changes> DecodeChanges(std::span<const std::byte> body) {
-  KVCOVE_ASSIGN(const auto* root, Root<fb::Changes>(body));
-  return From(root);
-}
-
-std::string Encode(const RenewRequest& message) {
-  Builder builder;
-  return Done(builder, fb::CreateRenew(builder, message.number, message.epoch, message.applied,
-                                       message.free_bytes, message.inventory_done, message.objects,
-                                       message.hits, message.evictions, message.stale_puts,
-                                       message.puts, message.removed));
-}
-
-Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
-  KVCOVE_ASSIGN(const auto* root, Root<fb::Renew>(body));
-  return RenewRequest{.number = root->number(),
-                      .epoch = root->epoch(),
-                      .applied = root->applied(),
-                      .free_bytes = root->free_bytes(),
-                      .inventory_done = root->inventory_done(),
-                      .objects = root->objects(),
-                      .hits = root->hits(),
-                      .evictions = root->evictions(),
-                      .stale_puts = root->stale_puts(),
-                      .puts = root->puts(),
-                      .removed = root->removed()};
-}
-
-std::string Encode(const RenewReply& message) {
-  Builder builder;
-  const auto changes = Add(builder, message.changes);
-  return Done(builder, fb::CreateRenewReply(builder, message.granted, message.lease_ns, changes,
-                                            message.draining));
-}
-
-Result<RenewReply> DecodeRenewReply(std::span<const std::byte> body) {
-  KVCOVE_ASSIGN(const auto* root, Root<fb::RenewReply>(body));
-  KVCOVE_ASSIGN(Changes changes, From(root->changes()));
-  return RenewReply{.granted = root->granted(),
-                    .lease_ns = root->lease_ns(),
-                    .changes = std::move(changes),
-                    .draining = root->draining()};
-}
-
-std::string Encode(const ListRequest& message) {
-  std::vector<fb::ListItem> items;
-  items.reserve(message.items.size());
-  for (const ListItem& item : message.items) {
-    items.emplace_back(ToFb(item.hash), item.generation, item.size_bytes, item.group, item.slot,
-                       item.gone ? 1 : 0, item.copies, item.copied_at);
-  }
-  Builder builder(items.size() * sizeof(fb::ListItem) + 256);
-  const auto list = builder.CreateVectorOfStructs(items);
-  return Done(builder,
-              fb::CreateList(builder, message.number, message.epoch, message.applied, list));
-}
-
-Result<ListRequest> DecodeList(std::span<const std::byte> body) {
-  KVCOVE_ASSIGN(const auto* root, Root<fb::List>(body));
-  if (!Aligned(root->items())) return Fail(Code::kCorrupt, "a message that is not aligned");
-  ListRequest request{
-      .number = root->number(), .epoch = root->epoch(), .applied = root->applied(), .items = {}};
-  request.items.reserve(SizeOf(root->items()));
-  for (unsigned i = 0; i < SizeOf(root->items()); ++i) {
-    const fb::ListItem* item = root->items()->Get(i);
-    if (item->slot() >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");
-    request.items.push_back({.hash = FromFb(&item->hash()),
-                             .generation = item->generation(),
-                             .size_bytes = item->size_bytes(),
-                             .group = item->group(),
-                             .slot = item->slot(),
-                             .gone = item->gone() != 0,
-                             .copies = item->copies(),
-                             .copied_at = item->copied_at()});
-  }
-  return request;
-}
-
 std::string EncodeLookup(const Token& token, std::span<const Id128> hashes) {
   static_assert(sizeof(fb::Id) == sizeof(Id128));
   Builder builder(hashes.size() * sizeof(fb::Id) + 256);
@@ -207,7 +19,7 @@ std::string EncodeLookup(const Token& token, std::span<const Id128> hashes) {
 
 Result<LookupRequest> DecodeLookup(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Lookup>(body));
-  if (!Aligned(root->hashes())) return Fail(Code::kCorrupt, "a message that is not aligned");
+  if (!Aligned(root->hashes())) return Misaligned();
   LookupRequest request{.token = FromFb(root->token()), .hashes = {}};
   if (SizeOf(root->hashes()) > kMaxBatch) return Fail(Code::kCorrupt, "a batch that is too large");
   request.hashes.reserve(SizeOf(root->hashes()));
@@ -218,38 +30,51 @@ Result<LookupRequest> DecodeLookup(std::span<const std::byte> body) {
 }
 
 std::string Encode(std::span<const Place> places) {
-  std::vector<fb::Place> list;
-  list.reserve(places.size());
-  for (const Place& place : places) {
-    list.emplace_back(place.size_bytes, place.owner, place.second,
-                      static_cast<std::uint8_t>(place.reason));
-  }
-  Builder builder(list.size() * sizeof(fb::Place) + 256);
-  const auto vector = builder.CreateVectorOfStructs(list);
-  return Done(builder, fb::CreateLookupReply(builder, vector));
+  Builder builder(places.size() * 16 + 256);
+  const auto column = [&](auto of) {
+    std::vector<decltype(of(places.front()))> values;
+    values.reserve(places.size());
+    for (const Place& place : places) values.push_back(of(place));
+    return builder.CreateVector(values);
+  };
+  const auto sizes = column([](const Place& place) { return place.size_bytes; });
+  const auto owners = column([](const Place& place) { return place.owner; });
+  const auto seconds = column([](const Place& place) { return place.second; });
+  const auto reasons =
+      column([](const Place& place) { return static_cast<std::uint8_t>(place.reason); });
+  const auto tiers =
+      column([](const Place& place) { return static_cast<std::uint8_t>(place.tier); });
+  return Done(builder, fb::CreateLookupReply(builder, sizes, owners, seconds, reasons, tiers));
 }
 
 Result<std::vector<Place>> DecodePlaces(std::span<const std::byte> body, std::size_t expected) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::LookupReply>(body));
-  if (SizeOf(root->places()) != expected) return WrongCount();
-  if (!Aligned(root->places(), 4)) return Fail(Code::kCorrupt, "a message that is not aligned");
+  if (SizeOf(root->sizes()) != expected || SizeOf(root->owners()) != expected ||
+      SizeOf(root->seconds()) != expected || SizeOf(root->reasons()) != expected ||
+      SizeOf(root->tiers()) != expected) {
+    return WrongCount();
+  }
+  if (!Aligned(root->sizes(), 4) || !Aligned(root->owners(), 2) || !Aligned(root->seconds(), 2)) {
+    return Misaligned();
+  }
   std::vector<Place> places;
   places.reserve(expected);
   for (unsigned i = 0; i < expected; ++i) {
-    const fb::Place* place = root->places()->Get(i);
-    KVCOVE_ASSIGN(const MissReason reason, ToReason(place->reason()));
-    places.push_back({.size_bytes = place->size_bytes(),
-                      .owner = place->owner(),
-                      .second = place->second(),
-                      .reason = reason});
+    KVCOVE_ASSIGN(const MissReason reason, ToReason(root->reasons()->Get(i)));
+    KVCOVE_ASSIGN(const Tier tier, ToTier(root->tiers()->Get(i)));
+    places.push_back({.size_bytes = root->sizes()->Get(i),
+                      .owner = root->owners()->Get(i),
+                      .second = root->seconds()->Get(i),
+                      .reason = reason,
+                      .tier = tier});
   }
   return places;
 }
 
-std::string Encode(std::span<const OwnerStat> owners) {
+std::string Encode(const OwnersReply& message) {
   Builder builder;
   std::vector<flatbuffers::Offset<fb::Owner>> list;
-  for (const OwnerStat& owner : owners) {
+  for (const OwnerStat& owner : message.owners) {
     const auto address = Text(builder, owner.address);
     const auto socket = Text(builder, owner.socket);
     const auto host = Text(builder, owner.host);
@@ -257,18 +82,19 @@ std::string Encode(std::span<const OwnerStat> owners) {
     list.push_back(fb::CreateOwner(builder, owner.number, owner.epoch, address, socket, host,
                                    owner.capacity_bytes, owner.free_bytes, owner.live,
                                    owner.objects, owner.lease_age_ns, tenant, owner.draining,
-                                   owner.hits, owner.evictions, owner.stale_puts, owner.puts));
+                                   owner.hits, owner.evictions, owner.stale_puts, owner.puts,
+                                   owner.told));
   }
   const auto vector = builder.CreateVector(list);
-  return Done(builder, fb::CreateOwners(builder, vector));
+  return Done(builder, fb::CreateOwners(builder, vector, message.term));
 }
 
-Result<std::vector<OwnerStat>> DecodeOwners(std::span<const std::byte> body) {
+Result<OwnersReply> DecodeOwners(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Owners>(body));
-  std::vector<OwnerStat> owners;
+  OwnersReply reply{.owners = {}, .term = root->term()};
   for (unsigned i = 0; i < SizeOf(root->owners()); ++i) {
     const fb::Owner* owner = root->owners()->Get(i);
-    owners.push_back({.number = owner->number(),
+    reply.owners.push_back({.number = owner->number(),
                       .epoch = owner->epoch(),
                       .address = Str(owner->address()),
                       .socket = Str(owner->socket()),
@@ -276,6 +102,7 @@ Result<std::vector<OwnerStat>> DecodeOwners(std::span<const std::byte> body) {
                       .capacity_bytes = owner->capacity_bytes(),
                       .free_bytes = owner->free_bytes(),
                       .live = owner->live(),
+                      .told = owner->told(),
                       .objects = owner->objects(),
                       .lease_age_ns = owner->lease_age_ns(),
                       .tenant = Str(owner->tenant()),
@@ -285,21 +112,20 @@ Result<std::vector<OwnerStat>> DecodeOwners(std::span<const std::byte> body) {
                       .stale_puts = owner->stale_puts(),
                       .puts = owner->puts()});
   }
-  return owners;
+  return reply;
 }
 
 std::string Encode(const RemoveRequest& message) {
   Builder builder;
   const auto keys = TextsOf(builder, message.keys);
   const auto pattern = Text(builder, message.pattern);
-  return Done(builder,
-              fb::CreateRemoveKeys(builder, message.slot, keys, pattern, message.budget_ns));
+  const fb::Token token = ToFb(message.token);
+  return Done(builder, fb::CreateRemoveKeys(builder, &token, keys, pattern, message.budget_ns));
 }
 
 Result<RemoveRequest> DecodeRemove(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::RemoveKeys>(body));
-  if (root->slot() >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");
-  RemoveRequest request{.slot = root->slot(),
+  RemoveRequest request{.token = FromFb(root->token()),
                         .keys = {},
                         .pattern = Str(root->pattern()),
                         .budget_ns = root->budget_ns()};
@@ -321,7 +147,7 @@ Result<DataGet> DecodeDataGet(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::DataGet>(body));
   const std::size_t count = SizeOf(root->keys());
   if (SizeOf(root->room()) != count) return WrongCount();
-  if (!Aligned(root->room())) return Fail(Code::kCorrupt, "a message that is not aligned");
+  if (!Aligned(root->room())) return Misaligned();
   DataGet request{
       .token = FromFb(root->token()), .keys = {}, .room = {}, .no_checksum = root->no_checksum()};
   request.keys.reserve(count);
@@ -334,31 +160,43 @@ Result<DataGet> DecodeDataGet(std::span<const std::byte> body) {
 }
 
 std::string Encode(std::span<const DataValue> values) {
-  std::vector<fb::Value> list;
-  list.reserve(values.size());
-  for (const DataValue& value : values) {
-    list.emplace_back(value.checksum, value.size_bytes, static_cast<std::uint8_t>(value.code),
-                      static_cast<std::uint8_t>(value.reason));
-  }
-  Builder builder(list.size() * sizeof(fb::Value) + 256);
-  const auto vector = builder.CreateVectorOfStructs(list);
-  return Done(builder, fb::CreateDataGetReply(builder, vector));
+  Builder builder(values.size() * 24 + 256);
+  const auto column = [&](auto of) {
+    std::vector<decltype(of(values.front()))> list;
+    list.reserve(values.size());
+    for (const DataValue& value : values) list.push_back(of(value));
+    return builder.CreateVector(list);
+  };
+  const auto checksums = column([](const DataValue& value) { return value.checksum; });
+  const auto sizes = column([](const DataValue& value) { return value.size_bytes; });
+  const auto codes =
+      column([](const DataValue& value) { return static_cast<std::uint8_t>(value.code); });
+  const auto reasons =
+      column([](const DataValue& value) { return static_cast<std::uint8_t>(value.reason); });
+  const auto tiers =
+      column([](const DataValue& value) { return static_cast<std::uint8_t>(value.tier); });
+  return Done(builder, fb::CreateDataGetReply(builder, checksums, sizes, codes, reasons, tiers));
 }
 
 Result<std::vector<DataValue>> DecodeValues(std::span<const std::byte> body, std::size_t expected) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::DataGetReply>(body));
-  if (SizeOf(root->values()) != expected) return WrongCount();
-  if (!Aligned(root->values())) return Fail(Code::kCorrupt, "a message that is not aligned");
+  if (SizeOf(root->checksums()) != expected || SizeOf(root->sizes()) != expected ||
+      SizeOf(root->codes()) != expected || SizeOf(root->reasons()) != expected ||
+      SizeOf(root->tiers()) != expected) {
+    return WrongCount();
+  }
+  if (!Aligned(root->checksums()) || !Aligned(root->sizes(), 4)) return Misaligned();
   std::vector<DataValue> values;
   values.reserve(expected);
   for (unsigned i = 0; i < expected; ++i) {
-    const fb::Value* value = root->values()->Get(i);
-    KVCOVE_ASSIGN(const Code code, ToCode(value->code()));
-    KVCOVE_ASSIGN(const MissReason reason, ToReason(value->reason()));
+    KVCOVE_ASSIGN(const Code code, ToCode(root->codes()->Get(i)));
+    KVCOVE_ASSIGN(const MissReason reason, ToReason(root->reasons()->Get(i)));
+    KVCOVE_ASSIGN(const Tier tier, ToTier(root->tiers()->Get(i)));
     values.push_back({.code = code,
                       .reason = reason,
-                      .size_bytes = value->size_bytes(),
-                      .checksum = value->checksum()});
+                      .size_bytes = root->sizes()->Get(i),
+                      .checksum = root->checksums()->Get(i),
+                      .tier = tier});
   }
   return values;
 }
@@ -369,26 +207,38 @@ std::string Encode(const DataPut& message) {
   Builder builder(bytes);
   std::vector<flatbuffers::Offset<flatbuffers::String>> keys;
   std::vector<flatbuffers::Offset<flatbuffers::String>> afters;
-  std::vector<fb::PutHead> heads;
+  std::vector<std::uint64_t> checksums;
+  std::vector<std::uint32_t> sizes;
+  std::vector<std::uint32_t> groups;
   for (const DataPutItem& item : message.items) {
     keys.push_back(Text(builder, item.key));
     afters.push_back(builder.CreateSharedString(item.after.data(), item.after.size()));
-    heads.emplace_back(item.checksum, item.size_bytes, item.group);
+    checksums.push_back(item.checksum);
+    sizes.push_back(item.size_bytes);
+    groups.push_back(item.group);
   }
   const auto key_list = builder.CreateVector(keys);
-  const auto head_list = builder.CreateVectorOfStructs(heads);
+  const auto checksum_list = builder.CreateVector(checksums);
+  const auto size_list = builder.CreateVector(sizes);
+  const auto group_list = builder.CreateVector(groups);
   const auto after_list = builder.CreateVector(afters);
   const fb::Token token = ToFb(message.token);
-  return Done(builder, fb::CreateDataPut(builder, &token, key_list, head_list, after_list,
-                                         message.no_checksum, message.budget_ms, message.copies,
-                                         message.no_evict, message.copied_at));
+  return Done(builder, fb::CreateDataPut(builder, &token, key_list, checksum_list, size_list,
+                                         group_list, after_list, message.no_checksum,
+                                         message.budget_ms, message.copies, message.no_evict,
+                                         message.copied_at));
 }
 
 Result<DataPut> DecodeDataPut(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::DataPut>(body));
   const std::size_t count = SizeOf(root->keys());
-  if (SizeOf(root->heads()) != count || SizeOf(root->afters()) != count) return WrongCount();
-  if (!Aligned(root->heads())) return Fail(Code::kCorrupt, "a message that is not aligned");
+  if (SizeOf(root->checksums()) != count || SizeOf(root->sizes()) != count ||
+      SizeOf(root->groups()) != count || SizeOf(root->afters()) != count) {
+    return WrongCount();
+  }
+  if (!Aligned(root->checksums()) || !Aligned(root->sizes(), 4) || !Aligned(root->groups(), 4)) {
+    return Misaligned();
+  }
   DataPut request{.token = FromFb(root->token()),
                   .items = {},
                   .no_checksum = root->no_checksum(),
@@ -398,12 +248,11 @@ Result<DataPut> DecodeDataPut(std::span<const std::byte> body) {
                   .copied_at = root->copied_at()};
   request.items.reserve(count);
   for (unsigned i = 0; i < count; ++i) {
-    const fb::PutHead* head = root->heads()->Get(i);
     request.items.push_back({.key = View(root->keys()->Get(i)),
                              .after = View(root->afters()->Get(i)),
-                             .size_bytes = head->size_bytes(),
-                             .checksum = head->checksum(),
-                             .group = head->group()});
+                             .size_bytes = root->sizes()->Get(i),
+                             .checksum = root->checksums()->Get(i),
+                             .group = root->groups()->Get(i)});
   }
   return request;
 }
@@ -444,21 +293,35 @@ std::string Encode(const RequesterReport& message) {
   Builder builder;
   const auto misses = builder.CreateVector(message.misses.data(), message.misses.size());
   const auto broken = builder.CreateVector(message.broken);
-  std::vector<fb::RecentMiss> list;
+  std::vector<fb::Id> hashes;
+  std::vector<std::uint16_t> slots;
+  std::vector<std::uint8_t> reasons;
   for (const RequesterReport::Miss& miss : message.recent) {
-    list.emplace_back(ToFb(miss.hash), miss.slot, static_cast<std::uint8_t>(miss.reason));
+    hashes.push_back(ToFb(miss.hash));
+    slots.push_back(miss.slot);
+    reasons.push_back(static_cast<std::uint8_t>(miss.reason));
   }
-  const auto recent = builder.CreateVectorOfStructs(list);
-  return Done(builder, fb::CreateReport(builder, misses, message.fallbacks, broken, recent));
+  const auto hash_list = builder.CreateVectorOfStructs(hashes);
+  const auto slot_list = builder.CreateVector(slots);
+  const auto reason_list = builder.CreateVector(reasons);
+  const fb::Id holder = ToFb(message.holder);
+  return Done(builder, fb::CreateReport(builder, misses, message.fallbacks, broken, hash_list,
+                                        slot_list, reason_list, &holder));
 }
 
 Result<RequesterReport> DecodeReport(std::span<const std::byte> body) {
   RequesterReport report;
   if (body.empty()) return report;
   KVCOVE_ASSIGN(const auto* root, Root<fb::Report>(body));
-  if (!Aligned(root->misses()) || !Aligned(root->broken(), 2) || !Aligned(root->recent())) {
-    return Fail(Code::kCorrupt, "a message that is not aligned");
+  if (!Aligned(root->misses()) || !Aligned(root->broken(), 2) || !Aligned(root->recent_hashes()) ||
+      !Aligned(root->recent_slots(), 2)) {
+    return Misaligned();
   }
+  const std::size_t recent = SizeOf(root->recent_hashes());
+  if (SizeOf(root->recent_slots()) != recent || SizeOf(root->recent_reasons()) != recent) {
+    return WrongCount();
+  }
+  report.holder = FromFb(root->holder());
   for (unsigned i = 0; i < std::min(SizeOf(root->misses()), report.misses.size()); ++i) {
     report.misses[i] = root->misses()->Get(i);
   }
@@ -466,12 +329,12 @@ Result<RequesterReport> DecodeReport(std::span<const std::byte> body) {
   for (unsigned i = 0; i < SizeOf(root->broken()); ++i) {
     report.broken.push_back(root->broken()->Get(i));
   }
-  for (unsigned i = 0; i < SizeOf(root->recent()); ++i) {
-    const fb::RecentMiss* miss = root->recent()->Get(i);
-    KVCOVE_ASSIGN(const MissReason reason, ToReason(miss->reason()));
-    if (miss->slot() >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");
+  for (unsigned i = 0; i < recent; ++i) {
+    KVCOVE_ASSIGN(const MissReason reason, ToReason(root->recent_reasons()->Get(i)));
+    const SlotId slot = root->recent_slots()->Get(i);
+    if (slot >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");
     report.recent.push_back(
-        {.hash = FromFb(&miss->hash()), .slot = miss->slot(), .reason = reason});
+        {.hash = FromFb(root->recent_hashes()->Get(i)), .slot = slot, .reason = reason});
   }
   return report;
 }

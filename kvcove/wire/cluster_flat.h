@@ -30,6 +30,23 @@ inline std::unexpected<Error> WrongCount() {
   return Fail(Code::kCorrupt, "a message whose parts have different numbers of items");
 }
 
+inline std::unexpected<Error> Misaligned() {
+  return Fail(Code::kCorrupt, "a message that is not aligned");
+}
+
+inline Result<MissReason> ToReason(std::uint8_t value) {
+  if (value >= kMissReasons) return Fail(Code::kCorrupt, "a reply with an unknown reason");
+  return static_cast<MissReason>(value);
+}
+inline Result<Code> ToCode(std::uint8_t value) {
+  if (value > kMaxCode) return Fail(Code::kCorrupt, "a reply with an unknown code");
+  return static_cast<Code>(value);
+}
+inline Result<Tier> ToTier(std::uint8_t value) {
+  if (value >= kTiers) return Fail(Code::kCorrupt, "a reply with an unknown tier");
+  return static_cast<Tier>(value);
+}
+
 using Texts = flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>;
 
 template <typename Strings>

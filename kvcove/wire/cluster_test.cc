@@ -25,19 +25,25 @@ TEST(ClusterWireTest, ListsOfAnyLengthArriveWhateverElseTheMessageHas) {
   for (std::size_t count = 0; count < 4; ++count) {
     for (OwnerNumber number = 0; number < 3; ++number) {
       for (std::uint32_t epoch = 0; epoch < 3; ++epoch) {
-        for (std::uint64_t applied = 0; applied < 3; ++applied) {
-          ListRequest list{.number = number, .epoch = epoch, .applied = applied};
+        for (std::uint64_t sequence = 0; sequence < 3; ++sequence) {
+          ListRequest list{.number = number, .epoch = epoch, .sequence = sequence, .items = {}};
           list.items.resize(count);
           const auto decoded = Decode(Encode(list), &DecodeList);
           ASSERT_TRUE(decoded) << count << " items, number " << number << ", epoch " << epoch
-                               << ", applied " << applied << ": " << decoded.error().ToString();
+                               << ", sequence " << sequence << ": " << decoded.error().ToString();
           EXPECT_EQ(decoded->items.size(), count);
           EXPECT_EQ(decoded->number, number);
           EXPECT_EQ(decoded->epoch, epoch);
-          EXPECT_EQ(decoded->applied, applied);
+          EXPECT_EQ(decoded->sequence, sequence);
         }
       }
     }
+    const std::vector<Place> places(count);
+    const std::string reply = Encode(std::span<const Place>(places));
+    const std::vector<std::uint64_t> words = AlignedCopy(reply);
+    const auto bytes = std::as_bytes(std::span(words)).first(reply.size());
+    EXPECT_TRUE(DecodePlaces(bytes, count));
+    EXPECT_FALSE(DecodePlaces(bytes, count + 1));
     const std::vector<Id128> hashes(count);
     for (SlotId slot = 0; slot < 3; ++slot) {
       for (Generation generation = 0; generation < 3; ++generation) {

@@ -15,7 +15,7 @@
 namespace kvcove::wire {
 
 inline constexpr std::uint32_t kFrameMagic = 0x6663766b;
-inline constexpr std::uint16_t kProtocolVersion = 1;
+inline constexpr std::uint16_t kProtocolVersion = 2;
 inline constexpr std::size_t kFrameHeaderBytes = 24;
 inline constexpr std::uint16_t kReplyBit = 0x8000;
 inline constexpr std::uint32_t kMaxFrameBytes = 4U << 20;
@@ -41,9 +41,10 @@ enum class Method : std::uint16_t {
   // To the master, from owners.
   kOwnerHello = 32,
   kRenew = 33,
-  kWatch = 34,  // answered when there are changes
+  kWatch = 34,  // answered when generations change
   kList = 35,
   kOwnerGoodbye = 36,  // no lease of it is running any more
+  kRemovals = 37,      // answered when there are removals
   // To the master, from requesters and owners.
   kLookup = 41,
   kOwners = 42,

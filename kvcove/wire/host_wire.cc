@@ -17,6 +17,15 @@ Id128 FromFb(const fb::Id* id) {
   return id == nullptr ? Id128{} : Id128{.high = id->high(), .low = id->low()};
 }
 
+fb::TokenValue ToFb(const Token& token) {
+  return {ToFb(token.incarnation), token.generation, token.slot};
+}
+Token FromFb(const fb::TokenValue& token) {
+  return {.incarnation = FromFb(&token.incarnation()),
+          .generation = token.generation(),
+          .slot = token.slot()};
+}
+
 Result<Code> ToCode(std::uint16_t value) {
   if (value > kMaxCode) return Fail(Code::kCorrupt, "a reply with an unknown code");
   return static_cast<Code>(value);
@@ -64,7 +73,7 @@ std::int64_t DeadlineOf(std::int64_t budget_ns) {
 
 class Stub final : public HostService {
  public:
-  explicit Stub(Channel& channel) : channel_(channel) {}
+  Stub(Channel& channel, const Id128& holder) : channel_(channel), holder_(holder) {}
 
   Result<Registration> Register(const RegisterRequest& request, std::int64_t deadline_ns) override {
     Builder builder;
@@ -72,9 +81,11 @@ class Stub final : public HostService {
     const auto version = Text(builder, request.version);
     const auto engine = Text(builder, request.engine);
     const fb::Id incarnation = ToFb(request.last_incarnation);
+    const fb::Id holder = ToFb(request.holder != Id128{} ? request.holder : holder_);
     builder.Finish(fb::CreateRegister(builder, name, version, engine, request.follow_always,
                                       request.assume_weights, &incarnation,
-                                      request.last_generation));
+                                      request.last_generation, &holder,
+                                      deadline_ns - SystemClock::Instance().NowNs()));
     KVCOVE_ASSIGN(const std::string reply,
                   channel_.Call(Method::kRegister, BytesOf(builder), deadline_ns));
     KVCOVE_ASSIGN(const auto* root, Root<fb::RegisterReply>(AsBytes(reply)));
@@ -129,7 +140,7 @@ class Stub final : public HostService {
       offsets.push_back(fb::CreatePutItem(builder, key, item.size_bytes, value, after));
     }
     const auto list = builder.CreateVector(offsets);
-    const fb::TokenValue value(ToFb(token.incarnation), token.generation, token.slot);
+    const fb::TokenValue value = ToFb(token);
     builder.Finish(fb::CreatePut(builder, &value, list));
     KVCOVE_ASSIGN(const std::string reply,
                   channel_.Call(Method::kPut, BytesOf(builder), deadline_ns));
@@ -163,26 +174,27 @@ class Stub final : public HostService {
     return CodesFrom(reply, items.size());
   }
 
-  Result<std::vector<Code>> Remove(SlotId slot, std::span<const std::string_view> keys,
+  Result<std::vector<Code>> Remove(const Token& token, std::span<const std::string_view> keys,
                                    std::int64_t deadline_ns) override {
-    KVCOVE_ASSIGN(const std::string reply, Keys(Method::kRemove, slot, keys, 0, 0, deadline_ns));
+    KVCOVE_ASSIGN(const std::string reply, Keys(Method::kRemove, token, keys, 0, 0, deadline_ns));
     return CodesFrom(reply, keys.size());
   }
-  Result<std::uint64_t> RemoveMatching(SlotId slot, std::string_view pattern,
+  Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns) override {
     Builder builder;
-    builder.Finish(fb::CreateMatch(builder, slot, Text(builder, pattern),
+    const fb::TokenValue value = ToFb(token);
+    builder.Finish(fb::CreateMatch(builder, &value, Text(builder, pattern),
                                    deadline_ns - SystemClock::Instance().NowNs()));
     KVCOVE_ASSIGN(const std::string reply,
                   channel_.Call(Method::kRemoveMatching, BytesOf(builder), deadline_ns));
     KVCOVE_ASSIGN(const auto* root, Root<fb::CountReply>(AsBytes(reply)));
     return root->count();
   }
-  Result<std::vector<Code>> Pin(SlotId slot, std::span<const std::string_view> keys,
+  Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                 std::optional<PinKind> kind, std::int64_t duration_ns,
                                 std::int64_t deadline_ns) override {
     KVCOVE_ASSIGN(const std::string reply,
-                  Keys(Method::kPin, slot, keys, kind ? static_cast<std::uint8_t>(*kind) : 0,
+                  Keys(Method::kPin, token, keys, kind ? static_cast<std::uint8_t>(*kind) : 0,
                        duration_ns, deadline_ns));
     return CodesFrom(reply, keys.size());
   }
@@ -192,11 +204,11 @@ class Stub final : public HostService {
                   channel_.Call(Method::kInventory, std::as_bytes(std::span(body)), deadline_ns));
     return DecodeInventoryReply(AsBytes(reply));
   }
-  Result<std::vector<std::optional<ObjectStat>>> StatObjects(SlotId slot,
+  Result<std::vector<std::optional<ObjectStat>>> StatObjects(const Token& token,
                                                              std::span<const std::string_view> keys,
                                                              std::int64_t deadline_ns) override {
     KVCOVE_ASSIGN(const std::string reply,
-                  Keys(Method::kStatObjects, slot, keys, 0, 0, deadline_ns));
+                  Keys(Method::kStatObjects, token, keys, 0, 0, deadline_ns));
     KVCOVE_ASSIGN(const auto* root, Root<fb::ObjectStats>(AsBytes(reply)));
     if (SizeOf(root->items()) != keys.size()) {
       return Fail(Code::kCorrupt, "a reply for another number of items");
@@ -247,42 +259,26 @@ class Stub final : public HostService {
     const auto name_text = Text(builder, name);
     const auto engine_text = Text(builder, engine);
     const auto list = builder.CreateVectorOfStrings(versions.begin(), versions.end());
-    builder.Finish(fb::CreateEngineVersions(builder, name_text, engine_text, list));
+    const fb::Id holder = ToFb(holder_);
+    builder.Finish(fb::CreateEngineVersions(builder, name_text, engine_text, list, &holder));
     KVCOVE_TRY(channel_.Call(method, BytesOf(builder), deadline_ns));
     return {};
   }
-  Result<std::string> Keys(Method method, SlotId slot, std::span<const std::string_view> keys,
+  Result<std::string> Keys(Method method, const Token& token, std::span<const std::string_view> keys,
                            std::uint8_t kind, std::int64_t duration_ns, std::int64_t deadline_ns) {
     Builder builder;
     std::vector<flatbuffers::Offset<flatbuffers::String>> list;
     list.reserve(keys.size());
     for (const std::string_view key : keys) list.push_back(Text(builder, key));
     const auto vector = builder.CreateVector(list);
-    builder.Finish(fb::CreateKeys(builder, slot, vector, kind, duration_ns));
+    const fb::TokenValue value = ToFb(token);
+    builder.Finish(fb::CreateKeys(builder, &value, vector, kind, duration_ns));
     return channel_.Call(method, BytesOf(builder), deadline_ns);
   }
 
   Channel& channel_;
+  const Id128 holder_;
 };
-
-Result<std::string> ServeRegister(GenerationService& service, std::span<const std::byte> body,
-                                  std::int64_t deadline_ns) {
-  KVCOVE_ASSIGN(const auto* root, Root<fb::Register>(body));
-  KVCOVE_ASSIGN(const Registration registration,
-                service.Register({.name = Str(root->name()),
-                                  .version = Str(root->version()),
-                                  .engine = Str(root->engine()),
-                                  .follow_always = root->follow_always(),
-                                  .assume_weights = root->assume_weights(),
-                                  .last_incarnation = FromFb(root->last_incarnation()),
-                                  .last_generation = root->last_generation()},
-                                 deadline_ns));
-  Builder builder;
-  const fb::Id incarnation = ToFb(registration.incarnation);
-  builder.Finish(fb::CreateRegisterReply(builder, &incarnation, registration.slot,
-                                         registration.generation, registration.open));
-  return StringOf(builder);
-}
 
 std::string CountToString(std::uint64_t count) {
   Builder builder;
@@ -290,40 +286,11 @@ std::string CountToString(std::uint64_t count) {
   return StringOf(builder);
 }
 
-Result<std::string> ServeReset(GenerationService& service, std::span<const std::byte> body) {
-  KVCOVE_ASSIGN(const auto* root, Root<fb::Reset>(body));
-  ResetRequest request{.name = Str(root->name()),
-                       .engine = Str(root->engine()),
-                       .version = std::nullopt,
-                       .id = FromFb(root->id()),
-                       .late = root->late()};
-  if (root->has_version()) request.version = Str(root->version());
-  KVCOVE_ASSIGN(const ResetOutcome outcome, service.Reset(request, DeadlineOf(root->budget_ns())));
-  return CountToString(outcome.raised);
-}
-
-Result<std::string> ServeEngine(GenerationService& service, Method method,
-                                std::span<const std::byte> body, std::int64_t deadline_ns) {
-  KVCOVE_ASSIGN(const auto* root, Root<fb::EngineVersions>(body));
-  if (method == Method::kEndEngine) {
-    KVCOVE_TRY(service.EndEngine(View(root->name()), View(root->engine()), deadline_ns));
-    return std::string();
-  }
-  std::vector<std::string> versions;
-  for (std::size_t i = 0; i < SizeOf(root->versions()); ++i) {
-    versions.push_back(Str(root->versions()->Get(static_cast<unsigned>(i))));
-  }
-  KVCOVE_TRY(service.NameVersions(View(root->name()), View(root->engine()), versions, deadline_ns));
-  return std::string();
-}
-
 Result<std::string> ServePut(HostService& service, std::span<const std::byte> body,
                              std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Put>(body));
   if (root->token() == nullptr) return Fail(Code::kCorrupt, "a put without token");
-  const Token token{.incarnation = FromFb(&root->token()->incarnation()),
-                    .generation = root->token()->generation(),
-                    .slot = root->token()->slot()};
+  const Token token = FromFb(*root->token());
   std::vector<PutItem> items;
   items.reserve(SizeOf(root->items()));
   for (std::size_t i = 0; i < SizeOf(root->items()); ++i) {
@@ -372,12 +339,14 @@ Result<std::string> ServeFinish(HostService& service, std::span<const std::byte>
 Result<std::string> ServeKeys(HostService& service, Method method, std::span<const std::byte> body,
                               std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Keys>(body));
+  if (root->token() == nullptr) return Fail(Code::kCorrupt, "keys without a token");
+  const Token token = FromFb(*root->token());
   std::vector<std::string_view> keys;
   for (std::size_t i = 0; i < SizeOf(root->keys()); ++i) {
     keys.push_back(View(root->keys()->Get(static_cast<unsigned>(i))));
   }
   if (method == Method::kRemove) {
-    KVCOVE_ASSIGN(const std::vector<Code> codes, service.Remove(root->slot(), keys, deadline_ns));
+    KVCOVE_ASSIGN(const std::vector<Code> codes, service.Remove(token, keys, deadline_ns));
     return CodesToString(codes);
   }
   if (method == Method::kPin) {
@@ -385,10 +354,10 @@ Result<std::string> ServeKeys(HostService& service, Method method, std::span<con
     std::optional<PinKind> kind;
     if (root->kind() != 0) kind = static_cast<PinKind>(root->kind());
     KVCOVE_ASSIGN(const std::vector<Code> codes,
-                  service.Pin(root->slot(), keys, kind, root->duration_ns(), deadline_ns));
+                  service.Pin(token, keys, kind, root->duration_ns(), deadline_ns));
     return CodesToString(codes);
   }
-  KVCOVE_ASSIGN(const auto stats, service.StatObjects(root->slot(), keys, deadline_ns));
+  KVCOVE_ASSIGN(const auto stats, service.StatObjects(token, keys, deadline_ns));
   Builder builder;
   std::vector<fb::ObjectStat> list;
   for (const std::optional<ObjectStat>& stat : stats) {
@@ -425,7 +394,56 @@ Result<std::string> ServeStat(HostService& service, std::int64_t deadline_ns) {
 
 }  // namespace
 
-std::unique_ptr<HostService> MakeStub(Channel& channel) { return std::make_unique<Stub>(channel); }
+// ---- generations
+
+Result<RegisterCall> DecodeRegister(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::Register>(body));
+  return RegisterCall{.request = {.name = Str(root->name()),
+                                  .version = Str(root->version()),
+                                  .engine = Str(root->engine()),
+                                  .follow_always = root->follow_always(),
+                                  .assume_weights = root->assume_weights(),
+                                  .last_incarnation = FromFb(root->last_incarnation()),
+                                  .last_generation = root->last_generation(),
+                                  .holder = FromFb(root->holder())},
+                      .budget_ns = root->budget_ns()};
+}
+
+std::string Encode(const Registration& registration) {
+  Builder builder;
+  const fb::Id incarnation = ToFb(registration.incarnation);
+  builder.Finish(fb::CreateRegisterReply(builder, &incarnation, registration.slot,
+                                         registration.generation, registration.open));
+  return StringOf(builder);
+}
+
+Result<ResetCall> DecodeReset(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::Reset>(body));
+  ResetCall call{.request = {.name = Str(root->name()),
+                             .engine = Str(root->engine()),
+                             .version = std::nullopt,
+                             .id = FromFb(root->id()),
+                             .late = root->late()},
+                 .budget_ns = root->budget_ns()};
+  if (root->has_version()) call.request.version = Str(root->version());
+  return call;
+}
+
+std::string Encode(const ResetOutcome& outcome) { return CountToString(outcome.raised); }
+
+Result<EngineVersions> DecodeEngineVersions(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::EngineVersions>(body));
+  EngineVersions engine{.name = Str(root->name()), .engine = Str(root->engine()), .versions = {},
+                        .holder = FromFb(root->holder())};
+  for (std::size_t i = 0; i < SizeOf(root->versions()); ++i) {
+    engine.versions.push_back(Str(root->versions()->Get(static_cast<unsigned>(i))));
+  }
+  return engine;
+}
+
+std::unique_ptr<HostService> MakeStub(Channel& channel, const Id128& holder) {
+  return std::make_unique<Stub>(channel, holder);
+}
 
 bool MayWait(Method method) {
   return method == Method::kRegister || method == Method::kReset ||
@@ -440,13 +458,27 @@ bool MayWaitInCluster(Method method) {
 Result<std::string> ServeGenerations(GenerationService& service, Method method,
                                      std::span<const std::byte> body, std::int64_t deadline_ns) {
   switch (method) {
-    case Method::kRegister:
-      return ServeRegister(service, body, deadline_ns);
-    case Method::kReset:
-      return ServeReset(service, body);
-    case Method::kNameVersions:
-    case Method::kEndEngine:
-      return ServeEngine(service, method, body, deadline_ns);
+    case Method::kRegister: {
+      KVCOVE_ASSIGN(const RegisterCall call, DecodeRegister(body));
+      KVCOVE_ASSIGN(const Registration registration, service.Register(call.request, deadline_ns));
+      return Encode(registration);
+    }
+    case Method::kReset: {
+      KVCOVE_ASSIGN(const ResetCall call, DecodeReset(body));
+      KVCOVE_ASSIGN(const ResetOutcome outcome,
+                    service.Reset(call.request, DeadlineOf(call.budget_ns)));
+      return Encode(outcome);
+    }
+    case Method::kNameVersions: {
+      KVCOVE_ASSIGN(const EngineVersions engine, DecodeEngineVersions(body));
+      KVCOVE_TRY(service.NameVersions(engine.name, engine.engine, engine.versions, deadline_ns));
+      return std::string();
+    }
+    case Method::kEndEngine: {
+      KVCOVE_ASSIGN(const EngineVersions engine, DecodeEngineVersions(body));
+      KVCOVE_TRY(service.EndEngine(engine.name, engine.engine, deadline_ns));
+      return std::string();
+    }
     default:
       return Fail(Code::kCorrupt, "a method that is not answered here");
   }
@@ -470,8 +502,9 @@ Result<std::string> Serve(HostService& service, Method method, std::span<const s
       return ServeKeys(service, method, body, deadline_ns);
     case Method::kRemoveMatching: {
       KVCOVE_ASSIGN(const auto* root, Root<fb::Match>(body));
+      if (root->token() == nullptr) return Fail(Code::kCorrupt, "a pattern without a token");
       KVCOVE_ASSIGN(const std::uint64_t count,
-                    service.RemoveMatching(root->slot(), View(root->pattern()),
+                    service.RemoveMatching(FromFb(*root->token()), View(root->pattern()),
                                            DeadlineOf(root->budget_ns())));
       return CountToString(count);
     }

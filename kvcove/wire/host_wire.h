@@ -21,13 +21,34 @@ class Channel {
 };
 
 // Thread-safe; the channel outlives it.
-std::unique_ptr<HostService> MakeStub(Channel& channel);
+// `holder`: the process that keeps its registrations alive (RegisterRequest).
+std::unique_ptr<HostService> MakeStub(Channel& channel, const Id128& holder = {});
 
 // Answers one request. Malformed bodies are kCorrupt: the caller closes that connection.
 Result<std::string> Serve(HostService& service, Method method, std::span<const std::byte> body,
                           std::int64_t deadline_ns);
 Result<std::string> ServeGenerations(GenerationService& service, Method method,
                                      std::span<const std::byte> body, std::int64_t deadline_ns);
+// Their parts, for a server that answers them later.
+struct RegisterCall {
+  RegisterRequest request;
+  std::int64_t budget_ns = 0;
+};
+struct ResetCall {
+  ResetRequest request;
+  std::int64_t budget_ns = 0;
+};
+struct EngineVersions {
+  std::string name;
+  std::string engine;
+  std::vector<std::string> versions;
+  Id128 holder;
+};
+Result<RegisterCall> DecodeRegister(std::span<const std::byte> body);
+Result<ResetCall> DecodeReset(std::span<const std::byte> body);
+Result<EngineVersions> DecodeEngineVersions(std::span<const std::byte> body);
+std::string Encode(const Registration& registration);
+std::string Encode(const ResetOutcome& outcome);
 // Calls that may wait for a disk or for a lease; the others answer at once.
 bool MayWait(Method method);
 bool MayWaitInCluster(Method method);

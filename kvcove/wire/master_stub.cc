@@ -12,7 +12,8 @@ std::span<const std::byte> Bytes(std::string_view text) {
 
 }  // namespace
 
-MasterStub::MasterStub(Channel& channel) : channel_(channel), generations_(MakeStub(channel)) {}
+MasterStub::MasterStub(Channel& channel, const Id128& holder)
+    : channel_(channel), generations_(MakeStub(channel, holder)) {}
 
 Result<Registration> MasterStub::Register(const RegisterRequest& request,
                                           std::int64_t deadline_ns) {
@@ -30,10 +31,10 @@ Status MasterStub::EndEngine(std::string_view name, std::string_view engine,
   return generations_->EndEngine(name, engine, deadline_ns);
 }
 
-Result<std::vector<Code>> MasterStub::RemoveKeys(SlotId slot,
+Result<std::vector<Code>> MasterStub::RemoveKeys(const Token& token,
                                                  std::span<const std::string_view> keys,
                                                  std::int64_t deadline_ns) {
-  const RemoveRequest request{.slot = slot,
+  const RemoveRequest request{.token = token,
                               .keys = {keys.begin(), keys.end()},
                               .pattern = {},
                               .budget_ns = deadline_ns - SystemClock::Instance().NowNs()};
@@ -42,9 +43,9 @@ Result<std::vector<Code>> MasterStub::RemoveKeys(SlotId slot,
   return DecodeCodes(Bytes(reply), keys.size());
 }
 
-Result<std::uint64_t> MasterStub::RemovePattern(SlotId slot, std::string_view pattern,
+Result<std::uint64_t> MasterStub::RemovePattern(const Token& token, std::string_view pattern,
                                                 std::int64_t deadline_ns) {
-  const RemoveRequest request{.slot = slot,
+  const RemoveRequest request{.token = token,
                               .keys = {},
                               .pattern = std::string(pattern),
                               .budget_ns = deadline_ns - SystemClock::Instance().NowNs()};
@@ -60,7 +61,7 @@ Result<std::vector<Place>> MasterStub::Lookup(const Token& token, std::span<cons
   return DecodePlaces(Bytes(reply), hashes.size());
 }
 
-Result<std::vector<OwnerStat>> MasterStub::Owners(std::int64_t deadline_ns,
+Result<OwnersReply> MasterStub::Owners(std::int64_t deadline_ns,
                                                   const RequesterReport& report) {
   KVCOVE_ASSIGN(const std::string reply,
                 channel_.Call(Method::kOwners, Bytes(Encode(report)), deadline_ns));

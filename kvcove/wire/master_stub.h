@@ -13,7 +13,8 @@ namespace kvcove::wire {
 // Thread-safe; the channel outlives it.
 class MasterStub final : public ControlService {
  public:
-  explicit MasterStub(Channel& channel);
+  // `holder`: see MakeStub.
+  explicit MasterStub(Channel& channel, const Id128& holder = {});
 
   Result<Registration> Register(const RegisterRequest& request, std::int64_t deadline_ns) override;
   Result<ResetOutcome> Reset(const ResetRequest& request, std::int64_t deadline_ns) override;
@@ -21,15 +22,15 @@ class MasterStub final : public ControlService {
                       std::span<const std::string> versions, std::int64_t deadline_ns) override;
   Status EndEngine(std::string_view name, std::string_view engine,
                    std::int64_t deadline_ns) override;
-  Result<std::vector<Code>> RemoveKeys(SlotId slot, std::span<const std::string_view> keys,
+  Result<std::vector<Code>> RemoveKeys(const Token& token, std::span<const std::string_view> keys,
                                        std::int64_t deadline_ns) override;
-  Result<std::uint64_t> RemovePattern(SlotId slot, std::string_view pattern,
+  Result<std::uint64_t> RemovePattern(const Token& token, std::string_view pattern,
                                       std::int64_t deadline_ns) override;
 
   // Errors: kStale when the token's generation is not the current one.
   Result<std::vector<Place>> Lookup(const Token& token, std::span<const Id128> hashes,
                                     std::int64_t deadline_ns);
-  Result<std::vector<OwnerStat>> Owners(std::int64_t deadline_ns,
+  Result<OwnersReply> Owners(std::int64_t deadline_ns,
                                         const RequesterReport& report = {});
 
  private:

@@ -29,6 +29,8 @@ struct RegisterRequest {
   // What this engine was bound to before it lost its connection; generation 0 = nothing.
   Id128 last_incarnation;
   Generation last_generation = 0;
+  // The process that keeps the registration alive; zero: it ends with the connection.
+  Id128 holder;
 };
 
 struct Registration {
@@ -73,8 +75,8 @@ struct FinishItem {
   bool has_checksum = false;
   std::uint32_t group = 0;  // of the replicas of one put; 0: it has none
   std::uint8_t copies = 1;  // on how many owners it is meant to be
-  // Of a copy from another owner: the control log's version that it had applied when it read the
-  // value. 0: this is no copy.
+  // Of a copy from another owner: the last removal that it had applied when it read the value. 0:
+  // this is no copy.
   std::uint64_t copied_at = 0;
 };
 
@@ -152,29 +154,31 @@ class GenerationService {
 class ControlService : public GenerationService {
  public:
   // True when no owner has it any more, nor ever brings it back. Codes: kOk, kMiss.
-  virtual Result<std::vector<Code>> RemoveKeys(SlotId slot, std::span<const std::string_view> keys,
+  virtual Result<std::vector<Code>> RemoveKeys(const Token& token, std::span<const std::string_view> keys,
                                                std::int64_t deadline_ns) = 0;
-  virtual Result<std::uint64_t> RemovePattern(SlotId slot, std::string_view pattern,
+  virtual Result<std::uint64_t> RemovePattern(const Token& token, std::string_view pattern,
                                               std::int64_t deadline_ns) = 0;
 };
 
-// Bound to one session. Thread-safe. Every call ends by `deadline_ns` (Clock).
+// Bound to one session. Thread-safe. Every call ends by `deadline_ns` (Clock). Remove, Pin and
+// StatObjects name the generation that they mean: another one than the current one is kStale, so
+// that a slot that was given to another namespace meanwhile is not touched.
 class HostService : public GenerationService {
  public:
   virtual Result<std::vector<PutResult>> Put(const Token& token, std::span<const PutItem> items,
                                              std::int64_t deadline_ns) = 0;
   virtual Result<std::vector<Code>> Finish(std::span<const FinishItem> items,
                                            std::int64_t deadline_ns) = 0;
-  virtual Result<std::vector<Code>> Remove(SlotId slot, std::span<const std::string_view> keys,
+  virtual Result<std::vector<Code>> Remove(const Token& token, std::span<const std::string_view> keys,
                                            std::int64_t deadline_ns) = 0;
-  virtual Result<std::uint64_t> RemoveMatching(SlotId slot, std::string_view pattern,
+  virtual Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                                std::int64_t deadline_ns) = 0;
   // `kind` empty: unpin. `duration_ns` counts for soft pins.
-  virtual Result<std::vector<Code>> Pin(SlotId slot, std::span<const std::string_view> keys,
+  virtual Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                         std::optional<PinKind> kind, std::int64_t duration_ns,
                                         std::int64_t deadline_ns) = 0;
   virtual Result<std::vector<std::optional<ObjectStat>>> StatObjects(
-      SlotId slot, std::span<const std::string_view> keys, std::int64_t deadline_ns) = 0;
+      const Token& token, std::span<const std::string_view> keys, std::int64_t deadline_ns) = 0;
   // A page of the objects of one slot, which the request must name.
   virtual Result<InventoryReply> Page(const InventoryRequest& request,
                                       std::int64_t deadline_ns) = 0;

@@ -27,74 +27,106 @@ Result<InventoryRequest> DecodeInventory(std::span<const std::byte> body) {
 }
 
 std::string Encode(const InventoryReply& message) {
-  std::vector<fb::Held> items;
-  std::vector<flatbuffers::Offset<flatbuffers::String>> keys;
-  std::vector<std::uint8_t> states;
   Builder builder(message.objects.size() * 128 + 256);
+  const auto column = [&](auto of) {
+    std::vector<decltype(of(message.objects.front()))> values;
+    values.reserve(message.objects.size());
+    for (const HeldObject& object : message.objects) values.push_back(of(object));
+    return values;
+  };
+  const auto hashes = builder.CreateVectorOfStructs(
+      column([](const HeldObject& object) { return ToFb(object.hash); }));
+  const auto generations =
+      builder.CreateVector(column([](const HeldObject& object) { return object.generation; }));
+  const auto versions =
+      builder.CreateVector(column([](const HeldObject& object) { return object.version; }));
+  const auto ids = builder.CreateVector(column([](const HeldObject& object) { return object.id; }));
+  const auto sizes =
+      builder.CreateVector(column([](const HeldObject& object) { return object.size_bytes; }));
+  const auto slots =
+      builder.CreateVector(column([](const HeldObject& object) { return object.slot; }));
+  const auto copies =
+      builder.CreateVector(column([](const HeldObject& object) { return object.copies; }));
+  const auto states = builder.CreateVector(column([](const HeldObject& object) {
+    return static_cast<std::uint8_t>((object.soft_pinned ? 1 : 0) | (object.held ? 2 : 0) |
+                                     (object.hard_pinned ? 4 : 0));
+  }));
+  const auto tiers = builder.CreateVector(
+      column([](const HeldObject& object) { return static_cast<std::uint8_t>(object.tier); }));
+  std::vector<flatbuffers::Offset<flatbuffers::String>> keys;
   for (const HeldObject& object : message.objects) {
-    items.emplace_back(ToFb(object.hash), object.generation, object.version, object.id,
-                       object.size_bytes, object.slot, object.copies, object.hard_pinned);
     keys.push_back(builder.CreateSharedString(object.key.data(), object.key.size()));
-    states.push_back(
-        static_cast<std::uint8_t>((object.soft_pinned ? 1 : 0) | (object.held ? 2 : 0)));
   }
-  const auto item_list = builder.CreateVectorOfStructs(items);
   const auto key_list = builder.CreateVector(keys);
-  const auto state_list = builder.CreateVector(states);
   return Done(builder,
-              fb::CreateInventoryReply(builder, message.cursor, item_list, key_list, state_list,
+              fb::CreateInventoryReply(builder, message.cursor, hashes, generations, versions, ids,
+                                       sizes, slots, copies, states, tiers, key_list,
                                        message.generation, message.live, message.voided));
 }
 
 Result<InventoryReply> DecodeInventoryReply(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::InventoryReply>(body));
-  if (!Aligned(root->items())) return Fail(Code::kCorrupt, "a message that is not aligned");
-  if (SizeOf(root->items()) != SizeOf(root->keys())) return WrongCount();
-  // Earlier versions do not tell the states.
-  if (SizeOf(root->states()) != 0 && SizeOf(root->states()) != SizeOf(root->items())) {
+  const std::size_t count = SizeOf(root->hashes());
+  if (SizeOf(root->generations()) != count || SizeOf(root->versions()) != count ||
+      SizeOf(root->ids()) != count || SizeOf(root->sizes()) != count ||
+      SizeOf(root->slots()) != count || SizeOf(root->copies()) != count ||
+      SizeOf(root->states()) != count || SizeOf(root->tiers()) != count ||
+      SizeOf(root->keys()) != count) {
     return WrongCount();
+  }
+  if (!Aligned(root->hashes()) || !Aligned(root->generations()) || !Aligned(root->versions()) ||
+      !Aligned(root->ids(), 4) || !Aligned(root->sizes(), 4) || !Aligned(root->slots(), 2)) {
+    return Misaligned();
   }
   InventoryReply reply{.cursor = root->cursor(),
                        .generation = root->generation(),
                        .live = root->live(),
                        .voided = root->voided(),
                        .objects = {}};
-  for (unsigned i = 0; i < SizeOf(root->items()); ++i) {
-    const fb::Held* held = root->items()->Get(i);
-    if (held->slot() >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");
-    const unsigned state = SizeOf(root->states()) != 0 ? root->states()->Get(i) : 0U;
-    reply.objects.push_back({.hash = FromFb(&held->hash()),
-                             .generation = held->generation(),
-                             .version = held->version(),
-                             .id = held->id(),
-                             .size_bytes = held->size_bytes(),
-                             .slot = held->slot(),
-                             .copies = held->copies(),
-                             .hard_pinned = held->hard_pinned(),
+  for (unsigned i = 0; i < count; ++i) {
+    if (root->slots()->Get(i) >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");
+    const unsigned state = root->states()->Get(i);
+    KVCOVE_ASSIGN(const Tier tier, ToTier(root->tiers()->Get(i)));
+    reply.objects.push_back({.hash = FromFb(root->hashes()->Get(i)),
+                             .generation = root->generations()->Get(i),
+                             .version = root->versions()->Get(i),
+                             .id = root->ids()->Get(i),
+                             .size_bytes = root->sizes()->Get(i),
+                             .slot = root->slots()->Get(i),
+                             .copies = root->copies()->Get(i),
+                             .hard_pinned = (state & 4U) != 0,
                              .soft_pinned = (state & 1U) != 0,
                              .held = (state & 2U) != 0,
+                             .tier = tier,
                              .key = Str(root->keys()->Get(i))});
   }
   return reply;
 }
 
 std::string Encode(const CopyRequest& message) {
-  std::vector<fb::CopyItem> items;
-  for (const CopyRequest::Item& item : message.items) items.emplace_back(item.version, item.id);
-  Builder builder(items.size() * sizeof(fb::CopyItem) + 256);
-  const auto list = builder.CreateVectorOfStructs(items);
+  std::vector<std::uint32_t> ids;
+  std::vector<std::uint64_t> versions;
+  for (const CopyRequest::Item& item : message.items) {
+    ids.push_back(item.id);
+    versions.push_back(item.version);
+  }
+  Builder builder(message.items.size() * 12 + 256);
+  const auto id_list = builder.CreateVector(ids);
+  const auto version_list = builder.CreateVector(versions);
   const auto to = Text(builder, message.to);
-  return Done(builder, fb::CreateCopy(builder, to, message.move, list, message.budget_ms));
+  return Done(builder, fb::CreateCopy(builder, to, message.move, id_list, version_list,
+                                      message.budget_ms));
 }
 
 Result<CopyRequest> DecodeCopy(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Copy>(body));
-  if (!Aligned(root->items())) return Fail(Code::kCorrupt, "a message that is not aligned");
+  const std::size_t count = SizeOf(root->ids());
+  if (SizeOf(root->versions()) != count) return WrongCount();
+  if (!Aligned(root->ids(), 4) || !Aligned(root->versions())) return Misaligned();
   CopyRequest request{
       .to = Str(root->to()), .move = root->move(), .items = {}, .budget_ms = root->budget_ms()};
-  for (unsigned i = 0; i < SizeOf(root->items()); ++i) {
-    const fb::CopyItem* item = root->items()->Get(i);
-    request.items.push_back({.id = item->id(), .version = item->version()});
+  for (unsigned i = 0; i < count; ++i) {
+    request.items.push_back({.id = root->ids()->Get(i), .version = root->versions()->Get(i)});
   }
   return request;
 }

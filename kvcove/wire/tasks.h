@@ -38,6 +38,7 @@ struct HeldObject {
   bool hard_pinned = false;
   bool soft_pinned = false;
   bool held = false;
+  Tier tier = Tier::kMemory;
   std::string key;  // if asked for
 };
 

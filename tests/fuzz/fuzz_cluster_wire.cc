@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // As in the servers, the body is aligned.
   std::vector<std::byte> body(size - 1);
   if (size > 1) std::memcpy(body.data(), data + 1, size - 1);
-  switch (data[0] % 16) {
+  switch (data[0] % 20) {
     case 0:
       return (void)DecodeOwnerHello(body), 0;
     case 1:
@@ -52,6 +52,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       (void)DecodeInventory(body);
       if (const auto reply = DecodeInventoryReply(body)) (void)Encode(*reply);
       return (void)DecodeCopy(body), 0;
+    case 15:
+      return (void)DecodeWatch(body), 0;
+    case 16:
+      return (void)DecodeRemovalsRequest(body), 0;
+    case 17:
+      if (const auto page = DecodeRemovalsPage(body)) (void)Encode(*page);
+      return 0;
+    case 18:
+      return (void)DecodeListReply(body, size % 5), 0;
     default:
       (void)DecodeCount(body);
       (void)kvcove::rpc::ParseAddress({reinterpret_cast<const char*>(body.data()), body.size()}, 0);

@@ -12,7 +12,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
-#include "kvcove/master/cluster.h"
+#include "kvcove/master/server.h"
 #include "kvcove/wire/frame.h"
 
 namespace {
@@ -22,12 +22,12 @@ using namespace kvcove;
 constexpr std::size_t kClients = 4;
 constexpr std::size_t kMaxSent = 2U << 20;  // of one input
 
-master::Cluster& Master() {
-  static const std::unique_ptr<master::Cluster> master = [] {
+master::MasterServer& Master() {
+  static const std::unique_ptr<master::MasterServer> master = [] {
     SetLogLevel(LogLevel::kOff);
-    master::ClusterOptions options;
+    master::MasterServerOptions options;
     options.listen.port = 0;
-    auto opened = master::Cluster::Open(options, SystemClock::Instance());
+    auto opened = master::MasterServer::Open(options, SystemClock::Instance());
     if (!opened) std::abort();
     return std::move(*opened);
   }();

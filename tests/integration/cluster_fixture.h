@@ -11,7 +11,7 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
-#include "kvcove/master/cluster.h"
+#include "kvcove/master/server.h"
 #include "kvcove/pool/daemon.h"
 #include "kvcove/pool/pool.h"
 
@@ -39,7 +39,7 @@ class ClusterFixture : public testing::Test {
   // Before anything starts.
   virtual void Prepare() {}
   void StartMaster(std::uint16_t port = 0) {
-    auto master = master::Cluster::Open({.listen = {.host = "127.0.0.1", .port = port},
+    auto master = master::MasterServer::Open({.listen = {.host = "127.0.0.1", .port = port},
                                          .data_directory = directory_ + "/master",
                                          .credentials = credentials_,
                                          .tls = tls_},
@@ -132,7 +132,7 @@ class ClusterFixture : public testing::Test {
   std::string directory_;
   std::shared_ptr<rpc::Credentials> credentials_;
   std::shared_ptr<rpc::Tls> tls_;
-  std::unique_ptr<master::Cluster> master_;
+  std::unique_ptr<master::MasterServer> master_;
   std::vector<std::unique_ptr<pool::Daemon>> owners_;
   std::size_t next_owner_ = 0;
 };

@@ -211,29 +211,51 @@ TEST_F(ClusterTest, EvictedObjectsAreForgotten) {
 }
 
 TEST_F(ClusterTest, OneMasterAtATimeOnAGenerationFile) {
-  const auto second = master::Cluster::Open(
+  const auto second = master::MasterServer::Open(
       {.listen = rpc::LoopbackAddress(0), .data_directory = directory_ + "/master"},
       SystemClock::Instance());
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, Code::kUnavailable) << second.error().ToString();
-  // One on a copy of it, started earlier: an owner that has followed a later one does not follow
-  // it.
+}
+
+TEST_F(ClusterTest, AMasterThatKnowsLessThanAnOwnerVoidsEverything) {
+  auto pool = Open();
+  auto session = OpenSession(*pool);
+  ASSERT_EQ(Put(*session, "a", 1000), Code::kOk);
+  // As an owner that has followed a later master, whose facts this one's store does not have.
   const auto stat = master_->Stat();
   rpc::TcpChannel channel(master_->address(), {});
-  const std::string hello = wire::Encode(wire::OwnerHello{.owner = RandomId(),
-                                                          .address = "127.0.0.1:1",
-                                                          .term = stat.term + 1,
-                                                          .incarnation = stat.incarnation});
+  const std::string hello = wire::Encode(
+      wire::OwnerHello{.pool = stat.pool,
+                       .incarnation = stat.incarnation,
+                       .seen = {.term = stat.term + 1, .tag = 1, .revision = stat.revision + 1},
+                       .owner = RandomId(),
+                       .process = RandomId(),
+                       .address = "127.0.0.1:1"});
   const auto answer = channel.Call(wire::Method::kOwnerHello, std::as_bytes(std::span(hello)),
                                    SystemClock::Instance().NowNs() + kSecond);
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code, Code::kStale);
-  EXPECT_THAT(answer.error().detail, testing::HasSubstr("older"));
+  EXPECT_THAT(answer.error().detail, testing::HasSubstr("lost facts"));
+  const std::int64_t until = SystemClock::Instance().NowNs() + 5 * kSecond;
+  while (master_->Stat().incarnation == stat.incarnation &&
+         SystemClock::Instance().NowNs() < until) {
+    std::this_thread::yield();
+  }
+  EXPECT_NE(master_->Stat().incarnation, stat.incarnation);
+  EXPECT_EQ(master_->Stat().pool, stat.pool);
+  // Everything works again, on nothing.
+  Code code = Code::kStale;
+  while (code != Code::kOk && SystemClock::Instance().NowNs() < until) {
+    EXPECT_FALSE(Get(*session, "a", 1000).ok());
+    code = Put(*session, "a", 1000);
+  }
+  EXPECT_EQ(code, Code::kOk);
 }
 
 TEST_F(ClusterTest, TokensOfAnotherMasterAreOfNoUse) {
   auto other =
-      master::Cluster::Open({.listen = {.host = "127.0.0.1", .port = 0}}, SystemClock::Instance());
+      master::MasterServer::Open({.listen = {.host = "127.0.0.1", .port = 0}}, SystemClock::Instance());
   ASSERT_TRUE(other);
   auto pool = Pool::Open("kvcove://" + (*other)->address().ToString());
   ASSERT_TRUE(pool);
@@ -249,7 +271,7 @@ TEST_F(ClusterTest, TokensOfAnotherMasterAreOfNoUse) {
 
 TEST_F(ClusterTest, Ipv6) {
   const rpc::Address any{.host = "::1", .port = 0};
-  auto master = master::Cluster::Open({.listen = any}, SystemClock::Instance());
+  auto master = master::MasterServer::Open({.listen = any}, SystemClock::Instance());
   if (!master) GTEST_SKIP() << master.error().ToString();
   EXPECT_TRUE((*master)->address().ToString().starts_with("[::1]:"));
   std::vector<std::unique_ptr<pool::Daemon>> owners;

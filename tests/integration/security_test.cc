@@ -274,10 +274,10 @@ TEST_F(SecurityTest, NobodyLearnsWhatAnotherTenantHadNorChangesWhatItsOperatorIs
   const std::string_view keys[] = {"secret"};
   ItemResult result;
   ASSERT_TRUE(theirs->Remove(keys, {&result, 1}));
-  ASSERT_EQ(master_->Find(slot, "secret").reason, MissReason::kRemoved);
+  ASSERT_EQ(master_->master().directory().Find(slot, "secret").reason, MissReason::kRemoved);
 
   // A put asks whether the key is there: that is a miss of acme's own.
-  const auto why = master_->Why(slot, "secret");
+  const auto why = master_->master().directory().Why(slot, "secret");
   const std::uint32_t misses = why ? why->count : 0;
 
   auto globex = OpenAs("globex");
@@ -290,7 +290,7 @@ TEST_F(SecurityTest, NobodyLearnsWhatAnotherTenantHadNorChangesWhatItsOperatorIs
   EXPECT_THAT(places->at(0).reason, testing::AnyOf(MissReason::kNeverPut, MissReason::kWarmingUp));
   ASSERT_TRUE(stub.Owners(
       Soon(), {.recent = {{.hash = hash, .slot = token.slot, .reason = MissReason::kDenied}}}));
-  const auto after = master_->Why(slot, "secret");
+  const auto after = master_->master().directory().Why(slot, "secret");
   EXPECT_EQ(after ? after->count : 0, misses) << "another tenant's misses are told as its own";
 }
 
@@ -306,8 +306,8 @@ TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
   const Id128 hash = DirectoryHash(token.slot, "secret");
   EXPECT_EQ(stub.Lookup(token, {&hash, 1}, Soon()).error().code, Code::kStale);
   const std::string_view keys[] = {"secret"};
-  EXPECT_FALSE(stub.RemoveKeys(token.slot, keys, Soon()));
-  EXPECT_FALSE(stub.RemovePattern(token.slot, "*", Soon()));
+  EXPECT_FALSE(stub.RemoveKeys(token, keys, Soon()));
+  EXPECT_FALSE(stub.RemovePattern(token, "*", Soon()));
   for (const auto& owner : owners_) {
     rpc::DataPeer peer(*rpc::ParseAddress(owner->host().address(), 0), AccessOf("globex"),
                        SystemClock::Instance());
@@ -346,10 +346,10 @@ TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
     EXPECT_EQ(values[0].code, Code::kMiss);
     EXPECT_EQ(values[0].reason, MissReason::kDenied);
     EXPECT_THAT(codes, testing::ElementsAre(Code::kDenied));
-    EXPECT_EQ(wire::MakeStub(peer.channel())->StatObjects(token.slot, keys, Soon()).error().code,
+    EXPECT_EQ(wire::MakeStub(peer.channel())->StatObjects(token, keys, Soon()).error().code,
               Code::kDenied);
     EXPECT_EQ(wire::MakeStub(peer.channel())
-                  ->Pin(token.slot, keys, wire::PinKind::kHard, 0, Soon())
+                  ->Pin(token, keys, wire::PinKind::kHard, 0, Soon())
                   .error()
                   .code,
               Code::kDenied);
@@ -469,7 +469,7 @@ TEST_F(SecurityTest, OnlyAnOwnerOfOneTenantLendsItsMemory) {
   for (int i = 0; i < 30; ++i) EXPECT_EQ(Put(*other, fmt::format("o{}", i)), Code::kOk);
   EXPECT_EQ(owners_[2]->host().owner().Stat().objects, 1U);
   rpc::TcpChannel channel(master_->address(), AccessOf("globex"));
-  EXPECT_EQ(wire::MasterStub(channel).Owners(Soon())->size(), 2U);
+  EXPECT_EQ(wire::MasterStub(channel).Owners(Soon())->owners.size(), 2U);
 }
 
 TEST_F(SecurityTest, ATokenCanBeExchangedAndStruckOffWithoutARestart) {
@@ -523,7 +523,7 @@ TEST_F(SecurityTest, FilesThatOthersCanReadAreRefused) {
 
 TEST_F(SecurityTest, AClientWithATokenDoesNotTalkToAServerWithoutCredentials) {
   auto open =
-      master::Cluster::Open({.listen = {.host = "127.0.0.1", .port = 0}}, SystemClock::Instance());
+      master::MasterServer::Open({.listen = {.host = "127.0.0.1", .port = 0}}, SystemClock::Instance());
   ASSERT_TRUE(open);
   auto pool =
       Pool::Open("kvcove://" + (*open)->address().ToString() + "?token=" + TokenFile("acme"));

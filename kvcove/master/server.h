@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The master of a cluster: membership, directory and generations behind one TCP port.
-// docs/cluster.md has the prose.
+// The master's process: `Master` behind one TCP port. docs/control-plane.md has the prose.
 //
-// Threads: loop 0 (hellos, look-ups, listings), loop 1 (leases and nothing else), workers for what
-// may wait. Locks, in this order: Master's, control, directory.
+// Threads: loop 0 (hellos, look-ups, listings), loop 1 (leases and nothing else), two workers for
+// removals, one that ticks, and the control store's. No call waits for another host or the disk:
+// what needs them is answered later.
 #pragma once
 
 #include <memory>
@@ -20,25 +20,19 @@
 
 namespace kvcove::master {
 
-struct ClusterOptions {
+struct MasterServerOptions {
   rpc::Address listen = rpc::LoopbackAddress(7400);
-  std::string data_directory;  // empty: generations are forgotten with the process
-  std::int64_t lease_ns = kSecond;
+  std::string data_directory;  // empty: facts are forgotten with the process
+  MasterOptions master;
   std::shared_ptr<rpc::Credentials> credentials;  // null: whoever comes may do everything
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
 };
 
-// A miss that a look-up was answered with lately.
-struct RecentMiss {
-  MissReason reason = MissReason::kNone;
-  std::uint32_t count = 0;
-  std::int64_t age_ns = 0;
-};
-
-struct ClusterStat {
+struct MasterStat {
+  Id128 pool;
   Id128 incarnation;
   std::uint64_t term = 0;
-  std::uint64_t version = 0;
+  std::uint64_t revision = 0;
   std::uint64_t directory_entries = 0;
   std::uint64_t directory_bytes = 0;
   std::uint64_t lookups = 0;  // keys
@@ -46,42 +40,41 @@ struct ClusterStat {
   std::uint64_t rejected = 0;  // listings that came second or too late
   std::uint64_t resets = 0;
   std::uint64_t connections = 0;
+  std::size_t remembered_removals = 0;
+  std::size_t registrations = 0;
+  std::size_t slots = 0;
+  Control::Counts control;
   std::vector<wire::OwnerStat> owners;
 };
 
 // Thread-safe.
-class Cluster {
+class MasterServer {
  public:
   // Listens when it returns. Errors: kUnavailable (address or data directory in use), kInvalid.
-  static Result<std::unique_ptr<Cluster>> Open(const ClusterOptions& options, const Clock& clock);
+  static Result<std::unique_ptr<MasterServer>> Open(const MasterServerOptions& options,
+                                                    const Clock& clock);
   // Ends cleanly only when no lease is running: else the next start waits for them.
-  ~Cluster();
+  ~MasterServer();
 
   const rpc::Address& address() const;
-  ClusterStat Stat() const;
+  MasterStat Stat() const;
 
   // ---- for administration and tasks
-  // With what this master comes to owners.
+  Master& master();
+  // Credentials and TLS settings that this master presents to owners.
   const rpc::Access& access() const;
   std::vector<wire::OwnerStat> Owners() const;
   std::vector<SlotDescription> Namespaces() const;
-  wire::Place Find(SlotId slot, std::string_view key) const;
-  // All live owners of each.
-  std::vector<std::vector<wire::OwnerNumber>> HoldersOf(
-      std::span<const std::pair<SlotId, Id128>> objects) const;
-  // Why the last look-ups of this key missed; empty when none did lately.
-  std::optional<RecentMiss> Why(SlotId slot, std::string_view key) const;
-  // Errors: those of Master::Reset.
+  // Errors: those of GenerationKeeper::Reset.
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request, std::int64_t deadline_ns);
-  // How many; proven when it returns. Errors: kTimeout, kInvalid.
-  Result<std::uint64_t> RemovePattern(SlotId slot, std::string_view pattern,
+  // How many; proven when it returns. Errors: kTimeout, kInvalid, kStale, kLimit.
+  Result<std::uint64_t> RemovePattern(const Token& token, std::string_view pattern,
                                       std::int64_t deadline_ns);
-  Status SetDraining(wire::OwnerNumber number, bool draining);
   void Collect(http::Metrics& metrics) const;
 
  private:
   class Impl;
-  explicit Cluster(std::unique_ptr<Impl> impl);
+  explicit MasterServer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,0 +1,628 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/control.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "kvcove/base/log.h"
+
+namespace kvcove::master {
+namespace {
+
+constexpr std::int64_t kWatchNs = 2 * kSecond;   // for which a watch without news is held
+constexpr std::int64_t kListenNs = 2 * kSecond;  // after a start, before anything is "never put"
+constexpr std::int64_t kSweepNs = kSecond;
+
+std::int64_t UnixSeconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+Control::Control(const ControlOptions& options, const Leadership& leadership, Id128 incarnation,
+                 OrderedCommits& commits, Standings& standings, Hooks hooks, const Clock& clock)
+    : options_(options),
+      commits_(commits),
+      standings_(standings),
+      hooks_(std::move(hooks)),
+      clock_(clock),
+      started_ns_(clock.NowNs()),
+      leadership_(leadership),
+      incarnation_(incarnation),
+      members_(options.members, leadership.position.term,
+               static_cast<std::uint32_t>(leadership.position.tag)),
+      removals_(leadership.position.term),
+      // Of this master alone: none of another one is the same.
+      naming_(leadership.position.tag | 1) {}
+
+void Control::Load(const StoredState& state, std::int64_t leases_until_ns) {
+  const MutexLock lock(mutex_);
+  members_.Load(state, removals_.last(), leases_until_ns, clock_.NowNs());
+}
+
+void Control::Stop() {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  stopping_ = true;
+  watches_.clear();
+  removal_watches_.clear();
+  for (const auto& proof : proofs_) {
+    deferred.Answer<void>(proof->done, Fail(Code::kUnavailable, "the master is stopping"));
+  }
+  proofs_.clear();
+}
+
+// ---- hello
+
+bool Control::KnowsLessThan(const wire::Position& seen) const {
+  const wire::Position& own = leadership_.position;
+  if (seen.term == 0) return false;
+  if (seen.term > own.term) return true;
+  if (seen.term == own.term) return seen.tag != own.tag;
+  const auto& terms = leadership_.terms;
+  const auto at = std::ranges::find(terms, seen.term, &TermFact::term);
+  // A term that was forgotten is older than all that are kept; a gap among them is a loss.
+  if (at == terms.end()) return !terms.empty() && seen.term > terms.front().term;
+  if (at->tag != seen.tag) return true;
+  const auto next = std::next(at);
+  return next != terms.end() && seen.revision >= next->first_revision;
+}
+
+void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
+                    Reply<wire::OwnerWelcome> reply) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  const auto refuse = [&](Code code, std::string why) {
+    deferred.Answer<wire::OwnerWelcome>(reply, Fail(code, std::move(why)));
+  };
+  if (stopping_) return refuse(Code::kUnavailable, "the master is stopping");
+  if (hello.pool != Id128{} && hello.pool != leadership_.pool) {
+    if (!leadership_.new_pool) {
+      return refuse(Code::kIncompatible,
+                    fmt::format("the owner at {} belongs to another pool than this master; start "
+                                "it without its old data, or name its own master",
+                                hello.address));
+    }
+    // The store was lost. The pool keeps the id that its owners know, so that others are refused.
+    deferred.Add([address = hello.address] {
+      LogWarn("the control store was empty, and the owner at {} knows this pool: what it holds is "
+              "void, and it may join anew",
+              address);
+    });
+    leadership_.pool = hello.pool;
+    deferred.Add([this, pool = hello.pool] { hooks_.adopt_pool(pool); });
+  }
+  leadership_.new_pool = false;
+  if (hello.incarnation == incarnation_ && KnowsLessThan(hello.seen)) {
+    deferred.Add([this, hello, term = leadership_.position.term] {
+      LogError("the owner at {} knows of facts that the control store has lost (term {}, revision "
+               "{}; the store is at term {}, revision {}): everything stored so far is void",
+               hello.address, hello.seen.term, hello.seen.revision, term, commits_.revision());
+      hooks_.facts_lost();
+    });
+    return refuse(Code::kStale, "the master has lost facts, so a new incarnation begins");
+  }
+  const Result<Members::Admission> admission = members_.Admit(hello, clock_.NowNs());
+  if (!admission) return refuse(admission.error().code, admission.error().detail);
+  if (hello.predecessor != Id128{} && hello.predecessor != hello.owner) {
+    if (const auto before = members_.Find(hello.predecessor)) EndMember(*before, deferred);
+  }
+  switch (*admission) {
+    case Members::Admission::kMember:
+      return FinishHello(hello, connection, reply, deferred);
+    case Members::Admission::kFresh:
+      return Join(hello, connection, std::move(reply), deferred);
+    case Members::Admission::kUnknown:
+      break;
+  }
+  deferred.Answer<wire::OwnerWelcome>(reply, wire::OwnerWelcome{.pool = leadership_.pool,
+                                                                .incarnation = incarnation_,
+                                                                .position = leadership_.position,
+                                                                .forgotten = true});
+}
+
+// An identity is stored before its first lease, so that no later master is without it.
+void Control::Join(const wire::OwnerHello& hello, std::uint64_t connection,
+                   Reply<wire::OwnerWelcome> reply, Deferred& deferred) {
+  if (joining_.contains(hello.owner)) {
+    return deferred.Answer<wire::OwnerWelcome>(
+        reply, Fail(Code::kStale, "this owner is being stored; say hello again"));
+  }
+  const Result<MemberFact> fact = members_.FactFor(hello, UnixSeconds());
+  if (!fact) {
+    return deferred.Answer<wire::OwnerWelcome>(reply, std::unexpected(fact.error()));
+  }
+  joining_[hello.owner] = connection;
+  commits_.Add(
+      {{.key = MemberKey(hello.owner), .value = Encode(*fact)}},
+      [this, hello, fact = *fact, reply](const Result<std::uint64_t>& revision) {
+        Deferred after(commits_);
+        const MutexLock lock(mutex_);
+        const std::uint64_t connection = joining_.extract(hello.owner).mapped();
+        if (!revision) {
+          members_.Abandon(fact);
+          return after.Answer<wire::OwnerWelcome>(reply, std::unexpected(revision.error()));
+        }
+        members_.Add(hello.owner, fact, removals_.last(), clock_.NowNs());
+        FinishHello(hello, connection, reply, after);
+      });
+}
+
+void Control::FinishHello(const wire::OwnerHello& hello, std::uint64_t connection,
+                          const Reply<wire::OwnerWelcome>& reply, Deferred& deferred) {
+  const std::int64_t now = clock_.NowNs();
+  const OwnerNumber number = *members_.Find(hello.owner);
+  Standings::Owner& standing = standings_.owner(number);
+  // Present first, then the look at what happened while it was not: see Standings.
+  standing.present_until_ns.store(now + options_.members.lease_ns, std::memory_order_seq_cst);
+  const bool overtaken = standing.overtaken.load(std::memory_order_seq_cst);
+  wire::OwnerWelcome welcome = members_.Welcome(hello, overtaken, now);
+  welcome.pool = leadership_.pool;
+  welcome.incarnation = incarnation_;
+  welcome.position = leadership_.position;
+  welcome.position.revision = commits_.revision();
+  if (!welcome.resumed) {
+    standing.live_until_ns.store(0, std::memory_order_release);
+    // What was overtaken belongs to the last epoch, and is told again under this one.
+    standing.overtaken.store(false, std::memory_order_seq_cst);
+  }
+  standing.tenant.store(TenantTag(hello.tenant), std::memory_order_release);
+  ShowStanding(number);
+  if (connection != 0) lease_connections_[connection] = number;
+  EndWatches(number, deferred);
+  deferred.Add([hello, welcome] {
+    LogInfo("owner {} at {} {} (number {}, epoch {}, {} MiB)", hello.host, hello.address,
+            welcome.resumed ? "is back" : "said hello", welcome.number, welcome.epoch,
+            hello.capacity_bytes >> 20);
+  });
+  deferred.Answer<wire::OwnerWelcome>(reply, welcome);
+}
+
+void Control::ShowStanding(OwnerNumber number) {
+  const Members::Epochs epochs = members_.EpochsOf(number);
+  Standings::Owner& standing = standings_.owner(number);
+  standing.first_epoch.store(epochs.first_epoch, std::memory_order_release);
+  standing.told_epoch.store(epochs.told_epoch, std::memory_order_release);
+  standing.epoch.store(epochs.epoch, std::memory_order_release);
+}
+
+void Control::HideStanding(OwnerNumber number) {
+  Standings::Owner& standing = standings_.owner(number);
+  standing.live_until_ns.store(0, std::memory_order_release);
+  standing.present_until_ns.store(0, std::memory_order_seq_cst);
+}
+
+void Control::Disconnected(std::uint64_t connection) {
+  const MutexLock lock(mutex_);
+  for (auto& [owner, joining] : joining_) {
+    if (joining == connection) joining = 0;
+  }
+  const auto at = lease_connections_.find(connection);
+  if (at == lease_connections_.end()) return;
+  const OwnerNumber number = at->second;
+  lease_connections_.erase(at);
+  const bool another = std::ranges::any_of(
+      lease_connections_, [&](const auto& entry) { return entry.second == number; });
+  // Its lease goes on, and is waited for; its objects are not looked for any more.
+  if (!another) HideStanding(number);
+}
+
+void Control::Goodbye(const wire::WatchRequest& request) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  if (!members_.Current(request.number, request.epoch)) return;
+  deferred.Add([number = request.number] { LogInfo("owner {} said goodbye", number); });
+  members_.LeaseReturned(request.number);
+  EndMember(request.number, deferred);
+}
+
+void Control::EndMember(OwnerNumber number, Deferred& deferred) {
+  HideStanding(number);
+  standings_.owner(number).epoch.store(0, std::memory_order_release);
+  standings_.owner(number).overtaken.store(false, std::memory_order_seq_cst);
+  EndWatches(number, deferred);
+  if (hooks_.ended) {
+    deferred.Add([this, process = members_.ProcessOf(number)] { hooks_.ended(process); });
+  }
+  Delete(members_.End(number));
+  CheckProofs(deferred);
+}
+
+void Control::Delete(std::vector<std::string> keys) {
+  if (keys.empty()) return;
+  std::vector<FactChange> changes;
+  for (std::string& key : keys) {
+    changes.push_back({.key = std::move(key), .value = std::nullopt});
+  }
+  // If it fails the fact is obeyed once more than needed.
+  commits_.Add(std::move(changes), [](const Result<std::uint64_t>&) {});
+}
+
+// ---- leases and changes
+
+wire::Changes Control::ChangesSince(std::uint64_t table, std::uint64_t naming) const {
+  wire::Changes changes = table_.Since(table);
+  changes.incarnation = incarnation_;
+  changes.naming = naming_;
+  if (naming != naming_) {
+    changes.names_changed = true;
+    changes.unnamed = unnamed_;
+  }
+  return changes;
+}
+
+Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  const std::int64_t now = clock_.NowNs();
+  if (!members_.Current(request.number, request.epoch)) {
+    return Fail(Code::kStale, "the master does not know this owner; say hello again");
+  }
+  Standings::Owner& standing = standings_.owner(request.number);
+  bool overtaken = false;
+  const Members::Renewal renewal =
+      members_.Renew(request, table_.revision(), now, [&](std::int64_t until_ns) {
+        standing.present_until_ns.store(until_ns, std::memory_order_seq_cst);
+        overtaken = standing.overtaken.load(std::memory_order_seq_cst);
+        return !overtaken;
+      });
+  ShowStanding(request.number);
+  wire::RenewReply reply{.granted = renewal == Members::Renewal::kGranted,
+                         .lease_ns = options_.members.lease_ns,
+                         .revision = commits_.revision(),
+                         .hidden = members_.HiddenOf(request.number),
+                         .draining = members_.Draining(request.number),
+                         .changes = ChangesSince(request.table, request.naming),
+                         .tell_again = overtaken};
+  if (reply.granted) {
+    standing.live_until_ns.store(now + options_.members.lease_ns, std::memory_order_release);
+  }
+  Delete(members_.AcknowledgeRemovals(request.number, request.epoch, request.removals));
+  CheckProofs(deferred);
+  if (hooks_.heard) {
+    deferred.Add([this, process = members_.ProcessOf(request.number)] { hooks_.heard(process); });
+  }
+  return reply;
+}
+
+void Control::Watch(const wire::WatchRequest& request, Reply<wire::Changes> reply) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  if (stopping_ || !members_.Current(request.number, request.epoch)) {
+    return deferred.Answer<wire::Changes>(reply, Fail(Code::kStale, "say hello again"));
+  }
+  members_.AcknowledgeTable(request.number, request.epoch, request.table);
+  CheckProofs(deferred);
+  // Only one watch an owner: an earlier one lost its connection.
+  if (const auto at = watches_.find(request.number); at != watches_.end()) {
+    deferred.Answer<wire::Changes>(at->second.reply,
+                                   Fail(Code::kStale, "another watch took this one's place"));
+    watches_.erase(at);
+  }
+  if (request.table != table_.revision() || request.naming != naming_) {
+    return deferred.Answer<wire::Changes>(reply, ChangesSince(request.table, request.naming));
+  }
+  watches_[request.number] = {
+      .since_ns = clock_.NowNs(), .request = request, .reply = std::move(reply)};
+}
+
+// Each is answered: a call without an answer would keep its connection for ever.
+void Control::EndWatches(OwnerNumber number, Deferred& deferred) {
+  const Error again{Code::kStale, "say hello again"};
+  if (const auto watch = watches_.extract(number)) {
+    deferred.Answer<wire::Changes>(watch.mapped().reply, std::unexpected(again));
+  }
+  if (const auto watch = removal_watches_.extract(number)) {
+    deferred.Answer<wire::RemovalsPage>(watch.mapped().reply, std::unexpected(again));
+  }
+}
+
+void Control::AnswerWatches(Deferred& deferred) {
+  for (auto& [number, watch] : watches_) {
+    deferred.Answer<wire::Changes>(watch.reply,
+                                   ChangesSince(watch.request.table, watch.request.naming));
+  }
+  watches_.clear();
+}
+
+// ---- GenerationSink
+
+void Control::Publish(const Id128& incarnation,
+                      const std::vector<Generations::Published>& updates) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  incarnation_ = incarnation;
+  for (const Generations::Published& published : updates) {
+    // Look-ups go by the new generation from here on.
+    standings_.SetSlot(published.update);
+    table_.Set(published.update, published.revision);
+    // Nothing of the last generation is found any more, so its removals need no proof.
+    removals_.Void(published.update.slot);
+    Delete(members_.VoidBarriers(published.update.slot));
+  }
+  AnswerWatches(deferred);
+}
+
+void Control::SetUnnamed(std::vector<SlotId> unnamed) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  if (unnamed == unnamed_) return;
+  unnamed_ = std::move(unnamed);
+  ++naming_;
+  AnswerWatches(deferred);
+}
+
+void Control::Await(std::int64_t deadline_ns, Reply<void> proven) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  AddProof({.removal = false,
+            .target = table_.revision(),
+            .slot = 0,
+            .deadline_ns = deadline_ns,
+            .waiting = members_.All(),
+            .done = std::move(proven)},
+           deferred);
+}
+
+// ---- removals
+
+Result<std::vector<wire::Removal>> Control::Prepare(wire::Removal removal,
+                                                    std::string_view tenant) {
+  const MutexLock lock(mutex_);
+  const std::int64_t now = clock_.NowNs();
+  const auto refuse = [&](std::string why) {
+    ++removals_refused_;
+    return Fail(Code::kLimit, std::move(why));
+  };
+  const std::uint64_t applied = members_.AppliedByLeased(now);
+  if (applied != ~0ULL && removals_.BytesAfter(applied) > options_.removal_bytes_behind) {
+    return refuse("owners are still applying earlier removals; repeat the call a little later");
+  }
+  if (!tenant.empty()) {
+    const auto rate = static_cast<double>(options_.tenant_removals_per_second);
+    Bucket& bucket = buckets_.try_emplace(std::string(tenant), Bucket{.keys = 0, .at_ns = now})
+                         .first->second;
+    bucket.keys = std::max(0.0, bucket.keys - rate * 1e-9 * static_cast<double>(now - bucket.at_ns));
+    bucket.at_ns = now;
+    if (bucket.keys > rate) {
+      return refuse(fmt::format("tenant '{}' has removed its share of {} keys a second; repeat the "
+                                "call a little later",
+                                tenant, options_.tenant_removals_per_second));
+    }
+    bucket.keys += static_cast<double>(removal.keys.size() + 1);
+  }
+  std::vector<wire::Removal> parts;
+  if (!removal.pattern.empty()) {
+    parts.push_back({.slot = removal.slot,
+                     .generation = removal.generation,
+                     .keys = {},
+                     .pattern = removal.pattern});
+  }
+  for (std::vector<std::string>& keys : removals_.PartsOf(std::move(removal.keys))) {
+    parts.push_back({.slot = removal.slot,
+                     .generation = removal.generation,
+                     .keys = std::move(keys),
+                     .pattern = {}});
+  }
+  return parts;
+}
+
+std::uint64_t Control::Append(wire::Removal part) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  const std::uint64_t number = removals_.Append(std::move(part));
+  AnswerRemovals(deferred);
+  return number;
+}
+
+void Control::CountMatches(std::uint64_t removal) {
+  const MutexLock lock(mutex_);
+  matches_[removal] = 0;
+}
+
+std::uint64_t Control::TakeMatches(std::uint64_t removal) {
+  const MutexLock lock(mutex_);
+  const auto taken = matches_.extract(removal);
+  return taken.empty() ? 0 : taken.mapped();
+}
+
+void Control::AwaitRemoval(std::uint64_t removal, SlotId slot, std::int64_t deadline_ns,
+                           Reply<void> proven) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  AddProof({.removal = true,
+            .target = removal,
+            .slot = slot,
+            .deadline_ns = deadline_ns,
+            .waiting = members_.All(),
+            .done = std::move(proven)},
+           deferred);
+}
+
+wire::RemovalsPage Control::PageFor(const wire::RemovalsRequest& request) {
+  wire::RemovalsPage page = removals_.After(request.after);
+  page.drop_number = members_.TellToDrop(request.number, page.drop);
+  return page;
+}
+
+void Control::Removals(const wire::RemovalsRequest& request, Reply<wire::RemovalsPage> reply) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  if (stopping_ || !members_.Current(request.number, request.epoch)) {
+    return deferred.Answer<wire::RemovalsPage>(reply, Fail(Code::kStale, "say hello again"));
+  }
+  for (const wire::RemovalsRequest::Count& count : request.matched) {
+    const auto at = matches_.find(count.number);
+    if (at != matches_.end()) at->second += count.objects;
+  }
+  Delete(members_.Dropped(request.number, request.epoch, request.dropped));
+  Delete(members_.AcknowledgeRemovals(request.number, request.epoch, request.after));
+  removals_.Trim(members_.AppliedByAll());
+  CheckProofs(deferred);
+  if (const auto at = removal_watches_.find(request.number); at != removal_watches_.end()) {
+    deferred.Answer<wire::RemovalsPage>(at->second.reply,
+                                        Fail(Code::kStale, "another call took this one's place"));
+    removal_watches_.erase(at);
+  }
+  wire::RemovalsPage page = PageFor(request);
+  if (page.upto != request.after || !page.drop.empty()) {
+    return deferred.Answer<wire::RemovalsPage>(reply, std::move(page));
+  }
+  removal_watches_[request.number] = {
+      .since_ns = clock_.NowNs(), .request = request, .reply = std::move(reply)};
+}
+
+void Control::AnswerRemovals(Deferred& deferred) {
+  for (auto& [number, watch] : removal_watches_) {
+    deferred.Answer<wire::RemovalsPage>(watch.reply, PageFor(watch.request));
+  }
+  removal_watches_.clear();
+}
+
+std::vector<SlotId> Control::DropsOf(OwnerNumber number) const {
+  const MutexLock lock(mutex_);
+  return members_.DropsOf(number);
+}
+
+// ---- proofs
+
+void Control::AddProof(Proof proof, Deferred& deferred) {
+  if (stopping_) {
+    return deferred.Answer<void>(proof.done, Fail(Code::kUnavailable, "the master is stopping"));
+  }
+  auto kept = std::make_shared<Proof>(std::move(proof));
+  if (!CheckProof(*kept, clock_.NowNs(), deferred)) proofs_.push_back(std::move(kept));
+}
+
+void Control::RaiseBarrier(const MemberRef& ref, const Proof& proof) {
+  const auto fact = members_.RaiseBarrier(ref, proof.slot, proof.target);
+  if (!fact) return;
+  commits_.Add({{.key = fact->first, .value = Encode(fact->second)}},
+               [this, ref, slot = proof.slot](const Result<std::uint64_t>& revision) {
+                 Deferred after(commits_);
+                 const MutexLock lock(mutex_);
+                 members_.BarrierStored(ref, slot, revision.has_value());
+                 CheckProofs(after);
+               });
+}
+
+bool Control::CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) {
+  std::erase_if(proof.waiting, [&](const MemberRef& ref) {
+    if (!options_.wait) return true;
+    if (!proof.removal) return members_.TableProven(ref, proof.target, now_ns);
+    switch (members_.ProofOf(ref, proof.target, proof.slot, now_ns)) {
+      case Members::RemovalProof::kProven:
+        return true;
+      case Members::RemovalProof::kWaits:
+        return false;
+      case Members::RemovalProof::kNeedsBarrier:
+        break;
+    }
+    if (!options_.barriers) return true;
+    RaiseBarrier(ref, proof);
+    return false;
+  });
+  if (proof.waiting.empty()) {
+    deferred.Answer<void>(proof.done, Result<void>());
+    return true;
+  }
+  if (now_ns < proof.deadline_ns) return false;
+  deferred.Answer<void>(
+      proof.done,
+      Fail(Code::kTimeout, fmt::format("{} owners have not acknowledged in time",
+                                       proof.waiting.size())));
+  return true;
+}
+
+void Control::CheckProofs(Deferred& deferred) {
+  if (proofs_.empty()) return;
+  const std::int64_t now = clock_.NowNs();
+  std::erase_if(proofs_, [&](const std::shared_ptr<Proof>& proof) {
+    return CheckProof(*proof, now, deferred);
+  });
+}
+
+// ---- time
+
+void Control::Tick() {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  const std::int64_t now = clock_.NowNs();
+  CheckProofs(deferred);
+  // An owner gives a watch up after a few seconds, and with it the connection; so it is answered
+  // before, and asked again over the same connection.
+  std::erase_if(watches_, [&](const auto& entry) {
+    const WatchWaiting& watch = entry.second;
+    if (now < watch.since_ns + kWatchNs) return false;
+    deferred.Answer<wire::Changes>(watch.reply,
+                                   ChangesSince(watch.request.table, watch.request.naming));
+    return true;
+  });
+  std::erase_if(removal_watches_, [&](const auto& entry) {
+    const RemovalsWaiting& watch = entry.second;
+    if (now < watch.since_ns + kWatchNs) return false;
+    deferred.Answer<wire::RemovalsPage>(watch.reply, PageFor(watch.request));
+    return true;
+  });
+  if (now < swept_ns_ + kSweepNs) return;
+  swept_ns_ = now;
+  for (const OwnerNumber number : members_.AwayForTooLong(now)) EndMember(number, deferred);
+  removals_.Trim(members_.AppliedByAll());
+  std::erase_if(buckets_, [&](const auto& entry) { return entry.second.at_ns + kSecond * 60 < now; });
+}
+
+// ---- administration
+
+Status Control::Forget(OwnerNumber number) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  KVCOVE_TRY(members_.MayForget(number, clock_.NowNs()));
+  EndMember(number, deferred);
+  return {};
+}
+
+Status Control::SetDraining(OwnerNumber number, bool draining) {
+  const MutexLock lock(mutex_);
+  return members_.SetDraining(number, draining);
+}
+
+std::vector<wire::OwnerStat> Control::Owners() const {
+  const MutexLock lock(mutex_);
+  return members_.Stat(clock_.NowNs());
+}
+
+std::vector<MemberDescription> Control::Describe() const {
+  const MutexLock lock(mutex_);
+  return members_.Describe(clock_.NowNs());
+}
+
+bool Control::Warming() const {
+  const std::int64_t now = clock_.NowNs();
+  if (now < started_ns_ + kListenNs) return true;
+  const MutexLock lock(mutex_);
+  return members_.Warming(now);
+}
+
+bool Control::LeaseRunning() const {
+  const MutexLock lock(mutex_);
+  return members_.LeaseRunning(clock_.NowNs());
+}
+
+Control::Counts Control::Count() const {
+  const MutexLock lock(mutex_);
+  return {.table = table_.revision(),
+          .removals = removals_.last(),
+          .removal_entries = removals_.size(),
+          .removal_bytes = removals_.bytes(),
+          .members = members_.size(),
+          .barriers = members_.barriers(),
+          .proofs = proofs_.size(),
+          .watches = watches_.size() + removal_watches_.size(),
+          .removals_refused = removals_refused_};
+}
+
+}  // namespace kvcove::master

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// What owners follow and what proves that they did: members and leases, the generation table, the
+// removal log, barriers. Every call is short and waits for nothing: an answer that needs an owner
+// or the store comes later. docs/control-plane.md has the prose and the rules.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "kvcove/master/generation_keeper.h"
+#include "kvcove/master/members.h"
+#include "kvcove/master/removal_log.h"
+#include "kvcove/master/slot_table.h"
+#include "kvcove/master/standings.h"
+
+namespace kvcove::master {
+
+struct ControlOptions {
+  MembersOptions members;
+  std::size_t removal_bytes_behind = 32 << 20;  // that owners with a lease may have to apply
+  std::uint64_t tenant_removals_per_second = 200'000;
+  // For simulations, to show that they notice: rules that are switched off.
+  bool barriers = true;
+  bool wait = true;
+};
+
+// The master that runs now.
+struct Leadership {
+  Id128 pool;
+  wire::Position position;  // revision: at the start
+  std::vector<TermFact> terms;
+  bool new_pool = false;  // the store was empty: owners may know the pool by another id
+};
+
+// Thread-safe.
+class Control final : public GenerationSink {
+ public:
+  // What else must happen; called without a lock.
+  struct Hooks {
+    // An owner knows of facts that the store does not have: everything stored is void.
+    std::function<void()> facts_lost;
+    std::function<void(const Id128& pool)> adopt_pool;
+    std::function<void(const Id128& process)> heard;
+    std::function<void(const Id128& process)> ended;
+  };
+  Control(const ControlOptions& options, const Leadership& leadership, Id128 incarnation,
+          OrderedCommits& commits, Standings& standings, Hooks hooks, const Clock& clock);
+  // Leases of an earlier master may run until `leases_until_ns`.
+  void Load(const StoredState& state, std::int64_t leases_until_ns);
+
+  // ---- owners
+  // `connection`: where the answer goes; when it ends, the owner's objects are not found any more.
+  void Hello(const wire::OwnerHello& hello, std::uint64_t connection,
+             Reply<wire::OwnerWelcome> reply);
+  Result<wire::RenewReply> Renew(const wire::RenewRequest& request);
+  // Answered when there are changes, or with none after a while.
+  void Watch(const wire::WatchRequest& request, Reply<wire::Changes> reply);
+  void Removals(const wire::RemovalsRequest& request, Reply<wire::RemovalsPage> reply);
+  void Goodbye(const wire::WatchRequest& request);
+  void Disconnected(std::uint64_t connection);
+  // Slots of which this owner may list nothing: it must drop them first.
+  std::vector<SlotId> DropsOf(OwnerNumber number) const;
+
+  // ---- removals
+  // The parts of it, each small. Errors: kLimit when owners or the tenant are behind.
+  Result<std::vector<wire::Removal>> Prepare(wire::Removal removal, std::string_view tenant);
+  std::uint64_t Append(wire::Removal part);
+  // Its number of removed objects, as far as owners tell.
+  void CountMatches(std::uint64_t removal);
+  std::uint64_t TakeMatches(std::uint64_t removal);
+  // Ok when no owner has it any more, nor ever shows it again. Errors: kTimeout.
+  void AwaitRemoval(std::uint64_t removal, SlotId slot, std::int64_t deadline_ns,
+                    Reply<void> proven);
+
+  // ---- GenerationSink
+  void Publish(const Id128& incarnation,
+               const std::vector<Generations::Published>& updates) override;
+  void SetUnnamed(std::vector<SlotId> unnamed) override;
+  void Await(std::int64_t deadline_ns, Reply<void> proven) override;
+
+  // Answers what ran out of time or became true by it.
+  void Tick();
+  // Ends every wait: the master stops.
+  void Stop();
+
+  // ---- administration
+  Status Forget(OwnerNumber number);
+  Status SetDraining(OwnerNumber number, bool draining);
+  std::vector<wire::OwnerStat> Owners() const;
+  std::vector<MemberDescription> Describe() const;
+  bool Warming() const;
+  bool LeaseRunning() const;
+  struct Counts {
+    std::uint64_t table = 0;
+    std::uint64_t removals = 0;
+    std::size_t removal_entries = 0;
+    std::size_t removal_bytes = 0;
+    std::size_t members = 0;
+    std::size_t barriers = 0;
+    std::size_t proofs = 0;
+    std::size_t watches = 0;
+    std::uint64_t removals_refused = 0;
+  };
+  Counts Count() const;
+
+ private:
+  struct Proof {
+    bool removal = false;
+    std::uint64_t target = 0;  // a revision of the table, or a removal's number
+    SlotId slot = 0;
+    std::int64_t deadline_ns = 0;
+    std::vector<MemberRef> waiting;
+    Reply<void> done;
+  };
+  struct WatchWaiting {
+    std::int64_t since_ns = 0;
+    wire::WatchRequest request;
+    Reply<wire::Changes> reply;
+  };
+  struct RemovalsWaiting {
+    std::int64_t since_ns = 0;
+    wire::RemovalsRequest request;
+    Reply<wire::RemovalsPage> reply;
+  };
+
+  bool KnowsLessThan(const wire::Position& seen) const KVCOVE_REQUIRES(mutex_);
+  void Join(const wire::OwnerHello& hello, std::uint64_t connection,
+            Reply<wire::OwnerWelcome> reply, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void FinishHello(const wire::OwnerHello& hello, std::uint64_t connection,
+                   const Reply<wire::OwnerWelcome>& reply, Deferred& deferred)
+      KVCOVE_REQUIRES(mutex_);
+  void ShowStanding(OwnerNumber number) KVCOVE_REQUIRES(mutex_);
+  void HideStanding(OwnerNumber number) KVCOVE_REQUIRES(mutex_);
+  wire::Changes ChangesSince(std::uint64_t table, std::uint64_t naming) const
+      KVCOVE_REQUIRES(mutex_);
+  wire::RemovalsPage PageFor(const wire::RemovalsRequest& request) KVCOVE_REQUIRES(mutex_);
+  void EndWatches(OwnerNumber number, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void AnswerWatches(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void AnswerRemovals(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void Delete(std::vector<std::string> keys) KVCOVE_REQUIRES(mutex_);
+  void EndMember(OwnerNumber number, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  // True when it is proven, and answered.
+  bool CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void RaiseBarrier(const MemberRef& ref, const Proof& proof) KVCOVE_REQUIRES(mutex_);
+  void CheckProofs(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void AddProof(Proof proof, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+
+  const ControlOptions options_;
+  OrderedCommits& commits_;
+  Standings& standings_;
+  const Hooks hooks_;
+  const Clock& clock_;
+  const std::int64_t started_ns_;
+
+  mutable Mutex mutex_;
+  Leadership leadership_ KVCOVE_GUARDED_BY(mutex_);
+  Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
+  bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  Members members_ KVCOVE_GUARDED_BY(mutex_);
+  SlotTable table_ KVCOVE_GUARDED_BY(mutex_);
+  RemovalLog removals_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t naming_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::vector<SlotId> unnamed_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<OwnerNumber, WatchWaiting> watches_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<OwnerNumber, RemovalsWaiting> removal_watches_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, OwnerNumber> lease_connections_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<Id128, std::uint64_t> joining_ KVCOVE_GUARDED_BY(mutex_);  // being stored
+  std::vector<std::shared_ptr<Proof>> proofs_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::uint64_t> matches_ KVCOVE_GUARDED_BY(mutex_);  // by removal
+  struct Bucket {
+    double keys = 0;
+    std::int64_t at_ns = 0;
+  };
+  std::map<std::string, Bucket, std::less<>> buckets_ KVCOVE_GUARDED_BY(mutex_);  // by tenant
+  std::uint64_t removals_refused_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t swept_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace kvcove::master

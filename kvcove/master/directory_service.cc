@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/directory_service.h"
+
+#include <algorithm>
+
+namespace kvcove::master {
+namespace {
+
+constexpr std::size_t kLookAhead = 8;         // keys of a batch that are fetched from memory
+constexpr std::size_t kMissesKept = 1 << 16;  // for Why
+constexpr std::size_t kSlice = 1024;          // items under one hold of the lock
+constexpr std::int64_t kTellerNs = kSecond;   // after which a teller that is silent gives way
+
+}  // namespace
+
+DirectoryService::DirectoryService(const Options& options, Standings& standings, const Clock& clock)
+    : options_(options),
+      standings_(standings),
+      clock_(clock),
+      directory_(standings),
+      missed_(kMissesKept) {}
+
+// ---- listings
+
+Code DirectoryService::ListOne(const wire::ListItem& item, OwnerNumber number, std::uint32_t epoch,
+                               std::span<const SlotId> drops) {
+  const std::uint64_t tenant = standings_.owner(number).tenant.load(std::memory_order_acquire);
+  if (tenant != 0 && tenant != standings_.TenantOfSlot(item.slot)) return Code::kDenied;
+  // What the owner may have missed under an earlier master is not known here any more.
+  if (std::ranges::find(drops, item.slot) != drops.end()) return Code::kStale;
+  const std::uint64_t tag = directory_.Tag(item.slot, item.hash);
+  // The owner has applied all that was proven before this master, so only its own removals count.
+  if (removals_.RemovedSince(item.slot, tag, std::max(item.removals, options_.first_removal))) {
+    return Code::kStale;
+  }
+  // A copy was read before it was put: a removal in between would come undone.
+  if (options_.copies && item.copied_at != 0 &&
+      (item.copied_at < options_.first_removal ||
+       removals_.PatternSince(item.slot, item.copied_at) ||
+       removals_.RemovedSince(item.slot, tag, item.copied_at))) {
+    return Code::kStale;
+  }
+  return directory_.List(item, number, epoch);
+}
+
+std::uint32_t DirectoryService::CreditFor(OwnerNumber number, bool tells) {
+  if (!tells) {
+    tellers_.erase(number);
+    return options_.inventory_batch;
+  }
+  const std::int64_t now = clock_.NowNs();
+  if (!tellers_.contains(number) && tellers_.size() >= options_.tellers) {
+    std::erase_if(tellers_, [&](const auto& teller) { return teller.second + kTellerNs < now; });
+    if (tellers_.size() >= options_.tellers) return 0;
+  }
+  tellers_[number] = now;
+  return options_.inventory_batch;
+}
+
+Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
+                                               std::span<const SlotId> drops) {
+  if (request.number >= wire::kMaxOwners) return Fail(Code::kCorrupt, "an unknown owner");
+  wire::ListReply reply{.codes = {}};
+  std::uint64_t rejected = 0;
+  bool tells = request.items.empty();
+  for (std::size_t begin = 0; begin == 0 || begin < request.items.size(); begin += kSlice) {
+    const MutexLock lock(mutex_);
+    if (!standings_.EpochIs(request.number, request.epoch)) {
+      return Fail(Code::kStale, "the master does not know this owner; say hello again");
+    }
+    Answered& answered = answered_[request.number];
+    if (begin == 0) {
+      if (answered.epoch != request.epoch) answered = {.epoch = request.epoch, .codes = {}};
+      if (request.sequence == answered.sequence && request.sequence != 0 &&
+          answered.codes.size() == request.items.size()) {
+        return wire::ListReply{.codes = answered.codes,
+                               .credit = CreditFor(request.number, /*tells=*/true)};
+      }
+      // One in between got lost, and with it what it listed.
+      if (request.sequence != answered.sequence + 1) {
+        return Fail(Code::kStale, "listings are missing; say hello again");
+      }
+    }
+    const std::size_t end = std::min(begin + kSlice, request.items.size());
+    for (std::size_t i = begin; i < end; ++i) {
+      const wire::ListItem& item = request.items[i];
+      tells = tells || item.inventory;
+      if (item.gone) {
+        directory_.Unlist(item.slot, item.hash, request.number);
+        reply.codes.push_back(Code::kOk);
+        continue;
+      }
+      reply.codes.push_back(ListOne(item, request.number, request.epoch, drops));
+      rejected += reply.codes.back() != Code::kOk ? 1 : 0;
+    }
+    if (end == request.items.size()) {
+      answered.sequence = request.sequence;
+      answered.codes = reply.codes;
+      reply.credit = CreditFor(request.number, tells);
+    }
+  }
+  listed_.fetch_add(request.items.size(), std::memory_order_relaxed);
+  rejected_.fetch_add(rejected, std::memory_order_relaxed);
+  return reply;
+}
+
+// ---- look-ups
+
+std::vector<wire::Place> DirectoryService::Lookup(SlotId slot, std::span<const Id128> hashes) {
+  std::vector<wire::Place> places;
+  places.reserve(hashes.size());
+  for (std::size_t begin = 0; begin < hashes.size(); begin += kSlice) {
+    const MutexLock lock(mutex_);
+    const std::size_t end = std::min(begin + kSlice, hashes.size());
+    for (std::size_t i = begin; i < end; ++i) {
+      if (i + kLookAhead < hashes.size()) directory_.Prefetch(hashes[i + kLookAhead]);
+      places.push_back(directory_.Find(slot, hashes[i]));
+    }
+  }
+  lookups_.fetch_add(places.size(), std::memory_order_relaxed);
+  return places;
+}
+
+wire::Place DirectoryService::Find(SlotId slot, std::string_view key) const {
+  const MutexLock lock(mutex_);
+  return directory_.Find(slot, DirectoryHash(slot, key));
+}
+
+std::vector<std::vector<OwnerNumber>> DirectoryService::HoldersOf(
+    std::span<const std::pair<SlotId, Id128>> objects) const {
+  std::vector<std::vector<OwnerNumber>> holders;
+  const MutexLock lock(mutex_);
+  for (const auto& [slot, hash] : objects) holders.push_back(directory_.HoldersOf(slot, hash));
+  return holders;
+}
+
+// ---- removals
+
+std::vector<Code> DirectoryService::Remove(SlotId slot, std::span<const std::string> keys,
+                                           std::uint64_t number) {
+  std::vector<Code> codes;
+  codes.reserve(keys.size());
+  for (std::size_t begin = 0; begin < keys.size(); begin += kSlice) {
+    const MutexLock lock(mutex_);
+    for (const std::string& key : keys.subspan(begin, std::min(kSlice, keys.size() - begin))) {
+      const Id128 hash = DirectoryHash(slot, key);
+      codes.push_back(directory_.Find(slot, hash).owner == wire::kNoOwner ? Code::kMiss
+                                                                          : Code::kOk);
+      directory_.Remove(slot, hash);
+      removals_.Remember(slot, directory_.Tag(slot, hash), number);
+    }
+  }
+  return codes;
+}
+
+void DirectoryService::RemovePattern(SlotId slot, std::uint64_t number) {
+  const MutexLock lock(mutex_);
+  removals_.RememberPattern(slot, number);
+}
+
+// ---- why keys are missed
+
+void DirectoryService::Note(SlotId slot, const Id128& hash, MissReason reason) {
+  const std::uint64_t tag = directory_.Tag(slot, hash);
+  Missed& missed = missed_[tag % kMissesKept];
+  if (missed.tag != tag) missed = {.tag = tag};
+  missed.reason = reason;
+  missed.at_ns = clock_.NowNs();
+  ++missed.count;
+}
+
+void DirectoryService::RememberMiss(SlotId slot, const Id128& hash, MissReason reason) {
+  const MutexLock lock(mutex_);
+  Note(slot, hash, reason);
+}
+
+void DirectoryService::RememberMisses(SlotId slot, std::span<const Id128> hashes,
+                                      std::span<const wire::Place> places) {
+  for (std::size_t begin = 0; begin < hashes.size(); begin += kSlice) {
+    const MutexLock lock(mutex_);
+    for (std::size_t i = begin; i < std::min(begin + kSlice, hashes.size()); ++i) {
+      if (places[i].owner == wire::kNoOwner) Note(slot, hashes[i], places[i].reason);
+    }
+  }
+}
+
+std::optional<RecentMiss> DirectoryService::Why(SlotId slot, std::string_view key) const {
+  const MutexLock lock(mutex_);
+  const std::uint64_t tag = directory_.Tag(slot, DirectoryHash(slot, key));
+  const Missed& missed = missed_[tag % kMissesKept];
+  if (missed.tag != tag || missed.reason == MissReason::kNone) return std::nullopt;
+  return RecentMiss{
+      .reason = missed.reason, .count = missed.count, .age_ns = clock_.NowNs() - missed.at_ns};
+}
+
+std::uint64_t DirectoryService::entries() const {
+  const MutexLock lock(mutex_);
+  return directory_.entries();
+}
+std::uint64_t DirectoryService::bytes() const {
+  const MutexLock lock(mutex_);
+  return directory_.bytes();
+}
+std::size_t DirectoryService::remembered_removals() const {
+  const MutexLock lock(mutex_);
+  return removals_.size();
+}
+
+}  // namespace kvcove::master

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The directory's calls: listings from owners, look-ups from requesters, removals, and why keys are
+// missed. One lock of its own, held for a slice of a large call at a time.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kvcove/base/mutex.h"
+#include "kvcove/master/directory.h"
+#include "kvcove/master/removal_memory.h"
+
+namespace kvcove::master {
+
+// A miss that a look-up was answered with lately.
+struct RecentMiss {
+  MissReason reason = MissReason::kNone;
+  std::uint32_t count = 0;
+  std::int64_t age_ns = 0;
+};
+
+// Thread-safe.
+class DirectoryService {
+ public:
+  struct Options {
+    // Numbers of removals below are another master's (RemovalLog::FirstOf).
+    std::uint64_t first_removal = 0;
+    std::uint32_t inventory_batch = 4096;  // objects that an owner may tell at a time
+    std::size_t tellers = 16;              // owners that may tell their inventory at a time
+    bool copies = true;  // for simulations: copies are checked against removals
+  };
+  DirectoryService(const Options& options, Standings& standings, const Clock& clock);
+
+  // `drops`: slots that this owner must drop first. Errors: kStale when the owner must say hello.
+  Result<wire::ListReply> List(const wire::ListRequest& request, std::span<const SlotId> drops);
+  // One place a hash. `warming`: what is nowhere may be told soon.
+  std::vector<wire::Place> Lookup(SlotId slot, std::span<const Id128> hashes);
+  wire::Place Find(SlotId slot, std::string_view key) const;
+  // All live owners of each.
+  std::vector<std::vector<OwnerNumber>> HoldersOf(
+      std::span<const std::pair<SlotId, Id128>> objects) const;
+
+  // Nothing that was begun before `number` is listed any more. kOk for each key that was there.
+  std::vector<Code> Remove(SlotId slot, std::span<const std::string> keys, std::uint64_t number);
+  void RemovePattern(SlotId slot, std::uint64_t number);
+
+  void RememberMisses(SlotId slot, std::span<const Id128> hashes,
+                      std::span<const wire::Place> places);
+  void RememberMiss(SlotId slot, const Id128& hash, MissReason reason);
+  // Why the last look-ups of this key missed; empty when none did lately.
+  std::optional<RecentMiss> Why(SlotId slot, std::string_view key) const;
+
+  std::uint64_t entries() const;
+  std::uint64_t bytes() const;
+  std::uint64_t lookups() const { return lookups_.load(std::memory_order_relaxed); }
+  std::uint64_t listed() const { return listed_.load(std::memory_order_relaxed); }
+  std::uint64_t rejected() const { return rejected_.load(std::memory_order_relaxed); }
+  std::size_t remembered_removals() const;
+
+ private:
+  struct Missed {
+    std::uint64_t tag = 0;
+    std::int64_t at_ns = 0;
+    std::uint32_t count = 0;
+    MissReason reason = MissReason::kNone;
+  };
+  // What an owner asked last, so that a repetition gets the same answer.
+  struct Answered {
+    std::uint32_t epoch = 0;
+    std::uint64_t sequence = 0;
+    std::vector<Code> codes;
+  };
+  Code ListOne(const wire::ListItem& item, OwnerNumber number, std::uint32_t epoch,
+               std::span<const SlotId> drops) KVCOVE_REQUIRES(mutex_);
+  std::uint32_t CreditFor(OwnerNumber number, bool tells) KVCOVE_REQUIRES(mutex_);
+  void Note(SlotId slot, const Id128& hash, MissReason reason) KVCOVE_REQUIRES(mutex_);
+
+  const Options options_;
+  Standings& standings_;
+  const Clock& clock_;
+  mutable Mutex mutex_;
+  Directory directory_ KVCOVE_GUARDED_BY(mutex_);
+  RemovalMemory removals_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<Missed> missed_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<OwnerNumber, Answered> answered_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<OwnerNumber, std::int64_t> tellers_ KVCOVE_GUARDED_BY(mutex_);  // when they told last
+  std::atomic<std::uint64_t> lookups_{0};
+  std::atomic<std::uint64_t> listed_{0};
+  std::atomic<std::uint64_t> rejected_{0};
+};
+
+}  // namespace kvcove::master

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/disk.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "kvcove/base/directory.h"
+
+namespace kvcove::master {
+namespace {
+
+// Another user may have left a file in the directory while it was still open to others.
+Status CheckOwnFile(int fd, const std::string& path) {
+  struct stat status{};
+  if (fstat(fd, &status) != 0) return FailErrno(Code::kInternal, fmt::format("'{}'", path));
+  if (!S_ISREG(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 0022) != 0) {
+    return Fail(Code::kDenied,
+                fmt::format("'{}' must be a file of this user's that no other may write to: "
+                            "somebody else may have put it there; move it away or name another "
+                            "data directory",
+                            path));
+  }
+  return {};
+}
+
+Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return FailErrno(Code::kInternal, fmt::format("writing '{}'", path));
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return {};
+}
+
+Result<std::string> ReadAll(int fd, const std::string& path) {
+  std::string bytes;
+  char buffer[65536];
+  while (true) {
+    const ssize_t count = read(fd, buffer, sizeof(buffer));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return FailErrno(Code::kInternal, fmt::format("reading '{}'", path));
+    if (count == 0) return bytes;
+    bytes.append(buffer, static_cast<std::size_t>(count));
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Disk>> PosixDisk::Open(const std::string& directory) {
+  KVCOVE_ASSIGN(UniqueFd opened, OpenOwnDirectory(directory, DirectoryUse::kData));
+  std::unique_ptr<PosixDisk> disk(new PosixDisk(std::move(opened), directory));
+  disk->lock_ = UniqueFd(
+      openat(disk->directory_.get(), "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!disk->lock_.valid()) {
+    return FailErrno(Code::kInternal, fmt::format("opening '{}/lock'", directory));
+  }
+  if (flock(disk->lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    return Fail(Code::kUnavailable, fmt::format("the data directory '{}' is in use by another "
+                                                "kvcove; stop it or name another directory",
+                                                directory));
+  }
+  return std::unique_ptr<Disk>(std::move(disk));
+}
+
+Result<std::optional<std::string>> PosixDisk::Read(const std::string& name) {
+  const std::string path = PathOf(name);
+  // A pipe that somebody put there must not block the open.
+  const UniqueFd file(
+      openat(directory_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file.valid()) {
+    if (errno == ENOENT) return std::nullopt;
+    return FailErrno(Code::kInternal, fmt::format("opening '{}'", path));
+  }
+  KVCOVE_TRY(CheckOwnFile(file.get(), path));
+  KVCOVE_ASSIGN(std::string bytes, ReadAll(file.get(), path));
+  return bytes;
+}
+
+Result<bool> PosixDisk::Exists(const std::string& name) {
+  struct stat status{};
+  if (fstatat(directory_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) return true;
+  if (errno == ENOENT) return false;
+  return FailErrno(Code::kInternal, fmt::format("'{}'", PathOf(name)));
+}
+
+Status PosixDisk::Use(const std::string& name) {
+  if (file_.valid() && name_ == name) return {};
+  const std::string path = PathOf(name);
+  UniqueFd file(openat(directory_.get(), name.c_str(),
+                       O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file.valid()) return FailErrno(Code::kInternal, fmt::format("opening '{}'", path));
+  KVCOVE_TRY(CheckOwnFile(file.get(), path));
+  file_ = std::move(file);
+  name_ = name;
+  return {};
+}
+
+Status PosixDisk::Append(const std::string& name, std::string_view bytes) {
+  KVCOVE_TRY(Use(name));
+  return WriteAll(file_.get(), bytes, PathOf(name));
+}
+
+Status PosixDisk::Sync(const std::string& name) {
+  KVCOVE_TRY(Use(name));
+  if (fdatasync(file_.get()) == 0) return {};
+  return FailErrno(Code::kInternal, fmt::format("syncing '{}'", PathOf(name)));
+}
+
+Status PosixDisk::Write(const std::string& name, std::string_view bytes) {
+  const std::string path = PathOf(name);
+  const int at = directory_.get();
+  unlinkat(at, name.c_str(), 0);  // left by a process that was killed, or by an attempt that failed
+  const UniqueFd file(
+      openat(at, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file.valid()) return FailErrno(Code::kInternal, fmt::format("creating '{}'", path));
+  Status status = WriteAll(file.get(), bytes, path);
+  if (status && fsync(file.get()) != 0) {
+    status = FailErrno(Code::kInternal, fmt::format("syncing '{}'", path));
+  }
+  if (!status) unlinkat(at, name.c_str(), 0);  // on a full disk it only takes room
+  return status;
+}
+
+Status PosixDisk::Rename(const std::string& from, const std::string& to) {
+  if (name_ == from || name_ == to) file_.Reset();
+  const int at = directory_.get();
+  if (renameat(at, from.c_str(), at, to.c_str()) != 0) {
+    return FailErrno(Code::kInternal, fmt::format("renaming '{}' to '{}'", PathOf(from), to));
+  }
+  if (fsync(at) != 0) return FailErrno(Code::kInternal, fmt::format("syncing '{}'", path_));
+  return {};
+}
+
+}  // namespace kvcove::master

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files of one directory, as the control store needs them. Tests put a disk under the store
+// that fails, hangs and loses what was not synced (tests/sim/fake_disk.h).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kvcove/base/posix.h"
+#include "kvcove/base/result.h"
+
+namespace kvcove::master {
+
+// Belongs to one thread at a time. Names have no slash. After an error of a call that writes,
+// nobody knows how much of it reached the disk.
+class Disk {
+ public:
+  virtual ~Disk() = default;
+
+  // False while the next operation would not return. Only a fake can tell: with it, a simulation
+  // with one thread models a disk that hangs. The real disk says true, and the operation blocks.
+  virtual bool Ready() { return true; }
+
+  // The whole file; nothing when there is none. Errors: kDenied when other users may write to it.
+  virtual Result<std::optional<std::string>> Read(const std::string& name) = 0;
+  virtual Result<bool> Exists(const std::string& name) = 0;
+  // To the end of a file that exists. Durable after Sync.
+  virtual Status Append(const std::string& name, std::string_view bytes) = 0;
+  virtual Status Sync(const std::string& name) = 0;
+  // Makes `name` a new file with these bytes, and syncs it. An older file of that name is lost
+  // first, so write to a name that nobody reads, then Rename.
+  virtual Status Write(const std::string& name, std::string_view bytes) = 0;
+  // Replaces `to` at once; durable when it returns. After an error the disk has the old file under
+  // `to` or the new one.
+  virtual Status Rename(const std::string& from, const std::string& to) = 0;
+  // For messages: '/var/lib/kvcove/control'.
+  virtual std::string PathOf(const std::string& name) const = 0;
+};
+
+// A real directory that this process alone uses (lock file `lock`), and that no other user may
+// write to. It keeps the lock until it is destroyed.
+class PosixDisk final : public Disk {
+ public:
+  // Makes the directory (0700) if need be. Errors: kUnavailable when another process uses it,
+  // kDenied when other users may write to it (base/directory.h), kInternal for what the file system
+  // refuses.
+  static Result<std::unique_ptr<Disk>> Open(const std::string& directory);
+
+  Result<std::optional<std::string>> Read(const std::string& name) override;
+  Result<bool> Exists(const std::string& name) override;
+  Status Append(const std::string& name, std::string_view bytes) override;
+  Status Sync(const std::string& name) override;
+  Status Write(const std::string& name, std::string_view bytes) override;
+  Status Rename(const std::string& from, const std::string& to) override;
+  std::string PathOf(const std::string& name) const override { return path_ + "/" + name; }
+
+ private:
+  PosixDisk(UniqueFd directory, std::string path)
+      : directory_(std::move(directory)), path_(std::move(path)) {}
+  // Opens the file for Append and Sync, unless it is the one that is open.
+  Status Use(const std::string& name);
+
+  const UniqueFd directory_;  // files are opened in it, not by its path: that may be exchanged
+  const std::string path_;    // for messages
+  UniqueFd lock_;
+  // Append and Sync use one descriptor: a write that fails in the background is reported to those
+  // descriptors that were open then.
+  std::string name_;
+  UniqueFd file_;
+};
+
+}  // namespace kvcove::master

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/disk.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace kvcove::master {
+namespace {
+
+class PosixDiskTest : public testing::Test {
+ protected:
+  PosixDiskTest() {
+    char name[] = "/tmp/kvcove-disk-XXXXXX";
+    path_ = mkdtemp(name);
+  }
+  ~PosixDiskTest() override { std::filesystem::remove_all(path_); }
+
+  Code OpenCode(const std::string& path) {
+    const auto disk = PosixDisk::Open(path);
+    return disk ? Code::kOk : disk.error().code;
+  }
+
+  std::string path_;
+};
+
+TEST_F(PosixDiskTest, WritesAppendsAndRenames) {
+  auto disk = *PosixDisk::Open(path_ + "/made/below");
+  EXPECT_EQ(*disk->Read("control"), std::nullopt);
+  EXPECT_FALSE(*disk->Exists("control"));
+  EXPECT_FALSE(disk->Append("control", "x")) << "an append makes no file";
+  ASSERT_TRUE(disk->Write("control.new", "one"));
+  ASSERT_TRUE(disk->Rename("control.new", "control"));
+  ASSERT_TRUE(disk->Append("control", " two"));
+  ASSERT_TRUE(disk->Sync("control"));
+  EXPECT_EQ(*disk->Read("control"), "one two");
+  ASSERT_TRUE(disk->Write("control.new", "three"));
+  ASSERT_TRUE(disk->Rename("control.new", "control"));
+  ASSERT_TRUE(disk->Append("control", " four")) << "to the new file, not to the one that went";
+  EXPECT_EQ(*disk->Read("control"), "three four");
+  EXPECT_FALSE(*disk->Exists("control.new"));
+  EXPECT_EQ(disk->PathOf("control"), path_ + "/made/below/control");
+}
+
+TEST_F(PosixDiskTest, OneProcessUsesADirectory) {
+  auto first = PosixDisk::Open(path_);
+  ASSERT_TRUE(first);
+  const auto second = PosixDisk::Open(path_);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::kUnavailable);
+  EXPECT_NE(second.error().detail.find(path_), std::string::npos);
+  first->reset();
+  EXPECT_EQ(OpenCode(path_), Code::kOk);
+}
+
+TEST_F(PosixDiskTest, WhatOthersMayHavePutThereIsNotUsed) {
+  std::filesystem::permissions(path_, std::filesystem::perms(0777));
+  EXPECT_EQ(OpenCode(path_), Code::kDenied);
+  EXPECT_TRUE(std::filesystem::is_empty(path_));
+  std::filesystem::permissions(path_, std::filesystem::perms(0755));
+  std::filesystem::create_symlink(path_, path_ + "/link");
+  EXPECT_EQ(OpenCode(path_ + "/link"), Code::kDenied);
+
+  auto disk = *PosixDisk::Open(path_);
+  const std::string file = path_ + "/control";
+  std::ofstream(file) << "bytes";
+  std::filesystem::permissions(file, std::filesystem::perms(0666));
+  EXPECT_EQ(disk->Read("control").error().code, Code::kDenied);
+  EXPECT_EQ(disk->Append("control", "x").error().code, Code::kDenied);
+  std::filesystem::rename(file, path_ + "/elsewhere");
+  std::filesystem::create_symlink(path_ + "/elsewhere", file);
+  EXPECT_FALSE(disk->Read("control")) << "no link is followed";
+  EXPECT_TRUE(*disk->Exists("control"));
+}
+
+TEST_F(PosixDiskTest, ADirectoryThatIsExchangedMeanwhileIsNotFollowed) {
+  const std::string path = path_ + "/data";
+  auto disk = *PosixDisk::Open(path);
+  std::filesystem::rename(path, path_ + "/aside");
+  std::filesystem::create_directory(path);
+  ASSERT_TRUE(disk->Write("control", "bytes"));
+  EXPECT_TRUE(std::filesystem::is_empty(path));
+  EXPECT_TRUE(std::filesystem::exists(path_ + "/aside/control"));
+}
+
+}  // namespace
+}  // namespace kvcove::master

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/members.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "kvcove/base/clock.h"
+
+namespace kvcove::master {
+namespace {
+
+// Requesters are told of an owner for so long after it was heard of last.
+constexpr std::int64_t kShownNs = 600 * kSecond;
+
+}  // namespace
+
+void Members::Load(const StoredState& state, std::uint64_t first_removal,
+                   std::int64_t leases_until_ns, std::int64_t now_ns) {
+  for (const StoredState::Member& stored : state.members) {
+    Add(stored.id, stored.fact, first_removal, now_ns);
+    // Not zero: it had a lease once, and others may have stored its keys since.
+    at(stored.fact.number).lease_until_ns = std::max<std::int64_t>(1, leases_until_ns);
+  }
+  for (const StoredState::Barrier& stored : state.barriers) {
+    const auto number = Find(stored.member);
+    if (!number) continue;
+    at(*number).barriers[stored.slot] = {.fact = stored.fact, .stored = true};
+  }
+}
+
+// ---- joining
+
+Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
+                                          std::int64_t now_ns) const {
+  if (hello.owner == Id128{} || hello.process == Id128{}) {
+    return Fail(Code::kInvalid, "an owner without an identity");
+  }
+  const auto number = Find(hello.owner);
+  if (!number) return hello.fresh ? Admission::kFresh : Admission::kUnknown;
+  const Member& member = at(*number);
+  if (member.epoch != 0 && member.hello.process != hello.process &&
+      member.lease_until_ns > now_ns) {
+    return Fail(Code::kExists,
+                fmt::format("the owner at {} says that it is the one at {}, whose lease is "
+                            "running; stop one of them, or give it another data directory",
+                            hello.address, member.hello.address));
+  }
+  return Admission::kMember;
+}
+
+Result<MemberFact> Members::FactFor(const wire::OwnerHello& hello, std::int64_t unix_s) {
+  std::size_t number = 0;
+  while (number < members_.size() && members_[number].serial != 0) ++number;
+  if (number >= wire::kMaxOwners) {
+    return Fail(Code::kLimit, fmt::format("the pool has {} members; 'kvcove admin members' shows "
+                                          "them, 'kvcove admin forget' ends those that are gone",
+                                          members_.size()));
+  }
+  if (number == members_.size()) members_.emplace_back();
+  members_[number] = {.id = {}, .fact = {}, .serial = next_serial_++, .hello = {}, .last = {}};
+  return MemberFact{.number = static_cast<OwnerNumber>(number),
+                    .disk = hello.disk,
+                    .address = hello.address,
+                    .host = hello.host,
+                    .tenant = hello.tenant,
+                    .joined_s = unix_s};
+}
+
+void Members::Add(const Id128& id, const MemberFact& fact, std::uint64_t last_removal,
+                  std::int64_t now_ns) {
+  if (fact.number >= members_.size()) members_.resize(fact.number + 1U);
+  Member& member = at(fact.number);
+  member = {.id = id, .fact = fact, .serial = next_serial_++, .hello = {}, .last = {}};
+  member.hello.address = fact.address;
+  member.hello.host = fact.host;
+  member.hello.tenant = fact.tenant;
+  member.heard_ns = now_ns;
+  member.removals = last_removal;
+  by_id_[id] = fact.number;
+}
+
+std::uint32_t Members::NextEpoch() {
+  const std::uint32_t epoch = next_epoch_++;
+  if (next_epoch_ == 0) next_epoch_ = 1;  // 0: none
+  return epoch;
+}
+
+wire::OwnerWelcome Members::Welcome(const wire::OwnerHello& hello, bool overtaken,
+                                    std::int64_t now_ns) {
+  const OwnerNumber number = by_id_.at(hello.owner);
+  Member& member = at(number);
+  const bool same_memory = member.epoch != 0 && member.hello.process == hello.process;
+  const bool resumed = same_memory && !overtaken && hello.seen.term == term_ &&
+                       hello.number == number && hello.epoch == member.epoch;
+  if (!resumed) {
+    member.epoch = NextEpoch();
+    if (!same_memory) {
+      member.first_epoch = member.epoch;
+      member.told_epoch = 0;
+    }
+    member.told = false;
+    // Somebody may have stored another value of what it holds.
+    const bool lapsed = member.lease_until_ns != 0 && member.lease_until_ns <= now_ns;
+    member.tell_first = overtaken || lapsed;
+  }
+  member.hello = hello;
+  member.heard_ns = now_ns;
+  return {.pool = {},
+          .incarnation = {},
+          .position = {},
+          .forgotten = false,
+          .number = number,
+          .epoch = member.epoch,
+          .lease_ns = options_.lease_ns,
+          .resumed = resumed,
+          .tell_first = member.tell_first,
+          .removals = member.removals};
+}
+
+bool Members::Current(OwnerNumber number, std::uint32_t epoch) const {
+  return number < members_.size() && at(number).serial != 0 && epoch != 0 &&
+         at(number).epoch == epoch;
+}
+
+std::optional<OwnerNumber> Members::Find(const Id128& id) const {
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return std::nullopt;
+  return found->second;
+}
+
+const Members::Member* Members::Get(const MemberRef& ref) const {
+  if (ref.number >= members_.size() || at(ref.number).serial != ref.serial) return nullptr;
+  return &at(ref.number);
+}
+
+Members::Epochs Members::EpochsOf(OwnerNumber number) const {
+  if (number >= members_.size() || at(number).serial == 0) return {};
+  const Member& member = at(number);
+  return {.epoch = member.epoch,
+          .first_epoch = member.first_epoch,
+          .told_epoch = member.told_epoch};
+}
+
+// ---- hidden slots
+
+std::vector<SlotId> Members::HiddenOf(OwnerNumber number) const {
+  std::vector<SlotId> slots;
+  for (const auto& [slot, barrier] : at(number).barriers) slots.push_back(slot);
+  return slots;
+}
+
+std::vector<SlotId> Members::DropsOf(OwnerNumber number) const {
+  std::vector<SlotId> slots;
+  for (const auto& [slot, barrier] : at(number).barriers) {
+    if (barrier.fact.term != term_) slots.push_back(slot);
+  }
+  return slots;
+}
+
+std::uint64_t Members::TellToDrop(OwnerNumber number, std::vector<SlotId>& slots) {
+  std::uint64_t drop = 0;
+  for (auto& [slot, barrier] : at(number).barriers) {
+    if (barrier.fact.term == term_) continue;
+    if (drop == 0) drop = next_drop_++;
+    barrier.drop = drop;
+    slots.push_back(slot);
+  }
+  return drop;
+}
+
+std::vector<std::string> Members::Dropped(OwnerNumber number, std::uint32_t epoch,
+                                          std::uint64_t drop) {
+  std::vector<std::string> keys;
+  if (drop == 0 || !Current(number, epoch)) return keys;
+  Member& member = at(number);
+  std::erase_if(member.barriers, [&](const auto& entry) {
+    if (entry.second.drop != drop) return false;
+    keys.push_back(BarrierKey(member.id, entry.first));
+    return true;
+  });
+  return keys;
+}
+
+// ---- acknowledgements
+
+void Members::AcknowledgeTable(OwnerNumber number, std::uint32_t epoch, std::uint64_t table) {
+  if (!Current(number, epoch)) return;
+  at(number).table = std::max(at(number).table, table);
+}
+
+std::vector<std::string> Members::AcknowledgeRemovals(OwnerNumber number, std::uint32_t epoch,
+                                                      std::uint64_t removals) {
+  std::vector<std::string> keys;
+  if (!Current(number, epoch)) return keys;
+  Member& member = at(number);
+  member.removals = std::max(member.removals, removals);
+  std::erase_if(member.barriers, [&](const auto& entry) {
+    const Barrier& barrier = entry.second;
+    const bool over = barrier.fact.term == term_ && barrier.stored &&
+                      barrier.covers <= member.removals;
+    if (over) keys.push_back(BarrierKey(member.id, entry.first));
+    return over;
+  });
+  return keys;
+}
+
+// ---- proofs
+
+std::vector<MemberRef> Members::All() const {
+  std::vector<MemberRef> all;
+  all.reserve(by_id_.size());
+  for (const auto& [id, number] : by_id_) {
+    all.push_back({.number = number, .serial = at(number).serial});
+  }
+  return all;
+}
+
+bool Members::Exists(const MemberRef& ref) const { return Get(ref) != nullptr; }
+
+bool Members::TableProven(const MemberRef& ref, std::uint64_t table, std::int64_t now_ns) const {
+  const Member* member = Get(ref);
+  if (member == nullptr || member->table >= table) return true;
+  return !options_.strict && member->lease_until_ns <= now_ns;
+}
+
+Members::RemovalProof Members::ProofOf(const MemberRef& ref, std::uint64_t removal, SlotId slot,
+                                       std::int64_t now_ns) {
+  if (Get(ref) == nullptr) return RemovalProof::kProven;
+  Member& member = at(ref.number);
+  if (member.removals >= removal) return RemovalProof::kProven;
+  if (options_.strict) return RemovalProof::kWaits;
+  if (const auto barrier = member.barriers.find(slot); barrier != member.barriers.end()) {
+    if (!barrier->second.stored) return RemovalProof::kWaits;
+    // It was raised while no lease ran, and each renewal since has named it.
+    barrier->second.covers = std::max(barrier->second.covers, removal);
+    return RemovalProof::kProven;
+  }
+  return member.lease_until_ns > now_ns ? RemovalProof::kWaits : RemovalProof::kNeedsBarrier;
+}
+
+std::optional<std::pair<std::string, BarrierFact>> Members::RaiseBarrier(const MemberRef& ref,
+                                                                         SlotId slot,
+                                                                         std::uint64_t removal) {
+  if (Get(ref) == nullptr) return std::nullopt;
+  Member& member = at(ref.number);
+  const auto [place, fresh] = member.barriers.try_emplace(slot);
+  if (!fresh) return std::nullopt;
+  place->second = {.fact = {.term = term_, .acknowledged = member.removals}, .covers = removal};
+  return std::pair(BarrierKey(member.id, slot), place->second.fact);
+}
+
+void Members::BarrierStored(const MemberRef& ref, SlotId slot, bool stored) {
+  if (Get(ref) == nullptr) return;
+  Member& member = at(ref.number);
+  const auto barrier = member.barriers.find(slot);
+  if (barrier == member.barriers.end()) return;
+  if (stored) {
+    barrier->second.stored = true;
+  } else {
+    member.barriers.erase(barrier);  // nothing was proven by it
+  }
+}
+
+std::vector<std::string> Members::VoidBarriers(SlotId slot) {
+  std::vector<std::string> keys;
+  for (const auto& [id, number] : by_id_) {
+    if (at(number).barriers.erase(slot) > 0) keys.push_back(BarrierKey(id, slot));
+  }
+  return keys;
+}
+
+std::uint64_t Members::AppliedByAll() const {
+  std::uint64_t applied = ~0ULL;
+  for (const auto& [id, number] : by_id_) applied = std::min(applied, at(number).removals);
+  return applied;
+}
+
+std::uint64_t Members::AppliedByLeased(std::int64_t now_ns) const {
+  std::uint64_t applied = ~0ULL;
+  for (const auto& [id, number] : by_id_) {
+    if (at(number).lease_until_ns > now_ns) applied = std::min(applied, at(number).removals);
+  }
+  return applied;
+}
+
+bool Members::LeaseRunning(std::int64_t now_ns) const {
+  return std::ranges::any_of(
+      by_id_, [&](const auto& entry) { return at(entry.second).lease_until_ns > now_ns; });
+}
+
+std::optional<std::int64_t> Members::NextLeaseEnd(std::int64_t now_ns) const {
+  std::optional<std::int64_t> next;
+  for (const auto& [id, number] : by_id_) {
+    const std::int64_t until = at(number).lease_until_ns;
+    if (until > now_ns && (!next || until < *next)) next = until;
+  }
+  return next;
+}
+
+// ---- ends
+
+std::vector<std::string> Members::End(OwnerNumber number) {
+  Member& member = at(number);
+  std::vector<std::string> keys = {MemberKey(member.id)};
+  for (const auto& [slot, barrier] : member.barriers) keys.push_back(BarrierKey(member.id, slot));
+  by_id_.erase(member.id);
+  member = {.id = {}, .fact = {}, .hello = {}, .last = {}};
+  return keys;
+}
+
+Status Members::MayForget(OwnerNumber number, std::int64_t now_ns) const {
+  if (number >= members_.size() || at(number).serial == 0) {
+    return Fail(Code::kInvalid, fmt::format("the pool has no member with number {}", number));
+  }
+  const Member& member = at(number);
+  if (member.lease_until_ns > now_ns) {
+    return Fail(Code::kDenied,
+                fmt::format("the owner at {} holds a lease for another {} ms; stop it first",
+                            member.hello.address, (member.lease_until_ns - now_ns) / kMillisecond));
+  }
+  return {};
+}
+
+std::vector<OwnerNumber> Members::AwayForTooLong(std::int64_t now_ns) const {
+  std::vector<OwnerNumber> gone;
+  for (const auto& [id, number] : by_id_) {
+    const Member& member = at(number);
+    const std::int64_t ttl =
+        member.fact.disk ? options_.disk_member_ttl_ns : options_.member_ttl_ns;
+    // In strict mode no clock says that nobody reads its memory any more.
+    if (options_.strict || ttl == 0 || member.lease_until_ns > now_ns) continue;
+    if (std::max(member.heard_ns, member.lease_until_ns) + ttl <= now_ns) gone.push_back(number);
+  }
+  return gone;
+}
+
+void Members::LeaseReturned(OwnerNumber number) { at(number).lease_until_ns = 0; }
+
+// ---- what is shown
+
+Status Members::SetDraining(OwnerNumber number, bool draining) {
+  if (number >= members_.size() || at(number).epoch == 0) {
+    return Fail(Code::kInvalid, "no such owner");
+  }
+  at(number).draining = draining;
+  return {};
+}
+
+bool Members::Draining(OwnerNumber number) const {
+  return number < members_.size() && at(number).draining;
+}
+
+bool Members::Warming(std::int64_t now_ns) const {
+  return std::ranges::any_of(by_id_, [&](const auto& entry) {
+    const Member& member = at(entry.second);
+    return !member.told && member.heard_ns + 5 * kSecond > now_ns;
+  });
+}
+
+std::vector<wire::OwnerStat> Members::Stat(std::int64_t now_ns) const {
+  std::vector<wire::OwnerStat> owners;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    const Member& member = members_[i];
+    if (member.serial == 0 || member.epoch == 0) continue;
+    if (member.lease_until_ns <= now_ns && member.heard_ns + kShownNs <= now_ns) continue;
+    owners.push_back({.number = static_cast<OwnerNumber>(i),
+                      .epoch = member.epoch,
+                      .address = member.hello.address,
+                      .socket = member.hello.socket,
+                      .host = member.hello.host,
+                      .capacity_bytes = member.hello.capacity_bytes,
+                      .free_bytes = member.last.free_bytes,
+                      .live = member.lease_until_ns > now_ns,
+                      .told = member.told,
+                      .objects = member.last.objects,
+                      .lease_age_ns = now_ns - member.heard_ns,
+                      .tenant = member.hello.tenant,
+                      .draining = member.draining,
+                      .hits = member.last.hits,
+                      .evictions = member.last.evictions,
+                      .stale_puts = member.last.stale_puts,
+                      .puts = member.last.puts});
+  }
+  return owners;
+}
+
+std::vector<MemberDescription> Members::Describe(std::int64_t now_ns) const {
+  std::vector<MemberDescription> all;
+  for (const auto& [id, number] : by_id_) {
+    const Member& member = at(number);
+    MemberDescription one{.id = id,
+                          .number = number,
+                          .address = member.hello.address,
+                          .host = member.hello.host,
+                          .tenant = member.hello.tenant,
+                          .joined_s = member.fact.joined_s,
+                          .disk = member.fact.disk,
+                          .leased = member.lease_until_ns > now_ns,
+                          .told = member.told,
+                          .away_ns = std::nullopt,
+                          .table = member.table,
+                          .removals = member.removals,
+                          .barriers = {}};
+    if (!one.leased) one.away_ns = now_ns - member.heard_ns;
+    for (const auto& [slot, barrier] : member.barriers) {
+      one.barriers.emplace_back(slot, barrier.fact);
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+std::size_t Members::barriers() const {
+  std::size_t count = 0;
+  for (const auto& [id, number] : by_id_) count += at(number).barriers.size();
+  return count;
+}
+
+}  // namespace kvcove::master

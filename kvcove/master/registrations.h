@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which engines use which namespaces and weight versions now: volatile, kept alive by the processes
+// that hold them. A plain state machine over the master's clock; needs a lock.
+//
+// An engine is registered for a namespace as long as one of its holders is heard of: the process of
+// the engine's session, or the owner that speaks for the sessions on its host. A master that has
+// just started knows none, so for a while every version counts as named.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/model/ids.h"
+
+namespace kvcove::master {
+
+class Registrations {
+ public:
+  struct Binding {
+    bool open = false;
+    std::optional<std::string> current_version;
+    std::set<SlotId> named;
+    std::uint64_t raises = 0;  // of the namespace's slot without version: what it was bound to
+    bool bound = false;
+    std::set<Id128> holders;
+  };
+
+  // How long a holder counts after it was heard of last.
+  static constexpr std::int64_t kHolderNs = 30 * kSecond;
+  // After a start, every version counts as named.
+  static constexpr std::int64_t kAllNamedNs = 60 * kSecond;
+  static constexpr std::size_t kMaxBindings = 65536;
+
+  explicit Registrations(std::int64_t started_ns) : all_named_until_ns_(started_ns + kAllNamedNs) {}
+
+  // kLimit when there are too many, of all tenants or of this one.
+  Status CheckRoom(std::string_view name, std::string_view engine) const;
+  // Adds it if need be. `holder` zero: nobody is asked to keep it alive.
+  Binding& Bind(std::string_view name, std::string_view engine, const Id128& holder,
+                std::int64_t now_ns);
+  Binding* Find(std::string_view name, std::string_view engine);
+  const Binding* Find(std::string_view name, std::string_view engine) const;
+
+  void Name(Binding& binding, SlotId slot);
+  void SetNamed(Binding& binding, std::set<SlotId> slots);
+  // Its last session ended. `holder` zero: whoever holds it.
+  void End(std::string_view name, std::string_view engine, const Id128& holder);
+  void Heard(const Id128& holder, std::int64_t now_ns);
+  void EndHolder(const Id128& holder);
+  // Ends what nobody was heard of for; true when a version may have lost its last engine.
+  bool Expire(std::int64_t now_ns);
+  // The slot has another namespace now.
+  void ForgetSlot(SlotId slot);
+
+  bool Named(SlotId slot, std::int64_t now_ns) const {
+    return now_ns < all_named_until_ns_ || names_.contains(slot);
+  }
+  // Grows whenever a slot may have become named or unnamed.
+  std::uint64_t version() const { return version_; }
+  std::size_t size() const { return bindings_.size(); }
+
+ private:
+  using Key = std::pair<std::string, std::string>;  // namespace, engine
+  struct Holder {
+    std::int64_t until_ns = 0;
+    std::set<Key> bindings;
+  };
+  void Erase(std::map<Key, Binding, std::less<>>::iterator at);
+  void Unname(SlotId slot);
+
+  std::int64_t all_named_until_ns_;
+  bool all_named_ended_ = false;
+  std::uint64_t version_ = 1;
+  std::map<Key, Binding, std::less<>> bindings_;
+  std::map<Id128, Holder> holders_;
+  std::map<SlotId, std::uint32_t> names_;               // by how many bindings
+  std::map<std::string, std::uint32_t, std::less<>> by_tenant_;  // bindings
+};
+
+}  // namespace kvcove::master

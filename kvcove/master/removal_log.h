@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Removals that owners have to apply, numbered in one order, read in pages. A large one is kept in
+// parts, each with a number of its own. Bounded: what is dropped leaves a floor in its slot, and an
+// owner that has not applied everything up to the floor drops the slot. Needs a lock.
+//
+// Numbers begin at the term's first, so a number of an earlier master is below all of this one.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvcove/wire/owner_link.h"
+
+namespace kvcove::master {
+
+class RemovalLog {
+ public:
+  struct Limits {
+    std::size_t bytes = 64 << 20;         // of keys, together
+    std::size_t page_bytes = 512 << 10;   // of one answer
+    std::size_t part_bytes = 128 << 10;   // of one part of a removal
+  };
+
+  explicit RemovalLog(std::uint64_t term) : RemovalLog(term, Limits()) {}
+  RemovalLog(std::uint64_t term, const Limits& limits)
+      : limits_(limits), first_(FirstOf(term)), last_(FirstOf(term)) {}
+
+  static std::uint64_t FirstOf(std::uint64_t term) { return term << 40; }
+
+  // Splits keys so that each part fits a page.
+  std::vector<std::vector<std::string>> PartsOf(std::vector<std::string> keys) const;
+  // Gives it the next number.
+  std::uint64_t Append(wire::Removal removal);
+  std::uint64_t last() const { return last_; }
+  // The last one of this slot; 0: none in this term.
+  std::uint64_t LastOf(SlotId slot) const;
+  // Removals of the slot up to this number may be missing here.
+  std::uint64_t FloorOf(SlotId slot) const;
+  // The slot has another generation: what was removed before does not matter any more.
+  void Void(SlotId slot);
+  // Nobody needs those up to `number` any more.
+  void Trim(std::uint64_t number);
+  // At least as many bytes as the removals behind `number` have.
+  std::size_t BytesAfter(std::uint64_t number) const;
+  std::size_t bytes() const { return bytes_; }
+  std::size_t size() const { return entries_.size(); }
+
+  // What follows `after`, up to a page. `drop`: slots of which something after `after` is missing.
+  wire::RemovalsPage After(std::uint64_t after) const;
+
+ private:
+  struct Entry {
+    wire::Removal removal;
+    std::uint64_t appended = 0;  // bytes that had been appended with this one
+  };
+  static std::size_t SizeOf(const wire::Removal& removal);
+  void Erase(std::map<std::uint64_t, Entry>::iterator at);
+  struct Slot {
+    std::uint64_t last = 0;
+    std::uint64_t floor = 0;
+    std::size_t bytes = 0;
+    std::deque<std::uint64_t> numbers;
+  };
+
+  const Limits limits_;
+  const std::uint64_t first_;
+  std::uint64_t last_;
+  std::map<std::uint64_t, Entry> entries_;
+  std::map<SlotId, Slot> slots_;
+  std::size_t bytes_ = 0;
+  std::uint64_t appended_ = 0;
+};
+
+}  // namespace kvcove::master

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/slot_table.h"
+
+namespace kvcove::master {
+
+void SlotTable::Set(const SlotUpdate& update, std::uint64_t revision) {
+  Slot& slot = slots_[update.slot];
+  if (slot.revision != 0) {
+    const auto at = by_revision_.find(slot.revision);
+    at->second.erase(update.slot);
+    if (at->second.empty()) by_revision_.erase(at);
+  }
+  slot = {.update = update, .revision = revision};
+  by_revision_[revision].insert(update.slot);
+}
+
+wire::Changes SlotTable::Since(std::uint64_t have) const {
+  wire::Changes changes{.incarnation = {}, .from = have, .to = have, .slots = {}, .unnamed = {}};
+  std::size_t bytes = 0;
+  // All of one revision goes together: half of it would have no number.
+  for (auto at = by_revision_.upper_bound(have); at != by_revision_.end(); ++at) {
+    if (bytes >= page_bytes_) {
+      changes.more = true;
+      break;
+    }
+    for (const SlotId slot : at->second) {
+      const SlotUpdate& update = slots_.at(slot).update;
+      bytes += update.name.size() + 64;
+      changes.slots.push_back(update);
+    }
+    changes.to = at->first;
+  }
+  return changes;
+}
+
+}  // namespace kvcove::master

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The generation table as owners follow it: each slot with the revision of its last change, so that
+// an owner with any earlier revision, also one from another master, gets exactly what it lacks, in
+// pages. Needs a lock.
+#pragma once
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "kvcove/wire/owner_link.h"
+
+namespace kvcove::master {
+
+class SlotTable {
+ public:
+  // Bytes of names in one page; a page has at least one slot.
+  explicit SlotTable(std::size_t page_bytes = 256 << 10) : page_bytes_(page_bytes) {}
+
+  void Set(const SlotUpdate& update, std::uint64_t revision);
+  // Of the last change of any slot.
+  std::uint64_t revision() const { return by_revision_.empty() ? 0 : by_revision_.rbegin()->first; }
+  // What leads from `have` on, oldest change first; `more` when that is not all.
+  wire::Changes Since(std::uint64_t have) const;
+
+ private:
+  struct Slot {
+    SlotUpdate update;
+    std::uint64_t revision = 0;
+  };
+  const std::size_t page_bytes_;
+  std::map<SlotId, Slot> slots_;
+  std::map<std::uint64_t, std::set<SlotId>> by_revision_;
+};
+
+}  // namespace kvcove::master

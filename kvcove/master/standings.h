@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the directory must know of owners and generations, without the lock of whoever decides it.
+// Written under the lock of `Control`, read by look-ups and listings. Thread-safe.
+//
+// One race matters. A listing may take the place of another owner's value only while that owner is
+// absent, and an owner that comes back may be trusted with what it listed before only if none of it
+// was taken. So a listing first marks the absent owner as overtaken and then looks again whether it
+// is absent; a renewal first makes the owner present and then looks whether it was overtaken. Both
+// use sequentially consistent order, so one of the two always sees the other.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/wire/owner_link.h"
+
+namespace kvcove::master {
+
+using wire::OwnerNumber;
+
+class Standings {
+ public:
+  explicit Standings(const Clock& clock)
+      : clock_(clock), owners_(wire::kMaxOwners), generations_(kMaxSlots), tenants_(kMaxSlots) {}
+
+  // ---- owners, by number
+  struct Owner {
+    std::atomic<std::uint32_t> epoch{0};        // 0: nobody has this number
+    std::atomic<std::uint32_t> first_epoch{0};  // of the same memory, in this term
+    std::atomic<std::uint32_t> told_epoch{0};   // the last one in which all of it was told
+    // Its objects are to be found until then: its lease runs and its connection stands.
+    std::atomic<std::int64_t> live_until_ns{0};
+    // What it has listed stands until then.
+    std::atomic<std::int64_t> present_until_ns{0};
+    std::atomic<bool> overtaken{false};
+    std::atomic<std::int64_t> broken_at_ns{0};  // when a requester said that it does not answer
+    std::atomic<std::uint64_t> tenant{0};       // TenantTag of the only one it serves; 0: all
+  };
+  Owner& owner(OwnerNumber number) { return owners_[number]; }
+  const Owner& owner(OwnerNumber number) const { return owners_[number]; }
+
+  bool EpochIs(OwnerNumber number, std::uint32_t epoch) const {
+    return number < owners_.size() && epoch != 0 &&
+           owners_[number].epoch.load(std::memory_order_acquire) == epoch;
+  }
+  bool Live(OwnerNumber number) const {
+    return owners_[number].live_until_ns.load(std::memory_order_acquire) > clock_.NowNs();
+  }
+  // The clock is read first: a renewal that comes in between makes the owner present for longer.
+  bool Present(OwnerNumber number) const {
+    const std::int64_t now = clock_.NowNs();
+    return owners_[number].present_until_ns.load(std::memory_order_seq_cst) > now;
+  }
+  // False when the owner is present after all.
+  bool Overtake(OwnerNumber number) {
+    owners_[number].overtaken.store(true, std::memory_order_seq_cst);
+    return !Present(number);
+  }
+  // The owner may still list what it listed under this epoch: it is the same memory, and has not
+  // told its whole inventory since. Epochs wrap, so they are compared by their distance.
+  bool MayListAgain(OwnerNumber number, std::uint32_t listed_under) const {
+    const Owner& of = owners_[number];
+    const std::uint32_t epoch = of.epoch.load(std::memory_order_acquire);
+    const std::uint32_t first = of.first_epoch.load(std::memory_order_acquire);
+    const std::uint32_t told = of.told_epoch.load(std::memory_order_acquire);
+    const std::uint32_t age = listed_under - first;
+    return epoch != 0 && age <= epoch - first && (told == 0 || age >= told - first);
+  }
+
+  // ---- generations, by slot
+  void SetSlot(const SlotUpdate& update) {
+    tenants_[update.slot].store(TenantTag(TenantOf(update.name)), std::memory_order_release);
+    generations_[update.slot].store(update.generation, std::memory_order_seq_cst);
+  }
+  bool Current(SlotId slot, Generation generation) const {
+    return generation != 0 && slot < generations_.size() &&
+           generations_[slot].load(std::memory_order_acquire) == generation;
+  }
+  // TenantTag of the slot's tenant.
+  std::uint64_t TenantOfSlot(SlotId slot) const {
+    return slot < tenants_.size() ? tenants_[slot].load(std::memory_order_acquire) : ~0ULL;
+  }
+
+ private:
+  const Clock& clock_;
+  std::vector<Owner> owners_;
+  std::vector<std::atomic<Generation>> generations_;
+  std::vector<std::atomic<std::uint64_t>> tenants_;
+};
+
+}  // namespace kvcove::master

@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/link_core.h"
+
+#include <algorithm>
+
+#include "kvcove/base/log.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr std::int64_t kCallNs = 500 * kMillisecond;
+constexpr std::int64_t kWatchNs = 5 * kSecond;
+constexpr std::int64_t kListNs = 2 * kSecond;
+constexpr std::int64_t kPauseNs = 20 * kMillisecond;  // after an error, or with nothing to do
+constexpr std::size_t kListItems = 4096;
+constexpr std::size_t kGoneItems = 16384;
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+std::size_t Index(LinkCore::Lane lane) { return static_cast<std::size_t>(lane); }
+
+}  // namespace
+
+LinkCore::LinkCore(LinkTarget& target, LinkIdentity identity, std::int64_t renewal_ns,
+                   const Clock& clock)
+    : target_(target), identity_(std::move(identity)), renewal_ns_(renewal_ns), clock_(clock) {}
+
+LinkCore::State LinkCore::state() const {
+  const MutexLock lock(mutex_);
+  return {.epoch = epoch_,
+          .number = number_,
+          .term = seen_.term,
+          .told = told_,
+          .dropped = gave_way_};
+}
+
+std::uint64_t LinkCore::term() const {
+  const MutexLock lock(mutex_);
+  return epoch_ == 0 ? 0 : seen_.term;
+}
+
+void LinkCore::SayHelloAgain(bool new_epoch) {
+  hello_wanted_ = true;
+  new_epoch_wanted_ = new_epoch_wanted_ || new_epoch;
+  lease_wait_ns_ = 0;
+}
+
+void LinkCore::Disconnected() {
+  const MutexLock lock(mutex_);
+  SayHelloAgain(/*new_epoch=*/false);
+}
+
+std::optional<LinkCore::Call> LinkCore::Goodbye() {
+  const MutexLock lock(mutex_);
+  if (epoch_ == 0) return std::nullopt;
+  return Call{.method = wire::Method::kOwnerGoodbye,
+              .body = wire::Encode(wire::WatchRequest{.number = number_, .epoch = epoch_}),
+              .timeout_ns = kCallNs};
+}
+
+// ---- what each lane asks next
+
+LinkCore::Step LinkCore::Next(Lane lane) {
+  if (lane == Lane::kLease) return NextLease();
+  if (lane == Lane::kList) return NextList();
+  const MutexLock lock(mutex_);
+  if (epoch_ == 0 || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kPauseNs};
+  asked_under_[Index(lane)] = epoch_;
+  if (lane == Lane::kWatch) {
+    return {.call = Call{.method = wire::Method::kWatch,
+                         .body = wire::Encode(wire::WatchRequest{.number = number_,
+                                                                 .epoch = epoch_,
+                                                                 .table = table_,
+                                                                 .naming = naming_}),
+                         .timeout_ns = kWatchNs}};
+  }
+  if (rounds_ < acknowledge_at_round_) {
+    asked_under_[Index(lane)] = 0;
+    return {.wait_ns = kPauseNs / 10};
+  }
+  return {.call = Call{.method = wire::Method::kRemovals,
+                       .body = wire::Encode(
+                           wire::RemovalsRequest{.number = number_,
+                                                 .epoch = epoch_,
+                                                 .after = removals_,
+                                                 .matched = std::exchange(matched_, {}),
+                                                 .dropped = dropped_}),
+                       .timeout_ns = kWatchNs}};
+}
+
+LinkCore::Step LinkCore::NextLease() {
+  const wire::RenewRequest report = target_.Report();
+  const MutexLock lock(mutex_);
+  if (const std::int64_t wait_ns = std::exchange(lease_wait_ns_, 0); wait_ns > 0) {
+    return {.wait_ns = wait_ns};
+  }
+  sent_ns_ = clock_.NowNs();
+  asked_under_[Index(Lane::kLease)] = epoch_;
+  saying_hello_ = hello_wanted_;
+  if (!saying_hello_) {
+    wire::RenewRequest request = report;
+    request.number = number_;
+    request.epoch = epoch_;
+    request.table = table_;
+    request.naming = naming_;
+    request.removals = removals_;
+    request.told = told_;
+    return {.call = Call{.method = wire::Method::kRenew,
+                         .body = wire::Encode(request),
+                         .timeout_ns = kCallNs}};
+  }
+  const wire::OwnerHello hello{.pool = pool_,
+                               .incarnation = incarnation_,
+                               .seen = seen_,
+                               .owner = identity_.owner,
+                               .fresh = fresh_,
+                               .process = identity_.process,
+                               .predecessor = identity_.predecessor,
+                               .number = number_,
+                               .epoch = new_epoch_wanted_ ? 0 : epoch_,
+                               .address = identity_.address,
+                               .socket = identity_.socket,
+                               .host = identity_.host,
+                               .tenant = identity_.tenant,
+                               .capacity_bytes = target_.capacity_bytes()};
+  return {.call = Call{.method = wire::Method::kOwnerHello,
+                       .body = wire::Encode(hello),
+                       .timeout_ns = kCallNs}};
+}
+
+LinkCore::Step LinkCore::NextList() {
+  bool told = false;
+  std::uint32_t credit = 0;
+  {
+    const MutexLock lock(mutex_);
+    const std::size_t lane = Index(Lane::kList);
+    if (epoch_ == 0 || std::exchange(pause_[lane], false)) return {.wait_ns = kPauseNs};
+    if (const std::int64_t wait_ns = std::exchange(list_wait_ns_, 0); wait_ns > 0) {
+      return {.wait_ns = wait_ns};
+    }
+    asked_under_[lane] = epoch_;
+    if (batch_) {
+      return {.call = Call{.method = wire::Method::kList,
+                           .body = batch_->body,
+                           .timeout_ns = kListNs}};
+    }
+    told = told_;
+    credit = credit_;
+  }
+  if (target_.TakeGoneOverflow()) {
+    // The master must not look for what it was not told to be gone.
+    const MutexLock lock(mutex_);
+    SayHelloAgain(/*new_epoch=*/true);
+    pause_[Index(Lane::kList)] = true;
+    return {.wait_ns = kPauseNs};
+  }
+  Batch batch = MakeBatch(told, credit);
+  const MutexLock lock(mutex_);
+  if (epoch_ != asked_under_[Index(Lane::kList)]) {
+    // Another epoch began meanwhile, in which all is told again.
+    target_.ReturnListings(std::move(batch.listings));
+    return {.wait_ns = 0};
+  }
+  if (batch.body.empty()) {
+    ++rounds_;
+    return {.wait_ns = kPauseNs};
+  }
+  batch_ = std::move(batch);
+  return {.call = Call{
+              .method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListNs}};
+}
+
+// In this order: what is gone was taken after what came, and goes first, so that a key that was
+// evicted and stored again stays listed. The inventory is read last: what is gone from it since is
+// in the next batch.
+LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
+  Batch batch;
+  ObjectId cursor = 0;
+  wire::ListRequest request;
+  {
+    const MutexLock lock(mutex_);
+    request.number = number_;
+    request.epoch = asked_under_[Index(Lane::kList)];
+    request.sequence = sequence_ + 1;
+    cursor = cursor_;
+  }
+  batch.listings = target_.TakeListings(kListItems);
+  request.items = target_.TakeGone(kGoneItems);
+  batch.gone = request.items.size();
+  if (batch.gone == kGoneItems) {
+    target_.ReturnListings(std::exchange(batch.listings, {}));
+  } else {
+    for (const Listing& listing : batch.listings) {
+      for (const Pending& pending : listing.pending) request.items.push_back(pending.item);
+    }
+    if (!told && credit > 0 && cursor != Core::kWalkDone) {
+      batch.inventory =
+          target_.Inventory(cursor, std::min<std::size_t>(kListItems, credit));
+      for (const InventoryItem& item : batch.inventory) request.items.push_back(item.item);
+    }
+  }
+  const MutexLock lock(mutex_);
+  if (told && request.items.empty()) return batch;
+  if (request.epoch == epoch_ && !told_) cursor_ = cursor;
+  batch.sequence = request.sequence;
+  batch.body = wire::Encode(request);
+  return batch;
+}
+
+// ---- what answers do
+
+void LinkCore::Answer(Lane lane, const Result<std::string>& reply) {
+  if (lane == Lane::kLease) return AnswerLease(reply);
+  if (lane == Lane::kList) return AnswerList(reply);
+  {
+    const MutexLock lock(mutex_);
+    if (!reply) {
+      // The next call says the same again; a stale one waits for the next hello.
+      pause_[Index(lane)] = reply.error().code != Code::kTimeout;
+      return;
+    }
+    if (asked_under_[Index(lane)] != epoch_) return;
+  }
+  if (lane == Lane::kWatch) {
+    if (const auto changes = wire::DecodeChanges(Bytes(*reply))) Apply(*changes);
+  } else {
+    if (const auto page = wire::DecodeRemovalsPage(Bytes(*reply))) ApplyRemovals(*page);
+  }
+}
+
+void LinkCore::AnswerLease(const Result<std::string>& reply) {
+  bool hello = false;
+  {
+    const MutexLock lock(mutex_);
+    hello = saying_hello_;
+    if (!reply) {
+      lease_wait_ns_ = kPauseNs;
+      if (reply.error().code == Code::kStale && !hello) SayHelloAgain(/*new_epoch=*/false);
+      if (reply.error().code == Code::kStale) lease_wait_ns_ = kPauseNs;
+      return;
+    }
+  }
+  if (hello) {
+    if (const auto welcome = wire::DecodeOwnerWelcome(Bytes(*reply))) Welcomed(*welcome);
+  } else if (const auto renewed = wire::DecodeRenewReply(Bytes(*reply))) {
+    Renewed(*renewed);
+  }
+}
+
+void LinkCore::ForgetIdentity(const wire::OwnerWelcome& welcome) {
+  target_.SetLease(0);
+  std::vector<SlotUpdate> nothing;
+  std::vector<Listing> listings;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [slot, update] : slots_) nothing.push_back({.slot = slot, .name = {}});
+    slots_.clear();
+    if (batch_) listings = std::move(batch_->listings);
+    batch_.reset();
+    table_ = 0;
+    naming_ = 0;
+    epoch_ = 0;
+    number_ = wire::kNoOwner;
+    seen_ = {};
+    pool_ = welcome.pool;
+    incarnation_ = welcome.incarnation;
+    identity_.owner = RandomId();
+    fresh_ = true;
+    SayHelloAgain(/*new_epoch=*/false);
+  }
+  // No put is taken from here on; then what is there goes, before another table makes the same
+  // generations current again.
+  target_.Publish(welcome.incarnation, nothing);
+  for (const SlotUpdate& update : nothing) target_.DropSlot(update.slot);
+  hidden_.clear();
+  target_.SetHidden({});
+  target_.ReturnListings(std::move(listings));
+}
+
+void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
+  // Not while changes of the last epoch are being applied.
+  const MutexLock apply_lock(apply_mutex_);
+  if (welcome.forgotten) return ForgetIdentity(welcome);
+  if (welcome.tell_first) target_.SetLease(0);
+  std::vector<Listing> listings;
+  std::vector<SlotUpdate> nothing;
+  std::uint64_t applied = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (welcome.incarnation != incarnation_) {
+      // Nothing of another incarnation counts any more.
+      for (const auto& [slot, update] : slots_) nothing.push_back({.slot = slot, .name = {}});
+      slots_.clear();
+      table_ = 0;
+    }
+    const bool same_master = welcome.incarnation == incarnation_ &&
+                             welcome.position.term == seen_.term &&
+                             welcome.position.tag == seen_.tag;
+    // What was proven under an earlier master is applied here, or the slot is hidden.
+    removals_ = same_master ? std::max(removals_, welcome.removals) : welcome.removals;
+    applied = removals_;
+    if (!same_master) {
+      naming_ = 0;
+      dropped_ = 0;
+      matched_.clear();
+    }
+    if (!welcome.resumed) {
+      told_ = false;
+      cursor_ = 0;
+      stale_told_ = false;
+      credit_ = 0;
+      sequence_ = 0;
+      if (batch_) listings = std::move(batch_->listings);
+      batch_.reset();
+    }
+    fresh_ = false;
+    hello_wanted_ = false;
+    new_epoch_wanted_ = false;
+    pool_ = welcome.pool;
+    incarnation_ = welcome.incarnation;
+    seen_ = welcome.position;
+    number_ = welcome.number;
+    epoch_ = welcome.epoch;
+  }
+  if (!nothing.empty()) target_.Publish(welcome.incarnation, nothing);
+  target_.SetApplied(applied);
+  target_.ReturnListings(std::move(listings));
+}
+
+void LinkCore::Renewed(const wire::RenewReply& reply) {
+  {
+    const MutexLock lock(mutex_);
+    if (asked_under_[Index(Lane::kLease)] != epoch_) return;
+    seen_.revision = std::max(seen_.revision, reply.revision);
+  }
+  // Hidden slots and generations first, then the deadline: a reader that sees the new deadline sees
+  // what it stands for.
+  if (reply.hidden != hidden_) {
+    target_.SetHidden(reply.hidden);
+    hidden_ = reply.hidden;
+  }
+  Apply(reply.changes);
+  if (reply.granted) {
+    // Counted from when it was asked for: whatever the answer took, the master counts from later.
+    target_.SetLease(sent_ns_ + reply.lease_ns);
+    target_.SetMasterReachable(true);
+    target_.SetDraining(reply.draining);
+  }
+  const MutexLock lock(mutex_);
+  if (reply.tell_again) {
+    SayHelloAgain(/*new_epoch=*/true);
+  } else if (reply.granted) {
+    lease_wait_ns_ = renewal_ns_;
+  } else if (reply.changes.from == reply.changes.to) {
+    lease_wait_ns_ = kPauseNs;  // the inventory is being told
+  }
+}
+
+void LinkCore::Apply(const wire::Changes& changes) {
+  const MutexLock apply_lock(apply_mutex_);
+  std::vector<SlotUpdate> updates;
+  {
+    const MutexLock lock(mutex_);
+    if (changes.incarnation != incarnation_) {
+      SayHelloAgain(/*new_epoch=*/false);
+      return;
+    }
+    // A page that does not begin where this owner is came twice, or over another lane.
+    const bool next = changes.from == table_ && changes.to >= table_;
+    const bool names = changes.names_changed && changes.naming != naming_;
+    if (!next && !names) return;
+    if (next) updates = changes.slots;
+    const auto named = [&](SlotId slot) {
+      return !std::ranges::binary_search(changes.unnamed, slot);
+    };
+    if (names) {
+      for (auto& [slot, update] : slots_) {
+        if (update.named == named(slot)) continue;
+        update.named = named(slot);
+        updates.push_back(update);
+      }
+    }
+    for (SlotUpdate& update : updates) {
+      const auto known = slots_.find(update.slot);
+      update.named = names ? named(update.slot) : known == slots_.end() || known->second.named;
+      if (next) slots_[update.slot] = update;
+    }
+  }
+  // Published before the page is acknowledged: from here on nothing older is found or stored.
+  if (!updates.empty()) target_.Publish(changes.incarnation, updates);
+  const MutexLock lock(mutex_);
+  if (changes.from == table_) table_ = std::max(table_, changes.to);
+  if (changes.names_changed) naming_ = changes.naming;
+}
+
+void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
+  for (const SlotId slot : page.drop) target_.DropSlot(slot);
+  std::vector<wire::RemovalsRequest::Count> matched;
+  bool patterns = !page.drop.empty();
+  for (const wire::Removal& removal : page.removals) {
+    const std::uint64_t objects = target_.ApplyRemoval(removal);
+    if (removal.pattern.empty()) continue;
+    patterns = true;
+    matched.push_back({.number = removal.number, .objects = objects});
+  }
+  target_.SetApplied(page.upto);
+  const MutexLock lock(mutex_);
+  if (asked_under_[Index(Lane::kRemovals)] != epoch_) return;
+  removals_ = std::max(removals_, page.upto);
+  if (page.drop_number != 0) dropped_ = page.drop_number;
+  matched_.insert(matched_.end(), matched.begin(), matched.end());
+  // The master knows keys by their hashes only, so a pattern's are unlisted from here: one round
+  // may be under way, and the next one takes what is gone.
+  if (patterns) acknowledge_at_round_ = rounds_ + 2;
+}
+
+// ---- listings
+
+void LinkCore::AnswerList(const Result<std::string>& reply) {
+  {
+    const MutexLock lock(mutex_);
+    const std::size_t lane = Index(Lane::kList);
+    if (asked_under_[lane] != epoch_ || !batch_) return;
+    if (!reply) {
+      // The same batch goes again, under its number: the master does it once.
+      pause_[lane] = true;
+      if (reply.error().code == Code::kStale) SayHelloAgain(/*new_epoch=*/true);
+      return;
+    }
+  }
+  std::size_t items = 0;
+  {
+    const MutexLock lock(mutex_);
+    items = batch_->gone + batch_->inventory.size();
+    for (const Listing& listing : batch_->listings) items += listing.pending.size();
+  }
+  const auto listed = wire::DecodeListReply(Bytes(*reply), items);
+  if (listed) Listed(*listed);
+}
+
+void LinkCore::Listed(const wire::ListReply& reply) {
+  Batch batch;
+  {
+    const MutexLock lock(mutex_);
+    if (!batch_) return;
+    batch = std::move(*batch_);
+    batch_.reset();
+    sequence_ = batch.sequence;
+    credit_ = reply.credit;
+  }
+  std::span<const Code> codes = std::span(reply.codes).subspan(batch.gone);
+  for (Listing& listing : batch.listings) {
+    const std::size_t count = listing.pending.size();
+    target_.CompleteListing(std::move(listing), codes.first(count));
+    codes = codes.subspan(count);
+  }
+  std::vector<InventoryItem> second;  // another owner has another value of the key
+  bool stale = false;
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    if (codes[i] == Code::kExists) second.push_back(batch.inventory[i]);
+    stale = stale || codes[i] == Code::kStale;
+  }
+  if (!second.empty()) target_.DropObjects(second);
+  const MutexLock lock(mutex_);
+  ++rounds_;
+  gave_way_ += second.size();
+  stale_told_ = stale_told_ || stale;
+  if (told_) return;
+  if (cursor_ != Core::kWalkDone) {
+    if (credit_ == 0) list_wait_ns_ = kPauseNs;
+    return;
+  }
+  if (std::exchange(stale_told_, false)) {
+    // Refused as removed or of an older generation: this owner hears of that in a moment, and what
+    // is left then is told once more.
+    cursor_ = 0;
+    list_wait_ns_ = kPauseNs;
+  } else {
+    told_ = true;
+    lease_wait_ns_ = 0;
+  }
+}
+
+}  // namespace kvcove::owner

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// An owner's tie to its master, without threads and sockets: what each of four lanes asks next, and
+// what its answer does. `Link` gives each lane a thread and a connection; the simulation drives the
+// lanes as they are. docs/control-plane.md has the prose.
+//
+//   lease     says hello, renews the lease, and nothing else, so that no call ever costs a lease
+//   watch     hears of generations at once, publishes them, and acknowledges
+//   removals  hears of removals, applies them, and acknowledges
+//   list      tells the master what was stored and what is gone, and everything after a new hello
+//
+// Each lane has one call under way at most. Its answers are never mixed up with those of an earlier
+// epoch: what an answer does is bound to the epoch under which it was asked.
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/mutex.h"
+#include "kvcove/owner/link_target.h"
+#include "kvcove/wire/frame.h"
+#include "kvcove/wire/owner_link.h"
+
+namespace kvcove::owner {
+
+struct LinkIdentity {
+  Id128 owner;        // of its memory
+  Id128 process;      // of this process
+  Id128 predecessor;  // see wire::OwnerHello
+  std::string address;
+  std::string socket;
+  std::string host;
+  std::string tenant;
+};
+
+// Thread-safe; each lane is driven by one thread.
+class LinkCore {
+ public:
+  enum class Lane : std::uint8_t { kLease, kWatch, kRemovals, kList };
+  static constexpr std::array kLanes = {Lane::kLease, Lane::kWatch, Lane::kRemovals, Lane::kList};
+
+  struct Call {
+    wire::Method method = wire::Method::kRenew;
+    std::string body;
+    std::int64_t timeout_ns = 0;
+  };
+  // A call, or nothing to ask before `wait_ns` are over or something happens.
+  struct Step {
+    std::optional<Call> call;
+    std::int64_t wait_ns = 0;
+  };
+
+  LinkCore(LinkTarget& target, LinkIdentity identity, std::int64_t renewal_ns, const Clock& clock);
+
+  Step Next(Lane lane);
+  void Answer(Lane lane, const Result<std::string>& reply);
+  // The lease's connection is lost: hello is said again over the next one.
+  void Disconnected();
+
+  // What ends the lease at the master; nothing when it does not know this owner.
+  std::optional<Call> Goodbye();
+
+  // What the log says once, for the shell.
+  struct State {
+    std::uint32_t epoch = 0;  // 0: not welcomed yet
+    wire::OwnerNumber number = wire::kNoOwner;
+    std::uint64_t term = 0;
+    bool told = false;
+    std::uint64_t dropped = 0;  // objects that gave way to another owner's value
+  };
+  State state() const;
+  // Grows with each master that welcomed this owner.
+  std::uint64_t term() const;
+  const LinkIdentity& identity() const { return identity_; }
+
+ private:
+  // A List request that has no answer yet: it is repeated as it is.
+  struct Batch {
+    std::uint64_t sequence = 0;
+    std::string body;
+    std::size_t gone = 0;
+    std::vector<Listing> listings;
+    std::vector<InventoryItem> inventory;
+  };
+
+  Step NextLease() KVCOVE_EXCLUDES(mutex_);
+  Step NextList() KVCOVE_EXCLUDES(mutex_);
+  Batch MakeBatch(bool told, std::uint32_t credit);
+  void Welcomed(const wire::OwnerWelcome& welcome);
+  void ForgetIdentity(const wire::OwnerWelcome& welcome);
+  void Renewed(const wire::RenewReply& reply);
+  void Apply(const wire::Changes& changes);
+  void ApplyRemovals(const wire::RemovalsPage& page);
+  void Listed(const wire::ListReply& reply);
+  void AnswerLease(const Result<std::string>& reply);
+  void AnswerList(const Result<std::string>& reply);
+  void SayHelloAgain(bool new_epoch) KVCOVE_REQUIRES(mutex_);
+
+  LinkTarget& target_;
+  // Of the lease lane:
+  LinkIdentity identity_;  // `owner` changes when it was forgotten
+  std::vector<SlotId> hidden_;
+  const std::int64_t renewal_ns_;
+  const Clock& clock_;
+
+  mutable Mutex mutex_;
+  // ---- what the master said
+  bool fresh_ KVCOVE_GUARDED_BY(mutex_) = true;  // the identity was never admitted
+  Id128 pool_ KVCOVE_GUARDED_BY(mutex_);
+  Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
+  wire::Position seen_ KVCOVE_GUARDED_BY(mutex_);
+  wire::OwnerNumber number_ KVCOVE_GUARDED_BY(mutex_) = wire::kNoOwner;
+  std::uint32_t epoch_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  // ---- lease lane
+  bool hello_wanted_ KVCOVE_GUARDED_BY(mutex_) = true;
+  bool new_epoch_wanted_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool saying_hello_ KVCOVE_GUARDED_BY(mutex_) = false;  // the call under way is a hello
+  std::int64_t sent_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t lease_wait_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  // ---- generations
+  std::uint64_t table_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t naming_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::map<SlotId, SlotUpdate> slots_ KVCOVE_GUARDED_BY(mutex_);
+  // ---- removals
+  std::uint64_t removals_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t dropped_ KVCOVE_GUARDED_BY(mutex_) = 0;  // RemovalsPage::drop_number
+  std::vector<wire::RemovalsRequest::Count> matched_ KVCOVE_GUARDED_BY(mutex_);
+  // What removals took away must be unlisted before they are acknowledged: not before this round.
+  std::uint64_t acknowledge_at_round_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  // ---- listings
+  bool told_ KVCOVE_GUARDED_BY(mutex_) = false;
+  ObjectId cursor_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  bool stale_told_ KVCOVE_GUARDED_BY(mutex_) = false;  // some of it was refused: tell again
+  std::uint32_t credit_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t sequence_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::optional<Batch> batch_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t rounds_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t list_wait_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t gave_way_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  // ---- epochs of the calls under way
+  std::array<std::uint32_t, 4> asked_under_ KVCOVE_GUARDED_BY(mutex_) = {};
+  std::array<bool, 4> pause_ KVCOVE_GUARDED_BY(mutex_) = {};  // after an error
+
+  // Changes come over two lanes; they are applied one page after the other.
+  Mutex apply_mutex_;
+};
+
+}  // namespace kvcove::owner

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an owner and its master say to each other, as plain values, and their bytes.
+// docs/control-plane.md has the prose. Decoding errors are kCorrupt: the caller closes that
+// connection.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvcove/model/ids.h"
+#include "kvcove/wire/messages.h"
+
+namespace kvcove::wire {
+
+// The index of an owner in the master's table; valid with its epoch.
+using OwnerNumber = std::uint16_t;
+inline constexpr OwnerNumber kNoOwner = 0xFFFF;
+inline constexpr std::size_t kMaxOwners = 4096;
+
+// How much of the control store's history somebody has seen. A master that knows less than an owner
+// of its own pool has lost facts.
+struct Position {
+  std::uint64_t term = 0;      // of a master: grows with each start
+  std::uint64_t tag = 0;       // drawn with the term, so that a term that was lost is recognised
+  std::uint64_t revision = 0;  // of the store, the highest that was heard of in that term
+  bool operator==(const Position&) const = default;
+};
+
+struct OwnerHello {
+  Id128 pool;         // what it followed before; zero: nothing
+  Id128 incarnation;  // of that pool
+  Position seen;
+  Id128 owner;           // the identity of its memory
+  bool fresh = false;    // the identity has just been drawn and holds nothing
+  Id128 process;         // drawn by each process
+  Id128 predecessor;     // an identity whose memory nobody maps any more; zero: none
+  OwnerNumber number = kNoOwner;  // what the master of `seen.term` called it
+  std::uint32_t epoch = 0;
+  std::string address;  // host:port of its data server
+  std::string socket;   // of its Unix socket, for requesters of the same host
+  std::string host;     // equal on one host, different on others
+  std::string tenant;   // the only one that it serves; empty: all
+  std::uint64_t capacity_bytes = 0;
+  bool disk = false;  // its identity outlives the process
+};
+
+struct OwnerWelcome {
+  Id128 pool;
+  Id128 incarnation;
+  Position position;       // of this master
+  bool forgotten = false;  // the identity is no member: drop everything, come back under another
+  OwnerNumber number = kNoOwner;
+  std::uint32_t epoch = 0;
+  std::int64_t lease_ns = 0;
+  bool resumed = false;     // the epoch goes on: what was listed stands
+  bool tell_first = false;  // no lease before the inventory is told
+  std::uint64_t removals = 0;  // the last removal that need not be asked for
+};
+
+// What leads from one revision of the generation table to another.
+struct Changes {
+  Id128 incarnation;
+  std::uint64_t from = 0;
+  std::uint64_t to = 0;
+  bool more = false;              // `to` is not the latest: ask again
+  std::vector<SlotUpdate> slots;  // `named` is not told here
+  std::uint64_t naming = 0;
+  bool names_changed = false;   // then `unnamed` is valid as of `naming`
+  std::vector<SlotId> unnamed;  // slots of versions that no engine uses any more
+};
+
+struct RenewRequest {
+  OwnerNumber number = kNoOwner;
+  std::uint32_t epoch = 0;
+  std::uint64_t table = 0;     // the revision of the generation table that it has published
+  std::uint64_t naming = 0;
+  std::uint64_t removals = 0;  // the last removal that it has applied
+  bool told = false;           // all of its inventory is listed
+  std::uint64_t free_bytes = 0;
+  std::uint64_t objects = 0;
+  std::uint64_t hits = 0;
+  std::uint64_t evictions = 0;
+  std::uint64_t stale_puts = 0;
+  std::uint64_t puts = 0;
+};
+
+struct RenewReply {
+  bool granted = false;  // else: apply `changes` and ask again
+  std::int64_t lease_ns = 0;
+  std::uint64_t revision = 0;  // of the store
+  // Slots whose removals the owner may have missed: nobody may read them before the owner has
+  // applied what the removal log says. Published before the lease.
+  std::vector<SlotId> hidden;
+  bool draining = false;  // new values go elsewhere
+  Changes changes;
+  // Another value took the place of one of this owner's while it was away: say hello again.
+  bool tell_again = false;
+};
+
+struct WatchRequest {
+  OwnerNumber number = kNoOwner;
+  std::uint32_t epoch = 0;
+  std::uint64_t table = 0;
+  std::uint64_t naming = 0;
+};
+
+// One removal, or a part of a large one.
+struct Removal {
+  std::uint64_t number = 0;
+  SlotId slot = 0;
+  Generation generation = 0;  // what it was asked for under
+  std::vector<std::string> keys;
+  std::string pattern;  // if not empty
+  bool operator==(const Removal&) const = default;
+};
+
+// Asks for the removals after `after`, and so acknowledges those up to it.
+struct RemovalsRequest {
+  struct Count {
+    std::uint64_t number = 0;
+    std::uint64_t objects = 0;
+  };
+  OwnerNumber number = kNoOwner;
+  std::uint32_t epoch = 0;
+  std::uint64_t after = 0;
+  std::vector<Count> matched;  // by removals with a pattern, since the last request
+  std::uint64_t dropped = 0;   // the latest RemovalsPage::drop_number whose slots are dropped
+};
+
+struct RemovalsPage {
+  // Slots whose removals are not all known any more: drop what they hold, first.
+  std::vector<SlotId> drop;
+  std::uint64_t drop_number = 0;  // 0: nothing to be acknowledged
+  std::vector<Removal> removals;  // in the order of their numbers
+  std::uint64_t upto = 0;         // applied with this page
+  bool more = false;
+};
+
+// An object that an owner holds, or (`gone`) holds no more.
+struct ListItem {
+  Id128 hash;  // DirectoryHash
+  Generation generation = 0;
+  std::uint32_t size_bytes = 0;
+  std::uint32_t group = 0;  // the same for the replicas of one put
+  SlotId slot = 0;
+  bool gone = false;
+  bool inventory = false;  // told again, not put just now
+  std::uint8_t copies = 1;  // on how many owners it is meant to be
+  Tier tier = Tier::kMemory;
+  // The last removal that its owner had applied when the put began: a later one that matches voids
+  // the listing.
+  std::uint64_t removals = 0;
+  std::uint64_t copied_at = 0;  // see FinishItem
+};
+
+struct ListRequest {
+  OwnerNumber number = kNoOwner;
+  std::uint32_t epoch = 0;
+  // Counts the requests of an epoch from 1 on. One that got no answer is repeated under its number.
+  std::uint64_t sequence = 0;
+  std::vector<ListItem> items;
+};
+
+struct ListReply {
+  std::vector<Code> codes;  // by item
+  // How much more of its inventory the owner may tell now. 0: it asks again a little later.
+  std::uint32_t credit = 0;
+};
+
+std::string Encode(const OwnerHello& message);
+std::string Encode(const OwnerWelcome& message);
+std::string Encode(const Changes& message);
+std::string Encode(const RenewRequest& message);
+std::string Encode(const RenewReply& message);
+std::string Encode(const WatchRequest& message);
+std::string Encode(const RemovalsRequest& message);
+std::string Encode(const RemovalsPage& message);
+std::string Encode(const ListRequest& message);
+std::string Encode(const ListReply& message);
+
+Result<OwnerHello> DecodeOwnerHello(std::span<const std::byte> body);
+Result<OwnerWelcome> DecodeOwnerWelcome(std::span<const std::byte> body);
+Result<Changes> DecodeChanges(std::span<const std::byte> body);
+Result<RenewRequest> DecodeRenew(std::span<const std::byte> body);
+Result<RenewReply> DecodeRenewReply(std::span<const std::byte> body);
+Result<WatchRequest> DecodeWatch(std::span<const std::byte> body);
+Result<RemovalsRequest> DecodeRemovalsRequest(std::span<const std::byte> body);
+Result<RemovalsPage> DecodeRemovalsPage(std::span<const std::byte> body);
+Result<ListRequest> DecodeList(std::span<const std::byte> body);
+Result<ListReply> DecodeListReply(std::span<const std::byte> body, std::size_t expected);
+
+}  // namespace kvcove::wire
