@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// A master, two owners and a session on a host without one, for tests of faults.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "kvcove/base/log.h"
+#include "tests/fault/cluster_processes.h"
+
+namespace kvcove {
+
+class ClusterFaultTest : public testing::Test, protected ClusterProcesses {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kOff);
+    StartMaster();
+    for (std::size_t i = 0; i < 2; ++i) StartOwner(i, i + 1);
+    pool_ = Open();
+    session_ = OpenSession(*pool_);
+    // The first start of a master waits for leases of a predecessor that it cannot know of.
+    ASSERT_TRUE(session_->Reset());
+  }
+  void TearDown() override {
+    session_.reset();
+    pool_.reset();
+  }
+
+  static std::unique_ptr<Session> OpenSession(Pool& pool) {
+    return *pool.OpenSession({.name = "acme/llama", .engine = "e"});
+  }
+
+  static std::string ValueOf(const std::string& key) {
+    std::string value(3000, '\0');
+    Random random(std::hash<std::string>()(key));
+    for (char& byte : value) byte = static_cast<char>(random.Next());
+    return value;
+  }
+  static std::vector<std::string> Keys(int count, const std::string& prefix = "key") {
+    std::vector<std::string> keys;
+    for (int i = 0; i < count; ++i) keys.push_back(fmt::format("{}-{}", prefix, i));
+    return keys;
+  }
+  static std::vector<ItemResult> Put(Session& session, const std::vector<std::string>& keys,
+                                     std::optional<Token> token = std::nullopt,
+                                     milliseconds timeout = milliseconds(5000)) {
+    std::vector<std::string> values;
+    for (const std::string& key : keys) values.push_back(ValueOf(key));
+    std::vector<ConstBuffer> pieces;
+    for (const std::string& value : values) pieces.push_back({value.data(), value.size()});
+    std::vector<PutItem> items;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      items.push_back({.key = keys[i], .value = {&pieces[i], 1}});
+    }
+    std::vector<ItemResult> results(keys.size());
+    if (!token) {
+      const auto captured = session.Capture();
+      if (!captured) {
+        for (ItemResult& result : results) result.code = captured.error().code;
+        return results;
+      }
+      token = *captured;
+    }
+    (void)session.Put(*token, items, results, {.timeout = timeout});
+    return results;
+  }
+  // Values that tell one put of a key from another.
+  static std::vector<ItemResult> PutFilled(Session& session, const std::vector<std::string>& keys,
+                                           char filling) {
+    const std::string value(3000, filling);
+    const ConstBuffer piece{value.data(), value.size()};
+    std::vector<PutItem> items;
+    for (const std::string& key : keys) items.push_back({.key = key, .value = {&piece, 1}});
+    std::vector<ItemResult> results(keys.size());
+    const auto token = session.Capture();
+    if (token) (void)session.Put(*token, items, results, {.timeout = milliseconds(1000)});
+    return results;
+  }
+  // What each key's value is filled with, seen from a host without owner; '-': a miss.
+  std::vector<char> Filling(const std::vector<std::string>& keys) {
+    std::vector<char> fillings;
+    for (const std::string& key : keys) {
+      std::string value(3000, '?');
+      const MutableBuffer piece{value.data(), value.size()};
+      const GetItem item{.key = key, .into = {&piece, 1}};
+      ItemResult result;
+      (void)session_->Get({&item, 1}, {&result, 1});
+      fillings.push_back(result.ok() ? value[0] : '-');
+      if (result.ok()) {
+        EXPECT_EQ(value, std::string(3000, value[0]));
+      }
+    }
+    return fillings;
+  }
+  static std::size_t CountOk(const std::vector<ItemResult>& results) {
+    return static_cast<std::size_t>(std::ranges::count_if(results, &ItemResult::ok));
+  }
+  // Every byte of every hit is compared.
+  static std::vector<ItemResult> Get(Session& session, const std::vector<std::string>& keys,
+                                     milliseconds timeout = milliseconds(1000)) {
+    std::vector<std::string> values(keys.size(), std::string(3000, '\0'));
+    std::vector<MutableBuffer> pieces;
+    for (std::string& value : values) pieces.push_back({value.data(), value.size()});
+    std::vector<GetItem> items;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      items.push_back({.key = keys[i], .into = {&pieces[i], 1}});
+    }
+    std::vector<ItemResult> results(keys.size());
+    (void)session.Get(items, results, {.timeout = timeout});
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (results[i].ok()) {
+        EXPECT_EQ(values[i], ValueOf(keys[i])) << "wrong bytes of " << keys[i];
+      }
+    }
+    return results;
+  }
+  // Puts `count` keys, in batches small enough to go to both owners.
+  std::vector<std::string> Fill(int count) {
+    std::vector<std::string> all;
+    for (int from = 0; from < count; from += 50) {
+      const auto keys = Keys(50, fmt::format("k{}", from));
+      EXPECT_EQ(CountOk(Put(*session_, keys)), keys.size());
+      all.insert(all.end(), keys.begin(), keys.end());
+    }
+    return all;
+  }
+  // How long until `count` of `keys` are got; -1: not within 10 s.
+  std::int64_t MsUntilGot(const std::vector<std::string>& keys, std::size_t count) {
+    const std::int64_t started = NowMs();
+    while (NowMs() < started + 10000) {
+      if (CountOk(Get(*session_, keys)) >= count) return NowMs() - started;
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    return -1;
+  }
+
+  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<Session> session_;
+};
+
+}  // namespace kvcove

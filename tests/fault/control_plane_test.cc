@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must stay true of resets and removals when the master and owners die, freeze and come back
+// in each other's absence; and that everything works again afterwards.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <fstream>
+#include <set>
+
+#include "kvcove/base/random.h"
+#include "tests/fault/cluster_fault_fixture.h"
+
+namespace kvcove {
+namespace {
+
+class ControlPlaneTest : public ClusterFaultTest {
+ protected:
+  void StopMaster(int signal = SIGTERM) { End(std::exchange(master(), 0), signal); }
+  void RestartMaster(int signal = SIGKILL) {
+    StopMaster(signal);
+    StartMaster();
+  }
+  void Thaw(std::size_t i) { kill(owner(i), SIGCONT); }
+  static Status Remove(Session& session, const std::vector<std::string>& keys,
+                       milliseconds timeout = milliseconds(3000)) {
+    const std::vector<std::string_view> views(keys.begin(), keys.end());
+    std::vector<ItemResult> results(keys.size());
+    return session.Remove(views, results, {.timeout = timeout});
+  }
+  // For some time, from everywhere: a moment at which it can be seen is enough.
+  std::size_t MostFound(const std::vector<std::string>& keys, std::int64_t for_ms = 1500) {
+    auto pools = {Open("host0"), Open("host1"), Open()};
+    std::vector<std::unique_ptr<Session>> sessions;
+    for (const auto& pool : pools) sessions.push_back(OpenSession(*pool));
+    std::size_t most = 0;
+    const std::int64_t until = NowMs() + for_ms;
+    while (NowMs() < until) {
+      for (const auto& session : sessions) {
+        most = std::max(most, CountOk(Get(*session, keys, milliseconds(500))));
+      }
+    }
+    return most;
+  }
+  std::size_t Found(const std::vector<std::string>& keys) { return CountOk(Get(*session_, keys)); }
+};
+
+TEST_F(ControlPlaneTest, AProvenRemovalStaysProvenWhenMastersChangeWhileAnOwnerIsAway) {
+  const auto keys = Fill(400);
+  Freeze(owner(1));
+  RestartMaster();
+  WaitLive(1);
+  ASSERT_TRUE(Remove(*session_, keys));
+  RestartMaster();
+  Thaw(1);
+  WaitLive(2);
+  EXPECT_EQ(MostFound(keys), 0U) << "removed keys are found again";
+}
+
+TEST_F(ControlPlaneTest, AProvenResetStaysProvenWhenTheStoreLosesItsLatestFacts) {
+  const auto keys = Fill(200);
+  const Token old = *session_->Capture();
+  Freeze(owner(1));
+  RestartMaster();
+  ASSERT_TRUE(session_->Reset({.timeout = milliseconds(5000)}));
+  StopMaster(SIGKILL);
+  // One bit of the last bytes that were written.
+  const std::string path = directory() + "/master/control";
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  ASSERT_TRUE(file) << path;
+  file.seekg(0, std::ios::end);
+  std::streamoff at = file.tellg();
+  char byte = 0;
+  while (at > 0 && byte == 0) {
+    file.seekg(--at);
+    file.get(byte);
+  }
+  file.seekp(at);
+  file.put(static_cast<char>(byte ^ 4));
+  file.close();
+  StartMaster();
+  Thaw(1);
+  WaitLive(2);
+  EXPECT_EQ(MostFound(keys), 0U) << "objects from before the reset are found";
+  for (const ItemResult& result : Put(*session_, keys, old)) EXPECT_EQ(result.code, Code::kStale);
+}
+
+TEST_F(ControlPlaneTest, ARolledBackStoreVoidsWhatItDoesNotKnow) {
+  const auto keys = Fill(200);
+  const std::string store = directory() + "/master";
+  StopMaster(SIGKILL);
+  std::filesystem::copy(store, directory() + "/backup", std::filesystem::copy_options::recursive);
+  StartMaster();
+  WaitLive(2);
+  ASSERT_TRUE(session_->Reset({.timeout = milliseconds(5000)}));
+  const auto newer = Keys(50, "newer");
+  ASSERT_EQ(CountOk(Put(*session_, newer)), newer.size());
+  StopMaster(SIGKILL);
+  std::filesystem::remove_all(store);
+  std::filesystem::rename(directory() + "/backup", store);
+  StartMaster();
+  WaitLive(2);
+  EXPECT_EQ(MostFound(keys), 0U) << "objects from before the reset are found";
+  // Nothing says any more which weights this engine has: it says so itself, and all works again.
+  ASSERT_TRUE(session_->Reset({.timeout = milliseconds(5000)}));
+  EXPECT_EQ(CountOk(Put(*session_, newer)), newer.size());
+  EXPECT_EQ(Found(newer), newer.size());
+}
+
+TEST_F(ControlPlaneTest, BulkRemovalsKeepNoOwnerOut) {
+  const std::string prefix(220, 'k');
+  for (int batch = 0; batch < 6; ++batch) {
+    ASSERT_TRUE(Remove(*session_, Keys(4000, fmt::format("{}{}", prefix, batch))));
+  }
+  End(std::exchange(owner(1), 0), SIGKILL);
+  const std::int64_t began = NowMs();
+  StartOwner(1, 2);
+  EXPECT_LT(NowMs() - began, 2000);
+}
+
+TEST_F(ControlPlaneTest, ADeadOwnerARemovalAndAMastersRestartCostNobodyElseItsObjects) {
+  const auto keys = Fill(700);
+  End(std::exchange(owner(1), 0), SIGKILL);
+  std::this_thread::sleep_for(milliseconds(1200));
+  const std::size_t before = Found(keys);
+  ASSERT_GT(before, 100U);
+  ASSERT_TRUE(Remove(*session_, {"a key that does not exist"}));
+  RestartMaster();
+  WaitLive(1);
+  EXPECT_NE(MsUntilGot(keys, before), -1) << Found(keys) << " of " << before;
+}
+
+TEST_F(ControlPlaneTest, LocalReadsGoOnWhileTheMasterIsReplaced) {
+  const auto keys = Fill(1000);
+  auto pool = Open("host0");
+  auto local = OpenSession(*pool);
+  std::vector<std::string> here;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const std::string_view key = keys[i];
+    const auto where = local->Where({&key, 1});
+    if (where && !where->at(0).empty() && CountOk(Get(*local, {keys[i]})) == 1) {
+      here.push_back(keys[i]);
+    }
+  }
+  ASSERT_GT(here.size(), 100U);
+  const std::vector<std::string> some(here.begin(), here.begin() + 50);
+  StopMaster(SIGKILL);
+  const std::int64_t killed = NowMs();
+  std::int64_t missed_ms = 0;
+  std::int64_t first_miss = -1;
+  bool started = false;
+  std::int64_t last = NowMs();
+  while (NowMs() < killed + 4000) {
+    if (!started && NowMs() > killed + 300) {
+      StartMaster();
+      started = true;
+    }
+    const bool all = CountOk(Get(*local, some)) == some.size();
+    const std::int64_t now = NowMs();
+    if (!all) {
+      missed_ms += now - last;
+      if (first_miss < 0) first_miss = now - killed;
+    }
+    last = now;
+  }
+  fmt::print("a master away for 300 ms: local reads missed for {} ms, first after {} ms\n",
+             missed_ms, first_miss);
+  EXPECT_EQ(missed_ms, 0);
+}
+
+TEST_F(ControlPlaneTest, AnOwnerThatStandsStillDelaysNoRemovalBeyondItsDeadlineAndNoReset) {
+  const auto keys = Fill(200);
+  std::atomic<bool> stop{false};
+  std::atomic<int> proven{0};
+  std::atomic<int> failed{0};
+  std::vector<std::thread> threads;
+  const std::string prefix(200, 'r');
+  for (int i = 0; i < 5; ++i) {
+    threads.emplace_back([&, i] {
+      auto pool = Open();
+      auto session = OpenSession(*pool);
+      const std::int64_t began = NowMs();
+      const Status removed = Remove(*session, Keys(8000, fmt::format("{}{}", prefix, i)));
+      (removed ? proven : failed).fetch_add(1);
+      EXPECT_LT(NowMs() - began, 3500);
+    });
+  }
+  Freeze(owner(1));
+  std::this_thread::sleep_for(milliseconds(400));
+  Thaw(1);
+  for (std::thread& thread : threads) thread.join();
+  stop = true;
+  EXPECT_EQ(failed.load(), 0);
+  EXPECT_EQ(Live(), 2U);
+  EXPECT_EQ(Found(keys), keys.size());
+}
+
+TEST_F(ControlPlaneTest, NamespacesAreNotUsedUp) {
+  const std::string value(1000, 'v');
+  const ConstBuffer piece{value.data(), value.size()};
+  int worked = 0;
+  for (int i = 0; i < 5000; ++i) {
+    auto session = *pool_->OpenSession({.name = fmt::format("space-{}", i), .engine = "e"});
+    const auto token = session->Capture();
+    ASSERT_TRUE(token) << i << ": " << token.error().ToString();
+    const PutItem item{.key = "k", .value = {&piece, 1}};
+    ItemResult result;
+    (void)session->Put(*token, {&item, 1}, {&result, 1}, {});
+    worked += result.ok() ? 1 : 0;
+  }
+  EXPECT_EQ(worked, 5000);
+  RestartMaster();
+  WaitLive(2);
+  auto session = *pool_->OpenSession({.name = "after-the-restart", .engine = "e"});
+  EXPECT_TRUE(session->Capture());
+}
+
+// What the pool's users call chaos: everything but one owner dies, stops and comes back, while keys
+// are put and removed. The one that was never touched must have all that was acknowledged at it.
+TEST_F(ControlPlaneTest, ASurvivorKeepsAllThatWasAcknowledged) {
+  StartOwner(2, 3);
+  auto pool = Open("host0");
+  // No engine has ever reset this namespace, so no session of it closes when a master restarts.
+  auto local = *pool->OpenSession({.name = "acme/chaos", .engine = "e"});
+  ASSERT_TRUE(local->Capture());
+  std::map<Code, int> outcomes;
+  Random random(RandomU64());
+  std::atomic<bool> stop{false};
+  std::set<std::string> acknowledged;
+  std::set<std::string> uncertain;
+  std::thread engine([&] {
+    int number = 0;
+    while (!stop) {
+      // So slowly that nothing is evicted.
+      std::this_thread::sleep_for(milliseconds(5));
+      const auto keys = Keys(10, fmt::format("c{}", number++));
+      const auto results = Put(*local, keys, std::nullopt, milliseconds(500));
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        if (results[i].code == Code::kOk) acknowledged.insert(keys[i]);
+        ++outcomes[results[i].code];
+      }
+      if (number % 5 == 0 && !acknowledged.empty()) {
+        const std::string key = *acknowledged.begin();
+        acknowledged.erase(key);
+        if (!Remove(*local, {key}, milliseconds(500))) uncertain.insert(key);
+      }
+    }
+  });
+  const std::int64_t until = NowMs() + 15000;
+  while (NowMs() < until) {
+    const std::size_t victim = 1 + random.Below(2);
+    switch (random.Below(3)) {
+      case 0:
+        End(std::exchange(owner(victim), 0), SIGKILL);
+        std::this_thread::sleep_for(milliseconds(random.Below(1500)));
+        StartOwner(victim, 3);
+        break;
+      case 1:
+        Freeze(owner(victim));
+        if (random.OneIn(2)) RestartMaster();
+        std::this_thread::sleep_for(milliseconds(random.Below(2000)));
+        Thaw(victim);
+        break;
+      default:
+        StopMaster(random.OneIn(2) ? SIGKILL : SIGTERM);
+        std::this_thread::sleep_for(milliseconds(random.Below(2500)));
+        StartMaster();
+        break;
+    }
+    std::this_thread::sleep_for(milliseconds(random.Below(500)));
+  }
+  stop = true;
+  engine.join();
+  WaitLive(3);
+  std::this_thread::sleep_for(milliseconds(2000));
+  const std::vector<std::string> keys(acknowledged.begin(), acknowledged.end());
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < keys.size(); i += 1000) {
+    const std::vector<std::string> part(
+        keys.begin() + static_cast<std::ptrdiff_t>(i),
+        keys.begin() + static_cast<std::ptrdiff_t>(std::min(i + 1000, keys.size())));
+    found += CountOk(Get(*local, part));
+  }
+  for (const auto& [code, count] : outcomes) fmt::print("{}: {} puts\n", CodeName(code), count);
+  fmt::print("{} of {} acknowledged keys are found; {} removals were not proven\n", found,
+             keys.size(), uncertain.size());
+  EXPECT_EQ(found, keys.size());
+  EXPECT_GT(keys.size(), 500U);
+}
+
+}  // namespace
+}  // namespace kvcove
