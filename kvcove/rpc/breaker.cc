@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/rpc/breaker.h"
+
+#include <algorithm>
+
+namespace kvcove::rpc {
+
+std::int64_t Breaker::PatienceNs() const {
+  return std::clamp(8 * usual_ns_, options_.min_patience_ns, options_.max_patience_ns);
+}
+
+std::int64_t Breaker::ProbeNs() const {
+  return std::clamp(4 * usual_ns_, options_.min_probe_ns, options_.max_probe_ns);
+}
+
+void Breaker::Listen(std::int64_t now) {
+  if (waiting_ > 0) silence_ns_ += now - listened_ns_;
+  listened_ns_ = now;
+  if (state_ == State::kTrusted && silence_ns_ >= PatienceNs()) {
+    state_ = State::kSuspected;
+    pause_ns_ = options_.first_pause_ns;
+    next_probe_ns_ = now + pause_ns_;
+  }
+}
+
+Breaker::Pass Breaker::Start(std::int64_t now, std::int64_t until_ns, bool probe) {
+  ++waiting_;
+  return {.began_ns = now, .until_ns = until_ns, .probe = probe};
+}
+
+std::optional<Breaker::Pass> Breaker::Begin(std::int64_t deadline_ns) {
+  const MutexLock lock(mutex_);
+  const std::int64_t now = clock_.NowNs();
+  Listen(now);
+  if (state_ == State::kTrusted) return Start(now, deadline_ns, /*probe=*/false);
+  if (state_ == State::kBroken) {
+    if (now < next_call_ns_) return std::nullopt;
+    next_call_ns_ = now + std::max(pause_ns_, ProbeNs());
+  }
+  return Start(now, std::min(deadline_ns, now + ProbeNs()), /*probe=*/true);
+}
+
+Breaker::Pass Breaker::BeginProbe(std::int64_t deadline_ns) {
+  const MutexLock lock(mutex_);
+  const std::int64_t now = clock_.NowNs();
+  Listen(now);
+  next_probe_ns_ = now + std::max(pause_ns_, options_.first_pause_ns);
+  return Start(now, deadline_ns, /*probe=*/true);
+}
+
+void Breaker::Heard() {
+  const MutexLock lock(mutex_);
+  listened_ns_ = clock_.NowNs();
+  silence_ns_ = 0;
+  if (state_ == State::kSuspected) state_ = State::kTrusted;
+}
+
+Breaker::Change Breaker::End(const Pass& pass, Outcome outcome, bool teaches) {
+  const MutexLock lock(mutex_);
+  const std::int64_t now = clock_.NowNs();
+  const State before = state_;
+  Listen(now);
+  --waiting_;
+  if (outcome != Outcome::kAnswered) {
+    const Change change = Fail(pass, outcome, now);
+    // Listen() may have made the peer a suspect.
+    return change == Change::kNone && before == State::kTrusted && state_ == State::kSuspected
+               ? Change::kSuspected
+               : change;
+  }
+  if (teaches) {
+    const std::int64_t latency = now - pass.began_ns;
+    usual_ns_ = usual_ns_ == 0 ? latency : usual_ns_ + (latency - usual_ns_) / 8;
+  }
+  return Trust(now);
+}
+
+Breaker::Change Breaker::Trust(std::int64_t now) {
+  const bool mended = state_ == State::kBroken;
+  state_ = State::kTrusted;
+  silence_ns_ = 0;
+  listened_ns_ = now;
+  return mended ? Change::kMended : Change::kNone;
+}
+
+Breaker::Change Breaker::Fail(const Pass& pass, Outcome outcome, std::int64_t now) {
+  if (state_ == State::kTrusted) {
+    if (outcome != Outcome::kLost) return Change::kNone;
+    silence_ns_ = PatienceNs();
+    Listen(now);
+    return Change::kSuspected;
+  }
+  // A call without time to spare shows nothing: only silence counts it.
+  const bool shown = outcome == Outcome::kLost || now - pass.began_ns >= ProbeNs();
+  if (!pass.probe || !shown) return Change::kNone;
+  const bool broke = state_ == State::kSuspected;
+  state_ = State::kBroken;
+  pause_ns_ = broke ? options_.first_pause_ns : std::min(2 * pause_ns_, options_.max_pause_ns);
+  next_call_ns_ = now + pause_ns_;
+  next_probe_ns_ = now + pause_ns_;
+  return broke ? Change::kBroken : Change::kNone;
+}
+
+bool Breaker::broken() const {
+  const MutexLock lock(mutex_);
+  return state_ == State::kBroken;
+}
+
+std::int64_t Breaker::ProbeDueNs() const {
+  const MutexLock lock(mutex_);
+  return state_ == State::kTrusted ? kNever : next_probe_ns_;
+}
+
+}  // namespace kvcove::rpc
