@@ -27,8 +27,14 @@ std::string HostIdentity() {
 }
 
 ClusterHost::ClusterHost(const ClusterHostOptions& options, const Clock& clock)
-    : options_(options), clock_(clock), channel_(options.master, options.access),
-      stub_(channel_, process_) {}
+    : options_(options),
+      clock_(clock),
+      channel_(options.master, options.access),
+      stub_(channel_, process_),
+      master_breaker_(clock),
+      guarded_(channel_, master_breaker_, "the master",
+               [this](rpc::Breaker::Change change) { NoteMaster(change); }),
+      guarded_stub_(guarded_, process_) {}
 
 Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptions& given,
                                                           std::int64_t deadline_ns,
@@ -39,21 +45,43 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
   KVCOVE_ASSIGN(const wire::OwnersReply first, host->stub_.Owners(deadline_ns));
   host->FindLocal(first.owners, deadline_ns);
   host->peers_ = std::make_unique<Peers>(
-      [raw = host.get()](std::vector<wire::OwnerNumber> passed_over)
-          -> Result<std::vector<wire::OwnerStat>> {
-        auto owners = raw->stub_.Owners(raw->clock_.NowNs() + kOwnersNs,
-                                        raw->TakeReport(std::move(passed_over)));
-        if (owners) {
-          if (raw->master_broken_.exchange(false)) {
-            LogInfo("the master at {} answers again", raw->options_.master.ToString());
-          }
-          raw->FindLocal(owners->owners, raw->clock_.NowNs() + kOwnersNs);
-        }
-        if (!owners) return std::unexpected(owners.error());
-        return std::move(owners->owners);
+      [raw = host.get()](Asker asker, std::vector<wire::OwnerNumber> passed_over) {
+        return raw->AskOwners(asker, std::move(passed_over));
       },
-      options.access, clock);
+      [raw = host.get()] { return raw->master_breaker_.ProbeDueNs(); }, options.access, clock);
+  host->peers_now_.store(host->peers_.get(), std::memory_order_release);
   return host;
+}
+
+Result<std::vector<wire::OwnerStat>> ClusterHost::AskOwners(
+    Asker asker, std::vector<wire::OwnerNumber> passed_over) {
+  const std::int64_t until_ns = clock_.NowNs() + kOwnersNs;
+  if (asker == Asker::kCall) {
+    KVCOVE_ASSIGN(wire::OwnersReply reply, guarded_stub_.Owners(until_ns));
+    return std::move(reply.owners);
+  }
+  const rpc::Breaker::Pass pass = master_breaker_.BeginProbe(until_ns);
+  auto reply = stub_.Owners(until_ns, TakeReport(std::move(passed_over)));
+  NoteMaster(master_breaker_.End(
+      pass, reply ? rpc::Breaker::Outcome::kAnswered : rpc::OutcomeOf(reply.error())));
+  if (!reply) return std::unexpected(reply.error());
+  FindLocal(reply->owners, clock_.NowNs() + kOwnersNs);
+  return std::move(reply->owners);
+}
+
+void ClusterHost::NoteMaster(rpc::Breaker::Change change) {
+  using Change = rpc::Breaker::Change;
+  if (change == Change::kMended) {
+    LogInfo("the master at {} answers again", options_.master.ToString());
+  }
+  if (change == Change::kBroken) {
+    LogWarn("the master at {} does not answer: what is not on this host is a miss",
+            options_.master.ToString());
+  }
+  Peers* peers = peers_now_.load(std::memory_order_acquire);
+  if ((change == Change::kSuspected || change == Change::kBroken) && peers != nullptr) {
+    peers->Wake();
+  }
 }
 
 void ClusterHost::FindLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns) {
@@ -121,32 +149,15 @@ wire::RequesterReport ClusterHost::TakeReport(std::vector<wire::OwnerNumber> pas
   return report;
 }
 
-template <typename Call>
-auto ClusterHost::Guarded(std::int64_t deadline_ns, Call&& call) -> decltype(call(deadline_ns)) {
-  if (master_broken_.load(std::memory_order_relaxed)) {
-    return Fail(Code::kUnavailable, "the master is not answering");
-  }
-  auto answer = call(deadline_ns);
-  if (!answer &&
-      (answer.error().code == Code::kTimeout || answer.error().code == Code::kUnavailable)) {
-    if (!master_broken_.exchange(true)) {
-      LogWarn("the master at {} does not answer: what is not on this host is a miss",
-              options_.master.ToString());
-    }
-  }
-  return answer;
-}
-
 Result<std::vector<wire::Place>> ClusterHost::Lookup(const Token& token,
                                                      std::span<const Id128> hashes,
                                                      std::int64_t deadline_ns) {
-  return Guarded(deadline_ns,
-                 [&](std::int64_t until) { return stub_.Lookup(token, hashes, until); });
+  return guarded_stub_.Lookup(token, hashes, deadline_ns);
 }
 
 Result<wire::Registration> ClusterHost::Register(const wire::RegisterRequest& request,
                                                  std::int64_t deadline_ns) {
-  return Guarded(deadline_ns, [&](std::int64_t until) { return stub_.Register(request, until); });
+  return guarded_stub_.Register(request, deadline_ns);
 }
 
 }  // namespace kvcove::requester

@@ -43,8 +43,8 @@ class ClusterHost {
   void CountMiss(std::optional<SlotId> slot, std::string_view key, MissReason reason);
   void CountFallback() { fallbacks_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Look-ups: after the master missed a deadline the next ones fail at once, until it answers a
-  // probe. Resets always ask.
+  // While the master does not answer, these cost a few milliseconds or fail at once (rpc::Breaker).
+  // Resets always ask.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes,
                                           std::int64_t deadline_ns);
   Result<wire::Registration> Register(const wire::RegisterRequest& request,
@@ -55,15 +55,18 @@ class ClusterHost {
   wire::RequesterReport TakeReport(std::vector<wire::OwnerNumber> passed_over);
   void FindLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns);
   void ConnectLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns);
-  template <typename Call>
-  auto Guarded(std::int64_t deadline_ns, Call&& call) -> decltype(call(deadline_ns));
+  Result<std::vector<wire::OwnerStat>> AskOwners(Asker asker,
+                                                 std::vector<wire::OwnerNumber> passed_over);
+  void NoteMaster(rpc::Breaker::Change change);
 
   const ClusterHostOptions options_;
   const Clock& clock_;
   const Id128 process_ = RandomId();  // keeps this process's registrations alive
   rpc::TcpChannel channel_;
   wire::MasterStub stub_;
-  std::atomic<bool> master_broken_{false};
+  rpc::Breaker master_breaker_;
+  rpc::GuardedChannel guarded_;
+  wire::MasterStub guarded_stub_;
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
   std::atomic<std::uint64_t> fallbacks_{0};
   Mutex recent_mutex_;
@@ -73,6 +76,8 @@ class ClusterHost {
   std::string local_address_;          // of that owner; set before local_now_
   std::atomic<RemoteHost*> local_now_{nullptr};
   std::unique_ptr<Peers> peers_;  // its thread probes the master, too
+  // Null until `peers_` is there. Calls may come from its thread before that.
+  std::atomic<Peers*> peers_now_{nullptr};
 };
 
 // Equal in all processes that can share memory and sockets: the kernel's boot and network

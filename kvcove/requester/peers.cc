@@ -11,9 +11,10 @@ constexpr std::int64_t kRefreshNs = 250 * kMillisecond;
 
 }  // namespace
 
-Peers::Peers(Ask ask, const rpc::Access& access, const Clock& clock)
-    : ask_(std::move(ask)), access_(access), clock_(clock) {
-  Refresh();
+Peers::Peers(Ask ask, std::function<std::int64_t()> master_due, const rpc::Access& access,
+             const Clock& clock)
+    : ask_(std::move(ask)), master_due_(std::move(master_due)), access_(access), clock_(clock) {
+  Refresh(Asker::kBackground);
   thread_ = StartThread("kvcove-peers", [this] { Run(); });
 }
 
@@ -26,8 +27,13 @@ Peers::~Peers() {
   thread_.join();
 }
 
-void Peers::Refresh() {
-  auto owners = ask_(Broken());
+void Peers::Wake() {
+  const MutexLock lock(mutex_);
+  changed_.NotifyAll();
+}
+
+void Peers::Refresh(Asker asker) {
+  auto owners = ask_(asker, Broken());
   if (!owners) return;
   const MutexLock lock(mutex_);
   owners_ = std::move(*owners);
@@ -36,7 +42,9 @@ void Peers::Refresh() {
     named.insert(owner.address);
     if (peers_.contains(owner.address)) continue;
     const auto address = rpc::ParseAddress(owner.address, 0);
-    if (address) peers_[owner.address] = std::make_shared<rpc::DataPeer>(*address, access_, clock_);
+    if (!address) continue;
+    peers_[owner.address] =
+        std::make_shared<rpc::DataPeer>(*address, access_, clock_, [this] { Wake(); });
   }
   std::erase_if(peers_, [&](const auto& peer) { return !named.contains(peer.first); });
 }
@@ -71,19 +79,36 @@ std::shared_ptr<rpc::DataPeer> Peers::Get(wire::OwnerNumber number) {
   return nullptr;
 }
 
+std::vector<std::shared_ptr<rpc::DataPeer>> Peers::Due() const {
+  std::vector<std::shared_ptr<rpc::DataPeer>> due;
+  const std::int64_t now = clock_.NowNs();
+  const MutexLock lock(mutex_);
+  for (const auto& [address, peer] : peers_) {
+    if (peer->ProbeDueNs() <= now) due.push_back(peer);
+  }
+  return due;
+}
+
+bool Peers::Sleep(std::int64_t refresh_ns) {
+  const MutexLock lock(mutex_);
+  while (!stopping_) {
+    std::int64_t due_ns = std::min(refresh_ns, master_due_());
+    for (const auto& [address, peer] : peers_) due_ns = std::min(due_ns, peer->ProbeDueNs());
+    const std::int64_t now = clock_.NowNs();
+    if (due_ns <= now) return true;
+    changed_.WaitFor(mutex_, std::chrono::nanoseconds(due_ns - now));
+  }
+  return false;
+}
+
 void Peers::Run() {
-  while (true) {
-    std::vector<std::shared_ptr<rpc::DataPeer>> broken;
-    {
-      const MutexLock lock(mutex_);
-      if (!stopping_) changed_.WaitFor(mutex_, std::chrono::nanoseconds(kRefreshNs));
-      if (stopping_) return;
-      for (const auto& [address, peer] : peers_) {
-        if (peer->broken()) broken.push_back(peer);
-      }
+  std::int64_t refresh_ns = clock_.NowNs() + kRefreshNs;
+  while (Sleep(refresh_ns)) {
+    if (clock_.NowNs() >= std::min(refresh_ns, master_due_())) {
+      Refresh(Asker::kBackground);
+      refresh_ns = clock_.NowNs() + kRefreshNs;
     }
-    Refresh();
-    for (const auto& peer : broken) peer->Probe();
+    for (const auto& peer : Due()) peer->Probe();
   }
 }
 

@@ -15,16 +15,26 @@
 
 namespace kvcove::requester {
 
+// Who wants to know of the owners.
+enum class Asker : std::uint8_t {
+  kCall,        // a call that waits: a master that is not answering is not waited for
+  kBackground,  // the thread that keeps them up to date, and probes the master with it
+};
+
 // The owners, kept up to date by a thread. Thread-safe.
 class Peers {
  public:
   // Asks the master, and tells it whom this process passes over.
   using Ask = std::function<Result<std::vector<wire::OwnerStat>>(
-      std::vector<wire::OwnerNumber> passed_over)>;
-  Peers(Ask ask, const rpc::Access& access, const Clock& clock);
+      Asker asker, std::vector<wire::OwnerNumber> passed_over)>;
+  // `master_due`: when the master is to be probed (rpc::Breaker::ProbeDueNs).
+  Peers(Ask ask, std::function<std::int64_t()> master_due, const rpc::Access& access,
+        const Clock& clock);
   ~Peers();
 
-  void Refresh();
+  void Refresh(Asker asker = Asker::kCall);
+  // Somebody is doubted: the thread sees when it is to be probed.
+  void Wake();
   std::vector<wire::OwnerStat> Owners() const;
   // Whom this process passes over now.
   std::vector<wire::OwnerNumber> Broken() const;
@@ -33,8 +43,12 @@ class Peers {
 
  private:
   void Run();
+  // Until it is time to refresh or to probe. False: stop.
+  bool Sleep(std::int64_t refresh_ns);
+  std::vector<std::shared_ptr<rpc::DataPeer>> Due() const;
 
   const Ask ask_;
+  const std::function<std::int64_t()> master_due_;
   const rpc::Access access_;
   const Clock& clock_;
   mutable Mutex mutex_;

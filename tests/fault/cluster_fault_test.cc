@@ -98,6 +98,53 @@ TEST_F(ClusterFaultTest, AFrozenOwnerCostsOneDeadlineAndComesBackWithItsObjects)
   EXPECT_LE(back, 3000);
 }
 
+TEST_F(ClusterFaultTest, OneImpatientCallBlindsNobody) {
+  const auto keys = Fill(200);
+  const std::vector<std::string_view> views(keys.begin(), keys.end());
+  std::vector<ItemResult> results(keys.size());
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(CountOk(Get(*session_, keys)), keys.size());
+    // The master and an owner are away for a moment, and somebody does not wait.
+    for (const pid_t away : {master(), owner(0)}) {
+      Freeze(away);
+      if (away == master()) {
+        ASSERT_TRUE(session_->Exists(views, results, {.timeout = milliseconds(5)}));
+      } else {
+        results = Get(*session_, keys, milliseconds(5));
+      }
+      kill(away, SIGCONT);
+      EXPECT_LT(CountOk(results), keys.size());
+      if (away == master()) {
+        ASSERT_TRUE(session_->Exists(views, results, {.timeout = milliseconds(1000)}));
+      } else {
+        results = Get(*session_, keys, milliseconds(1000));
+      }
+      EXPECT_EQ(CountOk(results), keys.size()) << "the next call, with time to spare, missed";
+    }
+  }
+}
+
+TEST_F(ClusterFaultTest, AFrozenMasterCostsEachLookUpLittle) {
+  const auto keys = Fill(200);
+  const std::vector<std::string_view> views(keys.begin(), keys.end());
+  std::vector<ItemResult> results(keys.size());
+  Freeze(master());
+  ASSERT_TRUE(session_->Exists(views, results, {.timeout = milliseconds(1000)}));
+  std::vector<std::int64_t> took_ms;
+  for (int i = 0; i < 200; ++i) {
+    const std::int64_t began = NowMs();
+    ASSERT_TRUE(session_->Exists(views, results, {.timeout = milliseconds(1000)}));
+    took_ms.push_back(NowMs() - began);
+    ASSERT_EQ(CountOk(results), 0U);
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  std::ranges::sort(took_ms);
+  EXPECT_LE(took_ms[took_ms.size() / 2], 1) << "most fail at once";
+  EXPECT_LE(took_ms[took_ms.size() * 9 / 10], 20) << "10 ms, and a busy machine";
+  kill(master(), SIGCONT);
+  EXPECT_GE(MsUntilGot(keys, keys.size()), 0);
+}
+
 TEST_F(ClusterFaultTest, AResetDoesNotWaitForAFrozenOwnerAndNothingOldThawsWithIt) {
   const auto keys = Fill(1000);
   auto neighbour_pool = Open("host0");  // reads the frozen owner's memory directly
@@ -199,7 +246,7 @@ TEST_F(ClusterFaultTest, AWriterThatDiesInMidPutFreesItsKey) {
   rpc::TcpChannel channel(master_address(), {});
   const auto owners = wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond)->owners;
   rpc::DataPeer peer(*rpc::ParseAddress(owners[0].address, 0), {}, SystemClock::Instance());
-  UniqueFd fd = *peer.Take(SystemClock::Instance().NowNs() + kSecond);
+  UniqueFd fd = std::move(peer.Take(SystemClock::Instance().NowNs() + kSecond)->fd);
   const std::string body =
       wire::Encode(wire::DataPut{.token = token,
                                  .items = {{.key = "torn", .after = "", .size_bytes = 3000}},
