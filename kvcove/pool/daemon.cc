@@ -14,6 +14,7 @@ namespace kvcove::pool {
 namespace {
 
 constexpr std::size_t kWorkers = 16;  // they mostly wait
+constexpr std::size_t kControlWorkers = 8;
 
 }  // namespace
 // What it keeps of connections and sessions belongs to the event loop's thread.
@@ -25,12 +26,14 @@ class Daemon::Impl final : public rpc::Handler {
     // First nothing new comes; then what waits ends by its deadline, its answers going nowhere.
     if (server_ != nullptr) server_->Stop();
     workers_.reset();
+    control_workers_.reset();
     for (const auto& [number, session] : sessions_) host_->EndSession(number);
   }
 
   Status Listen(const std::string& socket_path) {
     KVCOVE_ASSIGN(server_, rpc::Server::Open({.socket_path = socket_path}, *this));
     workers_ = std::make_unique<rpc::Workers>(kWorkers);
+    control_workers_ = std::make_unique<rpc::Workers>(kControlWorkers);
     server_->Start();
     return {};
   }
@@ -69,9 +72,12 @@ class Daemon::Impl final : public rpc::Handler {
     const bool waits =
         wire::MayWait(method) || (host_->in_cluster() && wire::MayWaitInCluster(method));
     if (!waits) return respond(Answer(*service, method, body));
-    const bool posted = workers_->Post([this, service, method,
-                                        copy = std::vector<std::byte>(body.begin(), body.end()),
-                                        respond] { respond(Answer(*service, method, copy)); });
+    // What the master must decide may wait for as long as the master is away; puts do not.
+    const bool puts = method == wire::Method::kPut || method == wire::Method::kFinish;
+    rpc::Workers& workers = puts ? *workers_ : *control_workers_;
+    const bool posted = workers.Post([this, service, method,
+                                      copy = std::vector<std::byte>(body.begin(), body.end()),
+                                      respond] { respond(Answer(*service, method, copy)); });
     if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
   }
 
@@ -140,7 +146,8 @@ class Daemon::Impl final : public rpc::Handler {
   const Clock& clock_;
   std::map<rpc::ConnectionId, Connection> connections_;
   std::map<wire::SessionNumber, Session> sessions_;
-  std::unique_ptr<rpc::Workers> workers_;
+  std::unique_ptr<rpc::Workers> workers_;          // puts
+  std::unique_ptr<rpc::Workers> control_workers_;  // registrations, resets, removals
   std::unique_ptr<rpc::Server> server_;
 };
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "kvcove/base/log.h"
@@ -12,6 +13,11 @@
 #include "kvcove/wire/master_stub.h"
 
 namespace kvcove::pool {
+namespace {
+
+constexpr std::int64_t kTellNs = 500 * kMillisecond;
+
+}  // namespace
 
 class LocalHost::Service final : public wire::HostService {
  public:
@@ -19,15 +25,19 @@ class LocalHost::Service final : public wire::HostService {
 
   Result<wire::Registration> Register(const wire::RegisterRequest& request,
                                       std::int64_t deadline_ns) override {
-    KVCOVE_ASSIGN(const wire::Registration registration,
-                  host_.control().Register(request, deadline_ns));
-    host_.AddEngine({request.name, request.engine}, number_);
+    const EngineKey engine = {request.name, request.engine};
+    KVCOVE_TRY(host_.AddEngine(engine, number_, deadline_ns));
+    auto registration = host_.control().Register(request, deadline_ns);
+    host_.CheckEngine(engine);
     return registration;
   }
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
                                    std::int64_t deadline_ns) override {
-    KVCOVE_ASSIGN(const wire::ResetOutcome outcome, host_.control().Reset(request, deadline_ns));
-    if (!request.engine.empty()) host_.AddEngine({request.name, request.engine}, number_);
+    if (request.engine.empty()) return host_.control().Reset(request, deadline_ns);
+    const EngineKey engine = {request.name, request.engine};
+    KVCOVE_TRY(host_.AddEngine(engine, number_, deadline_ns));
+    auto outcome = host_.control().Reset(request, deadline_ns);
+    host_.CheckEngine(engine);
     return outcome;
   }
   Status NameVersions(std::string_view name, std::string_view engine,
@@ -184,6 +194,8 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& optio
     }
   }
   KVCOVE_ASSIGN(host->owner_, owner::Owner::Open(owner_options, clock));
+  host->ends_ = std::make_unique<EngineEnds>(
+      [raw = host.get()](std::span<const EngineKey> engines) { return raw->TellEnds(engines); });
   if (options.cluster) {
     KVCOVE_TRY(host->JoinCluster(options, clock));
     return host;
@@ -197,6 +209,7 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& optio
 }
 
 LocalHost::~LocalHost() {
+  ends_.reset();
   if (owner_ == nullptr) return;
   if (link_ != nullptr) link_->Stop();  // from here on nobody answers for what waits to be listed
   data_server_.reset();
@@ -213,7 +226,10 @@ void LocalHost::Publish(const Id128& incarnation, const std::vector<SlotUpdate>&
 }
 
 Result<owner::Owner::Grant> LocalHost::AddSession(std::int32_t pid) {
-  return owner_->AddSession(pid);
+  KVCOVE_ASSIGN(owner::Owner::Grant grant, owner_->AddSession(pid));
+  const MutexLock lock(mutex_);
+  sessions_.insert(grant.number);
+  return grant;
 }
 
 void LocalHost::EndSession(wire::SessionNumber number) {
@@ -221,6 +237,7 @@ void LocalHost::EndSession(wire::SessionNumber number) {
   std::vector<EngineKey> mine;
   {
     const MutexLock lock(mutex_);
+    sessions_.erase(number);
     for (const auto& [engine, sessions] : engines_) {
       if (sessions.contains(number)) mine.push_back(engine);
     }
@@ -228,9 +245,25 @@ void LocalHost::EndSession(wire::SessionNumber number) {
   for (const EngineKey& engine : mine) DropEngine(engine, number);
 }
 
-void LocalHost::AddEngine(const EngineKey& engine, wire::SessionNumber number) {
-  const MutexLock lock(mutex_);
-  engines_[engine].insert(number);
+Status LocalHost::AddEngine(const EngineKey& engine, wire::SessionNumber number,
+                            std::int64_t deadline_ns) {
+  {
+    const MutexLock lock(mutex_);
+    if (!sessions_.contains(number)) return Fail(Code::kUnavailable, "this session has ended");
+    engines_[engine].insert(number);
+  }
+  if (ends_->AwaitTold(engine, deadline_ns)) return {};
+  return Fail(Code::kTimeout, "the master does not answer");
+}
+
+// Its last session may have ended while the master was asked, and the end may have reached the
+// master first: it is told once more.
+void LocalHost::CheckEngine(const EngineKey& engine) {
+  {
+    const MutexLock lock(mutex_);
+    if (engines_.contains(engine)) return;
+  }
+  ends_->Add(engine);
 }
 
 void LocalHost::DropEngine(const EngineKey& engine, wire::SessionNumber number) {
@@ -240,8 +273,30 @@ void LocalHost::DropEngine(const EngineKey& engine, wire::SessionNumber number) 
     if (at == engines_.end() || at->second.erase(number) == 0 || !at->second.empty()) return;
     engines_.erase(at);
   }
-  (void)control_->EndEngine(engine.first, engine.second,
-                            SystemClock::Instance().NowNs() + 100 * kMillisecond);
+  ends_->Add(engine);
+}
+
+std::size_t LocalHost::TellEnds(std::span<const EngineKey> engines) {
+  // In a cluster over a connection of its own, whose hello shows that the master answers. A frozen
+  // master would find a call in its socket when it thaws, and end an engine that runs again.
+  std::optional<rpc::TcpChannel> channel;
+  std::optional<wire::MasterStub> stub;
+  wire::ControlService* control = control_.get();
+  if (channel_ != nullptr) {
+    channel.emplace(channel_->address(), channel_->access());
+    control = &stub.emplace(*channel);
+  }
+  std::size_t told = 0;
+  for (const auto& [name, engine] : engines) {
+    const Status ended =
+        control->EndEngine(name, engine, SystemClock::Instance().NowNs() + kTellNs);
+    if (!ended &&
+        (ended.error().code == Code::kTimeout || ended.error().code == Code::kUnavailable)) {
+      break;
+    }
+    ++told;
+  }
+  return told;
 }
 
 std::unique_ptr<wire::HostService> LocalHost::ServiceFor(wire::SessionNumber number) {

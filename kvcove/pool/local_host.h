@@ -12,6 +12,7 @@
 #include "kvcove/owner/data_server.h"
 #include "kvcove/owner/link.h"
 #include "kvcove/owner/owner.h"
+#include "kvcove/pool/engine_ends.h"
 #include "kvcove/requester/attachment.h"
 #include "kvcove/rpc/channel.h"
 
@@ -55,7 +56,7 @@ class LocalHost final : private master::OwnerSink {
   void Collect(http::Metrics& metrics) const;
 
   Result<owner::Owner::Grant> AddSession(std::int32_t pid);
-  // The session's process is proven gone, or it said goodbye.
+  // The session's process is proven gone, or it said goodbye. Waits for nobody.
   void EndSession(wire::SessionNumber number);
   // Calls bound to one session. Valid until the host ends.
   std::unique_ptr<wire::HostService> ServiceFor(wire::SessionNumber number);
@@ -65,9 +66,13 @@ class LocalHost final : private master::OwnerSink {
   class OwnControl;
   LocalHost() = default;
   void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
-  using EngineKey = std::pair<std::string, std::string>;  // namespace, engine
-  void AddEngine(const EngineKey& engine, wire::SessionNumber number);
+  using EngineKey = EngineEnds::Engine;
+  // Before a call that registers the engine, and after it. An engine lives as long as one of the
+  // sessions that it was added for.
+  Status AddEngine(const EngineKey& engine, wire::SessionNumber number, std::int64_t deadline_ns);
+  void CheckEngine(const EngineKey& engine);
   void DropEngine(const EngineKey& engine, wire::SessionNumber number);
+  std::size_t TellEnds(std::span<const EngineKey> engines);
 
   Status JoinCluster(const LocalHostOptions& options, const Clock& clock);
 
@@ -79,7 +84,9 @@ class LocalHost final : private master::OwnerSink {
   std::unique_ptr<owner::DataServer> data_server_;
   std::unique_ptr<owner::Link> link_;
   std::unique_ptr<wire::ControlService> control_;
+  std::unique_ptr<EngineEnds> ends_;
   Mutex mutex_;
+  std::set<wire::SessionNumber> sessions_ KVCOVE_GUARDED_BY(mutex_);
   std::map<EngineKey, std::set<wire::SessionNumber>> engines_ KVCOVE_GUARDED_BY(mutex_);
 };
 

@@ -19,6 +19,7 @@ class TcpChannel final : public wire::Channel {
   Result<std::string> Call(wire::Method method, std::span<const std::byte> body,
                            std::int64_t deadline_ns) override;
   const Address& address() const { return address_; }
+  const Access& access() const { return access_; }
 
  private:
   static constexpr std::size_t kMaxIdle = 8;

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
@@ -320,6 +321,123 @@ TEST(DescriptorLimitTest, AMasterThatIsFullSaysSoAndStillAnswersItsOperator) {
          NowMs() < closed + 4000) {
   }
   EXPECT_TRUE(wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond));
+}
+
+// An engine as a process: it uses a weight version of its own until it is killed. Run by the test
+// below, in a process of its own.
+TEST(EngineProcess, UsesAVersion) {
+  const char* address = std::getenv("KVCOVE_TEST_ENGINE_POOL");
+  if (address == nullptr) GTEST_SKIP() << "only as another test's process";
+  SetLogLevel(LogLevel::kOff);
+  const std::string number = std::getenv("KVCOVE_TEST_ENGINE");
+  auto pool = Pool::Open(address, milliseconds(5000));
+  ASSERT_TRUE(pool) << pool.error().ToString();
+  auto session = *(*pool)->OpenSession(
+      {.name = "acme/llama", .engine = "engine" + number, .assume_weights = true});
+  ASSERT_TRUE(session->Capture("version" + number, milliseconds(5000)));
+  while (true) pause();
+}
+
+class EngineEndTest : public testing::Test, protected ClusterProcesses {
+ protected:
+  static constexpr int kEngines = 30;
+
+  void SetUp() override {
+    SetLogLevel(LogLevel::kOff);
+    admin_ = LastingAddress();
+    StartMaster(admin_.ToString());
+    StartOwner(0, 1);
+  }
+  void TearDown() override { KillEngines(); }
+
+  pid_t StartEngine(int number) const {
+    const std::string pool =
+        fmt::format("KVCOVE_TEST_ENGINE_POOL=kvcove://{}?host=host0", master_address().ToString());
+    return Spawn({}, "host0",
+                 {.launcher = {"env", pool, fmt::format("KVCOVE_TEST_ENGINE={}", number),
+                               std::filesystem::read_symlink("/proc/self/exe").string(),
+                               "--gtest_filter=EngineProcess.*", "--gtest_brief=1"}});
+  }
+  void KillEngines() {
+    for (const pid_t engine : engines_) kill(engine, SIGKILL);
+    for (const pid_t engine : engines_) waitpid(engine, nullptr, 0);
+    engines_.clear();
+  }
+  // How many weight versions the master takes for used.
+  std::size_t Named() const {
+    const auto answer = http::Call({.port = admin_.port, .target = "/v1/namespaces"});
+    if (!answer) return 0;
+    const auto body = nlohmann::json::parse(answer->body);
+    std::size_t named = 0;
+    for (const auto& slot : body["namespaces"]) {
+      if (slot["version"] != "" && slot["named"].get<bool>()) ++named;
+    }
+    return named;
+  }
+  bool NamedWithin(std::size_t count, std::int64_t ms) const {
+    const std::int64_t until = NowMs() + ms;
+    while (Named() != count && NowMs() < until) std::this_thread::sleep_for(milliseconds(20));
+    return Named() == count;
+  }
+  // How long the slowest took of puts that follow each other for `ms`.
+  static std::int64_t SlowestPutMs(Session& session, const Token& token, std::int64_t ms) {
+    const std::string value(1000, 'v');
+    const ConstBuffer piece{value.data(), value.size()};
+    std::int64_t slowest = 0;
+    const std::int64_t until = NowMs() + ms;
+    for (int i = 0; NowMs() < until; ++i) {
+      const std::string key = fmt::format("key{}", i);
+      const PutItem item{.key = key, .value = {&piece, 1}};
+      ItemResult result;
+      const std::int64_t began = NowMs();
+      EXPECT_TRUE(session.Put(token, {&item, 1}, {&result, 1}, {.timeout = milliseconds(5000)}));
+      EXPECT_TRUE(result.ok()) << CodeName(result.code);
+      slowest = std::max(slowest, NowMs() - began);
+    }
+    return slowest;
+  }
+
+  rpc::Address admin_;
+  std::vector<pid_t> engines_;
+};
+
+TEST_F(EngineEndTest, EnginesThatEndWhileTheMasterIsFrozenHoldNobodyAndAreNotForgotten) {
+  auto pool = Open("host0");
+  auto session = *pool->OpenSession({.name = "acme/llama", .engine = "e"});
+  ASSERT_TRUE(session->Reset());
+  const Token token = *session->Capture();
+  for (int i = 0; i < kEngines; ++i) engines_.push_back(StartEngine(i));
+  ASSERT_TRUE(NamedWithin(kEngines, 30'000)) << Named();
+  Freeze(master());
+  std::this_thread::sleep_for(milliseconds(1500));  // the owner knows that its master is away
+  KillEngines();
+  const std::int64_t slowest = SlowestPutMs(*session, token, 3500);
+  RecordProperty("slowest_put_ms", static_cast<int>(slowest));
+  EXPECT_LE(slowest, 1000) << "100 ms, and a busy machine";
+  // An engine that is back before its end was told registers after it, and stays.
+  engines_.push_back(StartEngine(7));
+  std::this_thread::sleep_for(milliseconds(300));
+  kill(master(), SIGCONT);
+  EXPECT_TRUE(NamedWithin(1, 10'000)) << Named();
+}
+
+TEST_F(EngineEndTest, RegistrationsThatWaitForAFrozenMasterHoldNoPut) {
+  auto pool = Open("host0");
+  auto session = *pool->OpenSession({.name = "acme/llama", .engine = "e"});
+  const Token token = *session->Capture();
+  Freeze(master());
+  std::this_thread::sleep_for(milliseconds(1500));
+  std::vector<std::thread> engines;
+  for (int i = 0; i < kEngines; ++i) {
+    engines.emplace_back([&pool, i] {
+      auto starting = *pool->OpenSession({.name = "acme/llama", .engine = fmt::format("e{}", i)});
+      (void)starting->Capture({}, milliseconds(2000));
+    });
+  }
+  const std::int64_t slowest = SlowestPutMs(*session, token, 1500);
+  EXPECT_LE(slowest, 1000) << "100 ms, and a busy machine";
+  kill(master(), SIGCONT);
+  for (std::thread& engine : engines) engine.join();
 }
 
 TEST_F(ClusterFaultTest, StrangersAndGarbageDisturbNobody) {
