@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/rpc/unproven.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kvcove/base/clock.h"
+
+namespace kvcove::rpc {
+namespace {
+
+// Bytes that have come and were not read yet: a server that is busy must not take their sender for
+// a silent one.
+bool HasUnread(int fd) {
+  char byte = 0;
+  return fd >= 0 && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+}  // namespace
+
+Source SourceOf(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
+  if (address.ss_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in*>(&address)->sin_addr.s_addr;
+  }
+  if (address.ss_family == AF_INET6) {
+    const auto* six = reinterpret_cast<const sockaddr_in6*>(&address);
+    std::uint32_t four = 0;
+    std::memcpy(&four, six->sin6_addr.s6_addr + 12, sizeof(four));
+    if (IN6_IS_ADDR_V4MAPPED(&six->sin6_addr)) return four;
+    Source network = 0;
+    std::memcpy(&network, six->sin6_addr.s6_addr, sizeof(network));
+    return network;
+  }
+  ucred peer{};
+  length = sizeof(peer);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return 0;
+  return static_cast<Source>(peer.pid);
+}
+
+std::unique_ptr<Unproven::Ticket> Unproven::Enter(Source source, int fd,
+                                                  std::function<void()> close) {
+  std::function<void()> displaced;
+  std::uint64_t turn = 0;
+  {
+    const MutexLock lock(mutex_);
+    const auto mine = each_.find(source);
+    const bool share_used = mine != each_.end() && mine->second >= options_.max_each;
+    if (share_used || entries_.size() >= options_.max) {
+      const auto at = Choose(share_used ? &source : nullptr);
+      displaced = std::move(at->second.close);
+      Erase(at);
+      ++displaced_;
+    }
+    turn = ++last_turn_;
+    entries_.emplace(turn, Entry{.source = source, .fd = fd, .close = std::move(close)});
+    ++each_[source];
+  }
+  if (displaced) {
+    displaced();
+    if (lines_.Due(SystemClock::Instance().NowNs()) > 0) {
+      LogWarn(
+          "{}: more connections that have proven nothing than there is room for ({}, {} of one "
+          "address); the oldest give way",
+          options_.name, options_.max, options_.max_each);
+    }
+  }
+  return std::make_unique<Ticket>(shared_from_this(), turn);
+}
+
+Unproven::Entries::iterator Unproven::Choose(const Source* source) {
+  auto oldest = entries_.end();
+  for (auto at = entries_.begin(); at != entries_.end(); ++at) {
+    Entry& entry = at->second;
+    if (source != nullptr && entry.source != *source) continue;
+    if (oldest == entries_.end()) oldest = at;
+    entry.heard = entry.heard || HasUnread(entry.fd);
+    if (!entry.heard) return at;
+  }
+  return oldest;
+}
+
+void Unproven::Erase(Entries::iterator at) {
+  const auto mine = each_.find(at->second.source);
+  if (--mine->second == 0) each_.erase(mine);
+  entries_.erase(at);
+}
+
+void Unproven::Heard(std::uint64_t turn) {
+  const MutexLock lock(mutex_);
+  if (const auto at = entries_.find(turn); at != entries_.end()) at->second.heard = true;
+}
+
+void Unproven::Replace(std::uint64_t turn, int fd, std::function<void()> close) {
+  {
+    const MutexLock lock(mutex_);
+    if (const auto at = entries_.find(turn); at != entries_.end()) {
+      at->second.fd = fd;
+      at->second.close.swap(close);
+      return;
+    }
+  }
+  close();  // it has had to give way already
+}
+
+void Unproven::Leave(std::uint64_t turn) {
+  const MutexLock lock(mutex_);
+  if (const auto at = entries_.find(turn); at != entries_.end()) Erase(at);
+}
+
+std::uint32_t Unproven::open() const {
+  const MutexLock lock(mutex_);
+  return static_cast<std::uint32_t>(entries_.size());
+}
+
+std::uint64_t Unproven::displaced() const {
+  const MutexLock lock(mutex_);
+  return displaced_;
+}
+
+std::shared_ptr<Unproven> UnprovenOf(const std::string& name, std::uint32_t max_connections) {
+  UnprovenOptions options{.name = name};
+  options.max = std::clamp(max_connections / 2, 1U, options.max);
+  options.max_each = std::min(options.max_each, options.max);
+  return std::make_shared<Unproven>(options);
+}
+
+}  // namespace kvcove::rpc

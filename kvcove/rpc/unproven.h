@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections of one listener that have proven nothing yet. They are few, and none of them keeps
+// another out: when a new one comes and there is no room, an older one gives way. So strangers take
+// no connection from those who are let in, and whoever says hello at once gets his turn.
+//
+// Each source (an IPv4 address, an IPv6 network of 64 bits, on a Unix socket a process) has a
+// share. The one that gives way is of the same source where that has used its share up, else of
+// any. It is the oldest that has sent nothing; where all have sent something, the oldest.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/mutex.h"
+
+namespace kvcove::rpc {
+
+struct UnprovenOptions {
+  std::string name = "a listener";  // whose connections these are, in the log
+  std::uint32_t max = 256;
+  std::uint32_t max_each = 64;  // of one source
+};
+
+using Source = std::uint64_t;
+// Where a connected socket comes from.
+Source SourceOf(int fd);
+
+// Thread-safe.
+class Unproven : public std::enable_shared_from_this<Unproven> {
+ public:
+  // One connection, for as long as it has proven nothing. Belongs to that connection.
+  class Ticket {
+   public:
+    Ticket(std::shared_ptr<Unproven> all, std::uint64_t turn) : all_(std::move(all)), turn_(turn) {}
+    ~Ticket() { all_->Leave(turn_); }
+    Ticket(const Ticket&) = delete;
+    Ticket& operator=(const Ticket&) = delete;
+
+    // It has sent something.
+    void Heard() { all_->Heard(turn_); }
+    // Another way to end it from now on.
+    void Replace(int fd, std::function<void()> close) {
+      all_->Replace(turn_, fd, std::move(close));
+    }
+
+   private:
+    const std::shared_ptr<Unproven> all_;
+    const std::uint64_t turn_;
+  };
+
+  explicit Unproven(const UnprovenOptions& options) : options_(options) {}
+
+  // `close` is called, once and without a lock, when the connection must give way. It may come from
+  // another connection's thread, while the connection is being let in: it must look again whether
+  // the ticket is still held, and must not wait. `fd` (or -1) is only asked whether bytes have come
+  // that nobody has read yet.
+  std::unique_ptr<Ticket> Enter(Source source, int fd, std::function<void()> close);
+
+  std::uint32_t open() const;
+  std::uint32_t max() const { return options_.max; }
+  // Connections that had to give way.
+  std::uint64_t displaced() const;
+
+ private:
+  struct Entry {
+    Source source = 0;
+    int fd = -1;
+    bool heard = false;
+    std::function<void()> close;
+  };
+  using Entries = std::map<std::uint64_t, Entry>;  // by turn, the oldest first
+
+  void Heard(std::uint64_t turn);
+  void Replace(std::uint64_t turn, int fd, std::function<void()> close);
+  void Leave(std::uint64_t turn);
+  void Erase(Entries::iterator at) KVCOVE_REQUIRES(mutex_);
+  // Who gives way, among those of `source`, or of all. There is one.
+  Entries::iterator Choose(const Source* source) KVCOVE_REQUIRES(mutex_);
+
+  const UnprovenOptions options_;
+  mutable Mutex mutex_;
+  Entries entries_ KVCOVE_GUARDED_BY(mutex_);
+  std::unordered_map<Source, std::uint32_t> each_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t last_turn_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t displaced_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  LogLimit lines_;
+};
+
+// The pool of a listener that may have `max_connections`: never more than half of them.
+std::shared_ptr<Unproven> UnprovenOf(const std::string& name, std::uint32_t max_connections);
+
+}  // namespace kvcove::rpc
