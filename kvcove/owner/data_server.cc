@@ -29,6 +29,7 @@
 #include "kvcove/owner/copier.h"
 #include "kvcove/owner/pieces.h"
 #include "kvcove/rpc/gate.h"
+#include "kvcove/rpc/unproven.h"
 #include "kvcove/rpc/workers.h"
 #include "kvcove/wire/cluster.h"
 #include "kvcove/wire/frame.h"
@@ -138,6 +139,7 @@ class DataServer::Impl {
             "the owner's data server",
             // The owner listens on a Unix socket, too.
             ConnectionsWithin(options.max_connections, options.tls == nullptr ? 2 : 6))),
+        unproven_(rpc::UnprovenOf("the owner's data server", limit_->max())),
         own_tag_(TenantTag(options.tenant)),
         copier_(owner, options.access, options.checksum, clock) {
     for (std::size_t i = 0; i < std::max<std::size_t>(options.loops, 1); ++i) {
@@ -194,6 +196,12 @@ class DataServer::Impl {
     metrics.Counter("kvcove_owner_data_connections_refused_total",
                     "connections that were closed at once or could not be accepted",
                     static_cast<double>(limit_->refused()));
+    metrics.Gauge("kvcove_owner_data_connections_unproven",
+                  "of them, those that have proven nothing",
+                  static_cast<double>(unproven_->open()));
+    metrics.Counter("kvcove_owner_data_connections_displaced_total",
+                    "connections that had proven nothing and gave way to newer ones",
+                    static_cast<double>(unproven_->displaced()));
     metrics.Counter("kvcove_owner_sent_bytes_total", "values that were sent", number(sent_bytes_));
     metrics.Counter("kvcove_owner_received_bytes_total", "values that were received",
                     number(received_bytes_));
@@ -214,13 +222,18 @@ class DataServer::Impl {
   }
 
  private:
+  // As long as a connection lasts.
+  struct Held {
+    std::shared_ptr<void> counted;                  // of the ConnectionLimit
+    std::shared_ptr<rpc::Unproven::Ticket> ticket;  // until it is let in
+  };
   struct Connection {
-    Connection(Socket accepted, std::shared_ptr<void> taken)
-        : socket(std::move(accepted)), counted(std::move(taken)) {}
+    Connection(Socket accepted, Held taken) : socket(std::move(accepted)), held(std::move(taken)) {}
     Socket socket;
-    const std::shared_ptr<void> counted;  // of the ConnectionLimit
-    SessionNumber session = 0;            // once it has said hello
-    std::int64_t ends_ns = 0;             // when it is closed for being silent; 0: not
+    Held held;
+    SessionNumber session = 0;  // with its first put
+    std::int64_t ends_ns = 0;   // when it is closed for being silent; 0: not
+    bool let_in() const { return guest.caller != nullptr; }
     std::vector<std::byte> body;
     std::vector<std::byte> discard;
     rpc::Gate::Guest guest;
@@ -263,35 +276,56 @@ class DataServer::Impl {
         return;
       }
       if (std::shared_ptr<void> counted = limit_->Take(); counted != nullptr) {
-        const int fd = socket.release();
+        UniqueFd fd(socket.release());
         const int on = 1;
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-        Admit(fd, std::move(counted));
+        setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+        Admit(std::move(fd), std::move(counted));
       }
       Accept();
     });
   }
 
-  void Admit(int fd, std::shared_ptr<void> counted) {
+  void Admit(UniqueFd fd, std::shared_ptr<void> counted) {
     Loop& loop = *loops_[next_id_ % loops_.size()];
     const std::uint64_t id = next_id_++;
-    if (options_.tls == nullptr) {
-      return Begin(loop, id, Protocol(AF_INET, 0), fd, std::move(counted));
+    const bool plain = options_.tls == nullptr;
+    std::shared_ptr<rpc::Unproven::Ticket> ticket =
+        unproven_->Enter(rpc::SourceOf(fd.get()), plain ? fd.get() : -1, DisplaceLater(loop, id));
+    if (plain) {
+      return Begin(loop, id, Protocol(AF_INET, 0), std::move(fd),
+                   {.counted = std::move(counted), .ticket = std::move(ticket)});
     }
     // The handshake may outlive this.
-    options_.tls->Accept(
-        UniqueFd(fd), options_.hello_ns,
-        [this, open = open_, &loop, id, counted = std::move(counted)](UniqueFd plain) {
+    auto cancel = options_.tls->Accept(
+        std::move(fd), options_.hello_ns,
+        [this, open = open_, &loop, id, counted = std::move(counted), ticket](UniqueFd inner) {
           const MutexLock lock(open->mutex);
           if (open->closed) return;
-          Begin(loop, id, Protocol(AF_UNIX, 0), plain.Release(), counted);
+          Begin(loop, id, Protocol(AF_UNIX, 0), std::move(inner),
+                {.counted = counted, .ticket = ticket});
         });
+    ticket->Replace(-1, [cancel = std::move(cancel), later = DisplaceLater(loop, id)] {
+      cancel();
+      later();
+    });
   }
 
-  void Begin(Loop& loop, std::uint64_t id, Protocol protocol, int fd,
-             std::shared_ptr<void> counted) {
-    asio::post(loop.context, [this, &loop, id, protocol, fd, counted = std::move(counted)] {
-      auto connection = std::make_shared<Connection>(Socket(loop.context, protocol, fd), counted);
+  // Ends a connection that must give way, if it has not been let in meanwhile.
+  std::function<void()> DisplaceLater(Loop& loop, std::uint64_t id) {
+    return [&loop, id] {
+      asio::post(loop.context, [&loop, id] {
+        const auto at = loop.connections.find(id);
+        if (at == loop.connections.end() || at->second->held.ticket == nullptr) return;
+        at->second->socket.close();
+      });
+    };
+  }
+
+  void Begin(Loop& loop, std::uint64_t id, Protocol protocol, UniqueFd fd, Held held) {
+    asio::post(loop.context, [this, &loop, id, protocol, held = std::move(held),
+                              shared = std::make_shared<UniqueFd>(std::move(fd))] {
+      auto connection =
+          std::make_shared<Connection>(Socket(loop.context, protocol, shared->Release()), held);
       connection->ends_ns = clock_.NowNs() + options_.hello_ns;
       loop.connections.emplace(id, connection);
       asio::co_spawn(loop.context, Serve(loop, id, connection), asio::detached);
@@ -332,11 +366,12 @@ class DataServer::Impl {
   // False: the connection ends.
   Awaitable<bool> ServeOne(Connection& connection) {
     std::array<std::byte, wire::kFrameHeaderBytes> head;
-    if (connection.session != 0) connection.ends_ns = 0;  // between calls it may be silent
+    if (connection.let_in()) connection.ends_ns = 0;  // between calls it may be silent
     if (!co_await Read(connection, head.data(), head.size())) co_return false;
-    if (connection.session != 0) connection.ends_ns = clock_.NowNs() + options_.stall_ns;
+    if (connection.let_in()) connection.ends_ns = clock_.NowNs() + options_.stall_ns;
+    if (connection.held.ticket != nullptr) connection.held.ticket->Heard();
     const auto header = wire::DecodeFrameHeader(
-        head, connection.session != 0 ? wire::kMaxFrameBytes : wire::kMaxFirstFrameBytes);
+        head, connection.let_in() ? wire::kMaxFrameBytes : wire::kMaxFirstFrameBytes);
     if (!header || (header->method & wire::kReplyBit) != 0) co_return false;
     connection.body.resize(header->body_bytes);
     if (!co_await Read(connection, connection.body.data(), connection.body.size())) {
@@ -344,7 +379,7 @@ class DataServer::Impl {
     }
     const auto method = static_cast<wire::Method>(header->method);
     if (rpc::Gate::IsGreeting(method)) co_return co_await Greet(connection, *header);
-    if (connection.session == 0 || !gate_.Admitted(connection.guest)) co_return false;
+    if (!gate_.Admitted(connection.guest)) co_return false;
     const rpc::Caller& caller = *connection.guest.caller;
     switch (method) {
       case wire::Method::kDataGet:
@@ -381,11 +416,7 @@ class DataServer::Impl {
   Awaitable<bool> Greet(Connection& connection, const wire::FrameHeader& header) {
     const rpc::Reply reply =
         gate_.Greet(connection.guest, static_cast<wire::Method>(header.method), connection.body);
-    if (connection.guest.caller != nullptr && connection.session == 0) {
-      Result<Owner::Grant> grant = owner_.AddSession(getpid());
-      if (!grant) co_return false;
-      connection.session = grant->number;
-    }
+    if (connection.let_in()) connection.held.ticket.reset();
     const bool sent = co_await Answer(connection, header, reply.code, reply.body);
     co_return sent && !reply.close;
   }
@@ -471,7 +502,7 @@ class DataServer::Impl {
       if (error) co_return false;
       parts = parts.subspan(count);
       // Whoever is not let in yet has no more time for being busy.
-      if (connection.session != 0) connection.ends_ns = clock_.NowNs() + options_.stall_ns;
+      if (connection.let_in()) connection.ends_ns = clock_.NowNs() + options_.stall_ns;
     }
     co_return true;
   }
@@ -562,6 +593,7 @@ class DataServer::Impl {
     // Only another owner may say that what it brings is a copy.
     const bool copy = connection.guest.caller->Has(rpc::Scope::kOwner) && request->copied_at != 0;
     if (May(connection, request->token.slot, rpc::Scope::kWrite)) {
+      if (!HasSession(connection)) co_return false;
       places =
           owner_.Reserve(connection.session, request->token, items, /*evict=*/!request->no_evict);
     }
@@ -614,6 +646,14 @@ class DataServer::Impl {
     co_return co_await Answer(connection, header, Code::kOk, body);
   }
 
+  // A session has a page of memory, so only connections that put have one.
+  bool HasSession(Connection& connection) {
+    if (connection.session != 0) return true;
+    const Result<Owner::Grant> grant = owner_.AddSession(getpid());
+    if (grant) connection.session = grant->number;
+    return grant.has_value();
+  }
+
   // Waits for the master without holding the loop.
   Awaitable<std::vector<Code>> Finish(Connection& connection, std::vector<FinishItem> items,
                                       std::uint32_t budget_ms) {
@@ -646,6 +686,7 @@ class DataServer::Impl {
   const Clock& clock_;
   rpc::Gate gate_;
   const std::shared_ptr<ConnectionLimit> limit_;
+  const std::shared_ptr<rpc::Unproven> unproven_;
   const std::uint64_t own_tag_;
   Copier copier_;
   std::unique_ptr<rpc::Workers> workers_ = std::make_unique<rpc::Workers>(2);

@@ -21,6 +21,7 @@ namespace kvcove::rpc {
 namespace {
 
 constexpr int kMaxFds = 8;
+constexpr int kGreetings = 3;
 // A wake-up from sleep costs more than most calls take, above all on virtual machines: a caller
 // looks for its answer for so long, letting others run in between, before it sleeps.
 constexpr std::int64_t kSpinNs = 50 * kMicrosecond;
@@ -60,18 +61,22 @@ Result<Client> Client::Connect(const std::string& path, std::int64_t deadline_ns
 
 Result<Client> Client::Connect(const Address& address, const Access& access,
                                std::int64_t deadline_ns) {
-  KVCOVE_ASSIGN(UniqueFd fd, ConnectTcp(address, deadline_ns));
-  if (access.tls != nullptr) {
-    KVCOVE_ASSIGN(fd, access.tls->Connect(std::move(fd), address.host, deadline_ns));
-  }
-  // Receives block, bounded by SO_RCVTIMEO.
-  fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
-  Client client(std::move(fd));
-  if (const Status greeted = client.Greet(access, deadline_ns); !greeted) {
+  for (int tries = 1;; ++tries) {
+    KVCOVE_ASSIGN(UniqueFd fd, ConnectTcp(address, deadline_ns));
+    if (access.tls != nullptr) {
+      KVCOVE_ASSIGN(fd, access.tls->Connect(std::move(fd), address.host, deadline_ns));
+    }
+    // Receives block, bounded by SO_RCVTIMEO.
+    fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
+    Client client(std::move(fd));
+    const Status greeted = client.Greet(access, deadline_ns);
+    if (greeted) return client;
+    // A server with more newcomers than it has room for closes the oldest of them
+    // (rpc/unproven.h), and this process may have been slow to say hello.
+    if (greeted.error().code == Code::kUnavailable && tries < kGreetings) continue;
     return Fail(greeted.error().code,
                 fmt::format("{}: {}", address.ToString(), greeted.error().detail));
   }
-  return client;
 }
 
 Status Client::Greet(const Access& access, std::int64_t deadline_ns) {

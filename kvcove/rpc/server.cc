@@ -29,6 +29,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/directory.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/rpc/unproven.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -42,6 +43,7 @@ using Protocol = asio::generic::stream_protocol;
 using Socket = Protocol::socket;
 
 constexpr std::size_t kReadBytes = 64U << 10;
+constexpr std::size_t kFirstReadBytes = 4U << 10;  // before the proof
 constexpr std::int64_t kSpinNs = 50 * kMicrosecond;
 constexpr int kFramesInARow = 64;
 
@@ -101,10 +103,11 @@ std::uint32_t DescriptorsEach(const ServerOptions& options) {
 class Server::Loop {
  public:
   Loop(const ServerOptions& options, Handler& handler, std::shared_ptr<ConnectionLimit> limit,
-       std::vector<std::unique_ptr<Loop>>& loops)
+       std::shared_ptr<Unproven> unproven, std::vector<std::unique_ptr<Loop>>& loops)
       : options_(options),
         handler_(handler),
         limit_(std::move(limit)),
+        unproven_(std::move(unproven)),
         loops_(loops),
         work_(loop_.get_executor()) {}
 
@@ -171,10 +174,11 @@ class Server::Loop {
     Connection(Socket&& accepted, std::shared_ptr<void> taken, asio::io_context& loop)
         : socket(std::move(accepted)), counted(std::move(taken)), hello_timer(loop) {}
     Socket socket;
-    std::shared_ptr<void> counted;  // of the ConnectionLimit
+    std::shared_ptr<void> counted;             // of the ConnectionLimit
+    std::shared_ptr<Unproven::Ticket> ticket;  // until it is let in
     Peer peer;
     asio::steady_timer hello_timer;
-    std::vector<std::byte> input = std::vector<std::byte>(kReadBytes);
+    std::vector<std::byte> input;  // empty until the first byte comes
     std::size_t filled = 0;
     bool reading = false;    // a read into `input` is under way
     bool answering = false;  // the handler has a request and has not answered it
@@ -215,13 +219,8 @@ class Server::Loop {
     acceptor_->async_accept([this](const boost::system::error_code& error, Socket socket) {
       if (error == asio::error::operation_aborted || !acceptor_->is_open()) return;
       if (!error) {
-        if (std::shared_ptr<void> counted = limit_->Take(); counted == nullptr) {
-          // Closed at once.
-        } else if (options_.tls == nullptr) {
-          Admit(std::move(socket), std::move(counted));
-        } else {
-          Encrypt(std::move(socket), counted);
-        }
+        std::shared_ptr<void> counted = limit_->Take();
+        if (counted != nullptr) Welcome(std::move(socket), std::move(counted));
         return Accept();
       }
       // No descriptor is free, most likely: trying at once would only keep the loop busy.
@@ -233,21 +232,47 @@ class Server::Loop {
     });
   }
 
-  // The socket that it hands over belongs to this process, and speaks with the client through TLS.
-  void Encrypt(Socket socket, const std::shared_ptr<void>& counted) {
-    options_.tls->Accept(UniqueFd(socket.release()), options_.hello_deadline_ns,
-                         [this, all = handshakes_, counted](UniqueFd plain) {
-                           const MutexLock lock(all->mutex);
-                           if (all->closed) return;
-                           auto shared = std::make_shared<UniqueFd>(std::move(plain));
-                           asio::post(loop_, [this, shared, counted] {
-                             if (!acceptor_->is_open()) return;
-                             Admit(Socket(loop_, Protocol(AF_UNIX, 0), shared->Release()), counted);
-                           });
-                         });
+  void Welcome(Socket socket, std::shared_ptr<void> counted) {
+    const ConnectionId id = next_id_++;
+    const int fd = socket.native_handle();
+    std::unique_ptr<Unproven::Ticket> ticket =
+        unproven_->Enter(SourceOf(fd), options_.tls == nullptr ? fd : -1, DisplaceLater(id));
+    if (options_.tls != nullptr) {
+      return Encrypt(id, std::move(socket), std::move(counted), std::move(ticket));
+    }
+    Admit(id, std::move(socket), std::move(counted), std::move(ticket));
   }
 
-  void Admit(Socket socket, std::shared_ptr<void> counted) {
+  // Ends a connection that must give way, if it has not been let in meanwhile.
+  std::function<void()> DisplaceLater(ConnectionId id) {
+    return [this, id] {
+      asio::post(loop_, [this, id] {
+        const auto at = connections_.find(id);
+        if (at != connections_.end() && at->second->ticket != nullptr) Close(id);
+      });
+    };
+  }
+
+  // The socket that it hands over belongs to this process, and speaks with the client through TLS.
+  void Encrypt(ConnectionId id, Socket socket, std::shared_ptr<void> counted,
+               std::unique_ptr<Unproven::Ticket> ticket) {
+    const std::shared_ptr<Unproven::Ticket> held = std::move(ticket);
+    auto cancel = options_.tls->Accept(
+        UniqueFd(socket.release()), options_.hello_deadline_ns,
+        [this, all = handshakes_, counted = std::move(counted), held, id](UniqueFd plain) {
+          const MutexLock lock(all->mutex);
+          if (all->closed) return;
+          auto shared = std::make_shared<UniqueFd>(std::move(plain));
+          asio::post(loop_, [this, shared, counted, held, id] {
+            if (!acceptor_->is_open()) return;
+            Admit(id, Socket(loop_, Protocol(AF_UNIX, 0), shared->Release()), counted, held);
+          });
+        });
+    held->Replace(-1, std::move(cancel));
+  }
+
+  void Admit(ConnectionId id, Socket socket, std::shared_ptr<void> counted,
+             std::shared_ptr<Unproven::Ticket> ticket) {
     ucred peer{};
     if (options_.socket_path.empty()) {
       const int on = 1;
@@ -259,12 +284,15 @@ class Server::Loop {
         return;
       }
     }
-    const ConnectionId id = next_id_++;
     auto connection = std::make_unique<Connection>(std::move(socket), std::move(counted), loop_);
     connection->socket.non_blocking(true);
     connection->peer = {.pid = peer.pid, .uid = peer.uid};
+    connection->ticket = std::move(ticket);
     Connection& added = *connections_.emplace(id, std::move(connection)).first->second;
+    // Behind TLS a displaced connection would have ended before it came here.
+    if (options_.tls != nullptr) added.ticket->Replace(-1, DisplaceLater(id));
     handler_.OnOpen(id, added.peer);
+    if (handler_.Admitted(id)) added.ticket.reset();
     added.hello_timer.expires_after(std::chrono::nanoseconds(options_.hello_deadline_ns));
     added.hello_timer.async_wait([this, id](const boost::system::error_code& error) {
       if (!error && connections_.contains(id) && !handler_.Admitted(id)) Close(id);
@@ -324,6 +352,22 @@ class Server::Loop {
   void Read(ConnectionId id, Connection& connection) {
     if (connection.reading) return;
     connection.reading = true;
+    if (!connection.input.empty()) return ReadSome(id, connection);
+    // A connection costs no buffer before its first byte.
+    connection.socket.async_wait(Socket::wait_read,
+                                 [this, id](const boost::system::error_code& error) {
+                                   const auto at = connections_.find(id);
+                                   if (at == connections_.end()) return;
+                                   if (error) return Close(id);
+                                   at->second->input.resize(kFirstReadBytes);
+                                   ReadSome(id, *at->second);
+                                 });
+  }
+
+  void ReadSome(ConnectionId id, Connection& connection) {
+    if (connection.ticket == nullptr && connection.input.size() < kReadBytes) {
+      connection.input.resize(kReadBytes);
+    }
     if (connection.filled == connection.input.size()) {
       connection.input.resize(connection.input.size() * 2);
     }
@@ -334,6 +378,7 @@ class Server::Loop {
           const auto at = connections_.find(id);
           if (at == connections_.end()) return;
           if (error) return Close(id);
+          if (at->second->ticket != nullptr) at->second->ticket->Heard();
           at->second->reading = false;
           at->second->filled += count;
           Advance(id);
@@ -379,6 +424,7 @@ class Server::Loop {
     serving_ = 0;
     const auto at = connections_.find(id);
     if (at == connections_.end()) return false;
+    if (at->second->ticket != nullptr && handler_.Admitted(id)) at->second->ticket.reset();
     Consume(*at->second, total);  // the handler has taken what it needs of the body
     if (at->second->answering) ListenForHangUp(id, *at->second);
     return true;
@@ -500,6 +546,7 @@ class Server::Loop {
   const ServerOptions& options_;
   Handler& handler_;
   const std::shared_ptr<ConnectionLimit> limit_;  // of all loops together
+  const std::shared_ptr<Unproven> unproven_;      // all in loop 0
   std::vector<std::unique_ptr<Loop>>& loops_;
   asio::io_context loop_{1};
   std::optional<asio::basic_socket_acceptor<Protocol>> acceptor_;
@@ -525,9 +572,10 @@ class Server::Impl {
   Impl(const ServerOptions& options, Handler& handler, UniqueFd listener)
       : options_(options),
         limit_(std::make_shared<ConnectionLimit>(
-            options.name, ConnectionsWithin(options.max_connections, DescriptorsEach(options)))) {
+            options.name, ConnectionsWithin(options.max_connections, DescriptorsEach(options)))),
+        unproven_(UnprovenOf(options.name, limit_->max())) {
     for (std::size_t i = 0; i < std::max<std::size_t>(options_.loops, 1); ++i) {
-      loops_.push_back(std::make_unique<Loop>(options_, handler, limit_, loops_));
+      loops_.push_back(std::make_unique<Loop>(options_, handler, limit_, unproven_, loops_));
     }
     loops_[0]->Listen(std::move(listener));
   }
@@ -542,10 +590,12 @@ class Server::Impl {
   Loop& first() { return *loops_[0]; }
   const Address& address() const { return options_.listen; }
   const ConnectionLimit& connections() const { return *limit_; }
+  const Unproven& unproven() const { return *unproven_; }
 
  private:
   const ServerOptions options_;
   const std::shared_ptr<ConnectionLimit> limit_;
+  const std::shared_ptr<Unproven> unproven_;
   std::vector<std::unique_ptr<Loop>> loops_;
 };
 
@@ -568,6 +618,7 @@ void Server::Start() { impl_->Start(); }
 void Server::Stop() { impl_->Stop(); }
 const Address& Server::address() const { return impl_->address(); }
 const ConnectionLimit& Server::connections() const { return impl_->connections(); }
+const Unproven& Server::unproven() const { return impl_->unproven(); }
 UniqueFd Server::PeerProcess(ConnectionId id) { return impl_->first().PeerProcess(id); }
 void Server::WatchProcess(UniqueFd pidfd, std::uint64_t watch) {
   impl_->first().WatchProcess(std::move(pidfd), watch);

@@ -15,6 +15,7 @@
 #include "kvcove/base/posix.h"
 #include "kvcove/rpc/address.h"
 #include "kvcove/rpc/tls.h"
+#include "kvcove/rpc/unproven.h"
 #include "kvcove/wire/frame.h"
 
 namespace kvcove::rpc {
@@ -53,7 +54,8 @@ class Handler {
   virtual void OnClose(ConnectionId id) = 0;
   // A process given to WatchProcess is gone.
   virtual void OnProcessGone(std::uint64_t watch) = 0;
-  // True once the connection may send whole frames, not only short ones.
+  // True once the connection may send whole frames, not only short ones. Until then it is one of
+  // the few that have proven nothing (rpc/unproven.h).
   virtual bool Admitted(ConnectionId id) const = 0;
 };
 
@@ -86,6 +88,8 @@ class Server {
   const Address& address() const;
   // How many connections there are and may be.
   const ConnectionLimit& connections() const;
+  // Those of them that the handler has not admitted yet.
+  const Unproven& unproven() const;
 
   // The descriptor that proves the death of the connection's process. Empty where the kernel has
   // none.

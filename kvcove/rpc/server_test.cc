@@ -9,12 +9,16 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <set>
 #include <thread>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/random.h"
+#include "kvcove/rpc/client.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -28,6 +32,8 @@ constexpr auto kAnswerAnother = wire::Method::kRenew;  // ends the oldest kNever
 
 class TestHandler final : public Handler {
  public:
+  // Each connection is admitted with its first request; otherwise at once.
+  void AskForHello() { ask_for_hello_ = true; }
   void OnOpen(ConnectionId, const Peer&) override {
     const MutexLock lock(mutex_);
     ++opened_;
@@ -36,12 +42,13 @@ class TestHandler final : public Handler {
     const MutexLock lock(mutex_);
     ++closed_;
   }
-  void OnRequest(ConnectionId, wire::Method method, std::span<const std::byte> body,
+  void OnRequest(ConnectionId id, wire::Method method, std::span<const std::byte> body,
                  Responder respond) override {
     Responder another;
     {
       const MutexLock lock(mutex_);
       ++requests_;
+      admitted_.insert(id);
       const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
       stack_low_ = std::min(stack_low_, here);
       stack_high_ = std::max(stack_high_, here);
@@ -60,7 +67,10 @@ class TestHandler final : public Handler {
     respond(std::move(reply));
   }
   void OnProcessGone(std::uint64_t) override {}
-  bool Admitted(ConnectionId) const override { return true; }
+  bool Admitted(ConnectionId id) const override {
+    const MutexLock lock(mutex_);
+    return !ask_for_hello_ || admitted_.contains(id);
+  }
 
   int opened() const { return Get(opened_); }
   int closed() const { return Get(closed_); }
@@ -75,7 +85,9 @@ class TestHandler final : public Handler {
     const MutexLock lock(mutex_);
     return value;
   }
+  std::atomic<bool> ask_for_hello_{false};
   mutable Mutex mutex_;
+  std::set<ConnectionId> admitted_;
   int opened_ = 0;
   int closed_ = 0;
   int requests_ = 0;
@@ -272,6 +284,52 @@ TEST_F(ServerTest, ConnectionsBeyondTheBoundAreClosedAndCounted) {
   const UniqueFd again = Connect();
   Send(again, Frame(kEcho, "in again"));
   EXPECT_EQ(Receive(again), "in again");
+}
+
+TEST_F(ServerTest, SilentConnectionsGiveWayAndWhoeverSaysHelloStays) {
+  std::string directory = "/tmp/kvcove-server-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  handler_.AskForHello();
+  for (const bool unix_socket : {false, true}) {
+    ServerOptions options;
+    options.max_connections = 64;  // 32 of them unproven
+    if (unix_socket) {
+      options.socket_path = directory + "/socket";
+    } else {
+      options.listen.host = "127.0.0.1";
+    }
+    auto server = Server::Open(options, handler_);
+    ASSERT_TRUE(server) << server.error().ToString();
+    server_ = std::move(*server);
+    server_->Start();
+    const auto connect = [&] {
+      if (!unix_socket) return Connect();
+      auto client =
+          Client::Connect(options.socket_path, SystemClock::Instance().NowNs() + 5 * kSecond);
+      EXPECT_TRUE(client) << client.error().ToString();
+      return client->TakeFd();
+    };
+    std::vector<UniqueFd> strangers;
+    for (int i = 0; i < 100; ++i) strangers.push_back(connect());
+    ASSERT_TRUE(Eventually([&] { return server_->unproven().displaced() == 68; }));
+    EXPECT_TRUE(Eventually([&] { return server_->connections().open() == 32; }));
+    EXPECT_EQ(Receive(strangers[0]), "closed");
+    std::vector<UniqueFd> guests;
+    for (int i = 0; i < 32; ++i) {
+      guests.push_back(connect());
+      Send(guests.back(), Frame(kEcho, "hello"));
+      ASSERT_EQ(Receive(guests.back()), "hello");
+      strangers.push_back(connect());
+    }
+    EXPECT_TRUE(Eventually([&] { return server_->unproven().open() == 32; }));
+    for (const UniqueFd& guest : guests) {
+      Send(guest, Frame(kEcho, "still here"));
+      ASSERT_EQ(Receive(guest), "still here");
+    }
+    guests.clear();
+    server_.reset();
+  }
+  std::filesystem::remove_all(directory);
 }
 
 }  // namespace

@@ -98,7 +98,8 @@ class Tls::Impl {
     return future.get();
   }
 
-  void Accept(UniqueFd fd, std::int64_t handshake_ns, std::function<void(UniqueFd)> done) {
+  std::function<void()> Accept(UniqueFd fd, std::int64_t handshake_ns,
+                               std::function<void(UniqueFd)> done) {
     auto tunnel = std::make_shared<Tunnel>(loop_, context_, std::move(fd));
     asio::co_spawn(loop_,
                    Run(tunnel, asio::ssl::stream_base::server, handshake_ns,
@@ -107,6 +108,11 @@ class Tls::Impl {
                          LogDebug("a TLS client was not let in: {}", plain.error().ToString());
                        }),
                    asio::detached);
+    return [this, watched = std::weak_ptr<Tunnel>(tunnel)] {
+      asio::post(loop_, [watched] {
+        if (const TunnelPtr going = watched.lock(); going != nullptr) going->GiveUp();
+      });
+    };
   }
 
  private:
@@ -121,12 +127,17 @@ class Tls::Impl {
       (void)stream.next_layer().close(ignored);
       (void)plain.close(ignored);
     }
+    void GiveUp() {
+      if (shaken) return;
+      late = true;
+      Close();
+    }
     asio::ssl::stream<asio::ip::tcp::socket> stream;
     Socket plain;
     asio::steady_timer timer;
     // The timer's handler may run after the coroutine that set it has ended.
     bool shaken = false;  // the handshake has ended, one way or the other
-    bool late = false;    // because its time was up
+    bool late = false;    // because its time was up, or somebody ended it
   };
   using TunnelPtr = std::shared_ptr<Tunnel>;
 
@@ -134,9 +145,7 @@ class Tls::Impl {
                             std::int64_t handshake_ns, std::function<void(Result<UniqueFd>)> done) {
     tunnel->timer.expires_after(std::chrono::nanoseconds(std::max<std::int64_t>(handshake_ns, 1)));
     tunnel->timer.async_wait([tunnel](const error_code& error) {
-      if (error || tunnel->shaken) return;
-      tunnel->late = true;
-      tunnel->Close();
+      if (!error) tunnel->GiveUp();
     });
     error_code error;
     co_await tunnel->stream.async_handshake(side, asio::redirect_error(asio::use_awaitable, error));
@@ -198,8 +207,9 @@ Result<UniqueFd> Tls::Connect(UniqueFd fd, const std::string& host, std::int64_t
   return impl_->Connect(std::move(fd), host, deadline_ns);
 }
 
-void Tls::Accept(UniqueFd fd, std::int64_t handshake_ns, std::function<void(UniqueFd)> done) {
-  impl_->Accept(std::move(fd), handshake_ns, std::move(done));
+std::function<void()> Tls::Accept(UniqueFd fd, std::int64_t handshake_ns,
+                                  std::function<void(UniqueFd)> done) {
+  return impl_->Accept(std::move(fd), handshake_ns, std::move(done));
 }
 
 }  // namespace kvcove::rpc

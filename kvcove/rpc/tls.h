@@ -37,8 +37,10 @@ class Tls {
   Result<UniqueFd> Connect(UniqueFd fd, const std::string& host, std::int64_t deadline_ns);
 
   // Calls `done` from this object's thread with a socket that speaks with the client behind `fd`,
-  // or not at all when the client is not trusted or not done within `handshake_ns`.
-  void Accept(UniqueFd fd, std::int64_t handshake_ns, std::function<void(UniqueFd)> done);
+  // or not at all when the client is not trusted or not done within `handshake_ns`. What it returns
+  // ends a handshake that is still going on; it is good for as long as this object lives.
+  std::function<void()> Accept(UniqueFd fd, std::int64_t handshake_ns,
+                               std::function<void(UniqueFd)> done);
 
  private:
   class Impl;

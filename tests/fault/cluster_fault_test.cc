@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "kvcove/base/descriptors.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
 #include "kvcove/http/server.h"
@@ -296,11 +297,14 @@ TEST(DescriptorLimitTest, AMasterThatIsFullSaysSoAndStillAnswersItsOperator) {
   EXPECT_EQ(MetricOf(scrape(), "process_max_fds"), 320);
   const double most = MetricOf(scrape(), "kvcove_master_connections_max");
   EXPECT_EQ(most, 160);
-  std::vector<UniqueFd> strangers;
+  std::vector<UniqueFd> clients;
   for (int i = 0; i < 400; ++i) {
     auto fd = rpc::ConnectTcp(cluster.master_address(), SystemClock::Instance().NowNs() + kSecond);
     ASSERT_TRUE(fd) << fd.error().ToString();
-    strangers.push_back(std::move(*fd));
+    const auto hello = wire::EncodeFrameHeader(
+        {.method = static_cast<std::uint16_t>(wire::Method::kHello), .body_bytes = 0, .call = 1});
+    (void)!send(fd->get(), hello.data(), hello.size(), MSG_NOSIGNAL);
+    clients.push_back(std::move(*fd));
   }
   const std::int64_t opened = NowMs();
   while (MetricOf(scrape(), "kvcove_master_connections_refused_total") < 240 &&
@@ -314,7 +318,7 @@ TEST(DescriptorLimitTest, AMasterThatIsFullSaysSoAndStillAnswersItsOperator) {
   const std::string log{std::istreambuf_iterator<char>(file), {}};
   EXPECT_THAT(log, testing::HasSubstr("129 of 160 connections are in use"));
   EXPECT_THAT(log, testing::HasSubstr("all 160 connections are in use"));
-  strangers.clear();
+  clients.clear();
   const std::int64_t closed = NowMs();
   rpc::TcpChannel channel(cluster.master_address(), {});
   while (!wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond) &&
@@ -438,6 +442,123 @@ TEST_F(EngineEndTest, RegistrationsThatWaitForAFrozenMasterHoldNoPut) {
   EXPECT_LE(slowest, 1000) << "100 ms, and a busy machine";
   kill(master(), SIGCONT);
   for (std::thread& engine : engines) engine.join();
+}
+
+// Memory that a process shares with nobody.
+double PrivateMiB(pid_t pid) {
+  std::ifstream status(fmt::format("/proc/{}/status", pid));
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.starts_with("RssAnon:")) return std::stod(line.substr(8)) / 1024;
+  }
+  return 0;
+}
+
+// Connects to `address` as often as it is told to, and says nothing.
+class Strangers {
+ public:
+  Strangers(const rpc::Address& address, std::size_t count) : address_(address), fds_(count) {
+    for (UniqueFd& fd : fds_) Connect(fd);
+  }
+  // Comes back with the next `count` of those that were sent away.
+  void Return(std::size_t count) {
+    for (; count > 0; --count) {
+      UniqueFd& fd = fds_[next_++ % fds_.size()];
+      char byte = 0;
+      if (!fd.valid() || recv(fd.get(), &byte, 1, MSG_DONTWAIT) == 0) Connect(fd);
+    }
+  }
+
+ private:
+  void Connect(UniqueFd& fd) const {
+    auto connected = rpc::ConnectTcp(address_, SystemClock::Instance().NowNs() + kSecond);
+    if (connected) fd = std::move(*connected);
+  }
+  const rpc::Address address_;
+  std::vector<UniqueFd> fds_;
+  std::size_t next_ = 0;
+};
+
+class StrangersTest : public ClusterFaultTest {
+ protected:
+  struct Round {
+    double lookup_p99_us = 0;
+    double get_p99_us = 0;
+    std::size_t let_in = 0;  // of kNewcomers
+  };
+  static constexpr std::size_t kNewcomers = 20;
+
+  template <typename Call>
+  static double P99Us(const std::function<void()>& between, const Call& call) {
+    std::vector<std::int64_t> took;
+    for (int i = 0; i < 1000; ++i) {
+      if (between) between();
+      const std::int64_t began = SystemClock::Instance().NowNs();
+      call(i);
+      took.push_back(SystemClock::Instance().NowNs() - began);
+    }
+    std::ranges::sort(took);
+    return static_cast<double>(took[took.size() * 99 / 100]) * 1e-3;
+  }
+  // What a tenant sees. `between` runs before each call.
+  Round Measure(const std::vector<std::string>& keys, const std::function<void()>& between = {}) {
+    Round round;
+    for (std::size_t i = 0; i < kNewcomers; ++i) {
+      if (between) between();
+      auto pool = Pool::Open(fmt::format("kvcove://{}?host=new", master_address().ToString()),
+                             milliseconds(1000));
+      if (!pool) continue;
+      auto session =
+          (*pool)->OpenSession({.name = "acme/llama", .engine = "new", .assume_weights = true});
+      if (session && CountOk(Get(**session, {keys[0]}))) ++round.let_in;
+    }
+    round.lookup_p99_us = P99Us(between, [&](int i) {
+      const std::string_view key = keys[static_cast<std::size_t>(i) % keys.size()];
+      ItemResult result;
+      EXPECT_TRUE(session_->Exists({&key, 1}, {&result, 1}));
+      EXPECT_TRUE(result.ok());
+    });
+    round.get_p99_us = P99Us(between, [&](int i) {
+      EXPECT_EQ(CountOk(Get(*session_, {keys[static_cast<std::size_t>(i) % keys.size()]})), 1U);
+    });
+    return round;
+  }
+  static void Print(const char* when, const Round& round) {
+    fmt::print("{}: {} of {} let in, p99 of a look-up {:.0f} us, of a get {:.0f} us\n", when,
+               round.let_in, kNewcomers, round.lookup_p99_us, round.get_p99_us);
+  }
+};
+
+TEST_F(StrangersTest, SilentConnectionsKeepNobodyOutAndTakeNoMemory) {
+  RaiseDescriptorLimit();
+  const std::size_t count = std::min<std::size_t>(5000, (DescriptorLimit() - 500) / 2);
+  const auto keys = Fill(100);
+  const Round quiet = Measure(keys);
+  const double master_mib = PrivateMiB(master());
+  const double owner_mib = PrivateMiB(owner(0));
+  rpc::TcpChannel channel(master_address(), {});
+  const auto owners = *wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
+  const auto asked = std::ranges::find(owners, "host0", &wire::OwnerStat::host);
+  Strangers at_master(master_address(), count);
+  Strangers at_owner(*rpc::ParseAddress(asked->address, 0), count);
+  const Round silent = Measure(keys);
+  const double master_more = PrivateMiB(master()) - master_mib;
+  const double owner_more = PrivateMiB(owner(0)) - owner_mib;
+  const Round storm = Measure(keys, [&] {
+    at_master.Return(10);
+    at_owner.Return(10);
+  });
+  Print("quiet", quiet);
+  Print("silent strangers", silent);
+  Print("strangers that come back", storm);
+  fmt::print("{} strangers at each: the master takes {:.1f} MiB more, the owner {:.1f}\n", count,
+             master_more, owner_more);
+  EXPECT_EQ(silent.let_in, kNewcomers);
+  EXPECT_EQ(storm.let_in, kNewcomers);
+  EXPECT_LE(master_more, 32);
+  EXPECT_LE(owner_more, 32);
+  EXPECT_LE(silent.lookup_p99_us, 20'000) << "twice as long as usual, and a busy machine";
+  EXPECT_LE(silent.get_p99_us, 20'000);
 }
 
 TEST_F(ClusterFaultTest, StrangersAndGarbageDisturbNobody) {
