@@ -13,6 +13,7 @@ void Generations::Load(const StoredState& state) {
     slots_[slot.slot] = {
         .fact = slot.fact, .revision = slot.revision, .used = true, .raised_by = {}};
     if (slot.fact.free) continue;
+    registrations_.Inherit(slot.slot);
     slots_by_name_[{slot.fact.name, slot.fact.version}] = slot.slot;
     ++slots_of_tenant_[std::string(TenantOf(slot.fact.name))];
   }
@@ -296,7 +297,7 @@ void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& p
     if (!repeated && !version_change) RememberReset(request);
     if (request.engine.empty()) continue;
     Registrations::Binding& binding =
-        registrations_.Bind(request.name, request.engine, Id128{}, now_ns);
+        registrations_.Bind(request.name, request.engine, request.holder, now_ns);
     // Its first arrival opened the session; another engine's reset may have closed it since.
     if (repeated && binding.bound) continue;
     binding.open = true;

@@ -113,6 +113,7 @@ bool Registrations::Expire(std::int64_t now_ns) {
   const std::uint64_t before = version_;
   if (!all_named_ended_ && now_ns >= all_named_until_ns_) {
     all_named_ended_ = true;
+    inherited_.clear();
     ++version_;
   }
   std::vector<Id128> gone;
@@ -124,6 +125,7 @@ bool Registrations::Expire(std::int64_t now_ns) {
 }
 
 void Registrations::ForgetSlot(SlotId slot) {
+  inherited_.erase(slot);
   if (names_.erase(slot) == 0) return;
   for (auto& [key, binding] : bindings_) binding.named.erase(slot);
   ++version_;

@@ -33,7 +33,7 @@ class Registrations {
 
   // How long a holder counts after it was heard of last.
   static constexpr std::int64_t kHolderNs = 30 * kSecond;
-  // After a start, every version counts as named.
+  // After a start, every version that an earlier master knew counts as named.
   static constexpr std::int64_t kAllNamedNs = 60 * kSecond;
   static constexpr std::size_t kMaxBindings = 65536;
 
@@ -59,8 +59,10 @@ class Registrations {
   void ForgetSlot(SlotId slot);
 
   bool Named(SlotId slot, std::int64_t now_ns) const {
-    return now_ns < all_named_until_ns_ || names_.contains(slot);
+    return names_.contains(slot) || (now_ns < all_named_until_ns_ && inherited_.contains(slot));
   }
+  // An earlier master gave it to its namespace: engines that use it may not have said so yet.
+  void Inherit(SlotId slot) { inherited_.insert(slot); }
   // Grows whenever a slot may have become named or unnamed.
   std::uint64_t version() const { return version_; }
   std::size_t size() const { return bindings_.size(); }
@@ -79,6 +81,7 @@ class Registrations {
   std::uint64_t version_ = 1;
   std::map<Key, Binding, std::less<>> bindings_;
   std::map<Id128, Holder> holders_;
+  std::set<SlotId> inherited_;
   std::map<SlotId, std::uint32_t> names_;               // by how many bindings
   std::map<std::string, std::uint32_t, std::less<>> by_tenant_;  // bindings
 };

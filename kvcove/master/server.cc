@@ -115,7 +115,7 @@ class MasterServer::Impl final : public rpc::Handler {
                   const rpc::Responder& respond);
   void Register(rpc::ConnectionId id, const rpc::Caller& caller, std::span<const std::byte> body,
                 const rpc::Responder& respond);
-  void Reset(const rpc::Caller& caller, std::span<const std::byte> body,
+  void Reset(rpc::ConnectionId id, const rpc::Caller& caller, std::span<const std::byte> body,
              const rpc::Responder& respond);
   Result<std::string> Versions(rpc::ConnectionId id, const rpc::Caller& caller,
                                wire::Method method, std::span<const std::byte> body);
@@ -295,7 +295,8 @@ void MasterServer::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
       greeted = gate_.Greet(connection.guest, method, body);
     } else if (gate_.Admitted(connection.guest)) {
       caller = connection.guest.caller;
-      connection.registers = connection.registers || method == wire::Method::kRegister;
+      connection.registers = connection.registers || method == wire::Method::kRegister ||
+                             method == wire::Method::kReset;
       connection.owner = connection.owner || method == wire::Method::kOwnerHello;
     }
   }
@@ -363,7 +364,7 @@ void MasterServer::Impl::Dispatch(rpc::ConnectionId id, const rpc::Caller& calle
     case Method::kRegister:
       return Register(id, caller, body, respond);
     case Method::kReset:
-      return Reset(caller, body, respond);
+      return Reset(id, caller, body, respond);
     case Method::kNameVersions:
     case Method::kEndEngine:
       return answer(Versions(id, caller, method, body));
@@ -445,14 +446,15 @@ void MasterServer::Impl::Register(rpc::ConnectionId id, const rpc::Caller& calle
   master_->generations().Register(request, DeadlineOf(budget_ns), Through<Registration>(respond));
 }
 
-void MasterServer::Impl::Reset(const rpc::Caller& caller, std::span<const std::byte> body,
-                               const rpc::Responder& respond) {
+void MasterServer::Impl::Reset(rpc::ConnectionId id, const rpc::Caller& caller,
+                               std::span<const std::byte> body, const rpc::Responder& respond) {
   Result<wire::ResetCall> call = wire::DecodeReset(body);
   if (!call) return respond(FailedReply(call.error()));
   if (const Status name = CheckName(call->request.name, "namespace"); !name) {
     return respond(FailedReply(name.error()));
   }
   call->request.name = QualifiedName(caller.tenant, call->request.name);
+  call->request.holder = HolderOf(call->request.holder, id);
   master_->generations().Reset(
       call->request, DeadlineOf(call->budget_ns),
       [this, reply = Through<ResetOutcome>(respond)](const Result<ResetOutcome>& outcome) {

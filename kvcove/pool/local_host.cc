@@ -16,6 +16,7 @@ namespace kvcove::pool {
 namespace {
 
 constexpr std::int64_t kTellNs = 500 * kMillisecond;
+constexpr std::int64_t kRepeatNs = 5 * kSecond;
 
 }  // namespace
 
@@ -28,6 +29,7 @@ class LocalHost::Service final : public wire::HostService {
     const EngineKey engine = {request.name, request.engine};
     KVCOVE_TRY(host_.AddEngine(engine, number_, deadline_ns));
     auto registration = host_.control().Register(request, deadline_ns);
+    if (registration) host_.held_.Registered(request, *registration);
     host_.CheckEngine(engine);
     return registration;
   }
@@ -42,6 +44,7 @@ class LocalHost::Service final : public wire::HostService {
   }
   Status NameVersions(std::string_view name, std::string_view engine,
                       std::span<const std::string> versions, std::int64_t deadline_ns) override {
+    host_.held_.Named(name, engine, {versions.begin(), versions.end()});
     return host_.control().NameVersions(name, engine, versions, deadline_ns);
   }
   Status EndEngine(std::string_view name, std::string_view engine,
@@ -140,8 +143,7 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   }
   // What this host's own processes ask of the master, they ask as their tenant.
   channel_ = std::make_unique<rpc::TcpChannel>(member.master, tenant_access);
-  const Id128 process = RandomId();
-  control_ = std::make_unique<wire::MasterStub>(*channel_, process);
+  control_ = std::make_unique<wire::MasterStub>(*channel_, process_);
   KVCOVE_ASSIGN(data_server_, owner::DataServer::Open(*owner_,
                                                       {.listen = member.listen,
                                                        .checksum = member.checksum,
@@ -154,13 +156,19 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   owner::LinkOptions link;
   link.master = member.master;
   link.identity.owner = RandomId();
-  link.identity.process = process;
+  link.identity.process = process_;
   link.identity.address =
       member.advertise.empty() ? data_server_->address().ToString() : member.advertise;
   link.identity.socket = options.socket_path;
   link.identity.host = member.host.empty() ? requester::HostIdentity() : member.host;
   link.identity.tenant = member.tenant;
   link.access = access;
+  // The link's lease waits for nothing, so another thread says again what is registered here.
+  repeats_ = std::make_unique<rpc::Workers>(1);
+  link.on_new_term = [this] {
+    (void)repeats_->Post(
+        [this] { (void)held_.Repeat(*control_, SystemClock::Instance().NowNs() + kRepeatNs); });
+  };
   link_ = std::make_unique<owner::Link>(*owner_, link, clock);
   link_->Start();
   // Who waited for this owner may use it at once: mostly its first lease comes in milliseconds. A
@@ -273,6 +281,7 @@ void LocalHost::DropEngine(const EngineKey& engine, wire::SessionNumber number) 
     if (at == engines_.end() || at->second.erase(number) == 0 || !at->second.empty()) return;
     engines_.erase(at);
   }
+  held_.Ended(engine.first, engine.second);
   ends_->Add(engine);
 }
 
@@ -284,7 +293,7 @@ std::size_t LocalHost::TellEnds(std::span<const EngineKey> engines) {
   wire::ControlService* control = control_.get();
   if (channel_ != nullptr) {
     channel.emplace(channel_->address(), channel_->access());
-    control = &stub.emplace(*channel);
+    control = &stub.emplace(*channel, process_);
   }
   std::size_t told = 0;
   for (const auto& [name, engine] : engines) {

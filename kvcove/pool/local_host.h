@@ -14,7 +14,9 @@
 #include "kvcove/owner/owner.h"
 #include "kvcove/pool/engine_ends.h"
 #include "kvcove/requester/attachment.h"
+#include "kvcove/requester/held_engines.h"
 #include "kvcove/rpc/channel.h"
+#include "kvcove/rpc/workers.h"
 
 namespace kvcove::pool {
 
@@ -85,6 +87,9 @@ class LocalHost final : private master::OwnerSink {
   std::unique_ptr<owner::Link> link_;
   std::unique_ptr<wire::ControlService> control_;
   std::unique_ptr<EngineEnds> ends_;
+  const Id128 process_ = RandomId();  // holds the registrations of this host's sessions
+  requester::HeldEngines held_;
+  std::unique_ptr<rpc::Workers> repeats_;
   Mutex mutex_;
   std::set<wire::SessionNumber> sessions_ KVCOVE_GUARDED_BY(mutex_);
   std::map<EngineKey, std::set<wire::SessionNumber>> engines_ KVCOVE_GUARDED_BY(mutex_);

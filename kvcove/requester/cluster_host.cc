@@ -13,6 +13,7 @@ namespace kvcove::requester {
 namespace {
 
 constexpr std::int64_t kOwnersNs = 200 * kMillisecond;
+constexpr std::int64_t kEnginesNs = 2 * kSecond;
 constexpr std::size_t kMaxRecent = 512;  // misses told in detail at a time
 
 }  // namespace
@@ -65,8 +66,44 @@ Result<std::vector<wire::OwnerStat>> ClusterHost::AskOwners(
   NoteMaster(master_breaker_.End(
       pass, reply ? rpc::Breaker::Outcome::kAnswered : rpc::OutcomeOf(reply.error())));
   if (!reply) return std::unexpected(reply.error());
+  TellEngines(reply->term);
   FindLocal(reply->owners, clock_.NowNs() + kOwnersNs);
   return std::move(reply->owners);
+}
+
+void ClusterHost::OpenEngine(const std::string& name, const std::string& engine) {
+  const MutexLock lock(engines_mutex_);
+  ++sessions_[{name, engine}];
+  ended_.erase({name, engine});
+}
+
+void ClusterHost::CloseEngine(const std::string& name, const std::string& engine) {
+  {
+    const MutexLock lock(engines_mutex_);
+    const auto at = sessions_.find({name, engine});
+    if (at == sessions_.end() || --at->second > 0) return;
+    sessions_.erase(at);
+    ended_.insert({name, engine});
+  }
+  engines_.Ended(name, engine);
+}
+
+// An end that is not told now is told later, or the master misses this process's reports.
+void ClusterHost::TellEngines(std::uint64_t term) {
+  if (engines_.Forgotten(term)) (void)engines_.Repeat(stub_, clock_.NowNs() + kEnginesNs);
+  while (true) {
+    Engine engine;
+    {
+      const MutexLock lock(engines_mutex_);
+      if (ended_.empty()) return;
+      engine = *ended_.begin();
+      ended_.erase(ended_.begin());
+    }
+    if (stub_.EndEngine(engine.first, engine.second, clock_.NowNs() + kOwnersNs)) continue;
+    const MutexLock lock(engines_mutex_);
+    if (!sessions_.contains(engine)) ended_.insert(engine);
+    return;
+  }
 }
 
 void ClusterHost::NoteMaster(rpc::Breaker::Change change) {

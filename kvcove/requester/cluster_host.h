@@ -2,9 +2,12 @@
 // One process's tie to a cluster: the master, the owners, and the memory of the owner on this host.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 
+#include "kvcove/requester/held_engines.h"
 #include "kvcove/requester/peers.h"
 #include "kvcove/requester/remote_host.h"
 #include "kvcove/requester/types.h"
@@ -41,6 +44,10 @@ class ClusterHost {
 
   // What the master's metrics show of this process, and its `why` of keys whose slot is known.
   void CountMiss(std::optional<SlotId> slot, std::string_view key, MissReason reason);
+  // A session of the engine begins or ends; the master hears of the last one's end a little later.
+  void OpenEngine(const std::string& name, const std::string& engine);
+  void CloseEngine(const std::string& name, const std::string& engine);
+  HeldEngines& engines() { return engines_; }
   void CountFallback() { fallbacks_.fetch_add(1, std::memory_order_relaxed); }
 
   // While the master does not answer, these cost a few milliseconds or fail at once (rpc::Breaker).
@@ -69,6 +76,13 @@ class ClusterHost {
   wire::MasterStub guarded_stub_;
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
   std::atomic<std::uint64_t> fallbacks_{0};
+  using Engine = std::pair<std::string, std::string>;  // namespace, engine
+  // Tells the master which engines have ended here, and a new one what this process holds.
+  void TellEngines(std::uint64_t term);
+  HeldEngines engines_;
+  Mutex engines_mutex_;
+  std::map<Engine, std::size_t> sessions_ KVCOVE_GUARDED_BY(engines_mutex_);
+  std::set<Engine> ended_ KVCOVE_GUARDED_BY(engines_mutex_);
   Mutex recent_mutex_;
   std::vector<wire::RequesterReport::Miss> recent_ KVCOVE_GUARDED_BY(recent_mutex_);
   std::atomic<bool> finding_{false};

@@ -54,9 +54,14 @@ ClusterSession::ClusterSession(ClusterHost& host, SessionOptions options, const 
           [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {
             return TryReset(request, deadline_ns);
           },
-          clock) {}
+          clock) {
+  host_.OpenEngine(options_.name, options_.engine);
+}
 
-ClusterSession::~ClusterSession() { resets_.Stop(); }
+ClusterSession::~ClusterSession() {
+  resets_.Stop();
+  host_.CloseEngine(options_.name, options_.engine);
+}
 
 Session* ClusterSession::Local() {
   Session* local = local_now_.load(std::memory_order_acquire);
@@ -88,6 +93,7 @@ Result<ClusterSession::Binding> ClusterSession::Bind(std::string_view version, b
     }
   }
   KVCOVE_ASSIGN(const wire::Registration registration, host_.Register(request, deadline_ns));
+  host_.engines().Registered(request, registration);
   const Binding binding{.token = {.incarnation = registration.incarnation,
                                   .generation = registration.generation,
                                   .slot = registration.slot},
@@ -860,6 +866,7 @@ Result<std::vector<std::vector<std::string>>> ClusterSession::Where(
 Status ClusterSession::NameVersions(std::span<const std::string> versions,
                                     std::chrono::milliseconds timeout) {
   KVCOVE_TRY(CheckBatch(forks_, 0, 0));
+  host_.engines().Named(options_.name, options_.engine, {versions.begin(), versions.end()});
   return host_.master().NameVersions(options_.name, options_.engine, versions,
                                      DeadlineOf(clock_, timeout));
 }

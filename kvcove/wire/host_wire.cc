@@ -102,8 +102,10 @@ class Stub final : public HostService {
     const auto engine = Text(builder, request.engine);
     const auto version = Text(builder, request.version.value_or(""));
     const fb::Id id = ToFb(request.id);
+    const fb::Id holder = ToFb(request.holder != Id128{} ? request.holder : holder_);
     builder.Finish(fb::CreateReset(builder, name, engine, request.version.has_value(), version, &id,
-                                   deadline_ns - SystemClock::Instance().NowNs(), request.late));
+                                   deadline_ns - SystemClock::Instance().NowNs(), request.late,
+                                   &holder));
     KVCOVE_ASSIGN(const std::string reply,
                   channel_.Call(Method::kReset, BytesOf(builder), deadline_ns));
     KVCOVE_ASSIGN(const auto* root, Root<fb::CountReply>(AsBytes(reply)));
@@ -423,7 +425,8 @@ Result<ResetCall> DecodeReset(std::span<const std::byte> body) {
                              .engine = Str(root->engine()),
                              .version = std::nullopt,
                              .id = FromFb(root->id()),
-                             .late = root->late()},
+                             .late = root->late(),
+                             .holder = FromFb(root->holder())},
                  .budget_ns = root->budget_ns()};
   if (root->has_version()) call.request.version = Str(root->version());
   return call;

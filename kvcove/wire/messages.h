@@ -48,6 +48,7 @@ struct ResetRequest {
   // A repetition in the background: it shares no generation that others have raised, as they may
   // have done so for newer weights than this engine's.
   bool late = false;
+  Id128 holder;  // as RegisterRequest's
 };
 
 struct ResetOutcome {

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/held_engines.h"
+
+#include <algorithm>
+
+namespace kvcove::requester {
+
+void HeldEngines::Registered(const wire::RegisterRequest& request,
+                             const wire::Registration& registration) {
+  if (!registration.open) return;
+  wire::RegisterRequest again = request;
+  // What the engine is bound to; another generation leaves its session as it is.
+  again.last_incarnation = registration.incarnation;
+  again.last_generation = registration.generation;
+  const MutexLock lock(mutex_);
+  Engine& engine = engines_[{request.name, request.engine}];
+  engine.versions[request.version] = std::move(again);
+  if (engine.versions.size() > kMaxVersions) engine.versions.erase(engine.versions.begin());
+}
+
+void HeldEngines::Named(std::string_view name, std::string_view engine,
+                        const std::vector<std::string>& versions) {
+  const MutexLock lock(mutex_);
+  const auto at = engines_.find(Key(name, engine));
+  if (at == engines_.end()) return;
+  at->second.names = true;
+  at->second.named = versions;
+  std::erase_if(at->second.versions, [&](const auto& entry) {
+    return !entry.first.empty() && std::ranges::find(versions, entry.first) == versions.end();
+  });
+}
+
+void HeldEngines::Ended(std::string_view name, std::string_view engine) {
+  const MutexLock lock(mutex_);
+  engines_.erase(Key(name, engine));
+}
+
+bool HeldEngines::Forgotten(std::uint64_t term) {
+  const MutexLock lock(mutex_);
+  return std::exchange(term_, term) != term;
+}
+
+Status HeldEngines::Repeat(wire::GenerationService& master, std::int64_t deadline_ns) {
+  std::map<Key, Engine> engines;
+  {
+    const MutexLock lock(mutex_);
+    engines = engines_;
+  }
+  const auto all = [&]() -> Status {
+    for (const auto& [key, engine] : engines) {
+      for (const auto& [version, request] : engine.versions) {
+        KVCOVE_TRY(master.Register(request, deadline_ns));
+      }
+      if (!engine.names) continue;
+      KVCOVE_TRY(master.NameVersions(key.first, key.second, engine.named, deadline_ns));
+    }
+    return {};
+  };
+  const Status done = all();
+  if (done) return done;
+  const MutexLock lock(mutex_);
+  term_ = 0;
+  return done;
+}
+
+}  // namespace kvcove::requester
