@@ -339,7 +339,8 @@ void Control::Publish(const Id128& incarnation,
   for (const Generations::Published& published : updates) {
     // Look-ups go by the new generation from here on.
     standings_.SetSlot(published.update);
-    table_.Set(published.update, published.revision);
+    // A start shows what an earlier master knew: its barriers stand.
+    if (!table_.Set(published.update, published.revision)) continue;
     // Nothing of the last generation is found any more, so its removals need no proof.
     removals_.Void(published.update.slot);
     Delete(members_.VoidBarriers(published.update.slot));

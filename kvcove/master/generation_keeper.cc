@@ -8,7 +8,7 @@ namespace {
 
 // How long a registration that made a slot waits for owners to hear of it, so that the first put is
 // not ahead of them. An owner that does not know the generation refuses, which is safe.
-constexpr std::int64_t kRegisterWaitNs = 50 * kMillisecond;
+constexpr std::int64_t kRegisterWaitNs = 200 * kMillisecond;
 constexpr std::int64_t kExpireNs = kSecond;
 constexpr std::size_t kMaxWaiting = 65536;
 

@@ -102,12 +102,18 @@ Result<SlotId> Generations::SlotFor(const RegisterRequest& request, std::int64_t
     }
   }
   // The one that nobody names for the longest time gives way, with what it holds. Its number is
-  // never used again, so no token and no entry of it can be taken for the new one's.
+  // never used again, so no token and no entry of it can be taken for the new one's. Just after a
+  // start, those that nobody has named yet come last.
   std::optional<SlotId> oldest;
-  for (const auto& [slot, state] : slots_) {
-    if (state.fact.free || registrations_.Named(slot, now_ns)) continue;
-    if (share_used && TenantOf(state.fact.name) != tenant) continue;
-    if (!oldest || state.named_last < slots_.at(*oldest).named_last) oldest = slot;
+  for (const bool inherited : {false, true}) {
+    for (const auto& [slot, state] : slots_) {
+      if (state.fact.free || registrations_.Held(slot)) continue;
+      if (!inherited && registrations_.Named(slot, now_ns)) continue;
+      if (share_used && TenantOf(state.fact.name) != tenant) continue;
+      const auto age = [](const SlotState& of) { return std::pair(of.named_last, of.revision); };
+      if (!oldest || age(state) < age(slots_.at(*oldest))) oldest = slot;
+    }
+    if (oldest) break;
   }
   if (oldest) return *oldest;
   if (share_used) {

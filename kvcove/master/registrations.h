@@ -61,6 +61,8 @@ class Registrations {
   bool Named(SlotId slot, std::int64_t now_ns) const {
     return names_.contains(slot) || (now_ns < all_named_until_ns_ && inherited_.contains(slot));
   }
+  // An engine has said so to this master.
+  bool Held(SlotId slot) const { return names_.contains(slot); }
   // An earlier master gave it to its namespace: engines that use it may not have said so yet.
   void Inherit(SlotId slot) { inherited_.insert(slot); }
   // Grows whenever a slot may have become named or unnamed.

@@ -3,8 +3,9 @@
 
 namespace kvcove::master {
 
-void SlotTable::Set(const SlotUpdate& update, std::uint64_t revision) {
+bool SlotTable::Set(const SlotUpdate& update, std::uint64_t revision) {
   Slot& slot = slots_[update.slot];
+  const bool raised = slot.revision != 0 && slot.update.generation != update.generation;
   if (slot.revision != 0) {
     const auto at = by_revision_.find(slot.revision);
     at->second.erase(update.slot);
@@ -12,6 +13,7 @@ void SlotTable::Set(const SlotUpdate& update, std::uint64_t revision) {
   }
   slot = {.update = update, .revision = revision};
   by_revision_[revision].insert(update.slot);
+  return raised;
 }
 
 wire::Changes SlotTable::Since(std::uint64_t have) const {

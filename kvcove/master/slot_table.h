@@ -17,7 +17,8 @@ class SlotTable {
   // Bytes of names in one page; a page has at least one slot.
   explicit SlotTable(std::size_t page_bytes = 256 << 10) : page_bytes_(page_bytes) {}
 
-  void Set(const SlotUpdate& update, std::uint64_t revision);
+  // True when the slot had another generation here before.
+  bool Set(const SlotUpdate& update, std::uint64_t revision);
   // Of the last change of any slot.
   std::uint64_t revision() const { return by_revision_.empty() ? 0 : by_revision_.rbegin()->first; }
   // What leads from `have` on, oldest change first; `more` when that is not all.

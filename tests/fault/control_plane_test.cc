@@ -50,7 +50,8 @@ TEST_F(ControlPlaneTest, AProvenRemovalStaysProvenWhenMastersChangeWhileAnOwnerI
   Freeze(owner(1));
   RestartMaster();
   WaitLive(1);
-  ASSERT_TRUE(Remove(*session_, keys));
+  const Status removed = Remove(*session_, keys);
+  ASSERT_TRUE(removed) << removed.error().ToString();
   RestartMaster();
   Thaw(1);
   WaitLive(2);
@@ -212,7 +213,8 @@ TEST_F(ControlPlaneTest, NamespacesAreNotUsedUp) {
   RestartMaster();
   WaitLive(2);
   auto session = *pool_->OpenSession({.name = "after-the-restart", .engine = "e"});
-  EXPECT_TRUE(session->Capture());
+  const auto captured = session->Capture();
+  EXPECT_TRUE(captured) << captured.error().ToString();
 }
 
 // What the pool's users call chaos: everything but one owner dies, stops and comes back, while keys
