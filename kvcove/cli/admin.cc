@@ -164,6 +164,14 @@ const std::vector<Column> kSegmentColumns = {{"OWNER", "address"},
                                              {"HITS", "hits"},
                                              {"EVICTIONS", "evictions"},
                                              {"LEASE AGE MS", "lease_age_ms"}};
+const std::vector<Column> kMemberColumns = {{"NUMBER", "number"},
+                                            {"OWNER", "owner"},
+                                            {"HOST", "host"},
+                                            {"STATE", "state"},
+                                            {"AWAY S", "away_seconds"},
+                                            {"GENERATIONS CURRENT", "generations_current"},
+                                            {"REMOVALS BEHIND", "removals_behind"},
+                                            {"HIDDEN SLOTS", "hidden_slots"}};
 const std::vector<Column> kNamespaceColumns = {{"NAMESPACE", "namespace"},
                                                {"VERSION", "version"},
                                                {"SLOT", "slot"},
@@ -279,6 +287,15 @@ void AddAdmin(CLI::App& app, Action& chosen) {
   add.Add("segments", "The owners and their memory.", "GET", "/v1/segments", [](const json& body) {
     PrintList(body["segments"], kSegmentColumns, "no owner has said hello");
   });
+  add.Add("members", "Every owner that the pool knows, also those that are away.", "GET",
+          "/v1/members", [](const json& body) {
+            PrintList(body["members"], kMemberColumns, "no owner has joined");
+          });
+  CLI::App* forget =
+      add.Add("forget", "End the membership of an owner that is gone; refused while its lease runs.",
+              "POST", "/v1/forget", PrintObject);
+  add.Argument(forget, "owner", "owner", "its address, number or identity, as 'members' shows it")
+      ->required();
   add.Add("namespaces", "The namespaces and their generations.", "GET", "/v1/namespaces",
           [](const json& body) {
             PrintList(body["namespaces"], kNamespaceColumns, "no engine has registered");

@@ -14,6 +14,8 @@ struct MasterOptions {
   std::string data_directory = "kvcove-master";
   std::string admin = "127.0.0.1:7480";
   SizeOption task_rate{"256MiB"};
+  double member_ttl_s = 3600;
+  bool strict = false;
   SecurityOptions security;
   bool exit_with_parent = false;
 };
@@ -25,6 +27,8 @@ Result<int> Run(const MasterOptions& options) {
   cluster.credentials = security.credentials;
   cluster.tls = security.tls;
   cluster.data_directory = options.data_directory;
+  cluster.master.strict = options.strict;
+  cluster.master.member_ttl_ns = static_cast<std::int64_t>(options.member_ttl_s * 1e9);
   KVCOVE_ASSIGN(const std::optional<rpc::Address> admin_address,
                 AdminOption(options.admin, options.security));
   master::TaskOptions task_options;
@@ -59,8 +63,16 @@ void AddMaster(CLI::App& app, Action& chosen) {
       "master", "Run the master of a cluster: who the owners are, where keys are, resets.");
   master->add_option("--listen", options->listen, "where owners and requesters reach it, host:port")
       ->capture_default_str();
-  master->add_option("--data", options->data_directory, "where generations are kept")
+  master->add_option("--data", options->data_directory, "where generations, members and barriers are kept")
       ->capture_default_str();
+  master
+      ->add_option("--member-ttl", options->member_ttl_s,
+                   "seconds after which an owner that is away is no member any more")
+      ->check(CLI::Range(10.0, 30.0 * 24 * 3600))
+      ->capture_default_str();
+  master->add_flag("--strict", options->strict,
+                   "only owners' acknowledgements prove a reset or a removal, never a lease that "
+                   "ran out: for virtual machines that may be paused or migrated");
   master->add_option("--admin", options->admin, "the admin endpoint's host:port, or off")
       ->capture_default_str();
   master

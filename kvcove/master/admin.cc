@@ -62,6 +62,8 @@ json TaskJson(const TaskStat& task) {
           {"message", task.message}};
 }
 
+std::string HexOf(const Id128& id) { return fmt::format("{:016x}{:016x}", id.high, id.low); }
+
 // The paths' answers. Thread-safe.
 class Answers {
  public:
@@ -82,7 +84,8 @@ class Answers {
       objects += owner.objects;
     }
     return json{
-        {"incarnation", fmt::format("{:016x}{:016x}", stat.incarnation.high, stat.incarnation.low)},
+        {"pool", HexOf(stat.pool)},
+        {"incarnation", HexOf(stat.incarnation)},
         {"term", stat.term},
         {"revision", stat.revision},
         {"members", stat.control.members},
@@ -107,6 +110,65 @@ class Answers {
     json list = json::array();
     for (const wire::OwnerStat& owner : cluster_.Owners()) list.push_back(OwnerJson(owner));
     return json{{"segments", list}};
+  }
+
+  // Also owners that are away: what each must catch up with before it is trusted again.
+  Result<json> Members() const {
+    json list = json::array();
+    const Control::Counts counts = cluster_.master().control().Count();
+    std::map<SlotId, std::string> names;
+    for (const SlotDescription& slot : cluster_.Namespaces()) {
+      names[slot.slot] = ReadableName(slot.name);
+    }
+    for (const MemberDescription& member : cluster_.master().control().Describe()) {
+      json barriers = json::array();
+      for (const auto& [slot, barrier] : member.barriers) {
+        barriers.push_back({{"namespace", names[slot]},
+                            {"slot", slot},
+                            {"term", barrier.term},
+                            {"acknowledged", barrier.acknowledged}});
+      }
+      list.push_back({{"number", member.number},
+                      {"identity", HexOf(member.id)},
+                      {"owner", member.address},
+                      {"host", member.host},
+                      {"tenant", member.tenant},
+                      {"state", member.leased ? (member.told ? "live" : "live, being listed")
+                                              : "away"},
+                      {"away_seconds", member.away_ns ? json(static_cast<double>(*member.away_ns) *
+                                                             1e-9)
+                                                      : json(nullptr)},
+                      {"joined", member.joined_s},
+                      {"disk", member.disk},
+                      {"generations_current", member.table >= counts.table},
+                      {"generations", member.table},
+                      {"removals_behind", counts.removals - std::min(counts.removals,
+                                                                     member.removals)},
+                      {"removals", member.removals},
+                      {"hidden_slots", barriers.size()},
+                      {"barriers", std::move(barriers)}});
+    }
+    return json{{"members", list},
+                {"generations", counts.table},
+                {"removals", counts.removals}};
+  }
+
+  Result<json> Forget(const Request& request) {
+    KVCOVE_ASSIGN(const std::string owner, request.Need("owner"));
+    std::vector<std::string> known;
+    for (const MemberDescription& member : cluster_.master().control().Describe()) {
+      if (member.address == owner || HexOf(member.id) == owner ||
+          std::to_string(member.number) == owner) {
+        KVCOVE_TRY(cluster_.master().control().Forget(member.number));
+        return json{{"forgotten", member.address}};
+      }
+      known.push_back(member.address);
+    }
+    const std::vector<std::string_view> views(known.begin(), known.end());
+    const std::string_view nearest = NearestKey(owner, views);
+    return Fail(Code::kMiss,
+                fmt::format("no member '{}'{}; 'kvcove admin members' shows them", owner,
+                            nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
   }
 
   Result<json> Namespaces() const {
@@ -366,6 +428,9 @@ Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
       [answers](const Request& request) { return answers->Keys(request); });
   add("GET", "/v1/key", false, [answers](const Request& request) { return answers->Key(request); });
   add("GET", "/v1/tasks", false, [answers](const Request&) { return answers->ListTasks(); });
+  add("GET", "/v1/members", false, [answers](const Request&) { return answers->Members(); });
+  add("POST", "/v1/forget", false,
+      [answers](const Request& request) { return answers->Forget(request); });
   add("POST", "/v1/reset", true,
       [answers](const Request& request) { return answers->Reset(request); });
   add("POST", "/v1/remove", true,

@@ -85,14 +85,26 @@ class RemoteHost::SocketAttachment final : public Attachment {
     (void)parts_.primary.Call(wire::Method::kGoodbye, {}, deadline_ns);
   }
 
+  // A lease's deadline is a time of the owner's clock, and this process would compare it with its
+  // own. In another time namespace these differ, and a lease would not end.
+  static Status CheckClock(std::int64_t owner_ns, std::int64_t asked_ns, std::int64_t now_ns) {
+    if (owner_ns + kMillisecond >= asked_ns && owner_ns - kMillisecond <= now_ns) return {};
+    return Fail(Code::kIncompatible,
+                "the owner's clock (CLOCK_BOOTTIME) is not this process's: one of them runs in "
+                "another time namespace, so its memory cannot be mapped; use the same time "
+                "namespace, or reach the owner over TCP");
+  }
+
   static Result<std::shared_ptr<SocketAttachment>> Open(const std::string& path,
                                                         std::int64_t deadline_ns) {
     KVCOVE_ASSIGN(rpc::Client primary, rpc::Client::Connect(path, deadline_ns));
     std::vector<UniqueFd> fds;
+    const std::int64_t asked_ns = SystemClock::Instance().NowNs();
     KVCOVE_ASSIGN(const std::string reply,
                   primary.Call(wire::Method::kHello, Bytes(wire::EncodeHello("requester")),
                                deadline_ns, &fds));
     KVCOVE_ASSIGN(const wire::Welcome welcome, wire::DecodeWelcome(Bytes(reply)));
+    KVCOVE_TRY(CheckClock(welcome.now_ns, asked_ns, SystemClock::Instance().NowNs()));
     if (fds.size() != kFds) return Fail(Code::kCorrupt, "the daemon sent no segment");
     const auto size_of = [](const UniqueFd& fd) {
       return static_cast<std::size_t>(lseek(fd.get(), 0, SEEK_END));

@@ -539,13 +539,15 @@ Result<std::string> DecodeHello(std::span<const std::byte> body) {
 std::string EncodeWelcome(const Welcome& welcome) {
   Builder builder;
   const fb::Id secret = ToFb(welcome.secret);
-  builder.Finish(fb::CreateHelloReply(builder, welcome.session, &secret));
+  builder.Finish(fb::CreateHelloReply(builder, welcome.session, &secret, welcome.now_ns));
   return StringOf(builder);
 }
 
 Result<Welcome> DecodeWelcome(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::HelloReply>(body));
-  return Welcome{.session = root->session(), .secret = FromFb(root->secret())};
+  return Welcome{.session = root->session(),
+                 .secret = FromFb(root->secret()),
+                 .now_ns = root->now_ns()};
 }
 
 std::string EncodeJoin(const Welcome& welcome) {

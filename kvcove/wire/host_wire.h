@@ -57,6 +57,7 @@ bool MayWaitInCluster(Method method);
 struct Welcome {
   SessionNumber session = 0;
   Id128 secret;  // joins more connections to the session
+  std::int64_t now_ns = 0;  // by the owner's clock: a lease is checked by the reader's
 };
 std::string EncodeHello(std::string_view name);
 Result<std::string> DecodeHello(std::span<const std::byte> body);

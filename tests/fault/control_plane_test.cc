@@ -42,6 +42,23 @@ class ControlPlaneTest : public ClusterFaultTest {
     }
     return most;
   }
+  // As the master's endpoint tells, which this starts with the next master.
+  std::uint64_t Registrations() {
+    if (admin_.empty()) {
+      admin_ = LastingAddress().ToString();
+      StopMaster();
+      StartMaster(admin_);
+      WaitLive(2);
+    }
+    FILE* pipe = popen(
+        fmt::format("{} admin --json --admin {} status", KVCOVE_COMMAND, admin_).c_str(), "r");
+    std::string text(4096, '\0');
+    text.resize(fread(text.data(), 1, text.size(), pipe));
+    pclose(pipe);
+    const std::size_t at = text.find("\"registrations\":");
+    return at == std::string::npos ? ~0ULL : std::strtoull(text.c_str() + at + 16, nullptr, 10);
+  }
+  std::string admin_;
   std::size_t Found(const std::vector<std::string>& keys) { return CountOk(Get(*session_, keys)); }
 };
 
@@ -215,6 +232,46 @@ TEST_F(ControlPlaneTest, NamespacesAreNotUsedUp) {
   auto session = *pool_->OpenSession({.name = "after-the-restart", .engine = "e"});
   const auto captured = session->Capture();
   EXPECT_TRUE(captured) << captured.error().ToString();
+}
+
+// CLOCK_BOOTTIME of another time namespace says nothing about the owner's lease, so the owner's
+// memory is not mapped from there.
+TEST_F(ControlPlaneTest, AnEngineInAnotherTimeNamespaceIsServedOverTheNetwork) {
+  if (std::system("unshare -T --boottime 1000 --fork true 2>/dev/null") != 0) {
+    GTEST_SKIP() << "no time namespaces here";
+  }
+  const pid_t away = Spawn(
+      {"owner", "--master", master_address().ToString(), "--listen", "127.0.0.1:0", "--admin",
+       "off", "--memory", "64MiB", "--no-populate", "--socket", SocketOf(7)},
+      "shifted", {.launcher = {"unshare", "-T", "--boottime", "1000", "--fork", "--kill-child"}});
+  WaitLive(3);
+  auto pool = Open("shifted");
+  auto session = *pool->OpenSession({.name = "acme/shifted", .engine = "e"});
+  const auto keys = Keys(20, "shifted");
+  EXPECT_EQ(CountOk(Put(*session, keys)), keys.size());
+  for (const ItemResult& result : Get(*session, keys)) {
+    EXPECT_TRUE(result.ok());
+    EXPECT_EQ(result.tier, Tier::kRemoteMemory);
+  }
+  session.reset();
+  pool.reset();
+  End(away, SIGKILL);
+}
+
+// Registrations end with the processes that held them, also of those that had no owner beside them.
+TEST_F(ControlPlaneTest, SessionsThatComeAndGoLeaveNoRegistration) {
+  ASSERT_LE(Registrations(), 3U);
+  for (int i = 0; i < 2000; ++i) {
+    auto session = *pool_->OpenSession({.name = "acme/many", .engine = fmt::format("e{}", i)});
+    ASSERT_TRUE(session->Capture()) << i;
+  }
+  const std::int64_t until = NowMs() + 10000;
+  std::uint64_t held = 0;
+  do {
+    std::this_thread::sleep_for(milliseconds(50));
+    held = Registrations();
+  } while (held > 3 && NowMs() < until);
+  EXPECT_LE(held, 3U);
 }
 
 // What the pool's users call chaos: everything but one owner dies, stops and comes back, while keys
