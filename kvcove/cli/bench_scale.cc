@@ -79,11 +79,12 @@ Status BenchDirectory(const BenchOptions& options) {
     standings.owner(0).live_until_ns = std::numeric_limits<std::int64_t>::max();
     standings.owner(0).present_until_ns = std::numeric_limits<std::int64_t>::max();
     master::Directory directory(standings);
+    std::vector<std::pair<wire::OwnerNumber, SlotId>> to_bar;
     const auto hash = [](std::uint64_t i) { return Id128{.high = Mix64(i), .low = Mix64(~i)}; };
     const std::int64_t began = Now();
     for (std::uint64_t i = 0; i < entries; ++i) {
-      (void)directory.List({.hash = hash(i), .generation = 1, .size_bytes = 4096, .group = 1}, 0,
-                           1);
+      (void)directory.List({.hash = hash(i), .generation = 1, .size_bytes = 4096, .group = 1}, 0, 1,
+                           to_bar);
     }
     const std::int64_t listed = Now();
     std::uint64_t found = 0;

@@ -83,27 +83,26 @@ class Answers {
       free += owner.free_bytes;
       objects += owner.objects;
     }
-    return json{
-        {"pool", HexOf(stat.pool)},
-        {"incarnation", HexOf(stat.incarnation)},
-        {"term", stat.term},
-        {"revision", stat.revision},
-        {"members", stat.control.members},
-        {"barriers", stat.control.barriers},
-        {"slots", stat.slots},
-        {"registrations", stat.registrations},
-        {"removal_log_entries", stat.control.removal_entries},
-        {"remembered_removals", stat.remembered_removals},
-        {"proofs", stat.control.proofs},
-        {"owners", stat.owners.size()},
-        {"owners_live", live},
-        {"capacity_bytes", capacity},
-        {"free_bytes", free},
-        {"objects", objects},
-        {"directory_entries", stat.directory_entries},
-        {"directory_bytes", stat.directory_bytes},
-        {"lookups", stat.lookups},
-        {"resets", stat.resets}};
+    return json{{"pool", HexOf(stat.pool)},
+                {"incarnation", HexOf(stat.incarnation)},
+                {"term", stat.term},
+                {"revision", stat.revision},
+                {"members", stat.control.members},
+                {"barriers", stat.control.barriers},
+                {"slots", stat.slots},
+                {"registrations", stat.registrations},
+                {"removal_log_entries", stat.control.removal_entries},
+                {"remembered_removals", stat.remembered_removals},
+                {"proofs", stat.control.proofs},
+                {"owners", stat.owners.size()},
+                {"owners_live", live},
+                {"capacity_bytes", capacity},
+                {"free_bytes", free},
+                {"objects", objects},
+                {"directory_entries", stat.directory_entries},
+                {"directory_bytes", stat.directory_bytes},
+                {"lookups", stat.lookups},
+                {"resets", stat.resets}};
   }
 
   Result<json> Segments() const {
@@ -128,29 +127,25 @@ class Answers {
                             {"term", barrier.term},
                             {"acknowledged", barrier.acknowledged}});
       }
-      list.push_back({{"number", member.number},
-                      {"identity", HexOf(member.id)},
-                      {"owner", member.address},
-                      {"host", member.host},
-                      {"tenant", member.tenant},
-                      {"state", member.leased ? (member.told ? "live" : "live, being listed")
-                                              : "away"},
-                      {"away_seconds", member.away_ns ? json(static_cast<double>(*member.away_ns) *
-                                                             1e-9)
-                                                      : json(nullptr)},
-                      {"joined", member.joined_s},
-                      {"disk", member.disk},
-                      {"generations_current", member.table >= counts.table},
-                      {"generations", member.table},
-                      {"removals_behind", counts.removals - std::min(counts.removals,
-                                                                     member.removals)},
-                      {"removals", member.removals},
-                      {"hidden_slots", barriers.size()},
-                      {"barriers", std::move(barriers)}});
+      list.push_back(
+          {{"number", member.number},
+           {"identity", HexOf(member.id)},
+           {"owner", member.address},
+           {"host", member.host},
+           {"tenant", member.tenant},
+           {"state", member.leased ? (member.told ? "live" : "live, being listed") : "away"},
+           {"away_seconds",
+            member.away_ns ? json(static_cast<double>(*member.away_ns) * 1e-9) : json(nullptr)},
+           {"joined", member.joined_s},
+           {"disk", member.disk},
+           {"generations_current", member.table >= counts.table},
+           {"generations", member.table},
+           {"removals_behind", counts.removals - std::min(counts.removals, member.removals)},
+           {"removals", member.removals},
+           {"hidden_slots", barriers.size()},
+           {"barriers", std::move(barriers)}});
     }
-    return json{{"members", list},
-                {"generations", counts.table},
-                {"removals", counts.removals}};
+    return json{{"members", list}, {"generations", counts.table}, {"removals", counts.removals}};
   }
 
   Result<json> Forget(const Request& request) {
@@ -297,9 +292,11 @@ class Answers {
     std::uint64_t removed = 0;
     const Id128 incarnation = cluster_.Stat().incarnation;
     for (const SlotDescription& slot : slots) {
-      KVCOVE_ASSIGN(const std::uint64_t count,
-                    cluster_.RemovePattern({.incarnation = incarnation, .generation = slot.generation, .slot = slot.slot},
-                                           pattern, clock_.NowNs() + 10 * kSecond));
+      KVCOVE_ASSIGN(
+          const std::uint64_t count,
+          cluster_.RemovePattern(
+              {.incarnation = incarnation, .generation = slot.generation, .slot = slot.slot},
+              pattern, clock_.NowNs() + 10 * kSecond));
       removed += count;
     }
     return json{{"removed", removed}};

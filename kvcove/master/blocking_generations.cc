@@ -63,8 +63,7 @@ BlockingGenerations::~BlockingGenerations() {
 }
 
 Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(
-    const std::string& data_directory, std::int64_t lease_ns, OwnerSink& sink,
-    const Clock& clock) {
+    const std::string& data_directory, std::int64_t lease_ns, OwnerSink& sink, const Clock& clock) {
   std::unique_ptr<BlockingGenerations> blocking(new BlockingGenerations(sink, clock));
   Opened opened;
   FileStore* file = nullptr;

@@ -42,6 +42,7 @@ Control::Control(const ControlOptions& options, const Leadership& leadership, Id
 void Control::Load(const StoredState& state, std::int64_t leases_until_ns) {
   const MutexLock lock(mutex_);
   members_.Load(state, removals_.last(), leases_until_ns, clock_.NowNs());
+  standings_.untold = members_.untold();
 }
 
 void Control::Stop() {
@@ -54,6 +55,10 @@ void Control::Stop() {
     deferred.Answer<void>(proof->done, Fail(Code::kUnavailable, "the master is stopping"));
   }
   proofs_.clear();
+  for (const Barring& barring : barring_) {
+    deferred.Answer<void>(barring.done, Fail(Code::kUnavailable, "the master is stopping"));
+  }
+  barring_.clear();
 }
 
 // ---- hello
@@ -89,9 +94,10 @@ void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
     }
     // The store was lost. The pool keeps the id that its owners know, so that others are refused.
     deferred.Add([address = hello.address] {
-      LogWarn("the control store was empty, and the owner at {} knows this pool: what it holds is "
-              "void, and it may join anew",
-              address);
+      LogWarn(
+          "the control store was empty, and the owner at {} knows this pool: what it holds is "
+          "void, and it may join anew",
+          address);
     });
     leadership_.pool = hello.pool;
     deferred.Add([this, pool = hello.pool] { hooks_.adopt_pool(pool); });
@@ -99,9 +105,10 @@ void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
   leadership_.new_pool = false;
   if (hello.incarnation == incarnation_ && KnowsLessThan(hello.seen)) {
     deferred.Add([this, hello, term = leadership_.position.term] {
-      LogError("the owner at {} knows of facts that the control store has lost (term {}, revision "
-               "{}; the store is at term {}, revision {}): everything stored so far is void",
-               hello.address, hello.seen.term, hello.seen.revision, term, commits_.revision());
+      LogError(
+          "the owner at {} knows of facts that the control store has lost (term {}, revision "
+          "{}; the store is at term {}, revision {}): everything stored so far is void",
+          hello.address, hello.seen.term, hello.seen.revision, term, commits_.revision());
       hooks_.facts_lost();
     });
     return refuse(Code::kStale, "the master has lost facts, so a new incarnation begins");
@@ -137,19 +144,19 @@ void Control::Join(const wire::OwnerHello& hello, std::uint64_t connection,
     return deferred.Answer<wire::OwnerWelcome>(reply, std::unexpected(fact.error()));
   }
   joining_[hello.owner] = connection;
-  commits_.Add(
-      {{.key = MemberKey(hello.owner), .value = Encode(*fact)}},
-      [this, hello, fact = *fact, reply](const Result<std::uint64_t>& revision) {
-        Deferred after(commits_);
-        const MutexLock lock(mutex_);
-        const std::uint64_t connection = joining_.extract(hello.owner).mapped();
-        if (!revision) {
-          members_.Abandon(fact);
-          return after.Answer<wire::OwnerWelcome>(reply, std::unexpected(revision.error()));
-        }
-        members_.Add(hello.owner, fact, removals_.last(), clock_.NowNs());
-        FinishHello(hello, connection, reply, after);
-      });
+  commits_.Add({{.key = MemberKey(hello.owner), .value = Encode(*fact)}},
+               [this, hello, fact = *fact, reply](const Result<std::uint64_t>& revision) {
+                 Deferred after(commits_);
+                 const MutexLock lock(mutex_);
+                 const std::uint64_t connection = joining_.extract(hello.owner).mapped();
+                 if (!revision) {
+                   members_.Abandon(fact);
+                   return after.Answer<wire::OwnerWelcome>(reply,
+                                                           std::unexpected(revision.error()));
+                 }
+                 members_.Add(hello.owner, fact, removals_.last(), clock_.NowNs());
+                 FinishHello(hello, connection, reply, after);
+               });
 }
 
 void Control::FinishHello(const wire::OwnerHello& hello, std::uint64_t connection,
@@ -228,8 +235,11 @@ void Control::EndMember(OwnerNumber number, Deferred& deferred) {
   if (hooks_.ended) {
     deferred.Add([this, process = members_.ProcessOf(number)] { hooks_.ended(process); });
   }
+  for (const SlotId slot : members_.HiddenOf(number)) standings_.SetBarred(number, slot, false);
   Delete(members_.End(number));
+  standings_.untold = members_.untold();
   CheckProofs(deferred);
+  CheckBarring(deferred);
 }
 
 void Control::Delete(std::vector<std::string> keys) {
@@ -271,6 +281,14 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
         return !overtaken;
       });
   ShowStanding(request.number);
+  if (renewal == Members::Renewal::kGranted && members_.Told(request.number)) {
+    // It is back before any of its values gave way, or has told what is left of them.
+    std::vector<std::string> keys;
+    for (const SlotId slot : members_.EndOvertaken(request.number, keys)) {
+      standings_.SetBarred(request.number, slot, false);
+    }
+    Delete(std::move(keys));
+  }
   wire::RenewReply reply{.granted = renewal == Members::Renewal::kGranted,
                          .lease_ns = options_.members.lease_ns,
                          .revision = commits_.revision(),
@@ -281,6 +299,7 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
   if (reply.granted) {
     standing.live_until_ns.store(now + options_.members.lease_ns, std::memory_order_release);
   }
+  standings_.untold.store(members_.untold(), std::memory_order_relaxed);
   Delete(members_.AcknowledgeRemovals(request.number, request.epoch, request.removals));
   CheckProofs(deferred);
   if (hooks_.heard) {
@@ -343,6 +362,9 @@ void Control::Publish(const Id128& incarnation,
     if (!table_.Set(published.update, published.revision)) continue;
     // Nothing of the last generation is found any more, so its removals need no proof.
     removals_.Void(published.update.slot);
+    for (OwnerNumber number = 0; number < members_.numbers(); ++number) {
+      standings_.SetBarred(number, published.update.slot, false);
+    }
     Delete(members_.VoidBarriers(published.update.slot));
   }
   AnswerWatches(deferred);
@@ -385,14 +407,16 @@ Result<std::vector<wire::Removal>> Control::Prepare(wire::Removal removal,
   }
   if (!tenant.empty()) {
     const auto rate = static_cast<double>(options_.tenant_removals_per_second);
-    Bucket& bucket = buckets_.try_emplace(std::string(tenant), Bucket{.keys = 0, .at_ns = now})
-                         .first->second;
-    bucket.keys = std::max(0.0, bucket.keys - rate * 1e-9 * static_cast<double>(now - bucket.at_ns));
+    Bucket& bucket =
+        buckets_.try_emplace(std::string(tenant), Bucket{.keys = 0, .at_ns = now}).first->second;
+    bucket.keys =
+        std::max(0.0, bucket.keys - rate * 1e-9 * static_cast<double>(now - bucket.at_ns));
     bucket.at_ns = now;
     if (bucket.keys > rate) {
-      return refuse(fmt::format("tenant '{}' has removed its share of {} keys a second; repeat the "
-                                "call a little later",
-                                tenant, options_.tenant_removals_per_second));
+      return refuse(
+          fmt::format("tenant '{}' has removed its share of {} keys a second; repeat the "
+                      "call a little later",
+                      tenant, options_.tenant_removals_per_second));
     }
     bucket.keys += static_cast<double>(removal.keys.size() + 1);
   }
@@ -499,16 +523,54 @@ void Control::AddProof(Proof proof, Deferred& deferred) {
   if (!CheckProof(*kept, clock_.NowNs(), deferred)) proofs_.push_back(std::move(kept));
 }
 
-void Control::RaiseBarrier(const MemberRef& ref, const Proof& proof) {
-  const auto fact = members_.RaiseBarrier(ref, proof.slot, proof.target);
-  if (!fact) return;
-  commits_.Add({{.key = fact->first, .value = Encode(fact->second)}},
-               [this, ref, slot = proof.slot](const Result<std::uint64_t>& revision) {
+void Control::StoreBarrier(const MemberRef& ref, SlotId slot,
+                           const std::pair<std::string, BarrierFact>& fact) {
+  commits_.Add({{.key = fact.first, .value = Encode(fact.second)}},
+               [this, ref, slot](const Result<std::uint64_t>& revision) {
                  Deferred after(commits_);
                  const MutexLock lock(mutex_);
                  members_.BarrierStored(ref, slot, revision.has_value());
                  CheckProofs(after);
+                 CheckBarring(after);
                });
+}
+
+void Control::RaiseBarrier(const MemberRef& ref, const Proof& proof) {
+  const auto fact = members_.RaiseBarrier(ref, proof.slot, proof.target);
+  if (fact) StoreBarrier(ref, proof.slot, *fact);
+}
+
+void Control::BarOvertaken(const std::vector<OwnerSlot>& overtaken, Reply<void> done) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  Barring barring{.waiting = {}, .done = std::move(done)};
+  for (const auto& [number, slot] : overtaken) {
+    const MemberRef ref = members_.RefOf(number);
+    if (!members_.Exists(ref)) continue;
+    if (const auto fact = members_.RaiseOvertaken(ref, slot)) StoreBarrier(ref, slot, *fact);
+    barring.waiting.emplace_back(ref, slot);
+  }
+  barring_.push_back(std::move(barring));
+  CheckBarring(deferred);
+}
+
+void Control::CheckBarring(Deferred& deferred) {
+  std::erase_if(barring_, [&](Barring& barring) {
+    std::erase_if(barring.waiting, [&](const std::pair<MemberRef, SlotId>& one) {
+      if (!members_.Barred(one.first, one.second)) return false;
+      if (members_.Exists(one.first)) standings_.SetBarred(one.first.number, one.second, true);
+      return true;
+    });
+    const bool failed = std::ranges::any_of(barring.waiting, [&](const auto& one) {
+      return !members_.HasBarrier(one.first, one.second);
+    });
+    if (!barring.waiting.empty() && !failed) return false;
+    deferred.Answer<void>(
+        barring.done,
+        failed ? Result<void>(Fail(Code::kUnavailable, "the control store does not take a barrier"))
+               : Result<void>());
+    return true;
+  });
 }
 
 bool Control::CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) {
@@ -532,10 +594,9 @@ bool Control::CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) 
     return true;
   }
   if (now_ns < proof.deadline_ns) return false;
-  deferred.Answer<void>(
-      proof.done,
-      Fail(Code::kTimeout, fmt::format("{} owners have not acknowledged in time",
-                                       proof.waiting.size())));
+  deferred.Answer<void>(proof.done,
+                        Fail(Code::kTimeout, fmt::format("{} owners have not acknowledged in time",
+                                                         proof.waiting.size())));
   return true;
 }
 
@@ -573,7 +634,8 @@ void Control::Tick() {
   swept_ns_ = now;
   for (const OwnerNumber number : members_.AwayForTooLong(now)) EndMember(number, deferred);
   removals_.Trim(members_.AppliedByAll());
-  std::erase_if(buckets_, [&](const auto& entry) { return entry.second.at_ns + kSecond * 60 < now; });
+  std::erase_if(buckets_,
+                [&](const auto& entry) { return entry.second.at_ns + kSecond * 60 < now; });
 }
 
 // ---- administration

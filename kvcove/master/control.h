@@ -60,6 +60,10 @@ class Control final : public GenerationSink {
   void Removals(const wire::RemovalsRequest& request, Reply<wire::RemovalsPage> reply);
   void Goodbye(const wire::WatchRequest& request);
   void Disconnected(std::uint64_t connection);
+  // Values of these absent owners' slots are to give way. `done` when later masters will know.
+  // Errors: the store's.
+  using OwnerSlot = std::pair<OwnerNumber, SlotId>;
+  void BarOvertaken(const std::vector<OwnerSlot>& overtaken, Reply<void> done);
   // Slots of which this owner may list nothing: it must drop them first.
   std::vector<SlotId> DropsOf(OwnerNumber number) const;
 
@@ -144,6 +148,10 @@ class Control final : public GenerationSink {
   // True when it is proven, and answered.
   bool CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void RaiseBarrier(const MemberRef& ref, const Proof& proof) KVCOVE_REQUIRES(mutex_);
+  void StoreBarrier(const MemberRef& ref, SlotId slot,
+                    const std::pair<std::string, BarrierFact>& fact) KVCOVE_REQUIRES(mutex_);
+  // Calls `done` of those whose barriers stand now, or could not be stored.
+  void CheckBarring(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void CheckProofs(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void AddProof(Proof proof, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
 
@@ -168,6 +176,11 @@ class Control final : public GenerationSink {
   std::map<std::uint64_t, OwnerNumber> lease_connections_ KVCOVE_GUARDED_BY(mutex_);
   std::map<Id128, std::uint64_t> joining_ KVCOVE_GUARDED_BY(mutex_);  // being stored
   std::vector<std::shared_ptr<Proof>> proofs_ KVCOVE_GUARDED_BY(mutex_);
+  struct Barring {
+    std::vector<std::pair<MemberRef, SlotId>> waiting;
+    Reply<void> done;
+  };
+  std::vector<Barring> barring_ KVCOVE_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::uint64_t> matches_ KVCOVE_GUARDED_BY(mutex_);  // by removal
   struct Bucket {
     double keys = 0;

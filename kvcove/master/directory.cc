@@ -21,9 +21,15 @@ bool Directory::Needed(const Entry& entry) const {
                            standings_.MayListAgain(entry.owner, entry.epoch));
 }
 
-bool Directory::Blocks(const Entry& entry, const wire::ListItem& item) {
-  if (entry.group == item.group || !Counts(entry)) return false;
-  return standings_.Present(entry.owner) || !standings_.Overtake(entry.owner);
+Code Directory::Blocks(const Entry& entry, const wire::ListItem& item,
+                       std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar) {
+  if (entry.group == item.group || !Counts(entry)) return Code::kOk;
+  if (standings_.Present(entry.owner)) return Code::kExists;
+  if (!standings_.Barred(entry.owner, entry.slot)) {
+    to_bar.emplace_back(entry.owner, entry.slot);
+    return Code::kInProgress;
+  }
+  return standings_.Overtake(entry.owner) ? Code::kOk : Code::kExists;
 }
 
 void Directory::Remember(SlotId slot, const Id128& hash, MissReason reason) {
@@ -76,7 +82,8 @@ void Directory::Erase(Shard& shard, std::size_t at) {
   shard.entries[hole] = {};
 }
 
-Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::uint32_t epoch) {
+Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::uint32_t epoch,
+                     std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar) {
   if (!standings_.Current(item.slot, item.generation)) return Code::kStale;
   Shard& shard = ShardOf(item.hash);
   if ((shard.used + 1) * 100 > shard.entries.size() * 85) Grow(shard);
@@ -95,7 +102,7 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
       own = &entry;
       continue;
     }
-    if (Blocks(entry, item)) return Code::kExists;
+    if (const Code blocked = Blocks(entry, item, to_bar); blocked != Code::kOk) return blocked;
     others = others || entry.group != item.group;
   }
   if (others) Supersede(shard, item, owner);
@@ -130,17 +137,21 @@ void Directory::Supersede(Shard& shard, const wire::ListItem& item, wire::OwnerN
   }
 }
 
-void Directory::Unlist(SlotId slot, const Id128& hash, wire::OwnerNumber owner) {
+std::optional<std::uint32_t> Directory::Unlist(SlotId slot, const Id128& hash,
+                                               wire::OwnerNumber owner) {
   Shard& shard = ShardOf(hash);
-  if (shard.entries.empty()) return;
+  if (shard.entries.empty()) return std::nullopt;
   const std::size_t room = shard.entries.size();
   for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {
     const Entry& entry = shard.entries[at];
-    if (entry.hash == hash && entry.slot == slot && entry.owner == owner) {
-      Remember(slot, hash, MissReason::kEvicted);
-      return Erase(shard, at);
-    }
+    if (entry.hash != hash || entry.slot != slot || entry.owner != owner) continue;
+    const std::optional<std::uint32_t> group =
+        Counts(entry) ? std::optional(entry.group) : std::nullopt;
+    Remember(slot, hash, MissReason::kEvicted);
+    Erase(shard, at);
+    return group;
   }
+  return std::nullopt;
 }
 
 void Directory::Remove(SlotId slot, const Id128& hash) {
@@ -206,8 +217,7 @@ std::vector<wire::OwnerNumber> Directory::HoldersOf(SlotId slot, const Id128& ha
   const std::size_t room = shard.entries.size();
   for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {
     const Entry& entry = shard.entries[at];
-    if (entry.hash == hash && entry.slot == slot && Counts(entry) &&
-        standings_.Live(entry.owner)) {
+    if (entry.hash == hash && entry.slot == slot && Counts(entry) && standings_.Live(entry.owner)) {
       holders.push_back(entry.owner);
     }
   }

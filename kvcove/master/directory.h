@@ -18,6 +18,8 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "kvcove/base/random.h"
@@ -31,9 +33,13 @@ class Directory {
   explicit Directory(Standings& standings);
 
   // kOk; kExists when another owner holds another value of the key, or another value took this
-  // one's place while its owner was away; kStale for an old generation.
-  Code List(const wire::ListItem& item, wire::OwnerNumber owner, std::uint32_t epoch);
-  void Unlist(SlotId slot, const Id128& hash, wire::OwnerNumber owner);
+  // one's place while its owner was away; kStale for an old generation; kInProgress when the value
+  // of an absent owner would give way that is not barred from bringing it back (Standings): it is
+  // added to `to_bar`.
+  Code List(const wire::ListItem& item, wire::OwnerNumber owner, std::uint32_t epoch,
+            std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar);
+  // The value's group; nothing when the owner had none listed that counts.
+  std::optional<std::uint32_t> Unlist(SlotId slot, const Id128& hash, wire::OwnerNumber owner);
   void Remove(SlotId slot, const Id128& hash);
   // Up to two live owners of it, or the reason why there is none.
   wire::Place Find(SlotId slot, const Id128& hash) const;
@@ -89,9 +95,10 @@ class Directory {
   bool Counts(const Entry& entry) const;
   // Counts, or is needed to refuse what its owner may list again.
   bool Needed(const Entry& entry) const;
-  // Another owner's value that stands in the way of `item`. An absent owner's does not; it is
+  // kExists: another owner's value stands in the way of `item`. An absent owner's does not; it is
   // marked as overtaken, so that it cannot come back unnoticed.
-  bool Blocks(const Entry& entry, const wire::ListItem& item);
+  Code Blocks(const Entry& entry, const wire::ListItem& item,
+              std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar);
   void Supersede(Shard& shard, const wire::ListItem& item, wire::OwnerNumber owner);
   void Grow(Shard& shard);
   void Erase(Shard& shard, std::size_t at);

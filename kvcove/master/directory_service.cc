@@ -9,7 +9,8 @@ namespace {
 constexpr std::size_t kLookAhead = 8;         // keys of a batch that are fetched from memory
 constexpr std::size_t kMissesKept = 1 << 16;  // for Why
 constexpr std::size_t kSlice = 1024;          // items under one hold of the lock
-constexpr std::int64_t kTellerNs = kSecond;   // after which a teller that is silent gives way
+constexpr std::size_t kWentKept = 1 << 18;
+constexpr std::int64_t kTellerNs = kSecond;  // after which a teller that is silent gives way
 
 }  // namespace
 
@@ -23,7 +24,7 @@ DirectoryService::DirectoryService(const Options& options, Standings& standings,
 // ---- listings
 
 Code DirectoryService::ListOne(const wire::ListItem& item, OwnerNumber number, std::uint32_t epoch,
-                               std::span<const SlotId> drops) {
+                               std::span<const SlotId> drops, OwnerSlots& to_bar) {
   const std::uint64_t tenant = standings_.owner(number).tenant.load(std::memory_order_acquire);
   if (tenant != 0 && tenant != standings_.TenantOfSlot(item.slot)) return Code::kDenied;
   // What the owner may have missed under an earlier master is not known here any more.
@@ -40,7 +41,31 @@ Code DirectoryService::ListOne(const wire::ListItem& item, OwnerNumber number, s
        removals_.RemovedSince(item.slot, tag, item.copied_at))) {
     return Code::kStale;
   }
-  return directory_.List(item, number, epoch);
+  if (const auto went = went_.find(tag);
+      went != went_.end() && item.inventory && went->second != item.group) {
+    return Code::kExists;
+  }
+  const Code code = directory_.List(item, number, epoch, to_bar);
+  if (code == Code::kOk && !went_.empty()) went_.erase(tag);
+  return code;
+}
+
+void DirectoryService::Unlist(const wire::ListItem& item, OwnerNumber number) {
+  const auto group = directory_.Unlist(item.slot, item.hash, number);
+  if (standings_.untold.load(std::memory_order_relaxed) == 0) {
+    if (went_order_.empty()) return;
+    went_.clear();
+    went_order_.clear();
+    return;
+  }
+  if (!group) return;
+  const std::uint64_t tag = directory_.Tag(item.slot, item.hash);
+  went_[tag] = *group;
+  went_order_.push_back(tag);
+  while (went_order_.size() > kWentKept) {
+    went_.erase(went_order_.front());
+    went_order_.pop_front();
+  }
 }
 
 std::uint32_t DirectoryService::CreditFor(OwnerNumber number, bool tells) {
@@ -58,7 +83,7 @@ std::uint32_t DirectoryService::CreditFor(OwnerNumber number, bool tells) {
 }
 
 Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
-                                               std::span<const SlotId> drops) {
+                                               std::span<const SlotId> drops, OwnerSlots& to_bar) {
   if (request.number >= wire::kMaxOwners) return Fail(Code::kCorrupt, "an unknown owner");
   wire::ListReply reply{.codes = {}};
   std::uint64_t rejected = 0;
@@ -86,14 +111,15 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
       const wire::ListItem& item = request.items[i];
       tells = tells || item.inventory;
       if (item.gone) {
-        directory_.Unlist(item.slot, item.hash, request.number);
+        Unlist(item, request.number);
         reply.codes.push_back(Code::kOk);
         continue;
       }
-      reply.codes.push_back(ListOne(item, request.number, request.epoch, drops));
+      reply.codes.push_back(ListOne(item, request.number, request.epoch, drops, to_bar));
       rejected += reply.codes.back() != Code::kOk ? 1 : 0;
     }
     if (end == request.items.size()) {
+      if (!to_bar.empty()) return Fail(Code::kInProgress, "an absent owner must be barred first");
       answered.sequence = request.sequence;
       answered.codes = reply.codes;
       reply.credit = CreditFor(request.number, tells);

@@ -4,9 +4,12 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <optional>
 #include <span>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kvcove/base/mutex.h"
@@ -30,12 +33,16 @@ class DirectoryService {
     std::uint64_t first_removal = 0;
     std::uint32_t inventory_batch = 4096;  // objects that an owner may tell at a time
     std::size_t tellers = 16;              // owners that may tell their inventory at a time
-    bool copies = true;  // for simulations: copies are checked against removals
+    bool copies = true;                    // for simulations: copies are checked against removals
   };
   DirectoryService(const Options& options, Standings& standings, const Clock& clock);
 
   // `drops`: slots that this owner must drop first. Errors: kStale when the owner must say hello.
-  Result<wire::ListReply> List(const wire::ListRequest& request, std::span<const SlotId> drops);
+  // kInProgress: nothing is answered before the absent owners in `to_bar` are barred from these
+  // slots (Control::BarOvertaken); then call it again with the same request.
+  using OwnerSlots = std::vector<std::pair<OwnerNumber, SlotId>>;
+  Result<wire::ListReply> List(const wire::ListRequest& request, std::span<const SlotId> drops,
+                               OwnerSlots& to_bar);
   // One place a hash. `warming`: what is nowhere may be told soon.
   std::vector<wire::Place> Lookup(SlotId slot, std::span<const Id128> hashes);
   wire::Place Find(SlotId slot, std::string_view key) const;
@@ -74,7 +81,8 @@ class DirectoryService {
     std::vector<Code> codes;
   };
   Code ListOne(const wire::ListItem& item, OwnerNumber number, std::uint32_t epoch,
-               std::span<const SlotId> drops) KVCOVE_REQUIRES(mutex_);
+               std::span<const SlotId> drops, OwnerSlots& to_bar) KVCOVE_REQUIRES(mutex_);
+  void Unlist(const wire::ListItem& item, OwnerNumber number) KVCOVE_REQUIRES(mutex_);
   std::uint32_t CreditFor(OwnerNumber number, bool tells) KVCOVE_REQUIRES(mutex_);
   void Note(SlotId slot, const Id128& hash, MissReason reason) KVCOVE_REQUIRES(mutex_);
 
@@ -85,6 +93,10 @@ class DirectoryService {
   Directory directory_ KVCOVE_GUARDED_BY(mutex_);
   RemovalMemory removals_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<Missed> missed_ KVCOVE_GUARDED_BY(mutex_);
+  // Values that went while some owner's inventory was not told: one that it tells later under the
+  // same key is older, and must not be seen after them. Bounded; the oldest are forgotten.
+  std::unordered_map<std::uint64_t, std::uint32_t> went_ KVCOVE_GUARDED_BY(mutex_);  // tag -> group
+  std::deque<std::uint64_t> went_order_ KVCOVE_GUARDED_BY(mutex_);
   std::map<OwnerNumber, Answered> answered_ KVCOVE_GUARDED_BY(mutex_);
   std::map<OwnerNumber, std::int64_t> tellers_ KVCOVE_GUARDED_BY(mutex_);  // when they told last
   std::atomic<std::uint64_t> lookups_{0};

@@ -36,8 +36,8 @@ struct TermFact {
 };
 inline constexpr std::size_t kTermsKept = 256;
 
-// key "slot/NNNNN": one namespace and weight version. A free slot keeps its fact: its revision tells
-// owners that it is free, and its generation is never given again.
+// key "slot/NNNNN": one namespace and weight version. A free slot keeps its fact: its revision
+// tells owners that it is free, and its generation is never given again.
 struct SlotFact {
   Generation generation = 0;
   bool free = false;
@@ -107,7 +107,7 @@ struct StoredState {
     Id128 id;
     std::uint64_t revision = 0;
   };
-  std::vector<ResetId> reset_ids;  // by revision
+  std::vector<ResetId> reset_ids;          // by revision
   std::vector<std::string> engine_resets;  // keys
 };
 Result<StoredState> Decode(const Facts& facts);

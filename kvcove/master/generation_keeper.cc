@@ -215,7 +215,8 @@ void GenerationKeeper::CarryOut(const Operations& operations, const Generations:
       } else {
         const std::int64_t until_ns = std::min(clock_.NowNs() + kRegisterWaitNs, first.deadline_ns);
         deferred.Add([this, until_ns, reply, registration] {
-          sink_.Await(until_ns, [reply, registration](const Result<void>&) { reply(registration); });
+          sink_.Await(until_ns,
+                      [reply, registration](const Result<void>&) { reply(registration); });
         });
       }
     }

@@ -99,8 +99,8 @@ class GenerationKeeper {
   Result<Generations::Plan> Decide(const Operations& operations) KVCOVE_REQUIRES(mutex_);
   void Stored(const Operations& operations, const Generations::Plan& plan,
               const Result<std::uint64_t>& revision, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
-  void CarryOut(const Operations& operations, const Generations::Plan& plan,
-                std::uint64_t revision, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void CarryOut(const Operations& operations, const Generations::Plan& plan, std::uint64_t revision,
+                Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void PublishPlan(const Generations::Plan& plan) KVCOVE_REQUIRES(mutex_);
   void ShowNames() KVCOVE_REQUIRES(mutex_) {
     sink_.SetUnnamed(generations_.UnnamedSlots(clock_.NowNs()));

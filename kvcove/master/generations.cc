@@ -173,15 +173,16 @@ void Generations::Apply(const Plan& plan, std::uint64_t revision) {
 }
 
 bool Generations::StartsClosed(std::string_view name) const {
-  return engine_resets_.size() >= kEngineResetsKept || engine_resets_.contains(EngineResetKey(name));
+  return engine_resets_.size() >= kEngineResetsKept ||
+         engine_resets_.contains(EngineResetKey(name));
 }
 
 // Whether the engine has the weights that the namespace's values belong to. Without versions
 // nothing says so but what it was bound to.
 bool Generations::OpenFor(const RegisterRequest& request, const Registrations::Binding& binding,
                           const SlotState& slot) const {
-  const bool was_bound_to_it = request.last_generation == slot.fact.generation &&
-                               request.last_incarnation == incarnation_;
+  const bool was_bound_to_it =
+      request.last_generation == slot.fact.generation && request.last_incarnation == incarnation_;
   if (binding.bound) {
     // After a restart a new process of the engine may have come before those that know.
     return was_bound_to_it || (binding.open && (slot.engine_raises <= binding.raises ||
@@ -317,11 +318,9 @@ Generations::Plan Generations::PlanVoid() {
   Plan plan;
   for (const auto& [slot, state] : slots_) {
     if (state.fact.free) continue;
-    plan.slots.push_back({.slot = slot,
-                          .fact = {.generation = state.fact.generation,
-                                   .free = true,
-                                   .name = {},
-                                   .version = {}}});
+    plan.slots.push_back(
+        {.slot = slot,
+         .fact = {.generation = state.fact.generation, .free = true, .name = {}, .version = {}}});
     plan.changes.push_back({.key = SlotKey(slot), .value = Encode(plan.slots.back().fact)});
   }
   return plan;

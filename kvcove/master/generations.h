@@ -48,8 +48,9 @@ struct GenerationOptions {
 
 class Generations {
  public:
-  static constexpr std::size_t kResetIdsKept = 1024;        // a tenant
-  static constexpr std::size_t kEngineResetsKept = 1 << 16;  // beyond, every namespace starts closed
+  static constexpr std::size_t kResetIdsKept = 1024;  // a tenant
+  static constexpr std::size_t kEngineResetsKept = 1
+                                                   << 16;  // beyond, every namespace starts closed
 
   Generations(const GenerationOptions& options, Id128 incarnation, std::int64_t started_ns)
       : options_(options), incarnation_(incarnation), registrations_(started_ns) {}
@@ -143,7 +144,7 @@ class Generations {
   std::map<std::pair<std::string, std::string>, SlotId, std::less<>> slots_by_name_;
   std::map<SlotId, SlotState> slots_;  // those that ever had a namespace
   std::map<std::string, std::uint32_t, std::less<>> slots_of_tenant_;
-  std::set<std::string, std::less<>> engine_resets_;  // keys of facts
+  std::set<std::string, std::less<>> engine_resets_;            // keys of facts
   std::map<std::string, TenantResets, std::less<>> reset_ids_;  // by tenant
   Registrations registrations_;
 };

@@ -53,13 +53,23 @@ void Master::Start(Reply<void> ready) {
   commits_.Flush();
 }
 
-Result<wire::ListReply> Master::List(const wire::ListRequest& request) {
-  if (request.number >= wire::kMaxOwners) return Fail(Code::kCorrupt, "an unknown owner");
-  return directory_.List(request, control_->DropsOf(request.number));
+void Master::List(const wire::ListRequest& request, Reply<wire::ListReply> reply) {
+  if (request.number >= wire::kMaxOwners) {
+    return reply(Fail(Code::kCorrupt, "an unknown owner"));
+  }
+  DirectoryService::OwnerSlots to_bar;
+  Result<wire::ListReply> listed =
+      directory_.List(request, control_->DropsOf(request.number), to_bar);
+  if (listed || listed.error().code != Code::kInProgress) return reply(std::move(listed));
+  // Once for each absence and slot: what is listed now may not be undone by a later master.
+  control_->BarOvertaken(to_bar,
+                         [this, request, reply = std::move(reply)](const Result<void>& done) {
+                           if (!done) return reply(std::unexpected(done.error()));
+                           List(request, reply);
+                         });
 }
 
-Result<std::vector<wire::Place>> Master::Lookup(const Token& token,
-                                                std::span<const Id128> hashes) {
+Result<std::vector<wire::Place>> Master::Lookup(const Token& token, std::span<const Id128> hashes) {
   if (!standings_.Current(token.slot, token.generation)) {
     return Fail(Code::kStale, "the generation is not the current one; register again");
   }

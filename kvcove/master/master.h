@@ -46,7 +46,7 @@ class Master {
   const GenerationKeeper& generations() const { return *keeper_; }
   Standings& standings() { return standings_; }
   const Standings& standings() const { return standings_; }
-  Result<wire::ListReply> List(const wire::ListRequest& request);
+  void List(const wire::ListRequest& request, Reply<wire::ListReply> reply);
 
   // ---- requesters
   // Errors: kStale when the token's generation is not the current one.

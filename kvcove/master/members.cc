@@ -137,9 +137,8 @@ const Members::Member* Members::Get(const MemberRef& ref) const {
 Members::Epochs Members::EpochsOf(OwnerNumber number) const {
   if (number >= members_.size() || at(number).serial == 0) return {};
   const Member& member = at(number);
-  return {.epoch = member.epoch,
-          .first_epoch = member.first_epoch,
-          .told_epoch = member.told_epoch};
+  return {
+      .epoch = member.epoch, .first_epoch = member.first_epoch, .told_epoch = member.told_epoch};
 }
 
 // ---- hidden slots
@@ -197,7 +196,7 @@ std::vector<std::string> Members::AcknowledgeRemovals(OwnerNumber number, std::u
   member.removals = std::max(member.removals, removals);
   std::erase_if(member.barriers, [&](const auto& entry) {
     const Barrier& barrier = entry.second;
-    const bool over = barrier.fact.term == term_ && barrier.stored &&
+    const bool over = barrier.fact.term == term_ && barrier.stored && !barrier.overtaken &&
                       barrier.covers <= member.removals;
     if (over) keys.push_back(BarrierKey(member.id, entry.first));
     return over;
@@ -260,6 +259,42 @@ void Members::BarrierStored(const MemberRef& ref, SlotId slot, bool stored) {
   } else {
     member.barriers.erase(barrier);  // nothing was proven by it
   }
+}
+
+std::optional<std::pair<std::string, BarrierFact>> Members::RaiseOvertaken(const MemberRef& ref,
+                                                                           SlotId slot) {
+  auto fact = RaiseBarrier(ref, slot, /*removal=*/0);
+  if (Get(ref) != nullptr) at(ref.number).barriers.at(slot).overtaken = true;
+  return fact;
+}
+
+bool Members::Barred(const MemberRef& ref, SlotId slot) const {
+  const Member* member = Get(ref);
+  if (member == nullptr) return true;  // it cannot come back at all
+  const auto barrier = member->barriers.find(slot);
+  return barrier != member->barriers.end() && barrier->second.overtaken && barrier->second.stored;
+}
+
+std::vector<SlotId> Members::EndOvertaken(OwnerNumber number, std::vector<std::string>& keys) {
+  std::vector<SlotId> slots;
+  Member& member = at(number);
+  for (auto& [slot, barrier] : member.barriers) {
+    if (!barrier.overtaken || !barrier.stored) continue;
+    barrier.overtaken = false;
+    slots.push_back(slot);
+    if (barrier.fact.term == term_ && barrier.covers <= member.removals) {
+      keys.push_back(BarrierKey(member.id, slot));
+    }
+  }
+  std::erase_if(member.barriers, [&](const auto& entry) {
+    return std::ranges::find(keys, BarrierKey(member.id, entry.first)) != keys.end();
+  });
+  return slots;
+}
+
+std::size_t Members::untold() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(by_id_, [&](const auto& entry) { return !at(entry.second).told; }));
 }
 
 std::vector<std::string> Members::VoidBarriers(SlotId slot) {

@@ -74,7 +74,9 @@ class Members {
   // For a fresh one, to be stored first. kLimit when there are as many as there can be.
   Result<MemberFact> FactFor(const wire::OwnerHello& hello, std::int64_t unix_s);
   // It could not be stored: its number is free again.
-  void Abandon(const MemberFact& fact) { at(fact.number) = {.id = {}, .fact = {}, .hello = {}, .last = {}}; }
+  void Abandon(const MemberFact& fact) {
+    at(fact.number) = {.id = {}, .fact = {}, .hello = {}, .last = {}};
+  }
   void Add(const Id128& id, const MemberFact& fact, std::uint64_t last_removal,
            std::int64_t now_ns);
   // `overtaken`: another value took the place of one of its, so all must be told again.
@@ -117,10 +119,25 @@ class Members {
                        std::int64_t now_ns);
   // From here on its renewals name the slot. Nothing when a barrier stands already; else the fact
   // to be stored.
-  std::optional<std::pair<std::string, BarrierFact>> RaiseBarrier(const MemberRef& ref,
-                                                                  SlotId slot,
+  std::optional<std::pair<std::string, BarrierFact>> RaiseBarrier(const MemberRef& ref, SlotId slot,
                                                                   std::uint64_t removal);
   void BarrierStored(const MemberRef& ref, SlotId slot, bool stored);
+  // A value of this absent member's slot is to give way to another owner's. As RaiseBarrier; until
+  // it is told again, or comes back before any did.
+  std::optional<std::pair<std::string, BarrierFact>> RaiseOvertaken(const MemberRef& ref,
+                                                                    SlotId slot);
+  bool Barred(const MemberRef& ref, SlotId slot) const;
+  bool HasBarrier(const MemberRef& ref, SlotId slot) const {
+    const Member* member = Get(ref);
+    return member == nullptr || member->barriers.contains(slot);
+  }
+  // Numbers below were given to members.
+  OwnerNumber numbers() const { return static_cast<OwnerNumber>(members_.size()); }
+  // It is told, and nothing of it was overtaken since. The slots whose barriers stood for that only
+  // are not hidden any more; `keys`: of these barriers.
+  std::vector<SlotId> EndOvertaken(OwnerNumber number, std::vector<std::string>& keys);
+  MemberRef RefOf(OwnerNumber number) const { return {number, at(number).serial}; }
+  std::size_t untold() const;
   // The slot has another generation: its barriers mean nothing any more. Their keys.
   std::vector<std::string> VoidBarriers(SlotId slot);
   // Every member that exists has applied it.
@@ -167,6 +184,7 @@ class Members {
     bool stored = false;
     std::uint64_t covers = 0;  // the last removal that was proven by it, in this term
     std::uint64_t drop = 0;    // of another term: the number that it was told to drop it under
+    bool overtaken = false;    // another value took the place of one of the slot's
   };
   struct Member {
     Id128 id;
@@ -191,7 +209,9 @@ class Members {
   const Member* Get(const MemberRef& ref) const;
   std::uint32_t NextEpoch();
   // How long a lease that is given now runs, as this clock counts it: 1 % more, for drift.
-  std::int64_t LeaseFrom(std::int64_t now_ns) const { return now_ns + options_.lease_ns / 100 * 101; }
+  std::int64_t LeaseFrom(std::int64_t now_ns) const {
+    return now_ns + options_.lease_ns / 100 * 101;
+  }
 
   const MembersOptions options_;
   const std::uint64_t term_;

@@ -84,7 +84,7 @@ class Registrations {
   std::map<Key, Binding, std::less<>> bindings_;
   std::map<Id128, Holder> holders_;
   std::set<SlotId> inherited_;
-  std::map<SlotId, std::uint32_t> names_;               // by how many bindings
+  std::map<SlotId, std::uint32_t> names_;                        // by how many bindings
   std::map<std::string, std::uint32_t, std::less<>> by_tenant_;  // bindings
 };
 

@@ -37,8 +37,8 @@ std::uint64_t RemovalLog::Append(wire::Removal removal) {
   entries_.emplace(last_, Entry{.removal = std::move(removal), .appended = appended_});
   // The slot that fills the log loses its oldest, so that nobody's removals push out another's.
   while (bytes_ > limits_.bytes && entries_.size() > 1) {
-    const auto largest = std::ranges::max_element(
-        slots_, {}, [](const auto& entry) { return entry.second.bytes; });
+    const auto largest =
+        std::ranges::max_element(slots_, {}, [](const auto& entry) { return entry.second.bytes; });
     const std::uint64_t number = largest->second.numbers.front();
     if (number == last_) break;
     largest->second.floor = number;

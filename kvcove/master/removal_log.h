@@ -20,9 +20,9 @@ namespace kvcove::master {
 class RemovalLog {
  public:
   struct Limits {
-    std::size_t bytes = 64 << 20;         // of keys, together
-    std::size_t page_bytes = 512 << 10;   // of one answer
-    std::size_t part_bytes = 128 << 10;   // of one part of a removal
+    std::size_t bytes = 64 << 20;        // of keys, together
+    std::size_t page_bytes = 512 << 10;  // of one answer
+    std::size_t part_bytes = 128 << 10;  // of one part of a removal
   };
 
   explicit RemovalLog(std::uint64_t term) : RemovalLog(term, Limits()) {}

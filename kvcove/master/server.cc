@@ -117,8 +117,8 @@ class MasterServer::Impl final : public rpc::Handler {
                 const rpc::Responder& respond);
   void Reset(rpc::ConnectionId id, const rpc::Caller& caller, std::span<const std::byte> body,
              const rpc::Responder& respond);
-  Result<std::string> Versions(rpc::ConnectionId id, const rpc::Caller& caller,
-                               wire::Method method, std::span<const std::byte> body);
+  Result<std::string> Versions(rpc::ConnectionId id, const rpc::Caller& caller, wire::Method method,
+                               std::span<const std::byte> body);
   Result<std::string> Lookup(const rpc::Caller& caller, std::span<const std::byte> body);
   Result<std::string> OwnersFor(const rpc::Caller& caller, std::span<const std::byte> body);
   void Remove(const rpc::Caller& caller, std::span<const std::byte> body,
@@ -213,8 +213,7 @@ void MasterServer::Impl::Stop() {
   workers_.reset();
   if (master_ != nullptr && server_ != nullptr) {
     const bool running = master_->control().LeaseRunning();
-    const Status closed =
-        Wait<void>([&](Reply<void> done) { master_->Stop(std::move(done)); });
+    const Status closed = Wait<void>([&](Reply<void> done) { master_->Stop(std::move(done)); });
     if (running) {
       LogInfo("leases are still running: the next start will wait for them");
     } else if (!closed) {
@@ -321,8 +320,9 @@ Status MasterServer::Impl::MayCall(const rpc::Caller& caller, wire::Method metho
   using wire::Method;
   const auto need = [&](bool has, std::string_view scope) {
     return has ? Status()
-               : Status(Fail(Code::kDenied, fmt::format("tenant '{}' does not have the scope \"{}\"",
-                                                        caller.tenant, scope)));
+               : Status(
+                     Fail(Code::kDenied, fmt::format("tenant '{}' does not have the scope \"{}\"",
+                                                     caller.tenant, scope)));
   };
   switch (method) {
     case Method::kOwnerHello:
@@ -409,8 +409,7 @@ void MasterServer::Impl::FromOwner(rpc::ConnectionId id, const rpc::Caller& call
   if (method == wire::Method::kList) {
     const auto request = wire::DecodeList(body);
     if (!request) return fail(request.error());
-    const auto reply = master_->List(*request);
-    return reply ? respond(OkReply(wire::Encode(*reply))) : fail(reply.error());
+    return master_->List(*request, Through<wire::ListReply>(respond));
   }
   const auto request = wire::DecodeWatch(body);
   if (!request) return fail(request.error());
@@ -436,11 +435,11 @@ void MasterServer::Impl::Register(rpc::ConnectionId id, const rpc::Caller& calle
   // Whoever may only read makes no namespace: it could use up all slots.
   if (!caller.Has(rpc::Scope::kWrite) &&
       !master_->generations().Knows(request.name, request.version)) {
-    return respond(FailedReply({Code::kDenied,
-                                fmt::format("tenant '{}' does not have the scope \"write\", and "
-                                            "nobody has stored anything in this namespace and "
-                                            "weight version yet",
-                                            caller.tenant)}));
+    return respond(FailedReply(
+        {Code::kDenied, fmt::format("tenant '{}' does not have the scope \"write\", and "
+                                    "nobody has stored anything in this namespace and "
+                                    "weight version yet",
+                                    caller.tenant)}));
   }
   const std::int64_t budget_ns = call->budget_ns > 0 ? call->budget_ns : kRegisterNs;
   master_->generations().Register(request, DeadlineOf(budget_ns), Through<Registration>(respond));

@@ -61,8 +61,7 @@ void CollectMaster(http::Metrics& metrics, const MasterStat& stat) {
   metrics.Gauge("kvcove_master_barriers",
                 "slots that an absent owner must not show before it has caught up",
                 Number(stat.control.barriers));
-  metrics.Gauge("kvcove_master_slots", "pairs of namespace and weight version",
-                Number(stat.slots));
+  metrics.Gauge("kvcove_master_slots", "pairs of namespace and weight version", Number(stat.slots));
   metrics.Gauge("kvcove_master_registrations", "engines that use a namespace",
                 Number(stat.registrations));
   metrics.Gauge("kvcove_master_removal_log_bytes", "removals that owners may still have to apply",

@@ -11,9 +11,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/mutex.h"
 #include "kvcove/wire/owner_link.h"
 
 namespace kvcove::master {
@@ -58,6 +61,23 @@ class Standings {
     owners_[number].overtaken.store(true, std::memory_order_seq_cst);
     return !Present(number);
   }
+  // The store holds a barrier that keeps the owner from bringing the slot back under a later
+  // master, which would not know what was overtaken.
+  void SetBarred(OwnerNumber number, SlotId slot, bool barred) {
+    const MutexLock lock(barred_mutex_);
+    if (barred) {
+      barred_.insert({number, slot});
+    } else {
+      barred_.erase({number, slot});
+    }
+  }
+  bool Barred(OwnerNumber number, SlotId slot) const {
+    const MutexLock lock(barred_mutex_);
+    return barred_.contains({number, slot});
+  }
+  // Members whose inventory is not told under this master.
+  std::atomic<std::size_t> untold{0};
+
   // The owner may still list what it listed under this epoch: it is the same memory, and has not
   // told its whole inventory since. Epochs wrap, so they are compared by their distance.
   bool MayListAgain(OwnerNumber number, std::uint32_t listed_under) const {
@@ -85,6 +105,8 @@ class Standings {
 
  private:
   const Clock& clock_;
+  mutable Mutex barred_mutex_;  // innermost
+  std::set<std::pair<OwnerNumber, SlotId>> barred_ KVCOVE_GUARDED_BY(barred_mutex_);
   std::vector<Owner> owners_;
   std::vector<std::atomic<Generation>> generations_;
   std::vector<std::atomic<std::uint64_t>> tenants_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a master makes of what its store holds: the pool, its own term, and for how long leases of an
-// earlier master may run. Plain values, no I/O.
+// What a master makes of what its store holds: the pool, its own term, and for how long leases of
+// an earlier master may run. Plain values, no I/O.
 #pragma once
 
 #include <vector>

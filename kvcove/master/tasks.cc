@@ -87,7 +87,8 @@ Result<std::uint64_t> Tasks::Start(const TaskRequest& request) {
     KVCOVE_ASSIGN(const wire::OwnerStat from, Live(request.from));
     if (!request.to.empty()) KVCOVE_TRY(Live(request.to));
     if (request.from == request.to) return Fail(Code::kInvalid, "'from' and 'to' are the same");
-    if (request.kind == TaskKind::kDrain) KVCOVE_TRY(cluster_.master().control().SetDraining(from.number, true));
+    if (request.kind == TaskKind::kDrain)
+      KVCOVE_TRY(cluster_.master().control().SetDraining(from.number, true));
   }
   return Queue(request, /*asked_for=*/true);
 }
@@ -122,7 +123,8 @@ Status Tasks::Cancel(std::uint64_t id) {
   // A drain that is given up, or done with and thought better of: its owner takes objects again.
   if (request.kind != TaskKind::kDrain) return {};
   for (const wire::OwnerStat& owner : cluster_.Owners()) {
-    if (owner.address == request.from) (void)cluster_.master().control().SetDraining(owner.number, false);
+    if (owner.address == request.from)
+      (void)cluster_.master().control().SetDraining(owner.number, false);
   }
   return {};
 }

@@ -538,7 +538,7 @@ TEST_F(StrangersTest, SilentConnectionsKeepNobodyOutAndTakeNoMemory) {
   const double owner_mib = PrivateMiB(owner(0));
   rpc::TcpChannel channel(master_address(), {});
   const auto owners = *wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
-  const auto asked = std::ranges::find(owners, "host0", &wire::OwnerStat::host);
+  const auto asked = std::ranges::find(owners.owners, "host0", &wire::OwnerStat::host);
   Strangers at_master(master_address(), count);
   Strangers at_owner(*rpc::ParseAddress(asked->address, 0), count);
   const Round silent = Measure(keys);

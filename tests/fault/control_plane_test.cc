@@ -103,6 +103,32 @@ TEST_F(ControlPlaneTest, AProvenResetStaysProvenWhenTheStoreLosesItsLatestFacts)
   for (const ItemResult& result : Put(*session_, keys, old)) EXPECT_EQ(result.code, Code::kStale);
 }
 
+TEST_F(ControlPlaneTest, AValueThatGaveWayDoesNotComeBackUnderAnotherMaster) {
+  const auto keys = Keys(200);
+  ASSERT_EQ(CountOk(PutFilled(*session_, keys, '1')), keys.size());
+  Freeze(owner(1));
+  const std::int64_t until = NowMs() + 5000;
+  std::size_t stored = 0;
+  while (stored == 0 && NowMs() < until) stored = CountOk(PutFilled(*session_, keys, '2'));
+  ASSERT_GT(stored, 0U);
+  const std::vector<char> seen = Filling(keys);
+  StopMaster(SIGKILL);
+  // The newer values go, and with them all that could tell of them.
+  End(std::exchange(owner(0), 0), SIGKILL);
+  StartMaster();
+  Thaw(1);
+  WaitLive(1);
+  const std::int64_t end = NowMs() + 1500;
+  while (NowMs() < end) {
+    const std::vector<char> now = Filling(keys);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (seen[i] == '2') {
+        EXPECT_NE(now[i], '1') << keys[i];
+      }
+    }
+  }
+}
+
 TEST_F(ControlPlaneTest, ARolledBackStoreVoidsWhatItDoesNotKnow) {
   const auto keys = Fill(200);
   const std::string store = directory() + "/master";
