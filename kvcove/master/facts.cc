@@ -13,6 +13,8 @@ namespace {
 
 // Grows when a value's fields change.
 constexpr std::uint8_t kValueVersion = 1;
+constexpr std::uint8_t kCleanEndFlag = 1;
+constexpr std::uint8_t kUnknownLeasesFlag = 2;
 constexpr std::string_view kSlotPrefix = "slot/";
 constexpr std::string_view kMemberPrefix = "member/";
 constexpr std::string_view kBarrierPrefix = "barrier/";
@@ -100,7 +102,9 @@ bool DecodePool(Reader& reader, PoolFact& fact) {
   fact.incarnation = reader.Id();
   fact.counter = reader.Number<std::uint64_t>();
   fact.longest_lease_ns = reader.Number<std::int64_t>();
-  fact.clean_end = reader.Number<std::uint8_t>() != 0;
+  const auto flags = reader.Number<std::uint8_t>();
+  fact.clean_end = (flags & kCleanEndFlag) != 0;
+  fact.unknown_leases = (flags & kUnknownLeasesFlag) != 0;
   return reader.Done();
 }
 
@@ -209,7 +213,8 @@ std::string Encode(const PoolFact& fact) {
       .Id(fact.incarnation)
       .Number(fact.counter)
       .Number(fact.longest_lease_ns)
-      .Number(static_cast<std::uint8_t>(fact.clean_end ? 1 : 0))
+      .Number(static_cast<std::uint8_t>((fact.clean_end ? kCleanEndFlag : 0) |
+                                        (fact.unknown_leases ? kUnknownLeasesFlag : 0)))
       .Take();
 }
 

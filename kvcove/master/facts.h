@@ -23,6 +23,8 @@ struct PoolFact {
   std::int64_t longest_lease_ns = 0;
   // The last master ended when no lease was running.
   bool clean_end = false;
+  // Owners that this store does not know may hold leases of a master that it does not know either.
+  bool unknown_leases = false;
   bool operator==(const PoolFact&) const = default;
 };
 

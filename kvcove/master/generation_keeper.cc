@@ -10,6 +10,7 @@ namespace {
 // not ahead of them. An owner that does not know the generation refuses, which is safe.
 constexpr std::int64_t kRegisterWaitNs = 200 * kMillisecond;
 constexpr std::int64_t kExpireNs = kSecond;
+constexpr std::int64_t kPoolNs = 10 * kSecond;  // to store a fact of the pool
 constexpr std::size_t kMaxWaiting = 65536;
 
 Error Late(std::string_view what) {
@@ -69,35 +70,43 @@ void GenerationKeeper::Reset(const ResetRequest& request, std::int64_t deadline_
   Enqueue(operation, deferred);
 }
 
-void GenerationKeeper::BeginIncarnation(std::uint64_t counter, Reply<void> done) {
+void GenerationKeeper::ChangePool(Kind kind, std::function<void(PoolFact&)> edit,
+                                  Reply<void> stored, Deferred& deferred) {
   auto operation = std::make_shared<Operation>();
-  operation->kind = Kind::kVoid;
-  operation->deadline_ns = clock_.NowNs() + 10 * kSecond;
-  operation->voided = std::move(done);
+  operation->kind = kind;
+  operation->deadline_ns = clock_.NowNs() + kPoolNs;
+  operation->edit = std::move(edit);
+  operation->stored = std::move(stored);
+  Enqueue(operation, deferred);
+}
+
+void GenerationKeeper::BeginIncarnation(std::uint64_t counter, Reply<void> done) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
   generations_.RaiseCounter(counter);
-  Enqueue(operation, deferred);
+  ChangePool(
+      Kind::kVoid, [](PoolFact& pool) { pool.incarnation = RandomId(); }, std::move(done),
+      deferred);
 }
 
 void GenerationKeeper::AdoptPool(const Id128& pool, Reply<void> done) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
-  pool_.pool = pool;
-  commits_.Add({{.key = std::string(kPoolKey), .value = Encode(pool_)}},
-               [done = std::move(done)](const Result<std::uint64_t>& revision) {
-                 done(revision ? Result<void>() : std::unexpected(revision.error()));
-               });
+  ChangePool(
+      Kind::kPool, [pool](PoolFact& fact) { fact.pool = pool; }, std::move(done), deferred);
 }
 
 void GenerationKeeper::EndCleanly(Reply<void> done) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
-  pool_.clean_end = true;
-  commits_.Add({{.key = std::string(kPoolKey), .value = Encode(pool_)}},
-               [done = std::move(done)](const Result<std::uint64_t>& revision) {
-                 done(revision ? Result<void>() : std::unexpected(revision.error()));
-               });
+  const bool waited = clock_.NowNs() >= proven_from_ns_;
+  ChangePool(
+      Kind::kPool,
+      [waited](PoolFact& fact) {
+        fact.clean_end = true;
+        fact.unknown_leases = fact.unknown_leases && !waited;
+      },
+      std::move(done), deferred);
 }
 
 void GenerationKeeper::Refuse(Operation& operation, const Error& error, Deferred& deferred) {
@@ -107,7 +116,7 @@ void GenerationKeeper::Refuse(Operation& operation, const Error& error, Deferred
   } else if (operation.kind == Kind::kReset) {
     deferred.Answer<ResetOutcome>(operation.reset, Fail(Code::kNotProven, error.ToString()));
   } else {
-    deferred.Answer<void>(operation.voided, std::unexpected(error));
+    deferred.Answer<void>(operation.stored, std::unexpected(error));
   }
 }
 
@@ -125,10 +134,10 @@ void GenerationKeeper::Enqueue(const std::shared_ptr<Operation>& operation, Defe
 GenerationKeeper::Operations GenerationKeeper::TakeNext() {
   Operations next = {waiting_.front()};
   waiting_.pop_front();
-  if (next.front()->kind != Kind::kReset) return next;
-  // Resets that wait share one raise.
+  // Resets that wait share one raise; a late one shares it with nobody.
+  if (next.front()->kind != Kind::kReset || next.front()->resetting.late) return next;
   std::erase_if(waiting_, [&](const std::shared_ptr<Operation>& operation) {
-    if (operation->kind != Kind::kReset) return false;
+    if (operation->kind != Kind::kReset || operation->resetting.late) return false;
     next.push_back(operation);
     return true;
   });
@@ -145,12 +154,15 @@ Result<Generations::Plan> GenerationKeeper::Decide(const Operations& operations)
       return generations_.PlanReset(requests);
     }
     case Kind::kVoid:
+    case Kind::kPool:
       break;
   }
-  Generations::Plan plan = generations_.PlanVoid();
-  pool_.incarnation = RandomId();
-  pool_.counter = generations_.counter();
-  plan.changes.push_back({.key = std::string(kPoolKey), .value = Encode(pool_)});
+  Generations::Plan plan;
+  if (operations.front()->kind == Kind::kVoid) plan = generations_.PlanVoid();
+  next_pool_ = pool_;
+  operations.front()->edit(next_pool_);
+  next_pool_.counter = generations_.counter();
+  plan.changes.push_back({.key = std::string(kPoolKey), .value = Encode(next_pool_)});
   return plan;
 }
 
@@ -185,7 +197,6 @@ void GenerationKeeper::Stored(const Operations& operations, const Generations::P
   if (revision) {
     CarryOut(operations, plan, *revision, deferred);
   } else {
-    pool_.incarnation = generations_.incarnation();
     for (const auto& operation : operations) Refuse(*operation, revision.error(), deferred);
   }
   Advance(deferred);
@@ -196,7 +207,7 @@ void GenerationKeeper::PublishPlan(const Generations::Plan& plan) {
   for (const Generations::Plan::Slot& slot : plan.slots) {
     updates.push_back(generations_.PublishedOf(slot.slot));
   }
-  if (!updates.empty()) sink_.Publish(generations_.incarnation(), updates);
+  sink_.Publish(generations_.incarnation(), updates);
 }
 
 void GenerationKeeper::CarryOut(const Operations& operations, const Generations::Plan& plan,
@@ -206,7 +217,7 @@ void GenerationKeeper::CarryOut(const Operations& operations, const Generations:
   if (first.kind == Kind::kRegister) {
     const Registration registration =
         generations_.Register(first.registering, plan, revision, clock_.NowNs());
-    PublishPlan(plan);
+    if (!plan.slots.empty()) PublishPlan(plan);
     // A call that ran out of time meanwhile has its answer; its engine may ask again.
     if (!std::exchange(first.answered, true)) {
       const auto reply = first.registered;
@@ -224,13 +235,16 @@ void GenerationKeeper::CarryOut(const Operations& operations, const Generations:
     std::vector<ResetRequest> requests;
     for (const auto& operation : operations) requests.push_back(operation->resetting);
     generations_.Reset(requests, plan, revision, clock_.NowNs());
-    PublishPlan(plan);
+    if (!plan.slots.empty()) PublishPlan(plan);
     const ResetOutcome outcome{.raised = static_cast<std::uint32_t>(plan.slots.size())};
     for (const auto& operation : operations) AwaitReset(operation, outcome, deferred);
   } else {
-    generations_.Void(pool_.incarnation, plan, revision);
-    PublishPlan(plan);
-    if (!std::exchange(first.answered, true)) deferred.Answer<void>(first.voided, Result<void>());
+    pool_ = next_pool_;
+    if (first.kind == Kind::kVoid) {
+      generations_.Void(pool_.incarnation, plan, revision);
+      PublishPlan(plan);  // also without slots: owners must hear of the incarnation
+    }
+    if (!std::exchange(first.answered, true)) deferred.Answer<void>(first.stored, Result<void>());
   }
   if (generations_.registrations().version() != names) ShowNames();
 }
@@ -274,6 +288,11 @@ void GenerationKeeper::Tick() {
   if (now < expired_ns_ + kExpireNs) return;
   expired_ns_ = now;
   if (generations_.registrations().Expire(now)) ShowNames();
+  if (pool_.unknown_leases && now >= proven_from_ns_ && waiting_.empty() && !busy_) {
+    ChangePool(
+        Kind::kPool, [](PoolFact& fact) { fact.unknown_leases = false; }, [](const Result<void>&) {},
+        deferred);
+  }
 }
 
 // ---- versions in use
@@ -312,9 +331,7 @@ void GenerationKeeper::EndHolder(const Id128& holder) {
 
 PoolFact GenerationKeeper::pool() const {
   const MutexLock lock(mutex_);
-  PoolFact pool = pool_;
-  pool.incarnation = generations_.incarnation();
-  return pool;
+  return pool_;
 }
 
 std::vector<SlotDescription> GenerationKeeper::Describe() const {

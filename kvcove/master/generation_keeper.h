@@ -78,7 +78,7 @@ class GenerationKeeper {
   std::size_t used_slots() const;
 
  private:
-  enum class Kind { kRegister, kReset, kVoid };
+  enum class Kind { kRegister, kReset, kVoid, kPool };
   struct Operation {
     Kind kind = Kind::kRegister;
     std::int64_t deadline_ns = 0;
@@ -86,11 +86,15 @@ class GenerationKeeper {
     ResetRequest resetting;
     std::function<void(Result<Registration>)> registered;
     std::function<void(Result<ResetOutcome>)> reset;
-    Reply<void> voided;
+    std::function<void(PoolFact&)> edit;  // of the pool
+    Reply<void> stored;
     bool answered = false;
   };
   using Operations = std::vector<std::shared_ptr<Operation>>;
 
+  // Stores the pool with another incarnation (kVoid), or edited.
+  void ChangePool(Kind kind, std::function<void(PoolFact&)> edit, Reply<void> stored,
+                  Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void Enqueue(const std::shared_ptr<Operation>& operation, Deferred& deferred)
       KVCOVE_REQUIRES(mutex_);
   // Decides what waits, as long as nothing is being stored.
@@ -119,7 +123,8 @@ class GenerationKeeper {
   std::deque<std::shared_ptr<Operation>> waiting_ KVCOVE_GUARDED_BY(mutex_);
   Operations storing_ KVCOVE_GUARDED_BY(mutex_);  // being stored now
   bool busy_ KVCOVE_GUARDED_BY(mutex_) = false;
-  PoolFact pool_ KVCOVE_GUARDED_BY(mutex_);
+  PoolFact pool_ KVCOVE_GUARDED_BY(mutex_);       // as it is stored
+  PoolFact next_pool_ KVCOVE_GUARDED_BY(mutex_);  // being stored
   std::int64_t expired_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   struct Proving {
     std::int64_t from_ns = 0;

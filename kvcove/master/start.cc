@@ -66,13 +66,11 @@ Result<StartPlan> PlanStart(const Facts& facts, std::uint64_t revision, std::int
   PoolFact& pool = *plan.state.pool;
   const bool known = found || old != nullptr;
   const std::int64_t longest = std::max(pool.longest_lease_ns, lease_ns);
-  if (!known) {
-    plan.unknown_leases_until_ns = now_ns + Stretched(lease_ns);
-  } else if (!pool.clean_end) {
-    plan.leases_until_ns = now_ns + Stretched(longest);
-    // Owners of the first format are no members.
-    if (!found) plan.unknown_leases_until_ns = plan.leases_until_ns;
-  }
+  if (known && !pool.clean_end) plan.leases_until_ns = now_ns + Stretched(longest);
+  // Nor are owners of the first format members. The fact stays until a master has waited for them:
+  // one that ends before leaves it to the next.
+  if (!known || (!found && !pool.clean_end)) pool.unknown_leases = true;
+  if (pool.unknown_leases) plan.unknown_leases_until_ns = now_ns + Stretched(longest);
   pool.longest_lease_ns = longest;
   pool.clean_end = false;
   std::vector<TermFact>& terms = plan.state.terms;
@@ -81,7 +79,7 @@ Result<StartPlan> PlanStart(const Facts& facts, std::uint64_t revision, std::int
                    .first_revision = plan.leadership.position.revision});
   if (terms.size() > kTermsKept) terms.erase(terms.begin());
   plan.leadership.pool = pool.pool;
-  plan.leadership.new_pool = !found;
+  plan.leadership.new_pool = !found || (plan.state.members.empty() && plan.state.slots.empty());
   plan.leadership.terms = terms;
   plan.leadership.position.term = terms.back().term;
   plan.leadership.position.tag = terms.back().tag;
