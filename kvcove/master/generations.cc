@@ -157,6 +157,7 @@ void Generations::Apply(const Plan& plan, std::uint64_t revision) {
         slots_by_name_.erase(at);
         const auto tenant = slots_of_tenant_.find(TenantOf(slot.fact.name));
         if (--tenant->second == 0) slots_of_tenant_.erase(tenant);
+        EndLife(slot);
       }
       registrations_.ForgetSlot(change.slot);
       slot = {.fact = {}, .raised_by = {}};
@@ -170,6 +171,16 @@ void Generations::Apply(const Plan& plan, std::uint64_t revision) {
     slot.used = false;
     slot.named_last = ++namings_;
   }
+}
+
+void Generations::EndLife(const SlotState& slot) {
+  if (!slot.fact.version.empty()) return;
+  registrations_.ForEachOf(slot.fact.name, [&](const std::string& engine,
+                                               Registrations::Binding& binding) {
+    // Another engine's reset has closed it, and it has not heard of that yet.
+    if (slot.engine_raises > binding.raises && slot.raised_by != engine) binding.open = false;
+    binding.raises = 0;
+  });
 }
 
 bool Generations::StartsClosed(std::string_view name) const {
@@ -231,12 +242,24 @@ bool Generations::Repeated(const ResetRequest& request) const {
   return tenant != reset_ids_.end() && tenant->second.ids.contains(request.id);
 }
 
-void Generations::PlanResetId(const ResetRequest& request, Plan& plan) const {
-  const std::string_view tenant = TenantOf(request.name);
-  plan.changes.push_back({.key = ResetKey(tenant, request.id), .value = std::string()});
-  const auto own = reset_ids_.find(tenant);
-  if (own == reset_ids_.end() || own->second.order.size() < kResetIdsKept) return;
-  plan.changes.push_back({.key = ResetKey(tenant, own->second.order.front()), .value = {}});
+void Generations::PlanResetIds(const std::vector<const ResetRequest*>& requests,
+                               Plan& plan) const {
+  std::map<std::string_view, std::deque<Id128>> added;
+  for (const ResetRequest* request : requests) {
+    added[TenantOf(request->name)].push_back(request->id);
+  }
+  for (auto& [tenant, ids] : added) {
+    while (ids.size() > kResetIdsKept) ids.pop_front();
+    for (const Id128& id : ids) {
+      plan.changes.push_back({.key = ResetKey(tenant, id), .value = std::string()});
+    }
+    const auto own = reset_ids_.find(tenant);
+    if (own == reset_ids_.end()) continue;
+    const std::deque<Id128>& order = own->second.order;
+    for (std::size_t i = 0; i < order.size() && order.size() - i + ids.size() > kResetIdsKept; ++i) {
+      plan.changes.push_back({.key = ResetKey(tenant, order[i]), .value = {}});
+    }
+  }
 }
 
 void Generations::RememberReset(const ResetRequest& request) {
@@ -253,10 +276,13 @@ Generations::Plan Generations::PlanReset(const std::vector<ResetRequest>& reques
   Plan plan;
   std::set<SlotId> raised;
   std::set<std::string> marked;
+  std::set<std::pair<std::string_view, Id128>> seen;
+  std::vector<const ResetRequest*> remembered;
   for (const ResetRequest& request : requests) {
     if (Repeated(request) || IsVersionChange(request)) continue;
+    if (!seen.emplace(TenantOf(request.name), request.id).second) continue;
+    remembered.push_back(&request);
     const bool versioned = request.version && !request.version->empty();
-    PlanResetId(request, plan);
     // A namespace's versions are neighbours.
     for (auto at = slots_by_name_.lower_bound(std::pair(request.name, std::string()));
          at != slots_by_name_.end() && at->first.first == request.name; ++at) {
@@ -280,6 +306,7 @@ Generations::Plan Generations::PlanReset(const std::vector<ResetRequest>& reques
       plan.changes.push_back({.key = key, .value = std::string()});
     }
   }
+  PlanResetIds(remembered, plan);
   return plan;
 }
 
@@ -303,8 +330,17 @@ void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& p
     const bool version_change = IsVersionChange(request);
     if (!repeated && !version_change) RememberReset(request);
     if (request.engine.empty()) continue;
+    // Also one that shares what an operator has raised closes the others' sessions.
+    const auto slot_id = FindSlot(request.name, "");
+    if (slot_id && !repeated && !version_change && request.version.value_or("").empty()) {
+      slots_[*slot_id].engine_raises = slots_[*slot_id].raises;
+      slots_[*slot_id].raised_by = request.engine;
+    }
+    if (!registrations_.CheckRoom(request.name, request.engine)) continue;
     Registrations::Binding& binding =
-        registrations_.Bind(request.name, request.engine, request.holder, now_ns);
+        request.holder == Id128{}
+            ? registrations_.Expect(request.name, request.engine, now_ns)
+            : registrations_.Bind(request.name, request.engine, request.holder, now_ns);
     // Its first arrival opened the session; another engine's reset may have closed it since.
     if (repeated && binding.bound) continue;
     binding.open = true;

@@ -131,7 +131,10 @@ class Generations {
   void Apply(const Plan& plan, std::uint64_t revision);
   bool Repeated(const ResetRequest& request) const;
   void RememberReset(const ResetRequest& request);
-  void PlanResetId(const ResetRequest& request, Plan& plan) const;
+  // Stores the ids of these requests, and deletes what is beyond kResetIdsKept.
+  void PlanResetIds(const std::vector<const ResetRequest*>& requests, Plan& plan) const;
+  // The slot gets another namespace: what its raises said about engines is kept with them.
+  void EndLife(const SlotState& slot);
   bool StartsClosed(std::string_view name) const;
   bool IsVersionChange(const ResetRequest& request) const;
   bool OpenFor(const RegisterRequest& request, const Registrations::Binding& binding,

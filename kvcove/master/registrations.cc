@@ -32,13 +32,21 @@ Registrations::Binding& Registrations::Bind(std::string_view name, std::string_v
   const Key key(name, engine);
   const auto [at, fresh] = bindings_.try_emplace(key);
   if (fresh) ++by_tenant_[std::string(TenantOf(name))];
-  if (holder != Id128{}) {
+  if (holder == Id128{}) {
+    at->second.kept = true;
+  } else {
     at->second.holders.insert(holder);
     Holder& of = holders_[holder];
     of.until_ns = now_ns + kHolderNs;
     of.bindings.insert(key);
   }
   return at->second;
+}
+
+Registrations::Binding& Registrations::Expect(std::string_view name, std::string_view engine,
+                                              std::int64_t now_ns) {
+  if (Binding* binding = Find(name, engine)) return *binding;
+  return Bind(name, engine, RandomId(), now_ns);  // nobody is heard of under this id
 }
 
 Registrations::Binding* Registrations::Find(std::string_view name, std::string_view engine) {
@@ -92,7 +100,8 @@ void Registrations::End(std::string_view name, std::string_view engine, const Id
       of->second.bindings.erase(at->first);
       if (of->second.bindings.empty()) holders_.erase(of);
     }
-    if (!at->second.holders.empty()) return;  // other processes of the engine go on
+    // Other processes of the engine go on.
+    if (!at->second.holders.empty() || at->second.kept) return;
   }
   Erase(at);
 }

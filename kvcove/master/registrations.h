@@ -28,6 +28,7 @@ class Registrations {
     std::set<SlotId> named;
     std::uint64_t raises = 0;  // of the namespace's slot without version: what it was bound to
     bool bound = false;
+    bool kept = false;  // registered without a holder: only a call ends it
     std::set<Id128> holders;
   };
 
@@ -44,6 +45,16 @@ class Registrations {
   // Adds it if need be. `holder` zero: nobody is asked to keep it alive.
   Binding& Bind(std::string_view name, std::string_view engine, const Id128& holder,
                 std::int64_t now_ns);
+  // Of an engine that may not have registered yet: ends after kHolderNs unless it does.
+  Binding& Expect(std::string_view name, std::string_view engine, std::int64_t now_ns);
+  // Calls `visit(engine, binding)` for each engine of the namespace.
+  template <typename Visit>
+  void ForEachOf(const std::string& name, Visit&& visit) {
+    for (auto at = bindings_.lower_bound(Key(name, std::string()));
+         at != bindings_.end() && at->first.first == name; ++at) {
+      visit(at->first.second, at->second);
+    }
+  }
   Binding* Find(std::string_view name, std::string_view engine);
   const Binding* Find(std::string_view name, std::string_view engine) const;
 
