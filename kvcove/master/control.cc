@@ -14,6 +14,8 @@ namespace {
 constexpr std::int64_t kWatchNs = 2 * kSecond;   // for which a watch without news is held
 constexpr std::int64_t kListenNs = 2 * kSecond;  // after a start, before anything is "never put"
 constexpr std::int64_t kSweepNs = kSecond;
+// For which the id of a lost pool wins over one that its first new members know.
+constexpr std::int64_t kAdoptNs = 60 * kSecond;
 
 std::int64_t UnixSeconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -49,10 +51,17 @@ void Control::Stop() {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
   stopping_ = true;
+  const Error stopping{Code::kUnavailable, "the master is stopping"};
+  for (const auto& [number, watch] : watches_) {
+    deferred.Answer<wire::Changes>(watch.reply, std::unexpected(stopping));
+  }
   watches_.clear();
+  for (const auto& [number, watch] : removal_watches_) {
+    deferred.Answer<wire::RemovalsPage>(watch.reply, std::unexpected(stopping));
+  }
   removal_watches_.clear();
   for (const auto& proof : proofs_) {
-    deferred.Answer<void>(proof->done, Fail(Code::kUnavailable, "the master is stopping"));
+    deferred.Answer<void>(proof->done, std::unexpected(stopping));
   }
   proofs_.clear();
   for (const Barring& barring : barring_) {
@@ -85,24 +94,16 @@ void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
     deferred.Answer<wire::OwnerWelcome>(reply, Fail(code, std::move(why)));
   };
   if (stopping_) return refuse(Code::kUnavailable, "the master is stopping");
-  if (hello.pool != Id128{} && hello.pool != leadership_.pool) {
-    if (!leadership_.new_pool) {
+  if (hello.pool != Id128{} && hello.pool != leadership_.pool && hello.pool != former_pool_) {
+    if (!MayAdopt()) {
       return refuse(Code::kIncompatible,
                     fmt::format("the owner at {} belongs to another pool than this master; start "
                                 "it without its old data, or name its own master",
                                 hello.address));
     }
-    // The store was lost. The pool keeps the id that its owners know, so that others are refused.
-    deferred.Add([address = hello.address] {
-      LogWarn(
-          "the control store was empty, and the owner at {} knows this pool: what it holds is "
-          "void, and it may join anew",
-          address);
-    });
-    leadership_.pool = hello.pool;
-    deferred.Add([this, pool = hello.pool] { hooks_.adopt_pool(pool); });
+    Adopt(hello, deferred);
+    return refuse(Code::kStale, "the pool takes the id that its owners know; say hello again");
   }
-  leadership_.new_pool = false;
   if (hello.incarnation == incarnation_ && KnowsLessThan(hello.seen)) {
     deferred.Add([this, hello, term = leadership_.position.term] {
       LogError(
@@ -130,6 +131,30 @@ void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
                                                                 .incarnation = incarnation_,
                                                                 .position = leadership_.position,
                                                                 .forgotten = true});
+}
+
+bool Control::MayAdopt() const {
+  return leadership_.new_pool &&
+         (members_.size() == 0 || clock_.NowNs() < started_ns_ + kAdoptNs);
+}
+
+// The store was lost. The pool keeps the id that its owners know, so that others are refused.
+void Control::Adopt(const wire::OwnerHello& hello, Deferred& deferred) {
+  if (std::exchange(adopting_, true)) return;
+  deferred.Add([this, pool = hello.pool, address = hello.address] {
+    LogWarn("the control store was empty, and the owner at {} knows this pool: what it holds is "
+            "void, and it may join anew",
+            address);
+    hooks_.adopt_pool(pool, [this, pool](const Result<void>& stored) {
+      const MutexLock lock(mutex_);
+      adopting_ = false;
+      if (!stored) return;
+      // Owners that have joined already go on, and learn the id with their next hello.
+      former_pool_ = std::exchange(leadership_.pool, pool);
+      leadership_.new_pool = false;
+      for (const MemberRef& ref : members_.All()) know_former_pool_.insert(ref.number);
+    });
+  });
 }
 
 // An identity is stored before its first lease, so that no later master is without it.
@@ -180,6 +205,7 @@ void Control::FinishHello(const wire::OwnerHello& hello, std::uint64_t connectio
   standing.tenant.store(TenantTag(hello.tenant), std::memory_order_release);
   ShowStanding(number);
   if (connection != 0) lease_connections_[connection] = number;
+  know_former_pool_.erase(number);
   EndWatches(number, deferred);
   deferred.Add([hello, welcome] {
     LogInfo("owner {} at {} {} (number {}, epoch {}, {} MiB)", hello.host, hello.address,
@@ -232,6 +258,9 @@ void Control::EndMember(OwnerNumber number, Deferred& deferred) {
   standings_.owner(number).epoch.store(0, std::memory_order_release);
   standings_.owner(number).overtaken.store(false, std::memory_order_seq_cst);
   EndWatches(number, deferred);
+  // The number may be another's soon, and these connections are not its.
+  std::erase_if(lease_connections_, [&](const auto& entry) { return entry.second == number; });
+  know_former_pool_.erase(number);
   if (hooks_.ended) {
     deferred.Add([this, process = members_.ProcessOf(number)] { hooks_.ended(process); });
   }
@@ -269,7 +298,10 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
   const std::int64_t now = clock_.NowNs();
-  if (!members_.Current(request.number, request.epoch)) {
+  // The store may say already that no lease is running.
+  if (stopping_) return Fail(Code::kUnavailable, "the master is stopping");
+  if (!members_.Current(request.number, request.epoch) ||
+      know_former_pool_.contains(request.number)) {
     return Fail(Code::kStale, "the master does not know this owner; say hello again");
   }
   Standings::Owner& standing = standings_.owner(request.number);
@@ -524,13 +556,14 @@ void Control::AddProof(Proof proof, Deferred& deferred) {
 }
 
 void Control::StoreBarrier(const MemberRef& ref, SlotId slot,
-                           const std::pair<std::string, BarrierFact>& fact) {
-  commits_.Add({{.key = fact.first, .value = Encode(fact.second)}},
-               [this, ref, slot](const Result<std::uint64_t>& revision) {
+                           const Members::RaisedBarrier& barrier) {
+  commits_.Add({{.key = barrier.key, .value = Encode(barrier.fact)}},
+               [this, ref, slot, number = barrier.number](const Result<std::uint64_t>& revision) {
                  Deferred after(commits_);
                  const MutexLock lock(mutex_);
-                 members_.BarrierStored(ref, slot, revision.has_value());
-                 CheckProofs(after);
+                 members_.BarrierStored(ref, slot, number, revision.has_value());
+                 // A store that refuses is asked again with the next tick.
+                 if (revision) CheckProofs(after);
                  CheckBarring(after);
                });
 }

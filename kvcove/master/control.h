@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -31,7 +32,8 @@ struct Leadership {
   Id128 pool;
   wire::Position position;  // revision: at the start
   std::vector<TermFact> terms;
-  bool new_pool = false;  // the store was empty: owners may know the pool by another id
+  // Nobody has joined under this id: owners may know the pool by another one, if the store was lost.
+  bool new_pool = false;
 };
 
 // Thread-safe.
@@ -41,7 +43,8 @@ class Control final : public GenerationSink {
   struct Hooks {
     // An owner knows of facts that the store does not have: everything stored is void.
     std::function<void()> facts_lost;
-    std::function<void(const Id128& pool)> adopt_pool;
+    // The pool gets this id; `stored` says when the store has it.
+    std::function<void(const Id128& pool, Reply<void> stored)> adopt_pool;
     std::function<void(const Id128& process)> heard;
     std::function<void(const Id128& process)> ended;
   };
@@ -130,6 +133,9 @@ class Control final : public GenerationSink {
   };
 
   bool KnowsLessThan(const wire::Position& seen) const KVCOVE_REQUIRES(mutex_);
+  // The store was lost, and the pool may still take the id that its owners know.
+  bool MayAdopt() const KVCOVE_REQUIRES(mutex_);
+  void Adopt(const wire::OwnerHello& hello, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void Join(const wire::OwnerHello& hello, std::uint64_t connection,
             Reply<wire::OwnerWelcome> reply, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void FinishHello(const wire::OwnerHello& hello, std::uint64_t connection,
@@ -148,8 +154,7 @@ class Control final : public GenerationSink {
   // True when it is proven, and answered.
   bool CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void RaiseBarrier(const MemberRef& ref, const Proof& proof) KVCOVE_REQUIRES(mutex_);
-  void StoreBarrier(const MemberRef& ref, SlotId slot,
-                    const std::pair<std::string, BarrierFact>& fact) KVCOVE_REQUIRES(mutex_);
+  void StoreBarrier(const MemberRef& ref, SlotId slot, const Members::RaisedBarrier& barrier) KVCOVE_REQUIRES(mutex_);
   // Calls `done` of those whose barriers stand now, or could not be stored.
   void CheckBarring(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void CheckProofs(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
@@ -166,6 +171,10 @@ class Control final : public GenerationSink {
   Leadership leadership_ KVCOVE_GUARDED_BY(mutex_);
   Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  // The id that was drawn before the pool took that of its owners, and those that know it by it.
+  Id128 former_pool_ KVCOVE_GUARDED_BY(mutex_);
+  std::set<OwnerNumber> know_former_pool_ KVCOVE_GUARDED_BY(mutex_);
+  bool adopting_ KVCOVE_GUARDED_BY(mutex_) = false;
   Members members_ KVCOVE_GUARDED_BY(mutex_);
   SlotTable table_ KVCOVE_GUARDED_BY(mutex_);
   RemovalLog removals_ KVCOVE_GUARDED_BY(mutex_);

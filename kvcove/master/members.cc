@@ -39,8 +39,11 @@ Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
   const auto number = Find(hello.owner);
   if (!number) return hello.fresh ? Admission::kFresh : Admission::kUnknown;
   const Member& member = at(*number);
-  if (member.epoch != 0 && member.hello.process != hello.process &&
-      member.lease_until_ns > now_ns) {
+  // Not heard of in this term, the process that an earlier master knew is not known; but one that no
+  // master has welcomed is another one, and somebody may still read the memory of the first.
+  const bool another =
+      member.epoch != 0 ? member.hello.process != hello.process : hello.seen.term == 0;
+  if (another && member.lease_until_ns > now_ns) {
     return Fail(Code::kExists,
                 fmt::format("the owner at {} says that it is the one at {}, whose lease is "
                             "running; stop one of them, or give it another data directory",
@@ -102,7 +105,8 @@ wire::OwnerWelcome Members::Welcome(const wire::OwnerHello& hello, bool overtake
     member.told = false;
     // Somebody may have stored another value of what it holds.
     const bool lapsed = member.lease_until_ns != 0 && member.lease_until_ns <= now_ns;
-    member.tell_first = overtaken || lapsed;
+    // It stays so until all is told, whatever hellos come in between.
+    member.tell_first = member.tell_first || overtaken || lapsed;
   }
   member.hello = hello;
   member.heard_ns = now_ns;
@@ -145,12 +149,14 @@ Members::Epochs Members::EpochsOf(OwnerNumber number) const {
 
 std::vector<SlotId> Members::HiddenOf(OwnerNumber number) const {
   std::vector<SlotId> slots;
+  if (number >= members_.size()) return slots;
   for (const auto& [slot, barrier] : at(number).barriers) slots.push_back(slot);
   return slots;
 }
 
 std::vector<SlotId> Members::DropsOf(OwnerNumber number) const {
   std::vector<SlotId> slots;
+  if (number >= members_.size()) return slots;  // of another master
   for (const auto& [slot, barrier] : at(number).barriers) {
     if (barrier.fact.term != term_) slots.push_back(slot);
   }
@@ -173,11 +179,20 @@ std::vector<std::string> Members::Dropped(OwnerNumber number, std::uint32_t epoc
   std::vector<std::string> keys;
   if (drop == 0 || !Current(number, epoch)) return keys;
   Member& member = at(number);
-  std::erase_if(member.barriers, [&](const auto& entry) {
-    if (entry.second.drop != drop) return false;
-    keys.push_back(BarrierKey(member.id, entry.first));
-    return true;
-  });
+  for (auto at = member.barriers.begin(); at != member.barriers.end();) {
+    Barrier& barrier = at->second;
+    if (barrier.drop != drop) {
+      ++at;
+    } else if (barrier.covers > member.removals) {
+      // A removal was proven by it after the owner was told to drop the slot.
+      barrier.fact.term = term_;
+      barrier.drop = 0;
+      ++at;
+    } else {
+      keys.push_back(BarrierKey(member.id, at->first));
+      at = member.barriers.erase(at);
+    }
+  }
   return keys;
 }
 
@@ -238,22 +253,25 @@ Members::RemovalProof Members::ProofOf(const MemberRef& ref, std::uint64_t remov
   return member.lease_until_ns > now_ns ? RemovalProof::kWaits : RemovalProof::kNeedsBarrier;
 }
 
-std::optional<std::pair<std::string, BarrierFact>> Members::RaiseBarrier(const MemberRef& ref,
-                                                                         SlotId slot,
-                                                                         std::uint64_t removal) {
+std::optional<Members::RaisedBarrier> Members::RaiseBarrier(const MemberRef& ref, SlotId slot,
+                                                            std::uint64_t removal) {
   if (Get(ref) == nullptr) return std::nullopt;
   Member& member = at(ref.number);
   const auto [place, fresh] = member.barriers.try_emplace(slot);
   if (!fresh) return std::nullopt;
-  place->second = {.fact = {.term = term_, .acknowledged = member.removals}, .covers = removal};
-  return std::pair(BarrierKey(member.id, slot), place->second.fact);
+  place->second = {.fact = {.term = term_, .acknowledged = member.removals},
+                   .number = next_barrier_++,
+                   .covers = removal};
+  return RaisedBarrier{.key = BarrierKey(member.id, slot),
+                       .fact = place->second.fact,
+                       .number = place->second.number};
 }
 
-void Members::BarrierStored(const MemberRef& ref, SlotId slot, bool stored) {
+void Members::BarrierStored(const MemberRef& ref, SlotId slot, std::uint64_t number, bool stored) {
   if (Get(ref) == nullptr) return;
   Member& member = at(ref.number);
   const auto barrier = member.barriers.find(slot);
-  if (barrier == member.barriers.end()) return;
+  if (barrier == member.barriers.end() || barrier->second.number != number) return;
   if (stored) {
     barrier->second.stored = true;
   } else {
@@ -261,8 +279,8 @@ void Members::BarrierStored(const MemberRef& ref, SlotId slot, bool stored) {
   }
 }
 
-std::optional<std::pair<std::string, BarrierFact>> Members::RaiseOvertaken(const MemberRef& ref,
-                                                                           SlotId slot) {
+std::optional<Members::RaisedBarrier> Members::RaiseOvertaken(const MemberRef& ref,
+                                                              SlotId slot) {
   auto fact = RaiseBarrier(ref, slot, /*removal=*/0);
   if (Get(ref) != nullptr) at(ref.number).barriers.at(slot).overtaken = true;
   return fact;

@@ -119,13 +119,17 @@ class Members {
                        std::int64_t now_ns);
   // From here on its renewals name the slot. Nothing when a barrier stands already; else the fact
   // to be stored.
-  std::optional<std::pair<std::string, BarrierFact>> RaiseBarrier(const MemberRef& ref, SlotId slot,
-                                                                  std::uint64_t removal);
-  void BarrierStored(const MemberRef& ref, SlotId slot, bool stored);
+  struct RaisedBarrier {
+    std::string key;
+    BarrierFact fact;
+    std::uint64_t number = 0;  // of this barrier: the slot may get another one meanwhile
+  };
+  std::optional<RaisedBarrier> RaiseBarrier(const MemberRef& ref, SlotId slot,
+                                            std::uint64_t removal);
+  void BarrierStored(const MemberRef& ref, SlotId slot, std::uint64_t number, bool stored);
   // A value of this absent member's slot is to give way to another owner's. As RaiseBarrier; until
   // it is told again, or comes back before any did.
-  std::optional<std::pair<std::string, BarrierFact>> RaiseOvertaken(const MemberRef& ref,
-                                                                    SlotId slot);
+  std::optional<RaisedBarrier> RaiseOvertaken(const MemberRef& ref, SlotId slot);
   bool Barred(const MemberRef& ref, SlotId slot) const;
   bool HasBarrier(const MemberRef& ref, SlotId slot) const {
     const Member* member = Get(ref);
@@ -181,6 +185,7 @@ class Members {
  private:
   struct Barrier {
     BarrierFact fact;
+    std::uint64_t number = 0;  // RaisedBarrier::number
     bool stored = false;
     std::uint64_t covers = 0;  // the last removal that was proven by it, in this term
     std::uint64_t drop = 0;    // of another term: the number that it was told to drop it under
@@ -218,6 +223,7 @@ class Members {
   std::uint32_t next_epoch_;
   std::uint64_t next_serial_ = 1;
   std::uint64_t next_drop_ = 1;
+  std::uint64_t next_barrier_ = 1;
   std::vector<Member> members_;
   std::map<Id128, OwnerNumber> by_id_;
 };
