@@ -15,9 +15,11 @@ Facts After(Facts facts, const StartPlan& plan) {
   return facts;
 }
 
+// What its master has stored when it ends, a second or more after its start.
 Facts Ended(Facts facts, bool cleanly) {
   PoolFact pool = *Decode(facts)->pool;
   pool.clean_end = cleanly;
+  pool.unknown_leases = false;
   facts["pool"].value = Encode(pool);
   return facts;
 }
@@ -57,7 +59,7 @@ TEST(StartTest, ACleanEndLeavesNoLeaseToWaitFor) {
 }
 
 TEST(StartTest, AfterACrashTheLongestLeaseEverConfiguredIsWaitedFor) {
-  Facts facts = After({}, *PlanStart({}, 0, 10 * kSecond, kNow));
+  Facts facts = Ended(After({}, *PlanStart({}, 0, 10 * kSecond, kNow)), false);
   facts = After(facts, *PlanStart(facts, 1, kSecond, kNow));  // a shorter one is configured now
   const auto plan = PlanStart(facts, 2, kSecond, kNow);
   ASSERT_TRUE(plan);
@@ -110,6 +112,11 @@ TEST(StartTest, OwnersThatNobodyKnowsAreWaitedForUntilOneStartHasOutlivedThem) {
   const auto second = PlanStart(After({}, *first), 1, kSecond, kNow + kMillisecond);
   EXPECT_GE(second->unknown_leases_until_ns, first->unknown_leases_until_ns)
       << "the store was lost a millisecond ago";
+  PoolFact pool = *second->state.pool;
+  pool.clean_end = true;  // nor did that master give any
+  const Facts facts = {{"pool", {.value = Encode(pool), .revision = 2}}};
+  EXPECT_GT(PlanStart(facts, 2, kSecond, kNow + kMillisecond)->unknown_leases_until_ns, kNow);
+  EXPECT_EQ(PlanStart(Ended(facts, true), 2, kSecond, kNow)->unknown_leases_until_ns, 0);
 }
 
 // ---- the first format

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/directory_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace kvcove::master {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+
+constexpr SlotId kSlot = 3;
+constexpr std::uint64_t kFirst = 4ULL << 40;
+
+class DirectoryServiceTest : public testing::Test {
+ protected:
+  DirectoryServiceTest() {
+    standings_.SetSlot({.slot = kSlot, .generation = 5, .name = QualifiedName("acme", "m")});
+    for (wire::OwnerNumber owner = 0; owner < 40; ++owner) Welcome(owner, 1);
+  }
+  void Welcome(wire::OwnerNumber owner, std::uint32_t epoch) {
+    Standings::Owner& of = standings_.owner(owner);
+    if (of.first_epoch == 0) of.first_epoch = epoch;
+    of.epoch = epoch;
+    of.live_until_ns = clock_.NowNs() + 1000 * kSecond;
+    of.present_until_ns = clock_.NowNs() + 1000 * kSecond;
+  }
+  static wire::ListItem Item(const std::string& key, std::uint64_t removals = kFirst,
+                             std::uint64_t copied_at = 0) {
+    return {.hash = DirectoryHash(kSlot, key),
+            .generation = 5,
+            .size_bytes = 10,
+            .group = 1,
+            .slot = kSlot,
+            .removals = removals,
+            .copied_at = copied_at};
+  }
+  static wire::ListItem Gone(const std::string& key) {
+    wire::ListItem item = Item(key);
+    item.gone = true;
+    return item;
+  }
+  static wire::ListItem Told(const std::string& key) {
+    wire::ListItem item = Item(key);
+    item.inventory = true;
+    return item;
+  }
+  Result<wire::ListReply> List(std::vector<wire::ListItem> items, std::uint64_t sequence,
+                               wire::OwnerNumber owner = 0, std::uint32_t epoch = 1,
+                               std::span<const SlotId> drops = {}) {
+    return service_.List(
+        {.number = owner, .epoch = epoch, .sequence = sequence, .items = std::move(items)}, drops);
+  }
+  bool Found(const std::string& key) const {
+    return service_.Find(kSlot, key).owner != wire::kNoOwner;
+  }
+
+  FakeClock clock_;
+  Standings standings_{clock_};
+  DirectoryService service_{{.first_removal = kFirst, .inventory_batch = 4096, .tellers = 16},
+                            standings_,
+                            clock_};
+};
+
+// ---- sequence numbers
+
+TEST_F(DirectoryServiceTest, ARepeatedListingGetsTheSameAnswerAndIsDoneOnce) {
+  ASSERT_THAT(List({Item("a")}, 1, 1)->codes, ElementsAre(Code::kOk));
+  wire::ListItem other = Item("a");
+  other.group = 2;
+  EXPECT_THAT(List({other}, 1)->codes, ElementsAre(Code::kExists));
+  service_.Remove(kSlot, std::vector<std::string>{"a"}, kFirst + 1);
+  EXPECT_THAT(List({other}, 1)->codes, ElementsAre(Code::kExists)) << "as it was answered";
+  EXPECT_FALSE(Found("a"));
+}
+
+TEST_F(DirectoryServiceTest, AGapIsStaleAndDoesNothing) {
+  ASSERT_TRUE(List({Item("a")}, 1));
+  const auto gap = List({Item("b")}, 3);
+  ASSERT_FALSE(gap);
+  EXPECT_EQ(gap.error().code, Code::kStale);
+  EXPECT_FALSE(Found("b"));
+  EXPECT_FALSE(List({Item("b"), Item("c")}, 1)) << "another request under an old number";
+  EXPECT_TRUE(List({Item("b")}, 2));
+}
+
+TEST_F(DirectoryServiceTest, AnEpochBeginsItsNumbersAnew) {
+  ASSERT_TRUE(List({Item("a")}, 1));
+  EXPECT_EQ(List({Item("b")}, 2, 0, 2).error().code, Code::kStale) << "no epoch of its";
+  Welcome(0, 2);
+  EXPECT_EQ(List({Item("b")}, 2, 0, 1).error().code, Code::kStale) << "an epoch that has ended";
+  EXPECT_FALSE(List({Item("b")}, 2, 0, 2));
+  EXPECT_TRUE(List({Item("b")}, 1, 0, 2));
+}
+
+TEST_F(DirectoryServiceTest, AnOwnerNumberThatCannotBeIsCorrupt) {
+  EXPECT_EQ(List({}, 1, wire::kMaxOwners).error().code, Code::kCorrupt);
+}
+
+TEST_F(DirectoryServiceTest, ALargeListingAndAllOfItsAnswersSurviveItsSlices) {
+  std::vector<wire::ListItem> items;
+  for (int i = 0; i < 5000; ++i) items.push_back(Item("k" + std::to_string(i)));
+  const auto reply = List(items, 1);
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->codes.size(), 5000U);
+  EXPECT_THAT(reply->codes, Each(Code::kOk));
+  EXPECT_EQ(service_.entries(), 5000U);
+  EXPECT_EQ(List(items, 1)->codes.size(), 5000U);
+  EXPECT_TRUE(List({}, 2));
+}
+
+TEST_F(DirectoryServiceTest, WhatIsGoneIsUnlistedBeforeWhatCameIsListed) {
+  ASSERT_TRUE(List({Item("a")}, 1));
+  EXPECT_THAT(List({Gone("a"), Item("a")}, 2)->codes, ElementsAre(Code::kOk, Code::kOk));
+  EXPECT_TRUE(Found("a"));
+  ASSERT_TRUE(List({Gone("a")}, 3));
+  EXPECT_FALSE(Found("a"));
+}
+
+// ---- credits
+
+TEST_F(DirectoryServiceTest, OnlySoManyOwnersTellTheirInventoryAtATime) {
+  for (wire::OwnerNumber owner = 0; owner < 16; ++owner) {
+    EXPECT_EQ(List({}, 1, owner)->credit, 4096U);
+  }
+  EXPECT_EQ(List({}, 1, 16)->credit, 0U);
+  EXPECT_EQ(List({Told("a")}, 2, 0)->credit, 4096U) << "those go on";
+  EXPECT_EQ(List({Item("b")}, 2, 1)->credit, 4096U) << "this one has told all";
+  EXPECT_EQ(List({}, 2, 16)->credit, 4096U) << "and made room";
+  EXPECT_EQ(List({}, 1, 17)->credit, 0U);
+}
+
+TEST_F(DirectoryServiceTest, ATellerThatIsSilentGivesWay) {
+  for (wire::OwnerNumber owner = 0; owner < 16; ++owner) List({}, 1, owner);
+  clock_.AdvanceNs(2 * kSecond);
+  EXPECT_EQ(List({}, 1, 16)->credit, 4096U);
+}
+
+TEST_F(DirectoryServiceTest, NewValuesAreListedWhoeverTells) {
+  for (wire::OwnerNumber owner = 0; owner < 16; ++owner) List({}, 1, owner);
+  EXPECT_THAT(List({Item("a")}, 1, 20)->codes, ElementsAre(Code::kOk));
+}
+
+// ---- who may list what
+
+TEST_F(DirectoryServiceTest, AnOwnerOfOneTenantListsNothingForAnother) {
+  standings_.SetSlot({.slot = kSlot + 1, .generation = 5, .name = QualifiedName("other", "m")});
+  standings_.SetSlot({.slot = kSlot + 2, .generation = 5, .name = "m"});
+  standings_.owner(0).tenant = TenantTag("acme");
+  std::vector<wire::ListItem> items = {Item("a"), Item("a"), Item("a")};
+  items[1].slot = kSlot + 1;
+  items[2].slot = kSlot + 2;
+  EXPECT_THAT(List(items, 1)->codes, ElementsAre(Code::kOk, Code::kDenied, Code::kDenied));
+  EXPECT_EQ(service_.rejected(), 2U);
+}
+
+TEST_F(DirectoryServiceTest, ASlotThatMustBeDroppedFirstIsNotListed) {
+  const std::vector<SlotId> drops = {kSlot};
+  EXPECT_THAT(List({Item("a"), Gone("b")}, 1, 0, 1, drops)->codes,
+              ElementsAre(Code::kStale, Code::kOk));
+  EXPECT_THAT(List({Item("a")}, 2)->codes, ElementsAre(Code::kOk));
+}
+
+TEST_F(DirectoryServiceTest, AnOldGenerationIsStale) {
+  wire::ListItem item = Item("a");
+  item.generation = 4;
+  EXPECT_THAT(List({item}, 1)->codes, ElementsAre(Code::kStale));
+}
+
+// ---- removals
+
+TEST_F(DirectoryServiceTest, AListingThatWasBegunBeforeARemovalIsRefused) {
+  ASSERT_TRUE(List({Item("a")}, 1));
+  EXPECT_THAT(service_.Remove(kSlot, std::vector<std::string>{"a", "b"}, kFirst + 1),
+              ElementsAre(Code::kOk, Code::kMiss));
+  EXPECT_THAT(List({Item("a", kFirst), Item("b", kFirst), Item("c", kFirst)}, 2)->codes,
+              ElementsAre(Code::kStale, Code::kStale, Code::kOk));
+  EXPECT_THAT(List({Item("a", kFirst + 1)}, 3)->codes, ElementsAre(Code::kOk)) << "put after it";
+}
+
+TEST_F(DirectoryServiceTest, ANumberOfAnEarlierMasterCountsAsTheFirstOfThisOne) {
+  EXPECT_THAT(List({Item("a", 17)}, 1)->codes, ElementsAre(Code::kOk));
+  service_.Remove(kSlot, std::vector<std::string>{"a"}, kFirst + 1);
+  EXPECT_THAT(List({Item("a", 17)}, 2)->codes, ElementsAre(Code::kStale));
+}
+
+TEST_F(DirectoryServiceTest, ACopyIsRefusedWhenSomethingMayHaveRemovedItMeanwhile) {
+  EXPECT_THAT(List({Item("a", kFirst + 9, kFirst - 1)}, 1)->codes, ElementsAre(Code::kStale))
+      << "read under an earlier master";
+  service_.Remove(kSlot, std::vector<std::string>{"b"}, kFirst + 5);
+  EXPECT_THAT(List({Item("b", kFirst + 9, kFirst + 4)}, 2)->codes, ElementsAre(Code::kStale));
+  EXPECT_THAT(List({Item("b", kFirst + 9, kFirst + 5)}, 3)->codes, ElementsAre(Code::kOk));
+  service_.RemovePattern(kSlot, kFirst + 6);
+  EXPECT_THAT(List({Item("c", kFirst + 9, kFirst + 5), Item("d", kFirst + 9, kFirst + 6)}, 4)->codes,
+              ElementsAre(Code::kStale, Code::kOk));
+}
+
+// ---- look-ups
+
+TEST_F(DirectoryServiceTest, ALookUpAnswersEveryKeyInItsPlace) {
+  ASSERT_TRUE(List({Item("a"), Item("c")}, 1));
+  std::vector<Id128> hashes;
+  for (const char* key : {"a", "b", "c"}) hashes.push_back(DirectoryHash(kSlot, key));
+  const auto places = service_.Lookup(kSlot, hashes);
+  ASSERT_EQ(places.size(), 3U);
+  EXPECT_EQ(places[0].owner, 0);
+  EXPECT_EQ(places[1].owner, wire::kNoOwner);
+  EXPECT_EQ(places[1].reason, MissReason::kNeverPut);
+  EXPECT_EQ(places[2].owner, 0);
+  EXPECT_EQ(service_.lookups(), 3U);
+}
+
+TEST_F(DirectoryServiceTest, RemembersWhyLookUpsMissed) {
+  EXPECT_FALSE(service_.Why(kSlot, "a"));
+  const std::vector<Id128> hashes = {DirectoryHash(kSlot, "a")};
+  for (int i = 0; i < 3; ++i) {
+    service_.RememberMisses(kSlot, hashes, service_.Lookup(kSlot, hashes));
+  }
+  clock_.AdvanceNs(kSecond);
+  const auto why = service_.Why(kSlot, "a");
+  ASSERT_TRUE(why);
+  EXPECT_EQ(why->reason, MissReason::kNeverPut);
+  EXPECT_EQ(why->count, 3U);
+  EXPECT_EQ(why->age_ns, kSecond);
+  EXPECT_FALSE(service_.Why(kSlot + 1, "a")) << "of another slot";
+}
+
+}  // namespace
+}  // namespace kvcove::master

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// Identities, leases and epochs. Removals and barriers: members_removals_test.cc.
+#include "kvcove/master/members.h"
+
+#include <gtest/gtest.h>
+
+#include "kvcove/master/members_fixture.h"
+
+namespace kvcove::master {
+namespace {
+
+class MembersTest : public MembersFixture {};
+using Renewal = Members::Renewal;
+
+// ---- leases
+
+TEST_F(MembersTest, ALeaseNeedsTheCurrentGenerationsAndNothingElse) {
+  const auto owner = Join(1);
+  EXPECT_EQ(Renew(owner, kTable - 1), Renewal::kBehind);
+  EXPECT_FALSE(members_.LeaseRunning(now_));
+  EXPECT_EQ(Renew(owner, kTable), Renewal::kGranted) << "its inventory is not told yet";
+  EXPECT_TRUE(members_.LeaseRunning(now_));
+}
+
+TEST_F(MembersTest, TheMasterCountsALeaseFromItsAnswerAndOnePercentLonger) {
+  const auto owner = Join(1);
+  ASSERT_EQ(Renew(owner), Renewal::kGranted);
+  now_ += kSecond / 100 * 101 - 1;
+  EXPECT_TRUE(members_.LeaseRunning(now_));
+  EXPECT_EQ(members_.NextLeaseEnd(now_), now_ + 1);
+  now_ += 1;
+  EXPECT_FALSE(members_.LeaseRunning(now_));
+  EXPECT_FALSE(members_.NextLeaseEnd(now_));
+}
+
+TEST_F(MembersTest, AResetIsProvenByAnAcknowledgementOrByTheEndOfTheLease) {
+  const auto owner = Join(1);
+  ASSERT_EQ(Renew(owner), Renewal::kGranted);
+  const MemberRef ref = members_.All()[0];
+  EXPECT_TRUE(members_.TableProven(ref, kTable, now_));
+  EXPECT_FALSE(members_.TableProven(ref, kTable + 1, now_));
+  members_.AcknowledgeTable(owner.number, owner.epoch + 1, kTable + 1);  // of another epoch
+  EXPECT_FALSE(members_.TableProven(ref, kTable + 1, now_));
+  members_.AcknowledgeTable(owner.number, owner.epoch, kTable + 1);
+  EXPECT_TRUE(members_.TableProven(ref, kTable + 1, now_));
+  EXPECT_FALSE(members_.TableProven(ref, kTable + 2, now_));
+  now_ += 2 * kSecond;
+  EXPECT_TRUE(members_.TableProven(ref, kTable + 2, now_));
+}
+
+TEST_F(MembersTest, AnOwnerThatIsBehindIsStillWaitedFor) {
+  const auto owner = Join(1);
+  ASSERT_EQ(Renew(owner), Renewal::kGranted);
+  EXPECT_EQ(Renew(owner, kTable, /*told=*/false, /*current=*/kTable + 1), Renewal::kBehind);
+  EXPECT_FALSE(members_.TableProven(members_.All()[0], kTable + 1, now_))
+      << "the lease that it had goes on";
+}
+
+TEST_F(MembersTest, InStrictModeOnlyAcknowledgementsProve) {
+  Use({.lease_ns = kSecond, .strict = true, .member_ttl_ns = kSecond});
+  const auto owner = Join(1);
+  ASSERT_EQ(Renew(owner), Renewal::kGranted);
+  const MemberRef ref = members_.All()[0];
+  now_ += 1000 * kSecond;
+  EXPECT_FALSE(members_.TableProven(ref, kTable + 1, now_));
+  EXPECT_EQ(members_.ProofOf(ref, kFirst + 1, 3, now_), Members::RemovalProof::kWaits);
+  EXPECT_TRUE(members_.AwayForTooLong(now_).empty()) << "no clock says that nobody reads it";
+  members_.AcknowledgeTable(owner.number, owner.epoch, kTable + 1);
+  EXPECT_TRUE(members_.TableProven(ref, kTable + 1, now_));
+}
+
+TEST_F(MembersTest, LeasesOfAnEarlierMasterAreWaitedFor) {
+  Load({Stored(1, 0)}, now_ + kSecond);
+  const MemberRef ref = members_.All()[0];
+  EXPECT_FALSE(members_.TableProven(ref, kTable, now_));
+  const auto owner = Hello(1, /*seen_before=*/true);
+  EXPECT_FALSE(members_.TableProven(ref, kTable, now_));
+  ASSERT_EQ(Renew(owner), Renewal::kGranted);
+  EXPECT_TRUE(members_.TableProven(ref, kTable, now_)) << "it has acknowledged";
+}
+
+TEST_F(MembersTest, AReturnedLeaseIsNotWaitedFor) {
+  const auto owner = Join(1);
+  ASSERT_EQ(Renew(owner), Renewal::kGranted);
+  members_.LeaseReturned(owner.number);
+  EXPECT_FALSE(members_.LeaseRunning(now_));
+}
+
+// ---- identities
+
+TEST_F(MembersTest, AnIdentityThatIsNotStoredIsUnknownUnlessItIsFresh) {
+  EXPECT_EQ(members_.Admit(Of(1), now_), Members::Admission::kUnknown);
+  wire::OwnerHello fresh = Of(1);
+  fresh.fresh = true;
+  EXPECT_EQ(members_.Admit(fresh, now_), Members::Admission::kFresh);
+  Join(1);
+  EXPECT_EQ(members_.Admit(fresh, now_), Members::Admission::kMember) << "its answer was lost";
+  wire::OwnerHello nobody = Of(1);
+  nobody.owner = {};
+  EXPECT_EQ(members_.Admit(nobody, now_).error().code, Code::kInvalid);
+}
+
+TEST_F(MembersTest, ASecondProcessIsRefusedWhileALeaseRuns) {
+  const auto owner = Join(1);
+  ASSERT_EQ(Renew(owner), Renewal::kGranted);
+  wire::OwnerHello second = Of(1);
+  second.process = {.high = 9, .low = 9};
+  second.address = "elsewhere:2";
+  const auto refused = members_.Admit(second, now_);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kExists);
+  EXPECT_NE(refused.error().detail.find("elsewhere:2"), std::string::npos);
+  EXPECT_NE(refused.error().detail.find("host1:1"), std::string::npos);
+  EXPECT_TRUE(members_.Admit(Of(1), now_)) << "the first one goes on";
+  now_ += 2 * kSecond;
+  EXPECT_TRUE(members_.Admit(second, now_));
+}
+
+// Somebody may still map the memory of the process that was killed.
+TEST_F(MembersTest, AfterAMastersRestartANewProcessWaitsForItsPredecessorsLease) {
+  Load({Stored(1, 0)}, now_ + kSecond);
+  wire::OwnerHello successor = Of(1);
+  successor.process = {.high = 9, .low = 9};
+  const auto refused = members_.Admit(successor, now_);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kExists);
+  wire::OwnerHello same = Of(1);
+  same.seen = {.term = kTerm - 1, .tag = 5, .revision = 10};
+  EXPECT_TRUE(members_.Admit(same, now_)) << "an earlier master has welcomed it";
+  now_ += kSecond;
+  EXPECT_TRUE(members_.Admit(successor, now_));
+}
+
+TEST_F(MembersTest, AnIdentityEndsAfterItWasAwayForLong) {
+  Use({.lease_ns = kSecond, .member_ttl_ns = 3600 * kSecond, .disk_member_ttl_ns = 7200 * kSecond});
+  const auto memory = Join(1);
+  const auto disk = Join(2, /*disk=*/true);
+  ASSERT_EQ(Renew(memory), Renewal::kGranted);
+  ASSERT_EQ(Renew(disk), Renewal::kGranted);
+  now_ += 3600 * kSecond;
+  EXPECT_TRUE(members_.AwayForTooLong(now_).empty()) << "from the lease's end on";
+  now_ += 2 * kSecond;
+  EXPECT_EQ(members_.AwayForTooLong(now_), std::vector<wire::OwnerNumber>{memory.number});
+  now_ += 3600 * kSecond;
+  EXPECT_EQ(members_.AwayForTooLong(now_).size(), 2U);
+  Renew(memory);
+  EXPECT_EQ(members_.AwayForTooLong(now_), std::vector<wire::OwnerNumber>{disk.number});
+}
+
+TEST_F(MembersTest, AMemberWithALeaseIsNotForgotten) {
+  const auto owner = Join(1);
+  EXPECT_EQ(members_.MayForget(7, now_).error().code, Code::kInvalid);
+  ASSERT_EQ(Renew(owner), Renewal::kGranted);
+  const Status refused = members_.MayForget(owner.number, now_);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kDenied);
+  EXPECT_NE(refused.error().detail.find("host1:1"), std::string::npos);
+  now_ += 2 * kSecond;
+  EXPECT_TRUE(members_.MayForget(owner.number, now_));
+}
+
+TEST_F(MembersTest, ANumberThatIsGivenAgainConfusesNoProof) {
+  const auto first = Join(1);
+  const MemberRef ref = members_.All()[0];
+  ASSERT_EQ(Renew(first), Renewal::kGranted);
+  EXPECT_EQ(members_.End(first.number), std::vector<std::string>{MemberKey(IdOf(1))});
+  const auto second = Join(2);
+  EXPECT_EQ(second.number, first.number);
+  EXPECT_NE(second.epoch, first.epoch);
+  ASSERT_EQ(Renew(second), Renewal::kGranted);
+  EXPECT_FALSE(members_.Exists(ref));
+  EXPECT_TRUE(members_.TableProven(ref, kTable + 9, now_)) << "it is no member any more";
+  EXPECT_FALSE(members_.TableProven(members_.All()[0], kTable + 9, now_));
+  EXPECT_FALSE(members_.Current(first.number, first.epoch));
+  EXPECT_EQ(Renew(first), Renewal::kStranger);
+}
+
+TEST_F(MembersTest, AMemberThatCouldNotBeStoredLeavesItsNumber) {
+  const auto fact = members_.FactFor(Of(1), 0);
+  const auto other = members_.FactFor(Of(2), 0);
+  EXPECT_NE(fact->number, other->number) << "it is reserved while it is being stored";
+  EXPECT_FALSE(members_.Current(fact->number, 1));
+  members_.Abandon(*fact);
+  EXPECT_EQ(members_.FactFor(Of(3), 0)->number, fact->number);
+  EXPECT_EQ(members_.size(), 0U);
+}
+
+TEST_F(MembersTest, ThereIsABoundOfMembers) {
+  for (std::size_t i = 0; i < wire::kMaxOwners; ++i) {
+    ASSERT_TRUE(members_.FactFor(Of(i), 0));
+  }
+  const auto refused = members_.FactFor(Of(99999), 0);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kLimit);
+  EXPECT_NE(refused.error().detail.find("forget"), std::string::npos) << "what to do";
+}
+
+TEST_F(MembersTest, ANumberOfAnotherMasterIsNobody) {
+  EXPECT_FALSE(members_.Current(4095, 1));
+  EXPECT_TRUE(members_.DropsOf(4095).empty());
+  EXPECT_TRUE(members_.HiddenOf(4095).empty());
+  EXPECT_EQ(members_.EpochsOf(4095).epoch, 0U);
+  EXPECT_FALSE(members_.Draining(4095));
+  EXPECT_EQ(members_.SetDraining(4095, true).error().code, Code::kInvalid);
+}
+
+// ---- epochs
+
+TEST_F(MembersTest, AnEpochGoesOnAfterALostConnection) {
+  const auto first = Join(1);
+  ASSERT_EQ(Renew(first, kTable, /*told=*/true), Renewal::kGranted);
+  const auto again = Resume(first);
+  EXPECT_TRUE(again.resumed);
+  EXPECT_EQ(again.epoch, first.epoch);
+  EXPECT_FALSE(again.tell_first);
+  now_ += 100 * kSecond;
+  EXPECT_TRUE(Resume(first).resumed) << "also after a long absence: all was told";
+}
+
+TEST_F(MembersTest, AnotherEpochBeginsForAnotherProcessOrWhenTheOwnerAsksForIt) {
+  const auto first = Join(1);
+  const auto wanted = Hello(1);
+  EXPECT_FALSE(wanted.resumed);
+  EXPECT_NE(wanted.epoch, first.epoch);
+  EXPECT_EQ(members_.EpochsOf(first.number).first_epoch, first.epoch) << "it is the same memory";
+  wire::OwnerHello successor = Of(1);
+  successor.process = {.high = 9, .low = 9};
+  const auto another = members_.Welcome(successor, false, now_);
+  EXPECT_EQ(members_.EpochsOf(first.number).first_epoch, another.epoch);
+  EXPECT_FALSE(members_.Current(first.number, first.epoch));
+}
+
+TEST_F(MembersTest, AnOwnerThatWasOvertakenTellsEverythingFirst) {
+  const auto first = Join(1);
+  ASSERT_EQ(Renew(first, kTable, /*told=*/true), Renewal::kGranted);
+  const auto again = Resume(first, /*overtaken=*/true);
+  EXPECT_FALSE(again.resumed);
+  EXPECT_TRUE(again.tell_first);
+  EXPECT_EQ(Renew(again), Renewal::kTellFirst);
+  EXPECT_EQ(Renew(again, kTable, /*told=*/true), Renewal::kGranted);
+}
+
+TEST_F(MembersTest, NoHelloInBetweenLetsAnOvertakenOwnerOff) {
+  const auto first = Join(1);
+  ASSERT_EQ(Renew(first, kTable, /*told=*/true), Renewal::kGranted);
+  Resume(first, /*overtaken=*/true);      // the answer is lost, and its lease is still running
+  const auto again = Resume(first);       // so it says the same once more
+  EXPECT_FALSE(again.resumed);
+  EXPECT_TRUE(again.tell_first) << "another value took the place of one of its";
+  EXPECT_EQ(Renew(again), Renewal::kTellFirst);
+}
+
+TEST_F(MembersTest, ARenewalAlsoFindsThatAnOwnerWasOvertaken) {
+  const auto owner = Join(1);
+  ASSERT_EQ(Renew(owner, kTable, /*told=*/true), Renewal::kGranted);
+  present_ = false;
+  EXPECT_EQ(Renew(owner, kTable, /*told=*/true), Renewal::kTellFirst);
+}
+
+TEST_F(MembersTest, AnOwnerThatWasAwayWithAnUntoldInventoryTellsItFirst) {
+  const auto owner = Join(1);
+  ASSERT_EQ(Renew(owner), Renewal::kGranted);
+  now_ += 2 * kSecond;
+  EXPECT_EQ(Renew(owner), Renewal::kTellFirst) << "others may have stored what it did not tell";
+  EXPECT_EQ(Renew(owner, kTable, /*told=*/true), Renewal::kGranted);
+  now_ += 2 * kSecond;
+  EXPECT_EQ(Renew(owner, kTable, /*told=*/true), Renewal::kGranted) << "all was told before";
+}
+
+TEST_F(MembersTest, AfterAMastersRestartAnOwnerGoesOnAtOnce) {
+  Load({Stored(1, 0)}, now_ + kSecond);
+  const auto owner = Hello(1, /*seen_before=*/true);
+  EXPECT_FALSE(owner.resumed);
+  EXPECT_FALSE(owner.tell_first);
+  EXPECT_EQ(Renew(owner), Renewal::kGranted);
+}
+
+TEST_F(MembersTest, OneThatComesAfterItsLeaseRanOutTellsFirst) {
+  Load({Stored(1, 0)}, now_ + kSecond);
+  now_ += kSecond;
+  EXPECT_TRUE(Hello(1, /*seen_before=*/true).tell_first);
+}
+
+TEST_F(MembersTest, AnEpochOfAnotherMasterIsNotResumed) {
+  Load({Stored(1, 0)}, now_ + kSecond);
+  wire::OwnerHello hello = Of(1);
+  hello.seen = {.term = kTerm - 1, .tag = 5, .revision = 1};
+  hello.number = 0;
+  hello.epoch = 7;
+  EXPECT_FALSE(members_.Welcome(hello, false, now_).resumed);
+}
+
+TEST_F(MembersTest, EpochsWrapWithoutBeingZero) {
+  Members members({.lease_ns = kSecond}, kTerm, 0xFFFFFFFE);
+  members.Add(IdOf(1), {.number = 0}, kFirst, now_);
+  EXPECT_EQ(members.Welcome(Of(1), false, now_).epoch, 0xFFFFFFFFU);
+  EXPECT_EQ(members.Welcome(Of(1), false, now_).epoch, 1U);
+}
+
+}  // namespace
+}  // namespace kvcove::master
