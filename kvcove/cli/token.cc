@@ -81,7 +81,10 @@ void AddToken(CLI::App& app, Action& chosen) {
   CLI::App* token = app.add_subcommand(
       "token", "Make a tenant's token, for the servers' credentials file and the client's.");
   token->add_option("tenant", options->tenant, "the tenant's name");
-  token->add_option("--scopes", options->scopes, "of read, write, reset, admin and owner")
+  token
+      ->add_option("--scopes", options->scopes,
+                   "of read, write, reset, admin and owner (beside read, write or reset: of this "
+                   "tenant only)")
       ->delimiter(',')
       ->capture_default_str();
   token->add_option("--credentials", options->credentials,

@@ -204,7 +204,7 @@ class Answers {
     for (; which < owners.size(); ++which, page.cursor = 0) {
       if (!owners[which].live) continue;
       KVCOVE_ASSIGN(const rpc::Address address, rpc::ParseAddress(owners[which].address, 0));
-      rpc::TcpChannel channel(address, cluster_.access());
+      rpc::TcpChannel channel(address, cluster_.AccessTo(owners[which].address));
       while (page.cursor != wire::kInventoryDone && keys.size() < most) {
         page.at_most = static_cast<std::uint32_t>(most - keys.size());
         const std::string body = wire::Encode(page);

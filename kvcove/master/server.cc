@@ -70,7 +70,7 @@ class MasterServer::Impl final : public rpc::Handler {
   void Stop();
 
   Master& master() { return *master_; }
-  const rpc::Access& access() const { return access_; }
+  rpc::Access AccessTo(const std::string& address) const;
   const rpc::Address& address() const { return server_->address(); }
   MasterStat Stat() const;
   void Collect(http::Metrics& metrics) const;
@@ -111,6 +111,7 @@ class MasterServer::Impl final : public rpc::Handler {
                 std::span<const std::byte> body, const rpc::Responder& respond);
   void FromOwner(rpc::ConnectionId id, const rpc::Caller& caller, wire::Method method,
                  std::span<const std::byte> body, const rpc::Responder& respond);
+  Status MayActAs(const rpc::Caller& caller, OwnerNumber number) const;
   void OwnerHello(rpc::ConnectionId id, const rpc::Caller& caller, std::span<const std::byte> body,
                   const rpc::Responder& respond);
   void Register(rpc::ConnectionId id, const rpc::Caller& caller, std::span<const std::byte> body,
@@ -331,7 +332,7 @@ Status MasterServer::Impl::MayCall(const rpc::Caller& caller, wire::Method metho
     case Method::kRemovals:
     case Method::kOwnerGoodbye:
     case Method::kList:
-      return need(caller.Has(rpc::Scope::kOwner), "owner");
+      return need(caller.IsOwner(), "owner");
     case Method::kReset:
       return need(caller.Has(rpc::Scope::kReset), "reset");
     case Method::kRemoveEverywhere:
@@ -377,11 +378,39 @@ void MasterServer::Impl::Dispatch(rpc::ConnectionId id, const rpc::Caller& calle
 
 // ---- owners
 
-void MasterServer::Impl::OwnerHello(rpc::ConnectionId id, const rpc::Caller& /*caller*/,
+rpc::Access MasterServer::Impl::AccessTo(const std::string& address) const {
+  rpc::Access access = access_;
+  if (options_.credentials == nullptr) return access;
+  const std::vector<wire::OwnerStat> owners = master_->control().Owners();
+  const auto owner = std::ranges::find(owners, address, &wire::OwnerStat::address);
+  if (owner == owners.end()) return access;
+  if (const auto credential = options_.credentials->OfOwner(owner->tenant)) {
+    access.credential = *credential;
+  }
+  return access;
+}
+
+// An owner of one tenant acts for itself, not for owners of others.
+Status MasterServer::Impl::MayActAs(const rpc::Caller& caller, OwnerNumber number) const {
+  if (caller.Has(rpc::Scope::kOwner) ||
+      (number < wire::kMaxOwners && caller.MayOwn(master_->standings().owner(number).tenant.load(
+                                        std::memory_order_acquire)))) {
+    return {};
+  }
+  return Fail(Code::kDenied, "this credential is not that owner's");
+}
+
+void MasterServer::Impl::OwnerHello(rpc::ConnectionId id, const rpc::Caller& caller,
                                     std::span<const std::byte> body,
                                     const rpc::Responder& respond) {
   const Result<wire::OwnerHello> hello = wire::DecodeOwnerHello(body);
   if (!hello) return respond(FailedReply(hello.error()));
+  if (!caller.MayOwn(TenantTag(hello->tenant))) {
+    return respond(
+        FailedReply({Code::kDenied,
+                     fmt::format("tenant '{}' may have owners of its own only (--tenant {})",
+                                 caller.tenant, caller.tenant)}));
+  }
   master_->control().Hello(*hello, id, Through<wire::OwnerWelcome>(respond));
 }
 
@@ -393,6 +422,7 @@ void MasterServer::Impl::FromOwner(rpc::ConnectionId id, const rpc::Caller& call
   if (method == wire::Method::kRenew) {
     const auto request = wire::DecodeRenew(body);
     if (!request) return fail(request.error());
+    if (const Status may = MayActAs(caller, request->number); !may) return fail(may.error());
     const auto reply = master_->control().Renew(*request);
     if (!reply) return fail(reply.error());
     // Leases have a loop of their own, so that no call of another kind delays them.
@@ -404,15 +434,18 @@ void MasterServer::Impl::FromOwner(rpc::ConnectionId id, const rpc::Caller& call
   if (method == wire::Method::kRemovals) {
     const auto request = wire::DecodeRemovalsRequest(body);
     if (!request) return fail(request.error());
+    if (const Status may = MayActAs(caller, request->number); !may) return fail(may.error());
     return master_->control().Removals(*request, Through<wire::RemovalsPage>(respond));
   }
   if (method == wire::Method::kList) {
     const auto request = wire::DecodeList(body);
     if (!request) return fail(request.error());
+    if (const Status may = MayActAs(caller, request->number); !may) return fail(may.error());
     return master_->List(*request, Through<wire::ListReply>(respond));
   }
   const auto request = wire::DecodeWatch(body);
   if (!request) return fail(request.error());
+  if (const Status may = MayActAs(caller, request->number); !may) return fail(may.error());
   if (method == wire::Method::kWatch) {
     return master_->control().Watch(*request, Through<wire::Changes>(respond));
   }
@@ -596,7 +629,9 @@ MasterServer::~MasterServer() = default;
 const rpc::Address& MasterServer::address() const { return impl_->address(); }
 MasterStat MasterServer::Stat() const { return impl_->Stat(); }
 Master& MasterServer::master() { return impl_->master(); }
-const rpc::Access& MasterServer::access() const { return impl_->access(); }
+rpc::Access MasterServer::AccessTo(const std::string& address) const {
+  return impl_->AccessTo(address);
+}
 std::vector<wire::OwnerStat> MasterServer::Owners() const {
   return impl_->master().control().Owners();
 }

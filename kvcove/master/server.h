@@ -61,8 +61,8 @@ class MasterServer {
 
   // ---- for administration and tasks
   Master& master();
-  // Credentials and TLS settings that this master presents to owners.
-  const rpc::Access& access() const;
+  // Credentials and TLS settings that this master presents to the owner at that address.
+  rpc::Access AccessTo(const std::string& address) const;
   std::vector<wire::OwnerStat> Owners() const;
   std::vector<SlotDescription> Namespaces() const;
   // Errors: those of GenerationKeeper::Reset.

@@ -23,11 +23,30 @@ struct Copier::Batch {
   std::vector<std::size_t> which;  // items of the request
 };
 
-std::shared_ptr<rpc::DataPeer> Copier::PeerAt(const rpc::Address& address) {
+std::shared_ptr<rpc::DataPeer> Copier::PeerAt(const rpc::Address& address,
+                                              const rpc::Access& access) {
   const MutexLock lock(mutex_);
   if (peers_.size() > kMaxPeers) peers_.clear();
-  std::shared_ptr<rpc::DataPeer>& peer = peers_[address.ToString()];
-  if (peer == nullptr) peer = std::make_shared<rpc::DataPeer>(address, access_, clock_);
+  const std::string tenant = access.credential ? access.credential->tenant : std::string();
+  std::shared_ptr<rpc::DataPeer>& peer = peers_[address.ToString() + " " + tenant];
+  if (peer == nullptr) peer = std::make_shared<rpc::DataPeer>(address, access, clock_);
+  return peer;
+}
+
+std::shared_ptr<rpc::DataPeer> Copier::Run(const rpc::Address& to, SlotId slot, rpc::DataCall& call,
+                                           std::int64_t deadline_ns) {
+  auto peer = PeerAt(to, access_);
+  call.peer = peer.get();
+  rpc::RunCalls({&call, 1}, deadline_ns, clock_);
+  if (call.status || call.status.error().code != Code::kDenied || credentials_ == nullptr) {
+    return peer;
+  }
+  rpc::Access access = access_;
+  access.credential = credentials_->OfTenantOwner(owner_.TenantOfSlot(slot));
+  if (!access.credential) return peer;
+  peer = PeerAt(to, access);
+  call.peer = peer.get();
+  rpc::RunCalls({&call, 1}, deadline_ns, clock_);
   return peer;
 }
 
@@ -35,7 +54,7 @@ Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {
   KVCOVE_ASSIGN(const rpc::Address to, rpc::ParseAddress(request.to, 0));
   const std::int64_t deadline_ns =
       clock_.NowNs() + std::clamp<std::int64_t>(request.budget_ms, 1, 60'000) * kMillisecond;
-  const std::shared_ptr<rpc::DataPeer> peer = PeerAt(to);
+  const std::shared_ptr<rpc::DataPeer> peer = PeerAt(to, access_);
   if (peer->broken()) peer->Probe();
   std::vector<Code> codes(request.items.size(), Code::kTimeout);
   std::size_t at = 0;
@@ -61,7 +80,7 @@ Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {
       batch.which.push_back(at++);
       batch.loans.push_back(std::move(*loan));
     }
-    if (!batch.loans.empty()) Send(*peer, batch, deadline_ns, codes);
+    if (!batch.loans.empty()) Send(to, batch, deadline_ns, codes);
     std::vector<wire::CopyRequest::Item> moved;
     for (std::size_t i = 0; i < batch.loans.size(); ++i) {
       owner_.Return({&batch.loans[i].loan, 1});
@@ -75,7 +94,7 @@ Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {
   return codes;
 }
 
-void Copier::Send(rpc::DataPeer& peer, const Batch& batch, std::int64_t deadline_ns,
+void Copier::Send(const rpc::Address& to, const Batch& batch, std::int64_t deadline_ns,
                   std::vector<Code>& codes) {
   const std::int64_t left_ms = (deadline_ns - clock_.NowNs()) / kMillisecond;
   wire::DataPut put{.token = batch.loans.front().token,
@@ -102,7 +121,6 @@ void Copier::Send(rpc::DataPeer& peer, const Batch& batch, std::int64_t deadline
                    call.out.push_back({.iov_base = data, .iov_len = bytes});
                  });
   }
-  call.peer = &peer;
   call.method = wire::Method::kDataPut;
   call.body = wire::Encode(put);
   std::vector<Code> answers;
@@ -110,7 +128,7 @@ void Copier::Send(rpc::DataPeer& peer, const Batch& batch, std::int64_t deadline
     KVCOVE_ASSIGN(answers, wire::DecodeCodes(body, batch.loans.size()));
     return std::vector<iovec>();
   };
-  rpc::RunCalls({&call, 1}, deadline_ns, clock_);
+  const auto peer = Run(to, put.token.slot, call, deadline_ns);
   std::vector<std::string_view> pinned;
   for (std::size_t i = 0; i < batch.loans.size(); ++i) {
     const Code code = call.status ? answers[i] : call.status.error().code;
@@ -118,7 +136,8 @@ void Copier::Send(rpc::DataPeer& peer, const Batch& batch, std::int64_t deadline
     if (code == Code::kOk && batch.loans[i].hard_pinned) pinned.push_back(batch.loans[i].key);
   }
   if (pinned.empty()) return;
-  (void)wire::MakeStub(peer.channel())->Pin(put.token, pinned, PinKind::kHard, 0, deadline_ns);
+  (void)wire::MakeStub(peer->channel())
+      ->Pin(put.token, pinned, PinKind::kHard, 0, deadline_ns);
 }
 
 }  // namespace kvcove::owner

@@ -22,8 +22,15 @@ namespace kvcove::owner {
 // Thread-safe. Calls block: they belong to a worker's thread.
 class Copier {
  public:
-  Copier(Owner& owner, rpc::Access access, bool checksum, const Clock& clock)
-      : owner_(owner), access_(std::move(access)), checksum_(checksum), clock_(clock) {}
+  // `credentials` (or null): an owner that serves one tenant alone may not know `access`, so it is
+  // shown the token of the tenant whose objects it gets.
+  Copier(Owner& owner, rpc::Access access, std::shared_ptr<rpc::Credentials> credentials,
+         bool checksum, const Clock& clock)
+      : owner_(owner),
+        access_(std::move(access)),
+        credentials_(std::move(credentials)),
+        checksum_(checksum),
+        clock_(clock) {}
 
   // By item: kOk, kExists (it is there already), kMiss (gone meanwhile), kNoSpace (there), kStale,
   // kTimeout, kUnavailable.
@@ -33,16 +40,21 @@ class Copier {
 
  private:
   struct Batch;
-  std::shared_ptr<rpc::DataPeer> PeerAt(const rpc::Address& address);
-  void Send(rpc::DataPeer& peer, const Batch& batch, std::int64_t deadline_ns,
+  std::shared_ptr<rpc::DataPeer> PeerAt(const rpc::Address& address, const rpc::Access& access);
+  void Send(const rpc::Address& to, const Batch& batch, std::int64_t deadline_ns,
             std::vector<Code>& codes);
+  // The call at a peer that lets this owner in.
+  std::shared_ptr<rpc::DataPeer> Run(const rpc::Address& to, SlotId slot, rpc::DataCall& call,
+                                     std::int64_t deadline_ns);
 
   Owner& owner_;
   const rpc::Access access_;
+  const std::shared_ptr<rpc::Credentials> credentials_;
   const bool checksum_;
   const Clock& clock_;
   std::atomic<bool> stopping_{false};
   Mutex mutex_;
+  // By address and by the tenant that this owner is there.
   std::map<std::string, std::shared_ptr<rpc::DataPeer>> peers_ KVCOVE_GUARDED_BY(mutex_);
 };
 

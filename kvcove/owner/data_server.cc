@@ -55,7 +55,9 @@ class ObjectService final : public wire::HostService {
   Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                 std::optional<PinKind> kind, std::int64_t duration_ns,
                                 std::int64_t /*deadline_ns*/) override {
-    if (!caller_.Has(rpc::Scope::kWrite) || !caller_.MayTouch(owner_.TenantOfSlot(token.slot))) {
+    // Owners pin what they have copied.
+    if (!(caller_.Has(rpc::Scope::kWrite) || caller_.IsOwner()) ||
+        !caller_.MayTouch(owner_.TenantOfSlot(token.slot))) {
       return Denied();
     }
     return owner_.Pin(token, keys, kind, duration_ns);
@@ -141,7 +143,7 @@ class DataServer::Impl {
             ConnectionsWithin(options.max_connections, options.tls == nullptr ? 2 : 6))),
         unproven_(rpc::UnprovenOf("the owner's data server", limit_->max())),
         own_tag_(TenantTag(options.tenant)),
-        copier_(owner, options.access, options.checksum, clock) {
+        copier_(owner, options.access, options.credentials, options.checksum, clock) {
     for (std::size_t i = 0; i < std::max<std::size_t>(options.loops, 1); ++i) {
       loops_.push_back(std::make_unique<Loop>());
     }
@@ -401,7 +403,7 @@ class DataServer::Impl {
       }
       case wire::Method::kInventory:
       case wire::Method::kCopy: {
-        if (caller.Has(rpc::Scope::kOwner)) co_return co_await Work(connection, *header);
+        if (caller.MayOwn(own_tag_)) co_return co_await Work(connection, *header);
         if (method == wire::Method::kCopy) co_return false;
         ObjectService objects(owner_, caller);
         co_return co_await Answer(
@@ -512,7 +514,7 @@ class DataServer::Impl {
     const rpc::Caller& caller = *connection.guest.caller;
     const std::uint64_t tenant = owner_.TenantOfSlot(slot);
     return caller.MayTouch(tenant) && (own_tag_ == 0 || own_tag_ == tenant) &&
-           (caller.Has(scope) || caller.Has(rpc::Scope::kOwner));
+           (caller.Has(scope) || caller.IsOwner());
   }
 
   bool LeaseHolds() const { return owner_.LeaseUntilNs() > clock_.NowNs(); }
@@ -591,7 +593,7 @@ class DataServer::Impl {
     if (bytes > kMaxBatchBytes) co_return false;
     std::vector<PutResult> places(items.size(), PutResult{.code = Code::kDenied, .extents = {}});
     // Only another owner may say that what it brings is a copy.
-    const bool copy = connection.guest.caller->Has(rpc::Scope::kOwner) && request->copied_at != 0;
+    const bool copy = connection.guest.caller->IsOwner() && request->copied_at != 0;
     if (May(connection, request->token.slot, rpc::Scope::kWrite)) {
       if (!HasSession(connection)) co_return false;
       places =

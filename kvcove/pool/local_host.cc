@@ -131,7 +131,7 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   rpc::Access access{.credential = std::nullopt, .tls = member.tls};
   rpc::Access tenant_access = access;
   if (member.credentials != nullptr) {
-    KVCOVE_ASSIGN(access.credential, member.credentials->OfCluster());
+    KVCOVE_ASSIGN(access.credential, member.credentials->OfOwner(member.tenant));
     if (!member.tenant.empty()) {
       const auto tenant = member.credentials->Find(member.tenant);
       if (!tenant) {

@@ -142,7 +142,8 @@ Result<Tenant> ParseTenant(const toml::table& table, const std::string& where) {
       for (const std::string& token : tenant.tokens) KVCOVE_TRY(CheckToken(token, at));
     } else if (key == "scopes") {
       KVCOVE_ASSIGN(const std::vector<std::string> names, Texts(value, at));
-      KVCOVE_ASSIGN(tenant.scopes, ParseScopes(names));
+      KVCOVE_ASSIGN(const Scopes named, ParseScopes(names));
+      tenant.scopes = ScopesOf(named);
     } else if (key == "maximum" || key == "guaranteed") {
       if (!value.is_string()) {
         return Fail(Code::kInvalid, fmt::format("{}: write a text such as \"4GiB\"", at));
@@ -174,6 +175,14 @@ Result<Scopes> ParseScopes(const std::vector<std::string>& names) {
     scopes = static_cast<Scopes>(scopes | (1U << (known - kScopeNames.begin())));
   }
   return scopes;
+}
+
+Scopes ScopesOf(Scopes named) {
+  const auto has = [named](Scope scope) { return (named & static_cast<Scopes>(scope)) != 0; };
+  const bool stores = has(Scope::kRead) || has(Scope::kWrite) || has(Scope::kReset);
+  if (!has(Scope::kOwner) || has(Scope::kAdmin) || !stores) return named;
+  return static_cast<Scopes>((named & ~static_cast<unsigned>(Scope::kOwner)) |
+                             static_cast<unsigned>(Scope::kTenantOwner));
 }
 
 std::vector<std::string> ScopeNames(Scopes scopes) {
@@ -293,9 +302,38 @@ Result<Credential> Credentials::OfCluster() const {
       return Credential{.tenant = name, .token = tenant.tokens.front()};
     }
   }
-  return Fail(Code::kInvalid, fmt::format("'{}' has no tenant with the scope \"owner\": owners and "
-                                          "master prove themselves to each other with it",
-                                          path_));
+  return Fail(
+      Code::kInvalid,
+      fmt::format("'{}' has no entry for the cluster: owners and master prove themselves to "
+                  "each other with one whose scopes are \"owner\" and not \"read\", "
+                  "\"write\" or \"reset\" (or also \"admin\")",
+                  path_));
+}
+
+Result<Credential> Credentials::OfOwner(const std::string& tenant) const {
+  if (tenant.empty()) return OfCluster();
+  const std::optional<Tenant> found = Find(tenant);
+  if (!found) {
+    return Fail(Code::kInvalid, fmt::format("'{}' does not name the tenant '{}'", path_, tenant));
+  }
+  if ((found->scopes & static_cast<Scopes>(Scope::kTenantOwner)) != 0) {
+    return Credential{.tenant = tenant, .token = found->tokens.front()};
+  }
+  Result<Credential> cluster = OfCluster();
+  if (cluster) return cluster;
+  return Fail(Code::kInvalid,
+              fmt::format("'{}': an owner of tenant '{}' alone needs the scope \"owner\" in "
+                          "[tenants.{}], here and at the master, or the cluster's entry",
+                          path_, tenant, tenant));
+}
+
+std::optional<Credential> Credentials::OfTenantOwner(std::uint64_t tag) const {
+  for (const auto& [name, tenant] : All()) {
+    if (TenantTag(name) == tag && (tenant.scopes & static_cast<Scopes>(Scope::kTenantOwner)) != 0) {
+      return Credential{.tenant = name, .token = tenant.tokens.front()};
+    }
+  }
+  return std::nullopt;
 }
 
 wire::AuthBytes Mac(const std::string& token, std::string_view text) {

@@ -23,7 +23,10 @@ enum class Scope : std::uint8_t {
   kWrite = 2,   // put, pin, remove
   kReset = 4,   // of its own namespaces
   kAdmin = 8,   // the admin endpoints, all tenants
-  kOwner = 16,  // be an owner, or the master towards owners
+  kOwner = 16,  // be an owner of all tenants, or the master towards owners
+  // Be an owner that serves this tenant alone. It has no name: `owner` beside read, write or reset,
+  // and without admin, stands for it (ScopesOf).
+  kTenantOwner = 32,
 };
 using Scopes = std::uint8_t;
 inline constexpr Scopes kAllScopes = 31;
@@ -68,9 +71,14 @@ class Credentials {
 
   std::optional<Tenant> Find(const std::string& tenant) const;
   TenantTable All() const;
-  // What this process proves to other servers: the first tenant with the scope `owner`. Errors:
-  // kInvalid when there is none.
+  // What this process proves to other servers: the first entry with the scope `owner` of all
+  // tenants. Errors: kInvalid when there is none.
   Result<Credential> OfCluster() const;
+  // What an owner proves that serves `tenant` alone, and what others prove to it: the token of the
+  // tenant where that may have an owner, else the cluster's. For an empty name OfCluster().
+  Result<Credential> OfOwner(const std::string& tenant) const;
+  // The same by the tenant's tag (TenantTag), if it may have an owner of its own.
+  std::optional<Credential> OfTenantOwner(std::uint64_t tag) const;
   // Looks at the file at most once a second.
   void Refresh();
   // Another number after each change.
@@ -98,6 +106,9 @@ std::string BearerOf(const Credential& credential);
 // The value of an Authorization header: true if it is the bearer of a tenant with the scope
 // `admin`.
 bool MayAdminister(Credentials& credentials, const std::string& authorization);
+// What the names in a tenant's entry stand for: kTenantOwner for kOwner where the entry is one of a
+// tenant that stores and loads.
+Scopes ScopesOf(Scopes named);
 // 32 random bytes in hex.
 std::string NewToken();
 // "read,write". Errors: kInvalid with the nearest right name.

@@ -27,6 +27,12 @@ struct Caller {
   bool Has(Scope scope) const { return (scopes & static_cast<Scopes>(scope)) != 0; }
   // May it touch what belongs to the tenant with this tag?
   bool MayTouch(std::uint64_t other) const { return tag == other || Has(Scope::kOwner); }
+  // An owner, or the master: of all tenants, or of its own.
+  bool IsOwner() const { return Has(Scope::kOwner) || Has(Scope::kTenantOwner); }
+  // May it be, or act for, an owner that serves the tenant with this tag alone (0: all tenants)?
+  bool MayOwn(std::uint64_t served) const {
+    return Has(Scope::kOwner) || (Has(Scope::kTenantOwner) && tag == served && tag != 0);
+  }
 };
 
 // Thread-safe.

@@ -47,14 +47,16 @@ class ClusterFixture : public testing::Test {
     ASSERT_TRUE(master) << master.error().ToString();
     master_ = std::move(*master);
   }
-  void StartOwner(std::uint64_t memory = 64 << 20, const std::string& tenant = {}) {
+  // `credentials`: another file than the master's.
+  void StartOwner(std::uint64_t memory = 64 << 20, const std::string& tenant = {},
+                  std::shared_ptr<rpc::Credentials> credentials = nullptr) {
     const std::size_t number = next_owner_++;
     pool::DaemonOptions options;
     options.socket_path = fmt::format("{}/owner{}/kvcove.sock", directory_, number);
     options.host.owner.memory_bytes = memory;
     options.host.cluster = {.master = master_->address(),
                             .host = fmt::format("host{}", number),
-                            .credentials = credentials_,
+                            .credentials = credentials != nullptr ? credentials : credentials_,
                             .tls = tls_,
                             .tenant = tenant};
     auto owner = pool::Daemon::Open(options, SystemClock::Instance());

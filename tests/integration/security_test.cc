@@ -10,6 +10,7 @@
 
 #include <fstream>
 
+#include "kvcove/master/tasks.h"
 #include "kvcove/rpc/data_peer.h"
 #include "kvcove/rpc/gate.h"
 #include "kvcove/wire/master_stub.h"
@@ -82,7 +83,7 @@ class SecurityTest : public ClusterFixture {
       text += fmt::format("[tenants.{}]\ntokens = [\"{}\"]\nscopes = [{}]\n{}\n", name,
                           tokens_[name], scopes, more);
     };
-    add("acme", R"("read", "write", "reset")", "maximum = \"8MiB\"");
+    add("acme", acme_scopes_, "maximum = \"8MiB\"");
     add("globex", R"("read", "write", "reset")", "guaranteed = \"25%\"");
     add("reader", R"("read")", "");
     add("cluster", R"("owner", "admin")", "");
@@ -98,6 +99,7 @@ class SecurityTest : public ClusterFixture {
   rpc::Address DataAddress() { return *rpc::ParseAddress(owners_[0]->host().address(), 0); }
 
   std::map<std::string, std::string> tokens_;
+  const char* acme_scopes_ = R"("read", "write", "reset")";
 };
 
 TEST_F(SecurityTest, AStrangerMayDoNothing) {
@@ -470,6 +472,159 @@ TEST_F(SecurityTest, OnlyAnOwnerOfOneTenantLendsItsMemory) {
   EXPECT_EQ(owners_[2]->host().owner().Stat().objects, 1U);
   rpc::TcpChannel channel(master_->address(), AccessOf("globex"));
   EXPECT_EQ(wire::MasterStub(channel).Owners(Soon())->owners.size(), 2U);
+}
+
+// acme may have owners of its own, which know nobody else's token.
+class TenantOwnerTest : public SecurityTest {
+ protected:
+  void Prepare() override {
+    acme_scopes_ = R"("read", "write", "reset", "owner")";
+    SecurityTest::Prepare();
+    const std::string own = directory_ + "/acme-owner.toml";
+    WritePrivate(own, fmt::format("[tenants.acme]\ntokens = [\"{}\"]\nscopes = [{}]\n",
+                                  tokens_["acme"], acme_scopes_));
+    auto loaded = rpc::Credentials::Load(own);
+    ASSERT_TRUE(loaded) << loaded.error().ToString();
+    acme_alone_ = *loaded;
+  }
+  std::string AddressOf(std::size_t owner) { return owners_[owner]->host().address(); }
+  master::TaskStat Run(const master::TaskRequest& request) {
+    const auto id = tasks_->Start(request);
+    EXPECT_TRUE(id) << id.error().ToString();
+    for (int i = 0; id && i < 3000; ++i) {
+      for (const master::TaskStat& task : tasks_->List()) {
+        if (task.id == *id && task.state > master::TaskState::kRunning) return task;
+      }
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    ADD_FAILURE() << "the task does not end";
+    return {};
+  }
+  Code Ask(const std::string& tenant, wire::Method method, const std::string& body) {
+    rpc::TcpChannel channel(master_->address(), AccessOf(tenant));
+    const auto answer = channel.Call(method, std::as_bytes(std::span(body)), Soon());
+    return answer ? Code::kOk : answer.error().code;
+  }
+
+  std::shared_ptr<rpc::Credentials> acme_alone_;
+  std::unique_ptr<master::Tasks> tasks_;
+};
+
+TEST_F(TenantOwnerTest, AnOwnerOfOneTenantNeedsThatTenantsTokenOnly) {
+  StartOwner(64 << 20, "acme", acme_alone_);
+  auto near = OpenAs("acme", "host2");
+  auto session = OpenSession(*near);
+  EXPECT_EQ(Put(*session, "mine", 100'000), Code::kOk);
+  EXPECT_EQ(owners_[2]->host().owner().Stat().objects, 1U);
+  auto far = OpenAs("acme");
+  EXPECT_TRUE(Get(*OpenSession(*far), "mine", 100'000).ok());
+  EXPECT_TRUE(session->Reset());
+  EXPECT_FALSE(Get(*session, "mine", 100'000).ok());
+  auto globex = OpenAs("globex");
+  auto other = OpenSession(*globex);
+  for (int i = 0; i < 30; ++i) EXPECT_EQ(Put(*other, fmt::format("o{}", i)), Code::kOk);
+  EXPECT_EQ(owners_[2]->host().owner().Stat().objects, 0U);
+}
+
+TEST_F(TenantOwnerTest, ATokenOfOneTenantIsNoOwnerOfOthers) {
+  auto globex = OpenAs("globex");
+  auto theirs = OpenSession(*globex);
+  ASSERT_EQ(Put(*theirs, "secret"), Code::kOk);
+  const Token token = *theirs->Capture();
+  wire::OwnerHello hello{
+      .owner = RandomId(), .address = "127.0.0.1:1", .host = "h", .capacity_bytes = 1 << 20};
+  for (const char* served : {"", "globex"}) {
+    hello.tenant = served;
+    EXPECT_EQ(Ask("acme", wire::Method::kOwnerHello, wire::Encode(hello)), Code::kDenied);
+  }
+  hello.tenant = "globex";
+  EXPECT_EQ(Ask("globex", wire::Method::kOwnerHello, wire::Encode(hello)), Code::kDenied)
+      << "without the scope";
+  // As itself it lists no slot of others, and as others it does nothing.
+  hello.tenant = "acme";
+  rpc::TcpChannel channel(master_->address(), AccessOf("acme"));
+  const std::string body = wire::Encode(hello);
+  const auto reply =
+      channel.Call(wire::Method::kOwnerHello, std::as_bytes(std::span(body)), Soon());
+  ASSERT_TRUE(reply) << reply.error().ToString();
+  const auto welcome = *wire::DecodeOwnerWelcome(std::as_bytes(std::span(*reply)));
+  wire::ListRequest list{.number = welcome.number, .epoch = welcome.epoch, .applied = 1};
+  list.items.push_back({.hash = DirectoryHash(token.slot, "new"),
+                        .generation = token.generation,
+                        .size_bytes = 100,
+                        .slot = token.slot});
+  const std::string listing = wire::Encode(list);
+  const auto listed = channel.Call(wire::Method::kList, std::as_bytes(std::span(listing)), Soon());
+  ASSERT_TRUE(listed) << listed.error().ToString();
+  EXPECT_EQ(wire::DecodeCodes(std::as_bytes(std::span(*listed)), 1)->at(0), Code::kDenied);
+  EXPECT_EQ(Exists(*theirs, "new").code, Code::kMiss);
+  for (const wire::OwnerStat& owner : master_->Owners()) {
+    if (owner.number == welcome.number) continue;
+    const std::string report = wire::Encode(wire::RenewRequest{.number = owner.number, .epoch = 1});
+    for (const auto method :
+         {wire::Method::kRenew, wire::Method::kWatch, wire::Method::kOwnerGoodbye}) {
+      EXPECT_EQ(Ask("acme", method, report), Code::kDenied);
+    }
+    list.number = owner.number;
+    EXPECT_EQ(Ask("acme", wire::Method::kList, wire::Encode(list)), Code::kDenied);
+  }
+  // Nor at the owners that all tenants share.
+  rpc::TcpChannel shared(DataAddress(), AccessOf("acme"));
+  const std::string page = wire::Encode(wire::InventoryRequest{.at_most = 10, .with_keys = true});
+  EXPECT_FALSE(shared.Call(wire::Method::kInventory, std::as_bytes(std::span(page)), Soon()));
+}
+
+TEST_F(TenantOwnerTest, CopiesGoToAndFromAnOwnerOfOneTenant) {
+  tasks_ = std::make_unique<master::Tasks>(
+      *master_, master::TaskOptions{.repair_delay_ns = 3600 * kSecond}, SystemClock::Instance());
+  for (int i = 0; i < 2; ++i) StartOwner(64 << 20, "acme", acme_alone_);
+  auto acme = OpenAs("acme", "host2");
+  auto session = OpenSession(*acme);
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i)), Code::kOk);
+  const auto objects = [&](std::size_t owner) {
+    return owners_[owner]->host().owner().Stat().objects;
+  };
+  ASSERT_EQ(objects(2), 20U);
+  // To another of the same tenant, and to one that all share.
+  for (const auto& [from, to] : {std::pair(2U, 3U), std::pair(3U, 1U)}) {
+    const auto task =
+        Run({.kind = master::TaskKind::kMove, .from = AddressOf(from), .to = AddressOf(to)});
+    EXPECT_EQ(task.copied, 20U) << task.message;
+    EXPECT_EQ(objects(to), 20U);
+    for (int i = 0; i < 20; ++i) EXPECT_TRUE(Get(*session, fmt::format("k{}", i)).ok()) << i;
+  }
+  // And from there to one that does not know the cluster's token.
+  rpc::TcpChannel shared(*rpc::ParseAddress(AddressOf(1), 0), AccessOf("cluster"));
+  const auto call = [&](wire::Method method, const std::string& body) {
+    return shared.Call(method, std::as_bytes(std::span(body)), Soon());
+  };
+  const auto page = call(wire::Method::kInventory,
+                         wire::Encode(wire::InventoryRequest{.at_most = 100, .with_keys = true}));
+  ASSERT_TRUE(page) << page.error().ToString();
+  const auto inventory = *wire::DecodeInventoryReply(std::as_bytes(std::span(*page)));
+  ASSERT_EQ(inventory.objects.size(), 20U);
+  wire::CopyRequest request{.to = AddressOf(2), .budget_ms = 2000};
+  for (const auto& object : inventory.objects) {
+    request.items.push_back({.id = object.id, .version = object.version});
+  }
+  const auto copied = call(wire::Method::kCopy, wire::Encode(request));
+  ASSERT_TRUE(copied) << copied.error().ToString();
+  EXPECT_THAT(*wire::DecodeCodes(std::as_bytes(std::span(*copied)), 20), testing::Each(Code::kOk));
+  EXPECT_EQ(objects(2), 20U);
+  tasks_.reset();
+}
+
+TEST_F(TenantOwnerTest, WithoutTheScopeItSaysWhatIsMissing) {
+  WritePrivate(directory_ + "/weak.toml",
+               fmt::format("[tenants.acme]\ntokens = [\"{}\"]\nscopes = [\"read\", \"write\"]\n",
+                           tokens_["acme"]));
+  const auto weak = *rpc::Credentials::Load(directory_ + "/weak.toml");
+  EXPECT_THAT(weak->OfOwner("acme").error().detail, testing::HasSubstr("\"owner\""));
+  EXPECT_FALSE(weak->OfOwner("globex"));
+  EXPECT_EQ(acme_alone_->OfOwner("acme")->tenant, "acme");
+  EXPECT_FALSE(acme_alone_->OfCluster()) << "its token opens nothing but acme";
+  EXPECT_EQ(credentials_->OfCluster()->tenant, "cluster");
+  EXPECT_EQ(credentials_->OfOwner("globex")->tenant, "cluster") << "as before";
 }
 
 TEST_F(SecurityTest, ATokenCanBeExchangedAndStruckOffWithoutARestart) {
