@@ -36,7 +36,7 @@ std::string Suggestion(const std::string& path, const struct stat& status, Direc
     const char* value = std::getenv(variable);
     if (value != nullptr && *value == '/') candidates.push_back(fmt::format("{}/{}", value, name));
   };
-  if (use == DirectoryUse::kSocket) add("XDG_RUNTIME_DIR", "kvcove");
+  if (use != DirectoryUse::kData) add("XDG_RUNTIME_DIR", "kvcove");
   // Inside it, unless it is another user's, who could take away what is there.
   if ((status.st_uid == geteuid() || status.st_uid == 0) &&
       faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) == 0) {
@@ -56,7 +56,7 @@ std::string Suggestion(const std::string& path, const struct stat& status, Direc
 
 std::unexpected<Error> Refuse(const std::string& path, const struct stat& status,
                               DirectoryUse use) {
-  std::string text = use == DirectoryUse::kSocket
+  std::string text = use != DirectoryUse::kData
                          ? fmt::format(
                                "the socket's directory '{}' must belong to this user and "
                                "be closed to all others",
@@ -88,7 +88,7 @@ std::string WithoutSlashes(std::string path) {
 
 Result<UniqueFd> CheckOwnDirectory(const std::string& name, DirectoryUse use) {
   const std::string path = WithoutSlashes(name);
-  const int follow = use == DirectoryUse::kSocket ? 0 : O_NOFOLLOW;
+  const int follow = use == DirectoryUse::kData ? O_NOFOLLOW : 0;
   // What is checked is what is used, even if somebody exchanges the name meanwhile.
   const UniqueFd found(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC | follow));
   if (!found.valid() && follow != 0 && IsSymbolicLink(path)) {
@@ -100,7 +100,9 @@ Result<UniqueFd> CheckOwnDirectory(const std::string& name, DirectoryUse use) {
   if (!found.valid() || fstat(found.get(), &status) != 0) {
     return FailErrno(Code::kInvalid, fmt::format("opening the directory '{}'", path));
   }
-  const mode_t forbidden = use == DirectoryUse::kSocket ? 0077 : 0022;
+  const mode_t forbidden = use == DirectoryUse::kData          ? 0022
+                           : use == DirectoryUse::kGroupSocket ? 0067
+                                                               : 0077;
   if (status.st_uid != geteuid() || (status.st_mode & forbidden) != 0) {
     return Refuse(path, status, use);
   }

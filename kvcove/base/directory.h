@@ -12,6 +12,8 @@ namespace kvcove {
 enum class DirectoryUse {
   // Every user who can reach a socket may connect to it, so other users have no rights here at all.
   kSocket,
+  // The same, but its group may enter (0710): the caller has named that group.
+  kGroupSocket,
   // Its files have modes of their own (0600): others may read and enter it, but not write. No
   // symbolic link: somebody else may have made it.
   kData,

@@ -19,6 +19,8 @@ struct ServeOptions {
   std::uint64_t max_objects = 0;
   std::string policy = "default";
   std::vector<std::string> quotas;
+  std::string engine_user;
+  std::string engine_group;
   bool no_populate = false;
   bool exit_with_parent = false;
 };
@@ -52,6 +54,8 @@ Status ParseQuota(const std::string& text, pool::LocalHostOptions& options) {
 Result<pool::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
   pool::DaemonOptions daemon;
   daemon.socket_path = options.socket;
+  KVCOVE_ASSIGN(daemon.unix_access,
+                rpc::ParseUnixAccess(options.engine_user, options.engine_group));
   KVCOVE_ASSIGN(daemon.host.owner.memory_bytes, options.memory.Bytes("--memory"));
   daemon.host.owner.max_objects = options.max_objects;
   daemon.host.owner.policy = options.policy;
@@ -150,6 +154,11 @@ Result<int> RunOwner(const OwnerOptions& options) {
 void AddServeOptions(CLI::App& app, ServeOptions& options) {
   app.add_option("--socket", options.socket, "where to listen; its directory must be private")
       ->capture_default_str();
+  app.add_option("--engine-user", options.engine_user,
+                 "another user whose processes may use the socket and map the memory; they set "
+                 "$KVCOVE_OWNER_USER to this one");
+  app.add_option("--engine-group", options.engine_group,
+                 "the same for all members of a group; this user must be one of them, or root");
   app.add_option("--memory", options.memory.text, "payload memory, such as 64GiB")
       ->capture_default_str();
   app.add_option("--max-objects", options.max_objects,

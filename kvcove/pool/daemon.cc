@@ -30,8 +30,11 @@ class Daemon::Impl final : public rpc::Handler {
     for (const auto& [number, session] : sessions_) host_->EndSession(number);
   }
 
-  Status Listen(const std::string& socket_path) {
-    KVCOVE_ASSIGN(server_, rpc::Server::Open({.socket_path = socket_path}, *this));
+  Status Listen(const std::string& socket_path, const rpc::UnixAccess& access) {
+    rpc::ServerOptions server;
+    server.socket_path = socket_path;
+    server.unix_access = access;
+    KVCOVE_ASSIGN(server_, rpc::Server::Open(server, *this));
     workers_ = std::make_unique<rpc::Workers>(kWorkers);
     control_workers_ = std::make_unique<rpc::Workers>(kControlWorkers);
     server_->Start();
@@ -160,10 +163,19 @@ Result<std::unique_ptr<Daemon>> Daemon::Open(const DaemonOptions& options, const
   // A mapping shows all of the memory: where several tenants share it, nobody gets one.
   const bool shared = host_options.cluster && host_options.cluster->credentials != nullptr &&
                       host_options.cluster->tenant.empty();
-  if (!shared) host_options.socket_path = options.socket_path;
+  if (shared && !options.unix_access.alone()) {
+    return Fail(Code::kInvalid,
+                "--engine-user, --engine-group: an owner that tenants share has no socket for "
+                "engines; they use TCP. Name its only tenant with --tenant");
+  }
+  if (!shared) {
+    // Before anything else makes it: data may lie beside the socket.
+    KVCOVE_TRY(rpc::PrepareSocketDirectory(options.socket_path, options.unix_access));
+    host_options.socket_path = options.socket_path;
+  }
   KVCOVE_ASSIGN(auto host, LocalHost::Open(host_options, clock));
   auto impl = std::make_unique<Impl>(std::move(host), clock);
-  if (!shared) KVCOVE_TRY(impl->Listen(options.socket_path));
+  if (!shared) KVCOVE_TRY(impl->Listen(options.socket_path, options.unix_access));
   return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kvcove/pool/local_host.h"
+#include "kvcove/rpc/unix_access.h"
 
 namespace kvcove::pool {
 
@@ -13,6 +14,8 @@ struct DaemonOptions {
   LocalHostOptions host;
   // Not opened by an owner that several tenants share.
   std::string socket_path;
+  // Whose processes may connect there besides this user's.
+  rpc::UnixAccess unix_access;
 };
 
 class Daemon {

@@ -17,7 +17,8 @@ namespace kvcove::rpc {
 
 class Client {
  public:
-  // Errors: kUnavailable when nobody listens there, kDenied when another user does, kTimeout.
+  // Errors: kUnavailable when nobody listens there, kTimeout, kDenied when another user does than
+  // this process's, root or $KVCOVE_OWNER_USER.
   static Result<Client> Connect(const std::string& path, std::int64_t deadline_ns);
   // Over TCP, let in by the server: hello is said, and who asks is proven. Errors: kUnavailable,
   // kTimeout, kInvalid for a host that is not known, kDenied.

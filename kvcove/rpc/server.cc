@@ -27,7 +27,6 @@
 #include <unordered_map>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/base/directory.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/rpc/unproven.h"
 
@@ -46,49 +45,6 @@ constexpr std::size_t kReadBytes = 64U << 10;
 constexpr std::size_t kFirstReadBytes = 4U << 10;  // before the proof
 constexpr std::int64_t kSpinNs = 50 * kMicrosecond;
 constexpr int kFramesInARow = 64;
-
-std::string DirectoryOf(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-// True if somebody accepts connections there.
-bool IsServed(const sockaddr_un& address) {
-  const UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-}
-
-Result<UniqueFd> ListenUnix(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    return Fail(Code::kInvalid, fmt::format("the socket path '{}' must have 1 to {} bytes", path,
-                                            sizeof(address.sun_path) - 1));
-  }
-  KVCOVE_TRY(OpenOwnDirectory(DirectoryOf(path), DirectoryUse::kSocket));
-  std::memcpy(address.sun_path, path.data(), path.size());
-  struct stat status{};
-  if (lstat(path.c_str(), &status) == 0) {
-    if (!S_ISSOCK(status.st_mode)) {
-      return Fail(Code::kInvalid, fmt::format("'{}' exists and is no socket", path));
-    }
-    if (IsServed(address)) {
-      return Fail(Code::kUnavailable, fmt::format("the socket '{}' is in use by another kvcove; "
-                                                  "stop it or name another socket",
-                                                  path));
-    }
-    unlink(path.c_str());
-  }
-  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid() ||
-      bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      listen(fd.get(), 256) != 0) {
-    return FailErrno(Code::kUnavailable, fmt::format("listening on '{}'", path));
-  }
-  chmod(path.c_str(), 0600);
-  return fd;
-}
 
 // Behind TLS each has a socket pair, too. On a Unix socket each may bring the descriptor of a
 // process that is watched, and an owner has another listener beside it.
@@ -278,11 +234,7 @@ class Server::Loop {
       const int on = 1;
       setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     } else {
-      socklen_t length = sizeof(peer);
-      if (getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
-          (peer.uid != geteuid() && peer.uid != 0)) {
-        return;
-      }
+      if (!options_.unix_access.Allows(socket.native_handle(), peer)) return;
     }
     auto connection = std::make_unique<Connection>(std::move(socket), std::move(counted), loop_);
     connection->socket.non_blocking(true);
@@ -608,7 +560,7 @@ Result<std::unique_ptr<Server>> Server::Open(const ServerOptions& given, Handler
   if (options.socket_path.empty()) {
     KVCOVE_ASSIGN(listener, ListenTcp(options.listen));
   } else {
-    KVCOVE_ASSIGN(listener, ListenUnix(options.socket_path));
+    KVCOVE_ASSIGN(listener, ListenUnix(options.socket_path, options.unix_access));
   }
   return std::unique_ptr<Server>(
       new Server(std::make_unique<Impl>(options, handler, std::move(listener))));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A server on a Unix or TCP socket: event loops, frames in, frames out. It knows no service. A
 // garbage frame closes its connection and nothing else. On a Unix socket only processes of this
-// user (or root) are let in.
+// user, of root, and of whom ServerOptions::unix_access names are let in.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "kvcove/base/posix.h"
 #include "kvcove/rpc/address.h"
 #include "kvcove/rpc/tls.h"
+#include "kvcove/rpc/unix_access.h"
 #include "kvcove/rpc/unproven.h"
 #include "kvcove/wire/frame.h"
 
@@ -61,6 +62,7 @@ class Handler {
 
 struct ServerOptions {
   std::string socket_path;  // or:
+  UnixAccess unix_access;   // who may connect there
   Address listen;           // TCP
   // Connections begin in loop 0; Reply::move_to_loop takes them to another.
   std::size_t loops = 1;
@@ -74,9 +76,8 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Binds and listens; the directory is created with mode 0700 if it does not exist, and refused if
-  // others may write to it. A socket that nobody serves any more is replaced. Errors: kUnavailable
-  // when it is in use, kDenied, kInvalid.
+  // Binds and listens; for a Unix socket see rpc/unix_access.h. Errors: kUnavailable when the
+  // address is in use, kDenied, kInvalid.
   static Result<std::unique_ptr<Server>> Open(const ServerOptions& options, Handler& handler);
   ~Server();
 

@@ -150,6 +150,27 @@ kill -TERM $owner $master
 wait $owner || { echo "FAILED: clean stop of an owner"; failed=$((failed + 1)); }
 wait $master || { echo "FAILED: clean stop of a master"; failed=$((failed + 1)); }
 check "admin without master" 2 "unavailable" "${admin[@]}" status
+# An owner and engines under different users, where this script may become somebody else.
+check "engine user that nobody knows" 2 "'no-such-user'" "$kvcove" serve --engine-user no-such-user --memory 1MiB --socket "$directory/b/s"
+other=(setpriv --reuid 61001 --regid 61003 --clear-groups env HOME=/tmp TMPDIR=/tmp)
+engine=(setpriv --reuid 61002 --regid 61003 --clear-groups env HOME=/tmp TMPDIR=/tmp)
+stranger=(setpriv --reuid 61002 --regid 61004 --clear-groups env HOME=/tmp TMPDIR=/tmp)
+if [ "$(id -u)" = 0 ] && "${other[@]}" test -x "$kvcove" 2>/dev/null; then
+  shared=$(mktemp -d)
+  chmod 777 "$shared"
+  head -50 "$trace" >"$shared/trace"
+  "${other[@]}" "$kvcove" --log off serve --engine-group 61003 --memory 64MiB --no-populate --socket "$shared/s/kvcove.sock" &
+  serve=$!
+  for _ in $(seq 100); do [ -S "$shared/s/kvcove.sock" ] && break; sleep 0.1; done
+  ask=("$kvcove" replay "$shared/trace" --engines 1 --json --pool "unix:$shared/s/kvcove.sock")
+  check "engine under another user" 0 '"wrong_bytes":0' "${engine[@]}" KVCOVE_OWNER_USER=61001 "${ask[@]}"
+  check "engine that trusts nobody" 2 "KVCOVE_OWNER_USER" "${engine[@]}" "${ask[@]}"
+  check "engine of another group" 2 "Permission denied" "${stranger[@]}" KVCOVE_OWNER_USER=61001 "${ask[@]}"
+  kill -TERM $serve
+  wait $serve || { echo "FAILED: clean stop beside engines of another user"; failed=$((failed + 1)); }
+  check "group of others" 2 "add this user to that group" "${other[@]}" "$kvcove" serve --engine-group 61004 --memory 1MiB --socket "$shared/t/s"
+  rm -rf "$shared"
+fi
 check "doctor" 0 "This host can run kvcove" "$kvcove" doctor --memory 16MiB --data "$directory" --listen 127.0.0.1:$port
 check "doctor json" 1 '"verdict":"FAIL"' "$kvcove" doctor --memory 190GiB --data "$directory" --listen 127.0.0.1:$port --json
 

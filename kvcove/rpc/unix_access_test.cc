@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/rpc/unix_access.h"
+
+#include <gmock/gmock.h>
+#include <grp.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+
+namespace kvcove::rpc {
+namespace {
+
+constexpr uid_t kEngine = 61001;  // numbers that nobody has
+constexpr uid_t kOther = 61002;
+constexpr gid_t kGroup = 61003;
+
+class UnixAccessTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = "/tmp/kvcove-access-XXXXXX";
+    directory_ = mkdtemp(name.data());
+    chmod(directory_.c_str(), 0755);
+    path_ = directory_ + "/socket/kvcove.sock";
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  static struct stat StatOf(const std::string& path) {
+    struct stat status{};
+    EXPECT_EQ(stat(path.c_str(), &status), 0) << path;
+    return status;
+  }
+  // Connects as somebody else, whom `listener` then judges. System calls only: a child of a process
+  // with threads may do nothing else.
+  bool LetsIn(int listener, const UnixAccess& access, uid_t user, gid_t group,
+              std::optional<gid_t> another = std::nullopt) const {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path_.data(), path_.size());
+    const pid_t child = fork();
+    if (child == 0) {
+      const gid_t groups[] = {another.value_or(0)};
+      char byte = 0;
+      const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+      const bool connected =
+          setgroups(another ? 1 : 0, groups) == 0 && setresgid(group, group, group) == 0 &&
+          setresuid(user, user, user) == 0 &&
+          connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+      if (connected) (void)!read(fd, &byte, 1);  // until it is judged
+      _exit(connected ? 0 : 1);
+    }
+    bool allowed = false;
+    int status = 0;
+    while (waitpid(child, &status, WNOHANG) == 0) {
+      const UniqueFd fd(accept(listener, nullptr, nullptr));
+      ucred peer{};
+      if (!fd.valid()) {
+        usleep(1000);
+      } else if ((allowed = access.Allows(fd.get(), peer))) {
+        EXPECT_EQ(peer.uid, user);
+      }
+    }
+    return allowed;
+  }
+
+  std::string directory_;
+  std::string path_;
+};
+
+TEST_F(UnixAccessTest, AloneMeansClosedToAllOthers) {
+  const auto access = ParseUnixAccess("", "");
+  ASSERT_TRUE(access);
+  EXPECT_TRUE(access->alone());
+  const auto fd = ListenUnix(path_, *access);
+  ASSERT_TRUE(fd) << fd.error().ToString();
+  EXPECT_EQ(StatOf(path_).st_mode & 0777, 0600U);
+  EXPECT_EQ(StatOf(directory_ + "/socket").st_mode & 0777, 0700U);
+}
+
+TEST_F(UnixAccessTest, NamesAndNumbersAreUnderstood) {
+  EXPECT_EQ(ParseUnixAccess("root", "")->user, 0U);
+  EXPECT_EQ(ParseUnixAccess("", "61003")->group, kGroup);
+  EXPECT_THAT(ParseUnixAccess("no-such-user", "").error().detail,
+              testing::HasSubstr("'no-such-user'"));
+  EXPECT_THAT(ParseUnixAccess("", "no-such-group").error().detail,
+              testing::HasSubstr("'no-such-group'"));
+  EXPECT_THAT(ParseUnixAccess("61001", "").error().detail, testing::HasSubstr("--engine-group"));
+}
+
+TEST_F(UnixAccessTest, AnOwnGroupMayBeLetIn) {
+  const UnixAccess access{.user = {}, .group = getegid(), .file_group = getegid()};
+  const auto fd = ListenUnix(path_, access);
+  ASSERT_TRUE(fd) << fd.error().ToString();
+  EXPECT_EQ(StatOf(path_).st_mode & 0777, 0660U);
+  EXPECT_EQ(StatOf(path_).st_gid, getegid());
+  EXPECT_EQ(StatOf(directory_ + "/socket").st_mode & 0777, 0710U);
+  EXPECT_TRUE(ListenUnix(directory_ + "/socket/another.sock", access)) << "it is as it must be";
+}
+
+TEST_F(UnixAccessTest, ADirectoryThatExistsIsNotOpenedToAGroup) {
+  ASSERT_EQ(mkdir((directory_ + "/socket").c_str(), 0700), 0);
+  const UnixAccess access{.user = {}, .group = getegid(), .file_group = getegid()};
+  const auto fd = ListenUnix(path_, access);
+  ASSERT_FALSE(fd);
+  EXPECT_EQ(fd.error().code, Code::kDenied);
+  EXPECT_THAT(fd.error().detail, testing::HasSubstr("chmod 710"));
+  EXPECT_EQ(StatOf(directory_ + "/socket").st_mode & 0777, 0700U);
+  chmod((directory_ + "/socket").c_str(), 0711);
+  EXPECT_FALSE(ListenUnix(path_, access)) << "everybody may enter";
+}
+
+TEST_F(UnixAccessTest, AGroupOfOthersIsRefusedWithoutTheRight) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may give files to any group";
+  const auto fd = ListenUnix(path_, {.user = {}, .group = kGroup, .file_group = kGroup});
+  ASSERT_FALSE(fd);
+  EXPECT_THAT(fd.error().detail, testing::HasSubstr("add this user to that group"));
+}
+
+TEST_F(UnixAccessTest, OneUserOrAGroupIsLetInAndNobodyElse) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
+  const UnixAccess user{.user = kEngine, .group = {}, .file_group = kGroup};
+  auto fd = ListenUnix(path_, user);
+  ASSERT_TRUE(fd) << fd.error().ToString();
+  EXPECT_TRUE(LetsIn(fd->get(), user, kEngine, kGroup));
+  EXPECT_FALSE(LetsIn(fd->get(), user, kOther, kGroup)) << "its group is not enough";
+  EXPECT_FALSE(LetsIn(fd->get(), user, kEngine, 61004)) << "the directory is closed to it";
+  const UnixAccess group{.user = {}, .group = kGroup, .file_group = kGroup};
+  fd->Reset();
+  fd = ListenUnix(path_, group);
+  ASSERT_TRUE(fd) << fd.error().ToString();
+  EXPECT_TRUE(LetsIn(fd->get(), group, kOther, kGroup));
+  EXPECT_TRUE(LetsIn(fd->get(), group, kOther, 61004, kGroup)) << "one of its other groups";
+  EXPECT_FALSE(LetsIn(fd->get(), group, kOther, 61004));
+}
+
+}  // namespace
+}  // namespace kvcove::rpc
