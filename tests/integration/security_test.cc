@@ -531,8 +531,12 @@ TEST_F(TenantOwnerTest, ATokenOfOneTenantIsNoOwnerOfOthers) {
   auto theirs = OpenSession(*globex);
   ASSERT_EQ(Put(*theirs, "secret"), Code::kOk);
   const Token token = *theirs->Capture();
-  wire::OwnerHello hello{
-      .owner = RandomId(), .address = "127.0.0.1:1", .host = "h", .capacity_bytes = 1 << 20};
+  wire::OwnerHello hello{.owner = RandomId(),
+                         .fresh = true,
+                         .process = RandomId(),
+                         .address = "127.0.0.1:1",
+                         .host = "h",
+                         .capacity_bytes = 1 << 20};
   for (const char* served : {"", "globex"}) {
     hello.tenant = served;
     EXPECT_EQ(Ask("acme", wire::Method::kOwnerHello, wire::Encode(hello)), Code::kDenied);
@@ -548,7 +552,8 @@ TEST_F(TenantOwnerTest, ATokenOfOneTenantIsNoOwnerOfOthers) {
       channel.Call(wire::Method::kOwnerHello, std::as_bytes(std::span(body)), Soon());
   ASSERT_TRUE(reply) << reply.error().ToString();
   const auto welcome = *wire::DecodeOwnerWelcome(std::as_bytes(std::span(*reply)));
-  wire::ListRequest list{.number = welcome.number, .epoch = welcome.epoch, .applied = 1};
+  wire::ListRequest list{
+      .number = welcome.number, .epoch = welcome.epoch, .sequence = 1, .items = {}};
   list.items.push_back({.hash = DirectoryHash(token.slot, "new"),
                         .generation = token.generation,
                         .size_bytes = 100,
@@ -556,7 +561,8 @@ TEST_F(TenantOwnerTest, ATokenOfOneTenantIsNoOwnerOfOthers) {
   const std::string listing = wire::Encode(list);
   const auto listed = channel.Call(wire::Method::kList, std::as_bytes(std::span(listing)), Soon());
   ASSERT_TRUE(listed) << listed.error().ToString();
-  EXPECT_EQ(wire::DecodeCodes(std::as_bytes(std::span(*listed)), 1)->at(0), Code::kDenied);
+  EXPECT_EQ(wire::DecodeListReply(std::as_bytes(std::span(*listed)), 1)->codes.at(0),
+            Code::kDenied);
   EXPECT_EQ(Exists(*theirs, "new").code, Code::kMiss);
   for (const wire::OwnerStat& owner : master_->Owners()) {
     if (owner.number == welcome.number) continue;
@@ -677,8 +683,8 @@ TEST_F(SecurityTest, FilesThatOthersCanReadAreRefused) {
 }
 
 TEST_F(SecurityTest, AClientWithATokenDoesNotTalkToAServerWithoutCredentials) {
-  auto open =
-      master::MasterServer::Open({.listen = {.host = "127.0.0.1", .port = 0}}, SystemClock::Instance());
+  auto open = master::MasterServer::Open({.listen = {.host = "127.0.0.1", .port = 0}},
+                                         SystemClock::Instance());
   ASSERT_TRUE(open);
   auto pool =
       Pool::Open("kvcove://" + (*open)->address().ToString() + "?token=" + TokenFile("acme"));
