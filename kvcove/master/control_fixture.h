@@ -121,9 +121,8 @@ class ControlFixture : public testing::Test {
   Answer<wire::Changes> Watch(const wire::OwnerWelcome& who, std::uint64_t table,
                               std::uint64_t naming) {
     const Answer<wire::Changes> answer;
-    control_->Watch(
-        {.number = who.number, .epoch = who.epoch, .table = table, .naming = naming},
-        answer.Into());
+    control_->Watch({.number = who.number, .epoch = who.epoch, .table = table, .naming = naming},
+                    answer.Into());
     return answer;
   }
   Answer<wire::RemovalsPage> Removals(const wire::OwnerWelcome& who, std::uint64_t after,

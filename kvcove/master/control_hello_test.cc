@@ -157,12 +157,12 @@ TEST_F(HelloTest, AMasterThatKnowsLessThanAnOwnerVoidsEverything) {
     const char* what;
     wire::Position seen;
   };
-  for (const Case& one : {Case{"a later term", {.term = 5, .tag = 55, .revision = 120}},
-                          Case{"this term of another master", {.term = 4, .tag = 45, .revision = 1}},
-                          Case{"another master's term", {.term = 3, .tag = 34, .revision = 81}},
-                          Case{"a revision of a term that ended before",
-                               {.term = 3, .tag = 33, .revision = 100}},
-                          Case{"the same, earlier", {.term = 2, .tag = 22, .revision = 80}}}) {
+  for (const Case& one :
+       {Case{"a later term", {.term = 5, .tag = 55, .revision = 120}},
+        Case{"this term of another master", {.term = 4, .tag = 45, .revision = 1}},
+        Case{"another master's term", {.term = 3, .tag = 34, .revision = 81}},
+        Case{"a revision of a term that ended before", {.term = 3, .tag = 33, .revision = 100}},
+        Case{"the same, earlier", {.term = 2, .tag = 22, .revision = 80}}}) {
     const int before = facts_lost_;
     EXPECT_EQ(Seen(one.seen.term, one.seen.tag, one.seen.revision), Code::kStale) << one.what;
     EXPECT_EQ(facts_lost_, before + 1) << one.what;

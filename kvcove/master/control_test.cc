@@ -231,8 +231,8 @@ TEST_F(ControlTest, AStoreThatRefusesEverythingProvesNothing) {
 }
 
 TEST_F(ControlTest, AMemberThatNobodyHeardOfSinceTheStartIsBarredToo) {
-  state_.members = {{.id = IdOf(1),
-                     .fact = {.number = 0, .address = "a", .host = {}, .tenant = {}}}};
+  state_.members = {
+      {.id = IdOf(1), .fact = {.number = 0, .address = "a", .host = {}, .tenant = {}}}};
   Make(clock_.NowNs() + kSecond);
   const auto removal = AwaitRemoval(Append(), kSlot, 10 * kSecond);
   EXPECT_FALSE(removal.came()) << "its lease may run";
@@ -242,10 +242,9 @@ TEST_F(ControlTest, AMemberThatNobodyHeardOfSinceTheStartIsBarredToo) {
 }
 
 TEST_F(ControlTest, UnderALaterMasterTheMemberDropsTheSlotBeforeItListsOrShowsIt) {
-  state_.members = {{.id = IdOf(1),
-                     .fact = {.number = 0, .address = "a", .host = {}, .tenant = {}}},
-                    {.id = IdOf(2),
-                     .fact = {.number = 1, .address = "b", .host = {}, .tenant = {}}}};
+  state_.members = {
+      {.id = IdOf(1), .fact = {.number = 0, .address = "a", .host = {}, .tenant = {}}},
+      {.id = IdOf(2), .fact = {.number = 1, .address = "b", .host = {}, .tenant = {}}}};
   state_.barriers = {{.member = IdOf(1), .slot = kSlot, .fact = {.term = kTerm - 1}}};
   Make();
   const auto barred = *Hello(Of(1));
@@ -307,8 +306,8 @@ TEST_F(ControlTest, OwnersThatAreFarBehindHoldNewRemovalsBack) {
 TEST_F(ControlTest, ATenantRemovesAtMostItsShareASecond) {
   options_.tenant_removals_per_second = 100;
   Make();
-  const wire::Removal removal{.slot = kSlot, .keys = std::vector<std::string>(150, "k"),
-                              .pattern = {}};
+  const wire::Removal removal{
+      .slot = kSlot, .keys = std::vector<std::string>(150, "k"), .pattern = {}};
   EXPECT_TRUE(control_->Prepare(removal, "7"));
   const auto refused = control_->Prepare(removal, "7");
   ASSERT_FALSE(refused);

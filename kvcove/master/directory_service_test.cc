@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
 
 namespace kvcove::master {
 namespace {
@@ -60,9 +61,8 @@ class DirectoryServiceTest : public testing::Test {
 
   FakeClock clock_;
   Standings standings_{clock_};
-  DirectoryService service_{{.first_removal = kFirst, .inventory_batch = 4096, .tellers = 16},
-                            standings_,
-                            clock_};
+  DirectoryService service_{
+      {.first_removal = kFirst, .inventory_batch = 4096, .tellers = 16}, standings_, clock_};
 };
 
 // ---- sequence numbers
@@ -110,6 +110,20 @@ TEST_F(DirectoryServiceTest, ALargeListingAndAllOfItsAnswersSurviveItsSlices) {
   EXPECT_EQ(service_.entries(), 5000U);
   EXPECT_EQ(List(items, 1)->codes.size(), 5000U);
   EXPECT_TRUE(List({}, 2));
+}
+
+// A connection breaks while a large listing is being done; the owner repeats it over another one.
+TEST_F(DirectoryServiceTest, AListingThatNobodyWaitsForDoesNotMixWithLaterOnes) {
+  std::vector<wire::ListItem> items;
+  for (int i = 0; i < 20'000; ++i) items.push_back(Item("k" + std::to_string(i)));
+  for (std::uint32_t epoch = 2; epoch < 12; ++epoch) {
+    Welcome(0, epoch);
+    std::thread abandoned([&] { (void)List(items, 1, 0, epoch); });
+    EXPECT_TRUE(List(items, 1, 0, epoch));
+    EXPECT_TRUE(List({Item("new")}, 2, 0, epoch));
+    abandoned.join();
+    EXPECT_TRUE(List({Gone("new")}, 3, 0, epoch)) << "the numbers went back";
+  }
 }
 
 TEST_F(DirectoryServiceTest, WhatIsGoneIsUnlistedBeforeWhatCameIsListed) {
@@ -194,8 +208,9 @@ TEST_F(DirectoryServiceTest, ACopyIsRefusedWhenSomethingMayHaveRemovedItMeanwhil
   EXPECT_THAT(List({Item("b", kFirst + 9, kFirst + 4)}, 2)->codes, ElementsAre(Code::kStale));
   EXPECT_THAT(List({Item("b", kFirst + 9, kFirst + 5)}, 3)->codes, ElementsAre(Code::kOk));
   service_.RemovePattern(kSlot, kFirst + 6);
-  EXPECT_THAT(List({Item("c", kFirst + 9, kFirst + 5), Item("d", kFirst + 9, kFirst + 6)}, 4)->codes,
-              ElementsAre(Code::kStale, Code::kOk));
+  EXPECT_THAT(
+      List({Item("c", kFirst + 9, kFirst + 5), Item("d", kFirst + 9, kFirst + 6)}, 4)->codes,
+      ElementsAre(Code::kStale, Code::kOk));
 }
 
 // ---- look-ups

@@ -128,10 +128,9 @@ TEST(FactsTest, AFactThatIsCutOrTooLongIsRefused) {
 }
 
 TEST(FactsTest, AKeyThatNamesNothingPossibleIsRefused) {
-  for (const char* key :
-       {"slot/4096", "slot/", "slot/-1", "slot/1x", "member/12", "member/", "barrier/12/3",
-        "barrier/00000000000000a100000000000000b2/4096", "barrier/00000000000000a100000000000000b2",
-        "reset/12", "reset/t/xyz"}) {
+  for (const char* key : {"slot/4096", "slot/", "slot/-1", "slot/1x", "member/12", "member/",
+                          "barrier/12/3", "barrier/00000000000000a100000000000000b2/4096",
+                          "barrier/00000000000000a100000000000000b2", "reset/12", "reset/t/xyz"}) {
     const std::string name(key);
     const std::string value = name.starts_with("slot")     ? Encode(SlotFact{})
                               : name.starts_with("member") ? Encode(MemberFact{})
@@ -142,9 +141,7 @@ TEST(FactsTest, AKeyThatNamesNothingPossibleIsRefused) {
   }
 }
 
-TEST(FactsTest, KeysOfALaterKvcoveAreLeftAlone) {
-  EXPECT_TRUE(Decode(With("shards", "anything")));
-}
+TEST(FactsTest, KeysOfALaterKvcoveAreLeftAlone) { EXPECT_TRUE(Decode(With("shards", "anything"))); }
 
 }  // namespace
 }  // namespace kvcove::master

@@ -48,7 +48,8 @@ class GenerationKeeperTest : public testing::Test {
   GenerationKeeperTest() { Make(0); }
   void Make(std::int64_t proven_from_ns) {
     StoredState state = Decode(store_.facts).value();
-    if (!state.pool) state.pool = PoolFact{.pool = {.high = 1, .low = 1}, .incarnation = {.high = 2, .low = 2}};
+    if (!state.pool)
+      state.pool = PoolFact{.pool = {.high = 1, .low = 1}, .incarnation = {.high = 2, .low = 2}};
     state.pool->unknown_leases = proven_from_ns != 0;
     keeper_ = std::make_unique<GenerationKeeper>(
         GenerationKeeper::Options{.generations = {}, .proven_from_ns = proven_from_ns}, state,
@@ -71,16 +72,16 @@ class GenerationKeeperTest : public testing::Test {
   }
   Answer<Registration> Register(const std::string& name, std::int64_t for_ns = kSecond) {
     const auto answer = New<Registration>();
-    keeper_->Register({.name = name, .engine = "e", .follow_always = true},
-                      clock_.NowNs() + for_ns, Into(answer));
+    keeper_->Register({.name = name, .engine = "e", .follow_always = true}, clock_.NowNs() + for_ns,
+                      Into(answer));
     return answer;
   }
   Answer<ResetOutcome> Reset(std::uint64_t id, const std::string& engine = "e", bool late = false,
                              std::int64_t for_ns = kSecond) {
     const auto answer = New<ResetOutcome>();
-    keeper_->Reset({.name = "m", .engine = engine, .version = {}, .id = {.high = 1, .low = id},
-                    .late = late},
-                   clock_.NowNs() + for_ns, Into(answer));
+    keeper_->Reset(
+        {.name = "m", .engine = engine, .version = {}, .id = {.high = 1, .low = id}, .late = late},
+        clock_.NowNs() + for_ns, Into(answer));
     return answer;
   }
   void Pass(std::int64_t ns) {

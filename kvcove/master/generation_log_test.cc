@@ -70,7 +70,8 @@ TEST(GenerationLogTest, DamageInTheMiddleIsSeen) {
     std::string damaged = whole;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
     const auto parsed = ParseLog(damaged);
-    // Either it is refused, or a length now reaches past the end, and a prefix of the truth is read.
+    // Either it is refused, or a length now reaches past the end, and a prefix of the truth is
+    // read.
     if (parsed) {
       EXPECT_LT(parsed->records.size(), 5U) << at;
     }

@@ -180,8 +180,9 @@ TEST_F(SlotsTest, AResetKeepsTheRegistrationOfWhoeverRegistersAfterIt) {
 
 TEST_F(SlotsTest, NamesThatNobodyMayUseAreRefused) {
   EXPECT_EQ(TryRegister({.name = "a\nb", .engine = "e"}).error().code, Code::kInvalid);
-  EXPECT_EQ(TryRegister({.name = "a", .version = std::string(600, 'v'), .engine = "e"}).error().code,
-            Code::kInvalid);
+  EXPECT_EQ(
+      TryRegister({.name = "a", .version = std::string(600, 'v'), .engine = "e"}).error().code,
+      Code::kInvalid);
   EXPECT_EQ(TryRegister({.name = "a", .engine = ""}).error().code, Code::kInvalid);
 }
 

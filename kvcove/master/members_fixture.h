@@ -66,9 +66,8 @@ class MembersFixture : public testing::Test {
   }
   Members::Renewal Renew(const wire::OwnerWelcome& who, std::uint64_t table = kTable,
                          bool told = false, std::uint64_t current = kTable) {
-    return members_.Renew(
-        {.number = who.number, .epoch = who.epoch, .table = table, .told = told}, current, now_,
-        [this](std::int64_t) { return present_; });
+    return members_.Renew({.number = who.number, .epoch = who.epoch, .table = table, .told = told},
+                          current, now_, [this](std::int64_t) { return present_; });
   }
 
   std::int64_t now_ = 1000 * kSecond;

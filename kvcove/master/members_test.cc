@@ -243,8 +243,8 @@ TEST_F(MembersTest, AnOwnerThatWasOvertakenTellsEverythingFirst) {
 TEST_F(MembersTest, NoHelloInBetweenLetsAnOvertakenOwnerOff) {
   const auto first = Join(1);
   ASSERT_EQ(Renew(first, kTable, /*told=*/true), Renewal::kGranted);
-  Resume(first, /*overtaken=*/true);      // the answer is lost, and its lease is still running
-  const auto again = Resume(first);       // so it says the same once more
+  Resume(first, /*overtaken=*/true);  // the answer is lost, and its lease is still running
+  const auto again = Resume(first);   // so it says the same once more
   EXPECT_FALSE(again.resumed);
   EXPECT_TRUE(again.tell_first) << "another value took the place of one of its";
   EXPECT_EQ(Renew(again), Renewal::kTellFirst);

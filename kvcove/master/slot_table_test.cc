@@ -68,8 +68,8 @@ TEST(SlotTableTest, AChangeWhilePagesAreReadComesWithALaterPage) {
     page = table.Since(page.to);
     rest.insert(rest.end(), page.slots.begin(), page.slots.end());
   }
-  EXPECT_THAT(rest, testing::ElementsAre(Slot(1, 1), Slot(2, 1), Slot(4, 1), Slot(0, 9),
-                                         Slot(3, 9)));
+  EXPECT_THAT(rest,
+              testing::ElementsAre(Slot(1, 1), Slot(2, 1), Slot(4, 1), Slot(0, 9), Slot(3, 9)));
 }
 
 TEST(SlotTableTest, OneTransactionIsNeverCut) {

@@ -123,20 +123,18 @@ TEST(StartTest, OwnersThatNobodyKnowsAreWaitedForUntilOneStartHasOutlivedThem) {
 
 Restored OldFile() {
   using Kind = OldRecord::Kind;
-  return {.incarnation = {.high = 5, .low = 6},
-          .records = {{.kind = Kind::kStart, .generation = 4, .name = {}, .version = {}},
-                      {.kind = Kind::kSlot, .slot = 1, .generation = 10, .name = "acme",
-                       .version = "v1"},
-                      {.kind = Kind::kSlot, .slot = 2, .generation = 11, .name = "gone",
-                       .version = {}},
-                      {.kind = Kind::kRaise, .slot = 1, .generation = 1ULL << 60, .name = {},
-                       .version = {}},
-                      {.kind = Kind::kRaise, .slot = 9, .generation = 13, .name = {},
-                       .version = {}},
-                      {.kind = Kind::kDropSlot, .slot = 2, .name = {}, .version = {}},
-                      {.kind = Kind::kMissed, .slot = 1, .name = {}, .version = {}},
-                      {.kind = Kind::kEngineReset, .name = "acme", .version = {}}},
-          .running_lease_ns = 2 * kSecond};
+  return {
+      .incarnation = {.high = 5, .low = 6},
+      .records =
+          {{.kind = Kind::kStart, .generation = 4, .name = {}, .version = {}},
+           {.kind = Kind::kSlot, .slot = 1, .generation = 10, .name = "acme", .version = "v1"},
+           {.kind = Kind::kSlot, .slot = 2, .generation = 11, .name = "gone", .version = {}},
+           {.kind = Kind::kRaise, .slot = 1, .generation = 1ULL << 60, .name = {}, .version = {}},
+           {.kind = Kind::kRaise, .slot = 9, .generation = 13, .name = {}, .version = {}},
+           {.kind = Kind::kDropSlot, .slot = 2, .name = {}, .version = {}},
+           {.kind = Kind::kMissed, .slot = 1, .name = {}, .version = {}},
+           {.kind = Kind::kEngineReset, .name = "acme", .version = {}}},
+      .running_lease_ns = 2 * kSecond};
 }
 
 TEST(StartTest, AFileOfTheFirstFormatBecomesTheTable) {

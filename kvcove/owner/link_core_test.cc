@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an owner asks its master, and in which order it does what the master says.
+#include "kvcove/owner/link_core.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kvcove/owner/link_core_fixture.h"
+
+namespace kvcove::owner {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+class LinkCoreTest : public LinkCoreFixture {};
+
+// ---- hello
+
+TEST_F(LinkCoreTest, AFreshIdentitySaysSoUntilItIsWelcomed) {
+  EXPECT_TRUE(Idle(Lane::kWatch));
+  EXPECT_TRUE(Idle(Lane::kRemovals));
+  EXPECT_TRUE(Idle(Lane::kList));
+  const wire::OwnerHello first = AskHello();
+  EXPECT_TRUE(first.fresh);
+  EXPECT_EQ(first.pool, Id128{});
+  EXPECT_EQ(first.seen, wire::Position{});
+  EXPECT_EQ(first.number, wire::kNoOwner);
+  Fail(Lane::kLease, Code::kTimeout);
+  EXPECT_TRUE(AskHello().fresh) << "the answer may be lost";
+  AnswerHello(Welcome(7));
+  core_.Disconnected();
+  const wire::OwnerHello again = AskHello();
+  EXPECT_FALSE(again.fresh);
+  EXPECT_EQ(again.pool, kPool);
+  EXPECT_EQ(again.incarnation, kIncarnation);
+  EXPECT_EQ(again.seen, (wire::Position{.term = kTerm, .tag = 44, .revision = 100}));
+  EXPECT_EQ(again.number, 3);
+  EXPECT_EQ(again.epoch, 7U);
+}
+
+TEST_F(LinkCoreTest, TheHighestRevisionThatWasHeardOfIsShownToTheNextMaster) {
+  Join();
+  AskRenew();
+  Grant();
+  core_.Disconnected();
+  EXPECT_EQ(AskHello().seen.revision, 120U);
+}
+
+TEST_F(LinkCoreTest, AStaleRenewalSaysHelloAgain) {
+  Join();
+  AskRenew();
+  Fail(Lane::kLease, Code::kStale);
+  EXPECT_EQ(AskHello().epoch, 7U) << "the epoch may go on";
+}
+
+TEST_F(LinkCoreTest, OtherErrorsAreAskedAgain) {
+  Join();
+  AskRenew();
+  Fail(Lane::kLease, Code::kTimeout);
+  EXPECT_EQ(AskRenew().epoch, 7U);
+}
+
+TEST_F(LinkCoreTest, GoodbyeIsSaidByAKnownOwnerOnly) {
+  EXPECT_FALSE(core_.Goodbye());
+  Join();
+  ASSERT_TRUE(core_.Goodbye());
+  const auto goodbye = wire::DecodeWatch(Bytes(core_.Goodbye()->body));
+  EXPECT_EQ(goodbye->number, 3);
+  EXPECT_EQ(goodbye->epoch, 7U);
+}
+
+// ---- the lease
+
+TEST_F(LinkCoreTest, HiddenSlotsAndGenerationsComeBeforeTheDeadline) {
+  Join();
+  AskRenew();
+  Grant(Changes(0, 5, {{.slot = 1, .generation = 9, .name = "acme"}}), {4, 6});
+  EXPECT_THAT(target_.said, ElementsAre("hide 4 6", "publish 1=9", "lease"));
+  EXPECT_TRUE(target_.master_reachable);
+}
+
+TEST_F(LinkCoreTest, TheDeadlineCountsFromWhenTheRenewalWasSent) {
+  Join();
+  const std::int64_t sent_ns = clock_.NowNs();
+  AskRenew();
+  clock_.AdvanceNs(400 * kMillisecond);
+  Grant();
+  EXPECT_EQ(target_.lease_ns, sent_ns + kSecond);
+}
+
+TEST_F(LinkCoreTest, ARenewalNamesWhatIsPublishedAndApplied) {
+  Join();
+  AskRenew();
+  Grant(Changes(0, 5, {{.slot = 1, .generation = 9, .name = "acme"}}), {}, /*granted=*/false);
+  EXPECT_THAT(target_.said, ElementsAre("publish 1=9")) << "no lease";
+  const wire::RenewRequest next = AskRenew();
+  EXPECT_EQ(next.table, 5U);
+  EXPECT_EQ(next.removals, kFirst);
+  EXPECT_EQ(next.objects, 42U);
+  EXPECT_FALSE(next.told);
+}
+
+TEST_F(LinkCoreTest, HiddenSlotsAreSetWhenTheyChange) {
+  Join();
+  AskRenew();
+  Grant(Changes(0, 0), {4});
+  AskRenew();
+  Grant(Changes(0, 0), {4});
+  AskRenew();
+  Grant();
+  EXPECT_THAT(target_.said, ElementsAre("hide 4", "lease", "lease", "hide", "lease"));
+}
+
+TEST_F(LinkCoreTest, AnOwnerThatMustTellFirstGivesItsLeaseUp) {
+  Join();
+  AskRenew();
+  Grant();
+  core_.Disconnected();
+  AskHello();
+  wire::OwnerWelcome welcome = Welcome(8);
+  welcome.tell_first = true;
+  AnswerHello(welcome);
+  EXPECT_EQ(target_.lease_ns, 0);
+}
+
+TEST_F(LinkCoreTest, AnOwnerThatWasOvertakenBeginsAnotherEpoch) {
+  Join();
+  AskRenew();
+  core_.Answer(Lane::kLease, wire::Encode(wire::RenewReply{.hidden = {},
+                                                           .changes = Changes(0, 0),
+                                                           .tell_again = true}));
+  EXPECT_EQ(AskHello().epoch, 0U);
+}
+
+// ---- generations
+
+TEST_F(LinkCoreTest, AWatchPublishesAndAcknowledges) {
+  Join();
+  Ask(Lane::kWatch, wire::Method::kWatch);
+  core_.Answer(Lane::kWatch,
+               wire::Encode(Changes(0, 5, {{.slot = 1, .generation = 9, .name = "acme"}})));
+  EXPECT_THAT(target_.said, ElementsAre("publish 1=9"));
+  const auto next = wire::DecodeWatch(Bytes(Ask(Lane::kWatch, wire::Method::kWatch).body));
+  EXPECT_EQ(next->table, 5U);
+}
+
+TEST_F(LinkCoreTest, ChangesThatCameOverTheOtherLaneAreNotAppliedTwice) {
+  Join();
+  const wire::Changes first = Changes(0, 5, {{.slot = 1, .generation = 9, .name = "acme"}});
+  const wire::Changes second = Changes(5, 6, {{.slot = 1, .generation = 10, .name = "acme"}});
+  Ask(Lane::kWatch, wire::Method::kWatch);
+  AskRenew();
+  core_.Answer(Lane::kWatch, wire::Encode(first));
+  Ask(Lane::kWatch, wire::Method::kWatch);
+  core_.Answer(Lane::kWatch, wire::Encode(second));
+  Grant(first, {}, /*granted=*/false);  // asked for before, answered late
+  EXPECT_THAT(target_.said, ElementsAre("publish 1=9", "publish 1=10"));
+  EXPECT_EQ(AskRenew().table, 6U);
+}
+
+TEST_F(LinkCoreTest, VersionsThatNobodyUsesAreMarked) {
+  Join();
+  Ask(Lane::kWatch, wire::Method::kWatch);
+  wire::Changes changes = Changes(0, 5,
+                                  {{.slot = 1, .generation = 9, .name = "a"},
+                                   {.slot = 2, .generation = 8, .name = "a"}});
+  core_.Answer(Lane::kWatch, wire::Encode(changes));
+  Ask(Lane::kWatch, wire::Method::kWatch);
+  changes = Changes(5, 5);
+  changes.naming = 77;
+  changes.names_changed = true;
+  changes.unnamed = {2};
+  core_.Answer(Lane::kWatch, wire::Encode(changes));
+  EXPECT_THAT(target_.said, ElementsAre("publish 1=9 2=8", "publish 2=8 unnamed"));
+  const auto next = wire::DecodeWatch(Bytes(Ask(Lane::kWatch, wire::Method::kWatch).body));
+  EXPECT_EQ(next->naming, 77U);
+}
+
+TEST_F(LinkCoreTest, AnotherIncarnationVoidsEverything) {
+  Join();
+  AskRenew();
+  Grant(Changes(0, 5, {{.slot = 1, .generation = 9, .name = "acme"}}));
+  AskRenew();
+  wire::Changes changes = Changes(5, 8, {{.slot = 1, .generation = 0, .name = ""}});
+  changes.incarnation = {.high = 3, .low = 3};
+  Grant(changes, {}, /*granted=*/false);
+  AskHello();
+  target_.said.clear();
+  wire::OwnerWelcome welcome = Welcome(8);
+  welcome.incarnation = {.high = 3, .low = 3};
+  AnswerHello(welcome);
+  EXPECT_THAT(target_.said, ElementsAre("publish 1=0"));
+  EXPECT_EQ(AskRenew().table, 0U);
+}
+
+// ---- forgotten
+
+TEST_F(LinkCoreTest, AForgottenOwnerDropsEverythingBeforeItIsAnotherOne) {
+  Join();
+  AskRenew();
+  Grant(Changes(0, 5, {{.slot = 1, .generation = 9, .name = "a"},
+                       {.slot = 2, .generation = 8, .name = "b"}}),
+        {2});
+  const auto put = target_.Put(1);
+  AskList();
+  core_.Disconnected();
+  const Id128 before = AskHello().owner;
+  target_.said.clear();
+  wire::OwnerWelcome welcome = Welcome(0);
+  welcome.forgotten = true;
+  AnswerHello(welcome);
+  EXPECT_THAT(target_.said,
+              ElementsAre("no lease", "publish 1=0 2=0", "drop 1", "drop 2", "hide"));
+  EXPECT_TRUE(Idle(Lane::kWatch));
+  EXPECT_TRUE(Idle(Lane::kList));
+  EXPECT_EQ(target_.listings.size(), 1U) << "the put is answered under the next identity";
+  const wire::OwnerHello next = AskHello();
+  EXPECT_NE(next.owner, before);
+  EXPECT_TRUE(next.fresh);
+  EXPECT_EQ(next.pool, kPool);
+  EXPECT_EQ(next.seen, wire::Position{}) << "it has seen nothing of the store that this is";
+  EXPECT_EQ(next.epoch, 0U);
+}
+
+// ---- removals
+
+TEST_F(LinkCoreTest, RemovalsAreAppliedInOrderAndAcknowledged) {
+  Join();
+  EXPECT_EQ(AskRemovals().after, kFirst);
+  AnswerRemovals({.drop = {9},
+                  .drop_number = 5,
+                  .removals = {{.number = kFirst + 1, .slot = 1, .keys = {"a"}, .pattern = {}},
+                               {.number = kFirst + 2, .slot = 1, .keys = {"b"}, .pattern = {}}},
+                  .upto = kFirst + 2});
+  EXPECT_THAT(target_.said, ElementsAre("drop 9", "remove " + std::to_string(kFirst + 1),
+                                        "remove " + std::to_string(kFirst + 2)));
+  EXPECT_EQ(target_.applied, kFirst + 2);
+  TellAll();
+  EXPECT_TRUE(Idle(Lane::kList));
+  EXPECT_TRUE(Idle(Lane::kList));
+  const wire::RemovalsRequest next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst + 2);
+  EXPECT_EQ(next.dropped, 5U);
+}
+
+TEST_F(LinkCoreTest, APatternIsAcknowledgedWhenWhatItRemovedIsUnlisted) {
+  Join();
+  TellAll();
+  AskRemovals();
+  AnswerRemovals({.drop = {},
+                  .removals = {{.number = kFirst + 1, .slot = 1, .keys = {}, .pattern = "x*"}},
+                  .upto = kFirst + 1});
+  EXPECT_TRUE(Idle(Lane::kRemovals));
+  target_.Evict(1);
+  AnswerList(AskList());
+  EXPECT_TRUE(Idle(Lane::kRemovals)) << "that round may have begun before";
+  EXPECT_TRUE(Idle(Lane::kList));  // an empty round
+  const wire::RemovalsRequest next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst + 1);
+  ASSERT_EQ(next.matched.size(), 1U);
+  EXPECT_EQ(next.matched[0].number, kFirst + 1);
+  EXPECT_EQ(next.matched[0].objects, 3U);
+  AnswerRemovals({.drop = {}, .removals = {}, .upto = kFirst + 1});
+  EXPECT_THAT(AskRemovals().matched, IsEmpty()) << "once";
+}
+
+// ---- answers of an earlier epoch
+
+TEST_F(LinkCoreTest, AnswersOfAnEarlierEpochAreIgnored) {
+  Join(7);
+  AskRemovals();
+  Ask(Lane::kWatch, wire::Method::kWatch);
+  const auto put = target_.Put(1);
+  const wire::ListRequest listing = AskList();
+  core_.Disconnected();
+  AskHello();
+  AnswerHello(Welcome(8));
+  target_.said.clear();
+  AnswerRemovals({.drop = {9}, .drop_number = 5, .removals = {}, .upto = kFirst + 9});
+  core_.Answer(Lane::kWatch,
+               wire::Encode(Changes(0, 5, {{.slot = 1, .generation = 9, .name = "acme"}})));
+  AnswerList(listing);
+  EXPECT_THAT(target_.said, IsEmpty());
+  EXPECT_THAT(*put, IsEmpty());
+  EXPECT_EQ(AskRemovals().after, kFirst);
+  const wire::ListRequest again = AskList();
+  EXPECT_EQ(again.epoch, 8U);
+  EXPECT_EQ(again.sequence, 1U);
+  EXPECT_EQ(again.items.size(), 1U) << "the put is listed under the new epoch";
+  AnswerList(again);
+  EXPECT_THAT(*put, ElementsAre(Code::kOk));
+}
+
+TEST_F(LinkCoreTest, ARenewalsAnswerOfAnEarlierEpochGivesNoLease) {
+  Join(7);
+  AskRenew();
+  core_.Disconnected();
+  AskHello();
+  AnswerHello(Welcome(8));
+  AskRenew();
+  core_.Disconnected();
+  AskHello();
+  Fail(Lane::kLease, Code::kTimeout);
+  EXPECT_EQ(target_.lease_ns, -1);
+}
+
+}  // namespace
+}  // namespace kvcove::owner
