@@ -93,18 +93,18 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
     if (!standings_.EpochIs(request.number, request.epoch)) {
       return Fail(Code::kStale, "the master does not know this owner; say hello again");
     }
+    // Looked at before each slice: the owner may have repeated the request meanwhile, because its
+    // connection broke, and have gone on with the next.
     Answered& answered = answered_[request.number];
-    if (begin == 0) {
-      if (answered.epoch != request.epoch) answered = {.epoch = request.epoch, .codes = {}};
-      if (request.sequence == answered.sequence && request.sequence != 0 &&
-          answered.codes.size() == request.items.size()) {
-        return wire::ListReply{.codes = answered.codes,
-                               .credit = CreditFor(request.number, /*tells=*/true)};
-      }
-      // One in between got lost, and with it what it listed.
-      if (request.sequence != answered.sequence + 1) {
-        return Fail(Code::kStale, "listings are missing; say hello again");
-      }
+    if (answered.epoch != request.epoch) answered = {.epoch = request.epoch, .codes = {}};
+    if (request.sequence == answered.sequence && request.sequence != 0 &&
+        answered.codes.size() == request.items.size()) {
+      return wire::ListReply{.codes = answered.codes,
+                             .credit = CreditFor(request.number, /*tells=*/true)};
+    }
+    // One in between got lost, and with it what it listed.
+    if (request.sequence != answered.sequence + 1) {
+      return Fail(Code::kStale, "listings are missing; say hello again");
     }
     const std::size_t end = std::min(begin + kSlice, request.items.size());
     for (std::size_t i = begin; i < end; ++i) {
