@@ -261,6 +261,19 @@ TEST_F(ControlTest, UnderALaterMasterTheMemberDropsTheSlotBeforeItListsOrShowsIt
   EXPECT_FALSE(Removals(other, kFirst).came()) << "it loses nothing";
 }
 
+TEST_F(ControlTest, BarriersOutliveAStart) {
+  state_.members = {
+      {.id = IdOf(1), .fact = {.number = 0, .address = "a", .host = {}, .tenant = {}}}};
+  state_.barriers = {{.member = IdOf(1), .slot = kSlot, .fact = {.term = kTerm - 1}}};
+  store_.facts[BarrierKey(IdOf(1), kSlot)] = {.value = {}, .revision = 90};
+  Make();
+  Publish(kSlot, 7);  // the table as the store has it
+  EXPECT_TRUE(StoreHas(BarrierKey(IdOf(1), kSlot)));
+  EXPECT_EQ(Renew(*Hello(Of(1)))->hidden, std::vector<SlotId>{kSlot});
+  Publish(kSlot, 8);  // a reset
+  EXPECT_FALSE(StoreHas(BarrierKey(IdOf(1), kSlot)));
+}
+
 TEST_F(ControlTest, AResetVoidsRemovalsAndBarriersOfItsSlot) {
   Publish(kSlot, 7);
   Join(1);
