@@ -98,7 +98,8 @@ wire::OwnerWelcome Members::Welcome(const wire::OwnerHello& hello, bool overtake
                        hello.number == number && hello.epoch == member.epoch;
   if (!resumed) {
     member.epoch = NextEpoch();
-    if (!same_memory) {
+    // Over the same disk, another process may list what the last one listed.
+    if (member.first_epoch == 0 || (!same_memory && !member.fact.disk)) {
       member.first_epoch = member.epoch;
       member.told_epoch = 0;
     }
