@@ -230,6 +230,22 @@ TEST_F(MembersTest, AnotherEpochBeginsForAnotherProcessOrWhenTheOwnerAsksForIt) 
   EXPECT_FALSE(members_.Current(first.number, first.epoch));
 }
 
+// Else a value that gave way while it was away would come back with its disk.
+TEST_F(MembersTest, TheNextProcessOverADiskHoldsWhatTheLastOneHeld) {
+  const auto first = Join(1, /*disk=*/true);
+  ASSERT_EQ(Renew(first, kTable, /*told=*/true), Renewal::kGranted);
+  now_ += 2 * kSecond;
+  wire::OwnerHello successor = Of(1);
+  successor.process = {.high = 9, .low = 9};
+  const auto next = members_.Welcome(successor, false, now_);
+  EXPECT_FALSE(next.resumed);
+  EXPECT_TRUE(next.tell_first);
+  const Members::Epochs epochs = members_.EpochsOf(first.number);
+  EXPECT_EQ(epochs.epoch, next.epoch);
+  EXPECT_EQ(epochs.first_epoch, first.epoch);
+  EXPECT_EQ(epochs.told_epoch, first.epoch);
+}
+
 TEST_F(MembersTest, AnOwnerThatWasOvertakenTellsEverythingFirst) {
   const auto first = Join(1);
   ASSERT_EQ(Renew(first, kTable, /*told=*/true), Renewal::kGranted);
