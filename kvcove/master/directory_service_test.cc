@@ -52,8 +52,16 @@ class DirectoryServiceTest : public testing::Test {
   Result<wire::ListReply> List(std::vector<wire::ListItem> items, std::uint64_t sequence,
                                wire::OwnerNumber owner = 0, std::uint32_t epoch = 1,
                                std::span<const SlotId> drops = {}) {
-    return service_.List(
-        {.number = owner, .epoch = epoch, .sequence = sequence, .items = std::move(items)}, drops);
+    DirectoryService::OwnerSlots to_bar;
+    const wire::ListRequest request{
+        .number = owner, .epoch = epoch, .sequence = sequence, .items = std::move(items)};
+    while (true) {
+      to_bar.clear();
+      auto reply = service_.List(request, drops, to_bar);
+      if (reply || reply.error().code != Code::kInProgress) return reply;
+      // As the master does, once the store holds the barriers.
+      for (const auto& [number, slot] : to_bar) standings_.SetBarred(number, slot, true);
+    }
   }
   bool Found(const std::string& key) const {
     return service_.Find(kSlot, key).owner != wire::kNoOwner;

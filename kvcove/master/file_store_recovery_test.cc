@@ -207,7 +207,7 @@ TEST_F(FileStoreRecoveryTest, AFileOfAnotherVersionIsRefusedAndStays) {
 }
 
 std::string SomeV1() {
-  return EncodeHeader({5, 6}, kSecond) + EncodeRecord({.kind = Record::Kind::kSlot,
+  return EncodeHeader({5, 6}, kSecond) + EncodeRecord({.kind = OldRecord::Kind::kSlot,
                                                        .slot = 1,
                                                        .generation = 2,
                                                        .name = "name",
