@@ -42,4 +42,17 @@ struct Id128 {
 std::uint64_t RandomU64();
 Id128 RandomId();
 
+// For simulations: while it lives, what this thread gets from RandomU64 and RandomId follows from
+// the seed, so that a run can be repeated. One at a time.
+class SeededRandomness {
+ public:
+  explicit SeededRandomness(std::uint64_t seed);
+  ~SeededRandomness();
+  SeededRandomness(const SeededRandomness&) = delete;
+  SeededRandomness& operator=(const SeededRandomness&) = delete;
+
+ private:
+  Random random_;
+};
+
 }  // namespace kvcove

@@ -37,7 +37,8 @@ Control::Control(const ControlOptions& options, const Leadership& leadership, Id
       incarnation_(incarnation),
       members_(options.members, leadership.position.term,
                static_cast<std::uint32_t>(leadership.position.tag)),
-      removals_(leadership.position.term),
+      table_(options.table_page_bytes),
+      removals_(leadership.position.term, options.removals),
       // Of this master alone: none of another one is the same.
       naming_(leadership.position.tag | 1) {}
 

@@ -20,6 +20,8 @@ namespace kvcove::master {
 
 struct ControlOptions {
   MembersOptions members;
+  RemovalLog::Limits removals;
+  std::size_t table_page_bytes = SlotTable::kPageBytes;
   std::size_t removal_bytes_behind = 32 << 20;  // that owners with a lease may have to apply
   std::uint64_t tenant_removals_per_second = 200'000;
   // For simulations, to show that they notice: rules that are switched off.

@@ -13,12 +13,16 @@ Master::Master(const MasterOptions& options, const StartPlan& plan, ControlStore
       start_changes_(plan.changes),
       commits_(store, revision),
       standings_(clock),
-      directory_({.first_removal = RemovalLog::FirstOf(term_), .copies = options.copies},
+      directory_({.first_removal = RemovalLog::FirstOf(term_),
+                  .inventory_batch = options.inventory_batch,
+                  .copies = options.copies},
                  standings_, clock) {
   const ControlOptions control{.members = {.lease_ns = options.lease_ns,
                                            .strict = options.strict,
                                            .member_ttl_ns = options.member_ttl_ns,
                                            .disk_member_ttl_ns = options.disk_member_ttl_ns},
+                               .removals = options.removals,
+                               .table_page_bytes = options.table_page_bytes,
                                .barriers = options.barriers,
                                .wait = options.wait};
   Control::Hooks hooks{

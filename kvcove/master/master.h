@@ -20,6 +20,10 @@ struct MasterOptions {
   std::int64_t member_ttl_ns = 3600 * kSecond;
   std::int64_t disk_member_ttl_ns = 7 * 24 * 3600 * kSecond;
   GenerationOptions generations;
+  // Sizes of what is told at a time; small ones make pages happen in tests.
+  RemovalLog::Limits removals;
+  std::size_t table_page_bytes = SlotTable::kPageBytes;
+  std::uint32_t inventory_batch = DirectoryService::Options().inventory_batch;
   // For simulations, to show that they notice: rules that are switched off.
   bool barriers = true;
   bool wait = true;

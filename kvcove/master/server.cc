@@ -12,6 +12,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/master/file_store.h"
 #include "kvcove/master/memory_store.h"
+#include "kvcove/master/owner_calls.h"
 #include "kvcove/master/server_metrics.h"
 #include "kvcove/rpc/gate.h"
 #include "kvcove/rpc/server.h"
@@ -111,9 +112,6 @@ class MasterServer::Impl final : public rpc::Handler {
                 std::span<const std::byte> body, const rpc::Responder& respond);
   void FromOwner(rpc::ConnectionId id, const rpc::Caller& caller, wire::Method method,
                  std::span<const std::byte> body, const rpc::Responder& respond);
-  Status MayActAs(const rpc::Caller& caller, OwnerNumber number) const;
-  void OwnerHello(rpc::ConnectionId id, const rpc::Caller& caller, std::span<const std::byte> body,
-                  const rpc::Responder& respond);
   void Register(rpc::ConnectionId id, const rpc::Caller& caller, std::span<const std::byte> body,
                 const rpc::Responder& respond);
   void Reset(rpc::ConnectionId id, const rpc::Caller& caller, std::span<const std::byte> body,
@@ -390,67 +388,22 @@ rpc::Access MasterServer::Impl::AccessTo(const std::string& address) const {
   return access;
 }
 
-// An owner of one tenant acts for itself, not for owners of others.
-Status MasterServer::Impl::MayActAs(const rpc::Caller& caller, OwnerNumber number) const {
-  if (caller.Has(rpc::Scope::kOwner) ||
-      (number < wire::kMaxOwners && caller.MayOwn(master_->standings().owner(number).tenant.load(
-                                        std::memory_order_acquire)))) {
-    return {};
-  }
-  return Fail(Code::kDenied, "this credential is not that owner's");
-}
-
-void MasterServer::Impl::OwnerHello(rpc::ConnectionId id, const rpc::Caller& caller,
-                                    std::span<const std::byte> body,
-                                    const rpc::Responder& respond) {
-  const Result<wire::OwnerHello> hello = wire::DecodeOwnerHello(body);
-  if (!hello) return respond(FailedReply(hello.error()));
-  if (!caller.MayOwn(TenantTag(hello->tenant))) {
-    return respond(
-        FailedReply({Code::kDenied,
-                     fmt::format("tenant '{}' may have owners of its own only (--tenant {})",
-                                 caller.tenant, caller.tenant)}));
-  }
-  master_->control().Hello(*hello, id, Through<wire::OwnerWelcome>(respond));
-}
-
 void MasterServer::Impl::FromOwner(rpc::ConnectionId id, const rpc::Caller& caller,
                                    wire::Method method, std::span<const std::byte> body,
                                    const rpc::Responder& respond) {
-  const auto fail = [&](const Error& error) { respond(FailedReply(error)); };
-  if (method == wire::Method::kOwnerHello) return OwnerHello(id, caller, body, respond);
-  if (method == wire::Method::kRenew) {
-    const auto request = wire::DecodeRenew(body);
-    if (!request) return fail(request.error());
-    if (const Status may = MayActAs(caller, request->number); !may) return fail(may.error());
-    const auto reply = master_->control().Renew(*request);
-    if (!reply) return fail(reply.error());
-    // Leases have a loop of their own, so that no call of another kind delays them.
-    rpc::Reply ok = OkReply(wire::Encode(*reply));
-    const MutexLock lock(connections_mutex_);
-    if (!std::exchange(connections_[id].moved, true)) ok.move_to_loop = kLeaseLoop;
-    return respond(std::move(ok));
-  }
-  if (method == wire::Method::kRemovals) {
-    const auto request = wire::DecodeRemovalsRequest(body);
-    if (!request) return fail(request.error());
-    if (const Status may = MayActAs(caller, request->number); !may) return fail(may.error());
-    return master_->control().Removals(*request, Through<wire::RemovalsPage>(respond));
-  }
-  if (method == wire::Method::kList) {
-    const auto request = wire::DecodeList(body);
-    if (!request) return fail(request.error());
-    if (const Status may = MayActAs(caller, request->number); !may) return fail(may.error());
-    return master_->List(*request, Through<wire::ListReply>(respond));
-  }
-  const auto request = wire::DecodeWatch(body);
-  if (!request) return fail(request.error());
-  if (const Status may = MayActAs(caller, request->number); !may) return fail(may.error());
-  if (method == wire::Method::kWatch) {
-    return master_->control().Watch(*request, Through<wire::Changes>(respond));
-  }
-  master_->control().Goodbye(*request);
-  respond(OkReply({}));
+  // An owner of one tenant acts for itself, not for owners of others.
+  const auto may_own = [&](std::uint64_t tenant) { return caller.MayOwn(tenant); };
+  AnswerOwner(*master_, id, method, body, may_own,
+              [this, id, method, respond](Result<std::string> answer) {
+                if (!answer) return respond(FailedReply(answer.error()));
+                rpc::Reply ok = OkReply(std::move(*answer));
+                if (method == wire::Method::kRenew) {
+                  // Leases have a loop of their own, so that no call of another kind delays them.
+                  const MutexLock lock(connections_mutex_);
+                  if (!std::exchange(connections_[id].moved, true)) ok.move_to_loop = kLeaseLoop;
+                }
+                respond(std::move(ok));
+              });
 }
 
 // ---- requesters

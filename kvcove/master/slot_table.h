@@ -14,8 +14,10 @@ namespace kvcove::master {
 
 class SlotTable {
  public:
+  static constexpr std::size_t kPageBytes = 256 << 10;
+
   // Bytes of names in one page; a page has at least one slot.
-  explicit SlotTable(std::size_t page_bytes = 256 << 10) : page_bytes_(page_bytes) {}
+  explicit SlotTable(std::size_t page_bytes = kPageBytes) : page_bytes_(page_bytes) {}
 
   // True when the slot had another generation here before.
   bool Set(const SlotUpdate& update, std::uint64_t revision);

@@ -194,7 +194,10 @@ Result<std::vector<wire::Place>> ClusterHost::Lookup(const Token& token,
 
 Result<wire::Registration> ClusterHost::Register(const wire::RegisterRequest& request,
                                                  std::int64_t deadline_ns) {
-  return guarded_stub_.Register(request, deadline_ns);
+  KVCOVE_ASSIGN(const wire::Registration registration,
+                guarded_stub_.Register(request, deadline_ns));
+  engines_.Registered(request, registration);
+  return registration;
 }
 
 }  // namespace kvcove::requester

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kvcove/requester/held_engines.h"
+#include "kvcove/requester/locator.h"
 #include "kvcove/requester/peers.h"
 #include "kvcove/requester/remote_host.h"
 #include "kvcove/requester/types.h"
@@ -28,7 +29,7 @@ struct ClusterHostOptions {
 };
 
 // Thread-safe.
-class ClusterHost {
+class ClusterHost final : public LookupService {
  public:
   // Errors: kUnavailable, kTimeout when the master does not answer.
   static Result<std::unique_ptr<ClusterHost>> Connect(const ClusterHostOptions& options,
@@ -53,9 +54,9 @@ class ClusterHost {
   // While the master does not answer, these cost a few milliseconds or fail at once (rpc::Breaker).
   // Resets always ask.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes,
-                                          std::int64_t deadline_ns);
+                                          std::int64_t deadline_ns) override;
   Result<wire::Registration> Register(const wire::RegisterRequest& request,
-                                      std::int64_t deadline_ns);
+                                      std::int64_t deadline_ns) override;
 
  private:
   ClusterHost(const ClusterHostOptions& options, const Clock& clock);

@@ -14,20 +14,15 @@
 namespace kvcove::requester {
 namespace {
 
-constexpr std::int64_t kAskAgainNs = 50 * kMillisecond;
 constexpr std::uint64_t kPartBytes = 64 * kMiB;  // of one exchange
 constexpr std::size_t kPartItems = 2048;
 constexpr std::size_t kPrefixChunk = 256;
-constexpr std::size_t kHints = 1 << 16;
 
 std::string PreferredOf(const SessionOptions& options) {
   if (!options.preferred_segment.empty()) return options.preferred_segment;
   const char* named = std::getenv("KVCOVE_PREFERRED_SEGMENT");
   return named == nullptr ? "" : named;
 }
-
-// What lies in an owner's memory is another host's memory to this one.
-Tier RemoteTier(Tier tier) { return tier == Tier::kMemory ? Tier::kRemoteMemory : tier; }
 
 std::uint64_t ChecksumOf(std::span<const ConstBuffer> pieces) {
   if (pieces.size() == 1) {
@@ -49,6 +44,7 @@ ClusterSession::ClusterSession(ClusterHost& host, SessionOptions options, const 
       placement_(options_.placement.value_or(host.options().placement)),
       clock_(clock),
       forks_(ForkCount()),
+      locator_(host, options_, clock),
       resets_(
           options_.name,
           [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {
@@ -77,33 +73,6 @@ Session* ClusterSession::Local() {
 // ---- binding
 // ------------------------------------------------------------------------------------------------
 
-Result<ClusterSession::Binding> ClusterSession::Bind(std::string_view version, bool fresh,
-                                                     std::int64_t deadline_ns) {
-  wire::RegisterRequest request = RegistrationOf(options_, version);
-  {
-    const MutexLock lock(bindings_mutex_);
-    const auto known = bindings_.find(version);
-    if (known != bindings_.end()) {
-      const Binding& binding = known->second;
-      if (!fresh && (binding.open || clock_.NowNs() < binding.ask_again_ns)) return binding;
-      if (binding.open) {
-        request.last_incarnation = binding.token.incarnation;
-        request.last_generation = binding.token.generation;
-      }
-    }
-  }
-  KVCOVE_ASSIGN(const wire::Registration registration, host_.Register(request, deadline_ns));
-  host_.engines().Registered(request, registration);
-  const Binding binding{.token = {.incarnation = registration.incarnation,
-                                  .generation = registration.generation,
-                                  .slot = registration.slot},
-                        .open = registration.open,
-                        .ask_again_ns = clock_.NowNs() + kAskAgainNs};
-  const MutexLock lock(bindings_mutex_);
-  bindings_.insert_or_assign(std::string(version), binding);
-  return binding;
-}
-
 Result<Token> ClusterSession::Capture(std::string_view version, std::chrono::milliseconds timeout) {
   KVCOVE_TRY(CheckBatch(forks_, 0, 0));
   if (closed()) return Fail(Code::kClosed, "a reset of this session has not been proven yet");
@@ -112,7 +81,8 @@ Result<Token> ClusterSession::Capture(std::string_view version, std::chrono::mil
     Result<Token> token = local->Capture(version, timeout);
     if (token || token.error().code != Code::kUnavailable) return token;
   }
-  KVCOVE_ASSIGN(const Binding binding, Bind(version, /*fresh=*/true, DeadlineOf(clock_, timeout)));
+  KVCOVE_ASSIGN(const Locator::Binding binding,
+                locator_.Bind(version, /*fresh=*/true, DeadlineOf(clock_, timeout)));
   if (!binding.open) {
     return Fail(Code::kClosed,
                 "another engine has reset this namespace: nothing says that this "
@@ -123,86 +93,6 @@ Result<Token> ClusterSession::Capture(std::string_view version, std::chrono::mil
 
 // ---- look-ups
 // -----------------------------------------------------------------------------------------------
-
-ClusterSession::Found ClusterSession::Locate(std::span<const std::string_view> keys,
-                                             std::vector<std::size_t> which,
-                                             std::span<ItemResult> results,
-                                             std::string_view version, std::int64_t deadline_ns) {
-  Found found;
-  const auto all = [&](MissReason reason) {
-    for (const std::size_t i : which) results[i] = Miss(reason);
-    return found;
-  };
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    const Result<Binding> binding = Bind(version, /*fresh=*/attempt > 0, deadline_ns);
-    if (!binding) return all(UnansweredReason(binding.error()));
-    if (!binding->open) return all(MissReason::kClosed);
-    found.token = binding->token;
-    std::vector<Id128> hashes;
-    hashes.reserve(which.size());
-    for (const std::size_t i : which) hashes.push_back(DirectoryHash(found.token.slot, keys[i]));
-    auto places = host_.Lookup(found.token, hashes, deadline_ns);
-    if (!places) {
-      // Another generation: what this session knows is old.
-      if (places.error().code == Code::kStale) continue;
-      return all(UnansweredReason(places.error()));
-    }
-    Remember(hashes, *places);
-    for (std::size_t k = 0; k < which.size(); ++k) {
-      const wire::Place& place = (*places)[k];
-      if (place.owner == wire::kNoOwner) {
-        results[which[k]] = Miss(place.reason);
-        continue;
-      }
-      results[which[k]] = {
-          .code = Code::kOk, .bytes = place.size_bytes, .tier = RemoteTier(place.tier)};
-      found.which.push_back(which[k]);
-      found.places.push_back(place);
-    }
-    return found;
-  }
-  return all(MissReason::kReset);
-}
-
-void ClusterSession::Remember(std::span<const Id128> hashes, std::span<const wire::Place> places) {
-  const MutexLock lock(hints_mutex_);
-  if (hints_.empty()) hints_.resize(kHints);
-  for (std::size_t i = 0; i < hashes.size(); ++i) {
-    Hint& hint = hints_[hashes[i].low % kHints];
-    const bool found = places[i].owner != wire::kNoOwner;
-    if (found || hint.hash == hashes[i]) hint = {.hash = hashes[i], .place = places[i]};
-  }
-}
-
-ClusterSession::Found ClusterSession::Recall(std::span<const std::string_view> keys,
-                                             std::vector<std::size_t>& which,
-                                             std::span<ItemResult> results,
-                                             std::string_view version) {
-  Found found;
-  {
-    const MutexLock lock(bindings_mutex_);
-    const auto known = bindings_.find(version);
-    if (known == bindings_.end() || !known->second.open) return found;
-    found.token = known->second.token;
-  }
-  std::vector<std::size_t> unknown;
-  const MutexLock lock(hints_mutex_);
-  for (const std::size_t i : which) {
-    const Id128 hash = DirectoryHash(found.token.slot, keys[i]);
-    const Hint* hint = hints_.empty() ? nullptr : &hints_[hash.low % kHints];
-    if (hint == nullptr || hint->hash != hash || hint->place.owner == wire::kNoOwner) {
-      unknown.push_back(i);
-      continue;
-    }
-    results[i] = {.code = Code::kOk,
-                  .bytes = hint->place.size_bytes,
-                  .tier = RemoteTier(hint->place.tier)};
-    found.which.push_back(i);
-    found.places.push_back(hint->place);
-  }
-  which = std::move(unknown);
-  return found;
-}
 
 Status ClusterSession::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                               const CallOptions& options) {
@@ -223,7 +113,7 @@ void ClusterSession::FindElsewhere(const Session* local, std::span<const std::st
                                    std::int64_t deadline_ns) {
   std::vector<std::size_t> which = MissedHere(local, keys, results);
   if (which.empty()) return;
-  (void)Locate(keys, std::move(which), results, options.version, deadline_ns);
+  (void)locator_.Locate(keys, std::move(which), results, options.version, deadline_ns);
   CountMisses(keys, results, options.version);
 }
 
@@ -246,13 +136,7 @@ void ClusterSession::CountMisses(std::span<const std::string_view> keys,
                                  std::span<const ItemResult> results, std::string_view version) {
   results = results.first(keys.size());
   if (std::ranges::find(results, Code::kMiss, &ItemResult::code) == results.end()) return;
-  std::optional<SlotId> slot;
-  {
-    const MutexLock lock(bindings_mutex_);
-    if (const auto known = bindings_.find(version); known != bindings_.end()) {
-      slot = known->second.token.slot;
-    }
-  }
+  const std::optional<SlotId> slot = locator_.SlotOf(version);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (results[i].code == Code::kMiss) host_.CountMiss(slot, keys[i], results[i].reason);
   }
@@ -302,7 +186,7 @@ Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult>
   for (std::size_t i = 0; i < items.size(); ++i) keys[i] = items[i].key;
   std::vector<std::size_t> which = MissedHere(local, keys, results);
   if (which.empty()) return {};
-  const Found hinted = Recall(keys, which, results, options.version);
+  const Locator::Found hinted = locator_.Recall(keys, which, results, options.version);
   GetRemote(hinted, items, results, deadline_ns);
   for (const std::size_t i : hinted.which) {
     if (results[i].code == Code::kMiss && results[i].reason != MissReason::kTimeout) {
@@ -310,14 +194,15 @@ Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult>
     }
   }
   if (!which.empty() && clock_.NowNs() < deadline_ns) {
-    const Found found = Locate(keys, std::move(which), results, options.version, deadline_ns);
+    const Locator::Found found =
+        locator_.Locate(keys, std::move(which), results, options.version, deadline_ns);
     GetRemote(found, items, results, deadline_ns);
   }
   CountMisses(keys, results, options.version);
   return {};
 }
 
-void ClusterSession::GetRemote(const Found& found, std::span<const GetItem> items,
+void ClusterSession::GetRemote(const Locator::Found& found, std::span<const GetItem> items,
                                std::span<ItemResult> results, std::int64_t deadline_ns) {
   const std::vector<std::size_t>& which = found.which;
   if (which.empty()) return;
@@ -705,7 +590,8 @@ Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
       results[i] = {.code = Code::kInvalid};
     }
   }
-  const Found found = Locate(keys, std::move(which), results, options.version, deadline_ns);
+  const Locator::Found found =
+      locator_.Locate(keys, std::move(which), results, options.version, deadline_ns);
   std::map<wire::OwnerNumber, std::vector<std::size_t>> by_owner;
   for (std::size_t k = 0; k < found.which.size(); ++k) {
     by_owner[found.places[k].owner].push_back(found.which[k]);
@@ -719,8 +605,8 @@ Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
     const auto peer = host_.peers().Get(owner);
     Result<std::vector<Code>> codes = Fail(Code::kUnavailable, "the owner is gone");
     if (peer != nullptr && !peer->broken()) {
-      codes = wire::MakeStub(peer->channel())
-                  ->Pin(found.token, part, kind, duration_ns, deadline_ns);
+      codes =
+          wire::MakeStub(peer->channel())->Pin(found.token, part, kind, duration_ns, deadline_ns);
     }
     for (std::size_t k = 0; k < mine.size(); ++k) {
       results[mine[k]] = {.code = codes ? (*codes)[k] : codes.error().code};
@@ -741,24 +627,11 @@ Status ClusterSession::Unpin(std::span<const std::string_view> keys, std::span<I
   return CodesCall(keys, results, options, std::nullopt, 0);
 }
 
-// Under the generation that this session knows, and once more when that is not the current one.
-template <typename T>
-Result<T> ClusterSession::WithToken(std::string_view version, std::int64_t deadline_ns,
-                                    const std::function<Result<T>(const Token&)>& call) {
-  Result<T> answer = Fail(Code::kStale, "the generation has changed");
-  for (const bool fresh : {false, true}) {
-    KVCOVE_ASSIGN(const Binding binding, Bind(version, fresh, deadline_ns));
-    answer = call(binding.token);
-    if (answer || answer.error().code != Code::kStale) break;
-  }
-  return answer;
-}
-
 Status ClusterSession::Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
                               const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(forks_, keys.size(), results.size()));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  Result<std::vector<Code>> codes = WithToken<std::vector<Code>>(
+  Result<std::vector<Code>> codes = locator_.WithToken<std::vector<Code>>(
       options.version, deadline_ns,
       [&](const Token& token) { return host_.master().RemoveKeys(token, keys, deadline_ns); });
   for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -774,7 +647,7 @@ Result<std::uint64_t> ClusterSession::RemoveMatching(std::string_view pattern,
   KVCOVE_TRY(CheckBatch(forks_, 0, 0));
   if (pattern.empty()) return Fail(Code::kInvalid, "an empty pattern; '*' stands for any key");
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  return WithToken<std::uint64_t>(options.version, deadline_ns, [&](const Token& token) {
+  return locator_.WithToken<std::uint64_t>(options.version, deadline_ns, [&](const Token& token) {
     return host_.master().RemovePattern(token, pattern, deadline_ns);
   });
 }
@@ -786,7 +659,8 @@ Result<std::vector<std::optional<ObjectStat>>> ClusterSession::StatObjects(
   std::vector<ItemResult> results(keys.size());
   std::vector<std::size_t> all(keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) all[i] = i;
-  const Found found = Locate(keys, std::move(all), results, options.version, deadline_ns);
+  const Locator::Found found =
+      locator_.Locate(keys, std::move(all), results, options.version, deadline_ns);
   std::vector<std::optional<ObjectStat>> stats(keys.size());
   std::map<wire::OwnerNumber, std::vector<std::size_t>> by_owner;
   for (std::size_t k = 0; k < found.which.size(); ++k) {
@@ -809,7 +683,8 @@ Result<std::vector<StoredObject>> ClusterSession::List(std::string_view prefix,
                                                        const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(forks_, 0, 0));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  KVCOVE_ASSIGN(const Binding binding, Bind(options.version, /*fresh=*/true, deadline_ns));
+  KVCOVE_ASSIGN(const Locator::Binding binding,
+                locator_.Bind(options.version, /*fresh=*/true, deadline_ns));
   KVCOVE_ASSIGN(const wire::OwnersReply reply, host_.master().Owners(deadline_ns));
   const std::vector<wire::OwnerStat>& owners = reply.owners;
   std::map<std::string, StoredObject> objects;
@@ -828,7 +703,8 @@ Result<std::vector<StoredObject>> ClusterSession::List(std::string_view prefix,
 Result<ObjectCount> ClusterSession::Count(const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(forks_, 0, 0));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  KVCOVE_ASSIGN(const Binding binding, Bind(options.version, /*fresh=*/true, deadline_ns));
+  KVCOVE_ASSIGN(const Locator::Binding binding,
+                locator_.Bind(options.version, /*fresh=*/true, deadline_ns));
   KVCOVE_ASSIGN(const wire::OwnersReply reply, host_.master().Owners(deadline_ns));
   const std::vector<wire::OwnerStat>& owners = reply.owners;
   ObjectCount sum{.generation = binding.token.generation};
@@ -848,8 +724,8 @@ Result<std::vector<std::vector<std::string>>> ClusterSession::Where(
   KVCOVE_TRY(CheckBatch(forks_, keys.size(), keys.size()));
   std::vector<ItemResult> results(keys.size());
   const std::vector<std::size_t> all = MissedHere(nullptr, keys, results);
-  const Found found =
-      Locate(keys, all, results, options.version, DeadlineOf(clock_, options.timeout));
+  const Locator::Found found =
+      locator_.Locate(keys, all, results, options.version, DeadlineOf(clock_, options.timeout));
   std::map<wire::OwnerNumber, std::string> addresses;
   for (const wire::OwnerStat& owner : host_.peers().Owners()) {
     addresses[owner.number] = owner.address;
@@ -876,12 +752,7 @@ Status ClusterSession::NameVersions(std::span<const std::string> versions,
 
 Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
   KVCOVE_TRY(host_.master().Reset(request, deadline_ns));
-  // Whatever was known of generations is old: the next call registers again.
-  const MutexLock lock(bindings_mutex_);
-  for (auto& [version, binding] : bindings_) {
-    binding.open = false;
-    binding.ask_again_ns = 0;
-  }
+  locator_.CloseAll();
   if (Session* local = Local(); local != nullptr) local->ForgetBindings();
   return {};
 }

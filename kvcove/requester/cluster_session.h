@@ -10,6 +10,7 @@
 
 #include "kvcove/requester/api.h"
 #include "kvcove/requester/cluster_host.h"
+#include "kvcove/requester/locator.h"
 #include "kvcove/requester/placement.h"
 #include "kvcove/requester/reset_keeper.h"
 #include "kvcove/requester/session.h"
@@ -55,22 +56,6 @@ class ClusterSession final : public SessionApi {
   bool closed() const override { return resets_.closed(); }
 
  private:
-  struct Binding {
-    Token token;
-    bool open = false;
-    std::int64_t ask_again_ns = 0;  // when closed: another process of this engine may have reset
-  };
-  // Where the keys at `which` are, or results already filled in.
-  struct Found {
-    Token token;
-    std::vector<std::size_t> which;
-    std::vector<wire::Place> places;
-  };
-
-  Result<Binding> Bind(std::string_view version, bool fresh, std::int64_t deadline_ns);
-  // Looks up the keys at `which`; what is nowhere becomes a miss in `results`.
-  Found Locate(std::span<const std::string_view> keys, std::vector<std::size_t> which,
-               std::span<ItemResult> results, std::string_view version, std::int64_t deadline_ns);
   // What this host's owner does not have (a miss in `results`), or all without one.
   void FindElsewhere(const Session* local, std::span<const std::string_view> keys,
                      std::span<ItemResult> results, const CallOptions& options,
@@ -81,13 +66,8 @@ class ClusterSession final : public SessionApi {
                                              std::span<ItemResult> results);
   void CountMisses(std::span<const std::string_view> keys, std::span<const ItemResult> results,
                    std::string_view version);
-  // What earlier answers said, of the keys at `which`; takes those out of `which`. Only hints: the
-  // owner checks generation, lease and key.
-  Found Recall(std::span<const std::string_view> keys, std::vector<std::size_t>& which,
-               std::span<ItemResult> results, std::string_view version);
-  void Remember(std::span<const Id128> hashes, std::span<const wire::Place> places);
-  void GetRemote(const Found& found, std::span<const GetItem> items, std::span<ItemResult> results,
-                 std::int64_t deadline_ns);
+  void GetRemote(const Locator::Found& found, std::span<const GetItem> items,
+                 std::span<ItemResult> results, std::int64_t deadline_ns);
   // One try: from each item's owner, in parallel.
   void GetFrom(const Token& token, std::span<const std::size_t> which,
                std::span<const wire::OwnerNumber> owners, std::span<const GetItem> items,
@@ -108,9 +88,6 @@ class ClusterSession final : public SessionApi {
   // This host's owner's memory; null while no owner is here. One that comes later is used from then
   // on, so a call asks once.
   Session* Local();
-  template <typename T>
-  Result<T> WithToken(std::string_view version, std::int64_t deadline_ns,
-                      const std::function<Result<T>(const Token&)>& call);
   Status CodesCall(std::span<const std::string_view> keys, std::span<ItemResult> results,
                    const CallOptions& options, std::optional<PinKind> kind,
                    std::int64_t duration_ns);
@@ -127,15 +104,7 @@ class ClusterSession final : public SessionApi {
   std::atomic<Session*> local_now_{nullptr};  // that one, once it is there
   std::atomic<bool> said_fallback_{false};
 
-  Mutex bindings_mutex_;
-  std::map<std::string, Binding, std::less<>> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_);
-  Mutex hints_mutex_;
-  // Where keys were found last, by hash; one that falls on another's place takes it.
-  struct Hint {
-    Id128 hash;
-    wire::Place place;
-  };
-  std::vector<Hint> hints_ KVCOVE_GUARDED_BY(hints_mutex_);  // empty until the first look-up
+  Locator locator_;
   Mutex random_mutex_;
   Random random_ KVCOVE_GUARDED_BY(random_mutex_){RandomU64()};
   ResetKeeper resets_;

@@ -73,7 +73,8 @@ std::int64_t DeadlineOf(std::int64_t budget_ns) {
 
 class Stub final : public HostService {
  public:
-  Stub(Channel& channel, const Id128& holder) : channel_(channel), holder_(holder) {}
+  Stub(Channel& channel, const Id128& holder, const Clock& clock)
+      : channel_(channel), holder_(holder), clock_(clock) {}
 
   Result<Registration> Register(const RegisterRequest& request, std::int64_t deadline_ns) override {
     Builder builder;
@@ -83,9 +84,8 @@ class Stub final : public HostService {
     const fb::Id incarnation = ToFb(request.last_incarnation);
     const fb::Id holder = ToFb(request.holder != Id128{} ? request.holder : holder_);
     builder.Finish(fb::CreateRegister(builder, name, version, engine, request.follow_always,
-                                      request.assume_weights, &incarnation,
-                                      request.last_generation, &holder,
-                                      deadline_ns - SystemClock::Instance().NowNs()));
+                                      request.assume_weights, &incarnation, request.last_generation,
+                                      &holder, deadline_ns - clock_.NowNs()));
     KVCOVE_ASSIGN(const std::string reply,
                   channel_.Call(Method::kRegister, BytesOf(builder), deadline_ns));
     KVCOVE_ASSIGN(const auto* root, Root<fb::RegisterReply>(AsBytes(reply)));
@@ -104,8 +104,7 @@ class Stub final : public HostService {
     const fb::Id id = ToFb(request.id);
     const fb::Id holder = ToFb(request.holder != Id128{} ? request.holder : holder_);
     builder.Finish(fb::CreateReset(builder, name, engine, request.version.has_value(), version, &id,
-                                   deadline_ns - SystemClock::Instance().NowNs(), request.late,
-                                   &holder));
+                                   deadline_ns - clock_.NowNs(), request.late, &holder));
     KVCOVE_ASSIGN(const std::string reply,
                   channel_.Call(Method::kReset, BytesOf(builder), deadline_ns));
     KVCOVE_ASSIGN(const auto* root, Root<fb::CountReply>(AsBytes(reply)));
@@ -185,8 +184,8 @@ class Stub final : public HostService {
                                        std::int64_t deadline_ns) override {
     Builder builder;
     const fb::TokenValue value = ToFb(token);
-    builder.Finish(fb::CreateMatch(builder, &value, Text(builder, pattern),
-                                   deadline_ns - SystemClock::Instance().NowNs()));
+    builder.Finish(
+        fb::CreateMatch(builder, &value, Text(builder, pattern), deadline_ns - clock_.NowNs()));
     KVCOVE_ASSIGN(const std::string reply,
                   channel_.Call(Method::kRemoveMatching, BytesOf(builder), deadline_ns));
     KVCOVE_ASSIGN(const auto* root, Root<fb::CountReply>(AsBytes(reply)));
@@ -266,8 +265,9 @@ class Stub final : public HostService {
     KVCOVE_TRY(channel_.Call(method, BytesOf(builder), deadline_ns));
     return {};
   }
-  Result<std::string> Keys(Method method, const Token& token, std::span<const std::string_view> keys,
-                           std::uint8_t kind, std::int64_t duration_ns, std::int64_t deadline_ns) {
+  Result<std::string> Keys(Method method, const Token& token,
+                           std::span<const std::string_view> keys, std::uint8_t kind,
+                           std::int64_t duration_ns, std::int64_t deadline_ns) {
     Builder builder;
     std::vector<flatbuffers::Offset<flatbuffers::String>> list;
     list.reserve(keys.size());
@@ -280,6 +280,7 @@ class Stub final : public HostService {
 
   Channel& channel_;
   const Id128 holder_;
+  const Clock& clock_;
 };
 
 std::string CountToString(std::uint64_t count) {
@@ -436,7 +437,9 @@ std::string Encode(const ResetOutcome& outcome) { return CountToString(outcome.r
 
 Result<EngineVersions> DecodeEngineVersions(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::EngineVersions>(body));
-  EngineVersions engine{.name = Str(root->name()), .engine = Str(root->engine()), .versions = {},
+  EngineVersions engine{.name = Str(root->name()),
+                        .engine = Str(root->engine()),
+                        .versions = {},
                         .holder = FromFb(root->holder())};
   for (std::size_t i = 0; i < SizeOf(root->versions()); ++i) {
     engine.versions.push_back(Str(root->versions()->Get(static_cast<unsigned>(i))));
@@ -444,8 +447,8 @@ Result<EngineVersions> DecodeEngineVersions(std::span<const std::byte> body) {
   return engine;
 }
 
-std::unique_ptr<HostService> MakeStub(Channel& channel, const Id128& holder) {
-  return std::make_unique<Stub>(channel, holder);
+std::unique_ptr<HostService> MakeStub(Channel& channel, const Id128& holder, const Clock& clock) {
+  return std::make_unique<Stub>(channel, holder, clock);
 }
 
 bool MayWait(Method method) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "kvcove/base/clock.h"
 #include "kvcove/wire/frame.h"
 #include "kvcove/wire/messages.h"
 
@@ -21,8 +22,10 @@ class Channel {
 };
 
 // Thread-safe; the channel outlives it.
-// `holder`: the process that keeps its registrations alive (RegisterRequest).
-std::unique_ptr<HostService> MakeStub(Channel& channel, const Id128& holder = {});
+// `holder`: the process that keeps its registrations alive (RegisterRequest). `clock`: of the
+// deadlines.
+std::unique_ptr<HostService> MakeStub(Channel& channel, const Id128& holder = {},
+                                      const Clock& clock = SystemClock::Instance());
 
 // Answers one request. Malformed bodies are kCorrupt: the caller closes that connection.
 Result<std::string> Serve(HostService& service, Method method, std::span<const std::byte> body,

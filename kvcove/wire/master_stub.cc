@@ -12,8 +12,8 @@ std::span<const std::byte> Bytes(std::string_view text) {
 
 }  // namespace
 
-MasterStub::MasterStub(Channel& channel, const Id128& holder)
-    : channel_(channel), generations_(MakeStub(channel, holder)) {}
+MasterStub::MasterStub(Channel& channel, const Id128& holder, const Clock& clock)
+    : channel_(channel), clock_(clock), generations_(MakeStub(channel, holder, clock)) {}
 
 Result<Registration> MasterStub::Register(const RegisterRequest& request,
                                           std::int64_t deadline_ns) {
@@ -37,7 +37,7 @@ Result<std::vector<Code>> MasterStub::RemoveKeys(const Token& token,
   const RemoveRequest request{.token = token,
                               .keys = {keys.begin(), keys.end()},
                               .pattern = {},
-                              .budget_ns = deadline_ns - SystemClock::Instance().NowNs()};
+                              .budget_ns = deadline_ns - clock_.NowNs()};
   KVCOVE_ASSIGN(const std::string reply,
                 channel_.Call(Method::kRemoveEverywhere, Bytes(Encode(request)), deadline_ns));
   return DecodeCodes(Bytes(reply), keys.size());
@@ -48,7 +48,7 @@ Result<std::uint64_t> MasterStub::RemovePattern(const Token& token, std::string_
   const RemoveRequest request{.token = token,
                               .keys = {},
                               .pattern = std::string(pattern),
-                              .budget_ns = deadline_ns - SystemClock::Instance().NowNs()};
+                              .budget_ns = deadline_ns - clock_.NowNs()};
   KVCOVE_ASSIGN(const std::string reply,
                 channel_.Call(Method::kRemoveEverywhere, Bytes(Encode(request)), deadline_ns));
   return DecodeCount(Bytes(reply));
@@ -61,8 +61,7 @@ Result<std::vector<Place>> MasterStub::Lookup(const Token& token, std::span<cons
   return DecodePlaces(Bytes(reply), hashes.size());
 }
 
-Result<OwnersReply> MasterStub::Owners(std::int64_t deadline_ns,
-                                                  const RequesterReport& report) {
+Result<OwnersReply> MasterStub::Owners(std::int64_t deadline_ns, const RequesterReport& report) {
   KVCOVE_ASSIGN(const std::string reply,
                 channel_.Call(Method::kOwners, Bytes(Encode(report)), deadline_ns));
   return DecodeOwners(Bytes(reply));

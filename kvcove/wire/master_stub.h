@@ -14,7 +14,8 @@ namespace kvcove::wire {
 class MasterStub final : public ControlService {
  public:
   // `holder`: see MakeStub.
-  explicit MasterStub(Channel& channel, const Id128& holder = {});
+  explicit MasterStub(Channel& channel, const Id128& holder = {},
+                      const Clock& clock = SystemClock::Instance());
 
   Result<Registration> Register(const RegisterRequest& request, std::int64_t deadline_ns) override;
   Result<ResetOutcome> Reset(const ResetRequest& request, std::int64_t deadline_ns) override;
@@ -35,6 +36,7 @@ class MasterStub final : public ControlService {
 
  private:
   Channel& channel_;
+  const Clock& clock_;
   std::unique_ptr<HostService> generations_;  // its four calls have the same form
 };
 

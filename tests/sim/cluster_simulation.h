@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cores of a cluster in a deterministic simulation: a master, owners and requesters in virtual
-// time, with clocks that drift, a network that delays, reorders, drops and partitions, and
-// processes that pause, die and start again. Every read is checked against what was put.
+// A cluster in a deterministic simulation: the real master over the real control store, the real
+// links and cores of owners, and requesters, in virtual time, with clocks that drift and stop, a
+// network that delays, reorders, loses and cuts, disks that fail, and processes that pause, die and
+// start again. Every read is checked against what was put; when the faults have ended, everything
+// must work again.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-namespace kvcove::sim {
+#include "kvcove/master/master.h"
+#include "tests/sim/sim_owner.h"
 
-// What is switched off in turn, to show that it would be noticed.
-struct ClusterChecks {
-  bool generation = true;  // owners and readers compare generations
-  bool lease = true;       // readers and owners look at the lease
-  bool wait = true;        // a reset waits for owners that cannot be reached
-  bool protection = true;  // memory is protected while it is read or sent
-  bool used = true;        // a generation that was used is used for ever
-  bool copies = true;      // a copy is listed only if nothing was removed since it was read
-};
+namespace kvcove::sim {
 
 struct ClusterSimOptions {
   std::uint64_t seed = 1;
-  std::int64_t seconds = 40;  // of virtual time
-  ClusterChecks checks;
+  std::int64_t seconds = 25;        // of virtual time, with faults
+  std::int64_t quiet_seconds = 10;  // without, before everything must work
+  // ---- what may happen
+  bool stopped_clocks = false;    // hosts' virtual machines are paused
+  bool lost_facts = true;         // the control file is lost, damaged, or rolled back
+  bool check_availability = true;
+  // ---- what is switched off in turn
+  master::MasterOptions master;
+  OwnerRules rules;
 };
 
 struct ClusterSimReport {
@@ -36,6 +38,8 @@ struct ClusterSimReport {
   std::uint64_t master_deaths = 0;
   std::uint64_t pauses = 0;
   std::uint64_t partitions = 0;
+  std::uint64_t found_again = 0;  // objects that had to be there at the end, and were
+  std::uint64_t events = 0;
   std::string violation;  // empty: none
 };
 

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/locator.h"
+
+namespace kvcove::requester {
+namespace {
+
+constexpr std::int64_t kAskAgainNs = 50 * kMillisecond;
+
+// What lies in an owner's memory is another host's memory to this one.
+Tier RemoteTier(Tier tier) { return tier == Tier::kMemory ? Tier::kRemoteMemory : tier; }
+
+}  // namespace
+
+Result<Locator::Binding> Locator::Bind(std::string_view version, bool fresh,
+                                       std::int64_t deadline_ns) {
+  wire::RegisterRequest request = RegistrationOf(options_, version);
+  {
+    const MutexLock lock(bindings_mutex_);
+    const auto known = bindings_.find(version);
+    if (known != bindings_.end()) {
+      const Binding& binding = known->second;
+      if (!fresh && (binding.open || clock_.NowNs() < binding.ask_again_ns)) return binding;
+      if (binding.open) {
+        request.last_incarnation = binding.token.incarnation;
+        request.last_generation = binding.token.generation;
+      }
+    }
+  }
+  KVCOVE_ASSIGN(const wire::Registration registration, service_.Register(request, deadline_ns));
+  const Binding binding{.token = {.incarnation = registration.incarnation,
+                                  .generation = registration.generation,
+                                  .slot = registration.slot},
+                        .open = registration.open,
+                        .ask_again_ns = clock_.NowNs() + kAskAgainNs};
+  const MutexLock lock(bindings_mutex_);
+  bindings_.insert_or_assign(std::string(version), binding);
+  return binding;
+}
+
+Locator::Found Locator::Locate(std::span<const std::string_view> keys,
+                               std::vector<std::size_t> which, std::span<ItemResult> results,
+                               std::string_view version, std::int64_t deadline_ns) {
+  Found found;
+  const auto all = [&](MissReason reason) {
+    for (const std::size_t i : which) results[i] = Miss(reason);
+    return found;
+  };
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const Result<Binding> binding = Bind(version, /*fresh=*/attempt > 0, deadline_ns);
+    if (!binding) return all(UnansweredReason(binding.error()));
+    if (!binding->open) return all(MissReason::kClosed);
+    found.token = binding->token;
+    std::vector<Id128> hashes;
+    hashes.reserve(which.size());
+    for (const std::size_t i : which) hashes.push_back(DirectoryHash(found.token.slot, keys[i]));
+    auto places = service_.Lookup(found.token, hashes, deadline_ns);
+    if (!places) {
+      // Another generation: what this session knows is old.
+      if (places.error().code == Code::kStale) continue;
+      return all(UnansweredReason(places.error()));
+    }
+    Remember(hashes, *places);
+    for (std::size_t k = 0; k < which.size(); ++k) {
+      const wire::Place& place = (*places)[k];
+      if (place.owner == wire::kNoOwner) {
+        results[which[k]] = Miss(place.reason);
+        continue;
+      }
+      results[which[k]] = {
+          .code = Code::kOk, .bytes = place.size_bytes, .tier = RemoteTier(place.tier)};
+      found.which.push_back(which[k]);
+      found.places.push_back(place);
+    }
+    return found;
+  }
+  return all(MissReason::kReset);
+}
+
+void Locator::Remember(std::span<const Id128> hashes, std::span<const wire::Place> places) {
+  const MutexLock lock(hints_mutex_);
+  if (hints_.empty()) hints_.resize(room_);
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    Hint& hint = hints_[hashes[i].low % room_];
+    const bool found = places[i].owner != wire::kNoOwner;
+    if (found || hint.hash == hashes[i]) hint = {.hash = hashes[i], .place = places[i]};
+  }
+}
+
+Locator::Found Locator::Recall(std::span<const std::string_view> keys,
+                               std::vector<std::size_t>& which, std::span<ItemResult> results,
+                               std::string_view version) {
+  Found found;
+  {
+    const MutexLock lock(bindings_mutex_);
+    const auto known = bindings_.find(version);
+    if (known == bindings_.end() || !known->second.open) return found;
+    found.token = known->second.token;
+  }
+  std::vector<std::size_t> unknown;
+  const MutexLock lock(hints_mutex_);
+  for (const std::size_t i : which) {
+    const Id128 hash = DirectoryHash(found.token.slot, keys[i]);
+    const Hint* hint = hints_.empty() ? nullptr : &hints_[hash.low % room_];
+    if (hint == nullptr || hint->hash != hash || hint->place.owner == wire::kNoOwner) {
+      unknown.push_back(i);
+      continue;
+    }
+    results[i] = {
+        .code = Code::kOk, .bytes = hint->place.size_bytes, .tier = RemoteTier(hint->place.tier)};
+    found.which.push_back(i);
+    found.places.push_back(hint->place);
+  }
+  which = std::move(unknown);
+  return found;
+}
+
+void Locator::CloseAll() {
+  const MutexLock lock(bindings_mutex_);
+  for (auto& [version, binding] : bindings_) {
+    binding.open = false;
+    binding.ask_again_ns = 0;
+  }
+}
+
+std::optional<SlotId> Locator::SlotOf(std::string_view version) const {
+  const MutexLock lock(bindings_mutex_);
+  const auto known = bindings_.find(version);
+  if (known == bindings_.end()) return std::nullopt;
+  return known->second.token.slot;
+}
+
+}  // namespace kvcove::requester

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/sim_cluster.h"
+
+namespace kvcove::sim {
+namespace {
+
+// Owners at 0 to 2 with a requester each on their host, the master, and a requester elsewhere.
+const std::vector<int>& Hosts() {
+  static const std::vector<int> hosts = {0, 1, 2, 0, 1, 2, 3, 4};
+  return hosts;
+}
+
+std::vector<Space> SpacesOf() {
+  return {{.tenant = "", .name = "m", .version = "", .family = 0},
+          {.tenant = "", .name = "m", .version = "v2", .family = 0},
+          {.tenant = "", .name = "m", .version = "v3", .family = 0},
+          {.tenant = "blue", .name = "m", .version = "", .family = 1}};
+}
+
+Cluster::Kind KindOf(std::uint64_t seed) {
+  return {.pressure = seed % 3 == 0, .few_slots = seed % 5 == 1, .strict = seed % 7 == 2};
+}
+
+}  // namespace
+
+Cluster::Cluster(const ClusterSimOptions& given)
+    : options(given),
+      kind(KindOf(given.seed)),
+      world(given.seed, Hosts()),
+      oracle(world, SpacesOf()),
+      master(
+          world, kMasterPlace, MasterOptionsOf(),
+          [this](const std::string& what) { oracle.Fail(what); },
+          [this](const master::StoredState& state) { MasterStarted(state); }) {
+  oracle.SetSeed(options.seed);
+  owners_.resize(kOwners);
+  for (int i = 0; i <= kOwners; ++i) {
+    const bool local = i < kOwners;
+    requesters.push_back(std::make_unique<SimRequester>(
+        world, master, oracle, local ? kOwners + i : kElsewhere,
+        SimRequester::Options{.tenant = i == 1 ? "blue" : "",
+                              .local = local ? i : -1,
+                              .owners = kOwners,
+                              .rules = options.rules},
+        [this](Place place) { return owner(place); }));
+  }
+  master.Start();
+  for (Place place = 0; place < kOwners; ++place) StartOwner(place);
+  for (const auto& requester : requesters) requester->Start();
+}
+
+// Connections end before the master that they lead to.
+Cluster::~Cluster() {
+  owners_.clear();
+  requesters.clear();
+}
+
+master::MasterOptions Cluster::MasterOptionsOf() const {
+  master::MasterOptions master = options.master;
+  master.strict = master.strict || kind.strict || options.stopped_clocks;
+  master.member_ttl_ns = 6 * kSecond;
+  master.generations.max_slots = kind.few_slots ? 3 : 16;
+  master.removals.page_bytes = 200;
+  master.removals.part_bytes = 120;
+  master.table_page_bytes = 100;
+  master.inventory_batch = 3;
+  return master;
+}
+
+void Cluster::MasterStarted(const master::StoredState& state) {
+  for (const auto& barrier : state.barriers) barred.insert({barrier.member, barrier.slot});
+}
+
+void Cluster::StartOwner(Place place) {
+  if (owners_[place] != nullptr) return;
+  SimOwner::Options made;
+  made.payload_bytes = kind.pressure ? 16 << 10 : 256 << 10;
+  made.max_objects = kind.pressure ? 64 : 512;
+  made.rules = options.rules;
+  SimRequester& near = *requesters[place];
+  // The memory of the one before is mapped by nobody any more, or by somebody who may still read.
+  const auto before = former_.find(place);
+  if (before != former_.end() && before->second.segment.expired()) {
+    made.predecessor = before->second.identity;
+  }
+  owners_[place] = std::make_unique<SimOwner>(world, master, place, made);
+  owners_[place]->Start();
+  world.In(near.place(), world.random().OneIn(2) ? 0 : world.Some(2 * kSecond),
+           [&near] { near.Attach(); });
+}
+
+void Cluster::KillOwner(Place place) {
+  if (owners_[place] == nullptr) return;
+  ++report.owner_deaths;
+  former_[place] = {.identity = owners_[place]->identity(), .segment = owners_[place]->segment()};
+  world.Die(place);
+  owners_[place].reset();
+  // The process that maps it learns of the death; what it reads now goes on.
+  SimRequester& near = *requesters[place];
+  if (world.random().OneIn(2)) {
+    world.In(near.place(), world.Some(100 * kMillisecond), [&near] { near.Detach(); });
+  }
+}
+
+void Cluster::Keep(const SimRequester::Stored& stored) {
+  if (stored.code == Code::kStale) ++report.stale_puts;
+  if (stored.code != Code::kOk) return;
+  ++report.puts;
+  kept.push_back({.serial = stored.serial,
+                  .owner = stored.owner,
+                  .life = stored.life,
+                  .token = stored.token});
+}
+
+}  // namespace kvcove::sim

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// One life of an owner's process in a simulated cluster: the real `LinkCore` with its four lanes over
+// the real `Core`, and what owner.cc and data_server.cc do between them.
+#pragma once
+
+#include <array>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvcove/owner/core.h"
+#include "kvcove/owner/link_core.h"
+#include "kvcove/segment/reader.h"
+#include "tests/sim/sim_master.h"
+#include "tests/sim/sim_world.h"
+
+namespace kvcove::sim {
+
+// What is switched off in turn, to show that it would be noticed.
+struct OwnerRules {
+  segment::Checks checks;
+  bool lease = true;        // readers and owners look at the lease
+  bool lease_last = true;   // hidden slots and generations are published before the deadline
+  bool removal_number = true;  // a put says which removals it was begun after
+};
+
+struct Freer {
+  void operator()(std::byte* data) const { std::free(data); }
+};
+using Memory = std::unique_ptr<std::byte, Freer>;
+Memory Zeroed(std::size_t size);
+
+// An owner's memory. It outlives the owner's process while a reader still maps it.
+struct Segment {
+  Segment(std::uint64_t payload_bytes, std::uint64_t max_objects, std::uint64_t seed);
+  segment::SessionPage& shared() { return *reinterpret_cast<segment::SessionPage*>(page.get()); }
+  Memory header;
+  Memory payload;
+  Memory page;  // of all readers of this host
+  segment::HeaderView view;
+};
+
+class SimOwner final : public owner::LinkTarget {
+ public:
+  struct Options {
+    std::uint64_t payload_bytes = 32 << 10;
+    std::uint64_t max_objects = 128;
+    Id128 predecessor;
+    OwnerRules rules;
+  };
+  using CodeDone = std::function<void(Code)>;
+
+  SimOwner(World& world, SimMaster& master, Place place, const Options& options);
+  ~SimOwner() override;
+  void Start();
+  // Gives the lease back, as a process does that ends in order.
+  void SayGoodbye();
+
+  const std::shared_ptr<Segment>& segment() const { return segment_; }
+  owner::Core& core() { return *core_; }
+  const owner::LinkCore& link() const { return link_; }
+  const Id128& identity() const { return link_.identity().owner; }
+  std::string address() const { return AddressOf(place_); }
+  static std::string AddressOf(Place place) { return "owner-" + std::to_string(place); }
+  bool LeaseHolds() const;
+  std::size_t outbox() const { return outbox_.size(); }
+
+  // ---- what the data server does
+  // Reserves, writes and commits: `reserved` says that the put has begun here, `done` how it ended;
+  // kNotListed after `budget_ns`.
+  struct PutRequest {
+    Token token;
+    std::string key;
+    std::vector<std::uint64_t> words;
+    std::uint32_t group = 0;
+    std::uint64_t copied_at = 0;
+    bool evict = true;
+    std::int64_t budget_ns = kSecond;
+  };
+  void Put(const PutRequest& request, const std::function<void()>& reserved, const CodeDone& done);
+  std::vector<owner::Loan> Lend(const Token& token, std::string_view key);
+  void Return(const std::vector<owner::Loan>& loans) { core_->Return(loans); }
+
+  // ---- LinkTarget
+  void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
+  void SetHidden(const std::vector<SlotId>& slots) override;
+  void SetLease(std::int64_t deadline_ns) override;
+  void SetMasterReachable(bool reachable) override;
+  void SetDraining(bool draining) override { draining_ = draining; }
+  wire::RenewRequest Report() override { return core_->Report(); }
+  std::uint64_t capacity_bytes() const override { return options_.payload_bytes; }
+  std::uint64_t ApplyRemoval(const wire::Removal& removal) override;
+  void DropSlot(SlotId slot) override;
+  void SetApplied(std::uint64_t number) override;
+  std::vector<owner::Listing> TakeListings(std::size_t at_most_items) override;
+  void ReturnListings(std::vector<owner::Listing> listings) override;
+  void CompleteListing(owner::Listing listing, std::span<const Code> codes) override;
+  std::vector<wire::ListItem> TakeGone(std::size_t at_most) override;
+  bool TakeGoneOverflow() override { return core_->TakeGoneOverflow(); }
+  std::vector<owner::InventoryItem> Inventory(owner::ObjectId& cursor,
+                                              std::size_t at_most) override;
+  void DropObjects(std::span<const owner::InventoryItem> items) override;
+
+  // Slots that this owner dropped because the master said so.
+  const std::set<SlotId>& dropped() const { return dropped_; }
+  // It had to drop everything and take another identity.
+  bool forgotten() const { return identity() != first_identity_; }
+
+ private:
+  using Lane = owner::LinkCore::Lane;
+  void RunLane(Lane lane);
+  void WaitLane(Lane lane, std::int64_t wait_ns);
+  void Wake();
+  void Tick();
+  void Write(std::span<const Extent> extents, const std::vector<std::uint64_t>& words);
+  void Commit(std::uint64_t reservation, const PutRequest& request, const CodeDone& done);
+
+  World& world_;
+  SimMaster& master_;
+  const Place place_;
+  const Options options_;
+  const std::shared_ptr<Segment> segment_;
+  std::unique_ptr<owner::Core> core_;
+  wire::SessionNumber session_ = 0;
+  owner::LinkCore link_;
+  std::array<std::unique_ptr<SimConnection>, owner::LinkCore::kLanes.size()> connections_;
+  std::uint64_t list_wait_ = 0;  // counts the list lane's waits
+  bool list_waiting_ = false;
+  std::deque<owner::Listing> outbox_;
+  bool draining_ = false;
+  std::set<SlotId> dropped_;
+  Id128 first_identity_;
+};
+
+}  // namespace kvcove::sim
