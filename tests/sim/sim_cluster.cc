@@ -44,6 +44,7 @@ Cluster::Cluster(const ClusterSimOptions& given)
                               .rules = options.rules},
         [this](Place place) { return owner(place); }));
   }
+  for (const auto& requester : requesters) world.Born(requester->place());
   master.Start();
   for (Place place = 0; place < kOwners; ++place) StartOwner(place);
   for (const auto& requester : requesters) requester->Start();
@@ -83,6 +84,7 @@ void Cluster::StartOwner(Place place) {
   if (before != former_.end() && before->second.segment.expired()) {
     made.predecessor = before->second.identity;
   }
+  world.Born(place);
   owners_[place] = std::make_unique<SimOwner>(world, master, place, made);
   owners_[place]->Start();
   world.In(near.place(), world.random().OneIn(2) ? 0 : world.Some(2 * kSecond),

@@ -41,6 +41,7 @@ void SimMaster::Start() {
   store_ = std::move(*store);
   master_ = std::make_unique<master::Master>(options_, *plan, *store_, opened.revision,
                                              world_.clock(place_));
+  world_.Born(place_);
   const std::uint64_t life = world_.life(place_);
   master_->Start([this, life, state = plan->state](const Result<void>& stored) {
     if (world_.life(place_) != life) return;
@@ -226,6 +227,12 @@ void SimConnection::Call(wire::Method method, std::string body, std::int64_t tim
   const auto answer = [self = self_, call](Result<std::string> reply) {
     if (*self != nullptr) (*self)->Finish(call, std::move(reply));
   };
+  world.In(from, timeout_ns, [answer] { answer(Fail(Code::kTimeout, "no answer in time")); });
+  if (!world.alive(master.place_)) {
+    if (world.IsCut(from, master.place_)) return;
+    return world.In(from, world.Some(2 * kMillisecond),
+                    [answer] { answer(Fail(Code::kUnavailable, "connection refused")); });
+  }
   world.Send(from, master.place_, [&world, &master, from, life, number, tenant = tenant_, method,
                                    body = std::move(body), answer] {
     const std::uint64_t master_life = world.life(master.place_);
@@ -237,7 +244,6 @@ void SimConnection::Call(wire::Method method, std::string body, std::int64_t tim
                                 [answer, reply = std::move(reply)] { answer(reply); });
                    });
   });
-  world.In(from, timeout_ns, [answer] { answer(Fail(Code::kTimeout, "no answer in time")); });
 }
 
 void SimConnection::Finish(std::uint64_t call, Result<std::string> answer) {

@@ -6,7 +6,7 @@
 namespace kvcove::sim {
 
 World::World(std::uint64_t seed, const std::vector<int>& hosts)
-    : random_(seed), hosts_(hosts), life_(hosts.size()), paused_until_(hosts.size()) {
+    : random_(seed), hosts_(hosts), life_(hosts.size()), alive_(hosts.size()), paused_until_(hosts.size()) {
   const int count = *std::ranges::max_element(hosts) + 1;
   for (int host = 0; host < count; ++host) {
     const double drift = (static_cast<double>(random_.Below(9)) - 4) / 1000;
@@ -96,7 +96,7 @@ std::int64_t World::Delay(Place from, Place to) {
 
 void World::Send(Place from, Place to, std::function<void()> deliver) {
   const bool near = hosts_[from] == hosts_[to];
-  if (!near && (IsCut(from, to) || (faults_ && random_.OneIn(250)))) return;
+  if (!alive_[to] || (!near && (IsCut(from, to) || (faults_ && random_.OneIn(250))))) return;
   In(to, Delay(from, to), std::move(deliver));
 }
 

@@ -77,7 +77,13 @@ class World {
   // ---- processes
   std::uint64_t life(Place place) const { return life_[place]; }
   // Whatever was under way in it, or on its way to it, ends.
-  void Die(Place place) { ++life_[place]; }
+  void Die(Place place) {
+    ++life_[place];
+    alive_[place] = false;
+  }
+  // A new process starts there.
+  void Born(Place place) { alive_[place] = true; }
+  bool alive(Place place) const { return alive_[place]; }
   void Pause(Place place, std::int64_t duration_ns);
   // A virtual machine: its processes stand still, and so does its clock.
   void PauseHost(int host, std::int64_t duration_ns);
@@ -86,7 +92,7 @@ class World {
   std::int64_t QuietFromNs() const;
 
   // ---- network
-  // Delivered late, or not at all, into the life that `to` has now.
+  // Delivered late, or not at all, into the life that `to` has now; a dead process gets nothing.
   void Send(Place from, Place to, std::function<void()> deliver);
   void Cut(int from_host, int to_host) { cut_[from_host][to_host] = true; }
   void Heal(int from_host, int to_host) { cut_[from_host][to_host] = false; }
@@ -121,6 +127,7 @@ class World {
   std::uint64_t next_event_ = 0;
   std::uint64_t events_run_ = 0;
   std::vector<std::uint64_t> life_;
+  std::vector<bool> alive_;
   std::vector<std::int64_t> paused_until_;
   std::vector<std::vector<bool>> cut_;  // by host
   bool faults_ = true;
