@@ -43,6 +43,8 @@ struct GenerationOptions {
   std::uint32_t max_slots = kMaxSlots;
   // Slots that one tenant may have, where there are tenants.
   std::uint32_t tenant_slots = kMaxSlots / 4;
+  // After a start, each version counts as named for so long.
+  std::int64_t all_named_ns = Registrations::kAllNamedNs;
   bool used_for_ever = true;  // false: for simulations, to show that they notice
 };
 
@@ -53,7 +55,7 @@ class Generations {
                                                    << 16;  // beyond, every namespace starts closed
 
   Generations(const GenerationOptions& options, Id128 incarnation, std::int64_t started_ns)
-      : options_(options), incarnation_(incarnation), registrations_(started_ns) {}
+      : options_(options), incarnation_(incarnation), registrations_(started_ns, options.all_named_ns) {}
 
   static std::uint64_t CounterOf(Generation generation) { return generation >> 24; }
 

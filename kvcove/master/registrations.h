@@ -38,7 +38,8 @@ class Registrations {
   static constexpr std::int64_t kAllNamedNs = 60 * kSecond;
   static constexpr std::size_t kMaxBindings = 65536;
 
-  explicit Registrations(std::int64_t started_ns) : all_named_until_ns_(started_ns + kAllNamedNs) {}
+  explicit Registrations(std::int64_t started_ns, std::int64_t all_named_ns = kAllNamedNs)
+      : all_named_until_ns_(started_ns + all_named_ns) {}
 
   // kLimit when there are too many, of all tenants or of this one.
   Status CheckRoom(std::string_view name, std::string_view engine) const;

@@ -2,9 +2,11 @@
 #include "tests/sim/cluster_simulation.h"
 
 #include <fmt/core.h>
+#include <fmt/format.h>
 #include <malloc.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "kvcove/base/log.h"
 #include "tests/sim/sim_cluster.h"
@@ -45,16 +47,17 @@ class Load {
 
   void Do(SimRequester& requester, int space, std::uint64_t dice) {
     const int family = cluster_.oracle.spaces()[space].family;
-    if (dice < 3) return Reset(requester, space);
-    if (dice < 15) return Remove(requester, space);
-    if (dice < 18) return requester.EndEngine(family);
-    if (dice < 22) return NameVersions(requester, space);
-    if (dice < 40) return requester.Pin(space, RandomKey(), random().OneIn(3)
-                                                                ? wire::PinKind::kHard
-                                                                : wire::PinKind::kSoft);
-    if (dice < 80) return Copy();
-    if (dice < 330) return Put(requester, space);
-    if (dice < 700) {
+    if (dice < 1) return Reset(requester, space);
+    if (dice < 8) return Remove(requester, space);
+    if (dice < 10) return requester.EndEngine(family);
+    if (dice < 13) return NameVersions(requester, space);
+    if (dice < 20) {
+      return requester.Pin(space, RandomKey(),
+                           random().OneIn(3) ? wire::PinKind::kHard : wire::PinKind::kSoft);
+    }
+    if (dice < 40) return Copy();
+    if (dice < 150) return Put(requester, space);
+    if (dice < 650) {
       return requester.GetLocal(space, RandomKey(), [](Oracle::Serial) {});
     }
     requester.GetRemote(space, RandomKey(), [](Oracle::Serial) {});
@@ -80,7 +83,11 @@ class Load {
     const auto removal = cluster_.oracle.CallRemoval(space, [&](const std::string& key) {
       return keys.empty() ? key.starts_with(prefix) : std::ranges::find(keys, key) != keys.end();
     });
-    requester.Remove(space, keys, prefix, [this, removal](bool proven) {
+    world_.Log(fmt::format("remove from space {}: {} {}: dooms {}", space, fmt::join(keys, " "),
+                           prefix, fmt::join(removal.doomed, " ")));
+    requester.Remove(space, keys, prefix, [this, removal, space](bool proven) {
+      world_.Log(fmt::format("removal from space {} of {}: {}", space,
+                             fmt::join(removal.doomed, " "), proven));
       if (!proven) return;
       ++cluster_.report.removals_proven;
       cluster_.oracle.ProvenRemoval(removal);
@@ -92,7 +99,9 @@ class Load {
     const bool one = !of.version.empty() && random().OneIn(2);
     const std::optional<int> only = one ? std::optional(space) : std::nullopt;
     const Oracle::Reset reset = cluster_.oracle.CallReset(of.family, only);
-    requester.Reset(of.family, only, !one && random().OneIn(2), [this, reset](bool proven) {
+    world_.Log(fmt::format("reset of space {}", space));
+    requester.Reset(of.family, only, !one && random().OneIn(2), [this, reset, space](bool proven) {
+      world_.Log(fmt::format("reset of space {}: {}", space, proven));
       if (!proven) return;
       ++cluster_.report.resets_proven;
       cluster_.oracle.ProvenReset(reset);
@@ -167,7 +176,7 @@ ClusterSimReport SimulateCluster(const ClusterSimOptions& options) {
   // Memory that comes and goes in large pieces is kept: the kernel would clear it each time.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  SetLogLevel(LogLevel::kOff);
+  SetLogLevel(std::getenv("KVCOVE_SIM_LOG") != nullptr ? LogLevel::kInfo : LogLevel::kOff);
   const SeededRandomness identities(options.seed);
   Cluster cluster(options);
   Load load(cluster);

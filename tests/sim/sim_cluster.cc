@@ -61,6 +61,7 @@ master::MasterOptions Cluster::MasterOptionsOf() const {
   master.strict = master.strict || kind.strict || options.stopped_clocks;
   master.member_ttl_ns = 6 * kSecond;
   master.generations.max_slots = kind.few_slots ? 3 : 16;
+  master.generations.all_named_ns = 3 * kSecond;
   master.removals.page_bytes = 200;
   master.removals.part_bytes = 120;
   master.table_page_bytes = 100;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/sim_faults.h"
 
+#include <fmt/core.h>
+
 namespace kvcove::sim {
 namespace {
 
@@ -14,6 +16,7 @@ void Faults::Start() {
 
 void Faults::End() {
   ended_ = true;
+  world_.Log("the faults end");
   world_.HealAll();
   world_.SetFaults(false);
   cluster_.master.disk().SetHanging(false);
@@ -71,6 +74,7 @@ void Faults::Compound(std::int64_t away_ns) {
 void Faults::Pause(Place place) {
   ++cluster_.report.pauses;
   const std::int64_t away_ns = AwayNs();
+  world_.Log(fmt::format("place {} pauses for {} ms", place, away_ns / kMillisecond));
   world_.Pause(place, away_ns);
   Compound(away_ns);
 }
@@ -94,6 +98,8 @@ void Faults::Cut() {
   world_.Cut(one, other);
   if (!one_way) world_.Cut(other, one);
   const std::int64_t away_ns = AwayNs();
+  world_.Log(fmt::format("host {} does not reach host {}{} for {} ms", one, other,
+                         one_way ? "" : ", nor back,", away_ns / kMillisecond));
   world_.After(away_ns, [this, one, other] {
     world_.Heal(one, other);
     world_.Heal(other, one);
@@ -106,6 +112,7 @@ void Faults::RestartOwner(Place place) {
   if (random().OneIn(4)) cluster_.owner(place)->SayGoodbye();
   cluster_.KillOwner(place);
   const std::int64_t away_ns = AwayNs();
+  world_.Log(fmt::format("owner {} dies, for {} ms", place, away_ns / kMillisecond));
   world_.After(away_ns, [this, place] { cluster_.StartOwner(place); });
   Compound(away_ns);
 }
@@ -119,6 +126,7 @@ void Faults::RestartMaster() {
   cluster_.master.Kill();
   HarmFile();
   const std::int64_t away_ns = AwayNs();
+  world_.Log(fmt::format("the master dies, for {} ms", away_ns / kMillisecond));
   world_.After(away_ns, [this] {
     if (!cluster_.master.alive()) cluster_.master.Start();
   });
@@ -139,14 +147,17 @@ void Faults::HarmFile() {
     // What was synced goes: the owners know better, and some of them may be away.
     if (!disk.RollBack("control", 1 + random().Below(6))) return;
     cluster_.facts_lost = true;
+    world_.Log("the control file is rolled back");
     cluster_.oracle.StoreRolledBack();
     return AwaitTrust();
   }
   const auto content = disk.Content("control");
   if (dice < 95 && content && !content->empty()) {
+    world_.Log("a bit of the control file flips");
     cluster_.facts_lost = true;
     return disk.FlipBit("control", random().Below(content->size() * 8));
   }
+  world_.Log("the control file is lost");
   cluster_.facts_lost = true;
   cluster_.master.LoseDisk();
 }
@@ -189,6 +200,7 @@ void Faults::Forget() {
   master::Master* master = cluster_.master.answering();
   if (master == nullptr) return;
   for (const auto& member : master->control().Describe()) {
+    if (!member.leased) world_.Log(fmt::format("member {} is forgotten", member.number));
     if (!member.leased) (void)master->control().Forget(member.number);
   }
 }

@@ -63,7 +63,7 @@ void SimMaster::Kill() {
   // Whatever they still call goes nowhere: the process' life has ended.
   store_.reset();
   master_.reset();
-  for (SimConnection* connection : connections_) connection->Broken();
+  for (const auto& [client, connection] : connections_) connection->Broken();
 }
 
 void SimMaster::LoseDisk() { disk_ = std::make_unique<FakeDisk>(world_.random().Next()); }
@@ -200,13 +200,13 @@ void SimMaster::Closed(std::uint64_t connection) {
 // ---- connections
 
 SimConnection::SimConnection(World& world, SimMaster& master, Place from, std::string tenant)
-    : world_(world), master_(master), from_(from), tenant_(std::move(tenant)) {
-  master_.connections_.insert(this);
+    : world_(world), master_(master), from_(from), tenant_(std::move(tenant)), client_(master.next_client_++) {
+  master_.connections_[client_] = this;
 }
 
 SimConnection::~SimConnection() {
   *self_ = nullptr;
-  master_.connections_.erase(this);
+  master_.connections_.erase(client_);
   // The kernel closes what a dead process had open.
   if (number_ != 0) TellClosed(number_, master_life_);
 }

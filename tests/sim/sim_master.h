@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
+#include <map>
 #include <string>
 
 #include "kvcove/master/file_store.h"
@@ -30,6 +30,7 @@ class SimMaster {
   ~SimMaster();
 
   Place place() const { return place_; }
+  const master::MasterOptions& options() const { return options_; }
   FakeDisk& disk() { return *disk_; }
   // Another disk, with nothing on it. Only while it is dead.
   void LoseDisk();
@@ -66,7 +67,8 @@ class SimMaster {
   bool ready_ = false;
   bool work_scheduled_ = false;
   std::uint64_t next_connection_ = 1;
-  std::set<SimConnection*> connections_;
+  std::map<std::uint64_t, SimConnection*> connections_;  // in the order of their making
+  std::uint64_t next_client_ = 1;
 };
 
 // A client's connection to the master, which is made when it is needed. One call at a time.
@@ -91,6 +93,7 @@ class SimConnection {
   SimMaster& master_;
   const Place from_;
   const std::string tenant_;
+  const std::uint64_t client_;
   // Shared with events: gone when this is.
   const std::shared_ptr<SimConnection*> self_ = std::make_shared<SimConnection*>(this);
   std::uint64_t number_ = 0;       // 0: closed

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/sim_owner.h"
 
+#include <fmt/core.h>
+#include <fmt/format.h>
+
 #include <cstring>
 
 namespace kvcove::sim {
@@ -146,9 +149,12 @@ void SimOwner::Put(const PutRequest& request, const std::function<void()>& reser
   const wire::PutResult place = core_->Put(session_, request.token, {&item, 1}, request.evict)[0];
   if (place.code != Code::kOk) return done(place.code);
   reserved();
+  world_.Log(fmt::format("owner {} reserves {} for put {} of {}, slot {}, begun after {:x}{}", place_,
+                         place.reservation, request.words[0], request.key, request.token.slot,
+                         core_->applied(), request.copied_at != 0 ? ", a copy" : ""));
   // The bytes arrive bit by bit, sometimes after everything else.
-  const std::int64_t takes = world_.random().OneIn(30) ? world_.Some(2 * kSecond)
-                                                       : world_.Some(300 * kMicrosecond);
+  const bool slow = world_.faults() && world_.random().OneIn(30);
+  const std::int64_t takes = world_.Some(slow ? 2 * kSecond : 300 * kMicrosecond);
   world_.In(place_, takes, [this, place, request, done] {
     Write(place.extents, request.words);
     Commit(place.reservation, request, done);
@@ -198,6 +204,7 @@ void SimOwner::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& 
 }
 
 void SimOwner::SetHidden(const std::vector<SlotId>& slots) {
+  world_.Log(fmt::format("owner {} hides {} slots", place_, slots.size()));
   if (options_.rules.lease_last) return core_->SetHidden(slots);
   world_.In(place_, 5 * kMillisecond, [this, slots] { core_->SetHidden(slots); });
 }
@@ -207,6 +214,10 @@ void SimOwner::SetLease(std::int64_t deadline_ns) { core_->RenewLease(deadline_n
 void SimOwner::SetMasterReachable(bool /*reachable*/) {}
 
 std::uint64_t SimOwner::ApplyRemoval(const wire::Removal& removal) {
+  world_.Log(fmt::format("owner {} applies removal {:x} from slot {} under {:x}, has {:x}: {} {}",
+                         place_, removal.number, removal.slot, removal.generation,
+                         core_->GenerationOf(removal.slot), fmt::join(removal.keys, " "),
+                         removal.pattern));
   if (core_->GenerationOf(removal.slot) != removal.generation) return 0;
   for (const std::string& key : removal.keys) (void)core_->Remove(removal.slot, key);
   std::uint64_t matched = 0;
@@ -218,6 +229,7 @@ std::uint64_t SimOwner::ApplyRemoval(const wire::Removal& removal) {
 }
 
 void SimOwner::DropSlot(SlotId slot) {
+  world_.Log(fmt::format("owner {} drops slot {}", place_, slot));
   dropped_.insert(slot);
   std::uint32_t cursor = 0;
   while (cursor != owner::Core::kWalkDone) core_->DropSlot(slot, cursor);
@@ -245,6 +257,9 @@ void SimOwner::ReturnListings(std::vector<owner::Listing> listings) {
 void SimOwner::CompleteListing(owner::Listing listing, std::span<const Code> codes) {
   std::vector<Code> outcomes;
   for (std::size_t i = 0; i < codes.size(); ++i) {
+    world_.Log(fmt::format("owner {}: reservation {} begun after {:x} is listed: {}", place_,
+                           listing.pending[i].reservation, listing.pending[i].item.removals,
+                           CodeName(codes[i])));
     outcomes.push_back(core_->FinishListing(listing.pending[i], codes[i]));
   }
   listing.done(outcomes);
@@ -260,6 +275,7 @@ std::vector<owner::InventoryItem> SimOwner::Inventory(owner::ObjectId& cursor,
 }
 
 void SimOwner::DropObjects(std::span<const owner::InventoryItem> items) {
+  world_.Log(fmt::format("owner {} gives way with {} objects", place_, items.size()));
   for (const owner::InventoryItem& item : items) core_->DropObject(item.id, item.version);
 }
 

@@ -155,7 +155,9 @@ void SimRequester::Put(int space, const std::string& key, std::size_t words, Pla
                        std::int64_t delay_ns, const StoredDone& done) {
   const auto binding =
       locator(space).Bind(Version(space), /*fresh=*/true, world_.NowOf(place_) + kCallNs);
-  if (!binding || !binding->open) return;
+  if (!binding || !binding->open) {
+    return done({.code = binding ? Code::kClosed : binding.error().code, .token = {}});
+  }
   const Oracle::Serial serial =
       oracle_.BeginPut(space, key, words, oracle_.Called(space));
   const Token token = binding->token;

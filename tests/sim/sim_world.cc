@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/sim_world.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 namespace kvcove::sim {
@@ -13,6 +15,10 @@ World::World(std::uint64_t seed, const std::vector<int>& hosts)
     clocks_.push_back(std::make_unique<HostClock>(truth_, 1.0 + drift));
   }
   cut_.assign(count, std::vector<bool>(count));
+}
+
+void World::Log(const std::string& line) const {
+  if (logs_) fmt::print(stderr, "{:>9.3f} s  {}\n", static_cast<double>(NowNs()) / kSecond, line);
 }
 
 // ---- events

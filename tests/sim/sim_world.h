@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -74,6 +75,11 @@ class World {
   void End() { ended_ = true; }
   bool ended() const { return ended_; }
 
+  // What happens, line by line, for whoever looks for the cause of a violation: on stderr, when
+  // KVCOVE_SIM_LOG is set.
+  bool logs() const { return logs_; }
+  void Log(const std::string& line) const;
+
   // ---- processes
   std::uint64_t life(Place place) const { return life_[place]; }
   // Whatever was under way in it, or on its way to it, ends.
@@ -105,7 +111,7 @@ class World {
   std::uint64_t events_run() const { return events_run_; }
 
  private:
-  static constexpr int kMaxDepth = 12;
+  static constexpr int kMaxDepth = 60;
   struct Event {
     std::int64_t at_ns = 0;
     std::uint64_t number = 0;
@@ -132,6 +138,7 @@ class World {
   std::vector<std::vector<bool>> cut_;  // by host
   bool faults_ = true;
   bool ended_ = false;
+  const bool logs_ = std::getenv("KVCOVE_SIM_LOG") != nullptr;
   int depth_ = 0;
 };
 
