@@ -79,15 +79,19 @@ class MasterTest : public testing::Test {
   }
   Code List(const wire::OwnerWelcome& who, const Registration& of, const std::string& key,
             std::uint64_t sequence = 1) {
-    const auto reply = master_->List({.number = who.number,
-                                      .epoch = who.epoch,
-                                      .sequence = sequence,
-                                      .items = {{.hash = DirectoryHash(of.slot, key),
-                                                 .generation = of.generation,
-                                                 .size_bytes = 1,
-                                                 .group = 1,
-                                                 .slot = of.slot}}});
-    return reply ? reply->codes[0] : reply.error().code;
+    Code code = Code::kInternal;
+    master_->List({.number = who.number,
+                   .epoch = who.epoch,
+                   .sequence = sequence,
+                   .items = {{.hash = DirectoryHash(of.slot, key),
+                              .generation = of.generation,
+                              .size_bytes = 1,
+                              .group = 1,
+                              .slot = of.slot}}},
+                  [&](const Result<wire::ListReply>& reply) {
+                    code = reply ? reply->codes[0] : reply.error().code;
+                  });
+    return code;
   }
   bool Found(const Registration& of, const std::string& key) {
     const std::vector<Id128> hashes = {DirectoryHash(of.slot, key)};
