@@ -98,6 +98,10 @@ class Standings {
     return generation != 0 && slot < generations_.size() &&
            generations_[slot].load(std::memory_order_acquire) == generation;
   }
+  // 0: free, or not published in this term.
+  Generation GenerationOf(SlotId slot) const {
+    return generations_[slot].load(std::memory_order_acquire);
+  }
   // TenantTag of the slot's tenant.
   std::uint64_t TenantOfSlot(SlotId slot) const {
     return slot < tenants_.size() ? tenants_[slot].load(std::memory_order_acquire) : ~0ULL;

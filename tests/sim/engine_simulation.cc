@@ -93,6 +93,7 @@ class World {
   std::vector<Event> events_;
   std::uint64_t next_event_ = 0;
   master::Generations generations_;
+  std::uint64_t revision_ = 0;
   std::map<std::pair<SlotId, std::string>, Stored> objects_;
   std::vector<std::unique_ptr<Life>> engines_;
   std::vector<std::uint64_t> lives_;
@@ -186,7 +187,7 @@ class World::SimStore final : public connector::Store {
                      });
         continue;
       }
-      const SlotUpdate now = world_.generations_.UpdateOf(token.slot);
+      const SlotUpdate now = world_.generations_.PublishedOf(token.slot).update;
       if (world_.options_.checks.generation && now.generation != token.generation) {
         ++world_.report_.stale_puts;
         results[i] = {.code = Code::kStale};
@@ -264,7 +265,7 @@ struct World::Life {
 World::World(const EngineSimOptions& options)
     : options_(options),
       random_(options.seed),
-      generations_({random_.Next(), random_.Next()}),
+      generations_({}, {random_.Next(), random_.Next()}, 0),
       engines_(options.engines),
       lives_(options.engines, 0),
       submitted_(options.engines, 0) {
@@ -278,19 +279,18 @@ World::World(const EngineSimOptions& options)
 Result<wire::Registration> World::Register(const std::string& engine, std::string_view version) {
   const wire::RegisterRequest request{
       .name = kName, .version = std::string(version), .engine = engine};
-  std::vector<master::Record> records;
-  KVCOVE_TRY(generations_.PrepareRegister(request, records));
-  return generations_.FinishRegister(request, records);
+  KVCOVE_ASSIGN(const master::Generations::Plan plan,
+                generations_.PlanRegister(request, truth_.NowNs()));
+  return generations_.Register(request, plan, ++revision_, truth_.NowNs());
 }
 
 void World::RaiseNow(const wire::ResetRequest& request) {
-  std::vector<master::Record> records;
-  generations_.PrepareReset({request}, records);
-  (void)generations_.FinishReset({request}, records);
+  const master::Generations::Plan plan = generations_.PlanReset({request});
+  generations_.Reset({request}, plan, ++revision_, truth_.NowNs());
 }
 
 void World::Commit(SlotId slot, Generation generation, const std::string& key, std::string bytes) {
-  if (options_.checks.generation && generations_.UpdateOf(slot).generation != generation) {
+  if (options_.checks.generation && generations_.PublishedOf(slot).update.generation != generation) {
     ++report_.stale_puts;
     return;
   }
