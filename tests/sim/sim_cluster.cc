@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/sim_cluster.h"
 
+#include <fmt/core.h>
+
 namespace kvcove::sim {
 namespace {
 
@@ -70,6 +72,8 @@ master::MasterOptions Cluster::MasterOptionsOf() const {
 }
 
 void Cluster::MasterStarted(const master::StoredState& state) {
+  world.Log(fmt::format("a master starts with term {}, {} members, {} barriers",
+                        state.terms.back().term, state.members.size(), state.barriers.size()));
   for (const auto& barrier : state.barriers) barred.insert({barrier.member, barrier.slot});
 }
 

@@ -218,6 +218,7 @@ void SimConnection::Call(wire::Method method, std::string body, std::int64_t tim
     master_life_ = world_.life(master_.place_);
   }
   const std::uint64_t call = ++call_;
+  if (std::getenv("KVCOVE_SIM_CALLS") != nullptr) world_.Log(fmt::format("place {} calls {}", from_, static_cast<int>(method)));
   done_ = std::move(done);
   const std::uint64_t number = number_;
   const std::uint64_t life = world_.life(from_);
