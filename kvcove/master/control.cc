@@ -42,8 +42,10 @@ Control::Control(const ControlOptions& options, const Leadership& leadership, Id
       // Of this master alone: none of another one is the same.
       naming_(leadership.position.tag | 1) {}
 
-void Control::Load(const StoredState& state, std::int64_t leases_until_ns) {
+void Control::Load(const StoredState& state, std::int64_t leases_until_ns,
+                   std::int64_t unknown_leases_until_ns) {
   const MutexLock lock(mutex_);
+  unknown_leases_until_ns_ = unknown_leases_until_ns;
   members_.Load(state, removals_.last(), leases_until_ns, clock_.NowNs());
   standings_.untold = members_.untold();
 }
@@ -623,7 +625,10 @@ bool Control::CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) 
     RaiseBarrier(ref, proof);
     return false;
   });
-  if (proof.waiting.empty()) {
+  // Owners that the store does not know may still show what they hold; resets wait for them in the
+  // keeper.
+  const bool unknown = options_.wait && proof.removal && now_ns < unknown_leases_until_ns_;
+  if (proof.waiting.empty() && !unknown) {
     deferred.Answer<void>(proof.done, Result<void>());
     return true;
   }

@@ -52,8 +52,10 @@ class Control final : public GenerationSink {
   };
   Control(const ControlOptions& options, const Leadership& leadership, Id128 incarnation,
           OrderedCommits& commits, Standings& standings, Hooks hooks, const Clock& clock);
-  // Leases of an earlier master may run until `leases_until_ns`.
-  void Load(const StoredState& state, std::int64_t leases_until_ns);
+  // Leases of an earlier master may run until then: those of members, and those of owners that the
+  // store does not know.
+  void Load(const StoredState& state, std::int64_t leases_until_ns,
+            std::int64_t unknown_leases_until_ns);
 
   // ---- owners
   // `connection`: where the answer goes; when it ends, the owner's objects are not found any more.
@@ -180,6 +182,7 @@ class Control final : public GenerationSink {
   Members members_ KVCOVE_GUARDED_BY(mutex_);
   SlotTable table_ KVCOVE_GUARDED_BY(mutex_);
   RemovalLog removals_ KVCOVE_GUARDED_BY(mutex_);
+  std::int64_t unknown_leases_until_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t naming_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<SlotId> unnamed_ KVCOVE_GUARDED_BY(mutex_);
   std::map<OwnerNumber, WatchWaiting> watches_ KVCOVE_GUARDED_BY(mutex_);

@@ -40,7 +40,7 @@ Master::Master(const MasterOptions& options, const StartPlan& plan, ControlStore
       .ended = [this](const Id128& process) { keeper_->EndHolder(process); }};
   control_ = std::make_unique<Control>(control, plan.leadership, plan.state.pool->incarnation,
                                        commits_, standings_, std::move(hooks), clock);
-  control_->Load(plan.state, plan.leases_until_ns);
+  control_->Load(plan.state, plan.leases_until_ns, plan.unknown_leases_until_ns);
   keeper_ = std::make_unique<GenerationKeeper>(
       GenerationKeeper::Options{.generations = options.generations,
                                 .proven_from_ns = plan.unknown_leases_until_ns},
