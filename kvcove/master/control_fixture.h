@@ -72,7 +72,7 @@ class ControlFixture : public testing::Test {
                        .heard = [this](const Id128& process) { heard_ = process; },
                        .ended = [this](const Id128& process) { ended_ = process; }},
         clock_);
-    control_->Load(state_, leases_until_ns);
+    control_->Load(state_, leases_until_ns, /*unknown_leases_until_ns=*/0);
   }
 
   static Id128 IdOf(std::uint64_t id) { return {.high = 100, .low = id}; }

@@ -73,16 +73,31 @@ TEST_F(SlotsTest, NamingAVersionKeepsItYoung) {
   EXPECT_EQ(generations_->PublishedOf(one.slot).update.generation, one.generation);
 }
 
-TEST_F(SlotsTest, ForAMinuteAfterAStartEverythingCountsAsNamed) {
-  UseSlots(2);
+TEST_F(SlotsTest, ForAMinuteAfterAStartWhatAnEarlierMasterKnewCountsAsNamed) {
+  UseSlots(3);
   Register(For("a", "v"));
   Register(For("b", "v"));
   Restart();
   EXPECT_TRUE(generations_->UnnamedSlots(now_).empty());
-  EXPECT_EQ(TryRegister(For("c")).error().code, Code::kLimit);
+  const Registration fresh = Register(For("c", "v"));
+  End("c");
+  EXPECT_EQ(generations_->UnnamedSlots(now_), std::vector<SlotId>{fresh.slot});
   now_ += Registrations::kAllNamedNs;
-  EXPECT_EQ(generations_->UnnamedSlots(now_).size(), 2U);
-  EXPECT_TRUE(TryRegister(For("c")));
+  EXPECT_EQ(generations_->UnnamedSlots(now_).size(), 3U);
+}
+
+TEST_F(SlotsTest, JustAfterAStartAFullTableRefusesNobody) {
+  UseSlots(3);
+  const Registration a = Register(For("a"));
+  Register(For("b"));
+  Restart();
+  const Registration c = Register(For("c"));
+  End("c");
+  EXPECT_EQ(Register(For("d")).slot, c.slot) << "one that nobody names goes first";
+  // Then those that an earlier master knew and whose engines have not come yet, the oldest first.
+  Register(For("b"));
+  EXPECT_EQ(Register(For("e")).slot, a.slot);
+  EXPECT_EQ(TryRegister(For("f")).error().code, Code::kLimit) << "all are in use";
 }
 
 TEST_F(SlotsTest, OnlyVersionsCanBeUnnamed) {
@@ -123,8 +138,11 @@ TEST_F(SlotsTest, ATenantAtItsShareGivesUpItsOwnSlotsOnly) {
 TEST_F(SlotsTest, AShareIsCountedAgainAfterARestart) {
   UseSlots(8, /*of_a_tenant=*/1);
   Register(For(QualifiedName("acme", "one")));
+  const Registration other = Register(For(QualifiedName("other", "one")));
   Restart();
-  EXPECT_FALSE(TryRegister(For(QualifiedName("acme", "two"))));
+  const Registration second = Register(For(QualifiedName("acme", "two")));
+  EXPECT_NE(second.slot, other.slot) << "it takes the place of its own";
+  EXPECT_FALSE(generations_->FindSlot(QualifiedName("acme", "one"), ""));
 }
 
 TEST_F(SlotsTest, AfterAVoidEverySlotIsFreeUnderNumbersNeverUsedBefore) {

@@ -97,7 +97,9 @@ TEST_F(RegistrationsTest, ASlotOfAnotherNamespaceIsNamedByNobody) {
   EXPECT_TRUE(registrations_.Named(3, now_));
 }
 
-TEST_F(RegistrationsTest, ForAMinuteAfterAStartEverySlotIsNamed) {
+TEST_F(RegistrationsTest, ForAMinuteAfterAStartWhatAnEarlierMasterKnewIsNamed) {
+  EXPECT_FALSE(registrations_.Named(9, kStart));
+  registrations_.Inherit(9);
   EXPECT_TRUE(registrations_.Named(9, kStart));
   EXPECT_TRUE(registrations_.Named(9, kStart + Registrations::kAllNamedNs - 1));
   EXPECT_FALSE(registrations_.Named(9, kStart + Registrations::kAllNamedNs));
