@@ -80,7 +80,7 @@ class Load {
       const std::uint64_t count = random().OneIn(3) ? 6 : 1;
       for (std::uint64_t i = 0; i < count; ++i) keys.push_back(RandomKey());
     }
-    const auto removal = cluster_.oracle.CallRemoval(space, [&](const std::string& key) {
+    const auto removal = cluster_.oracle.CallRemoval(space, [keys, prefix](const std::string& key) {
       return keys.empty() ? key.starts_with(prefix) : std::ranges::find(keys, key) != keys.end();
     });
     world_.Log(fmt::format("remove from space {}: {} {}: dooms {}", space, fmt::join(keys, " "),

@@ -70,7 +70,14 @@ class Check {
     if (counts.watches > 2 * Cluster::kOwners) return none(counts.watches, "watches");
     // Where no clock counts, a member that is gone for good must be forgotten by somebody.
     if (!cluster_.master.options().strict) {
-      if (counts.members != Cluster::kOwners) return none(counts.members, "members");
+      if (counts.members != Cluster::kOwners) {
+        for (const auto& member : cluster_.master.answering()->control().Describe()) {
+          world_.Log(fmt::format("member {} at {}: leased {}, away {} ms", member.number,
+                                 member.address, member.leased,
+                                 member.away_ns.value_or(0) / kMillisecond));
+        }
+        return none(counts.members, "members");
+      }
       if (!none(counts.removal_entries, "removals")) return false;
     }
     const std::size_t engines = cluster_.master.answering()->generations().registrations();

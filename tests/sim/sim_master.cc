@@ -34,7 +34,12 @@ SimMaster::~SimMaster() { Kill(); }
 void SimMaster::Start() {
   master::Opened opened;
   auto store = master::FileStore::Open(disk_->Attach(), {.clock = &world_.clock(place_)}, opened);
-  if (!store) return fail_("the control store cannot be opened: " + store.error().ToString());
+  if (!store) {
+    // The disk fails; a supervisor starts the process again.
+    return world_.After(kRetryNs, [this, life = world_.life(place_)] {
+      if (world_.life(place_) == life && !alive()) Start();
+    });
+  }
   const auto plan = master::PlanStart(opened.facts, opened.revision, options_.lease_ns,
                                       world_.NowOf(place_));
   if (!plan) return fail_("the master cannot start: " + plan.error().ToString());
@@ -95,12 +100,25 @@ void SimMaster::CheckFrame(const std::string& body, wire::Method method) {
   fail_(fmt::format("a frame of {} bytes, of method {}", body.size(), static_cast<int>(method)));
 }
 
+void SimMaster::LogList(const std::string& body, const std::string& answer) {
+  const auto request = wire::DecodeList(Bytes(body));
+  const auto reply = wire::DecodeListReply(Bytes(answer), request->items.size());
+  for (std::size_t i = 0; i < request->items.size(); ++i) {
+    const wire::ListItem& item = request->items[i];
+    if (item.gone || reply->codes[i] == Code::kOk) continue;
+    world_.Log(fmt::format("a listing of member {}, slot {}, generation {:x}, begun after {:x}{}: {}",
+                           request->number, item.slot, item.generation, item.removals,
+                           item.inventory ? ", inventory" : "", CodeName(reply->codes[i])));
+  }
+}
+
 void SimMaster::Receive(std::uint64_t connection, const std::string& tenant, wire::Method method,
                         const std::string& body, const master::Reply<std::string>& reply) {
   CheckFrame(body, method);
   if (!ready_) return reply(Fail(Code::kUnavailable, "connection refused"));
-  const auto checked = [this, method, reply](const Result<std::string>& answer) {
+  const auto checked = [this, method, body, reply](const Result<std::string>& answer) {
     if (answer) CheckFrame(*answer, method);
+    if (method == wire::Method::kList && world_.logs() && answer) LogList(body, *answer);
     if (!answer && answer.error().code == Code::kCorrupt) {
       fail_(fmt::format("the master does not understand method {}", static_cast<int>(method)));
     }

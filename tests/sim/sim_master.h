@@ -54,6 +54,7 @@ class SimMaster {
   Result<std::string> AnswerNow(const std::string& tenant, wire::Method method,
                                 std::span<const std::byte> body);
   void Closed(std::uint64_t connection);
+  void LogList(const std::string& body, const std::string& answer);
   void CheckFrame(const std::string& body, wire::Method method);
 
   World& world_;

@@ -8,6 +8,10 @@
 namespace kvcove::sim {
 namespace {
 
+// How long a removal that nobody has proven may still take something: its master's log keeps it
+// until the last member that is away has ended.
+constexpr std::int64_t kUnderWayNs = 20 * kSecond;
+
 std::uint64_t At(const std::map<int, std::uint64_t>& counts, int which) {
   const auto at = counts.find(which);
   return at == counts.end() ? 0 : at->second;
@@ -39,6 +43,22 @@ Oracle::Serial Oracle::BeginPut(int space, const std::string& key, std::size_t w
   return serial;
 }
 
+bool Oracle::TakenBy(const UnderWay& one, const Written& put) const {
+  if (one.until_ns <= world_.NowNs()) return false;
+  if (one.family >= 0) return spaces_[put.space].family == one.family;
+  return put.space == one.space && one.matches(put.key);
+}
+
+void Oracle::Reserved(Serial serial) {
+  Written& put = written_.at(serial);
+  put.reserved = true;
+  std::erase_if(under_way_, [&](const UnderWay& one) { return one.until_ns <= world_.NowNs(); });
+  put.removal_called = put.removal_called ||
+                       std::ranges::any_of(under_way_, [&](const UnderWay& one) {
+                         return TakenBy(one, put);
+                       });
+}
+
 bool Oracle::MayBeGone(Serial serial) const {
   const Written& put = written_.at(serial);
   const Stamp called = Called(put.space);
@@ -50,6 +70,8 @@ bool Oracle::MayBeGone(Serial serial) const {
 
 Oracle::Reset Oracle::CallReset(int family, std::optional<int> space) {
   std::uint64_t& called = space ? version_called_[*space] : family_called_[family];
+  under_way_.push_back(
+      {.family = family, .matches = {}, .until_ns = world_.NowNs() + kUnderWayNs});
   return {.family = family, .space = space, .number = ++called, .trust = trust_};
 }
 
@@ -61,7 +83,11 @@ void Oracle::ProvenReset(const Reset& reset) {
 
 Oracle::Removal Oracle::CallRemoval(
     int space, const std::function<bool(const std::string&)>& matches) {
-  Removal removal{.doomed = {}, .trust = trust_};
+  Removal removal{.doomed = {}, .trust = trust_, .number = next_number_++};
+  under_way_.push_back({.space = space,
+                        .matches = matches,
+                        .until_ns = world_.NowNs() + kUnderWayNs,
+                        .number = removal.number});
   for (auto at = by_key_.lower_bound({space, ""}); at != by_key_.end() && at->first.first == space;
        ++at) {
     if (!matches(at->first.second)) continue;
@@ -75,6 +101,8 @@ Oracle::Removal Oracle::CallRemoval(
 }
 
 void Oracle::ProvenRemoval(const Removal& removal) {
+  std::erase_if(under_way_,
+                [&](const UnderWay& one) { return one.number == removal.number; });
   if (removal.trust != trust_ || trust_ % 2 == 1) return;
   for (const Serial serial : removal.doomed) {
     Written& put = written_.at(serial);

@@ -48,6 +48,7 @@ class Oracle {
   struct Removal {
     std::vector<Serial> doomed;
     std::uint64_t trust = 0;
+    std::uint64_t number = 0;
   };
   struct Reading {
     int space = 0;
@@ -67,10 +68,11 @@ class Oracle {
   // Call it when the token has been captured.
   Stamp Called(int space) const;
   Serial BeginPut(int space, const std::string& key, std::size_t words, const Stamp& stamp);
-  void Reserved(Serial serial) { written_.at(serial).reserved = true; }
+  void Reserved(Serial serial);
   const Written& written(Serial serial) const { return written_.at(serial); }
   // A reset or a removal may have taken it.
   bool MayBeGone(Serial serial) const;
+  // The owner has begun to store it: removals that are under way may take it, too.
 
   // ---- resets and removals
   Reset CallReset(int family, std::optional<int> space);
@@ -101,6 +103,17 @@ class Oracle {
   std::map<int, std::uint64_t> family_proven_;
   std::map<int, std::uint64_t> version_called_;  // by space
   std::map<int, std::uint64_t> version_proven_;
+  // Removals and resets that may still be carried out, though nobody has said so.
+  struct UnderWay {
+    int family = -1;  // a reset
+    int space = -1;   // a removal
+    std::function<bool(const std::string&)> matches;
+    std::int64_t until_ns = 0;
+    std::uint64_t number = 0;
+  };
+  bool TakenBy(const UnderWay& one, const Written& put) const;
+  std::vector<UnderWay> under_way_;
+  std::uint64_t next_number_ = 1;
   std::uint64_t verified_ = 0;
   std::uint64_t trust_ = 2;  // grows with each change; odd: nothing is proven
 };

@@ -88,7 +88,10 @@ class World {
     alive_[place] = false;
   }
   // A new process starts there.
-  void Born(Place place) { alive_[place] = true; }
+  void Born(Place place) {
+    alive_[place] = true;
+    paused_until_[place] = 0;
+  }
   bool alive(Place place) const { return alive_[place]; }
   void Pause(Place place, std::int64_t duration_ns);
   // A virtual machine: its processes stand still, and so does its clock.
