@@ -243,8 +243,9 @@ void Control::Disconnected(std::uint64_t connection) {
   lease_connections_.erase(at);
   const bool another = std::ranges::any_of(
       lease_connections_, [&](const auto& entry) { return entry.second == number; });
-  // Its lease goes on, and is waited for; its objects are not looked for any more.
-  if (!another) HideStanding(number);
+  // Its objects are not looked for any more. Its lease goes on: it is waited for, and nothing takes
+  // the place of what processes on its host may still read.
+  if (!another) standings_.owner(number).live_until_ns.store(0, std::memory_order_release);
 }
 
 void Control::Goodbye(const wire::WatchRequest& request) {

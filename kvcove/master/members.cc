@@ -25,7 +25,9 @@ void Members::Load(const StoredState& state, std::uint64_t first_removal,
   for (const StoredState::Barrier& stored : state.barriers) {
     const auto number = Find(stored.member);
     if (!number) continue;
-    at(*number).barriers[stored.slot] = {.fact = stored.fact, .stored = true};
+    at(*number).barriers[stored.slot] = {.fact = stored.fact,
+                                         .stored = true,
+                                         .unnamed_until_ns = at(*number).lease_until_ns};
   }
 }
 
@@ -246,8 +248,10 @@ Members::RemovalProof Members::ProofOf(const MemberRef& ref, std::uint64_t remov
   if (member.removals >= removal) return RemovalProof::kProven;
   if (options_.strict) return RemovalProof::kWaits;
   if (const auto barrier = member.barriers.find(slot); barrier != member.barriers.end()) {
-    if (!barrier->second.stored) return RemovalProof::kWaits;
-    // It was raised while no lease ran, and each renewal since has named it.
+    // Each renewal since it was raised has named it.
+    if (!barrier->second.stored || barrier->second.unnamed_until_ns > now_ns) {
+      return RemovalProof::kWaits;
+    }
     barrier->second.covers = std::max(barrier->second.covers, removal);
     return RemovalProof::kProven;
   }
@@ -262,7 +266,8 @@ std::optional<Members::RaisedBarrier> Members::RaiseBarrier(const MemberRef& ref
   if (!fresh) return std::nullopt;
   place->second = {.fact = {.term = term_, .acknowledged = member.removals},
                    .number = next_barrier_++,
-                   .covers = removal};
+                   .covers = removal,
+                   .unnamed_until_ns = member.lease_until_ns};
   return RaisedBarrier{.key = BarrierKey(member.id, slot),
                        .fact = place->second.fact,
                        .number = place->second.number};

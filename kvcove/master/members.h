@@ -189,7 +189,9 @@ class Members {
     bool stored = false;
     std::uint64_t covers = 0;  // the last removal that was proven by it, in this term
     std::uint64_t drop = 0;    // of another term: the number that it was told to drop it under
-    bool overtaken = false;    // another value took the place of one of the slot's
+    // A lease that was given before, and so without naming the slot, may run until then.
+    std::int64_t unnamed_until_ns = 0;
+    bool overtaken = false;  // another value took the place of one of the slot's
   };
   struct Member {
     Id128 id;
