@@ -257,7 +257,10 @@ void Control::Goodbye(const wire::WatchRequest& request) {
   EndMember(request.number, deferred);
 }
 
+// Its end is stored before anything is proven without it: a later master that found it would take
+// it back, with what was removed meanwhile.
 void Control::EndMember(OwnerNumber number, Deferred& deferred) {
+  if (members_.Ending(number)) return;
   HideStanding(number);
   standings_.owner(number).epoch.store(0, std::memory_order_release);
   standings_.owner(number).overtaken.store(false, std::memory_order_seq_cst);
@@ -268,11 +271,23 @@ void Control::EndMember(OwnerNumber number, Deferred& deferred) {
   if (hooks_.ended) {
     deferred.Add([this, process = members_.ProcessOf(number)] { hooks_.ended(process); });
   }
-  for (const SlotId slot : members_.HiddenOf(number)) standings_.SetBarred(number, slot, false);
-  Delete(members_.End(number));
-  standings_.untold = members_.untold();
-  CheckProofs(deferred);
-  CheckBarring(deferred);
+  std::vector<FactChange> changes;
+  for (std::string& key : members_.BeginEnd(number)) {
+    changes.push_back({.key = std::move(key), .value = std::nullopt});
+  }
+  commits_.Add(std::move(changes), [this, ref = members_.RefOf(number)](
+                                       const Result<std::uint64_t>& revision) {
+    Deferred after(commits_);
+    const MutexLock lock(mutex_);
+    if (!revision) return members_.AbandonEnd(ref);
+    for (const SlotId slot : members_.HiddenOf(ref.number)) {
+      standings_.SetBarred(ref.number, slot, false);
+    }
+    members_.End(ref);
+    standings_.untold = members_.untold();
+    CheckProofs(after);
+    CheckBarring(after);
+  });
 }
 
 void Control::Delete(std::vector<std::string> keys) {

@@ -41,6 +41,7 @@ Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
   const auto number = Find(hello.owner);
   if (!number) return hello.fresh ? Admission::kFresh : Admission::kUnknown;
   const Member& member = at(*number);
+  if (member.ending) return Fail(Code::kStale, "this identity is being ended; say hello again");
   // Not heard of in this term, the process that an earlier master knew is not known; but one that no
   // master has welcomed is another one, and somebody may still read the memory of the first.
   const bool another =
@@ -246,7 +247,7 @@ Members::RemovalProof Members::ProofOf(const MemberRef& ref, std::uint64_t remov
   if (Get(ref) == nullptr) return RemovalProof::kProven;
   Member& member = at(ref.number);
   if (member.removals >= removal) return RemovalProof::kProven;
-  if (options_.strict) return RemovalProof::kWaits;
+  if (options_.strict || member.ending) return RemovalProof::kWaits;
   if (const auto barrier = member.barriers.find(slot); barrier != member.barriers.end()) {
     // Each renewal since it was raised has named it.
     if (!barrier->second.stored || barrier->second.unnamed_until_ns > now_ns) {
@@ -359,13 +360,24 @@ std::optional<std::int64_t> Members::NextLeaseEnd(std::int64_t now_ns) const {
 
 // ---- ends
 
-std::vector<std::string> Members::End(OwnerNumber number) {
+std::vector<std::string> Members::BeginEnd(OwnerNumber number) {
   Member& member = at(number);
+  member.ending = true;
+  member.epoch = 0;
   std::vector<std::string> keys = {MemberKey(member.id)};
   for (const auto& [slot, barrier] : member.barriers) keys.push_back(BarrierKey(member.id, slot));
+  return keys;
+}
+
+void Members::AbandonEnd(const MemberRef& ref) {
+  if (Get(ref) != nullptr) at(ref.number).ending = false;
+}
+
+void Members::End(const MemberRef& ref) {
+  if (Get(ref) == nullptr) return;
+  Member& member = at(ref.number);
   by_id_.erase(member.id);
   member = {.id = {}, .fact = {}, .hello = {}, .last = {}};
-  return keys;
 }
 
 Status Members::MayForget(OwnerNumber number, std::int64_t now_ns) const {
@@ -388,7 +400,7 @@ std::vector<OwnerNumber> Members::AwayForTooLong(std::int64_t now_ns) const {
     const std::int64_t ttl =
         member.fact.disk ? options_.disk_member_ttl_ns : options_.member_ttl_ns;
     // In strict mode no clock says that nobody reads its memory any more.
-    if (options_.strict || ttl == 0 || member.lease_until_ns > now_ns) continue;
+    if (member.ending || options_.strict || ttl == 0 || member.lease_until_ns > now_ns) continue;
     if (std::max(member.heard_ns, member.lease_until_ns) + ttl <= now_ns) gone.push_back(number);
   }
   return gone;

@@ -153,8 +153,17 @@ class Members {
   std::optional<std::int64_t> NextLeaseEnd(std::int64_t now_ns) const;
 
   // ---- ends
-  // Its facts' keys, to be deleted from the store. The identity is no member from here on.
-  std::vector<std::string> End(OwnerNumber number);
+  // The keys of its facts, to be deleted from the store: only then may it End. Until then it is a
+  // member that gets nothing, removals wait for it, and its number is nobody else's.
+  std::vector<std::string> BeginEnd(OwnerNumber number);
+  // They could not be deleted: it may come back.
+  void AbandonEnd(const MemberRef& ref);
+  // The identity is no member from here on.
+  void End(const MemberRef& ref);
+  bool Ending(OwnerNumber number) const { return at(number).ending; }
+  MemberRef RefOf(OwnerNumber number) const {
+    return {.number = number, .serial = at(number).serial};
+  }
   std::optional<OwnerNumber> Find(const Id128& id) const;
   // kDenied while its lease runs.
   Status MayForget(OwnerNumber number, std::int64_t now_ns) const;
@@ -204,6 +213,7 @@ class Members {
     bool told = false;
     bool tell_first = false;
     bool draining = false;
+    bool ending = false;
     std::int64_t lease_until_ns = 0;
     std::int64_t heard_ns = 0;
     std::uint64_t table = 0;
