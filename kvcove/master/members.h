@@ -140,7 +140,6 @@ class Members {
   // It is told, and nothing of it was overtaken since. The slots whose barriers stood for that only
   // are not hidden any more; `keys`: of these barriers.
   std::vector<SlotId> EndOvertaken(OwnerNumber number, std::vector<std::string>& keys);
-  MemberRef RefOf(OwnerNumber number) const { return {number, at(number).serial}; }
   std::size_t untold() const;
   // The slot has another generation: its barriers mean nothing any more. Their keys.
   std::vector<std::string> VoidBarriers(SlotId slot);
