@@ -595,7 +595,7 @@ void Control::RaiseBarrier(const MemberRef& ref, const Proof& proof) {
 void Control::BarOvertaken(const std::vector<OwnerSlot>& overtaken, Reply<void> done) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
-  Barring barring{.waiting = {}, .done = std::move(done)};
+  Barring barring{.waiting = {}, .since_ns = clock_.NowNs(), .done = std::move(done)};
   for (const auto& [number, slot] : overtaken) {
     const MemberRef ref = members_.RefOf(number);
     if (!members_.Exists(ref)) continue;
@@ -670,6 +670,13 @@ void Control::Tick() {
   const MutexLock lock(mutex_);
   const std::int64_t now = clock_.NowNs();
   CheckProofs(deferred);
+  // Its owner repeats a listing after a while, and each repetition waits here.
+  std::erase_if(barring_, [&](const Barring& barring) {
+    if (now < barring.since_ns + kWatchNs) return false;
+    deferred.Answer<void>(barring.done,
+                          Fail(Code::kTimeout, "the control store does not take a barrier"));
+    return true;
+  });
   // An owner gives a watch up after a few seconds, and with it the connection; so it is answered
   // before, and asked again over the same connection.
   std::erase_if(watches_, [&](const auto& entry) {

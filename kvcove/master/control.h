@@ -192,6 +192,7 @@ class Control final : public GenerationSink {
   std::vector<std::shared_ptr<Proof>> proofs_ KVCOVE_GUARDED_BY(mutex_);
   struct Barring {
     std::vector<std::pair<MemberRef, SlotId>> waiting;
+    std::int64_t since_ns = 0;
     Reply<void> done;
   };
   std::vector<Barring> barring_ KVCOVE_GUARDED_BY(mutex_);

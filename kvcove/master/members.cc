@@ -138,7 +138,8 @@ std::optional<OwnerNumber> Members::Find(const Id128& id) const {
 }
 
 const Members::Member* Members::Get(const MemberRef& ref) const {
-  if (ref.number >= members_.size() || at(ref.number).serial != ref.serial) return nullptr;
+  if (ref.serial == 0 || ref.number >= members_.size()) return nullptr;  // a free number
+  if (at(ref.number).serial != ref.serial) return nullptr;
   return &at(ref.number);
 }
 
