@@ -130,7 +130,9 @@ TEST_F(BarriersTest, AnEndedMemberTakesItsBarriersWithIt) {
   Bar(kFirst + 1);
   Bar(kFirst + 2, kSlot + 1);
   EXPECT_EQ(members_.barriers(), 2U);
-  EXPECT_EQ(members_.End(owner_.number).size(), 3U);
+  EXPECT_EQ(members_.BeginEnd(owner_.number).size(), 3U);
+  EXPECT_EQ(ProofOf(kFirst + 9), Proof::kWaits) << "a later master would still know it";
+  members_.End(ref_);
   EXPECT_EQ(members_.barriers(), 0U);
   EXPECT_EQ(ProofOf(kFirst + 9), Proof::kProven);
   Join(2);
