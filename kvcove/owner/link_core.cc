@@ -392,6 +392,8 @@ void LinkCore::Apply(const wire::Changes& changes) {
   if (!updates.empty()) target_.Publish(changes.incarnation, updates);
   const MutexLock lock(mutex_);
   if (changes.from == table_) table_ = std::max(table_, changes.to);
+  // A master that comes without it has lost facts: the hello says so.
+  seen_.revision = std::max(seen_.revision, changes.to);
   if (changes.names_changed) naming_ = changes.naming;
 }
 

@@ -419,17 +419,16 @@ void Owner::DropSlot(SlotId slot) {
 
 std::uint64_t Owner::ApplyRemoval(const wire::Removal& removal) {
   std::uint64_t matched = 0;
-  // Under another generation than the one that was meant there is nothing left to remove.
   for (std::size_t begin = 0; begin < removal.keys.size(); begin += kRemoveSlice) {
     const MutexLock lock(mutex_);
-    if (core_->GenerationOf(removal.slot) != removal.generation) return 0;
+    if (!core_->Means(removal.slot, removal.generation)) return 0;
     const std::size_t end = std::min(begin + kRemoveSlice, removal.keys.size());
     for (std::size_t i = begin; i < end; ++i) (void)core_->Remove(removal.slot, removal.keys[i]);
   }
   std::uint32_t cursor = removal.pattern.empty() ? Core::kWalkDone : 0;
   while (cursor != Core::kWalkDone) {
     const MutexLock lock(mutex_);
-    if (core_->GenerationOf(removal.slot) != removal.generation) break;
+    if (!core_->Means(removal.slot, removal.generation)) break;
     matched += core_->RemoveMatching(removal.slot, removal.pattern, cursor);
   }
   return matched;
