@@ -177,8 +177,8 @@ class Core {
   // What a renewal of the lease tells; cheap, whatever is stored here.
   wire::RenewRequest Report() const;
   // A removal that was asked for under `generation` is carried out here: not under a later
-  // generation, where what it meant is void. Under an earlier one it is: this owner hears of the new
-  // generation only later, and must not show meanwhile what is acknowledged as removed.
+  // generation, where what it meant is void. Under an earlier one it is: this owner hears of the
+  // new generation only later, and must not show meanwhile what is acknowledged as removed.
   bool Means(SlotId slot, Generation generation) const {
     const Generation own = GenerationOf(slot);
     return own != 0 && (own == generation || (own >> 24) < (generation >> 24));

@@ -29,11 +29,8 @@ LinkCore::LinkCore(LinkTarget& target, LinkIdentity identity, std::int64_t renew
 
 LinkCore::State LinkCore::state() const {
   const MutexLock lock(mutex_);
-  return {.epoch = epoch_,
-          .number = number_,
-          .term = seen_.term,
-          .told = told_,
-          .dropped = gave_way_};
+  return {
+      .epoch = epoch_, .number = number_, .term = seen_.term, .told = told_, .dropped = gave_way_};
 }
 
 std::uint64_t LinkCore::term() const {
@@ -69,25 +66,24 @@ LinkCore::Step LinkCore::Next(Lane lane) {
   if (epoch_ == 0 || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kPauseNs};
   asked_under_[Index(lane)] = epoch_;
   if (lane == Lane::kWatch) {
-    return {.call = Call{.method = wire::Method::kWatch,
-                         .body = wire::Encode(wire::WatchRequest{.number = number_,
-                                                                 .epoch = epoch_,
-                                                                 .table = table_,
-                                                                 .naming = naming_}),
-                         .timeout_ns = kWatchNs}};
+    return {.call =
+                Call{.method = wire::Method::kWatch,
+                     .body = wire::Encode(wire::WatchRequest{
+                         .number = number_, .epoch = epoch_, .table = table_, .naming = naming_}),
+                     .timeout_ns = kWatchNs}};
   }
   if (rounds_ < acknowledge_at_round_) {
     asked_under_[Index(lane)] = 0;
     return {.wait_ns = kPauseNs / 10};
   }
-  return {.call = Call{.method = wire::Method::kRemovals,
-                       .body = wire::Encode(
-                           wire::RemovalsRequest{.number = number_,
-                                                 .epoch = epoch_,
-                                                 .after = removals_,
-                                                 .matched = std::exchange(matched_, {}),
-                                                 .dropped = dropped_}),
-                       .timeout_ns = kWatchNs}};
+  return {.call = Call{
+              .method = wire::Method::kRemovals,
+              .body = wire::Encode(wire::RemovalsRequest{.number = number_,
+                                                         .epoch = epoch_,
+                                                         .after = removals_,
+                                                         .matched = std::exchange(matched_, {}),
+                                                         .dropped = dropped_}),
+              .timeout_ns = kWatchNs}};
 }
 
 LinkCore::Step LinkCore::NextLease() {
@@ -142,9 +138,8 @@ LinkCore::Step LinkCore::NextList() {
     }
     asked_under_[lane] = epoch_;
     if (batch_) {
-      return {.call = Call{.method = wire::Method::kList,
-                           .body = batch_->body,
-                           .timeout_ns = kListNs}};
+      return {.call =
+                  Call{.method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListNs}};
     }
     told = told_;
     credit = credit_;
@@ -168,8 +163,7 @@ LinkCore::Step LinkCore::NextList() {
     return {.wait_ns = kPauseNs};
   }
   batch_ = std::move(batch);
-  return {.call = Call{
-              .method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListNs}};
+  return {.call = Call{.method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListNs}};
 }
 
 // In this order: what is gone was taken after what came, and goes first, so that a key that was
@@ -196,8 +190,7 @@ LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
       for (const Pending& pending : listing.pending) request.items.push_back(pending.item);
     }
     if (!told && credit > 0 && cursor != Core::kWalkDone) {
-      batch.inventory =
-          target_.Inventory(cursor, std::min<std::size_t>(kListItems, credit));
+      batch.inventory = target_.Inventory(cursor, std::min<std::size_t>(kListItems, credit));
       for (const InventoryItem& item : batch.inventory) request.items.push_back(item.item);
     }
   }

@@ -50,5 +50,83 @@ TEST(ClusterSimulationTest, KeepsItsPromisesUnderEveryFault) {
       sum.partitions, sum.found_again, sum.events);
 }
 
+TEST(ClusterSimulationTest, TheSameSeedIsTheSameRun) {
+  const ClusterSimReport a = SimulateCluster({.seed = 42});
+  const ClusterSimReport b = SimulateCluster({.seed = 42});
+  EXPECT_EQ(a.events, b.events);
+  EXPECT_EQ(a.verified_reads, b.verified_reads);
+  EXPECT_EQ(a.puts, b.puts);
+}
+
+// Clocks that stop are safe where an expired lease proves nothing.
+TEST(ClusterSimulationTest, StoppedClocksAreSafeInStrictMode) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    const ClusterSimReport report = SimulateCluster(
+        {.seed = seed, .stopped_clocks = true, .lost_facts = false, .check_availability = false});
+    ASSERT_EQ(report.violation, "");
+  }
+}
+
+// ---- what must be noticed
+
+void MustFail(ClusterSimOptions options, const char* what) {
+  const std::uint64_t seeds = FromEnvironment("KVCOVE_SIM_MUTANT_SEEDS", 300);
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    options.seed = seed;
+    const ClusterSimReport report = SimulateCluster(options);
+    if (report.violation.empty()) continue;
+    fmt::print("without {}: {}\n", what, report.violation);
+    return;
+  }
+  FAIL() << seeds << " seeds without " << what << " and nothing was noticed";
+}
+
+OwnerRules Without(bool OwnerRules::* rule) {
+  OwnerRules rules;
+  rules.*rule = false;
+  return rules;
+}
+
+TEST(ClusterSimulationTest, NoticesWhenGenerationsAreNotChecked) {
+  MustFail({.check_availability = false, .rules = {.checks = {.generation = false}}},
+           "the generation check");
+}
+TEST(ClusterSimulationTest, NoticesWhenLeasesAreNotChecked) {
+  MustFail({.check_availability = false, .rules = Without(&OwnerRules::lease)}, "the lease check");
+}
+TEST(ClusterSimulationTest, NoticesWhenMemoryIsNotProtected) {
+  MustFail({.check_availability = false, .rules = {.checks = {.second_look = false}}},
+           "the readers' protection");
+}
+TEST(ClusterSimulationTest, NoticesWhenTheDeadlineIsPublishedFirst) {
+  MustFail({.check_availability = false, .rules = Without(&OwnerRules::lease_last)},
+           "generations and hidden slots before the deadline");
+}
+TEST(ClusterSimulationTest, NoticesWhenAPutDoesNotSayWhatItWasBegunAfter) {
+  MustFail({.check_availability = false, .rules = Without(&OwnerRules::removal_number)},
+           "the removal's number at reservation");
+}
+TEST(ClusterSimulationTest, NoticesWhenProofsDoNotWaitForOwners) {
+  MustFail({.check_availability = false, .master = {.wait = false}},
+           "the wait for owners that cannot be reached");
+}
+TEST(ClusterSimulationTest, NoticesWhenThereAreNoBarriers) {
+  MustFail({.check_availability = false, .master = {.barriers = false}}, "barriers");
+}
+TEST(ClusterSimulationTest, NoticesWhenACopyBringsBackWhatWasRemoved) {
+  MustFail({.check_availability = false, .master = {.copies = false}}, "the check of copies");
+}
+TEST(ClusterSimulationTest, NoticesWhenAGenerationIsNotUsedForEver) {
+  MustFail({.check_availability = false, .master = {.generations = {.used_for_ever = false}}},
+           "\"used for ever\"");
+}
+TEST(ClusterSimulationTest, NoticesWhenClocksStop) {
+  MustFail({.stopped_clocks = true,
+            .lost_facts = false,
+            .check_availability = false,
+            .force_lenient = true},
+           "strict mode");
+}
+
 }  // namespace
 }  // namespace kvcove::sim

@@ -40,9 +40,8 @@ class Load {
     }
     const int space = spaces[random().Below(random().OneIn(2) ? 1 : spaces.size())];
     const std::uint64_t dice = random().Below(1000);
-    world_.In(requester.place(), 0, [this, &requester, space, dice] {
-      Do(requester, space, dice);
-    });
+    world_.In(requester.place(), 0,
+              [this, &requester, space, dice] { Do(requester, space, dice); });
   }
 
   void Do(SimRequester& requester, int space, std::uint64_t dice) {
@@ -120,8 +119,8 @@ class Load {
   // An owner sends one of its objects to another one, which holds it as well, or instead.
   void Copy() {
     const auto from = static_cast<Place>(random().Below(Cluster::kOwners));
-    const Place to = static_cast<Place>((from + 1 + random().Below(Cluster::kOwners - 1)) %
-                                        Cluster::kOwners);
+    const Place to =
+        static_cast<Place>((from + 1 + random().Below(Cluster::kOwners - 1)) % Cluster::kOwners);
     const bool move = random().OneIn(2);
     const auto cursor = static_cast<std::uint32_t>(random().Below(64));
     if (cluster_.owner(from) == nullptr) return;
@@ -160,9 +159,8 @@ class Load {
         cluster_.owner(from)->core().DropObject(object.id, object.version);
       });
     };
-    world_.Send(from, to, [this, to, request, done] {
-      cluster_.owner(to)->Put(request, [] {}, done);
-    });
+    world_.Send(from, to,
+                [this, to, request, done] { cluster_.owner(to)->Put(request, [] {}, done); });
   }
 
   Cluster& cluster_;

@@ -19,9 +19,10 @@ struct ClusterSimOptions {
   std::int64_t seconds = 25;        // of virtual time, with faults
   std::int64_t quiet_seconds = 10;  // without, before everything must work
   // ---- what may happen
-  bool stopped_clocks = false;    // hosts' virtual machines are paused
-  bool lost_facts = true;         // the control file is lost, damaged, or rolled back
+  bool stopped_clocks = false;  // hosts' virtual machines are paused
+  bool lost_facts = true;       // the control file is lost, damaged, or rolled back
   bool check_availability = true;
+  bool force_lenient = false;  // an expired lease proves something, even so
   // ---- what is switched off in turn
   master::MasterOptions master;
   OwnerRules rules;

@@ -38,13 +38,13 @@ Cluster::Cluster(const ClusterSimOptions& given)
   owners_.resize(kOwners);
   for (int i = 0; i <= kOwners; ++i) {
     const bool local = i < kOwners;
-    requesters.push_back(std::make_unique<SimRequester>(
-        world, master, oracle, local ? kOwners + i : kElsewhere,
-        SimRequester::Options{.tenant = i == 1 ? "blue" : "",
-                              .local = local ? i : -1,
-                              .owners = kOwners,
-                              .rules = options.rules},
-        [this](Place place) { return owner(place); }));
+    requesters.push_back(
+        std::make_unique<SimRequester>(world, master, oracle, local ? kOwners + i : kElsewhere,
+                                       SimRequester::Options{.tenant = i == 1 ? "blue" : "",
+                                                             .local = local ? i : -1,
+                                                             .owners = kOwners,
+                                                             .rules = options.rules},
+                                       [this](Place place) { return owner(place); }));
   }
   for (const auto& requester : requesters) world.Born(requester->place());
   master.Start();
@@ -60,7 +60,8 @@ Cluster::~Cluster() {
 
 master::MasterOptions Cluster::MasterOptionsOf() const {
   master::MasterOptions master = options.master;
-  master.strict = master.strict || kind.strict || options.stopped_clocks;
+  master.strict =
+      !options.force_lenient && (master.strict || kind.strict || options.stopped_clocks);
   master.member_ttl_ns = 6 * kSecond;
   master.generations.max_slots = kind.few_slots ? 3 : 16;
   master.generations.all_named_ns = 3 * kSecond;
@@ -113,10 +114,8 @@ void Cluster::Keep(const SimRequester::Stored& stored) {
   if (stored.code == Code::kStale) ++report.stale_puts;
   if (stored.code != Code::kOk) return;
   ++report.puts;
-  kept.push_back({.serial = stored.serial,
-                  .owner = stored.owner,
-                  .life = stored.life,
-                  .token = stored.token});
+  kept.push_back(
+      {.serial = stored.serial, .owner = stored.owner, .life = stored.life, .token = stored.token});
 }
 
 }  // namespace kvcove::sim

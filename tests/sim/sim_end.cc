@@ -137,13 +137,13 @@ class Check {
     for (const Cluster::Kept& kept : cluster_.kept) {
       if (!MustBeThere(kept)) continue;
       const Oracle::Written& put = cluster_.oracle.written(kept.serial);
-      const auto reader = std::ranges::find(cluster_.requesters, SpaceOf(put.space).tenant,
-                                            &SimRequester::tenant);
+      const auto reader =
+          std::ranges::find(cluster_.requesters, SpaceOf(put.space).tenant, &SimRequester::tenant);
       const Oracle::Serial found = Read(**reader, put.space, put.key, /*local=*/false);
       if (world_.ended()) return;
       if (found == 0) {
-        Fail(fmt::format("{} is lost: owner {} had acknowledged put {}",
-                         NameOf(put.space, put.key), kept.owner, kept.serial));
+        Fail(fmt::format("{} is lost: owner {} had acknowledged put {}", NameOf(put.space, put.key),
+                         kept.owner, kept.serial));
         return;
       }
       ++cluster_.report.found_again;
@@ -201,8 +201,7 @@ class Check {
     if (cluster_.kind.few_slots && *code == Code::kLimit) return true;
     if (code->value_or(Code::kTimeout) != Code::kOk) {
       return Fail(fmt::format("{} cannot be stored at owner {} from {}: {}", NameOf(space, key),
-                              owner, requester.place(),
-                              CodeName(code->value_or(Code::kTimeout))));
+                              owner, requester.place(), CodeName(code->value_or(Code::kTimeout))));
     }
     for (const auto& reader : cluster_.requesters) {
       if (reader->tenant() != requester.tenant()) continue;

@@ -120,7 +120,8 @@ void Faults::RestartOwner(Place place) {
 void Faults::RestartMaster() {
   if (!cluster_.master.alive()) return;
   ++cluster_.report.master_deaths;
-  if (master::Master* master = cluster_.master.answering(); master != nullptr && random().OneIn(4)) {
+  if (master::Master* master = cluster_.master.answering();
+      master != nullptr && random().OneIn(4)) {
     master->Stop([](const Result<void>&) {});
   }
   cluster_.master.Kill();
@@ -162,15 +163,15 @@ void Faults::HarmFile() {
   cluster_.master.LoseDisk();
 }
 
-// A store that was rolled back proves something again when each owner that lives follows its master.
+// A store that was rolled back proves something again when each owner that lives follows its
+// master.
 void Faults::AwaitTrust() {
   world_.After(2 * kSecond, [this] {
     const master::Master* master = cluster_.master.answering();
     bool follow = master != nullptr;
     for (Place place = 0; follow && place < Cluster::kOwners; ++place) {
       const SimOwner* owner = cluster_.owner(place);
-      follow = owner != nullptr && owner->link().term() == master->term() &&
-               owner->LeaseHolds();
+      follow = owner != nullptr && owner->link().term() == master->term() && owner->LeaseHolds();
     }
     if (follow) return cluster_.oracle.Trust();
     AwaitTrust();
@@ -182,9 +183,7 @@ void Faults::DisturbDisk() {
   switch (random().Below(3)) {
     case 0:
       disk.SetHanging(true);
-      world_.After(world_.Some(4 * kSecond), [this] {
-        cluster_.master.disk().SetHanging(false);
-      });
+      world_.After(world_.Some(4 * kSecond), [this] { cluster_.master.disk().SetHanging(false); });
       return;
     case 1:
       disk.SetFull(true);

@@ -40,8 +40,8 @@ void SimMaster::Start() {
       if (world_.life(place_) == life && !alive()) Start();
     });
   }
-  const auto plan = master::PlanStart(opened.facts, opened.revision, options_.lease_ns,
-                                      world_.NowOf(place_));
+  const auto plan =
+      master::PlanStart(opened.facts, opened.revision, options_.lease_ns, world_.NowOf(place_));
   if (!plan) return fail_("the master cannot start: " + plan.error().ToString());
   store_ = std::move(*store);
   master_ = std::make_unique<master::Master>(options_, *plan, *store_, opened.revision,
@@ -52,10 +52,11 @@ void SimMaster::Start() {
     if (world_.life(place_) != life) return;
     ready_ = stored.has_value();
     // As a supervisor does with a process that could not start.
-    if (!ready_) return world_.In(place_, kRetryNs, [this] {
-      Kill();
-      Start();
-    });
+    if (!ready_)
+      return world_.In(place_, kRetryNs, [this] {
+        Kill();
+        Start();
+      });
     started_(state);
   });
   world_.In(place_, 0, [this] { Tick(); });
@@ -106,9 +107,10 @@ void SimMaster::LogList(const std::string& body, const std::string& answer) {
   for (std::size_t i = 0; i < request->items.size(); ++i) {
     const wire::ListItem& item = request->items[i];
     if (item.gone || reply->codes[i] == Code::kOk) continue;
-    world_.Log(fmt::format("a listing of member {}, slot {}, generation {:x}, begun after {:x}{}: {}",
-                           request->number, item.slot, item.generation, item.removals,
-                           item.inventory ? ", inventory" : "", CodeName(reply->codes[i])));
+    world_.Log(
+        fmt::format("a listing of member {}, slot {}, generation {:x}, begun after {:x}{}: {}",
+                    request->number, item.slot, item.generation, item.removals,
+                    item.inventory ? ", inventory" : "", CodeName(reply->codes[i])));
   }
 }
 
@@ -218,7 +220,11 @@ void SimMaster::Closed(std::uint64_t connection) {
 // ---- connections
 
 SimConnection::SimConnection(World& world, SimMaster& master, Place from, std::string tenant)
-    : world_(world), master_(master), from_(from), tenant_(std::move(tenant)), client_(master.next_client_++) {
+    : world_(world),
+      master_(master),
+      from_(from),
+      tenant_(std::move(tenant)),
+      client_(master.next_client_++) {
   master_.connections_[client_] = this;
 }
 
@@ -236,7 +242,8 @@ void SimConnection::Call(wire::Method method, std::string body, std::int64_t tim
     master_life_ = world_.life(master_.place_);
   }
   const std::uint64_t call = ++call_;
-  if (std::getenv("KVCOVE_SIM_CALLS") != nullptr) world_.Log(fmt::format("place {} calls {}", from_, static_cast<int>(method)));
+  if (std::getenv("KVCOVE_SIM_CALLS") != nullptr)
+    world_.Log(fmt::format("place {} calls {}", from_, static_cast<int>(method)));
   done_ = std::move(done);
   const std::uint64_t number = number_;
   const std::uint64_t life = world_.life(from_);
@@ -252,17 +259,19 @@ void SimConnection::Call(wire::Method method, std::string body, std::int64_t tim
     return world.In(from, world.Some(2 * kMillisecond),
                     [answer] { answer(Fail(Code::kUnavailable, "connection refused")); });
   }
-  world.Send(from, master.place_, [&world, &master, from, life, number, tenant = tenant_, method,
-                                   body = std::move(body), answer] {
-    const std::uint64_t master_life = world.life(master.place_);
-    master.Receive(number, tenant, method, body,
+  world.Send(from, master.place_,
+             [&world, &master, from, life, number, tenant = tenant_, method, body = std::move(body),
+              answer] {
+               const std::uint64_t master_life = world.life(master.place_);
+               master.Receive(
+                   number, tenant, method, body,
                    [&world, &master, from, life, master_life, answer](Result<std::string> reply) {
                      if (world.life(master.place_) != master_life) return;
                      if (world.life(from) != life) return;
                      world.Send(master.place_, from,
                                 [answer, reply = std::move(reply)] { answer(reply); });
                    });
-  });
+             });
 }
 
 void SimConnection::Finish(std::uint64_t call, Result<std::string> answer) {

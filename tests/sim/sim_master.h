@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The master's process of a simulated cluster: `master::Master` over `master::FileStore` over a disk
-// that fails, and connections to it. A process that dies takes everything with it but its disk.
+// The master's process of a simulated cluster: `master::Master` over `master::FileStore` over a
+// disk that fails, and connections to it. A process that dies takes everything with it but its
+// disk.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
-#include <map>
 #include <string>
 
 #include "kvcove/master/file_store.h"

@@ -53,10 +53,9 @@ void Oracle::Reserved(Serial serial) {
   Written& put = written_.at(serial);
   put.reserved = true;
   std::erase_if(under_way_, [&](const UnderWay& one) { return one.until_ns <= world_.NowNs(); });
-  put.removal_called = put.removal_called ||
-                       std::ranges::any_of(under_way_, [&](const UnderWay& one) {
-                         return TakenBy(one, put);
-                       });
+  put.removal_called =
+      put.removal_called ||
+      std::ranges::any_of(under_way_, [&](const UnderWay& one) { return TakenBy(one, put); });
 }
 
 bool Oracle::MayBeGone(Serial serial) const {
@@ -70,19 +69,19 @@ bool Oracle::MayBeGone(Serial serial) const {
 
 Oracle::Reset Oracle::CallReset(int family, std::optional<int> space) {
   std::uint64_t& called = space ? version_called_[*space] : family_called_[family];
-  under_way_.push_back(
-      {.family = family, .matches = {}, .until_ns = world_.NowNs() + kUnderWayNs});
+  under_way_.push_back({.family = family, .matches = {}, .until_ns = world_.NowNs() + kUnderWayNs});
   return {.family = family, .space = space, .number = ++called, .trust = trust_};
 }
 
 void Oracle::ProvenReset(const Reset& reset) {
   if (reset.trust != trust_ || trust_ % 2 == 1) return;
-  std::uint64_t& proven = reset.space ? version_proven_[*reset.space] : family_proven_[reset.family];
+  std::uint64_t& proven =
+      reset.space ? version_proven_[*reset.space] : family_proven_[reset.family];
   proven = std::max(proven, reset.number);
 }
 
-Oracle::Removal Oracle::CallRemoval(
-    int space, const std::function<bool(const std::string&)>& matches) {
+Oracle::Removal Oracle::CallRemoval(int space,
+                                    const std::function<bool(const std::string&)>& matches) {
   Removal removal{.doomed = {}, .trust = trust_, .number = next_number_++};
   under_way_.push_back({.space = space,
                         .matches = matches,
@@ -101,8 +100,7 @@ Oracle::Removal Oracle::CallRemoval(
 }
 
 void Oracle::ProvenRemoval(const Removal& removal) {
-  std::erase_if(under_way_,
-                [&](const UnderWay& one) { return one.number == removal.number; });
+  std::erase_if(under_way_, [&](const UnderWay& one) { return one.number == removal.number; });
   if (removal.trust != trust_ || trust_ % 2 == 1) return;
   for (const Serial serial : removal.doomed) {
     Written& put = written_.at(serial);
@@ -154,8 +152,8 @@ Oracle::Serial Oracle::Verify(const Reading& reading, const std::vector<std::uin
     return 0;
   }
   if (written.removed_ns != 0 && written.removed_ns < reading.began_ns) {
-    Fail(fmt::format("put {} of {} is back after its removal had been proven at {} ms", serial, what,
-                     written.removed_ns / kMillisecond));
+    Fail(fmt::format("put {} of {} is back after its removal had been proven at {} ms", serial,
+                     what, written.removed_ns / kMillisecond));
     return 0;
   }
   return serial;

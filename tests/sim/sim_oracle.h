@@ -80,8 +80,8 @@ class Oracle {
   // What it dooms: every put of these keys that an owner had begun to store.
   Removal CallRemoval(int space, const std::function<bool(const std::string&)>& matches);
   void ProvenRemoval(const Removal& removal);
-  // The store has lost facts that it had said were durable: what was proven by them may come undone,
-  // until the owners that know better have come back: Trust.
+  // The store has lost facts that it had said were durable: what was proven by them may come
+  // undone, until the owners that know better have come back: Trust.
   void StoreRolledBack();
   void Trust() { trust_ += trust_ % 2; }
 

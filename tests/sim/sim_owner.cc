@@ -91,16 +91,16 @@ void SimOwner::RunLane(Lane lane) {
   if (!connection.open() && lane == Lane::kLease) link_.Disconnected();
   const owner::LinkCore::Step step = link_.Next(lane);
   if (!step.call) return WaitLane(lane, step.wait_ns);
-  connection.Call(step.call->method, step.call->body, step.call->timeout_ns,
-                  [this, lane](const Result<std::string>& reply) {
-                    const bool refused = !reply && reply.error().code == Code::kUnavailable;
-                    if (lane == Lane::kLease && !reply &&
-                        (refused || reply.error().code == Code::kTimeout)) {
-                      SetMasterReachable(false);
-                    }
-                    link_.Answer(lane, reply);
-                    WaitLane(lane, refused ? kRetryNs : 0);
-                  });
+  connection.Call(
+      step.call->method, step.call->body, step.call->timeout_ns,
+      [this, lane](const Result<std::string>& reply) {
+        const bool refused = !reply && reply.error().code == Code::kUnavailable;
+        if (lane == Lane::kLease && !reply && (refused || reply.error().code == Code::kTimeout)) {
+          SetMasterReachable(false);
+        }
+        link_.Answer(lane, reply);
+        WaitLane(lane, refused ? kRetryNs : 0);
+      });
 }
 
 void SimOwner::WaitLane(Lane lane, std::int64_t wait_ns) {
@@ -149,9 +149,10 @@ void SimOwner::Put(const PutRequest& request, const std::function<void()>& reser
   const wire::PutResult place = core_->Put(session_, request.token, {&item, 1}, request.evict)[0];
   if (place.code != Code::kOk) return done(place.code);
   reserved();
-  world_.Log(fmt::format("owner {} reserves {} for put {} of {}, slot {}, begun after {:x}{}", place_,
-                         place.reservation, request.words[0], request.key, request.token.slot,
-                         core_->applied(), request.copied_at != 0 ? ", a copy" : ""));
+  world_.Log(fmt::format("owner {} reserves {} for put {} of {}, slot {}, begun after {:x}{}",
+                         place_, place.reservation, request.words[0], request.key,
+                         request.token.slot, core_->applied(),
+                         request.copied_at != 0 ? ", a copy" : ""));
   // The bytes arrive bit by bit, sometimes after everything else.
   const bool slow = world_.faults() && world_.random().OneIn(30);
   const std::int64_t takes = world_.Some(slow ? 2 * kSecond : 300 * kMicrosecond);
@@ -176,9 +177,8 @@ void SimOwner::Commit(std::uint64_t reservation, const PutRequest& request, cons
   };
   world_.In(place_, request.budget_ns, [once] { once(Code::kNotListed); });
   if (!options_.rules.removal_number) pending[0].item.removals = ~0ULL >> 1;
-  outbox_.push_back({.pending = std::move(pending), .done = [once](std::span<const Code> codes) {
-                       once(codes[0]);
-                     }});
+  outbox_.push_back({.pending = std::move(pending),
+                     .done = [once](std::span<const Code> codes) { once(codes[0]); }});
   Wake();
 }
 
@@ -198,9 +198,8 @@ std::vector<owner::Loan> SimOwner::Lend(const Token& token, std::string_view key
 void SimOwner::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
   if (options_.rules.lease_last) return core_->SetSlots(incarnation, updates);
   // Too late: the deadline is there before.
-  world_.In(place_, 5 * kMillisecond, [this, incarnation, updates] {
-    core_->SetSlots(incarnation, updates);
-  });
+  world_.In(place_, 5 * kMillisecond,
+            [this, incarnation, updates] { core_->SetSlots(incarnation, updates); });
 }
 
 void SimOwner::SetHidden(const std::vector<SlotId>& slots) {
@@ -218,7 +217,7 @@ std::uint64_t SimOwner::ApplyRemoval(const wire::Removal& removal) {
                          place_, removal.number, removal.slot, removal.generation,
                          core_->GenerationOf(removal.slot), fmt::join(removal.keys, " "),
                          removal.pattern));
-  if (core_->GenerationOf(removal.slot) != removal.generation) return 0;
+  if (!core_->Means(removal.slot, removal.generation)) return 0;
   for (const std::string& key : removal.keys) (void)core_->Remove(removal.slot, key);
   std::uint64_t matched = 0;
   std::uint32_t cursor = removal.pattern.empty() ? owner::Core::kWalkDone : 0;

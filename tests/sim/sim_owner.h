@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One life of an owner's process in a simulated cluster: the real `LinkCore` with its four lanes over
-// the real `Core`, and what owner.cc and data_server.cc do between them.
+// One life of an owner's process in a simulated cluster: the real `LinkCore` with its four lanes
+// over the real `Core`, and what owner.cc and data_server.cc do between them.
 #pragma once
 
 #include <array>
@@ -22,8 +22,8 @@ namespace kvcove::sim {
 // What is switched off in turn, to show that it would be noticed.
 struct OwnerRules {
   segment::Checks checks;
-  bool lease = true;        // readers and owners look at the lease
-  bool lease_last = true;   // hidden slots and generations are published before the deadline
+  bool lease = true;           // readers and owners look at the lease
+  bool lease_last = true;      // hidden slots and generations are published before the deadline
   bool removal_number = true;  // a put says which removals it was begun after
 };
 

@@ -128,7 +128,8 @@ void SimRequester::Refresh() {
       [this](wire::MasterStub& stub, std::int64_t deadline_ns) {
         (void)stub.Owners(deadline_ns, {.broken = {}, .recent = {}, .holder = process_});
       },
-      200 * kMillisecond, [this](const Result<std::string>& answer) {
+      200 * kMillisecond,
+      [this](const Result<std::string>& answer) {
         if (!answer) return;
         const auto owners = wire::DecodeOwners(
             {reinterpret_cast<const std::byte*>(answer->data()), answer->size()});
@@ -158,8 +159,7 @@ void SimRequester::Put(int space, const std::string& key, std::size_t words, Pla
   if (!binding || !binding->open) {
     return done({.code = binding ? Code::kClosed : binding.error().code, .token = {}});
   }
-  const Oracle::Serial serial =
-      oracle_.BeginPut(space, key, words, oracle_.Called(space));
+  const Oracle::Serial serial = oracle_.BeginPut(space, key, words, oracle_.Called(space));
   const Token token = binding->token;
   const SimOwner::PutRequest request{
       .token = token, .key = key, .words = std::vector<std::uint64_t>(words, serial)};
@@ -210,15 +210,13 @@ void SimRequester::GetLocal(int space, const std::string& key, const ReadDone& d
   }
   if (!binding || !binding->open) return done(0);
   const SlotId slot = binding->token.slot;
-  const segment::ReadScope scope{.slot = slot,
-                                 .generation = binding->token.generation,
-                                 .checks = options_.rules.checks};
+  const segment::ReadScope scope{
+      .slot = slot, .generation = binding->token.generation, .checks = options_.rules.checks};
   const segment::Found found =
       segment->view.Find(slot, {.key = key, .hash = segment->view.HashKey(slot, key)});
   if (!found) return done(0);
-  const auto lane =
-      std::ranges::find(segment->shared().lanes, 0U,
-                        [](const segment::Lane& of) { return of.used.load(); });
+  const auto lane = std::ranges::find(segment->shared().lanes, 0U,
+                                      [](const segment::Lane& of) { return of.used.load(); });
   if (lane == std::end(segment->shared().lanes)) return done(0);
   const auto window = std::make_shared<segment::ReadWindow>(segment->view, *lane);
   if (options_.rules.checks.second_look) window->Announce(found);
@@ -229,8 +227,8 @@ void SimRequester::GetLocal(int space, const std::string& key, const ReadDone& d
     world_.In(place_, ShortPause(), [this, segment, reading, found, window, done] {
       Extent extents[segment::kMaxExtents];
       const std::uint32_t count = segment->view.Extents(found, extents);
-      const Oracle::Serial serial = oracle_.Verify(
-          reading, WordsOf(*segment, {extents, count}, found.meta.size_bytes()));
+      const Oracle::Serial serial =
+          oracle_.Verify(reading, WordsOf(*segment, {extents, count}, found.meta.size_bytes()));
       window->Clear();
       done(serial);
     });
@@ -292,8 +290,8 @@ void SimRequester::FetchFrom(Place owner, const Token& token, const Oracle::Read
     // The transfer takes its time; a pause of the owner makes it longer.
     world_.In(owner, ShortPause(), [this, owner, raw, loans, reading, once, protect] {
       const owner::Loan& loan = loans->front();
-      const Oracle::Serial serial = oracle_.Verify(
-          reading, WordsOf(*raw->segment(), loan.extents, loan.size_bytes));
+      const Oracle::Serial serial =
+          oracle_.Verify(reading, WordsOf(*raw->segment(), loan.extents, loan.size_bytes));
       if (protect) raw->Return(*loans);
       world_.Send(owner, place_, [once, serial] { once(serial); });
     });
@@ -348,7 +346,8 @@ void SimRequester::Reset(int family, std::optional<int> space, bool by_engine,
       [&](wire::MasterStub& stub, std::int64_t deadline_ns) {
         (void)stub.Reset(request, deadline_ns);
       },
-      kResetNs, [this, family, done](const Result<std::string>& answer) {
+      kResetNs,
+      [this, family, done](const Result<std::string>& answer) {
         if (answer) locators_.at(family)->CloseAll();
         done(answer.has_value());
       });
@@ -384,8 +383,7 @@ void SimRequester::Pin(int space, const std::string& key, wire::PinKind kind) {
   world_.Send(place_, owner, [this, owner, token = binding->token, key, kind, unpin] {
     owner::Core& core = owner_at_(owner)->core();
     if (core.CheckToken(token) != Code::kOk) return;
-    (void)(unpin ? core.Unpin(token.slot, key)
-                 : core.Pin(token.slot, key, kind, kSecond));
+    (void)(unpin ? core.Unpin(token.slot, key) : core.Pin(token.slot, key, kind, kSecond));
   });
 }
 

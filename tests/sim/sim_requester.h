@@ -93,8 +93,6 @@ class SimRequester final : public wire::Channel, public requester::LookupService
                    const std::string& prefix, const std::function<void(Result<std::string>)>& done);
   std::int64_t ShortPause();
 
-
-
   World& world_;
   SimMaster& master_;
   Oracle& oracle_;

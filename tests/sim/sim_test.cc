@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 
-#include "cluster_simulation.h"
 #include "kvcove/base/random.h"
 #include "simulation.h"
 
@@ -69,76 +68,6 @@ TEST(SimulationTest, NoticesWhenReadersDoNotLookTwice) {
 }
 TEST(SimulationTest, NoticesWhenReservedMemoryIsReused) {
   MustFail({.reservation = false}, "the reservation rule");
-}
-
-// ---- a cluster
-
-TEST(ClusterSimulationTest, KeepsItsPromisesUnderEveryFault) {
-  const std::uint64_t base = FromEnvironment("KVCOVE_SIM_SEED", RandomU64() % 1'000'000'000);
-  const std::uint64_t seeds =
-      std::getenv("KVCOVE_SIM_SEED") != nullptr ? 1 : FromEnvironment("KVCOVE_SIM_SEEDS", 600);
-  ClusterSimReport sum;
-  for (std::uint64_t i = 0; i < seeds; ++i) {
-    const ClusterSimReport report = SimulateCluster({.seed = base + i, .checks = {}});
-    ASSERT_EQ(report.violation, "") << "replay it with KVCOVE_SIM_SEED=" << base + i;
-    sum.verified_reads += report.verified_reads;
-    sum.puts += report.puts;
-    sum.stale_puts += report.stale_puts;
-    sum.resets_proven += report.resets_proven;
-    sum.removals_proven += report.removals_proven;
-    sum.copies += report.copies;
-    sum.owner_deaths += report.owner_deaths;
-    sum.master_deaths += report.master_deaths;
-    sum.pauses += report.pauses;
-    sum.partitions += report.partitions;
-  }
-  fmt::print(
-      "seeds {} to {}: {} verified reads, {} puts, {} stale ones refused, {} resets and {} "
-      "removals proven, {} copies, {} owners and {} masters died, {} pauses, {} partitions, 0 "
-      "violations\n",
-      base, base + seeds - 1, sum.verified_reads, sum.puts, sum.stale_puts, sum.resets_proven,
-      sum.removals_proven, sum.copies, sum.owner_deaths, sum.master_deaths, sum.pauses,
-      sum.partitions);
-  EXPECT_GT(sum.verified_reads, seeds * 100);
-  EXPECT_GT(sum.resets_proven, 0U);
-  EXPECT_GT(sum.removals_proven, 0U);
-  EXPECT_GT(sum.copies, 0U);
-}
-
-TEST(ClusterSimulationTest, TheSameSeedIsTheSameRun) {
-  const ClusterSimReport a = SimulateCluster({.seed = 42, .checks = {}});
-  const ClusterSimReport b = SimulateCluster({.seed = 42, .checks = {}});
-  EXPECT_EQ(a.verified_reads, b.verified_reads);
-  EXPECT_EQ(a.puts, b.puts);
-}
-
-void ClusterMustFail(const ClusterChecks& checks, const char* what) {
-  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
-    const ClusterSimReport report = SimulateCluster({.seed = seed, .checks = checks});
-    if (report.violation.empty()) continue;
-    fmt::print("without {}: {}\n", what, report.violation);
-    return;
-  }
-  FAIL() << "300 seeds without " << what << " and nothing was noticed";
-}
-
-TEST(ClusterSimulationTest, NoticesWhenGenerationsAreNotChecked) {
-  ClusterMustFail({.generation = false}, "the generation check");
-}
-TEST(ClusterSimulationTest, NoticesWhenLeasesAreNotChecked) {
-  ClusterMustFail({.lease = false}, "the lease check");
-}
-TEST(ClusterSimulationTest, NoticesWhenAResetDoesNotWaitForOwners) {
-  ClusterMustFail({.wait = false}, "the wait for owners that cannot be reached");
-}
-TEST(ClusterSimulationTest, NoticesWhenMemoryIsNotProtected) {
-  ClusterMustFail({.protection = false}, "the readers' protection");
-}
-TEST(ClusterSimulationTest, NoticesWhenAGenerationIsNotUsedForEver) {
-  ClusterMustFail({.used = false}, "\"used for ever\"");
-}
-TEST(ClusterSimulationTest, NoticesWhenACopyBringsBackWhatWasRemoved) {
-  ClusterMustFail({.copies = false}, "the check of copies");
 }
 
 }  // namespace

@@ -8,7 +8,11 @@
 namespace kvcove::sim {
 
 World::World(std::uint64_t seed, const std::vector<int>& hosts)
-    : random_(seed), hosts_(hosts), life_(hosts.size()), alive_(hosts.size()), paused_until_(hosts.size()) {
+    : random_(seed),
+      hosts_(hosts),
+      life_(hosts.size()),
+      alive_(hosts.size()),
+      paused_until_(hosts.size()) {
   const int count = *std::ranges::max_element(hosts) + 1;
   for (int host = 0; host < count; ++host) {
     const double drift = (static_cast<double>(random_.Below(9)) - 4) / 1000;
@@ -29,9 +33,8 @@ void World::After(std::int64_t delay_ns, std::function<void()> run) {
 }
 
 void World::In(Place place, std::int64_t delay_ns, std::function<void()> run) {
-  After(delay_ns, [this, place, life = life_[place], run = std::move(run)] {
-    Resume(place, life, run);
-  });
+  After(delay_ns,
+        [this, place, life = life_[place], run = std::move(run)] { Resume(place, life, run); });
 }
 
 void World::Resume(Place place, std::uint64_t life, const std::function<void()>& run) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Virtual time for a simulated cluster: events, hosts with clocks that drift or stop, processes that
-// pause and die, and a network that delays, loses and cuts. Everything random comes from one seed,
-// and nothing waits: an hour of it takes as long as its events do.
+// Virtual time for a simulated cluster: events, hosts with clocks that drift or stop, processes
+// that pause and die, and a network that delays, loses and cuts. Everything random comes from one
+// seed, and nothing waits: an hour of it takes as long as its events do.
 //
 // A place is one process. Places of one host share its clock, and no cut ever parts them.
 #pragma once

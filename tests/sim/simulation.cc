@@ -153,26 +153,25 @@ class World {
   }
 
   Registration Register(const Session& session) {
-    std::vector<master::Record> records;
     const wire::RegisterRequest request = RegisterOf(session);
-    (void)generations_.PrepareRegister(request, records);
-    const Registration registration = generations_.FinishRegister(request, records);
-    if (!records.empty()) Publish();
+    const master::Generations::Plan plan = *generations_.PlanRegister(request, clock_.NowNs());
+    const Registration registration =
+        generations_.Register(request, plan, ++revision_, clock_.NowNs());
+    if (!plan.slots.empty()) Publish();
     return registration;
   }
 
   void Publish() {
     std::vector<SlotUpdate> updates;
-    for (const SlotId slot : generations_.Slots()) updates.push_back(generations_.UpdateOf(slot));
+    for (const auto& published : generations_.All()) updates.push_back(published.update);
     core_->SetSlots(generations_.incarnation(), updates);
   }
 
   void Reset() {
     const wire::ResetRequest request{
         .name = "model", .engine = "", .version = {}, .id = {options_.seed, ++resets_}};
-    std::vector<master::Record> records;
-    generations_.PrepareReset({request}, records);
-    generations_.FinishReset({request}, records);
+    const master::Generations::Plan plan = generations_.PlanReset({request});
+    generations_.Reset({request}, plan, ++revision_, clock_.NowNs());
     Publish();
     ++epoch_;  // proven: nothing begun before may be found by what begins now
     ++report_.resets;
@@ -382,7 +381,8 @@ class World {
   Memory payload_;
   segment::HeaderView view_;
   std::unique_ptr<owner::Core> core_;
-  master::Generations generations_{Id128{9, 9}};
+  master::Generations generations_{{}, Id128{9, 9}, 0};
+  std::uint64_t revision_ = 0;
   std::vector<std::unique_ptr<Session>> sessions_;
   std::uint64_t next_engine_ = 1;
   std::uint64_t serial_ = 0;
