@@ -16,11 +16,14 @@ std::int64_t Breaker::ProbeNs() const {
 void Breaker::Listen(std::int64_t now) {
   if (waiting_ > 0) silence_ns_ += now - listened_ns_;
   listened_ns_ = now;
-  if (state_ == State::kTrusted && silence_ns_ >= PatienceNs()) {
-    state_ = State::kSuspected;
-    pause_ns_ = options_.first_pause_ns;
-    next_probe_ns_ = now + pause_ns_;
-  }
+  // Those that wait may be answered yet, so they are given more time than those that were missed.
+  if (state_ == State::kTrusted && silence_ns_ >= options_.max_patience_ns) Suspect(now);
+}
+
+void Breaker::Suspect(std::int64_t now) {
+  state_ = State::kSuspected;
+  pause_ns_ = options_.first_pause_ns;
+  next_probe_ns_ = now + pause_ns_;
 }
 
 Breaker::Pass Breaker::Start(std::int64_t now, std::int64_t until_ns, bool probe) {
@@ -85,9 +88,8 @@ Breaker::Change Breaker::Trust(std::int64_t now) {
 
 Breaker::Change Breaker::Fail(const Pass& pass, Outcome outcome, std::int64_t now) {
   if (state_ == State::kTrusted) {
-    if (outcome != Outcome::kLost) return Change::kNone;
-    silence_ns_ = PatienceNs();
-    Listen(now);
+    if (outcome != Outcome::kLost && silence_ns_ < PatienceNs()) return Change::kNone;
+    Suspect(now);
     return Change::kSuspected;
   }
   // A call without time to spare shows nothing: only silence counts it.

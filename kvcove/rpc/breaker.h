@@ -10,7 +10,8 @@
 // side count once, and any answer sets it to zero. A peer that usually answers late may be silent
 // for longer. A connection that was refused or ended counts as all the silence that is needed.
 //
-//   trusted -> suspected   silent for longer than the peer's patience
+//   trusted -> suspected   a call was missed and the silence is longer than the peer's patience, or
+//                          calls still wait and it is longer than the largest
 //   suspected -> broken    a call that had the whole `probe_ns` heard nothing, or had no connection
 //   any -> trusted         an answer
 #pragma once
@@ -26,7 +27,7 @@ namespace kvcove::rpc {
 
 struct BreakerOptions {
   // Patience is eight times the usual latency, and a probe gets four times that; both within:
-  std::int64_t min_patience_ns = 200 * kMillisecond;
+  std::int64_t min_patience_ns = 250 * kMillisecond;
   std::int64_t max_patience_ns = kSecond;
   std::int64_t min_probe_ns = 10 * kMillisecond;
   std::int64_t max_probe_ns = 50 * kMillisecond;
@@ -79,6 +80,7 @@ class Breaker {
   std::int64_t ProbeNs() const KVCOVE_REQUIRES(mutex_);
   // Takes the silence up to `now` into account.
   void Listen(std::int64_t now) KVCOVE_REQUIRES(mutex_);
+  void Suspect(std::int64_t now) KVCOVE_REQUIRES(mutex_);
   Pass Start(std::int64_t now, std::int64_t until_ns, bool probe) KVCOVE_REQUIRES(mutex_);
   Change Trust(std::int64_t now) KVCOVE_REQUIRES(mutex_);
   Change Fail(const Pass& pass, Outcome outcome, std::int64_t now) KVCOVE_REQUIRES(mutex_);
