@@ -73,7 +73,10 @@ Breaker::Change Breaker::End(const Pass& pass, Outcome outcome, bool teaches) {
   }
   if (teaches) {
     const std::int64_t latency = now - pass.began_ns;
-    usual_ns_ = usual_ns_ == 0 ? latency : usual_ns_ + (latency - usual_ns_) / 8;
+    // One answer that was late, such as the first after a peer thaws, must not pass for the usual:
+    // each may raise the average by an eighth.
+    const std::int64_t most = 2 * usual_ns_ + kMillisecond;
+    usual_ns_ = usual_ns_ == 0 ? latency : usual_ns_ + (std::min(latency, most) - usual_ns_) / 8;
   }
   return Trust(now);
 }

@@ -87,6 +87,13 @@ TEST_F(BreakerTest, APeerThatIsUsuallySlowIsGivenMoreTime) {
   EXPECT_EQ(Given(), 50 * kMillisecond) << "a bound for probes";
 }
 
+TEST_F(BreakerTest, OneLateAnswerIsNotTheUsual) {
+  for (int i = 0; i < 10; ++i) Call(kSecond, kMillisecond / 10);
+  Call(kSecond, 900 * kMillisecond);
+  MissedCall(kSecond);
+  EXPECT_EQ(Given(), 10 * kMillisecond);
+}
+
 TEST_F(BreakerTest, AnAnswerThatTeachesNothingLeavesTheUsualLatency) {
   for (int i = 0; i < 100; ++i) {
     const auto pass = breaker_.Begin(clock_.NowNs() + kSecond);
