@@ -294,7 +294,8 @@ Status Tasks::Repair(Task& task) {
 rpc::TcpChannel& Tasks::ChannelTo(const std::string& address) {
   auto& channel = channels_[address];
   if (channel == nullptr) {
-    channel = std::make_unique<rpc::TcpChannel>(*rpc::ParseAddress(address, 0), cluster_.AccessTo(address));
+    channel = std::make_unique<rpc::TcpChannel>(*rpc::ParseAddress(address, 0),
+                                                cluster_.AccessTo(address));
   }
   return *channel;
 }
