@@ -60,6 +60,8 @@ class Cluster {
   std::set<std::pair<Id128, SlotId>> barred;
   // The store has lost facts: a new incarnation may void everything.
   bool facts_lost = false;
+  // All of them, and with them the pool's id.
+  bool pool_lost = false;
 
   // Its identity was ended by somebody, while this process lived.
   bool Forgotten(const SimOwner& owner) const { return owner.forgotten(); }
