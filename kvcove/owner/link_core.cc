@@ -364,7 +364,6 @@ void LinkCore::Apply(const wire::Changes& changes) {
     const bool next = changes.from == table_ && changes.to >= table_;
     const bool names = changes.names_changed && changes.naming != naming_;
     if (!next && !names) return;
-    if (next) updates = changes.slots;
     const auto named = [&](SlotId slot) {
       return !std::ranges::binary_search(changes.unnamed, slot);
     };
@@ -375,6 +374,8 @@ void LinkCore::Apply(const wire::Changes& changes) {
         updates.push_back(update);
       }
     }
+    // Behind the names: those repeat the generations that were known before this page.
+    if (next) updates.insert(updates.end(), changes.slots.begin(), changes.slots.end());
     for (SlotUpdate& update : updates) {
       const auto known = slots_.find(update.slot);
       update.named = names ? named(update.slot) : known == slots_.end() || known->second.named;
