@@ -46,6 +46,7 @@ class Load {
 
   void Do(SimRequester& requester, int space, std::uint64_t dice) {
     const int family = cluster_.oracle.spaces()[space].family;
+    if (cluster_.kind.keeps && dice < 20) dice = 100;
     if (dice < 1) return Reset(requester, space);
     if (dice < 8) return Remove(requester, space);
     if (dice < 10) return requester.EndEngine(family);

@@ -20,7 +20,10 @@ std::vector<Space> SpacesOf() {
 }
 
 Cluster::Kind KindOf(std::uint64_t seed) {
-  return {.pressure = seed % 3 == 0, .few_slots = seed % 5 == 1, .strict = seed % 7 == 2};
+  return {.pressure = seed % 3 == 0,
+          .few_slots = seed % 5 == 1,
+          .strict = seed % 7 == 2,
+          .keeps = seed % 4 == 2};
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ class Cluster {
     bool pressure = false;   // values do not all fit
     bool few_slots = false;  // slots are reused
     bool strict = false;
+    bool keeps = false;  // nothing is reset or removed, so what was stored must be there at the end
   };
 
   explicit Cluster(const ClusterSimOptions& options);

@@ -114,6 +114,8 @@ class Check {
     const SpaceNow now = Now(put.space);
     if (cluster_.kind.few_slots && now.generation != kept.token.generation) return false;
     const SimOwner& owner = *cluster_.owner(kept.owner);
+    // The value that it gave way to may have died with its owner since.
+    if (owner.GaveWay(DirectoryHash(kept.token.slot, put.key))) return false;
     // Its identity ended while it was away, or it had missed a removal under another master.
     if (cluster_.Forgotten(owner)) return false;
     return !(owner.dropped().contains(kept.token.slot) &&

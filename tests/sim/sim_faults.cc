@@ -24,8 +24,8 @@ void Faults::End() {
   cluster_.master.disk().FailNext(0);
   if (!cluster_.master.alive()) cluster_.master.Start();
   for (Place place = 0; place < Cluster::kOwners; ++place) {
-    // A known gap: when the store was lost and a fresh owner came first, the master has another pool
-    // id for good, and refuses owners of the old one until somebody starts them anew.
+    // A known gap: when the store was lost and a fresh owner came first, the master has another
+    // pool id for good, and refuses owners of the old one until somebody starts them anew.
     if (cluster_.pool_lost) cluster_.KillOwner(place);
     cluster_.StartOwner(place);
   }
@@ -43,6 +43,8 @@ void Faults::Disturb() {
     case 4:
       return Cut();
     case 5:
+      if (cluster_.kind.keeps) return;
+      [[fallthrough]];
     case 6:
       return RestartOwner(static_cast<Place>(random().Below(Cluster::kOwners)));
     case 7:

@@ -142,6 +142,8 @@ void SimOwner::Write(std::span<const Extent> extents, const std::vector<std::uin
 void SimOwner::Put(const PutRequest& request, const std::function<void()>& reserved,
                    const CodeDone& done) {
   if (draining_) return done(Code::kNoSpace);
+  // Without the check of generations nothing else keeps a put from a slot that nobody has told of.
+  if (core_->GenerationOf(request.token.slot) == 0) return done(Code::kStale);
   const wire::PutItem item{.key = request.key,
                            .size_bytes = static_cast<std::uint32_t>(request.words.size() * 8),
                            .value = {},
@@ -275,6 +277,7 @@ std::vector<owner::InventoryItem> SimOwner::Inventory(owner::ObjectId& cursor,
 
 void SimOwner::DropObjects(std::span<const owner::InventoryItem> items) {
   world_.Log(fmt::format("owner {} gives way with {} objects", place_, items.size()));
+  for (const owner::InventoryItem& item : items) gave_way_.insert(item.item.hash);
   for (const owner::InventoryItem& item : items) core_->DropObject(item.id, item.version);
 }
 

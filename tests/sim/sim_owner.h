@@ -106,6 +106,8 @@ class SimOwner final : public owner::LinkTarget {
 
   // Slots that this owner dropped because the master said so.
   const std::set<SlotId>& dropped() const { return dropped_; }
+  // Another owner's value was there before one of this key.
+  bool GaveWay(const Id128& hash) const { return gave_way_.contains(hash); }
   // It had to drop everything and take another identity.
   bool forgotten() const { return identity() != first_identity_; }
 
@@ -132,6 +134,7 @@ class SimOwner final : public owner::LinkTarget {
   std::deque<owner::Listing> outbox_;
   bool draining_ = false;
   std::set<SlotId> dropped_;
+  std::set<Id128> gave_way_;
   Id128 first_identity_;
 };
 
