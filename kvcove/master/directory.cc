@@ -138,18 +138,19 @@ void Directory::Supersede(Shard& shard, const wire::ListItem& item, wire::OwnerN
 }
 
 std::optional<std::uint32_t> Directory::Unlist(SlotId slot, const Id128& hash,
-                                               wire::OwnerNumber owner) {
+                                               wire::OwnerNumber owner, std::uint32_t group) {
   Shard& shard = ShardOf(hash);
   if (shard.entries.empty()) return std::nullopt;
   const std::size_t room = shard.entries.size();
   for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {
     const Entry& entry = shard.entries[at];
     if (entry.hash != hash || entry.slot != slot || entry.owner != owner) continue;
-    const std::optional<std::uint32_t> group =
+    if (group != 0 && entry.group != group) return std::nullopt;
+    const std::optional<std::uint32_t> went =
         Counts(entry) ? std::optional(entry.group) : std::nullopt;
     Remember(slot, hash, MissReason::kEvicted);
     Erase(shard, at);
-    return group;
+    return went;
   }
   return std::nullopt;
 }

@@ -38,8 +38,10 @@ class Directory {
   // added to `to_bar`.
   Code List(const wire::ListItem& item, wire::OwnerNumber owner, std::uint32_t epoch,
             std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar);
+  // Only the value of this group (0: any): the owner may have listed another one of the key since.
   // The value's group; nothing when the owner had none listed that counts.
-  std::optional<std::uint32_t> Unlist(SlotId slot, const Id128& hash, wire::OwnerNumber owner);
+  std::optional<std::uint32_t> Unlist(SlotId slot, const Id128& hash, wire::OwnerNumber owner,
+                                      std::uint32_t group = 0);
   void Remove(SlotId slot, const Id128& hash);
   // Up to two live owners of it, or the reason why there is none.
   wire::Place Find(SlotId slot, const Id128& hash) const;

@@ -51,7 +51,7 @@ Code DirectoryService::ListOne(const wire::ListItem& item, OwnerNumber number, s
 }
 
 void DirectoryService::Unlist(const wire::ListItem& item, OwnerNumber number) {
-  const auto group = directory_.Unlist(item.slot, item.hash, number);
+  const auto group = directory_.Unlist(item.slot, item.hash, number, item.group);
   if (standings_.untold.load(std::memory_order_relaxed) == 0) {
     if (went_order_.empty()) return;
     went_.clear();

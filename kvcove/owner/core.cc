@@ -286,6 +286,7 @@ void Core::Withdraw(ObjectId id, MissReason reason) {
   if (options_.listed && reason != MissReason::kReset) {
     if (gone_.size() < kMaxGone) {
       gone_.push_back({.hash = DirectoryHash(found.meta.slot(), index_.view().KeyOf(place)),
+                       .group = listings_[id].group,
                        .slot = found.meta.slot(),
                        .gone = true});
     } else {
