@@ -287,13 +287,12 @@ void AddAdmin(CLI::App& app, Action& chosen) {
   add.Add("segments", "The owners and their memory.", "GET", "/v1/segments", [](const json& body) {
     PrintList(body["segments"], kSegmentColumns, "no owner has said hello");
   });
-  add.Add("members", "Every owner that the pool knows, also those that are away.", "GET",
-          "/v1/members", [](const json& body) {
-            PrintList(body["members"], kMemberColumns, "no owner has joined");
-          });
-  CLI::App* forget =
-      add.Add("forget", "End the membership of an owner that is gone; refused while its lease runs.",
-              "POST", "/v1/forget", PrintObject);
+  add.Add(
+      "members", "Every owner that the pool knows, also those that are away.", "GET", "/v1/members",
+      [](const json& body) { PrintList(body["members"], kMemberColumns, "no owner has joined"); });
+  CLI::App* forget = add.Add(
+      "forget", "End the membership of an owner that is gone; refused while its lease runs.",
+      "POST", "/v1/forget", PrintObject);
   add.Argument(forget, "owner", "owner", "its address, number or identity, as 'members' shows it")
       ->required();
   add.Add("namespaces", "The namespaces and their generations.", "GET", "/v1/namespaces",

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `kvcove bench scale`: how far one master goes, and what disturbs others.
-#include <limits>
 #include <fmt/core.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <thread>
 
 #include "kvcove/base/random.h"

@@ -63,7 +63,9 @@ void AddMaster(CLI::App& app, Action& chosen) {
       "master", "Run the master of a cluster: who the owners are, where keys are, resets.");
   master->add_option("--listen", options->listen, "where owners and requesters reach it, host:port")
       ->capture_default_str();
-  master->add_option("--data", options->data_directory, "where generations, members and barriers are kept")
+  master
+      ->add_option("--data", options->data_directory,
+                   "where generations, members and barriers are kept")
       ->capture_default_str();
   master
       ->add_option("--member-ttl", options->member_ttl_s,

@@ -137,17 +137,17 @@ void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
 }
 
 bool Control::MayAdopt() const {
-  return leadership_.new_pool &&
-         (members_.size() == 0 || clock_.NowNs() < started_ns_ + kAdoptNs);
+  return leadership_.new_pool && (members_.size() == 0 || clock_.NowNs() < started_ns_ + kAdoptNs);
 }
 
 // The store was lost. The pool keeps the id that its owners know, so that others are refused.
 void Control::Adopt(const wire::OwnerHello& hello, Deferred& deferred) {
   if (std::exchange(adopting_, true)) return;
   deferred.Add([this, pool = hello.pool, address = hello.address] {
-    LogWarn("the control store was empty, and the owner at {} knows this pool: what it holds is "
-            "void, and it may join anew",
-            address);
+    LogWarn(
+        "the control store was empty, and the owner at {} knows this pool: what it holds is "
+        "void, and it may join anew",
+        address);
     hooks_.adopt_pool(pool, [this, pool](const Result<void>& stored) {
       const MutexLock lock(mutex_);
       adopting_ = false;
@@ -275,19 +275,19 @@ void Control::EndMember(OwnerNumber number, Deferred& deferred) {
   for (std::string& key : members_.BeginEnd(number)) {
     changes.push_back({.key = std::move(key), .value = std::nullopt});
   }
-  commits_.Add(std::move(changes), [this, ref = members_.RefOf(number)](
-                                       const Result<std::uint64_t>& revision) {
-    Deferred after(commits_);
-    const MutexLock lock(mutex_);
-    if (!revision) return members_.AbandonEnd(ref);
-    for (const SlotId slot : members_.HiddenOf(ref.number)) {
-      standings_.SetBarred(ref.number, slot, false);
-    }
-    members_.End(ref);
-    standings_.untold = members_.untold();
-    CheckProofs(after);
-    CheckBarring(after);
-  });
+  commits_.Add(std::move(changes),
+               [this, ref = members_.RefOf(number)](const Result<std::uint64_t>& revision) {
+                 Deferred after(commits_);
+                 const MutexLock lock(mutex_);
+                 if (!revision) return members_.AbandonEnd(ref);
+                 for (const SlotId slot : members_.HiddenOf(ref.number)) {
+                   standings_.SetBarred(ref.number, slot, false);
+                 }
+                 members_.End(ref);
+                 standings_.untold = members_.untold();
+                 CheckProofs(after);
+                 CheckBarring(after);
+               });
 }
 
 void Control::Delete(std::vector<std::string> keys) {

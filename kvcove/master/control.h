@@ -34,7 +34,8 @@ struct Leadership {
   Id128 pool;
   wire::Position position;  // revision: at the start
   std::vector<TermFact> terms;
-  // Nobody has joined under this id: owners may know the pool by another one, if the store was lost.
+  // Nobody has joined under this id: owners may know the pool by another one, if the store was
+  // lost.
   bool new_pool = false;
 };
 
@@ -158,7 +159,8 @@ class Control final : public GenerationSink {
   // True when it is proven, and answered.
   bool CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void RaiseBarrier(const MemberRef& ref, const Proof& proof) KVCOVE_REQUIRES(mutex_);
-  void StoreBarrier(const MemberRef& ref, SlotId slot, const Members::RaisedBarrier& barrier) KVCOVE_REQUIRES(mutex_);
+  void StoreBarrier(const MemberRef& ref, SlotId slot, const Members::RaisedBarrier& barrier)
+      KVCOVE_REQUIRES(mutex_);
   // Calls `done` of those whose barriers stand now, or could not be stored.
   void CheckBarring(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void CheckProofs(Deferred& deferred) KVCOVE_REQUIRES(mutex_);

@@ -92,8 +92,7 @@ void GenerationKeeper::BeginIncarnation(std::uint64_t counter, Reply<void> done)
 void GenerationKeeper::AdoptPool(const Id128& pool, Reply<void> done) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
-  ChangePool(
-      Kind::kPool, [pool](PoolFact& fact) { fact.pool = pool; }, std::move(done), deferred);
+  ChangePool(Kind::kPool, [pool](PoolFact& fact) { fact.pool = pool; }, std::move(done), deferred);
 }
 
 void GenerationKeeper::EndCleanly(Reply<void> done) {
@@ -290,8 +289,8 @@ void GenerationKeeper::Tick() {
   if (generations_.registrations().Expire(now)) ShowNames();
   if (pool_.unknown_leases && now >= proven_from_ns_ && waiting_.empty() && !busy_) {
     ChangePool(
-        Kind::kPool, [](PoolFact& fact) { fact.unknown_leases = false; }, [](const Result<void>&) {},
-        deferred);
+        Kind::kPool, [](PoolFact& fact) { fact.unknown_leases = false; },
+        [](const Result<void>&) {}, deferred);
   }
 }
 

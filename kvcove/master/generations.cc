@@ -175,12 +175,14 @@ void Generations::Apply(const Plan& plan, std::uint64_t revision) {
 
 void Generations::EndLife(const SlotState& slot) {
   if (!slot.fact.version.empty()) return;
-  registrations_.ForEachOf(slot.fact.name, [&](const std::string& engine,
-                                               Registrations::Binding& binding) {
-    // Another engine's reset has closed it, and it has not heard of that yet.
-    if (slot.engine_raises > binding.raises && slot.raised_by != engine) binding.open = false;
-    binding.raises = 0;
-  });
+  registrations_.ForEachOf(slot.fact.name,
+                           [&](const std::string& engine, Registrations::Binding& binding) {
+                             // Another engine's reset has closed it, and it has not heard of that
+                             // yet.
+                             if (slot.engine_raises > binding.raises && slot.raised_by != engine)
+                               binding.open = false;
+                             binding.raises = 0;
+                           });
 }
 
 bool Generations::StartsClosed(std::string_view name) const {
@@ -242,8 +244,7 @@ bool Generations::Repeated(const ResetRequest& request) const {
   return tenant != reset_ids_.end() && tenant->second.ids.contains(request.id);
 }
 
-void Generations::PlanResetIds(const std::vector<const ResetRequest*>& requests,
-                               Plan& plan) const {
+void Generations::PlanResetIds(const std::vector<const ResetRequest*>& requests, Plan& plan) const {
   std::map<std::string_view, std::deque<Id128>> added;
   for (const ResetRequest* request : requests) {
     added[TenantOf(request->name)].push_back(request->id);
@@ -256,7 +257,8 @@ void Generations::PlanResetIds(const std::vector<const ResetRequest*>& requests,
     const auto own = reset_ids_.find(tenant);
     if (own == reset_ids_.end()) continue;
     const std::deque<Id128>& order = own->second.order;
-    for (std::size_t i = 0; i < order.size() && order.size() - i + ids.size() > kResetIdsKept; ++i) {
+    for (std::size_t i = 0; i < order.size() && order.size() - i + ids.size() > kResetIdsKept;
+         ++i) {
       plan.changes.push_back({.key = ResetKey(tenant, order[i]), .value = {}});
     }
   }

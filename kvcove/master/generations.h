@@ -55,7 +55,9 @@ class Generations {
                                                    << 16;  // beyond, every namespace starts closed
 
   Generations(const GenerationOptions& options, Id128 incarnation, std::int64_t started_ns)
-      : options_(options), incarnation_(incarnation), registrations_(started_ns, options.all_named_ns) {}
+      : options_(options),
+        incarnation_(incarnation),
+        registrations_(started_ns, options.all_named_ns) {}
 
   static std::uint64_t CounterOf(Generation generation) { return generation >> 24; }
 

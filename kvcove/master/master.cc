@@ -32,10 +32,8 @@ Master::Master(const MasterOptions& options, const StartPlan& plan, ControlStore
             if (losing_.exchange(true)) return;
             keeper_->BeginIncarnation(0, [this](const Result<void>&) { losing_ = false; });
           },
-      .adopt_pool =
-          [this](const Id128& pool, Reply<void> stored) {
-            keeper_->AdoptPool(pool, std::move(stored));
-          },
+      .adopt_pool = [this](const Id128& pool,
+                           Reply<void> stored) { keeper_->AdoptPool(pool, std::move(stored)); },
       .heard = [this](const Id128& process) { keeper_->Heard(process); },
       .ended = [this](const Id128& process) { keeper_->EndHolder(process); }};
   control_ = std::make_unique<Control>(control, plan.leadership, plan.state.pool->incarnation,

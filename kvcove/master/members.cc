@@ -25,9 +25,8 @@ void Members::Load(const StoredState& state, std::uint64_t first_removal,
   for (const StoredState::Barrier& stored : state.barriers) {
     const auto number = Find(stored.member);
     if (!number) continue;
-    at(*number).barriers[stored.slot] = {.fact = stored.fact,
-                                         .stored = true,
-                                         .unnamed_until_ns = at(*number).lease_until_ns};
+    at(*number).barriers[stored.slot] = {
+        .fact = stored.fact, .stored = true, .unnamed_until_ns = at(*number).lease_until_ns};
   }
 }
 
@@ -42,8 +41,8 @@ Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
   if (!number) return hello.fresh ? Admission::kFresh : Admission::kUnknown;
   const Member& member = at(*number);
   if (member.ending) return Fail(Code::kStale, "this identity is being ended; say hello again");
-  // Not heard of in this term, the process that an earlier master knew is not known; but one that no
-  // master has welcomed is another one, and somebody may still read the memory of the first.
+  // Not heard of in this term, the process that an earlier master knew is not known; but one that
+  // no master has welcomed is another one, and somebody may still read the memory of the first.
   const bool another =
       member.epoch != 0 ? member.hello.process != hello.process : hello.seen.term == 0;
   if (another && member.lease_until_ns > now_ns) {
@@ -287,8 +286,7 @@ void Members::BarrierStored(const MemberRef& ref, SlotId slot, std::uint64_t num
   }
 }
 
-std::optional<Members::RaisedBarrier> Members::RaiseOvertaken(const MemberRef& ref,
-                                                              SlotId slot) {
+std::optional<Members::RaisedBarrier> Members::RaiseOvertaken(const MemberRef& ref, SlotId slot) {
   auto fact = RaiseBarrier(ref, slot, /*removal=*/0);
   if (Get(ref) != nullptr) at(ref.number).barriers.at(slot).overtaken = true;
   return fact;

@@ -34,8 +34,8 @@ void AnswerOwner(Master& master, std::uint64_t connection, wire::Method method,
       const auto hello = wire::DecodeOwnerHello(body);
       if (!hello) return fail(hello.error());
       if (!may_own(TenantTag(hello->tenant))) {
-        return fail({Code::kDenied,
-                     "this credential may have owners of its own tenant only (--tenant)"});
+        return fail(
+            {Code::kDenied, "this credential may have owners of its own tenant only (--tenant)"});
       }
       return master.control().Hello(*hello, connection, Encoded<wire::OwnerWelcome>(reply));
     }

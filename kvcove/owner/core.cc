@@ -111,8 +111,9 @@ void Core::SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& upd
       while (slot.dead > 0) Sweep(kSweepSlice);
       slot.space = FindOrAddSpace(update.name);
     }
-    index_.view().slot(update.slot).generation.store(slot.hidden ? 0 : update.generation,
-                                                     std::memory_order_seq_cst);
+    index_.view()
+        .slot(update.slot)
+        .generation.store(slot.hidden ? 0 : update.generation, std::memory_order_seq_cst);
   }
 }
 
@@ -122,8 +123,7 @@ void Core::SetHidden(std::span<const SlotId> slots) {
   for (const SlotId slot : hidden_) {
     slots_[slot].hidden = false;
     if (std::ranges::find(slots, slot) == slots.end()) {
-      index_.view().slot(slot).generation.store(slots_[slot].generation,
-                                                std::memory_order_seq_cst);
+      index_.view().slot(slot).generation.store(slots_[slot].generation, std::memory_order_seq_cst);
     }
   }
   hidden_.assign(slots.begin(), slots.end());
@@ -684,7 +684,8 @@ bool Core::TakeGoneOverflow() { return std::exchange(gone_overflow_, false); }
 
 std::vector<InventoryItem> Core::Inventory(ObjectId& cursor, std::size_t at_most) const {
   std::vector<InventoryItem> items;
-  const std::uint64_t end = std::min<std::uint64_t>(next_object_, std::uint64_t{cursor} + kPageSlice);
+  const std::uint64_t end =
+      std::min<std::uint64_t>(next_object_, std::uint64_t{cursor} + kPageSlice);
   for (; cursor < end && items.size() < at_most; ++cursor) {
     const Object& object = objects_[cursor];
     if (object.place == 0) continue;
@@ -950,8 +951,8 @@ std::optional<ObjectStat> Core::StatObject(SlotId slot, std::string_view text) c
 
 wire::RenewRequest Core::Report() const {
   const std::uint64_t populated = added_granules_ * segment::kGranule;
-  return {.free_bytes = options_.payload_bytes - populated +
-                        allocator_.free_granules() * segment::kGranule,
+  return {.free_bytes =
+              options_.payload_bytes - populated + allocator_.free_granules() * segment::kGranule,
           .objects = index_.size() - dead_objects_,
           .hits = counters_.hits,
           .evictions = counters_.evictions,

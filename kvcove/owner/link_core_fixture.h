@@ -78,10 +78,11 @@ class FakeTarget final : public LinkTarget {
   // A put that waits for the master's answer.
   std::shared_ptr<std::vector<Code>> Put(std::uint64_t key) {
     auto codes = std::make_shared<std::vector<Code>>();
-    listings.push_back({.pending = {{.reservation = key, .item = {.hash = {.high = 2, .low = key}}}},
-                        .done = [codes](std::span<const Code> now) {
-                          codes->insert(codes->end(), now.begin(), now.end());
-                        }});
+    listings.push_back(
+        {.pending = {{.reservation = key, .item = {.hash = {.high = 2, .low = key}}}},
+         .done = [codes](std::span<const Code> now) {
+           codes->insert(codes->end(), now.begin(), now.end());
+         }});
     return codes;
   }
   void Evict(std::uint64_t key) { gone.push_back({.hash = {.high = 2, .low = key}, .gone = true}); }
@@ -135,8 +136,7 @@ class LinkCoreFixture : public testing::Test {
     return *wire::DecodeList(Bytes(Ask(Lane::kList, wire::Method::kList).body));
   }
   wire::RemovalsRequest AskRemovals() {
-    return *wire::DecodeRemovalsRequest(
-        Bytes(Ask(Lane::kRemovals, wire::Method::kRemovals).body));
+    return *wire::DecodeRemovalsRequest(Bytes(Ask(Lane::kRemovals, wire::Method::kRemovals).body));
   }
   static wire::OwnerWelcome Welcome(std::uint32_t epoch, bool resumed = false) {
     return {.pool = kPool,

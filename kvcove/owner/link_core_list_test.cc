@@ -127,9 +127,8 @@ TEST_F(LinkListTest, WhatAnotherOwnerHasAnotherValueOfIsDropped) {
   AnswerList(AskList());
   const wire::ListRequest request = AskList();
   ASSERT_EQ(request.items.size(), 3U);
-  core_.Answer(Lane::kList,
-               wire::Encode(wire::ListReply{.codes = {Code::kOk, Code::kExists, Code::kOk},
-                                            .credit = 4096}));
+  core_.Answer(Lane::kList, wire::Encode(wire::ListReply{
+                                .codes = {Code::kOk, Code::kExists, Code::kOk}, .credit = 4096}));
   EXPECT_THAT(target_.dropped, ElementsAre(1U));
   EXPECT_EQ(core_.state().dropped, 1U);
   EXPECT_TRUE(core_.state().told);
@@ -140,9 +139,8 @@ TEST_F(LinkListTest, WhatWasRefusedAsStaleIsToldAgain) {
   Join();
   AnswerList(AskList());
   const wire::ListRequest request = AskList();
-  core_.Answer(Lane::kList,
-               wire::Encode(wire::ListReply{.codes = {Code::kOk, Code::kStale, Code::kOk},
-                                            .credit = 4096}));
+  core_.Answer(Lane::kList, wire::Encode(wire::ListReply{
+                                .codes = {Code::kOk, Code::kStale, Code::kOk}, .credit = 4096}));
   EXPECT_FALSE(core_.state().told) << "it hears of the reason in a moment";
   EXPECT_THAT(target_.dropped, IsEmpty());
   const wire::ListRequest again = AskList();

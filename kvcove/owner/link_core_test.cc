@@ -127,9 +127,8 @@ TEST_F(LinkCoreTest, AnOwnerThatMustTellFirstGivesItsLeaseUp) {
 TEST_F(LinkCoreTest, AnOwnerThatWasOvertakenBeginsAnotherEpoch) {
   Join();
   AskRenew();
-  core_.Answer(Lane::kLease, wire::Encode(wire::RenewReply{.hidden = {},
-                                                           .changes = Changes(0, 0),
-                                                           .tell_again = true}));
+  core_.Answer(Lane::kLease, wire::Encode(wire::RenewReply{
+                                 .hidden = {}, .changes = Changes(0, 0), .tell_again = true}));
   EXPECT_EQ(AskHello().epoch, 0U);
 }
 
@@ -162,9 +161,8 @@ TEST_F(LinkCoreTest, ChangesThatCameOverTheOtherLaneAreNotAppliedTwice) {
 TEST_F(LinkCoreTest, VersionsThatNobodyUsesAreMarked) {
   Join();
   Ask(Lane::kWatch, wire::Method::kWatch);
-  wire::Changes changes = Changes(0, 5,
-                                  {{.slot = 1, .generation = 9, .name = "a"},
-                                   {.slot = 2, .generation = 8, .name = "a"}});
+  wire::Changes changes = Changes(
+      0, 5, {{.slot = 1, .generation = 9, .name = "a"}, {.slot = 2, .generation = 8, .name = "a"}});
   core_.Answer(Lane::kWatch, wire::Encode(changes));
   Ask(Lane::kWatch, wire::Method::kWatch);
   changes = Changes(5, 5);
@@ -199,8 +197,9 @@ TEST_F(LinkCoreTest, AnotherIncarnationVoidsEverything) {
 TEST_F(LinkCoreTest, AForgottenOwnerDropsEverythingBeforeItIsAnotherOne) {
   Join();
   AskRenew();
-  Grant(Changes(0, 5, {{.slot = 1, .generation = 9, .name = "a"},
-                       {.slot = 2, .generation = 8, .name = "b"}}),
+  Grant(Changes(
+            0, 5,
+            {{.slot = 1, .generation = 9, .name = "a"}, {.slot = 2, .generation = 8, .name = "b"}}),
         {2});
   const auto put = target_.Put(1);
   AskList();
@@ -210,8 +209,7 @@ TEST_F(LinkCoreTest, AForgottenOwnerDropsEverythingBeforeItIsAnotherOne) {
   wire::OwnerWelcome welcome = Welcome(0);
   welcome.forgotten = true;
   AnswerHello(welcome);
-  EXPECT_THAT(target_.said,
-              ElementsAre("no lease", "publish 1=0 2=0", "drop 1", "drop 2", "hide"));
+  EXPECT_THAT(target_.said, ElementsAre("no lease", "publish 1=0 2=0", "drop 1", "drop 2", "hide"));
   EXPECT_TRUE(Idle(Lane::kWatch));
   EXPECT_TRUE(Idle(Lane::kList));
   EXPECT_EQ(target_.listings.size(), 1U) << "the put is answered under the next identity";

@@ -116,7 +116,8 @@ class Daemon::Impl final : public rpc::Handler {
       reply.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     }
     reply.fds.push_back(std::move(grant->page));
-    const wire::Welcome welcome{.session = grant->number, .secret = RandomId(), .now_ns = clock_.NowNs()};
+    const wire::Welcome welcome{
+        .session = grant->number, .secret = RandomId(), .now_ns = clock_.NowNs()};
     sessions_[welcome.session] = {.pid = connection.peer.pid,
                                   .secret = welcome.secret,
                                   .service = host_->ServiceFor(welcome.session)};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registrations that a process keeps alive at the master, so that it can repeat them to a master
-// that has just started and knows none. Thread-safe.
+// The registrations that a process keeps alive at the master, so that it can repeat them to a
+// master that has just started and knows none. Thread-safe.
 #pragma once
 
 #include <map>

@@ -88,10 +88,10 @@ class Session final : public SessionApi {
   bool CopyIn(Attachment& attachment, const PutItem& item, std::span<const Extent> extents,
               std::int64_t deadline_ns) const;
   void CountMisses(Attachment& attachment, std::span<const ItemResult> results) const;
-  Status CodesCall(
-      std::span<const std::string_view> keys, std::span<ItemResult> results,
-      const CallOptions& options,
-      const std::function<Result<std::vector<Code>>(Attachment&, const Token&, std::int64_t)>& call);
+  Status CodesCall(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                   const CallOptions& options,
+                   const std::function<Result<std::vector<Code>>(Attachment&, const Token&,
+                                                                 std::int64_t)>& call);
   Status TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
 
   Host& host_;

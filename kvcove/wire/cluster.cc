@@ -79,11 +79,10 @@ std::string Encode(const OwnersReply& message) {
     const auto socket = Text(builder, owner.socket);
     const auto host = Text(builder, owner.host);
     const auto tenant = Text(builder, owner.tenant);
-    list.push_back(fb::CreateOwner(builder, owner.number, owner.epoch, address, socket, host,
-                                   owner.capacity_bytes, owner.free_bytes, owner.live,
-                                   owner.objects, owner.lease_age_ns, tenant, owner.draining,
-                                   owner.hits, owner.evictions, owner.stale_puts, owner.puts,
-                                   owner.told));
+    list.push_back(fb::CreateOwner(
+        builder, owner.number, owner.epoch, address, socket, host, owner.capacity_bytes,
+        owner.free_bytes, owner.live, owner.objects, owner.lease_age_ns, tenant, owner.draining,
+        owner.hits, owner.evictions, owner.stale_puts, owner.puts, owner.told));
   }
   const auto vector = builder.CreateVector(list);
   return Done(builder, fb::CreateOwners(builder, vector, message.term));
@@ -95,22 +94,22 @@ Result<OwnersReply> DecodeOwners(std::span<const std::byte> body) {
   for (unsigned i = 0; i < SizeOf(root->owners()); ++i) {
     const fb::Owner* owner = root->owners()->Get(i);
     reply.owners.push_back({.number = owner->number(),
-                      .epoch = owner->epoch(),
-                      .address = Str(owner->address()),
-                      .socket = Str(owner->socket()),
-                      .host = Str(owner->host()),
-                      .capacity_bytes = owner->capacity_bytes(),
-                      .free_bytes = owner->free_bytes(),
-                      .live = owner->live(),
-                      .told = owner->told(),
-                      .objects = owner->objects(),
-                      .lease_age_ns = owner->lease_age_ns(),
-                      .tenant = Str(owner->tenant()),
-                      .draining = owner->draining(),
-                      .hits = owner->hits(),
-                      .evictions = owner->evictions(),
-                      .stale_puts = owner->stale_puts(),
-                      .puts = owner->puts()});
+                            .epoch = owner->epoch(),
+                            .address = Str(owner->address()),
+                            .socket = Str(owner->socket()),
+                            .host = Str(owner->host()),
+                            .capacity_bytes = owner->capacity_bytes(),
+                            .free_bytes = owner->free_bytes(),
+                            .live = owner->live(),
+                            .told = owner->told(),
+                            .objects = owner->objects(),
+                            .lease_age_ns = owner->lease_age_ns(),
+                            .tenant = Str(owner->tenant()),
+                            .draining = owner->draining(),
+                            .hits = owner->hits(),
+                            .evictions = owner->evictions(),
+                            .stale_puts = owner->stale_puts(),
+                            .puts = owner->puts()});
   }
   return reply;
 }
@@ -223,10 +222,10 @@ std::string Encode(const DataPut& message) {
   const auto group_list = builder.CreateVector(groups);
   const auto after_list = builder.CreateVector(afters);
   const fb::Token token = ToFb(message.token);
-  return Done(builder, fb::CreateDataPut(builder, &token, key_list, checksum_list, size_list,
-                                         group_list, after_list, message.no_checksum,
-                                         message.budget_ms, message.copies, message.no_evict,
-                                         message.copied_at));
+  return Done(builder,
+              fb::CreateDataPut(builder, &token, key_list, checksum_list, size_list, group_list,
+                                after_list, message.no_checksum, message.budget_ms, message.copies,
+                                message.no_evict, message.copied_at));
 }
 
 Result<DataPut> DecodeDataPut(std::span<const std::byte> body) {

@@ -548,9 +548,8 @@ std::string EncodeWelcome(const Welcome& welcome) {
 
 Result<Welcome> DecodeWelcome(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::HelloReply>(body));
-  return Welcome{.session = root->session(),
-                 .secret = FromFb(root->secret()),
-                 .now_ns = root->now_ns()};
+  return Welcome{
+      .session = root->session(), .secret = FromFb(root->secret()), .now_ns = root->now_ns()};
 }
 
 std::string EncodeJoin(const Welcome& welcome) {

@@ -59,7 +59,7 @@ bool MayWaitInCluster(Method method);
 // The first exchange of a connection.
 struct Welcome {
   SessionNumber session = 0;
-  Id128 secret;  // joins more connections to the session
+  Id128 secret;             // joins more connections to the session
   std::int64_t now_ns = 0;  // by the owner's clock: a lease is checked by the reader's
 };
 std::string EncodeHello(std::string_view name);

@@ -155,7 +155,8 @@ class GenerationService {
 class ControlService : public GenerationService {
  public:
   // True when no owner has it any more, nor ever brings it back. Codes: kOk, kMiss.
-  virtual Result<std::vector<Code>> RemoveKeys(const Token& token, std::span<const std::string_view> keys,
+  virtual Result<std::vector<Code>> RemoveKeys(const Token& token,
+                                               std::span<const std::string_view> keys,
                                                std::int64_t deadline_ns) = 0;
   virtual Result<std::uint64_t> RemovePattern(const Token& token, std::string_view pattern,
                                               std::int64_t deadline_ns) = 0;
@@ -170,7 +171,8 @@ class HostService : public GenerationService {
                                              std::int64_t deadline_ns) = 0;
   virtual Result<std::vector<Code>> Finish(std::span<const FinishItem> items,
                                            std::int64_t deadline_ns) = 0;
-  virtual Result<std::vector<Code>> Remove(const Token& token, std::span<const std::string_view> keys,
+  virtual Result<std::vector<Code>> Remove(const Token& token,
+                                           std::span<const std::string_view> keys,
                                            std::int64_t deadline_ns) = 0;
   virtual Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                                std::int64_t deadline_ns) = 0;

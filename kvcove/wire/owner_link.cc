@@ -96,12 +96,11 @@ std::string Encode(const OwnerWelcome& message) {
   Builder builder;
   const fb::Id pool = ToFb(message.pool);
   const fb::Id incarnation = ToFb(message.incarnation);
-  return Done(builder,
-              fb::CreateOwnerWelcome(builder, &pool, &incarnation, message.position.term,
-                                     message.position.tag, message.position.revision,
-                                     message.forgotten, message.number, message.epoch,
-                                     message.lease_ns, message.resumed, message.tell_first,
-                                     message.removals));
+  return Done(builder, fb::CreateOwnerWelcome(builder, &pool, &incarnation, message.position.term,
+                                              message.position.tag, message.position.revision,
+                                              message.forgotten, message.number, message.epoch,
+                                              message.lease_ns, message.resumed, message.tell_first,
+                                              message.removals));
 }
 
 Result<OwnerWelcome> DecodeOwnerWelcome(std::span<const std::byte> body) {
@@ -157,9 +156,9 @@ std::string Encode(const RenewReply& message) {
   Builder builder;
   const auto changes = Add(builder, message.changes);
   const auto hidden = builder.CreateVector(message.hidden);
-  return Done(builder, fb::CreateRenewReply(builder, message.granted, message.lease_ns,
-                                            message.revision, hidden, message.draining, changes,
-                                            message.tell_again));
+  return Done(builder,
+              fb::CreateRenewReply(builder, message.granted, message.lease_ns, message.revision,
+                                   hidden, message.draining, changes, message.tell_again));
 }
 
 Result<RenewReply> DecodeRenewReply(std::span<const std::byte> body) {
@@ -203,9 +202,11 @@ std::string Encode(const RemovalsRequest& message) {
 
 Result<RemovalsRequest> DecodeRemovalsRequest(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::RemovalsAfter>(body));
-  RemovalsRequest request{
-      .number = root->number(), .epoch = root->epoch(), .after = root->after(), .matched = {},
-      .dropped = root->dropped()};
+  RemovalsRequest request{.number = root->number(),
+                          .epoch = root->epoch(),
+                          .after = root->after(),
+                          .matched = {},
+                          .dropped = root->dropped()};
   for (unsigned i = 0; i < SizeOf(root->matched()); ++i) {
     const fb::Matched* count = root->matched()->Get(i);
     request.matched.push_back({.number = count->number(), .objects = count->count()});
@@ -225,13 +226,17 @@ std::string Encode(const RemovalsPage& message) {
   const auto list = builder.CreateVector(removals);
   const auto drop = builder.CreateVector(message.drop);
   return Done(builder, fb::CreateRemovalsPage(builder, drop, list, message.upto, message.more,
-                                                message.drop_number));
+                                              message.drop_number));
 }
 
 Result<RemovalsPage> DecodeRemovalsPage(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::RemovalsPage>(body));
   if (!Aligned(root->drop(), 2)) return Misaligned();
-  RemovalsPage page{.drop = {}, .drop_number = root->drop_number(), .removals = {}, .upto = root->upto(), .more = root->more()};
+  RemovalsPage page{.drop = {},
+                    .drop_number = root->drop_number(),
+                    .removals = {},
+                    .upto = root->upto(),
+                    .more = root->more()};
   KVCOVE_ASSIGN(page.drop, SlotsFrom(root->drop()));
   for (unsigned i = 0; i < SizeOf(root->removals()); ++i) {
     const fb::Removal* from = root->removals()->Get(i);
@@ -298,10 +303,8 @@ Result<ListRequest> DecodeList(std::span<const std::byte> body) {
       !Aligned(root->copied_at())) {
     return Misaligned();
   }
-  ListRequest request{.number = root->number(),
-                      .epoch = root->epoch(),
-                      .sequence = root->sequence(),
-                      .items = {}};
+  ListRequest request{
+      .number = root->number(), .epoch = root->epoch(), .sequence = root->sequence(), .items = {}};
   request.items.reserve(count);
   for (unsigned i = 0; i < count; ++i) {
     if (root->slots()->Get(i) >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");

@@ -32,10 +32,10 @@ struct OwnerHello {
   Id128 pool;         // what it followed before; zero: nothing
   Id128 incarnation;  // of that pool
   Position seen;
-  Id128 owner;           // the identity of its memory
-  bool fresh = false;    // the identity has just been drawn and holds nothing
-  Id128 process;         // drawn by each process
-  Id128 predecessor;     // an identity whose memory nobody maps any more; zero: none
+  Id128 owner;                    // the identity of its memory
+  bool fresh = false;             // the identity has just been drawn and holds nothing
+  Id128 process;                  // drawn by each process
+  Id128 predecessor;              // an identity whose memory nobody maps any more; zero: none
   OwnerNumber number = kNoOwner;  // what the master of `seen.term` called it
   std::uint32_t epoch = 0;
   std::string address;  // host:port of its data server
@@ -54,8 +54,8 @@ struct OwnerWelcome {
   OwnerNumber number = kNoOwner;
   std::uint32_t epoch = 0;
   std::int64_t lease_ns = 0;
-  bool resumed = false;     // the epoch goes on: what was listed stands
-  bool tell_first = false;  // no lease before the inventory is told
+  bool resumed = false;        // the epoch goes on: what was listed stands
+  bool tell_first = false;     // no lease before the inventory is told
   std::uint64_t removals = 0;  // the last removal that need not be asked for
 };
 
@@ -74,7 +74,7 @@ struct Changes {
 struct RenewRequest {
   OwnerNumber number = kNoOwner;
   std::uint32_t epoch = 0;
-  std::uint64_t table = 0;     // the revision of the generation table that it has published
+  std::uint64_t table = 0;  // the revision of the generation table that it has published
   std::uint64_t naming = 0;
   std::uint64_t removals = 0;  // the last removal that it has applied
   bool told = false;           // all of its inventory is listed
@@ -146,7 +146,7 @@ struct ListItem {
   std::uint32_t group = 0;  // the same for the replicas of one put
   SlotId slot = 0;
   bool gone = false;
-  bool inventory = false;  // told again, not put just now
+  bool inventory = false;   // told again, not put just now
   std::uint8_t copies = 1;  // on how many owners it is meant to be
   Tier tier = Tier::kMemory;
   // The last removal that its owner had applied when the put began: a later one that matches voids

@@ -114,8 +114,8 @@ std::string Encode(const CopyRequest& message) {
   const auto id_list = builder.CreateVector(ids);
   const auto version_list = builder.CreateVector(versions);
   const auto to = Text(builder, message.to);
-  return Done(builder, fb::CreateCopy(builder, to, message.move, id_list, version_list,
-                                      message.budget_ms));
+  return Done(builder,
+              fb::CreateCopy(builder, to, message.move, id_list, version_list, message.budget_ms));
 }
 
 Result<CopyRequest> DecodeCopy(std::span<const std::byte> body) {

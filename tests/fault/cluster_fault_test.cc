@@ -246,7 +246,8 @@ TEST_F(ClusterFaultTest, WithoutMasterAllIsAMissAndLocalPutsGoOn) {
 TEST_F(ClusterFaultTest, AWriterThatDiesInMidPutFreesItsKey) {
   const Token token = *session_->Capture();
   rpc::TcpChannel channel(master_address(), {});
-  const auto owners = wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond)->owners;
+  const auto owners =
+      wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond)->owners;
   rpc::DataPeer peer(*rpc::ParseAddress(owners[0].address, 0), {}, SystemClock::Instance());
   UniqueFd fd = std::move(peer.Take(SystemClock::Instance().NowNs() + kSecond)->fd);
   const std::string body =
@@ -564,7 +565,8 @@ TEST_F(StrangersTest, SilentConnectionsKeepNobodyOutAndTakeNoMemory) {
 TEST_F(ClusterFaultTest, StrangersAndGarbageDisturbNobody) {
   const auto keys = Fill(100);
   rpc::TcpChannel channel(master_address(), {});
-  const auto owners = wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond)->owners;
+  const auto owners =
+      wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond)->owners;
   std::vector<UniqueFd> silent;
   Random random(RandomU64());
   for (const rpc::Address& address : {master_address(), *rpc::ParseAddress(owners[0].address, 0)}) {

@@ -129,7 +129,8 @@ class ClusterProcesses {
   std::size_t Live() const {
     rpc::TcpChannel channel(master_address_, {});
     const auto owners = wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
-    return owners ? static_cast<std::size_t>(std::ranges::count_if(owners->owners, &wire::OwnerStat::live))
+    return owners ? static_cast<std::size_t>(
+                        std::ranges::count_if(owners->owners, &wire::OwnerStat::live))
                   : 0;
   }
   void WaitLive(std::size_t count) const {

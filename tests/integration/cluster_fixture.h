@@ -40,10 +40,10 @@ class ClusterFixture : public testing::Test {
   virtual void Prepare() {}
   void StartMaster(std::uint16_t port = 0) {
     auto master = master::MasterServer::Open({.listen = {.host = "127.0.0.1", .port = port},
-                                         .data_directory = directory_ + "/master",
-                                         .credentials = credentials_,
-                                         .tls = tls_},
-                                        SystemClock::Instance());
+                                              .data_directory = directory_ + "/master",
+                                              .credentials = credentials_,
+                                              .tls = tls_},
+                                             SystemClock::Instance());
     ASSERT_TRUE(master) << master.error().ToString();
     master_ = std::move(*master);
   }

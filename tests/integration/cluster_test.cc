@@ -254,8 +254,8 @@ TEST_F(ClusterTest, AMasterThatKnowsLessThanAnOwnerVoidsEverything) {
 }
 
 TEST_F(ClusterTest, TokensOfAnotherMasterAreOfNoUse) {
-  auto other =
-      master::MasterServer::Open({.listen = {.host = "127.0.0.1", .port = 0}}, SystemClock::Instance());
+  auto other = master::MasterServer::Open({.listen = {.host = "127.0.0.1", .port = 0}},
+                                          SystemClock::Instance());
   ASSERT_TRUE(other);
   auto pool = Pool::Open("kvcove://" + (*other)->address().ToString());
   ASSERT_TRUE(pool);

@@ -290,7 +290,8 @@ void World::RaiseNow(const wire::ResetRequest& request) {
 }
 
 void World::Commit(SlotId slot, Generation generation, const std::string& key, std::string bytes) {
-  if (options_.checks.generation && generations_.PublishedOf(slot).update.generation != generation) {
+  if (options_.checks.generation &&
+      generations_.PublishedOf(slot).update.generation != generation) {
     ++report_.stale_puts;
     return;
   }
