@@ -448,7 +448,7 @@ Result<std::vector<wire::Removal>> Control::Prepare(wire::Removal removal,
                                                     std::string_view tenant) {
   const MutexLock lock(mutex_);
   const std::int64_t now = clock_.NowNs();
-  const auto refuse = [&](std::string why) {
+  const auto refuse = [&](std::string why) KVCOVE_REQUIRES(mutex_) {
     ++removals_refused_;
     return Fail(Code::kLimit, std::move(why));
   };
@@ -607,15 +607,18 @@ void Control::BarOvertaken(const std::vector<OwnerSlot>& overtaken, Reply<void> 
 }
 
 void Control::CheckBarring(Deferred& deferred) {
-  std::erase_if(barring_, [&](Barring& barring) {
-    std::erase_if(barring.waiting, [&](const std::pair<MemberRef, SlotId>& one) {
-      if (!members_.Barred(one.first, one.second)) return false;
-      if (members_.Exists(one.first)) standings_.SetBarred(one.first.number, one.second, true);
-      return true;
-    });
-    const bool failed = std::ranges::any_of(barring.waiting, [&](const auto& one) {
-      return !members_.HasBarrier(one.first, one.second);
-    });
+  std::erase_if(barring_, [&](Barring& barring) KVCOVE_REQUIRES(mutex_) {
+    std::erase_if(barring.waiting,
+                  [&](const std::pair<MemberRef, SlotId>& one) KVCOVE_REQUIRES(mutex_) {
+                    if (!members_.Barred(one.first, one.second)) return false;
+                    if (members_.Exists(one.first))
+                      standings_.SetBarred(one.first.number, one.second, true);
+                    return true;
+                  });
+    const bool failed =
+        std::ranges::any_of(barring.waiting, [&](const auto& one) KVCOVE_REQUIRES(mutex_) {
+          return !members_.HasBarrier(one.first, one.second);
+        });
     if (!barring.waiting.empty() && !failed) return false;
     deferred.Answer<void>(
         barring.done,
@@ -626,7 +629,7 @@ void Control::CheckBarring(Deferred& deferred) {
 }
 
 bool Control::CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) {
-  std::erase_if(proof.waiting, [&](const MemberRef& ref) {
+  std::erase_if(proof.waiting, [&](const MemberRef& ref) KVCOVE_REQUIRES(mutex_) {
     if (!options_.wait) return true;
     if (!proof.removal) return members_.TableProven(ref, proof.target, now_ns);
     switch (members_.ProofOf(ref, proof.target, proof.slot, now_ns)) {
@@ -658,9 +661,8 @@ bool Control::CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) 
 void Control::CheckProofs(Deferred& deferred) {
   if (proofs_.empty()) return;
   const std::int64_t now = clock_.NowNs();
-  std::erase_if(proofs_, [&](const std::shared_ptr<Proof>& proof) {
-    return CheckProof(*proof, now, deferred);
-  });
+  std::erase_if(proofs_, [&](const std::shared_ptr<Proof>& proof)
+                             KVCOVE_REQUIRES(mutex_) { return CheckProof(*proof, now, deferred); });
 }
 
 // ---- time
@@ -679,14 +681,14 @@ void Control::Tick() {
   });
   // An owner gives a watch up after a few seconds, and with it the connection; so it is answered
   // before, and asked again over the same connection.
-  std::erase_if(watches_, [&](const auto& entry) {
+  std::erase_if(watches_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {
     const WatchWaiting& watch = entry.second;
     if (now < watch.since_ns + kWatchNs) return false;
     deferred.Answer<wire::Changes>(watch.reply,
                                    ChangesSince(watch.request.table, watch.request.naming));
     return true;
   });
-  std::erase_if(removal_watches_, [&](const auto& entry) {
+  std::erase_if(removal_watches_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {
     const RemovalsWaiting& watch = entry.second;
     if (now < watch.since_ns + kWatchNs) return false;
     deferred.Answer<wire::RemovalsPage>(watch.reply, PageFor(watch.request));
