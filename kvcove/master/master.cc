@@ -8,7 +8,6 @@ namespace kvcove::master {
 Master::Master(const MasterOptions& options, const StartPlan& plan, ControlStore& store,
                std::uint64_t revision, const Clock& clock)
     : options_(options),
-      clock_(clock),
       term_(plan.leadership.position.term),
       start_changes_(plan.changes),
       commits_(store, revision),

@@ -76,7 +76,6 @@ class Master {
 
  private:
   const MasterOptions options_;
-  const Clock& clock_;
   const std::uint64_t term_;
   std::vector<FactChange> start_changes_;
   OrderedCommits commits_;

@@ -323,8 +323,10 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
 }
 
 void LinkCore::Renewed(const wire::RenewReply& reply) {
+  std::int64_t sent_ns = 0;
   {
     const MutexLock lock(mutex_);
+    sent_ns = sent_ns_;
     if (asked_under_[Index(Lane::kLease)] != epoch_) return;
     seen_.revision = std::max(seen_.revision, reply.revision);
   }
@@ -337,7 +339,7 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
   Apply(reply.changes);
   if (reply.granted) {
     // Counted from when it was asked for: whatever the answer took, the master counts from later.
-    target_.SetLease(sent_ns_ + reply.lease_ns);
+    target_.SetLease(sent_ns + reply.lease_ns);
     target_.SetMasterReachable(true);
     target_.SetDraining(reply.draining);
   }
