@@ -34,7 +34,6 @@ Segment::Segment(std::uint64_t payload_bytes, std::uint64_t max_objects, std::ui
 
 SimOwner::SimOwner(World& world, SimMaster& master, Place place, const Options& options)
     : world_(world),
-      master_(master),
       place_(place),
       options_(options),
       segment_(std::make_shared<Segment>(options.payload_bytes, options.max_objects,

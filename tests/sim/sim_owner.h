@@ -121,7 +121,6 @@ class SimOwner final : public owner::LinkTarget {
   void Commit(std::uint64_t reservation, const PutRequest& request, const CodeDone& done);
 
   World& world_;
-  SimMaster& master_;
   const Place place_;
   const Options options_;
   const std::shared_ptr<Segment> segment_;
