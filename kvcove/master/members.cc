@@ -41,6 +41,9 @@ Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
   if (!number) return hello.fresh ? Admission::kFresh : Admission::kUnknown;
   const Member& member = at(*number);
   if (member.ending) return Fail(Code::kStale, "this identity is being ended; say hello again");
+  if (member.fact.tenant != hello.tenant) {
+    return Fail(Code::kDenied, "this identity is an owner's of another tenant");
+  }
   // Not heard of in this term, the process that an earlier master knew is not known; but one that
   // no master has welcomed is another one, and somebody may still read the memory of the first.
   const bool another =
