@@ -23,6 +23,14 @@ std::int64_t UnixSeconds() {
       .count();
 }
 
+std::vector<FactChange> Deletions(std::vector<std::string> keys) {
+  std::vector<FactChange> changes;
+  for (std::string& key : keys) {
+    changes.push_back({.key = std::move(key), .value = std::nullopt});
+  }
+  return changes;
+}
+
 }  // namespace
 
 Control::Control(const ControlOptions& options, const Leadership& leadership, Id128 incarnation,
@@ -271,11 +279,7 @@ void Control::EndMember(OwnerNumber number, Deferred& deferred) {
   if (hooks_.ended) {
     deferred.Add([this, process = members_.ProcessOf(number)] { hooks_.ended(process); });
   }
-  std::vector<FactChange> changes;
-  for (std::string& key : members_.BeginEnd(number)) {
-    changes.push_back({.key = std::move(key), .value = std::nullopt});
-  }
-  commits_.Add(std::move(changes),
+  commits_.Add(Deletions(members_.BeginEnd(number)),
                [this, ref = members_.RefOf(number)](const Result<std::uint64_t>& revision) {
                  Deferred after(commits_);
                  const MutexLock lock(mutex_);
@@ -292,12 +296,8 @@ void Control::EndMember(OwnerNumber number, Deferred& deferred) {
 
 void Control::Delete(std::vector<std::string> keys) {
   if (keys.empty()) return;
-  std::vector<FactChange> changes;
-  for (std::string& key : keys) {
-    changes.push_back({.key = std::move(key), .value = std::nullopt});
-  }
   // If it fails the fact is obeyed once more than needed.
-  commits_.Add(std::move(changes), [](const Result<std::uint64_t>&) {});
+  commits_.Add(Deletions(std::move(keys)), [](const Result<std::uint64_t>&) {});
 }
 
 // ---- leases and changes

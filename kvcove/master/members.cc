@@ -10,7 +10,7 @@
 namespace kvcove::master {
 namespace {
 
-// Requesters are told of an owner for so long after it was heard of last.
+// The master lists an owner to requesters for this long after its last call.
 constexpr std::int64_t kShownNs = 600 * kSecond;
 
 }  // namespace

@@ -61,7 +61,7 @@ class Registrations {
 
   void Name(Binding& binding, SlotId slot);
   void SetNamed(Binding& binding, std::set<SlotId> slots);
-  // Its last session ended. `holder` zero: whoever holds it.
+  // The engine's last session at this holder ended. `holder` zero: at every holder.
   void End(std::string_view name, std::string_view engine, const Id128& holder);
   void Heard(const Id128& holder, std::int64_t now_ns);
   void EndHolder(const Id128& holder);

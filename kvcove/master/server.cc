@@ -203,12 +203,6 @@ Status MasterServer::Impl::Open() {
 
 void MasterServer::Impl::Stop() {
   if (server_ != nullptr) server_->Stop();
-  {
-    const MutexLock lock(tick_mutex_);
-    stopping_ = true;
-    tick_changed_.NotifyAll();
-  }
-  if (tick_.joinable()) tick_.join();
   workers_.reset();
   if (master_ != nullptr && server_ != nullptr) {
     const bool running = master_->control().LeaseRunning();
@@ -219,6 +213,13 @@ void MasterServer::Impl::Stop() {
       LogWarn("the clean end could not be written down: {}", closed.error().ToString());
     }
   }
+  // Ticks go on until here: they bound how long a disk that hangs delays the end.
+  {
+    const MutexLock lock(tick_mutex_);
+    stopping_ = true;
+    tick_changed_.NotifyAll();
+  }
+  if (tick_.joinable()) tick_.join();
   // The store's answers come to the master, so it ends first.
   store_.reset();
   master_.reset();
@@ -418,7 +419,7 @@ void MasterServer::Impl::Register(rpc::ConnectionId id, const rpc::Caller& calle
   wire::RegisterRequest& request = call->request;
   request.name = QualifiedName(caller.tenant, request.name);
   request.holder = HolderOf(request.holder, id);
-  // Whoever may only read makes no namespace: it could use up all slots.
+  // A caller that may only read makes no namespace: it could use up all slots.
   if (!caller.Has(rpc::Scope::kWrite) &&
       !master_->generations().Knows(request.name, request.version)) {
     return respond(FailedReply(

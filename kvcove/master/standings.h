@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the directory must know of owners and generations, without the lock of whoever decides it.
+// The state of owners and generations that look-ups and listings need, readable without the lock
+// of `Control`.
 // Written under the lock of `Control`, read by look-ups and listings. Thread-safe.
 //
 // One race matters. A listing may take the place of another owner's value only while that owner is
