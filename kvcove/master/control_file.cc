@@ -60,8 +60,8 @@ Status ControlFile::Load(Opened& opened) {
 }
 
 Status ControlFile::LoadOlder(Opened& opened) {
-  // Whoever kept the file aside may have died before its first commit. Records of version 1 that
-  // are here beside it are older than what was lost, so they are not read either.
+  // The master that put the damaged file aside may have died before its first commit. Records of
+  // version 1 that are here beside it are older than what was lost, so they are not read either.
   KVCOVE_ASSIGN(opened.damaged, disk_->Exists(AsideName(kName, 1)));
   if (opened.damaged) return {};
   KVCOVE_ASSIGN(const std::optional<std::string> bytes, disk_->Read(kV1Name));

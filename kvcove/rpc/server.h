@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A server on a Unix or TCP socket: event loops, frames in, frames out. It knows no service. A
-// garbage frame closes its connection and nothing else. On a Unix socket only processes of this
-// user, of root, and of whom ServerOptions::unix_access names are let in.
+// garbage frame closes its connection and nothing else. On a Unix socket it lets in
+// processes of this user, of root, and of the users and groups in ServerOptions::unix_access.
 #pragma once
 
 #include <cstdint>

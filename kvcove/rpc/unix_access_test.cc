@@ -34,8 +34,8 @@ class UnixAccessTest : public testing::Test {
     EXPECT_EQ(stat(path.c_str(), &status), 0) << path;
     return status;
   }
-  // Connects as somebody else, whom `listener` then judges. System calls only: a child of a process
-  // with threads may do nothing else.
+  // Connects as another user; `listener` then decides on it. System calls only: a child of a
+  // process with threads may do nothing else.
   bool LetsIn(int listener, const UnixAccess& access, uid_t user, gid_t group,
               std::optional<gid_t> another = std::nullopt) const {
     sockaddr_un address{};

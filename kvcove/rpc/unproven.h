@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connections of one listener that have proven nothing yet. They are few, and none of them keeps
 // another out: when a new one comes and there is no room, an older one gives way. So strangers take
-// no connection from those who are let in, and whoever says hello at once gets his turn.
+// no connection from peers that are let in, and a peer that says hello at once gets its turn.
 //
 // Each source (an IPv4 address, an IPv6 network of 64 bits, on a Unix socket a process) has a
 // share. The one that gives way is of the same source where that has used its share up, else of

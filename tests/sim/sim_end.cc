@@ -161,7 +161,7 @@ class Check {
     }
   }
 
-  // Whoever reads a key gets the same value.
+  // All readers of a key get the same value.
   void OneValue() {
     for (int space = 0; space < static_cast<int>(cluster_.oracle.spaces().size()); ++space) {
       for (int i = 0; i < Cluster::kKeys; ++i) {

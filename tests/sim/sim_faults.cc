@@ -204,7 +204,8 @@ void Faults::DisturbDisk() {
 }
 
 // Somebody ends the identity of an owner that is away. Where clocks stop, the master's view of a
-// lease is no proof that nobody reads the memory, and whoever forgets an owner must know that.
+// lease is no proof that nobody reads the memory, and code that forgets an owner must not assume
+// it.
 void Faults::Forget() {
   master::Master* master = cluster_.master.answering();
   if (master == nullptr || cluster_.master.options().strict) return;

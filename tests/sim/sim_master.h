@@ -23,7 +23,7 @@ class SimConnection;
 class SimMaster {
  public:
   using Done = std::function<void(Result<std::string>)>;
-  // Told of each master that starts to answer, with what it found in its store.
+  // Is called for each master that starts to answer, with what the master found in its store.
   using Started = std::function<void(const master::StoredState&)>;
   // `fail`: hears of what must never happen.
   SimMaster(World& world, Place place, const master::MasterOptions& options,
