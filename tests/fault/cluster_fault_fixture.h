@@ -117,11 +117,11 @@ class ClusterFaultTest : public testing::Test, protected ClusterProcesses {
     }
     return results;
   }
-  // Puts `count` keys, in batches small enough to go to both owners.
+  // Puts `count` keys, in batches so small that each owner gets a fair part of them.
   std::vector<std::string> Fill(int count) {
     std::vector<std::string> all;
-    for (int from = 0; from < count; from += 50) {
-      const auto keys = Keys(50, fmt::format("k{}", from));
+    for (int from = 0; from < count; from += 10) {
+      const auto keys = Keys(10, fmt::format("k{}", from));
       EXPECT_EQ(CountOk(Put(*session_, keys)), keys.size());
       all.insert(all.end(), keys.begin(), keys.end());
     }
