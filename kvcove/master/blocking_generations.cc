@@ -7,20 +7,16 @@
 #include "kvcove/master/file_store.h"
 #include "kvcove/master/memory_store.h"
 #include "kvcove/master/start.h"
+#include "kvcove/master/wait_for.h"
 
 namespace kvcove::master {
-namespace {
-
-constexpr std::int64_t kTickNs = 5 * kMillisecond;
-
-}  // namespace
 
 // Forwards to the owner, which is done when the call returns.
 class BlockingGenerations::Sink final : public GenerationSink {
  public:
   explicit Sink(OwnerSink& owner) : owner_(owner) {}
-  void Publish(const Id128& incarnation,
-               const std::vector<Generations::Published>& updates) override {
+  void Publish(const Id128& incarnation, const std::vector<Generations::Published>& updates,
+               Deferred& /*after*/) override {
     std::vector<SlotUpdate> changed;
     for (const Generations::Published& published : updates) {
       slots_[published.update.slot] = published.update;
@@ -29,7 +25,7 @@ class BlockingGenerations::Sink final : public GenerationSink {
     incarnation_ = incarnation;
     owner_.Publish(incarnation, changed);
   }
-  void SetUnnamed(std::vector<SlotId> unnamed) override {
+  void SetUnnamed(std::vector<SlotId> unnamed, Deferred& /*after*/) override {
     std::vector<SlotUpdate> changed;
     const std::vector<SlotId> before = std::exchange(unnamed_, std::move(unnamed));
     for (auto& [slot, update] : slots_) {
@@ -104,30 +100,9 @@ Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(
 template <typename T>
 Result<T> BlockingGenerations::Wait(std::int64_t deadline_ns,
                                     const std::function<void(Reply<T>)>& call) {
-  struct State {
-    Mutex mutex;
-    CondVar changed;
-    std::optional<Result<T>> answer KVCOVE_GUARDED_BY(mutex);
-  };
-  const auto state = std::make_shared<State>();
-  call([state](Result<T> answer) {
-    const MutexLock lock(state->mutex);
-    state->answer = std::move(answer);
-    state->changed.NotifyAll();
-  });
-  while (true) {
-    {
-      const MutexLock lock(state->mutex);
-      if (!state->answer) {
-        state->changed.WaitFor(state->mutex, std::chrono::nanoseconds(kTickNs));
-      }
-      if (state->answer) return std::move(*state->answer);
-      if (clock_.NowNs() >= deadline_ns + kSecond) {
-        return Fail(Code::kTimeout, "the control store does not answer");
-      }
-    }
+  return WaitFor<T>(clock_, deadline_ns + kSecond, call, [this] {
     if (keeper_ != nullptr) keeper_->Tick();
-  }
+  });
 }
 
 Result<Registration> BlockingGenerations::Register(const RegisterRequest& request,

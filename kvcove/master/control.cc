@@ -302,8 +302,9 @@ void Control::Delete(std::vector<std::string> keys) {
 
 // ---- leases and changes
 
-wire::Changes Control::ChangesSince(std::uint64_t table, std::uint64_t naming) const {
-  wire::Changes changes = table_.Since(table);
+wire::Changes Control::ChangesSince(OwnerNumber number, std::uint64_t table,
+                                    std::uint64_t naming) const {
+  wire::Changes changes = table_.Since(table, members_.TenantOfOwner(number));
   changes.incarnation = incarnation_;
   changes.naming = naming_;
   if (naming != naming_) {
@@ -345,7 +346,7 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
                          .revision = commits_.revision(),
                          .hidden = members_.HiddenOf(request.number),
                          .draining = members_.Draining(request.number),
-                         .changes = ChangesSince(request.table, request.naming),
+                         .changes = ChangesSince(request.number, request.table, request.naming),
                          .tell_again = overtaken};
   if (reply.granted) {
     standing.live_until_ns.store(now + options_.members.lease_ns, std::memory_order_release);
@@ -374,7 +375,8 @@ void Control::Watch(const wire::WatchRequest& request, Reply<wire::Changes> repl
     watches_.erase(at);
   }
   if (request.table != table_.revision() || request.naming != naming_) {
-    return deferred.Answer<wire::Changes>(reply, ChangesSince(request.table, request.naming));
+    return deferred.Answer<wire::Changes>(
+        reply, ChangesSince(request.number, request.table, request.naming));
   }
   watches_[request.number] = {
       .since_ns = clock_.NowNs(), .request = request, .reply = std::move(reply)};
@@ -394,16 +396,15 @@ void Control::EndWatches(OwnerNumber number, Deferred& deferred) {
 void Control::AnswerWatches(Deferred& deferred) {
   for (auto& [number, watch] : watches_) {
     deferred.Answer<wire::Changes>(watch.reply,
-                                   ChangesSince(watch.request.table, watch.request.naming));
+                                   ChangesSince(number, watch.request.table, watch.request.naming));
   }
   watches_.clear();
 }
 
 // ---- GenerationSink
 
-void Control::Publish(const Id128& incarnation,
-                      const std::vector<Generations::Published>& updates) {
-  Deferred deferred(commits_);
+void Control::Publish(const Id128& incarnation, const std::vector<Generations::Published>& updates,
+                      Deferred& after) {
   const MutexLock lock(mutex_);
   incarnation_ = incarnation;
   for (const Generations::Published& published : updates) {
@@ -418,16 +419,15 @@ void Control::Publish(const Id128& incarnation,
     }
     Delete(members_.VoidBarriers(published.update.slot));
   }
-  AnswerWatches(deferred);
+  AnswerWatches(after);
 }
 
-void Control::SetUnnamed(std::vector<SlotId> unnamed) {
-  Deferred deferred(commits_);
+void Control::SetUnnamed(std::vector<SlotId> unnamed, Deferred& after) {
   const MutexLock lock(mutex_);
   if (unnamed == unnamed_) return;
   unnamed_ = std::move(unnamed);
   ++naming_;
-  AnswerWatches(deferred);
+  AnswerWatches(after);
 }
 
 void Control::Await(std::int64_t deadline_ns, Reply<void> proven) {
@@ -444,9 +444,9 @@ void Control::Await(std::int64_t deadline_ns, Reply<void> proven) {
 
 // ---- removals
 
-Result<std::vector<wire::Removal>> Control::Prepare(wire::Removal removal,
-                                                    std::string_view tenant) {
+Result<std::vector<wire::Removal>> Control::Prepare(wire::Removal removal) {
   const MutexLock lock(mutex_);
+  const std::string_view tenant = table_.TenantOfSlot(removal.slot);
   const std::int64_t now = clock_.NowNs();
   const auto refuse = [&](std::string why) KVCOVE_REQUIRES(mutex_) {
     ++removals_refused_;
@@ -521,6 +521,11 @@ void Control::AwaitRemoval(std::uint64_t removal, SlotId slot, std::int64_t dead
 
 wire::RemovalsPage Control::PageFor(const wire::RemovalsRequest& request) {
   wire::RemovalsPage page = removals_.After(request.after);
+  if (const std::string& only = members_.TenantOfOwner(request.number); !only.empty()) {
+    std::erase_if(page.removals, [&](const wire::Removal& removal) KVCOVE_REQUIRES(mutex_) {
+      return table_.TenantOfSlot(removal.slot) != only;
+    });
+  }
   page.drop_number = members_.TellToDrop(request.number, page.drop);
   return page;
 }
@@ -652,9 +657,13 @@ bool Control::CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) 
     return true;
   }
   if (now_ns < proof.deadline_ns) return false;
-  deferred.Answer<void>(proof.done,
-                        Fail(Code::kTimeout, fmt::format("{} owners have not acknowledged in time",
-                                                         proof.waiting.size())));
+  deferred.Answer<void>(
+      proof.done,
+      Fail(Code::kTimeout,
+           proof.waiting.empty()
+               ? std::string("leases that an earlier master gave to owners which the store does "
+                             "not know may still run")
+               : fmt::format("{} owners have not acknowledged in time", proof.waiting.size())));
   return true;
 }
 
@@ -682,10 +691,10 @@ void Control::Tick() {
   // An owner gives a watch up after a few seconds, and with it the connection; so it is answered
   // before, and asked again over the same connection.
   std::erase_if(watches_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {
-    const WatchWaiting& watch = entry.second;
+    const auto& [number, watch] = entry;
     if (now < watch.since_ns + kWatchNs) return false;
     deferred.Answer<wire::Changes>(watch.reply,
-                                   ChangesSince(watch.request.table, watch.request.naming));
+                                   ChangesSince(number, watch.request.table, watch.request.naming));
     return true;
   });
   std::erase_if(removal_watches_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <unordered_map>
 #include <vector>
 
 #include "kvcove/master/generation_keeper.h"
@@ -76,8 +75,9 @@ class Control final : public GenerationSink {
   std::vector<SlotId> DropsOf(OwnerNumber number) const;
 
   // ---- removals
-  // The parts of it, each small. Errors: kLimit when owners or the tenant are behind.
-  Result<std::vector<wire::Removal>> Prepare(wire::Removal removal, std::string_view tenant);
+  // The parts of it, each small. Errors: kLimit when owners are behind, or its tenant has removed
+  // its share.
+  Result<std::vector<wire::Removal>> Prepare(wire::Removal removal);
   std::uint64_t Append(wire::Removal part);
   // Its number of removed objects, as far as owners tell.
   void CountMatches(std::uint64_t removal);
@@ -87,9 +87,9 @@ class Control final : public GenerationSink {
                     Reply<void> proven);
 
   // ---- GenerationSink
-  void Publish(const Id128& incarnation,
-               const std::vector<Generations::Published>& updates) override;
-  void SetUnnamed(std::vector<SlotId> unnamed) override;
+  void Publish(const Id128& incarnation, const std::vector<Generations::Published>& updates,
+               Deferred& after) override;
+  void SetUnnamed(std::vector<SlotId> unnamed, Deferred& after) override;
   void Await(std::int64_t deadline_ns, Reply<void> proven) override;
 
   // Answers what ran out of time or became true by it.
@@ -148,7 +148,8 @@ class Control final : public GenerationSink {
       KVCOVE_REQUIRES(mutex_);
   void ShowStanding(OwnerNumber number) KVCOVE_REQUIRES(mutex_);
   void HideStanding(OwnerNumber number) KVCOVE_REQUIRES(mutex_);
-  wire::Changes ChangesSince(std::uint64_t table, std::uint64_t naming) const
+  // For this owner.
+  wire::Changes ChangesSince(OwnerNumber number, std::uint64_t table, std::uint64_t naming) const
       KVCOVE_REQUIRES(mutex_);
   wire::RemovalsPage PageFor(const wire::RemovalsRequest& request) KVCOVE_REQUIRES(mutex_);
   void EndWatches(OwnerNumber number, Deferred& deferred) KVCOVE_REQUIRES(mutex_);

@@ -136,10 +136,12 @@ class ControlFixture : public testing::Test {
                        answer.Into());
     return answer;
   }
-  void Publish(SlotId slot, Generation generation) {
-    control_->Publish(kIncarnation,
-                      {{.update = {.slot = slot, .generation = generation, .name = "acme"},
-                        .revision = ++table_}});
+  void Publish(SlotId slot, Generation generation, const std::string& name = "acme") {
+    Deferred after(commits_);
+    control_->Publish(
+        kIncarnation,
+        {{.update = {.slot = slot, .generation = generation, .name = name}, .revision = ++table_}},
+        after);
   }
   // A reset of what was published up to now.
   Answer<void> Await(std::int64_t for_ns = kSecond / 2) {

@@ -4,9 +4,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <type_traits>
 
 #include "kvcove/base/hash.h"
+#include "kvcove/base/little_endian.h"
 
 namespace kvcove::master {
 namespace {
@@ -18,43 +18,6 @@ constexpr std::uint8_t kFirst = 1;
 constexpr std::uint8_t kLast = 2;
 constexpr std::uint32_t kGoes = 0xFFFFFFFF;  // in place of a value's length
 
-template <typename T>
-void Put(std::string& out, T value) {
-  static_assert(std::is_unsigned_v<T>);
-  for (std::size_t i = 0; i < sizeof(T); ++i) out += static_cast<char>(value >> (8 * i));
-}
-
-// Reads little-endian fields; `ok` turns false at the end of the bytes and stays so.
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
-  template <typename T>
-  T Number() {
-    T value = 0;
-    const std::string_view field = Bytes(sizeof(T));
-    for (std::size_t i = 0; i < field.size(); ++i) {
-      value = static_cast<T>(
-          value | static_cast<T>(static_cast<T>(static_cast<std::uint8_t>(field[i])) << (8 * i)));
-    }
-    return value;
-  }
-  std::string_view Bytes(std::size_t count) {
-    if (count > bytes_.size()) {
-      ok_ = false;
-      return {};
-    }
-    const std::string_view field = bytes_.substr(0, count);
-    bytes_.remove_prefix(count);
-    return field;
-  }
-  bool ok() const { return ok_; }
-  std::size_t left() const { return bytes_.size(); }
-
- private:
-  std::string_view bytes_;
-  bool ok_ = true;
-};
-
 std::uint64_t SeedOf(std::uint64_t file_number, std::uint64_t sector) {
   return (file_number << 32) + sector;
 }
@@ -62,7 +25,7 @@ std::uint64_t SeedOf(std::uint64_t file_number, std::uint64_t sector) {
 // Pads to a sector without its checksum, then adds that.
 void CloseSector(std::string& out, std::size_t begin, std::uint64_t seed) {
   out.resize(begin + kChecked, '\0');
-  Put(out, Hash64(std::string_view(out).substr(begin, kChecked), seed));
+  AppendNumber(out, Hash64(std::string_view(out).substr(begin, kChecked), seed));
 }
 
 bool AllZero(std::string_view bytes) {
@@ -81,7 +44,7 @@ struct Sector {
 // them?
 bool Plausible(std::string_view bytes) {
   if (bytes.size() > 1) {
-    const auto length = Reader(bytes).Number<std::uint16_t>();
+    const auto length = FieldReader(bytes).Number<std::uint16_t>();
     if (length == 0 || length > kPieceBytes) return false;
   }
   if (bytes.size() > 2 && bytes[2] != static_cast<char>(BodyKind::kBatch)) return false;
@@ -100,7 +63,7 @@ bool CutShort(std::string_view bytes, bool header_right) {
 
 // `bytes`: from the sector's begin, at most a sector.
 Sector ReadSector(std::string_view bytes, std::uint64_t seed) {
-  Reader reader(bytes);
+  FieldReader reader(bytes);
   const auto length = reader.Number<std::uint16_t>();
   const auto kind = reader.Number<std::uint8_t>();
   const auto flags = reader.Number<std::uint8_t>();
@@ -109,7 +72,7 @@ Sector ReadSector(std::string_view bytes, std::uint64_t seed) {
       reader.ok() && header_sum == static_cast<std::uint32_t>(Hash64(bytes.substr(0, 4), seed));
   Sector sector;
   const bool whole = header_right && bytes.size() == kSectorBytes &&
-                     Reader(bytes.substr(kChecked)).Number<std::uint64_t>() ==
+                     FieldReader(bytes.substr(kChecked)).Number<std::uint64_t>() ==
                          Hash64(bytes.substr(0, kChecked), seed);
   if (!whole) {
     if (CutShort(bytes, header_right)) sector.state = Sector::State::kUnwritten;
@@ -133,7 +96,7 @@ std::unexpected<Error> Damaged(std::size_t at, std::string_view what) {
 
 Result<ControlHeader> ParseHeader(std::string_view bytes) {
   if (bytes.size() < kSectorBytes) return Damaged(0, "the header is not whole");
-  Reader reader(bytes);
+  FieldReader reader(bytes);
   const std::string_view magic = reader.Bytes(kMagic.size());
   const auto version = reader.Number<std::uint32_t>();
   const auto sector_bytes = reader.Number<std::uint32_t>();
@@ -142,7 +105,7 @@ Result<ControlHeader> ParseHeader(std::string_view bytes) {
   header.revision = reader.Number<std::uint64_t>();
   header.snapshot_sectors = reader.Number<std::uint64_t>();
   header.snapshot_facts = reader.Number<std::uint64_t>();
-  const auto sum = Reader(bytes.substr(kChecked)).Number<std::uint64_t>();
+  const auto sum = FieldReader(bytes.substr(kChecked)).Number<std::uint64_t>();
   if (magic != kMagic || sum != Hash64(bytes.substr(0, kChecked), 0)) {
     return Damaged(0, "the header's checksum is wrong");
   }
@@ -157,13 +120,13 @@ Result<ControlHeader> ParseHeader(std::string_view bytes) {
 }
 
 // A length, a key and a value, as long as they are within the limits.
-bool ReadKey(Reader& reader, std::uint16_t size, std::string& key) {
+bool ReadKey(FieldReader& reader, std::uint16_t size, std::string& key) {
   key = reader.Bytes(size);
   return reader.ok() && size <= kMaxFactKeyBytes;
 }
 
 bool DecodeSnapshot(std::string_view body, const ControlHeader& header, Facts& facts) {
-  Reader reader(body);
+  FieldReader reader(body);
   while (reader.left() > 0) {
     const auto revision = reader.Number<std::uint64_t>();
     const auto key_size = reader.Number<std::uint16_t>();
@@ -179,7 +142,7 @@ bool DecodeSnapshot(std::string_view body, const ControlHeader& header, Facts& f
 }
 
 bool DecodeBatch(std::string_view body, ControlImage& image) {
-  Reader reader(body);
+  FieldReader reader(body);
   if (reader.Number<std::uint64_t>() != image.revision + 1) return false;
   const auto transactions = reader.Number<std::uint32_t>();
   for (std::uint32_t i = 0; i < transactions; ++i) {
@@ -246,12 +209,12 @@ class BodyReader {
 
 std::string EncodeControlHeader(const ControlHeader& header) {
   std::string out(kMagic);
-  Put(out, kControlVersion);
-  Put(out, static_cast<std::uint32_t>(kSectorBytes));
-  Put(out, header.file_number);
-  Put(out, header.revision);
-  Put(out, header.snapshot_sectors);
-  Put(out, header.snapshot_facts);
+  AppendNumber(out, kControlVersion);
+  AppendNumber(out, static_cast<std::uint32_t>(kSectorBytes));
+  AppendNumber(out, header.file_number);
+  AppendNumber(out, header.revision);
+  AppendNumber(out, header.snapshot_sectors);
+  AppendNumber(out, header.snapshot_facts);
   CloseSector(out, 0, 0);
   return out;
 }
@@ -265,11 +228,12 @@ std::string FrameBody(std::string_view body, BodyKind kind, std::uint64_t file_n
     body.remove_prefix(piece.size());
     const std::size_t begin = out.size();
     const std::uint64_t seed = SeedOf(file_number, sector);
-    Put(out, static_cast<std::uint16_t>(piece.size()));
-    Put(out, static_cast<std::uint8_t>(kind));
-    Put(out, static_cast<std::uint8_t>((sector == first_sector ? kFirst : 0) |
-                                       (body.empty() ? kLast : 0)));
-    Put(out, static_cast<std::uint32_t>(Hash64(std::string_view(out).substr(begin), seed)));
+    AppendNumber(out, static_cast<std::uint16_t>(piece.size()));
+    AppendNumber(out, static_cast<std::uint8_t>(kind));
+    AppendNumber(out, static_cast<std::uint8_t>((sector == first_sector ? kFirst : 0) |
+                                                (body.empty() ? kLast : 0)));
+    AppendNumber(out,
+                 static_cast<std::uint32_t>(Hash64(std::string_view(out).substr(begin), seed)));
     out += piece;
     CloseSector(out, begin, seed);
   }
@@ -279,9 +243,9 @@ std::string FrameBody(std::string_view body, BodyKind kind, std::uint64_t file_n
 std::string EncodeControl(const Facts& facts, std::uint64_t revision, std::uint64_t file_number) {
   std::string body;
   for (const auto& [key, fact] : facts) {
-    Put(body, fact.revision);
-    Put(body, static_cast<std::uint16_t>(key.size()));
-    Put(body, static_cast<std::uint32_t>(fact.value.size()));
+    AppendNumber(body, fact.revision);
+    AppendNumber(body, static_cast<std::uint16_t>(key.size()));
+    AppendNumber(body, static_cast<std::uint32_t>(fact.value.size()));
     body += key;
     body += fact.value;
   }
@@ -297,13 +261,13 @@ std::string EncodeBatch(std::span<const std::vector<FactChange>> transactions,
                         std::uint64_t first_revision, std::uint64_t file_number,
                         std::uint64_t first_sector) {
   std::string body;
-  Put(body, first_revision);
-  Put(body, static_cast<std::uint32_t>(transactions.size()));
+  AppendNumber(body, first_revision);
+  AppendNumber(body, static_cast<std::uint32_t>(transactions.size()));
   for (const std::vector<FactChange>& changes : transactions) {
-    Put(body, static_cast<std::uint32_t>(changes.size()));
+    AppendNumber(body, static_cast<std::uint32_t>(changes.size()));
     for (const FactChange& change : changes) {
-      Put(body, static_cast<std::uint16_t>(change.key.size()));
-      Put(body, change.value ? static_cast<std::uint32_t>(change.value->size()) : kGoes);
+      AppendNumber(body, static_cast<std::uint16_t>(change.key.size()));
+      AppendNumber(body, change.value ? static_cast<std::uint32_t>(change.value->size()) : kGoes);
       body += change.key;
       if (change.value) body += *change.value;
     }

@@ -58,9 +58,16 @@ TEST_F(ControlTest, AWatchIsAnsweredByAChange) {
 TEST_F(ControlTest, AWatchIsAnsweredWhenVersionsLoseTheirLastEngine) {
   const auto owner = Join(1);
   const auto watch = Watch(owner, table_, Naming(owner));
-  control_->SetUnnamed({});
+  {
+    Deferred after(commits_);
+    control_->SetUnnamed({}, after);
+  }
   EXPECT_FALSE(watch.came()) << "as before";
-  control_->SetUnnamed({4, 6});
+  {
+    Deferred after(commits_);
+    control_->SetUnnamed({4, 6}, after);
+    EXPECT_FALSE(watch.came()) << "its caller's locks are still held";
+  }
   ASSERT_TRUE(watch.ok());
   EXPECT_TRUE(watch->names_changed);
   EXPECT_THAT(watch->unnamed, testing::ElementsAre(4, 6));
@@ -308,27 +315,54 @@ TEST_F(ControlTest, OwnersThatAreFarBehindHoldNewRemovalsBack) {
   const auto owner = Join(1);
   wire::Removal removal{.slot = kSlot, .keys = {std::string(600, 'k')}, .pattern = {}};
   for (int i = 0; i < 2; ++i) Append(kSlot, removal.keys);
-  EXPECT_TRUE(control_->Prepare(removal, "")) << "one without a lease holds up nobody";
+  EXPECT_TRUE(control_->Prepare(removal)) << "one without a lease holds up nobody";
   ASSERT_TRUE(Renew(owner)->granted);
-  EXPECT_EQ(control_->Prepare(removal, "").error().code, Code::kLimit);
+  EXPECT_EQ(control_->Prepare(removal).error().code, Code::kLimit);
   EXPECT_EQ(control_->Count().removals_refused, 1U);
   Removals(owner, kFirst + 2);
-  EXPECT_TRUE(control_->Prepare(removal, ""));
+  EXPECT_TRUE(control_->Prepare(removal));
 }
 
 TEST_F(ControlTest, ATenantRemovesAtMostItsShareASecond) {
   options_.tenant_removals_per_second = 100;
   Make();
-  const wire::Removal removal{
-      .slot = kSlot, .keys = std::vector<std::string>(150, "k"), .pattern = {}};
-  EXPECT_TRUE(control_->Prepare(removal, "7"));
-  const auto refused = control_->Prepare(removal, "7");
+  Publish(7, 1, QualifiedName("acme", "llama"));
+  Publish(8, 1, QualifiedName("other", "llama"));
+  Publish(9, 1, "llama");
+  const auto prepare = [&](SlotId slot) {
+    return control_->Prepare(
+        {.slot = slot, .keys = std::vector<std::string>(150, "k"), .pattern = {}});
+  };
+  EXPECT_TRUE(prepare(7));
+  const auto refused = prepare(7);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kLimit);
-  EXPECT_TRUE(control_->Prepare(removal, "8")) << "another tenant's share";
-  EXPECT_TRUE(control_->Prepare(removal, "")) << "without tenants there are no shares";
+  EXPECT_THAT(refused.error().detail, testing::HasSubstr("tenant 'acme'"));
+  EXPECT_TRUE(prepare(8)) << "another tenant's share";
+  EXPECT_TRUE(prepare(9)) << "without tenants there are no shares";
+  EXPECT_TRUE(prepare(9));
   clock_.AdvanceNs(kSecond);
-  EXPECT_TRUE(control_->Prepare(removal, "7"));
+  EXPECT_TRUE(prepare(7));
+}
+
+TEST_F(ControlTest, AnOwnerOfOneTenantHearsNothingOfOthers) {
+  wire::OwnerHello hello = Fresh(1);
+  hello.tenant = "acme";
+  const auto owner = *Hello(hello);
+  Publish(7, 1, QualifiedName("acme", "llama"));
+  Publish(8, 1, QualifiedName("other", "llama"));
+  const auto watch = Watch(owner, 0, Naming(owner));
+  ASSERT_TRUE(watch.ok());
+  for (const SlotUpdate& update : watch->slots) {
+    EXPECT_EQ(update.generation != 0, update.slot == 7) << update.name;
+  }
+  Append(8);
+  const std::uint64_t last = Append(7, {"mine"});
+  const auto page = Removals(owner, kFirst);
+  ASSERT_TRUE(page.ok());
+  ASSERT_EQ(page->removals.size(), 1U);
+  EXPECT_EQ(page->removals[0].keys, std::vector<std::string>{"mine"});
+  EXPECT_EQ(page->upto, last);
 }
 
 // ---- the end

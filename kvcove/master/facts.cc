@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "kvcove/base/hash.h"
+#include "kvcove/base/little_endian.h"
 
 namespace kvcove::master {
 namespace {
@@ -27,9 +28,7 @@ class Writer {
   Writer() { Number(kValueVersion); }
   template <typename T>
   Writer& Number(T value) {
-    for (std::size_t i = 0; i < sizeof(T); ++i) {
-      out_ += static_cast<char>(static_cast<std::uint64_t>(value) >> (8 * i));
-    }
+    AppendNumber(out_, value);
     return *this;
   }
   Writer& Text(std::string_view text) {
@@ -44,40 +43,25 @@ class Writer {
   std::string out_;
 };
 
+// Of what Writer wrote.
 class Reader {
  public:
-  explicit Reader(std::string_view bytes) : bytes_(bytes) {
-    ok_ = Number<std::uint8_t>() == kValueVersion;
-  }
+  explicit Reader(std::string_view bytes)
+      : fields_(bytes), version_(fields_.Number<std::uint8_t>()) {}
   template <typename T>
   T Number() {
-    std::uint64_t value = 0;
-    const std::string_view field = Bytes(sizeof(T));
-    for (std::size_t i = 0; i < field.size(); ++i) {
-      value |= std::uint64_t{static_cast<std::uint8_t>(field[i])} << (8 * i);
-    }
-    return static_cast<T>(value);
+    return fields_.Number<T>();
   }
-  std::string Text() { return std::string(Bytes(Number<std::uint16_t>())); }
+  std::string Text() { return std::string(fields_.Bytes(Number<std::uint16_t>())); }
   Id128 Id() {
     const auto high = Number<std::uint64_t>();
     return {.high = high, .low = Number<std::uint64_t>()};
   }
-  bool Done() const { return ok_ && bytes_.empty(); }
+  bool Done() const { return version_ == kValueVersion && fields_.ok() && fields_.left() == 0; }
 
  private:
-  std::string_view Bytes(std::size_t count) {
-    if (count > bytes_.size()) {
-      ok_ = false;
-      bytes_ = {};
-      return {};
-    }
-    const std::string_view field = bytes_.substr(0, count);
-    bytes_.remove_prefix(count);
-    return field;
-  }
-  std::string_view bytes_;
-  bool ok_ = true;
+  FieldReader fields_;
+  std::uint8_t version_;
 };
 
 std::string Hex(const Id128& id) { return fmt::format("{:016x}{:016x}", id.high, id.low); }

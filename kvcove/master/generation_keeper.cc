@@ -33,8 +33,9 @@ GenerationKeeper::GenerationKeeper(const Options& options, const StoredState& st
 }
 
 void GenerationKeeper::Start() {
+  Deferred deferred(commits_);
   const MutexLock lock(mutex_);
-  sink_.Publish(generations_.incarnation(), generations_.All());
+  sink_.Publish(generations_.incarnation(), generations_.All(), deferred);
 }
 
 // ---- requests
@@ -201,12 +202,12 @@ void GenerationKeeper::Stored(const Operations& operations, const Generations::P
   Advance(deferred);
 }
 
-void GenerationKeeper::PublishPlan(const Generations::Plan& plan) {
+void GenerationKeeper::PublishPlan(const Generations::Plan& plan, Deferred& deferred) {
   std::vector<Generations::Published> updates;
   for (const Generations::Plan::Slot& slot : plan.slots) {
     updates.push_back(generations_.PublishedOf(slot.slot));
   }
-  sink_.Publish(generations_.incarnation(), updates);
+  sink_.Publish(generations_.incarnation(), updates, deferred);
 }
 
 void GenerationKeeper::CarryOut(const Operations& operations, const Generations::Plan& plan,
@@ -216,7 +217,7 @@ void GenerationKeeper::CarryOut(const Operations& operations, const Generations:
   if (first.kind == Kind::kRegister) {
     const Registration registration =
         generations_.Register(first.registering, plan, revision, clock_.NowNs());
-    if (!plan.slots.empty()) PublishPlan(plan);
+    if (!plan.slots.empty()) PublishPlan(plan, deferred);
     // A call that ran out of time meanwhile has its answer; its engine may ask again.
     if (!std::exchange(first.answered, true)) {
       const auto reply = first.registered;
@@ -234,18 +235,18 @@ void GenerationKeeper::CarryOut(const Operations& operations, const Generations:
     std::vector<ResetRequest> requests;
     for (const auto& operation : operations) requests.push_back(operation->resetting);
     generations_.Reset(requests, plan, revision, clock_.NowNs());
-    if (!plan.slots.empty()) PublishPlan(plan);
+    if (!plan.slots.empty()) PublishPlan(plan, deferred);
     const ResetOutcome outcome{.raised = static_cast<std::uint32_t>(plan.slots.size())};
     for (const auto& operation : operations) AwaitReset(operation, outcome, deferred);
   } else {
     pool_ = next_pool_;
     if (first.kind == Kind::kVoid) {
       generations_.Void(pool_.incarnation, plan, revision);
-      PublishPlan(plan);  // also without slots: owners must hear of the incarnation
+      PublishPlan(plan, deferred);  // also without slots: owners must hear of the incarnation
     }
     if (!std::exchange(first.answered, true)) deferred.Answer<void>(first.stored, Result<void>());
   }
-  if (generations_.registrations().version() != names) ShowNames();
+  if (generations_.registrations().version() != names) ShowNames(deferred);
 }
 
 void GenerationKeeper::AwaitReset(const std::shared_ptr<Operation>& operation,
@@ -286,7 +287,7 @@ void GenerationKeeper::Tick() {
   });
   if (now < expired_ns_ + kExpireNs) return;
   expired_ns_ = now;
-  if (generations_.registrations().Expire(now)) ShowNames();
+  if (generations_.registrations().Expire(now)) ShowNames(deferred);
   if (pool_.unknown_leases && now >= proven_from_ns_ && waiting_.empty() && !busy_) {
     ChangePool(
         Kind::kPool, [](PoolFact& fact) { fact.unknown_leases = false; },
@@ -296,34 +297,34 @@ void GenerationKeeper::Tick() {
 
 // ---- versions in use
 
+template <typename Change>
+void GenerationKeeper::ChangeNames(const Change& change) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  const std::uint64_t before = generations_.registrations().version();
+  change(generations_);
+  if (generations_.registrations().version() != before) ShowNames(deferred);
+}
+
 Status GenerationKeeper::NameVersions(std::string_view name, std::string_view engine,
                                       const std::vector<std::string>& versions) {
   for (const std::string& version : versions) KVCOVE_TRY(CheckName(version, "weight version"));
-  const MutexLock lock(mutex_);
-  const std::uint64_t before = generations_.registrations().version();
-  generations_.NameVersions(name, engine, versions);
-  if (generations_.registrations().version() != before) ShowNames();
+  ChangeNames([&](Generations& generations) { generations.NameVersions(name, engine, versions); });
   return {};
 }
 
 void GenerationKeeper::EndEngine(std::string_view name, std::string_view engine,
                                  const Id128& holder) {
-  const MutexLock lock(mutex_);
-  const std::uint64_t before = generations_.registrations().version();
-  generations_.EndEngine(name, engine, holder);
-  if (generations_.registrations().version() != before) ShowNames();
+  ChangeNames([&](Generations& generations) { generations.EndEngine(name, engine, holder); });
+}
+
+void GenerationKeeper::EndHolder(const Id128& holder) {
+  ChangeNames([&](Generations& generations) { generations.registrations().EndHolder(holder); });
 }
 
 void GenerationKeeper::Heard(const Id128& holder) {
   const MutexLock lock(mutex_);
   generations_.registrations().Heard(holder, clock_.NowNs());
-}
-
-void GenerationKeeper::EndHolder(const Id128& holder) {
-  const MutexLock lock(mutex_);
-  const std::uint64_t before = generations_.registrations().version();
-  generations_.registrations().EndHolder(holder);
-  if (generations_.registrations().version() != before) ShowNames();
 }
 
 // ---- what is there
@@ -336,11 +337,6 @@ PoolFact GenerationKeeper::pool() const {
 std::vector<SlotDescription> GenerationKeeper::Describe() const {
   const MutexLock lock(mutex_);
   return generations_.Describe(clock_.NowNs());
-}
-
-std::vector<SlotId> GenerationKeeper::UnnamedSlots() const {
-  const MutexLock lock(mutex_);
-  return generations_.UnnamedSlots(clock_.NowNs());
 }
 
 bool GenerationKeeper::Knows(std::string_view name, std::string_view version) const {

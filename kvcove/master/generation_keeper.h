@@ -24,18 +24,19 @@ using wire::ResetOutcome;
 class GenerationSink {
  public:
   virtual ~GenerationSink() = default;
-  // What owners must know from now on. In the order of revisions; does not wait.
-  virtual void Publish(const Id128& incarnation,
-                       const std::vector<Generations::Published>& updates) = 0;
+  // What owners must know from now on. In the order of revisions; does not wait. `after` takes what
+  // this leads to: answers and commits, which run without the keeper's lock.
+  virtual void Publish(const Id128& incarnation, const std::vector<Generations::Published>& updates,
+                       Deferred& after) = 0;
   // Slots of versions that no engine uses any more.
-  virtual void SetUnnamed(std::vector<SlotId> unnamed) = 0;
+  virtual void SetUnnamed(std::vector<SlotId> unnamed, Deferred& after) = 0;
   // Ok when each owner has acknowledged all that was published before this call, or its lease has
   // run out: from then on nothing of an older generation is found or stored. Errors: kTimeout.
   virtual void Await(std::int64_t deadline_ns, Reply<void> proven) = 0;
 };
 
-// Thread-safe. The sink's calls are made under the keeper's lock, so that no older generation
-// follows a newer one; the sink never calls back within them.
+// Thread-safe. Publish and SetUnnamed are called under the keeper's lock, so that no older
+// generation follows a newer one.
 class GenerationKeeper {
  public:
   struct Options {
@@ -71,7 +72,6 @@ class GenerationKeeper {
 
   PoolFact pool() const;
   std::vector<SlotDescription> Describe() const;
-  std::vector<SlotId> UnnamedSlots() const;
   // The namespace has a slot for this version.
   bool Knows(std::string_view name, std::string_view version) const;
   std::size_t registrations() const;
@@ -105,10 +105,13 @@ class GenerationKeeper {
               const Result<std::uint64_t>& revision, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void CarryOut(const Operations& operations, const Generations::Plan& plan, std::uint64_t revision,
                 Deferred& deferred) KVCOVE_REQUIRES(mutex_);
-  void PublishPlan(const Generations::Plan& plan) KVCOVE_REQUIRES(mutex_);
-  void ShowNames() KVCOVE_REQUIRES(mutex_) {
-    sink_.SetUnnamed(generations_.UnnamedSlots(clock_.NowNs()));
+  void PublishPlan(const Generations::Plan& plan, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void ShowNames(Deferred& deferred) KVCOVE_REQUIRES(mutex_) {
+    sink_.SetUnnamed(generations_.UnnamedSlots(clock_.NowNs()), deferred);
   }
+  // Registrations change, and with them the slots that somebody names.
+  template <typename Change>
+  void ChangeNames(const Change& change);
   void AwaitReset(const std::shared_ptr<Operation>& operation, const ResetOutcome& outcome,
                   Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   static void Refuse(Operation& operation, const Error& error, Deferred& deferred);

@@ -16,16 +16,21 @@ constexpr std::int64_t kStart = kSecond;  // of the fake clock
 // Owners that acknowledge when the test says so.
 class FakeSink final : public GenerationSink {
  public:
-  void Publish(const Id128& now, const std::vector<Generations::Published>& updates) override {
+  void Publish(const Id128& now, const std::vector<Generations::Published>& updates,
+               Deferred& after) override {
     incarnation = now;
     ++publications;
+    if (then) after.Add(then);
     for (const Generations::Published& published : updates) {
       EXPECT_GE(published.revision, latest) << "an older generation follows a newer one";
       latest = published.revision;
       generations[published.update.slot] = published.update.generation;
     }
   }
-  void SetUnnamed(std::vector<SlotId> slots) override { unnamed = std::move(slots); }
+  void SetUnnamed(std::vector<SlotId> slots, Deferred& after) override {
+    unnamed = std::move(slots);
+    if (then) after.Add(then);
+  }
   void Await(std::int64_t deadline_ns, Reply<void> proven) override {
     if (acknowledges) return proven({});
     waiting.emplace_back(deadline_ns, std::move(proven));
@@ -37,6 +42,7 @@ class FakeSink final : public GenerationSink {
   bool acknowledges = true;
   Id128 incarnation;
   std::size_t publications = 0;
+  std::function<void()> then;  // what each publication leads to
   std::uint64_t latest = 0;
   std::map<SlotId, Generation> generations;
   std::vector<SlotId> unnamed;
@@ -315,6 +321,20 @@ TEST_F(GenerationKeeperTest, ARegistrationThatNeedsNoSlotCostsNoCommit) {
   const std::size_t before = store_.commits;
   EXPECT_TRUE(Ok(Register("m")));
   EXPECT_EQ(store_.commits, before);
+}
+
+TEST_F(GenerationKeeperTest, WhatOwnersAreToldLeadsToRunsWithoutTheKeepersLock) {
+  int runs = 0;
+  sink_.then = [&] {
+    ++runs;
+    EXPECT_GE(keeper_->registrations(), 0U);  // takes the lock
+  };
+  ASSERT_TRUE(Ok(Register("m")));
+  EXPECT_EQ(runs, 2) << "a slot, and its name";
+  ASSERT_TRUE(Ok(Reset(1)));
+  EXPECT_EQ(runs, 3);
+  keeper_->EndEngine("m", "e", {});
+  EXPECT_EQ(runs, 4);
 }
 
 TEST_F(GenerationKeeperTest, OwnersHearWhichVersionsNobodyUses) {

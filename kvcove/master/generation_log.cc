@@ -4,9 +4,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <type_traits>
 
 #include "kvcove/base/hash.h"
+#include "kvcove/base/little_endian.h"
 
 namespace kvcove::master {
 namespace {
@@ -17,52 +17,15 @@ constexpr std::size_t kHeaderBytes = 48;
 constexpr std::uint8_t kCleanEnd = 255;
 constexpr std::uint32_t kMaxRecordBytes = 4096;
 
-template <typename T>
-void PutNumber(std::string& out, T value) {
-  static_assert(std::is_unsigned_v<T>);
-  for (std::size_t i = 0; i < sizeof(T); ++i) out += static_cast<char>(value >> (8 * i));
-}
-
-// Reads little-endian fields; `ok` turns false at the end of the bytes and stays so.
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
-  template <typename T>
-  T Number() {
-    T value = 0;
-    const std::string_view field = Bytes(sizeof(T));
-    for (std::size_t i = 0; i < field.size(); ++i) {
-      value = static_cast<T>(
-          value | static_cast<T>(static_cast<T>(static_cast<std::uint8_t>(field[i])) << (8 * i)));
-    }
-    return value;
-  }
-  std::string_view Bytes(std::size_t count) {
-    if (count > bytes_.size()) {
-      ok_ = false;
-      return {};
-    }
-    const std::string_view field = bytes_.substr(0, count);
-    bytes_.remove_prefix(count);
-    return field;
-  }
-  bool ok() const { return ok_; }
-  std::size_t left() const { return bytes_.size(); }
-
- private:
-  std::string_view bytes_;
-  bool ok_ = true;
-};
-
 std::string Frame(const std::string& payload) {
   std::string out;
-  PutNumber(out, static_cast<std::uint32_t>(payload.size()));
-  PutNumber(out, static_cast<std::uint32_t>(Hash64(payload, payload.size())));
+  AppendNumber(out, static_cast<std::uint32_t>(payload.size()));
+  AppendNumber(out, static_cast<std::uint32_t>(Hash64(payload, payload.size())));
   return out + payload;
 }
 
 Result<OldRecord> DecodeRecord(std::string_view payload) {
-  Reader reader(payload);
+  FieldReader reader(payload);
   OldRecord record;
   record.kind = static_cast<OldRecord::Kind>(reader.Number<std::uint8_t>());
   record.slot = reader.Number<std::uint16_t>();
@@ -82,25 +45,25 @@ Result<OldRecord> DecodeRecord(std::string_view payload) {
 
 std::string EncodeHeader(Id128 incarnation, std::int64_t lease_ns) {
   std::string out(kMagic);
-  PutNumber(out, kFileVersion);
-  PutNumber(out, std::uint32_t{0});
-  PutNumber(out, incarnation.high);
-  PutNumber(out, incarnation.low);
-  PutNumber(out, static_cast<std::uint64_t>(lease_ns));
-  PutNumber(out, Hash64(out, 0));
+  AppendNumber(out, kFileVersion);
+  AppendNumber(out, std::uint32_t{0});
+  AppendNumber(out, incarnation.high);
+  AppendNumber(out, incarnation.low);
+  AppendNumber(out, static_cast<std::uint64_t>(lease_ns));
+  AppendNumber(out, Hash64(out, 0));
   return out;
 }
 
 std::string EncodeRecord(const OldRecord& record) {
   std::string payload;
-  PutNumber(payload, static_cast<std::uint8_t>(record.kind));
-  PutNumber(payload, record.slot);
-  PutNumber(payload, record.generation);
-  PutNumber(payload, record.reset_id.high);
-  PutNumber(payload, record.reset_id.low);
-  PutNumber(payload, static_cast<std::uint16_t>(record.name.size()));
+  AppendNumber(payload, static_cast<std::uint8_t>(record.kind));
+  AppendNumber(payload, record.slot);
+  AppendNumber(payload, record.generation);
+  AppendNumber(payload, record.reset_id.high);
+  AppendNumber(payload, record.reset_id.low);
+  AppendNumber(payload, static_cast<std::uint16_t>(record.name.size()));
   payload += record.name;
-  PutNumber(payload, static_cast<std::uint16_t>(record.version.size()));
+  AppendNumber(payload, static_cast<std::uint16_t>(record.version.size()));
   payload += record.version;
   return Frame(payload);
 }
@@ -108,7 +71,7 @@ std::string EncodeRecord(const OldRecord& record) {
 std::string EncodeCleanEnd() { return Frame(std::string(1, static_cast<char>(kCleanEnd))); }
 
 Result<Restored> ParseLog(std::string_view bytes) {
-  Reader reader(bytes);
+  FieldReader reader(bytes);
   const std::string_view header = bytes.substr(0, std::min(bytes.size(), kHeaderBytes));
   if (reader.Bytes(kMagic.size()) != kMagic) {
     return Fail(Code::kIncompatible, "it is no generation file of kvcove");

@@ -94,15 +94,10 @@ void Master::Remove(const Token& token, std::vector<std::string> keys, std::stri
   if (!standings_.Current(token.slot, token.generation)) {
     return reply(Fail(Code::kStale, "the generation is not the current one; register again"));
   }
-  std::string tenant;
-  if (const std::uint64_t tag = standings_.TenantOfSlot(token.slot); tag != 0) {
-    tenant = std::to_string(tag);
-  }
   auto parts = control_->Prepare({.slot = token.slot,
                                   .generation = token.generation,
                                   .keys = std::move(keys),
-                                  .pattern = std::string(pattern)},
-                                 tenant);
+                                  .pattern = std::string(pattern)});
   if (!parts) return reply(std::unexpected(parts.error()));
   Removed removed;
   std::uint64_t number = 0;

@@ -351,15 +351,6 @@ bool Members::LeaseRunning(std::int64_t now_ns) const {
       by_id_, [&](const auto& entry) { return at(entry.second).lease_until_ns > now_ns; });
 }
 
-std::optional<std::int64_t> Members::NextLeaseEnd(std::int64_t now_ns) const {
-  std::optional<std::int64_t> next;
-  for (const auto& [id, number] : by_id_) {
-    const std::int64_t until = at(number).lease_until_ns;
-    if (until > now_ns && (!next || until < *next)) next = until;
-  }
-  return next;
-}
-
 // ---- ends
 
 std::vector<std::string> Members::BeginEnd(OwnerNumber number) {

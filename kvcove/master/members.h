@@ -148,8 +148,6 @@ class Members {
   // Every member with a running lease has applied it.
   std::uint64_t AppliedByLeased(std::int64_t now_ns) const;
   bool LeaseRunning(std::int64_t now_ns) const;
-  // The first moment at which a lease ends; nothing when none runs.
-  std::optional<std::int64_t> NextLeaseEnd(std::int64_t now_ns) const;
 
   // ---- ends
   // The keys of its facts, to be deleted from the store: only then may it End. Until then it is a
@@ -184,7 +182,8 @@ class Members {
     std::uint32_t told_epoch = 0;
   };
   Epochs EpochsOf(OwnerNumber number) const;
-  std::int64_t LeaseUntil(OwnerNumber number) const { return at(number).lease_until_ns; }
+  // The only tenant that it serves; empty: all.
+  const std::string& TenantOfOwner(OwnerNumber number) const { return at(number).hello.tenant; }
   const Id128& ProcessOf(OwnerNumber number) const { return at(number).hello.process; }
   bool Told(OwnerNumber number) const { return at(number).told; }
   std::size_t barriers() const;

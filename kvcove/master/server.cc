@@ -14,6 +14,7 @@
 #include "kvcove/master/memory_store.h"
 #include "kvcove/master/owner_calls.h"
 #include "kvcove/master/server_metrics.h"
+#include "kvcove/master/wait_for.h"
 #include "kvcove/rpc/gate.h"
 #include "kvcove/rpc/server.h"
 #include "kvcove/rpc/workers.h"
@@ -237,22 +238,7 @@ void MasterServer::Impl::Tick() {
 
 template <typename T>
 Result<T> MasterServer::Impl::Wait(const std::function<void(Reply<T>)>& call) {
-  struct State {
-    Mutex mutex;
-    CondVar changed;
-    std::optional<Result<T>> answer KVCOVE_GUARDED_BY(mutex);
-  };
-  const auto state = std::make_shared<State>();
-  call([state](Result<T> answer) {
-    const MutexLock lock(state->mutex);
-    state->answer = std::move(answer);
-    state->changed.NotifyAll();
-  });
-  const std::int64_t until_ns = clock_.NowNs() + kMaxBudgetNs;
-  const MutexLock lock(state->mutex);
-  while (!state->answer && clock_.NowNs() < until_ns) state->changed.Wait(state->mutex);
-  if (!state->answer) return Fail(Code::kTimeout, "the control store does not answer");
-  return std::move(*state->answer);
+  return WaitFor<T>(clock_, clock_.NowNs() + kMaxBudgetNs, call);
 }
 
 // ---- connections

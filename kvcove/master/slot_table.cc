@@ -16,7 +16,7 @@ bool SlotTable::Set(const SlotUpdate& update, std::uint64_t revision) {
   return raised;
 }
 
-wire::Changes SlotTable::Since(std::uint64_t have) const {
+wire::Changes SlotTable::Since(std::uint64_t have, std::string_view only_tenant) const {
   wire::Changes changes{.incarnation = {}, .from = have, .to = have, .slots = {}, .unnamed = {}};
   std::size_t bytes = 0;
   // All of one revision goes together: half of it would have no number.
@@ -26,13 +26,20 @@ wire::Changes SlotTable::Since(std::uint64_t have) const {
       break;
     }
     for (const SlotId slot : at->second) {
-      const SlotUpdate& update = slots_.at(slot).update;
+      SlotUpdate update = slots_.at(slot).update;
+      if (!only_tenant.empty() && TenantOf(update.name) != only_tenant)
+        update = {.slot = slot, .name = {}};
       bytes += update.name.size() + 64;
-      changes.slots.push_back(update);
+      changes.slots.push_back(std::move(update));
     }
     changes.to = at->first;
   }
   return changes;
+}
+
+std::string_view SlotTable::TenantOfSlot(SlotId slot) const {
+  const auto at = slots_.find(slot);
+  return at == slots_.end() ? std::string_view() : TenantOf(at->second.update.name);
 }
 
 }  // namespace kvcove::master

@@ -23,8 +23,12 @@ class SlotTable {
   bool Set(const SlotUpdate& update, std::uint64_t revision);
   // Of the last change of any slot.
   std::uint64_t revision() const { return by_revision_.empty() ? 0 : by_revision_.rbegin()->first; }
-  // What leads from `have` on, oldest change first; `more` when that is not all.
-  wire::Changes Since(std::uint64_t have) const;
+  // What leads from `have` on, oldest change first; `more` when that is not all. To an
+  // owner that serves one tenant other tenants' slots are free ones: it holds nothing in them, and
+  // nothing that it held there before a slot changed its tenant.
+  wire::Changes Since(std::uint64_t have, std::string_view only_tenant = {}) const;
+  // Empty: without a tenant, or unknown.
+  std::string_view TenantOfSlot(SlotId slot) const;
 
  private:
   struct Slot {

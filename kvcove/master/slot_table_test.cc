@@ -28,6 +28,19 @@ TEST(SlotTableTest, LeadsFromAnyRevisionToTheLatest) {
   EXPECT_EQ(table.Since(15).to, 15U);
 }
 
+TEST(SlotTableTest, AnOwnerOfOneTenantSeesOtherTenantsSlotsAsFree) {
+  SlotTable table;
+  table.Set(Slot(1, 5, QualifiedName("acme", "llama")), 10);
+  table.Set(Slot(2, 6, QualifiedName("other", "secret")), 11);
+  EXPECT_THAT(table.Since(0, "acme").slots,
+              testing::ElementsAre(Slot(1, 5, QualifiedName("acme", "llama")), Slot(2, 0, "")));
+  EXPECT_EQ(table.TenantOfSlot(2), "other");
+  // Reused by another tenant: what the owner held there is void.
+  table.Set(Slot(1, 7, QualifiedName("other", "secret")), 12);
+  EXPECT_THAT(table.Since(11, "acme").slots, testing::ElementsAre(Slot(1, 0, "")));
+  EXPECT_EQ(table.Since(11, "acme").to, 12U);
+}
+
 TEST(SlotTableTest, AnEmptyTableLeadsNowhere) {
   const SlotTable table;
   EXPECT_EQ(table.revision(), 0U);
