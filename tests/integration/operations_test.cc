@@ -334,9 +334,14 @@ TEST_F(OperationsTest, SilentConnectionsDoNotHoldTheEndpoint) {
     if (i % 2 == 0) (void)!write(fd->get(), "GET /he", 7);
     silent.push_back(std::move(*fd));
   }
-  const std::int64_t began = SystemClock::Instance().NowNs();
-  EXPECT_EQ(Ask("GET", "/healthz").body, "ok\n");
-  EXPECT_LT(SystemClock::Instance().NowNs() - began, 100 * kMillisecond);
+  // The shortest of several: another process may have the processor for once.
+  std::int64_t shortest = kSecond;
+  for (int i = 0; i < 5; ++i) {
+    const std::int64_t began = SystemClock::Instance().NowNs();
+    EXPECT_EQ(Ask("GET", "/healthz").body, "ok\n");
+    shortest = std::min(shortest, SystemClock::Instance().NowNs() - began);
+  }
+  EXPECT_LT(shortest, 100 * kMillisecond);
   std::this_thread::sleep_for(milliseconds(5500));
   int open = 0;
   for (const UniqueFd& fd : silent) {

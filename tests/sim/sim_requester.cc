@@ -61,11 +61,13 @@ void SimRequester::Attach() {
 
 // ---- calls to the master
 
-std::shared_ptr<SimConnection> SimRequester::Borrow() {
+SimConnection& SimRequester::Borrow() {
   if (idle_.empty()) {
-    return std::make_shared<SimConnection>(world_, master_, place_, options_.tenant);
+    connections_.push_back(
+        std::make_unique<SimConnection>(world_, master_, place_, options_.tenant));
+    return *connections_.back();
   }
-  auto connection = std::move(idle_.back());
+  SimConnection& connection = *idle_.back();
   idle_.pop_back();
   return connection;
 }
@@ -78,16 +80,16 @@ Result<std::string> SimRequester::Call(wire::Method method, std::span<const std:
     Result<std::string> answer = Fail(Code::kUnavailable, "the run has ended");
   };
   const auto wait = std::make_shared<Wait>();
-  auto connection = Borrow();
+  SimConnection& connection = Borrow();
   const std::int64_t timeout =
       std::max<std::int64_t>(0, deadline_ns - world_.clock(place_).NowNs());
-  connection->Call(method, std::string(reinterpret_cast<const char*>(body.data()), body.size()),
-                   timeout, [wait](Result<std::string> answer) {
-                     wait->done = true;
-                     wait->answer = std::move(answer);
-                   });
+  connection.Call(method, std::string(reinterpret_cast<const char*>(body.data()), body.size()),
+                  timeout, [wait](Result<std::string> answer) {
+                    wait->done = true;
+                    wait->answer = std::move(answer);
+                  });
   (void)world_.Await(wait->done, world_.NowNs() + 3600 * kSecond);
-  if (wait->done) idle_.push_back(std::move(connection));
+  if (wait->done) idle_.push_back(&connection);
   return std::move(wait->answer);
 }
 
@@ -97,13 +99,12 @@ void SimRequester::Async(wire::Method /*method*/,
   Capture capture;
   wire::MasterStub stub(capture, process_, world_.clock(place_));
   make(stub, world_.NowOf(place_) + timeout_ns);
-  auto connection = Borrow();
-  SimConnection* raw = connection.get();
-  raw->Call(capture.method, capture.body, timeout_ns,
-            [this, connection, done = std::move(done)](Result<std::string> answer) {
-              idle_.push_back(connection);
-              done(std::move(answer));
-            });
+  SimConnection& connection = Borrow();
+  connection.Call(capture.method, capture.body, timeout_ns,
+                  [this, &connection, done = std::move(done)](Result<std::string> answer) {
+                    idle_.push_back(&connection);
+                    done(std::move(answer));
+                  });
 }
 
 Result<wire::Registration> SimRequester::Register(const wire::RegisterRequest& request,

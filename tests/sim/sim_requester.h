@@ -81,7 +81,8 @@ class SimRequester final : public wire::Channel, public requester::LookupService
   const std::string& Version(int space) const { return oracle_.spaces()[space].version; }
   void Async(wire::Method method, const std::function<void(wire::MasterStub&, std::int64_t)>& make,
              std::int64_t timeout_ns, SimMaster::Done done);
-  std::shared_ptr<SimConnection> Borrow();
+  // One without a call.
+  SimConnection& Borrow();
   void Refresh();
   void RefreshEvery();
   std::optional<Place> PlaceOf(wire::OwnerNumber number) const;
@@ -102,7 +103,9 @@ class SimRequester final : public wire::Channel, public requester::LookupService
   const Id128 process_;
   wire::MasterStub stub_;
   std::map<int, std::unique_ptr<requester::Locator>> locators_;  // by family
-  std::vector<std::shared_ptr<SimConnection>> idle_;
+  // They end with this process, and with them the calls under way.
+  std::vector<std::unique_ptr<SimConnection>> connections_;
+  std::vector<SimConnection*> idle_;
   std::map<wire::OwnerNumber, std::string> addresses_;
   std::shared_ptr<Segment> mapped_;
 };
