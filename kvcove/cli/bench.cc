@@ -643,6 +643,15 @@ void AddBench(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   scale->callback([options, &chosen] { chosen = [options] { return RunScaleBench(*options); }; });
 
+  CLI::App* control = bench->add_subcommand(
+      "control", "What a master's end, removals and resets cost those who do something else.");
+  control->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
+  control->add_option("--bench", options->benches, "only these: reads, resets, removals, pattern")
+      ->check(CLI::IsMember({"reads", "resets", "removals", "pattern"}));
+  control->add_option("--most-objects", options->most_objects, "of a row")->capture_default_str();
+  control->callback(
+      [options, &chosen] { chosen = [options] { return RunControlBench(*options); }; });
+
   CLI::App* connector = bench->add_subcommand(
       "connector", "What an engine's scheduler pays: look-ups of 4,096 blocks, steps.");
   connector->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");

@@ -75,6 +75,8 @@ void Measure(const BenchOptions& options, Row& row, std::uint64_t bytes, Work&& 
 Result<int> RunRemoteBench(const BenchOptions& options);
 // `kvcove bench scale`.
 Result<int> RunScaleBench(const BenchOptions& options);
+// `kvcove bench control`.
+Result<int> RunControlBench(const BenchOptions& options);
 // `kvcove bench connector`.
 Result<int> RunConnectorBench(const BenchOptions& options);
 // The other end of its limits: a plain TCP socket.

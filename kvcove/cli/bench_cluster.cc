@@ -60,6 +60,8 @@ void Process::Kill() {
   pid_ = 0;
 }
 
+void Process::Signal(int signal) const { kill(pid_, signal); }
+
 std::uint64_t Process::ResidentBytes() const {
   std::ifstream status(fmt::format("/proc/{}/status", pid_));
   for (std::string line; std::getline(status, line);) {

@@ -25,6 +25,7 @@ class Process {
   ~Process();
   // As when it crashes.
   void Kill();
+  void Signal(int signal) const;
   // Bytes of memory that are its own or shared, now.
   std::uint64_t ResidentBytes() const;
 
