@@ -54,7 +54,7 @@ bench: build ## Measure against the limits of this machine, into out/bench.jsonl
 	@build/venv/bin/python -m kvcove.bench --json | tee -a $(OUT)/bench.jsonl
 	@echo "Done: $(OUT)/bench.jsonl; what the figures mean is in bench/README.md"
 
-soak: build ## The long torture and simulation runs (about ten minutes)
+soak: build ## The long torture, simulation and flat runs (about 40 minutes)
 	@scripts/soak.sh
 
 check: build ## What CI runs behind the tests: sanitizers, format, tidy, layers, fuzzers

@@ -1,17 +1,38 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The long runs: a million verified reads under torture, the same of a cluster, and thousands of seeds of the
-# simulations.
+# The long runs, about 40 minutes: torture of a host, of a cluster and of hosts with a network between them, thousands
+# of seeds of the simulations, and beside them two clusters that must hold after 30 minutes what they held after ten seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+bin=build/release/bin
+logs=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$logs"' EXIT
+# Waits for a run beside this one, shows what it said last, and fails with it.
+finish() {
+  local name=$1 pid=$2 status=0
+  wait "$pid" || status=$?
+  echo "== Soak: $name"
+  tail -n 40 "$logs/$name"
+  [ $status -eq 0 ]
+}
+
+echo "== Soak: flat for ${KVCOVE_FLAT_SECONDS:=1800} s, beside what follows"
+KVCOVE_FLAT_SECONDS=$KVCOVE_FLAT_SECONDS $bin/flat >"$logs/flat" 2>&1 &
+flat=$!
 echo "== Soak: torture"
-build/release/bin/torture --kvcove build/release/bin/kvcove --reads 1000000 --at-least 240 --seconds 900
+$bin/torture --kvcove $bin/kvcove --reads 1000000 --at-least 240 --seconds 900
 echo "== Soak: torture of a cluster"
-build/release/bin/torture --cluster 1 --kvcove build/release/bin/kvcove --reads 200000 --at-least 240 --seconds 900
+$bin/torture --cluster 1 --kvcove $bin/kvcove --reads 200000 --at-least 240 --seconds 900
 echo "== Soak: torture of hosts with a network between them"
 status=0
-build/release/bin/torture --hosts 1 --kvcove build/release/bin/kvcove --reads 200000 --at-least 240 --seconds 900 || status=$?
+$bin/torture --hosts 1 --kvcove $bin/kvcove --reads 200000 --at-least 240 --seconds 900 || status=$?
 [ $status -eq 0 ] || [ $status -eq 77 ] || exit $status
-echo "== Soak: simulation"
-KVCOVE_SIM_SEEDS=2000 build/release/bin/sim
+echo "== Soak: simulation of a host"
+KVCOVE_SIM_SEEDS=2000 $bin/sim --gtest_brief=1
+echo "== Soak: simulation of a cluster, ${KVCOVE_SOAK_SEEDS:=20000} seeds"
+KVCOVE_SIM_SEEDS=$((KVCOVE_SOAK_SEEDS / 2)) $bin/cluster_sim --gtest_filter='*KeepsItsPromises*' >"$logs/cluster_sim" 2>&1 &
+half=$!
+KVCOVE_SIM_SEEDS=$((KVCOVE_SOAK_SEEDS / 2)) $bin/cluster_sim --gtest_filter='*KeepsItsPromises*' --gtest_brief=1
+finish cluster_sim $half
+finish flat $flat
 echo "Soak: done"

@@ -556,6 +556,12 @@ void MasterServer::Impl::Collect(http::Metrics& metrics) const {
   metrics.Counter("kvcove_master_connections_refused_total",
                   "connections that were closed at once or could not be accepted",
                   number(connections.refused()));
+  metrics.Gauge("kvcove_master_connections_unproven",
+                "open ones that have shown no credential and made no call yet",
+                number(server_->unproven().open()));
+  metrics.Counter("kvcove_master_connections_displaced_total",
+                  "such connections that gave way to newer ones",
+                  number(server_->unproven().displaced()));
   for (const auto& [method, name] : kTimedCalls) {
     metrics.Histogram("kvcove_master_call_seconds", "how long calls took",
                       times_[static_cast<std::size_t>(method)], {{"call", name}});

@@ -66,6 +66,8 @@ void CollectMaster(http::Metrics& metrics, const MasterStat& stat) {
                 Number(stat.registrations));
   metrics.Gauge("kvcove_master_removal_log_bytes", "removals that owners may still have to apply",
                 Number(stat.control.removal_bytes));
+  metrics.Gauge("kvcove_master_waiting_calls", "resets and removals that wait for owners",
+                Number(stat.control.proofs));
   metrics.Counter("kvcove_master_removals_refused_total",
                   "removals beyond the owners' pace or a tenant's share",
                   Number(stat.control.removals_refused));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nothing is used up by time or by use: each process of a cluster has as many descriptors, sockets
-// and threads after a minute as after ten seconds, idle and busy. KVCOVE_FLAT_SECONDS makes it
-// longer.
+// and threads after a minute as after ten seconds, idle and busy, and the master's tables are as
+// large. KVCOVE_FLAT_SECONDS makes it longer.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -9,9 +9,11 @@
 #include <atomic>
 #include <fstream>
 #include <map>
+#include <sstream>
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
+#include "kvcove/http/server.h"
 #include "tests/fault/cluster_processes.h"
 
 namespace kvcove {
@@ -63,7 +65,41 @@ Use CalmUseOf(pid_t pid) {
   return least;
 }
 
-// An engine that comes and goes: a pool, a session, a reset, an object.
+// What the master keeps for others, by the name of its metric.
+constexpr const char* kTables[] = {
+    "kvcove_master_directory_bytes", "kvcove_master_members",
+    "kvcove_master_barriers",        "kvcove_master_slots",
+    "kvcove_master_registrations",   "kvcove_master_removal_log_bytes",
+    "kvcove_master_connections",     "kvcove_master_waiting_calls"};
+using Tables = std::map<std::string, double>;
+
+Tables TablesOf(std::uint16_t port) {
+  Tables tables;
+  const auto response = http::Call({.port = port, .target = "/metrics"});
+  EXPECT_TRUE(response && response->status == 200) << "the master's metrics";
+  if (!response) return tables;
+  std::istringstream lines(response->body);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t end = line.find_first_of(" {");
+    const std::string name = line.substr(0, end);
+    if (std::ranges::find(kTables, name) != std::end(kTables)) {
+      tables[name] = std::stod(line.substr(line.rfind(' ')));
+    }
+  }
+  return tables;
+}
+
+// The least of three seconds: what ended with a process is noticed, removals are applied.
+Tables CalmTablesOf(std::uint16_t port) {
+  Tables least = TablesOf(port);
+  for (int i = 0; i < 30; ++i) {
+    std::this_thread::sleep_for(milliseconds(100));
+    for (const auto& [name, value] : TablesOf(port)) least[name] = std::min(least[name], value);
+  }
+  return least;
+}
+
+// An engine that comes and goes: a pool, a session, a reset, an object, its removal.
 class Engine {
  public:
   explicit Engine(const ClusterProcesses& cluster) : cluster_(cluster) {}
@@ -105,6 +141,13 @@ class Engine {
     const GetItem get{.key = key, .into = {&into, 1}};
     KVCOVE_TRY(session->Get({&get, 1}, {&result, 1}));
     hits_ += result.ok() ? 1 : 0;
+    const std::string_view view = key;
+    if (round % 2 == 0) KVCOVE_TRY(session->Remove({&view, 1}, {&result, 1}));
+    // Namespaces and versions come and go, too.
+    KVCOVE_ASSIGN(
+        const auto other,
+        pool->OpenSession({.name = fmt::format("acme/space-{}", round % 50), .engine = "e"}));
+    KVCOVE_TRY(other->Capture(fmt::format("v{}", round % 3)));
     return {};
   }
 
@@ -119,9 +162,12 @@ class FlatTest : public testing::Test {
   void SetUp() override {
     SetLogLevel(LogLevel::kError);
     for (ClusterProcesses* cluster : {&idle_, &busy_}) {
-      cluster->StartMaster();
+      cluster->StartMaster(Admin(*cluster).ToString());
       for (std::size_t i = 0; i < kOwners; ++i) cluster->StartOwner(i, i + 1);
     }
+  }
+  rpc::Address& Admin(const ClusterProcesses& cluster) {
+    return &cluster == &idle_ ? idle_admin_ : busy_admin_;
   }
   // Of every process of both clusters, and of this one, which is the engine.
   std::map<std::string, Use> Look() {
@@ -148,6 +194,8 @@ class FlatTest : public testing::Test {
 
   ClusterProcesses idle_;
   ClusterProcesses busy_;
+  rpc::Address idle_admin_ = ClusterProcesses::LastingAddress();
+  rpc::Address busy_admin_ = ClusterProcesses::LastingAddress();
   std::uint64_t round_ = 1;
 };
 
@@ -158,8 +206,10 @@ TEST_F(FlatTest, AfterAMinuteEachProcessHoldsWhatItHeldAfterTenSeconds) {
   const std::int64_t began = NowMs();
   VisitUntil(engine, began + 10'000);
   const std::map<std::string, Use> early = Look();
+  const Tables early_tables = CalmTablesOf(busy_admin_.port);
   VisitUntil(engine, began + seconds * 1000);
   const std::map<std::string, Use> late = Look();
+  const Tables late_tables = CalmTablesOf(busy_admin_.port);
   for (const auto& [name, before] : early) {
     const Use& after = late.at(name);
     fmt::print(
@@ -170,6 +220,11 @@ TEST_F(FlatTest, AfterAMinuteEachProcessHoldsWhatItHeldAfterTenSeconds) {
     EXPECT_EQ(after.sockets, before.sockets) << name;
     EXPECT_EQ(after.threads, before.threads) << name;
     EXPECT_LE(after.private_bytes, before.private_bytes + kMemoryNoiseBytes) << name;
+  }
+  EXPECT_EQ(early_tables.size(), std::size(kTables)) << "each has a metric";
+  for (const auto& [name, before] : early_tables) {
+    fmt::print("{}: {} -> {}\n", name, before, late_tables.at(name));
+    EXPECT_LE(late_tables.at(name), before) << name;
   }
   fmt::print("{} visits in {} s, {} of their gets were hits, {} were late\n", engine.visits(),
              seconds, engine.hits(), engine.late());
