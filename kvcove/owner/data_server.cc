@@ -46,6 +46,8 @@ using boost::system::error_code;
 constexpr std::int64_t kSpinNs = 50 * kMicrosecond;
 constexpr std::size_t kDiscard = 64 * kKiB;
 constexpr std::uint64_t kMaxBatchBytes = 512 * kMiB;
+// How often a put that waits for the master looks whether that is still there.
+constexpr std::int64_t kListedTurnNs = 50 * kMillisecond;
 constexpr auto kSweep = std::chrono::milliseconds(250);
 
 // Pins and statistics of one caller's objects, for who holds no mapping.
@@ -656,7 +658,7 @@ class DataServer::Impl {
     return grant.has_value();
   }
 
-  // Waits for the master without holding the loop.
+  // Waits for the master without holding the loop, and not for one that is away.
   Awaitable<std::vector<Code>> Finish(Connection& connection, std::vector<FinishItem> items,
                                       std::uint32_t budget_ms) {
     struct Wait {
@@ -666,7 +668,8 @@ class DataServer::Impl {
     const auto wait = std::make_shared<Wait>();
     const auto executor = connection.socket.get_executor();
     const auto timer = std::make_shared<asio::steady_timer>(executor);
-    timer->expires_after(std::chrono::milliseconds(std::clamp<std::uint32_t>(budget_ms, 1, 60000)));
+    const std::int64_t until_ns =
+        clock_.NowNs() + std::clamp<std::uint32_t>(budget_ms, 1, 60000) * kMillisecond;
     owner_.FinishThen(connection.session, items, [wait, timer, executor](std::vector<Code> codes) {
       asio::post(executor, [wait, timer, codes = std::move(codes)] {
         wait->codes = codes;
@@ -675,7 +678,10 @@ class DataServer::Impl {
       });
     });
     error_code error;
-    if (!wait->done) {
+    while (!wait->done && owner_.MasterReachable()) {
+      const std::int64_t left = until_ns - clock_.NowNs();
+      if (left <= 0) break;
+      timer->expires_after(std::chrono::nanoseconds(std::min(left, kListedTurnNs)));
       co_await timer->async_wait(asio::redirect_error(asio::use_awaitable, error));
     }
     connection.ends_ns = clock_.NowNs() + options_.stall_ns;

@@ -74,6 +74,8 @@ class Owner final : public LinkTarget {
   void SetHidden(const std::vector<SlotId>& slots) override;
   void SetLease(std::int64_t deadline_ns) override;
   void SetMasterReachable(bool reachable) override { master_reachable_ = reachable; }
+  // False: a listing is not worth waiting for.
+  bool MasterReachable() const { return master_reachable_; }
   void SetDraining(bool draining) override { draining_ = draining; }
   wire::RenewRequest Report() override;
   std::uint64_t capacity_bytes() const override { return payload_.size(); }

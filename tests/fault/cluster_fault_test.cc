@@ -183,6 +183,23 @@ TEST_F(ClusterFaultTest, AResetWithAKilledOwnerIsTrueInTime) {
   EXPECT_EQ(CountOk(Get(*session_, keys)), 0U);
 }
 
+TEST_F(ClusterFaultTest, APutToAnotherHostDoesNotWaitForAMasterThatIsAway) {
+  ASSERT_EQ(CountOk(Put(*session_, Keys(10))), 10U);
+  const Token token = *session_->Capture();
+  Freeze(master());
+  std::this_thread::sleep_for(milliseconds(1500));  // its owners know it
+  for (int i = 0; i < 3; ++i) {
+    const std::int64_t began = NowMs();
+    const auto results = Put(*session_, Keys(10, fmt::format("away{}", i)), token);
+    EXPECT_LE(NowMs() - began, 1000) << "of 5,000 that it may take";
+    for (const ItemResult& result : results) {
+      EXPECT_TRUE(result.ok() && !result.listed) << CodeName(result.code);
+    }
+  }
+  kill(master(), SIGCONT);
+  EXPECT_NE(MsUntilGot(Keys(10, "away2"), 10), -1);
+}
+
 TEST_F(ClusterFaultTest, ARestartedMasterKnowsAllAgain) {
   const auto keys = Fill(10000);
   for (const bool stop_cleanly : {false, true}) {
