@@ -8,7 +8,7 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm wheel bench soak check clean
+.PHONY: help setup build run test test-vllm wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
@@ -56,6 +56,9 @@ bench: build ## Measure against the limits of this machine, into out/bench.jsonl
 
 soak: build ## The long torture, simulation and flat runs (about 40 minutes)
 	@scripts/soak.sh
+
+mutants: build ## Switch each rule of the control plane off in turn; a test must fail (about 20 minutes)
+	@tests/mutants.py
 
 check: build ## What CI runs behind the tests: sanitizers, format, tidy, layers, fuzzers
 	@scripts/check.sh

@@ -1,11 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
+// Any bytes as a file of the first format: a start that accepts them plans facts that the next
+// start reads.
+#include <cstdlib>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/log.h"
 #include "kvcove/master/generation_log.h"
+#include "kvcove/master/start.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto parsed = kvcove::master::ParseLog({reinterpret_cast<const char*>(data), size});
+  using namespace kvcove;
+  using namespace kvcove::master;
+  SetLogLevel(LogLevel::kOff);
+  const auto parsed = ParseLog({reinterpret_cast<const char*>(data), size});
   if (!parsed) return 0;
-  kvcove::master::Generations generations(parsed->incarnation);
-  for (const auto& record : parsed->records) generations.Restore(record);
-  (void)generations.Snapshot();
+  const auto plan = PlanStart({}, 0, kSecond, 0, &*parsed);
+  if (!plan) return 0;
+  Facts facts;
+  ApplyTransaction(plan->changes, 1, facts);
+  if (!Decode(facts)) std::abort();
   return 0;
 }

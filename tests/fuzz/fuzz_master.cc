@@ -84,7 +84,8 @@ class Client {
     out_.clear();
   }
   const wire::OwnerWelcome& welcome() const { return welcome_; }
-  std::uint64_t version() const { return version_; }
+  std::uint64_t table() const { return table_; }
+  std::uint64_t naming() const { return naming_; }
 
  private:
   static constexpr auto kWelcome =
@@ -102,14 +103,18 @@ class Client {
     if (method == kWelcome) {
       if (const auto welcome = wire::DecodeOwnerWelcome(aligned)) welcome_ = *welcome;
     } else if (method == kRenewed) {
-      if (const auto renewed = wire::DecodeRenewReply(aligned)) version_ = renewed->changes.version;
+      if (const auto renewed = wire::DecodeRenewReply(aligned)) {
+        table_ = renewed->changes.to;
+        naming_ = renewed->changes.naming;
+      }
     }
   }
 
   std::optional<UniqueFd> fd_;
   std::string out_;
   wire::OwnerWelcome welcome_;
-  std::uint64_t version_ = 0;  // of the master's control log
+  std::uint64_t table_ = 0;
+  std::uint64_t naming_ = 0;
 };
 
 // What is left of the input.
@@ -141,7 +146,8 @@ constexpr wire::Method kMethods[] = {wire::Method::kHello,        wire::Method::
                                      wire::Method::kOwnerHello,   wire::Method::kRenew,
                                      wire::Method::kWatch,        wire::Method::kOwnerGoodbye,
                                      wire::Method::kList,         wire::Method::kLookup,
-                                     wire::Method::kOwners,       wire::Method::kRemoveEverywhere};
+                                     wire::Method::kOwners,       wire::Method::kRemoveEverywhere,
+                                     wire::Method::kRemovals};
 
 // What one step of one client sends.
 std::string Step(const Client& client, std::uint8_t kind, Input& input) {
@@ -158,6 +164,7 @@ std::string Step(const Client& client, std::uint8_t kind, Input& input) {
       hello.owner = {.high = 1, .low = 1U + input.Byte() % 8};
       hello.address = "127.0.0.1:1";
       hello.host = "h";
+      hello.fresh = true;
       return Frame(wire::Method::kOwnerHello, wire::Encode(hello));
     }
     case 4: {  // well-formed, and large
@@ -166,15 +173,33 @@ std::string Step(const Client& client, std::uint8_t kind, Input& input) {
                    wire::EncodeLookup({.incarnation = {}, .generation = 1, .slot = 0}, hashes));
     }
     case 5:
-    case 6: {
-      const wire::RenewRequest request{.number = client.welcome().number,
-                                       .epoch = client.welcome().epoch,
-                                       .applied = client.version() + input.Byte() % 4,
-                                       .inventory_done = true};
-      return Frame(kind == 5 ? wire::Method::kRenew : wire::Method::kWatch, wire::Encode(request));
+      return Frame(wire::Method::kRenew,
+                   wire::Encode(wire::RenewRequest{.number = client.welcome().number,
+                                                   .epoch = client.welcome().epoch,
+                                                   .table = client.table() + input.Byte() % 4,
+                                                   .naming = client.naming(),
+                                                   .told = true}));
+    case 6: {  // held, when the client is up to date
+      const std::uint8_t what = input.Byte();
+      if (what % 2 == 0) {
+        return Frame(wire::Method::kWatch,
+                     wire::Encode(wire::WatchRequest{.number = client.welcome().number,
+                                                     .epoch = client.welcome().epoch,
+                                                     .table = client.table() + what / 2 % 4,
+                                                     .naming = client.naming()}));
+      }
+      return Frame(wire::Method::kRemovals, wire::Encode(wire::RemovalsRequest{
+                                                .number = client.welcome().number,
+                                                .epoch = client.welcome().epoch,
+                                                .after = client.welcome().removals + what / 2 % 4,
+                                                .matched = {},
+                                                .dropped = what / 8U}));
     }
     default: {
-      wire::ListRequest list{.number = client.welcome().number, .epoch = client.welcome().epoch};
+      wire::ListRequest list{.number = client.welcome().number,
+                             .epoch = client.welcome().epoch,
+                             .sequence = input.Byte() % 4U,
+                             .items = {}};
       list.items.resize(input.Byte());
       for (wire::ListItem& item : list.items) {
         item.hash = {.high = input.Byte(), .low = input.Byte()};

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Switches off each rule of the control plane in turn, in a copy of the sources; some test must fail each time.
+
+  tests/mutants.py [--only TEXT] [--list]
+
+A mutant whose text is not found any more fails, too: the rule has moved, and so must its entry here.
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+COPY = ROOT / "build" / "mutants" / "source"
+BUILD = ROOT / "build" / "mutants" / "build"
+TESTS = [
+    "master_members_test", "master_members_removals_test", "master_control_test", "master_control_hello_test",
+    "master_control_barring_test", "master_directory_test", "master_directory_service_test", "master_removal_log_test",
+    "master_generations_test", "master_generations_slots_test", "master_generation_keeper_test", "master_master_test",
+    "master_slot_table_test", "master_start_test", "master_file_store_test", "master_file_store_recovery_test",
+    "master_control_format_test", "owner_link_core_test", "owner_link_core_list_test", "sim", "cluster_sim",
+]  # fmt: skip
+
+# (rule, file, text, what stands in its place)
+MUTANTS = [
+    ("one value: a present owner's value stays", "master/directory.cc",
+     "  if (standings_.Present(entry.owner)) return Code::kExists;\n", ""),
+    ("one value: an absent owner's listing blocks no put", "master/directory.cc",
+     "  if (!standings_.Barred(entry.owner, entry.slot)) {", "  if (true) return Code::kExists;\n  if (false) {"),
+    ("one value: barred before it gives way", "master/directory.cc",
+     "  if (!standings_.Barred(entry.owner, entry.slot)) {", "  if (false) {"),
+    ("one value: an owner whose lease ran out tells first", "master/members.cc",
+     "member.tell_first = member.tell_first || overtaken || lapsed;", "member.tell_first = false;"),
+    ("barrier: a removal without an absent owner needs one", "master/control",
+     "    if (!options_.barriers) return true;\n", "    return true;\n"),
+    ("barrier: it counts once it is stored", "master/members.cc",
+     "if (!barrier->second.stored || barrier->second.unnamed_until_ns > now_ns) {",
+     "if (barrier->second.unnamed_until_ns > now_ns) {"),
+    ("barrier: it counts once each lease that does not name it has ended", "master/members.cc",
+     "if (!barrier->second.stored || barrier->second.unnamed_until_ns > now_ns) {", "if (!barrier->second.stored) {"),
+    ("barrier: it stays until the owner has applied what was proven by it", "master/members.cc",
+     "const bool over = barrier.fact.term == term_ && barrier.stored && !barrier.overtaken &&\n"
+     "                      barrier.covers <= member.removals;",
+     "const bool over = barrier.fact.term == term_ && barrier.stored && !barrier.overtaken;"),
+    ("barrier: of an earlier term, its slot is dropped", "master/members.cc",
+     "    if (barrier.fact.term == term_) continue;\n    if (drop == 0)", "    continue;\n    if (drop == 0)"),
+    ("barrier: nothing of its slot is listed before", "master/directory_service.cc",
+     "  if (std::ranges::find(drops, item.slot) != drops.end()) return Code::kStale;\n", ""),
+    ("barrier: the owner hides its slots before the deadline", "owner/link_core.cc",
+     "    target_.SetHidden(reply.hidden);\n", ""),
+    ("floor of the shard's memory", "master/removal_memory.h",
+     "    if (number < slots_[slot].floor) return true;\n", ""),
+    ("floor of the log", "master/removal_log.cc", "if (slot.floor > after) page.drop.push_back(id);", ""),
+    ("number at reservation", "owner/core.cc", ".removals = reservation.removals,", ".removals = applied_,"),
+    ("a removal ends puts that were begun before it", "owner/core.cc", "    claim->removed = true;\n", ""),
+    ("a listing that a later removal matches is refused", "master/directory_service.cc",
+     "if (removals_.RemovedSince(item.slot, tag, std::max(item.removals, options_.first_removal))) {", "if (false) {"),
+    ("comparison at hello", "master/control.cc",
+     "if (hello.incarnation == incarnation_ && KnowsLessThan(hello.seen)) {", "if (false) {"),
+    ("generations before the deadline", "owner/link_core.cc",
+     "  Apply(reply.changes);\n  if (reply.granted) {",
+     "  if (reply.granted) target_.SetLease(sent_ns + reply.lease_ns);\n  Apply(reply.changes);\n  if (reply.granted) {"),
+    ("the deadline counts from when the lease was asked for", "owner/link_core.cc",
+     "target_.SetLease(sent_ns + reply.lease_ns);", "target_.SetLease(sent_ns + 2 * reply.lease_ns);"),
+    ("a lease needs the current generations", "master/members.h",
+     "  if (request.table < table) return Renewal::kBehind;\n", ""),
+    ("term: numbers of removals grow with it", "master/removal_log.h", "return term << 40;", "return 1ULL << 40;"),
+    ("term: an owner that knows a later one", "master/control.cc",
+     "  if (seen.term > own.term) return true;\n", "  if (seen.term > own.term) return false;\n"),
+    ("member: in the store before its first lease", "master/control.cc",
+     "  commits_.Add({{.key = MemberKey(hello.owner), .value = Encode(*fact)}},", "  commits_.Add({},"),
+    ("member end: stored before anything is proven without it", "master/control.cc",
+     "  commits_.Add(Deletions(members_.BeginEnd(number)),", "  (void)members_.BeginEnd(number);\n  commits_.Add({},"),
+    ("member: an identity that is not in the store drops its objects", "master/members.cc",
+     "return hello.fresh ? Admission::kFresh : Admission::kUnknown;", "return Admission::kFresh;"),
+    ("member: one process under a running lease", "master/members.cc",
+     "  if (another && member.lease_until_ns > now_ns) {", "  if (false) {"),
+    ("a reset waits for every lease", "master/members.cc",
+     "return !options_.strict && member->lease_until_ns <= now_ns;", "return true;"),
+    ("--strict: no lease that ran out proves anything", "master/members.cc",
+     "return !options_.strict && member->lease_until_ns <= now_ns;", "return member->lease_until_ns <= now_ns;"),
+    ("a reset waits for leases of masters that nobody knows", "master/generation_keeper.cc",
+     "if (clock_.NowNs() >= proven_from_ns_) return answer();", "return answer();"),
+    ("nobody learns of a fact before it is synced", "master/control_file.cc",
+     "  KVCOVE_TRY(disk_->Sync(kName));\n  known_ = true;\n  const std::uint64_t first",
+     "  known_ = true;\n  const std::uint64_t first"),
+    ("a slot that another tenant has is void for its old one's owner", "master/slot_table.cc",
+     "TenantOf(update.name) != only_tenant", "false"),
+]  # fmt: skip
+
+
+def run(command, **options):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+def must(command):
+    done = run(command)
+    if done.returncode != 0:
+        sys.exit(done.stdout[-4000:])
+
+
+def copy_sources():
+    """What has not changed keeps its time, so that it is not built again."""
+    for name in run(["git", "-C", str(ROOT), "ls-files"]).stdout.splitlines():
+        source, target = ROOT / name, COPY / name
+        if not source.is_file():
+            continue
+        if not target.exists() or target.read_bytes() != source.read_bytes():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
+
+
+def build():
+    return run(["cmake", "--build", str(BUILD), "--target", *TESTS])
+
+
+def failing():
+    """The first test that fails, or nothing."""
+    for test in TESTS:
+        environment = {"KVCOVE_SIM_SEEDS": "40", "PATH": "/usr/bin:/bin"}
+        filters = ["--gtest_filter=*KeepsItsPromises*"] if test == "cluster_sim" else []
+        try:
+            done = run([str(BUILD / "bin" / test), "--gtest_brief=1", *filters], env=environment, timeout=300)
+        except subprocess.TimeoutExpired:
+            return test + " (it hangs)"
+        if done.returncode != 0:
+            return test
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="rules with this text")
+    parser.add_argument("--list", action="store_true", help="show the rules")
+    arguments = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if arguments.only in mutant[0]]
+    if arguments.list:
+        print("\n".join(mutant[0] for mutant in chosen))
+        return 0
+    copy_sources()
+    if not (BUILD / "build.ninja").exists():
+        must(["cmake", "-S", str(COPY), "-B", str(BUILD), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"])
+    built = build()
+    if built.returncode != 0:
+        sys.exit(built.stdout[-4000:])
+    if (broken := failing()) is not None:
+        sys.exit(f"{broken} fails without any mutant")
+    unnoticed = []
+    for rule, path, old, new in chosen:
+        began = time.monotonic()
+        matches = [file for file in sorted((COPY / "kvcove").rglob("*")) if file.is_file()
+                   and str(file.relative_to(COPY / "kvcove")).startswith(path) and "_test." not in file.name]
+        matches = [file for file in matches if old in file.read_text()]
+        if not matches:
+            outcome = "NOT FOUND: " + path
+            unnoticed.append(rule)
+        else:
+            text = matches[0].read_text()
+            matches[0].write_text(text.replace(old, new, 1))
+            built = build()
+            found = "it does not compile" if built.returncode != 0 else failing()
+            matches[0].write_text(text)
+            outcome = found or "UNNOTICED"
+            if found is None or built.returncode != 0:
+                unnoticed.append(rule)
+        print(f"{rule}: {outcome} ({time.monotonic() - began:.0f} s)", flush=True)
+    print(f"{len(chosen) - len(unnoticed)} of {len(chosen)} rules: a test fails without them")
+    return 1 if unnoticed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
