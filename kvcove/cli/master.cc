@@ -15,6 +15,8 @@ struct MasterOptions {
   std::string admin = "127.0.0.1:7480";
   SizeOption task_rate{"256MiB"};
   double member_ttl_s = 3600;
+  std::uint64_t max_entries = master::MasterOptions().max_entries;
+  std::uint64_t tenant_entries = 0;
   bool strict = false;
   SecurityOptions security;
   bool exit_with_parent = false;
@@ -28,6 +30,8 @@ Result<int> Run(const MasterOptions& options) {
   cluster.tls = security.tls;
   cluster.data_directory = options.data_directory;
   cluster.master.strict = options.strict;
+  cluster.master.max_entries = options.max_entries;
+  cluster.master.tenant_entries = options.tenant_entries;
   cluster.master.member_ttl_ns = static_cast<std::int64_t>(options.member_ttl_s * 1e9);
   KVCOVE_ASSIGN(const std::optional<rpc::Address> admin_address,
                 AdminOption(options.admin, options.security));
@@ -71,6 +75,15 @@ void AddMaster(CLI::App& app, Action& chosen) {
       ->add_option("--member-ttl", options->member_ttl_s,
                    "seconds after which an owner that is away is no member any more")
       ->check(CLI::Range(10.0, 30.0 * 24 * 3600))
+      ->capture_default_str();
+  master
+      ->add_option("--max-entries", options->max_entries,
+                   "how many objects and replicas the directory holds, at 67 to 94 bytes each")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  master
+      ->add_option("--tenant-entries", options->tenant_entries,
+                   "how many of them one tenant may have; 0: a quarter")
       ->capture_default_str();
   master->add_flag("--strict", options->strict,
                    "only owners' acknowledgements prove a reset or a removal, never a lease that "

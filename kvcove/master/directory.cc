@@ -37,8 +37,14 @@ void Directory::Remember(SlotId slot, const Id128& hash, MissReason reason) {
   ghosts_[tag % kGhosts] = {.tag = static_cast<std::uint32_t>(tag >> 32), .reason = reason};
 }
 
+void Directory::Count(SlotId slot, int change) {
+  entries_ += change;
+  of_slot_[slot] += change;
+}
+
 // Into twice the room, or into the same when enough entries are dead.
-void Directory::Grow(Shard& shard) {
+void Directory::Sweep(Shard& shard, std::size_t more) {
+  if (shard.entries.empty() && more == 0) return;
   std::vector<Entry> old;
   old.swap(shard.entries);
   std::size_t needed = 0;
@@ -49,10 +55,10 @@ void Directory::Grow(Shard& shard) {
       continue;
     }
     entry.epoch = 0;
-    --entries_;
+    Count(entry.slot, -1);
   }
   std::size_t room = std::max(kFirstEntries, old.size());
-  while (needed * 2 > room) room *= 2;
+  while (more > 0 && needed * 2 > room) room *= 2;
   shard.entries.resize(room);
   shard.used = 0;
   for (const Entry& entry : old) {
@@ -68,7 +74,7 @@ void Directory::Grow(Shard& shard) {
 void Directory::Erase(Shard& shard, std::size_t at) {
   const std::size_t room = shard.entries.size();
   --shard.used;
-  --entries_;
+  Count(shard.entries[at].slot, -1);
   std::size_t hole = at;
   for (std::size_t next = (at + 1) % room; shard.entries[next].epoch != 0;
        next = (next + 1) % room) {
@@ -83,10 +89,10 @@ void Directory::Erase(Shard& shard, std::size_t at) {
 }
 
 Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::uint32_t epoch,
-                     std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar) {
+                     std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar, bool may_grow) {
   if (!standings_.Current(item.slot, item.generation)) return Code::kStale;
   Shard& shard = ShardOf(item.hash);
-  if ((shard.used + 1) * 100 > shard.entries.size() * 85) Grow(shard);
+  if ((shard.used + 1) * 100 > shard.entries.size() * 85) Sweep(shard, 1);
   const std::size_t room = shard.entries.size();
   std::size_t at = HomeOf(item.hash, room);
   Entry* own = nullptr;
@@ -105,11 +111,12 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
     if (const Code blocked = Blocks(entry, item, to_bar); blocked != Code::kOk) return blocked;
     others = others || entry.group != item.group;
   }
+  if (own == nullptr && !may_grow) return Code::kLimit;
   if (others) Supersede(shard, item, owner);
   if (own == nullptr) {
     own = &shard.entries[at];
     ++shard.used;
-    ++entries_;
+    Count(item.slot, 1);
   }
   *own = {.hash = item.hash,
           .size_bytes = item.size_bytes,

@@ -35,9 +35,9 @@ class Directory {
   // kOk; kExists when another owner holds another value of the key, or another value took this
   // one's place while its owner was away; kStale for an old generation; kInProgress when the value
   // of an absent owner would give way that is not barred from bringing it back (Standings): it is
-  // added to `to_bar`.
+  // added to `to_bar`; kLimit when it needs one more entry and must not have it.
   Code List(const wire::ListItem& item, wire::OwnerNumber owner, std::uint32_t epoch,
-            std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar);
+            std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar, bool may_grow = true);
   // Only the value of this group (0: any): the owner may have listed another one of the key since.
   // The value's group; nothing when the owner had none listed that counts.
   std::optional<std::uint32_t> Unlist(SlotId slot, const Id128& hash, wire::OwnerNumber owner,
@@ -60,6 +60,12 @@ class Directory {
   }
 
   std::uint64_t entries() const { return entries_; }
+  // With those of earlier generations and of owners that are gone, until they are swept.
+  std::uint64_t EntriesOf(SlotId slot) const { return of_slot_[slot]; }
+  // Drops what nobody needs any more in one more part of the table: all of it is swept by
+  // `kShards` calls.
+  void SweepNext() { Sweep(shards_[swept_++ % kShards], 0); }
+  static constexpr std::size_t kShards = 1024;
   std::uint64_t bytes() const;
 
  private:
@@ -84,7 +90,6 @@ class Directory {
     std::vector<Entry> entries;
     std::size_t used = 0;
   };
-  static constexpr std::size_t kShards = 1024;
   static constexpr std::size_t kGhosts = 1 << 16;
 
   // Nobody outside knows where a hash goes, so nobody can crowd one place with chosen keys.
@@ -102,7 +107,9 @@ class Directory {
   Code Blocks(const Entry& entry, const wire::ListItem& item,
               std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar);
   void Supersede(Shard& shard, const wire::ListItem& item, wire::OwnerNumber owner);
-  void Grow(Shard& shard);
+  // Drops entries that nobody needs, and makes room for `more`.
+  void Sweep(Shard& shard, std::size_t more);
+  void Count(SlotId slot, int change);
   void Erase(Shard& shard, std::size_t at);
   void Remember(SlotId slot, const Id128& hash, MissReason reason);
   // Why it was dropped lately, as far as that is remembered; else kNeverPut.
@@ -112,6 +119,8 @@ class Directory {
   const std::uint64_t secret_ = RandomU64();
   std::vector<Shard> shards_;
   std::uint64_t entries_ = 0;
+  std::vector<std::uint32_t> of_slot_ = std::vector<std::uint32_t>(kMaxSlots);
+  std::size_t swept_ = 0;
   // Why keys were dropped lately: a hint for misses.
   struct Ghost {
     std::uint32_t tag = 0;

@@ -10,6 +10,7 @@ constexpr std::size_t kLookAhead = 8;         // keys of a batch that are fetche
 constexpr std::size_t kMissesKept = 1 << 16;  // for Why
 constexpr std::size_t kSlice = 1024;          // items under one hold of the lock
 constexpr std::size_t kWentKept = 1 << 18;
+constexpr std::int64_t kCountNs = 50 * kMillisecond;
 constexpr std::int64_t kTellerNs = kSecond;  // after which a teller that is silent gives way
 
 }  // namespace
@@ -45,9 +46,45 @@ Code DirectoryService::ListOne(const wire::ListItem& item, OwnerNumber number, s
       went != went_.end() && item.inventory && went->second != item.group) {
     return Code::kExists;
   }
-  const Code code = directory_.List(item, number, epoch, to_bar);
+  const Code code = directory_.List(item, number, epoch, to_bar, MayGrow(item.slot));
+  if (code == Code::kLimit) refused_.fetch_add(1, std::memory_order_relaxed);
   if (code == Code::kOk && !went_.empty()) went_.erase(tag);
   return code;
+}
+
+bool DirectoryService::MayGrow(SlotId slot) const {
+  if (all_full_) return false;
+  return full_.empty() || !full_.contains(standings_.TenantOfSlot(slot));
+}
+
+// A look every now and then, so that a listing costs nothing more: a tenant may be a moment's
+// listings over its share.
+void DirectoryService::Tick() {
+  const MutexLock lock(mutex_);
+  if (all_full_ || !full_.empty()) directory_.SweepNext();
+  const std::int64_t now = clock_.NowNs();
+  if (now < counted_ns_ + kCountNs) return;
+  counted_ns_ = now;
+  all_full_ = directory_.entries() >= options_.max_entries;
+  full_.clear();
+  const std::uint64_t share =
+      options_.tenant_entries != 0 ? options_.tenant_entries : options_.max_entries / 4;
+  if (directory_.entries() < share) return;
+  std::map<std::uint64_t, std::uint64_t> of_tenant;
+  for (SlotId slot = 0; slot < kMaxSlots; ++slot) {
+    const std::uint64_t tenant = standings_.TenantOfSlot(slot);
+    if (tenant != 0) of_tenant[tenant] += directory_.EntriesOf(slot);
+  }
+  for (const auto& [tenant, entries] : of_tenant) {
+    if (entries >= share) full_.insert(tenant);
+  }
+}
+
+std::vector<std::uint64_t> DirectoryService::EntriesBySlot() const {
+  const MutexLock lock(mutex_);
+  std::vector<std::uint64_t> entries;
+  for (SlotId slot = 0; slot < kMaxSlots; ++slot) entries.push_back(directory_.EntriesOf(slot));
+  return entries;
 }
 
 void DirectoryService::Unlist(const wire::ListItem& item, OwnerNumber number) {

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -31,9 +32,11 @@ class DirectoryService {
   struct Options {
     // Numbers of removals below are another master's (RemovalLog::FirstOf).
     std::uint64_t first_removal = 0;
-    std::uint32_t inventory_batch = 4096;  // objects that an owner may tell at a time
-    std::size_t tellers = 16;              // owners that may tell their inventory at a time
-    bool copies = true;                    // for simulations: copies are checked against removals
+    std::uint32_t inventory_batch = 4096;     // objects that an owner may tell at a time
+    std::size_t tellers = 16;                 // owners that may tell their inventory at a time
+    std::uint64_t max_entries = 200'000'000;  // 67 to 94 bytes each
+    std::uint64_t tenant_entries = 0;         // of one tenant; 0: a quarter of all
+    bool copies = true;  // for simulations: copies are checked against removals
   };
   DirectoryService(const Options& options, Standings& standings, const Clock& clock);
 
@@ -60,6 +63,13 @@ class DirectoryService {
   // Why the last look-ups of this key missed; empty when none did lately.
   std::optional<RecentMiss> Why(SlotId slot, std::string_view key) const;
 
+  // Finds out who has more entries than its share, and sweeps as long as somebody has.
+  void Tick();
+  // By slot; with entries that are dead but not swept yet.
+  std::vector<std::uint64_t> EntriesBySlot() const;
+  // Listings beyond a share, or beyond what the directory may hold.
+  std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
+
   std::uint64_t entries() const;
   std::uint64_t bytes() const;
   std::uint64_t lookups() const { return lookups_.load(std::memory_order_relaxed); }
@@ -85,6 +95,7 @@ class DirectoryService {
   void Unlist(const wire::ListItem& item, OwnerNumber number) KVCOVE_REQUIRES(mutex_);
   std::uint32_t CreditFor(OwnerNumber number, bool tells) KVCOVE_REQUIRES(mutex_);
   void Note(SlotId slot, const Id128& hash, MissReason reason) KVCOVE_REQUIRES(mutex_);
+  bool MayGrow(SlotId slot) const KVCOVE_REQUIRES(mutex_);
 
   const Options options_;
   Standings& standings_;
@@ -99,6 +110,10 @@ class DirectoryService {
   std::deque<std::uint64_t> went_order_ KVCOVE_GUARDED_BY(mutex_);
   std::map<OwnerNumber, Answered> answered_ KVCOVE_GUARDED_BY(mutex_);
   std::map<OwnerNumber, std::int64_t> tellers_ KVCOVE_GUARDED_BY(mutex_);  // when they told last
+  std::set<std::uint64_t> full_ KVCOVE_GUARDED_BY(mutex_);                 // tenants' tags
+  bool all_full_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::int64_t counted_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::atomic<std::uint64_t> refused_{0};
   std::atomic<std::uint64_t> lookups_{0};
   std::atomic<std::uint64_t> listed_{0};
   std::atomic<std::uint64_t> rejected_{0};

@@ -186,6 +186,55 @@ TEST_F(DirectoryServiceTest, ASlotThatMustBeDroppedFirstIsNotListed) {
   EXPECT_THAT(List({Item("a")}, 2)->codes, ElementsAre(Code::kOk));
 }
 
+TEST_F(DirectoryServiceTest, ATenantListsAtMostItsShare) {
+  DirectoryService service({.first_removal = kFirst, .max_entries = 100, .tenant_entries = 10},
+                           standings_, clock_);
+  standings_.SetSlot({.slot = kSlot + 1, .generation = 5, .name = QualifiedName("other", "m")});
+  std::uint64_t sequence = 0;
+  const auto list = [&](const std::string& prefix, int count, SlotId slot = kSlot) {
+    wire::ListRequest request{.number = 0, .epoch = 1, .sequence = ++sequence, .items = {}};
+    for (int i = 0; i < count; ++i) {
+      request.items.push_back(Item(prefix + std::to_string(i)));
+      request.items.back().slot = slot;
+    }
+    DirectoryService::OwnerSlots to_bar;
+    const auto reply = service.List(request, {}, to_bar);
+    clock_.AdvanceNs(100 * kMillisecond);
+    service.Tick();
+    return std::ranges::count(reply->codes, Code::kOk);
+  };
+  EXPECT_EQ(list("a", 12), 12) << "a moment's listings may be over it";
+  EXPECT_EQ(list("b", 3), 0);
+  EXPECT_EQ(service.refused(), 3U);
+  EXPECT_EQ(list("a", 12), 12) << "what is listed already may be told again";
+  EXPECT_EQ(list("c", 5, kSlot + 1), 5) << "another tenant's share";
+  // A reset makes all of it void: once it is swept there is room again.
+  standings_.SetSlot({.slot = kSlot, .generation = 6, .name = QualifiedName("acme", "m")});
+  for (std::size_t i = 0; i < Directory::kShards; ++i) service.Tick();
+  clock_.AdvanceNs(100 * kMillisecond);
+  service.Tick();
+  EXPECT_EQ(service.EntriesBySlot()[kSlot], 0U);
+  EXPECT_EQ(service.EntriesBySlot()[kSlot + 1], 5U);
+  EXPECT_EQ(service.entries(), 5U);
+  standings_.SetSlot({.slot = kSlot, .generation = 5, .name = QualifiedName("acme", "m")});
+  EXPECT_EQ(list("d", 5), 5);
+}
+
+TEST_F(DirectoryServiceTest, BeyondItsBoundTheDirectoryTakesNothingNew) {
+  DirectoryService service({.first_removal = kFirst, .max_entries = 4}, standings_, clock_);
+  standings_.SetSlot({.slot = kSlot, .generation = 5, .name = "without a tenant"});
+  DirectoryService::OwnerSlots to_bar;
+  const auto list = [&](std::uint64_t sequence, const std::string& key) {
+    const wire::ListRequest request{
+        .number = 0, .epoch = 1, .sequence = sequence, .items = {Item(key)}};
+    clock_.AdvanceNs(100 * kMillisecond);
+    service.Tick();
+    return service.List(request, {}, to_bar)->codes.front();
+  };
+  for (std::uint64_t i = 1; i <= 4; ++i) EXPECT_EQ(list(i, std::to_string(i)), Code::kOk);
+  EXPECT_EQ(list(5, "5"), Code::kLimit);
+}
+
 TEST_F(DirectoryServiceTest, AnOldGenerationIsStale) {
   wire::ListItem item = Item("a");
   item.generation = 4;

@@ -14,6 +14,8 @@ Master::Master(const MasterOptions& options, const StartPlan& plan, ControlStore
       standings_(clock),
       directory_({.first_removal = RemovalLog::FirstOf(term_),
                   .inventory_batch = options.inventory_batch,
+                  .max_entries = options.max_entries,
+                  .tenant_entries = options.tenant_entries,
                   .copies = options.copies},
                  standings_, clock) {
   const ControlOptions control{.members = {.lease_ns = options.lease_ns,
@@ -127,6 +129,7 @@ void Master::Remove(const Token& token, std::vector<std::string> keys, std::stri
 void Master::Tick() {
   control_->Tick();
   keeper_->Tick();
+  directory_.Tick();
 }
 
 void Master::Stop(Reply<void> done) {

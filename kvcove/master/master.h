@@ -24,6 +24,9 @@ struct MasterOptions {
   RemovalLog::Limits removals;
   std::size_t table_page_bytes = SlotTable::kPageBytes;
   std::uint32_t inventory_batch = DirectoryService::Options().inventory_batch;
+  // Keys and replicas that the directory holds, in all and of one tenant (0: a quarter of all).
+  std::uint64_t max_entries = DirectoryService::Options().max_entries;
+  std::uint64_t tenant_entries = 0;
   // For simulations, to show that they notice: rules that are switched off.
   bool barriers = true;
   bool wait = true;

@@ -512,12 +512,20 @@ void MasterServer::Impl::Remove(const rpc::Caller& caller, std::span<const std::
 
 MasterStat MasterServer::Impl::Stat() const {
   const PoolFact pool = master_->generations().pool();
+  const std::vector<std::uint64_t> entries = master_->directory().EntriesBySlot();
+  std::map<std::string, std::uint64_t> entries_of_tenants;
+  for (const SlotDescription& slot : master_->generations().Describe()) {
+    const std::string_view tenant = TenantOf(slot.name);
+    if (!tenant.empty()) entries_of_tenants[std::string(tenant)] += entries[slot.slot];
+  }
   return {.pool = pool.pool,
           .incarnation = pool.incarnation,
           .term = master_->term(),
           .revision = master_->revision(),
           .directory_entries = master_->directory().entries(),
           .directory_bytes = master_->directory().bytes(),
+          .entries_of_tenants = std::move(entries_of_tenants),
+          .listings_over_share = master_->directory().refused(),
           .lookups = master_->directory().lookups(),
           .listed = master_->directory().listed(),
           .rejected = master_->directory().rejected(),

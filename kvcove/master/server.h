@@ -6,6 +6,7 @@
 // what needs them is answered later.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ struct MasterStat {
   std::uint64_t revision = 0;
   std::uint64_t directory_entries = 0;
   std::uint64_t directory_bytes = 0;
+  std::map<std::string, std::uint64_t> entries_of_tenants;
+  std::uint64_t listings_over_share = 0;
   std::uint64_t lookups = 0;  // keys
   std::uint64_t listed = 0;
   std::uint64_t rejected = 0;  // listings that came second or too late

@@ -46,6 +46,13 @@ void CollectOwners(http::Metrics& metrics, std::span<const wire::OwnerStat> owne
 void CollectMaster(http::Metrics& metrics, const MasterStat& stat) {
   metrics.Gauge("kvcove_master_directory_entries", "keys and replicas that the master knows",
                 Number(stat.directory_entries));
+  for (const auto& [tenant, entries] : stat.entries_of_tenants) {
+    metrics.Gauge("kvcove_master_tenant_directory_entries", "of them, a tenant's", Number(entries),
+                  {{"tenant", tenant}});
+  }
+  metrics.Counter("kvcove_master_listings_over_share_total",
+                  "listings beyond a tenant's share of the directory, or beyond all of it",
+                  Number(stat.listings_over_share));
   metrics.Gauge("kvcove_master_directory_bytes", "memory of the directory",
                 Number(stat.directory_bytes));
   metrics.Counter("kvcove_master_lookups_total", "keys looked up", Number(stat.lookups));

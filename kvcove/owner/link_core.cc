@@ -454,10 +454,14 @@ void LinkCore::Listed(const wire::ListReply& reply) {
     target_.CompleteListing(std::move(listing), codes.first(count));
     codes = codes.subspan(count);
   }
-  std::vector<InventoryItem> second;  // another owner has another value of the key
+  // Another owner has another value of the key, or the directory holds no more of the tenant: what
+  // is not listed must not be seen here only.
+  std::vector<InventoryItem> second;
   bool stale = false;
   for (std::size_t i = 0; i < codes.size(); ++i) {
-    if (codes[i] == Code::kExists) second.push_back(batch.inventory[i]);
+    if (codes[i] == Code::kExists || codes[i] == Code::kLimit) {
+      second.push_back(batch.inventory[i]);
+    }
     stale = stale || codes[i] == Code::kStale;
   }
   if (!second.empty()) target_.DropObjects(second);

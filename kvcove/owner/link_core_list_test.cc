@@ -134,6 +134,17 @@ TEST_F(LinkListTest, WhatAnotherOwnerHasAnotherValueOfIsDropped) {
   EXPECT_TRUE(core_.state().told);
 }
 
+TEST_F(LinkListTest, WhatTheDirectoryHasNoRoomForIsDropped) {
+  target_.objects = 2;
+  Join();
+  AnswerList(AskList());
+  ASSERT_EQ(AskList().items.size(), 2U);
+  core_.Answer(Lane::kList,
+               wire::Encode(wire::ListReply{.codes = {Code::kOk, Code::kLimit}, .credit = 4096}));
+  EXPECT_THAT(target_.dropped, ElementsAre(1U));
+  EXPECT_TRUE(core_.state().told);
+}
+
 TEST_F(LinkListTest, WhatWasRefusedAsStaleIsToldAgain) {
   target_.objects = 3;
   Join();
