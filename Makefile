@@ -57,7 +57,7 @@ bench: build ## Measure against the limits of this machine, into out/bench.jsonl
 soak: build ## The long torture, simulation and flat runs (about 40 minutes)
 	@scripts/soak.sh
 
-mutants: build ## Switch each rule of the control plane off in turn; a test must fail (about 20 minutes)
+mutants: build ## Switch each rule of the control plane off in turn; a test must fail (about ten minutes)
 	@tests/mutants.py
 
 check: build ## What CI runs behind the tests: sanitizers, format, tidy, layers, fuzzers

@@ -53,6 +53,16 @@ TEST_F(BarriersTest, AnOwnerWithALeaseIsWaitedForUntilItHasAppliedTheRemoval) {
   EXPECT_EQ(ProofOf(kFirst + 2), Proof::kWaits);
 }
 
+TEST_F(BarriersTest, ABarrierProvesNothingWhileALeaseRunsThatDoesNotNameIt) {
+  ASSERT_EQ(Renew(owner_), Members::Renewal::kGranted);
+  const auto raised = members_.RaiseBarrier(ref_, kSlot, kFirst + 1);
+  ASSERT_TRUE(raised);
+  members_.BarrierStored(ref_, kSlot, raised->number, true);
+  EXPECT_EQ(ProofOf(kFirst + 1), Proof::kWaits) << "its readers may still find what was removed";
+  now_ += kSecond / 100 * 101;
+  EXPECT_EQ(ProofOf(kFirst + 1), Proof::kProven);
+}
+
 TEST_F(BarriersTest, WithoutALeaseABarrierMustBeStoredFirst) {
   EXPECT_EQ(ProofOf(kFirst + 1), Proof::kNeedsBarrier);
   const auto raised = members_.RaiseBarrier(ref_, kSlot, kFirst + 1);

@@ -403,9 +403,14 @@ void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
     patterns = true;
     matched.push_back({.number = removal.number, .objects = objects});
   }
+  // Not while a hello sets where another master's numbers begin.
+  const MutexLock apply_lock(apply_mutex_);
+  {
+    const MutexLock lock(mutex_);
+    if (asked_under_[Index(Lane::kRemovals)] != epoch_) return;
+  }
   target_.SetApplied(page.upto);
   const MutexLock lock(mutex_);
-  if (asked_under_[Index(Lane::kRemovals)] != epoch_) return;
   removals_ = std::max(removals_, page.upto);
   if (page.drop_number != 0) dropped_ = page.drop_number;
   matched_.insert(matched_.end(), matched.begin(), matched.end());

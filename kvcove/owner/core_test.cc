@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/core.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+
+#include "kvcove/base/size.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr SlotId kSlot = 2;
+constexpr Id128 kIncarnation{.high = 1, .low = 1};
+constexpr std::uint64_t kPayload = kMiB;
+
+// An owner's core over memory of its own, as a part of a cluster.
+class CoreTest : public testing::Test {
+ protected:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  using Memory = std::unique_ptr<std::byte, Free>;
+  static Memory Zeroed(std::size_t bytes) {
+    const std::size_t whole = (bytes + 4095) / 4096 * 4096;
+    Memory memory(static_cast<std::byte*>(std::aligned_alloc(4096, whole)));
+    std::memset(memory.get(), 0, whole);
+    return memory;
+  }
+
+  CoreTest() {
+    const segment::HeaderSizes sizes{.max_objects = 100, .payload_bytes = kPayload};
+    const std::size_t bytes = segment::HeaderFileBytes(sizes);
+    header_ = Zeroed(bytes);
+    payload_ = Zeroed(kPayload);
+    page_ = Zeroed(sizeof(segment::SessionPage));
+    segment::FormatHeader(header_.get(), sizes, {.high = 1, .low = 2}, /*seed=*/3);
+    segment::FormatSessionPage(page_.get());
+    core_ = *Core::Open({.payload_bytes = kPayload, .max_objects = 100, .listed = true},
+                        *segment::HeaderView::Open(header_.get(), bytes), payload_.get(), clock_);
+    core_->AddPayloadUpTo(kPayload / segment::kGranule);
+    session_ = core_->AddSession(reinterpret_cast<segment::SessionPage*>(page_.get()), 1);
+    core_->SetSlots(kIncarnation, {{.slot = kSlot, .generation = 7, .name = "m"}});
+  }
+  // Begins a put; its reservation.
+  std::uint64_t Reserve(const std::string& key) {
+    const PutItem item{.key = key, .size_bytes = 100, .value = {}, .after = {}};
+    const Token token{.incarnation = kIncarnation, .generation = 7, .slot = kSlot};
+    return core_->Put(session_, token, {&item, 1}, /*evict=*/true).front().reservation;
+  }
+  Code Finish(std::uint64_t reservation) {
+    const FinishItem item{.reservation = reservation, .commit = true};
+    return core_->Finish(session_, {&item, 1}).front();
+  }
+
+  FakeClock clock_;
+  Memory header_;
+  Memory payload_;
+  Memory page_;
+  std::unique_ptr<Core> core_;
+  SessionNumber session_ = 0;
+};
+
+TEST_F(CoreTest, AListingHasTheNumberOfTheLastRemovalBeforeItsPutBegan) {
+  core_->SetApplied(10);
+  const std::uint64_t reservation = Reserve("a");
+  ASSERT_NE(reservation, 0U);
+  core_->SetApplied(20);
+  Finish(reservation);
+  const std::vector<Pending> pending = core_->TakePending();
+  ASSERT_EQ(pending.size(), 1U);
+  EXPECT_EQ(pending[0].item.removals, 10U);
+}
+
+TEST_F(CoreTest, APutThatWasBegunBeforeARemovalOfItsKeyIsRefused) {
+  const std::uint64_t one = Reserve("a");
+  const std::uint64_t other = Reserve("b");
+  EXPECT_EQ(core_->Remove(kSlot, "a"), Code::kOk);
+  std::uint32_t cursor = 0;
+  core_->RemoveMatching(kSlot, "b*", cursor);
+  EXPECT_EQ(Finish(one), Code::kStale);
+  EXPECT_EQ(Finish(other), Code::kStale);
+  EXPECT_TRUE(core_->TakePending().empty());
+}
+
+}  // namespace
+}  // namespace kvcove::owner
