@@ -98,7 +98,7 @@ bool Control::KnowsLessThan(const wire::Position& seen) const {
 }
 
 void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
-                    Reply<wire::OwnerWelcome> reply) {
+                    const Reply<wire::OwnerWelcome>& reply) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
   const auto refuse = [&](Code code, std::string why) {
@@ -134,7 +134,7 @@ void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
     case Members::Admission::kMember:
       return FinishHello(hello, connection, reply, deferred);
     case Members::Admission::kFresh:
-      return Join(hello, connection, std::move(reply), deferred);
+      return Join(hello, connection, reply, deferred);
     case Members::Admission::kUnknown:
       break;
   }
@@ -170,7 +170,7 @@ void Control::Adopt(const wire::OwnerHello& hello, Deferred& deferred) {
 
 // An identity is stored before its first lease, so that no later master is without it.
 void Control::Join(const wire::OwnerHello& hello, std::uint64_t connection,
-                   Reply<wire::OwnerWelcome> reply, Deferred& deferred) {
+                   const Reply<wire::OwnerWelcome>& reply, Deferred& deferred) {
   if (joining_.contains(hello.owner)) {
     return deferred.Answer<wire::OwnerWelcome>(
         reply, Fail(Code::kStale, "this owner is being stored; say hello again"));
@@ -352,7 +352,6 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
     standing.live_until_ns.store(now + options_.members.lease_ns, std::memory_order_release);
   }
   standings_.untold.store(members_.untold(), std::memory_order_relaxed);
-  Delete(members_.AcknowledgeRemovals(request.number, request.epoch, request.removals));
   CheckProofs(deferred);
   if (hooks_.heard) {
     deferred.Add([this, process = members_.ProcessOf(request.number)] { hooks_.heard(process); });

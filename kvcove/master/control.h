@@ -60,7 +60,7 @@ class Control final : public GenerationSink {
   // ---- owners
   // `connection`: where the answer goes; when it ends, the owner's objects are not found any more.
   void Hello(const wire::OwnerHello& hello, std::uint64_t connection,
-             Reply<wire::OwnerWelcome> reply);
+             const Reply<wire::OwnerWelcome>& reply);
   Result<wire::RenewReply> Renew(const wire::RenewRequest& request);
   // Answered when there are changes, or with none after a while.
   void Watch(const wire::WatchRequest& request, Reply<wire::Changes> reply);
@@ -142,7 +142,7 @@ class Control final : public GenerationSink {
   bool MayAdopt() const KVCOVE_REQUIRES(mutex_);
   void Adopt(const wire::OwnerHello& hello, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void Join(const wire::OwnerHello& hello, std::uint64_t connection,
-            Reply<wire::OwnerWelcome> reply, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+            const Reply<wire::OwnerWelcome>& reply, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void FinishHello(const wire::OwnerHello& hello, std::uint64_t connection,
                    const Reply<wire::OwnerWelcome>& reply, Deferred& deferred)
       KVCOVE_REQUIRES(mutex_);

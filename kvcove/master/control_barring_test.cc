@@ -63,10 +63,10 @@ TEST_F(BarringTest, AStoreThatHangsCollectsNoListings) {
 TEST_F(BarringTest, WhenItHasToldEverythingTheBarrierEnds) {
   const auto owner = Join(1);
   ASSERT_TRUE(Bar(owner).ok());
-  EXPECT_TRUE(Renew(owner, 0, /*told=*/true));
+  EXPECT_TRUE(Renew(owner, /*told=*/true));
   EXPECT_FALSE(standings_.Barred(owner.number, kSlot));
   EXPECT_FALSE(StoreHas(BarrierKey(IdOf(1), kSlot)));
-  EXPECT_TRUE(Renew(owner, 0, /*told=*/true)->hidden.empty());
+  EXPECT_TRUE(Renew(owner, /*told=*/true)->hidden.empty());
 }
 
 TEST_F(BarringTest, AResetEndsIt) {

@@ -110,13 +110,9 @@ class ControlFixture : public testing::Test {
     return hello;
   }
   // As an owner that has applied all that it was told.
-  Result<wire::RenewReply> Renew(const wire::OwnerWelcome& who, std::uint64_t removals = 0,
-                                 bool told = false) {
-    return control_->Renew({.number = who.number,
-                            .epoch = who.epoch,
-                            .table = table_,
-                            .removals = removals,
-                            .told = told});
+  Result<wire::RenewReply> Renew(const wire::OwnerWelcome& who, bool told = false) {
+    return control_->Renew(
+        {.number = who.number, .epoch = who.epoch, .table = table_, .told = told});
   }
   Answer<wire::Changes> Watch(const wire::OwnerWelcome& who, std::uint64_t table,
                               std::uint64_t naming) {

@@ -168,12 +168,25 @@ TEST_F(ControlTest, OwnersReadRemovalsInPagesAndAcknowledgeThem) {
   EXPECT_EQ(control_->Count().removal_entries, 0U) << "all have applied it";
 }
 
+// By a pattern, its objects are still listed when the owner has applied it, and how many they were
+// comes with the acknowledgement.
+TEST_F(ControlTest, ARenewalAcknowledgesNoRemoval) {
+  const auto owner = Join(1);
+  ASSERT_TRUE(Renew(owner)->granted);
+  const std::uint64_t number = Append();
+  const auto removal = AwaitRemoval(number, kSlot, 10 * kSecond);
+  ASSERT_TRUE(Renew(owner)->granted);
+  EXPECT_FALSE(removal.came());
+  Removals(owner, number);
+  EXPECT_TRUE(removal.ok());
+}
+
 TEST_F(ControlTest, ARemovalDelaysNoLeaseAndNoReset) {
   const auto owner = Join(1);
   ASSERT_TRUE(Renew(owner)->granted);
   const auto removal = AwaitRemoval(Append(), kSlot, 10 * kSecond);
   Publish(kSlot + 1, 7);
-  EXPECT_TRUE(Renew(owner, kFirst)->granted);
+  EXPECT_TRUE(Renew(owner)->granted);
   EXPECT_TRUE(Await().ok());
   EXPECT_FALSE(removal.came());
 }

@@ -96,7 +96,8 @@ Result<SlotId> Generations::SlotFor(const RegisterRequest& request, std::int64_t
   const bool share_used =
       !tenant.empty() && own != slots_of_tenant_.end() && own->second >= options_.tenant_slots;
   if (!share_used) {
-    for (SlotId slot = 0; slot < options_.max_slots; ++slot) {
+    for (std::uint32_t number = 0; number < options_.max_slots; ++number) {
+      const auto slot = static_cast<SlotId>(number);
       const auto at = slots_.find(slot);
       if (at == slots_.end() || at->second.fact.free) return slot;
     }
@@ -382,7 +383,7 @@ void Generations::NameVersions(std::string_view name, std::string_view engine,
     named.insert(*slot);
     slots_[*slot].named_last = ++namings_;
   }
-  registrations_.SetNamed(*binding, std::move(named));
+  registrations_.SetNamed(*binding, named);
 }
 
 void Generations::EndEngine(std::string_view name, std::string_view engine, const Id128& holder) {

@@ -72,7 +72,7 @@ void Registrations::Unname(SlotId slot) {
   ++version_;
 }
 
-void Registrations::SetNamed(Binding& binding, std::set<SlotId> slots) {
+void Registrations::SetNamed(Binding& binding, const std::set<SlotId>& slots) {
   const std::set<SlotId> before = std::exchange(binding.named, {});
   for (const SlotId slot : slots) Name(binding, slot);
   for (const SlotId slot : before) Unname(slot);

@@ -60,7 +60,7 @@ class Registrations {
   const Binding* Find(std::string_view name, std::string_view engine) const;
 
   void Name(Binding& binding, SlotId slot);
-  void SetNamed(Binding& binding, std::set<SlotId> slots);
+  void SetNamed(Binding& binding, const std::set<SlotId>& slots);
   // The engine's last session at this holder ended. `holder` zero: at every holder.
   void End(std::string_view name, std::string_view engine, const Id128& holder);
   void Heard(const Id128& holder, std::int64_t now_ns);

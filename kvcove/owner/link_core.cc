@@ -101,7 +101,6 @@ LinkCore::Step LinkCore::NextLease() {
     request.epoch = epoch_;
     request.table = table_;
     request.naming = naming_;
-    request.removals = removals_;
     request.told = told_;
     return {.call = Call{.method = wire::Method::kRenew,
                          .body = wire::Encode(request),

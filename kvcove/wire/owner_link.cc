@@ -132,8 +132,8 @@ std::string Encode(const RenewRequest& message) {
   Builder builder;
   return Done(builder,
               fb::CreateRenew(builder, message.number, message.epoch, message.table, message.naming,
-                              message.removals, message.told, message.free_bytes, message.objects,
-                              message.hits, message.evictions, message.stale_puts, message.puts));
+                              message.told, message.free_bytes, message.objects, message.hits,
+                              message.evictions, message.stale_puts, message.puts));
 }
 
 Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
@@ -142,7 +142,6 @@ Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
                       .epoch = root->epoch(),
                       .table = root->table(),
                       .naming = root->naming(),
-                      .removals = root->removals(),
                       .told = root->told(),
                       .free_bytes = root->free_bytes(),
                       .objects = root->objects(),

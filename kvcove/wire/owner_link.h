@@ -76,8 +76,7 @@ struct RenewRequest {
   std::uint32_t epoch = 0;
   std::uint64_t table = 0;  // the revision of the generation table that it has published
   std::uint64_t naming = 0;
-  std::uint64_t removals = 0;  // the last removal that it has applied
-  bool told = false;           // all of its inventory is listed
+  bool told = false;  // all of its inventory is listed
   std::uint64_t free_bytes = 0;
   std::uint64_t objects = 0;
   std::uint64_t hits = 0;

@@ -135,7 +135,6 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
                              .epoch = 2,
                              .table = 3,
                              .naming = 4,
-                             .removals = 5,
                              .told = true,
                              .free_bytes = 6,
                              .objects = 7,
@@ -149,7 +148,6 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
   EXPECT_EQ(asked->epoch, 2U);
   EXPECT_EQ(asked->table, 3U);
   EXPECT_EQ(asked->naming, 4U);
-  EXPECT_EQ(asked->removals, 5U);
   EXPECT_TRUE(asked->told);
   EXPECT_EQ(asked->free_bytes, 6U);
   EXPECT_EQ(asked->objects, 7U);

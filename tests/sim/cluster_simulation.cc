@@ -147,7 +147,8 @@ class Load {
                                        .copied_at = copied_at,
                                        .evict = false};
     const std::uint64_t life = world_.life(to);
-    const auto done = [this, from, to, move, object, request, life](Code code) {
+    const std::uint64_t from_life = world_.life(from);
+    const auto done = [this, from, from_life, to, move, object, request, life](Code code) {
       cluster_.Keep({.serial = request.words[0],
                      .code = code,
                      .owner = to,
@@ -155,7 +156,9 @@ class Load {
                      .token = request.token});
       if (code == Code::kOk) ++cluster_.report.copies;
       if (!move || (code != Code::kOk && code != Code::kExists)) return;
-      world_.Send(to, from, [this, from, object, key = request.key] {
+      world_.Send(to, from, [this, from, from_life, object, key = request.key] {
+        // What waits for the answer ends with its process; in another one the numbers are others'.
+        if (world_.life(from) != from_life) return;
         cluster_.Moved(from, key);
         cluster_.owner(from)->core().DropObject(object.id, object.version);
       });
