@@ -354,4 +354,9 @@ std::size_t GenerationKeeper::used_slots() const {
   return generations_.used_slots();
 }
 
+Generations::Refused GenerationKeeper::refused() const {
+  const MutexLock lock(mutex_);
+  return generations_.refused();
+}
+
 }  // namespace kvcove::master

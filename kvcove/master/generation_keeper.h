@@ -76,6 +76,7 @@ class GenerationKeeper {
   bool Knows(std::string_view name, std::string_view version) const;
   std::size_t registrations() const;
   std::size_t used_slots() const;
+  Generations::Refused refused() const;
 
  private:
   enum class Kind { kRegister, kReset, kVoid, kPool };

@@ -134,10 +134,18 @@ Result<Generations::Plan> Generations::PlanRegister(const RegisterRequest& reque
   KVCOVE_TRY(CheckName(request.version, "weight version"));
   KVCOVE_TRY(CheckName(request.engine, "engine"));
   if (request.engine.empty()) return Fail(Code::kInvalid, "a registration needs an engine's name");
-  KVCOVE_TRY(registrations_.CheckRoom(request.name, request.engine));
+  if (const Status room = registrations_.CheckRoom(request.name, request.engine); !room) {
+    ++refused_.registrations;
+    return std::unexpected(room.error());
+  }
   Plan plan;
   if (FindSlot(request.name, request.version)) return plan;
-  KVCOVE_ASSIGN(const SlotId slot, SlotFor(request, now_ns));
+  const Result<SlotId> found = SlotFor(request, now_ns);
+  if (!found) {
+    ++refused_.slots;
+    return std::unexpected(found.error());
+  }
+  const SlotId slot = *found;
   plan.slots.push_back({.slot = slot,
                         .fact = {.generation = NextNumber(),
                                  .free = false,

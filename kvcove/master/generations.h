@@ -112,6 +112,12 @@ class Generations {
   std::vector<SlotDescription> Describe(std::int64_t now_ns) const;
   Id128 incarnation() const { return incarnation_; }
   std::size_t used_slots() const { return slots_by_name_.size(); }
+  // Registrations beyond a tenant's share, or beyond all that there are.
+  struct Refused {
+    std::uint64_t slots = 0;
+    std::uint64_t registrations = 0;
+  };
+  const Refused& refused() const { return refused_; }
 
  private:
   struct SlotState {
@@ -148,6 +154,7 @@ class Generations {
   Id128 incarnation_;
   std::uint64_t counter_ = 0;
   std::uint64_t namings_ = 0;
+  Refused refused_;
   std::map<std::pair<std::string, std::string>, SlotId, std::less<>> slots_by_name_;
   std::map<SlotId, SlotState> slots_;  // those that ever had a namespace
   std::map<std::string, std::uint32_t, std::less<>> slots_of_tenant_;

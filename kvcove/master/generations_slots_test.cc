@@ -118,6 +118,7 @@ TEST_F(SlotsTest, ATenantHasAShareAndAnErrorOfItsOwn) {
   const auto refused = TryRegister(For(QualifiedName("acme", "three")));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kLimit);
+  EXPECT_EQ(generations_->refused().slots, 1U);
   EXPECT_NE(refused.error().detail.find("tenant 'acme'"), std::string::npos);
   EXPECT_TRUE(TryRegister(For(QualifiedName("other", "one")))) << "nobody else's share";
   EXPECT_TRUE(TryRegister(For("of nobody")));

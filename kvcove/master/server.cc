@@ -534,6 +534,7 @@ MasterStat MasterServer::Impl::Stat() const {
           .remembered_removals = master_->directory().remembered_removals(),
           .registrations = master_->generations().registrations(),
           .slots = master_->generations().used_slots(),
+          .refused = master_->generations().refused(),
           .control = master_->control().Count(),
           .owners = master_->control().Owners()};
 }

@@ -46,6 +46,7 @@ struct MasterStat {
   std::size_t remembered_removals = 0;
   std::size_t registrations = 0;
   std::size_t slots = 0;
+  Generations::Refused refused;
   Control::Counts control;
   std::vector<wire::OwnerStat> owners;
 };

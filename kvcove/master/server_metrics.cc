@@ -71,6 +71,12 @@ void CollectMaster(http::Metrics& metrics, const MasterStat& stat) {
   metrics.Gauge("kvcove_master_slots", "pairs of namespace and weight version", Number(stat.slots));
   metrics.Gauge("kvcove_master_registrations", "engines that use a namespace",
                 Number(stat.registrations));
+  metrics.Counter("kvcove_master_slots_refused_total",
+                  "registrations that found no slot: a tenant's share, or all, are in use",
+                  Number(stat.refused.slots));
+  metrics.Counter("kvcove_master_registrations_refused_total",
+                  "engines beyond a tenant's share of registrations, or beyond all",
+                  Number(stat.refused.registrations));
   metrics.Gauge("kvcove_master_removal_log_bytes", "removals that owners may still have to apply",
                 Number(stat.control.removal_bytes));
   metrics.Gauge("kvcove_master_waiting_calls", "resets and removals that wait for owners",
