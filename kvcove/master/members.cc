@@ -12,6 +12,7 @@ namespace {
 
 // The master lists an owner to requesters for this long after its last call.
 constexpr std::int64_t kShownNs = 600 * kSecond;
+constexpr std::int64_t kAwayNs = 60 * kSecond;  // before a crowded pool ends a member
 
 }  // namespace
 
@@ -388,13 +389,24 @@ Status Members::MayForget(OwnerNumber number, std::int64_t now_ns) const {
 
 std::vector<OwnerNumber> Members::AwayForTooLong(std::int64_t now_ns) const {
   std::vector<OwnerNumber> gone;
+  std::vector<std::pair<std::int64_t, OwnerNumber>> away;  // in memory only, by since when
   for (const auto& [id, number] : by_id_) {
     const Member& member = at(number);
     const std::int64_t ttl =
         member.fact.disk ? options_.disk_member_ttl_ns : options_.member_ttl_ns;
     // In strict mode no clock says that nobody reads its memory any more.
     if (member.ending || options_.strict || ttl == 0 || member.lease_until_ns > now_ns) continue;
-    if (std::max(member.heard_ns, member.lease_until_ns) + ttl <= now_ns) gone.push_back(number);
+    const std::int64_t since_ns = std::max(member.heard_ns, member.lease_until_ns);
+    if (since_ns + ttl <= now_ns) {
+      gone.push_back(number);
+    } else if (!member.fact.disk && since_ns + kAwayNs <= now_ns) {
+      away.emplace_back(since_ns, number);
+    }
+  }
+  if (by_id_.size() > options_.crowded + gone.size()) {
+    std::ranges::sort(away);
+    away.resize(std::min(away.size(), by_id_.size() - gone.size() - options_.crowded));
+    for (const auto& [since_ns, number] : away) gone.push_back(number);
   }
   return gone;
 }

@@ -31,6 +31,9 @@ struct MembersOptions {
   // An identity ends when its owner was away for so long; with a disk it may come back later.
   std::int64_t member_ttl_ns = 0;
   std::int64_t disk_member_ttl_ns = 0;
+  // With more members than that, those without a disk that are away longest end before their time:
+  // an owner that starts again and again uses up no numbers.
+  std::size_t crowded = wire::kMaxOwners / 4 * 3;
 };
 
 // A member at one time: a number may belong to another one later.
@@ -164,6 +167,7 @@ class Members {
   std::optional<OwnerNumber> Find(const Id128& id) const;
   // kDenied while its lease runs.
   Status MayForget(OwnerNumber number, std::int64_t now_ns) const;
+  // Or, when there are too many, for longest.
   std::vector<OwnerNumber> AwayForTooLong(std::int64_t now_ns) const;
   // The lease was given back.
   void LeaseReturned(OwnerNumber number);

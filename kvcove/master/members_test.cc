@@ -145,6 +145,28 @@ TEST_F(MembersTest, AnIdentityEndsAfterItWasAwayForLong) {
   EXPECT_EQ(members_.AwayForTooLong(now_), std::vector<wire::OwnerNumber>{disk.number});
 }
 
+TEST_F(MembersTest, WhereThereAreTooManyThoseThatAreAwayLongestEndFirst) {
+  Use({.lease_ns = kSecond,
+       .member_ttl_ns = 3600 * kSecond,
+       .disk_member_ttl_ns = 7200 * kSecond,
+       .crowded = 2});
+  const auto disk = Join(1, /*disk=*/true);
+  ASSERT_EQ(Renew(disk), Renewal::kGranted);
+  const auto first = Join(2);
+  ASSERT_EQ(Renew(first), Renewal::kGranted);
+  now_ += 50 * kSecond;
+  const auto second = Join(3);
+  ASSERT_EQ(Renew(second), Renewal::kGranted);
+  const auto live = Join(4);
+  EXPECT_TRUE(members_.AwayForTooLong(now_).empty()) << "not for a minute yet";
+  now_ += 100 * kSecond;
+  ASSERT_EQ(Renew(live), Renewal::kGranted);
+  EXPECT_EQ(members_.AwayForTooLong(now_),
+            (std::vector<wire::OwnerNumber>{first.number, second.number}));
+  Renew(first);
+  EXPECT_EQ(members_.AwayForTooLong(now_), std::vector<wire::OwnerNumber>{second.number});
+}
+
 TEST_F(MembersTest, AMemberWithALeaseIsNotForgotten) {
   const auto owner = Join(1);
   EXPECT_EQ(members_.MayForget(7, now_).error().code, Code::kInvalid);
