@@ -199,14 +199,14 @@ std::vector<owner::Loan> SimOwner::Lend(const Token& token, std::string_view key
 void SimOwner::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
   if (options_.rules.lease_last) return core_->SetSlots(incarnation, updates);
   // Too late: the deadline is there before.
-  world_.In(place_, 5 * kMillisecond,
+  world_.In(place_, 50 * kMillisecond,
             [this, incarnation, updates] { core_->SetSlots(incarnation, updates); });
 }
 
 void SimOwner::SetHidden(const std::vector<SlotId>& slots) {
   world_.Log(fmt::format("owner {} hides {} slots", place_, slots.size()));
   if (options_.rules.lease_last) return core_->SetHidden(slots);
-  world_.In(place_, 5 * kMillisecond, [this, slots] { core_->SetHidden(slots); });
+  world_.In(place_, 50 * kMillisecond, [this, slots] { core_->SetHidden(slots); });
 }
 
 void SimOwner::SetLease(std::int64_t deadline_ns) { core_->RenewLease(deadline_ns); }
