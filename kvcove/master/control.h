@@ -82,9 +82,10 @@ class Control final : public GenerationSink {
   // Its number of removed objects, as far as owners tell.
   void CountMatches(std::uint64_t removal);
   std::uint64_t TakeMatches(std::uint64_t removal);
-  // Ok when no owner has it any more, nor ever shows it again. Errors: kTimeout.
-  void AwaitRemoval(std::uint64_t removal, SlotId slot, std::int64_t deadline_ns,
-                    Reply<void> proven);
+  // Ok when no owner has it any more, nor ever shows it again. `generation`: what it was asked for
+  // under. Errors: kTimeout.
+  void AwaitRemoval(std::uint64_t removal, SlotId slot, Generation generation,
+                    std::int64_t deadline_ns, Reply<void> proven);
 
   // ---- GenerationSink
   void Publish(const Id128& incarnation, const std::vector<Generations::Published>& updates,
@@ -122,6 +123,7 @@ class Control final : public GenerationSink {
     bool removal = false;
     std::uint64_t target = 0;  // a revision of the table, or a removal's number
     SlotId slot = 0;
+    Generation generation = 0;
     std::int64_t deadline_ns = 0;
     std::vector<MemberRef> waiting;
     Reply<void> done;

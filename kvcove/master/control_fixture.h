@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -133,6 +134,7 @@ class ControlFixture : public testing::Test {
     return answer;
   }
   void Publish(SlotId slot, Generation generation, const std::string& name = "acme") {
+    generations_[slot] = generation;
     Deferred after(commits_);
     control_->Publish(
         kIncarnation,
@@ -145,6 +147,7 @@ class ControlFixture : public testing::Test {
     control_->Await(clock_.NowNs() + for_ns, answer.Into());
     return answer;
   }
+  std::map<SlotId, Generation> generations_;  // the latest that was published
   std::uint64_t Append(SlotId slot = kSlot, std::vector<std::string> keys = {"k"}) {
     return control_->Append(
         {.slot = slot, .generation = 7, .keys = std::move(keys), .pattern = {}});
@@ -152,7 +155,8 @@ class ControlFixture : public testing::Test {
   Answer<void> AwaitRemoval(std::uint64_t number, SlotId slot = kSlot,
                             std::int64_t for_ns = kSecond / 2) {
     const Answer<void> answer;
-    control_->AwaitRemoval(number, slot, clock_.NowNs() + for_ns, answer.Into());
+    control_->AwaitRemoval(number, slot, generations_[slot], clock_.NowNs() + for_ns,
+                           answer.Into());
     return answer;
   }
   void Pass(std::int64_t ns) {

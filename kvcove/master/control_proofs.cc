@@ -72,13 +72,14 @@ std::uint64_t Control::TakeMatches(std::uint64_t removal) {
   return taken.empty() ? 0 : taken.mapped();
 }
 
-void Control::AwaitRemoval(std::uint64_t removal, SlotId slot, std::int64_t deadline_ns,
-                           Reply<void> proven) {
+void Control::AwaitRemoval(std::uint64_t removal, SlotId slot, Generation generation,
+                           std::int64_t deadline_ns, Reply<void> proven) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
   AddProof({.removal = true,
             .target = removal,
             .slot = slot,
+            .generation = generation,
             .deadline_ns = deadline_ns,
             .waiting = members_.All(),
             .done = std::move(proven)},
@@ -200,9 +201,14 @@ void Control::CheckBarring(Deferred& deferred) {
 }
 
 bool Control::CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) {
+  // A raise has voided the removal: owners do not hear of it any more, so an acknowledgement of
+  // later ones says nothing. From the new generation on nothing of it is found.
+  const std::optional<std::uint64_t> raised =
+      proof.removal ? table_.RaisedSince(proof.slot, proof.generation) : std::nullopt;
   std::erase_if(proof.waiting, [&](const MemberRef& ref) KVCOVE_REQUIRES(mutex_) {
     if (!options_.wait) return true;
     if (!proof.removal) return members_.TableProven(ref, proof.target, now_ns);
+    if (raised) return members_.TableProven(ref, *raised, now_ns);
     switch (members_.ProofOf(ref, proof.target, proof.slot, now_ns)) {
       case Members::RemovalProof::kProven:
         return true;

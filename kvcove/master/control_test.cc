@@ -181,6 +181,20 @@ TEST_F(ControlTest, ARenewalAcknowledgesNoRemoval) {
   EXPECT_TRUE(removal.ok());
 }
 
+// The owner may still have the old generation, and show what the removal was about.
+TEST_F(ControlTest, ARemovalThatAResetVoidsIsProvenByTheNewGeneration) {
+  const auto owner = Join(1);
+  Publish(kSlot, 7);
+  ASSERT_TRUE(Renew(owner)->granted);
+  const auto removal = AwaitRemoval(Append(), kSlot, 10 * kSecond);
+  Publish(kSlot, 8);
+  const std::uint64_t other = Append(kSlot + 1);
+  Removals(owner, other);  // it never hears of the first
+  EXPECT_FALSE(removal.came());
+  Watch(owner, table_, Naming(owner));
+  EXPECT_TRUE(removal.ok());
+}
+
 TEST_F(ControlTest, ARemovalDelaysNoLeaseAndNoReset) {
   const auto owner = Join(1);
   ASSERT_TRUE(Renew(owner)->granted);

@@ -117,7 +117,7 @@ void Master::Remove(const Token& token, std::vector<std::string> keys, std::stri
     }
   }
   if (number == 0) return reply(removed);
-  control_->AwaitRemoval(number, token.slot, deadline_ns,
+  control_->AwaitRemoval(number, token.slot, token.generation, deadline_ns,
                          [this, removed = std::move(removed), counted,
                           reply = std::move(reply)](const Result<void>& proven) mutable {
                            if (counted != 0) removed.matches = control_->TakeMatches(counted);

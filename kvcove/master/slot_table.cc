@@ -37,6 +37,12 @@ wire::Changes SlotTable::Since(std::uint64_t have, std::string_view only_tenant)
   return changes;
 }
 
+std::optional<std::uint64_t> SlotTable::RaisedSince(SlotId slot, Generation generation) const {
+  const auto at = slots_.find(slot);
+  if (at == slots_.end() || at->second.update.generation == generation) return std::nullopt;
+  return at->second.revision;
+}
+
 std::string_view SlotTable::TenantOfSlot(SlotId slot) const {
   const auto at = slots_.find(slot);
   return at == slots_.end() ? std::string_view() : TenantOf(at->second.update.name);

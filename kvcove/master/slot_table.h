@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -27,6 +28,8 @@ class SlotTable {
   // owner that serves one tenant other tenants' slots are free ones: it holds nothing in them, and
   // nothing that it held there before a slot changed its tenant.
   wire::Changes Since(std::uint64_t have, std::string_view only_tenant = {}) const;
+  // The revision at which the slot got another generation than this one, if it has.
+  std::optional<std::uint64_t> RaisedSince(SlotId slot, Generation generation) const;
   // Empty: without a tenant, or unknown.
   std::string_view TenantOfSlot(SlotId slot) const;
 
