@@ -124,7 +124,8 @@ Oracle::Reading Oracle::BeginRead(int space, const std::string& key) const {
           .key = key,
           .proven = {.family = At(family_proven_, spaces_[space].family),
                      .version = At(version_proven_, space)},
-          .began_ns = world_.NowNs()};
+          .began_ns = world_.NowNs(),
+          .trust = trust_};
 }
 
 Oracle::Serial Oracle::Verify(const Reading& reading, const std::vector<std::uint64_t>& words) {
@@ -145,8 +146,9 @@ Oracle::Serial Oracle::Verify(const Reading& reading, const std::vector<std::uin
     return 0;
   }
   const Written& written = put->second;
-  if (reading.proven.family > written.stamp.family ||
-      reading.proven.version > written.stamp.version) {
+  // What was proven when the read began counts no more once the store has been rolled back.
+  if (reading.trust == trust_ && (reading.proven.family > written.stamp.family ||
+                                  reading.proven.version > written.stamp.version)) {
     Fail(fmt::format("stale: put {} of {} was begun before a reset that had been proven", serial,
                      what));
     return 0;

@@ -55,6 +55,7 @@ class Oracle {
     std::string key;
     Stamp proven;
     std::int64_t began_ns = 0;
+    std::uint64_t trust = 0;  // see StoreRolledBack
   };
 
   Oracle(World& world, std::vector<Space> spaces);
