@@ -6,7 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=build/release/bin
 logs=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$logs"' EXIT
+# What runs beside has a process group of its own, so that nothing of it stays behind.
+trap 'for run in $(jobs -p); do kill -- "-$run" 2>/dev/null || true; done; rm -rf "$logs"' EXIT
 # Waits for a run beside this one, shows what it said last, and fails with it.
 finish() {
   local name=$1 pid=$2 status=0
@@ -17,7 +18,7 @@ finish() {
 }
 
 echo "== Soak: flat for ${KVCOVE_FLAT_SECONDS:=1800} s, beside what follows"
-KVCOVE_FLAT_SECONDS=$KVCOVE_FLAT_SECONDS $bin/flat >"$logs/flat" 2>&1 &
+KVCOVE_FLAT_SECONDS=$KVCOVE_FLAT_SECONDS setsid $bin/flat >"$logs/flat" 2>&1 &
 flat=$!
 echo "== Soak: torture"
 $bin/torture --kvcove $bin/kvcove --reads 1000000 --at-least 240 --seconds 900
@@ -30,7 +31,7 @@ $bin/torture --hosts 1 --kvcove $bin/kvcove --reads 200000 --at-least 240 --seco
 echo "== Soak: simulation of a host"
 KVCOVE_SIM_SEEDS=2000 $bin/sim --gtest_brief=1
 echo "== Soak: simulation of a cluster, ${KVCOVE_SOAK_SEEDS:=20000} seeds"
-KVCOVE_SIM_SEEDS=$((KVCOVE_SOAK_SEEDS / 2)) $bin/cluster_sim --gtest_filter='*KeepsItsPromises*' >"$logs/cluster_sim" 2>&1 &
+KVCOVE_SIM_SEEDS=$((KVCOVE_SOAK_SEEDS / 2)) setsid $bin/cluster_sim --gtest_filter='*KeepsItsPromises*' >"$logs/cluster_sim" 2>&1 &
 half=$!
 KVCOVE_SIM_SEEDS=$((KVCOVE_SOAK_SEEDS / 2)) $bin/cluster_sim --gtest_filter='*KeepsItsPromises*' --gtest_brief=1
 finish cluster_sim $half

@@ -80,6 +80,8 @@ MUTANTS = [
      "  if (another && member.lease_until_ns > now_ns) {", "  if (false) {"),
     ("a reset waits for every lease", "master/members.cc",
      "return !options_.strict && member->lease_until_ns <= now_ns;", "return true;"),
+    ("a removal that a reset voids waits for the new generation", "master/control_proofs.cc",
+     "    if (raised) return members_.TableProven(ref, *raised, now_ns);\n", ""),
     ("--strict: no lease that ran out proves anything", "master/members.cc",
      "return !options_.strict && member->lease_until_ns <= now_ns;", "return member->lease_until_ns <= now_ns;"),
     ("a reset waits for leases of masters that nobody knows", "master/generation_keeper.cc",

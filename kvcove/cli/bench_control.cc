@@ -87,10 +87,11 @@ Status BenchLocalReads(const BenchOptions& options) {
     cluster.master->Kill();
     std::thread reader([&] { misses = ReadWhile(*local.session, objects, stop); });
     std::this_thread::sleep_for(milliseconds(away_ms));
-    KVCOVE_TRY(cluster.StartMaster());
-    std::this_thread::sleep_for(milliseconds(4000));
+    const Status started = cluster.StartMaster();
+    if (started) std::this_thread::sleep_for(milliseconds(4000));
     stop = true;
     reader.join();
+    KVCOVE_TRY(started);
     Row row{.bench = "local_reads", .form = "cluster", .objects = objects};
     row.extra = {{"master_away_ms", away_ms},
                  {"reads", misses.reads},
@@ -179,9 +180,10 @@ Status BenchRemovals(const BenchOptions& options) {
   std::size_t least_live = 3;
   std::vector<double> resets_ms;
   const std::int64_t until = Now() + 2 * kSecond;
-  while (running > 0 || Now() < until) {
+  Status reset;
+  while (reset && (running > 0 || Now() < until)) {
     const std::int64_t began = Now();
-    KVCOVE_TRY(others->Reset({.timeout = kTimeout}));
+    reset = others->Reset({.timeout = kTimeout});
     resets_ms.push_back(Ms(Now() - began));
     (void)others->Capture();
     if (const auto live = LiveOwners(cluster)) least_live = std::min(least_live, *live);
@@ -189,6 +191,7 @@ Status BenchRemovals(const BenchOptions& options) {
   }
   for (std::thread& caller : callers) caller.join();
   thaw.join();
+  KVCOVE_TRY(reset);
   Row row{.bench = "removals", .form = "cluster", .objects = kEach * kCallers, .batch = kEach};
   row.extra = {{"proven", proven.load()},
                {"of", kCallers},

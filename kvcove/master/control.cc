@@ -411,7 +411,8 @@ void Control::Publish(const Id128& incarnation, const std::vector<Generations::P
     standings_.SetSlot(published.update);
     // A start shows what an earlier master knew: its barriers stand.
     if (!table_.Set(published.update, published.revision)) continue;
-    // Nothing of the last generation is found any more, so its removals need no proof.
+    // Owners with the new generation show nothing that these removals are about; what waits for
+    // their proof waits for that (CheckProof).
     removals_.Void(published.update.slot);
     for (OwnerNumber number = 0; number < members_.numbers(); ++number) {
       standings_.SetBarred(number, published.update.slot, false);

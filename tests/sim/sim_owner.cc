@@ -141,7 +141,8 @@ void SimOwner::Write(std::span<const Extent> extents, const std::vector<std::uin
 void SimOwner::Put(const PutRequest& request, const std::function<void()>& reserved,
                    const CodeDone& done) {
   if (draining_) return done(Code::kNoSpace);
-  // Without the check of generations nothing else keeps a put from a slot that nobody has told of.
+  // The core refuses a put into a slot that this owner has not heard of by the generation's check.
+  // A run without that check refuses it here.
   if (core_->GenerationOf(request.token.slot) == 0) return done(Code::kStale);
   const wire::PutItem item{.key = request.key,
                            .size_bytes = static_cast<std::uint32_t>(request.words.size() * 8),
