@@ -56,6 +56,9 @@ Result<std::unique_ptr<Owner>> Owner::Open(const OwnerOptions& given, const Cloc
                          .checks = {}};
   const MutexLock lock(owner->mutex_);
   KVCOVE_ASSIGN(owner->core_, Core::Open(core, owner->header_, owner->payload_.data(), clock));
+  // The first renewal may come before the janitor's first look: an owner is never told of as full.
+  const MutexLock report_lock(owner->report_mutex_);
+  owner->report_ = owner->core_->Report();
   return owner;
 }
 

@@ -188,12 +188,14 @@ TEST_F(OperationsTest, CopiesAndMovesByPrefix) {
                                    .from = AddressOf(0),
                                    .to = AddressOf(1),
                                    .prefix = "even-"});
-  EXPECT_EQ(Finish(*copy).copied, 50U);
+  const master::TaskStat copied = Finish(*copy);
+  EXPECT_EQ(copied.copied, 50U) << copied.message;
   EXPECT_EQ(ObjectsOf(0), 100U);
   EXPECT_EQ(ObjectsOf(1), 50U);
   const auto move = tasks_->Start(
       {.kind = master::TaskKind::kMove, .from = AddressOf(0), .to = AddressOf(1), .prefix = "odd"});
-  EXPECT_EQ(Finish(*move).copied, 50U);
+  const master::TaskStat moved = Finish(*move);
+  EXPECT_EQ(moved.copied, 50U) << moved.message;
   EXPECT_EQ(ObjectsOf(0), 50U);
   EXPECT_EQ(ObjectsOf(1), 100U);
   // What the owner has dropped the master hears a moment later.
