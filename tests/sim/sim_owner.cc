@@ -15,12 +15,6 @@ constexpr std::int64_t kRetryNs = 50 * kMillisecond;
 
 }  // namespace
 
-Memory Zeroed(std::size_t size) {
-  Memory memory(static_cast<std::byte*>(std::aligned_alloc(4096, (size + 4095) / 4096 * 4096)));
-  std::memset(memory.get(), 0, size);
-  return memory;
-}
-
 Segment::Segment(std::uint64_t payload_bytes, std::uint64_t max_objects, std::uint64_t seed) {
   const segment::HeaderSizes sizes{.max_objects = max_objects, .payload_bytes = payload_bytes};
   const std::size_t bytes = segment::HeaderFileBytes(sizes);

@@ -14,6 +14,7 @@
 #include "kvcove/owner/core.h"
 #include "kvcove/owner/link_core.h"
 #include "kvcove/segment/reader.h"
+#include "tests/sim/memory.h"
 #include "tests/sim/sim_master.h"
 #include "tests/sim/sim_world.h"
 
@@ -26,12 +27,6 @@ struct OwnerRules {
   bool lease_last = true;      // hidden slots and generations are published before the deadline
   bool removal_number = true;  // a put says which removals it was begun after
 };
-
-struct Freer {
-  void operator()(std::byte* data) const { std::free(data); }
-};
-using Memory = std::unique_ptr<std::byte, Freer>;
-Memory Zeroed(std::size_t size);
 
 // An owner's memory. It outlives the owner's process while a reader still maps it.
 struct Segment {

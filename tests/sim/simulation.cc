@@ -14,6 +14,7 @@
 #include "kvcove/base/random.h"
 #include "kvcove/master/generations.h"
 #include "kvcove/owner/core.h"
+#include "tests/sim/memory.h"
 
 namespace kvcove::sim {
 namespace {
@@ -24,17 +25,7 @@ constexpr int kSessions = 3;
 constexpr int kActors = 3;  // of each kind, a session
 constexpr std::size_t kChunk = 256;
 
-struct Freer {
-  void operator()(std::byte* data) const { std::free(data); }
-};
-using Memory = std::unique_ptr<std::byte, Freer>;
 using wire::Registration;
-
-Memory Zeroed(std::size_t size) {
-  Memory memory(static_cast<std::byte*>(std::aligned_alloc(4096, (size + 4095) / 4096 * 4096)));
-  std::memset(memory.get(), 0, size);
-  return memory;
-}
 
 // What a put wrote: its serial number in every word.
 struct Written {
