@@ -207,7 +207,8 @@ class Client {
       const ItemResult& result = results[i];
       if (result.ok()) ++shared->puts;
       if (result.code == Code::kStale) ++shared->stale_puts;
-      const bool refused = result.code == Code::kStale || result.code == Code::kExists;
+      // "Exists" may be its own value: an owner that stored it and died before it answered.
+      const bool refused = result.code == Code::kStale;
       End(records[i],
           result.ok() && result.listed ? Operation::Outcome::kDone
           : refused                    ? Operation::Outcome::kRefused
@@ -538,6 +539,7 @@ class Run {
     std::erase_if(history, [&](const Operation& operation) {
       return operation.kind == Operation::Kind::kGet && operation.ended_ns >= ends_ns;
     });
+    history.insert(history.end(), masters_.begin(), masters_.end());
     const std::vector<std::string> violations = multihost::CheckHistory(history);
     for (std::size_t i = 0; i < std::min<std::size_t>(violations.size(), 20); ++i) {
       fmt::print(stderr, "torture: {}\n", violations[i]);
@@ -619,10 +621,16 @@ class Run {
     } else if (dice < 63) {
       Server& server = servers_[random_.Below(servers_.size())];
       for (auto& disturbed : shared->disturbed) ++disturbed;
+      const std::int64_t ends_ns = SystemClock::Instance().NowNs();
       kill(server.pid, SIGKILL);
       waitpid(server.pid, nullptr, 0);
       ++server_kills_;
       Start(server);
+      if (server.socket.empty()) {
+        masters_.push_back({.kind = Operation::Kind::kMaster,
+                            .began_ns = ends_ns,
+                            .ended_ns = SystemClock::Instance().NowNs() + kTellNs});
+      }
     } else if (dice < 66 && cluster_) {
       // Frozen for a moment, or beyond its lease: then it thaws with old answers in its sockets.
       const Server& server = servers_[random_.Below(servers_.size())];
@@ -672,6 +680,7 @@ class Run {
   }
 
   static constexpr int kOwners = 3;
+  static constexpr std::int64_t kTellNs = 2 * kSecond;  // what owners take to tell a new master
   const std::string command_;
   const bool cluster_;
   const std::optional<multihost::Hosts> hosts_;
@@ -686,6 +695,7 @@ class Run {
   std::vector<Server> servers_;
   pid_t clients_[kClients] = {};
   std::uint64_t generation_ = 0;
+  std::vector<Operation> masters_;
   std::uint64_t kills_ = 0, stops_ = 0, server_kills_ = 0, server_stops_ = 0, links_down_ = 0;
 };
 

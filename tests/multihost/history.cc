@@ -36,42 +36,102 @@ class Fences {
   std::vector<Fence> list_;
 };
 
+// When a removal or reset has reached every owner, or their leases have ended: with its proof, or,
+// without one, some seconds after it began.
+constexpr std::int64_t kSettlesNs = 5'000'000'000;
+
+std::int64_t SettledNs(const Operation& fence) {
+  return fence.outcome == Outcome::kDone ? fence.ended_ns : fence.began_ns + kSettlesNs;
+}
+
 struct Key {
   std::unordered_map<std::uint64_t, const Operation*> puts;  // by value
   Fences removals;
   std::vector<const Operation*> hits;
-  std::vector<const Operation*> stored;  // puts that were done
+  std::vector<const Operation*> stored;        // puts that were done
+  std::vector<const Operation*> all_removals;  // removals, whatever became of them
 };
 
-void CheckVersions(std::uint32_t number, const Key& key, std::vector<std::string>& violations) {
-  // Sightings of a value: a hit, or the put that stored it. Between two of one value that do not
-  // overlap it there must be none of another.
-  struct Seen {
-    std::int64_t began;
-    std::int64_t ended;
-    std::uint64_t value;
-  };
-  std::vector<Seen> seen;
-  for (const Operation* hit : key.hits) seen.push_back({hit->began_ns, hit->ended_ns, hit->value});
-  for (const Operation* put : key.stored)
-    seen.push_back({put->began_ns, put->ended_ns, put->value});
+// A hit, or the put that stored the value.
+struct Sighting {
+  std::int64_t began;
+  std::int64_t ended;
+  std::uint64_t value;
+  bool put;
+};
+
+// Two owners may show different values of a key for a while (docs/control-plane.md). A removal or a
+// reset reaches one owner before another: the newer value, which came after it, may be seen while
+// the older one is, until it is proven. A new master takes a value before another owner has told it
+// of the older one.
+bool Overlap(const Operation& older, const Operation& newer, std::int64_t older_seen_ns,
+             const std::vector<const Operation*>& fences) {
+  return std::ranges::any_of(fences, [&](const Operation* fence) {
+    if (fence->kind == Kind::kMaster) {
+      return fence->began_ns < newer.ended_ns && newer.began_ns < fence->ended_ns &&
+             older_seen_ns < fence->ended_ns;
+    }
+    const bool reset = fence->kind == Kind::kReset;
+    const std::int64_t newer_ns = reset ? newer.captured_ns : newer.ended_ns;
+    const std::int64_t older_ns = reset ? older.captured_ns : older.began_ns;
+    return fence->began_ns < newer_ns && older_ns < SettledNs(*fence) &&
+           older_seen_ns < SettledNs(*fence);
+  });
+}
+
+// Between two sightings of one value that do not overlap it there must be none of another.
+void CheckVersions(std::uint32_t number, const Key& key,
+                   const std::vector<const Operation*>& fences,
+                   std::vector<std::string>& violations) {
+  std::vector<Sighting> seen;
+  for (const Operation* hit : key.hits) {
+    seen.push_back({hit->began_ns, hit->ended_ns, hit->value, false});
+  }
+  for (const Operation* put : key.stored) {
+    seen.push_back({put->began_ns, put->ended_ns, put->value, true});
+  }
+  std::ranges::sort(seen, {}, &Sighting::began);
   struct Span {
     std::int64_t first_ended = kNever;
     std::int64_t last_began = 0;
   };
   std::map<std::uint64_t, Span> spans;
-  for (const Seen& one : seen) {
+  for (const Sighting& one : seen) {
     Span& span = spans[one.value];
     span.first_ended = std::min(span.first_ended, one.ended);
     span.last_began = std::max(span.last_began, one.began);
   }
-  for (const Seen& one : seen) {
+  const auto excused = [&](std::uint64_t older, std::uint64_t newer, std::int64_t seen_ns) {
+    const auto old_put = key.puts.find(older);
+    const auto new_put = key.puts.find(newer);
+    if (old_put == key.puts.end() || new_put == key.puts.end()) return true;  // told of elsewhere
+    return Overlap(*old_put->second, *new_put->second, seen_ns, fences) ||
+           Overlap(*old_put->second, *new_put->second, seen_ns, key.all_removals);
+  };
+  for (const Sighting& one : seen) {
     for (const auto& [value, span] : spans) {
-      if (value != one.value && span.first_ended < one.began && one.ended < span.last_began) {
-        violations.push_back(
-            fmt::format("key {}: value {} gave way to {} and came back", number, value, one.value));
-        return;
+      if (value == one.value || span.first_ended >= one.began || one.ended >= span.last_began) {
+        continue;
       }
+      if (excused(one.value, value, one.began)) continue;
+      const auto late = std::ranges::find_if(seen, [&](const Sighting& other) {
+        return other.value == value && other.began > one.ended &&
+               !excused(value, one.value, other.began);
+      });
+      if (late == seen.end()) continue;
+      // With what was seen meanwhile: a long run cannot be repeated.
+      std::string text = fmt::format(
+          "key {}: value {} gave way to {} and came back; in ms:", number, value, one.value);
+      const auto ms = [&](std::int64_t ns) {
+        return static_cast<double>(ns - span.first_ended) * 1e-6;
+      };
+      for (const Sighting& other : seen) {
+        if (other.ended < span.first_ended || other.began > late->began) continue;
+        text += fmt::format(" {} of {} [{:.1f}, {:.1f}]", other.put ? "put" : "hit", other.value,
+                            ms(other.began), ms(other.ended));
+      }
+      violations.push_back(std::move(text));
+      return;
     }
   }
 }
@@ -81,13 +141,19 @@ void CheckVersions(std::uint32_t number, const Key& key, std::vector<std::string
 std::vector<std::string> CheckHistory(const std::vector<Operation>& history) {
   std::map<std::uint32_t, Key> keys;
   Fences resets;
+  std::vector<const Operation*> fences;
   for (const Operation& operation : history) {
     switch (operation.kind) {
       case Kind::kReset:
         if (operation.outcome == Outcome::kDone) resets.Add(operation);
+        fences.push_back(&operation);
+        break;
+      case Kind::kMaster:
+        fences.push_back(&operation);
         break;
       case Kind::kRemove:
         if (operation.outcome == Outcome::kDone) keys[operation.key].removals.Add(operation);
+        keys[operation.key].all_removals.push_back(&operation);
         break;
       case Kind::kPut:
         keys[operation.key].puts[operation.value] = &operation;
@@ -128,7 +194,7 @@ std::vector<std::string> CheckHistory(const std::vector<Operation>& history) {
                         number, hit->value));
       }
     }
-    CheckVersions(number, key, violations);
+    CheckVersions(number, key, fences, violations);
   }
   return violations;
 }

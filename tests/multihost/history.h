@@ -6,7 +6,9 @@
 //   fenced                 no reset has been proven that began after the put's token was captured,
 //                          nor a removal of the key that began after the put had ended; a put that
 //                          overlaps a removal may come before or after it
-//   one version            what gave way to another value does not come back
+//   one version            what gave way to another value does not come back, except while a
+//                          removal or a reset between the two is under way, or while a new
+//                          master is being told what the owners hold
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,8 @@ namespace kvcove::multihost {
 inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 struct Operation {
-  enum class Kind : std::uint8_t { kPut, kGet, kRemove, kReset };
+  // kMaster: from the end of one master until the owners have told the next what they hold.
+  enum class Kind : std::uint8_t { kPut, kGet, kRemove, kReset, kMaster };
   enum class Outcome : std::uint8_t {
     kUnknown,  // it may have happened, now or later: its caller died, or was told so
     kDone,     // put: stored and listed; get: a hit; removal, reset: proven
@@ -27,7 +30,7 @@ struct Operation {
   };
   Kind kind = Kind::kGet;
   Outcome outcome = Outcome::kUnknown;
-  std::uint32_t key = 0;         // not of a reset
+  std::uint32_t key = 0;         // not of a reset, nor of a master
   std::uint64_t value = 0;       // of puts and hits; unique over all puts
   std::int64_t captured_ns = 0;  // puts: when its token was known
   std::int64_t began_ns = 0;

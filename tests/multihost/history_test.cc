@@ -88,6 +88,35 @@ TEST(History, BackAgain) {
       ElementsAre(HasSubstr("came back")));
   EXPECT_THAT(CheckHistory({Put(7, 1, 2, 3), Put(8, 6, 6, 7), Hit(7, 10, 11)}),
               ElementsAre(HasSubstr("came back")));
+  // The newer one is not from after the fence; the older one is seen after it.
+  EXPECT_THAT(CheckHistory({Put(7, 1, 2, 3), Reset(5, 20), Put(8, 4, 6, 7), Hit(7, 10, 11)}),
+              ElementsAre(HasSubstr("came back")));
+  EXPECT_THAT(CheckHistory({Put(7, 1, 2, 3), Put(8, 6, 6, 7), Remove(8, 20), Hit(7, 10, 11)}),
+              ElementsAre(HasSubstr("came back")));
+  EXPECT_THAT(CheckHistory({Put(7, 8, 9, 10), Put(8, 8, 11, 12), Reset(1, 7), Hit(7, 13, 14)}),
+              ElementsAre(HasSubstr("came back")));
+}
+
+// Owners hear of a removal or a reset one after the other.
+TEST(History, BackWhileAFenceIsUnderWay) {
+  EXPECT_THAT(CheckHistory({Put(7, 1, 2, 3), Reset(5, 20), Put(8, 6, 7, 8), Hit(7, 10, 11)}),
+              IsEmpty());
+  EXPECT_THAT(CheckHistory({Put(7, 1, 2, 3), Remove(5, 20), Put(8, 4, 7, 8), Hit(7, 10, 11)}),
+              IsEmpty());
+  EXPECT_THAT(CheckHistory({Put(7, 1, 2, 3), Remove(5, 9, Outcome::kUnknown), Put(8, 6, 7, 8),
+                            Hit(7, 10, 11)}),
+              IsEmpty());
+  // A master that was not told yet.
+  const Operation master = {.kind = Kind::kMaster, .began_ns = 5, .ended_ns = 12};
+  EXPECT_THAT(CheckHistory({Put(7, 1, 2, 3), master, Put(8, 6, 7, 8), Hit(7, 10, 11)}), IsEmpty());
+  EXPECT_THAT(CheckHistory({Put(7, 1, 2, 3), master, Put(8, 6, 7, 8), Hit(7, 13, 14)}),
+              ElementsAre(HasSubstr("came back")));
+  EXPECT_THAT(CheckHistory({Put(7, 1, 1, 2), Put(8, 2, 3, 4), master, Hit(7, 10, 11)}),
+              ElementsAre(HasSubstr("came back")));
+  // Seen by the owner that has heard of it, by one that has not, and again.
+  EXPECT_THAT(
+      CheckHistory({Put(7, 1, 2, 3), Reset(5, 20), Put(8, 6, 7, 8), Hit(7, 9, 10), Hit(8, 11, 12)}),
+      IsEmpty());
 }
 
 }  // namespace
