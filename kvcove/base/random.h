@@ -4,6 +4,9 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 
 namespace kvcove {
 
@@ -37,6 +40,10 @@ struct Id128 {
   std::uint64_t low = 0;
   auto operator<=>(const Id128&) const = default;
 };
+
+// 32 lower-case hexadecimal digits, and back; nothing for any other text.
+std::string ToHex(const Id128& id);
+std::optional<Id128> IdFromHex(std::string_view text);
 
 // From getrandom(2). Thread-safe.
 std::uint64_t RandomU64();

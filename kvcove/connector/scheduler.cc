@@ -632,7 +632,7 @@ std::string SchedulerRole::DigestOf(AdapterId adapter) const {
   // As many ranks as there may be: mostly each has the whole adapter.
   if (alike) all = first;
   const Id128 hash = Hash128(all, 0);
-  return fmt::format("{:016x}{:016x}", hash.high, hash.low);
+  return ToHex(hash);
 }
 
 void SchedulerRole::VoidAdapter(AdapterId adapter) {
@@ -856,7 +856,7 @@ void SchedulerRole::AdoptFingerprints() {
   std::string all;
   for (const auto& [rank, fingerprint] : fingerprints_) all += fingerprint + "|";
   const Id128 hash = Hash128(all, 0);
-  Adopt(fmt::format("w{:016x}{:016x}", hash.high, hash.low));
+  Adopt("w" + ToHex(hash));
 }
 
 void SchedulerRole::Adopt(const std::string& version) {

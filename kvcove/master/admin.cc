@@ -62,8 +62,6 @@ json TaskJson(const TaskStat& task) {
           {"message", task.message}};
 }
 
-std::string HexOf(const Id128& id) { return fmt::format("{:016x}{:016x}", id.high, id.low); }
-
 // The paths' answers. Thread-safe.
 class Answers {
  public:
@@ -83,8 +81,8 @@ class Answers {
       free += owner.free_bytes;
       objects += owner.objects;
     }
-    return json{{"pool", HexOf(stat.pool)},
-                {"incarnation", HexOf(stat.incarnation)},
+    return json{{"pool", ToHex(stat.pool)},
+                {"incarnation", ToHex(stat.incarnation)},
                 {"term", stat.term},
                 {"revision", stat.revision},
                 {"members", stat.control.members},
@@ -129,7 +127,7 @@ class Answers {
       }
       list.push_back(
           {{"number", member.number},
-           {"identity", HexOf(member.id)},
+           {"identity", ToHex(member.id)},
            {"owner", member.address},
            {"host", member.host},
            {"tenant", member.tenant},
@@ -152,7 +150,7 @@ class Answers {
     KVCOVE_ASSIGN(const std::string owner, request.Need("owner"));
     std::vector<std::string> known;
     for (const MemberDescription& member : cluster_.master().control().Describe()) {
-      if (member.address == owner || HexOf(member.id) == owner ||
+      if (member.address == owner || ToHex(member.id) == owner ||
           std::to_string(member.number) == owner) {
         KVCOVE_TRY(cluster_.master().control().Forget(member.number));
         return json{{"forgotten", member.address}};

@@ -127,9 +127,7 @@ void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
   }
   const Result<Members::Admission> admission = members_.Admit(hello, clock_.NowNs());
   if (!admission) return refuse(admission.error().code, admission.error().detail);
-  if (hello.predecessor != Id128{} && hello.predecessor != hello.owner) {
-    if (const auto before = members_.Find(hello.predecessor)) EndMember(*before, deferred);
-  }
+  if (const auto before = members_.PredecessorOf(hello)) EndMember(*before, deferred);
   switch (*admission) {
     case Members::Admission::kMember:
       return FinishHello(hello, connection, reply, deferred);
@@ -365,7 +363,9 @@ void Control::Watch(const wire::WatchRequest& request, Reply<wire::Changes> repl
   if (stopping_ || !members_.Current(request.number, request.epoch)) {
     return deferred.Answer<wire::Changes>(reply, Fail(Code::kStale, "say hello again"));
   }
-  members_.AcknowledgeTable(request.number, request.epoch, request.table);
+  if (!request.partial) {
+    members_.AcknowledgeTable(request.number, request.epoch, request.table);
+  }
   CheckProofs(deferred);
   // Only one watch an owner: an earlier one lost its connection.
   if (const auto at = watches_.find(request.number); at != watches_.end()) {

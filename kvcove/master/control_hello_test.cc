@@ -76,12 +76,28 @@ TEST_F(HelloTest, ASuccessorEndsTheIdentityOfItsPredecessor) {
   const auto first = Join(1);
   ASSERT_TRUE(Renew(first));
   wire::OwnerHello successor = Fresh(2);
+  successor.host = Of(1).host;
   successor.predecessor = IdOf(1);
   ASSERT_TRUE(Hello(successor).ok());
   EXPECT_FALSE(StoreHas(MemberKey(IdOf(1))));
   EXPECT_EQ(control_->Count().members, 1U);
   EXPECT_EQ(ended_, Of(1).process) << "what it held for engines ends";
   EXPECT_FALSE(control_->LeaseRunning());
+}
+
+// Nobody else can have looked: a mistake, or a stolen id.
+TEST_F(HelloTest, OnlyAnOwnerOfItsHostAndTenantIsASuccessor) {
+  Join(1);
+  wire::OwnerHello elsewhere = Fresh(2);
+  elsewhere.host = "another";
+  elsewhere.predecessor = IdOf(1);
+  ASSERT_TRUE(Hello(elsewhere).ok());
+  wire::OwnerHello of_tenant = Fresh(3);
+  of_tenant.tenant = "globex";
+  of_tenant.predecessor = IdOf(1);
+  ASSERT_TRUE(Hello(of_tenant).ok());
+  EXPECT_TRUE(StoreHas(MemberKey(IdOf(1))));
+  EXPECT_EQ(control_->Count().members, 3U);
 }
 
 // ---- a store that was lost

@@ -136,6 +136,35 @@ TEST_F(ControlTest, AnAcknowledgementOfAnEarlierChangeIsNotEnough) {
   EXPECT_FALSE(reset.came());
 }
 
+// A slot that changes again while an owner gets the pages is in a later page than its first change.
+TEST_F(ControlTest, APageThatIsNotTheLastAcknowledgesNothing) {
+  options_.table_page_bytes = 1;
+  Make();
+  const auto owner = Join(1);
+  ASSERT_TRUE(Renew(owner)->granted);
+  Publish(kSlot, 7);
+  Publish(kSlot + 1, 8);
+  const auto reset = Await();
+  Publish(kSlot, 9);
+  Publish(kSlot + 2, 10);
+  const auto page = Watch(owner, 0, 0);
+  ASSERT_TRUE(page.ok());
+  EXPECT_TRUE(page->more);
+  ASSERT_EQ(page->slots.size(), 1U);
+  EXPECT_EQ(page->slots[0].slot, kSlot + 1) << "the other one is not told yet";
+  const Answer<wire::Changes> next;
+  control_->Watch(
+      {.number = owner.number, .epoch = owner.epoch, .table = page->to, .partial = true},
+      next.Into());
+  EXPECT_FALSE(reset.came());
+  const auto renewed = control_->Renew(
+      {.number = owner.number, .epoch = owner.epoch, .table = page->to, .partial = true});
+  EXPECT_FALSE(renewed->granted);
+  EXPECT_FALSE(reset.came());
+  Watch(owner, table_, 0);
+  EXPECT_TRUE(reset.ok());
+}
+
 TEST_F(ControlTest, ASilentOwnerHoldsAResetForItsLeaseAndNotBeyondTheDeadline) {
   const auto owner = Join(1);
   ASSERT_TRUE(Renew(owner)->granted);

@@ -64,21 +64,15 @@ class Reader {
   std::uint8_t version_;
 };
 
-std::string Hex(const Id128& id) { return fmt::format("{:016x}{:016x}", id.high, id.low); }
-
-template <typename T>
-bool FromText(std::string_view text, T& value, int base) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty();
-}
-
 bool FromHex(std::string_view text, Id128& id) {
-  return text.size() == 32 && FromText(text.substr(0, 16), id.high, 16) &&
-         FromText(text.substr(16), id.low, 16);
+  const auto read = IdFromHex(text);
+  id = read.value_or(Id128{});
+  return read.has_value();
 }
 
 bool FromSlot(std::string_view text, SlotId& slot) {
-  return FromText(text, slot, 10) && slot < kMaxSlots;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), slot);
+  return error == std::errc() && end == text.data() + text.size() && slot < kMaxSlots;
 }
 
 bool DecodePool(Reader& reader, PoolFact& fact) {
@@ -178,17 +172,17 @@ bool DecodeOne(std::string_view key, const Fact& stored, StoredState& state) {
 }  // namespace
 
 std::string SlotKey(SlotId slot) { return fmt::format("{}{:05}", kSlotPrefix, slot); }
-std::string MemberKey(const Id128& member) { return std::string(kMemberPrefix) + Hex(member); }
+std::string MemberKey(const Id128& member) { return std::string(kMemberPrefix) + ToHex(member); }
 std::string BarrierKey(const Id128& member, SlotId slot) {
-  return fmt::format("{}{}/{:05}", kBarrierPrefix, Hex(member), slot);
+  return fmt::format("{}{}/{:05}", kBarrierPrefix, ToHex(member), slot);
 }
 std::string ResetKey(std::string_view tenant, const Id128& id) {
-  return fmt::format("{}{}/{}", kResetPrefix, tenant, Hex(id));
+  return fmt::format("{}{}/{}", kResetPrefix, tenant, ToHex(id));
 }
 std::string EngineResetKey(std::string_view name) {
   // A name may be longer than a key, so its hash stands for it: one that falls on another's starts
   // closed without need, which is safe.
-  return std::string(kEngineResetPrefix) + Hex(DirectoryHash(0, name));
+  return std::string(kEngineResetPrefix) + ToHex(DirectoryHash(0, name));
 }
 
 std::string Encode(const PoolFact& fact) {

@@ -140,6 +140,15 @@ std::optional<OwnerNumber> Members::Find(const Id128& id) const {
   return found->second;
 }
 
+std::optional<OwnerNumber> Members::PredecessorOf(const wire::OwnerHello& hello) const {
+  if (hello.predecessor == Id128{} || hello.predecessor == hello.owner) return std::nullopt;
+  const auto number = Find(hello.predecessor);
+  if (!number || at(*number).fact.host != hello.host || at(*number).fact.tenant != hello.tenant) {
+    return std::nullopt;
+  }
+  return number;
+}
+
 const Members::Member* Members::Get(const MemberRef& ref) const {
   if (ref.serial == 0 || ref.number >= members_.size()) return nullptr;  // a free number
   if (at(ref.number).serial != ref.serial) return nullptr;

@@ -165,6 +165,8 @@ class Members {
     return {.number = number, .serial = at(number).serial};
   }
   std::optional<OwnerNumber> Find(const Id128& id) const;
+  // The member that this owner has proven to be over; only one of its host and tenant may be.
+  std::optional<OwnerNumber> PredecessorOf(const wire::OwnerHello& hello) const;
   // kDenied while its lease runs.
   Status MayForget(OwnerNumber number, std::int64_t now_ns) const;
   // Or, when there are too many, for longest.
@@ -257,7 +259,7 @@ Members::Renewal Members::Renew(const wire::RenewRequest& request, std::uint64_t
   }
   member.heard_ns = now_ns;
   member.last = request;
-  member.table = std::max(member.table, request.table);
+  if (!request.partial) member.table = std::max(member.table, request.table);
   const bool overtaken = !present(LeaseFrom(now_ns));
   if (overtaken || member.tell_first) return Renewal::kTellFirst;
   if (request.table < table) return Renewal::kBehind;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::int64_t kConnectNs = 500 * kMillisecond;
 constexpr std::int64_t kRetryNs = 50 * kMillisecond;
+constexpr std::int64_t kTellEndedNs = kSecond;
 constexpr std::array kThreadNames = {"kvcove-lease", "kvcove-watch", "kvcove-removal",
                                      "kvcove-list"};
 
@@ -25,7 +26,8 @@ Link::Link(Owner& owner, const LinkOptions& options, const Clock& clock)
     : owner_(owner),
       options_(options),
       clock_(clock),
-      core_(owner, options.identity, owner.lease_renewal_ns(), clock) {}
+      core_(owner, options.identity, owner.lease_renewal_ns(), clock),
+      identity_(options.identity.owner) {}
 
 Link::~Link() { Stop(); }
 
@@ -34,6 +36,8 @@ void Link::Start() {
     const auto index = static_cast<std::size_t>(lane);
     threads_[index] = StartThread(kThreadNames[index], [this, lane] { Run(lane); });
   }
+  if (options_.lineage == nullptr) return;
+  options_.lineage->Watch([this](const Id128& ended) { return TellEnded(ended); });
 }
 
 bool Link::stopping() const {
@@ -52,6 +56,7 @@ void Link::Stop() {
     changed_.NotifyAll();
   }
   owner_.WakeOutbox();
+  if (options_.lineage != nullptr) options_.lineage->Stop();
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
@@ -60,7 +65,20 @@ void Link::Stop() {
   if (!goodbye) return;
   const std::int64_t deadline_ns = clock_.NowNs() + goodbye->timeout_ns;
   auto client = rpc::Client::Connect(options_.master, options_.access, deadline_ns);
-  if (client) (void)client->Call(goodbye->method, Bytes(goodbye->body), deadline_ns);
+  if (!client || !client->Call(goodbye->method, Bytes(goodbye->body), deadline_ns)) return;
+  if (options_.lineage != nullptr) options_.lineage->Remove();
+}
+
+bool Link::TellEnded(const Id128& predecessor) {
+  core_.NamePredecessor(predecessor);
+  const std::int64_t until_ns = clock_.NowNs() + kTellEndedNs;
+  const MutexLock lock(mutex_);
+  changed_.NotifyAll();  // the lease's lane says hello
+  while (core_.predecessor() == predecessor) {
+    if (stopping_ || clock_.NowNs() >= until_ns) return false;
+    changed_.WaitFor(mutex_, std::chrono::nanoseconds(kRetryNs / 10));
+  }
+  return true;
 }
 
 void Link::Wait(Lane lane, std::int64_t duration_ns) {
@@ -112,7 +130,13 @@ void Link::Run(Lane lane) {
     }
     const Result<std::string> reply = Call(lane, client, *step.call);
     core_.Answer(lane, reply);
-    if (lane == Lane::kLease) Tell(reply);
+    if (lane != Lane::kLease) continue;
+    // The file says it before the next hello does.
+    if (const Id128& identity = core_.identity().owner; identity != identity_) {
+      identity_ = identity;
+      if (options_.lineage != nullptr) options_.lineage->Rename(identity);
+    }
+    Tell(reply);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "kvcove/owner/lineage.h"
 #include "kvcove/owner/link_core.h"
 #include "kvcove/owner/owner.h"
 #include "kvcove/rpc/address.h"
@@ -20,6 +21,8 @@ struct LinkOptions {
   rpc::Access access;
   // Called when another master has welcomed this owner: it knows no registrations yet.
   std::function<void()> on_new_term;
+  // Of the segment; null: nobody proves the end of this owner, or of the one before it.
+  Lineage* lineage = nullptr;
 };
 
 class Link {
@@ -39,6 +42,8 @@ class Link {
   Result<std::string> Call(Lane lane, std::optional<rpc::Client>& client,
                            const LinkCore::Call& call);
   void Tell(const Result<std::string>& reply);
+  // True once the master knows that this identity is over.
+  bool TellEnded(const Id128& predecessor);
   bool stopping() const;
 
   Owner& owner_;
@@ -55,6 +60,7 @@ class Link {
   // Of the lease lane: what was logged.
   bool said_away_ = false;
   bool said_stale_ = false;
+  Id128 identity_;
   std::uint64_t term_ = 0;
 
   std::array<std::thread, LinkCore::kLanes.size()> threads_;

@@ -66,11 +66,13 @@ LinkCore::Step LinkCore::Next(Lane lane) {
   if (epoch_ == 0 || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kPauseNs};
   asked_under_[Index(lane)] = epoch_;
   if (lane == Lane::kWatch) {
-    return {.call =
-                Call{.method = wire::Method::kWatch,
-                     .body = wire::Encode(wire::WatchRequest{
-                         .number = number_, .epoch = epoch_, .table = table_, .naming = naming_}),
-                     .timeout_ns = kWatchNs}};
+    return {.call = Call{.method = wire::Method::kWatch,
+                         .body = wire::Encode(wire::WatchRequest{.number = number_,
+                                                                 .epoch = epoch_,
+                                                                 .table = table_,
+                                                                 .naming = naming_,
+                                                                 .partial = partial_}),
+                         .timeout_ns = kWatchNs}};
   }
   if (rounds_ < acknowledge_at_round_) {
     asked_under_[Index(lane)] = 0;
@@ -100,19 +102,21 @@ LinkCore::Step LinkCore::NextLease() {
     request.number = number_;
     request.epoch = epoch_;
     request.table = table_;
+    request.partial = partial_;
     request.naming = naming_;
     request.told = told_;
     return {.call = Call{.method = wire::Method::kRenew,
                          .body = wire::Encode(request),
                          .timeout_ns = kCallNs}};
   }
+  said_predecessor_ = predecessor_;
   const wire::OwnerHello hello{.pool = pool_,
                                .incarnation = incarnation_,
                                .seen = seen_,
                                .owner = identity_.owner,
                                .fresh = fresh_,
                                .process = identity_.process,
-                               .predecessor = identity_.predecessor,
+                               .predecessor = said_predecessor_,
                                .number = number_,
                                .epoch = new_epoch_wanted_ ? 0 : epoch_,
                                .address = identity_.address,
@@ -252,6 +256,7 @@ void LinkCore::ForgetIdentity(const wire::OwnerWelcome& welcome) {
     if (batch_) listings = std::move(batch_->listings);
     batch_.reset();
     table_ = 0;
+    partial_ = false;
     naming_ = 0;
     epoch_ = 0;
     number_ = wire::kNoOwner;
@@ -271,9 +276,24 @@ void LinkCore::ForgetIdentity(const wire::OwnerWelcome& welcome) {
   target_.ReturnListings(std::move(listings));
 }
 
+void LinkCore::NamePredecessor(const Id128& predecessor) {
+  const MutexLock lock(mutex_);
+  predecessor_ = predecessor;
+  SayHelloAgain(/*new_epoch=*/false);
+}
+
+Id128 LinkCore::predecessor() const {
+  const MutexLock lock(mutex_);
+  return predecessor_;
+}
+
 void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
   // Not while changes of the last epoch are being applied.
   const MutexLock apply_lock(apply_mutex_);
+  {
+    const MutexLock lock(mutex_);
+    if (predecessor_ == said_predecessor_) predecessor_ = {};
+  }
   if (welcome.forgotten) return ForgetIdentity(welcome);
   if (welcome.tell_first) target_.SetLease(0);
   std::vector<Listing> listings;
@@ -286,6 +306,7 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
       for (const auto& [slot, update] : slots_) nothing.push_back({.slot = slot, .name = {}});
       slots_.clear();
       table_ = 0;
+      partial_ = false;
     }
     const bool same_master = welcome.incarnation == incarnation_ &&
                              welcome.position.term == seen_.term &&
@@ -308,7 +329,7 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
       batch_.reset();
     }
     fresh_ = false;
-    hello_wanted_ = false;
+    hello_wanted_ = predecessor_ != Id128{};  // it was named after this hello
     new_epoch_wanted_ = false;
     pool_ = welcome.pool;
     incarnation_ = welcome.incarnation;
@@ -386,7 +407,10 @@ void LinkCore::Apply(const wire::Changes& changes) {
   // Published before the page is acknowledged: from here on nothing older is found or stored.
   if (!updates.empty()) target_.Publish(changes.incarnation, updates);
   const MutexLock lock(mutex_);
-  if (changes.from == table_) table_ = std::max(table_, changes.to);
+  if (changes.from == table_ && changes.to >= table_) {
+    table_ = changes.to;
+    partial_ = changes.more;
+  }
   // A master that comes without it has lost facts: the hello says so.
   seen_.revision = std::max(seen_.revision, changes.to);
   if (changes.names_changed) naming_ = changes.naming;

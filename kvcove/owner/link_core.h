@@ -28,9 +28,8 @@
 namespace kvcove::owner {
 
 struct LinkIdentity {
-  Id128 owner;        // of its memory
-  Id128 process;      // of this process
-  Id128 predecessor;  // see wire::OwnerHello
+  Id128 owner;    // of its memory
+  Id128 process;  // of this process
   std::string address;
   std::string socket;
   std::string host;
@@ -77,6 +76,11 @@ class LinkCore {
   std::uint64_t term() const;
   const LinkIdentity& identity() const { return identity_; }
 
+  // An identity that is over: the next hello names it, and hello is said again for it.
+  void NamePredecessor(const Id128& predecessor);
+  // The one that was named, until a master has heard of it. Zero: none.
+  Id128 predecessor() const;
+
  private:
   // A List request that has no answer yet: it is repeated as it is.
   struct Batch {
@@ -110,6 +114,8 @@ class LinkCore {
   mutable Mutex mutex_;
   // ---- what the master said
   bool fresh_ KVCOVE_GUARDED_BY(mutex_) = true;  // the identity was never admitted
+  Id128 predecessor_ KVCOVE_GUARDED_BY(mutex_);
+  Id128 said_predecessor_ KVCOVE_GUARDED_BY(mutex_);  // in the hello that is under way
   Id128 pool_ KVCOVE_GUARDED_BY(mutex_);
   Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
   wire::Position seen_ KVCOVE_GUARDED_BY(mutex_);
@@ -123,6 +129,7 @@ class LinkCore {
   std::int64_t lease_wait_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   // ---- generations
   std::uint64_t table_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  bool partial_ KVCOVE_GUARDED_BY(mutex_) = false;  // see wire::WatchRequest
   std::uint64_t naming_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::map<SlotId, SlotUpdate> slots_ KVCOVE_GUARDED_BY(mutex_);
   // ---- removals

@@ -192,7 +192,6 @@ class LinkCoreFixture : public testing::Test {
   LinkCore core_{target_,
                  {.owner = {.high = 100, .low = 1},
                   .process = {.high = 200, .low = 1},
-                  .predecessor = {},
                   .address = "h:1",
                   .socket = {},
                   .host = "h",

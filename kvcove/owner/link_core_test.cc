@@ -54,6 +54,30 @@ TEST_F(LinkCoreTest, AStaleRenewalSaysHelloAgain) {
   EXPECT_EQ(AskHello().epoch, 7U) << "the epoch may go on";
 }
 
+TEST_F(LinkCoreTest, APredecessorIsNamedUntilAMasterHasHeardOfIt) {
+  const Id128 before{.high = 100, .low = 9};
+  Join();
+  core_.NamePredecessor(before);
+  EXPECT_EQ(AskHello().predecessor, before);
+  Fail(Lane::kLease, Code::kUnavailable);
+  EXPECT_EQ(core_.predecessor(), before);
+  EXPECT_EQ(AskHello().predecessor, before);
+  AnswerHello(Welcome(7, /*resumed=*/true));
+  EXPECT_EQ(core_.predecessor(), Id128{});
+  AskRenew();
+  core_.Disconnected();
+  EXPECT_EQ(AskHello().predecessor, Id128{});
+}
+
+TEST_F(LinkCoreTest, APredecessorThatIsFoundDuringAHelloIsNamedByTheNext) {
+  const Id128 before{.high = 100, .low = 9};
+  EXPECT_EQ(AskHello().predecessor, Id128{});
+  core_.NamePredecessor(before);
+  AnswerHello(Welcome(7));
+  EXPECT_EQ(core_.predecessor(), before);
+  EXPECT_EQ(AskHello().predecessor, before);
+}
+
 TEST_F(LinkCoreTest, OtherErrorsAreAskedAgain) {
   Join();
   AskRenew();
@@ -98,6 +122,22 @@ TEST_F(LinkCoreTest, ARenewalNamesWhatIsPublished) {
   EXPECT_EQ(next.table, 5U);
   EXPECT_EQ(next.objects, 42U);
   EXPECT_FALSE(next.told);
+}
+
+TEST_F(LinkCoreTest, APageThatIsNotTheLastIsNotAcknowledged) {
+  Join();
+  AskRenew();
+  wire::Changes page = Changes(0, 5, {{.slot = 1, .generation = 9, .name = "acme"}});
+  page.more = true;
+  Grant(page, {}, /*granted=*/false);
+  const wire::RenewRequest next = AskRenew();
+  EXPECT_EQ(next.table, 5U);
+  EXPECT_TRUE(next.partial);
+  EXPECT_TRUE(wire::DecodeWatch(Bytes(Ask(Lane::kWatch, wire::Method::kWatch).body))->partial);
+  Grant(Changes(5, 7, {{.slot = 2, .generation = 9, .name = "acme"}}), {}, /*granted=*/false);
+  const wire::RenewRequest last = AskRenew();
+  EXPECT_EQ(last.table, 7U);
+  EXPECT_FALSE(last.partial);
 }
 
 TEST_F(LinkCoreTest, HiddenSlotsAreSetWhenTheyChange) {

@@ -116,6 +116,9 @@ class Daemon::Impl final : public rpc::Handler {
       reply.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     }
     reply.fds.push_back(std::move(grant->page));
+    if (const int lineage = host_->lineage_fd(); lineage >= 0) {
+      reply.fds.emplace_back(fcntl(lineage, F_DUPFD_CLOEXEC, 0));
+    }
     const wire::Welcome welcome{
         .session = grant->number, .secret = RandomId(), .now_ns = clock_.NowNs()};
     sessions_[welcome.session] = {.pid = connection.peer.pid,
@@ -173,6 +176,12 @@ Result<std::unique_ptr<Daemon>> Daemon::Open(const DaemonOptions& options, const
     // Before anything else makes it: data may lie beside the socket.
     KVCOVE_TRY(rpc::PrepareSocketDirectory(options.socket_path, options.unix_access));
     host_options.socket_path = options.socket_path;
+  }
+  if (host_options.cluster) {
+    // An owner that tenants share listens nowhere, but its end can be proven, too.
+    if (!shared || rpc::PrepareSocketDirectory(options.socket_path, {})) {
+      host_options.lineage = options.socket_path;
+    }
   }
   KVCOVE_ASSIGN(auto host, LocalHost::Open(host_options, clock));
   auto impl = std::make_unique<Impl>(std::move(host), clock);

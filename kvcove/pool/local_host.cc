@@ -163,6 +163,10 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   link.identity.host = member.host.empty() ? requester::HostIdentity() : member.host;
   link.identity.tenant = member.tenant;
   link.access = access;
+  if (!options.lineage.empty()) {
+    KVCOVE_ASSIGN(lineage_, owner::Lineage::Open(options.lineage, link.identity.owner));
+    link.lineage = lineage_.get();
+  }
   // The link's lease waits for nothing, so another thread says again what is registered here.
   repeats_ = std::make_unique<rpc::Workers>(1);
   link.on_new_term = [this] {

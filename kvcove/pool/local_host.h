@@ -10,6 +10,7 @@
 
 #include "kvcove/master/blocking_generations.h"
 #include "kvcove/owner/data_server.h"
+#include "kvcove/owner/lineage.h"
 #include "kvcove/owner/link.h"
 #include "kvcove/owner/owner.h"
 #include "kvcove/pool/engine_ends.h"
@@ -39,6 +40,8 @@ struct LocalHostOptions {
   std::string data_directory;  // empty: generations are forgotten with the process
   std::optional<ClusterMember> cluster;
   std::string socket_path;  // where this host's requesters find it, told to the cluster
+  // In a cluster: see owner::Lineage; empty: none.
+  std::string lineage;
 };
 
 // Thread-safe.
@@ -54,6 +57,8 @@ class LocalHost final : private master::OwnerSink {
   bool in_cluster() const { return link_ != nullptr; }
   // host:port of its data server, in a cluster.
   std::string address() const;
+  // Goes with the segment's descriptors and is kept while it is mapped; -1: none.
+  int lineage_fd() const { return lineage_ == nullptr ? -1 : lineage_->fd(); }
   // What other hosts ask of it, in a cluster.
   void Collect(http::Metrics& metrics) const;
 
@@ -84,6 +89,7 @@ class LocalHost final : private master::OwnerSink {
   // Of a cluster:
   std::unique_ptr<rpc::TcpChannel> channel_;
   std::unique_ptr<owner::DataServer> data_server_;
+  std::unique_ptr<owner::Lineage> lineage_;
   std::unique_ptr<owner::Link> link_;
   std::unique_ptr<wire::ControlService> control_;
   std::unique_ptr<EngineEnds> ends_;

@@ -239,7 +239,7 @@ Result<std::unique_ptr<Session>> Pool::OpenSession(const SessionOptions& given) 
   SessionOptions options = given;
   if (options.engine.empty()) {
     const Id128 id = RandomId();
-    options.engine = fmt::format("session-{:016x}{:016x}", id.high, id.low);
+    options.engine = "session-" + ToHex(id);
   }
   return std::unique_ptr<Session>(new Session(std::make_unique<pool::SessionImpl>(impl_, options)));
 }

@@ -15,7 +15,7 @@ namespace kvcove::requester {
 namespace {
 
 constexpr std::size_t kMaxIdle = 16;
-constexpr std::size_t kFds = 3;  // header, payload, session page
+constexpr std::size_t kFds = 3;  // header, payload, session page; in a cluster the lineage
 constexpr std::int64_t kRetryMs = 20;
 constexpr std::int64_t kConnectNs = kSecond;
 constexpr int kFlushMs = 200;  // how often abandoned reservations are told
@@ -65,6 +65,8 @@ class SocketChannel final : public wire::Channel {
 class RemoteHost::SocketAttachment final : public Attachment {
  public:
   struct Parts {
+    // Of the owner's lineage: given back when nothing is mapped any more (owner/lineage.h).
+    UniqueFd lineage;
     rpc::Client primary;  // says hello, then only tells when the daemon goes
     wire::Welcome welcome;
     Mapping header;
@@ -105,7 +107,7 @@ class RemoteHost::SocketAttachment final : public Attachment {
                                deadline_ns, &fds));
     KVCOVE_ASSIGN(const wire::Welcome welcome, wire::DecodeWelcome(Bytes(reply)));
     KVCOVE_TRY(CheckClock(welcome.now_ns, asked_ns, SystemClock::Instance().NowNs()));
-    if (fds.size() != kFds) return Fail(Code::kCorrupt, "the daemon sent no segment");
+    if (fds.size() != kFds && fds.size() != kFds + 1) return Fail(Code::kCorrupt, "the daemon sent no segment");
     const auto size_of = [](const UniqueFd& fd) {
       return static_cast<std::size_t>(lseek(fd.get(), 0, SEEK_END));
     };
@@ -123,7 +125,10 @@ class RemoteHost::SocketAttachment final : public Attachment {
     }
     KVCOVE_TRY(segment::OpenSessionPage(page.data(), page.size()));
     return std::make_shared<SocketAttachment>(path, view,
-                                              Parts{.primary = std::move(primary),
+                                              Parts{.lineage = fds.size() > kFds
+                                                                   ? std::move(fds[kFds])
+                                                                   : UniqueFd(),
+                                                    .primary = std::move(primary),
                                                     .welcome = welcome,
                                                     .header = std::move(header),
                                                     .payload = std::move(payload),

@@ -130,10 +130,10 @@ Result<Changes> DecodeChanges(std::span<const std::byte> body) {
 
 std::string Encode(const RenewRequest& message) {
   Builder builder;
-  return Done(builder,
-              fb::CreateRenew(builder, message.number, message.epoch, message.table, message.naming,
-                              message.told, message.free_bytes, message.objects, message.hits,
-                              message.evictions, message.stale_puts, message.puts));
+  return Done(builder, fb::CreateRenew(builder, message.number, message.epoch, message.table,
+                                       message.naming, message.told, message.free_bytes,
+                                       message.objects, message.hits, message.evictions,
+                                       message.stale_puts, message.puts, message.partial));
 }
 
 Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
@@ -148,7 +148,8 @@ Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
                       .hits = root->hits(),
                       .evictions = root->evictions(),
                       .stale_puts = root->stale_puts(),
-                      .puts = root->puts()};
+                      .puts = root->puts(),
+                      .partial = root->partial()};
 }
 
 std::string Encode(const RenewReply& message) {
@@ -177,7 +178,7 @@ Result<RenewReply> DecodeRenewReply(std::span<const std::byte> body) {
 std::string Encode(const WatchRequest& message) {
   Builder builder;
   return Done(builder, fb::CreateWatch(builder, message.number, message.epoch, message.table,
-                                       message.naming));
+                                       message.naming, message.partial));
 }
 
 Result<WatchRequest> DecodeWatch(std::span<const std::byte> body) {
@@ -185,7 +186,8 @@ Result<WatchRequest> DecodeWatch(std::span<const std::byte> body) {
   return WatchRequest{.number = root->number(),
                       .epoch = root->epoch(),
                       .table = root->table(),
-                      .naming = root->naming()};
+                      .naming = root->naming(),
+                      .partial = root->partial()};
 }
 
 std::string Encode(const RemovalsRequest& message) {

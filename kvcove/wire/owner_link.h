@@ -83,6 +83,7 @@ struct RenewRequest {
   std::uint64_t evictions = 0;
   std::uint64_t stale_puts = 0;
   std::uint64_t puts = 0;
+  bool partial = false;  // see WatchRequest
 };
 
 struct RenewReply {
@@ -103,6 +104,9 @@ struct WatchRequest {
   std::uint32_t epoch = 0;
   std::uint64_t table = 0;
   std::uint64_t naming = 0;
+  // More pages follow the one that led to `table`, so nothing is acknowledged yet: a slot that
+  // changed before `table` and again since is in a later page only.
+  bool partial = false;
 };
 
 // One removal, or a part of a large one.

@@ -141,7 +141,8 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
                              .hits = 8,
                              .evictions = 9,
                              .stale_puts = 10,
-                             .puts = 11};
+                             .puts = 11,
+                             .partial = true};
   const auto asked = Decode(Encode(request), &DecodeRenew);
   ASSERT_TRUE(asked);
   EXPECT_EQ(asked->number, 1);
@@ -155,6 +156,7 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
   EXPECT_EQ(asked->evictions, 9U);
   EXPECT_EQ(asked->stale_puts, 10U);
   EXPECT_EQ(asked->puts, 11U);
+  EXPECT_TRUE(asked->partial);
   const RenewReply reply{.granted = true,
                          .lease_ns = 1,
                          .revision = 2,
@@ -178,13 +180,15 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
 }
 
 TEST(OwnerLinkWireTest, AWatchArrivesWhole) {
-  const auto arrived =
-      Decode(Encode(WatchRequest{.number = 1, .epoch = 2, .table = 3, .naming = 4}), &DecodeWatch);
+  const auto arrived = Decode(
+      Encode(WatchRequest{.number = 1, .epoch = 2, .table = 3, .naming = 4, .partial = true}),
+      &DecodeWatch);
   ASSERT_TRUE(arrived);
   EXPECT_EQ(arrived->number, 1);
   EXPECT_EQ(arrived->epoch, 2U);
   EXPECT_EQ(arrived->table, 3U);
   EXPECT_EQ(arrived->naming, 4U);
+  EXPECT_TRUE(arrived->partial);
 }
 
 TEST(OwnerLinkWireTest, RemovalsArriveWholeAndEmpty) {

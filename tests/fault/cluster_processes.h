@@ -63,6 +63,7 @@ class ClusterProcesses {
   struct LaunchOptions {
     std::vector<std::string> launcher;
     std::string log_file;
+    std::vector<std::string> more;  // arguments
   };
   static pid_t Spawn(const std::vector<std::string>& arguments, const std::string& host,
                      const LaunchOptions& options = {}) {
@@ -72,6 +73,7 @@ class ClusterProcesses {
                  {KVCOVE_COMMAND, "--log",
                   !options.log_file.empty() ? "info" : (log == nullptr ? "off" : log)});
     texts.insert(texts.end(), arguments.begin(), arguments.end());
+    texts.insert(texts.end(), options.more.begin(), options.more.end());
     std::vector<char*> argv;
     for (std::string& text : texts) argv.push_back(text.data());
     argv.push_back(nullptr);

@@ -177,6 +177,69 @@ TEST_F(ControlPlaneTest, ADeadOwnerARemovalAndAMastersRestartCostNobodyElseItsOb
   EXPECT_NE(MsUntilGot(keys, before), -1) << Found(keys) << " of " << before;
 }
 
+// In strict mode nothing else than an owner's acknowledgement or its end proves a reset. A killed
+// owner is over when its successor has come and no process maps its memory any more.
+TEST_F(ControlPlaneTest, AKilledOwnerIsOverWhenItsSuccessorHasSeenThatNobodyMapsItsMemory) {
+  Fill(10);
+  StopMaster();
+  StartMaster("off", {.launcher = {}, .log_file = {}, .more = {"--strict"}});
+  WaitLive(2);
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t engine = fork();
+  if (engine == 0) {
+    const auto pool = Open("host0");
+    const auto session = *pool->OpenSession({.name = "acme/llama", .engine = "e"});
+    (void)!write(ready[1], "x", 1);
+    pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  for (const int fd : ready) close(fd);
+  const auto comes = [&](const auto& condition) {
+    const std::int64_t until = NowMs() + 10'000;
+    while (NowMs() < until && !condition()) std::this_thread::sleep_for(milliseconds(20));
+    return condition();
+  };
+  const auto identities = [&] {
+    std::size_t count = 0;
+    const std::string at = SocketOf(0);
+    for (const auto& entry : std::filesystem::directory_iterator(at.substr(0, at.rfind('/')))) {
+      count += entry.path().extension() == ".owner" ? 1 : 0;
+    }
+    return count;
+  };
+  // What nobody has stored under since the last reset need not be raised.
+  const auto store = [&] { return CountOk(Put(*session_, Keys(10))) > 0; };
+  const auto open = [&] { return !session_->closed(); };
+  EXPECT_EQ(identities(), 1U);
+
+  // An engine that stands still may go on reading.
+  ASSERT_TRUE(comes(store));
+  Freeze(engine);
+  End(std::exchange(owner(0), 0), SIGKILL);
+  StartOwner(0, 2);
+  EXPECT_FALSE(session_->Reset({.timeout = milliseconds(1500)}));
+  EXPECT_EQ(identities(), 2U);
+  // It attaches to the successor instead, which gives the old memory back.
+  kill(engine, SIGCONT);
+  EXPECT_TRUE(comes(open)) << "the reset is proven after all";
+  EXPECT_TRUE(comes([&] { return identities() == 1; }));
+
+  // It dies with the owner.
+  ASSERT_TRUE(comes(store));
+  End(std::exchange(owner(0), 0), SIGKILL);
+  End(engine, SIGKILL);
+  EXPECT_FALSE(session_->Reset({.timeout = milliseconds(500)}));
+  const std::int64_t began = NowMs();
+  StartOwner(0, 2);
+  EXPECT_TRUE(comes(open));
+  EXPECT_LE(NowMs() - began, 3000);
+  EXPECT_TRUE(comes([&] { return identities() == 1; }));
+  End(std::exchange(owner(0), 0), SIGTERM);
+  EXPECT_EQ(identities(), 0U) << "a goodbye leaves no file";
+}
+
 TEST_F(ControlPlaneTest, LocalReadsGoOnWhileTheMasterIsReplaced) {
   auto pool = Open("host0");
   auto local = OpenSession(*pool);

@@ -107,6 +107,10 @@ TEST(ClusterSimulationTest, NoticesWhenTheDeadlineIsPublishedFirst) {
   MustFail({.check_availability = false, .rules = Without(&OwnerRules::lease_last)},
            "generations and hidden slots before the deadline");
 }
+TEST(ClusterSimulationTest, NoticesWhenAKilledOwnerIsOverBeforeItsReadersAre) {
+  MustFail({.check_availability = false, .rules = Without(&OwnerRules::lineage)},
+           "the proof that nobody maps a killed owner's memory");
+}
 TEST(ClusterSimulationTest, NoticesWhenProofsDoNotWaitForOwners) {
   MustFail({.check_availability = false, .master = {.wait = false}},
            "the wait for owners that cannot be reached");

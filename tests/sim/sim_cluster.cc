@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 namespace kvcove::sim {
 namespace {
 
@@ -88,22 +90,37 @@ void Cluster::StartOwner(Place place) {
   made.max_objects = kind.pressure ? 64 : 512;
   made.rules = options.rules;
   SimRequester& near = *requesters[place];
-  // The memory of the one before is mapped by nobody any more, or by somebody who may still read.
-  const auto before = former_.find(place);
-  if (before != former_.end() && before->second.segment.expired()) {
-    made.predecessor = before->second.identity;
-  }
   world.Born(place);
   owners_[place] = std::make_unique<SimOwner>(world, master, place, made);
   owners_[place]->Start();
+  NamePredecessors(place);
   world.In(near.place(), world.random().OneIn(2) ? 0 : world.Some(2 * kSecond),
            [&near] { near.Attach(); });
+}
+
+// What owner::Lineage does: an identity is over when nobody maps its memory any more, and stays
+// written down until the master has heard so.
+void Cluster::NamePredecessors(Place place) {
+  std::vector<Former>& former = former_[place];
+  if (former.empty()) return;
+  SimOwner& owner = *owners_[place];
+  if (owner.predecessor() == Id128{}) {
+    std::erase_if(former, [&](const Former& one) { return one.told == owner.identity(); });
+    const auto over = std::ranges::find_if(
+        former, [&](const Former& one) { return !options.rules.lineage || one.segment.expired(); });
+    if (over != former.end()) {
+      over->told = owner.identity();
+      owner.NamePredecessor(over->identity);
+    }
+  }
+  world.In(place, 100 * kMillisecond, [this, place] { NamePredecessors(place); });
 }
 
 void Cluster::KillOwner(Place place) {
   if (owners_[place] == nullptr) return;
   ++report.owner_deaths;
-  former_[place] = {.identity = owners_[place]->identity(), .segment = owners_[place]->segment()};
+  former_[place].push_back(
+      {.identity = owners_[place]->identity(), .segment = owners_[place]->segment(), .told = {}});
   world.Die(place);
   owners_[place].reset();
   // The process that maps it learns of the death; what it reads now goes on.

@@ -71,14 +71,16 @@ class Cluster {
  private:
   master::MasterOptions MasterOptionsOf() const;
   void MasterStarted(const master::StoredState& state);
+  void NamePredecessors(Place place);
 
   std::vector<std::unique_ptr<SimOwner>> owners_;
-  // Of the owner before, per place: its identity and its memory.
+  // Owners that were killed, per place.
   struct Former {
     Id128 identity;
-    std::weak_ptr<Segment> segment;
+    std::weak_ptr<Segment> segment;  // of readers that still map it
+    Id128 told;                      // the identity of the owner that names it to the master
   };
-  std::map<Place, Former> former_;
+  std::map<Place, std::vector<Former>> former_;
   std::set<std::pair<Place, std::string>> moved_;
 };
 

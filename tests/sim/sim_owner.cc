@@ -35,7 +35,6 @@ SimOwner::SimOwner(World& world, SimMaster& master, Place place, const Options& 
       link_(*this,
             {.owner = {world.random().Next(), world.random().Next()},
              .process = {world.random().Next(), world.random().Next()},
-             .predecessor = options.predecessor,
              .address = AddressOf(place),
              .socket = {},
              .host = std::to_string(world.host(place)),

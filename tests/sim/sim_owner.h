@@ -26,6 +26,7 @@ struct OwnerRules {
   bool lease = true;           // readers and owners look at the lease
   bool lease_last = true;      // hidden slots and generations are published before the deadline
   bool removal_number = true;  // a put says which removals it was begun after
+  bool lineage = true;         // an owner that was killed is over when nobody maps its memory
 };
 
 // An owner's memory. It outlives the owner's process while a reader still maps it.
@@ -43,7 +44,6 @@ class SimOwner final : public owner::LinkTarget {
   struct Options {
     std::uint64_t payload_bytes = 32 << 10;
     std::uint64_t max_objects = 128;
-    Id128 predecessor;
     OwnerRules rules;
   };
   using CodeDone = std::function<void(Code)>;
@@ -103,6 +103,8 @@ class SimOwner final : public owner::LinkTarget {
   const std::set<SlotId>& dropped() const { return dropped_; }
   // Another owner's value was there before one of this key.
   bool GaveWay(const Id128& hash) const { return gave_way_.contains(hash); }
+  void NamePredecessor(const Id128& predecessor) { link_.NamePredecessor(predecessor); }
+  Id128 predecessor() const { return link_.predecessor(); }
   // It had to drop everything and take another identity.
   bool forgotten() const { return identity() != first_identity_; }
 
