@@ -26,6 +26,12 @@ TESTS = [
 
 # (rule, file, text, what stands in its place)
 MUTANTS = [
+    ("reset: a page that is not the last acknowledges nothing", "master/control.cc",
+     "  if (!request.partial) {\n", "  {\n"),
+    ("member end: a successor is of the same host and tenant", "master/members.cc",
+     "at(*number).fact.host != hello.host || at(*number).fact.tenant != hello.tenant", "false"),
+    ("member end: it is over only when nobody maps its memory", "owner/lineage.cc",
+     "    if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {\n", "    if (false) {\n"),
     ("one value: a present owner's value stays", "master/directory.cc",
      "  if (standings_.Present(entry.owner)) return Code::kExists;\n", ""),
     ("one value: an absent owner's listing blocks no put", "master/directory.cc",

@@ -3,6 +3,7 @@
 // in each other's absence; and that everything works again afterwards.
 #include <fmt/core.h>
 #include <gmock/gmock.h>
+#include <sys/prctl.h>
 
 #include <atomic>
 #include <fstream>
@@ -188,6 +189,7 @@ TEST_F(ControlPlaneTest, AKilledOwnerIsOverWhenItsSuccessorHasSeenThatNobodyMaps
   ASSERT_EQ(pipe(ready), 0);
   const pid_t engine = fork();
   if (engine == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     const auto pool = Open("host0");
     const auto session = *pool->OpenSession({.name = "acme/llama", .engine = "e"});
     (void)!write(ready[1], "x", 1);
@@ -198,8 +200,11 @@ TEST_F(ControlPlaneTest, AKilledOwnerIsOverWhenItsSuccessorHasSeenThatNobodyMaps
   for (const int fd : ready) close(fd);
   const auto comes = [&](const auto& condition) {
     const std::int64_t until = NowMs() + 10'000;
-    while (NowMs() < until && !condition()) std::this_thread::sleep_for(milliseconds(20));
-    return condition();
+    while (NowMs() < until) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    return false;
   };
   const auto identities = [&] {
     std::size_t count = 0;
