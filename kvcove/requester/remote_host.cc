@@ -107,7 +107,8 @@ class RemoteHost::SocketAttachment final : public Attachment {
                                deadline_ns, &fds));
     KVCOVE_ASSIGN(const wire::Welcome welcome, wire::DecodeWelcome(Bytes(reply)));
     KVCOVE_TRY(CheckClock(welcome.now_ns, asked_ns, SystemClock::Instance().NowNs()));
-    if (fds.size() != kFds && fds.size() != kFds + 1) return Fail(Code::kCorrupt, "the daemon sent no segment");
+    if (fds.size() != kFds && fds.size() != kFds + 1)
+      return Fail(Code::kCorrupt, "the daemon sent no segment");
     const auto size_of = [](const UniqueFd& fd) {
       return static_cast<std::size_t>(lseek(fd.get(), 0, SEEK_END));
     };
@@ -124,15 +125,14 @@ class RemoteHost::SocketAttachment final : public Attachment {
                   "the segment's payload does not have the size that its header says");
     }
     KVCOVE_TRY(segment::OpenSessionPage(page.data(), page.size()));
-    return std::make_shared<SocketAttachment>(path, view,
-                                              Parts{.lineage = fds.size() > kFds
-                                                                   ? std::move(fds[kFds])
-                                                                   : UniqueFd(),
-                                                    .primary = std::move(primary),
-                                                    .welcome = welcome,
-                                                    .header = std::move(header),
-                                                    .payload = std::move(payload),
-                                                    .page = std::move(page)});
+    return std::make_shared<SocketAttachment>(
+        path, view,
+        Parts{.lineage = fds.size() > kFds ? std::move(fds[kFds]) : UniqueFd(),
+              .primary = std::move(primary),
+              .welcome = welcome,
+              .header = std::move(header),
+              .payload = std::move(payload),
+              .page = std::move(page)});
   }
 
  private:
