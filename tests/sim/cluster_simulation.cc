@@ -179,7 +179,8 @@ ClusterSimReport SimulateCluster(const ClusterSimOptions& options) {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   SetLogLevel(std::getenv("KVCOVE_SIM_LOG") != nullptr ? LogLevel::kInfo : LogLevel::kOff);
-  const SeededRandomness identities(options.seed);
+  // Not the numbers that the world draws: two owners would get one identity.
+  const SeededRandomness identities(Mix64(~options.seed));
   Cluster cluster(options);
   Load load(cluster);
   Faults faults(cluster);
