@@ -236,8 +236,13 @@ void GenerationKeeper::CarryOut(const Operations& operations, const Generations:
     for (const auto& operation : operations) requests.push_back(operation->resetting);
     generations_.Reset(requests, plan, revision, clock_.NowNs());
     if (!plan.slots.empty()) PublishPlan(plan, deferred);
-    const ResetOutcome outcome{.raised = static_cast<std::uint32_t>(plan.slots.size())};
-    for (const auto& operation : operations) AwaitReset(operation, outcome, deferred);
+    for (const auto& operation : operations) {
+      const ResetOutcome outcome{.raised = static_cast<std::uint32_t>(plan.slots.size()),
+                                 .incarnation = generations_.incarnation(),
+                                 .generation = generations_.BoundTo(operation->resetting.name,
+                                                                    operation->resetting.engine)};
+      AwaitReset(operation, outcome, deferred);
+    }
   } else {
     pool_ = next_pool_;
     if (first.kind == Kind::kVoid) {

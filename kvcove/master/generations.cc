@@ -199,6 +199,12 @@ bool Generations::StartsClosed(std::string_view name) const {
          engine_resets_.contains(EngineResetKey(name));
 }
 
+// No other engine's reset has closed it.
+bool Generations::StillOpen(const Registrations::Binding& binding, std::string_view engine,
+                            const SlotState& slot) {
+  return binding.open && (slot.engine_raises <= binding.raises || slot.raised_by == engine);
+}
+
 // Whether the engine has the weights that the namespace's values belong to. Without versions
 // nothing says so but what it was bound to.
 bool Generations::OpenFor(const RegisterRequest& request, const Registrations::Binding& binding,
@@ -207,8 +213,7 @@ bool Generations::OpenFor(const RegisterRequest& request, const Registrations::B
       request.last_generation == slot.fact.generation && request.last_incarnation == incarnation_;
   if (binding.bound) {
     // After a restart a new process of the engine may have come before those that know.
-    return was_bound_to_it || (binding.open && (slot.engine_raises <= binding.raises ||
-                                                slot.raised_by == request.engine));
+    return was_bound_to_it || StillOpen(binding, request.engine, slot);
   }
   if (request.last_generation != 0) return was_bound_to_it;
   return request.assume_weights || !StartsClosed(request.name);
@@ -359,6 +364,13 @@ void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& p
     binding.current_version = request.version.value_or("");
     if (const SlotState* slot = Find(request.name, "")) binding.raises = slot->raises;
   }
+}
+
+Generation Generations::BoundTo(std::string_view name, std::string_view engine) const {
+  const Registrations::Binding* binding = registrations_.Find(name, engine);
+  const SlotState* slot = Find(name, "");
+  if (binding == nullptr || slot == nullptr || !StillOpen(*binding, engine, *slot)) return 0;
+  return slot->fact.generation;
 }
 
 Generations::Plan Generations::PlanVoid() {

@@ -88,6 +88,8 @@ class Generations {
   Plan PlanReset(const std::vector<ResetRequest>& requests);
   void Reset(const std::vector<ResetRequest>& requests, const Plan& plan, std::uint64_t revision,
              std::int64_t now_ns);
+  // The generation without a version that the engine may use; 0: none.
+  Generation BoundTo(std::string_view name, std::string_view engine) const;
   // Every slot becomes free, under another incarnation: nothing that was stored counts any more.
   Plan PlanVoid();
   void Void(const Id128& incarnation, const Plan& plan, std::uint64_t revision);
@@ -136,6 +138,8 @@ class Generations {
 
   Generation NextNumber();
   const SlotState* Find(std::string_view name, std::string_view version) const;
+  static bool StillOpen(const Registrations::Binding& binding, std::string_view engine,
+                        const SlotState& slot);
   // A free slot, or the one to be taken from its namespace.
   Result<SlotId> SlotFor(const RegisterRequest& request, std::int64_t now_ns) const;
   void Apply(const Plan& plan, std::uint64_t revision);

@@ -259,6 +259,27 @@ TEST_F(GenerationsTest, AnEngineStaysOpenWhoeverOfItComesFirstAfterARestart) {
   EXPECT_TRUE(Register(again).open) << "bound to what is current";
 }
 
+TEST_F(GenerationsTest, AnEngineThatResetGoesOnAfterARestartAlsoIfItHadNotComeBackYet) {
+  Register("a");
+  Register("b");
+  Reset("a");
+  const Generation generation = generations_->BoundTo("model", "a");
+  EXPECT_NE(generation, 0U);
+  EXPECT_EQ(generations_->BoundTo("model", "b"), 0U) << "closed by the other's reset";
+  EXPECT_EQ(generations_->BoundTo("model", "c"), 0U);
+  EXPECT_EQ(generations_->BoundTo("another", "a"), 0U);
+  const Id128 incarnation = generations_->incarnation();
+  Restart();
+  RegisterRequest again{.name = "model",
+                        .engine = "a",
+                        .last_incarnation = incarnation,
+                        .last_generation = generation};
+  EXPECT_TRUE(Register(again).open);
+  Reset("b");
+  EXPECT_EQ(generations_->BoundTo("model", "a"), 0U);
+  EXPECT_FALSE(Register(again).open);
+}
+
 TEST_F(GenerationsTest, ThatAnEngineResetANamespaceOutlivesARestart) {
   Register("a");
   Reset("a");

@@ -751,9 +751,9 @@ Status ClusterSession::NameVersions(std::span<const std::string> versions,
 // --------------------------------------------------------------------------------------------------
 
 Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
-  KVCOVE_TRY(host_.master().Reset(request, deadline_ns));
-  locator_.CloseAll();
-  if (Session* local = Local(); local != nullptr) local->ForgetBindings();
+  KVCOVE_ASSIGN(const wire::ResetOutcome outcome, host_.master().Reset(request, deadline_ns));
+  locator_.CloseAll(outcome);
+  if (Session* local = Local(); local != nullptr) local->ForgetBindings(outcome);
   return {};
 }
 

@@ -25,6 +25,10 @@ Result<Locator::Binding> Locator::Bind(std::string_view version, bool fresh,
         request.last_generation = binding.token.generation;
       }
     }
+    if (version.empty() && request.last_generation == 0) {
+      request.last_incarnation = reset_to_.incarnation;
+      request.last_generation = reset_to_.generation;
+    }
   }
   KVCOVE_ASSIGN(const wire::Registration registration, service_.Register(request, deadline_ns));
   const Binding binding{.token = {.incarnation = registration.incarnation,
@@ -114,8 +118,9 @@ Locator::Found Locator::Recall(std::span<const std::string_view> keys,
   return found;
 }
 
-void Locator::CloseAll() {
+void Locator::CloseAll(const wire::ResetOutcome& outcome) {
   const MutexLock lock(bindings_mutex_);
+  reset_to_ = outcome;
   for (auto& [version, binding] : bindings_) {
     binding.open = false;
     binding.ask_again_ns = 0;

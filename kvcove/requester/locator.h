@@ -61,7 +61,7 @@ class Locator {
   template <typename T, typename Call>
   Result<T> WithToken(std::string_view version, std::int64_t deadline_ns, Call&& call);
   // A reset is proven: whatever was known of generations is old, and the next call registers again.
-  void CloseAll();
+  void CloseAll(const wire::ResetOutcome& outcome);
   std::optional<SlotId> SlotOf(std::string_view version) const;
 
  private:
@@ -77,6 +77,7 @@ class Locator {
   const Clock& clock_;
   mutable Mutex bindings_mutex_;
   std::map<std::string, Binding, std::less<>> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_);
+  wire::ResetOutcome reset_to_ KVCOVE_GUARDED_BY(bindings_mutex_);  // the last one that was proven
   const std::size_t room_;
   Mutex hints_mutex_;
   std::vector<Hint> hints_ KVCOVE_GUARDED_BY(hints_mutex_);  // empty until the first look-up

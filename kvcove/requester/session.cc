@@ -96,6 +96,10 @@ Result<Session::Binding> Session::Bind(Attachment& attachment, std::string_view 
         request.last_generation = binding.generation;
       }
     }
+    if (version.empty() && request.last_generation == 0) {
+      request.last_incarnation = reset_to_.incarnation;
+      request.last_generation = reset_to_.generation;
+    }
   }
   KVCOVE_ASSIGN(const wire::Registration registration,
                 attachment.service().Register(request, deadline_ns));
@@ -747,13 +751,15 @@ Status Session::TryReset(const wire::ResetRequest& request, std::int64_t deadlin
   if (attachment == nullptr || !attachment->connected()) {
     return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
   }
-  KVCOVE_TRY(attachment->service().Reset(request, deadline_ns));
-  ForgetBindings();
+  KVCOVE_ASSIGN(const wire::ResetOutcome outcome,
+                attachment->service().Reset(request, deadline_ns));
+  ForgetBindings(outcome);
   return {};
 }
 
-void Session::ForgetBindings() {
+void Session::ForgetBindings(const wire::ResetOutcome& outcome) {
   const MutexLock lock(bindings_mutex_);
+  reset_to_ = outcome;
   for (auto& [version, binding] : bindings_) {
     binding.generation = 0;
     binding.open = false;

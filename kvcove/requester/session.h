@@ -50,8 +50,8 @@ class Session final : public SessionApi {
   Status NameVersions(std::span<const std::string> versions,
                       std::chrono::milliseconds timeout) override;
   bool closed() const override { return resets_.closed(); }
-  // What was known of generations is old: the next call registers again.
-  void ForgetBindings();
+  // A reset is proven: what was known of generations is old, and the next call registers again.
+  void ForgetBindings(const wire::ResetOutcome& outcome);
 
  private:
   // What this session knows of one weight version.
@@ -101,6 +101,7 @@ class Session final : public SessionApi {
 
   Mutex bindings_mutex_;
   std::map<std::string, Binding, std::less<>> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_);
+  wire::ResetOutcome reset_to_ KVCOVE_GUARDED_BY(bindings_mutex_);  // the last one that was proven
 
   ResetKeeper resets_;
 };

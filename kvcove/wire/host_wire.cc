@@ -107,8 +107,7 @@ class Stub final : public HostService {
                                    deadline_ns - clock_.NowNs(), request.late, &holder));
     KVCOVE_ASSIGN(const std::string reply,
                   channel_.Call(Method::kReset, BytesOf(builder), deadline_ns));
-    KVCOVE_ASSIGN(const auto* root, Root<fb::CountReply>(AsBytes(reply)));
-    return ResetOutcome{.raised = static_cast<std::uint32_t>(root->count())};
+    return DecodeResetOutcome(AsBytes(reply));
   }
 
   Status NameVersions(std::string_view name, std::string_view engine,
@@ -433,7 +432,19 @@ Result<ResetCall> DecodeReset(std::span<const std::byte> body) {
   return call;
 }
 
-std::string Encode(const ResetOutcome& outcome) { return CountToString(outcome.raised); }
+Result<ResetOutcome> DecodeResetOutcome(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::ResetReply>(body));
+  return ResetOutcome{.raised = static_cast<std::uint32_t>(root->raised()),
+                      .incarnation = FromFb(root->incarnation()),
+                      .generation = root->generation()};
+}
+
+std::string Encode(const ResetOutcome& outcome) {
+  Builder builder;
+  const fb::Id incarnation = ToFb(outcome.incarnation);
+  builder.Finish(fb::CreateResetReply(builder, outcome.raised, &incarnation, outcome.generation));
+  return StringOf(builder);
+}
 
 Result<EngineVersions> DecodeEngineVersions(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::EngineVersions>(body));

@@ -51,6 +51,7 @@ Result<RegisterCall> DecodeRegister(std::span<const std::byte> body);
 Result<ResetCall> DecodeReset(std::span<const std::byte> body);
 Result<EngineVersions> DecodeEngineVersions(std::span<const std::byte> body);
 std::string Encode(const Registration& registration);
+Result<ResetOutcome> DecodeResetOutcome(std::span<const std::byte> body);
 std::string Encode(const ResetOutcome& outcome);
 // Calls that may wait for a disk or for a lease; the others answer at once.
 bool MayWait(Method method);

@@ -53,6 +53,10 @@ struct ResetRequest {
 
 struct ResetOutcome {
   std::uint32_t raised = 0;  // generations; 0 when an unused one was shared
+  // What the engine that asked is bound to from now on, without a version: a later master, which
+  // does not know, is told so. Generation 0: nothing.
+  Id128 incarnation;
+  Generation generation = 0;
 };
 
 struct PutItem {

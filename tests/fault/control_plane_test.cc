@@ -178,6 +178,23 @@ TEST_F(ControlPlaneTest, ADeadOwnerARemovalAndAMastersRestartCostNobodyElseItsOb
   EXPECT_NE(MsUntilGot(keys, before), -1) << Found(keys) << " of " << before;
 }
 
+// It has not come back to the namespace since the reset when the master dies.
+TEST_F(ControlPlaneTest, ASessionThatResetGoesOnUnderTheNextMaster) {
+  const auto near_pool = Open("host0");
+  const auto near = OpenSession(*near_pool);
+  for (Session* session : {session_.get(), near.get()}) {
+    ASSERT_GT(CountOk(Put(*session, Keys(20, "before"))), 0U);
+    ASSERT_TRUE(session->Reset());
+    RestartMaster();
+    WaitLive(2);
+    std::size_t stored = 0;
+    for (const std::int64_t until = NowMs() + 5000; NowMs() < until && stored == 0;) {
+      stored = CountOk(Put(*session, Keys(20, "after")));
+    }
+    EXPECT_GT(stored, 0U);
+  }
+}
+
 // In strict mode nothing else than an owner's acknowledgement or its end proves a reset. A killed
 // owner is over when its successor has come and no process maps its memory any more.
 TEST_F(ControlPlaneTest, AKilledOwnerIsOverWhenItsSuccessorHasSeenThatNobodyMapsItsMemory) {

@@ -349,7 +349,11 @@ void SimRequester::Reset(int family, std::optional<int> space, bool by_engine,
       },
       kResetNs,
       [this, family, done](const Result<std::string>& answer) {
-        if (answer) locators_.at(family)->CloseAll();
+        if (answer) {
+          const auto outcome = wire::DecodeResetOutcome(std::as_bytes(std::span(*answer)));
+          if (!outcome) return oracle_.Fail("the answer to a reset cannot be read");
+          locators_.at(family)->CloseAll(*outcome);
+        }
         done(answer.has_value());
       });
 }
