@@ -13,9 +13,9 @@ namespace {
 thread_local Random* seeded = nullptr;
 
 bool FromHex(std::string_view digits, std::uint64_t& value) {
-  const char* end = digits.data() + digits.size();
-  const auto [parsed, error] = std::from_chars(digits.data(), end, value, 16);
-  return error == std::errc() && parsed == end;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+  return error == std::errc() && end == digits.data() + digits.size();
 }
 
 }  // namespace
