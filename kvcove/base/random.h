@@ -41,7 +41,7 @@ struct Id128 {
   auto operator<=>(const Id128&) const = default;
 };
 
-// 32 lower-case hexadecimal digits, and back; nothing for any other text.
+// As 32 hexadecimal digits, and back; nothing for any other text.
 std::string ToHex(const Id128& id);
 std::optional<Id128> IdFromHex(std::string_view text);
 

@@ -95,8 +95,7 @@ std::string EngineShape::Namespace() const {
   }
   const Id128 hash = Hash128(all, kSeed);
   std::string name = space.empty() ? std::string() : space + "/";
-  name += fmt::format("{}@{:016x}{:016x}", model_name.empty() ? "model" : model_name, hash.high,
-                      hash.low);
+  name += fmt::format("{}@{}", model_name.empty() ? "model" : model_name, ToHex(hash));
   return name;
 }
 

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <optional>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
@@ -123,7 +125,9 @@ std::vector<Lineage::Ended> Lineage::Look(std::size_t& others) const {
     if (!fd.valid() || Names(path, fd_.get())) continue;
     if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
       ++others;
-    } else if (Names(path, fd.get())) {  // nobody has told of it since it was opened
+    } else if (Names(path, fd.get())) {
+      // Still there: another owner at this place has not told the master of it, and removed the
+      // file, since this one opened it.
       ended.push_back({.identity = *identity, .path = path, .lock = std::move(fd)});
     }
   }

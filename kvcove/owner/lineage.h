@@ -6,12 +6,13 @@
 // the kernel drops it when the owner and every process that mapped the segment have ended or have
 // closed it, and not before: no pid is compared, none is used again, and namespaces do not matter.
 // A successor that gets the lock has the proof that this identity is over (docs/control-plane.md,
-// Members). A killed owner leaves its file; a goodbye that the master heard removes it.
+// Members). A killed owner leaves its file; a goodbye that the master heard removes it. A child
+// that an engine forks without exec keeps the lock, too: then the identity lasts until the child
+// ends.
 #pragma once
 
-#include <chrono>
 #include <functional>
-#include <optional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>

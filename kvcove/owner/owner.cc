@@ -56,7 +56,8 @@ Result<std::unique_ptr<Owner>> Owner::Open(const OwnerOptions& given, const Cloc
                          .checks = {}};
   const MutexLock lock(owner->mutex_);
   KVCOVE_ASSIGN(owner->core_, Core::Open(core, owner->header_, owner->payload_.data(), clock));
-  // The first renewal may come before the janitor's first look: an owner is never told of as full.
+  // The first renewal may be sent before the janitor has made a report. One of zeros would tell the
+  // master that this owner is full.
   const MutexLock report_lock(owner->report_mutex_);
   owner->report_ = owner->core_->Report();
   return owner;

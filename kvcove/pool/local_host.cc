@@ -164,8 +164,15 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   link.identity.tenant = member.tenant;
   link.access = access;
   if (!options.lineage.empty()) {
-    KVCOVE_ASSIGN(lineage_, owner::Lineage::Open(options.lineage, link.identity.owner));
-    link.lineage = lineage_.get();
+    auto lineage = owner::Lineage::Open(options.lineage, link.identity.owner);
+    if (lineage) {
+      lineage_ = std::move(*lineage);
+      link.lineage = lineage_.get();
+    } else {
+      LogWarn(
+          "should this owner be killed, its identity ends by the master's --member-ttl only: {}",
+          lineage.error().ToString());
+    }
   }
   // The link's lease waits for nothing, so another thread says again what is registered here.
   repeats_ = std::make_unique<rpc::Workers>(1);

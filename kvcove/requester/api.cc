@@ -27,12 +27,18 @@ Status CheckBatch(unsigned forks, std::size_t items, std::size_t results) {
   return {};
 }
 
-wire::RegisterRequest RegistrationOf(const SessionOptions& options, std::string_view version) {
-  return {.name = options.name,
-          .version = std::string(version),
-          .engine = options.engine,
-          .follow_always = options.follow_always,
-          .assume_weights = options.assume_weights};
+wire::RegisterRequest RegistrationOf(const SessionOptions& options, std::string_view version,
+                                     const wire::ResetOutcome& reset) {
+  wire::RegisterRequest request{.name = options.name,
+                                .version = std::string(version),
+                                .engine = options.engine,
+                                .follow_always = options.follow_always,
+                                .assume_weights = options.assume_weights};
+  if (version.empty()) {
+    request.last_incarnation = reset.incarnation;
+    request.last_generation = reset.generation;
+  }
+  return request;
 }
 
 wire::ResetRequest ResetOf(const SessionOptions& options, const ResetOptions& reset) {

@@ -89,7 +89,10 @@ std::vector<StoredObject> ValuesOf(std::map<std::string, StoredObject> objects);
 // items.
 Status CheckBatch(unsigned forks, std::size_t items, std::size_t results);
 // What sessions with these options ask the master.
-wire::RegisterRequest RegistrationOf(const SessionOptions& options, std::string_view version);
+// `reset`: the session's last one that was proven. What it bound the engine to is told to the
+// master, as long as the caller knows of nothing newer.
+wire::RegisterRequest RegistrationOf(const SessionOptions& options, std::string_view version,
+                                     const wire::ResetOutcome& reset);
 wire::ResetRequest ResetOf(const SessionOptions& options, const ResetOptions& reset);
 // The key that the item's chunk follows: its own word, or the item before it if that has a key that
 // can be stored.

@@ -13,9 +13,10 @@ Tier RemoteTier(Tier tier) { return tier == Tier::kMemory ? Tier::kRemoteMemory 
 
 Result<Locator::Binding> Locator::Bind(std::string_view version, bool fresh,
                                        std::int64_t deadline_ns) {
-  wire::RegisterRequest request = RegistrationOf(options_, version);
+  wire::RegisterRequest request;
   {
     const MutexLock lock(bindings_mutex_);
+    request = RegistrationOf(options_, version, reset_to_);
     const auto known = bindings_.find(version);
     if (known != bindings_.end()) {
       const Binding& binding = known->second;
@@ -24,10 +25,6 @@ Result<Locator::Binding> Locator::Bind(std::string_view version, bool fresh,
         request.last_incarnation = binding.token.incarnation;
         request.last_generation = binding.token.generation;
       }
-    }
-    if (version.empty() && request.last_generation == 0) {
-      request.last_incarnation = reset_to_.incarnation;
-      request.last_generation = reset_to_.generation;
     }
   }
   KVCOVE_ASSIGN(const wire::Registration registration, service_.Register(request, deadline_ns));

@@ -80,9 +80,10 @@ Status Session::CheckBatch(std::size_t items, std::size_t results) const {
 
 Result<Session::Binding> Session::Bind(Attachment& attachment, std::string_view version,
                                        std::int64_t deadline_ns) {
-  wire::RegisterRequest request = RegistrationOf(options_, version);
+  wire::RegisterRequest request;
   {
     const MutexLock lock(bindings_mutex_);
+    request = RegistrationOf(options_, version, reset_to_);
     const auto known = bindings_.find(version);
     if (known != bindings_.end()) {
       const Binding& binding = known->second;
@@ -95,10 +96,6 @@ Result<Session::Binding> Session::Bind(Attachment& attachment, std::string_view 
         request.last_incarnation = binding.incarnation;
         request.last_generation = binding.generation;
       }
-    }
-    if (version.empty() && request.last_generation == 0) {
-      request.last_incarnation = reset_to_.incarnation;
-      request.last_generation = reset_to_.generation;
     }
   }
   KVCOVE_ASSIGN(const wire::Registration registration,

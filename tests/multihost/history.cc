@@ -104,7 +104,8 @@ void CheckVersions(std::uint32_t number, const Key& key,
   const auto excused = [&](std::uint64_t older, std::uint64_t newer, std::int64_t seen_ns) {
     const auto old_put = key.puts.find(older);
     const auto new_put = key.puts.find(newer);
-    if (old_put == key.puts.end() || new_put == key.puts.end()) return true;  // told of elsewhere
+    // A value that nobody put is a violation of its own, which CheckHistory reports.
+    if (old_put == key.puts.end() || new_put == key.puts.end()) return true;
     return Overlap(*old_put->second, *new_put->second, seen_ns, fences) ||
            Overlap(*old_put->second, *new_put->second, seen_ns, key.all_removals);
   };
