@@ -151,7 +151,7 @@ Result<Generations::Plan> GenerationKeeper::Decide(const Operations& operations)
     case Kind::kReset: {
       std::vector<ResetRequest> requests;
       for (const auto& operation : operations) requests.push_back(operation->resetting);
-      return generations_.PlanReset(requests);
+      return generations_.PlanReset(requests, clock_.NowNs());
     }
     case Kind::kVoid:
     case Kind::kPool:
@@ -236,8 +236,9 @@ void GenerationKeeper::CarryOut(const Operations& operations, const Generations:
     for (const auto& operation : operations) requests.push_back(operation->resetting);
     generations_.Reset(requests, plan, revision, clock_.NowNs());
     if (!plan.slots.empty()) PublishPlan(plan, deferred);
+    const auto raised = std::ranges::count(plan.slots, true, &Generations::Plan::Slot::raise);
     for (const auto& operation : operations) {
-      const ResetOutcome outcome{.raised = static_cast<std::uint32_t>(plan.slots.size()),
+      const ResetOutcome outcome{.raised = static_cast<std::uint32_t>(raised),
                                  .incarnation = generations_.incarnation(),
                                  .generation = generations_.BoundTo(operation->resetting.name,
                                                                     operation->resetting.engine)};

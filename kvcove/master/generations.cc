@@ -90,14 +90,19 @@ std::vector<SlotDescription> Generations::Describe(std::int64_t now_ns) const {
 
 // ---- registering
 
-Result<SlotId> Generations::SlotFor(const RegisterRequest& request, std::int64_t now_ns) const {
-  const std::string_view tenant = TenantOf(request.name);
-  const auto own = slots_of_tenant_.find(tenant);
-  const bool share_used =
-      !tenant.empty() && own != slots_of_tenant_.end() && own->second >= options_.tenant_slots;
+Result<SlotId> Generations::SlotFor(std::string_view name, const Taken& taken,
+                                    std::int64_t now_ns) const {
+  const std::string_view tenant = TenantOf(name);
+  const auto stored = slots_of_tenant_.find(tenant);
+  const auto own = (stored == slots_of_tenant_.end() ? 0 : stored->second) +
+                   std::ranges::count_if(taken, [&](const auto& slot) {
+                     return !slot.second.empty() && TenantOf(slot.second) == tenant;
+                   });
+  const bool share_used = !tenant.empty() && own >= options_.tenant_slots;
   if (!share_used) {
     for (std::uint32_t number = 0; number < options_.max_slots; ++number) {
       const auto slot = static_cast<SlotId>(number);
+      if (taken.contains(slot)) continue;
       const auto at = slots_.find(slot);
       if (at == slots_.end() || at->second.fact.free) return slot;
     }
@@ -108,7 +113,7 @@ Result<SlotId> Generations::SlotFor(const RegisterRequest& request, std::int64_t
   std::optional<SlotId> oldest;
   for (const bool inherited : {false, true}) {
     for (const auto& [slot, state] : slots_) {
-      if (state.fact.free || registrations_.Held(slot)) continue;
+      if (state.fact.free || registrations_.Held(slot) || taken.contains(slot)) continue;
       if (!inherited && registrations_.Named(slot, now_ns)) continue;
       if (share_used && TenantOf(state.fact.name) != tenant) continue;
       const auto age = [](const SlotState& of) { return std::pair(of.named_last, of.revision); };
@@ -121,7 +126,7 @@ Result<SlotId> Generations::SlotFor(const RegisterRequest& request, std::int64_t
     return Fail(Code::kLimit, fmt::format("tenant '{}' uses {} pairs of namespace and weight "
                                           "version, its share; name fewer versions or close "
                                           "sessions",
-                                          tenant, own->second));
+                                          tenant, own));
   }
   return Fail(Code::kLimit, fmt::format("all {} pairs of namespace and weight version are in use; "
                                         "name fewer versions or close sessions",
@@ -140,46 +145,48 @@ Result<Generations::Plan> Generations::PlanRegister(const RegisterRequest& reque
   }
   Plan plan;
   if (FindSlot(request.name, request.version)) return plan;
-  const Result<SlotId> found = SlotFor(request, now_ns);
-  if (!found) {
+  const Result<SlotId> slot = SlotFor(request.name, {}, now_ns);
+  if (!slot) {
     ++refused_.slots;
-    return std::unexpected(found.error());
+    return std::unexpected(slot.error());
   }
-  const SlotId slot = *found;
-  plan.slots.push_back({.slot = slot,
-                        .fact = {.generation = NextNumber(),
-                                 .free = false,
-                                 .name = request.name,
-                                 .version = request.version}});
-  plan.changes.push_back({.key = SlotKey(slot), .value = Encode(plan.slots.back().fact)});
+  PlanSlot(*slot, request.name, request.version, plan);
   return plan;
 }
 
-void Generations::Apply(const Plan& plan, std::uint64_t revision) {
-  for (const Plan::Slot& change : plan.slots) {
-    SlotState& slot = slots_[change.slot];
-    const bool same = !slot.fact.free && slot.fact.name == change.fact.name &&
-                      slot.fact.version == change.fact.version;
-    if (!same) {
-      if (const auto at = slots_by_name_.find({slot.fact.name, slot.fact.version});
-          at != slots_by_name_.end() && at->second == change.slot) {
-        slots_by_name_.erase(at);
-        const auto tenant = slots_of_tenant_.find(TenantOf(slot.fact.name));
-        if (--tenant->second == 0) slots_of_tenant_.erase(tenant);
-        EndLife(slot);
-      }
-      registrations_.ForgetSlot(change.slot);
-      slot = {.fact = {}, .raised_by = {}};
-      if (!change.fact.free) {
-        slots_by_name_[{change.fact.name, change.fact.version}] = change.slot;
-        ++slots_of_tenant_[std::string(TenantOf(change.fact.name))];
-      }
+void Generations::PlanSlot(SlotId slot, std::string_view name, std::string_view version,
+                           Plan& plan) {
+  plan.slots.push_back({.slot = slot,
+                        .fact = {.generation = NextNumber(),
+                                 .free = false,
+                                 .name = std::string(name),
+                                 .version = std::string(version)}});
+  plan.changes.push_back({.key = SlotKey(slot), .value = Encode(plan.slots.back().fact)});
+}
+
+void Generations::Assign(const Plan::Slot& change, std::uint64_t revision) {
+  SlotState& slot = slots_[change.slot];
+  const bool same = !slot.fact.free && slot.fact.name == change.fact.name &&
+                    slot.fact.version == change.fact.version;
+  if (!same) {
+    if (const auto at = slots_by_name_.find({slot.fact.name, slot.fact.version});
+        at != slots_by_name_.end() && at->second == change.slot) {
+      slots_by_name_.erase(at);
+      const auto tenant = slots_of_tenant_.find(TenantOf(slot.fact.name));
+      if (--tenant->second == 0) slots_of_tenant_.erase(tenant);
+      EndLife(slot);
     }
-    slot.fact = change.fact;
-    slot.revision = revision;
-    slot.used = false;
-    slot.named_last = ++namings_;
+    registrations_.ForgetSlot(change.slot);
+    slot = {.fact = {}, .raised_by = {}};
+    if (!change.fact.free) {
+      slots_by_name_[{change.fact.name, change.fact.version}] = change.slot;
+      ++slots_of_tenant_[std::string(TenantOf(change.fact.name))];
+    }
   }
+  slot.fact = change.fact;
+  slot.revision = revision;
+  slot.used = false;
+  slot.named_last = ++namings_;
 }
 
 void Generations::EndLife(const SlotState& slot) {
@@ -221,7 +228,7 @@ bool Generations::OpenFor(const RegisterRequest& request, const Registrations::B
 
 Registration Generations::Register(const RegisterRequest& request, const Plan& plan,
                                    std::uint64_t revision, std::int64_t now_ns) {
-  Apply(plan, revision);
+  for (const Plan::Slot& change : plan.slots) Assign(change, revision);
   Registrations::Binding& binding =
       registrations_.Bind(request.name, request.engine, request.holder, now_ns);
   const SlotId slot_id = *FindSlot(request.name, request.version);
@@ -288,9 +295,11 @@ void Generations::RememberReset(const ResetRequest& request) {
   }
 }
 
-Generations::Plan Generations::PlanReset(const std::vector<ResetRequest>& requests) {
+Generations::Plan Generations::PlanReset(const std::vector<ResetRequest>& requests,
+                                         std::int64_t now_ns) {
   Plan plan;
-  std::set<SlotId> raised;
+  Taken taken;
+  std::set<std::string_view> created;
   std::set<std::string> marked;
   std::set<std::pair<std::string_view, Id128>> seen;
   std::vector<const ResetRequest*> remembered;
@@ -299,25 +308,29 @@ Generations::Plan Generations::PlanReset(const std::vector<ResetRequest>& reques
     if (!seen.emplace(TenantOf(request.name), request.id).second) continue;
     remembered.push_back(&request);
     const bool versioned = request.version && !request.version->empty();
+    const bool by_engine = !request.engine.empty() && !versioned;
     // A namespace's versions are neighbours.
     for (auto at = slots_by_name_.lower_bound(std::pair(request.name, std::string()));
          at != slots_by_name_.end() && at->first.first == request.name; ++at) {
       const SlotState& state = slots_.at(at->second);
-      if (raised.contains(at->second) || (!state.used && !request.late)) continue;
+      if (taken.contains(at->second) || (!state.used && !request.late)) continue;
       if (versioned && state.fact.version != *request.version) continue;
-      raised.insert(at->second);
-      plan.slots.push_back({.slot = at->second,
-                            .fact = {.generation = NextNumber(),
-                                     .free = false,
-                                     .name = state.fact.name,
-                                     .version = state.fact.version},
-                            .raise = true,
-                            .reset_id = request.id});
-      plan.changes.push_back({.key = SlotKey(at->second), .value = Encode(plan.slots.back().fact)});
+      taken.emplace(at->second, std::string_view());
+      PlanSlot(at->second, state.fact.name, state.fact.version, plan);
+      plan.slots.back().raise = true;
+      plan.slots.back().reset_id = request.id;
+    }
+    if (by_engine && !FindSlot(request.name, "") && !created.contains(request.name)) {
+      // Without room for it the reset is as good; only a later master will not know of the engine.
+      if (const Result<SlotId> slot = SlotFor(request.name, taken, now_ns)) {
+        taken.emplace(*slot, request.name);
+        created.insert(request.name);
+        PlanSlot(*slot, request.name, "", plan);
+      }
     }
     const std::string key = EngineResetKey(request.name);
-    if (!request.engine.empty() && !versioned && !engine_resets_.contains(key) &&
-        engine_resets_.size() < kEngineResetsKept && marked.insert(key).second) {
+    if (by_engine && !engine_resets_.contains(key) && engine_resets_.size() < kEngineResetsKept &&
+        marked.insert(key).second) {
       plan.engine_resets.push_back(key);
       plan.changes.push_back({.key = key, .value = std::string()});
     }
@@ -329,6 +342,10 @@ Generations::Plan Generations::PlanReset(const std::vector<ResetRequest>& reques
 void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& plan,
                         std::uint64_t revision, std::int64_t now_ns) {
   for (const Plan::Slot& change : plan.slots) {
+    if (!change.raise) {
+      Assign(change, revision);
+      continue;
+    }
     SlotState& slot = slots_[change.slot];
     slot.fact = change.fact;
     slot.revision = revision;
@@ -386,7 +403,7 @@ Generations::Plan Generations::PlanVoid() {
 }
 
 void Generations::Void(const Id128& incarnation, const Plan& plan, std::uint64_t revision) {
-  Apply(plan, revision);
+  for (const Plan::Slot& change : plan.slots) Assign(change, revision);
   incarnation_ = incarnation;
 }
 

@@ -84,8 +84,9 @@ class Generations {
   Result<Plan> PlanRegister(const RegisterRequest& request, std::int64_t now_ns);
   Registration Register(const RegisterRequest& request, const Plan& plan, std::uint64_t revision,
                         std::int64_t now_ns);
-  // Several requests share one raise.
-  Plan PlanReset(const std::vector<ResetRequest>& requests);
+  // Several requests share one raise. An engine's reset gives the namespace a slot where it has
+  // none: by the slot's generation a later master knows that the engine has reset.
+  Plan PlanReset(const std::vector<ResetRequest>& requests, std::int64_t now_ns);
   void Reset(const std::vector<ResetRequest>& requests, const Plan& plan, std::uint64_t revision,
              std::int64_t now_ns);
   // The generation without a version that the engine may use; 0: none.
@@ -140,9 +141,12 @@ class Generations {
   const SlotState* Find(std::string_view name, std::string_view version) const;
   static bool StillOpen(const Registrations::Binding& binding, std::string_view engine,
                         const SlotState& slot);
-  // A free slot, or the one to be taken from its namespace.
-  Result<SlotId> SlotFor(const RegisterRequest& request, std::int64_t now_ns) const;
-  void Apply(const Plan& plan, std::uint64_t revision);
+  // What a plan changes already: slots, with the namespaces that they are new to, if any.
+  using Taken = std::map<SlotId, std::string_view>;
+  // A free slot, or the one to be taken from its namespace; none of `taken`.
+  Result<SlotId> SlotFor(std::string_view name, const Taken& taken, std::int64_t now_ns) const;
+  void PlanSlot(SlotId slot, std::string_view name, std::string_view version, Plan& plan);
+  void Assign(const Plan::Slot& change, std::uint64_t revision);
   bool Repeated(const ResetRequest& request) const;
   void RememberReset(const ResetRequest& request);
   // Stores the ids of these requests, and deletes what is beyond kResetIdsKept.

@@ -46,9 +46,10 @@ class GenerationsFixture : public testing::Test {
   }
   // How many generations were raised.
   std::size_t ResetAll(const std::vector<ResetRequest>& requests) {
-    const Generations::Plan plan = generations_->PlanReset(requests);
+    const Generations::Plan plan = generations_->PlanReset(requests, now_);
     generations_->Reset(requests, plan, Store(plan.changes), now_);
-    return plan.slots.size();
+    return static_cast<std::size_t>(
+        std::ranges::count(plan.slots, true, &Generations::Plan::Slot::raise));
   }
   std::size_t Reset(const std::string& engine, std::optional<std::string> version = std::nullopt,
                     std::uint64_t id = 0, bool late = false) {

@@ -50,6 +50,28 @@ TEST_F(SlotsTest, WhenAllAreNamedANewOneIsRefused) {
   EXPECT_TRUE(Register(For("a")).open) << "what has a slot goes on";
 }
 
+TEST_F(SlotsTest, AResetOfANewNamespaceTakesNoSlotThatTheSameDecisionRaises) {
+  UseSlots(1);
+  const Registration model = Register(For(name_));
+  End(name_);
+  ResetRequest other = Request("e", std::nullopt, 0, false);
+  other.name = "other";
+  EXPECT_EQ(ResetAll({Request("e", std::nullopt, 0, false), other}), 1U);
+  EXPECT_EQ(generations_->FindSlot(name_, ""), model.slot);
+  EXPECT_FALSE(generations_->FindSlot("other", "")) << "a reset without room for a slot succeeds";
+}
+
+TEST_F(SlotsTest, ResetsOfNewNamespacesInOneDecisionStayWithinTheTenantsShare) {
+  UseSlots(64, /*of_a_tenant=*/4);
+  std::vector<ResetRequest> requests;
+  for (int i = 0; i < 20; ++i) {
+    requests.push_back(Request("e", std::nullopt, 0, false));
+    requests.back().name = QualifiedName("acme", std::to_string(i));
+  }
+  EXPECT_EQ(ResetAll(requests), 0U);
+  EXPECT_EQ(generations_->used_slots(), 4U);
+}
+
 TEST_F(SlotsTest, TheOneThatNobodyNamesForTheLongestTimeGivesWay) {
   UseSlots(3);
   const Registration a = Register(For("a"));

@@ -244,6 +244,31 @@ TEST_F(GenerationsTest, AReconnectingEngineGoesOnIfNothingChanged) {
   EXPECT_FALSE(Register(again).open);
 }
 
+TEST_F(GenerationsTest, AnEngineThatResetBeforeAnythingWasStoredStaysOpenUnderTheNextMaster) {
+  EXPECT_EQ(Reset("a"), 0U);
+  EXPECT_EQ(Reset("b"), 0U);
+  const Generation told = generations_->BoundTo(name_, "a");
+  ASSERT_NE(told, 0U);
+  Restart();
+  RegisterRequest again{.name = "model", .engine = "a"};
+  again.last_incarnation = generations_->incarnation();
+  again.last_generation = told;
+  EXPECT_TRUE(Register(again).open);
+  EXPECT_FALSE(Register("new").open);
+}
+
+TEST_F(GenerationsTest, ResetsOfSeveralNamespacesAtOnceGiveEachASlotOfItsOwn) {
+  ResetRequest first = Request("a", std::nullopt, 0, false);
+  ResetRequest again = Request("b", std::nullopt, 0, false);
+  ResetRequest second = Request("a", std::nullopt, 0, false);
+  second.name = "other";
+  EXPECT_EQ(ResetAll({first, again, second}), 0U);
+  ASSERT_TRUE(generations_->FindSlot("model", ""));
+  ASSERT_TRUE(generations_->FindSlot("other", ""));
+  EXPECT_NE(*generations_->FindSlot("model", ""), *generations_->FindSlot("other", ""));
+  EXPECT_EQ(generations_->used_slots(), 2U);
+}
+
 TEST_F(GenerationsTest, AnEngineStaysOpenWhoeverOfItComesFirstAfterARestart) {
   const Registration before = Register("a");
   Reset("a");

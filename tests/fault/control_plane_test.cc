@@ -195,6 +195,26 @@ TEST_F(ControlPlaneTest, ASessionThatResetGoesOnUnderTheNextMaster) {
   }
 }
 
+// As an engine does that starts with new weights.
+TEST_F(ControlPlaneTest, ASessionThatResetBeforeItStoredAnythingGoesOnUnderTheNextMaster) {
+  const auto near_pool = Open("host0");
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (Pool* pool : {pool_.get(), near_pool.get()}) {
+    const std::string name = fmt::format("new {}", sessions.size());
+    sessions.push_back(*pool->OpenSession({.name = name, .engine = "e"}));
+    ASSERT_TRUE(sessions.back()->Reset());
+  }
+  RestartMaster();
+  WaitLive(2);
+  for (const auto& session : sessions) {
+    std::size_t stored = 0;
+    for (const std::int64_t until = NowMs() + 5000; NowMs() < until && stored == 0;) {
+      stored = CountOk(Put(*session, Keys(20, "after")));
+    }
+    EXPECT_GT(stored, 0U);
+  }
+}
+
 // In strict mode nothing else than an owner's acknowledgement or its end proves a reset. A killed
 // owner is over when its successor has come and no process maps its memory any more.
 TEST_F(ControlPlaneTest, AKilledOwnerIsOverWhenItsSuccessorHasSeenThatNobodyMapsItsMemory) {

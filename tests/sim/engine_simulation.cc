@@ -285,7 +285,7 @@ Result<wire::Registration> World::Register(const std::string& engine, std::strin
 }
 
 void World::RaiseNow(const wire::ResetRequest& request) {
-  const master::Generations::Plan plan = generations_.PlanReset({request});
+  const master::Generations::Plan plan = generations_.PlanReset({request}, truth_.NowNs());
   generations_.Reset({request}, plan, ++revision_, truth_.NowNs());
 }
 

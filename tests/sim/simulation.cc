@@ -161,7 +161,7 @@ class World {
   void Reset() {
     const wire::ResetRequest request{
         .name = "model", .engine = "", .version = {}, .id = {options_.seed, ++resets_}};
-    const master::Generations::Plan plan = generations_.PlanReset({request});
+    const master::Generations::Plan plan = generations_.PlanReset({request}, clock_.NowNs());
     generations_.Reset({request}, plan, ++revision_, clock_.NowNs());
     Publish();
     ++epoch_;  // proven: nothing begun before may be found by what begins now
