@@ -17,7 +17,7 @@ declare -A allowed=(
   [pool]="base model wire segment policy rpc http master owner requester pool"
   [connector]="base model wire rpc requester pool connector"
   [replay]="base model policy pool connector replay"
-  [cli]="base model wire policy rpc http master pool connector replay cli"
+  [cli]="base model wire segment policy rpc http master pool connector replay cli"
 )
 bad=0
 for directory in kvcove/*/; do

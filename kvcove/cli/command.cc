@@ -21,14 +21,21 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
+#include "kvcove/master/control_format.h"
 #include "kvcove/pool/pool.h"
+#include "kvcove/segment/layout.h"
+#include "kvcove/wire/frame.h"
 
 extern char** environ;
 
 namespace kvcove::cli {
 namespace {
 
-constexpr const char* kVersion = "kvcove 0.1.0 (protocol 1, segment layout 2, data format 1)";
+// The numbers that two processes, or a process and a file, must agree on.
+std::string Version() {
+  return fmt::format("kvcove 0.1.0 (protocol {}, segment layout {}, control store {})",
+                     wire::kProtocolVersion, segment::kLayoutVersion, master::kControlVersion);
+}
 
 // What the parser did not know, with the nearest thing that it does.
 std::string Explain(const CLI::App& app, const CLI::Error& error) {
@@ -97,7 +104,7 @@ std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** a
 
 int Main(int argc, char** argv) {
   CLI::App app("A tiered, shared pool for the KV cache of LLM inference engines.", "kvcove");
-  app.set_version_flag("--version", kVersion);
+  app.set_version_flag("--version", Version());
   std::string log_level = "info";
   app.add_option("--log", log_level, "debug, info, warn, error or off; log lines go to stderr")
       ->capture_default_str();

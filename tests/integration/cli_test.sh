@@ -24,7 +24,7 @@ check() { # NAME EXPECTED-STATUS PATTERN-IN-OUTPUT COMMAND...
 }
 
 check "help" 0 "serve" "$kvcove" --help
-check "version" 0 "kvcove 0" "$kvcove" --version
+check "version" 0 "protocol 2, segment layout 2, control store 2" "$kvcove" --version
 check "unknown option" 2 "did you mean '--memory'" "$kvcove" serve --memroy 4GiB
 check "unknown command" 2 "did you mean 'replay'" "$kvcove" reply
 check "no command" 2 "help" "$kvcove"
