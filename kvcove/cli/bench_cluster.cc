@@ -2,17 +2,11 @@
 #include "kvcove/cli/bench_cluster.h"
 
 #include <fmt/core.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <csignal>
 #include <fstream>
 #include <thread>
 
 #include "kvcove/base/size.h"
-
-extern char** environ;
 
 namespace kvcove::cli {
 namespace {
@@ -25,45 +19,16 @@ Result<rpc::Address> FreeAddress() {
 
 }  // namespace
 
-Result<std::unique_ptr<Process>> Process::Start(std::vector<std::string> arguments,
-                                                const std::string& variable, int pass_fd) {
+Result<std::unique_ptr<BenchProcess>> BenchProcess::Start(std::vector<std::string> arguments,
+                                                          ProcessOptions options) {
   arguments.insert(arguments.begin(), SelfPath());
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  std::string copy = variable;
-  std::vector<char*> environment;
-  if (!copy.empty()) environment.push_back(copy.data());
-  for (char** at = environ; *at != nullptr; ++at) environment.push_back(*at);
-  environment.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  if (pass_fd >= 0) posix_spawn_file_actions_adddup2(&actions, pass_fd, kPassedFd);
-  auto process = std::make_unique<Process>();
-  const int failed =
-      posix_spawn(&process->pid_, argv[0], &actions, nullptr, argv.data(), environment.data());
-  posix_spawn_file_actions_destroy(&actions);
-  if (failed != 0) return Fail(Code::kInternal, "starting a process of the benchmark");
-  return process;
+  options.words = std::move(arguments);
+  KVCOVE_ASSIGN(Process process, Process::Start(options));
+  return std::make_unique<BenchProcess>(std::move(process));
 }
 
-Process::~Process() {
-  if (pid_ <= 0) return;
-  kill(pid_, SIGTERM);
-  waitpid(pid_, nullptr, 0);
-}
-
-void Process::Kill() {
-  if (pid_ <= 0) return;
-  kill(pid_, SIGKILL);
-  waitpid(pid_, nullptr, 0);
-  pid_ = 0;
-}
-
-void Process::Signal(int signal) const { kill(pid_, signal); }
-
-std::uint64_t Process::ResidentBytes() const {
-  std::ifstream status(fmt::format("/proc/{}/status", pid_));
+std::uint64_t BenchProcess::ResidentBytes() const {
+  std::ifstream status(fmt::format("/proc/{}/status", process_.pid()));
   for (std::string line; std::getline(status, line);) {
     if (line.starts_with("RssAnon:")) return std::strtoull(line.c_str() + 8, nullptr, 10) * kKiB;
   }
@@ -71,10 +36,10 @@ std::uint64_t Process::ResidentBytes() const {
 }
 
 Status Cluster::StartMaster() {
-  KVCOVE_ASSIGN(master,
-                Process::Start({"--log", "warn", "master", "--exit-with-parent", "--admin",
-                                admin_address.ToString(), "--listen", master_address.ToString(),
-                                "--data", directory->path() + "/master"}));
+  KVCOVE_ASSIGN(
+      master, BenchProcess::Start({"--log", "warn", "master", "--exit-with-parent", "--admin",
+                                   admin_address.ToString(), "--listen", master_address.ToString(),
+                                   "--data", directory->path() + "/master"}));
   return {};
 }
 
@@ -89,12 +54,12 @@ Result<Cluster> Cluster::Start(const ClusterBenchOptions& options) {
   for (int i = 0; i < options.owners; ++i) {
     KVCOVE_ASSIGN(
         auto owner,
-        Process::Start(
+        BenchProcess::Start(
             {"--log", "error", "owner", "--exit-with-parent", "--admin", "off", "--master", master,
              "--listen", "127.0.0.1:0", "--memory", std::to_string(options.memory), "--max-objects",
              std::to_string(options.max_objects), "--socket",
              fmt::format("{}/owner{}/kvcove.sock", cluster.directory->path(), i)},
-            fmt::format("KVCOVE_HOST_ID=owner{}", i)));
+            {.environment = {{"KVCOVE_HOST_ID", fmt::format("owner{}", i)}}}));
     cluster.owners.push_back(std::move(owner));
   }
   const std::string address =

@@ -2,8 +2,7 @@
 // A cluster of processes of this machine, for benchmarks.
 #pragma once
 
-#include <sys/types.h>
-
+#include <csignal>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,24 +12,21 @@
 
 namespace kvcove::cli {
 
-// A descriptor that is passed on is this one there.
-inline constexpr int kPassedFd = 3;
-
 // A command of this program as a process, ended with the object.
-class Process {
+class BenchProcess {
  public:
-  // `variable`: "NAME=value", before the environment.
-  static Result<std::unique_ptr<Process>> Start(std::vector<std::string> arguments,
-                                                const std::string& variable = {}, int pass_fd = -1);
-  ~Process();
+  static Result<std::unique_ptr<BenchProcess>> Start(std::vector<std::string> arguments,
+                                                     ProcessOptions options = {});
+  explicit BenchProcess(Process process) : process_(std::move(process)) {}
+  ~BenchProcess() { process_.End(std::chrono::seconds(30)); }
   // As when it crashes.
-  void Kill();
-  void Signal(int signal) const;
+  void Kill() { process_.End(std::chrono::seconds(0), SIGKILL); }
+  void Signal(int signal) { process_.Signal(signal); }
   // Bytes of memory that are its own or shared, now.
   std::uint64_t ResidentBytes() const;
 
  private:
-  pid_t pid_ = 0;
+  Process process_;
 };
 
 struct ClusterBenchOptions {
@@ -48,8 +44,8 @@ struct Cluster {
   std::unique_ptr<TemporaryDirectory> directory;
   rpc::Address master_address;
   rpc::Address admin_address;
-  std::unique_ptr<Process> master;
-  std::vector<std::unique_ptr<Process>> owners;
+  std::unique_ptr<BenchProcess> master;
+  std::vector<std::unique_ptr<BenchProcess>> owners;
   std::unique_ptr<Pool> pool;
   std::unique_ptr<Session> session;
 };

@@ -54,7 +54,8 @@ class PlainSocket {
     rpc::Address address{.host = "127.0.0.1", .port = 0};
     KVCOVE_ASSIGN(const UniqueFd listener, rpc::ListenTcp(address));
     auto plain = std::make_unique<PlainSocket>();
-    KVCOVE_ASSIGN(plain->process_, Process::Start({"bench-stream"}, {}, listener.get()));
+    KVCOVE_ASSIGN(plain->process_,
+                  BenchProcess::Start({"bench-stream"}, {.passed = listener.get()}));
     KVCOVE_ASSIGN(plain->socket_, rpc::ConnectTcp(address, Now() + 5 * kSecond));
     fcntl(plain->socket_.get(), F_SETFL, 0);
     return plain;
@@ -68,7 +69,7 @@ class PlainSocket {
   }
 
  private:
-  std::unique_ptr<Process> process_;
+  std::unique_ptr<BenchProcess> process_;
   UniqueFd socket_;
 };
 

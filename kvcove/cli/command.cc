@@ -3,15 +3,12 @@
 
 #include <fmt/core.h>
 #include <pthread.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -25,8 +22,6 @@
 #include "kvcove/pool/pool.h"
 #include "kvcove/segment/layout.h"
 #include "kvcove/wire/frame.h"
-
-extern char** environ;
 
 namespace kvcove::cli {
 namespace {
@@ -73,6 +68,10 @@ std::string Explain(const CLI::App& app, const CLI::Error& error) {
 // flags and file: $KVCOVE_MEMORY stands for --memory where no such flag is given.
 std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
+  // What stands behind -- is another command's.
+  const auto end = std::ranges::find(arguments, "--");
+  const std::vector<std::string> behind(end, arguments.end());
+  arguments.erase(end, arguments.end());
   const CLI::App* chosen = nullptr;
   for (const std::string& argument : arguments) {
     for (const CLI::App* known : app.get_subcommands([](const CLI::App*) { return true; })) {
@@ -96,6 +95,7 @@ std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** a
       arguments.push_back(flag + "=" + value);
     }
   }
+  arguments.insert(arguments.end(), behind.begin(), behind.end());
   std::ranges::reverse(arguments);
   return arguments;
 }
@@ -119,6 +119,7 @@ int Main(int argc, char** argv) {
   AddServe(app, chosen);
   AddMaster(app, chosen);
   AddOwner(app, chosen);
+  AddRun(app, chosen);
   AddReplay(app, chosen);
   AddEngine(app, chosen);
   AddPolicy(app, chosen);
@@ -242,13 +243,21 @@ bool StopSignal::FollowParent() {
 }
 
 void StopSignal::Wait() {
+  while (!WaitFor(std::chrono::hours(1))) {
+  }
+}
+
+bool StopSignal::WaitFor(std::chrono::milliseconds duration) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  int signal = 0;
-  sigwait(&signals, &signal);
+  const timespec wait{.tv_sec = duration.count() / 1000,
+                      .tv_nsec = duration.count() % 1000 * 1'000'000};
+  const int signal = sigtimedwait(&signals, nullptr, &wait);
+  if (signal < 0) return false;
   LogInfo("stopping on {}", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  return true;
 }
 
 std::string SelfPath() {
@@ -290,32 +299,16 @@ Result<std::unique_ptr<ServeProcess>> ServeProcess::Start(
   std::vector<std::string> words = {
       SelfPath(), "--log", "warn", "serve", "--socket", socket_path, "--exit-with-parent"};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  pid_t pid = 0;
-  if (const int failed = posix_spawn(&pid, argv[0], nullptr, nullptr, argv.data(), environ);
-      failed != 0) {
-    errno = failed;
-    return FailErrno(Code::kInternal, "starting 'kvcove serve'");
-  }
-  std::unique_ptr<ServeProcess> process(new ServeProcess(socket_path, pid));
+  KVCOVE_ASSIGN(Process started, Process::Start({.words = std::move(words)}));
+  std::unique_ptr<ServeProcess> process(new ServeProcess(socket_path, std::move(started)));
   for (int tries = 0; tries < 1000; ++tries) {
     if (Pool::Open(process->address())) return process;
-    int status = 0;
-    if (waitpid(pid, &status, WNOHANG) == pid) {
-      process->pid_ = 0;
+    if (process->process_.Status()) {
       return Fail(Code::kUnavailable, "'kvcove serve' ended at once; its message is above");
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return Fail(Code::kTimeout, "'kvcove serve' did not answer within 10 s");
-}
-
-ServeProcess::~ServeProcess() {
-  if (pid_ == 0) return;
-  kill(pid_, SIGTERM);
-  waitpid(pid_, nullptr, 0);
 }
 
 }  // namespace kvcove::cli

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <functional>
 #include <string>
 
 #include "kvcove/base/result.h"
+#include "kvcove/cli/process.h"
 #include "kvcove/rpc/access.h"
 #include "kvcove/rpc/address.h"
 
@@ -22,6 +24,7 @@ using Action = std::function<Result<int>()>;
 void AddServe(CLI::App& app, Action& chosen);
 void AddMaster(CLI::App& app, Action& chosen);
 void AddOwner(CLI::App& app, Action& chosen);
+void AddRun(CLI::App& app, Action& chosen);
 void AddReplay(CLI::App& app, Action& chosen);
 void AddEngine(CLI::App& app, Action& chosen);
 void AddPolicy(CLI::App& app, Action& chosen);
@@ -68,6 +71,8 @@ class StopSignal {
   // SIGTERM when the parent ends, too; false when it has ended already.
   bool FollowParent();
   void Wait();
+  // False when none has come in time.
+  bool WaitFor(std::chrono::milliseconds duration);
 };
 
 // This program's own file, to start it again as another process.
@@ -96,14 +101,14 @@ class ServeProcess {
   // Returns when it answers. `arguments`: behind `serve --socket PATH`.
   static Result<std::unique_ptr<ServeProcess>> Start(const std::string& socket_path,
                                                      const std::vector<std::string>& arguments);
-  ~ServeProcess();
+  ~ServeProcess() { process_.End(std::chrono::seconds(30)); }
   std::string address() const { return "unix:" + socket_path_; }
 
  private:
-  ServeProcess(std::string socket_path, int pid)
-      : socket_path_(std::move(socket_path)), pid_(pid) {}
+  ServeProcess(std::string socket_path, Process process)
+      : socket_path_(std::move(socket_path)), process_(std::move(process)) {}
   std::string socket_path_;
-  int pid_;
+  Process process_;
 };
 
 }  // namespace kvcove::cli

@@ -4,26 +4,12 @@
 #include "kvcove/base/descriptors.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
-#include "kvcove/cli/command.h"
+#include "kvcove/cli/owner_options.h"
 #include "kvcove/pool/admin.h"
 #include "kvcove/pool/daemon.h"
-#include "kvcove/pool/pool.h"
 
 namespace kvcove::cli {
 namespace {
-
-struct ServeOptions {
-  std::string socket = DefaultSocketPath();
-  std::string data_directory;
-  SizeOption memory{"4GiB"};
-  std::uint64_t max_objects = 0;
-  std::string policy = "default";
-  std::vector<std::string> quotas;
-  std::string engine_user;
-  std::string engine_group;
-  bool no_populate = false;
-  bool exit_with_parent = false;
-};
 
 // NAMESPACE=MAXIMUM or NAMESPACE=MAXIMUM:GUARANTEED
 Status ParseQuota(const std::string& text, pool::LocalHostOptions& options) {
@@ -72,6 +58,15 @@ Result<pool::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
   return daemon;
 }
 
+void WaitForEnd(const ServeOptions& options, StopSignal& stop, const pool::Daemon& daemon) {
+  if (!options.while_attended) return stop.Wait();
+  while (!stop.WaitFor(std::chrono::milliseconds(50))) {
+    if (!daemon.Unattended()) continue;
+    LogInfo("stopping: no 'kvcove run' uses this owner any more");
+    return;
+  }
+}
+
 Result<int> RunServe(const ServeOptions& options) {
   KVCOVE_ASSIGN(pool::DaemonOptions daemon_options, DaemonOptionsOf(options));
   daemon_options.host.data_directory = options.data_directory;
@@ -87,22 +82,11 @@ Result<int> RunServe(const ServeOptions& options) {
   LogInfo("serving {} at unix:{} (policy {}, data in '{}')",
           FormatSize(daemon_options.host.owner.memory_bytes), options.socket, options.policy,
           daemon_options.host.data_directory);
-  stop.Wait();
+  WaitForEnd(options, stop, *daemon);
   daemon.reset();
   LogInfo("stopped");
   return 0;
 }
-
-struct OwnerOptions : ServeOptions {
-  std::string master = "127.0.0.1:7400";
-  std::string listen = "127.0.0.1:7401";
-  std::string advertise;
-  std::string host;
-  std::string tenant;
-  std::string admin = "127.0.0.1:7481";
-  SecurityOptions security;
-  bool no_checksum = false;
-};
 
 Result<int> RunOwner(const OwnerOptions& options) {
   KVCOVE_ASSIGN(pool::DaemonOptions daemon_options, DaemonOptionsOf(options));
@@ -144,12 +128,14 @@ Result<int> RunOwner(const OwnerOptions& options) {
           FormatSize(daemon_options.host.owner.memory_bytes), daemon->host().address(),
           shared ? " for several tenants, all over TCP" : " and unix:" + options.socket,
           options.master, admin ? "http://" + admin_address->ToString() : "off");
-  stop.Wait();
+  WaitForEnd(options, stop, *daemon);
   admin.reset();
   daemon.reset();
   LogInfo("stopped");
   return 0;
 }
+
+}  // namespace
 
 void AddServeOptions(CLI::App& app, ServeOptions& options) {
   app.add_option("--socket", options.socket, "where to listen; its directory must be private")
@@ -171,9 +157,23 @@ void AddServeOptions(CLI::App& app, ServeOptions& options) {
   app.add_flag("--no-populate", options.no_populate,
                "do not touch memory before it is used (the first puts are slower)");
   app.add_flag("--exit-with-parent", options.exit_with_parent)->group("")->configurable(false);
+  app.add_flag("--while-attended", options.while_attended)->group("")->configurable(false);
 }
 
-}  // namespace
+void AddClusterOptions(CLI::App& app, OwnerOptions& options) {
+  app.add_option("--listen", options.listen, "where other hosts get and put data, host:port")
+      ->capture_default_str();
+  app.add_option("--advertise", options.advertise,
+                 "how others reach --listen, host:port (default: the same)");
+  app.add_option("--host-id", options.host,
+                 "equal for all processes that share this host's memory (default: found out)");
+  app.add_flag("--no-checksum", options.no_checksum, "do not check what crosses the network");
+  app.add_option("--tenant", options.tenant,
+                 "serve this tenant alone: its processes on this host use the memory directly");
+  app.add_option("--admin", options.admin, "the admin endpoint's host:port, or off")
+      ->capture_default_str();
+  AddSecurityOptions(app, options.security);
+}
 
 void AddServe(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<ServeOptions>();
@@ -195,18 +195,7 @@ void AddOwner(CLI::App& app, Action& chosen) {
   AddServeOptions(*owner, *options);
   owner->add_option("--master", options->master, "the cluster's master, host:port")
       ->capture_default_str();
-  owner->add_option("--listen", options->listen, "where other hosts get and put data, host:port")
-      ->capture_default_str();
-  owner->add_option("--advertise", options->advertise,
-                    "how others reach --listen, host:port (default: the same)");
-  owner->add_option("--host-id", options->host,
-                    "equal for all processes that share this host's memory (default: found out)");
-  owner->add_flag("--no-checksum", options->no_checksum, "do not check what crosses the network");
-  owner->add_option("--tenant", options->tenant,
-                    "serve this tenant alone: its processes on this host use the memory directly");
-  owner->add_option("--admin", options->admin, "the admin endpoint's host:port, or off")
-      ->capture_default_str();
-  AddSecurityOptions(*owner, options->security);
+  AddClusterOptions(*owner, *options);
   owner->callback([options, &chosen] { chosen = [options] { return RunOwner(*options); }; });
 }
 

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include <atomic>
 #include <map>
 
 #include "kvcove/base/log.h"
@@ -15,13 +16,15 @@ namespace {
 
 constexpr std::size_t kWorkers = 16;  // they mostly wait
 constexpr std::size_t kControlWorkers = 8;
+// For which a daemon waits for the first who attends it.
+constexpr std::int64_t kAttendedAfterNs = 10 * kSecond;
 
 }  // namespace
 // What it keeps of connections and sessions belongs to the event loop's thread.
 class Daemon::Impl final : public rpc::Handler {
  public:
   Impl(std::unique_ptr<LocalHost> host, const Clock& clock)
-      : host_(std::move(host)), clock_(clock) {}
+      : host_(std::move(host)), clock_(clock), opened_ns_(clock.NowNs()) {}
   ~Impl() override {
     // First nothing new comes; then what waits ends by its deadline, its answers going nowhere.
     if (server_ != nullptr) server_->Stop();
@@ -41,14 +44,23 @@ class Daemon::Impl final : public rpc::Handler {
     return {};
   }
   LocalHost& host() { return *host_; }
+  bool Unattended() const {
+    if (attendants_ > 0) return false;
+    return attended_ || clock_.NowNs() > opened_ns_ + kAttendedAfterNs;
+  }
 
   void OnOpen(rpc::ConnectionId id, const rpc::Peer& peer) override {
     connections_[id] = {.peer = peer};
   }
-  void OnClose(rpc::ConnectionId id) override { connections_.erase(id); }
+  void OnClose(rpc::ConnectionId id) override {
+    const auto at = connections_.find(id);
+    if (at == connections_.end()) return;
+    if (at->second.attends) --attendants_;
+    connections_.erase(at);
+  }
   bool Admitted(rpc::ConnectionId id) const override {
     const auto at = connections_.find(id);
-    return at != connections_.end() && at->second.session != 0;
+    return at != connections_.end() && (at->second.session != 0 || at->second.attends);
   }
   void OnProcessGone(std::uint64_t watch) override {
     const auto at = sessions_.find(watch);
@@ -62,6 +74,7 @@ class Daemon::Impl final : public rpc::Handler {
     Connection& connection = connections_.at(id);
     if (method == wire::Method::kHello) return Hello(id, connection, body, respond);
     if (method == wire::Method::kJoin) return Join(connection, body, respond);
+    if (method == wire::Method::kAttend) return Attend(connection, respond);
     const auto session = sessions_.find(connection.session);
     if (session == sessions_.end()) {
       return respond(rpc::ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true));
@@ -88,6 +101,7 @@ class Daemon::Impl final : public rpc::Handler {
   struct Connection {
     rpc::Peer peer;
     wire::SessionNumber session = 0;
+    bool attends = false;
   };
   struct Session {
     std::int32_t pid = 0;
@@ -143,6 +157,17 @@ class Daemon::Impl final : public rpc::Handler {
     respond({});
   }
 
+  void Attend(Connection& connection, const rpc::Responder& respond) {
+    if (!std::exchange(connection.attends, true)) ++attendants_;
+    attended_ = true;
+    respond({.code = Code::kOk,
+             .body = wire::Encode(
+                 wire::Attendance{.lease_left_ns = host_->owner().LeaseUntilNs() - clock_.NowNs(),
+                                  .attendants = attendants_,
+                                  .address = host_->advertised()}),
+             .fds = {}});
+  }
+
   void EndSession(wire::SessionNumber number) {
     server_->UnwatchProcess(number);
     sessions_.erase(number);
@@ -151,6 +176,9 @@ class Daemon::Impl final : public rpc::Handler {
 
   std::unique_ptr<LocalHost> host_;
   const Clock& clock_;
+  const std::int64_t opened_ns_;
+  std::atomic<std::uint32_t> attendants_ = 0;
+  std::atomic<bool> attended_ = false;
   std::map<rpc::ConnectionId, Connection> connections_;
   std::map<wire::SessionNumber, Session> sessions_;
   std::unique_ptr<rpc::Workers> workers_;          // puts
@@ -161,6 +189,7 @@ class Daemon::Impl final : public rpc::Handler {
 Daemon::Daemon(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Daemon::~Daemon() = default;
 LocalHost& Daemon::host() { return impl_->host(); }
+bool Daemon::Unattended() const { return impl_->Unattended(); }
 
 Result<std::unique_ptr<Daemon>> Daemon::Open(const DaemonOptions& options, const Clock& clock) {
   LocalHostOptions host_options = options.host;

@@ -27,6 +27,8 @@ class Daemon {
   ~Daemon();
 
   LocalHost& host();
+  // Nobody attends it (wire::Attendance): all have left, or none has come since the start for long.
+  bool Unattended() const;
 
  private:
   class Impl;

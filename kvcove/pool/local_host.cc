@@ -159,6 +159,7 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   link.identity.process = process_;
   link.identity.address =
       member.advertise.empty() ? data_server_->address().ToString() : member.advertise;
+  advertised_ = link.identity.address;
   link.identity.socket = options.socket_path;
   link.identity.host = member.host.empty() ? requester::HostIdentity() : member.host;
   link.identity.tenant = member.tenant;
@@ -191,7 +192,9 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   return {};
 }
 
-std::string LocalHost::address() const { return data_server_->address().ToString(); }
+std::string LocalHost::address() const {
+  return data_server_ == nullptr ? std::string() : data_server_->address().ToString();
+}
 
 void LocalHost::Collect(http::Metrics& metrics) const {
   if (data_server_ != nullptr) data_server_->Collect(metrics);

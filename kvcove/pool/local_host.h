@@ -55,8 +55,9 @@ class LocalHost final : private master::OwnerSink {
   // Generations and removals, wherever they are decided.
   wire::ControlService& control() { return *control_; }
   bool in_cluster() const { return link_ != nullptr; }
-  // host:port of its data server, in a cluster.
+  // host:port of its data server, in a cluster; how others reach it.
   std::string address() const;
+  const std::string& advertised() const { return advertised_; }
   // Goes with the segment's descriptors and is kept while it is mapped; -1: none.
   int lineage_fd() const { return lineage_ == nullptr ? -1 : lineage_->fd(); }
   // What other hosts ask of it, in a cluster.
@@ -89,6 +90,7 @@ class LocalHost final : private master::OwnerSink {
   // Of a cluster:
   std::unique_ptr<rpc::TcpChannel> channel_;
   std::unique_ptr<owner::DataServer> data_server_;
+  std::string advertised_;
   std::unique_ptr<owner::Lineage> lineage_;
   std::unique_ptr<owner::Link> link_;
   std::unique_ptr<wire::ControlService> control_;

@@ -37,7 +37,8 @@ enum class Method : std::uint16_t {
   kPin = 12,
   kStatObjects = 13,
   kStat = 14,
-  kProve = 15,  // behind kHello, with a credential
+  kProve = 15,   // behind kHello, with a credential
+  kAttend = 16,  // in place of a hello: this owner is used for as long as the connection is open
   // To the master, from owners.
   kOwnerHello = 32,
   kRenew = 33,

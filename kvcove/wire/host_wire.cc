@@ -557,6 +557,20 @@ std::string EncodeWelcome(const Welcome& welcome) {
   return StringOf(builder);
 }
 
+std::string Encode(const Attendance& attendance) {
+  Builder builder;
+  builder.Finish(fb::CreateAttendReply(builder, attendance.lease_left_ns, attendance.attendants,
+                                       Text(builder, attendance.address)));
+  return StringOf(builder);
+}
+
+Result<Attendance> DecodeAttendance(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::AttendReply>(body));
+  return Attendance{.lease_left_ns = root->lease_left_ns(),
+                    .attendants = root->attendants(),
+                    .address = Str(root->address())};
+}
+
 Result<Welcome> DecodeWelcome(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::HelloReply>(body));
   return Welcome{

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/cli/host_owner.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "kvcove/base/log.h"
+#include "kvcove/rpc/unix_access.h"
+
+namespace kvcove::cli {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::int64_t kAskNs = 100 * kMillisecond;
+constexpr milliseconds kEndPatience{10'000};
+constexpr std::size_t kLogEndLines = 20;
+
+bool Lock(int fd) { return flock(fd, LOCK_EX | LOCK_NB) == 0; }
+
+}  // namespace
+
+Status HostOwner::Look() {
+  if (process_) {
+    if (const std::optional<int> status = process_->Status()) KVCOVE_TRY(AfterEnd(*status));
+  }
+  if (client_ && Ask()) return {};
+  ready_ = false;
+  auto connected = rpc::Client::Connect(options_.socket, clock_.NowNs() + kAskNs);
+  if (connected) {
+    client_ = std::move(*connected);
+    if (!process_) {
+      const UniqueFd log(open(options_.log.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+      others_ = !log.valid() || Lock(log.get());
+    }
+    (void)Ask();
+    return {};
+  }
+  if (connected.error().code == Code::kTimeout) return {};
+  if (connected.error().code != Code::kUnavailable) return std::unexpected(connected.error());
+  if (process_ || given_up_) return {};
+  return TryStart();
+}
+
+Status HostOwner::Ask() {
+  Result<std::string> reply = client_->Call(wire::Method::kAttend, {}, clock_.NowNs() + kAskNs);
+  Result<wire::Attendance> attendance =
+      reply ? wire::DecodeAttendance(std::as_bytes(std::span(*reply)))
+            : Result<wire::Attendance>(std::unexpected(reply.error()));
+  if (!attendance) {
+    client_.reset();
+    const bool silent = attendance.error().code == Code::kTimeout;
+    if (silent && !std::exchange(silent_, true)) {
+      LogWarn("the owner at {} does not answer; it may be frozen or busy", options_.socket);
+    }
+    return std::unexpected(attendance.error());
+  }
+  seen_ = *attendance;
+  if (std::exchange(silent_, false)) LogInfo("the owner at {} answers again", options_.socket);
+  const bool had_lease = std::exchange(ready_, seen_.lease_left_ns > 0);
+  if (was_ready_ && had_lease != ready_) {
+    ready_ ? LogInfo("the owner is ready again")
+           : LogWarn("the owner has no lease: its memory is not read until the master answers");
+  }
+  was_ready_ = was_ready_ || ready_;
+  return {};
+}
+
+Status HostOwner::TryStart() {
+  if (others_ && was_ready_) {
+    given_up_ = true;
+    LogWarn(
+        "the owner at {} is gone; this command did not start it, so it does not start another: "
+        "until it is back there are only misses",
+        options_.socket);
+    return {};
+  }
+  if (starts_ > options_.restarts) {
+    given_up_ = true;
+    LogError(
+        "the owner has ended {} times: it is not started again, there are only misses; its "
+        "log is {}",
+        starts_, options_.log);
+    return {};
+  }
+  KVCOVE_TRY(rpc::PrepareSocketDirectory(options_.socket, {}));
+  const UniqueFd log(
+      open(options_.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!log.valid()) {
+    return FailErrno(Code::kInvalid, fmt::format("opening the owner's log '{}'", options_.log));
+  }
+  if (!Lock(log.get())) return {};  // somebody else is starting it
+  if (starts_ == 0 && ftruncate(log.get(), 0) != 0) {
+    return FailErrno(Code::kInternal, fmt::format("emptying the log '{}'", options_.log));
+  }
+  KVCOVE_ASSIGN(
+      process_,
+      Process::Start(
+          {.words = options_.words, .environment = {}, .output = log.get(), .own_session = true}));
+  others_ = false;
+  ++starts_;
+  LogInfo("started the owner (process {}, log {})", process_->pid(), options_.log);
+  return {};
+}
+
+Status HostOwner::AfterEnd(int status) {
+  process_.reset();
+  client_.reset();
+  ready_ = false;
+  // Somebody else's may have been faster.
+  if (rpc::Client::Connect(options_.socket, clock_.NowNs() + kAskNs)) return {};
+  // One that was killed leaves its socket.
+  const UniqueFd lock(open(options_.log.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (lock.valid() && Lock(lock.get())) unlink(options_.socket.c_str());
+  const std::string how = status > 128 ? fmt::format("by signal {}", status - 128)
+                                       : fmt::format("with status {}", status);
+  const std::string log = fmt::format("the end of its log ({}):\n{}", options_.log, LogEnd());
+  if (!was_ready_) {
+    return Fail(Code::kUnavailable,
+                fmt::format("the owner ended {} before it was ready; {}", how, log));
+  }
+  LogError("the owner ended {}; what it held is lost; {}", how, log);
+  return {};
+}
+
+std::string HostOwner::LogEnd() const {
+  std::ifstream file(options_.log);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back("  " + line);
+    if (lines.size() > kLogEndLines) lines.erase(lines.begin());
+  }
+  std::string text;
+  for (const std::string& line : lines) text += (text.empty() ? "" : "\n") + line;
+  return text;
+}
+
+std::string HostOwner::Waiting() const {
+  if (!client_ && silent_) return "the owner to answer";
+  if (!client_) return "the owner to listen at " + options_.socket;
+  return "the owner's lease: does the master answer?";
+}
+
+void HostOwner::Leave() {
+  if (client_ && process_ && !options_.shared) (void)Ask();
+  const bool attended = client_ && seen_.attendants > 1;
+  client_.reset();
+  if (!process_ || options_.shared) return;
+  if (attended) {
+    LogInfo("the owner (process {}) goes on for another 'kvcove run'", process_->pid());
+  } else if (const int status = process_->End(kEndPatience); status != 0) {
+    LogWarn("the owner ended with status {}; its log is {}", status, options_.log);
+  }
+  process_.reset();
+}
+
+}  // namespace kvcove::cli

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// `kvcove run [options] -- COMMAND...`: an engine, and this host's owner around it.
+#include <fmt/core.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "kvcove/base/log.h"
+#include "kvcove/cli/host_owner.h"
+#include "kvcove/cli/owner_options.h"
+
+namespace kvcove::cli {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Words = std::vector<std::string>;
+
+constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+constexpr milliseconds kLookEvery{250};
+constexpr milliseconds kLookWhileStarting{5};
+constexpr std::int64_t kTellEveryNs = 5 * kSecond;
+
+struct RunOptions : OwnerOptions {
+  RunOptions() { master.clear(); }
+  bool no_owner = false;
+  bool shared = false;
+  std::string connector = "kvcove";
+  std::string on_failure = "crash";
+  std::uint32_t ready_timeout_s = 120;
+  std::uint32_t stop_timeout_s = 30;
+  unsigned restarts = 5;
+  std::string owner_log;
+  Words command;
+  Words passed_on;  // options of the owner, as they were given
+};
+
+// ---- COMMAND
+
+bool IsVllm(const Words& command) {
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    if (command[i] == "vllm.entrypoints.openai.api_server") return true;
+    if (std::filesystem::path(command[i]).filename() == "vllm" && i + 1 < command.size() &&
+        command[i + 1] == "serve") {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool NamesTransfer(std::string_view text) {
+  return text.starts_with("--kv-transfer-config") || text.starts_with("--kv_transfer_config");
+}
+
+// On its command line, or in the file that --config names.
+bool BringsConnector(const Words& command) {
+  if (std::ranges::any_of(command, NamesTransfer)) return true;
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    std::string path;
+    if (command[i] == "--config" && i + 1 < command.size()) path = command[i + 1];
+    if (command[i].starts_with("--config=")) path = command[i].substr(9);
+    if (path.empty()) continue;
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+      if (NamesTransfer("--" + line)) return true;
+    }
+  }
+  return false;
+}
+
+std::string TransferConfig(const std::string& connector, const std::string& pool) {
+  nlohmann::ordered_json config;
+  if (connector == "mooncake") {
+    config["kv_connector"] = "MooncakeStoreConnector";
+    config["kv_role"] = "kv_both";
+    config["kv_connector_extra_config"] = {{"load_async", true},
+                                           {"enable_cross_layers_blocks", true}};
+  } else {
+    config["kv_connector"] = "KvcoveConnector";
+    config["kv_connector_module_path"] = "kvcove.vllm";
+    config["kv_role"] = "kv_both";
+    config["kv_load_failure_policy"] = "recompute";
+    config["kv_connector_extra_config"] = {{"pool", pool}};
+  }
+  return config.dump();
+}
+
+std::string PoolOf(const RunOptions& options) {
+  return options.master.empty() ? "unix:" + options.socket : "kvcove://" + options.master;
+}
+
+// How COMMAND is started. `segment`: the owner's address in a cluster. Without a pool it is started
+// as it stands.
+ProcessOptions CommandOf(const RunOptions& options, bool pool, const std::string& segment) {
+  ProcessOptions process{.words = options.command, .environment = {}};
+  // Killed, this process cannot end it any more.
+  process.end_signal = SIGTERM;
+  if (!pool) return process;
+  process.environment.emplace_back("KVCOVE_POOL", PoolOf(options));
+  if (!segment.empty()) {
+    process.environment.emplace_back("KVCOVE_PREFERRED_SEGMENT", segment);
+    process.environment.emplace_back("MOONCAKE_PREFERRED_SEGMENT", segment);
+  }
+  if (options.connector == "none" || !IsVllm(options.command)) return process;
+  if (BringsConnector(options.command)) {
+    LogInfo("the command has a --kv-transfer-config of its own");
+    return process;
+  }
+  const std::string config = TransferConfig(options.connector, PoolOf(options));
+  LogInfo("adding --kv-transfer-config '{}'", config);
+  process.words.insert(process.words.end(), {"--kv-transfer-config", config});
+  return process;
+}
+
+// ---- signals
+
+// Takes the signals of this process from construction on. The destructor gives none back: the
+// process ends.
+class Signals {
+ public:
+  Signals() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int number : kForwarded) sigaddset(&signals, number);
+    sigaddset(&signals, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &signals, nullptr);
+    fd_ = UniqueFd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  // The next one to be passed on; nothing when none came in time. A child's end only wakes.
+  struct Taken {
+    int number = 0;
+    bool by_terminal = false;  // which has sent it to COMMAND, too
+  };
+  std::optional<Taken> Wait(milliseconds duration) {
+    pollfd wait{.fd = fd_.get(), .events = POLLIN, .revents = 0};
+    if (poll(&wait, 1, static_cast<int>(duration.count())) <= 0) return std::nullopt;
+    signalfd_siginfo info{};
+    if (read(fd_.get(), &info, sizeof(info)) != sizeof(info)) return std::nullopt;
+    if (info.ssi_signo == SIGCHLD) return std::nullopt;
+    return Taken{.number = static_cast<int>(info.ssi_signo),
+                 .by_terminal = info.ssi_code == SI_KERNEL};
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+// ---- the owner
+
+HostOwnerOptions OwnerOf(const RunOptions& options) {
+  HostOwnerOptions owner{
+      .socket = options.socket,
+      .log = options.owner_log.empty() ? options.socket + ".log" : options.owner_log,
+      .words = {SelfPath()},
+      .shared = options.shared,
+      .restarts = options.restarts};
+  if (options.master.empty()) {
+    owner.words.emplace_back("serve");
+  } else {
+    owner.words.insert(owner.words.end(), {"owner", "--master=" + options.master});
+  }
+  owner.words.insert(owner.words.end(), options.passed_on.begin(), options.passed_on.end());
+  if (!options.shared) owner.words.emplace_back("--while-attended");
+  return owner;
+}
+
+Status Check(const RunOptions& options) {
+  if (options.command.empty()) {
+    return Fail(Code::kInvalid, "no command: kvcove run [OPTIONS] -- COMMAND...");
+  }
+  if (options.no_owner && options.shared) {
+    return Fail(Code::kInvalid, "--shared: with --no-owner there is no owner to leave running");
+  }
+  if (!options.security.credentials.empty() && options.tenant.empty()) {
+    return Fail(Code::kInvalid,
+                "--credentials: name the one tenant that the owner serves with --tenant; an owner "
+                "for several tenants is started with 'kvcove owner', and used with --no-owner");
+  }
+  return {};
+}
+
+// Until the owner is ready. Nothing: a signal came, which is the exit status then.
+Result<std::optional<int>> AwaitOwner(HostOwner& owner, Signals& signals, std::uint32_t timeout_s,
+                                      const Clock& clock) {
+  const std::int64_t began_ns = clock.NowNs();
+  std::int64_t tell_ns = began_ns + kTellEveryNs;
+  while (true) {
+    KVCOVE_TRY(owner.Look());
+    if (owner.ready()) return std::nullopt;
+    const std::int64_t now = clock.NowNs();
+    if (now >= began_ns + timeout_s * kSecond) {
+      return Fail(Code::kTimeout, fmt::format("waited {} s for {}", timeout_s, owner.Waiting()));
+    }
+    if (now >= tell_ns) {
+      tell_ns += kTellEveryNs;
+      LogInfo("waiting for {} ({} s of {} s)", owner.Waiting(), (now - began_ns) / kSecond,
+              timeout_s);
+    }
+    if (const auto taken = signals.Wait(kLookWhileStarting)) return 128 + taken->number;
+  }
+}
+
+// Until COMMAND has ended, whose exit status it returns.
+int Attend(Process& command, HostOwner* owner, Signals& signals, std::uint32_t stop_timeout_s,
+           const Clock& clock) {
+  std::int64_t kill_ns = 0;
+  std::int64_t look_ns = 0;
+  while (true) {
+    if (const auto status = command.Status()) return *status;
+    const auto taken = signals.Wait(kLookEvery);
+    if (taken && !taken->by_terminal) command.Signal(taken->number);
+    const std::int64_t now = clock.NowNs();
+    if (taken && taken->number == SIGTERM && kill_ns == 0) {
+      kill_ns = now + stop_timeout_s * kSecond;
+    }
+    if (kill_ns != 0 && now >= kill_ns) {
+      LogWarn("the command has not ended within {} s of SIGTERM: it is killed", stop_timeout_s);
+      command.Signal(SIGKILL);
+      kill_ns = now + kSecond;
+    }
+    if (owner == nullptr || now < look_ns) continue;
+    look_ns = now + std::chrono::nanoseconds(kLookEvery).count();
+    if (const Status looked = owner->Look(); !looked) {
+      LogError("the owner: {}", looked.error().ToString());
+    }
+  }
+}
+
+Result<int> Run(const RunOptions& options) {
+  KVCOVE_TRY(Check(options));
+  const Clock& clock = SystemClock::Instance();
+  Signals signals;
+  std::optional<HostOwner> owner;
+  bool pool = true;
+  if (!options.no_owner) {
+    owner.emplace(OwnerOf(options), clock);
+    const auto ready = AwaitOwner(*owner, signals, options.ready_timeout_s, clock);
+    if (ready && *ready) return **ready;
+    if (!ready && options.on_failure == "crash") return std::unexpected(ready.error());
+    if (!ready) {
+      LogWarn("{}; the command is started without a pool (--on-failure fallback)",
+              ready.error().ToString());
+      owner.reset();
+      pool = false;
+    } else {
+      LogInfo("the owner is ready{}",
+              owner->address().empty() ? std::string() : " at " + owner->address());
+    }
+  }
+  auto command = Process::Start(CommandOf(options, pool, owner ? owner->address() : std::string()));
+  if (!command) {
+    LogError("{}", command.error().detail);
+    return command.error().code == Code::kInvalid ? 127 : 126;  // as a shell has it
+  }
+  return Attend(*command, owner ? &*owner : nullptr, signals, options.stop_timeout_s, clock);
+}
+
+}  // namespace
+
+void AddRun(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* run = app.add_subcommand(
+      "run",
+      "Run a command, such as an engine, with this host's owner around it: find or start the "
+      "owner, wait until it is ready, tell the command of it, end it after the last command.");
+  AddServeOptions(*run, *options);
+  AddClusterOptions(*run, *options);
+  run->add_option("--data", options->data_directory,
+                  "where a pool of this host alone keeps its generations (default: 'data' beside "
+                  "the socket)");
+  std::vector<const CLI::Option*> passed_on;
+  for (CLI::Option* option : run->get_options()) {
+    if (option->get_lnames().empty() || option->get_group().empty()) continue;
+    if (option->get_lnames().front() == "help") continue;
+    option->group("Options of the owner, where this command starts it");
+    passed_on.push_back(option);
+  }
+  run->add_option("--master", options->master,
+                  "the cluster's master, host:port (default: a pool of this host alone)");
+  run->add_flag("--no-owner", options->no_owner, "start none, and wait for none");
+  run->add_flag("--shared", options->shared, "leave the owner running when the command has ended");
+  run->add_option("--connector", options->connector,
+                  "what a 'vllm serve' without --kv-transfer-config gets: kvcove, mooncake or none")
+      ->check(CLI::IsMember({"kvcove", "mooncake", "none"}))
+      ->capture_default_str();
+  run->add_option("--on-failure", options->on_failure,
+                  "when the owner does not get ready: crash, or fallback: the command starts "
+                  "without a pool")
+      ->check(CLI::IsMember({"crash", "fallback"}))
+      ->capture_default_str();
+  run->add_option("--ready-timeout", options->ready_timeout_s, "seconds to wait for the owner")
+      ->check(CLI::Range(1, 86'400))
+      ->capture_default_str();
+  run->add_option("--stop-timeout", options->stop_timeout_s,
+                  "seconds from SIGTERM until the command is killed")
+      ->check(CLI::Range(1, 86'400))
+      ->capture_default_str();
+  run->add_option("--restarts", options->restarts, "how often an owner that ends is started again")
+      ->capture_default_str();
+  run->add_option("--owner-log", options->owner_log,
+                  "what the owner says; it stays (default: the socket's path and .log)");
+  run->add_option("COMMAND", options->command, "what to run, behind --")->configurable(false);
+  run->callback([options, passed_on, &chosen] {
+    for (const CLI::Option* option : passed_on) {
+      for (const std::string& value : option->results()) {
+        options->passed_on.push_back("--" + option->get_lnames().front() + "=" + value);
+      }
+    }
+    chosen = [options] { return Run(*options); };
+  });
+}
+
+}  // namespace kvcove::cli

@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`kvcove run -- COMMAND`, with real owners and masters: tests/integration/run_test.py KVCOVE"""
+
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+KVCOVE = ""
+
+
+def port():
+    """One that nobody uses, below the range from which connections get theirs."""
+    while True:
+        number = random.randrange(10000, 30000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", number))
+            except OSError:
+                continue
+            return number
+
+
+def alive(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+class Run(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="kvcove-run-"))
+        self.socket = self.directory / "s" / "kvcove.sock"
+        self.log = self.directory / "s" / "kvcove.sock.log"
+        self.started = []
+        self.environment = {**os.environ, "KVCOVE_SOCKET": str(self.socket), "KVCOVE_MEMORY": "64MiB"}
+
+    def tearDown(self):
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        self.assertTrue(self.until(lambda: not self.owners()), f"owners are left: {self.owners()}")
+        self.assertFalse(self.socket.exists(), "the socket is left")
+        shutil.rmtree(self.directory)
+
+    def owners(self):
+        """Pids of the owners at this test's socket: their log is open in them."""
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                if os.readlink(entry / "fd" / "2") == str(self.log) and alive(entry.name):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+        return found
+
+    def until(self, condition, seconds=5.0):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if condition():
+                return True
+            time.sleep(0.02)
+        return condition()
+
+    def start(self, *words, **environment):
+        process = subprocess.Popen(
+            [KVCOVE, *words], env={**self.environment, **environment}, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def run_command(self, *words, timeout=30, **environment):
+        process = self.start("run", *words, **environment)
+        output, errors = process.communicate(timeout=timeout)
+        return process.returncode, output, errors
+
+    def start_master(self):
+        number = port()
+        master = self.start("--log", "error", "master", "--listen", f"127.0.0.1:{number}", "--admin", "off",
+                            "--data", str(self.directory / "m"))  # fmt: skip
+        return master, f"127.0.0.1:{number}"
+
+    def cluster_options(self, master):
+        return ["--master", master, "--listen", f"127.0.0.1:{port()}", "--admin", "off"]
+
+    # ---- what COMMAND gets, and what its end says
+
+    def test_it_returns_what_the_command_returns(self):
+        for script, status in (("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)):
+            self.assertEqual(self.run_command("--", "sh", "-c", script)[0], status)
+        status, _, errors = self.run_command("--", "no-such-command")
+        self.assertEqual((status, "cannot be run" in errors), (127, True))
+        status, _, errors = self.run_command("--", str(self.directory))
+        self.assertEqual((status, "cannot be run" in errors), (126, True))
+
+    def test_without_a_command_it_says_how_to_give_one(self):
+        status, _, errors = self.run_command("--memory", "1MiB")
+        self.assertEqual((status, "-- COMMAND" in errors), (2, True))
+
+    def test_what_stands_behind_the_dashes_is_the_commands(self):
+        status, output, _ = self.run_command("--memory", "8MiB", "--", "echo", "--memory", "lots", "serve", "--", "-x")
+        self.assertEqual((status, output), (0, "--memory lots serve -- -x\n"))
+
+    def test_a_pool_of_one_host(self):
+        _, output, _ = self.run_command("--", "env")
+        self.assertIn(f"KVCOVE_POOL=unix:{self.socket}\n", output)
+        self.assertNotIn("PREFERRED_SEGMENT", output)
+
+    def test_a_host_of_a_cluster(self):
+        _, master = self.start_master()
+        options = self.cluster_options(master)
+        _, output, errors = self.run_command(*options, "--", "env")
+        self.assertIn(f"KVCOVE_POOL=kvcove://{master}\n", output, errors)
+        self.assertIn(f"\nKVCOVE_PREFERRED_SEGMENT={options[3]}\n", output)
+        self.assertIn(f"\nMOONCAKE_PREFERRED_SEGMENT={options[3]}\n", output)
+
+    def test_an_engine_gets_the_connector_unless_it_brings_one(self):
+        engine = self.directory / "vllm"
+        engine.write_text("#!/bin/sh\necho \"$@\"\n")
+        engine.chmod(0o755)
+        config = self.directory / "engine.yaml"
+        config.write_text("model: m\nkv_transfer_config: {}\n")
+        added = '{"kv_connector":"KvcoveConnector","kv_connector_module_path":"kvcove.vllm","kv_role":"kv_both",' \
+                '"kv_load_failure_policy":"recompute","kv_connector_extra_config":{"pool":"unix:%s"}}' % self.socket  # fmt: skip
+        mooncake = '{"kv_connector":"MooncakeStoreConnector","kv_role":"kv_both",' \
+                   '"kv_connector_extra_config":{"load_async":true,"enable_cross_layers_blocks":true}}'  # fmt: skip
+        for options, words, expected in (
+            ([], ["serve", "m"], f"serve m --kv-transfer-config {added}"),
+            (["--connector", "mooncake"], ["serve", "m"], f"serve m --kv-transfer-config {mooncake}"),
+            (["--connector", "none"], ["serve", "m"], "serve m"),
+            ([], ["serve", "m", "--kv-transfer-config={}"], "serve m --kv-transfer-config={}"),
+            ([], ["serve", "--config", str(config)], f"serve --config {config}"),
+            ([], ["bench"], "bench"),
+        ):
+            _, output, errors = self.run_command(*options, "--", str(engine), *words)
+            self.assertEqual(output, expected + "\n", errors)
+
+    # ---- ends
+
+    def test_nothing_but_what_is_promised_is_left(self):
+        self.assertEqual(self.run_command("--", "true")[0], 0)
+        self.assertEqual(sorted(entry.name for entry in self.socket.parent.iterdir()), ["data", self.log.name])
+        self.assertEqual(self.owners(), [])
+
+    def command(self, script, *options):
+        """A command that prints its pid when it runs."""
+        run = self.start("run", *options, "--", "sh", "-c", f"echo $$; {script}")
+        return run, int(run.stdout.readline())
+
+    def test_signals_are_passed_on(self):
+        run, _ = self.command("trap 'exit 3' TERM; trap 'echo again' USR1; while true; do sleep 0.05; done")
+        time.sleep(0.2)
+        run.send_signal(signal.SIGUSR1)
+        self.assertEqual(run.stdout.readline(), "again\n")
+        run.send_signal(signal.SIGTERM)
+        self.assertEqual(run.wait(10), 3)
+        self.assertEqual(self.owners(), [])
+
+    def test_a_command_that_does_not_heed_sigterm_is_killed(self):
+        run, command = self.command("trap '' TERM; while true; do sleep 0.05; done", "--stop-timeout", "1")
+        time.sleep(0.2)
+        run.send_signal(signal.SIGTERM)
+        self.assertEqual(run.wait(10), 137)
+        self.assertFalse(alive(command))
+
+    def test_when_it_is_killed_the_command_and_the_owner_end(self):
+        run, command = self.command("exec sleep 60")
+        self.assertEqual(len(self.owners()), 1)
+        run.kill()
+        self.assertTrue(self.until(lambda: not alive(command) and not self.owners()))
+
+    def test_a_shared_owner_stays(self):
+        for _ in range(2):
+            self.assertEqual(self.run_command("--shared", "--", "true")[0], 0)
+            self.assertEqual(len(self.owners()), 1)
+        time.sleep(1)
+        (owner,) = self.owners()
+        os.kill(owner, signal.SIGTERM)
+
+    def test_a_signal_while_the_owner_is_awaited_ends_it(self):
+        run = self.start("run", *self.cluster_options(f"127.0.0.1:{port()}"), "--", "true")
+        self.assertTrue(self.until(self.owners))
+        run.send_signal(signal.SIGTERM)
+        self.assertEqual(run.wait(10), 143)
+        self.assertEqual(self.owners(), [])
+
+    # ---- several at once
+
+    def test_two_share_one_owner_that_ends_with_the_last(self):
+        first, _ = self.command("exec sleep 60")
+        second, _ = self.command("exec sleep 60")
+        owners = self.owners()
+        self.assertEqual(len(owners), 1)
+        first.terminate()
+        self.assertEqual(first.wait(10), 143)
+        time.sleep(0.5)
+        self.assertEqual(self.owners(), owners)
+        second.terminate()
+        self.assertEqual(second.wait(10), 143)
+        self.assertTrue(self.until(lambda: not self.owners()))
+
+    def test_many_that_start_at_once_start_one_owner(self):
+        runs = [self.command("exec sleep 60") for _ in range(5)]
+        self.assertEqual(len(self.owners()), 1)
+        for run, _ in runs:
+            run.terminate()
+        for run, _ in runs:
+            self.assertEqual(run.wait(10), 143)
+
+    def test_an_owner_that_somebody_else_started_is_used_and_stays(self):
+        owner = self.start("--log", "error", "serve")
+        self.assertTrue(self.until(self.socket.exists))
+        self.assertEqual(self.run_command("--", "true")[0], 0)
+        time.sleep(0.3)
+        self.assertIsNone(owner.poll())
+        owner.terminate()
+        self.assertEqual(owner.wait(10), 0)
+
+    # ---- faults
+
+    def test_an_owner_that_dies_is_reported_and_started_again(self):
+        starter, _ = self.command("exec sleep 60")
+        other, _ = self.command("exec sleep 60")
+        for run in (starter, other):  # also when its starter has gone
+            owners = self.owners()
+            os.kill(owners[0], signal.SIGKILL)
+            self.assertTrue(self.until(lambda: self.owners() not in ([], owners)), "no other owner was started")
+            self.assertTrue(self.until(self.socket.exists))
+            time.sleep(0.5)
+            run.terminate()
+            _, errors = run.communicate(timeout=10)
+            if run is starter:
+                self.assertIn("the owner ended by signal 9", errors)
+        self.assertTrue(self.until(lambda: not self.owners()))
+
+    def test_the_limit_of_restarts(self):
+        run, _ = self.command("sleep 2", "--restarts", "0")
+        os.kill(self.owners()[0], signal.SIGKILL)
+        _, errors = run.communicate(timeout=10)
+        self.assertEqual(run.returncode, 0, "the command goes on without")
+        self.assertIn("it is not started again", errors)
+
+    def test_a_port_in_use(self):
+        _, master = self.start_master()
+        options = self.cluster_options(master)
+        with socket.create_server(("127.0.0.1", int(options[3].split(":")[1]))):
+            status, output, errors = self.run_command(*options, "--", "echo", "ran")
+            self.assertEqual((status, output), (2, ""))
+            self.assertIn("before it was ready", errors)
+            self.assertIn(options[3], errors, "the end of the log says which port")
+            status, output, errors = self.run_command(*options, "--on-failure", "fallback", "--", "env")
+            self.assertEqual(status, 0, errors)
+            self.assertNotIn("KVCOVE_POOL", output)
+
+    def test_a_master_that_is_not_there(self):
+        options = [*self.cluster_options(f"127.0.0.1:{port()}"), "--ready-timeout", "1"]
+        status, output, errors = self.run_command(*options, "--", "echo", "ran")
+        self.assertEqual((status, output), (2, ""))
+        self.assertIn("waited 1 s for the owner's lease", errors)
+        status, output, errors = self.run_command(*options, "--on-failure", "fallback", "--", "echo", "ran")
+        self.assertEqual((status, output), (0, "ran\n"), errors)
+
+    def test_options_that_do_not_fit(self):
+        for options, text in (
+            (["--no-owner", "--shared"], "no owner to leave"),
+            (["--connector", "best"], "kvcove"),
+            (["--memory", "lots"], "'lots' is not a size"),
+            (["--credentials", "/nowhere"], "--tenant"),
+        ):
+            status, _, errors = self.run_command(*options, "--", "true")
+            self.assertEqual(status, 2)
+            self.assertIn(text, errors)
+
+
+if __name__ == "__main__":
+    KVCOVE = sys.argv.pop(1)
+    unittest.main(verbosity=1)
