@@ -6,18 +6,21 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <functional>
 #include <thread>
 
 #include "kvcove/base/keys.h"
+#include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
 #include "kvcove/pool/async.h"
 #include "kvcove/pool/local_host.h"
 #include "kvcove/requester/cluster_session.h"
 #include "kvcove/requester/remote_host.h"
 #include "kvcove/requester/session.h"
+#include "kvcove/rpc/address.h"
 
 namespace kvcove {
 namespace pool {
@@ -37,6 +40,7 @@ class PoolImpl {
   std::unique_ptr<requester::ClusterHost> cluster;
   const std::string_view form;
   Executor executor{clock};
+  std::atomic<bool> said_preferred = false;
 };
 
 class SessionImpl {
@@ -182,6 +186,12 @@ Result<std::shared_ptr<PoolImpl>> OpenAny(std::string_view address,
     return OpenCluster(scheme.substr(kCluster.size()), query, timeout);
   }
   if (scheme == "auto") {
+    const char* named = std::getenv("KVCOVE_POOL");
+    if (named != nullptr && *named != '\0' && !std::string_view(named).starts_with("auto")) {
+      auto opened = OpenAny(named, timeout);
+      if (opened) return opened;
+      return Fail(opened.error().code, "$KVCOVE_POOL: " + opened.error().detail);
+    }
     const std::string path = DefaultSocketPath();
     struct stat status{};
     if (stat(path.c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) {
@@ -195,6 +205,27 @@ Result<std::shared_ptr<PoolImpl>> OpenAny(std::string_view address,
               fmt::format("'{}' is not a pool's address; use embedded:?memory=4GiB, "
                           "unix:/path/of/socket, kvcove://master:7400 or auto",
                           address));
+}
+
+// The owner that puts go to, from the options or the environment; empty: none is preferred.
+Result<std::string> PreferredSegment(PoolImpl& pool, const std::string& given) {
+  std::string segment = given;
+  std::string_view source = "preferred_segment";
+  for (const char* variable : {"KVCOVE_PREFERRED_SEGMENT", "MOONCAKE_PREFERRED_SEGMENT"}) {
+    const char* named = std::getenv(variable);
+    if (!segment.empty() || named == nullptr) continue;
+    segment = named;
+    source = variable;
+  }
+  if (segment.empty()) return segment;
+  if (const auto address = rpc::ParseAddress(segment, 0); !address) {
+    return Fail(Code::kInvalid, fmt::format("{}: '{}' is no owner's host:port: {}", source, segment,
+                                            address.error().detail));
+  }
+  if (!pool.said_preferred.exchange(true)) {
+    LogInfo("puts go to the owner at {} first (from {})", segment, source);
+  }
+  return segment;
 }
 
 // The last owner of a pool lets it go rather than end it when it finds itself in a forked child.
@@ -240,6 +271,10 @@ Result<std::unique_ptr<Session>> Pool::OpenSession(const SessionOptions& given) 
   if (options.engine.empty()) {
     const Id128 id = RandomId();
     options.engine = "session-" + ToHex(id);
+  }
+  if (impl_->cluster != nullptr) {
+    KVCOVE_ASSIGN(options.preferred_segment,
+                  pool::PreferredSegment(*impl_, given.preferred_segment));
   }
   return std::unique_ptr<Session>(new Session(std::make_unique<pool::SessionImpl>(impl_, options)));
 }

@@ -155,7 +155,8 @@ class Pool {
   //                           placement=local-first|free-ratio-first|random, token=FILE (else
   //                           $KVCOVE_TOKEN), tls_authority=, tls_certificate=, tls_key=FILE (else
   //                           $KVCOVE_TLS_AUTHORITY, ..._CERTIFICATE, ..._KEY)
-  //   auto                    that daemon if its default socket is there, else embedded
+  //   auto                    what $KVCOVE_POOL names; else that daemon if its default socket is
+  //                           there, else embedded
   //                           (auto?memory=... as above)
   // Errors: kInvalid for an address or size that is not understood, or that the host cannot give;
   // kUnavailable, kDenied, kIncompatible, kTimeout.

@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "kvcove/base/hash.h"
 #include "kvcove/base/log.h"
@@ -17,12 +16,6 @@ namespace {
 constexpr std::uint64_t kPartBytes = 64 * kMiB;  // of one exchange
 constexpr std::size_t kPartItems = 2048;
 constexpr std::size_t kPrefixChunk = 256;
-
-std::string PreferredOf(const SessionOptions& options) {
-  if (!options.preferred_segment.empty()) return options.preferred_segment;
-  const char* named = std::getenv("KVCOVE_PREFERRED_SEGMENT");
-  return named == nullptr ? "" : named;
-}
 
 std::uint64_t ChecksumOf(std::span<const ConstBuffer> pieces) {
   if (pieces.size() == 1) {
@@ -40,7 +33,7 @@ std::uint64_t ChecksumOf(std::span<const ConstBuffer> pieces) {
 ClusterSession::ClusterSession(ClusterHost& host, SessionOptions options, const Clock& clock)
     : host_(host),
       options_(std::move(options)),
-      preferred_(PreferredOf(options_)),
+      preferred_(options_.preferred_segment),
       placement_(options_.placement.value_or(host.options().placement)),
       clock_(clock),
       forks_(ForkCount()),

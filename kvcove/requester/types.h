@@ -107,7 +107,8 @@ struct SessionOptions {
   bool follow_always = false;
   // On a namespace that engines reset, start open: the caller vouches for the weights.
   bool assume_weights = false;
-  // In a cluster: the owner (host:port) that puts go to. Empty: $KVCOVE_PREFERRED_SEGMENT, else the
+  // In a cluster: the owner (host:port) that puts go to. Empty: $KVCOVE_PREFERRED_SEGMENT, else
+  // $MOONCAKE_PREFERRED_SEGMENT, else the
   // owner on this host, else the one with most free space. One that is unknown or full is counted,
   // logged once, and another taken.
   std::string preferred_segment;

@@ -27,6 +27,19 @@ def test_known_keys_are_taken() -> None:
     assert config.weight_version_source == "fingerprint"
 
 
+def test_the_environment_names_the_pool_where_the_configuration_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = module_of("_config").Config
+    monkeypatch.setenv("KVCOVE_POOL", "unix:/y")
+    assert config.of({}).pool == "unix:/y"
+    assert config.of({"memory": "8GiB"}).pool == "unix:/y"
+    assert config.of({"pool": "embedded"}).pool == "embedded"
+    monkeypatch.setenv("KVCOVE_POOL", "somewhere")
+    with pytest.raises(ValueError, match=r"\$KVCOVE_POOL: 'somewhere': give unix:/PATH"):
+        config.of({})
+
+
 @pytest.mark.parametrize(
     ("extra", "told"),
     [

@@ -392,6 +392,15 @@ TEST_F(OperationsTest, PlacementByName) {
       Pool::Open(fmt::format("kvcove://{}?placement=randon", master_->address().ToString()));
   ASSERT_FALSE(wrong);
   EXPECT_THAT(wrong.error().detail, testing::HasSubstr("'random'"));
+  // A preferred segment that is no address, from wherever it is named.
+  EXPECT_EQ(pool->OpenSession({.name = "acme/llama", .preferred_segment = "nowhere"}).error().code,
+            Code::kInvalid);
+  setenv("MOONCAKE_PREFERRED_SEGMENT", "10.0.0.1", 1);
+  const auto refused = pool->OpenSession({.name = "acme/llama"});
+  unsetenv("MOONCAKE_PREFERRED_SEGMENT");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().detail.find("MOONCAKE_PREFERRED_SEGMENT: '10.0.0.1'"),
+            std::string::npos);
   // A preferred segment that is not there: others are used, and it is counted.
   auto lost = *pool->OpenSession(
       {.name = "acme/llama", .engine = "e1", .preferred_segment = "127.0.0.1:9"});

@@ -599,5 +599,20 @@ TEST(PoolAddressTest, AutoFallsBackToEmbedded) {
   EXPECT_EQ((*pool)->form(), "embedded");
 }
 
+TEST_P(PoolTest, AutoIsWhatTheEnvironmentNames) {
+  setenv("KVCOVE_POOL", address_.c_str(), 1);
+  const auto named = Pool::Open("auto?memory=1MiB");
+  setenv("KVCOVE_POOL", "unix:/nowhere/at/all", 1);
+  const auto wrong = Pool::Open("auto");
+  setenv("KVCOVE_POOL", "", 1);
+  const auto none = Pool::Open("auto?memory=1MiB");
+  unsetenv("KVCOVE_POOL");
+  ASSERT_TRUE(named) << named.error().ToString();
+  EXPECT_EQ((*named)->form(), GetParam());
+  ASSERT_FALSE(wrong) << "what is named is used or refused";
+  EXPECT_NE(wrong.error().detail.find("$KVCOVE_POOL"), std::string::npos);
+  EXPECT_TRUE(none) << none.error().ToString();
+}
+
 }  // namespace
 }  // namespace kvcove

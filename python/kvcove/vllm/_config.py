@@ -44,8 +44,8 @@ class Config:
     Attributes
     ----------
     pool : str
-        Address of the pool: ``auto`` (the owner of this host if its socket is there, else
-        ``embedded``), ``embedded`` (in the engine's core, shared with its ranks), ``unix:/path``,
+        Address of the pool: ``auto`` (what $KVCOVE_POOL names, else the owner of this host if its
+        socket is there, else ``embedded``), ``embedded`` (in the engine's core, shared with its ranks), ``unix:/path``,
         ``kvcove://host:7400``.
     memory : str
         Of an embedded pool: 1MiB to 200GiB. An error with a pool that has its own.
@@ -54,8 +54,8 @@ class Config:
     weight_version_source : str
         ``fingerprint``, ``engine``, ``salt`` or ``none`` (docs/connector.md).
     preferred_segment : str
-        Owner (host:port) that saves go to in a cluster. Empty: $KVCOVE_PREFERRED_SEGMENT, else the
-        one on this host.
+        Owner (host:port) that saves go to in a cluster. Empty: $KVCOVE_PREFERRED_SEGMENT, else
+        $MOONCAKE_PREFERRED_SEGMENT, else the one on this host.
     store_tp : int
         Objects are cut as if the tensor parallel size were this; engines whose size divides it
         share. 0: as it is.
@@ -130,7 +130,12 @@ class Config:
         config = cls(**given)
         config._check()
         config._check_pool("memory" in given)
-        return config
+        named = os.environ.get("KVCOVE_POOL", "auto") or "auto"
+        if config.pool != "auto" or named == "auto":
+            return config
+        if not named.startswith(_ADDRESSES):
+            raise ValueError(f"$KVCOVE_POOL: {named!r}: give unix:/PATH or kvcove://HOST:7400")
+        return dataclasses.replace(config, pool=named)
 
     def _check_pool(self, memory_given: bool) -> None:
         """Refuse what would give scheduler and ranks a pool each, and memory that nobody uses."""
