@@ -188,7 +188,7 @@ void Control::Join(const wire::OwnerHello& hello, std::uint64_t connection,
                    return after.Answer<wire::OwnerWelcome>(reply,
                                                            std::unexpected(revision.error()));
                  }
-                 members_.Add(hello.owner, fact, removals_.last(), clock_.NowNs());
+                 members_.Add(hello.owner, fact, removals_.shown(), clock_.NowNs());
                  FinishHello(hello, connection, reply, after);
                });
 }

@@ -54,11 +54,15 @@ Result<std::vector<wire::Removal>> Control::Prepare(wire::Removal removal) {
 }
 
 std::uint64_t Control::Append(wire::Removal part) {
+  const MutexLock lock(mutex_);
+  return removals_.Append(std::move(part), /*held_back=*/true);
+}
+
+void Control::Show(std::uint64_t removal) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
-  const std::uint64_t number = removals_.Append(std::move(part));
+  removals_.Show(removal);
   AnswerRemovals(deferred);
-  return number;
 }
 
 void Control::CountMatches(std::uint64_t removal) {

@@ -105,7 +105,8 @@ void Master::Remove(const Token& token, std::vector<std::string> keys, std::stri
   std::uint64_t number = 0;
   std::uint64_t counted = 0;
   for (const wire::Removal& part : *parts) {
-    // Owners may apply it from here on. What they list afterwards was put after it.
+    // What is listed is unlisted before owners may apply the removal: what they list after that was
+    // put after it, and stays.
     number = control_->Append(part);
     if (part.pattern.empty()) {
       const std::vector<Code> codes = directory_.Remove(token.slot, part.keys, number);
@@ -115,6 +116,7 @@ void Master::Remove(const Token& token, std::vector<std::string> keys, std::stri
       control_->CountMatches(number);
       directory_.RemovePattern(token.slot, number);
     }
+    control_->Show(number);
   }
   if (number == 0) return reply(removed);
   control_->AwaitRemoval(number, token.slot, token.generation, deadline_ns,

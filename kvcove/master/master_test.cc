@@ -146,6 +146,47 @@ TEST_F(MasterTest, APutIsFoundUntilItIsRemoved) {
   EXPECT_THAT(removed->codes, testing::ElementsAre(Code::kOk, Code::kMiss));
 }
 
+TEST_F(MasterTest, WhatIsPutAfterARemovalWasAppliedStaysListed) {
+  Pass(2 * kSecond);
+  const auto owner = Join();
+  const auto other = Join(2);
+  const Registration m = Register();
+  ASSERT_TRUE(Renew(owner));
+  ASSERT_TRUE(Renew(other));
+  const auto put = [&](const wire::OwnerWelcome& who, std::uint64_t sequence, std::uint32_t group,
+                       std::uint64_t removals) {
+    Code code = Code::kInternal;
+    master_->List({.number = who.number,
+                   .epoch = who.epoch,
+                   .sequence = sequence,
+                   .items = {{.hash = DirectoryHash(m.slot, "k"),
+                              .generation = m.generation,
+                              .size_bytes = 1,
+                              .group = group,
+                              .slot = m.slot,
+                              .removals = removals}}},
+                  [&](const Result<wire::ListReply>& reply) {
+                    code = reply ? reply->codes[0] : reply.error().code;
+                  });
+    return code;
+  };
+  const std::uint64_t before = RemovalLog::FirstOf(master_->term());
+  ASSERT_EQ(put(owner, 1, 1, before), Code::kOk);
+  // The owner hears of the removal as soon as it may, and stores the key again at once.
+  Code again = Code::kInternal;
+  master_->control().Removals(
+      {.number = owner.number, .epoch = owner.epoch, .after = before, .matched = {}},
+      [&](const Result<wire::RemovalsPage>& page) {
+        ASSERT_TRUE(page);
+        ASSERT_EQ(page->removals.size(), 1U);
+        again = put(owner, 2, 2, page->upto);
+      });
+  const auto removed = Remove(m, {"k"});
+  EXPECT_EQ(again, Code::kOk);
+  EXPECT_TRUE(Found(m, "k"));
+  EXPECT_EQ(put(other, 1, 3, before + 1), Code::kExists) << "a second value of the key";
+}
+
 TEST_F(MasterTest, APatternCountsWhatOwnersRemoved) {
   Pass(2 * kSecond);  // owners that a new store does not know may hold leases
   const auto owner = Join();
