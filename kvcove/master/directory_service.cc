@@ -199,7 +199,8 @@ std::vector<std::vector<OwnerNumber>> DirectoryService::HoldersOf(
 
 // ---- removals
 
-std::vector<Code> DirectoryService::Remove(SlotId slot, std::span<const std::string> keys,
+std::vector<Code> DirectoryService::Remove(SlotId slot, Generation generation,
+                                           std::span<const std::string> keys,
                                            std::uint64_t number) {
   std::vector<Code> codes;
   codes.reserve(keys.size());
@@ -209,7 +210,7 @@ std::vector<Code> DirectoryService::Remove(SlotId slot, std::span<const std::str
       const Id128 hash = DirectoryHash(slot, key);
       codes.push_back(directory_.Find(slot, hash).owner == wire::kNoOwner ? Code::kMiss
                                                                           : Code::kOk);
-      directory_.Remove(slot, hash);
+      directory_.Remove(slot, hash, generation);
       removals_.Remember(slot, directory_.Tag(slot, hash), number);
     }
   }

@@ -54,7 +54,9 @@ class DirectoryService {
       std::span<const std::pair<SlotId, Id128>> objects) const;
 
   // Nothing that was begun before `number` is listed any more. kOk for each key that was there.
-  std::vector<Code> Remove(SlotId slot, std::span<const std::string> keys, std::uint64_t number);
+  // `generation`: the one that is meant; a later one's values stay, as they do on their owners.
+  std::vector<Code> Remove(SlotId slot, Generation generation, std::span<const std::string> keys,
+                           std::uint64_t number);
   void RemovePattern(SlotId slot, std::uint64_t number);
 
   void RememberMisses(SlotId slot, std::span<const Id128> hashes,

@@ -109,7 +109,8 @@ void Master::Remove(const Token& token, std::vector<std::string> keys, std::stri
     // put after it, and stays.
     number = control_->Append(part);
     if (part.pattern.empty()) {
-      const std::vector<Code> codes = directory_.Remove(token.slot, part.keys, number);
+      const std::vector<Code> codes =
+          directory_.Remove(token.slot, token.generation, part.keys, number);
       removed.codes.insert(removed.codes.end(), codes.begin(), codes.end());
     } else {
       counted = number;
