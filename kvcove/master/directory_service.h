@@ -42,10 +42,12 @@ class DirectoryService {
 
   // `drops`: slots that this owner must drop first. Errors: kStale when the owner must say hello.
   // kInProgress: nothing is answered before the absent owners in `to_bar` are barred from these
-  // slots (Control::BarOvertaken); then call it again with the same request.
+  // slots (Control::BarOvertaken); then call it again with the same request. `may_bar` false: they
+  // cannot be barred now, so their values stay: a put is refused as kExists, a copy and
+  // what is told as kStale.
   using OwnerSlots = std::vector<std::pair<OwnerNumber, SlotId>>;
   Result<wire::ListReply> List(const wire::ListRequest& request, std::span<const SlotId> drops,
-                               OwnerSlots& to_bar);
+                               OwnerSlots& to_bar, bool may_bar = true);
   // One place a hash. `warming`: what is nowhere may be told soon.
   std::vector<wire::Place> Lookup(SlotId slot, std::span<const Id128> hashes);
   wire::Place Find(SlotId slot, std::string_view key) const;

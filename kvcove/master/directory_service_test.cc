@@ -235,6 +235,23 @@ TEST_F(DirectoryServiceTest, BeyondItsBoundTheDirectoryTakesNothingNew) {
   EXPECT_EQ(list(5, "5"), Code::kLimit);
 }
 
+TEST_F(DirectoryServiceTest, WithoutABarrierAnAbsentOwnersValueStays) {
+  ASSERT_THAT(List({Item("a"), Item("b")}, 1)->codes, Each(Code::kOk));
+  standings_.owner(0).present_until_ns = 0;
+  wire::ListItem put = Item("a");
+  wire::ListItem told = Told("b");
+  put.group = told.group = 2;
+  DirectoryService::OwnerSlots to_bar;
+  const wire::ListRequest request{
+      .number = 1, .epoch = 1, .sequence = 1, .items = {put, told, Item("c")}};
+  ASSERT_EQ(service_.List(request, {}, to_bar).error().code, Code::kInProgress);
+  to_bar.clear();
+  const auto reply = service_.List(request, {}, to_bar, /*may_bar=*/false);
+  ASSERT_TRUE(reply);
+  EXPECT_THAT(reply->codes, ElementsAre(Code::kExists, Code::kStale, Code::kOk));
+  EXPECT_FALSE(standings_.owner(0).overtaken);
+}
+
 TEST_F(DirectoryServiceTest, AnOldGenerationIsStale) {
   wire::ListItem item = Item("a");
   item.generation = 4;

@@ -69,8 +69,11 @@ void Master::List(const wire::ListRequest& request, Reply<wire::ListReply> reply
   // Once for each absence and slot: what is listed now may not be undone by a later master.
   control_->BarOvertaken(to_bar,
                          [this, request, reply = std::move(reply)](const Result<void>& done) {
-                           if (!done) return reply(std::unexpected(done.error()));
-                           List(request, reply);
+                           if (done) return List(request, reply);
+                           // The rest of the batch does not wait for the store.
+                           DirectoryService::OwnerSlots kept;
+                           reply(directory_.List(request, control_->DropsOf(request.number), kept,
+                                                 /*may_bar=*/false));
                          });
 }
 

@@ -187,6 +187,48 @@ TEST_F(MasterTest, WhatIsPutAfterARemovalWasAppliedStaysListed) {
   EXPECT_EQ(put(other, 1, 3, before + 1), Code::kExists) << "a second value of the key";
 }
 
+TEST_F(MasterTest, AStoreThatFailsHoldsUpNoPutButThoseOfAnAbsentOwnersKeys) {
+  Pass(2 * kSecond);
+  const auto dead = Join();
+  const auto owner = Join(2);
+  const Registration m = Register();
+  ASSERT_TRUE(Renew(dead));
+  ASSERT_EQ(List(dead, m, "k"), Code::kOk);
+  Pass(2 * kSecond);  // its lease runs out
+  ASSERT_TRUE(Renew(owner));
+  const auto item = [&](const std::string& key) {
+    return wire::ListItem{.hash = DirectoryHash(m.slot, key),
+                          .generation = m.generation,
+                          .size_bytes = 1,
+                          .group = 2,
+                          .slot = m.slot};
+  };
+  const auto list = [&](std::uint64_t sequence) {
+    const Answer<wire::ListReply> answer;
+    master_->List({.number = owner.number,
+                   .epoch = owner.epoch,
+                   .sequence = sequence,
+                   .items = {item("k"), item("other" + std::to_string(sequence))}},
+                  answer.Into());
+    return answer;
+  };
+  store_.failures = 1;
+  const auto refused = list(1);
+  ASSERT_TRUE(refused.ok()) << refused.detail();
+  EXPECT_EQ(refused->codes, (std::vector{Code::kExists, Code::kOk}));
+  EXPECT_TRUE(Found(m, "other1"));
+  store_.hangs = true;
+  const auto hangs = list(2);
+  Pass(3 * kSecond);
+  ASSERT_TRUE(hangs.ok()) << hangs.detail();
+  EXPECT_EQ(hangs->codes, (std::vector{Code::kExists, Code::kOk}));
+  store_.hangs = false;
+  store_.Release();
+  const auto works = list(3);
+  ASSERT_TRUE(works.ok());
+  EXPECT_EQ(works->codes, (std::vector{Code::kOk, Code::kOk}));
+}
+
 TEST_F(MasterTest, APatternCountsWhatOwnersRemoved) {
   Pass(2 * kSecond);  // owners that a new store does not know may hold leases
   const auto owner = Join();
