@@ -232,9 +232,12 @@ void LinkCore::AnswerLease(const Result<std::string>& reply) {
     const MutexLock lock(mutex_);
     hello = saying_hello_;
     if (!reply) {
+      // The master does not know this owner; or its number is another tenant's by now.
+      const Code code = reply.error().code;
+      if (!hello && (code == Code::kStale || code == Code::kDenied)) {
+        SayHelloAgain(/*new_epoch=*/false);
+      }
       lease_wait_ns_ = kPauseNs;
-      if (reply.error().code == Code::kStale && !hello) SayHelloAgain(/*new_epoch=*/false);
-      if (reply.error().code == Code::kStale) lease_wait_ns_ = kPauseNs;
       return;
     }
   }

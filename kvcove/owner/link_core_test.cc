@@ -54,6 +54,14 @@ TEST_F(LinkCoreTest, AStaleRenewalSaysHelloAgain) {
   EXPECT_EQ(AskHello().epoch, 7U) << "the epoch may go on";
 }
 
+// It was away for so long that its number is another tenant's owner's.
+TEST_F(LinkCoreTest, ADeniedRenewalSaysHelloAgain) {
+  Join();
+  AskRenew();
+  Fail(Lane::kLease, Code::kDenied);
+  EXPECT_EQ(AskHello().epoch, 7U);
+}
+
 TEST_F(LinkCoreTest, APredecessorIsNamedUntilAMasterHasHeardOfIt) {
   const Id128 before{.high = 100, .low = 9};
   Join();
