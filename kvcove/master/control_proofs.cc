@@ -175,6 +175,11 @@ void Control::BarOvertaken(const std::vector<OwnerSlot>& overtaken, Reply<void> 
   for (const auto& [number, slot] : overtaken) {
     const MemberRef ref = members_.RefOf(number);
     if (!members_.Exists(ref)) continue;
+    // One that ends gets no barrier, which would outlive it in the store; its end is waited for.
+    if (members_.Ending(number)) {
+      barring.waiting.emplace_back(ref, slot);
+      continue;
+    }
     if (const auto fact = members_.RaiseOvertaken(ref, slot)) StoreBarrier(ref, slot, *fact);
     barring.waiting.emplace_back(ref, slot);
   }
@@ -193,7 +198,7 @@ void Control::CheckBarring(Deferred& deferred) {
                   });
     const bool failed =
         std::ranges::any_of(barring.waiting, [&](const auto& one) KVCOVE_REQUIRES(mutex_) {
-          return !members_.HasBarrier(one.first, one.second);
+          return !members_.WillBeBarred(one.first, one.second);
         });
     if (!barring.waiting.empty() && !failed) return false;
     deferred.Answer<void>(

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -227,6 +228,49 @@ TEST_F(MasterTest, AStoreThatFailsHoldsUpNoPutButThoseOfAnAbsentOwnersKeys) {
   const auto works = list(3);
   ASSERT_TRUE(works.ok());
   EXPECT_EQ(works->codes, (std::vector{Code::kOk, Code::kOk}));
+}
+
+// A later master that finds it in the store takes it back, with the value.
+TEST_F(MasterTest, NothingTakesThePlaceOfWhatAMemberListedBeforeItsEndIsStored) {
+  Pass(2 * kSecond);
+  const auto ended = Join();
+  const auto owner = Join(2);
+  const Registration m = Register();
+  ASSERT_TRUE(Renew(ended));
+  ASSERT_EQ(List(ended, m, "k"), Code::kOk);
+  Pass(2 * kSecond);
+  ASSERT_TRUE(Renew(owner));
+  const auto list = [&](std::uint64_t sequence) {
+    const Answer<wire::ListReply> answer;
+    master_->List({.number = owner.number,
+                   .epoch = owner.epoch,
+                   .sequence = sequence,
+                   .items = {{.hash = DirectoryHash(m.slot, "k"),
+                              .generation = m.generation,
+                              .size_bytes = 1,
+                              .group = 2,
+                              .slot = m.slot}}},
+                  answer.Into());
+    return answer;
+  };
+  store_.hangs = true;
+  ASSERT_TRUE(master_->control().Forget(ended.number));
+  const auto refused = list(1);
+  EXPECT_FALSE(refused.came());
+  store_.RefuseOne();
+  ASSERT_TRUE(refused.ok()) << refused.detail();
+  EXPECT_EQ(refused->codes, std::vector{Code::kExists}) << "the member is still there";
+  ASSERT_TRUE(master_->control().Forget(ended.number));
+  const auto listed = list(2);
+  EXPECT_FALSE(listed.came());
+  store_.hangs = false;
+  store_.Release();
+  ASSERT_TRUE(listed.ok()) << listed.detail();
+  EXPECT_EQ(listed->codes, std::vector{Code::kOk});
+  EXPECT_EQ(std::ranges::count_if(
+                store_.facts, [](const auto& fact) { return fact.first.starts_with("barrier/"); }),
+            0)
+      << "a barrier outlives its member";
 }
 
 TEST_F(MasterTest, APatternCountsWhatOwnersRemoved) {
