@@ -159,6 +159,25 @@ TEST_F(LinkCoreTest, HiddenSlotsAreSetWhenTheyChange) {
   EXPECT_THAT(target_.said, ElementsAre("hide 4", "lease", "lease", "hide", "lease"));
 }
 
+// A reset ends the barrier: what was removed from the slot is under the old generation, and the
+// last lease is running.
+TEST_F(LinkCoreTest, ASlotIsShownAgainOnlyUnderTheGenerationThatEndedItsBarrier) {
+  Join();
+  AskRenew();
+  Grant(Changes(0, 4, {{.slot = 5, .generation = 7, .name = "m"}}), {5});
+  target_.said.clear();
+  AskRenew();
+  wire::Changes first = Changes(4, 5, {{.slot = 1, .generation = 8, .name = "n"}});
+  first.more = true;
+  Grant(first, {}, /*granted=*/false);
+  AskRenew();
+  Grant(Changes(5, 6, {{.slot = 5, .generation = 9, .name = "m"}}), {}, /*granted=*/false);
+  AskRenew();
+  Grant(Changes(6, 6));
+  EXPECT_EQ(target_.said,
+            (std::vector<std::string>{"publish 1=8", "publish 5=9", "hide", "lease"}));
+}
+
 TEST_F(LinkCoreTest, AnOwnerThatMustTellFirstGivesItsLeaseUp) {
   Join();
   AskRenew();
