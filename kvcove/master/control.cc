@@ -188,7 +188,7 @@ void Control::Join(const wire::OwnerHello& hello, std::uint64_t connection,
                    return after.Answer<wire::OwnerWelcome>(reply,
                                                            std::unexpected(revision.error()));
                  }
-                 members_.Add(hello.owner, fact, removals_.last(), clock_.NowNs());
+                 members_.Add(hello.owner, fact, removals_.shown(), clock_.NowNs());
                  FinishHello(hello, connection, reply, after);
                });
 }
@@ -263,13 +263,11 @@ void Control::Goodbye(const wire::WatchRequest& request) {
   EndMember(request.number, deferred);
 }
 
-// Its end is stored before anything is proven without it: a later master that found it would take
-// it back, with what was removed meanwhile.
+// Its end is stored before anything is proven without it, or takes the place of what it listed: a
+// later master that found it would take it back, with what was removed or overtaken meanwhile.
 void Control::EndMember(OwnerNumber number, Deferred& deferred) {
   if (members_.Ending(number)) return;
   HideStanding(number);
-  standings_.owner(number).epoch.store(0, std::memory_order_release);
-  standings_.owner(number).overtaken.store(false, std::memory_order_seq_cst);
   EndWatches(number, deferred);
   // The number may be another's soon, and these connections are not its.
   std::erase_if(lease_connections_, [&](const auto& entry) { return entry.second == number; });
@@ -281,10 +279,16 @@ void Control::EndMember(OwnerNumber number, Deferred& deferred) {
                [this, ref = members_.RefOf(number)](const Result<std::uint64_t>& revision) {
                  Deferred after(commits_);
                  const MutexLock lock(mutex_);
-                 if (!revision) return members_.AbandonEnd(ref);
+                 if (!revision) {
+                   members_.AbandonEnd(ref);
+                   return CheckBarring(after);
+                 }
                  for (const SlotId slot : members_.HiddenOf(ref.number)) {
                    standings_.SetBarred(ref.number, slot, false);
                  }
+                 Standings::Owner& standing = standings_.owner(ref.number);
+                 standing.epoch.store(0, std::memory_order_release);
+                 standing.overtaken.store(false, std::memory_order_seq_cst);
                  members_.End(ref);
                  standings_.untold = members_.untold();
                  CheckProofs(after);

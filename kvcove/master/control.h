@@ -78,7 +78,9 @@ class Control final : public GenerationSink {
   // The parts of it, each small. Errors: kLimit when owners are behind, or its tenant has removed
   // its share.
   Result<std::vector<wire::Removal>> Prepare(wire::Removal removal);
+  // Its number. Owners hear of it from Show on, which must follow.
   std::uint64_t Append(wire::Removal part);
+  void Show(std::uint64_t removal);
   // Its number of removed objects, as far as owners tell.
   void CountMatches(std::uint64_t removal);
   std::uint64_t TakeMatches(std::uint64_t removal);

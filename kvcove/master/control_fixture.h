@@ -149,8 +149,10 @@ class ControlFixture : public testing::Test {
   }
   std::map<SlotId, Generation> generations_;  // the latest that was published
   std::uint64_t Append(SlotId slot = kSlot, std::vector<std::string> keys = {"k"}) {
-    return control_->Append(
-        {.slot = slot, .generation = 7, .keys = std::move(keys), .pattern = {}});
+    const std::uint64_t number =
+        control_->Append({.slot = slot, .generation = 7, .keys = std::move(keys), .pattern = {}});
+    control_->Show(number);
+    return number;
   }
   Answer<void> AwaitRemoval(std::uint64_t number, SlotId slot = kSlot,
                             std::int64_t for_ns = kSecond / 2) {

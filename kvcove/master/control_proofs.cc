@@ -54,11 +54,15 @@ Result<std::vector<wire::Removal>> Control::Prepare(wire::Removal removal) {
 }
 
 std::uint64_t Control::Append(wire::Removal part) {
+  const MutexLock lock(mutex_);
+  return removals_.Append(std::move(part), /*held_back=*/true);
+}
+
+void Control::Show(std::uint64_t removal) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
-  const std::uint64_t number = removals_.Append(std::move(part));
+  removals_.Show(removal);
   AnswerRemovals(deferred);
-  return number;
 }
 
 void Control::CountMatches(std::uint64_t removal) {
@@ -171,6 +175,11 @@ void Control::BarOvertaken(const std::vector<OwnerSlot>& overtaken, Reply<void> 
   for (const auto& [number, slot] : overtaken) {
     const MemberRef ref = members_.RefOf(number);
     if (!members_.Exists(ref)) continue;
+    // One that ends gets no barrier, which would outlive it in the store; its end is waited for.
+    if (members_.Ending(number)) {
+      barring.waiting.emplace_back(ref, slot);
+      continue;
+    }
     if (const auto fact = members_.RaiseOvertaken(ref, slot)) StoreBarrier(ref, slot, *fact);
     barring.waiting.emplace_back(ref, slot);
   }
@@ -189,7 +198,7 @@ void Control::CheckBarring(Deferred& deferred) {
                   });
     const bool failed =
         std::ranges::any_of(barring.waiting, [&](const auto& one) KVCOVE_REQUIRES(mutex_) {
-          return !members_.HasBarrier(one.first, one.second);
+          return !members_.WillBeBarred(one.first, one.second);
         });
     if (!barring.waiting.empty() && !failed) return false;
     deferred.Answer<void>(

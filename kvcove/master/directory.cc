@@ -162,12 +162,14 @@ std::optional<std::uint32_t> Directory::Unlist(SlotId slot, const Id128& hash,
   return std::nullopt;
 }
 
-void Directory::Remove(SlotId slot, const Id128& hash) {
+void Directory::Remove(SlotId slot, const Id128& hash, Generation generation) {
   Shard& shard = ShardOf(hash);
   if (shard.entries.empty()) return;
   const std::size_t room = shard.entries.size();
   for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0;) {
-    if (shard.entries[at].hash == hash && shard.entries[at].slot == slot) {
+    const Entry& entry = shard.entries[at];
+    if (entry.hash == hash && entry.slot == slot &&
+        (generation == 0 || entry.generation() == generation)) {
       Remember(slot, hash, MissReason::kRemoved);
       Erase(shard, at);  // another one may have moved here
     } else {

@@ -42,7 +42,8 @@ class Directory {
   // The value's group; nothing when the owner had none listed that counts.
   std::optional<std::uint32_t> Unlist(SlotId slot, const Id128& hash, wire::OwnerNumber owner,
                                       std::uint32_t group = 0);
-  void Remove(SlotId slot, const Id128& hash);
+  // Only values of this generation (0: of any).
+  void Remove(SlotId slot, const Id128& hash, Generation generation = 0);
   // Up to two live owners of it, or the reason why there is none.
   wire::Place Find(SlotId slot, const Id128& hash) const;
   // Begins to bring what Find will look at into the cache.

@@ -120,7 +120,8 @@ std::uint32_t DirectoryService::CreditFor(OwnerNumber number, bool tells) {
 }
 
 Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
-                                               std::span<const SlotId> drops, OwnerSlots& to_bar) {
+                                               std::span<const SlotId> drops, OwnerSlots& to_bar,
+                                               bool may_bar) {
   if (request.number >= wire::kMaxOwners) return Fail(Code::kCorrupt, "an unknown owner");
   wire::ListReply reply{.codes = {}};
   std::uint64_t rejected = 0;
@@ -152,11 +153,17 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
         reply.codes.push_back(Code::kOk);
         continue;
       }
-      reply.codes.push_back(ListOne(item, request.number, request.epoch, drops, to_bar));
+      Code code = ListOne(item, request.number, request.epoch, drops, to_bar);
+      // For kExists an owner drops what it tells, and the source of a copy that moves.
+      if (code == Code::kInProgress && !may_bar) {
+        code = item.inventory || item.copied_at != 0 ? Code::kStale : Code::kExists;
+      }
+      reply.codes.push_back(code);
       rejected += reply.codes.back() != Code::kOk ? 1 : 0;
     }
     if (end == request.items.size()) {
-      if (!to_bar.empty()) return Fail(Code::kInProgress, "an absent owner must be barred first");
+      if (may_bar && !to_bar.empty())
+        return Fail(Code::kInProgress, "an absent owner must be barred first");
       answered.sequence = request.sequence;
       answered.codes = reply.codes;
       reply.credit = CreditFor(request.number, tells);
@@ -199,7 +206,8 @@ std::vector<std::vector<OwnerNumber>> DirectoryService::HoldersOf(
 
 // ---- removals
 
-std::vector<Code> DirectoryService::Remove(SlotId slot, std::span<const std::string> keys,
+std::vector<Code> DirectoryService::Remove(SlotId slot, Generation generation,
+                                           std::span<const std::string> keys,
                                            std::uint64_t number) {
   std::vector<Code> codes;
   codes.reserve(keys.size());
@@ -209,7 +217,7 @@ std::vector<Code> DirectoryService::Remove(SlotId slot, std::span<const std::str
       const Id128 hash = DirectoryHash(slot, key);
       codes.push_back(directory_.Find(slot, hash).owner == wire::kNoOwner ? Code::kMiss
                                                                           : Code::kOk);
-      directory_.Remove(slot, hash);
+      directory_.Remove(slot, hash, generation);
       removals_.Remember(slot, directory_.Tag(slot, hash), number);
     }
   }

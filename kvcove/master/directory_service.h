@@ -42,10 +42,12 @@ class DirectoryService {
 
   // `drops`: slots that this owner must drop first. Errors: kStale when the owner must say hello.
   // kInProgress: nothing is answered before the absent owners in `to_bar` are barred from these
-  // slots (Control::BarOvertaken); then call it again with the same request.
+  // slots (Control::BarOvertaken); then call it again with the same request. `may_bar` false: they
+  // cannot be barred now, so their values stay: a put is refused as kExists, a copy and
+  // what is told as kStale.
   using OwnerSlots = std::vector<std::pair<OwnerNumber, SlotId>>;
   Result<wire::ListReply> List(const wire::ListRequest& request, std::span<const SlotId> drops,
-                               OwnerSlots& to_bar);
+                               OwnerSlots& to_bar, bool may_bar = true);
   // One place a hash. `warming`: what is nowhere may be told soon.
   std::vector<wire::Place> Lookup(SlotId slot, std::span<const Id128> hashes);
   wire::Place Find(SlotId slot, std::string_view key) const;
@@ -54,7 +56,9 @@ class DirectoryService {
       std::span<const std::pair<SlotId, Id128>> objects) const;
 
   // Nothing that was begun before `number` is listed any more. kOk for each key that was there.
-  std::vector<Code> Remove(SlotId slot, std::span<const std::string> keys, std::uint64_t number);
+  // `generation`: the one that is meant; a later one's values stay, as they do on their owners.
+  std::vector<Code> Remove(SlotId slot, Generation generation, std::span<const std::string> keys,
+                           std::uint64_t number);
   void RemovePattern(SlotId slot, std::uint64_t number);
 
   void RememberMisses(SlotId slot, std::span<const Id128> hashes,

@@ -80,7 +80,7 @@ TEST_F(DirectoryServiceTest, ARepeatedListingGetsTheSameAnswerAndIsDoneOnce) {
   wire::ListItem other = Item("a");
   other.group = 2;
   EXPECT_THAT(List({other}, 1)->codes, ElementsAre(Code::kExists));
-  service_.Remove(kSlot, std::vector<std::string>{"a"}, kFirst + 1);
+  service_.Remove(kSlot, 5, std::vector<std::string>{"a"}, kFirst + 1);
   EXPECT_THAT(List({other}, 1)->codes, ElementsAre(Code::kExists)) << "as it was answered";
   EXPECT_FALSE(Found("a"));
 }
@@ -235,6 +235,23 @@ TEST_F(DirectoryServiceTest, BeyondItsBoundTheDirectoryTakesNothingNew) {
   EXPECT_EQ(list(5, "5"), Code::kLimit);
 }
 
+TEST_F(DirectoryServiceTest, WithoutABarrierAnAbsentOwnersValueStays) {
+  ASSERT_THAT(List({Item("a"), Item("b")}, 1)->codes, Each(Code::kOk));
+  standings_.owner(0).present_until_ns = 0;
+  wire::ListItem put = Item("a");
+  wire::ListItem told = Told("b");
+  put.group = told.group = 2;
+  DirectoryService::OwnerSlots to_bar;
+  const wire::ListRequest request{
+      .number = 1, .epoch = 1, .sequence = 1, .items = {put, told, Item("c")}};
+  ASSERT_EQ(service_.List(request, {}, to_bar).error().code, Code::kInProgress);
+  to_bar.clear();
+  const auto reply = service_.List(request, {}, to_bar, /*may_bar=*/false);
+  ASSERT_TRUE(reply);
+  EXPECT_THAT(reply->codes, ElementsAre(Code::kExists, Code::kStale, Code::kOk));
+  EXPECT_FALSE(standings_.owner(0).overtaken);
+}
+
 TEST_F(DirectoryServiceTest, AnOldGenerationIsStale) {
   wire::ListItem item = Item("a");
   item.generation = 4;
@@ -245,23 +262,35 @@ TEST_F(DirectoryServiceTest, AnOldGenerationIsStale) {
 
 TEST_F(DirectoryServiceTest, AListingThatWasBegunBeforeARemovalIsRefused) {
   ASSERT_TRUE(List({Item("a")}, 1));
-  EXPECT_THAT(service_.Remove(kSlot, std::vector<std::string>{"a", "b"}, kFirst + 1),
+  EXPECT_THAT(service_.Remove(kSlot, 5, std::vector<std::string>{"a", "b"}, kFirst + 1),
               ElementsAre(Code::kOk, Code::kMiss));
   EXPECT_THAT(List({Item("a", kFirst), Item("b", kFirst), Item("c", kFirst)}, 2)->codes,
               ElementsAre(Code::kStale, Code::kStale, Code::kOk));
   EXPECT_THAT(List({Item("a", kFirst + 1)}, 3)->codes, ElementsAre(Code::kOk)) << "put after it";
 }
 
+// It was asked for before a reset, and comes while its keys are stored anew. Owners keep those.
+TEST_F(DirectoryServiceTest, ARemovalOfAnEarlierGenerationUnlistsNothingOfTheCurrentOne) {
+  standings_.SetSlot({.slot = kSlot, .generation = 6, .name = QualifiedName("acme", "m")});
+  wire::ListItem item = Item("a");
+  item.generation = 6;
+  ASSERT_THAT(List({item}, 1)->codes, ElementsAre(Code::kOk));
+  service_.Remove(kSlot, 5, std::vector<std::string>{"a"}, kFirst + 1);
+  EXPECT_TRUE(Found("a"));
+  service_.Remove(kSlot, 6, std::vector<std::string>{"a"}, kFirst + 2);
+  EXPECT_FALSE(Found("a"));
+}
+
 TEST_F(DirectoryServiceTest, ANumberOfAnEarlierMasterCountsAsTheFirstOfThisOne) {
   EXPECT_THAT(List({Item("a", 17)}, 1)->codes, ElementsAre(Code::kOk));
-  service_.Remove(kSlot, std::vector<std::string>{"a"}, kFirst + 1);
+  service_.Remove(kSlot, 5, std::vector<std::string>{"a"}, kFirst + 1);
   EXPECT_THAT(List({Item("a", 17)}, 2)->codes, ElementsAre(Code::kStale));
 }
 
 TEST_F(DirectoryServiceTest, ACopyIsRefusedWhenSomethingMayHaveRemovedItMeanwhile) {
   EXPECT_THAT(List({Item("a", kFirst + 9, kFirst - 1)}, 1)->codes, ElementsAre(Code::kStale))
       << "read under an earlier master";
-  service_.Remove(kSlot, std::vector<std::string>{"b"}, kFirst + 5);
+  service_.Remove(kSlot, 5, std::vector<std::string>{"b"}, kFirst + 5);
   EXPECT_THAT(List({Item("b", kFirst + 9, kFirst + 4)}, 2)->codes, ElementsAre(Code::kStale));
   EXPECT_THAT(List({Item("b", kFirst + 9, kFirst + 5)}, 3)->codes, ElementsAre(Code::kOk));
   service_.RemovePattern(kSlot, kFirst + 6);

@@ -344,6 +344,8 @@ void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& p
   for (const Plan::Slot& change : plan.slots) {
     if (!change.raise) {
       Assign(change, revision);
+      // A raise for those that were bound to the namespace when it had a slot before.
+      slots_[change.slot].raises = 1;
       continue;
     }
     SlotState& slot = slots_[change.slot];

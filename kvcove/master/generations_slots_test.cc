@@ -199,6 +199,22 @@ TEST_F(SlotsTest, AClosedEngineIsNotOpenedByAVoid) {
   EXPECT_FALSE(Register("b").open) << "it has other weights than a";
 }
 
+TEST_F(SlotsTest, AResetThatMakesTheSlotAnewClosesWhoeverWasBoundToTheLastOne) {
+  UseSlots(2);
+  ASSERT_TRUE(Register("bound").open);
+  Register("bound", "v1");
+  generations_->NameVersions(name_, "bound", {"v1"});
+  Register(For("other"));
+  ASSERT_FALSE(generations_->FindSlot(name_, "")) << "it gave way";
+  End("other");
+  Reset("another");
+  ASSERT_TRUE(generations_->FindSlot(name_, ""));
+  EXPECT_FALSE(Register("bound").open) << "the weights of its values are others";
+  EXPECT_TRUE(Register("another").open);
+  Reset("bound");
+  EXPECT_TRUE(Register("bound").open);
+}
+
 TEST_F(SlotsTest, AnEngineThatResetsWithoutARegistrationLeavesNothingBehind) {
   UseSlots(8);
   name_ = "m";

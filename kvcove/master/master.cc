@@ -69,8 +69,11 @@ void Master::List(const wire::ListRequest& request, Reply<wire::ListReply> reply
   // Once for each absence and slot: what is listed now may not be undone by a later master.
   control_->BarOvertaken(to_bar,
                          [this, request, reply = std::move(reply)](const Result<void>& done) {
-                           if (!done) return reply(std::unexpected(done.error()));
-                           List(request, reply);
+                           if (done) return List(request, reply);
+                           // The rest of the batch does not wait for the store.
+                           DirectoryService::OwnerSlots kept;
+                           reply(directory_.List(request, control_->DropsOf(request.number), kept,
+                                                 /*may_bar=*/false));
                          });
 }
 
@@ -105,16 +108,19 @@ void Master::Remove(const Token& token, std::vector<std::string> keys, std::stri
   std::uint64_t number = 0;
   std::uint64_t counted = 0;
   for (const wire::Removal& part : *parts) {
-    // Owners may apply it from here on. What they list afterwards was put after it.
+    // What is listed is unlisted before owners may apply the removal: what they list after that was
+    // put after it, and stays.
     number = control_->Append(part);
     if (part.pattern.empty()) {
-      const std::vector<Code> codes = directory_.Remove(token.slot, part.keys, number);
+      const std::vector<Code> codes =
+          directory_.Remove(token.slot, token.generation, part.keys, number);
       removed.codes.insert(removed.codes.end(), codes.begin(), codes.end());
     } else {
       counted = number;
       control_->CountMatches(number);
       directory_.RemovePattern(token.slot, number);
     }
+    control_->Show(number);
   }
   if (number == 0) return reply(removed);
   control_->AwaitRemoval(number, token.slot, token.generation, deadline_ns,

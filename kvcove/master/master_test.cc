@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -144,6 +145,132 @@ TEST_F(MasterTest, APutIsFoundUntilItIsRemoved) {
   Acknowledge(owner, master_->control().Count().removals);
   ASSERT_TRUE(removed.ok());
   EXPECT_THAT(removed->codes, testing::ElementsAre(Code::kOk, Code::kMiss));
+}
+
+TEST_F(MasterTest, WhatIsPutAfterARemovalWasAppliedStaysListed) {
+  Pass(2 * kSecond);
+  const auto owner = Join();
+  const auto other = Join(2);
+  const Registration m = Register();
+  ASSERT_TRUE(Renew(owner));
+  ASSERT_TRUE(Renew(other));
+  const auto put = [&](const wire::OwnerWelcome& who, std::uint64_t sequence, std::uint32_t group,
+                       std::uint64_t removals) {
+    Code code = Code::kInternal;
+    master_->List({.number = who.number,
+                   .epoch = who.epoch,
+                   .sequence = sequence,
+                   .items = {{.hash = DirectoryHash(m.slot, "k"),
+                              .generation = m.generation,
+                              .size_bytes = 1,
+                              .group = group,
+                              .slot = m.slot,
+                              .removals = removals}}},
+                  [&](const Result<wire::ListReply>& reply) {
+                    code = reply ? reply->codes[0] : reply.error().code;
+                  });
+    return code;
+  };
+  const std::uint64_t before = RemovalLog::FirstOf(master_->term());
+  ASSERT_EQ(put(owner, 1, 1, before), Code::kOk);
+  // The owner hears of the removal as soon as it may, and stores the key again at once.
+  Code again = Code::kInternal;
+  master_->control().Removals(
+      {.number = owner.number, .epoch = owner.epoch, .after = before, .matched = {}},
+      [&](const Result<wire::RemovalsPage>& page) {
+        ASSERT_TRUE(page);
+        ASSERT_EQ(page->removals.size(), 1U);
+        again = put(owner, 2, 2, page->upto);
+      });
+  const auto removed = Remove(m, {"k"});
+  EXPECT_EQ(again, Code::kOk);
+  EXPECT_TRUE(Found(m, "k"));
+  EXPECT_EQ(put(other, 1, 3, before + 1), Code::kExists) << "a second value of the key";
+}
+
+TEST_F(MasterTest, AStoreThatFailsHoldsUpNoPutButThoseOfAnAbsentOwnersKeys) {
+  Pass(2 * kSecond);
+  const auto dead = Join();
+  const auto owner = Join(2);
+  const Registration m = Register();
+  ASSERT_TRUE(Renew(dead));
+  ASSERT_EQ(List(dead, m, "k"), Code::kOk);
+  Pass(2 * kSecond);  // its lease runs out
+  ASSERT_TRUE(Renew(owner));
+  const auto item = [&](const std::string& key) {
+    return wire::ListItem{.hash = DirectoryHash(m.slot, key),
+                          .generation = m.generation,
+                          .size_bytes = 1,
+                          .group = 2,
+                          .slot = m.slot};
+  };
+  const auto list = [&](std::uint64_t sequence) {
+    const Answer<wire::ListReply> answer;
+    master_->List({.number = owner.number,
+                   .epoch = owner.epoch,
+                   .sequence = sequence,
+                   .items = {item("k"), item("other" + std::to_string(sequence))}},
+                  answer.Into());
+    return answer;
+  };
+  store_.failures = 1;
+  const auto refused = list(1);
+  ASSERT_TRUE(refused.ok()) << refused.detail();
+  EXPECT_EQ(refused->codes, (std::vector{Code::kExists, Code::kOk}));
+  EXPECT_TRUE(Found(m, "other1"));
+  store_.hangs = true;
+  const auto hangs = list(2);
+  Pass(3 * kSecond);
+  ASSERT_TRUE(hangs.ok()) << hangs.detail();
+  EXPECT_EQ(hangs->codes, (std::vector{Code::kExists, Code::kOk}));
+  store_.hangs = false;
+  store_.Release();
+  const auto works = list(3);
+  ASSERT_TRUE(works.ok());
+  EXPECT_EQ(works->codes, (std::vector{Code::kOk, Code::kOk}));
+}
+
+// A later master that finds it in the store takes it back, with the value.
+TEST_F(MasterTest, NothingTakesThePlaceOfWhatAMemberListedBeforeItsEndIsStored) {
+  Pass(2 * kSecond);
+  const auto ended = Join();
+  const auto owner = Join(2);
+  const Registration m = Register();
+  ASSERT_TRUE(Renew(ended));
+  ASSERT_EQ(List(ended, m, "k"), Code::kOk);
+  Pass(2 * kSecond);
+  ASSERT_TRUE(Renew(owner));
+  const auto list = [&](std::uint64_t sequence) {
+    const Answer<wire::ListReply> answer;
+    master_->List({.number = owner.number,
+                   .epoch = owner.epoch,
+                   .sequence = sequence,
+                   .items = {{.hash = DirectoryHash(m.slot, "k"),
+                              .generation = m.generation,
+                              .size_bytes = 1,
+                              .group = 2,
+                              .slot = m.slot}}},
+                  answer.Into());
+    return answer;
+  };
+  store_.hangs = true;
+  ASSERT_TRUE(master_->control().Forget(ended.number));
+  const auto refused = list(1);
+  EXPECT_FALSE(refused.came());
+  store_.RefuseOne();
+  ASSERT_TRUE(refused.ok()) << refused.detail();
+  EXPECT_EQ(refused->codes, std::vector{Code::kExists}) << "the member is still there";
+  ASSERT_TRUE(master_->control().Forget(ended.number));
+  const auto listed = list(2);
+  EXPECT_FALSE(listed.came());
+  store_.hangs = false;
+  store_.Release();
+  ASSERT_TRUE(listed.ok()) << listed.detail();
+  EXPECT_EQ(listed->codes, std::vector{Code::kOk});
+  EXPECT_EQ(std::ranges::count_if(
+                store_.facts, [](const auto& fact) { return fact.first.starts_with("barrier/"); }),
+            0)
+      << "a barrier outlives its member";
 }
 
 TEST_F(MasterTest, APatternCountsWhatOwnersRemoved) {

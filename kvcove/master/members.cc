@@ -312,6 +312,13 @@ bool Members::Barred(const MemberRef& ref, SlotId slot) const {
   return barrier != member->barriers.end() && barrier->second.overtaken && barrier->second.stored;
 }
 
+bool Members::WillBeBarred(const MemberRef& ref, SlotId slot) const {
+  const Member* member = Get(ref);
+  if (member == nullptr || member->ending) return true;
+  const auto barrier = member->barriers.find(slot);
+  return barrier != member->barriers.end() && barrier->second.overtaken;
+}
+
 std::vector<SlotId> Members::EndOvertaken(OwnerNumber number, std::vector<std::string>& keys) {
   std::vector<SlotId> slots;
   Member& member = at(number);

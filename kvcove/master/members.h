@@ -134,10 +134,8 @@ class Members {
   // it is told again, or comes back before any did.
   std::optional<RaisedBarrier> RaiseOvertaken(const MemberRef& ref, SlotId slot);
   bool Barred(const MemberRef& ref, SlotId slot) const;
-  bool HasBarrier(const MemberRef& ref, SlotId slot) const {
-    const Member* member = Get(ref);
-    return member == nullptr || member->barriers.contains(slot);
-  }
+  // Or will be, as far as the store does not refuse.
+  bool WillBeBarred(const MemberRef& ref, SlotId slot) const;
   // Numbers below were given to members.
   OwnerNumber numbers() const { return static_cast<OwnerNumber>(members_.size()); }
   // It is told, and nothing of it was overtaken since. The slots whose barriers stood for that only

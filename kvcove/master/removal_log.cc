@@ -25,8 +25,9 @@ std::vector<std::vector<std::string>> RemovalLog::PartsOf(std::vector<std::strin
   return parts;
 }
 
-std::uint64_t RemovalLog::Append(wire::Removal removal) {
+std::uint64_t RemovalLog::Append(wire::Removal removal, bool held_back) {
   removal.number = ++last_;
+  if (held_back) held_back_.insert(last_);
   const std::size_t bytes = SizeOf(removal);
   Slot& slot = slots_[removal.slot];
   slot.last = last_;
@@ -75,6 +76,7 @@ void RemovalLog::Void(SlotId slot) {
 }
 
 void RemovalLog::Trim(std::uint64_t number) {
+  number = std::min(number, shown());
   while (!entries_.empty() && entries_.begin()->first <= number) {
     Slot& slot = slots_.at(entries_.begin()->second.removal.slot);
     slot.floor = std::max(slot.floor, entries_.begin()->first);
@@ -89,12 +91,12 @@ std::size_t RemovalLog::BytesAfter(std::uint64_t number) const {
 }
 
 wire::RemovalsPage RemovalLog::After(std::uint64_t after) const {
-  wire::RemovalsPage page{.drop = {}, .drop_number = 0, .removals = {}, .upto = last_};
+  wire::RemovalsPage page{.drop = {}, .drop_number = 0, .removals = {}, .upto = shown()};
   for (const auto& [id, slot] : slots_) {
     if (slot.floor > after) page.drop.push_back(id);
   }
   std::size_t bytes = 0;
-  for (auto at = entries_.upper_bound(after); at != entries_.end(); ++at) {
+  for (auto at = entries_.upper_bound(after); at != entries_.end() && at->first <= shown(); ++at) {
     if (bytes > 0 && bytes + SizeOf(at->second.removal) > limits_.page_bytes) {
       page.more = true;
       page.upto = at->first - 1;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,8 +34,11 @@ class RemovalLog {
 
   // Splits keys so that each part fits a page.
   std::vector<std::vector<std::string>> PartsOf(std::vector<std::string> keys) const;
-  // Gives it the next number.
-  std::uint64_t Append(wire::Removal removal);
+  // Gives it the next number. `held_back`: no page shows it, or what follows it, before Show.
+  std::uint64_t Append(wire::Removal removal, bool held_back = false);
+  void Show(std::uint64_t number) { held_back_.erase(number); }
+  // Pages go up to here.
+  std::uint64_t shown() const { return held_back_.empty() ? last_ : *held_back_.begin() - 1; }
   std::uint64_t last() const { return last_; }
   // The last one of this slot; 0: none in this term.
   std::uint64_t LastOf(SlotId slot) const;
@@ -70,6 +74,7 @@ class RemovalLog {
   const std::uint64_t first_;
   std::uint64_t last_;
   std::map<std::uint64_t, Entry> entries_;
+  std::set<std::uint64_t> held_back_;
   std::map<SlotId, Slot> slots_;
   std::size_t bytes_ = 0;
   std::uint64_t appended_ = 0;

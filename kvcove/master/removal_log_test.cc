@@ -48,6 +48,20 @@ TEST(RemovalLogTest, AnOwnerGetsWhatFollowsItsNumber) {
   EXPECT_TRUE(log.After(second).removals.empty());
 }
 
+TEST(RemovalLogTest, WhatIsHeldBackIsShownInTheOrderOfNumbers) {
+  RemovalLog log(kTerm);
+  const std::uint64_t first = log.Append(Of(1, {"a"}), /*held_back=*/true);
+  const std::uint64_t second = log.Append(Of(2, {"b"}), /*held_back=*/true);
+  log.Show(second);
+  EXPECT_EQ(log.shown(), first - 1);
+  EXPECT_TRUE(log.After(first - 1).removals.empty()) << "the first would be missed";
+  EXPECT_EQ(log.After(first - 1).upto, first - 1);
+  log.Trim(~0ULL);
+  log.Show(first);
+  EXPECT_EQ(log.After(first - 1).removals.size(), 2U);
+  EXPECT_EQ(log.After(first - 1).upto, second);
+}
+
 TEST(RemovalLogTest, PartsOfALargeRemovalFitAPageAndLoseNoKey) {
   const RemovalLog log(kTerm, kSmall);
   const std::vector<std::string> keys = Keys(1000);

@@ -186,6 +186,8 @@ void Tasks::Run() {
     }
     if (next != nullptr) {
       RunTask(*next);
+      // Owners come and go under other addresses; a connection for each would stay for ever.
+      channels_.clear();
       continue;
     }
     if (!Sleep(kWatchOwnersNs)) return;

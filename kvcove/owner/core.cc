@@ -440,6 +440,9 @@ PutResult Core::PutOne(Session& session, SessionNumber number, const Token& toke
   const segment::PreparedKey key{.key = item.key,
                                  .hash = index_.view().HashKey(token.slot, item.key)};
   if (const segment::Found found = FindLive(token.slot, key)) {
+    // It may have been removed, and goes then: nobody may rely on it, least of all a copy that
+    // moves.
+    if (slots_[token.slot].hidden) return {.code = Code::kInProgress, .extents = {}};
     SpaceOf(token.slot).policy->OnHit(found.object);
     return {.code = Code::kExists, .extents = {}};
   }

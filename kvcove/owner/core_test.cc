@@ -73,6 +73,20 @@ TEST_F(CoreTest, AListingHasTheNumberOfTheLastRemovalBeforeItsPutBegan) {
   EXPECT_EQ(pending[0].item.removals, 10U);
 }
 
+// The source of a copy that moves drops its own for kExists.
+TEST_F(CoreTest, WhatIsHiddenIsNotSaidToExist) {
+  Finish(Reserve("a"));
+  for (const Pending& pending : core_->TakePending()) core_->FinishListing(pending, Code::kOk);
+  const PutItem item{.key = "a", .size_bytes = 100, .value = {}, .after = {}};
+  const Token token{.incarnation = kIncarnation, .generation = 7, .slot = kSlot};
+  const auto put = [&] { return core_->Put(session_, token, {&item, 1}).front().code; };
+  EXPECT_EQ(put(), Code::kExists);
+  core_->SetHidden(std::vector{kSlot});
+  EXPECT_EQ(put(), Code::kInProgress) << "it may have been removed";
+  core_->Remove(kSlot, "a");
+  EXPECT_EQ(put(), Code::kOk);
+}
+
 TEST_F(CoreTest, APutThatWasBegunBeforeARemovalOfItsKeyIsRefused) {
   const std::uint64_t one = Reserve("a");
   const std::uint64_t other = Reserve("b");

@@ -232,9 +232,12 @@ void LinkCore::AnswerLease(const Result<std::string>& reply) {
     const MutexLock lock(mutex_);
     hello = saying_hello_;
     if (!reply) {
+      // The master does not know this owner; or its number is another tenant's by now.
+      const Code code = reply.error().code;
+      if (!hello && (code == Code::kStale || code == Code::kDenied)) {
+        SayHelloAgain(/*new_epoch=*/false);
+      }
       lease_wait_ns_ = kPauseNs;
-      if (reply.error().code == Code::kStale && !hello) SayHelloAgain(/*new_epoch=*/false);
-      if (reply.error().code == Code::kStale) lease_wait_ns_ = kPauseNs;
       return;
     }
   }
@@ -352,9 +355,18 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
   }
   // Hidden slots and generations first, then the deadline: a reader that sees the new deadline sees
   // what it stands for.
-  if (reply.hidden != hidden_) {
-    target_.SetHidden(reply.hidden);
-    hidden_ = reply.hidden;
+  std::vector<SlotId> hidden = reply.hidden;
+  if (!reply.granted) {
+    // The last lease may be running. A slot whose barrier a reset has ended is shown under its new
+    // generation only, and that may be in these changes or in a later page: a grant says that all
+    // are published.
+    hidden.insert(hidden.end(), hidden_.begin(), hidden_.end());
+    std::ranges::sort(hidden);
+    hidden.erase(std::ranges::unique(hidden).begin(), hidden.end());
+  }
+  if (hidden != hidden_) {
+    target_.SetHidden(hidden);
+    hidden_ = std::move(hidden);
   }
   Apply(reply.changes);
   if (reply.granted) {

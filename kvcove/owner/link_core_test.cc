@@ -54,6 +54,14 @@ TEST_F(LinkCoreTest, AStaleRenewalSaysHelloAgain) {
   EXPECT_EQ(AskHello().epoch, 7U) << "the epoch may go on";
 }
 
+// It was away for so long that its number is another tenant's owner's.
+TEST_F(LinkCoreTest, ADeniedRenewalSaysHelloAgain) {
+  Join();
+  AskRenew();
+  Fail(Lane::kLease, Code::kDenied);
+  EXPECT_EQ(AskHello().epoch, 7U);
+}
+
 TEST_F(LinkCoreTest, APredecessorIsNamedUntilAMasterHasHeardOfIt) {
   const Id128 before{.high = 100, .low = 9};
   Join();
@@ -149,6 +157,25 @@ TEST_F(LinkCoreTest, HiddenSlotsAreSetWhenTheyChange) {
   AskRenew();
   Grant();
   EXPECT_THAT(target_.said, ElementsAre("hide 4", "lease", "lease", "hide", "lease"));
+}
+
+// A reset ends the barrier: what was removed from the slot is under the old generation, and the
+// last lease is running.
+TEST_F(LinkCoreTest, ASlotIsShownAgainOnlyUnderTheGenerationThatEndedItsBarrier) {
+  Join();
+  AskRenew();
+  Grant(Changes(0, 4, {{.slot = 5, .generation = 7, .name = "m"}}), {5});
+  target_.said.clear();
+  AskRenew();
+  wire::Changes first = Changes(4, 5, {{.slot = 1, .generation = 8, .name = "n"}});
+  first.more = true;
+  Grant(first, {}, /*granted=*/false);
+  AskRenew();
+  Grant(Changes(5, 6, {{.slot = 5, .generation = 9, .name = "m"}}), {}, /*granted=*/false);
+  AskRenew();
+  Grant(Changes(6, 6));
+  EXPECT_EQ(target_.said,
+            (std::vector<std::string>{"publish 1=8", "publish 5=9", "hide", "lease"}));
 }
 
 TEST_F(LinkCoreTest, AnOwnerThatMustTellFirstGivesItsLeaseUp) {
