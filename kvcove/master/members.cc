@@ -13,6 +13,7 @@ namespace {
 // The master lists an owner to requesters for this long after its last call.
 constexpr std::int64_t kShownNs = 600 * kSecond;
 constexpr std::int64_t kAwayNs = 60 * kSecond;  // before a crowded pool ends a member
+constexpr std::size_t kEndedKept = 1 << 16;
 
 }  // namespace
 
@@ -39,7 +40,11 @@ Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
     return Fail(Code::kInvalid, "an owner without an identity");
   }
   const auto number = Find(hello.owner);
-  if (!number) return hello.fresh ? Admission::kFresh : Admission::kUnknown;
+  if (!number) {
+    // A first hello may arrive late, over a connection that its owner has given up, when it has
+    // been a member and is none any more: what it holds has missed removals by then.
+    return hello.fresh && !ended_.contains(hello.owner) ? Admission::kFresh : Admission::kUnknown;
+  }
   const Member& member = at(*number);
   if (member.ending) return Fail(Code::kStale, "this identity is being ended; say hello again");
   if (member.fact.tenant != hello.tenant) {
@@ -387,6 +392,11 @@ void Members::End(const MemberRef& ref) {
   if (Get(ref) == nullptr) return;
   Member& member = at(ref.number);
   by_id_.erase(member.id);
+  if (ended_.insert(member.id).second) ended_order_.push_back(member.id);
+  if (ended_order_.size() > kEndedKept) {
+    ended_.erase(ended_order_.front());
+    ended_order_.pop_front();
+  }
   member = {.id = {}, .fact = {}, .hello = {}, .last = {}};
 }
 

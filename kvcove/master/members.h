@@ -12,8 +12,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -240,6 +242,9 @@ class Members {
   std::uint64_t next_barrier_ = 1;
   std::vector<Member> members_;
   std::map<Id128, OwnerNumber> by_id_;
+  // Identities that have ended in this term; the last ones.
+  std::set<Id128> ended_;
+  std::deque<Id128> ended_order_;
 };
 
 template <typename Present>

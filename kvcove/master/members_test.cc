@@ -98,6 +98,15 @@ TEST_F(MembersTest, AnIdentityThatIsNotStoredIsUnknownUnlessItIsFresh) {
   EXPECT_EQ(members_.Admit(nobody, now_).error().code, Code::kInvalid);
 }
 
+TEST_F(MembersTest, AFirstHelloThatArrivesAfterTheEndOfItsIdentityRevivesNothing) {
+  Join(1);
+  members_.End(members_.All()[0]);
+  wire::OwnerHello late = Of(1);
+  late.fresh = true;
+  EXPECT_EQ(members_.Admit(late, now_), Members::Admission::kUnknown)
+      << "removals since its end are unknown to its memory";
+}
+
 TEST_F(MembersTest, ASecondProcessIsRefusedWhileALeaseRuns) {
   const auto owner = Join(1);
   ASSERT_EQ(Renew(owner), Renewal::kGranted);
