@@ -61,12 +61,21 @@ Result<Client> Client::Connect(const std::string& path, std::int64_t deadline_ns
   std::memcpy(address.sun_path, path.data(), path.size());
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return FailErrno(Code::kInternal, "creating a Unix socket");
-  timeval limit{.tv_sec = 1, .tv_usec = 0};
-  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));  // bounds connect, too
+  // A daemon that is frozen accepts nobody; when the queue of its socket is full, connect() waits.
+  const auto limit_connect = [&] {
+    const std::int64_t left = std::clamp(LeftNs(deadline_ns), kMillisecond, kSecond);
+    const timeval limit{.tv_sec = left / kSecond, .tv_usec = left % kSecond / kMicrosecond};
+    setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+  };
+  limit_connect();
   while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    if (errno == EINTR) continue;
-    if (errno == EAGAIN && LeftNs(deadline_ns) > 0) continue;
-    return FailErrno(Code::kUnavailable, fmt::format("connecting to '{}'", path));
+    if (errno != EINTR && errno != EAGAIN) {
+      return FailErrno(Code::kUnavailable, fmt::format("connecting to '{}'", path));
+    }
+    if (LeftNs(deadline_ns) <= 0) {
+      return Fail(Code::kTimeout, fmt::format("'{}' did not answer in time", path));
+    }
+    limit_connect();
   }
   KVCOVE_TRY(CheckServer(fd.get(), path));
   return Client(std::move(fd));
