@@ -255,7 +255,9 @@ Result<std::string> Client::Call(wire::Method method, std::span<const std::byte>
       return end(got.error());
     }
   }
-  if (reply->code != Code::kOk) return Fail(reply->code, std::move(text));
+  if (reply->code != Code::kOk) {
+    return std::unexpected(Error{.code = reply->code, .detail = std::move(text), .answered = true});
+  }
   return text;
 }
 

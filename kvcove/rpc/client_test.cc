@@ -12,6 +12,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/posix.h"
+#include "kvcove/rpc/server.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -52,6 +53,37 @@ TEST(ClientTest, ConnectingToAFrozenDaemonEndsAtTheDeadlineAlsoWhenItsQueueIsFul
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code, Code::kTimeout) << client.error().ToString();
   EXPECT_LT(took_ns, 500 * kMillisecond);
+}
+
+// Lets everybody in and does nothing for them.
+class Refusing final : public Handler {
+ public:
+  void OnOpen(ConnectionId, const Peer&) override {}
+  void OnClose(ConnectionId) override {}
+  void OnProcessGone(std::uint64_t) override {}
+  bool Admitted(ConnectionId) const override { return true; }
+  void OnRequest(ConnectionId, wire::Method method, std::span<const std::byte>,
+                 Responder respond) override {
+    if (method == wire::Method::kHello) return respond({});
+    respond(ErrorReply({Code::kUnavailable, "the control store refuses"}));
+  }
+};
+
+TEST(ClientTest, AnErrorThatThePeerSendsIsToldFromALostConnection) {
+  const auto soon = [] { return SystemClock::Instance().NowNs() + 5 * kSecond; };
+  Refusing handler;
+  ServerOptions options;
+  options.listen.host = "127.0.0.1";
+  auto server = *Server::Open(options, handler);
+  server->Start();
+  auto client = *Client::Connect(server->address(), {}, soon());
+  const auto refused = client.Call(wire::Method::kRegister, {}, soon());
+  ASSERT_EQ(refused.error().code, Code::kUnavailable);
+  EXPECT_TRUE(refused.error().answered);
+  server->Stop();
+  const auto lost = client.Call(wire::Method::kRegister, {}, soon());
+  ASSERT_EQ(lost.error().code, Code::kUnavailable);
+  EXPECT_FALSE(lost.error().answered);
 }
 
 }  // namespace
