@@ -83,18 +83,21 @@ Result<Client> Client::Connect(const std::string& path, std::int64_t deadline_ns
 
 Result<Client> Client::Connect(const Address& address, const Access& access,
                                std::int64_t deadline_ns) {
+  // A server with more newcomers than it has room for closes the oldest of them (rpc/unproven.h),
+  // and this process may have been slow to say hello.
   for (int tries = 1;; ++tries) {
     KVCOVE_ASSIGN(UniqueFd fd, ConnectTcp(address, deadline_ns));
     if (access.tls != nullptr) {
-      KVCOVE_ASSIGN(fd, access.tls->Connect(std::move(fd), address.host, deadline_ns));
+      auto tunnel = access.tls->Connect(std::move(fd), address.host, deadline_ns);
+      if (!tunnel && tunnel.error().code == Code::kUnavailable && tries < kGreetings) continue;
+      if (!tunnel) return std::unexpected(tunnel.error());
+      fd = std::move(*tunnel);
     }
     // Receives block, bounded by SO_RCVTIMEO.
     fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
     Client client(std::move(fd));
     const Status greeted = client.Greet(access, deadline_ns);
     if (greeted) return client;
-    // A server with more newcomers than it has room for closes the oldest of them
-    // (rpc/unproven.h), and this process may have been slow to say hello.
     if (greeted.error().code == Code::kUnavailable && tries < kGreetings) continue;
     return Fail(greeted.error().code,
                 fmt::format("{}: {}", address.ToString(), greeted.error().detail));
