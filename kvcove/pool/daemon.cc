@@ -45,7 +45,18 @@ class Daemon::Impl final : public rpc::Handler {
   void OnOpen(rpc::ConnectionId id, const rpc::Peer& peer) override {
     connections_[id] = {.peer = peer};
   }
-  void OnClose(rpc::ConnectionId id) override { connections_.erase(id); }
+  void OnClose(rpc::ConnectionId id) override {
+    const auto at = connections_.find(id);
+    if (at == connections_.end()) return;
+    const Connection connection = at->second;
+    connections_.erase(at);
+    // A session that was used may still read and write what it has mapped. Another one is of no use
+    // to anybody: its caller gave up waiting for the hello, or ended.
+    const auto session = sessions_.find(connection.session);
+    if (connection.greeted && session != sessions_.end() && !session->second.used) {
+      EndSession(connection.session);
+    }
+  }
   bool Admitted(rpc::ConnectionId id) const override {
     const auto at = connections_.find(id);
     return at != connections_.end() && at->second.session != 0;
@@ -70,6 +81,7 @@ class Daemon::Impl final : public rpc::Handler {
       EndSession(session->first);
       return respond({});
     }
+    session->second.used = true;
     const std::shared_ptr<wire::HostService> service = session->second.service;
     // In a cluster whatever stores or removes waits for the master.
     const bool waits =
@@ -88,9 +100,11 @@ class Daemon::Impl final : public rpc::Handler {
   struct Connection {
     rpc::Peer peer;
     wire::SessionNumber session = 0;
+    bool greeted = false;  // the session began with it
   };
   struct Session {
     std::int32_t pid = 0;
+    bool used = false;  // somebody has joined it, or called
     Id128 secret;
     std::shared_ptr<wire::HostService> service;
   };
@@ -126,6 +140,7 @@ class Daemon::Impl final : public rpc::Handler {
                                   .service = host_->ServiceFor(welcome.session)};
     server_->WatchProcess(std::move(process), welcome.session);
     connection.session = welcome.session;
+    connection.greeted = true;
     reply.body = wire::EncodeWelcome(welcome);
     respond(std::move(reply));
   }
@@ -140,6 +155,7 @@ class Daemon::Impl final : public rpc::Handler {
       return respond(rpc::ErrorReply({Code::kDenied, "no such session of this process"}, true));
     }
     connection.session = asked->session;
+    session->second.used = true;
     respond({});
   }
 
