@@ -91,7 +91,8 @@ void ClusterHost::CloseEngine(const std::string& name, const std::string& engine
 
 // An end that is not told now is told later, or the master misses this process's reports.
 void ClusterHost::TellEngines(std::uint64_t term) {
-  if (engines_.Forgotten(term)) (void)engines_.Repeat(stub_, clock_.NowNs() + kEnginesNs);
+  const std::int64_t now = clock_.NowNs();
+  if (engines_.Forgotten(term, now)) (void)engines_.Repeat(stub_, now + kEnginesNs);
   while (true) {
     Engine engine;
     {
