@@ -229,6 +229,7 @@ Result<DataPut> DecodeDataPut(std::span<const std::byte> body) {
       SizeOf(root->groups()) != count || SizeOf(root->afters()) != count) {
     return WrongCount();
   }
+  if (count > kMaxBatch) return Fail(Code::kCorrupt, "a batch that is too large");
   if (!Aligned(root->checksums()) || !Aligned(root->sizes(), 4) || !Aligned(root->groups(), 4)) {
     return Misaligned();
   }

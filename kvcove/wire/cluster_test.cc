@@ -86,5 +86,23 @@ TEST(ClusterWireTest, StringsThatShareTheirBytesAreRefusedBeforeTheyAreCopied) {
   EXPECT_EQ(Decode(Encode(honest), &DecodeRemove)->keys, honest.keys);
 }
 
+TEST(ClusterWireTest, NoBatchIsLargerThanACallMayBe) {
+  const auto get = [](std::size_t count) {
+    const std::vector<std::string_view> keys(count, "key");
+    const DataGet request{
+        .token = {}, .keys = keys, .room = std::vector<std::uint64_t>(count), .no_checksum = false};
+    return Decode(Encode(request), &DecodeDataGet).has_value();
+  };
+  EXPECT_TRUE(get(kMaxBatch));
+  EXPECT_FALSE(get(kMaxBatch + 1));
+  const auto put = [](std::size_t count) {
+    const DataPut request{.token = {},
+                          .items = std::vector<DataPutItem>(count, {.key = "key", .after = "key"})};
+    return Decode(Encode(request), &DecodeDataPut).has_value();
+  };
+  EXPECT_TRUE(put(kMaxBatch));
+  EXPECT_FALSE(put(kMaxBatch + 1));
+}
+
 }  // namespace
 }  // namespace kvcove::wire

@@ -52,11 +52,13 @@ std::size_t SizeOf(const Vector* vector) {
 }
 
 // The strings of a list in `body`. All elements may point to one string, so that a frame of 4 MiB
-// would stand for terabytes: together they must have no more bytes than the message.
+// would stand for terabytes: together they must have no more bytes than the message. Nor is one
+// batch so large that whoever works it off keeps others waiting.
 inline Result<std::vector<std::string_view>> Views(
     const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* list,
     std::span<const std::byte> body) {
   std::vector<std::string_view> views;
+  if (SizeOf(list) > kMaxBatch) return Fail(Code::kCorrupt, "a batch that is too large");
   views.reserve(SizeOf(list));
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < SizeOf(list); ++i) {
