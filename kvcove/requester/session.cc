@@ -122,6 +122,11 @@ Result<Session::Scope> Session::Enter(const CallOptions& options, std::int64_t d
     scope.refused = MissReason::kUnavailable;
     return scope;
   }
+  // An owner that is frozen would not answer a registration, either.
+  if (!scope.attachment->header().LeaseHolds(clock_.NowNs())) {
+    scope.refused = MissReason::kLease;
+    return scope;
+  }
   const Result<Binding> binding = Bind(*scope.attachment, options.version, deadline_ns);
   if (!binding) {
     if (binding.error().code == Code::kInvalid || binding.error().code == Code::kLimit) {
@@ -131,11 +136,7 @@ Result<Session::Scope> Session::Enter(const CallOptions& options, std::int64_t d
     return scope;
   }
   scope.read = {.slot = binding->slot, .generation = binding->generation, .checks = {}};
-  if (!binding->open) {
-    scope.refused = MissReason::kClosed;
-  } else if (!scope.attachment->header().LeaseHolds(clock_.NowNs())) {
-    scope.refused = MissReason::kLease;
-  }
+  if (!binding->open) scope.refused = MissReason::kClosed;
   return scope;
 }
 

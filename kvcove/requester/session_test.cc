@@ -87,6 +87,9 @@ class FakeAttachment final : public Attachment {
   FakeAttachment(segment::HeaderView view, segment::SessionPage& page)
       : Attachment(view, nullptr, &page) {}
   wire::HostService& service() override { return owner_; }
+  void SetLease(std::int64_t deadline_ns) {
+    segment::HeaderView(header()).header().lease_deadline_ns.store(deadline_ns);
+  }
   const FakeOwner& owner() const { return owner_; }
 
  private:
@@ -114,6 +117,27 @@ TEST(SessionTest, AnOwnerThatHasStartedAgainLearnsOfTheEngineAlsoAtTheSameAddres
     ASSERT_TRUE(session.Capture("", milliseconds(1000)));
     EXPECT_EQ(attachment->owner().registrations(), 1) << "in life " << life;
   }
+}
+
+// It is frozen, most likely: asking it would cost each look-up all of its time.
+TEST(SessionTest, ALookUpAsksNothingOfAnOwnerWithoutALease) {
+  alignas(FakeAttachment) std::byte place[sizeof(FakeAttachment)];
+  std::vector<std::byte> header;
+  const auto page = std::make_unique<segment::SessionPage>();
+  FakeHost host;
+  Session session(host, {.name = "n", .engine = "e"}, SystemClock::Instance());
+  const auto attachment = FakeAttachment::At(place, header, *page);
+  host.current = attachment;
+  const std::string_view key = "k";
+  ItemResult result;
+  ASSERT_TRUE(session.Exists({&key, 1}, {&result, 1}, {}));
+  EXPECT_EQ(result.reason, MissReason::kLease);
+  EXPECT_EQ(attachment->owner().registrations(), 0);
+  attachment->SetLease(SystemClock::Instance().NowNs() + 60 * kSecond);
+  ASSERT_TRUE(session.Exists({&key, 1}, {&result, 1}, {}));
+  EXPECT_EQ(result.reason, MissReason::kNeverPut);
+  EXPECT_EQ(attachment->owner().registrations(), 1);
+  host.current.reset();
 }
 
 }  // namespace
