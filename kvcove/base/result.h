@@ -63,6 +63,8 @@ std::string_view CodeName(Code code);
 struct Error {
   Code code = Code::kInternal;
   std::string detail;  // what was wrong, where, and what would be right
+  // The other side of a connection has said so: whatever the code means, it lives and answers.
+  bool answered = false;
 
   // "out of space: the segment of 4GiB is full".
   std::string ToString() const;

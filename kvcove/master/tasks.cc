@@ -186,8 +186,6 @@ void Tasks::Run() {
     }
     if (next != nullptr) {
       RunTask(*next);
-      // Owners come and go under other addresses; a connection for each would stay for ever.
-      channels_.clear();
       continue;
     }
     if (!Sleep(kWatchOwnersNs)) return;
@@ -226,6 +224,8 @@ void Tasks::RunTask(Task& task) {
       done = request.kind == TaskKind::kDrain ? Drain(task, *from) : RunOver(task, *from);
     }
   }
+  // Owners come and go, each with an address of its own and connections that would be kept for it.
+  channels_.clear();
   const MutexLock lock(mutex_);
   TaskStat& stat = task.stat;
   stat.seconds = static_cast<double>(clock_.NowNs() - task.began_ns) * 1e-9;

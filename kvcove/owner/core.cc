@@ -433,7 +433,8 @@ std::vector<PutResult> Core::Put(SessionNumber number, const Token& token,
 
 PutResult Core::PutOne(Session& session, SessionNumber number, const Token& token,
                        const PutItem& item, bool evict) {
-  if (!CheckKey(item.key) || !CheckObjectSize(item.size_bytes) ||
+  if (!CheckKey(item.key) || item.after.size() > kMaxKeyBytes ||
+      !CheckObjectSize(item.size_bytes) ||
       (!item.value.empty() && item.value.size() != item.size_bytes)) {
     return {.code = Code::kInvalid, .extents = {}};
   }

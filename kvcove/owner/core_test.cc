@@ -98,5 +98,15 @@ TEST_F(CoreTest, APutThatWasBegunBeforeARemovalOfItsKeyIsRefused) {
   EXPECT_TRUE(core_->TakePending().empty());
 }
 
+// The items of a frame may share one name, and each reservation keeps its own copy.
+TEST_F(CoreTest, APutBehindAnythingLongerThanAKeyIsRefused) {
+  const Token token{.incarnation = kIncarnation, .generation = 7, .slot = kSlot};
+  const std::string long_name(kMaxKeyBytes + 1, 'a');
+  PutItem item{.key = "k", .size_bytes = 100, .value = {}, .after = long_name};
+  EXPECT_EQ(core_->Put(session_, token, {&item, 1}, /*evict=*/true).front().code, Code::kInvalid);
+  item.after = std::string_view(long_name).substr(1);
+  EXPECT_EQ(core_->Put(session_, token, {&item, 1}, /*evict=*/true).front().code, Code::kOk);
+}
+
 }  // namespace
 }  // namespace kvcove::owner

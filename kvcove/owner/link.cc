@@ -148,11 +148,12 @@ void Link::Tell(const Result<std::string>& reply) {
     if (std::exchange(said_away_, false)) LogInfo("the master at {} is back", master);
     said_stale_ = false;
     const LinkCore::State state = core_.state();
-    if (state.epoch == 0 || state.term == term_) return;
-    term_ = state.term;
-    LogInfo("the master at {} (term {}) knows this owner as number {}, epoch {}", master,
-            state.term, state.number, state.epoch);
-    if (options_.on_new_term) options_.on_new_term();
+    if (state.epoch == 0) return;
+    if (std::exchange(term_, state.term) != state.term) {
+      LogInfo("the master at {} (term {}) knows this owner as number {}, epoch {}", master,
+              state.term, state.number, state.epoch);
+    }
+    if (options_.on_heard) options_.on_heard(state.term);
     return;
   }
   const Error& error = reply.error();

@@ -19,8 +19,9 @@ struct LinkOptions {
   rpc::Address master;
   LinkIdentity identity;
   rpc::Access access;
-  // Called when another master has welcomed this owner: it knows no registrations yet.
-  std::function<void()> on_new_term;
+  // Called with each answer of a master that knows this owner, by the lease's thread: it must not
+  // wait. A new master, or one that this owner was cut off from, may know no registrations.
+  std::function<void(std::uint64_t term)> on_heard;
   // Of the segment; null: nobody proves the end of this owner, or of the one before it.
   Lineage* lineage = nullptr;
 };

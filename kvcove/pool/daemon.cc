@@ -55,8 +55,15 @@ class Daemon::Impl final : public rpc::Handler {
   void OnClose(rpc::ConnectionId id) override {
     const auto at = connections_.find(id);
     if (at == connections_.end()) return;
-    if (at->second.attends) --attendants_;
+    const Connection connection = at->second;
     connections_.erase(at);
+    if (connection.attends) --attendants_;
+    // A session that was used may still read and write what it has mapped. Another one is of no use
+    // to anybody: its caller gave up waiting for the hello, or ended.
+    const auto session = sessions_.find(connection.session);
+    if (connection.greeted && session != sessions_.end() && !session->second.used) {
+      EndSession(connection.session);
+    }
   }
   bool Admitted(rpc::ConnectionId id) const override {
     const auto at = connections_.find(id);
@@ -83,6 +90,7 @@ class Daemon::Impl final : public rpc::Handler {
       EndSession(session->first);
       return respond({});
     }
+    session->second.used = true;
     const std::shared_ptr<wire::HostService> service = session->second.service;
     // In a cluster whatever stores or removes waits for the master.
     const bool waits =
@@ -101,10 +109,12 @@ class Daemon::Impl final : public rpc::Handler {
   struct Connection {
     rpc::Peer peer;
     wire::SessionNumber session = 0;
+    bool greeted = false;  // the session began with it
     bool attends = false;
   };
   struct Session {
     std::int32_t pid = 0;
+    bool used = false;  // somebody has joined it, or called
     Id128 secret;
     std::shared_ptr<wire::HostService> service;
   };
@@ -140,6 +150,7 @@ class Daemon::Impl final : public rpc::Handler {
                                   .service = host_->ServiceFor(welcome.session)};
     server_->WatchProcess(std::move(process), welcome.session);
     connection.session = welcome.session;
+    connection.greeted = true;
     reply.body = wire::EncodeWelcome(welcome);
     respond(std::move(reply));
   }
@@ -154,6 +165,7 @@ class Daemon::Impl final : public rpc::Handler {
       return respond(rpc::ErrorReply({Code::kDenied, "no such session of this process"}, true));
     }
     connection.session = asked->session;
+    session->second.used = true;
     respond({});
   }
 

@@ -177,9 +177,13 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   }
   // The link's lease waits for nothing, so another thread says again what is registered here.
   repeats_ = std::make_unique<rpc::Workers>(1);
-  link.on_new_term = [this] {
-    (void)repeats_->Post(
-        [this] { (void)held_.Repeat(*control_, SystemClock::Instance().NowNs() + kRepeatNs); });
+  link.on_heard = [this](std::uint64_t term) {
+    if (repeating_.load() || !held_.Forgotten(term, SystemClock::Instance().NowNs())) return;
+    repeating_.store(true);
+    (void)repeats_->Post([this] {
+      (void)held_.Repeat(*control_, SystemClock::Instance().NowNs() + kRepeatNs);
+      repeating_.store(false);
+    });
   };
   link_ = std::make_unique<owner::Link>(*owner_, link, clock);
   link_->Start();

@@ -98,6 +98,7 @@ class LocalHost final : private master::OwnerSink {
   const Id128 process_ = RandomId();  // holds the registrations of this host's sessions
   requester::HeldEngines held_;
   std::unique_ptr<rpc::Workers> repeats_;
+  std::atomic<bool> repeating_{false};
   Mutex mutex_;
   std::set<wire::SessionNumber> sessions_ KVCOVE_GUARDED_BY(mutex_);
   std::map<EngineKey, std::set<wire::SessionNumber>> engines_ KVCOVE_GUARDED_BY(mutex_);

@@ -23,6 +23,8 @@ class Attachment {
       : header_(header), payload_(payload), page_(page) {}
   virtual ~Attachment() = default;
 
+  // Tells it from every other one of this process. Its address does not: the next one may get it.
+  std::uint64_t number() const { return number_; }
   const segment::HeaderView& header() const { return header_; }
   std::byte* payload() const { return payload_; }
   segment::SessionPage& page() const { return *page_; }
@@ -51,6 +53,12 @@ class Attachment {
   void FlushAbandoned(std::int64_t deadline_ns);
 
  private:
+  static std::uint64_t NextNumber() {
+    static std::atomic<std::uint64_t> last{0};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+
+  const std::uint64_t number_ = NextNumber();
   const segment::HeaderView header_;
   std::byte* const payload_;
   segment::SessionPage* const page_;

@@ -46,8 +46,9 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
   KVCOVE_ASSIGN(const wire::OwnersReply first, host->stub_.Owners(deadline_ns));
   host->FindLocal(first.owners, deadline_ns);
   host->peers_ = std::make_unique<Peers>(
-      [raw = host.get()](Asker asker, std::vector<wire::OwnerNumber> passed_over) {
-        return raw->AskOwners(asker, std::move(passed_over));
+      [raw = host.get()](Asker asker, std::vector<wire::OwnerNumber> passed_over,
+                         std::int64_t deadline_ns) {
+        return raw->AskOwners(asker, std::move(passed_over), deadline_ns);
       },
       [raw = host.get()] { return raw->master_breaker_.ProbeDueNs(); }, options.access, clock);
   host->peers_now_.store(host->peers_.get(), std::memory_order_release);
@@ -55,8 +56,8 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
 }
 
 Result<std::vector<wire::OwnerStat>> ClusterHost::AskOwners(
-    Asker asker, std::vector<wire::OwnerNumber> passed_over) {
-  const std::int64_t until_ns = clock_.NowNs() + kOwnersNs;
+    Asker asker, std::vector<wire::OwnerNumber> passed_over, std::int64_t deadline_ns) {
+  const std::int64_t until_ns = std::min(clock_.NowNs() + kOwnersNs, deadline_ns);
   if (asker == Asker::kCall) {
     KVCOVE_ASSIGN(wire::OwnersReply reply, guarded_stub_.Owners(until_ns));
     return std::move(reply.owners);
@@ -90,7 +91,8 @@ void ClusterHost::CloseEngine(const std::string& name, const std::string& engine
 
 // An end that is not told now is told later, or the master misses this process's reports.
 void ClusterHost::TellEngines(std::uint64_t term) {
-  if (engines_.Forgotten(term)) (void)engines_.Repeat(stub_, clock_.NowNs() + kEnginesNs);
+  const std::int64_t now = clock_.NowNs();
+  if (engines_.Forgotten(term, now)) (void)engines_.Repeat(stub_, now + kEnginesNs);
   while (true) {
     Engine engine;
     {

@@ -64,7 +64,8 @@ class ClusterHost final : public LookupService {
   void FindLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns);
   void ConnectLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns);
   Result<std::vector<wire::OwnerStat>> AskOwners(Asker asker,
-                                                 std::vector<wire::OwnerNumber> passed_over);
+                                                 std::vector<wire::OwnerNumber> passed_over,
+                                                 std::int64_t deadline_ns);
   void NoteMaster(rpc::Breaker::Change change);
 
   const ClusterHostOptions options_;

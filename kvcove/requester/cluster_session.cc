@@ -248,7 +248,7 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
       const auto [at, fresh] = fillings.try_emplace(owners[k]);
       auto& [peer, part, filled] = at->second;
       // Once an owner: one that is not known costs a call to the master.
-      if (fresh) peer = host_.peers().Get(owners[k]);
+      if (fresh) peer = host_.peers().Get(owners[k], deadline_ns);
       if (peer == nullptr) {
         results[which[k]] = Miss(MissReason::kOwnerGone);
         continue;
@@ -371,10 +371,10 @@ void ClusterSession::FallBack(std::string_view why) {
   }
 }
 
-std::vector<wire::OwnerNumber> ClusterSession::Targets() {
+std::vector<wire::OwnerNumber> ClusterSession::Targets(std::int64_t deadline_ns) {
   std::vector<wire::OwnerStat> owners = host_.peers().Owners();
   std::erase_if(owners, [&](const wire::OwnerStat& owner) {
-    const auto peer = host_.peers().Get(owner.number);
+    const auto peer = host_.peers().Get(owner.number, deadline_ns);
     return peer == nullptr || peer->broken();
   });
   if (!preferred_.empty() &&
@@ -452,10 +452,10 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
     }
   }
   if (todo.empty()) return {};
-  std::vector<wire::OwnerNumber> targets = Targets();
+  std::vector<wire::OwnerNumber> targets = Targets(deadline_ns);
   if (targets.empty() && places) {
-    host_.peers().Refresh();  // one may have come since the last look
-    targets = Targets();
+    host_.peers().Refresh(deadline_ns);  // one may have come since the last look
+    targets = Targets(deadline_ns);
   }
   std::erase(targets, asked);
   if (targets.empty()) {
@@ -515,7 +515,7 @@ void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
   std::vector<std::vector<Code>> codes(parts.size());
   std::vector<std::shared_ptr<rpc::DataPeer>> peers;
   for (std::size_t p = 0; p < parts.size(); ++p) {
-    auto peer = host_.peers().Get(owners[p]);
+    auto peer = host_.peers().Get(owners[p], deadline_ns);
     if (peer == nullptr) continue;
     wire::DataPut request{
         .token = token,
@@ -595,7 +595,7 @@ Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
   for (const auto& [owner, mine] : by_owner) {
     std::vector<std::string_view> part;
     for (const std::size_t i : mine) part.push_back(keys[i]);
-    const auto peer = host_.peers().Get(owner);
+    const auto peer = host_.peers().Get(owner, deadline_ns);
     Result<std::vector<Code>> codes = Fail(Code::kUnavailable, "the owner is gone");
     if (peer != nullptr && !peer->broken()) {
       codes =
@@ -660,7 +660,7 @@ Result<std::vector<std::optional<ObjectStat>>> ClusterSession::StatObjects(
     by_owner[found.places[k].owner].push_back(found.which[k]);
   }
   for (const auto& [owner, mine] : by_owner) {
-    const auto peer = host_.peers().Get(owner);
+    const auto peer = host_.peers().Get(owner, deadline_ns);
     if (peer == nullptr || peer->broken()) continue;
     std::vector<std::string_view> part;
     for (const std::size_t i : mine) part.push_back(keys[i]);
@@ -683,7 +683,7 @@ Result<std::vector<StoredObject>> ClusterSession::List(std::string_view prefix,
   std::map<std::string, StoredObject> objects;
   for (const wire::OwnerStat& owner : owners) {
     if (!owner.live) continue;
-    const auto peer = host_.peers().Get(owner.number);
+    const auto peer = host_.peers().Get(owner.number, deadline_ns);
     if (peer == nullptr || peer->broken()) continue;
     const auto service = wire::MakeStub(peer->channel());
     const Status listed = ListFrom(*service, binding.token.slot, prefix, deadline_ns, objects);
@@ -702,7 +702,7 @@ Result<ObjectCount> ClusterSession::Count(const CallOptions& options) {
   const std::vector<wire::OwnerStat>& owners = reply.owners;
   ObjectCount sum{.generation = binding.token.generation};
   for (const wire::OwnerStat& owner : owners) {
-    const auto peer = owner.live ? host_.peers().Get(owner.number) : nullptr;
+    const auto peer = owner.live ? host_.peers().Get(owner.number, deadline_ns) : nullptr;
     if (peer == nullptr || peer->broken()) continue;
     const auto count = CountFrom(*wire::MakeStub(peer->channel()), binding.token.slot, deadline_ns);
     if (!count || count->generation != sum.generation) continue;

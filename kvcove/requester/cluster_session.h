@@ -81,7 +81,7 @@ class ClusterSession final : public SessionApi {
              std::span<const wire::OwnerNumber> owners, std::span<const std::uint32_t> groups,
              std::span<ItemResult> results, const CallOptions& options, std::int64_t deadline_ns);
   // Owners to put to, best first.
-  std::vector<wire::OwnerNumber> Targets();
+  std::vector<wire::OwnerNumber> Targets(std::int64_t deadline_ns);
   // A put goes elsewhere than it was meant to.
   void FallBack(std::string_view why);
   bool PrefersLocal(const Session* local);

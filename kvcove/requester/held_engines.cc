@@ -35,9 +35,9 @@ void HeldEngines::Ended(std::string_view name, std::string_view engine) {
   engines_.erase(Key(name, engine));
 }
 
-bool HeldEngines::Forgotten(std::uint64_t term) {
-  const MutexLock lock(mutex_);
-  return std::exchange(term_, term) != term;
+bool HeldEngines::Forgotten(std::uint64_t term, std::int64_t now_ns) {
+  const std::int64_t heard_ns = heard_ns_.exchange(now_ns);
+  return term_.exchange(term) != term || (heard_ns != 0 && now_ns - heard_ns > kSilenceNs);
 }
 
 Status HeldEngines::Repeat(wire::GenerationService& master, std::int64_t deadline_ns) {
@@ -46,20 +46,27 @@ Status HeldEngines::Repeat(wire::GenerationService& master, std::int64_t deadlin
     const MutexLock lock(mutex_);
     engines = engines_;
   }
-  const auto all = [&]() -> Status {
+  Status done;
+  // False: the master does not answer.
+  const auto note = [&](const Status& said) {
+    if (said || said.error().code == Code::kInvalid || said.error().code == Code::kDenied) {
+      return true;
+    }
+    done = said;
+    return said.error().answered || said.error().code == Code::kLimit;
+  };
+  const auto all = [&] {
     for (const auto& [key, engine] : engines) {
       for (const auto& [version, request] : engine.versions) {
-        KVCOVE_TRY(master.Register(request, deadline_ns));
+        const auto registered = master.Register(request, deadline_ns);
+        if (!note(registered ? Status() : std::unexpected(registered.error()))) return;
       }
       if (!engine.names) continue;
-      KVCOVE_TRY(master.NameVersions(key.first, key.second, engine.named, deadline_ns));
+      if (!note(master.NameVersions(key.first, key.second, engine.named, deadline_ns))) return;
     }
-    return {};
   };
-  const Status done = all();
-  if (done) return done;
-  const MutexLock lock(mutex_);
-  term_ = 0;
+  all();
+  if (!done) term_ = 0;
   return done;
 }
 

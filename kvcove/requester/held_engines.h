@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The registrations that a process keeps alive at the master, so that it can repeat them to a
-// master that has just started and knows none. Thread-safe.
+// master that has just started and knows none, or that has forgotten them. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/wire/messages.h"
 
@@ -19,15 +21,18 @@ class HeldEngines {
   void Named(std::string_view name, std::string_view engine,
              const std::vector<std::string>& versions);
   void Ended(std::string_view name, std::string_view engine);
-  // True when `term` is another one than at the last call, or that call failed: then what is held
-  // must be said again.
-  bool Forgotten(std::uint64_t term);
-  // Until the first error; the next Forgotten says so again.
+  // The master has answered, now and in this term. True when what is held must be said again: the
+  // term is another one than the last time, or the last Repeat() failed, or the master has not
+  // heard of this process for so long that it may have ended its registrations. Waits for nobody.
+  bool Forgotten(std::uint64_t term, std::int64_t now_ns);
+  // As far as the master answers. What it refuses keeps nothing else from being said.
   Status Repeat(wire::GenerationService& master, std::int64_t deadline_ns);
 
  private:
   // Versions that an engine registered and never named; the oldest are forgotten.
   static constexpr std::size_t kMaxVersions = 64;
+  // A master ends what it has not heard of for 30 s.
+  static constexpr std::int64_t kSilenceNs = 15 * kSecond;
   struct Engine {
     std::map<std::string, wire::RegisterRequest> versions;
     std::vector<std::string> named;
@@ -37,7 +42,8 @@ class HeldEngines {
 
   mutable Mutex mutex_;
   std::map<Key, Engine> engines_ KVCOVE_GUARDED_BY(mutex_);
-  std::uint64_t term_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::atomic<std::uint64_t> term_{0};
+  std::atomic<std::int64_t> heard_ns_{0};
 };
 
 }  // namespace kvcove::requester

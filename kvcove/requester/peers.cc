@@ -14,7 +14,7 @@ constexpr std::int64_t kRefreshNs = 250 * kMillisecond;
 Peers::Peers(Ask ask, std::function<std::int64_t()> master_due, const rpc::Access& access,
              const Clock& clock)
     : ask_(std::move(ask)), master_due_(std::move(master_due)), access_(access), clock_(clock) {
-  Refresh(Asker::kBackground);
+  Refresh(Asker::kBackground, rpc::Breaker::kNever);
   thread_ = StartThread("kvcove-peers", [this] { Run(); });
 }
 
@@ -32,8 +32,8 @@ void Peers::Wake() {
   changed_.NotifyAll();
 }
 
-void Peers::Refresh(Asker asker) {
-  auto owners = ask_(asker, Broken());
+void Peers::Refresh(Asker asker, std::int64_t deadline_ns) {
+  auto owners = ask_(asker, Broken(), deadline_ns);
   if (!owners) return;
   const MutexLock lock(mutex_);
   owners_ = std::move(*owners);
@@ -64,7 +64,7 @@ std::vector<wire::OwnerNumber> Peers::Broken() const {
   return broken;
 }
 
-std::shared_ptr<rpc::DataPeer> Peers::Get(wire::OwnerNumber number) {
+std::shared_ptr<rpc::DataPeer> Peers::Get(wire::OwnerNumber number, std::int64_t deadline_ns) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     {
       const MutexLock lock(mutex_);
@@ -74,7 +74,7 @@ std::shared_ptr<rpc::DataPeer> Peers::Get(wire::OwnerNumber number) {
         return peer == peers_.end() ? nullptr : peer->second;
       }
     }
-    if (attempt == 0) Refresh();  // it joined a moment ago
+    if (attempt == 0) Refresh(deadline_ns);  // it joined a moment ago
   }
   return nullptr;
 }
@@ -105,7 +105,7 @@ void Peers::Run() {
   std::int64_t refresh_ns = clock_.NowNs() + kRefreshNs;
   while (Sleep(refresh_ns)) {
     if (clock_.NowNs() >= std::min(refresh_ns, master_due_())) {
-      Refresh(Asker::kBackground);
+      Refresh(Asker::kBackground, rpc::Breaker::kNever);
       refresh_ns = clock_.NowNs() + kRefreshNs;
     }
     for (const auto& peer : Due()) peer->Probe();

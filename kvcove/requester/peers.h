@@ -24,24 +24,26 @@ enum class Asker : std::uint8_t {
 // The owners, kept up to date by a thread. Thread-safe.
 class Peers {
  public:
-  // Asks the master, and tells it whom this process passes over.
+  // Asks the master, and tells it whom this process passes over. `deadline_ns`: of the call that
+  // waits.
   using Ask = std::function<Result<std::vector<wire::OwnerStat>>(
-      Asker asker, std::vector<wire::OwnerNumber> passed_over)>;
+      Asker asker, std::vector<wire::OwnerNumber> passed_over, std::int64_t deadline_ns)>;
   // `master_due`: when the master is to be probed (rpc::Breaker::ProbeDueNs).
   Peers(Ask ask, std::function<std::int64_t()> master_due, const rpc::Access& access,
         const Clock& clock);
   ~Peers();
 
-  void Refresh(Asker asker = Asker::kCall);
+  void Refresh(std::int64_t deadline_ns) { Refresh(Asker::kCall, deadline_ns); }
   // Somebody is doubted: the thread sees when it is to be probed.
   void Wake();
   std::vector<wire::OwnerStat> Owners() const;
   // Whom this process passes over now.
   std::vector<wire::OwnerNumber> Broken() const;
-  // Null for a number that is not known (yet).
-  std::shared_ptr<rpc::DataPeer> Get(wire::OwnerNumber number);
+  // Null for a number that is not known (yet). Asks the master for one that is not.
+  std::shared_ptr<rpc::DataPeer> Get(wire::OwnerNumber number, std::int64_t deadline_ns);
 
  private:
+  void Refresh(Asker asker, std::int64_t deadline_ns);
   void Run();
   // Until it is time to refresh or to probe. False: stop.
   bool Sleep(std::int64_t refresh_ns);

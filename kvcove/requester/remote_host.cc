@@ -50,8 +50,13 @@ class SocketChannel final : public wire::Channel {
       }
     }
     KVCOVE_ASSIGN(rpc::Client client, rpc::Client::Connect(path_, deadline_ns));
-    KVCOVE_TRY(client.Call(wire::Method::kJoin, Bytes(wire::EncodeJoin(welcome_)), deadline_ns));
-    return client;
+    const auto joined =
+        client.Call(wire::Method::kJoin, Bytes(wire::EncodeJoin(welcome_)), deadline_ns);
+    if (joined) return client;
+    // Another daemon has taken its place at this path, and the monitor has not noticed yet. Nobody
+    // is refused anything: a reset, for one, must be tried again.
+    const Code code = joined.error().code;
+    return Fail(code == Code::kDenied ? Code::kUnavailable : code, joined.error().detail);
   }
 
   const std::string path_;

@@ -5,11 +5,32 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
+#include "kvcove/base/random.h"
 
 namespace kvcove::requester {
 namespace {
 
 constexpr std::int64_t kRetryNs = 100 * kMillisecond;
+
+bool Versioned(const wire::ResetRequest& request) { return !request.version.value_or("").empty(); }
+
+// Once `later` is proven, nothing is left of what `earlier` was for. One that names a version voids
+// at most that version. One that is not an engine's leaves the sessions of others open, whatever
+// weights they have.
+bool Covers(const wire::ResetRequest& later, const wire::ResetRequest& earlier) {
+  if (!earlier.engine.empty() && later.engine.empty()) return false;
+  return !Versioned(later) || (Versioned(earlier) && later.version == earlier.version);
+}
+
+// One that stands for both. Under a new id, because either may have been decided already.
+wire::ResetRequest Both(const wire::ResetRequest& earlier, const wire::ResetRequest& later) {
+  if (Covers(later, earlier)) return later;
+  wire::ResetRequest both = later;
+  both.id = RandomId();
+  if (both.engine.empty()) both.engine = earlier.engine;
+  if (earlier.version != later.version) both.version.reset();
+  return both;
+}
 
 }  // namespace
 
@@ -17,15 +38,23 @@ Status ResetKeeper::Reset(const wire::ResetRequest& request, std::chrono::millis
   const std::int64_t deadline_ns =
       clock_.NowNs() + std::clamp<std::int64_t>(timeout.count(), 0, 3'600'000) * kMillisecond;
   std::uint64_t number = 0;
+  std::optional<wire::ResetRequest> first;
   {
     const MutexLock lock(mutex_);
     number = ++number_;
+    if (pending_ && !Covers(request, pending_->request)) first = pending_->request;
   }
-  Status done = attempt_(request, deadline_ns);
+  Status done;
+  if (first) {
+    first->late = true;
+    done = attempt_(*first, deadline_ns);
+    if (!done) done = Fail(Code::kNotProven, "an earlier one: " + done.error().ToString());
+  }
+  if (done) done = attempt_(request, deadline_ns);
   const MutexLock lock(mutex_);
   if (done) {
-    // An earlier one that was not proven is covered by this one.
-    if (number == number_) {
+    if (pending_ && number > pending_->number &&
+        (Covers(request, pending_->request) || (first && first->id == pending_->request.id))) {
       pending_.reset();
       unproven_.store(false, std::memory_order_release);
     }
@@ -33,7 +62,13 @@ Status ResetKeeper::Reset(const wire::ResetRequest& request, std::chrono::millis
   }
   if (done.error().code == Code::kInvalid || done.error().code == Code::kDenied) return done;
   unproven_.store(true, std::memory_order_release);
-  pending_ = request;
+  if (!pending_) {
+    pending_ = {.number = number, .request = request};
+  } else if (number > pending_->number) {
+    pending_ = {.number = number, .request = Both(pending_->request, request)};
+  } else {
+    pending_->request = Both(request, pending_->request);
+  }
   if (!retry_.joinable()) {
     retry_ = StartThread("kvcove-reset", [this] { RunRetries(); });
   }
@@ -65,7 +100,7 @@ void ResetKeeper::RunRetries() {
         changed_.Wait(mutex_);
       }
       if (stopping_) return;
-      request = *pending_;
+      request = pending_->request;
       request.late = true;
     }
     if (since_ns == 0) since_ns = clock_.NowNs();
@@ -74,7 +109,7 @@ void ResetKeeper::RunRetries() {
     {
       const MutexLock lock(mutex_);
       if (stopping_) return;
-      if (!pending_ || pending_->id != request.id) continue;
+      if (!pending_ || pending_->request.id != request.id) continue;
       if (!done) {
         changed_.WaitFor(mutex_, std::chrono::nanoseconds(kRetryNs));
         continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A session's reset: tried once, and if it could not be proven, repeated under its id in the
-// background until it is. Meanwhile the session is closed.
+// background until it is. Meanwhile the session is closed. A later one that is proven opens it only
+// if it voids all that the earlier one was for.
 #pragma once
 
 #include <atomic>
@@ -31,6 +32,10 @@ class ResetKeeper {
   void Stop();
 
  private:
+  struct Pending {
+    std::uint64_t number = 0;  // of the latest call that it stands for
+    wire::ResetRequest request;
+  };
   void RunRetries();
 
   const std::string name_;
@@ -41,7 +46,7 @@ class ResetKeeper {
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::uint64_t number_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::optional<wire::ResetRequest> pending_ KVCOVE_GUARDED_BY(mutex_);
+  std::optional<Pending> pending_ KVCOVE_GUARDED_BY(mutex_);
   std::thread retry_ KVCOVE_GUARDED_BY(mutex_);
 };
 

@@ -87,12 +87,12 @@ Result<Session::Binding> Session::Bind(Attachment& attachment, std::string_view 
     const auto known = bindings_.find(version);
     if (known != bindings_.end()) {
       const Binding& binding = known->second;
-      if (binding.attachment == &attachment &&
+      if (binding.attachment == attachment.number() &&
           binding.generation == attachment.header().generation(binding.slot) &&
           (binding.open || clock_.NowNs() < binding.ask_again_ns)) {
         return binding;
       }
-      if (binding.attachment != &attachment && binding.open) {
+      if (binding.attachment != attachment.number() && binding.open) {
         request.last_incarnation = binding.incarnation;
         request.last_generation = binding.generation;
       }
@@ -100,7 +100,7 @@ Result<Session::Binding> Session::Bind(Attachment& attachment, std::string_view 
   }
   KVCOVE_ASSIGN(const wire::Registration registration,
                 attachment.service().Register(request, deadline_ns));
-  const Binding binding{.attachment = &attachment,
+  const Binding binding{.attachment = attachment.number(),
                         .incarnation = registration.incarnation,
                         .slot = registration.slot,
                         .generation = registration.generation,
@@ -122,6 +122,11 @@ Result<Session::Scope> Session::Enter(const CallOptions& options, std::int64_t d
     scope.refused = MissReason::kUnavailable;
     return scope;
   }
+  // An owner that is frozen would not answer a registration, either.
+  if (!scope.attachment->header().LeaseHolds(clock_.NowNs())) {
+    scope.refused = MissReason::kLease;
+    return scope;
+  }
   const Result<Binding> binding = Bind(*scope.attachment, options.version, deadline_ns);
   if (!binding) {
     if (binding.error().code == Code::kInvalid || binding.error().code == Code::kLimit) {
@@ -131,11 +136,7 @@ Result<Session::Scope> Session::Enter(const CallOptions& options, std::int64_t d
     return scope;
   }
   scope.read = {.slot = binding->slot, .generation = binding->generation, .checks = {}};
-  if (!binding->open) {
-    scope.refused = MissReason::kClosed;
-  } else if (!scope.attachment->header().LeaseHolds(clock_.NowNs())) {
-    scope.refused = MissReason::kLease;
-  }
+  if (!binding->open) scope.refused = MissReason::kClosed;
   return scope;
 }
 

@@ -56,7 +56,7 @@ class Session final : public SessionApi {
  private:
   // What this session knows of one weight version.
   struct Binding {
-    const Attachment* attachment = nullptr;
+    std::uint64_t attachment = 0;  // its number
     Id128 incarnation;
     SlotId slot = 0;
     Generation generation = 0;

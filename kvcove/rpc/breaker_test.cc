@@ -214,9 +214,10 @@ class FakeChannel final : public wire::Channel {
     ++calls;
     if (error == Code::kOk) return std::string("answer");
     if (error == Code::kTimeout) clock_.AdvanceNs(given_ns);
-    return Fail(error, "");
+    return std::unexpected(Error{.code = error, .detail = {}, .answered = answered});
   }
   Code error = Code::kOk;
+  bool answered = false;
   int calls = 0;
   std::int64_t given_ns = 0;
 
@@ -248,6 +249,25 @@ TEST(GuardedChannelTest, AsksADeadPeerBrieflyAndThenNotAtAll) {
   inner.error = Code::kOk;
   EXPECT_EQ(*call(), "answer");
   EXPECT_EQ(changes, (std::vector<Change>{Change::kSuspected, Change::kBroken, Change::kMended}));
+}
+
+// A master whose control store is full refuses new namespaces, and looks up what it has.
+TEST(GuardedChannelTest, APeerThatAnswersThatSomethingIsUnavailableIsTrusted) {
+  FakeClock clock;
+  FakeChannel inner(clock);
+  Breaker breaker(clock);
+  GuardedChannel channel(inner, breaker, "the master", [](Change) { FAIL(); });
+  inner.answered = true;
+  for (const Code code : {Code::kUnavailable, Code::kTimeout}) {
+    for (int i = 0; i < 10; ++i) {
+      inner.error = code;
+      EXPECT_EQ(channel.Call(wire::Method::kRegister, {}, clock.NowNs() + kSecond).error().code,
+                code);
+      inner.error = Code::kOk;
+      EXPECT_TRUE(channel.Call(wire::Method::kLookup, {}, clock.NowNs() + kSecond));
+      EXPECT_EQ(inner.given_ns, kSecond);
+    }
+  }
 }
 
 }  // namespace

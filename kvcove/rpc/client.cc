@@ -61,12 +61,21 @@ Result<Client> Client::Connect(const std::string& path, std::int64_t deadline_ns
   std::memcpy(address.sun_path, path.data(), path.size());
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return FailErrno(Code::kInternal, "creating a Unix socket");
-  timeval limit{.tv_sec = 1, .tv_usec = 0};
-  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));  // bounds connect, too
+  // A daemon that is frozen accepts nobody; when the queue of its socket is full, connect() waits.
+  const auto limit_connect = [&] {
+    const std::int64_t left = std::clamp(LeftNs(deadline_ns), kMillisecond, kSecond);
+    const timeval limit{.tv_sec = left / kSecond, .tv_usec = left % kSecond / kMicrosecond};
+    setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+  };
+  limit_connect();
   while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    if (errno == EINTR) continue;
-    if (errno == EAGAIN && LeftNs(deadline_ns) > 0) continue;
-    return FailErrno(Code::kUnavailable, fmt::format("connecting to '{}'", path));
+    if (errno != EINTR && errno != EAGAIN) {
+      return FailErrno(Code::kUnavailable, fmt::format("connecting to '{}'", path));
+    }
+    if (LeftNs(deadline_ns) <= 0) {
+      return Fail(Code::kTimeout, fmt::format("'{}' did not answer in time", path));
+    }
+    limit_connect();
   }
   KVCOVE_TRY(CheckServer(fd.get(), path));
   return Client(std::move(fd));
@@ -74,18 +83,21 @@ Result<Client> Client::Connect(const std::string& path, std::int64_t deadline_ns
 
 Result<Client> Client::Connect(const Address& address, const Access& access,
                                std::int64_t deadline_ns) {
+  // A server with more newcomers than it has room for closes the oldest of them (rpc/unproven.h),
+  // and this process may have been slow to say hello.
   for (int tries = 1;; ++tries) {
     KVCOVE_ASSIGN(UniqueFd fd, ConnectTcp(address, deadline_ns));
     if (access.tls != nullptr) {
-      KVCOVE_ASSIGN(fd, access.tls->Connect(std::move(fd), address.host, deadline_ns));
+      auto tunnel = access.tls->Connect(std::move(fd), address.host, deadline_ns);
+      if (!tunnel && tunnel.error().code == Code::kUnavailable && tries < kGreetings) continue;
+      if (!tunnel) return std::unexpected(tunnel.error());
+      fd = std::move(*tunnel);
     }
     // Receives block, bounded by SO_RCVTIMEO.
     fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
     Client client(std::move(fd));
     const Status greeted = client.Greet(access, deadline_ns);
     if (greeted) return client;
-    // A server with more newcomers than it has room for closes the oldest of them
-    // (rpc/unproven.h), and this process may have been slow to say hello.
     if (greeted.error().code == Code::kUnavailable && tries < kGreetings) continue;
     return Fail(greeted.error().code,
                 fmt::format("{}: {}", address.ToString(), greeted.error().detail));
@@ -246,7 +258,9 @@ Result<std::string> Client::Call(wire::Method method, std::span<const std::byte>
       return end(got.error());
     }
   }
-  if (reply->code != Code::kOk) return Fail(reply->code, std::move(text));
+  if (reply->code != Code::kOk) {
+    return std::unexpected(Error{.code = reply->code, .detail = std::move(text), .answered = true});
+  }
   return text;
 }
 

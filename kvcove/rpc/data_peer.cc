@@ -150,8 +150,9 @@ class Exchange {
     }
     if (stage_ == Stage::kBody) {
       if (code_ != Code::kOk) {
-        return Fail(
-            {code_, std::string(reinterpret_cast<const char*>(reply_.data()), reply_.size())});
+        return Fail({.code = code_,
+                     .detail = {reinterpret_cast<const char*>(reply_.data()), reply_.size()},
+                     .answered = true});
       }
       auto values = call_.on_reply(reply_);
       if (!values) return Fail(values.error());

@@ -4,6 +4,7 @@
 namespace kvcove::rpc {
 
 Breaker::Outcome OutcomeOf(const Error& error) {
+  if (error.answered) return Breaker::Outcome::kAnswered;
   if (error.code == Code::kTimeout) return Breaker::Outcome::kMissed;
   if (error.code == Code::kUnavailable) return Breaker::Outcome::kLost;
   return Breaker::Outcome::kAnswered;

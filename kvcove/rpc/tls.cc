@@ -160,7 +160,10 @@ class Tls::Impl {
       error = error_code(errno, boost::system::system_category());
     }
     if (error) {
-      done(Fail(Code::kDenied, fmt::format("TLS: {}", error.message())));
+      // Only TLS itself refuses somebody. A connection that ended says nothing about the peer.
+      const bool refused = error.category() == asio::error::get_ssl_category();
+      done(Fail(refused ? Code::kDenied : Code::kUnavailable,
+                fmt::format("TLS: {}", error.message())));
       co_return;
     }
     tunnel->plain.assign(Protocol(AF_UNIX, 0), ends[0]);

@@ -124,14 +124,11 @@ std::string Encode(const RemoveRequest& message) {
 
 Result<RemoveRequest> DecodeRemove(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::RemoveKeys>(body));
-  RemoveRequest request{.token = FromFb(root->token()),
-                        .keys = {},
-                        .pattern = Str(root->pattern()),
-                        .budget_ns = root->budget_ns()};
-  for (unsigned i = 0; i < SizeOf(root->keys()); ++i) {
-    request.keys.push_back(Str(root->keys()->Get(i)));
-  }
-  return request;
+  KVCOVE_ASSIGN(const std::vector<std::string_view> keys, Views(root->keys(), body));
+  return RemoveRequest{.token = FromFb(root->token()),
+                       .keys = {keys.begin(), keys.end()},
+                       .pattern = Str(root->pattern()),
+                       .budget_ns = root->budget_ns()};
 }
 
 std::string Encode(const DataGet& message) {
@@ -149,12 +146,9 @@ Result<DataGet> DecodeDataGet(std::span<const std::byte> body) {
   if (!Aligned(root->room())) return Misaligned();
   DataGet request{
       .token = FromFb(root->token()), .keys = {}, .room = {}, .no_checksum = root->no_checksum()};
-  request.keys.reserve(count);
+  KVCOVE_ASSIGN(request.keys, Views(root->keys(), body));
   request.room.reserve(count);
-  for (unsigned i = 0; i < count; ++i) {
-    request.keys.push_back(View(root->keys()->Get(i)));
-    request.room.push_back(root->room()->Get(i));
-  }
+  for (unsigned i = 0; i < count; ++i) request.room.push_back(root->room()->Get(i));
   return request;
 }
 
@@ -235,6 +229,7 @@ Result<DataPut> DecodeDataPut(std::span<const std::byte> body) {
       SizeOf(root->groups()) != count || SizeOf(root->afters()) != count) {
     return WrongCount();
   }
+  if (count > kMaxBatch) return Fail(Code::kCorrupt, "a batch that is too large");
   if (!Aligned(root->checksums()) || !Aligned(root->sizes(), 4) || !Aligned(root->groups(), 4)) {
     return Misaligned();
   }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/wire/cluster.h"
 
+#include <flatbuffers/flatbuffers.h>
 #include <gtest/gtest.h>
 
 #include <vector>
+
+#include "kvcove/wire/host_wire.h"
 
 namespace kvcove::wire {
 namespace {
@@ -54,6 +57,51 @@ TEST(ClusterWireTest, ListsOfAnyLengthArriveWhateverElseTheMessageHas) {
       }
     }
   }
+}
+
+// A message whose only field, at `field` of its table, is a list that has one string many times.
+std::string OneStringManyTimes(flatbuffers::voffset_t field, std::size_t bytes, std::size_t times) {
+  flatbuffers::FlatBufferBuilder builder;
+  const auto text = builder.CreateString(std::string(bytes, 'k'));
+  const auto list = builder.CreateVector(std::vector(times, text));
+  const auto table = builder.StartTable();
+  builder.AddOffset(field, list);
+  builder.Finish(flatbuffers::Offset<void>(builder.EndTable(table)));
+  return {reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize()};
+}
+
+TEST(ClusterWireTest, StringsThatShareTheirBytesAreRefusedBeforeTheyAreCopied) {
+  constexpr std::size_t kBytes = 1 << 16;
+  const std::string keys = OneStringManyTimes(/*keys*/ 6, kBytes, 2000);
+  const auto removal = Decode(keys, &DecodeRemove);
+  ASSERT_FALSE(removal) << removal->keys.size() << " keys from " << keys.size() << " bytes";
+  EXPECT_EQ(removal.error().code, Code::kCorrupt);
+  const std::string versions = OneStringManyTimes(/*versions*/ 8, kBytes, 2000);
+  const auto engine = Decode(versions, &DecodeEngineVersions);
+  ASSERT_FALSE(engine) << engine->versions.size() << " names from " << versions.size() << " bytes";
+  EXPECT_EQ(engine.error().code, Code::kCorrupt);
+  // Strings of their own, as every encoder writes them, also where they are equal.
+  const RemoveRequest honest{
+      .token = {}, .keys = std::vector<std::string>(2000, "same"), .pattern = {}, .budget_ns = 1};
+  EXPECT_EQ(Decode(Encode(honest), &DecodeRemove)->keys, honest.keys);
+}
+
+TEST(ClusterWireTest, NoBatchIsLargerThanACallMayBe) {
+  const auto get = [](std::size_t count) {
+    const std::vector<std::string_view> keys(count, "key");
+    const DataGet request{
+        .token = {}, .keys = keys, .room = std::vector<std::uint64_t>(count), .no_checksum = false};
+    return Decode(Encode(request), &DecodeDataGet).has_value();
+  };
+  EXPECT_TRUE(get(kMaxBatch));
+  EXPECT_FALSE(get(kMaxBatch + 1));
+  const auto put = [](std::size_t count) {
+    const DataPut request{.token = {},
+                          .items = std::vector<DataPutItem>(count, {.key = "key", .after = "key"})};
+    return Decode(Encode(request), &DecodeDataPut).has_value();
+  };
+  EXPECT_TRUE(put(kMaxBatch));
+  EXPECT_FALSE(put(kMaxBatch + 1));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kvcove/base/result.h"
 #include "kvcove/model/ids.h"
@@ -48,6 +49,24 @@ inline std::string Str(const flatbuffers::String* text) { return std::string(Vie
 template <typename Vector>
 std::size_t SizeOf(const Vector* vector) {
   return vector == nullptr ? 0 : vector->size();
+}
+
+// The strings of a list in `body`. All elements may point to one string, so that a frame of 4 MiB
+// would stand for terabytes: together they must have no more bytes than the message. Nor is one
+// batch so large that whoever works it off keeps others waiting.
+inline Result<std::vector<std::string_view>> Views(
+    const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* list,
+    std::span<const std::byte> body) {
+  std::vector<std::string_view> views;
+  if (SizeOf(list) > kMaxBatch) return Fail(Code::kCorrupt, "a batch that is too large");
+  views.reserve(SizeOf(list));
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < SizeOf(list); ++i) {
+    views.push_back(View(list->Get(static_cast<unsigned>(i))));
+    bytes += views.back().size();
+    if (bytes > body.size()) return Fail(Code::kCorrupt, "strings that share their bytes");
+  }
+  return views;
 }
 
 // The verifier does not look at the alignment of a vector's elements. The builder does not align a

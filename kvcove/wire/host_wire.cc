@@ -343,10 +343,7 @@ Result<std::string> ServeKeys(HostService& service, Method method, std::span<con
   KVCOVE_ASSIGN(const auto* root, Root<fb::Keys>(body));
   if (root->token() == nullptr) return Fail(Code::kCorrupt, "keys without a token");
   const Token token = FromFb(*root->token());
-  std::vector<std::string_view> keys;
-  for (std::size_t i = 0; i < SizeOf(root->keys()); ++i) {
-    keys.push_back(View(root->keys()->Get(static_cast<unsigned>(i))));
-  }
+  KVCOVE_ASSIGN(const std::vector<std::string_view> keys, Views(root->keys(), body));
   if (method == Method::kRemove) {
     KVCOVE_ASSIGN(const std::vector<Code> codes, service.Remove(token, keys, deadline_ns));
     return CodesToString(codes);
@@ -448,14 +445,11 @@ std::string Encode(const ResetOutcome& outcome) {
 
 Result<EngineVersions> DecodeEngineVersions(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::EngineVersions>(body));
-  EngineVersions engine{.name = Str(root->name()),
+  KVCOVE_ASSIGN(const std::vector<std::string_view> versions, Views(root->versions(), body));
+  return EngineVersions{.name = Str(root->name()),
                         .engine = Str(root->engine()),
-                        .versions = {},
+                        .versions = {versions.begin(), versions.end()},
                         .holder = FromFb(root->holder())};
-  for (std::size_t i = 0; i < SizeOf(root->versions()); ++i) {
-    engine.versions.push_back(Str(root->versions()->Get(static_cast<unsigned>(i))));
-  }
-  return engine;
 }
 
 std::unique_ptr<HostService> MakeStub(Channel& channel, const Id128& holder, const Clock& clock) {

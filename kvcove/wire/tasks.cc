@@ -85,6 +85,9 @@ Result<InventoryReply> DecodeInventoryReply(std::span<const std::byte> body) {
                        .objects = {}};
   for (unsigned i = 0; i < count; ++i) {
     if (root->slots()->Get(i) >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");
+    if (View(root->keys()->Get(i)).size() > kMaxKeyBytes) {
+      return Fail(Code::kCorrupt, "a key that is too long");
+    }
     const unsigned state = root->states()->Get(i);
     KVCOVE_ASSIGN(const Tier tier, ToTier(root->tiers()->Get(i)));
     reply.objects.push_back({.hash = FromFb(root->hashes()->Get(i)),

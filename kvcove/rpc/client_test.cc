@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/rpc/client.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/posix.h"
+#include "kvcove/rpc/server.h"
+
+namespace kvcove::rpc {
+namespace {
+
+// A daemon that is frozen: it listens, accepts nobody, and the queue of its socket is full.
+class FrozenDaemon {
+ public:
+  FrozenDaemon() : path_("/tmp/kvcove-client-test-" + std::to_string(getpid()) + ".sock") {
+    unlink(path_.c_str());
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path_.data(), path_.size());
+    const auto* at = reinterpret_cast<const sockaddr*>(&address);
+    listener_ = UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(bind(listener_.get(), at, sizeof(address)), 0);
+    EXPECT_EQ(listen(listener_.get(), 1), 0);
+    while (true) {
+      UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      if (connect(fd.get(), at, sizeof(address)) != 0) break;
+      waiting_.push_back(std::move(fd));
+    }
+    EXPECT_EQ(errno, EAGAIN);
+  }
+  ~FrozenDaemon() { unlink(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+  UniqueFd listener_;
+  std::vector<UniqueFd> waiting_;
+};
+
+TEST(ClientTest, ConnectingToAFrozenDaemonEndsAtTheDeadlineAlsoWhenItsQueueIsFull) {
+  const FrozenDaemon daemon;
+  const std::int64_t began_ns = SystemClock::Instance().NowNs();
+  const auto client = Client::Connect(daemon.path(), began_ns + 20 * kMillisecond);
+  const std::int64_t took_ns = SystemClock::Instance().NowNs() - began_ns;
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().code, Code::kTimeout) << client.error().ToString();
+  EXPECT_LT(took_ns, 500 * kMillisecond);
+}
+
+// Lets everybody in and does nothing for them.
+class Refusing final : public Handler {
+ public:
+  void OnOpen(ConnectionId, const Peer&) override {}
+  void OnClose(ConnectionId) override {}
+  void OnProcessGone(std::uint64_t) override {}
+  bool Admitted(ConnectionId) const override { return true; }
+  void OnRequest(ConnectionId, wire::Method method, std::span<const std::byte>,
+                 Responder respond) override {
+    if (method == wire::Method::kHello) return respond({});
+    respond(ErrorReply({Code::kUnavailable, "the control store refuses"}));
+  }
+};
+
+TEST(ClientTest, AnErrorThatThePeerSendsIsToldFromALostConnection) {
+  const auto soon = [] { return SystemClock::Instance().NowNs() + 5 * kSecond; };
+  Refusing handler;
+  ServerOptions options;
+  options.listen.host = "127.0.0.1";
+  auto server = *Server::Open(options, handler);
+  server->Start();
+  auto client = *Client::Connect(server->address(), {}, soon());
+  const auto refused = client.Call(wire::Method::kRegister, {}, soon());
+  ASSERT_EQ(refused.error().code, Code::kUnavailable);
+  EXPECT_TRUE(refused.error().answered);
+  server->Stop();
+  const auto lost = client.Call(wire::Method::kRegister, {}, soon());
+  ASSERT_EQ(lost.error().code, Code::kUnavailable);
+  EXPECT_FALSE(lost.error().answered);
+}
+
+}  // namespace
+}  // namespace kvcove::rpc
