@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that refuse what they do not know, and errors that say where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kvcove.launch._document import Document, KeyPath
+from kvcove.launch._errors import ConfigError, Problem, nearest
+
+__all__ = ["Strict", "problems_of", "raise_if"]
+
+
+class Strict(BaseModel):
+    """A block of a configuration. Unknown keys are errors; a value cannot be changed later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def problems_of(
+    error: ValidationError,
+    document: Document,
+    block: KeyPath,
+    keys_at: Mapping[KeyPath, Iterable[str]],
+) -> list[Problem]:
+    """Return pydantic's findings as problems of a document.
+
+    Parameters
+    ----------
+    error : pydantic.ValidationError
+        From a model of the block.
+    document : Document
+        Which has the block.
+    block : tuple of str
+        The block's path.
+    keys_at : mapping of tuple of str to iterable of str
+        The known keys of the block, by the path below it: ``{(): ["type", "cpu"], ("cpu",): ...}``.
+    """
+    found = []
+    for item in error.errors():
+        below = tuple(str(part) for part in item["loc"])
+        found.append(document.problem(block + below, _text(item, below, keys_at)))
+    return found
+
+
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+
+
+def _text(item: Mapping[str, Any], below: KeyPath, keys_at: Mapping[KeyPath, Iterable[str]]) -> str:
+    kind = item["type"]
+    if kind in _UNKNOWN:
+        return f"unknown key; {nearest(below[-1], keys_at.get(below[:-1], ()))}"
+    if kind == "missing":
+        return "missing"
+    if kind == "literal_error":
+        return f"{item['input']!r}: give {item['ctx']['expected']}"
+    if kind in ("model_type", "dataclass_type", "model_attributes_type", "dict_type"):
+        return f"{item['input']!r} is no table of keys and values"
+    text = str(item["msg"]).removeprefix("Value error, ")
+    if kind.endswith(("_type", "_parsing")):
+        return f"{item['input']!r}: {text[0].lower()}{text[1:]}"
+    return text
+
+
+def raise_if(problems: Iterable[Problem]) -> None:
+    """Raise a :class:`ConfigError` where there are problems."""
+    found = list(problems)
+    if found:
+        raise ConfigError(found)
