@@ -7,17 +7,31 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
 
 from kvcove.launch._document import Document, KeyPath
 from kvcove.launch._errors import ConfigError, Problem, nearest
 
-__all__ = ["Strict", "problems_of", "raise_if"]
+__all__ = ["Strict", "problems_of", "raise_if", "wrong_at"]
 
 
 class Strict(BaseModel):
     """A block of a configuration. Unknown keys are errors; a value cannot be changed later."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def wrong_at(key: str, text: str) -> PydanticCustomError:
+    """Return the error of a check on several keys, for one of them.
+
+    Parameters
+    ----------
+    key : str
+        Below the model, with dots.
+    text : str
+        What is wrong with it, and what would be right.
+    """
+    return PydanticCustomError("wrong_at", "{key}: {text}", {"key": key, "text": text})
 
 
 def problems_of(
@@ -42,6 +56,8 @@ def problems_of(
     found = []
     for item in error.errors():
         below = tuple(str(part) for part in item["loc"])
+        if item["type"] == "wrong_at":
+            below += tuple(item["ctx"]["key"].split("."))
         found.append(document.problem(block + below, _text(item, below, keys_at)))
     return found
 
@@ -51,6 +67,8 @@ _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 def _text(item: Mapping[str, Any], below: KeyPath, keys_at: Mapping[KeyPath, Iterable[str]]) -> str:
     kind = item["type"]
+    if kind == "wrong_at":
+        return str(item["ctx"]["text"])
     if kind in _UNKNOWN:
         return f"unknown key; {nearest(below[-1], keys_at.get(below[:-1], ()))}"
     if kind == "missing":

@@ -21,6 +21,7 @@ from pydantic import ConfigDict, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from kvcove.launch._errors import nearest
+from kvcove.launch._strict import wrong_at
 from kvcove.vllm._config import Config
 
 __all__ = ["CONNECTORS", "KVStoreConfig"]
@@ -108,20 +109,22 @@ class KVStoreConfig:
         if self.kv_connector != "KvcoveConnector":
             return self
         if self.config_path is not None:
-            raise ValueError(
-                "config_path: KvcoveConnector reads no file of Mooncake's; leave it out, and name "
-                "the pool in extra_config.kv_connector_extra_config.pool"
+            raise wrong_at(
+                "config_path",
+                "KvcoveConnector reads no file of Mooncake's; leave it out, and name "
+                "the pool in extra_config.kv_connector_extra_config.pool",
             )
         try:
             config = Config.of(self.connector_options())
         except ValueError as error:
             text = str(error).removeprefix("kv_connector_extra_config: ")
-            raise ValueError(f"extra_config.kv_connector_extra_config: {text}") from error
+            raise wrong_at("extra_config.kv_connector_extra_config", text) from error
         policy = self.extra_config.get("kv_load_failure_policy", "recompute")
         if policy != "recompute" and not config.allow_load_failure_policy_fail:
-            raise ValueError(
-                f"extra_config.kv_load_failure_policy: {policy!r}: a block that is evicted between "
-                "its look-up and its load would end a user's request; give 'recompute'"
+            raise wrong_at(
+                "extra_config.kv_load_failure_policy",
+                f"{policy!r}: a block that is evicted between its look-up and its load would end a "
+                "user's request; give 'recompute'",
             )
         return self
 

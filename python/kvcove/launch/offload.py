@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from kvcove.launch._size import Size, format_size
-from kvcove.launch._strict import Strict
+from kvcove.launch._strict import Strict, wrong_at
 from kvcove.vllm._config import Config
 
 __all__ = [
@@ -132,22 +132,28 @@ class KvcoveOffload(_Offload):
         refuse_kvcove_disk(self.disk)
         for key, instead in (("pool", "pool"), ("memory", "cpu.num_bytes")):
             if key in self.extra_config:
-                raise ValueError(f"extra_config.{key}: write it as {instead}")
+                raise wrong_at(f"extra_config.{key}", f"write it as {instead}")
         if self.cpu is not None and not self._needs_cpu():
-            raise ValueError(
-                f"cpu: the pool at {self.pool} has memory of its own; leave cpu out, or give "
-                'pool = "auto"'
+            raise wrong_at(
+                "cpu",
+                f"the pool at {self.pool} has memory of its own; leave cpu out, or give "
+                'pool = "auto"',
             )
         if self.cpu is not None and not 1 << 20 <= self.cpu.num_bytes <= 200 << 30:
-            raise ValueError(
-                f"cpu.num_bytes: an engine's own pool has 1MiB to 200GiB, not "
-                f"{format_size(self.cpu.num_bytes)}; for more start an owner on each host (kvcove "
-                'owner --memory ...) and give pool = "kvcove://HOST:7400"'
+            raise wrong_at(
+                "cpu.num_bytes",
+                f"an engine's own pool has 1MiB to 200GiB, not {format_size(self.cpu.num_bytes)}; "
+                "for more start an owner on each host (kvcove owner --memory ...) and give pool = "
+                '"kvcove://HOST:7400"',
             )
         try:
             Config.of(self.connector_options())
         except ValueError as error:
-            raise ValueError(str(error).removeprefix("kv_connector_extra_config: ")) from error
+            text = str(error).removeprefix("kv_connector_extra_config: ")
+            key, _, rest = text.partition(": ")
+            if key == "pool":
+                raise wrong_at(key, rest.replace('"pool": ', "pool = ")) from error
+            raise wrong_at("extra_config", text) from error
         return self
 
     def connector_options(self) -> dict[str, Any]:
@@ -166,13 +172,13 @@ def refuse_kvcove_disk(disk: DiskTier | None) -> None:
 
     Raises
     ------
-    ValueError
-        There is a disk tier.
+    pydantic_core.PydanticCustomError
+        A ``ValueError``: there is a disk tier.
     """
     if disk is not None:
-        raise ValueError(
-            "disk: kvcove has no disk tier yet; leave disk out, or take type = "
-            '"native" or "mooncake"'
+        raise wrong_at(
+            "disk",
+            'kvcove has no disk tier yet; leave disk out, or take type = "native" or "mooncake"',
         )
 
 
