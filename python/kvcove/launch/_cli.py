@@ -217,11 +217,11 @@ def _verl(options: argparse.Namespace) -> int:
     made = verl.plan(command, document)
     environment = {**os.environ, **made.environment}
     run = made.command
-    wanted = bool(made.override)
+    wanted = bool(made.overrides)
     if wanted and (
         options.print or usable(made.config, timeout=options.timeout, environ=environment)
     ):
-        run = [*run, made.override]
+        run = [*run, *made.overrides]
     else:
         environment = dict(os.environ)
     if options.print:

@@ -156,5 +156,5 @@ def _quote_text(text: str) -> str:
     # OmegaConf takes \${ as ${, and reads \\ before it as one backslash.
     text = re.sub(r"(\\*)\$\{", lambda m: m[1] * 2 + r"\${", text)
     # Hydra takes \' as ', and reads \\ as one backslash before a quote only.
-    text = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + (r"\'" if m[2] else ""), text)
+    text = re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + (r"\'" if m[2] else ""), text)
     return f"'{text}'"

@@ -41,15 +41,15 @@ class Plan:
         The block that the command had.
     command : list of str
         Without the block, and without a connector.
-    override : str
+    overrides : list of str
         What gives its engines the connector; empty where none is wanted.
     environment : dict of str to str
-        Variables that go with the override.
+        Variables that go with the overrides.
     """
 
     config: KVStoreConfig
     command: list[str]
-    override: str
+    overrides: list[str]
     environment: dict[str, str]
 
 
@@ -123,15 +123,16 @@ def plan(command: Sequence[str], document: Document | None = None) -> Plan:
     config = load(document, overrides)
     made = build_kv_transfer_config(config)
     if made is None:
-        return Plan(config, rest, "", {})
+        return Plan(config, rest, [], {})
     _refuse_conflicts(rest)
     environment = {}
     if config.config_path is not None:
         # vLLM 0.32 knows the variable only; 0.33 reads the key in the JSON.
         environment["MOONCAKE_CONFIG_PATH"] = config.config_path
-    # "+" adds: a configuration that has a connector of its own is an error of Hydra's, and not
-    # replaced in silence.
-    return Plan(config, rest, f"+{TARGET}={hydra.quote(made)}", environment)
+    # Hydra merges a dict that is added into one that is there. To add null is an error of Hydra's
+    # then: a connector in verl's own files is not mixed with this one in silence.
+    overrides = [f"+{TARGET}=null", f"{TARGET}={hydra.quote(made)}"]
+    return Plan(config, rest, overrides, environment)
 
 
 _CONFLICTS = (
