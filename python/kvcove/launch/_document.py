@@ -106,10 +106,13 @@ def at(data: Mapping[str, Any], path: KeyPath) -> Any:
 def _parse_yaml(text: str, source: str) -> Document:
     lines: dict[KeyPath, int] = {}
     twice: list[Problem] = []
+    seen: set[int] = set()
 
     def walk(node: yaml.Node | None, path: KeyPath) -> None:
-        if not isinstance(node, yaml.MappingNode):
+        # An anchor may be met again, within itself even.
+        if not isinstance(node, yaml.MappingNode) or id(node) in seen:
             return
+        seen.add(id(node))
         for key_node, value in node.value:
             here = (*path, str(key_node.value))
             line = key_node.start_mark.line + 1

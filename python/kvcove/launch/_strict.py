@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -54,15 +55,25 @@ def problems_of(
         The known keys of the block, by the path below it: ``{(): ["type", "cpu"], ("cpu",): ...}``.
     """
     found = []
-    for item in error.errors():
+    items = error.errors()
+    unknown = {tuple(str(part) for part in i["loc"]) for i in items if i["type"] in _UNKNOWN}
+    for item in items:
         below = tuple(str(part) for part in item["loc"])
         if item["type"] == "wrong_at":
             below += tuple(item["ctx"]["key"].split("."))
+        if item["type"] == "missing" and _misspelt(below, unknown):
+            continue
         found.append(document.problem(block + below, _text(item, below, keys_at)))
     return found
 
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+
+
+def _misspelt(missing: KeyPath, unknown: Iterable[KeyPath]) -> bool:
+    """Return whether an unknown key beside it is named like the missing one."""
+    beside = [path[-1] for path in unknown if path[:-1] == missing[:-1]]
+    return bool(difflib.get_close_matches(missing[-1], beside, 1))
 
 
 def _text(item: Mapping[str, Any], below: KeyPath, keys_at: Mapping[KeyPath, Iterable[str]]) -> str:

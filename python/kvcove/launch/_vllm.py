@@ -53,7 +53,10 @@ def disk_tier(version: str | None = None) -> str:
 
 def _registered_tier() -> str | None:
     """Look into the installed vLLM's list of tiers, as text: to import it takes seconds."""
-    spec = importlib.util.find_spec("vllm")
+    try:
+        spec = importlib.util.find_spec("vllm")
+    except ValueError:  # a stand-in without a spec
+        return None
     for directory in (spec.submodule_search_locations or ()) if spec else ():
         factory = Path(directory) / "v1/kv_offload/tiering/factory.py"
         try:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvcove.launch import prime_rl, verl
@@ -59,10 +59,8 @@ def for_verl(
         return None
     config = kv_store
     if not isinstance(config, KVStoreConfig):
-        block = {str(key): value for key, value in config.items()}
-        config = verl.parse_block(
-            block, Document({}, language="yaml"), tuple(verl.BLOCK.split("."))
-        )
+        path = tuple(verl.BLOCK.split("."))
+        config = verl.parse_block(_plain(config), Document({}, language="yaml"), path)
     if not config.enable or not usable(config, timeout=timeout):
         return None
     return build_kv_transfer_config(config, vllm_version=vllm_version)
@@ -91,7 +89,7 @@ def for_prime_rl(
     ConfigError
         The configuration is wrong: a ``ValueError`` that names key and remedy.
     """
-    return prime_rl.load(Document(dict(config))).build_kv_transfer_config(vllm_version)
+    return prime_rl.load(Document(_plain(config))).build_kv_transfer_config(vllm_version)
 
 
 def usable(
@@ -126,3 +124,12 @@ def usable(
         reason,
     )
     return False
+
+
+def _plain(value: Any) -> Any:
+    """Return dicts and lists for mappings and sequences; OmegaConf's resolve themselves so."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(below) for key, below in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(item) for item in value]
+    return value

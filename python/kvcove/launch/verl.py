@@ -131,8 +131,8 @@ def plan(command: Sequence[str], document: Document | None = None) -> Plan:
         environment["MOONCAKE_CONFIG_PATH"] = config.config_path
     # Hydra merges a dict that is added into one that is there. To add null is an error of Hydra's
     # then: a connector in verl's own files is not mixed with this one in silence.
-    overrides = [f"+{TARGET}=null", f"{TARGET}={hydra.quote(made)}"]
-    return Plan(config, rest, overrides, environment)
+    added = [f"+{TARGET}=null", f"{TARGET}={hydra.quote(made)}"]
+    return Plan(config, rest, added, environment)
 
 
 _CONFLICTS = (

@@ -127,6 +127,23 @@ def test_as_a_field_of_a_trainers_own_dataclass() -> None:
         omegaconf.OmegaConf.to_object(made)
 
 
+def test_a_block_of_omegaconf_becomes_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    omegaconf = pytest.importorskip("omegaconf")
+    monkeypatch.setenv("KVCOVE_TEST_RUN", "run-7")
+    options = {"namespace": "${oc.env:KVCOVE_TEST_RUN}", "pool": "auto"}
+    block = {
+        "enable": True,
+        "kv_connector": "KvcoveConnector",
+        "extra_config": {"kv_connector_extra_config": options},
+    }
+    made = launch.for_verl(omegaconf.OmegaConf.create(block))
+    assert made is not None
+    assert json.loads(launch.to_json(made))["kv_connector_extra_config"] == {
+        "namespace": "run-7",
+        "pool": "auto",
+    }
+
+
 # --- The pool is asked once.
 
 

@@ -294,6 +294,14 @@ def test_files_that_are_none(text: str, language: str, expected: str) -> None:
     assert str(caught.value).startswith(expected)
 
 
+def test_an_anchor_within_itself_ends() -> None:
+    assert parse("a: &a\n  b: *a\n", "yaml").lines == {("a",): 1, ("a", "b"): 2}
+
+
+def test_a_misspelt_key_is_not_missing_too() -> None:
+    assert len(told(HEAD + 'type = "native"\ncpu.num_byte = 1\n').splitlines()) == 1
+
+
 def test_lines_behind_values_of_several_lines() -> None:
     text = (
         'a = """\n[inference.kv_cache_offload]\n"""\nb = [\n  1, # ]\n  2,\n]\n\n'
