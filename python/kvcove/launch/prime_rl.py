@@ -7,7 +7,7 @@ Only what decides about KV is read; the rest is prime-rl's.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,8 +98,12 @@ def load(document: Document) -> PrimeRl:
     raise_if(misplaced(document))
     offload = None
     if block is not None:
-        offload = _offload(document, block_path(data), block, elsewhere=slurm)
-        raise_if(_rules(document, inference, offload, slurm))
+        problems = list(_rules(document, inference, slurm))
+        try:
+            offload = _offload(document, block_path(data), block, elsewhere=slurm)
+        except ConfigError as error:
+            raise ConfigError([*problems, *error.problems]) from error
+        raise_if(problems)
     pd = deployment == "disaggregated" or at(data, (*inference, "use_pd_kv_transfer")) is True
     return PrimeRl(offload, pd, slurm)
 
@@ -121,13 +125,13 @@ def _offload(
     if outdated:
         raise ConfigError(_outdated_problems(document, path, block))
     kind = block.get("type")
-    if kind not in OFFLOADS:
+    if not isinstance(kind, str) or kind not in OFFLOADS:
         told = (
             "missing" if kind is None else f"{kind!r} is not known; {nearest(str(kind), OFFLOADS)}"
         )
         text = f"{told}; give 'native', 'mooncake' or 'kvcove'"
         raise ConfigError([document.problem((*path, "type"), text)])
-    model = OFFLOADS[str(kind)]
+    model = OFFLOADS[kind]
     keys = {
         (): list(model.model_fields),
         ("cpu",): list(CpuTier.model_fields),
@@ -168,20 +172,18 @@ def misplaced(document: Document) -> list[Problem]:
     return [document.problem(old, f"it is no part of deployment any more; write this:\n\n{text}\n")]
 
 
-def _rules(document: Document, inference: KeyPath, offload: Any, slurm: bool) -> list[Problem]:
+def _rules(document: Document, inference: KeyPath, slurm: bool) -> Iterator[Problem]:
     data, path = document.data, (*inference, "kv_cache_offload")
 
     def rule(where: KeyPath, text: str) -> Problem:
         return dataclasses.replace(document.problem(where, text), path="")
 
-    found = []
-    if isinstance(offload, MooncakeOffload) and not slurm:
-        found.append(rule((*path, "type"), MOONCAKE_NEEDS_SLURM))
+    if at(data, (*path, "type")) == "mooncake" and not slurm:
+        yield rule((*path, "type"), MOONCAKE_NEEDS_SLURM)
     if at(data, ("trainer", "enable_router_replay")) is True:
-        found.append(rule(("trainer", "enable_router_replay"), NO_ROUTER_REPLAY))
+        yield rule(("trainer", "enable_router_replay"), NO_ROUTER_REPLAY)
     for vllm in ((*inference, "vllm"), inference):
         key = (*vllm, "enable_prefix_caching")
         if at(data, key) is False:
             name = ".".join(("inference", *key[len(inference) :]))
-            found.append(rule(key, f"KV cache offloading requires {name} to be true."))
-    return found
+            yield rule(key, f"KV cache offloading requires {name} to be true.")

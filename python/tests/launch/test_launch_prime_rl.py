@@ -105,6 +105,11 @@ def test_sizes_that_are_none(size: str) -> None:
             "'native'?; give 'native', 'mooncake' or 'kvcove'",
         ),
         (
+            "type = []\n",
+            "rl.toml:2: inference.kv_cache_offload.type: [] is not known; known: native, mooncake, "
+            "kvcove; give 'native', 'mooncake' or 'kvcove'",
+        ),
+        (
             'type = "kvcove"\ncpu.num_bytes = 1\n',
             "rl.toml:3: inference.kv_cache_offload.cpu.num_bytes: an engine's own pool has 1MiB to "
             "200GiB, not 1; for more start an owner on each host (kvcove owner --memory ...) and "
@@ -145,12 +150,12 @@ def test_what_is_wrong_is_told_where_it_is(text: str, expected: str) -> None:
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
-    text = told(HEAD + 'type = "native"\ncpu.num_bytes = 0\ndisk.path = "kv"\nx = 1\n')
-    assert [line.split(": ")[0] for line in text.splitlines()] == [
-        "rl.toml:3",
-        "rl.toml:4",
-        "rl.toml:5",
-    ]
+    text = told(
+        HEAD + 'type = "mooncake"\ncpu.num_bytes = 0\ndisk.path = "kv"\nx = 1\n'
+        "[inference.vllm]\nenable_prefix_caching = false\n"
+    )
+    lines = [2, 7, 3, 4, 5]
+    assert [line.split(": ")[0] for line in text.splitlines()] == [f"rl.toml:{n}" for n in lines]
 
 
 @pytest.mark.parametrize("kind", ["native", "mooncake", "kvcove"])
