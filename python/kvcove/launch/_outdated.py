@@ -63,7 +63,8 @@ def migrated(block: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        It has an old key and the new one: which of them is meant, only its author knows.
+        It has an old key and the new one: which of them is meant, only its author knows. Or a
+        table is none.
     """
     new: dict[str, Any] = {
         key: dict(value) if isinstance(value, Mapping) else value for key, value in block.items()
@@ -77,7 +78,10 @@ def migrated(block: Mapping[str, Any]) -> dict[str, Any]:
                 f"{'.'.join(change.path)} and {'.'.join(change.becomes)} are both there; remove "
                 f"{'.'.join(change.path)}"
             )
-        new.setdefault(change.becomes[0], {})[change.becomes[1]] = value
+        table = new.setdefault(change.becomes[0], {})
+        if not isinstance(table, dict):
+            raise ValueError(f"{change.becomes[0]}: {table!r} is no table of keys and values")
+        table[change.becomes[1]] = value
     # What only had memory was vLLM's own; what named Mooncake's servers was Mooncake's.
     servers = {"metadata_server", "master_server_address"} & set(block)
     kind = new.pop("type", "mooncake" if servers else "native")

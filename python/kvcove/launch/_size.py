@@ -35,7 +35,9 @@ def parse_size(value: object) -> int:
             size = _native.parse_size(value.strip())
         except kvcove.Error as error:
             raise ValueError(str(error).removeprefix("invalid: ")) from error
-    elif isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    elif isinstance(value, bool) or not (
+        isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    ):
         raise ValueError(f"{value!r} is not a size; write a number of bytes, or text such as 64GiB")
     else:
         size = int(value)
