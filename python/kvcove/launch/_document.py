@@ -164,7 +164,7 @@ class Statement:
 
 def toml_statements(text: str) -> Iterator[Statement]:
     """Yield the statements of a valid TOML text."""
-    rows = text.splitlines()
+    rows = text.split("\n")  # as TOML has lines; splitlines() knows more ends of them
     table: KeyPath = ()
     number = 0
     while number < len(rows):
@@ -173,7 +173,7 @@ def toml_statements(text: str) -> Iterator[Statement]:
         # A value may go over several lines; it is whole when the parser takes it.
         while True:
             try:
-                parsed = tomllib.loads(statement)
+                parsed = tomllib.loads(statement.removesuffix("\r"))
                 break
             except tomllib.TOMLDecodeError:
                 number += 1

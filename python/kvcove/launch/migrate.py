@@ -7,7 +7,10 @@ out is read again and compared with what must come out.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -44,7 +47,7 @@ def migrate_text(text: str, source: str = "") -> str:
     except ValueError as error:
         raise ConfigError([document.problem(path, str(error))]) from error
     edited = _edit(text, path, changes(block), None if "type" in block else new["type"])
-    if edited is None or _data(edited) != _replaced(document.data, path, new):
+    if edited is None or not _says(edited, text, path):
         told = f"this form cannot be rewritten; write this:\n\n{dump(new, path, 'toml')}\n"
         raise ConfigError([document.problem(path, told)])
     return edited
@@ -53,7 +56,7 @@ def migrate_text(text: str, source: str = "") -> str:
 def migrate_file(file: str | Path) -> bool:
     """Rewrite a file in place, and return whether it had to be.
 
-    A new file takes its place at once, with the same mode, so that nobody reads half of one.
+    A new file takes its place at once, with the same mode and owner, so that nobody reads half of one.
 
     Raises
     ------
@@ -67,21 +70,33 @@ def migrate_file(file: str | Path) -> bool:
     edited = migrate_text(text, str(file))
     if edited == text:
         return False
-    temporary = path.with_name(f".{path.name}.kvcove")
+    was = path.stat()
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        temporary.write_bytes(edited.encode("utf-8"))
-        temporary.chmod(path.stat().st_mode & 0o7777)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        with os.fdopen(descriptor, "wb") as file_:
+            file_.write(edited.encode("utf-8"))
+        os.chmod(temporary, was.st_mode & 0o7777)
+        with contextlib.suppress(PermissionError):
+            os.chown(temporary, was.st_uid, was.st_gid)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
     return True
 
 
-def _data(text: str) -> dict[str, Any] | None:
+def _says(edited: str, text: str, path: KeyPath) -> bool:
+    """Return whether a text is another one with its block migrated, and nothing else."""
+
+    # Floats as they are written: nan is not equal to nan.
+    def data(text: str) -> dict[str, Any]:
+        return tomllib.loads(text, parse_float=str)
+
+    old = data(text)
     try:
-        return tomllib.loads(text)
+        return data(edited) == _replaced(old, path, migrated(at(old, path)))
     except tomllib.TOMLDecodeError:
-        return None
+        return False
 
 
 def _replaced(data: dict[str, Any], path: KeyPath, block: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +107,8 @@ def _replaced(data: dict[str, Any], path: KeyPath, block: dict[str, Any]) -> dic
 
 def _edit(text: str, path: KeyPath, outdated: list[Change], kind: str | None) -> str | None:
     """Return the text with its lines edited; None for a form that this does not know."""
-    rows = text.splitlines(keepends=True)
+    rows = [row + "\n" for row in text.split("\n")]
+    rows[-1] = rows[-1][:-1]
     newline = "\r\n" if "\r\n" in text else "\n"
     statements = list(toml_statements(text))
     for change in outdated:

@@ -146,6 +146,16 @@ def test_what_cannot_be_rewritten_is_printed(text: str, told: str) -> None:
     assert str(caught.value).startswith(f"rl.toml:{told}")
 
 
+def test_what_else_is_in_a_file_is_no_matter() -> None:
+    text = (
+        "x = nan # a line's end of another kind: \u2028 and \x85\n"
+        "s = '''\n[kv_cache_offload]\ncpu_bytes = 1\n'''\n[[list]]\na.b = [\n 1,\n]\n[[list]]\n"
+        "[kv_cache_offload]\ncpu_bytes = 7"
+    )
+    new = migrate_text(text)
+    assert new == text.removesuffix("cpu_bytes = 7") + 'type = "native"\ncpu.num_bytes = 7'
+
+
 @pytest.mark.parametrize("text", ["", "a = 1\n", "[kv_cache_offload]\ntype = 'native'\n"])
 def test_nothing_to_do(text: str) -> None:
     assert migrate_text(text) == text
