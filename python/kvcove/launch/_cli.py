@@ -218,6 +218,11 @@ def _verl(options: argparse.Namespace) -> int:
     environment = {**os.environ, **made.environment}
     run = made.command
     wanted = bool(made.overrides)
+    if not wanted:
+        print(
+            f"kvcove.launch: {verl.BLOCK} is not enabled: the engines get no connector from it",
+            file=sys.stderr,
+        )
     if wanted and (
         options.print or usable(made.config, timeout=options.timeout, environ=environment)
     ):

@@ -154,6 +154,14 @@ def test_verl_runs_the_command(files: Path) -> None:
     assert ran.stdout.startswith(f"env MOONCAKE_CONFIG_PATH=/m.json {sys.executable} fake_verl.py")
 
 
+def test_verl_without_the_block(files: Path) -> None:
+    ran = run("verl", "--", sys.executable, "fake_verl.py", "a=1")
+    assert (ran.returncode, json.loads(ran.stdout)) == (7, [["a=1"], None])
+    assert ran.stderr == (
+        f"kvcove.launch: {KV} is not enabled: the engines get no connector from it\n"
+    )
+
+
 def test_verl_without_a_master(files: Path) -> None:
     pytest.importorskip("hydra")
     with socket.create_server(("127.0.0.1", 0)) as server:
