@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--timeout",
-        type=float,
+        type=_seconds,
         default=2.0,
         metavar="S",
         help="seconds that the pool may take to answer (default: 2)",
@@ -99,6 +99,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("run", nargs=argparse.REMAINDER, metavar="-- COMMAND...")
     return parser
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= 600:
+        raise argparse.ArgumentTypeError("more than 0 and at most 600 seconds")
+    return seconds
 
 
 def _add_version(parser: argparse.ArgumentParser) -> None:

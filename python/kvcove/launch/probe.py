@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 
 import kvcove
 from kvcove.launch._errors import LaunchError
 from kvcove.launch.kv_store import KVStoreConfig
-from kvcove.mooncake._config import POOL_SCHEMES, split_address
+from kvcove.mooncake._config import POOL_SCHEMES, join_address, split_address
 from kvcove.vllm._config import Config
 
 __all__ = ["master_of", "probe"]
@@ -48,18 +49,42 @@ def probe(
     address = master_of(config, os.environ if environ is None else environ)
     if address in ("auto", "embedded") or address.startswith("embedded:"):
         return None
+    each = 0.9 * timeout  # ends first, and says more
     if address.startswith(POOL_SCHEMES):
-        try:
-            kvcove.open(address, timeout=timeout).close()
-        except kvcove.Error as error:
-            return f"{address}: {error}"
-        return None
-    host, port = split_address(address, 50051)
+        return _within(timeout, address, lambda: _ask_kvcove(address, each))
+    try:
+        host, port = split_address(address, 50051)
+    except ValueError as error:
+        raise LaunchError(f"master_server_address: {error}") from error
+    return _within(timeout, address, lambda: _ask_mooncake(host, port, each))
+
+
+def _ask_kvcove(address: str, timeout: float) -> str | None:
+    try:
+        kvcove.open(address, timeout=timeout).close()
+    except kvcove.Error as error:
+        return f"{address}: {error}"
+    return None
+
+
+def _ask_mooncake(host: str, port: int, timeout: float) -> str | None:
     try:
         socket.create_connection((host, port), timeout).close()
     except OSError as error:
+        address = join_address(host, port)
         return f"the master at {address} does not answer: {error.strerror or error}"
     return None
+
+
+def _within(timeout: float, address: str, ask: Callable[[], str | None]) -> str | None:
+    """Ask in a thread: names are looked up without a deadline, and a host may have many addresses."""
+    answers: list[str | None] = []
+    asking = threading.Thread(
+        target=lambda: answers.append(ask()), name="kvcove-probe", daemon=True
+    )
+    asking.start()
+    asking.join(timeout)
+    return answers[0] if answers else f"{address} does not answer within {timeout:g} s"
 
 
 def master_of(config: KVStoreConfig, environ: Mapping[str, str]) -> str:

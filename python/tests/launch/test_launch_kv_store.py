@@ -7,6 +7,7 @@ import dataclasses
 import json
 import logging
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,27 @@ def test_a_master_that_is_silent_is_waited_for_once(master: int) -> None:
     # It takes the connection and says nothing: the deadline ends it.
     config = launch.KVStoreConfig(**kvcove_pool(f"kvcove://127.0.0.1:{master}"))
     assert launch.probe(config, timeout=0.2) is not None
+
+
+def test_a_name_that_takes_its_time_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = threading.Event()
+
+    def slow(*_: Any) -> None:
+        end.wait(10)
+        raise OSError("too late")
+
+    monkeypatch.setattr(socket, "create_connection", slow)
+    config = launch.KVStoreConfig(**mooncake(tmp_path, 50051))
+    told = launch.probe(config, timeout=0.05)
+    end.set()
+    assert told == "127.0.0.1:50051 does not answer within 0.05 s"
+
+
+def test_an_address_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(launch.LaunchError, match=r"master_server_address: .*'99999' is no port"):
+        launch.for_verl(mooncake(tmp_path, 99999))
 
 
 @pytest.mark.parametrize("pool", ["auto", "embedded"])
