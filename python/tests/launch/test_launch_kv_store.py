@@ -195,6 +195,12 @@ def test_without_a_master_a_run_ends_if_it_shall(tmp_path: Path, nobody: int) ->
         launch.for_verl(block)
 
 
+def test_pools_of_kvcoves_that_answer(serve: str, cluster: Any) -> None:
+    for pool in (f"unix:{serve}", f"kvcove://{cluster.address}"):
+        made = launch.for_verl({**kvcove_pool(pool), "on_failure": "crash"})
+        assert made is not None and made["kv_connector_extra_config"] == {"pool": pool}
+
+
 @pytest.mark.parametrize("on_failure", ["fallback", "crash"])
 def test_without_a_pool_of_kvcoves(nobody: int, on_failure: str) -> None:
     for pool in (f"kvcove://127.0.0.1:{nobody}", "unix:/nowhere/kvcove.sock"):
