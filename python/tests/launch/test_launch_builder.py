@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ def test_the_installed_vllm_is_asked_without_an_import(
     factory.parent.mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
     factory.write_text(f'SecondaryTierFactory.register_tier(\n    "{name}",\n    "a.b",\n)\n')
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)  # a stand-in of another test
     monkeypatch.syspath_prepend(str(tmp_path))
     assert _vllm.disk_tier() == name
 
