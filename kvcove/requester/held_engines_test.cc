@@ -33,7 +33,7 @@ class FakeMaster final : public wire::GenerationService {
 class HeldEnginesTest : public testing::Test {
  protected:
   HeldEnginesTest() {
-    for (const std::string& engine : {"a", "b", "c"}) {
+    for (const char* engine : {"a", "b", "c"}) {
       held_.Registered({.name = "n", .version = {}, .engine = engine},
                        {.generation = 7, .open = true});
     }

@@ -12,7 +12,7 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-@pytest.mark.parametrize("name", ["python.md", "mooncake.md"])
+@pytest.mark.parametrize("name", ["python.md", "mooncake.md", "verl.md", "prime-rl.md"])
 def test_a_page(name: str) -> None:
     failed, tried = doctest.testfile(str(DOCS / name), module_relative=False)
     assert tried > 0

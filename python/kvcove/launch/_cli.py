@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m kvcove.launch``: the command."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kvcove.launch import hydra, migrate, prime_rl, verl
+from kvcove.launch._document import Document, at, read
+from kvcove.launch._errors import ConfigError, LaunchError
+from kvcove.launch.connector import build_kv_transfer_config, to_json
+from kvcove.launch.embed import PoolUnreachable, usable
+
+__all__ = ["main"]
+
+_EPILOG = """\
+exit status: 0 done; 1 the pool does not answer, or (migrate --check) a file is outdated;
+2 a configuration or an argument is wrong; 127 no such command.
+docs/verl.md and docs/prime-rl.md have the configurations.
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m kvcove.launch",
+        description="Checks how a trainer's configuration offloads KV, and starts its engines so.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}. {more}".strip(),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    build = add(
+        "build",
+        "print the value of vLLM's --kv-transfer-config",
+        "Nothing is printed where no connector is wanted.",
+    )
+    build.add_argument(
+        "source",
+        nargs="+",
+        metavar="FILE|KEY=VALUE",
+        help="a TOML file of prime-rl; or a YAML file of verl, Hydra's overrides, or both",
+    )
+    _add_version(build)
+    build.add_argument("--pretty", action="store_true", help="over several lines")
+
+    check = add("check", "say what is wrong with configurations, and where")
+    check.add_argument(
+        "files", nargs="+", metavar="FILE", help="TOML of prime-rl, YAML of verl or prime-rl"
+    )
+
+    rewrite = add(
+        "migrate",
+        "rewrite outdated keys of prime-rl's TOML",
+        "Everything else stays as it is, comments too.",
+    )
+    rewrite.add_argument("files", nargs="+", metavar="FILE")
+    how = rewrite.add_mutually_exclusive_group()
+    how.add_argument("--write", action="store_true", help="into the file; default: print the text")
+    how.add_argument("--check", action="store_true", help="only say which files are outdated")
+
+    run = add(
+        "verl",
+        f"run verl with {verl.BLOCK}",
+        "The block is taken out\nof COMMAND's overrides and checked; the pool is asked once; then "
+        "COMMAND runs\nwith what unmodified verl understands.",
+    )
+    run.usage = (
+        "python -m kvcove.launch verl [--kv-store FILE] [--timeout S]\n"
+        "                                    [--print] -- COMMAND..."
+    )
+    run.add_argument(
+        "--kv-store", metavar="FILE", help="a YAML file with the block; overrides go over it"
+    )
+    run.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=2.0,
+        metavar="S",
+        help="seconds that the pool may take to answer (default: 2)",
+    )
+    run.add_argument(
+        "--print", action="store_true", help="print the command instead; the pool is not asked"
+    )
+    run.add_argument("run", nargs=argparse.REMAINDER, metavar="-- COMMAND...")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= 600:
+        raise argparse.ArgumentTypeError("more than 0 and at most 600 seconds")
+    return seconds
+
+
+def _add_version(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--vllm-version",
+        metavar="V",
+        help="names differ between versions of vLLM (default: the installed one's)",
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command, and return its exit status."""
+    logging.basicConfig(format="kvcove.launch: %(levelname)s: %(message)s", level=logging.WARNING)
+    options = _parser().parse_args(arguments)
+    commands = {"build": _build, "check": _check, "migrate": _migrate, "verl": _verl}
+    try:
+        return commands[options.command](options)
+    except PoolUnreachable as error:
+        print(f"kvcove.launch: {error}", file=sys.stderr)
+        return 1
+    except (LaunchError, OSError, ValueError) as error:
+        print(f"kvcove.launch: {error}", file=sys.stderr)
+        return 2
+
+
+def _is_prime_rl(document: Document) -> bool:
+    """Tell a file of prime-rl from one of verl."""
+    if document.language == "toml":
+        return True
+    found = at(document.data, prime_rl.block_path(document.data))
+    return found is not None and verl.find_block(document.data) is None
+
+
+def _build(options: argparse.Namespace) -> int:
+    overrides, files = hydra.split(options.source, verl.BLOCK)
+    strange = [name for name in files if "=" in name and not Path(name).exists()]
+    if strange:
+        raise LaunchError(f"{strange[0]}: neither a file nor a key of {verl.BLOCK}")
+    if len(files) > 1:
+        raise LaunchError(f"{files[1]}: one file is enough")
+    document = read(files[0]) if files else None
+    config: dict[str, Any] | None
+    if document is not None and _is_prime_rl(document):
+        if overrides:
+            raise LaunchError(f"{overrides[0].text}: {files[0]} is no configuration of verl")
+        config = prime_rl.load(document).build_kv_transfer_config(options.vllm_version)
+    else:
+        config = build_kv_transfer_config(
+            verl.load(document, overrides), vllm_version=options.vllm_version
+        )
+    if config is None:
+        print("kvcove.launch: no connector is wanted", file=sys.stderr)
+    elif options.pretty:
+        import json
+
+        print(json.dumps(config, indent=2, ensure_ascii=False))
+    else:
+        print(to_json(config))
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    status = 0
+    for name in options.files:
+        try:
+            print(f"{name}: {_summary(read(name))}")
+        except (ConfigError, LaunchError) as error:
+            print(error, file=sys.stderr)
+            status = 2
+    return status
+
+
+def _summary(document: Document) -> str:
+    if not _is_prime_rl(document):
+        if verl.find_block(document.data) is None:
+            return f"there is no {verl.BLOCK}"
+        config = verl.load(document)
+        return f"right; {config.kv_connector if config.enable else 'not enabled'}"
+    found = prime_rl.load(document)
+    made = found.build_kv_transfer_config()
+    if made is None:
+        return "right; no connector"
+    connectors = made["kv_connector_extra_config"].get("connectors", [made])
+    text = f"right; {' and '.join(c['kv_connector'] for c in connectors)}"
+    if found.slurm and found.offload is not None and found.offload.disk is not None:
+        text += f"; that {found.offload.disk.path} can be written is for the nodes to say"
+    return text
+
+
+def _migrate(options: argparse.Namespace) -> int:
+    status = 0
+    for name in options.files:
+        if options.write:
+            done = migrate.migrate_file(name)
+            print(f"{name}: {'rewritten' if done else 'nothing to do'}", file=sys.stderr)
+            continue
+        text = Path(name).read_bytes().decode("utf-8")
+        new = migrate.migrate_text(text, name)
+        if not options.check:
+            sys.stdout.write(new)
+        elif new != text:
+            print(f"{name}: outdated; `python -m kvcove.launch migrate --write {name}`")
+            status = 1
+    return status
+
+
+def _verl(options: argparse.Namespace) -> int:
+    command = options.run[1:] if options.run[:1] == ["--"] else options.run
+    if not command:
+        raise LaunchError(
+            "verl: a command is wanted: python -m kvcove.launch verl -- python3 -m ..."
+        )
+    document = read(options.kv_store) if options.kv_store else None
+    if document is not None and verl.find_block(document.data) is None:
+        raise LaunchError(f"{options.kv_store}: there is no {verl.BLOCK}")
+    made = verl.plan(command, document)
+    environment = {**os.environ, **made.environment}
+    run = made.command
+    wanted = bool(made.overrides)
+    if not wanted:
+        print(
+            f"kvcove.launch: {verl.BLOCK} is not enabled: the engines get no connector from it",
+            file=sys.stderr,
+        )
+    if wanted and (
+        options.print or usable(made.config, timeout=options.timeout, environ=environment)
+    ):
+        run = [*run, *made.overrides]
+    else:
+        environment = dict(os.environ)
+    if options.print:
+        settings = [f"{key}={value}" for key, value in made.environment.items()]
+        print(shlex.join([*(["env", *settings] if settings else []), *run]))
+        return 0
+    program = shutil.which(run[0])
+    if program is None:
+        print(f"kvcove.launch: {run[0]}: no such command", file=sys.stderr)
+        return 127
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(program, run, environment)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For a trainer's own code: from a block of its configuration to its engines' connector."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvcove.launch import prime_rl, verl
+from kvcove.launch._document import Document
+from kvcove.launch._errors import LaunchError
+from kvcove.launch.connector import build_kv_transfer_config
+from kvcove.launch.kv_store import KVStoreConfig
+from kvcove.launch.probe import probe
+
+__all__ = ["PoolUnreachable", "for_prime_rl", "for_verl", "usable"]
+
+_log = logging.getLogger("kvcove.launch")
+
+
+class PoolUnreachable(LaunchError, ConnectionError):
+    """``on_failure`` is ``crash``, and the pool does not answer."""
+
+
+def for_verl(
+    kv_store: KVStoreConfig | Mapping[str, Any] | None,
+    *,
+    timeout: float = 2.0,
+    vllm_version: str | None = None,
+) -> dict[str, Any] | None:
+    """Return the connector of verl's rollout engines; called once, before they are started.
+
+    Parameters
+    ----------
+    kv_store : KVStoreConfig, mapping or None
+        ``config.actor_rollout_ref.rollout.kv_store``, as it is (a DictConfig is a mapping).
+    timeout : float
+        Seconds that the pool may take to answer.
+    vllm_version : str, optional
+        Of the engines, where they are not this environment's.
+
+    Returns
+    -------
+    dict or None
+        The value of ``--kv-transfer-config``. None: there is no block, it is not enabled, or the
+        pool does not answer and ``on_failure`` is ``fallback``; then a warning is logged.
+
+    Raises
+    ------
+    ConfigError
+        The block is wrong: a ``ValueError`` that names key and remedy.
+    LaunchError
+        Nothing says where MooncakeStoreConnector's master is.
+    PoolUnreachable
+        The pool does not answer and ``on_failure`` is ``crash``.
+    """
+    if kv_store is None:
+        return None
+    config = kv_store
+    if not isinstance(config, KVStoreConfig):
+        path = tuple(verl.BLOCK.split("."))
+        config = verl.parse_block(_plain(config), Document({}, language="yaml"), path)
+    if not config.enable or not usable(config, timeout=timeout):
+        return None
+    return build_kv_transfer_config(config, vllm_version=vllm_version)
+
+
+def for_prime_rl(
+    config: Mapping[str, Any], *, vllm_version: str | None = None
+) -> dict[str, Any] | None:
+    """Return the connector of prime-rl's inference engines.
+
+    Parameters
+    ----------
+    config : mapping
+        The whole configuration of ``rl`` (with ``inference``) or of ``inference``, as parsed.
+    vllm_version : str, optional
+        Of the engines, where they are not this environment's.
+
+    Returns
+    -------
+    dict or None
+        The value of ``--kv-transfer-config``; None where nothing is offloaded and prefill and
+        decode are not apart.
+
+    Raises
+    ------
+    ConfigError
+        The configuration is wrong: a ``ValueError`` that names key and remedy.
+    """
+    return prime_rl.load(Document(_plain(config))).build_kv_transfer_config(vllm_version)
+
+
+def usable(
+    config: KVStoreConfig, *, timeout: float = 2.0, environ: Mapping[str, str] | None = None
+) -> bool:
+    """Ask the pool once, and apply ``on_failure``.
+
+    Returns
+    -------
+    bool
+        Whether engines may have the connector.
+
+    Raises
+    ------
+    LaunchError
+        Nothing says where the pool is.
+    PoolUnreachable
+        They may not, and ``on_failure`` is ``crash``.
+    """
+    reason = probe(config, timeout=timeout, environ=environ)
+    if reason is None:
+        return True
+    if config.on_failure == "crash":
+        raise PoolUnreachable(
+            f"{verl.BLOCK}: {reason}. Start it, or let the engines start without it: "
+            "on_failure=fallback"
+        )
+    _log.warning(
+        "%s: %s. The engines start without a connector: KV is not shared in this run. To make this "
+        "an error: on_failure=crash",
+        verl.BLOCK,
+        reason,
+    )
+    return False
+
+
+def _plain(value: Any) -> Any:
+    """Return dicts and lists for mappings and sequences; OmegaConf's resolve themselves so."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(below) for key, below in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(item) for item in value]
+    return value
