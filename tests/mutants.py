@@ -26,6 +26,10 @@ TESTS = [
 
 # (rule, file, text, what stands in its place)
 MUTANTS = [
+    ("removals: an owner lists no put that a pattern may still take away", "master/directory_service.cc",
+     "  if (!item.inventory &&\n      removals_.PatternSince(item.slot, std::max(item.removals, request.applied))) {\n    return Code::kStale;\n  }\n", ""),
+    ("member end: a late first hello revives nothing", "master/members.cc",
+     "hello.fresh && !ended_.contains(hello.owner) ? Admission::kFresh", "hello.fresh ? Admission::kFresh"),
     ("reset: a page that is not the last acknowledges nothing", "master/control.cc",
      "  if (!request.partial) {\n", "  {\n"),
     ("member end: a successor is of the same host and tenant", "master/members.cc",

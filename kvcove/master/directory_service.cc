@@ -24,8 +24,9 @@ DirectoryService::DirectoryService(const Options& options, Standings& standings,
 
 // ---- listings
 
-Code DirectoryService::ListOne(const wire::ListItem& item, OwnerNumber number, std::uint32_t epoch,
+Code DirectoryService::ListOne(const wire::ListItem& item, const wire::ListRequest& request,
                                std::span<const SlotId> drops, OwnerSlots& to_bar) {
+  const OwnerNumber number = request.number;
   const std::uint64_t tenant = standings_.owner(number).tenant.load(std::memory_order_acquire);
   if (tenant != 0 && tenant != standings_.TenantOfSlot(item.slot)) return Code::kDenied;
   // What the owner may have missed under an earlier master is not known here any more.
@@ -33,6 +34,12 @@ Code DirectoryService::ListOne(const wire::ListItem& item, OwnerNumber number, s
   const std::uint64_t tag = directory_.Tag(item.slot, item.hash);
   // The owner has applied all that was proven before this master, so only its own removals count.
   if (removals_.RemovedSince(item.slot, tag, std::max(item.removals, options_.first_removal))) {
+    return Code::kStale;
+  }
+  // The owner is about to apply a pattern, which may match: what it has not applied yet must not
+  // take away what it has acknowledged.
+  if (!item.inventory &&
+      removals_.PatternSince(item.slot, std::max(item.removals, request.applied))) {
     return Code::kStale;
   }
   // A copy was read before it was put: a removal in between would come undone.
@@ -46,7 +53,7 @@ Code DirectoryService::ListOne(const wire::ListItem& item, OwnerNumber number, s
       went != went_.end() && item.inventory && went->second != item.group) {
     return Code::kExists;
   }
-  const Code code = directory_.List(item, number, epoch, to_bar, MayGrow(item.slot));
+  const Code code = directory_.List(item, number, request.epoch, to_bar, MayGrow(item.slot));
   if (code == Code::kLimit) refused_.fetch_add(1, std::memory_order_relaxed);
   if (code == Code::kOk && !went_.empty()) went_.erase(tag);
   return code;
@@ -153,7 +160,7 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
         reply.codes.push_back(Code::kOk);
         continue;
       }
-      Code code = ListOne(item, request.number, request.epoch, drops, to_bar);
+      Code code = ListOne(item, request, drops, to_bar);
       // For kExists an owner drops what it tells, and the source of a copy that moves.
       if (code == Code::kInProgress && !may_bar) {
         code = item.inventory || item.copied_at != 0 ? Code::kStale : Code::kExists;

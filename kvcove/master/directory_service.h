@@ -94,7 +94,7 @@ class DirectoryService {
     std::uint64_t sequence = 0;
     std::vector<Code> codes;
   };
-  Code ListOne(const wire::ListItem& item, OwnerNumber number, std::uint32_t epoch,
+  Code ListOne(const wire::ListItem& item, const wire::ListRequest& request,
                std::span<const SlotId> drops, OwnerSlots& to_bar) KVCOVE_REQUIRES(mutex_);
   void Unlist(const wire::ListItem& item, OwnerNumber number) KVCOVE_REQUIRES(mutex_);
   std::uint32_t CreditFor(OwnerNumber number, bool tells) KVCOVE_REQUIRES(mutex_);

@@ -51,10 +51,13 @@ class DirectoryServiceTest : public testing::Test {
   }
   Result<wire::ListReply> List(std::vector<wire::ListItem> items, std::uint64_t sequence,
                                wire::OwnerNumber owner = 0, std::uint32_t epoch = 1,
-                               std::span<const SlotId> drops = {}) {
+                               std::span<const SlotId> drops = {}, std::uint64_t applied = 0) {
     DirectoryService::OwnerSlots to_bar;
-    const wire::ListRequest request{
-        .number = owner, .epoch = epoch, .sequence = sequence, .items = std::move(items)};
+    const wire::ListRequest request{.number = owner,
+                                    .epoch = epoch,
+                                    .sequence = sequence,
+                                    .applied = applied,
+                                    .items = std::move(items)};
     while (true) {
       to_bar.clear();
       auto reply = service_.List(request, drops, to_bar);
@@ -327,6 +330,16 @@ TEST_F(DirectoryServiceTest, RemembersWhyLookUpsMissed) {
   EXPECT_EQ(why->count, 3U);
   EXPECT_EQ(why->age_ns, kSecond);
   EXPECT_FALSE(service_.Why(kSlot + 1, "a")) << "of another slot";
+}
+
+TEST_F(DirectoryServiceTest, AnOwnerListsNoPutThatAPatternItHasYetToApplyMayTakeAway) {
+  service_.RemovePattern(kSlot, kFirst + 6);
+  EXPECT_THAT(
+      List({Item("a", kFirst + 5), Told("b"), Item("c", kFirst + 6)}, 1, 0, 1, {}, kFirst + 5)
+          ->codes,
+      ElementsAre(Code::kStale, Code::kOk, Code::kOk));
+  EXPECT_THAT(List({Item("a", kFirst + 5)}, 2, 0, 1, {}, kFirst + 6)->codes, ElementsAre(Code::kOk))
+      << "it has applied the pattern, to what was being stored, too";
 }
 
 }  // namespace

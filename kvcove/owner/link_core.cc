@@ -181,6 +181,7 @@ LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
     request.number = number_;
     request.epoch = asked_under_[Index(Lane::kList)];
     request.sequence = sequence_ + 1;
+    request.applied = removals_;
     cursor = cursor_;
   }
   batch.listings = target_.TakeListings(kListItems);

@@ -286,7 +286,7 @@ std::string Encode(const ListRequest& message) {
       builder.CreateVector(column([](const ListItem& item) { return item.copied_at; }));
   return Done(builder, fb::CreateList(builder, message.number, message.epoch, message.sequence,
                                       hashes, generations, sizes, groups, slots, flags, copies,
-                                      tiers, removals, copied_at));
+                                      tiers, removals, copied_at, message.applied));
 }
 
 Result<ListRequest> DecodeList(std::span<const std::byte> body) {
@@ -304,8 +304,11 @@ Result<ListRequest> DecodeList(std::span<const std::byte> body) {
       !Aligned(root->copied_at())) {
     return Misaligned();
   }
-  ListRequest request{
-      .number = root->number(), .epoch = root->epoch(), .sequence = root->sequence(), .items = {}};
+  ListRequest request{.number = root->number(),
+                      .epoch = root->epoch(),
+                      .sequence = root->sequence(),
+                      .applied = root->applied(),
+                      .items = {}};
   request.items.reserve(count);
   for (unsigned i = 0; i < count; ++i) {
     if (root->slots()->Get(i) >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");

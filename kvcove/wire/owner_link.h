@@ -163,6 +163,8 @@ struct ListRequest {
   std::uint32_t epoch = 0;
   // Counts the requests of an epoch from 1 on. One that got no answer is repeated under its number.
   std::uint64_t sequence = 0;
+  // The last removal that the owner had applied before it took the items.
+  std::uint64_t applied = 0;
   std::vector<ListItem> items;
 };
 

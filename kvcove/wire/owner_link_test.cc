@@ -225,10 +225,11 @@ TEST(OwnerLinkWireTest, RemovalsArriveWholeAndEmpty) {
 
 TEST(OwnerLinkWireTest, AListingArrivesWhole) {
   for (const std::size_t count : {0, 1, 2, 7, 4096}) {
-    ListRequest request{.number = 1, .epoch = 2, .sequence = 3, .items = {}};
+    ListRequest request{.number = 1, .epoch = 2, .sequence = 3, .applied = 4, .items = {}};
     for (std::size_t i = 0; i < count; ++i) request.items.push_back(SomeItem(i));
     const auto arrived = Decode(Encode(request), &DecodeList);
     ASSERT_TRUE(arrived) << count;
+    EXPECT_EQ(arrived->applied, 4U);
     ASSERT_EQ(arrived->items.size(), count);
     for (std::size_t i = 0; i < count; ++i) {
       const ListItem expected = SomeItem(i);
