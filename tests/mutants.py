@@ -27,7 +27,7 @@ TESTS = [
 # (rule, file, text, what stands in its place)
 MUTANTS = [
     ("removals: an owner lists no put that a pattern may still take away", "master/directory_service.cc",
-     "  if (!item.inventory &&\n      removals_.PatternSince(item.slot, std::max(item.removals, request.applied))) {\n    return Code::kStale;\n  }\n", ""),
+     "  if (!item.inventory &&\n      removals_.PatternSince(item.slot, std::max(item.removals, request.applied))) {\n", "  if (false) {\n"),
     ("member end: a late first hello revives nothing", "master/members.cc",
      "hello.fresh && !ended_.contains(hello.owner) ? Admission::kFresh", "hello.fresh ? Admission::kFresh"),
     ("reset: a page that is not the last acknowledges nothing", "master/control.cc",

@@ -40,6 +40,7 @@ Code DirectoryService::ListOne(const wire::ListItem& item, const wire::ListReque
   // take away what it has acknowledged.
   if (!item.inventory &&
       removals_.PatternSince(item.slot, std::max(item.removals, request.applied))) {
+    Unlist(item, number);  // where it is listed already and the answer was lost
     return Code::kStale;
   }
   // A copy was read before it was put: a removal in between would come undone.

@@ -342,5 +342,15 @@ TEST_F(DirectoryServiceTest, AnOwnerListsNoPutThatAPatternItHasYetToApplyMayTake
       << "it has applied the pattern, to what was being stored, too";
 }
 
+TEST_F(DirectoryServiceTest, APutThatIsRefusedForAPatternIsNotListedFromBefore) {
+  // The answer to the first is lost, and the pattern comes before it is told again.
+  EXPECT_THAT(List({Item("a", kFirst + 5)}, 1, 0, 1, {}, kFirst + 5)->codes,
+              ElementsAre(Code::kOk));
+  service_.RemovePattern(kSlot, kFirst + 6);
+  EXPECT_THAT(List({Item("a", kFirst + 5)}, 2, 0, 1, {}, kFirst + 5)->codes,
+              ElementsAre(Code::kStale));
+  EXPECT_FALSE(Found("a"));
+}
+
 }  // namespace
 }  // namespace kvcove::master

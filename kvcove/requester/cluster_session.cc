@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "kvcove/base/hash.h"
 #include "kvcove/base/log.h"
@@ -479,6 +480,13 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
     parts.back().push_back(i);
     filled += size;
   }
+  // An owner that ended before it answered may have stored the value: that another one refuses it
+  // does not say that it is nowhere.
+  std::vector<std::size_t> unknown;
+  if (asked != wire::kNoOwner) {
+    std::ranges::copy_if(todo, std::back_inserter(unknown),
+                         [&](std::size_t i) { return results[i].code == Code::kUnavailable; });
+  }
   const bool spread = preferred_.empty() && options_.replicas <= 1;
   for (std::size_t copy = 0; copy < copies; ++copy) {
     std::vector<wire::OwnerNumber> owners;
@@ -497,10 +505,15 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
       }
     }
     if (again.empty() || clock_.NowNs() >= deadline_ns) break;
+    std::ranges::copy_if(again, std::back_inserter(unknown),
+                         [&](std::size_t i) { return results[i].code == Code::kUnavailable; });
     if (!preferred_.empty() && next == copies) FallBack("is full or does not answer");
     const std::vector<std::vector<std::size_t>> rest = {again};
     const std::vector<wire::OwnerNumber> owners = {targets[next]};
     PutTo(token, items, rest, owners, groups, results, options, deadline_ns);
+  }
+  for (const std::size_t i : unknown) {
+    if (results[i].code == Code::kStale) results[i].code = Code::kUnavailable;
   }
   return {};
 }
