@@ -136,7 +136,7 @@ std::string HostOwner::LogEnd() const {
     if (lines.size() > kLogEndLines) lines.erase(lines.begin());
   }
   std::string text;
-  for (const std::string& line : lines) text += (text.empty() ? "" : "\n") + line;
+  for (const std::string& line : lines) text.append(text.empty() ? "" : "\n").append(line);
   return text;
 }
 

@@ -36,7 +36,7 @@ std::vector<std::string> EnvironmentWith(
     }
     if (!replaced) all.emplace_back(entry);
   }
-  for (const auto& [name, value] : added) all.push_back(name + "=" + value);
+  for (const auto& [name, value] : added) all.push_back(fmt::format("{}={}", name, value));
   return all;
 }
 
