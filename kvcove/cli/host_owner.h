@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The owner of this host, as `kvcove run` uses it: found, or started, or started again.
 //
-// Whoever uses the owner keeps a connection to its socket on which it *attends* (wire::Attendance).
-// An owner that a `kvcove run` has started ends with the last of them, however that ends; so it
-// needs no starter that lives on, and leaves nothing behind when all are killed.
+// Each `kvcove run` keeps a connection to the owner's socket; that it *attends* the owner
+// (wire::Attendance). An owner that a run has started ends a second after the last such connection
+// has closed. So no run has to outlive another one, and nothing stays when all runs are killed.
 //
 // Its log is also its lock (flock): the owner has it as its standard error for as long as it lives.
 // So of two that start an owner at once one does, and the other waits for it; and an owner without

@@ -19,7 +19,6 @@ namespace kvcove::cli {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 using Words = std::vector<std::string>;
 
 constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
@@ -185,7 +184,7 @@ Status Check(const RunOptions& options) {
   return {};
 }
 
-// Until the owner is ready. Nothing: a signal came, which is the exit status then.
+// Returns nothing when the owner is ready, and an exit status when a signal came before that.
 Result<std::optional<int>> AwaitOwner(HostOwner& owner, Signals& signals, std::uint32_t timeout_s,
                                       const Clock& clock) {
   const std::int64_t began_ns = clock.NowNs();
@@ -206,7 +205,7 @@ Result<std::optional<int>> AwaitOwner(HostOwner& owner, Signals& signals, std::u
   }
 }
 
-// Until COMMAND has ended, whose exit status it returns.
+// Watches both until COMMAND has ended. Returns COMMAND's exit status.
 int Attend(Process& command, HostOwner* owner, Signals& signals, std::uint32_t stop_timeout_s,
            const Clock& clock) {
   std::int64_t kill_ns = 0;

@@ -16,15 +16,20 @@ namespace {
 
 constexpr std::size_t kWorkers = 16;  // they mostly wait
 constexpr std::size_t kControlWorkers = 8;
-// For which a daemon waits for the first who attends it.
-constexpr std::int64_t kAttendedAfterNs = 10 * kSecond;
+// For which a daemon waits for the first connection that attends it, and for another one when the
+// last has closed: one that was frozen finds connections that were given up, and new ones behind
+// them.
+constexpr std::int64_t kFirstAttendantNs = 10 * kSecond;
+constexpr std::int64_t kNextAttendantNs = kSecond;
 
 }  // namespace
 // What it keeps of connections and sessions belongs to the event loop's thread.
 class Daemon::Impl final : public rpc::Handler {
  public:
   Impl(std::unique_ptr<LocalHost> host, const Clock& clock)
-      : host_(std::move(host)), clock_(clock), opened_ns_(clock.NowNs()) {}
+      : host_(std::move(host)),
+        clock_(clock),
+        attended_until_ns_(clock.NowNs() + kFirstAttendantNs) {}
   ~Impl() override {
     // First nothing new comes; then what waits ends by its deadline, its answers going nowhere.
     if (server_ != nullptr) server_->Stop();
@@ -44,10 +49,7 @@ class Daemon::Impl final : public rpc::Handler {
     return {};
   }
   LocalHost& host() { return *host_; }
-  bool Unattended() const {
-    if (attendants_ > 0) return false;
-    return attended_ || clock_.NowNs() > opened_ns_ + kAttendedAfterNs;
-  }
+  bool Unattended() const { return attendants_ == 0 && clock_.NowNs() > attended_until_ns_; }
 
   void OnOpen(rpc::ConnectionId id, const rpc::Peer& peer) override {
     connections_[id] = {.peer = peer};
@@ -57,7 +59,10 @@ class Daemon::Impl final : public rpc::Handler {
     if (at == connections_.end()) return;
     const Connection connection = at->second;
     connections_.erase(at);
-    if (connection.attends) --attendants_;
+    if (connection.attends) {
+      attended_until_ns_ = clock_.NowNs() + kNextAttendantNs;
+      --attendants_;
+    }
     // A session that was used may still read and write what it has mapped. Another one is of no use
     // to anybody: its caller gave up waiting for the hello, or ended.
     const auto session = sessions_.find(connection.session);
@@ -171,7 +176,6 @@ class Daemon::Impl final : public rpc::Handler {
 
   void Attend(Connection& connection, const rpc::Responder& respond) {
     if (!std::exchange(connection.attends, true)) ++attendants_;
-    attended_ = true;
     respond({.code = Code::kOk,
              .body = wire::Encode(
                  wire::Attendance{.lease_left_ns = host_->owner().LeaseUntilNs() - clock_.NowNs(),
@@ -188,9 +192,9 @@ class Daemon::Impl final : public rpc::Handler {
 
   std::unique_ptr<LocalHost> host_;
   const Clock& clock_;
-  const std::int64_t opened_ns_;
+  // Read by another thread, too: see Unattended.
   std::atomic<std::uint32_t> attendants_ = 0;
-  std::atomic<bool> attended_ = false;
+  std::atomic<std::int64_t> attended_until_ns_;  // while there are none
   std::map<rpc::ConnectionId, Connection> connections_;
   std::map<wire::SessionNumber, Session> sessions_;
   std::unique_ptr<rpc::Workers> workers_;          // puts

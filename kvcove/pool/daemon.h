@@ -27,7 +27,8 @@ class Daemon {
   ~Daemon();
 
   LocalHost& host();
-  // Nobody attends it (wire::Attendance): all have left, or none has come since the start for long.
+  // No connection attends it (wire::Attendance), and none has for 1 s, or for 10 s from the start.
+  // Thread-safe.
   bool Unattended() const;
 
  private:

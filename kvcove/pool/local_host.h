@@ -3,6 +3,7 @@
 // directly and what `serve` and `owner` offer to others.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <set>

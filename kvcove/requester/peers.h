@@ -24,8 +24,8 @@ enum class Asker : std::uint8_t {
 // The owners, kept up to date by a thread. Thread-safe.
 class Peers {
  public:
-  // Asks the master, and tells it whom this process passes over. `deadline_ns`: of the call that
-  // waits.
+  // Asks the master for the owners, and reports to it those that this process passes over because
+  // they do not answer. `deadline_ns`: of the call that waits for the answer.
   using Ask = std::function<Result<std::vector<wire::OwnerStat>>(
       Asker asker, std::vector<wire::OwnerNumber> passed_over, std::int64_t deadline_ns)>;
   // `master_due`: when the master is to be probed (rpc::Breaker::ProbeDueNs).

@@ -53,7 +53,7 @@ std::size_t SizeOf(const Vector* vector) {
 
 // The strings of a list in `body`. All elements may point to one string, so that a frame of 4 MiB
 // would stand for terabytes: together they must have no more bytes than the message. Nor is one
-// batch so large that whoever works it off keeps others waiting.
+// batch that keeps other calls waiting for as long as it takes to serve it.
 inline Result<std::vector<std::string_view>> Views(
     const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* list,
     std::span<const std::byte> body) {

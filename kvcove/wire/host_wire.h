@@ -67,7 +67,7 @@ std::string EncodeHello(std::string_view name);
 Result<std::string> DecodeHello(std::span<const std::byte> body);
 std::string EncodeWelcome(const Welcome& welcome);
 Result<Welcome> DecodeWelcome(std::span<const std::byte> body);
-// What keeps an owner that was started for others is told of it, each time that it asks.
+// The answer to Method::kAttend: the owner tells a process that keeps it running how it is.
 struct Attendance {
   std::int64_t lease_left_ns = 0;  // not above 0: its memory may not be read
   std::uint32_t attendants = 0;    // connections that keep it, this one included

@@ -247,6 +247,21 @@ class Run(unittest.TestCase):
                 self.assertIn("the owner ended by signal 9", errors)
         self.assertTrue(self.until(lambda: not self.owners()))
 
+    def test_an_owner_that_was_frozen_goes_on(self):
+        run, _ = self.command("exec sleep 60")
+        (owner,) = self.owners()
+        for _ in range(5):
+            os.kill(owner, signal.SIGSTOP)
+            time.sleep(1)
+            os.kill(owner, signal.SIGCONT)
+            time.sleep(0.3)
+        time.sleep(1.5)
+        self.assertEqual(self.owners(), [owner])
+        run.terminate()
+        _, errors = run.communicate(timeout=10)
+        self.assertIn("does not answer", errors)
+        self.assertIn("answers again", errors)
+
     def test_the_limit_of_restarts(self):
         run, _ = self.command("sleep 2", "--restarts", "0")
         os.kill(self.owners()[0], signal.SIGKILL)
