@@ -67,6 +67,17 @@ class ClusterFaultTest : public testing::Test, protected ClusterProcesses {
     (void)session.Put(*token, items, results, {.timeout = timeout});
     return results;
   }
+  // A requester does not wait for a master that did not answer a moment ago: it sees within 250 ms
+  // that another has taken its place.
+  static void WaitServed(Session& session) {
+    const std::int64_t until = NowMs() + 5000;
+    Result<Token> captured = session.Capture();
+    while (!captured && NowMs() < until) {
+      std::this_thread::sleep_for(milliseconds(5));
+      captured = session.Capture();
+    }
+    ASSERT_TRUE(captured) << captured.error().ToString();
+  }
   // Values that tell one put of a key from another.
   static std::vector<ItemResult> PutFilled(Session& session, const std::vector<std::string>& keys,
                                            char filling) {

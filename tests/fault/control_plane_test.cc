@@ -357,8 +357,7 @@ TEST_F(ControlPlaneTest, NamespacesAreNotUsedUp) {
   RestartMaster();
   WaitLive(2);
   auto session = *pool_->OpenSession({.name = "after-the-restart", .engine = "e"});
-  const auto captured = session->Capture();
-  EXPECT_TRUE(captured) << captured.error().ToString();
+  WaitServed(*session);
 }
 
 // CLOCK_BOOTTIME of another time namespace says nothing about the owner's lease, so the owner's
@@ -388,11 +387,7 @@ TEST_F(ControlPlaneTest, AnEngineInAnotherTimeNamespaceIsServedOverTheNetwork) {
 // Registrations end with the processes that held them, also of those that had no owner beside them.
 TEST_F(ControlPlaneTest, SessionsThatComeAndGoLeaveNoRegistration) {
   ASSERT_LE(Registrations(), 3U);
-  // The master is another one: this process's connections notice it within a moment.
-  const std::int64_t connected = NowMs() + 5000;
-  while (!session_->Capture() && NowMs() < connected) {
-    std::this_thread::sleep_for(milliseconds(5));
-  }
+  WaitServed(*session_);
   for (int i = 0; i < 2000; ++i) {
     auto session = *pool_->OpenSession({.name = "acme/many", .engine = fmt::format("e{}", i)});
     ASSERT_TRUE(session->Capture()) << i;
