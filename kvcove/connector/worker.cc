@@ -674,7 +674,8 @@ void WorkerRole::LogTiers(const Job& job) const {
     return by_tier[static_cast<std::size_t>(tier)];
   };
   LogInfo(
-      "load tier summary: request={} memory_keys={} disk_keys={} unknown_keys={} success_keys={} "
+      "Mooncake load tier summary: request={} memory_keys={} disk_keys={} unknown_keys={} "
+      "success_keys={} "
       "failed_keys={} bytes_by_tier={{memory={}, remote_memory={}, disk={}, unknown={}}}",
       job.request, of(c.keys_by_tier, Tier::kMemory) + of(c.keys_by_tier, Tier::kRemoteMemory),
       of(c.keys_by_tier, Tier::kDisk), of(c.keys_by_tier, Tier::kUnknown), c.loaded_keys,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import json
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -49,6 +50,7 @@ def test_the_environment_names_the_pool_where_the_configuration_does_not(
         ({"threads": 0}, "give 1 to 64"),
         ({"load_async": "perhaps"}, "load_async"),
         ({"weight_version_source": "fingerprnt"}, "give one of fingerprint"),
+        ({"on_unreachable": "ignore"}, "give 'fallback' or 'crash'"),
         ({"on_reset_failure": True}, "give 'false' or 'closed'"),
         ({"discard_partial_chunks": False}, "partial chunk"),
         ({"lookup_budget_ms": 0}, "give 1 to 600000"),
@@ -267,3 +269,38 @@ def test_a_request_through_both_roles(tmp_path: Path) -> None:
     scheduler.close()
     pool.close()
     owner.close()
+
+
+def test_the_file_of_a_mooncake_store_names_the_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = module_of("_config").Config
+    monkeypatch.delenv("KVCOVE_POOL", raising=False)
+    file = tmp_path / "mooncake.json"
+    monkeypatch.setenv("MOONCAKE_CONFIG_PATH", str(file))
+    for master, pool in (
+        ("head", "kvcove://head:50051"),
+        ("head:7", "kvcove://head:7"),
+        ("kvcove://head:7400", "kvcove://head:7400"),
+        ("[::1]:7", "kvcove://[::1]:7"),
+    ):
+        file.write_text(json.dumps({"master_server_address": master, "mode": "standalone-store"}))
+        assert config.of({}).pool == config.of({"pool": "auto"}).pool == pool
+        assert module_of("_config").named_pool()[1] == f"$MOONCAKE_CONFIG_PATH, {file}"
+    assert config.of({"pool": "embedded"}).pool == "embedded"
+    monkeypatch.setenv("KVCOVE_POOL", "unix:/y")
+    assert config.of({}).pool == "unix:/y"
+    monkeypatch.delenv("KVCOVE_POOL")
+    for content, told in (
+        ("{", "mooncake.json:1: this is no JSON"),
+        ("{}", "master_server_address is missing"),
+        ('{"master_server_address": "etcd://a;b"}', "there is no election"),
+        ('{"master_server_address": "embedded:"}', "would be a pool of each process"),
+    ):
+        file.write_text(content)
+        with pytest.raises(ValueError, match=rf"^\$MOONCAKE_CONFIG_PATH: .*{told}"):
+            config.of({})
+    file.unlink()
+    with pytest.raises(ValueError, match="cannot be read: No such file"):
+        config.of({})
+    config.of({"pool": "embedded"})

@@ -128,4 +128,9 @@ def _of_kv_store(config: KVStoreConfig) -> dict[str, Any]:
                 "its place; put mooncake_config_path: %s into it",
                 config.config_path,
             )
-    return {**made, **config.extra_config}
+    made |= config.extra_config
+    if config.kv_connector == "KvcoveConnector":
+        # The engines start later than the probe, and on other hosts.
+        policy = {"on_unreachable": config.on_failure}
+        made["kv_connector_extra_config"] = policy | config.connector_options()
+    return made

@@ -111,8 +111,9 @@ class KVStoreConfig:
         if self.config_path is not None:
             raise wrong_at(
                 "config_path",
-                "KvcoveConnector reads no file of Mooncake's; leave it out, and name "
-                "the pool in extra_config.kv_connector_extra_config.pool",
+                "MooncakeStoreConnector takes it; for KvcoveConnector name the pool in "
+                "extra_config.kv_connector_extra_config.pool, or set MOONCAKE_CONFIG_PATH where the "
+                "engines run",
             )
         try:
             config = Config.of(self.connector_options())

@@ -6,7 +6,6 @@ What fails later is a miss (docs/operating.md); nothing asks again.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -15,7 +14,7 @@ from collections.abc import Callable, Mapping
 import kvcove
 from kvcove.launch._errors import LaunchError
 from kvcove.launch.kv_store import KVStoreConfig
-from kvcove.mooncake._config import POOL_SCHEMES, join_address, split_address
+from kvcove.mooncake._config import POOL_SCHEMES, join_address, master_in, split_address
 from kvcove.vllm._config import Config
 
 __all__ = ["master_of", "probe"]
@@ -113,13 +112,6 @@ def master_of(config: KVStoreConfig, environ: Mapping[str, str]) -> str:
             "MOONCAKE_CONFIG_PATH to its JSON file"
         )
     try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
-    except json.JSONDecodeError as error:
-        raise LaunchError(f"{path}:{error.lineno}: this is no JSON: {error.msg}") from error
-    except OSError as error:
-        raise LaunchError(f"{path} cannot be read: {error.strerror}") from error
-    master = content.get("master_server_address") if isinstance(content, dict) else None
-    if not isinstance(master, str) or not master.strip():
-        raise LaunchError(f"{path}: master_server_address is missing")
-    return master.strip()
+        return master_in(path)
+    except ValueError as error:
+        raise LaunchError(str(error)) from error

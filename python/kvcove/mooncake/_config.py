@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import os
@@ -102,6 +103,28 @@ def private_directory() -> Path:
     )
 
 
+def master_in(path: str) -> str:
+    """Return what a store's JSON file gives as ``master_server_address``.
+
+    Raises
+    ------
+    ValueError
+        The file cannot be read, is no JSON, or names no master.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: this is no JSON: {error.msg}") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no JSON: it is no text in UTF-8") from error
+    master = content.get("master_server_address") if isinstance(content, dict) else None
+    if not isinstance(master, str) or not master.strip():
+        raise ValueError(f"{path}: master_server_address is missing")
+    return master.strip()
+
+
 @dataclass
 class Setup:
     """The arguments of setup(), checked.
@@ -148,7 +171,7 @@ class Setup:
         split_address(host, 0)
         tenant = str(arguments.get("tenant_id") or "default")
         segment = parse_size(arguments.get("global_segment_size", "16MiB"))
-        pool, master = _pool_of(
+        pool, master = pool_of(
             str(arguments.get("master_server_addr") or "127.0.0.1:50051").strip(), segment
         )
         http = arguments.get("client_http_port", 9300)
@@ -209,7 +232,14 @@ def arguments_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, 
     return named
 
 
-def _pool_of(master: str, segment: int) -> tuple[str, str]:
+def pool_of(master: str, segment: int) -> tuple[str, str]:
+    """Return the pool's address and its master's, empty where it has none.
+
+    Raises
+    ------
+    ValueError
+        ``master_server_address`` names neither a master nor a pool.
+    """
     for scheme in ("etcd://", "redis://", "k8s://"):
         if master.startswith(scheme):
             raise ValueError(

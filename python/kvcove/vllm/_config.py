@@ -11,8 +11,9 @@ from typing import Any
 
 import kvcove
 from kvcove import _native
+from kvcove.mooncake._config import master_in, pool_of
 
-__all__ = ["Config"]
+__all__ = ["Config", "named_pool"]
 
 
 def _bool(value: Any) -> bool:
@@ -37,6 +38,34 @@ _ADDRESSES = ("unix:", "kvcove://")
 _LEAST_MEMORY, _MOST_MEMORY = 1 << 20, 200 << 30
 
 
+def named_pool() -> tuple[str, str]:
+    """Return the pool that the environment names, else ``auto``, and by what it does.
+
+    Raises
+    ------
+    ValueError
+        A variable is set and names none.
+    """
+    named = os.environ.get("KVCOVE_POOL", "auto") or "auto"
+    if named != "auto":
+        if not named.startswith(_ADDRESSES):
+            raise ValueError(f"$KVCOVE_POOL: {named!r}: give unix:/PATH or kvcove://HOST:7400")
+        return named, "$KVCOVE_POOL"
+    path = os.environ.get("MOONCAKE_CONFIG_PATH")
+    if not path:
+        return "auto", ""
+    try:
+        pool, _ = pool_of(master_in(path), 0)
+    except ValueError as error:
+        raise ValueError(f"$MOONCAKE_CONFIG_PATH: {error}") from error
+    if pool != "auto" and not pool.startswith(_ADDRESSES):
+        raise ValueError(
+            f"$MOONCAKE_CONFIG_PATH: {path}: master_server_address: {pool!r} would be a pool of "
+            'each process; set "pool": "embedded" in kv_connector_extra_config'
+        )
+    return pool, f"$MOONCAKE_CONFIG_PATH, {path}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """What a user may set.
@@ -44,9 +73,13 @@ class Config:
     Attributes
     ----------
     pool : str
-        Address of the pool: ``auto`` (what $KVCOVE_POOL names, else the owner of this host if its
-        socket is there, else ``embedded``), ``embedded`` (in the engine's core, shared with its ranks), ``unix:/path``,
+        Address of the pool: ``auto`` (what $KVCOVE_POOL names, else the master in the file of
+        $MOONCAKE_CONFIG_PATH, else the owner of this host if its socket is there, else
+        ``embedded``), ``embedded`` (in the engine's core, shared with its ranks), ``unix:/path``,
         ``kvcove://host:7400``.
+    on_unreachable : str
+        The pool does not answer when the engine starts: ``crash``: an error; ``fallback``: a
+        warning, and an engine without a pool. One that goes away later is a miss in either case.
     memory : str
         Of an embedded pool: 1MiB to 200GiB. An error with a pool that has its own.
     namespace : str
@@ -84,6 +117,7 @@ class Config:
     """
 
     pool: str = "auto"
+    on_unreachable: str = "crash"
     memory: str = "4GiB"
     namespace: str = ""
     weight_version_source: str = "fingerprint"
@@ -130,12 +164,9 @@ class Config:
         config = cls(**given)
         config._check()
         config._check_pool("memory" in given)
-        named = os.environ.get("KVCOVE_POOL", "auto") or "auto"
-        if config.pool != "auto" or named == "auto":
-            return config
-        if not named.startswith(_ADDRESSES):
-            raise ValueError(f"$KVCOVE_POOL: {named!r}: give unix:/PATH or kvcove://HOST:7400")
-        return dataclasses.replace(config, pool=named)
+        return (
+            dataclasses.replace(config, pool=named_pool()[0]) if config.pool == "auto" else config
+        )
 
     def _check_pool(self, memory_given: bool) -> None:
         """Refuse what would give scheduler and ranks a pool each, and memory that nobody uses."""
@@ -180,6 +211,8 @@ class Config:
         sources = ("fingerprint", "engine", "salt", "none")
         if self.weight_version_source not in sources:
             refuse("weight_version_source", f"give one of {', '.join(sources)}")
+        if self.on_unreachable not in ("fallback", "crash"):
+            refuse("on_unreachable", "give 'fallback' or 'crash'")
         if self.on_reset_failure not in ("false", "closed"):
             refuse("on_reset_failure", "give 'false' or 'closed'")
         if not self.discard_partial_chunks:

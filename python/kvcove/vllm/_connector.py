@@ -38,7 +38,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 import kvcove
 from kvcove import _native
 from kvcove.vllm import _adapters, _weights
-from kvcove.vllm._config import Config
+from kvcove.vllm._config import Config, named_pool
 from kvcove.vllm._shape import (
     draft_config_of,
     hashing_of,
@@ -103,9 +103,25 @@ class _SchedulerSide:
         names = f"{self._engine}|{shape.namespace}"
         name = hashlib.sha256(names.encode()).hexdigest()[:16]
         directory = Path(_native.default_socket_path()).parent
-        address = self._address(directory / f"pool-{name}-{os.getpid()}.sock")
+        own_socket = directory / f"pool-{name}-{os.getpid()}.sock"
+        address = self._address(own_socket, transfer.kv_connector_extra_config or {})
         door = str(directory / f"engine-{name}-{os.getpid()}.sock")
-        self._pool = kvcove.open(address)
+        reached = True
+        try:
+            self._pool = kvcove.open(address)
+        except (kvcove.UnavailableError, kvcove.TimedOutError) as error:
+            if config.on_unreachable == "crash":
+                raise
+            _log.warning(
+                "kvcove: the pool %s does not answer: %s; this engine runs without a pool until it "
+                'is started again ("on_unreachable": "crash" makes this an error)',
+                address,
+                error,
+            )
+            # A pool of its own that stays empty: resets and counters then need no other case.
+            reached = False
+            address = self._embed(own_socket, 1 << 20)
+            self._pool = kvcove.open(address)
         events = vllm_config.kv_events_config
         self._events = bool(events and events.enable_kv_cache_events)
         self.role = _native.SchedulerRole(
@@ -119,8 +135,8 @@ class _SchedulerSide:
             hold=config.hold_s,
             reset_timeout=config.reset_timeout_ms / 1e3,
             load_async=config.load_async,
-            lookup=config.lookup and transfer.is_kv_consumer,
-            save=transfer.is_kv_producer,
+            lookup=reached and config.lookup and transfer.is_kv_consumer,
+            save=reached and transfer.is_kv_producer,
             save_decoded=config.save_decoded,
             events=self._events,
             closed_on_reset_failure=config.on_reset_failure == "closed",
@@ -173,11 +189,26 @@ class _SchedulerSide:
         except kvcove.Error as error:
             _log.debug("kvcove: how others hash is not known: %s", error)
 
-    def _address(self, own_socket: Path) -> str:
+    def _embed(self, socket: Path, memory: int) -> str:
+        """Start a pool in this process, for its ranks; return its address."""
+        self._owner = _native.open_owner(
+            master="", memory=memory, listen="", socket_path=str(socket)
+        )
+        return f"unix:{socket}"
+
+    def _address(self, own_socket: Path, extra: dict[str, Any]) -> str:
         """Return where the pool is; start one here if there is none."""
         config = self._config
         if config.pool not in ("auto", "embedded"):
-            _log.info("kvcove: pool %s, namespace %s", config.pool, self.shape.namespace)
+            source = "kv_connector_extra_config"
+            if str(extra.get("pool", "auto")) == "auto":
+                source = named_pool()[1]
+            _log.info(
+                "kvcove: pool %s (from %s), namespace %s",
+                config.pool,
+                source,
+                self.shape.namespace,
+            )
             return config.pool
         shared = _native.default_socket_path()
         if config.pool == "auto" and Path(shared).exists():
@@ -190,18 +221,15 @@ class _SchedulerSide:
                     self.shape.namespace,
                 )
                 return f"unix:{shared}"
-        socket = str(own_socket)
-        self._owner = _native.open_owner(
-            master="", memory=_native.parse_size(config.memory), listen="", socket_path=socket
-        )
+        address = self._embed(own_socket, _native.parse_size(config.memory))
         _log.info(
-            "kvcove: pool unix:%s (embedded in this engine: %s, shared with its ranks only; start "
+            "kvcove: pool %s (embedded in this engine: %s, shared with its ranks only; start "
             "`kvcove serve` to share one among engines), namespace %s",
-            socket,
+            address,
             config.memory,
             self.shape.namespace,
         )
-        return f"unix:{socket}"
+        return address
 
     def bind(self, block_pool: Any) -> None:
         self._block_pool = block_pool

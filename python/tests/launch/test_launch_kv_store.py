@@ -74,8 +74,9 @@ def test_it_is_a_mapping_to_read_from() -> None:
         ("extra_config: 5", "v.yaml:3: kv_store.extra_config: 5 is no table of keys and values"),
         (
             "kv_connector: KvcoveConnector\n  config_path: /a.json",
-            "v.yaml:4: kv_store.config_path: KvcoveConnector reads no file of Mooncake's; leave it "
-            "out, and name the pool in extra_config.kv_connector_extra_config.pool",
+            "v.yaml:4: kv_store.config_path: MooncakeStoreConnector takes it; for KvcoveConnector name "
+            "the pool in extra_config.kv_connector_extra_config.pool, or set MOONCAKE_CONFIG_PATH "
+            "where the engines run",
         ),
         (
             "kv_connector: KvcoveConnector\n"
@@ -140,6 +141,7 @@ def test_a_block_of_omegaconf_becomes_plain(monkeypatch: pytest.MonkeyPatch) -> 
     made = launch.for_verl(omegaconf.OmegaConf.create(block))
     assert made is not None
     assert json.loads(launch.to_json(made))["kv_connector_extra_config"] == {
+        "on_unreachable": "fallback",
         "namespace": "run-7",
         "pool": "auto",
     }
@@ -198,7 +200,10 @@ def test_without_a_master_a_run_ends_if_it_shall(tmp_path: Path, nobody: int) ->
 def test_pools_of_kvcoves_that_answer(serve: str, cluster: Any) -> None:
     for pool in (f"unix:{serve}", f"kvcove://{cluster.address}"):
         made = launch.for_verl({**kvcove_pool(pool), "on_failure": "crash"})
-        assert made is not None and made["kv_connector_extra_config"] == {"pool": pool}
+        assert made is not None and made["kv_connector_extra_config"] == {
+            "on_unreachable": "crash",
+            "pool": pool,
+        }
 
 
 @pytest.mark.parametrize("on_failure", ["fallback", "crash"])

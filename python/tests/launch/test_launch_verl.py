@@ -109,7 +109,10 @@ def test_options_arrive_as_they_were_given(
     monkeypatch.setenv("KVCOVE_TEST_RUN", "run-7")
     arguments = planned(f"{KV}.enable=true", f"{KV}.kv_connector=KvcoveConnector", *overrides)
     assert not [argument for argument in arguments if KV in argument]
-    assert at(compose(arguments), (*CONNECTOR, "kv_connector_extra_config")) == options
+    assert at(compose(arguments), (*CONNECTOR, "kv_connector_extra_config")) == {
+        "on_unreachable": "fallback",
+        **options,
+    }
 
 
 def test_the_path_of_mooncakes_file_comes_from_the_environment(
@@ -145,7 +148,11 @@ def test_overrides_go_over_a_file(compose: Any) -> None:
         )
     )
     assert at(made, (*CONNECTOR, "kv_role")) == "kv_consumer"
-    assert at(made, (*CONNECTOR, "kv_connector_extra_config")) == {"pool": "auto", "threads": 5}
+    assert at(made, (*CONNECTOR, "kv_connector_extra_config")) == {
+        "on_unreachable": "fallback",
+        "pool": "auto",
+        "threads": 5,
+    }
     assert planned(f"{KV}.enable=false", document=document) == ["trainer.project_name=q"]
 
 

@@ -3,7 +3,8 @@
 
 Roles: `hybrid` (a model whose layers are not all alike), `told` (KV events, metrics, tier log; vLLM's
 version as the weights'), `salts` (the cache salt as the weights' version), `ranks` (the world that
-$KVCOVE_TP says), `faults` (the owner of its pool dies and freezes). $KVCOVE_EXTRA is the connector's extra configuration. Writes JSON to OUT.
+$KVCOVE_TP says), `faults` (the owner of its pool dies and freezes),
+`alone` (its pool does not answer when it starts). $KVCOVE_EXTRA is the connector's extra configuration. Writes JSON to OUT.
 """
 
 from __future__ import annotations
@@ -249,11 +250,30 @@ def faults(model: str, out: str) -> dict[str, Any]:
     return seen
 
 
+def alone(model: str, out: str) -> dict[str, Any]:
+    began = time.monotonic()
+    engine = OwnEngine(model)
+    seen: dict[str, Any] = {"seconds": time.monotonic() - began}
+    seen["cold"], _, _ = engine.measured()
+    engine.settle()
+    seen["warm"], seen["warm_hits"], _ = engine.measured()
+    seen["reset"] = engine.reset(connector=True)
+    seen["stats"] = engine.stats()
+    say(f"{seen['warm_hits']} tokens from the pool")
+    return seen
+
+
 def main() -> None:
     role, model, out = sys.argv[1:4]
-    seen = {"hybrid": hybrid, "told": told, "salts": salts, "ranks": ranks, "faults": faults}[role](
-        model, out
-    )
+    roles = {
+        "hybrid": hybrid,
+        "told": told,
+        "salts": salts,
+        "ranks": ranks,
+        "faults": faults,
+        "alone": alone,
+    }
+    seen = roles[role](model, out)
     Path(out).write_text(json.dumps(seen))
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from serving import free_port, served
 
 HERE = Path(__file__).parent
 FAILED: list[str] = []
@@ -79,12 +80,6 @@ def make_hybrid_models(directory: Path) -> tuple[Path, Path]:
         )
     ).save_pretrained(states)
     return windows, states
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Server:
@@ -423,7 +418,7 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     lines = [
         line
         for line in (directory / "told.log").read_text(errors="replace").splitlines()
-        if "load tier summary" in line
+        if "Mooncake load tier summary" in line
     ]
     check(
         len(lines) >= 4 and "memory_keys=11 " in lines[0] and "bytes_by_tier={" in lines[0],
@@ -478,6 +473,18 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         f"faults: longest scheduling step {1e3 * seen['longest_step_seconds']:.1f} ms",
     )
 
+    print("== a pool that does not answer when the engine starts")
+    away = {"pool": f"kvcove://127.0.0.1:{free_port()}"}
+    seen = feature("alone", "alone", model, {**away, "on_unreachable": "fallback"})
+    check(
+        seen["cold"] == seen["warm"] == ref["w0"] and seen["warm_hits"] == 0 and seen["reset"],
+        f"fallback: an engine without a pool after {seen['seconds']:.1f} s, outputs right, resets",
+    )
+    check(
+        "this engine runs without a pool" in (directory / "alone.log").read_text(errors="replace"),
+        "fallback: the log says so",
+    )
+
     print("== several ranks, and engines of different tensor-parallel sizes")
     threads = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
     seen = feature("ranks", "two-ranks", model, {}, KVCOVE_TP="2", **threads)
@@ -513,6 +520,7 @@ def main() -> None:
     ref = drive("reference", model, directory / "reference.json")
     check(ref["w0"] != ref["w1"], "the two sets of weights give different outputs")
 
+    served(directory, TINY, check)
     own_connector(directory, model, ref)
     own_features(directory, model, ref)
 

