@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Starts kvcove's master under the names that Mooncake's launchers use.
+#
+#   start_mooncake_master.sh [--bg] [--host ADDRESS] [--env-file FILE] | --stop
+#
+#   --bg        in the background, ready when this returns; --stop ends it
+#   --host      where it listens (MC_MASTER_HOST; default 127.0.0.1: this host alone)
+#   --env-file  a copy of what owners and engines source (MOONCAKE_MASTER, MOONCAKE_TE_META_DATA_SERVER)
+#
+# MC_RPC_PORT 50051, MC_HTTP_PORT 8080, MC_METRICS_PORT 9003, MC_LEASE_TTL 30000 (ms).
+# MC_RUN_DIR: where its log, its pid and master.env are.
+set -euo pipefail
+# shellcheck source=common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+background=false
+stopping=false
+host=${MC_MASTER_HOST:-127.0.0.1}
+env_file=
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --bg) background=true ;;
+    --stop) stopping=true ;;
+    --enable-offload) no_disk --enable-offload ;;
+    --host) host=$(value_of "$@"); shift ;;
+    --env-file) env_file=$(value_of "$@"); shift ;;
+    -h | --help) sed -n '3,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    *) fail "unknown option '$1'; --help lists them" ;;
+  esac
+  shift
+done
+
+directory=$(run_directory)
+pid_file=$directory/master.pid
+log=$directory/master.log
+if $stopping; then
+  stop "$pid_file" "The master"
+  rm -f "$directory/master.env"
+  exit 0
+fi
+if pid=$(running "$pid_file"); then fail "the master runs already (pid $pid); --stop ends it"; fi
+
+rpc_port=$(port_of MC_RPC_PORT "${MC_RPC_PORT:-50051}")
+http_port=$(port_of MC_HTTP_PORT "${MC_HTTP_PORT:-8080}")
+metrics_port=$(port_of MC_METRICS_PORT "${MC_METRICS_PORT:-9003}")
+command=("${KVCOVE_PYTHON:-python3}" -m kvcove.mooncake.master "-rpc_address=$host" "-rpc_port=$rpc_port"
+  -enable_http_metadata_server "-http_metadata_server_host=$host" "-http_metadata_server_port=$http_port"
+  "-metrics_port=$metrics_port"
+  "-default_kv_lease_ttl=${MC_LEASE_TTL:-30000}" "-data=$directory/master")
+
+tell_where() {
+  local file
+  for file in "$directory/master.env" ${env_file:+"$env_file"}; do
+    printf 'export MOONCAKE_MASTER=%q\nexport MOONCAKE_TE_META_DATA_SERVER=%q\n' \
+      "$(joined "$host" "$rpc_port")" "http://$(joined "$host" "$http_port")/metadata" >"$file"
+  done
+}
+
+if ! $background; then
+  tell_where
+  remember "$pid_file" $$
+  exec "${command[@]}"
+fi
+setsid "${command[@]}" >"$log" 2>&1 </dev/null &
+remember "$pid_file" $!
+listens() { grep -q "serving at" "$log" && (: <"/dev/tcp/$host/$rpc_port"); }
+wait_ready "The master" "$pid_file" "$log" 30 listens
+tell_where
+echo "The master serves at $(joined "$host" "$rpc_port") (pid $(running "$pid_file")); log: $log"
