@@ -345,11 +345,11 @@ TEST_F(ControlPlaneTest, NamespacesAreNotUsedUp) {
   const ConstBuffer piece{value.data(), value.size()};
   for (int i = 0; i < 5000; ++i) {
     auto session = *pool_->OpenSession({.name = fmt::format("space-{}", i), .engine = "e"});
-    const auto token = session->Capture();
+    const auto token = session->Capture("", milliseconds(5000));
     ASSERT_TRUE(token) << i << ": " << token.error().ToString();
     const PutItem item{.key = "k", .value = {&piece, 1}};
     ItemResult result;
-    (void)session->Put(*token, {&item, 1}, {&result, 1}, {});
+    (void)session->Put(*token, {&item, 1}, {&result, 1}, {.timeout = milliseconds(5000)});
     EXPECT_EQ(result.code, Code::kOk) << i;
   }
   RestartMaster();

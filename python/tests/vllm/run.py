@@ -509,6 +509,42 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     )
 
 
+def cascade(directory: Path, model: Path) -> None:
+    print("== five cycles of a trainer, in verl's order")
+    plain = drive("plain", model, directory / "cycles-plain.json", driver="cascade.py")
+    owner = Owner(directory)
+    block = {
+        "enable": True,
+        "kv_connector": "KvcoveConnector",
+        "on_failure": "crash",
+        "extra_config": {"kv_connector_extra_config": {"pool": f"unix:{owner.socket}"}},
+    }
+    seen = drive(
+        "pooled",
+        model,
+        directory / "cycles-pooled.json",
+        driver="cascade.py",
+        KVCOVE_STORE=json.dumps(block),
+    )
+    owner.stop()
+    check(
+        len({json.dumps(outputs) for outputs in plain["first"]}) == len(plain["first"]),
+        "cycles: each has other outputs (this test can see an old one)",
+    )
+    check(
+        seen["first"] == plain["first"] and seen["again"] == plain["first"],
+        f"cycles: the outputs of {len(seen['first'])} cycles are those of an engine without a pool",
+    )
+    check(
+        all(seen["proven"]) and not any(seen["stale"]),
+        "cycles: all resets are proven, no token from before an update",
+    )
+    check(
+        all(cached > 0.9 * TOKENS for cached in seen["cached"]),
+        f"cycles: {seen['cached']} tokens from the pool in the second turns",
+    )
+
+
 def main() -> None:
     directory = Path(sys.argv[1]).resolve()
     directory.mkdir(parents=True, exist_ok=True)
@@ -521,6 +557,7 @@ def main() -> None:
     check(ref["w0"] != ref["w1"], "the two sets of weights give different outputs")
 
     served(directory, TINY, check)
+    cascade(directory, model)
     own_connector(directory, model, ref)
     own_features(directory, model, ref)
 
