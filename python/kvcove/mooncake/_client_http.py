@@ -9,18 +9,18 @@ import urllib.request
 from typing import Any
 
 from kvcove.mooncake import _config
-from kvcove.mooncake._http import Answer, HttpServer, Request, json_answer, text_answer
+from kvcove.mooncake._http import Answer, HttpServers, Request, json_answer, text_answer
 
 __all__ = ["ClientHttp", "pool_of"]
 
 
 class ClientHttp:
-    """``/health`` and ``/metrics`` of a store, on loopback."""
+    """``/health`` and ``/metrics`` of a store: totals only, nothing is changed by them."""
 
-    def __init__(self, store: Any, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, store: Any, port: int, hosts: list[str]) -> None:
         self._store = store
-        self._server = HttpServer(
-            host,
+        self._server = HttpServers(
+            hosts,
             port,
             {
                 ("GET", "/health"): self._health,
