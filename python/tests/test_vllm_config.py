@@ -80,6 +80,28 @@ def test_a_pool_of_the_engines_own_has_memory(pool: str) -> None:
     assert (config.pool, config.memory) == (pool, "512MiB")
 
 
+def test_what_the_environment_tells_another_connector_is_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = module_of("_config").Config
+    names = ("MOONCAKE_CONFIG_PATH", "MOONCAKE_MASTER", "MOONCAKE_ENABLE_OFFLOAD", "KVCOVE_POOL")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    assert config.of({}).unread_environment() == []
+    monkeypatch.setenv("MOONCAKE_MASTER", "head:50051")
+    monkeypatch.setenv("MOONCAKE_ENABLE_OFFLOAD", "0")
+    (line,) = config.of({}).unread_environment()
+    assert line.startswith("MOONCAKE_MASTER=head:50051 is not read")
+    assert '"pool": "kvcove://HOST:PORT"' in line
+    # A pool that is named is meant.
+    assert config.of({"pool": "kvcove://head:50051"}).unread_environment() == []
+    monkeypatch.setenv("KVCOVE_POOL", "kvcove://head:50051")
+    assert config.of({}).unread_environment() == []
+    monkeypatch.setenv("MOONCAKE_ENABLE_OFFLOAD", "1")
+    (line,) = config.of({}).unread_environment()
+    assert line.startswith("MOONCAKE_ENABLE_OFFLOAD=1: there is no SSD tier")
+
+
 def test_tier_log_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     config = module_of("_config").Config()
     assert not config.wants_tier_log

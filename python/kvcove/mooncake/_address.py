@@ -90,12 +90,17 @@ def place(host: str, master: str) -> Place:
 
     Raises
     ------
+    ValueError
+        The host is not known.
     OSError
-        A name is not known, or there is no route to the master.
+        The master's is not, or there is no route to it.
     """
     if is_wildcard(host):
         return Place(host, _towards(master))
-    here = [str(address[0]) for _, address in _resolved(host, 0, "the host")]
+    try:
+        here = [str(address[0]) for _, address in _resolved(host, 0, "the host")]
+    except OSError as error:
+        raise ValueError(str(error)) from error
     outside = next((address for address in here if not is_loopback(address)), None)
     if outside is not None:
         return Place(outside, host)

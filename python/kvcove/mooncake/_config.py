@@ -185,10 +185,8 @@ class Setup:
         )
 
 
-def asks_for_disk(setup: Setup) -> str:
-    """Return what asks for an SSD tier, an argument or a variable; empty: nothing does."""
-    if setup.enable_ssd_offload:
-        return "enable_ssd_offload"
+def variable_for_disk() -> str:
+    """Return the variable that asks for an SSD tier, with its value; empty: none does."""
     for name in ("MOONCAKE_ENABLE_OFFLOAD", "MOONCAKE_OFFLOAD_ENABLED"):
         if os.environ.get(name, "").strip().lower() in ("1", "true", "yes", "on"):
             return f"{name}={os.environ[name]}"

@@ -139,7 +139,7 @@ class Open:
             return ["127.0.0.1"]
         try:
             return with_loopback(_address.place(host, self.setup.master).listen)
-        except OSError as error:  # a requester may be called what it likes
+        except (OSError, ValueError) as error:  # a requester may be called what it likes
             _log.warning("/health and /metrics are served on loopback only: %s", error)
             return ["127.0.0.1"]
 

@@ -57,7 +57,7 @@ class Child:
     Raises
     ------
     RuntimeError
-        It ended before it served; its own message is on stderr.
+        It ended before it served; with the end of its log.
     """
 
     def __init__(self, arguments: list[str], ready: str) -> None:
@@ -77,7 +77,9 @@ class Child:
             if self._process.poll() is not None:
                 self._reader.join(1)
                 if not self._ready.is_set():
-                    raise RuntimeError("kvcove did not start")
+                    raise RuntimeError(
+                        f"kvcove did not start; the end of its log:\n{self.log_end()}"
+                    )
 
     def _read(self) -> None:
         assert self._process.stderr is not None

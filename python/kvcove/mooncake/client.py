@@ -127,12 +127,16 @@ def _seconds() -> float:
 
 def _place(host: str, master: str, until: float) -> _address.Place:
     """Find out where to listen; launchers may start this program before the master has a name."""
+    told = False
     while True:
         try:
             return _address.place(host or "127.0.0.1", master)
-        except OSError:
+        except OSError as error:
             if time.monotonic() > until:
                 raise
+            if not told:
+                print(f"{_PROGRAM}: waiting: {error}", file=sys.stderr)
+            told = True
         time.sleep(0.5)
 
 

@@ -138,7 +138,10 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         with self._life:
             if self._now is not None:
                 return 0
-            if asked := _config.asks_for_disk(setup):
+            asked = (
+                "enable_ssd_offload" if setup.enable_ssd_offload else _config.variable_for_disk()
+            )
+            if asked:
                 _log.warning("setup(): %s: there is no SSD tier; values lie in memory alone", asked)
             try:
                 self._now = Open(setup)

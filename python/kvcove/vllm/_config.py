@@ -11,6 +11,7 @@ from typing import Any
 
 import kvcove
 from kvcove import _native
+from kvcove.mooncake._config import variable_for_disk
 
 __all__ = ["Config"]
 
@@ -193,6 +194,25 @@ class Config:
             refuse("threads", "give 1 to 64")
         if self.store_tp < 0:
             refuse("store_tp", "give 0 or a tensor parallel size")
+
+    def unread_environment(self) -> list[str]:
+        """Return what the environment tells MooncakeStoreConnector and this one does not read.
+
+        A launch that exchanged only the connector's name would run on an empty pool of its own, and
+        nothing would say so.
+        """
+        lines = []
+        named = next(
+            (n for n in ("MOONCAKE_CONFIG_PATH", "MOONCAKE_MASTER") if os.environ.get(n)), ""
+        )
+        if named and self.pool == "auto":
+            lines.append(
+                f"{named}={os.environ[named]} is not read by this connector: to use that master give "
+                '"pool": "kvcove://HOST:PORT" in kv_connector_extra_config, or KVCOVE_POOL'
+            )
+        if asked := variable_for_disk():
+            lines.append(f"{asked}: there is no SSD tier; KV lies in memory alone")
+        return lines
 
     @property
     def wants_tier_log(self) -> bool:

@@ -176,6 +176,8 @@ class _SchedulerSide:
     def _address(self, own_socket: Path) -> str:
         """Return where the pool is; start one here if there is none."""
         config = self._config
+        for line in config.unread_environment():
+            _log.warning("kvcove: %s", line)
         if config.pool not in ("auto", "embedded"):
             _log.info("kvcove: pool %s, namespace %s", config.pool, self.shape.namespace)
             return config.pool

@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -505,7 +504,23 @@ def test_an_owner_that_ends_says_why(tmp_path: Path) -> None:
         )
         assert client.process.wait(60) == 2
     said = client.log.read_text()
-    assert f"listening on 127.0.0.1:{port}: Address already in use" in said
+    told = said[said.index("kvcove did not start; the end of its log:") :]
+    assert f"listening on 127.0.0.1:{port}: Address already in use" in told
+
+
+def test_a_master_without_a_name_is_waited_for(run_dir: Path) -> None:
+    began = time.monotonic()
+    said = ended(
+        *(*CLIENT, "-master_server_address=no-such-master.invalid", "-global_segment_size=64MB"),
+        KVCOVE_READY_TIMEOUT="1",
+    )
+    assert said.returncode == 2
+    assert time.monotonic() - began > 1
+    lines = [
+        x for x in said.stderr.splitlines() if "'no-such-master.invalid' is not known here" in x
+    ]
+    assert len(lines) == 2
+    assert "waiting" in lines[0]
 
 
 # ---- flags
@@ -538,7 +553,7 @@ def ended(*command: str, **environment: str) -> subprocess.CompletedProcess[str]
     ],
 )
 def test_a_host_that_is_none(host: str, says: str, run_dir: Path) -> None:
-    said = ended(*CLIENT, f"-host={host}", KVCOVE_READY_TIMEOUT="0")
+    said = ended(*CLIENT, f"-host={host}")
     assert said.returncode == 2
     assert says in said.stderr
     assert "Traceback" not in said.stderr
@@ -568,7 +583,7 @@ def test_flags_of_published_guides(tmp_path: Path) -> None:
         *(f"--port={free_port()}", "--host=0.0.0.0:0", "--global_segment_size=64MB", "--v=1"),
         *("--metadata_server=P2PHANDSHAKE", "--device_names=mlx5_0", "--protocol=rdma"),
         *("--logtostderr=1", "--minloglevel=2", "--log_dir=/var/log", "--threads=8"),
-        *("--enable_offload=true", f"--enable_http_server=true", f"--http_port={free_port()}"),
+        *("--enable_offload=true", "--enable_http_server=true", f"--http_port={free_port()}"),
     )
     client.wait_for("ready: segment")
     said = client.log.read_text()
