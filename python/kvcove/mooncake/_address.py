@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from kvcove.mooncake import _config
 
-__all__ = ["Place", "data_port", "interface_address", "is_loopback", "is_wildcard", "place"]
+__all__ = [
+    "Place",
+    "data_port",
+    "interface_address",
+    "is_loopback",
+    "is_wildcard",
+    "place",
+    "ports",
+]
 
 
 @dataclass
@@ -111,7 +119,14 @@ def place(host: str, master: str) -> Place:
     return Place(route, host if named else route)
 
 
-def _ports() -> tuple[int, int]:
+def ports() -> tuple[int, int]:
+    """Return the lowest and the highest port for owners' data.
+
+    Raises
+    ------
+    ValueError
+        The variables that name them do not.
+    """
     low, high = (
         os.environ.get(f"MC_STORE_CLIENT_{end}_PORT", default)
         for end, default in (("MIN", "12300"), ("MAX", "14300"))
@@ -143,7 +158,7 @@ def data_port(address: str, first: int) -> int:
     ValueError
         The variables name no ports.
     """
-    low, high = _ports()
+    low, high = ports()
     count = high - low + 1
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     refused = OSError()

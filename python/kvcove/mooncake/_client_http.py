@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from typing import Any
 
 from kvcove.mooncake import _config
-from kvcove.mooncake._http import Answer, HttpServers, Request, json_answer, text_answer
+from kvcove.mooncake._http import Answer, HttpServers, Request, json_answer, open_url, text_answer
 
 __all__ = ["ClientHttp", "pool_of"]
 
@@ -79,7 +77,7 @@ def pool_of(server_address: str) -> str:
         raise ValueError(f"{server_address!r} is no host:port")
     url = f"http://{_config.join_address(host, port)}/v1/pool"
     try:
-        with urllib.request.urlopen(url, timeout=3) as answer:
+        with open_url(url, timeout=3) as answer:
             pool = json.load(answer)["pool"]
     except (KeyError, TypeError, ValueError) as error:
         raise OSError(f"{url} does not answer like a mooncake_client") from error

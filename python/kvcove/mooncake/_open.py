@@ -9,7 +9,6 @@ import os
 import random
 import threading
 import time
-import urllib.request
 import uuid
 from collections import OrderedDict
 
@@ -17,7 +16,7 @@ import kvcove
 from kvcove import _native
 from kvcove._native import Owner, Pool, Session
 from kvcove.mooncake import _address, _config
-from kvcove.mooncake._http import with_loopback
+from kvcove.mooncake._http import open_url, with_loopback
 from kvcove.mooncake._tasks import admin_urls
 
 __all__ = ["Open"]
@@ -42,7 +41,7 @@ def _lease_seconds(setup: _config.Setup) -> float:
     if os.environ.get("KVCOVE_MOONCAKE_LEASE_MS") or not setup.master:
         return _seconds("KVCOVE_MOONCAKE_LEASE_MS", DEFAULT_LEASE_SECONDS)
     try:
-        with urllib.request.urlopen(f"{admin_urls(setup)[0]}/v1/settings", timeout=0.3) as answer:
+        with open_url(f"{admin_urls(setup)[0]}/v1/settings", timeout=0.3) as answer:
             return float(json.load(answer)["lease_ms"]) / 1000
     except (OSError, ValueError, KeyError, TypeError):
         return DEFAULT_LEASE_SECONDS
@@ -145,7 +144,8 @@ class Open:
 
     def _requester_name(self) -> str:
         host, port = _config.split_address(self.setup.local_hostname, 0)
-        return _config.join_address(host, port or 12300 + os.getpid() % 2000)
+        low, high = _address.ports()
+        return _config.join_address(host, port or low + os.getpid() % (high - low + 1))
 
     def session_for(self, replicas: int, segment: str) -> Session:
         """Return the session that places puts like this."""

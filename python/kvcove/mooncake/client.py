@@ -17,6 +17,7 @@ from kvcove.mooncake._http import (
     HttpServers,
     Request,
     json_answer,
+    open_url,
     text_answer,
     with_loopback,
 )
@@ -70,7 +71,7 @@ class _Owner:
         if authorization:
             request.add_header("Authorization", authorization)
         try:
-            with urllib.request.urlopen(request, timeout=2) as answer:
+            with open_url(request, timeout=2) as answer:
                 kind = answer.headers.get("Content-Type", "text/plain")
                 return Answer(answer.status, answer.read(), kind)
         except urllib.error.HTTPError as error:

@@ -19,6 +19,7 @@ from kvcove.mooncake._http import (
     HttpServers,
     Request,
     json_answer,
+    open_url,
     text_answer,
     with_loopback,
 )
@@ -204,7 +205,7 @@ class AdminHttp:
         if self._caller.authorization:
             request.add_header("Authorization", self._caller.authorization)
         try:
-            with urllib.request.urlopen(request, timeout=5) as answer:
+            with open_url(request, timeout=5) as answer:
                 kind = answer.headers.get("Content-Type", "text/plain")
                 return answer.status, answer.read(), kind
         except urllib.error.HTTPError as error:

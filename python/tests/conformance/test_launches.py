@@ -478,6 +478,33 @@ def test_healthy_is_who_holds_a_lease(tmp_path: Path) -> None:
 NO_LEASE = "no lease: the master does not answer"
 
 
+def test_a_proxy_of_the_environment_is_not_asked(tmp_path: Path, run_dir: Path) -> None:
+    rpc, admin, port = free_port(), free_port(), free_port()
+    proxy = f"http://127.0.0.1:{free_port()}"  # where nobody answers
+    elsewhere = {"http_proxy": proxy, "HTTP_PROXY": proxy, "no_proxy": "", "NO_PROXY": ""}
+    master = on_loopback(
+        *(tmp_path, "master", *MASTER, f"-rpc_port={rpc}", f"-metrics_port={admin}"), **elsewhere
+    )
+    master.wait_for("serving at")
+    client = on_loopback(
+        *(tmp_path, "client", *CLIENT, f"-master_server_address=127.0.0.1:{rpc}"),
+        *(f"-port={port}", "-global_segment_size=64MB"),
+        **elsewhere,
+    )
+    client.wait_for("ready: segment")
+    assert http(f"http://127.0.0.1:{admin}/get_all_segments")[0] == 200
+    code = (
+        "from mooncake.store import MooncakeDistributedStore\n"
+        "s = MooncakeDistributedStore()\n"
+        f"assert s.setup_dummy(1 << 20, 1 << 20, '127.0.0.1:{port}') == 0\n"
+        "assert s.put('k', b'v') == 0 and s.get('k') == b'v'\n"
+    )
+    done = ended(sys.executable, "-c", code, **elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert client.stop() == 0
+    assert master.stop() == 0
+
+
 def test_waiting_for_a_lease_has_an_end(tmp_path: Path) -> None:
     rpc = free_port()
     began = time.monotonic()
@@ -709,7 +736,7 @@ def is_free(port: int) -> bool:
 def test_ports_come_from_the_range_that_firewalls_open(monkeypatch: pytest.MonkeyPatch) -> None:
     from kvcove.mooncake import _address
 
-    assert _address._ports() == (12300, 14300)
+    assert _address.ports() == (12300, 14300)
     low = next(p for p in iter(free_port, 0) if is_free(p + 1))
     monkeypatch.setenv("MC_STORE_CLIENT_MIN_PORT", str(low))
     monkeypatch.setenv("MC_STORE_CLIENT_MAX_PORT", str(low + 1))
