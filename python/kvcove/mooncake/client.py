@@ -158,6 +158,14 @@ def _segment(values: Values, master: str, port: int, until: float) -> tuple[str,
     if not data:
         # Known beforehand, so that a launcher can name the segment.
         data = _address.data_port(place.listen, port - _RPC_PORT)
+        low, high = _address.ports()
+        usual = low + (port - _RPC_PORT) % (high - low + 1)
+        if data != usual:
+            print(
+                f"{_PROGRAM}: warning: port {usual} is in use, so data goes through {data}; "
+                "-host=ADDRESS:PORT names one",
+                file=sys.stderr,
+            )
     if not host and not _address.is_loopback(place.listen):
         print(
             f"{_PROGRAM}: no -host: this host is {place.listen}, the address of the route to the "

@@ -72,7 +72,9 @@ _FLAGS = {
     "metrics_port": Flag("9003", "the admin endpoint"),
     "metrics_host": Flag("", "where the admin endpoint listens (empty: as -rpc_address)"),
     "enable_http_metadata_server": Flag(False, "serve /metadata, too"),
-    "http_metadata_server_host": Flag("127.0.0.1", "where that listens"),
+    "http_metadata_server_host": Flag(
+        "", "where that listens (empty: as -rpc_address, but loopback with KVCOVE_CREDENTIALS)"
+    ),
     "http_metadata_server_port": Flag("8080", "where that listens"),
     "default_kv_lease_ttl": Flag("5000", "milliseconds for which a read guides eviction"),
     "data": Flag("", "where generations are kept (default: a private directory in /tmp)"),
@@ -562,7 +564,9 @@ def main() -> None:
         assert child.match is not None
         servers.append(AdminHttp(metrics_host, metrics_port, child.match[1], lease_ms))
         if values["enable_http_metadata_server"]:
-            metadata_host = str(values["http_metadata_server_host"])
+            # It knows no credentials, so where there are some it is opened by name only.
+            usual = "127.0.0.1" if credentials() else host
+            metadata_host = str(values["http_metadata_server_host"]).strip("[]") or usual
             servers.append(MetadataServer(metadata_host, metadata_port))
     except (OSError, RuntimeError) as error:
         if child is not None:

@@ -7,8 +7,10 @@ root; the others do not.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import socket
@@ -203,13 +205,17 @@ def test_away_from_the_master_the_route_names_this_host(hosts: tuple[Host, Host]
     program, segment = start_client(node, f"-master_server_address={master}")
     assert segment == f"{node.address}:12300"
     assert "the address of the route to the master" in program.log.read_text()
-    # One more there finds the next port free, whatever it is called.
+    # All interfaces have no name: that of the route stands for them.
     _, other = start_client(
         node, f"-master_server_address={master}", "-host=0.0.0.0", "-port=50153"
     )
     assert other == f"{node.address}:12401"
     assert put_and_tell(head, master, "k", segment)[:2] == [0, [segment]]
     assert put_and_tell(head, master, "o", other)[:2] == [0, [other]]
+    # A port that is in use gives way to the next one, and that is said.
+    late, next_one = start_client(node, f"-master_server_address={master}", "-port=52053")
+    assert next_one == f"{node.address}:12301"
+    assert "port 12300 is in use, so data goes through 12301" in late.log.read_text()
     # The same for a store with memory of its own, by whatever name of loopback.
     for name in ("localhost", "127.0.0.1", "0.0.0.0"):
         put, where, hostname = put_and_tell(node, master, name, "", memory=64 * MIB, name=name)
@@ -258,12 +264,13 @@ def test_who_says_so_lets_other_hosts_in(hosts: tuple[Host, Host], said: str) ->
         said, [f"-rpc_address={head.address}"]
     )
     environment = {"KVCOVE_INSECURE": "1"} if said == "insecure" else {}
-    program = start_master(head, *flags, **environment)
+    program = start_master(head, "-enable_http_metadata_server", *flags, **environment)
     log = program.log.read_text()
     assert "without credentials: whoever reaches it may do everything" in log
     assert "only this host gets in" not in log
     assert connects(head, "127.0.0.1", 50051) == (said == "insecure")
     _, segment = start_client(node, f"-master_server_address={head.address}:50051")
+    assert connects(node, head.address, 8080)
     # A scraper on another host, and a script on this one.
     for host, address in ((node, head.address), (head, "127.0.0.1")):
         status, metrics = host.http(f"http://{address}:9003/metrics")
@@ -334,7 +341,9 @@ def test_with_credentials_other_hosts_get_in_and_strangers_do_not(
 ) -> None:
     head, node = hosts
     keys = Keys(tmp_path)
-    program = start_master(head, **keys.server)
+    program = start_master(head, "-enable_http_metadata_server", **keys.server)
+    assert connects(head, "127.0.0.1", 8080)
+    assert not connects(node, head.address, 8080)  # it knows no credentials
     assert "whoever reaches it may do everything" not in program.log.read_text()
     master = f"{head.address}:50051"
     _, segment = start_client(node, f"-master_server_address={master}", **keys.server)
@@ -728,16 +737,21 @@ def test_what_a_host_is_called(
     assert _address.place(host, "head:50051") == _address.Place(listen, advertise)
 
 
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
+def two_free_ports() -> int:
+    """The first of two, below those that the kernel gives to connections."""
+    while True:
+        low = random.randrange(20_000, 30_000)
+        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as two:
+            one.bind(("127.0.0.1", low))
+            two.bind(("127.0.0.1", low + 1))
+            return low
 
 
 def test_ports_come_from_the_range_that_firewalls_open(monkeypatch: pytest.MonkeyPatch) -> None:
     from kvcove.mooncake import _address
 
     assert _address.ports() == (12300, 14300)
-    low = next(p for p in iter(free_port, 0) if is_free(p + 1))
+    low = two_free_ports()
     monkeypatch.setenv("MC_STORE_CLIENT_MIN_PORT", str(low))
     monkeypatch.setenv("MC_STORE_CLIENT_MAX_PORT", str(low + 1))
     assert [_address.data_port("127.0.0.1", n) - low for n in (0, 1, 2, -1)] == [0, 1, 0, 1]
