@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -434,24 +434,39 @@ def test_a_stores_own_metrics_are_scraped_from_other_hosts(hosts: tuple[Host, Ho
 # ---- ready
 
 
-def on_loopback(tmp_path: Path, name: str, *command: str, **environment: str) -> Program:
-    environment = {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "PYTHONUNBUFFERED": "1", **environment}
-    return Program(list(command), tmp_path / f"{name}.log", **environment)
+Start = Callable[..., Program]
 
 
-def test_healthy_is_who_holds_a_lease(tmp_path: Path) -> None:
+@pytest.fixture
+def on_loopback(tmp_path: Path) -> Iterator[Start]:
+    """Start programs on this host; none of them outlives a test that fails."""
+    programs: list[Program] = []
+
+    def start(name: str, *command: str, **environment: str) -> Program:
+        given = {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "PYTHONUNBUFFERED": "1", **environment}
+        log = tmp_path / f"{name}-{len(programs)}.log"
+        programs.append(Program(list(command), log, **given))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        if program.process.poll() is None:
+            program.stop()
+
+
+def test_healthy_is_who_holds_a_lease(on_loopback: Start) -> None:
     rpc, admin, port, own = (free_port() for _ in range(4))
 
     def master() -> Program:
         program = on_loopback(
-            *(tmp_path, f"master-{time.monotonic_ns()}", *MASTER),
+            *("master", *MASTER),
             *(f"-rpc_port={rpc}", f"-metrics_port={admin}"),
         )
         program.wait_for("serving at")
         return program
 
     client = on_loopback(
-        *(tmp_path, "client", *CLIENT, f"-master_server_address=127.0.0.1:{rpc}"),
+        *("client", *CLIENT, f"-master_server_address=127.0.0.1:{rpc}"),
         *(f"-port={port}", "-global_segment_size=64MB"),
         *("-enable_http_server", f"-http_port={own}"),
     )
@@ -487,16 +502,16 @@ def test_healthy_is_who_holds_a_lease(tmp_path: Path) -> None:
 NO_LEASE = "no lease: the master does not answer"
 
 
-def test_a_proxy_of_the_environment_is_not_asked(tmp_path: Path, run_dir: Path) -> None:
+def test_a_proxy_of_the_environment_is_not_asked(on_loopback: Start, run_dir: Path) -> None:
     rpc, admin, port = free_port(), free_port(), free_port()
     proxy = f"http://127.0.0.1:{free_port()}"  # where nobody answers
     elsewhere = {"http_proxy": proxy, "HTTP_PROXY": proxy, "no_proxy": "", "NO_PROXY": ""}
     master = on_loopback(
-        *(tmp_path, "master", *MASTER, f"-rpc_port={rpc}", f"-metrics_port={admin}"), **elsewhere
+        *("master", *MASTER, f"-rpc_port={rpc}", f"-metrics_port={admin}"), **elsewhere
     )
     master.wait_for("serving at")
     client = on_loopback(
-        *(tmp_path, "client", *CLIENT, f"-master_server_address=127.0.0.1:{rpc}"),
+        *("client", *CLIENT, f"-master_server_address=127.0.0.1:{rpc}"),
         *(f"-port={port}", "-global_segment_size=64MB"),
         **elsewhere,
     )
@@ -514,11 +529,11 @@ def test_a_proxy_of_the_environment_is_not_asked(tmp_path: Path, run_dir: Path) 
     assert master.stop() == 0
 
 
-def test_waiting_for_a_lease_has_an_end(tmp_path: Path) -> None:
+def test_waiting_for_a_lease_has_an_end(on_loopback: Start) -> None:
     rpc = free_port()
     began = time.monotonic()
     client = on_loopback(
-        *(tmp_path, "client", *CLIENT, f"-master_server_address=127.0.0.1:{rpc}"),
+        *("client", *CLIENT, f"-master_server_address=127.0.0.1:{rpc}"),
         *(f"-port={free_port()}", "-global_segment_size=64MB"),
         KVCOVE_READY_TIMEOUT="2",
     )
@@ -531,11 +546,11 @@ def test_waiting_for_a_lease_has_an_end(tmp_path: Path) -> None:
     assert re.search(r"\n  .*cannot be reached", told), told
 
 
-def test_an_owner_that_ends_says_why(tmp_path: Path) -> None:
+def test_an_owner_that_ends_says_why(on_loopback: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         client = on_loopback(
-            *(tmp_path, "client", *CLIENT, f"-host=127.0.0.1:{port}", f"-port={free_port()}"),
+            *("client", *CLIENT, f"-host=127.0.0.1:{port}", f"-port={free_port()}"),
             "-global_segment_size=64MB",
         )
         assert client.process.wait(60) == 2
@@ -602,10 +617,10 @@ def test_a_port_that_is_none(run_dir: Path) -> None:
         assert f"{flag}=70000: a port is wanted" in said.stderr
 
 
-def test_flags_of_published_guides(tmp_path: Path) -> None:
+def test_flags_of_published_guides(on_loopback: Start) -> None:
     rpc, admin = free_port(), free_port()
     master = on_loopback(
-        *(tmp_path, "master", *MASTER, f"--rpc_port={rpc}", f"--metrics_port={admin}"),
+        *("master", *MASTER, f"--rpc_port={rpc}", f"--metrics_port={admin}"),
         *("--v=1", "--logtostderr", "--colorlogtostderr", "--minloglevel=1", "--log_dir=/tmp"),
         *("--rpc_thread_num=8", "--eviction_high_watermark_ratio=0.95", "--enable_ha=false"),
         *("--enable_oplog=false", "--etcd_endpoints=", "--enable_metric_reporting=true"),
@@ -615,7 +630,7 @@ def test_flags_of_published_guides(tmp_path: Path) -> None:
     said = master.log.read_text()
     assert "-enable_offload: there is no SSD tier" in said
     client = on_loopback(
-        *(tmp_path, "client", *CLIENT, f"--master_server_address=127.0.0.1:{rpc}"),
+        *("client", *CLIENT, f"--master_server_address=127.0.0.1:{rpc}"),
         *(f"--port={free_port()}", "--host=0.0.0.0:0", "--global_segment_size=64MB", "--v=1"),
         *("--metadata_server=P2PHANDSHAKE", "--device_names=mlx5_0", "--protocol=rdma"),
         *("--logtostderr=1", "--minloglevel=2", "--log_dir=/var/log", "--threads=8"),
@@ -654,7 +669,7 @@ def test_flags_that_are_refused_say_why(flag: str, says: str, run_dir: Path) -> 
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_a_file_of_flags(tmp_path: Path, form: str) -> None:
+def test_a_file_of_flags(tmp_path: Path, on_loopback: Start, form: str) -> None:
     rpc, admin, metadata = free_port(), free_port(), free_port()
     flags = {
         "rpc_port": 1,  # the command line goes over it
@@ -668,7 +683,7 @@ def test_a_file_of_flags(tmp_path: Path, form: str) -> None:
     path = tmp_path / f"master.{form}"
     yaml = "# flags\n---\n" + "".join(f"{k}: {json.dumps(v)}  # one\n" for k, v in flags.items())
     path.write_text(json.dumps(flags) if form == "json" else yaml)
-    master = on_loopback(tmp_path, "master", *MASTER, f"--config_path={path}", f"--rpc_port={rpc}")
+    master = on_loopback("master", *MASTER, f"--config_path={path}", f"--rpc_port={rpc}")
     master.wait_for(f"serving at 127.0.0.1:{rpc}")
     assert "unknown key local_hostname" in master.log.read_text()
     assert http(f"http://127.0.0.1:{admin}/v1/settings")[1] == {"lease_ms": 7000}
