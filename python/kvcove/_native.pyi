@@ -575,6 +575,9 @@ def open_owner(
     advertise: str = "",
     socket_path: str,
     credentials: str = "",
+    tls_authority: str = "",
+    tls_certificate: str = "",
+    tls_key: str = "",
 ) -> Owner: ...
 
 class EngineShape:

@@ -339,7 +339,7 @@ def test_the_metadata_server_alone(tmp_path: Path) -> None:
         (["-enable_ha=true"], "no standby"),
         (["-enable_multi_tenants"], "credentials"),
         (["-rpc_prot=1"], "did you mean -rpc_port"),
-        (["-rpc_port=x"], "invalid literal"),
+        (["-rpc_port=x"], "a port is wanted"),
         (["stray"], "is no flag"),
         (["-default_kv_lease_ttl=soon"], "is no time"),
     ],

@@ -275,7 +275,8 @@ def test_the_file_of_a_mooncake_store_names_the_pool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = module_of("_config").Config
-    monkeypatch.delenv("KVCOVE_POOL", raising=False)
+    for name in ("KVCOVE_POOL", "MOONCAKE_MASTER"):
+        monkeypatch.delenv(name, raising=False)
     file = tmp_path / "mooncake.json"
     monkeypatch.setenv("MOONCAKE_CONFIG_PATH", str(file))
     for master, pool in (
@@ -286,7 +287,7 @@ def test_the_file_of_a_mooncake_store_names_the_pool(
     ):
         file.write_text(json.dumps({"master_server_address": master, "mode": "standalone-store"}))
         assert config.of({}).pool == config.of({"pool": "auto"}).pool == pool
-        assert module_of("_config").named_pool()[1] == f"$MOONCAKE_CONFIG_PATH, {file}"
+        assert module_of("_config").named_pool()[1] == f"$MOONCAKE_CONFIG_PATH={file}"
     assert config.of({"pool": "embedded"}).pool == "embedded"
     monkeypatch.setenv("KVCOVE_POOL", "unix:/y")
     assert config.of({}).pool == "unix:/y"
@@ -298,9 +299,15 @@ def test_the_file_of_a_mooncake_store_names_the_pool(
         ('{"master_server_address": "embedded:"}', "would be a pool of each process"),
     ):
         file.write_text(content)
-        with pytest.raises(ValueError, match=rf"^\$MOONCAKE_CONFIG_PATH: .*{told}"):
+        with pytest.raises(ValueError, match=rf"^\$MOONCAKE_CONFIG_PATH=.*{told}"):
             config.of({})
     file.unlink()
     with pytest.raises(ValueError, match="cannot be read: No such file"):
         config.of({})
     config.of({"pool": "embedded"})
+    monkeypatch.delenv("MOONCAKE_CONFIG_PATH")
+    monkeypatch.setenv("MOONCAKE_MASTER", "head:50052")
+    assert config.of({}).pool == "kvcove://head:50052"
+    monkeypatch.setenv("MOONCAKE_MASTER", "head:x")
+    with pytest.raises(ValueError, match=r"\$MOONCAKE_MASTER=head:x: .* is no port"):
+        config.of({})

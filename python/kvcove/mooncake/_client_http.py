@@ -4,23 +4,21 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from typing import Any
 
 from kvcove.mooncake import _config
-from kvcove.mooncake._http import Answer, HttpServer, Request, json_answer, text_answer
+from kvcove.mooncake._http import Answer, HttpServers, Request, json_answer, open_url, text_answer
 
 __all__ = ["ClientHttp", "pool_of"]
 
 
 class ClientHttp:
-    """``/health`` and ``/metrics`` of a store, on loopback."""
+    """``/health`` and ``/metrics`` of a store: totals only, nothing is changed by them."""
 
-    def __init__(self, store: Any, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, store: Any, port: int, hosts: list[str]) -> None:
         self._store = store
-        self._server = HttpServer(
-            host,
+        self._server = HttpServers(
+            hosts,
             port,
             {
                 ("GET", "/health"): self._health,
@@ -79,7 +77,7 @@ def pool_of(server_address: str) -> str:
         raise ValueError(f"{server_address!r} is no host:port")
     url = f"http://{_config.join_address(host, port)}/v1/pool"
     try:
-        with urllib.request.urlopen(url, timeout=3) as answer:
+        with open_url(url, timeout=3) as answer:
             pool = json.load(answer)["pool"]
     except (KeyError, TypeError, ValueError) as error:
         raise OSError(f"{url} does not answer like a mooncake_client") from error

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import logging
 import math
@@ -48,20 +49,39 @@ def parse_size(value: object) -> int:
     return int(size)
 
 
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def split_address(address: str, default_port: int) -> tuple[str, int]:
-    """Return host and port of ``host``, ``host:port`` or ``[v6]:port``.
+    """Return host and port of ``host``, ``host:port``, ``v6``, ``[v6]`` or ``[v6]:port``.
 
     Raises
     ------
     ValueError
-        The port is no port.
+        It is none of them; the message says what would be.
     """
-    host, colon, port = address.rpartition(":")
-    if not colon or "]" in port or (host.count(":") > 0 and not host.startswith("[")):
-        return address.strip("[]"), default_port
-    if not port.isdigit() or int(port) > 65535:
+    host, colon, port = address, "", ""
+    if address.startswith("["):
+        host, bracket, rest = address[1:].partition("]")
+        colon, port = rest[:1], rest[1:]
+        if not bracket or colon not in ("", ":") or not _is_ipv6(host):
+            raise ValueError(f"{address!r} is not [IPv6 ADDRESS]:PORT, such as [fd00::1]:50053")
+    elif address.count(":") < 2:
+        host, colon, port = address.partition(":")
+    elif not _is_ipv6(address):
+        raise ValueError(
+            f"{address!r} is neither HOST:PORT nor an IPv6 address; [fd00::1]:50053 is one with a port"
+        )
+    if not colon:
+        return host, default_port
+    if not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(f"{address!r}: {port!r} is no port")
-    return host.strip("[]"), int(port)
+    return host, int(port)
 
 
 def join_address(host: str, port: int) -> str:
@@ -168,7 +188,8 @@ class Setup:
         protocol = str(arguments.get("protocol", "tcp") or "tcp").strip().lower()
         if protocol not in _PROTOCOLS:
             raise ValueError(f"protocol {protocol!r} is not known; one of {sorted(_PROTOCOLS)}")
-        split_address(host, 0)
+        if not split_address(host, 0)[0]:
+            raise ValueError(f"local_hostname {host!r} names no host")
         tenant = str(arguments.get("tenant_id") or "default")
         segment = parse_size(arguments.get("global_segment_size", "16MiB"))
         pool, master = pool_of(
@@ -185,6 +206,14 @@ class Setup:
             http_port=int(http) if arguments.get("enable_client_http_server") else None,
             enable_ssd_offload=bool(arguments.get("enable_ssd_offload")),
         )
+
+
+def variable_for_disk() -> str:
+    """Return the variable that asks for an SSD tier, with its value; empty: none does."""
+    for name in ("MOONCAKE_ENABLE_OFFLOAD", "MOONCAKE_OFFLOAD_ENABLED"):
+        if os.environ.get(name, "").strip().lower() in ("1", "true", "yes", "on"):
+            return f"{name}={os.environ[name]}"
+    return ""
 
 
 _POSITIONAL = (

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Any, NoReturn
 
-__all__ = ["Flag", "fail", "parse"]
+from kvcove import _command
+
+__all__ = ["LOG_FLAGS", "Flag", "Values", "fail", "log_arguments", "parse"]
 
 
 @dataclass
@@ -27,16 +31,71 @@ class Flag:
         not.
     ignored : bool
         It is taken and means nothing; one warning says so.
+    instead : str
+        What is there in place of what it asks for; the warning says so.
     """
 
     default: str | bool
     help: str = ""
     refused: str = ""
     ignored: bool = False
+    instead: str = ""
+
+
+class Values(dict[str, Any]):
+    """The values of all flags, and which of them were given."""
+
+    given: set[str]
 
 
 _TRUE = {"true", "1", "yes", "t", "y"}
 _FALSE = {"false", "0", "no", "f", "n"}
+
+# What those programs' logging library takes; log lines of kvcove go to stderr in any case.
+LOG_FLAGS = {
+    "v": Flag("0", "1 and more: kvcove logs at level debug"),
+    "logtostderr": Flag(False, "log lines go to stderr in any case"),
+    "alsologtostderr": Flag(False, "log lines go to stderr in any case"),
+    **{
+        name: Flag("", ignored=True)
+        for name in (
+            *("log_dir", "log_link", "logbuflevel", "logbufsecs", "logfile_mode", "max_log_size"),
+            *("minloglevel", "stderrthreshold", "vmodule"),
+        )
+    },
+    **{
+        name: Flag(False, ignored=True)
+        for name in (
+            *(
+                "colorlogtostderr",
+                "colorlogtostdout",
+                "log_prefix",
+                "log_utc_time",
+                "log_year_in_prefix",
+            ),
+            *("logtostdout", "stop_logging_if_full_disk", "timestamp_in_logfile_name"),
+        )
+    },
+    **{
+        name: Flag("", refused="give the flags themselves")
+        for name in ("flagfile", "fromenv", "tryfromenv")
+    },
+    "undefok": Flag("", ignored=True),
+}
+
+
+def log_arguments(values: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of ``kvcove`` that stand for :data:`LOG_FLAGS`.
+
+    Raises
+    ------
+    ValueError
+        ``-v`` is no number.
+    """
+    level = str(values["v"])
+    if not level.lstrip("-").isdigit():
+        raise ValueError(f"-v={level}: a number is wanted")
+    return ["--log", "debug"] if int(level) > 0 else []
 
 
 def fail(program: str, message: str) -> NoReturn:
@@ -51,26 +110,88 @@ def _switch(program: str, name: str, text: str) -> bool:
     return text.lower() in _TRUE
 
 
-def parse(
+def _help(program: str, flags: Mapping[str, Flag], about: str) -> NoReturn:
+    print(f"{program}: {about}\n\nflags:")
+    for name, flag in flags.items():
+        if flag.help and not flag.ignored and not flag.refused:
+            print(f"  -{name:<32} {flag.help} (default: {flag.default!r})")
+    print("\ntaken, with something else in their place:")
+    for name, flag in flags.items():
+        if flag.instead:
+            print(f"  -{name:<32} {flag.instead}")
+    print("\nrefused:")
+    for name, flag in flags.items():
+        if flag.refused:
+            print(f"  -{name:<32} {flag.refused}")
+    taken = [name for name, flag in flags.items() if flag.ignored]
+    print(f"\ntaken and meaning nothing here: {', '.join(taken)}")
+    raise SystemExit(0)
+
+
+def _version(program: str) -> NoReturn:
+    said = subprocess.run(
+        [_command.path(), "--version"], capture_output=True, text=True, check=True
+    )
+    print(f"{program} of {said.stdout.strip()}")
+    raise SystemExit(0)
+
+
+def _unknown(name: str, flags: Iterable[str]) -> str:
+    near = get_close_matches(name, flags, 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _from_file(program: str, path: str, flags: Mapping[str, Flag]) -> dict[str, str | bool]:
+    """Read flags from a file: a JSON object, or lines ``name: value`` (flat YAML)."""
+    where = f"-config_path={path}"
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        pairs = json.loads(text) if text.lstrip().startswith("{") else _flat_yaml(text)
+    except (OSError, ValueError) as error:
+        fail(program, f"{where}: {error}")
+    values: dict[str, str | bool] = {}
+    for name, value in pairs.items():
+        if name == "config_path" or isinstance(value, dict | list):
+            fail(program, f"{where}: {name}: a number, a text, true or false is wanted")
+        if name not in flags:
+            # Launchers put keys of their own into this file, so they cannot be errors.
+            hint = _unknown(name, flags)
+            print(f"{program}: warning: {where}: unknown key {name}{hint}", file=sys.stderr)
+            continue
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        switch = isinstance(flags[name].default, bool)
+        values[name] = _switch(program, name, text) if switch else text
+    return values
+
+
+def _flat_yaml(text: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        content = line.split(" #")[0].rstrip()
+        if not content.strip() or content.lstrip().startswith("#") or content == "---":
+            continue
+        name, colon, value = content.partition(":")
+        value = value.strip()
+        if not colon or name != name.strip() or value[:1] in ("{", "[", "|", ">", "&", "*"):
+            raise ValueError(f"line {number}: 'name: value' is wanted, not {line.strip()!r}")
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
+        pairs[name] = value
+    return pairs
+
+
+def _arguments(
     program: str, arguments: list[str], flags: Mapping[str, Flag], about: str
 ) -> dict[str, str | bool]:
-    """Return the values of all flags.
-
-    Prints help for ``-help``. Unknown flags end the program with the nearest right one.
-    """
-    values: dict[str, str | bool] = {name: flag.default for name, flag in flags.items()}
-    given: list[str] = []
+    given: dict[str, str | bool] = {}
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
-        if word in ("-h", "-help", "--help", "--helpfull", "-helpshort"):
-            print(f"{program}: {about}\n\nflags:")
-            for name, flag in flags.items():
-                if flag.help and not flag.ignored and not flag.refused:
-                    print(f"  -{name:<32} {flag.help} (default: {flag.default!r})")
-            taken = [name for name, flag in flags.items() if flag.ignored]
-            print(f"taken and meaning nothing here: {', '.join(taken)}")
-            raise SystemExit(0)
+        if word in ("-h", "-help", "--help", "--helpfull", "-helpshort", "--helpshort"):
+            _help(program, flags, about)
+        if word in ("-version", "--version"):
+            _version(program)
         if not word.startswith("-") or word in ("-", "--"):
             fail(program, f"{word!r} is no flag")
         name, equals, text = word.lstrip("-").partition("=")
@@ -82,28 +203,41 @@ def parse(
         ):
             name, equals, text = name[2:], "=", "false"
         if name not in flags:
-            near = get_close_matches(name, flags, 1)
-            hint = f"; did you mean -{near[0]}?" if near else ""
+            hint = _unknown(f"-{name}", [f"-{known}" for known in flags])
             fail(program, f"unknown flag -{name}{hint}")
-        flag = flags[name]
-        if isinstance(flag.default, bool):
+        if isinstance(flags[name].default, bool):
             if not equals and rest and rest[0].lower() in _TRUE | _FALSE:
                 text = rest.pop(0)
                 equals = "="
-            values[name] = _switch(program, name, text) if equals else True
+            given[name] = _switch(program, name, text) if equals else True
         else:
             if not equals:
                 if not rest:
                     fail(program, f"-{name} wants a value")
                 text = rest.pop(0)
-            values[name] = text
-        given.append(name)
-    for name in given:
-        flag = flags[name]
-        if flag.refused and values[name] != flag.default:
-            fail(program, f"-{name}: {flag.refused}")
-    ignored = sorted({name for name in given if flags[name].ignored})
-    if ignored:
-        names = ", ".join(f"-{name}" for name in ignored)
-        print(f"{program}: warning: {names}: taken, and meaning nothing here", file=sys.stderr)
+            given[name] = text
+    return given
+
+
+def parse(program: str, arguments: list[str], flags: Mapping[str, Flag], about: str) -> Values:
+    """Return the values of all flags.
+
+    Prints help for ``-help``. Unknown flags end the program with the nearest right one. What the
+    command line does not say, the file of ``-config_path`` may.
+    """
+    given = _arguments(program, arguments, flags, about)
+    if given.get("config_path"):
+        given = {**_from_file(program, str(given["config_path"]), flags), **given}
+    for name, value in given.items():
+        if flags[name].refused and value != flags[name].default:
+            fail(program, f"-{name}: {flags[name].refused}")
+    warned = sorted(name for name, value in given.items() if value != flags[name].default)
+    if ignored := ", ".join(f"-{name}" for name in warned if flags[name].ignored):
+        print(f"{program}: warning: {ignored}: taken, and meaning nothing here", file=sys.stderr)
+    for name in warned:
+        if instead := flags[name].instead:
+            print(f"{program}: warning: -{name}: {instead}", file=sys.stderr)
+    values = Values({name: flag.default for name, flag in flags.items()})
+    values.update(given)
+    values.given = set(given)
     return values

@@ -14,24 +14,33 @@ import json
 import logging
 import socket
 import threading
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
+from kvcove.mooncake._address import is_loopback, is_wildcard
+from kvcove.mooncake._config import join_address
 from kvcove.mooncake._http_head import Head, Refused, parse_head
 
 __all__ = [
     "Answer",
     "Handler",
     "HttpServer",
+    "HttpServers",
     "Request",
     "json_answer",
     "last_segment",
+    "open_url",
     "text_answer",
+    "with_loopback",
 ]
 
 _log = logging.getLogger("kvcove.mooncake")
+
+# The proxies that the environment names lead out of the cluster, not to its own hosts.
+open_url = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 MAX_BODY = 100 << 20
 _MAX_BODIES = 256 << 20  # of all requests that are under way together
@@ -48,8 +57,9 @@ _RESERVED_FOR_HEALTH = 16
 class Request:
     """One request."""
 
-    def __init__(self, method: str, target: str) -> None:
+    def __init__(self, method: str, target: str, authorization: str = "") -> None:
         self.method = method
+        self.authorization = authorization  # that header's value
         self.path, _, self.raw_query = target.partition("?")  # as they came: not decoded
         self.query = {
             key: values[0]
@@ -180,7 +190,7 @@ class HttpServer:
         try:
             head = parse_head(await self._read_head(reader, writer), on_loopback=self._on_loopback)
             method = head.method
-            request = Request(head.method, head.target)
+            request = Request(head.method, head.target, head.authorization)
             handler = self._handler_of(request)
             with self._counted(request.path):
                 await self._read_body(reader, writer, head, request)
@@ -300,6 +310,54 @@ class HttpServer:
         async with asyncio.timeout(_seconds_for(len(body))):
             writer.write("\r\n".join([*lines, "\r\n"]).encode() + body)
             await writer.drain()
+
+
+def with_loopback(host: str) -> list[str]:
+    """Return where to listen so that this host reaches the server at 127.0.0.1, too.
+
+    Raises
+    ------
+    OSError
+        The host is not known.
+    """
+    address = host if ":" in host else socket.gethostbyname(host)
+    if is_loopback(address) or is_wildcard(address):
+        return [address]
+    return [address, "127.0.0.1"]
+
+
+class HttpServers:
+    """The same routes at several addresses of this host, at one port.
+
+    Parameters
+    ----------
+    hosts : list of str
+    port : int
+        0 is any; see :attr:`port`.
+    routes : dict
+        As of :class:`HttpServer`.
+
+    Raises
+    ------
+    OSError
+        It cannot listen at one of them.
+    """
+
+    def __init__(self, hosts: list[str], port: int, routes: dict[tuple[str, str], Handler]) -> None:
+        self._servers: list[HttpServer] = []
+        self.port = port
+        try:
+            for host in hosts:
+                self._servers.append(HttpServer(host, self.port, routes))
+                self.port = self._servers[0].port
+        except OSError as error:
+            self.close()
+            raise OSError(f"{join_address(host, port)}: {error}") from error
+
+    def close(self) -> None:
+        """Stop."""
+        for server in self._servers:
+            server.close()
 
 
 def _seconds_for(count: int) -> float:

@@ -20,7 +20,7 @@ _FIELD = re.compile(rb"(" + _TOKEN + rb"):[ \t]*([\t -~\x80-\xff]*)")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]+)(:[0-9]{0,5})?")
 _LENGTH = re.compile(r"[0-9]{1,15}")
 # Of these a second one would be for somebody else to choose from.
-_ONCE = {"host", "content-length", "expect", "origin", "sec-fetch-site"}
+_ONCE = {"host", "content-length", "expect", "origin", "sec-fetch-site", "authorization"}
 
 
 class Refused(Exception):
@@ -40,6 +40,7 @@ class Head:
     length: int
     keep_alive: bool
     expects_continue: bool
+    authorization: str
 
 
 def parse_head(raw: bytes, *, on_loopback: bool) -> Head:
@@ -80,6 +81,7 @@ def parse_head(raw: bytes, *, on_loopback: bool) -> Head:
         length=int(length),
         keep_alive=not old and "close" not in fields.get("connection", "").lower(),
         expects_continue=bool(expects),
+        authorization=fields.get("authorization", ""),
     )
 
 

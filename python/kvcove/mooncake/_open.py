@@ -6,16 +6,17 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import threading
 import time
-import urllib.request
 import uuid
 from collections import OrderedDict
 
 import kvcove
 from kvcove import _native
 from kvcove._native import Owner, Pool, Session
-from kvcove.mooncake import _config
+from kvcove.mooncake import _address, _config
+from kvcove.mooncake._http import open_url, with_loopback
 from kvcove.mooncake._tasks import admin_urls
 
 __all__ = ["Open"]
@@ -40,7 +41,7 @@ def _lease_seconds(setup: _config.Setup) -> float:
     if os.environ.get("KVCOVE_MOONCAKE_LEASE_MS") or not setup.master:
         return _seconds("KVCOVE_MOONCAKE_LEASE_MS", DEFAULT_LEASE_SECONDS)
     try:
-        with urllib.request.urlopen(f"{admin_urls(setup)[0]}/v1/settings", timeout=0.3) as answer:
+        with open_url(f"{admin_urls(setup)[0]}/v1/settings", timeout=0.3) as answer:
             return float(json.load(answer)["lease_ms"]) / 1000
     except (OSError, ValueError, KeyError, TypeError):
         return DEFAULT_LEASE_SECONDS
@@ -100,19 +101,29 @@ class Open:
     def open_owner(self, size: int) -> Owner:
         """Give ``size`` bytes of this process to the cluster."""
         host, port = _config.split_address(self.setup.local_hostname, 0)
-        if self.owner is not None:
-            port = 0
+        place = _address.place(host, self.setup.master)
+        if port == 0 or self.owner is not None:
+            port = _address.data_port(place.listen, random.randrange(1 << 16))
         socket = _config.private_directory() / f"owner-{os.getpid()}-{uuid.uuid4().hex[:8]}.sock"
         owner = _native.open_owner(
             master=self.setup.master,
             memory=max(size, 1 << 20),
-            listen=_config.join_address(host, port),
+            listen=_config.join_address(place.listen, port),
+            advertise=_config.join_address(place.advertise, port),
             socket_path=str(socket),
             credentials=os.environ.get("KVCOVE_CREDENTIALS", ""),
+            tls_authority=os.environ.get("KVCOVE_TLS_AUTHORITY", ""),
+            tls_certificate=os.environ.get("KVCOVE_TLS_CERTIFICATE", ""),
+            tls_key=os.environ.get("KVCOVE_TLS_KEY", ""),
         )
-        if host not in ("localhost", "127.0.0.1", "::1") and not os.environ.get(
-            "KVCOVE_CREDENTIALS"
-        ):
+        if _address.is_loopback(host) and not _address.is_loopback(place.advertise):
+            _log.info(
+                "local_hostname %r means nothing on other hosts: this one is %s, the address of the "
+                "route to the master",
+                host,
+                place.advertise,
+            )
+        if not _address.is_loopback(place.listen) and not os.environ.get("KVCOVE_CREDENTIALS"):
             _log.warning(
                 "memory is served at %s without credentials: whoever reaches it may read and write "
                 "it; docs/security.md",
@@ -120,9 +131,21 @@ class Open:
             )
         return owner
 
+    def http_hosts(self) -> list[str]:
+        """Return where this store's own HTTP paths are served: where its memory is, and on loopback."""
+        host, _ = _config.split_address(self.setup.local_hostname, 0)
+        if not self.setup.master:
+            return ["127.0.0.1"]
+        try:
+            return with_loopback(_address.place(host, self.setup.master).listen)
+        except (OSError, ValueError) as error:  # a requester may be called what it likes
+            _log.warning("/health and /metrics are served on loopback only: %s", error)
+            return ["127.0.0.1"]
+
     def _requester_name(self) -> str:
         host, port = _config.split_address(self.setup.local_hostname, 0)
-        return _config.join_address(host, port or 12300 + os.getpid() % 2000)
+        low, high = _address.ports()
+        return _config.join_address(host, port or low + os.getpid() % (high - low + 1))
 
     def session_for(self, replicas: int, segment: str) -> Session:
         """Return the session that places puts like this."""

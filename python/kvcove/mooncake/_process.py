@@ -10,20 +10,31 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 
 from kvcove import _command
+from kvcove.mooncake._address import is_loopback
 
-__all__ = ["Child", "allow_open", "wait_for_stop"]
+__all__ = ["Child", "allow_open", "credentials", "insecure", "wait_for_stop"]
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_LAST_LINES = 20
+
+
+def credentials() -> str:
+    """Return the servers' credentials file; empty: there is none."""
+    return os.environ.get("KVCOVE_CREDENTIALS", "")
+
+
+def insecure() -> bool:
+    """Whether ``$KVCOVE_INSECURE`` says that the network keeps strangers out."""
+    return os.environ.get("KVCOVE_INSECURE", "").lower() in ("1", "true", "on", "yes")
 
 
 def allow_open(program: str, host: str) -> list[str]:
-    """Return the arguments that let ``kvcove`` listen at a host that was asked for by name."""
-    credentials = os.environ.get("KVCOVE_CREDENTIALS")
-    if credentials:
-        return ["--credentials", credentials]
-    if host in LOOPBACK:
+    """Return the arguments that let ``kvcove`` listen at this host."""
+    if credentials():
+        return ["--credentials", credentials()]
+    if is_loopback(host):
         return []
     print(
         f"{program}: warning: listening on {host} without credentials: whoever reaches it may do "
@@ -46,7 +57,7 @@ class Child:
     Raises
     ------
     RuntimeError
-        It ended before it served; its own message is on stderr.
+        It ended before it served; with the end of its log.
     """
 
     def __init__(self, arguments: list[str], ready: str) -> None:
@@ -57,6 +68,7 @@ class Child:
             errors="replace",
         )
         self._ready = threading.Event()
+        self._last: deque[str] = deque(maxlen=_LAST_LINES)
         self.match: re.Match[str] | None = None
         self._pattern = re.compile(ready)
         self._reader = threading.Thread(target=self._read, name="kvcove-log", daemon=True)
@@ -65,15 +77,22 @@ class Child:
             if self._process.poll() is not None:
                 self._reader.join(1)
                 if not self._ready.is_set():
-                    raise RuntimeError("kvcove did not start")
+                    raise RuntimeError(
+                        f"kvcove did not start; the end of its log:\n{self.log_end()}"
+                    )
 
     def _read(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             sys.stderr.write(line)
+            self._last.append(line)
             if not self._ready.is_set() and (match := self._pattern.search(line)):
                 self.match = match
                 self._ready.set()
+
+    def log_end(self) -> str:
+        """Return the end of its log, each line behind two blanks."""
+        return "".join(f"  {line}" for line in list(self._last)).rstrip("\n")
 
     def poll(self) -> int | None:
         """Return its exit status, None while it runs."""

@@ -13,6 +13,7 @@ import urllib.request
 from typing import Any
 
 from kvcove.mooncake import _config
+from kvcove.mooncake._http import open_url
 from kvcove.mooncake._types import Code, QueryTaskResponse, TaskStatus, TaskType
 
 __all__ = ["Tasks"]
@@ -37,7 +38,7 @@ def _ask(url: str, body: dict[str, Any] | None = None) -> Any:
         headers={"Content-Type": "application/json"},  # the master asks for it
         method="GET" if data is None else "POST",
     )
-    with urllib.request.urlopen(request, timeout=3) as answer:
+    with open_url(request, timeout=3) as answer:
         return json.load(answer)
 
 

@@ -4,98 +4,244 @@
 from __future__ import annotations
 
 import os
-import socket as socket_module
 import sys
+import time
+import urllib.error
+import urllib.request
 import uuid
 
-from kvcove.mooncake import _config
-from kvcove.mooncake._flags import Flag, fail, parse
-from kvcove.mooncake._http import HttpServer, json_answer, text_answer
-from kvcove.mooncake._process import Child, allow_open, wait_for_stop
+from kvcove.mooncake import _address, _config
+from kvcove.mooncake._flags import LOG_FLAGS, Flag, Values, fail, log_arguments, parse
+from kvcove.mooncake._http import (
+    Answer,
+    HttpServers,
+    Request,
+    json_answer,
+    open_url,
+    text_answer,
+    with_loopback,
+)
+from kvcove.mooncake._process import Child, allow_open, credentials, wait_for_stop
 
 __all__ = ["main"]
 
 _PROGRAM = "mooncake_client"
+_RPC_PORT = 50052
+_NO_DISK = "there is no SSD tier: values lie in the memory of -global_segment_size alone"
 _FLAGS = {
-    "host": Flag("127.0.0.1", "this host's name, where it listens"),
-    "port": Flag("50052", "where thin clients find it"),
+    "host": Flag(
+        "",
+        "this host's address, or ADDRESS:PORT with the port that data goes through; 0.0.0.0: all "
+        "interfaces (empty: the address of the route to the master)",
+    ),
+    "port": Flag(str(_RPC_PORT), "where thin clients find it, and /health"),
     "master_server_address": Flag("127.0.0.1:50051", "the master"),
     "global_segment_size": Flag("4 GB", "memory to give"),
     "metadata_server": Flag("http://127.0.0.1:8080/metadata", ignored=True),
     "device_names": Flag("", ignored=True),
-    "protocol": Flag("tcp", ignored=True),
+    "protocol": Flag("tcp", instead="data goes over TCP, and over shared memory on one host"),
     "local_buffer_size": Flag("0", ignored=True),
     "threads": Flag("1", ignored=True),
     "tenant_id": Flag("default", "the only tenant that is served; needs credentials"),
-    "enable_offload": Flag(False, ignored=True),
+    "enable_offload": Flag(False, instead=_NO_DISK),
     "start_offload_rpc_server": Flag(True, ignored=True),
-    "http_port": Flag("0", "admin endpoint of the owner; 0: off"),
+    "enable_http_server": Flag(False, "serve /health and /metrics at -http_port, too"),
+    "http_port": Flag("9300", "where; given alone it switches -enable_http_server on"),
+    **LOG_FLAGS,
 }
 
 
-def _free_port(host: str) -> int:
-    with socket_module.socket(
-        socket_module.AF_INET6 if ":" in host else socket_module.AF_INET
-    ) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+class _Owner:
+    """The owner that this program runs, as its HTTP paths show it."""
+
+    def __init__(self, pool: str, segment: str) -> None:
+        self.pool = pool
+        self.segment = segment
+        self._admin = ""
+
+    def start(self, arguments: list[str]) -> Child:
+        """Start it."""
+        child = Child(arguments, r"owner of .* at (\S+?),? .*, admin (http://\S+)")
+        assert child.match is not None
+        self._admin = child.match[2]
+        return child
+
+    def _ask(self, path: str, authorization: str = "") -> Answer:
+        request = urllib.request.Request(self._admin + path)
+        if authorization:
+            request.add_header("Authorization", authorization)
+        try:
+            with open_url(request, timeout=2) as answer:
+                kind = answer.headers.get("Content-Type", "text/plain")
+                return Answer(answer.status, answer.read(), kind)
+        except urllib.error.HTTPError as error:
+            return Answer(error.code, error.read(), error.headers.get("Content-Type", "text/plain"))
+
+    def ready(self) -> bool:
+        """Whether it holds a lease: the master has it in its list, and its memory may be read."""
+        try:
+            return bool(self._admin) and self._ask("/readyz").status == 200
+        except OSError:
+            return False
+
+    def health(self, _request: Request) -> Answer:
+        if self.ready():
+            return json_answer({"status": "healthy", "code": 0})
+        status = "no lease: the master does not answer" if self._admin else "starting"
+        return json_answer({"status": status, "code": 2 if self._admin else 1}, 503)
+
+    def metrics(self, request: Request) -> Answer:
+        if not self._admin:
+            return text_answer("starting\n", 503)
+        return self._ask("/metrics", request.authorization)
+
+    def summary(self, request: Request) -> Answer:
+        answer = self.metrics(request)
+        if answer.status != 200:
+            return answer
+        wanted = ("kvcove_owner_capacity_bytes", "kvcove_owner_free_bytes", "kvcove_owner_objects")
+        lines = [
+            f"{line.partition('{')[0].partition(' ')[0]}={line.rpartition(' ')[2]}"
+            for line in answer.body.decode().splitlines()
+            if line.startswith(wanted)
+        ]
+        return text_answer(f"segment={self.segment}, {', '.join(lines)}\n")
+
+    def named(self, _request: Request) -> Answer:
+        return json_answer({"pool": self.pool, "segment": self.segment})
 
 
-def _address_towards(master: str) -> str:
-    """Return the address of this host that packets to the master carry."""
-    host, port = _config.split_address(master, 50051)
-    family, _, _, _, address = socket_module.getaddrinfo(host, port)[0]
-    with socket_module.socket(family, socket_module.SOCK_DGRAM) as probe:
-        probe.connect(address)
-        return str(probe.getsockname()[0])
+def _number(values: Values, name: str) -> int:
+    text = str(values[name])
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise ValueError(f"-{name}={text}: a port is wanted, such as {_FLAGS[name].default}")
+    return int(text)
+
+
+def _seconds() -> float:
+    text = os.environ.get("KVCOVE_READY_TIMEOUT", "120")
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"KVCOVE_READY_TIMEOUT={text}: seconds are wanted, such as 120") from None
+
+
+def _place(host: str, master: str, until: float) -> _address.Place:
+    """Find out where to listen; launchers may start this program before the master has a name."""
+    told = False
+    while True:
+        try:
+            return _address.place(host or "127.0.0.1", master)
+        except OSError as error:
+            if time.monotonic() > until:
+                raise
+            if not told:
+                print(f"{_PROGRAM}: waiting: {error}", file=sys.stderr)
+            told = True
+        time.sleep(0.5)
+
+
+def _segment(values: Values, master: str, port: int, until: float) -> tuple[str, str]:
+    """Return where the owner listens, and what its segment is called."""
+    try:
+        host, data = _config.split_address(str(values["host"]), 0)
+    except ValueError as error:
+        raise ValueError(f"-host: {error}") from None
+    if not host and values["host"]:
+        raise ValueError(f"-host={values['host']}: the host in front of the colon is missing")
+    if data and data == port:
+        raise ValueError(
+            f"-host={values['host']}: data goes through the port that it names, and thin clients use "
+            f"-port={port}: give two ports"
+        )
+    place = _place(host, master, until)
+    if not data:
+        # Known beforehand, so that a launcher can name the segment.
+        data = _address.data_port(place.listen, port - _RPC_PORT)
+        low, high = _address.ports()
+        usual = low + (port - _RPC_PORT) % (high - low + 1)
+        if data != usual:
+            print(
+                f"{_PROGRAM}: warning: port {usual} is in use, so data goes through {data}; "
+                "-host=ADDRESS:PORT names one",
+                file=sys.stderr,
+            )
+    if not host and not _address.is_loopback(place.listen):
+        print(
+            f"{_PROGRAM}: no -host: this host is {place.listen}, the address of the route to the "
+            f"master at {master}",
+            flush=True,
+        )
+    join = _config.join_address
+    return join(place.listen, data), join(place.advertise, data)
+
+
+def _arguments(values: Values, master: str, listen: str, segment: str, port: int) -> list[str]:
+    socket = _config.private_directory() / f"client-{port}-{uuid.uuid4().hex[:8]}.sock"
+    size = _config.parse_size(values["global_segment_size"])
+    arguments = [*log_arguments(values), "owner", "--master", master]
+    arguments += ["--listen", listen, "--advertise", segment]
+    arguments += ["--memory", str(max(size, 1 << 20)), "--socket", str(socket)]
+    arguments += ["--admin", "127.0.0.1:0"]
+    if values["tenant_id"] != "default":
+        if not credentials():
+            raise ValueError("-tenant_id: without KVCOVE_CREDENTIALS there are no tenants")
+        arguments += ["--tenant", str(values["tenant_id"])]
+    return arguments
+
+
+def _await_lease(owner: _Owner, child: Child, master: str, until: float) -> None:
+    while not owner.ready():
+        if (status := child.poll()) is not None:
+            fail(_PROGRAM, f"the owner ended with status {status}; its log:\n{child.log_end()}")
+        if time.monotonic() > until:
+            end = child.log_end()
+            child.stop()
+            fail(
+                _PROGRAM,
+                f"the owner has no lease: the master at {master} has not answered in time; is it "
+                f"there, and do the credentials fit? The end of the owner's log:\n{end}",
+            )
+        time.sleep(0.05)
 
 
 def main() -> None:
     """Serve until SIGTERM."""
     values = parse(_PROGRAM, sys.argv[1:], _FLAGS, "gives this host's memory to a cluster")
-    host = str(values["host"])
+    child = None
     try:
-        port = int(str(values["port"]))
-        size = _config.parse_size(values["global_segment_size"])
+        until = time.monotonic() + _seconds()
+        port, http_port = _number(values, "port"), _number(values, "http_port")
         master = _config.join_address(
             *_config.split_address(str(values["master_server_address"]), 50051)
         )
-        sockets = _config.private_directory()
-    except (OSError, ValueError) as error:
-        fail(_PROGRAM, str(error))
-    everywhere = host in ("0.0.0.0", "::")
-    listen, advertise = _config.join_address(host, 0), []
-    if everywhere:
-        # Others must be told one address: the one that this host reaches the master from.
-        data_port = _free_port(host)
-        listen = _config.join_address(host, data_port)
-        address = _config.join_address(_address_towards(master), data_port)
-        advertise = ["--advertise", address]
-    socket = sockets / f"client-{port}-{uuid.uuid4().hex[:8]}.sock"
-    arguments = ["owner", "--master", master, "--listen", listen, *advertise]
-    arguments += ["--memory", str(max(size, 1 << 20)), "--socket", str(socket)]
-    admin = str(values["http_port"])
-    arguments += ["--admin", "off" if admin == "0" else _config.join_address(host, int(admin))]
-    arguments += allow_open(_PROGRAM, host)
-    if values["tenant_id"] != "default":
-        if not os.environ.get("KVCOVE_CREDENTIALS"):
-            fail(_PROGRAM, "-tenant_id: without KVCOVE_CREDENTIALS there are no tenants")
-        arguments += ["--tenant", str(values["tenant_id"])]
-    child = None
-    try:
-        pool = f"kvcove://{master}"
+        listen, segment = _segment(values, master, port, until)
+        arguments = _arguments(values, master, listen, segment, port)
+        address, _ = _config.split_address(listen, 0)
+        arguments += allow_open(_PROGRAM, address)
+        owner = _Owner(f"kvcove://{master}", segment)
         routes = {
-            ("GET", "/health"): lambda _request: json_answer({"status": "healthy", "code": 0}),
-            ("GET", "/v1/pool"): lambda _request: json_answer({"pool": pool}),
-            ("GET", "/metrics"): lambda _request: text_answer(f"# {pool}\n"),
+            ("GET", "/health"): owner.health,
+            ("GET", "/metrics"): owner.metrics,
+            ("GET", "/metrics/summary"): owner.summary,
         }
-        server = HttpServer(host, port, routes)
-        child = Child(arguments, r"owner of .* at (\S+?),? ")
-    except (OSError, RuntimeError) as error:
-        fail(_PROGRAM, f"{host}:{port}: {error}")
-    print(f"{_PROGRAM}: {size} bytes for {pool}; thin clients: {host}:{server.port}", flush=True)
+        hosts = with_loopback(address)
+        servers = [HttpServers(hosts, port, {**routes, ("GET", "/v1/pool"): owner.named})]
+        if http_port and (values["enable_http_server"] or "http_port" in values.given):
+            servers.append(HttpServers(hosts, http_port, routes))
+        child = owner.start(arguments)
+    except (OSError, RuntimeError, ValueError) as error:
+        fail(_PROGRAM, str(error))
+    _await_lease(owner, child, master, until)
+    here = "127.0.0.1" if _address.is_wildcard(address) else hosts[-1]
+    print(
+        f"{_PROGRAM}: ready: segment {segment} of {owner.pool}; thin clients: "
+        f"{_config.join_address(here, servers[0].port)}",
+        flush=True,
+    )
     status = wait_for_stop(child)
-    server.close()
+    for server in servers:
+        server.close()
     child.stop()
     sys.exit(status)
 

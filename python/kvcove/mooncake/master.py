@@ -11,10 +11,19 @@ import urllib.request
 from typing import Any
 from urllib.parse import urlencode
 
-from kvcove.mooncake import _config
-from kvcove.mooncake._flags import Flag, fail, parse
-from kvcove.mooncake._http import Answer, HttpServer, Request, json_answer, text_answer
-from kvcove.mooncake._process import Child, allow_open, wait_for_stop
+from kvcove.mooncake import _address, _config
+from kvcove.mooncake._flags import LOG_FLAGS, Flag, Values, fail, log_arguments, parse
+from kvcove.mooncake._http import (
+    Answer,
+    Handler,
+    HttpServers,
+    Request,
+    json_answer,
+    open_url,
+    text_answer,
+    with_loopback,
+)
+from kvcove.mooncake._process import Child, allow_open, credentials, insecure, wait_for_stop
 from kvcove.mooncake._types import Code
 from kvcove.mooncake.metadata import MetadataServer
 
@@ -22,6 +31,7 @@ __all__ = ["AdminHttp", "main"]
 
 _PROGRAM = "mooncake_master"
 _NO_HA = "kvcove's master is one process; there is no standby that would take over"
+_NO_DISK = "there is no SSD tier: values lie in the memory that owners give"
 _IGNORED = """
 allocation_strategy allow_evict_soft_pinned_objects client_ttl cluster_id default_kv_soft_pin_ttl
 dynamic_replication_admission_qps_threshold dynamic_replication_heat_window_seconds
@@ -34,32 +44,47 @@ nof_eviction_high_watermark_ratio nof_eviction_ratio nof_heartbeat_failures_thre
 nof_heartbeat_interval_sec nof_heartbeat_probe_timeout_ms offload_cap_ratio offloading_queue_limit
 pending_task_timeout_sec pod_name pod_namespace processing_task_timeout_sec
 promotion_admission_threshold promotion_max_per_heartbeat promotion_queue_limit
-put_start_discard_timeout_sec put_start_release_timeout_sec quota_bytes root_fs_dir
-rpc_conn_timeout_seconds rpc_interface rpc_thread_num snapshot_backup_dir
+put_start_discard_timeout_sec put_start_release_timeout_sec quota_bytes
+rpc_conn_timeout_seconds rpc_thread_num snapshot_backup_dir
 snapshot_child_timeout_seconds snapshot_interval_seconds snapshot_object_store_type
 snapshot_payload_backend_type snapshot_payload_store_type snapshot_retention_count
-tenant_quota_connector_type tenant_quota_connector_uri mmap_arena_pool_size log_dir etcd_endpoints
-ha_backend_connstring ha_backend_type cxl_path cxl_size v vmodule minloglevel stderrthreshold max_log_size
+tenant_quota_connector_type tenant_quota_connector_uri mmap_arena_pool_size etcd_endpoints
+ha_backend_connstring ha_backend_type cxl_path cxl_size snapshot_catalog_store_type
+snapshot_catalog_backend_type snapshot_catalog_store_connstring snapshot_catalog_backend_connstring
+oplog_poll_interval_ms oplog_batch_max_entries oplog_store_type oplog_data_dir
+redis_master_view_ttl_sec redis_heartbeat_interval_sec standby_snapshot_service_port
 """.split()
 _IGNORED_SWITCHES = """
-enable_disk_eviction enable_metadata_cleanup_on_timeout enable_metric_reporting enable_offload
+enable_disk_eviction enable_metadata_cleanup_on_timeout enable_metric_reporting
+enable_metrics_report_to_backend
 kv_events_emit_legacy_compat kv_events_emit_object_key offload_force_evict offload_on_evict
-promotion_on_hit rpc_enable_tcp_no_delay use_mmap_arena_allocator logtostderr alsologtostderr
+promotion_on_hit rpc_enable_tcp_no_delay use_mmap_arena_allocator
 """.split()
 _FLAGS = {
     "rpc_port": Flag("50051", "where clients reach it"),
     "port": Flag("0", "the older name of -rpc_port"),
-    "rpc_address": Flag("127.0.0.1", "where to listen; other hosts need the host's own address"),
+    "rpc_address": Flag(
+        "",
+        "where to listen (empty: all interfaces with KVCOVE_CREDENTIALS or KVCOVE_INSECURE=1, else "
+        "loopback)",
+    ),
+    "rpc_interface": Flag("", "listen at this network interface's address"),
     "metrics_port": Flag("9003", "the admin endpoint"),
-    "metrics_host": Flag("127.0.0.1", "where the admin endpoint listens"),
+    "metrics_host": Flag("", "where the admin endpoint listens (empty: as -rpc_address)"),
     "enable_http_metadata_server": Flag(False, "serve /metadata, too"),
-    "http_metadata_server_host": Flag("127.0.0.1", "where that listens"),
+    "http_metadata_server_host": Flag(
+        "", "where that listens (empty: as -rpc_address, but loopback with KVCOVE_CREDENTIALS)"
+    ),
     "http_metadata_server_port": Flag("8080", "where that listens"),
     "default_kv_lease_ttl": Flag("5000", "milliseconds for which a read guides eviction"),
     "data": Flag("", "where generations are kept (default: a private directory in /tmp)"),
-    "config_path": Flag("", refused="give flags; docs/mooncake.md has kvcove's own configuration"),
+    "config_path": Flag("", "a file with flags: a JSON object, or a line 'name: value' each"),
     "dynamic_replication_mode": Flag("off", refused="replicas are what a put asks for"),
     "enable_ha": Flag(False, refused=_NO_HA),
+    "enable_oplog": Flag(False, refused=_NO_HA),
+    "enable_oplog_snapshot": Flag(False, refused=_NO_HA),
+    "enable_offload": Flag(False, instead=_NO_DISK),
+    "root_fs_dir": Flag("", instead=_NO_DISK),
     "enable_cxl": Flag(False, refused="there is no CXL memory here"),
     "enable_kv_events": Flag(False, refused="the master publishes no events"),
     "enable_multi_tenants": Flag(False, refused="tenants need credentials; docs/security.md"),
@@ -67,6 +92,7 @@ _FLAGS = {
     "enable_snapshot_restore": Flag(False, refused="there are no snapshots"),
     **{name: Flag("", ignored=True) for name in _IGNORED},
     **{name: Flag(False, ignored=True) for name in _IGNORED_SWITCHES},
+    **LOG_FLAGS,
 }
 
 
@@ -85,11 +111,20 @@ def _failed(code: Code, status: int) -> Answer:
     )
 
 
+class _Unauthorized(Exception):
+    """The caller shows no bearer that the master takes."""
+
+
 class AdminHttp:
-    """That program's admin paths, answered from kvcove's own admin endpoint."""
+    """That program's admin paths, answered from kvcove's own admin endpoint.
+
+    Where the master has credentials, whatever shows or changes the cluster is asked with the caller's
+    own ``Authorization``, so that the master decides.
+    """
 
     def __init__(self, host: str, port: int, admin: str, lease_ms: int) -> None:
         self._admin = admin
+        self._caller = threading.local()  # each request has a thread of its own
         self._lease_ms = lease_ms
         self._jobs: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -133,7 +168,11 @@ class AdminHttp:
             routes["GET", f"/v1/{path}"] = self._pass_on
         for path in ("copy", "move", "reset", "remove", "drain", "repair", "cancel"):
             routes["POST", f"/v1/{path}"] = self._pass_on
-        self._server = HttpServer(host, port, routes)
+        self._server = HttpServers(
+            with_loopback(host),
+            port,
+            {route: self._as_its_caller(handler) for route, handler in routes.items()},
+        )
         self.port = self._server.port
 
     def close(self) -> None:
@@ -142,6 +181,22 @@ class AdminHttp:
 
     # ---- asking kvcove
 
+    def _as_its_caller(self, handler: Handler) -> Handler:
+        def answer(request: Request) -> Answer:
+            self._caller.authorization = request.authorization
+            try:
+                return handler(request)
+            except _Unauthorized:
+                return json_answer(
+                    {
+                        "error": "this master has credentials: send 'Authorization: Bearer X', X from "
+                        "'kvcove token --bearer FILE', of a tenant with the scope admin"
+                    },
+                    401,
+                )
+
+        return answer
+
     def _fetch(self, path: str, body: bytes | bytearray | None = None) -> tuple[int, bytes, str]:
         request = urllib.request.Request(
             self._admin + path,
@@ -149,11 +204,15 @@ class AdminHttp:
             headers={"Content-Type": "application/json"},  # the master asks for it
             method="GET" if body is None else "POST",
         )
+        if self._caller.authorization:
+            request.add_header("Authorization", self._caller.authorization)
         try:
-            with urllib.request.urlopen(request, timeout=5) as answer:
+            with open_url(request, timeout=5) as answer:
                 kind = answer.headers.get("Content-Type", "text/plain")
                 return answer.status, answer.read(), kind
         except urllib.error.HTTPError as error:
+            if error.code == 401:
+                raise _Unauthorized from None
             return error.code, error.read(), error.headers.get("Content-Type", "text/plain")
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -462,40 +521,67 @@ class AdminHttp:
         return json_answer({"success": True, "removed_count": removed})
 
 
+def _listen_at(values: Values) -> str:
+    """Return the address to listen at: other hosts get in if the launch says so."""
+    if interface := str(values["rpc_interface"]):
+        return _address.interface_address(interface)
+    if named := str(values["rpc_address"]):
+        return named.strip("[]")
+    if credentials() or insecure():
+        return "0.0.0.0"
+    return "127.0.0.1"
+
+
+def _number(values: Values, name: str) -> int:
+    text = str(values[name])
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise ValueError(f"-{name}={text}: a port is wanted")
+    return int(text)
+
+
 def main() -> None:
     """Serve until SIGTERM."""
     values = parse(_PROGRAM, sys.argv[1:], _FLAGS, "the master of a cluster, on kvcove")
     try:
-        port = int(str(values["rpc_port"]))
-        if values["port"] != "0" and "rpc_port" not in " ".join(sys.argv):
-            port = int(str(values["port"]))
-        metrics_port = int(str(values["metrics_port"]))
-        metadata_port = int(str(values["http_metadata_server_port"]))
+        older = "rpc_port" not in values.given and values["port"] != "0"
+        port = _number(values, "port" if older else "rpc_port")
+        metrics_port = _number(values, "metrics_port")
+        metadata_port = _number(values, "http_metadata_server_port")
         lease_ms = _milliseconds(str(values["default_kv_lease_ttl"]))
         data = str(values["data"]) or str(_config.private_directory() / f"mooncake_master-{port}")
+        host = _listen_at(values)
+        arguments = log_arguments(values)
     except (OSError, ValueError) as error:
         fail(_PROGRAM, str(error))
-    host = str(values["rpc_address"])
     listen = _config.join_address(host, port)
-    arguments = ["master", "--listen", listen, "--data", data, "--admin", "127.0.0.1:0"]
+    arguments += ["master", "--listen", listen, "--data", data, "--admin", "127.0.0.1:0"]
     arguments += allow_open(_PROGRAM, host)
+    metrics_host = str(values["metrics_host"]).strip("[]") or host
     child = None
     servers: list[Any] = []
     try:
         child = Child(arguments, r"master at \S+ \(data in .*, admin (http://\S+)\)")
         assert child.match is not None
-        metrics_host = str(values["metrics_host"])
         servers.append(AdminHttp(metrics_host, metrics_port, child.match[1], lease_ms))
         if values["enable_http_metadata_server"]:
-            metadata_host = str(values["http_metadata_server_host"])
+            # It knows no credentials, so where there are some it is opened by name only.
+            usual = "127.0.0.1" if credentials() else host
+            metadata_host = str(values["http_metadata_server_host"]).strip("[]") or usual
             servers.append(MetadataServer(metadata_host, metadata_port))
     except (OSError, RuntimeError) as error:
         if child is not None:
             child.stop()
         fail(_PROGRAM, str(error))
+    if _address.is_loopback(host):
+        print(
+            f"{_PROGRAM}: only this host gets in at {listen}; for others set "
+            "KVCOVE_CREDENTIALS=FILE (kvcove token), or -rpc_address=ADDRESS or KVCOVE_INSECURE=1 "
+            "where the network keeps strangers out; docs/mooncake.md",
+            file=sys.stderr,
+        )
     print(
-        f"{_PROGRAM}: serving at {listen}, admin http://{values['metrics_host']}:{servers[0].port}, "
-        f"generations kept in {data}",
+        f"{_PROGRAM}: serving at {listen}, admin "
+        f"http://{_config.join_address(metrics_host, servers[0].port)}, generations kept in {data}",
         flush=True,
     )
     status = wait_for_stop(child)

@@ -10,7 +10,7 @@ import argparse
 import sys
 import threading
 
-from kvcove.mooncake._http import Answer, Handler, HttpServer, Request, text_answer
+from kvcove.mooncake._http import Answer, Handler, HttpServers, Request, text_answer, with_loopback
 from kvcove.mooncake._process import wait_for_stop
 
 __all__ = ["KVBootstrapServer", "MetadataServer", "main"]
@@ -30,7 +30,7 @@ class MetadataServer:
             (method, "/metadata"): self._serve for method in ("GET", "PUT", "DELETE")
         }
         routes["GET", "/health"] = lambda _request: text_answer("OK")
-        self._server = HttpServer(host, port, routes)
+        self._server = HttpServers(with_loopback(host), port, routes)
         self.port = self._server.port
 
     def _serve(self, request: Request) -> Answer:

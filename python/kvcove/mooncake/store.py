@@ -138,20 +138,23 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         with self._life:
             if self._now is not None:
                 return 0
-            if setup.enable_ssd_offload:
-                _log.warning("setup(): there is no SSD tier yet; enable_ssd_offload means nothing")
+            asked = (
+                "enable_ssd_offload" if setup.enable_ssd_offload else _config.variable_for_disk()
+            )
+            if asked:
+                _log.warning("setup(): %s: there is no SSD tier; values lie in memory alone", asked)
             try:
                 self._now = Open(setup)
-            except (kvcove.Error, OSError) as error:
+            except (kvcove.Error, OSError, ValueError) as error:
                 _log.error("setup(): %s", error)
                 return INVALID
             if setup.http_port is not None:
                 from kvcove.mooncake._client_http import ClientHttp
 
                 try:
-                    self._http = ClientHttp(self, setup.http_port)
+                    self._http = ClientHttp(self, setup.http_port, self._now.http_hosts())
                 except OSError as error:
-                    _log.error("setup(): client_http_port %d: %s", setup.http_port, error)
+                    _log.error("setup(): client_http_port: %s", error)
                     self._close()
                     return INVALID
         _open_stores.add(self)
@@ -783,9 +786,10 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
             return {"ret": int(Code.UNAVAILABLE_IN_CURRENT_MODE), **nothing}
         try:
             owner = now.open_owner(size)
-        except kvcove.Error as error:
+        except (kvcove.Error, OSError, ValueError) as error:
             _log.error("allocate_and_mount_segment(%d): %s", size, error)
-            return {"ret": code_of(error), **nothing}
+            code = code_of(error) if isinstance(error, kvcove.Error) else INVALID
+            return {"ret": code, **nothing}
         name = str(uuid.uuid4())
         with self._life:
             now.mounted[name] = owner

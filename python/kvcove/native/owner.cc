@@ -32,7 +32,8 @@ struct PyOwner {
 
 PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const std::string& listen,
                   const std::string& advertise, const std::string& socket_path,
-                  const std::string& credentials) {
+                  const std::string& credentials, const std::string& tls_authority,
+                  const std::string& tls_certificate, const std::string& tls_key) {
   pool::DaemonOptions options;
   options.socket_path = socket_path;
   options.host.owner.memory_bytes = memory_bytes;
@@ -44,6 +45,9 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
     if (!credentials.empty()) {
       member.credentials = Unwrap(rpc::Credentials::Load(credentials));
     }
+    const rpc::TlsFiles tls{
+        .authority = tls_authority, .certificate = tls_certificate, .key = tls_key};
+    if (!tls.empty()) member.tls = Unwrap(rpc::Tls::Open(tls));
     options.host.cluster = member;
   }
   Result<std::unique_ptr<pool::Daemon>> daemon = Fail(Code::kInternal, {});
@@ -53,7 +57,7 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
   }
   PyOwner owner;
   owner.daemon = Unwrap(std::move(daemon));
-  if (!master.empty()) owner.address = owner.daemon->host().address();
+  if (!master.empty()) owner.address = owner.daemon->host().advertised();
   return owner;
 }
 
@@ -65,7 +69,8 @@ void BindOwner(nb::module_& module) {
       .def("close", &PyOwner::Close);
   module.def("open_owner", &OpenOwner, nb::kw_only(), nb::arg("master"), nb::arg("memory"),
              nb::arg("listen"), nb::arg("advertise") = "", nb::arg("socket_path"),
-             nb::arg("credentials") = "");
+             nb::arg("credentials") = "", nb::arg("tls_authority") = "",
+             nb::arg("tls_certificate") = "", nb::arg("tls_key") = "");
 }
 
 }  // namespace kvcove::python

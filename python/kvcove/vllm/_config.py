@@ -51,19 +51,22 @@ def named_pool() -> tuple[str, str]:
         if not named.startswith(_ADDRESSES):
             raise ValueError(f"$KVCOVE_POOL: {named!r}: give unix:/PATH or kvcove://HOST:7400")
         return named, "$KVCOVE_POOL"
-    path = os.environ.get("MOONCAKE_CONFIG_PATH")
-    if not path:
+    # As a Mooncake store does: its file, else the master's own variable.
+    variable, value = "MOONCAKE_CONFIG_PATH", os.environ.get("MOONCAKE_CONFIG_PATH", "")
+    if not value:
+        variable, value = "MOONCAKE_MASTER", os.environ.get("MOONCAKE_MASTER", "")
+    if not value:
         return "auto", ""
     try:
-        pool, _ = pool_of(master_in(path), 0)
+        pool, _ = pool_of(master_in(value) if variable == "MOONCAKE_CONFIG_PATH" else value, 0)
+        if pool != "auto" and not pool.startswith(_ADDRESSES):
+            raise ValueError(
+                f'{pool!r} would be a pool of each process; set "pool": "embedded" in '
+                "kv_connector_extra_config"
+            )
     except ValueError as error:
-        raise ValueError(f"$MOONCAKE_CONFIG_PATH: {error}") from error
-    if pool != "auto" and not pool.startswith(_ADDRESSES):
-        raise ValueError(
-            f"$MOONCAKE_CONFIG_PATH: {path}: master_server_address: {pool!r} would be a pool of "
-            'each process; set "pool": "embedded" in kv_connector_extra_config'
-        )
-    return pool, f"$MOONCAKE_CONFIG_PATH, {path}"
+        raise ValueError(f"${variable}={value}: {error}") from error
+    return pool, f"${variable}={value}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Config:
     ----------
     pool : str
         Address of the pool: ``auto`` (what $KVCOVE_POOL names, else the master in the file of
-        $MOONCAKE_CONFIG_PATH, else the owner of this host if its socket is there, else
+        $MOONCAKE_CONFIG_PATH, or of $MOONCAKE_MASTER, else the owner of this host if its socket is there, else
         ``embedded``), ``embedded`` (in the engine's core, shared with its ranks), ``unix:/path``,
         ``kvcove://host:7400``.
     on_unreachable : str

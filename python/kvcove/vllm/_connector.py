@@ -37,6 +37,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 import kvcove
 from kvcove import _native
+from kvcove.mooncake._config import variable_for_disk
 from kvcove.vllm import _adapters, _weights
 from kvcove.vllm._config import Config, named_pool
 from kvcove.vllm._shape import (
@@ -199,6 +200,8 @@ class _SchedulerSide:
     def _address(self, own_socket: Path, extra: dict[str, Any]) -> str:
         """Return where the pool is; start one here if there is none."""
         config = self._config
+        if asked := variable_for_disk():
+            _log.warning("kvcove: %s: there is no SSD tier; KV lies in memory alone", asked)
         if config.pool not in ("auto", "embedded"):
             source = "kv_connector_extra_config"
             if str(extra.get("pool", "auto")) == "auto":
