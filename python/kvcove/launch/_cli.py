@@ -24,7 +24,7 @@ __all__ = ["main"]
 _EPILOG = """\
 exit status: 0 done; 1 the pool does not answer, or (migrate --check) a file is outdated;
 2 a configuration or an argument is wrong; 127 no such command.
-docs/verl.md and docs/prime-rl.md have the configurations.
+docs/verl.md, docs/prime-rl.md and docs/slurm.md have the configurations.
 """
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pool over the nodes of a job of SLURM: the shell that starts it.
+r"""One pool over the nodes of a job of SLURM: the shell that starts it.
 
 The text is made of the fragments in ``shell/``, which hold no value of a user: all values stand in
 assignments in front of them, quoted. It has no single quotes, so that it can stand within
@@ -7,11 +7,12 @@ assignments in front of them, quoted. It has no single quotes, so that it can st
 
 >>> from kvcove.launch.slurm import quoted
 >>> print(quoted("/scratch/my runs/$x"))
-"/scratch/my runs/\\$x"
+"/scratch/my runs/\$x"
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,27 +20,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from kvcove.launch import prime_rl
 from kvcove.launch._document import Document
 from kvcove.launch._errors import LaunchError
 from kvcove.launch._size import format_size, parse_size
 from kvcove.launch.connector import build_kv_transfer_config, to_json
-from kvcove.launch.offload import (
-    CpuTier,
-    DiskTier,
-    KvcoveOffload,
-    MooncakeOffload,
-)
+from kvcove.launch.offload import CpuTier, KvcoveOffload, MooncakeOffload
 
 __all__ = ["Pool", "Script", "pool_of", "quoted", "render_part", "render_script"]
 
 FIRST_PORT = 20000
 _PORTS = 1250 * 8  # kv_begin of shell/functions.sh
-_PLAIN = frozenset(
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:=,@%+"
-)
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:=,@%+")
 
 
 def quoted(text: str) -> str:
@@ -135,10 +127,11 @@ def pool_of(
         It needs no pool, or an option is wrong or missing.
     """
     config = prime_rl.load(document) if document is not None else None
-    offload = config.offload if config is not None else None
     source = document.source if document is not None else ""
-    if document is not None and not isinstance(offload, KvcoveOffload | MooncakeOffload):
-        told = "no kv_cache_offload" if offload is None else f"type = '{offload.type}'"
+    configured = config.offload if config is not None else None
+    offload = configured if isinstance(configured, KvcoveOffload | MooncakeOffload) else None
+    if config is not None and offload is None:
+        told = "no kv_cache_offload" if configured is None else f"type = '{configured.type}'"
         raise LaunchError(f"{source}: {told}: only 'kvcove' and 'mooncake' have a pool over nodes")
     if isinstance(offload, KvcoveOffload) and offload.pool != "auto":
         raise LaunchError(
@@ -169,6 +162,8 @@ def pool_of(
         raise LaunchError(f"--disk {disk}: give an absolute path")
     if not 1024 <= first_port <= 65536 - _PORTS:
         raise LaunchError(f"--first-port {first_port}: give 1024 to {65536 - _PORTS}")
+    if not 1 <= timeout <= 86400:
+        raise LaunchError(f"--timeout {timeout}: give 1 to 86400 seconds")
     engine = _engine(kind, offload)
     made = build_kv_transfer_config(
         engine,
@@ -255,9 +250,9 @@ def _directive(text: str) -> str:
 
 
 def _is_vllm(words: Sequence[str]) -> bool:
-    pairs = zip(words, words[1:], strict=False)
     return "vllm.entrypoints.openai.api_server" in words or any(
-        Path(first).name == "vllm" and second == "serve" for first, second in pairs
+        Path(first).name == "vllm" and second == "serve"
+        for first, second in itertools.pairwise(words)
     )
 
 
@@ -307,6 +302,7 @@ LOCAL_IP=$(kv_local_ip)
 kv_begin
 kv_head
 # A node that fails leaves the others working.
+# shellcheck disable=SC2016  # the shells that srun starts expand it
 kv_run srun --ntasks-per-node=1 --kill-on-bad-exit=0 --no-kill --wait=0 bash -c "$(declare -f)"'
 INFER_NODE_RANK=$SLURM_PROCID
 LOCAL_IP=$(kv_local_ip)

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,7 @@ from conftest import command_path, wait_until
 NODES = 2
 JOB = 4711
 PORT = 20000 + JOB % 1250 * 8
-SEGMENTS = {"kvcove": r"10\.78\.0\.{}:%d" % (PORT + 2), "mooncake": r"10\.78\.0\.{}:\d+"}
+SEGMENTS = {"kvcove": rf"10\.78\.0\.\d:{PORT + 2}", "mooncake": r"10\.78\.0\.\d:\d+"}
 
 SRUN = """\
 #!{python}
@@ -70,7 +70,7 @@ else:
     put = lambda: store.put_batch(keys, values) == 0
     prefix = lambda: sum(store.batch_is_exist(keys))
     get = lambda: store.get_batch(keys)
-    where = lambda: [place.get_memory_descriptor().buffer_descriptor.transport_endpoint_ for key in keys
+    where = lambda: [place.get_memory_descriptor().buffer_descriptor.transport_endpoint for key in keys
                      for place in store.batch_get_replica_desc([key])[key]]
 if rank == 0:
     assert put()
@@ -124,6 +124,7 @@ class Job:
     directory: Path
     names: list[str]
     kind: str
+    form: str
     script: Path
     process: subprocess.Popen[bytes] | None = None
     began: float = 0
@@ -221,9 +222,7 @@ print([int(row[1].rsplit(":", 1)[1], 16) for row in rows if row[3] == "0A"])
 
 
 @pytest.fixture
-def job(
-    tmp_path: Path, namespaces: list[str], request: pytest.FixtureRequest
-) -> Iterator[Job]:
+def job(tmp_path: Path, namespaces: list[str], request: pytest.FixtureRequest) -> Iterator[Job]:
     kind, form = request.param
     # Sockets' paths are short.
     directory = Path("/tmp") / f"kvs-{os.getpid()}"
@@ -241,7 +240,7 @@ exec ip netns exec kvs-{os.getpid()}-$rank bash -c 'mount --bind {directory}/hos
         (directory / name).write_text(text)
         (directory / name).chmod(0o755)
     (directory / "engine.py").write_text(ENGINE)
-    made = Job(directory, namespaces, kind, directory / "job.sh")
+    made = Job(directory, namespaces, kind, form, directory / "job.sh")
     made.out.mkdir()
     command = ["python3", str(directory / "engine.py"), kind, "10.78.0.1", "10.78.0.2"]
     if form == "whole":
@@ -261,9 +260,7 @@ exec ip netns exec kvs-{os.getpid()}-$rank bash -c 'mount --bind {directory}/hos
         made.process.kill()
         made.process.wait()
     for name in namespaces:
-        for pid in inside(name):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill(inside(name), signal.SIGKILL)
     shutil.rmtree(directory)
 
 
@@ -280,10 +277,7 @@ def until_ready(job: Job) -> float:
 def test_a_prefix_of_one_node_is_served_on_the_other(job: Job) -> None:
     seconds = until_ready(job)
     print(f"{job.kind}: both owners are listed after {seconds:.2f} s")
-    assert all(
-        any(re.fullmatch(SEGMENTS[job.kind].format(i + 1), s) for s in job.segments())
-        for i in range(NODES)
-    )
+    assert all(re.fullmatch(SEGMENTS[job.kind], segment) for segment in job.segments())
     # Whoever can read them is this user.
     assert job.secrets().stat().st_mode & 0o777 == 0o700
     assert {f.name: f.stat().st_mode & 0o777 for f in job.secrets().glob("*.toml")} == {
@@ -299,7 +293,7 @@ def test_a_prefix_of_one_node_is_served_on_the_other(job: Job) -> None:
     assert environment["KVCOVE_TOKEN"] == str(job.secrets() / "job.toml")
     assert "KVCOVE_CREDENTIALS" not in environment
     # An engine without the token is refused, and told what is missing.
-    code = "import kvcove; kvcove.open('kvcove://10.78.0.1:%d')" % PORT
+    code = f"import kvcove; kvcove.open('kvcove://10.78.0.1:{PORT}')"
     refused = subprocess.run(
         ["ip", "netns", "exec", job.names[1], sys.executable, "-c", code],
         capture_output=True, text=True, check=False,
@@ -309,5 +303,185 @@ def test_a_prefix_of_one_node_is_served_on_the_other(job: Job) -> None:
     job.leave()
     assert job.process is not None and job.process.wait(30) == 0, job.told()
     job.assert_nothing_is_left()
-    # The last one: a slow machine should still say all of the above.
-    assert seconds < 3 or len(os.sched_getaffinity(0)) < os.getloadavg()[0]
+    # Where others use the processors, too, each start of a program takes several times as long.
+    assert seconds < (3 if os.getloadavg()[0] <= len(os.sched_getaffinity(0)) else 20)
+
+
+def kill(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def scancel(job: Job) -> None:
+    """SIGTERM to all processes of the job, as SLURM does it."""
+    kill([pid for name in job.names for pid in inside(name)], signal.SIGTERM)
+
+
+def sigterm(job: Job) -> None:
+    assert job.process is not None
+    job.process.terminate()
+
+
+def sigkill_the_batch_shell(job: Job) -> None:
+    assert job.process is not None
+    job.process.kill()
+
+
+def sigkill_all_wrappers(job: Job) -> None:
+    kill(job.tasks(), signal.SIGKILL)
+    if job.form == "part":
+        # The command is of what is around the part.
+        job.leave()
+
+
+def the_command_fails(job: Job) -> None:
+    job.leave(7)
+
+
+WHOLE, MOONCAKE, PART = ("kvcove", "whole"), ("mooncake", "whole"), ("kvcove", "part")
+ENDS = [
+    (WHOLE, the_command_fails, 7),
+    (WHOLE, scancel, 143),
+    (WHOLE, sigterm, 143),
+    (WHOLE, sigkill_all_wrappers, 137),
+    (WHOLE, sigkill_the_batch_shell, -9),
+    (MOONCAKE, scancel, 143),
+    (MOONCAKE, sigkill_all_wrappers, 137),
+    (PART, the_command_fails, 7),
+    (PART, scancel, -15),
+    (PART, sigkill_all_wrappers, 137),
+]
+
+
+@pytest.mark.parametrize(
+    ("job", "end", "status"),
+    ENDS,
+    indirect=["job"],
+    ids=[f"{'-'.join(job)}-{end.__name__}" for job, end, _ in ENDS],
+)
+def test_nothing_but_what_is_promised_is_left(
+    job: Job, end: Callable[[Job], None], status: int
+) -> None:
+    until_ready(job)
+    job.found(1)
+    end(job)
+    assert job.process is not None
+    assert job.process.wait(40) == status, job.told()
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("job", [WHOLE], indirect=True, ids="-".join)
+def test_a_node_that_fails_leaves_the_other_working(job: Job) -> None:
+    until_ready(job)
+    job.found(1)
+    kill(inside(job.names[1]), signal.SIGKILL)
+    assert wait_until(lambda: len(job.segments()) == 1, 10), job.told()
+    # A new engine on the first node, with what the job exports.
+    environment = job.found(0)["environment"]
+    assert isinstance(environment, dict)
+    code = (
+        "import kvcove; s = kvcove.open('auto').session('model', follow_always=True)\n"
+        "print(s.put(['after'], [b'1']).all_ok, s.longest_prefix([f'chunk-{i}' for i in range(16)]))"
+    )
+    ran = subprocess.run(
+        ["ip", "netns", "exec", job.names[0], sys.executable, "-c", code],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ran.stdout == "True 16\n"
+    job.leave()
+    assert job.process is not None and job.process.wait(30) == 137
+    # What the dead node had on its own disk is not in anybody's hands any more.
+    shutil.rmtree(job.directory / "tmp")
+    (job.directory / "tmp").mkdir()
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("job", [WHOLE, ("mooncake", "part")], indirect=True, ids="-".join)
+@pytest.mark.parametrize("host", [0, 1])
+def test_a_port_in_use(job: Job, host: int) -> None:
+    """The master's on the first node, the owner's on the second one."""
+    offset = 0 if host == 0 else 2 if job.kind == "kvcove" else 4
+    address = f"10.78.0.{host + 1}"
+    code = (
+        f"import socket, time; s = socket.create_server(('{address}', {PORT + offset}))\n"
+        "print(1, flush=True); time.sleep(600)"
+    )
+    holder = subprocess.Popen(
+        ["ip", "netns", "exec", job.names[host], sys.executable, "-c", code], stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == b"1\n"
+    job.leave()
+    job.start()
+    assert job.process is not None
+    assert job.process.wait(60) == 1, job.told()
+    holder.kill()
+    holder.communicate()
+    told = (job.directory / "job.log").read_text()
+    assert "ended before it was ready" in told, told
+    assert f"{address}:{PORT + offset}" in told, "the end of the log says which port"
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("job", [PART], indirect=True, ids="-".join)
+def test_the_part_leaves_jobs_and_traps_around_it_alone(job: Job) -> None:
+    text = job.script.read_text()
+    body = text.index("python3 ")
+    trap = 'trap "echo theirs >> \\"$OUTPUT_DIR/node_$INFER_NODE_RANK.out.log\\"" EXIT\n'
+    # A wait for all jobs of the shell, as prime-rl's templates have it, waits for theirs only.
+    job.script.write_text(
+        text.replace("INFER_NODE_RANK=$SLURM_PROCID\n", "INFER_NODE_RANK=$SLURM_PROCID\n" + trap)
+        .replace(text[body:], "sleep 0.1 &\nwait\nexit 5\n'\n")
+    )  # fmt: skip
+    job.start()
+    assert job.process is not None
+    assert job.process.wait(40) == 5, job.told()
+    for rank in range(NODES):
+        assert (job.out / f"node_{rank}.out.log").read_text() == "theirs\n"
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("job", [MOONCAKE], indirect=True, ids="-".join)
+def test_a_disk_and_the_connectors_file(job: Job) -> None:
+    disk = job.directory / "tmp" / "the disk"
+    command = job.script.read_text().split("kv_run python3 ")[1].split("\n")[0]
+    job.script.write_text(
+        job.render("--disk", str(disk), "--device-name", "mlx5_0,mlx5_1", "--nodes", "2",
+                   "--output-dir", str(job.out), "--", "python3", *command.split())
+    )  # fmt: skip
+    until_ready(job)
+    environment = job.found(1)["environment"]
+    assert isinstance(environment, dict)
+    assert environment["MOONCAKE_OFFLOAD_FSDIR"] == str(disk)
+    assert environment["MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"] == str(disk)
+    assert environment["MOONCAKE_OFFLOAD_ENABLE_EVICTION"] == "true"
+    assert environment["MOONCAKE_CONFIG_PATH"] == str(job.out / "mooncake/node_1/config.json")
+    assert json.loads(Path(environment["MOONCAKE_CONFIG_PATH"]).read_text()) == {
+        "mode": "standalone-store",
+        "global_segment_size": 0,
+        "local_buffer_size": 4294967296,
+        "protocol": "rdma",
+        "device_name": "mlx5_0,mlx5_1",
+        "master_server_address": f"10.78.0.1:{PORT}",
+        "metadata_server": f"http://10.78.0.1:{PORT + 3}/metadata",
+        "enable_offload": True,
+    }
+    job.leave()
+    assert job.process is not None and job.process.wait(30) == 0, job.told()
+    disk.rmdir()  # it was made, and is the user's
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("job", [WHOLE], indirect=True, ids="-".join)
+def test_an_owner_that_dies_is_started_again(job: Job) -> None:
+    until_ready(job)
+    job.found(1)
+    log = job.out / "kvcove/node_1/owner.log"
+    found = re.search(r"kvcove\[(\d+)\]", log.read_text())
+    assert found is not None
+    os.kill(int(found[1]), signal.SIGKILL)
+    assert wait_until(lambda: log.read_text().count("owner of 64MiB") == 2, 15), job.told()
+    assert wait_until(lambda: len(job.segments()) == NODES, 15), job.told()
+    job.leave()
+    assert job.process is not None and job.process.wait(30) == 0, job.told()
+    job.assert_nothing_is_left()
