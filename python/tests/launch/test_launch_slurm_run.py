@@ -430,7 +430,7 @@ def test_the_part_leaves_jobs_and_traps_around_it_alone(job: Job) -> None:
     trap = 'trap "echo theirs >> \\"$OUTPUT_DIR/node_$INFER_NODE_RANK.out.log\\"" EXIT\n'
     # A wait for all jobs of the shell, as prime-rl's templates have it, waits for theirs only.
     job.script.write_text(
-        text.replace("INFER_NODE_RANK=$SLURM_PROCID\n", "INFER_NODE_RANK=$SLURM_PROCID\n" + trap)
+        text.replace("INFER_NODE_RANK=$SLURM_PROCID\n", "set -euo pipefail\nINFER_NODE_RANK=$SLURM_PROCID\n" + trap)
         .replace(text[body:], "sleep 0.1 &\nwait\nexit 5\n'\n")
     )  # fmt: skip
     job.start()

@@ -14,7 +14,7 @@ kv_need() {
     local program
     for program; do
         command -v "$program" > /dev/null ||
-            kv_fail "$program is not on PATH of $(uname -n); install kvcove there, or activate its environment before this"
+            kv_fail "$program is not on PATH of $(uname -n): install it there, or activate the environment that has it before this"
     done
 }
 
@@ -34,9 +34,11 @@ kv_keep() {
         if [ "$log" = - ]; then "$@" & else "$@" > "$log" 2>&1 & fi
         program=$!
         parent=$shell
+        # Nothing ever comes from this pipe: a read with a time limit sleeps without another process.
+        exec {idle}<> <(:)
         # A parent that has ended is another one, even before somebody has asked for its status.
         while [ -z "$told" ] && [ "$parent" = "$shell" ] && kill -0 "$program" 2> /dev/null; do
-            sleep 0.1
+            read -r -t 0.1 -u "$idle"
             read -r _ _ _ parent _ < "/proc/$BASHPID/stat"
         done
         kill -TERM "$program" 2> /dev/null
@@ -87,15 +89,14 @@ kv_await() {
 
 # kv_run PROGRAM...: runs the command of the job, and exits as it does. Signals are passed on.
 kv_run() {
-    local command status
+    local command status=0
     KV_REMOVE=()
     kv_keep - 30 "$@"
     command=$KV_KEPT
     # shellcheck disable=SC2064  # the pid as it is now
     trap "kill -TERM $command 2> /dev/null" TERM INT HUP
-    while kill -0 "$command" 2> /dev/null; do wait "$command"; done
-    wait "$command"
-    status=$?
+    while kill -0 "$command" 2> /dev/null; do wait "$command" || true; done
+    wait "$command" || status=$?
     exit "$status"
 }
 
@@ -154,7 +155,7 @@ kv_join() {
             kv_fail "waited $KV_TIMEOUT s for the first node to write $KV_DIR/master: is $OUTPUT_DIR on a file system that all nodes share? Its log is $OUTPUT_DIR/$KV_NAME/node_0/master.log"
         sleep 0.05
         # Opening a directory of NFS is what makes a new file in it show at once.
-        ls "$KV_DIR" > /dev/null 2>&1
+        ls "$KV_DIR" > /dev/null 2>&1 || true
     done
     read -r KV_MASTER < "$KV_DIR/master"
     kv_node "$INFER_NODE_RANK"
