@@ -30,6 +30,7 @@ from kvcove.launch.offload import CpuTier, KvcoveOffload, MooncakeOffload
 __all__ = ["Pool", "Script", "pool_of", "quoted", "render_part", "render_script"]
 
 FIRST_PORT = 20000
+_LICENSE = "# SPDX-License-Identifier: Apache-2.0\n"
 _PORTS = 1250 * 8  # kv_begin of shell/functions.sh
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:=,@%+")
 
@@ -193,7 +194,7 @@ def render_part(pool: Pool) -> str:
     """
     return "\n".join(
         [
-            f"# One pool over the nodes of this job ({pool.kind}).",
+            f"{_LICENSE}# One pool over the nodes of this job ({pool.kind}).",
             _settings(pool),
             _functions(pool),
             _PART,
@@ -231,7 +232,7 @@ def render_script(pool: Pool, script: Script) -> str:
         words += ["--kv-transfer-config", to_json(pool.connector)]
     return "\n".join(
         [
-            "#!/bin/bash",
+            f"#!/bin/bash\n{_LICENSE.rstrip()}",
             "# shellcheck disable=SC2317  # srun starts a shell with these functions",
             *[f"#SBATCH {option}" for option in options],
             "",
@@ -284,7 +285,8 @@ def _settings(pool: Pool) -> str:
 def _functions(pool: Pool, *more: str) -> str:
     folder = resources.files("kvcove.launch") / "shell"
     names = ["functions", pool.kind, *more]
-    return "\n".join((folder / f"{name}.sh").read_text(encoding="utf-8") for name in names)
+    texts = [(folder / f"{name}.sh").read_text(encoding="utf-8") for name in names]
+    return "\n".join(text.removeprefix(_LICENSE) for text in texts)
 
 
 _PART = """\

@@ -371,6 +371,16 @@ def test_nothing_but_what_is_promised_is_left(
     job.assert_nothing_is_left()
 
 
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
+@pytest.mark.parametrize("job", [WHOLE, MOONCAKE], indirect=True, ids="-".join)
+def test_no_process_outlives_all_shells(job: Job) -> None:
+    until_ready(job)
+    job.found(1)
+    pids = [pid for name in job.names for pid in inside(name)]
+    kill([pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "bash\n"], signal.SIGKILL)
+    assert wait_until(lambda: not any(inside(name) for name in job.names), 20), job.told()
+
+
 @pytest.mark.parametrize("job", [WHOLE], indirect=True, ids="-".join)
 def test_a_node_that_fails_leaves_the_other_working(job: Job) -> None:
     until_ready(job)
