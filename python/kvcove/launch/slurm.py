@@ -286,7 +286,8 @@ def _functions(pool: Pool, *more: str) -> str:
     folder = resources.files("kvcove.launch") / "shell"
     names = ["functions", pool.kind, *more]
     texts = [(folder / f"{name}.sh").read_text(encoding="utf-8") for name in names]
-    return "\n".join(text.removeprefix(_LICENSE) for text in texts)
+    # Without their first paragraph: licence and purpose.
+    return "\n".join(text.partition("\n\n")[2] for text in texts)
 
 
 _PART = """\

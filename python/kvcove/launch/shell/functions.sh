@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the jobs of `python -m kvcove.launch slurm` are made of: this, kvcove.sh or mooncake.sh, and for a
 # whole job job.sh. No apostrophe may stand in these files: they go into bash -c with single quotes.
+
 kv_say() { echo "[kvcove] ${INFER_NODE_RANK:+node $INFER_NODE_RANK: }$*" >&2; }
 
 # kv_fail MESSAGE [LOG]: ends this shell, with the end of a log.

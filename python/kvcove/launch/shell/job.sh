@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+
 # The address of this node that packets to the other nodes of the job carry.
 kv_local_ip() {
     local host other=

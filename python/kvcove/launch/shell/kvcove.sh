@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+
 kv_start_master() {
     kv_serve "$KV_LOGS/master.log" kvcove master \
         --listen "$(kv_address "$LOCAL_IP" "$KV_PORT")" --admin "127.0.0.1:$((KV_PORT + 1))" \

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+
 # The programs keep sockets in XDG_RUNTIME_DIR, and read KVCOVE_CREDENTIALS; engines do not get it.
 kv_mooncake() {
     local log=$1
