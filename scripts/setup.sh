@@ -37,6 +37,7 @@ if [ "${1:-}" = "--checks" ]; then
     "clang-format-19:format check"
     "clang-tidy-19:static analysis"
     "git:finding what changed"
+    "shellcheck:checking the jobs that are rendered for SLURM"
   )
 fi
 

@@ -9,11 +9,11 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvcove.launch import hydra, migrate, prime_rl, verl
+from kvcove.launch import hydra, migrate, prime_rl, slurm, verl
 from kvcove.launch._document import Document, at, read
 from kvcove.launch._errors import ConfigError, LaunchError
 from kvcove.launch.connector import build_kv_transfer_config, to_json
@@ -24,7 +24,7 @@ __all__ = ["main"]
 _EPILOG = """\
 exit status: 0 done; 1 the pool does not answer, or (migrate --check) a file is outdated;
 2 a configuration or an argument is wrong; 127 no such command.
-docs/verl.md and docs/prime-rl.md have the configurations.
+docs/verl.md, docs/prime-rl.md and docs/slurm.md have the configurations.
 """
 
 
@@ -98,7 +98,59 @@ def _parser() -> argparse.ArgumentParser:
         "--print", action="store_true", help="print the command instead; the pool is not asked"
     )
     run.add_argument("run", nargs=argparse.REMAINDER, metavar="-- COMMAND...")
+    _add_slurm(add)
     return parser
+
+
+def _add_slurm(add: Callable[..., argparse.ArgumentParser]) -> None:
+    job = add(
+        "slurm",
+        "print a job of SLURM whose nodes share one pool",
+        "The first node has the master,\neach node gives memory; COMMAND runs on each node when "
+        "its owner holds a lease.\nA 'vllm serve' gets --kv-transfer-config unless it has one.",
+    )
+    job.usage = (
+        "python -m kvcove.launch slurm [FILE] [OPTIONS] --nodes N --output-dir DIR -- COMMAND...\n"
+        "       python -m kvcove.launch slurm [FILE] [OPTIONS] --part"
+    )
+    job.add_argument("file", nargs="?", metavar="FILE", help="a configuration of prime-rl")
+    job.add_argument(
+        "--type",
+        choices=("kvcove", "mooncake"),
+        help="without FILE: kvcove's connector, or MooncakeStoreConnector as it is",
+    )
+    job.add_argument("--memory", metavar="SIZE", help="of each node, such as 64GiB")
+    job.add_argument("--disk", metavar="PATH", help="mooncake: a directory for offloading")
+    job.add_argument("--device-name", metavar="NAMES", help="mooncake: RDMA devices")
+    job.add_argument(
+        "--first-port",
+        type=int,
+        default=slurm.FIRST_PORT,
+        metavar="N",
+        help="a job has eight of the 10,000 ports from here on, by its number (default: 20000)",
+    )
+    job.add_argument(
+        "--timeout",
+        type=int,
+        default=120,
+        metavar="S",
+        help="seconds to wait for the master, and for a lease (default: 120)",
+    )
+    job.add_argument(
+        "--part",
+        action="store_true",
+        help="print only what stands in for _mooncake_store.sh.j2 in prime-rl's templates",
+    )
+    job.add_argument("--nodes", type=int, metavar="N", help="nodes of the job")
+    job.add_argument("--output-dir", metavar="DIR", help="for logs; all nodes see it")
+    job.add_argument(
+        "--sbatch",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="a line of #SBATCH, such as --sbatch=--time=1:00:00; may be repeated",
+    )
+    _add_version(job)
 
 
 def _seconds(text: str) -> float:
@@ -119,8 +171,21 @@ def _add_version(parser: argparse.ArgumentParser) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command, and return its exit status."""
     logging.basicConfig(format="kvcove.launch: %(levelname)s: %(message)s", level=logging.WARNING)
-    options = _parser().parse_args(arguments)
-    commands = {"build": _build, "check": _check, "migrate": _migrate, "verl": _verl}
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    behind: list[str] = []
+    if words[:1] == ["slurm"] and "--" in words:
+        # What stands behind it is the job's command.
+        behind = words[words.index("--") + 1 :]
+        words = words[: words.index("--")]
+    options = _parser().parse_args(words)
+    options.behind = behind
+    commands = {
+        "build": _build,
+        "check": _check,
+        "migrate": _migrate,
+        "slurm": _slurm,
+        "verl": _verl,
+    }
     try:
         return commands[options.command](options)
     except PoolUnreachable as error:
@@ -210,6 +275,33 @@ def _migrate(options: argparse.Namespace) -> int:
             print(f"{name}: outdated; `python -m kvcove.launch migrate --write {name}`")
             status = 1
     return status
+
+
+def _slurm(options: argparse.Namespace) -> int:
+    pool = slurm.pool_of(
+        read(options.file) if options.file else None,
+        kind=options.type,
+        memory=options.memory,
+        disk=options.disk,
+        device_name=options.device_name,
+        first_port=options.first_port,
+        timeout=options.timeout,
+        vllm_version=options.vllm_version,
+    )
+    if options.part:
+        if options.behind or options.nodes or options.output_dir or options.sbatch:
+            raise LaunchError(
+                "slurm --part: nodes, directory, command are what is around the part; leave "
+                "--nodes, --output-dir, --sbatch and -- COMMAND out"
+            )
+        sys.stdout.write(slurm.render_part(pool))
+        return 0
+    for name, value in (("--nodes", options.nodes), ("--output-dir", options.output_dir)):
+        if value is None:
+            raise LaunchError(f"slurm: {name} is missing (or --part)")
+    script = slurm.Script(options.nodes, options.output_dir, options.behind, options.sbatch)
+    sys.stdout.write(slurm.render_script(pool, script))
+    return 0
 
 
 def _verl(options: argparse.Namespace) -> int:

@@ -200,7 +200,7 @@ def test_verl_that_cannot_run(
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["build", "check", "migrate", "verl"])
+@pytest.mark.parametrize("command", ["build", "check", "migrate", "slurm", "verl"])
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         _cli.main([command, "--help"])
@@ -220,7 +220,7 @@ def test_no_engine_is_imported() -> None:
     assert ran.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("name", ["", ".connector", ".kv_store", ".offload"])
+@pytest.mark.parametrize("name", ["", ".connector", ".kv_store", ".offload", ".slurm"])
 def test_examples(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(f"kvcove.launch{name}"))
     assert tried > 0

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+# What the jobs of `python -m kvcove.launch slurm` are made of: this, kvcove.sh or mooncake.sh, and for a
+# whole job job.sh. No apostrophe may stand in these files: they go into bash -c with single quotes.
+
+kv_say() { echo "[kvcove] ${INFER_NODE_RANK:+node $INFER_NODE_RANK: }$*" >&2; }
+
+# kv_fail MESSAGE [LOG]: ends this shell, with the end of a log.
+kv_fail() {
+    kv_say "$1"
+    if [ -s "${2:-}" ]; then
+        kv_say "the end of $2:"
+        tail -n 50 "$2" >&2
+    fi
+    exit 1
+}
+
+kv_need() {
+    local program
+    for program; do
+        command -v "$program" > /dev/null ||
+            kv_fail "$program is not on PATH of $(uname -n): install it there, or activate the environment that has it before this"
+    done
+}
+
+# kv_address HOST PORT: with brackets around an IPv6 address.
+kv_address() { case $1 in *:*) echo "[$1]:$2" ;; *) echo "$1:$2" ;; esac }
+
+# kv_keep LOG SECONDS PROGRAM...: a keeper (KV_KEPT is its pid) runs a program until this shell ends,
+# SIGKILL included, or until the keeper gets SIGTERM. Then the program has SECONDS before it is
+# killed, and what KV_REMOVE names is removed. The keeper returns what the program returned.
+kv_keep() {
+    local log=$1 patience=$2 shell=$BASHPID
+    shift 2
+    (
+        set +e
+        told=
+        trap "told=1" TERM INT HUP
+        # Where the keeper is killed, the kernel tells the program.
+        if command -v setpriv > /dev/null; then set -- setpriv --pdeathsig TERM -- "$@"; fi
+        if [ "$log" = - ]; then "$@" & else "$@" > "$log" 2>&1 & fi
+        program=$!
+        parent=$shell
+        # Nothing ever comes from this pipe: a read with a time limit sleeps without another process.
+        exec {idle}<> <(:)
+        # A parent that has ended is another one, even before somebody has asked for its status.
+        while [ -z "$told" ] && [ "$parent" = "$shell" ] && kill -0 "$program" 2> /dev/null; do
+            read -r -t 0.1 -u "$idle"
+            read -r _ _ _ parent _ < "/proc/$BASHPID/stat"
+        done
+        kill -TERM "$program" 2> /dev/null
+        for ((i = 0; i < patience * 20; ++i)); do
+            kill -0 "$program" 2> /dev/null || break
+            sleep 0.05
+        done
+        kill -KILL "$program" 2> /dev/null
+        wait "$program"
+        status=$?
+        rm -rf -- "${KV_REMOVE[@]}"
+        exit "$status"
+    ) < /dev/null &
+    KV_KEPT=$!
+}
+
+# kv_serve LOG PROGRAM...: the same for what serves the job beside its command. It is no job of this
+# shell, which others may wait for, and ends when this shell exits.
+kv_serve() {
+    local log=$1
+    shift
+    kv_keep "$log" 10 "$@"
+    disown "$KV_KEPT"
+    KV_KEEPERS="$KV_KEPT ${KV_KEEPERS:-}"
+}
+
+# Ends what kv_serve has started, the last one first.
+kv_end() {
+    local keeper
+    for keeper in ${KV_KEEPERS:-}; do
+        kill -TERM "$keeper" 2> /dev/null || continue
+        while kill -0 "$keeper" 2> /dev/null; do sleep 0.05; done
+    done
+    KV_KEEPERS=
+    rm -rf -- "${KV_REMOVE[@]}"
+}
+
+# kv_await WHAT LOG TEST...: waits until what kv_serve has started last passes a test.
+kv_await() {
+    local what=$1 log=$2 end=$((SECONDS + KV_TIMEOUT))
+    shift 2
+    until "$@"; do
+        kill -0 "$KV_KEPT" 2> /dev/null || kv_fail "$what ended before it was ready" "$log"
+        [ "$SECONDS" -lt "$end" ] || kv_fail "waited $KV_TIMEOUT s for $what" "$log"
+        sleep 0.05
+    done
+}
+
+# kv_run PROGRAM...: runs the command of the job, and exits as it does. Signals are passed on.
+kv_run() {
+    local command status=0
+    KV_REMOVE=()
+    kv_keep - 30 "$@"
+    command=$KV_KEPT
+    # shellcheck disable=SC2064  # the pid as it is now
+    trap "kill -TERM $command 2> /dev/null" TERM INT HUP
+    while kill -0 "$command" 2> /dev/null; do wait "$command" || true; done
+    wait "$command" || status=$?
+    exit "$status"
+}
+
+# Names what belongs to this job: its directory, which all nodes see, and its ports.
+kv_begin() {
+    [ -n "${SLURM_JOB_ID:-}" ] || kv_fail "SLURM_JOB_ID is not set: this runs in a job of SLURM"
+    KV_DIR="$OUTPUT_DIR/kvcove/job_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}_${SLURM_STEP_ID:-batch}"
+    KV_PORT=$((KV_FIRST_PORT + SLURM_JOB_ID % 1250 * 8))
+    export KV_DIR KV_PORT
+}
+
+# kv_node RANK: names what belongs to this node, and ends it with this shell.
+kv_node() {
+    local -a before
+    if [ -z "${KV_LOCAL:-}" ]; then
+        # What was to be done at the end of this shell goes first: it may end engines.
+        eval "before=($(trap -p EXIT))"
+        # shellcheck disable=SC2064  # the command as it is now
+        trap "${before[2]:+${before[2]}
+}kv_end" EXIT
+    fi
+    KV_LOCAL=$(mktemp -d "${TMPDIR:-/tmp}/kvcove-XXXXXX") || kv_fail "no directory in ${TMPDIR:-/tmp}"
+    KV_REMOVE=("$KV_LOCAL")
+    KV_LOGS="$OUTPUT_DIR/$KV_NAME/node_$1"
+    mkdir -p "$KV_LOGS" || kv_fail "cannot make $KV_LOGS"
+}
+
+kv_token() {
+    kvcove token "$1" --scopes "$2" --credentials "$KV_DIR/servers.toml" --output "$KV_DIR/$1.toml" > /dev/null ||
+        kv_fail "cannot make a token of this job in $KV_DIR"
+}
+
+# The first node: the tokens of this job, its master, and where that is. The master listens where
+# other hosts reach it, so it lets in only who shows a token, from a file that
+# no other user may read.
+kv_head() {
+    kv_need kvcove
+    kv_node 0
+    mkdir -p "$OUTPUT_DIR/kvcove" || kv_fail "cannot make $OUTPUT_DIR/kvcove"
+    mkdir -m 700 "$KV_DIR" || kv_fail "cannot make $KV_DIR"
+    KV_REMOVE+=("$KV_DIR")
+    kv_token cluster owner,admin
+    kv_token job read,write,reset
+    kv_start_master
+    kv_address "$LOCAL_IP" "$KV_PORT" > "$KV_DIR/master.new"
+    mv "$KV_DIR/master.new" "$KV_DIR/master" || kv_fail "cannot write $KV_DIR/master"
+    kv_say "the master is at $(cat "$KV_DIR/master"), its log is $KV_LOGS/master.log"
+}
+
+# Each node: an owner that holds a lease. Then what engines need is exported.
+kv_join() {
+    kv_need kvcove
+    local end=$((SECONDS + KV_TIMEOUT))
+    until [ -s "$KV_DIR/master" ]; do
+        [ "$SECONDS" -lt "$end" ] ||
+            kv_fail "waited $KV_TIMEOUT s for the first node to write $KV_DIR/master: is $OUTPUT_DIR on a file system that all nodes share? Its log is $OUTPUT_DIR/$KV_NAME/node_0/master.log"
+        sleep 0.05
+        # Opening a directory of NFS is what makes a new file in it show at once.
+        ls "$KV_DIR" > /dev/null 2>&1 || true
+    done
+    read -r KV_MASTER < "$KV_DIR/master"
+    kv_node "$INFER_NODE_RANK"
+    # Engines share only what they hash alike.
+    export PYTHONHASHSEED=0
+    export KVCOVE_TOKEN="$KV_DIR/job.toml"
+    export KVCOVE_POOL="kvcove://$KV_MASTER"
+    kv_start_owner
+    kv_say "the owner of $KV_MEMORY at $LOCAL_IP holds a lease of the master at $KV_MASTER; logs are in $KV_LOGS"
+}

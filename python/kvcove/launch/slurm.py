@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""One pool over the nodes of a job of SLURM: the shell that starts it.
+
+The text is made of the fragments in ``shell/``, which hold no value of a user: all values stand in
+assignments in front of them, quoted. It has no single quotes, so that it can stand within
+``bash -c '...'``, as in prime-rl's templates.
+
+>>> from kvcove.launch.slurm import quoted
+>>> print(quoted("/scratch/my runs/$x"))
+"/scratch/my runs/\$x"
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from kvcove.launch import prime_rl
+from kvcove.launch._document import Document
+from kvcove.launch._errors import LaunchError
+from kvcove.launch._size import format_size, parse_size
+from kvcove.launch.connector import build_kv_transfer_config, to_json
+from kvcove.launch.offload import CpuTier, KvcoveOffload, MooncakeOffload
+
+__all__ = ["Pool", "Script", "pool_of", "quoted", "render_part", "render_script"]
+
+FIRST_PORT = 20000
+_LICENSE = "# SPDX-License-Identifier: Apache-2.0\n"
+_PORTS = 1250 * 8  # kv_begin of shell/functions.sh
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:=,@%+")
+
+
+def quoted(text: str) -> str:
+    """Return a word of the shell that stands for a text, without single quotes.
+
+    Raises
+    ------
+    LaunchError
+        The text has control characters.
+    """
+    if text and _PLAIN.issuperset(text):
+        return text
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+        raise LaunchError(f"{text!r}: control characters, such as ends of lines, cannot stand here")
+    for letter in '\\"$`':
+        text = text.replace(letter, "\\" + letter)
+    # A single quote would end the bash -c '...' around this.
+    text = text.replace("'", '$(printf "\\047")')
+    return f'"{text}"'
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What each node of a job gives to its pool.
+
+    Attributes
+    ----------
+    kind : str
+        ``kvcove`` or ``mooncake``: the programs that run, and the connector of the engines.
+    num_bytes : int
+        Memory of each node.
+    disk : str
+        ``mooncake``: a directory; empty without.
+    device_name : str
+        ``mooncake``: RDMA devices, with commas between; empty: detected.
+    first_port : int
+        The ports of a job are eight of the 10,000 from here on, by its number.
+    timeout : int
+        Seconds that each wait lasts at most.
+    connector : dict
+        The value of vLLM's ``--kv-transfer-config``.
+    """
+
+    kind: str
+    num_bytes: int
+    disk: str
+    device_name: str
+    first_port: int
+    timeout: int
+    connector: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Script:
+    """A whole job.
+
+    Attributes
+    ----------
+    nodes : int
+        How many.
+    output_dir : str
+        An absolute path that all nodes see.
+    command : sequence of str
+        Runs on each node; its engine joins the pool.
+    sbatch : sequence of str
+        Further options of sbatch, such as ``--time=1:00:00``.
+    """
+
+    nodes: int
+    output_dir: str
+    command: Sequence[str]
+    sbatch: Sequence[str] = ()
+
+
+def pool_of(
+    document: Document | None = None,
+    *,
+    kind: str | None = None,
+    memory: str | None = None,
+    disk: str | None = None,
+    device_name: str | None = None,
+    first_port: int = FIRST_PORT,
+    timeout: int = 120,
+    vllm_version: str | None = None,
+) -> Pool:
+    """Return the pool of a configuration of prime-rl, of options, or of both: options go over it.
+
+    Raises
+    ------
+    ConfigError
+        The configuration is wrong.
+    LaunchError
+        It needs no pool, or an option is wrong or missing.
+    """
+    config = prime_rl.load(document) if document is not None else None
+    source = document.source if document is not None else ""
+    configured = config.offload if config is not None else None
+    offload = configured if isinstance(configured, KvcoveOffload | MooncakeOffload) else None
+    if config is not None and offload is None:
+        told = "no kv_cache_offload" if configured is None else f"type = '{configured.type}'"
+        raise LaunchError(f"{source}: {told}: only 'kvcove' and 'mooncake' have a pool over nodes")
+    if isinstance(offload, KvcoveOffload) and offload.pool != "auto":
+        raise LaunchError(
+            f"{source}: pool = {offload.pool!r}: the job starts a pool of its own; "
+            'give pool = "auto", or no pool'
+        )
+    if offload is not None and kind is not None and kind != offload.type:
+        raise LaunchError(f"--type {kind}: {source} says '{offload.type}'")
+    kind = offload.type if offload is not None else kind
+    if kind is None:
+        raise LaunchError("give a configuration of prime-rl, or --type kvcove or --type mooncake")
+    num_bytes = offload.cpu.num_bytes if offload is not None and offload.cpu is not None else None
+    if memory is not None:
+        try:
+            num_bytes = parse_size(memory)
+        except ValueError as error:
+            raise LaunchError(f"--memory: {error}") from error
+    if num_bytes is None:
+        raise LaunchError("--memory is missing: what each node gives, such as 64GiB")
+    if offload is not None:
+        disk = disk or (str(offload.disk.path) if offload.disk is not None else None)
+    if isinstance(offload, MooncakeOffload):
+        device_name = device_name or offload.device_name
+    if kind == "kvcove" and (disk or device_name):
+        name = "--disk" if disk else "--device-name"
+        raise LaunchError(f"{name}: only --type mooncake takes it; kvcove has no disk tier yet")
+    if disk and not Path(disk).is_absolute():
+        raise LaunchError(f"--disk {disk}: give an absolute path")
+    if not 1024 <= first_port <= 65536 - _PORTS:
+        raise LaunchError(f"--first-port {first_port}: give 1024 to {65536 - _PORTS}")
+    if not 1 <= timeout <= 86400:
+        raise LaunchError(f"--timeout {timeout}: give 1 to 86400 seconds")
+    engine = _engine(kind, offload)
+    made = build_kv_transfer_config(
+        engine,
+        use_pd_kv_transfer=config is not None and config.use_pd_kv_transfer,
+        vllm_version=vllm_version,
+    )
+    assert made is not None
+    return Pool(kind, num_bytes, disk or "", device_name or "", first_port, timeout, made)
+
+
+def _engine(
+    kind: str, offload: KvcoveOffload | MooncakeOffload | None
+) -> KvcoveOffload | MooncakeOffload:
+    """Return what the engines are told: where the pool is says the job, in its environment."""
+    if kind == "mooncake":
+        return MooncakeOffload(cpu=CpuTier(num_bytes=1))
+    extra = offload.extra_config if isinstance(offload, KvcoveOffload) else {}
+    # Without cpu, which would be an engine's own memory: it was checked with it.
+    return KvcoveOffload.model_construct(cpu=None, disk=None, pool="auto", extra_config=extra)
+
+
+def render_part(pool: Pool) -> str:
+    """Return what stands in for prime-rl's ``_mooncake_store.sh.j2``.
+
+    It takes ``LOCAL_IP``, ``INFER_NODE_RANK`` and ``OUTPUT_DIR`` from what is around it, and ends
+    that shell with status 1 when the pool does not get ready.
+    """
+    return "\n".join(
+        [
+            f"{_LICENSE}# One pool over the nodes of this job ({pool.kind}).",
+            _settings(pool),
+            _functions(pool),
+            _PART,
+        ]
+    )
+
+
+def render_script(pool: Pool, script: Script) -> str:
+    """Return a whole job for sbatch: the pool, and a command on each node.
+
+    Raises
+    ------
+    LaunchError
+        It has no command, or something in it cannot be written down.
+    """
+    if not script.command:
+        raise LaunchError("a command is wanted: ... -- vllm serve MODEL")
+    if script.nodes < 1:
+        raise LaunchError(f"--nodes {script.nodes}: give 1 or more")
+    if not Path(script.output_dir).is_absolute():
+        raise LaunchError(f"--output-dir {script.output_dir}: give an absolute path")
+    options = [f"--nodes={script.nodes}", "--ntasks-per-node=1", "--no-kill"]
+    if "%" in script.output_dir or '"' in script.output_dir:
+        raise LaunchError(f'--output-dir {script.output_dir}: no % and no " may stand in it')
+    log = f"{_directive(script.output_dir)}/kvcove-%j.log"
+    options.append(f'--output="{log}"' if " " in log else f"--output={log}")
+    for option in script.sbatch:
+        if not option.startswith("-"):
+            raise LaunchError(f"--sbatch {option!r}: an option of sbatch begins with -")
+        options.append(_directive(option))
+    words = [*script.command]
+    if _is_vllm(words) and not any(
+        word.replace("_", "-").startswith("--kv-transfer-config") for word in words
+    ):
+        words += ["--kv-transfer-config", to_json(pool.connector)]
+    return "\n".join(
+        [
+            f"#!/bin/bash\n{_LICENSE.rstrip()}",
+            "# shellcheck disable=SC2317  # srun starts a shell with these functions",
+            *[f"#SBATCH {option}" for option in options],
+            "",
+            f"export OUTPUT_DIR={quoted(script.output_dir)}",
+            _settings(pool),
+            _functions(pool, "job"),
+            _SCRIPT.replace("COMMAND", " ".join(quoted(word) for word in words)),
+        ]
+    )
+
+
+def _directive(text: str) -> str:
+    """Return what stands in a line of #SBATCH, which is no word of the shell."""
+    quoted(text)  # refuses a second line
+    return text
+
+
+def _is_vllm(words: Sequence[str]) -> bool:
+    return "vllm.entrypoints.openai.api_server" in words or any(
+        Path(first).name == "vllm" and second == "serve"
+        for first, second in itertools.pairwise(words)
+    )
+
+
+def _settings(pool: Pool) -> str:
+    values: dict[str, str | int] = {
+        "KV_NAME": pool.kind,
+        "KV_MEMORY": format_size(pool.num_bytes),
+        "KV_FIRST_PORT": pool.first_port,
+        "KV_TIMEOUT": pool.timeout,
+    }
+    if pool.kind == "mooncake":
+        values["KV_BYTES"] = pool.num_bytes
+        values["KV_DISK"] = pool.disk
+        values["KV_DEVICES"] = pool.device_name
+        values["KV_CONFIG"] = json.dumps(
+            {
+                "mode": "standalone-store",
+                "global_segment_size": 0,
+                "local_buffer_size": 4 << 30,
+                "protocol": "rdma",
+                "device_name": pool.device_name,
+                "enable_offload": bool(pool.disk),
+            },
+            ensure_ascii=False,
+        )
+    return "\n".join(f"export {name}={quoted(str(value))}" for name, value in values.items()) + "\n"
+
+
+def _functions(pool: Pool, *more: str) -> str:
+    folder = resources.files("kvcove.launch") / "shell"
+    names = ["functions", pool.kind, *more]
+    texts = [(folder / f"{name}.sh").read_text(encoding="utf-8") for name in names]
+    # Without their first paragraph: licence and purpose.
+    return "\n".join(text.partition("\n\n")[2] for text in texts)
+
+
+_PART = """\
+kv_begin
+if [ "$INFER_NODE_RANK" = 0 ]; then kv_head; fi
+kv_join
+"""
+
+_SCRIPT = """\
+# This shell has the master, for as long as the job runs.
+unset INFER_NODE_RANK
+kv_need scontrol srun
+LOCAL_IP=$(kv_local_ip)
+[ -n "$LOCAL_IP" ] || kv_fail "cannot tell by which address other nodes reach $SLURMD_NODENAME"
+kv_begin
+kv_head
+# A node that fails leaves the others working.
+# shellcheck disable=SC2016  # the shells that srun starts expand it
+kv_run srun --ntasks-per-node=1 --kill-on-bad-exit=0 --no-kill --wait=0 bash -c "$(declare -f)"'
+INFER_NODE_RANK=$SLURM_PROCID
+LOCAL_IP=$(kv_local_ip)
+[ -n "$LOCAL_IP" ] || kv_fail "cannot tell by which address other nodes reach $SLURMD_NODENAME"
+kv_join
+kv_run COMMAND
+'
+"""

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of SLURM as they are rendered; test_launch_slurm_run.py runs them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from kvcove.launch import _cli, slurm
+from kvcove.launch._errors import LaunchError
+
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOY = ROOT / "deploy" / "slurm"
+
+PRIME_RL = """\
+[slurm]
+
+[inference.deployment]
+type = "disaggregated"
+
+[inference.kv_cache_offload]
+type = "mooncake"
+device_name = "mlx5_0"
+cpu.num_bytes = "512GiB"
+disk.path = "/local disk/kv"
+"""
+
+
+def render(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert _cli.main(["slurm", *words]) == 0
+    return capsys.readouterr().out
+
+
+def settings(text: str) -> dict[str, str]:
+    """Return what the shell makes of the assignments."""
+    exports = [line for line in text.splitlines() if line.startswith("export KV_")]
+    names = [line.split("=")[0].removeprefix("export ") for line in exports]
+    shown = [f'printf "%s\\0" "${name}"' for name in names]
+    ran = subprocess.run(
+        ["bash", "-c", "\n".join([*exports, *shown])], capture_output=True, text=True, check=True
+    )
+    return dict(zip(names, ran.stdout.split("\0"), strict=False))
+
+
+ODD = [
+    "plain",
+    "a b",
+    "it's",
+    'say "so"',
+    "$HOME",
+    "`id`",
+    "back\\slash",
+    "ünï",
+    "*",
+    "",
+    "#x",
+    "~",
+]
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_every_text_is_one_word_within_single_quotes_too(text: str) -> None:
+    word = slurm.quoted(text)
+    assert "'" not in word
+    for command in (f"printf %s {word}", f"bash -c 'printf %s {word}'"):
+        ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+        assert ran.stdout == text
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\tb", "\x7f"])
+def test_control_characters_are_refused(text: str) -> None:
+    with pytest.raises(LaunchError, match="control characters"):
+        slurm.quoted(text)
+
+
+PARTS = [("kvcove",), ("mooncake",), ("mooncake", "--disk", "/a b", "--device-name", "mlx5_0")]
+
+
+@pytest.mark.parametrize("words", PARTS, ids="-".join)
+def test_the_part_fits_where_it_is_included(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    text = render(capsys, "--part", "--memory", "64GiB", "--type", *words)
+    assert "'" not in text, "it stands within bash -c '...'"
+    assert not re.search(r"\{\{|\{%|\{#", text), "Jinja would read it"
+    # By name, other people's processes on a shared node would end, too.
+    assert not re.search(r"\b(pkill|killall|pgrep)\b", text)
+    assert 'eval "' not in text.replace('eval "before=($(trap -p EXIT))"', "")
+
+
+def scripts(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    parts = [render(capsys, "--part", "--memory", "1GiB", "--type", *words) for words in PARTS]
+    jobs = [
+        render(capsys, "--type", kind, "--memory", "1GiB", "--nodes", "2", "--output-dir", "/x y",
+               "--sbatch=--time=1:00:00", "--", "vllm", "serve", "it's $odd")
+        for kind in ("kvcove", "mooncake")
+    ]  # fmt: skip
+    return [*(f"#!/bin/bash\n{part}" for part in parts), *jobs]
+
+
+def test_bash_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in scripts(capsys):
+        ran = subprocess.run(
+            ["bash", "-n"], input=text, capture_output=True, text=True, check=False
+        )
+        assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_shellcheck_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    for text in scripts(capsys):
+        ran = subprocess.run(
+            ["shellcheck", "-"], input=text, capture_output=True, text=True, check=False
+        )
+        assert ran.stdout == "", text
+    # srun's shell is a text to shellcheck; here it is what it will be.
+    jobs = [text for text in scripts(capsys) if 'bash -c "$(declare -f)"' in text]
+    assert len(jobs) == 2
+    for text in jobs:
+        head, _, rest = text.partition("# This shell has the master")
+        inner = rest.split('"$(declare -f)"\'\n')[1].removesuffix("'\n")
+        ran = subprocess.run(
+            ["shellcheck", "-"], input=head + inner, capture_output=True, text=True, check=False
+        )
+        assert ran.stdout == "", inner
+
+
+def test_a_configuration_of_prime_rl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "rl.toml"
+    file.write_text(PRIME_RL)
+    found = settings(render(capsys, str(file), "--part"))
+    assert found["KV_CONFIG"] == (
+        '{"mode": "standalone-store", "global_segment_size": 0, "local_buffer_size": 4294967296, '
+        '"protocol": "rdma", "device_name": "mlx5_0", "enable_offload": true}'
+    )
+    assert {name: value for name, value in found.items() if name != "KV_CONFIG"} == {
+        "KV_NAME": "mooncake",
+        "KV_MEMORY": "512GiB",
+        "KV_FIRST_PORT": "20000",
+        "KV_TIMEOUT": "120",
+        "KV_BYTES": str(512 << 30),
+        "KV_DISK": "/local disk/kv",
+        "KV_DEVICES": "mlx5_0",
+    }
+    # Options go over it.
+    words = ("--memory", "1GiB", "--disk", "/d", "--device-name", "x", "--first-port", "5000")
+    found = settings(render(capsys, str(file), "--part", *words))
+    assert [found[f"KV_{name}"] for name in ("BYTES", "DISK", "DEVICES", "FIRST_PORT")] == [
+        str(1 << 30),
+        "/d",
+        "x",
+        "5000",
+    ]
+
+
+def test_a_vllm_gets_the_connector(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "rl.toml"
+    file.write_text(PRIME_RL)
+    job = ("--memory", "1GiB", "--nodes", "2", "--output-dir", "/o", "--")
+
+    def command(*words: str) -> list[str]:
+        (line,) = (x for x in render(capsys, *words).splitlines() if x.startswith("kv_run vllm"))
+        return shlex.split(line)[1:]
+
+    kvcove = (
+        '{"kv_connector":"KvcoveConnector","kv_role":"kv_both","kv_connector_module_path":"kvcove.vllm",'
+        '"kv_load_failure_policy":"recompute","kv_connector_extra_config":{"pool":"auto"}}'
+    )
+    plain = ["vllm", "serve", "m"]
+    assert command("--type", "kvcove", *job, *plain) == [*plain, "--kv-transfer-config", kvcove]
+    made = command(str(file), *job, *plain)
+    assert made[3] == "--kv-transfer-config"
+    assert '"kv_connector":"MultiConnector"' in made[4]
+    assert made[4].index("NixlConnector") < made[4].index("MooncakeStoreConnector")
+    own = [*plain, "--kv-transfer-config={}"]
+    assert command("--type", "kvcove", *job, *own) == own
+    assert command("--type", "kvcove", *job, "vllm", "bench") == ["vllm", "bench"]
+    file.write_text(
+        '[kv_cache_offload]\ntype = "kvcove"\ncpu.num_bytes = "8GiB"\n'
+        'extra_config.namespace = "mine"\n'
+    )
+    made = command(str(file), *job, *plain)
+    assert '"kv_connector_extra_config":{"pool":"auto","namespace":"mine"}' in made[4]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "give a configuration of prime-rl, or --type"),
+        (["--type", "kvcove"], "--memory is missing"),
+        (["--type", "kvcove", "--memory", "lots"], "--memory: 'lots' is not a size"),
+        (["--type", "kvcove", "--memory", "1GiB", "--disk", "/d"], "--disk: only --type mooncake"),
+        (["--type", "mooncake", "--memory", "1GiB", "--disk", "d"], "--disk d: give an absolute"),
+        (["--type", "kvcove", "--memory", "1GiB", "--first-port", "60000"], "give 1024 to 55536"),
+        (["--type", "kvcove", "--memory", "1GiB", "--timeout", "0"], "--timeout 0: give 1 to"),
+        (["--type", "kvcove", "--memory", "1GiB"], "--nodes is missing (or --part)"),
+        (["--type", "kvcove", "--memory", "1GiB", "--part", "--nodes", "2"], "leave --nodes"),
+        (["--type", "kvcove", "--memory", "1GiB", "--part", "--", "x"], "leave --nodes"),
+        (["JOB", "--output-dir", "/o"], "a command is wanted: ... -- vllm serve MODEL"),
+        (["JOB", "--output-dir", "o", "--", "x"], "--output-dir o: give an absolute path"),
+        (["JOB", "--output-dir", "/%j", "--", "x"], "no % and no"),
+        (["JOB", "--output-dir", "/a\nb", "--", "x"], "control characters"),
+        (["JOB", "--output-dir", "/o", "--sbatch", "time=1", "--", "x"], "begins with -"),
+        (["JOB", "--output-dir", "/o", "--sbatch=-a\n-b", "--", "x"], "control characters"),
+        (["JOB", "--nodes", "0", "--output-dir", "/o", "--", "x"], "--nodes 0: give 1 or more"),
+        (["native.toml", "--part"], "native.toml: type = 'native': only 'kvcove' and 'mooncake'"),
+        (["none.toml", "--part"], "none.toml: no kv_cache_offload"),
+        (["else.toml", "--part"], "pool = 'kvcove://h:1': the job starts a pool of its own"),
+        (["kvcove.toml", "--type", "mooncake", "--part"], "--type mooncake: kvcove.toml says"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    block = "[kv_cache_offload]\n"
+    size = 'cpu.num_bytes = "1GiB"\n'
+    Path("native.toml").write_text(f'{block}type = "native"\n{size}')
+    Path("none.toml").write_text("max_steps = 1\n")
+    Path("else.toml").write_text(f'{block}type = "kvcove"\npool = "kvcove://h:1"\n')
+    Path("kvcove.toml").write_text(f'{block}type = "kvcove"\n{size}')
+    if words[:1] == ["JOB"]:
+        words = ["--type", "kvcove", "--memory", "1GiB", "--nodes", "2", *words[1:]]
+    assert _cli.main(["slurm", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("kvcove.launch: ")
+    assert told in error
+
+
+@pytest.mark.skipif(not DEPLOY.is_dir(), reason="the examples are in the repository only")
+def test_the_examples_are_what_is_rendered(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = re.findall(
+        r"^python -m kvcove\.launch slurm (.*) > (\S+)$",
+        (DEPLOY / "README.md").read_text().replace("\\\n", ""),
+        re.MULTILINE,
+    )
+    names = {path.name for path in DEPLOY.iterdir() if path.suffix in (".sbatch", ".j2")}
+    assert {name for _, name in commands} == names
+    for words, name in commands:
+        assert render(capsys, *shlex.split(words)) == (DEPLOY / name).read_text(), name

@@ -1,0 +1,497 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs as `python -m kvcove.launch slurm` renders them, run on two hosts.
+
+The hosts are network namespaces of this machine, `scontrol` and `srun` are fakes, and everything
+else is real: master, owners, the drop-in's programs, processes that cache and find prefixes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import command_path, wait_until
+
+NODES = 2
+JOB = 4711
+PORT = 20000 + JOB % 1250 * 8
+SEGMENTS = {"kvcove": rf"10\.78\.0\.\d:{PORT + 2}", "mooncake": r"10\.78\.0\.\d:\d+"}
+
+SRUN = """\
+#!{python}
+# SPDX-License-Identifier: Apache-2.0
+# A task on each node. SIGTERM is passed on to the tasks, as the first process of each.
+import os, signal, subprocess, sys
+command = sys.argv[next(i for i, word in enumerate(sys.argv) if i and not word.startswith("-")):]
+tasks = []
+signal.signal(signal.SIGTERM, lambda *_: [task.terminate() for task in tasks])
+for rank in range({nodes}):
+    environment = {{**os.environ, "SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"node{{rank}}", "SLURM_STEP_ID": "0"}}
+    task = subprocess.Popen(["{directory}/on", str(rank), *command], env=environment)
+    tasks.append(task)
+    with open("{directory}/tasks", "a") as file:
+        print(task.pid, file=file)
+statuses = [task.wait() for task in tasks]
+sys.exit(max(status if status >= 0 else 128 - status for status in statuses))
+"""
+
+# What an engine does with a prefix: node 0 caches it, node 1 looks it up and loads it.
+ENGINE = """\
+import json, os, sys, time
+from pathlib import Path
+out, rank = Path(os.environ["OUTPUT_DIR"]), int(os.environ["SLURM_PROCID"])
+keys = [f"chunk-{i}" for i in range(16)]
+values = [bytes([i]) * 100_000 for i in range(16)]
+if sys.argv[1] == "kvcove":
+    import kvcove
+    session = kvcove.open("auto").session("model", follow_always=True)
+    put = lambda: all(result.ok for result in session.put(keys, values))
+    prefix = lambda: session.longest_prefix(keys)
+    get = lambda: session.get(keys)
+    where = lambda: [place for places in session.where(keys) for place in places]
+else:
+    from mooncake.store import MooncakeDistributedStore
+    config = json.loads(Path(os.environ["MOONCAKE_CONFIG_PATH"]).read_text())
+    store = MooncakeDistributedStore()
+    assert store.setup(sys.argv[2 + rank], config["metadata_server"], config["global_segment_size"],
+                       config["local_buffer_size"], config["protocol"], config["device_name"],
+                       config["master_server_address"]) == 0
+    put = lambda: store.put_batch(keys, values) == 0
+    prefix = lambda: sum(store.batch_is_exist(keys))
+    get = lambda: store.get_batch(keys)
+    where = lambda: [place.get_memory_descriptor().buffer_descriptor.transport_endpoint for key in keys
+                     for place in store.batch_get_replica_desc([key])[key]]
+if rank == 0:
+    assert put()
+    (out / "cached").touch()
+while not (out / "cached").exists():
+    time.sleep(0.01)
+found = {"prefix": prefix(), "right": sum(a == b for a, b in zip(get(), values)), "where": where(),
+         "environment": dict(os.environ)}
+(out / f"found-{rank}.new").write_text(json.dumps(found))
+(out / f"found-{rank}.new").rename(out / f"found-{rank}")
+while not (out / "leave").exists():
+    time.sleep(0.05)
+sys.exit(int((out / "leave").read_text() or 0) if rank == 1 else 0)
+"""
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def namespaces() -> Iterator[list[str]]:
+    """Two hosts that reach each other, and nothing else."""
+    names = [f"kvs-{os.getpid()}-{i}" for i in range(NODES)]
+    try:
+        for name in names:
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        ip("link", "add", "eth0", "netns", names[0], "type", "veth",
+           "peer", "name", "eth0", "netns", names[1])  # fmt: skip
+        for i, name in enumerate(names):
+            ip("-n", name, "addr", "add", f"10.78.0.{i + 1}/24", "dev", "eth0", "nodad")
+            ip("-n", name, "link", "set", "eth0", "up")
+    except (OSError, subprocess.CalledProcessError):
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        pytest.skip("this machine does not let this user make network namespaces with 'ip'")
+    yield names
+    for name in names:
+        ip("netns", "del", name)
+
+
+def inside(name: str) -> set[int]:
+    """Return the processes of a host."""
+    ran = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=True)
+    return {int(pid) for pid in ran.stdout.split()}
+
+
+@dataclasses.dataclass
+class Job:
+    directory: Path
+    names: list[str]
+    kind: str
+    form: str
+    script: Path
+    process: subprocess.Popen[bytes] | None = None
+    began: float = 0
+
+    @property
+    def out(self) -> Path:
+        return self.directory / "out dir"
+
+    def render(self, *words: str) -> str:
+        ran = subprocess.run(
+            [sys.executable, "-m", "kvcove.launch", "slurm", "--type", self.kind,
+             "--memory", "64MiB", "--timeout", "20", *words],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return ran.stdout
+
+    def start(self) -> None:
+        environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("KVCOVE_", "MOONCAKE_"))},
+            "PATH": f"{self.directory}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "TMPDIR": str(self.directory / "tmp"),
+            "SLURM_JOB_ID": str(JOB),
+            "SLURM_JOB_NODELIST": "node[0-1]",
+            "SLURMD_NODENAME": "node0",
+            "OUTPUT_DIR": str(self.out),
+        }
+        self.began = time.monotonic()
+        with (self.directory / "job.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [str(self.directory / "on"), "0", "bash", str(self.script)],
+                env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def told(self) -> str:
+        logs = [self.directory / "job.log", *sorted(self.out.glob("**/*.log"))]
+        return "\n".join(f"== {log}\n{log.read_text(errors='replace')}" for log in logs)
+
+    def segments(self) -> set[str]:
+        """Return the owners that the master lists with a lease."""
+        admin = f"127.0.0.1:{PORT + 1}"
+        if self.kind == "mooncake":
+            with contextlib.suppress(FileNotFoundError):
+                log = (self.out / "mooncake/node_0/master.log").read_text()
+                found = re.search(r"admin http://(127\.0\.0\.1:\d+)\)", log)
+                admin = found[1] if found else admin
+        ran = subprocess.run(
+            ["ip", "netns", "exec", self.names[0], command_path(), "admin", "--admin", admin,
+             "--token", str(self.secrets() / "cluster.toml"), "--json", "segments"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if ran.returncode != 0:
+            return set()
+        listed = json.loads(ran.stdout)["segments"]
+        return {s["address"] for s in listed if s["state"] == "live"}
+
+    def secrets(self) -> Path:
+        found = list((self.out / "kvcove").glob("job_*"))
+        return found[0] if found else Path("/nowhere")
+
+    def found(self, rank: int) -> dict[str, object]:
+        path = self.out / f"found-{rank}"
+        assert wait_until(path.exists, 40), self.told()
+        return json.loads(path.read_text())
+
+    def tasks(self) -> list[int]:
+        return [int(pid) for pid in (self.directory / "tasks").read_text().split()]
+
+    def leave(self, status: int = 0) -> None:
+        (self.out / "leave.new").write_text(str(status))
+        (self.out / "leave.new").rename(self.out / "leave")
+
+    def assert_nothing_is_left(self) -> None:
+        assert wait_until(lambda: not any(inside(name) for name in self.names), 20), [
+            (pid, Path(f"/proc/{pid}/cmdline").read_bytes())
+            for name in self.names
+            for pid in inside(name)
+        ]
+        assert list((self.directory / "tmp").iterdir()) == []
+        left = {str(path.relative_to(self.out)) for path in self.out.glob("**/*") if path.is_file()}
+        promised = r"cached|node_\d\.out\.log|leave|found-\d|(kvcove|mooncake)/node_\d/((master|run|owner|client)\.log|config\.json)"
+        assert not [name for name in left if not re.fullmatch(promised, name)]
+        for name in self.names:
+            ran = subprocess.run(
+                ["ip", "netns", "exec", name, sys.executable, "-c", PORTS],
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            assert ran.stdout == "[]\n"
+
+
+# Listening sockets of a host, by port.
+PORTS = """\
+rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}").readlines()[1:]]
+print([int(row[1].rsplit(":", 1)[1], 16) for row in rows if row[3] == "0A"])
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, namespaces: list[str], request: pytest.FixtureRequest) -> Iterator[Job]:
+    kind, form = request.param
+    # Sockets' paths are short.
+    directory = Path("/tmp") / f"kvs-{os.getpid()}"
+    directory.mkdir(mode=0o700)
+    (directory / "tmp").mkdir()
+    (directory / "hosts").write_text("".join(f"10.78.0.{i + 1} node{i}\n" for i in range(NODES)))
+    on = f"""#!/bin/bash
+rank=$1
+shift
+exec ip netns exec kvs-{os.getpid()}-$rank bash -c 'mount --bind {directory}/hosts /etc/hosts; exec "$@"' bash "$@"
+"""
+    srun = SRUN.format(python=sys.executable, nodes=NODES, directory=directory)
+    scontrol = "#!/bin/bash\n[ \"$*\" = 'show hostnames node[0-1]' ] && printf 'node0\\nnode1\\n'\n"
+    for name, text in (("on", on), ("srun", srun), ("scontrol", scontrol)):
+        (directory / name).write_text(text)
+        (directory / name).chmod(0o755)
+    (directory / "engine.py").write_text(ENGINE)
+    made = Job(directory, namespaces, kind, form, directory / "job.sh")
+    made.out.mkdir()
+    command = ["python3", str(directory / "engine.py"), kind, "10.78.0.1", "10.78.0.2"]
+    if form == "whole":
+        text = made.render("--nodes", "2", "--output-dir", str(made.out), "--", *command)
+    else:
+        # As prime-rl's templates have it around the part.
+        text = (
+            "srun bash -c '\nINFER_NODE_RANK=$SLURM_PROCID\n"
+            'LOCAL_IP=$(ip -o -4 addr show dev eth0 | awk "{print \\$4}" | cut -d/ -f1)\n'
+            + made.render("--part")
+            + " ".join(command)
+            + ' 2>&1 | tee "$OUTPUT_DIR/node_$INFER_NODE_RANK.out.log"\nexit "${PIPESTATUS[0]}"\n\'\n'
+        )
+    made.script.write_text(text)
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.process.kill()
+        made.process.wait()
+    for name in namespaces:
+        kill(inside(name), signal.SIGKILL)
+    shutil.rmtree(directory)
+
+
+FORMS = [(kind, form) for kind in ("kvcove", "mooncake") for form in ("whole", "part")]
+
+
+def until_ready(job: Job) -> float:
+    job.start()
+    assert wait_until(lambda: len(job.segments()) == NODES, 20), job.told()
+    return time.monotonic() - job.began
+
+
+@pytest.mark.parametrize("job", FORMS, indirect=True, ids="-".join)
+def test_a_prefix_of_one_node_is_served_on_the_other(job: Job) -> None:
+    seconds = until_ready(job)
+    print(f"{job.kind}: both owners are listed after {seconds:.2f} s")
+    assert all(re.fullmatch(SEGMENTS[job.kind], segment) for segment in job.segments())
+    # Whoever can read them is this user.
+    assert job.secrets().stat().st_mode & 0o777 == 0o700
+    assert {f.name: f.stat().st_mode & 0o777 for f in job.secrets().glob("*.toml")} == {
+        name: 0o600 for name in ("servers.toml", "job.toml", "cluster.toml")
+    }
+    found = job.found(1)
+    assert (found["prefix"], found["right"]) == (16, 16), job.told()
+    assert all(str(place).startswith("10.78.0.1:") for place in found["where"])  # type: ignore[attr-defined]
+    environment = found["environment"]
+    assert isinstance(environment, dict)
+    assert environment["PYTHONHASHSEED"] == "0"
+    assert environment["KVCOVE_POOL"] == f"kvcove://10.78.0.1:{PORT}"
+    assert environment["KVCOVE_TOKEN"] == str(job.secrets() / "job.toml")
+    assert "KVCOVE_CREDENTIALS" not in environment
+    # An engine without the token is refused, and told what is missing.
+    code = f"import kvcove; kvcove.open('kvcove://10.78.0.1:{PORT}')"
+    refused = subprocess.run(
+        ["ip", "netns", "exec", job.names[1], sys.executable, "-c", code],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert refused.returncode != 0
+    assert "DeniedError" in refused.stderr and "KVCOVE_TOKEN" in refused.stderr
+    job.leave()
+    assert job.process is not None and job.process.wait(30) == 0, job.told()
+    job.assert_nothing_is_left()
+    # Where others use the processors, too, each start of a program takes several times as long.
+    assert seconds < (3 if os.getloadavg()[0] <= len(os.sched_getaffinity(0)) else 20)
+
+
+def kill(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def scancel(job: Job) -> None:
+    """SIGTERM to all processes of the job, as SLURM does it."""
+    kill([pid for name in job.names for pid in inside(name)], signal.SIGTERM)
+
+
+def sigterm(job: Job) -> None:
+    assert job.process is not None
+    job.process.terminate()
+
+
+def sigkill_the_batch_shell(job: Job) -> None:
+    assert job.process is not None
+    job.process.kill()
+
+
+def sigkill_all_wrappers(job: Job) -> None:
+    kill(job.tasks(), signal.SIGKILL)
+    if job.form == "part":
+        # The command is of what is around the part.
+        job.leave()
+
+
+def the_command_fails(job: Job) -> None:
+    job.leave(7)
+
+
+WHOLE, MOONCAKE, PART = ("kvcove", "whole"), ("mooncake", "whole"), ("kvcove", "part")
+ENDS = [
+    (WHOLE, the_command_fails, 7),
+    (WHOLE, scancel, 143),
+    (WHOLE, sigterm, 143),
+    (WHOLE, sigkill_all_wrappers, 137),
+    (WHOLE, sigkill_the_batch_shell, -9),
+    (MOONCAKE, scancel, 143),
+    (MOONCAKE, sigkill_all_wrappers, 137),
+    (PART, the_command_fails, 7),
+    (PART, scancel, -15),
+    (PART, sigkill_all_wrappers, 137),
+]
+
+
+@pytest.mark.parametrize(
+    ("job", "end", "status"),
+    ENDS,
+    indirect=["job"],
+    ids=[f"{'-'.join(job)}-{end.__name__}" for job, end, _ in ENDS],
+)
+def test_nothing_but_what_is_promised_is_left(
+    job: Job, end: Callable[[Job], None], status: int
+) -> None:
+    until_ready(job)
+    job.found(1)
+    end(job)
+    assert job.process is not None
+    assert job.process.wait(40) == status, job.told()
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
+@pytest.mark.parametrize("job", [WHOLE, MOONCAKE], indirect=True, ids="-".join)
+def test_no_process_outlives_all_shells(job: Job) -> None:
+    until_ready(job)
+    job.found(1)
+    pids = [pid for name in job.names for pid in inside(name)]
+    kill([pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "bash\n"], signal.SIGKILL)
+    assert wait_until(lambda: not any(inside(name) for name in job.names), 20), job.told()
+
+
+@pytest.mark.parametrize("job", [WHOLE], indirect=True, ids="-".join)
+def test_a_node_that_fails_leaves_the_other_working(job: Job) -> None:
+    until_ready(job)
+    job.found(1)
+    kill(inside(job.names[1]), signal.SIGKILL)
+    assert wait_until(lambda: len(job.segments()) == 1, 10), job.told()
+    # A new engine on the first node, with what the job exports.
+    environment = job.found(0)["environment"]
+    assert isinstance(environment, dict)
+    code = (
+        "import kvcove; s = kvcove.open('auto').session('model', follow_always=True)\n"
+        "print(s.put(['after'], [b'1']).all_ok, s.longest_prefix([f'chunk-{i}' for i in range(16)]))"
+    )
+    ran = subprocess.run(
+        ["ip", "netns", "exec", job.names[0], sys.executable, "-c", code],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ran.stdout == "True 16\n"
+    job.leave()
+    assert job.process is not None and job.process.wait(30) == 137
+    # What the dead node had on its own disk is not in anybody's hands any more.
+    shutil.rmtree(job.directory / "tmp")
+    (job.directory / "tmp").mkdir()
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("job", [WHOLE, ("mooncake", "part")], indirect=True, ids="-".join)
+@pytest.mark.parametrize("host", [0, 1])
+def test_a_port_in_use(job: Job, host: int) -> None:
+    """The master's on the first node, the owner's on the second one."""
+    offset = 0 if host == 0 else 2 if job.kind == "kvcove" else 4
+    address = f"10.78.0.{host + 1}"
+    code = (
+        f"import socket, time; s = socket.create_server(('{address}', {PORT + offset}))\n"
+        "print(1, flush=True); time.sleep(600)"
+    )
+    holder = subprocess.Popen(
+        ["ip", "netns", "exec", job.names[host], sys.executable, "-c", code], stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == b"1\n"
+    job.leave()
+    job.start()
+    assert job.process is not None
+    assert job.process.wait(60) == 1, job.told()
+    holder.kill()
+    holder.communicate()
+    told = (job.directory / "job.log").read_text()
+    assert "ended before it was ready" in told, told
+    assert f"{address}:{PORT + offset}" in told, "the end of the log says which port"
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("job", [PART], indirect=True, ids="-".join)
+def test_the_part_leaves_jobs_and_traps_around_it_alone(job: Job) -> None:
+    text = job.script.read_text()
+    body = text.index("python3 ")
+    trap = 'trap "echo theirs >> \\"$OUTPUT_DIR/node_$INFER_NODE_RANK.out.log\\"" EXIT\n'
+    # A wait for all jobs of the shell, as prime-rl's templates have it, waits for theirs only.
+    job.script.write_text(
+        text.replace("INFER_NODE_RANK=$SLURM_PROCID\n", "set -euo pipefail\nINFER_NODE_RANK=$SLURM_PROCID\n" + trap)
+        .replace(text[body:], "sleep 0.1 &\nwait\nexit 5\n'\n")
+    )  # fmt: skip
+    job.start()
+    assert job.process is not None
+    assert job.process.wait(40) == 5, job.told()
+    for rank in range(NODES):
+        assert (job.out / f"node_{rank}.out.log").read_text() == "theirs\n"
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("job", [MOONCAKE], indirect=True, ids="-".join)
+def test_a_disk_and_the_connectors_file(job: Job) -> None:
+    disk = job.directory / "tmp" / "the disk"
+    command = job.script.read_text().split("kv_run python3 ")[1].split("\n")[0]
+    job.script.write_text(
+        job.render("--disk", str(disk), "--device-name", "mlx5_0,mlx5_1", "--nodes", "2",
+                   "--output-dir", str(job.out), "--", "python3", *command.split())
+    )  # fmt: skip
+    until_ready(job)
+    environment = job.found(1)["environment"]
+    assert isinstance(environment, dict)
+    assert environment["MOONCAKE_OFFLOAD_FSDIR"] == str(disk)
+    assert environment["MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"] == str(disk)
+    assert environment["MOONCAKE_OFFLOAD_ENABLE_EVICTION"] == "true"
+    assert environment["MOONCAKE_CONFIG_PATH"] == str(job.out / "mooncake/node_1/config.json")
+    assert json.loads(Path(environment["MOONCAKE_CONFIG_PATH"]).read_text()) == {
+        "mode": "standalone-store",
+        "global_segment_size": 0,
+        "local_buffer_size": 4294967296,
+        "protocol": "rdma",
+        "device_name": "mlx5_0,mlx5_1",
+        "master_server_address": f"10.78.0.1:{PORT}",
+        "metadata_server": f"http://10.78.0.1:{PORT + 3}/metadata",
+        "enable_offload": True,
+    }
+    job.leave()
+    assert job.process is not None and job.process.wait(30) == 0, job.told()
+    disk.rmdir()  # it was made, and is the user's
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("job", [WHOLE], indirect=True, ids="-".join)
+def test_an_owner_that_dies_is_started_again(job: Job) -> None:
+    until_ready(job)
+    job.found(1)
+    log = job.out / "kvcove/node_1/owner.log"
+    found = re.search(r"kvcove\[(\d+)\]", log.read_text())
+    assert found is not None
+    os.kill(int(found[1]), signal.SIGKILL)
+    assert wait_until(lambda: log.read_text().count("owner of 64MiB") == 2, 15), job.told()
+    assert wait_until(lambda: len(job.segments()) == NODES, 15), job.told()
+    job.leave()
+    assert job.process is not None and job.process.wait(30) == 0, job.told()
+    job.assert_nothing_is_left()
