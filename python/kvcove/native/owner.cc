@@ -53,7 +53,7 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
   }
   PyOwner owner;
   owner.daemon = Unwrap(std::move(daemon));
-  if (!master.empty()) owner.address = owner.daemon->host().address();
+  if (!master.empty()) owner.address = owner.daemon->host().advertised();
   return owner;
 }
 
