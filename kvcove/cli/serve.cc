@@ -96,13 +96,13 @@ void LogRdma(const std::string& advertised) {
   net::RdmaRequest request{.near = net::NodeOfThisProcess(sysfs), .routed = advertised};
   const auto index = GidIndexOption("");
   if (index) request.gid_index = *index;
-  const auto choice =
-      index ? net::ChooseRdma(sysfs, request) : Result<net::RdmaChoice>(std::unexpected(index.error()));
+  const auto choice = index ? net::ChooseRdma(sysfs, request)
+                            : Result<net::RdmaChoice>(std::unexpected(index.error()));
   if (!choice) return LogWarn("RDMA, which is not used yet: {}", choice.error().detail);
   std::string paths;
   for (const net::RdmaPath& path : choice->paths) {
-    paths += fmt::format("{}{} GID {}", paths.empty() ? "" : ", ", path.port.Name(),
-                         path.gid.gid.index);
+    paths +=
+        fmt::format("{}{} GID {}", paths.empty() ? "" : ", ", path.port.Name(), path.gid.gid.index);
   }
   LogInfo("data goes over TCP; RDMA is not used yet, and would use {} ('kvcove doctor' says why)",
           paths.empty() ? "no device" : paths);
@@ -178,9 +178,10 @@ void AddServeOptions(CLI::App& app, ServeOptions& options) {
 void AddClusterOptions(CLI::App& app, OwnerOptions& options) {
   app.add_option("--listen", options.listen, "where other hosts get and put data, host:port")
       ->capture_default_str();
-  app.add_option("--advertise", options.advertise,
-                 "how others reach --listen, host:port (default: the same, or where that is 0.0.0.0 "
-                 "or [::], the address from which the route to the master leaves)");
+  app.add_option(
+      "--advertise", options.advertise,
+      "how others reach --listen, host:port (default: the same, or where that is 0.0.0.0 "
+      "or [::], the address from which the route to the master leaves)");
   app.add_option("--host-id", options.host,
                  "equal for all processes that share this host's memory (default: found out)");
   app.add_flag("--no-checksum", options.no_checksum, "do not check what crosses the network");

@@ -152,10 +152,10 @@ Result<Advertised> FromRoute(const AdvertiseRequest& request, const Parsed& wild
                             listen, master, source, request.listen.port));
   }
   const std::string interface = InterfaceOf(source);
-  return Advertised{.address = {.host = source, .port = request.listen.port},
-                    .why = fmt::format("the route to the master {} leaves from it{}{}", master,
-                                       interface.empty() ? "" : " (" + interface + ")",
-                                       LinkLocalNote(parsed))};
+  return Advertised{
+      .address = {.host = source, .port = request.listen.port},
+      .why = fmt::format("the route to the master {} leaves from it{}{}", master,
+                         interface.empty() ? "" : " (" + interface + ")", LinkLocalNote(parsed))};
 }
 
 }  // namespace

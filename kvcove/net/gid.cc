@@ -85,9 +85,8 @@ Result<GidChoice> ChooseGid(LinkLayer layer, const std::vector<Gid>& gids,
                             const std::string& routed, std::optional<int> wanted) {
   const bool infiniband = layer == LinkLayer::kInfiniBand;
   const auto choice = [&](const Gid& gid, std::string why) {
-    return GidChoice{.gid = gid,
-                     .why = std::move(why),
-                     .routable = infiniband || (gid.v2 && !gid.link_local())};
+    return GidChoice{
+        .gid = gid, .why = std::move(why), .routable = infiniband || (gid.v2 && !gid.link_local())};
   };
   if (wanted || infiniband) {
     const int index = wanted.value_or(0);

@@ -67,8 +67,8 @@ void SetNode(const Sysfs& sysfs, std::optional<int> node, Place& place) {
   place.node = node;
   const std::set<int> processors = ProcessorsOf(sysfs, *node);
   if (processors.empty()) return;
-  const std::optional<int> socket = sysfs.Number(fmt::format(
-      "devices/system/cpu/cpu{}/topology/physical_package_id", *processors.begin()));
+  const std::optional<int> socket = sysfs.Number(
+      fmt::format("devices/system/cpu/cpu{}/topology/physical_package_id", *processors.begin()));
   if (socket && *socket >= 0) place.socket = socket;
 }
 

@@ -139,7 +139,8 @@ Result<RdmaChoice> ChooseNamed(const Sysfs& sysfs, const std::vector<RdmaPort>& 
     const bool again = std::ranges::any_of(choice.paths, [&](const RdmaPath& other) {
       return other.port.Name() == best->port.Name();
     });
-    if (again) return Fail(Code::kInvalid, fmt::format("the RDMA device '{}' is named twice", name));
+    if (again)
+      return Fail(Code::kInvalid, fmt::format("the RDMA device '{}' is named twice", name));
     best->why = "it was named; " + best->why;
     choice.paths.push_back(std::move(*best));
   }

@@ -220,10 +220,9 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& optio
   }
   if (options.cluster) {
     // Before the memory is taken: a mistake is told at once.
-    KVCOVE_ASSIGN(host->advertised_,
-                  net::ChooseAdvertised({.advertise = options.cluster->advertise,
-                                         .listen = options.cluster->listen,
-                                         .master = options.cluster->master}));
+    KVCOVE_ASSIGN(host->advertised_, net::ChooseAdvertised({.advertise = options.cluster->advertise,
+                                                            .listen = options.cluster->listen,
+                                                            .master = options.cluster->master}));
   }
   KVCOVE_ASSIGN(host->owner_, owner::Owner::Open(owner_options, clock));
   host->ends_ = std::make_unique<EngineEnds>(

@@ -27,7 +27,8 @@ Result<Address> ParseAddress(std::string_view text, std::uint16_t default_port);
 // Only this host can reach it.
 bool IsLoopback(const Address& address);
 
-// How the kernel reaches an address. Both are numeric, an IPv6 link-local with its scope: fe80::1%eth0.
+// How the kernel reaches an address. Both are numeric, an IPv6 link-local with its scope:
+// fe80::1%eth0.
 struct Route {
   std::string source;  // of this host: what the peer sees
   std::string peer;    // the first address of the peer's name, as ConnectTcp takes it
