@@ -44,7 +44,7 @@ std::set<int> ParseList(std::string_view list) {
     list.remove_prefix(std::min(range.size() + 1, list.size()));
     int first = 0;
     const char* end = range.data() + range.size();
-    auto [at, error] = std::from_chars(range.data(), end, first);
+    auto [at, error] = std::from_chars(range.data(), range.data() + range.size(), first);
     if (error != std::errc()) continue;
     int last = first;
     if (at != end && *at == '-') std::from_chars(at + 1, end, last);
