@@ -43,10 +43,10 @@ std::set<int> ParseList(std::string_view list) {
     const std::string_view range = list.substr(0, list.find(','));
     list.remove_prefix(std::min(range.size() + 1, list.size()));
     int first = 0;
-    const char* end = range.data() + range.size();
-    auto [at, error] = std::from_chars(range.data(), range.data() + range.size(), first);
+    const auto [at, error] = std::from_chars(range.data(), range.data() + range.size(), first);
     if (error != std::errc()) continue;
     int last = first;
+    const char* const end = range.data() + range.size();
     if (at != end && *at == '-') std::from_chars(at + 1, end, last);
     for (int i = first; i <= last && i < CPU_SETSIZE; ++i) numbers.insert(i);
   }
