@@ -256,8 +256,9 @@ void AddDoctor(CLI::App& app, Action& chosen) {
   doctor->add_option("--near", options->near,
                      "what RDMA devices shall be near to: a GPU's PCI address, or numa:N (default: "
                      "the NUMA node of this process, where it has one alone)");
-  doctor->add_option("--sysfs", options->sysfs,
-                     "the kernel's tree of devices; in a container the host's may be elsewhere")
+  doctor
+      ->add_option("--sysfs", options->sysfs,
+                   "the kernel's tree of devices; in a container the host's may be elsewhere")
       ->capture_default_str();
   doctor->add_flag("--json", options->as_json, "print JSON");
   doctor->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });

@@ -127,7 +127,10 @@ class Address(unittest.TestCase):
 
     def test_kvcove_run_tells_its_command_what_the_master_lists(self):
         master = self.start_master()
-        script = f'echo "$KVCOVE_PREFERRED_SEGMENT $MOONCAKE_PREFERRED_SEGMENT"; ip netns exec {HEAD} {KVCOVE} admin segments --json'
+        script = (
+            'echo "$KVCOVE_PREFERRED_SEGMENT $MOONCAKE_PREFERRED_SEGMENT"; '
+            f"ip netns exec {HEAD} {KVCOVE} admin segments --json"
+        )
         done = self.run_to_end(NODE, "run", "--master", master, *self.owner_words("--listen", "0.0.0.0:0"),
                                "--", "sh", "-c", script)  # fmt: skip
         self.assertEqual(done.returncode, 0, done.stderr)
