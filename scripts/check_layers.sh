@@ -10,14 +10,15 @@ declare -A allowed=(
   [segment]="base model segment"
   [policy]="base model policy"
   [rpc]="base model wire rpc"
+  [net]="base rpc net"
   [http]="base http"
   [master]="base model wire rpc http master"
   [owner]="base model wire segment policy rpc http owner"
   [requester]="base model wire segment rpc requester"
-  [pool]="base model wire segment policy rpc http master owner requester pool"
+  [pool]="base model wire segment policy rpc net http master owner requester pool"
   [connector]="base model wire rpc requester pool connector"
   [replay]="base model policy pool connector replay"
-  [cli]="base model wire segment policy rpc http master pool connector replay cli"
+  [cli]="base model wire segment policy rpc net http master pool connector replay cli"
 )
 bad=0
 for directory in kvcove/*/; do

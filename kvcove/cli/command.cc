@@ -19,6 +19,7 @@
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
 #include "kvcove/master/control_format.h"
+#include "kvcove/net/gid.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/segment/layout.h"
 #include "kvcove/wire/frame.h"
@@ -213,6 +214,12 @@ Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default
   }
   LogWarn("listening on {} without credentials: whoever reaches it may do everything", text);
   return address;
+}
+
+Result<std::optional<int>> GidIndexOption(const std::string& text) {
+  if (!text.empty()) return net::ParseGidIndex("--gid-index", text);
+  const char* index = std::getenv("MC_GID_INDEX");
+  return net::ParseGidIndex("MC_GID_INDEX", index == nullptr ? "" : index);
 }
 
 Result<std::optional<rpc::Address>> AdminOption(const std::string& text,

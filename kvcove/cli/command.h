@@ -64,6 +64,9 @@ Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default
 Result<std::optional<rpc::Address>> AdminOption(const std::string& text,
                                                 const SecurityOptions& security);
 
+// The GID index that RDMA shall use: `text`, the option --gid-index, or $MC_GID_INDEX.
+Result<std::optional<int>> GidIndexOption(const std::string& text);
+
 // Takes SIGTERM and SIGINT for this process, from construction on, in all threads started later.
 class StopSignal {
  public:

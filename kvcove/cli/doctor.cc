@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `kvcove doctor`: looks at a host before kvcove is used on it, and says what to change.
+#include "kvcove/cli/doctor.h"
+
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <ifaddrs.h>
-#include <netdb.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -25,25 +25,6 @@
 
 namespace kvcove::cli {
 namespace {
-
-struct DoctorOptions {
-  SizeOption memory{"4GiB"};
-  std::string data = "kvcove-master";  // as `kvcove master` has it
-  std::vector<std::string> listen = {"127.0.0.1:7400", "127.0.0.1:7401", "127.0.0.1:7480",
-                                     "127.0.0.1:7481"};
-  std::string master;
-  bool as_json = false;
-};
-
-enum class Verdict { kOk, kNote, kWarn, kFail };
-constexpr const char* kVerdicts[] = {"ok", "note", "warn", "FAIL"};
-
-struct Finding {
-  std::string what;
-  Verdict verdict = Verdict::kOk;
-  std::string seen;
-  std::string change;  // what to do; empty: nothing
-};
 
 std::string FirstLine(const std::string& path) {
   std::string line;
@@ -216,82 +197,12 @@ Finding IoUring() {
   return finding;
 }
 
-Finding Rdma() {
-  std::string devices;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/sys/class/infiniband", ignored)) {
-    devices += " " + entry.path().filename().string();
-  }
-  return {.what = "RDMA devices",
-          .seen = devices.empty() ? "none: TCP is used" : devices.substr(1)};
-}
-
-Finding Listening(const std::string& text) {
-  Finding finding{.what = "listening on " + text, .seen = "free"};
-  Result<rpc::Address> address = rpc::ParseAddress(text, 0);
-  Result<UniqueFd> fd =
-      address ? rpc::ListenTcp(*address) : Result<UniqueFd>(std::unexpected(address.error()));
-  if (!fd) {
-    finding.verdict = Verdict::kFail;
-    finding.seen = fd.error().detail;
-    finding.change =
-        "stop who listens there ('ss -ltnp'), or name another address with --listen "
-        "or --admin";
-  } else if (!rpc::IsLoopback(*address)) {
-    finding.verdict = Verdict::kNote;
-    finding.change =
-        "other hosts reach it: give --credentials, and TLS where the network is not "
-        "yours";
-  }
-  return finding;
-}
-
-Finding Addresses() {
-  std::string names;
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) == 0) {
-    for (const ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
-      if (at->ifa_addr == nullptr) continue;
-      const int family = at->ifa_addr->sa_family;
-      if (family != AF_INET && family != AF_INET6) continue;
-      char host[NI_MAXHOST];
-      const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-      if (getnameinfo(at->ifa_addr, length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) == 0) {
-        names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", host, at->ifa_name);
-      }
-    }
-    freeifaddrs(all);
-  }
-  return {.what = "addresses of this host", .seen = names.empty() ? "none" : names};
-}
-
-Finding Master(const std::string& text) {
-  Finding finding{.what = "master " + text};
-  const Result<rpc::Address> address = rpc::ParseAddress(text, 7400);
-  if (!address) {
-    return {.what = finding.what, .verdict = Verdict::kFail, .seen = address.error().detail};
-  }
-  const std::int64_t began = SystemClock::Instance().NowNs();
-  const auto fd = rpc::ConnectTcp(*address, began + kSecond);
-  if (!fd) {
-    return {.what = finding.what,
-            .verdict = Verdict::kFail,
-            .seen = fd.error().detail,
-            .change = "start 'kvcove master', and let this host reach it through firewalls"};
-  }
-  finding.seen = fmt::format("answers in {:.2f} ms",
-                             static_cast<double>(SystemClock::Instance().NowNs() - began) * 1e-6);
-  return finding;
-}
-
 Result<int> Run(const DoctorOptions& options) {
   KVCOVE_ASSIGN(const std::uint64_t memory, options.memory.Bytes("--memory"));
   std::vector<Finding> findings = {Memory(memory), SharedMemory(),     LockedMemory(),
                                    HugePages(),    Descriptors(),      ProcessWatch(),
-                                   ClockCheck(),   Disk(options.data), IoUring(),
-                                   Rdma(),         Addresses()};
-  for (const std::string& listen : options.listen) findings.push_back(Listening(listen));
-  if (!options.master.empty()) findings.push_back(Master(options.master));
+                                   ClockCheck(),   Disk(options.data), IoUring()};
+  KVCOVE_TRY(AddNetworkFindings(options, findings));
   int failed = 0;
   int warned = 0;
   nlohmann::json list = nlohmann::json::array();
@@ -332,7 +243,23 @@ void AddDoctor(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   doctor->add_option("--listen", options->listen, "host:port that must be free; may be repeated")
       ->capture_default_str();
-  doctor->add_option("--master", options->master, "a master that this host must reach, host:port");
+  doctor->add_option("--master", options->master,
+                     "a master that this host must reach, host:port; an owner's address follows");
+  doctor->add_option("--advertise", options->advertise,
+                     "how others shall reach this host's owner, host:port (default: decided by the "
+                     "route to --master)");
+  doctor->add_option("--rdma-device", options->rdma_devices,
+                     "an RDMA device to check, such as mlx5_0 or mlx5_0:2; may be repeated "
+                     "(default: all, nearest and fastest first)");
+  doctor->add_option("--gid-index", options->gid_index,
+                     "the GID that RDMA shall use (default: $MC_GID_INDEX, else decided)");
+  doctor->add_option("--near", options->near,
+                     "what RDMA devices shall be near to: a GPU's PCI address, or numa:N (default: "
+                     "the NUMA node of this process, where it has one alone)");
+  doctor
+      ->add_option("--sysfs", options->sysfs,
+                   "the kernel's tree of devices; in a container the host's may be elsewhere")
+      ->capture_default_str();
   doctor->add_flag("--json", options->as_json, "print JSON");
   doctor->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }

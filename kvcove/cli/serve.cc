@@ -5,6 +5,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/owner_options.h"
+#include "kvcove/net/rdma.h"
 #include "kvcove/pool/admin.h"
 #include "kvcove/pool/daemon.h"
 
@@ -88,6 +89,25 @@ Result<int> RunServe(const ServeOptions& options) {
   return 0;
 }
 
+// What RDMA would use; where there is none, nothing is said.
+void LogRdma(const std::string& advertised) {
+  const net::Sysfs sysfs;
+  if (net::ReadRdmaPorts(sysfs).empty()) return;
+  net::RdmaRequest request{.near = net::NodeOfThisProcess(sysfs), .routed = advertised};
+  const auto index = GidIndexOption("");
+  if (index) request.gid_index = *index;
+  const auto choice = index ? net::ChooseRdma(sysfs, request)
+                            : Result<net::RdmaChoice>(std::unexpected(index.error()));
+  if (!choice) return LogWarn("RDMA, which is not used yet: {}", choice.error().detail);
+  std::string paths;
+  for (const net::RdmaPath& path : choice->paths) {
+    paths +=
+        fmt::format("{}{} GID {}", paths.empty() ? "" : ", ", path.port.Name(), path.gid.gid.index);
+  }
+  LogInfo("data goes over TCP; RDMA is not used yet, and would use {} ('kvcove doctor' says why)",
+          paths.empty() ? "no device" : paths);
+}
+
 Result<int> RunOwner(const OwnerOptions& options) {
   KVCOVE_ASSIGN(pool::DaemonOptions daemon_options, DaemonOptionsOf(options));
   pool::ClusterMember member;
@@ -102,15 +122,7 @@ Result<int> RunOwner(const OwnerOptions& options) {
   member.tenant = options.tenant;
   KVCOVE_ASSIGN(std::optional<rpc::Address> admin_address,
                 AdminOption(options.admin, options.security));
-  if (!options.advertise.empty()) {
-    KVCOVE_ASSIGN(const rpc::Address advertised, rpc::ParseAddress(options.advertise, 7401));
-    member.advertise = advertised.ToString();
-  } else if (member.listen.host == "0.0.0.0" || member.listen.host == "::") {
-    return Fail(Code::kInvalid,
-                fmt::format("--listen {} is no address that others can connect to; name one with "
-                            "--advertise HOST:PORT",
-                            options.listen));
-  }
+  member.advertise = options.advertise;
   member.host = options.host;
   member.checksum = !options.no_checksum;
   daemon_options.host.cluster = member;
@@ -123,6 +135,9 @@ Result<int> RunOwner(const OwnerOptions& options) {
     KVCOVE_ASSIGN(admin, pool::ServeAdmin(daemon->host(), *admin_address, security.credentials,
                                           SystemClock::Instance()));
   }
+  LogInfo("advertising {}: {}", daemon->host().advertised(),
+          daemon->host().advertised_choice().why);
+  LogRdma(daemon->host().advertised_choice().address.host);
   const bool shared = security.credentials != nullptr && options.tenant.empty();
   LogInfo("owner of {} at {}{}, master {}, admin {}",
           FormatSize(daemon_options.host.owner.memory_bytes), daemon->host().address(),
@@ -163,8 +178,10 @@ void AddServeOptions(CLI::App& app, ServeOptions& options) {
 void AddClusterOptions(CLI::App& app, OwnerOptions& options) {
   app.add_option("--listen", options.listen, "where other hosts get and put data, host:port")
       ->capture_default_str();
-  app.add_option("--advertise", options.advertise,
-                 "how others reach --listen, host:port (default: the same)");
+  app.add_option(
+      "--advertise", options.advertise,
+      "how others reach --listen, host:port (default: the same, or where that is 0.0.0.0 "
+      "or [::], the address from which the route to the master leaves)");
   app.add_option("--host-id", options.host,
                  "equal for all processes that share this host's memory (default: found out)");
   app.add_flag("--no-checksum", options.no_checksum, "do not check what crosses the network");

@@ -157,9 +157,8 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   link.master = member.master;
   link.identity.owner = RandomId();
   link.identity.process = process_;
-  link.identity.address =
-      member.advertise.empty() ? data_server_->address().ToString() : member.advertise;
-  advertised_ = link.identity.address;
+  if (advertised_.address.port == 0) advertised_.address.port = data_server_->address().port;
+  link.identity.address = advertised_.address.ToString();
   link.identity.socket = options.socket_path;
   link.identity.host = member.host.empty() ? requester::HostIdentity() : member.host;
   link.identity.tenant = member.tenant;
@@ -218,6 +217,12 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& optio
       if (tenant.guaranteed) quota.guaranteed_bytes = tenant.guaranteed->Of(memory);
       owner_options.quotas[QualifiedName(name, "")] = quota;
     }
+  }
+  if (options.cluster) {
+    // Before the memory is taken: a mistake is told at once.
+    KVCOVE_ASSIGN(host->advertised_, net::ChooseAdvertised({.advertise = options.cluster->advertise,
+                                                            .listen = options.cluster->listen,
+                                                            .master = options.cluster->master}));
   }
   KVCOVE_ASSIGN(host->owner_, owner::Owner::Open(owner_options, clock));
   host->ends_ = std::make_unique<EngineEnds>(

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kvcove/master/blocking_generations.h"
+#include "kvcove/net/advertise.h"
 #include "kvcove/owner/data_server.h"
 #include "kvcove/owner/lineage.h"
 #include "kvcove/owner/link.h"
@@ -26,7 +27,7 @@ namespace kvcove::pool {
 struct ClusterMember {
   rpc::Address master;
   rpc::Address listen = rpc::LoopbackAddress(0);  // for other hosts' data
-  std::string advertise;  // host:port as others reach it; empty: what it listens on
+  std::string advertise;  // host:port as others reach it; empty: see net::ChooseAdvertised
   std::string host;       // empty: requester::HostIdentity()
   bool checksum = true;
   std::shared_ptr<rpc::Credentials> credentials;  // null: whoever comes may do everything
@@ -56,9 +57,11 @@ class LocalHost final : private master::OwnerSink {
   // Generations and removals, wherever they are decided.
   wire::ControlService& control() { return *control_; }
   bool in_cluster() const { return link_ != nullptr; }
-  // host:port of its data server, in a cluster; how others reach it.
+  // host:port of its data server, in a cluster.
   std::string address() const;
-  const std::string& advertised() const { return advertised_; }
+  // How others reach it, and why so; empty without a cluster.
+  std::string advertised() const { return in_cluster() ? advertised_.address.ToString() : ""; }
+  const net::Advertised& advertised_choice() const { return advertised_; }
   // Goes with the segment's descriptors and is kept while it is mapped; -1: none.
   int lineage_fd() const { return lineage_ == nullptr ? -1 : lineage_->fd(); }
   // What other hosts ask of it, in a cluster.
@@ -91,7 +94,7 @@ class LocalHost final : private master::OwnerSink {
   // Of a cluster:
   std::unique_ptr<rpc::TcpChannel> channel_;
   std::unique_ptr<owner::DataServer> data_server_;
-  std::string advertised_;
+  net::Advertised advertised_;
   std::unique_ptr<owner::Lineage> lineage_;
   std::unique_ptr<owner::Link> link_;
   std::unique_ptr<wire::ControlService> control_;

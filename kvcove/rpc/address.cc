@@ -48,6 +48,12 @@ void ExpectLife(int fd) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
 }
 
+std::string Numeric(const sockaddr* address, socklen_t length) {
+  char host[NI_MAXHOST] = {};
+  getnameinfo(address, length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
+  return host;
+}
+
 }  // namespace
 
 std::string Address::ToString() const {
@@ -98,6 +104,21 @@ bool IsLoopback(const Address& address) {
   }
   in6_addr six{};
   return inet_pton(AF_INET6, address.host.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
+Result<Route> RouteTo(const Address& address) {
+  KVCOVE_ASSIGN(const Resolved found, Resolve(address, /*passive=*/false));
+  // A connected datagram socket has a source address, and no packet was needed for it.
+  const UniqueFd fd(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return FailErrno(Code::kUnavailable, "creating a UDP socket");
+  sockaddr_storage source{};
+  socklen_t length = sizeof(source);
+  if (connect(fd.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&source), &length) != 0) {
+    return FailErrno(Code::kUnavailable, fmt::format("no route to {}", address.ToString()));
+  }
+  return Route{.source = Numeric(reinterpret_cast<sockaddr*>(&source), length),
+               .peer = Numeric(found->ai_addr, found->ai_addrlen)};
 }
 
 Result<UniqueFd> ListenTcp(Address& address) {

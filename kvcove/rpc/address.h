@@ -27,6 +27,16 @@ Result<Address> ParseAddress(std::string_view text, std::uint16_t default_port);
 // Only this host can reach it.
 bool IsLoopback(const Address& address);
 
+// How the kernel reaches an address. Both are numeric, an IPv6 link-local with its scope:
+// fe80::1%eth0.
+struct Route {
+  std::string source;  // of this host: what the peer sees
+  std::string peer;    // the first address of the peer's name, as ConnectTcp takes it
+};
+// Asks the kernel's routing table; nothing is sent. Errors: kInvalid for a name that is not known,
+// kUnavailable without a route.
+Result<Route> RouteTo(const Address& address);
+
 // A listening socket, closed on exec, not blocking; `address.port` 0 becomes the port that the
 // kernel chose. Errors: kInvalid for a name that is not known, kUnavailable when it is in use.
 Result<UniqueFd> ListenTcp(Address& address);

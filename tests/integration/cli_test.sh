@@ -173,6 +173,31 @@ if [ "$(id -u)" = 0 ] && "${other[@]}" test -x "$kvcove" 2>/dev/null; then
 fi
 check "doctor" 0 "This host can run kvcove" "$kvcove" doctor --memory 16MiB --data "$directory" --listen 127.0.0.1:$port
 check "doctor json" 1 '"verdict":"FAIL"' "$kvcove" doctor --memory 190GiB --data "$directory" --listen 127.0.0.1:$port --json
+# A host with one RDMA port that is up and one that is down.
+for name in mlx5_0 mlx5_1; do
+  at="$directory/sys/class/infiniband/$name/ports/1"
+  mkdir -p "$at/gids" "$at/gid_attrs/types" "$at/gid_attrs/ndevs"
+  echo "1: CA" > "$directory/sys/class/infiniband/$name/node_type"
+  echo "4: ACTIVE" > "$at/state"
+  echo "5: LinkUp" > "$at/phys_state"
+  echo "200 Gb/sec (4X HDR)" > "$at/rate"
+  echo "Ethernet" > "$at/link_layer"
+  echo "0000:0000:0000:0000:0000:ffff:0a00:0005" > "$at/gids/3"
+  echo "RoCE v2" > "$at/gid_attrs/types/3"
+  echo "eth9" > "$at/gid_attrs/ndevs/3"
+done
+echo "1: DOWN" > "$at/state"
+doctor=("$kvcove" doctor --memory 16MiB --data "$directory" --listen "127.0.0.1:$port" --sysfs)
+check "doctor: an RDMA device" 0 "RDMA device 1: mlx5_0:1 of eth9, 200 Gb/s; GID 3 \(10.0.0.5\): RoCE v2" "${doctor[@]}" "$directory/sys"
+check "doctor: an RDMA device that is down" 0 "left out: mlx5_1:1: its state is '1: DOWN'" "${doctor[@]}" "$directory/sys"
+check "doctor: named RDMA device" 0 "mlx5_0:1 of eth9, it was named" "${doctor[@]}" "$directory/sys" --rdma-device mlx5_0
+check "doctor: named RDMA device that is down" 1 "'mlx5_1': its state is '1: DOWN'; this host has: mlx5_0:1" "${doctor[@]}" "$directory/sys" --rdma-device mlx5_1
+check "doctor: GID index" 1 "no RDMA device has the GID index 9" "${doctor[@]}" "$directory/sys" --gid-index 9
+MC_GID_INDEX=3 check "doctor: MC_GID_INDEX" 0 "GID 3 \(10.0.0.5\): the index that was named" "${doctor[@]}" "$directory/sys"
+MC_GID_INDEX=three check "doctor: bad MC_GID_INDEX" 0 "MC_GID_INDEX: 'three' is no GID index" "${doctor[@]}" "$directory/sys"
+check "doctor: near nothing" 2 "'numa:7' is no NUMA node" "${doctor[@]}" "$directory/sys" --near numa:7
+check "doctor: an address without a master" 2 "name the master" "${doctor[@]}" "$directory/sys" --advertise 10.0.0.5
+check "doctor: no RDMA" 0 "RDMA devices: none" "${doctor[@]}" "$directory"
 
 echo "cli: $passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// `kvcove doctor`: addresses, RDMA devices, the master.
+#include <fmt/core.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/cli/doctor.h"
+#include "kvcove/net/advertise.h"
+#include "kvcove/net/rdma.h"
+
+namespace kvcove::cli {
+namespace {
+
+constexpr std::uint16_t kMasterPort = 7400;
+constexpr std::uint16_t kOwnerPort = 7401;
+
+Finding Listening(const std::string& text) {
+  Finding finding{.what = "listening on " + text, .seen = "free"};
+  Result<rpc::Address> address = rpc::ParseAddress(text, 0);
+  Result<UniqueFd> fd =
+      address ? rpc::ListenTcp(*address) : Result<UniqueFd>(std::unexpected(address.error()));
+  if (!fd) {
+    finding.verdict = Verdict::kFail;
+    finding.seen = fd.error().detail;
+    finding.change =
+        "stop who listens there ('ss -ltnp'), or name another address with --listen "
+        "or --admin";
+  } else if (!rpc::IsLoopback(*address)) {
+    finding.verdict = Verdict::kNote;
+    finding.change =
+        "other hosts reach it: give --credentials, and TLS where the network is not "
+        "yours";
+  }
+  return finding;
+}
+
+Finding Addresses() {
+  std::string names;
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) == 0) {
+    for (const ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
+      if (at->ifa_addr == nullptr) continue;
+      const int family = at->ifa_addr->sa_family;
+      if (family != AF_INET && family != AF_INET6) continue;
+      char host[NI_MAXHOST];
+      const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+      if (getnameinfo(at->ifa_addr, length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) == 0) {
+        names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", host, at->ifa_name);
+      }
+    }
+    freeifaddrs(all);
+  }
+  return {.what = "addresses of this host", .seen = names.empty() ? "none" : names};
+}
+
+Finding Master(const std::string& text) {
+  Finding finding{.what = "master " + text};
+  const Result<rpc::Address> address = rpc::ParseAddress(text, kMasterPort);
+  if (!address) {
+    return {.what = finding.what, .verdict = Verdict::kFail, .seen = address.error().detail};
+  }
+  const std::int64_t began = SystemClock::Instance().NowNs();
+  const auto fd = rpc::ConnectTcp(*address, began + kSecond);
+  if (!fd) {
+    return {.what = finding.what,
+            .verdict = Verdict::kFail,
+            .seen = fd.error().detail,
+            .change = "start 'kvcove master', and let this host reach it through firewalls"};
+  }
+  finding.seen = fmt::format("answers in {:.2f} ms",
+                             static_cast<double>(SystemClock::Instance().NowNs() - began) * 1e-6);
+  return finding;
+}
+
+// What an owner here that listens on all addresses would advertise. `host` becomes it.
+Finding Advertising(const DoctorOptions& options, std::string& host) {
+  Finding finding{.what = "address to advertise"};
+  if (options.master.empty()) {
+    finding.verdict = Verdict::kNote;
+    finding.seen = "not known without a master";
+    finding.change = "name the master with --master";
+    return finding;
+  }
+  const auto master = rpc::ParseAddress(options.master, kMasterPort);
+  const auto chosen = master ? net::ChooseAdvertised({.advertise = options.advertise,
+                                                      .listen = {.host = "::", .port = kOwnerPort},
+                                                      .master = *master})
+                             : Result<net::Advertised>(std::unexpected(master.error()));
+  if (!chosen) {
+    finding.verdict = Verdict::kFail;
+    finding.seen = chosen.error().detail;
+    return finding;
+  }
+  host = chosen->address.host;
+  finding.seen = fmt::format("{}: {}", chosen->address.ToString(), chosen->why);
+  return finding;
+}
+
+std::string Describe(const net::RdmaPath& path) {
+  return fmt::format("{}{}, {}; GID {} ({}): {}", path.port.Name(),
+                     path.interface.empty() ? "" : " of " + path.interface, path.why,
+                     path.gid.gid.index, path.gid.gid.Address(), path.gid.why);
+}
+
+Status AddRdma(const DoctorOptions& options, const std::string& advertised,
+               std::vector<Finding>& findings) {
+  const net::Sysfs sysfs(options.sysfs);
+  net::RdmaRequest request{
+      .devices = options.rdma_devices, .near = std::nullopt, .routed = advertised};
+  if (options.near.empty()) {
+    request.near = net::NodeOfThisProcess(sysfs);
+  } else {
+    KVCOVE_ASSIGN(request.near, net::FindTarget(sysfs, options.near));
+  }
+  findings.push_back({.what = "data between hosts", .seen = "TCP: RDMA is not used yet"});
+  const auto index = GidIndexOption(options.gid_index);
+  if (index) request.gid_index = *index;
+  const auto choice = index ? net::ChooseRdma(sysfs, request)
+                            : Result<net::RdmaChoice>(std::unexpected(index.error()));
+  if (!choice) {
+    // Nothing needs it today, unless somebody asks.
+    const bool asked = !options.rdma_devices.empty() || !options.gid_index.empty();
+    findings.push_back({.what = "RDMA devices",
+                        .verdict = asked ? Verdict::kFail : Verdict::kWarn,
+                        .seen = choice.error().detail});
+    return {};
+  }
+  if (choice->paths.empty()) {
+    findings.push_back({.what = "RDMA devices",
+                        .seen = choice->left_out.empty() ? "none" : "none that can be used"});
+  }
+  int place = 0;
+  for (const net::RdmaPath& path : choice->paths) {
+    findings.push_back({.what = fmt::format("RDMA device {}", ++place), .seen = Describe(path)});
+  }
+  for (const std::string& line : choice->left_out) {
+    findings.push_back({.what = "RDMA device left out", .verdict = Verdict::kNote, .seen = line});
+  }
+  if (choice->paths.empty() || !options.near.empty() || !options.rdma_devices.empty()) return {};
+  for (const std::string& gpu : net::Gpus(sysfs)) {
+    KVCOVE_ASSIGN(request.near, net::FindTarget(sysfs, gpu));
+    KVCOVE_ASSIGN(const net::RdmaChoice near, net::ChooseRdma(sysfs, request));
+    findings.push_back(
+        {.what = "RDMA device for the GPU " + gpu,
+         .seen = fmt::format("{}, {}", near.paths.front().port.Name(), near.paths.front().why)});
+  }
+  return {};
+}
+
+}  // namespace
+
+Status AddNetworkFindings(const DoctorOptions& options, std::vector<Finding>& findings) {
+  if (!options.advertise.empty() && options.master.empty()) {
+    return Fail(Code::kInvalid, "--advertise: name the master, too, with --master");
+  }
+  std::string host;
+  findings.push_back(Addresses());
+  findings.push_back(Advertising(options, host));
+  KVCOVE_TRY(AddRdma(options, host, findings));
+  for (const std::string& listen : options.listen) findings.push_back(Listening(listen));
+  if (!options.master.empty()) findings.push_back(Master(options.master));
+  return {};
+}
+
+}  // namespace kvcove::cli
