@@ -21,7 +21,8 @@ TESTS = [
     "master_control_barring_test", "master_directory_test", "master_directory_service_test", "master_removal_log_test",
     "master_generations_test", "master_generations_slots_test", "master_generation_keeper_test", "master_master_test",
     "master_slot_table_test", "master_start_test", "master_file_store_test", "master_file_store_recovery_test",
-    "master_control_format_test", "owner_link_core_test", "owner_link_core_list_test", "owner_core_test", "sim", "cluster_sim",
+    "master_control_format_test", "owner_link_core_test", "owner_link_core_list_test",
+    "owner_lineage_test", "owner_core_test", "sim", "cluster_sim",
 ]  # fmt: skip
 
 # (rule, file, text, what stands in its place)
@@ -60,7 +61,7 @@ MUTANTS = [
     ("barrier: nothing of its slot is listed before", "master/directory_service.cc",
      "  if (std::ranges::find(drops, item.slot) != drops.end()) return Code::kStale;\n", ""),
     ("barrier: the owner hides its slots before the deadline", "owner/link_core.cc",
-     "    target_.SetHidden(reply.hidden);\n", ""),
+     "  std::vector<SlotId> hidden = reply.hidden;\n", "  std::vector<SlotId> hidden;\n"),
     ("floor of the shard's memory", "master/removal_memory.h",
      "    if (number < slots_[slot].floor) return true;\n", ""),
     ("floor of the log", "master/removal_log.cc", "if (slot.floor > after) page.drop.push_back(id);", ""),
