@@ -28,6 +28,8 @@ struct OwnerOptions : ServeOptions {
   std::string master = "127.0.0.1:7400";
   std::string listen = "127.0.0.1:7401";
   std::string advertise;
+  std::vector<std::string> rdma_devices;
+  std::string gid_index;
   std::string host;
   std::string tenant;
   std::string admin = "127.0.0.1:7481";

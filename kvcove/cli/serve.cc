@@ -89,16 +89,22 @@ Result<int> RunServe(const ServeOptions& options) {
   return 0;
 }
 
-// What RDMA would use; where there is none, nothing is said.
-void LogRdma(const std::string& advertised) {
+// What RDMA would use; where there is none and nobody names one, nothing is said.
+Status LogRdma(const OwnerOptions& options, const std::string& advertised) {
   const net::Sysfs sysfs;
-  if (net::ReadRdmaPorts(sysfs).empty()) return;
-  net::RdmaRequest request{.near = net::NodeOfThisProcess(sysfs), .routed = advertised};
-  const auto index = GidIndexOption("");
+  const bool named = !options.rdma_devices.empty() || !options.gid_index.empty();
+  if (!named && net::ReadRdmaPorts(sysfs).empty()) return {};
+  net::RdmaRequest request{
+      .devices = options.rdma_devices, .near = net::NodeOfThisProcess(sysfs), .routed = advertised};
+  const auto index = GidIndexOption(options.gid_index);
   if (index) request.gid_index = *index;
   const auto choice = index ? net::ChooseRdma(sysfs, request)
                             : Result<net::RdmaChoice>(std::unexpected(index.error()));
-  if (!choice) return LogWarn("RDMA, which is not used yet: {}", choice.error().detail);
+  if (!choice) {
+    if (named) return std::unexpected(choice.error());
+    LogWarn("RDMA, which is not used yet: {}", choice.error().detail);
+    return {};
+  }
   std::string paths;
   for (const net::RdmaPath& path : choice->paths) {
     paths +=
@@ -106,6 +112,7 @@ void LogRdma(const std::string& advertised) {
   }
   LogInfo("data goes over TCP; RDMA is not used yet, and would use {} ('kvcove doctor' says why)",
           paths.empty() ? "no device" : paths);
+  return {};
 }
 
 Result<int> RunOwner(const OwnerOptions& options) {
@@ -137,7 +144,7 @@ Result<int> RunOwner(const OwnerOptions& options) {
   }
   LogInfo("advertising {}: {}", daemon->host().advertised(),
           daemon->host().advertised_choice().why);
-  LogRdma(daemon->host().advertised_choice().address.host);
+  KVCOVE_TRY(LogRdma(options, daemon->host().advertised_choice().address.host));
   const bool shared = security.credentials != nullptr && options.tenant.empty();
   LogInfo("owner of {} at {}{}, master {}, admin {}",
           FormatSize(daemon_options.host.owner.memory_bytes), daemon->host().address(),
@@ -182,6 +189,12 @@ void AddClusterOptions(CLI::App& app, OwnerOptions& options) {
       "--advertise", options.advertise,
       "how others reach --listen, host:port (default: the same, or where that is 0.0.0.0 "
       "or [::], the address from which the route to the master leaves)");
+  app.add_option("--rdma-device", options.rdma_devices,
+                 "for RDMA, which is not used yet: a device, such as mlx5_0 or mlx5_0:2 for its "
+                 "second port; repeated or with commas (default: found out)")
+      ->delimiter(',');
+  app.add_option("--gid-index", options.gid_index,
+                 "the GID that RDMA is to use (default: $MC_GID_INDEX, else found out)");
   app.add_option("--host-id", options.host,
                  "equal for all processes that share this host's memory (default: found out)");
   app.add_flag("--no-checksum", options.no_checksum, "do not check what crosses the network");
