@@ -184,7 +184,11 @@ Result<RdmaChoice> ChooseRdma(const Sysfs& sysfs, const RdmaRequest& request) {
   for (const RdmaPort& port : ports) {
     auto path = PathOf(sysfs, port, request);
     if (path) {
-      choice.paths.push_back(std::move(*path));
+      // Behind its equals: ReadRdmaPorts has them by name.
+      const auto at =
+          std::ranges::upper_bound(choice.paths, OrderOf(*path, request), {},
+                                   [&](const RdmaPath& known) { return OrderOf(known, request); });
+      choice.paths.insert(at, std::move(*path));
       continue;
     }
     index_failed = index_failed || (port.problem.empty() && request.gid_index);
@@ -196,10 +200,6 @@ Result<RdmaChoice> ChooseRdma(const Sysfs& sysfs, const RdmaRequest& request) {
     return Fail(Code::kInvalid,
                 fmt::format("no RDMA device has the GID index {}{}", *request.gid_index, text));
   }
-  // Stable: ReadRdmaPorts has them by name.
-  std::ranges::stable_sort(choice.paths, [&](const RdmaPath& a, const RdmaPath& b) {
-    return OrderOf(a, request) < OrderOf(b, request);
-  });
   return choice;
 }
 
