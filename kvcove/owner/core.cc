@@ -293,8 +293,9 @@ void Core::Withdraw(ObjectId id, MissReason reason) {
       gone_overflow_ = true;
     }
   }
-  index_.Withdraw(place, hash);
+  // The reason first, for a reader that misses it from now on.
   index_.view().RememberGhost(hash, reason);
+  index_.Withdraw(place, hash);
   Withdrawn gone{.place = place, .extents = std::vector<Extent>(segment::kMaxExtents)};
   gone.extents.resize(index_.view().Extents(
       found, std::span<Extent, segment::kMaxExtents>(gone.extents.data(), segment::kMaxExtents)));
