@@ -33,14 +33,14 @@ std::vector<Gid> ReadGids(const Sysfs& sysfs, const std::string& port, LinkLayer
   std::vector<Gid> gids;
   for (const std::string& name : sysfs.List(port + "/gids")) {
     const auto index = ParseGidIndex("", name);
-    const auto bytes = ParseGid(sysfs.Line(port + "/gids/" + name));
+    const auto bytes = ParseGid(sysfs.Line(fmt::format("{}/gids/{}", port, name)));
     if (!index || !*index || !bytes) continue;
     Gid gid{.index = **index, .bytes = *bytes, .netdev = {}};
-    const std::string type = sysfs.Line(port + "/gid_attrs/types/" + name);
+    const std::string type = sysfs.Line(fmt::format("{}/gid_attrs/types/{}", port, name));
     gid.v2 = type == "RoCE v2";
     // An entry that is emptied meanwhile has no type any more.
     if (layer == LinkLayer::kEthernet && !gid.v2 && type != "IB/RoCE v1") continue;
-    gid.netdev = sysfs.Line(port + "/gid_attrs/ndevs/" + name);
+    gid.netdev = sysfs.Line(fmt::format("{}/gid_attrs/ndevs/{}", port, name));
     gids.push_back(std::move(gid));
   }
   return gids;
