@@ -675,8 +675,8 @@ void WorkerRole::LogTiers(const Job& job) const {
   };
   LogInfo(
       "Mooncake load tier summary: request={} memory_keys={} disk_keys={} unknown_keys={} "
-      "success_keys={} "
-      "failed_keys={} bytes_by_tier={{memory={}, remote_memory={}, disk={}, unknown={}}}",
+      "success_keys={} failed_keys={} "
+      "bytes_by_tier={{memory={}, remote_memory={}, disk={}, unknown={}}}",
       job.request, of(c.keys_by_tier, Tier::kMemory) + of(c.keys_by_tier, Tier::kRemoteMemory),
       of(c.keys_by_tier, Tier::kDisk), of(c.keys_by_tier, Tier::kUnknown), c.loaded_keys,
       c.failed_keys, of(c.bytes_by_tier, Tier::kMemory), of(c.bytes_by_tier, Tier::kRemoteMemory),

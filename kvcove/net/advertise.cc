@@ -61,7 +61,7 @@ std::string LinkLocalNote(const Parsed& parsed) {
          "name reach it";
 }
 
-// What no peer can connect to, whoever named it.
+// Refuses a host that no peer can connect to, whether an option or the route named it.
 Status CheckHost(const std::string& what, const std::string& host, const Parsed& parsed) {
   if (parsed.kind == Kind::kNobodys) {
     return Fail(Code::kInvalid, fmt::format("{}: {} is the address of no host", what, host));

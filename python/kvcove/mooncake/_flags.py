@@ -47,6 +47,19 @@ class Values(dict[str, Any]):
 
     given: set[str]
 
+    def port(self, name: str) -> int:
+        """Return the value of a flag that is a port.
+
+        Raises
+        ------
+        ValueError
+            It is none.
+        """
+        text = str(self[name])
+        if not text.isascii() or not text.isdigit() or int(text) > 65535:
+            raise ValueError(f"-{name}={text}: a port is wanted, from 0 to 65535")
+        return int(text)
+
 
 _TRUE = {"true", "1", "yes", "t", "y"}
 _FALSE = {"false", "0", "no", "f", "n"}

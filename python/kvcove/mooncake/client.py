@@ -111,13 +111,6 @@ class _Owner:
         return json_answer({"pool": self.pool, "segment": self.segment})
 
 
-def _number(values: Values, name: str) -> int:
-    text = str(values[name])
-    if not text.isascii() or not text.isdigit() or int(text) > 65535:
-        raise ValueError(f"-{name}={text}: a port is wanted, such as {_FLAGS[name].default}")
-    return int(text)
-
-
 def _seconds() -> float:
     text = os.environ.get("KVCOVE_READY_TIMEOUT", "120")
     try:
@@ -211,7 +204,7 @@ def main() -> None:
     child = None
     try:
         until = time.monotonic() + _seconds()
-        port, http_port = _number(values, "port"), _number(values, "http_port")
+        port, http_port = values.port("port"), values.port("http_port")
         master = _config.join_address(
             *_config.split_address(str(values["master_server_address"]), 50051)
         )

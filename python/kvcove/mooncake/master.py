@@ -532,21 +532,14 @@ def _listen_at(values: Values) -> str:
     return "127.0.0.1"
 
 
-def _number(values: Values, name: str) -> int:
-    text = str(values[name])
-    if not text.isascii() or not text.isdigit() or int(text) > 65535:
-        raise ValueError(f"-{name}={text}: a port is wanted")
-    return int(text)
-
-
 def main() -> None:
     """Serve until SIGTERM."""
     values = parse(_PROGRAM, sys.argv[1:], _FLAGS, "the master of a cluster, on kvcove")
     try:
         older = "rpc_port" not in values.given and values["port"] != "0"
-        port = _number(values, "port" if older else "rpc_port")
-        metrics_port = _number(values, "metrics_port")
-        metadata_port = _number(values, "http_metadata_server_port")
+        port = values.port("port" if older else "rpc_port")
+        metrics_port = values.port("metrics_port")
+        metadata_port = values.port("http_metadata_server_port")
         lease_ms = _milliseconds(str(values["default_kv_lease_ttl"]))
         data = str(values["data"]) or str(_config.private_directory() / f"mooncake_master-{port}")
         host = _listen_at(values)

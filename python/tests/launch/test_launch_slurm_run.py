@@ -277,7 +277,7 @@ def until_ready(job: Job) -> float:
 def test_a_prefix_of_one_node_is_served_on_the_other(job: Job) -> None:
     print(f"{job.kind}: both owners are listed after {until_ready(job):.2f} s")
     assert all(re.fullmatch(SEGMENTS[job.kind], segment) for segment in job.segments())
-    # Whoever can read them is this user.
+    # Only this user can read them.
     assert job.secrets().stat().st_mode & 0o777 == 0o700
     assert {f.name: f.stat().st_mode & 0o777 for f in job.secrets().glob("*.toml")} == {
         name: 0o600 for name in ("servers.toml", "job.toml", "cluster.toml")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import weights
-from driver import PROMPTS, say
+from driver import PROMPTS, SMALL, say
 
 CYCLES = 5
 
@@ -31,18 +31,7 @@ class Replica:
         options: dict[str, Any] = {}
         if transfer is not None:
             options["kv_transfer_config"] = KVTransferConfig(**transfer)
-        self.engine = AsyncLLM.from_engine_args(
-            AsyncEngineArgs(
-                model=model,
-                skip_tokenizer_init=True,
-                dtype="float32",
-                max_model_len=2048,
-                max_num_batched_tokens=2048,
-                enforce_eager=True,
-                seed=0,
-                **options,
-            )
-        )
+        self.engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model, **SMALL, **options))
         self._requests = 0
 
     async def generate(self, prompt: list[int], tokens: int = 12) -> tuple[list[int], int]:

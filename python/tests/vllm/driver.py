@@ -28,21 +28,22 @@ def say(text: str) -> None:
     print(f"    [{time.monotonic() - _T0:5.1f} s] {text}", flush=True)
 
 
+# An engine as small as it can be.
+SMALL: dict[str, Any] = {
+    "skip_tokenizer_init": True,
+    "dtype": "float32",
+    "max_model_len": 2048,
+    "max_num_batched_tokens": 2048,
+    "enforce_eager": True,
+    "seed": 0,
+}
+
+
 def start(model: str, **options: Any) -> Any:
-    """One engine, as small as it can be."""
+    """One engine, in this process."""
     from vllm import LLM
 
-    return LLM(
-        model=model,
-        skip_tokenizer_init=True,
-        dtype="float32",
-        max_model_len=2048,
-        max_num_batched_tokens=2048,
-        enforce_eager=True,
-        disable_log_stats=False,
-        seed=0,
-        **options,
-    )
+    return LLM(model=model, disable_log_stats=False, **SMALL, **options)
 
 
 class Engine:
