@@ -565,8 +565,9 @@ Status BenchMemory(const BenchOptions& options, std::uint64_t objects) {
   return {};
 }
 
-bool Wanted(const std::vector<std::string>& chosen, const std::string& name) {
-  return chosen.empty() || std::find(chosen.begin(), chosen.end(), name) != chosen.end();
+template <typename T>
+bool Wanted(const std::vector<T>& chosen, const std::type_identity_t<T>& one) {
+  return chosen.empty() || std::find(chosen.begin(), chosen.end(), one) != chosen.end();
 }
 
 Result<int> Run(const BenchOptions& options) {
@@ -575,11 +576,14 @@ Result<int> Run(const BenchOptions& options) {
     if (Wanted(options.benches, "get")) {
       for (const Shape& shape : {Shape{kMiB, 1, kGiB}, Shape{4 * kKiB, 128, kGiB},
                                  Shape{64 * kKiB, 128, kGiB}, Shape{kMiB, 64, kGiB}}) {
+        if (!Wanted(options.batches, shape.batch)) continue;
         KVCOVE_TRY(BenchGet(options, form, shape));
       }
     }
     if (Wanted(options.benches, "put")) {
-      for (const Shape& shape : {Shape{4 * kKiB, 1, 256 * kMiB}, Shape{kMiB, 64, kGiB}}) {
+      for (const Shape& shape :
+           {Shape{4 * kKiB, 1, 256 * kMiB}, Shape{4 * kKiB, 128, kGiB}, Shape{kMiB, 64, kGiB}}) {
+        if (!Wanted(options.batches, shape.batch)) continue;
         KVCOVE_TRY(BenchPut(options, form, shape));
       }
     }
@@ -616,6 +620,7 @@ void AddBench(CLI::App& app, Action& chosen) {
       ->check(CLI::IsMember({"get", "put", "exists", "reset", "memory"}));
   local->add_option("--form", options->forms, "only these: process, embedded")
       ->check(CLI::IsMember({"process", "embedded"}));
+  local->add_option("--batch", options->batches, "only gets and puts of these batch sizes");
   local->add_option("--most-objects", options->most_objects, "leave out what needs more objects")
       ->capture_default_str();
   local->add_option("--seconds", options->seconds, "a row")->capture_default_str();

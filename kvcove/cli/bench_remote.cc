@@ -61,17 +61,19 @@ class PlainSocket {
     return plain;
   }
   ~PlainSocket() { socket_.Reset(); }
-  void Call(const std::byte* in, std::uint64_t in_bytes, std::byte* out, std::uint64_t out_bytes) {
+  // False: the other end is gone, and the time that this took means nothing.
+  bool Call(const std::byte* in, std::uint64_t in_bytes, std::byte* out, std::uint64_t out_bytes) {
     const StreamRequest request{.in = in_bytes, .out = out_bytes};
-    SendAll(socket_.get(), reinterpret_cast<const std::byte*>(&request), sizeof(request));
-    SendAll(socket_.get(), in, in_bytes);
-    ReceiveAll(socket_.get(), out, out_bytes);
+    return SendAll(socket_.get(), reinterpret_cast<const std::byte*>(&request), sizeof(request)) &&
+           SendAll(socket_.get(), in, in_bytes) && ReceiveAll(socket_.get(), out, out_bytes);
   }
 
  private:
   std::unique_ptr<BenchProcess> process_;
   UniqueFd socket_;
 };
+
+Status NoLimit() { return Fail(Code::kUnavailable, "the plain socket's other end is gone"); }
 
 struct Shape {
   std::uint64_t object_bytes;
@@ -103,7 +105,9 @@ Status BenchGet(const BenchOptions& options, PlainSocket& plain, const Shape& sh
       if (!result.ok()) failed = Fail(result.code, "a get of the benchmark failed");
     }
   };
-  const auto limit = [&](std::size_t) { plain.Call(nullptr, 0, buffer.data(), bytes); };
+  const auto limit = [&](std::size_t) {
+    if (!plain.Call(nullptr, 0, buffer.data(), bytes)) failed = NoLimit();
+  };
   for (std::size_t turn = 0; turn < 5; ++turn) {
     get(turn);
     limit(turn);
@@ -155,7 +159,9 @@ Status BenchPut(const BenchOptions& options, PlainSocket& plain, const Shape& sh
     prepare();
   };
   const auto limit = [&](std::size_t) {
-    plain.Call(values.data(), bytes, answer.data(), answer.size());
+    if (!plain.Call(values.data(), bytes, answer.data(), answer.size())) {
+      failed = NoLimit();
+    }
   };
   prepare();
   put(0);
@@ -196,7 +202,9 @@ Status BenchExists(const BenchOptions& options, PlainSocket& plain, std::uint64_
     }
   };
   const auto limit = [&](std::size_t) {
-    plain.Call(request.data(), request.size(), answer.data(), answer.size());
+    if (!plain.Call(request.data(), request.size(), answer.data(), answer.size())) {
+      failed = NoLimit();
+    }
   };
   for (std::size_t turn = 0; turn < 64; ++turn) exists(turn);
   KVCOVE_TRY(failed);

@@ -58,7 +58,9 @@ void Become(const ProcessOptions& options, pid_t parent, char** words, char** en
     dup2(options.output, STDOUT_FILENO);
     dup2(options.output, STDERR_FILENO);
   }
-  if (options.passed >= 0) dup2(options.passed, kPassedFd);
+  // dup2 onto itself does nothing: exec would close it.
+  if (options.passed == kPassedFd) fcntl(kPassedFd, F_SETFD, 0);
+  if (options.passed >= 0 && options.passed != kPassedFd) dup2(options.passed, kPassedFd);
   std::signal(SIGPIPE, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);

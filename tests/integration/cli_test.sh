@@ -105,6 +105,8 @@ if [ "$(wc -l <"$directory/json")" -ne 1 ]; then echo "FAILED: stdout is not one
 check "report" 0 "polyline" cat "$directory/report.html"
 check "updates" 0 '"stale_hits":0' "$kvcove" replay "$trace" --limit 600 --update-every 100 --engines 2 --json
 check "bench rows" 0 '"ratio":' "$kvcove" bench local --json --bench reset --most-objects 1000 --seconds 0.1
+# With nothing else open: the socket that the other end gets is the descriptor that it is passed as.
+check "bench: the plain socket" 0 '"batch":4096' "$kvcove" bench remote --json --bench exists --seconds 0.1
 
 # A cluster with tenants, as an operator meets it.
 check "token" 0 "token = \"[0-9a-f]{64}\"" "$kvcove" token acme
