@@ -64,7 +64,7 @@ void Directory::Sweep(Shard& shard, std::size_t more) {
   for (const Entry& entry : old) {
     if (entry.epoch == 0) continue;
     std::size_t at = HomeOf(entry.hash, room);
-    while (shard.entries[at].epoch != 0) at = (at + 1) % room;
+    while (shard.entries[at].epoch != 0) at = Next(at, room);
     shard.entries[at] = entry;
     ++shard.used;
   }
@@ -76,8 +76,7 @@ void Directory::Erase(Shard& shard, std::size_t at) {
   --shard.used;
   Count(shard.entries[at].slot, -1);
   std::size_t hole = at;
-  for (std::size_t next = (at + 1) % room; shard.entries[next].epoch != 0;
-       next = (next + 1) % room) {
+  for (std::size_t next = Next(at, room); shard.entries[next].epoch != 0; next = Next(next, room)) {
     const std::size_t home = HomeOf(shard.entries[next].hash, room);
     const bool reachable =
         hole <= next ? (home > hole && home <= next) : (home > hole || home <= next);
@@ -97,7 +96,7 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
   std::size_t at = HomeOf(item.hash, room);
   Entry* own = nullptr;
   bool others = false;
-  for (; shard.entries[at].epoch != 0; at = (at + 1) % room) {
+  for (; shard.entries[at].epoch != 0; at = Next(at, room)) {
     Entry& entry = shard.entries[at];
     if (entry.hash != item.hash || entry.slot != item.slot) continue;
     if (entry.owner == owner) {
@@ -135,7 +134,7 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
 void Directory::Supersede(Shard& shard, const wire::ListItem& item, wire::OwnerNumber owner) {
   const std::size_t room = shard.entries.size();
   for (std::size_t at = HomeOf(item.hash, room); shard.entries[at].epoch != 0;
-       at = (at + 1) % room) {
+       at = Next(at, room)) {
     Entry& entry = shard.entries[at];
     if (entry.hash == item.hash && entry.slot == item.slot && entry.owner != owner &&
         entry.group != item.group) {
@@ -149,7 +148,7 @@ std::optional<std::uint32_t> Directory::Unlist(SlotId slot, const Id128& hash,
   Shard& shard = ShardOf(hash);
   if (shard.entries.empty()) return std::nullopt;
   const std::size_t room = shard.entries.size();
-  for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {
+  for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = Next(at, room)) {
     const Entry& entry = shard.entries[at];
     if (entry.hash != hash || entry.slot != slot || entry.owner != owner) continue;
     if (group != 0 && entry.group != group) return std::nullopt;
@@ -173,7 +172,7 @@ void Directory::Remove(SlotId slot, const Id128& hash, Generation generation) {
       Remember(slot, hash, MissReason::kRemoved);
       Erase(shard, at);  // another one may have moved here
     } else {
-      at = (at + 1) % room;
+      at = Next(at, room);
     }
   }
 }
@@ -186,7 +185,7 @@ MissReason Directory::LastReason(SlotId slot, const Id128& hash) const {
              : MissReason::kNeverPut;
 }
 
-wire::Place Directory::Find(SlotId slot, const Id128& hash) const {
+wire::Place Directory::Find(SlotId slot, const Id128& hash, std::int64_t now_ns) const {
   const Shard& shard = ShardOf(hash);
   wire::Place place;
   if (shard.entries.empty()) {
@@ -194,14 +193,14 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash) const {
     return place;
   }
   const std::size_t room = shard.entries.size();
-  for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {
+  for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = Next(at, room)) {
     const Entry& entry = shard.entries[at];
     if (entry.hash != hash || entry.slot != slot || entry.superseded != 0) continue;
     if (!standings_.Current(entry.slot, entry.generation())) {
       if (place.owner == wire::kNoOwner) place.reason = MissReason::kReset;
       continue;
     }
-    if (!standings_.EpochIs(entry.owner, entry.epoch) || !standings_.Live(entry.owner)) {
+    if (!standings_.EpochIs(entry.owner, entry.epoch) || !standings_.LiveAt(entry.owner, now_ns)) {
       if (place.owner == wire::kNoOwner) place.reason = MissReason::kOwnerGone;
       continue;
     }
@@ -225,7 +224,7 @@ std::vector<wire::OwnerNumber> Directory::HoldersOf(SlotId slot, const Id128& ha
   const Shard& shard = ShardOf(hash);
   if (shard.entries.empty()) return holders;
   const std::size_t room = shard.entries.size();
-  for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = (at + 1) % room) {
+  for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = Next(at, room)) {
     const Entry& entry = shard.entries[at];
     if (entry.hash == hash && entry.slot == slot && Counts(entry) && standings_.Live(entry.owner)) {
       holders.push_back(entry.owner);

@@ -189,10 +189,11 @@ std::vector<wire::Place> DirectoryService::Lookup(SlotId slot, std::span<const I
   places.reserve(hashes.size());
   for (std::size_t begin = 0; begin < hashes.size(); begin += kSlice) {
     const MutexLock lock(mutex_);
+    const std::int64_t now = clock_.NowNs();
     const std::size_t end = std::min(begin + kSlice, hashes.size());
     for (std::size_t i = begin; i < end; ++i) {
       if (i + kLookAhead < hashes.size()) directory_.Prefetch(hashes[i + kLookAhead]);
-      places.push_back(directory_.Find(slot, hashes[i]));
+      places.push_back(directory_.Find(slot, hashes[i], now));
     }
   }
   lookups_.fetch_add(places.size(), std::memory_order_relaxed);
@@ -221,10 +222,11 @@ std::vector<Code> DirectoryService::Remove(SlotId slot, Generation generation,
   codes.reserve(keys.size());
   for (std::size_t begin = 0; begin < keys.size(); begin += kSlice) {
     const MutexLock lock(mutex_);
+    const std::int64_t now = clock_.NowNs();
     for (const std::string& key : keys.subspan(begin, std::min(kSlice, keys.size() - begin))) {
       const Id128 hash = DirectoryHash(slot, key);
-      codes.push_back(directory_.Find(slot, hash).owner == wire::kNoOwner ? Code::kMiss
-                                                                          : Code::kOk);
+      codes.push_back(directory_.Find(slot, hash, now).owner == wire::kNoOwner ? Code::kMiss
+                                                                               : Code::kOk);
       directory_.Remove(slot, hash, generation);
       removals_.Remember(slot, directory_.Tag(slot, hash), number);
     }

@@ -49,8 +49,10 @@ class Standings {
     return number < owners_.size() && epoch != 0 &&
            owners_[number].epoch.load(std::memory_order_acquire) == epoch;
   }
-  bool Live(OwnerNumber number) const {
-    return owners_[number].live_until_ns.load(std::memory_order_acquire) > clock_.NowNs();
+  std::int64_t NowNs() const { return clock_.NowNs(); }
+  bool Live(OwnerNumber number) const { return LiveAt(number, NowNs()); }
+  bool LiveAt(OwnerNumber number, std::int64_t now_ns) const {
+    return owners_[number].live_until_ns.load(std::memory_order_acquire) > now_ns;
   }
   // The clock is read first: a renewal that comes in between makes the owner present for longer.
   bool Present(OwnerNumber number) const {
