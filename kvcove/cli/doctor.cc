@@ -22,7 +22,7 @@
 #include "kvcove/base/memory.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/command.h"
-#include "kvcove/owner/owner.h"
+#include "kvcove/segment/allocator.h"
 
 namespace kvcove::cli {
 namespace {
@@ -37,10 +37,10 @@ Finding Memory(std::uint64_t wanted) {
   const std::uint64_t available = AvailableMemory();
   Finding finding{.what = "memory",
                   .seen = fmt::format("{} can be had now", FormatSize(available))};
-  if (wanted > owner::kMaxMemoryBytes) {
+  if (wanted > segment::kMaxPayloadBytes) {
     finding.verdict = Verdict::kFail;
     finding.change = fmt::format("--memory {}: an owner gives at most {}", FormatSize(wanted),
-                                 FormatSize(owner::kMaxMemoryBytes));
+                                 FormatSize(segment::kMaxPayloadBytes));
   } else if (wanted > available) {
     finding.verdict = Verdict::kFail;
     finding.change = fmt::format(

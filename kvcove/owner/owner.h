@@ -18,12 +18,8 @@
 
 namespace kvcove::owner {
 
-// The most payload of one owner. The index names a place in it by a 32-bit number of 64-byte
-// granules, which ends at 256 GiB.
-inline constexpr std::uint64_t kMaxMemoryBytes = 200ULL << 30;
-
 struct OwnerOptions {
-  std::uint64_t memory_bytes = 0;  // of payload, 1 MiB to kMaxMemoryBytes
+  std::uint64_t memory_bytes = 0;  // of payload, 1 MiB to segment::kMaxPayloadBytes
   std::uint64_t max_objects = 0;   // 0: one per 512 bytes of payload, at most 2^27
   std::string policy = "default";
   std::unordered_map<std::string, Quota> quotas;

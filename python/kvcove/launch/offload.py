@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 MOST_OF_AN_OWNER = 200 << 30
-"""Bytes that one owner, or one embedded pool, may have (kvcove/owner/owner.h)."""
+"""Bytes that one owner, or one embedded pool, may have (kvcove/segment/allocator.h)."""
 
 NO_CPU_TIER = "inference.kv_cache_offload requires a cpu tier (disk-only offload is not supported)."
 
