@@ -41,6 +41,9 @@ if $stopping; then
 fi
 if pid=$(running "$pid_file"); then fail "the master runs already (pid $pid); --stop ends it"; fi
 
+case $host in
+  0.0.0.0 | :: | '[::]') fail "--host $host (MC_MASTER_HOST): master.env names the master by it, and nobody reaches it there; give the address of this host that others use" ;;
+esac
 rpc_port=$(port_of MC_RPC_PORT "${MC_RPC_PORT:-50051}")
 http_port=$(port_of MC_HTTP_PORT "${MC_HTTP_PORT:-8080}")
 metrics_port=$(port_of MC_METRICS_PORT "${MC_METRICS_PORT:-9003}")
@@ -67,4 +70,5 @@ remember "$pid_file" $!
 listens() { grep -q "serving at" "$log" && (: <"/dev/tcp/$host/$rpc_port"); }
 wait_ready "The master" "$pid_file" "$log" 30 listens
 tell_where
+grep -h 'without credentials: whoever' "$log" | head -n 1 >&2 || true
 echo "The master serves at $(joined "$host" "$rpc_port") (pid $(running "$pid_file")); log: $log"

@@ -135,6 +135,7 @@ void PrintObject(const json& body) {
 }
 
 void PrintKey(const json& body) {
+  if (body["in"].empty()) fmt::print("no engine has registered a namespace that could have it\n");
   for (const json& entry : body["in"]) {
     fmt::print("{}{}: ", Text(entry["namespace"]),
                entry["version"].empty() || Text(entry["version"]).empty()

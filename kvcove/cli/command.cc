@@ -61,9 +61,24 @@ std::string Explain(const CLI::App& app, const CLI::Error& error) {
     const std::string_view nearest = NearestKey(extra.substr(0, extra.find('=')), known);
     if (!nearest.empty()) text += fmt::format("\n  '{}': did you mean '{}'?", extra, nearest);
   }
-  return text + fmt::format("\nRun 'kvcove {}--help' for what there is.",
-                            at == &app ? std::string() : at->get_name() + " ");
+  std::string path;
+  for (const CLI::App* part = at; part != &app; part = part->get_parent()) {
+    path.insert(0, part->get_name() + " ");
+  }
+  return text + fmt::format("\nRun 'kvcove {}--help' for what there is.", path);
 }
+
+}  // namespace
+
+std::string VariableOf(const std::string& option) {
+  std::string variable = "KVCOVE_" + option;
+  for (char& letter : variable) {
+    letter = letter == '-' ? '_' : static_cast<char>(std::toupper(letter));
+  }
+  return variable;
+}
+
+namespace {
 
 // The arguments, last one first as the parser wants them, with what the environment says in between
 // flags and file: $KVCOVE_MEMORY stands for --memory where no such flag is given.
@@ -83,11 +98,7 @@ std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** a
     for (const CLI::Option* option : chosen->get_options()) {
       if (option->get_lnames().empty() || option->get_group().empty()) continue;
       const std::string& name = option->get_lnames().front();
-      std::string variable = "KVCOVE_" + name;
-      for (char& letter : variable) {
-        letter = letter == '-' ? '_' : static_cast<char>(std::toupper(letter));
-      }
-      const char* value = std::getenv(variable.c_str());
+      const char* value = std::getenv(VariableOf(name).c_str());
       const std::string flag = "--" + name;
       const bool given = std::ranges::any_of(arguments, [&](const std::string& argument) {
         return argument == flag || argument.starts_with(flag + "=");

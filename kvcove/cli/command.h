@@ -67,6 +67,10 @@ Result<std::optional<rpc::Address>> AdminOption(const std::string& text,
 // The GID index that RDMA shall use: `text`, the option --gid-index, or $MC_GID_INDEX.
 Result<std::optional<int>> GidIndexOption(const std::string& text);
 
+// The variable that stands for an option where no such flag is given: KVCOVE_MAX_OBJECTS for
+// "max-objects".
+std::string VariableOf(const std::string& option);
+
 // Takes SIGTERM and SIGINT for this process, from construction on, in all threads started later.
 class StopSignal {
  public:

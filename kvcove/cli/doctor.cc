@@ -22,6 +22,7 @@
 #include "kvcove/base/memory.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/command.h"
+#include "kvcove/segment/allocator.h"
 
 namespace kvcove::cli {
 namespace {
@@ -36,7 +37,11 @@ Finding Memory(std::uint64_t wanted) {
   const std::uint64_t available = AvailableMemory();
   Finding finding{.what = "memory",
                   .seen = fmt::format("{} can be had now", FormatSize(available))};
-  if (wanted > available) {
+  if (wanted > segment::kMaxPayloadBytes) {
+    finding.verdict = Verdict::kFail;
+    finding.change = fmt::format("--memory {}: an owner gives at most {}", FormatSize(wanted),
+                                 FormatSize(segment::kMaxPayloadBytes));
+  } else if (wanted > available) {
     finding.verdict = Verdict::kFail;
     finding.change = fmt::format(
         "--memory {} does not fit: ask for less, free memory, or raise the "
@@ -226,7 +231,8 @@ Result<int> Run(const DoctorOptions& options) {
     fmt::print("\nThis host can run kvcove{}.\n",
                warned == 0 ? "" : fmt::format("; {} warnings above", warned));
   } else {
-    fmt::print("\n{} things must change before kvcove runs here.\n", failed);
+    fmt::print("\n{} must change before kvcove runs here.\n",
+               failed == 1 ? "One thing" : fmt::format("{} things", failed));
   }
   return failed == 0 ? 0 : 1;
 }

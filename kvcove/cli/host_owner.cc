@@ -118,7 +118,7 @@ Status HostOwner::AfterEnd(int status) {
   if (lock.valid() && Lock(lock.get())) unlink(options_.socket.c_str());
   const std::string how = status > 128 ? fmt::format("by signal {}", status - 128)
                                        : fmt::format("with status {}", status);
-  const std::string log = fmt::format("the end of its log ({}):\n{}", options_.log, LogEnd());
+  const std::string log = LogEnd();
   if (!was_ready_) {
     return Fail(Code::kUnavailable,
                 fmt::format("the owner ended {} before it was ready; {}", how, log));
@@ -128,14 +128,15 @@ Status HostOwner::AfterEnd(int status) {
 }
 
 std::string HostOwner::LogEnd() const {
+  if (others_) return {};  // it may log elsewhere
   std::ifstream file(options_.log);
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) {
-    lines.push_back("  " + line);
+    lines.push_back("\n  " + line);
     if (lines.size() > kLogEndLines) lines.erase(lines.begin());
   }
-  std::string text;
-  for (const std::string& line : lines) text.append(text.empty() ? "" : "\n").append(line);
+  std::string text = fmt::format("the end of its log ({}):", options_.log);
+  for (const std::string& line : lines) text.append(line);
   return text;
 }
 

@@ -48,6 +48,10 @@ class HostOwner {
   bool ready() const { return ready_; }
   // What it waits for, for a message.
   std::string Waiting() const;
+  // This object has started the owner; else it has found one.
+  bool started() const { return process_.has_value(); }
+  // The last lines of its log, for a message; empty when somebody else started it.
+  std::string LogEnd() const;
   // host:port of its data, as others reach it; empty without a cluster.
   const std::string& address() const { return seen_.address; }
   // Ends what this object has started, unless it is shared or somebody else attends it.
@@ -57,7 +61,6 @@ class HostOwner {
   Status Ask();
   Status TryStart();
   Status AfterEnd(int status);
-  std::string LogEnd() const;
 
   const HostOwnerOptions options_;
   const Clock& clock_;

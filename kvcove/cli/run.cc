@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -38,6 +39,9 @@ struct RunOptions : OwnerOptions {
   std::string owner_log;
   Words command;
   Words passed_on;  // options of the owner, as they were given
+  // One that the owner which would be started does not have: --listen without --master, --data with
+  // it.
+  std::string unfit;
 };
 
 // ---- COMMAND
@@ -105,6 +109,11 @@ ProcessOptions CommandOf(const RunOptions& options, bool pool, const std::string
   if (!segment.empty()) {
     process.environment.emplace_back("KVCOVE_PREFERRED_SEGMENT", segment);
     process.environment.emplace_back("MOONCAKE_PREFERRED_SEGMENT", segment);
+  }
+  if (!options.security.credentials.empty() && std::getenv("KVCOVE_TOKEN") == nullptr) {
+    LogWarn(
+        "$KVCOVE_TOKEN is not set: an engine that names no token file elsewhere gets nothing from "
+        "a master with credentials");
   }
   if (options.connector == "none" || !IsVllm(options.command)) return process;
   if (BringsConnector(options.command)) {
@@ -176,7 +185,18 @@ Status Check(const RunOptions& options) {
   if (options.no_owner && options.shared) {
     return Fail(Code::kInvalid, "--shared: with --no-owner there is no owner to leave running");
   }
-  if (!options.security.credentials.empty() && options.tenant.empty()) {
+  if (!options.unfit.empty() && !options.no_owner) {
+    return Fail(
+        Code::kInvalid,
+        fmt::format(
+            "{} {}", options.unfit,
+            options.master.empty()
+                ? "is for an owner in a cluster: name the master with --master HOST:7400, or "
+                  "leave it out"
+                : "is for a pool of this host alone: with --master the master keeps the "
+                  "generations; leave it out"));
+  }
+  if (!options.master.empty() && !options.security.credentials.empty() && options.tenant.empty()) {
     return Fail(Code::kInvalid,
                 "--credentials: name the one tenant that the owner serves with --tenant; an owner "
                 "for several tenants is started with 'kvcove owner', and used with --no-owner");
@@ -194,12 +214,16 @@ Result<std::optional<int>> AwaitOwner(HostOwner& owner, Signals& signals, std::u
     if (owner.ready()) return std::nullopt;
     const std::int64_t now = clock.NowNs();
     if (now >= began_ns + timeout_s * kSecond) {
-      return Fail(Code::kTimeout, fmt::format("waited {} s for {}", timeout_s, owner.Waiting()));
+      const std::string log = owner.LogEnd();
+      return Fail(Code::kTimeout, fmt::format("waited {} s for {}{}{}", timeout_s, owner.Waiting(),
+                                              log.empty() ? "" : "; ", log));
     }
     if (now >= tell_ns) {
+      // Once, for it rarely changes, and those who start it should not wait for the timeout.
+      const std::string log = tell_ns == began_ns + kTellEveryNs ? owner.LogEnd() : std::string();
       tell_ns += kTellEveryNs;
-      LogInfo("waiting for {} ({} s of {} s)", owner.Waiting(), (now - began_ns) / kSecond,
-              timeout_s);
+      LogInfo("waiting for {} ({} s of {} s){}{}", owner.Waiting(), (now - began_ns) / kSecond,
+              timeout_s, log.empty() ? "" : "; ", log);
     }
     if (const auto taken = signals.Wait(kLookWhileStarting)) return 128 + taken->number;
   }
@@ -248,8 +272,12 @@ Result<int> Run(const RunOptions& options) {
       owner.reset();
       pool = false;
     } else {
-      LogInfo("the owner is ready{}",
-              owner->address().empty() ? std::string() : " at " + owner->address());
+      LogInfo(
+          "the owner is ready{}{}",
+          owner->address().empty() ? std::string() : " at " + owner->address(),
+          owner->started() || options.passed_on.empty()
+              ? ""
+              : "; it was there already, so --memory and other options of an owner do not apply");
     }
   }
   auto command = Process::Start(CommandOf(options, pool, owner ? owner->address() : std::string()));
@@ -269,7 +297,12 @@ void AddRun(CLI::App& app, Action& chosen) {
       "Run a command, such as an engine, with this host's owner around it: find or start the "
       "owner, wait until it is ready, tell the command of it, end it after the last command.");
   AddServeOptions(*run, *options);
+  const std::vector<CLI::Option*> before = run->get_options();
   AddClusterOptions(*run, *options);
+  std::vector<const CLI::Option*> of_cluster;
+  for (const CLI::Option* option : run->get_options()) {
+    if (std::ranges::find(before, option) == before.end()) of_cluster.push_back(option);
+  }
   run->add_option("--data", options->data_directory,
                   "where a pool of this host alone keeps its generations (default: 'data' beside "
                   "the socket)");
@@ -305,10 +338,17 @@ void AddRun(CLI::App& app, Action& chosen) {
   run->add_option("--owner-log", options->owner_log,
                   "what the owner says; it stays (default: the socket's path and .log)");
   run->add_option("COMMAND", options->command, "what to run, behind --")->configurable(false);
-  run->callback([options, passed_on, &chosen] {
+  run->callback([options, passed_on, of_cluster, &chosen] {
     for (const CLI::Option* option : passed_on) {
+      const std::string& name = option->get_lnames().front();
+      const bool clustered = std::ranges::find(of_cluster, option) != of_cluster.end();
+      if (!option->empty() && (options->master.empty() ? clustered : name == "data")) {
+        // A variable may be there for other programs of kvcove.
+        if (std::getenv(VariableOf(name).c_str()) == nullptr) options->unfit = "--" + name;
+        continue;
+      }
       for (const std::string& value : option->results()) {
-        options->passed_on.push_back("--" + option->get_lnames().front() + "=" + value);
+        options->passed_on.push_back("--" + name + "=" + value);
       }
     }
     chosen = [options] { return Run(*options); };

@@ -89,21 +89,25 @@ Result<int> RunServe(const ServeOptions& options) {
   return 0;
 }
 
-// What RDMA would use; where there is none and nobody names one, nothing is said.
-Status LogRdma(const OwnerOptions& options, const std::string& advertised) {
+bool NamesRdma(const OwnerOptions& options) {
+  return !options.rdma_devices.empty() || !options.gid_index.empty();
+}
+
+Result<net::RdmaChoice> ChooseRdma(const OwnerOptions& options, const std::string& advertised) {
   const net::Sysfs sysfs;
-  const bool named = !options.rdma_devices.empty() || !options.gid_index.empty();
-  if (!named && net::ReadRdmaPorts(sysfs).empty()) return {};
   net::RdmaRequest request{
       .devices = options.rdma_devices, .near = net::NodeOfThisProcess(sysfs), .routed = advertised};
-  const auto index = GidIndexOption(options.gid_index);
-  if (index) request.gid_index = *index;
-  const auto choice = index ? net::ChooseRdma(sysfs, request)
-                            : Result<net::RdmaChoice>(std::unexpected(index.error()));
+  KVCOVE_ASSIGN(request.gid_index, GidIndexOption(options.gid_index));
+  return net::ChooseRdma(sysfs, request);
+}
+
+// What RDMA would use; where there is none and nobody names one, nothing is said.
+void LogRdma(const OwnerOptions& options, const std::string& advertised) {
+  if (!NamesRdma(options) && net::ReadRdmaPorts(net::Sysfs()).empty()) return;
+  const auto choice = ChooseRdma(options, advertised);
   if (!choice) {
-    if (named) return std::unexpected(choice.error());
     LogWarn("RDMA, which is not used yet: {}", choice.error().detail);
-    return {};
+    return;
   }
   std::string paths;
   for (const net::RdmaPath& path : choice->paths) {
@@ -112,7 +116,6 @@ Status LogRdma(const OwnerOptions& options, const std::string& advertised) {
   }
   LogInfo("data goes over TCP; RDMA is not used yet, and would use {} ('kvcove doctor' says why)",
           paths.empty() ? "no device" : paths);
-  return {};
 }
 
 Result<int> RunOwner(const OwnerOptions& options) {
@@ -133,18 +136,27 @@ Result<int> RunOwner(const OwnerOptions& options) {
   member.host = options.host;
   member.checksum = !options.no_checksum;
   daemon_options.host.cluster = member;
+  // Whatever can be wrong here is told before the master, or a waiting 'kvcove run', takes this
+  // owner for ready.
+  if (NamesRdma(options)) {
+    KVCOVE_TRY(ChooseRdma(options, {}));
+  }
+  UniqueFd admin_listener;
+  if (admin_address) {
+    KVCOVE_ASSIGN(admin_listener, rpc::ListenTcp(*admin_address));
+  }
   RaiseDescriptorLimit();
   StopSignal stop;
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto daemon, pool::Daemon::Open(daemon_options, SystemClock::Instance()));
   std::unique_ptr<http::Server> admin;
   if (admin_address) {
-    KVCOVE_ASSIGN(admin, pool::ServeAdmin(daemon->host(), *admin_address, security.credentials,
-                                          SystemClock::Instance()));
+    admin = pool::ServeAdmin(daemon->host(), std::move(admin_listener), *admin_address,
+                             security.credentials, SystemClock::Instance());
   }
   LogInfo("advertising {}: {}", daemon->host().advertised(),
           daemon->host().advertised_choice().why);
-  KVCOVE_TRY(LogRdma(options, daemon->host().advertised_choice().address.host));
+  LogRdma(options, daemon->host().advertised_choice().address.host);
   const bool shared = security.credentials != nullptr && options.tenant.empty();
   LogInfo("owner of {} at {}{}, master {}, admin {}",
           FormatSize(daemon_options.host.owner.memory_bytes), daemon->host().address(),

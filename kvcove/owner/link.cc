@@ -62,7 +62,12 @@ void Link::Stop() {
   }
   owner_.SetLease(0);  // nobody reads on: only now may the master be told
   const std::optional<LinkCore::Call> goodbye = core_.Goodbye();
-  if (!goodbye) return;
+  if (!goodbye) {
+    // No master can know an identity that was never told: there is nothing to prove later.
+    const MutexLock lock(mutex_);
+    if (!called_ && options_.lineage != nullptr) options_.lineage->Remove();
+    return;
+  }
   const std::int64_t deadline_ns = clock_.NowNs() + goodbye->timeout_ns;
   auto client = rpc::Client::Connect(options_.master, options_.access, deadline_ns);
   if (!client || !client->Call(goodbye->method, Bytes(goodbye->body), deadline_ns)) return;
@@ -97,6 +102,7 @@ Result<std::string> Link::Call(Lane lane, std::optional<rpc::Client>& client,
     const MutexLock lock(mutex_);
     if (stopping_) return Fail(Code::kUnavailable, "stopping");
     fds_[index] = client->fd();
+    called_ = true;
   }
   Result<std::string> reply =
       client->Call(call.method, Bytes(call.body), clock_.NowNs() + call.timeout_ns);

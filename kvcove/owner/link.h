@@ -55,6 +55,8 @@ class Link {
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  // A call went out, so some master may know this identity.
+  bool called_ KVCOVE_GUARDED_BY(mutex_) = false;
   // Where each lane waits for its answer; Stop ends that. -1: nowhere.
   std::array<int, LinkCore::kLanes.size()> fds_ KVCOVE_GUARDED_BY(mutex_) = {-1, -1, -1, -1};
 

@@ -33,9 +33,10 @@ std::vector<PutResult> Full(std::size_t count) {
 Result<std::unique_ptr<Owner>> Owner::Open(const OwnerOptions& given, const Clock& clock) {
   OwnerOptions options = given;
   options.memory_bytes = options.memory_bytes / segment::kGranule * segment::kGranule;
-  if (options.memory_bytes < kMiB || options.memory_bytes > (200ULL << 30)) {
-    return Fail(Code::kInvalid, fmt::format("a memory budget of {}; give between 1MiB and 200GiB",
-                                            FormatSize(given.memory_bytes)));
+  if (options.memory_bytes < kMiB || options.memory_bytes > segment::kMaxPayloadBytes) {
+    return Fail(Code::kInvalid,
+                fmt::format("a memory budget of {}; give between 1MiB and {}",
+                            FormatSize(given.memory_bytes), FormatSize(segment::kMaxPayloadBytes)));
   }
   if (const std::uint64_t available = AvailableMemory(); options.memory_bytes > available) {
     return Fail(Code::kInvalid,

@@ -19,7 +19,7 @@
 namespace kvcove::owner {
 
 struct OwnerOptions {
-  std::uint64_t memory_bytes = 0;  // of payload
+  std::uint64_t memory_bytes = 0;  // of payload, 1 MiB to segment::kMaxPayloadBytes
   std::uint64_t max_objects = 0;   // 0: one per 512 bytes of payload, at most 2^27
   std::string policy = "default";
   std::unordered_map<std::string, Quota> quotas;

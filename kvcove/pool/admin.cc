@@ -106,11 +106,12 @@ json Stat(LocalHost& host) {
 
 }  // namespace
 
-Result<std::unique_ptr<http::Server>> ServeAdmin(LocalHost& host, rpc::Address& address,
-                                                 std::shared_ptr<rpc::Credentials> credentials,
-                                                 const Clock& clock) {
-  http::ServerOptions options{.loopback = rpc::IsLoopback(address)};
-  KVCOVE_ASSIGN(options.listener, rpc::ListenTcp(address));
+std::unique_ptr<http::Server> ServeAdmin(LocalHost& host, UniqueFd listener,
+                                         const rpc::Address& address,
+                                         std::shared_ptr<rpc::Credentials> credentials,
+                                         const Clock& clock) {
+  http::ServerOptions options{.listener = std::move(listener),
+                              .loopback = rpc::IsLoopback(address)};
   if (credentials != nullptr) {
     options.authorize = [credentials = std::move(credentials)](const std::string& authorization) {
       return rpc::MayAdminister(*credentials, authorization);

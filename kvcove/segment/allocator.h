@@ -13,6 +13,10 @@
 
 namespace kvcove::segment {
 
+// The most payload of one segment. A place in it is a 32-bit number of granules, which ends at
+// 256 GiB.
+inline constexpr std::uint64_t kMaxPayloadBytes = 200ULL << 30;
+
 constexpr std::uint32_t GranulesOf(std::uint64_t size_bytes) {
   return static_cast<std::uint32_t>((size_bytes + kGranule - 1) / kGranule);
 }

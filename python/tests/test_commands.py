@@ -567,6 +567,16 @@ def test_the_overlay_is_for_one_command_only(tmp_path: Path) -> None:
         timeout=60,
     )
     assert "on kvcove" in ended.stdout
+    for words in (["--help"], ["run", "--help"]):
+        asked = subprocess.run(
+            [sys.executable, "-m", "kvcove.mooncake", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert (asked.returncode, asked.stderr) == (0, "")
+        assert "run COMMAND" in asked.stdout
     bad = subprocess.run(
         [sys.executable, "-m", "kvcove.mooncake"], capture_output=True, check=False, timeout=60
     )

@@ -166,6 +166,12 @@ def test_an_engine_with_its_owner(host: Host, tmp_path: Path) -> None:
         ([OWNER, "--device", "mlx5_no"], {}, "the RDMA device 'mlx5_no': there is no such"),
         ([OWNER, "--bq"], {}, "unknown option '--bq'"),
         ([MASTER, "--enable-offload"], {}, "no disk tier yet"),
+        (
+            [MASTER, "--bg", "--host", "0.0.0.0"],
+            {},
+            "give the address of this host that others use",
+        ),
+        ([MASTER, "--bg"], {"MC_MASTER_HOST": "::"}, "give the address of this host that others"),
         ([MASTER, "--bg"], {"MC_RPC_PORT": "rpc"}, "MC_RPC_PORT: 'rpc' is no port"),
         ([MASTER, "--bg"], {"MC_LEASE_TTL": "soon"}, "exited before becoming ready"),
     ],

@@ -27,6 +27,7 @@ check "help" 0 "serve" "$kvcove" --help
 check "version" 0 "protocol 2, segment layout 2, control store 2" "$kvcove" --version
 check "unknown option" 2 "did you mean '--memory'" "$kvcove" serve --memroy 4GiB
 check "unknown command" 2 "did you mean 'replay'" "$kvcove" reply
+check "unknown option of a subcommand's command" 2 "Run 'kvcove admin keys --help'" "$kvcove" admin keys acme
 check "no command" 2 "help" "$kvcove"
 check "wrong size" 2 "--memory: 'lots' is not a size" "$kvcove" serve --memory lots --socket "$directory/a/s"
 check "too much memory" 2 "this host can give" "$kvcove" serve --memory 190GiB --socket "$directory/a/s"
@@ -134,6 +135,7 @@ check "admin segments" 0 "live" "${admin[@]}" segments
 check "admin without token" 2 "credentials" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) status
 check "admin health without token" 0 "ok" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) health
 check "admin with a tenant's token" 2 "denied" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) --token "$directory/acme.toml" status
+check "admin why before any engine" 0 "no engine has registered" "${admin[@]}" why nothing
 check "replay as a tenant" 0 '"wrong_bytes":0' "$kvcove" replay "$trace" --limit 200 --engines 2 --json --pool "kvcove://127.0.0.1:$port?token=$directory/acme.toml"
 check "replay on hosts" 0 '"wrong_bytes":0' "$kvcove" replay "$trace" --limit 200 --engines 2 --json --launch "env KVCOVE_HOST_ID=a" --launch "env KVCOVE_HOST_ID=b" --pool "kvcove://127.0.0.1:$port?token=$directory/acme.toml"
 check "replay as nobody" 2 "token" "$kvcove" replay "$trace" --limit 10 --engines 1 --pool "kvcove://127.0.0.1:$port"
@@ -175,6 +177,8 @@ if [ "$(id -u)" = 0 ] && "${other[@]}" test -x "$kvcove" 2>/dev/null; then
 fi
 check "doctor" 0 "This host can run kvcove" "$kvcove" doctor --memory 16MiB --data "$directory" --listen 127.0.0.1:$port
 check "doctor json" 1 '"verdict":"FAIL"' "$kvcove" doctor --memory 190GiB --data "$directory" --listen 127.0.0.1:$port --json
+check "doctor: more than an owner gives" 1 "an owner gives at most 200GiB" "$kvcove" doctor --memory 512GiB --data "$directory" --listen "127.0.0.1:$port"
+check "doctor: one thing" 1 "^One thing must change" "$kvcove" doctor --memory 512GiB --data "$directory" --listen "127.0.0.1:$port"
 # A host with one RDMA port that is up and one that is down.
 for name in mlx5_0 mlx5_1; do
   at="$directory/sys/class/infiniband/$name/ports/1"

@@ -359,8 +359,10 @@ TEST_F(OperationsTest, OwnersHaveAnEndpointToo) {
   EXPECT_EQ(Put(*session, "a"), Code::kOk);
   EXPECT_TRUE(Get(*session, "a").ok());
   rpc::Address address{.host = "127.0.0.1", .port = 0};
-  auto server = pool::ServeAdmin(owners_[0]->host(), address, nullptr, SystemClock::Instance());
-  ASSERT_TRUE(server);
+  auto listener = rpc::ListenTcp(address);
+  ASSERT_TRUE(listener);
+  const auto server = pool::ServeAdmin(owners_[0]->host(), std::move(*listener), address, nullptr,
+                                       SystemClock::Instance());
   const auto get = [&](const std::string& path) {
     return *http::Call({.port = address.port, .target = path});
   };

@@ -224,7 +224,9 @@ class Run(unittest.TestCase):
     def test_an_owner_that_somebody_else_started_is_used_and_stays(self):
         owner = self.start("--log", "error", "serve")
         self.assertTrue(self.until(self.socket.exists))
-        self.assertEqual(self.run_command("--", "true")[0], 0)
+        status, _, errors = self.run_command("--memory", "128MiB", "--", "true")
+        self.assertEqual(status, 0)
+        self.assertIn("it was there already, so --memory and other options of an owner do not apply", errors)
         time.sleep(0.3)
         self.assertIsNone(owner.poll())
         owner.terminate()
@@ -281,11 +283,59 @@ class Run(unittest.TestCase):
             self.assertEqual(status, 0, errors)
             self.assertNotIn("KVCOVE_POOL", output)
 
+    def test_what_an_owner_cannot_use_is_told_before_the_command_starts(self):
+        _, master = self.start_master()
+        options = self.cluster_options(master)[:4]
+        with socket.create_server(("127.0.0.1", 0)) as used:
+            admin = f"127.0.0.1:{used.getsockname()[1]}"
+            for more, text in ((["--admin", admin], f"listening on {admin}: Address already in use"),
+                               (["--admin", "off", "--rdma-device", "nosuch0"], "there is no such RDMA device"),
+                               (["--admin", "off", "--gid-index", "x"], "'x' is no GID index")):  # fmt: skip
+                status, output, errors = self.run_command(*options, *more, "--", "echo", "ran")
+                self.assertEqual((status, output), (2, ""), errors)
+                self.assertIn(text, errors)
+                self.assertNotIn("knows this owner", errors, "the master heard of it first")
+
+    def test_variables_for_other_programs_change_nothing(self):
+        left_over = {"KVCOVE_INSECURE": "1", "KVCOVE_CREDENTIALS": "/nowhere", "KVCOVE_LISTEN": "x"}
+        status, output, errors = self.run_command("--", "echo", "ran", **left_over)
+        self.assertEqual((status, output), (0, "ran\n"), errors)
+        _, master = self.start_master()
+        status, output, errors = self.run_command(*self.cluster_options(master), "--", "echo", "ran",
+                                                  KVCOVE_DATA="/nowhere")  # fmt: skip
+        self.assertEqual((status, output), (0, "ran\n"), errors)
+
+    def test_a_master_that_asks_for_credentials(self):
+        files = [str(self.directory / name) for name in ("servers.toml", "acme.toml")]
+        for tenant, scopes in (("acme", "read,write,reset"), ("cluster", "owner,admin")):
+            token = self.start("token", tenant, "--scopes", scopes, "--credentials", files[0],
+                               "--output", str(self.directory / f"{tenant}.toml"))  # fmt: skip
+            self.assertEqual(token.wait(10), 0)
+        number = port()
+        self.start("--log", "error", "master", "--listen", f"127.0.0.1:{number}", "--admin", "off",
+                   "--data", str(self.directory / "m"), "--credentials", files[0])  # fmt: skip
+        options = self.cluster_options(f"127.0.0.1:{number}")
+        status, _, errors = self.run_command(*options, "--ready-timeout", "7", "--", "true")
+        self.assertEqual(status, 2)
+        _, waiting = errors.split("(5 s of 7 s)")
+        told = waiting.split("waited 7 s")
+        self.assertEqual(len(told), 2, errors)
+        for part in told:
+            self.assertIn("denied", part, "the end of the log says why")
+        options += ["--credentials", files[0], "--tenant", "acme"]
+        status, output, errors = self.run_command(*options, "--", "echo", "ran")
+        self.assertEqual((status, output), (0, "ran\n"), errors)
+        self.assertIn("$KVCOVE_TOKEN is not set", errors)
+        _, _, errors = self.run_command(*options, "--", "true", KVCOVE_TOKEN=files[1])
+        self.assertNotIn("KVCOVE_TOKEN", errors)
+
     def test_a_master_that_is_not_there(self):
         options = [*self.cluster_options(f"127.0.0.1:{port()}"), "--ready-timeout", "1"]
         status, output, errors = self.run_command(*options, "--", "echo", "ran")
         self.assertEqual((status, output), (2, ""))
         self.assertIn("waited 1 s for the owner's lease", errors)
+        self.assertIn(f"the master at {options[1]} cannot be reached", errors, "the end of the log says why")
+        self.assertEqual([entry.name for entry in self.socket.parent.iterdir()], [self.log.name])
         status, output, errors = self.run_command(*options, "--on-failure", "fallback", "--", "echo", "ran")
         self.assertEqual((status, output), (0, "ran\n"), errors)
 
@@ -294,7 +344,10 @@ class Run(unittest.TestCase):
             (["--no-owner", "--shared"], "no owner to leave"),
             (["--connector", "best"], "kvcove"),
             (["--memory", "lots"], "'lots' is not a size"),
-            (["--credentials", "/nowhere"], "--tenant"),
+            (["--master", "127.0.0.1:1", "--credentials", "/nowhere"], "--tenant"),
+            (["--listen", "127.0.0.1:1"], "--listen is for an owner in a cluster: name the master with --master"),
+            (["--insecure"], "--insecure is for an owner in a cluster"),
+            (["--master", "127.0.0.1:1", "--data", "/nowhere"], "--data is for a pool of this host alone"),
         ):
             status, _, errors = self.run_command(*options, "--", "true")
             self.assertEqual(status, 2)

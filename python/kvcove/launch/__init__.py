@@ -21,9 +21,10 @@ try:
     import pydantic as _pydantic
     import yaml as _yaml
 except ImportError as error:
+    # Without the traceback of the import that failed: the message has all of it.
     raise ImportError(
         f"kvcove.launch needs what is not installed ({error}): pip install 'kvcove[launch]'"
-    ) from error
+    ) from None
 
 from kvcove.launch._document import Document, read
 from kvcove.launch._errors import ConfigError, LaunchError, Problem

@@ -30,6 +30,9 @@ __all__ = [
     "check_writable",
 ]
 
+MOST_OF_AN_OWNER = 200 << 30
+"""Bytes that one owner, or one embedded pool, may have (kvcove/segment/allocator.h)."""
+
 NO_CPU_TIER = "inference.kv_cache_offload requires a cpu tier (disk-only offload is not supported)."
 
 
@@ -139,12 +142,12 @@ class KvcoveOffload(_Offload):
                 f"the pool at {self.pool} has memory of its own; leave cpu out, or give "
                 'pool = "auto"',
             )
-        if self.cpu is not None and not 1 << 20 <= self.cpu.num_bytes <= 200 << 30:
+        if self.cpu is not None and not 1 << 20 <= self.cpu.num_bytes <= MOST_OF_AN_OWNER:
             raise wrong_at(
                 "cpu.num_bytes",
                 f"an engine's own pool has 1MiB to 200GiB, not {format_size(self.cpu.num_bytes)}; "
-                "for more start an owner on each host (kvcove owner --memory ...) and give pool = "
-                '"kvcove://HOST:7400"',
+                "for more share the pool of several hosts, each with an owner (kvcove owner "
+                '--memory ..., 200GiB at most), and give pool = "kvcove://HOST:7400"',
             )
         try:
             Config.of(self.connector_options())

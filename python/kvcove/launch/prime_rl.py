@@ -7,6 +7,7 @@ Only what decides about KV is read; the rest is prime-rl's.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +97,8 @@ def load(document: Document) -> PrimeRl:
     slurm = at(data, ("slurm",)) is not None
     deployment = at(data, (*inference, "deployment", "type"))
     raise_if(misplaced(document))
+    if block is None:
+        raise_if(_misspelt(document))
     offload = None
     if block is not None:
         problems = list(_rules(document, inference, slurm))
@@ -170,6 +173,18 @@ def misplaced(document: Document) -> list[Problem]:
     new = {key: value for key, value in block.items() if key != "block_size"}
     text = dump(migrated(new), (*inference, "kv_cache_offload"), document.language)
     return [document.problem(old, f"it is no part of deployment any more; write this:\n\n{text}\n")]
+
+
+def _misspelt(document: Document) -> list[Problem]:
+    """Find the block under a name that is nearly right, or beside ``inference``."""
+    path = block_path(document.data)
+    found = []
+    for table in dict.fromkeys([(), path[:-1]]):
+        for key in at(document.data, table) or ():
+            if difflib.get_close_matches(str(key), path[-1:], cutoff=0.85):
+                text = f"unknown key; did you mean '{'.'.join(path)}'?"
+                found.append(document.problem((*table, str(key)), text))
+    return found
 
 
 def _rules(document: Document, inference: KeyPath, slurm: bool) -> Iterator[Problem]:

@@ -25,7 +25,7 @@ from kvcove.launch._document import Document
 from kvcove.launch._errors import LaunchError
 from kvcove.launch._size import format_size, parse_size
 from kvcove.launch.connector import build_kv_transfer_config, to_json
-from kvcove.launch.offload import CpuTier, KvcoveOffload, MooncakeOffload
+from kvcove.launch.offload import MOST_OF_AN_OWNER, CpuTier, KvcoveOffload, MooncakeOffload
 
 __all__ = ["Pool", "Script", "pool_of", "quoted", "render_part", "render_script"]
 
@@ -152,6 +152,11 @@ def pool_of(
             raise LaunchError(f"--memory: {error}") from error
     if num_bytes is None:
         raise LaunchError("--memory is missing: what each node gives, such as 64GiB")
+    if not 1 << 20 <= num_bytes <= MOST_OF_AN_OWNER:
+        raise LaunchError(
+            f"--memory {format_size(num_bytes)}: the owner on each node gives 1MiB to 200GiB; "
+            "more nodes make a larger pool"
+        )
     if offload is not None:
         disk = disk or (str(offload.disk.path) if offload.disk is not None else None)
     if isinstance(offload, MooncakeOffload):

@@ -15,9 +15,13 @@ from pathlib import Path
 
 def main() -> None:
     """Become the command."""
-    if len(sys.argv) < 3 or sys.argv[1] != "run":
+    words = sys.argv[1:]
+    if words in (["--help"], ["-h"], ["run", "--help"], ["run", "-h"]):
+        print(__doc__)
+        raise SystemExit(0)
+    if len(words) < 2 or words[0] != "run":
         print(__doc__, file=sys.stderr)
-        raise SystemExit(2 if sys.argv[1:] not in (["--help"], ["-h"]) else 0)
+        raise SystemExit(2)
     overlay = Path(__file__).parent / "overlay"
     environment = dict(os.environ)
     # Commands of this environment go before others of the same name, activated or not.

@@ -28,6 +28,24 @@ def told(text: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "[inference.kv_cach_offload]\n",
+            "rl.toml:1: inference.kv_cach_offload: unknown key; did ",
+        ),
+        ("[kv-cache-offload]\n", "rl.toml:1: kv-cache-offload: unknown key; did you mean 'kv_c"),
+        (
+            "[inference]\nkv_cache_dtype = 'fp8'\n[kv_cache_offload]\n",
+            "rl.toml:3: kv_cache_offload: unknown key; did you mean 'inference.kv_cache_offload'?",
+        ),
+    ],
+)
+def test_a_block_under_another_name_is_not_passed_over(text: str, expected: str) -> None:
+    assert told(text).startswith(expected)
+
+
 def test_an_rl_file_and_an_inference_file_say_the_same() -> None:
     block = 'type = "native"\n[{0}kv_cache_offload.cpu]\nnum_bytes = "64GiB"\n'
     rl = load("[inference.kv_cache_offload]\n" + block.format("inference."))
@@ -112,8 +130,8 @@ def test_sizes_that_are_none(size: str) -> None:
         (
             'type = "kvcove"\ncpu.num_bytes = 1\n',
             "rl.toml:3: inference.kv_cache_offload.cpu.num_bytes: an engine's own pool has 1MiB to "
-            "200GiB, not 1; for more start an owner on each host (kvcove owner --memory ...) and "
-            'give pool = "kvcove://HOST:7400"',
+            "200GiB, not 1; for more share the pool of several hosts, each with an owner (kvcove "
+            'owner --memory ..., 200GiB at most), and give pool = "kvcove://HOST:7400"',
         ),
         (
             'type = "kvcove"\npool = "kvcove://h:7400"\ncpu.num_bytes = "1GiB"\n',

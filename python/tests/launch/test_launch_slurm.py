@@ -25,7 +25,7 @@ type = "disaggregated"
 [inference.kv_cache_offload]
 type = "mooncake"
 device_name = "mlx5_0"
-cpu.num_bytes = "512GiB"
+cpu.num_bytes = "128GiB"
 disk.path = "/local disk/kv"
 """
 
@@ -140,10 +140,10 @@ def test_a_configuration_of_prime_rl(tmp_path: Path, capsys: pytest.CaptureFixtu
     )
     assert {name: value for name, value in found.items() if name != "KV_CONFIG"} == {
         "KV_NAME": "mooncake",
-        "KV_MEMORY": "512GiB",
+        "KV_MEMORY": "128GiB",
         "KV_FIRST_PORT": "20000",
         "KV_TIMEOUT": "120",
-        "KV_BYTES": str(512 << 30),
+        "KV_BYTES": str(128 << 30),
         "KV_DISK": "/local disk/kv",
         "KV_DEVICES": "mlx5_0",
     }
@@ -195,6 +195,11 @@ def test_a_vllm_gets_the_connector(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--type", "kvcove"], "--memory is missing"),
         (["--type", "kvcove", "--memory", "lots"], "--memory: 'lots' is not a size"),
         (["--type", "kvcove", "--memory", "1GiB", "--disk", "/d"], "--disk: only --type mooncake"),
+        (
+            ["--type", "kvcove", "--memory", "512GiB"],
+            "--memory 512GiB: the owner on each node gives",
+        ),
+        (["--type", "mooncake", "--memory", "1KiB"], "gives 1MiB to 200GiB"),
         (["--type", "mooncake", "--memory", "1GiB", "--disk", "d"], "--disk d: give an absolute"),
         (["--type", "kvcove", "--memory", "1GiB", "--first-port", "60000"], "give 1024 to 55536"),
         (["--type", "kvcove", "--memory", "1GiB", "--timeout", "0"], "--timeout 0: give 1 to"),
