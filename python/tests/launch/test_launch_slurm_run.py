@@ -8,7 +8,6 @@ else is real: master, owners, the drop-in's programs, processes that cache and f
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -17,34 +16,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import command_path, wait_until
+from conftest import wait_until
+from slurm_hosts import NODES, PORT, Job, NoNamespaces, inside, job_on, kill, two_hosts
 
-NODES = 2
-JOB = 4711
-PORT = 20000 + JOB % 1250 * 8
 SEGMENTS = {"kvcove": rf"10\.78\.0\.\d:{PORT + 2}", "mooncake": r"10\.78\.0\.\d:\d+"}
-
-SRUN = """\
-#!{python}
-# SPDX-License-Identifier: Apache-2.0
-# A task on each node. SIGTERM is passed on to the tasks, as the first process of each.
-import os, signal, subprocess, sys
-command = sys.argv[next(i for i, word in enumerate(sys.argv) if i and not word.startswith("-")):]
-tasks = []
-signal.signal(signal.SIGTERM, lambda *_: [task.terminate() for task in tasks])
-for rank in range({nodes}):
-    environment = {{**os.environ, "SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"node{{rank}}", "SLURM_STEP_ID": "0"}}
-    task = subprocess.Popen(["{directory}/on", str(rank), *command], env=environment)
-    tasks.append(task)
-    with open("{directory}/tasks", "a") as file:
-        print(task.pid, file=file)
-statuses = [task.wait() for task in tasks]
-sys.exit(max(status if status >= 0 else 128 - status for status in statuses))
-"""
 
 # What an engine does with a prefix: node 0 caches it, node 1 looks it up and loads it.
 ENGINE = """\
@@ -87,181 +66,36 @@ sys.exit(int((out / "leave").read_text() or 0) if rank == 1 else 0)
 """
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
 @pytest.fixture(scope="module")
 def namespaces() -> Iterator[list[str]]:
-    """Two hosts that reach each other, and nothing else."""
-    names = [f"kvs-{os.getpid()}-{i}" for i in range(NODES)]
-    try:
-        for name in names:
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
-        ip("link", "add", "eth0", "netns", names[0], "type", "veth",
-           "peer", "name", "eth0", "netns", names[1])  # fmt: skip
-        for i, name in enumerate(names):
-            ip("-n", name, "addr", "add", f"10.78.0.{i + 1}/24", "dev", "eth0", "nodad")
-            ip("-n", name, "link", "set", "eth0", "up")
-    except (OSError, subprocess.CalledProcessError):
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-        pytest.skip("this machine does not let this user make network namespaces with 'ip'")
-    yield names
-    for name in names:
-        ip("netns", "del", name)
-
-
-def inside(name: str) -> set[int]:
-    """Return the processes of a host."""
-    ran = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=True)
-    return {int(pid) for pid in ran.stdout.split()}
-
-
-@dataclasses.dataclass
-class Job:
-    directory: Path
-    names: list[str]
-    kind: str
-    form: str
-    script: Path
-    process: subprocess.Popen[bytes] | None = None
-    began: float = 0
-
-    @property
-    def out(self) -> Path:
-        return self.directory / "out dir"
-
-    def render(self, *words: str) -> str:
-        ran = subprocess.run(
-            [sys.executable, "-m", "kvcove.launch", "slurm", "--type", self.kind,
-             "--memory", "64MiB", "--timeout", "20", *words],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        return ran.stdout
-
-    def start(self) -> None:
-        environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith(("KVCOVE_", "MOONCAKE_"))},
-            "PATH": f"{self.directory}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "TMPDIR": str(self.directory / "tmp"),
-            "SLURM_JOB_ID": str(JOB),
-            "SLURM_JOB_NODELIST": "node[0-1]",
-            "SLURMD_NODENAME": "node0",
-            "OUTPUT_DIR": str(self.out),
-        }
-        self.began = time.monotonic()
-        with (self.directory / "job.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [str(self.directory / "on"), "0", "bash", str(self.script)],
-                env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
-
-    def told(self) -> str:
-        logs = [self.directory / "job.log", *sorted(self.out.glob("**/*.log"))]
-        return "\n".join(f"== {log}\n{log.read_text(errors='replace')}" for log in logs)
-
-    def segments(self) -> set[str]:
-        """Return the owners that the master lists with a lease."""
-        admin = f"127.0.0.1:{PORT + 1}"
-        if self.kind == "mooncake":
-            with contextlib.suppress(FileNotFoundError):
-                log = (self.out / "mooncake/node_0/master.log").read_text()
-                found = re.search(r"admin http://(127\.0\.0\.1:\d+)\)", log)
-                admin = found[1] if found else admin
-        ran = subprocess.run(
-            ["ip", "netns", "exec", self.names[0], command_path(), "admin", "--admin", admin,
-             "--token", str(self.secrets() / "cluster.toml"), "--json", "segments"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if ran.returncode != 0:
-            return set()
-        listed = json.loads(ran.stdout)["segments"]
-        return {s["address"] for s in listed if s["state"] == "live"}
-
-    def secrets(self) -> Path:
-        found = list((self.out / "kvcove").glob("job_*"))
-        return found[0] if found else Path("/nowhere")
-
-    def found(self, rank: int) -> dict[str, object]:
-        path = self.out / f"found-{rank}"
-        assert wait_until(path.exists, 40), self.told()
-        return json.loads(path.read_text())
-
-    def tasks(self) -> list[int]:
-        return [int(pid) for pid in (self.directory / "tasks").read_text().split()]
-
-    def leave(self, status: int = 0) -> None:
-        (self.out / "leave.new").write_text(str(status))
-        (self.out / "leave.new").rename(self.out / "leave")
-
-    def assert_nothing_is_left(self) -> None:
-        assert wait_until(lambda: not any(inside(name) for name in self.names), 20), [
-            (pid, Path(f"/proc/{pid}/cmdline").read_bytes())
-            for name in self.names
-            for pid in inside(name)
-        ]
-        assert list((self.directory / "tmp").iterdir()) == []
-        left = {str(path.relative_to(self.out)) for path in self.out.glob("**/*") if path.is_file()}
-        promised = r"cached|node_\d\.out\.log|leave|found-\d|(kvcove|mooncake)/node_\d/((master|run|owner|client)\.log|config\.json)"
-        assert not [name for name in left if not re.fullmatch(promised, name)]
-        for name in self.names:
-            ran = subprocess.run(
-                ["ip", "netns", "exec", name, sys.executable, "-c", PORTS],
-                capture_output=True, text=True, check=True,
-            )  # fmt: skip
-            assert ran.stdout == "[]\n"
-
-
-# Listening sockets of a host, by port.
-PORTS = """\
-rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}").readlines()[1:]]
-print([int(row[1].rsplit(":", 1)[1], 16) for row in rows if row[3] == "0A"])
-"""
+    with contextlib.ExitStack() as hosts:
+        try:
+            names = hosts.enter_context(two_hosts())
+        except NoNamespaces as error:
+            pytest.skip(str(error))
+        yield names
 
 
 @pytest.fixture
-def job(tmp_path: Path, namespaces: list[str], request: pytest.FixtureRequest) -> Iterator[Job]:
+def job(namespaces: list[str], request: pytest.FixtureRequest) -> Iterator[Job]:
     kind, form = request.param
-    # Sockets' paths are short.
-    directory = Path("/tmp") / f"kvs-{os.getpid()}"
-    directory.mkdir(mode=0o700)
-    (directory / "tmp").mkdir()
-    (directory / "hosts").write_text("".join(f"10.78.0.{i + 1} node{i}\n" for i in range(NODES)))
-    on = f"""#!/bin/bash
-rank=$1
-shift
-exec ip netns exec kvs-{os.getpid()}-$rank bash -c 'mount --bind {directory}/hosts /etc/hosts; exec "$@"' bash "$@"
-"""
-    srun = SRUN.format(python=sys.executable, nodes=NODES, directory=directory)
-    scontrol = "#!/bin/bash\n[ \"$*\" = 'show hostnames node[0-1]' ] && printf 'node0\\nnode1\\n'\n"
-    for name, text in (("on", on), ("srun", srun), ("scontrol", scontrol)):
-        (directory / name).write_text(text)
-        (directory / name).chmod(0o755)
-    (directory / "engine.py").write_text(ENGINE)
-    made = Job(directory, namespaces, kind, form, directory / "job.sh")
-    made.out.mkdir()
-    command = ["python3", str(directory / "engine.py"), kind, "10.78.0.1", "10.78.0.2"]
-    if form == "whole":
-        text = made.render("--nodes", "2", "--output-dir", str(made.out), "--", *command)
-    else:
-        # As prime-rl's templates have it around the part.
-        text = (
-            "srun bash -c '\nINFER_NODE_RANK=$SLURM_PROCID\n"
-            'LOCAL_IP=$(ip -o -4 addr show dev eth0 | awk "{print \\$4}" | cut -d/ -f1)\n'
-            + made.render("--part")
-            + " ".join(command)
-            + ' 2>&1 | tee "$OUTPUT_DIR/node_$INFER_NODE_RANK.out.log"\nexit "${PIPESTATUS[0]}"\n\'\n'
-        )
-    made.script.write_text(text)
-    yield made
-    if made.process is not None and made.process.poll() is None:
-        made.process.kill()
-        made.process.wait()
-    for name in namespaces:
-        kill(inside(name), signal.SIGKILL)
-    shutil.rmtree(directory)
+    with job_on(namespaces, kind, form) as made:
+        engine = made.directory / "engine.py"
+        engine.write_text(ENGINE)
+        command = ["python3", str(engine), kind, "10.78.0.1", "10.78.0.2"]
+        if form == "whole":
+            text = made.render("--nodes", "2", "--output-dir", str(made.out), "--", *command)
+        else:
+            # As prime-rl's templates have it around the part.
+            text = (
+                "srun bash -c '\nINFER_NODE_RANK=$SLURM_PROCID\n"
+                'LOCAL_IP=$(ip -o -4 addr show dev eth0 | awk "{print \\$4}" | cut -d/ -f1)\n'
+                + made.render("--part")
+                + " ".join(command)
+                + ' 2>&1 | tee "$OUTPUT_DIR/node_$INFER_NODE_RANK.out.log"\nexit "${PIPESTATUS[0]}"\n\'\n'
+            )
+        made.script.write_text(text)
+        yield made
 
 
 FORMS = [(kind, form) for kind in ("kvcove", "mooncake") for form in ("whole", "part")]
@@ -302,12 +136,6 @@ def test_a_prefix_of_one_node_is_served_on_the_other(job: Job) -> None:
     job.leave()
     assert job.process is not None and job.process.wait(30) == 0, job.told()
     job.assert_nothing_is_left()
-
-
-def kill(pids: Iterable[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def scancel(job: Job) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from serving import free_port, served
+from slurm import on_two_nodes
 
 HERE = Path(__file__).parent
 FAILED: list[str] = []
@@ -557,6 +558,7 @@ def main() -> None:
     check(ref["w0"] != ref["w1"], "the two sets of weights give different outputs")
 
     served(directory, TINY, check)
+    on_two_nodes(directory, TINY, check)
     cascade(directory, model)
     own_connector(directory, model, ref)
     own_features(directory, model, ref)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PROMPT = [(7 * j + j * j) % 900 + 10 for j in range(1500)]
+TOKENS = 1499 // 128 * 128  # whole blocks before the last token
 
 
 def make_model(path: Path, tiny: dict[str, Any]) -> None:
@@ -53,32 +54,29 @@ def named_vllm(directory: Path) -> Path:
     return named
 
 
-class Serving:
-    """``kvcove run -- vllm serve``, and its log."""
+# Options and environment of an engine as small as it can be.
+SMALL = ["--host", "127.0.0.1", "--max-model-len", "2048", "--dtype", "float32", "--enforce-eager"]
+SMALL += ["--served-model-name", "tiny"]
 
-    def __init__(self, directory: Path, model: Path) -> None:
-        self.log = directory / "serving.log"
-        self.socket = directory / "sockets" / "kvcove.sock"
-        self.socket.parent.mkdir(mode=0o700, exist_ok=True)
-        self.address = f"http://127.0.0.1:{(port := free_port())}"
-        arguments = ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "2048"]
-        arguments += ["--dtype", "float32", "--enforce-eager", "--served-model-name", "tiny"]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(named_vllm(directory)),
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_HOST_IP": "127.0.0.1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache
-            "HF_HUB_OFFLINE": "1",
-        }
-        run = [sys.executable, "-m", "kvcove", "run", "--memory", "512MiB"]
-        run += ["--socket", str(self.socket), "--"]
-        vllm = [str(Path(sys.executable).parent / "vllm"), "serve", str(model)]
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*run, *vllm, *arguments], stdout=out, stderr=out, env=environment
-            )
+
+def environment(directory: Path) -> dict[str, str]:
+    return {
+        "PYTHONPATH": str(named_vllm(directory)),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+class Engine:
+    """What ``vllm serve`` answers at an address. `process` has it, and writes `log`."""
+
+    def __init__(self, address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.address = address
+        self.process = process
+        self.log = log
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> str:
         """Return the answer to a GET, or to a POST where there is a body."""
@@ -90,7 +88,7 @@ class Serving:
             return str(answer.read().decode())
 
     def wait(self) -> None:
-        until = time.monotonic() + 300
+        until = time.monotonic() + 500
         while True:
             try:
                 self.ask("/health")
@@ -101,45 +99,76 @@ class Serving:
                     raise SystemExit(self.log.read_text(errors="replace")[-4000:]) from None
             time.sleep(0.2)
 
-    def complete(self) -> str:
+    def complete(self) -> tuple[str, int]:
+        """Return the answer to the prompt, and how many of its tokens came from the pool."""
+        before = self._hits()
         body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 16, "temperature": 0}
-        return str(json.loads(self.ask("/v1/completions", body))["choices"][0]["text"])
+        answer = str(json.loads(self.ask("/v1/completions", body))["choices"][0]["text"])
+        return answer, self._hits() - before
 
-    def counted(self, metric: str) -> float:
+    def complete_again(self) -> tuple[str, int]:
+        """Complete with nothing in the engine's own cache, once all of the prompt is in the pool."""
+        answer, hits = "", 0
+        for _ in range(20):  # saves go on beside the requests
+            time.sleep(0.2)
+            self.ask("/reset_prefix_cache", {})
+            answer, hits = self.complete()
+            if hits == TOKENS:
+                break
+        return answer, hits
+
+    def _hits(self) -> int:
+        metric = "vllm:external_prefix_cache_hits_total"
         lines = [line for line in self.ask("/metrics").splitlines() if line.startswith(metric)]
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+        return int(sum(float(line.rsplit(" ", 1)[1]) for line in lines))
+
+
+def run_and_serve(directory: Path, model: Path, socket_path: Path) -> Engine:
+    """Start ``kvcove run -- vllm serve``."""
+    socket_path.parent.mkdir(mode=0o700, exist_ok=True)
+    log = directory / "serving.log"
+    port = free_port()
+    run = [sys.executable, "-m", "kvcove", "run", "--memory", "512MiB"]
+    run += ["--socket", str(socket_path), "--"]
+    vllm = [str(Path(sys.executable).parent / "vllm"), "serve", str(model), "--port", str(port)]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*run, *vllm, *SMALL],
+            stdout=out,
+            stderr=out,
+            env={**os.environ, **environment(directory)},
+        )
+    return Engine(f"http://127.0.0.1:{port}", process, log)
+
+
+def model_of_words(directory: Path, tiny: dict[str, Any]) -> Path:
+    model = directory / "model-words"
+    if not (model / "tokenizer.json").exists():
+        make_model(model, tiny)
+    return model
 
 
 def served(directory: Path, tiny: dict[str, Any], check: Callable[[bool, str], None]) -> None:
     print("== kvcove run -- vllm serve")
-    model = directory / "model-words"
-    if not (model / "tokenizer.json").exists():
-        make_model(model, tiny)
-    serving = Serving(directory, model)
+    socket_path = directory / "sockets" / "kvcove.sock"
+    serving = run_and_serve(directory, model_of_words(directory, tiny), socket_path)
     serving.wait()
-    first = serving.complete()
-    tokens = 0.0
-    for _ in range(20):  # saves go on beside the requests
-        time.sleep(0.2)
-        serving.ask("/reset_prefix_cache", {})
-        again = serving.complete()
-        tokens = serving.counted("vllm:external_prefix_cache_hits_total")
-        if again != first or tokens > 0:
-            break
+    first, _ = serving.complete()
+    again, tokens = serving.complete_again()
     check(
-        len(first.split()) == 16 and again == first and tokens == 1499 // 128 * 128,
-        f"served: {tokens:.0f} tokens over HTTP from the owner's pool, the same answer",
+        len(first.split()) == 16 and again == first and tokens == TOKENS,
+        f"served: {tokens} tokens over HTTP from the owner's pool, the same answer",
     )
     serving.process.send_signal(signal.SIGTERM)
     status = serving.process.wait(60)
     # The owner ends after its last user.
     until = time.monotonic() + 5
-    while serving.socket.exists() and time.monotonic() < until:
+    while socket_path.exists() and time.monotonic() < until:
         time.sleep(0.05)
     left = subprocess.run(
-        ["pgrep", "-f", str(serving.socket)], capture_output=True, text=True, check=False
+        ["pgrep", "-f", str(socket_path)], capture_output=True, text=True, check=False
     ).stdout.split()
     check(
-        not serving.socket.exists() and not left,
+        not socket_path.exists() and not left,
         f"served: SIGTERM ends engine and owner (exit {status}); nothing is left",
     )

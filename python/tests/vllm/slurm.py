@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job of ``python -m kvcove.launch slurm`` on two nodes, whose command is ``vllm serve``.
+
+The nodes are network namespaces, and SLURM's own programs are fakes: ``launch/slurm_hosts.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import serving
+
+TESTS = Path(__file__).resolve().parent.parent
+sys.path += [str(TESTS), str(TESTS / "launch")]
+from conftest import wait_until  # noqa: E402
+from slurm_hosts import Job, NoNamespaces, job_on, two_hosts  # noqa: E402
+
+Check = Callable[[bool, str], None]
+PORT = 8000  # each node has its own
+BLOCKS = serving.TOKENS // 128
+
+# A request from within a node.
+ASK = """\
+import sys, urllib.request
+url, body = sys.argv[1:]
+request = urllib.request.Request(url, body.encode() or None, {"Content-Type": "application/json"})
+print(urllib.request.urlopen(request, timeout=120).read().decode())
+"""
+
+
+class NodeEngine(serving.Engine):
+    """The engine of a node; it listens on the node's loopback only."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        assert job.process is not None
+        super().__init__(f"http://127.0.0.1:{PORT}", job.process, job.directory / "job.log")
+        self._node = job.names[rank]
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> str:
+        text = "" if body is None else json.dumps(body)
+        ran = subprocess.run(
+            ["ip", "netns", "exec", self._node, sys.executable, "-c", ASK, self.address + path, text],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if ran.returncode != 0:
+            raise OSError(ran.stderr)
+        return ran.stdout
+
+
+def added(job: Job, idle: dict[str, int]) -> dict[str, int]:
+    """Return how many objects each owner has, beyond those that it had."""
+    now = job.segments()
+    return {segment.rsplit(":", 1)[0]: now[segment] - idle.get(segment, 0) for segment in now}
+
+
+def served_on_both(job: Job, check: Check) -> None:
+    name = f"slurm, {job.kind}"
+    first, second = NodeEngine(job, 0), NodeEngine(job, 1)
+    first.wait()
+    second.wait()
+    print(f"        both engines answer after {time.monotonic() - job.began:.1f} s")
+    idle = job.segments()
+    began = time.monotonic()
+    cold, before = first.complete()
+    cold_seconds = time.monotonic() - began
+    again, own = first.complete_again()
+    check(
+        len(cold.split()) == 16 and before == 0 and again == cold and own == serving.TOKENS,
+        f"{name}: node 0 computes the prompt, then has {own} of its tokens from the pool",
+    )
+    # Of each owner, beside what the engines have told each other about their weights.
+    wait_until(lambda: sum(added(job, idle).values()) >= BLOCKS, 5)
+    held = added(job, idle)
+    check(
+        held == {"10.78.0.1": BLOCKS, "10.78.0.2": 0},
+        f"{name}: node 0's owner holds all {BLOCKS} blocks: {held}",
+    )
+    began = time.monotonic()
+    answer, tokens = second.complete()
+    seconds = time.monotonic() - began
+    check(
+        tokens == serving.TOKENS and answer == cold,
+        f"{name}: node 1 has {tokens} of {len(serving.PROMPT)} tokens from node 0, the same answer",
+    )
+    print(
+        f"        the request: {cold_seconds:.2f} s computed, {seconds:.2f} s from the other node"
+    )
+
+
+def ended(job: Job, check: Check) -> None:
+    assert job.process is not None
+    began = time.monotonic()
+    job.process.terminate()
+    status = job.process.wait(60)
+    seconds = time.monotonic() - began
+    left = ""
+    try:
+        job.assert_nothing_is_left()
+    except AssertionError as error:
+        left = f": {error}"
+    # vLLM takes SIGTERM for a wish, and reports that it went well.
+    check(
+        status == 0 and not left,
+        f"slurm, {job.kind}: SIGTERM ends the job in {seconds:.1f} s (exit {status}), "
+        f"nothing is left{left}",
+    )
+
+
+def on_two_nodes(directory: Path, tiny: dict[str, Any], check: Check) -> None:
+    print("== a job of SLURM on two nodes, each with vllm serve")
+    model = serving.model_of_words(directory, tiny)
+    command = ["vllm", "serve", str(model), "--port", str(PORT), *serving.SMALL]
+    try:
+        with two_hosts() as names:
+            for kind in ("kvcove", "mooncake"):
+                with job_on(names, kind) as job:
+                    words = ["--nodes", "2", "--output-dir", str(job.out), "--memory", "512MiB"]
+                    job.script.write_text(job.render(*words, "--", *command))
+                    job.environment = serving.environment(directory)
+                    job.start()
+                    try:
+                        served_on_both(job, check)
+                        ended(job, check)
+                    finally:
+                        log = directory / f"slurm-{kind}.log"
+                        log.write_text(job.told())
+                        print(f"        log {log}")
+    except NoNamespaces as error:
+        print(f"  skipped: {error}")
