@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -29,6 +30,7 @@ from kvcove.launch.offload import MOST_OF_AN_OWNER, CpuTier, KvcoveOffload, Moon
 
 __all__ = ["Pool", "Script", "pool_of", "quoted", "render_part", "render_script"]
 
+_log = logging.getLogger("kvcove.launch")
 FIRST_PORT = 20000
 _LICENSE = "# SPDX-License-Identifier: Apache-2.0\n"
 _PORTS = 1250 * 8  # kv_begin of shell/functions.sh
@@ -231,9 +233,7 @@ def render_script(pool: Pool, script: Script) -> str:
             raise LaunchError(f"--sbatch {option!r}: an option of sbatch begins with -")
         options.append(_directive(option))
     words = [*script.command]
-    if _is_vllm(words) and not any(
-        word.replace("_", "-").startswith("--kv-transfer-config") for word in words
-    ):
+    if _is_vllm(words) and not _brings_connector(words):
         words += ["--kv-transfer-config", to_json(pool.connector)]
     return "\n".join(
         [
@@ -260,6 +260,33 @@ def _is_vllm(words: Sequence[str]) -> bool:
         Path(first).name == "vllm" and second == "serve"
         for first, second in itertools.pairwise(words)
     )
+
+
+def _brings_connector(words: Sequence[str]) -> bool:
+    """Tell whether a connector is in the command, or in the file that its ``--config`` names."""
+    if any(_names_transfer(word) for word in words):
+        return True
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
+        name = following if word == "--config" else word.removeprefix("--config=")
+        if name in ("", word):
+            continue
+        try:
+            lines = Path(name).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeError) as error:
+            _log.warning(
+                "--config %s cannot be read here (%s): the command gets --kv-transfer-config, which "
+                "goes over one in that file",
+                name,
+                error,
+            )
+            continue
+        if any(_names_transfer(f"--{line}") for line in lines):
+            return True
+    return False
+
+
+def _names_transfer(text: str) -> bool:
+    return text.replace("_", "-").startswith("--kv-transfer-config")
 
 
 def _settings(pool: Pool) -> str:

@@ -144,8 +144,8 @@ class Job:
         if self.kind == "mooncake":
             with contextlib.suppress(FileNotFoundError):
                 log = (self.out / "mooncake/node_0/master.log").read_text()
-                found = re.search(r"admin http://(127\.0\.0\.1:\d+)\)", log)
-                admin = found[1] if found else admin
+                found = re.findall(r"admin http://(127\.0\.0\.1:\d+)\)", log)
+                admin = found[-1] if found else admin
         ran = subprocess.run(
             ["ip", "netns", "exec", self.names[0], command_path(), "admin", "--admin", admin,
              "--token", str(self.secrets() / "cluster.toml"), "--json", "segments"],
@@ -172,23 +172,33 @@ class Job:
         (self.out / "leave.new").write_text(str(status))
         (self.out / "leave.new").rename(self.out / "leave")
 
-    def assert_nothing_is_left(self) -> None:
-        assert wait_until(lambda: not any(inside(name) for name in self.names), 20), [
-            (pid, Path(f"/proc/{pid}/cmdline").read_bytes())
-            for name in self.names
-            for pid in inside(name)
-        ]
-        assert list((self.directory / "tmp").iterdir()) == []
-        left = {str(path.relative_to(self.out)) for path in self.out.glob("**/*") if path.is_file()}
-        promised = r"cached|node_\d\.out\.log|leave|found-\d|(kvcove|mooncake)/node_\d/((master|run|owner|client)\.log|config\.json)"
-        assert not [name for name in left if not re.fullmatch(promised, name)]
+    def left(self) -> list[str]:
+        """Return what is still there of the job, though nobody was promised it."""
+        wait_until(lambda: not any(inside(name) for name in self.names), 20)
+        found = []
         for name in self.names:
+            for pid in inside(name):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+                found.append(f"{name}: process {pid}: {words}")
             ran = subprocess.run(
                 ["ip", "netns", "exec", name, sys.executable, "-c", PORTS],
                 capture_output=True, text=True, check=True,
             )  # fmt: skip
-            assert ran.stdout == "[]\n"
+            found += [f"{name}: port {port}" for port in json.loads(ran.stdout)]
+        found += [str(path) for path in (self.directory / "tmp").iterdir()]
+        files = [path for path in self.out.glob("**/*") if path.is_file()]
+        names = [str(path.relative_to(self.out)) for path in files]
+        return found + [name for name in names if not PROMISED.fullmatch(name)]
 
+    def assert_nothing_is_left(self) -> None:
+        assert self.left() == []
+
+
+# Files that stay in a job's output directory: its logs, and those of the tests' engines.
+PROMISED = re.compile(
+    r"cached|node_\d\.out\.log|leave|found-\d"
+    r"|(kvcove|mooncake)/node_\d/((master|run|owner|client)\.log|config\.json)"
+)
 
 # Listening sockets of a host, by port.
 PORTS = """\

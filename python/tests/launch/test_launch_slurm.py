@@ -158,7 +158,9 @@ def test_a_configuration_of_prime_rl(tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
 
 
-def test_a_vllm_gets_the_connector(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vllm_gets_the_connector(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "rl.toml"
     file.write_text(PRIME_RL)
     job = ("--memory", "1GiB", "--nodes", "2", "--output-dir", "/o", "--")
@@ -179,6 +181,21 @@ def test_a_vllm_gets_the_connector(tmp_path: Path, capsys: pytest.CaptureFixture
     assert made[4].index("NixlConnector") < made[4].index("MooncakeStoreConnector")
     own = [*plain, "--kv-transfer-config={}"]
     assert command("--type", "kvcove", *job, *own) == own
+    for name in ("kv-transfer-config", "kv_transfer_config"):
+        (tmp_path / "engine.yaml").write_text(f"port: 1\n{name}: '{{}}'\n")
+        for option in (
+            ["--config", f"{tmp_path}/engine.yaml"],
+            [f"--config={tmp_path}/engine.yaml"],
+        ):
+            own = [*plain, *option]
+            assert command("--type", "mooncake", *job, *own) == own
+    (tmp_path / "engine.yaml").write_text("port: 1\n")
+    own = [*plain, "--config", f"{tmp_path}/engine.yaml"]
+    assert command("--type", "kvcove", *job, *own) == [*own, "--kv-transfer-config", kvcove]
+    assert caplog.text == ""
+    own = [*plain, "--config", f"{tmp_path}/elsewhere.yaml"]
+    assert command("--type", "kvcove", *job, *own) == [*own, "--kv-transfer-config", kvcove]
+    assert "elsewhere.yaml cannot be read here" in caplog.text
     assert command("--type", "kvcove", *job, "vllm", "bench") == ["vllm", "bench"]
     file.write_text(
         '[kv_cache_offload]\ntype = "kvcove"\ncpu.num_bytes = "8GiB"\n'

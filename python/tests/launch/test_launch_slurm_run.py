@@ -25,8 +25,8 @@ from slurm_hosts import NODES, PORT, Job, NoNamespaces, inside, job_on, kill, tw
 
 SEGMENTS = {"kvcove": rf"10\.78\.0\.\d:{PORT + 2}", "mooncake": r"10\.78\.0\.\d:\d+"}
 
-# What an engine does with a prefix: node 0 caches it, node 1 looks it up and loads it.
-ENGINE = """\
+# What an engine has of the pool.
+POOL = """\
 import json, os, sys, time
 from pathlib import Path
 out, rank = Path(os.environ["OUTPUT_DIR"]), int(os.environ["SLURM_PROCID"])
@@ -51,6 +51,12 @@ else:
     get = lambda: store.get_batch(keys)
     where = lambda: [place.get_memory_descriptor().buffer_descriptor.transport_endpoint for key in keys
                      for place in store.batch_get_replica_desc([key])[key]]
+"""
+
+# What engines do with a prefix: node 0 caches it, node 1 looks it up and loads it.
+ENGINE = (
+    POOL
+    + """\
 if rank == 0:
     assert put()
     (out / "cached").touch()
@@ -64,6 +70,7 @@ while not (out / "leave").exists():
     time.sleep(0.05)
 sys.exit(int((out / "leave").read_text() or 0) if rank == 1 else 0)
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -307,16 +314,69 @@ def test_a_disk_and_the_connectors_file(job: Job) -> None:
     job.assert_nothing_is_left()
 
 
-@pytest.mark.parametrize("job", [WHOLE], indirect=True, ids="-".join)
+def pid_in(log: Path) -> int:
+    """Return the process that has begun to write a log last."""
+    return int(re.findall(r"kvcove\[(\d+)\]", log.read_text())[-1])
+
+
+OWNER_LOGS = {"kvcove": "owner.log", "mooncake": "client.log"}
+
+
+@pytest.mark.parametrize("job", [WHOLE, MOONCAKE], indirect=True, ids="-".join)
 def test_an_owner_that_dies_is_started_again(job: Job) -> None:
     until_ready(job)
     job.found(1)
-    log = job.out / "kvcove/node_1/owner.log"
-    found = re.search(r"kvcove\[(\d+)\]", log.read_text())
-    assert found is not None
-    os.kill(int(found[1]), signal.SIGKILL)
-    assert wait_until(lambda: log.read_text().count("owner of 64MiB") == 2, 15), job.told()
+    log = job.out / job.kind / "node_1" / OWNER_LOGS[job.kind]
+    first = pid_in(log)
+    os.kill(first, signal.SIGKILL)
+    assert wait_until(lambda: pid_in(log) != first, 15), job.told()
     assert wait_until(lambda: len(job.segments()) == NODES, 15), job.told()
+    job.leave()
+    assert job.process is not None and job.process.wait(30) == 0, job.told()
+    job.assert_nothing_is_left()
+
+
+def prefix_for_a_new_engine(job: Job) -> int:
+    """Return how much an engine that is started on node 1 now finds of what node 0 has cached."""
+    ran = subprocess.run(
+        ["ip", "netns", "exec", job.names[1], sys.executable, "-c",
+         POOL + "print(prefix(), flush=True)", job.kind, "10.78.0.1", "10.78.0.2"],
+        env=job.found(1)["environment"],  # type: ignore[arg-type]
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return int(ran.stdout) if ran.returncode == 0 else 0
+
+
+@pytest.mark.parametrize("job", [WHOLE, ("mooncake", "part")], indirect=True, ids="-".join)
+def test_a_master_that_dies_is_started_again_and_nothing_is_lost(job: Job) -> None:
+    until_ready(job)
+    job.found(1)
+    log = job.out / job.kind / "node_0/master.log"
+    first = pid_in(log)
+    os.kill(first, signal.SIGKILL)
+    assert wait_until(lambda: pid_in(log) != first, 15), job.told()
+    assert wait_until(lambda: prefix_for_a_new_engine(job) == 16, 20), job.told()
+    assert re.search(
+        rf"what writes {re.escape(str(log))} has ended with status \d+: it is started again \(1 of 5\)",
+        (job.directory / "job.log").read_text(),
+    )
+    job.leave()
+    assert job.process is not None and job.process.wait(30) == 0, job.told()
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("job", [WHOLE], indirect=True, ids="-".join)
+def test_a_master_that_does_not_stay_is_left_alone(job: Job) -> None:
+    until_ready(job)
+    job.found(1)
+    log = job.out / job.kind / "node_0/master.log"
+    for again in range(6):
+        pid = pid_in(log)
+        os.kill(pid, signal.SIGKILL)
+        if again < 5:
+            assert wait_until(lambda pid=pid: pid_in(log) != pid, 15), job.told()
+    said = f"what writes {log} has ended 6 times, now with status 137: it is not started again"
+    assert wait_until(lambda: said in (job.directory / "job.log").read_text(), 15), job.told()
     job.leave()
     assert job.process is not None and job.process.wait(30) == 0, job.told()
     job.assert_nothing_is_left()

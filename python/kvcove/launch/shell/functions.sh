@@ -25,6 +25,12 @@ kv_need() {
 # kv_address HOST PORT: with brackets around an IPv6 address.
 kv_address() { case $1 in *:*) echo "[$1]:$2" ;; *) echo "$1:$2" ;; esac }
 
+# kv_start PROGRAM...: for the keeper.
+kv_start() {
+    if [ "$log" = - ]; then "$@" {idle}>&- & else "$@" >> "$log" 2>&1 {idle}>&- & fi
+    program=$!
+}
+
 # kv_keep LOG SECONDS PROGRAM...: a keeper (KV_KEPT is its pid) runs a program until this shell ends,
 # SIGKILL included, or until the keeper gets SIGTERM. Then the program has SECONDS before it is
 # killed, and what KV_REMOVE names is removed. The keeper returns what the program returned.
@@ -33,17 +39,32 @@ kv_keep() {
     shift 2
     (
         set +e
-        told=
+        told="" ended=0 pause=0
         trap "told=1" TERM INT HUP
         # Where the keeper is killed, the kernel tells the program.
         if command -v setpriv > /dev/null; then set -- setpriv --pdeathsig TERM -- "$@"; fi
-        if [ "$log" = - ]; then "$@" & else "$@" > "$log" 2>&1 & fi
-        program=$!
+        [ "$log" = - ] || : > "$log"
         parent=$shell
         # Nothing ever comes from this pipe: a read with a time limit sleeps without another process.
         exec {idle}<> <(:)
+        kv_start "$@"
         # A parent that has ended is another one, even before somebody has asked for its status.
-        while [ -z "$told" ] && [ "$parent" = "$shell" ] && kill -0 "$program" 2> /dev/null; do
+        while [ -z "$told" ] && [ "$parent" = "$shell" ]; do
+            if ! kill -0 "$program" 2> /dev/null; then
+                [ -e "$KV_LOCAL/again_$BASHPID" ] || break
+                # Within this second the end of the job shows, which may be what has ended the program.
+                if [ "$((pause += 1))" -gt 10 ]; then
+                    wait "$program"
+                    status=$?
+                    if [ "$((ended += 1))" -gt 5 ]; then
+                        kv_say "what writes $log has ended $ended times, now with status $status: it is not started again"
+                        break
+                    fi
+                    kv_say "what writes $log has ended with status $status: it is started again ($ended of 5)"
+                    kv_start "$@"
+                    pause=0
+                fi
+            fi
             read -r -t 0.1 -u "$idle"
             read -r _ _ _ parent _ < "/proc/$BASHPID/stat"
         done
@@ -92,6 +113,10 @@ kv_await() {
         sleep 0.05
     done
 }
+
+# From now on, what kv_serve has started last is started again where it ends by itself, up to five
+# times. Before, an end is a reason not to go on.
+kv_again() { touch "$KV_LOCAL/again_$KV_KEPT"; }
 
 # kv_run PROGRAM...: runs the command of the job, and exits as it does. Signals are passed on.
 kv_run() {
@@ -147,6 +172,7 @@ kv_head() {
     kv_token cluster owner,admin
     kv_token job read,write,reset
     kv_start_master
+    kv_again
     kv_address "$LOCAL_IP" "$KV_PORT" > "$KV_DIR/master.new"
     mv "$KV_DIR/master.new" "$KV_DIR/master" || kv_fail "cannot write $KV_DIR/master"
     kv_say "the master is at $(cat "$KV_DIR/master"), its log is $KV_LOGS/master.log"

@@ -40,6 +40,7 @@ kv_start_owner() {
         -metadata_server="$metadata" -protocol=rdma -global_segment_size="$KV_BYTES" -tenant_id=job \
         ${KV_DEVICES:+"-device_names=$KV_DEVICES"} ${KV_DISK:+-enable_offload=true}
     kv_await "mooncake_client" "$KV_LOGS/client.log" kv_healthy "$LOCAL_IP" "$((KV_PORT + 4))"
+    kv_again
     export MOONCAKE_PREFERRED_SEGMENT="$segment"
     export MOONCAKE_CONFIG_PATH="$KV_LOGS/config.json"
     kv_need python3
