@@ -70,6 +70,9 @@ def environment(directory: Path) -> dict[str, str]:
     }
 
 
+HITS = "vllm:external_prefix_cache_hits_total"
+
+
 class Engine:
     """What ``vllm serve`` answers at an address. `process` has it, and writes `log`."""
 
@@ -101,10 +104,10 @@ class Engine:
 
     def complete(self) -> tuple[str, int]:
         """Return the answer to the prompt, and how many of its tokens came from the pool."""
-        before = self._hits()
+        before = self.counted(HITS)
         body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 16, "temperature": 0}
         answer = str(json.loads(self.ask("/v1/completions", body))["choices"][0]["text"])
-        return answer, self._hits() - before
+        return answer, self.counted(HITS) - before
 
     def complete_again(self) -> tuple[str, int]:
         """Complete with nothing in the engine's own cache, once all of the prompt is in the pool."""
@@ -117,10 +120,10 @@ class Engine:
                 break
         return answer, hits
 
-    def _hits(self) -> int:
-        metric = "vllm:external_prefix_cache_hits_total"
+    def counted(self, metric: str, labels: str = "") -> int:
+        """Return the sum of a metric over what has these labels."""
         lines = [line for line in self.ask("/metrics").splitlines() if line.startswith(metric)]
-        return int(sum(float(line.rsplit(" ", 1)[1]) for line in lines))
+        return int(sum(float(line.rsplit(" ", 1)[1]) for line in lines if labels in line))
 
 
 def run_and_serve(directory: Path, model: Path, socket_path: Path) -> Engine:

@@ -24,6 +24,16 @@ from slurm_hosts import Job, NoNamespaces, job_on, two_hosts  # noqa: E402
 Check = Callable[[bool, str], None]
 PORT = 8000  # each node has its own
 BLOCKS = serving.TOKENS // 128
+TOKEN_BYTES = 4 * 2 * 4 * 32 * 4  # layers, K and V, heads, numbers of a head, float32
+
+# What each connector has really loaded. vLLM counts a hit when it is found, also where the load fails.
+LOADED = {
+    "kvcove": ("vllm:kvcove_loaded_bytes_total", ""),
+    "mooncake": (
+        "vllm:mooncake_store_operation_bytes_total",
+        'operation="load_get",status="ok"',
+    ),
+}
 
 # A request from within a node.
 ASK = """\
@@ -81,12 +91,22 @@ def served_on_both(job: Job, check: Check) -> None:
         held == {"10.78.0.1": BLOCKS, "10.78.0.2": 0},
         f"{name}: node 0's owner holds all {BLOCKS} blocks: {held}",
     )
-    began = time.monotonic()
-    answer, tokens = second.complete()
-    seconds = time.monotonic() - began
+    tries, seconds, answer, tokens = 0, 0.0, cold, 0
+    # A load that takes over a second, as on a busy machine, is a miss. Its blocks are in the pool, so
+    # that node 1 stores none, and the next try is from node 0, too.
+    while tokens == 0 and answer == cold and tries < 10:
+        if tries:
+            second.ask("/reset_prefix_cache", {})
+        tries += 1
+        began = time.monotonic()
+        answer, _ = second.complete()
+        seconds = time.monotonic() - began
+        wait_until(lambda: second.counted(*LOADED[job.kind]) > 0, 3)
+        tokens = second.counted(*LOADED[job.kind]) // TOKEN_BYTES
     check(
-        tokens == serving.TOKENS and answer == cold,
-        f"{name}: node 1 has {tokens} of {len(serving.PROMPT)} tokens from node 0, the same answer",
+        tokens == serving.TOKENS and answer == cold and added(job, idle) == held,
+        f"{name}: node 1 loads {tokens} of {len(serving.PROMPT)} tokens from node 0 "
+        f"(try {tries}), the same answer",
     )
     print(
         f"        the request: {cold_seconds:.2f} s computed, {seconds:.2f} s from the other node"
@@ -99,7 +119,8 @@ def ended(job: Job, check: Check) -> None:
     job.process.terminate()
     status = job.process.wait(60)
     seconds = time.monotonic() - began
-    left = job.left()
+    # vLLM kills its workers, whose rendezvous then stays in $TMPDIR.
+    left = [path for path in job.left() if not Path(path).name.startswith("vllm_dist_")]
     # vLLM takes SIGTERM for a wish, and reports that it went well.
     check(
         status == 0 and not left,

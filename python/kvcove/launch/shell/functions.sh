@@ -43,7 +43,6 @@ kv_keep() {
         trap "told=1" TERM INT HUP
         # Where the keeper is killed, the kernel tells the program.
         if command -v setpriv > /dev/null; then set -- setpriv --pdeathsig TERM -- "$@"; fi
-        [ "$log" = - ] || : > "$log"
         parent=$shell
         # Nothing ever comes from this pipe: a read with a time limit sleeps without another process.
         exec {idle}<> <(:)
@@ -87,6 +86,7 @@ kv_keep() {
 kv_serve() {
     local log=$1
     shift
+    : > "$log" || kv_fail "cannot write $log"
     kv_keep "$log" 10 "$@"
     disown "$KV_KEPT"
     KV_KEEPERS="$KV_KEPT ${KV_KEEPERS:-}"

@@ -19,4 +19,6 @@ kv_start_owner() {
     # It gives up by itself, with the end of the owner log; this only bounds it.
     KV_TIMEOUT=$((KV_TIMEOUT + 10)) kv_await "the owner" "$KV_LOGS/run.log" test -e "$KV_LOCAL/ready"
     export KVCOVE_PREFERRED_SEGMENT="$segment"
+    # Engines have their own sockets beside it, which vLLM leaves behind: it kills its processes.
+    export KVCOVE_SOCKET="$KV_LOCAL/kvcove.sock"
 }
