@@ -91,8 +91,8 @@ TEST_F(CoreTest, APutThatWasBegunBeforeARemovalOfItsKeyIsRefused) {
   const std::uint64_t one = Reserve("a");
   const std::uint64_t other = Reserve("b");
   EXPECT_EQ(core_->Remove(kSlot, "a"), Code::kOk);
-  std::uint32_t cursor = 0;
-  core_->RemoveMatching(kSlot, "b*", cursor);
+  Core::Walk walk;
+  while (!walk.done) core_->RemoveMatching(kSlot, "b*", walk);
   EXPECT_EQ(Finish(one), Code::kStale);
   EXPECT_EQ(Finish(other), Code::kStale);
   EXPECT_TRUE(core_->TakePending().empty());

@@ -650,12 +650,10 @@ class DataServer::Impl {
     co_return co_await Answer(connection, header, Code::kOk, body);
   }
 
-  // A session has a page of memory, so only connections that put have one.
+  // Only connections that put have one.
   bool HasSession(Connection& connection) {
-    if (connection.session != 0) return true;
-    const Result<Owner::Grant> grant = owner_.AddSession(getpid());
-    if (grant) connection.session = grant->number;
-    return grant.has_value();
+    if (connection.session == 0) connection.session = owner_.AddRemoteSession();
+    return true;
   }
 
   // Waits for the master without holding the loop, and not for one that is away.

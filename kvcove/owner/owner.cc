@@ -23,6 +23,11 @@ namespace {
 constexpr std::int64_t kJanitorPeriodNs = 5 * kMillisecond;
 constexpr std::uint64_t kPopulateChunk = 32 * kMiB;
 constexpr std::size_t kRemoveSlice = 256;  // keys removed under one hold of the lock
+constexpr std::int64_t kTurnNs = 50 * kMicrosecond;
+
+// Between two slices of a walk. A mutex that is taken again at once is never seen to be free by the
+// threads that wait for it: they need the time of a wake-up.
+void LetOthersIn() { std::this_thread::sleep_for(std::chrono::nanoseconds(kTurnNs)); }
 
 std::vector<PutResult> Full(std::size_t count) {
   return std::vector<PutResult>(count, PutResult{.code = Code::kNoSpace, .extents = {}});
@@ -53,8 +58,7 @@ Result<std::unique_ptr<Owner>> Owner::Open(const OwnerOptions& given, const Cloc
                          .policy = options.policy,
                          .quotas = options.quotas,
                          .clear_foreign = options.tenants,
-                         .listed = options.cluster,
-                         .checks = {}};
+                         .listed = options.cluster};
   const MutexLock lock(owner->mutex_);
   KVCOVE_ASSIGN(owner->core_, Core::Open(core, owner->header_, owner->payload_.data(), clock));
   // The first renewal may be sent before the janitor has made a report. One of zeros would tell the
@@ -136,7 +140,7 @@ void Owner::RunJanitor() {
     }
     const MutexLock lock(stop_mutex_);
     if (stopping_) return;
-    if (!more) stop_changed_.WaitFor(stop_mutex_, std::chrono::nanoseconds(kJanitorPeriodNs));
+    stop_changed_.WaitFor(stop_mutex_, std::chrono::nanoseconds(more ? kTurnNs : kJanitorPeriodNs));
     if (stopping_) return;
   }
 }
@@ -171,6 +175,11 @@ Result<Owner::Grant> Owner::AddSession(std::int32_t pid) {
   grant.number = core_->AddSession(grant.mapped, pid);
   pages_.emplace(grant.number, std::move(page));
   return grant;
+}
+
+SessionNumber Owner::AddRemoteSession() {
+  const MutexLock lock(mutex_);
+  return core_->AddSession(nullptr, getpid());
 }
 
 void Owner::EndSession(SessionNumber number) {
@@ -379,8 +388,16 @@ bool Owner::TakeGoneOverflow() {
 }
 
 std::vector<InventoryItem> Owner::Inventory(ObjectId& cursor, std::size_t at_most) {
-  const MutexLock lock(mutex_);
-  return core_->Inventory(cursor, at_most);
+  std::vector<InventoryItem> items;
+  while (cursor != Core::kWalkDone && items.size() < at_most) {
+    std::vector<InventoryItem> slice;
+    {
+      const MutexLock lock(mutex_);
+      slice = core_->Inventory(cursor, at_most - items.size());
+    }
+    items.insert(items.end(), slice.begin(), slice.end());
+  }
+  return items;
 }
 
 void Owner::DropObjects(std::span<const InventoryItem> items) {
@@ -415,10 +432,13 @@ void Owner::SetApplied(std::uint64_t number) {
 }
 
 void Owner::DropSlot(SlotId slot) {
-  std::uint32_t cursor = 0;
-  while (cursor != Core::kWalkDone) {
-    const MutexLock lock(mutex_);
-    core_->DropSlot(slot, cursor);
+  Core::Walk walk;
+  while (!walk.done) {
+    {
+      const MutexLock lock(mutex_);
+      core_->DropSlot(slot, walk);
+    }
+    LetOthersIn();
   }
 }
 
@@ -430,11 +450,14 @@ std::uint64_t Owner::ApplyRemoval(const wire::Removal& removal) {
     const std::size_t end = std::min(begin + kRemoveSlice, removal.keys.size());
     for (std::size_t i = begin; i < end; ++i) (void)core_->Remove(removal.slot, removal.keys[i]);
   }
-  std::uint32_t cursor = removal.pattern.empty() ? Core::kWalkDone : 0;
-  while (cursor != Core::kWalkDone) {
-    const MutexLock lock(mutex_);
-    if (!core_->Means(removal.slot, removal.generation)) break;
-    matched += core_->RemoveMatching(removal.slot, removal.pattern, cursor);
+  Core::Walk walk{.done = removal.pattern.empty()};
+  while (!walk.done) {
+    {
+      const MutexLock lock(mutex_);
+      if (!core_->Means(removal.slot, removal.generation)) break;
+      matched += core_->RemoveMatching(removal.slot, removal.pattern, walk);
+    }
+    LetOthersIn();
   }
   return matched;
 }
@@ -454,18 +477,21 @@ Result<std::uint64_t> Owner::RemoveMatching(const Token& token, std::string_view
                                             std::int64_t deadline_ns) {
   KVCOVE_TRY(CheckPattern(pattern));
   std::uint64_t removed = 0;
-  std::uint32_t cursor = 0;
-  while (cursor != Core::kWalkDone) {
+  Core::Walk walk;
+  while (!walk.done) {
     if (clock_.NowNs() >= deadline_ns) {
       return Fail(Code::kTimeout, fmt::format("{} objects were removed, others may be left; "
                                               "repeat the call",
                                               removed));
     }
-    const MutexLock lock(mutex_);
-    if (core_->CheckToken(token) != Code::kOk) {
-      return Fail(Code::kStale, "the generation is not the current one; register again");
+    {
+      const MutexLock lock(mutex_);
+      if (core_->CheckToken(token) != Code::kOk) {
+        return Fail(Code::kStale, "the generation is not the current one; register again");
+      }
+      removed += core_->RemoveMatching(token.slot, pattern, walk);
     }
-    removed += core_->RemoveMatching(token.slot, pattern, cursor);
+    LetOthersIn();
   }
   return removed;
 }

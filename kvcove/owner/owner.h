@@ -49,6 +49,8 @@ class Owner final : public LinkTarget {
     segment::SessionPage* mapped = nullptr;  // the owner's own mapping, valid until EndSession
   };
   Result<Grant> AddSession(std::int32_t pid);
+  // Of a process that maps nothing here: another host's, or another user's.
+  SessionNumber AddRemoteSession();
   void EndSession(SessionNumber number);
 
   void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;

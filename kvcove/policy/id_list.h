@@ -51,6 +51,14 @@ class IdList {
     (link.previous == kNoObject ? front_ : nodes[link.previous].link.next) = link.next;
     (link.next == kNoObject ? back_ : nodes[link.next].link.previous) = link.previous;
   }
+  // All of `other`, behind what is here; `other` is empty then. O(1).
+  void Append(Nodes& nodes, IdList& other) {
+    if (other.empty()) return;
+    nodes[other.front_].link.previous = back_;
+    (empty() ? front_ : nodes[back_].link.next) = other.front_;
+    back_ = other.back_;
+    other.front_ = other.back_ = kNoObject;
+  }
   void MoveToBack(Nodes& nodes, ObjectId id) {
     Erase(nodes, id);
     PushBack(nodes, id);

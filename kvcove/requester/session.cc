@@ -135,7 +135,7 @@ Result<Session::Scope> Session::Enter(const CallOptions& options, std::int64_t d
     scope.refused = UnansweredReason(binding.error());
     return scope;
   }
-  scope.read = {.slot = binding->slot, .generation = binding->generation, .checks = {}};
+  scope.read = {.slot = binding->slot, .generation = binding->generation};
   if (!binding->open) scope.refused = MissReason::kClosed;
   return scope;
 }

@@ -21,6 +21,11 @@ constexpr std::uint32_t GranulesOf(std::uint64_t size_bytes) {
   return static_cast<std::uint32_t>((size_bytes + kGranule - 1) / kGranule);
 }
 
+// What a value occupies: whole granules.
+constexpr std::uint64_t OccupiedBytes(std::uint64_t size_bytes) {
+  return std::uint64_t{GranulesOf(size_bytes)} * kGranule;
+}
+
 class Allocator {
  public:
   // Starts with nothing free. What is added first is used first only by fit, so add populated

@@ -18,7 +18,7 @@ std::uint32_t UnitsOf(std::uint32_t extent_words, std::size_t key_bytes) {
 }  // namespace
 
 Place Index::AllocateRecord(std::uint32_t units) {
-  std::vector<Place>& free = free_records_[units];
+  std::deque<Place>& free = free_records_[units];
   if (free.empty()) {
     const std::uint32_t records = std::max<std::uint32_t>(kSlabUnits / units, 1);
     if (next_unit_ + std::uint64_t{records} * units > view_.header().record_units) return 0;
@@ -42,26 +42,25 @@ std::uint64_t Index::HashOf(Place place) const {
   return view_.HashKey(meta.slot(), view_.KeyOf(place));
 }
 
-Status Index::Link(Place place, std::uint64_t hash, std::uint64_t bucket_number) {
+Index::Element* Index::Link(Place place, std::uint64_t hash, std::uint64_t bucket_number) {
   const std::uint64_t word = (hash >> 32 << 32) | place;
   Bucket* bucket = &view_.bucket(bucket_number);
   while (true) {
     for (auto& element : bucket->element) {
       if (element.load(std::memory_order_relaxed) != 0) continue;
       element.store(word, std::memory_order_release);
-      return {};
+      return &element;
     }
     const std::uint64_t next = bucket->overflow.load(std::memory_order_relaxed);
     if (next != 0) {
       bucket = &view_.overflow(next);
       continue;
     }
-    if (next_overflow_ >= view_.header().overflow_limit) {
-      return Fail(Code::kLimit, "the index has no overflow bucket left; raise max_objects");
-    }
-    view_.overflow(next_overflow_).element[0].store(word, std::memory_order_relaxed);
+    if (next_overflow_ >= view_.header().overflow_limit) return nullptr;
+    Element& first = view_.overflow(next_overflow_).element[0];
+    first.store(word, std::memory_order_relaxed);
     bucket->overflow.store(next_overflow_++, std::memory_order_release);
-    return {};
+    return &first;
   }
 }
 
@@ -70,7 +69,8 @@ void Index::SplitOne() {
   const std::uint64_t level = std::bit_floor(buckets_);
   const std::uint64_t from = buckets_ - level;
   const std::uint64_t to = buckets_;
-  std::vector<std::atomic<std::uint64_t>*> moved;
+  std::vector<Element*> left;   // in the bucket that is split
+  std::vector<Element*> taken;  // in the new one
   for (Bucket* bucket = &view_.bucket(from);;) {
     for (auto& element : bucket->element) {
       const std::uint64_t word = element.load(std::memory_order_relaxed);
@@ -78,9 +78,15 @@ void Index::SplitOne() {
       const auto place = static_cast<Place>(word);
       const std::uint64_t hash = HashOf(place);
       if (HeaderView::BucketNumber(hash, buckets_ + 1) != to) continue;
-      if (!Link(place, hash, to))
-        return;  // no overflow left: stay as it is, entries twice do no harm
-      moved.push_back(&element);
+      Element* const copy = Link(place, hash, to);
+      if (copy == nullptr) {
+        // No overflow bucket is left, so nothing is split. Nobody reads the new bucket yet; what
+        // was copied must not stay there until its places name other entries.
+        for (Element* one : taken) one->store(0, std::memory_order_relaxed);
+        return;
+      }
+      taken.push_back(copy);
+      left.push_back(&element);
     }
     const std::uint64_t next = bucket->overflow.load(std::memory_order_relaxed);
     if (next == 0) break;
@@ -90,7 +96,7 @@ void Index::SplitOne() {
   // must look again.
   ++buckets_;
   view_.header().bucket_count.store(buckets_, std::memory_order_release);
-  for (auto* element : moved) element->store(0, std::memory_order_release);
+  for (Element* element : left) element->store(0, std::memory_order_release);
 }
 
 Result<Place> Index::Insert(const NewEntry& entry) {
@@ -114,11 +120,13 @@ Result<Place> Index::Insert(const NewEntry& entry) {
     (words++)->store(word, std::memory_order_relaxed);
   }
   record.version.store(entry.version, std::memory_order_release);
-  if (auto linked = Link(place, entry.hash, HeaderView::BucketNumber(entry.hash, buckets_));
-      !linked) {
+  if (Link(place, entry.hash, HeaderView::BucketNumber(entry.hash, buckets_)) == nullptr) {
     record.version.store(0, std::memory_order_release);
+    // As with a withdrawn entry: whoever uses the record next must not be seen to write it before
+    // its version is seen to be 0.
+    FullFence();
     Release(place);
-    return std::unexpected(linked.error());
+    return Fail(Code::kLimit, "the index has no overflow bucket left; raise max_objects");
   }
   ++size_;
   if (size_ * 2 > buckets_ * 7) SplitOne();  // 3.5 entries a bucket

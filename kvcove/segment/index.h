@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -49,13 +50,16 @@ class Index {
   static constexpr std::uint32_t kSlabUnits = 65536 / kRecordUnit;
 
   Place AllocateRecord(std::uint32_t units);
-  Status Link(Place place, std::uint64_t hash, std::uint64_t bucket_number);
+  using Element = std::atomic<std::uint64_t>;
+  // The element that it took, or nothing when no overflow bucket is left.
+  Element* Link(Place place, std::uint64_t hash, std::uint64_t bucket_number);
   void SplitOne();
   std::uint64_t HashOf(Place place) const;
 
   HeaderView view_;
   // Records never change their size, so that a stale place still shows a real entry.
-  std::array<std::vector<Place>, kMaxRecordUnits + 1> free_records_;
+  // In deques: a removal of a million objects must not copy a list that grows.
+  std::array<std::deque<Place>, kMaxRecordUnits + 1> free_records_;
   std::uint64_t next_unit_ = 4;  // place 0 means nowhere
   std::uint64_t buckets_ = 1;
   std::uint64_t next_overflow_ = 1;

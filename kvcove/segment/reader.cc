@@ -7,10 +7,8 @@ namespace kvcove::segment {
 
 MissReason CheckScope(const HeaderView& view, const ReadScope& scope, Generation of_entry,
                       std::int64_t now_ns) {
-  if (scope.checks.generation) {
-    const Generation current = view.generation(scope.slot);
-    if (of_entry != current || scope.generation != current) return MissReason::kReset;
-  }
+  const Generation current = view.generation(scope.slot);
+  if (of_entry != current || scope.generation != current) return MissReason::kReset;
   // The deadline last: the owner writes generations first, then the deadline.
   return view.LeaseHolds(now_ns) ? MissReason::kNone : MissReason::kLease;
 }
@@ -24,9 +22,7 @@ void ReadWindow::Announce(const Found& found) {
 
 MissReason ReadWindow::Confirm(const Found& found, const ReadScope& scope,
                                std::int64_t now_ns) const {
-  if (scope.checks.second_look && !view_.StillThere(found.place, found.version)) {
-    return MissReason::kRaced;
-  }
+  if (!view_.StillThere(found.place, found.version)) return MissReason::kRaced;
   return CheckScope(view_, scope, found.generation, now_ns);
 }
 

@@ -21,20 +21,10 @@
 
 namespace kvcove::segment {
 
-// What the simulation switches off in turn, to show that it would notice. All true in every other
-// use.
-struct Checks {
-  bool generation = true;   // readers and commits compare generations
-  bool second_look = true;  // readers look at the version again after the fence
-  bool reservation =
-      true;  // a reserved range belongs to nobody else until its writer is done or gone
-};
-
 // What a reader must find unchanged.
 struct ReadScope {
   SlotId slot = 0;
   Generation generation = 0;  // that the session is bound to
-  Checks checks;
 };
 
 // Why `found` must not be read under `scope` at `now_ns`; kNone if it may.

@@ -93,14 +93,14 @@ OwnerRules Without(bool OwnerRules::* rule) {
 }
 
 TEST(ClusterSimulationTest, NoticesWhenGenerationsAreNotChecked) {
-  MustFail({.check_availability = false, .rules = {.checks = {.generation = false}}},
+  MustFail({.check_availability = false, .rules = {.reader = {.generation = false}}},
            "the generation check");
 }
 TEST(ClusterSimulationTest, NoticesWhenLeasesAreNotChecked) {
   MustFail({.check_availability = false, .rules = Without(&OwnerRules::lease)}, "the lease check");
 }
 TEST(ClusterSimulationTest, NoticesWhenMemoryIsNotProtected) {
-  MustFail({.check_availability = false, .rules = {.checks = {.second_look = false}}},
+  MustFail({.check_availability = false, .rules = {.reader = {.second_look = false}}},
            "the readers' protection");
 }
 TEST(ClusterSimulationTest, NoticesWhenTheDeadlineIsPublishedFirst) {

@@ -43,8 +43,7 @@ SimOwner::SimOwner(World& world, SimMaster& master, Place place, const Options& 
   core_ = *owner::Core::Open({.payload_bytes = options.payload_bytes,
                               .max_objects = options.max_objects,
                               .clear_foreign = true,
-                              .listed = true,
-                              .checks = options.rules.checks},
+                              .listed = true},
                              segment_->view, segment_->payload.get(), world.clock(place));
   core_->AddPayloadUpTo(options.payload_bytes / segment::kGranule);
   first_identity_ = identity();
@@ -134,9 +133,6 @@ void SimOwner::Write(std::span<const Extent> extents, const std::vector<std::uin
 void SimOwner::Put(const PutRequest& request, const std::function<void()>& reserved,
                    const CodeDone& done) {
   if (draining_) return done(Code::kNoSpace);
-  // The core refuses a put into a slot that this owner has not heard of by the generation's check.
-  // A run without that check refuses it here.
-  if (core_->GenerationOf(request.token.slot) == 0) return done(Code::kStale);
   const wire::PutItem item{.key = request.key,
                            .size_bytes = static_cast<std::uint32_t>(request.words.size() * 8),
                            .value = {},
@@ -215,9 +211,9 @@ std::uint64_t SimOwner::ApplyRemoval(const wire::Removal& removal) {
   if (!core_->Means(removal.slot, removal.generation)) return 0;
   for (const std::string& key : removal.keys) (void)core_->Remove(removal.slot, key);
   std::uint64_t matched = 0;
-  std::uint32_t cursor = removal.pattern.empty() ? owner::Core::kWalkDone : 0;
-  while (cursor != owner::Core::kWalkDone) {
-    matched += core_->RemoveMatching(removal.slot, removal.pattern, cursor);
+  owner::Core::Walk walk{.done = removal.pattern.empty()};
+  while (!walk.done) {
+    matched += core_->RemoveMatching(removal.slot, removal.pattern, walk);
   }
   return matched;
 }
@@ -225,8 +221,8 @@ std::uint64_t SimOwner::ApplyRemoval(const wire::Removal& removal) {
 void SimOwner::DropSlot(SlotId slot) {
   world_.Log(fmt::format("owner {} drops slot {}", place_, slot));
   dropped_.insert(slot);
-  std::uint32_t cursor = 0;
-  while (cursor != owner::Core::kWalkDone) core_->DropSlot(slot, cursor);
+  owner::Core::Walk walk;
+  while (!walk.done) core_->DropSlot(slot, walk);
 }
 
 void SimOwner::SetApplied(std::uint64_t number) { core_->SetApplied(number); }

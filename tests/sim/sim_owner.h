@@ -15,6 +15,7 @@
 #include "kvcove/owner/link_core.h"
 #include "kvcove/segment/reader.h"
 #include "tests/sim/memory.h"
+#include "tests/sim/reader_rules.h"
 #include "tests/sim/sim_master.h"
 #include "tests/sim/sim_world.h"
 
@@ -22,7 +23,7 @@ namespace kvcove::sim {
 
 // What is switched off in turn, to show that it would be noticed.
 struct OwnerRules {
-  segment::Checks checks;
+  ReaderRules reader;
   bool lease = true;           // readers and owners look at the lease
   bool lease_last = true;      // hidden slots and generations are published before the deadline
   bool removal_number = true;  // a put says which removals it was begun after

@@ -211,8 +211,7 @@ void SimRequester::GetLocal(int space, const std::string& key, const ReadDone& d
   }
   if (!binding || !binding->open) return done(0);
   const SlotId slot = binding->token.slot;
-  const segment::ReadScope scope{
-      .slot = slot, .generation = binding->token.generation, .checks = options_.rules.checks};
+  const segment::ReadScope scope{.slot = slot, .generation = binding->token.generation};
   const segment::Found found =
       segment->view.Find(slot, {.key = key, .hash = segment->view.HashKey(slot, key)});
   if (!found) return done(0);
@@ -220,11 +219,14 @@ void SimRequester::GetLocal(int space, const std::string& key, const ReadDone& d
                                       [](const segment::Lane& of) { return of.used.load(); });
   if (lane == std::end(segment->shared().lanes)) return done(0);
   const auto window = std::make_shared<segment::ReadWindow>(segment->view, *lane);
-  if (options_.rules.checks.second_look) window->Announce(found);
+  if (options_.rules.reader.second_look) window->Announce(found);
   world_.In(place_, ShortPause(), [this, segment, reading, scope, found, window, done] {
     window->Fence();
     const std::int64_t now = options_.rules.lease ? world_.NowOf(place_) : 0;
-    if (window->Confirm(found, scope, now) != MissReason::kNone) return done(0);
+    if (Confirm(options_.rules.reader, *window, segment->view, found, scope, now) !=
+        MissReason::kNone) {
+      return done(0);
+    }
     world_.In(place_, ShortPause(), [this, segment, reading, found, window, done] {
       Extent extents[segment::kMaxExtents];
       const std::uint32_t count = segment->view.Extents(found, extents);
@@ -286,7 +288,7 @@ void SimRequester::FetchFrom(Place owner, const Token& token, const Oracle::Read
     if (loans->empty() || loans->front().code != Code::kOk) {
       return world_.Send(owner, place_, [once] { once(0); });
     }
-    const bool protect = options_.rules.checks.second_look;
+    const bool protect = options_.rules.reader.second_look;
     if (!protect) raw->Return(*loans);
     // The transfer takes its time; a pause of the owner makes it longer.
     world_.In(owner, ShortPause(), [this, owner, raw, loans, reading, once, protect] {

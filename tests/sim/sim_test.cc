@@ -22,7 +22,7 @@ TEST(SimulationTest, KeepsItsPromisesInEveryOrder) {
       std::getenv("KVCOVE_SIM_SEED") != nullptr ? 1 : FromEnvironment("KVCOVE_SIM_SEEDS", 100);
   SimReport sum;
   for (std::uint64_t i = 0; i < seeds; ++i) {
-    const SimReport report = Simulate({.seed = base + i, .checks = {}});
+    const SimReport report = Simulate({.seed = base + i});
     ASSERT_EQ(report.violation, "") << "replay it with KVCOVE_SIM_SEED=" << base + i;
     sum.verified_reads += report.verified_reads;
     sum.commits += report.commits;
@@ -42,17 +42,17 @@ TEST(SimulationTest, KeepsItsPromisesInEveryOrder) {
 }
 
 TEST(SimulationTest, TheSameSeedIsTheSameRun) {
-  const SimReport a = Simulate({.seed = 42, .checks = {}});
-  const SimReport b = Simulate({.seed = 42, .checks = {}});
+  const SimReport a = Simulate({.seed = 42});
+  const SimReport b = Simulate({.seed = 42});
   EXPECT_EQ(a.verified_reads, b.verified_reads);
   EXPECT_EQ(a.commits, b.commits);
   EXPECT_EQ(a.evictions, b.evictions);
 }
 
 // With a check switched off the simulation must fail, or it could not have found its absence.
-void MustFail(const segment::Checks& checks, const char* what) {
+void MustFail(const SimRules& rules, const char* what) {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
-    const SimReport report = Simulate({.seed = seed, .checks = checks});
+    const SimReport report = Simulate({.seed = seed, .rules = rules});
     if (report.violation.empty()) continue;
     fmt::print("without {}: {}\n", what, report.violation);
     return;
@@ -61,10 +61,10 @@ void MustFail(const segment::Checks& checks, const char* what) {
 }
 
 TEST(SimulationTest, NoticesWhenGenerationsAreNotChecked) {
-  MustFail({.generation = false}, "the generation check");
+  MustFail({.reader = {.generation = false}}, "the generation check");
 }
 TEST(SimulationTest, NoticesWhenReadersDoNotLookTwice) {
-  MustFail({.second_look = false}, "the reader's second look");
+  MustFail({.reader = {.second_look = false}}, "the reader's second look");
 }
 TEST(SimulationTest, NoticesWhenReservedMemoryIsReused) {
   MustFail({.reservation = false}, "the reservation rule");

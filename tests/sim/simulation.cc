@@ -44,11 +44,9 @@ class World {
     segment::FormatHeader(header_.get(), sizes, {1, 2}, options.seed);
     view_ = *segment::HeaderView::Open(header_.get(), bytes);
     const char* policies[] = {"default", "lru", "s3fifo"};
-    core_ = *owner::Core::Open({.payload_bytes = kPayload,
-                                .max_objects = 128,
-                                .policy = policies[options.seed % 3],
-                                .checks = options.checks},
-                               view_, payload_.get(), clock_);
+    core_ = *owner::Core::Open(
+        {.payload_bytes = kPayload, .max_objects = 128, .policy = policies[options.seed % 3]},
+        view_, payload_.get(), clock_);
     core_->AddPayloadUpTo(kPayload / segment::kGranule);
     core_->RenewLease(clock_.NowNs() + kSecond);
     for (int i = 0; i < kSessions; ++i) StartSession();
@@ -72,6 +70,8 @@ class World {
     std::uint32_t size = 0;
     std::uint32_t written = 0;
     std::int64_t paused_until = 0;
+    std::int64_t late_ns = 0;  // from when on its key may go to another writer
+    bool taken_from = false;   // its range was freed while it writes there
   };
   struct Reader {
     enum class At { kIdle, kFound, kAnnounced, kCopying } at = At::kIdle;
@@ -113,7 +113,7 @@ class World {
     if (dice < 3) return Reset();
     if (dice < 5) return Kill();
     if (dice < 20) return ProveDeaths();
-    if (dice < 60) return (void)core_->Tick();
+    if (dice < 60) return Tick();
     if (dice < 80) return Lease();
     if (dice < 90) return (void)core_->Remove(0, RandomKey());
     Session& session = *sessions_[random_.Below(sessions_.size())];
@@ -188,6 +188,24 @@ class World {
     while (sessions_.size() < kSessions) StartSession();
   }
 
+  void Tick() {
+    core_->Tick();
+    if (!options_.rules.reservation) FreeLateReservations();
+  }
+
+  // What an owner would do to which the deadline of a key is that of its range.
+  void FreeLateReservations() {
+    for (const auto& session : sessions_) {
+      for (Writer& writer : session->writers) {
+        if (writer.at != Writer::At::kReserved || writer.taken_from) continue;
+        if (writer.late_ns > clock_.NowNs()) continue;
+        writer.taken_from = true;
+        const wire::FinishItem item{.reservation = writer.reservation, .commit = false};
+        core_->Finish(session->number, {&item, 1});
+      }
+    }
+  }
+
   void Lease() {
     if (!random_.OneIn(10)) core_->RenewLease(clock_.NowNs() + kSecond);
   }
@@ -211,6 +229,10 @@ class World {
     }
     if (writer.written < writer.size && !random_.OneIn(100)) {
       WriteChunk(writer);
+      return;
+    }
+    if (writer.taken_from) {
+      writer = {};
       return;
     }
     const bool commit = writer.written == writer.size;
@@ -240,6 +262,7 @@ class World {
       writer.reservation = result.reservation;
       writer.extents = result.extents;
       writer.written = 0;
+      writer.late_ns = clock_.NowNs() + owner::CoreOptions().key_deadline_ns;
       writer.at = Writer::At::kReserved;
     } else {
       if (result.code == Code::kStale) ++report_.stale_commits;
@@ -287,8 +310,8 @@ class World {
         return;
       case Reader::At::kAnnounced: {
         reader.window->Fence();
-        if (reader.window->Confirm(reader.found, reader.scope, clock_.NowNs()) !=
-            MissReason::kNone) {
+        if (Confirm(options_.rules.reader, *reader.window, view_, reader.found, reader.scope,
+                    clock_.NowNs()) != MissReason::kNone) {
           ++report_.misses;
           reader.window.reset();
           reader = {};
@@ -329,9 +352,7 @@ class World {
     const Registration registration = Register(session);
     reader.key = RandomKey();
     reader.epoch = epoch_;
-    reader.scope = {.slot = registration.slot,
-                    .generation = registration.generation,
-                    .checks = options_.checks};
+    reader.scope = {.slot = registration.slot, .generation = registration.generation};
     reader.found =
         view_.Find(registration.slot,
                    {.key = reader.key, .hash = view_.HashKey(registration.slot, reader.key)});

@@ -7,14 +7,21 @@
 #include <cstdint>
 #include <string>
 
-#include "kvcove/segment/reader.h"
+#include "tests/sim/reader_rules.h"
 
 namespace kvcove::sim {
+
+// What is left out in turn, to show that it would be noticed.
+struct SimRules {
+  ReaderRules reader;
+  // A reserved range belongs to nobody else until its writer has stopped or is proven gone.
+  bool reservation = true;
+};
 
 struct SimOptions {
   std::uint64_t seed = 1;
   std::uint64_t steps = 40000;
-  segment::Checks checks;
+  SimRules rules;
 };
 
 struct SimReport {

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is done with objects that are here: lending, removal, pins, walks.
+#include <algorithm>
+
+#include "kvcove/owner/core.h"
+
+namespace kvcove::owner {
+namespace {
+
+// Looked at under one hold of the lock: some tenths of a millisecond, whatever they are.
+constexpr std::uint32_t kWalkSlice = 1024;   // objects that a walk may withdraw
+constexpr std::uint32_t kPageSlice = 16384;  // numbers that a page may pass over
+
+}  // namespace
+
+// ---- lending
+
+std::vector<Loan> Core::Lend(const Token& token, std::span<const std::string_view> keys) {
+  std::vector<Loan> loans(keys.size());
+  const bool current = CheckToken(token) == Code::kOk;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    Loan& loan = loans[i];
+    if (!CheckKey(keys[i])) {
+      loan.code = Code::kInvalid;
+      continue;
+    }
+    if (!current || objects_.slot(token.slot).hidden) {
+      loan.reason = current ? MissReason::kLease : MissReason::kReset;
+      continue;
+    }
+    const segment::PreparedKey key = Prepared(token.slot, keys[i]);
+    const segment::Found found = FindLive(token.slot, key);
+    if (!found) {
+      loan.reason = objects_.view().GhostReason(key.hash);
+      continue;
+    }
+    CountHit(found.object);
+    ++counters_.hits;
+    loan = LoanOf(found);
+  }
+  return loans;
+}
+
+Loan Core::LoanOf(const segment::Found& found) {
+  room_.withdrawn().Lend(found.place);
+  const Listings::Facts facts = listings_.FactsOf(found.object);
+  Extent extents[segment::kMaxExtents];
+  const std::uint32_t count = objects_.view().Extents(found, extents);
+  return {.code = Code::kOk,
+          .reason = MissReason::kNone,
+          .size_bytes = found.meta.size_bytes(),
+          .has_checksum = facts.has_checksum,
+          .checksum = facts.checksum,
+          .place = found.place,
+          .version = found.version,
+          .extents = {extents, extents + count}};
+}
+
+std::optional<CopyLoan> Core::LendForCopy(ObjectId id, Version version) {
+  if (!objects_.Has(id, version)) return std::nullopt;
+  const SlotId slot = objects_[id].slot;
+  const Listings::Facts facts = listings_.FactsOf(id);
+  CopyLoan copy{.token = {.incarnation = incarnation_,
+                          .generation = objects_.slot(slot).generation,
+                          .slot = slot},
+                .key = objects_.KeyOf(id),
+                .group = facts.group,
+                .copies = facts.copies,
+                .hard_pinned = objects_[id].hard_pinned};
+  const segment::Found found = FindLive(slot, Prepared(slot, copy.key));
+  if (!found || found.version != version || objects_.slot(slot).hidden) return std::nullopt;
+  copy.loan = LoanOf(found);
+  return copy;
+}
+
+void Core::Return(std::span<const Loan> loans) {
+  bool waited_for = false;
+  for (const Loan& loan : loans) {
+    if (loan.place != 0 && room_.withdrawn().Return(loan.place)) waited_for = true;
+  }
+  if (waited_for) room_.Settle();
+}
+
+void Core::SetChecksum(const Loan& loan, std::uint64_t checksum) {
+  if (!options_.listed) return;
+  const ObjectId id = objects_.Named(loan.place, loan.version);
+  if (id != kNoObject) listings_.SetChecksum(id, checksum);
+}
+
+// ---- removal
+
+Code Core::Remove(SlotId slot, std::string_view text) {
+  if (slot >= kMaxSlots || !CheckKey(text)) return Code::kInvalid;
+  const segment::PreparedKey key = Prepared(slot, text);
+  // A put that is under way was begun before this removal.
+  Reservation* claim = reservations_.ClaimOf(slot, key, clock_.NowNs());
+  if (claim != nullptr) reservations_.Remove(*claim);
+  const segment::Found found = FindLive(slot, key);
+  if (!found) return claim != nullptr ? Code::kOk : Code::kMiss;
+  ++counters_.removals;
+  Withdraw(found.object, MissReason::kRemoved);
+  room_.Settle();
+  return Code::kOk;
+}
+
+std::uint64_t Core::RemoveMatching(SlotId slot, std::string_view pattern, Walk& walk) {
+  if (!walk.reservations_done) {
+    // All of them before the first object: one that is committed meanwhile becomes an object that
+    // the walk still meets.
+    walk.reservations_done = !reservations_.RemoveSome(
+        slot, [&](std::string_view key) { return GlobMatches(pattern, key); }, walk.reservation,
+        kWalkSlice);
+    return 0;
+  }
+  std::uint64_t removed = 0;
+  const auto end = static_cast<ObjectId>(
+      std::min<std::uint64_t>(objects_.end(), std::uint64_t{walk.object} + kWalkSlice));
+  for (ObjectId id = walk.object; id < end; ++id) {
+    ++steps_.objects;
+    if (!objects_.Has(id) || objects_[id].slot != slot) continue;
+    if (!GlobMatches(pattern, objects_.KeyOf(id))) continue;
+    const bool live = objects_.Current(id);
+    Withdraw(id, live ? MissReason::kRemoved : MissReason::kReset);
+    if (live) {
+      ++removed;
+      ++counters_.removals;
+    }
+  }
+  room_.Settle();
+  walk.object = end;
+  walk.done = end >= objects_.end();
+  return removed;
+}
+
+void Core::DropSlot(SlotId slot, Walk& walk) {
+  if (!walk.reservations_done) reservations_.RemoveSlot(slot);
+  walk.reservations_done = true;
+  const auto end = static_cast<ObjectId>(
+      std::min<std::uint64_t>(objects_.end(), std::uint64_t{walk.object} + kWalkSlice));
+  for (ObjectId id = walk.object; id < end; ++id) {
+    ++steps_.objects;
+    if (objects_.Has(id) && objects_[id].slot == slot) Withdraw(id, MissReason::kRemoved);
+  }
+  room_.Settle();
+  walk.object = end;
+  walk.done = end >= objects_.end();
+}
+
+void Core::DropObject(ObjectId id, Version version) {
+  if (!objects_.Has(id, version)) return;
+  Withdraw(id, MissReason::kRemoved);
+  room_.Settle();
+}
+
+// ---- pins
+
+Code Core::Pin(SlotId slot, std::string_view text, PinKind kind, std::int64_t duration_ns) {
+  if (slot >= kMaxSlots || !CheckKey(text)) return Code::kInvalid;
+  const segment::Found found = FindLive(slot, Prepared(slot, text));
+  if (!found) return Code::kMiss;
+  if (kind == PinKind::kHard) return room_.PinHard(found.object);
+  room_.PinSoft(found.object, clock_.NowNs() + duration_ns);
+  return Code::kOk;
+}
+
+Code Core::Unpin(SlotId slot, std::string_view text) {
+  if (slot >= kMaxSlots || !CheckKey(text)) return Code::kInvalid;
+  const segment::Found found = FindLive(slot, Prepared(slot, text));
+  if (!found) return Code::kMiss;
+  room_.Unpin(found.object);
+  return Code::kOk;
+}
+
+std::optional<ObjectStat> Core::StatObject(SlotId slot, std::string_view text) const {
+  if (slot >= kMaxSlots || !CheckKey(text)) return std::nullopt;
+  const segment::Found found = objects_.view().Find(slot, Prepared(slot, text));
+  if (!found || found.generation != objects_.slot(slot).generation) return std::nullopt;
+  const Objects::Object& object = objects_[found.object];
+  return ObjectStat{.size_bytes = found.meta.size_bytes(),
+                    .extents = found.meta.extents(),
+                    .hard_pinned = object.hard_pinned,
+                    .soft_pinned = object.soft_pinned,
+                    .held = object.held > 0};
+}
+
+// ---- pages
+
+std::vector<InventoryItem> Core::Inventory(ObjectId& cursor, std::size_t at_most) const {
+  std::vector<InventoryItem> items;
+  const std::uint64_t end =
+      std::min<std::uint64_t>(objects_.end(), std::uint64_t{cursor} + kPageSlice);
+  for (; cursor < end && items.size() < std::min<std::size_t>(at_most, kWalkSlice); ++cursor) {
+    if (!objects_.Has(cursor) || !objects_.Current(cursor)) continue;
+    const SlotId slot = objects_[cursor].slot;
+    const Listings::Facts facts = listings_.FactsOf(cursor);
+    items.push_back({.item = {.hash = DirectoryHash(slot, objects_.KeyOf(cursor)),
+                              .generation = objects_.GenerationOf(cursor),
+                              .size_bytes = objects_.SizeBytes(cursor),
+                              .group = facts.group,
+                              .slot = slot,
+                              .inventory = true,
+                              .copies = facts.copies,
+                              .removals = applied_},
+                     .id = cursor,
+                     .version = objects_.VersionOf(cursor)});
+  }
+  if (cursor >= objects_.end()) cursor = kWalkDone;
+  return items;
+}
+
+wire::InventoryReply Core::Page(const wire::InventoryRequest& request) const {
+  wire::InventoryReply reply;
+  if (request.slot && *request.slot < kMaxSlots) {
+    const Objects::Slot& slot = objects_.slot(*request.slot);
+    reply.generation = slot.generation;
+    reply.live = slot.current();
+    reply.voided = slot.voided;
+  }
+  if (request.cursor == wire::kInventoryDone) return reply;
+  ObjectId at = request.cursor;
+  const std::uint64_t end = std::min<std::uint64_t>(objects_.end(), std::uint64_t{at} + kPageSlice);
+  std::uint32_t read = 0;
+  for (; at < end && read < kWalkSlice && reply.objects.size() < request.at_most; ++at) {
+    if (!objects_.Has(at) || (request.slot && objects_[at].slot != *request.slot)) continue;
+    const std::uint8_t copies = listings_.FactsOf(at).copies;
+    if (request.replicated_only && copies < 2) continue;
+    ++read;
+    const std::string key = objects_.KeyOf(at);
+    if (!objects_.Current(at) || !key.starts_with(request.prefix)) continue;
+    const Objects::Object& object = objects_[at];
+    reply.objects.push_back({.hash = DirectoryHash(object.slot, key),
+                             .generation = objects_.GenerationOf(at),
+                             .version = objects_.VersionOf(at),
+                             .id = at,
+                             .size_bytes = objects_.SizeBytes(at),
+                             .slot = object.slot,
+                             .copies = copies,
+                             .hard_pinned = object.hard_pinned,
+                             .soft_pinned = object.soft_pinned,
+                             .held = object.held > 0,
+                             .key = {}});
+    if (request.with_keys) reply.objects.back().key = key;
+  }
+  reply.cursor = at >= objects_.end() ? wire::kInventoryDone : at;
+  return reply;
+}
+
+}  // namespace kvcove::owner

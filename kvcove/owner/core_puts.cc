@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a put becomes an object: Put, Finish, and the master's answer.
+#include <algorithm>
+#include <cstring>
+
+#include "kvcove/base/random.h"
+#include "kvcove/owner/core.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr std::uint32_t kEventsBeforePut = 1024;
+constexpr std::uint32_t kEndedBeforePut = 64;  // holds, and reservations of ended sessions
+
+}  // namespace
+
+std::vector<PutResult> Core::Put(SessionNumber number, const Token& token,
+                                 std::span<const PutItem> items, bool evict) {
+  std::vector<PutResult> results(items.size());
+  const auto at = sessions_.find(number);
+  const Code code = at == sessions_.end() ? Code::kUnavailable : CheckToken(token);
+  if (code != Code::kOk) {
+    if (code == Code::kStale) counters_.stale_puts += items.size();
+    for (PutResult& result : results) result.code = code;
+    return results;
+  }
+  // What this session read before it stores comes first.
+  if (at->second.page != nullptr) DrainPage(number, *at->second.page, kEventsBeforePut);
+  EndHolds(kEndedBeforePut);
+  EndOrphans(kEndedBeforePut);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    results[i] = PutOne(number, token, items[i], evict);
+  }
+  return results;
+}
+
+bool Core::MayReserve(SessionNumber session, Spaces::Number space, std::uint64_t bytes) const {
+  const std::uint64_t reserved =
+      reservations_.reserved_bytes(session) + room_.withdrawn().ExcessBytes(session);
+  if (reserved > 0 && reserved + bytes > options_.payload_bytes / 4) return false;
+  return spaces_.MayReserve(space, bytes);
+}
+
+PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem& item, bool evict) {
+  const bool whole = !item.value.empty();  // the value came with the request
+  if (!CheckKey(item.key) || item.after.size() > kMaxKeyBytes ||
+      !CheckObjectSize(item.size_bytes) || (whole && item.value.size() != item.size_bytes)) {
+    return {.code = Code::kInvalid, .extents = {}};
+  }
+  const Objects::Slot& slot = objects_.slot(token.slot);
+  const segment::PreparedKey key = Prepared(token.slot, item.key);
+  if (const segment::Found found = FindLive(token.slot, key)) {
+    // In a hidden slot it may have been removed, and goes then: nobody may rely on it, least of all
+    // a copy that moves.
+    if (slot.hidden) return {.code = Code::kInProgress, .extents = {}};
+    CountHit(found.object);
+    return {.code = Code::kExists, .extents = {}};
+  }
+  const std::int64_t now = clock_.NowNs();
+  if (reservations_.ClaimOf(token.slot, key, now) != nullptr) {
+    return {.code = Code::kInProgress, .extents = {}};
+  }
+  Reservation reservation{.session = session,
+                          .key = std::string(item.key),
+                          .after = std::string(item.after),
+                          .hash = key.hash,
+                          .slot = token.slot,
+                          .space = slot.space,
+                          .generation = token.generation,
+                          .size_bytes = item.size_bytes,
+                          .key_until_ns = now + options_.key_deadline_ns,
+                          .removals = applied_};
+  // There are more namespaces than an owner keeps apart.
+  if (slot.space == Spaces::kNone) return {.code = Code::kLimit, .extents = {}};
+  if ((!whole || options_.listed) && !MayReserve(session, slot.space, reservation.bytes())) {
+    return {.code = Code::kLimit, .extents = {}};
+  }
+  reservation.extents = room_.Take(item.size_bytes, slot.space, evict);
+  if (reservation.extents.empty()) return {.code = Code::kNoSpace, .extents = {}};
+  if (whole) Write(reservation, item.value);
+  if (!whole || options_.listed) return Reserve(std::move(reservation), whole);
+  const Code code = Publish(reservation);
+  if (code != Code::kOk) {
+    room_.GiveBack(reservation.extents, reservation.space, reservation.bytes());
+  }
+  return {.code = code, .extents = {}};
+}
+
+void Core::Write(const Reservation& reservation, std::span<const std::byte> value) {
+  for (const Extent& extent : reservation.extents) {
+    const std::size_t count =
+        std::min<std::size_t>(std::uint64_t{extent.count} * segment::kGranule, value.size());
+    std::memcpy(payload_ + (std::uint64_t{extent.start} * segment::kGranule), value.data(), count);
+    value = value.subspan(count);
+  }
+}
+
+PutResult Core::Reserve(Reservation reservation, bool whole) {
+  Reservation& kept = reservations_.Add(std::move(reservation));
+  if (whole) {
+    AwaitListing(kept);
+    return {.code = Code::kOk, .reservation = kept.id, .extents = {}};
+  }
+  return {.code = Code::kOk, .reservation = kept.id, .extents = kept.extents};
+}
+
+void Core::AwaitListing(Reservation& reservation) {
+  reservations_.AwaitListing(reservation);
+  // Without replicas each put is a group of its own.
+  if (reservation.group == 0) {
+    reservation.group =
+        static_cast<std::uint32_t>(Mix64(reservation.id ^ objects_.view().header().hash_seed)) | 1;
+  }
+  listings_.Await(reservation);
+}
+
+// Its extents belong to the object if the answer is kOk.
+Code Core::Publish(Reservation& reservation) {
+  ObjectId parent = kNoObject;
+  if (!reservation.after.empty()) {
+    const segment::Found found =
+        objects_.view().Find(reservation.slot, Prepared(reservation.slot, reservation.after));
+    // Policies know objects of their own space, and none that is hard-pinned.
+    if (found && objects_[found.object].space == reservation.space &&
+        !objects_[found.object].hard_pinned) {
+      parent = found.object;
+    }
+  }
+  const Result<ObjectId> id = objects_.Insert({.key = reservation.key,
+                                               .hash = reservation.hash,
+                                               .slot = reservation.slot,
+                                               .generation = reservation.generation,
+                                               .size_bytes = reservation.size_bytes,
+                                               .extents = reservation.extents},
+                                              reservation.space);
+  if (!id) return Code::kNoSpace;
+  reservation.extents.clear();
+  if (options_.listed) {
+    listings_.SetFacts(*id, {.checksum = reservation.checksum,
+                             .group = reservation.group,
+                             .has_checksum = reservation.has_checksum,
+                             .copies = reservation.copies});
+  }
+  // The quota needs no second look: the sum of objects and reservations stays what it was.
+  spaces_.Publish(reservation.space, reservation.bytes());
+  spaces_.policy(reservation.space)
+      .OnPut({.id = *id,
+              .key = reservation.hash,
+              .size_bytes = reservation.bytes(),
+              .parent = parent});
+  ++counters_.puts;
+  counters_.put_bytes += reservation.size_bytes;
+  return Code::kOk;
+}
+
+// ---- the end of a reservation
+
+std::vector<Code> Core::Finish(SessionNumber number, std::span<const FinishItem> items) {
+  std::vector<Code> codes(items.size(), Code::kUnavailable);
+  if (!sessions_.contains(number)) return codes;
+  for (std::size_t i = 0; i < items.size(); ++i) codes[i] = FinishOne(number, items[i]);
+  return codes;
+}
+
+Code Core::FinishOne(SessionNumber session, const FinishItem& item) {
+  Reservation* reservation = reservations_.Find(item.reservation);
+  if (reservation == nullptr) {
+    return reservations_.Outcome(session, item.reservation).value_or(Code::kInvalid);
+  }
+  if (reservation->session != session) return Code::kDenied;
+  if (reservation->listing) return Code::kInProgress;
+  if (!item.commit) return Conclude(*reservation, Code::kOk);
+  if (const Code code = OutcomeOf(*reservation); code != Code::kOk) {
+    return Conclude(*reservation, code);
+  }
+  if (!options_.listed) return Conclude(*reservation, Publish(*reservation));
+  reservation->checksum = item.checksum;
+  reservation->has_checksum = item.has_checksum;
+  reservation->group = item.group;
+  reservation->copies = item.copies;
+  reservation->copied_at = item.copied_at;
+  AwaitListing(*reservation);
+  return Code::kOk;
+}
+
+// May it be committed?
+Code Core::OutcomeOf(Reservation& reservation) {
+  if (reservations_.Removed(reservation) ||
+      objects_.slot(reservation.slot).generation != reservation.generation) {
+    ++counters_.stale_puts;
+    return Code::kStale;
+  }
+  if (!reservations_.OwnsKey(reservation, clock_.NowNs())) {
+    ++counters_.expired_puts;
+    return Code::kTimeout;  // it took so long that the key was given to others
+  }
+  const segment::PreparedKey key{.key = reservation.key, .hash = reservation.hash};
+  return FindLive(reservation.slot, key) ? Code::kExists : Code::kOk;
+}
+
+Code Core::Conclude(Reservation& reservation, Code code) {
+  reservations_.Remember(reservation.session, reservation.id, code);
+  EndReservation(reservation);
+  return code;
+}
+
+void Core::EndReservation(Reservation& reservation) {
+  // A published one has no extents: its bytes are counted as the object's.
+  if (!reservation.extents.empty()) {
+    room_.GiveBack(reservation.extents, reservation.space, reservation.bytes());
+  }
+  reservations_.End(reservation);
+}
+
+Code Core::FinishListing(const Pending& pending, Code listed) {
+  // The master lists it, but it is not here.
+  const auto forget = [&](Code code) {
+    if (listed == Code::kOk) {
+      listings_.AddGone(pending.item.hash, pending.item.slot, pending.item.group);
+    }
+    return code;
+  };
+  Reservation* reservation = reservations_.Find(pending.reservation);
+  if (reservation == nullptr) return forget(Code::kUnavailable);
+  Code code = listed;
+  if (reservations_.Removed(*reservation) ||
+      objects_.slot(reservation->slot).generation != reservation->generation) {
+    code = forget(Code::kStale);
+  } else if (listed == Code::kOk) {
+    code = Publish(*reservation);
+    if (code != Code::kOk) forget(code);
+  }
+  if (code == Code::kStale) ++counters_.stale_puts;
+  return Conclude(*reservation, code);
+}
+
+}  // namespace kvcove::owner

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes into an owner's core and what comes out of it. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/policy/policy.h"
+#include "kvcove/segment/layout.h"
+#include "kvcove/wire/cluster.h"
+#include "kvcove/wire/owner_link.h"
+#include "kvcove/wire/tasks.h"
+
+namespace kvcove::owner {
+
+using policy::kNoObject;
+using policy::ObjectId;
+using segment::Place;
+using segment::Version;
+using wire::FinishItem;
+using wire::ObjectStat;
+using wire::PinKind;
+using wire::PoolStat;
+using wire::PutItem;
+using wire::PutResult;
+using wire::SessionNumber;
+
+// Of a space (owner/spaces.h).
+struct Quota {
+  std::uint64_t maximum_bytes = ~0ULL;
+  std::uint64_t guaranteed_bytes = 0;
+};
+using Quotas = std::unordered_map<std::string, Quota>;
+
+struct CoreOptions {
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t max_objects = 0;
+  std::string policy = "default";
+  Quotas quotas;                           // by namespace, or by tenant
+  std::int64_t key_deadline_ns = kSecond;  // how long a reservation holds its key
+  std::int64_t longest_hold_ns = 60 * kSecond;
+  // Several tenants share this memory: the core clears what one had before another gets it.
+  bool clear_foreign = false;
+  // In a cluster: an object becomes visible when the master has listed it, and the master is told
+  // which objects are gone.
+  bool listed = false;
+};
+
+// Committed, and waiting for the master to list it.
+struct Pending {
+  std::uint64_t reservation = 0;
+  wire::ListItem item;
+};
+
+// An object lent to a transfer: its bytes stay what they are until Return.
+struct Loan {
+  Code code = Code::kMiss;
+  MissReason reason = MissReason::kNone;
+  std::uint32_t size_bytes = 0;
+  bool has_checksum = false;
+  std::uint64_t checksum = 0;
+  Place place = 0;  // 0: nothing was lent
+  Version version = 0;
+  std::vector<Extent> extents;
+};
+
+// A loan with what another owner needs to hold the same object.
+struct CopyLoan {
+  Loan loan;
+  Token token;
+  std::string key;
+  std::uint32_t group = 0;
+  std::uint8_t copies = 1;
+  bool hard_pinned = false;
+};
+
+// An object as the master should know it.
+struct InventoryItem {
+  wire::ListItem item;
+  ObjectId id = kNoObject;
+  Version version = 0;
+};
+
+struct Counters {
+  std::uint64_t puts = 0;
+  std::uint64_t put_bytes = 0;
+  std::uint64_t hits = 0;
+  std::uint64_t evictions = 0;
+  std::uint64_t removals = 0;
+  std::uint64_t swept = 0;         // objects of dead generations whose space came back
+  std::uint64_t stale_puts = 0;    // rejected: begun before a reset
+  std::uint64_t expired_puts = 0;  // reservations whose key went to another writer
+  wire::SessionCounters local;     // of sessions that have ended
+};
+
+// How much work the core has done since it was made. Tests assert the difference over one call, so
+// that no call grows with what else is there.
+struct Steps {
+  std::uint64_t objects = 0;        // looked at by sweeps, walks and evictions
+  std::uint64_t reservations = 0;   // looked at, beyond the one that a call names
+  std::uint64_t holds = 0;          // ended
+  std::uint64_t pages = 0;          // sessions' pages scanned for what they protect
+  std::uint64_t withdrawn = 0;      // looked at to see whether anything still protects them
+  std::uint64_t spaces = 0;         // asked for a victim
+  std::uint64_t scratch_bytes = 0;  // the most that lists of withdrawn objects took so far
+};
+
+}  // namespace kvcove::owner

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps what one space had in the payload from the next one that gets the memory. Needs a lock.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "kvcove/base/size.h"
+#include "kvcove/model/ids.h"
+#include "kvcove/segment/layout.h"
+
+namespace kvcove::owner {
+
+// By block of the payload: the only space that has used it, by its serial number. Serials are never
+// reused, so a space never takes another one's memory for its own.
+class ForeignMemory {
+ public:
+  static constexpr std::uint64_t kBlockBytes = 64 * kKiB;
+
+  ForeignMemory(std::byte* payload, std::uint64_t payload_bytes)
+      : payload_(payload), blocks_((payload_bytes / kBlockBytes) + 1) {}
+
+  // Space `serial` gets these: what others may have left there is cleared.
+  void Give(std::span<const Extent> extents, std::uint32_t serial) {
+    for (const Extent& extent : extents) {
+      std::uint64_t at = std::uint64_t{extent.start} * segment::kGranule;
+      const std::uint64_t end = at + (std::uint64_t{extent.count} * segment::kGranule);
+      while (at < end) {
+        const std::uint64_t until = std::min(end, (at / kBlockBytes + 1) * kBlockBytes);
+        std::uint32_t& block = blocks_[at / kBlockBytes];
+        if (block != serial && block != kUnused) std::memset(payload_ + at, 0, until - at);
+        block = block == kUnused || block == serial ? serial : kMixed;
+        at = until;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kUnused = 0;
+  static constexpr std::uint32_t kMixed = 0xFFFFFFFF;
+
+  std::byte* const payload_;
+  std::vector<std::uint32_t> blocks_;
+};
+
+}  // namespace kvcove::owner

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/spaces.h"
+
+namespace kvcove::owner {
+
+Spaces::Spaces(const std::string& policy, std::uint64_t payload_bytes, const Quotas& quotas)
+    : policy_(policy), payload_bytes_(payload_bytes), quotas_(quotas) {
+  for (const auto& [name, quota] : quotas_) guaranteed_bytes_ += quota.guaranteed_bytes;
+}
+
+Spaces::Number Spaces::Attach(const std::string& of) {
+  const std::string_view tenant = TenantOf(of);
+  const std::string name = tenant.empty() ? of : QualifiedName(tenant, "");
+  if (const auto at = by_name_.find(name); at != by_name_.end()) {
+    ++spaces_[at->second].slots;
+    return at->second;
+  }
+  auto number = static_cast<Number>(spaces_.size());
+  if (!free_.empty()) {
+    number = free_.back();
+    free_.pop_back();
+  } else if (spaces_.size() >= kMaxSpaces || next_serial_ == ~0U) {
+    return kNone;
+  } else {
+    spaces_.emplace_back();
+  }
+  const auto quota = quotas_.find(name);
+  spaces_[number] = {.name = name,
+                     .quota = quota == quotas_.end() ? Quota{} : quota->second,
+                     .policy = *policy::MakePolicy(policy_, payload_bytes_),
+                     .serial = next_serial_++,
+                     .slots = 1};
+  by_name_.emplace(name, number);
+  return number;
+}
+
+void Spaces::Detach(Number number) {
+  if (number == kNone) return;
+  --spaces_[number].slots;
+  FreeIfUnused(number);
+}
+
+void Spaces::FreeIfUnused(Number number) {
+  Space& space = spaces_[number];
+  if (space.slots > 0 || space.used() > 0) return;
+  by_name_.erase(space.name);
+  space = {};
+  free_.push_back(number);
+}
+
+bool Spaces::MayReserve(Number number, std::uint64_t bytes) const {
+  const Space& space = At(number);
+  if (space.reserved > 0 && space.reserved + bytes > payload_bytes_ / 2) return false;
+  const std::uint64_t floating =
+      payload_bytes_ > guaranteed_bytes_ ? payload_bytes_ - guaranteed_bytes_ : 0;
+  const std::uint64_t covered = space.quota.guaranteed_bytes;
+  const std::uint64_t after =
+      space.reserved + bytes > covered ? space.reserved + bytes - covered : 0;
+  const std::uint64_t added = after - space.beyond_guarantee();
+  return added == 0 || beyond_guarantees_ == 0 || beyond_guarantees_ + added <= floating;
+}
+
+void Spaces::Unreserve(Number number, std::uint64_t bytes) {
+  Change(number, 0, -Signed(bytes), 0);
+  FreeIfUnused(number);
+}
+
+void Spaces::RemoveObject(Number number, std::uint64_t bytes, bool pinned) {
+  Change(number, -Signed(bytes), 0, pinned ? -Signed(bytes) : 0);
+  FreeIfUnused(number);
+}
+
+std::uint64_t Spaces::Over(const Space& space) {
+  if (space.objects <= space.pinned || space.used() <= space.quota.guaranteed_bytes) return 0;
+  return space.used() - space.quota.guaranteed_bytes;
+}
+
+void Spaces::Change(Number number, std::int64_t objects, std::int64_t reserved,
+                    std::int64_t pinned) {
+  Space& space = spaces_[number];
+  const std::uint64_t over_before = Over(space);
+  beyond_guarantees_ -= space.beyond_guarantee();
+  // Unsigned sums wrap, so adding a negative number's bits subtracts.
+  space.objects += static_cast<std::uint64_t>(objects);
+  space.reserved += static_cast<std::uint64_t>(reserved);
+  space.pinned += static_cast<std::uint64_t>(pinned);
+  object_bytes_ += static_cast<std::uint64_t>(objects);
+  reserved_bytes_ += static_cast<std::uint64_t>(reserved);
+  pinned_bytes_ += static_cast<std::uint64_t>(pinned);
+  beyond_guarantees_ += space.beyond_guarantee();
+  const std::uint64_t over = Over(space);
+  if (over == over_before) return;
+  if (over_before == 0) {
+    by_over_.emplace(over, number);
+    return;
+  }
+  auto node = by_over_.extract({over_before, number});
+  if (over == 0) return;
+  node.value().first = over;
+  by_over_.insert(std::move(node));
+}
+
+std::optional<Spaces::Number> Spaces::Victim(Number asking, std::uint64_t bytes) const {
+  const Space& own = At(asking);
+  const bool own_has = own.objects > own.pinned;
+  if (!Fits(asking, bytes)) return own_has ? std::optional(asking) : std::nullopt;
+  if (!by_over_.empty()) return by_over_.rbegin()->second;
+  return own_has ? std::optional(asking) : std::nullopt;
+}
+
+std::vector<wire::NamespaceStat> Spaces::Stat() const {
+  std::vector<wire::NamespaceStat> stats;
+  for (const Space& space : spaces_) {
+    if (space.serial == 0) continue;
+    stats.push_back({.name = space.name,
+                     .bytes = space.objects,
+                     .maximum_bytes = space.quota.maximum_bytes,
+                     .guaranteed_bytes = space.quota.guaranteed_bytes});
+  }
+  return stats;
+}
+
+}  // namespace kvcove::owner

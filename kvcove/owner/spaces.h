@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The spaces that share an owner's payload, and what each may have of it. All namespaces of a
+// tenant are one space, with one quota; every other namespace is a space of its own. No I/O. Needs
+// a lock.
+//
+//   attached (a slot uses it) -> detached -> (no object, no reservation left) -> its entry is
+//   reused
+//
+// A space's bytes are those of its objects and of its reservations, in whole granules: a
+// reservation becomes an object without a change of the sum, so what was checked when it began
+// holds when it is published. Reservations cannot be evicted. Three bounds keep them from taking
+// what belongs to others:
+//   - objects and reservations of a space together stay below its maximum;
+//   - reservations of a space take at most half of the payload, over however many sessions;
+//   - beyond their own guarantees, the reservations of all spaces together take at most what
+//     nobody's guarantee covers, so a guarantee can always be met by evicting objects.
+// One reservation may always be there, so that a large object finds its way into a small segment.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kvcove/owner/core_types.h"
+
+namespace kvcove::owner {
+
+class Spaces {
+ public:
+  using Number = std::uint16_t;
+  static constexpr Number kNone = 0xFFFF;
+  // More than the slots that an owner has, so only spaces that keep objects after their last slot
+  // went can use them up.
+  static constexpr std::size_t kMaxSpaces = 16384;
+
+  Spaces(const std::string& policy, std::uint64_t payload_bytes, const Quotas& quotas);
+
+  // One slot of namespace `of` more uses its space. kNone: all entries are in use.
+  Number Attach(const std::string& of);
+  // One slot less. The entry stays as long as objects or reservations are in it.
+  void Detach(Number number);
+
+  // ---- room
+  bool Fits(Number number, std::uint64_t bytes) const {
+    return At(number).used() + bytes <= At(number).quota.maximum_bytes;
+  }
+  std::uint64_t maximum_bytes(Number number) const { return At(number).quota.maximum_bytes; }
+  bool MayReserve(Number number, std::uint64_t bytes) const;
+  void Reserve(Number number, std::uint64_t bytes) { Change(number, 0, Signed(bytes), 0); }
+  void Unreserve(Number number, std::uint64_t bytes);
+  // What was reserved is an object from now on.
+  void Publish(Number number, std::uint64_t bytes) {
+    Change(number, Signed(bytes), -Signed(bytes), 0);
+  }
+  // `pinned`: it was hard-pinned.
+  void RemoveObject(Number number, std::uint64_t bytes, bool pinned);
+  // Hard-pinned bytes are no victims.
+  void SetPinned(Number number, std::uint64_t bytes, bool pinned) {
+    Change(number, 0, 0, pinned ? Signed(bytes) : -Signed(bytes));
+  }
+  // Whose object goes when `asking` needs room: its own at its maximum, else that of the space
+  // which is most above its guarantee. Nothing: no object can be evicted. O(1).
+  std::optional<Number> Victim(Number asking, std::uint64_t bytes) const;
+
+  policy::EvictionPolicy& policy(Number number) { return *spaces_[number].policy; }
+  // Names the space for ever, unlike its number.
+  std::uint32_t serial(Number number) const { return At(number).serial; }
+
+  std::uint64_t object_bytes() const { return object_bytes_; }
+  std::uint64_t reserved_bytes() const { return reserved_bytes_; }
+  std::uint64_t pinned_bytes() const { return pinned_bytes_; }
+  std::vector<wire::NamespaceStat> Stat() const;
+  std::size_t entries() const { return spaces_.size(); }
+
+ private:
+  struct Space {
+    std::string name;
+    Quota quota;
+    std::unique_ptr<policy::EvictionPolicy> policy;
+    std::uint32_t serial = 0;
+    std::uint32_t slots = 0;
+    std::uint64_t objects = 0;   // bytes of its objects
+    std::uint64_t reserved = 0;  // bytes that are being written, or wait for the master
+    std::uint64_t pinned = 0;    // bytes of hard-pinned objects, within `objects`
+    std::uint64_t used() const { return objects + reserved; }
+    std::uint64_t beyond_guarantee() const {
+      return reserved > quota.guaranteed_bytes ? reserved - quota.guaranteed_bytes : 0;
+    }
+  };
+  static std::int64_t Signed(std::uint64_t bytes) { return static_cast<std::int64_t>(bytes); }
+  const Space& At(Number number) const { return spaces_[number]; }
+  // How far it is above its guarantee, 0 if it has nothing to give.
+  static std::uint64_t Over(const Space& space);
+  void Change(Number number, std::int64_t objects, std::int64_t reserved, std::int64_t pinned);
+  void FreeIfUnused(Number number);
+
+  const std::string policy_;
+  const std::uint64_t payload_bytes_;
+  const Quotas quotas_;
+  std::uint64_t guaranteed_bytes_ = 0;  // to all of them
+  std::vector<Space> spaces_;
+  std::vector<Number> free_;
+  std::unordered_map<std::string, Number> by_name_;
+  std::set<std::pair<std::uint64_t, Number>> by_over_;  // those above their guarantee
+  std::uint32_t next_serial_ = 1;
+  std::uint64_t object_bytes_ = 0;
+  std::uint64_t reserved_bytes_ = 0;
+  std::uint64_t pinned_bytes_ = 0;
+  std::uint64_t beyond_guarantees_ = 0;  // reserved bytes, over all spaces
+};
+
+}  // namespace kvcove::owner
