@@ -10,7 +10,7 @@ namespace kvcove::owner {
 namespace {
 
 // Each of these takes a fraction of a millisecond under the lock.
-constexpr std::uint32_t kSweepSlice = 1024;   // objects
+constexpr std::uint32_t kSweepSlice = 512;    // objects
 constexpr std::uint32_t kEventSlice = 4096;   // events of all sessions
 constexpr std::uint32_t kHoldSlice = 2048;    // holds that have ended
 constexpr std::uint32_t kOrphanSlice = 1024;  // reservations of sessions that have ended

@@ -8,7 +8,7 @@ namespace kvcove::owner {
 namespace {
 
 // Looked at under one hold of the lock: some tenths of a millisecond, whatever they are.
-constexpr std::uint32_t kWalkSlice = 1024;   // objects that a walk may withdraw
+constexpr std::uint32_t kWalkSlice = 512;    // objects that a walk may withdraw
 constexpr std::uint32_t kPageSlice = 16384;  // numbers that a page may pass over
 
 }  // namespace

@@ -125,6 +125,81 @@ TEST_F(IndexTest, AWithdrawnEntryKeepsItsRecordUntilItIsReleased) {
   EXPECT_EQ(*Insert("c", 3), place);
 }
 
+// Chains of overflow buckets are kept once they are there, so filling bucket after bucket and
+// withdrawing what was put there uses the overflow area up while few entries are in the index.
+TEST_F(IndexTest, ASplitThatCannotBeFinishedLeavesNothingBehind) {
+  Make(1);
+  const auto there = [&] { return index_->view().header().bucket_count.load(); };
+  const auto overflow = [&] { return index_->bucket_bytes() / sizeof(Bucket) - there(); };
+  Version version = 1;
+  int next = 0;
+  std::unordered_map<std::string, Place> places;
+  // `count` keys whose hashes have these low six bits, but for those that do not matter.
+  const auto fill = [&](std::uint64_t bits, std::uint64_t mask, int count) {
+    while (count > 0) {
+      const std::string key = fmt::format("key-{}", next++);
+      if ((index_->view().HashKey(0, key) & mask) != bits) continue;
+      const auto place = Insert(key, version++);
+      ASSERT_TRUE(place);
+      places[key] = *place;
+      --count;
+    }
+  };
+  const auto clear = [&] {
+    for (const auto& [key, place] : places) {
+      index_->Withdraw(place, index_->view().HashKey(0, key));
+      index_->Release(place);
+    }
+    places.clear();
+  };
+  fill(0, 0, 110);
+  clear();
+  ASSERT_EQ(there(), 32U);
+  for (std::uint64_t bucket = 1; overflow() < 100; ++bucket) {
+    fill(bucket, 31, 110);
+    clear();
+  }
+  // Half of the next split's room is left. All of bucket 0 would move.
+  fill(32, 63, 113);
+  EXPECT_EQ(there(), 32U) << "the split was given up";
+  const auto elements = [&] {
+    std::unordered_map<Place, int> times;
+    const auto count = [&](const Bucket& bucket) {
+      for (const auto& element : bucket.element) {
+        if (const auto place = static_cast<Place>(element.load()); place != 0) ++times[place];
+      }
+    };
+    const Header& header = index_->view().header();
+    for (std::uint64_t i = 0; i < header.bucket_limit; ++i) count(index_->view().bucket(i));
+    for (std::uint64_t i = 0; i < header.overflow_limit; ++i) count(index_->view().overflow(i));
+    return times;
+  };
+  EXPECT_EQ(elements().size(), places.size());
+  for (const auto& [place, times] : elements()) EXPECT_EQ(times, 1) << place;
+  for (const auto& [key, place] : places) EXPECT_EQ(Find(key).place, place);
+  clear();
+  EXPECT_TRUE(elements().empty());
+}
+
+TEST_F(IndexTest, AnEntryThatFindsNoBucketIsRefusedAndItsRecordUsedAgain) {
+  Make(1);
+  Version version = 1;
+  Result<Place> place = Insert("first", version++);
+  std::string refused;
+  for (int i = 0; place; ++i) {
+    refused = fmt::format("key-{}", i);
+    place = Insert(refused, version++);
+  }
+  EXPECT_EQ(place.error().code, Code::kLimit);
+  const std::uint64_t size = index_->size();
+  const std::uint64_t records = index_->record_bytes();
+  for (int i = 0; i < 10'000; ++i) EXPECT_FALSE(Insert(refused, version++));
+  EXPECT_EQ(index_->size(), size);
+  EXPECT_FALSE(Find(refused));
+  EXPECT_EQ(index_->record_bytes(), records);
+  EXPECT_TRUE(Find("first"));
+}
+
 TEST_F(IndexTest, LongExtentListsComeBack) {
   Make(1000);
   std::vector<Extent> extents;

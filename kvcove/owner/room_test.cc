@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// How room is made, through the core that drives it.
+#include "kvcove/owner/room.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include "kvcove/owner/core_fixture.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr SlotId kSlot = 1;
+constexpr SlotId kOther = 2;
+constexpr std::uint64_t kObjects = 64;  // fill the payload
+constexpr std::uint32_t kSize = 1024;
+
+class RoomTest : public testing::Test {
+ protected:
+  RoomTest() {
+    test_.SetSlot(kSlot, kFirst);
+    test_.SetSlot(kOther, kFirst);
+  }
+  static std::string Key(std::uint64_t i) { return fmt::format("key-{}", i); }
+  void Fill(SlotId slot, std::uint64_t from, std::uint64_t to) {
+    for (std::uint64_t i = from; i < to; ++i) ASSERT_EQ(test_.Put(slot, Key(i), kSize), Code::kOk);
+  }
+  std::uint64_t Left(SlotId slot) {
+    std::uint64_t left = 0;
+    for (std::uint64_t i = 0; i < kObjects; ++i) left += test_.Has(slot, Key(i)) ? 1 : 0;
+    return left;
+  }
+  TestCore test_{{.payload_bytes = kObjects * kSize, .max_objects = 1000, .policy = "lru"}};
+};
+
+TEST_F(RoomTest, DeadObjectsGoBeforeLiveOnes) {
+  Fill(kOther, 0, 2);
+  Fill(kSlot, 2, kObjects);
+  test_.SetSlot(kSlot, kLater);
+  ASSERT_EQ(test_.Put(kSlot, "new", kSize), Code::kOk);
+  EXPECT_EQ(Left(kOther), 2U);
+  EXPECT_EQ(test_.core->Stat().evictions, 0U);
+}
+
+TEST_F(RoomTest, VersionsThatNobodyNamesGoBeforeOthersButNotTheirHardPins) {
+  Fill(kSlot, 0, 32);
+  Fill(kOther, 32, kObjects);
+  ASSERT_EQ(test_.core->Pin(kOther, Key(40), PinKind::kHard, 0), Code::kOk);
+  test_.SetSlot(kOther, kFirst, "m", /*named=*/false);
+  for (int i = 0; i < 31; ++i) ASSERT_EQ(test_.Put(kSlot, Key(1000 + i), kSize), Code::kOk);
+  EXPECT_EQ(Left(kSlot), 32U);
+  EXPECT_EQ(Left(kOther), 1U);
+  EXPECT_TRUE(test_.Has(kOther, Key(40)));
+  EXPECT_EQ(test_.core->Stat().evictions, 0U);
+}
+
+TEST_F(RoomTest, HardPinsStayAndTakeAtMostHalf) {
+  Fill(kSlot, 0, kObjects);
+  for (std::uint64_t i = 0; i < 32; ++i) {
+    ASSERT_EQ(test_.core->Pin(kSlot, Key(i), PinKind::kHard, 0), Code::kOk);
+  }
+  EXPECT_EQ(test_.core->Pin(kSlot, Key(32), PinKind::kHard, 0), Code::kLimit);
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(test_.Put(kSlot, Key(1000 + i), kSize), Code::kOk);
+  EXPECT_EQ(Left(kSlot), 32U);
+  EXPECT_EQ(test_.core->Unpin(kSlot, Key(0)), Code::kOk);
+  EXPECT_EQ(test_.core->Pin(kSlot, Key(1), PinKind::kHard, 0), Code::kOk) << "it is already";
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(test_.Put(kSlot, Key(2000 + i), kSize), Code::kOk);
+  EXPECT_EQ(Left(kSlot), 31U);
+  test_.core->CheckInvariants();
+}
+
+TEST_F(RoomTest, SoftPinsGoLast) {
+  Fill(kSlot, 0, kObjects);
+  for (std::uint64_t i = 0; i < 8; ++i) test_.core->Pin(kSlot, Key(i), PinKind::kSoft, kSecond);
+  for (int i = 0; i < 56; ++i) ASSERT_EQ(test_.Put(kSlot, Key(1000 + i), kSize), Code::kOk);
+  EXPECT_EQ(Left(kSlot), 8U);
+  test_.clock.AdvanceNs(kSecond);
+  for (int i = 0; i < 64; ++i) ASSERT_EQ(test_.Put(kSlot, Key(2000 + i), kSize), Code::kOk);
+  EXPECT_EQ(Left(kSlot), 0U);
+}
+
+TEST_F(RoomTest, SparedObjectsGiveWayWhenNothingElseIsLeft) {
+  Fill(kSlot, 0, kObjects);
+  for (std::uint64_t i = 0; i < kObjects; ++i) {
+    test_.core->Pin(kSlot, Key(i), PinKind::kSoft, kSecond);
+  }
+  EXPECT_EQ(test_.Put(kSlot, "new", kSize), Code::kOk);
+  EXPECT_EQ(Left(kSlot), kObjects - 1);
+}
+
+TEST_F(RoomTest, WhatAReaderProtectsIsNotGivenOut) {
+  Fill(kSlot, 0, kObjects);
+  segment::ReadWindow window(test_.segment.view, (*test_.page).lanes[0]);
+  window.Announce(test_.Find(kSlot, Key(0)));
+  const std::uint32_t granule = test_.Find(kSlot, Key(0)).first_granule;
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(test_.Put(kSlot, Key(1000 + i), kSize), Code::kOk);
+  for (int i = 137; i < 200; ++i) {
+    EXPECT_NE(test_.Find(kSlot, Key(1000 + i)).first_granule, granule) << i;
+  }
+  EXPECT_EQ(test_.core->Stat().withdrawn_bytes, kSize);
+  window.Clear();
+  test_.core->Tick();
+  EXPECT_EQ(test_.core->Stat().withdrawn_bytes, 0U);
+  test_.core->CheckInvariants();
+}
+
+TEST_F(RoomTest, WithoutEvictionNothingVisibleGivesWay) {
+  Fill(kSlot, 0, kObjects);
+  EXPECT_EQ(test_.Reserve(test_.session, kSlot, "new", kSize, /*evict=*/false).code,
+            Code::kNoSpace);
+  EXPECT_EQ(Left(kSlot), kObjects);
+  test_.core->Remove(kSlot, Key(3));
+  EXPECT_EQ(test_.Reserve(test_.session, kSlot, "new", kSize, /*evict=*/false).code, Code::kOk);
+}
+
+TEST(RoomQuotaTest, ASpaceAtItsMaximumGivesItsOwn) {
+  TestCore test({.payload_bytes = kMiB,
+                 .max_objects = 1000,
+                 .policy = "lru",
+                 .quotas = {{"small", {.maximum_bytes = 8 * 1024}}}});
+  test.SetSlot(kSlot, kFirst, "small");
+  test.SetSlot(kOther, kFirst, "large");
+  EXPECT_EQ(test.Put(kOther, "a", kSize), Code::kOk);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(test.Put(kSlot, fmt::format("key-{}", i), kSize), Code::kOk);
+  }
+  EXPECT_TRUE(test.Has(kOther, "a"));
+  EXPECT_EQ(test.core->Stat().evictions, 12U);
+  EXPECT_EQ(test.Put(kSlot, "too large", 9 * 1024), Code::kNoSpace);
+  // What is being written counts, so no number of sessions gets around it.
+  int reserved = 0;
+  for (int i = 0; i < 20; ++i) {
+    const SessionNumber session = test.core->AddSession(nullptr, 1);
+    const Code code = test.Reserve(session, kSlot, fmt::format("more-{}", i), kSize).code;
+    reserved += code == Code::kOk ? 1 : 0;
+  }
+  EXPECT_EQ(reserved, 8);
+}
+
+TEST(RoomQuotaTest, ReservationsOfManySessionsLeaveAGuaranteeAlone) {
+  TestCore test({.payload_bytes = kObjects * kSize,
+                 .max_objects = 1000,
+                 .policy = "lru",
+                 .quotas = {{"sure", {.guaranteed_bytes = 20 * kSize}}}});
+  test.SetSlot(kSlot, kFirst, "sure");
+  test.SetSlot(kOther, kFirst, "greedy");
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(test.Put(kSlot, fmt::format("key-{}", i), kSize), Code::kOk);
+  }
+  std::uint64_t reserved = 0;
+  for (int i = 0; i < 100; ++i) {
+    const SessionNumber session = test.core->AddSession(nullptr, 1);
+    const Code code = test.Reserve(session, kOther, fmt::format("key-{}", i), kSize).code;
+    reserved += code == Code::kOk ? 1 : 0;
+  }
+  EXPECT_EQ(reserved, kObjects / 2);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(test.Has(kSlot, fmt::format("key-{}", i))) << i;
+  // It gets back what others had of its share, for all that they write.
+  for (int i = 0; i < 20; ++i) test.core->Remove(kSlot, fmt::format("key-{}", i));
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(test.Put(kSlot, fmt::format("again-{}", i), kSize), Code::kOk) << i;
+  }
+}
+
+}  // namespace
+}  // namespace kvcove::owner
