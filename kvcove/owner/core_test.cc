@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/owner/core.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -96,6 +97,42 @@ TEST_F(CoreTest, APutThatWasBegunBeforeARemovalOfItsKeyIsRefused) {
   EXPECT_EQ(Finish(one), Code::kStale);
   EXPECT_EQ(Finish(other), Code::kStale);
   EXPECT_TRUE(core_->TakePending().empty());
+}
+
+TEST_F(CoreTest, APutThatWasBegunBeforeAResetIsRefused) {
+  const std::uint64_t one = Reserve("a");
+  const std::uint64_t other = Reserve("b");
+  Finish(other);
+  const std::vector<Pending> pending = core_->TakePending();
+  core_->SetSlots(kIncarnation, {{.slot = kSlot, .generation = 8, .name = "m"}});
+  EXPECT_EQ(Finish(one), Code::kStale);
+  EXPECT_EQ(core_->FinishListing(pending.at(0), Code::kOk), Code::kStale);
+  EXPECT_EQ(core_->TakeGone(10).size(), 1U) << "the master must forget what it has listed";
+  EXPECT_EQ(Reserve("c"), 0U) << "under the old token";
+  EXPECT_EQ(core_->Stat().stale_puts, 3U);
+}
+
+// The deadline frees the key, and the bytes belong to nobody else.
+TEST_F(CoreTest, AWriterThatIsLateLosesItsKeyOnly) {
+  const std::uint64_t late = Reserve("a");
+  clock_.AdvanceNs(2 * kSecond);
+  const std::uint64_t other = Reserve("a");
+  ASSERT_NE(other, 0U);
+  EXPECT_EQ(core_->Stat().reserved_bytes, 256U);
+  EXPECT_EQ(Finish(late), Code::kTimeout);
+  EXPECT_EQ(Finish(late), Code::kTimeout) << "a repeat answers the same";
+  EXPECT_EQ(Finish(other), Code::kOk);
+}
+
+TEST_F(CoreTest, ASessionReservesAtMostAQuarterInWholeGranules) {
+  for (std::uint64_t i = 0; i < kPayload / 4 / 128; ++i) {
+    ASSERT_NE(Reserve(fmt::format("key-{}", i)), 0U) << i;
+  }
+  EXPECT_EQ(Reserve("one more"), 0U);
+  core_->EndSession(session_);
+  while (core_->Tick()) {
+  }
+  EXPECT_EQ(core_->Stat().reserved_bytes, 0U);
 }
 
 // The items of a frame may share one name, and each reservation keeps its own copy.

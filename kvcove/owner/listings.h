@@ -40,7 +40,7 @@ class Listings {
   // ---- facts, by object
   void SetFacts(ObjectId id, const Facts& facts);
   // Of an object whose facts were never set: those of one that is on this owner alone.
-  Facts FactsOf(ObjectId id) const { return id < facts_.size() ? facts_[id] : Facts{}; }
+  Facts FactsOf(ObjectId id) const { return facts_.Has(id) ? facts_[id] : Facts{}; }
   void SetChecksum(ObjectId id, std::uint64_t checksum);
 
  private:

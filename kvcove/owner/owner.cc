@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kJanitorPeriodNs = 5 * kMillisecond;
 constexpr std::uint64_t kPopulateChunk = 32 * kMiB;
-constexpr std::size_t kRemoveSlice = 256;  // keys removed under one hold of the lock
+constexpr std::size_t kSlice = 256;  // keys or objects under one hold of the lock
 constexpr std::int64_t kTurnNs = 50 * kMicrosecond;
 
 // Between two slices of a walk. A mutex that is taken again at once is never seen to be free by the
@@ -369,9 +369,11 @@ void Owner::ReturnListings(std::vector<Listing> listings) {
 void Owner::CompleteListing(Listing listing, std::span<const Code> codes) {
   std::vector<Code> outcomes;
   {
-    const MutexLock lock(mutex_);
-    for (std::size_t i = 0; i < codes.size(); ++i) {
-      outcomes.push_back(core_->FinishListing(listing.pending[i], codes[i]));
+    for (std::size_t begin = 0; begin < codes.size(); begin += kSlice) {
+      const MutexLock lock(mutex_);
+      for (std::size_t i = begin; i < std::min(begin + kSlice, codes.size()); ++i) {
+        outcomes.push_back(core_->FinishListing(listing.pending[i], codes[i]));
+      }
     }
   }
   listing.done(outcomes);
@@ -401,8 +403,12 @@ std::vector<InventoryItem> Owner::Inventory(ObjectId& cursor, std::size_t at_mos
 }
 
 void Owner::DropObjects(std::span<const InventoryItem> items) {
-  const MutexLock lock(mutex_);
-  for (const InventoryItem& item : items) core_->DropObject(item.id, item.version);
+  for (std::size_t begin = 0; begin < items.size(); begin += kSlice) {
+    const MutexLock lock(mutex_);
+    for (const InventoryItem& item : items.subspan(begin, std::min(kSlice, items.size() - begin))) {
+      core_->DropObject(item.id, item.version);
+    }
+  }
 }
 
 void Owner::DropObjects(std::span<const wire::CopyRequest::Item> items) {
@@ -444,10 +450,10 @@ void Owner::DropSlot(SlotId slot) {
 
 std::uint64_t Owner::ApplyRemoval(const wire::Removal& removal) {
   std::uint64_t matched = 0;
-  for (std::size_t begin = 0; begin < removal.keys.size(); begin += kRemoveSlice) {
+  for (std::size_t begin = 0; begin < removal.keys.size(); begin += kSlice) {
     const MutexLock lock(mutex_);
     if (!core_->Means(removal.slot, removal.generation)) return 0;
-    const std::size_t end = std::min(begin + kRemoveSlice, removal.keys.size());
+    const std::size_t end = std::min(begin + kSlice, removal.keys.size());
     for (std::size_t i = begin; i < end; ++i) (void)core_->Remove(removal.slot, removal.keys[i]);
   }
   Core::Walk walk{.done = removal.pattern.empty()};
@@ -465,10 +471,12 @@ std::uint64_t Owner::ApplyRemoval(const wire::Removal& removal) {
 std::vector<Code> Owner::Remove(const Token& token, std::span<const std::string_view> keys) {
   std::vector<Code> codes;
   codes.reserve(keys.size());
-  const MutexLock lock(mutex_);
-  const Code current = core_->CheckToken(token);
-  for (const std::string_view key : keys) {
-    codes.push_back(current != Code::kOk ? current : core_->Remove(token.slot, key));
+  for (std::size_t begin = 0; begin < keys.size(); begin += kSlice) {
+    const MutexLock lock(mutex_);
+    const Code current = core_->CheckToken(token);
+    for (const std::string_view key : keys.subspan(begin, std::min(kSlice, keys.size() - begin))) {
+      codes.push_back(current != Code::kOk ? current : core_->Remove(token.slot, key));
+    }
   }
   return codes;
 }

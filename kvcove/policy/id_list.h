@@ -11,20 +11,26 @@
 
 namespace kvcove::policy {
 
-// An array that grows by chunks, so that growing never copies what is there.
+// An array that grows by chunks, so that growing never copies what is there. Only chunks that were
+// reached take memory: an owner has a policy for each namespace, and each sees few of its numbers.
 template <typename T>
 class ChunkedArray {
  public:
   T& operator[](std::size_t i) { return chunks_[i / kChunk][i % kChunk]; }
   const T& operator[](std::size_t i) const { return chunks_[i / kChunk][i % kChunk]; }
-  std::size_t size() const { return chunks_.size() * kChunk; }
+  // Whether index `i` is valid.
+  bool Has(std::size_t i) const {
+    return i / kChunk < chunks_.size() && chunks_[i / kChunk] != nullptr;
+  }
   // Makes index `i` valid; new elements are value-initialised.
   void Reach(std::size_t i) {
-    while (i >= size()) chunks_.push_back(std::make_unique<T[]>(kChunk));
+    if (Has(i)) return;
+    if (i / kChunk >= chunks_.size()) chunks_.resize((i / kChunk) + 1);
+    chunks_[i / kChunk] = std::make_unique<T[]>(kChunk);
   }
 
  private:
-  static constexpr std::size_t kChunk = 4096;
+  static constexpr std::size_t kChunk = 512;
   std::vector<std::unique_ptr<T[]>> chunks_;
 };
 
