@@ -4,46 +4,19 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <memory>
-
-#include "kvcove/base/size.h"
+#include "kvcove/owner/core_fixture.h"
 
 namespace kvcove::owner {
 namespace {
 
 constexpr SlotId kSlot = 2;
-constexpr Id128 kIncarnation{.high = 1, .low = 1};
+constexpr Id128 kIncarnation = kTestIncarnation;
 constexpr std::uint64_t kPayload = kMiB;
 
 // An owner's core over memory of its own, as a part of a cluster.
 class CoreTest : public testing::Test {
  protected:
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
-  };
-  using Memory = std::unique_ptr<std::byte, Free>;
-  static Memory Zeroed(std::size_t bytes) {
-    const std::size_t whole = (bytes + 4095) / 4096 * 4096;
-    Memory memory(static_cast<std::byte*>(std::aligned_alloc(4096, whole)));
-    std::memset(memory.get(), 0, whole);
-    return memory;
-  }
-
-  CoreTest() {
-    const segment::HeaderSizes sizes{.max_objects = 100, .payload_bytes = kPayload};
-    const std::size_t bytes = segment::HeaderFileBytes(sizes);
-    header_ = Zeroed(bytes);
-    payload_ = Zeroed(kPayload);
-    page_ = Zeroed(sizeof(segment::SessionPage));
-    segment::FormatHeader(header_.get(), sizes, {.high = 1, .low = 2}, /*seed=*/3);
-    segment::FormatSessionPage(page_.get());
-    core_ = *Core::Open({.payload_bytes = kPayload, .max_objects = 100, .listed = true},
-                        *segment::HeaderView::Open(header_.get(), bytes), payload_.get(), clock_);
-    core_->AddPayloadUpTo(kPayload / segment::kGranule);
-    session_ = core_->AddSession(reinterpret_cast<segment::SessionPage*>(page_.get()), 1);
-    core_->SetSlots(kIncarnation, {{.slot = kSlot, .generation = 7, .name = "m"}});
-  }
+  CoreTest() { test_.SetSlot(kSlot, 7); }
   // Begins a put; its reservation.
   std::uint64_t Reserve(const std::string& key) {
     const PutItem item{.key = key, .size_bytes = 100, .value = {}, .after = {}};
@@ -55,12 +28,10 @@ class CoreTest : public testing::Test {
     return core_->Finish(session_, {&item, 1}).front();
   }
 
-  FakeClock clock_;
-  Memory header_;
-  Memory payload_;
-  Memory page_;
-  std::unique_ptr<Core> core_;
-  SessionNumber session_ = 0;
+  TestCore test_{{.payload_bytes = kPayload, .max_objects = 100, .listed = true}};
+  FakeClock& clock_ = test_.clock;
+  Core* core_ = test_.core.get();
+  SessionNumber session_ = test_.session;
 };
 
 TEST_F(CoreTest, AListingHasTheNumberOfTheLastRemovalBeforeItsPutBegan) {

@@ -398,6 +398,7 @@ std::vector<InventoryItem> Owner::Inventory(ObjectId& cursor, std::size_t at_mos
       slice = core_->Inventory(cursor, at_most - items.size());
     }
     items.insert(items.end(), slice.begin(), slice.end());
+    if (cursor != Core::kWalkDone && items.size() < at_most) LetOthersIn();
   }
   return items;
 }
