@@ -77,7 +77,7 @@ class RolesTest : public testing::Test {
               }
             }};
   }
-  // Blocks first, first + 1, ... for so many tokens.
+  // Blocks first, first + 1, ... for `tokens` tokens.
   static std::function<BlockTables()> Blocks(BlockId first, std::uint64_t tokens) {
     return [first, tokens] {
       std::vector<BlockId> ids((tokens + 3) / 4);

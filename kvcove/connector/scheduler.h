@@ -54,7 +54,7 @@ struct SchedulerOptions {
   EngineShape shape;
   std::string engine;  // for logs
   std::string pool;    // told to the ranks
-  std::string door;    // of EngineServer, told to the ranks; may be empty
+  std::string door;    // EngineServer's socket, told to the ranks; may be empty
   VersionSource versions = VersionSource::kFingerprint;
   std::chrono::milliseconds lookup_budget{5};      // a step of the scheduler, all requests together
   std::chrono::milliseconds lookup_timeout{1000};  // then it is a miss

@@ -165,7 +165,6 @@ bool Tasks::Cancelled(const Task& task) const {
 }
 
 // ---- the thread
-// ----------------------------------------------------------------------------------------------
 
 void Tasks::Run() {
   while (true) {
