@@ -6,6 +6,8 @@
 
 #include <memory>
 
+#include "kvcove/base/mutex.h"
+
 namespace kvcove {
 namespace {
 
@@ -49,6 +51,10 @@ Result<LogLevel> ParseLogLevel(std::string_view name) {
               fmt::format("'{}' is not a log level; use debug, info, warn, error or off", name));
 }
 
-void LogLine(LogLevel level, const std::string& line) { Logger().log(ToSpdlog(level), line); }
+void LogLine(LogLevel level, const std::string& line) {
+  // Also for lines that the level leaves out: a test at any level finds them all.
+  ExpectNoLock("a log line");
+  Logger().log(ToSpdlog(level), line);
+}
 
 }  // namespace kvcove

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Log lines to stderr. error: the operator acts; warn: healed; info: life cycle; debug: per object.
-// Thread-safe. Never called under a lock.
+// Thread-safe. Never called under a lock (mutex.h): what is decided under one is said by
+// LinesAfterLock.
 #pragma once
 
 #include <fmt/core.h>
@@ -9,6 +10,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "kvcove/base/result.h"
 
@@ -54,5 +57,33 @@ template <typename... Args>
 void LogError(fmt::format_string<Args...> format, Args&&... args) {
   LogLine(LogLevel::kError, fmt::format(format, std::forward<Args>(args)...));
 }
+
+// Lines that code under a lock decides on. Declare it before the lock: it is then destroyed, and
+// writes, after the lock is released. Belongs to one thread.
+class LinesAfterLock {
+ public:
+  LinesAfterLock() = default;
+  ~LinesAfterLock() {
+    for (const auto& [level, line] : lines_) LogLine(level, line);
+  }
+  LinesAfterLock(const LinesAfterLock&) = delete;
+  LinesAfterLock& operator=(const LinesAfterLock&) = delete;
+
+  template <typename... Args>
+  void Info(fmt::format_string<Args...> format, Args&&... args) {
+    lines_.emplace_back(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <typename... Args>
+  void Warn(fmt::format_string<Args...> format, Args&&... args) {
+    lines_.emplace_back(LogLevel::kWarn, fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <typename... Args>
+  void Error(fmt::format_string<Args...> format, Args&&... args) {
+    lines_.emplace_back(LogLevel::kError, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+ private:
+  std::vector<std::pair<LogLevel, std::string>> lines_;
+};
 
 }  // namespace kvcove

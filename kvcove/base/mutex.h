@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // std::mutex with clang's thread-safety annotations. The lock order is in docs/threads.md.
+//
+// A thread that holds a lock neither waits for another process nor runs code that it does not know:
+// no I/O, no call of the pool, no callback, no reply, no log line. Whatever such code takes next
+// (another lock, Python's GIL) would otherwise be ordered after the lock, and a slow peer would
+// stop every thread that wants the lock. Clang cannot see this through interfaces, so the places
+// that call out say ExpectNoLock(); builds with KVCOVE_CHECK_LOCKS (debug and the sanitizers) count
+// the locks of each thread and abort there.
 #pragma once
 
 #include <chrono>
@@ -22,11 +29,50 @@
 
 namespace kvcove {
 
+#ifdef KVCOVE_CHECK_LOCKS
+inline constexpr bool kChecksLocks = true;
+#else
+inline constexpr bool kChecksLocks = false;
+#endif
+
+// What this thread holds. Only builds that check locks count.
+class HeldLocks {
+ public:
+  static void Add(int change) {
+    if constexpr (kChecksLocks) count_ += change;
+  }
+  static int count() { return count_; }
+
+ private:
+  static inline thread_local int count_ = 0;
+};
+
+// Prints what is about to be done and the stack, and aborts.
+void AbortUnderLock(const char* act);
+
+// The caller is about to leave its own code: `act` names what for ("a log line"). Aborts when the
+// thread holds a Mutex, in builds that check; costs nothing in others.
+inline void ExpectNoLock(const char* act) {
+  if constexpr (kChecksLocks) {
+    if (HeldLocks::count() != 0) AbortUnderLock(act);
+  }
+}
+
 class KVCOVE_CAPABILITY("mutex") Mutex {
  public:
-  void lock() KVCOVE_ACQUIRE() { mutex_.lock(); }
-  void unlock() KVCOVE_RELEASE() { mutex_.unlock(); }
-  bool try_lock() KVCOVE_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+  void lock() KVCOVE_ACQUIRE() {
+    mutex_.lock();
+    HeldLocks::Add(1);
+  }
+  void unlock() KVCOVE_RELEASE() {
+    HeldLocks::Add(-1);
+    mutex_.unlock();
+  }
+  bool try_lock() KVCOVE_TRY_ACQUIRE(true) {
+    const bool locked = mutex_.try_lock();
+    if (locked) HeldLocks::Add(1);
+    return locked;
+  }
 
  private:
   std::mutex mutex_;

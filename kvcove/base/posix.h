@@ -76,8 +76,8 @@ Status SealFutureWrites(int fd);
 // blocked in it, so that signals go to the main thread.
 std::thread StartThread(const std::string& name, std::function<void()> body);
 
-// A counter that differs in a forked child: whoever keeps the value from before knows that it was
-// forked. No system call.
+// A counter that differs in a forked child: code that keeps an earlier value sees that the process
+// was forked. No system call.
 unsigned ForkCount();
 
 }  // namespace kvcove

@@ -97,7 +97,7 @@ void EngineServer::OnRequest(rpc::ConnectionId, wire::Method method,
   rpc::Workers& workers = method == wire::Method::kEngineLookup ? lookups_ : admin_;
   const bool posted = workers.Post([this, method, question = std::move(*question), deadline_ns,
                                     respond] {
-    // Whoever asked has given up: the answer is short, and the work is saved.
+    // The client has given up: the answer is short, and the work is saved.
     if (SystemClock::Instance().NowNs() > deadline_ns) {
       return respond({.code = Code::kTimeout, .body = "it waited for longer than its deadline"});
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine's own door: a Unix socket on which its ranks, a trainer or an operator say that weights
-// change, reset the engine's KV, ask what a prefix would hit, and see counters. The engine's
-// scheduler and ranks need it for nothing else: look-ups and resets go straight to the pool.
+// An engine's own Unix socket. Its ranks, a trainer or an operator use it to announce a change of
+// weights, to reset the engine's KV, to ask what a prefix would hit, and to read counters. The
+// engine's scheduler and ranks need it for nothing else: look-ups and resets go straight to the
+// pool.
 //
 // Frames are the pool's (wire/frame.h): a named method, a number that its answer repeats, a code.
 // Every request is answered, whatever happens, by its deadline at the latest; an answer that comes
@@ -44,7 +45,7 @@ class EngineServer final : private rpc::Handler {
   rpc::Workers admin_;
 };
 
-// Calls to that door. Belongs to one thread.
+// Calls to that socket. Belongs to one thread.
 class EngineClient {
  public:
   explicit EngineClient(std::string socket_path) : path_(std::move(socket_path)) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the bytes of a block lie: every axis of a layer's tensor is named by whoever registers it.
-// Nothing is guessed from strides.
+// Where the bytes of a block lie: the engine names every axis of a layer's tensor when it registers
+// the tensor. Nothing is guessed from strides.
 //
 //   FlashAttention  [kv 2][block][token][head][element]    {kKv, kBlock, kToken, kHead, kElement}
 //   FlashInfer      [block][kv 2][token][head][element]    {kBlock, kKv, kToken, kHead, kElement}

@@ -211,6 +211,7 @@ class InThread final : public LookupRunner {
   }
 
   bool Run(const std::shared_ptr<Lookup>& lookup, std::chrono::milliseconds budget) override {
+    ExpectNoLock("a wait for a look-up");
     const auto until = std::chrono::steady_clock::now() + budget;
     const MutexLock lock(mutex_);
     if (ended_.erase(lookup) > 0) return true;
@@ -236,7 +237,7 @@ class InThread final : public LookupRunner {
       {
         const MutexLock lock(mutex_);
         running_.reset();
-        // Whoever asked has gone: nobody will take the answer.
+        // The role has dropped these look-ups: no call will take their answers.
         std::erase_if(ended_, [](const auto& ended) { return ended.use_count() == 1; });
         while (queue_.empty() && !stopping_) changed_.Wait(mutex_);
         if (stopping_) return;

@@ -92,7 +92,7 @@ class Lookup {
   std::uint64_t asked_ = 0;
 };
 
-// Who runs look-ups for a scheduler that may not wait.
+// Runs look-ups for a scheduler that may not wait.
 class LookupRunner {
  public:
   virtual ~LookupRunner() = default;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What travels between the roles with every step of the engine: a plan from the scheduler to all
-// ranks, a report from each rank back; and what others ask an engine. All are coded into bytes that
-// the engine carries as they are; whoever decodes them checks every length.
+// The messages between the roles: with every step of the engine, a plan from the scheduler to all
+// ranks and a report from each rank back; and the questions that others ask an engine. All are
+// coded into bytes that the engine carries as they are; decoding checks every length.
 #pragma once
 
 #include <array>
@@ -62,7 +62,7 @@ struct Plan {
   // 0: none is wanted. Else each rank reports its weights' fingerprint under this number.
   std::uint64_t fingerprint = 0;
   std::string pool;    // where the ranks find the pool
-  std::string engine;  // and the engine's own door, if it has one
+  std::string engine;  // and the engine's own socket, if it has one
   std::vector<LoadOrder> loads;
   std::vector<SaveOrder> saves;
   std::vector<JobId> cancelled;  // their result is not wanted; they still end
@@ -134,7 +134,7 @@ struct Report {
   bool operator==(const Report&) const = default;
 };
 
-// What somebody asks an engine (engine_server.h).
+// A request to an engine (engine_server.h).
 enum class WeightsNews : std::uint8_t { kChanging = 0, kChanged = 1, kVersion = 2 };
 
 // One form for all methods; each uses what it needs.

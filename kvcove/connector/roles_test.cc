@@ -71,11 +71,13 @@ class RolesTest : public testing::Test {
             .salt = salt,
             .adapter = adapter,
             .hashes = tokens / 4,
-            .hash = [](std::size_t i) {
-              return std::string_view("h0h1h2h3h4h5h6h7h8h9").substr(2 * i, 2);
+            .read_hashes = [](std::size_t from, std::size_t to, HashList& into) {
+              for (std::size_t i = from; i < to; ++i) {
+                into.Add(std::string_view("h0h1h2h3h4h5h6h7h8h9").substr(2 * i, 2));
+              }
             }};
   }
-  // Blocks first, first + 1, ... for so many tokens.
+  // Blocks first, first + 1, ... for `tokens` tokens.
   static std::function<BlockTables()> Blocks(BlockId first, std::uint64_t tokens) {
     return [first, tokens] {
       std::vector<BlockId> ids((tokens + 3) / 4);

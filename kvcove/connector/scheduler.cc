@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "kvcove/base/hash.h"
-#include "kvcove/base/log.h"
 
 namespace kvcove::connector {
 namespace {
@@ -56,15 +55,34 @@ SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, Look
 
 // ---- what is known of a request
 
-SchedulerRole::Request& SchedulerRole::Find(const RequestView& view, std::uint64_t tokens) {
+SchedulerRole::Request& SchedulerRole::Find(const RequestView& view) {
   auto at = requests_.find(view.id);
   if (at == requests_.end()) at = requests_.emplace(std::string(view.id), Request{}).first;
   Request& request = at->second;
   request.prompt_tokens = view.prompt_tokens;
-  const std::uint64_t wanted =
-      std::min<std::uint64_t>(view.hashes, tokens / options_.shape.hash_tokens);
-  while (request.hashes.size() < wanted) request.hashes.Add(view.hash(request.hashes.size()));
   return request;
+}
+
+SchedulerRole::NewHashes SchedulerRole::ReadHashes(const RequestView& view, std::size_t known,
+                                                   std::uint64_t tokens) const {
+  NewHashes read{.known = known, .hashes = {}};
+  const std::size_t wanted =
+      std::min<std::uint64_t>(view.hashes, tokens / options_.shape.hash_tokens);
+  if (wanted <= known) return read;
+  ExpectNoLock("a callback of the engine");
+  view.read_hashes(known, wanted, read.hashes);
+  return read;
+}
+
+bool SchedulerRole::Keep(Request& request, const NewHashes& read) {
+  if (request.hashes.size() != read.known) return false;
+  for (std::size_t i = 0; i < read.hashes.size(); ++i) request.hashes.Add(read.hashes[i]);
+  return true;
+}
+
+void SchedulerRole::DropLookup(Request& request) {
+  request.lookup.reset();
+  request.lookup_epoch = 0;
 }
 
 std::string SchedulerRole::VersionOf(std::string_view salt) const {
@@ -105,10 +123,10 @@ SchedulerRole::BlockMark& SchedulerRole::MarkOf(BlockId block) {
 
 // ---- look-ups
 
-std::shared_ptr<Lookup> SchedulerRole::LookupFor(const RequestView& view,
-                                                 std::uint64_t computed_tokens, Match& match) {
+SchedulerRole::Request* SchedulerRole::BeginLookup(const RequestView& view,
+                                                   std::uint64_t computed_tokens, Match& match) {
   const std::int64_t now = clock_.NowNs();
-  Request& request = Find(view, 0);
+  Request& request = Find(view);
   request.computed_tokens = computed_tokens;
   request.version = VersionOf(view.salt);
   if (!BindAdapter(request, view.adapter)) return nullptr;
@@ -125,35 +143,57 @@ std::shared_ptr<Lookup> SchedulerRole::LookupFor(const RequestView& view,
       (options_.shape.all_full() ? view.tokens : std::max<std::uint64_t>(view.tokens, 1) - 1) /
       stride_ * stride_;
   if (limit <= computed_tokens) return nullptr;
-  const bool fresh = request.lookup != nullptr && request.lookup_epoch == epoch_ &&
-                     request.lookup_from <= computed_tokens && request.lookup_limit == limit &&
-                     now - request.lookup_since_ns < kMemoNs;
+  const bool fresh = request.lookup_epoch == epoch_ && request.lookup_from <= computed_tokens &&
+                     request.lookup_limit == limit && now - request.lookup_since_ns < kMemoNs;
   if (!fresh) {
-    request.lookup = NewLookup(view, computed_tokens / stride_ * stride_, limit);
+    request.lookup.reset();
     request.lookup_epoch = epoch_;
     request.lookup_limit = limit;
     request.lookup_from = computed_tokens / stride_ * stride_;
+    request.lookup_begin = request.lookup_from;
     request.lookup_since_ns = now;
     request.tiers = {};
     request.lookup_counted = false;
     ++stats_.lookups;
     stats_.asked_tokens += limit - computed_tokens;
   }
-  return request.lookup;
+  return &request;
 }
 
-std::shared_ptr<Lookup> SchedulerRole::NewLookup(const RequestView& view, std::uint64_t from_tokens,
-                                                 std::uint64_t limit) {
+std::uint64_t SchedulerRole::LookupEnd(const Request& request) const {
   // A long request's hashes are not even read before its beginning is found.
-  const bool short_first = options_.shape.all_full() && from_tokens == 0;
-  const std::uint64_t to = short_first ? std::min(limit, kFirstStrides * stride_) : limit;
-  Request& request = Find(view, to);
-  return std::make_shared<Lookup>(options_.shape, keys_,
-                                  Lookup::Question{.hashes = request.hashes,
-                                                   .from_tokens = from_tokens,
-                                                   .limit_tokens = to,
-                                                   .version = request.version,
-                                                   .adapter = request.adapter.digest});
+  const bool short_first = options_.shape.all_full() && request.lookup_begin == 0;
+  return short_first ? std::min(request.lookup_limit, kFirstStrides * stride_)
+                     : request.lookup_limit;
+}
+
+std::shared_ptr<Lookup> SchedulerRole::LookupFor(const RequestView& view,
+                                                 std::uint64_t computed_tokens, Match& match) {
+  std::size_t known = 0;
+  std::uint64_t to = 0;
+  {
+    const MutexLock lock(mutex_);
+    Request* const request = BeginLookup(view, computed_tokens, match);
+    if (request == nullptr) return nullptr;
+    if (request->lookup != nullptr) return request->lookup;
+    known = request->hashes.size();
+    to = LookupEnd(*request);
+  }
+  const NewHashes read = ReadHashes(view, known, to);
+  const MutexLock lock(mutex_);
+  Request& request = Find(view);
+  if (!Keep(request, read)) {
+    match.ask_again = true;
+    return nullptr;
+  }
+  // A new epoch since then makes no difference here: the answer is refused after the look-up.
+  request.lookup = std::make_shared<Lookup>(options_.shape, keys_,
+                                            Lookup::Question{.hashes = request.hashes,
+                                                             .from_tokens = request.lookup_begin,
+                                                             .limit_tokens = to,
+                                                             .version = request.version,
+                                                             .adapter = request.adapter.digest});
+  return request.lookup;
 }
 
 Match SchedulerRole::Matched(const RequestView& view, std::uint64_t computed_tokens) {
@@ -167,14 +207,13 @@ Match SchedulerRole::MatchOnce(const RequestView& view, std::uint64_t computed_t
                                bool& again) {
   again = false;
   Match match;
-  std::shared_ptr<Lookup> lookup;
+  const std::shared_ptr<Lookup> lookup = LookupFor(view, computed_tokens, match);
+  if (lookup == nullptr) return match;
   std::int64_t budget_ns = 0;
   {
     const MutexLock lock(mutex_);
-    lookup = LookupFor(view, computed_tokens, match);
     budget_ns = std::max<std::int64_t>(budget_ns_, 0);
   }
-  if (lookup == nullptr) return match;
   const std::int64_t start = clock_.NowNs();
   // Rounded up: what is left of a budget is never a whole look-up's end.
   const bool ended =
@@ -194,22 +233,29 @@ Match SchedulerRole::MatchOnce(const RequestView& view, std::uint64_t computed_t
     return {.ask_again = true};
   }
   if (!ended || !lookup->done()) {
-    request.lookup.reset();
+    DropLookup(request);
     request.lookup_over = true;
     ++stats_.lookup_timeouts;
     return {};
   }
-  std::uint64_t hit = lookup->hit_tokens();
-  stats_.lookup_keys += lookup->asked();
-  if (hit == lookup->limit_tokens() && hit < request.lookup_limit) {
-    for (std::size_t i = 0; i < kTiers; ++i) request.tiers[i] += lookup->tiers()[i];
-    request.lookup = NewLookup(view, hit, request.lookup_limit);
+  return TakeAnswer(view, computed_tokens, *lookup, again);
+}
+
+Match SchedulerRole::TakeAnswer(const RequestView& view, std::uint64_t computed_tokens,
+                                const Lookup& lookup, bool& again) {
+  Request& request = requests_.find(view.id)->second;
+  std::uint64_t hit = lookup.hit_tokens();
+  stats_.lookup_keys += lookup.asked();
+  if (hit == lookup.limit_tokens() && hit < request.lookup_limit) {
+    for (std::size_t i = 0; i < kTiers; ++i) request.tiers[i] += lookup.tiers()[i];
+    request.lookup.reset();
+    request.lookup_begin = hit;
     again = true;
     return {};
   }
   if (hit >= view.tokens) hit = view.tokens - 1;  // the last token is always computed
   if (!request.lookup_counted) {
-    for (std::size_t i = 0; i < kTiers; ++i) request.tiers[i] += lookup->tiers()[i];
+    for (std::size_t i = 0; i < kTiers; ++i) request.tiers[i] += lookup.tiers()[i];
     request.lookup_counted = true;
   }
   if (hit <= computed_tokens) return {};
@@ -241,14 +287,32 @@ std::array<std::uint64_t, kTiers> SchedulerRole::TiersOf(std::string_view id) co
 
 void SchedulerRole::Allocated(std::string_view id, std::uint64_t external_tokens,
                               const std::function<BlockTables()>& blocks) {
+  {
+    const MutexLock lock(mutex_);
+    const auto at = requests_.find(id);
+    if (at == requests_.end()) return;
+    DropLookup(at->second);
+    if (external_tokens == 0) return;
+  }
+  ExpectNoLock("a callback of the engine");
+  const BlockTables tables = blocks();
   const MutexLock lock(mutex_);
   const auto at = requests_.find(id);
   if (at == requests_.end()) return;
-  Request& request = at->second;
-  request.lookup.reset();
-  if (external_tokens == 0) return;
+  const Request& request = at->second;
+  Load load = LoadOf(request, id, external_tokens, tables);
+  stats_.hit_tokens += external_tokens;
+  for (std::size_t i = 0; i < kTiers; ++i) stats_.hit_keys[i] += request.tiers[i];
+  ++stats_.loads;
+  plan_.loads.push_back(load.order);
+  load_of_[std::string(id)] = load.order.job;
+  loads_.emplace(load.order.job, std::move(load));
+}
+
+SchedulerRole::Load SchedulerRole::LoadOf(const Request& request, std::string_view id,
+                                          std::uint64_t external_tokens,
+                                          const BlockTables& tables) {
   const std::uint64_t end = request.computed_tokens + external_tokens;
-  const BlockTables tables = blocks();
   Load load{.order = {.job = ++last_job_,
                       .request = std::string(id),
                       .version = request.version,
@@ -260,29 +324,26 @@ void SchedulerRole::Allocated(std::string_view id, std::uint64_t external_tokens
     const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
     const auto [needed, behind] = options_.shape.Needed(g, end);
     const std::uint64_t own = request.computed_tokens / chunk_tokens;
-    for (std::uint64_t c = std::max(needed, own); c < behind && c < tables[g].size(); ++c) {
+    const std::uint64_t hashed =
+        request.hashes.size() / (chunk_tokens / options_.shape.hash_tokens);
+    const std::uint64_t last = std::min<std::uint64_t>({behind, tables[g].size(), hashed});
+    for (std::uint64_t c = std::max(needed, own); c < last; ++c) {
       if (tables[g][c] == kNullBlock) continue;
-      MarkOf(tables[g][c]) = {};
+      // The blocks of a synchronous load hold the values when the step begins, or are reported and
+      // computed again; those of another one are marked when it has ended.
+      MarkOf(tables[g][c]) = load.order.sync ? BlockMark{.epoch = block_epoch_,
+                                                         .stored = block_epoch_,
+                                                         .adapter_tag = load.adapter_tag}
+                                             : BlockMark{};
       load.order.chunks.push_back(
           {.group = g, .chunk = c, .block = tables[g][c], .hash = HashOf(request, g, c)});
     }
   }
-  stats_.hit_tokens += external_tokens;
-  for (std::size_t i = 0; i < kTiers; ++i) stats_.hit_keys[i] += request.tiers[i];
-  ++stats_.loads;
-  if (load.order.sync) {
-    // Its blocks are there when the step begins, or are reported and computed again.
-    for (const ChunkPlace& place : load.order.chunks) {
-      MarkOf(place.block) = {
-          .epoch = block_epoch_, .stored = block_epoch_, .adapter_tag = load.adapter_tag};
-    }
-  }
-  plan_.loads.push_back(load.order);
-  load_of_[std::string(id)] = load.order.job;
-  loads_.emplace(load.order.job, std::move(load));
+  return load;
 }
 
 bool SchedulerRole::LoadEnded(std::string_view id) {
+  LinesAfterLock lines;
   const MutexLock lock(mutex_);
   const auto job = load_of_.find(id);
   if (job == load_of_.end()) return true;
@@ -301,7 +362,8 @@ bool SchedulerRole::LoadEnded(std::string_view id) {
           AddEvent({.kind = PoolEvent::Kind::kRemoved,
                     .group = place.group,
                     .first_chunk = place.chunk,
-                    .hashes = {place.hash}});
+                    .hashes = {place.hash}},
+                   lines);
         }
         continue;
       }
@@ -322,35 +384,54 @@ bool SchedulerRole::LoadEnded(std::string_view id) {
 // ---- what a step computes
 
 void SchedulerRole::Schedule(const ScheduledPart& part) {
-  std::optional<Token> token;
   std::string version;
-  if (part.started && options_.save) {
-    bool known = false;
-    {
-      const MutexLock lock(mutex_);
-      version = VersionOf(part.request.salt);
-      known = weights_ == Weights::kKnown;
-    }
-    if (known) {
-      if (const Result<Token> captured = store_.Capture(version, kCaptureTimeout)) {
-        token = *captured;
-      }
-    }
+  const std::optional<Token> token = CaptureFor(part, version);
+  std::size_t known = 0;
+  {
+    LinesAfterLock lines;
+    const MutexLock lock(mutex_);
+    const Request& request = Find(part.request);
+    if (token) Notice(version, *token, lines);
+    if (!Concerns(request, part)) return;
+    known = request.hashes.size();
   }
-  const MutexLock lock(mutex_);
-  Request& request = Find(part.request, part.computed_tokens + part.scheduled_tokens);
-  if (token) Notice(version, *token);
-  const std::uint64_t after = part.computed_tokens + part.scheduled_tokens;
-  bool wanted = part.started || request.spoiled;
-  for (std::uint32_t g = 0; g < options_.shape.groups.size() && !wanted; ++g) {
-    const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
-    if (request.marked_chunks.empty()) return;  // never started: it is not ours to store
-    wanted = CeilDiv(after, chunk_tokens) > request.marked_chunks[g] ||
-             SavableTokens(request, part) / chunk_tokens > request.saved_chunks[g];
-  }
-  if (!wanted) return;
+  const NewHashes read =
+      ReadHashes(part.request, known, part.computed_tokens + part.scheduled_tokens);
+  ExpectNoLock("a callback of the engine");
   const BlockTables tables = part.blocks();
   if (tables.size() < options_.shape.groups.size()) return;
+  const MutexLock lock(mutex_);
+  Request& request = Find(part.request);
+  if (!Keep(request, read) || (!part.started && request.marked_chunks.empty())) return;
+  Compute(request, part, tables, token);
+}
+
+std::optional<Token> SchedulerRole::CaptureFor(const ScheduledPart& part, std::string& version) {
+  if (!part.started || !options_.save) return std::nullopt;
+  {
+    const MutexLock lock(mutex_);
+    version = VersionOf(part.request.salt);
+    if (weights_ != Weights::kKnown) return std::nullopt;
+  }
+  const Result<Token> captured = store_.Capture(version, kCaptureTimeout);
+  return captured ? std::optional<Token>(*captured) : std::nullopt;
+}
+
+bool SchedulerRole::Concerns(const Request& request, const ScheduledPart& part) const {
+  if (part.started || request.spoiled) return true;
+  if (request.marked_chunks.empty()) return false;  // never started: it is not ours to store
+  const std::uint64_t after = part.computed_tokens + part.scheduled_tokens;
+  const std::uint64_t savable = SavableTokens(request, part);
+  for (std::uint32_t g = 0; g < options_.shape.groups.size(); ++g) {
+    const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
+    if (CeilDiv(after, chunk_tokens) > request.marked_chunks[g]) return true;
+    if (savable / chunk_tokens > request.saved_chunks[g]) return true;
+  }
+  return false;
+}
+
+void SchedulerRole::Compute(Request& request, const ScheduledPart& part, const BlockTables& tables,
+                            const std::optional<Token>& token) {
   if (part.started) Begin(request, part, tables, token);
   const bool kept = request.epoch == block_epoch_;
   // The step may run under other weights than those that the request's salt names.
@@ -368,9 +449,9 @@ void SchedulerRole::Schedule(const ScheduledPart& part) {
   if (request.may_store && !load_of_.contains(part.request.id)) OrderSave(request, part, tables);
 }
 
-void SchedulerRole::StopStoring(const std::function<bool(const Request&)>& whom) {
+void SchedulerRole::StopStoring(const std::function<bool(const Request&)>& matches) {
   for (auto& [id, request] : requests_) {
-    if (whom(request)) request.may_store = false;
+    if (matches(request)) request.may_store = false;
   }
 }
 
@@ -380,7 +461,7 @@ void SchedulerRole::Begin(Request& request, const ScheduledPart& part, const Blo
   request.may_store = BindAdapter(request, part.request.adapter) && token.has_value();
   request.token = token.value_or(Token{});
   request.epoch = block_epoch_;
-  request.lookup.reset();
+  DropLookup(request);
   request.lookup_over = false;
   request.marked_chunks.assign(tables.size(), 0);
   request.saved_chunks.assign(tables.size(), 0);
@@ -503,15 +584,16 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
   PollGenerations();
   NameVersions();
   const bool closed = store_.closed();
+  LinesAfterLock lines;
   const MutexLock lock(mutex_);
   if (closed_since_ns_ != 0 && !closed) {
-    LogInfo("{}: the reset is proven after {:.1f} s; look-ups and stores go on", options_.engine,
-            static_cast<double>(clock_.NowNs() - closed_since_ns_) / 1e9);
+    lines.Info("{}: the reset is proven after {:.1f} s; look-ups and stores go on", options_.engine,
+               static_cast<double>(clock_.NowNs() - closed_since_ns_) / 1e9);
     closed_since_ns_ = 0;
     NewEpoch(/*blocks=*/false);
   }
   budget_ns_ = options_.lookup_budget.count() * kMillisecond;
-  // Nobody knows with which weights this step computes.
+  // No rank has said yet with which weights this step computes.
   if (weights_ != Weights::kKnown) StopStoring([](const Request&) { return true; });
   Plan plan = std::move(plan_);
   plan_ = {};
@@ -540,39 +622,48 @@ bool SchedulerRole::Pending() const {
 // ---- what the ranks report
 
 void SchedulerRole::OnReport(const Report& report) {
+  LinesAfterLock lines;
   const MutexLock lock(mutex_);
   if (report.rank >= changes_.size()) {
-    LogError("{}: a report of rank {} of {}", options_.engine, report.rank, changes_.size());
+    lines.Error("{}: a report of rank {} of {}", options_.engine, report.rank, changes_.size());
     return;
   }
   stats_.ranks.Add(report.counters);
   queued_[report.rank] = report.counters.queued_jobs;
   stats_.ranks.queued_jobs = std::accumulate(queued_.begin(), queued_.end(), std::uint64_t{0});
+  TakeWeights(report, lines);
+  TakeAdapters(report, lines);
+  TakeLoads(report);
+  TakeSaves(report, lines);
+}
+
+void SchedulerRole::TakeWeights(const Report& report, LinesAfterLock& lines) {
   const bool changed = report.weight_changes > changes_[report.rank];
   if (changed) {
     changes_[report.rank] = report.weight_changes;
     weights_moved_ = true;
   }
-  if (options_.versions == VersionSource::kFingerprint) {
-    if (changed && weights_ != Weights::kChanging) {
-      NewEpoch(/*blocks=*/false);
-      AwaitFingerprints();
-    }
-    if (weights_ == Weights::kAwaited && report.fingerprint_asked == fingerprint_asked_) {
-      if (report.fingerprint_changes == changes_[report.rank]) {
-        fingerprints_[report.rank] = report.fingerprint;
-      } else {
-        AwaitFingerprints();  // it has changed since
-      }
-    }
-    AdoptFingerprints();
+  if (options_.versions != VersionSource::kFingerprint) return;
+  if (changed && weights_ != Weights::kChanging) {
+    NewEpoch(/*blocks=*/false);
+    AwaitFingerprints();
   }
-  TakeAdapters(report);
+  if (weights_ == Weights::kAwaited && report.fingerprint_asked == fingerprint_asked_) {
+    if (report.fingerprint_changes == changes_[report.rank]) {
+      fingerprints_[report.rank] = report.fingerprint;
+    } else {
+      AwaitFingerprints();  // it has changed since
+    }
+  }
+  AdoptFingerprints(lines);
+}
+
+void SchedulerRole::TakeLoads(const Report& report) {
   for (const LoadDone& done : report.loads) {
     const auto at = loads_.find(done.job);
     if (at == loads_.end()) continue;
-    at->second.failed.insert(done.failed.begin(), done.failed.end());
     Load& load = at->second;
+    load.failed.insert(done.failed.begin(), done.failed.end());
     if (!load.order.sync || ++load.ranks < options_.shape.world()) continue;
     if (!load.failed.empty()) {
       ++stats_.loads_failed;
@@ -583,17 +674,20 @@ void SchedulerRole::OnReport(const Report& report) {
     load_of_.erase(load.order.request);
     loads_.erase(at);
   }
+}
+
+void SchedulerRole::TakeSaves(const Report& report, LinesAfterLock& lines) {
   for (const SaveDone& done : report.saves) {
     const auto at = saves_.find(done.job);
     if (at == saves_.end()) continue;
     at->second.missing.insert(done.missing.begin(), done.missing.end());
     if (--at->second.ranks_left > 0) continue;
-    EndSave(at->second);
+    EndSave(at->second, lines);
     saves_.erase(at);
   }
 }
 
-void SchedulerRole::TakeAdapters(const Report& report) {
+void SchedulerRole::TakeAdapters(const Report& report, LinesAfterLock& lines) {
   if (report.adapters_number <= adapters_seen_[report.rank]) return;
   adapters_seen_[report.rank] = report.adapters_number;
   auto& mine = rank_adapters_[report.rank];
@@ -609,8 +703,8 @@ void SchedulerRole::TakeAdapters(const Report& report) {
     if (known.there && (digest.empty() || other)) VoidAdapter(id);
     known.there = !digest.empty();
     if (other) {
-      LogInfo("{}: LoRA adapter {}: {}{}", options_.engine, id, digest,
-              known.digest.empty() ? "" : fmt::format(" (was {})", known.digest));
+      lines.Info("{}: LoRA adapter {}: {}{}", options_.engine, id, digest,
+                 known.digest.empty() ? "" : fmt::format(" (was {})", known.digest));
       known.digest = digest;
       known.tag = ++last_tag_;
     }
@@ -639,8 +733,7 @@ void SchedulerRole::VoidAdapter(AdapterId adapter) {
   for (auto& [id, request] : requests_) {
     if (request.adapter.id != adapter) continue;
     request.may_store = false;
-    request.lookup.reset();
-    request.lookup_epoch = 0;
+    DropLookup(request);
     request.tiers = {};
   }
   for (auto& [job, load] : loads_) {
@@ -648,7 +741,7 @@ void SchedulerRole::VoidAdapter(AdapterId adapter) {
   }
 }
 
-void SchedulerRole::EndSave(const Save& save) {
+void SchedulerRole::EndSave(const Save& save, LinesAfterLock& lines) {
   PoolEvent event;
   const std::vector<ChunkPlace>& chunks = save.order.chunks;
   for (std::uint32_t i = 0; i < chunks.size(); ++i) {
@@ -657,7 +750,7 @@ void SchedulerRole::EndSave(const Save& save) {
     unpins_.push_back(place.block);
     --stats_.pinned_blocks;
     if (save.missing.contains(i)) {
-      // Whoever computes on with it, or finds it in the engine's own cache, may store it later.
+      // A request that computes on with it, or finds it in the engine's own cache, may store it.
       BlockMark& mark = MarkOf(place.block);
       if (mark.stored == block_epoch_) mark.stored = 0;
       continue;
@@ -667,7 +760,7 @@ void SchedulerRole::EndSave(const Save& save) {
     const bool follows = event.hashes.size() > 0 && event.group == place.group &&
                          event.first_chunk + event.hashes.size() == place.chunk;
     if (!follows) {
-      if (!event.hashes.empty()) AddEvent(std::move(event));
+      if (!event.hashes.empty()) AddEvent(std::move(event), lines);
       event = {.request = save.order.request,
                .group = place.group,
                .first_chunk = place.chunk,
@@ -679,14 +772,14 @@ void SchedulerRole::EndSave(const Save& save) {
     }
     event.hashes.push_back(place.hash);
   }
-  if (!event.hashes.empty()) AddEvent(std::move(event));
+  if (!event.hashes.empty()) AddEvent(std::move(event), lines);
 }
 
-void SchedulerRole::AddEvent(PoolEvent event) {
+void SchedulerRole::AddEvent(PoolEvent event, LinesAfterLock& lines) {
   if (events_.size() >= kMostEvents) {
     events_.pop_front();
     if (stats_.events_dropped++ == 0) {
-      LogWarn("{}: nobody takes the KV events; the oldest are dropped", options_.engine);
+      lines.Warn("{}: nobody takes the KV events; the oldest are dropped", options_.engine);
     }
   }
   events_.push_back(std::move(event));
@@ -707,12 +800,12 @@ void SchedulerRole::NewEpoch(bool blocks) {
   ++stats_.epochs;
   if (blocks) ++block_epoch_;
   for (auto& [id, request] : requests_) {
-    request.lookup.reset();
+    DropLookup(request);
     request.tiers = {};
   }
 }
 
-void SchedulerRole::Notice(std::string_view version, const Token& token) {
+void SchedulerRole::Notice(std::string_view version, const Token& token, LinesAfterLock& lines) {
   auto at = tokens_.find(version);
   if (at == tokens_.end()) {
     if (tokens_.size() > 64) tokens_.clear();
@@ -721,7 +814,7 @@ void SchedulerRole::Notice(std::string_view version, const Token& token) {
   }
   if (at->second == token) return;
   at->second = token;
-  LogInfo("{}: the pool was reset; what was computed before is not stored", options_.engine);
+  lines.Info("{}: the pool was reset; what was computed before is not stored", options_.engine);
   NewEpoch(/*blocks=*/true);
 }
 
@@ -745,8 +838,9 @@ void SchedulerRole::PollGenerations() {
   for (const std::string& version : versions) {
     const Result<Token> token = store_.Capture(version, kCaptureTimeout);
     if (!token) continue;
+    LinesAfterLock lines;
     const MutexLock lock(mutex_);
-    Notice(version, *token);
+    Notice(version, *token, lines);
   }
 }
 
@@ -775,12 +869,13 @@ void SchedulerRole::NameVersions() {
 bool SchedulerRole::Reset() {
   ResetOptions options{.timeout = options_.reset_timeout};
   {
+    LinesAfterLock lines;
     const MutexLock lock(mutex_);
     NewEpoch(/*blocks=*/true);
     tokens_.clear();
     events_.clear();
     announced_.clear();
-    if (options_.events) AddEvent({.kind = PoolEvent::Kind::kAllCleared});
+    if (options_.events) AddEvent({.kind = PoolEvent::Kind::kAllCleared}, lines);
     const bool versioned = options_.versions == VersionSource::kFingerprint ||
                            options_.versions == VersionSource::kEngine;
     if (versioned && !version_.empty()) options.version = version_;
@@ -789,14 +884,15 @@ bool SchedulerRole::Reset() {
   const Status status = store_.Reset(options);
   if (status) UseUnlessWeightsMoved();
   const double ms = static_cast<double>(clock_.NowNs() - start) / 1e6;
+  LinesAfterLock lines;
   const MutexLock lock(mutex_);
   ++(status ? stats_.resets_proven : stats_.resets_failed);
   if (status) {
-    LogInfo("{}: reset in {:.1f} ms (number {})", options_.engine, ms, stats_.resets_proven);
+    lines.Info("{}: reset in {:.1f} ms (number {})", options_.engine, ms, stats_.resets_proven);
     return true;
   }
   if (closed_since_ns_ == 0) closed_since_ns_ = start;
-  LogError(
+  lines.Error(
       "{}: the reset could not be proven in {:.0f} ms ({}); nothing is looked up or stored "
       "until it is; it is repeated in the background",
       options_.engine, ms, status.error().detail);
@@ -810,7 +906,8 @@ void SchedulerRole::UseUnlessWeightsMoved() {
     if (moved || options_.versions != VersionSource::kNone) return;
   }
   // Without versions, engines that reset after one update share the generation until one of them
-  // uses it. This reset followed no update: whoever resets for newer weights must not share it.
+  // uses it. This reset followed no update, so an engine that resets for newer weights must not
+  // share it.
   (void)store_.Capture({}, kCaptureTimeout);
 }
 
@@ -840,6 +937,7 @@ void SchedulerRole::AwaitFingerprints() {
 }
 
 void SchedulerRole::StartWith(const std::vector<std::string>& fingerprints) {
+  LinesAfterLock lines;
   const MutexLock lock(mutex_);
   if (options_.versions != VersionSource::kFingerprint || weights_ != Weights::kAwaited ||
       fingerprints.size() != changes_.size()) {
@@ -848,22 +946,22 @@ void SchedulerRole::StartWith(const std::vector<std::string>& fingerprints) {
   for (std::uint32_t rank = 0; rank < fingerprints.size(); ++rank) {
     fingerprints_[rank] = fingerprints[rank];
   }
-  AdoptFingerprints();
+  AdoptFingerprints(lines);
 }
 
-void SchedulerRole::AdoptFingerprints() {
+void SchedulerRole::AdoptFingerprints(LinesAfterLock& lines) {
   if (weights_ != Weights::kAwaited || fingerprints_.size() != changes_.size()) return;
   std::string all;
   for (const auto& [rank, fingerprint] : fingerprints_) all += fingerprint + "|";
   const Id128 hash = Hash128(all, 0);
-  Adopt("w" + ToHex(hash));
+  Adopt("w" + ToHex(hash), lines);
 }
 
-void SchedulerRole::Adopt(const std::string& version) {
+void SchedulerRole::Adopt(const std::string& version, LinesAfterLock& lines) {
   weights_ = Weights::kKnown;
   if (version == version_) return;
   if (!version_.empty()) {
-    LogInfo("{}: other weights: {} (was {})", options_.engine, version, version_);
+    lines.Info("{}: other weights: {} (was {})", options_.engine, version, version_);
   }
   version_ = version;
   names_changed_ = true;
@@ -871,9 +969,10 @@ void SchedulerRole::Adopt(const std::string& version) {
 }
 
 void SchedulerRole::SetVersion(std::string_view version) {
+  LinesAfterLock lines;
   const MutexLock lock(mutex_);
   if (options_.versions == VersionSource::kEngine) {
-    Adopt(std::string(version));
+    Adopt(std::string(version), lines);
   } else if (options_.versions == VersionSource::kSalt) {
     version_ = version;
     names_changed_ = true;

@@ -11,6 +11,15 @@
 // A request with a LoRA adapter depends on the adapter's tensors, too. The engine's block hash has
 // the adapter's name only, so every key gets the digest that the ranks report of what they have. As
 // long as a rank has not, or when it has another one, such a request neither finds nor stores.
+//
+// Threads. The engine's scheduler calls Matched, Allocated, Schedule, Finished and BuildPlan, one
+// after the other; any thread may call the rest at any time. One lock guards the state, and is
+// never held while other code runs: not for a call of the pool, not for a log line, and not while
+// the engine gives hashes or block tables. The engine's callbacks may wait for the engine's own
+// locks (Python's GIL), and a thread that holds such a lock may be waiting in stats() for this
+// role's. So a call that needs the engine's data has three parts: decide under the lock what is
+// needed, read it without the lock, act under the lock on the state of that moment. A reset in
+// between is seen by the last part through the epochs, as one just before the call would be.
 #pragma once
 
 #include <array>
@@ -24,6 +33,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/connector/lookup.h"
 #include "kvcove/connector/plan.h"
@@ -44,7 +54,7 @@ struct SchedulerOptions {
   EngineShape shape;
   std::string engine;  // for logs
   std::string pool;    // told to the ranks
-  std::string door;    // of EngineServer, told to the ranks; may be empty
+  std::string door;    // EngineServer's socket, told to the ranks; may be empty
   VersionSource versions = VersionSource::kFingerprint;
   std::chrono::milliseconds lookup_budget{5};      // a step of the scheduler, all requests together
   std::chrono::milliseconds lookup_timeout{1000};  // then it is a miss
@@ -69,8 +79,9 @@ struct RequestView {
   std::string_view salt;
   AdapterId adapter = 0;
   std::size_t hashes = 0;  // that the engine knows by now
-  // Asked for once each, when needed; its bytes are copied at once.
-  std::function<std::string_view(std::size_t)> hash;
+  // Adds the hashes [from, to) to `into`. Each is asked for once, when a call first needs it. Runs
+  // in the caller's thread, without a lock of the role; it may throw.
+  std::function<void(std::size_t from, std::size_t to, HashList& into)> read_hashes;
 };
 
 struct Match {
@@ -87,7 +98,7 @@ struct ScheduledPart {
   std::uint64_t computed_tokens = 0;    // before the step
   std::uint64_t scheduled_tokens = 0;   // by it
   bool started = false;                 // the first step, or the first one after a preemption
-  std::function<BlockTables()> blocks;  // asked for only when needed
+  std::function<BlockTables()> blocks;  // asked for only when needed; as RequestView::read_hashes
 };
 
 struct PoolEvent {
@@ -132,7 +143,7 @@ inline bool TouchesChunks(std::uint64_t computed_tokens, std::uint64_t scheduled
   return begun == 0 || begun + scheduled_tokens >= chunk_tokens;
 }
 
-// Thread-safe; meant for the scheduler's thread, and a few calls from others.
+// Thread-safe (see Threads above).
 class SchedulerRole {
  public:
   // `store`, `runner` and `clock` outlive it. The shape passed its Check.
@@ -195,10 +206,11 @@ class SchedulerRole {
     HashList hashes;
     std::uint64_t prompt_tokens = 0;
     // Of the look-up.
-    std::shared_ptr<Lookup> lookup;
-    std::uint64_t lookup_epoch = 0;
+    std::shared_ptr<Lookup> lookup;  // null: to be made, from lookup_begin on
+    std::uint64_t lookup_epoch = 0;  // 0: the answer is void, and the next call begins anew
     std::uint64_t lookup_limit = 0;
     std::uint64_t lookup_from = 0;
+    std::uint64_t lookup_begin = 0;     // a long request is looked up in two parts
     std::uint64_t computed_tokens = 0;  // the engine's own, at the last Matched
     std::int64_t lookup_since_ns = 0;
     bool lookup_over = false;  // a load failed: compute
@@ -230,26 +242,53 @@ class SchedulerRole {
     std::set<std::uint32_t> missing;
   };
 
-  // Knows the hashes of the first `tokens` tokens.
-  Request& Find(const RequestView& view, std::uint64_t tokens) KVCOVE_REQUIRES(mutex_);
+  // Hashes that the engine gave while the lock was free: those after the first `known`.
+  struct NewHashes {
+    std::size_t known = 0;
+    HashList hashes;
+  };
+  Request& Find(const RequestView& view) KVCOVE_REQUIRES(mutex_);
+  // Reads the hashes of the first `tokens` tokens that the role does not know yet.
+  NewHashes ReadHashes(const RequestView& view, std::size_t known, std::uint64_t tokens) const
+      KVCOVE_EXCLUDES(mutex_);
+  // False: the request has ended, or begun anew, since ReadHashes was given its `known`.
+  static bool Keep(Request& request, const NewHashes& read);
+  static void DropLookup(Request& request);
   std::string VersionOf(std::string_view salt) const KVCOVE_REQUIRES(mutex_);
   // Gives the request what is known of its adapter; false: nothing is.
   bool BindAdapter(Request& request, AdapterId adapter) const KVCOVE_REQUIRES(mutex_);
-  void TakeAdapters(const Report& report) KVCOVE_REQUIRES(mutex_);
+  void TakeAdapters(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   // The ranks' digests of one adapter, together; empty while one of them does not have it.
   std::string DigestOf(AdapterId adapter) const KVCOVE_REQUIRES(mutex_);
   // Its requests store nothing more, and what they load or have looked up is void.
   void VoidAdapter(AdapterId adapter) KVCOVE_REQUIRES(mutex_);
   Match MatchOnce(const RequestView& view, std::uint64_t computed_tokens, bool& again)
       KVCOVE_EXCLUDES(mutex_);
-  // The look-up to run, or null with the answer in `match`.
+  // The request, with a look-up that fits this call (the one of before, or a new one that is still
+  // to be made), or null with the answer in `match`.
+  Request* BeginLookup(const RequestView& view, std::uint64_t computed_tokens, Match& match)
+      KVCOVE_REQUIRES(mutex_);
+  // The look-up to run, made if need be, or null with the answer in `match`.
   std::shared_ptr<Lookup> LookupFor(const RequestView& view, std::uint64_t computed_tokens,
-                                    Match& match) KVCOVE_REQUIRES(mutex_);
-  // One look-up, or the next one of a long request.
-  std::shared_ptr<Lookup> NewLookup(const RequestView& view, std::uint64_t from_tokens,
-                                    std::uint64_t limit) KVCOVE_REQUIRES(mutex_);
-  // Whom steps compute that this role is not told of: those that fill no block.
-  void StopStoring(const std::function<bool(const Request&)>& whom) KVCOVE_REQUIRES(mutex_);
+                                    Match& match) KVCOVE_EXCLUDES(mutex_);
+  // Where the look-up that begins at lookup_begin ends.
+  std::uint64_t LookupEnd(const Request& request) const;
+  // The answer of a look-up that has run. `again`: the next part of a long request is to follow.
+  Match TakeAnswer(const RequestView& view, std::uint64_t computed_tokens, const Lookup& lookup,
+                   bool& again) KVCOVE_REQUIRES(mutex_);
+  // The load of `external_tokens` tokens into the blocks of `tables`.
+  Load LoadOf(const Request& request, std::string_view id, std::uint64_t external_tokens,
+              const BlockTables& tables) KVCOVE_REQUIRES(mutex_);
+  // Requests that match store nothing more. Steps of a request that fill no block are not told to
+  // the role, so it cannot wait for the request's next step.
+  void StopStoring(const std::function<bool(const Request&)>& matches) KVCOVE_REQUIRES(mutex_);
+  // Asks the pool for the token that a request's first step needs.
+  std::optional<Token> CaptureFor(const ScheduledPart& part, std::string& version)
+      KVCOVE_EXCLUDES(mutex_);
+  // Whether the step marks or saves a chunk; false also when the request was never started.
+  bool Concerns(const Request& request, const ScheduledPart& part) const KVCOVE_REQUIRES(mutex_);
+  void Compute(Request& request, const ScheduledPart& part, const BlockTables& tables,
+               const std::optional<Token>& token) KVCOVE_REQUIRES(mutex_);
   void Begin(Request& request, const ScheduledPart& part, const BlockTables& tables,
              const std::optional<Token>& token) KVCOVE_REQUIRES(mutex_);
   void Mark(Request& request, const ScheduledPart& part, const BlockTables& tables)
@@ -272,15 +311,19 @@ class SchedulerRole {
   // A new epoch for look-ups and loads; `blocks`: for what the engine has computed, too.
   void NewEpoch(bool blocks) KVCOVE_REQUIRES(mutex_);
   void UseUnlessWeightsMoved() KVCOVE_EXCLUDES(mutex_);
-  void Notice(std::string_view version, const Token& token) KVCOVE_REQUIRES(mutex_);
+  void Notice(std::string_view version, const Token& token, LinesAfterLock& lines)
+      KVCOVE_REQUIRES(mutex_);
   void PollGenerations() KVCOVE_EXCLUDES(mutex_);
   void NameVersions() KVCOVE_EXCLUDES(mutex_);
   void AwaitFingerprints() KVCOVE_REQUIRES(mutex_);
   // Once all ranks have answered: their version.
-  void AdoptFingerprints() KVCOVE_REQUIRES(mutex_);
-  void Adopt(const std::string& version) KVCOVE_REQUIRES(mutex_);
-  void EndSave(const Save& save) KVCOVE_REQUIRES(mutex_);
-  void AddEvent(PoolEvent event) KVCOVE_REQUIRES(mutex_);
+  void AdoptFingerprints(LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  void Adopt(const std::string& version, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  void TakeWeights(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  void TakeLoads(const Report& report) KVCOVE_REQUIRES(mutex_);
+  void TakeSaves(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  void EndSave(const Save& save, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  void AddEvent(PoolEvent event, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
 
   const SchedulerOptions options_;
   const Keys keys_;

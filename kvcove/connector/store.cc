@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/connector/store.h"
 
+#include "kvcove/base/mutex.h"
+
 namespace kvcove::connector {
 namespace {
 
@@ -8,27 +10,36 @@ class SessionStore final : public Store {
  public:
   explicit SessionStore(std::shared_ptr<Session> session) : session_(std::move(session)) {}
   Result<Token> Capture(std::string_view version, std::chrono::milliseconds timeout) override {
+    ExpectNoLock("a call of the pool");
     return session_->Capture(version, timeout);
   }
   Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                 const CallOptions& options) override {
+    ExpectNoLock("a call of the pool");
     return session_->Exists(keys, results, options);
   }
   Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
              const CallOptions& options) override {
+    ExpectNoLock("a call of the pool");
     return session_->Put(token, items, results, options);
   }
   Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
              const CallOptions& options) override {
+    ExpectNoLock("a call of the pool");
     return session_->Get(items, results, options);
   }
   Status Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
                 const CallOptions& options) override {
+    ExpectNoLock("a call of the pool");
     return session_->Remove(keys, results, options);
   }
-  Status Reset(const ResetOptions& options) override { return session_->Reset(options); }
+  Status Reset(const ResetOptions& options) override {
+    ExpectNoLock("a call of the pool");
+    return session_->Reset(options);
+  }
   Status NameVersions(std::span<const std::string> versions,
                       std::chrono::milliseconds timeout) override {
+    ExpectNoLock("a call of the pool");
     return session_->NameVersions(versions, timeout);
   }
   bool closed() const override { return session_->closed(); }

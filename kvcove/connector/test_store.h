@@ -27,7 +27,7 @@ struct TestPool {
   std::atomic<bool> unproven{false};  // resets
 };
 
-class TestStore final : public Store {
+class TestStore : public Store {
  public:
   // Stores of other spaces do not see each other's values.
   explicit TestStore(TestPool& pool, std::string space = {})

@@ -122,12 +122,17 @@ Status WorkerRole::Probe(const LayerMemory& layer, const BlockRuns& runs) const 
 }
 
 void WorkerRole::Unregister() {
+  // Destroyed after the lock is released: a save's `ready` may need the engine's own locks to go
+  // (Python's GIL), and a thread that holds them may wait for ours.
+  std::deque<std::shared_ptr<Job>> dropped;
+  LinesAfterLock lines;
   const MutexLock lock(mutex_);
   shards_.clear();
   for (auto* queue : {&loads_, &saves_}) {
-    for (const auto& job : *queue) {
+    for (auto& job : *queue) {
       job->FailAll();
-      End(job);
+      End(job, lines);
+      dropped.push_back(std::move(job));
     }
     queue->clear();
   }
@@ -143,9 +148,10 @@ std::vector<std::uint64_t> WorkerRole::ChunkBytes() const {
 }
 
 void WorkerRole::Connect(std::unique_ptr<Store> store, bool ask_first) {
+  std::shared_ptr<Store> before;  // its end is a call of the pool: after the lock
   const MutexLock lock(mutex_);
   ask_first_ = ask_first;
-  store_ = std::move(store);
+  before = std::exchange(store_, std::move(store));
   changed_.NotifyAll();
 }
 
@@ -156,7 +162,7 @@ bool WorkerRole::connected() const {
 
 // ---- orders
 
-void WorkerRole::Fail(const LoadOrder& order) {
+void WorkerRole::Fail(const LoadOrder& order, LinesAfterLock& lines) {
   auto job = std::make_shared<Job>();
   job->id = order.job;
   job->load = true;
@@ -165,7 +171,7 @@ void WorkerRole::Fail(const LoadOrder& order) {
   job->FailAll();
   job->sync = order.sync;
   if (job->sync) ++sync_left_;
-  End(job);
+  End(job, lines);
 }
 
 void WorkerRole::Drop(const SaveOrder& order) {
@@ -220,7 +226,7 @@ std::shared_ptr<WorkerRole::Job> WorkerRole::SaveJob(const SaveOrder& order) {
   return job;
 }
 
-void WorkerRole::Queue(std::shared_ptr<Job> job) {
+void WorkerRole::Queue(std::shared_ptr<Job> job, LinesAfterLock& lines) {
   for (Item& item : job->items) {
     const ChunkPlace& place = job->chunks[item.place];
     const std::vector<Shard>& shards = shards_[place.group];
@@ -245,13 +251,14 @@ void WorkerRole::Queue(std::shared_ptr<Job> job) {
   if (queue.size() >= options_.most_queued) {
     job->FailAll();
     job->counters.dropped_keys += job->items.size();
-    return End(job);
+    return End(job, lines);
   }
   queue.push_back(std::move(job));
   changed_.NotifyOne();
 }
 
 void WorkerRole::Begin(const Plan& plan) {
+  LinesAfterLock lines;
   const MutexLock lock(mutex_);
   if (plan.fingerprint != 0) fingerprint_wanted_ = plan.fingerprint;
   const bool told = plan.adapters.size() > options_.number;
@@ -265,22 +272,22 @@ void WorkerRole::Begin(const Plan& plan) {
         continue;
       }
       job->FailAll();
-      End(job);
+      End(job, lines);
     }
     loads_ = std::move(left);
     for (const auto& job : running_) {
       if (cancelled.contains(job->id)) job->cancelled = true;
     }
   }
-  for (const LoadOrder& order : plan.refused) Fail(order);
+  for (const LoadOrder& order : plan.refused) Fail(order, lines);
   for (const LoadOrder& order : plan.loads) {
     if (gate_closed_ || shards_.empty() || cancelled.contains(order.job) ||
         !AdapterStands(order.adapter)) {
-      Fail(order);
+      Fail(order, lines);
       continue;
     }
     if (order.sync) ++sync_left_;
-    Queue(LoadJob(order));
+    Queue(LoadJob(order), lines);
   }
   // A step that never finished has computed nothing that could be saved.
   for (const SaveOrder& order : step_saves_) Drop(order);
@@ -299,8 +306,10 @@ void WorkerRole::WaitForSyncLoads() {
 }
 
 void WorkerRole::FinishStep(std::function<void()> ready) {
-  const MutexLock lock(mutex_);
+  // Before the lock, so that it is destroyed after it (see Unregister).
   const auto shared = std::make_shared<std::function<void()>>(std::move(ready));
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
   for (const SaveOrder& order : std::exchange(step_saves_, {})) {
     if (gate_closed_ || shards_.empty() || clock_.NowNs() < pressure_until_ns_ ||
         !AdapterStands(order.adapter)) {
@@ -309,7 +318,7 @@ void WorkerRole::FinishStep(std::function<void()> ready) {
     }
     auto job = SaveJob(order);
     if (*shared) job->ready = shared;
-    Queue(std::move(job));
+    Queue(std::move(job), lines);
   }
 }
 
@@ -330,6 +339,7 @@ Report WorkerRole::TakeReport() {
 // ---- weights
 
 void WorkerRole::WeightsChanging() {
+  LinesAfterLock lines;
   const MutexLock lock(mutex_);
   ++weight_changes_;
   if (!options_.fingerprints) return;
@@ -337,7 +347,7 @@ void WorkerRole::WeightsChanging() {
   // What is being loaded was computed with the weights of before.
   for (const auto& job : loads_) {
     job->FailAll();
-    End(job);
+    End(job, lines);
   }
   loads_.clear();
   for (const auto& job : running_) {
@@ -412,11 +422,12 @@ bool WorkerRole::RunOne() {
              error.what());
     job->FailRest();
   }
+  LinesAfterLock lines;
   const MutexLock lock(mutex_);
   running_.erase(job);
   if (over || job->cancelled) {
     job->FailRest();
-    End(job);
+    End(job, lines);
   } else {
     // Its turn comes again before newer ones of its kind, but after loads.
     (job->load ? loads_ : saves_).push_front(job);
@@ -562,7 +573,10 @@ void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t
 }
 
 void WorkerRole::SaveBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
-  if (from == 0 && job.ready != nullptr) (*job.ready)();
+  if (from == 0 && job.ready != nullptr) {
+    ExpectNoLock("a callback of the engine");
+    (*job.ready)();
+  }
   std::vector<std::size_t> items(to - from);
   std::iota(items.begin(), items.end(), from);
   // What is there already is neither copied from a device nor sent.
@@ -644,7 +658,7 @@ std::vector<std::size_t> WorkerRole::CountPuts(Job& job, const std::vector<std::
       case Code::kExists:
         there.push_back(items[k]);
         continue;
-      case Code::kInProgress:  // another one is at it
+      case Code::kInProgress:  // another engine is storing it
         ++job.counters.existing_keys;
         continue;
       case Code::kStale:
@@ -668,12 +682,12 @@ std::vector<std::size_t> WorkerRole::CountPuts(Job& job, const std::vector<std::
   return there;
 }
 
-void WorkerRole::LogTiers(const Job& job) const {
+void WorkerRole::SayTiers(const Job& job, LinesAfterLock& lines) {
   const Counters& c = job.counters;
   const auto of = [](const auto& by_tier, Tier tier) {
     return by_tier[static_cast<std::size_t>(tier)];
   };
-  LogInfo(
+  lines.Info(
       "Mooncake load tier summary: request={} memory_keys={} disk_keys={} unknown_keys={} "
       "success_keys={} failed_keys={} "
       "bytes_by_tier={{memory={}, remote_memory={}, disk={}, unknown={}}}",
@@ -683,7 +697,7 @@ void WorkerRole::LogTiers(const Job& job) const {
       of(c.bytes_by_tier, Tier::kDisk), of(c.bytes_by_tier, Tier::kUnknown));
 }
 
-void WorkerRole::End(const std::shared_ptr<Job>& job) {
+void WorkerRole::End(const std::shared_ptr<Job>& job, LinesAfterLock& lines) {
   ++(job->load ? job->counters.load_jobs : job->counters.save_jobs);
   report_.counters.Add(job->counters);
   if (!job->load) {
@@ -691,10 +705,10 @@ void WorkerRole::End(const std::shared_ptr<Job>& job) {
     return;
   }
   if (job->cancelled) {
-    // Also what was moved already: whoever cancelled does not trust it.
+    // Also what was moved already: it was cancelled because its values may be wrong.
     job->FailAll();
   }
-  if (options_.tier_log) LogTiers(*job);
+  if (options_.tier_log) SayTiers(*job, lines);
   LoadDone done{.job = job->id};
   for (const std::uint32_t place : job->bad) done.failed.push_back(job->chunks[place].block);
   if (!done.failed.empty()) {

@@ -44,7 +44,7 @@ struct WorkerOptions {
   std::uint32_t number = 0;  // of this rank in the engine's world
   std::string engine;        // for logs
   const DeviceMemory* device = nullptr;
-  std::uint32_t threads = 2;                // 0: whoever calls RunOne
+  std::uint32_t threads = 2;                // 0: the threads that call RunOne
   std::uint64_t batch_bytes = 16 << 20;     // moved between two looks at the queue
   std::uint32_t most_queued = 4096;         // saves beyond are dropped; loads fail
   std::chrono::milliseconds timeout{1000};  // of one batch
@@ -86,7 +86,8 @@ class WorkerRole {
   // Until the plan's synchronous loads have ended. They end by their calls' timeouts.
   void WaitForSyncLoads();
   // `ready` returns when what this step computed can be read; each of the step's saves calls it on
-  // a thread of this role before it reads. May be empty.
+  // a thread of this role before it reads. May be empty. It is called and destroyed without a lock
+  // of the role.
   void FinishStep(std::function<void()> ready);
   Ended TakeEnded();
   Report TakeReport();
@@ -117,7 +118,7 @@ class WorkerRole {
   struct Item;
 
   std::shared_ptr<Job> NextJob() KVCOVE_REQUIRES(mutex_);
-  void Queue(std::shared_ptr<Job> job) KVCOVE_REQUIRES(mutex_);
+  void Queue(std::shared_ptr<Job> job, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   std::shared_ptr<Job> LoadJob(const LoadOrder& order) KVCOVE_REQUIRES(mutex_);
   std::shared_ptr<Job> SaveJob(const SaveOrder& order) KVCOVE_REQUIRES(mutex_);
   // True when the job is over.
@@ -141,10 +142,10 @@ class WorkerRole {
   bool Copied(Job& job, const Status& status);
   Status Probe(const LayerMemory& layer, const BlockRuns& runs) const;
   bool AdapterStands(const AdapterPrint& adapter) const KVCOVE_REQUIRES(mutex_);
-  void End(const std::shared_ptr<Job>& job) KVCOVE_REQUIRES(mutex_);
-  void Fail(const LoadOrder& order) KVCOVE_REQUIRES(mutex_);
+  void End(const std::shared_ptr<Job>& job, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  void Fail(const LoadOrder& order, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void Drop(const SaveOrder& order) KVCOVE_REQUIRES(mutex_);
-  void LogTiers(const Job& job) const;
+  static void SayTiers(const Job& job, LinesAfterLock& lines);
   void Loop();
 
   const WorkerOptions options_;

@@ -13,7 +13,7 @@ namespace kvcove::master {
 
 struct AdminOptions {
   rpc::Address listen{.host = "127.0.0.1", .port = 7480};
-  std::shared_ptr<rpc::Credentials> credentials;  // null: whoever comes may do everything
+  std::shared_ptr<rpc::Credentials> credentials;  // null: every client may do everything
 };
 
 // Thread-safe.

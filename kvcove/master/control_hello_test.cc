@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is welcomed, and what a master does that knows less than an owner.
+// Which owners the master welcomes, and how it acts when an owner knows more than it does.
 #include <gtest/gtest.h>
 
 #include "kvcove/master/control_fixture.h"

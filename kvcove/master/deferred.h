@@ -47,6 +47,7 @@ class OrderedCommits {
         next = std::move(waiting_.front());
         waiting_.pop_front();
       }
+      ExpectNoLock("a commit");
       store_.Commit(std::move(next.changes),
                     [this, done = std::move(next.done)](Result<std::uint64_t> revision) {
                       if (revision) revision_.store(*revision, std::memory_order_release);
@@ -75,6 +76,7 @@ class Deferred {
  public:
   explicit Deferred(OrderedCommits& commits) : commits_(commits) {}
   ~Deferred() {
+    if (!runs_.empty()) ExpectNoLock("an answer of the master");
     for (const std::function<void()>& run : runs_) run();
     commits_.Flush();
   }

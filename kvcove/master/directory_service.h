@@ -67,7 +67,7 @@ class DirectoryService {
   // Why the last look-ups of this key missed; empty when none did lately.
   std::optional<RecentMiss> Why(SlotId slot, std::string_view key) const;
 
-  // Finds out who has more entries than its share, and sweeps as long as somebody has.
+  // Finds the tenants with more entries than their share, and sweeps while there are any.
   void Tick();
   // By slot; with entries that are dead but not swept yet.
   std::vector<std::uint64_t> EntriesBySlot() const;

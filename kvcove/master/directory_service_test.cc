@@ -169,7 +169,7 @@ TEST_F(DirectoryServiceTest, NewValuesAreListedWhoeverTells) {
   EXPECT_THAT(List({Item("a")}, 1, 20)->codes, ElementsAre(Code::kOk));
 }
 
-// ---- who may list what
+// ---- which listings are accepted
 
 TEST_F(DirectoryServiceTest, AnOwnerOfOneTenantListsNothingForAnother) {
   standings_.SetSlot({.slot = kSlot + 1, .generation = 5, .name = QualifiedName("other", "m")});

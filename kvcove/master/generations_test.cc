@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which generation a namespace has, and who may work under it. Slots: generations_slots_test.cc.
+// Which generation a namespace has, and which engines may work under it. Slots:
+// generations_slots_test.cc.
 #include "kvcove/master/generations.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,7 @@ namespace {
 
 class GenerationsTest : public GenerationsFixture {};
 
-// ---- who shares a raise
+// ---- resets that share a raise
 
 TEST_F(GenerationsTest, AResetGivesAUsedNamespaceAnotherGeneration) {
   const Generation before = Register("a").generation;

@@ -25,7 +25,7 @@ struct MasterServerOptions {
   rpc::Address listen = rpc::LoopbackAddress(7400);
   std::string data_directory;  // empty: facts are forgotten with the process
   MasterOptions master;
-  std::shared_ptr<rpc::Credentials> credentials;  // null: whoever comes may do everything
+  std::shared_ptr<rpc::Credentials> credentials;  // null: every client may do everything
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
 };
 

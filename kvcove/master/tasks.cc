@@ -165,7 +165,6 @@ bool Tasks::Cancelled(const Task& task) const {
 }
 
 // ---- the thread
-// ----------------------------------------------------------------------------------------------
 
 void Tasks::Run() {
   while (true) {
@@ -226,6 +225,7 @@ void Tasks::RunTask(Task& task) {
   }
   // Owners come and go, each with an address of its own and connections that would be kept for it.
   channels_.clear();
+  LinesAfterLock lines;
   const MutexLock lock(mutex_);
   TaskStat& stat = task.stat;
   stat.seconds = static_cast<double>(clock_.NowNs() - task.began_ns) * 1e-9;
@@ -240,10 +240,10 @@ void Tasks::RunTask(Task& task) {
     std::erase_if(tasks_, [&](const auto& one) { return one.get() == &task; });
     return;
   }
-  LogInfo("task {} ({}{}{}) {}: {} objects, {}, in {:.1f} s{}{}", stat.id,
-          TaskKindName(request.kind), request.from.empty() ? "" : " of ", request.from,
-          TaskStateName(stat.state), stat.copied, FormatSize(stat.copied_bytes), stat.seconds,
-          stat.message.empty() ? "" : "; ", stat.message);
+  lines.Info("task {} ({}{}{}) {}: {} objects, {}, in {:.1f} s{}{}", stat.id,
+             TaskKindName(request.kind), request.from.empty() ? "" : " of ", request.from,
+             TaskStateName(stat.state), stat.copied, FormatSize(stat.copied_bytes), stat.seconds,
+             stat.message.empty() ? "" : "; ", stat.message);
 }
 
 Status Tasks::RunOver(Task& task, const wire::OwnerStat& from) {

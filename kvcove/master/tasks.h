@@ -32,7 +32,7 @@ std::string_view TaskStateName(TaskState state);
 struct TaskRequest {
   TaskKind kind = TaskKind::kCopy;
   std::string from;            // owners' addresses; not of a repair
-  std::string to;              // of a copy or move; empty: whoever has room
+  std::string to;              // of a copy or move; empty: any owner with room
   std::optional<SlotId> slot;  // empty: all
   std::string prefix;          // of the keys
   bool one_key = false;        // the prefix is a whole key, and the slot is named
@@ -77,7 +77,7 @@ class Tasks {
     TaskStat stat;
     std::int64_t began_ns = 0;
     bool cancel = false;
-    bool asked_for = true;  // by an operator, who knows its number
+    bool asked_for = true;  // by an operator; false: a repair that the master began itself
   };
   struct Move {  // of one object
     wire::HeldObject object;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who goes when room is needed. Pure code: it is fed events and answers with a victim; it knows no
-// memory, no clock and no thread. The owner and the simulator of `kvcove policy` drive the same
-// objects.
+// Chooses the object to evict when room is needed. Pure code: it takes events and answers with a
+// victim; it knows no memory, no clock and no thread. The owner and the simulator of `kvcove
+// policy` drive the same objects.
 //
 // Objects are dense small numbers that the owner gives and reuses. All calls come from one thread
 // at a time.

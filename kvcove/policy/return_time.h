@@ -74,8 +74,8 @@ class ReturnTimePolicy final : public EvictionPolicy {
   // Turns: how often the conversation came back (0, 1, 2, 3 or more), or a shared prefix.
   static constexpr std::uint8_t kTurns = 5;
   static constexpr std::uint8_t kSharedTurn = 4;
-  // A chunk with so many continuations is a shared prefix. A conversation alone has two a turn: the
-  // partial chunk that ended the last request, and the whole one that replaced it.
+  // A chunk with this many continuations is a shared prefix. A conversation alone has two a turn:
+  // the partial chunk that ended the last request, and the whole one that replaced it.
   static constexpr std::uint8_t kSharedChildren = 4;
   static constexpr std::uint8_t kLengths = 5;  // of the run; the last is for a run's last chunk
   static constexpr std::uint8_t kTailLength = 4;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replays requests against a policy, without a pool: what a cache of so many blocks would have
+// Replays requests against a policy, without a pool: what a cache of a given size would have
 // found.
 #pragma once
 

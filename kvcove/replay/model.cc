@@ -192,7 +192,9 @@ connector::RequestView ModelEngine::ViewOf(Running& request) {
           .prompt_tokens = request.prompt_tokens,
           .salt = request.request.salt,
           .hashes = request.hashes.size(),
-          .hash = [&request](std::size_t i) { return std::string_view(request.hashes[i]); }};
+          .read_hashes = [&request](std::size_t from, std::size_t to, connector::HashList& into) {
+            for (std::size_t i = from; i < to; ++i) into.Add(request.hashes[i]);
+          }};
 }
 
 bool ModelEngine::Grow(Running& request, std::uint64_t tokens) {

@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/mutex.h"
 #include "kvcove/rpc/gate.h"
 #include "kvcove/rpc/unix_access.h"
 
@@ -52,6 +53,7 @@ std::int64_t LeftNs(std::int64_t deadline_ns) {
 }  // namespace
 
 Result<Client> Client::Connect(const std::string& path, std::int64_t deadline_ns) {
+  ExpectNoLock("a connection to a server");
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {
@@ -83,6 +85,7 @@ Result<Client> Client::Connect(const std::string& path, std::int64_t deadline_ns
 
 Result<Client> Client::Connect(const Address& address, const Access& access,
                                std::int64_t deadline_ns) {
+  ExpectNoLock("a connection to a server");
   // A server with more newcomers than it has room for closes the oldest of them (rpc/unproven.h),
   // and this process may have been slow to say hello.
   for (int tries = 1;; ++tries) {
@@ -224,6 +227,7 @@ Status Client::ReceiveAll(std::byte* data, std::size_t size, std::int64_t deadli
 
 Result<std::string> Client::Call(wire::Method method, std::span<const std::byte> body,
                                  std::int64_t deadline_ns, std::vector<UniqueFd>* fds) {
+  ExpectNoLock("a call of a server");
   if (!usable()) return Fail(Code::kUnavailable, "the connection to the pool is closed");
   if (body.size() > wire::kMaxFrameBytes) {
     return Fail(Code::kInvalid, fmt::format("a request of {} bytes; at most {} are allowed",

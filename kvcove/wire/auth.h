@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is asking: what a connection says first. rpc/gate.h has the prose.
+// The first messages of a connection: they prove the client's tenant. rpc/gate.h has the prose.
 #pragma once
 
 #include <array>

@@ -37,7 +37,7 @@ struct OwnerStat {
   bool told = false;  // all that it holds is listed
   std::uint64_t objects = 0;
   std::int64_t lease_age_ns = 0;
-  std::string tenant;  // whom it serves alone; empty: all
+  std::string tenant;  // the only one that it serves; empty: all
   bool draining = false;
   std::uint64_t hits = 0;
   std::uint64_t evictions = 0;
@@ -85,7 +85,7 @@ struct DataPut {
   std::uint64_t copied_at = 0;  // see FinishItem
 };
 
-// What a requester tells when it asks who the owners are: of the time since it asked last.
+// What a requester reports when it asks for the owners: counted since it asked before.
 struct RequesterReport {
   // Some of the keys that it missed for a reason that the master cannot know.
   struct Miss {
@@ -96,9 +96,9 @@ struct RequesterReport {
 
   std::array<std::uint64_t, kMissReasons> misses{};  // keys, by reason
   std::uint64_t fallbacks = 0;                       // puts that the preferred segment did not get
-  std::vector<OwnerNumber> broken;                   // whom it passes over now
+  std::vector<OwnerNumber> broken;                   // that it passes over now
   std::vector<Miss> recent;
-  Id128 holder;  // whose registrations this report keeps alive; zero: none
+  Id128 holder;  // the process whose registrations this report keeps alive; zero: none
 };
 
 // The owners, and the term of the master that says so: another one has forgotten registrations.

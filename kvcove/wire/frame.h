@@ -44,7 +44,7 @@ enum class Method : std::uint16_t {
   kRenew = 33,
   kWatch = 34,  // answered when generations change
   kList = 35,
-  kOwnerGoodbye = 36,  // no lease of it is running any more
+  kOwnerGoodbye = 36,  // the owner's lease has expired
   kRemovals = 37,      // answered when there are removals
   // To the master, from requesters and owners.
   kLookup = 41,

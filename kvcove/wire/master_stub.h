@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The master's calls over frames, for whoever asks it. Bytes only, no socket.
+// The master's calls over frames, for owners and requesters. Bytes only, no socket.
 #pragma once
 
 #include <memory>

@@ -142,7 +142,7 @@ struct PoolStat {
   std::vector<SessionStat> sessions;
 };
 
-// Who decides about generations. Thread-safe. Every call ends by `deadline_ns` (Clock).
+// The authority over generations. Thread-safe. Every call ends by `deadline_ns` (Clock).
 class GenerationService {
  public:
   virtual ~GenerationService() = default;

@@ -238,16 +238,22 @@ def test_a_request_through_both_roles(tmp_path: Path) -> None:
             scheduler.on_report(report)
         return ended or ([], [], [])
 
+    def matched(request: str) -> tuple[int | None, bool]:
+        # An answer that takes longer than a step's budget is asked for again, as vLLM does.
+        while (answer := scheduler.matched(request, 13, 13, "", hashes, 0))[0] is None:
+            step()
+        return answer
+
     step()
     assert scheduler.version.startswith("w")
     memory[64:256] = b"a" * 64 + b"b" * 64 + b"c" * 64
-    scheduler.matched("r", 13, 13, "", hashes, 0)
+    matched("r")
     scheduler.schedule("r", 13, 13, "", hashes, 0, 13, True, lambda: [[1, 2, 3, 4]])
     while scheduler.pending():
         step()
         scheduler.take_unpins()
     scheduler.finished("r")
-    assert scheduler.matched("s", 13, 13, "", hashes, 0) == (12, True)
+    assert matched("s") == (12, True)
     assert sum(scheduler.tiers("s")) == 3
     scheduler.allocated("s", 12, lambda: [[5, 6, 7, 8]])
     loaded: list[str] = []
@@ -259,7 +265,7 @@ def test_a_request_through_both_roles(tmp_path: Path) -> None:
     kinds = [event[0] for event in scheduler.take_events()]
     assert kinds == ["stored"]
     assert scheduler.reset()
-    assert scheduler.matched("t", 13, 13, "", hashes, 0) == (0, False)
+    assert matched("t") == (0, False)
     news = scheduler.take_stats()
     stats = scheduler.stats()
     assert news == {k: v for k, v in stats.items() if v or k in _native.SchedulerRole.gauges()}

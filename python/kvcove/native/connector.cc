@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The connector's roles for engines in Python (kvcove/vllm). Callables that the roles are given are
 // called with the GIL, within the call that they were given to.
+//
+// Calls of a role that may call the pool (look-ups, captures, version names, resets) run without
+// the GIL; their callbacks take it. The other calls only take the role's lock, which is never held
+// for long and never while a thread waits for the GIL, so they keep it.
 #include <fmt/core.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -78,15 +82,16 @@ struct PyShape {
   EngineShape shape;
 };
 
-std::shared_ptr<Session> SessionFor(Pool& pool, const EngineShape& shape, const std::string& engine,
-                                    const std::string& preferred_segment, bool assume_weights) {
-  return Unwrap(pool.OpenSession({.name = shape.Namespace(),
-                                  .engine = engine,
-                                  .assume_weights = assume_weights,
-                                  .preferred_segment = preferred_segment}));
+// Calls a role without the GIL. If another thread closes the role meanwhile, this call ends it,
+// which may call the pool and must not have the GIL either.
+template <typename Role, typename Call>
+auto WithoutGil(std::shared_ptr<Role> role, Call call) {
+  const nb::gil_scoped_release release;
+  const std::shared_ptr<Role> kept = std::move(role);
+  return call(*kept);
 }
 
-// ---- scheduler
+// ---- the scheduler's role
 
 class PyScheduler {
  public:
@@ -95,7 +100,9 @@ class PyScheduler {
               double lookup_timeout, double hold, double reset_timeout, bool load_async,
               bool lookup, bool save, bool save_decoded, bool events, bool closed_on_reset_failure,
               bool assume_weights, std::uint64_t blocks, const std::string& door)
-      : pool_(pool.Get()) {
+      : parts_(std::make_shared<Parts>()) {
+    const std::shared_ptr<Parts> parts = parts_;
+    parts->pool = pool.Get();
     connector::SchedulerOptions options{.shape = shape.shape,
                                         .engine = engine,
                                         .pool = pool_address,
@@ -111,57 +118,63 @@ class PyScheduler {
                                         .events = events,
                                         .closed_on_reset_failure = closed_on_reset_failure,
                                         .blocks = blocks};
-    store_ = connector::StoreOf(SessionFor(*pool_, shape.shape, engine, {}, assume_weights));
-    const Clock& clock = SystemClock::Instance();
-    runner_ = pool_->form() == "cluster"
-                  ? connector::RunInThread(*store_, clock, Milliseconds(hold),
-                                           Milliseconds(lookup_timeout))
-                  : connector::RunHere(*store_, clock, Milliseconds(hold));
-    role_ = std::make_unique<connector::SchedulerRole>(options, *store_, *runner_, clock);
-    if (!door.empty()) server_ = Unwrap(connector::EngineServer::Open(door, *role_));
+    const SessionOptions session{
+        .name = shape.shape.Namespace(), .engine = engine, .assume_weights = assume_weights};
+    const std::chrono::milliseconds hold_ms = Milliseconds(hold);
+    Status opened;
+    {
+      const nb::gil_scoped_release release;
+      opened = parts->Open(options, session, hold_ms);
+    }
+    Unwrap(opened);
   }
 
   std::tuple<std::optional<std::uint64_t>, bool> Matched(
       const std::string& id, std::uint64_t tokens, std::uint64_t prompt_tokens,
       const std::string& salt, const HashesArg& hashes, std::uint64_t computed,
       connector::AdapterId adapter) {
+    const connector::RequestView view = ViewOf(id, tokens, prompt_tokens, salt, hashes, adapter);
     const connector::Match match =
-        role_->Matched(ViewOf(id, tokens, prompt_tokens, salt, hashes, adapter), computed);
+        WithoutGil(role(), [&](auto& role) { return role.Matched(view, computed); });
     if (match.ask_again) return {std::nullopt, false};
     return {match.tokens, match.async};
   }
   void Allocated(const std::string& id, std::uint64_t external, const TablesArg& blocks) {
-    role_->Allocated(id, external, TablesOf(blocks));
+    role()->Allocated(id, external, TablesOf(blocks));
   }
   void Schedule(const std::string& id, std::uint64_t tokens, std::uint64_t prompt_tokens,
                 const std::string& salt, const HashesArg& hashes, std::uint64_t computed,
                 std::uint64_t scheduled, bool started, const TablesArg& blocks,
                 connector::AdapterId adapter) {
-    role_->Schedule({.request = ViewOf(id, tokens, prompt_tokens, salt, hashes, adapter),
-                     .computed_tokens = computed,
-                     .scheduled_tokens = scheduled,
-                     .started = started,
-                     .blocks = TablesOf(blocks)});
+    const connector::ScheduledPart part{
+        .request = ViewOf(id, tokens, prompt_tokens, salt, hashes, adapter),
+        .computed_tokens = computed,
+        .scheduled_tokens = scheduled,
+        .started = started,
+        .blocks = TablesOf(blocks)};
+    // Only a first step asks the pool.
+    if (!started) return role()->Schedule(part);
+    WithoutGil(role(), [&](auto& role) { role.Schedule(part); });
   }
   std::tuple<nb::bytes, std::vector<connector::BlockId>> BuildPlan() {
     std::vector<connector::BlockId> pins;
-    const connector::Plan plan = role_->BuildPlan(pins);
+    const connector::Plan plan =
+        WithoutGil(role(), [&](auto& role) { return role.BuildPlan(pins); });
     return {ToBytes(connector::Encode(plan)), std::move(pins)};
   }
   void OnReport(const nb::bytes& bytes) {
-    role_->OnReport(Unwrap(connector::DecodeReport(BytesView(bytes))));
+    role()->OnReport(Unwrap(connector::DecodeReport(BytesView(bytes))));
   }
   bool Reset() {
-    const nb::gil_scoped_release release;
-    return role_->Reset();
+    return WithoutGil(role(), [](auto& role) { return role.Reset(); });
   }
   std::vector<std::uint64_t> Tiers(const std::string& id) const {
-    const auto tiers = role_->TiersOf(id);
+    const auto tiers = role()->TiersOf(id);
     return {tiers.begin(), tiers.end()};
   }
   nb::list Events() {
     nb::list list;
-    for (const connector::PoolEvent& event : role_->TakeEvents()) {
+    for (const connector::PoolEvent& event : role()->TakeEvents()) {
       nb::list hashes;
       for (const std::string& hash : event.hashes) hashes.append(ToBytes(hash));
       static constexpr const char* kKinds[] = {"stored", "removed", "cleared"};
@@ -173,12 +186,12 @@ class PyScheduler {
   // All counts since the start, and gauges.
   std::map<std::string, std::uint64_t> Stats() const {
     std::map<std::string, std::uint64_t> all;
-    for (const auto& [name, value] : Named(role_->stats())) all.emplace(name, value);
+    for (const auto& [name, value] : Named(StatsNow())) all.emplace(name, value);
     return all;
   }
   // What was counted since the last call, and gauges; none if nothing has changed.
   std::optional<std::map<std::string, std::uint64_t>> TakeStats() {
-    const connector::SchedulerStats now = role_->stats();
+    const connector::SchedulerStats now = StatsNow();
     if (now == told_) return std::nullopt;
     const auto before = Named(told_);
     const auto after = Named(now);
@@ -195,17 +208,51 @@ class PyScheduler {
   }
   static constexpr std::array<std::string_view, 3> kGauges{"closed", "pinned_blocks",
                                                            "queued_jobs"};
-  connector::SchedulerRole& role() { return *role_; }
-  void Close() {
-    const nb::gil_scoped_release release;
-    server_.reset();
-    role_.reset();
-    runner_.reset();
-    store_.reset();
-    pool_.reset();
+  // A call keeps the role: another thread may close it meanwhile.
+  std::shared_ptr<connector::SchedulerRole> role() const {
+    const std::shared_ptr<Parts> parts = Get();
+    return {parts, parts->role.get()};
   }
+  void Close() {
+    std::shared_ptr<Parts> parts = std::move(parts_);
+    parts_.reset();
+    const nb::gil_scoped_release release;
+    parts.reset();
+  }
+  ~PyScheduler() { Close(); }
 
  private:
+  // In the order in which they need each other; they end in the opposite one.
+  struct Parts {
+    std::shared_ptr<Pool> pool;
+    std::unique_ptr<connector::Store> store;
+    std::unique_ptr<connector::LookupRunner> runner;
+    std::unique_ptr<connector::SchedulerRole> role;
+    std::unique_ptr<connector::EngineServer> server;
+
+    Status Open(const connector::SchedulerOptions& options, const SessionOptions& session_options,
+                std::chrono::milliseconds hold) {
+      KVCOVE_ASSIGN(auto session, pool->OpenSession(session_options));
+      store = connector::StoreOf(std::move(session));
+      const Clock& clock = SystemClock::Instance();
+      runner = pool->form() == "cluster"
+                   ? connector::RunInThread(*store, clock, hold, options.lookup_timeout)
+                   : connector::RunHere(*store, clock, hold);
+      role = std::make_unique<connector::SchedulerRole>(options, *store, *runner, clock);
+      if (options.door.empty()) return {};
+      KVCOVE_ASSIGN(server, connector::EngineServer::Open(options.door, *role));
+      return {};
+    }
+  };
+
+  std::shared_ptr<Parts> Get() const {
+    if (parts_ == nullptr) RaiseInvalid("this scheduler role is closed");
+    return parts_;
+  }
+  connector::SchedulerStats StatsNow() const {
+    return WithoutGil(role(), [](auto& role) { return role.stats(); });
+  }
+
   static connector::RequestView ViewOf(const std::string& id, std::uint64_t tokens,
                                        std::uint64_t prompt_tokens, const std::string& salt,
                                        const HashesArg& hashes, connector::AdapterId adapter) {
@@ -215,16 +262,22 @@ class PyScheduler {
             .salt = salt,
             .adapter = adapter,
             .hashes = hashes.size(),
-            .hash = [&hashes](std::size_t i) {
-              // The list keeps it.
-              const nb::handle hash = hashes[i];
-              if (!PyBytes_Check(hash.ptr())) throw nb::type_error("block hashes are bytes");
-              return std::string_view(PyBytes_AsString(hash.ptr()),
-                                      static_cast<std::size_t>(PyBytes_Size(hash.ptr())));
+            .read_hashes = [&hashes](std::size_t from, std::size_t to, connector::HashList& into) {
+              const nb::gil_scoped_acquire acquire;
+              // The engine may have cut the list since it was measured.
+              for (std::size_t i = from; i < std::min(to, hashes.size()); ++i) {
+                const nb::object hash = hashes[i];
+                if (!PyBytes_Check(hash.ptr())) throw nb::type_error("block hashes are bytes");
+                into.Add({PyBytes_AsString(hash.ptr()),
+                          static_cast<std::size_t>(PyBytes_Size(hash.ptr()))});
+              }
             }};
   }
   static std::function<connector::BlockTables()> TablesOf(const TablesArg& blocks) {
-    return [&blocks] { return nb::cast<connector::BlockTables>(blocks()); };
+    return [&blocks] {
+      const nb::gil_scoped_acquire acquire;
+      return nb::cast<connector::BlockTables>(blocks());
+    };
   }
 
   static std::vector<std::pair<std::string_view, std::uint64_t>> Named(
@@ -276,15 +329,11 @@ class PyScheduler {
             {"disk_bytes", tier(c.bytes_by_tier, Tier::kDisk)}};
   }
 
-  std::shared_ptr<Pool> pool_;
-  std::unique_ptr<connector::Store> store_;
-  std::unique_ptr<connector::LookupRunner> runner_;
-  std::unique_ptr<connector::SchedulerRole> role_;
-  std::unique_ptr<connector::EngineServer> server_;
+  std::shared_ptr<Parts> parts_;  // null once it is closed; with the GIL
   connector::SchedulerStats told_;
 };
 
-// ---- worker
+// ---- a rank's role
 
 class DeviceBridge final : public connector::DeviceMemory {
  public:
@@ -315,7 +364,7 @@ class PyWorker {
       throw nb::value_error("this rank is not in the engine's world");
     }
     number_ = (pp * shape_.pcp + pcp) * shape_.tp + tp;
-    role_ = std::make_unique<connector::WorkerRole>(
+    role_ = std::make_shared<connector::WorkerRole>(
         connector::WorkerOptions{.shape = shape_,
                                  .rank = {.tp = tp, .pp = pp, .pcp = pcp},
                                  .number = number_,
@@ -339,25 +388,33 @@ class PyWorker {
       }
       memory.push_back(std::move(layer));
     }
-    Unwrap(role_->Register(memory));
+    Unwrap(WithoutGil(role(), [&](auto& role) { return role.Register(memory); }));
+  }
+  void Unregister() {
+    WithoutGil(role(), [](auto& role) { role.Unregister(); });
+  }
+  void WaitForSyncLoads() {
+    WithoutGil(role(), [](auto& role) { role.WaitForSyncLoads(); });
   }
   // True: the rank's fingerprint is wanted.
   bool Begin(const nb::bytes& bytes) {
     const connector::Plan plan = Unwrap(connector::DecodePlan(BytesView(bytes)));
-    const nb::gil_scoped_release release;
-    Connect(plan.pool);
     door_ = plan.engine;
-    role_->Begin(plan);
-    return role_->FingerprintWanted();
+    const bool connect = ConnectNow(plan.pool);
+    return WithoutGil(role(), [&](auto& role) {
+      if (connect) Connect(role, plan.pool);
+      role.Begin(plan);
+      return role.FingerprintWanted();
+    });
   }
   void FinishStep(const nb::object& ready) {
-    if (ready.is_none()) return role_->FinishStep({});
+    if (ready.is_none()) return role()->FinishStep({});
     // Freed, like it is called, with the GIL.
     const std::shared_ptr<nb::object> kept(new nb::object(ready), [](nb::object* object) {
       const nb::gil_scoped_acquire acquire;
       delete object;
     });
-    role_->FinishStep([kept] {
+    role()->FinishStep([kept] {
       const nb::gil_scoped_acquire acquire;
       try {
         (*kept)();
@@ -371,48 +428,61 @@ class PyWorker {
   using EndedTuple = std::tuple<std::vector<std::string>, std::vector<connector::BlockId>,
                                 std::vector<std::string>>;
   std::optional<EndedTuple> TakeEnded() {
-    connector::Ended ended = role_->TakeEnded();
+    connector::Ended ended = role()->TakeEnded();
     if (ended.loaded.empty() && ended.failed_blocks.empty()) return std::nullopt;
     return EndedTuple{std::move(ended.loaded), std::move(ended.failed_blocks),
                       std::move(ended.failed)};
   }
   std::optional<nb::bytes> TakeReport() {
-    const connector::Report report = role_->TakeReport();
+    const connector::Report report = role()->TakeReport();
     if (report.empty() && report.weight_changes == told_changes_) return std::nullopt;
     told_changes_ = report.weight_changes;
     return ToBytes(connector::Encode(report));
   }
   // Also tells the scheduler at once, which else learns of it with the next step's report.
   void WeightsChanging() {
-    const nb::gil_scoped_release release;
-    role_->WeightsChanging();
-    if (door_.empty()) return;
-    connector::EngineClient scheduler(door_);
-    constexpr std::chrono::milliseconds kTimeout{200};
-    if (scheduler.Weights(connector::WeightsNews::kChanging, {}, kTimeout)) {
-      (void)scheduler.Weights(connector::WeightsNews::kChanged, {}, kTimeout);
-    }
+    WithoutGil(role(), [door = door_](auto& role) {
+      role.WeightsChanging();
+      if (door.empty()) return;
+      connector::EngineClient scheduler(door);
+      constexpr std::chrono::milliseconds kTimeout{200};
+      if (scheduler.Weights(connector::WeightsNews::kChanging, {}, kTimeout)) {
+        (void)scheduler.Weights(connector::WeightsNews::kChanged, {}, kTimeout);
+      }
+    });
   }
   // By the engine's number of each adapter.
   void SetAdapters(const std::map<connector::AdapterId, std::string>& digests) {
     std::vector<connector::AdapterPrint> adapters;
     for (const auto& [id, digest] : digests) adapters.push_back({.id = id, .digest = digest});
-    role_->SetAdapters(adapters);
+    role()->SetAdapters(adapters);
   }
   std::uint32_t number() const { return number_; }
-  connector::WorkerRole& role() { return *role_; }
-  void Close() {
-    const nb::gil_scoped_release release;
-    role_.reset();
+  // A call keeps the role: another thread may close it meanwhile.
+  std::shared_ptr<connector::WorkerRole> role() const {
+    if (role_ == nullptr) RaiseInvalid("this worker role is closed");
+    return role_;
   }
+  // The threads of the role need the GIL to end.
+  void Close() {
+    std::shared_ptr<connector::WorkerRole> role = std::move(role_);
+    role_.reset();
+    const nb::gil_scoped_release release;
+    role.reset();
+  }
+  ~PyWorker() { Close(); }
 
  private:
-  // As the plans say; tried again with later plans, at most once a second.
-  void Connect(const std::string& address) {
-    if (address.empty() || role_->connected()) return;
+  // Whether to open the pool that the plans name: once, and again after a failure with later plans,
+  // at most once a second. With the GIL, which guards `tried_ns_`.
+  bool ConnectNow(const std::string& address) {
+    if (address.empty() || role()->connected()) return false;
     const std::int64_t now = SystemClock::Instance().NowNs();
-    if (tried_ns_ != 0 && now - tried_ns_ < kSecond) return;
+    if (tried_ns_ != 0 && now - tried_ns_ < kSecond) return false;
     tried_ns_ = now;
+    return true;
+  }
+  void Connect(connector::WorkerRole& role, const std::string& address) const {
     auto pool = Pool::Open(address, std::chrono::milliseconds(500));
     if (!pool) {
       LogError("{}: the pool at {} cannot be opened: {}", engine_, address, pool.error().detail);
@@ -425,7 +495,7 @@ class PyWorker {
       return;
     }
     const bool ask_first = (*pool)->form() == "cluster";
-    role_->Connect(connector::StoreOf(std::move(*session)), ask_first);
+    role.Connect(connector::StoreOf(std::move(*session)), ask_first);
   }
 
   const EngineShape shape_;
@@ -435,7 +505,7 @@ class PyWorker {
   std::string door_;
   std::int64_t tried_ns_ = 0;
   std::uint64_t told_changes_ = 0;
-  std::unique_ptr<connector::WorkerRole> role_;
+  std::shared_ptr<connector::WorkerRole> role_;  // null once it is closed; with the GIL
 };
 
 // Which of a step's requests begin a chunk, or fill one, or start: the others, mostly decoding
@@ -508,34 +578,34 @@ void BindConnector(nb::module_& module) {
            nb::arg("scheduled"), nb::arg("started"), nb::arg("blocks"), nb::arg("adapter") = 0)
       .def(
           "has_adapter",
-          [](PyScheduler& self, connector::AdapterId id) { return self.role().HasAdapter(id); },
+          [](PyScheduler& self, connector::AdapterId id) { return self.role()->HasAdapter(id); },
           nb::arg("adapter"))
       .def(
-          "finished", [](PyScheduler& self, const std::string& id) { self.role().Finished(id); },
+          "finished", [](PyScheduler& self, const std::string& id) { self.role()->Finished(id); },
           nb::arg("request"))
       .def("build_plan", &PyScheduler::BuildPlan)
-      .def("take_unpins", [](PyScheduler& self) { return self.role().TakeUnpins(); })
-      .def("pending", [](PyScheduler& self) { return self.role().Pending(); })
+      .def("take_unpins", [](PyScheduler& self) { return self.role()->TakeUnpins(); })
+      .def("pending", [](PyScheduler& self) { return self.role()->Pending(); })
       .def("on_report", &PyScheduler::OnReport, nb::arg("report"))
       .def(
           "load_ended",
-          [](PyScheduler& self, const std::string& id) { return self.role().LoadEnded(id); },
+          [](PyScheduler& self, const std::string& id) { return self.role()->LoadEnded(id); },
           nb::arg("request"))
       .def("tiers", &PyScheduler::Tiers, nb::arg("request"))
       .def("reset", &PyScheduler::Reset)
-      .def("weights_changing", [](PyScheduler& self) { self.role().WeightsChanging(); })
-      .def("weights_changed", [](PyScheduler& self) { self.role().WeightsChanged(); })
+      .def("weights_changing", [](PyScheduler& self) { self.role()->WeightsChanging(); })
+      .def("weights_changed", [](PyScheduler& self) { self.role()->WeightsChanged(); })
       .def(
           "start_with",
           [](PyScheduler& self, const std::vector<std::string>& fingerprints) {
-            self.role().StartWith(fingerprints);
+            self.role()->StartWith(fingerprints);
           },
           nb::arg("fingerprints"))
       .def(
           "set_version",
-          [](PyScheduler& self, const std::string& version) { self.role().SetVersion(version); },
+          [](PyScheduler& self, const std::string& version) { self.role()->SetVersion(version); },
           nb::arg("version"))
-      .def_prop_ro("version", [](PyScheduler& self) { return self.role().version(); })
+      .def_prop_ro("version", [](PyScheduler& self) { return self.role()->version(); })
       .def("take_events", &PyScheduler::Events,
            nb::sig("def take_events(self) -> list[tuple[str, str, int, int, list[bytes], bytes]]"))
       .def("stats", &PyScheduler::Stats)
@@ -558,18 +628,10 @@ void BindConnector(nb::module_& module) {
            nb::arg("tier_log"), nb::arg("preferred_segment"))
       .def_prop_ro("number", &PyWorker::number)
       .def("register", &PyWorker::Register, nb::arg("layers"))
-      .def("unregister",
-           [](PyWorker& self) {
-             const nb::gil_scoped_release release;
-             self.role().Unregister();
-           })
-      .def("chunk_bytes", [](PyWorker& self) { return self.role().ChunkBytes(); })
+      .def("unregister", &PyWorker::Unregister)
+      .def("chunk_bytes", [](PyWorker& self) { return self.role()->ChunkBytes(); })
       .def("begin", &PyWorker::Begin, nb::arg("plan"))
-      .def("wait_for_sync_loads",
-           [](PyWorker& self) {
-             const nb::gil_scoped_release release;
-             self.role().WaitForSyncLoads();
-           })
+      .def("wait_for_sync_loads", &PyWorker::WaitForSyncLoads)
       .def("finish_step", &PyWorker::FinishStep, nb::arg("ready").none())
       .def("take_ended", &PyWorker::TakeEnded)
       .def("take_report", &PyWorker::TakeReport)
@@ -578,7 +640,7 @@ void BindConnector(nb::module_& module) {
       .def(
           "set_fingerprint",
           [](PyWorker& self, const std::string& fingerprint) {
-            self.role().SetFingerprint(fingerprint);
+            self.role()->SetFingerprint(fingerprint);
           },
           nb::arg("fingerprint"))
       .def("close", &PyWorker::Close);

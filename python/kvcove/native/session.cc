@@ -116,7 +116,7 @@ Results GetInto(const PySession& self, nb::object keys, nb::object buffers, cons
   return results;
 }
 
-// Arguments are checked before the GIL goes: whoever raises needs it.
+// Arguments are checked before the GIL is released, because raising an error needs it.
 
 // A call on keys that answers a result each.
 template <typename Call>

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the links of every Markdown page: none is dead, and docs/README.md leads to each page of docs/.
+
+Names that go stale are found, too: the files that docs/README.md says to change, and the functions on the paths of
+docs/architecture.md.
+
+  scripts/check_docs.py [ROOT]
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import sys
+
+SKIPPED = {"build", "out", ".git", "node_modules", "venv"}
+LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
+
+
+def pages(root: pathlib.Path) -> list[pathlib.Path]:
+    """Return the Markdown pages of the sources."""
+    return [
+        page
+        for page in sorted(root.rglob("*.md"))
+        if not SKIPPED.intersection(page.relative_to(root).parts)
+    ]
+
+
+def prose(page: pathlib.Path) -> str:
+    """Return a page without its code, in which brackets and parentheses are no links."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", lambda code: code.group().replace("(", " ").replace("[", " "), text)
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    """Return the anchors of a page's headings, made the way GitHub makes them."""
+    found: set[str] = set()
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for heading in re.findall(r"^#+ +(.+?) *$", text, flags=re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        number = 0
+        while (name := f"{slug}-{number}" if number else slug) in found:
+            number += 1
+        found.add(name)
+    return found
+
+
+def check(root: pathlib.Path) -> list[str]:
+    """Return what is wrong, a line each."""
+    wrong: list[str] = []
+    leads_to: dict[pathlib.Path, set[pathlib.Path]] = {}
+    for page in pages(root):
+        here = page.resolve()
+        leads_to[here] = set()
+        for target in LINK.findall(prose(page)):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            to = (page.parent / path).resolve() if path else here
+            if not to.exists():
+                wrong.append(f"{page.relative_to(root)}: there is no {target}")
+                continue
+            leads_to[here].add(to)
+            if anchor and to.suffix == ".md" and anchor not in anchors(to):
+                wrong.append(f"{page.relative_to(root)}: {to.name} has no heading for #{anchor}")
+    index = (root / "docs" / "README.md").resolve()
+    for name in re.findall(r"`([a-z_]+/[\w./-]+)`", index.read_text()):
+        if not (root / name).exists() and not (root / "kvcove" / name).exists():
+            wrong.append(f"docs/README.md: there is no file {name}")
+    sources = "".join(
+        source.read_text()
+        for kind in ("h", "cc")
+        for source in (root / "kvcove").rglob(f"*.{kind}")
+    )
+    for scope, name in re.findall(
+        r"\b(\w+)::(\w+)", (index.parent / "architecture.md").read_text()
+    ):
+        type_or_namespace = (
+            rf"\b(?:class|struct|namespace)(?: KVCOVE_\w+(?:\([^)]*\))?)? (?:\w+::)*{scope}\b"
+        )
+        if not re.search(type_or_namespace, sources) or not re.search(rf"\b{name}\b", sources):
+            wrong.append(f"docs/architecture.md: there is no {scope}::{name}")
+    reached: set[pathlib.Path] = set()
+    todo = [index]
+    while todo:
+        page = todo.pop()
+        if page in reached or page not in leads_to:
+            continue
+        reached.add(page)
+        todo.extend(leads_to[page])
+    for page in leads_to:
+        if index.parent in page.parents and page not in reached:
+            wrong.append(
+                f"{page.relative_to(root.resolve())}: no link leads here from docs/README.md"
+            )
+    return wrong
+
+
+def main() -> int:
+    """Print what is wrong; 1 if anything is."""
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
+    wrong = check(root)
+    print(
+        "\n".join(wrong)
+        if wrong
+        else f"docs: every link of {len(pages(root))} pages leads somewhere"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
