@@ -68,18 +68,20 @@ def check(root: pathlib.Path) -> list[str]:
     for name in re.findall(r"`([a-z_]+/[\w./-]+)`", index.read_text()):
         if not (root / name).exists() and not (root / "kvcove" / name).exists():
             wrong.append(f"docs/README.md: there is no file {name}")
-    sources = "".join(
+    # A function is sought in the files that declare its class or namespace.
+    sources = [
         source.read_text()
         for kind in ("h", "cc")
         for source in (root / "kvcove").rglob(f"*.{kind}")
-    )
+    ]
     for scope, name in re.findall(
         r"\b(\w+)::(\w+)", (index.parent / "architecture.md").read_text()
     ):
-        type_or_namespace = (
+        declared = (
             rf"\b(?:class|struct|namespace)(?: KVCOVE_\w+(?:\([^)]*\))?)? (?:\w+::)*{scope}\b"
         )
-        if not re.search(type_or_namespace, sources) or not re.search(rf"\b{name}\b", sources):
+        files = [text for text in sources if re.search(declared, text)]
+        if not any(re.search(rf"\b{name}\b", text) for text in files):
             wrong.append(f"docs/architecture.md: there is no {scope}::{name}")
     reached: set[pathlib.Path] = set()
     todo = [index]
