@@ -98,7 +98,7 @@ class RunTest : public testing::Test {
     exchanges_.back().to = endpoints_.back().get();
     return *endpoints_.back();
   }
-  void Go() { Run(exchanges_, clock_.NowNs() + 10 * kMillisecond, clock_); }
+  void Go() { transport::Run(exchanges_, clock_.NowNs() + 10 * kMillisecond, clock_); }
   Code CodeOf(std::size_t i) const {
     return exchanges_[i].status ? Code::kOk : exchanges_[i].status.error().code;
   }

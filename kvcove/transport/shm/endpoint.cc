@@ -2,6 +2,7 @@
 #include "kvcove/transport/shm/endpoint.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "kvcove/base/mutex.h"
 #include "kvcove/transport/shm/copy.h"
@@ -50,7 +51,10 @@ class MemoryTransfer final : public Transfer {
   MemoryTransfer(Exchange& exchange, std::unique_ptr<Visit> visit, const rpc::Caller& caller)
       : exchange_(exchange), visit_(std::move(visit)) {
     const auto head = std::as_bytes(std::span(exchange.head));
-    served_ = visit_->Begin(caller, exchange.method, head, [] { TheBell().Ring(); });
+    served_ = visit_->Begin(caller, exchange.method, head, [woken = woken_] {
+      woken->store(true);
+      TheBell().Ring();
+    });
     if (served_ == nullptr) End(Fail(Code::kCorrupt, "the service does not know this call"));
   }
 
@@ -65,6 +69,10 @@ class MemoryTransfer final : public Transfer {
     switch (done_ ? State::kEnded : state_) {
       case State::kStep:
         return Take(served_->Next());
+      case State::kWait:
+        if (!woken_->exchange(false) && SystemClock::Instance().NowNs() < until_ns_) return false;
+        state_ = State::kStep;
+        return true;
       case State::kReceive:
         if (copy_.Advance(kSliceBytes) > 0) {
           served_->Received(copy_.copied());
@@ -90,7 +98,7 @@ class MemoryTransfer final : public Transfer {
   std::int64_t until_ns() const { return until_ns_; }
 
  private:
-  enum class State : std::uint8_t { kStep, kReceive, kPayload, kEnded };
+  enum class State : std::uint8_t { kStep, kWait, kReceive, kPayload, kEnded };
 
   bool Take(Step step) {
     switch (step.kind) {
@@ -102,7 +110,8 @@ class MemoryTransfer final : public Transfer {
         return true;
       case Step::Kind::kWait:
         until_ns_ = step.until_ns;
-        return false;
+        state_ = State::kWait;
+        return true;
       case Step::Kind::kReply:
         return Reply(std::move(step));
       case Step::Kind::kEnd:
@@ -144,6 +153,7 @@ class MemoryTransfer final : public Transfer {
   bool done_ = false;
   std::uint64_t rings_ = 0;
   std::int64_t until_ns_ = 0;
+  const std::shared_ptr<std::atomic<bool>> woken_ = std::make_shared<std::atomic<bool>>(false);
   Copy copy_;
 };
 
