@@ -17,7 +17,7 @@ namespace kvcove::owner {
 struct DataServerOptions {
   rpc::Address listen{.host = "127.0.0.1", .port = 0};
   std::size_t loops = 2;
-  std::size_t max_connections = 4096;
+  std::size_t max_connections = 16384;
   std::int64_t hello_ns = 5 * kSecond;   // to say hello
   std::int64_t stall_ns = 10 * kSecond;  // without a byte in the middle of an exchange
   bool checksum = true;                  // checks what arrives, and sends checksums along

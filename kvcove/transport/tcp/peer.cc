@@ -190,6 +190,11 @@ class SocketTransport final : public Transport {
 
 }  // namespace
 
+Transport& Sockets() {
+  static SocketTransport sockets;
+  return sockets;
+}
+
 Peer::Peer(const rpc::Address& address, const rpc::Access& access, const Clock& clock,
            std::function<void()> on_doubt)
     : address_(address),
@@ -282,10 +287,7 @@ void Peer::Probe() {
   if (fd) Keep(std::move(*fd));
 }
 
-Transport& Peer::transport() {
-  static SocketTransport sockets;
-  return sockets;
-}
+Transport& Peer::transport() { return Sockets(); }
 
 Result<std::unique_ptr<Transfer>> Peer::Start(Exchange& exchange, std::int64_t deadline_ns,
                                               std::int64_t doubt_until_ns) {

@@ -21,6 +21,9 @@
 
 namespace kvcove::transport::tcp {
 
+// TCP as a transport. Sockets need no registration.
+Transport& Sockets();
+
 // One owner's data server. Thread-safe.
 class Peer final : public Endpoint {
  public:
