@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "kvcove/base/mutex.h"
 #include "kvcove/rpc/spin.h"
 #include "kvcove/transport/endpoint.h"
 
@@ -55,6 +56,7 @@ void Wait(const std::vector<Running>& running, std::int64_t left_ns) {
 }  // namespace
 
 void Run(std::span<Exchange> exchanges, std::int64_t deadline_ns, const Clock& clock) {
+  ExpectNoLock("an exchange with an owner");
   std::vector<Running> running = StartAll(exchanges, deadline_ns, clock);
   rpc::Spin spin(clock);
   while (!running.empty()) {
