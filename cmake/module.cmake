@@ -23,11 +23,11 @@ if(KVCOVE_FUZZ)
 endif()
 
 # kvcove_module(NAME DEPS a b c PACKAGES X::Y)
-# One folder, one namespace, one target kvcove::NAME. Sources are all *.cc but tests; a `*_test.cc` beside
+# One folder, one namespace, one target kvcove::NAME. Sources are all *.cc (of its folders, too) but tests; a `*_test.cc` beside
 # the code becomes a test of its own with the label `unit`. DEPS are modules further down only.
 function(kvcove_module name)
   cmake_parse_arguments(ARG "" "" "DEPS;PACKAGES" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS *.cc)
+  file(GLOB sources CONFIGURE_DEPENDS *.cc */*.cc)
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")

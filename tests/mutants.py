@@ -22,12 +22,22 @@ TESTS = [
     "master_generations_test", "master_generations_slots_test", "master_generation_keeper_test", "master_master_test",
     "master_slot_table_test", "master_start_test", "master_file_store_test", "master_file_store_recovery_test",
     "master_control_format_test", "owner_link_core_test", "owner_link_core_list_test",
-    "owner_lineage_test", "owner_core_test", "owner_withdrawn_test", "owner_spaces_test", "owner_room_test", "sim",
-    "cluster_sim",
+    "owner_lineage_test", "owner_core_test", "owner_withdrawn_test", "owner_spaces_test", "owner_room_test",
+    "owner_data_service_test", "requester_remote_read_test", "transport_run_test", "sim", "cluster_sim",
 ]  # fmt: skip
 
 # (rule, file, text, what stands in its place)
 MUTANTS = [
+    ("transfer: the lease is looked at again once the memory is lent", "owner/data_service.cc",
+     "    const bool holds = service_.store_.LeaseHolds();\n", "    const bool holds = true;\n"),
+    ("transfer: another tenant's objects are not lent", "owner/data_service.cc",
+     "  return caller.MayTouch(tenant) &&", "  return (true || caller.MayTouch(tenant)) &&"),
+    ("transfer: a value without its checksum is not committed", "owner/data_service.cc",
+     "        finishes_[at_].commit = false;\n", ""),
+    ("transfer: a value that arrived without its checksum is no hit", "requester/remote_read.cc",
+     "        if (sound) return;\n", "        return;\n"),
+    ("transfer: what may still land is said to be busy", "transport/run.cc",
+     "    if (one.transfer->Abort()) {\n", "    (void)one.transfer->Abort();\n    {\n"),
     ("removals: an owner lists no put that a pattern may still take away", "master/directory_service.cc",
      "  if (!item.inventory &&\n      removals_.PatternSince(item.slot, std::max(item.removals, request.applied))) {\n", "  if (false) {\n"),
     ("member end: a late first hello revives nothing", "master/members.cc",

@@ -23,21 +23,22 @@ struct Copier::Batch {
   std::vector<std::size_t> which;  // items of the request
 };
 
-std::shared_ptr<rpc::DataPeer> Copier::PeerAt(const rpc::Address& address,
-                                              const rpc::Access& access) {
+std::shared_ptr<transport::tcp::Peer> Copier::PeerAt(const rpc::Address& address,
+                                                     const rpc::Access& access) {
   const MutexLock lock(mutex_);
   if (peers_.size() > kMaxPeers) peers_.clear();
   const std::string tenant = access.credential ? access.credential->tenant : std::string();
-  std::shared_ptr<rpc::DataPeer>& peer = peers_[address.ToString() + " " + tenant];
-  if (peer == nullptr) peer = std::make_shared<rpc::DataPeer>(address, access, clock_);
+  std::shared_ptr<transport::tcp::Peer>& peer = peers_[address.ToString() + " " + tenant];
+  if (peer == nullptr) peer = std::make_shared<transport::tcp::Peer>(address, access, clock_);
   return peer;
 }
 
-std::shared_ptr<rpc::DataPeer> Copier::Run(const rpc::Address& to, SlotId slot, rpc::DataCall& call,
-                                           std::int64_t deadline_ns) {
+std::shared_ptr<transport::tcp::Peer> Copier::Run(const rpc::Address& to, SlotId slot,
+                                                  transport::Exchange& call,
+                                                  std::int64_t deadline_ns) {
   auto peer = PeerAt(to, access_);
-  call.peer = peer.get();
-  rpc::RunCalls({&call, 1}, deadline_ns, clock_);
+  call.to = peer.get();
+  transport::Run({&call, 1}, deadline_ns, clock_);
   if (call.status || call.status.error().code != Code::kDenied || credentials_ == nullptr) {
     return peer;
   }
@@ -45,8 +46,8 @@ std::shared_ptr<rpc::DataPeer> Copier::Run(const rpc::Address& to, SlotId slot, 
   access.credential = credentials_->OfTenantOwner(owner_.TenantOfSlot(slot));
   if (!access.credential) return peer;
   peer = PeerAt(to, access);
-  call.peer = peer.get();
-  rpc::RunCalls({&call, 1}, deadline_ns, clock_);
+  call.to = peer.get();
+  transport::Run({&call, 1}, deadline_ns, clock_);
   return peer;
 }
 
@@ -54,7 +55,7 @@ Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {
   KVCOVE_ASSIGN(const rpc::Address to, rpc::ParseAddress(request.to, 0));
   const std::int64_t deadline_ns =
       clock_.NowNs() + std::clamp<std::int64_t>(request.budget_ms, 1, 60'000) * kMillisecond;
-  const std::shared_ptr<rpc::DataPeer> peer = PeerAt(to, access_);
+  const std::shared_ptr<transport::tcp::Peer> peer = PeerAt(to, access_);
   if (peer->broken()) peer->Probe();
   std::vector<Code> codes(request.items.size(), Code::kTimeout);
   std::size_t at = 0;
@@ -104,7 +105,7 @@ void Copier::Send(const rpc::Address& to, const Batch& batch, std::int64_t deadl
                     .copies = batch.loans.front().copies,
                     .no_evict = true,
                     .copied_at = batch.copied_at};
-  rpc::DataCall call;
+  transport::Exchange call;
   for (const CopyLoan& copy : batch.loans) {
     const Loan& loan = copy.loan;
     put.items.push_back(
@@ -118,15 +119,15 @@ void Copier::Send(const rpc::Address& to, const Batch& batch, std::int64_t deadl
          .group = copy.group});
     ForEachPiece(owner_.payload(), loan.extents, loan.size_bytes,
                  [&](std::byte* data, std::uint64_t bytes) {
-                   call.out.push_back({.iov_base = data, .iov_len = bytes});
+                   call.out.push_back({.data = data, .size = bytes});
                  });
   }
   call.method = wire::Method::kDataPut;
-  call.body = wire::Encode(put);
+  call.head = wire::Encode(put);
   std::vector<Code> answers;
-  call.on_reply = [&](std::span<const std::byte> body) -> Result<std::vector<iovec>> {
+  call.on_reply = [&](std::span<const std::byte> body) -> Result<std::vector<transport::Piece>> {
     KVCOVE_ASSIGN(answers, wire::DecodeCodes(body, batch.loans.size()));
-    return std::vector<iovec>();
+    return std::vector<transport::Piece>();
   };
   const auto peer = Run(to, put.token.slot, call, deadline_ns);
   std::vector<std::string_view> pinned;

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "kvcove/owner/owner.h"
-#include "kvcove/rpc/data_peer.h"
+#include "kvcove/transport/tcp/peer.h"
 #include "kvcove/wire/tasks.h"
 
 namespace kvcove::owner {
@@ -40,12 +40,13 @@ class Copier {
 
  private:
   struct Batch;
-  std::shared_ptr<rpc::DataPeer> PeerAt(const rpc::Address& address, const rpc::Access& access);
+  std::shared_ptr<transport::tcp::Peer> PeerAt(const rpc::Address& address,
+                                               const rpc::Access& access);
   void Send(const rpc::Address& to, const Batch& batch, std::int64_t deadline_ns,
             std::vector<Code>& codes);
   // The call at a peer that lets this owner in.
-  std::shared_ptr<rpc::DataPeer> Run(const rpc::Address& to, SlotId slot, rpc::DataCall& call,
-                                     std::int64_t deadline_ns);
+  std::shared_ptr<transport::tcp::Peer> Run(const rpc::Address& to, SlotId slot,
+                                            transport::Exchange& call, std::int64_t deadline_ns);
 
   Owner& owner_;
   const rpc::Access access_;
@@ -55,7 +56,7 @@ class Copier {
   std::atomic<bool> stopping_{false};
   Mutex mutex_;
   // By address and by the tenant that this owner is there.
-  std::map<std::string, std::shared_ptr<rpc::DataPeer>> peers_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<transport::tcp::Peer>> peers_ KVCOVE_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvcove::owner

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An owner's door for other hosts: whole batches in one exchange over TCP. What is put goes from
-// the socket into the segment, what is got from the segment to the socket, with no copy between.
-//
-// A get lends its objects to the transfer, so their memory is not reused while it lasts; a put
-// reserves, receives, checks and commits. A connection that makes no progress for `stall_ns` ends.
+// The endpoint of an owner for other hosts: batches of values through `DataService`, and small
+// calls (pins, statistics, inventories, copies for the master's tasks), over TCP
+// (transport/tcp/server.h).
 #pragma once
 
 #include <memory>
@@ -19,14 +17,14 @@ namespace kvcove::owner {
 struct DataServerOptions {
   rpc::Address listen{.host = "127.0.0.1", .port = 0};
   std::size_t loops = 2;
-  std::size_t max_connections = 4096;
-  std::int64_t hello_ns = 5 * kSecond;            // to say hello
-  std::int64_t stall_ns = 10 * kSecond;           // without a byte in the middle of an exchange
-  bool checksum = true;                           // checks what arrives, and sends checksums along
-  std::string tenant;                             // the only one that is served; empty: all
-  std::shared_ptr<rpc::Credentials> credentials;  // null: whoever comes may do everything
-  std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
-  rpc::Access access;                             // to other owners, for copies
+  std::size_t max_connections = 16384;
+  std::int64_t hello_ns = 5 * kSecond;   // to say hello
+  std::int64_t stall_ns = 10 * kSecond;  // without a byte in the middle of an exchange
+  bool checksum = true;                  // checks what arrives, and sends checksums along
+  std::string tenant;                    // the only one that is served; empty: all
+  std::shared_ptr<rpc::Credentials> credentials;
+  std::shared_ptr<rpc::Tls> tls;  // null: in the clear
+  rpc::Access access;             // to other owners, for copies
 };
 
 // Thread-safe.

@@ -14,6 +14,7 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/owner/core.h"
+#include "kvcove/owner/data_store.h"
 #include "kvcove/owner/link_target.h"
 
 namespace kvcove::owner {
@@ -32,7 +33,7 @@ struct OwnerOptions {
   bool cluster = false;
 };
 
-class Owner final : public LinkTarget {
+class Owner final : public LinkTarget, public DataStore {
  public:
   // Errors: kInvalid when the host cannot give the memory, or for an unknown policy; kInternal.
   static Result<std::unique_ptr<Owner>> Open(const OwnerOptions& options, const Clock& clock);
@@ -50,8 +51,8 @@ class Owner final : public LinkTarget {
   };
   Result<Grant> AddSession(std::int32_t pid);
   // Of a process that maps nothing here: another host's, or another user's.
-  SessionNumber AddRemoteSession();
-  void EndSession(SessionNumber number);
+  SessionNumber AddRemoteSession() override;
+  void EndSession(SessionNumber number) override;
 
   void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
 
@@ -62,22 +63,23 @@ class Owner final : public LinkTarget {
                            std::int64_t deadline_ns);
   // Answers when the master has; from any thread.
   void FinishThen(SessionNumber session, std::span<const FinishItem> items,
-                  std::function<void(std::vector<Code>)> done);
+                  std::function<void(std::vector<Code>)> done) override;
   // Never waits for the master: reservations only. `evict` false: nothing makes room for them. A
   // draining owner takes nothing.
   std::vector<PutResult> Reserve(SessionNumber session, const Token& token,
-                                 std::span<const PutItem> items, bool evict = true);
-  std::vector<Loan> Lend(const Token& token, std::span<const std::string_view> keys);
+                                 std::span<const PutItem> items, bool evict = true) override;
+  std::vector<Loan> Lend(const Token& token, std::span<const std::string_view> keys) override;
   std::vector<std::optional<CopyLoan>> LendForCopy(std::span<const wire::CopyRequest::Item> items);
-  void Return(std::span<const Loan> loans);
-  void SetChecksum(const Loan& loan, std::uint64_t checksum);
+  void Return(std::span<const Loan> loans) override;
+  void SetChecksum(const Loan& loan, std::uint64_t checksum) override;
+  bool LeaseHolds() const override { return LeaseUntilNs() > clock_.NowNs(); }
 
   // ---- LinkTarget
   void SetHidden(const std::vector<SlotId>& slots) override;
   void SetLease(std::int64_t deadline_ns) override;
   void SetMasterReachable(bool reachable) override { master_reachable_ = reachable; }
   // False: a listing is not worth waiting for.
-  bool MasterReachable() const { return master_reachable_; }
+  bool MasterReachable() const override { return master_reachable_; }
   void SetDraining(bool draining) override { draining_ = draining; }
   wire::RenewRequest Report() override;
   std::uint64_t capacity_bytes() const override { return payload_.size(); }
@@ -96,7 +98,7 @@ class Owner final : public LinkTarget {
   std::uint64_t applied() const { return applied_; }
   std::int64_t LeaseUntilNs() const;
   // TenantTag of the slot's tenant.
-  std::uint64_t TenantOfSlot(SlotId slot) const {
+  std::uint64_t TenantOfSlot(SlotId slot) const override {
     return slot < kMaxSlots ? slot_tenants_[slot].load(std::memory_order_acquire) : ~0ULL;
   }
   // Waits up to `wait_ns` for something to be listed or forgotten.
@@ -120,7 +122,7 @@ class Owner final : public LinkTarget {
   int header_fd() const { return header_fd_.get(); }
   int payload_fd() const { return payload_fd_.get(); }
   segment::HeaderView header() const { return header_; }
-  std::byte* payload() const { return payload_.data(); }
+  std::byte* payload() const override { return payload_.data(); }
   std::uint64_t header_bytes() const { return header_map_.size(); }
   std::uint64_t payload_bytes() const { return payload_.size(); }
 

@@ -18,6 +18,8 @@
 #include "kvcove/pool/async.h"
 #include "kvcove/pool/local_host.h"
 #include "kvcove/requester/cluster_session.h"
+#include "kvcove/transport/registry.h"
+#include "kvcove/transport/tcp/peer.h"
 #include "kvcove/requester/remote_host.h"
 #include "kvcove/requester/session.h"
 #include "kvcove/rpc/address.h"
@@ -40,6 +42,7 @@ class PoolImpl {
   std::unique_ptr<requester::ClusterHost> cluster;
   const std::string_view form;
   Executor executor{clock};
+  transport::Registry registry{{&transport::tcp::Sockets()}};
   std::atomic<bool> said_preferred = false;
 };
 
@@ -307,6 +310,10 @@ Result<PoolStat> Pool::Stat(std::chrono::milliseconds timeout) {
 }
 
 std::string_view Pool::form() const { return impl_->form; }
+
+Result<std::shared_ptr<void>> Pool::Register(std::span<std::byte> memory) {
+  return impl_->registry.Register(memory);
+}
 
 bool Pool::WaitPopulated(std::chrono::milliseconds timeout) {
   const std::int64_t deadline_ns = impl_->clock.NowNs() + timeout.count() * kMillisecond;

@@ -12,7 +12,9 @@
 // of its own. Errors are values (kvcove/base/result.h); nothing throws.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "kvcove/base/result.h"
@@ -172,6 +174,15 @@ class Pool {
   Result<PoolStat> Stat(std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
   // "embedded", "process" or "cluster".
   std::string_view form() const;
+  // Tells every transport of this pool that calls will move bytes from and to this memory, so that
+  // one whose device reads and writes by itself (RDMA) registers it once, and not with each call.
+  // Never needed; TCP and shared memory cost the same without. The memory stays mapped, at its
+  // place, until the last copy of what this returns is gone, which is when no transport knows it any
+  // more; no call may use the memory then. It may outlive the pool. Thread-safe; takes as long as
+  // the device does, so not for a hot path.
+  // Errors: kInvalid for no memory, or memory that a device cannot reach; kLimit for too many
+  // registrations. Then no transport has it, and calls work as they do without.
+  Result<std::shared_ptr<void>> Register(std::span<std::byte> memory);
   // Memory is populated: puts meet no page faults any more.
   bool WaitPopulated(std::chrono::milliseconds timeout);
 

@@ -6,28 +6,16 @@
 #include <algorithm>
 #include <iterator>
 
-#include "kvcove/base/hash.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
+#include "kvcove/requester/remote_read.h"
+#include "kvcove/requester/remote_write.h"
 
 namespace kvcove::requester {
 namespace {
 
-constexpr std::uint64_t kPartBytes = 64 * kMiB;  // of one exchange
-constexpr std::size_t kPartItems = 2048;
 constexpr std::size_t kPrefixChunk = 256;
-
-std::uint64_t ChecksumOf(std::span<const ConstBuffer> pieces) {
-  if (pieces.size() == 1) {
-    return Hash64(std::span(static_cast<const std::byte*>(pieces[0].data), pieces[0].size), 0);
-  }
-  Hash64Stream stream;
-  for (const ConstBuffer& piece : pieces) {
-    stream.Add({static_cast<const std::byte*>(piece.data), piece.size});
-  }
-  return stream.Value();
-}
 
 }  // namespace
 
@@ -224,133 +212,21 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
                              std::span<const wire::OwnerNumber> owners,
                              std::span<const GetItem> items, std::span<ItemResult> results,
                              std::int64_t deadline_ns) {
-  // Parts of bounded size, each for one owner; parts of different owners run side by side.
-  struct Part {
-    std::shared_ptr<rpc::DataPeer> peer;
-    std::vector<std::size_t> which;
-    std::vector<wire::DataValue> values;
-    std::size_t verified = 0;  // values
-    std::uint64_t hashed = 0;  // bytes, of all values
-    std::size_t piece = 0;     // of the value that is arriving
-    std::uint64_t piece_at = 0;
-    std::uint64_t value_at = 0;
-    Hash64Stream stream;
-  };
-  std::vector<std::unique_ptr<Part>> parts;
-  {
-    struct Filling {
-      std::shared_ptr<rpc::DataPeer> peer;
-      Part* part = nullptr;
-      std::uint64_t bytes = 0;
-    };
-    std::map<wire::OwnerNumber, Filling> fillings;
-    for (std::size_t k = 0; k < which.size(); ++k) {
-      const std::uint64_t bytes = results[which[k]].bytes;
-      const auto [at, fresh] = fillings.try_emplace(owners[k]);
-      auto& [peer, part, filled] = at->second;
-      // Once an owner: one that is not known costs a call to the master.
-      if (fresh) peer = host_.peers().Get(owners[k], deadline_ns);
-      if (peer == nullptr) {
-        results[which[k]] = Miss(MissReason::kOwnerGone);
-        continue;
-      }
-      if (part == nullptr || part->which.size() >= kPartItems || filled + bytes > kPartBytes) {
-        parts.push_back(std::make_unique<Part>());
-        part = parts.back().get();
-        part->peer = peer;
-        filled = 0;
-      }
-      part->which.push_back(which[k]);
-      filled += bytes;
+  // Once an owner: one that is not known costs a call to the master.
+  std::map<wire::OwnerNumber, std::shared_ptr<transport::tcp::Peer>> peers;
+  RemoteRead read(token, host_.options().checksum, items, results);
+  for (std::size_t k = 0; k < which.size(); ++k) {
+    const auto [at, fresh] = peers.try_emplace(owners[k]);
+    auto& peer = at->second;
+    if (fresh) peer = host_.peers().Get(owners[k], deadline_ns);
+    if (peer == nullptr) {
+      results[which[k]] = Miss(MissReason::kOwnerGone);
+    } else {
+      read.Add(which[k], *peer, peer->address().ToString());
     }
   }
-  const bool checksum = host_.options().checksum;
-  // Hashes what has arrived while it is still in the processor's cache and the rest is on its way.
-  const auto verify = [&](Part& part, std::uint64_t arrived) {
-    while (part.verified < part.values.size()) {
-      const wire::DataValue& value = part.values[part.verified];
-      const std::size_t i = part.which[part.verified];
-      if (value.code == Code::kOk) {
-        while (part.value_at < value.size_bytes && part.hashed < arrived) {
-          const MutableBuffer& piece = items[i].into[part.piece];
-          const std::uint64_t bytes =
-              std::min({piece.size - part.piece_at, value.size_bytes - part.value_at,
-                        arrived - part.hashed});
-          if (checksum) {
-            part.stream.Add({static_cast<const std::byte*>(piece.data) + part.piece_at, bytes});
-          }
-          part.hashed += bytes;
-          part.value_at += bytes;
-          part.piece_at += bytes;
-          if (part.piece_at == piece.size) {
-            ++part.piece;
-            part.piece_at = 0;
-          }
-        }
-        if (part.value_at < value.size_bytes) return;
-        if (checksum && part.stream.Value() != value.checksum) {
-          results[i] = {.code = Code::kCorrupt};
-          LogError("a value of {} bytes from the owner at {} does not have its checksum",
-                   value.size_bytes, part.peer->address().ToString());
-        } else {
-          results[i] = {.code = Code::kOk, .bytes = value.size_bytes, .tier = Tier::kRemoteMemory};
-        }
-        part.stream.Reset();
-        part.piece = 0;
-        part.piece_at = 0;
-        part.value_at = 0;
-      }
-      ++part.verified;
-    }
-  };
-  std::vector<rpc::DataCall> calls;
-  for (const auto& owned : parts) {
-    Part* part = owned.get();
-    wire::DataGet request{
-        .token = token, .keys = {}, .room = {}, .no_checksum = !host_.options().checksum};
-    for (const std::size_t i : part->which) {
-      request.keys.push_back(items[i].key);
-      request.room.push_back(SizeOf(items[i].into));
-    }
-    rpc::DataCall call;
-    call.peer = part->peer.get();
-    call.method = wire::Method::kDataGet;
-    call.body = wire::Encode(request);
-    call.on_reply = [&, part](std::span<const std::byte> body) -> Result<std::vector<iovec>> {
-      KVCOVE_ASSIGN(part->values, wire::DecodeValues(body, part->which.size()));
-      std::vector<iovec> into;
-      for (std::size_t k = 0; k < part->values.size(); ++k) {
-        const wire::DataValue& value = part->values[k];
-        const std::size_t i = part->which[k];
-        if (value.code != Code::kOk) {
-          results[i] = {.code = value.code, .reason = value.reason, .bytes = value.size_bytes};
-          continue;
-        }
-        std::uint64_t left = value.size_bytes;
-        for (const MutableBuffer& piece : items[i].into) {
-          const std::uint64_t bytes = std::min<std::uint64_t>(piece.size, left);
-          if (bytes > 0) into.push_back({.iov_base = piece.data, .iov_len = bytes});
-          left -= bytes;
-        }
-        if (left > 0) return Fail(Code::kCorrupt, "an owner sent more than there is room for");
-        results[i].code = Code::kTimeout;  // until it has arrived
-      }
-      return into;
-    };
-    call.on_bytes = [&verify, part](std::uint64_t arrived) { verify(*part, arrived); };
-    calls.push_back(std::move(call));
-  }
-  rpc::RunCalls(calls, deadline_ns, clock_);
-  for (std::size_t c = 0; c < calls.size(); ++c) {
-    if (calls[c].status) continue;
-    const Code code = calls[c].status.error().code;
-    const MissReason reason =
-        code == Code::kTimeout ? MissReason::kTimeout : MissReason::kOwnerGone;
-    for (std::size_t k = parts[c]->verified; k < parts[c]->which.size(); ++k) {
-      const std::size_t i = parts[c]->which[k];
-      results[i] = code == Code::kCorrupt ? ItemResult{.code = Code::kCorrupt} : Miss(reason);
-    }
-  }
+  transport::Run(read.Exchanges(), deadline_ns, clock_);
+  read.Finish();
 }
 
 // ---- puts
@@ -523,61 +399,22 @@ void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
                            std::span<const wire::OwnerNumber> owners,
                            std::span<const std::uint32_t> groups, std::span<ItemResult> results,
                            const CallOptions& options, std::int64_t deadline_ns) {
-  std::vector<rpc::DataCall> calls;
-  std::vector<const std::vector<std::size_t>*> part_of;
-  std::vector<std::vector<Code>> codes(parts.size());
-  std::vector<std::shared_ptr<rpc::DataPeer>> peers;
+  const RemoteWriteOptions common{
+      .token = token,
+      .checksum = host_.options().checksum,
+      .copies = static_cast<std::uint8_t>(std::clamp<std::uint32_t>(options_.replicas, 1, 255)),
+      .after = options.after,
+      .deadline_ns = deadline_ns};
+  RemoteWrite write(common, items, groups, results);
+  std::vector<std::shared_ptr<transport::tcp::Peer>> peers;
   for (std::size_t p = 0; p < parts.size(); ++p) {
     auto peer = host_.peers().Get(owners[p], deadline_ns);
     if (peer == nullptr) continue;
-    wire::DataPut request{
-        .token = token,
-        .items = {},
-        .no_checksum = !host_.options().checksum,
-        .budget_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(
-            (deadline_ns - clock_.NowNs()) * 9 / 10 / kMillisecond, 1, 60000)),
-        .copies = static_cast<std::uint8_t>(std::clamp<std::uint32_t>(options_.replicas, 1, 255))};
-    rpc::DataCall call;
-    for (const std::size_t i : parts[p]) {
-      const std::string_view after = AfterOf(items, i, options);
-      request.items.push_back(
-          {.key = items[i].key,
-           .after = after,
-           .size_bytes = static_cast<std::uint32_t>(SizeOf(items[i].value)),
-           .checksum = host_.options().checksum ? ChecksumOf(items[i].value) : 0,
-           .group = groups[i]});
-      for (const ConstBuffer& piece : items[i].value) {
-        call.out.push_back({.iov_base = const_cast<void*>(piece.data), .iov_len = piece.size});
-      }
-    }
-    call.peer = peer.get();
-    call.method = wire::Method::kDataPut;
-    call.body = wire::Encode(request);
-    call.on_reply = [&codes, p, count = parts[p].size()](
-                        std::span<const std::byte> body) -> Result<std::vector<iovec>> {
-      KVCOVE_ASSIGN(codes[p], wire::DecodeCodes(body, count));
-      return std::vector<iovec>();
-    };
-    calls.push_back(std::move(call));
-    part_of.push_back(&parts[p]);
+    write.Add(parts[p], *peer, clock_.NowNs());
     peers.push_back(std::move(peer));
   }
-  rpc::RunCalls(calls, deadline_ns, clock_);
-  for (std::size_t c = 0; c < calls.size(); ++c) {
-    const std::vector<std::size_t>& part = *part_of[c];
-    const std::vector<Code>& answered = codes[static_cast<std::size_t>(&part - parts.data())];
-    for (std::size_t k = 0; k < part.size(); ++k) {
-      ItemResult& result = results[part[k]];
-      const Code code = calls[c].status ? answered[k] : calls[c].status.error().code;
-      if (code == Code::kOk || code == Code::kNotListed) {
-        ++result.replicas;
-        result.code = Code::kOk;
-        result.listed = code == Code::kOk;
-      } else if (result.replicas == 0) {
-        result.code = code;
-      }
-    }
-  }
+  transport::Run(write.Exchanges(), deadline_ns, clock_);
+  write.Finish();
 }
 
 // ---- the rest

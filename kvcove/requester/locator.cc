@@ -81,10 +81,28 @@ void Locator::Remember(std::span<const Id128> hashes, std::span<const wire::Plac
   const MutexLock lock(hints_mutex_);
   if (hints_.empty()) hints_.resize(room_);
   for (std::size_t i = 0; i < hashes.size(); ++i) {
-    Hint& hint = hints_[hashes[i].low % room_];
-    const bool found = places[i].owner != wire::kNoOwner;
-    if (found || hint.hash == hashes[i]) hint = {.hash = hashes[i], .place = places[i]};
+    Hint* hint = FindHint(hashes[i]);
+    if (hint == nullptr && places[i].owner == wire::kNoOwner) continue;
+    if (hint == nullptr) hint = &RoomForHint(hashes[i]);
+    *hint = {.hash = hashes[i], .place = places[i]};
   }
+}
+
+Locator::Hint* Locator::FindHint(const Id128& hash) {
+  if (hints_.empty()) return nullptr;
+  for (std::size_t k = 0; k < kWindow; ++k) {
+    Hint& hint = hints_[(hash.low + k) % room_];
+    if (hint.hash == hash) return &hint;
+  }
+  return nullptr;
+}
+
+Locator::Hint& Locator::RoomForHint(const Id128& hash) {
+  for (std::size_t k = 0; k < kWindow; ++k) {
+    Hint& hint = hints_[(hash.low + k) % room_];
+    if (hint.place.owner == wire::kNoOwner) return hint;
+  }
+  return hints_[(hash.low + hash.high % kWindow) % room_];
 }
 
 Locator::Found Locator::Recall(std::span<const std::string_view> keys,
@@ -101,8 +119,8 @@ Locator::Found Locator::Recall(std::span<const std::string_view> keys,
   const MutexLock lock(hints_mutex_);
   for (const std::size_t i : which) {
     const Id128 hash = DirectoryHash(found.token.slot, keys[i]);
-    const Hint* hint = hints_.empty() ? nullptr : &hints_[hash.low % room_];
-    if (hint == nullptr || hint->hash != hash || hint->place.owner == wire::kNoOwner) {
+    const Hint* hint = FindHint(hash);
+    if (hint == nullptr || hint->place.owner == wire::kNoOwner) {
       unknown.push_back(i);
       continue;
     }

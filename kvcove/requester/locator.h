@@ -65,12 +65,18 @@ class Locator {
   std::optional<SlotId> SlotOf(std::string_view version) const;
 
  private:
-  // One that falls on another's place takes it.
+  // A hint lies in one of the kWindow places that begin at its hash; where all are taken, it takes
+  // one of them.
+  static constexpr std::size_t kWindow = 8;
   struct Hint {
     Id128 hash;
     wire::Place place;
   };
   void Remember(std::span<const Id128> hashes, std::span<const wire::Place> places);
+  // The key's hint; else null.
+  Hint* FindHint(const Id128& hash) KVCOVE_REQUIRES(hints_mutex_);
+  // Where a new key's hint goes.
+  Hint& RoomForHint(const Id128& hash) KVCOVE_REQUIRES(hints_mutex_);
 
   LookupService& service_;
   const SessionOptions options_;

@@ -44,7 +44,7 @@ void Peers::Refresh(Asker asker, std::int64_t deadline_ns) {
     const auto address = rpc::ParseAddress(owner.address, 0);
     if (!address) continue;
     peers_[owner.address] =
-        std::make_shared<rpc::DataPeer>(*address, access_, clock_, [this] { Wake(); });
+        std::make_shared<transport::tcp::Peer>(*address, access_, clock_, [this] { Wake(); });
   }
   std::erase_if(peers_, [&](const auto& peer) { return !named.contains(peer.first); });
 }
@@ -64,7 +64,8 @@ std::vector<wire::OwnerNumber> Peers::Broken() const {
   return broken;
 }
 
-std::shared_ptr<rpc::DataPeer> Peers::Get(wire::OwnerNumber number, std::int64_t deadline_ns) {
+std::shared_ptr<transport::tcp::Peer> Peers::Get(wire::OwnerNumber number,
+                                                 std::int64_t deadline_ns) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     {
       const MutexLock lock(mutex_);
@@ -79,8 +80,8 @@ std::shared_ptr<rpc::DataPeer> Peers::Get(wire::OwnerNumber number, std::int64_t
   return nullptr;
 }
 
-std::vector<std::shared_ptr<rpc::DataPeer>> Peers::Due() const {
-  std::vector<std::shared_ptr<rpc::DataPeer>> due;
+std::vector<std::shared_ptr<transport::tcp::Peer>> Peers::Due() const {
+  std::vector<std::shared_ptr<transport::tcp::Peer>> due;
   const std::int64_t now = clock_.NowNs();
   const MutexLock lock(mutex_);
   for (const auto& [address, peer] : peers_) {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "kvcove/rpc/data_peer.h"
+#include "kvcove/transport/tcp/peer.h"
 #include "kvcove/wire/cluster.h"
 
 namespace kvcove::requester {
@@ -40,14 +40,14 @@ class Peers {
   // Whom this process passes over now.
   std::vector<wire::OwnerNumber> Broken() const;
   // Null for a number that is not known (yet). Asks the master for one that is not.
-  std::shared_ptr<rpc::DataPeer> Get(wire::OwnerNumber number, std::int64_t deadline_ns);
+  std::shared_ptr<transport::tcp::Peer> Get(wire::OwnerNumber number, std::int64_t deadline_ns);
 
  private:
   void Refresh(Asker asker, std::int64_t deadline_ns);
   void Run();
   // Until it is time to refresh or to probe. False: stop.
   bool Sleep(std::int64_t refresh_ns);
-  std::vector<std::shared_ptr<rpc::DataPeer>> Due() const;
+  std::vector<std::shared_ptr<transport::tcp::Peer>> Due() const;
 
   const Ask ask_;
   const std::function<std::int64_t()> master_due_;
@@ -57,7 +57,7 @@ class Peers {
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::vector<wire::OwnerStat> owners_ KVCOVE_GUARDED_BY(mutex_);
-  std::map<std::string, std::shared_ptr<rpc::DataPeer>> peers_
+  std::map<std::string, std::shared_ptr<transport::tcp::Peer>> peers_
       KVCOVE_GUARDED_BY(mutex_);  // by address
   std::thread thread_;
 };

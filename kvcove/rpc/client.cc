@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -18,6 +17,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/rpc/gate.h"
+#include "kvcove/rpc/spin.h"
 #include "kvcove/rpc/unix_access.h"
 
 namespace kvcove::rpc {
@@ -25,9 +25,6 @@ namespace {
 
 constexpr int kMaxFds = 8;
 constexpr int kGreetings = 3;
-// A wake-up from sleep costs more than most calls take, above all on virtual machines: a caller
-// looks for its answer for so long, letting others run in between, before it sleeps.
-constexpr std::int64_t kSpinNs = 50 * kMicrosecond;
 
 // A stranger who listens there would get what is put, and give what he likes.
 Status CheckServer(int fd, const std::string& path) {
@@ -182,15 +179,14 @@ Status Client::SendAll(std::span<const std::byte> header, std::span<const std::b
 Status Client::ReceiveAll(std::byte* data, std::size_t size, std::int64_t deadline_ns,
                           std::vector<UniqueFd>* fds) {
   std::size_t received = 0;
-  const std::int64_t spin_until = SystemClock::Instance().NowNs() + kSpinNs;
+  Spin spin(SystemClock::Instance());
   bool spinning = true;
   while (received < size) {
     ssize_t count = 0;
     if (fds == nullptr) {
       count = recv(fd_.get(), data + received, size - received, spinning ? MSG_DONTWAIT : 0);
       if (count < 0 && errno == EAGAIN && spinning) {
-        sched_yield();
-        spinning = SystemClock::Instance().NowNs() < spin_until;
+        spinning = spin.Again();
         continue;
       }
     } else {

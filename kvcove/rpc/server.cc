@@ -3,23 +3,18 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -27,8 +22,8 @@
 #include <unordered_map>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/base/mutex.h"
-#include "kvcove/rpc/unproven.h"
+#include "kvcove/rpc/listener.h"
+#include "kvcove/rpc/spin.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -43,7 +38,6 @@ using Socket = Protocol::socket;
 
 constexpr std::size_t kReadBytes = 64U << 10;
 constexpr std::size_t kFirstReadBytes = 4U << 10;  // before the proof
-constexpr std::int64_t kSpinNs = 50 * kMicrosecond;
 constexpr int kFramesInARow = 64;
 
 // Behind TLS each has a socket pair, too. On a Unix socket each may bring the descriptor of a
@@ -58,37 +52,36 @@ std::uint32_t DescriptorsEach(const ServerOptions& options) {
 // One event loop, its thread, and the connections that it serves.
 class Server::Loop {
  public:
-  Loop(const ServerOptions& options, Handler& handler, std::shared_ptr<ConnectionLimit> limit,
-       std::shared_ptr<Unproven> unproven, std::vector<std::unique_ptr<Loop>>& loops)
-      : options_(options),
-        handler_(handler),
-        limit_(std::move(limit)),
-        unproven_(std::move(unproven)),
-        loops_(loops),
-        work_(loop_.get_executor()) {}
+  Loop(const ServerOptions& options, Handler& handler, std::vector<std::unique_ptr<Loop>>& loops)
+      : options_(options), handler_(handler), loops_(loops), work_(loop_.get_executor()) {}
 
   // Loop 0 accepts.
-  void Listen(UniqueFd listener) {
-    const Protocol protocol(options_.socket_path.empty() ? AF_INET : AF_UNIX, 0);
-    acceptor_.emplace(loop_, protocol, listener.Release());
-    Accept();
+  void Listen(UniqueFd socket) {
+    listener_.emplace(
+        loop_, std::move(socket),
+        ListenerOptions{.name = options_.name,
+                        .max_connections = options_.max_connections,
+                        .descriptors_each = DescriptorsEach(options_),
+                        .is_unix = !options_.socket_path.empty(),
+                        .hello_ns = options_.hello_deadline_ns,
+                        .tls = options_.tls},
+        [this](Arrival arrival) { Admit(std::move(arrival)); },
+        [this](ConnectionId id) { asio::post(loop_, [this, id] { Drop(id); }); });
+    listener_->Start();
   }
+  const Listener& listener() const { return *listener_; }
 
   void Start(const std::string& name) {
     thread_ = StartThread(name, [this] {
       loop_thread_ = std::this_thread::get_id();
-      Run();
+      RunSpinning(loop_, SystemClock::Instance());
     });
   }
 
   void Stop() {
     if (!thread_.joinable()) return;
-    {
-      const MutexLock lock(handshakes_->mutex);
-      handshakes_->closed = true;
-    }
     asio::post(loop_, [this] {
-      if (acceptor_) acceptor_->close();
+      if (listener_) listener_->Close();
       watches_.clear();
       while (!connections_.empty()) Close(connections_.begin()->first);
       work_.reset();
@@ -127,13 +120,12 @@ class Server::Loop {
 
  private:
   struct Connection {
-    Connection(Socket&& accepted, std::shared_ptr<void> taken, asio::io_context& loop)
-        : socket(std::move(accepted)), counted(std::move(taken)), hello_timer(loop) {}
+    Connection(Socket&& accepted, std::shared_ptr<void> taken)
+        : socket(std::move(accepted)), counted(std::move(taken)) {}
     Socket socket;
     std::shared_ptr<void> counted;             // of the ConnectionLimit
     std::shared_ptr<Unproven::Ticket> ticket;  // until it is let in
     Peer peer;
-    asio::steady_timer hello_timer;
     std::vector<std::byte> input;  // empty until the first byte comes
     std::size_t filled = 0;
     bool reading = false;    // a read into `input` is under way
@@ -155,100 +147,28 @@ class Server::Loop {
     std::size_t filled = 0;
   };
 
-  // Looks for the next request for a moment before it sleeps: a wake-up costs more than a request
-  // takes.
-  void Run() {
-    const Clock& clock = SystemClock::Instance();
-    std::int64_t busy_until = 0;
-    while (!loop_.stopped()) {
-      std::size_t ran = loop_.poll();
-      if (ran == 0 && clock.NowNs() >= busy_until) ran = loop_.run_one();
-      if (ran > 0) {
-        busy_until = clock.NowNs() + kSpinNs;
-      } else {
-        sched_yield();
-      }
-    }
+  // Ends a connection that must give way or is late, if it has not been let in meanwhile.
+  void Drop(ConnectionId id) {
+    const auto at = connections_.find(id);
+    if (at == connections_.end() || at->second->ticket == nullptr || handler_.Admitted(id)) return;
+    Close(id);
   }
 
-  void Accept() {
-    acceptor_->async_accept([this](const boost::system::error_code& error, Socket socket) {
-      if (error == asio::error::operation_aborted || !acceptor_->is_open()) return;
-      if (!error) {
-        std::shared_ptr<void> counted = limit_->Take();
-        if (counted != nullptr) Welcome(std::move(socket), std::move(counted));
-        return Accept();
-      }
-      // No descriptor is free, most likely: trying at once would only keep the loop busy.
-      limit_->AcceptFailed(error.value());
-      accept_again_.expires_after(std::chrono::milliseconds(20));
-      accept_again_.async_wait([this](const boost::system::error_code& stopped) {
-        if (!stopped && acceptor_->is_open()) Accept();
-      });
-    });
-  }
-
-  void Welcome(Socket socket, std::shared_ptr<void> counted) {
-    const ConnectionId id = next_id_++;
-    const int fd = socket.native_handle();
-    std::unique_ptr<Unproven::Ticket> ticket =
-        unproven_->Enter(SourceOf(fd), options_.tls == nullptr ? fd : -1, DisplaceLater(id));
-    if (options_.tls != nullptr) {
-      return Encrypt(id, std::move(socket), std::move(counted), std::move(ticket));
-    }
-    Admit(id, std::move(socket), std::move(counted), std::move(ticket));
-  }
-
-  // Ends a connection that must give way, if it has not been let in meanwhile.
-  std::function<void()> DisplaceLater(ConnectionId id) {
-    return [this, id] {
-      asio::post(loop_, [this, id] {
-        const auto at = connections_.find(id);
-        if (at != connections_.end() && at->second->ticket != nullptr) Close(id);
-      });
-    };
-  }
-
-  // The socket that it hands over belongs to this process, and speaks with the client through TLS.
-  void Encrypt(ConnectionId id, Socket socket, std::shared_ptr<void> counted,
-               std::unique_ptr<Unproven::Ticket> ticket) {
-    const std::shared_ptr<Unproven::Ticket> held = std::move(ticket);
-    auto cancel = options_.tls->Accept(
-        UniqueFd(socket.release()), options_.hello_deadline_ns,
-        [this, all = handshakes_, counted = std::move(counted), held, id](UniqueFd plain) {
-          const MutexLock lock(all->mutex);
-          if (all->closed) return;
-          auto shared = std::make_shared<UniqueFd>(std::move(plain));
-          asio::post(loop_, [this, shared, counted, held, id] {
-            if (!acceptor_->is_open()) return;
-            Admit(id, Socket(loop_, Protocol(AF_UNIX, 0), shared->Release()), counted, held);
-          });
-        });
-    held->Replace(-1, std::move(cancel));
-  }
-
-  void Admit(ConnectionId id, Socket socket, std::shared_ptr<void> counted,
-             std::shared_ptr<Unproven::Ticket> ticket) {
+  void Admit(Arrival arrival) {
+    const ConnectionId id = arrival.id;
+    Socket socket(loop_, Protocol(arrival.is_unix ? AF_UNIX : AF_INET, 0), arrival.fd.Release());
     ucred peer{};
-    if (options_.socket_path.empty()) {
-      const int on = 1;
-      setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    } else {
-      if (!options_.unix_access.Allows(socket.native_handle(), peer)) return;
+    if (!options_.socket_path.empty() &&
+        !options_.unix_access.Allows(socket.native_handle(), peer)) {
+      return;
     }
-    auto connection = std::make_unique<Connection>(std::move(socket), std::move(counted), loop_);
+    auto connection = std::make_unique<Connection>(std::move(socket), std::move(arrival.counted));
     connection->socket.non_blocking(true);
     connection->peer = {.pid = peer.pid, .uid = peer.uid};
-    connection->ticket = std::move(ticket);
+    connection->ticket = std::move(arrival.ticket);
     Connection& added = *connections_.emplace(id, std::move(connection)).first->second;
-    // Behind TLS a displaced connection would have ended before it came here.
-    if (options_.tls != nullptr) added.ticket->Replace(-1, DisplaceLater(id));
     handler_.OnOpen(id, added.peer);
     if (handler_.Admitted(id)) added.ticket.reset();
-    added.hello_timer.expires_after(std::chrono::nanoseconds(options_.hello_deadline_ns));
-    added.hello_timer.async_wait([this, id](const boost::system::error_code& error) {
-      if (!error && connections_.contains(id) && !handler_.Admitted(id)) Close(id);
-    });
     Advance(id);
   }
 
@@ -267,9 +187,8 @@ class Server::Loop {
     connections_.erase(at);
     Loop& other = *loops_[loop];
     asio::post(other.loop_, [&other, id, moved] {
-      auto connection =
-          std::make_unique<Connection>(Socket(other.loop_, moved->protocol, moved->fd.Release()),
-                                       std::move(moved->counted), other.loop_);
+      auto connection = std::make_unique<Connection>(
+          Socket(other.loop_, moved->protocol, moved->fd.Release()), std::move(moved->counted));
       connection->socket.non_blocking(true);
       connection->peer = moved->peer;
       connection->input = std::move(moved->input);
@@ -497,22 +416,12 @@ class Server::Loop {
 
   const ServerOptions& options_;
   Handler& handler_;
-  const std::shared_ptr<ConnectionLimit> limit_;  // of all loops together
-  const std::shared_ptr<Unproven> unproven_;      // all in loop 0
   std::vector<std::unique_ptr<Loop>>& loops_;
   asio::io_context loop_{1};
-  std::optional<asio::basic_socket_acceptor<Protocol>> acceptor_;
-  asio::steady_timer accept_again_{loop_};
+  std::optional<Listener> listener_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::unordered_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   std::unordered_map<std::uint64_t, asio::posix::stream_descriptor> watches_;
-  ConnectionId next_id_ = 1;
-  // TLS handshakes may outlive this.
-  struct Handshakes {
-    Mutex mutex;
-    bool closed KVCOVE_GUARDED_BY(mutex) = false;
-  };
-  const std::shared_ptr<Handshakes> handshakes_ = std::make_shared<Handshakes>();
   ConnectionId serving_ = 0;  // the connection whose request the handler has now; 0: none
   std::thread thread_;
   // Set before the first handler call, so whoever holds a responder may read it.
@@ -521,13 +430,9 @@ class Server::Loop {
 
 class Server::Impl {
  public:
-  Impl(const ServerOptions& options, Handler& handler, UniqueFd listener)
-      : options_(options),
-        limit_(std::make_shared<ConnectionLimit>(
-            options.name, ConnectionsWithin(options.max_connections, DescriptorsEach(options)))),
-        unproven_(UnprovenOf(options.name, limit_->max())) {
+  Impl(const ServerOptions& options, Handler& handler, UniqueFd listener) : options_(options) {
     for (std::size_t i = 0; i < std::max<std::size_t>(options_.loops, 1); ++i) {
-      loops_.push_back(std::make_unique<Loop>(options_, handler, limit_, unproven_, loops_));
+      loops_.push_back(std::make_unique<Loop>(options_, handler, loops_));
     }
     loops_[0]->Listen(std::move(listener));
   }
@@ -541,13 +446,11 @@ class Server::Impl {
   }
   Loop& first() { return *loops_[0]; }
   const Address& address() const { return options_.listen; }
-  const ConnectionLimit& connections() const { return *limit_; }
-  const Unproven& unproven() const { return *unproven_; }
+  const ConnectionLimit& connections() const { return loops_[0]->listener().connections(); }
+  const Unproven& unproven() const { return loops_[0]->listener().unproven(); }
 
  private:
   const ServerOptions options_;
-  const std::shared_ptr<ConnectionLimit> limit_;
-  const std::shared_ptr<Unproven> unproven_;
   std::vector<std::unique_ptr<Loop>> loops_;
 };
 

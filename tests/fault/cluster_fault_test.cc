@@ -265,7 +265,7 @@ TEST_F(ClusterFaultTest, AWriterThatDiesInMidPutFreesItsKey) {
   rpc::TcpChannel channel(master_address(), {});
   const auto owners =
       wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond)->owners;
-  rpc::DataPeer peer(*rpc::ParseAddress(owners[0].address, 0), {}, SystemClock::Instance());
+  transport::tcp::Peer peer(*rpc::ParseAddress(owners[0].address, 0), {}, SystemClock::Instance());
   UniqueFd fd = std::move(peer.Take(SystemClock::Instance().NowNs() + kSecond)->fd);
   const std::string body =
       wire::Encode(wire::DataPut{.token = token,

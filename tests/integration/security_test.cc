@@ -11,8 +11,8 @@
 #include <fstream>
 
 #include "kvcove/master/tasks.h"
-#include "kvcove/rpc/data_peer.h"
 #include "kvcove/rpc/gate.h"
+#include "kvcove/transport/tcp/peer.h"
 #include "kvcove/wire/master_stub.h"
 #include "kvcove/wire/tasks.h"
 #include "tests/integration/cluster_fixture.h"
@@ -311,39 +311,40 @@ TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
   EXPECT_FALSE(stub.RemoveKeys(token, keys, Soon()));
   EXPECT_FALSE(stub.RemovePattern(token, "*", Soon()));
   for (const auto& owner : owners_) {
-    rpc::DataPeer peer(*rpc::ParseAddress(owner->host().address(), 0), AccessOf("globex"),
-                       SystemClock::Instance());
+    transport::tcp::Peer peer(*rpc::ParseAddress(owner->host().address(), 0), AccessOf("globex"),
+                              SystemClock::Instance());
     const auto objects = wire::MakeStub(peer.channel());
     EXPECT_EQ(
         objects->Page({.at_most = 10, .slot = token.slot, .with_keys = true}, Soon()).error().code,
         Code::kDenied);
     EXPECT_EQ(objects->Page({.at_most = 10, .with_keys = true}, Soon()).error().code,
               Code::kInvalid);
-    rpc::DataCall get;
-    get.peer = &peer;
+    transport::Exchange get;
+    get.to = &peer;
     get.method = wire::Method::kDataGet;
-    get.body = wire::Encode(wire::DataGet{.token = token, .keys = {"secret"}, .room = {1 << 20}});
+    get.head = wire::Encode(wire::DataGet{.token = token, .keys = {"secret"}, .room = {1 << 20}});
     std::vector<wire::DataValue> values;
-    get.on_reply = [&](std::span<const std::byte> body) -> Result<std::vector<iovec>> {
+    get.on_reply = [&](std::span<const std::byte> body) -> Result<std::vector<transport::Piece>> {
       values = *wire::DecodeValues(body, 1);
-      return std::vector<iovec>();
+      return std::vector<transport::Piece>();
     };
-    rpc::DataCall put;
-    put.peer = &peer;
+    transport::Exchange put;
+    put.to = &peer;
     put.method = wire::Method::kDataPut;
-    put.body =
+    put.head =
         wire::Encode(wire::DataPut{.token = token,
                                    .items = {{.key = "planted", .after = "", .size_bytes = 5}},
                                    .budget_ms = 500});
     std::string planted = "wrong";
-    put.out = {{.iov_base = planted.data(), .iov_len = planted.size()}};
+    put.out = {
+        {.data = reinterpret_cast<const std::byte*>(planted.data()), .size = planted.size()}};
     std::vector<Code> codes;
-    put.on_reply = [&](std::span<const std::byte> body) -> Result<std::vector<iovec>> {
+    put.on_reply = [&](std::span<const std::byte> body) -> Result<std::vector<transport::Piece>> {
       codes = *wire::DecodeCodes(body, 1);
-      return std::vector<iovec>();
+      return std::vector<transport::Piece>();
     };
-    std::vector<rpc::DataCall> calls = {get, put};
-    rpc::RunCalls(calls, Soon(), SystemClock::Instance());
+    std::vector<transport::Exchange> calls = {get, put};
+    transport::Run(calls, Soon(), SystemClock::Instance());
     ASSERT_EQ(values.size(), 1U);
     EXPECT_EQ(values[0].code, Code::kMiss);
     EXPECT_EQ(values[0].reason, MissReason::kDenied);

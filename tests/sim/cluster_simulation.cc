@@ -140,31 +140,36 @@ class Load {
     const auto words =
         SimRequester::WordsOf(*owner.segment(), copy->loan.extents, copy->loan.size_bytes);
     owner.core().Return({&copy->loan, 1});
-    const SimOwner::PutRequest request{.token = copy->token,
-                                       .key = copy->key,
-                                       .words = words,
-                                       .group = copy->group,
-                                       .copied_at = copied_at,
-                                       .evict = false};
+    const wire::DataPut put{.token = copy->token,
+                            .items = {{.key = copy->key,
+                                       .after = {},
+                                       .size_bytes = copy->loan.size_bytes,
+                                       .group = copy->group}},
+                            .no_checksum = true,
+                            .budget_ms = 1000,
+                            .no_evict = true,
+                            .copied_at = copied_at};
+    SimMessage request{.method = wire::Method::kDataPut, .head = wire::Encode(put), .payload = {}};
+    request.payload.assign(reinterpret_cast<const char*>(words.data()), words.size() * 8);
     const std::uint64_t life = world_.life(to);
     const std::uint64_t from_life = world_.life(from);
-    const auto done = [this, from, from_life, to, move, object, request, life](Code code) {
-      cluster_.Keep({.serial = request.words[0],
-                     .code = code,
-                     .owner = to,
-                     .life = life,
-                     .token = request.token});
+    const auto done = [this, from, from_life, to, move, object, key = copy->key, life,
+                       token = copy->token, serial = words[0]](const Result<SimMessage>& reply) {
+      Code code = Code::kUnavailable;
+      if (reply) code = wire::DecodeCodes(std::as_bytes(std::span(reply->head)), 1)->front();
+      cluster_.Keep({.serial = serial, .code = code, .owner = to, .life = life, .token = token});
       if (code == Code::kOk) ++cluster_.report.copies;
       if (!move || (code != Code::kOk && code != Code::kExists)) return;
-      world_.Send(to, from, [this, from, from_life, object, key = request.key] {
+      world_.Send(to, from, [this, from, from_life, object, key] {
         // What waits for the answer ends with its process; in another one the numbers are others'.
         if (world_.life(from) != from_life) return;
         cluster_.Moved(from, key);
         cluster_.owner(from)->core().DropObject(object.id, object.version);
       });
     };
-    world_.Send(from, to,
-                [this, to, request, done] { cluster_.owner(to)->Put(request, [] {}, done); });
+    world_.Send(from, to, [this, to, request = std::move(request), done] {
+      cluster_.owner(to)->server().Serve({.scopes = rpc::kAllScopes}, request, [] {}, done);
+    });
   }
 
   Cluster& cluster_;

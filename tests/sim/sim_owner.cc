@@ -4,8 +4,6 @@
 #include <fmt/core.h>
 #include <fmt/format.h>
 
-#include <cstring>
-
 namespace kvcove::sim {
 namespace {
 
@@ -47,7 +45,9 @@ SimOwner::SimOwner(World& world, SimMaster& master, Place place, const Options& 
                              segment_->view, segment_->payload.get(), world.clock(place));
   core_->AddPayloadUpTo(options.payload_bytes / segment::kGranule);
   first_identity_ = identity();
-  session_ = core_->AddSession(&segment_->shared(), place);
+  // Of the readers of its host.
+  (void)core_->AddSession(&segment_->shared(), place);
+  server_ = std::make_unique<SimServer>(world, place, *this);
   for (auto& connection : connections_) {
     connection = std::make_unique<SimConnection>(world, master, place, "");
   }
@@ -113,80 +113,71 @@ void SimOwner::Wake() {
   world_.In(place_, 20 * kMicrosecond, [this] { RunLane(Lane::kList); });
 }
 
-// ---- data server
+// ---- gets and puts of others
 
 bool SimOwner::LeaseHolds() const {
   return !options_.rules.lease || segment_->view.LeaseHolds(world_.NowOf(place_));
 }
 
-void SimOwner::Write(std::span<const Extent> extents, const std::vector<std::uint64_t>& words) {
-  std::size_t at = 0;
-  for (const Extent& extent : extents) {
-    const std::size_t count =
-        std::min<std::size_t>(extent.count * segment::kGranule / 8, words.size() - at);
-    std::memcpy(segment_->payload.get() + std::uint64_t{extent.start} * segment::kGranule,
-                words.data() + at, count * 8);
-    at += count;
+std::uint64_t SimOwner::TenantOfSlot(SlotId slot) const {
+  const auto at = tenants_.find(slot);
+  return at == tenants_.end() ? ~0ULL : at->second;
+}
+
+wire::SessionNumber SimOwner::AddRemoteSession() { return core_->AddSession(nullptr, place_); }
+
+void SimOwner::EndSession(wire::SessionNumber session) { core_->EndSession(session); }
+
+std::vector<wire::PutResult> SimOwner::Reserve(wire::SessionNumber session, const Token& token,
+                                               std::span<const wire::PutItem> items, bool evict) {
+  std::vector<wire::PutResult> places(items.size());
+  if (draining_) {
+    for (wire::PutResult& place : places) place.code = Code::kNoSpace;
+  } else {
+    places = core_->Put(session, token, items, evict);
   }
+  reserved_ = places[0].code == Code::kOk;
+  if (reserved_) {
+    world_.Log(fmt::format("owner {} reserves {} for {}, slot {}, begun after {:x}", place_,
+                           places[0].reservation, items[0].key, token.slot, core_->applied()));
+  }
+  return places;
 }
 
-void SimOwner::Put(const PutRequest& request, const std::function<void()>& reserved,
-                   const CodeDone& done) {
-  if (draining_) return done(Code::kNoSpace);
-  const wire::PutItem item{.key = request.key,
-                           .size_bytes = static_cast<std::uint32_t>(request.words.size() * 8),
-                           .value = {},
-                           .after = {}};
-  const wire::PutResult place = core_->Put(session_, request.token, {&item, 1}, request.evict)[0];
-  if (place.code != Code::kOk) return done(place.code);
-  reserved();
-  world_.Log(fmt::format("owner {} reserves {} for put {} of {}, slot {}, begun after {:x}{}",
-                         place_, place.reservation, request.words[0], request.key,
-                         request.token.slot, core_->applied(),
-                         request.copied_at != 0 ? ", a copy" : ""));
-  // The bytes arrive bit by bit, sometimes after everything else.
-  const bool slow = world_.faults() && world_.random().OneIn(30);
-  const std::int64_t takes = world_.Some(slow ? 2 * kSecond : 300 * kMicrosecond);
-  world_.In(place_, takes, [this, place, request, done] {
-    Write(place.extents, request.words);
-    Commit(place.reservation, request, done);
-  });
-}
-
-void SimOwner::Commit(std::uint64_t reservation, const PutRequest& request, const CodeDone& done) {
-  const wire::FinishItem finish{.reservation = reservation,
-                                .commit = true,
-                                .group = request.group,
-                                .copied_at = request.copied_at};
-  const Code code = core_->Finish(session_, {&finish, 1})[0];
+void SimOwner::FinishThen(wire::SessionNumber session, std::span<const wire::FinishItem> items,
+                          std::function<void(std::vector<Code>)> done) {
+  const std::vector<Code> codes = core_->Finish(session, items);
   std::vector<owner::Pending> pending = core_->TakePending();
-  if (pending.empty()) return done(code);
-  // The first of both answers counts.
-  const auto answered = std::make_shared<bool>(false);
-  const auto once = [answered, done](Code outcome) {
-    if (!std::exchange(*answered, true)) done(outcome);
-  };
-  world_.In(place_, request.budget_ns, [once] { once(Code::kNotListed); });
+  if (pending.empty()) return done(codes);
   if (!options_.rules.removal_number) pending[0].item.removals = ~0ULL >> 1;
-  outbox_.push_back({.pending = std::move(pending),
-                     .done = [once](std::span<const Code> codes) { once(codes[0]); }});
+  outbox_.push_back(
+      {.pending = std::move(pending), .done = [done = std::move(done)](std::span<const Code> of) {
+         done({of.begin(), of.end()});
+       }});
   Wake();
 }
 
-std::vector<owner::Loan> SimOwner::Lend(const Token& token, std::string_view key) {
-  if (!LeaseHolds()) return {};
-  std::vector<owner::Loan> loans = core_->Lend(token, {&key, 1});
-  // The lease once more, now that the memory is protected: deadline last.
-  if (!LeaseHolds()) {
-    core_->Return(loans);
-    return {};
-  }
+std::vector<owner::Loan> SimOwner::Lend(const Token& token,
+                                        std::span<const std::string_view> keys) {
+  std::vector<owner::Loan> loans = core_->Lend(token, keys);
+  if (!options_.rules.reader.second_look) core_->Return(loans);
   return loans;
+}
+
+void SimOwner::Return(std::span<const owner::Loan> loans) {
+  if (options_.rules.reader.second_look) core_->Return(loans);
+}
+
+void SimOwner::SetChecksum(const owner::Loan& loan, std::uint64_t checksum) {
+  core_->SetChecksum(loan, checksum);
 }
 
 // ---- LinkTarget
 
 void SimOwner::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
+  for (const SlotUpdate& update : updates) {
+    tenants_[update.slot] = TenantTag(TenantOf(update.name));
+  }
   if (options_.rules.lease_last) return core_->SetSlots(incarnation, updates);
   // Too late: the deadline is there before.
   world_.In(place_, 50 * kMillisecond,
@@ -201,7 +192,7 @@ void SimOwner::SetHidden(const std::vector<SlotId>& slots) {
 
 void SimOwner::SetLease(std::int64_t deadline_ns) { core_->RenewLease(deadline_ns); }
 
-void SimOwner::SetMasterReachable(bool /*reachable*/) {}
+void SimOwner::SetMasterReachable(bool reachable) { reachable_ = reachable; }
 
 std::uint64_t SimOwner::ApplyRemoval(const wire::Removal& removal) {
   world_.Log(fmt::format("owner {} applies removal {:x} from slot {} under {:x}, has {:x}: {} {}",

@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // One life of an owner's process in a simulated cluster: the real `LinkCore` with its four lanes
-// over the real `Core`, and what owner.cc and data_server.cc do between them.
+// over the real `Core`, the real `DataService`, and what owner.cc does between them.
 #pragma once
 
 #include <array>
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "kvcove/owner/core.h"
+#include "kvcove/owner/data_store.h"
 #include "kvcove/owner/link_core.h"
 #include "kvcove/segment/reader.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/reader_rules.h"
 #include "tests/sim/sim_master.h"
+#include "tests/sim/sim_transfer.h"
 #include "tests/sim/sim_world.h"
 
 namespace kvcove::sim {
@@ -40,15 +43,13 @@ struct Segment {
   segment::HeaderView view;
 };
 
-class SimOwner final : public owner::LinkTarget {
+class SimOwner final : public owner::LinkTarget, public owner::DataStore {
  public:
   struct Options {
     std::uint64_t payload_bytes = 32 << 10;
     std::uint64_t max_objects = 128;
     OwnerRules rules;
   };
-  using CodeDone = std::function<void(Code)>;
-
   SimOwner(World& world, SimMaster& master, Place place, const Options& options);
   ~SimOwner() override;
   void Start();
@@ -61,24 +62,26 @@ class SimOwner final : public owner::LinkTarget {
   const Id128& identity() const { return link_.identity().owner; }
   std::string address() const { return AddressOf(place_); }
   static std::string AddressOf(Place place) { return "owner-" + std::to_string(place); }
-  bool LeaseHolds() const;
   std::size_t outbox() const { return outbox_.size(); }
 
-  // ---- what the data server does
-  // Reserves, writes and commits: `reserved` says that the put has begun here, `done` how it ended;
-  // kNotListed after `budget_ns`.
-  struct PutRequest {
-    Token token;
-    std::string key;
-    std::vector<std::uint64_t> words;
-    std::uint32_t group = 0;
-    std::uint64_t copied_at = 0;
-    bool evict = true;
-    std::int64_t budget_ns = kSecond;
-  };
-  void Put(const PutRequest& request, const std::function<void()>& reserved, const CodeDone& done);
-  std::vector<owner::Loan> Lend(const Token& token, std::string_view key);
-  void Return(const std::vector<owner::Loan>& loans) { core_->Return(loans); }
+  // ---- gets and puts of others
+  SimServer& server() { return *server_; }
+  // Whether the last reservation was made.
+  bool reserved() const { return reserved_; }
+  wire::SessionNumber AddRemoteSession() override;
+  void EndSession(wire::SessionNumber session) override;
+  std::vector<wire::PutResult> Reserve(wire::SessionNumber session, const Token& token,
+                                       std::span<const wire::PutItem> items, bool evict) override;
+  void FinishThen(wire::SessionNumber session, std::span<const wire::FinishItem> items,
+                  std::function<void(std::vector<Code>)> done) override;
+  bool MasterReachable() const override { return reachable_; }
+  std::vector<owner::Loan> Lend(const Token& token,
+                                std::span<const std::string_view> keys) override;
+  void Return(std::span<const owner::Loan> loans) override;
+  void SetChecksum(const owner::Loan& loan, std::uint64_t checksum) override;
+  bool LeaseHolds() const override;
+  std::uint64_t TenantOfSlot(SlotId slot) const override;
+  std::byte* payload() const override { return segment_->payload.get(); }
 
   // ---- LinkTarget
   void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
@@ -115,15 +118,15 @@ class SimOwner final : public owner::LinkTarget {
   void WaitLane(Lane lane, std::int64_t wait_ns);
   void Wake();
   void Tick();
-  void Write(std::span<const Extent> extents, const std::vector<std::uint64_t>& words);
-  void Commit(std::uint64_t reservation, const PutRequest& request, const CodeDone& done);
 
   World& world_;
   const Place place_;
   const Options options_;
   const std::shared_ptr<Segment> segment_;
   std::unique_ptr<owner::Core> core_;
-  wire::SessionNumber session_ = 0;
+  std::map<SlotId, std::uint64_t> tenants_;
+  bool reachable_ = true;
+  bool reserved_ = false;
   owner::LinkCore link_;
   std::array<std::unique_ptr<SimConnection>, owner::LinkCore::kLanes.size()> connections_;
   std::uint64_t list_wait_ = 0;  // counts the list lane's waits
@@ -132,6 +135,7 @@ class SimOwner final : public owner::LinkTarget {
   bool draining_ = false;
   std::set<SlotId> dropped_;
   std::set<Id128> gave_way_;
+  std::unique_ptr<SimServer> server_;  // ends before what it uses
   Id128 first_identity_;
 };
 

@@ -4,10 +4,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kvcove/requester/remote_read.h"
+#include "kvcove/requester/remote_write.h"
+
 namespace kvcove::sim {
 namespace {
 
 constexpr std::int64_t kCallNs = 500 * kMillisecond;
+constexpr std::int64_t kPutNs = kSecond;
 constexpr std::int64_t kRefreshNs = 400 * kMillisecond;
 constexpr std::int64_t kResetNs = 2500 * kMillisecond;
 constexpr std::size_t kHints = 64;
@@ -36,6 +40,12 @@ SimRequester::SimRequester(World& world, SimMaster& master, Oracle& oracle, Plac
       owner_at_(std::move(owner_at)),
       process_{world.random().Next(), world.random().Next()},
       stub_(*this, process_, world.clock(place)) {
+  for (Place owner = 0; owner < options.owners; ++owner) {
+    endpoints_[owner] = std::make_unique<SimEndpoint>(world, place, owner, [this, owner] {
+      SimOwner* there = owner_at_(owner);
+      return there == nullptr ? nullptr : &there->server();
+    });
+  }
   for (const Space& space : oracle.spaces()) {
     if (space.tenant != options.tenant || locators_.contains(space.family)) continue;
     SessionOptions session;
@@ -160,20 +170,56 @@ void SimRequester::Put(int space, const std::string& key, std::size_t words, Pla
   if (!binding || !binding->open) {
     return done({.code = binding ? Code::kClosed : binding.error().code, .token = {}});
   }
-  const Oracle::Serial serial = oracle_.BeginPut(space, key, words, oracle_.Called(space));
-  const Token token = binding->token;
-  const SimOwner::PutRequest request{
-      .token = token, .key = key, .words = std::vector<std::uint64_t>(words, serial)};
-  world_.In(place_, delay_ns, [this, owner, token, serial, request, done] {
-    world_.Send(place_, owner, [this, owner, token, serial, request, done] {
-      const std::uint64_t life = world_.life(owner);
-      owner_at_(owner)->Put(
-          request, [this, serial] { oracle_.Reserved(serial); },
-          [serial, owner, life, token, done](Code code) {
-            done({.serial = serial, .code = code, .owner = owner, .life = life, .token = token});
-          });
-    });
+  struct Putting {
+    Stored stored;
+    std::string key;
+    std::vector<std::uint64_t> words;
+    ConstBuffer piece;
+    PutItem item;
+    std::uint32_t group = 0;
+    ItemResult result{.code = Code::kUnavailable, .replicas = 0};
+    std::unique_ptr<requester::RemoteWrite> write;
+  };
+  const auto put = std::make_shared<Putting>();
+  put->stored = {.serial = oracle_.BeginPut(space, key, words, oracle_.Called(space)),
+                 .owner = owner,
+                 .token = binding->token};
+  put->key = key;
+  put->words.assign(words, put->stored.serial);
+  put->piece = {.data = put->words.data(), .size = words * 8};
+  put->item = {.key = put->key, .value = {&put->piece, 1}, .after = {}};
+  world_.In(place_, delay_ns, [this, owner, put, done] {
+    const std::int64_t now_ns = world_.NowOf(place_);
+    put->write = std::make_unique<requester::RemoteWrite>(
+        requester::RemoteWriteOptions{.token = put->stored.token,
+                                      .checksum = world_.random().OneIn(2),
+                                      .deadline_ns = now_ns + kPutNs},
+        std::span(&put->item, 1), std::span(&put->group, 1), std::span(&put->result, 1));
+    const std::size_t which[] = {0};
+    put->write->Add(which, *endpoints_.at(owner), now_ns);
+    Exchange(
+        owner, put->write->Exchanges()[0], kPutNs,
+        [this, owner, put] {
+          put->stored.life = world_.life(owner);
+          if (owner_at_(owner)->reserved()) oracle_.Reserved(put->stored.serial);
+        },
+        [put, done] {
+          put->write->Finish();
+          // A value that is not listed yet may still be refused.
+          put->stored.code =
+              put->result.ok() && !put->result.listed ? Code::kNotListed : put->result.code;
+          done(put->stored);
+        });
   });
+}
+
+void SimRequester::Exchange(Place owner, transport::Exchange& exchange, std::int64_t timeout_ns,
+                            const std::function<void()>& begun, std::function<void()> done) {
+  const rpc::Caller caller{.tenant = options_.tenant,
+                           .tag = TenantTag(options_.tenant),
+                           .scopes = static_cast<rpc::Scopes>(rpc::Scope::kRead) |
+                                     static_cast<rpc::Scopes>(rpc::Scope::kWrite)};
+  endpoints_.at(owner)->Run(exchange, caller, timeout_ns, begun, std::move(done));
 }
 
 // ---- gets
@@ -276,29 +322,32 @@ void SimRequester::Fetch(const requester::Locator::Found& found, bool second,
 
 void SimRequester::FetchFrom(Place owner, const Token& token, const Oracle::Reading& reading,
                              const ReadDone& done) {
-  // The first of answer and deadline counts.
-  const auto answered = std::make_shared<bool>(false);
-  const auto once = [answered, done](Oracle::Serial serial) {
-    if (!std::exchange(*answered, true)) done(serial);
+  struct Getting {
+    Oracle::Reading reading;
+    std::vector<std::uint64_t> words = std::vector<std::uint64_t>(512);
+    MutableBuffer piece;
+    GetItem item;
+    ItemResult result;
+    std::unique_ptr<requester::RemoteRead> read;
   };
-  world_.In(place_, kCallNs, [once] { once(0); });
-  world_.Send(place_, owner, [this, owner, token, reading, once] {
-    SimOwner* raw = owner_at_(owner);
-    const auto loans = std::make_shared<std::vector<owner::Loan>>(raw->Lend(token, reading.key));
-    if (loans->empty() || loans->front().code != Code::kOk) {
-      return world_.Send(owner, place_, [once] { once(0); });
-    }
-    const bool protect = options_.rules.reader.second_look;
-    if (!protect) raw->Return(*loans);
-    // The transfer takes its time; a pause of the owner makes it longer.
-    world_.In(owner, ShortPause(), [this, owner, raw, loans, reading, once, protect] {
-      const owner::Loan& loan = loans->front();
-      const Oracle::Serial serial =
-          oracle_.Verify(reading, WordsOf(*raw->segment(), loan.extents, loan.size_bytes));
-      if (protect) raw->Return(*loans);
-      world_.Send(owner, place_, [once, serial] { once(serial); });
-    });
-  });
+  const auto get = std::make_shared<Getting>();
+  get->reading = reading;
+  get->piece = {.data = get->words.data(), .size = get->words.size() * 8};
+  get->item = {.key = get->reading.key, .into = {&get->piece, 1}};
+  // Without checksums, what the owner's memory became is seen; with them, it must be what was put.
+  const bool checksum = world_.random().OneIn(2);
+  get->read = std::make_unique<requester::RemoteRead>(token, checksum, std::span(&get->item, 1),
+                                                      std::span(&get->result, 1));
+  get->read->Add(0, *endpoints_.at(owner), "an owner");
+  Exchange(
+      owner, get->read->Exchanges()[0], kCallNs, [] {},
+      [this, get, done] {
+        get->read->Finish();
+        if (get->result.code == Code::kCorrupt) oracle_.Fail("a value lost its checksum");
+        if (!get->result.ok()) return done(0);
+        get->words.resize(get->result.bytes / 8);
+        done(oracle_.Verify(get->reading, get->words));
+      });
 }
 
 // ---- removals, resets, names, pins

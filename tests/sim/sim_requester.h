@@ -42,8 +42,8 @@ class SimRequester final : public wire::Channel, public requester::LookupService
     Token token;
   };
   using StoredDone = std::function<void(const Stored&)>;
-  // To `owner`, `delay_ns` after its token was captured. `done` is called for each that is stored,
-  // when its owner says so.
+  // To `owner`, `delay_ns` after its token was captured. `done` is called with the owner's answer,
+  // or when the call has ended without one.
   void Put(int space, const std::string& key, std::size_t words, Place owner, std::int64_t delay_ns,
            const StoredDone& done);
   // The put that was found; 0 for a miss.
@@ -92,6 +92,9 @@ class SimRequester final : public wire::Channel, public requester::LookupService
                  const ReadDone& done);
   void RemoveUnder(int space, const Token& token, const std::vector<std::string>& keys,
                    const std::string& prefix, const std::function<void(Result<std::string>)>& done);
+  // One exchange with an owner; `done` keeps what it uses.
+  void Exchange(Place owner, transport::Exchange& exchange, std::int64_t timeout_ns,
+                const std::function<void()>& begun, std::function<void()> done);
   std::int64_t ShortPause();
 
   World& world_;
@@ -107,6 +110,7 @@ class SimRequester final : public wire::Channel, public requester::LookupService
   std::vector<std::unique_ptr<SimConnection>> connections_;
   std::vector<SimConnection*> idle_;
   std::map<wire::OwnerNumber, std::string> addresses_;
+  std::map<Place, std::unique_ptr<SimEndpoint>> endpoints_;
   std::shared_ptr<Segment> mapped_;
 };
 

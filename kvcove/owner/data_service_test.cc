@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an owner does for other hosts, step by step, and what is given back when it ends early.
+#include "kvcove/owner/data_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "kvcove/base/hash.h"
+#include "kvcove/wire/cluster.h"
+
+namespace kvcove::owner {
+namespace {
+
+using testing::ElementsAre;
+using transport::Step;
+
+constexpr std::uint64_t kTenant = 5;
+const Token kToken{.incarnation = {1, 2}, .generation = 3, .slot = 1};
+
+// Objects that lie one behind the other, each in one extent.
+class FakeStore final : public DataStore {
+ public:
+  explicit FakeStore(std::uint64_t bytes) : memory_(bytes) {}
+
+  void Hold(const std::string& key, const std::string& value, bool with_checksum) {
+    const Extent extent = Take(value.size());
+    std::memcpy(memory_.data() + extent.start * segment::kGranule, value.data(), value.size());
+    Loan loan{.code = Code::kOk, .size_bytes = static_cast<std::uint32_t>(value.size())};
+    loan.extents = {extent};
+    loan.has_checksum = with_checksum;
+    if (with_checksum) loan.checksum = Hash64(std::string_view(value), 0);
+    objects[key] = loan;
+  }
+
+  SessionNumber AddRemoteSession() override { return ++sessions; }
+  void EndSession(SessionNumber) override {
+    ++ended_sessions;
+    reserved = 0;
+  }
+  std::vector<PutResult> Reserve(SessionNumber, const Token&, std::span<const PutItem> items,
+                                 bool) override {
+    std::vector<PutResult> places;
+    for (const PutItem& item : items) {
+      PutResult place{.code = full ? Code::kNoSpace : Code::kOk, .extents = {}};
+      if (!full) {
+        place.reservation = ++reserved;
+        place.extents = {Take(item.size_bytes)};
+      }
+      places.push_back(place);
+    }
+    return places;
+  }
+  void FinishThen(SessionNumber, std::span<const FinishItem> items,
+                  std::function<void(std::vector<Code>)> done) override {
+    std::vector<Code> codes;
+    for (const FinishItem& item : items) {
+      if (item.commit) ++committed;
+      codes.push_back(Code::kOk);
+    }
+    finish = [codes, done = std::move(done)] { done(codes); };
+    if (answers_at_once) finish();
+  }
+  bool MasterReachable() const override { return reachable; }
+  std::vector<Loan> Lend(const Token&, std::span<const std::string_view> keys) override {
+    std::vector<Loan> loans;
+    for (const std::string_view key : keys) {
+      const auto at = objects.find(std::string(key));
+      loans.push_back(at == objects.end() ? Loan{.reason = MissReason::kNeverPut} : at->second);
+      if (at != objects.end()) ++lent;
+    }
+    if (lease_ends_when_lent) lease = false;
+    return loans;
+  }
+  void Return(std::span<const Loan> loans) override {
+    for (const Loan& loan : loans) lent -= loan.code == Code::kOk ? 1 : 0;
+  }
+  void SetChecksum(const Loan&, std::uint64_t) override { ++checksums_set; }
+  bool LeaseHolds() const override { return lease; }
+  std::uint64_t TenantOfSlot(SlotId) const override { return kTenant; }
+  std::byte* payload() const override { return const_cast<std::byte*>(memory_.data()); }
+
+  std::map<std::string, Loan> objects;
+  bool full = false;
+  bool lease = true;
+  bool lease_ends_when_lent = false;
+  bool reachable = true;
+  bool answers_at_once = true;
+  std::function<void()> finish;
+  SessionNumber sessions = 0;
+  int ended_sessions = 0;
+  std::uint64_t reserved = 0;
+  int committed = 0;
+  int lent = 0;
+  int checksums_set = 0;
+
+ private:
+  Extent Take(std::uint64_t bytes) {
+    const std::uint64_t granules = (bytes + segment::kGranule - 1) / segment::kGranule;
+    const Extent extent{.start = static_cast<decltype(Extent::start)>(next_),
+                        .count = static_cast<decltype(Extent::count)>(granules)};
+    next_ += granules;
+    return extent;
+  }
+  std::vector<std::byte> memory_;
+  std::uint64_t next_ = 0;
+};
+
+class DataServiceTest : public testing::Test {
+ protected:
+  static rpc::Caller CallerOf(std::uint64_t tag, rpc::Scopes scopes) {
+    return {.tenant = "t", .tag = tag, .scopes = scopes};
+  }
+  std::unique_ptr<transport::Served> Begin(wire::Method method, const std::string& head) {
+    return service_.Begin(session_, caller_, method, std::as_bytes(std::span(head)),
+                          [this] { ++wakes_; });
+  }
+  std::unique_ptr<transport::Served> Get(const std::vector<std::string_view>& keys,
+                                         std::uint64_t room = 64 << 20) {
+    wire::DataGet get{.token = kToken, .keys = keys, .room = {}};
+    get.room.resize(keys.size(), room);
+    return Begin(wire::Method::kDataGet, wire::Encode(get));
+  }
+  std::unique_ptr<transport::Served> Put(const std::vector<std::string>& values,
+                                         std::uint64_t harm = 0) {
+    wire::DataPut put{.token = kToken, .items = {}, .budget_ms = 200};
+    static constexpr std::string_view kKeys[] = {"a", "b", "c"};
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      put.items.push_back({.key = kKeys[i],
+                           .after = {},
+                           .size_bytes = static_cast<std::uint32_t>(values[i].size()),
+                           .checksum = Hash64(std::string_view(values[i]), 0) ^ harm});
+    }
+    return Begin(wire::Method::kDataPut, wire::Encode(put));
+  }
+  static std::vector<wire::DataValue> ValuesOf(const Step& step, std::size_t count) {
+    EXPECT_EQ(step.kind, Step::Kind::kReply);
+    auto values = wire::DecodeValues(std::as_bytes(std::span(step.head)), count);
+    EXPECT_TRUE(values);
+    return values ? *values : std::vector<wire::DataValue>(count);
+  }
+  static std::vector<Code> CodesOf(const Step& step, std::size_t count) {
+    EXPECT_EQ(step.kind, Step::Kind::kReply);
+    auto codes = wire::DecodeCodes(std::as_bytes(std::span(step.head)), count);
+    EXPECT_TRUE(codes);
+    return codes ? *codes : std::vector<Code>();
+  }
+  static std::string TextOf(const Step& step) {
+    std::string text;
+    for (const transport::ConstPiece& piece : step.out) {
+      text.append(reinterpret_cast<const char*>(piece.data), piece.size);
+    }
+    return text;
+  }
+  // Lets a put's payload arrive, so many bytes at a time.
+  static void Arrive(transport::Served& served, const Step& step, std::string_view payload,
+                     std::uint64_t at_a_time) {
+    std::uint64_t arrived = 0;
+    for (const transport::Piece& piece : step.into) {
+      for (std::uint64_t at = 0; at < piece.size;) {
+        const std::uint64_t bytes = std::min(at_a_time, piece.size - at);
+        if (piece.data != nullptr) {
+          std::memcpy(piece.data + at, payload.data() + arrived, bytes);
+        }
+        at += bytes;
+        arrived += bytes;
+        served.Received(arrived);
+      }
+    }
+    EXPECT_EQ(arrived, payload.size());
+  }
+
+  FakeClock clock_;
+  FakeStore store_{24 << 20};
+  DataService service_{store_, {.checksum = true}, clock_};
+  DataService::Session session_{store_};
+  rpc::Caller caller_ = CallerOf(kTenant, rpc::kAllScopes);
+  int wakes_ = 0;
+};
+
+TEST_F(DataServiceTest, AGetSendsWhatIsThereAndReturnsItsLoansWithTheExchange) {
+  store_.Hold("a", "hello", true);
+  store_.Hold("b", "world", true);
+  auto served = Get({"a", "missing", "b"});
+  const Step step = served->Next();
+  const auto values = ValuesOf(step, 3);
+  EXPECT_EQ(TextOf(step), "helloworld");
+  EXPECT_EQ(values[0].checksum, Hash64(std::string_view("hello"), 0));
+  EXPECT_EQ(values[1].code, Code::kMiss);
+  EXPECT_EQ(values[1].reason, MissReason::kNeverPut);
+  EXPECT_EQ(store_.lent, 2) << "until nothing is read from them any more";
+  served.reset();
+  EXPECT_EQ(store_.lent, 0);
+  EXPECT_EQ(service_.counters().sent_bytes, 10U);
+}
+
+TEST_F(DataServiceTest, AGetWhosePeerEndsReturnsItsLoans) {
+  store_.Hold("a", "hello", true);
+  auto served = Get({"a"});
+  EXPECT_EQ(store_.lent, 1);
+  served.reset();
+  EXPECT_EQ(store_.lent, 0);
+}
+
+TEST_F(DataServiceTest, ALeaseThatEndsBetweenLendingAndSendingSendsNothing) {
+  store_.Hold("a", "hello", true);
+  store_.lease_ends_when_lent = true;
+  const Step step = Get({"a"})->Next();
+  EXPECT_EQ(ValuesOf(step, 1)[0].reason, MissReason::kLease);
+  EXPECT_TRUE(step.out.empty());
+  EXPECT_EQ(store_.lent, 0);
+}
+
+TEST_F(DataServiceTest, WithoutALeaseNothingIsLent) {
+  store_.Hold("a", "hello", true);
+  store_.lease = false;
+  EXPECT_EQ(ValuesOf(Get({"a"})->Next(), 1)[0].reason, MissReason::kLease);
+}
+
+TEST_F(DataServiceTest, AnotherTenantNeitherFindsNorStores) {
+  store_.Hold("a", "hello", true);
+  caller_ = CallerOf(kTenant + 1, static_cast<rpc::Scopes>(rpc::Scope::kRead) |
+                                      static_cast<rpc::Scopes>(rpc::Scope::kWrite));
+  EXPECT_EQ(ValuesOf(Get({"a"})->Next(), 1)[0].reason, MissReason::kDenied);
+  auto put = Put({"xy"});
+  const Step step = put->Next();
+  ASSERT_EQ(step.into.size(), 1U);
+  EXPECT_EQ(step.into[0].data, nullptr) << "what is not taken must still be read";
+  Arrive(*put, step, "xy", 1);
+  EXPECT_THAT(CodesOf(put->Next(), 1), ElementsAre(Code::kDenied));
+  EXPECT_EQ(store_.sessions, 0U) << "a session costs memory";
+}
+
+TEST_F(DataServiceTest, AValueThatIsTooLargeForItsRoomIsNotSent) {
+  store_.Hold("a", "hello", true);
+  const Step step = Get({"a"}, 4)->Next();
+  const auto values = ValuesOf(step, 1);
+  EXPECT_EQ(values[0].code, Code::kBufferTooSmall);
+  EXPECT_EQ(values[0].size_bytes, 5U);
+  EXPECT_TRUE(step.out.empty());
+}
+
+TEST_F(DataServiceTest, MissingChecksumsAreComputedInSlices) {
+  constexpr std::size_t kBytes = 10 << 20;
+  store_.Hold("large", std::string(kBytes, 'x'), false);
+  store_.Hold("small", "hello", false);
+  auto served = Get({"large", "small"});
+  Step step;
+  int turns = 0;
+  std::uint64_t before = 0;
+  do {
+    step = served->Next();
+    const std::uint64_t hashed = service_.counters().hashed_bytes;
+    EXPECT_LE(hashed - before, DataService::kSliceBytes);
+    before = hashed;
+    ++turns;
+  } while (step.kind == Step::Kind::kAgain);
+  EXPECT_EQ(before, kBytes + 5);
+  EXPECT_EQ(turns, 11);
+  EXPECT_EQ(store_.checksums_set, 2) << "for the next get";
+  const auto values = ValuesOf(step, 2);
+  EXPECT_EQ(values[0].checksum, Hash64(std::string(kBytes, 'x'), 0));
+  EXPECT_EQ(values[1].checksum, Hash64(std::string_view("hello"), 0));
+}
+
+TEST_F(DataServiceTest, APutIsCommittedWhenAllOfItHasArrived) {
+  auto put = Put({"hello", std::string(1000, 'y')});
+  const Step step = put->Next();
+  ASSERT_EQ(step.kind, Step::Kind::kReceive);
+  Arrive(*put, step, "hello" + std::string(1000, 'y'), 7);
+  EXPECT_EQ(store_.committed, 0);
+  EXPECT_EQ(service_.counters().hashed_bytes, 1005U) << "as it arrives";
+  EXPECT_THAT(CodesOf(put->Next(), 2), ElementsAre(Code::kOk, Code::kOk));
+  EXPECT_EQ(store_.committed, 2);
+}
+
+TEST_F(DataServiceTest, ALargePutIsHashedInSlicesHoweverItArrives) {
+  const std::string value(10 << 20, 'z');
+  auto put = Put({value});
+  Step step = put->Next();
+  std::memcpy(step.into[0].data, value.data(), value.size());
+  std::uint64_t before = 0;
+  const auto one_slice = [&] {
+    const std::uint64_t hashed = service_.counters().hashed_bytes;
+    EXPECT_LE(hashed - before, DataService::kSliceBytes);
+    before = hashed;
+  };
+  put->Received(value.size());  // all at once
+  one_slice();
+  for (step = put->Next(); step.kind == Step::Kind::kAgain; step = put->Next()) one_slice();
+  EXPECT_EQ(service_.counters().hashed_bytes, value.size());
+  EXPECT_THAT(CodesOf(step, 1), ElementsAre(Code::kOk));
+}
+
+TEST_F(DataServiceTest, AValueWithAnotherChecksumIsGivenUp) {
+  auto put = Put({"hello"}, /*harm=*/1);
+  const Step step = put->Next();
+  Arrive(*put, step, "hello", 5);
+  EXPECT_THAT(CodesOf(put->Next(), 1), ElementsAre(Code::kCorrupt));
+  EXPECT_EQ(store_.committed, 0);
+  EXPECT_EQ(service_.counters().corrupt, 1U);
+}
+
+TEST_F(DataServiceTest, APutThatEndsInTheMiddleCommitsNothingAndEndsItsSession) {
+  {
+    DataService::Session session(store_);
+    const std::string head = wire::Encode(
+        wire::DataPut{.token = kToken, .items = {{.key = "a", .after = {}, .size_bytes = 100}}});
+    auto put = service_.Begin(session, caller_, wire::Method::kDataPut,
+                              std::as_bytes(std::span(head)), [] {});
+    ASSERT_EQ(put->Next().kind, Step::Kind::kReceive);
+    put->Received(40);
+    EXPECT_EQ(store_.reserved, 1U);
+  }
+  EXPECT_EQ(store_.committed, 0);
+  EXPECT_EQ(store_.ended_sessions, 1);
+  EXPECT_EQ(store_.reserved, 0U);
+}
+
+TEST_F(DataServiceTest, APutWaitsForTheMastersListing) {
+  store_.answers_at_once = false;
+  auto put = Put({"hello"});
+  Arrive(*put, put->Next(), "hello", 5);
+  Step step = put->Next();
+  EXPECT_EQ(step.kind, Step::Kind::kWait);
+  EXPECT_GT(step.until_ns, clock_.NowNs());
+  store_.finish();
+  EXPECT_EQ(wakes_, 1);
+  EXPECT_THAT(CodesOf(put->Next(), 1), ElementsAre(Code::kOk));
+}
+
+TEST_F(DataServiceTest, APutIsNotListedYetWhenTheBudgetOrTheMasterIsGone) {
+  store_.answers_at_once = false;
+  auto late = Put({"hello"});
+  Arrive(*late, late->Next(), "hello", 5);
+  EXPECT_EQ(late->Next().kind, Step::Kind::kWait);
+  clock_.AdvanceNs(200 * kMillisecond);
+  EXPECT_THAT(CodesOf(late->Next(), 1), ElementsAre(Code::kNotListed));
+  late.reset();
+  store_.finish();  // the answer comes when the exchange is gone
+
+  store_.reachable = false;
+  auto away = Put({"hello"});
+  Arrive(*away, away->Next(), "hello", 5);
+  EXPECT_THAT(CodesOf(away->Next(), 1), ElementsAre(Code::kNotListed));
+}
+
+TEST_F(DataServiceTest, GarbageHasNoExchange) {
+  EXPECT_EQ(Begin(wire::Method::kDataGet, "garbage"), nullptr);
+  EXPECT_EQ(Begin(wire::Method::kDataPut, std::string(100, '\xff')), nullptr);
+}
+
+}  // namespace
+}  // namespace kvcove::owner

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// An owner's objects as its data service sees them: `Owner`, or the simulation's owner.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kvcove/owner/core.h"
+
+namespace kvcove::owner {
+
+// Thread-safe.
+class DataStore {
+ public:
+  virtual ~DataStore() = default;
+
+  // The session of a peer that puts. Its end gives up what it has
+  // reserved, so nothing may land in that memory any more.
+  virtual SessionNumber AddRemoteSession() = 0;
+  virtual void EndSession(SessionNumber session) = 0;
+
+  // Never waits for the master. `evict` false: nothing makes room for them.
+  virtual std::vector<PutResult> Reserve(SessionNumber session, const Token& token,
+                                         std::span<const PutItem> items, bool evict) = 0;
+  // Answers when the master has; from any thread, also within the call.
+  virtual void FinishThen(SessionNumber session, std::span<const FinishItem> items,
+                          std::function<void(std::vector<Code>)> done) = 0;
+  // False: a listing is not worth waiting for.
+  virtual bool MasterReachable() const = 0;
+
+  virtual std::vector<Loan> Lend(const Token& token, std::span<const std::string_view> keys) = 0;
+  virtual void Return(std::span<const Loan> loans) = 0;
+  virtual void SetChecksum(const Loan& loan, std::uint64_t checksum) = 0;
+
+  // Whether what is here may be read: the owner's lease on the generations.
+  virtual bool LeaseHolds() const = 0;
+  // TenantTag of the slot's tenant.
+  virtual std::uint64_t TenantOfSlot(SlotId slot) const = 0;
+  virtual std::byte* payload() const = 0;
+};
+
+}  // namespace kvcove::owner

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/remote_read.h"
+
+#include <algorithm>
+
+#include "kvcove/base/log.h"
+#include "kvcove/requester/api.h"
+
+namespace kvcove::requester {
+
+// ---- ValueVerifier
+
+void ValueVerifier::Arrived(std::uint64_t bytes) {
+  while (at_ < values_.size()) {
+    const Value& value = values_[at_];
+    while (value_at_ < value.size && seen_ < bytes) {
+      const MutableBuffer& piece = value.into[piece_];
+      Add(std::min({piece.size - piece_at_, value.size - value_at_, bytes - seen_}));
+    }
+    if (value_at_ < value.size) return;
+    const bool sound = !checks_ || stream_.Value() == value.checksum;
+    value_at_ = 0;
+    piece_ = 0;
+    piece_at_ = 0;
+    if (checks_) stream_.Reset();
+    on_value_(at_++, sound);
+  }
+}
+
+void ValueVerifier::Add(std::uint64_t bytes) {
+  const MutableBuffer& piece = values_[at_].into[piece_];
+  if (checks_) stream_.Add({static_cast<const std::byte*>(piece.data) + piece_at_, bytes});
+  seen_ += bytes;
+  value_at_ += bytes;
+  piece_at_ += bytes;
+  if (piece_at_ == piece.size) {
+    ++piece_;
+    piece_at_ = 0;
+  }
+}
+
+// ---- RemoteRead
+
+void RemoteRead::Add(std::size_t index, transport::Endpoint& owner, std::string_view name) {
+  const std::uint64_t bytes = results_[index].bytes;
+  Part*& part = filling_[&owner];
+  if (part == nullptr || part->which.size() >= kPartItems || part->bytes + bytes > kPartBytes) {
+    parts_.push_back(std::make_unique<Part>());
+    part = parts_.back().get();
+    part->owner = &owner;
+    part->name = name;
+  }
+  part->which.push_back(index);
+  part->bytes += bytes;
+}
+
+std::span<transport::Exchange> RemoteRead::Exchanges() {
+  for (const auto& part : parts_) exchanges_.push_back(ExchangeOf(*part));
+  return exchanges_;
+}
+
+transport::Exchange RemoteRead::ExchangeOf(Part& part) {
+  wire::DataGet request{.token = token_, .keys = {}, .room = {}, .no_checksum = !checksum_};
+  for (const std::size_t i : part.which) {
+    request.keys.push_back(items_[i].key);
+    request.room.push_back(SizeOf(items_[i].into));
+  }
+  part.ended.resize(part.which.size());
+  transport::Exchange exchange;
+  exchange.to = part.owner;
+  exchange.method = wire::Method::kDataGet;
+  exchange.head = wire::Encode(request);
+  exchange.on_reply = [this, &part](std::span<const std::byte> head) {
+    return OnReply(part, head);
+  };
+  exchange.on_bytes = [&part](std::uint64_t arrived) { part.verifier->Arrived(arrived); };
+  return exchange;
+}
+
+Result<std::vector<transport::Piece>> RemoteRead::OnReply(Part& part,
+                                                          std::span<const std::byte> head) {
+  KVCOVE_ASSIGN(part.values, wire::DecodeValues(head, part.which.size()));
+  std::vector<transport::Piece> into;
+  std::vector<ValueVerifier::Value> values;
+  std::vector<std::size_t> positions;
+  for (std::size_t k = 0; k < part.values.size(); ++k) {
+    const wire::DataValue& value = part.values[k];
+    const std::size_t i = part.which[k];
+    if (value.code != Code::kOk) {
+      results_[i] = {.code = value.code, .reason = value.reason, .bytes = value.size_bytes};
+      part.ended[k] = true;
+      continue;
+    }
+    std::uint64_t left = value.size_bytes;
+    for (const MutableBuffer& piece : items_[i].into) {
+      const std::uint64_t bytes = std::min<std::uint64_t>(piece.size, left);
+      if (bytes > 0) into.push_back({.data = static_cast<std::byte*>(piece.data), .size = bytes});
+      left -= bytes;
+    }
+    if (left > 0) return Fail(Code::kCorrupt, "an owner sent more than there is room for");
+    values.push_back(
+        {.into = items_[i].into, .size = value.size_bytes, .checksum = value.checksum});
+    positions.push_back(k);
+  }
+  part.verifier = std::make_unique<ValueVerifier>(
+      std::move(values), checksum_,
+      [this, &part, positions = std::move(positions)](std::size_t at, bool sound) {
+        const std::size_t k = positions[at];
+        const std::uint64_t bytes = part.values[k].size_bytes;
+        ItemResult& result = results_[part.which[k]];
+        part.ended[k] = true;
+        result = {.code = Code::kOk, .bytes = bytes, .tier = Tier::kRemoteMemory};
+        if (sound) return;
+        result = {.code = Code::kCorrupt};
+        LogError("a value of {} bytes from the owner at {} does not have its checksum", bytes,
+                 part.name);
+      });
+  return into;
+}
+
+void RemoteRead::Finish() {
+  for (std::size_t c = 0; c < exchanges_.size(); ++c) {
+    const Status& status = exchanges_[c].status;
+    if (status) continue;
+    const Code code = status.error().code;
+    const Part& part = *parts_[c];
+    for (std::size_t k = 0; k < part.which.size(); ++k) {
+      if (part.ended[k]) continue;
+      ItemResult& result = results_[part.which[k]];
+      if (code == Code::kCorrupt || code == Code::kBufferBusy) {
+        result = {.code = code};
+      } else {
+        result = Miss(code == Code::kTimeout ? MissReason::kTimeout : MissReason::kOwnerGone);
+      }
+    }
+  }
+}
+
+}  // namespace kvcove::requester

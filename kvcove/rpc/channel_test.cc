@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kept connections of a channel: used again, replaced when the server ended them.
+#include "kvcove/rpc/channel.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/log.h"
+#include "kvcove/rpc/server.h"
+
+namespace kvcove::rpc {
+namespace {
+
+// Answers with the request's body; the method kReset is refused, and kGoodbye closes.
+class Echo final : public Handler {
+ public:
+  void OnOpen(ConnectionId, const Peer&) override { ++opened; }
+  void OnRequest(ConnectionId, wire::Method method, std::span<const std::byte> body,
+                 Responder respond) override {
+    Reply reply{.body = std::string(reinterpret_cast<const char*>(body.data()), body.size())};
+    if (method == wire::Method::kReset) reply.code = Code::kNoSpace;
+    if (method == wire::Method::kGoodbye) reply.close = true;
+    respond(std::move(reply));
+  }
+  void OnClose(ConnectionId) override {}
+  void OnProcessGone(std::uint64_t) override {}
+  bool Admitted(ConnectionId) const override { return true; }
+  std::atomic<int> opened{0};
+};
+
+class TcpChannelTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kError);
+    Start({.host = "127.0.0.1", .port = 0});
+  }
+  void Start(const Address& address) {
+    ServerOptions options;
+    options.listen = address;
+    auto server = Server::Open(options, echo_);
+    ASSERT_TRUE(server) << server.error().ToString();
+    server_ = std::move(*server);
+    server_->Start();
+  }
+  static Result<std::string> Call(TcpChannel& channel, const std::string& body,
+                                  wire::Method method = wire::Method::kLookup) {
+    return channel.Call(method, std::as_bytes(std::span(body)),
+                        SystemClock::Instance().NowNs() + 5 * kSecond);
+  }
+
+  Echo echo_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(TcpChannelTest, OneConnectionServesCallAfterCall) {
+  TcpChannel channel(server_->address(), {});
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(*Call(channel, std::to_string(i)), std::to_string(i));
+  EXPECT_EQ(echo_.opened, 1);
+}
+
+TEST_F(TcpChannelTest, AnErrorOfTheServerLeavesTheConnectionUsable) {
+  TcpChannel channel(server_->address(), {});
+  const auto refused = Call(channel, "full", wire::Method::kReset);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kNoSpace);
+  EXPECT_EQ(refused.error().detail, "full");
+  EXPECT_EQ(*Call(channel, "next"), "next");
+  EXPECT_EQ(echo_.opened, 1);
+}
+
+TEST_F(TcpChannelTest, AConnectionThatEndedWhileItWasKeptIsReplaced) {
+  TcpChannel channel(server_->address(), {});
+  EXPECT_EQ(*Call(channel, "bye", wire::Method::kGoodbye), "bye");
+  EXPECT_EQ(*Call(channel, "again"), "again");
+  EXPECT_EQ(echo_.opened, 2);
+}
+
+TEST_F(TcpChannelTest, AServerThatWasStartedAgainIsUsedAgain) {
+  TcpChannel channel(server_->address(), {});
+  EXPECT_EQ(*Call(channel, "one"), "one");
+  const Address address = server_->address();
+  server_.reset();
+  EXPECT_EQ(Call(channel, "nobody").error().code, Code::kUnavailable);
+  Start(address);
+  EXPECT_EQ(*Call(channel, "two"), "two");
+}
+
+}  // namespace
+}  // namespace kvcove::rpc

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/rpc/listener.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <boost/asio/basic_socket_acceptor.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <deque>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/mutex.h"
+
+namespace kvcove::rpc {
+namespace {
+
+namespace asio = boost::asio;
+using Protocol = asio::generic::stream_protocol;
+using boost::system::error_code;
+
+// No descriptor is free, most likely: trying at once would only keep the loop busy.
+constexpr auto kAcceptAgain = std::chrono::milliseconds(20);
+
+std::chrono::steady_clock::time_point After(std::int64_t ns) {
+  return std::chrono::steady_clock::now() + std::chrono::nanoseconds(ns);
+}
+
+}  // namespace
+
+class Listener::Impl {
+ public:
+  Impl(asio::io_context& loop, UniqueFd socket, const ListenerOptions& options, Deliver deliver,
+       Drop drop)
+      : options_(options),
+        limit_(std::make_shared<ConnectionLimit>(
+            options.name, ConnectionsWithin(options.max_connections, options.descriptors_each))),
+        unproven_(UnprovenOf(options.name, limit_->max())),
+        deliver_(std::move(deliver)),
+        drop_(std::move(drop)),
+        loop_(loop),
+        acceptor_(loop, Protocol(options.is_unix ? AF_UNIX : AF_INET, 0), socket.Release()),
+        accept_again_(loop),
+        late_(loop) {}
+
+  void Accept() {
+    acceptor_.async_accept([this](const error_code& error, Protocol::socket socket) {
+      if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
+      if (error) {
+        limit_->AcceptFailed(error.value());
+        accept_again_.expires_after(kAcceptAgain);
+        accept_again_.async_wait([this](const error_code& stopped) {
+          if (!stopped && acceptor_.is_open()) Accept();
+        });
+        return;
+      }
+      if (auto counted = limit_->Take(); counted != nullptr) {
+        Welcome(UniqueFd(socket.release()), std::move(counted));
+      }
+      Accept();
+    });
+  }
+
+  void Close() {
+    {
+      const MutexLock lock(handshakes_->mutex);
+      handshakes_->closed = true;
+    }
+    acceptor_.close();
+    accept_again_.cancel();
+    late_.cancel();
+  }
+
+  const ConnectionLimit& connections() const { return *limit_; }
+  const Unproven& unproven() const { return *unproven_; }
+
+ private:
+  void Welcome(UniqueFd fd, std::shared_ptr<void> counted) {
+    const std::uint64_t id = next_id_++;
+    const bool plain = options_.tls == nullptr;
+    if (!options_.is_unix) {
+      const int on = 1;
+      setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    }
+    const std::shared_ptr<Unproven::Ticket> ticket = unproven_->Enter(
+        SourceOf(fd.get()), plain ? fd.get() : -1, [drop = drop_, id] { drop(id); });
+    Arrival arrival{.id = id, .counted = std::move(counted), .ticket = ticket};
+    if (plain) {
+      arrival.fd = std::move(fd);
+      arrival.is_unix = options_.is_unix;
+      return Begin(std::move(arrival));
+    }
+    auto cancel = options_.tls->Accept(
+        std::move(fd), options_.hello_ns,
+        [this, all = handshakes_,
+         begun = std::make_shared<Arrival>(std::move(arrival))](UniqueFd inner) {
+          begun->fd = std::move(inner);
+          begun->is_unix = true;
+          const MutexLock lock(all->mutex);
+          if (all->closed) return;
+          asio::post(loop_, [this, begun] {
+            if (acceptor_.is_open()) Begin(std::move(*begun));
+          });
+        });
+    // Until the handshake is done there is no connection to drop.
+    ticket->Replace(-1, [cancel = std::move(cancel), drop = drop_, id] {
+      cancel();
+      drop(id);
+    });
+  }
+
+  void Begin(Arrival arrival) {
+    lates_.push_back(
+        {.at_ns = SystemClock::Instance().NowNs() + options_.hello_ns, .id = arrival.id});
+    if (lates_.size() == 1) AwaitLate();
+    deliver_(std::move(arrival));
+  }
+
+  // Each connection has the same time for its hello, so the first that began is the first that is
+  // late.
+  void AwaitLate() {
+    const std::int64_t left_ns = lates_.front().at_ns - SystemClock::Instance().NowNs();
+    late_.expires_at(After(std::max<std::int64_t>(left_ns, 0)));
+    late_.async_wait([this](const error_code& stopped) {
+      if (stopped || !acceptor_.is_open()) return;
+      const std::int64_t now_ns = SystemClock::Instance().NowNs();
+      while (!lates_.empty() && lates_.front().at_ns <= now_ns) {
+        drop_(lates_.front().id);
+        lates_.pop_front();
+      }
+      if (!lates_.empty()) AwaitLate();
+    });
+  }
+
+  struct Late {
+    std::int64_t at_ns = 0;
+    std::uint64_t id = 0;
+  };
+
+  const ListenerOptions options_;
+  const std::shared_ptr<ConnectionLimit> limit_;
+  const std::shared_ptr<Unproven> unproven_;
+  const Deliver deliver_;
+  const Drop drop_;
+  asio::io_context& loop_;
+  asio::basic_socket_acceptor<Protocol> acceptor_;
+  asio::steady_timer accept_again_;
+  asio::steady_timer late_;
+  std::deque<Late> lates_;
+  std::uint64_t next_id_ = 1;
+  // Handshakes may outlive the listener and its loop.
+  struct Handshakes {
+    Mutex mutex;
+    bool closed KVCOVE_GUARDED_BY(mutex) = false;
+  };
+  const std::shared_ptr<Handshakes> handshakes_ = std::make_shared<Handshakes>();
+};
+
+Listener::Listener(asio::io_context& loop, UniqueFd socket, const ListenerOptions& options,
+                   Deliver deliver, Drop drop)
+    : impl_(std::make_unique<Impl>(loop, std::move(socket), options, std::move(deliver),
+                                   std::move(drop))) {}
+Listener::~Listener() = default;
+void Listener::Start() { impl_->Accept(); }
+void Listener::Close() { impl_->Close(); }
+const ConnectionLimit& Listener::connections() const { return impl_->connections(); }
+const Unproven& Listener::unproven() const { return impl_->unproven(); }
+
+}  // namespace kvcove::rpc

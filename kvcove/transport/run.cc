@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <map>
+
+#include "kvcove/base/mutex.h"
+#include "kvcove/rpc/spin.h"
+#include "kvcove/transport/endpoint.h"
+
+namespace kvcove::transport {
+namespace {
+
+// All doubted peers of a batch share it, so that a whole rack that is gone costs no more than one
+// owner.
+constexpr std::int64_t kDoubtNs = 10 * kMillisecond;
+// With several transports none may sleep for long: another one's bytes do not wake it.
+constexpr std::int64_t kTurnNs = 100 * kMicrosecond;
+
+struct Running {
+  Exchange* exchange;
+  std::unique_ptr<Transfer> transfer;
+};
+
+std::vector<Running> StartAll(std::span<Exchange> exchanges, std::int64_t deadline_ns,
+                              const Clock& clock) {
+  std::vector<Running> running;
+  running.reserve(exchanges.size());
+  // Peers are connected to one after the other.
+  const std::int64_t doubt_until_ns = clock.NowNs() + kDoubtNs;
+  for (Exchange& exchange : exchanges) {
+    auto transfer = exchange.to->Start(exchange, deadline_ns, doubt_until_ns);
+    if (!transfer) {
+      exchange.status = std::unexpected(transfer.error());
+      continue;
+    }
+    running.push_back({&exchange, std::move(*transfer)});
+  }
+  return running;
+}
+
+bool AdvanceAll(std::vector<Running>& running) {
+  bool moved = false;
+  for (const Running& one : running) moved = one.transfer->Advance() || moved;
+  std::erase_if(running, [](const Running& one) { return one.transfer->done(); });
+  return moved;
+}
+
+void Wait(const std::vector<Running>& running, std::int64_t left_ns) {
+  std::map<Transport*, std::vector<Transfer*>> waiting;
+  for (const Running& one : running) {
+    waiting[&one.exchange->to->transport()].push_back(one.transfer.get());
+  }
+  const std::int64_t most_ns = waiting.size() == 1 ? left_ns : std::min(left_ns, kTurnNs);
+  for (const auto& [transport, transfers] : waiting) transport->Wait(transfers, most_ns);
+}
+
+}  // namespace
+
+void Run(std::span<Exchange> exchanges, std::int64_t deadline_ns, const Clock& clock) {
+  ExpectNoLock("an exchange with an owner");
+  std::vector<Running> running = StartAll(exchanges, deadline_ns, clock);
+  rpc::Spin spin(clock);
+  while (!running.empty()) {
+    const bool moved = AdvanceAll(running);
+    if (running.empty()) return;
+    const std::int64_t left_ns = deadline_ns - clock.NowNs();
+    if (left_ns <= 0) break;
+    if (moved) {
+      spin.Restart();
+    } else if (!spin.Again()) {
+      Wait(running, left_ns);
+    }
+  }
+  for (const Running& one : running) {
+    // The status first: `on_quiet` may free the exchange before Abort() returns.
+    one.exchange->status = Fail(Code::kBufferBusy, "bytes may still land in the buffers");
+    if (one.transfer->Abort()) {
+      one.exchange->status = Fail(Code::kTimeout, "the owner did not answer in time");
+    }
+  }
+}
+
+}  // namespace kvcove::transport

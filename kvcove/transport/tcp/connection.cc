@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/transport/tcp/connection.h"
+
+#include <cerrno>
+
+namespace kvcove::transport::tcp {
+
+Connection::Connection(const Shared& shared, rpc::Arrival arrival, Visit::Wake wake)
+    : shared_(shared),
+      arrival_(std::move(arrival)),
+      wake_(std::move(wake)),
+      ends_ns_(shared.clock.NowNs() + shared.hello_ns) {
+  NextFrame();
+}
+
+Connection::~Connection() {
+  arrival_.fd.Reset();
+  served_.reset();
+  visit_.reset();
+}
+
+// Buffers last as long as the exchange that needs them: thousands of connections are silent.
+void Connection::NextFrame() {
+  state_ = State::kFrame;
+  body_ = {};
+  reply_ = {};
+  parts_.Clear();
+  parts_.Add(frame_.data(), frame_.size());
+  if (let_in()) ends_ns_ = 0;
+}
+
+void Connection::Progress() {
+  // A peer that is not let in yet gains no time by being busy.
+  if (let_in()) ends_ns_ = shared_.clock.NowNs() + shared_.stall_ns;
+}
+
+Connection::Wait Connection::Advance() {
+  constexpr int kStepsInARow = 16;
+  for (int steps = 0; steps < kStepsInARow; ++steps) {
+    Wait wait = Wait::kEnd;
+    switch (state_) {
+      case State::kFrame:
+      case State::kBody:
+      case State::kReceive:
+        wait = Receive();
+        break;
+      case State::kSend:
+        wait = Send();
+        break;
+      case State::kWork:
+        wait = Work();
+        // A slice of computation, too, is a turn.
+        if (wait == Wait::kTurn && state_ == State::kWork) return wait;
+        break;
+    }
+    if (wait != Wait::kTurn) return wait;
+  }
+  return Wait::kTurn;
+}
+
+Connection::Wait Connection::Receive() {
+  if (!parts_.empty()) {
+    const ssize_t got = parts_.Receive(fd(), shared_.discard);
+    if (got < 0 && errno == EAGAIN) return Wait::kRead;
+    if (got < 0 && errno == EINTR) return Wait::kTurn;
+    if (got <= 0) return Wait::kEnd;
+    Progress();
+    if (arrival_.ticket != nullptr) arrival_.ticket->Heard();
+    if (state_ == State::kReceive) {
+      moved_ += static_cast<std::uint64_t>(got);
+      served_->Received(moved_);
+    }
+    if (!parts_.empty()) return Wait::kTurn;
+  }
+  if (state_ == State::kFrame) return FrameArrived() ? Wait::kTurn : Wait::kEnd;
+  if (state_ == State::kBody) return BodyArrived() ? Wait::kTurn : Wait::kEnd;
+  state_ = State::kWork;
+  return Work();
+}
+
+Connection::Wait Connection::Send() {
+  if (!parts_.empty()) {
+    const ssize_t sent = parts_.Send(fd());
+    if (sent < 0 && errno == EAGAIN) return Wait::kWrite;
+    if (sent < 0 && errno == EINTR) return Wait::kTurn;
+    if (sent <= 0) return Wait::kEnd;
+    Progress();
+    if (!parts_.empty()) return Wait::kTurn;
+  }
+  served_.reset();
+  if (close_) return Wait::kEnd;
+  NextFrame();
+  return Wait::kTurn;
+}
+
+bool Connection::FrameArrived() {
+  const auto header =
+      wire::DecodeFrameHeader(frame_, let_in() ? wire::kMaxFrameBytes : wire::kMaxFirstFrameBytes);
+  if (!header || (header->method & wire::kReplyBit) != 0) return false;
+  header_ = *header;
+  body_.resize(header->body_bytes);
+  parts_.Clear();
+  parts_.Add(body_.data(), body_.size());
+  state_ = State::kBody;
+  return true;
+}
+
+bool Connection::BodyArrived() {
+  const auto method = static_cast<wire::Method>(header_.method);
+  if (rpc::Gate::IsGreeting(method)) {
+    const rpc::Reply reply = shared_.gate.Greet(guest_, method, body_);
+    if (let_in()) arrival_.ticket.reset();
+    close_ = reply.close;
+    Respond(reply.code, reply.body, {});
+    return true;
+  }
+  if (!shared_.gate.Admitted(guest_)) return false;
+  if (visit_ == nullptr) visit_ = shared_.service.Open();
+  served_ = visit_->Begin(*guest_.caller, method, body_, wake_);
+  state_ = State::kWork;
+  return served_ != nullptr;
+}
+
+Connection::Wait Connection::Work() {
+  Step step = served_->Next();
+  switch (step.kind) {
+    case Step::Kind::kReceive:
+      parts_.Clear();
+      parts_.Add(step.into);
+      moved_ = 0;
+      state_ = State::kReceive;
+      return Wait::kTurn;
+    case Step::Kind::kAgain:
+      Progress();
+      return Wait::kTurn;
+    case Step::Kind::kWait:
+      wake_ns_ = step.until_ns;
+      // The service bounds its own wait.
+      ends_ns_ = step.until_ns + shared_.stall_ns;
+      return Wait::kWake;
+    case Step::Kind::kReply:
+      Progress();
+      Respond(step.code, std::move(step.head), step.out);
+      return Wait::kTurn;
+    case Step::Kind::kEnd:
+      break;
+  }
+  return Wait::kEnd;
+}
+
+void Connection::Respond(Code code, std::string head, std::span<const ConstPiece> out) {
+  reply_ = std::move(head);
+  frame_ = wire::EncodeFrameHeader(
+      {.method = static_cast<std::uint16_t>(header_.method | wire::kReplyBit),
+       .body_bytes = static_cast<std::uint32_t>(reply_.size()),
+       .code = code,
+       .call = header_.call});
+  body_ = {};
+  parts_.Clear();
+  parts_.Add(frame_.data(), frame_.size());
+  parts_.Add(reply_.data(), reply_.size());
+  parts_.Add(out);
+  state_ = State::kSend;
+}
+
+}  // namespace kvcove::transport::tcp

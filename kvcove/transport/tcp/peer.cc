@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/transport/tcp/peer.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "kvcove/base/log.h"
+#include "kvcove/transport/tcp/parts.h"
+
+namespace kvcove::transport::tcp {
+namespace {
+
+using rpc::Breaker;
+
+constexpr std::int64_t kConnectNs = 200 * kMillisecond;
+constexpr std::int64_t kProbeNs = 50 * kMillisecond;  // of the background
+
+// Where unwanted bytes of all peers go; nobody reads it.
+std::byte* Discard() {
+  static std::vector<std::byte> discard(Parts::kDiscard);
+  return discard.data();
+}
+
+// One exchange over one connection.
+class SocketTransfer final : public Transfer {
+ public:
+  SocketTransfer(Peer& peer, Exchange& exchange, Peer::Line line)
+      : peer_(peer), exchange_(exchange), fd_(std::move(line.fd)), pass_(line.pass) {
+    head_ = wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(exchange.method),
+                                     .body_bytes = static_cast<std::uint32_t>(exchange.head.size()),
+                                     .call = 1});
+    out_.Add(head_.data(), head_.size());
+    out_.Add(exchange.head.data(), exchange.head.size());
+    out_.Add(exchange.out);
+    in_.Add(reply_frame_.data(), reply_frame_.size());
+  }
+  ~SocketTransfer() override {
+    if (!done_) (void)Abort();
+  }
+
+  int fd() const { return fd_.get(); }
+  short events() const { return static_cast<short>(out_.empty() ? POLLIN : POLLIN | POLLOUT); }
+
+  bool done() const override { return done_; }
+  bool Advance() override {
+    bool moved = Send();
+    bool heard = false;
+    while (!done_ && Receive(heard)) moved = true;
+    if (heard && !done_) peer_.Heard();
+    return moved || heard || done_;
+  }
+  // Closing the connection is what keeps late bytes out of the caller's memory.
+  bool Abort() override {
+    fd_.Reset();
+    done_ = true;
+    peer_.End(pass_, Breaker::Outcome::kMissed, teaches());
+    return true;
+  }
+
+ private:
+  enum class Stage { kFrame, kHead, kPayload };
+
+  // A put is answered when the master has listed it: that says nothing about its owner's pace.
+  bool teaches() const { return exchange_.method == wire::Method::kDataGet; }
+
+  void End(Status status) {
+    done_ = true;
+    const Breaker::Outcome outcome =
+        status ? Breaker::Outcome::kAnswered : rpc::OutcomeOf(status.error());
+    peer_.End(pass_, outcome, teaches());
+    if (status) {
+      peer_.Keep(std::move(fd_));
+    } else {
+      fd_.Reset();
+    }
+    exchange_.status = std::move(status);
+  }
+  void Fail(Error error) { End(std::unexpected(std::move(error))); }
+
+  bool Send() {
+    bool moved = false;
+    while (!done_ && !out_.empty()) {
+      if (out_.Send(fd_.get()) > 0) {
+        moved = true;
+      } else if (errno == EAGAIN) {
+        break;
+      } else if (errno != EINTR) {
+        // Its answer, if it has left one, is not worth more than its end.
+        Fail(FailErrno(Code::kUnavailable, "sending to an owner").error());
+      }
+    }
+    return moved;
+  }
+
+  bool Receive(bool& heard) {
+    if (in_.empty()) {
+      Arrived();
+      return true;
+    }
+    const ssize_t got = in_.Receive(fd_.get(), Discard());
+    if (got > 0) {
+      heard = true;
+      if (stage_ != Stage::kPayload) return true;
+      payload_bytes_ += static_cast<std::uint64_t>(got);
+      if (exchange_.on_bytes) exchange_.on_bytes(payload_bytes_);
+      // Others of the batch have their turn, too.
+      return in_.empty();
+    }
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (got == 0) {
+      Fail({Code::kUnavailable, "the owner closed the connection"});
+    } else {
+      Fail(FailErrno(Code::kUnavailable, "receiving from an owner").error());
+    }
+    return false;
+  }
+
+  // A stage's bytes are all there.
+  void Arrived() {
+    in_.Clear();
+    switch (stage_) {
+      case Stage::kFrame:
+        return FrameArrived();
+      case Stage::kHead:
+        return HeadArrived();
+      case Stage::kPayload:
+        return End({});
+    }
+  }
+
+  void FrameArrived() {
+    const auto frame = wire::DecodeFrameHeader(reply_frame_, wire::kMaxFrameBytes);
+    if (!frame) return Fail(frame.error());
+    if (frame->method != (static_cast<std::uint16_t>(exchange_.method) | wire::kReplyBit)) {
+      return Fail({Code::kCorrupt, "an owner answered another call"});
+    }
+    code_ = frame->code;
+    reply_.resize(frame->body_bytes);
+    in_.Add(reply_.data(), reply_.size());
+    stage_ = Stage::kHead;
+  }
+
+  void HeadArrived() {
+    if (code_ != Code::kOk) {
+      return Fail({.code = code_,
+                   .detail = {reinterpret_cast<const char*>(reply_.data()), reply_.size()},
+                   .answered = true});
+    }
+    auto into = exchange_.on_reply(reply_);
+    if (!into) return Fail(into.error());
+    in_.Add(*into);
+    stage_ = Stage::kPayload;
+  }
+
+  Peer& peer_;
+  Exchange& exchange_;
+  UniqueFd fd_;
+  const Breaker::Pass pass_;
+  std::array<std::byte, wire::kFrameHeaderBytes> head_;
+  std::array<std::byte, wire::kFrameHeaderBytes> reply_frame_;
+  std::vector<std::byte> reply_;
+  Parts out_;
+  Parts in_;
+  Stage stage_ = Stage::kFrame;
+  Code code_ = Code::kOk;
+  std::uint64_t payload_bytes_ = 0;
+  bool done_ = false;
+};
+
+// Sockets need no registration, and poll() waits for any of them.
+class SocketTransport final : public Transport {
+ public:
+  Result<std::unique_ptr<Registered>> Register(std::span<std::byte> /*memory*/) override {
+    return std::unique_ptr<Registered>();
+  }
+  void Wait(std::span<Transfer* const> transfers, std::int64_t most_ns) override {
+    std::vector<pollfd> waits;
+    waits.reserve(transfers.size());
+    for (Transfer* transfer : transfers) {
+      const auto& socket = static_cast<const SocketTransfer&>(*transfer);
+      waits.push_back({.fd = socket.fd(), .events = socket.events(), .revents = 0});
+    }
+    const timespec limit{.tv_sec = most_ns / kSecond, .tv_nsec = most_ns % kSecond};
+    ppoll(waits.data(), waits.size(), &limit, nullptr);
+  }
+};
+
+}  // namespace
+
+Transport& Sockets() {
+  static SocketTransport sockets;
+  return sockets;
+}
+
+Peer::Peer(const rpc::Address& address, const rpc::Access& access, const Clock& clock,
+           std::function<void()> on_doubt)
+    : address_(address),
+      access_(access),
+      clock_(clock),
+      on_doubt_(std::move(on_doubt)),
+      channel_(address, access),
+      breaker_(clock),
+      guarded_(channel_, breaker_, "the owner", [this](Breaker::Change change) { Note(change); }) {}
+
+Result<UniqueFd> Peer::Connect(std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(rpc::Client client, rpc::Client::Connect(address_, access_, deadline_ns));
+  return client.TakeFd();
+}
+
+UniqueFd Peer::TakeIdle() {
+  const MutexLock lock(mutex_);
+  while (!idle_.empty()) {
+    UniqueFd fd = std::move(idle_.back());
+    idle_.pop_back();
+    // Nothing may come unasked: a readable one has ended.
+    pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    if (poll(&poller, 1, 0) == 0) return fd;
+  }
+  return {};
+}
+
+void Peer::EndProbe(const Breaker::Pass& pass, const Result<UniqueFd>& fd) {
+  Breaker::Outcome outcome = Breaker::Outcome::kAnswered;
+  if (!fd) {
+    // A name that cannot be resolved is a peer that cannot be reached.
+    outcome =
+        fd.error().code == Code::kInvalid ? Breaker::Outcome::kLost : rpc::OutcomeOf(fd.error());
+  }
+  Note(breaker_.End(pass, outcome));
+}
+
+Result<Peer::Line> Peer::Take(std::int64_t deadline_ns, std::int64_t doubt_until_ns) {
+  std::optional<Breaker::Pass> pass = breaker_.Begin(deadline_ns);
+  if (!pass) return Fail(Code::kUnavailable, "the owner is not answering");
+  if (!pass->probe) {
+    if (UniqueFd fd = TakeIdle(); fd.valid()) return Line{std::move(fd), *pass};
+  }
+  const std::int64_t limit_ns = pass->probe ? doubt_until_ns : clock_.NowNs() + kConnectNs;
+  Result<UniqueFd> fd = Connect(std::min(pass->until_ns, limit_ns));
+  if (!fd || pass->probe) EndProbe(*pass, fd);
+  if (!fd && pass->probe && fd.error().code == Code::kTimeout) {
+    return Fail(Code::kUnavailable, "the owner is not answering");
+  }
+  if (!fd) return std::unexpected(fd.error());
+  if (pass->probe) {
+    // It lives: the exchange has all of its own time.
+    pass = breaker_.Begin(deadline_ns);
+    if (!pass) return Fail(Code::kUnavailable, "the owner is not answering");
+  }
+  return Line{std::move(*fd), *pass};
+}
+
+void Peer::End(const Breaker::Pass& pass, Breaker::Outcome outcome, bool teaches) {
+  Note(breaker_.End(pass, outcome, teaches));
+}
+
+void Peer::Keep(UniqueFd fd) {
+  const MutexLock lock(mutex_);
+  if (idle_.size() < kMaxIdle) idle_.push_back(std::move(fd));
+}
+
+void Peer::Note(Breaker::Change change) {
+  if (change == Breaker::Change::kMended) {
+    LogInfo("the owner at {} answers again", address_.ToString());
+  }
+  if (change == Breaker::Change::kBroken) {
+    std::vector<UniqueFd> ended;  // of a host that is gone without a word
+    {
+      const MutexLock lock(mutex_);
+      ended.swap(idle_);
+    }
+    LogWarn("the owner at {} does not answer; it is passed over until it does",
+            address_.ToString());
+  }
+  if ((change == Breaker::Change::kSuspected || change == Breaker::Change::kBroken) && on_doubt_) {
+    on_doubt_();
+  }
+}
+
+void Peer::Probe() {
+  const Breaker::Pass pass = breaker_.BeginProbe(clock_.NowNs() + kProbeNs);
+  auto fd = Connect(pass.until_ns);
+  EndProbe(pass, fd);
+  if (fd) Keep(std::move(*fd));
+}
+
+Transport& Peer::transport() { return Sockets(); }
+
+Result<std::unique_ptr<Transfer>> Peer::Start(Exchange& exchange, std::int64_t deadline_ns,
+                                              std::int64_t doubt_until_ns) {
+  KVCOVE_ASSIGN(Line line, Take(deadline_ns, doubt_until_ns));
+  return std::make_unique<SocketTransfer>(*this, exchange, std::move(line));
+}
+
+}  // namespace kvcove::transport::tcp

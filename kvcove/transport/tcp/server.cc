@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/transport/tcp/server.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+
+#include "kvcove/base/mutex.h"
+#include "kvcove/base/posix.h"
+#include "kvcove/rpc/spin.h"
+#include "kvcove/transport/tcp/connection.h"
+
+namespace kvcove::transport::tcp {
+namespace {
+
+namespace asio = boost::asio;
+using Protocol = asio::generic::stream_protocol;
+using Socket = Protocol::socket;
+using boost::system::error_code;
+
+constexpr auto kSweep = std::chrono::milliseconds(250);
+
+}  // namespace
+
+// One event loop, its thread, and its connections.
+class Server::Loop {
+ public:
+  Loop(const ServerOptions& options, rpc::Gate& gate, Service& service, const Clock& clock)
+      : clock_(clock),
+        shared_{.gate = gate,
+                .service = service,
+                .clock = clock,
+                .hello_ns = options.hello_ns,
+                .stall_ns = options.stall_ns,
+                .discard = discard_.data()} {
+    const MutexLock lock(door_->mutex);
+    door_->context = &context_;
+  }
+
+  asio::io_context& context() { return context_; }
+
+  void Start(const std::string& name) {
+    Sweep();
+    thread_ = StartThread(name, [this] { rpc::RunSpinning(context_, clock_); });
+  }
+  // `before` runs on the loop's thread.
+  void Stop(const std::function<void()>& before) {
+    if (!thread_.joinable()) return;
+    asio::post(context_, [this, before] {
+      before();
+      open_.clear();
+      work_.reset();
+      context_.stop();
+    });
+    thread_.join();
+    const MutexLock lock(door_->mutex);
+    door_->context = nullptr;
+  }
+
+  // From any thread while the loop runs.
+  void Admit(rpc::Arrival arrival) {
+    asio::post(context_, [this, given = std::make_shared<rpc::Arrival>(std::move(arrival))] {
+      Open(std::move(*given));
+    });
+  }
+  void Drop(std::uint64_t id) {
+    asio::post(context_, [this, id] {
+      const auto at = open_.find(id);
+      if (at != open_.end() && !at->second->connection.let_in()) open_.erase(at);
+    });
+  }
+
+ private:
+  // The connection owns the descriptor; the socket beside it only waits for it.
+  struct Entry {
+    Entry(asio::io_context& context, const Connection::Shared& shared, rpc::Arrival arrival,
+          Visit::Wake wake)
+        : connection(shared, std::move(arrival), std::move(wake)),
+          socket(context, Protocol(connection.is_unix() ? AF_UNIX : AF_INET, 0), connection.fd()) {}
+    ~Entry() { socket.release(); }
+    Connection connection;
+    Socket socket;
+    std::unique_ptr<asio::steady_timer> timer;  // once the connection has waited for a wake
+    bool waking = false;                        // it waits for one
+  };
+  // How wakes from other threads reach the loop, as long as it runs.
+  struct Door {
+    Mutex mutex;
+    asio::io_context* context KVCOVE_GUARDED_BY(mutex) = nullptr;
+  };
+
+  void Open(rpc::Arrival arrival) {
+    const std::uint64_t id = arrival.id;
+    auto wake = [this, door = door_, id] {
+      const MutexLock lock(door->mutex);
+      if (door->context != nullptr) asio::post(*door->context, [this, id] { Wake(id); });
+    };
+    auto entry = std::make_unique<Entry>(context_, shared_, std::move(arrival), std::move(wake));
+    open_.emplace(id, std::move(entry));
+    Advance(id);
+  }
+
+  void Wake(std::uint64_t id) {
+    const auto at = open_.find(id);
+    if (at == open_.end() || !at->second->waking) return;
+    at->second->waking = false;
+    at->second->timer->cancel();
+    Advance(id);
+  }
+
+  void Advance(std::uint64_t id) {
+    const auto at = open_.find(id);
+    if (at == open_.end()) return;
+    Entry& entry = *at->second;
+    switch (entry.connection.Advance()) {
+      case Connection::Wait::kRead:
+        return Await(id, entry, Socket::wait_read);
+      case Connection::Wait::kWrite:
+        return Await(id, entry, Socket::wait_write);
+      case Connection::Wait::kTurn:
+        return asio::post(context_, [this, id] { Advance(id); });
+      case Connection::Wait::kWake:
+        return AwaitWake(id, entry);
+      case Connection::Wait::kEnd:
+        open_.erase(at);
+    }
+  }
+
+  void Await(std::uint64_t id, Entry& entry, Socket::wait_type what) {
+    entry.socket.async_wait(what, [this, id](const error_code& error) {
+      if (!error) Advance(id);
+    });
+  }
+
+  void AwaitWake(std::uint64_t id, Entry& entry) {
+    if (entry.timer == nullptr) entry.timer = std::make_unique<asio::steady_timer>(context_);
+    entry.waking = true;
+    entry.timer->expires_after(
+        std::chrono::nanoseconds(entry.connection.wake_ns() - clock_.NowNs()));
+    entry.timer->async_wait([this, id](const error_code& cancelled) {
+      if (!cancelled) Wake(id);
+    });
+  }
+
+  // Ends what was silent for too long.
+  void Sweep() {
+    sweeper_.expires_after(kSweep);
+    sweeper_.async_wait([this](const error_code& error) {
+      if (error) return;
+      const std::int64_t now_ns = clock_.NowNs();
+      std::erase_if(open_, [&](const auto& one) {
+        const std::int64_t ends_ns = one.second->connection.ends_ns();
+        return ends_ns != 0 && ends_ns < now_ns;
+      });
+      Sweep();
+    });
+  }
+
+  const Clock& clock_;
+  std::vector<std::byte> discard_ = std::vector<std::byte>(Parts::kDiscard);
+  const Connection::Shared shared_;
+  asio::io_context context_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_{context_.get_executor()};
+  asio::steady_timer sweeper_{context_};
+  const std::shared_ptr<Door> door_ = std::make_shared<Door>();
+  std::unordered_map<std::uint64_t, std::unique_ptr<Entry>> open_;
+  std::thread thread_;
+};
+
+class Server::Impl {
+ public:
+  Impl(const ServerOptions& options, rpc::Gate& gate, Service& service, const Clock& clock)
+      : options_(options) {
+    for (std::size_t i = 0; i < std::max<std::size_t>(options.loops, 1); ++i) {
+      loops_.push_back(std::make_unique<Loop>(options, gate, service, clock));
+    }
+  }
+  Status Open() {
+    KVCOVE_ASSIGN(UniqueFd socket, rpc::ListenTcp(options_.listen));
+    listener_.emplace(
+        loops_[0]->context(), std::move(socket),
+        rpc::ListenerOptions{.name = options_.name,
+                             .max_connections = options_.max_connections,
+                             .descriptors_each = options_.descriptors_each,
+                             .hello_ns = options_.hello_ns,
+                             .tls = options_.tls},
+        [this](rpc::Arrival arrival) { LoopOf(arrival.id).Admit(std::move(arrival)); },
+        [this](std::uint64_t id) { LoopOf(id).Drop(id); });
+    listener_->Start();
+    for (const auto& loop : loops_) loop->Start(options_.thread_name);
+    return {};
+  }
+  // Loop 0 first: afterwards nothing is delivered to the others.
+  void Stop() {
+    for (const auto& loop : loops_) {
+      loop->Stop([this, first = loop == loops_[0]] {
+        if (first) listener_->Close();
+      });
+    }
+  }
+  const rpc::Address& address() const { return options_.listen; }
+  const rpc::Listener& listener() const { return *listener_; }
+
+ private:
+  Loop& LoopOf(std::uint64_t id) { return *loops_[id % loops_.size()]; }
+
+  ServerOptions options_;
+  std::vector<std::unique_ptr<Loop>> loops_;
+  std::optional<rpc::Listener> listener_;
+};
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() { Stop(); }
+void Server::Stop() { impl_->Stop(); }
+const rpc::Address& Server::address() const { return impl_->address(); }
+const ConnectionLimit& Server::connections() const { return impl_->listener().connections(); }
+const rpc::Unproven& Server::unproven() const { return impl_->listener().unproven(); }
+
+Result<std::unique_ptr<Server>> Server::Open(const ServerOptions& options, rpc::Gate& gate,
+                                             Service& service, const Clock& clock) {
+  auto impl = std::make_unique<Impl>(options, gate, service, clock);
+  KVCOVE_TRY(impl->Open());
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+}  // namespace kvcove::transport::tcp
