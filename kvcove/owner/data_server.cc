@@ -51,7 +51,7 @@ constexpr std::int64_t kListedTurnNs = 50 * kMillisecond;
 constexpr auto kSweep = std::chrono::milliseconds(250);
 
 // Pins and statistics of one caller's objects, for who holds no mapping.
-class ObjectService final : public wire::HostService {
+class ObjectService final : public wire::ObjectService {
  public:
   ObjectService(Owner& owner, const rpc::Caller& caller) : owner_(owner), caller_(caller) {}
   Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
@@ -85,37 +85,7 @@ class ObjectService final : public wire::HostService {
     return owner_.Stat();
   }
 
-  // Not for other hosts: they ask the master, or use data calls.
-  Result<wire::Registration> Register(const wire::RegisterRequest&, std::int64_t) override {
-    return No();
-  }
-  Result<wire::ResetOutcome> Reset(const wire::ResetRequest&, std::int64_t) override {
-    return No();
-  }
-  Status NameVersions(std::string_view, std::string_view, std::span<const std::string>,
-                      std::int64_t) override {
-    return No();
-  }
-  Status EndEngine(std::string_view, std::string_view, std::int64_t) override { return No(); }
-  Result<std::vector<wire::PutResult>> Put(const Token&, std::span<const wire::PutItem>,
-                                           std::int64_t) override {
-    return No();
-  }
-  Result<std::vector<Code>> Finish(std::span<const wire::FinishItem>, std::int64_t) override {
-    return No();
-  }
-  Result<std::vector<Code>> Remove(const Token&, std::span<const std::string_view>,
-                                   std::int64_t) override {
-    return No();
-  }
-  Result<std::uint64_t> RemoveMatching(const Token&, std::string_view, std::int64_t) override {
-    return No();
-  }
-
  private:
-  static std::unexpected<Error> No() {
-    return Fail(Code::kCorrupt, "not a call for an owner's data server");
-  }
   static std::unexpected<Error> Denied() {
     return Fail(Code::kDenied, "this credential may not do that");
   }
@@ -401,7 +371,7 @@ class DataServer::Impl {
         ObjectService objects(owner_, caller);
         co_return co_await Answer(
             connection, *header,
-            wire::Serve(objects, method, connection.body, clock_.NowNs() + kSecond));
+            wire::ServeObjects(objects, method, connection.body, clock_.NowNs() + kSecond));
       }
       case wire::Method::kInventory:
       case wire::Method::kCopy: {
@@ -410,7 +380,7 @@ class DataServer::Impl {
         ObjectService objects(owner_, caller);
         co_return co_await Answer(
             connection, *header,
-            wire::Serve(objects, method, connection.body, clock_.NowNs() + kSecond));
+            wire::ServeObjects(objects, method, connection.body, clock_.NowNs() + kSecond));
       }
       default:
         co_return false;

@@ -4,6 +4,7 @@
 #include <flatbuffers/flatbuffers.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <vector>
 
 #include "kvcove/wire/host_wire.h"
@@ -102,6 +103,57 @@ TEST(ClusterWireTest, NoBatchIsLargerThanACallMayBe) {
   };
   EXPECT_TRUE(put(kMaxBatch));
   EXPECT_FALSE(put(kMaxBatch + 1));
+}
+
+// Other builds read these bytes. A field that is added at a table's end may change them for
+// messages that use it, and for no other.
+TEST(ClusterWireTest, MessagesHaveTheseBytes) {
+  const Token token{.incarnation = {.high = 1, .low = 2}, .generation = 3, .slot = 4};
+  const std::vector<Id128> hashes = {{.high = 5, .low = 6}, {.high = 7, .low = 8}};
+  const std::vector<Place> places = {
+      {.size_bytes = 9, .owner = 1, .second = 2, .tier = Tier::kMemory},
+      {.reason = MissReason::kEvicted}};
+  const std::vector<DataValue> values = {{.code = Code::kOk, .size_bytes = 3, .checksum = 4},
+                                         {.code = Code::kMiss, .reason = MissReason::kReset}};
+  const std::vector<Code> codes = {Code::kOk, Code::kStale};
+  RequesterReport report{.fallbacks = 2, .broken = {3}, .holder = {.high = 1, .low = 2}};
+  report.misses[1] = 5;
+  report.recent.push_back({.hash = hashes[0], .slot = 4, .reason = MissReason::kLease});
+  const std::vector<std::pair<std::string_view, std::string>> messages = {
+      {"lookup", EncodeLookup(token, hashes)},
+      {"places", Encode(std::span<const Place>(places))},
+      {"owners",
+       Encode(OwnersReply{
+           .owners =
+               {{.number = 1, .epoch = 2, .address = "h:1", .capacity_bytes = 3, .live = true}},
+           .term = 9})},
+      {"remove",
+       Encode(RemoveRequest{.token = token, .keys = {"k"}, .pattern = {}, .budget_ns = 7})},
+      {"data get", Encode(DataGet{.token = token, .keys = {"k", "l"}, .room = {10, 20}})},
+      {"values", Encode(std::span<const DataValue>(values))},
+      {"data put",
+       Encode(DataPut{
+           .token = token,
+           .items = {{.key = "k", .after = "j", .size_bytes = 3, .checksum = 4, .group = 5}},
+           .budget_ms = 6,
+           .copies = 2})},
+      {"codes", Encode(std::span<const Code>(codes))},
+      {"count", EncodeCount(77)},
+      {"report", Encode(report)},
+  };
+  const std::map<std::string_view, std::string_view> golden = {
+      {"", ""},
+  };
+  for (const auto& [name, bytes] : messages) {
+    std::string hex;
+    for (const char c : bytes) {
+      hex += "0123456789abcdef"[static_cast<unsigned char>(c) >> 4];
+      hex += "0123456789abcdef"[static_cast<unsigned char>(c) & 15];
+    }
+    const auto at = golden.find(name);
+    EXPECT_TRUE(at != golden.end() && at->second == hex)
+        << "{\"" << name << "\", \"" << hex << "\"},";
+  }
 }
 
 }  // namespace
