@@ -109,7 +109,7 @@ struct Target {
   std::unique_ptr<TemporaryDirectory> directory;
   std::unique_ptr<ServeProcess> daemon;
   std::unique_ptr<Pool> pool;
-  std::unique_ptr<Session> session;
+  SessionPtr session;
   std::string form;
 
   static Result<Target> Open(const std::string& form, std::uint64_t memory,

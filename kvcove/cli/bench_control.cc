@@ -34,7 +34,7 @@ struct Local {
     return local;
   }
   std::unique_ptr<Pool> pool;
-  std::unique_ptr<Session> session;
+  SessionPtr session;
 };
 
 std::uint64_t MemoryFor(std::uint64_t objects) { return (objects * 128 * 2 / kMiB + 64) * kMiB; }

@@ -29,8 +29,8 @@ class HostConnection final : public Connection {
   HostConnection(std::shared_ptr<requester::Host> host, std::string_view form)
       : host_(std::move(host)), form_(form) {}
   std::string_view form() const override { return form_; }
-  Result<std::unique_ptr<Session>> OpenSession(const SessionOptions& options) override {
-    return std::make_unique<requester::HostSession>(host_, options, SystemClock::Instance());
+  Result<SessionPtr> OpenSession(const SessionOptions& options) override {
+    return SessionPtr(new requester::HostSession(host_, options, SystemClock::Instance()));
   }
   Result<PoolStat> Stat(std::int64_t deadline_ns) override {
     const auto attachment = host_->Current();
@@ -50,10 +50,10 @@ class ClusterConnection final : public Connection {
   explicit ClusterConnection(std::shared_ptr<requester::ClusterHost> host)
       : host_(std::move(host)) {}
   std::string_view form() const override { return "cluster"; }
-  Result<std::unique_ptr<Session>> OpenSession(const SessionOptions& given) override {
+  Result<SessionPtr> OpenSession(const SessionOptions& given) override {
     SessionOptions options = given;
     KVCOVE_ASSIGN(options.preferred_segment, PreferredSegment(given.preferred_segment));
-    return std::make_unique<requester::ClusterSession>(host_, options, SystemClock::Instance());
+    return SessionPtr(new requester::ClusterSession(host_, options, SystemClock::Instance()));
   }
   // The sum of all owners that live.
   Result<PoolStat> Stat(std::int64_t deadline_ns) override {

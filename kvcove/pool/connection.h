@@ -17,7 +17,7 @@ class Connection {
   // "embedded", "process" or "cluster".
   virtual std::string_view form() const = 0;
   // `options` have valid names and an engine.
-  virtual Result<std::unique_ptr<Session>> OpenSession(const SessionOptions& options) = 0;
+  virtual Result<SessionPtr> OpenSession(const SessionOptions& options) = 0;
   // Of the pool as a whole.
   virtual Result<PoolStat> Stat(std::int64_t deadline_ns) = 0;
 };

@@ -132,7 +132,11 @@ std::optional<Code> CodeOf(int fd, wire::Method method, const std::string& body,
   if (recv(fd, reply.data(), reply.size(), MSG_WAITALL) != static_cast<ssize_t>(reply.size())) {
     return std::nullopt;
   }
-  return wire::DecodeFrameHeader(reply, wire::kMaxFrameBytes)->code;
+  const auto head_back = wire::DecodeFrameHeader(reply, wire::kMaxFrameBytes);
+  std::string detail(head_back->body_bytes, '\0');
+  EXPECT_EQ(recv(fd, detail.data(), detail.size(), MSG_WAITALL),
+            static_cast<ssize_t>(detail.size()));
+  return head_back->code;
 }
 
 // The caller has given up by then: a worker that goes on waiting would keep others waiting.

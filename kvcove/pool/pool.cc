@@ -48,7 +48,7 @@ Status Pool::CheckProcess() const {
               "pool again in the child");
 }
 
-Result<std::unique_ptr<Session>> Pool::OpenSession(const SessionOptions& given) {
+Result<SessionPtr> Pool::OpenSession(const SessionOptions& given) {
   KVCOVE_TRY(CheckProcess());
   KVCOVE_TRY(CheckName(given.name, "namespace"));
   KVCOVE_TRY(CheckName(given.engine, "engine"));

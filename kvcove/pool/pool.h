@@ -54,7 +54,7 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   // Errors: kInvalid for names that are too long. A session may outlive the pool object.
-  Result<std::unique_ptr<Session>> OpenSession(const SessionOptions& options);
+  Result<SessionPtr> OpenSession(const SessionOptions& options);
   Result<PoolStat> Stat(std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
   // "embedded", "process" or "cluster".
   std::string_view form() const;

@@ -12,11 +12,8 @@ namespace kvcove {
 
 Session::Session() : forks_(ForkCount()) {}
 
-void Session::operator delete(Session* session, std::destroying_delete_t) {
-  if (session->forks_ != ForkCount()) return;
-  void* const memory = dynamic_cast<void*>(session);  // where the implementation's object begins
-  session->~Session();
-  ::operator delete(memory);
+void SessionDeleter::operator()(Session* session) const {
+  if (session->forks_ == ForkCount()) delete session;
 }
 
 Status Session::CheckBatch(std::size_t items, std::size_t results) const {

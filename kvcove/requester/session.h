@@ -11,15 +11,15 @@
 //   as a whole; `results[i]` about item i. kInvalid for a batch of more than kMaxBatch items, or
 //   with less room for results than items: no item was looked at, and `results` is untouched. In
 //   each other case but a fork (below) `results` is filled, whatever the Status says.
-// - After fork(2) every call of the child is kUnavailable: it must open a pool of its own. Deleting
-//   what it inherited frees nothing and disturbs nothing of the parent's.
+// - After fork(2) every call of the child is kUnavailable: it must open a pool of its own. Dropping
+//   what it inherited (SessionPtr) frees nothing and disturbs nothing of the parent's.
 // - Keys, buffers and results belong to the caller and stay valid until the call ends; those of an
 //   asynchronous call until its (final) completion.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <new>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -39,9 +39,6 @@ class Session {
   virtual ~Session() = default;
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
-  // In a forked child neither the threads of the session came along nor the holders of its locks,
-  // so ending it there could wait for ever: `delete`, also a unique_ptr's, lets it go as it is.
-  static void operator delete(Session* session, std::destroying_delete_t);
 
   // What a put must carry: the namespace with weight version `options.version`, and its generation
   // now. Capture when the request is first scheduled, or last computed again from its first token:
@@ -163,7 +160,16 @@ class Session {
   Status CheckBatch(std::size_t items, std::size_t results) const;
 
  private:
+  friend struct SessionDeleter;
   const unsigned forks_;
 };
+
+// How a pool gives out sessions. In a forked child neither the threads of the session came along
+// nor the holders of its locks, so ending it there could wait for ever: the child lets it go as it
+// is.
+struct SessionDeleter {
+  void operator()(Session* session) const;
+};
+using SessionPtr = std::unique_ptr<Session, SessionDeleter>;
 
 }  // namespace kvcove

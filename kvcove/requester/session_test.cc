@@ -157,7 +157,7 @@ TEST(SessionTest, AsynchronousCallsKeepTheirOptionsAndTellTheirCounts) {
 
 TEST(SessionTest, ItsMemoryIsFreedByItsParentOnly) {
   int ended = 0;
-  std::unique_ptr<Session> session = std::make_unique<FakeSession>(&ended);
+  SessionPtr session(new FakeSession(&ended));
   const pid_t child = fork();
   if (child == 0) {
     ItemResult result;

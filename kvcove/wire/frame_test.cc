@@ -63,12 +63,20 @@ TEST(FrameTest, ABudgetIsAtLeastAMillisecondAndAtMostWhatFits) {
 TEST(FrameTest, WhatIsNoFrameIsCorruptAndAnotherVersionSaysBothNumbers) {
   const Bytes good = EncodeFrameHeader({.method = 4, .body_bytes = 100});
   EXPECT_EQ(DecodeFrameHeader(good, 99).error().code, Code::kCorrupt) << "too long";
-  for (const auto& [at, value, code] :
-       {std::tuple{0, 'x', Code::kCorrupt}, std::tuple{6, 0, Code::kCorrupt},
-        std::tuple{6, kMaxMethod + 1, Code::kCorrupt}, std::tuple{12, kMaxCode + 1, Code::kCorrupt},
-        std::tuple{4, 9, Code::kIncompatible}}) {
+  struct Case {
+    std::size_t at;
+    int value;
+    Code code;
+  };
+  for (const auto& [at, value, code] : std::initializer_list<Case>{
+           {0, 'x', Code::kCorrupt},
+           {6, 0, Code::kCorrupt},
+           {6, kMaxMethod + 1, Code::kCorrupt},
+           {12, kMaxCode + 1, Code::kCorrupt},
+           {4, 9, Code::kIncompatible},
+       }) {
     Bytes bad = good;
-    bad[static_cast<std::size_t>(at)] = static_cast<std::byte>(value);
+    bad[at] = static_cast<std::byte>(value);
     const auto decoded = DecodeFrameHeader(bad, kMaxFrameBytes);
     ASSERT_FALSE(decoded) << "byte " << at;
     EXPECT_EQ(decoded.error().code, code) << "byte " << at;

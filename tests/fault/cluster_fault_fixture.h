@@ -29,7 +29,7 @@ class ClusterFaultTest : public testing::Test, protected ClusterProcesses {
     pool_.reset();
   }
 
-  static std::unique_ptr<Session> OpenSession(Pool& pool) {
+  static SessionPtr OpenSession(Pool& pool) {
     return *pool.OpenSession({.name = "acme/llama", .engine = "e"});
   }
 
@@ -149,7 +149,7 @@ class ClusterFaultTest : public testing::Test, protected ClusterProcesses {
   }
 
   std::unique_ptr<Pool> pool_;
-  std::unique_ptr<Session> session_;
+  SessionPtr session_;
 };
 
 }  // namespace kvcove

@@ -32,7 +32,7 @@ class ControlPlaneTest : public ClusterFaultTest {
   // For some time, from everywhere: a moment at which it can be seen is enough.
   std::size_t MostFound(const std::vector<std::string>& keys, std::int64_t for_ms = 1500) {
     auto pools = {Open("host0"), Open("host1"), Open()};
-    std::vector<std::unique_ptr<Session>> sessions;
+    std::vector<SessionPtr> sessions;
     for (const auto& pool : pools) sessions.push_back(OpenSession(*pool));
     std::size_t most = 0;
     const std::int64_t until = NowMs() + for_ms;
@@ -198,7 +198,7 @@ TEST_F(ControlPlaneTest, ASessionThatResetGoesOnUnderTheNextMaster) {
 // As an engine does that starts with new weights.
 TEST_F(ControlPlaneTest, ASessionThatResetBeforeItStoredAnythingGoesOnUnderTheNextMaster) {
   const auto near_pool = Open("host0");
-  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<SessionPtr> sessions;
   for (Pool* pool : {pool_.get(), near_pool.get()}) {
     const std::string name = fmt::format("new {}", sessions.size());
     sessions.push_back(*pool->OpenSession({.name = name, .engine = "e"}));

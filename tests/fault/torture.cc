@@ -385,7 +385,7 @@ class Client {
   Random random_;
   const std::string address_;
   std::unique_ptr<Pool> pool_;
-  std::unique_ptr<Session> session_;
+  SessionPtr session_;
   std::array<std::vector<std::byte>, 8> buffers_;
 };
 

@@ -83,8 +83,8 @@ class ClusterFixture : public testing::Test {
     EXPECT_TRUE(pool) << pool.error().ToString();
     return std::move(*pool);
   }
-  static std::unique_ptr<Session> OpenSession(Pool& pool, const std::string& engine = "e1",
-                                              bool assume_weights = false) {
+  static SessionPtr OpenSession(Pool& pool, const std::string& engine = "e1",
+                                bool assume_weights = false) {
     return *pool.OpenSession(
         {.name = "acme/llama", .engine = engine, .assume_weights = assume_weights});
   }

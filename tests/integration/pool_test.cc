@@ -53,8 +53,8 @@ class PoolTest : public testing::TestWithParam<std::string> {
     daemon_.reset();
     std::filesystem::remove_all(directory_);
   }
-  std::unique_ptr<Session> OpenSession(const std::string& name = "model",
-                                       const std::string& engine = "", bool follow = false) {
+  SessionPtr OpenSession(const std::string& name = "model", const std::string& engine = "",
+                         bool follow = false) {
     return *pool_->OpenSession({.name = name, .engine = engine, .follow_always = follow});
   }
 

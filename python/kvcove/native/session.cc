@@ -198,7 +198,7 @@ PySession OpenSession(const PyPool& self, const Text& name, const Text& engine, 
                          .replicas = replicas};
   if (!placement.empty()) options.placement = Unwrap(ParsePlacement(placement));
   const std::shared_ptr<Pool> pool = self.Get();
-  Result<std::unique_ptr<Session>> session = Fail(Code::kInternal, {});
+  Result<SessionPtr> session = Fail(Code::kInternal, {});
   {
     const nb::gil_scoped_release release;
     session = pool->OpenSession(options);
