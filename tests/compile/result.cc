@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled, never linked: tests/CMakeLists.txt says what must compile and what must not. With
 // DROPPED=1 a Status, with DROPPED=2 a Result goes unlooked at, which is an error in CI.
+#include "kvcove/base/result.h"
+
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "kvcove/base/result.h"
 
 namespace {
 

@@ -458,7 +458,7 @@ TEST_F(EngineEndTest, RegistrationsThatWaitForAFrozenMasterHoldNoPut) {
   for (int i = 0; i < kEngines; ++i) {
     engines.emplace_back([&pool, i] {
       auto starting = *pool->OpenSession({.name = "acme/llama", .engine = fmt::format("e{}", i)});
-      (void)starting->Capture({}, milliseconds(2000));
+      (void)starting->Capture({.timeout = milliseconds(2000)});
     });
   }
   const std::int64_t slowest = SlowestPutMs(*session, token, 1500);
