@@ -6,6 +6,7 @@
 #include <expected>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace kvcove {
@@ -70,8 +71,22 @@ struct Error {
   std::string ToString() const;
 };
 
+// A value, or why there is none. std::expected in every use; a class of its own so that a result
+// that nobody looks at is a warning (CI makes it an error). What may be dropped is dropped with
+// `(void)` and a reason.
 template <typename T>
-using Result = std::expected<T, Error>;
+class [[nodiscard]] Result : public std::expected<T, Error> {
+  using Base = std::expected<T, Error>;
+
+ public:
+  Result() = default;
+  // From a value, an error (Fail) or a result whose value converts. std::expected's constructors
+  // are not inherited: they do not know this class, and would take a Result<bool> for a bool.
+  template <typename U = T>
+    requires(!std::is_base_of_v<Base, std::remove_cvref_t<U>> && std::is_constructible_v<Base, U>)
+  explicit(!std::is_convertible_v<U, Base>) Result(U&& value)  // NOLINT(*-explicit-*)
+      : Base(std::forward<U>(value)) {}
+};
 using Status = Result<void>;
 
 inline std::unexpected<Error> Fail(Code code, std::string detail) {

@@ -78,7 +78,7 @@ Status Fill(Session& session, std::uint64_t objects, std::uint64_t object_bytes,
   const std::size_t batch = object_bytes <= 16 * kKiB ? 1024 : 32;
   const std::vector<std::byte> value(object_bytes, std::byte{7});
   const ConstBuffer piece{.data = value.data(), .size = value.size()};
-  KVCOVE_ASSIGN(const Token token, session.Capture());
+  KVCOVE_ASSIGN(const Token token, session.Capture({}));
   for (std::uint64_t at = 0; at < objects; at += batch) {
     const std::size_t count = std::min<std::uint64_t>(batch, objects - at);
     std::vector<std::string> keys;
@@ -109,7 +109,7 @@ struct Target {
   std::unique_ptr<TemporaryDirectory> directory;
   std::unique_ptr<ServeProcess> daemon;
   std::unique_ptr<Pool> pool;
-  std::unique_ptr<Session> session;
+  SessionPtr session;
   std::string form;
 
   static Result<Target> Open(const std::string& form, std::uint64_t memory,
@@ -286,7 +286,7 @@ Status BenchPut(const BenchOptions& options, const std::string& form, const Shap
   const std::uint64_t places = shape.memory / shape.object_bytes;
   // Full from the start, so that each put evicts; and every page of this process is touched.
   KVCOVE_TRY(Fill(*target.session, places, shape.object_bytes, 1ULL << 40));
-  KVCOVE_ASSIGN(const Token token, target.session->Capture());
+  KVCOVE_ASSIGN(const Token token, target.session->Capture({}));
   std::vector<ConstBuffer> pieces(shape.batch);
   std::vector<PutItem> items(shape.batch);
   std::vector<ItemResult> results(shape.batch);
@@ -530,7 +530,7 @@ Status BenchMemory(const BenchOptions& options, std::uint64_t objects) {
   // Mixed sizes come and go; then a part is removed, and what is free is filled again until
   // something must go.
   KVCOVE_ASSIGN(Target target, Target::Open("embedded", 512 * kMiB));
-  KVCOVE_ASSIGN(const Token token, target.session->Capture());
+  KVCOVE_ASSIGN(const Token token, target.session->Capture({}));
   const std::vector<std::byte> value(256 * kKiB, std::byte{5});
   Random random(4);
   const auto put = [&](const std::string& key) -> Result<std::uint64_t> {

@@ -47,7 +47,7 @@ struct Cluster {
   std::unique_ptr<BenchProcess> master;
   std::vector<std::unique_ptr<BenchProcess>> owners;
   std::unique_ptr<Pool> pool;
-  std::unique_ptr<Session> session;
+  SessionPtr session;
 };
 
 }  // namespace kvcove::cli

@@ -34,7 +34,7 @@ struct Local {
     return local;
   }
   std::unique_ptr<Pool> pool;
-  std::unique_ptr<Session> session;
+  SessionPtr session;
 };
 
 std::uint64_t MemoryFor(std::uint64_t objects) { return (objects * 128 * 2 / kMiB + 64) * kMiB; }
@@ -185,7 +185,7 @@ Status BenchRemovals(const BenchOptions& options) {
     const std::int64_t began = Now();
     reset = others->Reset({.timeout = kTimeout});
     resets_ms.push_back(Ms(Now() - began));
-    (void)others->Capture();
+    (void)others->Capture({});
     if (const auto live = LiveOwners(cluster)) least_live = std::min(least_live, *live);
     std::this_thread::sleep_for(milliseconds(5));
   }
@@ -217,7 +217,7 @@ Status BenchPattern(const BenchOptions& options) {
   KVCOVE_ASSIGN(auto others, local.pool->OpenSession({.name = "others", .engine = "others"}));
   KVCOVE_TRY(Fill(*others, kOthers, 64));
   KVCOVE_TRY(Fill(*local.session, objects, 64));
-  KVCOVE_ASSIGN(const Token token, local.session->Capture());
+  KVCOVE_ASSIGN(const Token token, local.session->Capture({}));
   rpc::TcpChannel channel(cluster.master_address, {});
   wire::MasterStub stub(channel);
   std::atomic<bool> stop{false};
@@ -232,7 +232,7 @@ Status BenchPattern(const BenchOptions& options) {
   });
   std::this_thread::sleep_for(milliseconds(500));
   const std::int64_t began = Now();
-  const Result<std::uint64_t> matched = stub.RemovePattern(token, "*", Now() + 10 * kSecond);
+  const Result<std::uint64_t> matched = stub.RemoveMatching(token, "*", Now() + 10 * kSecond);
   const std::int64_t took = Now() - began;
   std::this_thread::sleep_for(milliseconds(500));
   stop = true;

@@ -135,7 +135,7 @@ Status BenchPut(const BenchOptions& options, PlainSocket& plain, const Shape& sh
   std::vector<std::byte> answer(64);
   KVCOVE_TRY(Fill(*cluster.session, std::min<std::uint64_t>(kGiB / shape.object_bytes, 1 << 20),
                   shape.object_bytes, 1ULL << 40));
-  KVCOVE_ASSIGN(const Token token, cluster.session->Capture());
+  KVCOVE_ASSIGN(const Token token, cluster.session->Capture({}));
   std::vector<std::string> keys(shape.batch);
   std::vector<ConstBuffer> pieces(shape.batch);
   std::vector<PutItem> items(shape.batch);

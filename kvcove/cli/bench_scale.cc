@@ -122,7 +122,7 @@ Status BenchRestart(const BenchOptions& options) {
         const std::vector<std::string_view> part(keys.begin() + static_cast<std::ptrdiff_t>(at),
                                                  keys.begin() + static_cast<std::ptrdiff_t>(end));
         std::vector<ItemResult> results(part.size());
-        if (!cluster.session->Exists(part, results)) return 0.0;
+        if (!cluster.session->Exists(part, results, {})) return 0.0;
         found += static_cast<std::uint64_t>(std::ranges::count_if(results, &ItemResult::ok));
         // The first part tells whether looking at all the others is worth while.
         if (at == 0 && found < part.size() / 2) return 0.0;
@@ -168,7 +168,7 @@ Status BenchLookups(const BenchOptions& options) {
         const std::vector<std::string_view> views(keys.begin(), keys.end());
         std::vector<ItemResult> results(views.size());
         while (!stop) {
-          (void)cluster.session->Exists(views, results);
+          (void)cluster.session->Exists(views, results, {});
           looked += views.size();
         }
       });
@@ -207,7 +207,7 @@ Status BenchResetOthers(const BenchOptions& options) {
       const std::int64_t began = Now();
       KVCOVE_TRY(cluster.session->Reset({.timeout = kTimeout}));
       resets_ms.push_back(static_cast<double>(Now() - began) / 1e6);
-      (void)cluster.session->Capture();
+      (void)cluster.session->Capture({});
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
     stop = true;

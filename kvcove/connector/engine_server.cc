@@ -87,7 +87,8 @@ rpc::Reply EngineServer::Answer(wire::Method method, const EngineQuestion& quest
 }
 
 void EngineServer::OnRequest(rpc::ConnectionId, wire::Method method,
-                             std::span<const std::byte> body, rpc::Responder respond) {
+                             std::span<const std::byte> body, std::int64_t /*deadline_ns*/,
+                             rpc::Responder respond) {
   Result<EngineQuestion> question = DecodeQuestion(TextOf(body));
   if (!question) return respond(rpc::ErrorReply(question.error(), /*close=*/true));
   const std::int64_t deadline_ns =

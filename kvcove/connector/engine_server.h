@@ -33,7 +33,7 @@ class EngineServer final : private rpc::Handler {
   explicit EngineServer(SchedulerRole& role) : role_(role), lookups_(1), admin_(1) {}
   void OnOpen(rpc::ConnectionId, const rpc::Peer&) override {}
   void OnRequest(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body,
-                 rpc::Responder respond) override;
+                 std::int64_t /*deadline_ns*/, rpc::Responder respond) override;
   void OnClose(rpc::ConnectionId) override {}
   void OnProcessGone(std::uint64_t) override {}
   bool Admitted(rpc::ConnectionId) const override { return true; }

@@ -139,7 +139,8 @@ TEST_F(LocksTest, AStepThatAResetOvertakesStoresNothing) {
   Compute("r", 16);
   Compute("later", 16);
   for (const SaveOrder& order : BuildPlan().saves) {
-    if (order.request == "r") EXPECT_NE(order.token.generation, pool_.generation);
+    if (order.request != "r") continue;
+    EXPECT_NE(order.token.generation, pool_.generation);
   }
 }
 

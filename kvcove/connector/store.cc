@@ -11,7 +11,7 @@ class SessionStore final : public Store {
   explicit SessionStore(std::shared_ptr<Session> session) : session_(std::move(session)) {}
   Result<Token> Capture(std::string_view version, std::chrono::milliseconds timeout) override {
     ExpectNoLock("a call of the pool");
-    return session_->Capture(version, timeout);
+    return session_->Capture({.timeout = timeout, .version = version});
   }
   Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                 const CallOptions& options) override {
@@ -40,7 +40,7 @@ class SessionStore final : public Store {
   Status NameVersions(std::span<const std::string> versions,
                       std::chrono::milliseconds timeout) override {
     ExpectNoLock("a call of the pool");
-    return session_->NameVersions(versions, timeout);
+    return session_->NameVersions(versions, {.timeout = timeout});
   }
   bool closed() const override { return session_->closed(); }
 

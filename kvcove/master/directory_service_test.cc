@@ -159,13 +159,13 @@ TEST_F(DirectoryServiceTest, OnlySoManyOwnersTellTheirInventoryAtATime) {
 }
 
 TEST_F(DirectoryServiceTest, ATellerThatIsSilentGivesWay) {
-  for (wire::OwnerNumber owner = 0; owner < 16; ++owner) List({}, 1, owner);
+  for (wire::OwnerNumber owner = 0; owner < 16; ++owner) ASSERT_TRUE(List({}, 1, owner));
   clock_.AdvanceNs(2 * kSecond);
   EXPECT_EQ(List({}, 1, 16)->credit, 4096U);
 }
 
 TEST_F(DirectoryServiceTest, NewValuesAreListedWhoeverTells) {
-  for (wire::OwnerNumber owner = 0; owner < 16; ++owner) List({}, 1, owner);
+  for (wire::OwnerNumber owner = 0; owner < 16; ++owner) ASSERT_TRUE(List({}, 1, owner));
   EXPECT_THAT(List({Item("a")}, 1, 20)->codes, ElementsAre(Code::kOk));
 }
 

@@ -89,7 +89,7 @@ class MasterServer::Impl final : public rpc::Handler {
   void OnProcessGone(std::uint64_t /*watch*/) override {}
   bool Admitted(rpc::ConnectionId id) const override;
   void OnRequest(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body,
-                 rpc::Responder respond) override;
+                 std::int64_t /*deadline_ns*/, rpc::Responder respond) override;
 
  private:
   struct Connection {
@@ -270,7 +270,8 @@ bool MasterServer::Impl::Admitted(rpc::ConnectionId id) const {
 }
 
 void MasterServer::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
-                                   std::span<const std::byte> body, rpc::Responder respond) {
+                                   std::span<const std::byte> body, std::int64_t /*deadline_ns*/,
+                                   rpc::Responder respond) {
   std::shared_ptr<const rpc::Caller> caller;
   std::optional<rpc::Reply> greeted;
   {

@@ -137,7 +137,8 @@ void Copier::Send(const rpc::Address& to, const Batch& batch, std::int64_t deadl
     if (code == Code::kOk && batch.loans[i].hard_pinned) pinned.push_back(batch.loans[i].key);
   }
   if (pinned.empty()) return;
-  (void)wire::MakeStub(peer->channel())->Pin(put.token, pinned, PinKind::kHard, 0, deadline_ns);
+  (void)wire::MakeObjectStub(peer->channel())
+      ->Pin(put.token, pinned, PinKind::kHard, 0, deadline_ns);
 }
 
 }  // namespace kvcove::owner

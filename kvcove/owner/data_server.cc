@@ -22,7 +22,7 @@ using transport::Step;
 constexpr std::int64_t kTaskNs = 90 * kSecond;
 
 // Pins and statistics of one caller's objects, for who holds no mapping.
-class ObjectService final : public wire::HostService {
+class ObjectService final : public wire::ObjectService {
  public:
   ObjectService(Owner& owner, const rpc::Caller& caller) : owner_(owner), caller_(caller) {}
   Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
@@ -56,37 +56,7 @@ class ObjectService final : public wire::HostService {
     return owner_.Stat();
   }
 
-  // Not for other hosts: they ask the master, or use data calls.
-  Result<wire::Registration> Register(const wire::RegisterRequest&, std::int64_t) override {
-    return No();
-  }
-  Result<wire::ResetOutcome> Reset(const wire::ResetRequest&, std::int64_t) override {
-    return No();
-  }
-  Status NameVersions(std::string_view, std::string_view, std::span<const std::string>,
-                      std::int64_t) override {
-    return No();
-  }
-  Status EndEngine(std::string_view, std::string_view, std::int64_t) override { return No(); }
-  Result<std::vector<wire::PutResult>> Put(const Token&, std::span<const wire::PutItem>,
-                                           std::int64_t) override {
-    return No();
-  }
-  Result<std::vector<Code>> Finish(std::span<const wire::FinishItem>, std::int64_t) override {
-    return No();
-  }
-  Result<std::vector<Code>> Remove(const Token&, std::span<const std::string_view>,
-                                   std::int64_t) override {
-    return No();
-  }
-  Result<std::uint64_t> RemoveMatching(const Token&, std::string_view, std::int64_t) override {
-    return No();
-  }
-
  private:
-  static std::unexpected<Error> No() {
-    return Fail(Code::kCorrupt, "not a call for an owner's data server");
-  }
   static std::unexpected<Error> Denied() {
     return Fail(Code::kDenied, "this credential may not do that");
   }
@@ -254,7 +224,7 @@ class DataServer::Impl final : public transport::Service {
                                            std::span<const std::byte> head) {
     ObjectService objects(owner_, caller);
     return std::make_unique<SmallCall>(
-        wire::Serve(objects, method, head, clock_.NowNs() + kSecond));
+        wire::ServeObjects(objects, method, head, clock_.NowNs() + kSecond));
   }
   std::unique_ptr<transport::Served> Long(wire::Method method, std::span<const std::byte> head,
                                           transport::Visit::Wake wake) {

@@ -82,7 +82,7 @@ class Daemon::Impl final : public rpc::Handler {
   }
 
   void OnRequest(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body,
-                 rpc::Responder respond) override {
+                 std::int64_t deadline_ns, rpc::Responder respond) override {
     Connection& connection = connections_.at(id);
     if (method == wire::Method::kHello) return Hello(id, connection, body, respond);
     if (method == wire::Method::kJoin) return Join(connection, body, respond);
@@ -100,13 +100,14 @@ class Daemon::Impl final : public rpc::Handler {
     // In a cluster whatever stores or removes waits for the master.
     const bool waits =
         wire::MayWait(method) || (host_->in_cluster() && wire::MayWaitInCluster(method));
-    if (!waits) return respond(Answer(*service, method, body));
+    if (!waits) return respond(Answer(*service, method, body, deadline_ns));
     // What the master must decide may wait for as long as the master is away; puts do not.
     const bool puts = method == wire::Method::kPut || method == wire::Method::kFinish;
     rpc::Workers& workers = puts ? *workers_ : *control_workers_;
-    const bool posted = workers.Post([this, service, method,
-                                      copy = std::vector<std::byte>(body.begin(), body.end()),
-                                      respond] { respond(Answer(*service, method, copy)); });
+    const bool posted = workers.Post([service, method, deadline_ns, respond,
+                                      copy = std::vector<std::byte>(body.begin(), body.end())] {
+      respond(Answer(*service, method, copy, deadline_ns));
+    });
     if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
   }
 
@@ -124,9 +125,9 @@ class Daemon::Impl final : public rpc::Handler {
     std::shared_ptr<wire::HostService> service;
   };
 
-  rpc::Reply Answer(wire::HostService& service, wire::Method method,
-                    std::span<const std::byte> body) {
-    Result<std::string> answer = wire::Serve(service, method, body, clock_.NowNs() + 10 * kSecond);
+  static rpc::Reply Answer(wire::HostService& service, wire::Method method,
+                           std::span<const std::byte> body, std::int64_t deadline_ns) {
+    Result<std::string> answer = wire::ServeHost(service, method, body, deadline_ns);
     if (answer) return {.code = Code::kOk, .body = std::move(*answer), .fds = {}};
     return rpc::ErrorReply(answer.error(), /*close=*/answer.error().code == Code::kCorrupt);
   }

@@ -62,11 +62,11 @@ class LocalHost::Service final : public wire::HostService {
   }
   Result<std::vector<Code>> Remove(const Token& token, std::span<const std::string_view> keys,
                                    std::int64_t deadline_ns) override {
-    return host_.control().RemoveKeys(token, keys, deadline_ns);
+    return host_.control().Remove(token, keys, deadline_ns);
   }
   Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns) override {
-    return host_.control().RemovePattern(token, pattern, deadline_ns);
+    return host_.control().RemoveMatching(token, pattern, deadline_ns);
   }
   Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                 std::optional<wire::PinKind> kind, std::int64_t duration_ns,
@@ -112,12 +112,12 @@ class LocalHost::OwnControl final : public wire::ControlService {
                    std::int64_t deadline_ns) override {
     return generations_.EndEngine(name, engine, deadline_ns);
   }
-  Result<std::vector<Code>> RemoveKeys(const Token& token, std::span<const std::string_view> keys,
-                                       std::int64_t /*deadline_ns*/) override {
+  Result<std::vector<Code>> Remove(const Token& token, std::span<const std::string_view> keys,
+                                   std::int64_t /*deadline_ns*/) override {
     return owner_.Remove(token, keys);
   }
-  Result<std::uint64_t> RemovePattern(const Token& token, std::string_view pattern,
-                                      std::int64_t deadline_ns) override {
+  Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
+                                       std::int64_t deadline_ns) override {
     return owner_.RemoveMatching(token, pattern, deadline_ns);
   }
 

@@ -7,7 +7,6 @@
 #include <iterator>
 
 #include "kvcove/base/log.h"
-#include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
 #include "kvcove/requester/remote_read.h"
 #include "kvcove/requester/remote_write.h"
@@ -19,34 +18,38 @@ constexpr std::size_t kPrefixChunk = 256;
 
 }  // namespace
 
-ClusterSession::ClusterSession(ClusterHost& host, SessionOptions options, const Clock& clock)
-    : host_(host),
+ClusterSession::ClusterSession(std::shared_ptr<ClusterHost> host, SessionOptions options,
+                               const Clock& clock)
+    : host_(std::move(host)),
       options_(std::move(options)),
       preferred_(options_.preferred_segment),
-      placement_(options_.placement.value_or(host.options().placement)),
+      placement_(options_.placement.value_or(host_->options().placement)),
       clock_(clock),
-      forks_(ForkCount()),
-      locator_(host, options_, clock),
+      locator_(*host_, options_, clock),
       resets_(
           options_.name,
           [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {
             return TryReset(request, deadline_ns);
           },
           clock) {
-  host_.OpenEngine(options_.name, options_.engine);
+  host_->OpenEngine(options_.name, options_.engine);
 }
 
 ClusterSession::~ClusterSession() {
   resets_.Stop();
-  host_.CloseEngine(options_.name, options_.engine);
+  host_->CloseEngine(options_.name, options_.engine);
 }
 
-Session* ClusterSession::Local() {
-  Session* local = local_now_.load(std::memory_order_acquire);
-  if (local != nullptr || host_.local() == nullptr) return local;
+HostSession* ClusterSession::Local() {
+  HostSession* local = local_now_.load(std::memory_order_acquire);
+  if (local != nullptr || host_->local() == nullptr) return local;
+  // Made before the lock: its constructor takes locks of the host. The cluster's host owns the
+  // local one and lives as long as this session. One that came second ends after the lock.
+  auto made =
+      std::make_unique<HostSession>(std::shared_ptr<Host>(host_, host_->local()), options_, clock_);
   const MutexLock lock(local_mutex_);
   if (local_ == nullptr) {
-    local_ = std::make_unique<Session>(*host_.local(), options_, clock_);
+    local_ = std::move(made);
     local_now_.store(local_.get(), std::memory_order_release);
   }
   return local_.get();
@@ -55,16 +58,16 @@ Session* ClusterSession::Local() {
 // ---- binding
 // ------------------------------------------------------------------------------------------------
 
-Result<Token> ClusterSession::Capture(std::string_view version, std::chrono::milliseconds timeout) {
-  KVCOVE_TRY(CheckBatch(forks_, 0, 0));
+Result<Token> ClusterSession::Capture(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
   if (closed()) return Fail(Code::kClosed, "a reset of this session has not been proven yet");
-  if (Session* local = Local(); local != nullptr) {
+  if (HostSession* local = Local(); local != nullptr) {
     // The owner's table says at once whether what is known is current.
-    Result<Token> token = local->Capture(version, timeout);
+    Result<Token> token = local->Capture(options);
     if (token || token.error().code != Code::kUnavailable) return token;
   }
-  KVCOVE_ASSIGN(const Locator::Binding binding,
-                locator_.Bind(version, /*fresh=*/true, DeadlineOf(clock_, timeout)));
+  KVCOVE_ASSIGN(const Locator::Binding binding, locator_.Bind(options.version, /*fresh=*/true,
+                                                              DeadlineOf(clock_, options.timeout)));
   if (!binding.open) {
     return Fail(Code::kClosed,
                 "another engine has reset this namespace: nothing says that this "
@@ -78,19 +81,19 @@ Result<Token> ClusterSession::Capture(std::string_view version, std::chrono::mil
 
 Status ClusterSession::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                               const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(forks_, keys.size(), results.size()));
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
   if (closed()) {
     std::fill_n(results.begin(), keys.size(), Miss(MissReason::kClosed));
     return {};
   }
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  Session* local = Local();
+  HostSession* local = Local();
   if (local != nullptr) KVCOVE_TRY(local->Exists(keys, results, options));
   FindElsewhere(local, keys, results, options, deadline_ns);
   return {};
 }
 
-void ClusterSession::FindElsewhere(const Session* local, std::span<const std::string_view> keys,
+void ClusterSession::FindElsewhere(const HostSession* local, std::span<const std::string_view> keys,
                                    std::span<ItemResult> results, const CallOptions& options,
                                    std::int64_t deadline_ns) {
   std::vector<std::size_t> which = MissedHere(local, keys, results);
@@ -99,7 +102,7 @@ void ClusterSession::FindElsewhere(const Session* local, std::span<const std::st
   CountMisses(keys, results, options.version);
 }
 
-std::vector<std::size_t> ClusterSession::MissedHere(const Session* local,
+std::vector<std::size_t> ClusterSession::MissedHere(const HostSession* local,
                                                     std::span<const std::string_view> keys,
                                                     std::span<ItemResult> results) {
   std::vector<std::size_t> which;
@@ -120,13 +123,13 @@ void ClusterSession::CountMisses(std::span<const std::string_view> keys,
   if (std::ranges::find(results, Code::kMiss, &ItemResult::code) == results.end()) return;
   const std::optional<SlotId> slot = locator_.SlotOf(version);
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (results[i].code == Code::kMiss) host_.CountMiss(slot, keys[i], results[i].reason);
+    if (results[i].code == Code::kMiss) host_->CountMiss(slot, keys[i], results[i].reason);
   }
 }
 
 Result<std::size_t> ClusterSession::LongestPrefix(std::span<const std::string_view> keys,
                                                   const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(forks_, keys.size(), keys.size()));
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
   std::vector<ItemResult> results(std::min(keys.size(), kPrefixChunk));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::size_t length = 0;
@@ -143,26 +146,18 @@ Result<std::size_t> ClusterSession::LongestPrefix(std::span<const std::string_vi
   return length;
 }
 
-Status ClusterSession::Hold(std::span<const std::string_view> keys,
-                            std::chrono::milliseconds duration, std::span<ItemResult> results,
-                            const CallOptions& options) {
-  CallOptions holding = options;
-  holding.hold = duration;
-  return Exists(keys, results, holding);
-}
-
 // ---- gets
 // ---------------------------------------------------------------------------------------------------
 
 Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult> results,
                            const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(forks_, items.size(), results.size()));
+  KVCOVE_TRY(CheckBatch(items.size(), results.size()));
   if (closed()) {
     std::fill_n(results.begin(), items.size(), Miss(MissReason::kClosed));
     return {};
   }
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  Session* local = Local();
+  HostSession* local = Local();
   if (local != nullptr) KVCOVE_TRY(local->Get(items, results, options));
   std::vector<std::string_view> keys(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) keys[i] = items[i].key;
@@ -214,11 +209,11 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
                              std::int64_t deadline_ns) {
   // Once an owner: one that is not known costs a call to the master.
   std::map<wire::OwnerNumber, std::shared_ptr<transport::tcp::Peer>> peers;
-  RemoteRead read(token, host_.options().checksum, items, results);
+  RemoteRead read(token, host_->options().checksum, items, results);
   for (std::size_t k = 0; k < which.size(); ++k) {
     const auto [at, fresh] = peers.try_emplace(owners[k]);
     auto& peer = at->second;
-    if (fresh) peer = host_.peers().Get(owners[k], deadline_ns);
+    if (fresh) peer = host_->peers().Get(owners[k], deadline_ns);
     if (peer == nullptr) {
       results[which[k]] = Miss(MissReason::kOwnerGone);
     } else {
@@ -232,26 +227,26 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
 // ---- puts
 // ---------------------------------------------------------------------------------------------------
 
-bool ClusterSession::PrefersLocal(const Session* local) {
+bool ClusterSession::PrefersLocal(const HostSession* local) {
   if (local == nullptr || options_.replicas > 1) return false;
   if (preferred_.empty()) return placement_ == Placement::kLocalFirst;
-  const wire::OwnerNumber here = host_.LocalOwner();
-  const std::vector<wire::OwnerStat> owners = host_.peers().Owners();
+  const wire::OwnerNumber here = host_->LocalOwner();
+  const std::vector<wire::OwnerStat> owners = host_->peers().Owners();
   const auto owner = std::ranges::find(owners, here, &wire::OwnerStat::number);
   return owner != owners.end() && owner->address == preferred_;
 }
 
 void ClusterSession::FallBack(std::string_view why) {
-  host_.CountFallback();
+  host_->CountFallback();
   if (!said_fallback_.exchange(true)) {
     LogWarn("the preferred segment '{}' {}; others are used", preferred_, why);
   }
 }
 
 std::vector<wire::OwnerNumber> ClusterSession::Targets(std::int64_t deadline_ns) {
-  std::vector<wire::OwnerStat> owners = host_.peers().Owners();
+  std::vector<wire::OwnerStat> owners = host_->peers().Owners();
   std::erase_if(owners, [&](const wire::OwnerStat& owner) {
-    const auto peer = host_.peers().Get(owner.number, deadline_ns);
+    const auto peer = host_->peers().Get(owner.number, deadline_ns);
     return peer == nullptr || peer->broken();
   });
   if (!preferred_.empty() &&
@@ -259,14 +254,14 @@ std::vector<wire::OwnerNumber> ClusterSession::Targets(std::int64_t deadline_ns)
     FallBack("is not there");
   }
   const PlacementRequest request{
-      .strategy = placement_, .preferred = preferred_, .host = host_.options().host};
+      .strategy = placement_, .preferred = preferred_, .host = host_->options().host};
   const MutexLock lock(random_mutex_);
   return OrderOwners(request, std::move(owners), random_);
 }
 
 Status ClusterSession::Put(const Token& token, std::span<const PutItem> items,
                            std::span<ItemResult> results, const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(forks_, items.size(), results.size()));
+  KVCOVE_TRY(CheckBatch(items.size(), results.size()));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   if (closed()) {
     std::fill_n(results.begin(), items.size(), ItemResult{.code = Code::kClosed});
@@ -278,8 +273,8 @@ Status ClusterSession::Put(const Token& token, std::span<const PutItem> items,
   }
   std::vector<std::size_t> which;
   wire::OwnerNumber asked = wire::kNoOwner;
-  if (Session* local = Local(); PrefersLocal(local)) {
-    asked = host_.LocalOwner();
+  if (HostSession* local = Local(); PrefersLocal(local)) {
+    asked = host_->LocalOwner();
     const Status stored = local->Put(token, items, results, options);
     if (!stored && stored.error().code == Code::kInvalid) return stored;
     // What this host has no room for, or whose owner is gone, goes elsewhere.
@@ -316,7 +311,7 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
   hashes.reserve(which.size());
   for (const std::size_t i : which) hashes.push_back(DirectoryHash(token.slot, items[i].key));
   std::vector<std::size_t> todo;
-  const auto places = host_.Lookup(token, hashes, deadline_ns);
+  const auto places = host_->Lookup(token, hashes, deadline_ns);
   if (!places && places.error().code == Code::kStale) {
     for (const std::size_t i : which) results[i].code = Code::kStale;
     return {};
@@ -331,7 +326,7 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
   if (todo.empty()) return {};
   std::vector<wire::OwnerNumber> targets = Targets(deadline_ns);
   if (targets.empty() && places) {
-    host_.peers().Refresh(deadline_ns);  // one may have come since the last look
+    host_->peers().Refresh(deadline_ns);  // one may have come since the last look
     targets = Targets(deadline_ns);
   }
   std::erase(targets, asked);
@@ -401,14 +396,14 @@ void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
                            const CallOptions& options, std::int64_t deadline_ns) {
   const RemoteWriteOptions common{
       .token = token,
-      .checksum = host_.options().checksum,
+      .checksum = host_->options().checksum,
       .copies = static_cast<std::uint8_t>(std::clamp<std::uint32_t>(options_.replicas, 1, 255)),
       .after = options.after,
       .deadline_ns = deadline_ns};
   RemoteWrite write(common, items, groups, results);
   std::vector<std::shared_ptr<transport::tcp::Peer>> peers;
   for (std::size_t p = 0; p < parts.size(); ++p) {
-    auto peer = host_.peers().Get(owners[p], deadline_ns);
+    auto peer = host_->peers().Get(owners[p], deadline_ns);
     if (peer == nullptr) continue;
     write.Add(parts[p], *peer, clock_.NowNs());
     peers.push_back(std::move(peer));
@@ -423,7 +418,7 @@ void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
 Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
                                  std::span<ItemResult> results, const CallOptions& options,
                                  std::optional<PinKind> kind, std::int64_t duration_ns) {
-  KVCOVE_TRY(CheckBatch(forks_, keys.size(), results.size()));
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::vector<std::size_t> which;
   for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -445,11 +440,11 @@ Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
   for (const auto& [owner, mine] : by_owner) {
     std::vector<std::string_view> part;
     for (const std::size_t i : mine) part.push_back(keys[i]);
-    const auto peer = host_.peers().Get(owner, deadline_ns);
+    const auto peer = host_->peers().Get(owner, deadline_ns);
     Result<std::vector<Code>> codes = Fail(Code::kUnavailable, "the owner is gone");
     if (peer != nullptr && !peer->broken()) {
-      codes =
-          wire::MakeStub(peer->channel())->Pin(found.token, part, kind, duration_ns, deadline_ns);
+      codes = wire::MakeObjectStub(peer->channel())
+                  ->Pin(found.token, part, kind, duration_ns, deadline_ns);
     }
     for (std::size_t k = 0; k < mine.size(); ++k) {
       results[mine[k]] = {.code = codes ? (*codes)[k] : codes.error().code};
@@ -472,11 +467,11 @@ Status ClusterSession::Unpin(std::span<const std::string_view> keys, std::span<I
 
 Status ClusterSession::Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
                               const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(forks_, keys.size(), results.size()));
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   Result<std::vector<Code>> codes = locator_.WithToken<std::vector<Code>>(
       options.version, deadline_ns,
-      [&](const Token& token) { return host_.master().RemoveKeys(token, keys, deadline_ns); });
+      [&](const Token& token) { return host_->master().Remove(token, keys, deadline_ns); });
   for (std::size_t i = 0; i < keys.size(); ++i) {
     results[i] = {.code = codes ? (*codes)[i] : codes.error().code};
     if (results[i].code == Code::kMiss) results[i].reason = MissReason::kNeverPut;
@@ -487,17 +482,17 @@ Status ClusterSession::Remove(std::span<const std::string_view> keys, std::span<
 
 Result<std::uint64_t> ClusterSession::RemoveMatching(std::string_view pattern,
                                                      const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(forks_, 0, 0));
+  KVCOVE_TRY(CheckBatch(0, 0));
   if (pattern.empty()) return Fail(Code::kInvalid, "an empty pattern; '*' stands for any key");
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   return locator_.WithToken<std::uint64_t>(options.version, deadline_ns, [&](const Token& token) {
-    return host_.master().RemovePattern(token, pattern, deadline_ns);
+    return host_->master().RemoveMatching(token, pattern, deadline_ns);
   });
 }
 
-Result<std::vector<std::optional<ObjectStat>>> ClusterSession::StatObjects(
+Result<std::vector<std::optional<ObjectStat>>> ClusterSession::Stat(
     std::span<const std::string_view> keys, const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(forks_, keys.size(), keys.size()));
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::vector<ItemResult> results(keys.size());
   std::vector<std::size_t> all(keys.size());
@@ -510,12 +505,12 @@ Result<std::vector<std::optional<ObjectStat>>> ClusterSession::StatObjects(
     by_owner[found.places[k].owner].push_back(found.which[k]);
   }
   for (const auto& [owner, mine] : by_owner) {
-    const auto peer = host_.peers().Get(owner, deadline_ns);
+    const auto peer = host_->peers().Get(owner, deadline_ns);
     if (peer == nullptr || peer->broken()) continue;
     std::vector<std::string_view> part;
     for (const std::size_t i : mine) part.push_back(keys[i]);
     const auto answers =
-        wire::MakeStub(peer->channel())->StatObjects(found.token, part, deadline_ns);
+        wire::MakeObjectStub(peer->channel())->StatObjects(found.token, part, deadline_ns);
     if (!answers) continue;
     for (std::size_t k = 0; k < mine.size(); ++k) stats[mine[k]] = (*answers)[k];
   }
@@ -524,18 +519,18 @@ Result<std::vector<std::optional<ObjectStat>>> ClusterSession::StatObjects(
 
 Result<std::vector<StoredObject>> ClusterSession::List(std::string_view prefix,
                                                        const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(forks_, 0, 0));
+  KVCOVE_TRY(CheckBatch(0, 0));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   KVCOVE_ASSIGN(const Locator::Binding binding,
                 locator_.Bind(options.version, /*fresh=*/true, deadline_ns));
-  KVCOVE_ASSIGN(const wire::OwnersReply reply, host_.master().Owners(deadline_ns));
+  KVCOVE_ASSIGN(const wire::OwnersReply reply, host_->master().Owners(deadline_ns));
   const std::vector<wire::OwnerStat>& owners = reply.owners;
   std::map<std::string, StoredObject> objects;
   for (const wire::OwnerStat& owner : owners) {
     if (!owner.live) continue;
-    const auto peer = host_.peers().Get(owner.number, deadline_ns);
+    const auto peer = host_->peers().Get(owner.number, deadline_ns);
     if (peer == nullptr || peer->broken()) continue;
-    const auto service = wire::MakeStub(peer->channel());
+    const auto service = wire::MakeObjectStub(peer->channel());
     const Status listed = ListFrom(*service, binding.token.slot, prefix, deadline_ns, objects);
     // An owner that does not answer has nothing that anybody could get.
     if (!listed && listed.error().code == Code::kLimit) return std::unexpected(listed.error());
@@ -544,17 +539,18 @@ Result<std::vector<StoredObject>> ClusterSession::List(std::string_view prefix,
 }
 
 Result<ObjectCount> ClusterSession::Count(const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(forks_, 0, 0));
+  KVCOVE_TRY(CheckBatch(0, 0));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   KVCOVE_ASSIGN(const Locator::Binding binding,
                 locator_.Bind(options.version, /*fresh=*/true, deadline_ns));
-  KVCOVE_ASSIGN(const wire::OwnersReply reply, host_.master().Owners(deadline_ns));
+  KVCOVE_ASSIGN(const wire::OwnersReply reply, host_->master().Owners(deadline_ns));
   const std::vector<wire::OwnerStat>& owners = reply.owners;
   ObjectCount sum{.generation = binding.token.generation};
   for (const wire::OwnerStat& owner : owners) {
-    const auto peer = owner.live ? host_.peers().Get(owner.number, deadline_ns) : nullptr;
+    const auto peer = owner.live ? host_->peers().Get(owner.number, deadline_ns) : nullptr;
     if (peer == nullptr || peer->broken()) continue;
-    const auto count = CountFrom(*wire::MakeStub(peer->channel()), binding.token.slot, deadline_ns);
+    const auto count =
+        CountFrom(*wire::MakeObjectStub(peer->channel()), binding.token.slot, deadline_ns);
     if (!count || count->generation != sum.generation) continue;
     sum.objects += count->objects;
     sum.voided += count->voided;
@@ -564,13 +560,13 @@ Result<ObjectCount> ClusterSession::Count(const CallOptions& options) {
 
 Result<std::vector<std::vector<std::string>>> ClusterSession::Where(
     std::span<const std::string_view> keys, const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(forks_, keys.size(), keys.size()));
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
   std::vector<ItemResult> results(keys.size());
   const std::vector<std::size_t> all = MissedHere(nullptr, keys, results);
   const Locator::Found found =
       locator_.Locate(keys, all, results, options.version, DeadlineOf(clock_, options.timeout));
   std::map<wire::OwnerNumber, std::string> addresses;
-  for (const wire::OwnerStat& owner : host_.peers().Owners()) {
+  for (const wire::OwnerStat& owner : host_->peers().Owners()) {
     addresses[owner.number] = owner.address;
   }
   std::vector<std::vector<std::string>> owners(keys.size());
@@ -583,25 +579,25 @@ Result<std::vector<std::vector<std::string>>> ClusterSession::Where(
 }
 
 Status ClusterSession::NameVersions(std::span<const std::string> versions,
-                                    std::chrono::milliseconds timeout) {
-  KVCOVE_TRY(CheckBatch(forks_, 0, 0));
-  host_.engines().Named(options_.name, options_.engine, {versions.begin(), versions.end()});
-  return host_.master().NameVersions(options_.name, options_.engine, versions,
-                                     DeadlineOf(clock_, timeout));
+                                    const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  host_->engines().Named(options_.name, options_.engine, {versions.begin(), versions.end()});
+  return host_->master().NameVersions(options_.name, options_.engine, versions,
+                                      DeadlineOf(clock_, options.timeout));
 }
 
 // ---- reset
 // --------------------------------------------------------------------------------------------------
 
 Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
-  KVCOVE_ASSIGN(const wire::ResetOutcome outcome, host_.master().Reset(request, deadline_ns));
+  KVCOVE_ASSIGN(const wire::ResetOutcome outcome, host_->master().Reset(request, deadline_ns));
   locator_.CloseAll(outcome);
-  if (Session* local = Local(); local != nullptr) local->ForgetBindings(outcome);
+  if (HostSession* local = Local(); local != nullptr) local->ForgetBindings(outcome);
   return {};
 }
 
 Status ClusterSession::Reset(const ResetOptions& options) {
-  KVCOVE_TRY(CheckBatch(forks_, 0, 0));
+  KVCOVE_TRY(CheckBatch(0, 0));
   return resets_.Reset(ResetOf(options_, options), options.timeout);
 }
 

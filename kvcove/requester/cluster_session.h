@@ -8,8 +8,9 @@
 #include <map>
 #include <memory>
 
-#include "kvcove/requester/api.h"
+#include "kvcove/requester/calls.h"
 #include "kvcove/requester/cluster_host.h"
+#include "kvcove/requester/host_session.h"
 #include "kvcove/requester/locator.h"
 #include "kvcove/requester/placement.h"
 #include "kvcove/requester/reset_keeper.h"
@@ -17,13 +18,13 @@
 
 namespace kvcove::requester {
 
-// Thread-safe.
-class ClusterSession final : public SessionApi {
+class ClusterSession final : public Session {
  public:
-  ClusterSession(ClusterHost& host, SessionOptions options, const Clock& clock);
+  ClusterSession(std::shared_ptr<ClusterHost> host, SessionOptions options, const Clock& clock);
   ~ClusterSession() override;
 
-  Result<Token> Capture(std::string_view version, std::chrono::milliseconds timeout) override;
+  using Session::Put;  // without a token
+  Result<Token> Capture(const CallOptions& options) override;
   Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
              const CallOptions& options) override;
   Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
@@ -32,8 +33,6 @@ class ClusterSession final : public SessionApi {
                 const CallOptions& options) override;
   Result<std::size_t> LongestPrefix(std::span<const std::string_view> keys,
                                     const CallOptions& options) override;
-  Status Hold(std::span<const std::string_view> keys, std::chrono::milliseconds duration,
-              std::span<ItemResult> results, const CallOptions& options) override;
   Status Pin(std::span<const std::string_view> keys, PinKind kind,
              std::chrono::milliseconds duration, std::span<ItemResult> results,
              const CallOptions& options) override;
@@ -43,25 +42,24 @@ class ClusterSession final : public SessionApi {
                 const CallOptions& options) override;
   Result<std::uint64_t> RemoveMatching(std::string_view pattern,
                                        const CallOptions& options) override;
-  Result<std::vector<std::optional<ObjectStat>>> StatObjects(std::span<const std::string_view> keys,
-                                                             const CallOptions& options) override;
+  Result<std::vector<std::optional<ObjectStat>>> Stat(std::span<const std::string_view> keys,
+                                                      const CallOptions& options) override;
   Result<std::vector<StoredObject>> List(std::string_view prefix,
                                          const CallOptions& options) override;
   Result<ObjectCount> Count(const CallOptions& options) override;
   Result<std::vector<std::vector<std::string>>> Where(std::span<const std::string_view> keys,
                                                       const CallOptions& options) override;
   Status Reset(const ResetOptions& options) override;
-  Status NameVersions(std::span<const std::string> versions,
-                      std::chrono::milliseconds timeout) override;
+  Status NameVersions(std::span<const std::string> versions, const CallOptions& options) override;
   bool closed() const override { return resets_.closed(); }
 
  private:
   // What this host's owner does not have (a miss in `results`), or all without one.
-  void FindElsewhere(const Session* local, std::span<const std::string_view> keys,
+  void FindElsewhere(const HostSession* local, std::span<const std::string_view> keys,
                      std::span<ItemResult> results, const CallOptions& options,
                      std::int64_t deadline_ns);
   // Which keys are to be looked for elsewhere; those that are none get their result.
-  static std::vector<std::size_t> MissedHere(const Session* local,
+  static std::vector<std::size_t> MissedHere(const HostSession* local,
                                              std::span<const std::string_view> keys,
                                              std::span<ItemResult> results);
   void CountMisses(std::span<const std::string_view> keys, std::span<const ItemResult> results,
@@ -84,24 +82,23 @@ class ClusterSession final : public SessionApi {
   std::vector<wire::OwnerNumber> Targets(std::int64_t deadline_ns);
   // A put goes elsewhere than it was meant to.
   void FallBack(std::string_view why);
-  bool PrefersLocal(const Session* local);
+  bool PrefersLocal(const HostSession* local);
   // This host's owner's memory; null while no owner is here. One that comes later is used from then
   // on, so a call asks once.
-  Session* Local();
+  HostSession* Local();
   Status CodesCall(std::span<const std::string_view> keys, std::span<ItemResult> results,
                    const CallOptions& options, std::optional<PinKind> kind,
                    std::int64_t duration_ns);
   Status TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
 
-  ClusterHost& host_;
+  const std::shared_ptr<ClusterHost> host_;  // a session may outlive its pool
   const SessionOptions options_;
   const std::string preferred_;
   const Placement placement_;
   const Clock& clock_;
-  const unsigned forks_;
   Mutex local_mutex_;
-  std::unique_ptr<Session> local_ KVCOVE_GUARDED_BY(local_mutex_);
-  std::atomic<Session*> local_now_{nullptr};  // that one, once it is there
+  std::unique_ptr<HostSession> local_ KVCOVE_GUARDED_BY(local_mutex_);
+  std::atomic<HostSession*> local_now_{nullptr};  // that one, once it is there
   std::atomic<bool> said_fallback_{false};
 
   Locator locator_;

@@ -14,8 +14,7 @@ void HeldEngines::Registered(const wire::RegisterRequest& request,
   again.last_generation = registration.generation;
   const MutexLock lock(mutex_);
   Engine& engine = engines_[{request.name, request.engine}];
-  engine.versions[request.version] = std::move(again);
-  if (engine.versions.size() > kMaxVersions) engine.versions.erase(engine.versions.begin());
+  engine.versions.Set(request.version, std::move(again));
 }
 
 void HeldEngines::Named(std::string_view name, std::string_view engine,
@@ -25,8 +24,8 @@ void HeldEngines::Named(std::string_view name, std::string_view engine,
   if (at == engines_.end()) return;
   at->second.names = true;
   at->second.named = versions;
-  std::erase_if(at->second.versions, [&](const auto& entry) {
-    return !entry.first.empty() && std::ranges::find(versions, entry.first) == versions.end();
+  at->second.versions.EraseIf([&](const std::string& version) {
+    return !version.empty() && std::ranges::find(versions, version) == versions.end();
   });
 }
 
@@ -57,10 +56,13 @@ Status HeldEngines::Repeat(wire::GenerationService& master, std::int64_t deadlin
   };
   const auto all = [&] {
     for (const auto& [key, engine] : engines) {
-      for (const auto& [version, request] : engine.versions) {
+      bool answers = true;
+      engine.versions.ForEach([&](const wire::RegisterRequest& request) {
+        if (!answers) return;
         const auto registered = master.Register(request, deadline_ns);
-        if (!note(registered ? Status() : std::unexpected(registered.error()))) return;
-      }
+        answers = note(registered ? Status() : std::unexpected(registered.error()));
+      });
+      if (!answers) return;
       if (!engine.names) continue;
       if (!note(master.NameVersions(key.first, key.second, engine.named, deadline_ns))) return;
     }

@@ -11,6 +11,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/requester/recent_versions.h"
 #include "kvcove/wire/messages.h"
 
 namespace kvcove::requester {
@@ -29,12 +30,12 @@ class HeldEngines {
   Status Repeat(wire::GenerationService& master, std::int64_t deadline_ns);
 
  private:
-  // Versions that an engine registered and never named; the oldest are forgotten.
+  // Versions that an engine registered and never named.
   static constexpr std::size_t kMaxVersions = 64;
   // A master ends what it has not heard of for 30 s.
   static constexpr std::int64_t kSilenceNs = 15 * kSecond;
   struct Engine {
-    std::map<std::string, wire::RegisterRequest> versions;
+    RecentVersions<wire::RegisterRequest> versions{kMaxVersions};
     std::vector<std::string> named;
     bool names = false;
   };

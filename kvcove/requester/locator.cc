@@ -17,9 +17,8 @@ Result<Locator::Binding> Locator::Bind(std::string_view version, bool fresh,
   {
     const MutexLock lock(bindings_mutex_);
     request = RegistrationOf(options_, version, reset_to_);
-    const auto known = bindings_.find(version);
-    if (known != bindings_.end()) {
-      const Binding& binding = known->second;
+    if (const Binding* known = bindings_.Find(version); known != nullptr) {
+      const Binding& binding = *known;
       if (!fresh && (binding.open || clock_.NowNs() < binding.ask_again_ns)) return binding;
       if (binding.open) {
         request.last_incarnation = binding.token.incarnation;
@@ -34,7 +33,7 @@ Result<Locator::Binding> Locator::Bind(std::string_view version, bool fresh,
                         .open = registration.open,
                         .ask_again_ns = clock_.NowNs() + kAskAgainNs};
   const MutexLock lock(bindings_mutex_);
-  bindings_.insert_or_assign(std::string(version), binding);
+  bindings_.Set(version, binding);
   return binding;
 }
 
@@ -111,9 +110,9 @@ Locator::Found Locator::Recall(std::span<const std::string_view> keys,
   Found found;
   {
     const MutexLock lock(bindings_mutex_);
-    const auto known = bindings_.find(version);
-    if (known == bindings_.end() || !known->second.open) return found;
-    found.token = known->second.token;
+    const Binding* known = bindings_.Find(version);
+    if (known == nullptr || !known->open) return found;
+    found.token = known->token;
   }
   std::vector<std::size_t> unknown;
   const MutexLock lock(hints_mutex_);
@@ -136,17 +135,17 @@ Locator::Found Locator::Recall(std::span<const std::string_view> keys,
 void Locator::CloseAll(const wire::ResetOutcome& outcome) {
   const MutexLock lock(bindings_mutex_);
   reset_to_ = outcome;
-  for (auto& [version, binding] : bindings_) {
+  bindings_.ForEach([](Binding& binding) {
     binding.open = false;
     binding.ask_again_ns = 0;
-  }
+  });
 }
 
 std::optional<SlotId> Locator::SlotOf(std::string_view version) const {
   const MutexLock lock(bindings_mutex_);
-  const auto known = bindings_.find(version);
-  if (known == bindings_.end()) return std::nullopt;
-  return known->second.token.slot;
+  const Binding* known = bindings_.Peek(version);
+  if (known == nullptr) return std::nullopt;
+  return known->token.slot;
 }
 
 }  // namespace kvcove::requester

@@ -3,7 +3,6 @@
 // and hints from earlier answers. No sockets: the simulation drives this class as it is.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,7 +10,8 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
-#include "kvcove/requester/api.h"
+#include "kvcove/requester/calls.h"
+#include "kvcove/requester/recent_versions.h"
 #include "kvcove/wire/cluster.h"
 
 namespace kvcove::requester {
@@ -82,7 +82,7 @@ class Locator {
   const SessionOptions options_;
   const Clock& clock_;
   mutable Mutex bindings_mutex_;
-  std::map<std::string, Binding, std::less<>> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_);
+  RecentVersions<Binding> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_){kSessionVersions};
   wire::ResetOutcome reset_to_ KVCOVE_GUARDED_BY(bindings_mutex_);  // the last one that was proven
   const std::size_t room_;
   Mutex hints_mutex_;

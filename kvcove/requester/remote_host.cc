@@ -84,7 +84,7 @@ class RemoteHost::SocketAttachment final : public Attachment {
                    reinterpret_cast<segment::SessionPage*>(parts.page.data())),
         parts_(std::move(parts)),
         channel_(path, parts_.welcome),
-        stub_(wire::MakeStub(channel_)) {}
+        stub_(wire::MakeHostStub(channel_)) {}
 
   wire::HostService& service() override { return *stub_; }
   int primary_fd() const { return parts_.primary.fd(); }

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "kvcove/base/log.h"
-#include "kvcove/requester/api.h"
+#include "kvcove/requester/calls.h"
 
 namespace kvcove::requester {
 

@@ -5,7 +5,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/hash.h"
-#include "kvcove/requester/api.h"
+#include "kvcove/requester/calls.h"
 
 namespace kvcove::requester {
 namespace {

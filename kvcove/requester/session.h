@@ -1,109 +1,175 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts, gets and look-ups of one namespace. On one host a look-up or a get asks nobody: it reads
-// the segment's index and copies out of its memory. docs/requester.md has the prose.
+// The contract of a session: what an engine may ask of its pool. Users include kvcove/pool/pool.h,
+// which opens sessions. Two classes implement it: HostSession (a pool of one host, embedded or a
+// daemon's) and ClusterSession.
+//
+// What holds for every call:
+// - Thread-safe. Any number of threads may call the same session at the same time.
+// - It ends by its timeout (CallOptions, ResetOptions), whatever the owner, the master or the
+//   network does. Zero or less: it takes only what is there without waiting.
+// - Errors are values (kvcove/base/result.h); nothing throws. The returned Status is about the call
+//   as a whole; `results[i]` about item i. kInvalid for a batch of more than kMaxBatch items, or
+//   with less room for results than items: no item was looked at, and `results` is untouched. In
+//   each other case but a fork (below) `results` is filled, whatever the Status says.
+// - After fork(2) every call of the child is kUnavailable: it must open a pool of its own. Dropping
+//   what it inherited (SessionPtr) frees nothing and disturbs nothing of the parent's.
+// - Keys, buffers and results belong to the caller and stay valid until the call ends; those of an
+//   asynchronous call until its (final) completion.
 #pragma once
 
-#include <map>
+#include <chrono>
+#include <cstdint>
 #include <memory>
-#include <thread>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "kvcove/requester/api.h"
-#include "kvcove/requester/attachment.h"
-#include "kvcove/requester/reset_keeper.h"
+#include "kvcove/base/result.h"
+#include "kvcove/requester/types.h"
 
-namespace kvcove::requester {
+namespace kvcove {
 
-// Thread-safe. api.h says what each call does.
-class Session final : public SessionApi {
+class CompletionQueue;
+
+// One namespace, as one engine sees it.
+class Session {
  public:
-  Session(Host& host, SessionOptions options, const Clock& clock);
-  ~Session() override;
+  virtual ~Session() = default;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
 
-  Result<Token> Capture(std::string_view version, std::chrono::milliseconds timeout) override;
-  Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
-             const CallOptions& options) override;
-  Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
-             const CallOptions& options) override;
-  Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
-                const CallOptions& options) override;
-  Result<std::size_t> LongestPrefix(std::span<const std::string_view> keys,
-                                    const CallOptions& options) override;
+  // What a put must carry: the namespace with weight version `options.version`, and its generation
+  // now. Capture when the request is first scheduled, or last computed again from its first token:
+  // a token must be as old as the oldest KV that the value depends on. Errors: kClosed when this
+  // engine must reset first, kInvalid, kLimit (no slot is free), kUnavailable, kTimeout.
+  // Cost: no call where the pool is on this host and the session knows the version; else one.
+  virtual Result<Token> Capture(const CallOptions& options) = 0;
+
+  // Stores values. One that is there stays: values of one key are the same by contract.
+  // Items: kOk, kExists, kInProgress (another writer has the key), kStale (a reset came after
+  // `token`), kClosed, kNoSpace, kLimit, kInvalid, kTimeout, kUnavailable. ItemResult::replicas and
+  // ::listed say where it is.
+  // Cost: small values travel with one call per MiB, larger ones are copied once, straight into the
+  // owner's memory, with two calls per 64 MiB. A key that is there costs no call on this host.
+  virtual Status Put(const Token& token, std::span<const PutItem> items,
+                     std::span<ItemResult> results, const CallOptions& options) = 0;
+  // The same without a token: captures at its entry, before it reads a byte.
+  Status Put(std::span<const PutItem> items, std::span<ItemResult> results,
+             const CallOptions& options = {});
+
+  // Whole values into the caller's buffers. What is not kOk left any bytes in its buffers.
+  // Items: kOk, kMiss with its reason, kBufferTooSmall (bytes = what the value needs), kCorrupt (a
+  // checksum says so), kInvalid, kTimeout.
+  // Cost: on this host no call at all; of others one look-up at the master a batch, then the bytes.
+  virtual Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
+                     const CallOptions& options) = 0;
+
+  // Which keys are there. A hint: the get checks again. Items: kOk, kMiss with its reason,
+  // kInvalid. Cost: on this host 64 keys share one look at the generation, and no call is made.
+  virtual Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                        const CallOptions& options) = 0;
+  // The length of the leading run of keys that are there. Stops at the first miss.
+  virtual Result<std::size_t> LongestPrefix(std::span<const std::string_view> keys,
+                                            const CallOptions& options) = 0;
+  // Exists, which also keeps what it finds from being evicted for up to `duration` (at most 60 s,
+  // at most 10 % of the segment a process, the oldest gives way). A held object may still be a
+  // miss: reset, removed, or no other room. In a cluster only what lies on this host is held.
   Status Hold(std::span<const std::string_view> keys, std::chrono::milliseconds duration,
-              std::span<ItemResult> results, const CallOptions& options) override;
-  Status Pin(std::span<const std::string_view> keys, PinKind kind,
-             std::chrono::milliseconds duration, std::span<ItemResult> results,
-             const CallOptions& options) override;
-  Status Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
-               const CallOptions& options) override;
-  Status Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
-                const CallOptions& options) override;
-  Result<std::uint64_t> RemoveMatching(std::string_view pattern,
-                                       const CallOptions& options) override;
-  Result<std::vector<std::optional<ObjectStat>>> StatObjects(std::span<const std::string_view> keys,
-                                                             const CallOptions& options) override;
-  Result<std::vector<StoredObject>> List(std::string_view prefix,
-                                         const CallOptions& options) override;
-  Result<ObjectCount> Count(const CallOptions& options) override;
-  Result<std::vector<std::vector<std::string>>> Where(std::span<const std::string_view> keys,
-                                                      const CallOptions& options) override;
-  Status Reset(const ResetOptions& options) override;
-  Status NameVersions(std::span<const std::string> versions,
-                      std::chrono::milliseconds timeout) override;
-  bool closed() const override { return resets_.closed(); }
-  // A reset is proven: what was known of generations is old, and the next call registers again.
-  void ForgetBindings(const wire::ResetOutcome& outcome);
+              std::span<ItemResult> results, const CallOptions& options = {});
+
+  // Soft: evicted only when nothing else can be, for `duration`. Hard: never evicted; at most half
+  // of the segment (kLimit). A reset voids both. Items: kOk, kMiss, kLimit, kInvalid, kStale.
+  virtual Status Pin(std::span<const std::string_view> keys, PinKind kind,
+                     std::chrono::milliseconds duration, std::span<ItemResult> results,
+                     const CallOptions& options) = 0;
+  virtual Status Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                       const CallOptions& options) = 0;
+
+  // Ok: no owner has the value any more, nor ever brings it back. Puts of the key that are under
+  // way fail with kStale. Items: kOk, kMiss, kInvalid; or the call's own error.
+  virtual Status Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                        const CallOptions& options) = 0;
+  // The number removed. `pattern`: `*` any bytes, `?` one; a prefix is "prefix*". Linear in the
+  // number of objects.
+  virtual Result<std::uint64_t> RemoveMatching(std::string_view pattern,
+                                               const CallOptions& options) = 0;
+
+  // Of each key; empty for a miss. One call an owner that has one of them.
+  virtual Result<std::vector<std::optional<ObjectStat>>> Stat(
+      std::span<const std::string_view> keys, const CallOptions& options) = 0;
+  // What is stored under keys that start with `prefix`, each once, in no order. Walks over all
+  // objects of all owners that answer: for people and for rare calls. Errors: kLimit beyond 2^20
+  // keys.
+  virtual Result<std::vector<StoredObject>> List(std::string_view prefix,
+                                                 const CallOptions& options) = 0;
+  // O(1) an owner. Each owner counts for itself: an object on two counts twice.
+  virtual Result<ObjectCount> Count(const CallOptions& options) = 0;
+  // The owners (host:port) that hold each key, none for a miss; "local" in a pool of one host.
+  virtual Result<std::vector<std::vector<std::string>>> Where(
+      std::span<const std::string_view> keys, const CallOptions& options) = 0;
+
+  // Ok: proven; no look-up or get that begins anywhere from now on finds what was begun before.
+  // kNotProven: this session neither finds nor stores until the reset, repeated in the background,
+  // is proven.
+  virtual Status Reset(const ResetOptions& options) = 0;
+  // The versions that this engine still uses; others are reclaimed first.
+  virtual Status NameVersions(std::span<const std::string> versions,
+                              const CallOptions& options) = 0;
+  // True while an unproven reset keeps this session from finding and storing.
+  virtual bool closed() const = 0;
+
+  // The same, asynchronously: a thread of `queue` makes the call, and its completion comes there
+  // with the caller's `tag`. The session outlives the call. Errors: kLimit when the queue is full.
+  Status PutAsync(CompletionQueue& queue, std::uint64_t tag, const Token& token,
+                  std::span<const PutItem> items, std::span<ItemResult> results,
+                  const CallOptions& options = {});
+  Status GetAsync(CompletionQueue& queue, std::uint64_t tag, std::span<const GetItem> items,
+                  std::span<ItemResult> results, const CallOptions& options = {});
+  Status ExistsAsync(CompletionQueue& queue, std::uint64_t tag,
+                     std::span<const std::string_view> keys, std::span<ItemResult> results,
+                     const CallOptions& options = {});
+  Status LongestPrefixAsync(CompletionQueue& queue, std::uint64_t tag,
+                            std::span<const std::string_view> keys,
+                            const CallOptions& options = {});
+  Status HoldAsync(CompletionQueue& queue, std::uint64_t tag,
+                   std::span<const std::string_view> keys, std::chrono::milliseconds duration,
+                   std::span<ItemResult> results, const CallOptions& options = {});
+  Status PinAsync(CompletionQueue& queue, std::uint64_t tag, std::span<const std::string_view> keys,
+                  PinKind kind, std::chrono::milliseconds duration, std::span<ItemResult> results,
+                  const CallOptions& options = {});
+  Status UnpinAsync(CompletionQueue& queue, std::uint64_t tag,
+                    std::span<const std::string_view> keys, std::span<ItemResult> results,
+                    const CallOptions& options = {});
+  Status RemoveAsync(CompletionQueue& queue, std::uint64_t tag,
+                     std::span<const std::string_view> keys, std::span<ItemResult> results,
+                     const CallOptions& options = {});
+  // `pattern` is copied.
+  Status RemoveMatchingAsync(CompletionQueue& queue, std::uint64_t tag, std::string_view pattern,
+                             const CallOptions& options = {});
+  Status StatAsync(CompletionQueue& queue, std::uint64_t tag,
+                   std::span<const std::string_view> keys,
+                   std::span<std::optional<ObjectStat>> stats, const CallOptions& options = {});
+  Status ResetAsync(CompletionQueue& queue, std::uint64_t tag, const ResetOptions& options = {});
+
+ protected:
+  Session();
+  // What an implementation asks first. kUnavailable in a forked child, kInvalid when there is no
+  // room for the results, or too many items.
+  Status CheckBatch(std::size_t items, std::size_t results) const;
 
  private:
-  // What this session knows of one weight version.
-  struct Binding {
-    std::uint64_t attachment = 0;  // its number
-    Id128 incarnation;
-    SlotId slot = 0;
-    Generation generation = 0;
-    bool open = false;
-    std::int64_t ask_again_ns = 0;  // when closed: another process of this engine may have reset
-  };
-  struct Scope {
-    std::shared_ptr<Attachment> attachment;
-    segment::ReadScope read;
-    MissReason refused = MissReason::kNone;  // nothing may be found
-  };
-  class Copier;
-
-  Status CheckBatch(std::size_t items, std::size_t results) const;
-  Result<Binding> Bind(Attachment& attachment, std::string_view version, std::int64_t deadline_ns);
-  // What a look-up may read now; errors only for invalid names.
-  Result<Scope> Enter(const CallOptions& options, std::int64_t deadline_ns);
-  // What calls that change objects mean: the generation that this session is bound to.
-  Result<Token> TokenOf(const CallOptions& options, std::int64_t deadline_ns,
-                        std::shared_ptr<Attachment>& attachment);
-  void GetWindow(const Scope& scope, std::span<const GetItem> items, std::span<ItemResult> results,
-                 std::chrono::milliseconds hold, std::int64_t deadline_ns);
-  Status PutInline(Attachment& attachment, const Token& token, std::span<const PutItem> items,
-                   std::span<const std::string_view> afters, std::span<const std::size_t> which,
-                   std::span<ItemResult> results, std::int64_t deadline_ns);
-  Status PutReserved(Attachment& attachment, const Token& token, std::span<const PutItem> items,
-                     std::span<const std::string_view> afters, std::span<const std::size_t> which,
-                     std::span<ItemResult> results, std::int64_t deadline_ns);
-  bool CopyIn(Attachment& attachment, const PutItem& item, std::span<const Extent> extents,
-              std::int64_t deadline_ns) const;
-  void CountMisses(Attachment& attachment, std::span<const ItemResult> results) const;
-  Status CodesCall(std::span<const std::string_view> keys, std::span<ItemResult> results,
-                   const CallOptions& options,
-                   const std::function<Result<std::vector<Code>>(Attachment&, const Token&,
-                                                                 std::int64_t)>& call);
-  Status TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
-
-  Host& host_;
-  const SessionOptions options_;
-  const Clock& clock_;
+  friend struct SessionDeleter;
   const unsigned forks_;
-
-  Mutex bindings_mutex_;
-  std::map<std::string, Binding, std::less<>> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_);
-  wire::ResetOutcome reset_to_ KVCOVE_GUARDED_BY(bindings_mutex_);  // the last one that was proven
-
-  ResetKeeper resets_;
 };
 
-}  // namespace kvcove::requester
+// How a pool gives out sessions. In a forked child neither the threads of the session came along
+// nor the holders of its locks, so ending it there could wait for ever: the child lets it go as it
+// is.
+struct SessionDeleter {
+  void operator()(Session* session) const;
+};
+using SessionPtr = std::unique_ptr<Session, SessionDeleter>;
+
+}  // namespace kvcove

@@ -1,144 +1,178 @@
 // SPDX-License-Identifier: Apache-2.0
+// What every session has, whatever pool it belongs to.
 #include "kvcove/requester/session.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <memory>
-#include <new>
-#include <vector>
 
-#include "kvcove/base/random.h"
+#include "kvcove/requester/completion.h"
 
-namespace kvcove::requester {
+namespace kvcove {
 namespace {
 
 using std::chrono::milliseconds;
 
-// An owner that knows one slot, under the same generation in each of its lives.
-class FakeOwner final : public wire::HostService {
+// Notes what it is asked.
+class FakeSession final : public Session {
  public:
-  static constexpr Generation kGeneration = 7;
-  int registrations() const { return registrations_; }
+  explicit FakeSession(int* ended = nullptr) : ended_(ended) {}
+  ~FakeSession() override {
+    if (ended_ != nullptr) ++*ended_;
+  }
+  using Session::Put;
+  Result<Token> Capture(const CallOptions& options) override {
+    asked += "capture " + std::string(options.version) + ";";
+    if (captured != Code::kOk) return Fail(captured, "no token");
+    return Token{.generation = 7};
+  }
+  Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
+             const CallOptions& options) override {
+    KVCOVE_TRY(CheckBatch(items.size(), results.size()));
+    asked += "put " + std::to_string(token.generation) + " " + std::string(options.after) + ";";
+    std::fill_n(results.begin(), items.size(), ItemResult{.code = Code::kOk});
+    return {};
+  }
+  Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
+             const CallOptions&) override {
+    return CheckBatch(items.size(), results.size());
+  }
+  Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                const CallOptions& options) override {
+    KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+    asked += "exists " + std::string(options.version) + " hold " +
+             std::to_string(options.hold.count()) + ";";
+    return {};
+  }
+  Result<std::size_t> LongestPrefix(std::span<const std::string_view> keys,
+                                    const CallOptions&) override {
+    return keys.size();
+  }
+  Status Pin(std::span<const std::string_view>, PinKind, milliseconds, std::span<ItemResult>,
+             const CallOptions&) override {
+    return {};
+  }
+  Status Unpin(std::span<const std::string_view>, std::span<ItemResult>,
+               const CallOptions&) override {
+    return {};
+  }
+  Status Remove(std::span<const std::string_view>, std::span<ItemResult>,
+                const CallOptions&) override {
+    return {};
+  }
+  Result<std::uint64_t> RemoveMatching(std::string_view pattern, const CallOptions&) override {
+    asked += "remove " + std::string(pattern) + ";";
+    return 42;
+  }
+  Result<std::vector<std::optional<ObjectStat>>> Stat(std::span<const std::string_view> keys,
+                                                      const CallOptions&) override {
+    return std::vector<std::optional<ObjectStat>>(keys.size(), ObjectStat{.size_bytes = 3});
+  }
+  Result<std::vector<StoredObject>> List(std::string_view, const CallOptions&) override {
+    return {};
+  }
+  Result<ObjectCount> Count(const CallOptions&) override { return {}; }
+  Result<std::vector<std::vector<std::string>>> Where(std::span<const std::string_view>,
+                                                      const CallOptions&) override {
+    return {};
+  }
+  Status Reset(const ResetOptions& options) override {
+    asked += "reset " + options.version.value_or("-") + ";";
+    return Fail(Code::kNotProven, "not yet");
+  }
+  Status NameVersions(std::span<const std::string>, const CallOptions&) override { return {}; }
+  bool closed() const override { return false; }
 
-  Result<wire::Registration> Register(const wire::RegisterRequest&, std::int64_t) override {
-    ++registrations_;
-    return wire::Registration{
-        .incarnation = {}, .slot = 0, .generation = kGeneration, .open = true};
-  }
-  Result<wire::ResetOutcome> Reset(const wire::ResetRequest&, std::int64_t) override {
-    return No();
-  }
-  Status NameVersions(std::string_view, std::string_view, std::span<const std::string>,
-                      std::int64_t) override {
-    return No();
-  }
-  Status EndEngine(std::string_view, std::string_view, std::int64_t) override { return {}; }
-  Result<std::vector<wire::PutResult>> Put(const Token&, std::span<const wire::PutItem>,
-                                           std::int64_t) override {
-    return No();
-  }
-  Result<std::vector<Code>> Finish(std::span<const wire::FinishItem>, std::int64_t) override {
-    return No();
-  }
-  Result<std::vector<Code>> Remove(const Token&, std::span<const std::string_view>,
-                                   std::int64_t) override {
-    return No();
-  }
-  Result<std::uint64_t> RemoveMatching(const Token&, std::string_view, std::int64_t) override {
-    return No();
-  }
-  Result<std::vector<Code>> Pin(const Token&, std::span<const std::string_view>,
-                                std::optional<PinKind>, std::int64_t, std::int64_t) override {
-    return No();
-  }
-  Result<std::vector<std::optional<ObjectStat>>> StatObjects(const Token&,
-                                                             std::span<const std::string_view>,
-                                                             std::int64_t) override {
-    return No();
-  }
-  Result<wire::InventoryReply> Page(const wire::InventoryRequest&, std::int64_t) override {
-    return No();
-  }
-  Result<PoolStat> Stat(std::int64_t) override { return No(); }
+  std::string asked;
+  Code captured = Code::kOk;
 
  private:
-  static std::unexpected<Error> No() { return Fail(Code::kUnavailable, "not in this test"); }
-  int registrations_ = 0;
+  int* ended_;
 };
 
-// One life of the owner, with a segment of its own.
-class FakeAttachment final : public Attachment {
- public:
-  static std::shared_ptr<FakeAttachment> At(void* place, std::vector<std::byte>& header,
-                                            segment::SessionPage& page) {
-    const segment::HeaderSizes sizes{.max_objects = 1024, .payload_bytes = 1 << 20};
-    header.assign(segment::HeaderFileBytes(sizes) + 4096, std::byte{});
-    void* data = header.data();
-    std::size_t room = header.size();
-    std::align(4096, segment::HeaderFileBytes(sizes), data, room);
-    segment::FormatHeader(static_cast<std::byte*>(data), sizes, RandomId(), RandomU64());
-    segment::FormatSessionPage(reinterpret_cast<std::byte*>(&page));
-    auto view =
-        segment::HeaderView::Open(static_cast<std::byte*>(data), segment::HeaderFileBytes(sizes));
-    view->slot(0).generation.store(FakeOwner::kGeneration);
-    return {new (place) FakeAttachment(*view, page),
-            [](FakeAttachment* attachment) { attachment->~FakeAttachment(); }};
-  }
-  FakeAttachment(segment::HeaderView view, segment::SessionPage& page)
-      : Attachment(view, nullptr, &page) {}
-  wire::HostService& service() override { return owner_; }
-  void SetLease(std::int64_t deadline_ns) {
-    segment::HeaderView(header()).header().lease_deadline_ns.store(deadline_ns);
-  }
-  const FakeOwner& owner() const { return owner_; }
-
- private:
-  FakeOwner owner_;
-};
-
-class FakeHost final : public Host {
- public:
-  std::shared_ptr<Attachment> Current() override { return current; }
-  std::shared_ptr<Attachment> current;
-};
-
-// The memory of an attachment that is gone is used for the next one, more often than not.
-TEST(SessionTest, AnOwnerThatHasStartedAgainLearnsOfTheEngineAlsoAtTheSameAddress) {
-  alignas(FakeAttachment) std::byte place[sizeof(FakeAttachment)];
-  std::vector<std::byte> header;
-  const auto page = std::make_unique<segment::SessionPage>();
-  FakeHost host;
-  Session session(host, {.name = "n", .engine = "e"}, SystemClock::Instance());
-  for (int life = 0; life < 3; ++life) {
-    host.current.reset();
-    const auto attachment = FakeAttachment::At(place, header, *page);
-    host.current = attachment;
-    ASSERT_TRUE(session.Capture("", milliseconds(1000)));
-    ASSERT_TRUE(session.Capture("", milliseconds(1000)));
-    EXPECT_EQ(attachment->owner().registrations(), 1) << "in life " << life;
-  }
+TEST(SessionTest, APutWithoutATokenCapturesFirst) {
+  FakeSession session;
+  const PutItem item{.key = "k"};
+  ItemResult result;
+  EXPECT_TRUE(session.Put({&item, 1}, {&result, 1}, {.version = "v", .after = "a"}));
+  EXPECT_EQ(session.asked, "capture v;put 7 a;");
+  EXPECT_TRUE(result.ok());
 }
 
-// It is frozen, most likely: asking it would cost each look-up all of its time.
-TEST(SessionTest, ALookUpAsksNothingOfAnOwnerWithoutALease) {
-  alignas(FakeAttachment) std::byte place[sizeof(FakeAttachment)];
-  std::vector<std::byte> header;
-  const auto page = std::make_unique<segment::SessionPage>();
-  FakeHost host;
-  Session session(host, {.name = "n", .engine = "e"}, SystemClock::Instance());
-  const auto attachment = FakeAttachment::At(place, header, *page);
-  host.current = attachment;
+TEST(SessionTest, APutWithoutATokenThatGetsNoneFailsForEachItem) {
+  FakeSession session;
+  session.captured = Code::kClosed;
+  const PutItem items[2] = {{.key = "a"}, {.key = "b"}};
+  ItemResult results[2];
+  EXPECT_EQ(session.Put(items, results).error().code, Code::kClosed);
+  EXPECT_EQ(results[0].code, Code::kClosed);
+  EXPECT_EQ(results[1].code, Code::kClosed);
+  EXPECT_EQ(session.asked, "capture ;") << "nothing is put";
+}
+
+TEST(SessionTest, HoldIsALookUpThatHolds) {
+  FakeSession session;
   const std::string_view key = "k";
   ItemResult result;
-  ASSERT_TRUE(session.Exists({&key, 1}, {&result, 1}, {}));
-  EXPECT_EQ(result.reason, MissReason::kLease);
-  EXPECT_EQ(attachment->owner().registrations(), 0);
-  attachment->SetLease(SystemClock::Instance().NowNs() + 60 * kSecond);
-  ASSERT_TRUE(session.Exists({&key, 1}, {&result, 1}, {}));
-  EXPECT_EQ(result.reason, MissReason::kNeverPut);
-  EXPECT_EQ(attachment->owner().registrations(), 1);
-  host.current.reset();
+  EXPECT_TRUE(session.Hold({&key, 1}, milliseconds(250), {&result, 1}, {.version = "v"}));
+  EXPECT_EQ(session.asked, "exists v hold 250;");
+}
+
+TEST(SessionTest, ABatchThatIsTooLargeOrHasTooLittleRoomIsRefused) {
+  FakeSession session;
+  std::vector<GetItem> items(kMaxBatch + 1);
+  std::vector<ItemResult> results(kMaxBatch + 1);
+  EXPECT_EQ(session.Get(items, results, {}).error().code, Code::kInvalid);
+  EXPECT_TRUE(session.Get(std::span(items).first(kMaxBatch), results, {}));
+  EXPECT_EQ(session.Get(std::span(items).first(2), std::span(results).first(1), {}).error().code,
+            Code::kInvalid);
+}
+
+TEST(SessionTest, AsynchronousCallsKeepTheirOptionsAndTellTheirCounts) {
+  FakeSession session;
+  CompletionQueue queue;
+  ItemResult result;
+  const std::string_view key = "k";
+  {
+    const std::string version = "a version that is gone when the call runs";
+    ASSERT_TRUE(session.ExistsAsync(queue, 1, {&key, 1}, {&result, 1},
+                                    {.version = version, .hold = milliseconds(9)}));
+  }
+  EXPECT_EQ(queue.Next(milliseconds(5000))->tag, 1U);
+  EXPECT_EQ(session.asked, "exists a version that is gone when the call runs hold 9;");
+  ASSERT_TRUE(session.LongestPrefixAsync(queue, 2, {&key, 1}));
+  EXPECT_EQ(queue.Next(milliseconds(5000))->count, 1U);
+  ASSERT_TRUE(session.RemoveMatchingAsync(queue, 3, std::string("p*")));
+  EXPECT_EQ(queue.Next(milliseconds(5000))->count, 42U);
+  ASSERT_TRUE(session.ResetAsync(queue, 4, {.version = "w"}));
+  EXPECT_EQ(queue.Next(milliseconds(5000))->status.error().code, Code::kNotProven);
+  std::optional<ObjectStat> stat;
+  EXPECT_EQ(session.StatAsync(queue, 5, {&key, 1}, {}).error().code, Code::kInvalid);
+  ASSERT_TRUE(session.StatAsync(queue, 6, {&key, 1}, {&stat, 1}));
+  EXPECT_EQ(queue.Next(milliseconds(5000))->tag, 6U);
+  EXPECT_EQ(stat->size_bytes, 3U);
+}
+
+TEST(SessionTest, ItsMemoryIsFreedByItsParentOnly) {
+  int ended = 0;
+  SessionPtr session(new FakeSession(&ended));
+  const pid_t child = fork();
+  if (child == 0) {
+    ItemResult result;
+    const GetItem item{.key = "k"};
+    const bool refused =
+        session->Get({&item, 1}, {&result, 1}, {}).error().code == Code::kUnavailable;
+    session.reset();
+    _exit(refused && ended == 0 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  session.reset();
+  EXPECT_EQ(ended, 1);
 }
 
 }  // namespace
-}  // namespace kvcove::requester
+}  // namespace kvcove

@@ -18,7 +18,7 @@ class Echo final : public Handler {
  public:
   void OnOpen(ConnectionId, const Peer&) override { ++opened; }
   void OnRequest(ConnectionId, wire::Method method, std::span<const std::byte> body,
-                 Responder respond) override {
+                 std::int64_t /*deadline_ns*/, Responder respond) override {
     Reply reply{.body = std::string(reinterpret_cast<const char*>(body.data()), body.size())};
     if (method == wire::Method::kReset) reply.code = Code::kNoSpace;
     if (method == wire::Method::kGoodbye) reply.close = true;

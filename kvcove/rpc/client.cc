@@ -238,6 +238,7 @@ Result<std::string> Client::Call(wire::Method method, std::span<const std::byte>
   const auto header =
       wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(method),
                                .body_bytes = static_cast<std::uint32_t>(body.size()),
+                               .budget_ms = wire::BudgetMs(LeftNs(deadline_ns)),
                                .call = call});
   if (auto sent = SendAll(header, body, deadline_ns); !sent) return end(sent.error());
   std::array<std::byte, wire::kFrameHeaderBytes> bytes;

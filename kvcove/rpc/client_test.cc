@@ -63,7 +63,7 @@ class Refusing final : public Handler {
   void OnProcessGone(std::uint64_t) override {}
   bool Admitted(ConnectionId) const override { return true; }
   void OnRequest(ConnectionId, wire::Method method, std::span<const std::byte>,
-                 Responder respond) override {
+                 std::int64_t /*deadline_ns*/, Responder respond) override {
     if (method == wire::Method::kHello) return respond({});
     respond(ErrorReply({Code::kUnavailable, "the control store refuses"}));
   }

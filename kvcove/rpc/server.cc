@@ -291,6 +291,7 @@ class Server::Loop {
     const wire::FrameHeader request = *header;
     handler_.OnRequest(
         id, static_cast<wire::Method>(request.method), body,
+        wire::DeadlineOf(request, SystemClock::Instance().NowNs()),
         [this, id, request](Reply reply) { Deliver(id, request, std::move(reply)); });
     serving_ = 0;
     const auto at = connections_.find(id);

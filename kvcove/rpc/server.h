@@ -48,10 +48,11 @@ class Handler {
  public:
   virtual ~Handler() = default;
   virtual void OnOpen(ConnectionId id, const Peer& peer) = 0;
-  // `respond` must be called once. Requests of one connection come one after the other: the next is
+  // `deadline_ns`: when the caller gives up; 0 where its frame does not say. `respond` must be
+  // called once. Requests of one connection come one after the other: the next is
   // read when this one is answered.
   virtual void OnRequest(ConnectionId id, wire::Method method, std::span<const std::byte> body,
-                         Responder respond) = 0;
+                         std::int64_t deadline_ns, Responder respond) = 0;
   virtual void OnClose(ConnectionId id) = 0;
   // A process given to WatchProcess is gone.
   virtual void OnProcessGone(std::uint64_t watch) = 0;

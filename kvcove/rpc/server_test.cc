@@ -43,7 +43,7 @@ class TestHandler final : public Handler {
     ++closed_;
   }
   void OnRequest(ConnectionId id, wire::Method method, std::span<const std::byte> body,
-                 Responder respond) override {
+                 std::int64_t /*deadline_ns*/, Responder respond) override {
     Responder another;
     {
       const MutexLock lock(mutex_);

@@ -109,7 +109,9 @@ class ExchangeTest : public testing::TestWithParam<Over> {
       endpoint_ = std::make_unique<shm::Endpoint>(service_, rpc::Caller{});
       return;
     }
-    auto server = tcp::Server::Open({.stall_ns = 20 * kSecond}, gate_, service_, TheClock());
+    tcp::ServerOptions options;
+    options.stall_ns = 20 * kSecond;
+    auto server = tcp::Server::Open(options, gate_, service_, TheClock());
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = std::move(*server);
     endpoint_ = std::make_unique<tcp::Peer>(server_->address(), rpc::Access{}, TheClock());

@@ -4,6 +4,7 @@
 #include <flatbuffers/flatbuffers.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <vector>
 
 #include "kvcove/wire/host_wire.h"
@@ -102,6 +103,95 @@ TEST(ClusterWireTest, NoBatchIsLargerThanACallMayBe) {
   };
   EXPECT_TRUE(put(kMaxBatch));
   EXPECT_FALSE(put(kMaxBatch + 1));
+}
+
+// Other builds read these bytes. A field that is added at a table's end may change them for
+// messages that use it, and for no other.
+TEST(ClusterWireTest, MessagesHaveTheseBytes) {
+  const Token token{.incarnation = {.high = 1, .low = 2}, .generation = 3, .slot = 4};
+  const std::vector<Id128> hashes = {{.high = 5, .low = 6}, {.high = 7, .low = 8}};
+  const std::vector<Place> places = {
+      {.size_bytes = 9, .owner = 1, .second = 2, .tier = Tier::kMemory},
+      {.reason = MissReason::kEvicted}};
+  const std::vector<DataValue> values = {{.code = Code::kOk, .size_bytes = 3, .checksum = 4},
+                                         {.code = Code::kMiss, .reason = MissReason::kReset}};
+  const std::vector<Code> codes = {Code::kOk, Code::kStale};
+  RequesterReport report{.fallbacks = 2, .broken = {3}, .holder = {.high = 1, .low = 2}};
+  report.misses[1] = 5;
+  report.recent.push_back({.hash = hashes[0], .slot = 4, .reason = MissReason::kLease});
+  const std::vector<std::pair<std::string_view, std::string>> messages = {
+      {"lookup", EncodeLookup(token, hashes)},
+      {"places", Encode(std::span<const Place>(places))},
+      {"owners",
+       Encode(OwnersReply{
+           .owners =
+               {{.number = 1, .epoch = 2, .address = "h:1", .capacity_bytes = 3, .live = true}},
+           .term = 9})},
+      {"remove",
+       Encode(RemoveRequest{.token = token, .keys = {"k"}, .pattern = {}, .budget_ns = 7})},
+      {"data get", Encode(DataGet{.token = token, .keys = {"k", "l"}, .room = {10, 20}})},
+      {"values", Encode(std::span<const DataValue>(values))},
+      {"data put",
+       Encode(DataPut{
+           .token = token,
+           .items = {{.key = "k", .after = "j", .size_bytes = 3, .checksum = 4, .group = 5}},
+           .budget_ms = 6,
+           .copies = 2})},
+      {"codes", Encode(std::span<const Code>(codes))},
+      {"count", EncodeCount(77)},
+      {"report", Encode(report)},
+  };
+  const std::map<std::string_view, std::string_view> golden = {
+      {"lookup",
+       "0c0000000800280004002400080000000100000000000000020000000000000003000000000000000400"
+       "000000000000040000000200000005000000000000000600000000000000070000000000000008000000"
+       "00000000"},
+      {"places",
+       "1400000000000e001800040008000c00100014000e00000034000000280000001c000000100000000400"
+       "000002000000010100000200000000020000020000000200ffff020000000100ffff0200000009000000"
+       "00000000"},
+      {"owners",
+       "10000000000000000800100004000800080000000c000000090000000000000001000000200000000000"
+       "1a002400060008000c00100014001c00000005000000000018001a000000000101000200000030000000"
+       "24000000180000000c000000030000000000000000000000000000000000000000000000000000000000"
+       "000003000000683a3100"},
+      {"remove",
+       "14000000000000000c0034000400240028002c000c000000010000000000000002000000000000000300"
+       "0000000000000400000000000000180000000c0000000700000000000000000000000000000001000000"
+       "04000000010000006b000000"},
+      {"data get",
+       "140000000000000000000a003000040028002c000a000000010000000000000002000000000000000300"
+       "0000000000000400000000000000000000002000000004000000020000000a0000000000000014000000"
+       "0000000000000000020000001000000004000000010000006c000000010000006b000000"},
+      {"values",
+       "180000000000000000000e001800040008000c00100014000e00000038000000280000001c0000001000"
+       "000004000000020000000101000002000000000400000200000000010000020000000300000000000000"
+       "0200000004000000000000000000000000000000"},
+      {"data put",
+       "200000000000000000001600440008002c003000340038003c0000004000070016000000000000020100"
+       "000000000000020000000000000003000000000000000400000000000000000000003c0000002c000000"
+       "200000001400000008000000060000000100000028000000010000000500000001000000030000000100"
+       "00000400000000000000010000000c000000010000006a000000010000006b000000"},
+      {"codes", "0c000000000006000800040006000000040000000200000000040000"},
+      {"count", "4d00000000000000"},
+      {"report",
+       "180000000000120034000400280008000c00100014001800120000006000000054000000380000002c00"
+       "000020000000010000000000000002000000000000000200000000000000000000000100000005000000"
+       "010000000400000001000000050000000000000006000000000000000000000001000000030000000e00"
+       "000000000000000000000500000000000000000000000000000000000000000000000000000000000000"
+       "000000000000000000000000000000000000000000000000000000000000000000000000000000000000"
+       "000000000000000000000000000000000000000000000000000000000000"},
+  };
+  for (const auto& [name, bytes] : messages) {
+    std::string hex;
+    for (const char c : bytes) {
+      hex += "0123456789abcdef"[static_cast<unsigned char>(c) >> 4];
+      hex += "0123456789abcdef"[static_cast<unsigned char>(c) & 15];
+    }
+    const auto at = golden.find(name);
+    EXPECT_TRUE(at != golden.end() && at->second == hex)
+        << "{\"" << name << "\", \"" << hex << "\"},";
+  }
 }
 
 }  // namespace

@@ -3,7 +3,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
+
+#include "kvcove/base/clock.h"
 
 namespace kvcove::wire {
 namespace {
@@ -23,6 +26,15 @@ T Load(const std::byte* at) {
 
 }  // namespace
 
+std::uint16_t BudgetMs(std::int64_t left_ns) {
+  return static_cast<std::uint16_t>(
+      std::clamp<std::int64_t>(left_ns, kMillisecond, kMaxFrameBudgetNs) / kMillisecond);
+}
+
+std::int64_t DeadlineOf(const FrameHeader& request, std::int64_t now_ns) {
+  return request.budget_ms == 0 ? 0 : now_ns + request.budget_ms * kMillisecond;
+}
+
 std::array<std::byte, kFrameHeaderBytes> EncodeFrameHeader(const FrameHeader& header) {
   std::array<std::byte, kFrameHeaderBytes> bytes{};
   Store(bytes.data(), kFrameMagic);
@@ -30,6 +42,7 @@ std::array<std::byte, kFrameHeaderBytes> EncodeFrameHeader(const FrameHeader& he
   Store(bytes.data() + 6, header.method);
   Store(bytes.data() + 8, header.body_bytes);
   Store(bytes.data() + 12, static_cast<std::uint16_t>(header.code));
+  Store(bytes.data() + 14, header.budget_ms);
   Store(bytes.data() + 16, header.call);
   return bytes;
 }
@@ -44,6 +57,7 @@ Result<FrameHeader> DecodeFrameHeader(std::span<const std::byte, kFrameHeaderByt
   header.method = Load<std::uint16_t>(bytes.data() + 6);
   header.body_bytes = Load<std::uint32_t>(bytes.data() + 8);
   const auto code = Load<std::uint16_t>(bytes.data() + 12);
+  header.budget_ms = Load<std::uint16_t>(bytes.data() + 14);
   header.call = Load<std::uint64_t>(bytes.data() + 16);
   if (header.version != kProtocolVersion) {
     return Fail(Code::kIncompatible,

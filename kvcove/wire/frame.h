@@ -2,7 +2,11 @@
 // The frame around every message: 24 bytes, little-endian, then the body.
 //
 //   0 u32 magic "kvcf"   4 u16 protocol version   6 u16 method, or kReplyBit | method
-//   8 u32 body bytes    12 u16 code of a reply    14 u16 zero    16 u64 call number
+//   8 u32 body bytes    12 u16 code of a reply    14 u16 budget of a request
+//   16 u64 call number
+//
+// The budget is what is left of the caller's time, in milliseconds: the server ends the call by
+// then. 0: the caller does not say. Builds from before the field send 0 and do not read it.
 #pragma once
 
 #include <array>
@@ -69,8 +73,17 @@ struct FrameHeader {
   std::uint16_t method = 0;
   std::uint32_t body_bytes = 0;
   Code code = Code::kOk;
+  std::uint16_t budget_ms = 0;
   std::uint64_t call = 0;
 };
+
+// The longest budget that a frame tells; a longer one is told as this.
+inline constexpr std::int64_t kMaxFrameBudgetNs = 65'535'000'000;
+// `left_ns`: until the caller's deadline. At least 1 ms: a caller with no time left does not ask.
+std::uint16_t BudgetMs(std::int64_t left_ns);
+// When the server must have answered a request that came at `now_ns`; 0 where the frame has no
+// budget.
+std::int64_t DeadlineOf(const FrameHeader& request, std::int64_t now_ns);
 
 std::array<std::byte, kFrameHeaderBytes> EncodeFrameHeader(const FrameHeader& header);
 // Errors: kCorrupt for what is no frame or longer than `max_bytes`, kIncompatible with both version

@@ -67,8 +67,13 @@ std::string CodesToString(std::span<const Code> codes) {
 }
 
 // What is left of a caller's time travels, not its deadline: clocks differ from host to host.
-std::int64_t DeadlineOf(std::int64_t budget_ns) {
-  return SystemClock::Instance().NowNs() + std::clamp<std::int64_t>(budget_ns, 0, 3600 * kSecond);
+// The frame tells it as of the request's arrival, but no more than about a minute; the tables of
+// calls that may take longer tell it, too, and a peer of before only those.
+std::int64_t DeadlineOf(std::int64_t frame_deadline_ns, std::int64_t table_budget_ns = 0) {
+  const std::int64_t now = SystemClock::Instance().NowNs();
+  const std::int64_t left = std::clamp<std::int64_t>(table_budget_ns, 0, 3600 * kSecond);
+  if (frame_deadline_ns != 0 && left < kMaxFrameBudgetNs) return frame_deadline_ns;
+  return now + (left > 0 ? left : kUntoldBudgetNs);
 }
 
 class Stub final : public HostService {
@@ -288,7 +293,7 @@ std::string CountToString(std::uint64_t count) {
   return StringOf(builder);
 }
 
-Result<std::string> ServePut(HostService& service, std::span<const std::byte> body,
+Result<std::string> ServePut(PutService& service, std::span<const std::byte> body,
                              std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Put>(body));
   if (root->token() == nullptr) return Fail(Code::kCorrupt, "a put without token");
@@ -325,7 +330,7 @@ Result<std::string> ServePut(HostService& service, std::span<const std::byte> bo
   return StringOf(builder);
 }
 
-Result<std::string> ServeFinish(HostService& service, std::span<const std::byte> body,
+Result<std::string> ServeFinish(PutService& service, std::span<const std::byte> body,
                                 std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::FinishBatch>(body));
   if (!Aligned(root->items())) return Fail(Code::kCorrupt, "a message that is not aligned");
@@ -338,25 +343,47 @@ Result<std::string> ServeFinish(HostService& service, std::span<const std::byte>
   return CodesToString(codes);
 }
 
-Result<std::string> ServeKeys(HostService& service, Method method, std::span<const std::byte> body,
-                              std::int64_t deadline_ns) {
+// A request about keys of one generation.
+struct KeysCall {
+  Token token;
+  std::vector<std::string_view> keys;  // within the body
+  std::optional<PinKind> kind;
+  std::int64_t duration_ns = 0;
+};
+
+Result<KeysCall> DecodeKeys(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Keys>(body));
   if (root->token() == nullptr) return Fail(Code::kCorrupt, "keys without a token");
-  const Token token = FromFb(*root->token());
-  KVCOVE_ASSIGN(const std::vector<std::string_view> keys, Views(root->keys(), body));
+  if (root->kind() > 2) return Fail(Code::kCorrupt, "an unknown kind of pin");
+  KeysCall call{.token = FromFb(*root->token()),
+                .keys = {},
+                .kind = std::nullopt,
+                .duration_ns = root->duration_ns()};
+  KVCOVE_ASSIGN(call.keys, Views(root->keys(), body));
+  if (root->kind() != 0) call.kind = static_cast<PinKind>(root->kind());
+  return call;
+}
+
+Result<std::string> ServeRemovals(RemovalService& service, Method method,
+                                  std::span<const std::byte> body, std::int64_t deadline_ns) {
   if (method == Method::kRemove) {
-    KVCOVE_ASSIGN(const std::vector<Code> codes, service.Remove(token, keys, deadline_ns));
-    return CodesToString(codes);
-  }
-  if (method == Method::kPin) {
-    if (root->kind() > 2) return Fail(Code::kCorrupt, "an unknown kind of pin");
-    std::optional<PinKind> kind;
-    if (root->kind() != 0) kind = static_cast<PinKind>(root->kind());
+    KVCOVE_ASSIGN(const KeysCall call, DecodeKeys(body));
     KVCOVE_ASSIGN(const std::vector<Code> codes,
-                  service.Pin(token, keys, kind, root->duration_ns(), deadline_ns));
+                  service.Remove(call.token, call.keys, DeadlineOf(deadline_ns)));
     return CodesToString(codes);
   }
-  KVCOVE_ASSIGN(const auto stats, service.StatObjects(token, keys, deadline_ns));
+  KVCOVE_ASSIGN(const auto* root, Root<fb::Match>(body));
+  if (root->token() == nullptr) return Fail(Code::kCorrupt, "a pattern without a token");
+  KVCOVE_ASSIGN(const std::uint64_t count,
+                service.RemoveMatching(FromFb(*root->token()), View(root->pattern()),
+                                       DeadlineOf(deadline_ns, root->budget_ns())));
+  return CountToString(count);
+}
+
+Result<std::string> ServeStatObjects(ObjectService& service, std::span<const std::byte> body,
+                                     std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const KeysCall call, DecodeKeys(body));
+  KVCOVE_ASSIGN(const auto stats, service.StatObjects(call.token, call.keys, deadline_ns));
   Builder builder;
   std::vector<fb::ObjectStat> list;
   for (const std::optional<ObjectStat>& stat : stats) {
@@ -372,7 +399,7 @@ Result<std::string> ServeKeys(HostService& service, Method method, std::span<con
   return StringOf(builder);
 }
 
-Result<std::string> ServeStat(HostService& service, std::int64_t deadline_ns) {
+Result<std::string> ServeStat(ObjectService& service, std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const PoolStat stat, service.Stat(deadline_ns));
   Builder builder;
   std::vector<std::uint64_t> numbers;
@@ -452,7 +479,14 @@ Result<EngineVersions> DecodeEngineVersions(std::span<const std::byte> body) {
                         .holder = FromFb(root->holder())};
 }
 
-std::unique_ptr<HostService> MakeStub(Channel& channel, const Id128& holder, const Clock& clock) {
+std::unique_ptr<HostService> MakeHostStub(Channel& channel, const Clock& clock) {
+  return std::make_unique<Stub>(channel, Id128{}, clock);
+}
+std::unique_ptr<ObjectService> MakeObjectStub(Channel& channel, const Clock& clock) {
+  return std::make_unique<Stub>(channel, Id128{}, clock);
+}
+std::unique_ptr<GenerationService> MakeGenerationStub(Channel& channel, const Id128& holder,
+                                                      const Clock& clock) {
   return std::make_unique<Stub>(channel, holder, clock);
 }
 
@@ -471,23 +505,25 @@ Result<std::string> ServeGenerations(GenerationService& service, Method method,
   switch (method) {
     case Method::kRegister: {
       KVCOVE_ASSIGN(const RegisterCall call, DecodeRegister(body));
-      KVCOVE_ASSIGN(const Registration registration, service.Register(call.request, deadline_ns));
+      KVCOVE_ASSIGN(const Registration registration,
+                    service.Register(call.request, DeadlineOf(deadline_ns, call.budget_ns)));
       return Encode(registration);
     }
     case Method::kReset: {
       KVCOVE_ASSIGN(const ResetCall call, DecodeReset(body));
       KVCOVE_ASSIGN(const ResetOutcome outcome,
-                    service.Reset(call.request, DeadlineOf(call.budget_ns)));
+                    service.Reset(call.request, DeadlineOf(deadline_ns, call.budget_ns)));
       return Encode(outcome);
     }
     case Method::kNameVersions: {
       KVCOVE_ASSIGN(const EngineVersions engine, DecodeEngineVersions(body));
-      KVCOVE_TRY(service.NameVersions(engine.name, engine.engine, engine.versions, deadline_ns));
+      KVCOVE_TRY(service.NameVersions(engine.name, engine.engine, engine.versions,
+                                      DeadlineOf(deadline_ns)));
       return std::string();
     }
     case Method::kEndEngine: {
       KVCOVE_ASSIGN(const EngineVersions engine, DecodeEngineVersions(body));
-      KVCOVE_TRY(service.EndEngine(engine.name, engine.engine, deadline_ns));
+      KVCOVE_TRY(service.EndEngine(engine.name, engine.engine, DeadlineOf(deadline_ns)));
       return std::string();
     }
     default:
@@ -495,30 +531,18 @@ Result<std::string> ServeGenerations(GenerationService& service, Method method,
   }
 }
 
-Result<std::string> Serve(HostService& service, Method method, std::span<const std::byte> body,
-                          std::int64_t deadline_ns) {
+Result<std::string> ServeObjects(ObjectService& service, Method method,
+                                 std::span<const std::byte> body, std::int64_t frame_deadline_ns) {
+  const std::int64_t deadline_ns = DeadlineOf(frame_deadline_ns);
   switch (method) {
-    case Method::kRegister:
-    case Method::kReset:
-    case Method::kNameVersions:
-    case Method::kEndEngine:
-      return ServeGenerations(service, method, body, deadline_ns);
-    case Method::kPut:
-      return ServePut(service, body, deadline_ns);
-    case Method::kFinish:
-      return ServeFinish(service, body, deadline_ns);
-    case Method::kRemove:
-    case Method::kPin:
-    case Method::kStatObjects:
-      return ServeKeys(service, method, body, deadline_ns);
-    case Method::kRemoveMatching: {
-      KVCOVE_ASSIGN(const auto* root, Root<fb::Match>(body));
-      if (root->token() == nullptr) return Fail(Code::kCorrupt, "a pattern without a token");
-      KVCOVE_ASSIGN(const std::uint64_t count,
-                    service.RemoveMatching(FromFb(*root->token()), View(root->pattern()),
-                                           DeadlineOf(root->budget_ns())));
-      return CountToString(count);
+    case Method::kPin: {
+      KVCOVE_ASSIGN(const KeysCall call, DecodeKeys(body));
+      KVCOVE_ASSIGN(const std::vector<Code> codes,
+                    service.Pin(call.token, call.keys, call.kind, call.duration_ns, deadline_ns));
+      return CodesToString(codes);
     }
+    case Method::kStatObjects:
+      return ServeStatObjects(service, body, deadline_ns);
     case Method::kInventory: {
       KVCOVE_ASSIGN(InventoryRequest request, DecodeInventory(body));
       if (!request.slot) return Fail(Code::kInvalid, "a page of what: the slot is missing");
@@ -530,6 +554,26 @@ Result<std::string> Serve(HostService& service, Method method, std::span<const s
       return ServeStat(service, deadline_ns);
     default:
       return Fail(Code::kCorrupt, "a method that is not answered here");
+  }
+}
+
+Result<std::string> ServeHost(HostService& service, Method method, std::span<const std::byte> body,
+                              std::int64_t deadline_ns) {
+  switch (method) {
+    case Method::kRegister:
+    case Method::kReset:
+    case Method::kNameVersions:
+    case Method::kEndEngine:
+      return ServeGenerations(service, method, body, deadline_ns);
+    case Method::kPut:
+      return ServePut(service, body, DeadlineOf(deadline_ns));
+    case Method::kFinish:
+      return ServeFinish(service, body, DeadlineOf(deadline_ns));
+    case Method::kRemove:
+    case Method::kRemoveMatching:
+      return ServeRemovals(service, method, body, deadline_ns);
+    default:
+      return ServeObjects(service, method, body, deadline_ns);
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// HostService over frames: `Stub` on the asking side, `Serve` on the answering side. Bytes only, no
-// socket.
+// The services of messages.h over frames: stubs on the asking side, `Serve...` on the answering
+// side. Bytes only, no socket.
 #pragma once
 
 #include <memory>
@@ -21,15 +21,24 @@ class Channel {
                                    std::int64_t deadline_ns) = 0;
 };
 
-// Thread-safe; the channel outlives it.
-// `holder`: the process that keeps its registrations alive (RegisterRequest). `clock`: of the
+// Stubs, each as wide as its caller needs. Thread-safe; the channel outlives them. `clock`: of the
 // deadlines.
-std::unique_ptr<HostService> MakeStub(Channel& channel, const Id128& holder = {},
-                                      const Clock& clock = SystemClock::Instance());
+std::unique_ptr<HostService> MakeHostStub(Channel& channel,
+                                          const Clock& clock = SystemClock::Instance());
+std::unique_ptr<ObjectService> MakeObjectStub(Channel& channel,
+                                              const Clock& clock = SystemClock::Instance());
+// `holder`: the process that keeps its registrations alive (RegisterRequest).
+std::unique_ptr<GenerationService> MakeGenerationStub(Channel& channel, const Id128& holder,
+                                                      const Clock& clock);
 
-// Answers one request. Malformed bodies are kCorrupt: the caller closes that connection.
-Result<std::string> Serve(HostService& service, Method method, std::span<const std::byte> body,
-                          std::int64_t deadline_ns);
+// Answer one request. `deadline_ns`: by the budget in its frame; 0: the frame has none, so the call
+// ends by the budget in its table, or after kUntoldBudgetNs. Malformed bodies are kCorrupt: the
+// caller closes that connection.
+inline constexpr std::int64_t kUntoldBudgetNs = 10 * kSecond;
+Result<std::string> ServeHost(HostService& service, Method method, std::span<const std::byte> body,
+                              std::int64_t deadline_ns);
+Result<std::string> ServeObjects(ObjectService& service, Method method,
+                                 std::span<const std::byte> body, std::int64_t deadline_ns);
 Result<std::string> ServeGenerations(GenerationService& service, Method method,
                                      std::span<const std::byte> body, std::int64_t deadline_ns);
 // Their parts, for a server that answers them later.

@@ -13,7 +13,7 @@ std::span<const std::byte> Bytes(std::string_view text) {
 }  // namespace
 
 MasterStub::MasterStub(Channel& channel, const Id128& holder, const Clock& clock)
-    : channel_(channel), clock_(clock), generations_(MakeStub(channel, holder, clock)) {}
+    : channel_(channel), clock_(clock), generations_(MakeGenerationStub(channel, holder, clock)) {}
 
 Result<Registration> MasterStub::Register(const RegisterRequest& request,
                                           std::int64_t deadline_ns) {
@@ -31,9 +31,9 @@ Status MasterStub::EndEngine(std::string_view name, std::string_view engine,
   return generations_->EndEngine(name, engine, deadline_ns);
 }
 
-Result<std::vector<Code>> MasterStub::RemoveKeys(const Token& token,
-                                                 std::span<const std::string_view> keys,
-                                                 std::int64_t deadline_ns) {
+Result<std::vector<Code>> MasterStub::Remove(const Token& token,
+                                             std::span<const std::string_view> keys,
+                                             std::int64_t deadline_ns) {
   const RemoveRequest request{.token = token,
                               .keys = {keys.begin(), keys.end()},
                               .pattern = {},
@@ -43,8 +43,8 @@ Result<std::vector<Code>> MasterStub::RemoveKeys(const Token& token,
   return DecodeCodes(Bytes(reply), keys.size());
 }
 
-Result<std::uint64_t> MasterStub::RemovePattern(const Token& token, std::string_view pattern,
-                                                std::int64_t deadline_ns) {
+Result<std::uint64_t> MasterStub::RemoveMatching(const Token& token, std::string_view pattern,
+                                                 std::int64_t deadline_ns) {
   const RemoveRequest request{.token = token,
                               .keys = {},
                               .pattern = std::string(pattern),

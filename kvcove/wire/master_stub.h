@@ -13,7 +13,7 @@ namespace kvcove::wire {
 // Thread-safe; the channel outlives it.
 class MasterStub final : public ControlService {
  public:
-  // `holder`: see MakeStub.
+  // `holder`: see MakeGenerationStub.
   explicit MasterStub(Channel& channel, const Id128& holder = {},
                       const Clock& clock = SystemClock::Instance());
 
@@ -23,10 +23,10 @@ class MasterStub final : public ControlService {
                       std::span<const std::string> versions, std::int64_t deadline_ns) override;
   Status EndEngine(std::string_view name, std::string_view engine,
                    std::int64_t deadline_ns) override;
-  Result<std::vector<Code>> RemoveKeys(const Token& token, std::span<const std::string_view> keys,
+  Result<std::vector<Code>> Remove(const Token& token, std::span<const std::string_view> keys,
+                                   std::int64_t deadline_ns) override;
+  Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns) override;
-  Result<std::uint64_t> RemovePattern(const Token& token, std::string_view pattern,
-                                      std::int64_t deadline_ns) override;
 
   // Errors: kStale when the token's generation is not the current one.
   Result<std::vector<Place>> Lookup(const Token& token, std::span<const Id128> hashes,
@@ -36,7 +36,7 @@ class MasterStub final : public ControlService {
  private:
   Channel& channel_;
   const Clock& clock_;
-  std::unique_ptr<HostService> generations_;  // its four calls have the same form
+  const std::unique_ptr<GenerationService> generations_;  // these calls have the host's form
 };
 
 }  // namespace kvcove::wire

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is asked of a host's pool and what it answers, as plain values, and the interface that
-// answers. The embedded pool implements it in place; a `Stub` puts the same calls into frames.
+// What is asked of a host's pool and what it answers, as plain values, and the interfaces that
+// answer, each as wide as its callers need: GenerationService, RemovalService, PutService and
+// ObjectService. The embedded pool implements all of them in place, an owner's data server the last
+// one; stubs (host_wire.h, master_stub.h) put the same calls into frames.
 #pragma once
 
 #include <array>
@@ -155,31 +157,38 @@ class GenerationService {
                            std::int64_t deadline_ns) = 0;
 };
 
-// A pool of many hosts, as seen through its master. Thread-safe.
-class ControlService : public GenerationService {
+// Removals, of every value that is stored anywhere in the pool. Thread-safe. Every call ends by
+// `deadline_ns` (Clock). Both name the generation that they mean: another one than the current one
+// is kStale, so that a slot that was given to another namespace meanwhile is not touched.
+class RemovalService {
  public:
+  virtual ~RemovalService() = default;
   // True when no owner has it any more, nor ever brings it back. Codes: kOk, kMiss.
-  virtual Result<std::vector<Code>> RemoveKeys(const Token& token,
-                                               std::span<const std::string_view> keys,
-                                               std::int64_t deadline_ns) = 0;
-  virtual Result<std::uint64_t> RemovePattern(const Token& token, std::string_view pattern,
-                                              std::int64_t deadline_ns) = 0;
-};
-
-// Bound to one session. Thread-safe. Every call ends by `deadline_ns` (Clock). Remove, Pin and
-// StatObjects name the generation that they mean: another one than the current one is kStale, so
-// that a slot that was given to another namespace meanwhile is not touched.
-class HostService : public GenerationService {
- public:
-  virtual Result<std::vector<PutResult>> Put(const Token& token, std::span<const PutItem> items,
-                                             std::int64_t deadline_ns) = 0;
-  virtual Result<std::vector<Code>> Finish(std::span<const FinishItem> items,
-                                           std::int64_t deadline_ns) = 0;
   virtual Result<std::vector<Code>> Remove(const Token& token,
                                            std::span<const std::string_view> keys,
                                            std::int64_t deadline_ns) = 0;
+  // How many were removed.
   virtual Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                                std::int64_t deadline_ns) = 0;
+};
+
+// Stores values in one owner's memory, for one session of it. Thread-safe. Every call ends by
+// `deadline_ns` (Clock).
+class PutService {
+ public:
+  virtual ~PutService() = default;
+  virtual Result<std::vector<PutResult>> Put(const Token& token, std::span<const PutItem> items,
+                                             std::int64_t deadline_ns) = 0;
+  // Commits reservations, or gives them up.
+  virtual Result<std::vector<Code>> Finish(std::span<const FinishItem> items,
+                                           std::int64_t deadline_ns) = 0;
+};
+
+// What one owner holds: pins, statistics and pages of it. Thread-safe. Every call ends by
+// `deadline_ns` (Clock). Pin and StatObjects name their generation, as removals do.
+class ObjectService {
+ public:
+  virtual ~ObjectService() = default;
   // `kind` empty: unpin. `duration_ns` counts for soft pins.
   virtual Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                         std::optional<PinKind> kind, std::int64_t duration_ns,
@@ -191,5 +200,12 @@ class HostService : public GenerationService {
                                       std::int64_t deadline_ns) = 0;
   virtual Result<PoolStat> Stat(std::int64_t deadline_ns) = 0;
 };
+
+// Decides for a whole pool: generations and removals. Of a cluster the master, of a host alone the
+// host itself.
+class ControlService : public GenerationService, public RemovalService {};
+
+// All that a process asks of the owner whose memory it maps. Bound to one session of that owner.
+class HostService : public ControlService, public PutService, public ObjectService {};
 
 }  // namespace kvcove::wire

@@ -22,14 +22,14 @@ class ClusterFaultTest : public testing::Test, protected ClusterProcesses {
     pool_ = Open();
     session_ = OpenSession(*pool_);
     // The first start of a master waits for leases of a predecessor that it cannot know of.
-    ASSERT_TRUE(session_->Reset());
+    ASSERT_TRUE(session_->Reset({}));
   }
   void TearDown() override {
     session_.reset();
     pool_.reset();
   }
 
-  static std::unique_ptr<Session> OpenSession(Pool& pool) {
+  static SessionPtr OpenSession(Pool& pool) {
     return *pool.OpenSession({.name = "acme/llama", .engine = "e"});
   }
 
@@ -57,7 +57,7 @@ class ClusterFaultTest : public testing::Test, protected ClusterProcesses {
     }
     std::vector<ItemResult> results(keys.size());
     if (!token) {
-      const auto captured = session.Capture();
+      const auto captured = session.Capture({});
       if (!captured) {
         for (ItemResult& result : results) result.code = captured.error().code;
         return results;
@@ -71,10 +71,10 @@ class ClusterFaultTest : public testing::Test, protected ClusterProcesses {
   // that another has taken its place.
   static void WaitServed(Session& session) {
     const std::int64_t until = NowMs() + 5000;
-    Result<Token> captured = session.Capture();
+    Result<Token> captured = session.Capture({});
     while (!captured && NowMs() < until) {
       std::this_thread::sleep_for(milliseconds(5));
-      captured = session.Capture();
+      captured = session.Capture({});
     }
     ASSERT_TRUE(captured) << captured.error().ToString();
   }
@@ -86,7 +86,7 @@ class ClusterFaultTest : public testing::Test, protected ClusterProcesses {
     std::vector<PutItem> items;
     for (const std::string& key : keys) items.push_back({.key = key, .value = {&piece, 1}});
     std::vector<ItemResult> results(keys.size());
-    const auto token = session.Capture();
+    const auto token = session.Capture({});
     if (token) (void)session.Put(*token, items, results, {.timeout = milliseconds(1000)});
     return results;
   }
@@ -98,7 +98,7 @@ class ClusterFaultTest : public testing::Test, protected ClusterProcesses {
       const MutableBuffer piece{value.data(), value.size()};
       const GetItem item{.key = key, .into = {&piece, 1}};
       ItemResult result;
-      (void)session_->Get({&item, 1}, {&result, 1});
+      (void)session_->Get({&item, 1}, {&result, 1}, {});
       fillings.push_back(result.ok() ? value[0] : '-');
       if (result.ok()) {
         EXPECT_EQ(value, std::string(3000, value[0]));
@@ -149,7 +149,7 @@ class ClusterFaultTest : public testing::Test, protected ClusterProcesses {
   }
 
   std::unique_ptr<Pool> pool_;
-  std::unique_ptr<Session> session_;
+  SessionPtr session_;
 };
 
 }  // namespace kvcove

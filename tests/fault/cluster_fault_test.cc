@@ -31,7 +31,7 @@ TEST_F(ClusterFaultTest, AKilledOwnerIsGoneEverywhereAndHoldsNobody) {
   std::vector<ItemResult> results(keys.size());
   std::size_t listed = keys.size();
   while (listed > left && NowMs() < killed + 5000) {
-    ASSERT_TRUE(session_->Exists(views, results));
+    ASSERT_TRUE(session_->Exists(views, results, {}));
     listed = CountOk(results);
   }
   EXPECT_LE(NowMs() - killed, 3000) << "exists still says yes";
@@ -152,10 +152,10 @@ TEST_F(ClusterFaultTest, AResetDoesNotWaitForAFrozenOwnerAndNothingOldThawsWithI
   auto neighbour_pool = Open("host0");  // reads the frozen owner's memory directly
   auto neighbour = OpenSession(*neighbour_pool);
   ASSERT_EQ(CountOk(Get(*neighbour, keys)), keys.size());
-  const Token old = *session_->Capture();
+  const Token old = *session_->Capture({});
   Freeze(owner(0));
   const std::int64_t started = NowMs();
-  const Status reset = session_->Reset();
+  const Status reset = session_->Reset({});
   EXPECT_TRUE(reset) << reset.error().ToString();
   EXPECT_LE(NowMs() - started, 2000) << "lease + 0.5 s, and a busy machine";
   EXPECT_EQ(CountOk(Get(*neighbour, keys, milliseconds(300))), 0U);
@@ -178,14 +178,14 @@ TEST_F(ClusterFaultTest, AResetWithAKilledOwnerIsTrueInTime) {
   const auto keys = Fill(200);
   End(std::exchange(owner(1), 0), SIGKILL);
   const std::int64_t started = NowMs();
-  ASSERT_TRUE(session_->Reset());
+  ASSERT_TRUE(session_->Reset({}));
   EXPECT_LE(NowMs() - started, 2000);
   EXPECT_EQ(CountOk(Get(*session_, keys)), 0U);
 }
 
 TEST_F(ClusterFaultTest, APutToAnotherHostDoesNotWaitForAMasterThatIsAway) {
   ASSERT_EQ(CountOk(Put(*session_, Keys(10))), 10U);
-  const Token token = *session_->Capture();
+  const Token token = *session_->Capture({});
   Freeze(master());
   std::this_thread::sleep_for(milliseconds(1500));  // its owners know it
   for (int i = 0; i < 3; ++i) {
@@ -209,9 +209,9 @@ TEST_F(ClusterFaultTest, ARestartedMasterKnowsAllAgain) {
     EXPECT_GE(back, 0) << "the objects did not come back";
     EXPECT_LE(back, 3000);
     // It fences what it did not raise itself.
-    const Token old = *session_->Capture();
+    const Token old = *session_->Capture({});
     if (stop_cleanly) {
-      ASSERT_TRUE(session_->Reset());
+      ASSERT_TRUE(session_->Reset({}));
       EXPECT_EQ(CountOk(Get(*session_, keys)), 0U);
       EXPECT_EQ(Put(*session_, {"late"}, old)[0].code, Code::kStale);
     }
@@ -220,7 +220,7 @@ TEST_F(ClusterFaultTest, ARestartedMasterKnowsAllAgain) {
 
 TEST_F(ClusterFaultTest, WithoutItsGenerationFileAMasterVoidsAll) {
   const auto keys = Fill(200);
-  const Token old = *session_->Capture();
+  const Token old = *session_->Capture({});
   End(master(), SIGKILL);
   std::filesystem::remove_all(directory() + "/master");
   StartMaster();
@@ -232,7 +232,7 @@ TEST_F(ClusterFaultTest, WithoutItsGenerationFileAMasterVoidsAll) {
   EXPECT_EQ(Put(*session_, {"late"}, old)[0].code, Code::kStale);
   // Nothing says any more which weights the engines have.
   EXPECT_EQ(Put(*session_, {"new"})[0].code, Code::kClosed);
-  ASSERT_TRUE(session_->Reset());
+  ASSERT_TRUE(session_->Reset({}));
   EXPECT_EQ(CountOk(Put(*session_, keys)), keys.size());
   EXPECT_EQ(CountOk(Get(*session_, keys)), keys.size());
 }
@@ -242,7 +242,7 @@ TEST_F(ClusterFaultTest, WithoutMasterAllIsAMissAndLocalPutsGoOn) {
   auto here = OpenSession(*here_pool);
   const auto keys = Keys(20);
   ASSERT_EQ(CountOk(Put(*here, keys)), keys.size());
-  const Token token = *here->Capture();
+  const Token token = *here->Capture({});
   ASSERT_EQ(CountOk(Get(*session_, keys)), keys.size());
   End(master(), SIGKILL);
   std::this_thread::sleep_for(milliseconds(1300));  // longer than a lease
@@ -261,7 +261,7 @@ TEST_F(ClusterFaultTest, WithoutMasterAllIsAMissAndLocalPutsGoOn) {
 }
 
 TEST_F(ClusterFaultTest, AWriterThatDiesInMidPutFreesItsKey) {
-  const Token token = *session_->Capture();
+  const Token token = *session_->Capture({});
   rpc::TcpChannel channel(master_address(), {});
   const auto owners =
       wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond)->owners;
@@ -356,7 +356,7 @@ TEST(EngineProcess, UsesAVersion) {
   ASSERT_TRUE(pool) << pool.error().ToString();
   auto session = *(*pool)->OpenSession(
       {.name = "acme/llama", .engine = "engine" + number, .assume_weights = true});
-  ASSERT_TRUE(session->Capture("version" + number, milliseconds(5000)));
+  ASSERT_TRUE(session->Capture({.timeout = milliseconds(5000), .version = "version" + number}));
   while (true) pause();
 }
 
@@ -431,8 +431,8 @@ class EngineEndTest : public testing::Test, protected ClusterProcesses {
 TEST_F(EngineEndTest, EnginesThatEndWhileTheMasterIsFrozenHoldNobodyAndAreNotForgotten) {
   auto pool = Open("host0");
   auto session = *pool->OpenSession({.name = "acme/llama", .engine = "e"});
-  ASSERT_TRUE(session->Reset());
-  const Token token = *session->Capture();
+  ASSERT_TRUE(session->Reset({}));
+  const Token token = *session->Capture({});
   for (int i = 0; i < kEngines; ++i) engines_.push_back(StartEngine(i));
   ASSERT_TRUE(NamedWithin(kEngines, 30'000)) << Named();
   Freeze(master());
@@ -451,14 +451,14 @@ TEST_F(EngineEndTest, EnginesThatEndWhileTheMasterIsFrozenHoldNobodyAndAreNotFor
 TEST_F(EngineEndTest, RegistrationsThatWaitForAFrozenMasterHoldNoPut) {
   auto pool = Open("host0");
   auto session = *pool->OpenSession({.name = "acme/llama", .engine = "e"});
-  const Token token = *session->Capture();
+  const Token token = *session->Capture({});
   Freeze(master());
   std::this_thread::sleep_for(milliseconds(1500));
   std::vector<std::thread> engines;
   for (int i = 0; i < kEngines; ++i) {
     engines.emplace_back([&pool, i] {
       auto starting = *pool->OpenSession({.name = "acme/llama", .engine = fmt::format("e{}", i)});
-      (void)starting->Capture({}, milliseconds(2000));
+      (void)starting->Capture({.timeout = milliseconds(2000)});
     });
   }
   const std::int64_t slowest = SlowestPutMs(*session, token, 1500);
@@ -538,7 +538,7 @@ class StrangersTest : public ClusterFaultTest {
     round.lookup_p99_us = P99Us(between, [&](int i) {
       const std::string_view key = keys[static_cast<std::size_t>(i) % keys.size()];
       ItemResult result;
-      EXPECT_TRUE(session_->Exists({&key, 1}, {&result, 1}));
+      EXPECT_TRUE(session_->Exists({&key, 1}, {&result, 1}, {}));
       EXPECT_TRUE(result.ok());
     });
     round.get_p99_us = P99Us(between, [&](int i) {

@@ -32,7 +32,7 @@ class ControlPlaneTest : public ClusterFaultTest {
   // For some time, from everywhere: a moment at which it can be seen is enough.
   std::size_t MostFound(const std::vector<std::string>& keys, std::int64_t for_ms = 1500) {
     auto pools = {Open("host0"), Open("host1"), Open()};
-    std::vector<std::unique_ptr<Session>> sessions;
+    std::vector<SessionPtr> sessions;
     for (const auto& pool : pools) sessions.push_back(OpenSession(*pool));
     std::size_t most = 0;
     const std::int64_t until = NowMs() + for_ms;
@@ -78,7 +78,7 @@ TEST_F(ControlPlaneTest, AProvenRemovalStaysProvenWhenMastersChangeWhileAnOwnerI
 
 TEST_F(ControlPlaneTest, AProvenResetStaysProvenWhenTheStoreLosesItsLatestFacts) {
   const auto keys = Fill(200);
-  const Token old = *session_->Capture();
+  const Token old = *session_->Capture({});
   Freeze(owner(1));
   RestartMaster();
   ASSERT_TRUE(session_->Reset({.timeout = milliseconds(5000)}));
@@ -184,7 +184,7 @@ TEST_F(ControlPlaneTest, ASessionThatResetGoesOnUnderTheNextMaster) {
   const auto near = OpenSession(*near_pool);
   for (Session* session : {session_.get(), near.get()}) {
     ASSERT_GT(CountOk(Put(*session, Keys(20, "before"))), 0U);
-    ASSERT_TRUE(session->Reset());
+    ASSERT_TRUE(session->Reset({}));
     RestartMaster();
     WaitLive(2);
     std::size_t stored = 0;
@@ -198,11 +198,11 @@ TEST_F(ControlPlaneTest, ASessionThatResetGoesOnUnderTheNextMaster) {
 // As an engine does that starts with new weights.
 TEST_F(ControlPlaneTest, ASessionThatResetBeforeItStoredAnythingGoesOnUnderTheNextMaster) {
   const auto near_pool = Open("host0");
-  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<SessionPtr> sessions;
   for (Pool* pool : {pool_.get(), near_pool.get()}) {
     const std::string name = fmt::format("new {}", sessions.size());
     sessions.push_back(*pool->OpenSession({.name = name, .engine = "e"}));
-    ASSERT_TRUE(sessions.back()->Reset());
+    ASSERT_TRUE(sessions.back()->Reset({}));
   }
   RestartMaster();
   WaitLive(2);
@@ -345,7 +345,7 @@ TEST_F(ControlPlaneTest, NamespacesAreNotUsedUp) {
   const ConstBuffer piece{value.data(), value.size()};
   for (int i = 0; i < 5000; ++i) {
     auto session = *pool_->OpenSession({.name = fmt::format("space-{}", i), .engine = "e"});
-    const auto token = session->Capture("", milliseconds(5000));
+    const auto token = session->Capture({.timeout = milliseconds(5000)});
     ASSERT_TRUE(token) << i << ": " << token.error().ToString();
     const PutItem item{.key = "k", .value = {&piece, 1}};
     ItemResult result;
@@ -388,7 +388,7 @@ TEST_F(ControlPlaneTest, SessionsThatComeAndGoLeaveNoRegistration) {
   WaitServed(*session_);
   for (int i = 0; i < 2000; ++i) {
     auto session = *pool_->OpenSession({.name = "acme/many", .engine = fmt::format("e{}", i)});
-    ASSERT_TRUE(session->Capture()) << i;
+    ASSERT_TRUE(session->Capture({})) << i;
   }
   const std::int64_t until = NowMs() + 10000;
   std::uint64_t held = 0;
@@ -406,7 +406,7 @@ TEST_F(ControlPlaneTest, ASurvivorKeepsAllThatWasAcknowledged) {
   auto pool = Open("host0");
   // No engine has ever reset this namespace, so no session of it closes when a master restarts.
   auto local = *pool->OpenSession({.name = "acme/chaos", .engine = "e"});
-  ASSERT_TRUE(local->Capture());
+  ASSERT_TRUE(local->Capture({}));
   std::map<Code, int> outcomes;
   Random random(RandomU64());
   std::atomic<bool> stop{false};

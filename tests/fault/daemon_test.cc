@@ -84,13 +84,13 @@ class DaemonTest : public testing::Test {
     const ConstBuffer piece{.data = value.data(), .size = value.size()};
     const PutItem item{.key = key, .value = {&piece, 1}, .after = {}};
     ItemResult result;
-    (void)session.Put(token, {&item, 1}, {&result, 1});
+    (void)session.Put(token, {&item, 1}, {&result, 1}, {});
     return result.code;
   }
   static ItemResult Exists(Session& session, const std::string& key) {
     const std::string_view view = key;
     ItemResult result;
-    (void)session.Exists({&view, 1}, {&result, 1});
+    (void)session.Exists({&view, 1}, {&result, 1}, {});
     return result;
   }
   template <typename Condition>
@@ -120,30 +120,30 @@ TEST_F(DaemonTest, StopsCleanlyOnSigterm) {
 TEST_F(DaemonTest, AKilledDaemonIsMissesAndComesBackByItself) {
   auto pool = Open();
   auto session = *pool->OpenSession({.name = "m", .engine = "e"});
-  Token token = *session->Capture();
+  Token token = *session->Capture({});
   ASSERT_EQ(Put(*session, token, "k"), Code::kOk);
   Stop(SIGKILL);
   ASSERT_TRUE(Within(milliseconds(100),
                      [&] { return Exists(*session, "k").reason == MissReason::kUnavailable; }));
   EXPECT_EQ(Put(*session, token, "k2"), Code::kUnavailable);
-  EXPECT_EQ(session->Capture().error().code, Code::kUnavailable);
+  EXPECT_EQ(session->Capture({}).error().code, Code::kUnavailable);
   Start();
-  ASSERT_TRUE(Within(milliseconds(2000), [&] { return session->Capture().has_value(); }));
+  ASSERT_TRUE(Within(milliseconds(2000), [&] { return session->Capture({}).has_value(); }));
   EXPECT_EQ(Exists(*session, "k").code, Code::kMiss) << "the memory tier is lost";
   EXPECT_EQ(Put(*session, token, "k"), Code::kOk) << "the generation is the same as before";
-  EXPECT_EQ(session->Capture()->generation, token.generation);
+  EXPECT_EQ(session->Capture({})->generation, token.generation);
 }
 
 TEST_F(DaemonTest, AResetAfterARestartWaitsForTheDeadOnesLease) {
   auto pool = Open();
   auto session = *pool->OpenSession({.name = "m", .engine = "e"});
-  const Token token = *session->Capture();
+  const Token token = *session->Capture({});
   ASSERT_EQ(Put(*session, token, "k"), Code::kOk);
   Stop(SIGKILL);
   const std::int64_t killed = Now();
   Start();
-  ASSERT_TRUE(Within(milliseconds(10000), [&] { return session->Capture().has_value(); }));
-  ASSERT_TRUE(session->Reset());
+  ASSERT_TRUE(Within(milliseconds(10000), [&] { return session->Capture({}).has_value(); }));
+  ASSERT_TRUE(session->Reset({}));
   EXPECT_GE(Now() - killed, 900 * kMillisecond)
       << "somebody might still read the dead one's memory";
   EXPECT_EQ(Put(*session, token, "k"), Code::kStale);
@@ -152,7 +152,7 @@ TEST_F(DaemonTest, AResetAfterARestartWaitsForTheDeadOnesLease) {
 TEST_F(DaemonTest, AResetThatCannotBeProvenClosesTheSessionUntilItIs) {
   auto pool = Open();
   auto session = *pool->OpenSession({.name = "m", .engine = "e"});
-  const Token token = *session->Capture();
+  const Token token = *session->Capture({});
   ASSERT_EQ(Put(*session, token, "k"), Code::kOk);
   Freeze(daemon_);
   const Status reset = session->Reset({.timeout = milliseconds(200)});
@@ -170,12 +170,13 @@ TEST_F(DaemonTest, AResetThatCannotBeProvenClosesTheSessionUntilItIs) {
 TEST_F(DaemonTest, AFrozenDaemonsLeaseRunsOut) {
   auto pool = Open();
   auto session = *pool->OpenSession({.name = "m"});
-  ASSERT_EQ(Put(*session, *session->Capture(), "k"), Code::kOk);
+  ASSERT_EQ(Put(*session, *session->Capture({}), "k"), Code::kOk);
   Freeze(daemon_);
   EXPECT_TRUE(Within(milliseconds(1500),
                      [&] { return Exists(*session, "k").reason == MissReason::kLease; }));
   const std::int64_t start = Now();
-  EXPECT_EQ(Put(*session, *session->Capture(), "large", std::string(100'000, 'x')), Code::kTimeout);
+  EXPECT_EQ(Put(*session, *session->Capture({}), "large", std::string(100'000, 'x')),
+            Code::kTimeout);
   EXPECT_LT(Now() - start, 1300 * kMillisecond) << "the call's timeout is 1 s";
   kill(daemon_, SIGCONT);
   EXPECT_TRUE(Within(milliseconds(1500), [&] { return Exists(*session, "k").ok(); }))
@@ -203,7 +204,7 @@ class Reserver {
     client_.emplace(*rpc::Client::Connect(socket, Now() + kSecond));
     (void)client_->Call(wire::Method::kHello, Bytes(wire::EncodeHello("t")), Now() + kSecond,
                         &fds_);
-    stub_ = wire::MakeStub(channel_);
+    stub_ = wire::MakeHostStub(channel_);
     channel_.client = &*client_;
   }
   Code Reserve(const Token& token, const std::string& key, std::uint32_t size) {
@@ -247,12 +248,12 @@ TEST_F(DaemonTest, AWriterKilledBetweenReserveAndCommitFreesKeyAndMemory) {
   ASSERT_EQ(code, Code::kOk);
   auto pool = Open();
   auto session = *pool->OpenSession({.name = "m", .follow_always = true});
-  EXPECT_EQ(Put(*session, *session->Capture(), "k"), Code::kInProgress);
+  EXPECT_EQ(Put(*session, *session->Capture({}), "k"), Code::kInProgress);
   EXPECT_GE(pool->Stat()->reserved_bytes, 1U << 20);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   EXPECT_TRUE(Within(milliseconds(2000),
-                     [&] { return Put(*session, *session->Capture(), "k") == Code::kOk; }));
+                     [&] { return Put(*session, *session->Capture({}), "k") == Code::kOk; }));
   EXPECT_TRUE(Within(milliseconds(2000), [&] { return pool->Stat()->reserved_bytes == 0; }));
 }
 
@@ -272,7 +273,7 @@ TEST_F(DaemonTest, AStoppedWriterLosesItsKeyButKeepsItsMemory) {
   auto pool = Open();
   auto session = *pool->OpenSession({.name = "m", .follow_always = true});
   EXPECT_TRUE(Within(milliseconds(2000),
-                     [&] { return Put(*session, *session->Capture(), "k") == Code::kOk; }));
+                     [&] { return Put(*session, *session->Capture({}), "k") == Code::kOk; }));
   EXPECT_GE(pool->Stat()->reserved_bytes, 1U << 20) << "it may still write there";
   const PoolStat stat = *pool->Stat();
   EXPECT_TRUE(std::any_of(stat.sessions.begin(), stat.sessions.end(), [&](const auto& s) {
@@ -305,7 +306,7 @@ TEST_F(DaemonTest, TheHeaderCannotBeWrittenByClients) {
 TEST_F(DaemonTest, GarbageClosesItsConnectionAndNothingElse) {
   auto pool = Open();
   auto session = *pool->OpenSession({.name = "m"});
-  ASSERT_EQ(Put(*session, *session->Capture(), "k"), Code::kOk);
+  ASSERT_EQ(Put(*session, *session->Capture({}), "k"), Code::kOk);
   Random random(5);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -338,13 +339,13 @@ TEST_F(DaemonTest, GarbageClosesItsConnectionAndNothingElse) {
     (void)reply;
   }
   EXPECT_TRUE(Exists(*session, "k").ok());
-  EXPECT_EQ(Put(*session, *session->Capture(), "k2"), Code::kOk);
+  EXPECT_EQ(Put(*session, *session->Capture({}), "k2"), Code::kOk);
 }
 
 TEST_F(DaemonTest, NonsenseInASessionPageHarmsNobody) {
   auto pool = Open();
   auto session = *pool->OpenSession({.name = "m"});
-  ASSERT_EQ(Put(*session, *session->Capture(), "k"), Code::kOk);
+  ASSERT_EQ(Put(*session, *session->Capture({}), "k"), Code::kOk);
   Random random(9);
   {
     Reserver client(socket_);
@@ -356,13 +357,13 @@ TEST_F(DaemonTest, NonsenseInASessionPageHarmsNobody) {
         std::memcpy(page.data() + at, &word, 8);
       }
       for (int i = 0; i < 20; ++i) {
-        Put(*session, *session->Capture(), fmt::format("k{}-{}", round, i),
+        Put(*session, *session->Capture({}), fmt::format("k{}-{}", round, i),
             std::string(200'000, 'x'));
       }
     }
   }
   EXPECT_TRUE(pool->Stat().has_value());
-  EXPECT_EQ(Put(*session, *session->Capture(), "after"), Code::kOk);
+  EXPECT_EQ(Put(*session, *session->Capture({}), "after"), Code::kOk);
 }
 
 TEST_F(DaemonTest, AnotherProtocolVersionIsToldBothNumbers) {

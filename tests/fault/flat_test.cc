@@ -128,26 +128,26 @@ class Engine {
     KVCOVE_ASSIGN(
         const auto session,
         pool->OpenSession({.name = "acme/llama", .engine = fmt::format("e{}", round % 10)}));
-    KVCOVE_TRY(session->Reset());
-    KVCOVE_ASSIGN(const Token token, session->Capture());
+    KVCOVE_TRY(session->Reset({}));
+    KVCOVE_ASSIGN(const Token token, session->Capture({}));
     const std::string value(2000, 'v');
     const ConstBuffer piece{value.data(), value.size()};
     const std::string key = fmt::format("key-{}", round % 100);
     const PutItem put{.key = key, .value = {&piece, 1}};
     ItemResult result;
-    KVCOVE_TRY(session->Put(token, {&put, 1}, {&result, 1}));
+    KVCOVE_TRY(session->Put(token, {&put, 1}, {&result, 1}, {}));
     std::string got(value.size(), '\0');
     const MutableBuffer into{got.data(), got.size()};
     const GetItem get{.key = key, .into = {&into, 1}};
-    KVCOVE_TRY(session->Get({&get, 1}, {&result, 1}));
+    KVCOVE_TRY(session->Get({&get, 1}, {&result, 1}, {}));
     hits_ += result.ok() ? 1 : 0;
     const std::string_view view = key;
-    if (round % 2 == 0) KVCOVE_TRY(session->Remove({&view, 1}, {&result, 1}));
+    if (round % 2 == 0) KVCOVE_TRY(session->Remove({&view, 1}, {&result, 1}, {}));
     // Namespaces and versions come and go, too.
     KVCOVE_ASSIGN(
         const auto other,
         pool->OpenSession({.name = fmt::format("acme/space-{}", round % 50), .engine = "e"}));
-    KVCOVE_TRY(other->Capture(fmt::format("v{}", round % 3)));
+    KVCOVE_TRY(other->Capture({.version = fmt::format("v{}", round % 3)}));
     return {};
   }
 

@@ -169,7 +169,7 @@ class Client {
   void Put() {
     const std::size_t count = 1 + random_.Below(6);
     Result<Token> token = Fail(Code::kInternal, "");
-    Timed(kTimeout, [&] { token = session_->Capture(); });
+    Timed(kTimeout, [&] { token = session_->Capture({}); });
     if (!token) return;
     const std::uint64_t resets_called = shared->resets_called;
     const std::int64_t captured_ns = Now();
@@ -283,8 +283,8 @@ class Client {
     for (int i = 0; i < 40; ++i) keys.push_back(KeyOf(random_.Below(kKeys)));
     const std::vector<std::string_view> views(keys.begin(), keys.end());
     std::vector<ItemResult> results(views.size());
-    Timed(kTimeout, [&] { (void)session_->Exists(views, results); });
-    Timed(kTimeout, [&] { (void)session_->LongestPrefix(views); });
+    Timed(kTimeout, [&] { (void)session_->Exists(views, results, {}); });
+    Timed(kTimeout, [&] { (void)session_->LongestPrefix(views, {}); });
   }
 
   void Remove() {
@@ -304,14 +304,14 @@ class Client {
       for (std::uint64_t i = 0; i < 10; ++i) records.push_back(record(ten * 10 + i));
       bool done = false;
       Timed(kTimeout, [&] {
-        done = session_->RemoveMatching(fmt::format("torture@00{}*", ten)).has_value();
+        done = session_->RemoveMatching(fmt::format("torture@00{}*", ten), {}).has_value();
       });
       const std::int64_t ended_ns = Now();
       for (Operation* one : records) End(one, outcome(done), ended_ns);
     } else {
       Operation* one = record(number);
       Status done;
-      Timed(kTimeout, [&] { done = session_->Remove({&view, 1}, {&result, 1}); });
+      Timed(kTimeout, [&] { done = session_->Remove({&view, 1}, {&result, 1}, {}); });
       End(one, outcome(done && (result.code == Code::kOk || result.code == Code::kMiss)), Now());
     }
     ++shared->removes;
@@ -327,10 +327,10 @@ class Client {
         (void)session_->Hold({&view, 1}, std::chrono::milliseconds(200), {&result, 1});
       if (which == 1) {
         (void)session_->Pin({&view, 1}, PinKind::kSoft, std::chrono::milliseconds(200),
-                            {&result, 1});
+                            {&result, 1}, {});
       }
-      if (which == 2) (void)session_->Pin({&view, 1}, PinKind::kHard, {}, {&result, 1});
-      if (which == 3) (void)session_->Unpin({&view, 1}, {&result, 1});
+      if (which == 2) (void)session_->Pin({&view, 1}, PinKind::kHard, {}, {&result, 1}, {});
+      if (which == 3) (void)session_->Unpin({&view, 1}, {&result, 1}, {});
     });
   }
 
@@ -358,12 +358,12 @@ class Client {
       const std::string key = KeyOf(1);
       const std::string_view view = key;
       ItemResult result;
-      const Status status = session_->Exists({&view, 1}, {&result, 1});
+      const Status status = session_->Exists({&view, 1}, {&result, 1}, {});
       const bool refused = !status && status.error().code == Code::kUnavailable;
       bool opened = true;
       if (auto pool = Pool::Open(address_)) {
         auto session = *(*pool)->OpenSession({.name = "torture", .follow_always = true});
-        opened = session->Exists({&view, 1}, {&result, 1}).has_value();
+        opened = session->Exists({&view, 1}, {&result, 1}, {}).has_value();
         session.reset();
         pool->reset();
       }
@@ -385,7 +385,7 @@ class Client {
   Random random_;
   const std::string address_;
   std::unique_ptr<Pool> pool_;
-  std::unique_ptr<Session> session_;
+  SessionPtr session_;
   std::array<std::vector<std::byte>, 8> buffers_;
 };
 

@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   (void)kvcove::wire::DecodeJoin(body);
   (void)kvcove::wire::DecodeWelcome(body);
   const auto method = static_cast<kvcove::wire::Method>(1 + data[0] % kvcove::wire::kMaxMethod);
-  (void)kvcove::wire::Serve(*target.service, method, body,
-                            kvcove::SystemClock::Instance().NowNs() + 1000000);
+  (void)kvcove::wire::ServeHost(*target.service, method, body,
+                                kvcove::SystemClock::Instance().NowNs() + 1000000);
   return 0;
 }

@@ -83,8 +83,8 @@ class ClusterFixture : public testing::Test {
     EXPECT_TRUE(pool) << pool.error().ToString();
     return std::move(*pool);
   }
-  static std::unique_ptr<Session> OpenSession(Pool& pool, const std::string& engine = "e1",
-                                              bool assume_weights = false) {
+  static SessionPtr OpenSession(Pool& pool, const std::string& engine = "e1",
+                                bool assume_weights = false) {
     return *pool.OpenSession(
         {.name = "acme/llama", .engine = engine, .assume_weights = assume_weights});
   }
@@ -103,11 +103,11 @@ class ClusterFixture : public testing::Test {
     const PutItem item{.key = key, .value = pieces};
     ItemResult result;
     if (!token) {
-      auto captured = session.Capture();
+      auto captured = session.Capture({});
       if (!captured) return captured.error().code;
       token = *captured;
     }
-    const Status status = session.Put(*token, {&item, 1}, {&result, 1});
+    const Status status = session.Put(*token, {&item, 1}, {&result, 1}, {});
     if (!status) return status.error().code;
     return result.code;
   }
@@ -117,7 +117,7 @@ class ClusterFixture : public testing::Test {
                                     {value.data() + size / 3, size - size / 3}};
     const GetItem item{.key = key, .into = pieces};
     ItemResult result;
-    const Status status = session.Get({&item, 1}, {&result, 1});
+    const Status status = session.Get({&item, 1}, {&result, 1}, {});
     EXPECT_TRUE(status);
     if (result.ok()) {
       EXPECT_EQ(value, Value(key, size)) << "wrong bytes";
@@ -127,7 +127,7 @@ class ClusterFixture : public testing::Test {
   static ItemResult Exists(Session& session, const std::string& key) {
     const std::string_view keys[] = {key};
     ItemResult result;
-    EXPECT_TRUE(session.Exists(keys, {&result, 1}));
+    EXPECT_TRUE(session.Exists(keys, {&result, 1}, {}));
     return result;
   }
 

@@ -36,10 +36,10 @@ TEST_F(ClusterTest, ResetIsAFenceForAllHosts) {
   auto here = Open("host1");
   auto engine = OpenSession(*far, "e1");
   auto same = OpenSession(*here, "e1");
-  const Token old = *engine->Capture();
+  const Token old = *engine->Capture({});
   EXPECT_EQ(Put(*engine, "a"), Code::kOk);
   EXPECT_EQ(Put(*same, "b"), Code::kOk);
-  const Status reset = engine->Reset();
+  const Status reset = engine->Reset({});
   ASSERT_TRUE(reset) << reset.error().ToString();
   for (const std::string key : {"a", "b"}) {
     EXPECT_FALSE(Get(*engine, key).ok());
@@ -63,7 +63,7 @@ TEST_F(ClusterTest, RemovalReachesAllHosts) {
   EXPECT_EQ(Put(*a, "other"), Code::kOk);
   const std::string_view keys[] = {"k0", "k1", "never"};
   ItemResult results[3];
-  ASSERT_TRUE(b->Remove(keys, results));
+  ASSERT_TRUE(b->Remove(keys, results, {}));
   EXPECT_TRUE(results[0].ok());
   EXPECT_TRUE(results[1].ok());
   EXPECT_EQ(results[2].code, Code::kMiss);
@@ -72,7 +72,7 @@ TEST_F(ClusterTest, RemovalReachesAllHosts) {
     EXPECT_FALSE(Get(*session, "k1").ok());
     EXPECT_TRUE(Get(*session, "k2").ok());
   }
-  const auto removed = a->RemoveMatching("k*");
+  const auto removed = a->RemoveMatching("k*", {});
   ASSERT_TRUE(removed) << removed.error().ToString();
   EXPECT_EQ(*removed, 18U);
   for (int i = 0; i < 20; ++i) {
@@ -92,20 +92,20 @@ TEST_F(ClusterTest, WhatAllHostsStoreIsListedCountedAndPlaced) {
   for (int i = 0; i < 20; ++i) {
     ASSERT_EQ(Put(i % 2 == 0 ? *one : *two, fmt::format("key-{}", i)), Code::kOk);
   }
-  const auto listed = far->List("key-");
+  const auto listed = far->List("key-", {});
   ASSERT_TRUE(listed) << listed.error().ToString();
   EXPECT_EQ(listed->size(), 20U);
   EXPECT_EQ(listed->front().size_bytes, 5000U);
   const std::string_view keys[] = {"key-0", "key-1", "nothing"};
-  const auto where = far->Where(keys);
+  const auto where = far->Where(keys, {});
   ASSERT_TRUE(where);
   EXPECT_EQ((*where)[0], std::vector<std::string>{owners_[0]->host().address()});
   EXPECT_EQ((*where)[1], std::vector<std::string>{owners_[1]->host().address()});
   EXPECT_TRUE((*where)[2].empty());
-  ASSERT_EQ(far->Count()->objects, 20U);
-  ASSERT_TRUE(one->Reset());
-  EXPECT_EQ(one->Count()->voided, 20U);
-  EXPECT_EQ(one->Count()->objects, 0U);
+  ASSERT_EQ(far->Count({})->objects, 20U);
+  ASSERT_TRUE(one->Reset({}));
+  EXPECT_EQ(one->Count({})->voided, 20U);
+  EXPECT_EQ(one->Count({})->objects, 0U);
 }
 
 TEST_F(ClusterTest, AProcessPrefersTheOwnerThatItNames) {
@@ -131,7 +131,7 @@ TEST_F(ClusterTest, AProcessPrefersTheOwnerThatItNames) {
     const std::string key = "at " + address;
     ASSERT_EQ(Put(*session, key), Code::kOk);
     const std::string_view keys[] = {key};
-    EXPECT_EQ(session->Where(keys)->front(), std::vector<std::string>{address});
+    EXPECT_EQ(session->Where(keys, {})->front(), std::vector<std::string>{address});
   }
 }
 
@@ -154,8 +154,8 @@ TEST_F(ClusterTest, DirectoryComesBackFromTheOwners) {
   }
   EXPECT_EQ(found, 200) << MissReasonName(Get(*session, "k1").reason);
   // And fenced like before.
-  const Token old = *session->Capture();
-  ASSERT_TRUE(session->Reset());
+  const Token old = *session->Capture({});
+  ASSERT_TRUE(session->Reset({}));
   EXPECT_FALSE(Get(*session, "k1").ok());
   EXPECT_EQ(Put(*session, "late", 5000, old), Code::kStale);
 }
@@ -170,7 +170,7 @@ TEST_F(ClusterTest, AStoppedOwnerIsNoHitAndNoHang) {
   EXPECT_LT(hits, 50);
   EXPECT_EQ(Put(*session, "after"), Code::kOk);
   EXPECT_TRUE(Get(*session, "after").ok());
-  ASSERT_TRUE(session->Reset());
+  ASSERT_TRUE(session->Reset({}));
   EXPECT_FALSE(Get(*session, "after").ok());
 }
 
@@ -260,11 +260,11 @@ TEST_F(ClusterTest, TokensOfAnotherMasterAreOfNoUse) {
   auto pool = Pool::Open("kvcove://" + (*other)->address().ToString());
   ASSERT_TRUE(pool);
   auto lost = OpenSession(**pool);
-  const auto token = lost->Capture();
+  const auto token = lost->Capture({});
   ASSERT_TRUE(token);
   auto mine = Open();
   auto session = OpenSession(*mine);
-  ASSERT_TRUE(session->Capture());
+  ASSERT_TRUE(session->Capture({}));
   EXPECT_EQ(Put(*session, "a", 1000, *token), Code::kStale);
   EXPECT_EQ(Put(*session, "a", 1000), Code::kOk);
 }
@@ -348,7 +348,7 @@ TEST_F(ClusterTest, AnOwnerThatIsNotKnownYetIsAskedForOnceABatch) {
     items[i] = {.key = keys[i], .into = {&pieces[i], 1}};
   }
   std::vector<ItemResult> results(keys.size());
-  EXPECT_TRUE(reader->Get(items, results));
+  EXPECT_TRUE(reader->Get(items, results, {}));
   EXPECT_TRUE(std::ranges::all_of(results, &ItemResult::ok));
   EXPECT_EQ(master_->Stat().lookups, before + keys.size());
 }

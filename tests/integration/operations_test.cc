@@ -250,7 +250,7 @@ TEST_F(OperationsTest, EveryMissHasAReasonAndIsTold) {
   EXPECT_EQ(Put(*session, "voided"), Code::kOk);
   const std::string_view keys[] = {"removed"};
   ItemResult result;
-  EXPECT_TRUE(session->Remove(keys, {&result, 1}));
+  EXPECT_TRUE(session->Remove(keys, {&result, 1}, {}));
   EXPECT_EQ(Get(*session, "removed").reason, MissReason::kRemoved);
   EXPECT_EQ(Get(*session, "never").reason, MissReason::kNeverPut);
   EXPECT_TRUE(session->Reset({.all_void = true}));
@@ -313,7 +313,7 @@ TEST_F(OperationsTest, KeysArePagedByPrefix) {
 TEST_F(OperationsTest, BadRequestsAreToldWhatIsWrong) {
   auto pool = Open();
   auto session = OpenSession(*pool);
-  (void)session->Capture();
+  (void)session->Capture({});
   EXPECT_EQ(Ask("GET", "/v1/nothing").status, 404);
   EXPECT_EQ(Ask("GET", "/v1/reset").status, 405);
   const auto wrong = Ask("POST", "/v1/reset", {{"namespace", "acme/lama"}});

@@ -53,8 +53,8 @@ class PoolTest : public testing::TestWithParam<std::string> {
     daemon_.reset();
     std::filesystem::remove_all(directory_);
   }
-  std::unique_ptr<Session> OpenSession(const std::string& name = "model",
-                                       const std::string& engine = "", bool follow = false) {
+  SessionPtr OpenSession(const std::string& name = "model", const std::string& engine = "",
+                         bool follow = false) {
     return *pool_->OpenSession({.name = name, .engine = engine, .follow_always = follow});
   }
 
@@ -69,11 +69,11 @@ class PoolTest : public testing::TestWithParam<std::string> {
     const ConstBuffer piece{.data = value.data(), .size = value.size()};
     const PutItem item{.key = key, .value = {&piece, 1}, .after = {}};
     ItemResult result;
-    (void)session.Put(token, {&item, 1}, {&result, 1});
+    (void)session.Put(token, {&item, 1}, {&result, 1}, {});
     return result.code;
   }
   static Code Put(Session& session, const std::string& key, const std::string& value) {
-    const auto token = session.Capture();
+    const auto token = session.Capture({});
     return token ? Put(session, *token, key, value) : token.error().code;
   }
   static ItemResult Get(Session& session, const std::string& key, std::string& into,
@@ -130,7 +130,7 @@ TEST_P(PoolTest, PiecesJoinAndSplit) {
     std::string read(size, '\0');
     const MutableBuffer into[2] = {{read.data(), 7}, {read.data() + 7, size - 7}};
     const GetItem get{.key = key, .into = into};
-    ASSERT_TRUE(session->Get({&get, 1}, {&result, 1}));
+    ASSERT_TRUE(session->Get({&get, 1}, {&result, 1}, {}));
     EXPECT_EQ(read, value);
   }
 }
@@ -156,7 +156,7 @@ TEST_P(PoolTest, ABatchReportsEachItem) {
                            {.key = long_key, .into = {&pieces[0], 1}},
                            {.key = "there", .into = {&pieces[3], 1}}};
   ItemResult results[5];
-  (void)session->Get(items, results);
+  (void)session->Get(items, results, {});
   EXPECT_EQ(results[0].code, Code::kOk);
   EXPECT_EQ(results[1].code, Code::kMiss);
   EXPECT_EQ(results[1].reason, MissReason::kNeverPut);
@@ -173,11 +173,11 @@ TEST_P(PoolTest, BadInputIsNamed) {
   EXPECT_EQ(Put(*session, std::string(1025, 'k'), "v"), Code::kInvalid);
   const std::string_view keys[] = {"a", "b"};
   ItemResult one;
-  const Status status = session->Exists(keys, {&one, 1});
+  const Status status = session->Exists(keys, {&one, 1}, {});
   ASSERT_FALSE(status);
   EXPECT_THAT(status.error().detail, testing::HasSubstr("2 items"));
   EXPECT_EQ(pool_->OpenSession({.name = std::string(600, 'n')}).error().code, Code::kInvalid);
-  EXPECT_EQ(session->RemoveMatching("").error().code, Code::kInvalid);
+  EXPECT_EQ(session->RemoveMatching("", {}).error().code, Code::kInvalid);
 }
 
 TEST_P(PoolTest, AKeyThatCannotBeStoredIsNobodysPrefix) {
@@ -198,31 +198,31 @@ TEST_P(PoolTest, WhatIsStoredIsListedCountedAndPlaced) {
   auto other = OpenSession("another model");
   ASSERT_EQ(Put(*other, "a/9", "v"), Code::kOk);
   for (const std::string key : {"a/1", "a/2", "b/1"}) ASSERT_EQ(Put(*session, key, "v"), Code::kOk);
-  const auto all = session->List();
+  const auto all = session->List("", {});
   ASSERT_TRUE(all) << all.error().ToString();
   EXPECT_EQ(all->size(), 3U);
-  const auto some = session->List("a/");
+  const auto some = session->List("a/", {});
   ASSERT_TRUE(some);
   ASSERT_EQ(some->size(), 2U);
   EXPECT_EQ(some->front().key, "a/1");
   EXPECT_EQ(some->front().size_bytes, 1U);
   EXPECT_FALSE(some->front().held);
   const std::string_view keys[] = {"a/1", "nothing"};
-  const auto where = session->Where(keys);
+  const auto where = session->Where(keys, {});
   ASSERT_TRUE(where);
   EXPECT_EQ((*where)[0], std::vector<std::string>{"local"});
   EXPECT_TRUE((*where)[1].empty());
 
-  const auto before = session->Count();
+  const auto before = session->Count({});
   ASSERT_TRUE(before);
   EXPECT_EQ(before->objects, 3U);
-  ASSERT_TRUE(session->Reset());
-  const auto after = session->Count();
+  ASSERT_TRUE(session->Reset({}));
+  const auto after = session->Count({});
   ASSERT_TRUE(after);
   EXPECT_NE(after->generation, before->generation);
   EXPECT_EQ(after->objects, 0U);
   EXPECT_EQ(after->voided, 3U);
-  EXPECT_TRUE(session->List()->empty());
+  EXPECT_TRUE(session->List("", {})->empty());
 }
 
 TEST_P(PoolTest, LookUpsAndGetsHoldWhatTheyFind) {
@@ -237,7 +237,7 @@ TEST_P(PoolTest, LookUpsAndGetsHoldWhatTheyFind) {
   EXPECT_TRUE(Get(*session, "neither", into).ok());
   // What a session has told counts at once for who asks.
   const std::string_view keys[] = {"looked up", "got", "neither"};
-  const auto stats = session->Stat(keys);
+  const auto stats = session->Stat(keys, {});
   ASSERT_TRUE(stats);
   EXPECT_TRUE((*stats)[0]->held);
   EXPECT_TRUE((*stats)[1]->held);
@@ -253,17 +253,17 @@ TEST_P(PoolTest, LongestPrefixStopsAtTheFirstMiss) {
     ASSERT_EQ(Put(*session, keys[i], "v"), Code::kOk);
   }
   const std::vector<std::string_view> views(keys.begin(), keys.end());
-  EXPECT_EQ(*session->LongestPrefix(views), 200U);
-  EXPECT_EQ(*session->LongestPrefix(std::span(views).first(3)), 3U);
-  EXPECT_EQ(*session->LongestPrefix(std::span(views).subspan(200)), 0U);
-  EXPECT_EQ(*session->LongestPrefix({}), 0U);
+  EXPECT_EQ(*session->LongestPrefix(views, {}), 200U);
+  EXPECT_EQ(*session->LongestPrefix(std::span(views).first(3), {}), 3U);
+  EXPECT_EQ(*session->LongestPrefix(std::span(views).subspan(200), {}), 0U);
+  EXPECT_EQ(*session->LongestPrefix({}, {}), 0U);
 }
 
 TEST_P(PoolTest, NothingFromBeforeAResetIsFoundAfterIt) {
   auto session = OpenSession();
   ASSERT_EQ(Put(*session, "k", "old"), Code::kOk);
-  const Token before = *session->Capture();
-  ASSERT_TRUE(session->Reset());
+  const Token before = *session->Capture({});
+  ASSERT_TRUE(session->Reset({}));
   const ItemResult result = Exists(*session, "k");
   EXPECT_EQ(result.code, Code::kMiss);
   EXPECT_EQ(result.reason, MissReason::kReset);
@@ -283,11 +283,11 @@ TEST_P(PoolTest, AResetReachesOtherSessionsAndNamespacesStayApart) {
   ASSERT_EQ(Put(*a, "k", "v"), Code::kOk);
   ASSERT_EQ(Put(*other, "k", "other's"), Code::kOk);
   ASSERT_EQ(Exists(*b, "k").code, Code::kOk);
-  ASSERT_TRUE(a->Reset());
+  ASSERT_TRUE(a->Reset({}));
   EXPECT_EQ(Exists(*b, "k").reason, MissReason::kClosed) << "b may still have the old weights";
-  EXPECT_EQ(b->Capture().error().code, Code::kClosed);
+  EXPECT_EQ(b->Capture({}).error().code, Code::kClosed);
   EXPECT_EQ(Exists(*other, "k").code, Code::kOk);
-  ASSERT_TRUE(b->Reset());
+  ASSERT_TRUE(b->Reset({}));
   ASSERT_EQ(Put(*a, "k2", "v"), Code::kOk);
   EXPECT_EQ(Exists(*b, "k2").code, Code::kOk) << "both share the new generation";
 }
@@ -296,37 +296,37 @@ TEST_P(PoolTest, AnotherProcessOfTheEngineOpensAClosedSession) {
   auto scheduler = OpenSession("model", "engine");
   auto worker = OpenSession("model", "engine");
   auto other = OpenSession("model", "other");
-  ASSERT_TRUE(scheduler->Capture() && worker->Capture() && other->Capture());
-  ASSERT_TRUE(other->Reset());
-  EXPECT_EQ(worker->Capture().error().code, Code::kClosed);
-  ASSERT_TRUE(scheduler->Reset());
+  ASSERT_TRUE(scheduler->Capture({}) && worker->Capture({}) && other->Capture({}));
+  ASSERT_TRUE(other->Reset({}));
+  EXPECT_EQ(worker->Capture({}).error().code, Code::kClosed);
+  ASSERT_TRUE(scheduler->Reset({}));
   std::this_thread::sleep_for(milliseconds(60));
-  EXPECT_TRUE(worker->Capture());
+  EXPECT_TRUE(worker->Capture({}));
 }
 
 TEST_P(PoolTest, AnEngineEndsWithItsLastSession) {
   auto scheduler = OpenSession("model", "engine");
   auto worker = OpenSession("model", "engine");
   ASSERT_EQ(Put(*scheduler, "k", "v"), Code::kOk);
-  ASSERT_TRUE(worker->Capture());
-  ASSERT_TRUE(scheduler->Reset());
+  ASSERT_TRUE(worker->Capture({}));
+  ASSERT_TRUE(scheduler->Reset({}));
   scheduler.reset();
-  EXPECT_TRUE(worker->Capture()) << "the engine goes on";
+  EXPECT_TRUE(worker->Capture({})) << "the engine goes on";
   worker.reset();
-  EXPECT_EQ(OpenSession("model", "engine")->Capture().error().code, Code::kClosed)
+  EXPECT_EQ(OpenSession("model", "engine")->Capture({}).error().code, Code::kClosed)
       << "a new engine on a namespace that engines reset";
 }
 
 TEST_P(PoolTest, HardPinsOfUnnamedVersionsStay) {
   auto session = OpenSession();
   const std::string value(1 << 20, 'v');
-  ASSERT_EQ(Put(*session, *session->Capture("v1"), "pinned", value), Code::kOk);
+  ASSERT_EQ(Put(*session, *session->Capture({.version = "v1"}), "pinned", value), Code::kOk);
   const std::string_view key = "pinned";
   ItemResult result;
   ASSERT_TRUE(session->Pin({&key, 1}, PinKind::kHard, {}, {&result, 1}, {.version = "v1"}));
-  const Token now = *session->Capture("v2");
+  const Token now = *session->Capture({.version = "v2"});
   const std::vector<std::string> named = {"v2"};
-  ASSERT_TRUE(session->NameVersions(named));
+  ASSERT_TRUE(session->NameVersions(named, {}));
   for (int i = 0; i < 30; ++i)
     ASSERT_EQ(Put(*session, now, fmt::format("k{}", i), value), Code::kOk);
   EXPECT_TRUE(Exists(*session, "pinned", {.version = "v1"}).ok());
@@ -336,7 +336,7 @@ TEST_P(PoolTest, AnOperatorsResetIsFollowedAtOnce) {
   auto a = OpenSession("model", "a");
   auto b = OpenSession("model", "b");
   ASSERT_EQ(Put(*a, "k", "v"), Code::kOk);
-  ASSERT_TRUE(b->Capture());
+  ASSERT_TRUE(b->Capture({}));
   ASSERT_TRUE(b->Reset({.all_void = true}));
   EXPECT_EQ(Exists(*a, "k").code, Code::kMiss);
   EXPECT_EQ(Put(*a, "k", "v"), Code::kOk);
@@ -345,9 +345,9 @@ TEST_P(PoolTest, AnOperatorsResetIsFollowedAtOnce) {
 
 TEST_P(PoolTest, WeightVersionsDoNotMix) {
   auto session = OpenSession();
-  const Token v1 = *session->Capture("run7/step1");
+  const Token v1 = *session->Capture({.version = "run7/step1"});
   ASSERT_EQ(Put(*session, v1, "k", "one"), Code::kOk);
-  const Token v2 = *session->Capture("run7/step2");
+  const Token v2 = *session->Capture({.version = "run7/step2"});
   EXPECT_EQ(Exists(*session, "k", {.version = "run7/step2"}).code, Code::kMiss);
   ASSERT_EQ(Put(*session, v2, "k", "two"), Code::kOk);
   std::string read(3, '\0');
@@ -355,7 +355,7 @@ TEST_P(PoolTest, WeightVersionsDoNotMix) {
   EXPECT_EQ(read, "one") << "a change of version erases nothing";
   ASSERT_TRUE(session->Reset({.version = "run7/step3"}));
   EXPECT_EQ(Exists(*session, "k", {.version = "run7/step2"}).code, Code::kOk);
-  ASSERT_TRUE(session->Reset());
+  ASSERT_TRUE(session->Reset({}));
   EXPECT_EQ(Exists(*session, "k", {.version = "run7/step1"}).code, Code::kMiss);
   EXPECT_EQ(Exists(*session, "k", {.version = "run7/step2"}).code, Code::kMiss);
 }
@@ -363,14 +363,14 @@ TEST_P(PoolTest, WeightVersionsDoNotMix) {
 TEST_P(PoolTest, VersionsThatNobodyNamesAreReclaimedFirst) {
   auto session = OpenSession();
   const std::string value(64 << 10, 'v');
-  const Token old = *session->Capture("v1");
-  const Token now = *session->Capture("v2");
+  const Token old = *session->Capture({.version = "v1"});
+  const Token now = *session->Capture({.version = "v2"});
   for (int i = 0; i < 60; ++i) {
     ASSERT_EQ(Put(*session, now, fmt::format("new-{}", i), value), Code::kOk);
     ASSERT_EQ(Put(*session, old, fmt::format("old-{}", i), value), Code::kOk);
   }
   const std::vector<std::string> named = {"v2"};
-  ASSERT_TRUE(session->NameVersions(named));
+  ASSERT_TRUE(session->NameVersions(named, {}));
   for (int i = 60; i < 120; ++i)
     ASSERT_EQ(Put(*session, now, fmt::format("new-{}", i), value), Code::kOk);
   for (int i = 0; i < 120; ++i) {
@@ -402,11 +402,11 @@ TEST_P(PoolTest, HardPinsStayAndAreBounded) {
   for (int i = 0; i < 6; ++i) keys.push_back(fmt::format("k{}", i));
   const std::vector<std::string_view> views(keys.begin(), keys.end());
   std::vector<ItemResult> results(6);
-  ASSERT_TRUE(session->Pin(views, PinKind::kHard, {}, results));
+  ASSERT_TRUE(session->Pin(views, PinKind::kHard, {}, results, {}));
   for (int i = 0; i < 6; ++i) EXPECT_EQ(results[i].code, i < 4 ? Code::kOk : Code::kLimit) << i;
   for (int i = 10; i < 40; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(Exists(*session, keys[i]).ok()) << i;
-  ASSERT_TRUE(session->Reset());
+  ASSERT_TRUE(session->Reset({}));
   EXPECT_FALSE(Exists(*session, keys[0]).ok()) << "a reset voids hard pins, too";
   for (int i = 10; i < 30; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
 }
@@ -420,12 +420,12 @@ TEST_P(PoolTest, HoldsAndSoftPinsOutliveOthers) {
   ItemResult result;
   ASSERT_TRUE(session->Hold({&held, 1}, milliseconds(30000), {&result, 1}));
   EXPECT_TRUE(result.ok());
-  ASSERT_TRUE(session->Pin({&pinned, 1}, PinKind::kSoft, milliseconds(30000), {&result, 1}));
+  ASSERT_TRUE(session->Pin({&pinned, 1}, PinKind::kSoft, milliseconds(30000), {&result, 1}, {}));
   for (int i = 200; i < 500; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
   EXPECT_TRUE(Exists(*session, "k5").ok());
   EXPECT_TRUE(Exists(*session, "k6").ok());
   const std::string_view views[] = {"k5", "k6", "gone"};
-  const auto stats = session->Stat(views);
+  const auto stats = session->Stat(views, {});
   ASSERT_TRUE(stats);
   EXPECT_TRUE((*stats)[0]->held);
   EXPECT_TRUE((*stats)[1]->soft_pinned);
@@ -439,7 +439,7 @@ TEST_P(PoolTest, AFullOfPinsPoolSaysOutOfSpace) {
   ASSERT_EQ(Put(*session, "a", std::string(4 << 20, 'v')), Code::kOk);
   const std::string_view key = "a";
   ItemResult result;
-  ASSERT_TRUE(session->Pin({&key, 1}, PinKind::kHard, {}, {&result, 1}));
+  ASSERT_TRUE(session->Pin({&key, 1}, PinKind::kHard, {}, {&result, 1}, {}));
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(Put(*session, "b", large), Code::kNoSpace);
   EXPECT_EQ(Put(*session, "c", std::string(9 << 20, 'v')), Code::kNoSpace)
@@ -453,13 +453,13 @@ TEST_P(PoolTest, RemoveAndRemoveMatching) {
     ASSERT_EQ(Put(*session, key, "v"), Code::kOk);
   const std::string_view keys[] = {"m/a/1", "nothing"};
   ItemResult results[2];
-  ASSERT_TRUE(session->Remove(keys, results));
+  ASSERT_TRUE(session->Remove(keys, results, {}));
   EXPECT_EQ(results[0].code, Code::kOk);
   EXPECT_EQ(results[1].code, Code::kMiss);
   EXPECT_EQ(Exists(*session, "m/a/1").reason, MissReason::kRemoved);
-  EXPECT_EQ(*session->RemoveMatching("m/?/*"), 2U);
+  EXPECT_EQ(*session->RemoveMatching("m/?/*", {}), 2U);
   EXPECT_TRUE(Exists(*session, "n/a/1").ok());
-  EXPECT_EQ(*session->RemoveMatching("n/*"), 1U);
+  EXPECT_EQ(*session->RemoveMatching("n/*", {}), 1U);
   EXPECT_EQ(Put(*session, "m/a/1", "again"), Code::kOk);
 }
 
@@ -470,7 +470,7 @@ TEST_P(PoolTest, AsynchronousCallsEndInTheQueue) {
   const ConstBuffer piece{.data = value.data(), .size = value.size()};
   const PutItem put{.key = "k", .value = {&piece, 1}, .after = {}};
   ItemResult put_result;
-  const Token token = *session->Capture();
+  const Token token = *session->Capture({});
   ASSERT_TRUE(session->PutAsync(queue, 1, token, {&put, 1}, {&put_result, 1}));
   pollfd waits{.fd = queue.event_fd(), .events = POLLIN, .revents = 0};
   ASSERT_EQ(poll(&waits, 1, 5000), 1) << "the eventfd tells";
@@ -508,7 +508,7 @@ TEST_P(PoolTest, AForkedChildIsRefusedAndOpensItsOwn) {
   ASSERT_EQ(Put(*session, "k", "v"), Code::kOk);
   const pid_t child = fork();
   if (child == 0) {
-    const bool refused = session->Capture().error().code == Code::kUnavailable &&
+    const bool refused = session->Capture({}).error().code == Code::kUnavailable &&
                          pool_->Stat().error().code == Code::kUnavailable;
     session.reset();
     pool_.reset();
@@ -552,7 +552,7 @@ TEST_P(PoolTest, ManyThreadsReadWhatManyThreadsWrite) {
           ++hits;
           if (result.bytes != size || read.substr(0, size) != ValueOf(key, size)) ++wrong;
         }
-        if (random.OneIn(100)) (void)session->Reset();
+        if (random.OneIn(100)) (void)session->Reset({});
       }
     });
   }

@@ -220,13 +220,13 @@ TEST_F(SecurityTest, TenantsDoNotSeeEachOther) {
   EXPECT_EQ(Put(*theirs, "secret", 700), Code::kOk);
   EXPECT_TRUE(Get(*mine, "secret").ok());
   EXPECT_TRUE(Get(*theirs, "secret", 700).ok());
-  const auto listed = theirs->List();
+  const auto listed = theirs->List("", {});
   ASSERT_TRUE(listed) << listed.error().ToString();
   ASSERT_EQ(listed->size(), 1U);
   EXPECT_EQ(listed->front().size_bytes, 700U);
-  EXPECT_EQ(theirs->Count()->objects, 1U);
+  EXPECT_EQ(theirs->Count({})->objects, 1U);
   // Removal and reset stop at the fence.
-  EXPECT_EQ(theirs->RemoveMatching("*").value_or(99), 1U);
+  EXPECT_EQ(theirs->RemoveMatching("*", {}).value_or(99), 1U);
   EXPECT_TRUE(theirs->Reset({.all_void = true}));
   EXPECT_TRUE(Get(*mine, "secret").ok());
   // A name that pretends to be another tenant's is refused.
@@ -240,12 +240,12 @@ TEST_F(SecurityTest, AKeyWithTheHashOfAnotherTenantsKeyIsAnotherKey) {
   auto acme = OpenAs("acme");
   auto theirs = OpenSession(*acme);
   ASSERT_EQ(Put(*theirs, "secret", 5000), Code::kOk);
-  const Id128 hash = DirectoryHash(theirs->Capture()->slot, "secret");
+  const Id128 hash = DirectoryHash(theirs->Capture({})->slot, "secret");
 
   auto globex = OpenAs("globex");
   auto mine = OpenSession(*globex);
   ASSERT_EQ(Put(*mine, "warm", 100), Code::kOk);
-  const Token token = *mine->Capture();
+  const Token token = *mine->Capture({});
   const std::string twin = KeyWithHash(token.slot, hash);
   ASSERT_EQ(DirectoryHash(token.slot, twin), hash) << "the attack needs another inversion";
   const std::string_view keys[] = {twin};
@@ -255,14 +255,14 @@ TEST_F(SecurityTest, AKeyWithTheHashOfAnotherTenantsKeyIsAnotherKey) {
       ASSERT_EQ(Put(*mine, twin, 5000), Code::kOk);
       EXPECT_TRUE(Get(*mine, twin).ok());
     }
-    ASSERT_TRUE(mine->Remove(keys, {&result, 1}));
+    ASSERT_TRUE(mine->Remove(keys, {&result, 1}, {}));
     EXPECT_TRUE(Exists(*theirs, "secret").ok()) << "another tenant removed it";
     EXPECT_TRUE(Get(*theirs, "secret").ok());
   }
   // Nor does a removal of one's own key make another tenant's listing stale.
-  ASSERT_TRUE(mine->Remove(keys, {&result, 1}));
+  ASSERT_TRUE(mine->Remove(keys, {&result, 1}, {}));
   const std::string_view secret[] = {"secret"};
-  ASSERT_TRUE(theirs->Remove(secret, {&result, 1}));
+  ASSERT_TRUE(theirs->Remove(secret, {&result, 1}, {}));
   EXPECT_EQ(Put(*theirs, "secret", 5000), Code::kOk);
   EXPECT_TRUE(Get(*theirs, "secret").ok());
 }
@@ -271,11 +271,11 @@ TEST_F(SecurityTest, NobodyLearnsWhatAnotherTenantHadNorChangesWhatItsOperatorIs
   auto acme = OpenAs("acme");
   auto theirs = OpenSession(*acme);
   ASSERT_EQ(Put(*theirs, "secret", 5000), Code::kOk);
-  const SlotId slot = theirs->Capture()->slot;
+  const SlotId slot = theirs->Capture({})->slot;
   const Id128 hash = DirectoryHash(slot, "secret");
   const std::string_view keys[] = {"secret"};
   ItemResult result;
-  ASSERT_TRUE(theirs->Remove(keys, {&result, 1}));
+  ASSERT_TRUE(theirs->Remove(keys, {&result, 1}, {}));
   ASSERT_EQ(master_->master().directory().Find(slot, "secret").reason, MissReason::kRemoved);
 
   // A put asks whether the key is there: that is a miss of acme's own.
@@ -284,7 +284,7 @@ TEST_F(SecurityTest, NobodyLearnsWhatAnotherTenantHadNorChangesWhatItsOperatorIs
 
   auto globex = OpenAs("globex");
   auto mine = OpenSession(*globex);
-  const Token token = *mine->Capture();
+  const Token token = *mine->Capture({});
   rpc::TcpChannel channel(master_->address(), AccessOf("globex"));
   wire::MasterStub stub(channel);
   const auto places = stub.Lookup(token, {&hash, 1}, Soon());
@@ -299,7 +299,7 @@ TEST_F(SecurityTest, NobodyLearnsWhatAnotherTenantHadNorChangesWhatItsOperatorIs
 TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
   auto acme = OpenAs("acme");
   auto mine = OpenSession(*acme);
-  const Token token = *mine->Capture();
+  const Token token = *mine->Capture({});
   EXPECT_EQ(Put(*mine, "secret", 5000), Code::kOk);
 
   // By hand, with the right slot, generation and key, but as somebody else.
@@ -308,12 +308,12 @@ TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
   const Id128 hash = DirectoryHash(token.slot, "secret");
   EXPECT_EQ(stub.Lookup(token, {&hash, 1}, Soon()).error().code, Code::kStale);
   const std::string_view keys[] = {"secret"};
-  EXPECT_FALSE(stub.RemoveKeys(token, keys, Soon()));
-  EXPECT_FALSE(stub.RemovePattern(token, "*", Soon()));
+  EXPECT_FALSE(stub.Remove(token, keys, Soon()));
+  EXPECT_FALSE(stub.RemoveMatching(token, "*", Soon()));
   for (const auto& owner : owners_) {
     transport::tcp::Peer peer(*rpc::ParseAddress(owner->host().address(), 0), AccessOf("globex"),
                               SystemClock::Instance());
-    const auto objects = wire::MakeStub(peer.channel());
+    const auto objects = wire::MakeObjectStub(peer.channel());
     EXPECT_EQ(
         objects->Page({.at_most = 10, .slot = token.slot, .with_keys = true}, Soon()).error().code,
         Code::kDenied);
@@ -349,14 +349,14 @@ TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
     EXPECT_EQ(values[0].code, Code::kMiss);
     EXPECT_EQ(values[0].reason, MissReason::kDenied);
     EXPECT_THAT(codes, testing::ElementsAre(Code::kDenied));
-    EXPECT_EQ(wire::MakeStub(peer.channel())->StatObjects(token, keys, Soon()).error().code,
+    EXPECT_EQ(wire::MakeObjectStub(peer.channel())->StatObjects(token, keys, Soon()).error().code,
               Code::kDenied);
-    EXPECT_EQ(wire::MakeStub(peer.channel())
+    EXPECT_EQ(wire::MakeObjectStub(peer.channel())
                   ->Pin(token, keys, wire::PinKind::kHard, 0, Soon())
                   .error()
                   .code,
               Code::kDenied);
-    EXPECT_EQ(wire::MakeStub(peer.channel())->Stat(Soon()).error().code, Code::kDenied);
+    EXPECT_EQ(wire::MakeObjectStub(peer.channel())->Stat(Soon()).error().code, Code::kDenied);
     // What tasks are made of is for the master alone.
     const std::string page = wire::Encode(wire::InventoryRequest{.at_most = 9});
     EXPECT_FALSE(
@@ -371,7 +371,7 @@ TEST_F(SecurityTest, ScopesAreKeptApart) {
   auto session = OpenSession(*pool, "e", /*assume_weights=*/true);
   EXPECT_EQ(Put(*session, "a"), Code::kDenied);
   EXPECT_EQ(Get(*session, "a").code, Code::kMiss);
-  EXPECT_EQ(session->RemoveMatching("*").error().code, Code::kDenied);
+  EXPECT_EQ(session->RemoveMatching("*", {}).error().code, Code::kDenied);
   const Status reset = session->Reset({.timeout = milliseconds(300)});
   ASSERT_FALSE(reset);
   EXPECT_EQ(reset.error().code, Code::kDenied) << reset.error().ToString();
@@ -414,8 +414,8 @@ TEST_F(SecurityTest, MemoryThatChangesTenantIsCleared) {
   auto first = OpenSession(*acme);
   auto second = OpenSession(*globex);
   owner::Owner& owner = owners_[0]->host().owner();
-  const Token token = *first->Capture();
-  const Token other = *second->Capture();
+  const Token token = *first->Capture({});
+  const Token other = *second->Capture({});
   auto grant = owner.AddSession(getpid());
   ASSERT_TRUE(grant);
   const auto fill = [&](const Token& as, const std::string& key) {
@@ -519,7 +519,7 @@ TEST_F(TenantOwnerTest, AnOwnerOfOneTenantNeedsThatTenantsTokenOnly) {
   EXPECT_EQ(owners_[2]->host().owner().Stat().objects, 1U);
   auto far = OpenAs("acme");
   EXPECT_TRUE(Get(*OpenSession(*far), "mine", 100'000).ok());
-  EXPECT_TRUE(session->Reset());
+  EXPECT_TRUE(session->Reset({}));
   EXPECT_FALSE(Get(*session, "mine", 100'000).ok());
   auto globex = OpenAs("globex");
   auto other = OpenSession(*globex);
@@ -531,7 +531,7 @@ TEST_F(TenantOwnerTest, ATokenOfOneTenantIsNoOwnerOfOthers) {
   auto globex = OpenAs("globex");
   auto theirs = OpenSession(*globex);
   ASSERT_EQ(Put(*theirs, "secret"), Code::kOk);
-  const Token token = *theirs->Capture();
+  const Token token = *theirs->Capture({});
   wire::OwnerHello hello{.owner = RandomId(),
                          .fresh = true,
                          .process = RandomId(),

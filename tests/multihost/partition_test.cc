@@ -88,7 +88,7 @@ class PartitionTest : public testing::Test {
                                          .follow_always = true,
                                          .placement = Placement::kLocalFirst});
       // A first start waits for leases that it cannot know of.
-      while (!session->Reset() && NowMs() < until) {
+      while (!session->Reset({}) && NowMs() < until) {
       }
       body(*session);
     }).join();
@@ -195,7 +195,7 @@ TEST_F(PartitionTest, AResetDoesNotWaitForAnOwnerThatIsCutOff) {
     const auto keys = Fill(session);
     hosts_->SetLink(0, false);
     const std::int64_t began = NowMs();
-    EXPECT_TRUE(session.Reset());
+    EXPECT_TRUE(session.Reset({}));
     EXPECT_LE(NowMs() - began, 1500 + 300);  // lease + 0.5 s
     EXPECT_EQ(CountOk(Get(session, keys)), 0U);
     hosts_->SetLink(0, true);
@@ -231,7 +231,7 @@ TEST_F(PartitionTest, AnEngineThatIsCutOffWithItsOwnerFindsNothingOldOnceItsLeas
 
 TEST_F(PartitionTest, APutWhoseEngineIsCutOffEndsInTimeAndIsStaleAfterAReset) {
   OnHost(kEngines, [&](Session& session) {
-    const Token token = *session.Capture();
+    const Token token = *session.Capture({});
     const auto keys = Keys(200, "late");
     std::thread cutter([&] {
       std::this_thread::sleep_for(milliseconds(3));

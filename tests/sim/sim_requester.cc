@@ -359,11 +359,11 @@ void SimRequester::RemoveUnder(int /*space*/, const Token& token,
       wire::Method::kRemoveEverywhere,
       [&](wire::MasterStub& stub, std::int64_t deadline_ns) {
         if (keys.empty()) {
-          (void)stub.RemovePattern(token, prefix + "*", deadline_ns);
+          (void)stub.RemoveMatching(token, prefix + "*", deadline_ns);
           return;
         }
         const std::vector<std::string_view> views(keys.begin(), keys.end());
-        (void)stub.RemoveKeys(token, views, deadline_ns);
+        (void)stub.Remove(token, views, deadline_ns);
       },
       kResetNs, done);
 }

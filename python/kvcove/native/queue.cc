@@ -149,7 +149,7 @@ std::uint64_t StartPut(PyQueue& queue, const PySession& self, nb::object keys, n
     Result<Token> captured = Fail(Code::kInternal, {});
     {
       const nb::gil_scoped_release release;
-      captured = session->Capture({}, wait);
+      captured = session->Capture({.timeout = wait});
     }
     token = Unwrap(std::move(captured));
   }

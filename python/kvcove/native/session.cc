@@ -198,7 +198,7 @@ PySession OpenSession(const PyPool& self, const Text& name, const Text& engine, 
                          .replicas = replicas};
   if (!placement.empty()) options.placement = Unwrap(ParsePlacement(placement));
   const std::shared_ptr<Pool> pool = self.Get();
-  Result<std::unique_ptr<Session>> session = Fail(Code::kInternal, {});
+  Result<SessionPtr> session = Fail(Code::kInternal, {});
   {
     const nb::gil_scoped_release release;
     session = pool->OpenSession(options);
@@ -371,7 +371,7 @@ void BindSession(nb::module_& module) {
           [](const PySession& self, const Text& version, double timeout) {
             return Released(self, timeout, version,
                             [&](Session& session, const CallOptions& options) {
-                              return session.Capture(options.version, options.timeout);
+                              return session.Capture(options);
                             });
           },
           nb::arg("version") = "", nb::kw_only(), nb::arg("timeout") = 1.0,
@@ -550,7 +550,7 @@ void BindSession(nb::module_& module) {
             Status status;
             {
               const nb::gil_scoped_release release;
-              status = session->NameVersions(versions, wait);
+              status = session->NameVersions(versions, {.timeout = wait});
             }
             Unwrap(status);
           },

@@ -247,7 +247,7 @@ class Store {
     std::vector<std::int64_t> codes(keys.size());
     {
       const nb::gil_scoped_release release;
-      const Result<Token> token = given ? *given : session->Capture({}, timeout_);
+      const Result<Token> token = given ? *given : session->Capture({.timeout = timeout_});
       if (token) {
         Put(*session, items, *token, replace, codes);
       } else {
@@ -336,7 +336,7 @@ class Store {
   std::int64_t Reset(const PySession& self) const {
     const std::shared_ptr<Session> session = self.Get();
     const nb::gil_scoped_release release;
-    const Result<Token> before = session->Capture({}, timeout_);
+    const Result<Token> before = session->Capture({.timeout = timeout_});
     const Status status = session->Reset({.timeout = kProofTimeout, .all_void = true});
     if (!status) return FromCode(status.error().code);
     const Result<ObjectCount> count = session->Count({.timeout = kCountTimeout});
@@ -454,7 +454,7 @@ class Store {
                std::span<std::int64_t> codes) {
     Regions::Lookup regions(regions_, /*writable=*/false);
     // Captured before a byte is read, GPU memory included.
-    const Result<Token> token = session.Capture({}, timeout_);
+    const Result<Token> token = session.Capture({.timeout = timeout_});
     std::vector<ConstBuffer> buffers;
     buffers.reserve(pieces.total() + keys.size());
     std::vector<PutItem> items;
@@ -538,7 +538,7 @@ class Store {
       if (again.empty()) return;
       if (clock.NowNs() >= until_ns) {
         // Refused by a reset, or by removals of other upserts of the same keys?
-        const Result<Token> current = session.Capture({}, timeout_);
+        const Result<Token> current = session.Capture({.timeout = timeout_});
         if (!current || *current != token) return;
         for (const std::size_t i : which_again) codes[i] = kReplicaIsNotReady;
         return;

@@ -1,31 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/requester/api.h"
+#include "kvcove/requester/calls.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/base/posix.h"
 #include "kvcove/base/random.h"
 
 namespace kvcove::requester {
-
-Status CheckBatch(unsigned forks, std::size_t items, std::size_t results) {
-  if (forks != ForkCount()) {
-    return Fail(Code::kUnavailable,
-                "this process was forked after the pool was opened; open the "
-                "pool again in the child");
-  }
-  if (results < items) {
-    return Fail(Code::kInvalid, fmt::format("{} items but room for {} results", items, results));
-  }
-  if (items > kMaxBatch) {
-    return Fail(Code::kInvalid,
-                fmt::format("a batch of {} items; at most {} are allowed", items, kMaxBatch));
-  }
-  return {};
-}
 
 wire::RegisterRequest RegistrationOf(const SessionOptions& options, std::string_view version,
                                      const wire::ResetOutcome& reset) {
@@ -77,7 +60,7 @@ std::uint64_t SizeOf(std::span<const MutableBuffer> pieces) {
   return size;
 }
 
-Status ListFrom(wire::HostService& service, SlotId slot, std::string_view prefix,
+Status ListFrom(wire::ObjectService& service, SlotId slot, std::string_view prefix,
                 std::int64_t deadline_ns, std::map<std::string, StoredObject>& objects) {
   wire::InventoryRequest request{
       .at_most = wire::kMaxPage, .slot = slot, .prefix = std::string(prefix), .with_keys = true};
@@ -99,7 +82,7 @@ Status ListFrom(wire::HostService& service, SlotId slot, std::string_view prefix
   return {};
 }
 
-Result<ObjectCount> CountFrom(wire::HostService& service, SlotId slot, std::int64_t deadline_ns) {
+Result<ObjectCount> CountFrom(wire::ObjectService& service, SlotId slot, std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(
       const wire::InventoryReply page,
       service.Page({.cursor = wire::kInventoryDone, .at_most = 1, .slot = slot}, deadline_ns));

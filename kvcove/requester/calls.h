@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the two kinds of session (host_session.h, cluster_session.h) have in common.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/requester/types.h"
+
+namespace kvcove::requester {
+
+inline constexpr std::size_t kMaxListed = 1 << 20;
+// Adds all pages of one service to `objects`.
+Status ListFrom(wire::ObjectService& service, SlotId slot, std::string_view prefix,
+                std::int64_t deadline_ns, std::map<std::string, StoredObject>& objects);
+Result<ObjectCount> CountFrom(wire::ObjectService& service, SlotId slot, std::int64_t deadline_ns);
+std::vector<StoredObject> ValuesOf(std::map<std::string, StoredObject> objects);
+// What sessions with these options ask the master.
+// `reset`: the session's last one that was proven. What it bound the engine to is told to the
+// master, as long as the caller knows of nothing newer.
+wire::RegisterRequest RegistrationOf(const SessionOptions& options, std::string_view version,
+                                     const wire::ResetOutcome& reset);
+wire::ResetRequest ResetOf(const SessionOptions& options, const ResetOptions& reset);
+// The key that the item's chunk follows: its own word, or the item before it if that has a key that
+// can be stored.
+std::string_view AfterOf(std::span<const PutItem> items, std::size_t i, const CallOptions& options);
+std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout);
+ItemResult Miss(MissReason reason);
+// Why nothing was found when the authority did not answer: kTimeout (there was no time to; asking
+// again may help) or kUnavailable.
+MissReason UnansweredReason(const Error& error);
+std::uint64_t SizeOf(std::span<const ConstBuffer> pieces);
+std::uint64_t SizeOf(std::span<const MutableBuffer> pieces);
+
+}  // namespace kvcove::requester

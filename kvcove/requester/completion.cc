@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/completion.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
+#include <list>
+#include <thread>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/mutex.h"
+#include "kvcove/base/posix.h"
+
+namespace kvcove {
+namespace {
+
+constexpr int kThreads = 4;
+// A call looks at the clock between pieces only, so it may end a little after its deadline.
+constexpr std::int64_t kGraceNs = 5 * kMillisecond;
+
+}  // namespace
+
+class CompletionQueue::Impl {
+ public:
+  explicit Impl(std::size_t capacity)
+      : capacity_(std::max<std::size_t>(capacity, 1)),
+        event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE)) {}
+
+  ~Impl() {
+    std::vector<std::thread> threads;
+    {
+      const MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.NotifyAll();
+      threads.swap(threads_);
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  int event_fd() const { return event_.get(); }
+
+  Status Start(std::uint64_t tag, std::chrono::milliseconds timeout, Call call) {
+    const std::int64_t deadline_ns = clock_.NowNs() + timeout.count() * kMillisecond;
+    const MutexLock lock(mutex_);
+    if (unfinished_ + done_.size() >= capacity_) {
+      return Fail(Code::kLimit, "the completion queue is full; take completions first");
+    }
+    if (threads_.empty()) {
+      for (int i = 0; i < kThreads; ++i) {
+        threads_.push_back(StartThread("kvcove-async", [this] { Run(); }));
+      }
+      threads_.push_back(StartThread("kvcove-late", [this] { Watch(); }));
+    }
+    ++unfinished_;
+    tasks_.push_back({.tag = tag, .deadline_ns = deadline_ns, .call = std::move(call)});
+    changed_.NotifyAll();
+    return {};
+  }
+
+  std::optional<Completion> Next(std::chrono::milliseconds timeout) {
+    const auto until = std::chrono::steady_clock::now() + timeout;
+    const MutexLock lock(mutex_);
+    while (done_.empty()) {
+      if (!changed_.WaitUntil(mutex_, until) && done_.empty()) return std::nullopt;
+    }
+    Completion completion = std::move(done_.front());
+    done_.pop_front();
+    std::uint64_t value = 0;
+    (void)!read(event_.get(), &value, sizeof(value));
+    return completion;
+  }
+
+ private:
+  struct Task {
+    std::uint64_t tag = 0;
+    std::int64_t deadline_ns = 0;
+    Call call;
+  };
+  struct Running {
+    std::uint64_t tag = 0;
+    std::int64_t deadline_ns = 0;
+    bool late_told = false;
+  };
+
+  Completion Finish(Task& task) const {
+    Completion completion{.tag = task.tag, .status = {}};
+    const std::int64_t left_ns = task.deadline_ns - clock_.NowNs();
+    if (left_ns <= 0) {
+      completion.status = Fail(Code::kTimeout, "the deadline passed before the call was started");
+      return completion;
+    }
+    // At least one millisecond, so that what just arrived is tried.
+    completion.status =
+        task.call(std::chrono::milliseconds(std::max<std::int64_t>(left_ns / kMillisecond, 1)),
+                  completion.count);
+    return completion;
+  }
+
+  void Run() {
+    while (true) {
+      Task task;
+      std::list<Running>::iterator mine;
+      {
+        const MutexLock lock(mutex_);
+        while (tasks_.empty() && !stopping_) changed_.Wait(mutex_);
+        if (tasks_.empty()) return;
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+        mine = running_.insert(running_.end(), {.tag = task.tag, .deadline_ns = task.deadline_ns});
+      }
+      Completion completion = Finish(task);
+      const MutexLock lock(mutex_);
+      // Both in one step: no late completion follows the final one.
+      running_.erase(mine);
+      --unfinished_;
+      Push(std::move(completion));
+    }
+  }
+
+  // Tells of calls that run past their deadline.
+  void Watch() {
+    const MutexLock lock(mutex_);
+    while (!stopping_) {
+      const std::int64_t now = clock_.NowNs();
+      for (Running& running : running_) {
+        if (running.late_told || now < running.deadline_ns + kGraceNs) continue;
+        running.late_told = true;
+        Push({.tag = running.tag,
+              .status = Fail(Code::kBufferBusy, "bytes may still land in the buffers"),
+              .final = false});
+      }
+      if (running_.empty()) {
+        changed_.Wait(mutex_);
+      } else {
+        changed_.WaitFor(mutex_, std::chrono::milliseconds(5));
+      }
+    }
+  }
+
+  void Push(Completion completion) KVCOVE_REQUIRES(mutex_) {
+    done_.push_back(std::move(completion));
+    const std::uint64_t one = 1;
+    (void)!write(event_.get(), &one, sizeof(one));
+    changed_.NotifyAll();
+  }
+
+  const Clock& clock_ = SystemClock::Instance();
+  const std::size_t capacity_;
+  const UniqueFd event_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Task> tasks_ KVCOVE_GUARDED_BY(mutex_);
+  std::list<Running> running_ KVCOVE_GUARDED_BY(mutex_);
+  std::deque<Completion> done_ KVCOVE_GUARDED_BY(mutex_);
+  std::size_t unfinished_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_ KVCOVE_GUARDED_BY(mutex_);
+};
+
+CompletionQueue::CompletionQueue(std::size_t capacity)
+    : forks_(ForkCount()), impl_(std::make_unique<Impl>(capacity)) {}
+
+CompletionQueue::~CompletionQueue() {
+  // In a forked child its threads did not come along: joining them would wait for ever.
+  if (forks_ != ForkCount()) (void)impl_.release();
+}
+
+int CompletionQueue::event_fd() const { return impl_->event_fd(); }
+
+std::optional<Completion> CompletionQueue::Next(std::chrono::milliseconds timeout) {
+  return impl_->Next(timeout);
+}
+
+Status CompletionQueue::Start(std::uint64_t tag, std::chrono::milliseconds timeout, Call call) {
+  if (forks_ != ForkCount()) {
+    return Fail(Code::kUnavailable,
+                "this process was forked after the queue was made; make another in the child");
+  }
+  return impl_->Start(tag, timeout, std::move(call));
+}
+
+}  // namespace kvcove

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/host_session.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "kvcove/base/random.h"
+
+namespace kvcove::requester {
+namespace {
+
+using std::chrono::milliseconds;
+
+// An owner that knows one slot, under the same generation in each of its lives.
+class FakeOwner final : public wire::HostService {
+ public:
+  static constexpr Generation kGeneration = 7;
+  int registrations() const { return registrations_; }
+
+  Result<wire::Registration> Register(const wire::RegisterRequest&, std::int64_t) override {
+    ++registrations_;
+    return wire::Registration{
+        .incarnation = {}, .slot = 0, .generation = kGeneration, .open = true};
+  }
+  Result<wire::ResetOutcome> Reset(const wire::ResetRequest&, std::int64_t) override {
+    return No();
+  }
+  Status NameVersions(std::string_view, std::string_view, std::span<const std::string>,
+                      std::int64_t) override {
+    return No();
+  }
+  Status EndEngine(std::string_view, std::string_view, std::int64_t) override { return {}; }
+  Result<std::vector<wire::PutResult>> Put(const Token&, std::span<const wire::PutItem>,
+                                           std::int64_t) override {
+    return No();
+  }
+  Result<std::vector<Code>> Finish(std::span<const wire::FinishItem>, std::int64_t) override {
+    return No();
+  }
+  Result<std::vector<Code>> Remove(const Token&, std::span<const std::string_view>,
+                                   std::int64_t) override {
+    return No();
+  }
+  Result<std::uint64_t> RemoveMatching(const Token&, std::string_view, std::int64_t) override {
+    return No();
+  }
+  Result<std::vector<Code>> Pin(const Token&, std::span<const std::string_view>,
+                                std::optional<PinKind>, std::int64_t, std::int64_t) override {
+    return No();
+  }
+  Result<std::vector<std::optional<ObjectStat>>> StatObjects(const Token&,
+                                                             std::span<const std::string_view>,
+                                                             std::int64_t) override {
+    return No();
+  }
+  Result<wire::InventoryReply> Page(const wire::InventoryRequest&, std::int64_t) override {
+    return No();
+  }
+  Result<PoolStat> Stat(std::int64_t) override { return No(); }
+
+ private:
+  static std::unexpected<Error> No() { return Fail(Code::kUnavailable, "not in this test"); }
+  int registrations_ = 0;
+};
+
+// One life of the owner, with a segment of its own.
+class FakeAttachment final : public Attachment {
+ public:
+  static std::shared_ptr<FakeAttachment> At(void* place, std::vector<std::byte>& header,
+                                            segment::SessionPage& page) {
+    const segment::HeaderSizes sizes{.max_objects = 1024, .payload_bytes = 1 << 20};
+    header.assign(segment::HeaderFileBytes(sizes) + 4096, std::byte{});
+    void* data = header.data();
+    std::size_t room = header.size();
+    std::align(4096, segment::HeaderFileBytes(sizes), data, room);
+    segment::FormatHeader(static_cast<std::byte*>(data), sizes, RandomId(), RandomU64());
+    segment::FormatSessionPage(reinterpret_cast<std::byte*>(&page));
+    auto view =
+        segment::HeaderView::Open(static_cast<std::byte*>(data), segment::HeaderFileBytes(sizes));
+    view->slot(0).generation.store(FakeOwner::kGeneration);
+    return {new (place) FakeAttachment(*view, page),
+            [](FakeAttachment* attachment) { attachment->~FakeAttachment(); }};
+  }
+  FakeAttachment(segment::HeaderView view, segment::SessionPage& page)
+      : Attachment(view, nullptr, &page) {}
+  wire::HostService& service() override { return owner_; }
+  void SetLease(std::int64_t deadline_ns) {
+    segment::HeaderView(header()).header().lease_deadline_ns.store(deadline_ns);
+  }
+  const FakeOwner& owner() const { return owner_; }
+
+ private:
+  FakeOwner owner_;
+};
+
+class FakeHost final : public Host {
+ public:
+  std::shared_ptr<Attachment> Current() override { return current; }
+  std::shared_ptr<Attachment> current;
+};
+
+// The memory of an attachment that is gone is used for the next one, more often than not.
+TEST(HostSessionTest, AnOwnerThatHasStartedAgainLearnsOfTheEngineAlsoAtTheSameAddress) {
+  alignas(FakeAttachment) std::byte place[sizeof(FakeAttachment)];
+  std::vector<std::byte> header;
+  const auto page = std::make_unique<segment::SessionPage>();
+  const auto host = std::make_shared<FakeHost>();
+  HostSession session(host, {.name = "n", .engine = "e"}, SystemClock::Instance());
+  for (int life = 0; life < 3; ++life) {
+    host->current.reset();
+    const auto attachment = FakeAttachment::At(place, header, *page);
+    host->current = attachment;
+    ASSERT_TRUE(session.Capture({}));
+    ASSERT_TRUE(session.Capture({}));
+    EXPECT_EQ(attachment->owner().registrations(), 1) << "in life " << life;
+  }
+}
+
+// It is frozen, most likely: asking it would cost each look-up all of its time.
+TEST(HostSessionTest, ALookUpAsksNothingOfAnOwnerWithoutALease) {
+  alignas(FakeAttachment) std::byte place[sizeof(FakeAttachment)];
+  std::vector<std::byte> header;
+  const auto page = std::make_unique<segment::SessionPage>();
+  const auto host = std::make_shared<FakeHost>();
+  HostSession session(host, {.name = "n", .engine = "e"}, SystemClock::Instance());
+  const auto attachment = FakeAttachment::At(place, header, *page);
+  host->current = attachment;
+  const std::string_view key = "k";
+  ItemResult result;
+  ASSERT_TRUE(session.Exists({&key, 1}, {&result, 1}, {}));
+  EXPECT_EQ(result.reason, MissReason::kLease);
+  EXPECT_EQ(attachment->owner().registrations(), 0);
+  attachment->SetLease(SystemClock::Instance().NowNs() + 60 * kSecond);
+  ASSERT_TRUE(session.Exists({&key, 1}, {&result, 1}, {}));
+  EXPECT_EQ(result.reason, MissReason::kNeverPut);
+  EXPECT_EQ(attachment->owner().registrations(), 1);
+  host->current.reset();
+}
+
+}  // namespace
+}  // namespace kvcove::requester

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/wire/host_wire.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+namespace kvcove::wire {
+namespace {
+
+constexpr std::int64_t kFrameDeadline = 12'345;  // as the server read it from a frame
+
+// Answers with what it was asked, so that each field shows on the other side.
+class EchoHost final : public HostService {
+ public:
+  Result<Registration> Register(const RegisterRequest& request, std::int64_t deadline_ns) override {
+    deadline = deadline_ns;
+    registered = request;
+    return Registration{
+        .incarnation = request.last_incarnation, .slot = 5, .generation = 9, .open = true};
+  }
+  Result<ResetOutcome> Reset(const ResetRequest& request, std::int64_t deadline_ns) override {
+    deadline = deadline_ns;
+    reset = request;
+    return ResetOutcome{.raised = 3, .incarnation = request.id, .generation = 11};
+  }
+  Status NameVersions(std::string_view name, std::string_view engine,
+                      std::span<const std::string> versions, std::int64_t deadline_ns) override {
+    deadline = deadline_ns;
+    text = fmt::format("{} {} {}", name, engine, fmt::join(versions, ","));
+    return {};
+  }
+  Status EndEngine(std::string_view name, std::string_view engine,
+                   std::int64_t deadline_ns) override {
+    deadline = deadline_ns;
+    text = fmt::format("{} {}", name, engine);
+    return {};
+  }
+  Result<std::vector<Code>> Remove(const Token& token, std::span<const std::string_view> keys,
+                                   std::int64_t deadline_ns) override {
+    Note(token, keys, deadline_ns);
+    return std::vector<Code>{Code::kOk, Code::kMiss};
+  }
+  Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
+                                       std::int64_t deadline_ns) override {
+    Note(token, {&pattern, 1}, deadline_ns);
+    return 1234567890123;
+  }
+  Result<std::vector<PutResult>> Put(const Token& token, std::span<const PutItem> items,
+                                     std::int64_t deadline_ns) override {
+    deadline = deadline_ns;
+    at = token;
+    std::vector<PutResult> results;
+    for (const PutItem& item : items) {
+      text = fmt::format("{}[{} {} {} after '{}']", text, item.key, item.size_bytes,
+                         item.value.size(), item.after);
+      results.push_back({.code = Code::kOk, .reservation = 7, .extents = {{1, 2}, {30, 4}}});
+    }
+    return results;
+  }
+  Result<std::vector<Code>> Finish(std::span<const FinishItem> items,
+                                   std::int64_t deadline_ns) override {
+    deadline = deadline_ns;
+    for (const FinishItem& item : items) {
+      text = fmt::format("{}[{} {}]", text, item.reservation, item.commit);
+    }
+    return std::vector<Code>(items.size(), Code::kNotListed);
+  }
+  Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
+                                std::optional<PinKind> kind, std::int64_t duration_ns,
+                                std::int64_t deadline_ns) override {
+    Note(token, keys, deadline_ns);
+    text = fmt::format("{} kind {} for {}", text, kind ? static_cast<int>(*kind) : 0, duration_ns);
+    return std::vector<Code>(keys.size(), Code::kOk);
+  }
+  Result<std::vector<std::optional<ObjectStat>>> StatObjects(const Token& token,
+                                                             std::span<const std::string_view> keys,
+                                                             std::int64_t deadline_ns) override {
+    Note(token, keys, deadline_ns);
+    std::vector<std::optional<ObjectStat>> stats(keys.size());
+    stats[0] = ObjectStat{.size_bytes = 1ULL << 33, .extents = 3, .soft_pinned = true};
+    return stats;
+  }
+  Result<InventoryReply> Page(const InventoryRequest& request, std::int64_t deadline_ns) override {
+    deadline = deadline_ns;
+    text = fmt::format("slot {} at most {} '{}'", *request.slot, request.at_most, request.prefix);
+    InventoryReply reply;
+    reply.cursor = kInventoryDone;
+    reply.live = 17;
+    return reply;
+  }
+  Result<PoolStat> Stat(std::int64_t deadline_ns) override {
+    deadline = deadline_ns;
+    PoolStat stat{.payload_bytes = 1, .dropped_events = 99};
+    stat.namespaces.push_back({.name = "n", .bytes = 1, .maximum_bytes = 2, .guaranteed_bytes = 3});
+    stat.sessions.push_back({.number = 4, .pid = 5, .held_bytes = 6});
+    return stat;
+  }
+
+  RegisterRequest registered;
+  ResetRequest reset;
+  Token at;
+  std::string text;
+  std::int64_t deadline = 0;
+
+ private:
+  void Note(const Token& token, std::span<const std::string_view> keys, std::int64_t deadline_ns) {
+    at = token;
+    deadline = deadline_ns;
+    text = fmt::format("{}", fmt::join(keys, ","));
+  }
+};
+
+// Hands each request to `serve`, aligned as in a server, and keeps its bytes.
+class Loopback final : public Channel {
+ public:
+  explicit Loopback(HostService& service) : service_(service) {}
+  Result<std::string> Call(Method method, std::span<const std::byte> body,
+                           std::int64_t /*deadline_ns*/) override {
+    requests[method].assign(reinterpret_cast<const char*>(body.data()), body.size());
+    std::vector<std::uint64_t> words(body.size() / 8 + 1);
+    std::ranges::copy(body, reinterpret_cast<std::byte*>(words.data()));
+    return ServeHost(service_, method, std::as_bytes(std::span(words)).first(body.size()),
+                     frame_deadline);
+  }
+  std::map<Method, std::string> requests;
+  std::int64_t frame_deadline = kFrameDeadline;
+
+ private:
+  HostService& service_;
+};
+
+class HostWireTest : public testing::Test {
+ protected:
+  const Token token_{.incarnation = {.high = 1, .low = 2}, .generation = 3, .slot = 4};
+  const std::vector<std::string_view> keys_{"k1", "key-2"};
+  EchoHost host_;
+  Loopback channel_{host_};
+  FakeClock clock_;
+  std::unique_ptr<HostService> stub_ = MakeHostStub(channel_, clock_);
+  std::int64_t Soon() const { return clock_.NowNs() + 2 * kSecond; }
+
+  // Each call once, as the golden bytes have it.
+  void CallAll() {
+    ASSERT_TRUE(stub_->Register({.name = "n",
+                                 .version = "v",
+                                 .engine = "e",
+                                 .follow_always = true,
+                                 .last_incarnation = {.high = 8, .low = 9},
+                                 .last_generation = 10,
+                                 .holder = {.high = 11, .low = 12}},
+                                Soon()));
+    ASSERT_TRUE(
+        stub_->Reset({.name = "n", .engine = "e", .version = "v2", .id = {.low = 5}}, Soon()));
+    const std::vector<std::string> versions = {"v", "v2"};
+    ASSERT_TRUE(stub_->NameVersions("n", "e", versions, Soon()));
+    ASSERT_TRUE(stub_->EndEngine("n", "e", Soon()));
+    const std::byte value[3] = {std::byte{1}, std::byte{2}, std::byte{3}};
+    const std::vector<PutItem> items = {{.key = "k1", .size_bytes = 3, .value = value},
+                                        {.key = "k2", .size_bytes = 70000, .after = "k1"}};
+    ASSERT_TRUE(stub_->Put(token_, items, Soon()));
+    const std::vector<FinishItem> finish = {{.reservation = 7, .commit = true},
+                                            {.reservation = 8, .commit = false}};
+    ASSERT_TRUE(stub_->Finish(finish, Soon()));
+    ASSERT_TRUE(stub_->Remove(token_, keys_, Soon()));
+    ASSERT_TRUE(stub_->RemoveMatching(token_, "k*", Soon()));
+    ASSERT_TRUE(stub_->Pin(token_, keys_, PinKind::kSoft, kSecond, Soon()));
+    ASSERT_TRUE(stub_->StatObjects(token_, keys_, Soon()));
+    ASSERT_TRUE(stub_->Page({.at_most = 10, .slot = 4, .prefix = "k"}, Soon()));
+    ASSERT_TRUE(stub_->Stat(Soon()));
+  }
+};
+
+TEST_F(HostWireTest, EachCallArrivesAndComesBackAsItWasMeant) {
+  const auto registration = *stub_->Register(
+      {.name = "n", .version = "v", .engine = "e", .last_incarnation = {.low = 8}}, Soon());
+  EXPECT_EQ(host_.registered.name + host_.registered.version + host_.registered.engine, "nve");
+  EXPECT_EQ(registration.slot, 5);
+  EXPECT_EQ(registration.generation, 9U);
+  EXPECT_TRUE(registration.open);
+  EXPECT_EQ(registration.incarnation.low, 8U);
+
+  const auto outcome = *stub_->Reset({.name = "n", .version = "", .id = {.low = 3}}, Soon());
+  EXPECT_EQ(host_.reset.version, "") << "an empty version is one, none is none";
+  EXPECT_EQ(outcome.raised, 3U);
+  EXPECT_EQ(outcome.incarnation.low, 3U);
+
+  const std::vector<std::string> versions = {"a", "b"};
+  EXPECT_TRUE(stub_->NameVersions("n", "e", versions, Soon()));
+  EXPECT_EQ(host_.text, "n e a,b");
+  EXPECT_TRUE(stub_->EndEngine("n", "f", Soon()));
+  EXPECT_EQ(host_.text, "n f");
+
+  EXPECT_EQ(*stub_->Remove(token_, keys_, Soon()), (std::vector{Code::kOk, Code::kMiss}));
+  EXPECT_EQ(host_.text, "k1,key-2");
+  EXPECT_EQ(host_.at.generation, token_.generation);
+  EXPECT_EQ(*stub_->RemoveMatching(token_, "a*", Soon()), 1234567890123U);
+  EXPECT_EQ(host_.text, "a*");
+  EXPECT_TRUE(stub_->Pin(token_, keys_, std::nullopt, 0, Soon()));
+  EXPECT_EQ(host_.text, "k1,key-2 kind 0 for 0");
+  EXPECT_TRUE(stub_->Pin(token_, keys_, PinKind::kHard, 9, Soon()));
+  EXPECT_EQ(host_.text, "k1,key-2 kind 2 for 9");
+
+  const auto stats = *stub_->StatObjects(token_, keys_, Soon());
+  ASSERT_TRUE(stats[0]);
+  EXPECT_EQ(stats[0]->size_bytes, 1ULL << 33);
+  EXPECT_TRUE(stats[0]->soft_pinned);
+  EXPECT_FALSE(stats[0]->hard_pinned);
+  EXPECT_FALSE(stats[1]);
+  EXPECT_EQ(stub_->Page({.at_most = 9, .slot = 4, .prefix = "p"}, Soon())->live, 17U);
+  EXPECT_EQ(host_.text, "slot 4 at most 9 'p'");
+  const PoolStat stat = *stub_->Stat(Soon());
+  EXPECT_EQ(stat.payload_bytes, 1U);
+  EXPECT_EQ(stat.dropped_events, 99U);
+  EXPECT_EQ(stat.namespaces.at(0).guaranteed_bytes, 3U);
+  EXPECT_EQ(stat.sessions.at(0).held_bytes, 6U);
+}
+
+TEST_F(HostWireTest, APutCarriesValuesAndReservations) {
+  const std::byte value[3] = {};
+  const std::vector<PutItem> items = {{.key = "a", .size_bytes = 3, .value = value},
+                                      {.key = "b", .size_bytes = 70000, .after = "a"}};
+  const auto results = *stub_->Put(token_, items, Soon());
+  EXPECT_EQ(host_.text, "[a 3 3 after ''][b 70000 0 after 'a']");
+  ASSERT_EQ(results.size(), 2U);
+  EXPECT_EQ(results[1].reservation, 7U);
+  ASSERT_EQ(results[1].extents.size(), 2U);
+  EXPECT_EQ(results[1].extents[1].start, 30U);
+  host_.text.clear();
+  const std::vector<FinishItem> finish = {{.reservation = 1, .commit = true},
+                                          {.reservation = 2, .commit = false}};
+  EXPECT_EQ(*stub_->Finish(finish, Soon()), std::vector(2, Code::kNotListed));
+  EXPECT_EQ(host_.text, "[1 true][2 false]");
+}
+
+// The caller's time ends the call, not a time of the server's own.
+TEST_F(HostWireTest, EveryCallEndsByTheBudgetOfItsFrame) {
+  const std::vector<std::string> versions = {"v"};
+  const std::vector<FinishItem> finish = {{.reservation = 1}};
+  const std::vector<std::function<bool()>> calls = {
+      [&] { return stub_->Register({.name = "n"}, Soon()).has_value(); },
+      [&] { return stub_->Reset({.name = "n"}, Soon()).has_value(); },
+      [&] { return stub_->NameVersions("n", "e", versions, Soon()).has_value(); },
+      [&] { return stub_->EndEngine("n", "e", Soon()).has_value(); },
+      [&] { return stub_->Put(token_, {}, Soon()).has_value(); },
+      [&] { return stub_->Finish(finish, Soon()).has_value(); },
+      [&] { return stub_->Remove(token_, keys_, Soon()).has_value(); },
+      [&] { return stub_->RemoveMatching(token_, "*", Soon()).has_value(); },
+      [&] { return stub_->Pin(token_, keys_, PinKind::kHard, 0, Soon()).has_value(); },
+      [&] { return stub_->StatObjects(token_, keys_, Soon()).has_value(); },
+      [&] { return stub_->Page({.slot = 1}, Soon()).has_value(); },
+      [&] { return stub_->Stat(Soon()).has_value(); },
+  };
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    host_.deadline = 0;
+    EXPECT_TRUE(calls[i]()) << "call " << i;
+    EXPECT_EQ(host_.deadline, kFrameDeadline) << "call " << i;
+  }
+}
+
+// A build from before the budget was in the frame sends 0 there, and its tables say it.
+TEST_F(HostWireTest, WithoutABudgetInTheFrameTheTablesCountsAndElseTenSeconds) {
+  channel_.frame_deadline = 0;
+  const std::int64_t now = SystemClock::Instance().NowNs();
+  ASSERT_TRUE(stub_->Register({.name = "n"}, clock_.NowNs() + 100 * kSecond));
+  EXPECT_GE(host_.deadline, now + 100 * kSecond);
+  EXPECT_LT(host_.deadline, now + 160 * kSecond);
+  ASSERT_TRUE(stub_->EndEngine("n", "e", clock_.NowNs() + 100 * kSecond));
+  EXPECT_GE(host_.deadline, now + kUntoldBudgetNs);
+  EXPECT_LT(host_.deadline, now + 70 * kSecond);
+}
+
+// The frame tells at most about a minute.
+TEST_F(HostWireTest, ALongerTimeThanAFrameTellsComesFromTheTable) {
+  const std::int64_t now = SystemClock::Instance().NowNs();
+  ASSERT_TRUE(stub_->Reset({.name = "n"}, clock_.NowNs() + 100 * kSecond));
+  EXPECT_GE(host_.deadline, now + 100 * kSecond);
+}
+
+TEST_F(HostWireTest, AServiceOfObjectsAnswersNoCallOfAnotherKind) {
+  ASSERT_NO_FATAL_FAILURE(CallAll());
+  for (const auto& [method, body] : channel_.requests) {
+    const auto answer = ServeObjects(host_, method, std::as_bytes(std::span(body)), kFrameDeadline);
+    const bool objects = method == Method::kPin || method == Method::kStatObjects ||
+                         method == Method::kStat || method == Method::kInventory;
+    EXPECT_EQ(answer.has_value(), objects) << "method " << static_cast<int>(method);
+    if (!objects) {
+      EXPECT_EQ(answer.error().code, Code::kCorrupt);
+    }
+  }
+}
+
+TEST_F(HostWireTest, ABodyThatIsCutIsCorrupt) {
+  ASSERT_NO_FATAL_FAILURE(CallAll());
+  for (const auto& [method, body] : channel_.requests) {
+    if (method == Method::kStat) continue;  // it has none
+    for (std::size_t size = 0; size < body.size(); size += 4) {
+      std::vector<std::uint64_t> words(body.size() / 8 + 1);
+      std::copy_n(body.begin(), size, reinterpret_cast<char*>(words.data()));
+      const auto answer =
+          ServeHost(host_, method, std::as_bytes(std::span(words)).first(size), kFrameDeadline);
+      if (!answer) {
+        EXPECT_EQ(answer.error().code, Code::kCorrupt);
+      }
+      if (size < 8) {
+        EXPECT_FALSE(answer) << "method " << static_cast<int>(method);
+      }
+    }
+  }
+}
+
+// Other builds read these bytes. A field that is added at a table's end may change them for
+// messages that use it, and for no other.
+TEST_F(HostWireTest, RequestsHaveTheseBytes) {
+  ASSERT_NO_FATAL_FAILURE(CallAll());
+  const std::map<Method, std::string_view> golden = {
+      {Method::kRegister,
+       "1c00000000001600440008000c001000070000001400340024003c0016000000000000014c0000004000"
+       "000034000000080000000000000009000000000000000b000000000000000c000000000000000a000000"
+       "00000000009435770000000001000000650000000100000076000000010000006e000000"},
+      {Method::kReset,
+       "1c0000000000000014003c0008000c000700100014003400000024001400000000000001440000003800"
+       "00002c000000000000000000000005000000000000000000000000000000000000000000000000943577"
+       "0000000002000000763200000100000065000000010000006e000000"},
+      {Method::kNameVersions,
+       "100000000c002400040008000c0010000c00000044000000380000001800000000000000000000000000"
+       "000000000000000000000200000010000000040000000200000076320000010000007600000001000000"
+       "65000000010000006e000000"},
+      {Method::kEndEngine,
+       "100000000c002400040008000c0010000c0000002c000000200000001800000000000000000000000000"
+       "00000000000000000000000000000100000065000000010000006e000000"},
+      {Method::kPut,
+       "0c0000000800280004002400080000000100000000000000020000000000000003000000000000000400"
+       "000000000000040000000200000040000000100000000c0010000400080000000c000c00000014000000"
+       "7011010004000000020000006b310000020000006b32000000000a001000040008000c000a0000001400"
+       "000003000000040000000300000001020300020000006b310000"},
+      {Method::kFinish,
+       "0c0000000000060008000400060000000400000002000000070000000000000001000000000000000800"
+       "0000000000000000000000000000"},
+      {Method::kRemove,
+       "0c00000008002c0004002800080000000100000000000000020000000000000003000000000000000400"
+       "0000000000000000000004000000020000001400000004000000050000006b65792d3200000002000000"
+       "6b310000"},
+      {Method::kRemoveMatching,
+       "140000000000000000000a003400040028002c000a000000010000000000000002000000000000000300"
+       "0000000000000400000000000000000000000c0000000094357700000000020000006b2a0000"},
+      {Method::kPin,
+       "100000000c00380008002c00070030000c00000000000001010000000000000002000000000000000300"
+       "0000000000000400000000000000000000000c00000000ca9a3b00000000020000001400000004000000"
+       "050000006b65792d32000000020000006b310000"},
+      {Method::kStatObjects,
+       "0c00000008002c0004002800080000000100000000000000020000000000000003000000000000000400"
+       "0000000000000000000004000000020000001400000004000000050000006b65792d3200000002000000"
+       "6b310000"},
+      {Method::kStat, ""},
+      {Method::kInventory,
+       "1400000000000e00100000000800000006000c000e000000000004000a00000004000000010000006b00"
+       "0000"},
+  };
+  for (const auto& [method, body] : channel_.requests) {
+    std::string hex;
+    for (const char c : body) {
+      hex += "0123456789abcdef"[static_cast<unsigned char>(c) >> 4];
+      hex += "0123456789abcdef"[static_cast<unsigned char>(c) & 15];
+    }
+    const auto at = golden.find(method);
+    EXPECT_TRUE(at != golden.end() && at->second == hex)
+        << "{Method{" << static_cast<int>(method) << "}, \"" << hex << "\"},";
+  }
+}
+
+}  // namespace
+}  // namespace kvcove::wire
