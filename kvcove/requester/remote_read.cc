@@ -13,6 +13,14 @@ namespace kvcove::requester {
 void ValueVerifier::Arrived(std::uint64_t bytes) {
   while (at_ < values_.size()) {
     const Value& value = values_[at_];
+    if (Whole(bytes)) {
+      // Most small values: one call costs half of what a stream does.
+      const auto* data = static_cast<const std::byte*>(value.into.front().data);
+      const bool sound = !checks_ || Hash64(std::span(data, value.size), 0) == value.checksum;
+      seen_ += value.size;
+      on_value_(at_++, sound);
+      continue;
+    }
     while (value_at_ < value.size && seen_ < bytes) {
       const MutableBuffer& piece = value.into[piece_];
       Add(std::min({piece.size - piece_at_, value.size - value_at_, bytes - seen_}));
@@ -25,6 +33,12 @@ void ValueVerifier::Arrived(std::uint64_t bytes) {
     if (checks_) stream_.Reset();
     on_value_(at_++, sound);
   }
+}
+
+bool ValueVerifier::Whole(std::uint64_t bytes) const {
+  const Value& value = values_[at_];
+  return value_at_ == 0 && value.size <= bytes - seen_ && !value.into.empty() &&
+         value.size <= value.into.front().size;
 }
 
 void ValueVerifier::Add(std::uint64_t bytes) {

@@ -45,6 +45,8 @@ class ValueVerifier {
   void Arrived(std::uint64_t bytes);
 
  private:
+  // The next value is there as a whole, in one piece.
+  bool Whole(std::uint64_t bytes) const;
   void Add(std::uint64_t bytes);
 
   const std::vector<Value> values_;
