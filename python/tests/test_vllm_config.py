@@ -6,6 +6,9 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
+import os
+import socket
+import tempfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -317,3 +320,33 @@ def test_the_file_of_a_mooncake_store_names_the_pool(
     monkeypatch.setenv("MOONCAKE_MASTER", "head:x")
     with pytest.raises(ValueError, match=r"\$MOONCAKE_MASTER=head:x: .* is no port"):
         config.of({})
+
+
+def test_sockets_of_killed_engines_are_removed() -> None:
+    remove_dead = module_of("_sockets").remove_dead
+    with tempfile.TemporaryDirectory() as made, socket.socket(socket.AF_UNIX) as listener:
+        directory = Path(made)
+
+        def bound(name: str, age_s: float) -> Path:
+            path = directory / name
+            with socket.socket(socket.AF_UNIX) as left:
+                left.bind(str(path))
+            os.utime(path, (path.stat().st_atime, path.stat().st_mtime - age_s))
+            return path
+
+        dead = [bound("engine-a-1.sock", 60), bound("pool-a-1.sock", 60)]
+        bound("engine-b-2.sock", 0)  # perhaps between bind and listen
+        bound("kvcove.sock", 60)  # no engine's
+        (directory / "engine-c-3.sock").touch()  # no socket
+        os.utime(directory / "engine-c-3.sock", (0, 0))
+        listener.bind(str(directory / "engine-d-4.sock"))
+        listener.listen(1)
+        os.utime(directory / "engine-d-4.sock", (0, 0))
+
+        assert sorted(remove_dead(directory)) == sorted(dead)
+        assert {path.name for path in directory.iterdir()} == {
+            "engine-b-2.sock",
+            "kvcove.sock",
+            "engine-c-3.sock",
+            "engine-d-4.sock",
+        }

@@ -49,6 +49,7 @@ from kvcove.vllm._shape import (
     shape_of,
     tokens_of,
 )
+from kvcove.vllm._sockets import remove_dead
 from kvcove.vllm._stats import KvcovePromMetrics, KvcoveStats
 
 __all__ = ["KvcoveConnector"]
@@ -104,6 +105,7 @@ class _SchedulerSide:
         names = f"{self._engine}|{shape.namespace}"
         name = hashlib.sha256(names.encode()).hexdigest()[:16]
         directory = Path(_native.default_socket_path()).parent
+        remove_dead(directory)
         own_socket = directory / f"pool-{name}-{os.getpid()}.sock"
         address = self._address(own_socket, transfer.kv_connector_extra_config or {})
         door = str(directory / f"engine-{name}-{os.getpid()}.sock")
