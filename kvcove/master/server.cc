@@ -119,6 +119,8 @@ class MasterServer::Impl final : public rpc::Handler {
              const rpc::Responder& respond);
   Result<std::string> Versions(rpc::ConnectionId id, const rpc::Caller& caller, wire::Method method,
                                std::span<const std::byte> body);
+  rpc::Reply Greet(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body)
+      KVCOVE_EXCLUDES(connections_mutex_);
   Result<std::string> Lookup(const rpc::Caller& caller, std::span<const std::byte> body);
   Result<std::string> OwnersFor(const rpc::Caller& caller, std::span<const std::byte> body);
   void Remove(const rpc::Caller& caller, std::span<const std::byte> body,
@@ -269,24 +271,36 @@ bool MasterServer::Impl::Admitted(rpc::ConnectionId id) const {
   return at != connections_.end() && at->second.guest.caller != nullptr;
 }
 
+// The gate may read the credentials file again, so it is asked without the lock. Nobody else writes
+// the guest meanwhile: the calls about one connection come one after the other.
+rpc::Reply MasterServer::Impl::Greet(rpc::ConnectionId id, wire::Method method,
+                                     std::span<const std::byte> body) {
+  rpc::Gate::Guest guest;
+  {
+    const MutexLock lock(connections_mutex_);
+    guest = connections_[id].guest;
+  }
+  rpc::Reply reply = gate_.Greet(guest, method, body);
+  const MutexLock lock(connections_mutex_);
+  connections_[id].guest = std::move(guest);
+  return reply;
+}
+
 void MasterServer::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
                                    std::span<const std::byte> body, std::int64_t /*deadline_ns*/,
                                    rpc::Responder respond) {
+  if (rpc::Gate::IsGreeting(method)) return respond(Greet(id, method, body));
   std::shared_ptr<const rpc::Caller> caller;
-  std::optional<rpc::Reply> greeted;
   {
     const MutexLock lock(connections_mutex_);
     Connection& connection = connections_[id];
-    if (rpc::Gate::IsGreeting(method)) {
-      greeted = gate_.Greet(connection.guest, method, body);
-    } else if (gate_.Admitted(connection.guest)) {
+    if (gate_.Admitted(connection.guest)) {
       caller = connection.guest.caller;
       connection.registers = connection.registers || method == wire::Method::kRegister ||
                              method == wire::Method::kReset;
       connection.owner = connection.owner || method == wire::Method::kOwnerHello;
     }
   }
-  if (greeted) return respond(std::move(*greeted));
   if (caller == nullptr) {
     return respond(rpc::ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true));
   }
