@@ -116,7 +116,7 @@ TEST_F(CoreStepsTest, APutAndATickLookAtNoOtherPutThatIsUnderWay) {
   }
   EXPECT_EQ(StepsOf([&] { test_.Put(kNamed, "one more"); }).reservations, 0U);
   EXPECT_EQ(StepsOf([&] { test_.core->Tick(); }).reservations, 0U);
-  // All their keys are late: whoever wants one meets that one.
+  // Every claim is past its deadline now. A put looks only at the claim of its own key.
   test_.clock.AdvanceNs(2 * kSecond);
   EXPECT_EQ(StepsOf([&] { test_.core->Tick(); }).reservations, 0U);
   EXPECT_EQ(StepsOf([&] { EXPECT_EQ(test_.Put(kNamed, Key(7)), Code::kOk); }).reservations, 1U);

@@ -197,7 +197,6 @@ void Owner::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& upd
 }
 
 // ---- puts
-// ---------------------------------------------------------------------------------------------------
 
 void Owner::Enqueue(std::vector<Pending> pending, std::function<void(std::span<const Code>)> done) {
   const MutexLock lock(outbox_mutex_);
@@ -322,7 +321,6 @@ void Owner::SetChecksum(const Loan& loan, std::uint64_t checksum) {
 }
 
 // ---- for the link to the master
-// --------------------------------------------------------------------------------
 
 void Owner::SetLease(std::int64_t deadline_ns) {
   header_.header().lease_deadline_ns.store(deadline_ns, std::memory_order_release);

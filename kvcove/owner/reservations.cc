@@ -88,7 +88,7 @@ Reservation* Reservations::ClaimOf(SlotId slot, const segment::PreparedKey& key,
     Reservation& reservation = *at->second;
     if (reservation.slot != slot || reservation.key != key.key) continue;
     if (OwnsKey(reservation, now_ns)) return &reservation;
-    // At most one claim is there for a key: whoever took the key dropped the one before.
+    // A key has at most one claim, because a new claim drops an expired one first.
     reservation.claims = false;
     claims_.erase(at);
     return nullptr;

@@ -56,7 +56,6 @@ HostSession* ClusterSession::Local() {
 }
 
 // ---- binding
-// ------------------------------------------------------------------------------------------------
 
 Result<Token> ClusterSession::Capture(const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
@@ -77,7 +76,6 @@ Result<Token> ClusterSession::Capture(const CallOptions& options) {
 }
 
 // ---- look-ups
-// -----------------------------------------------------------------------------------------------
 
 Status ClusterSession::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                               const CallOptions& options) {
@@ -147,7 +145,6 @@ Result<std::size_t> ClusterSession::LongestPrefix(std::span<const std::string_vi
 }
 
 // ---- gets
-// ---------------------------------------------------------------------------------------------------
 
 Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult> results,
                            const CallOptions& options) {
@@ -225,7 +222,6 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
 }
 
 // ---- puts
-// ---------------------------------------------------------------------------------------------------
 
 bool ClusterSession::PrefersLocal(const HostSession* local) {
   if (local == nullptr || options_.replicas > 1) return false;
@@ -413,7 +409,6 @@ void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
 }
 
 // ---- the rest
-// -----------------------------------------------------------------------------------------------
 
 Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
                                  std::span<ItemResult> results, const CallOptions& options,
@@ -587,7 +582,6 @@ Status ClusterSession::NameVersions(std::span<const std::string> versions,
 }
 
 // ---- reset
-// --------------------------------------------------------------------------------------------------
 
 Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const wire::ResetOutcome outcome, host_->master().Reset(request, deadline_ns));

@@ -70,7 +70,6 @@ HostSession::~HostSession() {
 }
 
 // ---- binding
-// ------------------------------------------------------------------------------------------------
 
 Result<HostSession::Binding> HostSession::Bind(Attachment& attachment, std::string_view version,
                                                std::int64_t deadline_ns) {
@@ -165,7 +164,6 @@ void HostSession::CountMisses(Attachment& attachment, std::span<const ItemResult
 }
 
 // ---- look-ups
-// -----------------------------------------------------------------------------------------------
 
 Status HostSession::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                            const CallOptions& options) {
@@ -247,7 +245,6 @@ Result<std::size_t> HostSession::LongestPrefix(std::span<const std::string_view>
 }
 
 // ---- gets
-// ---------------------------------------------------------------------------------------------------
 
 // Copies protected objects out, piece by piece, until done or the deadline.
 class HostSession::Copier {
@@ -404,7 +401,6 @@ Status HostSession::Get(std::span<const GetItem> items, std::span<ItemResult> re
 }
 
 // ---- puts
-// ---------------------------------------------------------------------------------------------------
 
 bool HostSession::CopyIn(Attachment& attachment, const PutItem& item,
                          std::span<const Extent> extents, std::int64_t deadline_ns) const {
@@ -609,7 +605,6 @@ Status HostSession::Put(const Token& token, std::span<const PutItem> items,
 }
 
 // ---- the rest
-// -----------------------------------------------------------------------------------------------
 
 Result<Token> HostSession::TokenOf(const CallOptions& options, std::int64_t deadline_ns,
                                    std::shared_ptr<Attachment>& attachment) {
@@ -731,7 +726,6 @@ Status HostSession::NameVersions(std::span<const std::string> versions,
 }
 
 // ---- reset
-// --------------------------------------------------------------------------------------------------
 
 Status HostSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
   const std::shared_ptr<Attachment> attachment = host_->Current();

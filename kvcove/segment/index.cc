@@ -122,8 +122,8 @@ Result<Place> Index::Insert(const NewEntry& entry) {
   record.version.store(entry.version, std::memory_order_release);
   if (Link(place, entry.hash, HeaderView::BucketNumber(entry.hash, buckets_)) == nullptr) {
     record.version.store(0, std::memory_order_release);
-    // As with a withdrawn entry: whoever uses the record next must not be seen to write it before
-    // its version is seen to be 0.
+    // The next entry in this record must not become visible before the version 0 does: a reader
+    // would take its words for those of this entry. A withdrawn entry has the same fence.
     FullFence();
     Release(place);
     return Fail(Code::kLimit, "the index has no overflow bucket left; raise max_objects");
