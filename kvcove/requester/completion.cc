@@ -132,7 +132,9 @@ class CompletionQueue::Impl {
               .status = Fail(Code::kBufferBusy, "bytes may still land in the buffers"),
               .final = false});
       }
-      if (running_.empty()) {
+      // A thread that takes a call out of `tasks_` wakes nobody. Asleep by then, this thread would
+      // never see the call run late.
+      if (running_.empty() && tasks_.empty()) {
         changed_.Wait(mutex_);
       } else {
         changed_.WaitFor(mutex_, std::chrono::milliseconds(5));
