@@ -631,6 +631,7 @@ void AddBench(CLI::App& app, Action& chosen) {
   remote->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
   remote->add_option("--bench", options->benches, "only these: get, put, exists, reset")
       ->check(CLI::IsMember({"get", "put", "exists", "reset"}));
+  remote->add_option("--batch", options->batches, "only gets and puts of these batch sizes");
   remote->add_option("--seconds", options->seconds, "a row")->capture_default_str();
   remote->add_option("--most-objects", options->most_objects, "of the reset row")
       ->capture_default_str();

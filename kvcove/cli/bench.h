@@ -19,7 +19,7 @@ struct BenchOptions {
   bool json = false;
   std::vector<std::string> benches;
   std::vector<std::string> forms;
-  std::vector<std::uint64_t> batches;  // local: only shapes of these batch sizes; empty: all
+  std::vector<std::uint64_t> batches;  // only gets and puts of these batch sizes; empty: all
   std::uint64_t most_objects = 10'000'000;
   double seconds = 1;
 };

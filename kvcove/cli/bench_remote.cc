@@ -276,10 +276,15 @@ Result<int> RunRemoteBench(const BenchOptions& options) {
     return options.benches.empty() ||
            std::ranges::find(options.benches, name) != options.benches.end();
   };
+  const auto chosen = [&](const Shape& shape) {
+    return options.batches.empty() ||
+           std::ranges::find(options.batches, shape.batch) != options.batches.end();
+  };
   KVCOVE_ASSIGN(const auto plain, PlainSocket::Start());
   if (wanted("get")) {
     for (const bool checksum : {true, false}) {
       for (const Shape& shape : {Shape{kMiB, 1}, Shape{kMiB, 64}, Shape{4 * kKiB, 128}}) {
+        if (!chosen(shape)) continue;
         KVCOVE_TRY(BenchGet(options, *plain, shape, checksum));
       }
     }
@@ -287,6 +292,7 @@ Result<int> RunRemoteBench(const BenchOptions& options) {
   if (wanted("put")) {
     for (const bool checksum : {true, false}) {
       for (const Shape& shape : {Shape{kMiB, 64}, Shape{256, 256}}) {
+        if (!chosen(shape)) continue;
         KVCOVE_TRY(BenchPut(options, *plain, shape, checksum));
       }
     }

@@ -55,9 +55,10 @@ Result<std::unique_ptr<Core>> Core::Open(const CoreOptions& options, segment::He
 
 // ---- sessions
 
-SessionNumber Core::AddSession(segment::SessionPage* page, std::int32_t pid) {
+SessionNumber Core::AddSession(segment::SessionPage* page, std::int32_t pid,
+                               const segment::Staging* staging) {
   const SessionNumber number = next_session_++;
-  sessions_[number] = {.page = page, .pid = pid};
+  sessions_[number] = {.page = page, .pid = pid, .staging = staging};
   reservations_.AddSession(number);
   if (page != nullptr) room_.withdrawn().AddPage(number, page);
   return number;

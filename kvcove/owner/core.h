@@ -43,8 +43,10 @@ class Core {
   static Result<std::unique_ptr<Core>> Open(const CoreOptions& options, segment::HeaderView header,
                                             std::byte* payload, const Clock& clock);
 
-  // A session's `page` must stay mapped until EndSession. Null: its process maps no memory here.
-  SessionNumber AddSession(segment::SessionPage* page, std::int32_t pid);
+  // A session's `page` and `staging` must stay mapped until EndSession. Null: its process maps no
+  // memory here; it stages nothing.
+  SessionNumber AddSession(segment::SessionPage* page, std::int32_t pid,
+                           const segment::Staging* staging = nullptr);
   // Its process is proven gone, or says that none of its threads touches the segment any more. What
   // it had reserved comes back in slices, here and with each Tick.
   void EndSession(SessionNumber number);
@@ -144,6 +146,7 @@ class Core {
   struct Session {
     segment::SessionPage* page = nullptr;
     std::int32_t pid = 0;
+    const segment::Staging* staging = nullptr;
   };
 
   Core(const CoreOptions& options, segment::HeaderView header, std::byte* payload,
@@ -159,16 +162,27 @@ class Core {
   void Withdraw(ObjectId id, MissReason reason);
 
   // ---- puts (core_puts.cc)
-  PutResult PutOne(SessionNumber session, const Token& token, const PutItem& item, bool evict);
+  struct NewObject {
+    segment::PreparedKey key;
+    std::string_view after;
+    SlotId slot = 0;
+    Spaces::Number space = 0;
+    Generation generation = 0;
+    std::uint32_t size_bytes = 0;
+    std::span<const Extent> extents;
+  };
+  PutResult PutOne(SessionNumber session, const Token& token, const PutItem& item,
+                   std::uint64_t hash, const segment::Staging* staging, bool evict);
   // kOk: it may reserve so many bytes more.
   bool MayReserve(SessionNumber session, Spaces::Number space, std::uint64_t bytes) const;
-  void Write(const Reservation& reservation, std::span<const std::byte> value);
+  void Write(std::span<const Extent> extents, std::span<const std::byte> value);
   PutResult Reserve(Reservation reservation, bool whole);
   Code FinishOne(SessionNumber session, const FinishItem& item);
   Code OutcomeOf(Reservation& reservation);
   // Answers for a reservation that is over, and ends it.
   Code Conclude(Reservation& reservation, Code code);
   void AwaitListing(Reservation& reservation);
+  Result<ObjectId> Publish(const NewObject& object);
   Code Publish(Reservation& reservation);
   void EndReservation(Reservation& reservation);
   bool EndOrphans(std::uint32_t at_most);

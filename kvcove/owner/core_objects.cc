@@ -16,27 +16,31 @@ constexpr std::uint32_t kPageSlice = 16384;  // numbers that a page may pass ove
 // ---- lending
 
 std::vector<Loan> Core::Lend(const Token& token, std::span<const std::string_view> keys) {
+  constexpr std::size_t kChunk = segment::HeaderView::kFindMany;
   std::vector<Loan> loans(keys.size());
   const bool current = CheckToken(token) == Code::kOk;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    Loan& loan = loans[i];
-    if (!CheckKey(keys[i])) {
-      loan.code = Code::kInvalid;
-      continue;
+  if (!current || objects_.slot(token.slot).hidden) {
+    for (Loan& loan : loans) loan.reason = current ? MissReason::kLease : MissReason::kReset;
+    return loans;
+  }
+  for (std::size_t from = 0; from < keys.size(); from += kChunk) {
+    const auto part = keys.subspan(from, std::min(kChunk, keys.size() - from));
+    segment::Found found[kChunk];
+    objects_.view().FindMany(token.slot, part, found);
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      Loan& loan = loans[from + i];
+      if (!CheckKey(part[i])) {
+        loan.code = Code::kInvalid;
+      } else if (found[i] && found[i].generation == token.generation) {
+        ++counters_.hits;
+        loan = LoanOf(found[i]);
+        loan.hit = true;
+      } else if (found[i]) {
+        loan.reason = MissReason::kReset;
+      } else {
+        loan.reason = objects_.view().GhostReason(objects_.view().HashKey(token.slot, part[i]));
+      }
     }
-    if (!current || objects_.slot(token.slot).hidden) {
-      loan.reason = current ? MissReason::kLease : MissReason::kReset;
-      continue;
-    }
-    const segment::PreparedKey key = Prepared(token.slot, keys[i]);
-    const segment::Found found = FindLive(token.slot, key);
-    if (!found) {
-      loan.reason = objects_.view().GhostReason(key.hash);
-      continue;
-    }
-    CountHit(found.object);
-    ++counters_.hits;
-    loan = LoanOf(found);
   }
   return loans;
 }
@@ -76,7 +80,14 @@ std::optional<CopyLoan> Core::LendForCopy(ObjectId id, Version version) {
 void Core::Return(std::span<const Loan> loans) {
   bool waited_for = false;
   for (const Loan& loan : loans) {
-    if (loan.place != 0 && room_.withdrawn().Return(loan.place)) waited_for = true;
+    if (loan.place == 0) continue;
+    // The policy hears of a hit only now, when nobody waits for its answer any more.
+    if (loan.hit) {
+      if (const ObjectId id = objects_.Named(loan.place, loan.version); id != kNoObject) {
+        CountHit(id);
+      }
+    }
+    if (room_.withdrawn().Return(loan.place)) waited_for = true;
   }
   if (waited_for) room_.Settle();
 }

@@ -12,6 +12,12 @@ namespace {
 constexpr std::uint32_t kEventsBeforePut = 1024;
 constexpr std::uint32_t kEndedBeforePut = 64;  // holds, and reservations of ended sessions
 
+// Was nothing written anew while the bytes were copied?
+bool StillStaged(const segment::Staging& staging, std::uint64_t sequence) {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return staging.sequence.load(std::memory_order_relaxed) == sequence;
+}
+
 }  // namespace
 
 std::vector<PutResult> Core::Put(SessionNumber number, const Token& token,
@@ -28,8 +34,14 @@ std::vector<PutResult> Core::Put(SessionNumber number, const Token& token,
   if (at->second.page != nullptr) DrainPage(number, *at->second.page, kEventsBeforePut);
   EndHolds(kEndedBeforePut);
   EndOrphans(kEndedBeforePut);
+  // Each key's bucket is far away: their cache misses overlap.
+  std::vector<std::uint64_t> hashes(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
-    results[i] = PutOne(number, token, items[i], evict);
+    hashes[i] = objects_.view().HashKey(token.slot, items[i].key);
+    objects_.view().Prefetch(hashes[i]);
+  }
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    results[i] = PutOne(number, token, items[i], hashes[i], at->second.staging, evict);
   }
   return results;
 }
@@ -41,14 +53,19 @@ bool Core::MayReserve(SessionNumber session, Spaces::Number space, std::uint64_t
   return spaces_.MayReserve(space, bytes);
 }
 
-PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem& item, bool evict) {
-  const bool whole = !item.value.empty();  // the value came with the request
+PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem& item,
+                       std::uint64_t hash, const segment::Staging* staging, bool evict) {
+  const bool whole = item.whole();
+  const bool staged = item.staged.sequence != 0;
   if (!CheckKey(item.key) || item.after.size() > kMaxKeyBytes ||
-      !CheckObjectSize(item.size_bytes) || (whole && item.value.size() != item.size_bytes)) {
+      !CheckObjectSize(item.size_bytes) ||
+      (!item.value.empty() && (staged || item.value.size() != item.size_bytes)) ||
+      (staged && (staging == nullptr ||
+                  std::uint64_t{item.staged.offset} + item.size_bytes > staging->kBytes))) {
     return {.code = Code::kInvalid, .extents = {}};
   }
   const Objects::Slot& slot = objects_.slot(token.slot);
-  const segment::PreparedKey key = Prepared(token.slot, item.key);
+  const segment::PreparedKey key{.key = item.key, .hash = hash};
   if (const segment::Found found = FindLive(token.slot, key)) {
     // In a hidden slot it may have been removed, and goes then: nobody may rely on it, least of all
     // a copy that moves.
@@ -60,34 +77,50 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
   if (reservations_.ClaimOf(token.slot, key, now) != nullptr) {
     return {.code = Code::kInProgress, .extents = {}};
   }
-  Reservation reservation{.session = session,
-                          .key = std::string(item.key),
-                          .after = std::string(item.after),
-                          .hash = key.hash,
-                          .slot = token.slot,
-                          .space = slot.space,
-                          .generation = token.generation,
-                          .size_bytes = item.size_bytes,
-                          .key_until_ns = now + options_.key_deadline_ns,
-                          .removals = applied_};
   // There are more namespaces than an owner keeps apart.
   if (slot.space == Spaces::kNone) return {.code = Code::kLimit, .extents = {}};
-  if ((!whole || options_.listed) && !MayReserve(session, slot.space, reservation.bytes())) {
+  const std::uint64_t bytes = segment::OccupiedBytes(item.size_bytes);
+  const bool reserve = !whole || options_.listed;
+  if (reserve && !MayReserve(session, slot.space, bytes)) {
     return {.code = Code::kLimit, .extents = {}};
   }
-  reservation.extents = room_.Take(item.size_bytes, slot.space, evict);
-  if (reservation.extents.empty()) return {.code = Code::kNoSpace, .extents = {}};
-  if (whole) Write(reservation, item.value);
-  if (!whole || options_.listed) return Reserve(std::move(reservation), whole);
-  const Code code = Publish(reservation);
-  if (code != Code::kOk) {
-    room_.GiveBack(reservation.extents, reservation.space, reservation.bytes());
+  std::vector<Extent> extents = room_.Take(item.size_bytes, slot.space, evict);
+  if (extents.empty()) return {.code = Code::kNoSpace, .extents = {}};
+  if (whole) {
+    Write(extents,
+          staged ? std::span(staging->bytes + item.staged.offset, item.size_bytes) : item.value);
   }
-  return {.code = code, .extents = {}};
+  if (staged && !StillStaged(*staging, item.staged.sequence)) {
+    room_.GiveBack(extents, slot.space, bytes);
+    return {.code = Code::kTimeout, .extents = {}};
+  }
+  if (reserve) {
+    return Reserve({.session = session,
+                    .key = std::string(item.key),
+                    .after = std::string(item.after),
+                    .hash = hash,
+                    .slot = token.slot,
+                    .space = slot.space,
+                    .generation = token.generation,
+                    .size_bytes = item.size_bytes,
+                    .extents = std::move(extents),
+                    .key_until_ns = now + options_.key_deadline_ns,
+                    .removals = applied_},
+                   whole);
+  }
+  const Result<ObjectId> id = Publish({.key = key,
+                                       .after = item.after,
+                                       .slot = token.slot,
+                                       .space = slot.space,
+                                       .generation = token.generation,
+                                       .size_bytes = item.size_bytes,
+                                       .extents = extents});
+  if (!id) room_.GiveBack(extents, slot.space, bytes);
+  return {.code = id ? Code::kOk : id.error().code, .extents = {}};
 }
 
-void Core::Write(const Reservation& reservation, std::span<const std::byte> value) {
-  for (const Extent& extent : reservation.extents) {
+void Core::Write(std::span<const Extent> extents, std::span<const std::byte> value) {
+  for (const Extent& extent : extents) {
     const std::size_t count =
         std::min<std::size_t>(std::uint64_t{extent.count} * segment::kGranule, value.size());
     std::memcpy(payload_ + (std::uint64_t{extent.start} * segment::kGranule), value.data(), count);
@@ -114,26 +147,45 @@ void Core::AwaitListing(Reservation& reservation) {
   listings_.Await(reservation);
 }
 
-// Its extents belong to the object if the answer is kOk.
-Code Core::Publish(Reservation& reservation) {
+// The new object owns the extents, unless there is an error (kNoSpace).
+Result<ObjectId> Core::Publish(const NewObject& object) {
   ObjectId parent = kNoObject;
-  if (!reservation.after.empty()) {
+  if (!object.after.empty()) {
     const segment::Found found =
-        objects_.view().Find(reservation.slot, Prepared(reservation.slot, reservation.after));
+        objects_.view().Find(object.slot, Prepared(object.slot, object.after));
     // Policies know objects of their own space, and none that is hard-pinned.
-    if (found && objects_[found.object].space == reservation.space &&
+    if (found && objects_[found.object].space == object.space &&
         !objects_[found.object].hard_pinned) {
       parent = found.object;
     }
   }
-  const Result<ObjectId> id = objects_.Insert({.key = reservation.key,
-                                               .hash = reservation.hash,
-                                               .slot = reservation.slot,
-                                               .generation = reservation.generation,
-                                               .size_bytes = reservation.size_bytes,
-                                               .extents = reservation.extents},
-                                              reservation.space);
-  if (!id) return Code::kNoSpace;
+  const Result<ObjectId> id = objects_.Insert({.key = object.key.key,
+                                               .hash = object.key.hash,
+                                               .slot = object.slot,
+                                               .generation = object.generation,
+                                               .size_bytes = object.size_bytes,
+                                               .extents = object.extents},
+                                              object.space);
+  if (!id) return Fail(Code::kNoSpace, id.error().detail);
+  // The quota needs no second look: the sum of objects and reservations stays what it was.
+  const std::uint64_t bytes = segment::OccupiedBytes(object.size_bytes);
+  spaces_.Publish(object.space, bytes);
+  spaces_.policy(object.space)
+      .OnPut({.id = *id, .key = object.key.hash, .size_bytes = bytes, .parent = parent});
+  ++counters_.puts;
+  counters_.put_bytes += object.size_bytes;
+  return id;
+}
+
+Code Core::Publish(Reservation& reservation) {
+  const Result<ObjectId> id = Publish({.key = {.key = reservation.key, .hash = reservation.hash},
+                                       .after = reservation.after,
+                                       .slot = reservation.slot,
+                                       .space = reservation.space,
+                                       .generation = reservation.generation,
+                                       .size_bytes = reservation.size_bytes,
+                                       .extents = reservation.extents});
+  if (!id) return id.error().code;
   reservation.extents.clear();
   if (options_.listed) {
     listings_.SetFacts(*id, {.checksum = reservation.checksum,
@@ -141,15 +193,6 @@ Code Core::Publish(Reservation& reservation) {
                              .has_checksum = reservation.has_checksum,
                              .copies = reservation.copies});
   }
-  // The quota needs no second look: the sum of objects and reservations stays what it was.
-  spaces_.Publish(reservation.space, reservation.bytes());
-  spaces_.policy(reservation.space)
-      .OnPut({.id = *id,
-              .key = reservation.hash,
-              .size_bytes = reservation.bytes(),
-              .parent = parent});
-  ++counters_.puts;
-  counters_.put_bytes += reservation.size_bytes;
   return Code::kOk;
 }
 

@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "kvcove/owner/core_fixture.h"
 
 namespace kvcove::owner {
@@ -114,6 +116,68 @@ TEST_F(CoreTest, APutBehindAnythingLongerThanAKeyIsRefused) {
   EXPECT_EQ(core_->Put(session_, token, {&item, 1}, /*evict=*/true).front().code, Code::kInvalid);
   item.after = std::string_view(long_name).substr(1);
   EXPECT_EQ(core_->Put(session_, token, {&item, 1}, /*evict=*/true).front().code, Code::kOk);
+}
+
+// ---- values that a session has staged
+
+class StagedPutTest : public testing::Test {
+ protected:
+  StagedPutTest() {
+    test_.SetSlot(kSlot, kFirst);
+    session_ = test_.core->AddSession(page_.get(), 2, &staging());
+    staging().sequence = 5;
+    for (std::size_t i = 0; i < 300; ++i) staging().bytes[i] = static_cast<std::byte>(i);
+  }
+  segment::Staging& staging() { return *reinterpret_cast<segment::Staging*>(memory_.data()); }
+  Code Put(SessionNumber session, const PutItem& item) {
+    return test_.core->Put(session, test_.TokenOf(kSlot), {&item, 1}).front().code;
+  }
+
+  TestCore test_{{.payload_bytes = kPayload, .max_objects = 100}};
+  const ZeroedMemory memory_{sizeof(segment::Staging)};
+  TestPage page_;
+  SessionNumber session_ = 0;
+};
+
+TEST_F(StagedPutTest, IsStoredAsItLiesThere) {
+  PutItem item{.key = "k", .size_bytes = 100};
+  item.staged = {.sequence = 5, .offset = 64};
+  ASSERT_EQ(Put(session_, item), Code::kOk);
+  const segment::Found found = test_.Find(kSlot, "k");
+  ASSERT_TRUE(found);
+  const std::byte* stored =
+      test_.segment.payload.data() + std::uint64_t{found.first_granule} * segment::kGranule;
+  EXPECT_EQ(std::memcmp(stored, staging().bytes + 64, 100), 0);
+}
+
+// Its caller has given up, and something else lies there now.
+TEST_F(StagedPutTest, IsRefusedOnceTheAreaIsWrittenAnew) {
+  const std::uint64_t free = test_.core->Stat().free_bytes;
+  PutItem item{.key = "k", .size_bytes = 100};
+  item.staged = {.sequence = 4, .offset = 0};
+  EXPECT_EQ(Put(session_, item), Code::kTimeout);
+  EXPECT_FALSE(test_.Has(kSlot, "k"));
+  EXPECT_EQ(test_.core->Stat().free_bytes, free);
+  test_.core->CheckInvariants();
+}
+
+TEST_F(StagedPutTest, NeverReachesBeyondTheArea) {
+  PutItem item{.key = "k", .size_bytes = 100};
+  item.staged = {.sequence = 5, .offset = segment::Staging::kBytes - 99};
+  EXPECT_EQ(Put(session_, item), Code::kInvalid);
+  item.staged.offset = 0xFFFFFFFF;
+  EXPECT_EQ(Put(session_, item), Code::kInvalid);
+  item.staged.offset = segment::Staging::kBytes - 100;
+  EXPECT_EQ(Put(session_, item), Code::kOk);
+}
+
+TEST_F(StagedPutTest, NeedsAnAreaAndNoValueBesides) {
+  PutItem item{.key = "k", .size_bytes = 100};
+  item.staged = {.sequence = 5, .offset = 0};
+  EXPECT_EQ(Put(test_.session, item), Code::kInvalid) << "that session has no area";
+  const std::byte value[100] = {};
+  item.value = value;
+  EXPECT_EQ(Put(session_, item), Code::kInvalid);
 }
 
 }  // namespace

@@ -64,6 +64,7 @@ struct Loan {
   std::uint64_t checksum = 0;
   Place place = 0;  // 0: nothing was lent
   Version version = 0;
+  bool hit = false;  // somebody asked for its key
   std::vector<Extent> extents;
 };
 

@@ -166,13 +166,13 @@ void Owner::RunPopulate() {
 
 Result<Owner::Grant> Owner::AddSession(std::int32_t pid) {
   Grant grant;
-  KVCOVE_ASSIGN(grant.page, CreateMemoryFile("kvcove-session", sizeof(segment::SessionPage)));
-  KVCOVE_ASSIGN(Mapping page, Mapping::Map(grant.page.get(), sizeof(segment::SessionPage),
+  KVCOVE_ASSIGN(grant.page, CreateMemoryFile("kvcove-session", segment::kSessionFileBytes));
+  KVCOVE_ASSIGN(Mapping page, Mapping::Map(grant.page.get(), segment::kSessionFileBytes,
                                            Mapping::Access::kReadWrite));
   segment::FormatSessionPage(page.data());
   grant.mapped = reinterpret_cast<segment::SessionPage*>(page.data());
   const MutexLock lock(mutex_);
-  grant.number = core_->AddSession(grant.mapped, pid);
+  grant.number = core_->AddSession(grant.mapped, pid, segment::StagingOf(page.data(), page.size()));
   pages_.emplace(grant.number, std::move(page));
   return grant;
 }

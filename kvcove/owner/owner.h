@@ -46,7 +46,7 @@ class Owner final : public LinkTarget, public DataStore {
 
   struct Grant {
     SessionNumber number = 0;
-    UniqueFd page;                           // a sealed memory file with one SessionPage
+    UniqueFd page;  // a sealed memory file: one SessionPage, then one Staging
     segment::SessionPage* mapped = nullptr;  // the owner's own mapping, valid until EndSession
   };
   Result<Grant> AddSession(std::int32_t pid);

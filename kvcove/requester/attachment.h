@@ -11,6 +11,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/requester/types.h"
 #include "kvcove/segment/reader.h"
 #include "kvcove/wire/messages.h"
 
@@ -19,8 +20,10 @@ namespace kvcove::requester {
 // Thread-safe.
 class Attachment {
  public:
-  Attachment(segment::HeaderView header, std::byte* payload, segment::SessionPage* page)
-      : header_(header), payload_(payload), page_(page) {}
+  // `staging`: null where values reach the owner without being staged.
+  Attachment(segment::HeaderView header, std::byte* payload, segment::SessionPage* page,
+             segment::Staging* staging = nullptr)
+      : header_(header), payload_(payload), page_(page), staging_(staging) {}
   virtual ~Attachment() = default;
 
   // Tells it from every other one of this process. Its address does not: the next one may get it.
@@ -45,6 +48,10 @@ class Attachment {
     protected_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   }
 
+  // The staging area, for the one thread that gets it; null while another one has it.
+  segment::Staging* TakeStaging();
+  void GiveStagingBack() { staging_taken_.store(false, std::memory_order_release); }
+
   void PushEvents(const std::vector<segment::Event>& events);
 
   // Reservations whose end could not be told to the owner in time.
@@ -62,6 +69,8 @@ class Attachment {
   const segment::HeaderView header_;
   std::byte* const payload_;
   segment::SessionPage* const page_;
+  segment::Staging* const staging_;
+  std::atomic<bool> staging_taken_{false};
   std::atomic<bool> connected_{true};
   std::atomic<std::uint64_t> protected_bytes_{0};
 
@@ -71,6 +80,24 @@ class Attachment {
   Mutex ring_mutex_;
   Mutex abandoned_mutex_;
   std::vector<wire::FinishItem> abandoned_ KVCOVE_GUARDED_BY(abandoned_mutex_);
+};
+
+// Lays the values of one put into the staging area, if it is free. For one thread.
+class StagedValues {
+ public:
+  explicit StagedValues(Attachment& attachment);
+  ~StagedValues();
+  StagedValues(const StagedValues&) = delete;
+  StagedValues& operator=(const StagedValues&) = delete;
+
+  // Nothing (sequence 0) where there is no room.
+  wire::StagedAt Add(std::span<const ConstBuffer> pieces, std::uint64_t bytes);
+
+ private:
+  Attachment& attachment_;
+  segment::Staging* const staging_;
+  std::uint64_t sequence_ = 0;
+  std::uint64_t used_ = 0;
 };
 
 // Where the current attachment comes from. Thread-safe.

@@ -434,36 +434,38 @@ bool HostSession::CopyIn(Attachment& attachment, const PutItem& item,
   return true;
 }
 
-// Small values travel with the request.
+// Small values travel with the request: staged, if the attachment has a place for that which is
+// free, else within it.
 Status HostSession::PutInline(Attachment& attachment, const Token& token,
                               std::span<const PutItem> items,
                               std::span<const std::string_view> afters,
                               std::span<const std::size_t> which, std::span<ItemResult> results,
                               std::int64_t deadline_ns) {
-  std::vector<std::byte> joined;  // values that come in several pieces
-  std::uint64_t joined_bytes = 0;
-  for (const std::size_t i : which) {
-    if (items[i].value.size() > 1) joined_bytes += SizeOf(items[i].value);
-  }
-  joined.reserve(joined_bytes);
+  StagedValues staged(attachment);
+  std::vector<std::vector<std::byte>> joined;  // values that come in several pieces
   std::vector<wire::PutItem> request;
+  request.reserve(which.size());
   for (const std::size_t i : which) {
     const PutItem& item = items[i];
-    std::span<const std::byte> value;
+    const std::uint64_t bytes = results[i].bytes;
+    wire::PutItem& put =
+        request.emplace_back(wire::PutItem{.key = item.key,
+                                           .size_bytes = static_cast<std::uint32_t>(bytes),
+                                           .value = {},
+                                           .after = afters[i],
+                                           .staged = staged.Add(item.value, bytes)});
+    if (put.staged.sequence != 0) continue;
     if (item.value.size() == 1) {
-      value = {static_cast<const std::byte*>(item.value[0].data), item.value[0].size};
-    } else {
-      const std::size_t from = joined.size();
-      for (const ConstBuffer& piece : item.value) {
-        const auto* bytes = static_cast<const std::byte*>(piece.data);
-        joined.insert(joined.end(), bytes, bytes + piece.size);
-      }
-      value = {joined.data() + from, joined.size() - from};
+      put.value = {static_cast<const std::byte*>(item.value[0].data), item.value[0].size};
+      continue;
     }
-    request.push_back({.key = item.key,
-                       .size_bytes = static_cast<std::uint32_t>(value.size()),
-                       .value = value,
-                       .after = afters[i]});
+    std::vector<std::byte>& whole = joined.emplace_back();
+    whole.reserve(bytes);
+    for (const ConstBuffer& piece : item.value) {
+      const auto* from = static_cast<const std::byte*>(piece.data);
+      whole.insert(whole.end(), from, from + piece.size);
+    }
+    put.value = whole;
   }
   KVCOVE_ASSIGN(const std::vector<wire::PutResult> answers,
                 attachment.service().Put(token, request, deadline_ns));
@@ -544,26 +546,29 @@ Status HostSession::Put(const Token& token, std::span<const PutItem> items,
   std::vector<std::size_t> small;
   std::vector<std::size_t> large;
   std::vector<segment::Event> hits;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    afters[i] = AfterOf(items, i, options);
-    const std::uint64_t size = SizeOf(items[i].value);
-    results[i] = {.code = Code::kUnavailable, .bytes = size};
-    if (!CheckKey(items[i].key) || !CheckObjectSize(size) || HasNull(items[i].value) ||
-        afters[i].size() > kMaxKeyBytes) {
-      results[i].code = Code::kInvalid;
-      continue;
+  for (std::size_t from = 0; from < items.size(); from += kFindChunk) {
+    const std::size_t end = std::min(items.size(), from + kFindChunk);
+    std::string_view keys[kFindChunk];
+    segment::Found found[kFindChunk] = {};
+    for (std::size_t i = from; i < end; ++i) keys[i - from] = items[i].key;
+    if (current && view.LeaseHolds(clock_.NowNs())) {
+      view.FindMany(token.slot, {keys, end - from}, found);
     }
-    // What is there already needs no call.
-    if (const segment::Found found =
-            current ? view.Find(token.slot, {.key = items[i].key,
-                                             .hash = view.HashKey(token.slot, items[i].key)})
-                    : segment::Found{};
-        found && found.generation == token.generation && view.LeaseHolds(clock_.NowNs())) {
-      results[i].code = Code::kExists;
-      hits.push_back(EventOf(segment::EventKind::kHit, found, {}));
-      continue;
+    for (std::size_t i = from; i < end; ++i) {
+      afters[i] = AfterOf(items, i, options);
+      const std::uint64_t size = SizeOf(items[i].value);
+      results[i] = {.code = Code::kUnavailable, .bytes = size};
+      if (!CheckKey(items[i].key) || !CheckObjectSize(size) || HasNull(items[i].value) ||
+          afters[i].size() > kMaxKeyBytes) {
+        results[i].code = Code::kInvalid;
+      } else if (found[i - from] && found[i - from].generation == token.generation) {
+        // What is there already needs no call.
+        results[i].code = Code::kExists;
+        hits.push_back(EventOf(segment::EventKind::kHit, found[i - from], {}));
+      } else {
+        (size <= kInlineBytes ? small : large).push_back(i);
+      }
     }
-    (size <= kInlineBytes ? small : large).push_back(i);
   }
   attachment->PushEvents(hits);
   attachment->FlushAbandoned(deadline_ns);

@@ -81,7 +81,8 @@ class RemoteHost::SocketAttachment final : public Attachment {
 
   SocketAttachment(const std::string& path, segment::HeaderView view, Parts parts)
       : Attachment(view, parts.payload.data(),
-                   reinterpret_cast<segment::SessionPage*>(parts.page.data())),
+                   reinterpret_cast<segment::SessionPage*>(parts.page.data()),
+                   segment::StagingOf(parts.page.data(), parts.page.size())),
         parts_(std::move(parts)),
         channel_(path, parts_.welcome),
         stub_(wire::MakeHostStub(channel_)) {}

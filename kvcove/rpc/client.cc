@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
@@ -179,7 +180,7 @@ Status Client::SendAll(std::span<const std::byte> header, std::span<const std::b
 Status Client::ReceiveAll(std::byte* data, std::size_t size, std::int64_t deadline_ns,
                           std::vector<UniqueFd>* fds) {
   std::size_t received = 0;
-  Spin spin(SystemClock::Instance());
+  Spin spin(SystemClock::Instance(), std::exchange(peer_needs_ns_, 0));
   bool spinning = true;
   while (received < size) {
     ssize_t count = 0;
@@ -241,6 +242,7 @@ Result<std::string> Client::Call(wire::Method method, std::span<const std::byte>
                                .budget_ms = wire::BudgetMs(LeftNs(deadline_ns)),
                                .call = call});
   if (auto sent = SendAll(header, body, deadline_ns); !sent) return end(sent.error());
+  peer_needs_ns_ = Spin::NeededFor(body.size());
   std::array<std::byte, wire::kFrameHeaderBytes> bytes;
   if (auto got = ReceiveAll(bytes.data(), bytes.size(), deadline_ns, fds); !got) {
     return end(got.error());

@@ -50,6 +50,7 @@ class Client {
 
   UniqueFd fd_;
   std::uint64_t next_call_ = 1;
+  std::int64_t peer_needs_ns_ = 0;  // for the call that was just sent
   std::int64_t timeout_us_ = -1;
 };
 

@@ -6,6 +6,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "kvcove/base/clock.h"
@@ -17,7 +19,14 @@ class Spin {
  public:
   static constexpr std::int64_t kForNs = 50 * kMicrosecond;
 
-  explicit Spin(const Clock& clock) : clock_(clock), until_ns_(clock.NowNs() + kForNs) {}
+  // `longer_ns`: what the peer is known to need in addition.
+  explicit Spin(const Clock& clock, std::int64_t longer_ns = 0)
+      : clock_(clock), until_ns_(clock.NowNs() + kForNs + longer_ns) {}
+  // An item of a request is some hundred bytes, and takes its peer about a microsecond.
+  static constexpr std::int64_t NeededFor(std::size_t request_bytes) {
+    return std::min<std::int64_t>(static_cast<std::int64_t>(request_bytes) * 10,
+                                  200 * kMicrosecond);
+  }
   // Something came: the moment begins anew.
   void Restart() { until_ns_ = clock_.NowNs() + kForNs; }
   // Lets others run. False when the moment is over: the caller sleeps.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "kvcove/model/ids.h"
@@ -131,5 +132,18 @@ struct SessionPage {
   Lane lanes[kLanes];
   RingEvent ring[kRingEvents];
 };
+
+// Behind the page in the session's file, from kStagingOffset on: where a session lays values that
+// travel with a put, so that no socket copies them. The session makes `sequence` larger before it
+// writes anew, and names the new number in its put. The owner copies a value and then looks at the
+// number: if that has moved on, the put came too late, its bytes are of no use, and its caller has
+// given up.
+struct Staging {
+  static constexpr std::uint64_t kBytes = 1ULL << 20;
+  alignas(64) std::atomic<std::uint64_t> sequence;
+  alignas(64) std::byte bytes[kBytes];
+};
+inline constexpr std::uint64_t kStagingOffset = (sizeof(SessionPage) + 4095) / 4096 * 4096;
+inline constexpr std::uint64_t kSessionFileBytes = kStagingOffset + sizeof(Staging);
 
 }  // namespace kvcove::segment

@@ -65,6 +65,10 @@ void ClearLanes(SessionPage& page);
 void FormatSessionPage(std::byte* data);  // zeroed, sizeof(SessionPage) long
 // Errors: kIncompatible, kCorrupt.
 Result<SessionPage*> OpenSessionPage(std::byte* data, std::size_t size);
+// Null if the file ends before it: an older owner made it.
+inline Staging* StagingOf(std::byte* data, std::size_t size) {
+  return size < kSessionFileBytes ? nullptr : reinterpret_cast<Staging*>(data + kStagingOffset);
+}
 
 // Events from a session to the owner. One writer at a time, one reader at a time. A full ring drops
 // and counts.

@@ -58,6 +58,11 @@ class HeaderView {
   // Finds the entry of `key`, whatever its generation. Concurrent changes may hide an entry that is
   // being replaced, never show a wrong one. O(1).
   Found Find(SlotId slot, const PreparedKey& key) const;
+  // A hint that Find will be asked for a key of this hash.
+  void Prefetch(std::uint64_t hash) const {
+    __builtin_prefetch(
+        &buckets_[BucketNumber(hash, header_->bucket_count.load(std::memory_order_relaxed))]);
+  }
   // The same for up to kFindMany keys, whose cache misses overlap.
   static constexpr std::size_t kFindMany = 64;
   void FindMany(SlotId slot, std::span<const std::string_view> keys, Found* found) const;

@@ -58,7 +58,9 @@ void Wait(const std::vector<Running>& running, std::int64_t left_ns) {
 void Run(std::span<Exchange> exchanges, std::int64_t deadline_ns, const Clock& clock) {
   ExpectNoLock("an exchange with an owner");
   std::vector<Running> running = StartAll(exchanges, deadline_ns, clock);
-  rpc::Spin spin(clock);
+  std::size_t asked_bytes = 0;
+  for (const Exchange& exchange : exchanges) asked_bytes += exchange.head.size();
+  rpc::Spin spin(clock, rpc::Spin::NeededFor(asked_bytes));
   while (!running.empty()) {
     const bool moved = AdvanceAll(running);
     if (running.empty()) return;

@@ -142,7 +142,9 @@ class Stub final : public HostService {
       }
       flatbuffers::Offset<flatbuffers::String> after;
       if (!item.after.empty()) after = Text(builder, item.after);
-      offsets.push_back(fb::CreatePutItem(builder, key, item.size_bytes, value, after));
+      const fb::StagedAt staged(item.staged.sequence, item.staged.offset);
+      offsets.push_back(fb::CreatePutItem(builder, key, item.size_bytes, value, after,
+                                          item.staged.sequence == 0 ? nullptr : &staged));
     }
     const auto list = builder.CreateVector(offsets);
     const fb::TokenValue value = ToFb(token);
@@ -310,6 +312,9 @@ Result<std::string> ServePut(PutService& service, std::span<const std::byte> bod
                      .size_bytes = item->size_bytes(),
                      .value = value,
                      .after = View(item->after())});
+    if (const fb::StagedAt* staged = item->staged(); staged != nullptr) {
+      items.back().staged = {.sequence = staged->sequence(), .offset = staged->offset()};
+    }
   }
   KVCOVE_ASSIGN(const std::vector<PutResult> results, service.Put(token, items, deadline_ns));
   Builder builder;

@@ -55,8 +55,12 @@ class EchoHost final : public HostService {
     at = token;
     std::vector<PutResult> results;
     for (const PutItem& item : items) {
-      text = fmt::format("{}[{} {} {} after '{}']", text, item.key, item.size_bytes,
-                         item.value.size(), item.after);
+      const std::string staged =
+          item.staged.sequence == 0
+              ? ""
+              : fmt::format(" staged {} {}", item.staged.sequence, item.staged.offset);
+      text = fmt::format("{}[{} {} {} after '{}'{}]", text, item.key, item.size_bytes,
+                         item.value.size(), item.after, staged);
       results.push_back({.code = Code::kOk, .reservation = 7, .extents = {{1, 2}, {30, 4}}});
     }
     return results;
@@ -234,6 +238,14 @@ TEST_F(HostWireTest, APutCarriesValuesAndReservations) {
                                           {.reservation = 2, .commit = false}};
   EXPECT_EQ(*stub_->Finish(finish, Soon()), std::vector(2, Code::kNotListed));
   EXPECT_EQ(host_.text, "[1 true][2 false]");
+}
+
+TEST_F(HostWireTest, APutNamesWhereItsValueIsStaged) {
+  PutItem staged{.key = "a", .size_bytes = 3};
+  staged.staged = {.sequence = 1ULL << 40, .offset = 64};
+  const std::vector<PutItem> items = {staged, {.key = "b", .size_bytes = 3}};
+  ASSERT_TRUE(stub_->Put(token_, items, Soon()));
+  EXPECT_EQ(host_.text, "[a 3 0 after '' staged 1099511627776 64][b 3 0 after '']");
 }
 
 // The caller's time ends the call, not a time of the server's own.

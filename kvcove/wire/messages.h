@@ -61,11 +61,20 @@ struct ResetOutcome {
   Generation generation = 0;
 };
 
+// A place in the session's staging area (segment/layout.h).
+struct StagedAt {
+  std::uint64_t sequence = 0;  // 0: nothing is staged
+  std::uint32_t offset = 0;
+};
+
+// `value` of size_bytes, or as many bytes `staged`: stored in this call; neither: reserve.
 struct PutItem {
   std::string_view key;
   std::uint32_t size_bytes = 0;
-  std::span<const std::byte> value;  // of size_bytes: stored in this call; empty: reserve
-  std::string_view after;            // the chunk before it in its chain, or empty
+  std::span<const std::byte> value;
+  std::string_view after;  // the chunk before it in its chain, or empty
+  StagedAt staged;
+  bool whole() const { return !value.empty() || staged.sequence != 0; }
 };
 
 struct PutResult {
