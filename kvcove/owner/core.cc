@@ -94,7 +94,9 @@ bool Core::EndOrphans(std::uint32_t at_most) {
 // ---- generations and lease
 
 void Core::SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
-  incarnation_ = incarnation;
+  if (incarnation != incarnation_) {
+    former_incarnation_ = std::exchange(incarnation_, incarnation);
+  }
   for (const SlotUpdate& update : updates) {
     objects_.SetNamed(update.slot, update.named);
     if (objects_.slot(update.slot).generation == update.generation) continue;
@@ -126,6 +128,16 @@ Code Core::CheckToken(const Token& token) const {
     return Code::kStale;
   }
   return objects_.slot(token.slot).generation == token.generation ? Code::kOk : Code::kStale;
+}
+
+bool Core::Awaits(const Token& token) const {
+  // Alone on its host, an owner hears of a generation before any session does.
+  if (!options_.listed || token.slot >= kMaxSlots || token.generation == 0) return false;
+  // Incarnations have no order, so only one that this owner has left is known to be older.
+  if (token.incarnation != incarnation_) return token.incarnation != former_incarnation_;
+  // A slot without a generation says nothing about a token's age.
+  const Generation own = objects_.slot(token.slot).generation;
+  return own == 0 || Follows(own, token.generation);
 }
 
 // ---- objects

@@ -66,12 +66,16 @@ class Core {
 
   // ---- puts
   // `evict` false: nothing makes room for it. kLimit: the session or its space has reserved as much
-  // as it may.
+  // as it may. kStale: the token is older than what this owner knows. kUnavailable: see Awaits.
   std::vector<PutResult> Put(SessionNumber session, const Token& token,
                              std::span<const PutItem> items, bool evict = true);
   std::vector<Code> Finish(SessionNumber session, std::span<const FinishItem> items);
 
   // ---- in a cluster
+  // The token may be newer than what this owner knows: the master has told the session, and tells
+  // this owner in a moment. Such a put is not stale. It waits for the generation, or goes to
+  // another owner; until the generation is published here, nothing is taken under it.
+  bool Awaits(const Token& token) const;
   // What Put and Finish left for the master since the last call; they answered kOk for it.
   std::vector<Pending> TakePending() { return listings_.TakePending(); }
   // The master's answer: publishes it, or drops it. The put's final outcome.
@@ -114,7 +118,7 @@ class Core {
   // new generation only later, and must not show meanwhile what is acknowledged as removed.
   bool Means(SlotId slot, Generation generation) const {
     const Generation own = GenerationOf(slot);
-    return own != 0 && (own == generation || (own >> 24) < (generation >> 24));
+    return own != 0 && (own == generation || Follows(own, generation));
   }
 
   // ---- pins and statistics
@@ -151,6 +155,11 @@ class Core {
 
   Core(const CoreOptions& options, segment::HeaderView header, std::byte* payload,
        const Clock& clock);
+
+  // Was `later` drawn after `generation`? A number begins with the counter of all raises.
+  static bool Follows(Generation generation, Generation later) {
+    return (generation >> 24) < (later >> 24);
+  }
 
   segment::PreparedKey Prepared(SlotId slot, std::string_view key) const {
     return {.key = key, .hash = objects_.view().HashKey(slot, key)};
@@ -206,6 +215,7 @@ class Core {
   Room room_;
 
   Id128 incarnation_;
+  Id128 former_incarnation_;  // the one before it
   std::uint64_t applied_ = 0;
   std::vector<SlotId> hidden_;
   std::map<SessionNumber, Session> sessions_;

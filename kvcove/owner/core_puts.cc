@@ -24,7 +24,8 @@ std::vector<PutResult> Core::Put(SessionNumber number, const Token& token,
                                  std::span<const PutItem> items, bool evict) {
   std::vector<PutResult> results(items.size());
   const auto at = sessions_.find(number);
-  const Code code = at == sessions_.end() ? Code::kUnavailable : CheckToken(token);
+  Code code = at == sessions_.end() ? Code::kUnavailable : CheckToken(token);
+  if (code == Code::kStale && Awaits(token)) code = Code::kUnavailable;
   if (code != Code::kOk) {
     if (code == Code::kStale) counters_.stale_puts += items.size();
     for (PutResult& result : results) result.code = code;

@@ -85,6 +85,46 @@ TEST_F(CoreTest, APutThatWasBegunBeforeAResetIsRefused) {
   EXPECT_EQ(core_->Stat().stale_puts, 3U);
 }
 
+// The master tells sessions and owners at the same time, so a session may come first.
+TEST_F(CoreTest, APutUnderANewerGenerationThanTheOwnersIsNotStale) {
+  const auto put = [&](const Token& token) {
+    const PutItem item{.key = "a", .size_bytes = 100, .value = {}, .after = {}};
+    return core_->Put(session_, token, {&item, 1}).front().code;
+  };
+  test_.SetSlot(kSlot, kLater);
+  Token token{.incarnation = kIncarnation, .generation = kLater + (1 << 24), .slot = kSlot};
+  EXPECT_TRUE(core_->Awaits(token));
+  EXPECT_EQ(put(token), Code::kUnavailable);
+  token.generation = kFirst;
+  EXPECT_FALSE(core_->Awaits(token)) << "older";
+  EXPECT_EQ(put(token), Code::kStale);
+  token.generation = kLater + 1;
+  EXPECT_FALSE(core_->Awaits(token)) << "one counter has one number: this is none of this pool";
+  EXPECT_EQ(put(token), Code::kStale);
+  token = {.incarnation = kIncarnation, .generation = kFirst, .slot = kSlot + 1};
+  EXPECT_TRUE(core_->Awaits(token)) << "a slot that this owner knows nothing of";
+  EXPECT_EQ(put(token), Code::kUnavailable);
+  EXPECT_EQ(core_->Stat().stale_puts, 2U);
+}
+
+TEST_F(CoreTest, APutOfANewerIncarnationIsNotStale) {
+  const Id128 next{.high = 9, .low = 9};
+  const Token before{.incarnation = kIncarnation, .generation = 7, .slot = kSlot};
+  const Token after{.incarnation = next, .generation = 5, .slot = kSlot};
+  EXPECT_TRUE(core_->Awaits(after));
+  core_->SetSlots(next, {{.slot = kSlot, .generation = 5, .name = "m"}});
+  EXPECT_FALSE(core_->Awaits(after));
+  EXPECT_EQ(core_->CheckToken(after), Code::kOk);
+  EXPECT_FALSE(core_->Awaits(before)) << "this owner has left that one";
+}
+
+TEST(LoneCoreTest, AnOwnerWithoutAMasterElsewhereAwaitsNothing) {
+  TestCore test({.payload_bytes = kPayload, .max_objects = 100});
+  test.SetSlot(kSlot, kFirst);
+  EXPECT_FALSE(
+      test.core->Awaits({.incarnation = kIncarnation, .generation = kLater, .slot = kSlot}));
+}
+
 // The deadline frees the key, and the bytes belong to nobody else.
 TEST_F(CoreTest, AWriterThatIsLateLosesItsKeyOnly) {
   const std::uint64_t late = Reserve("a");

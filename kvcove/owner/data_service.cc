@@ -14,6 +14,8 @@ using transport::Step;
 
 // How often a put that waits for the master looks whether that is still there.
 constexpr std::int64_t kListedTurnNs = 50 * kMillisecond;
+// How often a put under a generation that is not known here yet asks for it.
+constexpr std::int64_t kGenerationTurnNs = 2 * kMillisecond;
 
 void Count(std::atomic<std::uint64_t>& counter, std::uint64_t by) {
   counter.fetch_add(by, std::memory_order_relaxed);
@@ -135,37 +137,22 @@ class DataService::Get final : public transport::Served {
 class DataService::Put final : public transport::Served {
  public:
   Put(DataService& service, Session& session, const rpc::Caller& caller,
-      const wire::DataPut& request, transport::Visit::Wake wake)
+      std::span<const std::byte> head, const wire::DataPut& request, transport::Visit::Wake wake)
       : service_(service),
+        visit_(session),
+        caller_(caller),
         began_ns_(service.clock_.NowNs()),
+        until_ns_(began_ns_ +
+                  (std::clamp<std::uint32_t>(request.budget_ms, 1, 60000) * kMillisecond)),
         checks_(service.options_.checksum && !request.no_checksum),
-        budget_ms_(request.budget_ms),
         wake_(std::move(wake)) {
-    std::vector<PutItem> items;
-    items.reserve(request.items.size());
-    for (const wire::DataPutItem& item : request.items) {
-      bytes_ += item.size_bytes;
-      items.push_back(
-          {.key = item.key, .size_bytes = item.size_bytes, .value = {}, .after = item.after});
-    }
-    places_.resize(items.size(), PutResult{.code = Code::kDenied, .extents = {}});
-    if (service.May(caller, request.token.slot, rpc::Scope::kWrite)) {
-      session_ = session.Number();
-      places_ = session_ == 0
-                    ? std::vector<PutResult>(items.size(), {.code = Code::kLimit, .extents = {}})
-                    : service.store_.Reserve(session_, request.token, items, !request.no_evict);
-    }
-    // Only another owner may say that what it brings is a copy.
-    const bool copy = caller.IsOwner() && request.copied_at != 0;
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      sizes_.push_back(request.items[i].size_bytes);
-      finishes_.push_back({.reservation = places_[i].reservation,
-                           .commit = true,
-                           .checksum = request.items[i].checksum,
-                           .has_checksum = !request.no_checksum,
-                           .group = request.items[i].group,
-                           .copies = request.copies,
-                           .copied_at = copy ? request.copied_at : 0});
+    // An owner of one tenant never hears of another one's generations.
+    const bool own = service.options_.own_tag == 0 || caller.MayTouch(service.options_.own_tag);
+    if (own && service.store_.Awaits(request.token)) {
+      token_ = request.token;
+      head_.assign(head.begin(), head.end());
+    } else {
+      Reserve(request);
     }
   }
 
@@ -173,6 +160,8 @@ class DataService::Put final : public transport::Served {
 
   Step Next() override {
     switch (state_) {
+      case State::kAwaiting:
+        return AwaitGeneration();
       case State::kReserved:
         state_ = State::kReceiving;
         return Receive();
@@ -195,13 +184,57 @@ class DataService::Put final : public transport::Served {
   }
 
  private:
-  enum class State : std::uint8_t { kReserved, kReceiving, kCommitted };
+  enum class State : std::uint8_t { kAwaiting, kReserved, kReceiving, kCommitted };
   // Shared with the master's answer, which may come when this is gone.
   struct Listed {
     Mutex mutex;
     bool done KVCOVE_GUARDED_BY(mutex) = false;
     std::vector<Code> codes KVCOVE_GUARDED_BY(mutex);
   };
+
+  // The master has told the requester of the token's generation, and this owner hears of it in a
+  // moment. Who may store there is not known before that, either.
+  Step AwaitGeneration() {
+    const std::int64_t now_ns = service_.clock_.NowNs();
+    if (now_ns < until_ns_ && service_.store_.MasterReachable() && service_.store_.Awaits(token_)) {
+      return {.kind = Step::Kind::kWait,
+              .until_ns = std::min(until_ns_, now_ns + kGenerationTurnNs)};
+    }
+    const Result<wire::DataPut> request = wire::DecodeDataPut(head_);
+    if (!request) return {};
+    Reserve(*request);
+    return Next();
+  }
+
+  void Reserve(const wire::DataPut& request) {
+    state_ = State::kReserved;
+    std::vector<PutItem> items;
+    items.reserve(request.items.size());
+    for (const wire::DataPutItem& item : request.items) {
+      bytes_ += item.size_bytes;
+      items.push_back(
+          {.key = item.key, .size_bytes = item.size_bytes, .value = {}, .after = item.after});
+    }
+    places_.resize(items.size(), PutResult{.code = Code::kDenied, .extents = {}});
+    if (service_.May(caller_, request.token.slot, rpc::Scope::kWrite)) {
+      session_ = visit_.Number();
+      places_ = session_ == 0
+                    ? std::vector<PutResult>(items.size(), {.code = Code::kLimit, .extents = {}})
+                    : service_.store_.Reserve(session_, request.token, items, !request.no_evict);
+    }
+    // Only another owner may say that what it brings is a copy.
+    const bool copy = caller_.IsOwner() && request.copied_at != 0;
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      sizes_.push_back(request.items[i].size_bytes);
+      finishes_.push_back({.reservation = places_[i].reservation,
+                           .commit = true,
+                           .checksum = request.items[i].checksum,
+                           .has_checksum = !request.no_checksum,
+                           .group = request.items[i].group,
+                           .copies = request.copies,
+                           .copied_at = copy ? request.copied_at : 0});
+    }
+  }
 
   Step Receive() const {
     Step step{.kind = Step::Kind::kReceive};
@@ -252,8 +285,6 @@ class DataService::Put final : public transport::Served {
     for (std::size_t i = 0; i < places_.size(); ++i) {
       if (places_[i].code == Code::kOk) finishes.push_back(finishes_[i]);
     }
-    until_ns_ =
-        service_.clock_.NowNs() + std::clamp<std::uint32_t>(budget_ms_, 1, 60000) * kMillisecond;
     if (finishes.empty()) {
       const MutexLock lock(listed_->mutex);
       listed_->done = true;
@@ -294,12 +325,16 @@ class DataService::Put final : public transport::Served {
   }
 
   DataService& service_;
+  Session& visit_;
+  const rpc::Caller caller_;
   const std::int64_t began_ns_;
+  const std::int64_t until_ns_;  // the caller's budget
   const bool checks_;
-  const std::uint32_t budget_ms_;
   const transport::Visit::Wake wake_;
+  State state_ = State::kAwaiting;
+  Token token_;                  // that is waited for
+  std::vector<std::byte> head_;  // the request, while it waits
   SessionNumber session_ = 0;
-  State state_ = State::kReserved;
   std::uint64_t bytes_ = 0;
   std::vector<std::uint64_t> sizes_;
   std::vector<PutResult> places_;
@@ -310,7 +345,6 @@ class DataService::Put final : public transport::Served {
   std::uint64_t hashed_ = 0;          // bytes of it
   bool hashing_ = false;
   SlicedChecksum checksum_;
-  std::int64_t until_ns_ = 0;
   const std::shared_ptr<Listed> listed_ = std::make_shared<Listed>();
 };
 
@@ -336,7 +370,7 @@ std::unique_ptr<transport::Served> DataService::Begin(Session& session, const rp
   std::uint64_t bytes = 0;
   for (const wire::DataPutItem& item : request->items) bytes += item.size_bytes;
   if (bytes > kMaxBatchBytes) return nullptr;
-  return std::make_unique<Put>(*this, session, caller, *request, std::move(wake));
+  return std::make_unique<Put>(*this, session, caller, head, *request, std::move(wake));
 }
 
 }  // namespace kvcove::owner

@@ -5,8 +5,9 @@
 //
 //   get   may it read? does the lease hold? -> lend -> checksums that are missing, in slices
 //         -> the lease once more -> reply with the values -> return the loans
-//   put   may it write? -> reserve -> receive, and hash what has arrived -> commit what has its
-//         checksum -> wait for the master's listing, but not for a master that is away -> reply
+//   put   wait for its generation, if that is not known here yet -> may it write? -> reserve
+//         -> receive, and hash what has arrived -> commit what has its checksum -> wait for the
+//         master's listing, but not for a master that is away -> reply
 //
 // What happens when the transfer fails in between: a get's loans are returned with the exchange,
 // and nobody learns more. A put's reservations are given up with the visit's session: the transport

@@ -65,6 +65,7 @@ class FakeStore final : public DataStore {
     if (answers_at_once) finish();
   }
   bool MasterReachable() const override { return reachable; }
+  bool Awaits(const Token&) override { return awaits; }
   std::vector<Loan> Lend(const Token&, std::span<const std::string_view> keys) override {
     std::vector<Loan> loans;
     for (const std::string_view key : keys) {
@@ -85,6 +86,7 @@ class FakeStore final : public DataStore {
 
   std::map<std::string, Loan> objects;
   bool full = false;
+  bool awaits = false;
   bool lease = true;
   bool lease_ends_when_lent = false;
   bool reachable = true;
@@ -346,6 +348,58 @@ TEST_F(DataServiceTest, APutIsNotListedYetWhenTheBudgetOrTheMasterIsGone) {
   auto away = Put({"hello"});
   Arrive(*away, away->Next(), "hello", 5);
   EXPECT_THAT(CodesOf(away->Next(), 1), ElementsAre(Code::kNotListed));
+}
+
+// The master told the requester first. The owner cannot say yet whose the slot is, either.
+TEST_F(DataServiceTest, APutUnderAGenerationThatIsNotKnownHereYetWaitsForIt) {
+  store_.awaits = true;
+  auto put = Put({"hello"});
+  Step step = put->Next();
+  ASSERT_EQ(step.kind, Step::Kind::kWait);
+  EXPECT_LE(step.until_ns, clock_.NowNs() + 10 * kMillisecond);
+  EXPECT_EQ(store_.reserved, 0U);
+  clock_.AdvanceNs(2 * kMillisecond);
+  EXPECT_EQ(put->Next().kind, Step::Kind::kWait);
+  store_.awaits = false;
+  step = put->Next();
+  ASSERT_EQ(step.kind, Step::Kind::kReceive);
+  Arrive(*put, step, "hello", 5);
+  EXPECT_THAT(CodesOf(put->Next(), 1), ElementsAre(Code::kOk));
+}
+
+TEST_F(DataServiceTest, APutWaitsForItsGenerationUntilTheBudgetOrTheMasterIsGone) {
+  store_.awaits = true;
+  auto late = Put({"hello"});
+  EXPECT_EQ(late->Next().kind, Step::Kind::kWait);
+  clock_.AdvanceNs(200 * kMillisecond);
+  EXPECT_EQ(late->Next().kind, Step::Kind::kReceive) << "the store says what became of it";
+  store_.reachable = false;
+  EXPECT_EQ(Put({"hello"})->Next().kind, Step::Kind::kReceive);
+}
+
+TEST_F(DataServiceTest, AnOwnerOfOneTenantWaitsForNoGenerationOfAnother) {
+  store_.awaits = true;
+  DataService service(store_, {.checksum = true, .own_tag = kTenant}, clock_);
+  const wire::DataPut put{
+      .token = kToken, .items = {{.key = "a", .after = {}, .size_bytes = 5}}, .budget_ms = 200};
+  const std::string head = wire::Encode(put);
+  const rpc::Caller other = CallerOf(kTenant + 1, static_cast<rpc::Scopes>(rpc::Scope::kWrite));
+  auto served =
+      service.Begin(session_, other, wire::Method::kDataPut, std::as_bytes(std::span(head)), [] {});
+  EXPECT_EQ(served->Next().kind, Step::Kind::kReceive);
+  EXPECT_EQ(store_.reserved, 0U);
+}
+
+// The budget is that of the whole call: what the payload took is gone.
+TEST_F(DataServiceTest, APutWaitsForItsListingUntilTheCallersDeadline) {
+  store_.answers_at_once = false;
+  auto put = Put({"hello"});
+  const Step step = put->Next();
+  clock_.AdvanceNs(150 * kMillisecond);
+  Arrive(*put, step, "hello", 5);
+  EXPECT_EQ(put->Next().kind, Step::Kind::kWait);
+  clock_.AdvanceNs(50 * kMillisecond);
+  EXPECT_THAT(CodesOf(put->Next(), 1), ElementsAre(Code::kNotListed));
 }
 
 TEST_F(DataServiceTest, GarbageHasNoExchange) {

@@ -25,6 +25,8 @@ class DataStore {
   // Never waits for the master. `evict` false: nothing makes room for them.
   virtual std::vector<PutResult> Reserve(SessionNumber session, const Token& token,
                                          std::span<const PutItem> items, bool evict) = 0;
+  // The master has not told this owner of the token's generation yet: see Core::Awaits.
+  virtual bool Awaits(const Token& token) = 0;
   // Answers when the master has; from any thread, also within the call.
   virtual void FinishThen(SessionNumber session, std::span<const FinishItem> items,
                           std::function<void(std::vector<Code>)> done) = 0;

@@ -24,6 +24,8 @@ constexpr std::int64_t kJanitorPeriodNs = 5 * kMillisecond;
 constexpr std::uint64_t kPopulateChunk = 32 * kMiB;
 constexpr std::size_t kSlice = 256;  // keys or objects under one hold of the lock
 constexpr std::int64_t kTurnNs = 50 * kMicrosecond;
+// How often a put that waits for the master looks whether that is still there.
+constexpr std::int64_t kMasterLookNs = 50 * kMillisecond;
 
 // Between two slices of a walk. A mutex that is taken again at once is never seen to be free by the
 // threads that wait for it: they need the time of a wake-up.
@@ -194,6 +196,7 @@ void Owner::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& upd
   }
   const MutexLock lock(mutex_);
   core_->SetSlots(incarnation, updates);
+  published_.NotifyAll();
 }
 
 // ---- puts
@@ -223,9 +226,23 @@ std::vector<Code> Owner::AwaitListed(std::vector<Pending> pending, std::int64_t 
   while (!wait->done) {
     const std::int64_t left = deadline_ns - clock_.NowNs();
     if (left <= 0 || !master_reachable_) return std::vector<Code>(count, Code::kNotListed);
-    wait->changed.WaitFor(wait->mutex, std::chrono::nanoseconds(std::min(left, 50 * kMillisecond)));
+    wait->changed.WaitFor(wait->mutex, std::chrono::nanoseconds(std::min(left, kMasterLookNs)));
   }
   return wait->codes;
+}
+
+bool Owner::Awaits(const Token& token) {
+  const MutexLock lock(mutex_);
+  return core_->Awaits(token);
+}
+
+void Owner::AwaitGeneration(const Token& token, std::int64_t deadline_ns) {
+  while (core_->Awaits(token) && master_reachable_) {
+    const std::int64_t left = deadline_ns - clock_.NowNs();
+    if (left <= 0) return;
+    // No longer than this, so that a master that goes away meanwhile is noticed.
+    published_.WaitFor(mutex_, std::chrono::nanoseconds(std::min(left, kMasterLookNs)));
+  }
 }
 
 std::vector<PutResult> Owner::Reserve(SessionNumber session, const Token& token,
@@ -242,6 +259,7 @@ std::vector<PutResult> Owner::Put(SessionNumber session, const Token& token,
   std::vector<Pending> pending;
   {
     const MutexLock lock(mutex_);
+    AwaitGeneration(token, deadline_ns);
     results = core_->Put(session, token, items);
     if (options_.cluster) pending = core_->TakePending();
   }

@@ -56,7 +56,9 @@ class Owner final : public LinkTarget, public DataStore {
 
   void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
 
-  // In a cluster they wait for the master until `deadline_ns`; kNotListed: stored all the same.
+  // In a cluster they wait for the master until `deadline_ns`; kNotListed: stored all the same. A
+  // put under a generation that this owner has not heard of waits for it, too; kUnavailable when it
+  // does not come.
   std::vector<PutResult> Put(SessionNumber session, const Token& token,
                              std::span<const PutItem> items, std::int64_t deadline_ns);
   std::vector<Code> Finish(SessionNumber session, std::span<const FinishItem> items,
@@ -73,6 +75,7 @@ class Owner final : public LinkTarget, public DataStore {
   void Return(std::span<const Loan> loans) override;
   void SetChecksum(const Loan& loan, std::uint64_t checksum) override;
   bool LeaseHolds() const override { return LeaseUntilNs() > clock_.NowNs(); }
+  bool Awaits(const Token& token) override;
 
   // ---- LinkTarget
   void SetHidden(const std::vector<SlotId>& slots) override;
@@ -135,6 +138,8 @@ class Owner final : public LinkTarget, public DataStore {
     std::vector<Pending> pending;    // what waits for the master
     std::vector<std::size_t> order;  // which items these are
   };
+  // Until the token's generation is known here, the deadline, or the master is away.
+  void AwaitGeneration(const Token& token, std::int64_t deadline_ns) KVCOVE_REQUIRES(mutex_);
   Committed Commit(SessionNumber session, std::span<const FinishItem> items);
   // Hands `pending` to the link; `done` gets the outcomes in its order.
   void Enqueue(std::vector<Pending> pending, std::function<void(std::span<const Code>)> done);
@@ -153,6 +158,7 @@ class Owner final : public LinkTarget, public DataStore {
   segment::HeaderView header_;
 
   Mutex mutex_;
+  CondVar published_;  // other generations are current
   std::unique_ptr<Core> core_ KVCOVE_GUARDED_BY(mutex_);
   std::unordered_map<SessionNumber, Mapping> pages_ KVCOVE_GUARDED_BY(mutex_);
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "kvcove/base/size.h"
 
 namespace kvcove::owner {
@@ -13,6 +15,44 @@ TEST(OwnerTest, ReportsItsRoomBeforeAnyThreadRuns) {
   const auto owner = Owner::Open({.memory_bytes = 16 * kMiB}, SystemClock::Instance());
   ASSERT_TRUE(owner) << owner.error().ToString();
   EXPECT_EQ((*owner)->Report().free_bytes, 16 * kMiB);
+}
+
+class LateOwnerTest : public testing::Test {
+ protected:
+  static constexpr SlotId kSlot = 3;
+  static constexpr Generation kOld = 1ULL << 24;
+  static constexpr Generation kNew = 2ULL << 24;
+  LateOwnerTest() {
+    Publish(kOld);
+    session_ = owner_->AddRemoteSession();
+  }
+  void Publish(Generation generation) {
+    owner_->Publish({1, 1}, {{.slot = kSlot, .generation = generation, .name = "m"}});
+  }
+  Code Put(Generation generation, std::int64_t timeout_ns) {
+    const PutItem item{.key = "k", .size_bytes = 1000, .value = {}, .after = {}};
+    const Token token{.incarnation = {1, 1}, .generation = generation, .slot = kSlot};
+    return owner_->Put(session_, token, {&item, 1}, SystemClock::Instance().NowNs() + timeout_ns)
+        .front()
+        .code;
+  }
+  std::unique_ptr<Owner> owner_ =
+      *Owner::Open({.memory_bytes = kMiB, .cluster = true}, SystemClock::Instance());
+  SessionNumber session_ = 0;
+};
+
+TEST_F(LateOwnerTest, APutWaitsForItsGeneration) {
+  // The put is begun by then or not: it is taken in both cases.
+  std::thread master([this] { Publish(kNew); });
+  EXPECT_EQ(Put(kNew, 30 * kSecond), Code::kOk);
+  master.join();
+  EXPECT_EQ(Put(kOld, 30 * kSecond), Code::kStale) << "at once";
+}
+
+TEST_F(LateOwnerTest, APutDoesNotWaitLongerThanItsDeadlineOrForAMasterThatIsAway) {
+  EXPECT_EQ(Put(kNew, kMillisecond), Code::kUnavailable);
+  owner_->SetMasterReachable(false);
+  EXPECT_EQ(Put(kNew, 30 * kSecond), Code::kUnavailable);
 }
 
 }  // namespace

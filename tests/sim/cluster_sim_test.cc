@@ -107,6 +107,10 @@ TEST(ClusterSimulationTest, NoticesWhenTheDeadlineIsPublishedFirst) {
   MustFail({.check_availability = false, .rules = Without(&OwnerRules::lease_last)},
            "generations and hidden slots before the deadline");
 }
+TEST(ClusterSimulationTest, NoticesWhenALateOwnerCallsAPutStale) {
+  MustFail({.check_availability = false, .rules = Without(&OwnerRules::awaits)},
+           "the wait for a generation that an owner does not know yet");
+}
 TEST(ClusterSimulationTest, NoticesWhenAKilledOwnerIsOverBeforeItsReadersAre) {
   MustFail({.check_availability = false, .rules = Without(&OwnerRules::lineage)},
            "the proof that nobody maps a killed owner's memory");

@@ -89,6 +89,7 @@ void Cluster::StartOwner(Place place) {
   made.payload_bytes = kind.pressure ? 16 << 10 : 256 << 10;
   made.max_objects = kind.pressure ? 64 : 512;
   made.rules = options.rules;
+  made.refused_as_stale = [this](const Token& token) { CheckStale(token); };
   SimRequester& near = *requesters[place];
   world.Born(place);
   owners_[place] = std::make_unique<SimOwner>(world, master, place, made);
@@ -96,6 +97,16 @@ void Cluster::StartOwner(Place place) {
   NamePredecessors(place);
   world.In(near.place(), world.random().OneIn(2) ? 0 : world.Some(2 * kSecond),
            [&near] { near.Attach(); });
+}
+
+// An owner may hear of a generation late, and may not say then that a reset came after the put.
+void Cluster::CheckStale(const Token& token) {
+  // Owners that know more than such a master are right.
+  if (facts_lost || pool_lost || master.answering() == nullptr) return;
+  if (master.answering()->Lookup(token, {})) {
+    oracle.Fail(fmt::format("a put under the current generation {:x} of slot {} was called stale",
+                            token.generation, token.slot));
+  }
 }
 
 // What owner::Lineage does: an identity is over when nobody maps its memory any more, and stays

@@ -72,6 +72,7 @@ class Cluster {
   master::MasterOptions MasterOptionsOf() const;
   void MasterStarted(const master::StoredState& state);
   void NamePredecessors(Place place);
+  void CheckStale(const Token& token);
 
   std::vector<std::unique_ptr<SimOwner>> owners_;
   // Owners that were killed, per place.

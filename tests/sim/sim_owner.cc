@@ -136,6 +136,8 @@ std::vector<wire::PutResult> SimOwner::Reserve(wire::SessionNumber session, cons
   } else {
     places = core_->Put(session, token, items, evict);
   }
+  if (!options_.rules.awaits && core_->Awaits(token)) places[0].code = Code::kStale;
+  if (places[0].code == Code::kStale) options_.refused_as_stale(token);
   reserved_ = places[0].code == Code::kOk;
   if (reserved_) {
     world_.Log(fmt::format("owner {} reserves {} for {}, slot {}, begun after {:x}", place_,

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -30,6 +31,7 @@ struct OwnerRules {
   bool lease = true;           // readers and owners look at the lease
   bool lease_last = true;      // hidden slots and generations are published before the deadline
   bool removal_number = true;  // a put says which removals it was begun after
+  bool awaits = true;          // a put under a generation that is not known yet is not stale
   bool lineage = true;         // an owner that was killed is over when nobody maps its memory
 };
 
@@ -49,6 +51,7 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
     std::uint64_t payload_bytes = 32 << 10;
     std::uint64_t max_objects = 128;
     OwnerRules rules;
+    std::function<void(const Token&)> refused_as_stale;  // told of a put's token
   };
   SimOwner(World& world, SimMaster& master, Place place, const Options& options);
   ~SimOwner() override;
@@ -75,6 +78,7 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
   void FinishThen(wire::SessionNumber session, std::span<const wire::FinishItem> items,
                   std::function<void(std::vector<Code>)> done) override;
   bool MasterReachable() const override { return reachable_; }
+  bool Awaits(const Token& token) override { return options_.rules.awaits && core_->Awaits(token); }
   std::vector<owner::Loan> Lend(const Token& token,
                                 std::span<const std::string_view> keys) override;
   void Return(std::span<const owner::Loan> loans) override;

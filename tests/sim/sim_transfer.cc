@@ -27,10 +27,11 @@ SimServer::SimServer(World& world, Place place, owner::DataStore& store)
       service_(store, {.checksum = true}, world.clock(place)) {}
 
 void SimServer::Serve(const rpc::Caller& caller, const SimMessage& request,
-                      const std::function<void()>& begun, Answer answer) {
+                      std::function<void()> begun, Answer answer) {
   const std::uint64_t id = next_id_++;
   One& one = running_[id];
   one.request = request;
+  one.begun = std::move(begun);
   one.answer = std::move(answer);
   if (idle_.empty()) {
     one.session = std::make_unique<owner::DataService::Session>(store_);
@@ -41,7 +42,6 @@ void SimServer::Serve(const rpc::Caller& caller, const SimMessage& request,
   one.served = service_.Begin(*one.session, caller, request.method,
                               std::as_bytes(std::span(request.head)), [this, id] { Wake(id); });
   if (one.served == nullptr) return Break(id);
-  begun();
   Next(id);
 }
 
@@ -50,6 +50,8 @@ void SimServer::Next(std::uint64_t id) {
   if (at == running_.end()) return;
   One& one = at->second;
   transport::Step step = one.served->Next();
+  // A put may wait for its generation before it reserves.
+  if (step.kind != transport::Step::Kind::kWait && one.begun) std::exchange(one.begun, {})();
   switch (step.kind) {
     case transport::Step::Kind::kReceive:
       one.copy = transport::shm::Copy(PiecesOf(one.request.payload), std::move(step.into));

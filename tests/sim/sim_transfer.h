@@ -31,14 +31,15 @@ class SimServer {
   using Answer = std::function<void(Result<SimMessage>)>;
 
   SimServer(World& world, Place place, owner::DataStore& store);
-  // `begun` runs when the service has taken the request: what it reserves is reserved. `answer` is
-  // called in this process.
-  void Serve(const rpc::Caller& caller, const SimMessage& request,
-             const std::function<void()>& begun, Answer answer);
+  // `begun` runs when the service goes on with the request: what it reserves is reserved. `answer`
+  // is called in this process.
+  void Serve(const rpc::Caller& caller, const SimMessage& request, std::function<void()> begun,
+             Answer answer);
 
  private:
   struct One {
     SimMessage request;
+    std::function<void()> begun;  // null once it was called
     Answer answer;
     std::unique_ptr<owner::DataService::Session> session;
     std::unique_ptr<transport::Served> served;
