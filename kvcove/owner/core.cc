@@ -40,6 +40,7 @@ Core::Core(const CoreOptions& options, segment::HeaderView header, std::byte* pa
       room_(options_,
             {.objects = objects_,
              .spaces = spaces_,
+             .reservations = reservations_,
              .listings = listings_,
              .counters = counters_,
              .steps = steps_},

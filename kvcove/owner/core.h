@@ -80,6 +80,10 @@ class Core {
   std::vector<Pending> TakePending() { return listings_.TakePending(); }
   // The master's answer: publishes it, or drops it. The put's final outcome.
   Code FinishListing(const Pending& pending, Code listed);
+  // How many of them have given way to other puts since the last call. Nobody needs the master's
+  // answer for what does not wait any more.
+  std::uint64_t TakeGaveWay() { return room_.TakeGaveWay(); }
+  bool Waits(const Pending& pending) { return reservations_.Find(pending.reservation) != nullptr; }
   // What is gone since the last call, for the master to forget, oldest first.
   std::vector<wire::ListItem> TakeGone(std::size_t at_most) { return listings_.TakeGone(at_most); }
   // True once more is gone than could be kept: the whole inventory must be told again.
@@ -179,6 +183,7 @@ class Core {
     Generation generation = 0;
     std::uint32_t size_bytes = 0;
     std::span<const Extent> extents;
+    bool waited = false;  // for the master
   };
   PutResult PutOne(SessionNumber session, const Token& token, const PutItem& item,
                    std::uint64_t hash, const segment::Staging* staging, bool evict);

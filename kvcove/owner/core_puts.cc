@@ -81,8 +81,8 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
   // There are more namespaces than an owner keeps apart.
   if (slot.space == Spaces::kNone) return {.code = Code::kLimit, .extents = {}};
   const std::uint64_t bytes = segment::OccupiedBytes(item.size_bytes);
-  const bool reserve = !whole || options_.listed;
-  if (reserve && !MayReserve(session, slot.space, bytes)) {
+  // A whole value is never being written: it waits for the master, or is an object at once.
+  if (!whole && !MayReserve(session, slot.space, bytes)) {
     return {.code = Code::kLimit, .extents = {}};
   }
   std::vector<Extent> extents = room_.Take(item.size_bytes, slot.space, evict);
@@ -95,7 +95,7 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
     room_.GiveBack(extents, slot.space, bytes);
     return {.code = Code::kTimeout, .extents = {}};
   }
-  if (reserve) {
+  if (!whole || options_.listed) {
     return Reserve({.session = session,
                     .key = std::string(item.key),
                     .after = std::string(item.after),
@@ -140,6 +140,7 @@ PutResult Core::Reserve(Reservation reservation, bool whole) {
 
 void Core::AwaitListing(Reservation& reservation) {
   reservations_.AwaitListing(reservation);
+  spaces_.Publish(reservation.space, reservation.bytes());
   // Without replicas each put is a group of its own.
   if (reservation.group == 0) {
     reservation.group =
@@ -168,9 +169,10 @@ Result<ObjectId> Core::Publish(const NewObject& object) {
                                                .extents = object.extents},
                                               object.space);
   if (!id) return Fail(Code::kNoSpace, id.error().detail);
-  // The quota needs no second look: the sum of objects and reservations stays what it was.
+  // The quota needs no second look: the sum of objects and reservations stays what it was. What has
+  // waited for the master counts as an object already.
   const std::uint64_t bytes = segment::OccupiedBytes(object.size_bytes);
-  spaces_.Publish(object.space, bytes);
+  if (!object.waited) spaces_.Publish(object.space, bytes);
   spaces_.policy(object.space)
       .OnPut({.id = *id, .key = object.key.hash, .size_bytes = bytes, .parent = parent});
   ++counters_.puts;
@@ -250,9 +252,7 @@ Code Core::Conclude(Reservation& reservation, Code code) {
 
 void Core::EndReservation(Reservation& reservation) {
   // A published one has no extents: its bytes are counted as the object's.
-  if (!reservation.extents.empty()) {
-    room_.GiveBack(reservation.extents, reservation.space, reservation.bytes());
-  }
+  if (!reservation.extents.empty()) room_.GiveBack(reservation);
   reservations_.End(reservation);
 }
 
@@ -265,7 +265,7 @@ Code Core::FinishListing(const Pending& pending, Code listed) {
     return code;
   };
   Reservation* reservation = reservations_.Find(pending.reservation);
-  if (reservation == nullptr) return forget(Code::kUnavailable);
+  if (reservation == nullptr) return forget(Code::kNoSpace);  // it gave way
   Code code = listed;
   if (reservations_.Removed(*reservation) ||
       objects_.slot(reservation->slot).generation != reservation->generation) {

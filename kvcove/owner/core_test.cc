@@ -148,6 +148,115 @@ TEST_F(CoreTest, ASessionReservesAtMostAQuarterInWholeGranules) {
   EXPECT_EQ(core_->Stat().reserved_bytes, 0U);
 }
 
+class MasterAwayTest : public testing::Test {
+ protected:
+  static constexpr std::uint64_t kObjects = 64;  // fill the payload
+  MasterAwayTest() {
+    test_.SetSlot(kSlot, kFirst, "m");
+    test_.SetSlot(kOther, kFirst, "other");
+  }
+  // A put that nobody lists; in one request, or reserved and committed.
+  Code Put(const std::string& key, bool whole, SlotId slot = kSlot) {
+    if (!whole) {
+      const PutResult result = test_.Reserve(test_.session, slot, key, kSize);
+      if (result.code != Code::kOk) return result.code;
+      if (const Code code = test_.Finish(test_.session, result.reservation); code != Code::kOk) {
+        return code;
+      }
+    } else {
+      const std::vector<std::byte> value(kSize);
+      const PutItem item{.key = key, .size_bytes = kSize, .value = value, .after = {}};
+      const Code code =
+          test_.core->Put(test_.session, test_.TokenOf(slot), {&item, 1}).front().code;
+      if (code != Code::kOk) return code;
+    }
+    const std::vector<Pending> pending = test_.core->TakePending();
+    pending_.insert(pending_.end(), pending.begin(), pending.end());
+    return Code::kOk;
+  }
+  static constexpr SlotId kOther = 3;
+  static constexpr std::uint32_t kSize = 1024;
+  TestCore test_{{.payload_bytes = kObjects * kSize,
+                  .max_objects = 1000,
+                  .policy = "lru",
+                  .quotas = {{"other", {.guaranteed_bytes = 16 * kSize}}},
+                  .listed = true}};
+  std::vector<Pending> pending_;
+};
+
+TEST_F(MasterAwayTest, PutsGoOnAndTheOldestOfThemGiveWay) {
+  for (std::uint64_t i = 0; i < 3 * kObjects; ++i) {
+    ASSERT_EQ(Put(fmt::format("key-{}", i), /*whole=*/i % 2 == 0), Code::kOk) << i;
+    test_.core->CheckInvariants();
+  }
+  EXPECT_EQ(test_.core->TakeGaveWay(), 2 * kObjects);
+  EXPECT_EQ(test_.core->TakeGaveWay(), 0U);
+  EXPECT_EQ(test_.core->Stat().evictions, 2 * kObjects);
+  EXPECT_EQ(test_.core->Stat().reserved_bytes, 0U) << "nobody writes any more";
+  // The master is back. It lists all that it is told of, and forgets what is not there.
+  for (std::uint64_t i = 0; i < pending_.size(); ++i) {
+    const bool there = i >= 2 * kObjects;
+    EXPECT_EQ(test_.core->Waits(pending_[i]), there);
+    EXPECT_EQ(test_.core->FinishListing(pending_[i], Code::kOk),
+              there ? Code::kOk : Code::kNoSpace);
+    EXPECT_EQ(test_.Has(kSlot, fmt::format("key-{}", i)), there);
+  }
+  EXPECT_EQ(test_.core->TakeGone(1000).size(), 2 * kObjects);
+  test_.core->CheckInvariants();
+}
+
+TEST_F(MasterAwayTest, HalfOfTheMemoryStaysWhatThePolicyKept) {
+  for (std::uint64_t i = 0; i < kObjects; ++i) {
+    ASSERT_EQ(test_.Put(kSlot, fmt::format("listed-{}", i), kSize), Code::kOk);
+  }
+  for (std::uint64_t i = 0; i < 4 * kObjects; ++i) {
+    ASSERT_EQ(Put(fmt::format("key-{}", i), /*whole=*/true), Code::kOk) << i;
+  }
+  std::uint64_t left = 0;
+  for (std::uint64_t i = 0; i < kObjects; ++i) {
+    left += test_.Has(kSlot, fmt::format("listed-{}", i)) ? 1 : 0;
+  }
+  EXPECT_NEAR(static_cast<double>(left), kObjects / 2, 1);
+}
+
+TEST_F(MasterAwayTest, WhatIsGuaranteedToOthersStays) {
+  for (int i = 0; i < 16; ++i) {
+    ASSERT_EQ(Put(fmt::format("key-{}", i), /*whole=*/true, kOther), Code::kOk);
+  }
+  const std::vector<Pending> guaranteed = pending_;
+  for (std::uint64_t i = 0; i < 3 * kObjects; ++i) {
+    ASSERT_EQ(Put(fmt::format("key-{}", i), /*whole=*/true), Code::kOk) << i;
+  }
+  for (const Pending& one : guaranteed) EXPECT_TRUE(test_.core->Waits(one));
+}
+
+// A writer that is late loses nothing but its key, and what gave way is answered so.
+TEST_F(MasterAwayTest, APutThatGaveWayAnswersSoWhenItIsRepeated) {
+  const PutResult first = test_.Reserve(test_.session, kSlot, "first", kSize);
+  ASSERT_EQ(test_.Finish(test_.session, first.reservation), Code::kOk);
+  (void)test_.core->TakePending();
+  for (std::uint64_t i = 0; i < kObjects; ++i) {
+    ASSERT_EQ(Put(fmt::format("key-{}", i), /*whole=*/true), Code::kOk) << i;
+  }
+  EXPECT_EQ(test_.Finish(test_.session, first.reservation), Code::kNoSpace);
+  EXPECT_EQ(Put("first", /*whole=*/true), Code::kOk) << "its key is free";
+}
+
+TEST(MasterAwayIndexTest, WhatWaitsNeedsAnEntryWhenItIsListed) {
+  TestCore test({.payload_bytes = kPayload, .max_objects = 8, .policy = "lru", .listed = true});
+  test.SetSlot(kSlot, kFirst);
+  std::vector<Pending> pending;
+  for (int i = 0; i < 20; ++i) {
+    const PutResult result = test.Reserve(test.session, kSlot, fmt::format("key-{}", i), 64);
+    ASSERT_EQ(result.code, Code::kOk);
+    ASSERT_EQ(test.Finish(test.session, result.reservation), Code::kOk);
+    for (const Pending& one : test.core->TakePending()) pending.push_back(one);
+  }
+  for (std::size_t i = 12; i < 20; ++i) {
+    EXPECT_EQ(test.core->FinishListing(pending[i], Code::kOk), Code::kOk) << i;
+  }
+}
+
 // The items of a frame may share one name, and each reservation keeps its own copy.
 TEST_F(CoreTest, APutBehindAnythingLongerThanAKeyIsRefused) {
   const Token token{.incarnation = kIncarnation, .generation = 7, .slot = kSlot};

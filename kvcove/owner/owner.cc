@@ -22,6 +22,7 @@ namespace {
 
 constexpr std::int64_t kJanitorPeriodNs = 5 * kMillisecond;
 constexpr std::uint64_t kPopulateChunk = 32 * kMiB;
+constexpr std::uint64_t kTrimOutbox = 64;
 constexpr std::size_t kSlice = 256;  // keys or objects under one hold of the lock
 constexpr std::int64_t kTurnNs = 50 * kMicrosecond;
 // How often a put that waits for the master looks whether that is still there.
@@ -127,7 +128,32 @@ void Owner::RunLease() {
   }
 }
 
+// While the master is away puts go on, and older ones that wait for it give way. Without a trim the
+// outbox would grow with each put. A trim looks at all of it, so it comes after as many have gone
+// as make up for that.
+void Owner::TrimOutbox(std::uint64_t& gave_way) {
+  {
+    const MutexLock lock(outbox_mutex_);
+    if (gave_way <= kTrimOutbox + (outbox_.size() / 2)) return;
+  }
+  gave_way = 0;
+  std::vector<Listing> wait;
+  std::vector<Listing> over;
+  for (Listing& listing : TakeListings(~std::size_t{0})) {
+    const MutexLock lock(mutex_);
+    const bool waits = std::ranges::any_of(
+        listing.pending,
+        [&](const Pending& pending) KVCOVE_REQUIRES(mutex_) { return core_->Waits(pending); });
+    (waits ? wait : over).push_back(std::move(listing));
+  }
+  ReturnListings(std::move(wait));
+  for (const Listing& listing : over) {
+    listing.done(std::vector<Code>(listing.pending.size(), Code::kNoSpace));
+  }
+}
+
 void Owner::RunJanitor() {
+  std::uint64_t gave_way = 0;
   while (true) {
     bool more = false;
     wire::RenewRequest report;
@@ -135,7 +161,9 @@ void Owner::RunJanitor() {
       const MutexLock lock(mutex_);
       more = core_->Tick();
       report = core_->Report();
+      gave_way += core_->TakeGaveWay();
     }
+    TrimOutbox(gave_way);
     {
       const MutexLock lock(report_mutex_);
       report_ = report;

@@ -145,6 +145,8 @@ class Owner final : public LinkTarget, public DataStore {
   void Enqueue(std::vector<Pending> pending, std::function<void(std::span<const Code>)> done);
   // The outcomes, kNotListed where the deadline came first.
   std::vector<Code> AwaitListed(std::vector<Pending> pending, std::int64_t deadline_ns);
+  // Of what waits to be listed, `gave_way` have given way to other puts since the last trim.
+  void TrimOutbox(std::uint64_t& gave_way);
   void RunJanitor();
   void RunLease();
   void RunPopulate();

@@ -55,5 +55,33 @@ TEST_F(LateOwnerTest, APutDoesNotWaitLongerThanItsDeadlineOrForAMasterThatIsAway
   EXPECT_EQ(Put(kNew, 30 * kSecond), Code::kUnavailable);
 }
 
+// The listings of puts that gave way would pile up for as long as the master is away.
+TEST_F(LateOwnerTest, TheOutboxKeepsWhatStillWaits) {
+  owner_->SetMasterReachable(false);
+  owner_->Start();
+  const std::vector<std::byte> value(kInlineBytes);
+  const Token token{.incarnation = {1, 1}, .generation = kOld, .slot = kSlot};
+  for (int i = 0; i < 5000; ++i) {
+    const std::string key = "key-" + std::to_string(i);
+    const PutItem item{.key = key, .size_bytes = kInlineBytes, .value = value, .after = {}};
+    ASSERT_EQ(owner_->Put(session_, token, {&item, 1}, SystemClock::Instance().NowNs() + kSecond)
+                  .front()
+                  .code,
+              Code::kNotListed)
+        << i;
+  }
+  const std::int64_t until_ns = SystemClock::Instance().NowNs() + 10 * kSecond;
+  std::size_t waiting = 0;
+  do {
+    std::vector<Listing> listings = owner_->TakeListings(~std::size_t{0});
+    waiting = listings.size();
+    owner_->ReturnListings(std::move(listings));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  } while (waiting > 300 && SystemClock::Instance().NowNs() < until_ns);
+  EXPECT_LE(waiting, 300U) << "64 fit, and as many again and a half may be over";
+  EXPECT_GE(waiting, 1U);
+  owner_->Stop();
+}
+
 }  // namespace
 }  // namespace kvcove::owner

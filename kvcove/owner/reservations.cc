@@ -65,10 +65,21 @@ Reservation* Reservations::Find(std::uint64_t id) {
 
 void Reservations::End(Reservation& reservation) {
   DropClaim(reservation);
-  if (const auto session = sessions_.find(reservation.session); session != sessions_.end()) {
-    session->second.reserved_bytes -= reservation.bytes();
+  if (!reservation.listing) {
+    LeaveSession(reservation);
+  } else {
+    const auto at = waiting_.find(reservation.space);
+    at->second.bytes -= reservation.bytes();
+    --waiting_count_;
+    reservation.of_session.unlink();
+    if (at->second.reservations.empty()) waiting_.erase(at);
   }
   reservations_.erase(reservation.id);  // its hook unlinks itself
+}
+
+void Reservations::LeaveSession(Reservation& reservation) {
+  const auto session = sessions_.find(reservation.session);
+  if (session != sessions_.end()) session->second.reserved_bytes -= reservation.bytes();
 }
 
 void Reservations::AwaitListing(Reservation& reservation) {
@@ -76,6 +87,21 @@ void Reservations::AwaitListing(Reservation& reservation) {
   reservation.key_until_ns = std::numeric_limits<std::int64_t>::max();
   // The session may end meanwhile; what it has committed is stored all the same.
   reservation.of_session.unlink();
+  LeaveSession(reservation);
+  Waiting& waiting = waiting_[reservation.space];
+  waiting.reservations.push_back(reservation);
+  waiting.bytes += reservation.bytes();
+  ++waiting_count_;
+}
+
+Reservation* Reservations::OldestWaiting(Spaces::Number space) {
+  const auto at = waiting_.find(space);
+  return at == waiting_.end() ? nullptr : &at->second.reservations.front();
+}
+
+std::uint64_t Reservations::waiting_bytes(Spaces::Number space) const {
+  const auto at = waiting_.find(space);
+  return at == waiting_.end() ? 0 : at->second.bytes;
 }
 
 // ---- claims

@@ -10,7 +10,8 @@
 // until End, whatever the time is: its writer may still be copying.
 //
 // A session that ends leaves its reservations as orphans, which the core ends in slices. What
-// waits for the master by then is the session's no more.
+// waits for the master is the session's no more: nobody writes there, so it is bounded by the room
+// that it takes, as objects are, and the oldest of its space may give way.
 #pragma once
 
 #include <boost/intrusive/list.hpp>
@@ -73,8 +74,12 @@ class Reservations {
   Reservation& Add(Reservation reservation);
   Reservation* Find(std::uint64_t id);
   void End(Reservation& reservation);
-  // It keeps its key until the master has answered.
+  // It keeps its key until the master has answered, or it gives way.
   void AwaitListing(Reservation& reservation);
+  // Of the space: the one that has waited longest; null: none waits. O(1).
+  Reservation* OldestWaiting(Spaces::Number space);
+  std::uint64_t waiting_bytes(Spaces::Number space) const;
+  std::uint64_t waiting() const { return waiting_count_; }
   // Some reservation of a session that has ended.
   Reservation* Orphan() { return orphans_.empty() ? nullptr : &orphans_.front(); }
 
@@ -116,11 +121,19 @@ class Reservations {
     std::deque<std::uint64_t> finished_order;
     std::unordered_map<std::uint64_t, Code> finished;
   };
+  // What waits for the master, oldest first.
+  struct Waiting {
+    SessionList reservations;
+    std::uint64_t bytes = 0;
+  };
   void DropClaim(Reservation& reservation);
+  void LeaveSession(Reservation& reservation);
 
   Steps& steps_;
   std::map<std::uint64_t, Reservation> reservations_;
   SessionList orphans_;
+  std::unordered_map<Spaces::Number, Waiting> waiting_;  // of spaces where something waits
+  std::uint64_t waiting_count_ = 0;
   std::map<SessionNumber, Session> sessions_;
   std::multimap<std::uint64_t, Reservation*> claims_;  // by the hash of the key
   std::unordered_map<SlotId, std::uint64_t> removed_below_;

@@ -12,6 +12,7 @@ Room::Room(const CoreOptions& options, const Parts& parts, std::byte* payload, c
     : options_(options),
       objects_(parts.objects),
       spaces_(parts.spaces),
+      reservations_(parts.reservations),
       listings_(parts.listings),
       counters_(parts.counters),
       steps_(parts.steps),
@@ -43,7 +44,11 @@ bool Room::Consistent() const {
 bool Room::WithinBounds(Spaces::Number space, std::uint64_t bytes, bool evict) {
   if (bytes > options_.payload_bytes || bytes > spaces_.maximum_bytes(space)) return false;
   bool swept = false;
-  while (!spaces_.Fits(space, bytes) || objects_.size() >= options_.max_objects) {
+  // What waits for the master needs an entry, too, when it is listed.
+  const auto full = [&] {
+    return objects_.size() + reservations_.waiting() >= options_.max_objects;
+  };
+  while (!spaces_.Fits(space, bytes) || full()) {
     // What a reset voided goes first. One slice only: it may be of other spaces, and help nothing.
     if (!std::exchange(swept, true) && Sweep(kSweepSlice, /*unnamed=*/false) > 0) continue;
     if (!evict || !Evict(bytes, space)) return false;
@@ -80,6 +85,14 @@ void Room::GiveBack(std::span<const Extent> extents, Spaces::Number space, std::
   spaces_.Unreserve(space, bytes);
 }
 
+void Room::GiveBack(const Reservation& reservation) {
+  if (!reservation.listing) {
+    return GiveBack(reservation.extents, reservation.space, reservation.bytes());
+  }
+  allocator_.Free(reservation.extents);
+  spaces_.RemoveObject(reservation.space, reservation.bytes(), /*pinned=*/false);
+}
+
 // ---- victims
 
 // Held and softly pinned objects go last.
@@ -106,7 +119,15 @@ bool Room::Evict(std::uint64_t bytes, Spaces::Number space) {
     ++steps_.spaces;
     const std::optional<Spaces::Number> from = spaces_.Victim(space, bytes);
     if (!from) break;
-    const ObjectId id = spaces_.policy(*from).Victim(evictable);
+    Reservation* const waiting = reservations_.OldestWaiting(*from);
+    const bool first = waiting != nullptr && MostWaits(*from);
+    const ObjectId id = first ? kNoObject : spaces_.policy(*from).Victim(evictable);
+    if (id == kNoObject && waiting != nullptr) {
+      evicted += waiting->bytes();
+      ++victims;
+      GiveWay(*waiting);
+      continue;
+    }
     if (id == kNoObject) {
       if (refused >= kMaxRefused) break;
       refused = kMaxRefused;  // only spared ones are left: they give way
@@ -119,6 +140,16 @@ bool Room::Evict(std::uint64_t bytes, Spaces::Number space) {
   }
   Settle();
   return victims > 0;
+}
+
+// Its put was answered already, or is answered so when the master's answer comes: what the master
+// lists then, it is told to forget (Core::FinishListing).
+void Room::GiveWay(Reservation& waiting) {
+  ++counters_.evictions;
+  ++gave_way_;
+  GiveBack(waiting);
+  reservations_.Remember(waiting.session, waiting.id, Code::kNoSpace);
+  reservations_.End(waiting);
 }
 
 std::uint32_t Room::Sweep(std::uint32_t at_most, bool unnamed) {

@@ -8,8 +8,9 @@
 //
 // A space's bytes are those of its objects and of its reservations, in whole granules: a
 // reservation becomes an object without a change of the sum, so what was checked when it began
-// holds when it is published. Reservations cannot be evicted. Three bounds keep them from taking
-// what belongs to others:
+// holds when it is published. What waits for the master counts as an object: its writer is done,
+// and it may give way. Reservations cannot be evicted. Three bounds keep them from taking what
+// belongs to others:
 //   - objects and reservations of a space together stay below its maximum;
 //   - reservations of a space take at most half of the payload, over however many sessions;
 //   - beyond their own guarantees, the reservations of all spaces together take at most what
@@ -51,7 +52,7 @@ class Spaces {
   bool MayReserve(Number number, std::uint64_t bytes) const;
   void Reserve(Number number, std::uint64_t bytes) { Change(number, 0, Signed(bytes), 0); }
   void Unreserve(Number number, std::uint64_t bytes);
-  // What was reserved is an object from now on.
+  // What was reserved is an object from now on, or waits to be one.
   void Publish(Number number, std::uint64_t bytes) {
     Change(number, Signed(bytes), -Signed(bytes), 0);
   }
@@ -69,6 +70,7 @@ class Spaces {
   // Names the space for ever, unlike its number.
   std::uint32_t serial(Number number) const { return At(number).serial; }
 
+  std::uint64_t object_bytes(Number number) const { return At(number).objects; }
   std::uint64_t object_bytes() const { return object_bytes_; }
   std::uint64_t reserved_bytes() const { return reserved_bytes_; }
   std::uint64_t pinned_bytes() const { return pinned_bytes_; }
@@ -82,8 +84,8 @@ class Spaces {
     std::unique_ptr<policy::EvictionPolicy> policy;
     std::uint32_t serial = 0;
     std::uint32_t slots = 0;
-    std::uint64_t objects = 0;   // bytes of its objects
-    std::uint64_t reserved = 0;  // bytes that are being written, or wait for the master
+    std::uint64_t objects = 0;   // bytes of its objects, and of what waits for the master
+    std::uint64_t reserved = 0;  // bytes that are being written
     std::uint64_t pinned = 0;    // bytes of hard-pinned objects, within `objects`
     std::uint64_t used() const { return objects + reserved; }
     std::uint64_t beyond_guarantee() const {
