@@ -8,11 +8,13 @@
 #include <deque>
 #include <list>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
+#include "kvcove/transport/landing.h"
 
 namespace kvcove {
 namespace {
@@ -30,33 +32,37 @@ class CompletionQueue::Impl {
         event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE)) {}
 
   ~Impl() {
-    std::vector<std::thread> threads;
     {
       const MutexLock lock(mutex_);
       stopping_ = true;
       changed_.NotifyAll();
-      threads.swap(threads_);
     }
-    for (std::thread& thread : threads) thread.join();
+    for (std::thread& thread : threads_) thread.join();
+    // Devices may still touch the buffers of calls that have returned, and say so here.
+    const MutexLock lock(mutex_);
+    while (unfinished_ > 0) changed_.Wait(mutex_);
   }
 
   int event_fd() const { return event_.get(); }
 
   Status Start(std::uint64_t tag, std::chrono::milliseconds timeout, Call call) {
     const std::int64_t deadline_ns = clock_.NowNs() + timeout.count() * kMillisecond;
-    const MutexLock lock(mutex_);
-    if (unfinished_ + done_.size() >= capacity_) {
-      return Fail(Code::kLimit, "the completion queue is full; take completions first");
-    }
-    if (threads_.empty()) {
-      for (int i = 0; i < kThreads; ++i) {
-        threads_.push_back(StartThread("kvcove-async", [this] { Run(); }));
+    bool first = false;
+    {
+      const MutexLock lock(mutex_);
+      if (unfinished_ + done_.size() >= capacity_) {
+        return Fail(Code::kLimit, "the completion queue is full; take completions first");
       }
-      threads_.push_back(StartThread("kvcove-late", [this] { Watch(); }));
+      first = !std::exchange(started_, true);
+      ++unfinished_;
+      tasks_.push_back({.tag = tag, .deadline_ns = deadline_ns, .call = std::move(call)});
+      changed_.NotifyAll();
     }
-    ++unfinished_;
-    tasks_.push_back({.tag = tag, .deadline_ns = deadline_ns, .call = std::move(call)});
-    changed_.NotifyAll();
+    if (!first) return {};
+    for (int i = 0; i < kThreads; ++i) {
+      threads_.push_back(StartThread("kvcove-async", [this] { Run(); }));
+    }
+    threads_.push_back(StartThread("kvcove-late", [this] { Watch(); }));
     return {};
   }
 
@@ -111,12 +117,23 @@ class CompletionQueue::Impl {
         tasks_.pop_front();
         mine = running_.insert(running_.end(), {.tag = task.tag, .deadline_ns = task.deadline_ns});
       }
-      Completion completion = Finish(task);
-      const MutexLock lock(mutex_);
-      // Both in one step: no late completion follows the final one.
-      running_.erase(mine);
-      --unfinished_;
-      Push(std::move(completion));
+      const auto landing = std::make_shared<transport::Landing>();
+      Completion completion;
+      {
+        const transport::Landing::Scope scope(landing);
+        completion = Finish(task);
+      }
+      if (landing->busy()) {
+        const MutexLock lock(mutex_);
+        if (!std::exchange(mine->late_told, true)) PushLate(task.tag);
+      }
+      landing->Then([this, mine, completion = std::move(completion)]() mutable {
+        const MutexLock lock(mutex_);
+        // Both in one step: no late completion follows the final one.
+        running_.erase(mine);
+        --unfinished_;
+        Push(std::move(completion));
+      });
     }
   }
 
@@ -128,9 +145,7 @@ class CompletionQueue::Impl {
       for (Running& running : running_) {
         if (running.late_told || now < running.deadline_ns + kGraceNs) continue;
         running.late_told = true;
-        Push({.tag = running.tag,
-              .status = Fail(Code::kBufferBusy, "bytes may still land in the buffers"),
-              .final = false});
+        PushLate(running.tag);
       }
       // A thread that takes a call out of `tasks_` wakes nobody. Asleep by then, this thread would
       // never see the call run late.
@@ -140,6 +155,12 @@ class CompletionQueue::Impl {
         changed_.WaitFor(mutex_, std::chrono::milliseconds(5));
       }
     }
+  }
+
+  void PushLate(std::uint64_t tag) KVCOVE_REQUIRES(mutex_) {
+    Push({.tag = tag,
+          .status = Fail(Code::kBufferBusy, "bytes may still land in the buffers"),
+          .final = false});
   }
 
   void Push(Completion completion) KVCOVE_REQUIRES(mutex_) {
@@ -158,8 +179,10 @@ class CompletionQueue::Impl {
   std::list<Running> running_ KVCOVE_GUARDED_BY(mutex_);
   std::deque<Completion> done_ KVCOVE_GUARDED_BY(mutex_);
   std::size_t unfinished_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  bool started_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
-  std::vector<std::thread> threads_ KVCOVE_GUARDED_BY(mutex_);
+  // Of the first call, which starts them, and then of the destructor, which no call overlaps.
+  std::vector<std::thread> threads_;
 };
 
 CompletionQueue::CompletionQueue(std::size_t capacity)

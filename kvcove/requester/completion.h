@@ -18,8 +18,9 @@ struct Completion {
   std::uint64_t tag = 0;    // the caller's
   Status status;            // as the synchronous call returns it
   std::uint64_t count = 0;  // LongestPrefix: the length; RemoveMatching: the number
-  // False: the deadline passed with kBufferBusy, and bytes may still land in the call's buffers.
-  // Another completion with the same tag follows when nothing can land any more.
+  // False: the deadline passed with kBufferBusy, and bytes may still land in the call's buffers: it
+  // still runs, or a device could not be stopped. Another completion with the same tag follows when
+  // nothing can land any more, with what the call returned.
   bool final = true;
 };
 

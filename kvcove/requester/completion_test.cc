@@ -9,6 +9,9 @@
 #include <atomic>
 #include <future>
 #include <set>
+#include <thread>
+
+#include "kvcove/transport/landing.h"
 
 namespace kvcove {
 namespace {
@@ -88,6 +91,52 @@ TEST(CompletionQueueTest, ACallThatRunsPastItsDeadlineCompletesTwice) {
   EXPECT_EQ(end->tag, 9U);
   EXPECT_TRUE(end->final);
   EXPECT_TRUE(end->status);
+}
+
+// The call has returned, and a device still writes into its buffers.
+TEST(CompletionQueueTest, ACallWhoseTransferCannotBeStoppedCompletesOnceMoreWhenItIsQuiet) {
+  CompletionQueue queue;
+  std::shared_ptr<transport::Landing> landing;
+  ASSERT_TRUE(queue.Start(9, kSoon, [&](milliseconds, std::uint64_t& count) -> Status {
+    landing = transport::Landing::Current();
+    landing->Begin();
+    count = 3;
+    return Fail(Code::kTimeout, "late");
+  }));
+  const auto busy = queue.Next(kSoon);
+  ASSERT_TRUE(busy);
+  EXPECT_EQ(busy->tag, 9U);
+  EXPECT_EQ(busy->status.error().code, Code::kBufferBusy);
+  EXPECT_FALSE(busy->final);
+  ASSERT_TRUE(queue.Start(10, kSoon, Done)) << "its thread is free";
+  EXPECT_EQ(queue.Next(kSoon)->tag, 10U);
+  EXPECT_FALSE(queue.Next());
+  landing->End();
+  const auto end = queue.Next();
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->tag, 9U);
+  EXPECT_TRUE(end->final);
+  EXPECT_EQ(end->status.error().code, Code::kTimeout) << "as the call returned it";
+  EXPECT_EQ(end->count, 3U);
+}
+
+TEST(CompletionQueueTest, ItsEndWaitsForWhatMayStillLand) {
+  std::promise<std::shared_ptr<transport::Landing>> begun;
+  std::atomic<bool> landed{false};
+  auto queue = std::make_unique<CompletionQueue>();
+  ASSERT_TRUE(queue->Start(1, kSoon, [&](milliseconds, std::uint64_t&) -> Status {
+    const auto landing = transport::Landing::Current();
+    landing->Begin();
+    begun.set_value(landing);
+    return {};
+  }));
+  std::thread device([&, landing = begun.get_future().get()] {
+    landed = true;
+    landing->End();
+  });
+  queue.reset();
+  EXPECT_TRUE(landed);
+  device.join();
 }
 
 TEST(CompletionQueueTest, ACallWithoutTimeIsNotStarted) {

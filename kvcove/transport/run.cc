@@ -5,6 +5,7 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/rpc/spin.h"
 #include "kvcove/transport/endpoint.h"
+#include "kvcove/transport/landing.h"
 
 namespace kvcove::transport {
 namespace {
@@ -73,11 +74,21 @@ void Run(std::span<Exchange> exchanges, std::int64_t deadline_ns, const Clock& c
     }
   }
   for (const Running& one : running) {
+    Exchange& exchange = *one.exchange;
     // The status first: `on_quiet` may free the exchange before Abort() returns.
-    one.exchange->status = Fail(Code::kBufferBusy, "bytes may still land in the buffers");
-    if (one.transfer->Abort()) {
-      one.exchange->status = Fail(Code::kTimeout, "the owner did not answer in time");
+    exchange.status = Fail(Code::kBufferBusy, "bytes may still land in the buffers");
+    // Whoever waits for this call learns when its buffers are free.
+    const std::shared_ptr<Landing> landing = Landing::Current();
+    if (landing != nullptr) {
+      landing->Begin();
+      exchange.on_quiet = [landing, told = std::move(exchange.on_quiet)] {
+        if (told) told();
+        landing->End();
+      };
     }
+    if (!one.transfer->Abort()) continue;
+    exchange.status = Fail(Code::kTimeout, "the owner did not answer in time");
+    if (landing != nullptr) landing->End();
   }
 }
 

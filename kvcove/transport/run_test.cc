@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kvcove/transport/endpoint.h"
+#include "kvcove/transport/landing.h"
 
 namespace kvcove::transport {
 namespace {
@@ -142,6 +143,26 @@ TEST_F(RunTest, WhatCannotBeStoppedIsBusyUntilItsTransportSaysSo) {
   EXPECT_EQ(CodeOf(0), Code::kBufferBusy);
   EXPECT_FALSE(quiet);
   one_.on_quiet();
+  EXPECT_TRUE(quiet);
+}
+
+TEST_F(RunTest, TheCallOfThisThreadIsBusyWithWhatCannotBeStopped) {
+  Add(one_, {.ending = Ending::kNever, .stops_at_once = false});
+  Add(other_, {.ending = Ending::kNever});
+  bool told = false;
+  exchanges_[0].on_quiet = [&] { told = true; };
+  const auto landing = std::make_shared<Landing>();
+  {
+    const Landing::Scope scope(landing);
+    Go();
+  }
+  EXPECT_EQ(CodeOf(0), Code::kBufferBusy);
+  EXPECT_TRUE(landing->busy());
+  bool quiet = false;
+  landing->Then([&] { quiet = true; });
+  EXPECT_FALSE(quiet);
+  one_.on_quiet();
+  EXPECT_TRUE(told);
   EXPECT_TRUE(quiet);
 }
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/transport/landing.h"
+
+#include <utility>
+
+namespace kvcove::transport {
+namespace {
+
+thread_local std::shared_ptr<Landing> current;
+
+}  // namespace
+
+std::shared_ptr<Landing> Landing::Current() { return current; }
+
+Landing::Scope::Scope(std::shared_ptr<Landing> landing) { current = std::move(landing); }
+Landing::Scope::~Scope() { current.reset(); }
+
+void Landing::Begin() {
+  const MutexLock lock(mutex_);
+  ++transfers_;
+}
+
+void Landing::End() {
+  std::function<void()> quiet;
+  {
+    const MutexLock lock(mutex_);
+    if (--transfers_ == 0) quiet = std::exchange(quiet_, nullptr);
+  }
+  if (quiet) quiet();
+}
+
+bool Landing::busy() const {
+  const MutexLock lock(mutex_);
+  return transfers_ > 0;
+}
+
+void Landing::Then(std::function<void()> quiet) {
+  {
+    const MutexLock lock(mutex_);
+    if (transfers_ > 0) {
+      quiet_ = std::move(quiet);
+      return;
+    }
+  }
+  quiet();
+}
+
+}  // namespace kvcove::transport
