@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 
 namespace kvcove {
 namespace {
@@ -25,6 +26,16 @@ TEST_F(HeldLocksTest, LogLineUnderALockAborts) {
     LogInfo("nobody may read this");
   };
   EXPECT_DEATH(log_under_lock(), "a log line under a lock");
+}
+
+TEST_F(HeldLocksTest, AThreadThatIsStartedUnderALockAborts) {
+  EXPECT_DEATH(
+      {
+        Mutex mutex;
+        const MutexLock lock(mutex);
+        StartThread("t", [] {}).join();
+      },
+      "the start of a thread");
 }
 
 TEST_F(HeldLocksTest, LocksOfOtherThreadsDoNotCount) {

@@ -10,6 +10,8 @@
 #include <atomic>
 #include <csignal>
 
+#include "kvcove/base/mutex.h"
+
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
@@ -58,6 +60,7 @@ Status SealFutureWrites(int fd) {
 }
 
 std::thread StartThread(const std::string& name, std::function<void()> body) {
+  ExpectNoLock("the start of a thread");
   sigset_t all;
   sigset_t before;
   sigfillset(&all);

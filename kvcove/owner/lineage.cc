@@ -83,13 +83,11 @@ void Lineage::Stop() {
 }
 
 void Lineage::Rename(const Id128& identity) {
-  const MutexLock lock(mutex_);
   std::string path = PathOf(place_, identity);
   if (rename(path_.c_str(), path.c_str()) == 0) path_ = std::move(path);
 }
 
 void Lineage::Remove() {
-  const MutexLock lock(mutex_);
   if (Names(path_, fd_.get())) unlink(path_.c_str());
 }
 

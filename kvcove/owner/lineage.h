@@ -23,7 +23,7 @@
 
 namespace kvcove::owner {
 
-// Thread-safe.
+// Thread-safe, but for Rename and Remove: the link calls them one after the other.
 class Lineage {
  public:
   // Takes the lock of `identity` at `place`, a path in a directory of this user's own. Errors:
@@ -59,10 +59,10 @@ class Lineage {
   const std::string place_;
   const UniqueFd fd_;
   std::function<bool(const Id128&)> tell_;
+  std::string path_;  // of Rename and Remove
 
-  mutable Mutex mutex_;
+  Mutex mutex_;
   CondVar changed_;
-  std::string path_ KVCOVE_GUARDED_BY(mutex_);
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -64,8 +64,12 @@ void Link::Stop() {
   const std::optional<LinkCore::Call> goodbye = core_.Goodbye();
   if (!goodbye) {
     // No master can know an identity that was never told: there is nothing to prove later.
-    const MutexLock lock(mutex_);
-    if (!called_ && options_.lineage != nullptr) options_.lineage->Remove();
+    bool called = false;
+    {
+      const MutexLock lock(mutex_);
+      called = called_;
+    }
+    if (!called && options_.lineage != nullptr) options_.lineage->Remove();
     return;
   }
   const std::int64_t deadline_ns = clock_.NowNs() + goodbye->timeout_ns;

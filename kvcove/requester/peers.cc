@@ -29,6 +29,7 @@ Peers::~Peers() {
 
 void Peers::Wake() {
   const MutexLock lock(mutex_);
+  woken_ = true;
   changed_.NotifyAll();
 }
 
@@ -80,26 +81,29 @@ std::shared_ptr<transport::tcp::Peer> Peers::Get(wire::OwnerNumber number,
   return nullptr;
 }
 
-std::vector<std::shared_ptr<transport::tcp::Peer>> Peers::Due() const {
-  std::vector<std::shared_ptr<transport::tcp::Peer>> due;
-  const std::int64_t now = clock_.NowNs();
+std::vector<std::shared_ptr<transport::tcp::Peer>> Peers::All() const {
+  std::vector<std::shared_ptr<transport::tcp::Peer>> all;
   const MutexLock lock(mutex_);
-  for (const auto& [address, peer] : peers_) {
-    if (peer->ProbeDueNs() <= now) due.push_back(peer);
-  }
-  return due;
+  for (const auto& [address, peer] : peers_) all.push_back(peer);
+  return all;
 }
 
+// Who is due when is asked without the lock. A wake-up in between is not missed: it is written
+// down.
 bool Peers::Sleep(std::int64_t refresh_ns) {
-  const MutexLock lock(mutex_);
-  while (!stopping_) {
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      if (stopping_) return false;
+      woken_ = false;
+    }
     std::int64_t due_ns = std::min(refresh_ns, master_due_());
-    for (const auto& [address, peer] : peers_) due_ns = std::min(due_ns, peer->ProbeDueNs());
+    for (const auto& peer : All()) due_ns = std::min(due_ns, peer->ProbeDueNs());
     const std::int64_t now = clock_.NowNs();
     if (due_ns <= now) return true;
-    changed_.WaitFor(mutex_, std::chrono::nanoseconds(due_ns - now));
+    const MutexLock lock(mutex_);
+    if (!stopping_ && !woken_) changed_.WaitFor(mutex_, std::chrono::nanoseconds(due_ns - now));
   }
-  return false;
 }
 
 void Peers::Run() {
@@ -109,7 +113,9 @@ void Peers::Run() {
       Refresh(Asker::kBackground, rpc::Breaker::kNever);
       refresh_ns = clock_.NowNs() + kRefreshNs;
     }
-    for (const auto& peer : Due()) peer->Probe();
+    for (const auto& peer : All()) {
+      if (peer->ProbeDueNs() <= clock_.NowNs()) peer->Probe();
+    }
   }
 }
 

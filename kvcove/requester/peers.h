@@ -28,7 +28,8 @@ class Peers {
   // they do not answer. `deadline_ns`: of the call that waits for the answer.
   using Ask = std::function<Result<std::vector<wire::OwnerStat>>(
       Asker asker, std::vector<wire::OwnerNumber> passed_over, std::int64_t deadline_ns)>;
-  // `master_due`: when the master is to be probed (rpc::Breaker::ProbeDueNs).
+  // `master_due`: when the master is to be probed (rpc::Breaker::ProbeDueNs); called without a
+  // lock.
   Peers(Ask ask, std::function<std::int64_t()> master_due, const rpc::Access& access,
         const Clock& clock);
   ~Peers();
@@ -47,7 +48,7 @@ class Peers {
   void Run();
   // Until it is time to refresh or to probe. False: stop.
   bool Sleep(std::int64_t refresh_ns);
-  std::vector<std::shared_ptr<transport::tcp::Peer>> Due() const;
+  std::vector<std::shared_ptr<transport::tcp::Peer>> All() const;
 
   const Ask ask_;
   const std::function<std::int64_t()> master_due_;
@@ -56,6 +57,7 @@ class Peers {
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool woken_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the thread last asked who is due
   std::vector<wire::OwnerStat> owners_ KVCOVE_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<transport::tcp::Peer>> peers_
       KVCOVE_GUARDED_BY(mutex_);  // by address

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
 
 namespace kvcove::requester {
 namespace {
@@ -21,6 +22,32 @@ TEST(PeersTest, AskingForAnOwnerThatIsNotKnownWaitsNoLongerThanItsCaller) {
   const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + 5 * kMillisecond;
   EXPECT_EQ(peers.Get(7, deadline_ns), nullptr);
   EXPECT_EQ(asked_until_ns, deadline_ns);
+}
+
+// Whoever says when the master is due may take locks of its own, and call this.
+TEST(PeersTest, TheMasterIsAskedAboutWithoutALock) {
+  std::atomic<Peers*> known{nullptr};
+  std::atomic<int> asked{0};
+  Peers peers(
+      [](Asker, const std::vector<wire::OwnerNumber>&,
+         std::int64_t) -> Result<std::vector<wire::OwnerStat>> {
+        return std::vector<wire::OwnerStat>{{.number = 7, .address = "127.0.0.1:1"}};
+      },
+      [&] {
+        if (Peers* const self = known.load(); self != nullptr) {
+          EXPECT_EQ(self->Owners().size(), 1U);
+          ++asked;
+        }
+        return rpc::Breaker::kNever;
+      },
+      {}, SystemClock::Instance());
+  known = &peers;
+  const std::int64_t until_ns = SystemClock::Instance().NowNs() + 10 * kSecond;
+  while (asked == 0 && SystemClock::Instance().NowNs() < until_ns) {
+    peers.Wake();
+    std::this_thread::yield();
+  }
+  EXPECT_GT(asked, 0);
 }
 
 }  // namespace

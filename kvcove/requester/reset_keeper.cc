@@ -2,6 +2,7 @@
 #include "kvcove/requester/reset_keeper.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
@@ -51,6 +52,14 @@ Status ResetKeeper::Reset(const wire::ResetRequest& request, std::chrono::millis
     if (!done) done = Fail(Code::kNotProven, "an earlier one: " + done.error().ToString());
   }
   if (done) done = attempt_(request, deadline_ns);
+  if (!Keep(request, number, first, done)) return done;
+  StartRetries();
+  return Fail(Code::kNotProven, done.error().ToString());
+}
+
+// True: it is to be repeated.
+bool ResetKeeper::Keep(const wire::ResetRequest& request, std::uint64_t number,
+                       const std::optional<wire::ResetRequest>& first, const Status& done) {
   const MutexLock lock(mutex_);
   if (done) {
     if (pending_ && number > pending_->number &&
@@ -58,9 +67,9 @@ Status ResetKeeper::Reset(const wire::ResetRequest& request, std::chrono::millis
       pending_.reset();
       unproven_.store(false, std::memory_order_release);
     }
-    return {};
+    return false;
   }
-  if (done.error().code == Code::kInvalid || done.error().code == Code::kDenied) return done;
+  if (done.error().code == Code::kInvalid || done.error().code == Code::kDenied) return false;
   unproven_.store(true, std::memory_order_release);
   if (!pending_) {
     pending_ = {.number = number, .request = request};
@@ -69,11 +78,19 @@ Status ResetKeeper::Reset(const wire::ResetRequest& request, std::chrono::millis
   } else {
     pending_->request = Both(request, pending_->request);
   }
-  if (!retry_.joinable()) {
-    retry_ = StartThread("kvcove-reset", [this] { RunRetries(); });
-  }
   changed_.NotifyAll();
-  return Fail(Code::kNotProven, done.error().ToString());
+  return true;
+}
+
+void ResetKeeper::StartRetries() {
+  {
+    const MutexLock lock(mutex_);
+    if (stopping_ || std::exchange(started_, true)) return;
+  }
+  std::thread retry = StartThread("kvcove-reset", [this] { RunRetries(); });
+  const MutexLock lock(mutex_);
+  retry_ = std::move(retry);
+  changed_.NotifyAll();
 }
 
 void ResetKeeper::Stop() {
@@ -82,6 +99,9 @@ void ResetKeeper::Stop() {
     const MutexLock lock(mutex_);
     stopping_ = true;
     changed_.NotifyAll();
+    // A call that starts the thread just now hands it over in a moment.
+    while (started_ && !retry_.joinable()) changed_.Wait(mutex_);
+    started_ = false;
     retry.swap(retry_);
   }
   if (retry.joinable()) retry.join();

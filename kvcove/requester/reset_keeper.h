@@ -36,6 +36,9 @@ class ResetKeeper {
     std::uint64_t number = 0;  // of the latest call that it stands for
     wire::ResetRequest request;
   };
+  bool Keep(const wire::ResetRequest& request, std::uint64_t number,
+            const std::optional<wire::ResetRequest>& first, const Status& done);
+  void StartRetries();
   void RunRetries();
 
   const std::string name_;
@@ -47,6 +50,7 @@ class ResetKeeper {
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::uint64_t number_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::optional<Pending> pending_ KVCOVE_GUARDED_BY(mutex_);
+  bool started_ KVCOVE_GUARDED_BY(mutex_) = false;  // the thread, which is `retry_` a moment later
   std::thread retry_ KVCOVE_GUARDED_BY(mutex_);
 };
 

@@ -211,15 +211,18 @@ Result<UniqueFd> Peer::Connect(std::int64_t deadline_ns) {
 }
 
 UniqueFd Peer::TakeIdle() {
-  const MutexLock lock(mutex_);
-  while (!idle_.empty()) {
-    UniqueFd fd = std::move(idle_.back());
-    idle_.pop_back();
+  while (true) {
+    UniqueFd fd;  // asked, and closed, without the lock
+    {
+      const MutexLock lock(mutex_);
+      if (idle_.empty()) return {};
+      fd = std::move(idle_.back());
+      idle_.pop_back();
+    }
     // Nothing may come unasked: a readable one has ended.
     pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
     if (poll(&poller, 1, 0) == 0) return fd;
   }
-  return {};
 }
 
 void Peer::EndProbe(const Breaker::Pass& pass, const Result<UniqueFd>& fd) {
