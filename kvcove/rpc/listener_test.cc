@@ -2,18 +2,26 @@
 // The beginning of a connection: delivered, counted, displaced, late.
 #include "kvcove/rpc/listener.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
+#include <cerrno>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
 #include <map>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
 #include "kvcove/rpc/address.h"
+#include "kvcove/rpc/tls.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -128,6 +136,128 @@ TEST_F(ListenerTest, AfterCloseTheLoopHasNothingToDo) {
   }
   EXPECT_TRUE(loop_.stopped());
   EXPECT_TRUE(dropped_.empty());
+}
+
+// Without a pause a listener with no free descriptor would keep its loop busy for ever: what waits
+// to be accepted stays there.
+TEST_F(ListenerTest, AFailedAcceptIsTriedAgainAfterAPause) {
+  Start({});
+  const UniqueFd client = Connect();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int lowest_free = dup(client.get());
+  ASSERT_GE(lowest_free, 0);
+  close(lowest_free);
+  const rlimit none{.rlim_cur = static_cast<rlim_t>(lowest_free), .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::int64_t began_ns = SystemClock::Instance().NowNs();
+  std::uint64_t handlers = 0;
+  while (listener_->connections().refused() < 3 &&
+         SystemClock::Instance().NowNs() < began_ns + 5 * kSecond) {
+    handlers += loop_.run_one_for(std::chrono::milliseconds(5));
+  }
+  const std::int64_t took_ns = SystemClock::Instance().NowNs() - began_ns;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(listener_->connections().refused(), 3U);
+  EXPECT_GE(took_ns, 2 * 20 * kMillisecond) << "two pauses";
+  EXPECT_LE(handlers, 10U);
+  EXPECT_TRUE(arrivals_.empty());
+  EXPECT_TRUE(Until([&] { return arrivals_.size() == 1; })) << "one is free again";
+}
+
+class TlsListenerTest : public ListenerTest {
+ protected:
+  void SetUp() override {
+    std::string directory = std::filesystem::temp_directory_path() / "kvcove-listener-XXXXXX";
+    ASSERT_NE(mkdtemp(directory.data()), nullptr);
+    const std::string script = fmt::format(
+        "cd '{}' && exec 2>/dev/null && openssl req -x509 -newkey ec -pkeyopt "
+        "ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=host -addext "
+        "subjectAltName=IP:127.0.0.1 -keyout a.key -out a.pem && chmod 600 a.key",
+        directory);
+    ASSERT_EQ(std::system(script.c_str()), 0) << "openssl could not make a certificate";
+    const std::string pem = directory + "/a.pem";
+    auto tls = Tls::Open({.authority = pem, .certificate = pem, .key = directory + "/a.key"});
+    std::filesystem::remove_all(directory);
+    ASSERT_TRUE(tls) << tls.error().ToString();
+    tls_ = *tls;
+  }
+  // The client's end of a handshake, in a thread of its own.
+  std::future<Result<UniqueFd>> Handshake(UniqueFd fd) {
+    return std::async(std::launch::async, [this, fd = std::move(fd)]() mutable {
+      return tls_->Connect(std::move(fd), "127.0.0.1",
+                           SystemClock::Instance().NowNs() + 5 * kSecond);
+    });
+  }
+  std::shared_ptr<Tls> tls_;
+};
+
+TEST_F(TlsListenerTest, AConnectionIsHandedOverInTheClearAfterItsHandshake) {
+  Start({.tls = tls_});
+  auto handshake = Handshake(Connect());
+  ASSERT_TRUE(Until([&] { return arrivals_.size() == 1; }));
+  const Arrival& arrival = arrivals_.begin()->second;
+  EXPECT_TRUE(arrival.is_unix) << "the end of a pair of sockets: TLS is behind it";
+  EXPECT_NE(arrival.ticket, nullptr) << "it has shown a certificate, and is not let in yet";
+  EXPECT_EQ(listener_->connections().open(), 1U);
+  const auto client = handshake.get();
+  ASSERT_TRUE(client) << client.error().ToString();
+  ASSERT_EQ(send(client->get(), "hello", 5, MSG_NOSIGNAL), 5);
+  pollfd poller{.fd = arrival.fd.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&poller, 1, 5000), 1);
+  char bytes[8] = {};
+  EXPECT_EQ(recv(arrival.fd.get(), bytes, sizeof(bytes), 0), 5);
+  EXPECT_STREQ(bytes, "hello");
+}
+
+TEST_F(TlsListenerTest, WhatDoesNotSpeakTlsIsNeverDelivered) {
+  Start({.tls = tls_});
+  const UniqueFd garbage = Connect();
+  const std::string frame = "kvcf and something that is no handshake";
+  ASSERT_GT(send(garbage.get(), frame.data(), frame.size(), MSG_NOSIGNAL), 0);
+  // It may answer with an alert before it closes.
+  ASSERT_TRUE(Until([&] {
+    char bytes[64];
+    ssize_t got = 1;
+    while (got > 0) got = recv(garbage.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+    return got == 0 || errno != EAGAIN;
+  }));
+  EXPECT_TRUE(Until([&] { return listener_->connections().open() == 0; }));
+  EXPECT_TRUE(arrivals_.empty());
+}
+
+TEST_F(TlsListenerTest, AHandshakeThatIsLateEndsAndIsNotCountedAnyMore) {
+  Start({.hello_ns = 30 * kMillisecond, .tls = tls_});
+  const UniqueFd silent = Connect();
+  ASSERT_TRUE(Until([&] { return listener_->connections().open() == 1; }));
+  EXPECT_TRUE(Until([&] { return listener_->connections().open() == 0; }));
+  EXPECT_TRUE(Closed(silent));
+  EXPECT_TRUE(arrivals_.empty());
+}
+
+TEST_F(TlsListenerTest, AHandshakeGivesWayToNewerOnes) {
+  Start({.max_connections = 16, .tls = tls_});  // 8 of them may be newcomers
+  std::vector<UniqueFd> clients;
+  for (std::size_t i = 0; i < 9; ++i) {
+    clients.push_back(Connect());
+    ASSERT_TRUE(Until(
+        [&] { return listener_->unproven().open() + listener_->unproven().displaced() == i + 1; }));
+  }
+  EXPECT_EQ(listener_->unproven().displaced(), 1U);
+  EXPECT_TRUE(Closed(clients[0]));
+}
+
+// A handshake runs on TLS's own thread, and may end when listener and loop are gone.
+TEST_F(TlsListenerTest, AHandshakeThatOutlivesTheListenerHandsNothingOver) {
+  Start({.tls = tls_});
+  UniqueFd client = Connect();
+  ASSERT_TRUE(Until([&] { return listener_->connections().open() == 1; }));
+  listener_->Close();
+  loop_.poll();
+  listener_.reset();
+  const auto connected = Handshake(std::move(client)).get();
+  if (connected) EXPECT_TRUE(Closed(*connected));
+  EXPECT_TRUE(arrivals_.empty());
 }
 
 }  // namespace
