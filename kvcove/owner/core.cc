@@ -73,6 +73,7 @@ void Core::EndSession(SessionNumber number) {
     segment::ClearLanes(*page);
     AddCounters(*page, counters_.local);
     room_.withdrawn().RemovePage(number);
+    ++ended_pages_;
   }
   sessions_.erase(at);
   holds_.EndSession(number);
@@ -172,8 +173,8 @@ wire::RenewRequest Core::Report() const {
           .puts = counters_.puts};
 }
 
-PoolStat Core::Stat() const {
-  PoolStat stat;
+void Core::StatTotals(PoolStat& stat) const {
+  stat = {};
   stat.payload_bytes = options_.payload_bytes;
   stat.populated_bytes = room_.added_granules() * segment::kGranule;
   stat.free_bytes = room_.free_bytes();
@@ -190,10 +191,26 @@ PoolStat Core::Stat() const {
   stat.swept = counters_.swept;
   stat.stale_puts = counters_.stale_puts;
   stat.expired_puts = counters_.expired_puts;
-  stat.namespaces = spaces_.Stat();
   stat.local = counters_.local;
+}
+
+bool Core::StatSome(StatWalk& walk, PoolStat& stat) const {
+  // The counters of a session that ended during the walk went into the sum, and are in `stat`
+  // twice, or not at all. Counters must not go back, so the walk begins again, but not for ever.
+  constexpr int kRounds = 4;
+  if (walk.begun && walk.ended_pages != ended_pages_ && walk.rounds < kRounds) walk.begun = false;
+  if (!walk.begun) {
+    StatTotals(stat);
+    walk = {.begun = true, .ended_pages = ended_pages_, .rounds = walk.rounds + 1};
+  }
+  const std::size_t before = walk.space;
+  spaces_.StatSome(walk.space, kStatSlice, stat.namespaces);
+  std::size_t left = kStatSlice - (walk.space - before);
   std::vector<Place> places;
-  for (const auto& [number, session] : sessions_) {
+  auto at = sessions_.upper_bound(walk.session);
+  for (; left > 0 && at != sessions_.end(); --left, ++at) {
+    const auto& [number, session] = *at;
+    walk.session = number;
     places.clear();
     if (session.page != nullptr) {
       AddCounters(*session.page, stat.local);
@@ -205,6 +222,14 @@ PoolStat Core::Stat() const {
                              .protected_objects = places.size(),
                              .reserved_bytes = reservations_.reserved_bytes(number),
                              .held_bytes = holds_.held_bytes(number)});
+  }
+  return walk.space < spaces_.entries() || at != sessions_.end();
+}
+
+PoolStat Core::Stat() const {
+  PoolStat stat;
+  StatWalk walk;
+  while (StatSome(walk, stat)) {
   }
   return stat;
 }

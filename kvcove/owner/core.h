@@ -131,6 +131,18 @@ class Core {
   Code Pin(SlotId slot, std::string_view key, PinKind kind, std::int64_t duration_ns);
   Code Unpin(SlotId slot, std::string_view key);
   std::optional<ObjectStat> StatObject(SlotId slot, std::string_view key) const;
+  // One slice a call, of kStatSlice spaces or sessions; true: there is more. The first slice takes
+  // all that is one number.
+  struct StatWalk {
+    bool begun = false;
+    std::size_t space = 0;
+    SessionNumber session = 0;  // the last one that was looked at
+    std::uint64_t ended_pages = 0;
+    int rounds = 0;
+  };
+  static constexpr std::size_t kStatSlice = 128;
+  bool StatSome(StatWalk& walk, PoolStat& stat) const;
+  // All of it at once.
   PoolStat Stat() const;
   // What a renewal of the lease tells; cheap, whatever is stored here.
   wire::RenewRequest Report() const;
@@ -168,6 +180,7 @@ class Core {
   segment::PreparedKey Prepared(SlotId slot, std::string_view key) const {
     return {.key = key, .hash = objects_.view().HashKey(slot, key)};
   }
+  void StatTotals(PoolStat& stat) const;
   // The key's live entry, or nothing; an entry of a dead generation is withdrawn on the way.
   segment::Found FindLive(SlotId slot, const segment::PreparedKey& key);
   void CountHit(ObjectId id);
@@ -224,6 +237,7 @@ class Core {
   std::uint64_t applied_ = 0;
   std::vector<SlotId> hidden_;
   std::map<SessionNumber, Session> sessions_;
+  std::uint64_t ended_pages_ = 0;  // sessions with a page that have ended
   SessionNumber next_session_ = 1;
   SessionNumber drained_ = 0;  // the last session whose events were looked at
 };

@@ -257,6 +257,39 @@ TEST(MasterAwayIndexTest, WhatWaitsNeedsAnEntryWhenItIsListed) {
   }
 }
 
+TEST_F(CoreTest, StatisticsComeInSlices) {
+  for (int i = 0; i < 1000; ++i) core_->AddSession(nullptr, i);
+  PoolStat stat;
+  Core::StatWalk walk;
+  std::size_t seen = 0;
+  std::size_t slices = 1;
+  while (core_->StatSome(walk, stat)) {
+    ++slices;
+    EXPECT_LE(stat.sessions.size() - seen, Core::kStatSlice);
+    seen = stat.sessions.size();
+  }
+  EXPECT_EQ(stat.sessions.size(), 1001U);
+  EXPECT_GE(slices, 1001 / Core::kStatSlice);
+  EXPECT_EQ(stat.namespaces.size(), 1U);
+}
+
+// A session with a page that ends in between would be counted twice, or not at all.
+TEST_F(CoreTest, CountersNeverGoBackWhenASessionEndsWhileTheyAreRead) {
+  for (int i = 0; i < 500; ++i) core_->AddSession(nullptr, i);
+  TestPage late;
+  const SessionNumber last = core_->AddSession(late.get(), 1);
+  test_.page.get()->gets.store(5);
+  late.get()->gets.store(7);
+  PoolStat stat;
+  Core::StatWalk walk;
+  for (int slice = 0; slice < 3; ++slice) ASSERT_TRUE(core_->StatSome(walk, stat));
+  core_->EndSession(last);
+  while (core_->StatSome(walk, stat)) {
+  }
+  EXPECT_EQ(stat.local.gets, 12U);
+  EXPECT_EQ(stat.sessions.size(), 501U);
+}
+
 // The items of a frame may share one name, and each reservation keeps its own copy.
 TEST_F(CoreTest, APutBehindAnythingLongerThanAKeyIsRefused) {
   const Token token{.incarnation = kIncarnation, .generation = 7, .slot = kSlot};

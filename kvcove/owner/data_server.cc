@@ -27,21 +27,21 @@ class ObjectService final : public wire::ObjectService {
   ObjectService(Owner& owner, const rpc::Caller& caller) : owner_(owner), caller_(caller) {}
   Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                 std::optional<PinKind> kind, std::int64_t duration_ns,
-                                std::int64_t /*deadline_ns*/) override {
+                                std::int64_t deadline_ns) override {
     // Owners pin what they have copied.
     if (!(caller_.Has(rpc::Scope::kWrite) || caller_.IsOwner()) ||
         !caller_.MayTouch(owner_.TenantOfSlot(token.slot))) {
       return Denied();
     }
-    return owner_.Pin(token, keys, kind, duration_ns);
+    return owner_.Pin(token, keys, {.kind = kind, .duration_ns = duration_ns}, deadline_ns);
   }
-  Result<std::vector<std::optional<ObjectStat>>> StatObjects(
-      const Token& token, std::span<const std::string_view> keys,
-      std::int64_t /*deadline_ns*/) override {
+  Result<std::vector<std::optional<ObjectStat>>> StatObjects(const Token& token,
+                                                             std::span<const std::string_view> keys,
+                                                             std::int64_t deadline_ns) override {
     if (!caller_.Has(rpc::Scope::kRead) || !caller_.MayTouch(owner_.TenantOfSlot(token.slot))) {
       return Denied();
     }
-    return owner_.StatObjects(token, keys);
+    return owner_.StatObjects(token, keys, deadline_ns);
   }
   Result<wire::InventoryReply> Page(const wire::InventoryRequest& request,
                                     std::int64_t /*deadline_ns*/) override {
@@ -85,8 +85,9 @@ class SmallCall final : public transport::Served {
 class LongCall final : public transport::Served {
  public:
   LongCall(rpc::Workers& workers, std::function<Result<std::string>()> call,
-           transport::Visit::Wake wake, const Clock& clock)
+           std::int64_t deadline_ns, transport::Visit::Wake wake, const Clock& clock)
       : clock_(clock), until_ns_(clock.NowNs() + kTaskNs) {
+    if (deadline_ns != 0) until_ns_ = std::min(until_ns_, deadline_ns);
     const bool posted =
         workers.Post([answer = answer_, call = std::move(call), wake = std::move(wake)] {
           Result<std::string> result = call();
@@ -102,7 +103,8 @@ class LongCall final : public transport::Served {
     const MutexLock lock(answer_->mutex);
     if (answer_->result) return ReplyOf(*answer_->result);
     if (clock_.NowNs() < until_ns_) return {.kind = Step::Kind::kWait, .until_ns = until_ns_};
-    return transport::ReplyStep(Code::kLimit, "too many tasks are waiting");
+    if (until_ns_ == 0) return transport::ReplyStep(Code::kLimit, "too many tasks are waiting");
+    return transport::ReplyStep(Code::kTimeout, "the owner's workers had no time for it");
   }
   void Received(std::uint64_t /*bytes*/) override {}
 
@@ -196,20 +198,30 @@ class DataServer::Impl final : public transport::Service {
    public:
     explicit OneVisit(Impl& impl) : impl_(impl), session_(impl.owner_) {}
     std::unique_ptr<transport::Served> Begin(const rpc::Caller& caller, wire::Method method,
-                                             std::span<const std::byte> head, Wake wake) override {
+                                             std::span<const std::byte> head,
+                                             std::int64_t deadline_ns, Wake wake) override {
       switch (method) {
         case wire::Method::kDataGet:
         case wire::Method::kDataPut:
           return impl_.data_.Begin(session_, caller, method, head, std::move(wake));
         case wire::Method::kPin:
         case wire::Method::kStatObjects:
+          return impl_.Small(caller, method, head, deadline_ns);
         case wire::Method::kStat:
-          return impl_.Small(caller, method, head);
+          // It lets others in between its slices, and an event loop waits for nothing.
+          return impl_.Long(
+              [&impl = impl_, caller, deadline_ns] {
+                ObjectService objects(impl.owner_, caller);
+                return wire::ServeObjects(objects, wire::Method::kStat, {}, deadline_ns);
+              },
+              deadline_ns, std::move(wake));
         case wire::Method::kInventory:
         case wire::Method::kCopy:
-          if (caller.MayOwn(impl_.own_tag_)) return impl_.Long(method, head, std::move(wake));
+          if (caller.MayOwn(impl_.own_tag_)) {
+            return impl_.Task(method, head, deadline_ns, std::move(wake));
+          }
           if (method == wire::Method::kCopy) return nullptr;
-          return impl_.Small(caller, method, head);
+          return impl_.Small(caller, method, head, deadline_ns);
         default:
           return nullptr;
       }
@@ -221,19 +233,23 @@ class DataServer::Impl final : public transport::Service {
   };
 
   std::unique_ptr<transport::Served> Small(const rpc::Caller& caller, wire::Method method,
-                                           std::span<const std::byte> head) {
+                                           std::span<const std::byte> head,
+                                           std::int64_t deadline_ns) {
     ObjectService objects(owner_, caller);
-    return std::make_unique<SmallCall>(
-        wire::ServeObjects(objects, method, head, clock_.NowNs() + kSecond));
+    return std::make_unique<SmallCall>(wire::ServeObjects(objects, method, head, deadline_ns));
   }
-  std::unique_ptr<transport::Served> Long(wire::Method method, std::span<const std::byte> head,
-                                          transport::Visit::Wake wake) {
-    return std::make_unique<LongCall>(
-        *workers_,
+  std::unique_ptr<transport::Served> Long(std::function<Result<std::string>()> call,
+                                          std::int64_t deadline_ns, transport::Visit::Wake wake) {
+    return std::make_unique<LongCall>(*workers_, std::move(call), deadline_ns, std::move(wake),
+                                      clock_);
+  }
+  std::unique_ptr<transport::Served> Task(wire::Method method, std::span<const std::byte> head,
+                                          std::int64_t deadline_ns, transport::Visit::Wake wake) {
+    return Long(
         [this, method, body = std::vector<std::byte>(head.begin(), head.end())] {
           return method == wire::Method::kCopy ? Copy(body) : Inventory(body);
         },
-        std::move(wake), clock_);
+        deadline_ns, std::move(wake));
   }
 
   Result<std::string> Copy(std::span<const std::byte> body) {

@@ -550,38 +550,56 @@ Result<std::uint64_t> Owner::RemoveMatching(const Token& token, std::string_view
 }
 
 std::vector<Code> Owner::Pin(const Token& token, std::span<const std::string_view> keys,
-                             std::optional<PinKind> kind, std::int64_t duration_ns) {
+                             const Pinning& pinning, std::int64_t deadline_ns) {
   std::vector<Code> codes;
   codes.reserve(keys.size());
-  const MutexLock lock(mutex_);
-  const Code current = core_->CheckToken(token);
-  for (const std::string_view key : keys) {
-    if (current != Code::kOk) {
-      codes.push_back(current);
-    } else {
-      codes.push_back(kind ? core_->Pin(token.slot, key, *kind, duration_ns)
-                           : core_->Unpin(token.slot, key));
+  for (std::size_t begin = 0; begin < keys.size(); begin += kSlice) {
+    if (begin > 0 && clock_.NowNs() >= deadline_ns) break;
+    const MutexLock lock(mutex_);
+    const Code current = core_->CheckToken(token);
+    for (const std::string_view key : keys.subspan(begin, std::min(kSlice, keys.size() - begin))) {
+      if (current != Code::kOk) {
+        codes.push_back(current);
+      } else {
+        codes.push_back(pinning.kind
+                            ? core_->Pin(token.slot, key, *pinning.kind, pinning.duration_ns)
+                            : core_->Unpin(token.slot, key));
+      }
     }
   }
+  codes.resize(keys.size(), Code::kTimeout);
   return codes;
 }
 
-std::vector<std::optional<ObjectStat>> Owner::StatObjects(const Token& token,
-                                                          std::span<const std::string_view> keys) {
+Result<std::vector<std::optional<ObjectStat>>> Owner::StatObjects(
+    const Token& token, std::span<const std::string_view> keys, std::int64_t deadline_ns) {
   std::vector<std::optional<ObjectStat>> stats;
   stats.reserve(keys.size());
-  const MutexLock lock(mutex_);
-  core_->DrainEvents();
-  const bool current = core_->CheckToken(token) == Code::kOk;
-  for (const std::string_view key : keys) {
-    stats.push_back(current ? core_->StatObject(token.slot, key) : std::nullopt);
+  for (std::size_t begin = 0; begin < keys.size(); begin += kSlice) {
+    if (begin > 0 && clock_.NowNs() >= deadline_ns) {
+      return Fail(Code::kTimeout, fmt::format("{} of {} keys were looked at; ask for fewer at once",
+                                              begin, keys.size()));
+    }
+    const MutexLock lock(mutex_);
+    if (begin == 0) core_->DrainEvents();
+    const bool current = core_->CheckToken(token) == Code::kOk;
+    for (const std::string_view key : keys.subspan(begin, std::min(kSlice, keys.size() - begin))) {
+      stats.push_back(current ? core_->StatObject(token.slot, key) : std::nullopt);
+    }
   }
   return stats;
 }
 
 PoolStat Owner::Stat() {
-  const MutexLock lock(mutex_);
-  return core_->Stat();
+  PoolStat stat;
+  Core::StatWalk walk;
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      if (!core_->StatSome(walk, stat)) return stat;
+    }
+    LetOthersIn();
+  }
 }
 
 bool Owner::Populated() {

@@ -114,10 +114,18 @@ class Owner final : public LinkTarget, public DataStore {
   // Errors: kTimeout, with what was removed so far gone; kInvalid for the pattern; kStale.
   Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns);
+  struct Pinning {
+    std::optional<PinKind> kind;  // none: unpins
+    std::int64_t duration_ns = 0;
+  };
+  // kTimeout for the keys that the deadline left over.
   std::vector<Code> Pin(const Token& token, std::span<const std::string_view> keys,
-                        std::optional<PinKind> kind, std::int64_t duration_ns);
-  std::vector<std::optional<ObjectStat>> StatObjects(const Token& token,
-                                                     std::span<const std::string_view> keys);
+                        const Pinning& pinning, std::int64_t deadline_ns);
+  // Errors: kTimeout.
+  Result<std::vector<std::optional<ObjectStat>>> StatObjects(const Token& token,
+                                                             std::span<const std::string_view> keys,
+                                                             std::int64_t deadline_ns);
+  // In slices, between which others have their turn. Not on an event loop.
   PoolStat Stat();
   bool Populated();
 

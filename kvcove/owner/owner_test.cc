@@ -55,6 +55,21 @@ TEST_F(LateOwnerTest, APutDoesNotWaitLongerThanItsDeadlineOrForAMasterThatIsAway
   EXPECT_EQ(Put(kNew, 30 * kSecond), Code::kUnavailable);
 }
 
+// The first slice is done whatever the time is: a caller with little time gets what there is.
+TEST_F(LateOwnerTest, PinsAndStatisticsOfObjectsEndWithTheCallersTime) {
+  const std::vector<std::string> names(1000, "k");
+  const std::vector<std::string_view> keys(names.begin(), names.end());
+  const Token token{.incarnation = {1, 1}, .generation = kOld, .slot = kSlot};
+  const std::vector<Code> codes = owner_->Pin(token, keys, {.kind = PinKind::kHard}, /*past*/ 1);
+  ASSERT_EQ(codes.size(), keys.size());
+  EXPECT_EQ(codes.front(), Code::kMiss);
+  EXPECT_EQ(codes.back(), Code::kTimeout);
+  EXPECT_EQ(owner_->StatObjects(token, keys, /*past*/ 1).error().code, Code::kTimeout);
+  const std::int64_t soon_ns = SystemClock::Instance().NowNs() + 30 * kSecond;
+  EXPECT_EQ(owner_->Pin(token, keys, {.kind = PinKind::kHard}, soon_ns).back(), Code::kMiss);
+  EXPECT_EQ(owner_->StatObjects(token, keys, soon_ns)->size(), keys.size());
+}
+
 // The listings of puts that gave way would pile up for as long as the master is away.
 TEST_F(LateOwnerTest, TheOutboxKeepsWhatStillWaits) {
   owner_->SetMasterReachable(false);

@@ -108,16 +108,16 @@ std::optional<Spaces::Number> Spaces::Victim(Number asking, std::uint64_t bytes)
   return own_has ? std::optional(asking) : std::nullopt;
 }
 
-std::vector<wire::NamespaceStat> Spaces::Stat() const {
-  std::vector<wire::NamespaceStat> stats;
-  for (const Space& space : spaces_) {
+void Spaces::StatSome(std::size_t& cursor, std::size_t at_most,
+                      std::vector<wire::NamespaceStat>& stats) const {
+  for (; cursor < spaces_.size() && at_most > 0; ++cursor, --at_most) {
+    const Space& space = spaces_[cursor];
     if (space.serial == 0) continue;
     stats.push_back({.name = space.name,
                      .bytes = space.objects,
                      .maximum_bytes = space.quota.maximum_bytes,
                      .guaranteed_bytes = space.quota.guaranteed_bytes});
   }
-  return stats;
 }
 
 }  // namespace kvcove::owner

@@ -74,7 +74,9 @@ class Spaces {
   std::uint64_t object_bytes() const { return object_bytes_; }
   std::uint64_t reserved_bytes() const { return reserved_bytes_; }
   std::uint64_t pinned_bytes() const { return pinned_bytes_; }
-  std::vector<wire::NamespaceStat> Stat() const;
+  // Of at most `at_most` entries from `cursor` on, which it moves.
+  void StatSome(std::size_t& cursor, std::size_t at_most,
+                std::vector<wire::NamespaceStat>& stats) const;
   std::size_t entries() const { return spaces_.size(); }
 
  private:

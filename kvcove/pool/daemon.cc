@@ -98,11 +98,13 @@ class Daemon::Impl final : public rpc::Handler {
     session->second.used = true;
     const std::shared_ptr<wire::HostService> service = session->second.service;
     // In a cluster whatever stores or removes waits for the master.
-    const bool waits =
-        wire::MayWait(method) || (host_->in_cluster() && wire::MayWaitInCluster(method));
+    const bool waits = method == wire::Method::kStat || wire::MayWait(method) ||
+                       (host_->in_cluster() && wire::MayWaitInCluster(method));
     if (!waits) return respond(Answer(*service, method, body, deadline_ns));
-    // What the master must decide may wait for as long as the master is away; puts do not.
-    const bool puts = method == wire::Method::kPut || method == wire::Method::kFinish;
+    // What the master must decide may wait for as long as the master is away; puts do not, and
+    // statistics wait for nobody.
+    const bool puts = method == wire::Method::kPut || method == wire::Method::kFinish ||
+                      method == wire::Method::kStat;
     rpc::Workers& workers = puts ? *workers_ : *control_workers_;
     const bool posted = workers.Post([service, method, deadline_ns, respond,
                                       copy = std::vector<std::byte>(body.begin(), body.end())] {
@@ -198,7 +200,7 @@ class Daemon::Impl final : public rpc::Handler {
   std::atomic<std::int64_t> attended_until_ns_;  // while there are none
   std::map<rpc::ConnectionId, Connection> connections_;
   std::map<wire::SessionNumber, Session> sessions_;
-  std::unique_ptr<rpc::Workers> workers_;          // puts
+  std::unique_ptr<rpc::Workers> workers_;          // puts, statistics
   std::unique_ptr<rpc::Workers> control_workers_;  // registrations, resets, removals
   std::unique_ptr<rpc::Server> server_;
 };

@@ -70,13 +70,13 @@ class LocalHost::Service final : public wire::HostService {
   }
   Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                 std::optional<wire::PinKind> kind, std::int64_t duration_ns,
-                                std::int64_t /*deadline_ns*/) override {
-    return host_.owner().Pin(token, keys, kind, duration_ns);
+                                std::int64_t deadline_ns) override {
+    return host_.owner().Pin(token, keys, {.kind = kind, .duration_ns = duration_ns}, deadline_ns);
   }
   Result<std::vector<std::optional<wire::ObjectStat>>> StatObjects(
       const Token& token, std::span<const std::string_view> keys,
-      std::int64_t /*deadline_ns*/) override {
-    return host_.owner().StatObjects(token, keys);
+      std::int64_t deadline_ns) override {
+    return host_.owner().StatObjects(token, keys, deadline_ns);
   }
   Result<wire::InventoryReply> Page(const wire::InventoryRequest& request,
                                     std::int64_t /*deadline_ns*/) override {

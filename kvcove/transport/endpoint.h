@@ -21,7 +21,7 @@
 // When nothing can land any more (P5 of DESIGN.md). Memory belongs to a transfer from Start on. It
 // is the caller's again from the moment that `done()` is true, or that Abort() returns true, or
 // that `on_quiet` is called after Abort() has returned false. A transport that moves bytes with the
-// processor (TCP, shared memory) stops at once and returns true. One whose device writes by itself
+// processor (TCP) stops at once and returns true. One whose device writes by itself
 // returns false, keeps all that the device may touch, and calls `on_quiet` when the device has said
 // that it is finished, or that its queue pair is gone.
 //

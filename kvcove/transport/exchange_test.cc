@@ -10,7 +10,6 @@
 
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/random.h"
-#include "kvcove/transport/shm/endpoint.h"
 #include "kvcove/transport/tcp/peer.h"
 #include "kvcove/transport/tcp/server.h"
 
@@ -88,7 +87,8 @@ class EchoService final : public Service {
     explicit EchoVisit(EchoService& service) : service_(service) {}
     ~EchoVisit() override { ++service_.ended_visits; }
     std::unique_ptr<Served> Begin(const rpc::Caller&, wire::Method method,
-                                  std::span<const std::byte> head, Wake wake) override {
+                                  std::span<const std::byte> head, std::int64_t /*deadline_ns*/,
+                                  Wake wake) override {
       if (method != wire::Method::kDataPut) return nullptr;
       return std::make_unique<Echo>(
           service_, std::string(reinterpret_cast<const char*>(head.data()), head.size()),
@@ -100,15 +100,12 @@ class EchoService final : public Service {
   };
 };
 
-enum class Over : std::uint8_t { kMemory, kTcp };
+// Each transport.
+enum class Over : std::uint8_t { kTcp };
 
 class ExchangeTest : public testing::TestWithParam<Over> {
  protected:
   void SetUp() override {
-    if (GetParam() == Over::kMemory) {
-      endpoint_ = std::make_unique<shm::Endpoint>(service_, rpc::Caller{});
-      return;
-    }
     tcp::ServerOptions options;
     options.stall_ns = 20 * kSecond;
     auto server = tcp::Server::Open(options, gate_, service_, TheClock());
@@ -213,10 +210,8 @@ TEST_P(ExchangeTest, WhatIsLateHasEndedAtBothSides) {
   EXPECT_EQ(service_.visits, service_.ended_visits);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, ExchangeTest, testing::Values(Over::kMemory, Over::kTcp),
-                         [](const auto& info) {
-                           return info.param == Over::kMemory ? "SharedMemory" : "Tcp";
-                         });
+INSTANTIATE_TEST_SUITE_P(Transports, ExchangeTest, testing::Values(Over::kTcp),
+                         [](const auto&) { return "Tcp"; });
 
 }  // namespace
 }  // namespace kvcove::transport

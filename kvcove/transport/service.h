@@ -63,10 +63,11 @@ class Visit {
   using Wake = std::function<void()>;
 
   virtual ~Visit() = default;
-  // `head` is valid during the call. Null: garbage, or a call that is not for this service; the
-  // connection ends.
+  // `head` is valid during the call. `deadline_ns`: the caller waits no longer; 0: it does not say.
+  // Null: garbage, or a call that is not for this service; the connection ends.
   virtual std::unique_ptr<Served> Begin(const rpc::Caller& caller, wire::Method method,
-                                        std::span<const std::byte> head, Wake wake) = 0;
+                                        std::span<const std::byte> head, std::int64_t deadline_ns,
+                                        Wake wake) = 0;
 };
 
 // Thread-safe.

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/transport/shm/copy.h"
+#include "tests/sim/copy.h"
 
 #include <algorithm>
 #include <cstring>
 
-namespace kvcove::transport::shm {
+namespace kvcove::sim {
 
 std::uint64_t Copy::Advance(std::uint64_t most) {
   std::uint64_t moved = 0;
   while (moved < most && from_at_ < from_.size() && to_at_ < to_.size()) {
-    const ConstPiece& from = from_[from_at_];
-    const Piece& to = to_[to_at_];
+    const transport::ConstPiece& from = from_[from_at_];
+    const transport::Piece& to = to_[to_at_];
     const std::uint64_t bytes =
         std::min({from.size - from_within_, to.size - to_within_, most - moved});
     if (to.data != nullptr && bytes > 0) {
@@ -32,4 +32,4 @@ std::uint64_t Copy::Advance(std::uint64_t most) {
   return moved;
 }
 
-}  // namespace kvcove::transport::shm
+}  // namespace kvcove::sim

@@ -7,13 +7,13 @@
 
 #include "kvcove/transport/endpoint.h"
 
-namespace kvcove::transport::shm {
+namespace kvcove::sim {
 
 // Belongs to one thread.
 class Copy {
  public:
   Copy() = default;
-  Copy(std::vector<ConstPiece> from, std::vector<Piece> to)
+  Copy(std::vector<transport::ConstPiece> from, std::vector<transport::Piece> to)
       : from_(std::move(from)), to_(std::move(to)) {}
   // Copies up to `most` bytes more, and says how many. 0: either side has no more.
   std::uint64_t Advance(std::uint64_t most);
@@ -21,8 +21,8 @@ class Copy {
   std::uint64_t copied() const { return copied_; }
 
  private:
-  std::vector<ConstPiece> from_;
-  std::vector<Piece> to_;
+  std::vector<transport::ConstPiece> from_;
+  std::vector<transport::Piece> to_;
   std::size_t from_at_ = 0;
   std::size_t to_at_ = 0;
   std::uint64_t from_within_ = 0;
@@ -30,4 +30,4 @@ class Copy {
   std::uint64_t copied_ = 0;
 };
 
-}  // namespace kvcove::transport::shm
+}  // namespace kvcove::sim

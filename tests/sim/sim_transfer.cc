@@ -54,7 +54,7 @@ void SimServer::Next(std::uint64_t id) {
   if (step.kind != transport::Step::Kind::kWait && one.begun) std::exchange(one.begun, {})();
   switch (step.kind) {
     case transport::Step::Kind::kReceive:
-      one.copy = transport::shm::Copy(PiecesOf(one.request.payload), std::move(step.into));
+      one.copy = Copy(PiecesOf(one.request.payload), std::move(step.into));
       one.receiving = true;
       return Move(id, kSlices);
     case transport::Step::Kind::kAgain:
@@ -69,7 +69,7 @@ void SimServer::Next(std::uint64_t id) {
       std::vector<transport::Piece> to = {
           {.data = reinterpret_cast<std::byte*>(one.reply.payload.data()),
            .size = one.reply.payload.size()}};
-      one.copy = transport::shm::Copy(std::move(step.out), std::move(to));
+      one.copy = Copy(std::move(step.out), std::move(to));
       one.receiving = false;
       return Move(id, one.reply.payload.empty() ? 0 : kSlices);
     }
@@ -169,7 +169,7 @@ void SimEndpoint::Deliver(transport::Exchange& exchange, const Result<SimMessage
     exchange.status = std::unexpected(into.error());
     return;
   }
-  transport::shm::Copy copy(PiecesOf(reply->payload), std::move(*into));
+  Copy copy(PiecesOf(reply->payload), std::move(*into));
   // Bytes arrive as they come; a connection may end in the middle.
   const bool cut = world_.faults() && world_.random().OneIn(200);
   for (int slice = 0; slice < kSlices && copy.copied() < reply->payload.size(); ++slice) {

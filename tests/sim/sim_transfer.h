@@ -12,7 +12,7 @@
 
 #include "kvcove/owner/data_service.h"
 #include "kvcove/transport/endpoint.h"
-#include "kvcove/transport/shm/copy.h"
+#include "tests/sim/copy.h"
 #include "tests/sim/sim_world.h"
 
 namespace kvcove::sim {
@@ -43,7 +43,7 @@ class SimServer {
     Answer answer;
     std::unique_ptr<owner::DataService::Session> session;
     std::unique_ptr<transport::Served> served;
-    transport::shm::Copy copy;
+    Copy copy;
     SimMessage reply;
     bool receiving = false;
     bool waiting = false;

@@ -116,7 +116,8 @@ bool Connection::BodyArrived() {
   }
   if (!shared_.gate.Admitted(guest_)) return false;
   if (visit_ == nullptr) visit_ = shared_.service.Open();
-  served_ = visit_->Begin(*guest_.caller, method, body_, wake_);
+  served_ = visit_->Begin(*guest_.caller, method, body_,
+                          wire::DeadlineOf(header_, shared_.clock.NowNs()), wake_);
   state_ = State::kWork;
   return served_ != nullptr;
 }

@@ -17,9 +17,10 @@ class OneAnswer final : public Service {
  public:
   std::unique_ptr<Visit> Open() override {
     ++visits;
-    return std::make_unique<OneVisit>();
+    return std::make_unique<OneVisit>(*this);
   }
   std::atomic<int> visits{0};
+  std::atomic<std::int64_t> deadline_ns{-1};  // of the last call
 
  private:
   class Answer final : public Served {
@@ -37,10 +38,16 @@ class OneAnswer final : public Service {
   };
   class OneVisit final : public Visit {
    public:
+    explicit OneVisit(OneAnswer& service) : service_(service) {}
     std::unique_ptr<Served> Begin(const rpc::Caller&, wire::Method method,
-                                  std::span<const std::byte>, Wake) override {
-      return std::make_unique<Answer>(method == wire::Method::kDataGet);
+                                  std::span<const std::byte>, std::int64_t deadline_ns,
+                                  Wake) override {
+      service_.deadline_ns = deadline_ns;
+      return std::make_unique<Answer>(method != wire::Method::kDataPut);
     }
+
+   private:
+    OneAnswer& service_;
   };
 };
 
@@ -94,6 +101,17 @@ TEST_F(PeerTest, APeerThatIsGoneIsUnavailableAndUsedAgainAfterAProbe) {
   peer.Probe();
   EXPECT_FALSE(peer.broken());
   EXPECT_EQ(Call(peer, wire::Method::kDataGet), Code::kOk);
+}
+
+TEST_F(PeerTest, TheServiceLearnsHowLongItsCallerWaits) {
+  Peer peer(server_->address(), {}, clock());
+  const std::int64_t deadline_ns = clock().NowNs() + 20 * kSecond;
+  ASSERT_TRUE(peer.channel().Call(wire::Method::kPin, {}, deadline_ns));
+  // Both read the same clock here; milliseconds travel, and they are rounded up.
+  EXPECT_GT(service_.deadline_ns, deadline_ns - kSecond);
+  EXPECT_LT(service_.deadline_ns, deadline_ns + kSecond);
+  EXPECT_EQ(Call(peer, wire::Method::kDataGet), Code::kOk);
+  EXPECT_EQ(service_.deadline_ns, 0) << "batches carry their budget themselves";
 }
 
 }  // namespace
