@@ -152,9 +152,11 @@ void Core::AwaitListing(Reservation& reservation) {
 // The new object owns the extents, unless there is an error (kNoSpace).
 Result<ObjectId> Core::Publish(const NewObject& object) {
   ObjectId parent = kNoObject;
+  std::uint64_t parent_key = 0;
   if (!object.after.empty()) {
-    const segment::Found found =
-        objects_.view().Find(object.slot, Prepared(object.slot, object.after));
+    const segment::PreparedKey after = Prepared(object.slot, object.after);
+    parent_key = after.hash;
+    const segment::Found found = objects_.view().Find(object.slot, after);
     // Policies know objects of their own space, and none that is hard-pinned.
     if (found && objects_[found.object].space == object.space &&
         !objects_[found.object].hard_pinned) {
@@ -174,7 +176,11 @@ Result<ObjectId> Core::Publish(const NewObject& object) {
   const std::uint64_t bytes = segment::OccupiedBytes(object.size_bytes);
   if (!object.waited) spaces_.Publish(object.space, bytes);
   spaces_.policy(object.space)
-      .OnPut({.id = *id, .key = object.key.hash, .size_bytes = bytes, .parent = parent});
+      .OnPut({.id = *id,
+              .key = object.key.hash,
+              .size_bytes = bytes,
+              .parent = parent,
+              .parent_key = parent_key});
   ++counters_.puts;
   counters_.put_bytes += object.size_bytes;
   return id;

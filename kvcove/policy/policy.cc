@@ -4,8 +4,8 @@
 #include <fmt/core.h>
 
 #include "kvcove/policy/lru.h"
-#include "kvcove/policy/return_time.h"
 #include "kvcove/policy/s3fifo.h"
+#include "kvcove/policy/segments.h"
 
 namespace kvcove::policy {
 
@@ -13,7 +13,7 @@ std::vector<std::string_view> PolicyNames() { return {"default", "lru", "s3fifo"
 
 Result<std::unique_ptr<EvictionPolicy>> MakePolicy(std::string_view name,
                                                    std::uint64_t capacity_bytes) {
-  if (name == "default") return std::make_unique<ReturnTimePolicy>();
+  if (name == "default") return std::make_unique<SegmentPolicy>();
   if (name == "lru") return std::make_unique<Lru>();
   if (name == "s3fifo") return std::make_unique<S3Fifo>(capacity_bytes);
   return Fail(Code::kInvalid,

@@ -26,6 +26,7 @@ struct PutEvent {
   std::uint64_t size_bytes = 0;  // what it occupies
   // The chunk before it in its chain, kNoObject at a chain's start or when it is gone.
   ObjectId parent = kNoObject;
+  std::uint64_t parent_key = 0;  // its hash, also when it is gone; 0 at a chain's start
 };
 
 class EvictionPolicy {
@@ -35,6 +36,9 @@ class EvictionPolicy {
   virtual void OnPut(const PutEvent& event) = 0;
   // Somebody read it, or put it again. Chunks of one request come in the order of their chain.
   virtual void OnHit(ObjectId id) = 0;
+  // The request whose chunks came last is complete. Nobody must say so: a chunk that does not
+  // continue the chain starts another request.
+  virtual void EndRequest() {}
   // It is gone. `evicted`: by this policy's own choice, so that it may remember the key.
   virtual void OnRemove(ObjectId id, bool evicted) = 0;
 

@@ -52,8 +52,11 @@ TEST_P(EveryPolicyTest, NamesOnlyVictimsThatAreThere) {
 TEST_P(EveryPolicyTest, FindsTheOneThatMayGo) {
   auto policy = *MakePolicy(GetParam(), 100);
   for (ObjectId id = 0; id < 100; ++id) {
-    policy->OnPut(
-        {.id = id, .key = Mix64(id), .size_bytes = 1, .parent = id == 0 ? kNoObject : id - 1});
+    policy->OnPut({.id = id,
+                   .key = Mix64(id + 1),
+                   .size_bytes = 1,
+                   .parent = id == 0 ? kNoObject : id - 1,
+                   .parent_key = id == 0 ? 0 : Mix64(id)});
   }
   EXPECT_EQ(policy->Victim([](ObjectId id) { return id == 42; }), 42U);
   EXPECT_EQ(policy->Victim([](ObjectId) { return false; }), kNoObject);
@@ -63,11 +66,14 @@ TEST_P(EveryPolicyTest, FindsTheOneThatMayGo) {
 TEST(DefaultPolicyTest, GivesUpTailsBeforeTheirPrefix) {
   auto policy = *MakePolicy("default", 100);
   for (ObjectId id = 0; id < 10; ++id) {
-    policy->OnPut(
-        {.id = id, .key = Mix64(id), .size_bytes = 1, .parent = id == 0 ? kNoObject : id - 1});
+    policy->OnPut({.id = id,
+                   .key = Mix64(id + 1),
+                   .size_bytes = 1,
+                   .parent = id == 0 ? kNoObject : id - 1,
+                   .parent_key = id == 0 ? 0 : Mix64(id)});
   }
-  policy->OnPut({.id = 50, .key = 50, .size_bytes = 1, .parent = kNoObject});
-  policy->OnPut({.id = 51, .key = 51, .size_bytes = 1, .parent = kNoObject});
+  policy->OnPut({.id = 50, .key = Mix64(51), .size_bytes = 1, .parent = kNoObject});
+  policy->OnPut({.id = 51, .key = Mix64(52), .size_bytes = 1, .parent = kNoObject});
   std::vector<ObjectId> order;
   while (order.size() < 10) {
     const ObjectId victim = policy->Victim(kAll);

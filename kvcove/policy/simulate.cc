@@ -19,6 +19,7 @@ std::size_t CacheSimulator::LeadingRun(std::span<const std::uint32_t> chain) con
 void CacheSimulator::Access(std::span<const std::uint32_t> chain, std::size_t first) {
   if (capacity_ == 0) return;
   ObjectId parent = first == 0 ? kNoObject : Find(chain[first - 1]);
+  std::uint64_t parent_key = first == 0 ? 0 : Mix64(chain[first - 1]);
   for (const std::uint32_t block : chain.subspan(first)) {
     ObjectId id = Find(block);
     if (id != kNoObject) {
@@ -41,10 +42,16 @@ void CacheSimulator::Access(std::span<const std::uint32_t> chain, std::size_t fi
       }
       if (block >= where_.size()) where_.resize(block + 1, kNoObject);
       where_[block] = id;
-      policy_->OnPut({.id = id, .key = Mix64(block), .size_bytes = 1, .parent = parent});
+      policy_->OnPut({.id = id,
+                      .key = Mix64(block),
+                      .size_bytes = 1,
+                      .parent = parent,
+                      .parent_key = parent_key});
     }
     parent = id;
+    parent_key = Mix64(block);
   }
+  policy_->EndRequest();
 }
 
 Result<HitCount> Simulate(std::string_view policy, std::span<const Chain> requests,

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/policy/segments.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "kvcove/base/random.h"
+#include "kvcove/policy/simulate.h"
+
+namespace kvcove::policy {
+namespace {
+
+const auto kAll = [](ObjectId) { return true; };
+
+// A cache of chains over a SegmentPolicy, as an owner keeps it.
+class SegmentPolicyTest : public testing::Test {
+ protected:
+  // Reads and stores the keys of one request, in order.
+  void Request(const std::vector<std::uint64_t>& keys, bool tell_end = true) {
+    std::uint64_t parent_key = 0;
+    ObjectId parent = kNoObject;
+    for (const std::uint64_t key : keys) {
+      auto at = objects_.find(key);
+      if (at != objects_.end()) {
+        policy_.OnHit(at->second);
+      } else {
+        at = objects_.emplace(key, NewId()).first;
+        keys_[at->second] = key;
+        policy_.OnPut({.id = at->second,
+                       .key = key,
+                       .size_bytes = 1,
+                       .parent = parent,
+                       .parent_key = parent_key});
+      }
+      parent = at->second;
+      parent_key = key;
+    }
+    if (tell_end) policy_.EndRequest();
+  }
+  void Remove(std::uint64_t key, bool evicted = false) {
+    const ObjectId id = objects_.at(key);
+    policy_.OnRemove(id, evicted);
+    objects_.erase(key);
+    keys_.erase(id);
+    free_.push_back(id);
+  }
+  std::uint64_t Evict() {
+    const ObjectId id = policy_.Victim(kAll);
+    if (id == kNoObject) return 0;
+    const std::uint64_t key = keys_.at(id);
+    Remove(key, true);
+    return key;
+  }
+  ObjectId NewId() {
+    if (free_.empty()) return next_++;
+    const ObjectId id = free_.back();
+    free_.pop_back();
+    return id;
+  }
+  // Keys whose upper half differs, as hashes do.
+  static std::uint64_t Key(std::uint64_t conversation, std::uint64_t block) {
+    return Mix64(conversation * 1000 + block) | 1;
+  }
+  static std::vector<std::uint64_t> Chain(std::uint64_t conversation, std::uint64_t blocks) {
+    std::vector<std::uint64_t> keys;
+    for (std::uint64_t b = 0; b < blocks; ++b) keys.push_back(Key(conversation, b));
+    return keys;
+  }
+
+  SegmentPolicy policy_;
+  std::map<std::uint64_t, ObjectId> objects_;
+  std::map<ObjectId, std::uint64_t> keys_;
+  std::vector<ObjectId> free_;
+  ObjectId next_ = 0;
+};
+
+TEST_F(SegmentPolicyTest, ARequestGoesFromItsEnd) {
+  Request(Chain(1, 10));
+  for (std::uint64_t b = 10; b-- > 0;) EXPECT_EQ(Evict(), Key(1, b));
+  EXPECT_EQ(Evict(), 0U);
+}
+
+TEST_F(SegmentPolicyTest, TheOpenRequestIsSpared) {
+  Request(Chain(1, 10));
+  Request(Chain(2, 10), /*tell_end=*/false);
+  for (int i = 0; i < 10; ++i) {
+    const std::uint64_t key = Evict();
+    EXPECT_TRUE(std::ranges::count(Chain(1, 10), key)) << i;
+  }
+  EXPECT_NE(Evict(), 0U) << "when nothing else is left, it gives way";
+}
+
+// Without a word about the end: a block whose parent is another than the last one starts a request.
+TEST_F(SegmentPolicyTest, ABlockThatDoesNotContinueTheChainStartsARequest) {
+  Request(Chain(1, 10), false);
+  Request(Chain(2, 3), false);
+  Request(Chain(3, 3), false);
+  EXPECT_EQ(policy_.Contradiction(), "");
+  std::vector<std::uint64_t> order;
+  while (const std::uint64_t key = Evict()) order.push_back(key);
+  const auto place = [&](std::uint64_t key) { return std::ranges::find(order, key); };
+  for (const std::uint64_t c : {1, 2, 3}) {
+    EXPECT_LT(place(Key(c, 2)), place(Key(c, 0))) << "each from its own end";
+  }
+  EXPECT_GT(place(Key(3, 0)), place(Key(1, 9))) << "the open one went last";
+}
+
+// Conversations that go on are worth more than requests that nobody repeats.
+TEST_F(SegmentPolicyTest, LearnsWhichRequestsComeBack) {
+  constexpr std::uint64_t kCapacity = 2000;
+  std::uint64_t found = 0;
+  std::uint64_t asked = 0;
+  for (std::uint64_t round = 0; round < 3000; ++round) {
+    // A conversation of 8 turns that come back after about 100 requests, among one-off requests.
+    const std::uint64_t conversation = 1'000'000 + (round % 50) + (round / 400) * 50;
+    const std::uint64_t turn = (round % 400) / 50;
+    std::vector<std::vector<std::uint64_t>> requests = {Chain(conversation, 4 + 4 * turn)};
+    for (int i = 0; i < 2; ++i) requests.push_back(Chain(2'000'000 + round * 2 + i, 30));
+    for (const auto& keys : requests) {
+      if (round > 1000 && keys == requests[0] && turn > 0) {
+        asked += 4 * turn;
+        for (std::uint64_t b = 0; b < 4 * turn && objects_.contains(keys[b]); ++b) ++found;
+      }
+      while (objects_.size() + keys.size() > kCapacity) ASSERT_NE(Evict(), 0U);
+      Request(keys);
+    }
+  }
+  // A least-recently-used cache keeps 2,000 / 80 = 25 rounds and finds nothing of what is 50 old.
+  EXPECT_GT(static_cast<double>(found), 0.6 * static_cast<double>(asked));
+}
+
+TEST_F(SegmentPolicyTest, WhatIsRefusedComesBackInItsTurn) {
+  Request(Chain(1, 200));
+  const auto odd = [](ObjectId id) { return id % 2 == 1; };
+  for (int i = 0; i < 100; ++i) {
+    const ObjectId id = policy_.Victim(odd);
+    ASSERT_NE(id, kNoObject);
+    ASSERT_EQ(id % 2, 1U);
+    Remove(keys_.at(id), true);
+    ASSERT_EQ(policy_.Contradiction(), "");
+  }
+  EXPECT_EQ(policy_.Victim(odd), kNoObject);
+  EXPECT_EQ(policy_.Contradiction(), "");
+  for (int i = 0; i < 100; ++i) EXPECT_NE(Evict(), 0U);
+}
+
+// Random requests, removals and refusals; the books are right throughout, and every object is given
+// up in the end.
+TEST_F(SegmentPolicyTest, TheBooksAreRightOverRandomHistories) {
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    for (int step = 0; step < 6000; ++step) {
+      const std::uint64_t conversation = random.Below(60);
+      std::vector<std::uint64_t> keys = Chain(0, random.Below(4));  // a shared prefix
+      for (const std::uint64_t key : Chain(1 + conversation, 1 + random.Below(12))) {
+        keys.push_back(key);
+      }
+      Request(keys, random.OneIn(2));
+      while (objects_.size() > 250) {
+        if (random.OneIn(10)) {
+          Remove(objects_.begin()->first);
+        } else if (random.OneIn(10)) {
+          const ObjectId id = policy_.Victim([](ObjectId v) { return v % 3 == 0; });
+          if (id != kNoObject) Remove(keys_.at(id), true);
+        } else {
+          ASSERT_NE(Evict(), 0U);
+        }
+      }
+      if (step % 50 == 0) {
+        ASSERT_EQ(policy_.Contradiction(), "") << step;
+      }
+    }
+    while (!objects_.empty()) ASSERT_NE(Evict(), 0U);
+    ASSERT_EQ(policy_.Contradiction(), "");
+  }
+}
+
+// Above the bound only a share of conversations is followed: memory stays bounded, and the policy
+// still learns.
+TEST_F(SegmentPolicyTest, FollowsAShareOfManyConversations) {
+  constexpr std::uint64_t kCapacity = 150'000;
+  for (std::uint64_t c = 0; c < 12'000; ++c) {
+    const std::vector<std::uint64_t> keys = Chain(c, 20);
+    while (objects_.size() + keys.size() > kCapacity) ASSERT_NE(Evict(), 0U);
+    Request(keys);
+    if (c > 500) {
+      const std::vector<std::uint64_t> again = Chain(c - 500, 20);
+      if (objects_.contains(again[0])) {
+        std::vector<std::uint64_t> there;
+        for (const std::uint64_t key : again) {
+          if (!objects_.contains(key)) break;
+          there.push_back(key);
+        }
+        Request(there);
+      }
+    }
+  }
+  EXPECT_EQ(policy_.Contradiction(), "");
+}
+
+}  // namespace
+}  // namespace kvcove::policy
