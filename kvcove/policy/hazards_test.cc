@@ -47,7 +47,7 @@ TEST(HazardTablesTest, WorthFollowsWhenBlocksReturn) {
   tables.Update();
   const std::size_t young = AgeBucket(20);
   EXPECT_GT(tables.Index(soon, young), 10 * tables.Index(late, young));
-  EXPECT_GT(tables.Index(late, AgeBucket(45'000)), 5 * tables.Index(late, young));
+  EXPECT_GT(tables.Index(late, AgeBucket(50'000)), 2 * tables.Index(late, young));
   EXPECT_LT(tables.Index(never, young), tables.Index(late, young));
 }
 
