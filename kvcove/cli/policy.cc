@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kvcove/cli/command.h"
+#include "kvcove/policy/workload.h"
 #include "kvcove/replay/trace.h"
 
 namespace kvcove::cli {
@@ -13,6 +14,8 @@ struct PolicyOptions {
   std::string trace;
   std::vector<std::uint64_t> capacities;
   std::size_t limit = 0;
+  std::string workload;  // empty: the trace as it is
+  std::uint64_t seed = 1;
   bool json = false;
 };
 
@@ -20,7 +23,10 @@ Result<int> Run(const PolicyOptions& options) {
   KVCOVE_ASSIGN(
       const auto requests,
       replay::ReadTrace(options.trace, options.limit == 0 ? ~std::size_t{0} : options.limit));
-  const std::vector<policy::Chain> chains = replay::ChainsOf(requests);
+  std::vector<policy::Chain> chains = replay::ChainsOf(requests);
+  if (!options.workload.empty()) {
+    KVCOVE_ASSIGN(chains, policy::MakeWorkload(options.workload, chains, options.seed));
+  }
   std::vector<std::uint64_t> capacities = options.capacities;
   if (capacities.empty()) capacities = {1000, 3000, 10000, 30000};
   std::vector<std::string> names;
@@ -45,7 +51,8 @@ Result<int> Run(const PolicyOptions& options) {
       if (options.json) {
         const nlohmann::json row = {{"schema", "kvcove.policy.1"},    {"policy", name},
                                     {"capacity", capacity},           {"hit_ratio", count.ratio()},
-                                    {"hit_blocks", count.hit_blocks}, {"blocks", count.blocks}};
+                                    {"hit_blocks", count.hit_blocks}, {"blocks", count.blocks},
+                                    {"workload", options.workload}};
         fmt::print("{}\n", row.dump());
       } else {
         fmt::print(" {:>9.4f}", count.ratio());
@@ -70,6 +77,12 @@ void AddPolicy(CLI::App& app, Action& chosen) {
   command->add_option("--capacity", options->capacities,
                       "blocks; may be repeated (default: 1000 3000 10000 30000)");
   command->add_option("--limit", options->limit, "only the first requests (0: all)");
+  command
+      ->add_option("--workload", options->workload,
+                   "in place of the trace: reversed, shuffled or scan (made from it), loop, zipf "
+                   "or agents (made from the seed)")
+      ->check(CLI::IsMember(policy::WorkloadNames()));
+  command->add_option("--seed", options->seed, "of the workload")->capture_default_str();
   command->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
   command->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }

@@ -70,7 +70,7 @@ Result<HitCount> Simulate(std::string_view policy, std::span<const Chain> reques
 HitCount SimulateOptimum(std::span<const Chain> requests, std::uint64_t capacity_blocks) {
   constexpr std::uint32_t kNever = ~0U;
   // next[i] = the request that next uses the block of access i. Blocks of one request share it; of
-  // those that are equally far, the one stored under the lowest number goes first.
+  // those that are equally far, the deepest goes first, as it is of no use without the others.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> accesses;  // request, block
   for (std::uint32_t r = 0; r < requests.size(); ++r) {
     for (const std::uint32_t block : requests[r]) accesses.emplace_back(r, block);
@@ -84,9 +84,10 @@ HitCount SimulateOptimum(std::span<const Chain> requests, std::uint64_t capacity
   }
   struct Use {
     std::uint32_t request;
+    std::uint32_t depth;  // of the block in its chain
     std::uint32_t block;
     bool operator<(const Use& other) const {
-      return request != other.request ? request < other.request : block > other.block;
+      return request != other.request ? request < other.request : depth < other.depth;
     }
   };
   std::unordered_map<std::uint32_t, std::uint32_t> present;  // block -> next use
@@ -99,14 +100,15 @@ HitCount SimulateOptimum(std::span<const Chain> requests, std::uint64_t capacity
       if (!present.contains(block)) break;
       ++count.hit_blocks;
     }
-    for (const std::uint32_t block : chain) {
+    for (std::uint32_t depth = 0; depth < chain.size(); ++depth) {
+      const std::uint32_t block = chain[depth];
       const std::uint32_t use = next[position++];
       if (use == kNever) {
         present.erase(block);
         continue;
       }
       present[block] = use;
-      farthest.push({use, block});
+      farthest.push({use, depth, block});
       while (present.size() > capacity_blocks) {
         const Use victim = farthest.top();
         farthest.pop();
