@@ -24,7 +24,7 @@ TEST(GhostTest, RemembersWhatItWasTold) {
 
 TEST(GhostTest, TheLeastRecentlyUsedGoesFirst) {
   Ghost ghost;
-  for (std::uint64_t key = 1; key <= 4; ++key) ghost.Add(key);
+  for (std::uint32_t key = 1; key <= 4; ++key) ghost.Add(key);
   ghost.Add(1);
   EXPECT_FALSE(ghost.TakeOldest(4));
   EXPECT_EQ(ghost.TakeOldest(3)->key, 2U);
@@ -37,11 +37,11 @@ TEST(GhostTest, TheLeastRecentlyUsedGoesFirst) {
 // Beside a plain map and queue, over a history in which the table grows, wraps and closes gaps.
 TEST(GhostTest, AgreesWithAModel) {
   Ghost ghost;
-  std::unordered_map<std::uint64_t, std::uint64_t> last_use;
-  std::deque<std::pair<std::uint64_t, std::uint64_t>> uses;  // key, when
+  std::unordered_map<std::uint32_t, std::uint64_t> last_use;
+  std::deque<std::pair<std::uint32_t, std::uint64_t>> uses;  // key, when
   Random random(5);
   for (std::uint64_t step = 1; step <= 200'000; ++step) {
-    const std::uint64_t key = 1 + random.Below(step < 100'000 ? 3000 : 9000);
+    const auto key = static_cast<std::uint32_t>(1 + random.Below(step < 100'000 ? 3000 : 9000));
     ghost.Add(key).segment = static_cast<std::uint32_t>(step);
     last_use[key] = step;
     uses.emplace_back(key, step);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kvcove/base/result.h"
+#include "kvcove/model/hints.h"
 
 namespace kvcove::policy {
 
@@ -36,9 +37,11 @@ class EvictionPolicy {
   virtual void OnPut(const PutEvent& event) = 0;
   // Somebody read it, or put it again. Chunks of one request come in the order of their chain.
   virtual void OnHit(ObjectId id) = 0;
-  // The request whose chunks came last is complete. Nobody must say so: a chunk that does not
-  // continue the chain starts another request.
-  virtual void EndRequest() {}
+  // What the caller says of a chunk that has just been put or hit, and of its request.
+  virtual void OnHints(ObjectId /*id*/, const Hints& /*hints*/) {}
+  // The request whose latest chunk this is has ended. Nobody must say so: a request that nothing
+  // continues for a while counts as ended.
+  virtual void EndRequest(ObjectId /*last*/) {}
   // It is gone. `evicted`: by this policy's own choice, so that it may remember the key.
   virtual void OnRemove(ObjectId id, bool evicted) = 0;
 

@@ -13,27 +13,73 @@
 namespace kvcove::policy {
 namespace {
 
-constexpr std::uint8_t kMostUses = 15;
-constexpr double kTailWeight = 0.5;
-// The ghost follows so many keys for each cached block, within bounds: too few, and it forgets what
-// is about to return; too many, and uses of long ago count as if they were new.
-constexpr std::size_t kGhostShare = 5;
-constexpr std::size_t kLeastGhost = 24'000;
-constexpr std::size_t kMostGhost = 131'072;
+constexpr std::uint8_t kMostUses = 255;
 constexpr std::uint64_t kLeastUpdate = 256;  // blocks asked between two updates of the tables
 constexpr std::uint64_t kMostUpdate = 2048;
+constexpr int kTimeUnit = 4;  // 2^4 blocks: ages are told apart no finer
+// Steps of one call at most.
 constexpr std::size_t kReadmitSlice = 1024;
+constexpr std::uint32_t kCountSlice = 8192;  // segments
+constexpr std::uint32_t kAgeSlice = 1024;    // segments
+constexpr std::uint32_t kDeepestSlice = 64;  // segments
+// A request that nothing continues for so many blocks asked counts as ended.
+constexpr std::uint64_t kLeastIdle = 64;
+constexpr std::uint64_t kMostIdle = 4096;
+constexpr std::uint64_t kIdleShare = 16;  // of the cache
 
-std::uint32_t TagOf(std::uint64_t key) { return static_cast<std::uint32_t>(key >> 32); }
+std::uint32_t KeyOf(std::uint64_t hash) { return static_cast<std::uint32_t>(hash >> 32); }
+// Never 0, which says that there is no parent.
+std::uint16_t TagOf(std::uint32_t key) {
+  const auto tag = static_cast<std::uint16_t>(key);
+  return tag == 0 ? 1 : tag;
+}
 
 }  // namespace
 
-SegmentPolicy::SegmentPolicy() = default;
+SegmentPolicy::SegmentPolicy(const SegmentOptions& options)
+    : options_(options), lists_(kClasses), tables_(options.hazards) {}
 
-// ---- the open request
+std::uint32_t SegmentPolicy::TimeNow() const {
+  return static_cast<std::uint32_t>(now_ >> kTimeUnit);
+}
 
-bool SegmentPolicy::Continues(const Node& node) const {
-  return !request_.empty() && node.parent_tag == TagOf(request_.back().key);
+std::uint64_t SegmentPolicy::AgeNow(const Segment& segment) const {
+  return std::uint64_t{TimeNow() - segment.time} << kTimeUnit;
+}
+
+// ---- open requests
+
+// The one that the block continues, else a new one. What nothing has continued for a while ends.
+SegmentPolicy::Request& SegmentPolicy::RequestFor(const Node& node) {
+  Request* unused = nullptr;
+  const std::uint64_t idle = std::clamp<std::uint64_t>(count_ / kIdleShare, kLeastIdle, kMostIdle);
+  for (Request& request : requests_) {
+    if (request.touched == 0) {
+      unused = &request;
+    } else if (node.parent_tag != 0 && node.parent_tag == TagOf(request.steps.back().key)) {
+      if (request.steps.size() < kMostSteps) return request;
+      CloseRequest(request, /*ended=*/false);
+      return request;
+    }
+  }
+  for (Request& request : requests_) {
+    if (request.touched == 0 || asked_ - request.touched < idle) continue;
+    CloseRequest(request);
+    unused = &request;
+  }
+  if (unused != nullptr) return *unused;
+  CloseOldest();
+  return *std::ranges::find(requests_, 0U, &Request::touched);
+}
+
+bool SegmentPolicy::CloseOldest() {
+  Request* oldest = nullptr;
+  for (Request& request : requests_) {
+    if (request.touched == 0) continue;
+    if (oldest == nullptr || request.touched < oldest->touched) oldest = &request;
+  }
+  if (oldest != nullptr) CloseRequest(*oldest);
+  return oldest != nullptr;
 }
 
 // Whole conversations are followed, or not at all: a block decides where it starts a chain or
@@ -48,92 +94,130 @@ bool SegmentPolicy::Followed(const Node& node, ObjectId parent) const {
          share * static_cast<double>(std::numeric_limits<std::uint64_t>::max());
 }
 
-void SegmentPolicy::AddStep(ObjectId id, bool known) {
+void SegmentPolicy::AddStep(Request& request, ObjectId id, bool known) {
   Node& node = nodes_[id];
   node.open = true;
-  ++asked_;
-  request_.push_back({.id = id,
-                      .key = node.key,
-                      .uses = node.uses,
-                      .children = node.children,
-                      .known = known,
-                      .followed = node.followed});
+  node.segment = static_cast<SegmentId>(&request - requests_.data()) * kMostSteps +
+                 static_cast<SegmentId>(request.steps.size());
+  request.touched = ++asked_;
+  ++open_steps_;
+  request.steps.push_back({.id = id,
+                           .key = node.key,
+                           .uses = node.uses,
+                           .children = node.children,
+                           .known = known,
+                           .followed = node.followed,
+                           .ephemeral = request.ephemeral});
 }
 
 void SegmentPolicy::OnPut(const PutEvent& event) {
   nodes_.Reach(event.id);
   Node& node = nodes_[event.id];
-  node = {.key = event.key == 0 ? 1 : event.key, .parent_tag = TagOf(event.parent_key)};
-  if (!Continues(node)) CloseRequest();
+  node = {.key = KeyOf(event.key),
+          .parent_tag = event.parent_key == 0 ? std::uint16_t{0} : TagOf(KeyOf(event.parent_key))};
+  Request& request = RequestFor(node);
   ++now_;
   most_ = std::max(most_, ++count_);
   node.followed = Followed(node, event.parent);
   const Ghost::Entry* seen = node.followed ? ghost_.Find(node.key) : nullptr;
   if (seen != nullptr) {
     node.uses = seen->uses;
-    node.children = seen->children;
+    node.children = seen->children & kMostChildren;
   }
-  AddStep(event.id, seen != nullptr);
+  AddStep(request, event.id, seen != nullptr);
 }
 
 void SegmentPolicy::OnHit(ObjectId id) {
   Node& node = nodes_[id];
   if (node.open) return;
-  if (!Continues(node)) CloseRequest();
+  Request& request = RequestFor(node);
   DropFromSegment(id);
-  AddStep(id, true);
+  AddStep(request, id, true);
+}
+
+void SegmentPolicy::OnHints(ObjectId id, const Hints& hints) {
+  Request* request = OpenOf(id);
+  if (request == nullptr) return;
+  if (hints.output_tokens > 0) request->output_tokens = hints.output_tokens;
+  if (hints.session_ends) request->session_ends = true;
+  if (!hints.ephemeral) return;
+  request->ephemeral = true;
+  request->steps[nodes_[id].segment % kMostSteps].ephemeral = true;
+}
+
+void SegmentPolicy::EndRequest(ObjectId last) {
+  Request* request = OpenOf(last);
+  if (request != nullptr && request->steps.back().id == last) CloseRequest(*request);
 }
 
 void SegmentPolicy::OnRemove(ObjectId id, bool /*evicted*/) {
   --count_;
   Node& node = nodes_[id];
-  if (node.open) {
-    const auto step = std::ranges::find(request_, id, &Step::id);
-    if (step != request_.end()) step->id = kNoObject;
+  if (Request* request = OpenOf(id)) {
+    request->steps[node.segment % kMostSteps].id = kNoObject;
     node.open = false;
     return;
   }
   DropFromSegment(id);
 }
 
-void SegmentPolicy::CloseRequest() {
-  const std::size_t n = request_.size();
-  if (n == 0) return;
+// What the caller says of a block goes before what the policy sees, but for prefixes that several
+// conversations share: they do not end with one of them.
+std::uint8_t SegmentPolicy::ClassOf(const Request& request, const Step& step,
+                                    std::uint8_t otherwise) const {
+  if (step.ephemeral) return kEphemeralClass;
+  if (request.session_ends && step.children < kSharedChildren) return kEndedClass;
+  return WithOutput(otherwise, request.output_tokens);
+}
+
+void SegmentPolicy::CloseRequest(Request& request, bool ended) {
+  std::vector<Step>& steps = request.steps;
+  const std::size_t n = steps.size();
   std::size_t known = 0;
-  while (known < n && request_[known].known) ++known;
-  const bool later_turn = known > 1 && request_[known - 1].children < kSharedChildren;
+  while (known < n && steps[known].known) ++known;
+  const bool later_turn =
+      options_.turns && known > 1 && steps[known - 1].children < kSharedChildren;
   // What continues a block for the first time makes it more of a shared prefix.
   for (std::size_t i = 0; i + 1 < n; ++i) {
-    if (!request_[i + 1].known && request_[i].children < 255) ++request_[i].children;
+    if (!steps[i + 1].known && steps[i].children < kMostChildren) ++steps[i].children;
   }
+  const std::size_t tail = ended ? n - 1 : n;
+  const auto class_at = [&](std::size_t i) {
+    const std::uint8_t bucket = options_.cut ? UseBucket(steps[i].uses) : std::uint8_t{0};
+    return ClassOf(
+        request, steps[i],
+        bucket == 0 ? NewClass(later_turn, options_.lengths ? n : 1) : UsedClass(bucket, false));
+  };
   SegmentId previous = kNoSegment;
-  const std::size_t tail = n - 1;
   for (std::size_t begin = 0; begin < tail;) {
-    const std::uint8_t bucket = UseBucket(request_[begin].uses);
+    const std::uint8_t cls = class_at(begin);
     std::size_t end = begin + 1;
-    while (end < tail && UseBucket(request_[end].uses) == bucket) ++end;
-    MakeSegment(begin, end, bucket == 0 ? NewClass(later_turn, n) : UsedClass(bucket, end == tail),
+    while (end < tail && class_at(end) == cls) ++end;
+    MakeSegment(request, begin, end, options_.before_tail && end == tail ? BeforeTail(cls) : cls,
                 previous);
     begin = end;
   }
-  MakeSegment(tail, n, kTailClass, previous);
-  request_.clear();
-  const std::size_t keep = std::clamp(kGhostShare * most_, kLeastGhost, kMostGhost);
+  if (ended) MakeSegment(request, tail, n, ClassOf(request, steps[tail], kTailClass), previous);
+  open_steps_ -= n;
+  steps.clear();
+  if (ended) request = {.steps = std::move(steps)};
+  const std::size_t keep =
+      std::clamp(options_.ghost_share * most_, options_.least_ghost, options_.most_ghost);
   while (const std::optional<Ghost::Entry> oldest = ghost_.TakeOldest(keep)) Forget(*oldest);
-  if (asked_ >= next_update_) UpdateTables();
+  if (counted_ != kNoSegment || asked_ >= next_update_) UpdateTables();
 }
 
-void SegmentPolicy::MakeSegment(std::size_t begin, std::size_t end, std::uint8_t cls,
-                                SegmentId& previous) {
+void SegmentPolicy::MakeSegment(const Request& request, std::size_t begin, std::size_t end,
+                                std::uint8_t cls, SegmentId& previous) {
   const SegmentId id = NewSegment();
   Segment& segment = segments_[id];
-  segment.time = now_;
+  segment.time = TimeNow();
   segment.cls = cls;
-  segment.weight = 1 / std::sqrt(static_cast<float>(end - begin));
+  segment.weight = options_.by_size ? 1 / std::sqrt(static_cast<float>(end - begin)) : 1;
   segment.shallower = previous;
   if (previous != kNoSegment) segments_[previous].deeper = id;
   for (std::size_t i = begin; i < end; ++i) {
-    const Step& step = request_[i];
+    const Step& step = request.steps[i];
     const auto uses = static_cast<std::uint8_t>(std::min<int>(step.uses + 1, kMostUses));
     if (step.followed) {
       LeaveOldSegment(step);
@@ -147,7 +231,7 @@ void SegmentPolicy::MakeSegment(std::size_t begin, std::size_t end, std::uint8_t
     Node& node = nodes_[step.id];
     node.open = false;
     node.uses = uses;
-    node.children = step.children;
+    node.children = step.children & kMostChildren;
     node.segment = id;
     segment.blocks.PushBack(nodes_, step.id);
     ++segment.cached;
@@ -165,14 +249,14 @@ void SegmentPolicy::LeaveOldSegment(const Step& step) {
   const Ghost::Entry* entry = ghost_.Find(step.key);
   if (entry == nullptr) return;
   Segment& old = segments_[entry->segment];
-  tables_.AddReturn(old.cls, now_ - old.time, old.weight);
+  tables_.AddReturn(old.cls, AgeNow(old), old.weight);
   --old.followed;
   FreeIfUnused(entry->segment);
 }
 
 void SegmentPolicy::Forget(const Ghost::Entry& entry) {
   Segment& segment = segments_[entry.segment];
-  tables_.AddLost(segment.cls, now_ - segment.time, segment.weight);
+  tables_.AddLost(segment.cls, AgeNow(segment), segment.weight);
   --segment.followed;
   FreeIfUnused(entry.segment);
 }
@@ -217,29 +301,39 @@ void SegmentPolicy::DropFromSegment(ObjectId id) {
   FreeIfUnused(of);
 }
 
+// Classes with an output length are there from the first one on.
+SegmentPolicy::Lists& SegmentPolicy::ListsOf(std::uint8_t cls) {
+  if (cls >= lists_.size()) lists_.resize(kAllClasses);
+  return lists_[cls];
+}
+
 void SegmentPolicy::ListSegment(SegmentId id) {
   Segment& segment = segments_[id];
-  segment.age = static_cast<std::uint8_t>(AgeBucket(now_ - segment.time));
-  lists_[segment.cls][segment.age].PushBack(segments_, id);
-  occupied_[segment.cls].set(segment.age);
+  segment.age = static_cast<std::uint8_t>(AgeBucket(AgeNow(segment)));
+  Lists& lists = ListsOf(segment.cls);
+  lists.by_age[segment.age].PushBack(segments_, id);
+  lists.occupied.set(segment.age);
 }
 
 void SegmentPolicy::UnlistSegment(SegmentId id) {
   const Segment& segment = segments_[id];
-  IdList<Segments>& list = lists_[segment.cls][segment.age];
-  list.Erase(segments_, id);
-  if (list.empty()) occupied_[segment.cls].reset(segment.age);
+  Lists& lists = lists_[segment.cls];
+  lists.by_age[segment.age].Erase(segments_, id);
+  if (lists.by_age[segment.age].empty()) lists.occupied.reset(segment.age);
 }
 
 // Segments move to the list of their age, the oldest first, so that each list stays in the order of
-// time.
+// time. After many puts without a victim many are to be moved: those that are left stay for the
+// next call.
 void SegmentPolicy::AdvanceAges() {
-  for (std::size_t cls = 0; cls < kClasses; ++cls) {
-    if (occupied_[cls].none()) continue;
+  std::uint32_t left = kAgeSlice;
+  for (Lists& lists : lists_) {
+    if (lists.occupied.none()) continue;
     for (std::size_t age = kAges - 1; age-- > 0;) {
-      if (!occupied_[cls][age]) continue;
-      IdList<Segments>& list = lists_[cls][age];
-      while (!list.empty() && AgeBucket(now_ - segments_[list.front()].time) > age) {
+      if (!lists.occupied[age]) continue;
+      IdList<Segments>& list = lists.by_age[age];
+      while (!list.empty() && AgeBucket(AgeNow(segments_[list.front()])) > age) {
+        if (left-- == 0) return;
         const SegmentId id = list.front();
         UnlistSegment(id);
         ListSegment(id);
@@ -250,7 +344,9 @@ void SegmentPolicy::AdvanceAges() {
 
 SegmentPolicy::SegmentId SegmentPolicy::Deepest(SegmentId id) const {
   SegmentId deepest = id;
-  for (SegmentId at = id; at != kNoSegment; at = segments_[at].deeper) {
+  if (!options_.deepest) return deepest;
+  std::uint32_t left = kDeepestSlice;
+  for (SegmentId at = id; at != kNoSegment && left > 0; at = segments_[at].deeper, --left) {
     if (segments_[at].cached > 0) deepest = at;
   }
   return deepest;
@@ -258,14 +354,21 @@ SegmentPolicy::SegmentId SegmentPolicy::Deepest(SegmentId id) const {
 
 // ---- victims
 
+// Counts what is followed, a slice a call, then computes the tables from it.
 void SegmentPolicy::UpdateTables() {
-  tables_.BeginUpdate();
-  for (SegmentId id = 0; id < next_segment_; ++id) {
-    const Segment& segment = segments_[id];
+  if (counted_ == kNoSegment) {
+    tables_.BeginUpdate();
+    counted_ = 0;
+  }
+  const SegmentId until = std::min(next_segment_, counted_ + kCountSlice);
+  for (; counted_ < until; ++counted_) {
+    const Segment& segment = segments_[counted_];
     if (!segment.used || segment.followed == 0) continue;
-    tables_.AddLiving(segment.cls, AgeBucket(now_ - segment.time),
+    tables_.AddLiving(segment.cls, AgeBucket(AgeNow(segment)),
                       static_cast<float>(segment.followed) * segment.weight);
   }
+  if (counted_ < next_segment_) return;
+  counted_ = kNoSegment;
   tables_.Update();
   next_update_ = asked_ + std::max<std::uint64_t>(
                               std::clamp(asked_ / 32, kLeastUpdate, kMostUpdate), most_ / 64);
@@ -276,12 +379,16 @@ void SegmentPolicy::Choose() {
   AdvanceAges();
   double least = std::numeric_limits<double>::max();
   chosen_left_ = 0;
-  for (std::size_t cls = 0; cls < kClasses; ++cls) {
-    if (occupied_[cls].none()) continue;
+  for (std::size_t cls = 0; cls < lists_.size(); ++cls) {
+    const std::bitset<kAges>& occupied = lists_[cls].occupied;
+    if (occupied.none()) continue;
+    // Until the tables know the parts of a class, they are worth as much as the class.
+    const auto known = static_cast<std::uint8_t>(
+        cls < tables_.classes() ? cls : WholeOf(static_cast<std::uint8_t>(cls)));
+    const double weight = cls == kTailClass ? options_.tail_weight : 1;
     for (std::size_t age = 0; age < kAges; ++age) {
-      if (!occupied_[cls][age]) continue;
-      const double worth = tables_.Index(static_cast<std::uint8_t>(cls), age) *
-                           (cls == kTailClass ? kTailWeight : 1);
+      if (!occupied[age]) continue;
+      const double worth = tables_.Index(known, age) * weight;
       if (worth >= least) continue;
       least = worth;
       chosen_class_ = static_cast<std::uint8_t>(cls);
@@ -311,21 +418,24 @@ std::size_t SegmentPolicy::Readmit() {
 }
 
 ObjectId SegmentPolicy::Victim(const std::function<bool(ObjectId)>& evictable) {
+  // Requests whose end nobody tells do not hold most of a small cache.
+  if (open_steps_ > count_ / 2 &&
+      std::ranges::count(requests_, 0U, &Request::touched) + 1 < kMostOpen) {
+    CloseOldest();
+  }
   if (++victims_since_readmit_ > std::max<std::uint64_t>(64, parked_count_)) Readmit();
   std::uint64_t ask_again = parked_count_;  // of those that were refused before
   while (true) {
-    if (chosen_left_ == 0 || lists_[chosen_class_][chosen_age_].empty()) Choose();
+    if (chosen_left_ == 0 || lists_[chosen_class_].by_age[chosen_age_].empty()) Choose();
     if (chosen_left_ == 0) {
       if (ask_again > 0) {
         ask_again -= std::min<std::uint64_t>(ask_again, Readmit());
-      } else if (!request_.empty()) {
-        CloseRequest();  // nothing else is left: the open request must give way
-      } else {
+      } else if (!CloseOldest()) {  // an open request gives way when nothing else is left
         return kNoObject;
       }
       continue;
     }
-    const SegmentId from = Deepest(lists_[chosen_class_][chosen_age_].front());
+    const SegmentId from = Deepest(lists_[chosen_class_].by_age[chosen_age_].front());
     Segment& segment = segments_[from];
     const ObjectId id = segment.blocks.back();
     if (evictable(id)) {
@@ -345,19 +455,17 @@ ObjectId SegmentPolicy::Victim(const std::function<bool(ObjectId)>& evictable) {
 
 std::string SegmentPolicy::Contradiction() const {
   std::vector<std::uint32_t> followed(next_segment_);
-  for (const Ghost::Entry& entry : ghost_.entries()) {
-    if (entry.key != 0) ++followed[entry.segment];
-  }
+  ghost_.ForEach([&](const Ghost::Entry& entry) { ++followed[entry.segment]; });
   std::vector<std::uint32_t> parked(next_segment_);
   for (ObjectId id = parked_.front(); id != kNoObject; id = nodes_[id].link.next) {
     if (!nodes_[id].parked) return fmt::format("object {} is parked and does not know it", id);
     ++parked[nodes_[id].segment];
   }
   std::vector<bool> listed(next_segment_);
-  for (std::size_t cls = 0; cls < kClasses; ++cls) {
+  for (std::size_t cls = 0; cls < lists_.size(); ++cls) {
     for (std::size_t age = 0; age < kAges; ++age) {
-      const IdList<Segments>& list = lists_[cls][age];
-      if (occupied_[cls][age] == list.empty()) return fmt::format("list {} {}", cls, age);
+      const IdList<Segments>& list = lists_[cls].by_age[age];
+      if (lists_[cls].occupied[age] == list.empty()) return fmt::format("list {} {}", cls, age);
       for (SegmentId id = list.front(); id != kNoSegment; id = segments_[id].link.next) {
         if (segments_[id].cls != cls || segments_[id].age != age || listed[id]) {
           return fmt::format("segment {} stands in list {} {}", id, cls, age);
@@ -366,8 +474,23 @@ std::string SegmentPolicy::Contradiction() const {
       }
     }
   }
-  std::size_t objects = static_cast<std::size_t>(
-      std::ranges::count_if(request_, [](const Step& step) { return step.id != kNoObject; }));
+  std::size_t objects = 0;
+  std::size_t steps = 0;
+  for (const Request& request : requests_) {
+    if ((request.touched == 0) != request.steps.empty()) return "a request without blocks";
+    steps += request.steps.size();
+    for (const Step& step : request.steps) {
+      if (step.id == kNoObject) continue;
+      ++objects;
+      const Node& node = nodes_[step.id];
+      const auto place = static_cast<SegmentId>(&step - request.steps.data());
+      if (!node.open || &requests_[node.segment / kMostSteps] != &request ||
+          node.segment % kMostSteps != place) {
+        return fmt::format("object {} and its open request", step.id);
+      }
+    }
+  }
+  if (steps != open_steps_) return fmt::format("{} open blocks of {}", steps, open_steps_);
   for (SegmentId id = 0; id < next_segment_; ++id) {
     const Segment& segment = segments_[id];
     std::uint32_t cached = 0;

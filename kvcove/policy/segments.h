@@ -20,16 +20,24 @@
 // least gives up a block: of its request, the deepest segment that is still cached, from its end,
 // because a block without its prefix is useless. Nothing is tuned to a capacity.
 //
-// A request is open until its end is told or a block comes that does not continue it; its blocks
-// are spared meanwhile, and compete once it is closed. Time is counted in blocks stored, what
-// pressure is made of.
+// A request is open until its end is told, or until nothing has continued it for a while; its
+// blocks are spared meanwhile, and compete once it is closed. Requests of several callers may be
+// open at once: a block continues the one whose latest block is its parent. Time is counted in
+// blocks stored, what pressure is made of.
+//
+// Callers may tell more (model/hints.h): "ephemeral" and "the session ends" are classes of their
+// own, the length of the answer divides classes. What that is worth is learned like all else, so a
+// hint that lies costs hits for a while, and nothing else.
 //
 // Above `kFollowedObjects` cached blocks only a share of all conversations is followed, chosen by a
-// hash of the block at which they branch off, so that memory and work stay bounded.
+// hash of the block at which they branch off. Memory: 20 bytes an object, 48 a segment, and at most
+// 4 MB for the ghost. Every operation is O(1), or bounded by a constant number of steps: what looks
+// at many segments or blocks runs in slices.
 #pragma once
 
 #include <array>
 #include <bitset>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -40,15 +48,33 @@
 
 namespace kvcove::policy {
 
+// What `kvcove policy --ablations` switches off or sets otherwise; an owner uses the defaults.
+struct SegmentOptions {
+  bool cut = true;          // else a request is one segment and its tail
+  bool turns = true;        // first and later turns are told apart
+  bool lengths = true;      // and requests of different length
+  bool before_tail = true;  // and whether only the tail follows
+  bool deepest = true;      // the deepest segment of the request gives way, not the one chosen
+  bool by_size = true;      // a block counts 1 / sqrt(size of its segment), not fully
+  double tail_weight = 0.5;
+  // The ghost follows so many keys for each cached block, within bounds: too few, and it forgets
+  // what is about to return; too many, and uses of long ago count as if they were new.
+  std::size_t ghost_share = 5;
+  std::size_t least_ghost = 24'000;
+  std::size_t most_ghost = 131'072;
+  HazardOptions hazards;
+};
+
 class SegmentPolicy final : public EvictionPolicy {
  public:
-  SegmentPolicy();
+  explicit SegmentPolicy(const SegmentOptions& options = {});
 
   void OnPut(const PutEvent& event) override;
   void OnHit(ObjectId id) override;
   void OnRemove(ObjectId id, bool evicted) override;
   ObjectId Victim(const std::function<bool(ObjectId)>& evictable) override;
-  void EndRequest() override { CloseRequest(); }
+  void OnHints(ObjectId id, const Hints& hints) override;
+  void EndRequest(ObjectId last) override;
   std::string_view name() const override { return "default"; }
 
   // For tests: what the bookkeeping contradicts itself in; empty when it does not. Linear.
@@ -57,21 +83,26 @@ class SegmentPolicy final : public EvictionPolicy {
  private:
   using SegmentId = std::uint32_t;
   static constexpr SegmentId kNoSegment = 0xFFFFFFFF;
+  using OpenNumber = std::uint32_t;
   static constexpr std::uint8_t kSharedChildren = 4;  // continuations that make a shared prefix
+  static constexpr std::uint8_t kMostChildren = 7;
   static constexpr std::size_t kFollowedObjects = 65'000;
   static constexpr std::uint32_t kVictimsPerChoice = 16;
+  static constexpr OpenNumber kMostOpen = 16;
+  static constexpr std::uint32_t kMostSteps = 1024;  // a longer request is closed in parts
 
   struct Node {
-    Link link;  // of its segment's cached blocks, or of the parked ones
-    std::uint64_t key = 0;
-    std::uint32_t parent_tag = 0;  // of its parent's key
-    SegmentId segment = kNoSegment;
-    std::uint8_t uses = 0;      // saturating; while it was cached, or as the ghost remembers
-    std::uint8_t children = 0;  // saturating
-    bool open = false;          // in the request that is being read and stored
-    bool parked = false;
-    bool followed = false;
+    Link link;                       // of its segment's cached blocks, or of the parked ones
+    std::uint32_t key = 0;           // the upper half of the key's hash
+    SegmentId segment = kNoSegment;  // while it is open: its request and its place in it
+    std::uint16_t parent_tag = 0;    // of its parent's key; 0 at the start of a chain
+    std::uint8_t uses = 0;           // saturating; while cached, or as the ghost remembers
+    std::uint8_t children : 3 = 0;   // saturating
+    bool open : 1 = false;           // in a request that is being read and stored
+    bool parked : 1 = false;
+    bool followed : 1 = false;
   };
+  static_assert(sizeof(Node) == 20);
   using Nodes = ChunkedArray<Node>;
 
   struct Segment {
@@ -79,38 +110,59 @@ class SegmentPolicy final : public EvictionPolicy {
     IdList<Nodes> blocks;  // cached, in the order of the chain
     SegmentId deeper = kNoSegment;  // of the same request
     SegmentId shallower = kNoSegment;
-    std::uint64_t time = 0;
+    std::uint32_t time = 0;    // in units of kTimeUnit blocks stored; differences count
     std::uint32_t cached = 0;  // blocks in `blocks`
     std::uint32_t parked = 0;
     std::uint32_t followed = 0;  // keys in the ghost whose last segment this is
     float weight = 0;            // of each block in the statistics
     std::uint8_t cls = 0;
     std::uint8_t age = 0;  // bucket of the list that it is in
-    bool listed = false;
-    bool used = false;  // false: this number is free
+    bool used = false;     // false: this number is free
   };
+  static_assert(sizeof(Segment) == 48);
   using Segments = ChunkedArray<Segment>;
 
-  // A block of the open request.
+  // A block of an open request.
   struct Step {
     ObjectId id = kNoObject;  // kNoObject: gone since
-    std::uint64_t key = 0;
+    std::uint32_t key = 0;
     std::uint8_t uses = 0;  // before this request
     std::uint8_t children = 0;
     bool known = false;  // before this request
     bool followed = false;
+    bool ephemeral = false;
+  };
+  struct Request {
+    std::vector<Step> steps;
+    std::uint64_t touched = 0;  // when its latest block came, in blocks asked; 0: not in use
+    std::uint32_t output_tokens = 0;
+    bool ephemeral = false;  // from its latest block on
+    bool session_ends = false;
+  };
+  struct Lists {
+    std::array<IdList<Segments>, kAges> by_age;
+    std::bitset<kAges> occupied;
   };
 
-  bool Continues(const Node& node) const;
+  Request* OpenOf(ObjectId id) {
+    return nodes_[id].open ? &requests_[nodes_[id].segment / kMostSteps] : nullptr;
+  }
+  Request& RequestFor(const Node& node);
+  // `known`: the policy remembers that it was used.
+  void AddStep(Request& request, ObjectId id, bool known);
   // `parent`: of the block, kNoObject at the start of a chain.
-  void AddStep(ObjectId id, bool known);
   bool Followed(const Node& node, ObjectId parent) const;
-  void CloseRequest();
-  void MakeSegment(std::size_t begin, std::size_t end, std::uint8_t cls, SegmentId& previous);
+  // `ended` false: the request goes on, and has no tail yet.
+  void CloseRequest(Request& request, bool ended = true);
+  bool CloseOldest();
+  std::uint8_t ClassOf(const Request& request, const Step& step, std::uint8_t otherwise) const;
+  void MakeSegment(const Request& request, std::size_t begin, std::size_t end, std::uint8_t cls,
+                   SegmentId& previous);
   void LeaveOldSegment(const Step& step);
   void DropFromSegment(ObjectId id);
   void FreeIfUnused(SegmentId id);
   void Forget(const Ghost::Entry& entry);
+  Lists& ListsOf(std::uint8_t cls);
   void ListSegment(SegmentId id);
   void UnlistSegment(SegmentId id);
   void AdvanceAges();
@@ -119,25 +171,28 @@ class SegmentPolicy final : public EvictionPolicy {
   SegmentId NewSegment();
   SegmentId Deepest(SegmentId id) const;
   std::size_t Readmit();
+  std::uint32_t TimeNow() const;
+  std::uint64_t AgeNow(const Segment& segment) const;
 
+  const SegmentOptions options_;
   Nodes nodes_;
   Segments segments_;
   std::vector<SegmentId> free_segments_;
   SegmentId next_segment_ = 0;
-  std::array<std::array<IdList<Segments>, kAges>, kClasses> lists_;
-  // A bit for each list that is not empty.
-  std::array<std::bitset<kAges>, kClasses> occupied_;
+  std::vector<Lists> lists_;  // by class
   IdList<Nodes> parked_;
   std::uint64_t parked_count_ = 0;
   std::uint64_t victims_since_readmit_ = 0;
 
-  std::vector<Step> request_;
+  std::array<Request, kMostOpen> requests_;
+  std::uint64_t open_steps_ = 0;
 
   Ghost ghost_;
   HazardTables tables_;
   std::uint64_t now_ = 0;    // blocks stored
   std::uint64_t asked_ = 0;  // blocks stored or read
   std::uint64_t next_update_ = 0;
+  SegmentId counted_ = kNoSegment;  // how far the update that is under way has come
   std::size_t count_ = 0;
   std::size_t most_ = 0;  // cached at once
 

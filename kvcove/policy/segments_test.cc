@@ -38,7 +38,7 @@ class SegmentPolicyTest : public testing::Test {
       parent = at->second;
       parent_key = key;
     }
-    if (tell_end) policy_.EndRequest();
+    if (tell_end) policy_.EndRequest(parent);
   }
   void Remove(std::uint64_t key, bool evicted = false) {
     const ObjectId id = objects_.at(key);

@@ -16,7 +16,8 @@ std::size_t CacheSimulator::LeadingRun(std::span<const std::uint32_t> chain) con
   return length;
 }
 
-void CacheSimulator::Access(std::span<const std::uint32_t> chain, std::size_t first) {
+void CacheSimulator::Access(std::span<const std::uint32_t> chain, std::size_t first,
+                            const Hints& hints) {
   if (capacity_ == 0) return;
   ObjectId parent = first == 0 ? kNoObject : Find(chain[first - 1]);
   std::uint64_t parent_key = first == 0 ? 0 : Mix64(chain[first - 1]);
@@ -51,20 +52,27 @@ void CacheSimulator::Access(std::span<const std::uint32_t> chain, std::size_t fi
     parent = id;
     parent_key = Mix64(block);
   }
-  policy_->EndRequest();
+  if (parent == kNoObject) return;
+  policy_->OnHints(parent, hints);
+  policy_->EndRequest(parent);
+}
+
+HitCount Simulate(std::unique_ptr<EvictionPolicy> policy, std::span<const Chain> requests,
+                  std::uint64_t capacity_blocks, std::span<const Hints> hints) {
+  CacheSimulator cache(std::move(policy), capacity_blocks);
+  HitCount count;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    count.hit_blocks += cache.LeadingRun(requests[i]);
+    count.blocks += requests[i].size();
+    cache.Access(requests[i], 0, hints.empty() ? Hints{} : hints[i]);
+  }
+  return count;
 }
 
 Result<HitCount> Simulate(std::string_view policy, std::span<const Chain> requests,
                           std::uint64_t capacity_blocks) {
   KVCOVE_ASSIGN(auto made, MakePolicy(policy, capacity_blocks));
-  CacheSimulator cache(std::move(made), capacity_blocks);
-  HitCount count;
-  for (const Chain& chain : requests) {
-    count.hit_blocks += cache.LeadingRun(chain);
-    count.blocks += chain.size();
-    cache.Access(chain);
-  }
-  return count;
+  return Simulate(std::move(made), requests, capacity_blocks);
 }
 
 HitCount SimulateOptimum(std::span<const Chain> requests, std::uint64_t capacity_blocks) {

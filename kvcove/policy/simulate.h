@@ -34,7 +34,8 @@ class CacheSimulator {
   std::size_t LeadingRun(std::span<const std::uint32_t> chain) const;
   // Reads what is present, stores the rest. `first`: the blocks before it are neither (an own cache
   // had them).
-  void Access(std::span<const std::uint32_t> chain, std::size_t first = 0);
+  // `hints`: what the caller says of the request at its end.
+  void Access(std::span<const std::uint32_t> chain, std::size_t first = 0, const Hints& hints = {});
 
  private:
   ObjectId Find(std::uint32_t block) const {
@@ -48,6 +49,9 @@ class CacheSimulator {
   std::vector<ObjectId> free_;
 };
 
+// `hints`: one a request, or none.
+HitCount Simulate(std::unique_ptr<EvictionPolicy> policy, std::span<const Chain> requests,
+                  std::uint64_t capacity_blocks, std::span<const Hints> hints = {});
 // Errors: kInvalid for an unknown policy.
 Result<HitCount> Simulate(std::string_view policy, std::span<const Chain> requests,
                           std::uint64_t capacity_blocks);
