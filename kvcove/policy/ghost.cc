@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/policy/ghost.h"
 
+#include <utility>
+
 #include "kvcove/base/random.h"
 
 namespace kvcove::policy {
 namespace {
 
-constexpr std::size_t kFirstHeads = 1024;
+constexpr std::size_t kFirstHeads = 512;
 
 }  // namespace
 
-Ghost::Ghost() : heads_(kFirstHeads, kNoObject) {}
+Ghost::Ghost() : level_(kFirstHeads) {
+  for (std::size_t head = 0; head < level_; ++head) heads_.Reach(head);
+}
 
-std::uint32_t& Ghost::HeadOf(std::uint32_t key) { return heads_[Mix64(key) & (heads_.size() - 1)]; }
+std::uint32_t& Ghost::HeadOf(std::uint32_t key) {
+  const std::uint64_t hash = Mix64(key);
+  const std::size_t head = hash & (level_ - 1);
+  return heads_[head < split_ ? hash & (2 * level_ - 1) : head].first;
+}
 
 std::uint32_t Ghost::PlaceOf(std::uint32_t key) {
   std::uint32_t at = HeadOf(key);
@@ -31,7 +39,7 @@ Ghost::Entry& Ghost::Add(std::uint32_t key) {
     order_.MoveToBack(entries_, at);
     return entries_[at];
   }
-  if (size_ == heads_.size()) Grow();
+  if (size_ >= level_ + split_) Split();
   at = free_;
   if (at == kNoObject) {
     at = reached_++;
@@ -61,12 +69,17 @@ std::optional<Ghost::Entry> Ghost::TakeOldest(std::size_t keep) {
   return entry;
 }
 
-void Ghost::Grow() {
-  heads_.assign(heads_.size() * 2, kNoObject);
-  for (std::uint32_t at = 0; at < reached_; ++at) {  // none is free when it grows
+// One head more: the keys of head `split_` go to it and to the new one.
+void Ghost::Split() {
+  std::uint32_t at = std::exchange(heads_[split_].first, kNoObject);
+  heads_.Reach(level_ + split_);
+  if (++split_ == level_) {
+    level_ *= 2;
+    split_ = 0;
+  }
+  while (at != kNoObject) {
     std::uint32_t& head = HeadOf(entries_[at].key);
-    entries_[at].chained = head;
-    head = at;
+    at = std::exchange(entries_[at].chained, std::exchange(head, at));
   }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the policy remembers of keys, cached or not: how often each was used and in which segment it
 // was used last. First in, first out; a key that is used again counts as new. A chained hash table
-// over a slab: 28 bytes a key, no allocation a key, and no operation that looks at all of them but
-// the growth of the table's heads (4 bytes each).
+// over a slab, which grows by linear hashing: 28 bytes a key, no allocation a key, and no operation
+// that looks at many.
 //
 // Keys are the upper halves of hashes. Two that are equal by chance share what is remembered: one
 // in 30,000 with the most keys that the policy follows, and it costs hits only.
@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "kvcove/policy/id_list.h"
 
@@ -37,6 +36,8 @@ class Ghost {
   // The oldest one, taken out; nothing while there are no more than `keep`.
   std::optional<Entry> TakeOldest(std::size_t keep);
   std::size_t size() const { return size_; }
+  // Of memory.
+  std::size_t bytes() const { return entries_.bytes() + heads_.bytes(); }
 
   // Calls `each` with every entry, the oldest first.
   template <typename Each>
@@ -48,15 +49,20 @@ class Ghost {
 
  private:
   using Entries = ChunkedArray<Entry>;
+  struct Head {
+    std::uint32_t first = kNoObject;
+  };
   std::uint32_t& HeadOf(std::uint32_t key);
   std::uint32_t PlaceOf(std::uint32_t key);
-  void Grow();
+  void Split();
 
   Entries entries_;
   IdList<Entries> order_;
-  std::vector<std::uint32_t> heads_;  // a power of two
-  std::uint32_t free_ = kNoObject;    // a list through `chained`
-  std::uint32_t reached_ = 0;         // entries that were ever in use
+  ChunkedArray<Head> heads_;
+  std::size_t level_;  // a power of two: heads [split_, level_) are not split yet
+  std::size_t split_ = 0;
+  std::uint32_t free_ = kNoObject;  // a list through `chained`
+  std::uint32_t reached_ = 0;       // entries that were ever in use
   std::size_t size_ = 0;
 };
 

@@ -68,6 +68,7 @@ class HazardTables {
   // kClasses until a class with an output length is met, then kAllClasses: most callers tell none,
   // and an owner has tables for each namespace.
   std::size_t classes() const { return classes_.size(); }
+  std::size_t bytes() const { return classes_.capacity() * sizeof(Class); }  // beside this object
   float Index(std::uint8_t cls, std::size_t age_bucket) const {
     return classes_[cls].index[age_bucket];
   }

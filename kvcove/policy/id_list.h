@@ -27,11 +27,17 @@ class ChunkedArray {
     if (Has(i)) return;
     if (i / kChunk >= chunks_.size()) chunks_.resize((i / kChunk) + 1);
     chunks_[i / kChunk] = std::make_unique<T[]>(kChunk);
+    ++reached_;
+  }
+  // Of memory.
+  std::size_t bytes() const {
+    return reached_ * kChunk * sizeof(T) + chunks_.capacity() * sizeof(chunks_[0]);
   }
 
  private:
   static constexpr std::size_t kChunk = 512;
   std::vector<std::unique_ptr<T[]>> chunks_;
+  std::size_t reached_ = 0;  // chunks
 };
 
 struct Link {

@@ -43,6 +43,12 @@ std::uint32_t SegmentPolicy::TimeNow() const {
   return static_cast<std::uint32_t>(now_ >> kTimeUnit);
 }
 
+// Of each of its blocks in the statistics: they come back together, so they are no separate
+// observations.
+float SegmentPolicy::WeightOf(const Segment& segment) const {
+  return options_.by_size ? 1 / std::sqrt(static_cast<float>(segment.size)) : 1;
+}
+
 std::uint64_t SegmentPolicy::AgeNow(const Segment& segment) const {
   return std::uint64_t{TimeNow() - segment.time} << kTimeUnit;
 }
@@ -213,7 +219,7 @@ void SegmentPolicy::MakeSegment(const Request& request, std::size_t begin, std::
   Segment& segment = segments_[id];
   segment.time = TimeNow();
   segment.cls = cls;
-  segment.weight = options_.by_size ? 1 / std::sqrt(static_cast<float>(end - begin)) : 1;
+  segment.size = static_cast<std::uint16_t>(end - begin);
   segment.shallower = previous;
   if (previous != kNoSegment) segments_[previous].deeper = id;
   for (std::size_t i = begin; i < end; ++i) {
@@ -249,14 +255,14 @@ void SegmentPolicy::LeaveOldSegment(const Step& step) {
   const Ghost::Entry* entry = ghost_.Find(step.key);
   if (entry == nullptr) return;
   Segment& old = segments_[entry->segment];
-  tables_.AddReturn(old.cls, AgeNow(old), old.weight);
+  tables_.AddReturn(old.cls, AgeNow(old), WeightOf(old));
   --old.followed;
   FreeIfUnused(entry->segment);
 }
 
 void SegmentPolicy::Forget(const Ghost::Entry& entry) {
   Segment& segment = segments_[entry.segment];
-  tables_.AddLost(segment.cls, AgeNow(segment), segment.weight);
+  tables_.AddLost(segment.cls, AgeNow(segment), WeightOf(segment));
   --segment.followed;
   FreeIfUnused(entry.segment);
 }
@@ -365,7 +371,7 @@ void SegmentPolicy::UpdateTables() {
     const Segment& segment = segments_[counted_];
     if (!segment.used || segment.followed == 0) continue;
     tables_.AddLiving(segment.cls, AgeBucket(AgeNow(segment)),
-                      static_cast<float>(segment.followed) * segment.weight);
+                      static_cast<float>(segment.followed) * WeightOf(segment));
   }
   if (counted_ < next_segment_) return;
   counted_ = kNoSegment;
@@ -449,6 +455,14 @@ ObjectId SegmentPolicy::Victim(const std::function<bool(ObjectId)>& evictable) {
     ++parked_count_;
     if (--segment.cached == 0) UnlistSegment(from);
   }
+}
+
+std::size_t SegmentPolicy::bytes() const {
+  std::size_t steps = 0;
+  for (const Request& request : requests_) steps += request.steps.capacity();
+  return sizeof(*this) + nodes_.bytes() + segments_.bytes() + ghost_.bytes() + tables_.bytes() +
+         free_segments_.capacity() * sizeof(SegmentId) + lists_.capacity() * sizeof(Lists) +
+         steps * sizeof(Step);
 }
 
 // ---- for tests

@@ -30,7 +30,7 @@
 // hint that lies costs hits for a while, and nothing else.
 //
 // Above `kFollowedObjects` cached blocks only a share of all conversations is followed, chosen by a
-// hash of the block at which they branch off. Memory: 20 bytes an object, 48 a segment, and at most
+// hash of the block at which they branch off. Memory: 20 bytes an object, 40 a segment, and at most
 // 4 MB for the ghost. Every operation is O(1), or bounded by a constant number of steps: what looks
 // at many segments or blocks runs in slices.
 #pragma once
@@ -77,6 +77,8 @@ class SegmentPolicy final : public EvictionPolicy {
   void EndRequest(ObjectId last) override;
   std::string_view name() const override { return "default"; }
 
+  // Of memory, all together: objects, segments, ghost, tables.
+  std::size_t bytes() const;
   // For tests: what the bookkeeping contradicts itself in; empty when it does not. Linear.
   std::string Contradiction() const;
 
@@ -110,16 +112,17 @@ class SegmentPolicy final : public EvictionPolicy {
     IdList<Nodes> blocks;  // cached, in the order of the chain
     SegmentId deeper = kNoSegment;  // of the same request
     SegmentId shallower = kNoSegment;
-    std::uint32_t time = 0;    // in units of kTimeUnit blocks stored; differences count
-    std::uint32_t cached = 0;  // blocks in `blocks`
-    std::uint32_t parked = 0;
-    std::uint32_t followed = 0;  // keys in the ghost whose last segment this is
-    float weight = 0;            // of each block in the statistics
+    std::uint32_t time = 0;  // in units of kTimeUnit blocks stored; differences count
+    // None exceeds kMostSteps.
+    std::uint16_t cached = 0;  // blocks in `blocks`
+    std::uint16_t parked = 0;
+    std::uint16_t followed = 0;  // keys in the ghost whose last segment this is
+    std::uint16_t size = 0;      // blocks that it was made of
     std::uint8_t cls = 0;
     std::uint8_t age = 0;  // bucket of the list that it is in
     bool used = false;     // false: this number is free
   };
-  static_assert(sizeof(Segment) == 48);
+  static_assert(sizeof(Segment) == 40);
   using Segments = ChunkedArray<Segment>;
 
   // A block of an open request.
@@ -171,6 +174,7 @@ class SegmentPolicy final : public EvictionPolicy {
   SegmentId NewSegment();
   SegmentId Deepest(SegmentId id) const;
   std::size_t Readmit();
+  float WeightOf(const Segment& segment) const;
   std::uint32_t TimeNow() const;
   std::uint64_t AgeNow(const Segment& segment) const;
 
