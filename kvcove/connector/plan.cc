@@ -119,6 +119,10 @@ void Visit(V& visit, T& value) {
     visit(value.version);
     Visit(visit, value.adapter);
     visit(value.chunks);
+    visit(value.hints.output_tokens);
+    visit(value.hints.ephemeral_from);
+    visit(value.hints.session_ends);
+    visit(value.goes_on);
   } else if constexpr (std::is_same_v<Type, SaveDone>) {
     visit(value.job);
     visit(value.missing);

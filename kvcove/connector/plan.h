@@ -48,6 +48,15 @@ struct LoadOrder {
   bool operator==(const LoadOrder&) const = default;
 };
 
+// What a request's caller says of it, for eviction: optional, and harmless when wrong.
+struct RequestHints {
+  std::uint32_t output_tokens = 0;  // expected length of the answer; 0: not known
+  // Chunks that begin at this token or behind it are mostly not asked for again.
+  std::uint64_t ephemeral_from = ~std::uint64_t{0};
+  bool session_ends = false;  // nobody goes on from this request
+  bool operator==(const RequestHints&) const = default;
+};
+
 struct SaveOrder {
   JobId job = 0;
   std::string request;
@@ -55,6 +64,8 @@ struct SaveOrder {
   std::string version;
   AdapterPrint adapter;
   std::vector<ChunkPlace> chunks;
+  RequestHints hints;
+  bool goes_on = false;  // more of its request is to be saved
   bool operator==(const SaveOrder&) const = default;
 };
 

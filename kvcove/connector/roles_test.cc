@@ -172,6 +172,47 @@ TEST_F(RolesTest, WhatOneRequestComputesTheNextOneLoads) {
   EXPECT_EQ(scheduler_->stats().ranks.bytes_by_tier[1], 10 * kBlockBytes);
 }
 
+// Whether this is the key of a part of chunk `hash`.
+bool IsOf(std::string_view key, std::string_view hash) {
+  std::string part;
+  AppendKey("", hash, part);
+  return key.ends_with(part);
+}
+
+// What the caller says of a request comes with its chunks; the last one ends it.
+TEST_F(RolesTest, HintsOfARequestComeWithItsChunks) {
+  scheduler_->Hint("first", {.output_tokens = 300, .ephemeral_from = 9, .session_ends = true});
+  StoreAll(20);
+  ASSERT_EQ(pool_.hints.size(), 10U);
+  for (const auto& [key, hints] : pool_.hints) {
+    const bool last = IsOf(key, "h4");
+    const bool ephemeral = IsOf(key, "h3") || last;  // chunks of four tokens
+    EXPECT_EQ(hints, (Hints{.output_tokens = 300,
+                            .ephemeral = ephemeral,
+                            .session_ends = true,
+                            .request_goes_on = !last}))
+        << key;
+  }
+}
+
+TEST_F(RolesTest, ARequestThatIsComputedInPartsGoesOnUntilItsPromptIsStored) {
+  const auto part = [&](std::uint64_t computed, std::uint64_t scheduled) {
+    scheduler_->Schedule({.request = View("parts", 20),
+                          .computed_tokens = computed,
+                          .scheduled_tokens = scheduled,
+                          .started = computed == 0,
+                          .blocks = Blocks(1, 20)});
+    (void)Step();
+  };
+  part(0, 12);
+  ASSERT_EQ(pool_.hints.size(), 6U);
+  for (const auto& [key, hints] : pool_.hints) EXPECT_TRUE(hints.request_goes_on) << key;
+  part(12, 8);
+  for (const auto& [key, hints] : pool_.hints) {
+    EXPECT_EQ(hints.request_goes_on, !IsOf(key, "h4")) << key;
+  }
+}
+
 TEST_F(RolesTest, TheLastTokenIsAlwaysComputed) {
   StoreAll(20);
   EXPECT_EQ(scheduler_->Matched(View("all", 20), 0).tokens, 19U);

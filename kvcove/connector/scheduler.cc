@@ -558,6 +558,10 @@ void SchedulerRole::OrderSave(Request& request, const ScheduledPart& part,
     std::move(chunks.begin(), chunks.end(), std::back_inserter(order.chunks));
   }
   if (order.chunks.empty()) return;
+  order.hints = request.hints;
+  // Decoded chunks may come for as long as the request runs, and nothing is saved at its end.
+  order.goes_on =
+      options_.save_decoded || part.computed_tokens + part.scheduled_tokens < request.prompt_tokens;
   order.job = ++last_job_;
   for (const ChunkPlace& place : order.chunks) {
     if (place.block == kNullBlock) continue;
@@ -568,6 +572,13 @@ void SchedulerRole::OrderSave(Request& request, const ScheduledPart& part,
   plan_.saves.push_back(order);
   const JobId job = order.job;
   saves_.emplace(job, Save{.order = std::move(order), .ranks_left = options_.shape.world()});
+}
+
+void SchedulerRole::Hint(std::string_view id, const RequestHints& hints) {
+  const MutexLock lock(mutex_);
+  auto at = requests_.find(id);
+  if (at == requests_.end()) at = requests_.emplace(std::string(id), Request{}).first;
+  at->second.hints = hints;
 }
 
 void SchedulerRole::Finished(std::string_view id) {

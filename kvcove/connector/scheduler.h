@@ -162,6 +162,8 @@ class SchedulerRole {
 
   // Of every step that TouchesChunks, and of a request's first; others may be left out.
   void Schedule(const ScheduledPart& part);
+  // What the caller of a request says of it; before its first Schedule.
+  void Hint(std::string_view request, const RequestHints& hints);
   // The request is gone: finished or aborted. A load under way still ends.
   void Finished(std::string_view request);
   // Ends the step. What the ranks must do; `pins` gets the blocks that must stay as they are until
@@ -225,6 +227,7 @@ class SchedulerRole {
     Token token;
     std::vector<std::uint64_t> marked_chunks;  // by group
     std::vector<std::uint64_t> saved_chunks;
+    RequestHints hints;
     bool spoiled = false;  // it computed on what a synchronous load did not bring
   };
   struct Load {

@@ -21,8 +21,9 @@ struct TestPool {
   std::set<std::string> lost;  // found, but not loaded
   std::uint64_t asked = 0;     // keys of Exists
   std::uint64_t puts = 0;
-  std::atomic<bool> slow{false};    // Exists does not answer in time
-  std::atomic<bool> throws{false};  // Get and Put throw
+  std::map<std::string, Hints> hints;  // of what was put, by key
+  std::atomic<bool> slow{false};       // Exists does not answer in time
+  std::atomic<bool> throws{false};     // Get and Put throw
   std::atomic<bool> full{false};
   std::atomic<bool> unproven{false};  // resets
 };
@@ -69,6 +70,7 @@ class TestStore : public Store {
         value.append(static_cast<const char*>(piece.data), piece.size);
       }
       pool_.values[Name(items[i].key)] = std::move(value);
+      pool_.hints[Name(items[i].key)] = items[i].hints;
     }
     return {};
   }

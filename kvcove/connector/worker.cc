@@ -16,6 +16,7 @@ struct WorkerRole::Item {
   std::uint32_t place = 0;  // in the order's chunks
   std::string key;
   std::string after;
+  Hints hints;
   std::uint64_t bytes = 0;
   bool device = false;
   std::vector<MutableBuffer> pieces;
@@ -214,8 +215,14 @@ std::shared_ptr<WorkerRole::Job> WorkerRole::SaveJob(const SaveOrder& order) {
     if (place.block == kNullBlock || !keys_.Stores(options_.rank, place.group, place.chunk)) {
       continue;
     }
+    const std::uint64_t token = place.chunk * options_.shape.groups[place.group].chunk_tokens;
+    const bool last = i + 1 == order.chunks.size() || order.chunks[i + 1].group != place.group;
+    const Hints hints{.output_tokens = order.hints.output_tokens,
+                      .ephemeral = token >= order.hints.ephemeral_from,
+                      .session_ends = order.hints.session_ends,
+                      .request_goes_on = order.goes_on || !last};
     for (const Shard& shard : shards_[place.group]) {
-      Item item{.place = i, .bytes = shard.bytes};
+      Item item{.place = i, .hints = hints, .bytes = shard.bytes};
       AppendKey(shard.part.tag, place.hash, item.key, job->adapter);
       if (i > 0 && order.chunks[i - 1].group == place.group) {
         AppendKey(shard.part.tag, order.chunks[i - 1].hash, item.after, job->adapter);
@@ -636,7 +643,7 @@ std::vector<std::size_t> WorkerRole::PutItems(Job& job, Store& store,
       }
     }
     put.push_back(which[k]);
-    items.push_back({.key = item.key, .value = value, .after = item.after});
+    items.push_back({.key = item.key, .value = value, .after = item.after, .hints = item.hints});
   }
   if (items.empty()) return {};
   std::vector<ItemResult> results(items.size());

@@ -184,10 +184,13 @@ class Core {
   // The key's live entry, or nothing; an entry of a dead generation is withdrawn on the way.
   segment::Found FindLive(SlotId slot, const segment::PreparedKey& key);
   void CountHit(ObjectId id);
+  // What a put says of the object that it stored or found.
+  void TellPolicy(ObjectId id, const Hints& hints, bool ends_request);
   Loan LoanOf(const segment::Found& found);
   void Withdraw(ObjectId id, MissReason reason);
 
   // ---- puts (core_puts.cc)
+<<<<<<< HEAD
   struct NewObject {
     segment::PreparedKey key;
     std::string_view after;
@@ -200,6 +203,14 @@ class Core {
   };
   PutResult PutOne(SessionNumber session, const Token& token, const PutItem& item,
                    std::uint64_t hash, const segment::Staging* staging, bool evict);
+=======
+  struct PutMode {
+    bool evict = true;
+    bool ends_request = false;  // nothing of its request follows in the batch, or later
+  };
+  PutResult PutOne(SessionNumber session, const Token& token, const PutItem& item,
+                   const PutMode& mode);
+>>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
   // kOk: it may reserve so many bytes more.
   bool MayReserve(SessionNumber session, Spaces::Number space, std::uint64_t bytes) const;
   void Write(std::span<const Extent> extents, std::span<const std::byte> value);

@@ -11,6 +11,18 @@ namespace {
 
 constexpr std::uint32_t kEventsBeforePut = 1024;
 constexpr std::uint32_t kEndedBeforePut = 64;  // holds, and reservations of ended sessions
+// Chunks of several chains may take turns in a batch: the parts of a rank.
+constexpr std::size_t kChainsOfABatch = 16;
+
+// Whether the first of these items is the last of its request, as far as its caller says. Where
+// nobody says more, a batch is a request.
+bool EndsRequest(std::span<const PutItem> items) {
+  if (items[0].hints.request_goes_on) return false;
+  for (std::size_t i = 1; i < std::min(items.size(), kChainsOfABatch + 1); ++i) {
+    if (items[i].after == items[0].key) return false;
+  }
+  return true;
+}
 
 // Was nothing written anew while the bytes were copied?
 bool StillStaged(const segment::Staging& staging, std::uint64_t sequence) {
@@ -19,6 +31,13 @@ bool StillStaged(const segment::Staging& staging, std::uint64_t sequence) {
 }
 
 }  // namespace
+
+void Core::TellPolicy(ObjectId id, const Hints& hints, bool ends_request) {
+  if (objects_[id].hard_pinned) return;
+  policy::EvictionPolicy& policy = spaces_.policy(objects_[id].space);
+  policy.OnHints(id, hints);
+  if (ends_request) policy.EndRequest(id);
+}
 
 std::vector<PutResult> Core::Put(SessionNumber number, const Token& token,
                                  std::span<const PutItem> items, bool evict) {
@@ -38,11 +57,16 @@ std::vector<PutResult> Core::Put(SessionNumber number, const Token& token,
   // Each key's bucket is far away: their cache misses overlap.
   std::vector<std::uint64_t> hashes(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
+<<<<<<< HEAD
     hashes[i] = objects_.view().HashKey(token.slot, items[i].key);
     objects_.view().Prefetch(hashes[i]);
   }
   for (std::size_t i = 0; i < items.size(); ++i) {
     results[i] = PutOne(number, token, items[i], hashes[i], at->second.staging, evict);
+=======
+    results[i] = PutOne(number, token, items[i],
+                        {.evict = evict, .ends_request = EndsRequest(items.subspan(i))});
+>>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
   }
   return results;
 }
@@ -55,9 +79,14 @@ bool Core::MayReserve(SessionNumber session, Spaces::Number space, std::uint64_t
 }
 
 PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem& item,
+<<<<<<< HEAD
                        std::uint64_t hash, const segment::Staging* staging, bool evict) {
   const bool whole = item.whole();
   const bool staged = item.staged.sequence != 0;
+=======
+                       const PutMode& mode) {
+  const bool whole = !item.value.empty();  // the value came with the request
+>>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
   if (!CheckKey(item.key) || item.after.size() > kMaxKeyBytes ||
       !CheckObjectSize(item.size_bytes) ||
       (!item.value.empty() && (staged || item.value.size() != item.size_bytes)) ||
@@ -72,12 +101,28 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
     // a copy that moves.
     if (slot.hidden) return {.code = Code::kInProgress, .extents = {}};
     CountHit(found.object);
+    TellPolicy(found.object, item.hints, mode.ends_request);
     return {.code = Code::kExists, .extents = {}};
   }
   const std::int64_t now = clock_.NowNs();
   if (reservations_.ClaimOf(token.slot, key, now) != nullptr) {
     return {.code = Code::kInProgress, .extents = {}};
   }
+<<<<<<< HEAD
+=======
+  Reservation reservation{.session = session,
+                          .key = std::string(item.key),
+                          .after = std::string(item.after),
+                          .hints = item.hints,
+                          .ends_request = mode.ends_request,
+                          .hash = key.hash,
+                          .slot = token.slot,
+                          .space = slot.space,
+                          .generation = token.generation,
+                          .size_bytes = item.size_bytes,
+                          .key_until_ns = now + options_.key_deadline_ns,
+                          .removals = applied_};
+>>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
   // There are more namespaces than an owner keeps apart.
   if (slot.space == Spaces::kNone) return {.code = Code::kLimit, .extents = {}};
   const std::uint64_t bytes = segment::OccupiedBytes(item.size_bytes);
@@ -85,11 +130,21 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
   if (!whole && !MayReserve(session, slot.space, bytes)) {
     return {.code = Code::kLimit, .extents = {}};
   }
+<<<<<<< HEAD
   std::vector<Extent> extents = room_.Take(item.size_bytes, slot.space, evict);
   if (extents.empty()) return {.code = Code::kNoSpace, .extents = {}};
   if (whole) {
     Write(extents,
           staged ? std::span(staging->bytes + item.staged.offset, item.size_bytes) : item.value);
+=======
+  reservation.extents = room_.Take(item.size_bytes, slot.space, mode.evict);
+  if (reservation.extents.empty()) return {.code = Code::kNoSpace, .extents = {}};
+  if (whole) Write(reservation, item.value);
+  if (!whole || options_.listed) return Reserve(std::move(reservation), whole);
+  const Code code = Publish(reservation);
+  if (code != Code::kOk) {
+    room_.GiveBack(reservation.extents, reservation.space, reservation.bytes());
+>>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
   }
   if (staged && !StillStaged(*staging, item.staged.sequence)) {
     room_.GiveBack(extents, slot.space, bytes);
@@ -202,6 +257,20 @@ Code Core::Publish(Reservation& reservation) {
                              .has_checksum = reservation.has_checksum,
                              .copies = reservation.copies});
   }
+<<<<<<< HEAD
+=======
+  // The quota needs no second look: the sum of objects and reservations stays what it was.
+  spaces_.Publish(reservation.space, reservation.bytes());
+  spaces_.policy(reservation.space)
+      .OnPut({.id = *id,
+              .key = reservation.hash,
+              .size_bytes = reservation.bytes(),
+              .parent = parent,
+              .parent_key = parent_key});
+  TellPolicy(*id, reservation.hints, reservation.ends_request);
+  ++counters_.puts;
+  counters_.put_bytes += reservation.size_bytes;
+>>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
   return Code::kOk;
 }
 

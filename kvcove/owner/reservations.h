@@ -36,6 +36,8 @@ struct Reservation {
   SessionNumber session = 0;
   std::string key;
   std::string after;
+  Hints hints;
+  bool ends_request = false;  // its batch puts nothing behind it
   std::uint64_t hash = 0;
   SlotId slot = 0;
   Spaces::Number space = 0;

@@ -162,5 +162,55 @@ TEST(RoomQuotaTest, ReservationsOfManySessionsLeaveAGuaranteeAlone) {
   }
 }
 
+class RoomRequestsTest : public testing::Test {
+ protected:
+  RoomRequestsTest() { test_.SetSlot(kSlot, kFirst); }
+  // One batch of (key, chunk before it).
+  void Put(const std::vector<std::pair<std::string, std::string>>& chunks, bool goes_on) {
+    const std::vector<std::byte> value(kSize);
+    std::vector<PutItem> items;
+    for (const auto& [key, after] : chunks) {
+      items.push_back({.key = key,
+                       .size_bytes = kSize,
+                       .value = value,
+                       .after = after,
+                       .hints = {.request_goes_on = goes_on}});
+    }
+    for (const PutResult& result :
+         test_.core->Put(test_.session, test_.TokenOf(kSlot), items, /*evict=*/true)) {
+      EXPECT_EQ(result.code, Code::kOk);
+    }
+  }
+  bool Has(const std::string& key) const { return test_.Has(kSlot, key); }
+
+  TestCore test_{{.payload_bytes = 8 * kSize, .max_objects = 1000}};
+};
+
+// A batch is a request, unless its caller says that more follows: what is open is spared.
+TEST_F(RoomRequestsTest, ABatchIsARequest) {
+  Put({{"a0", ""}, {"a1", "a0"}, {"a2", "a1"}, {"a3", "a2"}}, /*goes_on=*/false);
+  Put({{"b0", ""}, {"b1", "b0"}, {"b2", "b1"}, {"b3", "b2"}}, /*goes_on=*/true);
+  Put({{"c", ""}}, false);
+  EXPECT_FALSE(Has("a3"));
+  EXPECT_TRUE(Has("b3"));
+}
+TEST_F(RoomRequestsTest, ARequestThatGoesOnIsSpared) {
+  Put({{"a0", ""}, {"a1", "a0"}, {"a2", "a1"}, {"a3", "a2"}}, /*goes_on=*/true);
+  Put({{"b0", ""}, {"b1", "b0"}, {"b2", "b1"}, {"b3", "b2"}}, /*goes_on=*/false);
+  Put({{"c", ""}}, false);
+  EXPECT_TRUE(Has("a3"));
+  EXPECT_FALSE(Has("b3"));
+}
+
+// Two chains that take turns in a batch both end with it.
+TEST_F(RoomRequestsTest, ChainsThatTakeTurnsInABatchBothEnd) {
+  Put({{"a0", ""}, {"b0", ""}, {"a1", "a0"}, {"b1", "b0"}}, /*goes_on=*/false);
+  Put({{"c0", ""}, {"c1", "c0"}, {"c2", "c1"}, {"c3", "c2"}}, /*goes_on=*/true);
+  Put({{"d0", ""}, {"d1", "d0"}}, /*goes_on=*/true);
+  EXPECT_FALSE(Has("a1"));
+  EXPECT_FALSE(Has("b1"));
+  EXPECT_TRUE(Has("c3"));
+}
+
 }  // namespace
 }  // namespace kvcove::owner

@@ -106,6 +106,7 @@ void SegmentPolicy::AddStep(Request& request, ObjectId id, bool known) {
   node.segment = static_cast<SegmentId>(&request - requests_.data()) * kMostSteps +
                  static_cast<SegmentId>(request.steps.size());
   request.touched = ++asked_;
+  request.time = TimeNow();
   ++open_steps_;
   request.steps.push_back({.id = id,
                            .key = node.key,
@@ -217,7 +218,7 @@ void SegmentPolicy::MakeSegment(const Request& request, std::size_t begin, std::
                                 std::uint8_t cls, SegmentId& previous) {
   const SegmentId id = NewSegment();
   Segment& segment = segments_[id];
-  segment.time = TimeNow();
+  segment.time = request.time;  // not when its end was noticed
   segment.cls = cls;
   segment.size = static_cast<std::uint16_t>(end - begin);
   segment.shallower = previous;

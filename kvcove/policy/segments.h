@@ -138,6 +138,7 @@ class SegmentPolicy final : public EvictionPolicy {
   struct Request {
     std::vector<Step> steps;
     std::uint64_t touched = 0;  // when its latest block came, in blocks asked; 0: not in use
+    std::uint32_t time = 0;     // then, as of a segment
     std::uint32_t output_tokens = 0;
     bool ephemeral = false;  // from its latest block on
     bool session_ends = false;

@@ -459,6 +459,7 @@ Status HostSession::PutInline(Attachment& attachment, const Token& token,
       put.value = {static_cast<const std::byte*>(item.value[0].data), item.value[0].size};
       continue;
     }
+<<<<<<< HEAD
     std::vector<std::byte>& whole = joined.emplace_back();
     whole.reserve(bytes);
     for (const ConstBuffer& piece : item.value) {
@@ -466,6 +467,13 @@ Status HostSession::PutInline(Attachment& attachment, const Token& token,
       whole.insert(whole.end(), from, from + piece.size);
     }
     put.value = whole;
+=======
+    request.push_back({.key = item.key,
+                       .size_bytes = static_cast<std::uint32_t>(value.size()),
+                       .value = value,
+                       .after = afters[i],
+                       .hints = items[i].hints});
+>>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
   }
   KVCOVE_ASSIGN(const std::vector<wire::PutResult> answers,
                 attachment.service().Put(token, request, deadline_ns));
@@ -486,7 +494,8 @@ Status HostSession::PutReserved(Attachment& attachment, const Token& token,
     request.push_back({.key = items[i].key,
                        .size_bytes = static_cast<std::uint32_t>(SizeOf(items[i].value)),
                        .value = {},
-                       .after = afters[i]});
+                       .after = afters[i],
+                       .hints = items[i].hints});
   }
   KVCOVE_ASSIGN(const std::vector<wire::PutResult> grants,
                 attachment.service().Put(token, request, deadline_ns));

@@ -42,7 +42,8 @@ void RemoteWrite::Add(std::span<const std::size_t> which, transport::Endpoint& o
                              .after = AfterOf(items_, i, {.after = options_.after}),
                              .size_bytes = static_cast<std::uint32_t>(SizeOf(items_[i].value)),
                              .checksum = options_.checksum ? ChecksumOf(items_[i].value) : 0,
-                             .group = groups_[i]});
+                             .group = groups_[i],
+                             .hints = items_[i].hints});
     for (const ConstBuffer& piece : items_[i].value) {
       exchange.out.push_back(
           {.data = static_cast<const std::byte*>(piece.data), .size = piece.size});

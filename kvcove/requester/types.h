@@ -38,6 +38,8 @@ struct PutItem {
   // The key of the chunk before it in its chain. Empty: the item before it in the batch (for the
   // first item: CallOptions::after).
   std::string_view after;
+  // Of this chunk and its request, for eviction: optional, and harmless when wrong.
+  Hints hints;
 };
 
 // One value into one or several pieces, in order. They may be larger together than the value.

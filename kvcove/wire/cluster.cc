@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kvcove/wire/cluster_flat.h"
+#include "kvcove/wire/hints.h"
 
 namespace kvcove::wire {
 std::string EncodeLookup(const Token& token, std::span<const Id128> hashes) {
@@ -203,23 +204,35 @@ std::string Encode(const DataPut& message) {
   std::vector<std::uint64_t> checksums;
   std::vector<std::uint32_t> sizes;
   std::vector<std::uint32_t> groups;
+  std::vector<std::uint8_t> hints;
+  std::vector<std::uint32_t> outputs;
+  bool hinted = false;
   for (const DataPutItem& item : message.items) {
     keys.push_back(Text(builder, item.key));
     afters.push_back(builder.CreateSharedString(item.after.data(), item.after.size()));
     checksums.push_back(item.checksum);
     sizes.push_back(item.size_bytes);
     groups.push_back(item.group);
+    hinted = hinted || item.hints != Hints{};
+    hints.push_back(FlagsOf(item.hints));
+    outputs.push_back(item.hints.output_tokens);
   }
   const auto key_list = builder.CreateVector(keys);
   const auto checksum_list = builder.CreateVector(checksums);
   const auto size_list = builder.CreateVector(sizes);
   const auto group_list = builder.CreateVector(groups);
   const auto after_list = builder.CreateVector(afters);
+  flatbuffers::Offset<flatbuffers::Vector<std::uint8_t>> hint_list;
+  flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> output_list;
+  if (hinted) {
+    hint_list = builder.CreateVector(hints);
+    output_list = builder.CreateVector(outputs);
+  }
   const fb::Token token = ToFb(message.token);
   return Done(builder,
               fb::CreateDataPut(builder, &token, key_list, checksum_list, size_list, group_list,
                                 after_list, message.no_checksum, message.budget_ms, message.copies,
-                                message.no_evict, message.copied_at));
+                                message.no_evict, message.copied_at, hint_list, output_list));
 }
 
 Result<DataPut> DecodeDataPut(std::span<const std::byte> body) {
@@ -229,8 +242,15 @@ Result<DataPut> DecodeDataPut(std::span<const std::byte> body) {
       SizeOf(root->groups()) != count || SizeOf(root->afters()) != count) {
     return WrongCount();
   }
+  // Older requesters send none.
+  const bool hinted = SizeOf(root->hints()) != 0;
+  if (SizeOf(root->output_tokens()) != SizeOf(root->hints()) ||
+      (hinted && SizeOf(root->hints()) != count)) {
+    return WrongCount();
+  }
   if (count > kMaxBatch) return Fail(Code::kCorrupt, "a batch that is too large");
-  if (!Aligned(root->checksums()) || !Aligned(root->sizes(), 4) || !Aligned(root->groups(), 4)) {
+  if (!Aligned(root->checksums()) || !Aligned(root->sizes(), 4) || !Aligned(root->groups(), 4) ||
+      (hinted && !Aligned(root->output_tokens(), 4))) {
     return Misaligned();
   }
   DataPut request{.token = FromFb(root->token()),
@@ -242,11 +262,14 @@ Result<DataPut> DecodeDataPut(std::span<const std::byte> body) {
                   .copied_at = root->copied_at()};
   request.items.reserve(count);
   for (unsigned i = 0; i < count; ++i) {
-    request.items.push_back({.key = View(root->keys()->Get(i)),
-                             .after = View(root->afters()->Get(i)),
-                             .size_bytes = root->sizes()->Get(i),
-                             .checksum = root->checksums()->Get(i),
-                             .group = root->groups()->Get(i)});
+    request.items.push_back(
+        {.key = View(root->keys()->Get(i)),
+         .after = View(root->afters()->Get(i)),
+         .size_bytes = root->sizes()->Get(i),
+         .checksum = root->checksums()->Get(i),
+         .group = root->groups()->Get(i),
+         .hints =
+             hinted ? HintsOf(root->hints()->Get(i), root->output_tokens()->Get(i)) : Hints{}});
   }
   return request;
 }

@@ -73,6 +73,7 @@ struct DataPutItem {
   std::uint32_t size_bytes = 0;
   std::uint64_t checksum = 0;
   std::uint32_t group = 0;
+  Hints hints;
 };
 
 struct DataPut {

@@ -72,9 +72,31 @@ TEST(DataFramesTest, APutAndItsReply) {
             "2c000000200000001400000084030000060000000500000000000000010000002800000001000000"
             "0300000001000000a00f0000010000001807f6e5d4c3b2a10100000010000000060000006265666f"
             "7265000005000000616c706861000000");
+  // What an older requester sends, and this one without hints.
+  const std::string bytes = Encode(put);
+  EXPECT_EQ(DecodeDataPut(std::as_bytes(std::span(bytes)))->items[0].hints, Hints{});
   const Code codes[] = {Code::kOk, Code::kNotListed, Code::kNoSpace};
   EXPECT_EQ(Hex(Encode(std::span<const Code>(codes))),
             "0c000000000006000800040006000000040000000300000000120600");
+}
+
+TEST(DataFramesTest, APutWithHints) {
+  const Hints hints{.output_tokens = 0x01020304, .ephemeral = true, .request_goes_on = true};
+  const DataPut put{.token = kToken,
+                    .items = {{.key = "a", .after = "", .size_bytes = 1, .hints = hints},
+                              {.key = "b", .after = "a", .size_bytes = 1}}};
+  const std::string bytes = Encode(put);
+  const auto decoded = DecodeDataPut(std::as_bytes(std::span(bytes)));
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->items[0].hints, hints);
+  EXPECT_EQ(decoded->items[1].hints, Hints{});
+  EXPECT_EQ(Hex(bytes),
+            "280000000000000000001e004400080028002c00300034003800000000000700000000003c004000"
+            "1e00000000000001887766554433221100ffeeddccbbaa9908070605040302010900000000000000"
+            "6c000000500000004000000030000000200000001400000004000000020000000403020100000000"
+            "02000000050000000200000054000000400000000200000000000000000000000200000001000000"
+            "0100000002000000000000000000000000000000000000000000000002000000200000000c000000"
+            "0100000061000000010000006200000000000000000000000100000061000000");
 }
 
 }  // namespace

@@ -55,12 +55,18 @@ class EchoHost final : public HostService {
     at = token;
     std::vector<PutResult> results;
     for (const PutItem& item : items) {
+<<<<<<< HEAD
       const std::string staged =
           item.staged.sequence == 0
               ? ""
               : fmt::format(" staged {} {}", item.staged.sequence, item.staged.offset);
       text = fmt::format("{}[{} {} {} after '{}'{}]", text, item.key, item.size_bytes,
                          item.value.size(), item.after, staged);
+=======
+      text = fmt::format("{}[{} {} {} after '{}']", text, item.key, item.size_bytes,
+                         item.value.size(), item.after);
+      hints.push_back(item.hints);
+>>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
       results.push_back({.code = Code::kOk, .reservation = 7, .extents = {{1, 2}, {30, 4}}});
     }
     return results;
@@ -108,6 +114,7 @@ class EchoHost final : public HostService {
   ResetRequest reset;
   Token at;
   std::string text;
+  std::vector<Hints> hints;
   std::int64_t deadline = 0;
 
  private:
@@ -221,6 +228,20 @@ TEST_F(HostWireTest, EachCallArrivesAndComesBackAsItWasMeant) {
   EXPECT_EQ(stat.dropped_events, 99U);
   EXPECT_EQ(stat.namespaces.at(0).guaranteed_bytes, 3U);
   EXPECT_EQ(stat.sessions.at(0).held_bytes, 6U);
+}
+
+TEST_F(HostWireTest, APutCarriesHints) {
+  const Hints all{
+      .output_tokens = 700, .ephemeral = true, .session_ends = true, .request_goes_on = true};
+  const std::vector<PutItem> items = {
+      {.key = "a", .size_bytes = 3, .hints = all},
+      {.key = "b", .size_bytes = 3},
+      {.key = "c", .size_bytes = 3, .hints = {.session_ends = true}}};
+  ASSERT_TRUE(stub_->Put(token_, items, Soon()));
+  ASSERT_EQ(host_.hints.size(), 3U);
+  EXPECT_EQ(host_.hints[0], all);
+  EXPECT_EQ(host_.hints[1], Hints{});
+  EXPECT_EQ(host_.hints[2], items[2].hints);
 }
 
 TEST_F(HostWireTest, APutCarriesValuesAndReservations) {

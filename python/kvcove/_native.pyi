@@ -629,6 +629,9 @@ class SchedulerRole:
         blocks: int,
         door: str = "",
     ) -> None: ...
+    def hint(
+        self, request: str, output_tokens: int, ephemeral_from: int, session_ends: bool
+    ) -> None: ...
     def matched(
         self,
         request: str,

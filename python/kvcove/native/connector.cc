@@ -568,6 +568,19 @@ void BindConnector(nb::module_& module) {
            nb::arg("load_async"), nb::arg("lookup"), nb::arg("save"), nb::arg("save_decoded"),
            nb::arg("events"), nb::arg("closed_on_reset_failure"), nb::arg("assume_weights"),
            nb::arg("blocks"), nb::arg("door") = "")
+      .def(
+          "hint",
+          [](PyScheduler& self, const std::string& id, std::uint32_t output_tokens,
+             std::int64_t ephemeral_from, bool session_ends) {
+            connector::RequestHints hints{.output_tokens = output_tokens,
+                                          .session_ends = session_ends};
+            if (ephemeral_from >= 0) {
+              hints.ephemeral_from = static_cast<std::uint64_t>(ephemeral_from);
+            }
+            self.role()->Hint(id, hints);
+          },
+          nb::arg("request"), nb::arg("output_tokens"), nb::arg("ephemeral_from"),
+          nb::arg("session_ends"))
       .def("matched", &PyScheduler::Matched, nb::arg("request"), nb::arg("tokens"),
            nb::arg("prompt_tokens"), nb::arg("salt"), nb::arg("hashes"), nb::arg("computed"),
            nb::arg("adapter") = 0)

@@ -40,6 +40,7 @@ from kvcove import _native
 from kvcove.mooncake._config import variable_for_disk
 from kvcove.vllm import _adapters, _weights
 from kvcove.vllm._config import Config, named_pool
+from kvcove.vllm._hints import hints_of
 from kvcove.vllm._shape import (
     draft_config_of,
     hashing_of,
@@ -265,6 +266,15 @@ class _SchedulerSide:
         block_pool.reset_prefix_cache = reset_prefix_cache
 
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
+        if request.request_id not in self._requests:
+            hints = hints_of(getattr(request, "kv_transfer_params", None))
+            if hints is not None:
+                self.role.hint(
+                    request.request_id,
+                    hints.output_tokens,
+                    hints.ephemeral_from,
+                    hints.session_ends,
+                )
         self._requests[request.request_id] = request
         tokens, load_async = self.role.matched(
             request.request_id,
