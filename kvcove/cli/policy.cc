@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "kvcove/cli/command.h"
+#include "kvcove/policy/ablations.h"
 #include "kvcove/policy/workload.h"
 #include "kvcove/replay/trace.h"
 
@@ -16,44 +19,93 @@ struct PolicyOptions {
   std::size_t limit = 0;
   std::string workload;  // empty: the trace as it is
   std::uint64_t seed = 1;
+  std::string format = "mooncake";
+  bool ablations = false;
+  bool hints = false;
   bool json = false;
 };
+
+std::vector<std::string> TraceFormatNames() {
+  std::vector<std::string> names;
+  for (const auto& [name, format] : replay::TraceFormats()) names.push_back(name);
+  return names;
+}
+
+// A row of the table: a policy, by a name of its own.
+struct Row {
+  std::string name;
+  std::function<Result<policy::HitCount>(std::uint64_t capacity)> count;
+};
+
+// What they simulate must outlive the rows.
+std::vector<Row> RowsOf(const PolicyOptions& options, const std::vector<policy::Chain>& chains,
+                        const std::vector<Hints>& hints) {
+  std::vector<Row> rows;
+  if (options.ablations) {
+    for (const policy::Ablation& ablation : policy::Ablations()) {
+      rows.push_back({std::string(ablation.name), [&, ablation](std::uint64_t capacity) {
+                        return policy::Simulate(
+                            std::make_unique<policy::SegmentPolicy>(ablation.options), chains,
+                            capacity);
+                      }});
+    }
+  } else {
+    for (const std::string_view name : policy::PolicyNames()) {
+      rows.push_back({std::string(name), [&, name](std::uint64_t capacity) {
+                        return policy::Simulate(name, chains, capacity);
+                      }});
+    }
+  }
+  if (options.hints) {
+    rows.push_back({"told-output", [&](std::uint64_t capacity) -> Result<policy::HitCount> {
+                      return policy::Simulate(std::make_unique<policy::SegmentPolicy>(), chains,
+                                              capacity, hints);
+                    }});
+  }
+  rows.push_back({"optimum", [&](std::uint64_t capacity) -> Result<policy::HitCount> {
+                    return policy::SimulateOptimum(chains, capacity);
+                  }});
+  return rows;
+}
 
 Result<int> Run(const PolicyOptions& options) {
   KVCOVE_ASSIGN(
       const auto requests,
-      replay::ReadTrace(options.trace, options.limit == 0 ? ~std::size_t{0} : options.limit));
+      replay::ReadTrace(options.trace, options.limit == 0 ? ~std::size_t{0} : options.limit,
+                        replay::TraceFormats().at(options.format)));
   std::vector<policy::Chain> chains = replay::ChainsOf(requests);
+  std::vector<Hints> hints;
+  if (options.hints) {
+    if (!options.workload.empty()) {
+      return Fail(Code::kInvalid, "--hints: only a trace has output lengths, no --workload");
+    }
+    for (const replay::Request& request : requests) {
+      hints.push_back({.output_tokens = static_cast<std::uint32_t>(
+                           std::min<std::uint64_t>(request.output_tokens, 1U << 30))});
+    }
+  }
   if (!options.workload.empty()) {
     KVCOVE_ASSIGN(chains, policy::MakeWorkload(options.workload, chains, options.seed));
   }
   std::vector<std::uint64_t> capacities = options.capacities;
   if (capacities.empty()) capacities = {1000, 3000, 10000, 30000};
-  std::vector<std::string> names;
-  for (const std::string_view name : policy::PolicyNames()) names.emplace_back(name);
-  names.emplace_back("optimum");
   if (!options.json) {
-    fmt::print("Hit ratio by the prefix rule, {} requests; capacity in blocks.\n\n{:<10}",
+    fmt::print("Hit ratio by the prefix rule, {} requests; capacity in blocks.\n\n{:<16}",
                chains.size(), "policy");
     for (const std::uint64_t capacity : capacities) fmt::print(" {:>9}", capacity);
     fmt::print("\n");
   }
-  for (const std::string& name : names) {
-    if (!options.json) fmt::print("{:<10}", name);
+  for (const Row& row : RowsOf(options, chains, hints)) {
+    if (!options.json) fmt::print("{:<16}", row.name);
     for (const std::uint64_t capacity : capacities) {
       if (capacity == 0) return Fail(Code::kInvalid, "--capacity: give at least one block");
-      policy::HitCount count;
-      if (name == "optimum") {
-        count = policy::SimulateOptimum(chains, capacity);
-      } else {
-        KVCOVE_ASSIGN(count, policy::Simulate(name, chains, capacity));
-      }
+      KVCOVE_ASSIGN(const policy::HitCount count, row.count(capacity));
       if (options.json) {
-        const nlohmann::json row = {{"schema", "kvcove.policy.1"},    {"policy", name},
-                                    {"capacity", capacity},           {"hit_ratio", count.ratio()},
-                                    {"hit_blocks", count.hit_blocks}, {"blocks", count.blocks},
-                                    {"workload", options.workload}};
-        fmt::print("{}\n", row.dump());
+        const nlohmann::json line = {{"schema", "kvcove.policy.1"},    {"policy", row.name},
+                                     {"capacity", capacity},           {"hit_ratio", count.ratio()},
+                                     {"hit_blocks", count.hit_blocks}, {"blocks", count.blocks},
+                                     {"workload", options.workload}};
+        fmt::print("{}\n", line.dump());
       } else {
         fmt::print(" {:>9.4f}", count.ratio());
         std::fflush(stdout);
@@ -73,7 +125,13 @@ void AddPolicy(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<PolicyOptions>();
   CLI::App* command = app.add_subcommand(
       "policy", "Simulate eviction policies on a trace, beside the clairvoyant optimum.");
-  command->add_option("TRACE", options->trace, "a request trace (JSON lines)")->required();
+  command->add_option("TRACE", options->trace, "a request trace")->required();
+  command
+      ->add_option("--trace-format", options->format,
+                   "mooncake (JSON lines of the FAST'25 release), bailian (of the Qwen-Bailian "
+                   "release) or vllm (a log of vLLM with --enable-log-requests)")
+      ->check(CLI::IsMember(TraceFormatNames()))
+      ->capture_default_str();
   command->add_option("--capacity", options->capacities,
                       "blocks; may be repeated (default: 1000 3000 10000 30000)");
   command->add_option("--limit", options->limit, "only the first requests (0: all)");
@@ -83,6 +141,10 @@ void AddPolicy(CLI::App& app, Action& chosen) {
                    "or agents (made from the seed)")
       ->check(CLI::IsMember(policy::WorkloadNames()));
   command->add_option("--seed", options->seed, "of the workload")->capture_default_str();
+  command->add_flag("--ablations", options->ablations,
+                    "in place of other policies: the default with one part taken away, a row each");
+  command->add_flag("--hints", options->hints,
+                    "a row more: the default, told each request's output length");
   command->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
   command->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }

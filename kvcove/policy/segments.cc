@@ -13,7 +13,6 @@
 namespace kvcove::policy {
 namespace {
 
-constexpr std::uint8_t kMostUses = 255;
 constexpr std::uint64_t kLeastUpdate = 256;  // blocks asked between two updates of the tables
 constexpr std::uint64_t kMostUpdate = 2048;
 constexpr int kTimeUnit = 4;  // 2^4 blocks: ages are told apart no finer
@@ -225,7 +224,7 @@ void SegmentPolicy::MakeSegment(const Request& request, std::size_t begin, std::
   if (previous != kNoSegment) segments_[previous].deeper = id;
   for (std::size_t i = begin; i < end; ++i) {
     const Step& step = request.steps[i];
-    const auto uses = static_cast<std::uint8_t>(std::min<int>(step.uses + 1, kMostUses));
+    const auto uses = static_cast<std::uint8_t>(std::min<int>(step.uses + 1, options_.most_uses));
     if (step.followed) {
       LeaveOldSegment(step);
       Ghost::Entry& entry = ghost_.Add(step.key);

@@ -57,6 +57,7 @@ struct SegmentOptions {
   bool deepest = true;      // the deepest segment of the request gives way, not the one chosen
   bool by_size = true;      // a block counts 1 / sqrt(size of its segment), not fully
   double tail_weight = 0.5;
+  std::uint8_t most_uses = 255;  // that are told apart
   // The ghost follows so many keys for each cached block, within bounds: too few, and it forgets
   // what is about to return; too many, and uses of long ago count as if they were new.
   std::size_t ghost_share = 5;

@@ -39,6 +39,7 @@ from kvcove._errors import (
 try:
     from kvcove._native import (
         Code,
+        Hints,
         Memory,
         MissReason,
         ObjectStat,
@@ -66,6 +67,7 @@ __all__ = [
     "DeniedError",
     "Error",
     "ForkedError",
+    "Hints",
     "IncompatibleError",
     "InvalidError",
     "LimitError",

@@ -136,6 +136,42 @@ class Token:
     @staticmethod
     def parse(text: str) -> Token: ...
 
+class Hints:
+    """
+    What a caller knows of a value, or of its request, and eviction may use.
+
+    All of it is optional, and none must be right: a hint that is wrong costs hits, nothing else.
+
+    Parameters
+    ----------
+    output_tokens : int
+        Length of the request's answer, also expected; 0: not known.
+    ephemeral : bool
+        This value, and those behind it in its request, are mostly not asked for again: the output of a
+        tool, search results.
+    session_ends : bool
+        Nobody goes on from this request.
+    request_goes_on : bool
+        More of this request follows in later batches. Without it a batch is a request.
+    """
+
+    def __init__(
+        self,
+        *,
+        output_tokens: int = 0,
+        ephemeral: bool = False,
+        session_ends: bool = False,
+        request_goes_on: bool = False,
+    ) -> None: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def ephemeral(self) -> bool: ...
+    @property
+    def session_ends(self) -> bool: ...
+    @property
+    def request_goes_on(self) -> bool: ...
+
 class ObjectStat:
     @property
     def nbytes(self) -> int: ...
@@ -303,6 +339,7 @@ class Session:
         *,
         token: Token | None = None,
         after: str | bytes | Sequence[str | bytes] | None = None,
+        hints: Hints | Sequence[Hints] | None = None,
         timeout: float = 1.0,
     ) -> Results:
         """
@@ -319,6 +356,8 @@ class Session:
         after : str, bytes or sequence of them, optional
             The chunk before the first item in its chain, or one for each item. By default each item follows
             the one before it in the batch: a chunk whose prefix is gone is useless, and is evicted first.
+        hints : Hints or sequence of them, optional
+            What eviction may know: of all values, or one for each. Without, a batch is a request.
         timeout : float
             Seconds.
 
@@ -538,6 +577,7 @@ class Queue:
         values: object,
         token: Token | None,
         after: object | None,
+        hints: object | None,
         timeout: float,
     ) -> int: ...
     def start_get_into(

@@ -24,7 +24,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from kvcove import _errors
-from kvcove._native import Queue, Results, Session, Token
+from kvcove._native import Hints, Queue, Results, Session, Token
 
 __all__ = ["AsyncSession"]
 
@@ -100,11 +100,12 @@ class AsyncSession:
         *,
         token: Token | None = None,
         after: Key | Sequence[Key] | None = None,
+        hints: Hints | Sequence[Hints] | None = None,
         timeout: float = 1.0,
     ) -> Results:
         """Store values; see :meth:`kvcove.Session.put`."""
         queue = _queue()
-        tag = queue.native.start_put(self._session, keys, values, token, after, timeout)
+        tag = queue.native.start_put(self._session, keys, values, token, after, hints, timeout)
         return cast(Results, await queue.wait(tag))
 
     async def get_into(

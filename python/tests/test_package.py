@@ -53,6 +53,41 @@ def session(pool: kvcove.Pool) -> kvcove.Session:
     return pool.session("test/model@1")
 
 
+def test_hints_come_with_values(session: kvcove.Session) -> None:
+    hints = kvcove.Hints(output_tokens=700, ephemeral=True, session_ends=True, request_goes_on=True)
+    assert (hints.output_tokens, hints.ephemeral) == (700, True)
+    assert (hints.session_ends, hints.request_goes_on) == (True, True)
+    assert session.put(["a", "b"], [b"1", b"2"], hints=hints).all_ok
+    each = [kvcove.Hints(), kvcove.Hints(ephemeral=True)]
+    assert session.put(["c", "d"], [b"1", b"2"], after="b", hints=each).all_ok
+    assert session.get(["a", "b", "c", "d"]) == [b"1", b"2", b"1", b"2"]
+    with pytest.raises(TypeError):
+        kvcove.Hints(output_tokens=-1)
+
+    async def put() -> kvcove.Results:
+        return await AsyncSession(session).put(["e"], [b"1"], hints=hints)
+
+    assert asyncio.run(put()).all_ok
+
+
+# What its caller says goes on is spared while other requests give way.
+def test_a_request_that_goes_on_is_spared() -> None:
+    with kvcove.open("embedded:?memory=1MiB") as pool:
+        session = pool.session("test/model@1")
+        value = b"v" * (64 << 10)  # 16 of them
+
+        def put(name: str, goes_on: bool) -> list[str]:
+            keys = [f"{name}{i}" for i in range(7)]
+            hints = kvcove.Hints(request_goes_on=goes_on)
+            assert session.put(keys, [value] * 7, hints=hints).all_ok
+            return keys
+
+        opened = put("open", True)
+        for i in range(4):
+            put(f"ended{i}-", False)
+        assert all(result.ok for result in session.exists(opened))
+
+
 def test_a_value_goes_in_and_comes_out(session: kvcove.Session) -> None:
     results = session.put(["a", b"\xff\x00", "ä"], [b"1", bytearray(b"22"), memoryview(b"333")])
     assert results.all_ok
@@ -159,6 +194,11 @@ def test_torch_tensors_are_buffers(session: kvcove.Session) -> None:
         (lambda s: s.put(["a"], [numpy.zeros(4)[::2]]), "C-contiguous"),
         (lambda s: s.get_into(["a"], [b"1234"]), "must be writable"),
         (lambda s: s.put(["a", "b"], [b"1", b"2"], after=["x"]), "after: 1 keys for 2 values"),
+        (
+            lambda s: s.put(["a", "b"], [b"1", b"2"], hints=[kvcove.Hints()]),
+            "hints: 1 for 2 values",
+        ),
+        (lambda s: s.put(["a"], [b"1"], hints="ephemeral"), "hints must be a kvcove.Hints"),
         (lambda s: s.exists(["a"], timeout=-1), "is no duration"),
         (lambda s: kvcove.Memory(0, 8), "address 0"),
         (lambda s: kvcove.open("nonsense"), "is not a pool's address"),

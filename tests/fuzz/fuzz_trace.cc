@@ -2,6 +2,9 @@
 #include "kvcove/replay/trace.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  (void)kvcove::replay::ParseTraceLine({reinterpret_cast<const char*>(data), size});
+  using namespace kvcove::replay;
+  const std::string_view line(reinterpret_cast<const char*>(data), size);
+  std::vector<Request> requests;
+  for (const auto& [name, format] : TraceFormats()) (void)TraceReader(format).Add(line, requests);
   return 0;
 }

@@ -93,6 +93,8 @@ token : Token, optional
 after : str, bytes or sequence of them, optional
     The chunk before the first item in its chain, or one for each item. By default each item follows
     the one before it in the batch: a chunk whose prefix is gone is useless, and is evicted first.
+hints : Hints or sequence of them, optional
+    What eviction may know: of all values, or one for each. Without, a batch is a request.
 timeout : float
     Seconds.
 
@@ -234,6 +236,23 @@ Parameters
 address : int
     Of memory that stays as it is until the call has ended. Nothing checks it.
 nbytes : int)";
+
+inline constexpr char kHints[] =
+    R"(What a caller knows of a value, or of its request, and eviction may use.
+
+All of it is optional, and none must be right: a hint that is wrong costs hits, nothing else.
+
+Parameters
+----------
+output_tokens : int
+    Length of the request's answer, also expected; 0: not known.
+ephemeral : bool
+    This value, and those behind it in its request, are mostly not asked for again: the output of a
+    tool, search results.
+session_ends : bool
+    Nobody goes on from this request.
+request_goes_on : bool
+    More of this request follows in later batches. Without it a batch is a request.)";
 
 inline constexpr char kToken[] =
     R"(What a put is begun under. ``str()`` and :meth:`parse` take it to another process.)";

@@ -26,8 +26,8 @@ struct ResultsOperation : Operation {
 };
 
 struct PutOperation final : ResultsOperation {
-  PutOperation(nb::handle keys, nb::handle values, nb::handle after)
-      : ResultsOperation(0), work(keys, values, after) {
+  PutOperation(nb::handle keys, nb::handle values, nb::handle after, nb::handle hints)
+      : ResultsOperation(0), work(keys, values, after, hints) {
     results = Results(work.items.size());
   }
   PutWork work;
@@ -137,9 +137,10 @@ class PyQueue {
 CallOptions OptionsOf(double timeout) { return {.timeout = Milliseconds(timeout)}; }
 
 std::uint64_t StartPut(PyQueue& queue, const PySession& self, nb::object keys, nb::object values,
-                       const std::optional<Token>& given, nb::object after, double timeout) {
+                       const std::optional<Token>& given, nb::object after, nb::object hints,
+                       double timeout) {
   const std::shared_ptr<Session> session = self.Get();
-  auto operation = std::make_unique<PutOperation>(keys, values, after);
+  auto operation = std::make_unique<PutOperation>(keys, values, after, hints);
   Token token;
   if (given) {
     token = *given;
@@ -246,7 +247,8 @@ void BindQueue(nb::module_& module) {
       .def("next", &PyQueue::Next, nb::arg("timeout") = 0.0,
            nb::sig("def next(self, timeout: float = 0.0) -> tuple[int, typing.Any, bool] | None"))
       .def("start_put", &StartPut, nb::arg("session"), nb::arg("keys"), nb::arg("values"),
-           nb::arg("token").none(), nb::arg("after").none(), nb::arg("timeout"))
+           nb::arg("token").none(), nb::arg("after").none(), nb::arg("hints").none(),
+           nb::arg("timeout"))
       .def("start_get_into", &StartGetInto, nb::arg("session"), nb::arg("keys"), nb::arg("buffers"),
            nb::arg("version"), nb::arg("timeout"))
       .def("start_keys", &StartKeys, nb::arg("session"), nb::arg("kind"), nb::arg("keys"),

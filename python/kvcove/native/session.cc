@@ -34,7 +34,7 @@ std::shared_ptr<Session> PySession::Get() const {
   return session;
 }
 
-PutWork::PutWork(nb::handle keys_in, nb::handle values_in, nb::handle after_in)
+PutWork::PutWork(nb::handle keys_in, nb::handle values_in, nb::handle after_in, nb::handle hints_in)
     : keys(keys_in), values(values_in, "values", /*writable=*/false) {
   if (keys.size() != values.size()) {
     RaiseInvalid(fmt::format("{} keys but {} values", keys.size(), values.size()));
@@ -55,6 +55,19 @@ PutWork::PutWork(nb::handle keys_in, nb::handle values_in, nb::handle after_in)
     items[i] = {.key = keys[i], .value = values.ConstItem(i), .after = {}};
     if (afters.size() > 0) items[i].after = afters[i];
   }
+  if (hints_in.is_none()) return;
+  if (Hints all; nb::try_cast(hints_in, all)) {
+    for (PutItem& item : items) item.hints = all;
+    return;
+  }
+  std::vector<Hints> each;
+  if (!nb::try_cast(hints_in, each)) {
+    RaiseInvalid("hints must be a kvcove.Hints, or a sequence of them, one for each value");
+  }
+  if (each.size() != items.size()) {
+    RaiseInvalid(fmt::format("hints: {} for {} values", each.size(), items.size()));
+  }
+  for (std::size_t i = 0; i < items.size(); ++i) items[i].hints = each[i];
 }
 
 GetWork::GetWork(nb::handle keys_in, nb::handle buffers_in)
@@ -85,9 +98,9 @@ void RaiseMisuse(const Status& status) {
 }
 
 Results Put(const PySession& self, nb::object keys, nb::object values,
-            const std::optional<Token>& token, nb::object after, double timeout) {
+            const std::optional<Token>& token, nb::object after, nb::object hints, double timeout) {
   const std::shared_ptr<Session> session = self.Get();
-  const PutWork work(keys, values, after);
+  const PutWork work(keys, values, after, hints);
   Results results(work.items.size());
   CallOptions options = OptionsOf(timeout, {});
   options.after = work.after;
@@ -229,6 +242,22 @@ void BindValues(nb::module_& module) {
       .def("__hash__", [](const Token& token) { return std::hash<Text>()(token.ToString()); })
       .def_static(
           "parse", [](const Text& text) { return Unwrap(Token::Parse(text)); }, nb::arg("text"));
+  nb::class_<Hints>(module, "Hints", docs::kHints)
+      .def(
+          "__init__",
+          [](Hints* self, std::uint32_t output_tokens, bool ephemeral, bool session_ends,
+             bool request_goes_on) {
+            new (self) Hints{.output_tokens = output_tokens,
+                             .ephemeral = ephemeral,
+                             .session_ends = session_ends,
+                             .request_goes_on = request_goes_on};
+          },
+          nb::kw_only(), nb::arg("output_tokens") = 0, nb::arg("ephemeral") = false,
+          nb::arg("session_ends") = false, nb::arg("request_goes_on") = false)
+      .def_ro("output_tokens", &Hints::output_tokens)
+      .def_ro("ephemeral", &Hints::ephemeral)
+      .def_ro("session_ends", &Hints::session_ends)
+      .def_ro("request_goes_on", &Hints::request_goes_on);
   nb::class_<ObjectStat>(module, "ObjectStat")
       .def_ro("nbytes", &ObjectStat::size_bytes)
       .def_ro("extents", &ObjectStat::extents)
@@ -378,11 +407,13 @@ void BindSession(nb::module_& module) {
           nb::sig("def capture(self, version: str = '', *, timeout: float = 1.0) -> Token"),
           docs::kCapture)
       .def("put", &Put, nb::arg("keys"), nb::arg("values"), nb::kw_only(),
-           nb::arg("token") = nb::none(), nb::arg("after") = nb::none(), nb::arg("timeout") = 1.0,
+           nb::arg("token") = nb::none(), nb::arg("after") = nb::none(),
+           nb::arg("hints") = nb::none(), nb::arg("timeout") = 1.0,
            nb::sig("def put(self, keys: collections.abc.Sequence[str | bytes], values: "
                    "collections.abc.Sequence[typing.Any], *, token: Token | None = None, after: "
-                   "str | bytes | collections.abc.Sequence[str | bytes] | None = None, timeout: "
-                   "float = 1.0) -> Results"),
+                   "str | bytes | collections.abc.Sequence[str | bytes] | None = None, hints: "
+                   "Hints | collections.abc.Sequence[Hints] | None = None, timeout: float = 1.0) "
+                   "-> Results"),
            docs::kPut)
       .def("get_into", &GetInto, nb::arg("keys"), nb::arg("buffers"), nb::kw_only(),
            nb::arg("version") = "", nb::arg("timeout") = 1.0,

@@ -42,7 +42,7 @@ struct PySession {
 
 // What a call works on, in the pool's terms: made with the GIL, used without it.
 struct PutWork {
-  PutWork(nb::handle keys, nb::handle values, nb::handle after);
+  PutWork(nb::handle keys, nb::handle values, nb::handle after, nb::handle hints);
   Keys keys;
   Buffers values;
   Keys afters;  // none, or one an item
