@@ -143,7 +143,8 @@ Cost Run(std::vector<std::uint32_t>* least_ns) {
 
 int main() {
   using namespace kvcove::policy;
-  const Cost cost = Run(nullptr);
+  Cost cost = Run(nullptr);
+  for (int run = 0; run < 2; ++run) cost.ns = std::min(cost.ns, Run(nullptr).ns);
   // All runs are the same events: what takes long in each of them is the policy's doing, what does
   // so in one is the machine's.
   std::vector<std::uint32_t> least_ns;

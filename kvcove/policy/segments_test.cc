@@ -160,6 +160,12 @@ TEST_F(SegmentPolicyTest, TheBooksAreRightOverRandomHistories) {
         keys.push_back(key);
       }
       Request(keys, random.OneIn(2));
+      if (random.OneIn(3)) {  // true or not
+        policy_.OnHints(objects_.at(keys[random.Below(keys.size())]),
+                        {.output_tokens = static_cast<std::uint32_t>(random.Below(2000)),
+                         .ephemeral = random.OneIn(3),
+                         .session_ends = random.OneIn(3)});
+      }
       while (objects_.size() > 250) {
         if (random.OneIn(10)) {
           Remove(objects_.begin()->first);
@@ -177,6 +183,125 @@ TEST_F(SegmentPolicyTest, TheBooksAreRightOverRandomHistories) {
     while (!objects_.empty()) ASSERT_NE(Evict(), 0U);
     ASSERT_EQ(policy_.Contradiction(), "");
   }
+}
+
+// Requests of several callers whose chunks come in turns, and whose end nobody tells.
+TEST_F(SegmentPolicyTest, RequestsThatInterleaveAreApart) {
+  const auto a = Chain(1, 8);
+  const auto b = Chain(2, 8);
+  for (std::size_t i = 0; i < 8; ++i) {
+    for (const auto* chain : {&a, &b}) {
+      const ObjectId id = objects_.emplace((*chain)[i], NewId()).first->second;
+      keys_[id] = (*chain)[i];
+      policy_.OnPut({.id = id,
+                     .key = (*chain)[i],
+                     .size_bytes = 1,
+                     .parent = i == 0 ? kNoObject : objects_.at((*chain)[i - 1]),
+                     .parent_key = i == 0 ? 0 : (*chain)[i - 1]});
+    }
+  }
+  EXPECT_EQ(policy_.Contradiction(), "");
+  policy_.EndRequest(objects_.at(a.back()));
+  for (std::size_t i = 8; i-- > 0;) EXPECT_EQ(Evict(), a[i]) << "only the one that ended";
+  EXPECT_EQ(Evict(), b.back()) << "an open one when nothing else is left";
+}
+
+// A request whose end nobody tells does not hold its place for ever.
+TEST_F(SegmentPolicyTest, ARequestThatNothingContinuesEnds) {
+  Request(Chain(1, 10), /*tell_end=*/false);
+  for (std::uint64_t c = 2; c < 30; ++c) Request(Chain(c, 10));
+  bool gone = false;
+  for (int i = 0; i < 280 && !gone; ++i) {
+    const std::uint64_t key = Evict();
+    gone = std::ranges::count(Chain(1, 10), key) > 0;
+  }
+  EXPECT_TRUE(gone);
+}
+
+// A chain longer than what is kept open is closed in parts; it still goes from its end.
+TEST_F(SegmentPolicyTest, AVeryLongRequestIsClosedInParts) {
+  const auto keys = Chain(1, 900);  // of one conversation's numbers
+  auto all = keys;
+  for (const std::uint64_t key : Chain(5000, 900)) all.push_back(key);
+  Request(all);
+  EXPECT_EQ(policy_.Contradiction(), "");
+  EXPECT_EQ(Evict(), all.back());
+  while (Evict() != 0) {
+  }
+  EXPECT_EQ(policy_.Contradiction(), "");
+}
+
+// Conversations whose turns carry a tool's output that the next turn leaves out. Told which blocks
+// those are, the policy finds more; told lies, it finds less, and all else holds.
+std::uint64_t FoundWithTools(bool told, bool lies) {
+  constexpr std::uint64_t kCapacity = 600;
+  SegmentPolicy policy;
+  std::map<std::uint64_t, ObjectId> objects;
+  std::vector<std::uint64_t> keys_of(kCapacity + 1);
+  std::vector<ObjectId> free;
+  for (ObjectId id = 0; id <= kCapacity; ++id) free.push_back(id);
+  Random random(4);
+  std::uint64_t found = 0;
+  std::vector<std::uint64_t> turns(120);
+  for (std::uint64_t round = 0; round < 12'000; ++round) {
+    const std::uint64_t c = random.Below(turns.size());
+    const std::uint64_t turn = turns[c] % 6;
+    const std::uint64_t conversation = c + 1000 * (turns[c] / 6);
+    ++turns[c];
+    std::vector<std::uint64_t> keys;
+    for (std::uint64_t b = 0; b < 2 + turn; ++b) keys.push_back(Mix64(conversation * 100 + b) | 1);
+    const std::size_t lasting = keys.size();
+    for (std::uint64_t b = 0; b < 6; ++b) {
+      keys.push_back(Mix64(conversation * 100 + 20 + turn * 10 + b) | 1);
+    }
+    for (const std::uint64_t key : keys) {
+      if (!objects.contains(key)) break;
+      ++found;
+    }
+    ObjectId parent = kNoObject;
+    std::uint64_t parent_key = 0;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const auto at = objects.find(keys[i]);
+      ObjectId id = kNoObject;
+      if (at != objects.end()) {
+        id = at->second;
+        policy.OnHit(id);
+      } else {
+        if (objects.size() == kCapacity) {
+          const ObjectId victim = policy.Victim(kAll);
+          policy.OnRemove(victim, true);
+          objects.erase(keys_of[victim]);
+          free.push_back(victim);
+          if (victim == parent) parent = kNoObject;
+        }
+        id = free.back();
+        free.pop_back();
+        objects[keys[i]] = id;
+        keys_of[id] = keys[i];
+        policy.OnPut({.id = id,
+                      .key = keys[i],
+                      .size_bytes = 1,
+                      .parent = parent,
+                      .parent_key = parent_key});
+      }
+      const bool ephemeral = lies ? random.OneIn(2) : i >= lasting;
+      if (told) policy.OnHints(id, {.ephemeral = ephemeral});
+      parent = id;
+      parent_key = keys[i];
+    }
+    policy.EndRequest(parent);
+  }
+  EXPECT_EQ(policy.Contradiction(), "");
+  return found;
+}
+
+TEST(HintsTest, EphemeralBlocksMakeRoomForOthersAndLiesCostHitsOnly) {
+  const std::uint64_t untold = FoundWithTools(false, false);
+  const std::uint64_t told = FoundWithTools(true, false);
+  const std::uint64_t lied = FoundWithTools(true, true);
+  EXPECT_GT(told, untold + untold / 50);
+  EXPECT_GT(lied, untold / 4);
+  EXPECT_LT(lied, told);
 }
 
 // Above the bound only a share of conversations is followed: memory stays bounded, and the policy
@@ -200,6 +325,14 @@ TEST_F(SegmentPolicyTest, FollowsAShareOfManyConversations) {
     }
   }
   EXPECT_EQ(policy_.Contradiction(), "");
+  const std::size_t bytes = policy_.bytes();
+  EXPECT_LT(bytes, 28 * kCapacity + (5 << 20)) << "objects and segments, ghost and tables";
+  for (std::uint64_t c = 12'000; c < 20'000; ++c) {
+    const std::vector<std::uint64_t> keys = Chain(c, 20);
+    while (objects_.size() + keys.size() > kCapacity) ASSERT_NE(Evict(), 0U);
+    Request(keys);
+  }
+  EXPECT_LT(policy_.bytes(), bytes + bytes / 10) << "more of the same takes no more";
 }
 
 }  // namespace

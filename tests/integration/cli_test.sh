@@ -46,6 +46,9 @@ check "unknown config key" 2 "did you mean 'memory'" "$kvcove" --config "$direct
 check "missing trace" 2 "cannot read the trace" "$kvcove" policy /nowhere
 echo '{"timestamp": 0}' >"$directory/broken.jsonl"
 check "broken trace" 2 "broken.jsonl:1: the field 'input_length' is missing" "$kvcove" replay "$directory/broken.jsonl"
+check "unknown trace format" 2 "bailian" "$kvcove" policy "$trace" --trace-format csv
+check "a trace of another format" 2 "prompt_token_ids" "$kvcove" policy "$trace" --trace-format vllm
+check "hints without a trace" 2 "no --workload" "$kvcove" policy "$trace" --workload loop --hints
 check "zero capacity" 2 "at least one block" "$kvcove" policy "$trace" --capacity 0
 
 mkdir -m 755 "$directory/open"
@@ -81,6 +84,7 @@ kill -TERM $daemon
 wait $daemon
 if [ $? -ne 0 ] || [ -e "$directory/run/s" ]; then echo "FAILED: clean stop"; failed=$((failed + 1)); fi
 
+check "ablations" 0 "no-segments" "$kvcove" policy "$trace" --capacity 1000 --limit 500 --ablations --hints
 check "policy rows" 0 '"policy":"optimum"' "$kvcove" policy "$trace" --capacity 3000 --json
 # LRU and the optimum at 3,000 and 10,000 blocks are known.
 check_ratio() { # POLICY CAPACITY LOW HIGH

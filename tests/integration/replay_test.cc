@@ -5,9 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <fstream>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/random.h"
+#include "kvcove/policy/workload.h"
 
 namespace kvcove::replay {
 namespace {
@@ -49,6 +52,89 @@ TEST(ReplayTest, AgreesWithTheSimulationOfItsPolicy) {
       const double simulated = policy::Simulate(policy, chains, blocks)->ratio();
       EXPECT_NEAR(replayed->hit_ratio(), simulated, 0.002) << policy << " " << blocks;
     }
+  }
+}
+
+constexpr std::uint64_t kSizes[] = {1000, 3000, 10'000, 30'000};
+
+// What docs/eviction.md says of the default, a little below its figures.
+TEST(EvictionTest, TheDefaultFindsWhatItShouldOnTheTrace) {
+  const auto chains = ChainsOf(*ReadTrace(kTrace));
+  const double wanted[] = {.0825, .1365, .2400, .3355};
+  for (int i = 0; i < 4; ++i) {
+    const policy::HitCount once = *policy::Simulate("default", chains, kSizes[i]);
+    EXPECT_GT(once.ratio(), wanted[i]) << kSizes[i];
+    EXPECT_EQ(policy::Simulate("default", chains, kSizes[i])->hit_blocks, once.hit_blocks)
+        << "the same requests, the same hits";
+  }
+}
+
+TEST(EvictionTest, NoWorkloadIsBetterServedByRecencyOrS3Fifo) {
+  const auto trace = ChainsOf(*ReadTrace(kTrace));
+  for (const std::string_view name : policy::WorkloadNames()) {
+    const auto requests = *policy::MakeWorkload(name, trace, 1);
+    for (const std::uint64_t blocks : kSizes) {
+      const double found = policy::Simulate("default", requests, blocks)->ratio();
+      for (const char* other : {"lru", "s3fifo"}) {
+        EXPECT_GT(found, policy::Simulate(other, requests, blocks)->ratio() - .003)
+            << name << " " << blocks << " " << other;
+      }
+    }
+  }
+}
+
+TEST(EvictionTest, TheOutputLengthDoesNoHarmAndLiesCostLittle) {
+  const auto requests = *ReadTrace(kTrace);
+  const auto chains = ChainsOf(requests);
+  Random random(1);
+  std::vector<Hints> told;
+  std::vector<Hints> lies;
+  for (const Request& request : requests) {
+    told.push_back({.output_tokens = static_cast<std::uint32_t>(request.output_tokens)});
+    lies.push_back({.output_tokens = static_cast<std::uint32_t>(random.Below(2000)),
+                    .session_ends = random.OneIn(2)});
+  }
+  for (const std::uint64_t blocks : kSizes) {
+    const auto found = [&](std::span<const Hints> hints) {
+      return policy::Simulate(*policy::MakePolicy("default", blocks), chains, blocks, hints)
+          .ratio();
+    };
+    const double without = found({});
+    EXPECT_GT(found(told), without - .003) << blocks;
+    EXPECT_GT(found(lies), policy::Simulate("lru", chains, blocks)->ratio() - .01) << blocks;
+  }
+}
+
+// From one load to another and back: what was learned of the one costs the other something, as
+// docs/eviction.md says, but neither ever falls far below recency.
+TEST(EvictionTest, ALoadThatChangesAndComesBackIsLearnedAgain) {
+  const auto trace = ChainsOf(*ReadTrace(kTrace));
+  std::vector<policy::Chain> requests(trace.begin(), trace.begin() + 6000);
+  auto agents = *policy::MakeWorkload("agents", {}, 1);
+  agents.resize(6000);
+  for (policy::Chain& chain : agents) {
+    for (std::uint32_t& block : chain) block += 1'000'000;
+  }
+  requests.insert(requests.end(), agents.begin(), agents.end());
+  requests.insert(requests.end(), trace.begin() + 6000, trace.end());
+  for (const std::uint64_t blocks : {3000ULL, 10'000ULL}) {
+    const auto parts = [&](const char* name) {
+      policy::CacheSimulator cache(*policy::MakePolicy(name, blocks), blocks);
+      std::array<policy::HitCount, 3> counts;
+      for (std::size_t i = 0; i < requests.size(); ++i) {
+        policy::HitCount& count = counts[std::min<std::size_t>(i / 6000, 2)];
+        count.hit_blocks += cache.LeadingRun(requests[i]);
+        count.blocks += requests[i].size();
+        cache.Access(requests[i]);
+      }
+      return counts;
+    };
+    const auto ours = parts("default");
+    const auto lru = parts("lru");
+    for (int i = 0; i < 3; ++i) EXPECT_GT(ours[i].ratio(), lru[i].ratio() - .02) << blocks << i;
+    // A policy that has never seen the other load.
+    const std::vector<policy::Chain> last(trace.begin() + 6000, trace.end());
+    EXPECT_GT(ours[2].ratio(), policy::Simulate("default", last, blocks)->ratio() - .025) << blocks;
   }
 }
 
