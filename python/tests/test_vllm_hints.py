@@ -7,7 +7,6 @@ import logging
 from typing import Any
 
 import pytest
-
 from kvcove.vllm import _hints
 from kvcove.vllm._hints import RequestHints, hints_of
 

@@ -97,7 +97,7 @@ check_ratio() { # POLICY CAPACITY LOW HIGH
 }
 check_ratio lru 3000 0.064 0.066
 check_ratio lru 10000 0.210 0.212
-check_ratio optimum 3000 0.289 0.291
+check_ratio optimum 3000 0.294 0.295
 check_ratio optimum 10000 0.365 0.367
 check_ratio default 3000 0.110 0.290
 check_ratio default 10000 0.225 0.366
