@@ -190,7 +190,6 @@ class Core {
   void Withdraw(ObjectId id, MissReason reason);
 
   // ---- puts (core_puts.cc)
-<<<<<<< HEAD
   struct NewObject {
     segment::PreparedKey key;
     std::string_view after;
@@ -200,17 +199,16 @@ class Core {
     std::uint32_t size_bytes = 0;
     std::span<const Extent> extents;
     bool waited = false;  // for the master
+    Hints hints;
+    bool ends_request = false;
   };
-  PutResult PutOne(SessionNumber session, const Token& token, const PutItem& item,
-                   std::uint64_t hash, const segment::Staging* staging, bool evict);
-=======
   struct PutMode {
+    const segment::Staging* staging = nullptr;
     bool evict = true;
     bool ends_request = false;  // nothing of its request follows in the batch, or later
   };
   PutResult PutOne(SessionNumber session, const Token& token, const PutItem& item,
-                   const PutMode& mode);
->>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
+                   std::uint64_t hash, const PutMode& mode);
   // kOk: it may reserve so many bytes more.
   bool MayReserve(SessionNumber session, Spaces::Number space, std::uint64_t bytes) const;
   void Write(std::span<const Extent> extents, std::span<const std::byte> value);

@@ -57,16 +57,14 @@ std::vector<PutResult> Core::Put(SessionNumber number, const Token& token,
   // Each key's bucket is far away: their cache misses overlap.
   std::vector<std::uint64_t> hashes(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
-<<<<<<< HEAD
     hashes[i] = objects_.view().HashKey(token.slot, items[i].key);
     objects_.view().Prefetch(hashes[i]);
   }
   for (std::size_t i = 0; i < items.size(); ++i) {
-    results[i] = PutOne(number, token, items[i], hashes[i], at->second.staging, evict);
-=======
-    results[i] = PutOne(number, token, items[i],
-                        {.evict = evict, .ends_request = EndsRequest(items.subspan(i))});
->>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
+    results[i] = PutOne(number, token, items[i], hashes[i],
+                        {.staging = at->second.staging,
+                         .evict = evict,
+                         .ends_request = EndsRequest(items.subspan(i))});
   }
   return results;
 }
@@ -79,19 +77,14 @@ bool Core::MayReserve(SessionNumber session, Spaces::Number space, std::uint64_t
 }
 
 PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem& item,
-<<<<<<< HEAD
-                       std::uint64_t hash, const segment::Staging* staging, bool evict) {
+                       std::uint64_t hash, const PutMode& mode) {
   const bool whole = item.whole();
   const bool staged = item.staged.sequence != 0;
-=======
-                       const PutMode& mode) {
-  const bool whole = !item.value.empty();  // the value came with the request
->>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
   if (!CheckKey(item.key) || item.after.size() > kMaxKeyBytes ||
       !CheckObjectSize(item.size_bytes) ||
       (!item.value.empty() && (staged || item.value.size() != item.size_bytes)) ||
-      (staged && (staging == nullptr ||
-                  std::uint64_t{item.staged.offset} + item.size_bytes > staging->kBytes))) {
+      (staged && (mode.staging == nullptr || std::uint64_t{item.staged.offset} + item.size_bytes >
+                                                 segment::Staging::kBytes))) {
     return {.code = Code::kInvalid, .extents = {}};
   }
   const Objects::Slot& slot = objects_.slot(token.slot);
@@ -108,21 +101,6 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
   if (reservations_.ClaimOf(token.slot, key, now) != nullptr) {
     return {.code = Code::kInProgress, .extents = {}};
   }
-<<<<<<< HEAD
-=======
-  Reservation reservation{.session = session,
-                          .key = std::string(item.key),
-                          .after = std::string(item.after),
-                          .hints = item.hints,
-                          .ends_request = mode.ends_request,
-                          .hash = key.hash,
-                          .slot = token.slot,
-                          .space = slot.space,
-                          .generation = token.generation,
-                          .size_bytes = item.size_bytes,
-                          .key_until_ns = now + options_.key_deadline_ns,
-                          .removals = applied_};
->>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
   // There are more namespaces than an owner keeps apart.
   if (slot.space == Spaces::kNone) return {.code = Code::kLimit, .extents = {}};
   const std::uint64_t bytes = segment::OccupiedBytes(item.size_bytes);
@@ -130,23 +108,13 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
   if (!whole && !MayReserve(session, slot.space, bytes)) {
     return {.code = Code::kLimit, .extents = {}};
   }
-<<<<<<< HEAD
-  std::vector<Extent> extents = room_.Take(item.size_bytes, slot.space, evict);
+  std::vector<Extent> extents = room_.Take(item.size_bytes, slot.space, mode.evict);
   if (extents.empty()) return {.code = Code::kNoSpace, .extents = {}};
   if (whole) {
-    Write(extents,
-          staged ? std::span(staging->bytes + item.staged.offset, item.size_bytes) : item.value);
-=======
-  reservation.extents = room_.Take(item.size_bytes, slot.space, mode.evict);
-  if (reservation.extents.empty()) return {.code = Code::kNoSpace, .extents = {}};
-  if (whole) Write(reservation, item.value);
-  if (!whole || options_.listed) return Reserve(std::move(reservation), whole);
-  const Code code = Publish(reservation);
-  if (code != Code::kOk) {
-    room_.GiveBack(reservation.extents, reservation.space, reservation.bytes());
->>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
+    Write(extents, staged ? std::span(mode.staging->bytes + item.staged.offset, item.size_bytes)
+                          : item.value);
   }
-  if (staged && !StillStaged(*staging, item.staged.sequence)) {
+  if (staged && !StillStaged(*mode.staging, item.staged.sequence)) {
     room_.GiveBack(extents, slot.space, bytes);
     return {.code = Code::kTimeout, .extents = {}};
   }
@@ -154,6 +122,8 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
     return Reserve({.session = session,
                     .key = std::string(item.key),
                     .after = std::string(item.after),
+                    .hints = item.hints,
+                    .ends_request = mode.ends_request,
                     .hash = hash,
                     .slot = token.slot,
                     .space = slot.space,
@@ -170,7 +140,10 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
                                        .space = slot.space,
                                        .generation = token.generation,
                                        .size_bytes = item.size_bytes,
-                                       .extents = extents});
+                                       .extents = extents,
+                                       .waited = false,
+                                       .hints = item.hints,
+                                       .ends_request = mode.ends_request});
   if (!id) room_.GiveBack(extents, slot.space, bytes);
   return {.code = id ? Code::kOk : id.error().code, .extents = {}};
 }
@@ -236,6 +209,7 @@ Result<ObjectId> Core::Publish(const NewObject& object) {
               .size_bytes = bytes,
               .parent = parent,
               .parent_key = parent_key});
+  TellPolicy(*id, object.hints, object.ends_request);
   ++counters_.puts;
   counters_.put_bytes += object.size_bytes;
   return id;
@@ -248,7 +222,10 @@ Code Core::Publish(Reservation& reservation) {
                                        .space = reservation.space,
                                        .generation = reservation.generation,
                                        .size_bytes = reservation.size_bytes,
-                                       .extents = reservation.extents});
+                                       .extents = reservation.extents,
+                                       .waited = reservation.listing,
+                                       .hints = reservation.hints,
+                                       .ends_request = reservation.ends_request});
   if (!id) return id.error().code;
   reservation.extents.clear();
   if (options_.listed) {
@@ -257,20 +234,6 @@ Code Core::Publish(Reservation& reservation) {
                              .has_checksum = reservation.has_checksum,
                              .copies = reservation.copies});
   }
-<<<<<<< HEAD
-=======
-  // The quota needs no second look: the sum of objects and reservations stays what it was.
-  spaces_.Publish(reservation.space, reservation.bytes());
-  spaces_.policy(reservation.space)
-      .OnPut({.id = *id,
-              .key = reservation.hash,
-              .size_bytes = reservation.bytes(),
-              .parent = parent,
-              .parent_key = parent_key});
-  TellPolicy(*id, reservation.hints, reservation.ends_request);
-  ++counters_.puts;
-  counters_.put_bytes += reservation.size_bytes;
->>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
   return Code::kOk;
 }
 

@@ -212,8 +212,11 @@ class DataService::Put final : public transport::Served {
     items.reserve(request.items.size());
     for (const wire::DataPutItem& item : request.items) {
       bytes_ += item.size_bytes;
-      items.push_back(
-          {.key = item.key, .size_bytes = item.size_bytes, .value = {}, .after = item.after});
+      items.push_back({.key = item.key,
+                       .size_bytes = item.size_bytes,
+                       .value = {},
+                       .after = item.after,
+                       .hints = item.hints});
     }
     places_.resize(items.size(), PutResult{.code = Code::kDenied, .extents = {}});
     if (service_.May(caller_, request.token.slot, rpc::Scope::kWrite)) {

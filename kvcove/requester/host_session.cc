@@ -453,13 +453,13 @@ Status HostSession::PutInline(Attachment& attachment, const Token& token,
                                            .size_bytes = static_cast<std::uint32_t>(bytes),
                                            .value = {},
                                            .after = afters[i],
-                                           .staged = staged.Add(item.value, bytes)});
+                                           .staged = staged.Add(item.value, bytes),
+                                           .hints = item.hints});
     if (put.staged.sequence != 0) continue;
     if (item.value.size() == 1) {
       put.value = {static_cast<const std::byte*>(item.value[0].data), item.value[0].size};
       continue;
     }
-<<<<<<< HEAD
     std::vector<std::byte>& whole = joined.emplace_back();
     whole.reserve(bytes);
     for (const ConstBuffer& piece : item.value) {
@@ -467,13 +467,6 @@ Status HostSession::PutInline(Attachment& attachment, const Token& token,
       whole.insert(whole.end(), from, from + piece.size);
     }
     put.value = whole;
-=======
-    request.push_back({.key = item.key,
-                       .size_bytes = static_cast<std::uint32_t>(value.size()),
-                       .value = value,
-                       .after = afters[i],
-                       .hints = items[i].hints});
->>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
   }
   KVCOVE_ASSIGN(const std::vector<wire::PutResult> answers,
                 attachment.service().Put(token, request, deadline_ns));

@@ -143,14 +143,10 @@ class Stub final : public HostService {
       }
       flatbuffers::Offset<flatbuffers::String> after;
       if (!item.after.empty()) after = Text(builder, item.after);
-<<<<<<< HEAD
       const fb::StagedAt staged(item.staged.sequence, item.staged.offset);
       offsets.push_back(fb::CreatePutItem(builder, key, item.size_bytes, value, after,
-                                          item.staged.sequence == 0 ? nullptr : &staged));
-=======
-      offsets.push_back(fb::CreatePutItem(builder, key, item.size_bytes, value, after,
+                                          item.staged.sequence == 0 ? nullptr : &staged,
                                           FlagsOf(item.hints), item.hints.output_tokens));
->>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
     }
     const auto list = builder.CreateVector(offsets);
     const fb::TokenValue value = ToFb(token);
@@ -317,15 +313,11 @@ Result<std::string> ServePut(PutService& service, std::span<const std::byte> bod
     items.push_back({.key = View(item->key()),
                      .size_bytes = item->size_bytes(),
                      .value = value,
-<<<<<<< HEAD
                      .after = View(item->after())});
     if (const fb::StagedAt* staged = item->staged(); staged != nullptr) {
       items.back().staged = {.sequence = staged->sequence(), .offset = staged->offset()};
     }
-=======
-                     .after = View(item->after()),
-                     .hints = HintsOf(item->hints(), item->output_tokens())});
->>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
+    items.back().hints = HintsOf(item->hints(), item->output_tokens());
   }
   KVCOVE_ASSIGN(const std::vector<PutResult> results, service.Put(token, items, deadline_ns));
   Builder builder;

@@ -55,18 +55,13 @@ class EchoHost final : public HostService {
     at = token;
     std::vector<PutResult> results;
     for (const PutItem& item : items) {
-<<<<<<< HEAD
       const std::string staged =
           item.staged.sequence == 0
               ? ""
               : fmt::format(" staged {} {}", item.staged.sequence, item.staged.offset);
       text = fmt::format("{}[{} {} {} after '{}'{}]", text, item.key, item.size_bytes,
                          item.value.size(), item.after, staged);
-=======
-      text = fmt::format("{}[{} {} {} after '{}']", text, item.key, item.size_bytes,
-                         item.value.size(), item.after);
       hints.push_back(item.hints);
->>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
       results.push_back({.code = Code::kOk, .reservation = 7, .extents = {{1, 2}, {30, 4}}});
     }
     return results;

@@ -72,16 +72,11 @@ struct StagedAt {
 struct PutItem {
   std::string_view key;
   std::uint32_t size_bytes = 0;
-<<<<<<< HEAD
   std::span<const std::byte> value;
   std::string_view after;  // the chunk before it in its chain, or empty
   StagedAt staged;
-  bool whole() const { return !value.empty() || staged.sequence != 0; }
-=======
-  std::span<const std::byte> value;  // of size_bytes: stored in this call; empty: reserve
-  std::string_view after;            // the chunk before it in its chain, or empty
   Hints hints;
->>>>>>> 9426349 (owner, wire, connector: hints, and the ends of requests)
+  bool whole() const { return !value.empty() || staged.sequence != 0; }
 };
 
 struct PutResult {
