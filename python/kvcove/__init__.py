@@ -52,6 +52,7 @@ try:
         Token,
         open_pool,
         set_log_level,
+        version,
     )
 except ImportError as error:  # pragma: no cover
     raise ImportError(
@@ -90,7 +91,7 @@ __all__ = [
     "set_log_level",
 ]
 
-__version__ = "0.1.0"
+__version__ = version()
 
 
 def open(address: str = "auto", *, timeout: float = 1.0) -> Pool:
@@ -100,9 +101,12 @@ def open(address: str = "auto", *, timeout: float = 1.0) -> Pool:
     ----------
     address : str
         ``embedded:?memory=4GiB``
-            A pool inside this process; also ``policy=``, ``max_objects=``, ``populate=0|1``.
+            A pool inside this process; also ``granule=``, ``policy=``, ``max_objects=``,
+            ``populate=0|1``, ``huge_pages=auto|require|off``.
         ``unix:/path/of/socket``
-            The daemon of this host (``kvcove serve``).
+            The daemon of this host (``kvcove serve``); also ``warm=off|all|SIZE``: how much
+            of its memory this process maps beforehand, in the background, so that first reads
+            meet no page faults (default: ``$KVCOVE_WARM``, else 32GiB).
         ``kvcove://host:7400``
             A cluster, by its master. docs/operating.md has the options.
         ``auto``

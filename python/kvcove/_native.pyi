@@ -70,6 +70,14 @@ class MissReason(enum.IntEnum):
 
     DENIED = 13
 
+    DISK_DAMAGED = 14
+
+    DISK_FAILED = 15
+
+    DISK_TIMEOUT = 16
+
+    NO_ROOM = 17
+
 class Result:
     @property
     def code(self) -> Code: ...
@@ -153,6 +161,10 @@ class Hints:
         Nobody goes on from this request.
     request_goes_on : bool
         More of this request follows in later batches. Without it a batch is a request.
+    priority : str
+        Of the whole namespace, from now on: ``low``, ``normal`` or ``high``; empty: not said. Against a
+        normal namespace one of high priority keeps four times as much memory, one of low priority a
+        quarter. It changes nothing for a tenant's namespaces.
     """
 
     def __init__(
@@ -162,6 +174,7 @@ class Hints:
         ephemeral: bool = False,
         session_ends: bool = False,
         request_goes_on: bool = False,
+        priority: str = "",
     ) -> None: ...
     @property
     def output_tokens(self) -> int: ...
@@ -171,6 +184,8 @@ class Hints:
     def session_ends(self) -> bool: ...
     @property
     def request_goes_on(self) -> bool: ...
+    @property
+    def priority(self) -> str: ...
 
 class ObjectStat:
     @property
@@ -217,6 +232,48 @@ class PoolStat:
     def removals(self) -> int: ...
     @property
     def stale_puts(self) -> int: ...
+    @property
+    def disk_capacity_bytes(self) -> int: ...
+    @property
+    def disk_bytes(self) -> int: ...
+    @property
+    def disk_objects(self) -> int: ...
+    @property
+    def disk_aside(self) -> int: ...
+    @property
+    def disk_puts(self) -> int: ...
+    @property
+    def disk_hits(self) -> int: ...
+    @property
+    def disk_not_worth(self) -> int: ...
+    @property
+    def disk_over_rate(self) -> int: ...
+    @property
+    def disk_dropped_full(self) -> int: ...
+    @property
+    def disk_errors(self) -> int: ...
+    @property
+    def disk_damaged(self) -> int: ...
+    @property
+    def disk_put_bytes(self) -> int: ...
+    @property
+    def disk_written_bytes(self) -> int: ...
+    @property
+    def disk_kept(self) -> int: ...
+    @property
+    def disk_dropped_other(self) -> int: ...
+    @property
+    def disk_hit_bytes(self) -> int: ...
+    @property
+    def disk_misses(self) -> int: ...
+    @property
+    def disk_timeouts(self) -> int: ...
+    @property
+    def disk_failed(self) -> int: ...
+    @property
+    def disk_no_room(self) -> int: ...
+    @property
+    def disk_asides(self) -> int: ...
 
 class Pool:
     """
@@ -266,6 +323,17 @@ class Pool:
         ------
         InvalidError
             A name is too long or holds control characters.
+        """
+
+    def settings(self) -> tuple[float, str]:
+        """
+        Return what the master was started with; makes no call.
+
+        Returns
+        -------
+        tuple of float and str
+            For how many seconds stores of mooncake.store hold what they read, 0: as they like; host:port of the
+            master's admin endpoint, empty: there is none.
         """
 
     def stat(self, *, timeout: float = 1.0) -> PoolStat:
@@ -453,7 +521,7 @@ class Session:
         """
         Keep what is there from being evicted, for up to ``seconds``.
 
-        At most 60 s, and a tenth of the memory a process; the oldest gives way. A held object may still be a
+        At most 24 h, and a tenth of the memory a process; the oldest gives way. A held object may still be a
         miss. In a cluster only what lies on this host is held.
 
         Returns
@@ -605,6 +673,7 @@ class Queue:
 class Owner:
     @property
     def address(self) -> str: ...
+    def unmount_disk(self) -> None: ...
     def close(self) -> None: ...
 
 def open_owner(
@@ -618,6 +687,9 @@ def open_owner(
     tls_authority: str = "",
     tls_certificate: str = "",
     tls_key: str = "",
+    disk: str = "",
+    disk_admit: str = "policy",
+    data: str = "",
 ) -> Owner: ...
 
 class EngineShape:
@@ -713,7 +785,7 @@ class SchedulerRole:
     def set_version(self, version: str) -> None: ...
     @property
     def version(self) -> str: ...
-    def take_events(self) -> list[tuple[str, str, int, int, list[bytes], bytes]]: ...
+    def take_events(self) -> list[tuple[str, str, int, int, list[bytes], bytes, str]]: ...
     def stats(self) -> dict[str, int]: ...
     def take_stats(self) -> dict[str, int] | None: ...
     @staticmethod
@@ -742,6 +814,7 @@ class WorkerRole:
         fingerprints: bool,
         tier_log: bool,
         preferred_segment: str,
+        priority: str = "",
     ) -> None: ...
     @property
     def number(self) -> int: ...
@@ -764,12 +837,27 @@ def fingerprint(pieces: Sequence[tuple[int, int]]) -> str:
     """128 bits of host memory as hex digits, of (address, bytes) in order."""
 
 class Store:
-    def __init__(self, *, timeout: float, lease: float) -> None: ...
+    def __init__(
+        self, *, timeout: float, lease: float, prefetches: bool = True, wait_for_room: float = 0.0
+    ) -> None: ...
     def register_buffer(self, address: int, size: int) -> int: ...
     def unregister_buffer(self, address: int) -> int: ...
-    def batch_is_exist(self, session: Session, keys: Sequence[str | bytes]) -> list[int]: ...
-    def batch_sizes(self, session: Session, keys: Sequence[str | bytes]) -> list[int]: ...
-    def batch_get(self, session: Session, keys: Sequence[str | bytes]) -> list[bytes | None]: ...
+    def batch_is_exist(
+        self, session: Session, keys: Sequence[str | bytes], prefetches: bool | None = None
+    ) -> list[int]: ...
+    def batch_sizes(
+        self, session: Session, keys: Sequence[str | bytes], hold: bool
+    ) -> list[int]: ...
+    def batch_places(
+        self, session: Session, keys: Sequence[str | bytes]
+    ) -> list[list[tuple[str, bool, int]]]: ...
+    def disk_reads(self) -> int: ...
+    def batch_get(
+        self, session: Session, keys: Sequence[str | bytes], writable: bool = False
+    ) -> list[Any]: ...
+    def batch_get_buffer(
+        self, session: Session, keys: Sequence[str | bytes]
+    ) -> list[BufferHandle | None]: ...
     def batch_get_into(
         self,
         session: Session,
@@ -793,28 +881,30 @@ class Store:
         keys: Sequence[str | bytes],
         values: Sequence[Any],
         token: Token | None,
+        largest: int,
         replace: bool,
     ) -> list[int]: ...
     def was_put_here(self, keys: object) -> list[bool]: ...
     def batch_remove(
         self, session: Session, keys: Sequence[str | bytes], force: bool
     ) -> list[int]: ...
-    def copy(
+    def copy_ranges(
         self,
-        value: object,
-        offsets: Sequence[int],
-        addresses: Sequence[int],
-        sizes: Sequence[int],
+        values: Sequence[Any],
+        all_offsets: Sequence[Any],
+        all_addresses: Sequence[Any],
+        all_sizes: Sequence[Any],
         out: bool,
-    ) -> int: ...
-    def copy_fragments(
-        self,
-        value: object,
-        buffer: int,
-        to: Sequence[int],
-        from_: Sequence[int],
-        sizes: Sequence[int],
     ) -> list[int]: ...
+    def get_ranges(
+        self,
+        session: Session,
+        buffer: int,
+        keys: Sequence[str | bytes],
+        all_to: Sequence[Any],
+        all_from: Sequence[Any],
+        all_sizes: Sequence[Any],
+    ) -> list[list[int]]: ...
     def is_registered(self, address: int) -> bool: ...
     def read(self, address: int, size: int) -> bytearray | None: ...
     def reset(self, session: Session) -> int: ...
@@ -830,3 +920,4 @@ def store_code(code: int) -> int: ...
 def allocate_memory(size: int) -> int: ...
 def free_memory(address: int, size: int) -> bool: ...
 def set_log_level(level: str) -> None: ...
+def version() -> str: ...

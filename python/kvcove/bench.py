@@ -9,6 +9,7 @@ there, in the same run. With ``--json`` a line a row, schema ``kvcove.bench.pyth
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import mmap
@@ -134,11 +135,190 @@ def worker(master: str, through: str) -> None:
         row(f"get_into{'_multi_buffers' if several else ''} {shape}", us, limit)
         fresh()
 
+    def methods(count: int, size: int, rounds: int) -> None:
+        """Measure each other method that engines call in batches, on ``count`` values."""
+        names = [f"method-{size}-{i}" for i in range(count)]
+        addresses = [memory.plain + i * size for i in range(count)]
+        sizes = [size] * count
+        values = [bytes([i % 251]) * size for i in range(count)]
+        shape = f"{count} x {size // KIB} KiB"
+
+        def fresh() -> None:
+            store.batch_remove(names, True)
+
+        def measured(name: str, call: Callable[[], Any], before: Any = lambda: None) -> None:
+            row(f"{name} {shape}", _median_us(call, rounds, before))
+
+        measured(
+            "put_batch", lambda: check([store.put_batch(names, values)], lambda c: c == 0), fresh
+        )
+        measured("get_batch", lambda: store.get_batch(names))
+        measured("batch_get_buffer", lambda: store.batch_get_buffer(names))
+        measured("batch_get_replica_desc", lambda: store.batch_get_replica_desc(names))
+        measured("get_size", lambda: [store.get_size(name) for name in names])
+        measured(
+            "batch_upsert_from",
+            lambda: check(list(store.batch_upsert_from(names, addresses, sizes)), lambda c: c == 0),
+        )
+        half = size // 2
+        to = [[i * size, i * size + half] for i in range(count)]
+        parts, halves = [[0, half]] * count, [[half, size - half]] * count
+
+        def ranges() -> None:
+            got = store.get_into_ranges([memory.plain], [names], [to], [parts], [halves])
+            check([one for each in got[0] for one in each], lambda c: c > 0)
+
+        measured("get_into_ranges", ranges)
+        pieces = [[address, address + half] for address in addresses]
+
+        def get_session() -> None:
+            check(list(store.batch_get_session_start(names)), lambda c: c == 0)
+            got = store.batch_get_into_multi_buffer_ranges(names, pieces, halves, parts)
+            check(list(got), lambda c: c == size)
+            store.batch_get_session_end(names)
+
+        def put_session() -> None:
+            check(list(store.batch_put_session_start(names, sizes)), lambda c: c == 0)
+            put = store.batch_put_from_multi_buffer_ranges(names, pieces, halves, parts)
+            check(list(put), lambda c: c == size)
+            check(list(store.batch_put_session_end(names)), lambda c: c == 0)
+
+        measured("get session", get_session)
+        measured("put session", put_session, fresh)
+
+        def remove() -> None:
+            check(list(store.batch_remove(names, True)), lambda c: c == 0)
+
+        def refill() -> None:
+            store.batch_put_from(names, addresses, sizes)
+
+        measured("batch_remove", remove, refill)
+        fresh()
+
+    def singles(count: int, size: int, rounds: int) -> None:
+        """Measure the calls for one value, as a loop over ``count`` of them."""
+        names = [f"single-{i}" for i in range(count)]
+        value = bytes(size)
+        shape = f"{count} x {size // KIB} KiB"
+
+        def fresh() -> None:
+            store.batch_remove(names, True)
+
+        def parts() -> None:
+            for name in names:
+                check([store.put_parts(name, value[:28], value[28:])], lambda c: c == 0)
+
+        def put() -> None:
+            for name in names:
+                check([store.put(name, value)], lambda c: c == 0)
+
+        row(f"put_parts, each, {shape}", _median_us(parts, rounds, fresh))
+        row(f"put, each, {shape}", _median_us(put, rounds, fresh))
+        row(f"get, each, {shape}", _median_us(lambda: [store.get(name) for name in names], rounds))
+        fresh()
+
+    transfer("one", 1, 1, 4 * KIB, 300)
+    transfer("few", 16, 1, 4 * KIB, 300)
     transfer("page", 128, 1, 4 * KIB, 200)
+    methods(64, 16 * KIB, 60)
+    singles(64, 16 * KIB, 60)
+    with contextlib.suppress(ImportError):
+        _tensors(store, row)
+    with contextlib.suppress(ImportError):
+        _batches(store, row)
     transfer("chunk", 64, 1, MIB, 30)
     transfer("vllm", 11, 4, 128 * KIB, 100)
     remote.close()
     store.close()
+
+
+Row = Callable[[str, float], None]
+
+
+def _tensors(store: Any, row: Row) -> None:
+    """Measure tensors, if torch is there."""
+    import torch
+
+    tensors = [torch.full((64, 64), float(i)) for i in range(64)]
+    names = [f"tensor-{i}" for i in range(64)]
+
+    def fresh() -> None:
+        store.batch_remove(names, True)
+
+    def put() -> None:
+        if any(store.batch_put_tensor(names, tensors)):
+            raise SystemExit("a put failed")
+
+    row("batch_put_tensor 64 x 16 KiB", _median_us(put, 60, fresh))
+    row("batch_get_tensor 64 x 16 KiB", _median_us(lambda: store.batch_get_tensor(names), 60))
+    fresh()
+
+
+def _batches(store: Any, row: Row) -> None:
+    """Measure a batch of rows as trainers put it, if numpy is there."""
+    import numpy
+    from mooncake.structured_object_store import MooncakeBundleTransfer
+
+    transfer = MooncakeBundleTransfer(store, key_prefix="bench")
+    rows = 256
+    data = {
+        "ids": numpy.zeros((rows, 512), dtype=numpy.int64),
+        "rewards": [0.5] * rows,
+        "tokens": [list(range(i % 64 + 1)) for i in range(rows)],
+        "text": [f"prompt {i}" for i in range(rows)],
+    }
+    kept: list[Any] = []
+
+    def fresh() -> None:
+        while kept:
+            transfer.cleanup_dataproto(kept.pop())
+
+    def get(**what: Any) -> None:
+        transfer.release_result(transfer.get(kept[0], type="dict", **what))
+
+    def put() -> None:
+        kept.append(transfer.put(data, type="dict"))
+
+    row("a batch of 256 rows, put", _median_us(put, 40, fresh))
+    row("a batch of 256 rows, get", _median_us(get, 40))
+    row("a batch of 256 rows, get 16", _median_us(lambda: get(rows=slice(32, 48)), 40))
+    fresh()
+
+
+def _own_puts(master: str) -> dict[str, dict[str, Any]]:
+    """Measure kvcove's own API on small batches: the drop-in may add 30 us to a call."""
+    import kvcove
+    from kvcove import Memory, _native
+
+    owner = _native.open_owner(
+        master=master,
+        memory=256 * MIB,
+        listen=f"127.0.0.1:{_free_port()}",
+        socket_path=str(Path(tempfile.mkdtemp()) / "own.sock"),
+    )
+    rows = {}
+    memory = _Memory(MIB)
+    with kvcove.open(f"kvcove://{master}?owner={owner.address}") as pool:
+        until = time.monotonic() + 10
+        while pool.stat().payload_bytes == 0 and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(1.0)
+        session = pool.session("bench", follow_always=True, assume_weights=True)
+        for count in (1, 16, 128):
+            names = [f"own-{i}" for i in range(count)]
+            values = [Memory(memory.plain + i * 4096, 4096) for i in range(count)]
+
+            def put(names: list[str] = names, values: list[Memory] = values) -> None:
+                if not session.put(names, values).all_ok:
+                    raise SystemExit("a put failed")
+
+            def fresh(names: list[str] = names) -> None:
+                session.remove(names)
+
+            work = f"kvcove's own put, {count} x 4 KiB"
+            rows[work] = {"work": work, "us": _median_us(put, 300, fresh), "limit_us": None}
+    owner.close()
+    return rows
 
 
 def _free_port() -> int:
@@ -192,6 +372,7 @@ def _kvcove() -> dict[str, dict[str, Any]]:
             _wait_for(port)
             through = f"kvcove://127.0.0.1:{port}?local=0"
             rows = _run(sys.executable, f"127.0.0.1:{port}", through, [str(overlay)])
+            rows.update(_own_puts(f"127.0.0.1:{port}"))
         finally:
             master.terminate()
             master.wait()

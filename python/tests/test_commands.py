@@ -222,7 +222,7 @@ class Admin:
 
 def test_drained_is_what_a_drain_has_done_with() -> None:
     admin = Admin()
-    shown = AdminHttp("127.0.0.1", 0, f"http://127.0.0.1:{admin.server.port}", 1000)
+    shown = AdminHttp("127.0.0.1", 0, f"http://127.0.0.1:{admin.server.port}")
     url = f"http://127.0.0.1:{shown.port}"
 
     def status(*states: str, left: int = 0, kind: str = "drain", of: str = "a:1") -> str:
@@ -391,7 +391,7 @@ def test_thin_clients_use_a_clients_pool(master: Master, tmp_path: Path) -> None
     assert store.alloc_from_mem_pool(64 * MIB) == 0
     assert store.get("k") == b"12345678"
     store.close()
-    assert new_store().setup_dummy(MIB, MIB, "127.0.0.1:1") == -900
+    assert new_store().setup_dummy(MIB, MIB, "127.0.0.1:1") == -1
     assert program.stop() == 0
 
 

@@ -225,5 +225,5 @@ def test_the_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(ValueError, match="MOONCAKE_MASTER"):
         MooncakeConfig.load_from_env()
     monkeypatch.setenv("MOONCAKE_MASTER", "m:1")
-    monkeypatch.setenv("MOONCAKE_GLOBAL_SEGMENT_SIZE", "1.5 GiB")
+    monkeypatch.setenv("MOONCAKE_GLOBAL_SEGMENT_SIZE", "1.5 GB")
     assert MooncakeConfig.load_from_env().global_segment_size == 3 << 29

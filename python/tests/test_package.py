@@ -88,6 +88,27 @@ def test_a_request_that_goes_on_is_spared() -> None:
         assert all(result.ok for result in session.exists(opened))
 
 
+# What a namespace of high priority has is not given to one of low priority that writes more.
+def test_priorities_of_namespaces_share_the_memory() -> None:
+    with kvcove.open("embedded:?memory=4MiB") as pool:
+        sessions = {name: pool.session(f"test/{name}@1") for name in ("low", "normal", "high")}
+        value = b"v" * (16 << 10)  # 256 of them
+
+        def count(name: str) -> int:
+            return sessions[name].exists([str(i) for i in range(600)]).ok_count
+
+        for i in range(600):
+            for name, session in sessions.items():
+                hints = kvcove.Hints(priority=name)
+                assert hints.priority == name
+                assert session.put([str(i)], [value], hints=hints).all_ok
+        low, normal, high = (count(name) for name in ("low", "normal", "high"))
+        assert 3 * low < normal < 5 * low, (low, normal, high)
+        assert 3 * normal < high < 5 * normal, (low, normal, high)
+    with pytest.raises(kvcove.InvalidError, match="low, normal or high"):
+        kvcove.Hints(priority="urgent")
+
+
 def test_a_value_goes_in_and_comes_out(session: kvcove.Session) -> None:
     results = session.put(["a", b"\xff\x00", "ä"], [b"1", bytearray(b"22"), memoryview(b"333")])
     assert results.all_ok

@@ -55,6 +55,7 @@ def test_the_environment_names_the_pool_where_the_configuration_does_not(
         ({"weight_version_source": "fingerprnt"}, "give one of fingerprint"),
         ({"on_unreachable": "ignore"}, "give 'fallback' or 'crash'"),
         ({"on_reset_failure": True}, "give 'false' or 'closed'"),
+        ({"priority": "urgent"}, "give 'low', 'normal' or 'high'"),
         ({"discard_partial_chunks": False}, "partial chunk"),
         ({"lookup_budget_ms": 0}, "give 1 to 600000"),
         # A pool in every process, which is what kvcove.open makes of these, shares nothing.
@@ -68,8 +69,8 @@ def test_the_environment_names_the_pool_where_the_configuration_does_not(
         ({"pool": "embeded"}, "did you mean 'embedded'"),
         ({"pool": "host:7400"}, "kvcove://HOST:7400"),
         ({"memory": "4 gigs"}, "memory: '4 gigs': .*4GiB"),
-        ({"memory": "1KiB"}, "give 1MiB to 200GiB"),
-        ({"memory": "1TiB", "pool": "embedded"}, "give 1MiB to 200GiB"),
+        ({"memory": "1KiB"}, "give 1MiB to 16TiB"),
+        ({"memory": "17TiB", "pool": "embedded"}, "give 1MiB to 16TiB"),
         ({"memory": "8GiB", "pool": "unix:/x"}, "the pool at unix:/x has memory of its own"),
         ({"memory": "8GiB", "pool": "kvcove://h:7400"}, 'leave it out, or give "pool": "embedded"'),
     ],
@@ -265,8 +266,8 @@ def test_a_request_through_both_roles(tmp_path: Path) -> None:
         assert not failed
     assert scheduler.load_ended("s")
     assert memory[320:512] == memory[64:256]
-    kinds = [event[0] for event in scheduler.take_events()]
-    assert kinds == ["stored"]
+    told = scheduler.take_events()
+    assert [(event[0], event[6]) for event in told] == [("stored", "memory")]
     assert scheduler.reset()
     assert matched("t") == (0, False)
     news = scheduler.take_stats()

@@ -120,7 +120,11 @@ def _add_slurm(add: Callable[..., argparse.ArgumentParser]) -> None:
         help="without FILE: kvcove's connector, or MooncakeStoreConnector as it is",
     )
     job.add_argument("--memory", metavar="SIZE", help="of each node, such as 64GiB")
-    job.add_argument("--disk", metavar="PATH", help="mooncake: a directory for offloading")
+    job.add_argument(
+        "--disk",
+        metavar="PATH",
+        help="a directory of each node for what memory evicts; with kvcove also PATH:SIZE",
+    )
     job.add_argument("--device-name", metavar="NAMES", help="mooncake: RDMA devices")
     job.add_argument(
         "--first-port",

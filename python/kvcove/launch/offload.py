@@ -30,7 +30,10 @@ __all__ = [
     "check_writable",
 ]
 
-MOST_OF_AN_OWNER = 200 << 30
+LEAST_DISK = 64 << 20
+"""Bytes of the smallest disk that an owner gets from here."""
+
+MOST_OF_AN_OWNER = 16 << 40
 """Bytes that one owner, or one embedded pool, may have (kvcove/segment/allocator.h)."""
 
 NO_CPU_TIER = "inference.kv_cache_offload requires a cpu tier (disk-only offload is not supported)."
@@ -64,11 +67,15 @@ class CpuTier(Strict):
     num_bytes: Size
     """Bytes, or a size such as ``"64GiB"``. ``native``: of one engine, all its ranks together;
     ``mooncake``: of each inference node; ``kvcove``: of the pool that an engine has to itself where
-    its host has no owner, 1MiB to 200GiB."""
+    its host has no owner, 1MiB to 16TiB."""
 
 
 class DiskTier(Strict):
-    """A directory. How much goes there is what its file system has: no backend has a quota."""
+    """A directory, whose file system bounds what goes there.
+
+    ``kvcove`` takes a quarter of what is free for each engine's own pool, and half of it for a node of a
+    SLURM job.
+    """
 
     path: Path
     """An absolute path that can be written, or made."""
@@ -132,8 +139,11 @@ class KvcoveOffload(_Offload):
 
     @model_validator(mode="after")
     def _the_connector_takes_it(self) -> KvcoveOffload:
-        refuse_kvcove_disk(self.disk)
-        for key, instead in (("pool", "pool"), ("memory", "cpu.num_bytes")):
+        for key, instead in (
+            ("pool", "pool"),
+            ("memory", "cpu.num_bytes"),
+            ("disk", "disk.path"),
+        ):
             if key in self.extra_config:
                 raise wrong_at(f"extra_config.{key}", f"write it as {instead}")
         if self.cpu is not None and not self._needs_cpu():
@@ -142,12 +152,20 @@ class KvcoveOffload(_Offload):
                 f"the pool at {self.pool} has memory of its own; leave cpu out, or give "
                 'pool = "auto"',
             )
+        if self.disk is not None and not self._needs_cpu():
+            raise wrong_at(
+                "disk",
+                f"the pool at {self.pool} has disks, or none: start its owners with "
+                f"'kvcove owner --disk {self.disk.path}:SIZE', and leave disk out",
+            )
+        if self.disk is not None and ":" in str(self.disk.path):
+            raise wrong_at("disk.path", "a path without ':' is wanted")
         if self.cpu is not None and not 1 << 20 <= self.cpu.num_bytes <= MOST_OF_AN_OWNER:
             raise wrong_at(
                 "cpu.num_bytes",
-                f"an engine's own pool has 1MiB to 200GiB, not {format_size(self.cpu.num_bytes)}; "
+                f"an engine's own pool has 1MiB to 16TiB, not {format_size(self.cpu.num_bytes)}; "
                 "for more share the pool of several hosts, each with an owner (kvcove owner "
-                '--memory ..., 200GiB at most), and give pool = "kvcove://HOST:7400"',
+                '--memory ..., 16TiB at most), and give pool = "kvcove://HOST:7400"',
             )
         try:
             Config.of(self.connector_options())
@@ -164,25 +182,9 @@ class KvcoveOffload(_Offload):
         options: dict[str, Any] = {"pool": self.pool}
         if self.cpu is not None:
             options["memory"] = format_size(self.cpu.num_bytes)
+        if self.disk is not None:
+            options["disk"] = str(self.disk.path)
         return {**options, **self.extra_config}
-
-
-def refuse_kvcove_disk(disk: DiskTier | None) -> None:
-    """Refuse a disk tier for kvcove.
-
-    All that knows of this is here. When owners have a disk, this becomes what starts one with
-    ``--disk PATH``; the connector's configuration says nothing of it.
-
-    Raises
-    ------
-    pydantic_core.PydanticCustomError
-        A ``ValueError``: there is a disk tier.
-    """
-    if disk is not None:
-        raise wrong_at(
-            "disk",
-            'kvcove has no disk tier yet; leave disk out, or take type = "native" or "mooncake"',
-        )
 
 
 KVCacheOffload = Annotated[

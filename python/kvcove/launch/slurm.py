@@ -26,7 +26,13 @@ from kvcove.launch._document import Document
 from kvcove.launch._errors import LaunchError
 from kvcove.launch._size import format_size, parse_size
 from kvcove.launch.connector import build_kv_transfer_config, to_json
-from kvcove.launch.offload import MOST_OF_AN_OWNER, CpuTier, KvcoveOffload, MooncakeOffload
+from kvcove.launch.offload import (
+    LEAST_DISK,
+    MOST_OF_AN_OWNER,
+    CpuTier,
+    KvcoveOffload,
+    MooncakeOffload,
+)
 
 __all__ = ["Pool", "Script", "pool_of", "quoted", "render_part", "render_script"]
 
@@ -67,7 +73,9 @@ class Pool:
     num_bytes : int
         Memory of each node.
     disk : str
-        ``mooncake``: a directory; empty without.
+        A directory in which each node keeps what its memory evicts; empty without.
+    disk_bytes : int
+        ``kvcove``: of that; 0: half of what is free there.
     device_name : str
         ``mooncake``: RDMA devices, with commas between; empty: detected.
     first_port : int
@@ -81,6 +89,7 @@ class Pool:
     kind: str
     num_bytes: int
     disk: str
+    disk_bytes: int
     device_name: str
     first_port: int
     timeout: int
@@ -156,18 +165,16 @@ def pool_of(
         raise LaunchError("--memory is missing: what each node gives, such as 64GiB")
     if not 1 << 20 <= num_bytes <= MOST_OF_AN_OWNER:
         raise LaunchError(
-            f"--memory {format_size(num_bytes)}: the owner on each node gives 1MiB to 200GiB; "
+            f"--memory {format_size(num_bytes)}: the owner on each node gives 1MiB to 16TiB; "
             "more nodes make a larger pool"
         )
     if offload is not None:
         disk = disk or (str(offload.disk.path) if offload.disk is not None else None)
     if isinstance(offload, MooncakeOffload):
         device_name = device_name or offload.device_name
-    if kind == "kvcove" and (disk or device_name):
-        name = "--disk" if disk else "--device-name"
-        raise LaunchError(f"{name}: only --type mooncake takes it; kvcove has no disk tier yet")
-    if disk and not Path(disk).is_absolute():
-        raise LaunchError(f"--disk {disk}: give an absolute path")
+    if kind == "kvcove" and device_name:
+        raise LaunchError("--device-name: only --type mooncake takes it")
+    path, disk_bytes = _disk_of(kind, disk or "")
     if not 1024 <= first_port <= 65536 - _PORTS:
         raise LaunchError(f"--first-port {first_port}: give 1024 to {65536 - _PORTS}")
     if not 1 <= timeout <= 86400:
@@ -179,7 +186,28 @@ def pool_of(
         vllm_version=vllm_version,
     )
     assert made is not None
-    return Pool(kind, num_bytes, disk or "", device_name or "", first_port, timeout, made)
+    return Pool(kind, num_bytes, path, disk_bytes, device_name or "", first_port, timeout, made)
+
+
+def _disk_of(kind: str, disk: str) -> tuple[str, int]:
+    """Return the directory and the size of ``PATH`` or, of kvcove, ``PATH:SIZE``."""
+    path, colon, size = disk.partition(":")
+    if disk and not Path(path).is_absolute():
+        raise LaunchError(f"--disk {disk}: give an absolute path")
+    if not colon:
+        return path, 0
+    if kind != "kvcove":
+        raise LaunchError(
+            f"--disk {disk}: --type mooncake takes a path alone; "
+            "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES in the job's environment bounds it"
+        )
+    try:
+        num_bytes = parse_size(size)
+    except ValueError as error:
+        raise LaunchError(f"--disk {disk}: {error}") from error
+    if num_bytes < LEAST_DISK:
+        raise LaunchError(f"--disk {disk}: a disk has 64MiB or more")
+    return path, num_bytes
 
 
 def _engine(
@@ -296,9 +324,11 @@ def _settings(pool: Pool) -> str:
         "KV_FIRST_PORT": pool.first_port,
         "KV_TIMEOUT": pool.timeout,
     }
+    values["KV_DISK"] = pool.disk
+    if pool.kind == "kvcove":
+        values["KV_DISK_BYTES"] = pool.disk_bytes
     if pool.kind == "mooncake":
         values["KV_BYTES"] = pool.num_bytes
-        values["KV_DISK"] = pool.disk
         values["KV_DEVICES"] = pool.device_name
         values["KV_CONFIG"] = json.dumps(
             {

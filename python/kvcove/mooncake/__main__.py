@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m kvcove.mooncake run COMMAND [ARGUMENT...]``.
+"""``python -m kvcove.mooncake run COMMAND [ARGUMENT...]``, or ``compare --rival PYTHON``.
 
-Runs a command with kvcove's ``mooncake.store`` and its neighbours before any other, and with
+``run`` runs a command with kvcove's ``mooncake.store`` and its neighbours before any other, and with
 kvcove's ``mooncake_master`` and the like first on the path; for that command and its children only.
+``compare`` makes the same random calls on the original and here (``compare --help``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from pathlib import Path
 def main() -> None:
     """Become the command."""
     words = sys.argv[1:]
+    if words[:1] == ["compare"]:
+        from kvcove.mooncake import _compare
+
+        _compare.main(words[1:])
     if words in (["--help"], ["-h"], ["run", "--help"], ["run", "-h"]):
         print(__doc__)
         raise SystemExit(0)

@@ -40,7 +40,15 @@ def answered(call: Any, count: int) -> list[int]:
 
 
 def refused(config: ReplicateConfig, items: int, *, values_in_bytes: bool) -> int:
-    """Return what a put with this configuration answers before it begins; 0: it may begin."""
+    """Return what a put with this configuration answers before it begins; 0: it may begin.
+
+    Raises
+    ------
+    TypeError
+        It is no configuration.
+    """
+    if not isinstance(config, ReplicateConfig):
+        raise TypeError(f"config: a ReplicateConfig is wanted, not {type(config).__name__}")
     if config.nof_replica_num or config.dfs_replica_num:
         return int(Code.NOT_SUPPORTED)
     if config.replica_num < 1:

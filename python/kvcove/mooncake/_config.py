@@ -145,6 +145,17 @@ def master_in(path: str) -> str:
     return master.strip()
 
 
+def is_true(value: object) -> bool:
+    """Whether a setting, as a bool, number or text, is switched on."""
+    if isinstance(value, str):
+        return value.strip().lower() in ("1", "true", "yes", "on")
+    return bool(value)
+
+
+class ProtocolError(ValueError):
+    """A protocol that is not known."""
+
+
 @dataclass
 class Setup:
     """The arguments of setup(), checked.
@@ -155,6 +166,8 @@ class Setup:
         The address of the pool as :func:`kvcove.open` takes it.
     master : str
         ``host:port`` of the master; empty where the pool has none.
+    prefetches : bool or None
+        Whether look-ups start to read what is on a disk; None: nothing says it.
     """
 
     local_hostname: str
@@ -165,6 +178,8 @@ class Setup:
     master: str
     http_port: int | None
     enable_ssd_offload: bool
+    ssd_offload_path: str
+    prefetches: bool | None
 
     @staticmethod
     def of(arguments: Mapping[str, Any]) -> Setup:
@@ -187,7 +202,7 @@ class Setup:
             raise ValueError("metadata_server is missing; P2PHANDSHAKE is enough")
         protocol = str(arguments.get("protocol", "tcp") or "tcp").strip().lower()
         if protocol not in _PROTOCOLS:
-            raise ValueError(f"protocol {protocol!r} is not known; one of {sorted(_PROTOCOLS)}")
+            raise ProtocolError(f"protocol {protocol!r} is not known; one of {sorted(_PROTOCOLS)}")
         if not split_address(host, 0)[0]:
             raise ValueError(f"local_hostname {host!r} names no host")
         tenant = str(arguments.get("tenant_id") or "default")
@@ -196,6 +211,7 @@ class Setup:
             str(arguments.get("master_server_addr") or "127.0.0.1:50051").strip(), segment
         )
         http = arguments.get("client_http_port", 9300)
+        prefetch = arguments.get("enable_ssd_prefetch")
         return Setup(
             local_hostname=host,
             global_segment_size=segment,
@@ -204,16 +220,10 @@ class Setup:
             pool=pool,
             master=master,
             http_port=int(http) if arguments.get("enable_client_http_server") else None,
-            enable_ssd_offload=bool(arguments.get("enable_ssd_offload")),
+            enable_ssd_offload=is_true(arguments.get("enable_ssd_offload")),
+            ssd_offload_path=str(arguments.get("ssd_offload_path") or ""),
+            prefetches=None if prefetch is None else is_true(prefetch),
         )
-
-
-def variable_for_disk() -> str:
-    """Return the variable that asks for an SSD tier, with its value; empty: none does."""
-    for name in ("MOONCAKE_ENABLE_OFFLOAD", "MOONCAKE_OFFLOAD_ENABLED"):
-        if os.environ.get(name, "").strip().lower() in ("1", "true", "yes", "on"):
-            return f"{name}={os.environ[name]}"
-    return ""
 
 
 _POSITIONAL = (
@@ -231,7 +241,7 @@ _POSITIONAL = (
     "enable_client_http_server",
     "client_http_port",
 )
-_KNOWN = {*_POSITIONAL, "ipc_socket_path"}
+_KNOWN = {*_POSITIONAL, "ipc_socket_path", "enable_ssd_prefetch", "ssd_get_wait_ms"}
 _PROTOCOLS = {
     *("tcp", "rdma", "efa", "nvmeof", "nvlink", "nvlink_intra", "musa", "hip", "barex", "cxl"),
     *("ascend", "ub", "ubshmem", "maca", "sunrise_link", "rpc_only", "shm"),

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import random
@@ -11,13 +10,13 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
+from collections.abc import Mapping
 
 import kvcove
 from kvcove import _native
 from kvcove._native import Owner, Pool, Session
-from kvcove.mooncake import _address, _config
-from kvcove.mooncake._http import open_url, with_loopback
-from kvcove.mooncake._tasks import admin_urls
+from kvcove.mooncake import _address, _config, _offload
+from kvcove.mooncake._http import with_loopback
 
 __all__ = ["Open"]
 
@@ -25,6 +24,9 @@ _log = logging.getLogger("kvcove.mooncake")
 
 DEFAULT_LEASE_SECONDS = 5.0
 _MAX_SESSIONS = 64
+_ROOM_SECONDS = 1.0  # for which a put waits until a disk has made room in memory
+# For the first lease of an owner; a disk is read before it.
+_LEASE_WAIT, _LEASE_WAIT_WITH_DISK = 5, 60
 
 
 def _seconds(name: str, default: float) -> float:
@@ -36,15 +38,10 @@ def _seconds(name: str, default: float) -> float:
         return default
 
 
-def _lease_seconds(setup: _config.Setup) -> float:
-    """Return for how long a read guides eviction: as the environment or ``mooncake_master`` says."""
-    if os.environ.get("KVCOVE_MOONCAKE_LEASE_MS") or not setup.master:
-        return _seconds("KVCOVE_MOONCAKE_LEASE_MS", DEFAULT_LEASE_SECONDS)
-    try:
-        with open_url(f"{admin_urls(setup)[0]}/v1/settings", timeout=0.3) as answer:
-            return float(json.load(answer)["lease_ms"]) / 1000
-    except (OSError, ValueError, KeyError, TypeError):
-        return DEFAULT_LEASE_SECONDS
+def _lease_seconds(pool: Pool) -> float:
+    """Return for how long a read guides eviction: as the environment or the master says."""
+    told, _ = pool.settings()
+    return _seconds("KVCOVE_MOONCAKE_LEASE_MS", told or DEFAULT_LEASE_SECONDS)
 
 
 class Open:
@@ -54,15 +51,22 @@ class Open:
         self.setup = setup
         self.owner: Owner | None = None
         self.mounted: dict[str, Owner] = {}
-        self.native = _native.Store(
-            timeout=_seconds("KVCOVE_TIMEOUT_MS", 1.0),
-            lease=_lease_seconds(setup),
-        )
+        self.disk: _offload.DiskPlace | None = None
+        self._told: Mapping[str, object] = {}  # by the master, of offloading
+        self._offload: _offload.Offload | None = None
         self._lock = threading.Lock()
         self._sessions: OrderedDict[tuple[int, str], Session] = OrderedDict()
         self.engine = f"mooncake-{uuid.uuid4().hex}"
         try:
             self.pool = self._connect()
+            self.native = _native.Store(
+                timeout=_seconds("KVCOVE_TIMEOUT_MS", 1.0),
+                lease=_lease_seconds(self.pool),
+                prefetches=self._prefetches(),
+                wait_for_room=(
+                    _ROOM_SECONDS if _offload.puts_wait(self._told, self._offload) else 0.0
+                ),
+            )
             self.hostname = self.owner.address if self.owner else self._requester_name()
             self.session = self.session_for(1, "")
         except BaseException:
@@ -72,7 +76,7 @@ class Open:
     def _connect(self) -> Pool:
         setup = self.setup
         if not setup.master:
-            return kvcove.open(setup.pool)
+            return kvcove.open(setup.pool + self._own_disk())
         # Launchers start masters and engines side by side: who is first waits a little.
         until = time.monotonic() + _seconds("KVCOVE_SETUP_TIMEOUT_MS", 5.0)
         while True:
@@ -83,13 +87,17 @@ class Open:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.2)
+        self._told = _offload.from_master(self._admin_of(probe))
         if setup.global_segment_size == 0:
             return probe
-        probe.close()
-        self.owner = self.open_owner(setup.global_segment_size)
+        with probe:
+            self._offload = self._wanted(setup.global_segment_size)
+            if self._offload is not None:
+                self.disk = self._offload.take(_offload.incarnation_of(probe))
+        self.owner = self.open_owner(setup.global_segment_size, self.disk)
         joint = "&" if "?" in setup.pool else "?"
         address = f"{setup.pool}{joint}owner={self.owner.address}"
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + (_LEASE_WAIT_WITH_DISK if self.disk else _LEASE_WAIT)
         while True:
             pool = kvcove.open(address)
             # Its own memory counts once the master has given the owner a lease.
@@ -98,8 +106,35 @@ class Open:
             pool.close()
             time.sleep(0.02)
 
-    def open_owner(self, size: int) -> Owner:
-        """Give ``size`` bytes of this process to the cluster."""
+    def _wanted(self, memory: int) -> _offload.Offload | None:
+        setup = self.setup
+        asked, path = setup.enable_ssd_offload, setup.ssd_offload_path
+        return _offload.wanted(asked, path, self._told, memory)
+
+    def _own_disk(self) -> str:
+        """Return what an embedded pool's address says of its disk."""
+        embedded = self.setup.pool.startswith("embedded")
+        memory = self.setup.global_segment_size if embedded else 0
+        if not embedded and self.setup.enable_ssd_offload:
+            _log.warning(
+                "setup(): enable_ssd_offload: the process that serves %s has a disk, or none: "
+                "'kvcove serve --disk PATH:SIZE'",
+                self.setup.pool,
+            )
+        self._offload = self._wanted(memory)
+        if self._offload is None or "disk=" in self.setup.pool:
+            return ""
+        self.disk = self._offload.take("")  # its generations lie beside it
+        return f"&disk={self.disk.spec}&disk_admit={self._offload.admit}&data={self.disk.data}"
+
+    def _prefetches(self) -> bool:
+        """Whether look-ups start to read what is on a disk: they do, unless somebody says no."""
+        if self.setup.prefetches is not None:
+            return self.setup.prefetches
+        return self._told.get("promotion_on_hit") is not False
+
+    def open_owner(self, size: int, disk: _offload.DiskPlace | None = None) -> Owner:
+        """Give ``size`` bytes of this process to the cluster, and a disk below them."""
         host, port = _config.split_address(self.setup.local_hostname, 0)
         place = _address.place(host, self.setup.master)
         if port == 0 or self.owner is not None:
@@ -115,6 +150,9 @@ class Open:
             tls_authority=os.environ.get("KVCOVE_TLS_AUTHORITY", ""),
             tls_certificate=os.environ.get("KVCOVE_TLS_CERTIFICATE", ""),
             tls_key=os.environ.get("KVCOVE_TLS_KEY", ""),
+            disk=disk.spec if disk else "",
+            disk_admit=self._offload.admit if self._offload else "policy",
+            data=disk.data if disk else "",
         )
         if _address.is_loopback(host) and not _address.is_loopback(place.advertise):
             _log.info(
@@ -125,7 +163,7 @@ class Open:
             )
         if not _address.is_loopback(place.listen) and not os.environ.get("KVCOVE_CREDENTIALS"):
             _log.warning(
-                "memory is served at %s without credentials: whoever reaches it may read and write "
+                "memory is served at %s without credentials: any client may read and write "
                 "it; docs/security.md",
                 owner.address,
             )
@@ -141,6 +179,18 @@ class Open:
         except (OSError, ValueError) as error:  # a requester may be called what it likes
             _log.warning("/health and /metrics are served on loopback only: %s", error)
             return ["127.0.0.1"]
+
+    def admin_url(self) -> str:
+        """Return the admin endpoint of the master that this store is connected to; empty without one."""
+        return self._admin_of(self.pool)
+
+    @staticmethod
+    def _admin_of(pool: Pool) -> str:
+        named = os.environ.get("KVCOVE_ADMIN")
+        if named:
+            return named.rstrip("/")
+        _, address = pool.settings()
+        return f"http://{address}" if address else ""
 
     def _requester_name(self) -> str:
         host, port = _config.split_address(self.setup.local_hostname, 0)
@@ -182,3 +232,5 @@ class Open:
         for owner in [*self.mounted.values(), self.owner]:
             if owner is not None:
                 owner.close()
+        if self.disk is not None:
+            self.disk.close()

@@ -37,7 +37,7 @@ def allow_open(program: str, host: str) -> list[str]:
     if is_loopback(host):
         return []
     print(
-        f"{program}: warning: listening on {host} without credentials: whoever reaches it may do "
+        f"{program}: warning: listening on {host} without credentials: any client may do "
         "everything; docs/security.md",
         file=sys.stderr,
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import kvcove
-from kvcove.mooncake._answers import INVALID, UNSET, refused
+from kvcove.mooncake._answers import INVALID, UNSET, answered, code_of, refused
 from kvcove.mooncake._parts import StorePart
 from kvcove.mooncake._types import Code, ReplicateConfig
 
@@ -41,6 +41,8 @@ class RangeMethods(StorePart):
     ) -> list[list[list[int]]]:
         """Read parts of values: ``results[buffer][key][fragment]`` is bytes or negative."""
         lists = (all_keys, all_dst_offsets, all_src_offsets, all_sizes)
+        if not all(isinstance(part, Sequence) for part in lists):
+            raise TypeError("get_into_ranges(): keys, offsets and sizes are lists, one a buffer")
         if any(len(part) != len(buffer_ptrs) for part in lists):
             return [
                 _all_invalid(
@@ -69,24 +71,19 @@ class RangeMethods(StorePart):
         fits = len(keys) == len(all_to) == len(all_from) == len(all_sizes)
         if not fits or not now.native.is_registered(buffer):
             return _all_invalid(keys, all_to)
-        results = []
-        for key, to, source, sizes in zip(keys, all_to, all_from, all_sizes, strict=True):
-            if not len(to) == len(source) == len(sizes):
-                results.append([INVALID] * len(to))
-                continue
-            value = self._values([key])[0]
-            if value is None:
-                results.append([int(Code.OBJECT_NOT_FOUND)] * len(to))
-                continue
-            results.append(now.native.copy_fragments(value, buffer, to, source, sizes))
-        return results
+        try:
+            return now.native.get_ranges(now.session, buffer, keys, all_to, all_from, all_sizes)
+        except kvcove.InvalidError as error:
+            raise TypeError(f"get_into_ranges(): {error}") from None
+        except kvcove.Error as error:
+            return [[code_of(error)] * len(to) for to in all_to]
 
     # ---- sessions, layer by layer
 
     def batch_put_session_start(
         self, keys: Sequence[str], sizes: Sequence[int], config: ReplicateConfig | None = None
     ) -> list[int]:
-        """Begin values that are written range by range; per key 0, or -600 if it is begun."""
+        """Begin values that are written range by range; per key 0, -600 if it is begun, -705 if it is there."""
         now = self._now
         if now is None:
             return [UNSET] * len(keys)
@@ -97,11 +94,15 @@ class RangeMethods(StorePart):
         token = self._captured()
         if isinstance(token, int):
             return [token] * len(keys)
+        there = answered(lambda: now.native.batch_sizes(now.session, keys, False), len(keys))
         codes = []
         with self._life:
-            for key, size in zip(keys, sizes, strict=True):
+            for key, size, found in zip(keys, sizes, there, strict=True):
                 if not key or key in self._puts or size <= 0:
                     codes.append(INVALID)
+                    continue
+                if found > 0:
+                    codes.append(int(Code.OBJECT_ALREADY_EXISTS))
                     continue
                 try:
                     self._puts[key] = (bytearray(size), token, config)
@@ -123,31 +124,31 @@ class RangeMethods(StorePart):
             return [UNSET] * len(keys)
         if not len(keys) == len(all_buffer_ptrs) == len(all_sizes) == len(all_dst_offsets):
             return [INVALID] * len(keys)
-        answers = []
-        for key, pointers, sizes, offsets in zip(
-            keys, all_buffer_ptrs, all_sizes, all_dst_offsets, strict=True
-        ):
-            begun = self._puts.get(key)
-            if begun is None:
-                answers.append(INVALID)
-                continue
-            answers.append(now.native.copy(begun[0], offsets, pointers, sizes, False))
-        return answers
+        begun = [self._puts.get(key) for key in keys]
+        values = [None if one is None else one[0] for one in begun]
+        return now.native.copy_ranges(values, all_dst_offsets, all_buffer_ptrs, all_sizes, False)
 
     def batch_put_session_end(self, keys: Sequence[str]) -> list[int]:
         """Store values that are begun; per key 0 or negative."""
         now = self._now
         if now is None:
             return [UNSET] * len(keys)
-        codes = []
-        for key in keys:
-            with self._life:
-                begun = self._puts.pop(key, None)
-            if begun is None:
-                codes.append(INVALID)
-                continue
-            value, token, config = begun
-            codes += self._put_buffers(now, [key], [value], config, token)
+        codes = [INVALID] * len(keys)
+        with self._life:
+            ended = [self._puts.pop(key, None) for key in keys]
+        # One call for those that were begun together: they have a token and a configuration.
+        groups: dict[tuple[int, int], list[int]] = {}
+        for i, begun in enumerate(ended):
+            if begun is not None:
+                groups.setdefault((id(begun[1]), id(begun[2])), []).append(i)
+        for which in groups.values():
+            together = [begun for i in which if (begun := ended[i]) is not None]
+            _, token, config = together[0]
+            names, values = [keys[i] for i in which], [begun[0] for begun in together]
+            for i, code in zip(
+                which, self._put_buffers(now, names, values, config, token), strict=True
+            ):
+                codes[i] = code
         return codes
 
     def batch_put_session_revoke(self, keys: Sequence[str]) -> list[int]:
@@ -184,16 +185,8 @@ class RangeMethods(StorePart):
             return [UNSET] * len(keys)
         if not len(keys) == len(all_buffer_ptrs) == len(all_sizes) == len(all_src_offsets):
             return [INVALID] * len(keys)
-        answers = []
-        for key, pointers, sizes, offsets in zip(
-            keys, all_buffer_ptrs, all_sizes, all_src_offsets, strict=True
-        ):
-            value = self._gets.get(key)
-            if value is None:
-                answers.append(INVALID)
-                continue
-            answers.append(now.native.copy(value, offsets, pointers, sizes, True))
-        return answers
+        values = [self._gets.get(key) for key in keys]
+        return now.native.copy_ranges(values, all_src_offsets, all_buffer_ptrs, all_sizes, True)
 
     def batch_get_session_end(self, keys: Sequence[str]) -> int:
         """Forget values that are begun: 0."""

@@ -2,27 +2,23 @@
 """Tensors in the store: an object is a header of 304 bytes and the elements behind it.
 
 The header, little-endian: magic ``NOOM``, u16 version 1, u16 304, i32 dtype, i32 dimensions, u64 0,
-u64 offset of the data (304), u64 bytes of the data, 8 x i64 shape (-1: none), 8 x i64 shape of the
-whole tensor that this is a part of; zeros up to its end. torch is imported when a method needs it.
+u64 offset of the data (304), u64 bytes of the data, 8 x i64 shape of the whole tensor that this is a
+part of (-1: none), 8 x i64 shape of the part; zeros up to its end. torch is imported when a method needs it.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
+import functools
+import math
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvcove.mooncake._answers import INVALID, UNSET, refused
+from kvcove.mooncake._parallel import shards
 from kvcove.mooncake._parts import StorePart
-from kvcove.mooncake._types import (
-    Code,
-    ParallelAxis,
-    ReadTarget,
-    ReplicateConfig,
-    TensorParallelism,
-)
+from kvcove.mooncake._types import Code, ReplicateConfig
 
 if TYPE_CHECKING:
     import kvcove
@@ -36,7 +32,28 @@ _DTYPES = (
     *("uint64", "bool", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
 )
 _MAX_DIMS = 8
-_MANIFEST = "__parallelism_manifest"
+
+
+# Names of torch's dtypes, as far as they were asked for: making one anew takes longer than a small copy.
+_names: dict[Any, str] = {}
+
+
+def _name_of(dtype: Any) -> str:
+    name = _names.get(dtype)
+    if name is None:
+        name = _names[dtype] = str(dtype).removeprefix("torch.")
+    return name
+
+
+def dtype_of(tensor: Any) -> int:
+    """Return the number of a tensor's dtype.
+
+    Raises
+    ------
+    ValueError
+        It is not known.
+    """
+    return _DTYPES.index(_name_of(tensor.dtype))
 
 
 def encode(tensor: Any, whole: Sequence[int] | None = None) -> list[Any] | None:
@@ -53,14 +70,36 @@ def encode(tensor: Any, whole: Sequence[int] | None = None) -> list[Any] | None:
 
     if not isinstance(tensor, torch.Tensor):
         return None
-    name = str(tensor.dtype).removeprefix("torch.")
+    name = _name_of(tensor.dtype)
     if name not in _DTYPES or tensor.dim() > _MAX_DIMS:
         return None
     plain = tensor.detach().cpu().contiguous()
-    shape = list(plain.shape) or [1]
+    head = header_of(name, plain.shape, whole)
     data = plain.reshape(-1).view(torch.uint8) if plain.numel() else None
-    size = 0 if data is None else data.numel()
-    header = struct.pack(
+    return [head] if data is None else [head, data.numpy()]
+
+
+def header_of(dtype: str, shape: Sequence[int], whole: Sequence[int] | None = None) -> bytes:
+    """Return the header in front of a tensor's elements.
+
+    Parameters
+    ----------
+    dtype : str
+        With or without ``torch.``.
+    shape : sequence of int
+    whole : sequence of int, optional
+        As in :func:`encode`.
+    """
+    return _header(
+        dtype.removeprefix("torch."), tuple(shape), tuple(shape if whole is None else whole)
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _header(name: str, shape: tuple[int, ...], whole: tuple[int, ...]) -> bytes:
+    import torch
+
+    return struct.pack(
         "<IHHiiQQQ16q",
         _MAGIC,
         1,
@@ -69,15 +108,14 @@ def encode(tensor: Any, whole: Sequence[int] | None = None) -> list[Any] | None:
         len(shape),
         0,
         HEADER_BYTES,
-        size,
+        math.prod(shape) * getattr(torch, name).itemsize,
+        *_padded(whole),
         *_padded(shape),
-        *_padded(list(whole) if whole is not None else shape),
     ).ljust(HEADER_BYTES, b"\0")
-    return [header] if data is None else [header, data.numpy()]
 
 
-def _padded(shape: list[int]) -> list[int]:
-    return shape + [-1] * (_MAX_DIMS - len(shape))
+def _padded(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return shape + (-1,) * (_MAX_DIMS - len(shape))
 
 
 def decode(value: Any, *, copy: bool = True) -> Any:
@@ -89,44 +127,61 @@ def decode(value: Any, *, copy: bool = True) -> Any:
     copy : bool
         False: the tensor is a view of ``value``, which must be writable and live as long.
     """
+    view = memoryview(value)
+    described = _described(bytes(view[:HEADER_BYTES]))
+    if described is None:
+        return None
     import torch
 
-    view = memoryview(value)
-    if view.nbytes < HEADER_BYTES:
-        return None
-    magic, version, header, dtype, dims, _, offset, size = struct.unpack_from("<IHHiiQQQ", view)
-    known = magic == _MAGIC and version == 1 and header == HEADER_BYTES
-    if not known or not 0 <= dtype < len(_DTYPES) or not 0 <= dims <= _MAX_DIMS:
-        return None
-    shape = list(struct.unpack_from("<8q", view, 40))[:dims]
-    kind = getattr(torch, _DTYPES[dtype])
-    count = 1
-    for extent in shape:
-        if extent < 0:
-            return None
-        count *= extent
-    if offset < HEADER_BYTES or offset + size > view.nbytes or size != count * kind.itemsize:
+    kind, shape, count, offset, size = described
+    if offset + size > view.nbytes:
         return None
     if count == 0:
         return torch.empty(shape, dtype=kind)
-    data = bytearray(view[offset : offset + size]) if copy else view[offset : offset + size]
-    return torch.frombuffer(data, dtype=torch.uint8).view(kind).reshape(shape)
+    if copy:
+        value, offset = bytearray(view[offset : offset + size]), 0
+    return torch.frombuffer(value, dtype=kind, count=count, offset=offset).reshape(shape)
 
 
-def _memory(address: int, size: int) -> memoryview:
-    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
-
-
-def _shards(tensor: Any, size: int, dim: int) -> list[Any] | None:
-    """Return ``size`` equal parts along a dimension; None if it cannot be split so."""
+@functools.lru_cache(maxsize=4096)
+def _described(head: bytes) -> tuple[Any, tuple[int, ...], int, int, int] | None:
+    """Return what a header tells of: dtype, shape, elements, where they begin, their bytes."""
     import torch
 
-    if not isinstance(tensor, torch.Tensor) or not 0 <= dim < tensor.dim():
+    if len(head) < HEADER_BYTES:
         return None
-    extent = tensor.shape[dim]
-    if size < 1 or extent % size:
+    magic, version, header, dtype, dims, _, offset, size = struct.unpack_from("<IHHiiQQQ", head)
+    known = magic == _MAGIC and version == 1 and header == HEADER_BYTES
+    if not known or not 0 <= dtype < len(_DTYPES) or not 0 <= dims <= _MAX_DIMS:
         return None
-    return [tensor.narrow(dim, rank * extent // size, extent // size) for rank in range(size)]
+    # A tensor without dimensions comes back with one.
+    shape = struct.unpack_from("<8q", head, 104)[:dims] or (1,)
+    kind = getattr(torch, _DTYPES[dtype])
+    count = math.prod(shape)
+    if min(shape) < 0 or offset < HEADER_BYTES or size != count * kind.itemsize:
+        return None
+    return kind, shape, count, offset, size
+
+
+def shapes_of(value: Any) -> tuple[list[int], list[int]] | None:
+    """Return the shapes of the whole tensor and of this part of it, None for what is no tensor."""
+    if value is None or len(value) < HEADER_BYTES:
+        return None
+    magic, version, header, _, dims = struct.unpack_from("<IHHii", value)
+    if (magic, version, header) != (_MAGIC, 1, HEADER_BYTES) or not 0 <= dims <= _MAX_DIMS:
+        return None
+    whole, part = (struct.unpack_from("<8q", value, at)[:dims] for at in (40, 104))
+    return list(whole), list(part)
+
+
+def dtype_in(head: bytes) -> str | None:
+    """Return the dtype that a header tells of (``torch.int64``), None for one that is not known."""
+    number = int.from_bytes(head[8:12], "little", signed=True)
+    return f"torch.{_DTYPES[number]}" if 0 <= number < len(_DTYPES) else None
+
+
+def memory_at(address: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
 def _is_encoded(head: Any, size: int) -> bool:
@@ -317,7 +372,8 @@ class TensorMethods(StorePart):
 
     def batch_get_tensor(self, keys: Sequence[str]) -> list[Any]:
         """Return tensors; None for what is not there."""
-        return [None if value is None else decode(value) for value in self._values(keys)]
+        values = self._values(keys, writable=True)
+        return [None if value is None else decode(value, copy=False) for value in values]
 
     def get_tensor_into(self, key: str, buffer_ptr: int, size: int) -> Any:
         """Read a tensor to an address; a tensor that is a view of it, or None."""
@@ -327,11 +383,13 @@ class TensorMethods(StorePart):
         self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int]
     ) -> list[Any]:
         """Read tensors to addresses; tensors that are views of them, or None."""
+        if not len(keys) == len(buffer_ptrs) == len(sizes):
+            return [INVALID] * len(keys)
         read = self.batch_get_into(keys, buffer_ptrs, sizes)
         return [
-            decode(_memory(address, count), copy=False) if count > 0 else None
-            for address, count in zip(buffer_ptrs, read, strict=False)
-        ] + [None] * (len(keys) - min(len(buffer_ptrs), len(read)))
+            decode(memory_at(address, count), copy=False) if count > 0 else None
+            for address, count in zip(buffer_ptrs, read, strict=True)
+        ]
 
     def get_tensor_into_cuda(self, key: str, tensor: Any) -> int:
         """Copy a tensor's elements into a tensor on a GPU: bytes, -704, or -600."""
@@ -378,14 +436,14 @@ class TensorMethods(StorePart):
             return self._put_tensors(keys, tensors, config, False, begun=begun)
         codes = []
         for key, tensor in zip(keys, tensors, strict=True):
-            parts = _shards(tensor, tp_size, split_dim)
+            parts = shards(tensor, tp_size, split_dim)
             if parts is None:
                 codes.append(INVALID)
                 continue
-            codes.append(self._put_shards(key, parts, tensor, config, False, begun))
+            codes.append(self._putshards(key, parts, tensor, config, False, begun))
         return codes
 
-    def _put_shards(
+    def _putshards(
         self,
         key: str,
         parts: Sequence[Any],
@@ -514,307 +572,17 @@ class TensorMethods(StorePart):
         names = [_tp_key(key, tp_rank, tp_size) for key in base_keys]
         return self.batch_get_tensor_into(names, buffer_ptrs, sizes)
 
-    # ---- parallelism: a manifest says how a tensor was split; its parts have the ranks' keys
-
-    @staticmethod
-    def _split_axis(parallelism: Any) -> ParallelAxis | None:
-        """Return the one axis that splits, None where none does; raises what is not known."""
-        if parallelism is None:
-            return None
-        if not isinstance(parallelism, TensorParallelism):
-            raise ValueError("parallelism is no TensorParallelism")
-        splitting = [axis for axis in parallelism.axes if axis.size > 1]
-        if len(splitting) > 1 or any(axis.split_dim is None for axis in splitting):
-            raise ValueError("one axis with a split_dim is supported")
-        return splitting[0] if splitting else None
-
-    def _put_parallel(
-        self,
-        keys: Sequence[str],
-        tensors: Sequence[Any],
-        parallelisms: Any,
-        config: ReplicateConfig | None,
-        writer_partitions: Any,
-        replace: bool,
-        *,
-        whole: bool = False,
-        begun: kvcove.Token | int | None = None,
-    ) -> list[int]:
-        """Store tensors: the part of the rank that gives it, or with ``whole`` the parts of all."""
-        if writer_partitions is not None:
-            return [int(Code.NOT_SUPPORTED)] * len(keys)
-        if len(keys) != len(tensors):
-            return [INVALID] * len(keys)
-        token = self._captured() if begun is None else begun
-        now = self._now
-        if now is None or isinstance(token, int):
-            return [token if isinstance(token, int) else UNSET] * len(keys)
-        config = config or ReplicateConfig()
-        each = (
-            parallelisms if isinstance(parallelisms, list | tuple) else [parallelisms] * len(keys)
-        )
-        if len(each) != len(keys):
-            return [INVALID] * len(keys)
-        codes = []
-        for key, tensor, parallelism in zip(keys, tensors, each, strict=True):
-            try:
-                axis = self._split_axis(parallelism)
-            except ValueError:
-                codes.append(INVALID)
-                continue
-            if axis is None:
-                codes += self._put_tensors([key], [tensor], config, replace, begun=token)
-                continue
-            if not 0 <= axis.rank < axis.size:
-                codes.append(INVALID)
-                continue
-            if whole:
-                parts = _shards(tensor, axis.size, -1 if axis.split_dim is None else axis.split_dim)
-                code = INVALID
-                if parts is not None:
-                    code = self._put_shards(key, parts, tensor, config, replace, token)
-            else:
-                name = _tp_key(key, axis.rank, axis.size)
-                code = self._put_tensors([name], [tensor], config, replace, begun=token)[0]
-            if code == 0:
-                manifest = {"kind": axis.kind, "size": axis.size, "split_dim": axis.split_dim}
-                text = json.dumps(manifest).encode()
-                code = self._put_buffers(
-                    now, [key + _MANIFEST], [text], config, token, replace=replace
-                )[0]
-            codes.append(code)
-        return codes
-
-    def put_tensor_with_parallelism(
-        self,
-        key: str,
-        tensor: Any,
-        parallelism: Any = None,
-        config: ReplicateConfig | None = None,
-        writer_partition: Any = None,
-    ) -> int:
-        """Store the part of a rank, or a whole tensor without ``parallelism``."""
-        return self._put_parallel([key], [tensor], parallelism, config, writer_partition, False)[0]
-
-    def batch_put_tensor_with_parallelism(
-        self,
-        keys: Sequence[str],
-        tensors_list: Sequence[Any],
-        parallelisms: Any = None,
-        config: ReplicateConfig | None = None,
-        writer_partitions: Any = None,
-    ) -> list[int]:
-        """Store parts of ranks; per key."""
-        return self._put_parallel(
-            keys, tensors_list, parallelisms, config, writer_partitions, False
-        )
-
-    def upsert_tensor_with_parallelism(
-        self,
-        key: str,
-        tensor: Any,
-        parallelism: Any = None,
-        config: ReplicateConfig | None = None,
-        writer_partition: Any = None,
-    ) -> int:
-        """Like :meth:`put_tensor_with_parallelism`, in place of what is there."""
-        return self._put_parallel([key], [tensor], parallelism, config, writer_partition, True)[0]
-
-    def batch_upsert_tensor_with_parallelism(
-        self,
-        keys: Sequence[str],
-        tensors_list: Sequence[Any],
-        parallelisms: Any = None,
-        config: ReplicateConfig | None = None,
-        writer_partitions: Any = None,
-    ) -> list[int]:
-        """Like :meth:`batch_put_tensor_with_parallelism`, in place of what is there."""
-        return self._put_parallel(keys, tensors_list, parallelisms, config, writer_partitions, True)
-
-    def _put_parallel_from(
-        self,
-        keys: Sequence[str],
-        buffer_ptrs: Sequence[int],
-        sizes: Sequence[int],
-        parallelisms: Any,
-        config: ReplicateConfig | None,
-        writer_partitions: Any,
-        replace: bool,
-    ) -> list[int]:
-        if not len(keys) == len(buffer_ptrs) == len(sizes):
-            return [INVALID] * len(keys)
-        now = self._now
-        if now is None:
-            return [UNSET] * len(keys)
-        begun = self._captured()
-        tensors = self._tensors_at(buffer_ptrs, sizes)
-        return self._put_parallel(
-            keys,
-            tensors,
-            parallelisms,
-            config,
-            writer_partitions,
-            replace,
-            whole=True,
-            begun=begun,
-        )
-
-    def put_tensor_with_parallelism_from(
-        self,
-        key: str,
-        buffer_ptr: int,
-        size: int,
-        parallelism: Any = None,
-        config: ReplicateConfig | None = None,
-        writer_partition: Any = None,
-    ) -> int:
-        """Store a whole tensor that lies at an address with its header, as the parts of all ranks."""
-        return self._put_parallel_from(
-            [key], [buffer_ptr], [size], parallelism, config, writer_partition, False
-        )[0]
-
-    def batch_put_tensor_with_parallelism_from(
-        self,
-        keys: Sequence[str],
-        buffer_ptrs: Sequence[int],
-        sizes: Sequence[int],
-        parallelisms: Any = None,
-        config: ReplicateConfig | None = None,
-        writer_partitions: Any = None,
-    ) -> list[int]:
-        """Like :meth:`put_tensor_with_parallelism_from` for several; per key."""
-        return self._put_parallel_from(
-            keys, buffer_ptrs, sizes, parallelisms, config, writer_partitions, False
-        )
-
-    def upsert_tensor_with_parallelism_from(
-        self,
-        key: str,
-        buffer_ptr: int,
-        size: int,
-        parallelism: Any = None,
-        config: ReplicateConfig | None = None,
-        writer_partition: Any = None,
-    ) -> int:
-        """Like :meth:`put_tensor_with_parallelism_from`, in place of what is there."""
-        return self._put_parallel_from(
-            [key], [buffer_ptr], [size], parallelism, config, writer_partition, True
-        )[0]
-
-    def batch_upsert_tensor_with_parallelism_from(
-        self,
-        keys: Sequence[str],
-        buffer_ptrs: Sequence[int],
-        sizes: Sequence[int],
-        parallelisms: Any = None,
-        config: ReplicateConfig | None = None,
-        writer_partitions: Any = None,
-    ) -> list[int]:
-        """Like :meth:`batch_put_tensor_with_parallelism_from`, in place of what is there."""
-        return self._put_parallel_from(
-            keys, buffer_ptrs, sizes, parallelisms, config, writer_partitions, True
-        )
-
-    def _whole(self, key: str) -> Any:
-        """Return a tensor from all its parts, None if one is missing."""
-        import torch
-
-        manifest = self._values([key + _MANIFEST])[0]
-        if manifest is None:
-            return self.get_tensor(key)
-        split = json.loads(manifest)
-        names = [_tp_key(key, rank, split["size"]) for rank in range(split["size"])]
-        parts = self.batch_get_tensor(names)
-        if any(part is None for part in parts):
-            return None
-        return torch.cat(parts, split["split_dim"])
-
-    def get_tensor_with_parallelism(self, key: str, target: Any = None) -> Any:
-        """Return a tensor as it is stored, the part of a rank, or the whole; None for a miss.
-
-        Parameters
-        ----------
-        key : str
-        target : ReadTarget, optional
-            ``shard`` may ask for another split than it was stored with.
-        """
-        if target is None:
-            return self.get_tensor(key)
-        if not isinstance(target, ReadTarget):
-            return None
-        try:
-            axis = self._split_axis(target.parallelism)
-        except ValueError:
-            return None
-        if target.mode == "full":
-            return self._whole(key)
-        if axis is None:
-            return self.get_tensor(key)
-        manifest = self._values([key + _MANIFEST])[0]
-        split = None if manifest is None else json.loads(manifest)
-        same = split is None or (split["size"], split["split_dim"]) == (axis.size, axis.split_dim)
-        if target.mode == "as_stored" or same:
-            part = self.get_tensor(_tp_key(key, axis.rank, axis.size))
-            if part is not None or target.mode == "as_stored":
-                return part
-        whole = self._whole(key)
-        parts = _shards(whole, axis.size, axis.split_dim or 0)
-        return None if parts is None or not 0 <= axis.rank < axis.size else parts[axis.rank]
-
-    def batch_get_tensor_with_parallelism(
-        self, keys: Sequence[str], targets: Any = None
-    ) -> list[Any]:
-        """Return tensors as :meth:`get_tensor_with_parallelism`."""
-        each = targets if isinstance(targets, list | tuple) else [targets] * len(keys)
-        if len(each) != len(keys):
-            return [None] * len(keys)
-        return [
-            self.get_tensor_with_parallelism(key, target)
-            for key, target in zip(keys, each, strict=True)
-        ]
-
-    def get_tensor_with_parallelism_into(
-        self, key: str, buffer_ptr: int, size: int, target: Any = None
-    ) -> Any:
-        """Read a tensor to an address with its header; a view of it, or None."""
-        if target is None:
-            return self.get_tensor_into(key, buffer_ptr, size)
-        value = encode(self.get_tensor_with_parallelism(key, target))
-        if value is None or self._now is None:
-            return None
-        joined = b"".join(bytes(memoryview(part).cast("B")) for part in value)
-        copy = self._now.native.copy
-        if len(joined) > size or copy(joined, [0], [buffer_ptr], [len(joined)], True) < 0:
-            return None
-        return decode(_memory(buffer_ptr, len(joined)), copy=False)
-
-    def batch_get_tensor_with_parallelism_into(
-        self,
-        keys: Sequence[str],
-        buffer_ptrs: Sequence[int],
-        sizes: Sequence[int],
-        targets: Any = None,
-    ) -> list[Any]:
-        """Read tensors to addresses; views of them, or None."""
-        each = targets if isinstance(targets, list | tuple) else [targets] * len(keys)
-        if not len(keys) == len(buffer_ptrs) == len(sizes) == len(each):
-            return [None] * len(keys)
-        return [
-            self.get_tensor_with_parallelism_into(key, address, size, target)
-            for key, address, size, target in zip(keys, buffer_ptrs, sizes, each, strict=True)
-        ]
-
     # ---- files
 
     def save_tensor_to_safetensor(self, key: str, file_name: Any = None) -> int:
-        """Write a tensor to a file, ``<key>.safetensors`` if it is not named: 0 or negative."""
+        """Write a tensor to a file, named like the key if no name is given: 0 or negative."""
         from safetensors.torch import save_file
 
         tensor = self.get_tensor(key)
         if tensor is None:
-            return int(Code.OBJECT_NOT_FOUND)
+            return int(Code.FILE_NOT_FOUND)
         try:
-            save_file({key: tensor}, file_name or f"{key}.safetensors")
+            save_file({key: tensor}, file_name or key)
         except OSError:
             return int(Code.FILE_WRITE_FAIL)
         return 0

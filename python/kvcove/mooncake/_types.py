@@ -4,9 +4,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 from kvcove import _native
+
+
+class Named(IntEnum):
+    """Numbers that print their names, as that API's do."""
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
 
 
 class Code(IntEnum):
@@ -21,6 +30,7 @@ class Code(IntEnum):
     ILLEGAL_CLIENT = -601
     REPLICA_IS_NOT_READY = -703
     OBJECT_NOT_FOUND = -704
+    OBJECT_ALREADY_EXISTS = -705
     OBJECT_HAS_LEASE = -706
     LEASE_EXPIRED = -707
     REPLICA_NOT_FOUND = -710
@@ -39,7 +49,7 @@ class Code(IntEnum):
     TASK_PENDING_LIMIT_EXCEEDED = -1401
 
 
-class ObjectDataType(IntEnum):
+class ObjectDataType(Named):
     """A label of an object."""
 
     UNKNOWN = 0
@@ -54,7 +64,7 @@ class ObjectDataType(IntEnum):
     GENERAL = 9
 
 
-class ReplicaStatus(IntEnum):
+class ReplicaStatus(Named):
     """The state of a replica."""
 
     UNDEFINED = 0
@@ -65,7 +75,7 @@ class ReplicaStatus(IntEnum):
     FAILED = 5
 
 
-class SoftPinAction(IntEnum):
+class SoftPinAction(Named):
     """What a put does to the soft pin of its object."""
 
     PRESERVE = 0
@@ -73,7 +83,7 @@ class SoftPinAction(IntEnum):
     DISABLE = 2
 
 
-class TaskStatus(IntEnum):
+class TaskStatus(Named):
     """The state of a task."""
 
     PENDING = 0
@@ -82,15 +92,45 @@ class TaskStatus(IntEnum):
     SUCCESS = 3
 
 
-class TaskType(IntEnum):
+class TaskType(Named):
     """What a task does."""
 
     REPLICA_COPY = 0
     REPLICA_MOVE = 1
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and 0 <= value < 2**64
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "replica_num": _is_count,
+    "nof_replica_num": _is_count,
+    "dfs_replica_num": _is_count,
+    "soft_pin_action": lambda value: isinstance(value, SoftPinAction),
+    "soft_pin_ttl_ms": lambda value: value is None or _is_count(value),
+    "with_hard_pin": lambda value: isinstance(value, bool),
+    "preferred_segment": lambda value: isinstance(value, str),
+    "preferred_segments": _is_names,
+    "preferred_nof_segments": _is_names,
+    "prefer_alloc_in_same_node": lambda value: isinstance(value, bool),
+    "data_type": lambda value: isinstance(value, ObjectDataType),
+    "group_ids": lambda value: value is None or _is_names(value),
+}
+
+
 class ReplicateConfig:
-    """How a put is replicated and protected. Other attributes may be set and mean nothing."""
+    """How a put is replicated and protected. Other attributes may be set and mean nothing.
+
+    Raises
+    ------
+    TypeError
+        A field is set to what it cannot be.
+    """
 
     replica_num: int = 1
     nof_replica_num: int = 0
@@ -101,26 +141,33 @@ class ReplicateConfig:
     prefer_alloc_in_same_node: bool = False
     data_type: ObjectDataType = ObjectDataType.UNKNOWN
     group_ids: list[str] | None = None
+    soft_pin_ttl_ms: int | None = None
 
     def __init__(self) -> None:
         self.preferred_segments: list[str] = []
         self.preferred_nof_segments: list[str] = []
-        self._soft_pin_ttl_ms: int | None = None
 
-    @property
-    def soft_pin_ttl_ms(self) -> int | None:
-        """How long the soft pin lasts, in milliseconds."""
-        return self._soft_pin_ttl_ms
-
-    @soft_pin_ttl_ms.setter
-    def soft_pin_ttl_ms(self, value: int | None) -> None:
-        if value is not None and (not isinstance(value, int) or not 0 <= value < 2**64):
-            raise TypeError(f"soft_pin_ttl_ms: {value!r} is neither None nor from 0 to 2^64 - 1")
-        self._soft_pin_ttl_ms = value
+    def __setattr__(self, name: str, value: Any) -> None:
+        check = _FIELDS.get(name)
+        if check is not None and not check(value):
+            raise TypeError(f"ReplicateConfig.{name} cannot be {value!r}")
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        fields = {name: getattr(self, name) for name in ("replica_num", "preferred_segment")}
-        return f"ReplicateConfig({', '.join(f'{k}={v!r}' for k, v in fields.items())})"
+        ttl = "default" if self.soft_pin_ttl_ms is None else self.soft_pin_ttl_ms
+        fields = {
+            "replica_num": self.replica_num,
+            "nof_replica_num": self.nof_replica_num,
+            "dfs_replica_num": self.dfs_replica_num,
+            "soft_pin_action": self.soft_pin_action.name,
+            "soft_pin_ttl_ms": ttl,
+            "with_hard_pin": int(self.with_hard_pin),
+            "preferred_segments": f"[{', '.join(self.preferred_segments)}]",
+            "preferred_nof_segments": f"[{', '.join(self.preferred_nof_segments)}]",
+            "prefer_alloc_in_same_node": int(self.prefer_alloc_in_same_node),
+            "data_type": self.data_type.name,
+        }
+        return f"ReplicateConfig: {{ {', '.join(f'{k}: {v}' for k, v in fields.items())} }}"
 
 
 class Descriptor:
@@ -140,47 +187,66 @@ class MemoryDescriptor:
 
 
 class DiskDescriptor:
-    """A replica in a file."""
+    """A replica on an owner's disk, and that owner."""
+
+    def __init__(self, endpoint: str = "", size: int = 0) -> None:
+        self.file_path = ""  # it is a record in a log, not a file
+        self.object_size = size
+        self.transport_endpoint = endpoint
+
+
+class ExistOptions:
+    """What a look-up does beside looking."""
 
     def __init__(self) -> None:
-        self.file_path = ""
-        self.object_size = 0
+        self.prefetch_to_memory = False
 
 
 class ReplicaDescriptor:
-    """One replica of an object. All of them are in memory."""
+    """One replica of an object: in an owner's memory, or on that owner's disk only."""
 
-    def __init__(self, endpoint: str = "", size: int = 0) -> None:
+    def __init__(self, endpoint: str = "", size: int = 0, on_disk: bool = False) -> None:
         self.status = ReplicaStatus.COMPLETE
+        self._disk = DiskDescriptor(endpoint, size) if on_disk else None
         self._memory = MemoryDescriptor()
         self._memory.buffer_descriptor.size = size
         self._memory.buffer_descriptor.transport_endpoint = endpoint
 
     def is_memory_replica(self) -> bool:
-        """Return true."""
-        return True
+        """Whether it is in memory."""
+        return self._disk is None
 
     def is_disk_replica(self) -> bool:
-        """Return false."""
+        """Return false: no replica lies in a directory that hosts share."""
         return False
 
     def is_local_disk_replica(self) -> bool:
-        """Return false."""
-        return False
+        """Whether it is on its owner's disk, and not in memory."""
+        return self._disk is not None
 
     def get_memory_descriptor(self) -> MemoryDescriptor:
-        """Return where it is."""
-        return self._memory
-
-    def get_disk_descriptor(self) -> DiskDescriptor:
-        """Raise: it is on no disk.
+        """Return where it is.
 
         Raises
         ------
         RuntimeError
-            Always.
+            It is on a disk.
         """
-        raise RuntimeError("a replica in memory has no disk descriptor")
+        if self._disk is not None:
+            raise RuntimeError("a replica on a disk has no memory descriptor")
+        return self._memory
+
+    def get_disk_descriptor(self) -> DiskDescriptor:
+        """Return which owner's disk has it, and its size; 0 where that is not known unread.
+
+        Raises
+        ------
+        RuntimeError
+            It is in memory.
+        """
+        if self._disk is None:
+            raise RuntimeError("a replica in memory has no disk descriptor")
+        return self._disk
 
 
 class QueryTaskResponse:

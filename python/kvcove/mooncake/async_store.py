@@ -10,7 +10,7 @@ from typing import Any
 
 from kvcove.mooncake.store import MooncakeDistributedStore
 
-__all__ = ["MooncakeDistributedStoreAsync"]
+__all__ = ["MooncakeDistributedStore", "MooncakeDistributedStoreAsync"]
 
 
 class MooncakeDistributedStoreAsync(MooncakeDistributedStore):

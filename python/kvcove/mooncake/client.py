@@ -9,7 +9,9 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from collections.abc import Mapping
 
+import kvcove
 from kvcove.mooncake import _address, _config
 from kvcove.mooncake._flags import LOG_FLAGS, Flag, Values, fail, log_arguments, parse
 from kvcove.mooncake._http import (
@@ -21,13 +23,20 @@ from kvcove.mooncake._http import (
     text_answer,
     with_loopback,
 )
+from kvcove.mooncake._offload import (
+    DiskPlace,
+    Offload,
+    asked_by_environment,
+    from_master,
+    incarnation_of,
+    wanted,
+)
 from kvcove.mooncake._process import Child, allow_open, credentials, wait_for_stop
 
 __all__ = ["main"]
 
 _PROGRAM = "mooncake_client"
 _RPC_PORT = 50052
-_NO_DISK = "there is no SSD tier: values lie in the memory of -global_segment_size alone"
 _FLAGS = {
     "host": Flag(
         "",
@@ -43,7 +52,9 @@ _FLAGS = {
     "local_buffer_size": Flag("0", ignored=True),
     "threads": Flag("1", ignored=True),
     "tenant_id": Flag("default", "the only tenant that is served; needs credentials"),
-    "enable_offload": Flag(False, instead=_NO_DISK),
+    "enable_offload": Flag(
+        False, "keep what memory evicts on a disk in MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"
+    ),
     "start_offload_rpc_server": Flag(True, ignored=True),
     "enable_http_server": Flag(False, "serve /health and /metrics at -http_port, too"),
     "http_port": Flag("9300", "where; given alone it switches -enable_http_server on"),
@@ -183,6 +194,36 @@ def _arguments(values: Values, master: str, listen: str, segment: str, port: int
     return arguments
 
 
+def _pool_at(master: str, until: float) -> kvcove.Pool | None:
+    """Return the pool, when its master is there; none where it wants a token."""
+    while True:
+        try:
+            return kvcove.open(f"kvcove://{master}")
+        except (kvcove.UnavailableError, kvcove.TimedOutError):
+            if time.monotonic() > until:
+                return None  # the owner's own wait says what is wrong
+        except kvcove.Error:
+            return None
+        time.sleep(0.2)
+
+
+def _take_disk(values: Values, master: str, until: float) -> tuple[DiskPlace, Offload] | None:
+    """Return the disk of this program, if it is to have one."""
+    asked = bool(values["enable_offload"])
+    told: Mapping[str, object] = {}
+    incarnation = ""
+    # Who asks for no disk gets one by the master's -root_fs_dir alone, and waits for no master here.
+    pool = _pool_at(master, until if asked or asked_by_environment() else 0.0)
+    if pool is not None:
+        with pool:
+            _, admin = pool.settings()
+            told = from_master(f"http://{admin}" if admin else "")
+            incarnation = incarnation_of(pool)
+    memory = _config.parse_size(values["global_segment_size"])
+    offload = wanted(asked, "", told, memory)
+    return None if offload is None else (offload.take(incarnation), offload)
+
+
 def _await_lease(owner: _Owner, child: Child, master: str, until: float) -> None:
     while not owner.ready():
         if (status := child.poll()) is not None:
@@ -202,6 +243,7 @@ def main() -> None:
     """Serve until SIGTERM."""
     values = parse(_PROGRAM, sys.argv[1:], _FLAGS, "gives this host's memory to a cluster")
     child = None
+    disk: DiskPlace | None = None
     try:
         until = time.monotonic() + _seconds()
         port, http_port = values.port("port"), values.port("http_port")
@@ -222,6 +264,9 @@ def main() -> None:
         servers = [HttpServers(hosts, port, {**routes, ("GET", "/v1/pool"): owner.named})]
         if http_port and (values["enable_http_server"] or "http_port" in values.given):
             servers.append(HttpServers(hosts, http_port, routes))
+        if (taken := _take_disk(values, master, until)) is not None:
+            disk, offload = taken
+            arguments += ["--disk", disk.spec, "--data", disk.data, "--disk-admit", offload.admit]
         child = owner.start(arguments)
     except (OSError, RuntimeError, ValueError) as error:
         fail(_PROGRAM, str(error))
@@ -236,6 +281,8 @@ def main() -> None:
     for server in servers:
         server.close()
     child.stop()
+    if disk is not None:
+        disk.close()
     sys.exit(status)
 
 

@@ -8,6 +8,8 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -31,7 +33,6 @@ __all__ = ["AdminHttp", "main"]
 
 _PROGRAM = "mooncake_master"
 _NO_HA = "kvcove's master is one process; there is no standby that would take over"
-_NO_DISK = "there is no SSD tier: values lie in the memory that owners give"
 _IGNORED = """
 allocation_strategy allow_evict_soft_pinned_objects client_ttl cluster_id default_kv_soft_pin_ttl
 dynamic_replication_admission_qps_threshold dynamic_replication_heat_window_seconds
@@ -44,7 +45,7 @@ nof_eviction_high_watermark_ratio nof_eviction_ratio nof_heartbeat_failures_thre
 nof_heartbeat_interval_sec nof_heartbeat_probe_timeout_ms offload_cap_ratio offloading_queue_limit
 pending_task_timeout_sec pod_name pod_namespace processing_task_timeout_sec
 promotion_admission_threshold promotion_max_per_heartbeat promotion_queue_limit
-put_start_discard_timeout_sec put_start_release_timeout_sec quota_bytes
+put_start_discard_timeout_sec put_start_release_timeout_sec
 rpc_conn_timeout_seconds rpc_thread_num snapshot_backup_dir
 snapshot_child_timeout_seconds snapshot_interval_seconds snapshot_object_store_type
 snapshot_payload_backend_type snapshot_payload_store_type snapshot_retention_count
@@ -57,8 +58,8 @@ redis_master_view_ttl_sec redis_heartbeat_interval_sec standby_snapshot_service_
 _IGNORED_SWITCHES = """
 enable_disk_eviction enable_metadata_cleanup_on_timeout enable_metric_reporting
 enable_metrics_report_to_backend
-kv_events_emit_legacy_compat kv_events_emit_object_key offload_force_evict offload_on_evict
-promotion_on_hit rpc_enable_tcp_no_delay use_mmap_arena_allocator
+kv_events_emit_legacy_compat kv_events_emit_object_key
+rpc_enable_tcp_no_delay use_mmap_arena_allocator
 """.split()
 _FLAGS = {
     "rpc_port": Flag("50051", "where clients reach it"),
@@ -83,8 +84,20 @@ _FLAGS = {
     "enable_ha": Flag(False, refused=_NO_HA),
     "enable_oplog": Flag(False, refused=_NO_HA),
     "enable_oplog_snapshot": Flag(False, refused=_NO_HA),
-    "enable_offload": Flag(False, instead=_NO_DISK),
-    "root_fs_dir": Flag("", instead=_NO_DISK),
+    "enable_offload": Flag(False, "puts wait while disks make room; clients say which disks"),
+    "root_fs_dir": Flag(
+        "", "clients with memory of their own keep on a disk there what memory evicts"
+    ),
+    "quota_bytes": Flag(
+        "0", "with -root_fs_dir: of each of these disks (0: a quarter of what is free)"
+    ),
+    "offload_on_evict": Flag(True, "always so: values go to a disk when memory evicts them"),
+    "offload_force_evict": Flag(
+        False, "what the disk is too slow for is dropped; puts do not wait"
+    ),
+    "promotion_on_hit": Flag(
+        True, "false: is_exist does not bring up what is on a disk; a get always does"
+    ),
     "enable_cxl": Flag(False, refused="there is no CXL memory here"),
     "enable_kv_events": Flag(False, refused="the master publishes no events"),
     "enable_multi_tenants": Flag(False, refused="tenants need credentials; docs/security.md"),
@@ -122,10 +135,12 @@ class AdminHttp:
     own ``Authorization``, so that the master decides.
     """
 
-    def __init__(self, host: str, port: int, admin: str, lease_ms: int) -> None:
+    def __init__(
+        self, host: str, port: int, admin: str, offload: Mapping[str, object] | None = None
+    ) -> None:
         self._admin = admin
+        self._offload = dict(offload or {})
         self._caller = threading.local()  # each request has a thread of its own
-        self._lease_ms = lease_ms
         self._jobs: dict[str, int] = {}
         self._lock = threading.Lock()
         get = {
@@ -155,7 +170,7 @@ class AdminHttp:
             "/api/v1/segments/status": self._segment_status,
             "/api/v1/drain_jobs/query": self._drain_query,
             "/api/v1/tenant_quotas": self._no_quotas,
-            "/v1/settings": lambda _: json_answer({"lease_ms": lease_ms}),
+            "/kvcove/offload": self._offload_told,
         }
         routes = {("GET", path): handler for path, handler in get.items()}
         routes["PUT", "/api/v1/tenant_quotas"] = self._no_quotas
@@ -308,36 +323,50 @@ class AdminHttp:
             }
         )
 
-    def _values_of(self, key: str) -> list[dict[str, Any]]:
-        """Return a key's replicas, empty for a miss."""
+    def _offload_told(self, _request: Request) -> Answer:
+        """Tell clients what this program was told of offloading; they look for it at setup()."""
+        self._ask("/v1/status")  # so that the master decides who may ask
+        return json_answer(self._offload)
+
+    def _places_of(self, key: str) -> tuple[int, list[dict[str, Any]]]:
+        """Return a key's bytes and where it is; nowhere for a miss."""
         for namespace in self._namespaces():
             query = urlencode({"key": key, "namespace": namespace})
             for entry in self._ask(f"/v1/key?{query}")["in"]:
                 if entry["found"]:
-                    size = self._size_of(namespace, key)
-                    return [
-                        {
-                            "size_": size,
-                            "buffer_address_": 0,
-                            "protocol_": "tcp",
-                            "transport_endpoint_": location["owner"],
-                        }
-                        for location in entry.get("locations", [])
-                    ]
-        return []
+                    return int(entry["bytes"]), list(entry.get("locations", []))
+        return 0, []
 
-    def _size_of(self, namespace: str, key: str) -> int:
-        query = urlencode({"namespace": namespace, "prefix": key, "limit": 64})
-        for entry in self._ask(f"/v1/keys?{query}")["keys"]:
-            if entry["key"] == key:
-                return int(entry["bytes"])
-        return 0
+    @staticmethod
+    def _in_memory(size: int, places: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            {
+                "size_": size,
+                "buffer_address_": 0,
+                "protocol_": "tcp",
+                "transport_endpoint_": place["owner"],
+            }
+            for place in places
+            if place["tier"] == "memory"
+        ]
+
+    @staticmethod
+    def _on_disk(size: int, places: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            {
+                "client_id": place["owner"],
+                "object_size": size,
+                "transport_endpoint": place["owner"],
+            }
+            for place in places
+            if place["tier"] == "disk"
+        ]
 
     def _query_key(self, request: Request) -> Answer:
-        values = self._values_of(request.query.get("key", ""))
-        if not values:
+        size, places = self._places_of(request.query.get("key", ""))
+        if not places:
             return _failed(Code.OBJECT_NOT_FOUND, 404)
-        return json_answer({"success": True, "data": values})
+        return json_answer({"success": True, "data": self._in_memory(size, places)})
 
     def _batch_query_keys(self, request: Request) -> Answer:
         keys = [key for key in request.query.get("keys", "").split(",") if key]
@@ -346,13 +375,13 @@ class AdminHttp:
             return json_answer({"success": False, "error": text}, 400)
         data = {}
         for key in keys:
-            values = self._values_of(key)
+            size, places = self._places_of(key)
             data[key] = {
-                "ok": bool(values),
-                "error": None if values else "OBJECT_NOT_FOUND",
-                "values": values or None,
+                "ok": bool(places),
+                "error": None if places else "OBJECT_NOT_FOUND",
+                "values": self._in_memory(size, places) if places else None,
                 "disk_values": None,
-                "local_disk_values": None,
+                "local_disk_values": self._on_disk(size, places) or None,
                 "nof_values": None,
             }
         return json_answer({"success": True, "data": data})
@@ -521,6 +550,28 @@ class AdminHttp:
         return json_answer({"success": True, "removed_count": removed})
 
 
+def _offload_of(values: Values) -> dict[str, object]:
+    """Return what clients are told of offloading; what nobody said is not in it."""
+    root = str(values["root_fs_dir"])
+    if root and not Path(root).is_absolute():
+        raise ValueError(f"-root_fs_dir={root}: an absolute path is wanted")
+    quota = _config.parse_size(values["quota_bytes"])
+    told: dict[str, object] = {"root_fs_dir": root, "quota_bytes": quota}
+    for name in ("enable_offload", "offload_force_evict", "promotion_on_hit"):
+        if name in values.given:
+            told[name] = values[name]
+    if "offload_on_evict" in values.given and not values["offload_on_evict"]:
+        print(
+            f"{_PROGRAM}: -offload_on_evict=false: values go to a disk when memory evicts them, not "
+            "when they are put",
+            file=sys.stderr,
+        )
+    return told
+
+
+_LONGEST_LEASE_MS = 24 * 3_600_000  # of the pool's holds
+
+
 def _listen_at(values: Values) -> str:
     """Return the address to listen at: other hosts get in if the launch says so."""
     if interface := str(values["rpc_interface"]):
@@ -541,7 +592,13 @@ def main() -> None:
         metrics_port = values.port("metrics_port")
         metadata_port = values.port("http_metadata_server_port")
         lease_ms = _milliseconds(str(values["default_kv_lease_ttl"]))
+        if lease_ms > _LONGEST_LEASE_MS:
+            raise ValueError(
+                f"-default_kv_lease_ttl={values['default_kv_lease_ttl']}: a read holds a value for 24 h "
+                "(86400000) at most; what must stay longer is pinned (with_hard_pin, soft_pin_ttl_ms)"
+            )
         data = str(values["data"]) or str(_config.private_directory() / f"mooncake_master-{port}")
+        offload = _offload_of(values)
         host = _listen_at(values)
         arguments = log_arguments(values)
     except (OSError, ValueError) as error:
@@ -550,12 +607,15 @@ def main() -> None:
     arguments += ["master", "--listen", listen, "--data", data, "--admin", "127.0.0.1:0"]
     arguments += allow_open(_PROGRAM, host)
     metrics_host = str(values["metrics_host"]).strip("[]") or host
+    arguments += ["--read-hold", str(max(lease_ms, 1) / 1000)]
+    if metrics_port != 0:
+        arguments += ["--announce-admin", _config.join_address(metrics_host, metrics_port)]
     child = None
     servers: list[Any] = []
     try:
         child = Child(arguments, r"master at \S+ \(data in .*, admin (http://\S+)\)")
         assert child.match is not None
-        servers.append(AdminHttp(metrics_host, metrics_port, child.match[1], lease_ms))
+        servers.append(AdminHttp(metrics_host, metrics_port, child.match[1], offload))
         if values["enable_http_metadata_server"]:
             # It knows no credentials, so where there are some it is opened by name only.
             usual = "127.0.0.1" if credentials() else host

@@ -7,13 +7,14 @@ kvcove needs none; programs that expect one at ``http://host:8080/metadata`` fin
 from __future__ import annotations
 
 import argparse
+import enum
 import sys
 import threading
 
 from kvcove.mooncake._http import Answer, Handler, HttpServers, Request, text_answer, with_loopback
 from kvcove.mooncake._process import wait_for_stop
 
-__all__ = ["KVBootstrapServer", "MetadataServer", "main"]
+__all__ = ["KVBootstrapServer", "KVPoll", "MetadataServer", "main", "parse_args"]
 
 _MAX_KEYS = 100_000
 _MAX_BYTES = 256 << 20  # of all values
@@ -59,25 +60,57 @@ class MetadataServer:
         self._server.close()
 
 
+class KVPoll(enum.Enum):
+    """What :meth:`KVBootstrapServer.poll` may answer."""
+
+    Failed = 0
+    Bootstrapping = 1
+    WaitingForInput = 2
+    Transferring = 3
+    Success = 4
+
+
 class KVBootstrapServer(MetadataServer):
     """The same, by the name and with the life cycle of that program's class."""
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self._listen = (host, port)
+        self._serving = False
 
     def run(self) -> None:
         """Start to serve."""
         super().__init__(*self._listen)
+        self._serving = True
+
+    def poll(self) -> KVPoll:
+        """Return ``Success`` while it serves, ``Failed`` before and after."""
+        return KVPoll.Success if self._serving else KVPoll.Failed
+
+    def close(self) -> None:
+        """Stop."""
+        if self._serving:
+            self._serving = False
+            super().close()
 
 
-def main() -> None:
-    """Serve until SIGTERM."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mooncake_http_metadata_server", description="Keys and values over HTTP."
     )
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: loopback)")
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--log-level", "--log_level", default="info", help="taken, not used")
+    return parser
+
+
+def parse_args() -> argparse.Namespace:
+    """Return the options of the command line."""
+    return _parser().parse_args()
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    parser = _parser()
     options = parser.parse_args()
     try:
         server = MetadataServer(options.host, options.port)

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from kvcove.mooncake._config import _PROTOCOLS, parse_size
+from kvcove.mooncake._config import _PROTOCOLS
 
 __all__ = ["DEFAULT_GLOBAL_SEGMENT_SIZE", "DEFAULT_LOCAL_BUFFER_SIZE", "MooncakeConfig"]
 
@@ -23,8 +23,32 @@ _TRUE = {"true", "1", "yes", "on", "enable"}
 _FALSE = {"", "false", "0", "no", "off", "disable", "none"}
 
 
+_SIZE_SUFFIXES = [
+    *((f"{unit}b", 1024**power) for power, unit in enumerate("kmgt", start=1)),
+    *((unit, 1024**power) for power, unit in enumerate("kmgt", start=1)),
+    ("b", 1),
+]
+_KNOWN_PROTOCOLS = frozenset(_PROTOCOLS - {"shm"})
+_REQUIRED_NON_EMPTY_FIELDS = _REQUIRED
+
+
 def _parse_segment_size(value: Any) -> int:
-    return parse_size(value)
+    """Return the bytes that a field says: a number, or text with or without a unit.
+
+    Raises
+    ------
+    ValueError
+        It is no number. A negative one is refused later, with the name of its field.
+    """
+    if not isinstance(value, str):
+        return int(value)
+    text = value.strip().lower()
+    if not text:
+        raise ValueError("Invalid segment size: empty string")
+    for suffix, factor in _SIZE_SUFFIXES:
+        if text.endswith(suffix):
+            return int(float(text.removesuffix(suffix).strip()) * factor)
+    return int(text) if text.lstrip("+-").isdigit() else int(float(text))
 
 
 def _parse_bool(value: Any) -> bool:
@@ -33,7 +57,7 @@ def _parse_bool(value: Any) -> bool:
         return True
     if text in _FALSE:
         return False
-    raise ValueError(f"{value!r} is neither true nor false")
+    raise ValueError(f"Invalid boolean value: {value!r}")
 
 
 @dataclass
@@ -61,17 +85,24 @@ class MooncakeConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.protocol, str) or not self.protocol.strip():
-            raise ValueError(f"protocol: {self.protocol!r} is no protocol; 'tcp' is one")
+            raise ValueError(
+                f"Invalid protocol: {self.protocol!r}. Protocol must be a non-empty string, e.g. 'tcp' "
+                "or 'rdma'."
+            )
         self.protocol = self.protocol.strip().lower()
         if self.protocol not in _PROTOCOLS:
             logger.warning("protocol %r is not known", self.protocol)
         for name in ("global_segment_size", "local_buffer_size"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is negative")
+                raise ValueError(
+                    f"Invalid {name}: {getattr(self, name)}. Size must be non-negative."
+                )
         for name in _REQUIRED:
             value = getattr(self, name)
             if not isinstance(value, str) or not value.strip():
-                raise ValueError(f"{name}: {value!r} is empty or no text")
+                raise ValueError(
+                    f"Config field {name!r} must be a non-empty string, got {value!r}."
+                )
 
     @staticmethod
     def from_file(file_path: str) -> MooncakeConfig:
@@ -92,10 +123,10 @@ class MooncakeConfig:
         return MooncakeConfig(
             local_hostname=config["local_hostname"],
             metadata_server=config["metadata_server"],
-            global_segment_size=parse_size(
+            global_segment_size=_parse_segment_size(
                 config.get("global_segment_size", DEFAULT_GLOBAL_SEGMENT_SIZE)
             ),
-            local_buffer_size=parse_size(
+            local_buffer_size=_parse_segment_size(
                 config.get("local_buffer_size", DEFAULT_LOCAL_BUFFER_SIZE)
             ),
             protocol=config.get("protocol", "tcp"),
@@ -129,10 +160,10 @@ class MooncakeConfig:
         return MooncakeConfig(
             local_hostname=get("MOONCAKE_LOCAL_HOSTNAME", "localhost"),
             metadata_server=get("MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE"),
-            global_segment_size=parse_size(
+            global_segment_size=_parse_segment_size(
                 get("MOONCAKE_GLOBAL_SEGMENT_SIZE", DEFAULT_GLOBAL_SEGMENT_SIZE)
             ),
-            local_buffer_size=parse_size(
+            local_buffer_size=_parse_segment_size(
                 get("MOONCAKE_LOCAL_BUFFER_SIZE", DEFAULT_LOCAL_BUFFER_SIZE)
             ),
             protocol=get("MOONCAKE_PROTOCOL", "tcp"),

@@ -149,7 +149,9 @@ class RestServer:
         grace = request.json().get("grace_period_seconds", 0)
         if not isinstance(grace, int) or not 0 <= grace <= 3600:
             return _error("grace_period_seconds: from 0 to 3600", 400)
-        self._store.unmount_local_disk_segment(grace)
+        code = self._store.unmount_local_disk_segment(grace)
+        if code != 0:
+            return _error(f"unmount_local_disk_segment answers {code}", 500)
         return json_answer({"status": "success"})
 
     def _reconfigure(self, request: Request) -> Answer:
@@ -197,8 +199,7 @@ def _configuration(options: argparse.Namespace) -> MooncakeConfig:
         return MooncakeConfig.from_file(file.name)
 
 
-def main() -> None:
-    """Serve until SIGTERM."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mc_store_rest_server", description="A store over HTTP, on loopback."
     )
@@ -207,6 +208,17 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: loopback)")
     parser.add_argument("--max-wait-time", type=float, default=60, help="for the master, seconds")
+    return parser
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the options of the command line."""
+    return _parser().parse_args()
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    parser = _parser()
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO)
     try:

@@ -29,15 +29,23 @@ from kvcove import _native
 from kvcove._native import BufferHandle, Session
 from kvcove.mooncake import _config
 from kvcove.mooncake._answers import INVALID, MAX_SOFT_PIN_MS, UNSET, answered, code_of, refused
+from kvcove.mooncake._helpers import (
+    _deserialize_tensor,
+    _serialize_tensor,
+    _tensor_metadata_size,
+    bind_to_numa_node,
+)
 from kvcove.mooncake._open import Open
+from kvcove.mooncake._parallel_store import ParallelMethods
+from kvcove.mooncake._patterns import patterns_of
 from kvcove.mooncake._pool import BufferLease, BufferPool
 from kvcove.mooncake._ranges import RangeMethods
-from kvcove.mooncake._tasks import Tasks
-from kvcove.mooncake._tensors import TensorMethods
+from kvcove.mooncake._tasks import Tasks, drop_replicas
 from kvcove.mooncake._types import (
     Code,
     Descriptor,
     DiskDescriptor,
+    ExistOptions,
     MemoryDescriptor,
     MooncakeHostMemAllocator,
     ObjectDataType,
@@ -54,11 +62,33 @@ from kvcove.mooncake._types import (
 )
 
 __all__ = [
+    "ACTIVATION",
+    "COMPLETE",
+    "FAILED",
+    "GENERAL",
+    "GRADIENT",
+    "INITIALIZED",
+    "KVCACHE",
+    "METADATA",
+    "OPTIMIZER_STATE",
+    "PENDING",
+    "PROCESSING",
+    "REMOVED",
+    "REPLICA_COPY",
+    "REPLICA_MOVE",
+    "SAMPLE",
+    "SUCCESS",
+    "TENSOR",
+    "UNDEFINED",
+    "UNKNOWN",
+    "WEIGHT",
     "BufferHandle",
     "BufferLease",
+    "BufferLeaseView",
     "BufferPool",
     "Descriptor",
     "DiskDescriptor",
+    "ExistOptions",
     "MemoryDescriptor",
     "MooncakeDistributedStore",
     "MooncakeHostMemAllocator",
@@ -66,6 +96,8 @@ __all__ = [
     "ParallelAxis",
     "QueryTaskResponse",
     "ReadTarget",
+    "RegisteredBufferLease",
+    "RegisteredBufferLeaseView",
     "RegisteredBufferPool",
     "ReplicaDescriptor",
     "ReplicaStatus",
@@ -74,9 +106,33 @@ __all__ = [
     "TaskStatus",
     "TaskType",
     "TensorParallelism",
+    "_deserialize_tensor",
+    "_serialize_tensor",
+    "_tensor_metadata_size",
+    "bind_to_numa_node",
 ]
 
 RegisteredBufferPool = BufferPool
+RegisteredBufferLease = BufferLease
+# What BufferLease.buffer returns.
+BufferLeaseView = RegisteredBufferLeaseView = memoryview
+
+(
+    UNKNOWN,
+    KVCACHE,
+    TENSOR,
+    WEIGHT,
+    SAMPLE,
+    ACTIVATION,
+    GRADIENT,
+    OPTIMIZER_STATE,
+    METADATA,
+    GENERAL,
+) = ObjectDataType
+UNDEFINED, INITIALIZED, _, COMPLETE, REMOVED, _ = ReplicaStatus
+# As there, these two are a task's, not a replica's.
+PENDING, PROCESSING, FAILED, SUCCESS = TaskStatus
+REPLICA_COPY, REPLICA_MOVE = TaskType
 
 _log = logging.getLogger("kvcove.mooncake")
 
@@ -92,9 +148,11 @@ def _close_all() -> None:
 
 
 _NO_ROOM = int(kvcove.Code.LIMIT)
+_LARGEST = 2**64 - 1
+_PLAIN = frozenset((bytes, bytearray))
 
 
-class MooncakeDistributedStore(RangeMethods, TensorMethods):
+class MooncakeDistributedStore(RangeMethods, ParallelMethods):
     """A store of byte strings and tensors that all processes of a cluster share."""
 
     def __init__(self) -> None:
@@ -128,21 +186,20 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         Returns
         -------
         int
-            0; -600 when an argument is not usable or nobody answers (the log says which).
+            0; -1 for a protocol that is not known; -600 when another argument is not usable or nobody
+            answers (the log says which).
         """
         try:
             setup = _config.Setup.of(_config.arguments_of(args, kwargs))
+        except _config.ProtocolError as error:
+            _log.error("setup(): %s", error)
+            return int(Code.INTERNAL_ERROR)
         except ValueError as error:
             _log.error("setup(): %s", error)
             return INVALID
         with self._life:
             if self._now is not None:
                 return 0
-            asked = (
-                "enable_ssd_offload" if setup.enable_ssd_offload else _config.variable_for_disk()
-            )
-            if asked:
-                _log.warning("setup(): %s: there is no SSD tier; values lie in memory alone", asked)
             try:
                 self._now = Open(setup)
             except (kvcove.Error, OSError, ValueError) as error:
@@ -166,7 +223,7 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         Returns
         -------
         int
-            0, -600 for sizes or an address that are not usable, -900 when it does not answer.
+            0, -600 for sizes or an address that are not usable, -1 when it does not answer.
         """
         from kvcove.mooncake._client_http import pool_of
 
@@ -179,7 +236,7 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
             return INVALID
         except OSError as error:
             _log.error("setup_dummy(): nobody answers at %s: %s", server_address, error)
-            return int(Code.RPC_FAIL)
+            return int(Code.INTERNAL_ERROR)
         answer = self.setup("127.0.0.1", "P2PHANDSHAKE", 0, local_buffer_size, "tcp", "", pool)
         if answer == 0 and size > 0:
             address = _native.allocate_memory(size)
@@ -299,6 +356,8 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
     ) -> list[int]:
         if not all(isinstance(key, str) for key in keys):
             raise TypeError(f"{of}(): keys are str")
+        if config is None and all(type(value) in _PLAIN for value in values):
+            return self._put_plain(keys, values, replace=replace)
         # First of all: a value may be copied on the way.
         token = self._captured()
         views = [_views(value, of) for value in values]
@@ -319,6 +378,17 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         if refusal != 0:
             return [refusal] * len(keys)
         return self._put_buffers(now, keys, views, config, token, replace=replace)
+
+    def _put_plain(self, keys: Sequence[str], values: Sequence[Any], *, replace: bool) -> list[int]:
+        """Store values of bytes, as most are, without a view or a configuration of each."""
+        now = self._now
+        if now is None:
+            return [UNSET] * len(keys)
+        largest = max(now.setup.local_buffer_size, 0)
+        return answered(
+            lambda: now.native.batch_put(now.session, keys, values, None, largest, replace),
+            len(keys),
+        )
 
     def _captured(self) -> kvcove.Token | int:
         """Return what a put that begins now must carry, or the code for why there is nothing."""
@@ -344,14 +414,12 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         session = self._session_for(now, config)
 
         def put() -> list[int]:
-            return now.native.batch_put(session, keys, values, token, replace)
+            return now.native.batch_put(session, keys, values, token, _LARGEST, replace)
 
         return self._pinned(now, keys, config, answered(put, len(keys)))
 
     def _session_for(self, now: Open, config: ReplicateConfig) -> Session:
-        segment = config.preferred_segment
-        if not segment and config.preferred_segments:
-            segment = config.preferred_segments[0]
+        segment = config.preferred_segment or ",".join(config.preferred_segments)
         if not segment and config.replica_num == 1:
             return now.session
         return now.session_for(min(config.replica_num, 255), segment)
@@ -385,12 +453,13 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         """Return values; empty ones for what is not there."""
         return [value or b"" for value in self._values(keys)]
 
-    def _values(self, keys: Sequence[str]) -> list[bytes | None]:
+    def _values(self, keys: Sequence[str], *, writable: bool = False) -> list[Any]:
+        """Return values as bytes, or as bytearrays; None for what is not there."""
         now = self._now
         if now is None:
             return [None] * len(keys)
         try:
-            return now.native.batch_get(now.session, keys)
+            return now.native.batch_get(now.session, keys, writable)
         except kvcove.Error as error:
             _log.debug("get: %s", error)
             return [None] * len(keys)
@@ -401,7 +470,14 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
 
     def batch_get_buffer(self, keys: Sequence[str]) -> list[BufferHandle | None]:
         """Return values with their addresses; None for what is not there."""
-        return [None if value is None else BufferHandle(value) for value in self._values(keys)]
+        now = self._now
+        if now is None:
+            return [None] * len(keys)
+        try:
+            return now.native.batch_get_buffer(now.session, keys)
+        except kvcove.Error as error:
+            _log.debug("batch_get_buffer: %s", error)
+            return [None] * len(keys)
 
     # ---- zero copy
 
@@ -570,23 +646,30 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
 
     # ---- query and remove
 
-    def is_exist(self, key: str) -> int:
+    def is_exist(self, key: str, options: ExistOptions | None = None) -> int:
         """Return 1, 0, or a negative code. Renews the lease."""
-        return self.batch_is_exist([key])[0]
+        return self.batch_is_exist([key], options)[0]
 
-    def batch_is_exist(self, keys: Sequence[str]) -> list[int]:
-        """Return per key 1, 0, or a negative code. Renews the leases."""
+    def batch_is_exist(self, keys: Sequence[str], options: ExistOptions | None = None) -> list[int]:
+        """Return per key 1, 0, or a negative code. Renews the leases.
+
+        What is on this host's disk starts to come up, unless the options or the master
+        (``-promotion_on_hit=false``) say no.
+        """
         now = self._now
         if now is None:
             return [UNSET] * len(keys)
-        return answered(lambda: now.native.batch_is_exist(now.session, keys), len(keys))
+        if not isinstance(options, ExistOptions | None):
+            raise TypeError(f"options: ExistOptions is wanted, not {type(options).__name__}")
+        prefetches = None if options is None else bool(options.prefetch_to_memory)
+        return answered(lambda: now.native.batch_is_exist(now.session, keys, prefetches), len(keys))
 
     def get_size(self, key: str) -> int:
         """Return a value's bytes, or -704."""
         now = self._now
         if now is None:
             return UNSET
-        size = answered(lambda: now.native.batch_sizes(now.session, [key]), 1)[0]
+        size = answered(lambda: now.native.batch_sizes(now.session, [key], True), 1)[0]
         if size == Code.OBJECT_NOT_FOUND and key in self._puts:
             return int(Code.REPLICA_IS_NOT_READY)
         return size
@@ -600,21 +683,25 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         now = self._now
         if now is None or not keys:
             return {}
-        names = [_native.stored_name(key.encode()) if _odd(key) else key for key in keys]
         try:
-            owners = now.session.where(names)
-            sizes = now.native.batch_sizes(now.session, keys)
+            found = now.native.batch_places(now.session, keys)
         except kvcove.Error as error:
             _log.debug("batch_get_replica_desc: %s", error)
             return {}
         return {
             key: [
-                ReplicaDescriptor(now.hostname if owner == "local" else owner, max(size, 0))
-                for owner in places
+                ReplicaDescriptor(now.hostname if owner == "local" else owner, size, on_disk)
+                for owner, on_disk, size in places
             ]
-            for key, places, size in zip(keys, owners, sizes, strict=True)
+            for key, places in zip(keys, found, strict=True)
             if places
         }
+
+    def _places(self, now: Open, keys: Sequence[str]) -> list[list[str]]:
+        """Return the segments that have each value; this holds nothing."""
+        names = [_native.stored_name(key.encode()) if _odd(key) else key for key in keys]
+        found: list[list[str]] = now.session.where(names)
+        return [[now.hostname if one == "local" else one for one in places] for places in found]
 
     def remove(self, key: str, force: bool = False) -> int:
         """Remove a value: 0, -704 missing, -706 leased (unless ``force``), -703 being written."""
@@ -626,6 +713,8 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         if now is None:
             return [UNSET] * len(keys)
         codes = answered(lambda: now.native.batch_remove(now.session, keys, force), len(keys))
+        if not self._puts:
+            return codes
         not_ready = int(Code.REPLICA_IS_NOT_READY)
         return [
             not_ready if code == Code.OBJECT_NOT_FOUND and key in self._puts else code
@@ -635,35 +724,64 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
     def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
         """Remove what the pattern is found in; how many, or -600 for a bad pattern.
 
-        Leased values are left, unless ``force``. Patterns are Python's (:mod:`re`).
+        Leased values are left, unless ``force``. Patterns are Python's (:mod:`re`), ``.`` stands for a
+        line break, too. One that owners can match themselves (letters, ``.``, ``.*``, small classes and
+        alternatives) also removes what lies on their disks only.
         """
+        if not isinstance(regex_pattern, str):
+            raise TypeError(f"regex_pattern is str, not {type(regex_pattern).__name__}")
+        expression = regex_pattern.encode()
         try:
-            pattern = re.compile(regex_pattern.encode())
+            pattern = re.compile(expression, re.DOTALL)
         except re.error as error:
             _log.error("remove_by_regex(%r): %s", regex_pattern, error)
             return INVALID
-        return self._remove_found(lambda key: pattern.search(key) is not None, force)
+        patterns = patterns_of(expression)
+        return self._remove_found(lambda key: pattern.search(key) is not None, patterns, force)
 
-    def _remove_found(self, wanted: Any, force: bool, *, keep_pinned: bool = False) -> int:
+    def _remove_found(
+        self, wanted: Any, patterns: list[str] | None, force: bool, *, keep_pinned: bool = False
+    ) -> int:
+        """Remove keys that are wanted; ``patterns``: what the pool calls them, if it can."""
         now = self._now
         if now is None:
             return UNSET
         try:
-            objects = now.session.stored(timeout=10.0)
-            names = [
-                stored.key
-                for stored in objects
-                if wanted(stored.key)
-                and (force or not stored.held)
-                and not (keep_pinned and (stored.hard_pinned or stored.soft_pinned))
-            ]
-            removed = 0
-            for at in range(0, len(names), 4096):
-                removed += now.session.remove(names[at : at + 4096], timeout=5.0).ok_count
-            return removed
+            names: list[bytes] = []
+            kept = 0
+            if not force or patterns is None:
+                names, kept = self._removable(now, wanted, force, keep_pinned)
+            if patterns is not None and kept == 0:
+                # Owners walk over their disks, too; a list has what lies in memory.
+                return sum(now.session.remove_matching(one, timeout=10.0) for one in patterns)
+            return sum(
+                now.session.remove(names[at : at + 4096], timeout=5.0).ok_count
+                for at in range(0, len(names), 4096)
+            )
         except kvcove.Error as error:
             _log.error("remove: %s", error)
             return code_of(error)
+
+    @staticmethod
+    def _removable(
+        now: Open, wanted: Any, force: bool, keep_pinned: bool
+    ) -> tuple[list[bytes], int]:
+        """Return the wanted keys that may be removed, and how many others must stay."""
+        found = [stored for stored in now.session.stored(timeout=10.0) if wanted(stored.key)]
+        if force:
+            return [stored.key for stored in found], 0
+        names = [
+            stored.key
+            for stored in found
+            if not stored.held and not (keep_pinned and (stored.hard_pinned or stored.soft_pinned))
+        ]
+        free: list[bytes] = []
+        for at in range(0, len(names), 4096):
+            # A list may be older than the last reads; this asks for them.
+            part = names[at : at + 4096]
+            stats = now.session.stat(part, timeout=5.0)
+            free += [n for n, stat in zip(part, stats, strict=True) if stat and not stat.held]
+        return free, len(found) - len(free)
 
     def remove_all(self, force: bool = False) -> int:
         """Remove everything.
@@ -683,31 +801,66 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         if now is None:
             return UNSET
         if not force:
-            return self._remove_found(lambda _key: True, force=False, keep_pinned=True)
+            return self._remove_found(lambda _key: True, ["*"], force=False, keep_pinned=True)
         try:
             return now.native.reset(now.session)
         except kvcove.Error as error:
             return code_of(error)
 
     def batch_replica_clear(self, keys: Sequence[str], segment_name: str = "") -> list[str]:
-        """Remove values that this store has put and nobody leases; returns the keys that went."""
+        """Remove values that this store has put and nobody leases; returns the keys that went.
+
+        With ``segment_name`` only the replicas there go; a value whose only one that is goes whole.
+        """
         now = self._now
-        if now is None:
+        if now is None or not keys:
             return []
-        mine = [key for key, own in zip(keys, now.native.was_put_here(keys), strict=True) if own]
+        here = now.native.was_put_here(keys)
+        mine = list(dict.fromkeys(k for k, own in zip(keys, here, strict=True) if own))
+        gone: set[str] = set()
         if segment_name:
-            described = self.batch_get_replica_desc(mine)
-            mine = [
-                key
-                for key in mine
-                if [
-                    r.get_memory_descriptor().buffer_descriptor.transport_endpoint
-                    for r in described.get(key, [])
-                ]
-                == [segment_name]
-            ]
+            mine, shared = self._only_there(now, mine, segment_name)
+            gone = self._drop_replicas(now, shared, segment_name)
         codes = self.batch_remove(mine)
-        return [key for key, code in zip(mine, codes, strict=True) if code == 0]
+        gone |= {key for key, code in zip(mine, codes, strict=True) if code == 0}
+        return [key for key in dict.fromkeys(keys) if key in gone]
+
+    def _only_there(
+        self, now: Open, keys: list[str], segment: str
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return the keys that only this segment has, and those of others with another's name."""
+        alone, shared = [], {}
+        try:
+            found = self._places(now, keys)
+        except kvcove.Error as error:
+            _log.error("batch_replica_clear: %s", error)
+            return [], {}
+        for key, places in zip(keys, found, strict=True):
+            others = [place for place in places if place != segment]
+            if places == [segment]:
+                alone.append(key)
+            elif len(others) < len(places):
+                shared[key] = others[0]
+        return alone, shared
+
+    def _drop_replicas(self, now: Open, shared: dict[str, str], segment: str) -> set[str]:
+        """Remove the replicas that a segment has of values that others have too; those that went."""
+        if not shared:
+            return set()
+        url = now.admin_url()
+        names = {key: _native.stored_name(key.encode()) for key in shared}
+        stats = now.session.stat(list(names.values()))
+        free = [k for k, stat in zip(shared, stats, strict=True) if stat and not stat.held]
+        items = [{**_item(now, names[key]), "to": shared[key]} for key in free]
+        went = drop_replicas(url, segment, items, timeout=5.0) if url else [False] * len(free)
+        cleared = [key for key, gone in zip(free, went, strict=True) if gone]
+        # The owner tells the master a moment after it has dropped them.
+        until = time.monotonic() + 1.0
+        while cleared and time.monotonic() < until:
+            if not any(segment in places for places in self._places(now, cleared)):
+                break
+            time.sleep(0.002)
+        return set(cleared)
 
     # ---- tasks
 
@@ -727,21 +880,25 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
         now = self._now
         if now is None:
             return (0, 0), UNSET
-        held = self.get_replica_desc(key)
-        places = {r.get_memory_descriptor().buffer_descriptor.transport_endpoint for r in held}
-        if not held:
+        try:
+            places = self._places(now, [key])[0]
+        except kvcove.Error as error:
+            return (0, 0), code_of(error)
+        if not places:
             return (0, 0), int(Code.OBJECT_NOT_FOUND)
-        if source and source not in places:
-            return (0, 0), int(Code.REPLICA_NOT_FOUND)
-        if not targets or places & set(targets) or not now.setup.master:
+        if not targets or source in targets or (source and source not in places):
             return (0, 0), INVALID
-        return self._tasks.create(
-            now.setup,
-            kind,
-            _native.stored_name(key.encode()),
-            source or next(iter(places)),
-            targets,
-        )
+        if not now.setup.master:
+            return (0, 0), INVALID
+        url = now.admin_url()
+        if not url:
+            _log.error("the master at %s has no admin endpoint: no copy, no move", now.setup.master)
+            return (0, 0), int(Code.RPC_FAIL)
+        # A copy to where the value is already has nothing to do, and is a task that is done.
+        if not source:
+            targets = [target for target in dict.fromkeys(targets) if target not in places]
+        item = _item(now, _native.stored_name(key.encode()))
+        return self._tasks.create(url, kind, source or places[0], targets, item)
 
     def query_task(self, task_id: tuple[int, int]) -> tuple[QueryTaskResponse | None, int]:
         """Return (the task's state, 0) or (None, -1400)."""
@@ -813,9 +970,42 @@ class MooncakeDistributedStore(RangeMethods, TensorMethods):
             owner.close()
         return 0
 
+    def get_offload_rpc_read_count(self) -> int:
+        """Return how many values this store has read from a disk."""
+        return 0 if self._now is None else self._now.native.disk_reads()
+
     def unmount_local_disk_segment(self, grace_period_seconds: int = 0) -> int:
-        """Do nothing, there being no disk segment: 0."""
-        return UNSET if self._now is None else 0
+        """Let go of this store's disk: what lies on it only is found by nobody any more.
+
+        Memory goes on. The next setup() with the same directory uses the disk again, and starts it
+        empty: others may have stored other values under its keys meanwhile.
+
+        Returns
+        -------
+        int
+            0, also without a disk; -600 for a negative time, -1012 in an embedded pool.
+        """
+        now = self._now
+        if now is None:
+            return UNSET
+        if grace_period_seconds < 0:
+            return INVALID
+        if now.disk is None:
+            return 0
+        if now.owner is None:
+            return int(Code.NOT_SUPPORTED)
+        time.sleep(grace_period_seconds)
+        now.owner.unmount_disk()
+        return 0
+
+
+def _item(now: Open, name: bytes) -> dict[str, str]:
+    """Return how the admin endpoint names a value."""
+    tenant = now.setup.tenant_id
+    return {
+        "namespace": "mooncake" if tenant == "default" else f"mooncake/{tenant}",
+        "key": name.decode("utf-8", "surrogateescape"),
+    }
 
 
 def _odd(key: str) -> bool:

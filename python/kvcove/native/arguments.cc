@@ -146,4 +146,12 @@ std::span<const ConstBuffer> Buffers::ConstItem(std::size_t i) const {
   return {reinterpret_cast<const ConstBuffer*>(item.data()), item.size()};
 }
 
+NamespacePriority ParsePriority(std::string_view name) {
+  const auto at = std::ranges::find(kPriorityNames, name);
+  if (at == kPriorityNames.end()) {
+    RaiseInvalid(fmt::format("priority must be low, normal or high, not '{}'", name));
+  }
+  return static_cast<NamespacePriority>(at - kPriorityNames.begin());
+}
+
 }  // namespace kvcove::python

@@ -74,6 +74,9 @@ class Buffers {
   std::vector<std::size_t> ends_;  // of each item's pieces
 };
 
+// "", "low", "normal" or "high", else kvcove.InvalidError.
+NamespacePriority ParsePriority(std::string_view name);
+
 // Memory by its address: kvcove.Memory(address, size).
 struct Memory {
   std::uintptr_t address = 0;

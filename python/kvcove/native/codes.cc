@@ -13,10 +13,12 @@ std::int64_t FromMiss(MissReason reason) {
     case MissReason::kUnavailable:
       return kRpcFail;
     case MissReason::kLimited:
+    case MissReason::kNoRoom:
       return kObjectReplicaBusy;
     case MissReason::kOwnerGone:
       return kReplicaIsGone;
     case MissReason::kTimeout:
+    case MissReason::kDiskTimeout:
       return kRpcTimeout;
     case MissReason::kDenied:
       return kIllegalClient;
@@ -26,6 +28,8 @@ std::int64_t FromMiss(MissReason reason) {
     case MissReason::kRemoved:
     case MissReason::kReset:
     case MissReason::kRaced:
+    case MissReason::kDiskDamaged:  // it is dropped: there is nothing any more
+    case MissReason::kDiskFailed:
     case MissReason::kWarmingUp:  // a fresh master: there may be something, and nobody could get it
       return kObjectNotFound;
   }

@@ -178,8 +178,10 @@ class PyScheduler {
       nb::list hashes;
       for (const std::string& hash : event.hashes) hashes.append(ToBytes(hash));
       static constexpr const char* kKinds[] = {"stored", "removed", "cleared"};
+      static constexpr const char* kMedia[] = {"memory", "disk"};
       list.append(nb::make_tuple(kKinds[static_cast<int>(event.kind)], event.request, event.group,
-                                 event.first_chunk, hashes, ToBytes(event.parent)));
+                                 event.first_chunk, hashes, ToBytes(event.parent),
+                                 kMedia[static_cast<int>(event.medium)]));
     }
     return list;
   }
@@ -358,7 +360,7 @@ class PyWorker {
  public:
   PyWorker(const PyShape& shape, std::uint32_t tp, std::uint32_t pp, std::uint32_t pcp,
            const std::string& engine, std::uint32_t threads, double timeout, bool fingerprints,
-           bool tier_log, const std::string& preferred_segment)
+           bool tier_log, const std::string& preferred_segment, const std::string& priority)
       : shape_(shape.shape), engine_(engine), preferred_segment_(preferred_segment) {
     if (tp >= shape_.tp || pp >= shape_.pp || pcp >= shape_.pcp) {
       throw nb::value_error("this rank is not in the engine's world");
@@ -373,7 +375,8 @@ class PyWorker {
                                  .threads = threads,
                                  .timeout = Milliseconds(timeout),
                                  .fingerprints = fingerprints,
-                                 .tier_log = tier_log},
+                                 .tier_log = tier_log,
+                                 .priority = ParsePriority(priority)},
         SystemClock::Instance());
   }
 
@@ -620,7 +623,8 @@ void BindConnector(nb::module_& module) {
           nb::arg("version"))
       .def_prop_ro("version", [](PyScheduler& self) { return self.role()->version(); })
       .def("take_events", &PyScheduler::Events,
-           nb::sig("def take_events(self) -> list[tuple[str, str, int, int, list[bytes], bytes]]"))
+           nb::sig("def take_events(self) -> "
+                   "list[tuple[str, str, int, int, list[bytes], bytes, str]]"))
       .def("stats", &PyScheduler::Stats)
       .def("take_stats", &PyScheduler::TakeStats)
       .def_static("gauges",
@@ -635,10 +639,10 @@ void BindConnector(nb::module_& module) {
 
   nb::class_<PyWorker>(module, "WorkerRole")
       .def(nb::init<const PyShape&, std::uint32_t, std::uint32_t, std::uint32_t, const std::string&,
-                    std::uint32_t, double, bool, bool, const std::string&>(),
+                    std::uint32_t, double, bool, bool, const std::string&, const std::string&>(),
            nb::arg("shape"), nb::kw_only(), nb::arg("tp"), nb::arg("pp"), nb::arg("pcp"),
            nb::arg("engine"), nb::arg("threads"), nb::arg("timeout"), nb::arg("fingerprints"),
-           nb::arg("tier_log"), nb::arg("preferred_segment"))
+           nb::arg("tier_log"), nb::arg("preferred_segment"), nb::arg("priority") = "")
       .def_prop_ro("number", &PyWorker::number)
       .def("register", &PyWorker::Register, nb::arg("layers"))
       .def("unregister", &PyWorker::Unregister)

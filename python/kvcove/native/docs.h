@@ -36,6 +36,14 @@ Raises
 InvalidError
     A name is too long or holds control characters.)";
 
+inline constexpr char kPoolSettings[] = R"(Return what the master was started with; makes no call.
+
+Returns
+-------
+tuple of float and str
+    For how many seconds stores of mooncake.store hold what they read, 0: as they like; host:port of the
+    master's admin endpoint, empty: there is none.)";
+
 inline constexpr char kPoolStat[] = R"(Return what the pool holds, in bytes and objects.
 
 Parameters
@@ -156,7 +164,7 @@ Stops at the first miss.)";
 
 inline constexpr char kHold[] = R"(Keep what is there from being evicted, for up to ``seconds``.
 
-At most 60 s, and a tenth of the memory a process; the oldest gives way. A held object may still be a
+At most 24 h, and a tenth of the memory a process; the oldest gives way. A held object may still be a
 miss. In a cluster only what lies on this host is held.
 
 Returns
@@ -252,7 +260,11 @@ ephemeral : bool
 session_ends : bool
     Nobody goes on from this request.
 request_goes_on : bool
-    More of this request follows in later batches. Without it a batch is a request.)";
+    More of this request follows in later batches. Without it a batch is a request.
+priority : str
+    Of the whole namespace, from now on: ``low``, ``normal`` or ``high``; empty: not said. Against a
+    normal namespace one of high priority keeps four times as much memory, one of low priority a
+    quarter. It changes nothing for a tenant's namespaces.)";
 
 inline constexpr char kToken[] =
     R"(What a put is begun under. ``str()`` and :meth:`parse` take it to another process.)";

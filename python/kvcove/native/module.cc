@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <nanobind/stl/string.h>
+
 #include <cstdlib>
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
+#include "kvcove/version.h"
 #include "session.h"
 
 namespace kvcove::python {
@@ -23,6 +26,7 @@ NB_MODULE(_native, module) {
   module.def(
       "set_log_level", [](const char* name) { SetLogLevel(Unwrap(ParseLogLevel(name))); },
       nb::arg("level"));
+  module.def("version", [] { return std::string(Version()); });
 }
 
 }  // namespace kvcove::python

@@ -22,6 +22,11 @@ struct PyOwner {
   ~PyOwner() {
     if (!guard.Here()) new std::shared_ptr<pool::Daemon>(std::move(daemon));  // NOLINT
   }
+  void UnmountDisk() {
+    if (!guard.Here() || daemon == nullptr) return;
+    const nb::gil_scoped_release release;
+    daemon->host().owner().UnmountDisk();
+  }
   void Close() {
     if (!guard.Here()) return;
     std::shared_ptr<pool::Daemon> last = std::move(daemon);
@@ -33,10 +38,16 @@ struct PyOwner {
 PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const std::string& listen,
                   const std::string& advertise, const std::string& socket_path,
                   const std::string& credentials, const std::string& tls_authority,
-                  const std::string& tls_certificate, const std::string& tls_key) {
+                  const std::string& tls_certificate, const std::string& tls_key,
+                  const std::string& disk, const std::string& disk_admit, const std::string& data) {
   pool::DaemonOptions options;
   options.socket_path = socket_path;
   options.host.owner.memory_bytes = memory_bytes;
+  options.host.data_directory = data;
+  if (!disk.empty()) {
+    options.host.owner.disks = Unwrap(owner::ParseDisks("disk", {&disk, 1}));
+    options.host.owner.disk_admit = Unwrap(owner::ParseDiskAdmit("disk_admit", disk_admit));
+  }
   if (!master.empty()) {  // else a pool of this host alone
     pool::ClusterMember member;
     member.master = Unwrap(rpc::ParseAddress(master, 7400));
@@ -66,11 +77,13 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
 void BindOwner(nb::module_& module) {
   nb::class_<PyOwner>(module, "Owner")
       .def_ro("address", &PyOwner::address)
+      .def("unmount_disk", &PyOwner::UnmountDisk)
       .def("close", &PyOwner::Close);
   module.def("open_owner", &OpenOwner, nb::kw_only(), nb::arg("master"), nb::arg("memory"),
              nb::arg("listen"), nb::arg("advertise") = "", nb::arg("socket_path"),
              nb::arg("credentials") = "", nb::arg("tls_authority") = "",
-             nb::arg("tls_certificate") = "", nb::arg("tls_key") = "");
+             nb::arg("tls_certificate") = "", nb::arg("tls_key") = "", nb::arg("disk") = "",
+             nb::arg("disk_admit") = "policy", nb::arg("data") = "");
 }
 
 }  // namespace kvcove::python

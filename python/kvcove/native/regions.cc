@@ -2,11 +2,24 @@
 #include "regions.h"
 
 #include <fmt/core.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <memory>
 
 namespace kvcove::python {
+namespace {
+
+// Whether every page of a range is mapped. msync() with MS_ASYNC writes nothing: it looks at the
+// mappings, and says so where one is missing.
+bool IsMapped(std::uintptr_t address, std::size_t size) {
+  static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t begin = address / page * page;
+  return msync(reinterpret_cast<void*>(begin), address + size - begin, MS_ASYNC) == 0;  // NOLINT
+}
+
+}  // namespace
 
 Status Regions::Add(std::uintptr_t address, std::size_t size) {
   if (address == 0 || size == 0 || address + size < address) {
@@ -18,6 +31,8 @@ Status Regions::Add(std::uintptr_t address, std::size_t size) {
     // Refused now with one message rather than at every call.
     std::byte byte{};
     KVCOVE_TRY(device->ToHost(&byte, address, 1));
+  } else if (!IsMapped(address, size)) {
+    return Fail(Code::kInvalid, fmt::format("{} bytes at {:#x} are not all mapped", size, address));
   }
   const MutexLock lock(mutex_);
   if (Touched(address, size) != regions_.end()) {

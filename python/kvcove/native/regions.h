@@ -13,8 +13,8 @@ namespace kvcove::python {
 
 class Regions {
  public:
-  // Errors: kInvalid for null, no size, a range that wraps, or one of which a part is registered;
-  // kInternal for GPU memory that cannot be copied.
+  // Errors: kInvalid for null, no size, a range that wraps, is not mapped as a whole, or of which a
+  // part is registered; kInternal for GPU memory that cannot be copied.
   Status Add(std::uintptr_t address, std::size_t size);
   Status Remove(std::uintptr_t address);
   // From an address to the end of the registered buffer that it lies in; 0 if it lies in none.

@@ -81,7 +81,11 @@ void BindResults(nb::module_& module) {
       .value("OWNER_GONE", MissReason::kOwnerGone)
       .value("WARMING_UP", MissReason::kWarmingUp)
       .value("TIMEOUT", MissReason::kTimeout)
-      .value("DENIED", MissReason::kDenied);
+      .value("DENIED", MissReason::kDenied)
+      .value("DISK_DAMAGED", MissReason::kDiskDamaged)
+      .value("DISK_FAILED", MissReason::kDiskFailed)
+      .value("DISK_TIMEOUT", MissReason::kDiskTimeout)
+      .value("NO_ROOM", MissReason::kNoRoom);
   nb::class_<ItemResult>(module, "Result")
       .def_ro("code", &ItemResult::code)
       .def_ro("reason", &ItemResult::reason)

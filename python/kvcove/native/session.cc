@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -10,6 +11,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
+#include "store_disk.h"
 
 namespace kvcove::python {
 
@@ -246,18 +248,22 @@ void BindValues(nb::module_& module) {
       .def(
           "__init__",
           [](Hints* self, std::uint32_t output_tokens, bool ephemeral, bool session_ends,
-             bool request_goes_on) {
+             bool request_goes_on, const std::string& priority) {
             new (self) Hints{.output_tokens = output_tokens,
                              .ephemeral = ephemeral,
                              .session_ends = session_ends,
-                             .request_goes_on = request_goes_on};
+                             .request_goes_on = request_goes_on,
+                             .priority = ParsePriority(priority)};
           },
           nb::kw_only(), nb::arg("output_tokens") = 0, nb::arg("ephemeral") = false,
-          nb::arg("session_ends") = false, nb::arg("request_goes_on") = false)
+          nb::arg("session_ends") = false, nb::arg("request_goes_on") = false,
+          nb::arg("priority") = "")
       .def_ro("output_tokens", &Hints::output_tokens)
       .def_ro("ephemeral", &Hints::ephemeral)
       .def_ro("session_ends", &Hints::session_ends)
-      .def_ro("request_goes_on", &Hints::request_goes_on);
+      .def_ro("request_goes_on", &Hints::request_goes_on)
+      .def_prop_ro("priority",
+                   [](const Hints& self) { return std::string(PriorityName(self.priority)); });
   nb::class_<ObjectStat>(module, "ObjectStat")
       .def_ro("nbytes", &ObjectStat::size_bytes)
       .def_ro("extents", &ObjectStat::extents)
@@ -280,7 +286,28 @@ void BindValues(nb::module_& module) {
       .def_ro("hits", &PoolStat::hits)
       .def_ro("evictions", &PoolStat::evictions)
       .def_ro("removals", &PoolStat::removals)
-      .def_ro("stale_puts", &PoolStat::stale_puts);
+      .def_ro("stale_puts", &PoolStat::stale_puts)
+      .def_ro("disk_capacity_bytes", &PoolStat::disk_capacity_bytes)
+      .def_ro("disk_bytes", &PoolStat::disk_bytes)
+      .def_ro("disk_objects", &PoolStat::disk_objects)
+      .def_ro("disk_aside", &PoolStat::disk_aside)
+      .def_ro("disk_puts", &PoolStat::disk_puts)
+      .def_ro("disk_hits", &PoolStat::disk_hits)
+      .def_ro("disk_not_worth", &PoolStat::disk_not_worth)
+      .def_ro("disk_over_rate", &PoolStat::disk_over_rate)
+      .def_ro("disk_dropped_full", &PoolStat::disk_dropped_full)
+      .def_ro("disk_errors", &PoolStat::disk_errors)
+      .def_ro("disk_damaged", &PoolStat::disk_damaged)
+      .def_ro("disk_put_bytes", &PoolStat::disk_put_bytes)
+      .def_ro("disk_written_bytes", &PoolStat::disk_written_bytes)
+      .def_ro("disk_kept", &PoolStat::disk_kept)
+      .def_ro("disk_dropped_other", &PoolStat::disk_dropped_other)
+      .def_ro("disk_hit_bytes", &PoolStat::disk_hit_bytes)
+      .def_ro("disk_misses", &PoolStat::disk_misses)
+      .def_ro("disk_timeouts", &PoolStat::disk_timeouts)
+      .def_ro("disk_failed", &PoolStat::disk_failed)
+      .def_ro("disk_no_room", &PoolStat::disk_no_room)
+      .def_ro("disk_asides", &PoolStat::disk_asides);
 }
 
 void BindPool(nb::module_& module) {
@@ -290,6 +317,14 @@ void BindPool(nb::module_& module) {
            nb::arg("follow_always") = false, nb::arg("assume_weights") = false,
            nb::arg("preferred_segment") = "", nb::arg("placement") = "", nb::arg("replicas") = 1,
            docs::kOpenSession)
+      .def(
+          "settings",
+          [](const PyPool& self) {
+            const PoolSettings settings = self.Get()->Settings();
+            return std::pair(static_cast<double>(settings.read_hold.count()) / 1000,
+                             settings.admin);
+          },
+          docs::kPoolSettings)
       .def(
           "stat",
           [](const PyPool& self, double timeout) {
@@ -329,8 +364,21 @@ void BindPool(nb::module_& module) {
 }  // namespace
 
 // The size is found first; a value that was replaced by a larger one in between is asked for again.
+namespace {
+
+// A new value of Python's, and where its bytes go.
+std::pair<nb::object, char*> NewValue(std::uint64_t bytes, bool writable) {
+  const auto size = static_cast<Py_ssize_t>(bytes);
+  PyObject* value = writable ? PyByteArray_FromStringAndSize(nullptr, size)
+                             : PyBytes_FromStringAndSize(nullptr, size);
+  if (value == nullptr) throw nb::python_error();
+  return {nb::steal(value), writable ? PyByteArray_AsString(value) : PyBytes_AsString(value)};
+}
+
+}  // namespace
+
 nb::list GetValues(Session& session, std::span<const std::string_view> keys,
-                   const CallOptions& options) {
+                   const CallOptions& options, ValuesWanted* wanted) {
   const std::int64_t deadline_ns =
       SystemClock::Instance().NowNs() + options.timeout.count() * kMillisecond;
   std::vector<ItemResult> results(keys.size());
@@ -350,11 +398,9 @@ nb::list GetValues(Session& session, std::span<const std::string_view> keys,
     std::vector<GetItem> items;
     buffers.reserve(which.size());
     for (const std::size_t i : which) {
-      PyObject* bytes =
-          PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(results[i].bytes));
-      if (bytes == nullptr) throw nb::python_error();
-      values[i] = nb::steal(bytes);
-      buffers.push_back({.data = PyBytes_AsString(bytes), .size = results[i].bytes});
+      auto [value, data] = NewValue(results[i].bytes, wanted != nullptr && wanted->writable);
+      values[i] = std::move(value);
+      buffers.push_back({.data = data, .size = results[i].bytes});
       items.push_back({.key = keys[i], .into = std::span(&buffers.back(), 1)});
     }
     std::vector<ItemResult> got(which.size());
@@ -363,7 +409,8 @@ nb::list GetValues(Session& session, std::span<const std::string_view> keys,
         std::max<std::int64_t>((deadline_ns - SystemClock::Instance().NowNs()) / kMillisecond, 0));
     {
       const nb::gil_scoped_release release;
-      status = session.Get(items, got, left);
+      const std::int64_t patience_ns = wanted != nullptr ? wanted->patience_ns : 0;
+      status = GetPatiently(session, items, got, left, patience_ns);
     }
     RaiseMisuse(status);
     std::vector<std::size_t> again;
@@ -381,12 +428,13 @@ nb::list GetValues(Session& session, std::span<const std::string_view> keys,
   }
   for (const std::size_t i : which) values[i] = nb::object();
   nb::list list;
-  for (nb::object& value : values) {
-    if (value.is_valid()) {
-      list.append(std::move(value));
-    } else {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!values[i].is_valid()) {
       list.append(nb::none());
+      continue;
     }
+    if (wanted != nullptr && results[i].tier == Tier::kDisk) ++wanted->from_disk;
+    list.append(std::move(values[i]));
   }
   return list;
 }

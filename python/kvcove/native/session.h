@@ -56,9 +56,15 @@ struct GetWork {
   std::vector<GetItem> items;
 };
 
+// What GetValues makes, and how it deals with values on a disk.
+struct ValuesWanted {
+  bool writable = false;         // bytearray instead of bytes
+  std::int64_t patience_ns = 0;  // see GetPatiently
+  std::uint64_t from_disk = 0;   // answers how many a disk had
+};
 // Values as bytes, None for what is not there. With the GIL, which it releases while it waits.
 nb::list GetValues(Session& session, std::span<const std::string_view> keys,
-                   const CallOptions& options);
+                   const CallOptions& options, ValuesWanted* wanted = nullptr);
 
 void BindSession(nb::module_& module);
 void BindQueue(nb::module_& module);

@@ -5,8 +5,8 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-#include <openssl/evp.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -18,143 +18,14 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/hash.h"
 #include "regions.h"
-#include "session.h"
+#include "store_arguments.h"
+#include "store_disk.h"
+#include "store_ranges.h"
 
 namespace kvcove::python {
 namespace {
 
 using Kind = Regions::Kind;
-using Numbers = std::vector<std::uint64_t>;
-
-// Keys longer than the pool's are stored under their hash, and so are those that look like one.
-constexpr std::string_view kHashed = "kvcove-long-key-sha256:";
-
-std::string StoredName(std::string_view key) {
-  if (key.size() <= kMaxKeyBytes && !key.starts_with(kHashed)) return std::string(key);
-  unsigned char digest[32];
-  unsigned size = sizeof(digest);
-  if (EVP_Digest(key.data(), key.size(), digest, &size, EVP_sha256(), nullptr) != 1) return {};
-  std::string name(kHashed);
-  for (const unsigned char byte : digest) name += fmt::format("{:02x}", byte);
-  return name;
-}
-
-// The caller's keys as they are stored.
-class StoredKeys {
- public:
-  explicit StoredKeys(nb::handle keys) : given_(keys) {
-    views_.assign(given_.views().begin(), given_.views().end());
-    for (std::string_view& view : views_) {
-      if (view.size() <= kMaxKeyBytes && !view.starts_with(kHashed)) continue;
-      view = hashed_.emplace_back(StoredName(view));
-    }
-  }
-  std::span<const std::string_view> views() const { return views_; }
-  std::size_t size() const { return views_.size(); }
-  std::string_view operator[](std::size_t i) const { return views_[i]; }
-
- private:
-  Keys given_;
-  std::vector<std::string_view> views_;
-  std::deque<std::string> hashed_;
-};
-
-// [0, 0, ...] as that API answers.
-nb::list ToList(std::span<const std::int64_t> codes) {
-  nb::list list = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(codes.size())));
-  for (std::size_t i = 0; i < codes.size(); ++i) {
-    PyObject* code = PyLong_FromLongLong(codes[i]);
-    if (code == nullptr || PyList_SetItem(list.ptr(), static_cast<Py_ssize_t>(i), code) != 0) {
-      throw nb::python_error();
-    }
-  }
-  return list;
-}
-
-nb::list ToList(std::size_t count, std::int64_t code) {
-  return ToList(std::vector<std::int64_t>(count, code));
-}
-
-std::uint64_t ToUnsigned(PyObject* number) {
-  if (PyLong_Check(number)) {
-    const std::uint64_t value = PyLong_AsUnsignedLongLong(number);
-    if (value != ~0ULL || PyErr_Occurred() == nullptr) return value;
-    PyErr_Clear();  // negative or too large: no address and no size
-    return 0;
-  }
-  const nb::object index = nb::steal(PyNumber_Index(number));
-  if (!index.is_valid()) throw nb::python_error();
-  return ToUnsigned(index.ptr());
-}
-
-struct Piece {
-  std::uintptr_t address = 0;
-  std::size_t size = 0;
-};
-
-// Each item's pieces, as the lists of addresses and sizes say. An item whose lists do not fit
-// together has one piece of nothing.
-class Pieces {
- public:
-  // `several`: lists of lists.
-  static std::optional<Pieces> Of(nb::handle addresses, nb::handle sizes, std::size_t items,
-                                  bool several) {
-    const nb::object all_addresses = Sequence(addresses);
-    const nb::object all_sizes = Sequence(sizes);
-    if (Size(all_addresses) != items || Size(all_sizes) != items) return std::nullopt;
-    Pieces pieces;
-    pieces.ends_.reserve(items);
-    for (std::size_t i = 0; i < items; ++i) {
-      PyObject* address = At(all_addresses, i);
-      PyObject* size = At(all_sizes, i);
-      if (several) {
-        pieces.AddSeveral(address, size);
-      } else {
-        pieces.pieces_.push_back({.address = ToUnsigned(address), .size = ToUnsigned(size)});
-      }
-      pieces.ends_.push_back(pieces.pieces_.size());
-    }
-    return pieces;
-  }
-  std::span<const Piece> Item(std::size_t i) const {
-    const std::size_t begin = i == 0 ? 0 : ends_[i - 1];
-    return std::span(pieces_).subspan(begin, ends_[i] - begin);
-  }
-  std::size_t total() const { return pieces_.size(); }
-
- private:
-  static nb::object Sequence(nb::handle items) {
-    nb::object sequence = nb::steal(PySequence_Fast(items.ptr(), "a list is wanted"));
-    if (!sequence.is_valid()) throw nb::python_error();
-    return sequence;
-  }
-  static std::size_t Size(nb::handle items) {
-    return static_cast<std::size_t>(PySequence_Size(items.ptr()));
-  }
-  static PyObject* At(nb::handle items, std::size_t i) {
-    const auto at = static_cast<Py_ssize_t>(i);
-    PyObject* item = PyList_Check(items.ptr()) ? PyList_GetItem(items.ptr(), at)
-                                               : PyTuple_GetItem(items.ptr(), at);
-    if (item == nullptr) throw nb::python_error();
-    return item;
-  }
-  void AddSeveral(PyObject* addresses, PyObject* sizes) {
-    const nb::object all_addresses = Sequence(addresses);
-    const nb::object all_sizes = Sequence(sizes);
-    const std::size_t count = Size(all_addresses);
-    if (count == 0 || count != Size(all_sizes)) {
-      pieces_.push_back({});
-      return;
-    }
-    for (std::size_t k = 0; k < count; ++k) {
-      pieces_.push_back(
-          {.address = ToUnsigned(At(all_addresses, k)), .size = ToUnsigned(At(all_sizes, k))});
-    }
-  }
-
-  std::vector<Piece> pieces_;
-  std::vector<std::size_t> ends_;
-};
 
 // What a transfer reads or writes in place of GPU memory.
 struct Staging {
@@ -162,10 +33,23 @@ struct Staging {
   std::span<const Piece> pieces;
 };
 
+// A value that Python keeps: readable as a buffer, and by its address. Not zeroed before it is
+// read.
+struct BufferHandle {
+  std::unique_ptr<std::byte[]> bytes;
+  std::size_t size = 0;
+
+  explicit BufferHandle(std::size_t count = 0)
+      : bytes(count == 0 ? nullptr : new std::byte[count]), size(count) {}
+};
+
 class Store {
  public:
-  Store(double timeout, double lease)
-      : timeout_(Milliseconds(timeout)), lease_(Milliseconds(lease)) {}
+  Store(double timeout, double lease, bool prefetches, double wait_for_room)
+      : timeout_(Milliseconds(timeout)),
+        lease_(Milliseconds(lease)),
+        prefetches_(prefetches),
+        wait_for_room_ns_(Milliseconds(wait_for_room).count() * kMillisecond) {}
 
   std::int64_t RegisterBuffer(std::uintptr_t address, std::size_t size) {
     Status status;
@@ -186,22 +70,82 @@ class Store {
   }
 
   // Per key 1, 0 or a negative code.
-  nb::list BatchIsExist(const PySession& self, nb::object keys) const {
-    return LookUp(self, keys, [](const ItemResult&) { return 1; }, /*missing=*/0);
+  nb::list BatchIsExist(const PySession& self, nb::object keys,
+                        std::optional<bool> prefetches) const {
+    const auto look = [this, prefetches](Session& session, auto names, auto results) {
+      return prefetches.value_or(prefetches_) ? session.Exists(names, results, Options(0))
+                                              : LookUpOnly(session, names, results, Options(0));
+    };
+    return LookUp(self, keys, look, [](const ItemResult&) { return 1; }, /*missing=*/0);
   }
   // Per key its value's bytes or a negative code.
-  nb::list BatchSizes(const PySession& self, nb::object keys) const {
+  nb::list BatchSizes(const PySession& self, nb::object keys, bool hold) const {
+    CallOptions options = Options(0);
+    if (!hold) options.hold = {};
+    const auto look = [&options](Session& session, auto names, auto results) {
+      Status status = LookUpOnly(session, names, results, options);
+      FindSizes(session, names, results, options);
+      return status;
+    };
     return LookUp(
-        self, keys,
+        self, keys, look,
         [](const ItemResult& result) { return static_cast<std::int64_t>(result.bytes); },
         kObjectNotFound);
   }
-
-  // Values, None for what is not there.
-  nb::list BatchGet(const PySession& self, nb::object keys_in) const {
+  // Per key the owners that have it: each one's name, whether only its disk has the value, and the
+  // value's bytes, 0 where that would have to be read. Holds what is in memory.
+  using Places = std::vector<std::vector<std::tuple<std::string, bool, std::uint64_t>>>;
+  Places BatchPlaces(const PySession& self, nb::object keys_in) const {
     const std::shared_ptr<Session> session = self.Get();
     const StoredKeys keys(keys_in);
-    return GetValues(*session, keys.views(), Options(0));
+    std::vector<ItemResult> results(keys.size());
+    Result<std::vector<std::vector<ObjectPlace>>> found = Fail(Code::kInternal, {});
+    {
+      const nb::gil_scoped_release release;
+      (void)LookUpOnly(*session, keys.views(), results, Options(0));
+      found = session->Places(keys.views(), {.timeout = timeout_});
+    }
+    Places places;
+    for (const std::vector<ObjectPlace>& of_one : Unwrap(std::move(found))) {
+      auto& one = places.emplace_back();
+      for (const ObjectPlace& place : of_one) {
+        one.emplace_back(place.owner, place.tier == Tier::kDisk, place.bytes);
+      }
+    }
+    return places;
+  }
+  // Values that were read from a disk.
+  std::uint64_t disk_reads() const { return disk_reads_.load(std::memory_order_relaxed); }
+
+  // Values, None for what is not there. `writable`: bytearrays.
+  nb::list BatchGet(const PySession& self, nb::object keys_in, bool writable) const {
+    const std::shared_ptr<Session> session = self.Get();
+    const StoredKeys keys(keys_in);
+    ValuesWanted wanted{.writable = writable, .patience_ns = patience_ns()};
+    nb::list values = GetValues(*session, keys.views(), Options(0), &wanted);
+    disk_reads_.fetch_add(wanted.from_disk, std::memory_order_relaxed);
+    return values;
+  }
+
+  // Values with addresses of their own, None for what is not there.
+  nb::list BatchGetBuffer(const PySession& self, nb::object keys_in) const {
+    const std::shared_ptr<Session> session = self.Get();
+    const StoredKeys keys(keys_in);
+    std::vector<BufferHandle> handles(keys.size());
+    std::vector<ItemResult> results(keys.size());
+    {
+      const nb::gil_scoped_release release;
+      ReadWhole(*session, keys, handles, results);
+    }
+    nb::list list;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (results[i].ok()) {
+        list.append(nb::cast(std::move(handles[i])));
+      } else {
+        list.append(nb::none());
+      }
+    }
+    return list;
   }
 
   nb::list BatchGetInto(const PySession& self, nb::object keys_in, nb::object addresses,
@@ -233,9 +177,10 @@ class Store {
     return ToList(codes);
   }
 
-  // Values that Python holds.
+  // Values that Python holds. One that is empty or larger than `largest` refuses the whole batch,
+  // as that API has it, and so does an empty key.
   nb::list BatchPut(const PySession& self, nb::object keys_in, nb::object values_in,
-                    const std::optional<Token>& given, bool replace) {
+                    const std::optional<Token>& given, std::uint64_t largest, bool replace) {
     const std::shared_ptr<Session> session = self.Get();
     const StoredKeys keys(keys_in);
     const Buffers values(values_in, "values", /*writable=*/false);
@@ -243,6 +188,11 @@ class Store {
     std::vector<PutItem> items(keys.size());
     for (std::size_t i = 0; i < items.size(); ++i) {
       items[i] = {.key = keys[i], .value = values.ConstItem(i), .after = {}};
+      std::uint64_t size = 0;
+      for (const ConstBuffer& piece : items[i].value) size += piece.size;
+      if (keys[i].empty() || size == 0 || size > largest) {
+        return ToList(keys.size(), kInvalidParams);
+      }
     }
     std::vector<std::int64_t> codes(keys.size());
     {
@@ -279,45 +229,28 @@ class Store {
     return ToList(codes);
   }
 
-  // Ranges between a value that Python has and addresses: the bytes of all of them, or a code.
-  // Nothing is copied unless everything can be.
-  std::int64_t Copy(nb::object value, const Numbers& offsets, const Numbers& addresses,
-                    const Numbers& sizes, bool out) const {
-    const Buffers buffer(nb::make_tuple(value), "value", /*writable=*/!out);
-    const MutableBuffer whole = buffer.Item(0).front();
-    const nb::gil_scoped_release release;
-    if (offsets.size() != sizes.size() || addresses.size() != sizes.size()) return kInvalidParams;
-    Regions::Lookup regions(regions_, /*writable=*/out);
-    std::vector<Kind> kinds(sizes.size(), Kind::kNone);
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      if (!IsWithin(offsets[i], sizes[i], whole.size)) return kInvalidParams;
-      if (sizes[i] == 0) continue;
-      kinds[i] = regions.Of(addresses[i], sizes[i]);
-      if (kinds[i] == Kind::kNone) return kInvalidParams;
-    }
-    std::int64_t copied = 0;
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      std::byte* at = static_cast<std::byte*>(whole.data) + offsets[i];
-      if (!CopyOne(kinds[i], at, addresses[i], sizes[i], out)) return kTransferFail;
-      copied += static_cast<std::int64_t>(sizes[i]);
-    }
-    return copied;
+  // Per value the bytes of all its ranges, or a code; see CopyRanges.
+  nb::list CopyRanges(nb::object values, nb::object all_offsets, nb::object all_addresses,
+                      nb::object all_sizes, bool out) const {
+    return python::CopyRanges(
+        regions_,
+        {.values = values, .offsets = all_offsets, .addresses = all_addresses, .sizes = all_sizes},
+        out);
   }
 
-  // Fragments of a value to offsets in the registered buffer that an address lies in, not beyond
-  // its end; per fragment its bytes or a code.
-  nb::list CopyFragments(nb::object value, std::uintptr_t buffer, const Numbers& to,
-                         const Numbers& from, const Numbers& sizes) const {
-    if (to.size() != sizes.size() || from.size() != sizes.size()) {
-      return ToList(to.size(), kInvalidParams);
+  // Parts of values into one registered buffer, not beyond its end; per key and fragment its bytes
+  // or a code.
+  nb::list GetRanges(const PySession& self, std::uintptr_t buffer, nb::object keys_in,
+                     nb::object all_to, nb::object all_from, nb::object all_sizes) const {
+    const std::shared_ptr<Session> session = self.Get();
+    const StoredKeys keys(keys_in);
+    RangeRead read(regions_, buffer, keys, {.to = all_to, .from = all_from, .sizes = all_sizes});
+    {
+      const nb::gil_scoped_release release;
+      read.Run(*session, Options(read.largest_bytes()), patience_ns());
     }
-    std::vector<std::int64_t> codes(sizes.size(), kInvalidParams);
-    const std::size_t room = regions_.Room(buffer);
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      if (room == 0 || !IsWithin(to[i], sizes[i], room)) continue;
-      codes[i] = Copy(value, {from[i]}, {buffer + to[i]}, {sizes[i]}, /*out=*/true);
-    }
-    return ToList(codes);
+    disk_reads_.fetch_add(read.from_disk(), std::memory_order_relaxed);
+    return read.Answers();
   }
   bool IsRegistered(std::uintptr_t address) const { return regions_.Room(address) != 0; }
 
@@ -329,7 +262,9 @@ class Store {
     const nb::object bytes =
         nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
     if (!bytes.is_valid()) throw nb::python_error();
-    return Copy(bytes, {0}, {address}, {size}, /*out=*/false) < 0 ? nb::none() : bytes;
+    const bool copied = CopyPiece(regions_, {.address = address, .size = size},
+                                  reinterpret_cast<std::byte*>(PyByteArray_AsString(bytes.ptr())));
+    return copied ? bytes : nb::none();
   }
 
   // A reset of the session's namespace: the fence first, then what it voided, as far as owners say.
@@ -350,30 +285,49 @@ class Store {
   static constexpr std::chrono::milliseconds kCountTimeout{250};
   // Another writer of the same key mostly ends within this time.
   static constexpr std::int64_t kOtherWriterNs = 200 * kMillisecond;
+  static constexpr std::int64_t kPatienceNs = 500 * kMillisecond;
   static constexpr std::uint64_t kSlowestBytesPerMs = 100'000;
 
-  static bool IsWithin(std::uint64_t offset, std::uint64_t size, std::uint64_t total) {
-    return offset <= total && size <= total - offset;
-  }
-
-  static bool CopyOne(Kind kind, std::byte* value, std::uintptr_t address, std::size_t size,
-                      bool out) {
-    if (kind == Kind::kDevice) {
-      return bool(out ? Device::Get()->FromHost(address, value, size)
-                      : Device::Get()->ToHost(value, address, size));
-    }
-    void* memory = reinterpret_cast<void*>(address);  // NOLINT
-    if (kind == Kind::kHost) std::memcpy(out ? memory : value, out ? value : memory, size);
-    return true;
-  }
-
+  // Where puts wait for a disk, nothing that it is to have may be missed.
+  std::int64_t patience_ns() const { return std::min(wait_for_room_ns_, kPatienceNs); }
   CallOptions Options(std::uint64_t bytes) const {
     return {.timeout = timeout_ + std::chrono::milliseconds(bytes / kSlowestBytesPerMs),
             .hold = lease_};
   }
 
-  template <typename Found>
-  nb::list LookUp(const PySession& self, nb::object keys_in, Found&& found,
+  // A value may be replaced by a larger one between the two calls: it is then a miss.
+  void ReadWhole(Session& session, const StoredKeys& keys, std::span<BufferHandle> handles,
+                 std::span<ItemResult> results) const {
+    std::vector<ItemResult> found(keys.size());
+    if (!session.Exists(keys.views(), found, Options(0))) return;
+    BringUp(session, keys.views(), found, Options(0), patience_ns());
+    std::vector<MutableBuffer> buffers(keys.size());
+    std::vector<GetItem> items(keys.size());
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      items[i].key = keys[i];
+      if (!found[i].ok()) continue;
+      handles[i] = BufferHandle(found[i].bytes);
+      buffers[i] = {.data = handles[i].bytes.get(), .size = handles[i].size};
+      items[i].into = std::span(buffers).subspan(i, 1);
+      bytes += found[i].bytes;
+    }
+    (void)GetPatiently(session, items, results, Options(bytes), patience_ns());
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (!results[i].ok()) continue;
+      handles[i].size = results[i].bytes;
+      CountRead(found[i].tier == Tier::kDisk ? found[i] : results[i]);
+    }
+  }
+
+  void CountRead(const ItemResult& result) const {
+    if (result.ok() && result.tier == Tier::kDisk) {
+      disk_reads_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+
+  template <typename Look, typename Found>
+  nb::list LookUp(const PySession& self, nb::object keys_in, Look&& look, Found&& found,
                   std::int64_t missing) const {
     const std::shared_ptr<Session> session = self.Get();
     const StoredKeys keys(keys_in);
@@ -381,7 +335,7 @@ class Store {
     std::vector<std::int64_t> codes(keys.size());
     {
       const nb::gil_scoped_release release;
-      const Status status = session->Exists(keys.views(), results, Options(0));
+      const Status status = look(*session, keys.views(), std::span(results));
       for (std::size_t i = 0; i < keys.size(); ++i) {
         codes[i] = results[i].ok()   ? found(results[i])
                    : keys[i].empty() ? kObjectNotFound
@@ -430,8 +384,9 @@ class Store {
       which.push_back(i);
     }
     std::vector<ItemResult> results(items.size());
-    const Status status = session.Get(items, results, Options(bytes));
+    const Status status = GetPatiently(session, items, results, Options(bytes), patience_ns());
     for (std::size_t k = 0; k < which.size(); ++k) {
+      CountRead(results[k]);
       codes[which[k]] = results[k].ok() ? static_cast<std::int64_t>(results[k].bytes)
                                         : ResultOf(results[k], status);
     }
@@ -505,7 +460,8 @@ class Store {
       for (const ConstBuffer& piece : item.value) bytes += piece.size;
     }
     const Clock& clock = SystemClock::Instance();
-    const std::int64_t until_ns = clock.NowNs() + kOtherWriterNs;
+    const std::int64_t begun_ns = clock.NowNs();
+    const std::int64_t until_ns = begun_ns + kOtherWriterNs;
     std::vector<PutItem> left(items.begin(), items.end());
     std::vector<std::size_t> which(items.size());
     for (std::size_t i = 0; i < which.size(); ++i) which[i] = i;
@@ -521,6 +477,7 @@ class Store {
         }
       }
       const Status status = session.Put(token, left, results, Options(bytes));
+      const bool waits = clock.NowNs() < begun_ns + wait_for_room_ns_;
       std::vector<PutItem> again;
       std::vector<std::size_t> which_again;
       for (std::size_t k = 0; k < left.size(); ++k) {
@@ -528,15 +485,15 @@ class Store {
         if (results[k].ok()) Remember(left[k].key);
         if (replace && results[k].code == Code::kExists) codes[which[k]] = kReplicaIsNotReady;
         // Another upsert's removal voids this put while it is under way, just as a reset does.
-        const bool again_later = results[k].code == Code::kInProgress ||
-                                 codes[which[k]] == kReplicaIsNotReady ||
-                                 (replace && results[k].code == Code::kStale);
+        const bool again_later =
+            results[k].code == Code::kInProgress || (waits && results[k].code == Code::kNoSpace) ||
+            codes[which[k]] == kReplicaIsNotReady || (replace && results[k].code == Code::kStale);
         if (!again_later) continue;
         again.push_back(left[k]);
         which_again.push_back(which[k]);
       }
       if (again.empty()) return;
-      if (clock.NowNs() >= until_ns) {
+      if (clock.NowNs() >= until_ns && !waits) {
         // Refused by a reset, or by removals of other upserts of the same keys?
         const Result<Token> current = session.Capture({.timeout = timeout_});
         if (!current || *current != token) return;
@@ -596,19 +553,17 @@ class Store {
 
   const std::chrono::milliseconds timeout_;
   const std::chrono::milliseconds lease_;
+  const bool prefetches_;  // look-ups that say that a key is there start to read it from a disk
+  const std::int64_t wait_for_room_ns_;  // for which a put waits until a disk has made room
+  mutable std::atomic<std::uint64_t> disk_reads_{0};
   Regions regions_;
   std::vector<std::atomic<std::uint64_t>> own_ = std::vector<std::atomic<std::uint64_t>>(1 << 16);
 };
 
-// A value that Python keeps: readable as a buffer, and by its address.
-struct BufferHandle {
-  std::vector<std::byte> bytes;
-};
-
 int GetBuffer(PyObject* self, Py_buffer* view, int flags) {
   auto* handle = nb::inst_ptr<BufferHandle>(nb::handle(self));
-  return PyBuffer_FillInfo(view, self, handle->bytes.data(),
-                           static_cast<Py_ssize_t>(handle->bytes.size()), /*readonly=*/1, flags);
+  return PyBuffer_FillInfo(view, self, handle->bytes.get(), static_cast<Py_ssize_t>(handle->size),
+                           /*readonly=*/1, flags);
 }
 PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&GetBuffer)},  // NOLINT
                               {0, nullptr}};
@@ -624,18 +579,28 @@ std::uintptr_t AllocateMemory(std::size_t size) {
 
 void BindStore(nb::module_& module) {
   nb::class_<Store>(module, "Store")
-      .def(nb::init<double, double>(), nb::kw_only(), nb::arg("timeout"), nb::arg("lease"))
+      .def(nb::init<double, double, bool, double>(), nb::kw_only(), nb::arg("timeout"),
+           nb::arg("lease"), nb::arg("prefetches") = true, nb::arg("wait_for_room") = 0.0)
       .def("register_buffer", &Store::RegisterBuffer, nb::arg("address"), nb::arg("size"))
       .def("unregister_buffer", &Store::UnregisterBuffer, nb::arg("address"))
       .def("batch_is_exist", &Store::BatchIsExist, nb::arg("session"), nb::arg("keys"),
+           nb::arg("prefetches").none() = nb::none(),
            nb::sig("def batch_is_exist(self, session: Session, keys: collections.abc.Sequence[str "
-                   "| bytes]) -> list[int]"))
-      .def("batch_sizes", &Store::BatchSizes, nb::arg("session"), nb::arg("keys"),
+                   "| bytes], prefetches: bool | None = None) -> list[int]"))
+      .def("batch_sizes", &Store::BatchSizes, nb::arg("session"), nb::arg("keys"), nb::arg("hold"),
            nb::sig("def batch_sizes(self, session: Session, keys: collections.abc.Sequence[str | "
-                   "bytes]) -> list[int]"))
+                   "bytes], hold: bool) -> list[int]"))
+      .def("batch_places", &Store::BatchPlaces, nb::arg("session"), nb::arg("keys"),
+           nb::sig("def batch_places(self, session: Session, keys: collections.abc.Sequence[str | "
+                   "bytes]) -> list[list[tuple[str, bool, int]]]"))
+      .def("disk_reads", &Store::disk_reads)
       .def("batch_get", &Store::BatchGet, nb::arg("session"), nb::arg("keys"),
+           nb::arg("writable") = false,
            nb::sig("def batch_get(self, session: Session, keys: collections.abc.Sequence[str | "
-                   "bytes]) -> list[bytes | None]"))
+                   "bytes], writable: bool = False) -> list[typing.Any]"))
+      .def("batch_get_buffer", &Store::BatchGetBuffer, nb::arg("session"), nb::arg("keys"),
+           nb::sig("def batch_get_buffer(self, session: Session, keys: "
+                   "collections.abc.Sequence[str | bytes]) -> list[BufferHandle | None]"))
       .def("batch_get_into", &Store::BatchGetInto, nb::arg("session"), nb::arg("keys"),
            nb::arg("addresses"), nb::arg("sizes"), nb::arg("several"),
            nb::sig("def batch_get_into(self, session: Session, keys: collections.abc.Sequence[str "
@@ -648,22 +613,28 @@ void BindStore(nb::module_& module) {
                "bytes], addresses: collections.abc.Sequence[typing.Any], sizes: "
                "collections.abc.Sequence[typing.Any], several: bool, replace: bool) -> list[int]"))
       .def("batch_put", &Store::BatchPut, nb::arg("session"), nb::arg("keys"), nb::arg("values"),
-           nb::arg("token").none(), nb::arg("replace"),
+           nb::arg("token").none(), nb::arg("largest"), nb::arg("replace"),
            nb::sig("def batch_put(self, session: Session, keys: collections.abc.Sequence[str | "
                    "bytes], values: collections.abc.Sequence[typing.Any], token: Token | None, "
-                   "replace: bool) -> list[int]"))
+                   "largest: int, replace: bool) -> list[int]"))
       .def("was_put_here", &Store::WasPutHere, nb::arg("keys"))
       .def("batch_remove", &Store::BatchRemove, nb::arg("session"), nb::arg("keys"),
            nb::arg("force"),
            nb::sig("def batch_remove(self, session: Session, keys: collections.abc.Sequence[str | "
                    "bytes], force: bool) -> list[int]"))
-      .def("copy", &Store::Copy, nb::arg("value"), nb::arg("offsets"), nb::arg("addresses"),
-           nb::arg("sizes"), nb::arg("out"))
-      .def("copy_fragments", &Store::CopyFragments, nb::arg("value"), nb::arg("buffer"),
-           nb::arg("to"), nb::arg("from_"), nb::arg("sizes"),
-           nb::sig("def copy_fragments(self, value: object, buffer: int, to: "
-                   "collections.abc.Sequence[int], from_: collections.abc.Sequence[int], sizes: "
-                   "collections.abc.Sequence[int]) -> list[int]"))
+      .def("copy_ranges", &Store::CopyRanges, nb::arg("values"), nb::arg("all_offsets"),
+           nb::arg("all_addresses"), nb::arg("all_sizes"), nb::arg("out"),
+           nb::sig("def copy_ranges(self, values: collections.abc.Sequence[typing.Any], "
+                   "all_offsets: collections.abc.Sequence[typing.Any], all_addresses: "
+                   "collections.abc.Sequence[typing.Any], all_sizes: "
+                   "collections.abc.Sequence[typing.Any], out: bool) -> list[int]"))
+      .def("get_ranges", &Store::GetRanges, nb::arg("session"), nb::arg("buffer"), nb::arg("keys"),
+           nb::arg("all_to"), nb::arg("all_from"), nb::arg("all_sizes"),
+           nb::sig("def get_ranges(self, session: Session, buffer: int, keys: "
+                   "collections.abc.Sequence[str | bytes], all_to: "
+                   "collections.abc.Sequence[typing.Any], all_from: "
+                   "collections.abc.Sequence[typing.Any], all_sizes: "
+                   "collections.abc.Sequence[typing.Any]) -> list[list[int]]"))
       .def("is_registered", &Store::IsRegistered, nb::arg("address"))
       .def("read", &Store::Read, nb::arg("address"), nb::arg("size"),
            nb::sig("def read(self, address: int, size: int) -> bytearray | None"))
@@ -672,14 +643,14 @@ void BindStore(nb::module_& module) {
       .def(
           "__init__",
           [](BufferHandle* self, nb::bytes value) {
-            const auto* begin = static_cast<const std::byte*>(value.data());
-            new (self) BufferHandle{{begin, begin + value.size()}};
+            new (self) BufferHandle(value.size());
+            if (value.size() > 0) std::memcpy(self->bytes.get(), value.data(), value.size());
           },
           nb::arg("value"))
-      .def("__len__", [](const BufferHandle& self) { return self.bytes.size(); })
-      .def("size", [](const BufferHandle& self) { return self.bytes.size(); })
+      .def("__len__", [](const BufferHandle& self) { return self.size; })
+      .def("size", [](const BufferHandle& self) { return self.size; })
       .def("ptr", [](const BufferHandle& self) {
-        return reinterpret_cast<std::uintptr_t>(self.bytes.data());  // NOLINT
+        return reinterpret_cast<std::uintptr_t>(self.bytes.get());  // NOLINT
       });
   module.def(
       "stored_name",

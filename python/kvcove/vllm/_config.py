@@ -12,6 +12,7 @@ from typing import Any
 import kvcove
 from kvcove import _native
 from kvcove.mooncake._config import master_in, pool_of
+from kvcove.mooncake._offload import Offload
 
 __all__ = ["Config", "named_pool"]
 
@@ -35,7 +36,7 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 
 
 _ADDRESSES = ("unix:", "kvcove://")
-_LEAST_MEMORY, _MOST_MEMORY = 1 << 20, 200 << 30
+_LEAST_MEMORY, _MOST_MEMORY = 1 << 20, 16 << 40
 
 
 def named_pool() -> tuple[str, str]:
@@ -84,7 +85,11 @@ class Config:
         The pool does not answer when the engine starts: ``crash``: an error; ``fallback``: a
         warning, and an engine without a pool. One that goes away later is a miss in either case.
     memory : str
-        Of an embedded pool: 1MiB to 200GiB. An error with a pool that has its own.
+        Of an embedded pool: 1MiB to 16TiB. An error with a pool that has its own.
+    disk : str
+        Of an embedded pool: a directory, in which what memory evicts is kept, also when the engine
+        ends; or ``DIRECTORY:SIZE`` (else a quarter of what is free). An error with a pool that has
+        its own. Empty: none.
     namespace : str
         A prefix that keeps engines apart; engines that may share have the same.
     weight_version_source : str
@@ -113,6 +118,9 @@ class Config:
         it.
     allow_load_failure_policy_fail : bool
         vLLM's kv_load_failure_policy may stay "fail": a load that fails ends the user's request.
+    priority : str
+        Of the namespace, against others under pressure: ``low``, ``normal`` or ``high``
+        (docs/eviction.md). Empty: what others say, else normal.
     tier_log : bool
         A line a load (also $KVCOVE_TIER_LOG, $VLLM_MOONCAKE_STORE_TIER_LOG).
     discard_partial_chunks : bool
@@ -122,6 +130,7 @@ class Config:
     pool: str = "auto"
     on_unreachable: str = "crash"
     memory: str = "4GiB"
+    disk: str = ""
     namespace: str = ""
     weight_version_source: str = "fingerprint"
     preferred_segment: str = ""
@@ -138,6 +147,7 @@ class Config:
     on_reset_failure: str = "false"
     assume_weights: bool = False
     allow_load_failure_policy_fail: bool = False
+    priority: str = ""
     tier_log: bool = False
     discard_partial_chunks: bool = True
 
@@ -167,6 +177,7 @@ class Config:
         config = cls(**given)
         config._check()
         config._check_pool("memory" in given)
+        config._check_disk()
         return (
             dataclasses.replace(config, pool=named_pool()[0]) if config.pool == "auto" else config
         )
@@ -200,11 +211,24 @@ class Config:
                 f"kv_connector_extra_config: memory: {self.memory!r}: {error}"
             ) from error
         if not _LEAST_MEMORY <= size <= _MOST_MEMORY:
-            refuse(f"memory: {self.memory!r}: give 1MiB to 200GiB")
+            refuse(f"memory: {self.memory!r}: give 1MiB to 16TiB")
         if memory_given and self.pool.startswith(_ADDRESSES):
             refuse(
                 f"memory: {self.memory!r}: the pool at {self.pool} has memory of its own; leave it "
                 'out, or give "pool": "embedded"'
+            )
+
+    def _check_disk(self) -> None:
+        if not self.disk:
+            return
+        try:
+            Offload.parse(self.disk)
+        except ValueError as error:
+            raise ValueError(f"kv_connector_extra_config: disk: {error}") from error
+        if self.pool.startswith(_ADDRESSES):
+            raise ValueError(
+                f"kv_connector_extra_config: disk: {self.disk!r}: the pool at {self.pool} has disks, or "
+                'none: start its owners with --disk PATH:SIZE, or give "pool": "embedded"'
             )
 
     def _check(self) -> None:
@@ -218,6 +242,8 @@ class Config:
             refuse("on_unreachable", "give 'fallback' or 'crash'")
         if self.on_reset_failure not in ("false", "closed"):
             refuse("on_reset_failure", "give 'false' or 'closed'")
+        if self.priority not in ("", "low", "normal", "high"):
+            refuse("priority", "give 'low', 'normal' or 'high'")
         if not self.discard_partial_chunks:
             refuse("discard_partial_chunks", "a partial chunk has no block hash; only true")
         for key in ("lookup_budget_ms", "lookup_timeout_ms", "timeout_ms", "reset_timeout_ms"):

@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from vllm.config import VllmConfig
-from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
+from vllm.distributed.kv_events import (
+    MEDIUM_STORAGE,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+)
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
@@ -37,7 +42,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 import kvcove
 from kvcove import _native
-from kvcove.mooncake._config import variable_for_disk
+from kvcove.mooncake._offload import DiskPlace, Offload, asked_by_environment
 from kvcove.vllm import _adapters, _weights
 from kvcove.vllm._config import Config, named_pool
 from kvcove.vllm._hints import hints_of
@@ -57,6 +62,9 @@ __all__ = ["KvcoveConnector"]
 
 _log = logging.getLogger("vllm.kvcove")
 _MOST_FINISHED = 1024  # requests kept for KV events that come after them
+# vLLM's words for where a block lies. Mooncake's store connector says "cpu", in small letters, of
+# memory, and routers that know it expect that; of a disk it says nothing.
+_MEDIA = {"memory": "cpu", "disk": MEDIUM_STORAGE}
 _SOURCES = (
     CacheHitSource.EXTERNAL_UNSPECIFIED,
     CacheHitSource.HOST,
@@ -103,6 +111,7 @@ class _SchedulerSide:
         transfer = connector._kv_transfer_config
         self._engine = str(transfer.engine_id)
         self._owner: Any = None
+        self._disk: DiskPlace | None = None
         names = f"{self._engine}|{shape.namespace}"
         name = hashlib.sha256(names.encode()).hexdigest()[:16]
         directory = Path(_native.default_socket_path()).parent
@@ -195,16 +204,24 @@ class _SchedulerSide:
 
     def _embed(self, socket: Path, memory: int) -> str:
         """Start a pool in this process, for its ranks; return its address."""
+        disk, data = "", ""
+        if self._config.disk:
+            self._disk = Offload.parse(self._config.disk).take("")
+            disk, data = self._disk.spec, self._disk.data
         self._owner = _native.open_owner(
-            master="", memory=memory, listen="", socket_path=str(socket)
+            master="", memory=memory, listen="", socket_path=str(socket), disk=disk, data=data
         )
         return f"unix:{socket}"
 
     def _address(self, own_socket: Path, extra: dict[str, Any]) -> str:
         """Return where the pool is; start one here if there is none."""
         config = self._config
-        if asked := variable_for_disk():
-            _log.warning("kvcove: %s: there is no SSD tier; KV lies in memory alone", asked)
+        if asked := asked_by_environment():
+            _log.warning(
+                "kvcove: %s means nothing here: the pool's owners have a disk, or none ('kvcove owner "
+                '--disk PATH:SIZE\'), and an embedded pool has one with "disk": "DIRECTORY"',
+                asked,
+            )
         if config.pool not in ("auto", "embedded"):
             source = "kv_connector_extra_config"
             if str(extra.get("pool", "auto")) == "auto":
@@ -374,17 +391,19 @@ class _SchedulerSide:
     def events(self) -> Iterable[Any]:
         if not self._events:
             return
-        for kind, request_id, group, first, hashes, parent in self.role.take_events():
+        for kind, request_id, group, first, hashes, parent, medium in self.role.take_events():
             if kind == "cleared":
                 yield AllBlocksCleared()
             elif kind == "removed":
                 yield BlockRemoved(
                     block_hashes=[maybe_convert_block_hash(each) for each in hashes],
-                    medium="cpu",
+                    medium=_MEDIA[medium],
                     group_idx=group,
                 )
             else:
-                yield self._stored(request_id, group, first, hashes, parent)
+                stored = self._stored(request_id, group, first, hashes, parent)
+                stored.medium = _MEDIA[medium]
+                yield stored
 
     def _stored(
         self, request_id: str, group: int, first: int, hashes: list[bytes], parent: bytes
@@ -408,7 +427,7 @@ class _SchedulerSide:
             token_ids=tokens,
             block_size=size,
             lora_id=lora.adapter_id if lora else None,
-            medium="cpu",
+            medium=None,
             lora_name=lora.name if lora else None,
             extra_keys=extra,
             group_idx=group,
@@ -425,6 +444,8 @@ class _SchedulerSide:
         self._pool.close()
         if self._owner is not None:
             self._owner.close()
+        if self._disk is not None:
+            self._disk.close()
 
 
 class _WorkerSide:
@@ -447,6 +468,7 @@ class _WorkerSide:
             fingerprints=self._prints,
             tier_log=config.wants_tier_log,
             preferred_segment=config.preferred_segment,
+            priority=config.priority,
         )
         if config.wants_tier_log:
             _native.set_log_level("info")

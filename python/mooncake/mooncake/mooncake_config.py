@@ -3,7 +3,11 @@
 
 from kvcove.mooncake.mooncake_config import *  # noqa: F403
 from kvcove.mooncake.mooncake_config import (  # noqa: F401
+    _KNOWN_PROTOCOLS,
+    _REQUIRED_NON_EMPTY_FIELDS,
+    _SIZE_SUFFIXES,
     __all__,
     _parse_bool,
     _parse_segment_size,
+    logger,
 )

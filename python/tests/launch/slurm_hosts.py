@@ -197,7 +197,7 @@ class Job:
 # Files that stay in a job's output directory: its logs, and those of the tests' engines.
 PROMISED = re.compile(
     r"cached|node_\d\.out\.log|leave|found-\d"
-    r"|(kvcove|mooncake)/node_\d/((master|run|owner|client)\.log|config\.json)"
+    r"|(kvcove|mooncake)/node_\d/((master|run|owner|client|disk)\.log|config\.json)"
 )
 
 # Listening sockets of a host, by port.

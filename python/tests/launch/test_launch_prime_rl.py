@@ -130,8 +130,8 @@ def test_sizes_that_are_none(size: str) -> None:
         (
             'type = "kvcove"\ncpu.num_bytes = 1\n',
             "rl.toml:3: inference.kv_cache_offload.cpu.num_bytes: an engine's own pool has 1MiB to "
-            "200GiB, not 1; for more share the pool of several hosts, each with an owner (kvcove "
-            'owner --memory ..., 200GiB at most), and give pool = "kvcove://HOST:7400"',
+            "16TiB, not 1; for more share the pool of several hosts, each with an owner (kvcove "
+            'owner --memory ..., 16TiB at most), and give pool = "kvcove://HOST:7400"',
         ),
         (
             'type = "kvcove"\npool = "kvcove://h:7400"\ncpu.num_bytes = "1GiB"\n',
@@ -153,9 +153,9 @@ def test_sizes_that_are_none(size: str) -> None:
             "rl.toml:4: inference.kv_cache_offload.extra_config.memory: write it as cpu.num_bytes",
         ),
         (
-            'type = "kvcove"\ncpu.num_bytes = "1GiB"\ndisk.path = "/tmp"\n',
-            "rl.toml:4: inference.kv_cache_offload.disk: kvcove has no disk tier yet; leave disk "
-            'out, or take type = "native" or "mooncake"',
+            'type = "kvcove"\npool = "unix:/s"\ndisk.path = "/tmp"\n',
+            "rl.toml:4: inference.kv_cache_offload.disk: the pool at unix:/s has disks, or none: start "
+            "its owners with 'kvcove owner --disk /tmp:SIZE', and leave disk out",
         ),
         (
             'type = "native"\ncpu = 5\n',

@@ -77,7 +77,12 @@ def test_control_characters_are_refused(text: str) -> None:
         slurm.quoted(text)
 
 
-PARTS = [("kvcove",), ("mooncake",), ("mooncake", "--disk", "/a b", "--device-name", "mlx5_0")]
+PARTS = [
+    ("kvcove",),
+    ("kvcove", "--disk", "/a b:1GiB"),
+    ("mooncake",),
+    ("mooncake", "--disk", "/a b", "--device-name", "mlx5_0"),
+]
 
 
 @pytest.mark.parametrize("words", PARTS, ids="-".join)
@@ -211,12 +216,18 @@ def test_a_vllm_gets_the_connector(
         ([], "give a configuration of prime-rl, or --type"),
         (["--type", "kvcove"], "--memory is missing"),
         (["--type", "kvcove", "--memory", "lots"], "--memory: 'lots' is not a size"),
-        (["--type", "kvcove", "--memory", "1GiB", "--disk", "/d"], "--disk: only --type mooncake"),
+        (["--type", "kvcove", "--memory", "1GiB", "--disk", "/d:1MiB"], "a disk has 64MiB or more"),
         (
-            ["--type", "kvcove", "--memory", "512GiB"],
-            "--memory 512GiB: the owner on each node gives",
+            ["--type", "kvcove", "--memory", "1GiB", "--disk", "/d:x"],
+            "--disk /d:x: 'x' is not a size",
         ),
-        (["--type", "mooncake", "--memory", "1KiB"], "gives 1MiB to 200GiB"),
+        (["--type", "mooncake", "--memory", "1GiB", "--disk", "/d:1GiB"], "takes a path alone"),
+        (["--type", "kvcove", "--memory", "1GiB", "--device-name", "x"], "only --type mooncake"),
+        (
+            ["--type", "kvcove", "--memory", "17TiB"],
+            "--memory 17TiB: the owner on each node gives",
+        ),
+        (["--type", "mooncake", "--memory", "1KiB"], "gives 1MiB to 16TiB"),
         (["--type", "mooncake", "--memory", "1GiB", "--disk", "d"], "--disk d: give an absolute"),
         (["--type", "kvcove", "--memory", "1GiB", "--first-port", "60000"], "give 1024 to 55536"),
         (["--type", "kvcove", "--memory", "1GiB", "--timeout", "0"], "--timeout 0: give 1 to"),

@@ -284,7 +284,8 @@ def test_the_part_leaves_jobs_and_traps_around_it_alone(job: Job) -> None:
 
 
 @pytest.mark.parametrize("job", [MOONCAKE], indirect=True, ids="-".join)
-def test_a_disk_and_the_connectors_file(job: Job) -> None:
+def test_a_disk_and_the_connectors_file(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", str(64 << 20))
     disk = job.directory / "tmp" / "the disk"
     command = job.script.read_text().split("kv_run python3 ")[1].split("\n")[0]
     job.script.write_text(
@@ -310,7 +311,30 @@ def test_a_disk_and_the_connectors_file(job: Job) -> None:
     }
     job.leave()
     assert job.process is not None and job.process.wait(30) == 0, job.told()
-    disk.rmdir()  # it was made, and is the user's
+    # It was made, and is the user's; the nodes of this test have one file system.
+    assert sorted(each.name for each in disk.iterdir()) == ["kvcove-0", "kvcove-1"]
+    shutil.rmtree(disk)
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("job", [WHOLE], indirect=True, ids="-".join)
+def test_the_owners_of_a_job_have_disks_that_go_with_it(job: Job) -> None:
+    disk = job.directory / "tmp" / "the disk"
+    command = job.script.read_text().split("kv_run python3 ")[1].split("\n")[0]
+    job.script.write_text(
+        job.render("--disk", f"{disk}:64MiB", "--nodes", "2", "--output-dir", str(job.out), "--",
+                   "python3", *command.split())
+    )  # fmt: skip
+    until_ready(job)
+    job.found(1)
+    assert len(list(disk.glob("kvcove-*/kvcove.disk"))) == 2
+    for rank in range(NODES):
+        log = (job.out / f"kvcove/node_{rank}/owner.log").read_text()
+        assert f", disk {disk}/kvcove-" in log
+        assert f"disk {disk}/kvcove-" in (job.out / f"kvcove/node_{rank}/disk.log").read_text()
+    job.leave()
+    assert job.process is not None and job.process.wait(30) == 0, job.told()
+    disk.rmdir()  # what was in it was the job's, and went with it
     job.assert_nothing_is_left()
 
 

@@ -59,10 +59,15 @@ class Engine:
             )
         self.llm = start(model, **options)
 
-    def run(self, prompts: list[list[int]] = PROMPTS, salt: str = "") -> list[list[int]]:
+    def run(
+        self, prompts: list[list[int]] = PROMPTS, salt: str = "", said: Any = None
+    ) -> list[list[int]]:
         from vllm import SamplingParams
 
-        sampling = SamplingParams(temperature=0.0, max_tokens=12, detokenize=False, ignore_eos=True)
+        extra = {"kv_transfer_params": {"kvcove": said}} if said else None
+        sampling = SamplingParams(
+            temperature=0.0, max_tokens=12, detokenize=False, ignore_eos=True, extra_args=extra
+        )
         outputs = self.llm.generate(
             [{"prompt_token_ids": p, **({"cache_salt": salt} if salt else {})} for p in prompts],
             sampling,

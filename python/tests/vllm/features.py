@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one engine with KvcoveConnector does beside the phases of own.py: features.py ROLE MODEL OUT.
 
-Roles: `hybrid` (a model whose layers are not all alike), `told` (KV events, metrics, tier log; vLLM's
+Roles: `hybrid` (a model whose layers are not all alike), `hints` (what requests and the engine say for
+eviction), `told` (KV events, metrics, tier log; vLLM's
 version as the weights'), `salts` (the cache salt as the weights' version), `ranks` (the world that
 $KVCOVE_TP says), `faults` (the owner of its pool dies and freezes),
 `alone` (its pool does not answer when it starts). $KVCOVE_EXTRA is the connector's extra configuration. Writes JSON to OUT.
@@ -48,6 +49,42 @@ def hybrid(model: str, out: str) -> dict[str, Any]:
     seen["reset"] &= engine.reset(connector=True)
     seen["shorter_cold"] = engine.run(shorter)
     say(f"{seen['groups']}: {seen['warm_hits']} tokens of {seen['keys']} keys")
+    return seen
+
+
+def hints(model: str, out: str) -> dict[str, Any]:
+    """What requests say reaches the scheduler's role; what the engine says, the owner."""
+    import kvcove.vllm._connector as hooks
+
+    understood: list[Any] = []
+    understand = hooks.hints_of
+
+    def heard(params: Any) -> Any:
+        understood.append(understand(params))
+        return understood[-1]
+
+    hooks.hints_of = heard
+    engine = OwnEngine(model)
+    right = {"output_tokens": 12, "ephemeral_from": 700, "session_ends": True}
+    seen: dict[str, Any] = {"cold": engine.run(said=right)}
+    seen["told"] = [vars(one) for one in understood if one is not None]
+    engine.settle()
+    understood.clear()
+    before = engine.external_hits()
+    seen["warm"] = engine.run(said={"output_tokens": "many", "nonsense": 1})
+    seen["warm_hits"] = engine.external_hits() - before
+    seen["wrong"] = [vars(one) for one in understood if one is not None]
+    socket = json.loads(os.environ["KVCOVE_EXTRA"])["pool"].removeprefix("unix:")
+    status = subprocess.run(
+        ["kvcove", "status", "--json", "--socket", socket], check=True, capture_output=True
+    )
+    spaces = [
+        space for owner in json.loads(status.stdout)["owners"] for space in owner["namespaces"]
+    ]
+    seen["priorities"] = [
+        space.get("priority", "") for space in spaces if space["namespace"] != "kvcove-facts"
+    ]
+    say(f"{len(seen['told'])} requests said something; priorities: {seen['priorities']}")
     return seen
 
 
@@ -267,6 +304,7 @@ def main() -> None:
     role, model, out = sys.argv[1:4]
     roles = {
         "hybrid": hybrid,
+        "hints": hints,
         "told": told,
         "salts": salts,
         "ranks": ranks,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -323,6 +324,67 @@ def own_connector(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     )
 
 
+def own_disk(directory: Path, model: Path, ref: dict[str, Any]) -> None:
+    print("== engines with little memory and a disk, one after the other")
+    disk = directory / "disk"
+    shutil.rmtree(disk, ignore_errors=True)
+    extra = {"pool": "embedded", "memory": "8MiB", "disk": f"{disk}:512MiB"}
+
+    def engine(role: str) -> dict[str, Any]:
+        out = directory / f"disk-{role}.json"
+        settings = {"KVCOVE_EXTRA": json.dumps(extra), "KVCOVE_TIER_LOG": "1"}
+        return drive(role, model, out, driver="disk.py", **settings)
+
+    seen = engine("fill")
+    stored = seen["pool"]
+    check(
+        seen["cold"] == ref["w0"] and stored["disk_puts"] > 16 and stored["disk_errors"] == 0,
+        f"disk: {stored['evictions']} evictions of 44 chunks, {stored['disk_puts']} written",
+    )
+    seen = engine("warm")
+    found, stats, counters = seen["found"]["disk_objects"], seen["stats"], seen["counters"]
+    check(
+        seen["warm"] == ref["w0"] and seen["hits"] > 0 and seen["pool"]["disk_hits"] > 0,
+        f"disk: restarted, {found} chunks there: {seen['hits']} of {TOKENS} tokens from the pool in "
+        f"{seen['seconds']:.2f} s, outputs equal",
+    )
+    check(
+        stats["hit_disk_keys"] > 0
+        and counters.get("vllm:kvcove_hit_disk_keys") == stats["hit_disk_keys"]
+        and counters.get("vllm:kvcove_disk_bytes", 0) > 0,
+        f"disk: counters: {stats['hit_disk_keys']} keys hit on the disk, "
+        f"{counters.get('vllm:kvcove_disk_bytes', 0)} bytes from there",
+    )
+    log = (directory / "disk-warm.log").read_text(errors="replace").splitlines()
+    lines = [line for line in log if "Mooncake load tier summary" in line]
+    check(
+        bool(lines) and any("disk_keys=0" not in line and "disk_keys=" in line for line in lines),
+        f"disk: tier log: {len(lines)} loads, with keys of the disk",
+    )
+    check(
+        0 < counters.get("from disk", 0) <= seen["hits"],
+        f"disk: vLLM's hit sources: {counters.get('from disk')} tokens from the disk, "
+        f"{counters.get('from host')} from memory",
+    )
+    check(
+        seen["w1"] == ref["w1"] and seen["w1_hits"] == 0,
+        "disk: other weights: nothing of the disk is used, outputs right",
+    )
+    check(
+        seen["back"] == ref["w0"] and seen["back_hits"] > 0,
+        f"disk: changed back: {seen['back_hits']} tokens of the old version's KV, outputs right",
+    )
+    check(
+        seen["reset"] and seen["after_reset_hits"] == 0 and seen["after_reset"] == ref["w0"],
+        "disk: none after reset_prefix_cache(reset_connector=True)",
+    )
+    seen = engine("after")
+    check(
+        seen["outputs"] == ref["w0"] and seen["hits"] == 0,
+        "disk: restarted after a reset: nothing of before is found",
+    )
+
+
 def own_adapters(directory: Path, model: Path, ref: dict[str, Any], tp: int) -> None:
     print(f"== LoRA adapters that change under one name and path, {tp} ranks")
     threads = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if tp > 1 else {}
@@ -366,6 +428,33 @@ def own_adapters(directory: Path, model: Path, ref: dict[str, Any], tp: int) -> 
         seen["three, of tensors hits"] == 0 and seen["three, of tensors"] not in (one, two),
         f"{name}: other tensors that no file has: 0 tokens",
     )
+
+
+def own_hints(directory: Path, model: Path, ref: dict[str, Any]) -> None:
+    print("== hints of requests, the priority of a namespace")
+    owner = Owner(directory)
+    seen = drive(
+        "hints",
+        model,
+        directory / "hints.json",
+        driver="features.py",
+        KVCOVE_EXTRA=json.dumps({"pool": f"unix:{owner.socket}", "priority": "high"}),
+    )
+    owner.stop()
+    check(
+        seen["cold"] == seen["warm"] == ref["w0"] and seen["warm_hits"] == TOKENS,
+        f"hints: outputs equal, {seen['warm_hits']} tokens from the pool",
+    )
+    check(
+        seen["told"] == [{"output_tokens": 12, "ephemeral_from": 700, "session_ends": True}] * 4
+        and seen["wrong"] == [],
+        f"hints: {len(seen['told'])} requests' were heard, wrong ones left out",
+    )
+    check(
+        "there is no hint 'nonsense'" in (directory / "hints.log").read_text(errors="replace"),
+        "hints: the log says which one is wrong",
+    )
+    check(seen["priorities"] == ["high"], f"hints: the owner knows {seen['priorities']}")
 
 
 def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
@@ -561,6 +650,8 @@ def main() -> None:
     on_two_nodes(directory, TINY, check)
     cascade(directory, model)
     own_connector(directory, model, ref)
+    own_disk(directory, model, ref)
+    own_hints(directory, model, ref)
     own_features(directory, model, ref)
 
     for name, multiprocessing in (("in process", "0"), ("own process", "1")):

@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bundles: members in chunks under one manifest.
+
+``PREFIX/PARTITION/ID/manifest`` is a JSON object with the keys and sizes of all chunks; a member of one
+chunk lies under ``.../buffer/NAME``, of several under ``.../buffer/NAME/chunk/N``. A put writes the
+manifest last and removes what it wrote if a part of it fails, so that a manifest names only what was
+stored. Thread-safe if the store is: nothing is kept between calls.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import copy
+import inspect
+import json
+import uuid
+import weakref
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+import numpy
+
+from kvcove.mooncake.structured.types import (
+    MISSING_OBJECT_ERROR,
+    BundleStore,
+    BundleTransferPolicy,
+    RemoteBundleRef,
+)
+
+__all__ = ["Bundles", "Pieces", "bytes_of", "checked_segment", "let_go"]
+
+_LARGEST_CHUNK = 256 << 20  # the pool's limit for a value
+
+Pieces = list[Any]  # arrays of bytes that lie one behind the other in a member
+
+
+def bytes_of(value: Any, name: str) -> Any:
+    """Return the bytes of a value as an array, without a copy where they are contiguous.
+
+    Raises
+    ------
+    TypeError
+        It has no bytes.
+    """
+    if isinstance(value, numpy.ndarray) and value.dtype != object:
+        # An array of strings has bytes, but gives no buffer; a view of uint8 does.
+        return numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8)
+    try:
+        view = memoryview(value)
+    except TypeError:
+        raise TypeError(f"{name} must be bytes-like, got {type(value).__name__}") from None
+    if not view.c_contiguous:
+        view = memoryview(view.tobytes())
+    return numpy.frombuffer(view, dtype=numpy.uint8)
+
+
+def checked_segment(value: Any, what: str) -> str:
+    """Return a part of a key.
+
+    Raises
+    ------
+    ValueError
+        It is no string, is empty, or would be several parts.
+    """
+    if not isinstance(value, str) or not value or "/" in value or value in (".", ".."):
+        raise ValueError(f"invalid bundle {what}: {value!r}")
+    return value
+
+
+def _cut(pieces: Pieces, chunk_bytes: int) -> list[Pieces]:
+    """Cut pieces into chunks of at most so many bytes."""
+    chunks: list[Pieces] = []
+    room = 0
+    for piece in pieces:
+        at = 0
+        while at < piece.size:
+            if room == 0:
+                chunks.append([])
+                room = chunk_bytes
+            part = piece[at : at + room]
+            chunks[-1].append(part)
+            at += part.size
+            room -= part.size
+    return chunks
+
+
+# Buffers of pools in which something that was read lies, by their addresses.
+_lent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def let_go(result: Any) -> None:
+    """Put None in place of what lies in a pool's buffers, in a result and the mappings in it."""
+    if not isinstance(result, MutableMapping):
+        for name in ("batch", "non_tensor_batch", "objects"):
+            if isinstance(below := getattr(result, name, None), MutableMapping):
+                let_go(below)
+        return
+    for name, value in result.items():
+        if isinstance(value, MutableMapping):
+            let_go(value)
+        elif isinstance(value, numpy.ndarray):
+            if int(value.ctypes.data) in _lent:
+                result[name] = None
+        elif hasattr(value, "data_ptr") and value.data_ptr() in _lent:
+            result[name] = None
+
+
+class Bundles:
+    """The bundles of a store under one prefix.
+
+    With a buffer pool, what is read lies in its buffers while it has free ones, else in memory of its
+    own: a read never waits for a buffer. A buffer goes back when the last view of it has gone.
+    """
+
+    def __init__(
+        self, store: BundleStore, prefix: str, chunk_bytes: int, buffer_pool: Any = None
+    ) -> None:
+        self.store: Any = store
+        self._pool = buffer_pool
+        self.prefix = prefix.strip("/")
+        if not self.prefix:
+            raise ValueError("key_prefix must be a non-empty key prefix")
+        self.chunk_bytes = self._chunk_bytes(chunk_bytes)
+        # A store of a few lines has neither batches nor a configuration of a put.
+        self._batches = hasattr(store, "batch_put_from_multi_buffers")
+        self._ranges = hasattr(store, "get_into_ranges") and hasattr(store, "batch_get_into")
+        self._configured = self._batches or "config" in _parameters(getattr(store, "put", None))
+
+    @staticmethod
+    def _chunk_bytes(value: int) -> int:
+        if value <= 0:
+            raise ValueError("chunk_bytes must be positive")
+        return min(value, _LARGEST_CHUNK)
+
+    # ---- put
+
+    def put(
+        self,
+        members: Mapping[str, Pieces],
+        *,
+        meta: bytes,
+        partition: str,
+        chunk_bytes: int | None = None,
+        policy: BundleTransferPolicy | None = None,
+        config: Any = None,
+        carried: Mapping[str, Any] | None = None,
+        superseded: Sequence[str] = (),
+    ) -> RemoteBundleRef:
+        """Store members and metadata.
+
+        Parameters
+        ----------
+        members : mapping
+            The bytes of each member.
+        meta : bytes
+            Describes the members to the reader.
+        partition : str
+            A part of the keys.
+        chunk_bytes, policy, config : optional
+            As in the constructor, :class:`BundleTransferPolicy`, the store's ``ReplicateConfig``.
+        carried : mapping, optional
+            Members that another manifest names, and this one, too: their entries there.
+        superseded : sequence of str
+            Keys that are removed when this bundle is.
+
+        Raises
+        ------
+        RuntimeError
+            The store refused a part; what was written is removed.
+        """
+        policy = (policy or BundleTransferPolicy()).checked()
+        size = self.chunk_bytes if chunk_bytes is None else self._chunk_bytes(chunk_bytes)
+        object_id = f"{checked_segment(partition, 'partition')}/{uuid.uuid4().hex}"
+        manifest, writes = self._planned(object_id, members, meta, size)
+        manifest["buffers"] = {**(carried or {}), **manifest["buffers"]}
+        if superseded:
+            manifest["superseded"] = list(superseded)
+        key = f"{self.prefix}/{object_id}/manifest"
+        text = json.dumps(manifest, separators=(",", ":")).encode()
+        self._write(writes, policy, config)
+        try:
+            self._write([(key, [bytes_of(text, "manifest")])], policy, config)
+        except RuntimeError:
+            self._remove_quietly([one for one, _ in writes])
+            raise
+        return RemoteBundleRef(key, manifest)
+
+    def _planned(
+        self, object_id: str, members: Mapping[str, Pieces], meta: bytes, chunk_bytes: int
+    ) -> tuple[dict[str, Any], list[tuple[str, Pieces]]]:
+        """Return a bundle's manifest, and the objects that are written before it."""
+        root = f"{self.prefix}/{object_id}"
+        writes: list[tuple[str, Pieces]] = []
+        entry = self._entry(f"{root}/meta", [bytes_of(meta, "meta")], chunk_bytes, writes)
+        buffers = {}
+        for name, pieces in members.items():
+            checked_segment(name, "buffer name")
+            buffers[name] = self._entry(f"{root}/buffer/{name}", pieces, chunk_bytes, writes)
+        manifest = {
+            "version": 1,
+            "layout": "bundle",
+            "object_id": object_id,
+            "meta": entry,
+            "buffers": buffers,
+        }
+        return manifest, writes
+
+    @staticmethod
+    def _entry(
+        key: str, pieces: Pieces, chunk_bytes: int, writes: list[tuple[str, Pieces]]
+    ) -> dict[str, Any]:
+        chunks = _cut(pieces, chunk_bytes)
+        names = [key] if len(chunks) == 1 else [f"{key}/chunk/{i}" for i in range(len(chunks))]
+        writes += zip(names, chunks, strict=True)
+        sizes = [sum(part.size for part in chunk) for chunk in chunks]
+        described = [{"key": n, "bytes": s} for n, s in zip(names, sizes, strict=True)]
+        return {"key": key, "bytes": sum(sizes), "chunks": described}
+
+    def _write(
+        self, writes: list[tuple[str, Pieces]], policy: BundleTransferPolicy, config: Any
+    ) -> None:
+        groups = [writes]
+        if policy.put_mode == "parallel" and policy.max_inflight_put > 1:
+            groups = [writes[i :: policy.max_inflight_put] for i in range(policy.max_inflight_put)]
+        groups = [group for group in groups if group]
+        if len(groups) > 1:
+            with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
+                answers = list(pool.map(lambda group: self._write_group(group, config), groups))
+        else:
+            answers = [self._write_group(group, config) for group in groups]
+        done = [
+            (one[0], answer)
+            for group, codes in zip(groups, answers, strict=True)
+            for one, answer in zip(group, codes, strict=False)
+        ]
+        failed = next(((key, code) for key, code in done if code != 0), None)
+        if failed is not None:
+            self._remove_quietly([key for key, code in done if code == 0])
+            raise RuntimeError(f"put failed for {failed[0]}: {failed[1]}")
+
+    def _write_group(self, group: list[tuple[str, Pieces]], config: Any) -> list[int]:
+        """Return a code for each write, up to the first that failed where they go one by one."""
+        if self._batches:
+            pointers = [[part.ctypes.data for part in pieces] for _, pieces in group]
+            sizes = [[part.size for part in pieces] for _, pieces in group]
+            more = () if config is None else (_grouped(config, len(group)),)
+            keys = [key for key, _ in group]
+            put = self.store.batch_put_from_multi_buffers
+            return list(put(keys, pointers, sizes, *more))
+        codes: list[int] = []
+        for key, pieces in group:
+            value = memoryview(pieces[0]) if len(pieces) == 1 else _joined(pieces)
+            if config is None or not self._configured:
+                codes.append(self.store.put(key, value))
+            else:
+                codes.append(self.store.put(key, value, config=_grouped(config, 1)))
+            if codes[-1] != 0:
+                break
+        return codes
+
+    # ---- get
+
+    def resolve(self, ref: RemoteBundleRef | Mapping[str, Any]) -> RemoteBundleRef:
+        """Return a reference with its manifest.
+
+        Raises
+        ------
+        ValueError
+            It names no manifest.
+        RuntimeError
+            The manifest is not in the pool.
+        """
+        if isinstance(ref, Mapping):
+            key, manifest = ref.get("manifest_key"), ref.get("manifest")
+        else:
+            key, manifest = ref.manifest_key, ref.manifest
+        if not isinstance(key, str) or not key:
+            raise ValueError("bundle ref must include manifest_key")
+        if manifest:
+            return RemoteBundleRef(key, dict(manifest))
+        text = bytes(self.store.get(key))
+        if not text:
+            raise RuntimeError(f"get failed for {key}: the manifest is not in the pool")
+        try:
+            manifest = json.loads(text)
+        except ValueError as error:
+            raise RuntimeError(f"{key} is no manifest: {error}") from error
+        return RemoteBundleRef(key, manifest)
+
+    def memory(self, size: int) -> Any:
+        """Return an array of uint8 for what is read."""
+        if self._pool is not None and size > 0:
+            try:
+                lease = self._pool.acquire(size, block=False)
+            except RuntimeError:  # it is closed, or has no such buffer to spare
+                return numpy.empty(size, dtype=numpy.uint8)
+            array = numpy.frombuffer(lease.buffer, dtype=numpy.uint8)
+            _lent[int(array.ctypes.data)] = lease
+            return array
+        return numpy.empty(size, dtype=numpy.uint8)
+
+    def read(self, entry: Mapping[str, Any]) -> Any:
+        """Return all bytes of a member as an array of uint8, writable."""
+        into = numpy.empty(entry["bytes"], dtype=numpy.uint8)
+        self.read_into(entry, [(0, entry["bytes"])], into.ctypes.data, into)
+        return into
+
+    def read_into(
+        self,
+        entry: Mapping[str, Any],
+        ranges: Sequence[tuple[int, int]],
+        address: int,
+        owner: Any,
+    ) -> None:
+        """Copy ranges (offset, bytes) of a member to an address, one behind the other.
+
+        ``owner`` keeps the memory. Raises RuntimeError if a chunk is not there or is shorter.
+        """
+        total = sum(chunk["bytes"] for chunk in entry["chunks"])
+        if total != entry["bytes"] or any(not 0 <= a <= a + n <= total for a, n in ranges):
+            raise RuntimeError(f"{entry['key']}: its manifest does not cover what it describes")
+        whole = len(ranges) == 1 and ranges[0] == (0, entry["bytes"])
+        if whole and self._ranges:
+            self._read_whole(entry["chunks"], address)
+            return
+        wanted = _fragments(entry["chunks"], ranges, address)
+        if wanted and self._ranges:
+            self._read_ranges(wanted, address)
+            return
+        for key, size, parts in wanted:
+            value = numpy.frombuffer(self.store.get(key), dtype=numpy.uint8)
+            if value.size != size:
+                raise _short(key, size, int(value.size))
+            for target, at, count in parts:
+                _copy(target, value[at : at + count])
+
+    def _read_whole(self, chunks: Sequence[Mapping[str, Any]], address: int) -> None:
+        if not chunks:
+            return
+        keys = [chunk["key"] for chunk in chunks]
+        sizes = [chunk["bytes"] for chunk in chunks]
+        at = [address + sum(sizes[:i]) for i in range(len(sizes))]
+        answers = self.store.batch_get_into(keys, at, sizes)
+        for key, size, answer in zip(keys, sizes, answers, strict=True):
+            if answer != size:
+                raise _short(key, size, answer)
+
+    def _read_ranges(
+        self, wanted: list[tuple[str, int, list[tuple[int, int, int]]]], address: int
+    ) -> None:
+        end = max(target + count for _, _, parts in wanted for target, _, count in parts)
+        # Ranges go into registered memory only; what the caller has registered stays so.
+        registered = self.store.register_buffer(address, end - address) == 0
+        try:
+            answers = self.store.get_into_ranges(
+                [address],
+                [[key for key, _, _ in wanted]],
+                [[[target - address for target, _, _ in parts] for _, _, parts in wanted]],
+                [[[at for _, at, _ in parts] for _, _, parts in wanted]],
+                [[[count for _, _, count in parts] for _, _, parts in wanted]],
+            )
+        finally:
+            if registered:
+                self.store.unregister_buffer(address)
+        for (key, _, parts), got in zip(wanted, answers[0], strict=True):
+            for (_, _, count), answer in zip(parts, got, strict=True):
+                if answer != count:
+                    raise _short(key, count, answer)
+
+    # ---- remove
+
+    @staticmethod
+    def keys(manifest: Mapping[str, Any], manifest_key: str) -> list[str]:
+        """Return all keys of a bundle, the manifest's last."""
+        entries = [manifest["meta"], *manifest["buffers"].values()]
+        chunks = [chunk["key"] for entry in entries for chunk in entry["chunks"]]
+        return [*chunks, *manifest.get("superseded", ()), manifest_key]
+
+    def remove(self, ref: RemoteBundleRef | Mapping[str, Any]) -> None:
+        """Remove a bundle; one that is not there is removed already.
+
+        Raises
+        ------
+        RuntimeError
+            A key could not be removed.
+        """
+        try:
+            found = self.resolve(ref)
+        except RuntimeError:
+            return
+        keys = self.keys(found.manifest, found.manifest_key)
+        # Without its manifest nobody would find what could not be removed this time.
+        self.remove_keys(keys[:-1])
+        self.remove_keys(keys[-1:])
+
+    def remove_keys(self, keys: Sequence[str]) -> None:
+        """Remove keys, also while they are read. Raises RuntimeError if one could not be removed."""
+        if hasattr(self.store, "batch_remove"):
+            codes = self.store.batch_remove(list(keys), True)
+        else:
+            codes = [self.store.remove(key, True) for key in keys]
+        done = (0, MISSING_OBJECT_ERROR)
+        failed = [(k, c) for k, c in zip(keys, codes, strict=True) if c not in done]
+        if failed:
+            raise RuntimeError(f"failed to remove {len(failed)} Mooncake keys: {failed}")
+
+    def _remove_quietly(self, keys: Sequence[str]) -> None:
+        # The caller learns why the put failed; what could not be removed is evicted in time.
+        try:
+            self.remove_keys(keys)
+        except RuntimeError:
+            return
+
+
+def _parameters(call: Any) -> Sequence[str]:
+    try:
+        parameters = inspect.signature(call).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
+        return ("config",)
+    return [one.name for one in parameters]
+
+
+def _grouped(config: Any, count: int) -> Any:
+    """Return a configuration with its one group for each key."""
+    groups = getattr(config, "group_ids", None)
+    if not groups or count == 1:
+        return config
+    many = copy.copy(config)
+    many.group_ids = list(groups) * count
+    return many
+
+
+def _joined(pieces: Pieces) -> bytes:
+    return b"".join(memoryview(piece) for piece in pieces)
+
+
+def _copy(address: int, value: Any) -> None:
+    import ctypes
+
+    ctypes.memmove(address, value.ctypes.data, value.size)
+
+
+def _short(key: str, wanted: int, got: int) -> RuntimeError:
+    return RuntimeError(f"get failed for {key}: expected {wanted} bytes, got {got}")
+
+
+def _fragments(
+    chunks: Sequence[Mapping[str, Any]], ranges: Sequence[tuple[int, int]], address: int
+) -> list[tuple[str, int, list[tuple[int, int, int]]]]:
+    """Return for each chunk that is needed: key, bytes, and (address, offset in it, bytes)."""
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    starts = numpy.cumsum([0, *(chunk["bytes"] for chunk in chunks)])
+    for offset, size in ranges:
+        at, left = offset, size
+        chunk = int(numpy.searchsorted(starts, at, side="right")) - 1
+        while left > 0:
+            inside = at - int(starts[chunk])
+            count = min(left, int(starts[chunk + 1]) - at)
+            found.setdefault(chunk, []).append((address, inside, count))
+            address, at, left, chunk = address + count, at + count, left - count, chunk + 1
+    return [(chunks[i]["key"], chunks[i]["bytes"], found[i]) for i in sorted(found)]

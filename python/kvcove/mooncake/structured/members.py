@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays and tensors as members of a bundle.
+
+A member is described by a *spec*, a JSON object in the bundle's metadata:
+
+=================  ====================================================================
+encoding           the bytes
+=================  ====================================================================
+``bytes``          as they are
+``ndarray``        elements in C order; ``dtype``, ``shape``
+``torch_tensor``   a header of 304 bytes (``kvcove.mooncake._tensors``), then the elements
+``nested_tensor``  the same of all rows together; ``lengths`` has the rows of each
+=================  ====================================================================
+
+Rows are chosen along the first axis, and only their bytes are read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy
+
+from kvcove.mooncake import _tensors
+from kvcove.mooncake.structured.bundles import Bundles, Pieces, bytes_of
+from kvcove.mooncake.structured.types import RawDestination, TensorObjectBuffer
+
+__all__ = ["Rows", "describe", "is_nested", "is_tensor", "read_member", "rows_of"]
+
+Rows = range | list[int] | None  # None: all
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a torch tensor; torch is not imported for it."""
+    kind = type(value)
+    return any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__[:-1]) and (
+        hasattr(value, "data_ptr")
+    )
+
+
+def is_nested(value: Any) -> bool:
+    """Whether a value is a tensor of rows of different lengths."""
+    return is_tensor(value) and bool(getattr(value, "is_nested", False))
+
+
+def rows_of(value: Any) -> int:
+    """Return how many rows a field has; raises TypeError for one without rows."""
+    if isinstance(value, TensorObjectBuffer):
+        if value.batch_size is not None:
+            return value.batch_size
+        return int(_header(value)[1][0])
+    if is_tensor(value) or isinstance(value, numpy.ndarray):
+        if value.ndim == 0:
+            raise TypeError("a field of a batch has rows; this one has no dimension")
+        return int(value.size(0) if is_nested(value) else value.shape[0])
+    return len(value)
+
+
+def _memory(address: int, size: int, owner: Any) -> Any:
+    """Return memory of a caller as an array of uint8 that keeps its owner."""
+    memory: Any = (ctypes.c_ubyte * size).from_address(address)
+    memory.owner = owner
+    return numpy.frombuffer(memory, dtype=numpy.uint8)
+
+
+# ---- put
+
+
+def describe(value: Any, name: str, *, zero_copy: bool = False) -> tuple[dict[str, Any], Pieces]:
+    """Return a member's spec and its bytes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It has no bytes, or is a tensor of an unknown dtype; with ``zero_copy``, any tensor that is
+        no :func:`tensor_object_buffer`.
+    """
+    if isinstance(value, TensorObjectBuffer):
+        dtype, shape = _header(value)
+        piece = _memory(value.ptr, value.size, value.owner)
+        return {"encoding": "torch_tensor", "dtype": dtype, "shape": shape}, [piece]
+    if is_tensor(value):
+        if zero_copy:
+            raise ValueError(f"{name}: zero_copy takes tensors as tensor_object_buffer only")
+        if is_nested(value):
+            return _describe_nested(value, name)
+        return _described_tensor(value, name)
+    if isinstance(value, numpy.ndarray) and value.dtype != object:
+        spec = {"encoding": "ndarray", "dtype": value.dtype.str, "shape": list(value.shape)}
+        return spec, [bytes_of(value, name)]
+    if isinstance(value, numpy.ndarray):
+        raise TypeError(f"{name}: an array of Python objects has no bytes of its own")
+    return {"encoding": "bytes"}, [bytes_of(value, name)]
+
+
+def _described_tensor(value: Any, name: str) -> tuple[dict[str, Any], Pieces]:
+    parts = _tensors.encode(value)
+    if parts is None or value.dim() == 0:
+        raise ValueError(f"{name}: a tensor of {value.dtype} with {value.dim()} dimensions")
+    spec = {"encoding": "torch_tensor", "dtype": str(value.dtype), "shape": list(value.shape)}
+    return spec, [bytes_of(part, name) for part in parts]
+
+
+def _describe_nested(value: Any, name: str) -> tuple[dict[str, Any], Pieces]:
+    import torch
+
+    rows = [row.detach().cpu() for row in value.unbind()]
+    together = torch.cat(rows) if rows else torch.empty(0)
+    spec, pieces = _described_tensor(together, name)
+    jagged = value.layout == torch.jagged
+    lengths = [int(row.shape[0]) for row in rows]
+    return {**spec, "encoding": "nested_tensor", "lengths": lengths, "jagged": jagged}, pieces
+
+
+def _header(buffer: TensorObjectBuffer) -> tuple[str, list[int]]:
+    """Return dtype and shape of the tensor in a buffer."""
+    if buffer.size < _tensors.HEADER_BYTES or buffer.ptr == 0:
+        raise ValueError(f"tensor_object_buffer of {buffer.size} bytes: there is no header")
+    head = bytes((ctypes.c_ubyte * _tensors.HEADER_BYTES).from_address(buffer.ptr))
+    shapes = _tensors.shapes_of(head)
+    dtype = _tensors.dtype_in(head)
+    if shapes is None or dtype is None or not shapes[1]:
+        raise ValueError("tensor_object_buffer: no tensor of Mooncake lies there")
+    size = _tensors.HEADER_BYTES + int(numpy.prod(shapes[1])) * _itemsize(dtype)
+    if buffer.size < size:
+        raise ValueError(f"tensor_object_buffer of {buffer.size} bytes: the tensor has {size}")
+    return dtype, shapes[1]
+
+
+# ---- get
+
+
+def read_member(
+    bundles: Bundles,
+    name: str,
+    spec: Mapping[str, Any],
+    entry: Mapping[str, Any],
+    rows: Rows = None,
+    destination: Any = None,
+) -> Any:
+    """Return a member, or chosen rows of it.
+
+    Parameters
+    ----------
+    bundles, name, spec, entry
+        Who reads; the member, its description, and its entry in the manifest.
+    rows : range or list of int, optional
+        Row numbers from 0.
+    destination : optional
+        An array, a :func:`raw_destination`, for tensors also a :func:`tensor_object_buffer`.
+
+    Raises
+    ------
+    ValueError
+        The destination does not fit.
+    RuntimeError
+        The bytes are not there.
+    """
+    encoding = spec["encoding"]
+    if encoding == "bytes":
+        if destination is not None:
+            raise ValueError(f"structured bytes member {name} does not support materialize_into")
+        if rows is not None:
+            raise ValueError(f"structured bytes member {name} does not support slicing")
+        return bundles.read(entry).tobytes()
+    if encoding == "nested_tensor":
+        if destination is not None:
+            raise ValueError(f"structured tensor member {name} has rows of different lengths")
+        return _read_nested(bundles, spec, entry, rows)
+    tensor = encoding == "torch_tensor"
+    dtype = spec["dtype"] if tensor else numpy.dtype(spec["dtype"])
+    item = _itemsize(dtype) if tensor else dtype.itemsize
+    shape, ranges = _chosen(spec["shape"], item, rows, _tensors.HEADER_BYTES if tensor else 0)
+    target = _Target(name, dtype, shape, tensor=tensor, destination=destination)
+    target.take(bundles)
+    if target.size:
+        bundles.read_into(entry, ranges, target.address, target.owner)
+    return target.result()
+
+
+def _itemsize(dtype: str) -> int:
+    import torch
+
+    return int(getattr(torch, dtype.removeprefix("torch.")).itemsize)
+
+
+def _chosen(
+    shape: Sequence[int], item: int, rows: Rows, base: int
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the shape of the chosen rows, and where their bytes lie; neighbours together."""
+    width = item * int(numpy.prod(shape[1:]))
+    if rows is None:
+        return list(shape), [(base, width * shape[0])]
+    ranges: list[tuple[int, int]] = []
+    for row in rows:
+        at = base + row * width
+        if ranges and ranges[-1][0] + ranges[-1][1] == at:
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + width)
+        else:
+            ranges.append((at, width))
+    return [len(rows), *shape[1:]], ranges
+
+
+class _Target:
+    """Where elements go, and what is made of them."""
+
+    def __init__(
+        self, name: str, dtype: Any, shape: list[int], *, tensor: bool, destination: Any
+    ) -> None:
+        self._name, self._dtype, self._shape, self._tensor = name, dtype, shape, tensor
+        self._destination = destination
+        item = _itemsize(dtype) if tensor else dtype.itemsize
+        self.size = item * int(numpy.prod(shape))
+        self.owner: Any = None
+        self.address = 0
+        if destination is None:
+            return
+        if isinstance(destination, RawDestination | TensorObjectBuffer):
+            self._in_memory(destination)
+        elif tensor or not isinstance(destination, numpy.ndarray):
+            allowed = "tensor_object_buffer or raw_destination" if tensor else "array"
+            raise ValueError(
+                f"structured {'tensor' if tensor else 'ndarray'} member {name} only supports "
+                f"{allowed} destinations"
+            )
+        else:
+            self._in_array(destination)
+
+    def take(self, bundles: Bundles) -> None:
+        """Take memory, where the caller has none for it."""
+        if self._destination is None:
+            self.owner = bundles.memory(self.size)
+            self.address = int(self.owner.ctypes.data)
+
+    def _in_array(self, array: Any) -> None:
+        what = f"structured ndarray field {self._name} destination"
+        if array.dtype != self._dtype:
+            raise ValueError(
+                f"{what} dtype mismatch: expected {self._dtype.str}, got {array.dtype.str}"
+            )
+        if array.shape != tuple(self._shape):
+            raise ValueError(
+                f"{what} shape mismatch: expected {tuple(self._shape)}, got {array.shape}"
+            )
+        if not array.flags.c_contiguous or not array.flags.writeable:
+            raise ValueError(f"{what} must be C-contiguous and writable")
+        self.owner, self.address = array, int(array.ctypes.data)
+
+    def _in_memory(self, memory: RawDestination | TensorObjectBuffer) -> None:
+        whole = isinstance(memory, TensorObjectBuffer)
+        if whole and not self._tensor:
+            raise ValueError(f"{self._name} is an array: it has no tensor_object_buffer")
+        head = _tensors.HEADER_BYTES if whole else 0
+        if memory.ptr == 0 or memory.size < head + self.size:
+            raise ValueError(
+                f"destination of {self._name} has {memory.size} bytes; {head + self.size} are needed"
+            )
+        self.owner, self.address = memory.owner, memory.ptr + head
+        if whole:
+            header = _tensors.header_of(self._dtype, self._shape)
+            ctypes.memmove(memory.ptr, header, head)
+
+    def result(self) -> Any:
+        """Return the array or the tensor; it keeps the memory."""
+        if isinstance(self._destination, numpy.ndarray):
+            return self._destination
+        data = self.owner
+        if self._destination is not None:
+            data = _memory(self.address, self.size, self.owner)
+        if not self._tensor:
+            return data.view(self._dtype).reshape(self._shape)
+        import torch
+
+        kind = getattr(torch, self._dtype.removeprefix("torch."))
+        if self.size == 0:
+            return torch.empty(self._shape, dtype=kind)
+        return torch.from_numpy(data).view(kind).reshape(self._shape)
+
+
+def _read_nested(
+    bundles: Bundles, spec: Mapping[str, Any], entry: Mapping[str, Any], rows: Rows
+) -> Any:
+    import torch
+
+    lengths = spec["lengths"]
+    starts = numpy.cumsum([0, *lengths])
+    chosen = range(len(lengths)) if rows is None else rows
+    # The rows of the nested tensor are ranges of rows of the tensor that lies there.
+    inner = [i for row in chosen for i in range(int(starts[row]), int(starts[row + 1]))]
+    flat = {**spec, "encoding": "torch_tensor"}
+    together = read_member(bundles, "nested", flat, entry, None if rows is None else inner)
+    parts = list(torch.split(together, [lengths[row] for row in chosen]))
+    layout = torch.jagged if spec["jagged"] else torch.strided
+    return torch.nested.nested_tensor(parts, layout=layout)

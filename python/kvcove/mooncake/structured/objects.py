@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bundles, and structured objects: named bytes and arrays with metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kvcove.mooncake.structured.bundles import Bundles, Pieces, bytes_of
+from kvcove.mooncake.structured.members import describe, read_member
+from kvcove.mooncake.structured.types import (
+    DEFAULT_BUNDLE_CHUNK_BYTES,
+    STRUCTURED_FIELD_SPECS_KEY,
+    BundleStore,
+    BundleTransferPolicy,
+    RemoteBundleRef,
+    StructuredMemberSlice,
+    StructuredObjectPayload,
+    StructuredObjectReadSpec,
+    StructuredObjectResult,
+)
+
+__all__ = ["StructuredObjects"]
+
+_WRAPPED = "__mooncake_wrapped_object__"
+_Ref = RemoteBundleRef | Mapping[str, Any]
+
+
+def _policy(policy: BundleTransferPolicy | None, inflight: int | None) -> BundleTransferPolicy:
+    policy = policy or BundleTransferPolicy()
+    return policy if inflight is None else replace(policy, max_inflight_put=inflight)
+
+
+class StructuredObjects:
+    """Bundles, structured objects and batches in a store.
+
+    Parameters
+    ----------
+    store : BundleStore
+        A ``MooncakeDistributedStore`` that is set up, or anything with ``put``, ``get``, ``remove``.
+    key_prefix : str
+        In front of every key.
+    default_chunk_bytes : int
+        Larger members lie in several objects; at most 256 MiB each.
+    buffer_pool : optional
+        Arrays and tensors that are read lie in its registered buffers, while it has free ones. A buffer
+        goes back to the pool when nobody uses what was read any more.
+    """
+
+    def __init__(
+        self,
+        store: BundleStore,
+        key_prefix: str = "bundle",
+        default_chunk_bytes: int = DEFAULT_BUNDLE_CHUNK_BYTES,
+        buffer_pool: Any = None,
+    ) -> None:
+        self.store = store
+        self._bundles = Bundles(store, key_prefix, default_chunk_bytes, buffer_pool)
+        self.key_prefix = self._bundles.prefix
+        self.default_chunk_bytes = self._bundles.chunk_bytes
+
+    # ---- bundles
+
+    def put_bundle(
+        self,
+        meta: bytes | bytearray | memoryview,
+        buffers: Mapping[str, Any],
+        partition: str = "default",
+        chunk_bytes: int | None = None,
+        policy: BundleTransferPolicy | None = None,
+        max_inflight_put: int | None = None,
+        config: Any = None,
+    ) -> RemoteBundleRef:
+        """Store named bytes. Raises RuntimeError, and stores nothing, if the store refuses."""
+        bytes_of(meta, "meta")
+        return self._bundles.put(
+            {name: [bytes_of(value, str(name))] for name, value in buffers.items()},
+            meta=bytes(meta),
+            partition=partition,
+            chunk_bytes=chunk_bytes,
+            policy=_policy(policy, max_inflight_put),
+            config=config,
+        )
+
+    def remove_bundle(self, ref: _Ref) -> None:
+        """Remove a bundle or a structured object; one that is not there is removed already."""
+        self._bundles.remove(ref)
+
+    # ---- structured objects
+
+    def put_structured_object(
+        self,
+        payload: StructuredObjectPayload,
+        partition: str = "default",
+        chunk_bytes: int | None = None,
+        policy: BundleTransferPolicy | None = None,
+        max_inflight_put: int | None = None,
+        config: Any = None,
+    ) -> RemoteBundleRef:
+        """Store named bytes and arrays with metadata.
+
+        Raises
+        ------
+        TypeError
+            A member has no bytes.
+        RuntimeError
+            The store refuses; nothing is stored.
+        """
+        policy = _policy(policy, max_inflight_put)
+        specs: dict[str, Any] = {}
+        members: dict[str, Pieces] = {}
+        for name, value in payload.buffers.items():
+            zero_copy = policy.copy_mode == "zero_copy"
+            specs[name], members[name] = describe(value, str(name), zero_copy=zero_copy)
+        meta = {**payload.metadata, "layout": "structured", STRUCTURED_FIELD_SPECS_KEY: specs}
+        if not specs:
+            del meta[STRUCTURED_FIELD_SPECS_KEY]
+        return self._bundles.put(
+            members,
+            meta=json.dumps(meta, separators=(",", ":")).encode(),
+            partition=partition,
+            chunk_bytes=chunk_bytes,
+            policy=policy,
+            config=config,
+        )
+
+    def read_spec(self, ref: _Ref) -> StructuredObjectReadSpec:
+        """Return what reads all members; narrow it with its methods."""
+        return StructuredObjectReadSpec(ref)
+
+    def materialize(self, spec: StructuredObjectReadSpec) -> StructuredObjectResult:
+        """Read members; see :meth:`materialize_into`."""
+        return self.materialize_into(spec, None)
+
+    def materialize_into(
+        self, spec: StructuredObjectReadSpec, destinations: Mapping[str, Any] | None
+    ) -> StructuredObjectResult:
+        """Read members, into arrays of the caller where there are some.
+
+        Raises
+        ------
+        KeyError
+            There is no such member.
+        ValueError
+            A destination or a slice does not fit.
+        RuntimeError
+            The bytes are not in the pool.
+        """
+        found = self._bundles.resolve(spec.ref)
+        metadata = self._metadata(found)
+        specs = metadata.get(STRUCTURED_FIELD_SPECS_KEY, {})
+        entries = found.manifest["buffers"]
+        names = list(entries) if spec.member_names is None else list(spec.member_names)
+        unknown = [name for name in names if name not in entries]
+        if unknown:
+            raise KeyError(f"unknown bundle buffers: {unknown}")
+        objects = {}
+        for name in names:
+            described = specs.get(name, {"encoding": "bytes"})
+            rows = self._rows_of_slice(name, described, spec.member_slice(name))
+            into = (destinations or {}).get(name)
+            objects[name] = read_member(self._bundles, name, described, entries[name], rows, into)
+        return StructuredObjectResult(metadata, objects)
+
+    @staticmethod
+    def _rows_of_slice(
+        name: str, spec: Mapping[str, Any], chosen: StructuredMemberSlice | None
+    ) -> range | None:
+        if chosen is None:
+            return None
+        if spec["encoding"] == "bytes":
+            raise ValueError(f"structured bytes member {name} does not support slicing")
+        if chosen.axis != 0:
+            raise ValueError("structured ndarray slicing currently supports axis=0 only")
+        if chosen.step <= 0:
+            raise ValueError("structured ndarray slicing step must be positive")
+        return range(*slice(chosen.start, chosen.end, chosen.step).indices(spec["shape"][0]))
+
+    def _metadata(self, found: RemoteBundleRef) -> dict[str, Any]:
+        text = self._bundles.read(found.manifest["meta"]).tobytes()
+        try:
+            metadata = json.loads(text or b"{}")
+        except ValueError:
+            metadata = None
+        if not isinstance(metadata, dict):
+            raise ValueError(
+                f"{found.manifest_key} is no structured object: its metadata is no JSON"
+            )
+        return metadata
+
+    def put_object(
+        self,
+        obj: Any,
+        partition: str = "default",
+        chunk_bytes: int | None = None,
+        policy: BundleTransferPolicy | None = None,
+        max_inflight_put: int | None = None,
+        config: Any = None,
+    ) -> RemoteBundleRef:
+        """Store bytes, an array, or a dict of these."""
+        single = not isinstance(obj, Mapping)
+        payload = StructuredObjectPayload(
+            {_WRAPPED: True} if single else {}, {"value": obj} if single else obj
+        )
+        return self.put_structured_object(
+            payload, partition, chunk_bytes, policy, max_inflight_put, config
+        )
+
+    def get_object(self, ref: _Ref) -> Any:
+        """Return what :meth:`put_object` stored."""
+        result = self.materialize(self.read_spec(ref))
+        return result.objects["value"] if result.metadata.get(_WRAPPED) else result.objects

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a read holds, from when, for how long, and which look-ups hold nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MIB, RIVAL, Program, free_port, http, new_store, setup, wait_until
+
+MASTER = ["mooncake_master"] if RIVAL else [sys.executable, "-m", "kvcove.mooncake.master"]
+
+LEASED = -706
+TTL = 0.6  # seconds
+
+
+class _Master:
+    """mooncake_master with a lease of its own."""
+
+    def __init__(self, directory: Path, ttl_ms: int) -> None:
+        self.port, self.metrics = free_port(), free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.program = Program(
+            [
+                *MASTER,
+                f"-rpc_port={self.port}",
+                f"-metrics_port={self.metrics}",
+                f"-default_kv_lease_ttl={ttl_ms}",
+            ],
+            directory / f"master-{ttl_ms}.log",
+        )
+        assert wait_until(self._answers, 20)
+
+    def _answers(self) -> bool:
+        try:
+            return http(f"http://127.0.0.1:{self.metrics}/health")[0] == 200
+        except OSError:
+            assert self.program.process.poll() is None, self.program.log.read_text()
+            return False
+
+
+@pytest.fixture
+def two(run_dir: Path, tmp_path: Path) -> Iterator[tuple[Any, Any]]:
+    """Two stores on one master, whose reads hold for TTL."""
+    master = _Master(tmp_path, int(TTL * 1000))
+    stores = new_store(), new_store()
+    assert [setup(store, master.address) for store in stores] == [0, 0]
+    yield stores
+    for store in stores:
+        store.close()
+    master.program.stop()
+
+
+LOOKS: dict[str, tuple[Any, int]] = {
+    "is_exist": (lambda store, key: store.is_exist(key), LEASED),
+    "batch_is_exist": (lambda store, key: store.batch_is_exist([key]), LEASED),
+    "get": (lambda store, key: store.get(key), LEASED),
+    "get_buffer": (lambda store, key: store.get_buffer(key), LEASED),
+    "get_size": (lambda store, key: store.get_size(key), LEASED),
+    "get_replica_desc": (lambda store, key: store.get_replica_desc(key), LEASED),
+    "batch_get_replica_desc": (lambda store, key: store.batch_get_replica_desc([key]), LEASED),
+    "put again": (lambda store, key: store.put(key, b"other"), 0),
+    "upsert": (lambda store, key: store.upsert(key, b"other"), 0),
+    "a move from nowhere": (lambda store, key: store.create_move_task(key, "h:1", "h:2"), 0),
+    "a copy to nowhere": (lambda store, key: store.create_copy_task(key, ["h:1"]), 0),
+    "replicas at nowhere": (lambda store, key: store.batch_replica_clear([key], "h:1"), 0),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_a_look_holds(two: tuple[Any, Any], look: str) -> None:
+    call, code = LOOKS[look]
+    assert two[0].put(look, b"value") == 0
+    call(two[0], look)
+    assert two[0].remove(look) == code
+
+
+def test_a_read_holds_from_the_read_on(two: tuple[Any, Any]) -> None:
+    store = two[0]
+    for i in range(3):
+        key = f"from the read on {i}"
+        assert store.put(key, b"value") == 0
+        assert store.get(key) == b"value"
+        until = time.monotonic() + TTL
+        assert store.remove(key) == LEASED
+        wait_until(lambda: time.monotonic() > until + 0.01, 2)  # noqa: B023
+        # Not a moment later, whenever its owner has heard of the read.
+        assert store.remove(key) == 0
+
+
+def test_the_master_says_for_how_long(run_dir: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.delenv("KVCOVE_ADMIN", raising=False)
+    stores, masters = [], []
+    # Two masters of one host: neither is at the port that one might guess.
+    for ttl_ms in (80, 3_600_000):
+        masters.append(_Master(tmp_path, ttl_ms))
+        stores.append(new_store())
+        assert setup(stores[-1], masters[-1].address) == 0
+    short, long = stores
+    for store in stores:
+        assert store.put("key", b"value") == 0
+        assert store.get("key") == b"value"
+    assert wait_until(lambda: short.remove("key") == 0, 1.0)
+    assert long.remove("key") == LEASED
+    for store, master in zip(stores, masters, strict=True):
+        store.close()
+        master.program.stop()
+
+
+@pytest.mark.skipif(RIVAL, reason="it has no bound")
+def test_a_lease_beyond_what_the_pool_holds_is_refused_by_name(tmp_path: Path) -> None:
+    program = Program(
+        [*MASTER, "-rpc_port=0", "-metrics_port=0", "-default_kv_lease_ttl=25h"],
+        tmp_path / "log",
+    )
+    assert program.process.wait(20) != 0
+    text = program.log.read_text()
+    assert "default_kv_lease_ttl=25h" in text and "24 h" in text
+
+
+def _places(store: Any, key: str) -> list[str]:
+    return [
+        replica.get_memory_descriptor().buffer_descriptor.transport_endpoint
+        for replica in store.get_replica_desc(key)
+    ]
+
+
+def _ended(store: Any, task: tuple[tuple[int, int], int]) -> str:
+    assert task[1] == 0, task
+    assert wait_until(lambda: store.query_task(task[0])[0].status.name in ("SUCCESS", "FAILED"), 20)
+    answer = store.query_task(task[0])[0]
+    return f"{answer.status.name}: {answer.message}"
+
+
+@pytest.fixture
+def segments(two: tuple[Any, Any], monkeypatch: Any) -> tuple[Any, str, str]:
+    """A store, its segment, and another one; nothing but the connection names the master."""
+    from mooncake.store import ReplicateConfig
+
+    monkeypatch.delenv("KVCOVE_ADMIN", raising=False)
+    one = two[0]
+    config = ReplicateConfig()
+    names = []
+    for store in two:
+        config.preferred_segment = store.get_hostname()
+        assert one.put(f"at {config.preferred_segment}", b"x", config) == 0
+        names.append(_places(one, f"at {config.preferred_segment}")[0])
+    assert names[0] != names[1]
+    return one, names[0], names[1]
+
+
+@pytest.mark.skipif(RIVAL, reason="its descriptors and its tasks name segments differently")
+def test_copies_and_moves_have_codes_of_their_own(segments: tuple[Any, str, str]) -> None:
+    store, here, there = segments
+    key = f"at {here}"
+    assert _ended(store, store.create_copy_task(key, [there])).startswith("SUCCESS")
+    assert sorted(_places(store, key)) == sorted((here, there))
+    # One that is there already is done.
+    assert _ended(store, store.create_copy_task(key, [there])).startswith("SUCCESS")
+    assert _ended(store, store.create_copy_task(key, [here, there])).startswith("SUCCESS")
+    nothing = (0, 0)
+    assert store.create_copy_task(key, ["nowhere:1"]) == (nothing, -600)
+    assert store.create_copy_task(key, []) == (nothing, -600)
+    assert store.create_copy_task("missing", [there]) == (nothing, -704)
+    assert store.create_move_task(key, "nowhere:1", there) == (nothing, -600)
+    assert store.create_move_task(key, here, here) == (nothing, -600)
+    assert store.create_move_task(key, "", there) == (nothing, -600)
+    assert store.create_move_task("missing", here, there) == (nothing, -704)
+    assert store.create_move_task(f"at {there}", here, there) == (nothing, -600)
+    assert store.query_task((1, 2)) == (None, -1400)
+    # A move to where the value is already leaves that one.
+    assert _ended(store, store.create_move_task(key, here, there)).startswith("SUCCESS")
+    assert wait_until(lambda: _places(store, key) == [there], 5)
+    assert store.get(key) == b"x"
+
+
+@pytest.mark.skipif(RIVAL, reason="its descriptors name segments differently")
+def test_one_replica_of_several_is_cleared(segments: tuple[Any, str, str]) -> None:
+    from mooncake.store import ReplicateConfig
+
+    store, here, there = segments
+    config = ReplicateConfig()
+    config.replica_num = 2
+    assert store.put("both", b"value", config) == 0
+    assert wait_until(lambda: len(_places(store, "both")) == 2, 5)
+    # Those looks hold the replica that they met, and so the value as a whole.
+    assert store.batch_replica_clear(["both"], there) == []
+    assert store.batch_replica_clear(["both"], here) == []
+    assert store.batch_remove(["both"]) == [LEASED]
+    assert wait_until(lambda: store.batch_replica_clear(["both", "missing"], there) == ["both"], 5)
+    assert _places(store, "both") == [here]
+    assert store.get("both") == b"value"
+    assert store.batch_replica_clear(["both"], there) == []
+    assert store.batch_replica_clear(["both"], "nowhere:1") == []
+    assert wait_until(lambda: store.batch_replica_clear(["both", "both"], here) == ["both"], 5)
+    assert _places(store, "both") == []
+
+
+@pytest.mark.skipif(RIVAL, reason="its descriptors name segments differently")
+def test_a_lease_on_either_replica_counts(
+    segments: tuple[Any, str, str], two: tuple[Any, Any]
+) -> None:
+    """Each store reads the replica in its own memory; the lease there keeps the other one, too."""
+    from mooncake.store import ReplicateConfig
+
+    config = ReplicateConfig()
+    config.replica_num = 2
+    for number, reader in enumerate(two):
+        key = f"read by {number}"
+        assert two[0].put(key, b"value", config) == 0
+        # Asking where it is would hold it; this does not.
+        assert reader.get(key) == b"value"
+        assert [other.remove(key) for other in two] == [LEASED, LEASED]
+        assert two[0].batch_replica_clear([key], segments[2]) == []
+        assert wait_until(lambda key=key: two[1].remove(key) == 0, 5)
+
+
+@pytest.mark.skipif(RIVAL, reason="its descriptors name segments differently")
+def test_all_preferred_segments_count(segments: tuple[Any, str, str]) -> None:
+    from mooncake.store import ReplicateConfig
+
+    store, here, there = segments
+    for wanted, first in (
+        ([there, here], there),
+        (["127.0.0.1:1", there], there),
+        (["127.0.0.1:1", here], here),
+    ):
+        config = ReplicateConfig()
+        config.preferred_segments = wanted
+        key = "|".join(wanted)
+        assert store.put(key, b"x", config) == 0
+        assert _places(store, key) == [first]
+
+
+@pytest.mark.skipif(RIVAL, reason="its descriptors name segments differently")
+def test_every_replica_is_told_of(
+    segments: tuple[Any, str, str], two: tuple[Any, Any], run_dir: Path
+) -> None:
+    from mooncake.store import ReplicateConfig
+
+    store = segments[0]
+    more = store.allocate_and_mount_segment(16 * MIB)
+    assert more["ret"] == 0
+    config = ReplicateConfig()
+    config.replica_num = 3
+
+    def three() -> bool:
+        key = f"three {os.urandom(4).hex()}"
+        assert store.put(key, b"x", config) == 0
+        return len(set(_places(store, key))) == 3
+
+    assert wait_until(three, 10)
+    assert store.unmount_and_free_segment(more["segment_ids"]) == 0
