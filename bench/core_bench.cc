@@ -51,16 +51,18 @@ struct Memory {
 class Bench {
  public:
   Bench(std::uint64_t objects, bool listed)
-      : sizes_{.max_objects = objects + 100'000, .payload_bytes = objects * segment::kGranule},
+      : sizes_{.max_objects = objects + 100'000, .payload_bytes = objects * segment::kLeastGranule},
         header_(segment::HeaderFileBytes(sizes_)),
         payload_(sizes_.payload_bytes) {
-    segment::FormatHeader(header_.data, sizes_, {.high = 1, .low = 2}, /*hash_seed=*/3);
+    if (!segment::FormatHeader(header_.data, sizes_, {.high = 1, .low = 2}, /*hash_seed=*/3)) {
+      std::abort();
+    }
     core_ = *Core::Open({.payload_bytes = sizes_.payload_bytes,
                          .max_objects = sizes_.max_objects,
                          .listed = listed},
                         *segment::HeaderView::Open(header_.data, header_.size), payload_.data,
                         SystemClock::Instance());
-    core_->AddPayloadUpTo(objects);
+    core_->AddPayloadBelow(sizes_.payload_bytes);
     session_ = AddSession();
     core_->SetSlots(kIncarnation,
                     {{.slot = kNamed, .generation = kGeneration, .name = "m"},

@@ -22,6 +22,10 @@ if(KVCOVE_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
+# Only what a header marks with KVCOVE_API is seen outside of the shared library.
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
 # kvcove_module(NAME DEPS a b c PACKAGES X::Y)
 # One folder, one namespace, one target kvcove::NAME. Sources are all *.cc (of its folders, too) but tests; a `*_test.cc` beside
 # the code becomes a test of its own with the label `unit`. DEPS are modules further down only.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The Python packages: python.sh wheel | test [pytest arguments] | abi3 | check | vllm [DIRECTORY]
+# The Python packages: python.sh wheel | test [pytest arguments] | asan | abi3 | check | vllm [DIRECTORY]
 # Works in build/venv (PyPI), or for `vllm` in $KVCOVE_VLLM_ENV (default: ~/.cache/kvcove/vllm-0.32.0).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,10 +21,10 @@ make_venv() {
 
 wheel() {
   make_venv "$venv"
-  local stamp=$venv/.tools-4
+  local stamp=$venv/.tools-5
   if [ ! -f "$stamp" ]; then
     echo "== Python: tools from PyPI, into $venv"
-    "$venv/bin/pip" install -q 'scikit-build-core>=0.10' 'nanobind>=2.2' 'flit_core>=3.9' ninja \
+    "$venv/bin/pip" install -q 'scikit-build-core>=0.10' 'nanobind>=2.2' 'flit_core>=3.9' ninja msgpack \
       pytest numpy auditwheel mypy ruff wheel 'pydantic>=2.7' 'PyYAML>=6' types-PyYAML 'hydra-core>=1.3'
     touch "$stamp"
   fi
@@ -43,6 +43,29 @@ run_tests() {
   "$venv/bin/pip" install -q --no-deps --force-reinstall "$wheels"/*.whl
   echo "== Testing (Python)"
   KVCOVE_TEST_WHEEL=$(ls "$PWD/$wheels"/kvcove-*.whl) "$venv/bin/python" -m pytest -q python/tests "$@"
+}
+
+# The extension with gcc's address sanitizer, under random addresses and sizes beside guard pages, and under
+# the tests that copy. The core's copies are watched, too: the sanitizer takes memcpy's place everywhere.
+asan() {
+  local build=build/asan-extension
+  wheel
+  echo "== Python: the extension with the address sanitizer"
+  CCACHE_BASEDIR=$PWD cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKVCOVE_PYTHON=ON \
+    -DKVCOVE_TESTS=OFF -DKVCOVE_EXTENSION_SANITIZE=address -DPython_EXECUTABLE="$PWD/$venv/bin/python" \
+    -Dnanobind_DIR="$("$venv/bin/python" -m nanobind --cmake_dir)" >/dev/null
+  CCACHE_BASEDIR=$PWD cmake --build "$build" --target _native
+  rm -rf "$build/site"
+  "$venv/bin/pip" install -q --no-deps --target "$build/site" "$wheels"/*.whl
+  cp "$build"/python/kvcove/_native*.so "$build/site/kvcove/"
+  export PYTHONPATH=$PWD/$build/site PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1
+  local preload
+  preload="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)"
+  LD_PRELOAD=$preload "$venv/bin/python" python/tests/memory_fuzz.py embedded: 1 "${KVCOVE_FUZZ_SECONDS:-60}"
+  LD_PRELOAD=$preload "$venv/bin/python" python/tests/soak.py embedded: 10
+  LD_PRELOAD=$preload "$venv/bin/python" -m pytest -q -p no:cacheprovider -k embedded \
+    python/tests/conformance/test_store.py python/tests/conformance/test_addresses.py \
+    python/tests/conformance/test_structured.py
 }
 
 # A wheel of the limited API, where an interpreter for it is at hand.
@@ -104,10 +127,11 @@ case $action in
   wheel) wheel ;;
   test) run_tests "$@" ;;
   check) check ;;
+  asan) asan ;;
   abi3) abi3 ;;
   vllm) vllm "$@" ;;
   *)
-    echo "python.sh wheel | test [pytest arguments] | abi3 | check | vllm [DIRECTORY]"
+    echo "python.sh wheel | test [pytest arguments] | asan | abi3 | check | vllm [DIRECTORY]"
     exit 2
     ;;
 esac

@@ -17,6 +17,7 @@ packages=(
   "libflatbuffers-dev:FlatBuffers 2.0"
   "flatbuffers-compiler:flatc, the FlatBuffers compiler"
   "libxxhash-dev:xxHash 0.8.1"
+  "liburing-dev:liburing 2.1, reading and writing disks"
   "libcli11-dev:CLI11 2.1"
   "nlohmann-json3-dev:nlohmann-json 3.11"
   "openssl:certificates for the tests of TLS"
@@ -38,6 +39,13 @@ if [ "${1:-}" = "--checks" ]; then
     "clang-tidy-19:static analysis"
     "git:finding what changed"
     "shellcheck:checking the jobs that are rendered for SLURM"
+  )
+fi
+
+if [ "${1:-}" = "--aarch64" ]; then
+  packages+=(
+    "g++-aarch64-linux-gnu:cross compiler for aarch64"
+    "qemu-user:running its tests"
   )
 fi
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The long runs, about 40 minutes: torture of a host, of a cluster and of hosts with a network between them, thousands
-# of seeds of the simulations, and beside them two clusters that must hold after 30 minutes what they held after ten seconds.
+# The long runs, about an hour: torture of a host, of a cluster, of hosts with a network between them, and with disks,
+# 200 kills of an owner with a disk, thousands of seeds of the simulations, and beside them two clusters that must hold after 30 minutes what they held after ten seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=build/release/bin
@@ -20,6 +20,10 @@ finish() {
 echo "== Soak: flat for ${KVCOVE_FLAT_SECONDS:=1800} s, beside what follows"
 KVCOVE_FLAT_SECONDS=$KVCOVE_FLAT_SECONDS setsid $bin/flat >"$logs/flat" 2>&1 &
 flat=$!
+if [ -x build/venv/bin/python ] && build/venv/bin/python -c 'import mooncake.store' 2>/dev/null; then
+  echo "== Soak: one store under eight threads, ${KVCOVE_SOAK_SECONDS:=600} s"
+  build/venv/bin/python python/tests/soak.py embedded: "$KVCOVE_SOAK_SECONDS"
+fi
 echo "== Soak: torture"
 $bin/torture --kvcove $bin/kvcove --reads 1000000 --at-least 240 --seconds 900
 echo "== Soak: torture of a cluster"
@@ -28,8 +32,15 @@ echo "== Soak: torture of hosts with a network between them"
 status=0
 $bin/torture --hosts 1 --kvcove $bin/kvcove --reads 200000 --at-least 240 --seconds 900 || status=$?
 [ $status -eq 0 ] || [ $status -eq 77 ] || exit $status
+echo "== Soak: torture with disks, of a host and of a cluster"
+$bin/torture --disk 1 --kvcove $bin/kvcove --reads 100000 --at-least 120 --seconds 900
+$bin/torture --cluster 1 --disk 1 --kvcove $bin/kvcove --reads 100000 --at-least 120 --seconds 900
+echo "== Soak: 200 kills of an owner with a disk"
+KVCOVE_KILLS=200 $bin/disk_tier --gtest_filter='DiskKillTest.*' --gtest_brief=1
 echo "== Soak: simulation of a host"
 KVCOVE_SIM_SEEDS=2000 $bin/sim --gtest_brief=1
+echo "== Soak: simulation of an owner with a disk"
+KVCOVE_SIM_SEEDS=2000 $bin/tier_sim --gtest_brief=1
 echo "== Soak: simulation of a cluster, ${KVCOVE_SOAK_SEEDS:=20000} seeds"
 KVCOVE_SIM_SEEDS=$((KVCOVE_SOAK_SEEDS / 2)) setsid $bin/cluster_sim --gtest_filter='*KeepsItsPromises*' >"$logs/cluster_sim" 2>&1 &
 half=$!

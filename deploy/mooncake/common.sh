@@ -120,6 +120,14 @@ owner_arguments() {
   printf '%s\n' --ready-timeout "${MC_OWNER_READY_TIMEOUT_S:-120}"
 }
 
-no_disk() {
-  fail "$1: kvcove has no disk tier yet; leave it out, and give the owner more memory"
+# `--disk PATH:SIZE`, one word a line; nothing without a path and a size. PATH is made.
+disk_arguments() {
+  local path=$1 size=$2
+  [[ -n $path$size ]] || return 0
+  [[ $path == /* && $path != *:* ]] ||
+    fail "the disk of the owner is at '$path' (MC_OWNER_DISK_PATH, --disk-path): give an absolute path without ':'"
+  [[ $size =~ ^[1-9][0-9]*$ ]] ||
+    fail "the disk of the owner has '$size' (MC_OWNER_DISK_GIB, --disk-size): give a number of GiB"
+  mkdir -p "$path" || fail "cannot make $path"
+  printf '%s\n' --disk "$path:${size}GiB"
 }

@@ -15,11 +15,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [[ ${1:-} != -h && ${1:-} != --help ]] || { sed -n '3,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0; }
 [[ -n ${MC_OWNER_CPU_MEM_GIB:-} ]] || fail "MC_OWNER_CPU_MEM_GIB must be set."
 [[ $# -gt 0 ]] || fail "usage: $0 COMMAND..."
-[[ -z ${MC_OWNER_DISK_GIB:-}${MC_OWNER_DISK_PATH:-} ]] || no_disk "MC_OWNER_DISK_GIB, MC_OWNER_DISK_PATH"
+disk=$(disk_arguments "${MC_OWNER_DISK_PATH:-}" "${MC_OWNER_DISK_GIB:-}")
 find_master
 text=$(owner_arguments "$MC_OWNER_CPU_MEM_GIB" "${MC_OWNER_HOST:-}" \
   "${MC_OWNER_RPC_PORT:-50052}" "${MC_OWNER_SEGMENT_PORT:-50053}")
-mapfile -t arguments <<<"$text"
+mapfile -t arguments <<<"$text${disk:+$'\n'$disk}"
 
 python=${KVCOVE_PYTHON:-python3}
 if [[ -z ${MOONCAKE_CONFIG_PATH:-} ]]; then
@@ -43,7 +43,7 @@ with open(made, "w", encoding="utf-8") as file:
             # Data goes over TCP, and over shared memory on one host.
             "protocol": os.environ.get("MOONCAKE_PROTOCOL", "tcp"),
             "device_name": os.environ.get("MOONCAKE_DEVICE", ""),
-            "enable_offload": False,
+            "enable_offload": bool(os.environ.get("MC_OWNER_DISK_PATH")),
         },
         file,
         indent=2,

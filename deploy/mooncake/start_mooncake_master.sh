@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Starts kvcove's master under the names that Mooncake's launchers use.
 #
-#   start_mooncake_master.sh [--bg] [--host ADDRESS] [--env-file FILE] | --stop
+#   start_mooncake_master.sh [--bg] [--host ADDRESS] [--env-file FILE] [--enable-offload] | --stop
 #
 #   --bg        in the background, ready when this returns; --stop ends it
 #   --host      where it listens (MC_MASTER_HOST; default 127.0.0.1: this host alone)
+#   --enable-offload  puts wait while the disks of owners make room
 #   --env-file  a copy of what owners and engines source (MOONCAKE_MASTER, MOONCAKE_TE_META_DATA_SERVER)
 #
 # MC_RPC_PORT 50051, MC_HTTP_PORT 8080, MC_METRICS_PORT 9003, MC_LEASE_TTL 30000 (ms).
@@ -18,14 +19,15 @@ background=false
 stopping=false
 host=${MC_MASTER_HOST:-127.0.0.1}
 env_file=
+offload=()
 while [[ $# -gt 0 ]]; do
   case $1 in
     --bg) background=true ;;
     --stop) stopping=true ;;
-    --enable-offload) no_disk --enable-offload ;;
+    --enable-offload) offload=(-enable_offload) ;;
     --host) host=$(value_of "$@"); shift ;;
     --env-file) env_file=$(value_of "$@"); shift ;;
-    -h | --help) sed -n '3,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    -h | --help) sed -n '3,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) fail "unknown option '$1'; --help lists them" ;;
   esac
   shift
@@ -50,7 +52,8 @@ metrics_port=$(port_of MC_METRICS_PORT "${MC_METRICS_PORT:-9003}")
 command=("${KVCOVE_PYTHON:-python3}" -m kvcove.mooncake.master "-rpc_address=$host" "-rpc_port=$rpc_port"
   -enable_http_metadata_server "-http_metadata_server_host=$host" "-http_metadata_server_port=$http_port"
   "-metrics_port=$metrics_port"
-  "-default_kv_lease_ttl=${MC_LEASE_TTL:-30000}" "-data=$directory/master")
+  "-default_kv_lease_ttl=${MC_LEASE_TTL:-30000}" "-data=$directory/master"
+  ${offload[@]+"${offload[@]}"})
 
 tell_where() {
   local file

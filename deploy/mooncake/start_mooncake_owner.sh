@@ -3,10 +3,12 @@
 # Starts this host's owner under the names that Mooncake's launchers use: a thin shell over `kvcove run`.
 #
 #   start_mooncake_owner.sh [--bg] [--cpu-mem-size GIB] [--host ADDRESS] [--rpc-port PORT]
-#                           [--segment-port PORT] [--device NAMES] | --stop
+#                           [--segment-port PORT] [--device NAMES] [--disk-path PATH --disk-size GIB]
+#                           | --stop
 #
 # MC_OWNER_CPU_MEM_GIB (required), MC_OWNER_HOST, MC_OWNER_RPC_PORT 50052 (its admin endpoint, on
-# loopback), MC_OWNER_SEGMENT_PORT 50053 (its data), MC_OWNER_READY_TIMEOUT_S 120, MC_OWNER_DEVICE.
+# loopback), MC_OWNER_SEGMENT_PORT 50053 (its data), MC_OWNER_READY_TIMEOUT_S 120, MC_OWNER_DEVICE,
+# MC_OWNER_DISK_PATH and MC_OWNER_DISK_GIB (a directory for what memory evicts, and how large).
 # MOONCAKE_MASTER or MC_MASTER_ENV_FILE name the master. KVCOVE_CREDENTIALS, or KVCOVE_INSECURE=1 for a
 # network that is trusted, where other hosts reach the owner. MC_RUN_DIR: where its log and its pid are.
 set -euo pipefail
@@ -19,6 +21,8 @@ memory=${MC_OWNER_CPU_MEM_GIB:-}
 host=${MC_OWNER_HOST:-}
 rpc_port=${MC_OWNER_RPC_PORT:-50052}
 segment_port=${MC_OWNER_SEGMENT_PORT:-50053}
+disk_path=${MC_OWNER_DISK_PATH:-}
+disk_size=${MC_OWNER_DISK_GIB:-}
 while [[ $# -gt 0 ]]; do
   case $1 in
     --bg) background=true ;;
@@ -28,8 +32,9 @@ while [[ $# -gt 0 ]]; do
     --rpc-port) rpc_port=$(value_of "$@"); shift ;;
     --segment-port) segment_port=$(value_of "$@"); shift ;;
     --device) export MC_OWNER_DEVICE; MC_OWNER_DEVICE=$(value_of "$@"); shift ;;
-    --disk-size | --disk-path) no_disk "$1" ;;
-    -h | --help) sed -n '3,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    --disk-size) disk_size=$(value_of "$@"); shift ;;
+    --disk-path) disk_path=$(value_of "$@"); shift ;;
+    -h | --help) sed -n '3,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) fail "unknown option '$1'; --help lists them" ;;
   esac
   shift
@@ -43,11 +48,11 @@ if $stopping; then
   exit 0
 fi
 [[ -n $memory ]] || fail "MC_OWNER_CPU_MEM_GIB must be set."
-[[ -z ${MC_OWNER_DISK_GIB:-}${MC_OWNER_DISK_PATH:-} ]] || no_disk "MC_OWNER_DISK_GIB, MC_OWNER_DISK_PATH"
 if pid=$(running "$pid_file"); then fail "the owner runs already (pid $pid); --stop ends it"; fi
+disk=$(disk_arguments "$disk_path" "$disk_size")
 find_master
 text=$(owner_arguments "$memory" "$host" "$rpc_port" "$segment_port")
-mapfile -t arguments <<<"$text"
+mapfile -t arguments <<<"$text${disk:+$'\n'$disk}"
 kvcove=("${KVCOVE_PYTHON:-python3}" -m kvcove run "${arguments[@]}")
 
 if ! $background; then

@@ -12,10 +12,6 @@
 
 #include "kvcove/base/mutex.h"
 
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
-
 namespace kvcove {
 
 void UniqueFd::Reset() {
@@ -32,7 +28,6 @@ Result<Mapping> Mapping::Map(int fd, std::size_t size, Access access) {
   void* data = mmap(nullptr, size, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (data == MAP_FAILED) return FailErrno(Code::kInternal, fmt::format("mmap of {} bytes", size));
   madvise(data, size, MADV_DONTFORK);
-  madvise(data, size, MADV_HUGEPAGE);  // where the host allows it for shared memory
   Mapping mapping;
   mapping.data_ = static_cast<std::byte*>(data);
   mapping.size_ = size;
@@ -50,13 +45,6 @@ Result<UniqueFd> CreateMemoryFile(const char* name, std::size_t size) {
     return FailErrno(Code::kInternal, "F_ADD_SEALS");
   }
   return fd;
-}
-
-Status SealFutureWrites(int fd) {
-  if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
-    return FailErrno(Code::kInternal, "F_SEAL_FUTURE_WRITE");
-  }
-  return {};
 }
 
 std::thread StartThread(const std::string& name, std::function<void()> body) {

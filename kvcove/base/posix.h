@@ -69,9 +69,6 @@ class Mapping {
 // SIGBUS.
 Result<UniqueFd> CreateMemoryFile(const char* name, std::size_t size);
 
-// Forbids new writable mappings and write(2) from now on; existing mappings keep their rights.
-Status SealFutureWrites(int fd);
-
 // Starts a thread whose name (at most 15 characters) shows in `top -H` and in gdb. Every signal is
 // blocked in it, so that signals go to the main thread.
 std::thread StartThread(const std::string& name, std::function<void()> body);

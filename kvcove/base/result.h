@@ -9,6 +9,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "kvcove/base/export.h"
+
 namespace kvcove {
 
 // Fixed values: they travel on the wire and are mapped to other APIs' integers.
@@ -59,7 +61,7 @@ enum class Code : std::uint16_t {
 inline constexpr std::uint16_t kMaxCode = 18;
 
 // "stale generation", "out of space", ...; never empty.
-std::string_view CodeName(Code code);
+KVCOVE_API std::string_view CodeName(Code code);
 
 struct Error {
   Code code = Code::kInternal;
@@ -68,7 +70,7 @@ struct Error {
   bool answered = false;
 
   // "out of space: the segment of 4GiB is full".
-  std::string ToString() const;
+  KVCOVE_API std::string ToString() const;
 };
 
 // A value, or why there is none. std::expected in every use; a class of its own so that a result
@@ -93,7 +95,7 @@ inline std::unexpected<Error> Fail(Code code, std::string detail) {
   return std::unexpected<Error>(Error{code, std::move(detail)});
 }
 // With `: <strerror(errno)>` appended.
-std::unexpected<Error> FailErrno(Code code, std::string detail);
+KVCOVE_API std::unexpected<Error> FailErrno(Code code, std::string detail);
 
 }  // namespace kvcove
 

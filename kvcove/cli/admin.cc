@@ -143,7 +143,9 @@ void PrintKey(const json& body) {
                    : fmt::format(" (version {})", Text(entry["version"])));
     if (entry["found"].get<bool>()) {
       fmt::print("{} at", FormatSize(entry["bytes"].get<std::uint64_t>()));
-      for (const json& place : entry["locations"]) fmt::print(" {}", Text(place["owner"]));
+      for (const json& place : entry["locations"]) {
+        fmt::print(" {}{}", Text(place["owner"]), place["tier"] == "disk" ? " (disk)" : "");
+      }
       fmt::print("\n");
     } else {
       fmt::print("nowhere: {}\n", Text(entry["reason"]));
@@ -346,7 +348,7 @@ void AddAdmin(CLI::App& app, Action& chosen) {
         std::tuple("move", "/v1/move", "Move objects of an owner to another one.")}) {
     CLI::App* copy = add.Add(name, help, "POST", path, print_task);
     add.Argument(copy, "from", "from", "the owner that has them")->required();
-    add.Argument(copy, "--to", "to", "the other owner (default: whoever has room)");
+    add.Argument(copy, "--to", "to", "the other owner (default: one that has room)");
     add.Argument(copy, "--namespace", "namespace", "only of this one");
     add.Argument(copy, "--version", "version", "of the weights");
     add.Argument(copy, "--prefix", "prefix", "only keys that begin so");

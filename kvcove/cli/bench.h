@@ -30,7 +30,9 @@ struct Row {
   std::uint64_t objects = 0;
   std::uint64_t object_bytes = 0;
   std::uint64_t batch = 1;
-  std::string state = "warm";  // or "cold": the first touch of each page by this process
+  // Or the first touch of each page by this process: "cold", with nothing mapped beforehand;
+  // "first", 2 s after it attached.
+  std::string state = "warm";
   double p50_us = 0;
   double p99_us = 0;
   double bytes_per_s = 0;
@@ -42,6 +44,9 @@ struct Row {
 
 inline std::int64_t Now() { return SystemClock::Instance().NowNs(); }
 double Quantile(std::vector<double>& values, double q);
+// The row's figures, from the microseconds of each turn; a turn moves `bytes`.
+void Summarize(Row& row, std::uint64_t bytes, std::vector<double>& ours,
+               std::vector<double>& theirs);
 void Print(const BenchOptions& options, const Row& row);
 std::string KeyOf(std::uint64_t number, std::size_t bytes = 110);
 // Stores `objects` of `object_bytes` under KeyOf(from), KeyOf(from + 1), ...
@@ -65,11 +70,7 @@ void Measure(const BenchOptions& options, Row& row, std::uint64_t bytes, Work&& 
     theirs.push_back(static_cast<double>(Now() - start) / 1e3);
     if (ours.size() >= 200'000) break;
   }
-  row.p50_us = Quantile(ours, 0.5);
-  row.p99_us = Quantile(ours, 0.99);
-  row.limit_p50_us = Quantile(theirs, 0.5);
-  row.bytes_per_s = static_cast<double>(bytes) / row.p50_us * 1e6;
-  row.limit_bytes_per_s = static_cast<double>(bytes) / row.limit_p50_us * 1e6;
+  Summarize(row, bytes, ours, theirs);
 }
 
 // `kvcove bench remote`.

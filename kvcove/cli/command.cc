@@ -22,6 +22,8 @@
 #include "kvcove/net/gid.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/segment/layout.h"
+#include "kvcove/uring/uring.h"
+#include "kvcove/version.h"
 #include "kvcove/wire/frame.h"
 
 namespace kvcove::cli {
@@ -29,8 +31,9 @@ namespace {
 
 // The numbers that two processes, or a process and a file, must agree on.
 std::string Version() {
-  return fmt::format("kvcove 0.1.0 (protocol {}, segment layout {}, control store {})",
-                     wire::kProtocolVersion, segment::kLayoutVersion, master::kControlVersion);
+  return fmt::format("kvcove {} (protocol {}, segment layout {}, control store {})",
+                     kvcove::Version(), wire::kProtocolVersion, segment::kLayoutVersion,
+                     master::kControlVersion);
 }
 
 // What the parser did not know, with the nearest thing that it does.
@@ -115,6 +118,7 @@ std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** a
 }  // namespace
 
 int Main(int argc, char** argv) {
+  uring::UseUring();
   CLI::App app("A tiered, shared pool for the KV cache of LLM inference engines.", "kvcove");
   app.set_version_flag("--version", Version());
   std::string log_level = "info";
@@ -138,7 +142,9 @@ int Main(int argc, char** argv) {
   AddBench(app, chosen);
   AddToken(app, chosen);
   AddAdmin(app, chosen);
+  AddStatus(app, chosen);
   AddDoctor(app, chosen);
+  AddDisk(app, chosen);
   try {
     app.parse(WithEnvironment(app, argc, argv));
   } catch (const CLI::Success& success) {
@@ -160,6 +166,8 @@ int Main(int argc, char** argv) {
     return 0;
   }
   std::signal(SIGPIPE, SIG_IGN);
+  // A disk's file at the limit of file sizes fails as a full device does; memory goes on.
+  std::signal(SIGXFSZ, SIG_IGN);
   // A connection is a descriptor: as many as this process may have.
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
@@ -198,8 +206,8 @@ void AddSecurityOptions(CLI::App& app, SecurityOptions& options) {
   app.add_option("--tls-certificate", options.tls.certificate, "this process's certificate, PEM");
   app.add_option("--tls-key", options.tls.key, "its key, a PEM file of mode 0600");
   app.add_flag("--insecure", options.insecure,
-               "allow an address that other hosts reach without credentials: whoever reaches it "
-               "may do everything");
+               "allow an address that other hosts reach without credentials: any client may do "
+               "everything");
 }
 
 Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default_port,
@@ -209,21 +217,21 @@ Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default
   if (!security.credentials.empty()) {
     if (security.tls.empty()) {
       LogInfo(
-          "listening on {} with credentials but without TLS: who can read or change what "
-          "crosses the network can read or change values",
+          "listening on {} with credentials but without TLS: an attacker who reads or changes what "
+          "crosses the network reads or changes values",
           text);
     }
     return address;
   }
   if (!security.insecure) {
     return Fail(Code::kInvalid,
-                fmt::format("--listen {}: other hosts reach this address, and whoever reaches it "
+                fmt::format("--listen {}: other hosts reach this address, and any client of theirs "
                             "may read, store, remove and reset everything. Name tenants with "
                             "--credentials FILE ('kvcove token' makes one), listen on a loopback "
                             "address, or say --insecure if the network keeps strangers out",
                             text));
   }
-  LogWarn("listening on {} without credentials: whoever reaches it may do everything", text);
+  LogWarn("listening on {} without credentials: any client may do everything", text);
   return address;
 }
 

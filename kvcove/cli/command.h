@@ -31,7 +31,9 @@ void AddPolicy(CLI::App& app, Action& chosen);
 void AddBench(CLI::App& app, Action& chosen);
 void AddToken(CLI::App& app, Action& chosen);
 void AddAdmin(CLI::App& app, Action& chosen);
+void AddStatus(CLI::App& app, Action& chosen);
 void AddDoctor(CLI::App& app, Action& chosen);
+void AddDisk(CLI::App& app, Action& chosen);
 
 // A size option that is read as `4GiB`; a wrong one is an error that names the option.
 struct SizeOption {
@@ -47,7 +49,7 @@ struct SecurityOptions {
   bool insecure = false;
 
   struct Loaded {
-    std::shared_ptr<rpc::Credentials> credentials;  // null: whoever comes may do everything
+    std::shared_ptr<rpc::Credentials> credentials;  // null: every caller may do everything
     std::shared_ptr<rpc::Tls> tls;
   };
   Result<Loaded> Load() const;

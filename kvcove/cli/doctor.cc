@@ -14,39 +14,37 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/directory.h"
 #include "kvcove/base/memory.h"
+#include "kvcove/base/memory_file.h"
+#include "kvcove/base/pages.h"
+#include "kvcove/base/posix.h"
+#include "kvcove/base/read_only_copy.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/command.h"
-#include "kvcove/segment/allocator.h"
+#include "kvcove/segment/payload.h"
 
 namespace kvcove::cli {
 namespace {
 
-std::string FirstLine(const std::string& path) {
-  std::string line;
-  std::getline(std::ifstream(path), line);
-  return line;
-}
-
 Finding Memory(std::uint64_t wanted) {
-  const std::uint64_t available = AvailableMemory();
-  Finding finding{.what = "memory",
-                  .seen = fmt::format("{} can be had now", FormatSize(available))};
+  const MemoryRoom room = AvailableMemory();
+  const std::uint64_t available = room.bytes;
+  Finding finding{
+      .what = "memory",
+      .seen = fmt::format("{} can be had now; {} sets it", FormatSize(available), room.limit)};
   if (wanted > segment::kMaxPayloadBytes) {
     finding.verdict = Verdict::kFail;
     finding.change = fmt::format("--memory {}: an owner gives at most {}", FormatSize(wanted),
                                  FormatSize(segment::kMaxPayloadBytes));
   } else if (wanted > available) {
     finding.verdict = Verdict::kFail;
-    finding.change = fmt::format(
-        "--memory {} does not fit: ask for less, free memory, or raise the "
-        "container's limit (memory.max)",
-        FormatSize(wanted));
+    finding.change =
+        fmt::format("--memory {} does not fit: ask for less, free memory, or raise the limit of {}",
+                    FormatSize(wanted), room.limit);
   } else if (wanted > available / 10 * 9) {
     finding.verdict = Verdict::kWarn;
     finding.change = "leave a tenth to the index, the engine and the kernel";
@@ -56,17 +54,16 @@ Finding Memory(std::uint64_t wanted) {
 
 Finding SharedMemory() {
   Finding finding{.what = "sealed memory files", .seen = "can be made"};
-  const int fd = memfd_create("kvcove-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  constexpr int kFutureWrite = 0x0010;  // F_SEAL_FUTURE_WRITE, Linux 5.1
-  if (fd < 0 || fcntl(fd, F_ADD_SEALS, kFutureWrite) != 0) {
+  const Result<UniqueFd> file = CreateMemoryFile("kvcove-doctor", 4096);
+  const Result<UniqueFd> reader = file ? ReadOnlyCopy(file->get()) : std::unexpected(file.error());
+  if (!reader) {
     finding = {.what = finding.what,
                .verdict = Verdict::kFail,
-               .seen = std::strerror(errno),
+               .seen = reader.error().detail,
                .change =
-                   "kvcove needs memfd_create with F_SEAL_FUTURE_WRITE: Linux 5.1 or later, "
-                   "and a sandbox that allows it"};
+                   "kvcove needs memfd_create with seals, and /proc/self/fd to open such a "
+                   "file to read only: a sandbox must allow both"};
   }
-  if (fd >= 0) close(fd);
   return finding;
 }
 
@@ -86,15 +83,37 @@ Finding LockedMemory() {
   return finding;
 }
 
-Finding HugePages() {
-  const std::string shmem = FirstLine("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-  Finding finding{.what = "huge pages", .seen = shmem.empty() ? "unknown" : "shmem: " + shmem};
-  if (shmem.find("[never]") != std::string::npos || shmem.find("[deny]") != std::string::npos) {
-    finding.verdict = Verdict::kNote;
-    finding.change =
-        "fewer TLB misses in big copies: echo advise > "
-        "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+Finding HugePagesFor(std::uint64_t wanted) {
+  const HugePageHost host = HugePageHost::Read();
+  const std::uint64_t tables = PageTableBytes(wanted, SystemPageBytes());
+  Finding finding{.what = "huge pages"};
+  if (host.page_bytes > 0 && host.Needed(wanted) <= host.free) {
+    finding.seen =
+        fmt::format("{} of {} are free, {} are needed for --memory {}", host.free,
+                    FormatSize(host.page_bytes), host.Needed(wanted), FormatSize(wanted));
+    return finding;
   }
+  const std::string cost = fmt::format(
+      "page tables of {} in each process that maps all of --memory {} ({} a GiB)",
+      FormatSize(tables), FormatSize(wanted), FormatSize(PageTableBytes(kGiB, SystemPageBytes())));
+  if (host.page_bytes == 0) {
+    finding.seen = "this kernel has none: " + cost;
+    return finding;
+  }
+  if (host.Transparent()) {
+    finding.seen = fmt::format(
+        "transparent ones where the kernel finds them (shmem_enabled {}); "
+        "without, {}",
+        host.shmem, cost);
+    return finding;
+  }
+  finding.verdict = Verdict::kNote;
+  finding.seen = fmt::format("{} of {} are free, {} are needed: {}", host.free,
+                             FormatSize(host.page_bytes), host.Needed(wanted), cost);
+  finding.change = fmt::format(
+      "{}, soon after boot; or transparent ones: echo advise > "
+      "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+      host.Sysctl(wanted));
   return finding;
 }
 
@@ -204,9 +223,11 @@ Finding IoUring() {
 
 Result<int> Run(const DoctorOptions& options) {
   KVCOVE_ASSIGN(const std::uint64_t memory, options.memory.Bytes("--memory"));
-  std::vector<Finding> findings = {Memory(memory), SharedMemory(),     LockedMemory(),
-                                   HugePages(),    Descriptors(),      ProcessWatch(),
-                                   ClockCheck(),   Disk(options.data), IoUring()};
+  std::vector<Finding> findings = {Memory(memory),       SharedMemory(),     LockedMemory(),
+                                   HugePagesFor(memory), Descriptors(),      ProcessWatch(),
+                                   ClockCheck(),         Disk(options.data), IoUring()};
+  KVCOVE_TRY(AddDiskFindings(options, findings));
+  AddNumaFindings(options, memory, findings);
   KVCOVE_TRY(AddNetworkFindings(options, findings));
   int failed = 0;
   int warned = 0;
@@ -247,6 +268,11 @@ void AddDoctor(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   doctor->add_option("--data", options->data, "where generations shall be kept")
       ->capture_default_str();
+  doctor
+      ->add_option("--disk", options->disks,
+                   "PATH:SIZE of a disk tier to check, as 'kvcove serve --disk' has it; repeated "
+                   "or with commas")
+      ->allow_extra_args(false);
   doctor->add_option("--listen", options->listen, "host:port that must be free; may be repeated")
       ->capture_default_str();
   doctor->add_option("--master", options->master,

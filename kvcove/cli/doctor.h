@@ -2,6 +2,7 @@
 // What `kvcove doctor` finds. Its checks of the network have a file of their own.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct DoctorOptions {
   std::vector<std::string> rdma_devices;
   std::string gid_index;
   std::string near;
+  std::vector<std::string> disks;  // PATH:SIZE
   std::string sysfs = "/sys";
   bool as_json = false;
 };
@@ -33,6 +35,11 @@ struct Finding {
   std::string change;  // what to do; empty: nothing
 };
 
+// `memory_bytes`: what the owners of this host shall get together.
+void AddNumaFindings(const DoctorOptions& options, std::uint64_t memory_bytes,
+                     std::vector<Finding>& findings);
+// Of --disk, if it is given. Errors: kInvalid when it is not PATH:SIZE.
+Status AddDiskFindings(const DoctorOptions& options, std::vector<Finding>& findings);
 // Errors: kInvalid for options that do not fit together.
 Status AddNetworkFindings(const DoctorOptions& options, std::vector<Finding>& findings);
 

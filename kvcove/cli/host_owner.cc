@@ -111,11 +111,12 @@ Status HostOwner::AfterEnd(int status) {
   process_.reset();
   client_.reset();
   ready_ = false;
-  // Somebody else's may have been faster.
-  if (rpc::Client::Connect(options_.socket, clock_.NowNs() + kAskNs)) return {};
-  // One that was killed leaves its socket.
-  const UniqueFd lock(open(options_.log.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (lock.valid() && Lock(lock.get())) unlink(options_.socket.c_str());
+  if (rpc::Client::Connect(options_.socket, clock_.NowNs() + kAskNs)) {
+    if (!was_ready_) return {};  // another was faster to take the socket
+  } else {                       // one that was killed leaves its socket
+    const UniqueFd lock(open(options_.log.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (lock.valid() && Lock(lock.get())) unlink(options_.socket.c_str());
+  }
   const std::string how = status > 128 ? fmt::format("by signal {}", status - 128)
                                        : fmt::format("with status {}", status);
   const std::string log = LogEnd();

@@ -4,7 +4,10 @@
 #include "kvcove/base/descriptors.h"
 #include "kvcove/base/log.h"
 #include "kvcove/cli/command.h"
+#include "kvcove/cli/service_manager.h"
 #include "kvcove/master/admin.h"
+#include "kvcove/pool/master_process.h"
+#include "kvcove/rpc/inherited.h"
 
 namespace kvcove::cli {
 namespace {
@@ -13,48 +16,72 @@ struct MasterOptions {
   std::string listen = "127.0.0.1:7400";
   std::string data_directory = "kvcove-master";
   std::string admin = "127.0.0.1:7480";
+  std::string announced_admin;
+  double read_hold_s = 0;
   SizeOption task_rate{"256MiB"};
   double member_ttl_s = 3600;
   std::uint64_t max_entries = master::MasterOptions().max_entries;
   std::uint64_t tenant_entries = 0;
   bool strict = false;
   SecurityOptions security;
+  bool take_over = false;
   bool exit_with_parent = false;
 };
 
-Result<int> Run(const MasterOptions& options) {
-  master::MasterServerOptions cluster;
+Result<pool::MasterProcessOptions> ProcessOptionsOf(const MasterOptions& options,
+                                                    const SecurityOptions::Loaded& security) {
+  pool::MasterProcessOptions process;
+  master::MasterServerOptions& cluster = process.server;
   KVCOVE_ASSIGN(cluster.listen, ListenOption(options.listen, 7400, options.security));
-  KVCOVE_ASSIGN(const SecurityOptions::Loaded security, options.security.Load());
   cluster.credentials = security.credentials;
   cluster.tls = security.tls;
   cluster.data_directory = options.data_directory;
+  cluster.settings = {.read_hold_ms = static_cast<std::uint64_t>(options.read_hold_s * 1000),
+                      .admin = options.announced_admin};
   cluster.master.strict = options.strict;
   cluster.master.max_entries = options.max_entries;
   cluster.master.tenant_entries = options.tenant_entries;
   cluster.master.member_ttl_ns = static_cast<std::int64_t>(options.member_ttl_s * 1e9);
+  KVCOVE_ASSIGN(process.tasks.bytes_per_second, options.task_rate.Bytes("--task-rate"));
+  process.take_over = options.take_over;
+  process.on_taken_over = [](std::int32_t pid) {
+    LogInfo("process {} has taken over; this one ends", pid);
+    NotifySuccessor(pid);
+    // No destructor runs: the data directory and the sockets are the other process's.
+    std::_Exit(0);
+  };
+  return process;
+}
+
+Result<int> Run(const MasterOptions& options) {
+  KVCOVE_ASSIGN(const SecurityOptions::Loaded security, options.security.Load());
+  KVCOVE_ASSIGN(const pool::MasterProcessOptions process_options,
+                ProcessOptionsOf(options, security));
   KVCOVE_ASSIGN(const std::optional<rpc::Address> admin_address,
                 AdminOption(options.admin, options.security));
-  master::TaskOptions task_options;
-  KVCOVE_ASSIGN(task_options.bytes_per_second, options.task_rate.Bytes("--task-rate"));
   RaiseDescriptorLimit();
   StopSignal stop;
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
-  KVCOVE_ASSIGN(auto master, master::MasterServer::Open(cluster, SystemClock::Instance()));
-  auto tasks = std::make_unique<master::Tasks>(*master, task_options, SystemClock::Instance());
+  KVCOVE_ASSIGN(auto process, pool::MasterProcess::Open(process_options, SystemClock::Instance()));
+  master::MasterServer& master = process->server();
   std::unique_ptr<master::Admin> admin;
   if (admin_address) {
-    KVCOVE_ASSIGN(
-        admin, master::Admin::Open(*master, *tasks,
-                                   {.listen = *admin_address, .credentials = security.credentials},
-                                   SystemClock::Instance()));
+    auto opened = master::Admin::Open(
+        master, process->tasks(), {.listen = *admin_address, .credentials = security.credentials},
+        SystemClock::Instance());
+    // The process that was taken over has ended: too late to refuse anything.
+    if (!opened && !options.take_over) return std::unexpected(opened.error());
+    if (!opened) LogError("no admin endpoint: {}", opened.error().ToString());
+    if (opened) admin = std::move(*opened);
+    if (admin && options.announced_admin.empty()) master.SetAdmin(admin->address().ToString());
   }
-  LogInfo("master at {} (data in '{}', admin {})", master->address().ToString(),
+  rpc::DropInherited();
+  LogInfo("master at {} (data in '{}', admin {})", master.address().ToString(),
           options.data_directory, admin ? "http://" + admin->address().ToString() : "off");
+  NotifyReady();
   stop.Wait();
   admin.reset();
-  tasks.reset();
-  master.reset();
+  process.reset();
   LogInfo("stopped");
   return 0;
 }
@@ -90,11 +117,26 @@ void AddMaster(CLI::App& app, Action& chosen) {
                    "ran out: for virtual machines that may be paused or migrated");
   master->add_option("--admin", options->admin, "the admin endpoint's host:port, or off")
       ->capture_default_str();
+  master->add_option("--announce-admin", options->announced_admin,
+                     "host:port of the admin endpoint that clients are told; else --admin");
+  master
+      ->add_option(
+          "--read-hold", options->read_hold_s,
+          "seconds for which stores of mooncake.store hold what they read; 0: as they like")
+      ->check(CLI::Range(0.0, 24.0 * 3600))
+      ->capture_default_str();
   master
       ->add_option("--task-rate", options->task_rate.text,
                    "how many bytes a second drains, copies and repairs may move")
       ->capture_default_str();
   AddSecurityOptions(*master, options->security);
+  master
+      ->add_flag(
+          "--take-over", options->take_over,
+          "take leases, directory, connections and store over from the master that runs with "
+          "this --data now, which then ends; no lease ends, nothing is lost "
+          "(docs/upgrade.md)")
+      ->configurable(false);
   master->add_flag("--exit-with-parent", options->exit_with_parent)->group("")->configurable(false);
   master->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }

@@ -14,12 +14,23 @@ struct ServeOptions {
   std::string socket = DefaultSocketPath();
   std::string data_directory;
   SizeOption memory{"4GiB"};
+  SizeOption granule{"0"};
+  std::string numa;
+  std::string sysfs = "/sys";
   std::uint64_t max_objects = 0;
   std::string policy = "default";
   std::vector<std::string> quotas;
   std::string engine_user;
   std::string engine_group;
   bool no_populate = false;
+  std::string huge_pages = "auto";
+  std::vector<std::string> disks;
+  std::string disk_admit = "policy";
+  std::string disk_write_rate = "0";
+  std::vector<std::string> disk_quotas;
+  std::vector<std::string> disk_bandwidths;
+  std::string metrics = "off";  // of `serve` alone
+  bool take_over = false;
   bool exit_with_parent = false;
   bool while_attended = false;
 };
@@ -39,6 +50,9 @@ struct OwnerOptions : ServeOptions {
 
 // What `serve` and `owner` have in common.
 void AddServeOptions(CLI::App& app, ServeOptions& options);
+void AddDiskOptions(CLI::App& app, ServeOptions& options);
+// What `serve` has beside that, except --data.
+void AddHostPoolOptions(CLI::App& app, ServeOptions& options);
 // What `owner` has beside that, except --master.
 void AddClusterOptions(CLI::App& app, OwnerOptions& options);
 

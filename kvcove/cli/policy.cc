@@ -7,6 +7,7 @@
 
 #include "kvcove/cli/command.h"
 #include "kvcove/policy/ablations.h"
+#include "kvcove/policy/two_tiers.h"
 #include "kvcove/policy/workload.h"
 #include "kvcove/replay/trace.h"
 
@@ -16,6 +17,7 @@ namespace {
 struct PolicyOptions {
   std::string trace;
   std::vector<std::uint64_t> capacities;
+  std::uint64_t disk_capacity = 0;  // 0: no disk
   std::size_t limit = 0;
   std::string workload;  // empty: the trace as it is
   std::uint64_t seed = 1;
@@ -68,7 +70,80 @@ std::vector<Row> RowsOf(const PolicyOptions& options, const std::vector<policy::
   return rows;
 }
 
-Result<int> Run(const PolicyOptions& options) {
+// Two tiers, a table for each size of memory.
+Result<int> RunTwoTiers(const PolicyOptions& options, const std::vector<policy::Chain>& chains) {
+  using policy::Descent;
+  struct Kind {
+    std::string_view name;
+    std::string_view policy;
+    Descent descent;
+    bool zones = false;
+    bool moves = false;
+  };
+  constexpr Kind kKinds[] = {{"apart", "default", Descent::kApart},
+                             {"victims", "default", Descent::kVictims},
+                             {"used", "default", Descent::kUsed},
+                             {"worth", "default", Descent::kWorth},
+                             {"admitted", "default", Descent::kAdmitted},
+                             {"stored", "default", Descent::kStored},
+                             {"lru-victims", "lru", Descent::kVictims},
+                             {"s3fifo-victims", "s3fifo", Descent::kVictims},
+                             {"zones-victims", "default", Descent::kVictims, true},
+                             {"zones-admitted", "default", Descent::kAdmitted, true},
+                             {"moves-victims", "default", Descent::kVictims, true, true},
+                             {"moves-admitted", "default", Descent::kAdmitted, true, true}};
+  const auto row = [&](std::string_view name, std::uint64_t memory,
+                       const policy::TwoTierCount& count) {
+    const policy::HitCount& all = count.together;
+    if (!options.json) {
+      fmt::print("{:<16} {:>9.4f} {:>9.4f} {:>9.4f} {:>9.4f} {:>9.3f}\n", name, all.ratio(),
+                 count.memory_ratio(), count.written_ratio(), count.evicted_ratio(),
+                 count.write_amplification());
+      std::fflush(stdout);
+      return;
+    }
+    const nlohmann::json line = {{"schema", "kvcove.policy.1"},
+                                 {"policy", name},
+                                 {"capacity", memory},
+                                 {"disk_capacity", options.disk_capacity},
+                                 {"hit_ratio", all.ratio()},
+                                 {"hit_blocks", all.hit_blocks},
+                                 {"blocks", all.blocks},
+                                 {"memory_hit_ratio", count.memory_ratio()},
+                                 {"written_ratio", count.written_ratio()},
+                                 {"written_of_evicted", count.evicted_ratio()},
+                                 {"write_amplification", count.write_amplification()},
+                                 {"workload", options.workload}};
+    fmt::print("{}\n", line.dump());
+  };
+  for (const std::uint64_t memory : options.capacities) {
+    if (!options.json) {
+      fmt::print(
+          "Memory of {} blocks, disk of {}; {} requests.\n\n{:<16} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
+          memory, options.disk_capacity, chains.size(), "policy", "hits", "in memory", "written",
+          "/evicted", "amplif.");
+    }
+    KVCOVE_ASSIGN(const policy::HitCount sum,
+                  policy::Simulate("default", chains, memory + options.disk_capacity));
+    row("sum", memory, {.together = sum, .memory_hits = sum.hit_blocks});
+    for (const Kind& kind : kKinds) {
+      KVCOVE_ASSIGN(const policy::TwoTierCount count,
+                    policy::SimulateTwoTiers({.memory_policy = kind.policy,
+                                              .disk_policy = kind.policy,
+                                              .descent = kind.descent,
+                                              .zones = kind.zones,
+                                              .moves = kind.moves,
+                                              .memory_blocks = memory,
+                                              .disk_blocks = options.disk_capacity},
+                                             chains));
+      row(kind.name, memory, count);
+    }
+    if (!options.json) fmt::print("\n");
+  }
+  return 0;
+}
+
+Result<int> Run(PolicyOptions options) {
   KVCOVE_ASSIGN(
       const auto requests,
       replay::ReadTrace(options.trace, options.limit == 0 ? ~std::size_t{0} : options.limit,
@@ -87,8 +162,14 @@ Result<int> Run(const PolicyOptions& options) {
   if (!options.workload.empty()) {
     KVCOVE_ASSIGN(chains, policy::MakeWorkload(options.workload, chains, options.seed));
   }
-  std::vector<std::uint64_t> capacities = options.capacities;
+  std::vector<std::uint64_t>& capacities = options.capacities;
   if (capacities.empty()) capacities = {1000, 3000, 10000, 30000};
+  if (options.disk_capacity > 0) {
+    if (options.ablations || options.hints) {
+      return Fail(Code::kInvalid, "--disk-capacity: without --ablations and --hints");
+    }
+    return RunTwoTiers(options, chains);
+  }
   if (!options.json) {
     fmt::print("Hit ratio by the prefix rule, {} requests; capacity in blocks.\n\n{:<16}",
                chains.size(), "policy");
@@ -134,11 +215,14 @@ void AddPolicy(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   command->add_option("--capacity", options->capacities,
                       "blocks; may be repeated (default: 1000 3000 10000 30000)");
+  command->add_option("--disk-capacity", options->disk_capacity,
+                      "blocks of a disk below: what both tiers find together, against one tier of "
+                      "the sum, for each way to choose what is written to the disk (0: no disk)");
   command->add_option("--limit", options->limit, "only the first requests (0: all)");
   command
       ->add_option("--workload", options->workload,
-                   "in place of the trace: reversed, shuffled or scan (made from it), loop, zipf "
-                   "or agents (made from the seed)")
+                   "in place of the trace: reversed, shuffled, scan or shift (made from it), loop, "
+                   "zipf, agents or sessions (made from the seed)")
       ->check(CLI::IsMember(policy::WorkloadNames()));
   command->add_option("--seed", options->seed, "of the workload")->capture_default_str();
   command->add_flag("--ablations", options->ablations,

@@ -62,6 +62,7 @@ void Become(const ProcessOptions& options, pid_t parent, char** words, char** en
   if (options.passed == kPassedFd) fcntl(kPassedFd, F_SETFD, 0);
   if (options.passed >= 0 && options.passed != kPassedFd) dup2(options.passed, kPassedFd);
   std::signal(SIGPIPE, SIG_DFL);
+  std::signal(SIGXFSZ, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -6,11 +6,14 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/command.h"
+#include "kvcove/pool/daemon.h"
 #include "kvcove/replay/report.h"
 
 namespace kvcove::cli {
@@ -24,6 +27,9 @@ struct ReplayOptions {
   std::uint64_t blocks = 10000;
   SizeOption block_bytes{"64KiB"};
   std::string policy = "default";
+  std::string disk;
+  std::string disk_admit = "policy";
+  std::string disk_write_rate = "0";
   std::uint32_t engines = 4;
   std::uint32_t tp = 1;
   std::string flow = "verl";
@@ -98,6 +104,7 @@ class Progress {
 struct Baselines {
   double own = 0;
   double lru = 0;
+  double same = 0;  // with the pool's policy
   double optimum = 0;
 };
 
@@ -107,11 +114,33 @@ Result<Baselines> Simulate(const ReplayOptions& options, std::uint64_t shared_bl
   KVCOVE_ASSIGN(
       const policy::TwoLevelCount lru,
       policy::SimulateTwoLevels("lru", chains, options.engines, options.own_blocks, shared_blocks));
+  KVCOVE_ASSIGN(const policy::TwoLevelCount same,
+                policy::SimulateTwoLevels(options.policy, chains, options.engines,
+                                          options.own_blocks, shared_blocks));
   // One clairvoyant cache with the room of all caches together: nothing with this room can find
   // more.
   const policy::HitCount optimum =
       policy::SimulateOptimum(chains, shared_blocks + options.own_blocks * options.engines);
-  return Baselines{.own = lru.own.ratio(), .lru = lru.together.ratio(), .optimum = optimum.ratio()};
+  return Baselines{.own = lru.own.ratio(),
+                   .lru = lru.together.ratio(),
+                   .same = same.together.ratio(),
+                   .optimum = optimum.ratio()};
+}
+
+nlohmann::json ToJson(const replay::TierResult& tiers) {
+  return {{"blocks", tiers.disk_blocks},
+          {"hit_ratio_memory", tiers.memory_ratio()},
+          {"hit_ratio_disk", tiers.disk_ratio()},
+          {"hit_ratio_simulated", tiers.simulated},
+          {"evicted", tiers.evicted},
+          {"written", tiers.written},
+          {"refused", tiers.refused},
+          {"dropped", tiers.dropped},
+          {"written_of_evicted", tiers.written_ratio()},
+          {"written_of_evicted_simulated", tiers.simulated_written},
+          {"put_bytes", tiers.put_bytes},
+          {"written_bytes", tiers.written_bytes},
+          {"write_amplification", tiers.write_amplification()}};
 }
 
 nlohmann::json ToJson(const replay::ReplayResult& result, const Baselines& baselines) {
@@ -125,6 +154,7 @@ nlohmann::json ToJson(const replay::ReplayResult& result, const Baselines& basel
           {"hit_ratio", result.hit_ratio()},
           {"hit_ratio_own", baselines.own},
           {"hit_ratio_lru", baselines.lru},
+          {"hit_ratio_simulated", baselines.same},
           {"hit_ratio_optimum", baselines.optimum},
           {"own_hits", result.own_hits},
           {"pool_hits", result.pool_hits},
@@ -159,6 +189,7 @@ void PrintResult(const ReplayOptions& options, const replay::ReplayResult& resul
   fmt::print("Hit ratio (blocks of the longest leading run that was there, over all blocks)\n");
   row("own caches only (simulated)", baselines.own);
   row("with a shared LRU (simulated)", baselines.lru);
+  row("with this policy (simulated)", baselines.same);
   row("with kvcove (real bytes)", result.hit_ratio());
   row("optimum (knows the future)", baselines.optimum);
   fmt::print("Bytes\n  {:<34} {:>9}\n  {:<34} {:>9}\n", "loaded and verified",
@@ -182,6 +213,84 @@ void PrintResult(const ReplayOptions& options, const replay::ReplayResult& resul
   if (result.failed > 0) fmt::print("Blocks whose call failed             {:>9}\n", result.failed);
   fmt::print("Wrong blocks                         {:>9}\n", result.wrong_blocks);
   fmt::print("Stale hits                           {:>9}\n", result.stale_blocks);
+}
+
+void PrintTiers(const replay::TierResult& tiers) {
+  fmt::print("Disk of {} blocks\n", tiers.disk_blocks);
+  const auto row = [](const char* name, double ratio) {
+    fmt::print("  {:<34} {:>7.2f} %\n", name, 100 * ratio);
+  };
+  row("found in memory", tiers.memory_ratio());
+  row("found on the disk", tiers.disk_ratio());
+  row("both, no own caches (simulated)", tiers.simulated);
+  row("written, of the evicted", tiers.written_ratio());
+  row("the same, simulated", tiers.simulated_written);
+  fmt::print("  {:<34} {:>9}\n  {:<34} {:>9.3f}\n", "values written", FormatSize(tiers.put_bytes),
+             "write amplification", tiers.write_amplification());
+  if (tiers.dropped > 0) {
+    fmt::print("  {:<34} {:>9}\n", "dropped: the disk was too slow", tiers.dropped);
+  }
+}
+
+// The file of a replay's disk; it goes with this object.
+class ReplayDisk {
+ public:
+  // Nothing for an empty text. Errors: kInvalid.
+  static Result<std::unique_ptr<ReplayDisk>> Make(const std::string& text) {
+    if (text.empty()) return std::unique_ptr<ReplayDisk>();
+    KVCOVE_ASSIGN(const disklog::DiskSpec spec, owner::ParseDisk("--disk", text));
+    if (!std::filesystem::is_directory(spec.path)) {
+      return Fail(Code::kInvalid, fmt::format("--disk: '{}' is no directory; the replay makes a "
+                                              "file of its own in it, and removes it",
+                                              spec.path));
+    }
+    auto disk = std::make_unique<ReplayDisk>();
+    disk->path_ = fmt::format("{}/kvcove-replay-{}.disk", spec.path, getpid());
+    disk->size_bytes_ = spec.size_bytes;
+    return disk;
+  }
+  ReplayDisk() = default;
+  ReplayDisk(const ReplayDisk&) = delete;
+  ReplayDisk& operator=(const ReplayDisk&) = delete;
+  ~ReplayDisk() { unlink(path_.c_str()); }
+  std::string option() const { return fmt::format("{}:{}", path_, size_bytes_); }
+
+ private:
+  std::string path_;
+  std::uint64_t size_bytes_ = 0;
+};
+
+Result<std::unique_ptr<ServeProcess>> StartDaemon(const ReplayOptions& options,
+                                                  const std::string& directory,
+                                                  std::uint64_t memory, const ReplayDisk* disk) {
+  std::vector<std::string> arguments = {"--memory", std::to_string(memory),
+                                        "--policy", options.policy,
+                                        "--data",   directory + "/data"};
+  if (disk != nullptr) {
+    for (const std::string& word :
+         {std::string("--disk"), disk->option(), std::string("--disk-admit"), options.disk_admit,
+          std::string("--disk-write-rate"), options.disk_write_rate}) {
+      arguments.push_back(word);
+    }
+  }
+  return ServeProcess::Start(directory + "/kvcove.sock", arguments);
+}
+
+constexpr std::int64_t kWrittenWithinNs = 30 * kSecond;
+
+// After the replay, while the pool is there: what waits for the disk is written first.
+Result<replay::TierResult> ReadTiers(const ReplayOptions& options, const std::string& address,
+                                     std::uint64_t block_bytes,
+                                     const replay::ReplayResult& result) {
+  KVCOVE_ASSIGN(const auto pool, Pool::Open(address, std::chrono::seconds(10)));
+  const Clock& clock = SystemClock::Instance();
+  const std::int64_t until_ns = clock.NowNs() + kWrittenWithinNs;
+  KVCOVE_ASSIGN(PoolStat stat, pool->Stat());
+  while (stat.disk_queued_bytes > 0 && stat.disk_aside == 0 && clock.NowNs() < until_ns) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    KVCOVE_ASSIGN(stat, pool->Stat());
+  }
+  return replay::TiersOf(stat, result, options.tp, block_bytes);
 }
 
 Result<std::vector<std::unique_ptr<replay::EngineLink>>> StartEngines(
@@ -248,15 +357,16 @@ Result<int> Run(ReplayOptions options) {
   }
   KVCOVE_ASSIGN(const auto requests, replay::ReadTrace(options.trace, LimitOf(options.limit)));
   KVCOVE_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::Make());
+  if (!options.disk.empty() && !options.pool.empty()) {
+    return Fail(Code::kInvalid, "--disk: the pool of --pool has its own disk, or none");
+  }
+  KVCOVE_ASSIGN(const auto disk, ReplayDisk::Make(options.disk));
   std::unique_ptr<ServeProcess> daemon;
   std::string address = options.pool;
-  if (options.quick && address.empty()) {
+  if (options.quick && address.empty() && disk == nullptr) {
     address = fmt::format("embedded:?memory={}&policy={}", memory, options.policy);
   } else if (address.empty()) {
-    KVCOVE_ASSIGN(
-        daemon, ServeProcess::Start(directory.path() + "/kvcove.sock",
-                                    {"--memory", std::to_string(memory), "--policy", options.policy,
-                                     "--data", directory.path() + "/data"}));
+    KVCOVE_ASSIGN(daemon, StartDaemon(options, directory.path(), memory, disk.get()));
     address = daemon->address();
   }
   if (options.engines > 1 && address.starts_with("embedded")) {
@@ -279,12 +389,21 @@ Result<int> Run(ReplayOptions options) {
                                 .time_scale = options.time_scale,
                                 .progress = Progress()}));
   engines.clear();
+  std::optional<replay::TierResult> tiers;
+  if (disk != nullptr) {
+    KVCOVE_ASSIGN(tiers, ReadTiers(options, address, block_bytes, result));
+    KVCOVE_TRY(replay::SimulateTiers(replay::ChainsOf(requests), options.policy,
+                                     memory / block_bytes, options.disk_admit == "policy", *tiers));
+  }
   daemon.reset();
   KVCOVE_ASSIGN(const Baselines baselines, Simulate(options, memory / block_bytes, requests));
   if (options.json) {
-    fmt::print("{}\n", ToJson(result, baselines).dump());
+    nlohmann::json json = ToJson(result, baselines);
+    if (tiers) json["disk"] = ToJson(*tiers);
+    fmt::print("{}\n", json.dump());
   } else {
     PrintResult(options, result, baselines);
+    if (tiers) PrintTiers(*tiers);
   }
   if (!options.report.empty()) {
     KVCOVE_TRY(replay::WriteReport(options.report,
@@ -296,7 +415,8 @@ Result<int> Run(ReplayOptions options) {
                                     .policy = options.policy,
                                     .hit_ratio_own = baselines.own,
                                     .hit_ratio_lru = baselines.lru,
-                                    .hit_ratio_optimum = baselines.optimum},
+                                    .hit_ratio_optimum = baselines.optimum,
+                                    .tiers = tiers},
                                    result, replay::ChainsOf(requests)));
     fmt::print(stderr, "Report: {}\n", options.report);
   }
@@ -322,6 +442,15 @@ void AddReplay(CLI::App& app, Action& chosen) {
   replay->add_option("--block-bytes", options->block_bytes.text, "bytes a block of 512 tokens")
       ->capture_default_str();
   replay->add_option("--policy", options->policy, "default, lru or s3fifo")->capture_default_str();
+  replay->add_option(
+      "--disk", options->disk,
+      "DIRECTORY:SIZE, such as /mnt/nvme0:10GiB: a disk below the pool's memory, in a "
+      "file there that is removed at the end; found by tier, bytes written");
+  replay->add_option("--disk-admit", options->disk_admit, "as 'kvcove serve' has it")
+      ->check(CLI::IsMember({"policy", "all", "never"}))
+      ->capture_default_str();
+  replay->add_option("--disk-write-rate", options->disk_write_rate, "as 'kvcove serve' has it")
+      ->capture_default_str();
   replay->add_option("--engines", options->engines, "engine processes")->capture_default_str();
   replay->add_option("--tp", options->tp, "tensor-parallel ranks of each engine")
       ->capture_default_str();

@@ -39,8 +39,8 @@ struct RunOptions : OwnerOptions {
   std::string owner_log;
   Words command;
   Words passed_on;  // options of the owner, as they were given
-  // One that the owner which would be started does not have: --listen without --master, --data with
-  // it.
+  // One that the owner which would be started does not have: --listen without --master, --metrics
+  // with it, --data with it and no disk.
   std::string unfit;
 };
 
@@ -106,7 +106,9 @@ ProcessOptions CommandOf(const RunOptions& options, bool pool, const std::string
   process.end_signal = SIGTERM;
   if (!pool) return process;
   process.environment.emplace_back("KVCOVE_POOL", PoolOf(options));
-  if (!segment.empty()) {
+  // With several owners on this host each put chooses the near one; a preferred one would be the
+  // first alone.
+  if (!segment.empty() && options.numa.empty()) {
     process.environment.emplace_back("KVCOVE_PREFERRED_SEGMENT", segment);
     process.environment.emplace_back("MOONCAKE_PREFERRED_SEGMENT", segment);
   }
@@ -193,8 +195,10 @@ Status Check(const RunOptions& options) {
             options.master.empty()
                 ? "is for an owner in a cluster: name the master with --master HOST:7400, or "
                   "leave it out"
-                : "is for a pool of this host alone: with --master the master keeps the "
-                  "generations; leave it out"));
+            : options.unfit == "--data"
+                ? "keeps the identity of an owner with disks: with --master and no --disk "
+                  "there is nothing to keep; name a disk with --disk, or leave it out"
+                : "is for a pool of this host alone; with --master leave it out"));
   }
   if (!options.master.empty() && !options.security.credentials.empty() && options.tenant.empty()) {
     return Fail(Code::kInvalid,
@@ -297,15 +301,23 @@ void AddRun(CLI::App& app, Action& chosen) {
       "Run a command, such as an engine, with this host's owner around it: find or start the "
       "owner, wait until it is ready, tell the command of it, end it after the last command.");
   AddServeOptions(*run, *options);
+  AddDiskOptions(*run, *options);
   const std::vector<CLI::Option*> before = run->get_options();
   AddClusterOptions(*run, *options);
   std::vector<const CLI::Option*> of_cluster;
   for (const CLI::Option* option : run->get_options()) {
     if (std::ranges::find(before, option) == before.end()) of_cluster.push_back(option);
   }
+  const std::size_t shared = run->get_options().size();
+  AddHostPoolOptions(*run, *options);
   run->add_option("--data", options->data_directory,
                   "where a pool of this host alone keeps its generations (default: 'data' beside "
-                  "the socket)");
+                  "the socket); in a cluster, with --disk: where the owner's identity is kept "
+                  "(default: the disk's file with '.data' behind it)");
+  std::vector<const CLI::Option*> of_host;
+  for (std::size_t i = shared; i < run->get_options().size(); ++i) {
+    of_host.push_back(run->get_options()[i]);
+  }
   std::vector<const CLI::Option*> passed_on;
   for (CLI::Option* option : run->get_options()) {
     if (option->get_lnames().empty() || option->get_group().empty()) continue;
@@ -338,17 +350,19 @@ void AddRun(CLI::App& app, Action& chosen) {
   run->add_option("--owner-log", options->owner_log,
                   "what the owner says; it stays (default: the socket's path and .log)");
   run->add_option("COMMAND", options->command, "what to run, behind --")->configurable(false);
-  run->callback([options, passed_on, of_cluster, &chosen] {
+  run->callback([options, passed_on, of_cluster, of_host, &chosen] {
     for (const CLI::Option* option : passed_on) {
       const std::string& name = option->get_lnames().front();
       const bool clustered = std::ranges::find(of_cluster, option) != of_cluster.end();
-      if (!option->empty() && (options->master.empty() ? clustered : name == "data")) {
+      const bool kept = name == "data" && !options->disks.empty();
+      const bool alone = !kept && std::ranges::find(of_host, option) != of_host.end();
+      if (!option->empty() && (options->master.empty() ? clustered : alone)) {
         // A variable may be there for other programs of kvcove.
         if (std::getenv(VariableOf(name).c_str()) == nullptr) options->unfit = "--" + name;
         continue;
       }
       for (const std::string& value : option->results()) {
-        options->passed_on.push_back("--" + name + "=" + value);
+        options->passed_on.push_back(fmt::format("--{}={}", name, value));
       }
     }
     chosen = [options] { return Run(*options); };

@@ -1,39 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
 #include "kvcove/base/descriptors.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/owner_options.h"
+#include "kvcove/cli/service_manager.h"
 #include "kvcove/net/rdma.h"
 #include "kvcove/pool/admin.h"
-#include "kvcove/pool/daemon.h"
+#include "kvcove/pool/daemons.h"
+#include "kvcove/rpc/inherited.h"
+#include "kvcove/segment/leftovers.h"
 
 namespace kvcove::cli {
 namespace {
 
-// NAMESPACE=MAXIMUM or NAMESPACE=MAXIMUM:GUARANTEED
-Status ParseQuota(const std::string& text, pool::LocalHostOptions& options) {
+// The parts of NAMESPACE=FIRST or NAMESPACE=FIRST:SECOND.
+struct NamedPair {
+  std::string name;
+  std::string first;
+  std::optional<std::string> second;
+};
+
+// `form`: what would be right, for the message.
+Result<NamedPair> SplitNamed(std::string_view option, const std::string& text,
+                             std::string_view form) {
   const std::size_t equals = text.rfind('=');
   if (equals == std::string::npos) {
-    return Fail(
-        Code::kInvalid,
-        fmt::format("--quota: '{}' is not NAMESPACE=MAXIMUM or NAMESPACE=MAXIMUM:GUARANTEED, "
-                    "such as acme=2GiB:1GiB",
-                    text));
+    return Fail(Code::kInvalid, fmt::format("{}: '{}' is not {}", option, text, form));
   }
-  const std::string sizes = text.substr(equals + 1);
-  const std::size_t colon = sizes.find(':');
+  const std::string values = text.substr(equals + 1);
+  const std::size_t colon = values.find(':');
+  NamedPair parts{
+      .name = text.substr(0, equals), .first = values.substr(0, colon), .second = std::nullopt};
+  if (colon != std::string::npos) parts.second = values.substr(colon + 1);
+  return parts;
+}
+
+Status ParseQuota(const std::string& option, const std::string& text, owner::Quotas& quotas) {
+  KVCOVE_ASSIGN(const NamedPair parts,
+                SplitNamed(option, text,
+                           "NAMESPACE=MAXIMUM or NAMESPACE=MAXIMUM:GUARANTEED, such as "
+                           "acme=2GiB:1GiB"));
   owner::Quota quota;
-  KVCOVE_ASSIGN(quota.maximum_bytes, SizeOption(sizes.substr(0, colon)).Bytes("--quota"));
-  if (colon != std::string::npos) {
-    KVCOVE_ASSIGN(quota.guaranteed_bytes, SizeOption(sizes.substr(colon + 1)).Bytes("--quota"));
+  KVCOVE_ASSIGN(quota.maximum_bytes, SizeOption(parts.first).Bytes(option));
+  if (parts.second) {
+    KVCOVE_ASSIGN(quota.guaranteed_bytes, SizeOption(*parts.second).Bytes(option));
   }
   if (quota.guaranteed_bytes > quota.maximum_bytes) {
     return Fail(Code::kInvalid,
-                fmt::format("--quota: '{}' guarantees more than its maximum", text));
+                fmt::format("{}: '{}' guarantees more than its maximum", option, text));
   }
-  options.owner.quotas[text.substr(0, equals)] = quota;
+  quotas[parts.name] = quota;
+  return {};
+}
+
+Status ParseBandwidth(const std::string& text, owner::DiskQuotas& quotas) {
+  constexpr std::string_view kOption = "--disk-bandwidth";
+  KVCOVE_ASSIGN(const NamedPair parts, SplitNamed(kOption, text,
+                                                  "NAMESPACE=READ or NAMESPACE=READ:WRITE, such as "
+                                                  "acme=500MiB/s:100MiB/s"));
+  owner::DiskQuota& quota = quotas[parts.name];
+  KVCOVE_ASSIGN(quota.read_rate, owner::ParseRate(kOption, parts.first));
+  if (parts.second) {
+    KVCOVE_ASSIGN(quota.write_rate, owner::ParseRate(kOption, *parts.second));
+  }
   return {};
 }
 
@@ -44,11 +79,20 @@ Result<pool::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
   KVCOVE_ASSIGN(daemon.unix_access,
                 rpc::ParseUnixAccess(options.engine_user, options.engine_group));
   KVCOVE_ASSIGN(daemon.host.owner.memory_bytes, options.memory.Bytes("--memory"));
+  KVCOVE_ASSIGN(daemon.host.owner.granule_bytes, options.granule.Bytes("--granule"));
   daemon.host.owner.max_objects = options.max_objects;
   daemon.host.owner.policy = options.policy;
   daemon.host.owner.populate = !options.no_populate;
+  KVCOVE_ASSIGN(daemon.host.owner.huge_pages, ParseHugePages("--huge-pages", options.huge_pages));
+  daemon.take_over = options.take_over;
+  daemon.on_taken_over = [](std::int32_t pid) {
+    LogInfo("process {} has taken over; this one ends", pid);
+    NotifySuccessor(pid);
+    // No destructor runs: the memory, the files and the sockets are the other process's.
+    std::_Exit(0);
+  };
   for (const std::string& quota : options.quotas) {
-    KVCOVE_TRY(ParseQuota(quota, daemon.host));
+    KVCOVE_TRY(ParseQuota("--quota", quota, daemon.host.owner.quotas));
   }
   std::uint64_t guaranteed = 0;
   for (const auto& [name, quota] : daemon.host.owner.quotas) guaranteed += quota.guaranteed_bytes;
@@ -57,6 +101,48 @@ Result<pool::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
                                             FormatSize(guaranteed), options.memory.text));
   }
   return daemon;
+}
+
+// Says which pages the memory has. Engines let go of a killed predecessor's memory in milliseconds;
+// those that have not within a second are named. False: it is time to stop.
+bool LogMemory(std::span<const std::unique_ptr<pool::Daemon>> daemons, StopSignal& stop) {
+  for (const auto& daemon : daemons) LogInfo("memory: {}", daemon->host().owner().pages());
+  constexpr int kLooks = 10;
+  for (int look = 1; look <= kLooks; ++look) {
+    const std::vector<segment::Leftover> leftovers = segment::FindLeftovers();
+    if (leftovers.empty()) return true;
+    for (const segment::Leftover& leftover : leftovers) {
+      if (look == kLooks) LogWarn("{}: it is freed when they end or go on", leftover.Describe());
+    }
+    if (stop.WaitFor(std::chrono::milliseconds(100))) return false;
+  }
+  return true;
+}
+
+// One for each NUMA node that --numa means.
+Result<std::vector<pool::DaemonOptions>> SplitByNode(const ServeOptions& options,
+                                                     const pool::DaemonOptions& whole) {
+  std::vector<net::NumaNode> nodes;
+  if (!options.numa.empty()) {
+    // Another tree than this kernel's, as tests bring it, has its own limits with it, or none.
+    nodes = net::ReadNumaNodes(net::Sysfs(options.sysfs),
+                               options.sysfs == "/sys"
+                                   ? net::ReadNodeLimits()
+                                   : net::ReadNodeLimits(options.sysfs + "/status"));
+  }
+  KVCOVE_ASSIGN(const std::vector<net::OwnerShare> shares,
+                net::SplitOverNodes(options.numa, whole.host.owner.memory_bytes, nodes));
+  return pool::SplitDaemon(whole, shares);
+}
+
+std::string NodeText(const pool::DaemonOptions& options) {
+  const NodePlace& place = options.host.owner.place;
+  return place.bound() ? fmt::format(" of NUMA node {}", place.node) : "";
+}
+
+std::string DiskText(const pool::DaemonOptions& options) {
+  const auto& disks = options.host.owner.disks;
+  return disks.empty() ? "" : ", disk " + owner::DiskPaths(disks);
 }
 
 void WaitForEnd(const ServeOptions& options, StopSignal& stop, const pool::Daemon& daemon) {
@@ -68,23 +154,94 @@ void WaitForEnd(const ServeOptions& options, StopSignal& stop, const pool::Daemo
   }
 }
 
+Status TakeDisk(const ServeOptions& options, owner::OwnerOptions& owner) {
+  KVCOVE_ASSIGN(owner.disk_admit, owner::ParseDiskAdmit("--disk-admit", options.disk_admit));
+  KVCOVE_ASSIGN(owner.disk_write_rate,
+                owner::ParseRate("--disk-write-rate", options.disk_write_rate));
+  KVCOVE_ASSIGN(owner.disks, owner::ParseDisks("--disk", options.disks));
+  std::uint64_t disk_bytes = 0;
+  for (const disklog::DiskSpec& disk : owner.disks) disk_bytes += disk.size_bytes;
+  std::uint64_t guaranteed = 0;
+  owner::Quotas quotas;
+  for (const std::string& quota : options.disk_quotas) {
+    KVCOVE_TRY(ParseQuota("--disk-quota", quota, quotas));
+  }
+  for (const auto& [name, quota] : quotas) {
+    owner.disk_quotas[name] = {.maximum_bytes = quota.maximum_bytes,
+                               .guaranteed_bytes = quota.guaranteed_bytes};
+  }
+  for (const std::string& bandwidth : options.disk_bandwidths) {
+    KVCOVE_TRY(ParseBandwidth(bandwidth, owner.disk_quotas));
+  }
+  for (const auto& [name, quota] : owner.disk_quotas) guaranteed += quota.guaranteed_bytes;
+  // Something must be free to be written, and what is written moves by whole zones.
+  if (guaranteed > disk_bytes / 4 * 3) {
+    return Fail(Code::kInvalid,
+                fmt::format("--disk-quota guarantees {} together, but three quarters of --disk are "
+                            "{}; guarantee less",
+                            FormatSize(guaranteed), FormatSize(disk_bytes / 4 * 3)));
+  }
+  return {};
+}
+
+struct AdminPlace {
+  rpc::Address address;
+  UniqueFd listener;
+};
+
+// One for each owner, on ports in a row; none without an address.
+Result<std::vector<AdminPlace>> AdminPlaces(const std::optional<rpc::Address>& address,
+                                            std::size_t owners, bool listen) {
+  std::vector<AdminPlace> places;
+  for (std::size_t i = 0; address && i < owners; ++i) {
+    AdminPlace& place = places.emplace_back();
+    KVCOVE_ASSIGN(place.address, pool::StepPort(*address, i));
+    if (!listen) continue;
+    KVCOVE_ASSIGN(place.listener, rpc::ListenTcp(place.address));
+  }
+  return places;
+}
+
+std::vector<std::unique_ptr<http::Server>> ServeAdmins(
+    std::span<const std::unique_ptr<pool::Daemon>> daemons, std::vector<AdminPlace>& places,
+    const std::shared_ptr<rpc::Credentials>& credentials) {
+  std::vector<std::unique_ptr<http::Server>> admins;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    admins.push_back(pool::ServeAdmin(daemons[i]->host(), std::move(places[i].listener),
+                                      places[i].address, credentials, SystemClock::Instance()));
+  }
+  return admins;
+}
+
 Result<int> RunServe(const ServeOptions& options) {
   KVCOVE_ASSIGN(pool::DaemonOptions daemon_options, DaemonOptionsOf(options));
+  KVCOVE_TRY(TakeDisk(options, daemon_options.host.owner));
   daemon_options.host.data_directory = options.data_directory;
   if (options.data_directory.empty()) {
     const std::size_t slash = options.socket.rfind('/');
     daemon_options.host.data_directory =
         (slash == std::string::npos ? std::string(".") : options.socket.substr(0, slash)) + "/data";
   }
+  KVCOVE_ASSIGN(const auto metrics_address, AdminOption(options.metrics, {}));
+  KVCOVE_ASSIGN(const auto parts, SplitByNode(options, daemon_options));
+  KVCOVE_ASSIGN(auto metrics_places, AdminPlaces(metrics_address, parts.size(), true));
   RaiseDescriptorLimit();
   StopSignal stop;
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
-  KVCOVE_ASSIGN(auto daemon, pool::Daemon::Open(daemon_options, SystemClock::Instance()));
-  LogInfo("serving {} at unix:{} (policy {}, data in '{}')",
-          FormatSize(daemon_options.host.owner.memory_bytes), options.socket, options.policy,
-          daemon_options.host.data_directory);
-  WaitForEnd(options, stop, *daemon);
-  daemon.reset();
+  KVCOVE_ASSIGN(auto daemons, pool::OpenDaemons(parts, SystemClock::Instance()));
+  auto metrics = ServeAdmins(daemons, metrics_places, nullptr);
+  for (const AdminPlace& place : metrics_places) {
+    LogInfo("metrics at http://{}/metrics", place.address.ToString());
+  }
+  for (const pool::DaemonOptions& part : parts) {
+    LogInfo("serving {}{} at unix:{} (policy {}, data in '{}'{})",
+            FormatSize(part.host.owner.memory_bytes), NodeText(part), part.socket_path,
+            options.policy, daemon_options.host.data_directory, DiskText(part));
+  }
+  NotifyReady();
+  if (LogMemory(daemons, stop)) WaitForEnd(options, stop, *daemons.front());
+  metrics.clear();
+  daemons.clear();
   LogInfo("stopped");
   return 0;
 }
@@ -118,8 +275,31 @@ void LogRdma(const OwnerOptions& options, const std::string& advertised) {
           paths.empty() ? "no device" : paths);
 }
 
+// The running process's listeners, or new ones: too late to refuse anything.
+void ListenAfterTakeOver(std::vector<AdminPlace>& places) {
+  for (AdminPlace& place : places) {
+    if (auto listener = rpc::ListenTcp(place.address)) {
+      place.listener = std::move(*listener);
+    } else {
+      LogError("no admin endpoint: {}", listener.error().ToString());
+    }
+  }
+  std::erase_if(places, [](const AdminPlace& place) { return !place.listener.valid(); });
+}
+
+// A block device has no directory of its own that outlives a restart of the host.
+Status CheckData(const OwnerOptions& options) {
+  if (options.disks.empty() || !options.data_directory.empty()) return {};
+  if (!options.disks.front().starts_with("/dev/")) return {};
+  return Fail(Code::kInvalid,
+              "--disk: a block device needs --data, a directory that keeps this owner's identity");
+}
+
 Result<int> RunOwner(const OwnerOptions& options) {
+  KVCOVE_TRY(CheckData(options));
   KVCOVE_ASSIGN(pool::DaemonOptions daemon_options, DaemonOptionsOf(options));
+  KVCOVE_TRY(TakeDisk(options, daemon_options.host.owner));
+  daemon_options.host.data_directory = options.data_directory;
   pool::ClusterMember member;
   KVCOVE_ASSIGN(member.master, rpc::ParseAddress(options.master, 7400));
   KVCOVE_ASSIGN(member.listen, ListenOption(options.listen, 7401, options.security));
@@ -141,30 +321,32 @@ Result<int> RunOwner(const OwnerOptions& options) {
   if (NamesRdma(options)) {
     KVCOVE_TRY(ChooseRdma(options, {}));
   }
-  UniqueFd admin_listener;
-  if (admin_address) {
-    KVCOVE_ASSIGN(admin_listener, rpc::ListenTcp(*admin_address));
-  }
+  KVCOVE_ASSIGN(const auto parts, SplitByNode(options, daemon_options));
+  // After a take-over they come with the rest.
+  KVCOVE_ASSIGN(auto admin_places, AdminPlaces(admin_address, parts.size(), !options.take_over));
   RaiseDescriptorLimit();
   StopSignal stop;
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
-  KVCOVE_ASSIGN(auto daemon, pool::Daemon::Open(daemon_options, SystemClock::Instance()));
-  std::unique_ptr<http::Server> admin;
-  if (admin_address) {
-    admin = pool::ServeAdmin(daemon->host(), std::move(admin_listener), *admin_address,
-                             security.credentials, SystemClock::Instance());
-  }
-  LogInfo("advertising {}: {}", daemon->host().advertised(),
-          daemon->host().advertised_choice().why);
-  LogRdma(options, daemon->host().advertised_choice().address.host);
+  KVCOVE_ASSIGN(auto daemons, pool::OpenDaemons(parts, SystemClock::Instance()));
+  if (options.take_over) ListenAfterTakeOver(admin_places);
+  rpc::DropInherited();
+  auto admins = ServeAdmins(daemons, admin_places, security.credentials);
+  LogRdma(options, daemons.front()->host().advertised_choice().address.host);
   const bool shared = security.credentials != nullptr && options.tenant.empty();
-  LogInfo("owner of {} at {}{}, master {}, admin {}",
-          FormatSize(daemon_options.host.owner.memory_bytes), daemon->host().address(),
-          shared ? " for several tenants, all over TCP" : " and unix:" + options.socket,
-          options.master, admin ? "http://" + admin_address->ToString() : "off");
-  WaitForEnd(options, stop, *daemon);
-  admin.reset();
-  daemon.reset();
+  for (std::size_t i = 0; i < daemons.size(); ++i) {
+    const pool::LocalHost& host = daemons[i]->host();
+    LogInfo("advertising {}: {}", host.advertised(), host.advertised_choice().why);
+    LogInfo("owner of {}{}{} at {}{}, master {}, admin {}",
+            FormatSize(parts[i].host.owner.memory_bytes), NodeText(parts[i]), DiskText(parts[i]),
+            host.address(),
+            shared ? " for several tenants, all over TCP" : " and unix:" + parts[i].socket_path,
+            options.master,
+            admin_places.empty() ? "off" : "http://" + admin_places[i].address.ToString());
+  }
+  NotifyReady();
+  if (LogMemory(daemons, stop)) WaitForEnd(options, stop, *daemons.front());
+  admins.clear();
+  daemons.clear();
   LogInfo("stopped");
   return 0;
 }
@@ -179,8 +361,16 @@ void AddServeOptions(CLI::App& app, ServeOptions& options) {
                  "$KVCOVE_OWNER_USER to this one");
   app.add_option("--engine-group", options.engine_group,
                  "the same for all members of a group; this user must be one of them, or root");
-  app.add_option("--memory", options.memory.text, "payload memory, such as 64GiB")
+  app.add_option("--memory", options.memory.text, "payload memory, such as 64GiB; 16TiB at most")
       ->capture_default_str();
+  app.add_option("--granule", options.granule.text,
+                 "memory is given out in units of so much, 64B to 4KiB (0: the smallest that "
+                 "--memory allows: 64B up to 256GiB, 4KiB for 16TiB)")
+      ->capture_default_str();
+  app.add_option("--numa", options.numa,
+                 "'all': one owner on each NUMA node, with equal parts of --memory; or a node's "
+                 "number: one owner there (default: one owner, bound to none)");
+  app.add_option("--sysfs", options.sysfs)->group("")->configurable(false);
   app.add_option("--max-objects", options.max_objects,
                  "most objects at a time (0: one per 512 bytes of memory)")
       ->capture_default_str();
@@ -190,6 +380,13 @@ void AddServeOptions(CLI::App& app, ServeOptions& options) {
                  "NAMESPACE=MAXIMUM[:GUARANTEED], such as acme=2GiB:1GiB; may be repeated");
   app.add_flag("--no-populate", options.no_populate,
                "do not touch memory before it is used (the first puts are slower)");
+  app.add_option("--huge-pages", options.huge_pages,
+                 "auto: where the host has enough of them; require: or do not start; off")
+      ->capture_default_str();
+  app.add_flag("--take-over", options.take_over,
+               "take memory, sessions and socket over from the kvcove that serves --socket now, "
+               "which then ends; nothing is lost, no read waits (docs/upgrade.md)")
+      ->configurable(false);
   app.add_flag("--exit-with-parent", options.exit_with_parent)->group("")->configurable(false);
   app.add_flag("--while-attended", options.while_attended)->group("")->configurable(false);
 }
@@ -217,12 +414,48 @@ void AddClusterOptions(CLI::App& app, OwnerOptions& options) {
   AddSecurityOptions(app, options.security);
 }
 
+void AddDiskOptions(CLI::App& app, ServeOptions& options) {
+  app.add_option("--disk", options.disks,
+                 "PATH:SIZE, such as /mnt/nvme0:500GiB: evicted values go to this directory, "
+                 "file or block device, and come back from there, also after a restart; several "
+                 "share the load by their size, repeated or with commas (docs/ssd.md)")
+      ->allow_extra_args(false);
+  app.add_option(
+         "--disk-admit", options.disk_admit,
+         "which evicted values go to the disk: policy (those that come back often "
+         "enough), all, keep (all, and puts are refused while the disk is behind), or never "
+         "(what is there is read, nothing is added)")
+      ->capture_default_str();
+  app.add_option("--disk-write-rate", options.disk_write_rate,
+                 "evicted values are written at this rate at most, such as 200MiB/s, after a "
+                 "burst of ten seconds' worth; the rest is dropped (0: any rate)")
+      ->capture_default_str();
+}
+
+void AddDiskQuota(CLI::App& app, ServeOptions& options) {
+  app.add_option("--disk-quota", options.disk_quotas,
+                 "NAMESPACE=MAXIMUM[:GUARANTEED] of the disks, as --quota of memory; may be "
+                 "repeated (docs/ssd.md)");
+  app.add_option("--disk-bandwidth", options.disk_bandwidths,
+                 "NAMESPACE=READ[:WRITE] of all disks together, such as acme=500MiB/s:100MiB/s; "
+                 "0: any rate; may be repeated (docs/ssd.md)");
+}
+
+void AddHostPoolOptions(CLI::App& app, ServeOptions& options) {
+  app.add_option("--metrics", options.metrics,
+                 "a loopback host:port for GET /metrics, /v1/stat, /readyz and /healthz, or off")
+      ->capture_default_str();
+}
+
 void AddServe(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<ServeOptions>();
   CLI::App* serve = app.add_subcommand("serve",
                                        "Serve this host's memory to engine processes over a "
                                        "Unix socket, until SIGTERM.");
   AddServeOptions(*serve, *options);
+  AddDiskOptions(*serve, *options);
+  AddDiskQuota(*serve, *options);
+  AddHostPoolOptions(*serve, *options);
   serve->add_option("--data", options->data_directory,
                     "where generations are kept (default: 'data' beside the socket)");
   serve->callback([options, &chosen] { chosen = [options] { return RunServe(*options); }; });
@@ -235,6 +468,11 @@ void AddOwner(CLI::App& app, Action& chosen) {
                                        "processes over a Unix socket and to others over TCP, "
                                        "until SIGTERM.");
   AddServeOptions(*owner, *options);
+  AddDiskOptions(*owner, *options);
+  AddDiskQuota(*owner, *options);
+  owner->add_option("--data", options->data_directory,
+                    "with --disk: where this owner's identity is kept (default: the disk's file "
+                    "with '.data' behind it)");
   owner->add_option("--master", options->master, "the cluster's master, host:port")
       ->capture_default_str();
   AddClusterOptions(*owner, *options);

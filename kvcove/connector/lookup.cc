@@ -15,6 +15,21 @@ namespace {
 constexpr std::size_t kMostKeys = 1024;     // asked for in one call
 constexpr std::uint64_t kFirstChunks = 32;  // of the other groups, asked for at once
 
+// The pool does not have it: not an owner that is away, or cannot answer now.
+bool IsGone(const ItemResult& result) {
+  if (result.code != Code::kMiss) return false;
+  switch (result.reason) {
+    case MissReason::kNeverPut:
+    case MissReason::kEvicted:
+    case MissReason::kRemoved:
+    case MissReason::kReset:
+    case MissReason::kDiskDamaged:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 Lookup::Lookup(const EngineShape& shape, const Keys& keys, Question question)
@@ -64,17 +79,25 @@ bool Lookup::Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
   std::size_t at = 0;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     bool all = status.has_value();
+    bool known = all;
+    Where where = Where::kMemory;
     for (std::size_t t = 0; t < keys_.Tags(chunks[c].first).size(); ++t, ++at) {
       if (results[at].ok()) {
         ++tiers_[static_cast<std::size_t>(results[at].tier)];
+        if (results[at].tier == Tier::kDisk) where = Where::kDisk;
       } else {
         if (results[at].code == Code::kTimeout || results[at].reason == MissReason::kTimeout) {
           return false;
         }
         all = false;
+        known = known && IsGone(results[at]);
       }
     }
     present[c] = all;
+    if (!known) continue;
+    seen_.push_back({.group = chunks[c].first,
+                     .chunk = chunks[c].second,
+                     .where = all ? where : Where::kNowhere});
   }
   return true;
 }

@@ -65,6 +65,15 @@ class Lookup {
   const std::array<std::uint64_t, kTiers>& tiers() const { return tiers_; }
   // Keys asked for so far.
   std::uint64_t asked() const { return asked_; }
+  // Where the pool had the chunks that were asked for, by the slowest of their keys; without those
+  // of which that is not known, as their owner did not answer. In the order of the questions.
+  enum class Where : std::uint8_t { kNowhere, kMemory, kDisk };
+  struct Seen {
+    std::uint32_t group = 0;
+    std::uint64_t chunk = 0;
+    Where where = Where::kNowhere;
+  };
+  const std::vector<Seen>& seen() const { return seen_; }
 
  private:
   using ChunkId = std::pair<std::uint32_t, std::uint64_t>;  // group, chunk
@@ -90,6 +99,7 @@ class Lookup {
   std::map<ChunkId, bool> known_;  // of the other groups
   std::array<std::uint64_t, kTiers> tiers_{};
   std::uint64_t asked_ = 0;
+  std::vector<Seen> seen_;
 };
 
 // Runs look-ups for a scheduler that may not wait.

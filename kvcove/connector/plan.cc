@@ -126,6 +126,7 @@ void Visit(V& visit, T& value) {
   } else if constexpr (std::is_same_v<Type, SaveDone>) {
     visit(value.job);
     visit(value.missing);
+    visit(value.on_disk);
   } else if constexpr (std::is_same_v<Type, LoadDone>) {
     visit(value.job);
     visit(value.failed);

@@ -91,6 +91,7 @@ struct Plan {
 struct SaveDone {
   JobId job = 0;
   std::vector<std::uint32_t> missing;  // places in the order's chunks that are not in the pool
+  std::vector<std::uint32_t> on_disk;  // places that are in the pool, on a disk and not in memory
   bool operator==(const SaveDone&) const = default;
 };
 

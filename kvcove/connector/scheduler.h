@@ -23,6 +23,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
@@ -35,113 +36,12 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/connector/events.h"
 #include "kvcove/connector/lookup.h"
 #include "kvcove/connector/plan.h"
+#include "kvcove/connector/scheduler_types.h"
 
 namespace kvcove::connector {
-
-// What names the version of the weights that KV was computed with.
-enum class VersionSource : std::uint8_t {
-  kFingerprint = 0,  // the loaded weights themselves
-  kEngine = 1,       // SetVersion
-  kSalt = 2,         // each request's cache salt
-  kNone = 3,         // generations alone
-};
-// "fingerprint", "engine", "salt", "none". Errors: kInvalid.
-Result<VersionSource> ParseVersionSource(std::string_view name);
-
-struct SchedulerOptions {
-  EngineShape shape;
-  std::string engine;  // for logs
-  std::string pool;    // told to the ranks
-  std::string door;    // EngineServer's socket, told to the ranks; may be empty
-  VersionSource versions = VersionSource::kFingerprint;
-  std::chrono::milliseconds lookup_budget{5};      // a step of the scheduler, all requests together
-  std::chrono::milliseconds lookup_timeout{1000};  // then it is a miss
-  std::chrono::milliseconds fingerprint_timeout{30'000};  // then look-ups miss until it is known
-  std::chrono::milliseconds reset_timeout{2500};
-  bool load_async = true;
-  bool lookup = true;
-  bool save = true;
-  bool save_decoded = false;  // else only prompts
-  bool events = false;
-  // An unproven reset answers true, with look-ups and stores closed until it is proven.
-  bool closed_on_reset_failure = false;
-  std::uint64_t blocks = 0;             // of the engine; 0: unknown
-  std::uint32_t most_save_jobs = 1024;  // under way; more wait
-};
-
-// A request as the engine sees it. Valid during the call.
-struct RequestView {
-  std::string_view id;
-  std::uint64_t tokens = 0;  // prompt and what was generated
-  std::uint64_t prompt_tokens = 0;
-  std::string_view salt;
-  AdapterId adapter = 0;
-  std::size_t hashes = 0;  // that the engine knows by now
-  // Adds the hashes [from, to) to `into`. Each is asked for once, when a call first needs it. Runs
-  // in the caller's thread, without a lock of the role; it may throw.
-  std::function<void(std::size_t from, std::size_t to, HashList& into)> read_hashes;
-};
-
-struct Match {
-  bool ask_again = false;
-  std::uint64_t tokens = 0;  // beyond what the engine has computed
-  bool async = false;
-};
-
-using BlockTables = std::vector<std::vector<BlockId>>;  // by group, then by chunk
-
-// What one step computes of one request.
-struct ScheduledPart {
-  RequestView request;
-  std::uint64_t computed_tokens = 0;    // before the step
-  std::uint64_t scheduled_tokens = 0;   // by it
-  bool started = false;                 // the first step, or the first one after a preemption
-  std::function<BlockTables()> blocks;  // asked for only when needed; as RequestView::read_hashes
-};
-
-struct PoolEvent {
-  enum class Kind : std::uint8_t { kStored, kRemoved, kAllCleared };
-  Kind kind = Kind::kStored;
-  std::string request;
-  std::uint32_t group = 0;
-  std::uint64_t first_chunk = 0;
-  std::vector<std::string> hashes;  // of consecutive chunks
-  std::string parent;               // the hash before them, if any
-};
-
-struct SchedulerStats {
-  std::uint64_t lookups = 0;
-  std::uint64_t lookup_keys = 0;
-  std::uint64_t lookup_ns = 0;
-  std::uint64_t asked_again = 0;
-  std::uint64_t lookup_timeouts = 0;
-  std::uint64_t hit_tokens = 0;
-  std::uint64_t asked_tokens = 0;
-  std::array<std::uint64_t, kTiers> hit_keys{};
-  std::uint64_t loads = 0;
-  std::uint64_t loads_failed = 0;
-  std::uint64_t loads_void = 0;  // ended as failed: a reset or other weights came
-  std::uint64_t saves = 0;
-  std::uint64_t saves_postponed = 0;
-  std::uint64_t unstored_requests = 0;  // begun on KV of an older epoch, or an unknown adapter
-  std::uint64_t resets_proven = 0;
-  std::uint64_t resets_failed = 0;
-  std::uint64_t epochs = 0;
-  std::uint64_t events_dropped = 0;
-  std::uint64_t closed = 0;         // now: 1 while nothing is looked up or stored
-  std::uint64_t pinned_blocks = 0;  // now
-  Counters ranks;                   // of all ranks, summed
-  bool operator==(const SchedulerStats&) const = default;
-};
-
-// Whether a step begins a chunk or fills one. `chunk_tokens`: of all groups, their common divisor.
-inline bool TouchesChunks(std::uint64_t computed_tokens, std::uint64_t scheduled_tokens,
-                          std::uint64_t chunk_tokens) {
-  const std::uint64_t begun = computed_tokens % chunk_tokens;
-  return begun == 0 || begun + scheduled_tokens >= chunk_tokens;
-}
 
 // Thread-safe (see Threads above).
 class SchedulerRole {
@@ -203,6 +103,7 @@ class SchedulerRole {
   SchedulerStats stats() const;
 
  private:
+  static constexpr std::chrono::milliseconds kCaptureTimeout{5};
   enum class Weights : std::uint8_t { kKnown, kChanging, kAwaited };
   struct Request {
     HashList hashes;
@@ -243,6 +144,7 @@ class SchedulerRole {
     SaveOrder order;
     std::uint32_t ranks_left = 0;
     std::set<std::uint32_t> missing;
+    std::set<std::uint32_t> on_disk;  // not stored: they are there, on a disk alone
   };
 
   // Hashes that the engine gave while the lock was free: those after the first `known`.
@@ -278,7 +180,7 @@ class SchedulerRole {
   std::uint64_t LookupEnd(const Request& request) const;
   // The answer of a look-up that has run. `again`: the next part of a long request is to follow.
   Match TakeAnswer(const RequestView& view, std::uint64_t computed_tokens, const Lookup& lookup,
-                   bool& again) KVCOVE_REQUIRES(mutex_);
+                   bool& again, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   // The load of `external_tokens` tokens into the blocks of `tables`.
   Load LoadOf(const Request& request, std::string_view id, std::uint64_t external_tokens,
               const BlockTables& tables) KVCOVE_REQUIRES(mutex_);
@@ -326,7 +228,10 @@ class SchedulerRole {
   void TakeLoads(const Report& report) KVCOVE_REQUIRES(mutex_);
   void TakeSaves(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void EndSave(const Save& save, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
-  void AddEvent(PoolEvent event, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // KV events of what a look-up saw, and of what a load brought.
+  void TellFound(std::string_view id, const Request& request, const Lookup& lookup,
+                 LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  void TellLoaded(const Load& load, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
 
   const SchedulerOptions options_;
   const Keys keys_;
@@ -374,8 +279,7 @@ class SchedulerRole {
   std::int64_t named_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool weights_moved_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last reset, as far as is seen
-  std::deque<PoolEvent> events_ KVCOVE_GUARDED_BY(mutex_);
-  std::set<std::string> announced_ KVCOVE_GUARDED_BY(mutex_);  // hashes, with events
+  Events events_ KVCOVE_GUARDED_BY(mutex_);
   SchedulerStats stats_ KVCOVE_GUARDED_BY(mutex_);
 };
 

@@ -25,6 +25,7 @@ struct TestPool {
   std::atomic<bool> slow{false};       // Exists does not answer in time
   std::atomic<bool> throws{false};     // Get and Put throw
   std::atomic<bool> full{false};
+  std::atomic<bool> on_disk{false};   // all values: look-ups do not know their sizes
   std::atomic<bool> unproven{false};  // resets
 };
 
@@ -43,11 +44,15 @@ class TestStore : public Store {
     pool_.asked += keys.size();
     if (pool_.slow) return Fail(Code::kTimeout, "slow");
     for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (pool_.on_disk && pool_.values.contains(Name(keys[i]))) {
+        results[i] = {.code = Code::kOk, .tier = Tier::kDisk};
+        continue;
+      }
       results[i] = pool_.values.contains(Name(keys[i]))
                        ? ItemResult{.code = Code::kOk,
                                     .bytes = pool_.values[Name(keys[i])].size(),
                                     .tier = Tier::kMemory}
-                       : ItemResult{.code = Code::kMiss};
+                       : ItemResult{.code = Code::kMiss, .reason = MissReason::kEvicted};
     }
     return {};
   }

@@ -52,6 +52,8 @@ struct WorkerOptions {
   // Changes of weights are told (WeightsChanging), and answered with fingerprints.
   bool fingerprints = true;
   bool tier_log = false;  // a line a load
+  NamespacePriority priority =
+      NamespacePriority::kUnsaid;  // of this engine's namespace, said with each save
 };
 
 // What the engine must know after a step.

@@ -235,8 +235,8 @@ class Answers {
     json list = json::array();
     KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsOf(request));
     for (const SlotDescription& slot : slots) {
-      const std::pair<SlotId, Id128> object(slot.slot, DirectoryHash(slot.slot, key));
-      const auto holders = cluster_.master().directory().HoldersOf({&object, 1}).front();
+      const auto holders =
+          cluster_.master().directory().TiersOf(slot.slot, DirectoryHash(slot.slot, key));
       const wire::Place place = cluster_.master().directory().Find(slot.slot, key);
       json entry{{"namespace", ReadableName(slot.name)},
                  {"version", slot.version},
@@ -245,9 +245,12 @@ class Answers {
       if (place.owner == wire::kNoOwner) entry["reason"] = MissReasonName(place.reason);
       entry["locations"] = json::array();
       for (const wire::OwnerStat& owner : owners) {
-        if (std::ranges::find(holders, owner.number) != holders.end()) {
-          entry["locations"].push_back({{"owner", owner.address}, {"host", owner.host}});
-        }
+        const auto at =
+            std::ranges::find(holders, owner.number, &std::pair<wire::OwnerNumber, Tier>::first);
+        if (at == holders.end()) continue;
+        entry["locations"].push_back({{"owner", owner.address},
+                                      {"host", owner.host},
+                                      {"tier", at->second == Tier::kDisk ? "disk" : "memory"}});
       }
       if (const auto missed = cluster_.master().directory().Why(slot.slot, key)) {
         entry["last_miss"] = {{"reason", MissReasonName(missed->reason)},

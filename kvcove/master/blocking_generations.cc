@@ -100,8 +100,10 @@ Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(
 template <typename T>
 Result<T> BlockingGenerations::Wait(std::int64_t deadline_ns,
                                     const std::function<void(Reply<T>)>& call) {
-  return WaitFor<T>(clock_, deadline_ns + kSecond, call, [this] {
+  return WaitFor<T>(clock_, deadline_ns + kSecond, call, [this, ended = ended_.load()]() -> Status {
     if (keeper_ != nullptr) keeper_->Tick();
+    if (ended_ == ended) return {};
+    return Fail(Code::kUnavailable, "another process takes over; try again");
   });
 }
 
@@ -130,6 +132,8 @@ Status BlockingGenerations::EndEngine(std::string_view name, std::string_view en
   keeper_->EndEngine(name, engine, Id128{});
   return {};
 }
+
+PoolFact BlockingGenerations::pool() const { return keeper_->pool(); }
 
 Status BlockingGenerations::Close() {
   return Wait<void>(clock_.NowNs() + kSecond,

@@ -2,6 +2,7 @@
 // Generations decided in this process, for a pool of one host: each call waits for its answer.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,9 +37,12 @@ class BlockingGenerations final : public wire::GenerationService {
                       std::span<const std::string> versions, std::int64_t deadline_ns) override;
   Status EndEngine(std::string_view name, std::string_view engine,
                    std::int64_t deadline_ns) override;
+  PoolFact pool() const;
   // Ends cleanly: the next start need not wait for leases. Call it when no lease is running any
   // more.
   Status Close();
+  // Calls that wait now end with kUnavailable within milliseconds; their outcome is unknown.
+  void EndWaits() { ++ended_; }
 
  private:
   class Sink;
@@ -47,6 +51,7 @@ class BlockingGenerations final : public wire::GenerationService {
   Result<T> Wait(std::int64_t deadline_ns, const std::function<void(Reply<T>)>& call);
 
   const Clock& clock_;
+  std::atomic<std::uint64_t> ended_ = 0;  // how often the waits of then were ended
   std::unique_ptr<Sink> sink_;
   std::unique_ptr<ControlStore> store_;
   std::unique_ptr<OrderedCommits> commits_;

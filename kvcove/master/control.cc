@@ -213,6 +213,8 @@ void Control::FinishHello(const wire::OwnerHello& hello, std::uint64_t connectio
   }
   standing.tenant.store(TenantTag(hello.tenant), std::memory_order_release);
   ShowStanding(number);
+  // At once: what goes from now on may be older or younger than what this owner tells.
+  standings_.untold.store(members_.untold(), std::memory_order_relaxed);
   if (connection != 0) lease_connections_[connection] = number;
   know_former_pool_.erase(number);
   EndWatches(number, deferred);
@@ -230,6 +232,7 @@ void Control::ShowStanding(OwnerNumber number) {
   standing.first_epoch.store(epochs.first_epoch, std::memory_order_release);
   standing.told_epoch.store(epochs.told_epoch, std::memory_order_release);
   standing.epoch.store(epochs.epoch, std::memory_order_release);
+  standing.disk_away.store(members_.DiskAway(number), std::memory_order_release);
 }
 
 void Control::HideStanding(OwnerNumber number) {
@@ -260,7 +263,11 @@ void Control::Goodbye(const wire::WatchRequest& request) {
   if (!members_.Current(request.number, request.epoch)) return;
   deferred.Add([number = request.number] { LogInfo("owner {} said goodbye", number); });
   members_.LeaseReturned(request.number);
-  EndMember(request.number, deferred);
+  if (!members_.HasDisk(request.number)) return EndMember(request.number, deferred);
+  // It comes back with what is on its disk.
+  HideStanding(request.number);
+  EndWatches(request.number, deferred);
+  CheckProofs(deferred);
 }
 
 // Its end is stored before anything is proven without it, or takes the place of what it listed: a
@@ -286,6 +293,7 @@ void Control::EndMember(OwnerNumber number, Deferred& deferred) {
                  for (const SlotId slot : members_.HiddenOf(ref.number)) {
                    standings_.SetBarred(ref.number, slot, false);
                  }
+                 standings_.SetHidden(ref.number, {});
                  Standings::Owner& standing = standings_.owner(ref.number);
                  standing.epoch.store(0, std::memory_order_release);
                  standing.overtaken.store(false, std::memory_order_seq_cst);
@@ -351,6 +359,7 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
                          .changes = ChangesSince(request.number, request.table, request.naming),
                          .tell_again = overtaken};
   if (reply.granted) {
+    standings_.SetHidden(request.number, reply.hidden);
     standing.live_until_ns.store(now + options_.members.lease_ns, std::memory_order_release);
   }
   standings_.untold.store(members_.untold(), std::memory_order_relaxed);
@@ -377,7 +386,7 @@ void Control::Watch(const wire::WatchRequest& request, Reply<wire::Changes> repl
                                    Fail(Code::kStale, "another watch took this one's place"));
     watches_.erase(at);
   }
-  if (request.table != table_.revision() || request.naming != naming_) {
+  if (paused_ || request.table != table_.revision() || request.naming != naming_) {
     return deferred.Answer<wire::Changes>(
         reply, ChangesSince(request.number, request.table, request.naming));
   }
@@ -488,6 +497,7 @@ void Control::Tick() {
 Status Control::Forget(OwnerNumber number) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
+  if (paused_) return BeingTakenOver();
   KVCOVE_TRY(members_.MayForget(number, clock_.NowNs()));
   EndMember(number, deferred);
   return {};
@@ -495,6 +505,7 @@ Status Control::Forget(OwnerNumber number) {
 
 Status Control::SetDraining(OwnerNumber number, bool draining) {
   const MutexLock lock(mutex_);
+  if (paused_) return BeingTakenOver();
   return members_.SetDraining(number, draining);
 }
 
@@ -510,8 +521,8 @@ std::vector<MemberDescription> Control::Describe() const {
 
 bool Control::Warming() const {
   const std::int64_t now = clock_.NowNs();
-  if (now < started_ns_ + kListenNs) return true;
   const MutexLock lock(mutex_);
+  if (now < started_ns_ + kListenNs) return true;
   return members_.Warming(now);
 }
 

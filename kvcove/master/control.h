@@ -36,7 +36,16 @@ struct Leadership {
   // Nobody has joined under this id: owners may know the pool by another one, if the store was
   // lost.
   bool new_pool = false;
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, pool, position, terms, new_pool);
+  }
 };
+
+// Of what would change a state that a successor's process has already.
+inline std::unexpected<Error> BeingTakenOver() {
+  return Fail(Code::kUnavailable, "another process is taking this master over now; try again");
+}
 
 // Thread-safe.
 class Control final : public GenerationSink {
@@ -100,6 +109,24 @@ class Control final : public GenerationSink {
   // Ends every wait: the master stops.
   void Stop();
 
+  // ---- for a successor's process (docs/upgrade.md)
+  // Answers the watches, and from here on each at once: an owner's connection can move only while
+  // nothing is asked over it. What an operator changes is refused until EndPause.
+  void BeginPause();
+  void EndPause();
+  // Nobody waits for an answer that needs an owner or the store.
+  bool Idle() const;
+  // See Members. Until then somebody must renew leases.
+  std::optional<std::int64_t> FirstLeaseEndNs() const;
+  Leadership leadership() const;
+  // Of an idle one whose store is at rest.
+  void Save(StateWriter& ar);
+  // Into one with the same leadership.
+  void Load(StateReader& ar);
+  // Only these have come along. An owner whose connection has not is found until its lease ends: it
+  // connects again.
+  void KeepConnections(const std::set<std::uint64_t>& connections);
+
   // ---- administration
   Status Forget(OwnerNumber number);
   Status SetDraining(OwnerNumber number, bool draining);
@@ -141,6 +168,8 @@ class Control final : public GenerationSink {
     Reply<wire::RemovalsPage> reply;
   };
 
+  template <typename Ar>
+  void CarryMembers(Ar& ar) KVCOVE_REQUIRES(mutex_);
   bool KnowsLessThan(const wire::Position& seen) const KVCOVE_REQUIRES(mutex_);
   // The store was lost, and the pool may still take the id that its owners know.
   bool MayAdopt() const KVCOVE_REQUIRES(mutex_);
@@ -176,12 +205,13 @@ class Control final : public GenerationSink {
   Standings& standings_;
   const Hooks hooks_;
   const Clock& clock_;
-  const std::int64_t started_ns_;
 
   mutable Mutex mutex_;
+  std::int64_t started_ns_ KVCOVE_GUARDED_BY(mutex_);
   Leadership leadership_ KVCOVE_GUARDED_BY(mutex_);
   Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool paused_ KVCOVE_GUARDED_BY(mutex_) = false;
   // The id that was drawn before the pool took that of its owners, and those that know it by it.
   Id128 former_pool_ KVCOVE_GUARDED_BY(mutex_);
   std::set<OwnerNumber> know_former_pool_ KVCOVE_GUARDED_BY(mutex_);

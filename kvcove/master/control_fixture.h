@@ -13,6 +13,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/master/control.h"
 #include "kvcove/master/fake_store.h"
+#include "kvcove/master/test_owners.h"
 
 namespace kvcove::master {
 
@@ -76,16 +77,6 @@ class ControlFixture : public testing::Test {
     control_->Load(state_, leases_until_ns, /*unknown_leases_until_ns=*/0);
   }
 
-  static Id128 IdOf(std::uint64_t id) { return {.high = 100, .low = id}; }
-  static wire::OwnerHello Of(std::uint64_t id) {
-    const std::string host = "host" + std::to_string(id);
-    return {.owner = IdOf(id),
-            .process = {.high = 200, .low = id},
-            .address = host + ":1",
-            .socket = {},
-            .host = host,
-            .tenant = {}};
-  }
   static wire::OwnerHello Fresh(std::uint64_t id) {
     wire::OwnerHello hello = Of(id);
     hello.fresh = true;

@@ -239,6 +239,22 @@ TEST_F(HelloTest, AConnectionOfAnEndedMemberHidesNorShowsTheNextOneWithItsNumber
   EXPECT_FALSE(standings_.Live(second.number)) << "the other connection is not its";
 }
 
+TEST_F(HelloTest, GoodbyeOfAnOwnerWithADiskEndsItsLeaseOnly) {
+  wire::OwnerHello hello = Fresh(1);
+  hello.disk = true;
+  const wire::OwnerWelcome owner = *Hello(hello);
+  ASSERT_TRUE(Renew(owner, /*told=*/true)->granted);
+  Publish(kSlot, 7);
+  const auto reset = Await();
+  control_->Goodbye({.number = owner.number, .epoch = owner.epoch});
+  const auto members = control_->Describe();
+  ASSERT_EQ(members.size(), 1U);
+  EXPECT_TRUE(members[0].disk);
+  EXPECT_FALSE(members[0].leased);
+  EXPECT_TRUE(reset.ok()) << "nobody reads its memory any more";
+  EXPECT_TRUE(StoreHas(MemberKey(IdOf(1))));
+}
+
 TEST_F(HelloTest, GoodbyeEndsTheMemberAndEveryWaitForIt) {
   const auto owner = Join(1, 11);
   ASSERT_TRUE(Renew(owner)->granted);

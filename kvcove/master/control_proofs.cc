@@ -121,7 +121,7 @@ void Control::Removals(const wire::RemovalsRequest& request, Reply<wire::Removal
     removal_watches_.erase(at);
   }
   wire::RemovalsPage page = PageFor(request);
-  if (page.upto != request.after || !page.drop.empty()) {
+  if (paused_ || page.upto != request.after || !page.drop.empty()) {
     return deferred.Answer<wire::RemovalsPage>(reply, std::move(page));
   }
   removal_watches_[request.number] = {

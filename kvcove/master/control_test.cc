@@ -247,9 +247,12 @@ TEST_F(ControlTest, AnAbsentOwnerIsBarredBeforeTheRemovalIsTrue) {
   // It returns: it gets a lease at once, and shows the slot when it has caught up.
   EXPECT_TRUE(Renew(owner)->granted);
   EXPECT_EQ(Renew(owner)->hidden, std::vector<SlotId>{kSlot});
+  EXPECT_TRUE(standings_.Hidden(owner.number, kSlot)) << "nor is it found by look-ups";
+  EXPECT_FALSE(standings_.Hidden(owner.number, kSlot + 1));
   store_.hangs = false;
   Removals(owner, number);
   EXPECT_TRUE(Renew(owner)->hidden.empty());
+  EXPECT_FALSE(standings_.Hidden(owner.number, kSlot));
   EXPECT_FALSE(StoreHas(BarrierKey(IdOf(1), kSlot)));
 }
 

@@ -37,6 +37,8 @@ void Directory::Remember(SlotId slot, const Id128& hash, MissReason reason) {
   ghosts_[tag % kGhosts] = {.tag = static_cast<std::uint32_t>(tag >> 32), .reason = reason};
 }
 
+void Directory::SweepNext() { Sweep(shards_[swept_++ % kShards], 0); }
+
 void Directory::Count(SlotId slot, int change) {
   entries_ += change;
   of_slot_[slot] += change;
@@ -45,6 +47,7 @@ void Directory::Count(SlotId slot, int change) {
 // Into twice the room, or into the same when enough entries are dead.
 void Directory::Sweep(Shard& shard, std::size_t more) {
   if (shard.entries.empty() && more == 0) return;
+  ++shard.changes;
   std::vector<Entry> old;
   old.swap(shard.entries);
   std::size_t needed = 0;
@@ -53,6 +56,9 @@ void Directory::Sweep(Shard& shard, std::size_t more) {
     if (Needed(entry)) {
       ++needed;
       continue;
+    }
+    if (static_cast<Tier>(entry.tier) == Tier::kDisk && standings_.DiskAway(entry.owner)) {
+      Remember(entry.slot, entry.hash, MissReason::kDiskFailed);
     }
     entry.epoch = 0;
     Count(entry.slot, -1);
@@ -73,6 +79,7 @@ void Directory::Sweep(Shard& shard, std::size_t more) {
 // Closes the gap, so that no search ends before what it looks for.
 void Directory::Erase(Shard& shard, std::size_t at) {
   const std::size_t room = shard.entries.size();
+  ++shard.changes;
   --shard.used;
   Count(shard.entries[at].slot, -1);
   std::size_t hole = at;
@@ -111,6 +118,7 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
     others = others || entry.group != item.group;
   }
   if (own == nullptr && !may_grow) return Code::kLimit;
+  ++shard.changes;
   if (others) Supersede(shard, item, owner);
   if (own == nullptr) {
     own = &shard.entries[at];
@@ -185,6 +193,14 @@ MissReason Directory::LastReason(SlotId slot, const Id128& hash) const {
              : MissReason::kNeverPut;
 }
 
+// What lay on a disk is not told again in the epoch that begins when the disk is set aside.
+MissReason Directory::WhyAway(const Entry& entry, std::int64_t now_ns) const {
+  const bool on_disk = static_cast<Tier>(entry.tier) == Tier::kDisk;
+  return on_disk && standings_.LiveAt(entry.owner, now_ns) && standings_.DiskAway(entry.owner)
+             ? MissReason::kDiskFailed
+             : MissReason::kOwnerGone;
+}
+
 wire::Place Directory::Find(SlotId slot, const Id128& hash, std::int64_t now_ns) const {
   const Shard& shard = ShardOf(hash);
   wire::Place place;
@@ -200,8 +216,9 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash, std::int64_t now_ns)
       if (place.owner == wire::kNoOwner) place.reason = MissReason::kReset;
       continue;
     }
-    if (!standings_.EpochIs(entry.owner, entry.epoch) || !standings_.LiveAt(entry.owner, now_ns)) {
-      if (place.owner == wire::kNoOwner) place.reason = MissReason::kOwnerGone;
+    if (!standings_.EpochIs(entry.owner, entry.epoch) || !standings_.LiveAt(entry.owner, now_ns) ||
+        standings_.Hidden(entry.owner, slot)) {
+      if (place.owner == wire::kNoOwner) place.reason = WhyAway(entry, now_ns);
       continue;
     }
     if (place.owner != wire::kNoOwner) {
@@ -219,17 +236,25 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash, std::int64_t now_ns)
   return place;
 }
 
-std::vector<wire::OwnerNumber> Directory::HoldersOf(SlotId slot, const Id128& hash) const {
-  std::vector<wire::OwnerNumber> holders;
+std::vector<std::pair<wire::OwnerNumber, Tier>> Directory::TiersOf(SlotId slot,
+                                                                   const Id128& hash) const {
+  std::vector<std::pair<wire::OwnerNumber, Tier>> holders;
   const Shard& shard = ShardOf(hash);
   if (shard.entries.empty()) return holders;
   const std::size_t room = shard.entries.size();
   for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = Next(at, room)) {
     const Entry& entry = shard.entries[at];
-    if (entry.hash == hash && entry.slot == slot && Counts(entry) && standings_.Live(entry.owner)) {
-      holders.push_back(entry.owner);
+    if (entry.hash == hash && entry.slot == slot && Counts(entry) && standings_.Live(entry.owner) &&
+        !standings_.Hidden(entry.owner, slot)) {
+      holders.emplace_back(entry.owner, static_cast<Tier>(entry.tier));
     }
   }
+  return holders;
+}
+
+std::vector<wire::OwnerNumber> Directory::HoldersOf(SlotId slot, const Id128& hash) const {
+  std::vector<wire::OwnerNumber> holders;
+  for (const auto& [owner, tier] : TiersOf(slot, hash)) holders.push_back(owner);
   return holders;
 }
 
@@ -237,6 +262,34 @@ std::uint64_t Directory::bytes() const {
   std::uint64_t bytes = ghosts_.size() * sizeof(Ghost) + shards_.size() * sizeof(Shard);
   for (const Shard& shard : shards_) bytes += shard.entries.capacity() * sizeof(Entry);
   return bytes;
+}
+
+// ---- hand-over
+
+Directory::Shard Directory::CopyShard(std::size_t number) const { return shards_[number]; }
+
+void Directory::SaveRest(StateWriter& ar, std::span<const std::uint64_t> ahead) {
+  std::vector<std::uint32_t> changed;
+  for (std::uint32_t i = 0; i < kShards; ++i) {
+    if (i >= ahead.size() || ahead[i] != shards_[i].changes) changed.push_back(i);
+  }
+  CarryAll(ar, secret_, entries_, of_slot_, swept_, ghosts_, changed);
+  for (const std::uint32_t number : changed) CarryOne(ar, shards_[number]);
+}
+
+void Directory::LoadRest(StateReader& ar, Shards ahead) {
+  shards_ = std::move(ahead);
+  shards_.resize(kShards);
+  std::vector<std::uint32_t> changed;
+  CarryAll(ar, secret_, entries_, of_slot_, swept_, ghosts_, changed);
+  for (const std::uint32_t number : changed) {
+    if (number >= kShards) return ar.Fail();
+    CarryOne(ar, shards_[number]);
+  }
+  if (of_slot_.size() == kMaxSlots && ghosts_.size() == kGhosts) return;
+  of_slot_.resize(kMaxSlots);
+  ghosts_.resize(kGhosts);
+  ar.Fail();
 }
 
 }  // namespace kvcove::master

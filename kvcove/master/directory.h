@@ -19,9 +19,11 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "kvcove/base/carry.h"
 #include "kvcove/base/random.h"
 #include "kvcove/master/standings.h"
 #include "kvcove/wire/cluster.h"
@@ -51,15 +53,9 @@ class Directory {
     return Find(slot, hash, standings_.NowNs());
   }
   // Begins to bring what Find will look at into the cache.
-  void Prefetch(const Id128& hash) const {
-    const Shard& shard = ShardOf(hash);
-    if (shard.entries.empty()) return;
-    const Entry* home = &shard.entries[HomeOf(hash, shard.entries.size())];
-    __builtin_prefetch(home);
-    // Half of all entries reach into the next line, and a search goes on there.
-    __builtin_prefetch(reinterpret_cast<const std::byte*>(home) + 64);
-  }
-  // All live owners of it.
+  void Prefetch(const Id128& hash) const;
+  // All live owners of it, and the tier in which each has it.
+  std::vector<std::pair<wire::OwnerNumber, Tier>> TiersOf(SlotId slot, const Id128& hash) const;
   std::vector<wire::OwnerNumber> HoldersOf(SlotId slot, const Id128& hash) const;
 
   // A number for a key of a slot that nobody outside can foresee.
@@ -72,9 +68,19 @@ class Directory {
   std::uint64_t EntriesOf(SlotId slot) const { return of_slot_[slot]; }
   // Drops what nobody needs any more in one more part of the table: all of it is swept by
   // `kShards` calls.
-  void SweepNext() { Sweep(shards_[swept_++ % kShards], 0); }
+  void SweepNext();
   static constexpr std::size_t kShards = 1024;
   std::uint64_t bytes() const;
+
+  // ---- for a successor's process (docs/upgrade.md). The table may be large, so it is copied shard
+  // by shard while calls are served; then, while none is, the shards that have changed since.
+  struct Shard;
+  using Shards = std::vector<Shard>;
+  Shard CopyShard(std::size_t number) const;
+  // `ahead`: Shard::changes of each as it was copied; may be empty.
+  void SaveRest(StateWriter& ar, std::span<const std::uint64_t> ahead);
+  // `ahead`: the copies.
+  void LoadRest(StateReader& ar, Shards ahead);
 
  private:
   struct Entry {
@@ -94,16 +100,12 @@ class Directory {
   static_assert(kMaxObjectBytes < 1U << 29);
   static_assert(kTiers <= 1U << 3);
   static_assert(wire::kMaxOwners <= 1 << 15);
-  struct Shard {
-    std::vector<Entry> entries;
-    std::size_t used = 0;
-  };
   static constexpr std::size_t kGhosts = 1 << 16;
 
   // Nobody outside knows where a hash goes, so nobody can crowd one place with chosen keys.
   std::size_t ShardNumber(const Id128& hash) const { return Mix64(hash.high ^ secret_) % kShards; }
-  Shard& ShardOf(const Id128& hash) { return shards_[ShardNumber(hash)]; }
-  const Shard& ShardOf(const Id128& hash) const { return shards_[ShardNumber(hash)]; }
+  Shard& ShardOf(const Id128& hash);
+  const Shard& ShardOf(const Id128& hash) const;
   // `room` is a power of two.
   std::size_t HomeOf(const Id128& hash, std::size_t room) const {
     return Mix64(hash.low ^ secret_) & (room - 1);
@@ -122,12 +124,14 @@ class Directory {
   void Count(SlotId slot, int change);
   void Erase(Shard& shard, std::size_t at);
   void Remember(SlotId slot, const Id128& hash, MissReason reason);
+  // Of an entry whose owner is not to be asked for it.
+  MissReason WhyAway(const Entry& entry, std::int64_t now_ns) const;
   // Why it was dropped lately, as far as that is remembered; else kNeverPut.
   MissReason LastReason(SlotId slot, const Id128& hash) const;
 
   Standings& standings_;
-  const std::uint64_t secret_ = RandomU64();
-  std::vector<Shard> shards_;
+  std::uint64_t secret_ = RandomU64();
+  Shards shards_;
   std::uint64_t entries_ = 0;
   std::vector<std::uint32_t> of_slot_ = std::vector<std::uint32_t>(kMaxSlots);
   std::size_t swept_ = 0;
@@ -138,5 +142,31 @@ class Directory {
   };
   std::vector<Ghost> ghosts_;
 };
+
+struct Directory::Shard {
+  std::vector<Entry> entries;
+  std::size_t used = 0;
+  std::uint64_t changes = 0;  // counts them
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, entries, used, changes);
+  }
+};
+
+inline Directory::Shard& Directory::ShardOf(const Id128& hash) {
+  return shards_[ShardNumber(hash)];
+}
+inline const Directory::Shard& Directory::ShardOf(const Id128& hash) const {
+  return shards_[ShardNumber(hash)];
+}
+
+inline void Directory::Prefetch(const Id128& hash) const {
+  const Shard& shard = ShardOf(hash);
+  if (shard.entries.empty()) return;
+  const Entry* home = &shard.entries[HomeOf(hash, shard.entries.size())];
+  __builtin_prefetch(home);
+  // Half of all entries reach into the next line, and a search goes on there.
+  __builtin_prefetch(reinterpret_cast<const std::byte*>(home) + 64);
+}
 
 }  // namespace kvcove::master

@@ -54,6 +54,8 @@ Code DirectoryService::ListOne(const wire::ListItem& item, const wire::ListReque
       went != went_.end() && item.inventory && went->second != item.group) {
     return Code::kExists;
   }
+  // More went while the disk was away than is remembered, so a younger value may be among it.
+  if (item.returns && went_forgotten_) return Code::kExists;
   const Code code = directory_.List(item, number, request.epoch, to_bar, MayGrow(item.slot));
   if (code == Code::kLimit) refused_.fetch_add(1, std::memory_order_relaxed);
   if (code == Code::kOk && !went_.empty()) went_.erase(tag);
@@ -101,6 +103,7 @@ void DirectoryService::Unlist(const wire::ListItem& item, OwnerNumber number) {
     if (went_order_.empty()) return;
     went_.clear();
     went_order_.clear();
+    went_forgotten_ = false;
     return;
   }
   if (!group) return;
@@ -110,6 +113,7 @@ void DirectoryService::Unlist(const wire::ListItem& item, OwnerNumber number) {
   while (went_order_.size() > kWentKept) {
     went_.erase(went_order_.front());
     went_order_.pop_front();
+    went_forgotten_ = true;
   }
 }
 
@@ -155,7 +159,8 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
     const std::size_t end = std::min(begin + kSlice, request.items.size());
     for (std::size_t i = begin; i < end; ++i) {
       const wire::ListItem& item = request.items[i];
-      tells = tells || item.inventory;
+      // An owner that has told all says what lies in another tier now.
+      tells = tells || (item.inventory && !standings_.ToldUnder(request.number, request.epoch));
       if (item.gone) {
         Unlist(item, request.number);
         reply.codes.push_back(Code::kOk);
@@ -203,6 +208,12 @@ std::vector<wire::Place> DirectoryService::Lookup(SlotId slot, std::span<const I
 wire::Place DirectoryService::Find(SlotId slot, std::string_view key) const {
   const MutexLock lock(mutex_);
   return directory_.Find(slot, DirectoryHash(slot, key));
+}
+
+std::vector<std::pair<OwnerNumber, Tier>> DirectoryService::TiersOf(SlotId slot,
+                                                                    const Id128& hash) const {
+  const MutexLock lock(mutex_);
+  return directory_.TiersOf(slot, hash);
 }
 
 std::vector<std::vector<OwnerNumber>> DirectoryService::HoldersOf(
@@ -273,6 +284,56 @@ std::optional<RecentMiss> DirectoryService::Why(SlotId slot, std::string_view ke
   return RecentMiss{
       .reason = missed.reason, .count = missed.count, .age_ns = clock_.NowNs() - missed.at_ns};
 }
+
+// ---- hand-over
+
+void DirectoryService::SaveAhead(StateWriter& ar) {
+  std::vector<std::uint64_t> ahead;
+  for (std::size_t i = 0; i < Directory::kShards; ++i) {
+    Directory::Shard shard = [&] {
+      const MutexLock lock(mutex_);
+      return directory_.CopyShard(i);
+    }();
+    CarryOne(ar, shard);
+    ahead.push_back(shard.changes);
+  }
+  const MutexLock lock(mutex_);
+  ahead_ = std::move(ahead);
+}
+
+Directory::Shards DirectoryService::LoadAhead(StateReader& ar) {
+  Directory::Shards shards(Directory::kShards);
+  for (Directory::Shard& shard : shards) CarryOne(ar, shard);
+  return shards;
+}
+
+template <typename Ar>
+void DirectoryService::CarryMembers(Ar& ar) {
+  CarryAll(ar, removals_, missed_, went_, went_order_, went_forgotten_, answered_, tellers_, full_,
+           all_full_, counted_ns_);
+  CarryAtomic(ar, refused_);
+  CarryAtomic(ar, lookups_);
+  CarryAtomic(ar, listed_);
+  CarryAtomic(ar, rejected_);
+}
+
+void DirectoryService::Save(StateWriter& ar) {
+  const MutexLock lock(mutex_);
+  CarryMembers(ar);
+  directory_.SaveRest(ar, ahead_);
+  ahead_.clear();
+}
+
+void DirectoryService::Load(StateReader& ar, Directory::Shards ahead) {
+  const MutexLock lock(mutex_);
+  CarryMembers(ar);
+  directory_.LoadRest(ar, std::move(ahead));
+  if (missed_.size() == kMissesKept) return;
+  missed_.resize(kMissesKept);
+  ar.Fail();
+}
+
+// ---- what is there
 
 std::uint64_t DirectoryService::entries() const {
   const MutexLock lock(mutex_);

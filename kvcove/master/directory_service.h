@@ -52,6 +52,7 @@ class DirectoryService {
   std::vector<wire::Place> Lookup(SlotId slot, std::span<const Id128> hashes);
   wire::Place Find(SlotId slot, std::string_view key) const;
   // All live owners of each.
+  std::vector<std::pair<OwnerNumber, Tier>> TiersOf(SlotId slot, const Id128& hash) const;
   std::vector<std::vector<OwnerNumber>> HoldersOf(
       std::span<const std::pair<SlotId, Id128>> objects) const;
 
@@ -81,6 +82,14 @@ class DirectoryService {
   std::uint64_t rejected() const { return rejected_.load(std::memory_order_relaxed); }
   std::size_t remembered_removals() const;
 
+  // ---- for a successor's process
+  // Every entry, while calls are served; counts as known to the successor from then on.
+  void SaveAhead(StateWriter& ar);
+  static Directory::Shards LoadAhead(StateReader& ar);
+  // What LoadAhead does not have. While nobody is served.
+  void Save(StateWriter& ar);
+  void Load(StateReader& ar, Directory::Shards ahead);
+
  private:
   struct Missed {
     std::uint64_t tag = 0;
@@ -93,7 +102,13 @@ class DirectoryService {
     std::uint32_t epoch = 0;
     std::uint64_t sequence = 0;
     std::vector<Code> codes;
+    template <typename Ar>
+    void Carry(Ar& ar) {
+      CarryAll(ar, epoch, sequence, codes);
+    }
   };
+  template <typename Ar>
+  void CarryMembers(Ar& ar) KVCOVE_REQUIRES(mutex_);
   Code ListOne(const wire::ListItem& item, const wire::ListRequest& request,
                std::span<const SlotId> drops, OwnerSlots& to_bar) KVCOVE_REQUIRES(mutex_);
   void Unlist(const wire::ListItem& item, OwnerNumber number) KVCOVE_REQUIRES(mutex_);
@@ -112,11 +127,13 @@ class DirectoryService {
   // same key is older, and must not be seen after them. Bounded; the oldest are forgotten.
   std::unordered_map<std::uint64_t, std::uint32_t> went_ KVCOVE_GUARDED_BY(mutex_);  // tag -> group
   std::deque<std::uint64_t> went_order_ KVCOVE_GUARDED_BY(mutex_);
+  bool went_forgotten_ KVCOVE_GUARDED_BY(mutex_) = false;  // some of them, for want of room
   std::map<OwnerNumber, Answered> answered_ KVCOVE_GUARDED_BY(mutex_);
   std::map<OwnerNumber, std::int64_t> tellers_ KVCOVE_GUARDED_BY(mutex_);  // when they told last
   std::set<std::uint64_t> full_ KVCOVE_GUARDED_BY(mutex_);                 // tenants' tags
   bool all_full_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::int64_t counted_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::vector<std::uint64_t> ahead_ KVCOVE_GUARDED_BY(mutex_);  // of SaveAhead, by shard
   std::atomic<std::uint64_t> refused_{0};
   std::atomic<std::uint64_t> lookups_{0};
   std::atomic<std::uint64_t> listed_{0};

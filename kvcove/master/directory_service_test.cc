@@ -107,6 +107,43 @@ TEST_F(DirectoryServiceTest, AnEpochBeginsItsNumbersAnew) {
   EXPECT_TRUE(List({Item("b")}, 1, 0, 2));
 }
 
+// What another owner had of a key while a disk was away is younger than what the disk has of it.
+TEST_F(DirectoryServiceTest, WhatReturnsWithADiskIsOlderThanWhatWentMeanwhile) {
+  wire::ListItem mine = Told("a");
+  mine.tier = Tier::kDisk;
+  ASSERT_TRUE(List({mine}, 1));
+  standings_.untold = 1;
+  Welcome(0, 2);
+  wire::ListItem other = Item("a");
+  other.group = 2;
+  EXPECT_THAT(List({other}, 1, 1)->codes, ElementsAre(Code::kOk));
+  other.gone = true;
+  ASSERT_TRUE(List({other}, 2, 1));
+  wire::ListItem untouched = Told("b");
+  mine.returns = untouched.returns = true;
+  EXPECT_THAT(List({mine, untouched}, 1, 0, 2)->codes, ElementsAre(Code::kExists, Code::kOk));
+}
+
+TEST_F(DirectoryServiceTest, NothingReturnsWithADiskOnceMoreWentThanIsRemembered) {
+  standings_.untold = 1;
+  std::uint64_t sequence = 0;
+  for (int part = 0; part < 70; ++part) {
+    std::vector<wire::ListItem> come;
+    std::vector<wire::ListItem> go;
+    for (int i = 0; i < 4000; ++i) {
+      come.push_back(Item("x" + std::to_string(part * 4000 + i)));
+      go.push_back(Gone("x" + std::to_string(part * 4000 + i)));
+    }
+    ASSERT_TRUE(List(std::move(come), ++sequence));
+    ASSERT_TRUE(List(std::move(go), ++sequence));
+  }
+  wire::ListItem one = Told("a");
+  EXPECT_THAT(List({one}, 1, 1)->codes, ElementsAre(Code::kOk)) << "it was not away";
+  wire::ListItem returns = Told("b");
+  returns.returns = true;
+  EXPECT_THAT(List({returns}, 2, 1)->codes, ElementsAre(Code::kExists));
+}
+
 TEST_F(DirectoryServiceTest, AnOwnerNumberThatCannotBeIsCorrupt) {
   EXPECT_EQ(List({}, 1, wire::kMaxOwners).error().code, Code::kCorrupt);
 }

@@ -120,6 +120,20 @@ TEST_F(DirectoryTest, AReplicaOfAnAbsentOwnersValueOvertakesNobody) {
   EXPECT_FALSE(Overtaken(0));
 }
 
+// It lists what is on its disk, and has yet to hear of a removal by pattern that took it.
+TEST_F(DirectoryTest, WhatAnOwnerHidesIsNotFound) {
+  ASSERT_EQ(List(Item(1, 7), 0, 1), Code::kOk);
+  ASSERT_EQ(List(Item(2, 7), 1, 1), Code::kOk);
+  standings_.SetHidden(0, {3, 0});
+  EXPECT_EQ(Holder(1), wire::kNoOwner);
+  EXPECT_TRUE(directory_.HoldersOf(0, Hash(1)).empty());
+  EXPECT_EQ(Holder(2), 1) << "another owner hides nothing";
+  standings_.SetHidden(0, {3});
+  EXPECT_EQ(Holder(1), 0);
+  standings_.SetHidden(0, {});
+  EXPECT_EQ(Holder(1), 0);
+}
+
 TEST_F(DirectoryTest, AnOwnerThatComesBackFirstKeepsItsValue) {
   ASSERT_EQ(List(Item(1, 7), 0, 1), Code::kOk);
   clock_.AdvanceNs(2 * kSecond);
@@ -286,6 +300,25 @@ TEST_F(DirectoryTest, TakesAtMost96BytesAnObject) {
     ASSERT_EQ(List(Item(key), 0, 1), Code::kOk);
   }
   EXPECT_LE(directory_.bytes() / 1'000'000, 96U);
+}
+
+TEST_F(DirectoryTest, AMissSaysThatTheDiskIsAwayWhereItsOwnerIsThere) {
+  SetEpoch(0, 1);
+  wire::ListItem item = Item(1);
+  item.tier = Tier::kDisk;
+  ASSERT_EQ(List(item, 0, 1), Code::kOk);
+  ASSERT_EQ(List(Item(2), 0, 1), Code::kOk);
+  standings_.owner(0).disk_away = true;
+  SetEpoch(0, 2);
+  EXPECT_EQ(directory_.Find(0, Hash(1)).reason, MissReason::kDiskFailed);
+  EXPECT_EQ(directory_.Find(0, Hash(2)).reason, MissReason::kOwnerGone) << "not told yet";
+  SetLive(0, false);
+  EXPECT_EQ(directory_.Find(0, Hash(1)).reason, MissReason::kOwnerGone);
+  // Also once the entry is swept.
+  SetLive(0, true);
+  standings_.owner(0).told_epoch = 2;
+  for (std::size_t i = 0; i < Directory::kShards; ++i) directory_.SweepNext();
+  EXPECT_EQ(directory_.Find(0, Hash(1)).reason, MissReason::kDiskFailed);
 }
 
 }  // namespace

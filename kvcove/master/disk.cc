@@ -52,7 +52,7 @@ Result<std::string> ReadAll(int fd, const std::string& path) {
 
 }  // namespace
 
-Result<std::unique_ptr<Disk>> PosixDisk::Open(const std::string& directory) {
+Result<std::unique_ptr<PosixDisk>> PosixDisk::Open(const std::string& directory) {
   KVCOVE_ASSIGN(UniqueFd opened, OpenOwnDirectory(directory, DirectoryUse::kData));
   std::unique_ptr<PosixDisk> disk(new PosixDisk(std::move(opened), directory));
   disk->lock_ = UniqueFd(
@@ -60,12 +60,37 @@ Result<std::unique_ptr<Disk>> PosixDisk::Open(const std::string& directory) {
   if (!disk->lock_.valid()) {
     return FailErrno(Code::kInternal, fmt::format("opening '{}/lock'", directory));
   }
-  if (flock(disk->lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    return Fail(Code::kUnavailable, fmt::format("the data directory '{}' is in use by another "
-                                                "kvcove; stop it or name another directory",
-                                                directory));
+  KVCOVE_TRY(disk->Lock());
+  return disk;
+}
+
+Result<std::unique_ptr<PosixDisk>> PosixDisk::Adopt(const std::string& directory, UniqueFd lock) {
+  KVCOVE_ASSIGN(UniqueFd opened, OpenOwnDirectory(directory, DirectoryUse::kData));
+  struct stat own{};
+  struct stat sent{};
+  if (fstatat(opened.get(), "lock", &own, AT_SYMLINK_NOFOLLOW) != 0 ||
+      fstat(lock.get(), &sent) != 0 || own.st_dev != sent.st_dev || own.st_ino != sent.st_ino) {
+    return Fail(Code::kInvalid,
+                fmt::format("the lock that was sent is not that of '{}'", directory));
   }
-  return std::unique_ptr<Disk>(std::move(disk));
+  std::unique_ptr<PosixDisk> disk(new PosixDisk(std::move(opened), directory));
+  disk->lock_ = std::move(lock);
+  disk->writes_ = false;
+  // The same open file, so it is locked already; else this fails.
+  KVCOVE_TRY(disk->Lock());
+  return disk;
+}
+
+Status PosixDisk::Lock() {
+  if (flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) return {};
+  return Fail(Code::kUnavailable, fmt::format("the data directory '{}' is in use by another "
+                                              "kvcove; stop it or name another directory",
+                                              path_));
+}
+
+Status PosixDisk::MayWrite() const {
+  if (writes_) return {};
+  return Fail(Code::kUnavailable, fmt::format("'{}' is still another process's to write", path_));
 }
 
 Result<std::optional<std::string>> PosixDisk::Read(const std::string& name) {
@@ -90,6 +115,7 @@ Result<bool> PosixDisk::Exists(const std::string& name) {
 }
 
 Status PosixDisk::Use(const std::string& name) {
+  KVCOVE_TRY(MayWrite());
   if (file_.valid() && name_ == name) return {};
   const std::string path = PathOf(name);
   UniqueFd file(openat(directory_.get(), name.c_str(),
@@ -113,6 +139,7 @@ Status PosixDisk::Sync(const std::string& name) {
 }
 
 Status PosixDisk::Write(const std::string& name, std::string_view bytes) {
+  KVCOVE_TRY(MayWrite());
   const std::string path = PathOf(name);
   const int at = directory_.get();
   unlinkat(at, name.c_str(), 0);  // left by a process that was killed, or by an attempt that failed
@@ -128,6 +155,7 @@ Status PosixDisk::Write(const std::string& name, std::string_view bytes) {
 }
 
 Status PosixDisk::Rename(const std::string& from, const std::string& to) {
+  KVCOVE_TRY(MayWrite());
   if (name_ == from || name_ == to) file_.Reset();
   const int at = directory_.get();
   if (renameat(at, from.c_str(), at, to.c_str()) != 0) {

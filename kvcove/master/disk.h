@@ -3,6 +3,7 @@
 // that fails, hangs and loses what was not synced (tests/sim/fake_disk.h).
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,7 +47,14 @@ class PosixDisk final : public Disk {
   // Makes the directory (0700) if need be. Errors: kUnavailable when another process uses it,
   // kDenied when other users may write to it (base/directory.h), kInternal for what the file system
   // refuses.
-  static Result<std::unique_ptr<Disk>> Open(const std::string& directory);
+  static Result<std::unique_ptr<PosixDisk>> Open(const std::string& directory);
+  // The same with the lock that another process holds and has sent, so that the directory is locked
+  // all the while. That process may still write, so this one writes nothing before BeginToWrite.
+  // Errors: also kInvalid when the lock is another directory's.
+  static Result<std::unique_ptr<PosixDisk>> Adopt(const std::string& directory, UniqueFd lock);
+  void BeginToWrite() { writes_ = true; }
+  // To send to a successor.
+  const UniqueFd& lock() const { return lock_; }
 
   Result<std::optional<std::string>> Read(const std::string& name) override;
   Result<bool> Exists(const std::string& name) override;
@@ -59,12 +67,16 @@ class PosixDisk final : public Disk {
  private:
   PosixDisk(UniqueFd directory, std::string path)
       : directory_(std::move(directory)), path_(std::move(path)) {}
+  Status Lock();
+  // An error before BeginToWrite.
+  Status MayWrite() const;
   // Opens the file for Append and Sync, unless it is the one that is open.
   Status Use(const std::string& name);
 
   const UniqueFd directory_;  // files are opened in it, not by its path: that may be exchanged
   const std::string path_;    // for messages
   UniqueFd lock_;
+  std::atomic<bool> writes_ = true;
   // Append and Sync use one descriptor: a write that fails in the background is reported to those
   // descriptors that were open then.
   std::string name_;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/master/disk.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -53,6 +55,35 @@ TEST_F(PosixDiskTest, OneProcessUsesADirectory) {
   EXPECT_NE(second.error().detail.find(path_), std::string::npos);
   first->reset();
   EXPECT_EQ(OpenCode(path_), Code::kOk);
+}
+
+TEST_F(PosixDiskTest, ASuccessorGetsTheLockAndWritesWhenItIsTold) {
+  auto first = *PosixDisk::Open(path_);
+  ASSERT_TRUE(first->Write("control", "one"));
+  auto second = *PosixDisk::Adopt(path_, UniqueFd(dup(first->lock().get())));
+  EXPECT_EQ(*second->Read("control"), "one");
+  EXPECT_EQ(second->Append("control", "x").error().code, Code::kUnavailable);
+  EXPECT_EQ(second->Write("control", "x").error().code, Code::kUnavailable);
+  EXPECT_EQ(second->Rename("control", "x").error().code, Code::kUnavailable);
+  ASSERT_TRUE(first->Append("control", " two")) << "the first one is not hindered";
+  first.reset();
+  EXPECT_EQ(OpenCode(path_), Code::kUnavailable) << "it was locked all the while";
+  second->BeginToWrite();
+  ASSERT_TRUE(second->Append("control", " three"));
+  EXPECT_EQ(*second->Read("control"), "one two three");
+  second.reset();
+  EXPECT_EQ(OpenCode(path_), Code::kOk);
+}
+
+TEST_F(PosixDiskTest, TheLockOfAnotherDirectoryIsRefused) {
+  auto first = *PosixDisk::Open(path_);
+  auto other = *PosixDisk::Open(path_ + "/other");
+  const auto adopted = PosixDisk::Adopt(path_, UniqueFd(dup(other->lock().get())));
+  ASSERT_FALSE(adopted);
+  EXPECT_EQ(adopted.error().code, Code::kInvalid);
+  // A file that nobody has locked, or somebody else has.
+  UniqueFd opened(open((path_ + "/lock").c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(PosixDisk::Adopt(path_, std::move(opened)).error().code, Code::kUnavailable);
 }
 
 TEST_F(PosixDiskTest, WhatOthersMayHavePutThereIsNotUsed) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcove/base/carry.h"
 #include "kvcove/master/control_store.h"
 #include "kvcove/model/ids.h"
 
@@ -46,6 +47,10 @@ struct SlotFact {
   std::string name;
   std::string version;
   bool operator==(const SlotFact&) const = default;
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, generation, free, name, version);
+  }
 };
 
 // key "member/ID": the identity of an owner's memory.
@@ -57,6 +62,10 @@ struct MemberFact {
   std::string tenant;
   std::int64_t joined_s = 0;  // Unix time
   bool operator==(const MemberFact&) const = default;
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, number, disk, address, host, tenant, joined_s);
+  }
 };
 
 // key "barrier/ID/NNNNN": removals from the slot were proven although the member had not applied

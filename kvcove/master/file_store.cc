@@ -41,6 +41,8 @@ class FileStore::Core {
   // nothing to answer when the disk returns.
   bool Abandon();
   bool drained() const;
+  // After StopThread. False: the thread has ended.
+  bool GoOn();
 
  private:
   struct Queue {
@@ -277,7 +279,11 @@ void FileStore::Core::RunThread() {
     const bool waits_for_disk = !file_.Ready() || sync_is_due_;
     const bool may_retire = file_.known() && file_.revision() > 0;
     MutexLock lock(mutex_);
-    if (stops_) break;
+    if (stops_) {
+      ended_ = true;
+      changed_.NotifyAll();
+      return;
+    }
     const bool more = !queue_.done.empty() || (retires_ && may_retire);
     if (!stat_.refuses.empty() || waits_for_disk) {
       changed_.WaitFor(mutex_, std::chrono::nanoseconds(kLookAgainNs));
@@ -285,9 +291,6 @@ void FileStore::Core::RunThread() {
       changed_.Wait(mutex_);
     }
   }
-  MutexLock lock(mutex_);
-  ended_ = true;
-  changed_.NotifyAll();
 }
 
 FileStoreStat FileStore::Core::stat() const {
@@ -320,6 +323,12 @@ bool FileStore::Core::StopThread(std::chrono::steady_clock::time_point until) {
   while (!ended_ && changed_.WaitUntil(mutex_, until)) {
   }
   return ended_;
+}
+
+bool FileStore::Core::GoOn() {
+  MutexLock lock(mutex_);
+  stops_ = false;
+  return !std::exchange(ended_, false);
 }
 
 bool FileStore::Core::stops() const {
@@ -361,7 +370,24 @@ void FileStore::Commit(std::vector<FactChange> changes, Done done) {
   core_->Commit(std::move(changes), std::move(done));
 }
 
+Status FileStore::Rest(std::int64_t deadline_ns) {
+  const std::int64_t left_ns = std::max<std::int64_t>(0, deadline_ns - clock_.NowNs());
+  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(left_ns);
+  core_->AwaitDrained(until);
+  const std::string refuses = core_->stat().refuses;
+  if (!refuses.empty()) return Fail(Code::kUnavailable, refuses);
+  if (!core_->drained()) return Fail(Code::kTimeout, "the disk does not answer in time");
+  // It may be about to make the file smaller.
+  if (!core_->StopThread(until + kEndOfThread) && core_->GoOn()) {
+    return Fail(Code::kTimeout, "the disk does not answer in time");
+  }
+  thread_.join();
+  return {};
+}
+
 void FileStore::Start() {
+  if (thread_.joinable()) return;
+  (void)core_->GoOn();
   thread_ = StartThread("kvcove-store", [core = core_] { core->RunThread(); });
 }
 

@@ -70,6 +70,10 @@ class FileStore final : public ControlStore {
   // One batch of commits, or one attempt to recover from a fault; calls their `done`. False: there
   // was nothing to do, or the disk is not ready. Not with Start.
   bool Work();
+  // Waits for what was committed, and ends the thread: nothing touches the disk until Start.
+  // Commits that come meanwhile wait. Errors: kTimeout, kUnavailable where the disk refuses; then
+  // the thread goes on. With Start only.
+  Status Rest(std::int64_t deadline_ns);
   // Behind the commits so far, moves the file of format version 1 away. A start repeats it when it
   // fails.
   void RetireV1();

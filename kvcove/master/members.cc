@@ -52,8 +52,10 @@ Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
   }
   // Not heard of in this term, the process that an earlier master knew is not known; but one that
   // no master has welcomed is another one, and somebody may still read the memory of the first.
+  // A process over a disk knows what the one before it has seen, but has no number yet.
+  const bool begins = member.fact.disk && hello.number == wire::kNoOwner;
   const bool another =
-      member.epoch != 0 ? member.hello.process != hello.process : hello.seen.term == 0;
+      member.epoch != 0 ? member.hello.process != hello.process : hello.seen.term == 0 || begins;
   if (another && member.lease_until_ns > now_ns) {
     return Fail(Code::kExists,
                 fmt::format("the owner at {} says that it is the one at {}, whose lease is "
@@ -108,6 +110,9 @@ wire::OwnerWelcome Members::Welcome(const wire::OwnerHello& hello, bool overtake
   const bool resumed = same_memory && !overtaken && hello.seen.term == term_ &&
                        hello.number == number && hello.epoch == member.epoch;
   if (!resumed) {
+    // Another process brings back what lies on the disk, and has missed what was said since.
+    const bool back = member.fact.disk && hello.number == wire::kNoOwner &&
+                      (member.epoch != 0 || member.lease_until_ns != 0);
     member.epoch = NextEpoch();
     // Over the same disk, another process may list what the last one listed.
     if (member.first_epoch == 0 || (!same_memory && !member.fact.disk)) {
@@ -118,7 +123,7 @@ wire::OwnerWelcome Members::Welcome(const wire::OwnerHello& hello, bool overtake
     // Somebody may have stored another value of what it holds.
     const bool lapsed = member.lease_until_ns != 0 && member.lease_until_ns <= now_ns;
     // It stays so until all is told, whatever hellos come in between.
-    member.tell_first = member.tell_first || overtaken || lapsed;
+    member.tell_first = member.tell_first || overtaken || lapsed || back;
   }
   member.hello = hello;
   member.heard_ns = now_ns;
@@ -342,8 +347,10 @@ std::vector<SlotId> Members::EndOvertaken(OwnerNumber number, std::vector<std::s
 }
 
 std::size_t Members::untold() const {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(by_id_, [&](const auto& entry) { return !at(entry.second).told; }));
+  return static_cast<std::size_t>(std::ranges::count_if(by_id_, [&](const auto& entry) {
+    const Member& member = at(entry.second);
+    return !member.told || member.last.disk_away;
+  }));
 }
 
 std::vector<std::string> Members::VoidBarriers(SlotId slot) {
@@ -371,6 +378,17 @@ std::uint64_t Members::AppliedByLeased(std::int64_t now_ns) const {
 bool Members::LeaseRunning(std::int64_t now_ns) const {
   return std::ranges::any_of(
       by_id_, [&](const auto& entry) { return at(entry.second).lease_until_ns > now_ns; });
+}
+
+std::optional<std::int64_t> Members::FirstLeaseEndNs(std::int64_t now_ns) const {
+  std::optional<std::int64_t> first;
+  for (const auto& [id, number] : by_id_) {
+    const Member& member = at(number);
+    if (member.lease_until_ns <= now_ns) continue;
+    if (member.heard_ns + (options_.lease_ns / 2) < now_ns) continue;
+    if (!first || member.lease_until_ns < *first) first = member.lease_until_ns;
+  }
+  return first;
 }
 
 // ---- ends
@@ -437,7 +455,10 @@ std::vector<OwnerNumber> Members::AwayForTooLong(std::int64_t now_ns) const {
   return gone;
 }
 
-void Members::LeaseReturned(OwnerNumber number) { at(number).lease_until_ns = 0; }
+// Not zero where the identity goes on: it had a lease once.
+void Members::LeaseReturned(OwnerNumber number) {
+  at(number).lease_until_ns = at(number).fact.disk ? 1 : 0;
+}
 
 // ---- what is shown
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kvcove/master/facts.h"
+#include "kvcove/wire/carry_fields.h"
 #include "kvcove/wire/cluster.h"
 
 namespace kvcove::master {
@@ -143,7 +144,9 @@ class Members {
   // It is told, and nothing of it was overtaken since. The slots whose barriers stood for that only
   // are not hidden any more; `keys`: of these barriers.
   std::vector<SlotId> EndOvertaken(OwnerNumber number, std::vector<std::string>& keys);
+  // Or has a disk that is not told.
   std::size_t untold() const;
+  bool DiskAway(OwnerNumber number) const { return at(number).last.disk_away; }
   // The slot has another generation: its barriers mean nothing any more. Their keys.
   std::vector<std::string> VoidBarriers(SlotId slot);
   // Every member that exists has applied it.
@@ -151,6 +154,9 @@ class Members {
   // Every member with a running lease has applied it.
   std::uint64_t AppliedByLeased(std::int64_t now_ns) const;
   bool LeaseRunning(std::int64_t now_ns) const;
+  // When the first of the leases ends that their owners still renew; nothing: there is none. An
+  // owner that has missed a renewal does not count: nobody can keep its lease from running out.
+  std::optional<std::int64_t> FirstLeaseEndNs(std::int64_t now_ns) const;
 
   // ---- ends
   // The keys of its facts, to be deleted from the store: only then may it End. Until then it is a
@@ -192,8 +198,17 @@ class Members {
   const std::string& TenantOfOwner(OwnerNumber number) const { return at(number).hello.tenant; }
   const Id128& ProcessOf(OwnerNumber number) const { return at(number).hello.process; }
   bool Told(OwnerNumber number) const { return at(number).told; }
+  // Its identity outlives its process.
+  bool HasDisk(OwnerNumber number) const { return at(number).fact.disk; }
   std::size_t barriers() const;
   std::size_t size() const { return by_id_.size(); }
+
+  // To a successor's process in the same term: to its owners it is the same master.
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, next_epoch_, next_serial_, next_drop_, next_barrier_, members_, by_id_, ended_,
+             ended_order_);
+  }
 
  private:
   struct Barrier {
@@ -224,6 +239,11 @@ class Members {
     std::uint64_t removals = 0;
     std::map<SlotId, Barrier> barriers;
     wire::RenewRequest last;
+    template <typename Ar>
+    void Carry(Ar& ar) {
+      CarryAll(ar, id, fact, serial, hello, epoch, first_epoch, told_epoch, told, tell_first,
+               draining, ending, lease_until_ns, heard_ns, table, removals, barriers, last);
+    }
   };
   Member& at(OwnerNumber number) { return members_[number]; }
   const Member& at(OwnerNumber number) const { return members_[number]; }

@@ -10,6 +10,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/master/members.h"
+#include "kvcove/master/test_owners.h"
 
 namespace kvcove::master {
 
@@ -19,16 +20,6 @@ class MembersFixture : public testing::Test {
   static constexpr std::uint64_t kTable = 10;  // the current revision of the generation table
   static constexpr std::uint64_t kFirst = kTerm << 40;  // RemovalLog::FirstOf
 
-  static Id128 IdOf(std::uint64_t id) { return {.high = 100, .low = id}; }
-  static wire::OwnerHello Of(std::uint64_t id) {
-    const std::string host = "host" + std::to_string(id);
-    return {.owner = IdOf(id),
-            .process = {.high = 200, .low = id},
-            .address = host + ":1",
-            .socket = {},
-            .host = host,
-            .tenant = {}};
-  }
   static StoredState::Member Stored(std::uint64_t id, wire::OwnerNumber number) {
     return {.id = IdOf(id),
             .fact = {.number = number, .address = Of(id).address, .host = {}, .tenant = {}}};

@@ -336,6 +336,39 @@ TEST_F(MembersTest, AnEpochOfAnotherMasterIsNotResumed) {
   EXPECT_FALSE(members_.Welcome(hello, false, now_).resumed);
 }
 
+TEST_F(MembersTest, AProcessThatComesBackWithADiskTellsAllFirstAndWaitsForTheLeaseBeforeIt) {
+  StoredState::Member stored = Stored(1, 0);
+  stored.fact.disk = true;
+  Load({stored}, now_ + kSecond);
+  wire::OwnerHello hello = Of(1);
+  hello.seen = {.term = kTerm - 1, .tag = 5, .revision = 1};
+  EXPECT_EQ(members_.Admit(hello, now_).error().code, Code::kExists)
+      << "somebody may still read the memory of the process before it";
+  // That one goes on under another master without a word.
+  wire::OwnerHello goes_on = hello;
+  goes_on.number = 3;
+  ASSERT_TRUE(members_.Admit(goes_on, now_));
+  EXPECT_FALSE(members_.Welcome(goes_on, false, now_).tell_first);
+  now_ += 2 * kSecond;
+  hello.process = {.high = 77, .low = 78};
+  ASSERT_TRUE(members_.Admit(hello, now_));
+  const auto back = members_.Welcome(hello, false, now_);
+  EXPECT_TRUE(back.tell_first);
+  EXPECT_EQ(Renew(back), Renewal::kTellFirst);
+  EXPECT_EQ(Renew(back, kTable, /*told=*/true), Renewal::kGranted);
+}
+
+TEST_F(MembersTest, AnOwnerWithADiskThatSaidGoodbyeTellsAllWhenItIsBack) {
+  const auto owner = Join(1, /*disk=*/true);
+  EXPECT_FALSE(owner.tell_first) << "there is nothing yet";
+  ASSERT_EQ(Renew(owner, kTable, /*told=*/true), Renewal::kGranted);
+  members_.LeaseReturned(owner.number);
+  wire::OwnerHello hello = Of(1);
+  hello.process = {.high = 77, .low = 78};
+  ASSERT_TRUE(members_.Admit(hello, now_)) << "its lease is over";
+  EXPECT_TRUE(members_.Welcome(hello, false, now_).tell_first);
+}
+
 TEST_F(MembersTest, EpochsWrapWithoutBeingZero) {
   Members members({.lease_ns = kSecond}, kTerm, 0xFFFFFFFE);
   members.Add(IdOf(1), {.number = 0}, kFirst, now_);

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kvcove/base/carry.h"
 #include "kvcove/model/ids.h"
 
 namespace kvcove::master {
@@ -38,6 +39,14 @@ class RemovalMemory {
   }
   std::size_t size() const { return size_; }
 
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, size_, largest_, removed_at_, slots_);
+    if (slots_.size() == kMaxSlots) return;
+    ar.Fail();
+    slots_.resize(kMaxSlots);
+  }
+
  private:
   struct Removed {
     std::uint64_t tag = 0;
@@ -47,6 +56,10 @@ class RemovalMemory {
     std::deque<Removed> order;
     std::uint64_t floor = 0;
     std::uint64_t pattern = 0;
+    template <typename Ar>
+    void Carry(Ar& ar) {
+      CarryAll(ar, order, floor, pattern);
+    }
   };
   // The slot that has most gives up its oldest, so that nobody's removals raise another's floor.
   void Forget() {

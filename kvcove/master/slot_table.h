@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "kvcove/wire/owner_link.h"
+#include "kvcove/wire/carry_fields.h"
 
 namespace kvcove::master {
 
@@ -33,10 +33,19 @@ class SlotTable {
   // Empty: without a tenant, or unknown.
   std::string_view TenantOfSlot(SlotId slot) const;
 
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, slots_, by_revision_);
+  }
+
  private:
   struct Slot {
     SlotUpdate update;
     std::uint64_t revision = 0;
+    template <typename Ar>
+    void Carry(Ar& ar) {
+      CarryAll(ar, update, revision);
+    }
   };
   const std::size_t page_bytes_;
   std::map<SlotId, Slot> slots_;

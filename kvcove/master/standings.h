@@ -10,12 +10,15 @@
 // use sequentially consistent order, so one of the two always sees the other.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "kvcove/base/carry.h"
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/wire/owner_link.h"
@@ -41,6 +44,20 @@ class Standings {
     std::atomic<bool> overtaken{false};
     std::atomic<std::int64_t> broken_at_ns{0};  // when a requester said that it does not answer
     std::atomic<std::uint64_t> tenant{0};       // TenantTag of the only one it serves; 0: all
+    std::atomic<bool> hides{false};             // some of its slots: see SetHidden
+    std::atomic<bool> disk_away{false};         // a disk of its is set aside
+    template <typename Ar>
+    void Carry(Ar& ar) {
+      CarryAtomic(ar, epoch);
+      CarryAtomic(ar, first_epoch);
+      CarryAtomic(ar, told_epoch);
+      CarryAtomic(ar, live_until_ns);
+      CarryAtomic(ar, present_until_ns);
+      CarryAtomic(ar, overtaken);
+      CarryAtomic(ar, broken_at_ns);
+      CarryAtomic(ar, tenant);
+      CarryAtomic(ar, disk_away);
+    }
   };
   Owner& owner(OwnerNumber number) { return owners_[number]; }
   const Owner& owner(OwnerNumber number) const { return owners_[number]; }
@@ -48,6 +65,10 @@ class Standings {
   bool EpochIs(OwnerNumber number, std::uint32_t epoch) const {
     return number < owners_.size() && epoch != 0 &&
            owners_[number].epoch.load(std::memory_order_acquire) == epoch;
+  }
+  // All of its inventory is listed under this epoch.
+  bool ToldUnder(OwnerNumber number, std::uint32_t epoch) const {
+    return owners_[number].told_epoch.load(std::memory_order_acquire) == epoch;
   }
   std::int64_t NowNs() const { return clock_.NowNs(); }
   bool Live(OwnerNumber number) const { return LiveAt(number, NowNs()); }
@@ -78,7 +99,31 @@ class Standings {
     const MutexLock lock(barred_mutex_);
     return barred_.contains({number, slot});
   }
-  // Members whose inventory is not told under this master.
+  // What its current lease tells the owner to hide: removals were proven by barriers there, and it
+  // may list what they took until it has applied them. Look-ups do not find it either. Set before
+  // the owner is live under that lease.
+  void SetHidden(OwnerNumber number, const std::vector<SlotId>& slots) {
+    Owner& of = owners_[number];
+    if (slots.empty() && !of.hides.load(std::memory_order_relaxed)) return;
+    const MutexLock lock(barred_mutex_);
+    if (slots.empty()) {
+      hidden_.erase(number);
+    } else {
+      hidden_[number] = slots;
+    }
+    of.hides.store(!slots.empty(), std::memory_order_release);
+  }
+  bool Hidden(OwnerNumber number, SlotId slot) const {
+    if (!owners_[number].hides.load(std::memory_order_acquire)) return false;
+    const MutexLock lock(barred_mutex_);
+    const auto of = hidden_.find(number);
+    return of != hidden_.end() && std::ranges::find(of->second, slot) != of->second.end();
+  }
+  // What its disk had is not told by an owner that can be asked: a miss is the disk's fault.
+  bool DiskAway(OwnerNumber number) const {
+    return owners_[number].disk_away.load(std::memory_order_acquire);
+  }
+  // Members whose inventory, or that of a disk, is not told under this master.
   std::atomic<std::size_t> untold{0};
 
   // The owner may still list what it listed under this epoch: it is the same memory, and has not
@@ -110,10 +155,22 @@ class Standings {
     return slot < tenants_.size() ? tenants_[slot].load(std::memory_order_acquire) : ~0ULL;
   }
 
+  // While nobody uses it. What owners hide is set again by `Control`.
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    for (Owner& owner : owners_) owner.Carry(ar);
+    for (auto& generation : generations_) CarryAtomic(ar, generation);
+    for (auto& tenant : tenants_) CarryAtomic(ar, tenant);
+    CarryAtomic(ar, untold);
+    const MutexLock lock(barred_mutex_);
+    CarryOne(ar, barred_);
+  }
+
  private:
   const Clock& clock_;
   mutable Mutex barred_mutex_;  // innermost
   std::set<std::pair<OwnerNumber, SlotId>> barred_ KVCOVE_GUARDED_BY(barred_mutex_);
+  std::map<OwnerNumber, std::vector<SlotId>> hidden_ KVCOVE_GUARDED_BY(barred_mutex_);
   std::vector<Owner> owners_;
   std::vector<std::atomic<Generation>> generations_;
   std::vector<std::atomic<std::uint64_t>> tenants_;

@@ -58,8 +58,25 @@ std::string_view TaskStateName(TaskState state) {
   return "unknown";
 }
 
-Tasks::Tasks(MasterServer& cluster, const TaskOptions& options, const Clock& clock)
-    : cluster_(cluster), options_(options), clock_(clock) {
+Tasks::Tasks(MasterServer& cluster, const TaskOptions& options, const Clock& clock,
+             const CarriedTasks& carried)
+    : cluster_(cluster),
+      options_(options),
+      clock_(clock),
+      next_id_(carried.next_id),
+      copied_(carried.copied),
+      copied_bytes_(carried.copied_bytes) {
+  for (const CarriedTasks::Task& one : carried.tasks) {
+    auto task = std::make_shared<Task>();
+    task->stat = one.stat;
+    task->asked_for = one.asked_for;
+    if (task->stat.state == TaskState::kRunning) {
+      task->stat = TaskStat{};
+      task->stat.id = one.stat.id;
+      task->stat.request = one.stat.request;
+    }
+    tasks_.push_back(std::move(task));
+  }
   thread_ = StartThread("kvcove-tasks", [this] { Run(); });
 }
 
@@ -95,6 +112,7 @@ Result<std::uint64_t> Tasks::Start(const TaskRequest& request) {
 
 Result<std::uint64_t> Tasks::Queue(const TaskRequest& request, bool asked_for) {
   const MutexLock lock(mutex_);
+  if (handing_over_) return BeingTakenOver();
   while (tasks_.size() >= options_.max_tasks) {
     if (tasks_.front()->stat.state <= TaskState::kRunning) {
       return Fail(Code::kLimit, "too many tasks are waiting");
@@ -114,6 +132,7 @@ Status Tasks::Cancel(std::uint64_t id) {
   TaskRequest request;
   {
     const MutexLock lock(mutex_);
+    if (handing_over_) return BeingTakenOver();
     const auto task = std::ranges::find(tasks_, id, [](const auto& one) { return one->stat.id; });
     if (task == tasks_.end()) return Fail(Code::kMiss, fmt::format("no task {}", id));
     (*task)->cancel = true;
@@ -127,6 +146,24 @@ Status Tasks::Cancel(std::uint64_t id) {
       (void)cluster_.master().control().SetDraining(owner.number, false);
   }
   return {};
+}
+
+CarriedTasks Tasks::BeginHandOver() {
+  const MutexLock lock(mutex_);
+  handing_over_ = true;
+  CarriedTasks carried{
+      .next_id = next_id_, .copied = copied_, .copied_bytes = copied_bytes_, .tasks = {}};
+  for (const auto& task : tasks_) {
+    carried.tasks.push_back({.stat = task->stat, .asked_for = task->asked_for});
+    if (!task->cancel || task->stat.state > TaskState::kRunning) continue;
+    carried.tasks.back().stat.state = TaskState::kCancelled;
+  }
+  return carried;
+}
+
+void Tasks::EndHandOver() {
+  const MutexLock lock(mutex_);
+  handing_over_ = false;
 }
 
 std::vector<TaskStat> Tasks::List() const {
@@ -248,6 +285,10 @@ void Tasks::RunTask(Task& task) {
 
 Status Tasks::RunOver(Task& task, const wire::OwnerStat& from) {
   KVCOVE_ASSIGN(const std::uint64_t left, Walk(task, from));
+  if (HasDisk(from)) {
+    const MutexLock lock(mutex_);
+    task.stat.message = "what lies on the owner's disk only was not looked at";
+  }
   if (left == 0) return {};
   return Fail(Code::kNoSpace, fmt::format("{} objects found no room elsewhere", left));
 }
@@ -264,8 +305,12 @@ Status Tasks::Drain(Task& task, const wire::OwnerStat& from) {
       task.stat.left = left;
     }
     if (settled && left == 0) {
+      const bool disk = HasDisk(from);
       const MutexLock lock(mutex_);
-      task.stat.message = "everything is elsewhere: the owner may be stopped";
+      task.stat.message =
+          disk ? "everything in memory is elsewhere; what lies on the owner's disk only stays "
+                 "there, and comes back with it"
+               : "everything is elsewhere: the owner may be stopped";
       return {};
     }
     if (settled && task.stat.copied == before) break;  // no progress
@@ -276,6 +321,13 @@ Status Tasks::Drain(Task& task, const wire::OwnerStat& from) {
               fmt::format("{} objects found no room elsewhere and are still here; the owner stays "
                           "draining: add memory elsewhere and drain again, or cancel this task",
                           task.stat.left));
+}
+
+// Tasks go over what is in memory.
+bool Tasks::HasDisk(const wire::OwnerStat& owner) const {
+  return std::ranges::any_of(cluster_.master().control().Describe(), [&](const auto& member) {
+    return member.number == owner.number && member.disk;
+  });
 }
 
 Status Tasks::Repair(Task& task) {
@@ -350,8 +402,10 @@ std::vector<Tasks::Move> Tasks::Wanted(const Task& task, const wire::OwnerStat& 
       case TaskKind::kDrain:
         wanted = elsewhere == 0;
         break;
-      case TaskKind::kCopy:
       case TaskKind::kMove:
+        wanted = true;  // where the target has it already, the source drops its own
+        break;
+      case TaskKind::kCopy:
         wanted = to == wire::kNoOwner || std::ranges::find(holders[i], to) == holders[i].end();
         break;
       case TaskKind::kRepair: {
@@ -383,16 +437,18 @@ const wire::OwnerStat* Tasks::TargetFor(const Task& task, const wire::OwnerStat&
   };
   for (wire::OwnerStat& owner : owners) {
     const bool named = !task.stat.request.to.empty();
+    const bool has = std::ranges::find(move.holders, owner.number) != move.holders.end();
+    const bool may_have = named && task.stat.request.kind == TaskKind::kMove;
     if (!Takes(owner) || owner.number == from.number ||
-        (named && owner.address != task.stat.request.to) ||
-        std::ranges::find(move.holders, owner.number) != move.holders.end() ||
+        (named && owner.address != task.stat.request.to) || (has && !may_have) ||
         (!owner.tenant.empty() && owner.tenant != from.tenant) ||
-        owner.free_bytes < move.object.size_bytes) {
+        (!has && owner.free_bytes < move.object.size_bytes)) {
       continue;
     }
     if (best == nullptr || rank(owner) > rank(*best)) best = &owner;
   }
-  if (best != nullptr) best->free_bytes -= move.object.size_bytes;
+  if (best != nullptr)
+    best->free_bytes -= std::min<std::uint64_t>(best->free_bytes, move.object.size_bytes);
   return best;
 }
 

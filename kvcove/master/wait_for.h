@@ -14,11 +14,12 @@
 namespace kvcove::master {
 
 // `call` gets where its answer goes; an answer that comes too late goes nowhere. `poll`, if any, is
-// called every few milliseconds meanwhile. Errors: the answer's; kTimeout.
+// called every few milliseconds meanwhile; its error ends the wait. Errors: the answer's; kTimeout;
+// that of `poll`.
 template <typename T>
 Result<T> WaitFor(const Clock& clock, std::int64_t until_ns,
                   const std::function<void(Reply<T>)>& call,
-                  const std::function<void()>& poll = {}) {
+                  const std::function<Status()>& poll = {}) {
   constexpr std::chrono::milliseconds kTurn(5);
   struct State {
     Mutex mutex;
@@ -40,7 +41,7 @@ Result<T> WaitFor(const Clock& clock, std::int64_t until_ns,
         return Fail(Code::kTimeout, "the control store does not answer");
       }
     }
-    if (poll) poll();
+    if (poll) KVCOVE_TRY(poll());
   }
 }
 

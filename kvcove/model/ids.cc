@@ -68,6 +68,14 @@ std::string_view MissReasonName(MissReason reason) {
       return "timeout";
     case MissReason::kDenied:
       return "denied";
+    case MissReason::kDiskDamaged:
+      return "disk damaged";
+    case MissReason::kDiskFailed:
+      return "disk failed";
+    case MissReason::kDiskTimeout:
+      return "disk timeout";
+    case MissReason::kNoRoom:
+      return "no room";
   }
   return "unknown";
 }

@@ -24,7 +24,7 @@ using SlotId = std::uint16_t;
 // Never reused within an incarnation of the pool; 0 = none. Compared for equality only.
 using Generation = std::uint64_t;
 
-// A piece of a segment's payload, in granules of 64 bytes.
+// A piece of a segment's payload, in its granules (segment/payload.h).
 struct Extent {
   std::uint32_t start = 0;
   std::uint32_t count = 0;
@@ -39,8 +39,9 @@ struct Token {
 
   bool operator==(const Token&) const = default;
   // 52 lower-case hex digits, to hand a token to another process.
-  std::string ToString() const;
-  static Result<Token> Parse(std::string_view text);
+  KVCOVE_API std::string ToString() const;
+  // Errors: kInvalid.
+  KVCOVE_API static Result<Token> Parse(std::string_view text);
 };
 
 // What an owner must know of a slot; the master publishes it before it answers anybody.
@@ -68,9 +69,14 @@ enum class MissReason : std::uint8_t {
   kWarmingUp = 11,   // the master has just started and does not know all owners' objects yet
   kTimeout = 12,     // its owner did not answer in time
   kDenied = 13,      // this credential may not read it
+  // Of the disk tier, which had it:
+  kDiskDamaged = 14,  // its record is not what was written; it is dropped
+  kDiskFailed = 15,   // the disk could not read it, or is set aside
+  kDiskTimeout = 16,  // the disk did not answer in time
+  kNoRoom = 17,       // memory had no room to bring it up
 };
-inline constexpr std::size_t kMissReasons = 14;
-std::string_view MissReasonName(MissReason reason);
+inline constexpr std::size_t kMissReasons = 18;
+KVCOVE_API std::string_view MissReasonName(MissReason reason);
 
 // Where a value was found.
 enum class Tier : std::uint8_t {

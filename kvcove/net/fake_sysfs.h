@@ -81,6 +81,18 @@ class FakeSysfs {
             std::to_string(socket));
     }
   }
+  // Of a node, as the kernel writes it: what is free, and what a cache of files holds.
+  void Memory(int node, std::uint64_t total_mib, std::uint64_t free_mib,
+              std::uint64_t cache_mib = 0) const {
+    std::string text;
+    for (const auto& [name, mib] :
+         {std::pair{"MemTotal", total_mib}, std::pair{"MemFree", free_mib},
+          std::pair{"MemUsed", total_mib - free_mib}, std::pair{"Active(anon)", std::uint64_t{7}},
+          std::pair{"Inactive(file)", cache_mib}, std::pair{"Active(file)", std::uint64_t{0}}}) {
+      text += fmt::format("Node {} {}: {:>14} kB\n", node, name, mib * 1024);
+    }
+    Write(fmt::format("devices/system/node/node{}/meminfo", node), text);
+  }
   // `path`: below devices/, such as "pci0000:16/0000:16:02.0/0000:17:00.0".
   void Pci(const std::string& path, int node, const std::string& kind = "0x020000",
            const std::string& vendor = "0x15b3") const {

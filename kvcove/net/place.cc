@@ -36,23 +36,6 @@ std::string KernelAddress(std::string text) {
   return text;
 }
 
-// "0-15,32-47" and the like.
-std::set<int> ParseList(std::string_view list) {
-  std::set<int> numbers;
-  while (!list.empty()) {
-    const std::string_view range = list.substr(0, list.find(','));
-    list.remove_prefix(std::min(range.size() + 1, list.size()));
-    int first = 0;
-    const auto [at, error] = std::from_chars(range.data(), range.data() + range.size(), first);
-    if (error != std::errc()) continue;
-    int last = first;
-    const char* const end = range.data() + range.size();
-    if (at != end && *at == '-') std::from_chars(at + 1, end, last);
-    for (int i = first; i <= last && i < CPU_SETSIZE; ++i) numbers.insert(i);
-  }
-  return numbers;
-}
-
 std::set<int> ProcessorsOf(const Sysfs& sysfs, int node) {
   return ParseList(sysfs.Line(fmt::format("devices/system/node/node{}/cpulist", node)));
 }

@@ -2,11 +2,13 @@
 #include "kvcove/net/sysfs.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <sstream>
 
 #include "kvcove/base/posix.h"
 
@@ -38,17 +40,43 @@ bool NaturalLess(std::string_view a, std::string_view b) {
   return a.size() < b.size();
 }
 
-std::string Sysfs::Line(const std::string& path) const {
+std::set<int> ParseList(std::string_view list) {
+  std::set<int> numbers;
+  while (!list.empty()) {
+    const std::string_view range = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(range.size() + 1, list.size()));
+    int first = 0;
+    const auto [at, error] = std::from_chars(range.data(), range.data() + range.size(), first);
+    if (error != std::errc()) continue;
+    int last = first;
+    const char* const end = range.data() + range.size();
+    if (at != end && *at == '-') std::from_chars(at + 1, end, last);
+    for (int i = first; i <= last && i < CPU_SETSIZE; ++i) numbers.insert(i);
+  }
+  return numbers;
+}
+
+std::string Sysfs::Text(const std::string& path) const {
   // Not a pipe: opening one would wait.
   const UniqueFd fd(open((root_ + "/" + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   char bytes[4096];
   const ssize_t size = fd.valid() ? read(fd.get(), bytes, sizeof(bytes)) : -1;
-  if (size <= 0) return {};
-  std::string_view line(bytes, static_cast<std::size_t>(size));
-  line = line.substr(0, line.find('\n'));
+  return size <= 0 ? std::string() : std::string(bytes, static_cast<std::size_t>(size));
+}
+
+std::string Sysfs::Line(const std::string& path) const {
+  const std::string text = Text(path);
+  const std::string_view line = std::string_view(text).substr(0, text.find('\n'));
   const std::size_t begin = line.find_first_not_of(" \t\r");
   if (begin == std::string_view::npos) return {};
   return std::string(line.substr(begin, line.find_last_not_of(" \t\r") + 1 - begin));
+}
+
+std::vector<std::string> Sysfs::Lines(const std::string& path) const {
+  std::vector<std::string> lines;
+  std::istringstream text(Text(path));
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
 }
 
 std::optional<int> Sysfs::Number(const std::string& path) const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,9 @@ namespace kvcove::net {
 // "mlx5_2" before "mlx5_10".
 bool NaturalLess(std::string_view a, std::string_view b);
 
+// The numbers of "0-15,32-47": processors or nodes. What is no number is passed over.
+std::set<int> ParseList(std::string_view list);
+
 // Immutable; thread-safe.
 class Sysfs {
  public:
@@ -21,6 +25,8 @@ class Sysfs {
 
   // The first line of a file, without blanks around it; empty when it cannot be read.
   std::string Line(const std::string& path) const;
+  // All lines of a file of at most a few KiB.
+  std::vector<std::string> Lines(const std::string& path) const;
   // The number that the file begins with, as "4: ACTIVE" and "-1" do.
   std::optional<int> Number(const std::string& path) const;
   // Names in a directory, in natural order.
@@ -30,6 +36,7 @@ class Sysfs {
   std::vector<std::string> Parts(const std::string& path) const;
 
  private:
+  std::string Text(const std::string& path) const;
   std::string root_;
 };
 

@@ -32,7 +32,7 @@ Core::Core(const CoreOptions& options, segment::HeaderView header, std::byte* pa
            const Clock& clock)
     : options_(options),
       clock_(clock),
-      payload_(payload),
+      payload_{.data = payload, .granule = header.granule()},
       objects_(header),
       spaces_(options.policy, options.payload_bytes, options.quotas),
       reservations_(steps_),
@@ -44,7 +44,7 @@ Core::Core(const CoreOptions& options, segment::HeaderView header, std::byte* pa
              .listings = listings_,
              .counters = counters_,
              .steps = steps_},
-            payload, clock) {}
+            payload_, clock) {}
 
 Result<std::unique_ptr<Core>> Core::Open(const CoreOptions& options, segment::HeaderView header,
                                          std::byte* payload, const Clock& clock) {
@@ -158,6 +158,7 @@ segment::Found Core::FindLive(SlotId slot, const segment::PreparedKey& key) {
 
 // Hard-pinned objects are unknown to the policy.
 void Core::CountHit(ObjectId id) {
+  if (options_.lower != nullptr) options_.lower->Asked(id);
   if (objects_[id].hard_pinned) return;
   spaces_.policy(objects_[id].space).OnHit(id);
 }
@@ -176,7 +177,7 @@ wire::RenewRequest Core::Report() const {
 void Core::StatTotals(PoolStat& stat) const {
   stat = {};
   stat.payload_bytes = options_.payload_bytes;
-  stat.populated_bytes = room_.added_granules() * segment::kGranule;
+  stat.populated_bytes = room_.added_bytes();
   stat.free_bytes = room_.free_bytes();
   stat.object_bytes = spaces_.object_bytes();
   stat.reserved_bytes = spaces_.reserved_bytes();
@@ -211,6 +212,7 @@ bool Core::StatSome(StatWalk& walk, PoolStat& stat) const {
   for (; left > 0 && at != sessions_.end(); --left, ++at) {
     const auto& [number, session] = *at;
     walk.session = number;
+    if (number == promoter_) continue;
     places.clear();
     if (session.page != nullptr) {
       AddCounters(*session.page, stat.local);
@@ -239,8 +241,9 @@ PoolStat Core::Stat() const {
 std::uint32_t Core::DrainPage(SessionNumber session, segment::SessionPage& page,
                               std::uint32_t at_most) {
   std::uint32_t count = 0;
+  const std::int64_t now = clock_.NowNs();
   segment::Event event;
-  for (; count < at_most && segment::PopEvent(page, event); ++count) {
+  for (; count < at_most && segment::PopEvent(page, now, event); ++count) {
     // Nothing in it is to be trusted: it counts only if it names a live object exactly.
     const ObjectId id = objects_.Named(event.place, event.version);
     if (id == kNoObject) continue;
@@ -248,8 +251,8 @@ std::uint32_t Core::DrainPage(SessionNumber session, segment::SessionPage& page,
       ++counters_.hits;
       CountHit(id);
     }
-    if (event.kind == segment::EventKind::kHold || event.hold_ms > 0) {
-      AddHold(session, id, event.version, std::int64_t{event.hold_ms} * kMillisecond);
+    if (event.hold_until_ms * kMillisecond > now) {
+      AddHold(session, id, event.version, event.hold_until_ms * kMillisecond);
     }
   }
   return count;
@@ -272,14 +275,16 @@ bool Core::DrainEvents(std::uint32_t at_most) {
 
 void Core::DrainEvents() {
   DrainEvents(kDrainAll);
+  // Each ends once, so what is left over is paid for by the looks that follow.
   EndHolds(kHoldSlice);
 }
 
-void Core::AddHold(SessionNumber session, ObjectId id, Version version, std::int64_t duration_ns) {
+void Core::AddHold(SessionNumber session, ObjectId id, Version version, std::int64_t until_ns) {
   const Hold hold{.object = id,
                   .version = version,
                   .bytes = objects_.Bytes(id),
-                  .until_ns = clock_.NowNs() + std::min(duration_ns, options_.longest_hold_ns)};
+                  .until_ns = std::min(
+                      until_ns, clock_.NowNs() + segment::kLongestHold.count() * kMillisecond)};
   if (!objects_.Hold(id)) return;
   if (!holds_.Add(session, hold)) objects_.Unhold(id);
 }

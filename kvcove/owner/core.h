@@ -56,13 +56,16 @@ class Core {
   // Exactly these slots may not be read here: removals from them may be unknown to this owner.
   void SetHidden(std::span<const SlotId> slots);
   // The last removal that is applied. What is put from here on was begun after it.
-  void SetApplied(std::uint64_t number) { applied_ = number; }
+  void SetApplied(std::uint64_t number) {
+    applied_ = number;
+    listings_.SetApplied(number);
+  }
   std::uint64_t applied() const { return applied_; }
   void RenewLease(std::int64_t deadline_ns);
 
-  // The payload below `granules` is populated and may be used.
-  void AddPayloadUpTo(std::uint64_t granules) { room_.AddPayloadUpTo(granules); }
-  std::uint64_t added_granules() const { return room_.added_granules(); }
+  // The payload below `bytes` is populated and may be used.
+  void AddPayloadBelow(std::uint64_t bytes) { room_.AddPayloadBelow(bytes); }
+  std::uint64_t added_bytes() const { return room_.added_bytes(); }
 
   // ---- puts
   // `evict` false: nothing makes room for it. kLimit: the session or its space has reserved as much
@@ -76,6 +79,32 @@ class Core {
   // this owner in a moment. Such a put is not stale. It waits for the generation, or goes to
   // another owner; until the generation is published here, nothing is taken under it.
   bool Awaits(const Token& token) const;
+  // A session that brings up what the lower tier holds: its puts are not refused as `exists`
+  // for that.
+  SessionNumber AddPromoter();
+  SessionNumber promoter() const { return promoter_; }
+  // The key's object goes last until `until_ns`, within what the session may hold.
+  void HoldKey(SessionNumber session, SlotId slot, std::string_view key, std::int64_t until_ns);
+
+  // It was brought up: in a cluster its facts are those of the put that the lower tier knows.
+  void NotePromoted(SlotId slot, std::string_view key, std::uint64_t put);
+  // The lower tier has it no more. The master forgets it, unless it is here or is being put: then
+  // what is listed stands, or takes its place.
+  void NoteLost(SlotId slot, std::string_view key);
+  // A put of the key is under way.
+  bool BeingPut(SlotId slot, std::string_view key) {
+    return reservations_.ClaimOf(slot, Prepared(slot, key), clock_.NowNs()) != nullptr;
+  }
+  // Nobody may read the slot here: see SetHidden.
+  bool Hidden(SlotId slot) const { return slot < kMaxSlots && objects_.slot(slot).hidden; }
+  // Empty for an object that is gone.
+  std::string KeyOf(ObjectId id, Version version) const {
+    return objects_.Has(id, version) ? objects_.KeyOf(id) : std::string();
+  }
+  SlotId SlotOf(ObjectId id, Version version) const {
+    return objects_.Has(id, version) ? static_cast<SlotId>(objects_[id].slot) : SlotId{0};
+  }
+
   // What Put and Finish left for the master since the last call; they answered kOk for it.
   std::vector<Pending> TakePending() { return listings_.TakePending(); }
   // The master's answer: publishes it, or drops it. The put's final outcome.
@@ -85,7 +114,7 @@ class Core {
   std::uint64_t TakeGaveWay() { return room_.TakeGaveWay(); }
   bool Waits(const Pending& pending) { return reservations_.Find(pending.reservation) != nullptr; }
   // What is gone since the last call, for the master to forget, oldest first.
-  std::vector<wire::ListItem> TakeGone(std::size_t at_most) { return listings_.TakeGone(at_most); }
+  std::vector<InventoryItem> TakeGone(std::size_t at_most) { return listings_.TakeGone(at_most); }
   // True once more is gone than could be kept: the whole inventory must be told again.
   bool TakeGoneOverflow() { return listings_.TakeGoneOverflow(); }
   // Up to `at_most` objects from `cursor` on (0 at first, kWalkDone at the end). Looks at a bounded
@@ -145,7 +174,9 @@ class Core {
   // All of it at once.
   PoolStat Stat() const;
   // What a renewal of the lease tells; cheap, whatever is stored here.
+  std::uint64_t free_bytes() const { return room_.free_bytes(); }
   wire::RenewRequest Report() const;
+  const Id128& incarnation() const { return incarnation_; }
   // 0 for a slot that is free.
   Generation GenerationOf(SlotId slot) const {
     return slot < kMaxSlots ? objects_.slot(slot).generation : 0;
@@ -161,6 +192,21 @@ class Core {
 
   // For the simulation: no bytes are lost or used twice. Dies with a message if they are.
   void CheckInvariants() const;
+
+  // ---- a successor's process (core_carry.cc)
+  // What is not in the header file: `ar`, and `policies` with what policies know. Nothing may be
+  // lent. The sessions' pages go separately.
+  void Save(StateWriter& ar, StateWriter& policies);
+  struct SessionMemory {
+    segment::SessionPage* page = nullptr;
+    const segment::Staging* staging = nullptr;
+  };
+  // Into a new core over the same memory. `pages`: of the sessions that have one. Returns whether
+  // the policies' knowledge was kept; without it each object counts as put just now.
+  // Errors: kIncompatible, kCorrupt. The core is of no use then.
+  Result<bool> Load(StateReader& ar, StateReader& policies,
+                    const std::map<SessionNumber, SessionMemory>& pages);
+  bool lent() const { return room_.withdrawn().lent(); }
 
  private:
   struct Session {
@@ -180,12 +226,15 @@ class Core {
   segment::PreparedKey Prepared(SlotId slot, std::string_view key) const {
     return {.key = key, .hash = objects_.view().HashKey(slot, key)};
   }
+  void TellPoliciesAll();
   void StatTotals(PoolStat& stat) const;
   // The key's live entry, or nothing; an entry of a dead generation is withdrawn on the way.
   segment::Found FindLive(SlotId slot, const segment::PreparedKey& key);
   void CountHit(ObjectId id);
   // What a put says of the object that it stored or found.
   void TellPolicy(ObjectId id, const Hints& hints, bool ends_request);
+  // The first item that says one counts.
+  void HearPriority(Spaces::Number space, std::span<const PutItem> items);
   Loan LoanOf(const segment::Found& found);
   void Withdraw(ObjectId id, MissReason reason);
 
@@ -198,17 +247,22 @@ class Core {
     Generation generation = 0;
     std::uint32_t size_bytes = 0;
     std::span<const Extent> extents;
-    bool waited = false;  // for the master
+    bool waited = false;    // for the master
+    bool comes_up = false;  // from the lower tier
     Hints hints;
     bool ends_request = false;
   };
   struct PutMode {
     const segment::Staging* staging = nullptr;
     bool evict = true;
-    bool ends_request = false;  // nothing of its request follows in the batch, or later
+    bool ends_request = false;      // nothing of its request follows in the batch, or later
+    std::uint64_t ahead_bytes = 0;  // as Room::Taking has it
   };
   PutResult PutOne(SessionNumber session, const Token& token, const PutItem& item,
                    std::uint64_t hash, const PutMode& mode);
+  // Of room that these items take: those that are not here yet.
+  std::uint64_t BytesToTake(SlotId slot, std::span<const PutItem> items,
+                            std::span<const std::uint64_t> hashes) const;
   // kOk: it may reserve so many bytes more.
   bool MayReserve(SessionNumber session, Spaces::Number space, std::uint64_t bytes) const;
   void Write(std::span<const Extent> extents, std::span<const std::byte> value);
@@ -226,12 +280,12 @@ class Core {
   // ---- what happens by itself
   bool DrainEvents(std::uint32_t at_most);
   std::uint32_t DrainPage(SessionNumber session, segment::SessionPage& page, std::uint32_t at_most);
-  void AddHold(SessionNumber session, ObjectId id, Version version, std::int64_t duration_ns);
+  void AddHold(SessionNumber session, ObjectId id, Version version, std::int64_t until_ns);
   bool EndHolds(std::uint32_t at_most);
 
   const CoreOptions options_;
   const Clock& clock_;
-  std::byte* const payload_;
+  const segment::Payload payload_;
   Counters counters_;
   Steps steps_;
   Objects objects_;
@@ -248,6 +302,7 @@ class Core {
   std::map<SessionNumber, Session> sessions_;
   std::uint64_t ended_pages_ = 0;  // sessions with a page that have ended
   SessionNumber next_session_ = 1;
+  SessionNumber promoter_ = 0;
   SessionNumber drained_ = 0;  // the last session whose events were looked at
 };
 

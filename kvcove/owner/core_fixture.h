@@ -33,11 +33,15 @@ class ZeroedMemory {
 };
 
 struct TestSegment {
-  TestSegment(std::uint64_t max_objects, std::uint64_t payload_bytes)
-      : sizes{.max_objects = max_objects, .payload_bytes = payload_bytes},
+  TestSegment(std::uint64_t max_objects, std::uint64_t payload_bytes,
+              std::uint64_t granule_bytes = 0)
+      : sizes{.max_objects = max_objects,
+              .payload_bytes = payload_bytes,
+              .granule_bytes = granule_bytes},
         header(segment::HeaderFileBytes(sizes)),
         payload(payload_bytes) {
-    segment::FormatHeader(header.data(), sizes, {.high = 1, .low = 2}, /*hash_seed=*/3);
+    EXPECT_TRUE(
+        segment::FormatHeader(header.data(), sizes, {.high = 1, .low = 2}, /*hash_seed=*/3));
     view = *segment::HeaderView::Open(header.data(), header.size());
   }
   const segment::HeaderSizes sizes;
@@ -62,10 +66,10 @@ inline constexpr Generation kLater = 2ULL << 24;
 
 // A core over a segment of its own with one local session.
 struct TestCore {
-  explicit TestCore(const CoreOptions& options)
-      : segment(options.max_objects, options.payload_bytes),
+  explicit TestCore(const CoreOptions& options, std::uint64_t granule_bytes = 0)
+      : segment(options.max_objects, options.payload_bytes, granule_bytes),
         core(*Core::Open(options, segment.view, segment.payload.data(), clock)) {
-    core->AddPayloadUpTo(options.payload_bytes / segment::kGranule);
+    core->AddPayloadBelow(options.payload_bytes);
     core->RenewLease(clock.NowNs() + kSecond);
     session = core->AddSession(page.get(), 1);
   }

@@ -98,6 +98,50 @@ void Core::SetChecksum(const Loan& loan, std::uint64_t checksum) {
   if (id != kNoObject) listings_.SetChecksum(id, checksum);
 }
 
+// ---- with a lower tier
+
+SessionNumber Core::AddPromoter() {
+  promoter_ = AddSession(nullptr, 0);
+  return promoter_;
+}
+
+void Core::HoldKey(SessionNumber session, SlotId slot, std::string_view key,
+                   std::int64_t until_ns) {
+  if (!sessions_.contains(session)) return;
+  const segment::Found found = FindLive(slot, Prepared(slot, key));
+  if (found) AddHold(session, found.object, found.version, until_ns);
+}
+
+void Core::NotePromoted(SlotId slot, std::string_view key, std::uint64_t put) {
+  const segment::Found found =
+      options_.listed ? FindLive(slot, Prepared(slot, key)) : segment::Found{};
+  if (!found) return;
+  const PutOf of = UnpackPut(put);
+  listings_.SetFacts(found.object, {.group = of.group, .copies = of.copies});
+  listings_.AddMoved({.hash = DirectoryHash(slot, key),
+                      .generation = found.generation,
+                      .size_bytes = found.meta.size_bytes(),
+                      .group = of.group,
+                      .slot = slot,
+                      .copies = of.copies,
+                      .tier = Tier::kMemory},
+                     std::string(key));
+}
+
+void Core::NoteLost(SlotId slot, std::string_view key) {
+  const segment::PreparedKey prepared = Prepared(slot, key);
+  if (!options_.listed || FindLive(slot, prepared) ||
+      reservations_.ClaimOf(slot, prepared, clock_.NowNs()) != nullptr) {
+    return;
+  }
+  // Was it lost under an earlier generation, or before it was put again? A value of the current
+  // generation that memory has given up since stays listed: without its entry another owner's put
+  // of the key would be accepted, and the key would have two values.
+  const Generation generation = objects_.slot(slot).generation;
+  if (options_.lower != nullptr && options_.lower->Holds(slot, generation, key)) return;
+  listings_.AddGone(DirectoryHash(slot, key), slot, /*group=*/0);
+}
+
 // ---- removal
 
 Code Core::Remove(SlotId slot, std::string_view text) {
@@ -129,11 +173,14 @@ std::uint64_t Core::RemoveMatching(SlotId slot, std::string_view pattern, Walk& 
   for (ObjectId id = walk.object; id < end; ++id) {
     ++steps_.objects;
     if (!objects_.Has(id) || objects_[id].slot != slot) continue;
-    if (!GlobMatches(pattern, objects_.KeyOf(id))) continue;
+    const std::string key = objects_.KeyOf(id);
+    if (!GlobMatches(pattern, key)) continue;
     const bool live = objects_.Current(id);
+    const Generation generation = objects_.slot(slot).generation;
     Withdraw(id, live ? MissReason::kRemoved : MissReason::kReset);
     if (live) {
-      ++removed;
+      // What the lower tier has, too, is counted by its own walk.
+      removed += options_.lower != nullptr && options_.lower->Holds(slot, generation, key) ? 0 : 1;
       ++counters_.removals;
     }
   }
@@ -239,12 +286,13 @@ wire::InventoryReply Core::Page(const wire::InventoryRequest& request) const {
     const std::string key = objects_.KeyOf(at);
     if (!objects_.Current(at) || !key.starts_with(request.prefix)) continue;
     const Objects::Object& object = objects_[at];
-    reply.objects.push_back({.hash = DirectoryHash(object.slot, key),
+    const auto slot = static_cast<SlotId>(object.slot);
+    reply.objects.push_back({.hash = DirectoryHash(slot, key),
                              .generation = objects_.GenerationOf(at),
                              .version = objects_.VersionOf(at),
                              .id = at,
                              .size_bytes = objects_.SizeBytes(at),
-                             .slot = object.slot,
+                             .slot = slot,
                              .copies = copies,
                              .hard_pinned = object.hard_pinned,
                              .soft_pinned = object.soft_pinned,

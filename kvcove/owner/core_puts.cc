@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a put becomes an object: Put, Finish, and the master's answer.
 #include <algorithm>
-#include <cstring>
+#include <optional>
 
+#include "kvcove/base/copy.h"
 #include "kvcove/base/random.h"
 #include "kvcove/owner/core.h"
 
@@ -60,13 +61,43 @@ std::vector<PutResult> Core::Put(SessionNumber number, const Token& token,
     hashes[i] = objects_.view().HashKey(token.slot, items[i].key);
     objects_.view().Prefetch(hashes[i]);
   }
+  const Spaces::Number space = objects_.slot(token.slot).space;
+  if (space != Spaces::kNone) spaces_.policy(space).Prefetch(hashes);
+  HearPriority(space, items);
+  std::optional<std::uint64_t> to_take;  // from this item on, once there is too little room for it
   for (std::size_t i = 0; i < items.size(); ++i) {
+    const std::uint64_t bytes = room_.granule().Occupied(items[i].size_bytes);
+    if (!to_take && evict && space != Spaces::kNone && room_.LeftFor(space) < bytes) {
+      to_take = BytesToTake(token.slot, items.subspan(i), std::span(hashes).subspan(i));
+    }
+    const std::uint64_t ahead = to_take ? *to_take - std::min(*to_take, bytes) : 0;
     results[i] = PutOne(number, token, items[i], hashes[i],
                         {.staging = at->second.staging,
                          .evict = evict,
-                         .ends_request = EndsRequest(items.subspan(i))});
+                         .ends_request = EndsRequest(items.subspan(i)),
+                         .ahead_bytes = ahead});
+    if (to_take && results[i].code == Code::kOk) to_take = ahead;
   }
   return results;
+}
+
+void Core::HearPriority(Spaces::Number space, std::span<const PutItem> items) {
+  if (space == Spaces::kNone) return;
+  for (const PutItem& item : items) {
+    if (item.hints.priority == NamespacePriority::kUnsaid) continue;
+    return spaces_.SetPriority(space, item.hints.priority);
+  }
+}
+
+std::uint64_t Core::BytesToTake(SlotId slot, std::span<const PutItem> items,
+                                std::span<const std::uint64_t> hashes) const {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!CheckObjectSize(items[i].size_bytes)) continue;
+    if (objects_.view().Find(slot, {.key = items[i].key, .hash = hashes[i]})) continue;
+    bytes += room_.granule().Occupied(items[i].size_bytes);
+  }
+  return bytes;
 }
 
 bool Core::MayReserve(SessionNumber session, Spaces::Number space, std::uint64_t bytes) const {
@@ -97,18 +128,24 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
     TellPolicy(found.object, item.hints, mode.ends_request);
     return {.code = Code::kExists, .extents = {}};
   }
+  if (options_.lower != nullptr && session != promoter_ &&
+      options_.lower->Holds(token.slot, token.generation, item.key)) {
+    return {.code = slot.hidden ? Code::kInProgress : Code::kExists, .extents = {}};
+  }
   const std::int64_t now = clock_.NowNs();
   if (reservations_.ClaimOf(token.slot, key, now) != nullptr) {
     return {.code = Code::kInProgress, .extents = {}};
   }
   // There are more namespaces than an owner keeps apart.
   if (slot.space == Spaces::kNone) return {.code = Code::kLimit, .extents = {}};
-  const std::uint64_t bytes = segment::OccupiedBytes(item.size_bytes);
+  const std::uint64_t bytes = room_.granule().Occupied(item.size_bytes);
   // A whole value is never being written: it waits for the master, or is an object at once.
   if (!whole && !MayReserve(session, slot.space, bytes)) {
     return {.code = Code::kLimit, .extents = {}};
   }
-  std::vector<Extent> extents = room_.Take(item.size_bytes, slot.space, mode.evict);
+  std::vector<Extent> extents = room_.Take(
+      item.size_bytes, slot.space,
+      {.evict = mode.evict, .comes_up = session == promoter_, .ahead_bytes = mode.ahead_bytes});
   if (extents.empty()) return {.code = Code::kNoSpace, .extents = {}};
   if (whole) {
     Write(extents, staged ? std::span(mode.staging->bytes + item.staged.offset, item.size_bytes)
@@ -118,7 +155,8 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
     room_.GiveBack(extents, slot.space, bytes);
     return {.code = Code::kTimeout, .extents = {}};
   }
-  if (!whole || options_.listed) {
+  // What comes up is listed already.
+  if (!whole || (options_.listed && session != promoter_)) {
     return Reserve({.session = session,
                     .key = std::string(item.key),
                     .after = std::string(item.after),
@@ -129,6 +167,7 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
                     .space = slot.space,
                     .generation = token.generation,
                     .size_bytes = item.size_bytes,
+                    .bytes = bytes,
                     .extents = std::move(extents),
                     .key_until_ns = now + options_.key_deadline_ns,
                     .removals = applied_},
@@ -142,6 +181,7 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
                                        .size_bytes = item.size_bytes,
                                        .extents = extents,
                                        .waited = false,
+                                       .comes_up = session == promoter_,
                                        .hints = item.hints,
                                        .ends_request = mode.ends_request});
   if (!id) room_.GiveBack(extents, slot.space, bytes);
@@ -150,9 +190,9 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
 
 void Core::Write(std::span<const Extent> extents, std::span<const std::byte> value) {
   for (const Extent& extent : extents) {
-    const std::size_t count =
-        std::min<std::size_t>(std::uint64_t{extent.count} * segment::kGranule, value.size());
-    std::memcpy(payload_ + (std::uint64_t{extent.start} * segment::kGranule), value.data(), count);
+    const std::span<std::byte> room = payload_.At(extent);
+    const std::size_t count = std::min(room.size(), value.size());
+    CopyPastCaches(room.data(), value.data(), count);
     value = value.subspan(count);
   }
 }
@@ -168,7 +208,7 @@ PutResult Core::Reserve(Reservation reservation, bool whole) {
 
 void Core::AwaitListing(Reservation& reservation) {
   reservations_.AwaitListing(reservation);
-  spaces_.Publish(reservation.space, reservation.bytes());
+  spaces_.Publish(reservation.space, reservation.bytes);
   // Without replicas each put is a group of its own.
   if (reservation.group == 0) {
     reservation.group =
@@ -191,24 +231,27 @@ Result<ObjectId> Core::Publish(const NewObject& object) {
       parent = found.object;
     }
   }
-  const Result<ObjectId> id = objects_.Insert({.key = object.key.key,
-                                               .hash = object.key.hash,
-                                               .slot = object.slot,
-                                               .generation = object.generation,
-                                               .size_bytes = object.size_bytes,
-                                               .extents = object.extents},
-                                              object.space);
+  Result<ObjectId> id = objects_.Insert({.key = object.key.key,
+                                         .hash = object.key.hash,
+                                         .slot = object.slot,
+                                         .generation = object.generation,
+                                         .size_bytes = object.size_bytes,
+                                         .extents = object.extents},
+                                        object.space);
   if (!id) return Fail(Code::kNoSpace, id.error().detail);
   // The quota needs no second look: the sum of objects and reservations stays what it was. What has
   // waited for the master counts as an object already.
-  const std::uint64_t bytes = segment::OccupiedBytes(object.size_bytes);
+  const std::uint64_t bytes = room_.granule().Occupied(object.size_bytes);
   if (!object.waited) spaces_.Publish(object.space, bytes);
-  spaces_.policy(object.space)
-      .OnPut({.id = *id,
-              .key = object.key.hash,
-              .size_bytes = bytes,
-              .parent = parent,
-              .parent_key = parent_key});
+  const policy::PutEvent event{.id = *id,
+                               .key = object.key.hash,
+                               .size_bytes = bytes,
+                               .parent = parent,
+                               .parent_key = parent_key};
+  spaces_.policy(object.space).OnPut(event);
+  if (options_.lower != nullptr) {
+    options_.lower->Stored(object.slot, object.generation, object.key.key, event, object.comes_up);
+  }
   TellPolicy(*id, object.hints, object.ends_request);
   ++counters_.puts;
   counters_.put_bytes += object.size_bytes;
@@ -224,6 +267,7 @@ Code Core::Publish(Reservation& reservation) {
                                        .size_bytes = reservation.size_bytes,
                                        .extents = reservation.extents,
                                        .waited = reservation.listing,
+                                       .comes_up = reservation.session == promoter_,
                                        .hints = reservation.hints,
                                        .ends_request = reservation.ends_request});
   if (!id) return id.error().code;
@@ -257,7 +301,9 @@ Code Core::FinishOne(SessionNumber session, const FinishItem& item) {
   if (const Code code = OutcomeOf(*reservation); code != Code::kOk) {
     return Conclude(*reservation, code);
   }
-  if (!options_.listed) return Conclude(*reservation, Publish(*reservation));
+  if (!options_.listed || session == promoter_) {
+    return Conclude(*reservation, Publish(*reservation));
+  }
   reservation->checksum = item.checksum;
   reservation->has_checksum = item.has_checksum;
   reservation->group = item.group;

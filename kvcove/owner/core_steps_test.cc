@@ -28,7 +28,7 @@ Steps operator-(const Steps& a, const Steps& b) {
 class CoreStepsTest : public testing::Test {
  protected:
   explicit CoreStepsTest(std::uint64_t objects = kMany)
-      : test_({.payload_bytes = objects * segment::kGranule,
+      : test_({.payload_bytes = objects * segment::kLeastGranule,
                .max_objects = objects + 1000,
                .policy = "lru"}) {
     test_.SetSlot(kNamed, kFirst);
@@ -152,7 +152,8 @@ TEST_F(CoreHoldsTest, AnEvictionPassesOverABoundedNumberOfHolds) {
   for (std::uint64_t i = 0; i < kHeld; ++i) {
     const segment::Found found = test_.Find(kNamed, Key(i));
     segment::PushEvent(*test_.page, {.kind = segment::EventKind::kHold,
-                                     .hold_ms = static_cast<std::uint32_t>(1 + i % 1000),
+                                     .hold_until_ms = test_.clock.NowNs() / kMillisecond + 1 +
+                                                      static_cast<std::int64_t>(i % 1000),
                                      .place = found.place,
                                      .version = found.version});
     if (i % 1000 == 999) test_.core->DrainEvents();
@@ -169,6 +170,43 @@ TEST_F(CoreHoldsTest, AnEvictionPassesOverABoundedNumberOfHolds) {
   }
   EXPECT_FALSE(test_.core->StatObject(kNamed, Key(1499))->held);
   EXPECT_TRUE(test_.core->StatObject(kNamed, Key(1500))->held);
+}
+
+TEST_F(CoreHoldsTest, AHoldCountsFromTheReadNotFromWhenTheOwnerHearsOfIt) {
+  Fill(kNamed, 0, 2);
+  const std::int64_t read_ms = test_.clock.NowNs() / kMillisecond;
+  for (const std::uint64_t i : {0, 1}) {
+    const segment::Found found = test_.Find(kNamed, Key(i));
+    segment::PushEvent(*test_.page,
+                       {.kind = segment::EventKind::kHit,
+                        .hold_until_ms = read_ms + 500 + static_cast<std::int64_t>(i) * 1000,
+                        .place = found.place,
+                        .version = found.version});
+  }
+  test_.clock.AdvanceNs(850 * kMillisecond);
+  test_.core->DrainEvents();
+  EXPECT_FALSE(test_.core->StatObject(kNamed, Key(0))->held) << "it has ended before it was heard";
+  EXPECT_TRUE(test_.core->StatObject(kNamed, Key(1))->held);
+  test_.clock.AdvanceNs(650 * kMillisecond);
+  test_.core->DrainEvents();
+  EXPECT_FALSE(test_.core->StatObject(kNamed, Key(1))->held);
+}
+
+TEST_F(CoreHoldsTest, NoHoldOutlastsADay) {
+  Fill(kNamed, 0, 1);
+  const segment::Found found = test_.Find(kNamed, Key(0));
+  segment::PushEvent(*test_.page,
+                     {.kind = segment::EventKind::kHold,
+                      .hold_until_ms = test_.clock.NowNs() / kMillisecond + 100LL * 3'600'000,
+                      .place = found.place,
+                      .version = found.version});
+  test_.core->DrainEvents();
+  test_.clock.AdvanceNs(24 * 3600 * kSecond - kSecond);
+  test_.core->DrainEvents();
+  EXPECT_TRUE(test_.core->StatObject(kNamed, Key(0))->held);
+  test_.clock.AdvanceNs(2 * kSecond);
+  test_.core->DrainEvents();
+  EXPECT_FALSE(test_.core->StatObject(kNamed, Key(0))->held);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <set>
 
 #include "kvcove/owner/core_fixture.h"
 
@@ -328,7 +329,7 @@ TEST_F(StagedPutTest, IsStoredAsItLiesThere) {
   const segment::Found found = test_.Find(kSlot, "k");
   ASSERT_TRUE(found);
   const std::byte* stored =
-      test_.segment.payload.data() + std::uint64_t{found.first_granule} * segment::kGranule;
+      test_.segment.payload.data() + test_.segment.view.granule().BytesOf(found.first_granule);
   EXPECT_EQ(std::memcmp(stored, staging().bytes + 64, 100), 0);
 }
 
@@ -360,6 +361,97 @@ TEST_F(StagedPutTest, NeedsAnAreaAndNoValueBesides) {
   const std::byte value[100] = {};
   item.value = value;
   EXPECT_EQ(Put(session_, item), Code::kInvalid);
+}
+
+// 16 TiB, of which nothing is written: places count up to the end, and no byte is lost on the way.
+TEST(LargeCoreTest, GivesOutAllOf16TiB) {
+  constexpr std::uint64_t kObject = kMaxObjectBytes;
+  constexpr std::uint64_t kObjects = segment::kMaxPayloadBytes / kObject;
+  const segment::HeaderSizes sizes{.max_objects = kObjects + 10,
+                                   .payload_bytes = segment::kMaxPayloadBytes};
+  const ZeroedMemory header(segment::HeaderFileBytes(sizes));
+  ASSERT_TRUE(segment::FormatHeader(header.data(), sizes, {.high = 1, .low = 2}, /*hash_seed=*/3));
+  FakeClock clock;
+  const auto core =
+      *Core::Open({.payload_bytes = sizes.payload_bytes, .max_objects = sizes.max_objects},
+                  *segment::HeaderView::Open(header.data(), header.size()), nullptr, clock);
+  core->AddPayloadBelow(sizes.payload_bytes);
+  EXPECT_EQ(core->Stat().free_bytes, sizes.payload_bytes);
+  core->SetSlots(kTestIncarnation, {{.slot = kSlot, .generation = kFirst, .name = "m"}});
+  const SessionNumber session = core->AddSession(nullptr, 1);
+  const Token token{.incarnation = kTestIncarnation, .generation = kFirst, .slot = kSlot};
+  std::uint64_t last = 0;
+  for (std::uint64_t i = 0; i <= kObjects; ++i) {
+    const std::string key = fmt::format("k{}", i);
+    const PutItem item{.key = key, .size_bytes = kObject, .value = {}, .after = {}};
+    const PutResult result = core->Put(session, token, {&item, 1}).front();
+    ASSERT_EQ(result.code, Code::kOk);
+    for (const Extent& extent : result.extents) {
+      last = std::max(last, std::uint64_t{extent.start} + extent.count);
+    }
+    const FinishItem finish{.reservation = result.reservation, .commit = true};
+    ASSERT_EQ(core->Finish(session, {&finish, 1}).front(), Code::kOk);
+    if (i + 1 == kObjects) {
+      EXPECT_EQ(core->Stat().free_bytes, 0U);
+      EXPECT_EQ(core->Stat().evictions, 0U);
+    }
+  }
+  EXPECT_EQ(last, 1ULL << 32);
+  EXPECT_EQ(core->Stat().evictions, 1U);
+  core->CheckInvariants();
+}
+
+// A granule larger than a value costs room, and nothing else.
+TEST(LargeCoreTest, ValuesOccupyWholeGranulesOfTheHeader) {
+  TestCore test({.payload_bytes = 1 << 20, .max_objects = 1000}, /*granule_bytes=*/4096);
+  test.SetSlot(kSlot, kFirst);
+  ASSERT_EQ(test.Put(kSlot, "small", 1), Code::kOk);
+  ASSERT_EQ(test.Put(kSlot, "large", 4097), Code::kOk);
+  EXPECT_EQ(test.core->Stat().object_bytes, 3 * 4096U);
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(test.Put(kSlot, fmt::format("k{}", i), 5000), Code::kOk);
+  test.core->CheckInvariants();
+  EXPECT_EQ(test.core->Stat().object_bytes, 1U << 20);
+}
+
+// Takes all that is evicted, and keeps it for its generation.
+class KeepingTier final : public LowerTier {
+ public:
+  bool Holds(SlotId /*slot*/, Generation generation, std::string_view key) const override {
+    return kept.contains({generation, std::string(key)});
+  }
+  bool Evicted(const EvictedObject& object) override {
+    return kept.emplace(object.generation, object.key).second;
+  }
+  void Stored(SlotId /*slot*/, Generation /*generation*/, std::string_view /*key*/,
+              const policy::PutEvent& /*event*/, bool /*comes_up*/) override {}
+  void Asked(policy::ObjectId /*id*/) override {}
+  void Forgotten(policy::ObjectId /*id*/) override {}
+
+  std::set<std::pair<Generation, std::string>> kept;
+};
+
+// What was on its way down when a reset came is lost a little later. By then the key may have been
+// put again, and be on the disk under the new generation.
+TEST(LowerTierTest, WhatAnEarlierGenerationLosesTakesNoListingOfTheCurrentOne) {
+  KeepingTier lower;
+  TestCore test(
+      {.payload_bytes = 4096, .max_objects = 8, .policy = "lru", .listed = true, .lower = &lower});
+  test.SetSlot(1, kFirst);
+  ASSERT_EQ(test.Put(1, "k", 2048), Code::kOk);
+  test.SetSlot(1, kLater);
+  ASSERT_EQ(test.Put(1, "k", 2048), Code::kOk);
+  for (const char* key : {"a", "b"}) ASSERT_EQ(test.Put(1, key, 2048), Code::kOk);
+  ASSERT_FALSE(test.Has(1, "k"));
+  ASSERT_TRUE(lower.Holds(1, kLater, "k")) << "memory gave it up";
+  (void)test.core->TakeGone(100);
+  test.core->NoteLost(1, "k");
+  EXPECT_TRUE(test.core->TakeGone(100).empty());
+  // What nobody has any more is told.
+  lower.kept.clear();
+  test.core->NoteLost(1, "k");
+  const auto gone = test.core->TakeGone(100);
+  ASSERT_EQ(gone.size(), 1U);
+  EXPECT_TRUE(gone[0].item.gone);
 }
 
 }  // namespace

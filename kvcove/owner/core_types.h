@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/owner/lower_tier.h"
 #include "kvcove/policy/policy.h"
 #include "kvcove/segment/layout.h"
 #include "kvcove/wire/cluster.h"
@@ -32,8 +33,19 @@ using wire::SessionNumber;
 struct Quota {
   std::uint64_t maximum_bytes = ~0ULL;
   std::uint64_t guaranteed_bytes = 0;
+  bool operator==(const Quota&) const = default;
 };
 using Quotas = std::unordered_map<std::string, Quota>;
+
+// Of all disks of an owner together.
+struct DiskQuota {
+  std::uint64_t maximum_bytes = ~0ULL;
+  std::uint64_t guaranteed_bytes = 0;
+  std::uint64_t read_rate = 0;  // bytes a second; 0: any rate
+  std::uint64_t write_rate = 0;
+  bool operator==(const DiskQuota&) const = default;
+};
+using DiskQuotas = std::unordered_map<std::string, DiskQuota>;
 
 struct CoreOptions {
   std::uint64_t payload_bytes = 0;
@@ -41,12 +53,12 @@ struct CoreOptions {
   std::string policy = "default";
   Quotas quotas;                           // by namespace, or by tenant
   std::int64_t key_deadline_ns = kSecond;  // how long a reservation holds its key
-  std::int64_t longest_hold_ns = 60 * kSecond;
   // Several tenants share this memory: the core clears what one had before another gets it.
   bool clear_foreign = false;
   // In a cluster: an object becomes visible when the master has listed it, and the master is told
   // which objects are gone.
   bool listed = false;
+  LowerTier* lower = nullptr;  // where evicted objects go; outlives the core
 };
 
 // Committed, and waiting for the master to list it.
@@ -81,8 +93,9 @@ struct CopyLoan {
 // An object as the master should know it.
 struct InventoryItem {
   wire::ListItem item;
-  ObjectId id = kNoObject;
+  ObjectId id = kNoObject;  // kNoObject: it lies on the disk
   Version version = 0;
+  std::string key = {};  // where there is a disk
 };
 
 struct Counters {

@@ -203,7 +203,7 @@ class DataServer::Impl final : public transport::Service {
       switch (method) {
         case wire::Method::kDataGet:
         case wire::Method::kDataPut:
-          return impl_.data_.Begin(session_, caller, method, head, std::move(wake));
+          return impl_.data_.Begin(session_, caller, method, head, deadline_ns, std::move(wake));
         case wire::Method::kPin:
         case wire::Method::kStatObjects:
           return impl_.Small(caller, method, head, deadline_ns);

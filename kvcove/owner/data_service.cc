@@ -16,6 +16,8 @@ using transport::Step;
 constexpr std::int64_t kListedTurnNs = 50 * kMillisecond;
 // How often a put under a generation that is not known here yet asks for it.
 constexpr std::int64_t kGenerationTurnNs = 2 * kMillisecond;
+// For which a get waits for a lower tier, whatever its caller says.
+constexpr std::int64_t kLongestBringNs = 30 * kSecond;
 
 void Count(std::atomic<std::uint64_t>& counter, std::uint64_t by) {
   counter.fetch_add(by, std::memory_order_relaxed);
@@ -27,7 +29,14 @@ void Count(std::atomic<std::uint64_t>& counter, std::uint64_t by) {
 
 class DataService::Get final : public transport::Served {
  public:
-  Get(DataService& service, const rpc::Caller& caller, const wire::DataGet& request)
+  // How long its peer waits (0: it does not say), and how it is told that there is news.
+  struct Waits {
+    std::int64_t deadline_ns = 0;
+    transport::Visit::Wake wake;
+  };
+
+  Get(DataService& service, Session& session, const rpc::Caller& caller,
+      const wire::DataGet& request, Waits waits)
       : service_(service), began_ns_(service.clock_.NowNs()), values_(request.keys.size()) {
     MissReason refused = MissReason::kNone;
     if (!service.May(caller, request.token.slot, rpc::Scope::kRead)) {
@@ -37,17 +46,22 @@ class DataService::Get final : public transport::Served {
     } else {
       loans_ = service.store_.Lend(request.token, request.keys);
       Choose(request);
+      BringUp(session, request, std::move(waits));
     }
     if (refused == MissReason::kNone) return;
     for (wire::DataValue& value : values_) value.reason = refused;
   }
   // Nothing is read from the loans any more: the reply is gone, or its peer is.
   ~Get() override {
+    if (brought_ != nullptr) service_.store_.GiveUp(brought_);
     if (!loans_.empty()) service_.store_.Return(loans_);
     service_.counters_.get_time.Add(service_.clock_.NowNs() - began_ns_);
   }
 
   Step Next() override {
+    if (brought_ != nullptr && !TakeBrought()) {
+      return {.kind = Step::Kind::kWait, .until_ns = until_ns_};
+    }
     if (!HashSlice()) return {.kind = Step::Kind::kAgain};
     Step reply = transport::ReplyStep(Code::kOk, {});
     // The lease once more, now that the memory is protected: deadline last.
@@ -75,31 +89,100 @@ class DataService::Get final : public transport::Served {
   void Received(std::uint64_t /*bytes*/) override {}
 
  private:
+  // What a lower tier has; shared with its answer, which may come when this is gone.
+  struct Brought {
+    Mutex mutex;
+    bool done KVCOVE_GUARDED_BY(mutex) = false;
+    std::vector<wire::LoadResult> results KVCOVE_GUARDED_BY(mutex);
+  };
+
   // Which of the loans are sent. What is not has its code, and no bytes.
   void Choose(const wire::DataGet& request) {
-    const bool checksum = service_.options_.checksum && !request.no_checksum;
-    std::uint64_t bytes = 0;
+    checksum_wanted_ = service_.options_.checksum && !request.no_checksum;
+    for (std::size_t i = 0; i < loans_.size(); ++i) ChooseOne(i, request.room[i]);
+  }
+
+  void ChooseOne(std::size_t i, std::uint64_t room) {
+    const Loan& loan = loans_[i];
+    wire::DataValue& value = values_[i];
+    value = {.code = loan.code, .reason = loan.reason, .size_bytes = loan.size_bytes};
+    if (loan.code != Code::kOk) return;
+    if (loan.size_bytes > room) {
+      value.code = Code::kBufferTooSmall;
+      return;
+    }
+    const bool first = chosen_bytes_ == 0;
+    chosen_bytes_ += loan.size_bytes;
+    if (!first && chosen_bytes_ > kMaxBatchBytes) {
+      value.code = Code::kLimit;
+      return;
+    }
+    if (!checksum_wanted_) return;
+    if (loan.has_checksum) {
+      value.checksum = loan.checksum;
+    } else {
+      to_hash_.push_back(i);
+    }
+  }
+
+  // Asks for what is missed here. Nothing is sent before the answer: one reply has all keys.
+  void BringUp(Session& session, const wire::DataGet& request, Waits waits) {
     for (std::size_t i = 0; i < loans_.size(); ++i) {
-      const Loan& loan = loans_[i];
-      wire::DataValue& value = values_[i];
-      value = {.code = loan.code, .reason = loan.reason, .size_bytes = loan.size_bytes};
-      if (loan.code != Code::kOk) continue;
-      if (loan.size_bytes > request.room[i]) {
-        value.code = Code::kBufferTooSmall;
-        continue;
-      }
-      bytes += loan.size_bytes;
-      if (i > 0 && bytes > kMaxBatchBytes) {
-        value.code = Code::kLimit;
-        continue;
-      }
-      if (!checksum) continue;
-      if (loan.has_checksum) {
-        value.checksum = loan.checksum;
-      } else {
-        to_hash_.push_back(i);
+      if (loans_[i].code != Code::kMiss) continue;
+      missing_.push_back(i);
+      keys_.emplace_back(request.keys[i]);
+      room_.push_back(request.room[i]);
+    }
+    if (missing_.empty()) return;
+    token_ = request.token;
+    const std::int64_t left =
+        waits.deadline_ns == 0 ? kLongestBringNs : waits.deadline_ns - began_ns_;
+    // The values must still travel.
+    const std::int64_t wait = std::clamp(left - (left / 4), kMillisecond, kLongestBringNs);
+    until_ns_ = began_ns_ + wait;
+    const auto answer = std::make_shared<Brought>();
+    brought_ = service_.store_.BringUp(
+        token_, Keys(),
+        {.session = [&session] { return session.Number(); },
+         .deadline_ns = until_ns_,
+         .done =
+             [answer, wake = std::move(waits.wake)](std::vector<wire::LoadResult> results) {
+               {
+                 const MutexLock lock(answer->mutex);
+                 answer->results = std::move(results);
+                 answer->done = true;
+               }
+               wake();
+             }});
+    answer_ = answer;
+  }
+
+  std::vector<std::string_view> Keys() const { return {keys_.begin(), keys_.end()}; }
+
+  // False: there is no answer yet.
+  bool TakeBrought() {
+    std::vector<wire::LoadResult> results;
+    {
+      const MutexLock lock(answer_->mutex);
+      if (!answer_->done && service_.clock_.NowNs() < until_ns_) return false;
+      results.swap(answer_->results);
+    }
+    service_.store_.GiveUp(brought_);
+    brought_ = nullptr;
+    results.resize(missing_.size(), {.code = Code::kMiss, .reason = MissReason::kTimeout});
+    std::vector<Loan> loans = service_.store_.Lend(token_, Keys());
+    for (std::size_t k = 0; k < missing_.size(); ++k) {
+      const std::size_t i = missing_[k];
+      loans_[i] = std::move(loans[k]);
+      ChooseOne(i, room_[k]);
+      if (values_[i].code == Code::kOk) {
+        values_[i].tier = Tier::kDisk;
+      } else if (values_[i].code == Code::kMiss && results[k].code != Code::kOk) {
+        values_[i].code = results[k].code;
+        values_[i].reason = results[k].reason;
       }
     }
+    return true;
   }
 
   // Objects that were stored from this host have no checksum until they leave it for the first
@@ -129,7 +212,17 @@ class DataService::Get final : public transport::Served {
   std::vector<std::size_t> to_hash_;
   std::size_t at_ = 0;
   bool hashing_ = false;
+  bool checksum_wanted_ = false;
+  std::uint64_t chosen_bytes_ = 0;
   SlicedChecksum checksum_;
+  // ---- of a lower tier
+  Token token_;
+  std::vector<std::size_t> missing_;  // which of the values
+  std::vector<std::string> keys_;     // and their keys, and rooms
+  std::vector<std::uint64_t> room_;
+  std::int64_t until_ns_ = 0;
+  std::shared_ptr<void> brought_;  // null: nothing is waited for
+  std::shared_ptr<Brought> answer_;
 };
 
 // ---- puts
@@ -362,11 +455,13 @@ bool DataService::May(const rpc::Caller& caller, SlotId slot, rpc::Scope scope) 
 std::unique_ptr<transport::Served> DataService::Begin(Session& session, const rpc::Caller& caller,
                                                       wire::Method method,
                                                       std::span<const std::byte> head,
+                                                      std::int64_t deadline_ns,
                                                       transport::Visit::Wake wake) {
   if (method == wire::Method::kDataGet) {
     const Result<wire::DataGet> request = wire::DecodeDataGet(head);
     if (!request) return nullptr;
-    return std::make_unique<Get>(*this, caller, *request);
+    return std::make_unique<Get>(*this, session, caller, *request,
+                                 Get::Waits{.deadline_ns = deadline_ns, .wake = std::move(wake)});
   }
   const Result<wire::DataPut> request = wire::DecodeDataPut(head);
   if (!request) return nullptr;

@@ -3,8 +3,9 @@
 // transport moves (transport/service.h). Authorisation, leases, loans, reservations and checksums
 // are decided here.
 //
-//   get   may it read? does the lease hold? -> lend -> checksums that are missing, in slices
-//         -> the lease once more -> reply with the values -> return the loans
+//   get   may it read? does the lease hold? -> lend -> wait for what a lower tier has, and lend it
+//         -> checksums that are missing, in slices -> the lease once more -> reply with the values
+//         -> return the loans
 //   put   wait for its generation, if that is not known here yet -> may it write? -> reserve
 //         -> receive, and hash what has arrived -> commit what has its checksum -> wait for the
 //         master's listing, but not for a master that is away -> reply
@@ -77,7 +78,7 @@ class DataService {
   // kDataGet or kDataPut. Null for garbage.
   std::unique_ptr<transport::Served> Begin(Session& session, const rpc::Caller& caller,
                                            wire::Method method, std::span<const std::byte> head,
-                                           transport::Visit::Wake wake);
+                                           std::int64_t deadline_ns, transport::Visit::Wake wake);
   const DataCounters& counters() const { return counters_; }
 
  private:

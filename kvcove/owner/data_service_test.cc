@@ -28,7 +28,7 @@ class FakeStore final : public DataStore {
 
   void Hold(const std::string& key, const std::string& value, bool with_checksum) {
     const Extent extent = Take(value.size());
-    std::memcpy(memory_.data() + extent.start * segment::kGranule, value.data(), value.size());
+    std::memcpy(payload().At(extent).data(), value.data(), value.size());
     Loan loan{.code = Code::kOk, .size_bytes = static_cast<std::uint32_t>(value.size())};
     loan.extents = {extent};
     loan.has_checksum = with_checksum;
@@ -79,10 +79,29 @@ class FakeStore final : public DataStore {
   void Return(std::span<const Loan> loans) override {
     for (const Loan& loan : loans) lent -= loan.code == Code::kOk ? 1 : 0;
   }
+  std::shared_ptr<void> BringUp(const Token&, std::span<const std::string_view> keys,
+                                const Upcoming& upcoming) override {
+    if (std::ranges::none_of(keys, [&](auto key) { return below.contains(std::string(key)); })) {
+      return nullptr;
+    }
+    session_of_upcoming = upcoming.session();
+    upcoming_until_ns = upcoming.deadline_ns;
+    asked.assign(keys.begin(), keys.end());
+    bring = [this, done = upcoming.done](std::vector<wire::LoadResult> results) {
+      for (std::size_t i = 0; i < asked.size(); ++i) {
+        if (results[i].code == Code::kOk) Hold(asked[i], below[asked[i]], false);
+      }
+      done(std::move(results));
+    };
+    return std::make_shared<int>(++brought);
+  }
+  void GiveUp(const std::shared_ptr<void>&) override { ++given_up; }
   void SetChecksum(const Loan&, std::uint64_t) override { ++checksums_set; }
   bool LeaseHolds() const override { return lease; }
   std::uint64_t TenantOfSlot(SlotId) const override { return kTenant; }
-  std::byte* payload() const override { return const_cast<std::byte*>(memory_.data()); }
+  segment::Payload payload() const override {
+    return {.data = const_cast<std::byte*>(memory_.data()), .granule = {}};
+  }
 
   std::map<std::string, Loan> objects;
   bool full = false;
@@ -98,10 +117,18 @@ class FakeStore final : public DataStore {
   int committed = 0;
   int lent = 0;
   int checksums_set = 0;
+  // Of a lower tier:
+  std::map<std::string, std::string> below;
+  std::vector<std::string> asked;
+  std::function<void(std::vector<wire::LoadResult>)> bring;
+  SessionNumber session_of_upcoming = 0;
+  std::int64_t upcoming_until_ns = 0;
+  int brought = 0;
+  int given_up = 0;
 
  private:
   Extent Take(std::uint64_t bytes) {
-    const std::uint64_t granules = (bytes + segment::kGranule - 1) / segment::kGranule;
+    const std::uint64_t granules = segment::Granule().Count(bytes);
     const Extent extent{.start = static_cast<decltype(Extent::start)>(next_),
                         .count = static_cast<decltype(Extent::count)>(granules)};
     next_ += granules;
@@ -117,7 +144,7 @@ class DataServiceTest : public testing::Test {
     return {.tenant = "t", .tag = tag, .scopes = scopes};
   }
   std::unique_ptr<transport::Served> Begin(wire::Method method, const std::string& head) {
-    return service_.Begin(session_, caller_, method, std::as_bytes(std::span(head)),
+    return service_.Begin(session_, caller_, method, std::as_bytes(std::span(head)), deadline_ns_,
                           [this] { ++wakes_; });
   }
   std::unique_ptr<transport::Served> Get(const std::vector<std::string_view>& keys,
@@ -180,6 +207,7 @@ class DataServiceTest : public testing::Test {
   DataService service_{store_, {.checksum = true}, clock_};
   DataService::Session session_{store_};
   rpc::Caller caller_ = CallerOf(kTenant, rpc::kAllScopes);
+  std::int64_t deadline_ns_ = 0;
   int wakes_ = 0;
 };
 
@@ -197,6 +225,57 @@ TEST_F(DataServiceTest, AGetSendsWhatIsThereAndReturnsItsLoansWithTheExchange) {
   served.reset();
   EXPECT_EQ(store_.lent, 0);
   EXPECT_EQ(service_.counters().sent_bytes, 10U);
+}
+
+TEST_F(DataServiceTest, AGetWaitsForWhatALowerTierBringsUp) {
+  store_.Hold("a", "hello", true);
+  store_.below = {{"d1", "from"}, {"d2", "disk"}, {"d3", "much"}};
+  deadline_ns_ = clock_.NowNs() + kSecond;
+  auto served = Get({"d1", "a", "never", "d2", "d3"});
+  EXPECT_THAT(store_.asked, ElementsAre("d1", "never", "d2", "d3"));
+  EXPECT_NE(store_.session_of_upcoming, 0U) << "what came first is held for the rest";
+  const Step wait = served->Next();
+  EXPECT_EQ(wait.kind, Step::Kind::kWait);
+  EXPECT_EQ(wait.until_ns, store_.upcoming_until_ns);
+  EXPECT_LT(wait.until_ns, deadline_ns_) << "the values must still travel";
+  store_.bring({{.code = Code::kOk},
+                {.code = Code::kMiss, .reason = MissReason::kNeverPut},
+                {.code = Code::kMiss, .reason = MissReason::kRaced},
+                {.code = Code::kLimit}});
+  EXPECT_EQ(wakes_, 1);
+  const Step step = served->Next();
+  const auto values = ValuesOf(step, 5);
+  EXPECT_EQ(TextOf(step), "fromhello");
+  EXPECT_EQ(values[0].tier, Tier::kDisk);
+  EXPECT_EQ(values[0].checksum, Hash64(std::string_view("from"), 0));
+  EXPECT_EQ(values[1].tier, Tier::kMemory);
+  EXPECT_EQ(values[2].reason, MissReason::kNeverPut);
+  EXPECT_EQ(values[3].reason, MissReason::kRaced);
+  EXPECT_EQ(values[4].code, Code::kLimit) << "to be asked for again";
+  served.reset();
+  EXPECT_EQ(store_.lent, 0);
+}
+
+TEST_F(DataServiceTest, AGetDoesNotWaitForALowerTierBeyondItsDeadlineOrItsPeer) {
+  store_.Hold("a", "hello", true);
+  store_.below = {{"d", "disk"}};
+  auto served = Get({"d", "a"});
+  const Step wait = served->Next();
+  ASSERT_EQ(wait.kind, Step::Kind::kWait) << "also of a peer that does not say how long it waits";
+  clock_.AdvanceNs(wait.until_ns - clock_.NowNs());
+  const Step step = served->Next();
+  EXPECT_EQ(TextOf(step), "hello");
+  EXPECT_EQ(ValuesOf(step, 2)[0].reason, MissReason::kTimeout);
+  EXPECT_EQ(store_.given_up, 1);
+
+  served = Get({"d"});
+  EXPECT_EQ(served->Next().kind, Step::Kind::kWait);
+  served.reset();
+  EXPECT_EQ(store_.given_up, 2);
+  EXPECT_EQ(store_.lent, 0);
+  const SessionNumber sessions = store_.sessions;
+  EXPECT_EQ(Get({"never"})->Next().kind, Step::Kind::kReply) << "there is nothing to wait for";
+  EXPECT_EQ(store_.sessions, sessions);
 }
 
 TEST_F(DataServiceTest, AGetWhosePeerEndsReturnsItsLoans) {
@@ -312,7 +391,7 @@ TEST_F(DataServiceTest, APutThatEndsInTheMiddleCommitsNothingAndEndsItsSession) 
     const std::string head = wire::Encode(
         wire::DataPut{.token = kToken, .items = {{.key = "a", .after = {}, .size_bytes = 100}}});
     auto put = service_.Begin(session, caller_, wire::Method::kDataPut,
-                              std::as_bytes(std::span(head)), [] {});
+                              std::as_bytes(std::span(head)), 0, [] {});
     ASSERT_EQ(put->Next().kind, Step::Kind::kReceive);
     put->Received(40);
     EXPECT_EQ(store_.reserved, 1U);
@@ -384,8 +463,8 @@ TEST_F(DataServiceTest, AnOwnerOfOneTenantWaitsForNoGenerationOfAnother) {
       .token = kToken, .items = {{.key = "a", .after = {}, .size_bytes = 5}}, .budget_ms = 200};
   const std::string head = wire::Encode(put);
   const rpc::Caller other = CallerOf(kTenant + 1, static_cast<rpc::Scopes>(rpc::Scope::kWrite));
-  auto served =
-      service.Begin(session_, other, wire::Method::kDataPut, std::as_bytes(std::span(head)), [] {});
+  auto served = service.Begin(session_, other, wire::Method::kDataPut,
+                              std::as_bytes(std::span(head)), 0, [] {});
   EXPECT_EQ(served->Next().kind, Step::Kind::kReceive);
   EXPECT_EQ(store_.reserved, 0U);
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -37,11 +38,26 @@ class DataStore {
   virtual void Return(std::span<const Loan> loans) = 0;
   virtual void SetChecksum(const Loan& loan, std::uint64_t checksum) = 0;
 
+  // Brings up what lies in a lower tier, until `deadline_ns`. `done` is called once, from any
+  // thread or within the call, with what has become of each key; not after GiveUp has returned.
+  // Null: there is nothing of them, and `done` is not called.
+  struct Upcoming {
+    std::function<SessionNumber()> session;  // asked for only where there is something
+    std::int64_t deadline_ns = 0;
+    std::function<void(std::vector<wire::LoadResult>)> done;
+  };
+  virtual std::shared_ptr<void> BringUp(const Token& /*token*/,
+                                        std::span<const std::string_view> /*keys*/,
+                                        const Upcoming& /*upcoming*/) {
+    return nullptr;
+  }
+  virtual void GiveUp(const std::shared_ptr<void>& /*brought*/) {}
+
   // Whether what is here may be read: the owner's lease on the generations.
   virtual bool LeaseHolds() const = 0;
   // TenantTag of the slot's tenant.
   virtual std::uint64_t TenantOfSlot(SlotId slot) const = 0;
-  virtual std::byte* payload() const = 0;
+  virtual segment::Payload payload() const = 0;
 };
 
 }  // namespace kvcove::owner

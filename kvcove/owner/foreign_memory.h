@@ -7,9 +7,10 @@
 #include <span>
 #include <vector>
 
+#include "kvcove/base/carry.h"
 #include "kvcove/base/size.h"
 #include "kvcove/model/ids.h"
-#include "kvcove/segment/layout.h"
+#include "kvcove/segment/payload.h"
 
 namespace kvcove::owner {
 
@@ -19,29 +20,34 @@ class ForeignMemory {
  public:
   static constexpr std::uint64_t kBlockBytes = 64 * kKiB;
 
-  ForeignMemory(std::byte* payload, std::uint64_t payload_bytes)
+  ForeignMemory(const segment::Payload& payload, std::uint64_t payload_bytes)
       : payload_(payload), blocks_((payload_bytes / kBlockBytes) + 1) {}
 
   // Space `serial` gets these: what others may have left there is cleared.
   void Give(std::span<const Extent> extents, std::uint32_t serial) {
     for (const Extent& extent : extents) {
-      std::uint64_t at = std::uint64_t{extent.start} * segment::kGranule;
-      const std::uint64_t end = at + (std::uint64_t{extent.count} * segment::kGranule);
+      std::uint64_t at = payload_.granule.BytesOf(extent.start);
+      const std::uint64_t end = at + payload_.granule.BytesOf(extent.count);
       while (at < end) {
         const std::uint64_t until = std::min(end, (at / kBlockBytes + 1) * kBlockBytes);
         std::uint32_t& block = blocks_[at / kBlockBytes];
-        if (block != serial && block != kUnused) std::memset(payload_ + at, 0, until - at);
+        if (block != serial && block != kUnused) std::memset(payload_.data + at, 0, until - at);
         block = block == kUnused || block == serial ? serial : kMixed;
         at = until;
       }
     }
   }
 
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, blocks_);
+  }
+
  private:
   static constexpr std::uint32_t kUnused = 0;
   static constexpr std::uint32_t kMixed = 0xFFFFFFFF;
 
-  std::byte* const payload_;
+  const segment::Payload payload_;
   std::vector<std::uint32_t> blocks_;
 };
 

@@ -6,16 +6,16 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr std::uint32_t kBlockGranules = ForeignMemory::kBlockBytes / segment::kGranule;
+constexpr std::uint32_t kBlockGranules = ForeignMemory::kBlockBytes / segment::kLeastGranule;
 
 class ForeignMemoryTest : public testing::Test {
  protected:
   void Give(Extent extent, std::uint32_t serial) { memory_.Give({&extent, 1}, serial); }
   void Fill(char with) { std::fill(payload_.begin(), payload_.end(), std::byte(with)); }
-  std::byte At(std::uint32_t granule) const { return payload_[granule * segment::kGranule]; }
+  std::byte At(std::uint32_t granule) const { return payload_[granule * segment::kLeastGranule]; }
 
   std::vector<std::byte> payload_ = std::vector<std::byte>(4 * ForeignMemory::kBlockBytes);
-  ForeignMemory memory_{payload_.data(), payload_.size()};
+  ForeignMemory memory_{{.data = payload_.data(), .granule = {}}, payload_.size()};
 };
 
 TEST_F(ForeignMemoryTest, OnlyWhatAnotherSpaceMayHaveLeftIsCleared) {

@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "kvcove/owner/core_types.h"
 
@@ -35,6 +36,27 @@ class Holds {
   void EndSession(SessionNumber session);
   // Some hold that has ended by `now_ns`.
   std::optional<Hold> TakeEnded(std::int64_t now_ns);
+
+  // Of sessions that the successor knows; what has ended is ended there.
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    std::vector<Entry> all(ended_.begin(), ended_.end());
+    std::uint64_t ended = all.size();
+    for (const auto& [number, session] : sessions_) {
+      all.insert(all.end(), session.holds.begin(), session.holds.end());
+    }
+    CarryAll(ar, ended, all);
+    if constexpr (Ar::kReads) {
+      for (const Entry& entry : all) {
+        if (ended > 0) {
+          --ended;
+          ended_.push_back(entry);
+        } else {
+          (void)Add(entry.session, entry);
+        }
+      }
+    }
+  }
 
   std::uint64_t held_bytes(SessionNumber session) const;
 

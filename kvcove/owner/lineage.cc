@@ -61,15 +61,24 @@ Result<std::unique_ptr<Lineage>> Lineage::Open(const std::string& place, const I
   UniqueFd fd(open(unlocked.c_str(), O_RDONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd.valid()) return FailErrno(Code::kUnavailable, fmt::format("making '{}'", unlocked));
   if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || rename(unlocked.c_str(), path.c_str()) != 0) {
-    const auto failed = FailErrno(Code::kUnavailable, fmt::format("locking '{}'", unlocked));
+    auto failed = FailErrno(Code::kUnavailable, fmt::format("locking '{}'", unlocked));
     unlink(unlocked.c_str());
     return failed;
   }
   return std::unique_ptr<Lineage>(new Lineage(place, path, std::move(fd)));
 }
 
+std::unique_ptr<Lineage> Lineage::Adopt(const std::string& place, const Id128& identity,
+                                        UniqueFd fd) {
+  return std::unique_ptr<Lineage>(new Lineage(place, PathOf(place, identity), std::move(fd)));
+}
+
 void Lineage::Watch(std::function<bool(const Id128&)> tell) {
   tell_ = std::move(tell);
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = false;
+  }
   thread_ = StartThread("kvcove-lineage", [this] { Run(); });
 }
 

@@ -29,6 +29,10 @@ class Lineage {
   // Takes the lock of `identity` at `place`, a path in a directory of this user's own. Errors:
   // kUnavailable.
   static Result<std::unique_ptr<Lineage>> Open(const std::string& place, const Id128& identity);
+  // The same identity's, in a successor's process: `fd` has the lock, which is one for all who hold
+  // the open file.
+  static std::unique_ptr<Lineage> Adopt(const std::string& place, const Id128& identity,
+                                        UniqueFd fd);
   ~Lineage();
 
   // Handed out with the segment, and kept open while it is mapped.

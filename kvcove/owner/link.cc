@@ -45,21 +45,53 @@ bool Link::stopping() const {
   return stopping_;
 }
 
+void Link::Pause() {
+  Join();
+  core_.ForgetCallers();
+}
+
+void Link::Resume() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = false;
+  }
+  Start();
+}
+
+void Link::Load(StateReader& ar) {
+  core_.Load(ar);
+  identity_ = core_.identity().owner;
+  const MutexLock lock(mutex_);
+  called_ = true;
+}
+
 void Link::Stop() {
   {
     const MutexLock lock(mutex_);
     if (stopping_) return;
+  }
+  Join();
+  SayGoodbye();
+}
+
+void Link::Join() {
+  {
+    const MutexLock lock(mutex_);
     stopping_ = true;
     for (const int fd : fds_) {
       if (fd >= 0) shutdown(fd, SHUT_RDWR);
     }
     changed_.NotifyAll();
   }
+  owner_.EndDiskWaits();
   owner_.WakeOutbox();
   if (options_.lineage != nullptr) options_.lineage->Stop();
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
+}
+
+void Link::SayGoodbye() {
   owner_.SetLease(0);  // nobody reads on: only now may the master be told
   const std::optional<LinkCore::Call> goodbye = core_.Goodbye();
   if (!goodbye) {
@@ -96,7 +128,17 @@ void Link::Wait(Lane lane, std::int64_t duration_ns) {
     return;
   }
   const MutexLock lock(mutex_);
-  if (!stopping_) changed_.WaitFor(mutex_, std::chrono::nanoseconds(duration_ns));
+  const bool hurries = lane == Lane::kLease && renew_now_;
+  if (!stopping_ && !hurries) {
+    changed_.WaitFor(mutex_, std::chrono::nanoseconds(duration_ns));
+  }
+  if (lane == Lane::kLease) renew_now_ = false;
+}
+
+void Link::RenewNow() {
+  const MutexLock lock(mutex_);
+  renew_now_ = true;
+  changed_.NotifyAll();
 }
 
 Result<std::string> Link::Call(Lane lane, std::optional<rpc::Client>& client,

@@ -31,6 +31,19 @@ class Link {
   Link(Owner& owner, const LinkOptions& options, const Clock& clock);
   ~Link();
   void Start();
+  // Joins the threads, and keeps the lease and the master's knowledge of this owner: for Start, or
+  // for a successor's process, which goes on with the state.
+  void Pause();
+  void Resume();
+  // Does not wait for the answer.
+  void RenewNow();
+  void Save(StateWriter& ar) { core_.Save(ar); }
+  // Before Start.
+  void Load(StateReader& ar);
+  const Id128& identity() const { return core_.identity().owner; }
+  // Before Start.
+  void SetLineage(Lineage* lineage) { options_.lineage = lineage; }
+  std::set<std::uint64_t> Asked() const { return core_.Asked(); }
   // Gives the lease back. Joins the threads.
   void Stop();
   LinkCore::State state() const { return core_.state(); }
@@ -46,9 +59,11 @@ class Link {
   // True once the master knows that this identity is over.
   bool TellEnded(const Id128& predecessor);
   bool stopping() const;
+  void Join();
+  void SayGoodbye();
 
   Owner& owner_;
-  const LinkOptions options_;
+  LinkOptions options_;
   const Clock& clock_;
   LinkCore core_;
 
@@ -57,6 +72,7 @@ class Link {
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   // A call went out, so some master may know this identity.
   bool called_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool renew_now_ KVCOVE_GUARDED_BY(mutex_) = false;
   // Where each lane waits for its answer; Stop ends that. -1: nowhere.
   std::array<int, LinkCore::kLanes.size()> fds_ KVCOVE_GUARDED_BY(mutex_) = {-1, -1, -1, -1};
 

@@ -25,7 +25,18 @@ std::size_t Index(LinkCore::Lane lane) { return static_cast<std::size_t>(lane); 
 
 LinkCore::LinkCore(LinkTarget& target, LinkIdentity identity, std::int64_t renewal_ns,
                    const Clock& clock)
-    : target_(target), identity_(std::move(identity)), renewal_ns_(renewal_ns), clock_(clock) {}
+    : target_(target), identity_(std::move(identity)), renewal_ns_(renewal_ns), clock_(clock) {
+  const auto& before = identity_.before;
+  if (!before || before->seen.term == 0) return;
+  fresh_ = false;
+  pool_ = before->pool;
+  incarnation_ = before->incarnation;
+  seen_ = before->seen;
+}
+
+OwnerFacts LinkCore::Facts() const {
+  return {.identity = identity_.owner, .pool = pool_, .incarnation = incarnation_, .seen = seen_};
+}
 
 LinkCore::State LinkCore::state() const {
   const MutexLock lock(mutex_);
@@ -123,7 +134,8 @@ LinkCore::Step LinkCore::NextLease() {
                                .socket = identity_.socket,
                                .host = identity_.host,
                                .tenant = identity_.tenant,
-                               .capacity_bytes = target_.capacity_bytes()};
+                               .capacity_bytes = target_.capacity_bytes(),
+                               .disk = identity_.disk};
   return {.call = Call{.method = wire::Method::kOwnerHello,
                        .body = wire::Encode(hello),
                        .timeout_ns = kCallNs}};
@@ -154,6 +166,7 @@ LinkCore::Step LinkCore::NextList() {
     pause_[Index(Lane::kList)] = true;
     return {.wait_ns = kPauseNs};
   }
+  if (told) told = !TellsAgain();
   Batch batch = MakeBatch(told, credit);
   const MutexLock lock(mutex_);
   if (epoch_ != asked_under_[Index(Lane::kList)]) {
@@ -167,6 +180,15 @@ LinkCore::Step LinkCore::NextList() {
   }
   batch_ = std::move(batch);
   return {.call = Call{.method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListNs}};
+}
+
+bool LinkCore::TellsAgain() {
+  const std::optional<ObjectId> from = target_.TellAgainFrom();
+  const MutexLock lock(mutex_);
+  if (!told_ || epoch_ != asked_under_[Index(Lane::kList)]) return false;
+  if (from && !std::exchange(telling_again_, true)) cursor_ = again_from_ = *from;
+  if (!from) telling_again_ = false;  // it failed again
+  return telling_again_;
 }
 
 // In this order: what is gone was taken after what came, and goes first, so that a key that was
@@ -185,22 +207,25 @@ LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
     cursor = cursor_;
   }
   batch.listings = target_.TakeListings(kListItems);
-  request.items = target_.TakeGone(kGoneItems);
-  batch.gone = request.items.size();
-  if (batch.gone == kGoneItems) {
+  batch.gone = target_.TakeGone(kGoneItems);
+  batch.last = cursor == Core::kWalkDone && batch.gone.size() < kGoneItems;
+  for (const InventoryItem& item : batch.gone) request.items.push_back(item.item);
+  if (batch.gone.size() == kGoneItems) {
     target_.ReturnListings(std::exchange(batch.listings, {}));
   } else {
     for (const Listing& listing : batch.listings) {
       for (const Pending& pending : listing.pending) request.items.push_back(pending.item);
     }
     if (!told && credit > 0 && cursor != Core::kWalkDone) {
+      const ObjectId from = cursor;
       batch.inventory = target_.Inventory(cursor, std::min<std::size_t>(kListItems, credit));
+      batch.waits = batch.inventory.empty() && cursor == from;
       for (const InventoryItem& item : batch.inventory) request.items.push_back(item.item);
     }
   }
   const MutexLock lock(mutex_);
   if (told && request.items.empty()) return batch;
-  if (request.epoch == epoch_ && !told_) cursor_ = cursor;
+  if (request.epoch == epoch_ && (!told_ || telling_again_)) cursor_ = cursor;
   batch.sequence = request.sequence;
   batch.body = wire::Encode(request);
   return batch;
@@ -253,6 +278,7 @@ void LinkCore::ForgetIdentity(const wire::OwnerWelcome& welcome) {
   target_.SetLease(0);
   std::vector<SlotUpdate> nothing;
   std::vector<Listing> listings;
+  OwnerFacts facts;
   {
     const MutexLock lock(mutex_);
     for (const auto& [slot, update] : slots_) nothing.push_back({.slot = slot, .name = {}});
@@ -269,8 +295,10 @@ void LinkCore::ForgetIdentity(const wire::OwnerWelcome& welcome) {
     incarnation_ = welcome.incarnation;
     identity_.owner = RandomId();
     fresh_ = true;
+    facts = Facts();
     SayHelloAgain(/*new_epoch=*/false);
   }
+  target_.Follow(facts);
   // No put is taken from here on; then what is there goes, before another table makes the same
   // generations current again.
   target_.Publish(welcome.incarnation, nothing);
@@ -302,6 +330,7 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
   if (welcome.tell_first) target_.SetLease(0);
   std::vector<Listing> listings;
   std::vector<SlotUpdate> nothing;
+  OwnerFacts facts;
   std::uint64_t applied = 0;
   {
     const MutexLock lock(mutex_);
@@ -324,7 +353,7 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
       matched_.clear();
     }
     if (!welcome.resumed) {
-      told_ = false;
+      told_ = telling_again_ = false;
       cursor_ = 0;
       stale_told_ = false;
       credit_ = 0;
@@ -340,7 +369,9 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
     seen_ = welcome.position;
     number_ = welcome.number;
     epoch_ = welcome.epoch;
+    facts = Facts();
   }
+  target_.Follow(facts);
   if (!nothing.empty()) target_.Publish(welcome.incarnation, nothing);
   target_.SetApplied(applied);
   target_.ReturnListings(std::move(listings));
@@ -419,14 +450,25 @@ void LinkCore::Apply(const wire::Changes& changes) {
   }
   // Published before the page is acknowledged: from here on nothing older is found or stored.
   if (!updates.empty()) target_.Publish(changes.incarnation, updates);
-  const MutexLock lock(mutex_);
-  if (changes.from == table_ && changes.to >= table_) {
-    table_ = changes.to;
-    partial_ = changes.more;
+  OwnerFacts facts;
+  {
+    const MutexLock lock(mutex_);
+    // A master that comes without it has lost facts: the hello says so.
+    seen_.revision = std::max(seen_.revision, changes.to);
+    facts = Facts();
   }
-  // A master that comes without it has lost facts: the hello says so.
-  seen_.revision = std::max(seen_.revision, changes.to);
-  if (changes.names_changed) naming_ = changes.naming;
+  if (!changes.slots.empty()) target_.Follow(facts);
+  bool known = false;
+  {
+    const MutexLock lock(mutex_);
+    if (changes.from == table_ && changes.to >= table_) {
+      table_ = changes.to;
+      partial_ = changes.more;
+      known = !partial_;
+    }
+    if (changes.names_changed) naming_ = changes.naming;
+  }
+  if (known) target_.TableKnown();
 }
 
 void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
@@ -439,6 +481,8 @@ void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
     patterns = true;
     matched.push_back({.number = removal.number, .objects = objects});
   }
+  // Else the same page is asked for again, here or by a successor's process.
+  if (!target_.AwaitApplied()) return;
   // Not while a hello sets where another master's numbers begin.
   const MutexLock apply_lock(apply_mutex_);
   {
@@ -472,7 +516,7 @@ void LinkCore::AnswerList(const Result<std::string>& reply) {
   std::size_t items = 0;
   {
     const MutexLock lock(mutex_);
-    items = batch_->gone + batch_->inventory.size();
+    items = batch_->gone.size() + batch_->inventory.size();
     for (const Listing& listing : batch_->listings) items += listing.pending.size();
   }
   const auto listed = wire::DecodeListReply(Bytes(*reply), items);
@@ -489,41 +533,55 @@ void LinkCore::Listed(const wire::ListReply& reply) {
     sequence_ = batch.sequence;
     credit_ = reply.credit;
   }
-  std::span<const Code> codes = std::span(reply.codes).subspan(batch.gone);
+  // Another owner has another value of the key, or the directory holds no more of the tenant: what
+  // is not listed must not be seen here only. What moved while all is told may be told so only.
+  std::vector<InventoryItem> second;
+  bool stale = false;
+  const auto take = [&](std::vector<InventoryItem>& told, std::span<const Code> answers) {
+    for (std::size_t i = 0; i < told.size(); ++i) {
+      if (answers[i] == Code::kExists || answers[i] == Code::kLimit) {
+        second.push_back(std::move(told[i]));
+      }
+      stale = stale || answers[i] == Code::kStale;
+    }
+  };
+  std::span<const Code> codes = reply.codes;
+  take(batch.gone, codes.first(batch.gone.size()));
+  codes = codes.subspan(batch.gone.size());
   for (Listing& listing : batch.listings) {
     const std::size_t count = listing.pending.size();
     target_.CompleteListing(std::move(listing), codes.first(count));
     codes = codes.subspan(count);
   }
-  // Another owner has another value of the key, or the directory holds no more of the tenant: what
-  // is not listed must not be seen here only.
-  std::vector<InventoryItem> second;
-  bool stale = false;
-  for (std::size_t i = 0; i < codes.size(); ++i) {
-    if (codes[i] == Code::kExists || codes[i] == Code::kLimit) {
-      second.push_back(batch.inventory[i]);
-    }
-    stale = stale || codes[i] == Code::kStale;
-  }
+  take(batch.inventory, codes);
   if (!second.empty()) target_.DropObjects(second);
+  if (Walked(batch, second.size(), stale)) target_.Told();
+}
+
+// Whether the walk over the inventory has ended with this batch.
+bool LinkCore::Walked(const Batch& batch, std::size_t gave_way, bool stale) {
   const MutexLock lock(mutex_);
   ++rounds_;
-  gave_way_ += second.size();
+  gave_way_ += gave_way;
   stale_told_ = stale_told_ || stale;
-  if (told_) return;
+  if (told_ && !telling_again_) return false;
   if (cursor_ != Core::kWalkDone) {
-    if (credit_ == 0) list_wait_ns_ = kPauseNs;
-    return;
+    if (credit_ == 0 || batch.waits) list_wait_ns_ = kPauseNs;
+    return false;
   }
+  // An object that moved to where the walk had been already is told as moved, in the next batch.
+  if (identity_.disk && !batch.last) return false;
   if (std::exchange(stale_told_, false)) {
     // Refused as removed or of an older generation: this owner hears of that in a moment, and what
     // is left then is told once more.
-    cursor_ = 0;
+    cursor_ = told_ ? again_from_ : 0;
     list_wait_ns_ = kPauseNs;
-  } else {
-    told_ = true;
-    lease_wait_ns_ = 0;
+    return false;
   }
+  told_ = true;
+  telling_again_ = false;
+  lease_wait_ns_ = 0;
+  return true;
 }
 
 }  // namespace kvcove::owner

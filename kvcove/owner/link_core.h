@@ -34,6 +34,9 @@ struct LinkIdentity {
   std::string socket;
   std::string host;
   std::string tenant;
+  bool disk = false;  // the identity outlives the process
+  // Of an owner with a disk that has followed a master before.
+  std::optional<OwnerFacts> before;
 };
 
 // Thread-safe; each lane is driven by one thread.
@@ -81,19 +84,36 @@ class LinkCore {
   // The one that was named, until a master has heard of it. Zero: none.
   Id128 predecessor() const;
 
+  // ---- a successor's process; no lane runs (link_core_carry.cc)
+  void Save(StateWriter& ar);
+  // Into a new one, which says hello as the same owner and in the same epoch: the master goes on
+  // with it where it was.
+  void Load(StateReader& ar);
+  // Nobody waits for the answers to what is being listed any more.
+  void ForgetCallers();
+  // The reservations in the List request that has no answer yet.
+  std::set<std::uint64_t> Asked() const;
+
  private:
+  template <typename Ar>
+  void CarryMembers(Ar& ar) KVCOVE_REQUIRES(mutex_);
   // A List request that has no answer yet: it is repeated as it is.
   struct Batch {
     std::uint64_t sequence = 0;
     std::string body;
-    std::size_t gone = 0;
+    std::vector<InventoryItem> gone;  // or moved
     std::vector<Listing> listings;
     std::vector<InventoryItem> inventory;
+    bool waits = false;  // the inventory does not go on yet
+    // The inventory had been walked before, and `gone` has all that moved meanwhile.
+    bool last = false;
   };
 
   Step NextLease() KVCOVE_EXCLUDES(mutex_);
   Step NextList() KVCOVE_EXCLUDES(mutex_);
   Batch MakeBatch(bool told, std::uint32_t credit);
+  bool TellsAgain();
+  bool Walked(const Batch& batch, std::size_t gave_way, bool stale);
   void Welcomed(const wire::OwnerWelcome& welcome);
   void ForgetIdentity(const wire::OwnerWelcome& welcome);
   void Renewed(const wire::RenewReply& reply);
@@ -103,6 +123,7 @@ class LinkCore {
   void AnswerLease(const Result<std::string>& reply);
   void AnswerList(const Result<std::string>& reply);
   void SayHelloAgain(bool new_epoch) KVCOVE_REQUIRES(mutex_);
+  OwnerFacts Facts() const KVCOVE_REQUIRES(mutex_);
 
   LinkTarget& target_;
   // Of the lease lane:
@@ -142,6 +163,9 @@ class LinkCore {
   bool told_ KVCOVE_GUARDED_BY(mutex_) = false;
   ObjectId cursor_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool stale_told_ KVCOVE_GUARDED_BY(mutex_) = false;  // some of it was refused: tell again
+  // Although told, what lies behind `again_from_` is walked once more. Begun anew by a successor.
+  bool telling_again_ KVCOVE_GUARDED_BY(mutex_) = false;
+  ObjectId again_from_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint32_t credit_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t sequence_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::optional<Batch> batch_ KVCOVE_GUARDED_BY(mutex_);

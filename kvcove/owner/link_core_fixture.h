@@ -36,6 +36,13 @@ class FakeTarget final : public LinkTarget {
   }
   void SetMasterReachable(bool reachable) override { master_reachable = reachable; }
   void SetDraining(bool now) override { draining = now; }
+  void Follow(const OwnerFacts& now) override { followed.emplace_back(now, said); }
+  void TableKnown() override { ++table_known; }
+  bool AwaitApplied() override {
+    ++awaited;
+    return !link_ends;
+  }
+  bool link_ends = false;
   wire::RenewRequest Report() override { return {.objects = 42}; }
   std::uint64_t capacity_bytes() const override { return 1 << 30; }
 
@@ -56,12 +63,13 @@ class FakeTarget final : public LinkTarget {
   void CompleteListing(Listing listing, std::span<const Code> codes) override {
     listing.done(codes);
   }
-  std::vector<wire::ListItem> TakeGone(std::size_t /*at_most*/) override {
+  std::vector<InventoryItem> TakeGone(std::size_t /*at_most*/) override {
     return std::exchange(gone, {});
   }
   bool TakeGoneOverflow() override { return std::exchange(overflow, false); }
   std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) override {
     std::vector<InventoryItem> items;
+    if (!settled) return items;
     while (cursor < objects && items.size() < at_most) {
       items.push_back({.item = {.hash = {.high = 1, .low = cursor}, .inventory = true},
                        .id = cursor,
@@ -71,6 +79,8 @@ class FakeTarget final : public LinkTarget {
     if (cursor >= objects) cursor = Core::kWalkDone;
     return items;
   }
+  std::optional<ObjectId> TellAgainFrom() override { return again_from; }
+  void Told() override { ++told; }
   void DropObjects(std::span<const InventoryItem> items) override {
     for (const InventoryItem& item : items) dropped.push_back(item.id);
   }
@@ -85,7 +95,13 @@ class FakeTarget final : public LinkTarget {
          }});
     return codes;
   }
-  void Evict(std::uint64_t key) { gone.push_back({.hash = {.high = 2, .low = key}, .gone = true}); }
+  void Evict(std::uint64_t key) {
+    gone.push_back({.item = {.hash = {.high = 2, .low = key}, .gone = true}});
+  }
+  void Move(std::uint64_t key) {
+    gone.push_back({.item = {.hash = {.high = 2, .low = key}, .inventory = true},
+                    .id = static_cast<ObjectId>(key)});
+  }
 
   std::vector<std::string> said;
   Id128 incarnation;
@@ -95,9 +111,16 @@ class FakeTarget final : public LinkTarget {
   std::uint64_t applied = 0;
   ObjectId objects = 0;
   std::vector<Listing> listings;
-  std::vector<wire::ListItem> gone;
+  std::vector<InventoryItem> gone;
   bool overflow = false;
+  std::optional<ObjectId> again_from;
+  int told = 0;
   std::vector<ObjectId> dropped;
+  // With what was said before.
+  std::vector<std::pair<OwnerFacts, std::vector<std::string>>> followed;
+  int table_known = 0;
+  int awaited = 0;
+  bool settled = true;
 };
 
 class LinkCoreFixture : public testing::Test {
@@ -187,6 +210,9 @@ class LinkCoreFixture : public testing::Test {
     ASSERT_TRUE(core_.state().told);
   }
 
+  explicit LinkCoreFixture(bool disk = false) : disk_(disk) {}
+
+  const bool disk_;
   FakeClock clock_;
   FakeTarget target_;
   LinkCore core_{target_,
@@ -195,7 +221,8 @@ class LinkCoreFixture : public testing::Test {
                   .address = "h:1",
                   .socket = {},
                   .host = "h",
-                  .tenant = {}},
+                  .tenant = {},
+                  .disk = disk_},
                  kRenewalNs,
                  clock_};
 };

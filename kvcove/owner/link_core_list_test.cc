@@ -11,7 +11,10 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-class LinkListTest : public LinkCoreFixture {};
+class LinkListTest : public LinkCoreFixture {
+ protected:
+  explicit LinkListTest(bool disk = false) : LinkCoreFixture(disk) {}
+};
 
 TEST_F(LinkListTest, APutIsCompletedWithItsOwnAnswer) {
   Join();
@@ -83,6 +86,48 @@ TEST_F(LinkListTest, TheInventoryIsToldAsFarAsTheCreditGoes) {
   EXPECT_TRUE(AskRenew().told);
 }
 
+TEST_F(LinkListTest, ADiskThatWorksAgainIsToldInTheSameEpoch) {
+  target_.objects = 100;
+  Join();
+  TellAll();
+  EXPECT_EQ(target_.told, 1);
+  target_.again_from = 60;
+  std::size_t told = 0;
+  for (int rounds = 0; target_.told == 1; ++rounds) {
+    ASSERT_LT(rounds, 20);
+    EXPECT_TRUE(core_.state().told) << "what was told stands meanwhile";
+    const wire::ListRequest request = AskList();
+    EXPECT_EQ(request.epoch, 7U);
+    for (const wire::ListItem& item : request.items) EXPECT_GE(item.hash.low, 60U);
+    told += request.items.size();
+    AnswerList(request, 30);
+  }
+  EXPECT_EQ(told, 40U);
+  target_.again_from.reset();
+  EXPECT_TRUE(Idle(Lane::kList));
+}
+
+TEST_F(LinkListTest, WhatIsRefusedAsStaleOfADiskThatIsToldAgainIsToldOnceMore) {
+  target_.objects = 100;
+  Join();
+  TellAll();
+  target_.again_from = 95;
+  AnswerList(AskList(), 30, Code::kStale);
+  target_.again_from.reset();  // it fails again, which ends the walk
+  EXPECT_TRUE(Idle(Lane::kList));
+  EXPECT_EQ(target_.told, 1);
+  target_.again_from = 95;
+  std::size_t told = 0;
+  for (int rounds = 0; target_.told == 1; ++rounds) {
+    ASSERT_LT(rounds, 20);
+    if (core_.Next(Lane::kList).wait_ns > 0) continue;
+    const wire::ListRequest request = AskList();
+    told += request.items.size();
+    AnswerList(request, 30);
+  }
+  EXPECT_GE(told, 5U);
+}
+
 TEST_F(LinkListTest, WithoutCreditNewValuesAreListedAllTheSame) {
   target_.objects = 100;
   Join();
@@ -132,6 +177,18 @@ TEST_F(LinkListTest, WhatAnotherOwnerHasAnotherValueOfIsDropped) {
   EXPECT_THAT(target_.dropped, ElementsAre(1U));
   EXPECT_EQ(core_.state().dropped, 1U);
   EXPECT_TRUE(core_.state().told);
+}
+
+TEST_F(LinkListTest, WhatMovedAndWasOvertakenIsDropped) {
+  Join();
+  TellAll();
+  target_.Evict(4);
+  target_.Move(5);
+  target_.Move(6);
+  ASSERT_EQ(AskList().items.size(), 3U);
+  core_.Answer(Lane::kList, wire::Encode(wire::ListReply{
+                                .codes = {Code::kOk, Code::kExists, Code::kOk}, .credit = 4096}));
+  EXPECT_THAT(target_.dropped, ElementsAre(5U));
 }
 
 TEST_F(LinkListTest, WhatTheDirectoryHasNoRoomForIsDropped) {
@@ -186,6 +243,45 @@ TEST_F(LinkListTest, AnAnswerOfAnotherLengthCompletesNothing) {
   const wire::ListRequest again = AskList();
   EXPECT_EQ(again.items.size(), 1U);
   EXPECT_EQ(again.sequence, 1U);
+}
+
+TEST_F(LinkListTest, NothingIsToldBeforeTheDiskIsKnown) {
+  target_.objects = 3;
+  target_.settled = false;
+  Join();
+  for (int i = 0; i < 3; ++i) {
+    const wire::ListRequest request = AskList();
+    EXPECT_THAT(request.items, IsEmpty());
+    AnswerList(request);
+    if (i > 0) {
+      EXPECT_TRUE(Idle(Lane::kList)) << "it waits a little";
+    }
+  }
+  EXPECT_FALSE(core_.state().told);
+  target_.settled = true;
+  TellAll();
+}
+
+class DiskLinkListTest : public LinkListTest {
+ protected:
+  DiskLinkListTest() : LinkListTest(/*disk=*/true) {}
+};
+
+// It came up from a zone that was not read yet into memory that was: only the move says it.
+TEST_F(DiskLinkListTest, AllIsToldOnceWhatMovedMeanwhileIsTold) {
+  target_.objects = 3;
+  Join();
+  AnswerList(AskList());
+  const wire::ListRequest walk = AskList();
+  ASSERT_EQ(walk.items.size(), 3U);
+  target_.Move(5);
+  AnswerList(walk);
+  EXPECT_FALSE(core_.state().told);
+  const wire::ListRequest moved = AskList();
+  ASSERT_EQ(moved.items.size(), 1U);
+  AnswerList(moved, 4096, Code::kExists);
+  EXPECT_THAT(target_.dropped, ElementsAre(5U));
+  EXPECT_TRUE(core_.state().told);
 }
 
 }  // namespace

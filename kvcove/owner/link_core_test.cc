@@ -287,6 +287,86 @@ TEST_F(LinkCoreTest, AForgottenOwnerDropsEverythingBeforeItIsAnotherOne) {
   EXPECT_EQ(next.epoch, 0U);
 }
 
+// ---- with a disk
+
+TEST_F(LinkCoreTest, AnOwnerWithADiskComesBackAsWhatItWas) {
+  const OwnerFacts before{.identity = {.high = 100, .low = 1},
+                          .pool = kPool,
+                          .incarnation = kIncarnation,
+                          .seen = {.term = 3, .tag = 33, .revision = 90}};
+  LinkCore core(target_,
+                {.owner = before.identity,
+                 .process = {.high = 200, .low = 2},
+                 .address = "h:1",
+                 .socket = {},
+                 .host = "h",
+                 .tenant = {},
+                 .disk = true,
+                 .before = before},
+                kRenewalNs, clock_);
+  const auto call = core.Next(Lane::kLease).call;
+  ASSERT_TRUE(call);
+  const auto hello = wire::DecodeOwnerHello(Bytes(call->body));
+  EXPECT_FALSE(hello->fresh);
+  EXPECT_TRUE(hello->disk);
+  EXPECT_EQ(hello->seen, before.seen) << "a master that knows less has lost facts";
+  EXPECT_EQ(hello->pool, kPool);
+  EXPECT_EQ(hello->number, wire::kNoOwner) << "it is another process";
+}
+
+TEST_F(LinkCoreTest, WhatItFollowsIsNotedBeforeItIsAcknowledged) {
+  Join();
+  ASSERT_EQ(target_.followed.size(), 1U);
+  EXPECT_EQ(target_.followed[0].first.seen.term, kTerm);
+  AskRenew();
+  Grant(Changes(0, 130, {{.slot = 1, .generation = 9, .name = "a"}}), {}, /*granted=*/false);
+  ASSERT_EQ(target_.followed.size(), 2U);
+  EXPECT_EQ(target_.followed[1].first.seen.revision, 130U);
+  EXPECT_THAT(target_.followed[1].second, ElementsAre("publish 1=9"));
+  EXPECT_EQ(target_.table_known, 1);
+  EXPECT_EQ(AskRenew().table, 130U);
+  wire::Changes more = Changes(130, 140, {{.slot = 2, .generation = 8, .name = "b"}});
+  more.more = true;
+  Grant(more, {}, /*granted=*/false);
+  EXPECT_EQ(target_.table_known, 1) << "a part of it";
+}
+
+TEST_F(LinkCoreTest, AForgottenOwnerVoidsItsDiskBeforeTheSameGenerationsAreCurrentAgain) {
+  Join();
+  core_.Disconnected();
+  AskHello();
+  wire::OwnerWelcome welcome = Welcome(0);
+  welcome.forgotten = true;
+  AnswerHello(welcome);
+  ASSERT_EQ(target_.followed.size(), 2U);
+  EXPECT_NE(target_.followed[1].first.identity, target_.followed[0].first.identity);
+  EXPECT_EQ(target_.followed[1].first.seen, wire::Position{});
+  EXPECT_EQ(AskHello().owner, target_.followed[1].first.identity);
+}
+
+TEST_F(LinkCoreTest, RemovalsThatADiskHasNotProvenAreNotAcknowledged) {
+  Join();
+  AskRemovals();
+  AnswerRemovals({.removals = {{.number = kFirst + 1, .slot = 1, .keys = {"a"}, .pattern = {}}},
+                  .upto = kFirst + 1});
+  EXPECT_EQ(target_.awaited, 1);
+  EXPECT_EQ(AskRemovals().after, kFirst + 1);
+}
+
+TEST_F(LinkCoreTest, RemovalsThatAnUpgradeCutOffAreAskedForAgain) {
+  Join();
+  AskRemovals();
+  target_.link_ends = true;
+  const wire::RemovalsPage page = {
+      .removals = {{.number = kFirst + 1, .slot = 1, .keys = {"a"}, .pattern = {}}},
+      .upto = kFirst + 1};
+  AnswerRemovals(page);
+  EXPECT_EQ(AskRemovals().after, kFirst);
+  target_.link_ends = false;
+  AnswerRemovals(page);
+  EXPECT_EQ(AskRemovals().after, kFirst + 1);
+}
+
 // ---- removals
 
 TEST_F(LinkCoreTest, RemovalsAreAppliedInOrderAndAcknowledged) {

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "kvcove/owner/core.h"
+#include "kvcove/owner/owner_facts.h"
 #include "kvcove/wire/owner_link.h"
 
 namespace kvcove::owner {
@@ -36,6 +38,15 @@ class LinkTarget {
   virtual wire::RenewRequest Report() = 0;
   virtual std::uint64_t capacity_bytes() const = 0;
 
+  // ---- an owner with a disk, which outlives the process
+  // What this owner is and follows now. Durable when it returns. Nothing on the disk counts any
+  // more under another identity, pool or incarnation than before.
+  virtual void Follow(const OwnerFacts& /*facts*/) {}
+  // All generations of now are published: what lies on the disk may be judged by them.
+  virtual void TableKnown() {}
+  // What ApplyRemoval and DropSlot took away stays away from now on; false: not all, ask again.
+  virtual bool AwaitApplied() { return true; }
+
   // ---- removals
   // Returns how many objects a pattern removed. Large ones are applied in slices.
   virtual std::uint64_t ApplyRemoval(const wire::Removal& removal) = 0;
@@ -48,11 +59,17 @@ class LinkTarget {
   // Back to the head of the queue: the master did not answer.
   virtual void ReturnListings(std::vector<Listing> listings) = 0;
   virtual void CompleteListing(Listing listing, std::span<const Code> codes) = 0;
-  virtual std::vector<wire::ListItem> TakeGone(std::size_t at_most) = 0;
+  virtual std::vector<InventoryItem> TakeGone(std::size_t at_most) = 0;
   // True once more went than could be kept: the whole inventory must be told again.
   virtual bool TakeGoneOverflow() = 0;
-  // Up to `at_most` objects from `cursor` on (0 at first, Core::kWalkDone at the end).
+  // Up to `at_most` objects from `cursor` on (0 at first, Core::kWalkDone at the end). None, and
+  // the same cursor: what lies on its disk is not known yet.
   virtual std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) = 0;
+  // From where the inventory must be told once more, though all of it was told in this epoch: a
+  // disk that was set aside works again. Asked until Told.
+  virtual std::optional<ObjectId> TellAgainFrom() { return std::nullopt; }
+  // The walk has ended: the master has accepted all of it, but for what DropObjects has dropped.
+  virtual void Told() {}
   // Another owner has another value of these keys.
   virtual void DropObjects(std::span<const InventoryItem> items) = 0;
 };

@@ -2,6 +2,7 @@
 #include "kvcove/owner/listings.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvcove::owner {
 
@@ -25,13 +26,43 @@ void Listings::AddGone(const Id128& hash, SlotId slot, std::uint32_t group) {
   }
 }
 
-std::vector<wire::ListItem> Listings::TakeGone(std::size_t at_most) {
+void Listings::AddMoved(const wire::ListItem& item, std::string key) {
+  if (gone_.size() < kMaxGone) {
+    moved_keys_.push_back(std::move(key));
+    gone_.push_back({.hash = item.hash,
+                     .group = item.group,
+                     .slot = item.slot,
+                     .copies = std::max<std::uint8_t>(item.copies, 1),
+                     .tier = item.tier,
+                     .size_bytes = item.size_bytes,
+                     .generation = item.generation,
+                     .removals = applied_});
+  } else {
+    overflow_ = true;
+  }
+}
+
+std::vector<InventoryItem> Listings::TakeGone(std::size_t at_most) {
   const std::size_t count = std::min(at_most, gone_.size());
-  std::vector<wire::ListItem> items;
+  std::vector<InventoryItem> items;
   items.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const Gone& gone = gone_.front();
-    items.push_back({.hash = gone.hash, .group = gone.group, .slot = gone.slot, .gone = true});
+    const bool moved = gone.copies != 0;
+    items.push_back({.item = {.hash = gone.hash,
+                              .generation = gone.generation,
+                              .size_bytes = gone.size_bytes,
+                              .group = gone.group,
+                              .slot = gone.slot,
+                              .gone = !moved,
+                              .inventory = moved,
+                              .copies = std::max<std::uint8_t>(gone.copies, 1),
+                              .tier = gone.tier,
+                              .removals = gone.removals}});
+    if (moved) {
+      items.back().key = std::move(moved_keys_.front());
+      moved_keys_.pop_front();
+    }
     gone_.pop_front();
   }
   return items;

@@ -21,15 +21,43 @@ TEST(ListingsTest, ACommitIsTakenOnceAndSaysWhichRemovalsItWasBegunAfter) {
 TEST(ListingsTest, WhatIsGoneIsToldOldestFirst) {
   Listings listings;
   for (std::uint64_t i = 1; i <= 5; ++i) listings.AddGone({.high = i, .low = i}, 2, 8);
-  const std::vector<wire::ListItem> some = listings.TakeGone(2);
+  const std::vector<InventoryItem> some = listings.TakeGone(2);
   ASSERT_EQ(some.size(), 2U);
-  EXPECT_EQ(some[0].hash.high, 1U);
-  EXPECT_EQ(some[1].hash.high, 2U);
-  EXPECT_TRUE(some[0].gone);
-  EXPECT_EQ(some[0].slot, 2);
-  EXPECT_EQ(some[0].group, 8U);
+  EXPECT_EQ(some[0].item.hash.high, 1U);
+  EXPECT_EQ(some[1].item.hash.high, 2U);
+  EXPECT_TRUE(some[0].item.gone);
+  EXPECT_EQ(some[0].item.slot, 2);
+  EXPECT_EQ(some[0].item.group, 8U);
   EXPECT_EQ(listings.TakeGone(100).size(), 3U);
   EXPECT_FALSE(listings.TakeGoneOverflow());
+}
+
+TEST(ListingsTest, WhatMovedIsToldInOneOrderWithWhatIsGone) {
+  Listings listings;
+  listings.SetApplied(40);
+  listings.AddMoved({.hash = {.high = 1},
+                     .generation = 7,
+                     .size_bytes = 100,
+                     .group = 9,
+                     .slot = 2,
+                     .copies = 2,
+                     .tier = Tier::kDisk},
+                    "key");
+  listings.SetApplied(50);
+  listings.AddGone({.high = 1}, 2, 9);
+  const auto items = listings.TakeGone(10);
+  ASSERT_EQ(items.size(), 2U);
+  EXPECT_FALSE(items[0].item.gone);
+  EXPECT_TRUE(items[0].item.inventory) << "it is no new put";
+  EXPECT_EQ(items[0].item.tier, Tier::kDisk);
+  EXPECT_EQ(items[0].item.generation, 7U);
+  EXPECT_EQ(items[0].item.size_bytes, 100U);
+  EXPECT_EQ(items[0].item.group, 9U);
+  EXPECT_EQ(items[0].item.copies, 2U);
+  EXPECT_EQ(items[0].item.removals, 40U) << "a removal since may mean it";
+  EXPECT_EQ(items[0].key, "key");
+  EXPECT_TRUE(items[1].item.gone);
+  EXPECT_EQ(items[1].key, "");
 }
 
 TEST(ListingsTest, TooManyThatAreGoneAreSaidOnce) {

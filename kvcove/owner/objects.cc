@@ -3,8 +3,6 @@
 
 #include <utility>
 
-#include "kvcove/segment/allocator.h"
-
 namespace kvcove::owner {
 
 Objects::Objects(segment::HeaderView header) : index_(header), slots_(kMaxSlots) {}
@@ -106,23 +104,21 @@ Result<ObjectId> Objects::Insert(segment::Index::NewEntry entry, Spaces::Number 
   return id;
 }
 
-Objects::Removed Objects::Withdraw(ObjectId id, MissReason reason) {
+Objects::Removed Objects::Withdraw(ObjectId id, std::uint64_t hash, MissReason reason) {
   const Object& object = objects_[id];
   Removed removed{.place = object.place,
                   .version = VersionOf(id),
                   .size_bytes = SizeBytes(id),
-                  .slot = object.slot,
-                  .space = object.space,
+                  .slot = static_cast<SlotId>(object.slot),
+                  .space = static_cast<Spaces::Number>(object.space),
                   .hard_pinned = object.hard_pinned,
                   .soft_pinned = object.soft_pinned,
-                  .dead = !Current(id),
-                  .key = KeyOf(id)};
-  removed.hash = index_.view().HashKey(object.slot, removed.key);
+                  .dead = !Current(id)};
   Unlink(id);
   if (removed.dead) --dead_;
   // The reason first, for a reader that misses it from now on.
-  index_.view().RememberGhost(removed.hash, reason);
-  index_.Withdraw(removed.place, removed.hash);
+  index_.view().RememberGhost(hash, reason);
+  index_.Withdraw(removed.place, hash);
   objects_[id] = {.link = {.next = std::exchange(free_, id)}};
   return removed;
 }
@@ -135,7 +131,7 @@ void Objects::SetHardPinned(ObjectId id, bool pinned) {
 }
 
 bool Objects::Hold(ObjectId id) {
-  if (objects_[id].held == 255) return false;
+  if (objects_[id].held == kMostHolds) return false;
   ++objects_[id].held;
   return true;
 }
@@ -146,7 +142,8 @@ void Objects::Unhold(ObjectId id) {
 
 ObjectId Objects::Named(Place place, Version version) const {
   if (place == 0 || version == 0 ||
-      std::uint64_t{place} + 2 > index_.view().header().record_units) {
+      std::uint64_t{place} + (sizeof(segment::Entry) / segment::kRecordUnit) >
+          index_.view().header().record_units) {
     return kNoObject;
   }
   const segment::Entry& entry = index_.view().EntryAt(place);
@@ -163,7 +160,7 @@ segment::EntryMeta Objects::MetaOf(ObjectId id) const {
 }
 
 std::uint64_t Objects::Bytes(ObjectId id) const {
-  return segment::OccupiedBytes(MetaOf(id).size_bytes());
+  return index_.view().granule().Occupied(MetaOf(id).size_bytes());
 }
 
 Generation Objects::GenerationOf(ObjectId id) const {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "kvcove/base/carry.h"
 #include "kvcove/owner/core_types.h"
 #include "kvcove/owner/spaces.h"
 #include "kvcove/policy/id_list.h"
@@ -25,16 +26,20 @@ namespace kvcove::owner {
 
 class Objects {
  public:
+  static constexpr std::uint32_t kMostHolds = 31;  // that are counted
+  // There is one for each value, so its fields are as wide as they must be and no wider.
   struct Object {
     Place place = 0;  // 0 = this number is free
-    SlotId slot = 0;
-    Spaces::Number space =
-        0;                  // a slot may get another one while objects of its former one are left
-    std::uint8_t held = 0;  // by how many holds, saturating
+    std::uint32_t slot : 12 = 0;
+    // A slot may get another one while objects of its former one are left.
+    std::uint32_t space : 13 = 0;
+    std::uint32_t held : 5 = 0;  // by how many holds, up to kMostHolds
     bool hard_pinned : 1 = false;
     bool soft_pinned : 1 = false;
     policy::Link link;  // within its list; of free numbers, `next` alone
   };
+  static_assert(sizeof(Object) == 16);
+  static_assert(kMaxSlots <= 1 << 12 && Spaces::kMaxSpaces <= 1 << 13 && kMostHolds < 1 << 5);
   struct Slot {
     Generation generation = 0;  // 0: free
     Spaces::Number space = Spaces::kNone;
@@ -84,11 +89,9 @@ class Objects {
     bool hard_pinned = false;
     bool soft_pinned = false;
     bool dead = false;  // of an earlier generation
-    std::uint64_t hash = 0;
-    std::string key;
   };
-  // Nobody finds it from now on, and `reason` is why. O(1).
-  Removed Withdraw(ObjectId id, MissReason reason);
+  // Nobody finds it from now on, and `reason` is why. `hash` must be HashOf(id). O(1).
+  Removed Withdraw(ObjectId id, std::uint64_t hash, MissReason reason);
   // Of a current object.
   void SetHardPinned(ObjectId id, bool pinned);
   void SetSoftPinned(ObjectId id, bool pinned) { objects_[id].soft_pinned = pinned; }
@@ -114,9 +117,25 @@ class Objects {
     return GenerationOf(id) == slots_[objects_[id].slot].generation;
   }
   std::string KeyOf(ObjectId id) const { return index_.view().KeyOf(objects_[id].place); }
+  std::uint64_t HashOf(ObjectId id) const {
+    return index_.view().HashKey(objects_[id].slot, KeyOf(id));
+  }
+  // Hints that Withdraw will be asked for it: what lies far away in memory is its own record, then
+  // its entry, then what its hash names. Each hint reads what the one before has fetched.
+  void PrefetchObject(ObjectId id) const { __builtin_prefetch(&objects_[id]); }
+  void PrefetchEntry(ObjectId id) const {
+    __builtin_prefetch(&index_.view().EntryAt(objects_[id].place));
+    __builtin_prefetch(index_.view().WordsBehind(objects_[id].place) + 1);
+  }
+  void PrefetchHash(std::uint64_t hash) const { index_.view().PrefetchGone(hash); }
   // One above the highest number that was ever used: walks end there.
   ObjectId end() const { return next_; }
   segment::Index& index() { return index_; }
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, index_, slots_, objects_, free_, next_, next_version_, dead_, with_dead_,
+             unnamed_);
+  }
   const segment::Index& index() const { return index_; }
   const segment::HeaderView& view() const { return index_.view(); }
 

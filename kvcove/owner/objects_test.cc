@@ -41,11 +41,11 @@ TEST_F(ObjectsTest, AResetMovesAllOfASlotAndNothingElse) {
   EXPECT_FALSE(objects_.Current(plain));
   EXPECT_TRUE(objects_.Current(other));
   EXPECT_EQ(objects_.AnyDead(), plain);
-  EXPECT_TRUE(objects_.Withdraw(plain, MissReason::kReset).dead);
+  EXPECT_TRUE(objects_.Withdraw(plain, objects_.HashOf(plain), MissReason::kReset).dead);
   EXPECT_EQ(objects_.AnyDead(), pinned) << "a reset voids hard pins, too";
-  const Objects::Removed removed = objects_.Withdraw(pinned, MissReason::kReset);
+  const Objects::Removed removed =
+      objects_.Withdraw(pinned, objects_.HashOf(pinned), MissReason::kReset);
   EXPECT_TRUE(removed.hard_pinned);
-  EXPECT_EQ(removed.key, "b");
   EXPECT_EQ(removed.space, 4);
   EXPECT_EQ(objects_.AnyDead(), kNoObject);
   EXPECT_EQ(objects_.dead(), 0U);
@@ -62,7 +62,7 @@ TEST_F(ObjectsTest, TheOldestVersionThatNobodyNamesIsSweptFirstAndNoPinInIt) {
   objects_.SetNamed(1, false);
   objects_.SetNamed(2, false);
   EXPECT_EQ(objects_.AnyUnnamed(), older);
-  (void)objects_.Withdraw(older, MissReason::kEvicted);
+  (void)objects_.Withdraw(older, objects_.HashOf(older), MissReason::kEvicted);
   EXPECT_EQ(objects_.AnyUnnamed(), younger);
   objects_.SetNamed(1, true);
   EXPECT_EQ(objects_.AnyUnnamed(), kNoObject);
@@ -76,7 +76,7 @@ TEST_F(ObjectsTest, NumbersAreReusedAndVersionsAreNot) {
   const Version version = objects_.VersionOf(first);
   const Place place = objects_[first].place;
   EXPECT_EQ(objects_.Named(place, version), first);
-  (void)objects_.Withdraw(first, MissReason::kRemoved);
+  (void)objects_.Withdraw(first, objects_.HashOf(first), MissReason::kRemoved);
   EXPECT_FALSE(objects_.Has(first));
   EXPECT_EQ(objects_.Named(place, version), kNoObject);
   EXPECT_EQ(objects_.view().GhostReason(objects_.view().HashKey(1, "a")), MissReason::kRemoved);
@@ -104,6 +104,21 @@ TEST_F(ObjectsTest, WhatASessionMakesUpNamesNothing) {
   EXPECT_EQ(objects_.Named(0xFFFFFFFF, 1), kNoObject);
   EXPECT_EQ(objects_.Named(objects_[id].place, 0), kNoObject);
   EXPECT_EQ(objects_.Named(objects_[id].place + 1, objects_.VersionOf(id)), kNoObject);
+}
+
+// The count takes five bits of what is kept for each value.
+TEST_F(ObjectsTest, HoldsAreCountedUpToABound) {
+  objects_.SetGeneration(1, kFirst);
+  const ObjectId id = Insert(1, "k");
+  for (std::uint32_t i = 0; i < Objects::kMostHolds; ++i) EXPECT_TRUE(objects_.Hold(id));
+  EXPECT_FALSE(objects_.Hold(id));
+  for (std::uint32_t i = 0; i < Objects::kMostHolds; ++i) {
+    EXPECT_GT(objects_[id].held, 0U);
+    objects_.Unhold(id);
+  }
+  EXPECT_EQ(objects_[id].held, 0U);
+  objects_.Unhold(id);
+  EXPECT_EQ(objects_[id].held, 0U);
 }
 
 }  // namespace

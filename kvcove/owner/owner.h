@@ -7,23 +7,35 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
 
+#include "kvcove/base/log.h"
+#include "kvcove/base/memory_file.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/base/numa.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/owner/core.h"
 #include "kvcove/owner/data_store.h"
 #include "kvcove/owner/link_target.h"
+#include "kvcove/owner/populator.h"
+#include "kvcove/owner/tier.h"
 
 namespace kvcove::owner {
 
 struct OwnerOptions {
-  std::uint64_t memory_bytes = 0;  // of payload, 1 MiB to segment::kMaxPayloadBytes
-  std::uint64_t max_objects = 0;   // 0: one per 512 bytes of payload, at most 2^27
+  std::uint64_t memory_bytes = 0;   // of payload, 1 MiB to segment::kMaxPayloadBytes
+  std::uint64_t granule_bytes = 0;  // 0: the smallest that memory_bytes allows
+  std::uint64_t max_objects = 0;    // 0: one per 512 bytes of payload, at most 2^27
+  // Less than this: Open refuses. Nothing: what the host can give now.
+  std::optional<std::uint64_t> available_bytes;
   std::string policy = "default";
   std::unordered_map<std::string, Quota> quotas;
+  HugePages huge_pages = HugePages::kAuto;
+  NodePlace place{};     // where the memory comes from
   bool populate = true;  // in the background, so that puts meet no page faults
   std::int64_t lease_ns = kSecond;
   std::int64_t lease_renewal_ns = 250 * kMillisecond;
@@ -31,13 +43,111 @@ struct OwnerOptions {
   bool tenants = false;
   // A master elsewhere gives the lease and lists what is stored (owner/link.h).
   bool cluster = false;
+  // Where evicted values go; no size is 0, and no two are one disk (ParseDisks).
+  std::vector<disklog::DiskSpec> disks;
+  DiskAdmit disk_admit = DiskAdmit::kPolicy;
+  std::uint64_t disk_write_rate = 0;  // bytes a second; 0: any
+  // Of all disks together, by namespace or tenant as `quotas`.
+  DiskQuotas disk_quotas = {};
+  TierOptions tier = {};  // how disks are opened, and tried again
 };
 
-class Owner final : public LinkTarget, public DataStore {
+// What a successor must know of an owner's disks (owner_take_over.cc).
+struct HandedDisks {
+  std::uint64_t seed = 0;
+  std::vector<std::uint64_t> shares;
+  // In a cluster:
+  std::vector<std::string> asides;  // by disk, why it is set aside; empty: it is not
+  std::vector<SlotUpdate> slots;
+  std::string directory;
+  OwnerFacts facts;
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, seed, shares, asides, slots, directory, facts);
+  }
+};
+
+class Owner final : public LinkTarget, public DataStore, private Promoter {
  public:
   // Errors: kInvalid when the host cannot give the memory, or for an unknown policy; kInternal.
   static Result<std::unique_ptr<Owner>> Open(const OwnerOptions& options, const Clock& clock);
   ~Owner() override;
+
+  // ---- a successor's process (owner_take_over.cc, docs/upgrade.md)
+  // What one owner gives another one beside its state.
+  struct Files {
+    UniqueFd header;
+    UniqueFd payload;
+    std::vector<std::pair<SessionNumber, UniqueFd>> pages;
+    UniqueFd disk_lock;  // of an owner's disks in a cluster; locked while a process has it open
+  };
+  // With what the options leave open; Errors: kInvalid.
+  static Result<OwnerOptions> Complete(const OwnerOptions& options);
+  const OwnerOptions& options() const { return options_; }
+  // Puts that wait to be listed are answered now, as when the master is away.
+  void EndWaits() { waits_end_ = true; }
+  // The threads but the lease's end. The lease goes on; the caller sees to it that no call comes.
+  void Freeze();
+  // Waits for the slice that is being populated, but not for long.
+  void PausePopulating();
+  // What Freeze, EndWaits, PausePopulating and StopLease ended goes on.
+  void Thaw();
+  // Of a frozen owner. Errors: kInProgress while a transfer reads.
+  Status Save(StateWriter& ar, StateWriter& policies);
+  Result<Files> CopyFiles();
+  // Renews the lease once more, and no more until Thaw. Without a cluster.
+  void StopLease();
+  // An owner over the memory of another one, which goes on until this one is started: writes
+  // nothing there. `options` are Complete. Errors: kIncompatible with the reason, kInvalid.
+  static Result<std::unique_ptr<Owner>> Map(const OwnerOptions& options, Files files,
+                                            const Clock& clock);
+  // In a cluster: nobody waits for the answers of what is to be listed any more.
+  void ForgetCallers();
+  // What waits to be listed is listed from here, but for what is `asked` already.
+  void EnqueueWaiting(const std::set<std::uint64_t>& asked);
+  // Once, before Start. Returns whether the policies' knowledge was kept.
+  Result<bool> Load(StateReader& ar, StateReader& policies, Files pages);
+
+  // ---- its disks in an upgrade (owner_take_over.cc)
+  // Much of what is queued is written before anybody waits, and a disk that is being opened is
+  // waited for.
+  void DrainDisks() const;
+  // Errors: kInProgress: a disk is still being opened.
+  Status MayPauseDisks();
+  // Of a frozen owner: what it has of its disks is closed, so that the successor can open them, or
+  // Thaw. Errors: kUnavailable: one hangs; it is set aside.
+  Status PauseDisks();
+  // In the successor's process, before Start: they open by themselves. Their keys are misses until
+  // then. In a cluster the place is the running owner's.
+  void ResumeDisks(const TierPlace& place);
+  void ResumeClusterDisks();
+
+  // ---- its disks (owner_tier.cc, docs/ssd.md)
+  // Once, after the first Publish and before Start. Without a disk: notes that the pool runs
+  // without one. Errors: those of OpenTiers.
+  Status OpenDisks(const TierPlace& place);
+  bool has_disk() const { return !options_.disks.empty(); }
+  // Removals may wait for a disk.
+  bool disks_open() const { return disks_open_; }
+  // In a cluster: memory goes on alone, and what lies on the disks only is found by nobody. The
+  // next start uses them, empty. Does nothing without a disk.
+  void UnmountDisk();
+  // For /metrics (tier_metrics.cc).
+  void CollectDisks(http::Metrics& metrics) const;
+  // Brings keys up from there. `done` is called once, from any thread or within this call, when all
+  // are decided or `wait_ns` have passed.
+  void Load(SessionNumber session, const wire::LoadRequest& request,
+            const wire::HostService::Loaded& done);
+  // In a cluster, before Start (owner_cluster_tier.cc): the disks open when the master has told all
+  // generations. `directory` keeps what outlives the process. Errors: those of FindDisk;
+  // kUnavailable when another process uses the directory.
+  Result<OwnerFacts> PrepareDisks(const std::string& directory);
+  // Calls of the link that wait for the disk end now. What they were about is not acknowledged.
+  void EndDiskWaits() { link_ends_ = true; }
+  // Each Load is answered when it returns.
+  void EndLoads() {
+    if (tiers_ != nullptr) tiers_->EndLoads();
+  }
 
   // Starts the lease and the background thread.
   void Start();
@@ -76,6 +186,9 @@ class Owner final : public LinkTarget, public DataStore {
   void SetChecksum(const Loan& loan, std::uint64_t checksum) override;
   bool LeaseHolds() const override { return LeaseUntilNs() > clock_.NowNs(); }
   bool Awaits(const Token& token) override;
+  std::shared_ptr<void> BringUp(const Token& token, std::span<const std::string_view> keys,
+                                const Upcoming& upcoming) override;
+  void GiveUp(const std::shared_ptr<void>& brought) override;
 
   // ---- LinkTarget
   void SetHidden(const std::vector<SlotId>& slots) override;
@@ -85,16 +198,21 @@ class Owner final : public LinkTarget, public DataStore {
   bool MasterReachable() const override { return master_reachable_; }
   void SetDraining(bool draining) override { draining_ = draining; }
   wire::RenewRequest Report() override;
-  std::uint64_t capacity_bytes() const override { return payload_.size(); }
+  std::uint64_t capacity_bytes() const override { return options_.memory_bytes; }
+  void Follow(const OwnerFacts& facts) override;
+  void TableKnown() override;
+  bool AwaitApplied() override;
   std::uint64_t ApplyRemoval(const wire::Removal& removal) override;
   void DropSlot(SlotId slot) override;
   void SetApplied(std::uint64_t number) override;
   std::vector<Listing> TakeListings(std::size_t at_most_items) override;
   void ReturnListings(std::vector<Listing> listings) override;
   void CompleteListing(Listing listing, std::span<const Code> codes) override;
-  std::vector<wire::ListItem> TakeGone(std::size_t at_most) override;
+  std::vector<InventoryItem> TakeGone(std::size_t at_most) override;
   bool TakeGoneOverflow() override;
   std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) override;
+  std::optional<ObjectId> TellAgainFrom() override;
+  void Told() override;
   void DropObjects(std::span<const InventoryItem> items) override;
 
   // The last removal from the master that is applied.
@@ -109,8 +227,10 @@ class Owner final : public LinkTarget, public DataStore {
   void WakeOutbox();
   void DropObjects(std::span<const wire::CopyRequest::Item> items);
   wire::InventoryReply Page(const wire::InventoryRequest& request);
-  // These name the generation that they mean: kStale for each key under another one.
-  std::vector<Code> Remove(const Token& token, std::span<const std::string_view> keys);
+  // These name the generation that they mean: kStale for each key under another one. kTimeout: the
+  // disk has not proven it in time.
+  std::vector<Code> Remove(const Token& token, std::span<const std::string_view> keys,
+                           std::int64_t deadline_ns);
   // Errors: kTimeout, with what was removed so far gone; kInvalid for the pattern; kStale.
   Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns);
@@ -130,17 +250,81 @@ class Owner final : public LinkTarget, public DataStore {
   bool Populated();
 
   std::int64_t lease_renewal_ns() const { return options_.lease_renewal_ns; }
-  int header_fd() const { return header_fd_.get(); }
+  // Reads only.
+  int header_fd() const { return reader_fd_.get(); }
   int payload_fd() const { return payload_fd_.get(); }
   segment::HeaderView header() const { return header_; }
-  std::byte* payload() const override { return payload_.data(); }
+  segment::Payload payload() const override {
+    return {.data = payload_.data(), .granule = header_.granule()};
+  }
   std::uint64_t header_bytes() const { return header_map_.size(); }
-  std::uint64_t payload_bytes() const { return payload_.size(); }
+  std::uint64_t payload_bytes() const { return options_.memory_bytes; }
+  // Which pages the payload has, why, and what page tables cost. For the log.
+  const std::string& pages() const { return pages_description_; }
 
  private:
+  static constexpr std::size_t kSlice = 256;  // keys or objects under one hold of the lock
+  static constexpr std::int64_t kTurnNs = 50 * kMicrosecond;
+
   explicit Owner(const OwnerOptions& options, const Clock& clock)
       : options_(options), clock_(clock) {}
+  // Between two slices of a walk. A mutex that is taken again at once is never seen to be free by
+  // the threads that wait for it: they need the time of a wake-up.
+  static void LetOthersIn();
   Status MakeFiles();
+  Status MapPayload(const Id128& segment_id);
+  void MakePopulator();
+  void ResumePopulating();
+  Status OpenCore();
+  std::uint64_t TierObjects() const;
+  void MakeTiers();
+  void StopDisks();
+  void TickDisks();
+  void AddLoad(LoadCall& call, std::size_t index, const wire::LoadRequest& request, bool current)
+      KVCOVE_REQUIRES(mutex_);
+  wire::LoadResult Promote(const owner::Load& load, std::span<const std::byte> value) override;
+  void HoldLoaded(const owner::Load& load) KVCOVE_REQUIRES(mutex_);
+  Status AwaitDisks(DisksRemoval& removal, std::int64_t deadline_ns);
+  void RemoveFromDisks(const Token& token, std::span<const std::string_view> keys,
+                       std::span<Code> codes, DisksRemoval& removal) KVCOVE_REQUIRES(mutex_);
+  void AddDiskStat(PoolStat& stat) const;
+  DiskStat DiskStatOf(std::size_t disk) const;
+  // From what `upcoming` says, with the keys of `request`.
+  std::shared_ptr<LoadCall> BeginLoad(const wire::LoadRequest& request, const Upcoming& upcoming,
+                                      std::int64_t hold_until_ns);
+  void WakeDisks() const;
+  // The next start begins with this disk empty, or with all.
+  Status ForgetDisk(std::size_t disk);
+  Status ForgetDisks();
+  Tier* TierOf(std::size_t disk) const;
+
+  // ---- its disk in a cluster
+  enum class DiskState : std::uint8_t { kWaits, kMayOpen, kOpens, kSettled };
+  void TickOpening();
+  void StopOpening();
+  void RunOpener();
+  Result<Id128> CheckDisks(const std::string& directory) const;
+  bool AwaitSettled();
+  // Until it is proven; false: the link ends, and it is not.
+  bool AwaitProven(DisksRemoval& removal);
+  std::uint64_t ApplyPattern(const wire::Removal& removal);
+  void NoteGone(SlotId slot, std::span<const std::string> keys);
+  void NoteGoneUnknown();
+  TierPlace ClusterPlace();
+  bool DisksOpening() const;
+  std::vector<InventoryItem> MemoryInventory(ObjectId& cursor, std::size_t at_most);
+  std::vector<InventoryItem> DiskInventory(ObjectId& cursor, std::size_t at_most);
+  bool ReadZone(std::size_t disk, std::uint32_t number);
+  void TellFromDisk(std::vector<InventoryItem>& items, std::size_t at_most);
+  void UseTold(std::size_t disk, std::uint64_t era);
+  bool DiskAway() const;
+  void StartDisks();
+  HandedDisks HandOverDisks();
+  void StartThreads();
+  struct SessionFile {
+    Mapping map;
+    UniqueFd fd;  // for a successor
+  };
   struct Committed {
     std::vector<Code> codes;         // by item; kOk for those that wait
     std::vector<Pending> pending;    // what waits for the master
@@ -155,22 +339,42 @@ class Owner final : public LinkTarget, public DataStore {
   std::vector<Code> AwaitListed(std::vector<Pending> pending, std::int64_t deadline_ns);
   // Of what waits to be listed, `gave_way` have given way to other puts since the last trim.
   void TrimOutbox(std::uint64_t& gave_way);
+  Result<std::uint64_t> WalkMatching(const Token& token, std::string_view pattern,
+                                     std::int64_t deadline_ns);
   void RunJanitor();
   void RunLease();
-  void RunPopulate();
+  // Before anybody else may write to what a put was given.
+  void EnsurePopulated(std::span<const PutResult> results);
+  // A hint for requesters with several owners to choose from.
+  void PublishRoom() KVCOVE_REQUIRES(mutex_);
 
   const OwnerOptions options_;
   const Clock& clock_;
   UniqueFd header_fd_;
+  UniqueFd reader_fd_;  // of the same file
   UniqueFd payload_fd_;
   Mapping header_map_;
   Mapping payload_;
+  std::string pages_description_;
   segment::HeaderView header_;
+  std::optional<Populator> populator_;
+  LogLimit unpopulated_;
+  std::unique_ptr<TierSet> tiers_;  // if there are disks; before the core, which uses it
+  // As many, once `disks_open_`; null where one could not be opened.
+  std::vector<std::unique_ptr<Tier>> disks_;
+  std::atomic<bool> disks_open_{false};
+  std::shared_ptr<KnownDisks> known_disks_;
+  TierPlace disk_place_;
+  bool disks_paused_ = false;
+  bool disk_hangs_ = false;  // a thread was left behind, that may use `tiers_` one day
+  HandedDisks handed_;       // of the process that this one has taken over from
+  SessionNumber promoter_ = 0;
+  std::vector<bool> said_aside_;  // by disk; the janitor's
 
   Mutex mutex_;
   CondVar published_;  // other generations are current
   std::unique_ptr<Core> core_ KVCOVE_GUARDED_BY(mutex_);
-  std::unordered_map<SessionNumber, Mapping> pages_ KVCOVE_GUARDED_BY(mutex_);
+  std::unordered_map<SessionNumber, SessionFile> pages_ KVCOVE_GUARDED_BY(mutex_);
 
   std::vector<std::atomic<std::uint64_t>> slot_tenants_ =
       std::vector<std::atomic<std::uint64_t>>(kMaxSlots);
@@ -180,17 +384,46 @@ class Owner final : public LinkTarget, public DataStore {
   wire::RenewRequest report_ KVCOVE_GUARDED_BY(report_mutex_);
   std::atomic<bool> draining_{false};
   std::atomic<bool> master_reachable_{true};
+  std::atomic<bool> waits_end_ = false;
   Mutex outbox_mutex_;
   CondVar outbox_changed_;
   std::deque<Listing> outbox_ KVCOVE_GUARDED_BY(outbox_mutex_);
   bool outbox_woken_ KVCOVE_GUARDED_BY(outbox_mutex_) = false;
 
+  // ---- of a disk in a cluster
+  std::string disk_directory_;
+  UniqueFd disk_lock_;
+  std::atomic<bool> disk_stops_{false};
+  std::atomic<bool> link_ends_{false};
+  Mutex disk_mutex_;
+  CondVar disk_changed_;
+  DiskState disk_state_ KVCOVE_GUARDED_BY(disk_mutex_) = DiskState::kSettled;
+  OwnerFacts facts_ KVCOVE_GUARDED_BY(disk_mutex_);
+  std::string follow_error_ KVCOVE_GUARDED_BY(disk_mutex_);  // for the log
+  bool starts_opener_ KVCOVE_GUARDED_BY(disk_mutex_) = false;
+  std::thread opener_;  // joined once nobody starts it any more
+  // What the master has published, until the disk is settled: before, nothing may be put, for the
+  // disk may have it.
+  bool holds_back_ KVCOVE_GUARDED_BY(mutex_) = false;
+  Id128 held_incarnation_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<SlotId, SlotUpdate> held_ KVCOVE_GUARDED_BY(mutex_);
+  // The removal lane's: removed keys whose tombstones are not proven yet.
+  std::shared_ptr<DisksRemoval> unproven_;
+  // The list lane's: what is left of the zone that is told.
+  std::vector<TierObject> zone_objects_;
+  std::size_t zone_told_ = 0;
+  std::atomic<bool> rereads_zones_{false};  // a walk over them begins anew
+  bool zone_returns_ = false;               // its disk was set aside
+  // By disk that is being told: the era in which the walk has come to its first zone.
+  std::vector<std::optional<std::uint64_t>> told_eras_;
+
   Mutex stop_mutex_;
   CondVar stop_changed_;
   bool stopping_ KVCOVE_GUARDED_BY(stop_mutex_) = true;
+  bool frozen_ KVCOVE_GUARDED_BY(stop_mutex_) = false;      // no threads but the lease's
+  bool lease_over_ KVCOVE_GUARDED_BY(stop_mutex_) = false;  // not that one either
   std::thread janitor_;
   std::thread lease_;
-  std::thread populate_;
 };
 
 }  // namespace kvcove::owner

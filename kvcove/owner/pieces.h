@@ -8,17 +8,18 @@
 
 #include "kvcove/base/hash.h"
 #include "kvcove/model/ids.h"
-#include "kvcove/segment/layout.h"
+#include "kvcove/segment/payload.h"
 
 namespace kvcove::owner {
 
 // Calls `take(pointer, bytes)` for each piece, in the object's order.
 template <typename Take>
-void ForEachPiece(std::byte* payload, std::span<const Extent> extents, std::uint64_t size,
-                  const Take& take) {
+void ForEachPiece(const segment::Payload& payload, std::span<const Extent> extents,
+                  std::uint64_t size, const Take& take) {
   for (const Extent& extent : extents) {
-    const std::uint64_t bytes = std::min<std::uint64_t>(extent.count * segment::kGranule, size);
-    take(payload + extent.start * segment::kGranule, bytes);
+    const std::span<std::byte> room = payload.At(extent);
+    const std::uint64_t bytes = std::min<std::uint64_t>(room.size(), size);
+    take(room.data(), bytes);
     size -= bytes;
   }
 }
@@ -28,7 +29,7 @@ void ForEachPiece(std::byte* payload, std::span<const Extent> extents, std::uint
 class SlicedChecksum {
  public:
   SlicedChecksum() = default;
-  void Begin(std::byte* payload, std::span<const Extent> extents, std::uint64_t size) {
+  void Begin(const segment::Payload& payload, std::span<const Extent> extents, std::uint64_t size) {
     payload_ = payload;
     extents_ = extents;
     left_ = size;
@@ -40,14 +41,14 @@ class SlicedChecksum {
   std::uint64_t Add(std::uint64_t most) {
     std::uint64_t done = 0;
     while (done < most && left_ > 0) {
-      const Extent& extent = extents_[extent_];
+      const std::span<std::byte> room = payload_.At(extents_[extent_]);
       const std::uint64_t bytes =
-          std::min({extent.count * std::uint64_t{segment::kGranule} - within_, left_, most - done});
-      stream_.Add({payload_ + extent.start * segment::kGranule + within_, bytes});
+          std::min({std::uint64_t{room.size()} - within_, left_, most - done});
+      stream_.Add(room.subspan(within_, bytes));
       done += bytes;
       left_ -= bytes;
       within_ += bytes;
-      if (within_ == extent.count * std::uint64_t{segment::kGranule}) {
+      if (within_ == room.size()) {
         ++extent_;
         within_ = 0;
       }
@@ -58,7 +59,7 @@ class SlicedChecksum {
   std::uint64_t Value() const { return stream_.Value(); }
 
  private:
-  std::byte* payload_ = nullptr;
+  segment::Payload payload_;
   std::span<const Extent> extents_;
   std::uint64_t left_ = 0;
   std::size_t extent_ = 0;
@@ -67,7 +68,7 @@ class SlicedChecksum {
 };
 
 // In one go, where no loop waits.
-inline std::uint64_t ChecksumOf(std::byte* payload, std::span<const Extent> extents,
+inline std::uint64_t ChecksumOf(const segment::Payload& payload, std::span<const Extent> extents,
                                 std::uint64_t size) {
   SlicedChecksum checksum;
   checksum.Begin(payload, extents, size);

@@ -7,8 +7,6 @@
 
 namespace kvcove::owner {
 
-std::uint64_t Reservation::bytes() const { return segment::OccupiedBytes(size_bytes); }
-
 // ---- sessions
 
 void Reservations::EndSession(SessionNumber number) {
@@ -52,7 +50,7 @@ Reservation& Reservations::Add(Reservation reservation) {
   Reservation& kept = reservations_.emplace(id, std::move(reservation)).first->second;
   Session& session = sessions_.at(kept.session);
   session.reservations.push_back(kept);
-  session.reserved_bytes += kept.bytes();
+  session.reserved_bytes += kept.bytes;
   claims_.emplace(kept.hash, &kept);
   kept.claims = true;
   return kept;
@@ -69,7 +67,7 @@ void Reservations::End(Reservation& reservation) {
     LeaveSession(reservation);
   } else {
     const auto at = waiting_.find(reservation.space);
-    at->second.bytes -= reservation.bytes();
+    at->second.bytes -= reservation.bytes;
     --waiting_count_;
     reservation.of_session.unlink();
     if (at->second.reservations.empty()) waiting_.erase(at);
@@ -79,7 +77,7 @@ void Reservations::End(Reservation& reservation) {
 
 void Reservations::LeaveSession(Reservation& reservation) {
   const auto session = sessions_.find(reservation.session);
-  if (session != sessions_.end()) session->second.reserved_bytes -= reservation.bytes();
+  if (session != sessions_.end()) session->second.reserved_bytes -= reservation.bytes;
 }
 
 void Reservations::AwaitListing(Reservation& reservation) {
@@ -90,7 +88,7 @@ void Reservations::AwaitListing(Reservation& reservation) {
   LeaveSession(reservation);
   Waiting& waiting = waiting_[reservation.space];
   waiting.reservations.push_back(reservation);
-  waiting.bytes += reservation.bytes();
+  waiting.bytes += reservation.bytes;
   ++waiting_count_;
 }
 

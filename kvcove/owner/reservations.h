@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kvcove/base/carry.h"
 #include "kvcove/owner/core_types.h"
 #include "kvcove/owner/spaces.h"
 #include "kvcove/segment/view.h"
@@ -43,6 +44,7 @@ struct Reservation {
   Spaces::Number space = 0;
   Generation generation = 0;
   std::uint32_t size_bytes = 0;
+  std::uint64_t bytes = 0;  // that its extents have: whole granules
   std::vector<Extent> extents;
   std::int64_t key_until_ns = 0;
   bool claims = false;   // it is in the table of claims
@@ -56,7 +58,12 @@ struct Reservation {
   std::uint64_t removals = 0;  // the last removal that was applied when it began
   Hook of_session;
 
-  std::uint64_t bytes() const;  // whole granules
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, id, session, key, after, hints, ends_request, hash, slot, space, generation,
+             size_bytes, bytes, extents, key_until_ns, claims, removed, listing, has_checksum,
+             checksum, group, copies, copied_at, removals);
+  }
 };
 
 class Reservations {
@@ -110,6 +117,12 @@ class Reservations {
   }
 
   std::size_t size() const { return reservations_.size(); }
+
+  void Save(StateWriter& ar);
+  // Into a new one, whose sessions are added already.
+  void Load(StateReader& ar);
+  // All that wait for the master, oldest first.
+  std::vector<const Reservation*> Waiters() const;
 
  private:
   static constexpr std::size_t kRemembered = 4096;

@@ -21,6 +21,7 @@ class ReservationsTest : public testing::Test {
                               .hash = HashOf(key),
                               .slot = kSlot,
                               .size_bytes = 100,
+                              .bytes = 128,
                               .key_until_ns = until_ns});
   }
   static std::uint64_t HashOf(const std::string& key) { return key.size(); }  // many are the same

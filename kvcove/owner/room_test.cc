@@ -69,6 +69,30 @@ TEST_F(RoomTest, HardPinsStayAndTakeAtMostHalf) {
   test_.core->CheckInvariants();
 }
 
+TEST_F(RoomTest, ABatchMakesItsRoomAtOnceAndNoMore) {
+  Fill(kSlot, 0, kObjects);
+  const std::vector<std::byte> value(kSize);
+  std::vector<std::string> keys;
+  for (std::uint64_t i = 0; i < 20; ++i) keys.push_back(i < 4 ? Key(60 + i) : Key(1000 + i));
+  std::vector<PutItem> batch;
+  for (const std::string& key : keys) {
+    batch.push_back({.key = key, .size_bytes = kSize, .value = value, .after = {}});
+  }
+  batch[6].size_bytes = 0xFFFFFFFF;  // is refused: no room is made for it
+  const std::uint64_t pages = test_.core->steps().pages;
+  const std::vector<PutResult> results =
+      test_.core->Put(test_.session, test_.TokenOf(kSlot), batch, /*evict=*/true);
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const Code expected = i < 4 ? Code::kExists : i == 6 ? Code::kInvalid : Code::kOk;
+    EXPECT_EQ(results[i].code, expected) << i;
+  }
+  EXPECT_EQ(test_.core->steps().pages - pages, 1U) << "one look at the readers' page";
+  EXPECT_EQ(test_.core->Stat().evictions, 15U);
+  EXPECT_EQ(Left(kSlot), kObjects - 15);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(test_.Has(kSlot, Key(60 + i)));
+  test_.core->CheckInvariants();
+}
+
 TEST_F(RoomTest, SoftPinsGoLast) {
   Fill(kSlot, 0, kObjects);
   for (std::uint64_t i = 0; i < 8; ++i) test_.core->Pin(kSlot, Key(i), PinKind::kSoft, kSecond);

@@ -2,6 +2,11 @@
 #include "kvcove/owner/spaces.h"
 
 namespace kvcove::owner {
+namespace {
+
+constexpr std::uint64_t kPriorityWeight = 4;
+
+}  // namespace
 
 Spaces::Spaces(const std::string& policy, std::uint64_t payload_bytes, const Quotas& quotas)
     : policy_(policy), payload_bytes_(payload_bytes), quotas_(quotas) {
@@ -72,7 +77,25 @@ void Spaces::RemoveObject(Number number, std::uint64_t bytes, bool pinned) {
 
 std::uint64_t Spaces::Over(const Space& space) {
   if (space.objects <= space.pinned || space.used() <= space.quota.guaranteed_bytes) return 0;
-  return space.used() - space.quota.guaranteed_bytes;
+  const std::uint64_t over = space.used() - space.quota.guaranteed_bytes;
+  switch (space.priority) {
+    case NamespacePriority::kLow:
+      return over * kPriorityWeight;
+    case NamespacePriority::kHigh:
+      return std::max<std::uint64_t>(over / kPriorityWeight, 1);
+    case NamespacePriority::kUnsaid:
+    case NamespacePriority::kNormal:
+      return over;
+  }
+  return over;
+}
+
+void Spaces::SetPriority(Number number, NamespacePriority priority) {
+  Space& space = spaces_[number];
+  if (priority == space.priority || !TenantOf(space.name).empty()) return;
+  const std::uint64_t over_before = Over(space);
+  space.priority = priority;
+  Rank(number, over_before);
 }
 
 void Spaces::Change(Number number, std::int64_t objects, std::int64_t reserved,
@@ -88,7 +111,11 @@ void Spaces::Change(Number number, std::int64_t objects, std::int64_t reserved,
   reserved_bytes_ += static_cast<std::uint64_t>(reserved);
   pinned_bytes_ += static_cast<std::uint64_t>(pinned);
   beyond_guarantees_ += space.beyond_guarantee();
-  const std::uint64_t over = Over(space);
+  Rank(number, over_before);
+}
+
+void Spaces::Rank(Number number, std::uint64_t over_before) {
+  const std::uint64_t over = Over(At(number));
   if (over == over_before) return;
   if (over_before == 0) {
     by_over_.emplace(over, number);
@@ -116,7 +143,8 @@ void Spaces::StatSome(std::size_t& cursor, std::size_t at_most,
     stats.push_back({.name = space.name,
                      .bytes = space.objects,
                      .maximum_bytes = space.quota.maximum_bytes,
-                     .guaranteed_bytes = space.quota.guaranteed_bytes});
+                     .guaranteed_bytes = space.quota.guaranteed_bytes,
+                     .priority = space.priority});
   }
 }
 

@@ -16,8 +16,12 @@
 //   - beyond their own guarantees, the reservations of all spaces together take at most what
 //     nobody's guarantee covers, so a guarantee can always be met by evicting objects.
 // One reservation may always be there, so that a large object finds its way into a small segment.
+//
+// Spaces without a tenant may say a priority: what they are above their guarantee counts four times
+// or a quarter when a victim is chosen, so under pressure their shares become 4 : 1 : 1/4.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <set>
@@ -35,7 +39,7 @@ class Spaces {
   static constexpr Number kNone = 0xFFFF;
   // More than the slots that an owner has, so only spaces that keep objects after their last slot
   // went can use them up.
-  static constexpr std::size_t kMaxSpaces = 16384;
+  static constexpr std::size_t kMaxSpaces = 8192;
 
   Spaces(const std::string& policy, std::uint64_t payload_bytes, const Quotas& quotas);
 
@@ -47,6 +51,11 @@ class Spaces {
   // ---- room
   bool Fits(Number number, std::uint64_t bytes) const {
     return At(number).used() + bytes <= At(number).quota.maximum_bytes;
+  }
+  // Below its maximum.
+  std::uint64_t left_bytes(Number number) const {
+    const Space& space = At(number);
+    return space.quota.maximum_bytes - std::min(space.quota.maximum_bytes, space.used());
   }
   std::uint64_t maximum_bytes(Number number) const { return At(number).quota.maximum_bytes; }
   bool MayReserve(Number number, std::uint64_t bytes) const;
@@ -62,8 +71,11 @@ class Spaces {
   void SetPinned(Number number, std::uint64_t bytes, bool pinned) {
     Change(number, 0, 0, pinned ? Signed(bytes) : -Signed(bytes));
   }
+  // What one of its writers says; the latest counts. Ignored for a tenant's.
+  void SetPriority(Number number, NamespacePriority priority);
   // Whose object goes when `asking` needs room: its own at its maximum, else that of the space
-  // which is most above its guarantee. Nothing: no object can be evicted. O(1).
+  // which is most above its guarantee, weighed by priority. Nothing: no object can be evicted.
+  // O(1).
   std::optional<Number> Victim(Number asking, std::uint64_t bytes) const;
 
   policy::EvictionPolicy& policy(Number number) { return *spaces_[number].policy; }
@@ -79,6 +91,15 @@ class Spaces {
                 std::vector<wire::NamespaceStat>& stats) const;
   std::size_t entries() const { return spaces_.size(); }
 
+  // Without the policies' knowledge, whose format is their own: each space has its policy, and
+  // `policies` what it knows. Quotas are this process's.
+  void Save(StateWriter& ar, StateWriter& policies);
+  void Load(StateReader& ar);
+  // False, and nothing was read: the knowledge is another policy's, or another version's.
+  bool LoadPolicies(StateReader& policies);
+  // They know nothing again.
+  void ForgetPolicies();
+
  private:
   struct Space {
     std::string name;
@@ -86,6 +107,7 @@ class Spaces {
     std::unique_ptr<policy::EvictionPolicy> policy;
     std::uint32_t serial = 0;
     std::uint32_t slots = 0;
+    NamespacePriority priority = NamespacePriority::kUnsaid;
     std::uint64_t objects = 0;   // bytes of its objects, and of what waits for the master
     std::uint64_t reserved = 0;  // bytes that are being written
     std::uint64_t pinned = 0;    // bytes of hard-pinned objects, within `objects`
@@ -96,9 +118,11 @@ class Spaces {
   };
   static std::int64_t Signed(std::uint64_t bytes) { return static_cast<std::int64_t>(bytes); }
   const Space& At(Number number) const { return spaces_[number]; }
-  // How far it is above its guarantee, 0 if it has nothing to give.
+  // How far it is above its guarantee, weighed by its priority; 0 if it has nothing to give.
   static std::uint64_t Over(const Space& space);
   void Change(Number number, std::int64_t objects, std::int64_t reserved, std::int64_t pinned);
+  // Where it stands among those above their guarantee, once it stood at `over_before`.
+  void Rank(Number number, std::uint64_t over_before);
   void FreeIfUnused(Number number);
 
   const std::string policy_;
@@ -108,7 +132,7 @@ class Spaces {
   std::vector<Space> spaces_;
   std::vector<Number> free_;
   std::unordered_map<std::string, Number> by_name_;
-  std::set<std::pair<std::uint64_t, Number>> by_over_;  // those above their guarantee
+  std::set<std::pair<std::uint64_t, Number>> by_over_;  // those with Over()
   std::uint32_t next_serial_ = 1;
   std::uint64_t object_bytes_ = 0;
   std::uint64_t reserved_bytes_ = 0;

@@ -86,6 +86,42 @@ TEST(SpacesTest, TheVictimIsTheSpaceMostAboveItsGuarantee) {
   EXPECT_EQ(spaces.Victim(d, 10), d) << "at its maximum it gives its own";
 }
 
+TEST(SpacesTest, PrioritiesShiftTheSharesOfThoseWhoCompete) {
+  Spaces spaces("lru", kPayload, {{"c", {.guaranteed_bytes = 300}}});
+  const Spaces::Number low = spaces.Attach("a");
+  const Spaces::Number normal = spaces.Attach("b");
+  const Spaces::Number high = spaces.Attach("c");
+  AddObject(spaces, low, 10);
+  AddObject(spaces, normal, 39);
+  AddObject(spaces, high, 300 + 160);
+  EXPECT_EQ(spaces.Victim(normal, 10), high);
+  spaces.SetPriority(high, NamespacePriority::kHigh);
+  EXPECT_EQ(spaces.Victim(normal, 10), high) << "40 of 160: what is guaranteed is not weighed";
+  spaces.SetPriority(low, NamespacePriority::kLow);
+  AddObject(spaces, low, 1);
+  EXPECT_EQ(spaces.Victim(normal, 10), low) << "11 count as 44";
+  spaces.RemoveObject(low, 2, false);
+  EXPECT_EQ(spaces.Victim(normal, 10), high);
+  spaces.RemoveObject(high, 8, false);
+  EXPECT_EQ(spaces.Victim(normal, 10), normal) << "39 against 38 and 36";
+  spaces.RemoveObject(normal, 39, false);
+  spaces.RemoveObject(low, 9, false);
+  spaces.RemoveObject(high, 151, false);
+  EXPECT_EQ(spaces.Victim(normal, 10), high) << "one byte above its guarantee can still be taken";
+  spaces.SetPriority(high, NamespacePriority::kNormal);
+  EXPECT_EQ(spaces.Victim(normal, 10), high);
+}
+
+TEST(SpacesTest, ATenantsNamespacesHaveNoPriority) {
+  Spaces spaces("lru", kPayload, {});
+  const Spaces::Number tenant = spaces.Attach(QualifiedName("blue", "m"));
+  const Spaces::Number other = spaces.Attach("n");
+  AddObject(spaces, tenant, 50);
+  AddObject(spaces, other, 20);
+  spaces.SetPriority(tenant, NamespacePriority::kHigh);
+  EXPECT_EQ(spaces.Victim(other, 10), tenant);
+}
+
 TEST(SpacesTest, AnEntryIsReusedWhenNothingIsInIt) {
   Spaces spaces("lru", kPayload, {});
   const Spaces::Number a = spaces.Attach("a");

@@ -3,13 +3,11 @@
 
 #include <algorithm>
 
-#include "kvcove/segment/allocator.h"
-
 namespace kvcove::owner {
 
 void Withdrawn::Add(Place place, std::uint32_t size_bytes) {
   fresh_.push_back({.place = place, .size_bytes = size_bytes});
-  bytes_ += segment::OccupiedBytes(size_bytes);
+  bytes_ += granule_.Occupied(size_bytes);
   steps_.scratch_bytes = std::max<std::uint64_t>(
       steps_.scratch_bytes, (fresh_.capacity() * sizeof(Object)) +
                                 ((free_.capacity() + protected_.capacity()) * sizeof(Place)));
@@ -44,7 +42,7 @@ bool Withdrawn::Protected(Place place) const {
 }
 
 void Withdrawn::Free(const Object& object) {
-  bytes_ -= segment::OccupiedBytes(object.size_bytes);
+  bytes_ -= granule_.Occupied(object.size_bytes);
   free_.push_back(object.place);
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kvcove/owner/core_types.h"
+#include "kvcove/segment/payload.h"
 #include "kvcove/segment/reader.h"
 
 namespace kvcove::owner {
@@ -31,8 +32,8 @@ class Withdrawn {
     std::uint64_t kept_bytes = 0;  // of waiting objects, as of the last Recheck
   };
 
-  Withdrawn(std::uint64_t payload_bytes, Steps& steps)
-      : bound_bytes_(payload_bytes / 16), steps_(steps) {}
+  Withdrawn(std::uint64_t payload_bytes, segment::Granule granule, Steps& steps)
+      : bound_bytes_(payload_bytes / 16), granule_(granule), steps_(steps) {}
 
   // `page` must stay mapped until RemovePage.
   void AddPage(SessionNumber session, segment::SessionPage* page) { pages_[session] = {page}; }
@@ -50,8 +51,15 @@ class Withdrawn {
   const std::vector<Place>& Settle();
   // The same for all that waits.
   const std::vector<Place>& Recheck();
+  bool lent() const { return !lent_.empty(); }
   bool waiting() const { return !waiting_.empty(); }
   std::uint64_t bytes() const { return bytes_; }  // whole granules
+
+  // Nothing is lent while a state is carried; pages are added again.
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, fresh_, waiting_, bytes_);
+  }
 
  private:
   struct Object {
@@ -63,6 +71,7 @@ class Withdrawn {
   void Free(const Object& object);
 
   const std::uint64_t bound_bytes_;
+  const segment::Granule granule_;
   Steps& steps_;
   std::map<SessionNumber, Page> pages_;
   std::map<Place, std::uint32_t> lent_;  // to how many transfers

@@ -19,7 +19,7 @@ class WithdrawnTest : public testing::Test {
     }
   }
   Steps steps_;
-  Withdrawn withdrawn_{/*payload_bytes=*/16 * 1000, steps_};
+  Withdrawn withdrawn_{/*payload_bytes=*/16 * 1000, segment::Granule(), steps_};
 };
 
 TEST_F(WithdrawnTest, WhatNothingProtectsIsFreeAtOnce) {

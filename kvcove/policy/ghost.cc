@@ -16,10 +16,10 @@ Ghost::Ghost() : level_(kFirstHeads) {
   for (std::size_t head = 0; head < level_; ++head) heads_.Reach(head);
 }
 
-std::uint32_t& Ghost::HeadOf(std::uint32_t key) {
+std::size_t Ghost::HeadNumber(std::uint32_t key) const {
   const std::uint64_t hash = Mix64(key);
   const std::size_t head = hash & (level_ - 1);
-  return heads_[head < split_ ? hash & (2 * level_ - 1) : head].first;
+  return head < split_ ? hash & (2 * level_ - 1) : head;
 }
 
 std::uint32_t Ghost::PlaceOf(std::uint32_t key) {

@@ -31,10 +31,19 @@ class Ghost {
 
   // Null for a key that is not there. Valid for as long as the key is there.
   Entry* Find(std::uint32_t key);
+  // Two hints that Find will be asked for the key. The second one follows when the first has had
+  // time to arrive, or is in vain.
+  void PrefetchHead(std::uint32_t key) const { __builtin_prefetch(&heads_[HeadNumber(key)]); }
+  void PrefetchEntry(std::uint32_t key) const {
+    const std::uint32_t at = heads_[HeadNumber(key)].first;
+    if (at != kNoObject) __builtin_prefetch(&entries_[at]);
+  }
   // The key's entry, new or as it was, as the latest.
   Entry& Add(std::uint32_t key);
   // The oldest one, taken out; nothing while there are no more than `keep`.
   std::optional<Entry> TakeOldest(std::size_t keep);
+  // Null when there is none.
+  const Entry* Oldest() const { return size_ == 0 ? nullptr : &entries_[order_.front()]; }
   std::size_t size() const { return size_; }
   // Of memory.
   std::size_t bytes() const { return entries_.bytes() + heads_.bytes(); }
@@ -47,12 +56,18 @@ class Ghost {
     }
   }
 
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, entries_, order_, heads_, level_, split_, free_, reached_, size_);
+  }
+
  private:
   using Entries = ChunkedArray<Entry>;
   struct Head {
     std::uint32_t first = kNoObject;
   };
-  std::uint32_t& HeadOf(std::uint32_t key);
+  std::size_t HeadNumber(std::uint32_t key) const;
+  std::uint32_t& HeadOf(std::uint32_t key) { return heads_[HeadNumber(key)].first; }
   std::uint32_t PlaceOf(std::uint32_t key);
   void Split();
 

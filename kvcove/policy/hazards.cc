@@ -13,7 +13,6 @@ constexpr double kUnknownWeight = 4;     // observations that each of these coun
 constexpr double kGroupWeight = 30;
 constexpr double kRatioWeight = 1;
 constexpr double kMostHazard = 0.9;
-constexpr int kAgeUnit = 4;  // ages differ by 2^4 blocks at least: a request has about so many
 
 }  // namespace
 
@@ -62,11 +61,6 @@ std::size_t AgeBucket(std::uint64_t age) {
   const auto octave = static_cast<std::size_t>(std::bit_width(age) - 1);
   const std::size_t quarter = (age >> (octave - 2)) & 3;
   return std::min(4 * (octave - 1) + quarter, kAges - 1);
-}
-
-std::uint64_t AgeOf(std::size_t bucket) {
-  if (bucket < 4) return bucket << kAgeUnit;
-  return (4 + bucket % 4) << (bucket / 4 - 1 + kAgeUnit);
 }
 
 void HazardTables::Counts::Add(Counted& to, std::size_t bucket, float weight, float limit) {

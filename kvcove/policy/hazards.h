@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kvcove/base/carry.h"
+
 namespace kvcove::policy {
 
 inline constexpr std::size_t kAges = 96;  // log buckets of ages, four an octave
@@ -42,8 +44,13 @@ std::uint8_t WholeOf(std::uint8_t cls);
 std::uint8_t GroupOf(std::uint8_t cls);
 
 std::size_t AgeBucket(std::uint64_t age);
+inline constexpr int kAgeUnit =
+    4;  // ages differ by 2^4 blocks at least: a request has about so many
 // The least age of a bucket.
-std::uint64_t AgeOf(std::size_t bucket);
+constexpr std::uint64_t AgeOf(std::size_t bucket) {
+  if (bucket < 4) return bucket << kAgeUnit;
+  return (4 + bucket % 4) << (bucket / 4 - 1 + kAgeUnit);
+}
 
 struct HazardOptions {
   double class_weight = 2000;  // observations that the group's curve counts as, in a class
@@ -71,6 +78,11 @@ class HazardTables {
   std::size_t bytes() const { return classes_.capacity() * sizeof(Class); }  // beside this object
   float Index(std::uint8_t cls, std::size_t age_bucket) const {
     return classes_[cls].index[age_bucket];
+  }
+
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, all_, groups_, classes_);
   }
 
  private:

@@ -29,6 +29,24 @@ class ChunkedArray {
     chunks_[i / kChunk] = std::make_unique<T[]>(kChunk);
     ++reached_;
   }
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    std::uint64_t chunks = chunks_.size();
+    CarryOne(ar, chunks);
+    if (!ar.Fits(chunks)) return;
+    chunks_.resize(chunks);
+    for (std::unique_ptr<T[]>& chunk : chunks_) {
+      bool reached = chunk != nullptr;
+      CarryOne(ar, reached);
+      if (!reached) continue;
+      if constexpr (Ar::kReads) {
+        if (!ar.ok()) return;
+        chunk = std::make_unique_for_overwrite<T[]>(kChunk);
+        ++reached_;
+      }
+      CarryPlain(ar, chunk.get(), kChunk);
+    }
+  }
   // Of memory.
   std::size_t bytes() const {
     return reached_ * kChunk * sizeof(T) + chunks_.capacity() * sizeof(chunks_[0]);
@@ -57,6 +75,14 @@ class IdList {
     nodes[id].link = {.previous = back_, .next = kNoObject};
     (back_ == kNoObject ? front_ : nodes[back_].link.next) = id;
     back_ = id;
+  }
+  // `next`: kNoObject for the end.
+  void InsertBefore(Nodes& nodes, ObjectId id, ObjectId next) {
+    if (next == kNoObject) return PushBack(nodes, id);
+    const ObjectId previous = nodes[next].link.previous;
+    nodes[id].link = {.previous = previous, .next = next};
+    (previous == kNoObject ? front_ : nodes[previous].link.next) = id;
+    nodes[next].link.previous = id;
   }
   void Erase(Nodes& nodes, ObjectId id) {
     const Link link = nodes[id].link;

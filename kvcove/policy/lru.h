@@ -27,12 +27,18 @@ class Lru final : public EvictionPolicy {
     }
     return kNoObject;
   }
+  void Save(StateWriter& ar) override { Carry(ar); }
+  void Load(StateReader& ar) override { Carry(ar); }
   std::string_view name() const override { return "lru"; }
 
  private:
   struct Node {
     Link link;
   };
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, nodes_, list_, count_);
+  }
   ChunkedArray<Node> nodes_;
   IdList<ChunkedArray<Node>> list_;
   std::size_t count_ = 0;

@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
+#include "kvcove/base/carry.h"
 #include "kvcove/base/result.h"
 #include "kvcove/model/hints.h"
 
@@ -35,6 +37,9 @@ class EvictionPolicy {
   virtual ~EvictionPolicy() = default;
 
   virtual void OnPut(const PutEvent& event) = 0;
+  // Keys that are about to be put, as PutEvent has them: what is known of them is far away in
+  // memory, and arrives while the caller does other things.
+  virtual void Prefetch(std::span<const std::uint64_t> /*keys*/) const {}
   // Somebody read it, or put it again. Chunks of one request come in the order of their chain.
   virtual void OnHit(ObjectId id) = 0;
   // What the caller says of a chunk that has just been put or hit, and of its request.
@@ -48,6 +53,12 @@ class EvictionPolicy {
   // An object to give up, kNoObject when `evictable` refuses all. It stays known until OnRemove. An
   // object that is refused may be moved to a better place.
   virtual ObjectId Victim(const std::function<bool(ObjectId)>& evictable) = 0;
+
+  // Its knowledge, for a successor of this name (base/carry.h): `Load` into a new one. A change of
+  // what is carried raises kCarriedVersion: another version's knowledge is not read.
+  static constexpr std::uint32_t kCarriedVersion = 2;
+  virtual void Save(StateWriter& ar) = 0;
+  virtual void Load(StateReader& ar) = 0;
 
   virtual std::string_view name() const = 0;
 };

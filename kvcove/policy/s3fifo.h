@@ -20,6 +20,8 @@ class S3Fifo final : public EvictionPolicy {
   void OnHit(ObjectId id) override;
   void OnRemove(ObjectId id, bool evicted) override;
   ObjectId Victim(const std::function<bool(ObjectId)>& evictable) override;
+  void Save(StateWriter& ar) override { Carry(ar); }
+  void Load(StateReader& ar) override { Carry(ar); }
   std::string_view name() const override { return "s3fifo"; }
 
  private:
@@ -31,6 +33,11 @@ class S3Fifo final : public EvictionPolicy {
     bool in_main = false;
   };
 
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, nodes_, small_, main_, small_bytes_, small_count_, main_count_, ghost_,
+             ghost_keys_);
+  }
   void Unlink(ObjectId id);
   void PushMain(ObjectId id);
   void Remember(std::uint64_t key);

@@ -15,11 +15,10 @@ namespace {
 
 constexpr std::uint64_t kLeastUpdate = 256;  // blocks asked between two updates of the tables
 constexpr std::uint64_t kMostUpdate = 2048;
-constexpr int kTimeUnit = 4;  // 2^4 blocks: ages are told apart no finer
 // Steps of one call at most.
 constexpr std::size_t kReadmitSlice = 1024;
 constexpr std::uint32_t kCountSlice = 8192;  // segments
-constexpr std::uint32_t kAgeSlice = 1024;    // segments
+constexpr std::uint32_t kAgeSlice = 1024;    // segments that change their age
 constexpr std::uint32_t kDeepestSlice = 64;  // segments
 // A request that nothing continues for so many blocks asked counts as ended.
 constexpr std::uint64_t kLeastIdle = 64;
@@ -133,6 +132,11 @@ void SegmentPolicy::OnPut(const PutEvent& event) {
   AddStep(request, event.id, seen != nullptr);
 }
 
+void SegmentPolicy::Prefetch(std::span<const std::uint64_t> keys) const {
+  for (const std::uint64_t key : keys) ghost_.PrefetchHead(KeyOf(key));
+  for (const std::uint64_t key : keys) ghost_.PrefetchEntry(KeyOf(key));
+}
+
 void SegmentPolicy::OnHit(ObjectId id) {
   Node& node = nodes_[id];
   if (node.open) return;
@@ -210,7 +214,16 @@ void SegmentPolicy::CloseRequest(Request& request, bool ended) {
   const std::size_t keep =
       std::clamp(options_.ghost_share * most_, options_.least_ghost, options_.most_ghost);
   while (const std::optional<Ghost::Entry> oldest = ghost_.TakeOldest(keep)) Forget(*oldest);
+  PrefetchOldest();
   if (counted_ != kNoSegment || asked_ >= next_update_) UpdateTables();
+}
+
+// The one that goes with the next new key, most likely.
+void SegmentPolicy::PrefetchOldest() const {
+  const Ghost::Entry* oldest = ghost_.Oldest();
+  if (oldest == nullptr) return;
+  ghost_.PrefetchHead(oldest->key);
+  __builtin_prefetch(&segments_[oldest->segment]);
 }
 
 void SegmentPolicy::MakeSegment(const Request& request, std::size_t begin, std::size_t end,
@@ -226,12 +239,13 @@ void SegmentPolicy::MakeSegment(const Request& request, std::size_t begin, std::
     const Step& step = request.steps[i];
     const auto uses = static_cast<std::uint8_t>(std::min<int>(step.uses + 1, options_.most_uses));
     if (step.followed) {
+      // First, as a request that removes a key and puts it again leaves this very segment.
+      ++segment.followed;
       LeaveOldSegment(step);
       Ghost::Entry& entry = ghost_.Add(step.key);
       entry.segment = id;
       entry.uses = uses;
       entry.children = step.children;
-      ++segment.followed;
     }
     if (step.id == kNoObject) continue;
     Node& node = nodes_[step.id];
@@ -308,45 +322,17 @@ void SegmentPolicy::DropFromSegment(ObjectId id) {
 }
 
 // Classes with an output length are there from the first one on.
-SegmentPolicy::Lists& SegmentPolicy::ListsOf(std::uint8_t cls) {
+AgeList<SegmentPolicy::Segments>& SegmentPolicy::ListOf(std::uint8_t cls) {
   if (cls >= lists_.size()) lists_.resize(kAllClasses);
   return lists_[cls];
 }
 
 void SegmentPolicy::ListSegment(SegmentId id) {
-  Segment& segment = segments_[id];
-  segment.age = static_cast<std::uint8_t>(AgeBucket(AgeNow(segment)));
-  Lists& lists = ListsOf(segment.cls);
-  lists.by_age[segment.age].PushBack(segments_, id);
-  lists.occupied.set(segment.age);
-}
-
-void SegmentPolicy::UnlistSegment(SegmentId id) {
   const Segment& segment = segments_[id];
-  Lists& lists = lists_[segment.cls];
-  lists.by_age[segment.age].Erase(segments_, id);
-  if (lists.by_age[segment.age].empty()) lists.occupied.reset(segment.age);
+  ListOf(segment.cls).Insert(segments_, id, AgeBucket(AgeNow(segment)));
 }
 
-// Segments move to the list of their age, the oldest first, so that each list stays in the order of
-// time. After many puts without a victim many are to be moved: those that are left stay for the
-// next call.
-void SegmentPolicy::AdvanceAges() {
-  std::uint32_t left = kAgeSlice;
-  for (Lists& lists : lists_) {
-    if (lists.occupied.none()) continue;
-    for (std::size_t age = kAges - 1; age-- > 0;) {
-      if (!lists.occupied[age]) continue;
-      IdList<Segments>& list = lists.by_age[age];
-      while (!list.empty() && AgeBucket(AgeNow(segments_[list.front()])) > age) {
-        if (left-- == 0) return;
-        const SegmentId id = list.front();
-        UnlistSegment(id);
-        ListSegment(id);
-      }
-    }
-  }
-}
+void SegmentPolicy::UnlistSegment(SegmentId id) { lists_[segments_[id].cls].Erase(segments_, id); }
 
 SegmentPolicy::SegmentId SegmentPolicy::Deepest(SegmentId id) const {
   SegmentId deepest = id;
@@ -382,18 +368,18 @@ void SegmentPolicy::UpdateTables() {
 }
 
 void SegmentPolicy::Choose() {
-  AdvanceAges();
   double least = std::numeric_limits<double>::max();
   chosen_left_ = 0;
+  std::uint32_t steps_left = kAgeSlice;
   for (std::size_t cls = 0; cls < lists_.size(); ++cls) {
-    const std::bitset<kAges>& occupied = lists_[cls].occupied;
-    if (occupied.none()) continue;
+    if (lists_[cls].empty()) continue;
     // Until the tables know the parts of a class, they are worth as much as the class.
     const auto known = static_cast<std::uint8_t>(
         cls < tables_.classes() ? cls : WholeOf(static_cast<std::uint8_t>(cls)));
     const double weight = cls == kTailClass ? options_.tail_weight : 1;
+    lists_[cls].Advance(segments_, TimeNow(), steps_left);
     for (std::size_t age = 0; age < kAges; ++age) {
-      if (!occupied[age]) continue;
+      if (lists_[cls].Empty(age)) continue;
       const double worth = tables_.Index(known, age) * weight;
       if (worth >= least) continue;
       least = worth;
@@ -423,6 +409,17 @@ std::size_t SegmentPolicy::Readmit() {
   return readmitted;
 }
 
+// Victims are asked for in rows: the block that the next segment gives up, and the segment after
+// it, which the call before fetched this one's address for.
+void SegmentPolicy::PrefetchBehind(SegmentId id) const {
+  const SegmentId next = segments_[id].link.next;
+  if (next == kNoSegment) return;
+  const ObjectId block = segments_[next].blocks.back();
+  if (block != kNoObject) __builtin_prefetch(&nodes_[block]);
+  const SegmentId after = segments_[next].link.next;
+  if (after != kNoSegment) __builtin_prefetch(&segments_[after]);
+}
+
 ObjectId SegmentPolicy::Victim(const std::function<bool(ObjectId)>& evictable) {
   // Requests whose end nobody tells do not hold most of a small cache.
   if (open_steps_ > count_ / 2 &&
@@ -432,7 +429,7 @@ ObjectId SegmentPolicy::Victim(const std::function<bool(ObjectId)>& evictable) {
   if (++victims_since_readmit_ > std::max<std::uint64_t>(64, parked_count_)) Readmit();
   std::uint64_t ask_again = parked_count_;  // of those that were refused before
   while (true) {
-    if (chosen_left_ == 0 || lists_[chosen_class_].by_age[chosen_age_].empty()) Choose();
+    if (chosen_left_ == 0 || lists_[chosen_class_].Empty(chosen_age_)) Choose();
     if (chosen_left_ == 0) {
       if (ask_again > 0) {
         ask_again -= std::min<std::uint64_t>(ask_again, Readmit());
@@ -441,7 +438,9 @@ ObjectId SegmentPolicy::Victim(const std::function<bool(ObjectId)>& evictable) {
       }
       continue;
     }
-    const SegmentId from = Deepest(lists_[chosen_class_].by_age[chosen_age_].front());
+    const SegmentId front = lists_[chosen_class_].first(chosen_age_);
+    PrefetchBehind(front);
+    const SegmentId from = Deepest(front);
     Segment& segment = segments_[from];
     const ObjectId id = segment.blocks.back();
     if (evictable(id)) {
@@ -461,7 +460,7 @@ std::size_t SegmentPolicy::bytes() const {
   std::size_t steps = 0;
   for (const Request& request : requests_) steps += request.steps.capacity();
   return sizeof(*this) + nodes_.bytes() + segments_.bytes() + ghost_.bytes() + tables_.bytes() +
-         free_segments_.capacity() * sizeof(SegmentId) + lists_.capacity() * sizeof(Lists) +
+         free_segments_.capacity() * sizeof(SegmentId) + lists_.capacity() * sizeof(lists_[0]) +
          steps * sizeof(Step);
 }
 
@@ -477,15 +476,10 @@ std::string SegmentPolicy::Contradiction() const {
   }
   std::vector<bool> listed(next_segment_);
   for (std::size_t cls = 0; cls < lists_.size(); ++cls) {
-    for (std::size_t age = 0; age < kAges; ++age) {
-      const IdList<Segments>& list = lists_[cls].by_age[age];
-      if (lists_[cls].occupied[age] == list.empty()) return fmt::format("list {} {}", cls, age);
-      for (SegmentId id = list.front(); id != kNoSegment; id = segments_[id].link.next) {
-        if (segments_[id].cls != cls || segments_[id].age != age || listed[id]) {
-          return fmt::format("segment {} stands in list {} {}", id, cls, age);
-        }
-        listed[id] = true;
-      }
+    if (!lists_[cls].Consistent(segments_)) return fmt::format("the list of class {}", cls);
+    for (SegmentId id = lists_[cls].front(); id != kNoSegment; id = segments_[id].link.next) {
+      if (segments_[id].cls != cls) return fmt::format("segment {} in list {}", id, cls);
+      listed[id] = true;
     }
   }
   std::size_t objects = 0;

@@ -36,11 +36,11 @@
 #pragma once
 
 #include <array>
-#include <bitset>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "kvcove/policy/age_list.h"
 #include "kvcove/policy/ghost.h"
 #include "kvcove/policy/hazards.h"
 #include "kvcove/policy/id_list.h"
@@ -71,11 +71,14 @@ class SegmentPolicy final : public EvictionPolicy {
   explicit SegmentPolicy(const SegmentOptions& options = {});
 
   void OnPut(const PutEvent& event) override;
+  void Prefetch(std::span<const std::uint64_t> keys) const override;
   void OnHit(ObjectId id) override;
   void OnRemove(ObjectId id, bool evicted) override;
   ObjectId Victim(const std::function<bool(ObjectId)>& evictable) override;
   void OnHints(ObjectId id, const Hints& hints) override;
   void EndRequest(ObjectId last) override;
+  void Save(StateWriter& ar) override { Carry(ar); }
+  void Load(StateReader& ar) override { Carry(ar); }
   std::string_view name() const override { return "default"; }
 
   // Of memory, all together: objects, segments, ghost, tables.
@@ -109,8 +112,8 @@ class SegmentPolicy final : public EvictionPolicy {
   using Nodes = ChunkedArray<Node>;
 
   struct Segment {
-    Link link;             // of those of one class and age that have cached blocks, oldest first
-    IdList<Nodes> blocks;  // cached, in the order of the chain
+    Link link;                      // of those of one class that have cached blocks, oldest first
+    IdList<Nodes> blocks;           // cached, in the order of the chain
     SegmentId deeper = kNoSegment;  // of the same request
     SegmentId shallower = kNoSegment;
     std::uint32_t time = 0;  // in units of kTimeUnit blocks stored; differences count
@@ -120,8 +123,7 @@ class SegmentPolicy final : public EvictionPolicy {
     std::uint16_t followed = 0;  // keys in the ghost whose last segment this is
     std::uint16_t size = 0;      // blocks that it was made of
     std::uint8_t cls = 0;
-    std::uint8_t age = 0;  // bucket of the list that it is in
-    bool used = false;     // false: this number is free
+    bool used = false;  // false: this number is free
   };
   static_assert(sizeof(Segment) == 40);
   using Segments = ChunkedArray<Segment>;
@@ -143,12 +145,19 @@ class SegmentPolicy final : public EvictionPolicy {
     std::uint32_t output_tokens = 0;
     bool ephemeral = false;  // from its latest block on
     bool session_ends = false;
-  };
-  struct Lists {
-    std::array<IdList<Segments>, kAges> by_age;
-    std::bitset<kAges> occupied;
+
+    template <typename Ar>
+    void Carry(Ar& ar) {
+      CarryAll(ar, steps, touched, time, output_tokens, ephemeral, session_ends);
+    }
   };
 
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, nodes_, segments_, free_segments_, next_segment_, lists_, parked_, parked_count_,
+             victims_since_readmit_, requests_, open_steps_, ghost_, tables_, now_, asked_,
+             next_update_, counted_, count_, most_, chosen_class_, chosen_age_, chosen_left_);
+  }
   Request* OpenOf(ObjectId id) {
     return nodes_[id].open ? &requests_[nodes_[id].segment / kMostSteps] : nullptr;
   }
@@ -167,12 +176,13 @@ class SegmentPolicy final : public EvictionPolicy {
   void DropFromSegment(ObjectId id);
   void FreeIfUnused(SegmentId id);
   void Forget(const Ghost::Entry& entry);
-  Lists& ListsOf(std::uint8_t cls);
+  AgeList<Segments>& ListOf(std::uint8_t cls);
   void ListSegment(SegmentId id);
   void UnlistSegment(SegmentId id);
-  void AdvanceAges();
   void UpdateTables();
   void Choose();
+  void PrefetchOldest() const;
+  void PrefetchBehind(SegmentId id) const;
   SegmentId NewSegment();
   SegmentId Deepest(SegmentId id) const;
   std::size_t Readmit();
@@ -185,7 +195,7 @@ class SegmentPolicy final : public EvictionPolicy {
   Segments segments_;
   std::vector<SegmentId> free_segments_;
   SegmentId next_segment_ = 0;
-  std::vector<Lists> lists_;  // by class
+  std::vector<AgeList<Segments>> lists_;  // by class
   IdList<Nodes> parked_;
   std::uint64_t parked_count_ = 0;
   std::uint64_t victims_since_readmit_ = 0;

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <vector>
 
+#include "kvcove/base/carry.h"
 #include "kvcove/base/random.h"
 #include "kvcove/policy/simulate.h"
 
@@ -25,30 +27,39 @@ class SegmentPolicyTest : public testing::Test {
     for (const std::uint64_t key : keys) {
       auto at = objects_.find(key);
       if (at != objects_.end()) {
-        policy_.OnHit(at->second);
+        Tell([&](SegmentPolicy& policy) { policy.OnHit(at->second); });
       } else {
         at = objects_.emplace(key, NewId()).first;
         keys_[at->second] = key;
-        policy_.OnPut({.id = at->second,
-                       .key = key,
-                       .size_bytes = 1,
-                       .parent = parent,
-                       .parent_key = parent_key});
+        const PutEvent put{.id = at->second,
+                           .key = key,
+                           .size_bytes = 1,
+                           .parent = parent,
+                           .parent_key = parent_key};
+        Tell([&](SegmentPolicy& policy) { policy.OnPut(put); });
       }
       parent = at->second;
       parent_key = key;
     }
-    if (tell_end) policy_.EndRequest(parent);
+    if (tell_end) Tell([&](SegmentPolicy& policy) { policy.EndRequest(parent); });
+  }
+  template <typename What>
+  void Tell(const What& what) {
+    what(policy_);
+    if (twin_) what(*twin_);
   }
   void Remove(std::uint64_t key, bool evicted = false) {
     const ObjectId id = objects_.at(key);
-    policy_.OnRemove(id, evicted);
+    Tell([&](SegmentPolicy& policy) { policy.OnRemove(id, evicted); });
     objects_.erase(key);
     keys_.erase(id);
     free_.push_back(id);
   }
   std::uint64_t Evict() {
     const ObjectId id = policy_.Victim(kAll);
+    if (twin_) {
+      EXPECT_EQ(twin_->Victim(kAll), id);
+    }
     if (id == kNoObject) return 0;
     const std::uint64_t key = keys_.at(id);
     Remove(key, true);
@@ -71,6 +82,7 @@ class SegmentPolicyTest : public testing::Test {
   }
 
   SegmentPolicy policy_;
+  std::optional<SegmentPolicy> twin_;  // hears the same, and must answer the same
   std::map<std::uint64_t, ObjectId> objects_;
   std::map<ObjectId, std::uint64_t> keys_;
   std::vector<ObjectId> free_;
@@ -183,6 +195,29 @@ TEST_F(SegmentPolicyTest, TheBooksAreRightOverRandomHistories) {
     while (!objects_.empty()) ASSERT_NE(Evict(), 0U);
     ASSERT_EQ(policy_.Contradiction(), "");
   }
+}
+
+// What a successor gets is all that the policy knows: open requests, what was refused, the ages.
+TEST_F(SegmentPolicyTest, ACarriedPolicyAnswersAsTheFirstOneWould) {
+  Random random(9);
+  const auto serve = [&](int requests) {
+    for (int i = 0; i < requests; ++i) {
+      Request(Chain(random.Below(150), 1 + random.Below(14)), random.OneIn(2));
+      while (objects_.size() > 400) ASSERT_NE(Evict(), 0U);
+    }
+  };
+  serve(3000);
+  for (int i = 0; i < 40; ++i) policy_.Victim([](ObjectId id) { return id % 5 == 0; });  // refused
+  Request(Chain(500, 7), /*tell_end=*/false);
+  StateWriter writer = *StateWriter::Open();
+  policy_.Save(writer);
+  const UniqueFd file = *writer.Finish();
+  StateReader reader = *StateReader::Open(file);
+  twin_.emplace().Load(reader);
+  ASSERT_TRUE(reader.ok());
+  EXPECT_EQ(twin_->Contradiction(), "");
+  serve(3000);
+  EXPECT_EQ(twin_->Contradiction(), "");
 }
 
 // Requests of several callers whose chunks come in turns, and whose end nobody tells.
@@ -333,6 +368,17 @@ TEST_F(SegmentPolicyTest, FollowsAShareOfManyConversations) {
     Request(keys);
   }
   EXPECT_LT(policy_.bytes(), bytes + bytes / 10) << "more of the same takes no more";
+}
+
+// Nobody keeps a caller from it. The segment that is being made is the one that the key leaves.
+TEST_F(SegmentPolicyTest, AKeyThatIsPutBehindItselfLeavesItsOwnSegment) {
+  const std::uint64_t key = Mix64(7);
+  policy_.OnPut({.id = 0, .key = key, .size_bytes = 1});
+  policy_.OnRemove(0, /*evicted=*/false);
+  policy_.OnPut({.id = 0, .key = key, .size_bytes = 1, .parent_key = key});
+  policy_.OnPut({.id = 1, .key = Mix64(8), .size_bytes = 1, .parent = 0, .parent_key = key});
+  policy_.EndRequest(1);
+  EXPECT_EQ(policy_.Contradiction(), "");
 }
 
 }  // namespace

@@ -4,57 +4,67 @@
 #include <algorithm>
 #include <queue>
 #include <unordered_map>
+#include <utility>
 
 #include "kvcove/base/random.h"
 #include "kvcove/policy/lru.h"
 
 namespace kvcove::policy {
 
+void PolicyBlocks::Put(std::uint32_t block, std::uint32_t parent) {
+  auto id = static_cast<ObjectId>(blocks_.size());
+  if (free_.empty()) {
+    blocks_.push_back(block);
+  } else {
+    id = free_.back();
+    free_.pop_back();
+    blocks_[id] = block;
+  }
+  if (block >= where_.size()) where_.resize(block + 1, kNoObject);
+  where_[block] = id;
+  const bool first = parent == kNoBlock;
+  policy_->OnPut({.id = id,
+                  .key = Mix64(block),
+                  .size_bytes = 1,
+                  .parent = first ? kNoObject : Find(parent),
+                  .parent_key = first ? 0 : Mix64(parent)});
+}
+
+void PolicyBlocks::Evict(std::uint32_t block) {
+  const ObjectId id = std::exchange(where_[block], kNoObject);
+  policy_->OnRemove(id, /*evicted=*/true);
+  free_.push_back(id);
+}
+
+void PolicyBlocks::EndRequest(std::uint32_t last, const Hints& hints) {
+  const ObjectId id = Find(last);
+  if (id == kNoObject) return;
+  policy_->OnHints(id, hints);
+  policy_->EndRequest(id);
+}
+
 std::size_t CacheSimulator::LeadingRun(std::span<const std::uint32_t> chain) const {
   std::size_t length = 0;
-  while (length < chain.size() && Find(chain[length]) != kNoObject) ++length;
+  while (length < chain.size() && cache_.Has(chain[length])) ++length;
   return length;
 }
 
 void CacheSimulator::Access(std::span<const std::uint32_t> chain, std::size_t first,
                             const Hints& hints) {
   if (capacity_ == 0) return;
-  ObjectId parent = first == 0 ? kNoObject : Find(chain[first - 1]);
-  std::uint64_t parent_key = first == 0 ? 0 : Mix64(chain[first - 1]);
+  std::uint32_t parent = first == 0 ? PolicyBlocks::kNoBlock : chain[first - 1];
   for (const std::uint32_t block : chain.subspan(first)) {
-    ObjectId id = Find(block);
-    if (id != kNoObject) {
-      policy_->OnHit(id);
+    if (cache_.Has(block)) {
+      cache_.Hit(block);
     } else {
-      if (blocks_.size() - free_.size() >= capacity_) {
-        const ObjectId victim = policy_->Victim([](ObjectId) { return true; });
-        policy_->OnRemove(victim, /*evicted=*/true);
-        where_[blocks_[victim]] = kNoObject;
-        free_.push_back(victim);
-        if (victim == parent) parent = kNoObject;
+      if (cache_.size() >= capacity_) {
+        cache_.Evict(cache_.Victim([](std::uint32_t) { return true; }));
       }
-      if (free_.empty()) {
-        id = static_cast<ObjectId>(blocks_.size());
-        blocks_.push_back(block);
-      } else {
-        id = free_.back();
-        free_.pop_back();
-        blocks_[id] = block;
-      }
-      if (block >= where_.size()) where_.resize(block + 1, kNoObject);
-      where_[block] = id;
-      policy_->OnPut({.id = id,
-                      .key = Mix64(block),
-                      .size_bytes = 1,
-                      .parent = parent,
-                      .parent_key = parent_key});
+      cache_.Put(block, parent);
     }
-    parent = id;
-    parent_key = Mix64(block);
+    parent = block;
   }
-  if (parent == kNoObject) return;
-  policy_->OnHints(parent, hints);
-  policy_->EndRequest(parent);
+  if (parent != PolicyBlocks::kNoBlock) cache_.EndRequest(parent, hints);
 }
 
 HitCount Simulate(std::unique_ptr<EvictionPolicy> policy, std::span<const Chain> requests,

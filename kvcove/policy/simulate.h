@@ -23,19 +23,28 @@ struct HitCount {
   }
 };
 
-// One cache of `capacity` blocks of one size. A request's leading run that is present counts as
-// hit; then every block of the request is read or stored, in order.
-class CacheSimulator {
+// A policy whose objects are blocks of a trace.
+class PolicyBlocks {
  public:
-  CacheSimulator(std::unique_ptr<EvictionPolicy> policy, std::uint64_t capacity_blocks)
-      : policy_(std::move(policy)), capacity_(capacity_blocks) {}
+  static constexpr std::uint32_t kNoBlock = 0xFFFFFFFF;
 
-  // The length of the leading run of `chain` that is present. Changes nothing.
-  std::size_t LeadingRun(std::span<const std::uint32_t> chain) const;
-  // Reads what is present, stores the rest. `first`: the blocks before it are neither (an own cache
-  // had them).
-  // `hints`: what the caller says of the request at its end.
-  void Access(std::span<const std::uint32_t> chain, std::size_t first = 0, const Hints& hints = {});
+  explicit PolicyBlocks(std::unique_ptr<EvictionPolicy> policy) : policy_(std::move(policy)) {}
+
+  bool Has(std::uint32_t block) const { return Find(block) != kNoObject; }
+  std::size_t size() const { return blocks_.size() - free_.size(); }
+  // `parent`: kNoBlock at the start of a chain.
+  void Put(std::uint32_t block, std::uint32_t parent);
+  void Hit(std::uint32_t block) { policy_->OnHit(Find(block)); }
+  // It gave way.
+  void Evict(std::uint32_t block);
+  // kNoBlock when `evictable` refuses all.
+  template <typename Evictable>
+  std::uint32_t Victim(const Evictable& evictable) {
+    const ObjectId id = policy_->Victim([&](ObjectId at) { return evictable(blocks_[at]); });
+    return id == kNoObject ? kNoBlock : blocks_[id];
+  }
+  // The request whose last block this is, if it is still there.
+  void EndRequest(std::uint32_t last, const Hints& hints);
 
  private:
   ObjectId Find(std::uint32_t block) const {
@@ -43,10 +52,27 @@ class CacheSimulator {
   }
 
   std::unique_ptr<EvictionPolicy> policy_;
-  const std::uint64_t capacity_;
   std::vector<ObjectId> where_;        // block -> object
   std::vector<std::uint32_t> blocks_;  // object -> block
   std::vector<ObjectId> free_;
+};
+
+// One cache of `capacity` blocks of one size. A request's leading run that is present counts as
+// hit; then every block of the request is read or stored, in order.
+class CacheSimulator {
+ public:
+  CacheSimulator(std::unique_ptr<EvictionPolicy> policy, std::uint64_t capacity_blocks)
+      : cache_(std::move(policy)), capacity_(capacity_blocks) {}
+
+  // The length of the leading run of `chain` that is present. Changes nothing.
+  std::size_t LeadingRun(std::span<const std::uint32_t> chain) const;
+  // Reads what is present, stores the rest. `first`: the blocks before it are neither (an own cache
+  // had them). `hints`: what the caller says of the request at its end.
+  void Access(std::span<const std::uint32_t> chain, std::size_t first = 0, const Hints& hints = {});
+
+ private:
+  PolicyBlocks cache_;
+  const std::uint64_t capacity_;
 };
 
 // `hints`: one a request, or none.

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
+#include <functional>
+#include <numbers>
+#include <queue>
 
 #include "kvcove/base/keys.h"
 #include "kvcove/base/random.h"
@@ -12,8 +14,8 @@
 namespace kvcove::policy {
 namespace {
 
-constexpr std::array<std::string_view, 6> kNames = {"reversed", "shuffled", "scan",
-                                                    "loop",     "zipf",     "agents"};
+constexpr std::array<std::string_view, 8> kNames = {"reversed", "shuffled", "scan",   "shift",
+                                                    "loop",     "zipf",     "agents", "sessions"};
 constexpr std::size_t kRequests = 12'000;
 
 // Gives out block numbers that nothing else has.
@@ -36,12 +38,17 @@ std::vector<Chain> Shuffled(std::span<const Chain> trace, Random& random) {
   return requests;
 }
 
-std::vector<Chain> WithScans(std::span<const Chain> trace) {
-  std::uint32_t most = 0;
+// The first number that no block of the trace has.
+std::uint32_t Behind(std::span<const Chain> trace) {
+  std::uint32_t behind = 0;
   for (const Chain& chain : trace) {
-    for (const std::uint32_t block : chain) most = std::max(most, block);
+    for (const std::uint32_t block : chain) behind = std::max(behind, block + 1);
   }
-  Blocks blocks(most + 1);
+  return behind;
+}
+
+std::vector<Chain> WithScans(std::span<const Chain> trace) {
+  Blocks blocks(Behind(trace));
   std::vector<Chain> requests;
   for (std::size_t i = 0; i < trace.size(); ++i) {
     requests.push_back(trace[i]);
@@ -77,7 +84,7 @@ std::vector<Chain> Zipf(Random& random) {
   return requests;
 }
 
-std::vector<Chain> Agents(Random& random) {
+std::vector<Chain> Agents(Random& random, std::size_t count = kRequests) {
   struct Agent {
     Chain chain;
     std::size_t calls_left = 0;
@@ -87,7 +94,7 @@ std::vector<Chain> Agents(Random& random) {
   for (Chain& prompt : prompts) blocks.Append(prompt, 8);
   std::vector<Agent> agents(60);
   std::vector<Chain> requests;
-  while (requests.size() < kRequests) {
+  while (requests.size() < count) {
     Agent& agent = agents[random.Below(agents.size())];
     if (agent.calls_left == 0) {
       const Chain before = std::move(agent.chain);
@@ -106,6 +113,80 @@ std::vector<Chain> Agents(Random& random) {
   return requests;
 }
 
+std::vector<Chain> Shift(std::span<const Chain> trace, Random& random) {
+  const std::size_t half = trace.size() / 2;
+  std::vector<Chain> requests(trace.begin(), trace.begin() + static_cast<std::ptrdiff_t>(half));
+  const std::uint32_t behind = Behind(trace);
+  for (Chain& chain : Agents(random, half)) {
+    for (std::uint32_t& block : chain) block += behind;
+    requests.push_back(std::move(chain));
+  }
+  requests.insert(requests.end(), trace.begin() + static_cast<std::ptrdiff_t>(half), trace.end());
+  return requests;
+}
+
+// (0, 1]
+double Uniform(Random& random) {
+  constexpr std::uint64_t kSteps = 1 << 30;
+  return static_cast<double>(random.Below(kSteps) + 1) / kSteps;
+}
+
+double LogNormal(Random& random, double median, double sigma) {
+  const double normal =
+      std::sqrt(-2 * std::log(Uniform(random))) * std::cos(2 * std::numbers::pi * Uniform(random));
+  return median * std::exp(sigma * normal);
+}
+
+// Of a text with this median length, in blocks and parts of them, so most end within a block.
+double TextBlocks(Random& random, double median) {
+  return std::min(LogNormal(random, median, 1.1), 60.0);
+}
+
+std::vector<Chain> Sessions(Random& random) {
+  struct Session {
+    double next = 0;    // when its next turn comes, in seconds
+    Chain whole;        // its full blocks
+    double tokens = 0;  // in blocks, with the partial one
+    bool operator>(const Session& other) const { return next > other.next; }
+  };
+  constexpr double kBetweenSessions = 0.6;  // seconds
+  constexpr double kGoesOn = 0.68;          // after each turn
+  Blocks blocks;
+  std::vector<Chain> prompts(24);
+  for (Chain& prompt : prompts) blocks.Append(prompt, random.Below(7));
+  std::priority_queue<Session, std::vector<Session>, std::greater<>> waiting;
+  std::vector<Chain> requests;
+  double arrival = 0;
+  while (requests.size() < kRequests) {
+    Session session;
+    if (waiting.empty() || waiting.top().next > arrival) {
+      session.next = arrival;
+      arrival += -std::log(Uniform(random)) * kBetweenSessions;
+      // Applications are popular as 1 / rank, roughly.
+      const auto rank = std::pow(static_cast<double>(prompts.size()), Uniform(random));
+      session.whole = prompts[std::min(static_cast<std::size_t>(rank) - 1, prompts.size() - 1)];
+      session.tokens = static_cast<double>(session.whole.size());
+      if (random.OneIn(5)) session.tokens += TextBlocks(random, 18);
+    } else {
+      session = waiting.top();
+      waiting.pop();
+    }
+    const auto fill = [&] {
+      const auto full = static_cast<std::size_t>(session.tokens);
+      blocks.Append(session.whole, full - std::min(full, session.whole.size()));
+    };
+    session.tokens += TextBlocks(random, 0.7);  // what the user says
+    fill();
+    Chain& request = requests.emplace_back(session.whole);
+    blocks.Append(request, 1);                  // the partial one
+    session.tokens += TextBlocks(random, 0.6);  // the answer
+    fill();
+    session.next += std::min(LogNormal(random, 60, 1.5), 3600.0);
+    if (Uniform(random) < kGoesOn && session.tokens < 250) waiting.push(std::move(session));
+  }
+  return requests;
+}
+
 }  // namespace
 
 std::vector<std::string_view> WorkloadNames() { return {kNames.begin(), kNames.end()}; }
@@ -116,9 +197,11 @@ Result<std::vector<Chain>> MakeWorkload(std::string_view name, std::span<const C
   if (name == "reversed") return std::vector<Chain>(trace.rbegin(), trace.rend());
   if (name == "shuffled") return Shuffled(trace, random);
   if (name == "scan") return WithScans(trace);
+  if (name == "shift") return Shift(trace, random);
   if (name == "loop") return Loop();
   if (name == "zipf") return Zipf(random);
   if (name == "agents") return Agents(random);
+  if (name == "sessions") return Sessions(random);
   return UnknownKey("workload", name, kNames);
 }
 

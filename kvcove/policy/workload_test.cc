@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 namespace kvcove::policy {
 namespace {
@@ -38,6 +39,31 @@ TEST(WorkloadTest, VariationsKeepTheTracesRequests) {
   EXPECT_GT(scans[10].front(), 239U) << "no block of the trace";
 }
 
+TEST(WorkloadTest, AShiftReturnsToTheTrace) {
+  const std::vector<Chain> trace = Trace();
+  const auto requests = *MakeWorkload("shift", trace, 3);
+  ASSERT_EQ(requests.size(), 60U);
+  EXPECT_TRUE(std::equal(trace.begin(), trace.begin() + 20, requests.begin()));
+  EXPECT_TRUE(std::equal(trace.begin() + 20, trace.end(), requests.begin() + 40));
+  for (std::size_t i = 20; i < 40; ++i) {
+    EXPECT_GT(std::ranges::min(requests[i]), 239U) << "no block of the trace";
+  }
+}
+
+// A turn has all full blocks of the one before, and another partial one.
+TEST(WorkloadTest, TurnsOfASessionGoOnFromEachOther) {
+  const auto requests = *MakeWorkload("sessions", {}, 2);
+  std::map<std::uint32_t, std::size_t> seen;  // last full block of a request
+  std::size_t later = 0;
+  for (const Chain& chain : requests) {
+    for (std::size_t i = 0; i + 1 < chain.size(); ++i) later += seen.contains(chain[i]) ? 1 : 0;
+    EXPECT_FALSE(seen.contains(chain.back())) << "each partial block is asked for once";
+    seen.emplace(chain.back(), 0);
+    if (chain.size() > 1) ++seen[chain[chain.size() - 2]];
+  }
+  EXPECT_GT(later, requests.size() / 4);
+}
+
 TEST(WorkloadTest, AnUnknownNameIsTold) {
   const auto made = MakeWorkload("zip", {}, 1);
   ASSERT_FALSE(made);
@@ -46,7 +72,7 @@ TEST(WorkloadTest, AnUnknownNameIsTold) {
 
 // What the default is for: on none of them, at no size, it finds clearly less than LRU.
 TEST(WorkloadTest, TheDefaultIsNotBeatenByRecency) {
-  for (const std::string_view name : {"loop", "zipf", "agents"}) {
+  for (const std::string_view name : {"loop", "zipf", "agents", "sessions"}) {
     auto requests = *MakeWorkload(name, {}, 1);
     requests.resize(5000);
     for (const std::uint64_t capacity : {1000, 10'000}) {

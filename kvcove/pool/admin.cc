@@ -76,6 +76,7 @@ std::string Metrics(LocalHost& host, const Clock& clock) {
                 static_cast<double>(stat.sessions.size()));
   metrics.Gauge("kvcove_owner_lease_seconds", "for how long its memory may still be trusted",
                 static_cast<double>(host.owner().LeaseUntilNs() - clock.NowNs()) * 1e-9);
+  host.owner().CollectDisks(metrics);
   host.Collect(metrics);
   metrics.Process();
   return metrics.Text();
@@ -90,6 +91,8 @@ json Stat(LocalHost& host) {
     json entry{{"namespace", ReadableName(space.name)},
                {"bytes", space.bytes},
                {"guaranteed_bytes", space.guaranteed_bytes}};
+    if (space.priority != NamespacePriority::kUnsaid)
+      entry["priority"] = PriorityName(space.priority);
     if (space.maximum_bytes != ~0ULL) entry["maximum_bytes"] = space.maximum_bytes;
     answer["namespaces"].push_back(std::move(entry));
   }

@@ -13,36 +13,63 @@
 #include "kvcove/base/keys.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
+#include "kvcove/pool/host_status.h"
 #include "kvcove/pool/local_host.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/requester/cluster_session.h"
 #include "kvcove/requester/host_session.h"
-#include "kvcove/requester/remote_host.h"
+#include "kvcove/requester/local_session.h"
+#include "kvcove/requester/placement.h"
 #include "kvcove/rpc/address.h"
 
 namespace kvcove::pool {
 namespace {
 
-// A pool of one host: embedded, or a daemon's.
-class HostConnection final : public Connection {
+// The owner is in this process.
+class EmbeddedConnection final : public Connection {
  public:
-  HostConnection(std::shared_ptr<requester::Host> host, std::string_view form)
-      : host_(std::move(host)), form_(form) {}
-  std::string_view form() const override { return form_; }
+  explicit EmbeddedConnection(std::shared_ptr<EmbeddedHost> host) : host_(std::move(host)) {}
+  std::string_view form() const override { return "embedded"; }
   Result<SessionPtr> OpenSession(const SessionOptions& options) override {
     return SessionPtr(new requester::HostSession(host_, options, SystemClock::Instance()));
   }
   Result<PoolStat> Stat(std::int64_t deadline_ns) override {
-    const auto attachment = host_->Current();
-    if (attachment == nullptr || !attachment->connected()) {
-      return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
-    }
-    return attachment->service().Stat(deadline_ns);
+    return host_->Current()->service().Stat(deadline_ns);
   }
 
  private:
-  const std::shared_ptr<requester::Host> host_;
-  const std::string_view form_;
+  const std::shared_ptr<EmbeddedHost> host_;
+};
+
+// The owners at one socket of this host and its siblings.
+class SocketConnection final : public Connection {
+ public:
+  explicit SocketConnection(std::shared_ptr<requester::SocketOwners> host)
+      : host_(std::move(host)) {}
+  std::string_view form() const override { return "process"; }
+  Result<SessionPtr> OpenSession(const SessionOptions& options) override {
+    return SessionPtr(
+        new requester::LocalSession(host_, host_->owners(), options, SystemClock::Instance()));
+  }
+  // The sum of all that answer.
+  Result<PoolStat> Stat(std::int64_t deadline_ns) override {
+    Result<PoolStat> sum = Fail(Code::kUnavailable, "not connected to the pool; connecting again");
+    const std::size_t count = host_->owners().count();
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto attachment = host_->owners().at(i).host->Current();
+      if (attachment == nullptr || !attachment->connected()) continue;
+      auto stat = attachment->service().Stat(deadline_ns);
+      if (sum && stat) {
+        AddStat(*sum, *stat);
+      } else if (!sum) {
+        sum = std::move(stat);
+      }
+    }
+    return sum;
+  }
+
+ private:
+  const std::shared_ptr<requester::SocketOwners> host_;
 };
 
 class ClusterConnection final : public Connection {
@@ -54,6 +81,18 @@ class ClusterConnection final : public Connection {
     SessionOptions options = given;
     KVCOVE_ASSIGN(options.preferred_segment, PreferredSegment(given.preferred_segment));
     return SessionPtr(new requester::ClusterSession(host_, options, SystemClock::Instance()));
+  }
+  PoolSettings Settings() override {
+    wire::MasterSettings told = host_->Settings();
+    // The wildcard address is one for listeners: callers take the master's own.
+    if (auto admin = rpc::ParseAddress(told.admin, 0);
+        admin && (admin->host == "0.0.0.0" || admin->host == "::")) {
+      admin->host = host_->options().master.host;
+      told.admin = admin->ToString();
+    }
+    constexpr std::uint64_t kDay = 24ULL * 3600 * 1000;
+    return {.read_hold = std::chrono::milliseconds(std::min(told.read_hold_ms, kDay)),
+            .admin = std::move(told.admin)};
   }
   // The sum of all owners that live.
   Result<PoolStat> Stat(std::int64_t deadline_ns) override {
@@ -81,9 +120,11 @@ class ClusterConnection final : public Connection {
       source = variable;
     }
     if (segment.empty()) return segment;
-    if (const auto address = rpc::ParseAddress(segment, 0); !address) {
-      return Fail(Code::kInvalid, fmt::format("{}: '{}' is no owner's host:port: {}", source,
-                                              segment, address.error().detail));
+    for (const std::string& one : requester::PreferredOwners(segment)) {
+      if (const auto address = rpc::ParseAddress(one, 0); !address) {
+        return Fail(Code::kInvalid, fmt::format("{}: '{}' is no owner's host:port: {}", source, one,
+                                                address.error().detail));
+      }
     }
     if (!said_preferred_.exchange(true)) {
       LogInfo("puts go to the owner at {} first (from {})", segment, source);
@@ -95,8 +136,9 @@ class ClusterConnection final : public Connection {
   std::atomic<bool> said_preferred_ = false;
 };
 
-constexpr std::array<std::string_view, 4> kEmbeddedKeys = {"memory", "policy", "max_objects",
-                                                           "populate"};
+constexpr std::array<std::string_view, 11> kEmbeddedKeys = {
+    "memory", "granule", "policy",     "max_objects",     "populate", "huge_pages",
+    "warm",   "disk",    "disk_admit", "disk_write_rate", "data"};
 constexpr std::uint64_t kDefaultMemory = 4 * kGiB;
 
 std::string Environment(const char* name) {
@@ -131,9 +173,15 @@ Status ForEachOption(std::string_view query,
 Result<LocalHostOptions> ParseEmbedded(std::string_view query) {
   LocalHostOptions options;
   options.owner.memory_bytes = kDefaultMemory;
+  std::vector<std::string> disks;  // `disk` may be there several times, or have commas
+  if (const std::string text = Environment("KVCOVE_HUGE_PAGES"); !text.empty()) {
+    KVCOVE_ASSIGN(options.owner.huge_pages, ParseHugePages("$KVCOVE_HUGE_PAGES", text));
+  }
   KVCOVE_TRY(ForEachOption(query, [&](std::string_view key, std::string_view value) -> Status {
     if (key == "memory") {
       KVCOVE_ASSIGN(options.owner.memory_bytes, ParseSize(value));
+    } else if (key == "granule") {
+      KVCOVE_ASSIGN(options.owner.granule_bytes, ParseSize(value));
     } else if (key == "policy") {
       options.owner.policy = value;
     } else if (key == "max_objects") {
@@ -141,37 +189,78 @@ Result<LocalHostOptions> ParseEmbedded(std::string_view query) {
     } else if (key == "populate") {
       KVCOVE_ASSIGN(const std::uint64_t populate, ParseCount(key, value));
       options.owner.populate = populate != 0;
+    } else if (key == "huge_pages") {
+      KVCOVE_ASSIGN(options.owner.huge_pages, ParseHugePages(key, value));
+    } else if (key == "disk") {
+      disks.emplace_back(value);
+    } else if (key == "disk_admit") {
+      KVCOVE_ASSIGN(options.owner.disk_admit, owner::ParseDiskAdmit(key, value));
+    } else if (key == "disk_write_rate") {
+      KVCOVE_ASSIGN(options.owner.disk_write_rate, owner::ParseRate(key, value));
+    } else if (key == "data") {
+      options.data_directory = value;
+    } else if (key == "warm") {
+      // Of pools that other processes own; this one maps what it populates.
+      KVCOVE_TRY(requester::ParseWarm(key, value));
     } else {
       return UnknownKey("key of an embedded pool's address", key, kEmbeddedKeys);
     }
     return {};
   }));
+  KVCOVE_ASSIGN(options.owner.disks, owner::ParseDisks("disk", disks));
+  // Without its generations nothing on a disk can be trusted, so they lie beside it: the first.
+  if (!disks.empty() && options.data_directory.empty()) {
+    options.data_directory = disklog::DiskFileOf(options.owner.disks.front().path) + ".data";
+  }
   return options;
 }
 
 Result<std::unique_ptr<Connection>> OpenEmbedded(std::string_view query) {
   KVCOVE_ASSIGN(const LocalHostOptions options, ParseEmbedded(query));
   KVCOVE_ASSIGN(auto host, EmbeddedHost::Open(options, SystemClock::Instance()));
-  return std::make_unique<HostConnection>(std::move(host), "embedded");
+  return std::make_unique<EmbeddedConnection>(std::move(host));
+}
+
+// What $KVCOVE_WARM says, for addresses that do not.
+Result<requester::WarmOptions> DefaultWarm() {
+  const std::string text = Environment("KVCOVE_WARM");
+  if (text.empty()) return requester::WarmOptions{};
+  return requester::ParseWarm("$KVCOVE_WARM", text);
+}
+
+constexpr std::array<std::string_view, 1> kSocketKeys = {"warm"};
+
+// Of the other keys, `others` decides.
+Result<requester::WarmOptions> ParseWarmKey(
+    std::string_view query, const std::function<Status(std::string_view key)>& others) {
+  KVCOVE_ASSIGN(requester::WarmOptions warm, DefaultWarm());
+  KVCOVE_TRY(ForEachOption(query, [&](std::string_view key, std::string_view value) -> Status {
+    if (key != "warm") return others(key);
+    KVCOVE_ASSIGN(warm, requester::ParseWarm(key, value));
+    return {};
+  }));
+  return warm;
 }
 
 Result<std::unique_ptr<Connection>> OpenSocket(const std::string& path,
+                                               const requester::WarmOptions& warm,
                                                std::chrono::milliseconds timeout) {
   const Clock& clock = SystemClock::Instance();
-  KVCOVE_ASSIGN(auto host, requester::RemoteHost::Connect(
-                               path, clock.NowNs() + timeout.count() * kMillisecond, clock));
-  return std::make_unique<HostConnection>(std::move(host), "process");
+  KVCOVE_ASSIGN(auto host, requester::SocketOwners::Connect(
+                               path, clock.NowNs() + timeout.count() * kMillisecond, clock, warm));
+  return std::make_unique<SocketConnection>(std::move(host));
 }
 
-constexpr std::array<std::string_view, 9> kClusterKeys = {
-    "local",         "checksum",        "host",   "owner", "placement", "token",
-    "tls_authority", "tls_certificate", "tls_key"};
+constexpr std::array<std::string_view, 10> kClusterKeys = {
+    "local",         "checksum",        "host",    "owner", "placement", "token",
+    "tls_authority", "tls_certificate", "tls_key", "warm"};
 constexpr std::uint16_t kMasterPort = 7400;
 
 Result<std::unique_ptr<Connection>> OpenCluster(std::string_view address, std::string_view query,
                                                 std::chrono::milliseconds timeout) {
   requester::ClusterHostOptions options;
   KVCOVE_ASSIGN(options.master, rpc::ParseAddress(address, kMasterPort));
+  KVCOVE_ASSIGN(options.warm, DefaultWarm());
   std::string token = Environment("KVCOVE_TOKEN");
   rpc::TlsFiles tls{.authority = Environment("KVCOVE_TLS_AUTHORITY"),
                     .certificate = Environment("KVCOVE_TLS_CERTIFICATE"),
@@ -191,6 +280,8 @@ Result<std::unique_ptr<Connection>> OpenCluster(std::string_view address, std::s
       KVCOVE_ASSIGN(options.placement, ParsePlacement(value));
     } else if (key == "token") {
       token = value;
+    } else if (key == "warm") {
+      KVCOVE_ASSIGN(options.warm, requester::ParseWarm(key, value));
     } else if (key == "tls_authority") {
       tls.authority = value;
     } else if (key == "tls_certificate") {
@@ -218,7 +309,12 @@ Result<std::unique_ptr<Connection>> OpenConnection(std::string_view address,
       mark == std::string_view::npos ? std::string_view() : address.substr(mark + 1);
   const std::string_view scheme = address.substr(0, mark);
   if (scheme == "embedded:" || scheme == "embedded") return OpenEmbedded(query);
-  if (address.starts_with("unix:")) return OpenSocket(std::string(address.substr(5)), timeout);
+  if (scheme.starts_with("unix:")) {
+    KVCOVE_ASSIGN(const requester::WarmOptions warm, ParseWarmKey(query, [](auto key) {
+                    return UnknownKey("key of a socket's address", key, kSocketKeys);
+                  }));
+    return OpenSocket(std::string(scheme.substr(5)), warm, timeout);
+  }
   constexpr std::string_view kCluster = "kvcove://";
   if (scheme.starts_with(kCluster)) {
     return OpenCluster(scheme.substr(kCluster.size()), query, timeout);
@@ -233,7 +329,11 @@ Result<std::unique_ptr<Connection>> OpenConnection(std::string_view address,
     const std::string path = DefaultSocketPath();
     struct stat status{};
     if (stat(path.c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) {
-      auto opened = OpenSocket(path, timeout);
+      // The other keys are of the embedded pool that there might be instead.
+      KVCOVE_TRY(ParseEmbedded(query));
+      KVCOVE_ASSIGN(const requester::WarmOptions warm,
+                    ParseWarmKey(query, [](auto) { return Status{}; }));
+      auto opened = OpenSocket(path, warm, timeout);
       // A socket that a dead daemon left behind is as good as none.
       if (opened || opened.error().code != Code::kUnavailable) return opened;
     }

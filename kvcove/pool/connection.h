@@ -24,6 +24,8 @@ class Connection {
   virtual Result<SessionPtr> OpenSession(const SessionOptions& options) = 0;
   // Of the pool as a whole.
   virtual Result<PoolStat> Stat(std::int64_t deadline_ns) = 0;
+  // Of the master; a pool of one host has none.
+  virtual PoolSettings Settings() { return {}; }
   // With every transport that this process may use.
   Result<std::shared_ptr<void>> Register(std::span<std::byte> memory) {
     return registry_.Register(memory);

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/pool/daemon.h"
-
 #include <fcntl.h>
-
-#include <atomic>
-#include <map>
+#include <fmt/core.h>
+#include <unistd.h>
 
 #include "kvcove/base/log.h"
-#include "kvcove/rpc/server.h"
-#include "kvcove/rpc/workers.h"
-#include "kvcove/wire/host_wire.h"
+#include "kvcove/pool/daemon_impl.h"
+#include "kvcove/segment/view.h"
 
 namespace kvcove::pool {
 namespace {
@@ -23,198 +19,210 @@ constexpr std::int64_t kFirstAttendantNs = 10 * kSecond;
 constexpr std::int64_t kNextAttendantNs = kSecond;
 
 }  // namespace
-// What it keeps of connections and sessions belongs to the event loop's thread.
-class Daemon::Impl final : public rpc::Handler {
- public:
-  Impl(std::unique_ptr<LocalHost> host, const Clock& clock)
-      : host_(std::move(host)),
-        clock_(clock),
-        attended_until_ns_(clock.NowNs() + kFirstAttendantNs) {}
-  ~Impl() override {
-    // First nothing new comes; then what waits ends by its deadline, its answers going nowhere.
-    if (server_ != nullptr) server_->Stop();
-    workers_.reset();
-    control_workers_.reset();
-    for (const auto& [number, session] : sessions_) host_->EndSession(number);
-  }
 
-  Status Listen(const std::string& socket_path, const rpc::UnixAccess& access) {
-    rpc::ServerOptions server;
-    server.socket_path = socket_path;
-    server.unix_access = access;
-    KVCOVE_ASSIGN(server_, rpc::Server::Open(server, *this));
-    workers_ = std::make_unique<rpc::Workers>(kWorkers);
-    control_workers_ = std::make_unique<rpc::Workers>(kControlWorkers);
-    server_->Start();
-    return {};
-  }
-  LocalHost& host() { return *host_; }
-  bool Unattended() const { return attendants_ == 0 && clock_.NowNs() > attended_until_ns_; }
+Daemon::Impl::Impl(std::unique_ptr<LocalHost> host, const DaemonOptions& options,
+                   const LocalHostOptions& host_options, const Clock& clock)
+    : options_(options),
+      hello_(HelloOf(host_options, host->owner().options())),
+      host_(std::move(host)),
+      clock_(clock),
+      upgrade_(options.on_taken_over, clock),
+      attended_until_ns_(clock.NowNs() + kFirstAttendantNs) {}
 
-  void OnOpen(rpc::ConnectionId id, const rpc::Peer& peer) override {
-    connections_[id] = {.peer = peer};
-  }
-  void OnClose(rpc::ConnectionId id) override {
-    const auto at = connections_.find(id);
-    if (at == connections_.end()) return;
-    const Connection connection = at->second;
-    connections_.erase(at);
-    if (connection.attends) {
-      attended_until_ns_ = clock_.NowNs() + kNextAttendantNs;
-      --attendants_;
-    }
-    // A session that was used may still read and write what it has mapped. Another one is of no use
-    // to anybody: its caller gave up waiting for the hello, or ended.
-    const auto session = sessions_.find(connection.session);
-    if (connection.greeted && session != sessions_.end() && !session->second.used) {
-      EndSession(connection.session);
-    }
-  }
-  bool Admitted(rpc::ConnectionId id) const override {
-    const auto at = connections_.find(id);
-    return at != connections_.end() && (at->second.session != 0 || at->second.attends);
-  }
-  void OnProcessGone(std::uint64_t watch) override {
-    const auto at = sessions_.find(watch);
-    if (at == sessions_.end()) return;
-    LogDebug("process {} is gone; its session {} ends", at->second.pid, watch);
-    EndSession(watch);
-  }
+Daemon::Impl::~Impl() {
+  upgrade_.Join();
+  // First nothing new comes; then what waits ends by its deadline, its answers going nowhere.
+  if (server_ != nullptr) server_->Stop();
+  workers_.reset();
+  control_workers_.reset();
+  host_->owner().EndLoads();  // while their connections can still be named
+  for (const auto& [number, session] : sessions_) host_->EndSession(number);
+}
 
-  void OnRequest(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body,
-                 std::int64_t deadline_ns, rpc::Responder respond) override {
-    Connection& connection = connections_.at(id);
-    if (method == wire::Method::kHello) return Hello(id, connection, body, respond);
-    if (method == wire::Method::kJoin) return Join(connection, body, respond);
-    if (method == wire::Method::kAttend) return Attend(connection, respond);
-    const auto session = sessions_.find(connection.session);
-    if (session == sessions_.end()) {
-      return respond(rpc::ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true));
-    }
-    if (method == wire::Method::kGoodbye) {
-      EndSession(session->first);
-      return respond({});
-    }
-    session->second.used = true;
-    const std::shared_ptr<wire::HostService> service = session->second.service;
-    // In a cluster whatever stores or removes waits for the master.
-    const bool waits = method == wire::Method::kStat || wire::MayWait(method) ||
-                       (host_->in_cluster() && wire::MayWaitInCluster(method));
-    if (!waits) return respond(Answer(*service, method, body, deadline_ns));
-    // What the master must decide may wait for as long as the master is away; puts do not, and
-    // statistics wait for nobody.
-    const bool puts = method == wire::Method::kPut || method == wire::Method::kFinish ||
-                      method == wire::Method::kStat;
-    rpc::Workers& workers = puts ? *workers_ : *control_workers_;
-    const bool posted = workers.Post([service, method, deadline_ns, respond,
-                                      copy = std::vector<std::byte>(body.begin(), body.end())] {
-      respond(Answer(*service, method, copy, deadline_ns));
-    });
-    if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
+Status Daemon::Impl::Listen() {
+  if (options_.Shared()) return {};
+  rpc::ServerOptions server;
+  server.socket_path = options_.socket_path;
+  server.unix_access = options_.unix_access;
+  KVCOVE_ASSIGN(server_, rpc::Server::Open(server, *this));
+  Serve();
+  return {};
+}
+
+void Daemon::Impl::Serve() {
+  workers_ = std::make_unique<rpc::Workers>(kWorkers);
+  control_workers_ = std::make_unique<rpc::Workers>(kControlWorkers);
+  server_->Start();
+}
+
+bool Daemon::Impl::Unattended() const {
+  return attendants_ == 0 && clock_.NowNs() > attended_until_ns_;
+}
+
+void Daemon::Impl::OnOpen(rpc::ConnectionId id, const rpc::Peer& peer) {
+  connections_[id] = {.peer = peer};
+}
+
+void Daemon::Impl::OnClose(rpc::ConnectionId id) {
+  const auto at = connections_.find(id);
+  if (at == connections_.end()) return;
+  const Connection connection = at->second;
+  connections_.erase(at);
+  if (connection.attends) {
+    attended_until_ns_ = clock_.NowNs() + kNextAttendantNs;
+    --attendants_;
   }
-
- private:
-  struct Connection {
-    rpc::Peer peer;
-    wire::SessionNumber session = 0;
-    bool greeted = false;  // the session began with it
-    bool attends = false;
-  };
-  struct Session {
-    std::int32_t pid = 0;
-    bool used = false;  // somebody has joined it, or called
-    Id128 secret;
-    std::shared_ptr<wire::HostService> service;
-  };
-
-  static rpc::Reply Answer(wire::HostService& service, wire::Method method,
-                           std::span<const std::byte> body, std::int64_t deadline_ns) {
-    Result<std::string> answer = wire::ServeHost(service, method, body, deadline_ns);
-    if (answer) return {.code = Code::kOk, .body = std::move(*answer), .fds = {}};
-    return rpc::ErrorReply(answer.error(), /*close=*/answer.error().code == Code::kCorrupt);
+  // A session that was used may still read and write what it has mapped. Another one is of no use
+  // to anybody: its caller gave up waiting for the hello, or ended.
+  const auto session = sessions_.find(connection.session);
+  if (connection.greeted && session != sessions_.end() && !session->second.used) {
+    EndSession(connection.session);
   }
+}
 
-  void Hello(rpc::ConnectionId id, Connection& connection, std::span<const std::byte> body,
-             const rpc::Responder& respond) {
-    const auto fail = [&](const Error& error) { respond(rpc::ErrorReply(error, /*close=*/true)); };
-    if (const auto name = wire::DecodeHello(body); !name) return fail(name.error());
-    if (connection.session != 0) return fail({Code::kInvalid, "this connection has a session"});
-    UniqueFd process = server_->PeerProcess(id);
-    if (!process.valid()) return fail({Code::kDenied, "the peer's process cannot be watched"});
-    Result<owner::Owner::Grant> grant = host_->AddSession(connection.peer.pid);
-    if (!grant) return fail(grant.error());
-    rpc::Reply reply;
-    for (const int fd : {host_->owner().header_fd(), host_->owner().payload_fd()}) {
-      reply.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    }
-    reply.fds.push_back(std::move(grant->page));
-    if (const int lineage = host_->lineage_fd(); lineage >= 0) {
-      reply.fds.emplace_back(fcntl(lineage, F_DUPFD_CLOEXEC, 0));
-    }
-    const wire::Welcome welcome{
-        .session = grant->number, .secret = RandomId(), .now_ns = clock_.NowNs()};
-    sessions_[welcome.session] = {.pid = connection.peer.pid,
-                                  .secret = welcome.secret,
-                                  .service = host_->ServiceFor(welcome.session)};
-    server_->WatchProcess(std::move(process), welcome.session);
-    connection.session = welcome.session;
-    connection.greeted = true;
-    reply.body = wire::EncodeWelcome(welcome);
-    respond(std::move(reply));
+bool Daemon::Impl::Admitted(rpc::ConnectionId id) const {
+  const auto at = connections_.find(id);
+  return at != connections_.end() && (at->second.session != 0 || at->second.attends);
+}
+
+void Daemon::Impl::OnProcessGone(std::uint64_t watch) {
+  const auto at = sessions_.find(watch);
+  if (at == sessions_.end()) return;
+  LogDebug("process {} is gone; its session {} ends", at->second.pid, watch);
+  EndSession(watch);
+}
+
+void Daemon::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
+                             std::span<const std::byte> body, std::int64_t deadline_ns,
+                             rpc::Responder respond) {
+  Connection& connection = connections_.at(id);
+  if (method == wire::Method::kHello) return Hello(id, connection, body, respond);
+  if (method == wire::Method::kJoin) return Join(connection, body, respond);
+  if (method == wire::Method::kAttend) return Attend(connection, respond);
+  if (method == wire::Method::kTakeOver) return HandOver(id, connection, body, respond);
+  const auto session = sessions_.find(connection.session);
+  if (session == sessions_.end()) {
+    return respond(rpc::ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true));
   }
-
-  void Join(Connection& connection, std::span<const std::byte> body,
-            const rpc::Responder& respond) {
-    const auto asked = wire::DecodeJoin(body);
-    if (!asked) return respond(rpc::ErrorReply(asked.error(), /*close=*/true));
-    const auto session = sessions_.find(asked->session);
-    if (session == sessions_.end() || session->second.secret != asked->secret ||
-        session->second.pid != connection.peer.pid) {
-      return respond(rpc::ErrorReply({Code::kDenied, "no such session of this process"}, true));
-    }
-    connection.session = asked->session;
-    session->second.used = true;
-    respond({});
+  if (method == wire::Method::kGoodbye) {
+    EndSession(session->first);
+    return respond({});
   }
+  session->second.used = true;
+  const std::shared_ptr<wire::HostService> service = session->second.service;
+  if (method == wire::Method::kLoad) return Load(service, body, deadline_ns, respond);
+  // In a cluster whatever stores or removes waits for the master.
+  const bool waits = method == wire::Method::kStat || wire::MayWait(method) ||
+                     (host_->in_cluster() && wire::MayWaitInCluster(method)) ||
+                     (host_->owner().disks_open() && method == wire::Method::kRemove);
+  if (!waits) return respond(Answer(*service, method, body, deadline_ns));
+  // What the master must decide may wait for as long as the master is away; puts do not, and
+  // statistics wait for nobody.
+  const bool puts = method == wire::Method::kPut || method == wire::Method::kFinish ||
+                    method == wire::Method::kStat;
+  rpc::Workers& workers = puts ? *workers_ : *control_workers_;
+  const bool posted = workers.Post([service, method, deadline_ns, respond,
+                                    copy = std::vector<std::byte>(body.begin(), body.end())] {
+    respond(Answer(*service, method, copy, deadline_ns));
+  });
+  if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
+}
 
-  void Attend(Connection& connection, const rpc::Responder& respond) {
-    if (!std::exchange(connection.attends, true)) ++attendants_;
-    respond({.code = Code::kOk,
-             .body = wire::Encode(
-                 wire::Attendance{.lease_left_ns = host_->owner().LeaseUntilNs() - clock_.NowNs(),
-                                  .attendants = attendants_,
-                                  .address = host_->advertised()}),
-             .fds = {}});
+// Ends on the disk's thread, so it takes no worker while it waits.
+void Daemon::Impl::Load(const std::shared_ptr<wire::HostService>& service,
+                        std::span<const std::byte> body, std::int64_t deadline_ns,
+                        const rpc::Responder& respond) {
+  wire::ServeLoad(*service, body, deadline_ns, [service, respond](Result<std::string> answer) {
+    respond(ReplyOf(std::move(answer)));
+  });
+}
+
+rpc::Reply Daemon::Impl::Answer(wire::HostService& service, wire::Method method,
+                                std::span<const std::byte> body, std::int64_t deadline_ns) {
+  return ReplyOf(wire::ServeHost(service, method, body, deadline_ns));
+}
+
+rpc::Reply Daemon::Impl::ReplyOf(Result<std::string> answer) {
+  if (answer) return {.code = Code::kOk, .body = std::move(*answer), .fds = {}};
+  return rpc::ErrorReply(answer.error(), /*close=*/answer.error().code == Code::kCorrupt);
+}
+
+void Daemon::Impl::Hello(rpc::ConnectionId id, Connection& connection,
+                         std::span<const std::byte> body, const rpc::Responder& respond) {
+  const auto fail = [&](const Error& error) { respond(rpc::ErrorReply(error, /*close=*/true)); };
+  const auto hello = wire::DecodeHello(body);
+  if (!hello) return fail(hello.error());
+  // Before it gets a session: a process that cannot read the segment is of no use here.
+  if (const Status layout = segment::CheckLayout(segment::kLayoutVersion, hello->layout); !layout) {
+    return fail(layout.error());
   }
-
-  void EndSession(wire::SessionNumber number) {
-    server_->UnwatchProcess(number);
-    sessions_.erase(number);
-    host_->EndSession(number);
+  if (connection.session != 0) return fail({Code::kInvalid, "this connection has a session"});
+  UniqueFd process = server_->PeerProcess(id);
+  if (!process.valid()) return fail({Code::kDenied, "the peer's process cannot be watched"});
+  Result<owner::Owner::Grant> grant = host_->AddSession(connection.peer.pid);
+  if (!grant) return fail(grant.error());
+  rpc::Reply reply;
+  for (const int fd : {host_->owner().header_fd(), host_->owner().payload_fd()}) {
+    reply.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   }
+  reply.fds.push_back(std::move(grant->page));
+  if (const int lineage = host_->lineage_fd(); lineage >= 0) {
+    reply.fds.emplace_back(fcntl(lineage, F_DUPFD_CLOEXEC, 0));
+  }
+  const wire::Welcome welcome{.session = grant->number,
+                              .secret = RandomId(),
+                              .now_ns = clock_.NowNs(),
+                              .layout = segment::kLayoutVersion,
+                              .node = host_->node(),
+                              .authority = host_->authority()};
+  sessions_[welcome.session] = {.pid = connection.peer.pid,
+                                .secret = welcome.secret,
+                                .service = host_->ServiceFor(welcome.session)};
+  server_->WatchProcess(std::move(process), welcome.session);
+  connection.session = welcome.session;
+  connection.greeted = true;
+  reply.body = wire::EncodeWelcome(welcome);
+  respond(std::move(reply));
+}
 
-  std::unique_ptr<LocalHost> host_;
-  const Clock& clock_;
-  // Read by another thread, too: see Unattended.
-  std::atomic<std::uint32_t> attendants_ = 0;
-  std::atomic<std::int64_t> attended_until_ns_;  // while there are none
-  std::map<rpc::ConnectionId, Connection> connections_;
-  std::map<wire::SessionNumber, Session> sessions_;
-  std::unique_ptr<rpc::Workers> workers_;          // puts, statistics
-  std::unique_ptr<rpc::Workers> control_workers_;  // registrations, resets, removals
-  std::unique_ptr<rpc::Server> server_;
-};
+void Daemon::Impl::Join(Connection& connection, std::span<const std::byte> body,
+                        const rpc::Responder& respond) {
+  const auto asked = wire::DecodeJoin(body);
+  if (!asked) return respond(rpc::ErrorReply(asked.error(), /*close=*/true));
+  const auto session = sessions_.find(asked->session);
+  if (session == sessions_.end() || session->second.secret != asked->secret ||
+      session->second.pid != connection.peer.pid) {
+    return respond(rpc::ErrorReply({Code::kDenied, "no such session of this process"}, true));
+  }
+  connection.session = asked->session;
+  session->second.used = true;
+  respond({});
+}
+
+void Daemon::Impl::Attend(Connection& connection, const rpc::Responder& respond) {
+  if (!std::exchange(connection.attends, true)) ++attendants_;
+  respond({.code = Code::kOk,
+           .body = wire::Encode(
+               wire::Attendance{.lease_left_ns = host_->owner().LeaseUntilNs() - clock_.NowNs(),
+                                .attendants = attendants_,
+                                .address = host_->advertised()}),
+           .fds = {}});
+}
+
+void Daemon::Impl::EndSession(wire::SessionNumber number) {
+  server_->UnwatchProcess(number);
+  sessions_.erase(number);
+  host_->EndSession(number);
+}
 
 Daemon::Daemon(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Daemon::~Daemon() = default;
 LocalHost& Daemon::host() { return impl_->host(); }
 bool Daemon::Unattended() const { return impl_->Unattended(); }
 
-Result<std::unique_ptr<Daemon>> Daemon::Open(const DaemonOptions& options, const Clock& clock) {
+Result<LocalHostOptions> Daemon::HostOptionsOf(const DaemonOptions& options) {
   LocalHostOptions host_options = options.host;
-  // A mapping shows all of the memory: where several tenants share it, nobody gets one.
-  const bool shared = host_options.cluster && host_options.cluster->credentials != nullptr &&
-                      host_options.cluster->tenant.empty();
+  const bool shared = options.Shared();
   if (shared && !options.unix_access.alone()) {
     return Fail(Code::kInvalid,
                 "--engine-user, --engine-group: an owner that tenants share has no socket for "
@@ -231,10 +239,28 @@ Result<std::unique_ptr<Daemon>> Daemon::Open(const DaemonOptions& options, const
       host_options.lineage = options.socket_path;
     }
   }
+  return host_options;
+}
+
+void Daemon::Group(const std::vector<std::unique_ptr<Daemon>>& daemons) {
+  std::vector<Impl*> group;
+  for (const auto& daemon : daemons) group.push_back(daemon->impl_.get());
+  for (Impl* one : group) one->SetGroup(group);
+}
+
+Result<std::unique_ptr<Daemon>> Daemon::Open(const DaemonOptions& options, const Clock& clock) {
+  KVCOVE_ASSIGN(auto daemon, Make(options, clock));
+  KVCOVE_TRY(daemon->Listen());
+  return daemon;
+}
+
+Result<std::unique_ptr<Daemon>> Daemon::Make(const DaemonOptions& options, const Clock& clock) {
+  KVCOVE_ASSIGN(const LocalHostOptions host_options, HostOptionsOf(options));
   KVCOVE_ASSIGN(auto host, LocalHost::Open(host_options, clock));
-  auto impl = std::make_unique<Impl>(std::move(host), clock);
-  if (!shared) KVCOVE_TRY(impl->Listen(options.socket_path, options.unix_access));
+  auto impl = std::make_unique<Impl>(std::move(host), options, host_options, clock);
   return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
 }
+
+Status Daemon::Listen() { return impl_->Listen(); }
 
 }  // namespace kvcove::pool

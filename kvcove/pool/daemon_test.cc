@@ -55,7 +55,9 @@ class DaemonTest : public testing::Test {
     auto client = *rpc::Client::Connect(path(), Soon());
     std::vector<UniqueFd> fds;
     const auto reply =
-        client.Call(wire::Method::kHello, Bytes(wire::EncodeHello("test")), Soon(), &fds);
+        client.Call(wire::Method::kHello,
+                    Bytes(wire::EncodeHello({.name = "test", .layout = segment::kLayoutVersion})),
+                    Soon(), &fds);
     EXPECT_TRUE(reply) << reply.error().ToString();
     welcome = *wire::DecodeWelcome(Bytes(*reply));
     return client;

@@ -18,6 +18,12 @@ namespace {
 constexpr std::int64_t kTellNs = 500 * kMillisecond;
 constexpr std::int64_t kRepeatNs = 5 * kSecond;
 
+// Of an owner with disks in a cluster: beside the first.
+std::string DataDirectoryOf(const LocalHostOptions& options) {
+  if (!options.data_directory.empty()) return options.data_directory;
+  return disklog::DiskFileOf(options.owner.disks.front().path) + ".data";
+}
+
 }  // namespace
 
 class LocalHost::Service final : public wire::HostService {
@@ -26,30 +32,30 @@ class LocalHost::Service final : public wire::HostService {
 
   Result<wire::Registration> Register(const wire::RegisterRequest& request,
                                       std::int64_t deadline_ns) override {
-    const EngineKey engine = {request.name, request.engine};
-    KVCOVE_TRY(host_.AddEngine(engine, number_, deadline_ns));
+    const HostEngines::Engine engine = {request.name, request.engine};
+    KVCOVE_TRY(host_.engines().Add(engine, host_.KeyOf(number_), deadline_ns));
     auto registration = host_.control().Register(request, deadline_ns);
-    if (registration) host_.held_.Registered(request, *registration);
-    host_.CheckEngine(engine);
+    if (registration) host_.engines().held().Registered(request, *registration);
+    host_.engines().Check(engine);
     return registration;
   }
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
                                    std::int64_t deadline_ns) override {
     if (request.engine.empty()) return host_.control().Reset(request, deadline_ns);
-    const EngineKey engine = {request.name, request.engine};
-    KVCOVE_TRY(host_.AddEngine(engine, number_, deadline_ns));
+    const HostEngines::Engine engine = {request.name, request.engine};
+    KVCOVE_TRY(host_.engines().Add(engine, host_.KeyOf(number_), deadline_ns));
     auto outcome = host_.control().Reset(request, deadline_ns);
-    host_.CheckEngine(engine);
+    host_.engines().Check(engine);
     return outcome;
   }
   Status NameVersions(std::string_view name, std::string_view engine,
                       std::span<const std::string> versions, std::int64_t deadline_ns) override {
-    host_.held_.Named(name, engine, {versions.begin(), versions.end()});
+    host_.engines().held().Named(name, engine, {versions.begin(), versions.end()});
     return host_.control().NameVersions(name, engine, versions, deadline_ns);
   }
   Status EndEngine(std::string_view name, std::string_view engine,
                    std::int64_t /*deadline_ns*/) override {
-    host_.DropEngine({std::string(name), std::string(engine)}, number_);
+    host_.engines().Drop({std::string(name), std::string(engine)}, host_.KeyOf(number_));
     return {};
   }
   Result<std::vector<wire::PutResult>> Put(const Token& token, std::span<const wire::PutItem> items,
@@ -85,53 +91,22 @@ class LocalHost::Service final : public wire::HostService {
   Result<wire::PoolStat> Stat(std::int64_t /*deadline_ns*/) override {
     return host_.owner().Stat();
   }
+  void Load(const wire::LoadRequest& request, std::int64_t /*deadline_ns*/,
+            const Loaded& done) override {
+    host_.owner().Load(number_, request, done);
+  }
 
  private:
   LocalHost& host_;
   const wire::SessionNumber number_;
 };
 
-// Decided here: this host is the whole pool.
-class LocalHost::OwnControl final : public wire::ControlService {
- public:
-  OwnControl(master::BlockingGenerations& generations, owner::Owner& owner)
-      : generations_(generations), owner_(owner) {}
-  Result<wire::Registration> Register(const wire::RegisterRequest& request,
-                                      std::int64_t deadline_ns) override {
-    return generations_.Register(request, deadline_ns);
-  }
-  Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
-                                   std::int64_t deadline_ns) override {
-    return generations_.Reset(request, deadline_ns);
-  }
-  Status NameVersions(std::string_view name, std::string_view engine,
-                      std::span<const std::string> versions, std::int64_t deadline_ns) override {
-    return generations_.NameVersions(name, engine, versions, deadline_ns);
-  }
-  Status EndEngine(std::string_view name, std::string_view engine,
-                   std::int64_t deadline_ns) override {
-    return generations_.EndEngine(name, engine, deadline_ns);
-  }
-  Result<std::vector<Code>> Remove(const Token& token, std::span<const std::string_view> keys,
-                                   std::int64_t /*deadline_ns*/) override {
-    return owner_.Remove(token, keys);
-  }
-  Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
-                                       std::int64_t deadline_ns) override {
-    return owner_.RemoveMatching(token, pattern, deadline_ns);
-  }
-
- private:
-  master::BlockingGenerations& generations_;
-  owner::Owner& owner_;
-};
-
-Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& clock) {
-  const ClusterMember& member = *options.cluster;
-  rpc::Access access{.credential = std::nullopt, .tls = member.tls};
-  rpc::Access tenant_access = access;
+Status LocalHost::ConnectToMaster(owner::LinkOptions& link) {
+  const ClusterMember& member = *options_.cluster;
+  rpc::Access tenant_access{.credential = std::nullopt, .tls = member.tls};
+  access_.tls = member.tls;
   if (member.credentials != nullptr) {
-    KVCOVE_ASSIGN(access.credential, member.credentials->OfOwner(member.tenant));
+    KVCOVE_ASSIGN(access_.credential, member.credentials->OfOwner(member.tenant));
     if (!member.tenant.empty()) {
       const auto tenant = member.credentials->Find(member.tenant);
       if (!tenant) {
@@ -143,26 +118,57 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   }
   // What this host's own processes ask of the master, they ask as their tenant.
   channel_ = std::make_unique<rpc::TcpChannel>(member.master, tenant_access);
-  control_ = std::make_unique<wire::MasterStub>(*channel_, process_);
+  master_ = std::make_unique<wire::MasterStub>(*channel_, process_);
+  control_ = master_.get();
+  authority_ = "master:" + member.master.ToString();
+  link.master = member.master;
+  link.access = access_;
+  link.identity.process = process_;
+  link.identity.socket = options_.socket_path;
+  link.identity.host = member.host.empty() ? requester::HostIdentity() : member.host;
+  link.identity.tenant = member.tenant;
+  // The link's lease waits for nothing, so another thread says again what is registered here.
+  repeats_ = std::make_unique<rpc::Workers>(1);
+  link.on_heard = [this](std::uint64_t term) {
+    if (repeating_.load() || !engines_->held().Forgotten(term, SystemClock::Instance().NowNs()))
+      return;
+    repeating_.store(true);
+    (void)repeats_->Post([this] {
+      (void)engines_->held().Repeat(*control_, SystemClock::Instance().NowNs() + kRepeatNs);
+      repeating_.store(false);
+    });
+  };
+  return {};
+}
+
+Status LocalHost::OpenData() {
+  ClusterMember& member = *options_.cluster;
   KVCOVE_ASSIGN(data_server_, owner::DataServer::Open(*owner_,
                                                       {.listen = member.listen,
                                                        .checksum = member.checksum,
                                                        .tenant = member.tenant,
                                                        .credentials = member.credentials,
                                                        .tls = member.tls,
-                                                       .access = access},
-                                                      clock));
-  owner_->Start();
+                                                       .access = access_},
+                                                      *clock_));
+  member.listen.port = data_server_->address().port;  // for Resume and for a successor
+  if (advertised_.address.port == 0) advertised_.address.port = member.listen.port;
+  return {};
+}
+
+Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& clock) {
   owner::LinkOptions link;
-  link.master = member.master;
+  // What is wrong with the disk's path is told before others hear of this owner.
   link.identity.owner = RandomId();
-  link.identity.process = process_;
-  if (advertised_.address.port == 0) advertised_.address.port = data_server_->address().port;
+  if (!options.owner.disks.empty()) {
+    KVCOVE_ASSIGN(link.identity.before, owner_->PrepareDisks(DataDirectoryOf(options)));
+    link.identity.owner = link.identity.before->identity;
+    link.identity.disk = true;
+  }
+  KVCOVE_TRY(ConnectToMaster(link));
+  KVCOVE_TRY(OpenData());
+  owner_->Start();
   link.identity.address = advertised_.address.ToString();
-  link.identity.socket = options.socket_path;
-  link.identity.host = member.host.empty() ? requester::HostIdentity() : member.host;
-  link.identity.tenant = member.tenant;
-  link.access = access;
   if (!options.lineage.empty()) {
     auto lineage = owner::Lineage::Open(options.lineage, link.identity.owner);
     if (lineage) {
@@ -174,16 +180,6 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
           lineage.error().ToString());
     }
   }
-  // The link's lease waits for nothing, so another thread says again what is registered here.
-  repeats_ = std::make_unique<rpc::Workers>(1);
-  link.on_heard = [this](std::uint64_t term) {
-    if (repeating_.load() || !held_.Forgotten(term, SystemClock::Instance().NowNs())) return;
-    repeating_.store(true);
-    (void)repeats_->Post([this] {
-      (void)held_.Repeat(*control_, SystemClock::Instance().NowNs() + kRepeatNs);
-      repeating_.store(false);
-    });
-  };
   link_ = std::make_unique<owner::Link>(*owner_, link, clock);
   link_->Start();
   // Who waited for this owner may use it at once: mostly its first lease comes in milliseconds. A
@@ -203,125 +199,130 @@ void LocalHost::Collect(http::Metrics& metrics) const {
   if (data_server_ != nullptr) data_server_->Collect(metrics);
 }
 
-Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& options,
-                                                   const Clock& clock) {
-  std::unique_ptr<LocalHost> host(new LocalHost);
+owner::OwnerOptions LocalHost::OwnerOptionsOf(const LocalHostOptions& options) {
   owner::OwnerOptions owner_options = options.owner;
   owner_options.cluster = options.cluster.has_value();
   if (options.cluster && options.cluster->credentials != nullptr) {
     owner_options.tenants = options.cluster->tenant.empty();
+    std::uint64_t disk_bytes = 0;
+    for (const disklog::DiskSpec& disk : owner_options.disks) disk_bytes += disk.size_bytes;
     for (const auto& [name, tenant] : options.cluster->credentials->All()) {
       owner::Quota quota;
       const std::uint64_t memory = owner_options.memory_bytes;
       if (tenant.maximum) quota.maximum_bytes = tenant.maximum->Of(memory);
       if (tenant.guaranteed) quota.guaranteed_bytes = tenant.guaranteed->Of(memory);
       owner_options.quotas[QualifiedName(name, "")] = quota;
+      // A share of memory is the same share of the disks; bytes are memory's alone.
+      owner::DiskQuota on_disk;
+      if (tenant.maximum && tenant.maximum->fraction > 0) {
+        on_disk.maximum_bytes = tenant.maximum->Of(disk_bytes);
+      }
+      if (tenant.guaranteed && tenant.guaranteed->fraction > 0) {
+        on_disk.guaranteed_bytes = tenant.guaranteed->Of(disk_bytes / 4 * 3);
+      }
+      if (!(on_disk == owner::DiskQuota())) {
+        owner_options.disk_quotas.try_emplace(QualifiedName(name, ""), on_disk);
+      }
     }
   }
+  return owner_options;
+}
+
+Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& options,
+                                                   const Clock& clock) {
+  std::unique_ptr<LocalHost> host(new LocalHost);
+  host->options_ = options;
+  host->clock_ = &clock;
   if (options.cluster) {
     // Before the memory is taken: a mistake is told at once.
     KVCOVE_ASSIGN(host->advertised_, net::ChooseAdvertised({.advertise = options.cluster->advertise,
                                                             .listen = options.cluster->listen,
                                                             .master = options.cluster->master}));
   }
-  KVCOVE_ASSIGN(host->owner_, owner::Owner::Open(owner_options, clock));
-  host->ends_ = std::make_unique<EngineEnds>(
-      [raw = host.get()](std::span<const EngineKey> engines) { return raw->TellEnds(engines); });
+  // All threads that start here stay on its node, and what they touch first lies there.
+  const OnNode on_node(options.owner.place);
+  KVCOVE_ASSIGN(host->owner_, owner::Owner::Open(OwnerOptionsOf(options), clock));
+  KVCOVE_TRY(host->OpenEngines());
+  host->started_ = true;
   if (options.cluster) {
     KVCOVE_TRY(host->JoinCluster(options, clock));
     return host;
   }
-  KVCOVE_ASSIGN(host->generations_,
-                master::BlockingGenerations::Open(options.data_directory, options.owner.lease_ns,
-                                                  *host, clock));
-  host->control_ = std::make_unique<OwnControl>(*host->generations_, *host->owner_);
+  host->index_ = host->alone_->AddOwner(host->owner_);
+  KVCOVE_TRY(host->OpenDisks());
   host->owner_->Start();
   return host;
 }
 
-LocalHost::~LocalHost() {
-  ends_.reset();
-  if (owner_ == nullptr) return;
-  if (link_ != nullptr) link_->Stop();  // from here on nobody answers for what waits to be listed
-  data_server_.reset();
-  owner_->Stop();  // ends the lease
-  if (generations_ == nullptr) return;
-  if (const Status closed = generations_->Close(); !closed) {
-    LogWarn("the clean end could not be written down, so the next start waits for leases: {}",
-            closed.error().ToString());
+// When all generations of now are published to the owner: what the disk holds is judged by them.
+Status LocalHost::OpenDisks() {
+  if (options_.data_directory.empty()) {
+    if (options_.owner.disks.empty()) return {};
+    return Fail(Code::kInvalid,
+                "a disk needs a directory in which the pool's generations outlive the process");
   }
+  // The first one opens first, and nobody is served before all are open.
+  if (options_.number == 0) {
+    KVCOVE_TRY(owner::KnownDisks::ForgetOwners(options_.data_directory, options_.of_owners));
+  }
+  return owner_->OpenDisks(DiskPlace());
 }
 
-void LocalHost::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
-  owner_->Publish(incarnation, updates);
+owner::TierPlace LocalHost::DiskPlace() const {
+  const master::PoolFact pool = alone_->pool();
+  return {.pool = pool.pool,
+          .incarnation = pool.incarnation,
+          .known = std::make_shared<owner::KnownDisks>(options_.data_directory, options_.number)};
+}
+
+Status LocalHost::OpenEngines() {
+  if (options_.cluster) {
+    own_engines_ = std::make_unique<HostEngines>(
+        [this](std::span<const HostEngines::Engine> engines) { return TellEnds(engines); });
+    engines_ = own_engines_.get();
+    return {};
+  }
+  alone_ = options_.control;
+  if (alone_ == nullptr) {
+    KVCOVE_ASSIGN(alone_,
+                  HostControl::Open(options_.data_directory, options_.owner.lease_ns, *clock_));
+  }
+  control_ = alone_.get();
+  engines_ = &alone_->engines();
+  authority_ = alone_->name();
+  return {};
+}
+
+LocalHost::~LocalHost() {
+  // The link still asks what is registered here.
+  if (own_engines_ != nullptr) own_engines_->Pause();
+  if (owner_ == nullptr || !started_) return;
+  if (link_ != nullptr) link_->Stop();  // from here on nobody answers for what waits to be listed
+  owner_->EndLoads();
+  data_server_.reset();
+  owner_->Stop();  // ends the lease
+  if (alone_ != nullptr) alone_->RemoveOwner(*owner_);
 }
 
 Result<owner::Owner::Grant> LocalHost::AddSession(std::int32_t pid) {
   KVCOVE_ASSIGN(owner::Owner::Grant grant, owner_->AddSession(pid));
-  const MutexLock lock(mutex_);
-  sessions_.insert(grant.number);
+  engines_->AddSession(KeyOf(grant.number));
   return grant;
 }
 
 void LocalHost::EndSession(wire::SessionNumber number) {
   owner_->EndSession(number);
-  std::vector<EngineKey> mine;
-  {
-    const MutexLock lock(mutex_);
-    sessions_.erase(number);
-    for (const auto& [engine, sessions] : engines_) {
-      if (sessions.contains(number)) mine.push_back(engine);
-    }
-  }
-  for (const EngineKey& engine : mine) DropEngine(engine, number);
+  engines_->EndSession(KeyOf(number));
 }
 
-Status LocalHost::AddEngine(const EngineKey& engine, wire::SessionNumber number,
-                            std::int64_t deadline_ns) {
-  {
-    const MutexLock lock(mutex_);
-    if (!sessions_.contains(number)) return Fail(Code::kUnavailable, "this session has ended");
-    engines_[engine].insert(number);
-  }
-  if (ends_->AwaitTold(engine, deadline_ns)) return {};
-  return Fail(Code::kTimeout, "the master does not answer");
-}
-
-// Its last session may have ended while the master was asked, and the end may have reached the
-// master first: it is told once more.
-void LocalHost::CheckEngine(const EngineKey& engine) {
-  {
-    const MutexLock lock(mutex_);
-    if (engines_.contains(engine)) return;
-  }
-  ends_->Add(engine);
-}
-
-void LocalHost::DropEngine(const EngineKey& engine, wire::SessionNumber number) {
-  {
-    const MutexLock lock(mutex_);
-    const auto at = engines_.find(engine);
-    if (at == engines_.end() || at->second.erase(number) == 0 || !at->second.empty()) return;
-    engines_.erase(at);
-  }
-  held_.Ended(engine.first, engine.second);
-  ends_->Add(engine);
-}
-
-std::size_t LocalHost::TellEnds(std::span<const EngineKey> engines) {
-  // In a cluster over a connection of its own, whose hello shows that the master answers. A frozen
-  // master would find a call in its socket when it thaws, and end an engine that runs again.
-  std::optional<rpc::TcpChannel> channel;
-  std::optional<wire::MasterStub> stub;
-  wire::ControlService* control = control_.get();
-  if (channel_ != nullptr) {
-    channel.emplace(channel_->address(), channel_->access());
-    control = &stub.emplace(*channel, process_);
-  }
+std::size_t LocalHost::TellEnds(std::span<const HostEngines::Engine> engines) {
+  // Over a connection of its own, whose hello shows that the master answers. A frozen master would
+  // find a call in its socket when it thaws, and end an engine that runs again.
+  rpc::TcpChannel channel(channel_->address(), channel_->access());
+  wire::MasterStub stub(channel, process_);
   std::size_t told = 0;
   for (const auto& [name, engine] : engines) {
-    const Status ended =
-        control->EndEngine(name, engine, SystemClock::Instance().NowNs() + kTellNs);
+    const Status ended = stub.EndEngine(name, engine, SystemClock::Instance().NowNs() + kTellNs);
     if (!ended &&
         (ended.error().code == Code::kTimeout || ended.error().code == Code::kUnavailable)) {
       break;
@@ -338,7 +339,7 @@ std::unique_ptr<wire::HostService> LocalHost::ServiceFor(wire::SessionNumber num
 class EmbeddedHost::DirectAttachment final : public requester::Attachment {
  public:
   DirectAttachment(LocalHost& host, const owner::Owner::Grant& grant)
-      : Attachment(host.owner().header(), host.owner().payload(), grant.mapped),
+      : Attachment(host.owner().header(), host.owner().payload().data, grant.mapped),
         service_(host.ServiceFor(grant.number)) {}
   wire::HostService& service() override { return *service_; }
 

@@ -6,18 +6,16 @@
 #include <atomic>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
-#include "kvcove/master/blocking_generations.h"
 #include "kvcove/net/advertise.h"
 #include "kvcove/owner/data_server.h"
 #include "kvcove/owner/lineage.h"
 #include "kvcove/owner/link.h"
 #include "kvcove/owner/owner.h"
-#include "kvcove/pool/engine_ends.h"
+#include "kvcove/pool/host_control.h"
+#include "kvcove/pool/host_engines.h"
 #include "kvcove/requester/attachment.h"
-#include "kvcove/requester/held_engines.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/rpc/workers.h"
 
@@ -30,7 +28,7 @@ struct ClusterMember {
   std::string advertise;  // host:port as others reach it; empty: see net::ChooseAdvertised
   std::string host;       // empty: requester::HostIdentity()
   bool checksum = true;
-  std::shared_ptr<rpc::Credentials> credentials;  // null: whoever comes may do everything
+  std::shared_ptr<rpc::Credentials> credentials;  // null: every caller may do everything
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
   // The only tenant that this owner serves: its processes on this host may use the memory
   // directly. Empty: all tenants, and everybody comes over TCP where there are credentials.
@@ -40,6 +38,11 @@ struct ClusterMember {
 struct LocalHostOptions {
   owner::OwnerOptions owner;
   std::string data_directory;  // empty: generations are forgotten with the process
+  // Of several owners in this process; null: one of its own, over `data_directory`.
+  std::shared_ptr<HostControl> control;
+  // Which of how many owners of this process it is.
+  std::size_t number = 0;
+  std::size_t of_owners = 1;
   std::optional<ClusterMember> cluster;
   std::string socket_path;  // where this host's requesters find it, told to the cluster
   // In a cluster: see owner::Lineage; empty: none.
@@ -47,11 +50,11 @@ struct LocalHostOptions {
 };
 
 // Thread-safe.
-class LocalHost final : private master::OwnerSink {
+class LocalHost final {
  public:
   static Result<std::unique_ptr<LocalHost>> Open(const LocalHostOptions& options,
                                                  const Clock& clock);
-  ~LocalHost() override;
+  ~LocalHost();
 
   owner::Owner& owner() { return *owner_; }
   // Generations and removals, wherever they are decided.
@@ -62,10 +65,49 @@ class LocalHost final : private master::OwnerSink {
   // How others reach it, and why so; empty without a cluster.
   std::string advertised() const { return in_cluster() ? advertised_.address.ToString() : ""; }
   const net::Advertised& advertised_choice() const { return advertised_; }
+  // Equal for owners whose generations one authority decides (wire::Welcome).
+  const std::string& authority() const { return authority_; }
+  // NUMA, of its memory; kNoNode: it is bound to none.
+  int node() const { return options_.owner.place.node; }
   // Goes with the segment's descriptors and is kept while it is mapped; -1: none.
   int lineage_fd() const { return lineage_ == nullptr ? -1 : lineage_->fd(); }
   // What other hosts ask of it, in a cluster.
   void Collect(http::Metrics& metrics) const;
+
+  // ---- a successor's process (docs/upgrade.md)
+  // The running one: calls that wait for the master, a lease or the store end now.
+  void EndWaits();
+  // No call is under way. Closes what only one process may have open; the lease
+  // goes on. Errors: what Resume reopens cannot be handed over.
+  Status Pause();
+  // Before Pause, in a cluster: renews the lease now. Errors: kUnavailable.
+  Status AwaitFreshLease();
+  void Resume();
+  // Of sessions and engines, without the owner's.
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    std::uint16_t port = in_cluster() ? options_.cluster->listen.port : 0;
+    CarryAll(ar, process_, *engines_, port);
+    // The port that was chosen, where any would do.
+    if (options_.cluster) options_.cluster->listen.port = port;
+  }
+  // In a cluster: what the link knows.
+  void SaveLink(StateWriter& ar);
+  // The new one. `owner` holds what was handed over; starts nothing that writes to its memory.
+  // `lineage`: see owner::Lineage; -1: none.
+  static Result<std::unique_ptr<LocalHost>> Adopt(const LocalHostOptions& options,
+                                                  std::unique_ptr<owner::Owner> owner,
+                                                  StateReader& state, UniqueFd lineage,
+                                                  const Clock& clock);
+  // From here on this process owns the memory: renews the lease, and does nothing else.
+  void ClaimLease();
+  void StartAdopted();
+  // Once calls are served: what the engines of this host have registered is registered again.
+  void RepeatEngines();
+  // When nobody renews the lease any more, unless Resume comes or a successor does.
+  std::int64_t LeaseUntilNs() const { return owner_->LeaseUntilNs(); }
+  // With what `options` say of tenants.
+  static owner::OwnerOptions OwnerOptionsOf(const LocalHostOptions& options);
 
   Result<owner::Owner::Grant> AddSession(std::int32_t pid);
   // The session's process is proven gone, or it said goodbye. Waits for nobody.
@@ -75,37 +117,45 @@ class LocalHost final : private master::OwnerSink {
 
  private:
   class Service;
-  class OwnControl;
   LocalHost() = default;
-  void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
-  using EngineKey = EngineEnds::Engine;
-  // Before a call that registers the engine, and after it. An engine lives as long as one of the
-  // sessions that it was added for.
-  Status AddEngine(const EngineKey& engine, wire::SessionNumber number, std::int64_t deadline_ns);
-  void CheckEngine(const EngineKey& engine);
-  void DropEngine(const EngineKey& engine, wire::SessionNumber number);
-  std::size_t TellEnds(std::span<const EngineKey> engines);
+  HostEngines::SessionKey KeyOf(wire::SessionNumber number) const {
+    return {.owner = index_, .number = number};
+  }
+  HostEngines& engines() { return *engines_; }
+  std::size_t TellEnds(std::span<const HostEngines::Engine> engines);
 
   Status JoinCluster(const LocalHostOptions& options, const Clock& clock);
+  Status ConnectToMaster(owner::LinkOptions& link);
+  Status OpenData();
+  Status OpenEngines();
+  Status OpenDisks();
+  owner::TierPlace DiskPlace() const;
 
-  std::unique_ptr<owner::Owner> owner_;
+  LocalHostOptions options_;
+  const Clock* clock_ = nullptr;
+  bool started_ = false;                 // else the memory is another process's
+  std::shared_ptr<owner::Owner> owner_;  // calls of other owners' sessions may outlast this
+  std::string authority_;
+  std::uint32_t index_ = 0;  // among the owners of `alone_`
   // Of a pool of this host alone:
-  std::unique_ptr<master::BlockingGenerations> generations_;
+  std::shared_ptr<HostControl> alone_;
   // Of a cluster:
+  rpc::Access access_;
   std::unique_ptr<rpc::TcpChannel> channel_;
   std::unique_ptr<owner::DataServer> data_server_;
   net::Advertised advertised_;
   std::unique_ptr<owner::Lineage> lineage_;
   std::unique_ptr<owner::Link> link_;
-  std::unique_ptr<wire::ControlService> control_;
-  std::unique_ptr<EngineEnds> ends_;
-  const Id128 process_ = RandomId();  // holds the registrations of this host's sessions
-  requester::HeldEngines held_;
+  UniqueFd adopted_lineage_;         // until StartAdopted
+  std::vector<UniqueFd> listeners_;  // between Pause and Resume
+  std::unique_ptr<wire::ControlService> master_;
+  std::unique_ptr<HostEngines> own_engines_;
+  // One of the two above each:
+  wire::ControlService* control_ = nullptr;
+  HostEngines* engines_ = nullptr;
+  Id128 process_ = RandomId();  // holds the registrations of this host's sessions
   std::unique_ptr<rpc::Workers> repeats_;
   std::atomic<bool> repeating_{false};
-  Mutex mutex_;
-  std::set<wire::SessionNumber> sessions_ KVCOVE_GUARDED_BY(mutex_);
-  std::map<EngineKey, std::set<wire::SessionNumber>> engines_ KVCOVE_GUARDED_BY(mutex_);
 };
 
 // The embedded form: this process is the only session.

@@ -62,6 +62,10 @@ Result<PoolStat> Pool::Stat(std::chrono::milliseconds timeout) {
   return connection_->Stat(SystemClock::Instance().NowNs() + timeout.count() * kMillisecond);
 }
 
+PoolSettings Pool::Settings() const {
+  return CheckProcess() ? connection_->Settings() : PoolSettings();
+}
+
 std::string_view Pool::form() const { return connection_->form(); }
 
 Result<std::shared_ptr<void>> Pool::Register(std::span<std::byte> memory) {

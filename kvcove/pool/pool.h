@@ -11,7 +11,8 @@
 // kvcove/requester/session.h says what each call of a session does, costs and fails with;
 // kvcove/requester/completion.h how asynchronous calls end. Thread-safe throughout. Every call ends
 // by its timeout. After fork(2) the child must open a pool of its own. Errors are values
-// (kvcove/base/result.h); nothing throws.
+// (kvcove/base/result.h); nothing throws. Sizes are in bytes. docs/cpp.md says how to build with it
+// and what stays stable.
 #pragma once
 
 #include <chrono>
@@ -21,6 +22,7 @@
 #include <string>
 #include <string_view>
 
+#include "kvcove/base/export.h"
 #include "kvcove/base/result.h"
 #include "kvcove/requester/completion.h"
 #include "kvcove/requester/session.h"
@@ -32,22 +34,29 @@ namespace pool {
 class Connection;
 }  // namespace pool
 
-class Pool {
+// One way to one pool. An engine opens one; sessions share it. Thread-safe.
+class KVCOVE_API Pool {
  public:
   // Addresses:
-  //   embedded:?memory=4GiB   in this process; also policy=, max_objects=, populate=0|1
-  //   unix:/path/of/socket    the daemon of this host (`kvcove serve`)
+  //   embedded:?memory=4GiB   in this process; also granule=, policy=, max_objects=, populate=0|1,
+  //                           huge_pages=auto|require|off (else $KVCOVE_HUGE_PAGES, else auto)
+  //   unix:/path/of/socket    the daemon of this host (`kvcove serve`); also warm=off|all|SIZE (how
+  //                           much of its memory this process maps beforehand, in the background;
+  //                           else $KVCOVE_WARM, else 32GiB)
   //   kvcove://host:7400      a cluster, by its master; also local=0|1 (use this host's owner
   //                           directly), owner=HOST:PORT (that one, where a host has several),
   //                           checksum=0|1 (of what crosses the network),
   //                           placement=local-first|free-ratio-first|random, token=FILE (else
   //                           $KVCOVE_TOKEN), tls_authority=, tls_certificate=, tls_key=FILE (else
-  //                           $KVCOVE_TLS_AUTHORITY, ..._CERTIFICATE, ..._KEY)
+  //                           $KVCOVE_TLS_AUTHORITY, ..._CERTIFICATE, ..._KEY),
+  //                           warm= as above, of this host's owner
   //   auto                    what $KVCOVE_POOL names; else that daemon if its default socket is
   //                           there, else embedded
   //                           (auto?memory=... as above)
   // Errors: kInvalid for an address or size that is not understood, or that the host cannot give;
-  // kUnavailable, kDenied, kIncompatible, kTimeout.
+  // kUnavailable (nobody answers there), kDenied, kIncompatible, kTimeout. Starts threads: do not
+  // fork behind it. `timeout` is for this call; a pool that loses its connection afterwards comes
+  // back by itself, and calls are misses or kUnavailable until then.
   static Result<std::unique_ptr<Pool>> Open(
       std::string_view address,
       std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
@@ -55,9 +64,15 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // Errors: kInvalid for names that are too long. A session may outlive the pool object.
+  // Errors: kInvalid for names that are too long (kMaxNameBytes) or hold control characters, and
+  // for options that the pool cannot follow; kUnavailable in a forked child. A session may outlive
+  // the pool object. Opening one is no hot path: keep it for as long as the engine runs.
   Result<SessionPtr> OpenSession(const SessionOptions& options);
+  // Of this host's owner. In a cluster: the sum over all live owners, of memory and objects only,
+  // as the master knows them. One call. Errors: kUnavailable, kTimeout, kDenied.
   Result<PoolStat> Stat(std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
+  // What the master has told last; makes no call.
+  PoolSettings Settings() const;
   // "embedded", "process" or "cluster".
   std::string_view form() const;
   // Tells every transport of this pool that calls will move bytes from and to this memory, so that
@@ -69,19 +84,20 @@ class Pool {
   // device cannot reach; kLimit for too many registrations. Then no transport has it, and calls
   // work as they do without.
   Result<std::shared_ptr<void>> Register(std::span<std::byte> memory);
-  // Memory is populated: puts meet no page faults any more.
+  // Waits until the memory is populated, so that puts meet no page faults any more. False: it is
+  // not yet, or the pool does not answer. For start-up and for benchmarks.
   bool WaitPopulated(std::chrono::milliseconds timeout);
 
  private:
-  explicit Pool(std::unique_ptr<pool::Connection> connection);
+  KVCOVE_INTERNAL explicit Pool(std::unique_ptr<pool::Connection> connection);
   // kUnavailable in a forked child.
-  Status CheckProcess() const;
+  KVCOVE_INTERNAL Status CheckProcess() const;
 
   const unsigned forks_;
   std::unique_ptr<pool::Connection> connection_;
 };
 
 // $KVCOVE_SOCKET, or kvcove/kvcove.sock in $XDG_RUNTIME_DIR, or /tmp/kvcove-<uid>/kvcove.sock.
-std::string DefaultSocketPath();
+KVCOVE_API std::string DefaultSocketPath();
 
 }  // namespace kvcove

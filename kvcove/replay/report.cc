@@ -188,6 +188,38 @@ std::string Capacities(const std::vector<policy::Chain>& chains) {
   return "<section><h2>Hit ratio against capacity</h2>" + Plot(x, y, all) + "</section>";
 }
 
+// One bar: what came from where.
+std::string Tiers(const TierResult& tiers, const ReplayResult& result) {
+  struct Part {
+    const char* name;
+    const char* color;
+    std::uint64_t blocks;
+  };
+  const std::uint64_t found = result.own_hits + result.pool_hits;
+  const Part parts[] = {{"own caches", "#8a94a6", result.own_hits},
+                        {"memory", "#0b7285", tiers.memory_hits - result.own_hits},
+                        {"disk", "#e8590c", tiers.disk_hits},
+                        {"computed", "#e9ecef", result.blocks - found}};
+  const auto all = static_cast<double>(std::max<std::uint64_t>(result.blocks, 1));
+  std::string svg = fmt::format("<svg viewBox='0 0 {} 40' role='img'>", kWidth);
+  std::string key = "<p class='key'>";
+  double at = 0;
+  for (const Part& part : parts) {
+    const double width = static_cast<double>(part.blocks) / all * kWidth;
+    svg += fmt::format("<rect x='{:.1f}' y='6' width='{:.1f}' height='28' fill='{}'/>", at, width,
+                       part.color);
+    key += fmt::format("<span><i style='background:{}'></i>{} {:.1f} %</span>", part.color,
+                       part.name, 100 * static_cast<double>(part.blocks) / all);
+    at += width;
+  }
+  return fmt::format(
+      "<section><h2>Blocks by tier</h2>{}</svg>{}</p><p>Disk of {} blocks: {} of values written, "
+      "{:.1f} % of what memory gave up ({:.1f} % simulated), write amplification {:.3f}; both "
+      "tiers simulated without own caches: {:.1f} %.</p></section>",
+      svg, key, tiers.disk_blocks, FormatSize(tiers.put_bytes), 100 * tiers.written_ratio(),
+      100 * tiers.simulated_written, tiers.write_amplification(), 100 * tiers.simulated);
+}
+
 std::string Tile(const std::string& value, const std::string& name) {
   return fmt::format("<div><b>{}</b><span>{}</span></div>", value, name);
 }
@@ -232,7 +264,8 @@ Status WriteReport(const std::string& path, const ReportFacts& facts, const Repl
   html += Tile(FormatSize(result.load_bytes), "loaded and verified");
   html += Tile(fmt::format("{:.1f} M", static_cast<double>(result.tokens_saved) / 1e6),
                "prefill tokens saved");
-  html += "</div>" + OverTime(result) + Latencies(result) + Capacities(chains) + "</main></html>\n";
+  html += "</div>" + (facts.tiers ? Tiers(*facts.tiers, result) : "") + OverTime(result) +
+          Latencies(result) + Capacities(chains) + "</main></html>\n";
   std::ofstream file(path, std::ios::binary);
   file << html;
   file.close();

@@ -2,10 +2,12 @@
 // The HTML report of a replay: one file, no script, no network.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kvcove/replay/replay.h"
+#include "kvcove/replay/tiers.h"
 
 namespace kvcove::replay {
 
@@ -19,6 +21,7 @@ struct ReportFacts {
   double hit_ratio_own = 0;
   double hit_ratio_lru = 0;
   double hit_ratio_optimum = 0;
+  std::optional<TierResult> tiers;  // with a disk
 };
 
 // Errors: kInvalid when the file cannot be written.

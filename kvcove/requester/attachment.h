@@ -20,18 +20,28 @@ namespace kvcove::requester {
 // Thread-safe.
 class Attachment {
  public:
-  // `staging`: null where values reach the owner without being staged.
+  // `staging`: null where values reach the owner without being staged. `node`: NUMA, of the
+  // owner's memory; -1: it is bound to none.
   Attachment(segment::HeaderView header, std::byte* payload, segment::SessionPage* page,
-             segment::Staging* staging = nullptr)
-      : header_(header), payload_(payload), page_(page), staging_(staging) {}
+             segment::Staging* staging = nullptr, int node = -1)
+      : header_(header),
+        payload_{.data = payload, .granule = header.granule()},
+        page_(page),
+        staging_(staging),
+        node_(node) {}
   virtual ~Attachment() = default;
 
   // Tells it from every other one of this process. Its address does not: the next one may get it.
   std::uint64_t number() const { return number_; }
   const segment::HeaderView& header() const { return header_; }
-  std::byte* payload() const { return payload_; }
+  const segment::Payload& payload() const { return payload_; }
   segment::SessionPage& page() const { return *page_; }
+  int node() const { return node_; }
   std::uint64_t payload_bytes() const { return header_.header().payload_bytes; }
+  // Whether the owner named a piece of this segment.
+  bool Holds(const Extent& extent) const {
+    return payload_.granule.BytesOf(std::uint64_t{extent.start} + extent.count) <= payload_bytes();
+  }
 
   virtual wire::HostService& service() = 0;
   // False once the owner is known to be gone: nothing may be read from this memory any more.
@@ -67,9 +77,10 @@ class Attachment {
 
   const std::uint64_t number_ = NextNumber();
   const segment::HeaderView header_;
-  std::byte* const payload_;
+  const segment::Payload payload_;
   segment::SessionPage* const page_;
   segment::Staging* const staging_;
+  const int node_;
   std::atomic<bool> staging_taken_{false};
   std::atomic<bool> connected_{true};
   std::atomic<std::uint64_t> protected_bytes_{0};
@@ -106,6 +117,8 @@ class Host {
   virtual ~Host() = default;
   // Null while there is none.
   virtual std::shared_ptr<Attachment> Current() = 0;
+  // There is an owner, whose memory this process cannot map: it is reached as owners elsewhere are.
+  virtual bool refused() const { return false; }
 
   // How many sessions of this process an engine has in a namespace: it ends with the last one.
   void AddSession(const std::string& name, const std::string& engine);

@@ -60,6 +60,16 @@ std::uint64_t SizeOf(std::span<const MutableBuffer> pieces) {
   return size;
 }
 
+bool HasNull(std::span<const ConstBuffer> pieces) {
+  return std::ranges::any_of(
+      pieces, [](const ConstBuffer& piece) { return piece.data == nullptr && piece.size > 0; });
+}
+
+bool HasNull(std::span<const MutableBuffer> pieces) {
+  return std::ranges::any_of(
+      pieces, [](const MutableBuffer& piece) { return piece.data == nullptr && piece.size > 0; });
+}
+
 Status ListFrom(wire::ObjectService& service, SlotId slot, std::string_view prefix,
                 std::int64_t deadline_ns, std::map<std::string, StoredObject>& objects) {
   wire::InventoryRequest request{

@@ -7,6 +7,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/requester/types.h"
+#include "kvcove/wire/messages.h"
 
 namespace kvcove::requester {
 
@@ -32,5 +33,8 @@ ItemResult Miss(MissReason reason);
 MissReason UnansweredReason(const Error& error);
 std::uint64_t SizeOf(std::span<const ConstBuffer> pieces);
 std::uint64_t SizeOf(std::span<const MutableBuffer> pieces);
+// Is there a piece with bytes and no address?
+bool HasNull(std::span<const ConstBuffer> pieces);
+bool HasNull(std::span<const MutableBuffer> pieces);
 
 }  // namespace kvcove::requester

@@ -44,6 +44,7 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
   if (options.host.empty()) options.host = HostIdentity();
   std::unique_ptr<ClusterHost> host(new ClusterHost(options, clock));
   KVCOVE_ASSIGN(const wire::OwnersReply first, host->stub_.Owners(deadline_ns));
+  host->NoteSettings(first.settings);
   host->FindLocal(first.owners, deadline_ns);
   host->peers_ = std::make_unique<Peers>(
       [raw = host.get()](Asker asker, std::vector<wire::OwnerNumber> passed_over,
@@ -60,6 +61,7 @@ Result<std::vector<wire::OwnerStat>> ClusterHost::AskOwners(
   const std::int64_t until_ns = std::min(clock_.NowNs() + kOwnersNs, deadline_ns);
   if (asker == Asker::kCall) {
     KVCOVE_ASSIGN(wire::OwnersReply reply, guarded_stub_.Owners(until_ns));
+    NoteSettings(std::move(reply.settings));
     return std::move(reply.owners);
   }
   const rpc::Breaker::Pass pass = master_breaker_.BeginProbe(until_ns);
@@ -67,9 +69,20 @@ Result<std::vector<wire::OwnerStat>> ClusterHost::AskOwners(
   NoteMaster(master_breaker_.End(
       pass, reply ? rpc::Breaker::Outcome::kAnswered : rpc::OutcomeOf(reply.error())));
   if (!reply) return std::unexpected(reply.error());
+  NoteSettings(std::move(reply->settings));
   TellEngines(reply->term);
   FindLocal(reply->owners, clock_.NowNs() + kOwnersNs);
   return std::move(reply->owners);
+}
+
+void ClusterHost::NoteSettings(wire::MasterSettings settings) {
+  const MutexLock lock(settings_mutex_);
+  settings_ = std::move(settings);
+}
+
+wire::MasterSettings ClusterHost::Settings() {
+  const MutexLock lock(settings_mutex_);
+  return settings_;
 }
 
 void ClusterHost::OpenEngine(const std::string& name, const std::string& engine) {
@@ -125,34 +138,52 @@ void ClusterHost::NoteMaster(rpc::Breaker::Change change) {
 
 void ClusterHost::FindLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns) {
   // One thread at a time; the others need not wait for it.
-  if (!options_.local || local() != nullptr || finding_.exchange(true)) return;
+  if (!options_.local || finding_.exchange(true)) return;
   ConnectLocal(owners, deadline_ns);
   finding_ = false;
 }
 
 void ClusterHost::ConnectLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns) {
-  if (local_ != nullptr) return;
   for (const wire::OwnerStat& owner : owners) {
-    if (owner.host != options_.host || owner.socket.empty()) continue;
+    if (owner.host != options_.host || owner.socket.empty() || locals_.Has(owner.socket)) continue;
     if (!options_.owner.empty() && owner.address != options_.owner) continue;
-    auto local = RemoteHost::Connect(owner.socket, deadline_ns, clock_);
+    auto local = RemoteHost::Connect(owner.socket, deadline_ns, clock_, options_.warm);
     if (local) {
-      local_ = std::move(*local);
-      local_address_ = owner.address;
-      local_now_.store(local_.get(), std::memory_order_release);
-      return;
+      (void)locals_.Add({.socket = owner.socket, .host = std::move(*local)});
+      continue;
     }
-    LogDebug("the owner at '{}' cannot be used directly: {}", owner.socket,
-             local.error().ToString());
+    // It is asked again with every look at the owners, and may have been replaced by then.
+    if (local.error().code == Code::kIncompatible && refused_address_ != owner.address) {
+      refused_address_ = owner.address;
+      LogWarn(
+          "the owner at '{}' is on this host, but its memory cannot be mapped: {}. Its values "
+          "travel over TCP, which is slower",
+          owner.socket, local.error().detail);
+    } else {
+      LogDebug("the owner at '{}' cannot be used directly: {}", owner.socket,
+               local.error().ToString());
+    }
   }
 }
 
-wire::OwnerNumber ClusterHost::LocalOwner() const {
-  if (local_now_.load(std::memory_order_acquire) == nullptr) return wire::kNoOwner;
+std::vector<wire::OwnerNumber> ClusterHost::LocalNumbers(const std::string& address) const {
+  std::vector<wire::OwnerNumber> numbers;
+  if (locals_.count() == 0) return numbers;
   for (const wire::OwnerStat& owner : peers_->Owners()) {
-    if (owner.address == local_address_) return owner.number;
+    if (!address.empty() && owner.address != address) continue;
+    if (owner.host == options_.host && locals_.Usable(owner.socket)) {
+      numbers.push_back(owner.number);
+    }
   }
-  return wire::kNoOwner;
+  return numbers;
+}
+
+std::optional<std::size_t> ClusterHost::LocalAt(const std::string& address) const {
+  for (const wire::OwnerStat& owner : peers_->Owners()) {
+    if (owner.address != address || owner.host != options_.host) continue;
+    if (const auto at = locals_.Usable(owner.socket)) return at;
+  }
+  return std::nullopt;
 }
 
 void ClusterHost::CountMiss(std::optional<SlotId> slot, std::string_view key, MissReason reason) {
@@ -165,6 +196,10 @@ void ClusterHost::CountMiss(std::optional<SlotId> slot, std::string_view key, Mi
     case MissReason::kOwnerGone:
     case MissReason::kTimeout:
     case MissReason::kDenied:
+    case MissReason::kDiskDamaged:
+    case MissReason::kDiskFailed:
+    case MissReason::kDiskTimeout:
+    case MissReason::kNoRoom:
       break;
     default:
       return;  // the master has said so itself

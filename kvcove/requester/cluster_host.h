@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process's tie to a cluster: the master, the owners, and the memory of the owner on this host.
+// One process's tie to a cluster: the master, the owners, and the memory of the owners on this
+// host.
 #pragma once
 
 #include <map>
@@ -8,9 +9,9 @@
 #include <string>
 
 #include "kvcove/requester/held_engines.h"
+#include "kvcove/requester/local_owners.h"
 #include "kvcove/requester/locator.h"
 #include "kvcove/requester/peers.h"
-#include "kvcove/requester/remote_host.h"
 #include "kvcove/requester/types.h"
 #include "kvcove/wire/master_stub.h"
 
@@ -20,12 +21,13 @@ struct ClusterHostOptions {
   rpc::Address master;
   // Which owners are on this host; empty: HostIdentity().
   std::string host;
-  // Use the memory of the owner on this host directly.
+  // Use the memory of the owners on this host directly.
   bool local = true;
-  std::string owner;     // which of them, host:port, where there are several; empty: any
+  std::string owner;     // only this one of them, host:port; empty: all
   bool checksum = true;  // of what crosses the network
   rpc::Access access;
   Placement placement = Placement::kLocalFirst;  // of sessions that name none
+  WarmOptions warm;                              // of the owner on this host
 };
 
 // Thread-safe.
@@ -38,10 +40,15 @@ class ClusterHost final : public LookupService {
   const ClusterHostOptions& options() const { return options_; }
   wire::MasterStub& master() { return stub_; }
   Peers& peers() { return *peers_; }
-  // Null as long as no owner runs on this host; one that comes later is found then.
-  RemoteHost* local() { return local_now_.load(std::memory_order_acquire); }
-  // Its number now; kNoOwner without one.
-  wire::OwnerNumber LocalOwner() const;
+  // Those of this host that this process maps; one that comes later is added then.
+  LocalOwners& locals() { return locals_; }
+  // Their numbers now; of the one with this address only, where it is not empty.
+  std::vector<wire::OwnerNumber> LocalNumbers(const std::string& address) const;
+  // Which of them has this address now.
+  std::optional<std::size_t> LocalAt(const std::string& address) const;
+
+  // What the master has told last.
+  wire::MasterSettings Settings() KVCOVE_EXCLUDES(settings_mutex_);
 
   // What the master's metrics show of this process, and its `why` of keys whose slot is known.
   void CountMiss(std::optional<SlotId> slot, std::string_view key, MissReason reason);
@@ -67,6 +74,7 @@ class ClusterHost final : public LookupService {
                                                  std::vector<wire::OwnerNumber> passed_over,
                                                  std::int64_t deadline_ns);
   void NoteMaster(rpc::Breaker::Change change);
+  void NoteSettings(wire::MasterSettings settings) KVCOVE_EXCLUDES(settings_mutex_);
 
   const ClusterHostOptions options_;
   const Clock& clock_;
@@ -87,10 +95,11 @@ class ClusterHost final : public LookupService {
   std::set<Engine> ended_ KVCOVE_GUARDED_BY(engines_mutex_);
   Mutex recent_mutex_;
   std::vector<wire::RequesterReport::Miss> recent_ KVCOVE_GUARDED_BY(recent_mutex_);
+  Mutex settings_mutex_;
+  wire::MasterSettings settings_ KVCOVE_GUARDED_BY(settings_mutex_);
   std::atomic<bool> finding_{false};
-  std::unique_ptr<RemoteHost> local_;  // set once, by who is `finding_`
-  std::string local_address_;          // of that owner; set before local_now_
-  std::atomic<RemoteHost*> local_now_{nullptr};
+  LocalOwners locals_;            // added to by who is `finding_`
+  std::string refused_address_;   // of the last owner here that was warned of
   std::unique_ptr<Peers> peers_;  // its thread probes the master, too
   // Null until `peers_` is there. Calls may come from its thread before that.
   std::atomic<Peers*> peers_now_{nullptr};

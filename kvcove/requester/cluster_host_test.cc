@@ -33,8 +33,9 @@ TEST(ClusterHostConnectTest, AMasterThatIsNotThereIsUnavailable) {
 }
 
 TEST_F(ClusterHostTest, WithoutAnOwnerOnThisHostThereIsNoMemoryToMap) {
-  EXPECT_EQ(host_->local(), nullptr);
-  EXPECT_EQ(host_->LocalOwner(), wire::kNoOwner);
+  EXPECT_EQ(host_->locals().count(), 0U);
+  EXPECT_TRUE(host_->LocalNumbers("").empty());
+  EXPECT_FALSE(host_->LocalAt("127.0.0.1:1"));
 }
 
 TEST_F(ClusterHostTest, TheMasterHearsOfAnEnginesLastSessionOnly) {

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/requester/cluster_session.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
-#include <iterator>
+#include <map>
 
-#include "kvcove/base/log.h"
-#include "kvcove/base/size.h"
 #include "kvcove/requester/remote_read.h"
-#include "kvcove/requester/remote_write.h"
 
 namespace kvcove::requester {
 namespace {
@@ -22,7 +17,7 @@ ClusterSession::ClusterSession(std::shared_ptr<ClusterHost> host, SessionOptions
                                const Clock& clock)
     : host_(std::move(host)),
       options_(std::move(options)),
-      preferred_(options_.preferred_segment),
+      preferred_(PreferredOwners(options_.preferred_segment)),
       placement_(options_.placement.value_or(host_->options().placement)),
       clock_(clock),
       locator_(*host_, options_, clock),
@@ -40,13 +35,12 @@ ClusterSession::~ClusterSession() {
   host_->CloseEngine(options_.name, options_.engine);
 }
 
-HostSession* ClusterSession::Local() {
-  HostSession* local = local_now_.load(std::memory_order_acquire);
-  if (local != nullptr || host_->local() == nullptr) return local;
-  // Made before the lock: its constructor takes locks of the host. The cluster's host owns the
-  // local one and lives as long as this session. One that came second ends after the lock.
-  auto made =
-      std::make_unique<HostSession>(std::shared_ptr<Host>(host_, host_->local()), options_, clock_);
+LocalSession* ClusterSession::Local() {
+  LocalSession* local = local_now_.load(std::memory_order_acquire);
+  if (local != nullptr || host_->locals().count() == 0) return local;
+  // Made before the lock: its constructor takes locks of the hosts. One that came second ends after
+  // the lock.
+  auto made = std::make_unique<LocalSession>(host_, host_->locals(), options_, clock_);
   const MutexLock lock(local_mutex_);
   if (local_ == nullptr) {
     local_ = std::move(made);
@@ -60,7 +54,7 @@ HostSession* ClusterSession::Local() {
 Result<Token> ClusterSession::Capture(const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
   if (closed()) return Fail(Code::kClosed, "a reset of this session has not been proven yet");
-  if (HostSession* local = Local(); local != nullptr) {
+  if (LocalSession* local = Local(); local != nullptr) {
     // The owner's table says at once whether what is known is current.
     Result<Token> token = local->Capture(options);
     if (token || token.error().code != Code::kUnavailable) return token;
@@ -85,13 +79,14 @@ Status ClusterSession::Exists(std::span<const std::string_view> keys, std::span<
     return {};
   }
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  HostSession* local = Local();
+  LocalSession* local = Local();
   if (local != nullptr) KVCOVE_TRY(local->Exists(keys, results, options));
   FindElsewhere(local, keys, results, options, deadline_ns);
   return {};
 }
 
-void ClusterSession::FindElsewhere(const HostSession* local, std::span<const std::string_view> keys,
+void ClusterSession::FindElsewhere(const LocalSession* local,
+                                   std::span<const std::string_view> keys,
                                    std::span<ItemResult> results, const CallOptions& options,
                                    std::int64_t deadline_ns) {
   std::vector<std::size_t> which = MissedHere(local, keys, results);
@@ -100,7 +95,7 @@ void ClusterSession::FindElsewhere(const HostSession* local, std::span<const std
   CountMisses(keys, results, options.version);
 }
 
-std::vector<std::size_t> ClusterSession::MissedHere(const HostSession* local,
+std::vector<std::size_t> ClusterSession::MissedHere(const LocalSession* local,
                                                     std::span<const std::string_view> keys,
                                                     std::span<ItemResult> results) {
   std::vector<std::size_t> which;
@@ -154,7 +149,7 @@ Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult>
     return {};
   }
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  HostSession* local = Local();
+  LocalSession* local = Local();
   if (local != nullptr) KVCOVE_TRY(local->Get(items, results, options));
   std::vector<std::string_view> keys(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) keys[i] = items[i].key;
@@ -183,6 +178,7 @@ void ClusterSession::GetRemote(const Locator::Found& found, std::span<const GetI
   std::vector<wire::OwnerNumber> owners;
   for (const wire::Place& place : found.places) owners.push_back(place.owner);
   GetFrom(found.token, which, owners, items, results, deadline_ns);
+  GetTheRest(found, items, results, deadline_ns);
   // What its first owner did not give may have another one.
   std::vector<std::size_t> again;
   owners.clear();
@@ -197,6 +193,30 @@ void ClusterSession::GetRemote(const Locator::Found& found, std::span<const GetI
   }
   if (!again.empty() && clock_.NowNs() < deadline_ns) {
     GetFrom(found.token, again, owners, items, results, deadline_ns);
+  }
+}
+
+// An owner brings up from its disk as much at a time as its memory has room for, and says of the
+// rest that it is to be asked for again.
+void ClusterSession::GetTheRest(const Locator::Found& found, std::span<const GetItem> items,
+                                std::span<ItemResult> results, std::int64_t deadline_ns) {
+  std::size_t left_before = found.which.size();
+  while (clock_.NowNs() < deadline_ns) {
+    std::vector<std::size_t> which;
+    std::vector<wire::OwnerNumber> owners;
+    for (std::size_t k = 0; k < found.which.size(); ++k) {
+      if (results[found.which[k]].code != Code::kLimit) continue;
+      which.push_back(found.which[k]);
+      owners.push_back(found.places[k].owner);
+    }
+    if (which.empty()) return;
+    // Each call brings one at least, or something else is wrong.
+    if (which.size() >= left_before) break;
+    left_before = which.size();
+    GetFrom(found.token, which, owners, items, results, deadline_ns);
+  }
+  for (const std::size_t i : found.which) {
+    if (results[i].code == Code::kLimit) results[i] = Miss(MissReason::kTimeout);
   }
 }
 
@@ -219,193 +239,6 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
   }
   transport::Run(read.Exchanges(), deadline_ns, clock_);
   read.Finish();
-}
-
-// ---- puts
-
-bool ClusterSession::PrefersLocal(const HostSession* local) {
-  if (local == nullptr || options_.replicas > 1) return false;
-  if (preferred_.empty()) return placement_ == Placement::kLocalFirst;
-  const wire::OwnerNumber here = host_->LocalOwner();
-  const std::vector<wire::OwnerStat> owners = host_->peers().Owners();
-  const auto owner = std::ranges::find(owners, here, &wire::OwnerStat::number);
-  return owner != owners.end() && owner->address == preferred_;
-}
-
-void ClusterSession::FallBack(std::string_view why) {
-  host_->CountFallback();
-  if (!said_fallback_.exchange(true)) {
-    LogWarn("the preferred segment '{}' {}; others are used", preferred_, why);
-  }
-}
-
-std::vector<wire::OwnerNumber> ClusterSession::Targets(std::int64_t deadline_ns) {
-  std::vector<wire::OwnerStat> owners = host_->peers().Owners();
-  std::erase_if(owners, [&](const wire::OwnerStat& owner) {
-    const auto peer = host_->peers().Get(owner.number, deadline_ns);
-    return peer == nullptr || peer->broken();
-  });
-  if (!preferred_.empty() &&
-      std::ranges::find(owners, preferred_, &wire::OwnerStat::address) == owners.end()) {
-    FallBack("is not there");
-  }
-  const PlacementRequest request{
-      .strategy = placement_, .preferred = preferred_, .host = host_->options().host};
-  const MutexLock lock(random_mutex_);
-  return OrderOwners(request, std::move(owners), random_);
-}
-
-Status ClusterSession::Put(const Token& token, std::span<const PutItem> items,
-                           std::span<ItemResult> results, const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(items.size(), results.size()));
-  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  if (closed()) {
-    std::fill_n(results.begin(), items.size(), ItemResult{.code = Code::kClosed});
-    return {};
-  }
-  if (token.slot >= kMaxSlots) {
-    std::fill_n(results.begin(), items.size(), ItemResult{.code = Code::kInvalid});
-    return Fail(Code::kInvalid, "the token does not come from Capture");
-  }
-  std::vector<std::size_t> which;
-  wire::OwnerNumber asked = wire::kNoOwner;
-  if (HostSession* local = Local(); PrefersLocal(local)) {
-    asked = host_->LocalOwner();
-    const Status stored = local->Put(token, items, results, options);
-    if (!stored && stored.error().code == Code::kInvalid) return stored;
-    // What this host has no room for, or whose owner is gone, goes elsewhere.
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      if (results[i].code == Code::kNoSpace || results[i].code == Code::kUnavailable) {
-        which.push_back(i);
-      }
-    }
-  } else {
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      const std::uint64_t size = SizeOf(items[i].value);
-      results[i] = {.code = Code::kUnavailable, .bytes = size};
-      const bool null = std::ranges::any_of(items[i].value, [](const ConstBuffer& piece) {
-        return piece.data == nullptr && piece.size > 0;
-      });
-      if (!CheckKey(items[i].key) || !CheckObjectSize(size) || null ||
-          items[i].after.size() > kMaxKeyBytes) {
-        results[i].code = Code::kInvalid;
-        continue;
-      }
-      which.push_back(i);
-    }
-  }
-  if (which.empty()) return {};
-  return PutRemote(token, items, which, asked, results, options, deadline_ns);
-}
-
-Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> items,
-                                 std::span<const std::size_t> which, wire::OwnerNumber asked,
-                                 std::span<ItemResult> results, const CallOptions& options,
-                                 std::int64_t deadline_ns) {
-  // What is there already need not travel.
-  std::vector<Id128> hashes;
-  hashes.reserve(which.size());
-  for (const std::size_t i : which) hashes.push_back(DirectoryHash(token.slot, items[i].key));
-  std::vector<std::size_t> todo;
-  const auto places = host_->Lookup(token, hashes, deadline_ns);
-  if (!places && places.error().code == Code::kStale) {
-    for (const std::size_t i : which) results[i].code = Code::kStale;
-    return {};
-  }
-  for (std::size_t k = 0; k < which.size(); ++k) {
-    if (places && (*places)[k].owner != wire::kNoOwner) {
-      results[which[k]].code = Code::kExists;
-    } else {
-      todo.push_back(which[k]);
-    }
-  }
-  if (todo.empty()) return {};
-  std::vector<wire::OwnerNumber> targets = Targets(deadline_ns);
-  if (targets.empty() && places) {
-    host_->peers().Refresh(deadline_ns);  // one may have come since the last look
-    targets = Targets(deadline_ns);
-  }
-  std::erase(targets, asked);
-  if (targets.empty()) {
-    return Fail(Code::kUnavailable, "no owner of the cluster can be reached");
-  }
-  const std::size_t copies = std::min<std::size_t>(std::max(1U, options_.replicas), targets.size());
-  std::vector<std::uint32_t> groups(items.size());
-  for (const std::size_t i : todo) {
-    groups[i] = static_cast<std::uint32_t>(RandomU64()) | 1;
-    results[i].replicas = 0;
-  }
-  // Runs of neighbours, so that a chain stays together, in turn over the owners that are as good.
-  std::vector<std::vector<std::size_t>> parts;
-  std::uint64_t filled = 0;
-  for (const std::size_t i : todo) {
-    const std::uint64_t size = results[i].bytes;
-    if (parts.empty() || parts.back().size() >= kPartItems || filled + size > kPartBytes) {
-      parts.emplace_back();
-      filled = 0;
-    }
-    parts.back().push_back(i);
-    filled += size;
-  }
-  // An owner that ended before it answered may have stored the value: that another one refuses it
-  // does not say that it is nowhere.
-  std::vector<std::size_t> unknown;
-  if (asked != wire::kNoOwner) {
-    std::ranges::copy_if(todo, std::back_inserter(unknown),
-                         [&](std::size_t i) { return results[i].code == Code::kUnavailable; });
-  }
-  const bool spread = preferred_.empty() && options_.replicas <= 1;
-  for (std::size_t copy = 0; copy < copies; ++copy) {
-    std::vector<wire::OwnerNumber> owners;
-    for (std::size_t p = 0; p < parts.size(); ++p) {
-      owners.push_back(targets[(copy + (spread ? p : 0)) % targets.size()]);
-    }
-    PutTo(token, items, parts, owners, groups, results, options, deadline_ns);
-  }
-  // A full or failing owner is not the end: the next one is asked, once.
-  for (std::size_t next = copies; next < targets.size() && next < copies + 2; ++next) {
-    std::vector<std::size_t> again;
-    for (const std::size_t i : todo) {
-      if (results[i].replicas == 0 &&
-          (results[i].code == Code::kNoSpace || results[i].code == Code::kUnavailable)) {
-        again.push_back(i);
-      }
-    }
-    if (again.empty() || clock_.NowNs() >= deadline_ns) break;
-    std::ranges::copy_if(again, std::back_inserter(unknown),
-                         [&](std::size_t i) { return results[i].code == Code::kUnavailable; });
-    if (!preferred_.empty() && next == copies) FallBack("is full or does not answer");
-    const std::vector<std::vector<std::size_t>> rest = {again};
-    const std::vector<wire::OwnerNumber> owners = {targets[next]};
-    PutTo(token, items, rest, owners, groups, results, options, deadline_ns);
-  }
-  for (const std::size_t i : unknown) {
-    if (results[i].code == Code::kStale) results[i].code = Code::kUnavailable;
-  }
-  return {};
-}
-
-void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
-                           std::span<const std::vector<std::size_t>> parts,
-                           std::span<const wire::OwnerNumber> owners,
-                           std::span<const std::uint32_t> groups, std::span<ItemResult> results,
-                           const CallOptions& options, std::int64_t deadline_ns) {
-  const RemoteWriteOptions common{
-      .token = token,
-      .checksum = host_->options().checksum,
-      .copies = static_cast<std::uint8_t>(std::clamp<std::uint32_t>(options_.replicas, 1, 255)),
-      .after = options.after,
-      .deadline_ns = deadline_ns};
-  RemoteWrite write(common, items, groups, results);
-  std::vector<std::shared_ptr<transport::tcp::Peer>> peers;
-  for (std::size_t p = 0; p < parts.size(); ++p) {
-    auto peer = host_->peers().Get(owners[p], deadline_ns);
-    if (peer == nullptr) continue;
-    write.Add(parts[p], *peer, clock_.NowNs());
-    peers.push_back(std::move(peer));
-  }
-  transport::Run(write.Exchanges(), deadline_ns, clock_);
-  write.Finish();
 }
 
 // ---- the rest
@@ -485,6 +318,23 @@ Result<std::uint64_t> ClusterSession::RemoveMatching(std::string_view pattern,
   });
 }
 
+namespace {
+
+// What one owner says of a value, to what others have said: one replica that is held or pinned
+// makes the value so.
+void Join(std::optional<ObjectStat>& known, const std::optional<ObjectStat>& told) {
+  if (!told) return;
+  if (!known) {
+    known = told;
+    return;
+  }
+  known->hard_pinned |= told->hard_pinned;
+  known->soft_pinned |= told->soft_pinned;
+  known->held |= told->held;
+}
+
+}  // namespace
+
 Result<std::vector<std::optional<ObjectStat>>> ClusterSession::Stat(
     std::span<const std::string_view> keys, const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
@@ -497,7 +347,14 @@ Result<std::vector<std::optional<ObjectStat>>> ClusterSession::Stat(
   std::vector<std::optional<ObjectStat>> stats(keys.size());
   std::map<wire::OwnerNumber, std::vector<std::size_t>> by_owner;
   for (std::size_t k = 0; k < found.which.size(); ++k) {
-    by_owner[found.places[k].owner].push_back(found.which[k]);
+    if (found.places[k].second == wire::kNoOwner) {
+      by_owner[found.places[k].owner].push_back(found.which[k]);
+      continue;
+    }
+    // A look-up names two owners at most, and any replica may be the one that is held or pinned.
+    for (const wire::OwnerStat& owner : host_->peers().Owners()) {
+      if (owner.live) by_owner[owner.number].push_back(found.which[k]);
+    }
   }
   for (const auto& [owner, mine] : by_owner) {
     const auto peer = host_->peers().Get(owner, deadline_ns);
@@ -507,7 +364,7 @@ Result<std::vector<std::optional<ObjectStat>>> ClusterSession::Stat(
     const auto answers =
         wire::MakeObjectStub(peer->channel())->StatObjects(found.token, part, deadline_ns);
     if (!answers) continue;
-    for (std::size_t k = 0; k < mine.size(); ++k) stats[mine[k]] = (*answers)[k];
+    for (std::size_t k = 0; k < mine.size(); ++k) Join(stats[mine[k]], (*answers)[k]);
   }
   return stats;
 }
@@ -553,24 +410,65 @@ Result<ObjectCount> ClusterSession::Count(const CallOptions& options) {
   return sum;
 }
 
-Result<std::vector<std::vector<std::string>>> ClusterSession::Where(
+Result<std::vector<std::vector<ObjectPlace>>> ClusterSession::Places(
     std::span<const std::string_view> keys, const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
   std::vector<ItemResult> results(keys.size());
   const std::vector<std::size_t> all = MissedHere(nullptr, keys, results);
-  const Locator::Found found =
-      locator_.Locate(keys, all, results, options.version, DeadlineOf(clock_, options.timeout));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  const Locator::Found found = locator_.Locate(keys, all, results, options.version, deadline_ns);
   std::map<wire::OwnerNumber, std::string> addresses;
   for (const wire::OwnerStat& owner : host_->peers().Owners()) {
     addresses[owner.number] = owner.address;
   }
-  std::vector<std::vector<std::string>> owners(keys.size());
+  std::vector<std::vector<ObjectPlace>> places(keys.size());
   for (std::size_t k = 0; k < found.which.size(); ++k) {
-    for (const wire::OwnerNumber number : {found.places[k].owner, found.places[k].second}) {
-      if (number != wire::kNoOwner) owners[found.which[k]].push_back(addresses[number]);
+    const wire::Place& place = found.places[k];
+    if (place.owner == wire::kNoOwner) continue;
+    std::vector<ObjectPlace>& known = places[found.which[k]];
+    known.push_back(
+        {.owner = addresses[place.owner], .tier = place.tier, .bytes = place.size_bytes});
+    if (place.second == wire::kNoOwner) continue;
+    // Its tier is not in the answer: it is taken for the first one's, unless the owner says below
+    // that it has the value in memory.
+    known.push_back(
+        {.owner = addresses[place.second], .tier = place.tier, .bytes = place.size_bytes});
+  }
+  FindMoreReplicas(found, keys, deadline_ns, places);
+  return places;
+}
+
+// A look-up names two owners at most, and the tier of the first. Of a key that has two, each owner
+// is asked itself what it has in memory; one that does not answer has nothing that anybody could
+// get.
+void ClusterSession::FindMoreReplicas(const Locator::Found& found,
+                                      std::span<const std::string_view> keys,
+                                      std::int64_t deadline_ns,
+                                      std::vector<std::vector<ObjectPlace>>& places) {
+  std::vector<std::size_t> which;
+  for (std::size_t k = 0; k < found.which.size(); ++k) {
+    if (found.places[k].second != wire::kNoOwner) which.push_back(found.which[k]);
+  }
+  if (which.empty()) return;
+  std::vector<std::string_view> asked;
+  for (const std::size_t i : which) asked.push_back(keys[i]);
+  for (const wire::OwnerStat& owner : host_->peers().Owners()) {
+    const auto peer = owner.live ? host_->peers().Get(owner.number, deadline_ns) : nullptr;
+    if (peer == nullptr || peer->broken()) continue;
+    const auto stats =
+        wire::MakeObjectStub(peer->channel())->StatObjects(found.token, asked, deadline_ns);
+    if (!stats) continue;
+    for (std::size_t k = 0; k < which.size(); ++k) {
+      if (!(*stats)[k]) continue;
+      std::vector<ObjectPlace>& known = places[which[k]];
+      const auto at = std::ranges::find(known, owner.address, &ObjectPlace::owner);
+      if (at != known.end()) {
+        at->tier = Tier::kMemory;
+      } else {
+        known.push_back({.owner = owner.address, .bytes = known.front().bytes});
+      }
     }
   }
-  return owners;
 }
 
 Status ClusterSession::NameVersions(std::span<const std::string> versions,
@@ -584,9 +482,16 @@ Status ClusterSession::NameVersions(std::span<const std::string> versions,
 // ---- reset
 
 Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
+  LocalSession* const local_session = Local();
+  if (request.version &&
+      (locator_.KnowsVersion(*request.version) ||
+       (local_session != nullptr && local_session->KnowsVersion(*request.version)))) {
+    // As in HostSession::AskReset.
+    (void)host_->master().Register(RegistrationOf(options_, *request.version, {}), deadline_ns);
+  }
   KVCOVE_ASSIGN(const wire::ResetOutcome outcome, host_->master().Reset(request, deadline_ns));
   locator_.CloseAll(outcome);
-  if (HostSession* local = Local(); local != nullptr) local->ForgetBindings(outcome);
+  if (LocalSession* local = Local(); local != nullptr) local->ForgetBindings(outcome);
   return {};
 }
 

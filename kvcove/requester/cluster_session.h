@@ -10,7 +10,7 @@
 
 #include "kvcove/requester/calls.h"
 #include "kvcove/requester/cluster_host.h"
-#include "kvcove/requester/host_session.h"
+#include "kvcove/requester/local_session.h"
 #include "kvcove/requester/locator.h"
 #include "kvcove/requester/placement.h"
 #include "kvcove/requester/reset_keeper.h"
@@ -47,31 +47,35 @@ class ClusterSession final : public Session {
   Result<std::vector<StoredObject>> List(std::string_view prefix,
                                          const CallOptions& options) override;
   Result<ObjectCount> Count(const CallOptions& options) override;
-  Result<std::vector<std::vector<std::string>>> Where(std::span<const std::string_view> keys,
-                                                      const CallOptions& options) override;
+  Result<std::vector<std::vector<ObjectPlace>>> Places(std::span<const std::string_view> keys,
+                                                       const CallOptions& options) override;
   Status Reset(const ResetOptions& options) override;
   Status NameVersions(std::span<const std::string> versions, const CallOptions& options) override;
   bool closed() const override { return resets_.closed(); }
 
  private:
   // What this host's owner does not have (a miss in `results`), or all without one.
-  void FindElsewhere(const HostSession* local, std::span<const std::string_view> keys,
+  void FindElsewhere(const LocalSession* local, std::span<const std::string_view> keys,
                      std::span<ItemResult> results, const CallOptions& options,
                      std::int64_t deadline_ns);
   // Which keys are to be looked for elsewhere; those that are none get their result.
-  static std::vector<std::size_t> MissedHere(const HostSession* local,
+  static std::vector<std::size_t> MissedHere(const LocalSession* local,
                                              std::span<const std::string_view> keys,
                                              std::span<ItemResult> results);
   void CountMisses(std::span<const std::string_view> keys, std::span<const ItemResult> results,
                    std::string_view version);
   void GetRemote(const Locator::Found& found, std::span<const GetItem> items,
                  std::span<ItemResult> results, std::int64_t deadline_ns);
+  void GetTheRest(const Locator::Found& found, std::span<const GetItem> items,
+                  std::span<ItemResult> results, std::int64_t deadline_ns);
   // One try: from each item's owner, in parallel.
   void GetFrom(const Token& token, std::span<const std::size_t> which,
                std::span<const wire::OwnerNumber> owners, std::span<const GetItem> items,
                std::span<ItemResult> results, std::int64_t deadline_ns);
+  void FindMoreReplicas(const Locator::Found& found, std::span<const std::string_view> keys,
+                        std::int64_t deadline_ns, std::vector<std::vector<ObjectPlace>>& places);
   Status PutRemote(const Token& token, std::span<const PutItem> items,
-                   std::span<const std::size_t> which, wire::OwnerNumber asked,
+                   std::span<const std::size_t> which, std::span<const wire::OwnerNumber> asked,
                    std::span<ItemResult> results, const CallOptions& options,
                    std::int64_t deadline_ns);
   void PutTo(const Token& token, std::span<const PutItem> items,
@@ -82,10 +86,12 @@ class ClusterSession final : public Session {
   std::vector<wire::OwnerNumber> Targets(std::int64_t deadline_ns);
   // A put goes elsewhere than it was meant to.
   void FallBack(std::string_view why);
-  bool PrefersLocal(const HostSession* local);
-  // This host's owner's memory; null while no owner is here. One that comes later is used from then
-  // on, so a call asks once.
-  HostSession* Local();
+  // To this host's owners first, where they are preferred; true if they were asked.
+  bool PutHere(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
+               const CallOptions& options, Status& stored);
+  // The memory of this host's owners; null while none is here. One that comes later is used from
+  // then on, so a call asks once.
+  LocalSession* Local();
   Status CodesCall(std::span<const std::string_view> keys, std::span<ItemResult> results,
                    const CallOptions& options, std::optional<PinKind> kind,
                    std::int64_t duration_ns);
@@ -93,12 +99,12 @@ class ClusterSession final : public Session {
 
   const std::shared_ptr<ClusterHost> host_;  // a session may outlive its pool
   const SessionOptions options_;
-  const std::string preferred_;
+  const std::vector<std::string> preferred_;  // owners' addresses, best first
   const Placement placement_;
   const Clock& clock_;
   Mutex local_mutex_;
-  std::unique_ptr<HostSession> local_ KVCOVE_GUARDED_BY(local_mutex_);
-  std::atomic<HostSession*> local_now_{nullptr};  // that one, once it is there
+  std::unique_ptr<LocalSession> local_ KVCOVE_GUARDED_BY(local_mutex_);
+  std::atomic<LocalSession*> local_now_{nullptr};  // that one, once it is there
   std::atomic<bool> said_fallback_{false};
 
   Locator locator_;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "kvcove/base/export.h"
 #include "kvcove/base/result.h"
 
 namespace kvcove {
@@ -29,7 +30,7 @@ struct Completion {
 // Its threads start with the first call. Destruction waits for all calls (late ones end at once),
 // so the sessions and buffers of these calls must outlive it. In a forked child it refuses calls,
 // and destruction frees nothing.
-class CompletionQueue {
+class KVCOVE_API CompletionQueue {
  public:
   explicit CompletionQueue(std::size_t capacity = 1024);
   ~CompletionQueue();
@@ -48,7 +49,7 @@ class CompletionQueue {
   Status Start(std::uint64_t tag, std::chrono::milliseconds timeout, Call call);
 
  private:
-  class Impl;
+  class KVCOVE_INTERNAL Impl;
   const unsigned forks_;
   std::unique_ptr<Impl> impl_;
 };

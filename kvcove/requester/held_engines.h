@@ -9,10 +9,22 @@
 #include <utility>
 #include <vector>
 
+#include "kvcove/base/carry.h"
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/requester/recent_versions.h"
 #include "kvcove/wire/messages.h"
+
+namespace kvcove::wire {
+
+template <typename Ar>
+void CarryFields(Ar& ar, RegisterRequest& request) {
+  CarryAll(ar, request.name, request.version, request.engine, request.follow_always,
+           request.assume_weights, request.last_incarnation, request.last_generation,
+           request.holder);
+}
+
+}  // namespace kvcove::wire
 
 namespace kvcove::requester {
 
@@ -29,6 +41,12 @@ class HeldEngines {
   // As far as the master answers. What it refuses keeps nothing else from being said.
   Status Repeat(wire::GenerationService& master, std::int64_t deadline_ns);
 
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    const MutexLock lock(mutex_);
+    CarryOne(ar, engines_);
+  }
+
  private:
   // Versions that an engine registered and never named.
   static constexpr std::size_t kMaxVersions = 64;
@@ -38,6 +56,10 @@ class HeldEngines {
     RecentVersions<wire::RegisterRequest> versions{kMaxVersions};
     std::vector<std::string> named;
     bool names = false;
+    template <typename Ar>
+    void Carry(Ar& ar) {
+      CarryAll(ar, versions, named, names);
+    }
   };
   using Key = std::pair<std::string, std::string>;  // namespace, engine
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <thread>
 
+#include "kvcove/base/size.h"
 #include "kvcove/requester/attachment.h"
 #include "kvcove/requester/calls.h"
 #include "kvcove/requester/recent_versions.h"
@@ -43,13 +44,22 @@ class HostSession final : public Session {
   Result<std::vector<StoredObject>> List(std::string_view prefix,
                                          const CallOptions& options) override;
   Result<ObjectCount> Count(const CallOptions& options) override;
-  Result<std::vector<std::vector<std::string>>> Where(std::span<const std::string_view> keys,
-                                                      const CallOptions& options) override;
+  Result<std::vector<std::vector<ObjectPlace>>> Places(std::span<const std::string_view> keys,
+                                                       const CallOptions& options) override;
   Status Reset(const ResetOptions& options) override;
   Status NameVersions(std::span<const std::string> versions, const CallOptions& options) override;
   bool closed() const override { return resets_.closed(); }
+  // One attempt, for who keeps the resets of several owners' sessions. It forgets nothing here.
+  Result<wire::ResetOutcome> AskReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
+  // Other owners of this host are asked, too: from now on this session counts what it finds, and
+  // its user counts, once, what none of them had.
+  void SetOneOfSeveral() { one_of_several_.store(true, std::memory_order_relaxed); }
+  enum class Asked { kLookups, kGets };
+  void CountMissed(Asked what, std::span<const ItemResult> results) const;
   // A reset is proven: what was known of generations is old, and the next call registers again.
   void ForgetBindings(const wire::ResetOutcome& outcome);
+  // The engine has registered for it, and may use it again without a call.
+  bool KnowsVersion(std::string_view version);
 
  private:
   // What this session knows of one weight version.
@@ -64,10 +74,17 @@ class HostSession final : public Session {
   struct Scope {
     std::shared_ptr<Attachment> attachment;
     segment::ReadScope read;
+    Id128 incarnation;
     MissReason refused = MissReason::kNone;  // nothing may be found
   };
   class Copier;
+  static constexpr std::size_t kFindChunk = segment::HeaderView::kFindMany;
+  static constexpr std::uint64_t kCopyPiece = kMiB;  // between two looks at the deadline
 
+  static MissReason AbsentReason(const segment::HeaderView& view, SlotId slot,
+                                 std::string_view key);
+  static segment::Event EventOf(segment::EventKind kind, const segment::Found& found,
+                                std::int64_t hold_until_ms);
   Result<Binding> Bind(Attachment& attachment, std::string_view version, std::int64_t deadline_ns);
   // What a look-up may read now; errors only for invalid names.
   Result<Scope> Enter(const CallOptions& options, std::int64_t deadline_ns);
@@ -84,7 +101,20 @@ class HostSession final : public Session {
                      std::span<ItemResult> results, std::int64_t deadline_ns);
   bool CopyIn(Attachment& attachment, const PutItem& item, std::span<const Extent> extents,
               std::int64_t deadline_ns) const;
+  // Brings what is missing and on the owner's disk into its memory, and reads it there.
+  void GetFromDisk(const Scope& scope, std::span<const GetItem> items,
+                   std::span<ItemResult> results, const CallOptions& options,
+                   std::int64_t deadline_ns);
+  // Once; what could be read there is, the others have their reasons. False: none can go on.
+  bool LoadSome(const Scope& scope, std::span<const GetItem> items, std::span<ItemResult> results,
+                const CallOptions& options, std::int64_t deadline_ns);
+  // For a load that follows: nobody waits for it.
+  void Prefetch(const Scope& scope, std::span<const std::string_view> keys,
+                std::chrono::milliseconds hold, std::int64_t deadline_ns) const;
+  static bool OnDisk(const Scope& scope, std::string_view key);
+  Token TokenOf(const Scope& scope) const;
   void CountMisses(Attachment& attachment, std::span<const ItemResult> results) const;
+  void CountAsked(Attachment& attachment, Asked what, std::span<const ItemResult> results) const;
   Status CodesCall(std::span<const std::string_view> keys, std::span<ItemResult> results,
                    const CallOptions& options,
                    const std::function<Result<std::vector<Code>>(Attachment&, const Token&,
@@ -94,6 +124,7 @@ class HostSession final : public Session {
   const std::shared_ptr<Host> host_;  // a session may outlive its pool
   const SessionOptions options_;
   const Clock& clock_;
+  std::atomic<bool> one_of_several_{false};
 
   Mutex bindings_mutex_;
   RecentVersions<Binding> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_){kSessionVersions};

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <new>
+#include <string>
 #include <vector>
 
 #include "kvcove/base/random.h"
@@ -33,10 +35,18 @@ class FakeOwner final : public wire::HostService {
     return No();
   }
   Status EndEngine(std::string_view, std::string_view, std::int64_t) override { return {}; }
-  Result<std::vector<wire::PutResult>> Put(const Token&, std::span<const wire::PutItem>,
+  // It takes what travels with a request, and has no room for what is to be reserved.
+  Result<std::vector<wire::PutResult>> Put(const Token&, std::span<const wire::PutItem> items,
                                            std::int64_t) override {
-    return No();
+    std::vector<wire::PutResult> answers(items.size());
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const bool travels = !items[i].value.empty() || items[i].staged.sequence != 0;
+      answers[i].code = travels ? Code::kOk : Code::kNoSpace;
+    }
+    ++puts;
+    return answers;
   }
+  int puts = 0;
   Result<std::vector<Code>> Finish(std::span<const wire::FinishItem>, std::int64_t) override {
     return No();
   }
@@ -76,7 +86,8 @@ class FakeAttachment final : public Attachment {
     void* data = header.data();
     std::size_t room = header.size();
     std::align(4096, segment::HeaderFileBytes(sizes), data, room);
-    segment::FormatHeader(static_cast<std::byte*>(data), sizes, RandomId(), RandomU64());
+    EXPECT_TRUE(
+        segment::FormatHeader(static_cast<std::byte*>(data), sizes, RandomId(), RandomU64()));
     segment::FormatSessionPage(reinterpret_cast<std::byte*>(&page));
     auto view =
         segment::HeaderView::Open(static_cast<std::byte*>(data), segment::HeaderFileBytes(sizes));
@@ -90,7 +101,7 @@ class FakeAttachment final : public Attachment {
   void SetLease(std::int64_t deadline_ns) {
     segment::HeaderView(header()).header().lease_deadline_ns.store(deadline_ns);
   }
-  const FakeOwner& owner() const { return owner_; }
+  FakeOwner& owner() { return owner_; }
 
  private:
   FakeOwner owner_;
@@ -119,25 +130,61 @@ TEST(HostSessionTest, AnOwnerThatHasStartedAgainLearnsOfTheEngineAlsoAtTheSameAd
   }
 }
 
-// It is frozen, most likely: asking it would cost each look-up all of its time.
-TEST(HostSessionTest, ALookUpAsksNothingOfAnOwnerWithoutALease) {
+// A session of an owner that is there for as long as this lives.
+struct AttachedSession {
+  AttachedSession() { host->current = attachment; }
+  ~AttachedSession() { host->current.reset(); }
+  AttachedSession(const AttachedSession&) = delete;
+  AttachedSession& operator=(const AttachedSession&) = delete;
+
   alignas(FakeAttachment) std::byte place[sizeof(FakeAttachment)];
   std::vector<std::byte> header;
-  const auto page = std::make_unique<segment::SessionPage>();
-  const auto host = std::make_shared<FakeHost>();
-  HostSession session(host, {.name = "n", .engine = "e"}, SystemClock::Instance());
-  const auto attachment = FakeAttachment::At(place, header, *page);
-  host->current = attachment;
+  const std::unique_ptr<segment::SessionPage> page = std::make_unique<segment::SessionPage>();
+  const std::shared_ptr<FakeHost> host = std::make_shared<FakeHost>();
+  HostSession session{host, {.name = "n", .engine = "e"}, SystemClock::Instance()};
+  const std::shared_ptr<FakeAttachment> attachment = FakeAttachment::At(place, header, *page);
+};
+
+// It is frozen, most likely: asking it would cost each look-up all of its time.
+TEST(HostSessionTest, ALookUpAsksNothingOfAnOwnerWithoutALease) {
+  AttachedSession attached;
+  HostSession& session = attached.session;
+  FakeOwner& owner = attached.attachment->owner();
   const std::string_view key = "k";
   ItemResult result;
   ASSERT_TRUE(session.Exists({&key, 1}, {&result, 1}, {}));
   EXPECT_EQ(result.reason, MissReason::kLease);
-  EXPECT_EQ(attachment->owner().registrations(), 0);
-  attachment->SetLease(SystemClock::Instance().NowNs() + 60 * kSecond);
+  EXPECT_EQ(owner.registrations(), 0);
+  attached.attachment->SetLease(SystemClock::Instance().NowNs() + 60 * kSecond);
   ASSERT_TRUE(session.Exists({&key, 1}, {&result, 1}, {}));
   EXPECT_EQ(result.reason, MissReason::kNeverPut);
-  EXPECT_EQ(attachment->owner().registrations(), 1);
-  host->current.reset();
+  EXPECT_EQ(owner.registrations(), 1);
+}
+
+// Each request waits for the one before it: a batch that would need several is reserved instead.
+TEST(HostSessionTest, AValueTravelsWithItsRequestWhileOneRequestCarriesTheBatch) {
+  AttachedSession attached;
+  HostSession& session = attached.session;
+  FakeOwner& owner = attached.attachment->owner();
+  const std::vector<std::byte> bytes(16 << 10);
+  const auto put = [&](std::size_t count, std::size_t size) {
+    std::vector<std::string> keys(count);
+    std::vector<PutItem> items(count);
+    const ConstBuffer value{.data = bytes.data(), .size = size};
+    for (std::size_t i = 0; i < count; ++i) {
+      keys[i] = "key " + std::to_string(i);
+      items[i] = {.key = keys[i], .value = {&value, 1}, .after = {}};
+    }
+    std::vector<ItemResult> results(count);
+    owner.puts = 0;
+    EXPECT_TRUE(session.Put({.generation = FakeOwner::kGeneration, .slot = 0}, items, results, {}));
+    return static_cast<std::size_t>(std::ranges::count_if(results, &ItemResult::ok));
+  };
+  EXPECT_EQ(put(63, 16 << 10), 63U);
+  EXPECT_EQ(owner.puts, 1);
+  EXPECT_EQ(put(64, 16 << 10), 0U) << "all of them are reserved";
+  EXPECT_EQ(put(2048, 1 << 10), 2048U) << "copying is the least of what such small ones cost";
+  EXPECT_GT(owner.puts, 1);
 }
 
 }  // namespace

@@ -37,6 +37,13 @@ Result<Locator::Binding> Locator::Bind(std::string_view version, bool fresh,
   return binding;
 }
 
+bool Locator::KnowsVersion(std::string_view version) {
+  if (version.empty()) return false;
+  const MutexLock lock(bindings_mutex_);
+  const Binding* const known = bindings_.Find(version);
+  return known != nullptr && known->open;
+}
+
 Locator::Found Locator::Locate(std::span<const std::string_view> keys,
                                std::vector<std::size_t> which, std::span<ItemResult> results,
                                std::string_view version, std::int64_t deadline_ns) {

@@ -49,6 +49,8 @@ class Locator {
 
   // `fresh`: asks the master, whatever is known.
   Result<Binding> Bind(std::string_view version, bool fresh, std::int64_t deadline_ns);
+  // The engine has registered for it, and may use it again without a call.
+  bool KnowsVersion(std::string_view version);
   // Looks up the keys at `which`; what is nowhere becomes a miss in `results`.
   Found Locate(std::span<const std::string_view> keys, std::vector<std::size_t> which,
                std::span<ItemResult> results, std::string_view version, std::int64_t deadline_ns);

@@ -24,7 +24,7 @@ TEST(PeersTest, AskingForAnOwnerThatIsNotKnownWaitsNoLongerThanItsCaller) {
   EXPECT_EQ(asked_until_ns, deadline_ns);
 }
 
-// Whoever says when the master is due may take locks of its own, and call this.
+// A caller that says when the master is due may take locks of its own, and call this.
 TEST(PeersTest, TheMasterIsAskedAboutWithoutALock) {
   std::atomic<Peers*> known{nullptr};
   std::atomic<int> asked{0};

@@ -51,6 +51,16 @@ double Score(const PlacementRequest& request, const wire::OwnerStat& owner, Rand
 
 }  // namespace
 
+std::vector<std::string> PreferredOwners(std::string_view segments) {
+  std::vector<std::string> owners;
+  while (!segments.empty()) {
+    const std::size_t end = segments.find(',');
+    if (end != 0) owners.emplace_back(segments.substr(0, end));
+    segments = end == std::string_view::npos ? std::string_view() : segments.substr(end + 1);
+  }
+  return owners;
+}
+
 std::vector<wire::OwnerNumber> OrderOwners(const PlacementRequest& request,
                                            std::vector<wire::OwnerStat> owners, Random& random) {
   std::erase_if(owners, [](const wire::OwnerStat& owner) { return !owner.live || owner.draining; });
@@ -62,8 +72,9 @@ std::vector<wire::OwnerNumber> OrderOwners(const PlacementRequest& request,
   std::vector<Ranked> ranked;
   for (const wire::OwnerStat& owner : owners) {
     int group = 0;
-    if (!request.preferred.empty() && owner.address == request.preferred) {
-      group = 2;
+    const auto preferred = std::ranges::find(request.preferred, owner.address);
+    if (preferred != request.preferred.end()) {
+      group = 2 + static_cast<int>(request.preferred.end() - preferred);
     } else if (request.strategy == Placement::kLocalFirst && owner.host == request.host) {
       group = 1;
     }
@@ -76,7 +87,8 @@ std::vector<wire::OwnerNumber> OrderOwners(const PlacementRequest& request,
   std::vector<std::string_view> hosts;
   std::vector<wire::OwnerNumber> same_host;
   for (const Ranked& one : ranked) {
-    if (std::ranges::find(hosts, one.owner->host) == hosts.end()) {
+    const bool new_host = std::ranges::find(hosts, one.owner->host) == hosts.end();
+    if (new_host || one.group > 2) {
       hosts.push_back(one.owner->host);
       order.push_back(one.owner->number);
     } else {

@@ -13,12 +13,17 @@ namespace kvcove::requester {
 
 struct PlacementRequest {
   Placement strategy = Placement::kLocalFirst;
-  std::string preferred;  // an owner's address; before all others, whatever the strategy
-  std::string host;       // of the requester
+  std::vector<std::string>
+      preferred;     // addresses; before all others, in this order, whatever the strategy
+  std::string host;  // of the requester
 };
 
-// Of `owners` those that take objects. Owners of different hosts come before a second one of a
-// host, so that the first N hold N replicas as far apart as can be.
+// The addresses of SessionOptions::preferred_segment.
+std::vector<std::string> PreferredOwners(std::string_view segments);
+
+// Of `owners` those that take objects: the preferred ones, then the others. Owners of different
+// hosts come before a second one of a host, so that the first N hold N replicas as far apart as can
+// be.
 std::vector<wire::OwnerNumber> OrderOwners(const PlacementRequest& request,
                                            std::vector<wire::OwnerStat> owners, Random& random);
 

@@ -32,11 +32,14 @@ class PlacementTest : public testing::Test {
 };
 
 TEST_F(PlacementTest, ExplicitBeforeLocalBeforeTheRest) {
-  EXPECT_EQ(Order({.preferred = "10.0.0.3:7401", .host = "a"})[0], 3);
-  EXPECT_EQ(Order({.preferred = "10.0.0.3:7401", .host = "a"})[1], 0);
-  EXPECT_EQ(Order({.preferred = "10.0.0.9:7401", .host = "a"})[0], 0);
+  EXPECT_EQ(Order({.preferred = {"10.0.0.3:7401"}, .host = "a"})[0], 3);
+  EXPECT_EQ(Order({.preferred = {"10.0.0.3:7401"}, .host = "a"})[1], 0);
+  EXPECT_EQ(Order({.preferred = {"10.0.0.9:7401"}, .host = "a"})[0], 0);
+  // In their order, also where two of them are of one host.
+  const auto both = Order({.preferred = {"10.0.0.9:7401", "10.0.0.2:7401", "10.0.0.1:7401"}});
+  EXPECT_EQ(std::vector(both.begin(), both.begin() + 2), (std::vector<wire::OwnerNumber>{2, 1}));
   // Whatever the strategy.
-  EXPECT_EQ(Order({.strategy = Placement::kRandom, .preferred = "10.0.0.2:7401"})[0], 2);
+  EXPECT_EQ(Order({.strategy = Placement::kRandom, .preferred = {"10.0.0.2:7401"}})[0], 2);
 }
 
 TEST_F(PlacementTest, FreeRatioFirst) {
@@ -66,7 +69,7 @@ TEST_F(PlacementTest, RandomIsEvenAndLocalFirstGoesByWhatIsFree) {
 TEST_F(PlacementTest, GoneAndDrainingOwnersGetNothing) {
   owners_[1].draining = true;
   owners_[3].live = false;
-  EXPECT_THAT(Order({.preferred = owners_[1].address}), UnorderedElementsAre(0, 2));
+  EXPECT_THAT(Order({.preferred = {owners_[1].address}}), UnorderedElementsAre(0, 2));
 }
 
 TEST_F(PlacementTest, NamesAreStrict) {

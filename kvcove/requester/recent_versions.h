@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "kvcove/base/carry.h"
+
 namespace kvcove::requester {
 
 // A map by version that holds at most `room` of them: the one that was used longest ago makes place
@@ -57,11 +59,19 @@ class RecentVersions {
     for (const auto& [version, entry] : entries_) call(entry.value);
   }
   std::size_t size() const { return entries_.size(); }
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, uses_, entries_);
+  }
 
  private:
   struct Entry {
     T value;
     std::uint64_t used = 0;
+    template <typename Ar>
+    void Carry(Ar& ar) {
+      CarryAll(ar, value, used);
+    }
   };
   using Map = std::map<std::string, Entry, std::less<>>;
 

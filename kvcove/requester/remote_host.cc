@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/requester/remote_host.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -17,6 +18,7 @@ namespace {
 constexpr std::size_t kMaxIdle = 16;
 constexpr std::size_t kFds = 3;  // header, payload, session page; in a cluster the lineage
 constexpr std::int64_t kRetryMs = 20;
+constexpr std::int64_t kRefusedRetryMs = 200;
 constexpr std::int64_t kConnectNs = kSecond;
 constexpr int kFlushMs = 200;  // how often abandoned reservations are told
 
@@ -74,6 +76,8 @@ class RemoteHost::SocketAttachment final : public Attachment {
     UniqueFd lineage;
     rpc::Client primary;  // says hello, then only tells when the daemon goes
     wire::Welcome welcome;
+    UniqueFd header_fd;  // these two say where there is memory
+    UniqueFd payload_fd;
     Mapping header;
     Mapping payload;
     Mapping page;
@@ -82,7 +86,7 @@ class RemoteHost::SocketAttachment final : public Attachment {
   SocketAttachment(const std::string& path, segment::HeaderView view, Parts parts)
       : Attachment(view, parts.payload.data(),
                    reinterpret_cast<segment::SessionPage*>(parts.page.data()),
-                   segment::StagingOf(parts.page.data(), parts.page.size())),
+                   segment::StagingOf(parts.page.data(), parts.page.size()), parts.welcome.node),
         parts_(std::move(parts)),
         channel_(path, parts_.welcome),
         stub_(wire::MakeHostStub(channel_)) {}
@@ -91,6 +95,24 @@ class RemoteHost::SocketAttachment final : public Attachment {
   int primary_fd() const { return parts_.primary.fd(); }
   void Goodbye(std::int64_t deadline_ns) {
     (void)parts_.primary.Call(wire::Method::kGoodbye, {}, deadline_ns);
+  }
+
+  // Maps beforehand what will be read. Starts once; StopWarming may be called again.
+  void StartWarming(const WarmOptions& options) {
+    const auto file = [](const UniqueFd& fd, const Mapping& mapping) {
+      return WarmWalk::File{.fd = fd.get(), .memory = {mapping.data(), mapping.size()}};
+    };
+    warmer_.Start({file(parts_.header_fd, parts_.header), file(parts_.payload_fd, parts_.payload)},
+                  options);
+  }
+  // By the monitor, so that the thread that drops the last reference has nothing to wait for.
+  void StopWarming() { warmer_.Stop(); }
+
+  // What could shrink would end this process by SIGBUS, in the middle of a read.
+  static Status CheckSealed(int fd) {
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0) return {};
+    return Fail(Code::kCorrupt, "a file of the segment is not sealed against shrinking");
   }
 
   // A lease's deadline is a time of the owner's clock, and this process would compare it with its
@@ -104,17 +126,24 @@ class RemoteHost::SocketAttachment final : public Attachment {
   }
 
   static Result<std::shared_ptr<SocketAttachment>> Open(const std::string& path,
+                                                        const Accept& accept,
                                                         std::int64_t deadline_ns) {
     KVCOVE_ASSIGN(rpc::Client primary, rpc::Client::Connect(path, deadline_ns));
     std::vector<UniqueFd> fds;
     const std::int64_t asked_ns = SystemClock::Instance().NowNs();
-    KVCOVE_ASSIGN(const std::string reply,
-                  primary.Call(wire::Method::kHello, Bytes(wire::EncodeHello("requester")),
-                               deadline_ns, &fds));
+    KVCOVE_ASSIGN(
+        const std::string reply,
+        primary.Call(
+            wire::Method::kHello,
+            Bytes(wire::EncodeHello({.name = "requester", .layout = segment::kLayoutVersion})),
+            deadline_ns, &fds));
     KVCOVE_ASSIGN(const wire::Welcome welcome, wire::DecodeWelcome(Bytes(reply)));
+    KVCOVE_TRY(segment::CheckLayout(welcome.layout, segment::kLayoutVersion));
     KVCOVE_TRY(CheckClock(welcome.now_ns, asked_ns, SystemClock::Instance().NowNs()));
+    if (accept) KVCOVE_TRY(accept(welcome.authority));
     if (fds.size() != kFds && fds.size() != kFds + 1)
       return Fail(Code::kCorrupt, "the daemon sent no segment");
+    for (std::size_t i = 0; i < kFds; ++i) KVCOVE_TRY(CheckSealed(fds[i].get()));
     const auto size_of = [](const UniqueFd& fd) {
       return static_cast<std::size_t>(lseek(fd.get(), 0, SEEK_END));
     };
@@ -126,9 +155,9 @@ class RemoteHost::SocketAttachment final : public Attachment {
                   Mapping::Map(fds[1].get(), size_of(fds[1]), Mapping::Access::kReadWrite));
     KVCOVE_ASSIGN(Mapping page,
                   Mapping::Map(fds[2].get(), size_of(fds[2]), Mapping::Access::kReadWrite));
-    if (payload.size() != view.header().payload_bytes) {
-      return Fail(Code::kCorrupt,
-                  "the segment's payload does not have the size that its header says");
+    // A file of huge pages is rounded up to whole ones.
+    if (payload.size() < view.header().payload_bytes) {
+      return Fail(Code::kCorrupt, "the segment's payload is smaller than its header says");
     }
     KVCOVE_TRY(segment::OpenSessionPage(page.data(), page.size()));
     return std::make_shared<SocketAttachment>(
@@ -136,6 +165,8 @@ class RemoteHost::SocketAttachment final : public Attachment {
         Parts{.lineage = fds.size() > kFds ? std::move(fds[kFds]) : UniqueFd(),
               .primary = std::move(primary),
               .welcome = welcome,
+              .header_fd = std::move(fds[0]),
+              .payload_fd = std::move(fds[1]),
               .header = std::move(header),
               .payload = std::move(payload),
               .page = std::move(page)});
@@ -145,16 +176,24 @@ class RemoteHost::SocketAttachment final : public Attachment {
   Parts parts_;
   SocketChannel channel_;
   std::unique_ptr<wire::HostService> stub_;
+  Warmer warmer_;  // last: ends before anything is unmapped
 };
 
-RemoteHost::RemoteHost(std::string socket_path, const Clock& clock)
-    : socket_path_(std::move(socket_path)), clock_(clock), wake_(eventfd(0, EFD_CLOEXEC)) {}
+RemoteHost::RemoteHost(std::string socket_path, const Clock& clock, const WarmOptions& warm,
+                       Accept accept)
+    : socket_path_(std::move(socket_path)),
+      accept_(std::move(accept)),
+      clock_(clock),
+      warm_(warm),
+      wake_(eventfd(0, EFD_CLOEXEC)) {}
 
 Result<std::unique_ptr<RemoteHost>> RemoteHost::Connect(const std::string& socket_path,
                                                         std::int64_t deadline_ns,
-                                                        const Clock& clock) {
-  KVCOVE_ASSIGN(auto attachment, SocketAttachment::Open(socket_path, deadline_ns));
-  std::unique_ptr<RemoteHost> host(new RemoteHost(socket_path, clock));
+                                                        const Clock& clock, const WarmOptions& warm,
+                                                        Accept accept) {
+  KVCOVE_ASSIGN(auto attachment, SocketAttachment::Open(socket_path, accept, deadline_ns));
+  std::unique_ptr<RemoteHost> host(new RemoteHost(socket_path, clock, warm, std::move(accept)));
+  attachment->StartWarming(warm);
   host->Replace(std::move(attachment));
   host->monitor_ = StartThread("kvcove-monitor", [raw = host.get()] { raw->Monitor(); });
   return host;
@@ -174,7 +213,9 @@ RemoteHost::~RemoteHost() {
     const MutexLock lock(mutex_);
     last.swap(current_);
   }
-  if (last != nullptr && last->connected()) last->Goodbye(clock_.NowNs() + 200 * kMillisecond);
+  if (last == nullptr) return;
+  last->StopWarming();
+  if (last->connected()) last->Goodbye(clock_.NowNs() + 200 * kMillisecond);
 }
 
 std::shared_ptr<Attachment> RemoteHost::Current() {
@@ -196,8 +237,9 @@ void RemoteHost::Monitor() {
     }
     if (attachment != nullptr) {
       // The daemon never speaks first on this connection: whatever happens on it is its end.
-      pollfd waits[2] = {{.fd = attachment->primary_fd(), .events = POLLIN | POLLRDHUP},
-                         {.fd = wake_.get(), .events = POLLIN}};
+      pollfd waits[2] = {
+          {.fd = attachment->primary_fd(), .events = POLLIN | POLLRDHUP, .revents = 0},
+          {.fd = wake_.get(), .events = POLLIN, .revents = 0}};
       poll(waits, 2, kFlushMs);
       if (waits[1].revents != 0) return;
       if (waits[0].revents == 0) {
@@ -205,17 +247,27 @@ void RemoteHost::Monitor() {
         continue;
       }
       attachment->Disconnect();
+      attachment->StopWarming();
       Replace(nullptr);
       LogWarn("the daemon at '{}' is gone; everything is a miss until it is back", socket_path_);
     }
-    auto fresh = SocketAttachment::Open(socket_path_, clock_.NowNs() + kConnectNs);
+    auto fresh = SocketAttachment::Open(socket_path_, accept_, clock_.NowNs() + kConnectNs);
     if (fresh) {
       LogInfo("connected again to the daemon at '{}'", socket_path_);
+      refused_.store(false, std::memory_order_release);
+      (*fresh)->StartWarming(warm_);
       Replace(std::move(*fresh));
       continue;
     }
+    const bool refused = fresh.error().code == Code::kIncompatible;
+    if (refused && !refused_.exchange(true, std::memory_order_acq_rel)) {
+      LogWarn("the memory of the daemon at '{}' cannot be mapped: {}", socket_path_,
+              fresh.error().detail);
+    }
     const MutexLock lock(mutex_);
-    if (!stopping_) changed_.WaitFor(mutex_, std::chrono::milliseconds(kRetryMs));
+    if (!stopping_) {
+      changed_.WaitFor(mutex_, std::chrono::milliseconds(refused ? kRefusedRetryMs : kRetryMs));
+    }
     if (stopping_) return;
   }
 }

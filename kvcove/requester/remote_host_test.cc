@@ -1,76 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/requester/remote_host.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
 
-#include "kvcove/base/random.h"
-#include "kvcove/rpc/server.h"
-#include "kvcove/segment/view.h"
-#include "kvcove/wire/host_wire.h"
+#include "kvcove/base/log.h"
+#include "kvcove/requester/fake_daemon.h"
 
 namespace kvcove::requester {
 namespace {
-
-// A daemon that gives out one empty segment and answers nothing else but goodbyes.
-class FakeDaemon final : private rpc::Handler {
- public:
-  explicit FakeDaemon(const std::string& path) {
-    const segment::HeaderSizes sizes{.max_objects = 1024, .payload_bytes = 1 << 20};
-    header_ = File("header", segment::HeaderFileBytes(sizes), [&](std::byte* data) {
-      segment::FormatHeader(data, sizes, RandomId(), RandomU64());
-    });
-    payload_ = File("payload", sizes.payload_bytes, [](std::byte*) {});
-    page_ = File("page", sizeof(segment::SessionPage),
-                 [](std::byte* data) { segment::FormatSessionPage(data); });
-    rpc::ServerOptions options;
-    options.socket_path = path;
-    auto server = rpc::Server::Open(options, *this);
-    EXPECT_TRUE(server) << server.error().ToString();
-    server_ = std::move(*server);
-  }
-  ~FakeDaemon() override { server_->Stop(); }
-  void Start() { server_->Start(); }
-
-  std::int64_t clock_skew_ns = 0;  // of another time namespace
-  std::size_t files = 3;           // that its hello gives
-  std::atomic<int> goodbyes{0};
-
- private:
-  template <typename Format>
-  static UniqueFd File(const char* name, std::size_t size, Format&& format) {
-    UniqueFd fd = *CreateMemoryFile(name, size);
-    const Mapping mapping = *Mapping::Map(fd.get(), size, Mapping::Access::kReadWrite);
-    format(mapping.data());
-    return fd;
-  }
-  void OnOpen(rpc::ConnectionId, const rpc::Peer&) override {}
-  void OnClose(rpc::ConnectionId) override {}
-  void OnProcessGone(std::uint64_t) override {}
-  bool Admitted(rpc::ConnectionId) const override { return true; }
-  void OnRequest(rpc::ConnectionId, wire::Method method, std::span<const std::byte>,
-                 std::int64_t /*deadline_ns*/, rpc::Responder respond) override {
-    rpc::Reply reply;
-    if (method == wire::Method::kGoodbye) ++goodbyes;
-    if (method == wire::Method::kHello) {
-      for (const UniqueFd* fd : {&header_, &payload_, &page_}) {
-        if (reply.fds.size() < files) reply.fds.emplace_back(fcntl(fd->get(), F_DUPFD_CLOEXEC, 0));
-      }
-      reply.body = wire::EncodeWelcome(
-          {.session = 1, .now_ns = SystemClock::Instance().NowNs() + clock_skew_ns});
-    }
-    respond(std::move(reply));
-  }
-
-  UniqueFd header_;
-  UniqueFd payload_;
-  UniqueFd page_;
-  std::unique_ptr<rpc::Server> server_;
-};
 
 class RemoteHostTest : public testing::Test {
  protected:
@@ -109,7 +50,7 @@ TEST_F(RemoteHostTest, MapsTheSegmentAndSaysGoodbye) {
     ASSERT_NE(attachment, nullptr);
     EXPECT_TRUE(attachment->connected());
     EXPECT_EQ(attachment->payload_bytes(), 1U << 20);
-    attachment->payload()[0] = std::byte{1};  // it may write there
+    attachment->payload().data[0] = std::byte{1};  // it may write there
   }
   EXPECT_EQ(daemon_->goodbyes, 1);
 }
@@ -121,8 +62,47 @@ TEST_F(RemoteHostTest, AnOwnerInAnotherTimeNamespaceIsRefused) {
   EXPECT_EQ(Connect().error().code, Code::kIncompatible);
 }
 
+TEST_F(RemoteHostTest, AnOwnerWithAnotherLayoutIsRefused) {
+  daemon_.reset();
+  daemon_ = std::make_unique<FakeDaemon>(path(), FakeDaemon::Build::kVersion2);
+  daemon_->Start();
+  const auto host = Connect();
+  ASSERT_FALSE(host);
+  EXPECT_EQ(host.error().code, Code::kIncompatible);
+  EXPECT_NE(host.error().detail.find("layout version 2"), std::string::npos) << host.error().detail;
+}
+
+TEST_F(RemoteHostTest, AnOwnerThatComesBackWithAnotherLayoutIsWarnedOfOnce) {
+  daemon_->Start();
+  auto host = *Connect();
+  EXPECT_FALSE(host->refused());
+  SetLogLevel(LogLevel::kWarn);
+  testing::internal::CaptureStderr();
+  daemon_.reset();
+  daemon_ = std::make_unique<FakeDaemon>(path(), FakeDaemon::Build::kVersion2);
+  daemon_->Start();
+  EXPECT_TRUE(Becomes([&] { return host->refused() && daemon_->hellos > 1; }));
+  EXPECT_EQ(host->Current(), nullptr);
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::size_t said = log.find("cannot be mapped");
+  EXPECT_NE(said, std::string::npos) << log;
+  EXPECT_EQ(log.find("cannot be mapped", said + 1), std::string::npos) << log;
+  // The owner is upgraded, too.
+  daemon_.reset();
+  daemon_ = std::make_unique<FakeDaemon>(path());
+  daemon_->Start();
+  EXPECT_TRUE(Becomes([&] { return host->Current() != nullptr; }));
+  EXPECT_FALSE(host->refused());
+}
+
 TEST_F(RemoteHostTest, ADaemonThatSendsNoSegmentIsCorrupt) {
   daemon_->files = 1;
+  daemon_->Start();
+  EXPECT_EQ(Connect().error().code, Code::kCorrupt);
+}
+
+TEST_F(RemoteHostTest, MemoryThatCouldShrinkIsRefused) {
+  daemon_->unsealed = true;
   daemon_->Start();
   EXPECT_EQ(Connect().error().code, Code::kCorrupt);
 }

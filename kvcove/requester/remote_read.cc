@@ -57,8 +57,13 @@ void ValueVerifier::Add(std::uint64_t bytes) {
 
 void RemoteRead::Add(std::size_t index, transport::Endpoint& owner, std::string_view name) {
   const std::uint64_t bytes = results_[index].bytes;
-  Part*& part = filling_[&owner];
-  if (part == nullptr || part->which.size() >= kPartItems || part->bytes + bytes > kPartBytes) {
+  Filling& filling = filling_[&owner];
+  const bool on_disk = results_[index].tier == Tier::kDisk;
+  Part*& part = on_disk ? filling.disk : filling.memory;
+  const std::uint64_t limit =
+      on_disk && filling.disk_parts <= kDiskParts ? kDiskPartBytes : kPartBytes;
+  if (part == nullptr || part->which.size() >= kPartItems || part->bytes + bytes > limit) {
+    if (on_disk) ++filling.disk_parts;
     parts_.push_back(std::make_unique<Part>());
     part = parts_.back().get();
     part->owner = &owner;
@@ -123,7 +128,10 @@ Result<std::vector<transport::Piece>> RemoteRead::OnReply(Part& part,
         const std::uint64_t bytes = part.values[k].size_bytes;
         ItemResult& result = results_[part.which[k]];
         part.ended[k] = true;
-        result = {.code = Code::kOk, .bytes = bytes, .tier = Tier::kRemoteMemory};
+        const Tier tier = part.values[k].tier;
+        result = {.code = Code::kOk,
+                  .bytes = bytes,
+                  .tier = tier == Tier::kMemory ? Tier::kRemoteMemory : tier};
         if (sound) return;
         result = {.code = Code::kCorrupt};
         LogError("a value of {} bytes from the owner at {} does not have its checksum", bytes,

@@ -25,6 +25,11 @@ namespace kvcove::requester {
 // Bytes and items of one exchange. More for one owner are several exchanges, side by side.
 inline constexpr std::uint64_t kPartBytes = 64ULL << 20;
 inline constexpr std::size_t kPartItems = 2048;
+// What an owner has on its disk goes in smaller parts, apart from what it has in memory: a reply
+// waits for all that its call asks for, and while one is on its way the disk reads for the next.
+// Each part that is under way has a connection, so beyond these parts have the usual size.
+inline constexpr std::uint64_t kDiskPartBytes = 8ULL << 20;
+inline constexpr std::size_t kDiskParts = 8;
 
 // Checks values as their bytes arrive, while these are still in the processor's cache and the rest
 // is on its way. Values come one after the other, each into the pieces of its item.
@@ -64,7 +69,7 @@ class ValueVerifier {
 class RemoteRead {
  public:
   // `items` and `results` outlive this, and so do the buffers (transport/endpoint.h says until
-  // when). `results` says what is known: `bytes`.
+  // when). `results` says what is known: `bytes`, `tier`.
   RemoteRead(const Token& token, bool checksum, std::span<const GetItem> items,
              std::span<ItemResult> results)
       : token_(token), checksum_(checksum), items_(items), results_(results) {}
@@ -88,6 +93,12 @@ class RemoteRead {
     std::vector<bool> ended;  // by position in `which`: the result stands
     std::unique_ptr<ValueVerifier> verifier;
   };
+  // Of one owner: the parts that are being filled.
+  struct Filling {
+    Part* memory = nullptr;
+    Part* disk = nullptr;
+    std::size_t disk_parts = 0;
+  };
   transport::Exchange ExchangeOf(Part& part);
   Result<std::vector<transport::Piece>> OnReply(Part& part, std::span<const std::byte> head);
 
@@ -96,7 +107,7 @@ class RemoteRead {
   const std::span<const GetItem> items_;
   const std::span<ItemResult> results_;
   std::vector<std::unique_ptr<Part>> parts_;
-  std::map<transport::Endpoint*, Part*> filling_;
+  std::map<transport::Endpoint*, Filling> filling_;
   std::vector<transport::Exchange> exchanges_;
 };
 

@@ -164,6 +164,34 @@ TEST_F(RemoteReadTest, AnOwnerThatSendsMoreThanThereIsRoomForIsCorrupt) {
   EXPECT_EQ(results_[0].code, Code::kCorrupt);
 }
 
+TEST_F(RemoteReadTest, WhatIsOnDiskGoesInPartsOfItsOwn) {
+  constexpr std::uint64_t kSize = 4ULL << 20;
+  Make(4, 3);
+  for (ItemResult& result : results_) result = {.bytes = kSize, .tier = Tier::kRemoteMemory};
+  for (const std::size_t i : {1, 2, 3}) results_[i].tier = Tier::kDisk;
+  RemoteRead read({}, true, items_, results_);
+  for (std::size_t i = 0; i < 4; ++i) read.Add(i, one_, "one");
+  const auto exchanges = read.Exchanges();
+  std::vector<std::vector<std::string>> keys;
+  for (const transport::Exchange& exchange : exchanges) {
+    const auto get = wire::DecodeDataGet(std::as_bytes(std::span(exchange.head)));
+    ASSERT_TRUE(get);
+    keys.emplace_back(get->keys.begin(), get->keys.end());
+  }
+  EXPECT_THAT(keys, testing::ElementsAre(std::vector<std::string>{"key0"},
+                                         std::vector<std::string>{"key1", "key2"},
+                                         std::vector<std::string>{"key3"}));
+}
+
+TEST_F(RemoteReadTest, ALongGetFromDiskTakesFewConnections) {
+  constexpr std::size_t kCount = 4096;
+  Make(kCount, 3);
+  for (ItemResult& result : results_) result = {.bytes = 1ULL << 20, .tier = Tier::kDisk};
+  RemoteRead read({}, true, items_, results_);
+  for (std::size_t i = 0; i < kCount; ++i) read.Add(i, one_, "one");
+  EXPECT_EQ(read.Exchanges().size(), kDiskParts + (kCount - 64) / 64);
+}
+
 TEST(RemoteWriteTest, AnsweredCopiesAreCountedAndTheFirstRefusalStays) {
   const std::string value = "value";
   const ConstBuffer piece{.data = value.data(), .size = value.size()};

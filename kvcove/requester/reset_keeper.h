@@ -13,6 +13,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/requester/types.h"
+#include "kvcove/wire/messages.h"
 
 namespace kvcove::requester {
 

@@ -48,6 +48,16 @@ Status Session::Hold(std::span<const std::string_view> keys, std::chrono::millis
   return Exists(keys, results, holding);
 }
 
+Result<std::vector<std::vector<std::string>>> Session::Where(std::span<const std::string_view> keys,
+                                                             const CallOptions& options) {
+  KVCOVE_ASSIGN(const std::vector<std::vector<ObjectPlace>> places, Places(keys, options));
+  std::vector<std::vector<std::string>> owners(places.size());
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    for (const ObjectPlace& place : places[i]) owners[i].push_back(place.owner);
+  }
+  return owners;
+}
+
 // ---- asynchronous calls
 
 namespace {

@@ -26,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcove/base/export.h"
 #include "kvcove/base/result.h"
 #include "kvcove/requester/types.h"
 
@@ -34,7 +35,7 @@ namespace kvcove {
 class CompletionQueue;
 
 // One namespace, as one engine sees it.
-class Session {
+class KVCOVE_API Session {
  public:
   virtual ~Session() = default;
   Session(const Session&) = delete;
@@ -73,7 +74,7 @@ class Session {
   // The length of the leading run of keys that are there. Stops at the first miss.
   virtual Result<std::size_t> LongestPrefix(std::span<const std::string_view> keys,
                                             const CallOptions& options) = 0;
-  // Exists, which also keeps what it finds from being evicted for up to `duration` (at most 60 s,
+  // Exists, which also keeps what it finds from being evicted for up to `duration` (at most 24 h,
   // at most 10 % of the segment a process, the oldest gives way). A held object may still be a
   // miss: reset, removed, or no other room. In a cluster only what lies on this host is held.
   Status Hold(std::span<const std::string_view> keys, std::chrono::milliseconds duration,
@@ -84,6 +85,7 @@ class Session {
   virtual Status Pin(std::span<const std::string_view> keys, PinKind kind,
                      std::chrono::milliseconds duration, std::span<ItemResult> results,
                      const CallOptions& options) = 0;
+  // Takes both kinds of pin away. Items: kOk, kMiss, kInvalid, kStale.
   virtual Status Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
                        const CallOptions& options) = 0;
 
@@ -96,7 +98,8 @@ class Session {
   virtual Result<std::uint64_t> RemoveMatching(std::string_view pattern,
                                                const CallOptions& options) = 0;
 
-  // Of each key; empty for a miss. One call an owner that has one of them.
+  // Of each key; empty for a miss. One call an owner that has one of them; of a key with several
+  // replicas each owner is asked, and one that is held or pinned makes the value so.
   virtual Result<std::vector<std::optional<ObjectStat>>> Stat(
       std::span<const std::string_view> keys, const CallOptions& options) = 0;
   // What is stored under keys that start with `prefix`, each once, in no order. Walks over all
@@ -106,15 +109,22 @@ class Session {
                                                  const CallOptions& options) = 0;
   // O(1) an owner. Each owner counts for itself: an object on two counts twice.
   virtual Result<ObjectCount> Count(const CallOptions& options) = 0;
-  // The owners (host:port) that hold each key, none for a miss; "local" in a pool of one host.
-  virtual Result<std::vector<std::vector<std::string>>> Where(
+  // The owners that have each key, none for a miss. A value that an owner has in memory and on its
+  // disk counts as in memory; of several owners, one whose tier nobody says has the first one's.
+  virtual Result<std::vector<std::vector<ObjectPlace>>> Places(
       std::span<const std::string_view> keys, const CallOptions& options) = 0;
+  // Their names alone.
+  Result<std::vector<std::vector<std::string>>> Where(std::span<const std::string_view> keys,
+                                                      const CallOptions& options);
 
   // Ok: proven; no look-up or get that begins anywhere from now on finds what was begun before.
   // kNotProven: this session neither finds nor stores until the reset, repeated in the background,
-  // is proven.
+  // is proven. kInvalid, kDenied: nothing was reset, and the session goes on. Cost: one call, which
+  // waits for the acknowledgement of each owner or for the end of its lease; the number of objects
+  // does not matter.
   virtual Status Reset(const ResetOptions& options) = 0;
-  // The versions that this engine still uses; others are reclaimed first.
+  // The versions that this engine still uses; others are reclaimed first. Replaces what it named
+  // before. Errors: kInvalid for a name that is too long, kUnavailable, kTimeout.
   virtual Status NameVersions(std::span<const std::string> versions,
                               const CallOptions& options) = 0;
   // True while an unproven reset keeps this session from finding and storing.
@@ -167,7 +177,7 @@ class Session {
 // How a pool gives out sessions. In a forked child neither the threads of the session came along
 // nor the holders of its locks, so ending it there could wait for ever: the child lets it go as it
 // is.
-struct SessionDeleter {
+struct KVCOVE_API SessionDeleter {
   void operator()(Session* session) const;
 };
 using SessionPtr = std::unique_ptr<Session, SessionDeleter>;

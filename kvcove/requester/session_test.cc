@@ -74,9 +74,10 @@ class FakeSession final : public Session {
     return {};
   }
   Result<ObjectCount> Count(const CallOptions&) override { return {}; }
-  Result<std::vector<std::vector<std::string>>> Where(std::span<const std::string_view>,
-                                                      const CallOptions&) override {
-    return {};
+  Result<std::vector<std::vector<ObjectPlace>>> Places(std::span<const std::string_view>,
+                                                       const CallOptions&) override {
+    return std::vector<std::vector<ObjectPlace>>{
+        {{.owner = "here:1"}, {.owner = "there:1", .tier = Tier::kDisk}}, {}};
   }
   Status Reset(const ResetOptions& options) override {
     asked += "reset " + options.version.value_or("-") + ";";
@@ -110,6 +111,14 @@ TEST(SessionTest, APutWithoutATokenThatGetsNoneFailsForEachItem) {
   EXPECT_EQ(results[0].code, Code::kClosed);
   EXPECT_EQ(results[1].code, Code::kClosed);
   EXPECT_EQ(session.asked, "capture ;") << "nothing is put";
+}
+
+TEST(SessionTest, WhereIsThePlacesNamesAlone) {
+  FakeSession session;
+  const std::string_view keys[] = {"a", "b"};
+  const auto where = session.Where(keys, {});
+  ASSERT_TRUE(where);
+  EXPECT_EQ(*where, (std::vector<std::vector<std::string>>{{"here:1", "there:1"}, {}}));
 }
 
 TEST(SessionTest, HoldIsALookUpThatHolds) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What callers hand in and get back. Keys and buffers must stay valid until the call, or its
-// completion, ends.
+// completion, ends. Each member has an initializer, so that callers may name only those they mean.
 #pragma once
 
 #include <chrono>
@@ -13,14 +13,11 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcove/model/hints.h"
 #include "kvcove/model/ids.h"
-#include "kvcove/wire/messages.h"
+#include "kvcove/model/stats.h"
 
 namespace kvcove {
-
-using wire::ObjectStat;
-using wire::PinKind;
-using wire::PoolStat;
 
 struct ConstBuffer {
   const void* data = nullptr;
@@ -33,19 +30,19 @@ struct MutableBuffer {
 
 // One value from one or several pieces, in order. 1 B to 256 MiB together.
 struct PutItem {
-  std::string_view key;
-  std::span<const ConstBuffer> value;
+  std::string_view key{};
+  std::span<const ConstBuffer> value{};
   // The key of the chunk before it in its chain. Empty: the item before it in the batch (for the
   // first item: CallOptions::after).
-  std::string_view after;
+  std::string_view after{};
   // Of this chunk and its request, for eviction: optional, and harmless when wrong.
-  Hints hints;
+  Hints hints{};
 };
 
 // One value into one or several pieces, in order. They may be larger together than the value.
 struct GetItem {
-  std::string_view key;
-  std::span<const MutableBuffer> into;
+  std::string_view key{};
+  std::span<const MutableBuffer> into{};
 };
 
 // What became of one item.
@@ -57,6 +54,13 @@ struct ItemResult {
   std::uint32_t replicas = 1;             // puts: on how many owners it is
   bool listed = true;  // puts: false where the master has not listed it yet, so others miss it
   bool ok() const { return code == Code::kOk; }
+};
+
+// An owner that has a value.
+struct ObjectPlace {
+  std::string owner;          // host:port; "local" in a pool of one host
+  Tier tier = Tier::kMemory;  // kMemory or kDisk: of that owner
+  std::uint64_t bytes = 0;    // of the value; 0: nobody knows it without reading the disk
 };
 
 // One of the objects that a session can list.
@@ -77,9 +81,10 @@ struct ObjectCount {
 
 struct CallOptions {
   std::chrono::milliseconds timeout{1000};
-  std::string_view version;  // of the weights; lookups, gets, pins, removals
-  std::string_view after;    // puts: the chunk before the first item
-  // Look-ups and gets: what is found on this host is held for this long (Session::Hold).
+  std::string_view version{};  // of the weights; lookups, gets, pins, removals
+  std::string_view after{};    // puts: the chunk before the first item
+  // Look-ups and gets: what is found on this host is held for this long, from the moment at which
+  // it is found (Session::Hold).
   std::chrono::milliseconds hold{0};
 };
 
@@ -87,9 +92,15 @@ struct ResetOptions {
   std::chrono::milliseconds timeout{2500};
   // The version that this engine has from now on. A change of version erases nothing; the current
   // one, or none, voids what was stored.
-  std::optional<std::string> version;
+  std::optional<std::string> version{};
   // An operator or trainer says that all is void: every session follows at once.
   bool all_void = false;
+};
+
+// What the master of a cluster was started with.
+struct PoolSettings {
+  std::chrono::milliseconds read_hold{0};  // of stores that say none themselves; 0: as they like
+  std::string admin{};                     // host:port of its admin endpoint, if there is one
 };
 
 // Which owner of a cluster a put goes to, where no segment is preferred.
@@ -99,23 +110,23 @@ enum class Placement : std::uint8_t {
   kRandom = 2,          // any, all alike
 };
 // "local-first", "free-ratio-first", "random". Errors: kInvalid with the nearest right name.
-Result<Placement> ParsePlacement(std::string_view name);
-std::string_view PlacementName(Placement placement);
+KVCOVE_API Result<Placement> ParsePlacement(std::string_view name);
+KVCOVE_API std::string_view PlacementName(Placement placement);
 
 struct SessionOptions {
-  std::string name;    // of the namespace: tenant and model fingerprint
-  std::string engine;  // all processes of an engine give the same; empty: this session alone
+  std::string name{};    // of the namespace: tenant and model fingerprint
+  std::string engine{};  // all processes of an engine give the same; empty: this session alone
   // Never close when another engine resets: this session's weights always follow.
   bool follow_always = false;
   // On a namespace that engines reset, start open: the caller vouches for the weights.
   bool assume_weights = false;
-  // In a cluster: the owner (host:port) that puts go to. Empty: $KVCOVE_PREFERRED_SEGMENT, else
-  // $MOONCAKE_PREFERRED_SEGMENT, else the
-  // owner on this host, else the one with most free space. One that is unknown or full is counted,
-  // logged once, and another taken.
-  std::string preferred_segment;
+  // In a cluster: the owners (host:port, commas between them) that puts go to, best first. Empty:
+  // $KVCOVE_PREFERRED_SEGMENT, else $MOONCAKE_PREFERRED_SEGMENT, else the owner on this host, else
+  // the one with most free space. Where none of them is there or has room, that is counted, logged
+  // once, and another taken.
+  std::string preferred_segment{};
   // Empty: the pool's (`placement=` in its address), else local-first.
-  std::optional<Placement> placement;
+  std::optional<Placement> placement{};
   // In a cluster: on how many hosts each value is stored. Fewer may be there: ItemResult::replicas.
   std::uint32_t replicas = 1;
 };

@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/rpc/inherited.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -122,6 +123,7 @@ Result<Route> RouteTo(const Address& address) {
 }
 
 Result<UniqueFd> ListenTcp(Address& address) {
+  if (UniqueFd inherited = TakeInherited(address); inherited.valid()) return inherited;
   KVCOVE_ASSIGN(const Resolved found, Resolve(address, /*passive=*/true));
   UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;

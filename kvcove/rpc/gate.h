@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 
+#include "kvcove/base/carry.h"
 #include "kvcove/rpc/credentials.h"
 #include "kvcove/rpc/server.h"
 
@@ -45,9 +46,22 @@ class Gate {
     wire::AuthBytes nonce{};
     bool challenged = false;
     std::uint64_t version = 0;  // of the credentials that let it in
+
+    // To a successor, which may have other credentials: it looks anew whether these still count.
+    template <typename Ar>
+    void Carry(Ar& ar) {
+      bool admitted = caller != nullptr;
+      Caller carried = admitted ? *caller : Caller();
+      CarryAll(ar, admitted, carried.tenant, carried.tag, carried.scopes, hello.tenant,
+               hello.key_id, hello.nonce, nonce, challenged);
+      if constexpr (Ar::kReads) {
+        caller = admitted ? std::make_shared<const Caller>(std::move(carried)) : nullptr;
+        version = 0;
+      }
+    }
   };
 
-  // Null: whoever comes may do everything.
+  // Null: every caller may do everything.
   explicit Gate(std::shared_ptr<Credentials> credentials);
 
   static bool IsGreeting(wire::Method method) {

@@ -74,6 +74,14 @@ class Listener::Impl {
     late_.cancel();
   }
 
+  UniqueFd Copy() { return UniqueFd(fcntl(acceptor_.native_handle(), F_DUPFD_CLOEXEC, 0)); }
+  void BeginAbove(std::uint64_t id) { next_id_ = std::max(next_id_, id + 1); }
+  std::shared_ptr<void> Count() { return limit_->Take(); }
+  std::shared_ptr<Unproven::Ticket> Enter(std::uint64_t id, int fd) {
+    ExpectHello(id);
+    return unproven_->Enter(SourceOf(fd), fd, [drop = drop_, id] { drop(id); });
+  }
+
   const ConnectionLimit& connections() const { return *limit_; }
   const Unproven& unproven() const { return *unproven_; }
 
@@ -113,10 +121,13 @@ class Listener::Impl {
   }
 
   void Begin(Arrival arrival) {
-    lates_.push_back(
-        {.at_ns = SystemClock::Instance().NowNs() + options_.hello_ns, .id = arrival.id});
-    if (lates_.size() == 1) AwaitLate();
+    ExpectHello(arrival.id);
     deliver_(std::move(arrival));
+  }
+
+  void ExpectHello(std::uint64_t id) {
+    lates_.push_back({.at_ns = SystemClock::Instance().NowNs() + options_.hello_ns, .id = id});
+    if (lates_.size() == 1) AwaitLate();
   }
 
   // Each connection has the same time for its hello, so the first that began is the first that is
@@ -166,6 +177,12 @@ Listener::Listener(asio::io_context& loop, UniqueFd socket, const ListenerOption
 Listener::~Listener() = default;
 void Listener::Start() { impl_->Accept(); }
 void Listener::Close() { impl_->Close(); }
+UniqueFd Listener::Copy() { return impl_->Copy(); }
+void Listener::BeginAbove(std::uint64_t id) { impl_->BeginAbove(id); }
+std::shared_ptr<void> Listener::Count() { return impl_->Count(); }
+std::shared_ptr<Unproven::Ticket> Listener::Enter(std::uint64_t id, int fd) {
+  return impl_->Enter(id, fd);
+}
 const ConnectionLimit& Listener::connections() const { return impl_->connections(); }
 const Unproven& Listener::unproven() const { return impl_->unproven(); }
 

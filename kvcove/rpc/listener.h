@@ -69,6 +69,15 @@ class Listener {
   // Nothing is delivered any more, and its timers let the loop end.
   void Close();
 
+  // ---- hand-over to a successor; while the loop stands still
+  UniqueFd Copy();
+  // Ids given from now on are above this one.
+  void BeginAbove(std::uint64_t id);
+  // One connection that came from a predecessor counts, as in Arrival.
+  std::shared_ptr<void> Count();
+  // It has proven nothing yet, and has as long for its hello as a new one.
+  std::shared_ptr<Unproven::Ticket> Enter(std::uint64_t id, int fd);
+
   // From any thread.
   const ConnectionLimit& connections() const;
   const Unproven& unproven() const;

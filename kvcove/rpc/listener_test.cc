@@ -2,7 +2,6 @@
 // The beginning of a connection: delivered, counted, displaced, late.
 #include "kvcove/rpc/listener.h"
 
-#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -13,15 +12,13 @@
 #include <boost/asio/io_context.hpp>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <future>
 #include <map>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
 #include "kvcove/rpc/address.h"
-#include "kvcove/rpc/tls.h"
+#include "kvcove/rpc/test_tls.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -173,17 +170,7 @@ TEST_F(ListenerTest, AFailedAcceptIsTriedAgainAfterAPause) {
 class TlsListenerTest : public ListenerTest {
  protected:
   void SetUp() override {
-    std::string directory = std::filesystem::temp_directory_path() / "kvcove-listener-XXXXXX";
-    ASSERT_NE(mkdtemp(directory.data()), nullptr);
-    const std::string script = fmt::format(
-        "cd '{}' && exec 2>/dev/null && openssl req -x509 -newkey ec -pkeyopt "
-        "ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=host -addext "
-        "subjectAltName=IP:127.0.0.1 -keyout a.key -out a.pem && chmod 600 a.key",
-        directory);
-    ASSERT_EQ(std::system(script.c_str()), 0) << "openssl could not make a certificate";
-    const std::string pem = directory + "/a.pem";
-    auto tls = Tls::Open({.authority = pem, .certificate = pem, .key = directory + "/a.key"});
-    std::filesystem::remove_all(directory);
+    auto tls = SelfSignedTls();
     ASSERT_TRUE(tls) << tls.error().ToString();
     tls_ = *tls;
   }

@@ -59,6 +59,9 @@ class Handler {
   // True once the connection may send whole frames, not only short ones. Until then it is one of
   // the few that have proven nothing (rpc/unproven.h).
   virtual bool Admitted(ConnectionId id) const = 0;
+  // False: a request of this kind waits where it is, unread, until the server was paused and goes
+  // on, here or in a successor's process.
+  virtual bool MayBegin(wire::Method /*method*/) const { return true; }
 };
 
 struct ServerOptions {
@@ -75,14 +78,47 @@ struct ServerOptions {
   std::string thread_name = "kvcove-rpc";
 };
 
+// What a server has open, on its way to a successor process: descriptors of their own, so that the
+// server may go on with its own if the successor does not come.
+struct HandedConnection {
+  ConnectionId id = 0;
+  Peer peer;
+  UniqueFd fd;
+  std::vector<std::byte> input;  // was read and not answered
+};
+struct HandedWatch {
+  std::uint64_t watch = 0;
+  UniqueFd pidfd;
+};
+struct HandedServer {
+  UniqueFd listener;
+  std::vector<HandedConnection> connections;
+  std::vector<HandedWatch> watches;
+  ConnectionId last = 0;  // the successor gives higher ones
+};
+
 class Server {
  public:
   // Binds and listens; for a Unix socket see rpc/unix_access.h. Errors: kUnavailable when the
   // address is in use, kDenied, kInvalid.
   static Result<std::unique_ptr<Server>> Open(const ServerOptions& options, Handler& handler);
+  // The same over what a predecessor had open. Its requests come as on any connection; the handler
+  // hears no OnOpen for them.
+  static Result<std::unique_ptr<Server>> Adopt(const ServerOptions& options, Handler& handler,
+                                               HandedServer handed);
   ~Server();
 
   void Start();
+  // Serves no more requests, and stops the loops when all that were begun are answered, or at the
+  // deadline. No handler call is under way then, until Resume. What clients send waits.
+  void Pause(std::int64_t deadline_ns);
+  void Resume();
+  // Of a paused server. A connection whose request is not answered yet is not in it, nor one behind
+  // TLS: its keys stay with this process.
+  HandedServer HandOver();
+  // Takes a connection out of the server, from the handler's call about it: it closes nothing, and
+  // calls no OnClose. Loop 0 only. Blocking from here on.
+  UniqueFd Detach(ConnectionId id);
   // Closes everything, removes the socket and joins the thread. No handler call after it.
   void Stop();
 

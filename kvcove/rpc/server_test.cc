@@ -67,6 +67,9 @@ class TestHandler final : public Handler {
     respond(std::move(reply));
   }
   void OnProcessGone(std::uint64_t) override {}
+  bool MayBegin(wire::Method method) const override { return !holds_ || method != kMoveToOther; }
+  // kMoveToOther from now on.
+  void Hold(bool holds) { holds_ = holds; }
   bool Admitted(ConnectionId id) const override {
     const MutexLock lock(mutex_);
     return !ask_for_hello_ || admitted_.contains(id);
@@ -86,6 +89,7 @@ class TestHandler final : public Handler {
     return value;
   }
   std::atomic<bool> ask_for_hello_{false};
+  std::atomic<bool> holds_{false};
   mutable Mutex mutex_;
   std::set<ConnectionId> admitted_;
   int opened_ = 0;
@@ -125,8 +129,9 @@ class ServerTest : public testing::Test {
     server_ = std::move(*server);
     server_->Start();
   }
-  UniqueFd Connect() {
-    auto fd = ConnectTcp(server_->address(), SystemClock::Instance().NowNs() + 5 * kSecond);
+  UniqueFd Connect() { return Connect(server_->address()); }
+  static UniqueFd Connect(const Address& address) {
+    auto fd = ConnectTcp(address, SystemClock::Instance().NowNs() + 5 * kSecond);
     EXPECT_TRUE(fd) << fd.error().ToString();
     return std::move(*fd);
   }
@@ -284,6 +289,133 @@ TEST_F(ServerTest, ConnectionsBeyondTheBoundAreClosedAndCounted) {
   const UniqueFd again = Connect();
   Send(again, Frame(kEcho, "in again"));
   EXPECT_EQ(Receive(again), "in again");
+}
+
+// As a successor that gives up before it serves (docs/upgrade.md).
+TEST_F(ServerTest, AnAdoptedServerThatNeverStartedLeavesTheSocketWhereItIs) {
+  std::string directory = "/tmp/kvcove-server-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  ServerOptions options;
+  options.socket_path = directory + "/socket";
+  server_ = *Server::Open(options, handler_);
+  server_->Start();
+  server_->Pause(SystemClock::Instance().NowNs());
+  TestHandler other;
+  ASSERT_TRUE(Server::Adopt(options, other, server_->HandOver()));
+  server_->Resume();
+  auto client = Client::Connect(options.socket_path, SystemClock::Instance().NowNs() + 5 * kSecond);
+  ASSERT_TRUE(client) << client.error().ToString();
+  const UniqueFd fd = client->TakeFd();
+  Send(fd, Frame(kEcho, "still here"));
+  EXPECT_EQ(Receive(fd), "still here");
+  server_.reset();
+  EXPECT_FALSE(std::filesystem::exists(options.socket_path));
+  std::filesystem::remove_all(directory);
+}
+
+TEST_F(ServerTest, AHeldCallWaitsUnreadAndOthersAreServed) {
+  const UniqueFd holds = Connect();
+  const UniqueFd other = Connect();
+  handler_.Hold(true);
+  Send(holds, Frame(kMoveToOther, "held"));
+  Send(other, Frame(kEcho, "served"));
+  EXPECT_EQ(Receive(other), "served");
+  EXPECT_EQ(handler_.requests(), 1);
+  server_->Pause(SystemClock::Instance().NowNs() + kSecond);
+  handler_.Hold(false);
+  server_->Resume();
+  EXPECT_EQ(Receive(holds), "held");
+}
+
+TEST_F(ServerTest, ASuccessorServesWhatWasHeldOverTheSameTcpConnections) {
+  const UniqueFd holds = Connect();
+  const UniqueFd moved = Connect();
+  Send(moved, Frame(kMoveToOther, "to loop 1"));
+  ASSERT_EQ(Receive(moved), "to loop 1");
+  Send(moved, Frame(kEcho, "there"));
+  ASSERT_EQ(Receive(moved), "there");
+  handler_.Hold(true);
+  Send(holds, Frame(kMoveToOther, "held"));
+  ASSERT_TRUE(Eventually([&] { return handler_.opened() == 2; }));
+  server_->Pause(SystemClock::Instance().NowNs() + kSecond);
+  Send(moved, Frame(kEcho, "sent meanwhile"));
+  HandedServer handed = server_->HandOver();
+  ASSERT_EQ(handed.connections.size(), 2U) << "of both loops";
+  handed.last = 1000;
+  TestHandler next;
+  ServerOptions options;
+  options.listen = server_->address();
+  options.loops = 2;
+  auto successor = *Server::Adopt(options, next, std::move(handed));
+  successor->Start();
+  EXPECT_EQ(Receive(holds), "held");
+  EXPECT_EQ(Receive(moved), "sent meanwhile");
+  const UniqueFd later = Connect();
+  Send(later, Frame(kEcho, "new"));
+  EXPECT_EQ(Receive(later), "new");
+  EXPECT_EQ(next.opened(), 1) << "only of the new one";
+  EXPECT_EQ(handler_.closed(), 0);
+  successor.reset();
+}
+
+TEST_F(ServerTest, NoFrameAndNoConnectionIsLostHoweverManyHandOversThereAre) {
+  std::atomic<bool> stop{false};
+  std::atomic<int> lost{0};
+  const auto echo = [](const UniqueFd& fd, const std::string& body) {
+    Send(fd, Frame(kEcho, body));
+    return Receive(fd) == body;
+  };
+  const Address address = server_->address();  // of all that come
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([&, i] {
+      const UniqueFd lasting = Connect(address);
+      for (int call = 0; !stop; ++call) {
+        const std::string body = std::to_string(i) + "-" + std::to_string(call);
+        if (!echo(lasting, body)) ++lost;
+        if (call % 8 == 0 && !echo(Connect(address), body)) ++lost;
+      }
+    });
+  }
+  // The servers before it keep their descriptors, as a process does until it ends.
+  for (int round = 0; round < 60 && lost == 0; ++round) {
+    std::this_thread::sleep_for(milliseconds(3));
+    server_->Pause(SystemClock::Instance().NowNs() + 5 * kSecond);
+    HandedServer handed = server_->HandOver();
+    ServerOptions options;
+    options.listen = server_->address();
+    options.loops = 2;
+    auto successor = *Server::Adopt(options, handler_, std::move(handed));
+    server_ = std::move(successor);  // the one before ends
+    server_->Start();
+  }
+  stop = true;
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(lost, 0);
+}
+
+TEST_F(ServerTest, AConnectionThatWasHandedOverBeforeItsHelloMustSayItInTime) {
+  handler_.AskForHello();
+  const UniqueFd silent = Connect();
+  const UniqueFd polite = Connect();
+  ASSERT_TRUE(Eventually([&] { return handler_.opened() == 2; }));
+  server_->Pause(SystemClock::Instance().NowNs() + kSecond);
+  TestHandler next;
+  next.AskForHello();
+  ServerOptions options;
+  options.listen = server_->address();
+  options.hello_deadline_ns = kSecond / 2;
+  auto successor = *Server::Adopt(options, next, server_->HandOver());
+  EXPECT_EQ(successor->unproven().open(), 2U);
+  // Both processes have the socket open until the one before ends.
+  server_.reset();
+  successor->Start();
+  Send(polite, Frame(kEcho, "hello"));
+  EXPECT_EQ(Receive(polite), "hello");
+  EXPECT_EQ(Receive(silent), "closed");
+  Send(polite, Frame(kEcho, "still here"));
+  EXPECT_EQ(Receive(polite), "still here");
+  successor.reset();
 }
 
 TEST_F(ServerTest, SilentConnectionsGiveWayAndWhoeverSaysHelloStays) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mutual TLS around connections, with OpenSSL: each side shows a certificate that the same
-// authority has signed. Whoever uses a connection sees an ordinary socket: a thread of this object
+// authority has signed. The user of a connection sees an ordinary socket: a thread of this object
 // moves the bytes between it and the encrypted one, so no other code knows of TLS. That costs one
 // more copy on each side, beside the encryption.
 //

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/rpc/tls.h"
 
-#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/rpc/client.h"
+#include "kvcove/rpc/test_tls.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -51,17 +49,7 @@ class Closing {
 };
 
 TEST(TlsTest, AServerThatEndsInTheMiddleOfAHandshakeIsUnavailableAndTriedAgain) {
-  std::string directory = std::filesystem::temp_directory_path() / "kvcove-tls-XXXXXX";
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
-  const std::string script = fmt::format(
-      "cd '{}' && exec 2>/dev/null && openssl req -x509 -newkey ec -pkeyopt "
-      "ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=host -keyout a.key -out a.pem && chmod 600 "
-      "a.key",
-      directory);
-  ASSERT_EQ(std::system(script.c_str()), 0) << "openssl could not make a certificate";
-  const std::string pem = directory + "/a.pem";
-  auto tls = Tls::Open({.authority = pem, .certificate = pem, .key = directory + "/a.key"});
-  std::filesystem::remove_all(directory);
+  const auto tls = SelfSignedTls();
   ASSERT_TRUE(tls) << tls.error().ToString();
   const Closing server;
   const Access access{.credential = std::nullopt, .tls = *tls};

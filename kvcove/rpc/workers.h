@@ -2,6 +2,8 @@
 // Threads for the calls that may wait (for a disk, for leases): an event loop never does.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <thread>
@@ -12,7 +14,7 @@
 
 namespace kvcove::rpc {
 
-// Thread-safe. Destruction runs what is queued, then joins.
+// Thread-safe, but for Pause and Resume. Destruction runs what is queued, then joins.
 class Workers {
  public:
   explicit Workers(std::size_t threads) {
@@ -24,6 +26,7 @@ class Workers {
     {
       const MutexLock lock(mutex_);
       stopping_ = true;
+      paused_ = false;
       changed_.NotifyAll();
     }
     for (std::thread& thread : threads_) thread.join();
@@ -40,6 +43,26 @@ class Workers {
     return true;
   }
 
+  // Nothing begins until Resume; what is queued stays.
+  void Pause() {
+    const MutexLock lock(mutex_);
+    paused_ = true;
+  }
+  // While paused: waits for what runs. False: something still does.
+  bool AwaitQuiet(std::int64_t wait_ns) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(wait_ns);
+    const MutexLock lock(mutex_);
+    while (running_ > 0) {
+      if (!quiet_.WaitUntil(mutex_, until) && running_ > 0) return false;
+    }
+    return true;
+  }
+  void Resume() {
+    const MutexLock lock(mutex_);
+    paused_ = false;
+    changed_.NotifyAll();
+  }
+
  private:
   static constexpr std::size_t kMaxQueued = 4096;
 
@@ -48,19 +71,26 @@ class Workers {
       std::function<void()> work;
       {
         const MutexLock lock(mutex_);
-        while (queue_.empty() && !stopping_) changed_.Wait(mutex_);
+        while ((queue_.empty() && !stopping_) || paused_) changed_.Wait(mutex_);
         if (queue_.empty()) return;
         work = std::move(queue_.front());
         queue_.pop_front();
+        ++running_;
       }
       work();
+      work = {};  // what it holds may be what a successor takes
+      const MutexLock lock(mutex_);
+      if (--running_ == 0) quiet_.NotifyAll();
     }
   }
 
   Mutex mutex_;
   CondVar changed_;
+  CondVar quiet_;
   std::deque<std::function<void()>> queue_ KVCOVE_GUARDED_BY(mutex_);
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool paused_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::size_t running_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<std::thread> threads_;
 };
 

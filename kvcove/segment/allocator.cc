@@ -1,9 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/segment/allocator.h"
 
+#include <algorithm>
 #include <iterator>
+#include <limits>
 
 namespace kvcove::segment {
+namespace {
+
+// All of the largest payload is one granule more than a count can say. Ranges that would become as
+// long stay apart.
+bool Joinable(std::uint32_t count, std::uint32_t other) {
+  return std::uint64_t{count} + other <= std::numeric_limits<std::uint32_t>::max();
+}
+
+}  // namespace
 
 void Allocator::Insert(std::uint32_t start, std::uint32_t count) {
   by_start_.emplace(start, count);
@@ -24,13 +35,15 @@ void Allocator::Add(Extent range) {
   auto next = by_start_.lower_bound(range.start);
   if (next != by_start_.begin()) {
     const auto previous = std::prev(next);
-    if (previous->first + previous->second == range.start) {
+    if (std::uint64_t{previous->first} + previous->second == range.start &&
+        Joinable(previous->second, range.count)) {
       range = {.start = previous->first, .count = previous->second + range.count};
       by_count_.erase({previous->second, previous->first});
       by_start_.erase(previous);
     }
   }
-  if (next != by_start_.end() && range.start + range.count == next->first) {
+  if (next != by_start_.end() && std::uint64_t{range.start} + range.count == next->first &&
+      Joinable(range.count, next->second)) {
     range.count += next->second;
     by_count_.erase({next->second, next->first});
     by_start_.erase(next);

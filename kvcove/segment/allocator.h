@@ -4,27 +4,16 @@
 // up to kMaxExtents. O(log n) a call, n = free ranges. Needs a lock.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <span>
 #include <vector>
 
+#include "kvcove/base/carry.h"
 #include "kvcove/segment/layout.h"
 
 namespace kvcove::segment {
-
-// The most payload of one segment. A place in it is a 32-bit number of granules, which ends at
-// 256 GiB.
-inline constexpr std::uint64_t kMaxPayloadBytes = 200ULL << 30;
-
-constexpr std::uint32_t GranulesOf(std::uint64_t size_bytes) {
-  return static_cast<std::uint32_t>((size_bytes + kGranule - 1) / kGranule);
-}
-
-// What a value occupies: whole granules.
-constexpr std::uint64_t OccupiedBytes(std::uint64_t size_bytes) {
-  return std::uint64_t{GranulesOf(size_bytes)} * kGranule;
-}
 
 class Allocator {
  public:
@@ -36,6 +25,17 @@ class Allocator {
   // free, else the fewest and largest.
   std::vector<Extent> Allocate(std::uint32_t granules);
   void Free(std::span<const Extent> extents);
+
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, by_start_, free_granules_);
+    if constexpr (Ar::kReads) {
+      std::vector<std::pair<std::uint32_t, std::uint32_t>> sorted;
+      for (const auto& [start, count] : by_start_) sorted.emplace_back(count, start);
+      std::ranges::sort(sorted);
+      by_count_ = {sorted.begin(), sorted.end()};  // linear, since it is sorted
+    }
+  }
 
   std::uint64_t free_granules() const { return free_granules_; }
   std::size_t free_ranges() const { return by_start_.size(); }

@@ -42,6 +42,25 @@ TEST(AllocatorTest, UsesUpToSixtyFourPieces) {
   EXPECT_EQ(allocator.free_granules(), 72U);
 }
 
+// 16 TiB in granules of 4 KiB: one more than 32 bits count.
+TEST(AllocatorTest, GivesAndTakesAllThatExtentsCanName) {
+  constexpr std::uint32_t kHalf = 1U << 31;
+  Allocator allocator;
+  allocator.Add({.start = 0, .count = kHalf});
+  allocator.Add({.start = kHalf, .count = kHalf});
+  EXPECT_EQ(allocator.free_granules(), 1ULL << 32);
+  EXPECT_EQ(allocator.free_ranges(), 2U) << "no count says how long both are";
+  const auto first = allocator.Allocate(kHalf);
+  const auto second = allocator.Allocate(kHalf);
+  ASSERT_EQ(first.size(), 1U);
+  ASSERT_EQ(second.size(), 1U);
+  EXPECT_TRUE(allocator.Allocate(1).empty());
+  allocator.Free(second);
+  EXPECT_EQ(allocator.Allocate(3), (std::vector<Extent>{{.start = kHalf, .count = 3}}));
+  allocator.Free(first);
+  EXPECT_EQ(allocator.free_granules(), (1ULL << 32) - 3);
+}
+
 TEST(AllocatorTest, NeverGivesAGranuleTwice) {
   Random random(7);
   Allocator allocator;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcove/base/carry.h"
 #include "kvcove/segment/view.h"
 
 namespace kvcove::segment {
@@ -44,6 +45,12 @@ class Index {
   HeaderView& view() { return view_; }
   const HeaderView& view() const { return view_; }
 
+  // What is not in the header file itself.
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, free_records_, next_unit_, buckets_, next_overflow_, size_);
+  }
+
  private:
   static constexpr std::uint32_t kMaxRecordUnits =
       (sizeof(Entry) + kMaxExtents * 8 + kMaxKeyBytes) / kRecordUnit;
@@ -60,7 +67,7 @@ class Index {
   // Records never change their size, so that a stale place still shows a real entry.
   // In deques: a removal of a million objects must not copy a list that grows.
   std::array<std::deque<Place>, kMaxRecordUnits + 1> free_records_;
-  std::uint64_t next_unit_ = 4;  // place 0 means nowhere
+  std::uint64_t next_unit_ = 8;  // place 0 means nowhere; records begin on a cache line
   std::uint64_t buckets_ = 1;
   std::uint64_t next_overflow_ = 1;
   std::uint64_t size_ = 0;

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
 #include <memory>
@@ -25,7 +26,7 @@ class IndexTest : public testing::Test {
     size_ = HeaderFileBytes(sizes);
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, size_)));
     std::fill_n(memory_.get(), size_, std::byte{0});
-    FormatHeader(memory_.get(), sizes, {1, 2}, 99);
+    EXPECT_TRUE(FormatHeader(memory_.get(), sizes, {1, 2}, 99));
     index_ = std::make_unique<Index>(*HeaderView::Open(memory_.get(), size_));
   }
   Result<Place> Insert(const std::string& key, Version version, SlotId slot = 0) {
@@ -217,16 +218,39 @@ TEST_F(IndexTest, LongExtentListsComeBack) {
   EXPECT_TRUE(std::equal(extents.begin(), extents.end(), read));
 }
 
-TEST_F(IndexTest, AHeaderOfAnotherLayoutIsRefused) {
-  Make(1000);
-  auto& header = *reinterpret_cast<Header*>(memory_.get());
-  header.layout_version = kLayoutVersion + 1;
-  EXPECT_EQ(HeaderView::Open(memory_.get(), size_).error().code, Code::kIncompatible);
-  header.layout_version = kLayoutVersion;
-  header.records_offset = size_;
-  EXPECT_EQ(HeaderView::Open(memory_.get(), size_).error().code, Code::kCorrupt);
-  header.magic = 0;
-  EXPECT_EQ(HeaderView::Open(memory_.get(), size_).error().code, Code::kIncompatible);
+// A header for 16 TiB, of which only what is used takes memory.
+TEST(LargeIndexTest, EntriesNamePlacesUpToTheEndOf16TiB) {
+  const HeaderSizes sizes{.max_objects = 1ULL << 27, .payload_bytes = kMaxPayloadBytes};
+  const std::size_t size = HeaderFileBytes(sizes);
+  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto* const data = static_cast<std::byte*>(memory);
+  ASSERT_TRUE(FormatHeader(data, sizes, {1, 2}, 99));
+  const auto view = HeaderView::Open(data, size);
+  ASSERT_TRUE(view) << view.error().detail;
+  EXPECT_EQ(view->granule().bytes(), 4096U);
+  Index index(*view);
+  const Extent last{.start = 0xFFFFFFFE, .count = 2};
+  const Extent apart[] = {last, {.start = 0, .count = 1}};
+  const auto insert = [&](const std::string& key, std::span<const Extent> extents) {
+    return index.Insert({.key = key,
+                         .hash = view->HashKey(0, key),
+                         .generation = 1,
+                         .size_bytes = 8192,
+                         .version = 1,
+                         .extents = extents});
+  };
+  ASSERT_TRUE(insert("one", {&last, 1}));
+  ASSERT_TRUE(insert("two", apart));
+  Extent extents[kMaxExtents];
+  const auto find = [&](const std::string& key) {
+    const Found found = view->Find(0, {.key = key, .hash = view->HashKey(0, key)});
+    return std::vector<Extent>(extents, extents + view->Extents(found, extents));
+  };
+  EXPECT_EQ(find("one"), std::vector<Extent>{last});
+  EXPECT_EQ(find("two"), std::vector<Extent>(std::begin(apart), std::end(apart)));
+  munmap(memory, size);
 }
 
 TEST_F(IndexTest, GhostsTellWhyAKeyIsGone) {
@@ -246,19 +270,45 @@ TEST(RingTest, AFullRingDropsAndCounts) {
   EXPECT_EQ(memory->ring_dropped.load(), 10U);
   Event event;
   std::uint32_t count = 0;
-  while (PopEvent(*memory, event)) {
+  while (PopEvent(*memory, 0, event)) {
     ++count;
     EXPECT_EQ(event.place, count);
   }
   EXPECT_EQ(count, kRingEvents);
 }
 
+// The owner reads it later, and by then 30 bits may have gone round.
+TEST(RingTest, AHoldEndsWhenItsReaderSaid) {
+  auto memory = std::make_unique<SessionPage>();
+  FormatSessionPage(reinterpret_cast<std::byte*>(memory.get()));
+  constexpr std::int64_t kRound = std::int64_t{1} << 30;
+  constexpr std::int64_t kDayMs = 24 * 3'600'000;
+  for (const std::int64_t now_ms : {kDayMs, kRound - 1000, 7 * kRound - 1, 7 * kRound}) {
+    for (const std::int64_t end_ms : {now_ms + 1, now_ms + 5000, now_ms + kDayMs, now_ms - 850}) {
+      if (end_ms % kRound == 0) continue;
+      PushEvent(*memory, {.hold_until_ms = end_ms, .place = 1, .version = 2});
+      Event event;
+      ASSERT_TRUE(PopEvent(*memory, now_ms * kMillisecond, event));
+      EXPECT_EQ(event.hold_until_ms, end_ms);
+      EXPECT_EQ(event.place, 1U);
+      EXPECT_EQ(event.kind, EventKind::kHit);
+    }
+  }
+  Event event;
+  PushEvent(*memory, {.kind = EventKind::kHit, .place = 1, .version = 2});
+  ASSERT_TRUE(PopEvent(*memory, kRound * kMillisecond, event));
+  EXPECT_EQ(event.hold_until_ms, 0) << "it holds nothing";
+  PushEvent(*memory, {.hold_until_ms = kRound, .place = 1, .version = 2});
+  ASSERT_TRUE(PopEvent(*memory, kRound * kMillisecond, event));
+  EXPECT_EQ(event.hold_until_ms, kRound + 1) << "not taken for none";
+}
+
 TEST(RingTest, NonsenseInTheCountersIsSkipped) {
   auto memory = std::make_unique<SessionPage>();
   memory->ring_written.store(~0ULL);
   Event event;
-  EXPECT_FALSE(PopEvent(*memory, event));
-  EXPECT_FALSE(PopEvent(*memory, event));
+  EXPECT_FALSE(PopEvent(*memory, 0, event));
+  EXPECT_FALSE(PopEvent(*memory, 0, event));
 }
 
 }  // namespace

@@ -16,11 +16,10 @@ namespace kvcove::segment {
 
 inline constexpr std::uint64_t kHeaderMagic = 0x31676573766b766bULL;   // "kvkvseg1"
 inline constexpr std::uint64_t kSessionMagic = 0x31736573766b766bULL;  // "kvkvses1"
-inline constexpr std::uint32_t kLayoutVersion = 2;
+inline constexpr std::uint32_t kLayoutVersion = 3;
 
-inline constexpr std::uint64_t kGranule = 64;     // payload is given out in units of so many bytes
 inline constexpr std::uint32_t kMaxExtents = 64;  // an object lies in at most so many pieces
-inline constexpr std::uint64_t kRecordUnit = 16;  // entries are addressed in units of so many bytes
+inline constexpr std::uint64_t kRecordUnit = 8;   // entries are addressed in units of so many bytes
 
 // Where an entry lies: its offset in the record area in units of kRecordUnit. 0 = nowhere.
 using Place = std::uint32_t;
@@ -34,6 +33,8 @@ struct Header {
   Id128 segment_id;  // drawn when the segment is made
   std::uint64_t header_bytes;
   std::uint64_t payload_bytes;
+  std::uint32_t granule_bytes;      // see segment/payload.h
+  std::uint32_t record_unit_bytes;  // kRecordUnit
   std::uint64_t hash_seed;
   // Offsets from the header's start.
   std::uint64_t slots_offset;    // slot_count x Slot
@@ -51,6 +52,16 @@ struct Header {
   // How many buckets are in use (linear hashing). Written before entries leave a bucket that was
   // split.
   alignas(64) std::atomic<std::uint64_t> bucket_count;
+  // Of payload, at the last put or later: a hint for the choice between owners. 0: not known.
+  alignas(64) std::atomic<std::uint64_t> free_bytes;
+
+  // Of the disk tier (segment/tier_table.h). Builds from before these fields leave and read zeros
+  // here: an owner without a disk.
+  std::uint64_t tier_offset;  // tier_limit x TierBucket
+  std::uint64_t tier_limit;
+  std::uint64_t tier_seed;                  // of the disk's hashes; set before tier_on
+  std::atomic<std::uint64_t> tier_on;       // the shares whose tags count; 0: no disk
+  std::atomic<std::uint64_t> tier_buckets;  // in use
 };
 
 // One (namespace, weight version). 0 = not in use.
@@ -73,8 +84,9 @@ struct Entry {
   std::atomic<Generation> generation;
   std::atomic<std::uint64_t> meta;   // see EntryMeta
   std::atomic<std::uint64_t> first;  // (first granule << 32) | object number of the owner
+  std::atomic<std::uint64_t> tiers;  // see EntryTiers
 };
-static_assert(sizeof(Entry) == 32);
+static_assert(sizeof(Entry) == 40);
 
 // Size of the value (29 bits: 1 to 256 MiB), of the key (11 bits: 1 to 1024), number of extents (1
 // to 64) and the slot, in one word. It stays one word: taken apart and stored, it could not be read
@@ -95,6 +107,34 @@ struct EntryMeta {
   std::uint32_t extent_words() const { return extents() > 1 ? extents() : 0; }
 };
 
+// Which of an owner's tiers have the value, and where on its disks, in one word:
+//
+//   bits 0 to 39   place on that disk, in units of 4 KiB: 4 PiB a disk
+//   bits 40 to 47  number of the disk
+//   bits 48 to 61  0
+//   bit 62         memory has it: the extents are valid
+//   bit 63         the disk has it: the place is valid
+//
+// The owner may set the disk's part while memory has the value; readers of memory do not look at
+// it. The memory's bit never changes under a version. A reader that knows no disks takes an entry
+// without it for none.
+struct EntryTiers {
+  static constexpr std::uint64_t kMemory = 1ULL << 62;
+  static constexpr std::uint64_t kDisk = 1ULL << 63;
+  static constexpr std::uint64_t kDiskUnit = 4096;
+  std::uint64_t word = 0;
+
+  static EntryTiers InMemory() { return {kMemory}; }
+  // `offset` is a multiple of kDiskUnit below 4 PiB.
+  EntryTiers WithDisk(std::uint8_t disk, std::uint64_t offset) const {
+    return {(word & kMemory) | kDisk | (std::uint64_t{disk} << 40) | (offset / kDiskUnit)};
+  }
+  bool in_memory() const { return (word & kMemory) != 0; }
+  bool on_disk() const { return (word & kDisk) != 0; }
+  std::uint8_t disk() const { return static_cast<std::uint8_t>(word >> 40); }
+  std::uint64_t disk_offset() const { return (word & ((1ULL << 40) - 1)) * kDiskUnit; }
+};
+
 // Where a session's readers say what they are reading, its counters, and its events. The session's
 // process and the owner both write it; the owner trusts nothing in it.
 inline constexpr std::uint32_t kLanes = 16;      // operations that read at the same time
@@ -112,9 +152,10 @@ struct alignas(64) Lane {
 };
 
 enum class EventKind : std::uint8_t { kHit = 1, kHold = 2 };  // a hit may hold, too
+inline constexpr std::uint32_t kHoldEndBits = 30;
 
 struct RingEvent {
-  std::atomic<std::uint64_t> word;  // (kind << 56) | (milliseconds of a hold << 32) | place
+  std::atomic<std::uint64_t> word;  // (kind << 62) | (end of a hold, see Event << 32) | place
   std::atomic<Version> version;
 };
 

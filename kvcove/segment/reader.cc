@@ -27,6 +27,7 @@ MissReason ReadWindow::Confirm(const Found& found, const ReadScope& scope,
 }
 
 void ReadWindow::Clear() {
+  OwnerOrders();
   for (std::uint32_t i = 0; i < size_; ++i) {
     lane_.slots[i].place.store(0, std::memory_order_release);
   }
@@ -68,6 +69,28 @@ Result<SessionPage*> OpenSessionPage(std::byte* data, std::size_t size) {
   return page;
 }
 
+namespace {
+
+constexpr std::uint64_t kHoldEndMask = (1ULL << kHoldEndBits) - 1;
+
+// 0 stands for no hold, so an end whose lower bits are 0 counts as a millisecond later.
+std::uint64_t ShortEnd(std::int64_t until_ms) {
+  if (until_ms <= 0) return 0;
+  return std::max<std::uint64_t>(static_cast<std::uint64_t>(until_ms) & kHoldEndMask, 1);
+}
+
+// The point in time nearest to now that has these lower bits.
+std::int64_t WholeEnd(std::uint64_t end, std::int64_t now_ns) {
+  if (end == 0) return 0;
+  constexpr std::int64_t kRound = std::int64_t{1} << kHoldEndBits;
+  const std::int64_t now_ms = now_ns / kMillisecond;
+  std::int64_t ahead = (static_cast<std::int64_t>(end) - now_ms) & (kRound - 1);
+  if (ahead >= kRound / 2) ahead -= kRound;
+  return std::max<std::int64_t>(now_ms + ahead, 1);
+}
+
+}  // namespace
+
 void PushEvent(SessionPage& page, const Event& event) {
   const std::uint64_t at = page.ring_written.load(std::memory_order_relaxed);
   if (at - page.ring_read.load(std::memory_order_acquire) >= kRingEvents) {
@@ -75,14 +98,14 @@ void PushEvent(SessionPage& page, const Event& event) {
     return;
   }
   RingEvent& slot = page.ring[at % kRingEvents];
-  slot.word.store((static_cast<std::uint64_t>(event.kind) << 56) |
-                      (static_cast<std::uint64_t>(event.hold_ms & 0xFFFFFF) << 32) | event.place,
+  slot.word.store((static_cast<std::uint64_t>(event.kind) << 62) |
+                      (ShortEnd(event.hold_until_ms) << 32) | event.place,
                   std::memory_order_relaxed);
   slot.version.store(event.version, std::memory_order_relaxed);
   page.ring_written.store(at + 1, std::memory_order_release);
 }
 
-bool PopEvent(SessionPage& page, Event& event) {
+bool PopEvent(SessionPage& page, std::int64_t now_ns, Event& event) {
   const std::uint64_t at = page.ring_read.load(std::memory_order_relaxed);
   const std::uint64_t written = page.ring_written.load(std::memory_order_acquire);
   if (at == written || written - at > kRingEvents) {
@@ -91,8 +114,8 @@ bool PopEvent(SessionPage& page, Event& event) {
   }
   const RingEvent& slot = page.ring[at % kRingEvents];
   const std::uint64_t word = slot.word.load(std::memory_order_relaxed);
-  event = {.kind = static_cast<EventKind>(word >> 56),
-           .hold_ms = static_cast<std::uint32_t>(word >> 32) & 0xFFFFFF,
+  event = {.kind = static_cast<EventKind>(word >> 62),
+           .hold_until_ms = WholeEnd((word >> 32) & kHoldEndMask, now_ns),
            .place = static_cast<Place>(word),
            .version = slot.version.load(std::memory_order_relaxed)};
   page.ring_read.store(at + 1, std::memory_order_release);

@@ -14,6 +14,7 @@
 // version went. No timer takes part.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -70,16 +71,23 @@ inline Staging* StagingOf(std::byte* data, std::size_t size) {
   return size < kSessionFileBytes ? nullptr : reinterpret_cast<Staging*>(data + kStagingOffset);
 }
 
+// What no hold outlasts, from the look-up or read on.
+inline constexpr std::chrono::milliseconds kLongestHold = std::chrono::hours(24);
+
 // Events from a session to the owner. One writer at a time, one reader at a time. A full ring drops
 // and counts.
 struct Event {
   EventKind kind = EventKind::kHit;
-  std::uint32_t hold_ms = 0;  // at most 2^24 - 1
+  // When its hold ends, in the milliseconds of Clock that both sides read; 0: it holds nothing. A
+  // point in time and no duration, because the owner reads the event later than the reader wrote
+  // it. The ring keeps 30 bits of it, so it lies within six days of the owner's now.
+  std::int64_t hold_until_ms = 0;
   Place place = 0;
   Version version = 0;
 };
 void PushEvent(SessionPage& page, const Event& event);
-// False when the ring is empty. The content is not to be trusted.
-bool PopEvent(SessionPage& page, Event& event);
+// False when the ring is empty. The content is not to be trusted. `now_ns`: the owner's, to
+// complete the end of a hold with.
+bool PopEvent(SessionPage& page, std::int64_t now_ns, Event& event);
 
 }  // namespace kvcove::segment

@@ -33,7 +33,7 @@ constexpr std::uint64_t Up(std::uint64_t value, std::uint64_t unit) {
 
 struct Areas {
   std::uint64_t slots, ghosts, buckets, bucket_limit, overflow, overflow_limit, records,
-      record_units, end;
+      record_units, tier, tier_limit, end;
 };
 
 Areas LayOut(const HeaderSizes& sizes) {
@@ -48,7 +48,9 @@ Areas LayOut(const HeaderSizes& sizes) {
   // Room for long keys, and for half-used slabs of each size; place numbers have 32 bits.
   areas.record_units = std::min<std::uint64_t>(
       sizes.max_objects * 512 / kRecordUnit + (64ULL << 20) / kRecordUnit, 0xFFFFFFF0ULL);
-  areas.end = Up(areas.records + areas.record_units * kRecordUnit, kPage);
+  areas.tier = Up(areas.records + areas.record_units * kRecordUnit, kPage);
+  areas.tier_limit = TierBuckets(sizes.tier_objects);
+  areas.end = Up(areas.tier + areas.tier_limit * sizeof(TierBucket), kPage);
   return areas;
 }
 
@@ -68,6 +70,18 @@ std::uint64_t LoadTail(std::string_view key, std::size_t left) {
 
 }  // namespace
 
+Status CheckLayout(std::uint32_t owner, std::uint32_t reader) {
+  constexpr std::uint32_t kUntold = 2;
+  if (owner == 0) owner = kUntold;
+  if (reader == 0) reader = kUntold;
+  if (owner == reader) return {};
+  return Fail(
+      Code::kIncompatible,
+      fmt::format("the owner's segment has layout version {}, the process that wants to map "
+                  "it knows {}; use the same kvcove on both sides",
+                  owner, reader));
+}
+
 void FullFence() {
 #if KVCOVE_THREAD_SANITIZER
   static std::atomic<std::uint64_t> word{0};
@@ -77,10 +91,22 @@ void FullFence() {
 #endif
 }
 
+void OwnerOrders() {
+#if KVCOVE_THREAD_SANITIZER
+  FullFence();
+#endif
+}
+
 std::uint64_t HeaderFileBytes(const HeaderSizes& sizes) { return LayOut(sizes).end; }
 
-void FormatHeader(std::byte* data, const HeaderSizes& sizes, Id128 segment_id,
-                  std::uint64_t hash_seed) {
+Status FormatHeader(std::byte* data, const HeaderSizes& sizes, Id128 segment_id,
+                    std::uint64_t hash_seed) {
+  KVCOVE_ASSIGN(const Granule granule, Granule::Of(sizes.granule_bytes, sizes.payload_bytes));
+  if (granule.Occupied(sizes.payload_bytes) != sizes.payload_bytes) {
+    return Fail(Code::kInvalid,
+                fmt::format("a payload of {} B is not made of whole granules of {} B",
+                            sizes.payload_bytes, granule.bytes()));
+  }
   const Areas areas = LayOut(sizes);
   Header& header = *reinterpret_cast<Header*>(data);
   header.layout_version = kLayoutVersion;
@@ -88,6 +114,8 @@ void FormatHeader(std::byte* data, const HeaderSizes& sizes, Id128 segment_id,
   header.segment_id = segment_id;
   header.header_bytes = areas.end;
   header.payload_bytes = sizes.payload_bytes;
+  header.granule_bytes = static_cast<std::uint32_t>(granule.bytes());
+  header.record_unit_bytes = kRecordUnit;
   header.hash_seed = hash_seed;
   header.slots_offset = areas.slots;
   header.ghosts_offset = areas.ghosts;
@@ -98,8 +126,11 @@ void FormatHeader(std::byte* data, const HeaderSizes& sizes, Id128 segment_id,
   header.overflow_limit = areas.overflow_limit;
   header.records_offset = areas.records;
   header.record_units = areas.record_units;
+  header.tier_offset = areas.tier_limit == 0 ? 0 : areas.tier;
+  header.tier_limit = areas.tier_limit;
   header.bucket_count.store(1, std::memory_order_relaxed);
   header.magic = kHeaderMagic;
+  return {};
 }
 
 Result<HeaderView> HeaderView::Open(std::byte* data, std::size_t size) {
@@ -108,12 +139,7 @@ Result<HeaderView> HeaderView::Open(std::byte* data, std::size_t size) {
   }
   Header& header = *reinterpret_cast<Header*>(data);
   if (header.magic != kHeaderMagic) return Fail(Code::kIncompatible, "not a kvcove segment header");
-  if (header.layout_version != kLayoutVersion) {
-    return Fail(Code::kIncompatible,
-                fmt::format("the segment has layout version {}, this build reads {}; use the same "
-                            "kvcove on both sides",
-                            header.layout_version, kLayoutVersion));
-  }
+  KVCOVE_TRY(CheckLayout(header.layout_version, kLayoutVersion));
   const auto inside = [&](std::uint64_t offset, std::uint64_t count, std::uint64_t each) {
     return offset % 8 == 0 && offset <= size && count <= (size - offset) / each;
   };
@@ -123,17 +149,32 @@ Result<HeaderView> HeaderView::Open(std::byte* data, std::size_t size) {
       !inside(header.ghosts_offset, header.ghost_count, sizeof(std::uint64_t)) ||
       !inside(header.buckets_offset, header.bucket_limit, sizeof(Bucket)) ||
       !inside(header.overflow_offset, header.overflow_limit, sizeof(Bucket)) ||
-      !inside(header.records_offset, header.record_units, kRecordUnit)) {
+      !inside(header.records_offset, header.record_units, kRecordUnit) ||
+      header.tier_offset % alignof(TierBucket) != 0 ||
+      !inside(header.tier_offset, header.tier_limit, sizeof(TierBucket))) {
     return Fail(Code::kCorrupt, "the segment header's areas do not fit its size");
+  }
+  const auto granule = Granule::Of(header.granule_bytes, header.payload_bytes);
+  if (header.granule_bytes == 0 || !granule || header.record_unit_bytes != kRecordUnit ||
+      granule->Occupied(header.payload_bytes) != header.payload_bytes) {
+    return Fail(Code::kCorrupt,
+                fmt::format("the segment header names granules of {} B for a payload of {} B, and "
+                            "records in units of {} B",
+                            header.granule_bytes, header.payload_bytes, header.record_unit_bytes));
   }
   HeaderView view;
   view.header_ = &header;
+  view.granule_ = *granule;
   view.slots_ = reinterpret_cast<Slot*>(data + header.slots_offset);
   view.buckets_ = reinterpret_cast<Bucket*>(data + header.buckets_offset);
   view.overflow_ = reinterpret_cast<Bucket*>(data + header.overflow_offset);
   view.records_ = data + header.records_offset;
   view.ghosts_ = reinterpret_cast<std::atomic<std::uint64_t>*>(data + header.ghosts_offset);
   view.ghost_mask_ = header.ghost_count - 1;
+  if (header.tier_limit != 0) {
+    view.tier_ = TierTable(&header, reinterpret_cast<TierBucket*>(data + header.tier_offset),
+                           header.tier_limit);
+  }
   return view;
 }
 
@@ -154,6 +195,7 @@ bool HeaderView::Check(SlotId slot, std::string_view key, Place place, Found& fo
   if (version == 0 || meta.slot() != slot || meta.key_bytes() != key.size()) return false;
   const Generation generation = entry.generation.load(std::memory_order_relaxed);
   const std::uint64_t first = entry.first.load(std::memory_order_relaxed);
+  const EntryTiers tiers{entry.tiers.load(std::memory_order_relaxed)};
   const std::atomic<std::uint64_t>* words = WordsBehind(place) + meta.extent_words();
   const char* bytes = key.data();
   const std::size_t whole = key.size() / 8;
@@ -167,7 +209,9 @@ bool HeaderView::Check(SlotId slot, std::string_view key, Place place, Found& fo
 #if !KVCOVE_THREAD_SANITIZER
   std::atomic_thread_fence(std::memory_order_acquire);
 #endif
-  if (differs != 0 || entry.version.load(std::memory_order_acquire) != version) return false;
+  if (differs != 0 || !tiers.in_memory() ||
+      entry.version.load(std::memory_order_acquire) != version)
+    return false;
   found.place = place;
   found.version = version;
   found.generation = generation;
@@ -236,9 +280,8 @@ void HeaderView::FindMany(SlotId slot, std::span<const std::string_view> keys, F
 std::uint32_t HeaderView::Extents(const Found& found,
                                   std::span<Extent, kMaxExtents> extents) const {
   if (found.meta.extents() <= 1) {
-    extents[0] = {
-        .start = found.first_granule,
-        .count = static_cast<std::uint32_t>((found.meta.size_bytes() + kGranule - 1) / kGranule)};
+    extents[0] = {.start = found.first_granule,
+                  .count = static_cast<std::uint32_t>(granule_.Count(found.meta.size_bytes()))};
     return 1;
   }
   const std::atomic<std::uint64_t>* words = WordsBehind(found.place);

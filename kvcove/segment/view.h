@@ -9,13 +9,23 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/segment/layout.h"
+#include "kvcove/segment/payload.h"
+#include "kvcove/segment/tier_table.h"
 
 namespace kvcove::segment {
+
+// Whether a process whose build knows layout `reader` may map the segment of an owner that has
+// `owner`. 0: a build that does not say, which knows version 2. Errors: kIncompatible.
+Status CheckLayout(std::uint32_t owner, std::uint32_t reader);
 
 // Sequentially consistent fence between a store and later loads of this thread, on both sides of
 // the reader protocol. The thread sanitizer knows no fences, so there it is an exchange on one
 // word.
 void FullFence();
+// What a reader has let go of, the owner gives to a writer. Where both are threads of one process
+// and the owner is another process, the thread sanitizer does not see the owner's part of that
+// order: here it does, at the reader's end and before the writer's first byte. Else nothing.
+void OwnerOrders();
 
 // A key and its hash (HeaderView::HashKey), computed once for the look-ups of one call.
 struct PreparedKey {
@@ -44,6 +54,9 @@ class HeaderView {
 
   const Header& header() const { return *header_; }
   Header& header() { return *header_; }
+  Granule granule() const { return granule_; }
+  // What the owner's disk has.
+  const TierTable& tier() const { return tier_; }
 
   std::uint64_t HashKey(SlotId slot, std::string_view key) const;
 
@@ -55,15 +68,20 @@ class HeaderView {
     return now_ns < header_->lease_deadline_ns.load(std::memory_order_acquire);
   }
 
-  // Finds the entry of `key`, whatever its generation. Concurrent changes may hide an entry that is
-  // being replaced, never show a wrong one. O(1).
+  // Finds the entry of `key` in memory, whatever its generation. Concurrent changes may hide an
+  // entry that is being replaced, never show a wrong one. O(1).
   Found Find(SlotId slot, const PreparedKey& key) const;
   // A hint that Find will be asked for a key of this hash.
   void Prefetch(std::uint64_t hash) const {
     __builtin_prefetch(
         &buckets_[BucketNumber(hash, header_->bucket_count.load(std::memory_order_relaxed))]);
   }
-  // The same for up to kFindMany keys, whose cache misses overlap.
+  // A hint that an entry of this hash will be withdrawn.
+  void PrefetchGone(std::uint64_t hash) const {
+    Prefetch(hash);
+    __builtin_prefetch(&ghosts_[hash & ghost_mask_], 1);
+  }
+  // Find for up to kFindMany keys, whose cache misses overlap.
   static constexpr std::size_t kFindMany = 64;
   void FindMany(SlotId slot, std::span<const std::string_view> keys, Found* found) const;
 
@@ -102,17 +120,22 @@ class HeaderView {
   std::byte* records_ = nullptr;
   std::atomic<std::uint64_t>* ghosts_ = nullptr;
   std::uint64_t ghost_mask_ = 0;
+  Granule granule_;
+  TierTable tier_;
 };
 
 // Sizes of a header file, from the number of objects that it must be able to hold.
 struct HeaderSizes {
   std::uint64_t max_objects = 0;
   std::uint64_t payload_bytes = 0;
+  std::uint64_t granule_bytes = 0;  // 0: the smallest that reaches all of it; see Granule::Of
+  std::uint64_t tier_objects = 0;   // that a disk may hold; 0: there is none
 };
 // Bytes of the file; most of them are never touched, so they take no memory.
 std::uint64_t HeaderFileBytes(const HeaderSizes& sizes);
-// Writes the fixed fields into `data` (zeroed, HeaderFileBytes long).
-void FormatHeader(std::byte* data, const HeaderSizes& sizes, Id128 segment_id,
-                  std::uint64_t hash_seed);
+// Writes the fixed fields into `data` (zeroed, HeaderFileBytes long). Errors: those of Granule::Of;
+// kInvalid for a payload that is not made of whole granules.
+Status FormatHeader(std::byte* data, const HeaderSizes& sizes, Id128 segment_id,
+                    std::uint64_t hash_seed);
 
 }  // namespace kvcove::segment

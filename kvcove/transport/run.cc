@@ -77,7 +77,7 @@ void Run(std::span<Exchange> exchanges, std::int64_t deadline_ns, const Clock& c
     Exchange& exchange = *one.exchange;
     // The status first: `on_quiet` may free the exchange before Abort() returns.
     exchange.status = Fail(Code::kBufferBusy, "bytes may still land in the buffers");
-    // Whoever waits for this call learns when its buffers are free.
+    // The thread that waits for this call learns when its buffers are free.
     const std::shared_ptr<Landing> landing = Landing::Current();
     if (landing != nullptr) {
       landing->Begin();

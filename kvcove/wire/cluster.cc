@@ -86,12 +86,19 @@ std::string Encode(const OwnersReply& message) {
         owner.hits, owner.evictions, owner.stale_puts, owner.puts, owner.told));
   }
   const auto vector = builder.CreateVector(list);
-  return Done(builder, fb::CreateOwners(builder, vector, message.term));
+  const std::string& address = message.settings.admin;
+  const auto admin =
+      address.empty() ? flatbuffers::Offset<flatbuffers::String>() : Text(builder, address);
+  return Done(builder, fb::CreateOwners(builder, vector, message.term,
+                                        message.settings.read_hold_ms, admin));
 }
 
 Result<OwnersReply> DecodeOwners(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Owners>(body));
-  OwnersReply reply{.owners = {}, .term = root->term()};
+  OwnersReply reply{
+      .owners = {},
+      .term = root->term(),
+      .settings = {.read_hold_ms = root->read_hold_ms(), .admin = Str(root->admin())}};
   for (unsigned i = 0; i < SizeOf(root->owners()); ++i) {
     const fb::Owner* owner = root->owners()->Get(i);
     reply.owners.push_back({.number = owner->number(),

@@ -102,10 +102,18 @@ struct RequesterReport {
   Id128 holder;  // the process whose registrations this report keeps alive; zero: none
 };
 
+// What a master was started with, for the processes that use it.
+struct MasterSettings {
+  // For how long a drop-in store holds what it reads; 0: the master does not say.
+  std::uint64_t read_hold_ms = 0;
+  std::string admin;  // host:port of its admin endpoint; empty: there is none
+};
+
 // The owners, and the term of the master that says so: another one has forgotten registrations.
 struct OwnersReply {
   std::vector<OwnerStat> owners;
   std::uint64_t term = 0;
+  MasterSettings settings;
 };
 
 // Views in what is decoded point into `body`.

@@ -81,7 +81,10 @@ TEST(DataFramesTest, APutAndItsReply) {
 }
 
 TEST(DataFramesTest, APutWithHints) {
-  const Hints hints{.output_tokens = 0x01020304, .ephemeral = true, .request_goes_on = true};
+  const Hints hints{.output_tokens = 0x01020304,
+                    .ephemeral = true,
+                    .request_goes_on = true,
+                    .priority = NamespacePriority::kHigh};
   const DataPut put{.token = kToken,
                     .items = {{.key = "a", .after = "", .size_bytes = 1, .hints = hints},
                               {.key = "b", .after = "a", .size_bytes = 1}}};
@@ -94,7 +97,7 @@ TEST(DataFramesTest, APutWithHints) {
             "280000000000000000001e004400080028002c00300034003800000000000700000000003c004000"
             "1e00000000000001887766554433221100ffeeddccbbaa9908070605040302010900000000000000"
             "6c000000500000004000000030000000200000001400000004000000020000000403020100000000"
-            "02000000050000000200000054000000400000000200000000000000000000000200000001000000"
+            "020000001d0000000200000054000000400000000200000000000000000000000200000001000000"
             "0100000002000000000000000000000000000000000000000000000002000000200000000c000000"
             "0100000061000000010000006200000000000000000000000100000061000000");
 }

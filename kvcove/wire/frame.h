@@ -41,8 +41,10 @@ enum class Method : std::uint16_t {
   kPin = 12,
   kStatObjects = 13,
   kStat = 14,
-  kProve = 15,   // behind kHello, with a credential
-  kAttend = 16,  // in place of a hello: this owner is used for as long as the connection is open
+  kProve = 15,     // behind kHello, with a credential
+  kLoad = 18,      // from the owner's disk into its memory; answered when that is done
+  kAttend = 16,    // in place of a hello: this owner is used for as long as the connection is open
+  kTakeOver = 17,  // in place of a hello, from a successor's process (pool/upgrade.h)
   // To the master, from owners.
   kOwnerHello = 32,
   kRenew = 33,

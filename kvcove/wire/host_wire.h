@@ -37,6 +37,9 @@ std::unique_ptr<GenerationService> MakeGenerationStub(Channel& channel, const Id
 inline constexpr std::int64_t kUntoldBudgetNs = 10 * kSecond;
 Result<std::string> ServeHost(HostService& service, Method method, std::span<const std::byte> body,
                               std::int64_t deadline_ns);
+// Answers Method::kLoad, from whatever thread ends it.
+void ServeLoad(HostService& service, std::span<const std::byte> body, std::int64_t deadline_ns,
+               const std::function<void(Result<std::string>)>& done);
 Result<std::string> ServeObjects(ObjectService& service, Method method,
                                  std::span<const std::byte> body, std::int64_t deadline_ns);
 Result<std::string> ServeGenerations(GenerationService& service, Method method,
@@ -66,14 +69,22 @@ std::string Encode(const ResetOutcome& outcome);
 bool MayWait(Method method);
 bool MayWaitInCluster(Method method);
 
-// The first exchange of a connection.
+// The first exchange of a connection. `layout`: the version of the segment's layout that each side
+// knows (segment/layout.h); 0: a build that does not say, which knows version 2.
+struct Hello {
+  std::string name;
+  std::uint32_t layout = 0;
+};
 struct Welcome {
   SessionNumber session = 0;
   Id128 secret;             // joins more connections to the session
   std::int64_t now_ns = 0;  // by the owner's clock: a lease is checked by the reader's
+  std::uint32_t layout = 0;
+  int node = -1;               // NUMA, of the owner's memory; -1: it is bound to none
+  std::string authority = {};  // over generations: owners with equal ones belong together
 };
-std::string EncodeHello(std::string_view name);
-Result<std::string> DecodeHello(std::span<const std::byte> body);
+std::string EncodeHello(const Hello& hello);
+Result<Hello> DecodeHello(std::span<const std::byte> body);
 std::string EncodeWelcome(const Welcome& welcome);
 Result<Welcome> DecodeWelcome(std::span<const std::byte> body);
 // The answer to Method::kAttend: the owner tells a process that keeps it running how it is.

@@ -102,6 +102,7 @@ class EchoHost final : public HostService {
     PoolStat stat{.payload_bytes = 1, .dropped_events = 99};
     stat.namespaces.push_back({.name = "n", .bytes = 1, .maximum_bytes = 2, .guaranteed_bytes = 3});
     stat.sessions.push_back({.number = 4, .pid = 5, .held_bytes = 6});
+    stat.disks = {{.path = "/a", .capacity_bytes = 7, .asides = 8}, {.path = "/b", .retry_ms = 9}};
     return stat;
   }
 
@@ -223,6 +224,12 @@ TEST_F(HostWireTest, EachCallArrivesAndComesBackAsItWasMeant) {
   EXPECT_EQ(stat.dropped_events, 99U);
   EXPECT_EQ(stat.namespaces.at(0).guaranteed_bytes, 3U);
   EXPECT_EQ(stat.sessions.at(0).held_bytes, 6U);
+  ASSERT_EQ(stat.disks.size(), 2U);
+  EXPECT_EQ(stat.disks[0].path, "/a");
+  EXPECT_EQ(stat.disks[0].capacity_bytes, 7U);
+  EXPECT_EQ(stat.disks[0].asides, 8U);
+  EXPECT_EQ(stat.disks[1].path, "/b");
+  EXPECT_EQ(stat.disks[1].retry_ms, 9U);
 }
 
 TEST_F(HostWireTest, APutCarriesHints) {
@@ -398,6 +405,20 @@ TEST_F(HostWireTest, RequestsHaveTheseBytes) {
     EXPECT_TRUE(at != golden.end() && at->second == hex)
         << "{Method{" << static_cast<int>(method) << "}, \"" << hex << "\"},";
   }
+}
+
+TEST(HelloTest, BothSidesTellTheirLayoutAndBuildsBeforeItToldNone) {
+  const auto bytes = [](const std::string& text) { return std::as_bytes(std::span(text)); };
+  const std::string hello = EncodeHello({.name = "n", .layout = 3});
+  EXPECT_EQ(DecodeHello(bytes(hello))->name, "n");
+  EXPECT_EQ(DecodeHello(bytes(hello))->layout, 3U);
+  const std::string welcome =
+      EncodeWelcome({.session = 7, .secret = {.high = 1, .low = 2}, .now_ns = 5, .layout = 3});
+  EXPECT_EQ(DecodeWelcome(bytes(welcome))->layout, 3U);
+  // Flatbuffers leave out what is 0, so these are the bytes of a build without the field.
+  const std::string before = EncodeWelcome({.session = 7, .now_ns = 5});
+  EXPECT_EQ(DecodeWelcome(bytes(before))->session, 7U);
+  EXPECT_EQ(DecodeWelcome(bytes(before))->layout, 0U);
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 // one; stubs (host_wire.h, master_stub.h) put the same calls into frames.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,12 +16,18 @@
 
 #include "kvcove/model/hints.h"
 #include "kvcove/model/ids.h"
+#include "kvcove/model/stats.h"
 #include "kvcove/wire/tasks.h"
 
 namespace kvcove::wire {
 
-// One process's tie to an owner; never reused.
-using SessionNumber = std::uint64_t;
+using kvcove::NamespaceStat;
+using kvcove::ObjectStat;
+using kvcove::PinKind;
+using kvcove::PoolStat;
+using kvcove::SessionCounters;
+using kvcove::SessionNumber;
+using kvcove::SessionStat;
 
 struct RegisterRequest {
   std::string name;     // of the namespace
@@ -98,61 +104,22 @@ struct FinishItem {
   std::uint64_t copied_at = 0;
 };
 
-enum class PinKind : std::uint8_t { kSoft = 1, kHard = 2 };
-
-struct ObjectStat {
-  std::uint64_t size_bytes = 0;
-  std::uint32_t extents = 0;
-  bool hard_pinned = false;
-  bool soft_pinned = false;
-  bool held = false;
+// Brings keys up that are on the owner's disk: they are in its memory when the answer comes, and
+// held for a moment, so that the caller can read them there.
+struct LoadRequest {
+  Token token;
+  std::span<const std::string_view> keys;
+  // For how long the owner may look for them; it answers what it knows then.
+  std::int64_t wait_ns = 0;
+  std::int64_t hold_ns = 0;
 };
 
-struct NamespaceStat {
-  std::string name;
-  std::uint64_t bytes = 0;
-  std::uint64_t maximum_bytes = 0;
-  std::uint64_t guaranteed_bytes = 0;
-};
-
-struct SessionStat {
-  SessionNumber number = 0;
-  std::int32_t pid = 0;
-  std::uint64_t protected_objects = 0;  // being read right now
-  std::uint64_t reserved_bytes = 0;
-  std::uint64_t held_bytes = 0;
-};
-
-// What sessions count in their shared pages.
-struct SessionCounters {
-  std::uint64_t lookups = 0;  // keys
-  std::uint64_t gets = 0;     // values
-  std::uint64_t get_bytes = 0;
-  std::array<std::uint64_t, kMissReasons> misses{};  // keys, by reason
-};
-
-struct PoolStat {
-  std::uint64_t payload_bytes = 0;
-  std::uint64_t populated_bytes = 0;
-  std::uint64_t free_bytes = 0;
-  std::uint64_t object_bytes = 0;     // that objects occupy, whole granules
-  std::uint64_t reserved_bytes = 0;   // being written
-  std::uint64_t withdrawn_bytes = 0;  // gone, but still being read
-  std::uint64_t index_bytes = 0;      // of memory beside the payload, keys included
-  std::uint64_t objects = 0;
-  std::uint64_t puts = 0;
-  std::uint64_t put_bytes = 0;
-  std::uint64_t hits = 0;
-  std::uint64_t evictions = 0;
-  std::uint64_t removals = 0;
-  std::uint64_t swept = 0;
-  std::uint64_t stale_puts = 0;
-  std::uint64_t expired_puts = 0;
-  std::uint64_t dropped_events = 0;
-  // Of this host's own sessions; not in the message, for the owner's process only.
-  SessionCounters local;
-  std::vector<NamespaceStat> namespaces;
-  std::vector<SessionStat> sessions;
+struct LoadResult {
+  // kOk: in memory. kMiss. kLimit: not looked for, as the other keys are much already; ask again
+  // once these are read.
+  Code code = Code::kMiss;
+  MissReason reason = MissReason::kNone;
+  std::uint64_t bytes = 0;  // where it was read just now
 };
 
 // The authority over generations. Thread-safe. Every call ends by `deadline_ns` (Clock).
@@ -217,6 +184,14 @@ class ObjectService {
 class ControlService : public GenerationService, public RemovalService {};
 
 // All that a process asks of the owner whose memory it maps. Bound to one session of that owner.
-class HostService : public ControlService, public PutService, public ObjectService {};
+class HostService : public ControlService, public PutService, public ObjectService {
+ public:
+  using Loaded = std::function<void(Result<std::vector<LoadResult>>)>;
+  // `done` is called once, from any thread, or within this call; by `deadline_ns`, if the owner
+  // lives.
+  virtual void Load(const LoadRequest& request, std::int64_t /*deadline_ns*/, const Loaded& done) {
+    done(std::vector<LoadResult>(request.keys.size()));
+  }
+};
 
 }  // namespace kvcove::wire

@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::uint8_t kGoneFlag = 1;
 constexpr std::uint8_t kInventoryFlag = 2;
+constexpr std::uint8_t kReturnsFlag = 4;
 
 flatbuffers::Offset<fb::Changes> Add(Builder& builder, const Changes& message) {
   std::vector<flatbuffers::Offset<fb::SlotChange>> slots;
@@ -130,10 +131,11 @@ Result<Changes> DecodeChanges(std::span<const std::byte> body) {
 
 std::string Encode(const RenewRequest& message) {
   Builder builder;
-  return Done(builder, fb::CreateRenew(builder, message.number, message.epoch, message.table,
-                                       message.naming, message.told, message.free_bytes,
-                                       message.objects, message.hits, message.evictions,
-                                       message.stale_puts, message.puts, message.partial));
+  return Done(builder,
+              fb::CreateRenew(builder, message.number, message.epoch, message.table, message.naming,
+                              message.told, message.free_bytes, message.objects, message.hits,
+                              message.evictions, message.stale_puts, message.puts, message.partial,
+                              message.disk_away));
 }
 
 Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
@@ -149,7 +151,8 @@ Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
                       .evictions = root->evictions(),
                       .stale_puts = root->stale_puts(),
                       .puts = root->puts(),
-                      .partial = root->partial()};
+                      .partial = root->partial(),
+                      .disk_away = root->disk_away()};
 }
 
 std::string Encode(const RenewReply& message) {
@@ -274,7 +277,8 @@ std::string Encode(const ListRequest& message) {
   const auto slots = builder.CreateVector(column([](const ListItem& item) { return item.slot; }));
   const auto flags = builder.CreateVector(column([](const ListItem& item) {
     return static_cast<std::uint8_t>((item.gone ? kGoneFlag : 0) |
-                                     (item.inventory ? kInventoryFlag : 0));
+                                     (item.inventory ? kInventoryFlag : 0) |
+                                     (item.returns ? kReturnsFlag : 0));
   }));
   const auto copies =
       builder.CreateVector(column([](const ListItem& item) { return item.copies; }));
@@ -320,6 +324,7 @@ Result<ListRequest> DecodeList(std::span<const std::byte> body) {
                              .slot = root->slots()->Get(i),
                              .gone = (root->flags()->Get(i) & kGoneFlag) != 0,
                              .inventory = (root->flags()->Get(i) & kInventoryFlag) != 0,
+                             .returns = (root->flags()->Get(i) & kReturnsFlag) != 0,
                              .copies = root->copies()->Get(i),
                              .tier = static_cast<Tier>(root->tiers()->Get(i)),
                              .removals = root->removals()->Get(i),

@@ -84,6 +84,8 @@ struct RenewRequest {
   std::uint64_t stale_puts = 0;
   std::uint64_t puts = 0;
   bool partial = false;  // see WatchRequest
+  // A disk of its is set aside, or works again and is not told yet: see ListItem::returns.
+  bool disk_away = false;
 };
 
 struct RenewReply {
@@ -149,7 +151,9 @@ struct ListItem {
   std::uint32_t group = 0;  // the same for the replicas of one put
   SlotId slot = 0;
   bool gone = false;
-  bool inventory = false;   // told again, not put just now
+  bool inventory = false;  // told again, not put just now
+  // It lies on a disk that was set aside, so others may have stored and lost another value since.
+  bool returns = false;
   std::uint8_t copies = 1;  // on how many owners it is meant to be
   Tier tier = Tier::kMemory;
   // The last removal that its owner had applied when the put began: a later one that matches voids

@@ -29,6 +29,7 @@ ListItem SomeItem(std::uint64_t i) {
           .slot = 9,
           .gone = i % 2 == 0,
           .inventory = i % 3 == 0,
+          .returns = i % 4 == 0,
           .copies = 2,
           .tier = Tier::kDisk,
           .removals = (4ULL << 40) + i,
@@ -142,7 +143,8 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
                              .evictions = 9,
                              .stale_puts = 10,
                              .puts = 11,
-                             .partial = true};
+                             .partial = true,
+                             .disk_away = true};
   const auto asked = Decode(Encode(request), &DecodeRenew);
   ASSERT_TRUE(asked);
   EXPECT_EQ(asked->number, 1);
@@ -157,6 +159,7 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
   EXPECT_EQ(asked->stale_puts, 10U);
   EXPECT_EQ(asked->puts, 11U);
   EXPECT_TRUE(asked->partial);
+  EXPECT_TRUE(asked->disk_away);
   const RenewReply reply{.granted = true,
                          .lease_ns = 1,
                          .revision = 2,
@@ -241,6 +244,7 @@ TEST(OwnerLinkWireTest, AListingArrivesWhole) {
       EXPECT_EQ(item.slot, expected.slot);
       EXPECT_EQ(item.gone, expected.gone);
       EXPECT_EQ(item.inventory, expected.inventory);
+      EXPECT_EQ(item.returns, expected.returns);
       EXPECT_EQ(item.copies, expected.copies);
       EXPECT_EQ(item.tier, expected.tier);
       EXPECT_EQ(item.removals, expected.removals);

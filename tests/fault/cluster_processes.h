@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <thread>
 
@@ -85,7 +86,7 @@ class ClusterProcesses {
     posix_spawn_file_actions_init(&actions);
     if (!options.log_file.empty()) {
       posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, options.log_file.c_str(),
-                                       O_WRONLY | O_CREAT | O_TRUNC, 0600);
+                                       O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
     }
     pid_t pid = 0;
     EXPECT_EQ(posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environment.data()), 0);
@@ -107,14 +108,19 @@ class ClusterProcesses {
   }
 
   void StartMaster(const std::string& admin = "off", const LaunchOptions& options = {}) {
-    master_ = Spawn({"master", "--listen", master_address_.ToString(), "--data",
-                     directory_ + "/master", "--admin", admin},
-                    "master", options);
+    master_ = Spawn(MasterWords(admin), "master", options);
     for (int i = 0; i < 500; ++i) {
       if (rpc::ConnectTcp(master_address_, SystemClock::Instance().NowNs() + kSecond)) return;
       std::this_thread::sleep_for(milliseconds(10));
     }
     FAIL() << "the master did not start";
+  }
+  std::vector<std::string> MasterWords(const std::string& admin) const {
+    std::vector<std::string> words = {
+        "master",  "--listen", master_address_.ToString(), "--data", directory_ + "/master",
+        "--admin", admin};
+    words.insert(words.end(), server_words_.begin(), server_words_.end());
+    return words;
   }
   std::string SocketOf(std::size_t i) const {
     return fmt::format("{}/owner{}/kvcove.sock", directory_, i);
@@ -122,14 +128,34 @@ class ClusterProcesses {
   // The first that has no process; `live`: how many there are then.
   void StartOwner(std::size_t i, std::size_t live) {
     if (owners_.size() <= i) owners_.resize(i + 1);
-    owners_[i] =
-        Spawn({"owner", "--master", master_address_.ToString(), "--listen", "127.0.0.1:0",
-               "--admin", "off", "--memory", "256MiB", "--no-populate", "--socket", SocketOf(i)},
-              fmt::format("host{}", i));
+    std::vector<std::string> words = {"owner",         "--master",    master_address_.ToString(),
+                                      "--listen",      "127.0.0.1:0", "--admin",
+                                      "off",           "--memory",    owner_memory_,
+                                      "--no-populate", "--socket",    SocketOf(i)};
+    words.insert(words.end(), server_words_.begin(), server_words_.end());
+    owners_[i] = Spawn(words, fmt::format("host{}", i));
     WaitLive(live);
   }
+  // One of several on a host, which share a socket directory.
+  std::string SocketOn(const std::string& host, std::size_t i) const {
+    return fmt::format("{}/{}/kvcove.{}.sock", directory_, host, i);
+  }
+  void StartOwnerOn(const std::string& host, std::size_t i, std::size_t live) {
+    if (owners_.size() <= i) owners_.resize(i + 1);
+    owners_[i] = Spawn({"owner", "--master", master_address_.ToString(), "--listen", "127.0.0.1:0",
+                        "--admin", "off", "--memory", "16MiB", "--socket", SocketOn(host, i)},
+                       host);
+    WaitLive(live);
+    // An owner is live at the master before its socket listens, and a dead one's socket is there.
+    const std::string address = "unix:" + SocketOn(host, i);
+    const std::int64_t until = NowMs() + 10'000;
+    while (!Pool::Open(address, milliseconds(2000))) {
+      ASSERT_LT(NowMs(), until) << address << " does not answer";
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+  }
   std::size_t Live() const {
-    rpc::TcpChannel channel(master_address_, {});
+    rpc::TcpChannel channel(master_address_, access_);
     const auto owners = wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
     return owners ? static_cast<std::size_t>(
                         std::ranges::count_if(owners->owners, &wire::OwnerStat::live))
@@ -141,8 +167,9 @@ class ClusterProcesses {
     ASSERT_EQ(Live(), count);
   }
   std::unique_ptr<Pool> Open(const std::string& host = "elsewhere") const {
-    auto pool = Pool::Open(fmt::format("kvcove://{}?host={}", master_address_.ToString(), host),
-                           milliseconds(2000));
+    auto pool =
+        Pool::Open(fmt::format("kvcove://{}?host={}{}", master_address_.ToString(), host, query_),
+                   milliseconds(2000));
     EXPECT_TRUE(pool) << pool.error().ToString();
     return std::move(*pool);
   }
@@ -158,7 +185,14 @@ class ClusterProcesses {
   std::string directory_;
   rpc::Address master_address_;
   pid_t master_ = 0;
+
+ protected:
   std::vector<pid_t> owners_;
+  std::string owner_memory_ = "256MiB";
+  // Of master and owners beside the others: credentials. The same for this process, and for pools.
+  std::vector<std::string> server_words_;
+  rpc::Access access_;
+  std::string query_;
 };
 
 }  // namespace kvcove

@@ -202,8 +202,9 @@ class Reserver {
  public:
   explicit Reserver(const std::string& socket) {
     client_.emplace(*rpc::Client::Connect(socket, Now() + kSecond));
-    (void)client_->Call(wire::Method::kHello, Bytes(wire::EncodeHello("t")), Now() + kSecond,
-                        &fds_);
+    (void)client_->Call(wire::Method::kHello,
+                        Bytes(wire::EncodeHello({.name = "t", .layout = segment::kLayoutVersion})),
+                        Now() + kSecond, &fds_);
     stub_ = wire::MakeHostStub(channel_);
     channel_.client = &*client_;
   }
@@ -331,7 +332,9 @@ TEST_F(DaemonTest, GarbageClosesItsConnectionAndNothingElse) {
     auto client = *rpc::Client::Connect(socket_, Now() + kSecond);
     std::vector<UniqueFd> fds;
     ASSERT_TRUE(
-        client.Call(wire::Method::kHello, Bytes(wire::EncodeHello("x")), Now() + kSecond, &fds));
+        client.Call(wire::Method::kHello,
+                    Bytes(wire::EncodeHello({.name = "x", .layout = segment::kLayoutVersion})),
+                    Now() + kSecond, &fds));
     std::string body(random.Below(2000), '\0');
     for (char& c : body) c = static_cast<char>(random.Next());
     const auto reply = client.Call(static_cast<wire::Method>(1 + random.Below(wire::kMaxMethod)),

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several processes put, get, evict, remove and reset through one daemon, or through a master and
-// three owners, while they and the servers are stopped, continued and killed at random, and fork.
+// three owners, while they and the servers are stopped, continued and killed at random, and fork,
+// and new processes take over from owners.
 // Every byte that is read is verified, and at the end the history of every key. With --hosts 1 each
 // host is a network namespace, everybody has credentials, links go down, and one owner is behind a
-// bad network.
+// bad network. With --disk 1 every owner has a disk and a memory that holds a part of the keys.
 //
-//   torture --kvcove PATH [--cluster 1 | --hosts 1] [--reads N] [--at-least S] [--seconds S]
-//           [--seed X]
+//   torture --kvcove PATH [--cluster 1 | --hosts 1] [--disk 1] [--reads N] [--at-least S]
+//           [--seconds S] [--seed X]
 //
-// Exit status 77: this machine does not allow network namespaces.
+// Exit status 77: this machine does not allow network namespaces, or /tmp is no place for a disk.
 #include <fmt/core.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,7 +36,10 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
 #include "kvcove/pool/pool.h"
+#include "kvcove/rpc/address.h"
+#include "kvcove/rpc/channel.h"
 #include "kvcove/rpc/credentials.h"
+#include "kvcove/wire/master_stub.h"
 #include "tests/multihost/fault_proxy.h"
 #include "tests/multihost/history.h"
 #include "tests/multihost/hosts.h"
@@ -46,6 +52,7 @@ namespace {
 constexpr int kClients = 4;
 constexpr std::uint64_t kKeys = 400;
 constexpr std::uint64_t kMemory = 16 << 20;
+constexpr std::uint64_t kMemoryAboveDisk = 5 << 20;  // of some 9 MiB
 constexpr std::chrono::milliseconds kTimeout{1000};
 constexpr std::int64_t kSlackNs = 700 * kMillisecond;  // two cores, many processes
 constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15ULL;
@@ -56,14 +63,16 @@ using multihost::Operation;
 
 // Shared by all processes of a run.
 struct Shared {
-  std::atomic<std::uint64_t> reads, misses, puts, stale_puts, removes, resets, unproven, forks;
-  std::atomic<std::uint64_t> wrong, stale, overdue, fork_faults;
+  std::atomic<std::uint64_t> reads, disk_reads, misses, puts, stale_puts, removes, resets, unproven,
+      forks;
+  std::atomic<std::uint64_t> wrong, stale, overdue, fork_faults, server_faults;
   std::atomic<std::uint64_t> resets_called;  // numbers the resets
   std::atomic<std::uint64_t> highest_proven;
   std::atomic<std::uint64_t> serial;
   std::atomic<std::uint64_t>
       disturbed[kClients];  // stops and daemon deaths: time spent so is not the call's
   std::atomic<bool> done;
+  bool disk;  // values need time to get there: fewer resets
   // What each client did, across its lives. When one is full the history ends for all.
   std::atomic<std::size_t> recorded[kClients];
   std::atomic<std::int64_t> history_ends_ns;  // 0: it goes on
@@ -162,7 +171,7 @@ class Client {
     if (dice < 960) return Look();
     if (dice < 970) return Remove();
     if (dice < 993) return HoldOrPin();
-    if (dice < 998) return Reset();
+    if (dice < 998) return shared->disk && !random_.OneIn(10) ? Get() : Reset();
     Fork();
   }
 
@@ -245,6 +254,7 @@ class Client {
       }
       const std::int64_t ended_ns = Now();
       Verify(numbers[i], {buffers[i].data(), results[i].bytes}, proven);
+      if (results[i].tier == Tier::kDisk) ++shared->disk_reads;
       ValueHead head{};
       std::memcpy(&head, buffers[i].data(), sizeof(head));
       Operation* record = Record({.kind = Operation::Kind::kGet,
@@ -389,22 +399,32 @@ class Client {
   std::array<std::vector<std::byte>, 8> buffers_;
 };
 
+struct RunOptions {
+  std::string command;
+  bool cluster = false;
+  bool hosts = false;
+  bool disk = false;
+  std::uint64_t reads = 100'000;
+  int at_least = 15;
+  int seconds = 240;
+  std::uint64_t seed = RandomU64() % 1'000'000'000;
+};
+
 class Run {
  public:
-  Run(std::string command, bool cluster, std::optional<multihost::Hosts> hosts, std::uint64_t reads,
-      int at_least, int seconds, std::uint64_t seed)
-      : command_(std::move(command)),
-        cluster_(cluster || hosts),
+  Run(const RunOptions& options, std::optional<multihost::Hosts> hosts)
+      : command_(options.command),
+        cluster_(options.cluster || hosts),
         hosts_(std::move(hosts)),
-        reads_(reads),
-        at_least_(at_least),
-        seconds_(seconds),
-        seed_(seed),
-        random_(seed) {
+        reads_(options.reads),
+        at_least_(options.at_least),
+        seconds_(options.seconds),
+        seed_(options.seed),
+        random_(options.seed) {
     std::string name = "/tmp/kvcove-torture-XXXXXX";
     directory_ = mkdtemp(name.data());
     if (!cluster_) {
-      AddServer({"serve", "--memory", std::to_string(kMemory)}, "host0", /*owner=*/true);
+      AddServer({"serve", "--memory", std::to_string(Memory())}, "host0", /*owner=*/true);
       address_ = "unix:" + servers_[0].socket;
       return;
     }
@@ -415,13 +435,14 @@ class Run {
     rpc::Address master{.host = "127.0.0.1", .port = 0};
     if (!rpc::ListenTcp(master)) std::exit(2);
     address_ = "kvcove://" + master.ToString();
+    master_ = master;
     AddServer({"master", "--listen", master.ToString(), "--data", directory_ + "/master", "--admin",
                "off"},
               "master",
               /*owner=*/false);
     for (int i = 0; i < kOwners; ++i) {
       AddServer({"owner", "--master", master.ToString(), "--listen", "127.0.0.1:0", "--admin",
-                 "off", "--memory", std::to_string(kMemory / kOwners)},
+                 "off", "--memory", std::to_string(Memory() / kOwners)},
                 fmt::format("host{}", i), /*owner=*/true);
     }
   }
@@ -450,7 +471,7 @@ class Run {
       std::vector<std::string> arguments = {
           "owner",         "--master",  master,
           "--listen",      at(i, 7401), "--admin",
-          "off",           "--memory",  std::to_string(kMemory / kOwners),
+          "off",           "--memory",  std::to_string(Memory() / kOwners),
           "--credentials", credentials, "--tenant",
           "trial"};
       if (i + 1 == kOwners) {
@@ -469,15 +490,15 @@ class Run {
   ~Run() { std::filesystem::remove_all(directory_); }
 
   int Go() {
-    fmt::print("torture: seed {}, {} clients, until {} verified reads or {} s\n", seed_, kClients,
-               reads_, seconds_);
+    fmt::print("torture: seed {}, {} clients, until {} verified reads{} or {} s\n", seed_, kClients,
+               reads_, shared->disk ? " from disks" : "", seconds_);
     std::fflush(stdout);
     for (Server& server : servers_) Start(server);
     for (int i = 0; i < kClients; ++i) StartClient(i);
     const auto elapsed = [start = SystemClock::Instance().NowNs()] {
       return SystemClock::Instance().NowNs() - start;
     };
-    while ((shared->reads < reads_ || elapsed() < at_least_ * kSecond) &&
+    while ((Counted() < reads_ || elapsed() < at_least_ * kSecond) &&
            elapsed() < seconds_ * kSecond && Clean()) {
       Disturb();
     }
@@ -498,16 +519,18 @@ class Run {
                 (server->socket.empty() || !std::filesystem::exists(server->socket));
     }
     fmt::print(
-        "torture: {} verified reads, {} misses, {} puts, {} stale puts refused, {} removals, {} "
+        "torture: {} verified reads ({} from a disk), {} misses, {} puts, {} stale puts refused, "
+        "{} removals, {} "
         "resets "
         "proven, {} not proven, {} forks; {} client kills, {} client stops, {} server kills, {} "
         "server stops\n"
         "torture: {} wrong, {} stale, {} overdue, {} fork faults, leftovers {}, clean stop {}\n",
-        shared->reads.load(), shared->misses.load(), shared->puts.load(), shared->stale_puts.load(),
-        shared->removes.load(), shared->resets.load(), shared->unproven.load(),
-        shared->forks.load(), kills_, stops_, server_kills_, server_stops_, shared->wrong.load(),
-        shared->stale.load(), shared->overdue.load(), shared->fork_faults.load(),
-        empty ? "none" : "SOME", stopped ? "yes" : "NO");
+        shared->reads.load(), shared->disk_reads.load(), shared->misses.load(), shared->puts.load(),
+        shared->stale_puts.load(), shared->removes.load(), shared->resets.load(),
+        shared->unproven.load(), shared->forks.load(), kills_, stops_, server_kills_, server_stops_,
+        shared->wrong.load(), shared->stale.load(), shared->overdue.load(),
+        shared->fork_faults.load(), empty ? "none" : "SOME", stopped ? "yes" : "NO");
+    fmt::print("torture: {} upgrades, {} given up\n", upgrades_, upgrades_given_up_);
     if (proxy_ != nullptr) {
       fmt::print(
           "torture: {} times a link was down; the bad network was late {} times, stood still "
@@ -515,15 +538,18 @@ class Run {
           links_down_, proxy_->delays(), proxy_->stalls(), proxy_->breaks());
     }
     const bool explained = HistoryIsSound();
-    const bool enough = shared->reads >= reads_;
-    if (!enough) fmt::print("torture: only {} of {} reads in time\n", shared->reads.load(), reads_);
+    const bool enough = Counted() >= reads_;
+    if (!enough) fmt::print("torture: only {} of {} reads in time\n", Counted(), reads_);
     return Clean() && empty && stopped && enough && explained ? 0 : 1;
   }
 
  private:
+  std::uint64_t Memory() const { return shared->disk ? kMemoryAboveDisk : kMemory; }
+  std::uint64_t Counted() const { return shared->disk ? shared->disk_reads : shared->reads; }
+
   bool Clean() const {
     return shared->wrong == 0 && shared->stale == 0 && shared->overdue == 0 &&
-           shared->fork_faults == 0;
+           shared->fork_faults == 0 && shared->server_faults == 0;
   }
 
   bool HistoryIsSound() const {
@@ -543,6 +569,9 @@ class Run {
     const std::vector<std::string> violations = multihost::CheckHistory(history);
     for (std::size_t i = 0; i < std::min<std::size_t>(violations.size(), 20); ++i) {
       fmt::print(stderr, "torture: {}\n", violations[i]);
+    }
+    for (std::size_t i = 0; i < notes_.size() && !violations.empty(); ++i) {
+      fmt::print(stderr, "torture: {}\n", notes_[i]);
     }
     fmt::print("torture: the history of {} operations has {} violations\n", history.size(),
                violations.size());
@@ -570,19 +599,129 @@ class Run {
     if (owner) {
       server.socket = fmt::format("{}/{}/kvcove.sock", directory_, server.host);
       server.arguments.insert(server.arguments.end(), {"--socket", server.socket});
+      if (shared->disk) {
+        server.arguments.insert(server.arguments.end(),
+                                {"--disk", fmt::format("{}/{}-disk:32MiB", directory_, server.host),
+                                 "--disk-admit", "all"});
+      }
     }
     servers_.push_back(std::move(server));
   }
 
-  void Start(Server& server) {
+  void Start(Server& server) { server.pid = Spawn(server, server.arguments); }
+
+  // Printed with a violation, to explain it. The history counts time from the same clock.
+  void Note(const Server& server, std::string_view what) {
+    const double ms = static_cast<double>(SystemClock::Instance().NowNs()) * 1e-6;
+    notes_.push_back(fmt::format("at {:.1f} ms: {} {}", ms, server.host, what));
+  }
+
+  pid_t Spawn(const Server& server, std::vector<std::string> arguments) const {
     setenv("KVCOVE_HOST_ID", server.host.c_str(), 1);
     std::vector<char*> argv;
-    for (std::string& argument : server.arguments) argv.push_back(argument.data());
+    for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
-    if (posix_spawn(&server.pid, argv[0], nullptr, nullptr, argv.data(), environ) != 0) {
+    pid_t pid = 0;
+    if (posix_spawn(&pid, argv[0], nullptr, nullptr, argv.data(), environ) != 0) {
       fmt::print(stderr, "torture: cannot start {}\n", command_);
       std::exit(2);
     }
+    return pid;
+  }
+
+  // A new process takes over from a running owner or master, or is killed while it tries. Nothing
+  // is excused: calls end in time all the while.
+  void Upgrade(Server& server) {
+    std::vector<std::string> arguments = server.arguments;
+    arguments.emplace_back("--take-over");
+    const pid_t next = Spawn(server, std::move(arguments));
+    const std::int64_t begin_ns = SystemClock::Instance().NowNs();
+    // An upgrade takes some 10 ms after the start of the process.
+    const std::int64_t kill_ns =
+        random_.OneIn(3) ? static_cast<std::int64_t>(random_.Below(60)) * kMillisecond : kNever;
+    while (true) {
+      const std::int64_t elapsed_ns = SystemClock::Instance().NowNs() - begin_ns;
+      if (elapsed_ns >= kill_ns) kill(next, SIGKILL);
+      int status = 0;
+      if (waitpid(server.pid, &status, WNOHANG) == server.pid) {
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+          fmt::print(stderr, "torture: '{}', taken over, ends with {}\n", server.host, status);
+          ++shared->server_faults;
+        }
+        // All is the other one's; where that one has been killed since, it is a server's kill.
+        server.pid = next;
+        ++upgrades_;
+        Note(server, "taken over");
+        if (elapsed_ns >= kill_ns) Restart(server, begin_ns);
+        return;
+      }
+      if (waitpid(next, nullptr, WNOHANG) == next) {
+        // One that is killed when all is its already leaves one behind that is about to end.
+        if (elapsed_ns >= kill_ns && EndsWithin(server.pid, kSecond)) {
+          ++upgrades_;
+          return StartAgain(server, begin_ns);
+        }
+        ++upgrades_given_up_;
+        return;
+      }
+      if (elapsed_ns >= kUpgradeNs) {
+        fmt::print(stderr, "torture: an upgrade neither succeeds nor ends\n");
+        ++shared->server_faults;
+        kill(next, SIGKILL);
+        waitpid(next, nullptr, 0);
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  // `ends_ns`: when the running one may have ended at the earliest.
+  void Restart(Server& server, std::int64_t ends_ns) {
+    for (auto& disturbed : shared->disturbed) ++disturbed;
+    kill(server.pid, SIGKILL);
+    int status = 0;
+    waitpid(server.pid, &status, 0);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) {
+      fmt::print(stderr, "torture: '{}' had ended by itself, with {}\n", server.host, status);
+      ++shared->server_faults;
+    }
+    StartAgain(server, ends_ns);
+  }
+
+  static bool EndsWithin(pid_t pid, std::int64_t ns) {
+    const std::int64_t until_ns = SystemClock::Instance().NowNs() + ns;
+    while (waitpid(pid, nullptr, WNOHANG) == 0) {
+      if (SystemClock::Instance().NowNs() >= until_ns) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+  }
+
+  void StartAgain(Server& server, std::int64_t ends_ns) {
+    for (auto& disturbed : shared->disturbed) ++disturbed;
+    Note(server, "started again");
+    Start(server);
+    if (!server.socket.empty()) return;
+    masters_.push_back({.kind = Operation::Kind::kMaster,
+                        .began_ns = ends_ns,
+                        .ended_ns = SystemClock::Instance().NowNs() + kTellNs});
+    telling_ = shared->disk;
+  }
+
+  // An owner with a disk tells a new master for as long as it reads its zones. One that the master
+  // does not give a lease yet has told nothing: the master may be only just there, or the owner
+  // starts, or stands still.
+  void FollowTelling() {
+    if (!telling_) return;
+    const std::int64_t now = SystemClock::Instance().NowNs();
+    masters_.back().ended_ns = std::max(masters_.back().ended_ns, now);
+    telling_ = now < masters_.back().began_ns + kLongestTellNs;
+    rpc::TcpChannel channel(master_, {});
+    const auto owners = wire::MasterStub(channel).Owners(now + kSecond);
+    if (!owners) return;
+    const auto told =
+        std::ranges::count_if(owners->owners, [](const auto& one) { return one.live && one.told; });
+    telling_ = telling_ && told < kOwners;
   }
 
   void StartClient(int number) {
@@ -601,6 +740,7 @@ class Run {
   }
 
   void Disturb() {
+    FollowTelling();
     std::this_thread::sleep_for(std::chrono::milliseconds(5 + random_.Below(40)));
     const int victim = static_cast<int>(random_.Below(kClients));
     const std::uint64_t dice = random_.Below(100);
@@ -620,24 +760,17 @@ class Run {
       StartClient(victim);
     } else if (dice < 63) {
       Server& server = servers_[random_.Below(servers_.size())];
-      for (auto& disturbed : shared->disturbed) ++disturbed;
-      const std::int64_t ends_ns = SystemClock::Instance().NowNs();
-      kill(server.pid, SIGKILL);
-      waitpid(server.pid, nullptr, 0);
+      Restart(server, SystemClock::Instance().NowNs());
       ++server_kills_;
-      Start(server);
-      if (server.socket.empty()) {
-        masters_.push_back({.kind = Operation::Kind::kMaster,
-                            .began_ns = ends_ns,
-                            .ended_ns = SystemClock::Instance().NowNs() + kTellNs});
-      }
     } else if (dice < 66 && cluster_) {
       // Frozen for a moment, or beyond its lease: then it thaws with old answers in its sockets.
       const Server& server = servers_[random_.Below(servers_.size())];
+      Note(server, "stopped");
       kill(server.pid, SIGSTOP);
       std::this_thread::sleep_for(std::chrono::milliseconds(
           random_.OneIn(4) ? 1200 + random_.Below(1500) : random_.Below(300)));
       kill(server.pid, SIGCONT);
+      Note(server, "continued");
       ++server_stops_;
     } else if (dice < 70 && hosts_) {
       const int host = static_cast<int>(random_.Below(kOwners + 1));
@@ -646,6 +779,8 @@ class Run {
           random_.OneIn(3) ? 1200 + random_.Below(1500) : random_.Below(400)));
       hosts_->SetLink(host, true);
       ++links_down_;
+    } else if (dice < 73) {
+      Upgrade(servers_[random_.Below(servers_.size())]);
     }
   }
 
@@ -680,7 +815,10 @@ class Run {
   }
 
   static constexpr int kOwners = 3;
+  // Longer than every wait of both processes.
+  static constexpr std::int64_t kUpgradeNs = 30 * kSecond;
   static constexpr std::int64_t kTellNs = 2 * kSecond;  // what owners take to tell a new master
+  static constexpr std::int64_t kLongestTellNs = 15 * kSecond;
   const std::string command_;
   const bool cluster_;
   const std::optional<multihost::Hosts> hosts_;
@@ -696,44 +834,50 @@ class Run {
   pid_t clients_[kClients] = {};
   std::uint64_t generation_ = 0;
   std::vector<Operation> masters_;
+  rpc::Address master_;
+  std::vector<std::string> notes_;
+  bool telling_ = false;  // the last of `masters_` is not told by all that have a disk
   std::uint64_t kills_ = 0, stops_ = 0, server_kills_ = 0, server_stops_ = 0, links_down_ = 0;
+  std::uint64_t upgrades_ = 0, upgrades_given_up_ = 0;
 };
 
 }  // namespace
 }  // namespace kvcove
 
 int main(int argc, char** argv) {
-  std::string command;
-  std::uint64_t reads = 100000;
-  std::uint64_t seed = kvcove::RandomU64() % 1'000'000'000;
-  bool cluster = false;
-  bool hosts = false;
-  int at_least = 15;
-  int seconds = 240;
+  kvcove::RunOptions options;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i];
+    const char* value = argv[i + 1];
     if (name == "--kvcove")
-      command = argv[i + 1];
+      options.command = value;
     else if (name == "--cluster")
-      cluster = std::atoi(argv[i + 1]) != 0;
+      options.cluster = std::atoi(value) != 0;
     else if (name == "--hosts")
-      hosts = std::atoi(argv[i + 1]) != 0;
+      options.hosts = std::atoi(value) != 0;
+    else if (name == "--disk")
+      options.disk = std::atoi(value) != 0;
     else if (name == "--reads")
-      reads = std::strtoull(argv[i + 1], nullptr, 10);
+      options.reads = std::strtoull(value, nullptr, 10);
     else if (name == "--at-least")
-      at_least = std::atoi(argv[i + 1]);
+      options.at_least = std::atoi(value);
     else if (name == "--seconds")
-      seconds = std::atoi(argv[i + 1]);
+      options.seconds = std::atoi(value);
     else if (name == "--seed")
-      seed = std::strtoull(argv[i + 1], nullptr, 10);
+      options.seed = std::strtoull(value, nullptr, 10);
     else
       return 2;
+  }
+  if (struct statfs fs{}; options.disk && statfs("/tmp", &fs) == 0 && fs.f_type == TMPFS_MAGIC) {
+    fmt::print("torture: skipped: /tmp is a tmpfs\n");
+    return 77;
   }
   void* memory = mmap(nullptr, sizeof(kvcove::Shared), PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   kvcove::shared = new (memory) kvcove::Shared{};
+  kvcove::shared->disk = options.disk;
   std::optional<kvcove::multihost::Hosts> made;
-  if (hosts) {
+  if (options.hosts) {
     auto namespaces = kvcove::multihost::Hosts::Make(4);
     if (!namespaces) {
       fmt::print("torture: skipped: {}\n", namespaces.error().detail);
@@ -741,5 +885,5 @@ int main(int argc, char** argv) {
     }
     made.emplace(std::move(*namespaces));
   }
-  return kvcove::Run(command, cluster, std::move(made), reads, at_least, seconds, seed).Go();
+  return kvcove::Run(options, std::move(made)).Go();
 }

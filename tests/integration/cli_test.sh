@@ -24,14 +24,16 @@ check() { # NAME EXPECTED-STATUS PATTERN-IN-OUTPUT COMMAND...
 }
 
 check "help" 0 "serve" "$kvcove" --help
-check "version" 0 "protocol 2, segment layout 2, control store 2" "$kvcove" --version
+check "version" 0 "protocol 2, segment layout 3, control store 2" "$kvcove" --version
 check "unknown option" 2 "did you mean '--memory'" "$kvcove" serve --memroy 4GiB
 check "unknown command" 2 "did you mean 'replay'" "$kvcove" reply
 check "unknown option of a subcommand's command" 2 "Run 'kvcove admin keys --help'" "$kvcove" admin keys acme
 check "no command" 2 "help" "$kvcove"
 check "wrong size" 2 "--memory: 'lots' is not a size" "$kvcove" serve --memory lots --socket "$directory/a/s"
-check "too much memory" 2 "this host can give" "$kvcove" serve --memory 190GiB --socket "$directory/a/s"
+check "too much memory" 2 "can give .* now; ask for less" "$kvcove" serve --memory 190GiB --socket "$directory/a/s"
 check "wrong policy" 2 "s3fifo" "$kvcove" serve --policy best --memory 1MiB --socket "$directory/a/s"
+check "wrong huge pages" 2 "give auto, require or off" "$kvcove" serve --huge-pages yes --memory 1MiB --socket "$directory/a/s"
+check "huge pages that the host lacks" 2 "sysctl -w vm.nr_hugepages=[0-9]+" "$kvcove" serve --huge-pages require --memory 190GiB --socket "$directory/a/s"
 check "wrong quota" 2 "acme=2GiB:1GiB" "$kvcove" serve --quota acme --memory 1MiB --socket "$directory/a/s"
 check "guarantees too much" 2 "guarantee" "$kvcove" serve --quota a=9MiB:9MiB --memory 1MiB --socket "$directory/a/s"
 printf '[owner]\nmemory = "32MiB"\n' >"$directory/good.toml"
@@ -39,6 +41,23 @@ printf '[owner]\nmemroy = "32MiB"\n' >"$directory/bad.toml"
 check "open address" 2 "insecure" "$kvcove" master --listen 0.0.0.0:7400 --data "$directory/m"
 check "open address of an owner" 2 "insecure" "$kvcove" owner --listen 0.0.0.0:0 --socket "$directory/a/s"
 check "address without port" 2 "names no host" "$kvcove" master --listen :7400
+check "wrong admission" 2 "none of policy, all, keep and never" "$kvcove" serve --disk-admit some --memory 1MiB --socket "$directory/a/s"
+check "wrong write rate" 2 "such as 200MiB/s" "$kvcove" serve --disk-write-rate fast --memory 1MiB --socket "$directory/a/s"
+check "wrong disk quota" 2 "such as acme=2GiB:1GiB" "$kvcove" serve --disk-quota acme --memory 1MiB --socket "$directory/a/s"
+check "wrong disk bandwidth" 2 "not NAMESPACE=READ" "$kvcove" serve --disk-bandwidth acme --memory 1MiB --socket "$directory/a/s"
+check "wrong rate of a disk bandwidth" 2 "such as 200MiB/s" "$kvcove" serve --disk-bandwidth acme=1MiB:fast --memory 1MiB --socket "$directory/a/s"
+check "metrics on an open address" 2 "plain HTTP" "$kvcove" serve --metrics 0.0.0.0:1 --memory 1MiB --socket "$directory/a/s"
+printf '[serve]\ndisk = "/nowhere:1GiB"\ndisk-admit = "all"\n' >"$directory/disk.toml"
+check "disk in the configuration" 0 'disk="/nowhere:1GiB"' "$kvcove" --config "$directory/disk.toml" serve --print-config
+check "disk in the environment" 0 'disk-write-rate="9MiB"' env KVCOVE_DISK_WRITE_RATE=9MiB "$kvcove" --config "$directory/disk.toml" serve --print-config
+check "run with a disk that cannot be in a cluster" 2 "at least" "$kvcove" run --disk "$directory:1MiB" --master 127.0.0.1:1 --socket "$directory/disk-run/s" --memory 1MiB --ready-timeout 20 -- true
+check "doctor: no disk" 1 "No such file" "$kvcove" doctor --disk /nowhere/at/all:1GiB --memory 1MiB --data "$directory/doctor"
+check "doctor: a small disk" 1 "at least" "$kvcove" doctor --disk "$directory:1MiB" --memory 1MiB --data "$directory/doctor"
+check "doctor: a disk in memory" 1 "tmpfs" "$kvcove" doctor --disk /dev/shm:1GiB --memory 1MiB --data "$directory/doctor"
+check "one disk twice" 2 "are one disk" "$kvcove" serve --disk "$directory:64MiB,$directory/../$(basename "$directory"):64MiB" --memory 1MiB --socket "$directory/a/s"
+check "a disk without its size" 2 "not PATH:SIZE" "$kvcove" serve --disk "$directory:64MiB" --disk /nowhere --memory 1MiB --socket "$directory/a/s"
+check "doctor: two disks, one too small" 1 "at least" "$kvcove" doctor --disk "$directory:64MiB" --disk "$directory/x:1MiB" --memory 1MiB --data "$directory/doctor"
+check "doctor: no size" 2 "not PATH:SIZE" "$kvcove" doctor --disk /nowhere --memory 1MiB --data "$directory/doctor"
 check "config" 0 'memory="32MiB"' "$kvcove" --config "$directory/good.toml" owner --print-config
 check "environment over config" 0 'memory="16MiB"' env KVCOVE_MEMORY=16MiB "$kvcove" --config "$directory/good.toml" owner --print-config
 check "flag over environment" 0 'memory="8MiB"' env KVCOVE_MEMORY=16MiB "$kvcove" --config "$directory/good.toml" owner --memory 8MiB --print-config
@@ -49,6 +68,7 @@ check "broken trace" 2 "broken.jsonl:1: the field 'input_length' is missing" "$k
 check "unknown trace format" 2 "bailian" "$kvcove" policy "$trace" --trace-format csv
 check "a trace of another format" 2 "prompt_token_ids" "$kvcove" policy "$trace" --trace-format vllm
 check "hints without a trace" 2 "no --workload" "$kvcove" policy "$trace" --workload loop --hints
+check "a disk and ablations" 2 "without --ablations" "$kvcove" policy "$trace" --disk-capacity 9 --ablations
 check "zero capacity" 2 "at least one block" "$kvcove" policy "$trace" --capacity 0
 
 mkdir -m 755 "$directory/open"
@@ -85,6 +105,8 @@ wait $daemon
 if [ $? -ne 0 ] || [ -e "$directory/run/s" ]; then echo "FAILED: clean stop"; failed=$((failed + 1)); fi
 
 check "ablations" 0 "no-segments" "$kvcove" policy "$trace" --capacity 1000 --limit 500 --ablations --hints
+check "two tiers" 0 '"policy":"worth"' "$kvcove" policy "$trace" --capacity 300 --disk-capacity 1000 --limit 500 --json
+check "two tiers with admission" 0 '"policy":"moves-admitted".*"write_amplification":1.*"written_of_evicted":0' "$kvcove" policy "$trace" --capacity 300 --disk-capacity 1000 --limit 500 --json
 check "policy rows" 0 '"policy":"optimum"' "$kvcove" policy "$trace" --capacity 3000 --json
 # LRU and the optimum at 3,000 and 10,000 blocks are known.
 check_ratio() { # POLICY CAPACITY LOW HIGH
@@ -103,12 +125,20 @@ check_ratio default 3000 0.110 0.290
 check_ratio default 10000 0.225 0.366
 
 "$kvcove" replay "$trace" --quick --json --limit 300 --report "$directory/report.html" >"$directory/json" 2>/dev/null
-for field in requests hit_ratio hit_ratio_own hit_ratio_lru hit_ratio_optimum wrong_bytes stale_hits bytes latencies; do
+for field in requests hit_ratio hit_ratio_own hit_ratio_lru hit_ratio_simulated hit_ratio_optimum wrong_bytes stale_hits bytes latencies; do
   check "replay json $field" 0 "\"$field\":" cat "$directory/json"
 done
 if [ "$(wc -l <"$directory/json")" -ne 1 ]; then echo "FAILED: stdout is not one JSON line"; failed=$((failed + 1)); fi
 check "report" 0 "polyline" cat "$directory/report.html"
 check "updates" 0 '"stale_hits":0' "$kvcove" replay "$trace" --limit 600 --update-every 100 --engines 2 --json
+check "replay over a disk that is none" 2 "is no directory" "$kvcove" replay "$trace" --quick --limit 100 --disk "$directory/nothing:64MiB"
+check "replay over a disk and a pool" 2 "has its own disk" "$kvcove" replay "$trace" --quick --limit 100 --disk "$directory:64MiB" --pool unix:/nowhere
+# Where the file system has no O_DIRECT there is no disk.
+if "$kvcove" doctor --disk "$directory:64MiB" --memory 1MiB --data "$directory/doctor" | grep -q "O_DIRECT works"; then
+  check "replay over two tiers" 0 '"write_amplification":[1-9]' "$kvcove" replay "$trace" --quick --json --limit 400 --blocks 300 --own-blocks 0 --disk "$directory:256MiB" --disk-admit all --report "$directory/tiers.html"
+  check "report of both tiers" 0 "Blocks by tier" cat "$directory/tiers.html"
+  if ls "$directory"/*.disk >/dev/null 2>&1; then echo "FAILED: the replay's disk stays"; failed=$((failed + 1)); fi
+fi
 check "bench rows" 0 '"ratio":' "$kvcove" bench local --json --bench reset --most-objects 1000 --seconds 0.1
 # With nothing else open: the socket that the other end gets is the descriptor that it is passed as.
 check "bench: the plain socket" 0 '"batch":4096' "$kvcove" bench remote --json --bench exists --seconds 0.1
@@ -181,7 +211,7 @@ if [ "$(id -u)" = 0 ] && "${other[@]}" test -x "$kvcove" 2>/dev/null; then
 fi
 check "doctor" 0 "This host can run kvcove" "$kvcove" doctor --memory 16MiB --data "$directory" --listen 127.0.0.1:$port
 check "doctor json" 1 '"verdict":"FAIL"' "$kvcove" doctor --memory 190GiB --data "$directory" --listen 127.0.0.1:$port --json
-check "doctor: more than an owner gives" 1 "an owner gives at most 200GiB" "$kvcove" doctor --memory 512GiB --data "$directory" --listen "127.0.0.1:$port"
+check "doctor: more than an owner gives" 1 "an owner gives at most 16TiB" "$kvcove" doctor --memory 17TiB --data "$directory" --listen "127.0.0.1:$port"
 check "doctor: one thing" 1 "^One thing must change" "$kvcove" doctor --memory 512GiB --data "$directory" --listen "127.0.0.1:$port"
 # A host with one RDMA port that is up and one that is down.
 for name in mlx5_0 mlx5_1; do
@@ -208,6 +238,32 @@ MC_GID_INDEX=three check "doctor: bad MC_GID_INDEX" 0 "MC_GID_INDEX: 'three' is 
 check "doctor: near nothing" 2 "'numa:7' is no NUMA node" "${doctor[@]}" "$directory/sys" --near numa:7
 check "doctor: an address without a master" 2 "name the master" "${doctor[@]}" "$directory/sys" --advertise 10.0.0.5
 check "doctor: no RDMA" 0 "RDMA devices: none" "${doctor[@]}" "$directory"
+
+# A host with two NUMA nodes, each with 1 GiB, of which an expander is a third.
+for node in 0 1 2; do
+  at="$directory/two/devices/system/node/node$node"
+  mkdir -p "$at"
+  if [ $node -eq 2 ]; then echo >"$at/cpulist"; else echo "0-63" >"$at/cpulist"; fi
+  printf "Node $node MemTotal: 1048576 kB\nNode $node MemFree: 1048576 kB\n" >"$at/meminfo"
+done
+echo "0-2" >"$directory/two/devices/system/node/online"
+numa=("$kvcove" --log off serve --memory 16MiB --socket "$directory/n/kvcove.sock" --sysfs "$directory/two" --numa)
+check "numa: no such node" 2 "neither 'all' nor a NUMA node of this host; there are: 0, 1, 2 \(has memory but no" "${numa[@]}" 7
+check "numa: more than a node has" 2 "NUMA node 0 would get 2GiB, but the node can give 1GiB" \
+  "$kvcove" serve --memory 4GiB --socket "$directory/n/kvcove.sock" --sysfs "$directory/two" --numa all
+check "status of nothing" 1 "no owner at" "$kvcove" status --socket "$directory/n/kvcove.sock"
+"${numa[@]}" all &
+several=$!
+for _ in $(seq 500); do [ -S "$directory/n/kvcove.node1.sock" ] && break; sleep 0.02; done
+check "status: the first" 0 "n/kvcove.sock: NUMA node 0, has its lease, .* of 8MiB free" "$kvcove" status --socket "$directory/n/kvcove.sock"
+check "status: the second" 0 "n/kvcove.node1.sock: NUMA node 1, has its lease" "$kvcove" status --socket "$directory/n/kvcove.sock"
+check "status json" 0 '"node":1' "$kvcove" status --json --socket "$directory/n/kvcove.sock"
+check "doctor: nodes" 0 "NUMA nodes: node 0: .*node 2: 0 processors" "${doctor[@]}" "$directory/two"
+check "doctor: owners" 0 "owners of this host: .*kvcove.sock: 8MiB of node 0; .*node1.sock: 8MiB of node 1" \
+  env KVCOVE_SOCKET="$directory/n/kvcove.sock" "${doctor[@]}" "$directory/two"
+kill $several
+wait $several
+check "numa: ends cleanly" 1 "no owner at" "$kvcove" status --socket "$directory/n/kvcove.sock"
 
 echo "cli: $passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/fake_daemon.h"
 #include "kvcove/rpc/channel.h"
 #include "tests/integration/cluster_fixture.h"
 
@@ -133,6 +134,40 @@ TEST_F(ClusterTest, AProcessPrefersTheOwnerThatItNames) {
     const std::string_view keys[] = {key};
     EXPECT_EQ(session->Where(keys, {})->front(), std::vector<std::string>{address});
   }
+}
+
+// The owner of this host is of the build before: its memory cannot be mapped, its values can be
+// had.
+TEST_F(ClusterTest, AnOwnerWithAnotherLayoutIsReachedThroughSocketsAfterOneWarning) {
+  const std::string path = directory_ + "/owner0/kvcove.sock";
+  std::filesystem::rename(path, path + ".real");
+  requester::FakeDaemon old(path, requester::FakeDaemon::Build::kVersion2);
+  old.Start();
+  SetLogLevel(LogLevel::kWarn);
+  testing::internal::CaptureStderr();
+  {
+    auto pool = Open("host0");
+    auto session = OpenSession(*pool);
+    const std::string key = "through a socket";
+    ASSERT_EQ(Put(*session, key, 100'000), Code::kOk);
+    const std::string_view keys[] = {key};
+    EXPECT_EQ(session->Where(keys, {})->front(),
+              std::vector<std::string>{owners_[0]->host().address()})
+        << "the owner of this host is still the nearest";
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(Get(*session, key, 100'000).ok());
+    EXPECT_EQ(Get(*session, key, 100'000).tier, Tier::kRemoteMemory);
+    // It asks again now and then, and says no more.
+    const int before = old.hellos;
+    for (int i = 0; i < 2000 && old.hellos == before; ++i) {
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    EXPECT_GT(old.hellos, before);
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::size_t said = log.find("layout version 2");
+  EXPECT_NE(said, std::string::npos) << log;
+  EXPECT_EQ(log.find("layout version 2", said + 1), std::string::npos) << log;
+  EXPECT_NE(log.find("travel over TCP"), std::string::npos) << log;
 }
 
 TEST_F(ClusterTest, DirectoryComesBackFromTheOwners) {

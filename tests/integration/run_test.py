@@ -249,6 +249,19 @@ class Run(unittest.TestCase):
                 self.assertIn("the owner ended by signal 9", errors)
         self.assertTrue(self.until(lambda: not self.owners()))
 
+    def test_an_owner_that_dies_is_reported_by_its_starter_when_another_has_started_one(self):
+        starter, _ = self.command("exec sleep 60")
+        self.command("exec sleep 60")
+        (owner,) = self.owners()
+        os.kill(starter.pid, signal.SIGSTOP)
+        os.kill(owner, signal.SIGKILL)
+        self.assertTrue(self.until(lambda: self.owners() not in ([], [owner])), "no other owner was started")
+        os.kill(starter.pid, signal.SIGCONT)
+        time.sleep(1)
+        starter.terminate()
+        _, errors = starter.communicate(timeout=10)
+        self.assertIn("the owner ended by signal 9", errors)
+
     def test_an_owner_that_was_frozen_goes_on(self):
         run, _ = self.command("exec sleep 60")
         (owner,) = self.owners()
@@ -295,6 +308,24 @@ class Run(unittest.TestCase):
                 self.assertEqual((status, output), (2, ""), errors)
                 self.assertIn(text, errors)
                 self.assertNotIn("knows this owner", errors, "the master heard of it first")
+
+    def test_an_owner_of_a_cluster_with_a_disk_keeps_its_identity_where_it_is_told(self):
+        _, master = self.start_master()
+        data = self.directory / "identity"
+        disk = ["--disk", f"{self.directory / 'disk'}:64MiB", "--memory", "16MiB"]
+        (self.directory / "disk").mkdir()
+        identities = []
+        for options in (["--data", str(data)], ["--data", str(data)], []):
+            environment = {} if options else {"KVCOVE_DATA": str(data)}
+            status, output, errors = self.run_command(
+                *self.cluster_options(master), *disk, *options, "--", "echo", "ran", **environment
+            )  # fmt: skip
+            if "tmpfs" in errors:
+                self.skipTest("no place for a disk here")
+            self.assertEqual((status, output), (0, "ran\n"), errors)
+            identities.append((data / "owner").read_text().split("identity ")[1].split()[0])
+            self.assertEqual([entry.name for entry in self.directory.glob("disk/*.data")], [])
+        self.assertEqual(len(set(identities)), 1, "the same owner each time")
 
     def test_variables_for_other_programs_change_nothing(self):
         left_over = {"KVCOVE_INSECURE": "1", "KVCOVE_CREDENTIALS": "/nowhere", "KVCOVE_LISTEN": "x"}
@@ -347,7 +378,8 @@ class Run(unittest.TestCase):
             (["--master", "127.0.0.1:1", "--credentials", "/nowhere"], "--tenant"),
             (["--listen", "127.0.0.1:1"], "--listen is for an owner in a cluster: name the master with --master"),
             (["--insecure"], "--insecure is for an owner in a cluster"),
-            (["--master", "127.0.0.1:1", "--data", "/nowhere"], "--data is for a pool of this host alone"),
+            (["--master", "127.0.0.1:1", "--data", "/nowhere"], "there is nothing to keep; name a disk with --disk"),
+            (["--master", "127.0.0.1:1", "--metrics", "127.0.0.1:1"], "--metrics is for a pool of this host alone"),
         ):
             status, _, errors = self.run_command(*options, "--", "true")
             self.assertEqual(status, 2)

@@ -15,6 +15,7 @@
 #include "kvcove/transport/tcp/peer.h"
 #include "kvcove/wire/master_stub.h"
 #include "kvcove/wire/tasks.h"
+#include "tests/certificates.h"
 #include "tests/integration/cluster_fixture.h"
 
 namespace kvcove {
@@ -429,7 +430,7 @@ TEST_F(SecurityTest, MemoryThatChangesTenantIsCleared) {
   for (int i = 0; i < 2; ++i) {
     secrets.push_back(fill(token, fmt::format("s{}", i)));
     for (const Extent& extent : secrets.back().extents) {
-      std::memset(owner.payload() + extent.start * 64ULL, 's', extent.count * 64ULL);
+      std::ranges::fill(owner.payload().At(extent), std::byte('s'));
     }
   }
   for (const auto& secret : secrets) {
@@ -446,9 +447,8 @@ TEST_F(SecurityTest, MemoryThatChangesTenantIsCleared) {
           changed += to > from ? to - from : 0;
         }
       }
-      const std::byte* at = owner.payload() + extent.start * 64ULL;
-      const bool clear = std::all_of(at, at + extent.count * 64ULL,
-                                     [](std::byte byte) { return byte == std::byte{0}; });
+      const bool clear = std::ranges::all_of(owner.payload().At(extent),
+                                             [](std::byte byte) { return byte == std::byte{0}; });
       EXPECT_TRUE(clear);
     }
   }
@@ -696,18 +696,7 @@ TEST_F(SecurityTest, AClientWithATokenDoesNotTalkToAServerWithoutCredentials) {
 class TlsTest : public SecurityTest {
  protected:
   void Prepare() override {
-    const std::string script = fmt::format(
-        "cd '{}' && exec 2>/dev/null && for ca in good evil; do "
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj "
-        "/CN=$ca "
-        "-keyout $ca-ca.key -out $ca-ca.pem && "
-        "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=host "
-        "-keyout $ca.key -out $ca.csr && "
-        "printf 'subjectAltName=IP:127.0.0.1,DNS:localhost' > ext && "
-        "openssl x509 -req -in $ca.csr -CA $ca-ca.pem -CAkey $ca-ca.key -CAcreateserial -days 2 "
-        "-extfile ext -out $ca.pem && chmod 600 $ca.key || exit 1; done",
-        directory_);
-    ASSERT_EQ(std::system(script.c_str()), 0) << "openssl could not make certificates";
+    ASSERT_TRUE(MakeCertificates(directory_)) << "openssl could not make certificates";
     auto tls = rpc::Tls::Open(Files("good"));
     ASSERT_TRUE(tls) << tls.error().ToString();
     tls_ = *tls;

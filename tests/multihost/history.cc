@@ -79,6 +79,20 @@ bool Overlap(const Operation& older, const Operation& newer, std::int64_t older_
   });
 }
 
+// Resets and changes of the master while the key was seen.
+std::string FencesNear(const std::vector<const Operation*>& fences, std::int64_t from_ns,
+                       std::int64_t to_ns) {
+  std::string text;
+  for (const Operation* fence : fences) {
+    if (fence->ended_ns < from_ns || fence->began_ns > to_ns) continue;
+    const auto ms = [&](std::int64_t ns) { return static_cast<double>(ns - from_ns) * 1e-6; };
+    text +=
+        fmt::format(" {} [{:.1f}, {:.1f}]", fence->kind == Kind::kMaster ? "new master" : "reset",
+                    ms(fence->began_ns), fence->ended_ns == kNever ? -1.0 : ms(fence->ended_ns));
+  }
+  return text;
+}
+
 // Between two sightings of one value that do not overlap it there must be none of another.
 void CheckVersions(std::uint32_t number, const Key& key,
                    const std::vector<const Operation*>& fences,
@@ -121,8 +135,9 @@ void CheckVersions(std::uint32_t number, const Key& key,
       });
       if (late == seen.end()) continue;
       // With what was seen meanwhile: a long run cannot be repeated.
-      std::string text = fmt::format(
-          "key {}: value {} gave way to {} and came back; in ms:", number, value, one.value);
+      std::string text =
+          fmt::format("key {}: value {} gave way to {} and came back; in ms from {:.1f}:", number,
+                      value, one.value, static_cast<double>(span.first_ended) * 1e-6);
       const auto ms = [&](std::int64_t ns) {
         return static_cast<double>(ns - span.first_ended) * 1e-6;
       };
@@ -131,6 +146,7 @@ void CheckVersions(std::uint32_t number, const Key& key,
         text += fmt::format(" {} of {} [{:.1f}, {:.1f}]", other.put ? "put" : "hit", other.value,
                             ms(other.began), ms(other.ended));
       }
+      text += FencesNear(fences, span.first_ended, late->began);
       violations.push_back(std::move(text));
       return;
     }

@@ -19,7 +19,7 @@ Segment::Segment(std::uint64_t payload_bytes, std::uint64_t max_objects, std::ui
   header = Zeroed(bytes);
   payload = Zeroed(payload_bytes);
   page = Zeroed(sizeof(segment::SessionPage));
-  segment::FormatHeader(header.get(), sizes, {1, 2}, seed);
+  if (!segment::FormatHeader(header.get(), sizes, {1, 2}, seed)) std::abort();
   segment::FormatSessionPage(page.get());
   view = *segment::HeaderView::Open(header.get(), bytes);
 }
@@ -43,7 +43,7 @@ SimOwner::SimOwner(World& world, SimMaster& master, Place place, const Options& 
                               .clear_foreign = true,
                               .listed = true},
                              segment_->view, segment_->payload.get(), world.clock(place));
-  core_->AddPayloadUpTo(options.payload_bytes / segment::kGranule);
+  core_->AddPayloadBelow(options.payload_bytes);
   first_identity_ = identity();
   // Of the readers of its host.
   (void)core_->AddSession(&segment_->shared(), place);
@@ -248,7 +248,7 @@ void SimOwner::CompleteListing(owner::Listing listing, std::span<const Code> cod
   listing.done(outcomes);
 }
 
-std::vector<wire::ListItem> SimOwner::TakeGone(std::size_t at_most) {
+std::vector<owner::InventoryItem> SimOwner::TakeGone(std::size_t at_most) {
   return core_->TakeGone(at_most);
 }
 

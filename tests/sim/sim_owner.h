@@ -85,7 +85,9 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
   void SetChecksum(const owner::Loan& loan, std::uint64_t checksum) override;
   bool LeaseHolds() const override;
   std::uint64_t TenantOfSlot(SlotId slot) const override;
-  std::byte* payload() const override { return segment_->payload.get(); }
+  segment::Payload payload() const override {
+    return {.data = segment_->payload.get(), .granule = segment_->view.granule()};
+  }
 
   // ---- LinkTarget
   void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
@@ -101,7 +103,7 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
   std::vector<owner::Listing> TakeListings(std::size_t at_most_items) override;
   void ReturnListings(std::vector<owner::Listing> listings) override;
   void CompleteListing(owner::Listing listing, std::span<const Code> codes) override;
-  std::vector<wire::ListItem> TakeGone(std::size_t at_most) override;
+  std::vector<owner::InventoryItem> TakeGone(std::size_t at_most) override;
   bool TakeGoneOverflow() override { return core_->TakeGoneOverflow(); }
   std::vector<owner::InventoryItem> Inventory(owner::ObjectId& cursor,
                                               std::size_t at_most) override;

@@ -235,10 +235,11 @@ std::vector<std::uint64_t> SimRequester::WordsOf(const Segment& segment,
   std::vector<std::uint64_t> words(size / 8);
   std::size_t at = 0;
   for (const Extent& extent : extents) {
-    const std::size_t count =
-        std::min<std::size_t>(extent.count * segment::kGranule / 8, words.size() - at);
-    std::memcpy(words.data() + at,
-                segment.payload.get() + std::uint64_t{extent.start} * segment::kGranule, count * 8);
+    const segment::Payload payload{.data = segment.payload.get(),
+                                   .granule = segment.view.granule()};
+    const std::span<const std::byte> room = payload.At(extent);
+    const std::size_t count = std::min(room.size() / 8, words.size() - at);
+    std::memcpy(words.data() + at, room.data(), count * 8);
     at += count;
   }
   return words;

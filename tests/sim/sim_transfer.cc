@@ -39,8 +39,9 @@ void SimServer::Serve(const rpc::Caller& caller, const SimMessage& request,
     one.session = std::move(idle_.back());
     idle_.pop_back();
   }
-  one.served = service_.Begin(*one.session, caller, request.method,
-                              std::as_bytes(std::span(request.head)), [this, id] { Wake(id); });
+  one.served =
+      service_.Begin(*one.session, caller, request.method, std::as_bytes(std::span(request.head)),
+                     /*deadline_ns=*/0, [this, id] { Wake(id); });
   if (one.served == nullptr) return Break(id);
   Next(id);
 }

@@ -41,13 +41,13 @@ class World {
     const std::size_t bytes = segment::HeaderFileBytes(sizes);
     header_ = Zeroed(bytes);
     payload_ = Zeroed(kPayload);
-    segment::FormatHeader(header_.get(), sizes, {1, 2}, options.seed);
+    if (!segment::FormatHeader(header_.get(), sizes, {1, 2}, options.seed)) std::abort();
     view_ = *segment::HeaderView::Open(header_.get(), bytes);
     const char* policies[] = {"default", "lru", "s3fifo"};
     core_ = *owner::Core::Open(
         {.payload_bytes = kPayload, .max_objects = 128, .policy = policies[options.seed % 3]},
         view_, payload_.get(), clock_);
-    core_->AddPayloadUpTo(kPayload / segment::kGranule);
+    core_->AddPayloadBelow(kPayload);
     core_->RenewLease(clock_.NowNs() + kSecond);
     for (int i = 0; i < kSessions; ++i) StartSession();
   }
@@ -277,10 +277,10 @@ class World {
                        const Copy& copy) {
     std::uint64_t start = 0;
     for (const Extent& extent : extents) {
-      const std::uint64_t bytes = extent.count * segment::kGranule;
+      const std::uint64_t bytes = segment::Granule().BytesOf(extent.count);
       while (count > 0 && at >= start && at < start + bytes) {
         const std::uint64_t part = std::min(count, start + bytes - at);
-        copy(extent.start * segment::kGranule + (at - start), part);
+        copy(segment::Granule().BytesOf(extent.start) + (at - start), part);
         at += part;
         count -= part;
       }
@@ -340,7 +340,7 @@ class World {
     if (random_.OneIn(2)) {
       segment::PushEvent(session.shared(), {.kind = random_.OneIn(5) ? segment::EventKind::kHold
                                                                      : segment::EventKind::kHit,
-                                            .hold_ms = 100,
+                                            .hold_until_ms = clock_.NowNs() / kMillisecond + 100,
                                             .place = reader.found.place,
                                             .version = reader.found.version});
     }

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// `kvcove status`: the owners of this host, as an engine on it would find them.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/size.h"
+#include "kvcove/cli/command.h"
+#include "kvcove/pool/host_status.h"
+#include "kvcove/pool/pool.h"
+
+namespace kvcove::cli {
+namespace {
+
+struct StatusOptions {
+  std::string socket = DefaultSocketPath();
+  std::uint32_t timeout_ms = 1000;
+  bool as_json = false;
+};
+
+// Bytes that the device was given, for each byte of evicted values.
+double WriteAmplification(std::uint64_t written_bytes, std::uint64_t put_bytes) {
+  if (put_bytes == 0) return 0;
+  return static_cast<double>(written_bytes) / static_cast<double>(put_bytes);
+}
+double WriteAmplification(const wire::PoolStat& stat) {
+  return WriteAmplification(stat.disk_written_bytes, stat.disk_put_bytes);
+}
+double WriteAmplification(const DiskStat& disk) {
+  return WriteAmplification(disk.written_bytes, disk.put_bytes);
+}
+
+nlohmann::json DiskOf(const wire::PoolStat& stat) {
+  if (stat.disk_capacity_bytes == 0) return {};
+  return {{"capacity_bytes", stat.disk_capacity_bytes},
+          {"bytes", stat.disk_bytes},
+          {"objects", stat.disk_objects},
+          {"queued_bytes", stat.disk_queued_bytes},
+          {"aside", stat.disk_aside != 0},
+          {"puts", stat.disk_puts},
+          {"put_bytes", stat.disk_put_bytes},
+          {"written_bytes", stat.disk_written_bytes},
+          {"kept", stat.disk_kept},
+          {"not_worth", stat.disk_not_worth},
+          {"over_rate", stat.disk_over_rate},
+          {"dropped_full", stat.disk_dropped_full},
+          {"dropped_other", stat.disk_dropped_other},
+          {"evictions", stat.disk_evictions},
+          {"hits", stat.disk_hits},
+          {"hit_bytes", stat.disk_hit_bytes},
+          {"misses", stat.disk_misses},
+          {"timeouts", stat.disk_timeouts},
+          {"damaged", stat.disk_damaged},
+          {"errors", stat.disk_errors},
+          {"failed", stat.disk_failed},
+          {"no_room", stat.disk_no_room},
+          {"asides", stat.disk_asides},
+          {"reads", stat.disk_reads},
+          {"read_bytes", stat.disk_read_bytes},
+          {"write_amplification", WriteAmplification(stat)}};
+}
+
+std::string DiskText(const wire::PoolStat& stat) {
+  if (stat.disk_capacity_bytes == 0) return "";
+  return fmt::format(
+      "; disk: {}{} of {} used, {} objects, {} put, {} hits, {} misses, {} not worth it, {} over "
+      "the "
+      "rate, {} dropped, {} errors, write amplification {:.2f}",
+      stat.disk_aside != 0 ? "SET ASIDE, " : "", FormatSize(stat.disk_bytes),
+      FormatSize(stat.disk_capacity_bytes), stat.disk_objects, stat.disk_puts, stat.disk_hits,
+      stat.disk_misses, stat.disk_not_worth, stat.disk_over_rate,
+      stat.disk_dropped_full + stat.disk_dropped_other, stat.disk_errors + stat.disk_damaged,
+      WriteAmplification(stat));
+}
+
+// Without a time: it is due now, or waits for the owner's next start.
+std::string StateOf(const DiskStat& disk) {
+  if (disk.aside == 0) return "works";
+  if (disk.retry_ms == 0) return "SET ASIDE";
+  return fmt::format("SET ASIDE, tried again in {} s", (disk.retry_ms + 999) / 1000);
+}
+
+nlohmann::json DisksOf(const wire::PoolStat& stat) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const DiskStat& disk : stat.disks) {
+    list.push_back({{"path", disk.path},
+                    {"capacity_bytes", disk.capacity_bytes},
+                    {"bytes", disk.bytes},
+                    {"objects", disk.objects},
+                    {"queued_bytes", disk.queued_bytes},
+                    {"aside", disk.aside != 0},
+                    {"retry_ms", disk.retry_ms},
+                    {"puts", disk.puts},
+                    {"put_bytes", disk.put_bytes},
+                    {"written_bytes", disk.written_bytes},
+                    {"hits", disk.hits},
+                    {"hit_bytes", disk.hit_bytes},
+                    {"misses", disk.misses},
+                    {"errors",
+                     {{"read", disk.read_errors},
+                      {"write", disk.write_errors},
+                      {"damaged", disk.damaged},
+                      {"timeout", disk.timeouts},
+                      {"set_aside", disk.asides}}},
+                    {"write_amplification", WriteAmplification(disk)}});
+  }
+  return list;
+}
+
+// A line a disk, where the sums leave something open.
+void PrintDisks(const wire::PoolStat& stat) {
+  if (stat.disks.size() < 2 && stat.disk_aside == 0) return;
+  for (const DiskStat& disk : stat.disks) {
+    fmt::print(
+        "  disk {}: {}, {} of {} used, {} objects, {} queued, {} hits, errors: {} read, {} write, "
+        "{} damaged, {} timeouts, set aside {} times; write amplification {:.2f}\n",
+        disk.path, StateOf(disk), FormatSize(disk.bytes), FormatSize(disk.capacity_bytes),
+        disk.objects, FormatSize(disk.queued_bytes), disk.hits, disk.read_errors, disk.write_errors,
+        disk.damaged, disk.timeouts, disk.asides, WriteAmplification(disk));
+  }
+}
+
+nlohmann::json NamespacesOf(const wire::PoolStat& stat) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const wire::NamespaceStat& space : stat.namespaces) {
+    nlohmann::json entry = {{"namespace", ReadableName(space.name)}, {"bytes", space.bytes}};
+    if (space.maximum_bytes != ~0ULL) entry["maximum_bytes"] = space.maximum_bytes;
+    if (space.guaranteed_bytes != 0) entry["guaranteed_bytes"] = space.guaranteed_bytes;
+    if (space.priority != NamespacePriority::kUnsaid) {
+      entry["priority"] = PriorityName(space.priority);
+    }
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+nlohmann::json JsonOf(const pool::OwnerStatus& owner) {
+  nlohmann::json json = {{"socket", owner.socket}, {"reached", owner.reached.has_value()}};
+  if (!owner.reached) {
+    json["error"] = owner.reached.error().ToString();
+    return json;
+  }
+  json["node"] = owner.node < 0 ? nlohmann::json() : nlohmann::json(owner.node);
+  json["lease"] = owner.lease_holds;
+  json["payload_bytes"] = owner.stat.payload_bytes;
+  json["populated_bytes"] = owner.stat.populated_bytes;
+  json["free_bytes"] = owner.stat.free_bytes;
+  json["objects"] = owner.stat.objects;
+  json["hits"] = owner.stat.hits;
+  json["evictions"] = owner.stat.evictions;
+  json["disk"] = DiskOf(owner.stat);
+  json["disks"] = DisksOf(owner.stat);
+  json["sessions"] = owner.stat.sessions.size();
+  json["namespaces"] = NamespacesOf(owner.stat);
+  return json;
+}
+
+void Print(const pool::OwnerStatus& owner) {
+  if (!owner.reached) {
+    return fmt::print("{}: {}\n", owner.socket, owner.reached.error().ToString());
+  }
+  const wire::PoolStat& stat = owner.stat;
+  fmt::print(
+      "{}: NUMA node {}, {}, {} of {} free, {} populated, {} objects, {} hits, {} evictions, "
+      "{} sessions{}\n",
+      owner.socket, owner.node < 0 ? "none" : fmt::format("{}", owner.node),
+      owner.lease_holds ? "has its lease" : "no lease: its memory is not read",
+      FormatSize(stat.free_bytes), FormatSize(stat.payload_bytes), FormatSize(stat.populated_bytes),
+      stat.objects, stat.hits, stat.evictions, stat.sessions.size(), DiskText(stat));
+  PrintDisks(stat);
+}
+
+Result<int> Run(const StatusOptions& options) {
+  const auto owners =
+      pool::StatusOfOwners(options.socket, std::int64_t{options.timeout_ms} * kMillisecond);
+  const bool all = std::ranges::all_of(owners, [](const pool::OwnerStatus& owner) {
+    return owner.reached.has_value() && owner.lease_holds;
+  });
+  if (options.as_json) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const pool::OwnerStatus& owner : owners) list.push_back(JsonOf(owner));
+    fmt::print("{}\n", nlohmann::json{{"owners", list}}.dump());
+  } else {
+    for (const pool::OwnerStatus& owner : owners) Print(owner);
+    if (owners.empty()) {
+      fmt::print("no owner at {}: 'kvcove serve' or 'kvcove owner' starts one\n", options.socket);
+    }
+  }
+  return all && !owners.empty() ? 0 : 1;
+}
+
+}  // namespace
+
+void AddStatus(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<StatusOptions>();
+  CLI::App* status =
+      app.add_subcommand("status", "The owners of this host: their memory, NUMA nodes and leases.");
+  status
+      ->add_option("--socket", options->socket,
+                   "of one of them; its siblings are those of the same name, such as "
+                   "kvcove.node1.sock beside kvcove.sock")
+      ->capture_default_str();
+  status->add_option("--timeout-ms", options->timeout_ms, "how long to wait for each")
+      ->capture_default_str();
+  status->add_flag("--json", options->as_json, "print JSON");
+  status->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
+}
+
+}  // namespace kvcove::cli

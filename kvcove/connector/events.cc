@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/connector/events.h"
+
+#include <iterator>
+
+namespace kvcove::connector {
+namespace {
+
+constexpr std::size_t kMostHashes = 1024;  // of one event
+
+}  // namespace
+
+bool Events::Remember(const Block& block, Medium medium) {
+  const auto at = told_.find(Id(block.group, block.hash));
+  if (at != told_.end()) {
+    at->second |= Bit(medium);
+    return true;
+  }
+  if (told_.size() >= options_.most_blocks) return false;
+  told_.emplace(Id(block.group, block.hash), Bit(medium));
+  return true;
+}
+
+void Events::Saved(const Block& block, LinesAfterLock& lines) {
+  if (!options_.enabled) return;
+  (void)Remember(block, Medium::kMemory);
+  Add(PoolEvent::Kind::kStored, block, Medium::kMemory, lines);
+}
+
+void Events::Found(const Block& block, Medium where, LinesAfterLock& lines) {
+  if (!options_.enabled) return;
+  const auto at = told_.find(Id(block.group, block.hash));
+  const std::uint8_t told = at == told_.end() ? 0 : at->second;
+  if (where == Medium::kDisk && (told & Bit(Medium::kMemory)) != 0) {
+    at->second = static_cast<std::uint8_t>(told & ~Bit(Medium::kMemory));
+    Add(PoolEvent::Kind::kRemoved, block, Medium::kMemory, lines);
+  }
+  if ((told & Bit(where)) != 0 || !Remember(block, where)) return;
+  Add(PoolEvent::Kind::kStored, block, where, lines);
+}
+
+void Events::Loaded(const Block& block, LinesAfterLock& lines) {
+  if (!options_.enabled) return;
+  const auto at = told_.find(Id(block.group, block.hash));
+  if (at == told_.end() || (at->second & Bit(Medium::kMemory)) != 0) return;
+  at->second |= Bit(Medium::kMemory);
+  Add(PoolEvent::Kind::kStored, block, Medium::kMemory, lines);
+}
+
+void Events::Gone(const Block& block, LinesAfterLock& lines) {
+  if (!options_.enabled) return;
+  const auto at = told_.find(Id(block.group, block.hash));
+  if (at == told_.end()) return;
+  const std::uint8_t told = at->second;
+  told_.erase(at);
+  for (const Medium medium : {Medium::kMemory, Medium::kDisk}) {
+    if ((told & Bit(medium)) != 0) Add(PoolEvent::Kind::kRemoved, block, medium, lines);
+  }
+}
+
+void Events::Clear(LinesAfterLock& lines) {
+  events_.clear();
+  told_.clear();
+  if (!options_.enabled) return;
+  PoolEvent cleared;
+  cleared.kind = PoolEvent::Kind::kAllCleared;
+  Push(std::move(cleared), lines);
+}
+
+void Events::Add(PoolEvent::Kind kind, const Block& block, Medium medium, LinesAfterLock& lines) {
+  if (!events_.empty()) {
+    PoolEvent& last = events_.back();
+    const bool follows = last.kind == kind && last.medium == medium && last.group == block.group &&
+                         last.request == block.request &&
+                         last.first_chunk + last.hashes.size() == block.chunk &&
+                         last.hashes.size() < kMostHashes;
+    if (follows) {
+      last.hashes.emplace_back(block.hash);
+      return;
+    }
+  }
+  const bool stored = kind == PoolEvent::Kind::kStored;
+  Push({.kind = kind,
+        .request = std::string(block.request),
+        .group = block.group,
+        .first_chunk = block.chunk,
+        .hashes = {std::string(block.hash)},
+        .parent = stored ? std::string(block.parent) : std::string(),
+        .medium = medium},
+       lines);
+}
+
+void Events::Push(PoolEvent event, LinesAfterLock& lines) {
+  if (events_.size() >= options_.most_events) {
+    events_.pop_front();
+    if (dropped_++ == 0) {
+      lines.Warn("{}: nobody takes the KV events; the oldest are dropped", options_.engine);
+    }
+  }
+  events_.push_back(std::move(event));
+}
+
+std::vector<PoolEvent> Events::Take() {
+  std::vector<PoolEvent> events(std::make_move_iterator(events_.begin()),
+                                std::make_move_iterator(events_.end()));
+  events_.clear();
+  return events;
+}
+
+}  // namespace kvcove::connector

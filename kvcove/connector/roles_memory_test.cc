@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory: devices that must be copied by way of the host, and values of another size.
+#include "kvcove/connector/roles_fixture.h"
+
+namespace kvcove::connector {
+namespace {
+
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+int Lines(const std::string& text, const std::string& with) {
+  int lines = 0;
+  for (std::size_t at = text.find(with); at != std::string::npos; at = text.find(with, at + 1)) {
+    ++lines;
+  }
+  return lines;
+}
+
+// Memory that the host cannot touch: every address of it is another one than the host's.
+class FakeDevice final : public DeviceMemory {
+ public:
+  static constexpr std::uintptr_t kFar = std::uintptr_t{1} << 60;
+  bool Owns(std::uintptr_t address) const override { return address >= kFar; }
+  Status ToHost(void* host, std::uintptr_t device, std::size_t bytes) const override {
+    if (broken || device + bytes > end) return Fail(Code::kInternal, "error 700");
+    std::memcpy(host, reinterpret_cast<const void*>(device - kFar), bytes);
+    return {};
+  }
+  Status FromHost(std::uintptr_t device, const void* host, std::size_t bytes) const override {
+    if (broken) return Fail(Code::kInternal, "error 700");
+    std::memcpy(reinterpret_cast<void*>(device - kFar), host, bytes);
+    return {};
+  }
+  std::atomic<bool> broken{false};
+  std::uintptr_t end = UINTPTR_MAX;  // nothing at and behind it can be read
+};
+
+TEST_F(RolesTest, DeviceMemoryIsCopiedByTheDeviceAndItsFailuresAreFailedBlocks) {
+  FakeDevice device;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    workers_[rank] = std::make_unique<WorkerRole>(
+        WorkerOptions{
+            .shape = shape_, .rank = {.tp = rank}, .number = rank, .device = &device, .threads = 0},
+        clock_);
+    workers_[rank]->Connect(std::make_unique<TestStore>(pool_));
+    const auto base = reinterpret_cast<std::uintptr_t>(memory_[rank].data()) + FakeDevice::kFar;
+    ASSERT_TRUE(workers_[rank]->Register(
+        {{.name = "kv",
+          .base = base,
+          .element_bytes = kBlockBytes,
+          .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}}));
+  }
+  StoreAll(12);
+  EXPECT_EQ(pool_.values.size(), 6U);
+  (void)Load("r", 14, 10);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->LoadEnded("r"));
+  EXPECT_EQ(std::memcmp(&memory_[1][10 * kBlockBytes], &memory_[1][kBlockBytes], 3 * kBlockBytes),
+            0);
+  EXPECT_EQ(scheduler_->stats().ranks.copy_errors, 0U);
+  device.broken = true;
+  SetLogLevel(LogLevel::kWarn);
+  testing::internal::CaptureStderr();
+  clock_.AdvanceNs(kSecond);
+  (void)Load("s", 14, 20);
+  EXPECT_THAT(Step()[0].failed_blocks, UnorderedElementsAre(20, 21, 22));
+  EXPECT_EQ(scheduler_->stats().ranks.copy_errors, 2U * 3);
+  Compute("t", 0, 20, 30);  // of it, two chunks are new
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 6U);
+  EXPECT_EQ(scheduler_->stats().ranks.refused_keys, 4U);
+  EXPECT_EQ(scheduler_->stats().ranks.copy_errors, 2U * 3 + 4);
+  std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(Lines(said, "error 700"), 2) << "each rank says it once: " << said;
+  testing::internal::CaptureStderr();
+  clock_.AdvanceNs(60 * kSecond);
+  Compute("u", 0, 20, 40);
+  (void)Step();
+  said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(Lines(said, "error 700"), 2) << "and again later: " << said;
+}
+
+TEST_F(RolesTest, DeviceMemoryThatCannotBeCopiedIsToldWhenItIsRegistered) {
+  FakeDevice device;
+  WorkerRole worker({.shape = shape_, .device = &device, .threads = 0}, clock_);
+  const auto base = reinterpret_cast<std::uintptr_t>(memory_[0].data()) + FakeDevice::kFar;
+  const std::vector<LayerMemory> layers = {
+      {.name = "kv",
+       .base = base,
+       .element_bytes = kBlockBytes,
+       .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}};
+  ASSERT_TRUE(worker.Register(layers));
+  device.end = base + kBlocks * kBlockBytes - 1;
+  const Status last = worker.Register(layers);
+  ASSERT_FALSE(last) << "its last byte";
+  EXPECT_THAT(last.error().detail, testing::HasSubstr("KV layer 'kv'"));
+  EXPECT_THAT(last.error().detail, testing::HasSubstr("error 700"));
+}
+
+// 11.14: the size of what was read is compared with what was asked for.
+TEST_F(RolesTest, AValueOfAnotherSizeIsAFailedBlock) {
+  StoreAll(8);
+  pool_.values.begin()->second += "more";
+  (void)Load("r", 10, 20);
+  const auto ended = Step();
+  EXPECT_EQ(ended[0].failed_blocks.size() + ended[1].failed_blocks.size(), 1U);
+}
+
+// Values of another size than this engine's go, and what it computes takes their place.
+TEST_F(RolesTest, AValueOfAnotherSizeIsReplacedByTheNextSave) {
+  for (const bool larger : {true, false}) {
+    pool_.values.clear();
+    StoreAll(8);
+    for (auto& [key, value] : pool_.values) value = larger ? value + "more" : value.substr(1);
+    const auto misfits = scheduler_->stats().ranks.misfit_keys;
+    (void)Load("r", 10, 20);
+    (void)Step();
+    EXPECT_TRUE(scheduler_->LoadEnded("r"));
+    EXPECT_EQ(scheduler_->stats().ranks.misfit_keys - misfits, 4U);
+    EXPECT_THAT(pool_.values, IsEmpty());
+    Compute("r", 0, 8, 30);
+    (void)Step();
+    EXPECT_EQ(pool_.values.size(), 4U);
+    scheduler_->Finished("r");
+    (void)Load("s", 10, 40);
+    for (const Ended& ended : Step()) EXPECT_THAT(ended.failed_blocks, IsEmpty());
+    scheduler_->Finished("s");
+    clock_.AdvanceNs(60 * kSecond);
+  }
+}
+
+// A look-up does not know the size of what lies on a disk: it is not taken for another one.
+TEST_F(RolesTest, ASaveLeavesWhatLiesOnADisk) {
+  StoreAll(8);
+  pool_.on_disk = true;
+  const std::uint64_t puts = pool_.puts;
+  Compute("again", 0, 8, 30);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 4U);
+  EXPECT_EQ(pool_.puts, puts);
+  EXPECT_EQ(scheduler_->stats().ranks.misfit_keys, 0U);
+}
+
+// An engine that only stores never loads what is in its way. Rank 0 asks first, rank 1 does not.
+TEST_F(RolesTest, ASaveReplacesAValueOfAnotherSize) {
+  StoreAll(8);
+  for (auto& [key, value] : pool_.values) value += "more";
+  SetLogLevel(LogLevel::kWarn);
+  testing::internal::CaptureStderr();
+  Compute("again", 0, 8, 30);
+  (void)Step();
+  const std::string said = testing::internal::GetCapturedStderr();
+  ASSERT_EQ(pool_.values.size(), 4U);
+  for (const auto& [key, value] : pool_.values) EXPECT_EQ(value.size(), kBlockBytes) << key;
+  EXPECT_EQ(scheduler_->stats().ranks.misfit_keys, 4U);
+  EXPECT_EQ(Lines(said, "has 36 bytes, not the 32"), 2) << said;
+}
+
+}  // namespace
+}  // namespace kvcove::connector

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is void: resets, other weights, other adapters.
+#include "kvcove/connector/roles_fixture.h"
+
+namespace kvcove::connector {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+// The block hash has an adapter's name only: its digest is in the keys.
+TEST_F(RolesTest, KvOfAnAdapterIsFoundUnderItsContentOnly) {
+  Adapters({{.id = 7, .digest = "one"}});
+  EXPECT_TRUE(scheduler_->HasAdapter(7));
+  StoreAll(8, /*adapter=*/7);
+  EXPECT_EQ(pool_.values.size(), 4U);
+  EXPECT_EQ(scheduler_->Matched(View("base", 10), 0).tokens, 0U);
+  EXPECT_EQ(scheduler_->Matched(View("same", 10, {}, 7), 0).tokens, 8U);
+  Adapters({{.id = 7, .digest = "two"}});
+  EXPECT_EQ(scheduler_->Matched(View("other", 10, {}, 7), 0).tokens, 0U);
+  EXPECT_EQ(scheduler_->Matched(View("same", 10, {}, 7), 0).tokens, 0U)
+      << "asked before it changed";
+  // Another number, the same content.
+  Adapters({{.id = 7, .digest = "two"}, {.id = 8, .digest = "one"}});
+  EXPECT_EQ(Load("again", 10, 20, /*adapter=*/8).tokens, 8U);
+  for (const Ended& ended : Step()) EXPECT_THAT(ended.failed_blocks, IsEmpty());
+  EXPECT_TRUE(scheduler_->LoadEnded("again"));
+}
+
+// Ranks mostly have the whole adapter each: engines of other sizes have the same digest then.
+TEST_F(RolesTest, AnAdaptersDigestIsThatOfOneRankWhereAllHaveTheSame) {
+  const auto digest = [&] {
+    Compute("r", 0, 8, 1, /*started=*/true, /*adapter=*/7);
+    std::string found = scheduler_->BuildPlan(pins_).saves.at(0).adapter.digest;
+    scheduler_->Finished("r");
+    return found;
+  };
+  Adapters({{.id = 7, .digest = "one"}});
+  const std::string alike = digest();
+  workers_[1]->SetAdapters({{.id = 7, .digest = "two"}});
+  (void)Step();
+  const std::string mixed = digest();
+  EXPECT_NE(mixed, alike);
+  workers_[0]->SetAdapters({{.id = 7, .digest = "two"}});
+  workers_[1]->SetAdapters({{.id = 7, .digest = "one"}});
+  (void)Step();
+  EXPECT_NE(digest(), mixed) << "which rank has which matters";
+  options_.shape.tp = 1;
+  scheduler_ = std::make_unique<SchedulerRole>(options_, store_, *runner_, clock_);
+  scheduler_->StartWith({"a"});
+  scheduler_->OnReport({.adapters_number = 1, .adapters = {{.id = 7, .digest = "one"}}});
+  EXPECT_EQ(digest(), alike);
+}
+
+TEST_F(RolesTest, WithAnUnknownAdapterNothingIsFoundOrStored) {
+  StoreAll(8, /*adapter=*/7);
+  EXPECT_THAT(pool_.values, IsEmpty());
+  EXPECT_EQ(scheduler_->stats().unstored_requests, 1U);
+  workers_[0]->SetAdapters({{.id = 7, .digest = "one"}});
+  (void)Step();
+  EXPECT_FALSE(scheduler_->HasAdapter(7)) << "one rank has not";
+  // Nor does a request that begins on its blocks in the engine's own cache store anything.
+  Adapters({{.id = 7, .digest = "one"}});
+  Compute("next", 8, 8, 1, /*started=*/true, /*adapter=*/7);
+  (void)Step();
+  EXPECT_THAT(pool_.values, IsEmpty());
+  Compute("whole", 0, 8, 20, /*started=*/true, /*adapter=*/7);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 4U);
+  Adapters({});
+  const Match gone = scheduler_->Matched(View("r", 10, {}, 7), 0);
+  EXPECT_FALSE(gone.ask_again);
+  EXPECT_EQ(gone.tokens, 0U) << "a rank that loads it again may get another one";
+}
+
+// The ranks have another adapter than the scheduler, which has not heard of it yet.
+TEST_F(RolesTest, AnAdapterThatChangesUnderARequestSpoilsItsLoadAndItsSave) {
+  Adapters({{.id = 7, .digest = "one"}});
+  StoreAll(8, /*adapter=*/7);
+  const std::size_t stored = pool_.values.size();
+  EXPECT_EQ(Load("loads", 10, 20, /*adapter=*/7).tokens, 8U);
+  Compute("saves", 0, 12, 30, /*started=*/true, /*adapter=*/7);
+  workers_[1]->SetAdapters({{.id = 7, .digest = "two"}});
+  const auto ended = Step();
+  EXPECT_THAT(ended[1].failed_blocks, UnorderedElementsAre(20, 21));
+  EXPECT_EQ(pool_.values.size(), stored + 1) << "rank 0 stored a chunk, under the digest of before";
+  EXPECT_FALSE(scheduler_->LoadEnded("loads"));
+  for (const Ended& again : Step()) {
+    EXPECT_THAT(again.failed_blocks, UnorderedElementsAre(20, 21));
+  }
+  EXPECT_TRUE(scheduler_->LoadEnded("loads"));
+  // It goes on with blocks of before.
+  Compute("saves", 12, 8, 30, /*started=*/false, /*adapter=*/7);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), stored + 1);
+  // It has changed back: what was computed in between is in the engine's own cache.
+  Adapters({{.id = 7, .digest = "one"}});
+  Compute("begins on it", 12, 8, 30, /*started=*/true, /*adapter=*/7);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), stored + 1);
+  EXPECT_EQ(scheduler_->Matched(View("r", 10, {}, 7), 0).tokens, 8U);
+}
+
+// A step inside of a block, of which this role is told nothing, under weights that come and go.
+TEST_F(RolesTest, NothingIsStoredOfRequestsThatAStepComputedUnderUnknownWeights) {
+  Compute("r", 0, 6, 1);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 2U);
+  scheduler_->WeightsChanging();
+  (void)Step();
+  scheduler_->WeightsChanged();
+  for (int i = 0; i < 2; ++i) {
+    (void)Step();
+    workers_[0]->SetFingerprint("a");
+    workers_[1]->SetFingerprint("b");
+  }
+  (void)Step();
+  EXPECT_EQ(scheduler_->stats().closed, 0U) << "they are those of before";
+  Compute("r", 7, 9, 1, /*started=*/false);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 2U);
+  Compute("s", 0, 8, 20);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 4U) << "others go on";
+}
+
+// 11.4: a reset that is not proven is no success.
+TEST_F(RolesTest, AnUnprovenResetIsFalseUnlessClosedIsWanted) {
+  pool_.unproven = true;
+  EXPECT_FALSE(scheduler_->Reset());
+  EXPECT_EQ(scheduler_->stats().closed, 1U);
+  options_.closed_on_reset_failure = true;
+  Start();
+  EXPECT_TRUE(scheduler_->Reset());
+  EXPECT_EQ(scheduler_->stats().resets_failed, 1U);
+  EXPECT_EQ(scheduler_->stats().closed, 1U);
+}
+
+// 11.7, DEF-5, RESET-13: any rank's late save.
+TEST_F(RolesTest, ASaveThatWasQueuedBeforeAResetStoresNothing) {
+  Compute("r", 0, 20, 1);
+  (void)Step(/*move=*/false);
+  EXPECT_TRUE(scheduler_->Reset());
+  Move();
+  (void)Step();
+  EXPECT_THAT(pool_.values, IsEmpty());
+  EXPECT_EQ(scheduler_->stats().ranks.stale_keys, 4U);  // the first batch of each; the rest drops
+  EXPECT_FALSE(scheduler_->Pending() && scheduler_->TakeUnpins().empty());
+}
+
+// DESIGN, Token: "computed again" stores again, "kept its blocks" does not.
+TEST_F(RolesTest, ARequestThatKeptItsBlocksAcrossAResetStoresNothingMore) {
+  Compute("r", 0, 8, 1);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->Reset());
+  Compute("r", 8, 8, 1, /*started=*/false);
+  (void)Step();
+  EXPECT_THAT(pool_.values, IsEmpty());
+  // Another one that begins on its blocks, from the engine's own cache, neither.
+  Compute("s", 16, 8, 1);
+  (void)Step();
+  EXPECT_THAT(pool_.values, IsEmpty());
+  EXPECT_EQ(scheduler_->stats().unstored_requests, 1U);
+}
+TEST_F(RolesTest, APreemptedRequestThatComputesAgainStoresAgain) {
+  Compute("r", 0, 8, 1);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->Reset());
+  Compute("r", 0, 12, 20, /*started=*/true);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 6U);
+}
+
+TEST_F(RolesTest, ALoadThatAResetOvertookEndsAsFailed) {
+  StoreAll(8);
+  (void)Load("r", 10, 20);
+  const auto ended = Step();
+  EXPECT_THAT(ended[0].loaded, ElementsAre("r"));
+  EXPECT_TRUE(scheduler_->Reset());
+  EXPECT_FALSE(scheduler_->LoadEnded("r"));  // the engine must not learn of it
+  for (const Ended& again : Step()) {
+    EXPECT_THAT(again.loaded, ElementsAre("r"));
+    EXPECT_THAT(again.failed_blocks, UnorderedElementsAre(20, 21));
+  }
+  EXPECT_TRUE(scheduler_->LoadEnded("r"));
+  EXPECT_EQ(scheduler_->stats().loads_void, 1U);
+}
+
+// 11.9, DEF-6: what was to be told before a reset is not told after it.
+TEST_F(RolesTest, EventsOfBeforeAResetAreGone) {
+  options_.events = true;
+  Start();
+  StoreAll(8);
+  EXPECT_TRUE(scheduler_->Reset());
+  auto events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
+  StoreAll(8);
+  events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kStored);
+  EXPECT_THAT(events[0].hashes, ElementsAre("h0", "h1"));
+  // A block that turns out to be gone is told, too.
+  pool_.lost.insert(pool_.values.begin()->first);
+  (void)Load("r", 10, 20);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->LoadEnded("r"));
+  events = scheduler_->TakeEvents();
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kRemoved);
+}
+
+// The engine learns where a block lies when it looks it up, loads it, or need not save it.
+TEST_F(RolesTest, EventsNameTheTierOfABlock) {
+  options_.events = true;
+  Start();
+  StoreAll(8);
+  (void)scheduler_->TakeEvents();
+  pool_.on_disk = true;
+  EXPECT_EQ(scheduler_->Matched(View("r", 10), 0).tokens, 8U);
+  auto events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 4U);  // each of the two blocks has left memory, and is on the disk
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(events[i].kind, i % 2 == 0 ? PoolEvent::Kind::kRemoved : PoolEvent::Kind::kStored);
+    EXPECT_EQ(events[i].medium, i % 2 == 0 ? Medium::kMemory : Medium::kDisk);
+    EXPECT_THAT(events[i].hashes, ElementsAre(i < 2 ? "h0" : "h1"));
+  }
+  EXPECT_EQ(events[3].request, "r");
+  EXPECT_EQ(events[3].parent, "h0");
+  // The second question is answered from memory, and tells nothing again.
+  (void)Load("r", 10, 20);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->LoadEnded("r"));
+  events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kStored);
+  EXPECT_EQ(events[0].medium, Medium::kMemory);
+  EXPECT_THAT(events[0].hashes, ElementsAre("h0", "h1"));
+  // Computed again, and not stored, as the disk has it.
+  Compute("s", 0, 8, 30);
+  (void)Step();
+  events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);  // that the disk has them is told
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kRemoved);
+  EXPECT_EQ(events[0].medium, Medium::kMemory);
+  EXPECT_THAT(events[0].hashes, ElementsAre("h0", "h1"));
+  // What a look-up does not find any more is on no medium.
+  pool_.values.clear();
+  EXPECT_EQ(scheduler_->Matched(View("t", 10), 0).tokens, 0U);
+  events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kRemoved);
+  EXPECT_EQ(events[0].medium, Medium::kDisk);
+  EXPECT_THAT(events[0].hashes, ElementsAre("h0"));
+}
+
+TEST_F(RolesTest, NothingIsFoundOrStoredUntilTheNewWeightsAreKnown) {
+  StoreAll(8);
+  const std::string before = scheduler_->version();
+  workers_[1]->WeightsChanging();
+  // The scheduler learns of it with the step's report; what the rank computes is dropped at once.
+  Compute("r", 0, 12, 20);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 5U);  // rank 0 stored one chunk more, under the version before
+  EXPECT_TRUE(scheduler_->Matched(View("s", 10), 0).ask_again);
+  plan_ = scheduler_->BuildPlan(pins_);
+  EXPECT_NE(plan_.fingerprint, 0U);
+  for (auto& worker : workers_) {
+    worker->Begin(plan_);
+    ASSERT_TRUE(worker->FingerprintWanted());
+    worker->SetFingerprint("new");
+    worker->FinishStep({});
+    scheduler_->OnReport(worker->TakeReport());
+  }
+  EXPECT_NE(scheduler_->version(), before);
+  EXPECT_FALSE(scheduler_->Matched(View("s", 10), 0).ask_again);
+}
+
+}  // namespace
+}  // namespace kvcove::connector

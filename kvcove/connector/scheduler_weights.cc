@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Epochs: resets, generations of the pool, and versions of the weights.
+#include <algorithm>
+
+#include "kvcove/base/hash.h"
+#include "kvcove/connector/scheduler.h"
+
+namespace kvcove::connector {
+namespace {
+
+constexpr std::size_t kMostPolled = 16;  // versions a step
+constexpr std::chrono::milliseconds kNamingTimeout{20};
+constexpr std::int64_t kNamingEveryNs = kSecond;
+
+}  // namespace
+
+void SchedulerRole::TakeWeights(const Report& report, LinesAfterLock& lines) {
+  const bool changed = report.weight_changes > changes_[report.rank];
+  if (changed) {
+    changes_[report.rank] = report.weight_changes;
+    weights_moved_ = true;
+  }
+  if (options_.versions != VersionSource::kFingerprint) return;
+  if (changed && weights_ != Weights::kChanging) {
+    NewEpoch(/*blocks=*/false);
+    AwaitFingerprints();
+  }
+  if (weights_ == Weights::kAwaited && report.fingerprint_asked == fingerprint_asked_) {
+    if (report.fingerprint_changes == changes_[report.rank]) {
+      fingerprints_[report.rank] = report.fingerprint;
+    } else {
+      AwaitFingerprints();  // it has changed since
+    }
+  }
+  AdoptFingerprints(lines);
+}
+
+void SchedulerRole::NewEpoch(bool blocks) {
+  ++epoch_;
+  ++stats_.epochs;
+  if (blocks) ++block_epoch_;
+  for (auto& [id, request] : requests_) {
+    DropLookup(request);
+    request.tiers = {};
+  }
+}
+
+void SchedulerRole::Notice(std::string_view version, const Token& token, LinesAfterLock& lines) {
+  auto at = tokens_.find(version);
+  if (at == tokens_.end()) {
+    if (tokens_.size() > 64) tokens_.clear();
+    tokens_.emplace(std::string(version), token);
+    return;
+  }
+  if (at->second == token) return;
+  at->second = token;
+  lines.Info("{}: the pool was reset; what was computed before is not stored", options_.engine);
+  NewEpoch(/*blocks=*/true);
+}
+
+void SchedulerRole::PollGenerations() {
+  std::vector<std::string> versions;
+  {
+    const MutexLock lock(mutex_);
+    const auto add = [&](const std::string& version) {
+      // Mostly they are one.
+      if (std::ranges::find(versions, version) == versions.end()) versions.push_back(version);
+    };
+    // Only what something depends on: asking makes a generation used.
+    for (const auto& [job, load] : loads_) {
+      if (load.epoch == epoch_) add(load.order.version);
+    }
+    for (const auto& [id, request] : requests_) {
+      if (request.may_store && request.epoch == block_epoch_) add(request.version);
+      if (versions.size() >= kMostPolled) break;
+    }
+  }
+  for (const std::string& version : versions) {
+    const Result<Token> token = store_.Capture(version, kCaptureTimeout);
+    if (!token) continue;
+    LinesAfterLock lines;
+    const MutexLock lock(mutex_);
+    Notice(version, *token, lines);
+  }
+}
+
+void SchedulerRole::NameVersions() {
+  std::set<std::string> names;
+  {
+    const MutexLock lock(mutex_);
+    const std::int64_t now = clock_.NowNs();
+    const bool salts = options_.versions == VersionSource::kSalt && !requests_.empty();
+    if (!names_changed_ && !salts) return;
+    if (now - named_ns_ < kNamingEveryNs) return;
+    named_ns_ = now;
+    names_changed_ = false;
+    if (!version_.empty()) names.insert(version_);
+    for (const auto& [id, request] : requests_) {
+      if (salts && !request.version.empty()) names.insert(request.version);
+    }
+  }
+  const std::vector<std::string> list(names.begin(), names.end());
+  // A hint for what is reclaimed first; it may be lost.
+  (void)store_.NameVersions(list, kNamingTimeout);
+}
+
+bool SchedulerRole::Reset() {
+  ResetOptions options{.timeout = options_.reset_timeout};
+  {
+    LinesAfterLock lines;
+    const MutexLock lock(mutex_);
+    NewEpoch(/*blocks=*/true);
+    tokens_.clear();
+    events_.Clear(lines);
+    const bool versioned = options_.versions == VersionSource::kFingerprint ||
+                           options_.versions == VersionSource::kEngine;
+    if (versioned && !version_.empty()) options.version = version_;
+  }
+  const std::int64_t start = clock_.NowNs();
+  const Status status = store_.Reset(options);
+  if (status) UseUnlessWeightsMoved();
+  const double ms = static_cast<double>(clock_.NowNs() - start) / 1e6;
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  ++(status ? stats_.resets_proven : stats_.resets_failed);
+  if (status) {
+    lines.Info("{}: reset in {:.1f} ms (number {})", options_.engine, ms, stats_.resets_proven);
+    return true;
+  }
+  if (closed_since_ns_ == 0) closed_since_ns_ = start;
+  lines.Error(
+      "{}: the reset could not be proven in {:.0f} ms ({}); nothing is looked up or stored "
+      "until it is; it is repeated in the background",
+      options_.engine, ms, status.error().detail);
+  return options_.closed_on_reset_failure;
+}
+
+void SchedulerRole::UseUnlessWeightsMoved() {
+  {
+    const MutexLock lock(mutex_);
+    const bool moved = std::exchange(weights_moved_, false);
+    if (moved || options_.versions != VersionSource::kNone) return;
+  }
+  // Without versions, engines that reset after one update share the generation until one of them
+  // uses it. This reset followed no update, so an engine that resets for newer weights must not
+  // share it.
+  (void)store_.Capture({}, kCaptureTimeout);
+}
+
+void SchedulerRole::WeightsChanging() {
+  const MutexLock lock(mutex_);
+  weights_moved_ = true;
+  if (options_.versions != VersionSource::kFingerprint &&
+      options_.versions != VersionSource::kEngine) {
+    return;
+  }
+  weights_ = Weights::kChanging;
+  NewEpoch(/*blocks=*/false);
+}
+
+void SchedulerRole::WeightsChanged() {
+  const MutexLock lock(mutex_);
+  // With kEngine the version says that they are the new ones.
+  if (options_.versions == VersionSource::kFingerprint) AwaitFingerprints();
+}
+
+void SchedulerRole::AwaitFingerprints() {
+  weights_ = Weights::kAwaited;
+  ++fingerprint_asked_;
+  fingerprint_told_ = false;
+  awaited_since_ns_ = clock_.NowNs();
+  fingerprints_.clear();
+}
+
+void SchedulerRole::StartWith(const std::vector<std::string>& fingerprints) {
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  if (options_.versions != VersionSource::kFingerprint || weights_ != Weights::kAwaited ||
+      fingerprints.size() != changes_.size()) {
+    return;
+  }
+  for (std::uint32_t rank = 0; rank < fingerprints.size(); ++rank) {
+    fingerprints_[rank] = fingerprints[rank];
+  }
+  AdoptFingerprints(lines);
+}
+
+void SchedulerRole::AdoptFingerprints(LinesAfterLock& lines) {
+  if (weights_ != Weights::kAwaited || fingerprints_.size() != changes_.size()) return;
+  std::string all;
+  for (const auto& [rank, fingerprint] : fingerprints_) all += fingerprint + "|";
+  const Id128 hash = Hash128(all, 0);
+  Adopt("w" + ToHex(hash), lines);
+}
+
+void SchedulerRole::Adopt(const std::string& version, LinesAfterLock& lines) {
+  weights_ = Weights::kKnown;
+  if (version == version_) return;
+  if (!version_.empty()) {
+    lines.Info("{}: other weights: {} (was {})", options_.engine, version, version_);
+  }
+  version_ = version;
+  names_changed_ = true;
+  NewEpoch(/*blocks=*/true);
+}
+
+void SchedulerRole::SetVersion(std::string_view version) {
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  if (options_.versions == VersionSource::kEngine) {
+    Adopt(std::string(version), lines);
+  } else if (options_.versions == VersionSource::kSalt) {
+    version_ = version;
+    names_changed_ = true;
+    StopStoring([&](const Request& request) { return request.version != version; });
+  }
+}
+
+std::string SchedulerRole::version() const {
+  const MutexLock lock(mutex_);
+  return version_;
+}
+
+}  // namespace kvcove::connector

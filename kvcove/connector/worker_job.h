@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// A load or a save of one rank, as its role queues and runs it. Only the role's own files include
+// it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kvcove/connector/worker.h"
+
+namespace kvcove::connector {
+
+// One object: a part of a chunk.
+struct WorkerRole::Item {
+  std::uint32_t place = 0;  // in the order's chunks
+  std::string key;
+  std::string after;
+  Hints hints;
+  std::uint64_t bytes = 0;
+  bool device = false;
+  std::vector<MutableBuffer> pieces;
+};
+
+// Its fields are written by the thread that runs it, and by others only while it is queued.
+struct WorkerRole::Job {
+  JobId id = 0;
+  bool load = false;
+  bool sync = false;
+  std::string request;
+  std::string version;
+  std::string adapter;  // its digest
+  Token token;
+  std::vector<ChunkPlace> chunks;
+  std::vector<Item> items;
+  std::shared_ptr<std::function<void()>> ready;  // saves of one step share it
+  std::atomic<bool> cancelled{false};
+  std::size_t next = 0;             // item
+  std::set<std::uint32_t> bad;      // places that failed
+  std::set<std::uint32_t> on_disk;  // of a save: places that were there, on a disk alone
+  bool stale = false;
+  Counters counters;
+
+  void FailAll() {
+    for (std::uint32_t i = 0; i < chunks.size(); ++i) bad.insert(i);
+  }
+  // What has not been moved yet.
+  void FailRest() {
+    for (; next < items.size(); ++next) bad.insert(items[next].place);
+  }
+};
+
+}  // namespace kvcove::connector

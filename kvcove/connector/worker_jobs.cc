@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The movers: which job is due, and one batch of it at a time.
+#include <exception>
+
+#include "kvcove/connector/worker.h"
+#include "kvcove/connector/worker_job.h"
+
+namespace kvcove::connector {
+
+std::shared_ptr<WorkerRole::Job> WorkerRole::NextJob() {
+  if (store_ == nullptr) return nullptr;
+  for (auto* queue : {&loads_, &saves_}) {
+    if (queue->empty()) continue;
+    std::shared_ptr<Job> job = std::move(queue->front());
+    queue->pop_front();
+    running_.insert(job);
+    return job;
+  }
+  return nullptr;
+}
+
+bool WorkerRole::RunOne() {
+  std::shared_ptr<Job> job;
+  std::shared_ptr<Store> store;
+  {
+    const MutexLock lock(mutex_);
+    job = NextJob();
+    if (job == nullptr) return false;
+    store = store_;
+  }
+  bool over = true;
+  try {
+    over = RunBatch(*job, *store);
+  } catch (const std::exception& error) {
+    LogError("{}: job {} of request {} failed: {}", options_.engine, job->id, job->request,
+             error.what());
+    job->FailRest();
+  }
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  running_.erase(job);
+  if (over || job->cancelled) {
+    job->FailRest();
+    End(job, lines);
+  } else {
+    // Its turn comes again before newer ones of its kind, but after loads.
+    (job->load ? loads_ : saves_).push_front(job);
+  }
+  changed_.NotifyAll();
+  return true;
+}
+
+void WorkerRole::Loop() {
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      while (!stopping_ && (store_ == nullptr || (loads_.empty() && saves_.empty()))) {
+        changed_.Wait(mutex_);
+      }
+      if (stopping_) return;
+    }
+    (void)RunOne();
+  }
+}
+
+std::size_t WorkerRole::BatchEnd(const Job& job) const {
+  std::size_t end = job.next;
+  std::uint64_t bytes = 0;
+  while (end < job.items.size() &&
+         (end == job.next || bytes + job.items[end].bytes <= options_.batch_bytes)) {
+    bytes += job.items[end++].bytes;
+  }
+  return end;
+}
+
+bool WorkerRole::RunBatch(Job& job, Store& store) {
+  if (job.next < job.items.size() && !job.cancelled) {
+    const std::size_t from = job.next;
+    const std::size_t to = BatchEnd(job);
+    const std::int64_t start = clock_.NowNs();
+    if (job.load) {
+      LoadBatch(job, store, from, to);
+    } else {
+      SaveBatch(job, store, from, to);
+    }
+    const auto ns = static_cast<std::uint64_t>(clock_.NowNs() - start);
+    (job.load ? job.counters.load_ns : job.counters.save_ns) += ns;
+    job.next = to;
+  }
+  // A load's chunks are of use only up to the first that failed: the rest is not worth moving.
+  const bool hopeless = job.load && !job.bad.empty() && options_.shape.all_full();
+  if (job.next < job.items.size() && !job.cancelled && !hopeless) return false;
+  (job.load ? job.counters.failed_keys : job.counters.dropped_keys) += job.items.size() - job.next;
+  job.FailRest();
+  return true;
+}
+
+}  // namespace kvcove::connector

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step's plan orders becomes jobs; what has ended is told at the next report.
+#include <algorithm>
+#include <exception>
+
+#include "kvcove/connector/worker.h"
+#include "kvcove/connector/worker_job.h"
+
+namespace kvcove::connector {
+
+void WorkerRole::Fail(const LoadOrder& order, LinesAfterLock& lines) {
+  auto job = std::make_shared<Job>();
+  job->id = order.job;
+  job->load = true;
+  job->request = order.request;
+  job->chunks = order.chunks;
+  job->FailAll();
+  job->sync = order.sync;
+  if (job->sync) ++sync_left_;
+  End(job, lines);
+}
+
+void WorkerRole::Drop(const SaveOrder& order) {
+  SaveDone done{.job = order.job};
+  for (std::uint32_t i = 0; i < order.chunks.size(); ++i) done.missing.push_back(i);
+  report_.counters.dropped_keys += order.chunks.size();
+  report_.saves.push_back(std::move(done));
+}
+
+std::shared_ptr<WorkerRole::Job> WorkerRole::LoadJob(const LoadOrder& order) {
+  auto job = std::make_shared<Job>();
+  job->id = order.job;
+  job->load = true;
+  job->sync = order.sync;
+  job->request = order.request;
+  job->version = order.version;
+  job->adapter = order.adapter.digest;
+  job->chunks = order.chunks;
+  for (std::uint32_t i = 0; i < order.chunks.size(); ++i) {
+    const ChunkPlace& place = order.chunks[i];
+    for (const Shard& shard : shards_[place.group]) {
+      Item item{.place = i, .bytes = shard.bytes};
+      AppendKey(shard.part.tag, place.hash, item.key, job->adapter);
+      job->items.push_back(std::move(item));
+    }
+  }
+  return job;
+}
+
+std::shared_ptr<WorkerRole::Job> WorkerRole::SaveJob(const SaveOrder& order) {
+  auto job = std::make_shared<Job>();
+  job->id = order.job;
+  job->request = order.request;
+  job->version = order.version;
+  job->adapter = order.adapter.digest;
+  job->token = order.token;
+  job->chunks = order.chunks;
+  for (std::uint32_t i = 0; i < order.chunks.size(); ++i) {
+    const ChunkPlace& place = order.chunks[i];
+    if (place.block == kNullBlock || !keys_.Stores(options_.rank, place.group, place.chunk)) {
+      continue;
+    }
+    const std::uint64_t token = place.chunk * options_.shape.groups[place.group].chunk_tokens;
+    const bool last = i + 1 == order.chunks.size() || order.chunks[i + 1].group != place.group;
+    const Hints hints{.output_tokens = order.hints.output_tokens,
+                      .ephemeral = token >= order.hints.ephemeral_from,
+                      .session_ends = order.hints.session_ends,
+                      .request_goes_on = order.goes_on || !last,
+                      .priority = options_.priority};
+    for (const Shard& shard : shards_[place.group]) {
+      Item item{.place = i, .hints = hints, .bytes = shard.bytes};
+      AppendKey(shard.part.tag, place.hash, item.key, job->adapter);
+      if (i > 0 && order.chunks[i - 1].group == place.group) {
+        AppendKey(shard.part.tag, order.chunks[i - 1].hash, item.after, job->adapter);
+      }
+      job->items.push_back(std::move(item));
+    }
+  }
+  return job;
+}
+
+void WorkerRole::Queue(std::shared_ptr<Job> job, LinesAfterLock& lines) {
+  for (Item& item : job->items) {
+    const ChunkPlace& place = job->chunks[item.place];
+    const std::vector<Shard>& shards = shards_[place.group];
+    const auto shard = std::find_if(shards.begin(), shards.end(), [&](const Shard& candidate) {
+      return item.key.starts_with(candidate.part.tag) && item.key[candidate.part.tag.size()] == '@';
+    });
+    for (const BlockRuns& layer : shard->layers) {
+      if (place.block >= layer.blocks) {  // half a value is none
+        job->bad.insert(item.place);
+        item.pieces.clear();
+        break;
+      }
+      const std::uintptr_t block = layer.base + place.block * layer.block_stride;
+      for (const Run& run : layer.runs) {
+        const std::uintptr_t at = block + run.offset;
+        item.pieces.push_back({.data = reinterpret_cast<void*>(at), .size = run.bytes});  // NOLINT
+      }
+    }
+    item.device = shard->device;
+  }
+  auto& queue = job->load ? loads_ : saves_;
+  if (queue.size() >= options_.most_queued) {
+    job->FailAll();
+    job->counters.dropped_keys += job->items.size();
+    return End(job, lines);
+  }
+  queue.push_back(std::move(job));
+  changed_.NotifyOne();
+}
+
+void WorkerRole::Begin(const Plan& plan) {
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  if (plan.fingerprint != 0) fingerprint_wanted_ = plan.fingerprint;
+  const bool told = plan.adapters.size() > options_.number;
+  adapters_known_ = told ? plan.adapters[options_.number] : 0;
+  const std::set<JobId> cancelled(plan.cancelled.begin(), plan.cancelled.end());
+  if (!cancelled.empty()) {
+    std::deque<std::shared_ptr<Job>> left;
+    for (auto& job : loads_) {
+      if (!cancelled.contains(job->id)) {
+        left.push_back(std::move(job));
+        continue;
+      }
+      job->FailAll();
+      End(job, lines);
+    }
+    loads_ = std::move(left);
+    for (const auto& job : running_) {
+      if (cancelled.contains(job->id)) job->cancelled = true;
+    }
+  }
+  for (const LoadOrder& order : plan.refused) Fail(order, lines);
+  for (const LoadOrder& order : plan.loads) {
+    if (gate_closed_ || shards_.empty() || cancelled.contains(order.job) ||
+        !AdapterStands(order.adapter)) {
+      Fail(order, lines);
+      continue;
+    }
+    if (order.sync) ++sync_left_;
+    Queue(LoadJob(order), lines);
+  }
+  // A step that never finished has computed nothing that could be saved.
+  for (const SaveOrder& order : step_saves_) Drop(order);
+  step_saves_ = plan.saves;
+}
+
+void WorkerRole::WaitForSyncLoads() {
+  const auto left = [&] {
+    const MutexLock lock(mutex_);
+    return sync_left_ > 0;
+  };
+  while (options_.threads == 0 && left() && RunOne()) {
+  }
+  const MutexLock lock(mutex_);
+  while (sync_left_ > 0 && !stopping_) changed_.Wait(mutex_);
+}
+
+void WorkerRole::FinishStep(std::function<void()> ready) {
+  // Before the lock, so that it is destroyed after it (see Unregister).
+  const auto shared = std::make_shared<std::function<void()>>(std::move(ready));
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  for (const SaveOrder& order : std::exchange(step_saves_, {})) {
+    if (gate_closed_ || shards_.empty() || clock_.NowNs() < pressure_until_ns_ ||
+        !AdapterStands(order.adapter)) {
+      Drop(order);
+      continue;
+    }
+    auto job = SaveJob(order);
+    if (*shared) job->ready = shared;
+    Queue(std::move(job), lines);
+  }
+}
+
+Ended WorkerRole::TakeEnded() {
+  const MutexLock lock(mutex_);
+  return std::exchange(ended_, {});
+}
+
+Report WorkerRole::TakeReport() {
+  const MutexLock lock(mutex_);
+  Report report = std::exchange(report_, {});
+  report_.rank = options_.number;
+  report.weight_changes = weight_changes_;
+  report.counters.queued_jobs = loads_.size() + saves_.size() + running_.size();
+  return report;
+}
+
+void WorkerRole::SayTiers(const Job& job, LinesAfterLock& lines) {
+  const Counters& c = job.counters;
+  const auto of = [](const auto& by_tier, Tier tier) {
+    return by_tier[static_cast<std::size_t>(tier)];
+  };
+  lines.Info(
+      "Mooncake load tier summary: request={} memory_keys={} disk_keys={} unknown_keys={} "
+      "success_keys={} failed_keys={} "
+      "bytes_by_tier={{memory={}, remote_memory={}, disk={}, unknown={}}}",
+      job.request, of(c.keys_by_tier, Tier::kMemory) + of(c.keys_by_tier, Tier::kRemoteMemory),
+      of(c.keys_by_tier, Tier::kDisk), of(c.keys_by_tier, Tier::kUnknown), c.loaded_keys,
+      c.failed_keys, of(c.bytes_by_tier, Tier::kMemory), of(c.bytes_by_tier, Tier::kRemoteMemory),
+      of(c.bytes_by_tier, Tier::kDisk), of(c.bytes_by_tier, Tier::kUnknown));
+}
+
+void WorkerRole::End(const std::shared_ptr<Job>& job, LinesAfterLock& lines) {
+  ++(job->load ? job->counters.load_jobs : job->counters.save_jobs);
+  report_.counters.Add(job->counters);
+  if (!job->load) {
+    report_.saves.push_back({.job = job->id,
+                             .missing = {job->bad.begin(), job->bad.end()},
+                             .on_disk = {job->on_disk.begin(), job->on_disk.end()}});
+    return;
+  }
+  if (job->cancelled) {
+    // Also what was moved already: it was cancelled because its values may be wrong.
+    job->FailAll();
+  }
+  if (options_.tier_log) SayTiers(*job, lines);
+  LoadDone done{.job = job->id};
+  for (const std::uint32_t place : job->bad) done.failed.push_back(job->chunks[place].block);
+  if (!done.failed.empty()) {
+    ended_.failed_blocks.insert(ended_.failed_blocks.end(), done.failed.begin(), done.failed.end());
+    ended_.failed.push_back(job->request);
+  }
+  if (job->sync) {
+    --sync_left_;
+    changed_.NotifyAll();
+  } else {
+    ended_.loaded.push_back(job->request);
+  }
+  report_.loads.push_back(std::move(done));
+}
+
+}  // namespace kvcove::connector

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// A batch's bytes: from the engine's memory to the pool and back, by way of the host for devices.
+#include <exception>
+#include <numeric>
+
+#include "kvcove/connector/worker.h"
+#include "kvcove/connector/worker_job.h"
+
+namespace kvcove::connector {
+
+bool WorkerRole::Copied(Job& job, const Status& status) {
+  if (status) return true;
+  ++job.counters.copy_errors;
+  if (const std::uint64_t times = copy_lines_.Due(clock_.NowNs()); times > 0) {
+    LogError("{}: rank {}: {} of request {} failed in the device's memory: {} ({} such failures)",
+             options_.engine, options_.number, job.load ? "a load" : "a save", job.request,
+             status.error().detail, times);
+  }
+  return false;
+}
+
+bool WorkerRole::ToHost(Job& job, const Item& item, std::vector<std::byte>& staging) {
+  staging.resize(item.bytes);
+  std::size_t at = 0;
+  for (const MutableBuffer& piece : item.pieces) {
+    const auto address = reinterpret_cast<std::uintptr_t>(piece.data);
+    const Status copied = options_.device->ToHost(staging.data() + at, address, piece.size);
+    if (!Copied(job, copied)) return false;
+    at += piece.size;
+  }
+  return true;
+}
+
+bool WorkerRole::FromHost(Job& job, const Item& item, const std::vector<std::byte>& staging) {
+  std::size_t at = 0;
+  for (const MutableBuffer& piece : item.pieces) {
+    const auto address = reinterpret_cast<std::uintptr_t>(piece.data);
+    const Status copied = options_.device->FromHost(address, staging.data() + at, piece.size);
+    if (!Copied(job, copied)) return false;
+    at += piece.size;
+  }
+  return true;
+}
+
+void WorkerRole::RemoveMisfits(Job& job, Store& store, const std::vector<std::size_t>& items,
+                               std::uint64_t found_bytes) {
+  if (items.empty()) return;
+  std::vector<std::string_view> keys;
+  for (const std::size_t i : items) keys.push_back(job.items[i].key);
+  std::vector<ItemResult> removed(keys.size());
+  (void)store.Remove(keys, removed, {.timeout = options_.timeout, .version = job.version});
+  job.counters.misfit_keys += keys.size();
+  if (const std::uint64_t times = misfit_lines_.Due(clock_.NowNs()); times > 0) {
+    LogWarn(
+        "{}: rank {}: the value of {} has {} bytes, not the {} of this engine's blocks; it is "
+        "removed, so that this engine's takes its place ({} such batches)",
+        options_.engine, options_.number, keys.front(), found_bytes, job.items[items.front()].bytes,
+        times);
+  }
+}
+
+void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
+  std::vector<std::vector<std::byte>> staging(to - from);
+  std::vector<MutableBuffer> staged(to - from);
+  std::vector<GetItem> items(to - from);
+  for (std::size_t i = from; i < to; ++i) {
+    const Item& item = job.items[i];
+    items[i - from] = {.key = item.key, .into = item.pieces};
+    if (!item.device) continue;
+    staging[i - from].resize(item.bytes);
+    staged[i - from] = {.data = staging[i - from].data(), .size = item.bytes};
+    items[i - from].into = {&staged[i - from], 1};
+  }
+  std::vector<ItemResult> results(items.size());
+  (void)store.Get(items, results, {.timeout = options_.timeout, .version = job.version});
+  std::vector<std::size_t> misfits;
+  std::uint64_t misfit_bytes = 0;
+  for (std::size_t i = from; i < to; ++i) {
+    const Item& item = job.items[i];
+    const ItemResult& result = results[i - from];
+    const bool placed = !job.bad.contains(item.place);
+    // A value of another size is not what was asked for, whatever its key says.
+    const bool fits = result.bytes == item.bytes;
+    if (placed && !fits && (result.ok() || result.code == Code::kBufferTooSmall)) {
+      misfits.push_back(i);
+      misfit_bytes = result.bytes;
+    }
+    if (!result.ok() || !fits || !placed ||
+        (item.device && !FromHost(job, item, staging[i - from]))) {
+      job.bad.insert(item.place);
+      ++job.counters.failed_keys;
+      continue;
+    }
+    ++job.counters.loaded_keys;
+    job.counters.loaded_bytes += item.bytes;
+    ++job.counters.keys_by_tier[static_cast<std::size_t>(result.tier)];
+    job.counters.bytes_by_tier[static_cast<std::size_t>(result.tier)] += item.bytes;
+  }
+  RemoveMisfits(job, store, misfits, misfit_bytes);
+}
+
+void WorkerRole::SaveBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
+  if (from == 0 && job.ready != nullptr) {
+    ExpectNoLock("a callback of the engine");
+    (*job.ready)();
+  }
+  std::vector<std::size_t> items(to - from);
+  std::iota(items.begin(), items.end(), from);
+  // What is there already is neither copied from a device nor sent.
+  const bool asked = ask_first_ || job.items[from].device;
+  if (asked) items = NotStored(job, store, items);
+  const std::vector<std::size_t> there = PutItems(job, store, items);
+  if (asked) {
+    job.counters.existing_keys += there.size();
+  } else if (!there.empty()) {
+    items = NotStored(job, store, there);
+    job.counters.existing_keys += PutItems(job, store, items).size();
+  }
+}
+
+std::vector<std::size_t> WorkerRole::NotStored(Job& job, Store& store,
+                                               const std::vector<std::size_t>& items) {
+  std::vector<std::string_view> keys;
+  for (const std::size_t i : items) keys.push_back(job.items[i].key);
+  std::vector<ItemResult> there(keys.size());
+  (void)store.Exists(keys, there, {.timeout = options_.timeout, .version = job.version});
+  std::vector<std::size_t> left;
+  std::vector<std::size_t> misfits;
+  std::uint64_t misfit_bytes = 0;
+  for (std::size_t k = 0; k < items.size(); ++k) {
+    // Of what lies on a disk a look-up does not know the size; its load does.
+    const bool fits = there[k].bytes == job.items[items[k]].bytes || there[k].tier == Tier::kDisk;
+    if (there[k].ok() && fits) {
+      if (there[k].tier == Tier::kDisk) job.on_disk.insert(job.items[items[k]].place);
+      ++job.counters.existing_keys;
+      continue;
+    }
+    left.push_back(items[k]);
+    if (!there[k].ok()) continue;
+    misfits.push_back(items[k]);
+    misfit_bytes = there[k].bytes;
+  }
+  RemoveMisfits(job, store, misfits, misfit_bytes);
+  return left;
+}
+
+std::vector<std::size_t> WorkerRole::PutItems(Job& job, Store& store,
+                                              const std::vector<std::size_t>& which) {
+  std::vector<std::size_t> put;
+  std::vector<std::vector<std::byte>> staging(which.size());
+  std::vector<std::vector<ConstBuffer>> pieces(which.size());
+  std::vector<PutItem> items;
+  for (std::size_t k = 0; k < which.size(); ++k) {
+    const Item& item = job.items[which[k]];
+    if (item.pieces.empty() || (item.device && !ToHost(job, item, staging[k]))) {
+      job.bad.insert(item.place);
+      ++job.counters.refused_keys;
+      continue;
+    }
+    std::vector<ConstBuffer>& value = pieces[k];
+    if (item.device) {
+      value.push_back({.data = staging[k].data(), .size = item.bytes});
+    } else {
+      for (const MutableBuffer& piece : item.pieces) {
+        value.push_back({.data = piece.data, .size = piece.size});
+      }
+    }
+    put.push_back(which[k]);
+    items.push_back({.key = item.key, .value = value, .after = item.after, .hints = item.hints});
+  }
+  if (items.empty()) return {};
+  std::vector<ItemResult> results(items.size());
+  (void)store.Put(job.token, items, results, {.timeout = options_.timeout, .version = job.version});
+  return CountPuts(job, put, results);
+}
+
+std::vector<std::size_t> WorkerRole::CountPuts(Job& job, const std::vector<std::size_t>& items,
+                                               const std::vector<ItemResult>& results) {
+  std::vector<std::size_t> there;
+  bool pressed = false;
+  for (std::size_t k = 0; k < items.size(); ++k) {
+    const Item& item = job.items[items[k]];
+    switch (results[k].code) {
+      case Code::kOk:
+        ++job.counters.saved_keys;
+        job.counters.saved_bytes += item.bytes;
+        continue;
+      case Code::kExists:
+        there.push_back(items[k]);
+        continue;
+      case Code::kInProgress:  // another engine is storing it
+        ++job.counters.existing_keys;
+        continue;
+      case Code::kStale:
+        ++job.counters.stale_keys;
+        job.stale = true;
+        break;
+      case Code::kNoSpace:
+        pressed = true;
+        ++job.counters.refused_keys;
+        break;
+      default:
+        ++job.counters.refused_keys;
+    }
+    job.bad.insert(item.place);
+  }
+  if (job.stale) job.cancelled = true;  // the rest would be refused, too
+  if (!pressed) return there;
+  const MutexLock lock(mutex_);
+  pressure_until_ns_ = clock_.NowNs() + options_.pressure.count() * kMillisecond;
+  job.cancelled = true;
+  return there;
+}
+
+}  // namespace kvcove::connector

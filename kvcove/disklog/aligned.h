@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that O_DIRECT takes: it starts and ends at a block's boundary.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <span>
+#include <string_view>
+#include <utility>
+
+namespace kvcove::disklog {
+
+inline constexpr std::uint64_t kBlockBytes = 4096;
+
+constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t to) {
+  return (value + to - 1) / to * to;
+}
+
+class AlignedBuffer {
+ public:
+  AlignedBuffer() = default;
+  // At least `bytes`, whole blocks, all zero.
+  explicit AlignedBuffer(std::uint64_t bytes) : size_(AlignUp(bytes, kBlockBytes)) {
+    if (size_ == 0) return;
+    data_ = static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, size_));
+    if (data_ == nullptr) throw std::bad_alloc();
+    std::memset(data_, 0, size_);
+  }
+  explicit AlignedBuffer(std::string_view bytes) : AlignedBuffer(bytes.size()) {
+    if (!bytes.empty()) std::memcpy(data_, bytes.data(), bytes.size());
+  }
+  AlignedBuffer(AlignedBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~AlignedBuffer() { std::free(data_); }
+
+  std::span<std::byte> span() { return {data_, size_}; }
+  std::string_view view() const { return {reinterpret_cast<const char*>(data_), size_}; }
+  std::uint64_t size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace kvcove::disklog

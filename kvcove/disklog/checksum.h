@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// XXH3 with 128 bits over bytes that come in pieces: what every structure on disk ends with.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "kvcove/base/random.h"
+
+namespace kvcove::disklog {
+
+class Checksum {
+ public:
+  Checksum();
+  ~Checksum();
+  Checksum(Checksum&&) noexcept;
+  Checksum& operator=(Checksum&&) noexcept;
+
+  void Add(std::span<const std::byte> bytes);
+  void Add(std::string_view bytes) { Add(std::as_bytes(std::span(bytes))); }
+  Id128 Value() const;
+
+  static Id128 Of(std::span<const std::byte> bytes);
+  static Id128 Of(std::string_view bytes) { return Of(std::as_bytes(std::span(bytes))); }
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kvcove::disklog

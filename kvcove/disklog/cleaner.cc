@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/disklog/cleaner.h"
+
+#include <algorithm>
+
+namespace kvcove::disklog {
+namespace {
+constexpr int kEntriesAStep = 1024;
+}  // namespace
+
+Cleaner::Cleaner(State& state, Writer& writer, Reader& reader, CleanerOptions options)
+    : state_(state),
+      writer_(writer),
+      reader_(reader),
+      options_(std::move(options)),
+      budget_(options_.write_amplification, state.zones.count() * state.zones.zone_bytes()) {}
+
+bool Cleaner::Step() {
+  if (waiting_) return false;
+  budget_.Update(state_.counters, writer_.queued_bytes());
+  if (!zone_ && !Begin()) return false;
+  for (int i = 0; i < kEntriesAStep && zone_ && !waiting_; ++i) {
+    if (read_) AppendMoved();
+    if (entry_ == summary_.entries.size()) {
+      End();
+      return false;
+    }
+    const SummaryEntry& entry = summary_.entries[entry_];
+    const auto key = std::string_view(summary_.keys).substr(key_at_, entry.key_bytes);
+    switch (Handle(entry, key)) {
+      case Outcome::kNext:
+        Next();
+        break;
+      case Outcome::kWait:
+        break;
+      case Outcome::kAgain:
+        return false;
+    }
+  }
+  return !waiting_;
+}
+
+// Puts wait, or are about to: a put was refused since a zone was freed, or the queue grows.
+bool Cleaner::Pressed() const {
+  return writer_.half_full() || state_.counters.refused_space != refused_;
+}
+
+void Cleaner::Next() {
+  key_at_ += summary_.entries[entry_].key_bytes;
+  ++entry_;
+}
+
+bool Cleaner::Begin() {
+  const std::uint32_t coming = state_.zones.free() + state_.zones.CountOf(ZoneState::kFreeing);
+  if (state_.recovering) return false;
+  held_ = state_.zones.HeldByShare();
+  const auto victim = state_.zones.Victim(state_.next_sequence, held_);
+  if (!victim) return false;
+  const bool dead = state_.zones[*victim].live() == 0 && !state_.zones.TombstonesNeeded(*victim);
+  // A share at its maximum has a shortage of its own.
+  const bool scarce =
+      coming < options_.free_zones ||
+      state_.zones.ClassOf(state_.zones[*victim], held_) == Zones::ShareClass::kReplaced;
+  // A dead zone costs one write, so it does not wait for a shortage.
+  if (!dead && (!scarce || (holds_ > 0 && !Pressed()))) return false;
+  zone_ = victim;
+  summary_ = {};
+  entry_ = key_at_ = 0;
+  moved_bytes_ = 0;
+  failed_ = false;
+  Zone& zone = state_.zones[*zone_];
+  zone.state = ZoneState::kCleaning;
+  waiting_ = true;
+  if (dead) {
+    FreeDead();
+    return false;
+  }
+  const auto take = [this](ZoneContents contents) { TakeContents(std::move(contents)); };
+  if (zone.summarized) {
+    ReadSummary(state_, *zone_, true, take);
+  } else {
+    ScanZone(state_, *zone_, take);
+  }
+  return false;
+}
+
+void Cleaner::TakeContents(ZoneContents contents) {
+  waiting_ = false;
+  if (contents.summary) {
+    summary_ = std::move(*contents.summary);
+    return;
+  }
+  // Nobody can say what is in it: its objects are lost. Tombstones in it may still count at another
+  // start, so then it is set aside.
+  const bool needed = state_.zones.TombstonesNeeded(*zone_);
+  state_.counters.dropped_objects += state_.zones[*zone_].live();
+  if (!needed) {
+    FreeZone();
+    return;
+  }
+  state_.Abandon(*zone_);
+  state_.zones[*zone_].state = ZoneState::kLost;
+  zone_.reset();
+}
+
+Cleaner::Outcome Cleaner::Handle(const SummaryEntry& entry, std::string_view key) {
+  const SummaryScope& from = summary_.scopes[entry.scope];
+  const auto scope = state_.scopes.Find(from.slot, from.generation);
+  if (!scope || state_.scopes.dead(*scope)) return Outcome::kNext;
+  if (entry.kind == RecordKind::kTombstone) return MoveTombstone(entry, *scope, key);
+  IndexEntry* const known = state_.Find(entry.hash);
+  if (known == nullptr || known->zone != *zone_ || known->offset_units != entry.offset_units) {
+    return Outcome::kNext;
+  }
+  const LiveObject object{.slot = from.slot,
+                          .generation = from.generation,
+                          .name = from.name,
+                          .key = key,
+                          .version = entry.version,
+                          .value_bytes = entry.value_bytes};
+  if (MayMove(*known, object)) return MoveObject(entry, *known, key);
+  left_.push_back({.entry = entry_, .key_at = key_at_});
+  return Outcome::kNext;
+}
+
+bool Cleaner::MayMove(const IndexEntry& known, const LiveObject& object) {
+  if (!options_.worth_moving || holds_ > 0 || Pressed()) return false;
+  const auto most = static_cast<std::uint64_t>(options_.move_share *
+                                               static_cast<double>(state_.zones.zone_bytes()));
+  if (moved_bytes_ + known.record_bytes > most) return false;
+  budget_.Update(state_.counters, writer_.queued_bytes());
+  return budget_.Allows(known.record_bytes) &&
+         options_.worth_moving(object, {.since_read = state_.SinceRead(known),
+                                        .budget = budget_.share(),
+                                        .guaranteed = state_.zones.Guaranteed(
+                                            state_.scopes[known.scope].share, held_)});
+}
+
+// What is still alive in the zone goes with it.
+void Cleaner::DropLeft() {
+  for (const Left& left : left_) {
+    const SummaryEntry& entry = summary_.entries[left.entry];
+    const IndexEntry* const known = state_.Find(entry.hash);
+    if (known == nullptr || known->zone != *zone_ || known->offset_units != entry.offset_units) {
+      continue;  // it was removed meanwhile
+    }
+    state_.Drop(IndexEntry(*known));
+    ++state_.counters.dropped_objects;
+    if (!options_.on_dropped) continue;
+    const SummaryScope& from = summary_.scopes[entry.scope];
+    options_.on_dropped(
+        {.slot = from.slot,
+         .generation = from.generation,
+         .name = from.name,
+         .key = std::string_view(summary_.keys).substr(left.key_at, entry.key_bytes),
+         .version = entry.version,
+         .value_bytes = entry.value_bytes});
+  }
+  left_.clear();
+}
+
+Cleaner::Outcome Cleaner::MoveTombstone(const SummaryEntry& entry, ScopeId scope,
+                                        std::string_view key) {
+  if (!state_.zones.TombstoneNeeded(*zone_, scope, entry.sequence)) return Outcome::kNext;
+  const SummaryScope& from = summary_.scopes[entry.scope];
+  const Status added = writer_.Add({.kind = RecordKind::kTombstone,
+                                    .slot = from.slot,
+                                    .generation = from.generation,
+                                    .version = entry.version,
+                                    .name = from.name,
+                                    .key = key,
+                                    .stream = writer_.move_stream(),
+                                    .sequence = entry.sequence},
+                                   [this](const Status& status) { failed_ |= !status; });
+  if (added) return Outcome::kNext;
+  if (added.error().code == Code::kLimit) {
+    writer_.Flush();
+    return Outcome::kAgain;
+  }
+  failed_ = true;
+  return Outcome::kNext;
+}
+
+Cleaner::Outcome Cleaner::MoveObject(const SummaryEntry& entry, IndexEntry& known,
+                                     std::string_view key) {
+  const SummaryScope& from = summary_.scopes[entry.scope];
+  const auto found = reader_.Find(from.slot, from.generation, key);
+  if (!found) return Outcome::kNext;
+  place_ = state_.PlaceOf(known);
+  known.read_at = 0;  // the copy has not been read
+  if (buffer_.size() < found->buffer_bytes) buffer_ = AlignedBuffer(found->buffer_bytes);
+  waiting_ = reading_ = true;
+  reader_.Read(*found,
+               {.slot = from.slot, .generation = from.generation, .key = key, .asked = false},
+               buffer_.span(), [this](const ReadResult& result) {
+                 waiting_ = reading_ = false;
+                 if (result.miss == ReadMiss::kNone) {
+                   read_ = result;
+                 } else {
+                   Next();  // the object is gone, or was damaged and dropped
+                 }
+               });
+  return Outcome::kWait;
+}
+
+// What has become scarce since the read began ends the move.
+void Cleaner::AppendMoved() {
+  const SummaryEntry& entry = summary_.entries[entry_];
+  const SummaryScope& from = summary_.scopes[entry.scope];
+  const std::span<const std::byte> value =
+      buffer_.span().subspan(read_->value_offset, read_->value_bytes);
+  Status added = Fail(Code::kLimit, "moves give way");
+  if (holds_ == 0 && !Pressed()) {
+    added = writer_.Add({.slot = from.slot,
+                         .generation = from.generation,
+                         .version = entry.version,
+                         .name = from.name,
+                         .key = std::string_view(summary_.keys).substr(key_at_, entry.key_bytes),
+                         .value = std::span(&value, 1),
+                         .stream = writer_.move_stream(),
+                         .sequence = entry.sequence,
+                         .moved_from = place_},
+                        [this](const Status& status) {
+                          --copies_;
+                          failed_ |= !status;
+                        });
+  }
+  if (!added) {
+    left_.push_back({.entry = entry_, .key_at = key_at_});
+  } else {
+    ++copies_;
+    moved_bytes_ += place_.record_bytes;
+    state_.counters.moved_bytes += place_.record_bytes;
+    ++state_.counters.moved_objects;
+  }
+  read_.reset();
+  Next();
+}
+
+// What replaced its objects is synced first: else a loss of power could take both.
+void Cleaner::FreeDead() {
+  writer_.Sync([this](const Status& status) {
+    waiting_ = false;
+    if (status) {
+      ++state_.counters.zones_freed_unread;
+      FreeZone();
+      return;
+    }
+    state_.zones[*zone_].state = ZoneState::kSealed;
+    zone_.reset();
+  });
+}
+
+void Cleaner::End() {
+  waiting_ = true;
+  writer_.Sync([this](const Status& status) {
+    waiting_ = false;
+    if (status && !failed_) {
+      FreeZone();
+      return;
+    }
+    state_.zones[*zone_].state = ZoneState::kSealed;  // another try later
+    zone_.reset();
+  });
+}
+
+// Its objects end when it is free on the disk for good, not before: once a key is put again, or
+// removed without a tombstone as no zone holds its scope any more, no start may find it here.
+void Cleaner::FreeZone() {
+  waiting_ = true;
+  writer_.Free(*zone_, [this](const Status& status) {
+    waiting_ = false;
+    if (status) {
+      refused_ = state_.counters.refused_space;
+      DropLeft();
+      state_.Abandon(*zone_);
+    }
+    zone_.reset();
+    summary_ = {};
+    left_.clear();
+  });
+}
+
+}  // namespace kvcove::disklog

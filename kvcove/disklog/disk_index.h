@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where each object of a disk lies, by the keyed hash of its slot and key. 48 bytes an object, at
+// most, and no key: a get compares the whole key with the record's.
+//
+// Linear hashing over chunks: it grows by one bucket an insertion, so no operation costs more than
+// a chain, and no memory is held twice. Needs a lock; it belongs to the Log's thread.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kvcove/disklog/format.h"
+
+namespace kvcove::disklog {
+
+using ScopeId = std::uint16_t;
+
+struct IndexEntry {
+  std::array<std::uint32_t, 4> hash{};
+  std::uint32_t sequence_low = 0;
+  std::uint16_t sequence_high = 0;
+  std::uint16_t use = 0;  // of the zone: another one means that the object went with its zone
+  std::uint32_t zone = 0;
+  std::uint32_t offset_units = 0;
+  std::uint32_t record_bytes = 0;
+  ScopeId scope = 0;
+  RecordKind kind : 4 = RecordKind::kObject;  // tombstones only until recovery has ended
+  bool pending : 1 = false;                   // not written yet
+  std::uint8_t read_at = 0;  // State::ReadTime when it was last read; 0: not since it was written
+  std::uint32_t next = 0;
+
+  std::uint64_t sequence() const { return (std::uint64_t{sequence_high} << 32) | sequence_low; }
+  void set_sequence(std::uint64_t sequence) {
+    sequence_low = static_cast<std::uint32_t>(sequence);
+    sequence_high = static_cast<std::uint16_t>(sequence >> 32);
+  }
+  Id128 id() const {
+    return {.high = (std::uint64_t{hash[3]} << 32) | hash[2],
+            .low = (std::uint64_t{hash[1]} << 32) | hash[0]};
+  }
+  void set_id(const Id128& id) {
+    hash = {static_cast<std::uint32_t>(id.low), static_cast<std::uint32_t>(id.low >> 32),
+            static_cast<std::uint32_t>(id.high), static_cast<std::uint32_t>(id.high >> 32)};
+  }
+};
+static_assert(sizeof(IndexEntry) == 44);
+
+inline constexpr std::uint64_t kMaxSequence = (1ULL << 48) - 1;
+
+class DiskIndex {
+ public:
+  DiskIndex() { AddBucket(); }
+
+  // Null when there is none. Valid until the next Insert or Erase.
+  IndexEntry* Find(const Id128& hash);
+  // `hash` is not in the index. Its `next` is set here.
+  IndexEntry& Insert(const IndexEntry& entry);
+  void Erase(const Id128& hash);
+
+  std::uint64_t size() const { return size_; }
+  std::uint64_t memory_bytes() const;
+  // Looks at up to `steps` places, going round, and erases entries for which `dead(entry)`. True
+  // when it has come to the end of a round.
+  template <typename Dead>
+  bool Sweep(std::uint64_t steps, Dead&& dead) {
+    for (; steps > 0; --steps) {
+      if (++sweep_ >= used_) {
+        sweep_ = 0;
+        return true;
+      }
+      IndexEntry& entry = At(sweep_);
+      if (entry.record_bytes != 0 && dead(entry)) Erase(entry.id());
+    }
+    return false;
+  }
+
+ private:
+  static constexpr std::uint32_t kChunk = 4096;  // entries, and buckets
+
+  IndexEntry& At(std::uint32_t number) { return (*entries_[number / kChunk])[number % kChunk]; }
+  std::uint32_t& Bucket(std::uint32_t number) {
+    return (*buckets_[number / kChunk])[number % kChunk];
+  }
+  std::uint32_t BucketOf(const IndexEntry& entry) const { return BucketOf(entry.hash[0]); }
+  std::uint32_t BucketOf(std::uint32_t hash) const {
+    const std::uint32_t mask = std::bit_ceil(bucket_count_) - 1;
+    const std::uint32_t bucket = hash & mask;
+    return bucket < bucket_count_ ? bucket : bucket & (mask >> 1);
+  }
+  void AddBucket();
+  std::uint32_t NewNumber();
+
+  // Number 0 is nobody: chains end with it.
+  std::vector<std::unique_ptr<std::array<IndexEntry, kChunk>>> entries_;
+  std::vector<std::unique_ptr<std::array<std::uint32_t, kChunk>>> buckets_;
+  std::uint32_t used_ = 1;
+  std::uint32_t free_ = 0;  // the first of a list through `next`
+  std::uint32_t bucket_count_ = 0;
+  std::uint32_t sweep_ = 0;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace kvcove::disklog

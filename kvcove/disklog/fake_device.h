@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// A disk of the tests: what was not synced may be lost, torn or reordered at a loss of power; it
+// can flip bits, misdirect, lie about syncs, fail and hang. What happens follows from the seed.
+#pragma once
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "kvcove/base/random.h"
+#include "kvcove/disklog/aligned.h"
+#include "kvcove/disklog/device.h"
+
+namespace kvcove::disklog {
+
+class FakeDevice final : public Device {
+ public:
+  struct Faults {
+    bool lies = false;            // a sync that succeeded has synced nothing
+    std::uint64_t misdirect = 0;  // one write in so many goes to another block; 0: none
+    int write_error = 0;          // of every write from now on
+    int read_error = 0;
+    bool hangs = false;            // nothing completes until this is taken back
+    std::uint64_t cut_at = ~0ULL;  // from this write or sync on, counted from 1, power is off
+  };
+
+  FakeDevice(std::uint64_t size_bytes, std::uint64_t seed)
+      : random_(seed), seen_(size_bytes), synced_(size_bytes) {}
+  // A disk with these bytes, all of them synced.
+  FakeDevice(std::vector<std::byte> image, std::uint64_t seed)
+      : random_(seed), seen_(image), synced_(std::move(image)) {}
+
+  Faults faults;
+
+  std::uint64_t size_bytes() const override { return seen_.size(); }
+  std::string kind() const override { return "fake"; }
+
+  void Read(std::uint64_t offset, std::span<std::byte> into, Done done) override {
+    ++reads_;
+    Add({.read = true, .offset = offset, .into = into, .done = std::move(done)});
+  }
+  void Write(std::uint64_t offset, std::span<const std::byte> from, Done done) override {
+    if (++changes_ >= faults.cut_at) off_ = true;
+    if (faults.misdirect != 0 && random_.OneIn(faults.misdirect)) {
+      offset = random_.Below((seen_.size() - from.size()) / kBlockBytes + 1) * kBlockBytes;
+    }
+    Add({.write = true,
+         .offset = offset,
+         .data = {from.begin(), from.end()},
+         .done = std::move(done)});
+  }
+  void Sync(Done done) override {
+    if (++changes_ >= faults.cut_at) off_ = true;
+    Add({.sync_of = unsynced_.size(), .done = std::move(done)});
+  }
+
+  // Completes one operation, any of those in flight.
+  std::size_t Poll(std::int64_t /*wait_ns*/) override {
+    if (off_ || faults.hangs || operations_.empty()) return 0;
+    const std::size_t index = random_.Below(operations_.size());
+    Operation operation = std::move(operations_[index]);
+    operations_.erase(operations_.begin() + static_cast<std::ptrdiff_t>(index));
+    operation.done(Apply(operation));
+    return 1;
+  }
+  void Wake() override {}
+  // Without power nothing completes any more.
+  std::size_t in_flight() const override { return off_ ? 0 : operations_.size(); }
+
+  bool off() const { return off_; }
+  std::uint64_t changes() const { return changes_; }
+  std::uint64_t reads() const { return reads_; }
+  std::span<std::byte> bytes() { return seen_; }
+
+  // What is on the disk after power is lost now: of each write since the last sync all, nothing, or
+  // some of its blocks, also of those that had not completed.
+  std::vector<std::byte> CutPower() {
+    std::vector<std::byte> image = synced_;
+    for (const Operation& operation : unsynced_) Tear(image, operation);
+    for (const Operation& operation : operations_) {
+      if (operation.write) Tear(image, operation);
+    }
+    return image;
+  }
+  // What is on the disk when its process is killed now: what had completed, and of each write in
+  // flight all, nothing, or some of its blocks.
+  std::vector<std::byte> Abandon() {
+    std::vector<std::byte> image = seen_;
+    for (const Operation& operation : operations_) {
+      if (operation.write) Tear(image, operation);
+    }
+    return image;
+  }
+  void FlipBit(std::uint64_t byte, unsigned bit) {
+    seen_[byte] ^= std::byte{1} << (bit % 8);
+    synced_[byte] = seen_[byte];
+  }
+
+ private:
+  struct Operation {
+    bool read = false;
+    bool write = false;
+    std::uint64_t offset = 0;
+    std::span<std::byte> into;
+    std::vector<std::byte> data;
+    std::size_t sync_of = 0;  // how many completed writes a sync covers
+    Done done;
+  };
+
+  void Add(Operation operation) {
+    // Memory that was given stays the caller's to keep; a lost operation never completes.
+    operations_.push_back(std::move(operation));
+  }
+
+  int Apply(Operation& operation) {
+    if (operation.read) {
+      if (faults.read_error != 0) return faults.read_error;
+      std::memcpy(operation.into.data(), seen_.data() + operation.offset, operation.into.size());
+      return 0;
+    }
+    if (faults.write_error != 0) return faults.write_error;
+    if (operation.write) {
+      Copy(seen_, operation.offset, operation.data);
+      unsynced_.push_back({.write = true,
+                           .offset = operation.offset,
+                           .data = std::move(operation.data),
+                           .done = {}});
+      return 0;
+    }
+    if (faults.lies) return 0;
+    const std::size_t covered = std::min(operation.sync_of, unsynced_.size());
+    for (std::size_t i = 0; i < covered; ++i) {
+      Copy(synced_, unsynced_[i].offset, unsynced_[i].data);
+    }
+    unsynced_.erase(unsynced_.begin(), unsynced_.begin() + static_cast<std::ptrdiff_t>(covered));
+    // Other syncs in flight covered these, too.
+    for (Operation& other : operations_) other.sync_of -= std::min(other.sync_of, covered);
+    return 0;
+  }
+
+  static void Copy(std::vector<std::byte>& image, std::uint64_t offset,
+                   std::span<const std::byte> data) {
+    std::memcpy(image.data() + offset, data.data(), data.size());
+  }
+
+  void Tear(std::vector<std::byte>& image, const Operation& operation) {
+    const std::uint64_t fate = random_.Below(3);
+    for (std::size_t at = 0; at < operation.data.size(); at += kBlockBytes) {
+      if (fate == 0 || (fate == 1 && random_.OneIn(2))) continue;
+      std::memcpy(image.data() + operation.offset + at, operation.data.data() + at,
+                  std::min<std::size_t>(kBlockBytes, operation.data.size() - at));
+    }
+  }
+
+  Random random_;
+  std::vector<std::byte> seen_;    // what a read finds
+  std::vector<std::byte> synced_;  // what a loss of power leaves for sure
+  std::vector<Operation> unsynced_;
+  std::vector<Operation> operations_;
+  std::uint64_t changes_ = 0;
+  std::uint64_t reads_ = 0;
+  bool off_ = false;
+};
+
+}  // namespace kvcove::disklog

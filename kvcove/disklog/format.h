@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes of a disk: FORMAT.md is the prose. Values in, bytes out, and back; no I/O, no state.
+// Every parser takes any bytes; what it does not accept is nothing (std::nullopt), for the caller
+// knows better whether that is damage or the end.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcove/disklog/aligned.h"
+#include "kvcove/model/ids.h"
+
+namespace kvcove::disklog {
+
+inline constexpr std::uint32_t kFormatVersion = 1;
+inline constexpr std::uint64_t kUnitBytes = 64;  // records begin at multiples, within a zone
+inline constexpr std::uint64_t kSuperblockBytes = 256ULL << 10;  // room of each of the two
+inline constexpr std::uint64_t kZonesStart = 1ULL << 20;
+inline constexpr std::uint64_t kDefaultZoneBytes = 64ULL << 20;
+inline constexpr std::uint64_t kMinZoneBytes = 64ULL << 10;
+inline constexpr std::uint64_t kMaxZoneBytes = 4ULL << 30;
+// A namespace's name with its weight version.
+inline constexpr std::uint32_t kMaxSpaceNameBytes = (2 * kMaxNameBytes) + 64;
+inline constexpr std::uint32_t kMaxScopesOfZone = 4096;
+
+// ---- superblock
+
+// The last removal of a slot's log that the disk has applied.
+struct RemovalMark {
+  SlotId slot = 0;
+  Generation generation = 0;
+  std::uint64_t term = 0;
+  std::uint64_t number = 0;
+  bool operator==(const RemovalMark&) const = default;
+};
+
+// What a disk says of itself.
+struct Superblock {
+  std::uint64_t sequence = 0;  // the higher of the two valid ones counts
+  Id128 pool;
+  Id128 incarnation;
+  Id128 identity;  // of the owner
+  Id128 disk;      // drawn when the disk is formatted
+  std::uint64_t hash_seed = 0;
+  std::uint64_t device_bytes = 0;
+  std::uint64_t zone_bytes = 0;
+  std::uint64_t generation_counter = 0;  // the highest that its owner has seen
+  bool clean = false;                    // every zone has its summary
+  std::vector<RemovalMark> removals;     // at most kMaxSlots
+
+  std::uint32_t zones() const {
+    return static_cast<std::uint32_t>((device_bytes - kZonesStart) / zone_bytes);
+  }
+  bool operator==(const Superblock&) const = default;
+};
+
+// Whole blocks.
+std::string EncodeSuperblock(const Superblock& superblock);
+std::optional<Superblock> ParseSuperblock(std::string_view bytes);
+// The version that a superblock of another format names; nothing when it is no superblock.
+std::optional<std::uint32_t> SuperblockVersion(std::string_view bytes);
+
+// ---- zone header: the first block of a zone
+
+struct ZoneHeader {
+  std::uint32_t zone = 0;
+  bool free = false;        // nothing in the zone counts any more
+  std::uint8_t stream = 0;  // which objects it holds: the caller's number
+  std::uint64_t nonce = 0;  // drawn at each opening; every record and the trailer repeat it
+  Id128 pool;
+  Id128 incarnation;
+  Id128 disk;
+  bool operator==(const ZoneHeader&) const = default;
+};
+
+std::string EncodeZoneHeader(const ZoneHeader& header);  // one block
+std::optional<ZoneHeader> ParseZoneHeader(std::string_view block);
+
+// ---- records
+
+enum class RecordKind : std::uint8_t { kObject = 1, kTombstone = 2 };
+
+inline constexpr std::uint64_t kRecordHeadBytes = 64;
+
+struct Record {
+  RecordKind kind = RecordKind::kObject;
+  SlotId slot = 0;
+  Generation generation = 0;
+  std::uint64_t version = 0;
+  std::uint64_t sequence = 0;
+  std::uint64_t nonce = 0;
+  std::string_view name;  // of the namespace, with its weight version
+  std::string_view key;
+  std::uint32_t value_bytes = 0;
+  Id128 checksum;  // over head, name, key and value
+
+  std::uint64_t value_offset() const { return kRecordHeadBytes + name.size() + key.size(); }
+  std::uint64_t bytes() const { return value_offset() + value_bytes; }
+};
+
+// The first 48 bytes, which the checksum covers.
+std::array<std::byte, 48> EncodeRecordHead(const Record& record);
+// Head with `record.checksum`, name and key: what stands before the value.
+std::string EncodeRecordFront(const Record& record);
+// The head is well formed and the record fits `bytes`, which the result points into. The checksum
+// is not looked at: VerifyRecord.
+std::optional<Record> ParseRecord(std::string_view bytes);
+// `bytes` begins with the record that ParseRecord gave.
+bool VerifyRecord(const Record& record, std::string_view bytes);
+
+// ---- summary: between the last record and the trailer
+
+struct SummaryEntry {
+  Id128 hash;
+  std::uint64_t sequence = 0;
+  std::uint64_t version = 0;
+  std::uint32_t offset_units = 0;  // from the zone's start
+  std::uint32_t value_bytes = 0;
+  std::uint16_t scope = 0;  // an index of `scopes`
+  std::uint16_t key_bytes = 0;
+  RecordKind kind = RecordKind::kObject;
+  bool operator==(const SummaryEntry&) const = default;
+};
+inline constexpr std::uint64_t kSummaryEntryBytes = 48;
+
+struct SummaryScope {
+  SlotId slot = 0;
+  Generation generation = 0;
+  std::string name;
+  bool operator==(const SummaryScope&) const = default;
+};
+
+struct Summary {
+  std::vector<SummaryScope> scopes;
+  std::vector<SummaryEntry> entries;
+  std::string keys;  // one after the other, in the order of the entries; empty when not read
+};
+
+// The last block of a zone says where its summary is.
+struct ZoneTrailer {
+  std::uint32_t zone = 0;
+  std::uint64_t nonce = 0;
+  std::uint64_t summary_offset = 0;  // from the zone's start, whole blocks
+  std::uint32_t entries = 0;
+  std::uint32_t scopes = 0;
+  std::uint64_t table_bytes = 0;  // scopes and entries; the keys begin at the next block
+  std::uint64_t keys_bytes = 0;
+  std::uint64_t last_sequence = 0;
+  std::uint64_t last_tombstone = 0;  // the highest sequence of one, or 0
+  Id128 table_checksum;
+  Id128 keys_checksum;
+  bool operator==(const ZoneTrailer&) const = default;
+};
+
+struct EncodedSummary {
+  ZoneTrailer trailer;  // all but zone, nonce and summary_offset
+  std::string bytes;    // whole blocks
+};
+EncodedSummary EncodeSummary(const Summary& summary);
+std::string EncodeZoneTrailer(const ZoneTrailer& trailer);  // one block
+// Also checks that everything it names lies within a zone of `zone_bytes`.
+std::optional<ZoneTrailer> ParseZoneTrailer(std::string_view block, std::uint64_t zone_bytes);
+// `table`: trailer.table_bytes bytes; `keys`: trailer.keys_bytes, or empty to leave them out. Every
+// entry of the result lies before trailer.summary_offset.
+std::optional<Summary> ParseSummary(const ZoneTrailer& trailer, std::string_view table,
+                                    std::string_view keys);
+// What EncodeSummary gives, at most, in bytes.
+std::uint64_t SummaryBytes(std::uint64_t entries, std::uint64_t scope_bytes, std::uint64_t keys);
+std::uint64_t ScopeBytes(std::string_view name);
+
+}  // namespace kvcove::disklog

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/disklog/log.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "kvcove/base/size.h"
+
+namespace kvcove::disklog {
+namespace {
+
+constexpr std::uint64_t kSweepSteps = 1024;
+constexpr std::uint32_t kZonesForBrief = 32;  // each stream keeps a zone open
+
+std::unexpected<Error> FailDevice(int error, const std::string& act) {
+  errno = error;
+  return FailErrno(error == ENOSPC ? Code::kNoSpace : Code::kUnavailable, act);
+}
+
+Status WriteAndSync(Device& device, std::uint64_t offset, AlignedBuffer bytes) {
+  // The device may keep the memory for longer than this call lasts, if it never completes.
+  const auto kept = std::make_shared<AlignedBuffer>(std::move(bytes));
+  const int error = Await(device, [&](Device::Done done) {
+    device.Write(offset, kept->span(), [kept, done = std::move(done)](int e) { done(e); });
+  });
+  if (error != 0) return FailDevice(error, "writing a superblock");
+  const int synced = Await(device, [&](Device::Done done) { device.Sync(std::move(done)); });
+  if (synced != 0) return FailDevice(synced, "syncing a superblock");
+  return {};
+}
+
+std::uint64_t SuperblockOffset(std::uint64_t sequence) { return sequence % 2 * kSuperblockBytes; }
+
+}  // namespace
+
+Result<Superblock> Log::ReadSuperblock(Device& device) {
+  if (device.size_bytes() < kZonesStart) {
+    return Fail(Code::kInvalid, "too small to be a disk of kvcove; format it: kvcove disk format");
+  }
+  std::optional<Superblock> best;
+  std::optional<std::uint32_t> version;
+  for (std::uint64_t copy = 0; copy < 2; ++copy) {
+    const auto buffer = std::make_shared<AlignedBuffer>(kSuperblockBytes);
+    const int error = Await(device, [&](Device::Done done) {
+      device.Read(SuperblockOffset(copy), buffer->span(),
+                  [buffer, done = std::move(done)](int e) { done(e); });
+    });
+    if (error != 0) return FailDevice(error, "reading a superblock");
+    if (const auto named = SuperblockVersion(buffer->view())) version = named;
+    auto block = ParseSuperblock(buffer->view());
+    if (block && (!best || block->sequence > best->sequence)) best = std::move(block);
+  }
+  if (!best && version && *version != kFormatVersion) {
+    return Fail(Code::kIncompatible,
+                "the disk has format " + std::to_string(*version) + ", this kvcove writes format " +
+                    std::to_string(kFormatVersion) + "; format it again, its objects are lost");
+  }
+  if (!best && version) {
+    return Fail(Code::kCorrupt, "both superblocks are damaged; format the disk again");
+  }
+  if (!best) {
+    return Fail(Code::kInvalid, "not a disk of kvcove; format it: kvcove disk format PATH:SIZE");
+  }
+  if (best->device_bytes > device.size_bytes()) {
+    return Fail(Code::kInvalid, "the disk was formatted for " + FormatSize(best->device_bytes) +
+                                    " and has " + FormatSize(device.size_bytes()) +
+                                    " now; format it again");
+  }
+  return *std::move(best);
+}
+
+Result<std::unique_ptr<Log>> Log::Open(Device& device, LogOptions options) {
+  KVCOVE_ASSIGN(Superblock super, ReadSuperblock(device));
+  if (super.pool != options.pool) {
+    return Fail(Code::kIncompatible, "the disk belongs to pool " + ToHex(super.pool) +
+                                         ", this owner to " + ToHex(options.pool));
+  }
+  const bool empty = super.incarnation != options.incarnation;
+  if (empty) {
+    // Zones of another incarnation, or of the disk's former number, are free.
+    super.incarnation = options.incarnation;
+    super.disk = RandomId();
+    super.removals.clear();
+    super.generation_counter = 0;
+  }
+  // From here on zones may be open, so the disk is not clean whatever happens.
+  super.clean = false;
+  ++super.sequence;
+  KVCOVE_TRY(WriteAndSync(device, SuperblockOffset(super.sequence),
+                          AlignedBuffer(EncodeSuperblock(super))));
+  std::unique_ptr<Log> log(new Log(device, std::move(options), std::move(super), empty));
+  log->recovery_.Start();
+  return log;
+}
+
+Log::Log(Device& device, LogOptions options, Superblock superblock, bool started_empty)
+    : state_(device, std::move(superblock)),
+      verify_slice_bytes_(options.verify_slice_bytes),
+      streams_(options.writer.streams),
+      started_empty_(started_empty),
+      writer_(state_, options.writer),
+      reader_(state_),
+      cleaner_(state_, writer_, reader_, std::move(options.cleaner)),
+      recovery_(state_, writer_) {
+  state_.presence = options.presence;
+  state_.scopes.SetShares(std::move(options.shares));
+  for (const SlotGeneration& slot : options.generations) {
+    state_.SetGeneration(slot.slot, slot.generation);
+  }
+}
+
+void Log::SetGeneration(SlotId slot, Generation generation) {
+  state_.SetGeneration(slot, generation);
+}
+
+Status Log::Put(const PutRequest& request, Done done) {
+  KVCOVE_TRY(CheckKey(request.key));
+  std::uint64_t bytes = 0;
+  for (const auto& piece : request.value) bytes += piece.size();
+  KVCOVE_TRY(CheckObjectSize(bytes));
+  if (request.stream >= streams_ || request.name.size() > kMaxSpaceNameBytes) {
+    return Fail(Code::kInvalid, "a put names stream " + std::to_string(request.stream) + " of " +
+                                    std::to_string(streams_) + ", or a name that is too long");
+  }
+  if (!serving() || stopping_) return Fail(Code::kUnavailable, "the disk is starting or stopping");
+  if (!state_.scopes.Current(request.slot, request.generation)) {
+    return Fail(Code::kStale, "the object's generation is not its slot's current one");
+  }
+  KVCOVE_TRY(writer_.Add(
+      {.slot = request.slot,
+       .generation = request.generation,
+       .version = request.version,
+       .name = request.name,
+       .key = request.key,
+       .value = request.value,
+       .stream = request.brief && state_.zones.count() >= kZonesForBrief ? writer_.brief_stream()
+                                                                         : request.stream},
+      std::move(done)));
+  ++state_.counters.put_objects;
+  state_.counters.put_bytes += bytes + request.key.size();
+  return {};
+}
+
+std::optional<Found> Log::Find(SlotId slot, Generation generation, std::string_view key) {
+  if (!serving()) return std::nullopt;
+  return reader_.Find(slot, generation, key);
+}
+
+void Log::Read(const Found& found, const Expected& expected, std::span<std::byte> buffer,
+               Reader::Done done) {
+  reader_.Read(found, expected, buffer, std::move(done));
+}
+
+Status Log::Remove(const RemoveRequest& request, Done done) {
+  if (!serving() || stopping_) return Fail(Code::kUnavailable, "the disk is starting or stopping");
+  // Objects of another generation are void without a tombstone.
+  const auto scope = state_.scopes.Find(request.slot, request.generation);
+  const bool held = state_.recovering || (scope && state_.zones.Holds(*scope));
+  bool written = false;
+  const auto failed = std::make_shared<bool>(false);
+  for (const std::string_view key : request.keys) {
+    KVCOVE_TRY(CheckKey(key));
+    const IndexEntry* const known = state_.Find(state_.HashOf(request.slot, key));
+    if (known != nullptr && state_.scopes[known->scope].generation == request.generation &&
+        !state_.recovering) {
+      state_.Drop(IndexEntry(*known));
+    }
+    if (!held) continue;
+    KVCOVE_TRY(writer_.Add({.kind = RecordKind::kTombstone,
+                            .slot = request.slot,
+                            .generation = request.generation,
+                            .name = request.name,
+                            .key = key,
+                            .stream = writer_.tombstone_stream()},
+                           [failed](const Status& status) { *failed |= !status; }));
+    ++state_.counters.tombstones;
+    written = true;
+  }
+  if (!written) {
+    done({});
+    return {};
+  }
+  writer_.Sync([failed, done = std::move(done)](const Status& status) {
+    if (status && *failed) {
+      done(Fail(Code::kUnavailable, "a tombstone could not be written"));
+    } else {
+      done(status);
+    }
+  });
+  return {};
+}
+
+bool Log::Drop(SlotId slot, std::string_view key) {
+  const IndexEntry* const known = state_.Find(state_.HashOf(slot, key));
+  if (known == nullptr || known->kind != RecordKind::kObject) return false;
+  state_.Drop(IndexEntry(*known));
+  return true;
+}
+
+void Log::HoldMoves() {
+  cleaner_.HoldMoves();
+  writer_.Flush();  // copies end when they are written
+}
+
+void Log::Walk(std::uint32_t number, std::function<void(const LiveObject&)> each, Done done) {
+  if (const Summary* const open = writer_.OpenSummary(number)) {
+    WalkSummary(*open, number, each);
+    done({});
+    return;
+  }
+  const Zone& zone = state_.zones[number];
+  if (zone.live() == 0) {
+    done({});
+    return;
+  }
+  if (zone.state == ZoneState::kSealing || zone.state == ZoneState::kFreeing) {
+    done(Fail(Code::kInProgress, "the zone is being sealed, or freed; walk it again"));
+    return;
+  }
+  const auto take = [this, number, each = std::move(each),
+                     done = std::move(done)](const ZoneContents& contents) {
+    if (!contents.summary) {
+      done(Fail(Code::kCorrupt, "the summary of zone " + std::to_string(number) + " is damaged"));
+      return;
+    }
+    WalkSummary(*contents.summary, number, each);
+    done({});
+  };
+  if (zone.summarized) {
+    ReadSummary(state_, number, true, take);
+  } else {
+    ScanZone(state_, number, take);
+  }
+}
+
+void Log::WalkSummary(const Summary& summary, std::uint32_t zone,
+                      const std::function<void(const LiveObject&)>& each) {
+  std::size_t key_at = 0;
+  for (const SummaryEntry& entry : summary.entries) {
+    const auto key = std::string_view(summary.keys).substr(key_at, entry.key_bytes);
+    key_at += entry.key_bytes;
+    if (entry.kind != RecordKind::kObject) continue;
+    const IndexEntry* const known = state_.Find(entry.hash);
+    if (known == nullptr || known->zone != zone || known->offset_units != entry.offset_units) {
+      continue;
+    }
+    const SummaryScope& scope = summary.scopes[entry.scope];
+    each({.slot = scope.slot,
+          .generation = scope.generation,
+          .name = scope.name,
+          .key = key,
+          .version = entry.version,
+          .value_bytes = entry.value_bytes});
+  }
+}
+
+void Log::SaveFacts(std::uint64_t generation_counter, std::vector<RemovalMark> removals,
+                    Done done) {
+  state_.super.generation_counter = std::max(state_.super.generation_counter, generation_counter);
+  state_.super.removals = std::move(removals);
+  WriteSuperblock(std::move(done));
+}
+
+void Log::SaveIdentity(const Id128& identity, Done done) {
+  state_.super.identity = identity;
+  WriteSuperblock(std::move(done));
+}
+
+void Log::WriteSuperblock(Done done) {
+  superblock_waits_.push_back(std::move(done));
+  if (!superblock_writing_) WriteSuperblockNow();
+}
+
+// One at a time, each into the place of the older one: a torn write leaves the newer one whole.
+void Log::WriteSuperblockNow() {
+  superblock_writing_ = true;
+  ++state_.super.sequence;
+  const auto bytes = std::make_shared<AlignedBuffer>(EncodeSuperblock(state_.super));
+  auto waits = std::make_shared<std::vector<Done>>(std::move(superblock_waits_));
+  superblock_waits_.clear();
+  const auto finish = [this, waits](int error) {
+    superblock_writing_ = false;
+    if (!superblock_waits_.empty()) WriteSuperblockNow();
+    for (const Done& done : *waits) {
+      if (error == 0) {
+        done({});
+      } else {
+        done(FailDevice(error, "writing the superblock"));
+      }
+    }
+  };
+  state_.device.Write(SuperblockOffset(state_.super.sequence), bytes->span(),
+                      [this, bytes, finish](int error) {
+                        if (error != 0) {
+                          finish(error);
+                        } else {
+                          state_.device.Sync(finish);
+                        }
+                      });
+}
+
+void Log::Stop(Done done) {
+  stopping_ = true;
+  stop_ = std::move(done);
+  StopStep();
+}
+
+void Log::StopStep() {
+  if (!stop_ || !serving() || !recovery_.done()) return;
+  writer_.SealAll();
+  if (!writer_.idle() || cleaner_.active()) return;
+  Done done = std::move(stop_);
+  stop_ = nullptr;
+  writer_.Sync([this, done = std::move(done)](const Status& status) {
+    if (!status) {
+      done(status);
+      return;
+    }
+    state_.super.clean = true;
+    WriteSuperblock(done);
+  });
+}
+
+bool Log::Poll(std::int64_t wait_ns) {
+  const std::size_t ran = state_.device.Poll(wait_ns);
+  bool more = reader_.Verify(verify_slice_bytes_);
+  if (!stopping_ || cleaner_.active()) more = cleaner_.Step() || more;
+  if (state_.stale != swept_stale_) {  // something became stale: two rounds from now on
+    swept_stale_ = state_.stale;
+    sweeps_ = 2;
+  }
+  if (sweeps_ > 0 && state_.Sweep(kSweepSteps)) --sweeps_;
+  if (stopping_) StopStep();
+  return more || ran > 0;
+}
+
+bool Log::idle() const {
+  return state_.device.in_flight() == 0 && reader_.in_flight() == 0 && writer_.idle() &&
+         !cleaner_.active();
+}
+
+Space Log::space() const {
+  Space space{.total_bytes = state_.zones.count() * state_.zones.zone_bytes(),
+              .objects = state_.index.size(),
+              .zones = state_.zones.count(),
+              .free_zones = state_.zones.free(),
+              .lost_zones = state_.zones.CountOf(ZoneState::kLost),
+              .index_bytes = state_.index.memory_bytes(),
+              .queued_bytes = writer_.queued_bytes()};
+  for (std::uint32_t i = 0; i < state_.zones.count(); ++i) {
+    space.live_bytes += state_.zones[i].live_bytes();
+  }
+  return space;
+}
+
+Status Format(Device& device, const FormatOptions& options) {
+  if (options.zone_bytes < kMinZoneBytes || options.zone_bytes > kMaxZoneBytes ||
+      options.zone_bytes % kBlockBytes != 0) {
+    return Fail(Code::kInvalid, "a zone has 64KiB to 4GiB, whole blocks of 4KiB");
+  }
+  if (device.size_bytes() < kZonesStart + (kMinZones * options.zone_bytes)) {
+    return Fail(Code::kInvalid, "a disk needs at least " +
+                                    FormatSize(kZonesStart + (kMinZones * options.zone_bytes)) +
+                                    " (" + std::to_string(kMinZones) + " zones); this one has " +
+                                    FormatSize(device.size_bytes()));
+  }
+  const Superblock super{.sequence = 1,
+                         .pool = options.pool,
+                         .incarnation = options.incarnation,
+                         .identity = options.identity,
+                         .disk = RandomId(),
+                         .hash_seed = options.hash_seed != 0 ? options.hash_seed : RandomU64(),
+                         .device_bytes = device.size_bytes(),
+                         .zone_bytes = options.zone_bytes,
+                         .clean = true};
+  // The other place first: a superblock of before must not win.
+  Superblock older = super;
+  older.sequence = 0;
+  KVCOVE_TRY(WriteAndSync(device, SuperblockOffset(0), AlignedBuffer(EncodeSuperblock(older))));
+  return WriteAndSync(device, SuperblockOffset(1), AlignedBuffer(EncodeSuperblock(super)));
+}
+
+}  // namespace kvcove::disklog

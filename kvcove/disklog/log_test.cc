@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/disklog/log_fixture.h"
+
+namespace kvcove::disklog {
+namespace {
+
+std::string Key(int i) { return "key-" + std::to_string(i); }
+std::size_t SizeOf(int i) { return 1 + (static_cast<std::size_t>(i) * 977 % 9000); }
+
+class LogTest : public testing::Test {
+ protected:
+  void Open(std::uint32_t zones = 16, LogOptions options = SmallLog()) {
+    device_ = FormattedDevice(zones, 1);
+    log_ = OpenLog(*device_, std::move(options));
+  }
+  // As after a loss of power, or after a kill, when everything was synced.
+  void Reopen(LogOptions options = SmallLog()) {
+    log_.reset();
+    device_ = std::make_unique<FakeDevice>(device_->CutPower(), 2);
+    log_ = OpenLog(*device_, std::move(options));
+  }
+  void PutSome(int count) {
+    for (int i = 0; i < count; ++i) ASSERT_TRUE(Put(*log_, *device_, Key(i), 1, SizeOf(i)));
+  }
+  void ExpectSome(int from, int to) {
+    for (int i = from; i < to; ++i) {
+      const Read read = Get(*log_, *device_, Key(i));
+      EXPECT_EQ(read.miss, ReadMiss::kNone) << i << " " << ReadMissName(read.miss);
+      EXPECT_EQ(read.value, ValueOf(Key(i), 1, SizeOf(i))) << i;
+    }
+  }
+  Status Sync() {
+    return WaitFor(*log_, *device_, [&](Done done) { log_->Sync(std::move(done)); });
+  }
+
+  std::unique_ptr<FakeDevice> device_;
+  std::unique_ptr<Log> log_;
+};
+
+TEST_F(LogTest, WhatIsPutIsRead) {
+  Open();
+  PutSome(60);
+  ExpectSome(0, 60);
+  EXPECT_EQ(Get(*log_, *device_, "never").miss, ReadMiss::kAbsent);
+  EXPECT_EQ(log_->counters().put_objects, 60U);
+}
+
+TEST_F(LogTest, WhatWasSyncedIsThereAfterALossOfPower) {
+  Open();
+  PutSome(60);
+  ASSERT_TRUE(Sync());
+  Reopen();
+  ExpectSome(0, 60);
+  EXPECT_GT(log_->recovery().scanned, 0U);
+}
+
+TEST_F(LogTest, AfterACleanStopNoZoneIsScanned) {
+  Open();
+  PutSome(60);
+  ASSERT_TRUE(WaitFor(*log_, *device_, [&](Done done) { log_->Stop(std::move(done)); }));
+  Reopen();
+  EXPECT_EQ(log_->recovery().scanned, 0U);
+  EXPECT_EQ(log_->recovery().objects, 60U);
+  ExpectSome(0, 60);
+}
+
+TEST_F(LogTest, AScannedZoneHasASummaryAtTheNextStart) {
+  Open();
+  PutSome(20);
+  ASSERT_TRUE(Sync());
+  Reopen();
+  ASSERT_TRUE(Sync());
+  Reopen();
+  EXPECT_EQ(log_->recovery().scanned, 0U);
+  ExpectSome(0, 20);
+}
+
+TEST_F(LogTest, ARemovalOutlivesTheLossOfPower) {
+  Open();
+  PutSome(10);
+  ASSERT_TRUE(Remove(*log_, *device_, Key(3)));
+  EXPECT_EQ(Get(*log_, *device_, Key(3)).miss, ReadMiss::kAbsent);
+  Reopen();
+  EXPECT_EQ(Get(*log_, *device_, Key(3)).miss, ReadMiss::kAbsent);
+  ExpectSome(4, 10);
+}
+
+TEST_F(LogTest, ARemovalOfWhatTheDiskNeverHadWritesNothing) {
+  Open();
+  const std::uint64_t changes = device_->changes();
+  ASSERT_TRUE(Remove(*log_, *device_, "nothing"));
+  EXPECT_EQ(device_->changes(), changes);
+}
+
+TEST_F(LogTest, AResetEndsEverythingAtOnce) {
+  Open();
+  PutSome(10);
+  ASSERT_TRUE(Sync());
+  const std::uint64_t changes = device_->changes();
+  log_->SetGeneration(kSlot, kGeneration + 1);
+  EXPECT_EQ(device_->changes(), changes);
+  EXPECT_EQ(Get(*log_, *device_, Key(1)).miss, ReadMiss::kAbsent);
+  EXPECT_EQ(Get(*log_, *device_, Key(1), kGeneration + 1).miss, ReadMiss::kAbsent);
+  EXPECT_EQ(Put(*log_, *device_, "late", 1, 100).error().code, Code::kStale);
+  EXPECT_EQ(log_->space().live_bytes, 0U);
+  Reopen(SmallLog({{kSlot, kGeneration + 1}}));
+  EXPECT_EQ(Get(*log_, *device_, Key(1)).miss, ReadMiss::kAbsent);
+  EXPECT_EQ(log_->space().objects, 0U);
+}
+
+TEST_F(LogTest, AResetDuringAReadMakesItAMiss) {
+  Open();
+  PutSome(1);
+  const auto found = log_->Find(kSlot, kGeneration, Key(0));
+  ASSERT_TRUE(found);
+  AlignedBuffer buffer(found->buffer_bytes);
+  std::optional<ReadResult> result;
+  log_->Read(*found, {.slot = kSlot, .generation = kGeneration, .key = Key(0)}, buffer.span(),
+             [&](const ReadResult& read) { result = read; });
+  log_->SetGeneration(kSlot, kGeneration + 1);
+  PollUntil(*log_, *device_, [&] { return result.has_value(); });
+  EXPECT_EQ(result->miss, ReadMiss::kReset);
+}
+
+TEST_F(LogTest, ARemovalDuringAReadMakesItAMiss) {
+  Open();
+  PutSome(1);
+  const auto found = log_->Find(kSlot, kGeneration, Key(0));
+  AlignedBuffer buffer(found->buffer_bytes);
+  std::optional<ReadResult> result;
+  log_->Read(*found, {.slot = kSlot, .generation = kGeneration, .key = Key(0)}, buffer.span(),
+             [&](const ReadResult& read) { result = read; });
+  ASSERT_TRUE(Remove(*log_, *device_, Key(0)));
+  PollUntil(*log_, *device_, [&] { return result.has_value(); });
+  EXPECT_EQ(result->miss, ReadMiss::kRaced);
+}
+
+TEST_F(LogTest, AResetDuringAPutMakesItStale) {
+  Open();
+  const std::string value = "value";
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(value));
+  Status outcome;
+  ASSERT_TRUE(log_->Put({.slot = kSlot,
+                         .generation = kGeneration,
+                         .version = 1,
+                         .name = "space",
+                         .key = "k",
+                         .value = std::span(&bytes, 1)},
+                        [&](const Status& status) { outcome = status; }));
+  log_->SetGeneration(kSlot, kGeneration + 1);
+  log_->Flush();
+  PollUntil(*log_, *device_, [&] { return log_->idle() || log_->space().queued_bytes == 0; });
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code, Code::kStale);
+}
+
+TEST_F(LogTest, WhatNobodyHasNamedIsKeptAndNotFound) {
+  Open();
+  PutSome(5);
+  ASSERT_TRUE(Sync());
+  Reopen(SmallLog({}));
+  EXPECT_EQ(Get(*log_, *device_, Key(1)).miss, ReadMiss::kAbsent);
+  log_->SetGeneration(kSlot, kGeneration);
+  ExpectSome(0, 5);
+}
+
+TEST_F(LogTest, AnotherVersionIsAMiss) {
+  Open();
+  PutSome(1);
+  const auto found = log_->Find(kSlot, kGeneration, Key(0));
+  AlignedBuffer buffer(found->buffer_bytes);
+  std::optional<ReadResult> result;
+  log_->Read(*found, {.slot = kSlot, .generation = kGeneration, .key = Key(0), .version = 9},
+             buffer.span(), [&](const ReadResult& read) { result = read; });
+  PollUntil(*log_, *device_, [&] { return result.has_value(); });
+  EXPECT_EQ(result->miss, ReadMiss::kOtherVersion);
+}
+
+TEST_F(LogTest, TheNewerValueStays) {
+  Open();
+  ASSERT_TRUE(Put(*log_, *device_, "k", 1, 500));
+  ASSERT_TRUE(Put(*log_, *device_, "k", 2, 700));
+  EXPECT_EQ(Get(*log_, *device_, "k").version, 2U);
+  ASSERT_TRUE(Sync());
+  Reopen();
+  EXPECT_EQ(Get(*log_, *device_, "k").value, ValueOf("k", 2, 700));
+  EXPECT_EQ(log_->space().objects, 1U);
+}
+
+TEST_F(LogTest, AFullQueueRefusesAtOnce) {
+  Open();
+  device_->faults.hangs = true;
+  const std::string value(10'000, 'x');
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(value));
+  Code code = Code::kOk;
+  int accepted = 0;
+  for (int i = 0; i < 1000 && code == Code::kOk; ++i) {
+    const std::string key = Key(i);
+    const Status added = log_->Put({.slot = kSlot,
+                                    .generation = kGeneration,
+                                    .version = 1,
+                                    .name = "space",
+                                    .key = key,
+                                    .value = std::span(&bytes, 1)},
+                                   [&](const Status&) {});
+    added ? ++accepted : static_cast<int>(code = added.error().code);
+  }
+  EXPECT_EQ(code, Code::kLimit);
+  EXPECT_GT(accepted, 20);
+  EXPECT_EQ(log_->counters().refused_full, 1U);
+  device_->faults.hangs = false;
+  PollUntil(*log_, *device_, [&] { return device_->in_flight() == 0; });
+  EXPECT_TRUE(Put(*log_, *device_, "after", 1, 100));
+}
+
+TEST_F(LogTest, AFailingWriteIsAnErrorAndNoHit) {
+  Open();
+  PutSome(5);
+  device_->faults.write_error = EIO;
+  EXPECT_EQ(Put(*log_, *device_, "bad", 1, 100).error().code, Code::kUnavailable);
+  EXPECT_EQ(Get(*log_, *device_, "bad").miss, ReadMiss::kAbsent);
+  ExpectSome(0, 5);
+  device_->faults.write_error = ENOSPC;
+  EXPECT_EQ(Put(*log_, *device_, "full", 1, 100).error().code, Code::kNoSpace);
+  EXPECT_GE(log_->counters().write_errors, 1U);
+}
+
+TEST_F(LogTest, AFailingReadIsAMissThatSaysSo) {
+  Open();
+  PutSome(1);
+  device_->faults.read_error = EIO;
+  EXPECT_EQ(Get(*log_, *device_, Key(0)).miss, ReadMiss::kIoError);
+  device_->faults.read_error = 0;
+  ExpectSome(0, 1);
+}
+
+TEST_F(LogTest, WhatCanNeverFitIsRefused) {
+  Open();
+  EXPECT_EQ(Put(*log_, *device_, "big", 1, kSmallZone).error().code, Code::kInvalid);
+  EXPECT_EQ(Put(*log_, *device_, "stream", 1, 10, 2).error().code, Code::kInvalid);
+}
+
+TEST_F(LogTest, SpaceComesBackZoneByZoneAndTheDiskNeverFills) {
+  Open(12);
+  std::vector<std::string> dropped;
+  LogOptions options = SmallLog();
+  options.cleaner.on_dropped = [&](const LiveObject& object) { dropped.emplace_back(object.key); };
+  Reopen(std::move(options));
+  for (int i = 0; i < 600; ++i) {
+    Status put = Put(*log_, *device_, Key(i), 1, 4000);
+    while (!put && put.error().code == Code::kNoSpace) {
+      log_->Poll(0);
+      put = Put(*log_, *device_, Key(i), 1, 4000);
+    }
+    ASSERT_TRUE(put) << put.error().ToString();
+  }
+  EXPECT_GT(log_->counters().zones_freed, 20U);
+  EXPECT_EQ(dropped.size() + log_->space().objects, 600U);
+  EXPECT_EQ(Get(*log_, *device_, Key(599)).value, ValueOf(Key(599), 1, 4000));
+  EXPECT_EQ(Get(*log_, *device_, Key(0)).miss, ReadMiss::kAbsent);
+  // Nothing was moved, so only padding, heads and summaries are written beside what was put.
+  EXPECT_LT(log_->counters().write_amplification(), 2.3);
+}
+
+TEST_F(LogTest, DeadZonesAreFreedWithoutReadingThem) {
+  Open();
+  PutSome(60);
+  log_->SetGeneration(kSlot, kGeneration + 1);
+  const std::uint64_t reads = device_->reads();
+  const std::uint64_t read_before = log_->counters().reads;
+  for (int i = 0; i < 100'000; ++i) log_->Poll(0);
+  EXPECT_GT(log_->counters().zones_freed_unread, 0U);
+  EXPECT_EQ(log_->counters().zones_freed, log_->counters().zones_freed_unread);
+  EXPECT_EQ(device_->reads(), reads);
+  EXPECT_EQ(log_->counters().reads, read_before);
+  EXPECT_EQ(log_->space().objects, 0U);
+}
+
+TEST_F(LogTest, WhatIsWorthItIsMoved) {
+  Open(12);
+  LogOptions options = SmallLog();
+  options.cleaner.move_share = 0.5;
+  options.cleaner.worth_moving = [](const LiveObject& object, const MoveFacts&) {
+    return object.key.starts_with("hot");
+  };
+  Reopen(std::move(options));
+  for (int i = 0; i < 400; ++i) {
+    // One in ten is worth keeping, and there are few of them.
+    const std::string key = i % 10 == 0 && i < 50 ? "hot-" + std::to_string(i) : Key(i);
+    Status put = Put(*log_, *device_, key, 1, 4000);
+    while (!put && put.error().code == Code::kNoSpace) {
+      log_->Poll(0);
+      put = Put(*log_, *device_, key, 1, 4000);
+    }
+    ASSERT_TRUE(put) << put.error().ToString();
+  }
+  EXPECT_GT(log_->counters().moved_objects, 0U);
+  for (int i = 0; i < 50; i += 10) {
+    const std::string key = "hot-" + std::to_string(i);
+    EXPECT_EQ(Get(*log_, *device_, key).value, ValueOf(key, 1, 4000)) << i;
+  }
+  ASSERT_TRUE(Sync());
+  Reopen();
+  for (int i = 0; i < 50; i += 10) {
+    const std::string key = "hot-" + std::to_string(i);
+    EXPECT_EQ(Get(*log_, *device_, key).value, ValueOf(key, 1, 4000)) << i;
+  }
+}
+
+TEST_F(LogTest, ATombstoneOutlivesOlderRecordsWhateverIsFreed) {
+  Open(12);
+  ASSERT_TRUE(Put(*log_, *device_, "victim", 1, 2000, 1));  // in a zone that stays open
+  ASSERT_TRUE(Remove(*log_, *device_, "victim"));
+  for (int i = 0; i < 500; ++i) {
+    Status put = Put(*log_, *device_, Key(i), 1, 4000);
+    while (!put && put.error().code == Code::kNoSpace) {
+      log_->Poll(0);
+      put = Put(*log_, *device_, Key(i), 1, 4000);
+    }
+    if (i % 50 == 0) {
+      ASSERT_TRUE(Remove(*log_, *device_, Key(i)));
+    }
+  }
+  for (int round = 0; round < 4; ++round) {
+    Reopen();
+    EXPECT_EQ(Get(*log_, *device_, "victim").miss, ReadMiss::kAbsent);
+    EXPECT_EQ(Get(*log_, *device_, Key(450)).miss, ReadMiss::kAbsent);
+  }
+}
+
+TEST_F(LogTest, AWalkNamesEveryLiveObject) {
+  Open();
+  PutSome(60);
+  ASSERT_TRUE(Remove(*log_, *device_, Key(10)));
+  ASSERT_TRUE(Sync());
+  std::map<std::string, std::uint64_t> seen;
+  for (std::uint32_t zone = 0; zone < log_->space().zones; ++zone) {
+    EXPECT_TRUE(WaitFor(*log_, *device_, [&](Done done) {
+      log_->Walk(
+          zone,
+          [&](const LiveObject& object) {
+            seen[std::string(object.key)] = object.version;
+            EXPECT_EQ(object.name, "space");
+          },
+          std::move(done));
+    }));
+  }
+  EXPECT_EQ(seen.size(), 59U);
+  EXPECT_FALSE(seen.contains(Key(10)));
+}
+
+TEST_F(LogTest, FactsAreThereAfterARestart) {
+  Open();
+  const std::vector<RemovalMark> marks = {
+      {.slot = kSlot, .generation = kGeneration, .term = 3, .number = 99}};
+  ASSERT_TRUE(
+      WaitFor(*log_, *device_, [&](Done done) { log_->SaveFacts(77, marks, std::move(done)); }));
+  Reopen();
+  EXPECT_EQ(log_->superblock().generation_counter, 77U);
+  EXPECT_EQ(log_->superblock().removals, marks);
+}
+
+TEST_F(LogTest, AnotherPoolIsRefusedAndAnOlderIncarnationStartsEmpty) {
+  Open();
+  PutSome(5);
+  ASSERT_TRUE(Sync());
+  log_.reset();
+  LogOptions other = SmallLog();
+  other.pool.low = 99;
+  const auto refused = Log::Open(*device_, other);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kIncompatible);
+  other = SmallLog();
+  other.incarnation.low = 99;
+  Reopen(std::move(other));
+  EXPECT_TRUE(log_->started_empty());
+  EXPECT_EQ(log_->space().objects, 0U);
+  EXPECT_EQ(log_->space().free_zones, log_->space().zones);
+}
+
+}  // namespace
+}  // namespace kvcove::disklog

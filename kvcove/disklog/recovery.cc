@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/disklog/recovery.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace kvcove::disklog {
+namespace {
+constexpr std::uint32_t kEndsAtOnce = 64;
+constexpr std::size_t kZonesAtOnce = 4;
+}  // namespace
+
+void Recovery::Start() { ReadEnds(); }
+
+void Recovery::ReadEnds() {
+  while (next_end_ < state_.zones.count() && ends_in_flight_ < kEndsAtOnce) {
+    const std::uint32_t zone = next_end_++;
+    ++ends_in_flight_;
+    const auto ends = std::make_shared<Ends>();
+    const auto read = [this, zone, ends](int error) {
+      if (error != 0) ends->error = error;
+      if (--ends->waiting > 0) return;
+      --ends_in_flight_;
+      TakeEnds(zone, *ends);
+      ReadEnds();
+    };
+    const std::uint64_t start = state_.zones.OffsetOf(zone);
+    state_.device.Read(start, ends->header.span(), read);
+    state_.device.Read(start + state_.zones.zone_bytes() - kBlockBytes, ends->trailer.span(), read);
+    counters_.read_bytes += 2 * kBlockBytes;
+  }
+  if (next_end_ == state_.zones.count() && ends_in_flight_ == 0 && !done_ && !serving_) Order();
+}
+
+void Recovery::TakeEnds(std::uint32_t number, const Ends& ends) {
+  Zone& zone = state_.zones[number];
+  if (ends.error != 0) {
+    // It may hold records that a tombstone covers, so it is not used again before another start.
+    ++state_.counters.read_errors;
+    ++counters_.unreadable;
+    zone.state = ZoneState::kLost;
+    return;
+  }
+  const auto header = ParseZoneHeader(ends.header.view());
+  const Superblock& super = state_.super;
+  if (!header || header->free || header->zone != number || header->pool != super.pool ||
+      header->incarnation != super.incarnation || header->disk != super.disk) {
+    return;  // free
+  }
+  zone.state = ZoneState::kSealed;
+  zone.nonce = header->nonce;
+  zone.stream = header->stream;
+  zone.brief = header->stream == writer_.brief_stream();
+  const auto trailer = ParseZoneTrailer(ends.trailer.view(), state_.zones.zone_bytes());
+  zone.summarized = trailer && trailer->zone == number && trailer->nonce == header->nonce;
+  if (zone.summarized) {
+    zone.trailer = *trailer;
+    zone.records_end = trailer->summary_offset;
+    zone.opened_at = trailer->last_sequence;
+    state_.next_sequence = std::max(state_.next_sequence, trailer->last_sequence + 1);
+  }
+  ++counters_.zones;
+  queue_.push_back(number);
+}
+
+// Zones without a summary may hold anything, so they come first; then those with tombstones; then
+// the newest, which are most likely to be asked for.
+void Recovery::Order() {
+  const auto rank = [&](std::uint32_t number) {
+    const Zone& zone = state_.zones[number];
+    const bool tombstones = zone.summarized && zone.trailer.last_tombstone != 0;
+    return std::tuple(zone.summarized ? (tombstones ? 1 : 2) : 0, ~zone.opened_at, number);
+  };
+  std::ranges::sort(queue_, {}, rank);
+  before_serving_ = static_cast<std::size_t>(std::ranges::count_if(
+      queue_, [&](std::uint32_t zone) { return std::get<0>(rank(zone)) < 2; }));
+  ReadZones();
+}
+
+void Recovery::ReadZones() {
+  if (finished_of_these_ == before_serving_) serving_ = true;
+  const std::size_t end = serving_ ? queue_.size() : before_serving_;
+  while (next_ < end && in_flight_ < kZonesAtOnce) {
+    const bool scan = !state_.zones[queue_[next_]].summarized;
+    if (scan && scans_ > 0) return;  // one zone's memory at a time
+    Begin(queue_[next_++]);
+  }
+  if (next_ == queue_.size() && in_flight_ == 0 && !done_) End();
+}
+
+void Recovery::Begin(std::uint32_t number) {
+  ++in_flight_;
+  const auto finish = [this] {
+    --in_flight_;
+    if (!serving_) ++finished_of_these_;
+    ReadZones();
+  };
+  const auto scan = [this, number, finish] {
+    ++scans_;
+    ++counters_.scanned;
+    counters_.read_bytes += state_.zones.zone_bytes();
+    ScanZone(state_, number, [this, number, finish](ZoneContents contents) {
+      --scans_;
+      TakeScan(number, std::move(contents));
+      finish();
+    });
+  };
+  if (!state_.zones[number].summarized) {
+    scan();
+    return;
+  }
+  counters_.read_bytes += AlignUp(state_.zones[number].trailer.table_bytes, kBlockBytes);
+  ReadSummary(state_, number, false, [this, number, finish, scan](const ZoneContents& contents) {
+    if (contents.summary) {
+      Take(number, *contents.summary);
+      finish();
+    } else {
+      ++counters_.damaged;
+      scan();
+    }
+  });
+}
+
+void Recovery::TakeScan(std::uint32_t number, ZoneContents contents) {
+  Zone& zone = state_.zones[number];
+  if (!contents.summary) {
+    ++counters_.unreadable;
+    zone.state = ZoneState::kLost;
+    return;
+  }
+  zone.records_end = contents.records_end;
+  zone.summarized = false;
+  Take(number, *contents.summary);
+  const EncodedSummary encoded = EncodeSummary(*contents.summary);
+  if (zone.records_end + encoded.bytes.size() + kBlockBytes <= state_.zones.zone_bytes()) {
+    writer_.SealRecovered(number, std::move(*contents.summary));
+  }
+}
+
+void Recovery::Take(std::uint32_t number, const Summary& summary) {
+  Zone& zone = state_.zones[number];
+  std::vector<std::optional<ScopeId>> scopes;
+  for (const SummaryScope& scope : summary.scopes) {
+    const auto id = state_.scopes.Intern(scope.slot, scope.generation, scope.name);
+    scopes.push_back(id ? std::optional(*id) : std::nullopt);
+    // Used from the first on, so that its number stays.
+    if (id) state_.scopes.Use(*id);
+  }
+  for (const SummaryEntry& from : summary.entries) {
+    state_.next_sequence = std::max(state_.next_sequence, from.sequence + 1);
+    zone.opened_at = std::max(zone.opened_at, from.sequence);
+    const auto scope = scopes[from.scope];
+    if (!scope || state_.scopes.dead(*scope)) {
+      ++counters_.dead_objects;
+      continue;
+    }
+    state_.zones.Note(number, *scope, from.kind, from.sequence);
+    IndexEntry entry;
+    entry.set_id(from.hash);
+    entry.set_sequence(from.sequence);
+    entry.zone = number;
+    entry.use = zone.use;
+    entry.offset_units = from.offset_units;
+    entry.record_bytes =
+        static_cast<std::uint32_t>(kRecordHeadBytes + summary.scopes[from.scope].name.size() +
+                                   from.key_bytes + from.value_bytes);
+    entry.scope = *scope;
+    entry.kind = from.kind;
+    const bool taken = state_.Offer(entry);
+    const bool object = from.kind == RecordKind::kObject;
+    ++(object && taken ? counters_.objects : counters_.dead_objects);
+  }
+  for (const auto& scope : scopes) {
+    if (scope) state_.scopes.Unuse(*scope);
+  }
+}
+
+void Recovery::End() {
+  done_ = true;
+  state_.recovering = false;
+  state_.stale += 1;  // the tombstones in the index
+}
+
+}  // namespace kvcove::disklog

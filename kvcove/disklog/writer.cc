@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/disklog/writer.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "kvcove/base/copy.h"
+#include "kvcove/disklog/checksum.h"
+
+namespace kvcove::disklog {
+namespace {
+
+constexpr std::uint32_t kFailuresToGiveUp = 3;
+constexpr std::array<std::byte, kUnitBytes> kZeros{};
+
+std::uint32_t BytesOf(Pieces value) {
+  std::uint64_t bytes = 0;
+  for (const auto& piece : value) bytes += piece.size();
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, ~std::uint32_t{0}));
+}
+
+Status StatusOf(int error, const char* act) {
+  if (error == 0) return {};
+  errno = error;
+  return FailErrno(error == ENOSPC ? Code::kNoSpace : Code::kUnavailable, act);
+}
+
+}  // namespace
+
+Writer::Writer(State& state, const WriterOptions& options)
+    : state_(state),
+      chunk_bytes_(AlignUp(options.chunk_bytes, kBlockBytes)),
+      streams_(options.streams),
+      reserved_zones_(options.reserved_zones),
+      arena_(std::max(options.queue_bytes / chunk_bytes_, std::uint64_t{2}) * chunk_bytes_),
+      streams_open_(options.streams + 3U, nullptr) {
+  for (std::uint64_t at = 0; at < arena_.size(); at += chunk_bytes_) {
+    free_.push_back(chunks_.size());
+    chunks_.push_back({.memory = arena_.span().subspan(at, chunk_bytes_)});
+  }
+  state_.device.Register(arena_.span());
+  // A zone of one record: header, record, summary of two blocks at most, trailer; and one more
+  // block of the queue for the header.
+  largest_record_ =
+      std::min(state_.zones.zone_bytes() - (5 * kBlockBytes), arena_.size() - (2 * kBlockBytes));
+}
+
+Status Writer::Add(const Append& append, Done done) {
+  if (state_.failures >= kFailuresToGiveUp) {
+    return Fail(Code::kUnavailable, "the disk fails to write");
+  }
+  Record record{.kind = append.kind,
+                .slot = append.slot,
+                .generation = append.generation,
+                .version = append.version,
+                .name = append.name,
+                .key = append.key,
+                .value_bytes = BytesOf(append.value)};
+  if (AlignUp(record.bytes(), kUnitBytes) > largest_record_) {
+    return Fail(Code::kInvalid, "an object of " + std::to_string(record.value_bytes) +
+                                    " bytes does not fit a zone or the write queue");
+  }
+  KVCOVE_ASSIGN(const ScopeId scope,
+                state_.scopes.Intern(append.slot, append.generation, append.name));
+  KVCOVE_ASSIGN(OpenZone* const zone, Room(append, record.bytes()));
+  record.nonce = state_.zones[zone->number].nonce;
+  record.sequence = append.sequence != 0 ? append.sequence : state_.next_sequence++;
+  Checksum sum;
+  sum.Add(EncodeRecordHead(record));
+  sum.Add(append.name);
+  sum.Add(append.key);
+  for (const auto& piece : append.value) sum.Add(piece);
+  record.checksum = sum.Value();
+
+  IndexEntry entry;
+  entry.set_id(state_.HashOf(append.slot, append.key));
+  entry.set_sequence(record.sequence);
+  entry.zone = zone->number;
+  entry.use = state_.zones[zone->number].use;
+  entry.offset_units = static_cast<std::uint32_t>(zone->position / kUnitBytes);
+  entry.record_bytes = static_cast<std::uint32_t>(record.bytes());
+  entry.scope = scope;
+  entry.kind = append.kind;
+  entry.pending = true;
+  Note(*zone, scope, record, zone->position);
+  const bool put = append.kind == RecordKind::kObject && !append.moved_from;
+  if (put || (append.kind == RecordKind::kTombstone && state_.recovering)) state_.Offer(entry);
+
+  const auto ticket = std::make_shared<Ticket>();
+  Append kept = append;
+  kept.name = kept.key = {};
+  kept.value = {};
+  ticket->finish = [this, kept, entry, done = std::move(done)](int error) {
+    Land(kept, entry, error, done);
+  };
+  const std::string front = EncodeRecordFront(record);
+  Copy(*zone, std::as_bytes(std::span(front)), ticket);
+  for (const auto& piece : append.value) Copy(*zone, piece, ticket);
+  const std::uint64_t end = AlignUp(zone->position, kUnitBytes);
+  state_.counters.padding_bytes += end - zone->position;
+  Pad(*zone, end);
+  ticket->whole = true;
+  state_.zones[zone->number].records_end = zone->position;
+  return {};
+}
+
+// The record is written, or it is not.
+void Writer::Land(const Append& append, const IndexEntry& entry, int error, const Done& done) {
+  if (error != 0) {
+    const auto open = open_.find(entry.zone);
+    if (open != open_.end()) open->second->lost.insert(entry.offset_units);
+  }
+  IndexEntry* known = state_.Find(entry.id());
+  if (append.moved_from) {
+    if (error == 0 && known != nullptr && state_.PlaceOf(*known) == *append.moved_from) {
+      state_.Move(*known, entry);
+    }
+  } else if (known != nullptr && known->sequence() == entry.sequence()) {
+    if (error != 0) {
+      state_.Drop(IndexEntry(*known));
+    } else {
+      state_.TellFound(*known);
+    }
+  } else if (error == 0 && append.kind == RecordKind::kObject &&
+             !state_.scopes.Current(append.slot, append.generation)) {
+    done(Fail(Code::kStale, "the generation ended while the object was being written"));
+    return;
+  }
+  done(StatusOf(error, "writing to the disk"));
+}
+
+bool Writer::Fits(const OpenZone& zone, const Append& append, std::uint64_t bytes) const {
+  const auto scope = state_.scopes.Find(append.slot, append.generation);
+  const std::uint64_t scope_bytes =
+      zone.scope_bytes + (scope && zone.scopes.contains(*scope) ? 0 : ScopeBytes(append.name));
+  const std::uint64_t summary = SummaryBytes(zone.summary.entries.size() + 1, scope_bytes,
+                                             zone.summary.keys.size() + append.key.size());
+  return zone.scopes.size() < kMaxScopesOfZone &&
+         AlignUp(zone.position + bytes, kBlockBytes) + summary + kBlockBytes <=
+             state_.zones.zone_bytes();
+}
+
+Status Writer::CheckQueue(const OpenZone* zone, std::uint64_t bytes) const {
+  std::uint64_t room = free_.size() * chunk_bytes_;
+  if (zone != nullptr && zone->chunk) room += chunk_bytes_ - chunks_[*zone->chunk].filled;
+  if (room >= bytes) return {};
+  return Fail(Code::kLimit, "the disk's write queue is full");
+}
+
+// The zone that takes a record of `bytes`, with room in the queue; the stream's current one, or
+// another.
+Result<Writer::OpenZone*> Writer::Room(const Append& append, std::uint64_t bytes) {
+  OpenZone*& current = streams_open_[append.stream];
+  bytes = AlignUp(bytes, kUnitBytes);
+  if (current != nullptr && Fits(*current, append, bytes)) {
+    const Status queue = CheckQueue(current, bytes);
+    if (!queue) {
+      ++state_.counters.refused_full;
+      return std::unexpected(queue.error());
+    }
+    return current;
+  }
+  if (const Status queue = CheckQueue(nullptr, bytes + kBlockBytes); !queue) {
+    ++state_.counters.refused_full;
+    return std::unexpected(queue.error());
+  }
+  const auto number = state_.zones.AnyFree();
+  const bool callers = append.stream < streams_ || append.stream == brief_stream();
+  const std::uint32_t reserve = callers ? reserved_zones_ : 0;
+  if (!number || state_.zones.free() <= reserve) {
+    ++state_.counters.refused_space;
+    return Fail(Code::kNoSpace, "the disk has no free zone");
+  }
+  if (current != nullptr) Seal(*current);
+  current = &Open(*number, append.stream);
+  return current;
+}
+
+Writer::OpenZone& Writer::Open(std::uint32_t number, std::uint8_t stream) {
+  Zone& zone = state_.zones[number];
+  zone.state = ZoneState::kOpen;
+  zone.stream = stream;
+  zone.brief = stream == brief_stream();
+  zone.nonce = RandomU64();
+  zone.opened_at = state_.next_sequence;
+  zone.records_end = kBlockBytes;
+  auto& open = open_[number];
+  open = std::make_unique<OpenZone>();
+  open->number = number;
+  const std::string header = EncodeZoneHeader({.zone = number,
+                                               .stream = stream,
+                                               .nonce = zone.nonce,
+                                               .pool = state_.super.pool,
+                                               .incarnation = state_.super.incarnation,
+                                               .disk = state_.super.disk});
+  state_.counters.summary_bytes += header.size();
+  Copy(*open, std::as_bytes(std::span(header)), nullptr);
+  return *open;
+}
+
+void Writer::Note(OpenZone& zone, ScopeId scope, const Record& record, std::uint64_t offset) {
+  const auto [at, added] =
+      zone.scopes.try_emplace(scope, static_cast<std::uint16_t>(zone.summary.scopes.size()));
+  if (added) {
+    zone.summary.scopes.push_back(
+        {.slot = record.slot, .generation = record.generation, .name = std::string(record.name)});
+    zone.scope_bytes += ScopeBytes(record.name);
+  }
+  zone.summary.entries.push_back({.hash = state_.HashOf(record.slot, record.key),
+                                  .sequence = record.sequence,
+                                  .version = record.version,
+                                  .offset_units = static_cast<std::uint32_t>(offset / kUnitBytes),
+                                  .value_bytes = record.value_bytes,
+                                  .scope = at->second,
+                                  .key_bytes = static_cast<std::uint16_t>(record.key.size()),
+                                  .kind = record.kind});
+  zone.summary.keys += record.key;
+  state_.zones.Note(zone.number, scope, record.kind, record.sequence);
+}
+
+void Writer::Copy(OpenZone& zone, std::span<const std::byte> bytes,
+                  const std::shared_ptr<Ticket>& ticket) {
+  while (!bytes.empty()) {
+    if (!zone.chunk) {
+      zone.chunk = free_.back();
+      free_.pop_back();
+    }
+    Chunk& chunk = chunks_[*zone.chunk];
+    const std::size_t count = std::min<std::uint64_t>(bytes.size(), chunk_bytes_ - chunk.filled);
+    CopyPastCaches(chunk.memory.data() + chunk.filled, bytes.data(), count);  // the device's next
+    chunk.filled += count;
+    zone.position += count;
+    if (ticket && (chunk.tickets.empty() || chunk.tickets.back() != ticket)) {
+      chunk.tickets.push_back(ticket);
+      ++ticket->chunks;
+    }
+    bytes = bytes.subspan(count);
+    if (chunk.filled == chunk_bytes_) Submit(zone);
+  }
+}
+
+void Writer::Pad(OpenZone& zone, std::uint64_t to) {
+  while (zone.position < to) {
+    Copy(zone, std::span(kZeros).first(std::min(to - zone.position, kUnitBytes)), nullptr);
+  }
+}
+
+void Writer::Submit(OpenZone& zone) {
+  const std::size_t index = *zone.chunk;
+  Chunk& chunk = chunks_[index];
+  zone.chunk.reset();
+  ++zone.writes;
+  const std::uint64_t offset = state_.zones.OffsetOf(zone.number) + zone.position - chunk.filled;
+  Write(offset, chunk.memory.first(chunk.filled),
+        [this, number = zone.number, index](int error) { Written(number, index, error); });
+}
+
+void Writer::Written(std::uint32_t number, std::size_t index, int error) {
+  Chunk& chunk = chunks_[index];
+  const std::vector<std::shared_ptr<Ticket>> tickets = std::move(chunk.tickets);
+  chunk.tickets.clear();
+  chunk.filled = 0;
+  free_.push_back(index);
+  for (const auto& ticket : tickets) {
+    if (error != 0) ticket->error = error;
+    if (--ticket->chunks == 0 && ticket->whole) ticket->finish(ticket->error);
+  }
+  OpenZone& zone = *open_.at(number);
+  --zone.writes;
+  if (error != 0 && !zone.sealing) {
+    ++torn_;
+    zone.torn = true;
+    Seal(zone);
+    return;  // which may have ended the zone
+  }
+  if (zone.sealing && zone.writes == 0) FinishSeal(zone);
+}
+
+void Writer::Write(std::uint64_t offset, std::span<const std::byte> bytes,
+                   std::function<void(int)> done) {
+  const std::uint64_t id = next_write_++;
+  outstanding_.insert(id);
+  state_.counters.written_bytes += bytes.size();
+  state_.device.Write(offset, bytes, [this, id, done = std::move(done)](int error) {
+    if (error != 0) {
+      ++state_.counters.write_errors;
+      ++state_.failures;
+    } else {
+      state_.failures = 0;
+    }
+    done(error);
+    // After `done`: what it submits belongs to those that wait already.
+    outstanding_.erase(id);
+    CheckBarriers();
+  });
+}
+
+void Writer::Flush() {
+  for (auto& [number, zone] : open_) {
+    if (!zone->chunk) continue;
+    const std::uint64_t end = AlignUp(zone->position, kBlockBytes);
+    state_.counters.padding_bytes += end - zone->position;
+    // The last pad may fill the chunk, which submits it.
+    Pad(*zone, end);
+    if (zone->chunk) Submit(*zone);
+  }
+}
+
+void Writer::Sync(Done done) {
+  Flush();
+  barriers_.push_back({.last = next_write_, .done = std::move(done)});
+  CheckBarriers();
+}
+
+void Writer::CheckBarriers() {
+  // A record behind a hole is only safe with its zone's summary.
+  while (!barriers_.empty() && torn_ == 0 &&
+         (outstanding_.empty() || *outstanding_.begin() >= barriers_.front().last)) {
+    Done done = std::move(barriers_.front().done);
+    barriers_.pop_front();
+    ++state_.counters.syncs;
+    if (unproven_) {
+      done(Fail(Code::kUnavailable,
+                "the disk failed to write; nothing on it is proven until it is "
+                "opened again"));
+      continue;
+    }
+    state_.device.Sync([this, done = std::move(done)](int error) {
+      if (error != 0) ++state_.counters.write_errors;
+      done(StatusOf(error, "syncing the disk"));
+    });
+  }
+}
+
+void Writer::Seal(OpenZone& zone) {
+  zone.sealing = true;
+  for (OpenZone*& stream : streams_open_) {
+    if (stream == &zone) stream = nullptr;
+  }
+  state_.zones[zone.number].state = ZoneState::kSealing;
+  if (zone.chunk) {
+    const std::uint64_t end = AlignUp(zone.position, kBlockBytes);
+    state_.counters.padding_bytes += end - zone.position;
+    Pad(zone, end);
+    if (zone.chunk) Submit(zone);
+  } else if (zone.writes == 0) {
+    FinishSeal(zone);
+  }
+}
+
+void Writer::SealAll() {
+  for (OpenZone* const zone : std::vector(streams_open_)) {
+    if (zone != nullptr) Seal(*zone);
+  }
+}
+
+void Writer::FinishSeal(OpenZone& zone) {
+  const std::uint32_t number = zone.number;
+  Summary summary;
+  summary.scopes = std::move(zone.summary.scopes);
+  std::size_t key_at = 0;
+  for (const SummaryEntry& entry : zone.summary.entries) {
+    const std::string_view key =
+        std::string_view(zone.summary.keys).substr(key_at, entry.key_bytes);
+    key_at += entry.key_bytes;
+    if (zone.lost.contains(entry.offset_units)) continue;
+    summary.entries.push_back(entry);
+    summary.keys += key;
+  }
+  state_.zones[number].records_end = AlignUp(zone.position, kBlockBytes);
+  SealSynced(number, std::move(summary), zone.torn);
+}
+
+void Writer::SealRecovered(std::uint32_t number, Summary summary) {
+  state_.zones[number].state = ZoneState::kSealing;
+  SealSynced(number, std::move(summary), false);
+}
+
+// The summary names records, so they are on the disk for good before it is written: after a loss of
+// power, one without its records would hide an older record that was synced.
+void Writer::SealSynced(std::uint32_t number, Summary summary, bool torn) {
+  ++sealing_;
+  state_.device.Sync(
+      [this, number, torn, kept = std::make_shared<Summary>(std::move(summary))](int error) {
+        open_.erase(number);
+        if (error == 0) {
+          WriteSummary(number, *kept, torn);
+        } else {
+          ++state_.counters.write_errors;
+          Sealed(number, torn, error);
+        }
+      });
+}
+
+void Writer::Sealed(std::uint32_t number, bool torn, int error) {
+  Zone& sealed = state_.zones[number];
+  sealed.summarized = error == 0;
+  sealed.state = ZoneState::kSealed;
+  ++state_.counters.zones_sealed;
+  --sealing_;
+  if (torn) {
+    --torn_;
+    unproven_ = unproven_ || error != 0;
+  }
+  CheckBarriers();
+}
+
+void Writer::WriteSummary(std::uint32_t number, const Summary& summary, bool torn) {
+  Zone& zone = state_.zones[number];
+  EncodedSummary encoded = EncodeSummary(summary);
+  encoded.trailer.zone = number;
+  encoded.trailer.nonce = zone.nonce;
+  encoded.trailer.summary_offset = AlignUp(zone.records_end, kBlockBytes);
+  zone.trailer = encoded.trailer;
+  // Until the last of the two writes has completed.
+  struct Sealing {
+    AlignedBuffer summary;
+    AlignedBuffer trailer;
+    int waiting = 2;
+    int error = 0;
+  };
+  const auto sealing = std::make_shared<Sealing>();
+  sealing->summary = AlignedBuffer(encoded.bytes);
+  sealing->trailer = AlignedBuffer(EncodeZoneTrailer(encoded.trailer));
+  const auto written = [this, number, sealing, torn](int error) {
+    if (error != 0) sealing->error = error;
+    if (--sealing->waiting > 0) return;
+    Sealed(number, torn, sealing->error);
+  };
+  const std::uint64_t start = state_.zones.OffsetOf(number);
+  const std::uint64_t trailer_at = start + state_.zones.zone_bytes() - kBlockBytes;
+  state_.counters.summary_bytes += sealing->summary.size() + kBlockBytes;
+  if (sealing->summary.size() == 0) {
+    written(0);
+  } else {
+    Write(start + zone.trailer.summary_offset, sealing->summary.span(), written);
+  }
+  Write(trailer_at, sealing->trailer.span(), written);
+}
+
+void Writer::Free(std::uint32_t number, Done done) {
+  const auto block =
+      std::make_shared<AlignedBuffer>(EncodeZoneHeader({.zone = number,
+                                                        .free = true,
+                                                        .nonce = RandomU64(),
+                                                        .pool = state_.super.pool,
+                                                        .incarnation = state_.super.incarnation,
+                                                        .disk = state_.super.disk}));
+  state_.zones[number].state = ZoneState::kFreeing;
+  state_.counters.summary_bytes += kBlockBytes;
+  const auto ended = [this, number, done = std::move(done)](int error) {
+    // What could not be freed is as it was: another try later.
+    state_.zones[number].state = error == 0 ? ZoneState::kFree : ZoneState::kSealed;
+    if (error == 0) ++state_.counters.zones_freed;
+    done(StatusOf(error, "freeing a zone"));
+  };
+  Write(state_.zones.OffsetOf(number), block->span(), [this, block, ended](int error) {
+    if (error != 0) return ended(error);
+    state_.device.Sync(ended);
+  });
+}
+
+}  // namespace kvcove::disklog

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/disklog/zones.h"
+
+#include <algorithm>
+
+namespace kvcove::disklog {
+
+std::uint32_t Zones::CountOf(ZoneState state) const {
+  return static_cast<std::uint32_t>(
+      std::ranges::count_if(zones_, [&](const Zone& zone) { return zone.state == state; }));
+}
+
+std::optional<std::uint32_t> Zones::AnyFree() const {
+  for (std::uint32_t i = 0; i < count(); ++i) {
+    if (zones_[i].state == ZoneState::kFree && zones_[i].reads == 0) return i;
+  }
+  return std::nullopt;
+}
+
+ScopeUse* Zones::Find(std::uint32_t zone, ScopeId scope) {
+  for (ScopeUse& use : zones_[zone].uses) {
+    if (use.scope == scope) return &use;
+  }
+  return nullptr;
+}
+
+ScopeUse& Zones::Note(std::uint32_t zone, ScopeId scope, RecordKind kind, std::uint64_t sequence) {
+  ScopeUse* use = Find(zone, scope);
+  if (use == nullptr) {
+    scopes_.Use(scope);
+    use = &zones_[zone].uses.emplace_back(ScopeUse{.scope = scope});
+  }
+  if (kind == RecordKind::kTombstone) {
+    use->last_tombstone = std::max(use->last_tombstone, sequence);
+  } else {
+    use->first_object = std::min(use->first_object, sequence);
+  }
+  return *use;
+}
+
+void Zones::AddLive(std::uint32_t zone, ScopeId scope, std::uint64_t bytes) {
+  ScopeUse* const use = Find(zone, scope);
+  if (use == nullptr || scopes_.dead(scope)) return;
+  ++use->live;
+  use->live_bytes += bytes;
+}
+
+void Zones::RemoveLive(std::uint32_t zone, ScopeId scope, std::uint64_t bytes) {
+  ScopeUse* const use = Find(zone, scope);
+  if (use == nullptr || use->live == 0) return;  // its scope has ended
+  --use->live;
+  use->live_bytes -= bytes;
+}
+
+void Zones::EndScope(ScopeId scope) {
+  for (std::uint32_t i = 0; i < count(); ++i) {
+    if (ScopeUse* const use = Find(i, scope)) {
+      use->live = 0;
+      use->live_bytes = 0;
+    }
+  }
+}
+
+void Zones::Clear(std::uint32_t zone) {
+  for (const ScopeUse& use : zones_[zone].uses) scopes_.Unuse(use.scope);
+  zones_[zone].uses.clear();
+  zones_[zone].summarized = false;
+}
+
+bool Zones::Holds(ScopeId scope) const {
+  return std::ranges::any_of(zones_, [&](const Zone& zone) {
+    return zone.state == ZoneState::kLost ||
+           std::ranges::any_of(zone.uses, [&](const ScopeUse& use) {
+             return use.scope == scope && use.first_object != ~0ULL;
+           });
+  });
+}
+
+bool Zones::TombstoneNeeded(std::uint32_t zone, ScopeId scope, std::uint64_t sequence) const {
+  if (scopes_.dead(scope)) return false;
+  for (std::uint32_t i = 0; i < count(); ++i) {
+    if (i == zone) continue;
+    if (zones_[i].state == ZoneState::kLost) return true;
+    for (const ScopeUse& use : zones_[i].uses) {
+      if (use.scope == scope && use.first_object < sequence) return true;
+    }
+  }
+  return false;
+}
+
+bool Zones::TombstonesNeeded(std::uint32_t zone) const {
+  return std::ranges::any_of(zones_[zone].uses, [&](const ScopeUse& use) {
+    return use.last_tombstone != 0 && TombstoneNeeded(zone, use.scope, use.last_tombstone);
+  });
+}
+
+std::vector<std::uint64_t> Zones::HeldByShare() const {
+  std::vector<std::uint64_t> held(scopes_.limits().size());
+  if (held.empty()) return held;
+  for (const Zone& zone : zones_) {
+    for (const ScopeUse& use : zone.uses) {
+      const ShareNumber share = scopes_[use.scope].share;
+      if (share < held.size()) held[share] += use.live_bytes;
+    }
+  }
+  return held;
+}
+
+Zones::ShareClass Zones::ClassOf(const Zone& zone, std::span<const std::uint64_t> held) const {
+  if (held.empty()) return ShareClass::kOrdinary;
+  std::uint64_t guaranteed = 0;
+  std::uint64_t replaced = 0;
+  for (const ScopeUse& use : zone.uses) {
+    const ShareNumber share = scopes_[use.scope].share;
+    if (share >= held.size()) continue;
+    const std::uint64_t maximum = scopes_.limits()[share].maximum_bytes;
+    if (Guaranteed(share, held)) guaranteed += use.live_bytes;
+    // One zone early: what is written now must not wait until this one is free.
+    if (held[share] >= maximum - std::min(maximum, zone_bytes_)) replaced += use.live_bytes;
+  }
+  const std::uint64_t live = zone.live_bytes();
+  if (replaced * 2 >= live) return ShareClass::kReplaced;
+  return guaranteed * 4 >= live ? ShareClass::kGuaranteed : ShareClass::kOrdinary;
+}
+
+// Age alone would take full zones before half-empty ones; live bytes alone would take a young zone
+// for the few bytes that it wastes at its end.
+std::optional<std::uint32_t> Zones::Victim(std::uint64_t now,
+                                           std::span<const std::uint64_t> held) const {
+  constexpr double kBriefAges = 4;
+  std::optional<std::uint32_t> best;
+  ShareClass best_class = ShareClass::kGuaranteed;
+  double most = -1;
+  for (std::uint32_t i = 0; i < count(); ++i) {
+    const Zone& zone = zones_[i];
+    if (zone.state != ZoneState::kSealed || zone.reads > 0) continue;
+    const std::uint64_t live = zone.live_bytes();
+    if (live == 0) return i;
+    const double age = static_cast<double>(now - std::min(now, zone.opened_at)) + 1;
+    const double gain = age * (zone.brief ? kBriefAges : 1) / static_cast<double>(live);
+    const ShareClass its = ClassOf(zone, held);
+    if (its < best_class || (its == best_class && gain <= most)) continue;
+    best = i;
+    best_class = its;
+    most = gain;
+  }
+  return best;
+}
+
+}  // namespace kvcove::disklog

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a pool says of itself and of its objects. Plain values; sizes are bytes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kvcove/model/hints.h"
+#include "kvcove/model/ids.h"
+
+namespace kvcove {
+
+// One process's tie to an owner; never reused.
+using SessionNumber = std::uint64_t;
+
+enum class PinKind : std::uint8_t { kSoft = 1, kHard = 2 };
+
+struct ObjectStat {
+  std::uint64_t size_bytes = 0;
+  std::uint32_t extents = 0;  // pieces of the payload that the value lies in
+  bool hard_pinned = false;
+  bool soft_pinned = false;
+  bool held = false;
+};
+
+struct NamespaceStat {
+  std::string name;
+  std::uint64_t bytes = 0;             // that its objects occupy
+  std::uint64_t maximum_bytes = 0;     // its quota; 0: none
+  std::uint64_t guaranteed_bytes = 0;  // others cannot evict below this
+  NamespacePriority priority = NamespacePriority::kUnsaid;
+};
+
+struct SessionStat {
+  SessionNumber number = 0;
+  std::int32_t pid = 0;
+  std::uint64_t protected_objects = 0;  // being read right now
+  std::uint64_t reserved_bytes = 0;
+  std::uint64_t held_bytes = 0;
+};
+
+// What sessions count in their shared pages.
+struct SessionCounters {
+  std::uint64_t lookups = 0;  // keys
+  std::uint64_t gets = 0;     // values
+  std::uint64_t get_bytes = 0;
+  std::array<std::uint64_t, kMissReasons> misses{};  // keys, by reason
+};
+
+// One disk of an owner. Bytes and counters mean what PoolStat's of the same name mean.
+struct DiskStat {
+  std::string path;
+  std::uint64_t capacity_bytes = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t objects = 0;
+  std::uint64_t queued_bytes = 0;
+  std::uint64_t aside = 0;
+  std::uint64_t retry_ms = 0;  // while it is aside: until it is tried again; 0: now, or never
+  std::uint64_t puts = 0;
+  std::uint64_t put_bytes = 0;
+  std::uint64_t written_bytes = 0;
+  std::uint64_t hits = 0;
+  std::uint64_t hit_bytes = 0;
+  std::uint64_t misses = 0;
+  // Errors, by kind.
+  std::uint64_t read_errors = 0;
+  std::uint64_t write_errors = 0;
+  std::uint64_t damaged = 0;
+  std::uint64_t timeouts = 0;
+  std::uint64_t asides = 0;
+};
+
+struct PoolStat {
+  // Memory now:
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t populated_bytes = 0;
+  std::uint64_t free_bytes = 0;
+  std::uint64_t object_bytes = 0;     // that objects occupy, whole granules
+  std::uint64_t reserved_bytes = 0;   // being written
+  std::uint64_t withdrawn_bytes = 0;  // gone, but still being read
+  std::uint64_t index_bytes = 0;      // of memory beside the payload, keys included
+  std::uint64_t objects = 0;
+  // Counted since the owner's start:
+  std::uint64_t puts = 0;
+  std::uint64_t put_bytes = 0;
+  std::uint64_t hits = 0;
+  std::uint64_t evictions = 0;
+  std::uint64_t removals = 0;
+  std::uint64_t swept = 0;           // objects of an older generation whose memory came back
+  std::uint64_t stale_puts = 0;      // refused, as a reset came first
+  std::uint64_t expired_puts = 0;    // never finished by the session that began them
+  std::uint64_t dropped_events = 0;  // hits that the policy was not told
+  // The disk tier; all 0 where there is none. Now:
+  std::uint64_t disk_capacity_bytes = 0;
+  std::uint64_t disk_bytes = 0;  // of records that can be found
+  std::uint64_t disk_objects = 0;
+  std::uint64_t disk_queued_bytes = 0;  // evicted, and not written yet
+  std::uint64_t disk_aside = 0;         // 1: it failed, and is tried again from time to time
+  // Since the owner's start:
+  std::uint64_t disk_puts = 0;           // evicted values that went to the disk
+  std::uint64_t disk_put_bytes = 0;      // their bytes
+  std::uint64_t disk_written_bytes = 0;  // that the device was given, whatever they were
+  std::uint64_t disk_kept = 0;           // evicted values that were on the disk already
+  std::uint64_t disk_dropped_full = 0;   // evicted while the disk's queue was full
+  std::uint64_t disk_dropped_other = 0;  // evicted, and too large, removed meanwhile, or failed
+  std::uint64_t disk_evictions = 0;      // values that went with their zone
+  std::uint64_t disk_hits = 0;           // values that came back into memory
+  std::uint64_t disk_hit_bytes = 0;      // their bytes
+  std::uint64_t disk_misses = 0;         // reads that gave nothing, whatever the reason
+  std::uint64_t disk_timeouts = 0;       // keys whose read was not waited for any longer
+  std::uint64_t disk_damaged = 0;        // records that were not what was written
+  std::uint64_t disk_errors = 0;         // of the device
+  std::uint64_t disk_not_worth = 0;      // evicted, and refused by --disk-admit
+  std::uint64_t disk_over_rate = 0;      // evicted beyond --disk-write-rate
+  std::uint64_t disk_asides = 0;         // how often it was set aside
+  std::uint64_t disk_reads = 0;          // of the device
+  std::uint64_t disk_read_bytes = 0;     // their blocks
+  std::uint64_t disk_failed = 0;         // keys that it could not read, or had while it was aside
+  std::uint64_t disk_no_room = 0;        // keys that memory had no room to bring up
+  // Of this host's own sessions; not in the message, for the owner's process only.
+  SessionCounters local;
+  std::vector<NamespaceStat> namespaces;
+  std::vector<SessionStat> sessions;
+  std::vector<DiskStat> disks;  // as they were named; the numbers above are their sums
+};
+
+}  // namespace kvcove

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The note of which disks have seen every removal of a pool: the file `disk` beside the pool's
+// generations, or beside an owner's identity in a cluster. What is on any other disk may have been
+// removed or replaced meanwhile, so such a disk starts empty.
+//
+// Each owner of a process has a note of its own: `disk`, then `disk-1` and so on.
+//
+// A line for each disk: its number, and the shares of the keys that it holds and no other one does
+// (segment/tier_table.h). A disk alone has all of them, and its line no shares.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvcove/base/mutex.h"
+#include "kvcove/base/random.h"
+#include "kvcove/base/result.h"
+#include "kvcove/model/ids.h"
+
+namespace kvcove::owner {
+
+struct KnownDisk {
+  Id128 disk;  // Superblock::disk
+  std::uint64_t shares = 0;
+  bool operator==(const KnownDisk&) const = default;
+};
+
+// Thread-safe. What is written is durable when a call returns. Errors: kUnavailable.
+class KnownDisks {
+ public:
+  // `owner`: which of a process's owners.
+  explicit KnownDisks(std::string directory, std::size_t owner = 0);
+  // The pool has no owners from this one on: whatever disks they had miss what happens from now on.
+  static Status ForgetOwners(const std::string& directory, std::size_t from);
+  // A name that a disk's file cannot have in that directory.
+  static bool IsNote(std::string_view name);
+  const std::string& directory() const { return directory_; }
+  // What is damaged names no disk.
+  Result<std::vector<KnownDisk>> Read() const;
+  // These and no others.
+  Status Write(std::span<const KnownDisk> disks);
+  // Instead of what had its shares.
+  Status Note(const KnownDisk& disk);
+  // The same, if `holds` says so while no other call comes between: a Forget that begins after it
+  // said no more is not undone. False: it is not noted.
+  Result<bool> NoteIf(const KnownDisk& disk, const std::function<bool()>& holds);
+  // What has these shares is known no more.
+  Status Forget(std::uint64_t shares);
+
+ private:
+  Result<std::vector<KnownDisk>> ReadLocked() const KVCOVE_REQUIRES(mutex_);
+  Status NoteLocked(const KnownDisk& disk) KVCOVE_REQUIRES(mutex_);
+  Status WriteLocked(std::span<const KnownDisk> disks) KVCOVE_REQUIRES(mutex_);
+  const std::string directory_;
+  const std::string name_;
+  mutable Mutex mutex_;
+};
+
+// Which shares each disk has: in proportion to its size, one at least, with as few as possible that
+// change their disk. `before`: those of now, none for a disk that is empty. Needs at most
+// kMaxDisks.
+inline constexpr std::size_t kMaxDisks = 16;
+std::vector<std::uint64_t> AssignShares(std::span<const std::uint64_t> sizes,
+                                        std::span<const std::uint64_t> before);
+
+}  // namespace kvcove::owner

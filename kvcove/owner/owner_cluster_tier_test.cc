@@ -1,0 +1,646 @@
+// SPDX-License-Identifier: Apache-2.0
+// An owner with a disk as its link to the master drives it, over a real file, through restarts.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "kvcove/base/log.h"
+#include "kvcove/owner/owner.h"
+#include "tests/becomes.h"
+#include "tests/breaking_device.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr std::uint32_t kValue = 50'000;  // so that 20 fit in memory
+constexpr SlotId kSlot = 3;
+constexpr Generation kGeneration = 9ULL << 24;
+constexpr Id128 kPool{.high = 1, .low = 1};
+constexpr Id128 kIncarnation{.high = 2, .low = 2};
+const Token kToken{.incarnation = kIncarnation, .generation = kGeneration, .slot = kSlot};
+
+class ClusterTierTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kOff);
+    std::string name = testing::TempDir() + "/kvcove-tier-XXXXXX";
+    directory_ = mkdtemp(name.data());
+    const auto facts = Begin();
+    if (!facts && facts.error().detail.find("O_DIRECT") != std::string::npos) {
+      GTEST_SKIP() << facts.error().ToString();
+    }
+    ASSERT_TRUE(facts) << facts.error().ToString();
+    Join(*facts);
+  }
+  void TearDown() override {
+    End();
+    std::filesystem::remove_all(directory_);
+  }
+
+  // A process begins; no master is heard of yet.
+  Result<OwnerFacts> Begin() {
+    OwnerOptions options;
+    options.memory_bytes = 1 << 20;
+    options.populate = false;
+    options.policy = "lru";
+    options.cluster = true;
+    options.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}};
+    options.tier = {.least_retry_ns = kMillisecond,
+                    .most_retry_ns = 8 * kMillisecond,
+                    .open = [this](const std::string& path) { return OpenDevice(path); }};
+    KVCOVE_ASSIGN(owner_, Owner::Open(options, SystemClock::Instance()));
+    KVCOVE_ASSIGN(OwnerFacts facts, owner_->PrepareDisks(directory_ + "/data"));
+    owner_->Start();
+    session_ = owner_->AddRemoteSession();
+    return facts;
+  }
+  Result<std::unique_ptr<disklog::Device>> OpenDevice(const std::string& path) const {
+    if (broken_) return kvcove::Fail(Code::kUnavailable, "broken");
+    while (held_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    KVCOVE_ASSIGN(auto device, disklog::OpenDevice(path));
+    return std::make_unique<BreakingDevice>(std::move(device), broken_);
+  }
+  // Until it is set aside.
+  void Break() {
+    broken_ = true;
+    int next = 0;
+    ASSERT_TRUE(Becomes([&] {
+      (void)Put("broken-" + std::to_string(next++));
+      return owner_->Stat().disk_aside != 0;
+    }));
+  }
+  // The disk works, and what it holds is to be told.
+  void Mend() {
+    broken_ = false;
+    ASSERT_TRUE(Becomes([&] { return owner_->TellAgainFrom().has_value(); }));
+  }
+  std::vector<KnownDisk> Noted() const { return *KnownDisks(directory_ + "/data").Read(); }
+  void Publish(Generation generation = kGeneration) {
+    owner_->Publish(kIncarnation, {{.slot = kSlot, .generation = generation, .name = "m"}});
+  }
+  // The master has welcomed it and told all generations.
+  void Join(OwnerFacts facts, Generation generation = kGeneration) {
+    facts.pool = kPool;
+    facts.incarnation = kIncarnation;
+    facts.seen = {.term = 1, .tag = 2, .revision = 3};
+    facts_ = facts;
+    owner_->Follow(facts);
+    Publish(generation);
+    owner_->TableKnown();
+    ASSERT_TRUE(Becomes([&] { return owner_->disks_open(); }));
+    ASSERT_TRUE(Becomes([&] { return !owner_->Awaits(kToken); }));
+  }
+  void End() {
+    if (owner_ == nullptr) return;
+    owner_->EndDiskWaits();
+    owner_->Stop();
+    owner_.reset();
+  }
+  // As a process gives it to its successor; the link is paused, or has never been.
+  void BeginHandOver() {
+    owner_->DrainDisks();
+    ASSERT_TRUE(owner_->MayPauseDisks());
+    owner_->Freeze();
+    owner_->EndDiskWaits();
+    ASSERT_TRUE(owner_->PauseDisks());
+  }
+  void HandOver() {
+    BeginHandOver();
+    StateWriter state = *StateWriter::Open();
+    StateWriter policies = *StateWriter::Open();
+    ASSERT_TRUE(owner_->Save(state, policies));
+    Owner::Files files = *owner_->CopyFiles();
+    const auto pages = *state.Finish();
+    const auto learned = *policies.Finish();
+    auto next = Owner::Map(owner_->options(),
+                           {.header = std::move(files.header),
+                            .payload = std::move(files.payload),
+                            .pages = {},
+                            .disk_lock = {}},
+                           SystemClock::Instance());
+    ASSERT_TRUE(next) << next.error().ToString();
+    StateReader reads = *StateReader::Open(pages);
+    StateReader policy = *StateReader::Open(learned);
+    const auto loaded = (*next)->Load(reads, policy,
+                                      {.header = {},
+                                       .payload = {},
+                                       .pages = std::move(files.pages),
+                                       .disk_lock = std::move(files.disk_lock)});
+    ASSERT_TRUE(loaded) << loaded.error().ToString();
+    owner_ = std::move(*next);
+    owner_->ResumeClusterDisks();
+    owner_->Start();
+  }
+  void AwaitOpen() {
+    ASSERT_TRUE(Becomes([&] { return owner_->MayPauseDisks().has_value(); }));
+  }
+  void Restart(Generation generation = kGeneration) {
+    End();
+    const auto facts = Begin();
+    ASSERT_TRUE(facts) << facts.error().ToString();
+    ASSERT_EQ(*facts, facts_) << "it is what it was";
+    Join(*facts, generation);
+  }
+
+  static std::string ValueOf(const std::string& key) {
+    std::string value(kValue, '\0');
+    Random random(std::hash<std::string>()(key));
+    for (char& byte : value) byte = static_cast<char>(random.Next());
+    return value;
+  }
+  // The master lists it at once.
+  Code Put(const std::string& key, std::uint32_t group = 7) {
+    const PutItem item{.key = key, .size_bytes = kValue, .value = {}, .after = {}};
+    const PutResult place = owner_->Reserve(session_, kToken, {&item, 1}).front();
+    if (place.code != Code::kOk) return place.code;
+    const std::string value = ValueOf(key);
+    std::size_t at = 0;
+    for (const Extent& extent : place.extents) {
+      const auto room = owner_->payload().At(extent);
+      const std::size_t count = std::min(room.size(), value.size() - at);
+      std::memcpy(room.data(), value.data() + at, count);
+      at += count;
+    }
+    Code outcome = Code::kTimeout;
+    const FinishItem finish{
+        .reservation = place.reservation, .commit = true, .group = group, .copies = 2};
+    owner_->FinishThen(session_, {&finish, 1},
+                       [&](const std::vector<Code>& codes) { outcome = codes.front(); });
+    for (Listing& listing : owner_->TakeListings(10)) {
+      owner_->CompleteListing(std::move(listing), std::vector{Code::kOk});
+    }
+    return outcome;
+  }
+  void Fill(int count, const std::string& prefix = "key") {
+    const PoolStat before = owner_->Stat();
+    const std::uint64_t lost = before.disk_puts - before.disk_objects;
+    for (int i = 0; i < count; ++i) {
+      ASSERT_EQ(Put(fmt::format("{}-{}", prefix, i)), Code::kOk);
+      ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_queued_bytes < (1 << 20); }));
+    }
+    ASSERT_TRUE(Becomes([&] {
+      const PoolStat stat = owner_->Stat();
+      return stat.disk_queued_bytes == 0 && stat.disk_objects + lost == stat.disk_puts;
+    }));
+  }
+  std::vector<InventoryItem> Inventory(ObjectId from = 0) {
+    std::vector<InventoryItem> all;
+    for (ObjectId cursor = from; cursor != Core::kWalkDone;) {
+      const auto some = owner_->Inventory(cursor, 7);
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
+  }
+  static std::set<std::string> OnDisk(const std::vector<InventoryItem>& items) {
+    std::set<std::string> keys;
+    for (const InventoryItem& item : items) {
+      if (item.item.tier == kvcove::Tier::kDisk) keys.insert(item.key);
+    }
+    return keys;
+  }
+  static bool Tells(const std::vector<InventoryItem>& items, const std::string& key, bool gone) {
+    return std::ranges::any_of(items, [&](const InventoryItem& told) {
+      return told.item.hash == DirectoryHash(kSlot, key) && told.item.gone == gone;
+    });
+  }
+  // Brought up for another host, and held for it as long.
+  Loan Get(const std::string& key, std::int64_t within_ns = 10 * kSecond) {
+    const std::string_view view = key;
+    Loan loan = owner_->Lend(kToken, {&view, 1}).front();
+    if (loan.code == Code::kOk) return loan;
+    std::atomic<bool> done{false};
+    const auto brought =
+        owner_->BringUp(kToken, {&view, 1},
+                        {.session = [this] { return session_; },
+                         .deadline_ns = SystemClock::Instance().NowNs() + within_ns,
+                         .done = [&](const std::vector<wire::LoadResult>&) { done = true; }});
+    if (brought == nullptr) return loan;
+    EXPECT_TRUE(Becomes([&] { return done.load(); }));
+    return owner_->Lend(kToken, {&view, 1}).front();
+  }
+  std::string TextOf(const Loan& loan) const {
+    std::string text;
+    for (const Extent& extent : loan.extents) {
+      const auto room = owner_->payload().At(extent);
+      text.append(reinterpret_cast<const char*>(room.data()), room.size());
+    }
+    return text.substr(0, loan.size_bytes);
+  }
+
+  std::atomic<bool> broken_{false};
+  std::atomic<bool> held_{false};  // nothing opens a disk meanwhile
+  std::string directory_;
+  std::unique_ptr<Owner> owner_;
+  SessionNumber session_ = 0;
+  OwnerFacts facts_;
+};
+
+TEST_F(ClusterTierTest, WhatGoesDownStaysListedAndIsToldToBeThere) {
+  Fill(60);
+  const auto told = owner_->TakeGone(1000);
+  EXPECT_GE(told.size(), 40U);
+  for (const auto& [item, id, version, key] : told) {
+    EXPECT_FALSE(item.gone);
+    EXPECT_EQ(item.tier, kvcove::Tier::kDisk);
+    EXPECT_EQ(item.group, 7U);
+    EXPECT_EQ(item.copies, 2U);
+    EXPECT_EQ(item.hash, DirectoryHash(kSlot, key));
+  }
+  const auto all = Inventory();
+  EXPECT_EQ(all.size(), 60U) << "each once";
+  EXPECT_EQ(OnDisk(all).size(), told.size());
+  EXPECT_EQ(Put("key-0"), Code::kExists);
+}
+
+TEST_F(ClusterTierTest, WhatComesUpIsSentAndToldToBeInMemory) {
+  Fill(60);
+  (void)owner_->TakeGone(1000);
+  const Loan loan = Get("key-3");
+  ASSERT_EQ(loan.code, Code::kOk);
+  EXPECT_EQ(TextOf(loan), ValueOf("key-3"));
+  owner_->Return({&loan, 1});
+  const auto told = owner_->TakeGone(1000);
+  const auto moved = std::ranges::find(told, "key-3", &InventoryItem::key);
+  ASSERT_NE(moved, told.end());
+  EXPECT_EQ(moved->item.hash, DirectoryHash(kSlot, "key-3"));
+  EXPECT_FALSE(moved->item.gone);
+  EXPECT_EQ(moved->item.tier, kvcove::Tier::kMemory);
+  EXPECT_EQ(moved->item.group, 7U) << "it is the same put";
+  EXPECT_EQ(Get("never").code, Code::kMiss);
+}
+
+TEST_F(ClusterTierTest, AnotherProcessTellsWhatTheDiskHasAndNothingBeforeItIsKnown) {
+  Fill(60);
+  const auto before = OnDisk(Inventory());
+  ASSERT_GE(before.size(), 40U);
+  End();
+  const auto facts = Begin();
+  ASSERT_TRUE(facts);
+  EXPECT_EQ(*facts, facts_);
+  ObjectId cursor = 0;
+  EXPECT_TRUE(owner_->Inventory(cursor, 100).empty());
+  EXPECT_EQ(cursor, 0U);
+  Publish();
+  EXPECT_EQ(Put("key-0"), Code::kUnavailable) << "the disk may have it";
+  Join(*facts);
+  const auto all = Inventory();
+  EXPECT_EQ(OnDisk(all), before);
+  EXPECT_EQ(all.front().item.group, 7U);
+  EXPECT_EQ(all.front().item.copies, 2U);
+  EXPECT_EQ(Put(*before.begin()), Code::kExists);
+  const Loan loan = Get(*before.begin());
+  EXPECT_EQ(TextOf(loan), ValueOf(*before.begin()));
+  owner_->Return({&loan, 1});
+}
+
+TEST_F(ClusterTierTest, WhatMemoryEvictsWhileTheDiskOpensAgainStaysListedIfTheDiskHasIt) {
+  Fill(60);
+  const Loan loan = Get("key-3", kSecond);
+  const std::int64_t held_until_ns = SystemClock::Instance().NowNs() + kSecond;
+  ASSERT_EQ(loan.code, Code::kOk);
+  owner_->Return({&loan, 1});
+  (void)owner_->TakeGone(1000);
+  ASSERT_TRUE(Becomes([&] { return SystemClock::Instance().NowNs() > held_until_ns; }));
+  held_ = true;
+  HandOver();
+  for (int i = 0; i < 60; ++i) ASSERT_EQ(Put(fmt::format("more-{}", i)), Code::kOk);
+  held_ = false;
+  AwaitOpen();
+  const auto told = owner_->TakeGone(1000);
+  EXPECT_FALSE(Tells(told, "key-3", /*gone=*/true));
+  EXPECT_TRUE(Tells(told, "key-3", /*gone=*/false)) << "it has moved";
+  EXPECT_TRUE(Tells(told, "more-0", /*gone=*/true));
+  EXPECT_EQ(TextOf(Get("key-3")), ValueOf("key-3"));
+}
+
+TEST_F(ClusterTierTest, AResetEndsWhatIsOnTheDiskAlsoForTheNextProcess) {
+  Fill(60);
+  Publish(kGeneration + (1ULL << 24));
+  EXPECT_TRUE(Inventory().empty());
+  Restart(kGeneration + (1ULL << 24));
+  EXPECT_TRUE(Inventory().empty());
+}
+
+TEST_F(ClusterTierTest, RemovalsAreProvenBeforeTheyAreAcknowledged) {
+  Fill(60);
+  const auto before = OnDisk(Inventory());
+  (void)owner_->TakeGone(1000);
+  owner_->ApplyRemoval(
+      {.number = 1, .slot = kSlot, .generation = kGeneration, .keys = {"key-0"}, .pattern = {}});
+  EXPECT_EQ(
+      owner_->ApplyRemoval(
+          {.number = 2, .slot = kSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"}),
+      11U);
+  EXPECT_TRUE(owner_->AwaitApplied());
+  const auto told = owner_->TakeGone(1000);
+  EXPECT_TRUE(Tells(told, "key-10", /*gone=*/true)) << "the master does not know what matched";
+  Restart();
+  const auto after = OnDisk(Inventory());
+  EXPECT_FALSE(after.contains("key-0"));
+  EXPECT_FALSE(after.contains("key-1"));
+  EXPECT_FALSE(after.contains("key-10"));
+  EXPECT_TRUE(after.contains("key-2"));
+  EXPECT_EQ(Put("key-0"), Code::kOk);
+}
+
+TEST_F(ClusterTierTest, WhatGaveWayAndDroppedSlotsDoNotComeBack) {
+  Fill(60);
+  std::vector<InventoryItem> second;
+  for (const InventoryItem& item : Inventory()) {
+    if (item.key == "key-0" || item.key == "key-5") second.push_back(item);
+  }
+  ASSERT_EQ(second.size(), 2U);
+  owner_->DropObjects(second);
+  Restart();
+  auto left = OnDisk(Inventory());
+  EXPECT_FALSE(left.contains("key-0"));
+  EXPECT_FALSE(left.contains("key-5"));
+  EXPECT_TRUE(left.contains("key-6"));
+  owner_->DropSlot(kSlot);
+  EXPECT_TRUE(Inventory().empty());
+  EXPECT_TRUE(Tells(owner_->TakeGone(1000), "key-6", /*gone=*/true));
+  Restart();
+  EXPECT_TRUE(Inventory().empty());
+}
+
+TEST_F(ClusterTierTest, WhatGaveWayGoesAlsoIfItWentToTheDiskMeanwhile) {
+  Fill(10, "old");
+  std::vector<InventoryItem> told;
+  for (const InventoryItem& item : Inventory()) {
+    if (item.id != kNoObject) told.push_back(item);
+  }
+  ASSERT_GE(told.size(), 5U);
+  Fill(60, "new");  // what was told has left memory
+  ASSERT_GT(OnDisk(Inventory()).size(), told.size());
+  owner_->DropObjects(told);
+  std::set<Id128> left;
+  for (const InventoryItem& item : Inventory()) left.insert(item.item.hash);
+  for (const InventoryItem& item : told) EXPECT_FALSE(left.contains(item.item.hash));
+}
+
+TEST_F(ClusterTierTest, UnderAnotherIdentityNothingOfBeforeIsFound) {
+  Fill(60);
+  OwnerFacts other = facts_;
+  other.identity = {.high = 77, .low = 77};
+  owner_->Follow(other);
+  EXPECT_TRUE(owner_->TakeGoneOverflow()) << "all is told again";
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
+  EXPECT_EQ(Get("key-0").code, Code::kMiss);
+  EXPECT_EQ(Put("key-0"), Code::kOk) << "memory goes on";
+  facts_ = other;
+  Restart();
+  EXPECT_TRUE(Inventory().empty()) << "it starts empty";
+  Fill(60, "new");
+  EXPECT_GE(OnDisk(Inventory()).size(), 40U);
+}
+
+TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
+  Fill(60);
+  const auto before = OnDisk(Inventory());
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(before.contains(fmt::format("key-{}", i)));
+  (void)owner_->TakeGone(1000);
+  ASSERT_NO_FATAL_FAILURE(Break());
+  EXPECT_TRUE(owner_->Report().disk_away);
+  EXPECT_TRUE(owner_->TakeGoneOverflow()) << "a new epoch, in which it is not told";
+  EXPECT_TRUE(Noted().empty()) << "before anybody else may store what it has";
+  EXPECT_FALSE(owner_->TellAgainFrom());
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
+  EXPECT_EQ(Put("key-0", /*group=*/8), Code::kOk);
+  owner_->ApplyRemoval(
+      {.number = 1, .slot = kSlot, .generation = kGeneration, .keys = {"key-1"}, .pattern = {}});
+  owner_->AwaitApplied();
+
+  ASSERT_NO_FATAL_FAILURE(Mend());
+  owner_->ApplyRemoval(
+      {.number = 2, .slot = kSlot, .generation = kGeneration, .keys = {"key-2"}, .pattern = {}});
+  owner_->AwaitApplied();
+  EXPECT_EQ(Put("key-3", /*group=*/8), Code::kOk) << "nothing is found on it yet";
+  EXPECT_EQ(Get("key-4").code, Code::kMiss);
+  EXPECT_TRUE(owner_->Report().disk_away);
+  const auto told = Inventory(*owner_->TellAgainFrom());
+  const auto there = OnDisk(told);
+  EXPECT_GE(there.size(), before.size() - 10);
+  for (const char* gone : {"key-0", "key-1", "key-2", "key-3"}) EXPECT_FALSE(there.contains(gone));
+  std::vector<InventoryItem> refused;
+  for (const InventoryItem& item : told) {
+    EXPECT_TRUE(item.item.returns);
+    if (item.key == "key-5") refused.push_back(item);
+  }
+  owner_->DropObjects(refused);
+  EXPECT_EQ(Get("key-4").code, Code::kMiss) << "not before the master has accepted it";
+  owner_->Told();
+  EXPECT_FALSE(owner_->Report().disk_away);
+  EXPECT_FALSE(owner_->TellAgainFrom());
+  EXPECT_EQ(Noted().size(), 1U);
+  const Loan loan = Get("key-4");
+  ASSERT_EQ(loan.code, Code::kOk);
+  EXPECT_EQ(TextOf(loan), ValueOf("key-4"));
+  owner_->Return({&loan, 1});
+  Restart();
+  const auto after = OnDisk(Inventory());
+  EXPECT_GE(after.size(), there.size() - 2);
+  for (const char* gone : {"key-1", "key-2", "key-5"}) {
+    EXPECT_FALSE(after.contains(gone)) << gone;
+    EXPECT_EQ(Get(gone).code, Code::kMiss);
+  }
+}
+
+TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
+  Fill(60);
+  ASSERT_NO_FATAL_FAILURE(Break());
+  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  ASSERT_NO_FATAL_FAILURE(Mend());
+  (void)Inventory(*owner_->TellAgainFrom());
+  broken_ = true;
+  owner_->ApplyRemoval(
+      {.number = 1, .slot = kSlot, .generation = kGeneration, .keys = {"key-1"}, .pattern = {}});
+  ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside != 0; }));
+  owner_->AwaitApplied();
+  owner_->Told();
+  EXPECT_TRUE(owner_->Report().disk_away) << "what was told is of before";
+  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  broken_ = false;
+  // It failed with a removal under way.
+  ASSERT_TRUE(Becomes([&] { return !owner_->Report().disk_away; }));
+  ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_objects == 0; }));
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
+  Fill(60, "new");
+  EXPECT_GE(OnDisk(Inventory()).size(), 40U);
+}
+
+TEST_F(ClusterTierTest, AnotherMasterEmptiesADiskThatIsAway) {
+  for (const bool told : {false, true}) {
+    Fill(60, told ? "told" : "away");
+    ASSERT_NO_FATAL_FAILURE(Break());
+    if (told) {
+      ASSERT_NO_FATAL_FAILURE(Mend());
+    }
+    facts_.seen.term += 1;
+    facts_.seen.tag += 1;
+    owner_->Follow(facts_);
+    broken_ = false;
+    ASSERT_TRUE(Becomes([&] { return !owner_->Report().disk_away; }));
+    ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_objects == 0; }));
+    EXPECT_TRUE(OnDisk(Inventory()).empty()) << told;
+    EXPECT_EQ(Get(told ? "told-1" : "away-1").code, Code::kMiss);
+  }
+  Fill(60, "new");
+  Restart();
+  EXPECT_GE(OnDisk(Inventory()).size(), 40U);
+}
+
+TEST_F(ClusterTierTest, ADiskThatWasAwayWhenItsProcessEndedStartsEmpty) {
+  Fill(60);
+  ASSERT_NO_FATAL_FAILURE(Break());
+  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  broken_ = false;
+  Restart();
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
+}
+
+TEST_F(ClusterTierTest, WithoutItsIdentityADiskStartsEmpty) {
+  Fill(60);
+  End();
+  std::filesystem::remove(directory_ + "/data/owner");
+  const auto facts = Begin();
+  ASSERT_TRUE(facts);
+  EXPECT_NE(facts->identity, facts_.identity);
+  EXPECT_EQ(facts->seen, wire::Position{});
+  Join(*facts);
+  EXPECT_TRUE(Inventory().empty());
+}
+
+TEST_F(ClusterTierTest, ASuccessorHasWhatTheDiskHasAndTellsWhatWasNotToldYet) {
+  Fill(60);
+  const auto before = OnDisk(Inventory());
+  ASSERT_NO_FATAL_FAILURE(HandOver());
+  ASSERT_NO_FATAL_FAILURE(AwaitOpen());
+  EXPECT_FALSE(owner_->TakeGoneOverflow()) << "nothing is told anew";
+  const auto told = owner_->TakeGone(1000);
+  EXPECT_EQ(told.size(), before.size());
+  for (const InventoryItem& item : told) {
+    EXPECT_TRUE(before.contains(item.key)) << "moves are told with their keys";
+  }
+  EXPECT_EQ(OnDisk(Inventory()), before);
+  const Loan loan = Get("key-3");
+  ASSERT_EQ(loan.code, Code::kOk);
+  EXPECT_EQ(TextOf(loan), ValueOf("key-3"));
+  owner_->Return({&loan, 1});
+  EXPECT_EQ(Put("key-5"), Code::kExists);
+  // The directory stays locked by the successor, and the disk is its own after a restart.
+  auto other = *Owner::Open(owner_->options(), SystemClock::Instance());
+  EXPECT_EQ(other->PrepareDisks(directory_ + "/data").error().code, Code::kUnavailable);
+  other.reset();
+  Restart();
+  EXPECT_GE(OnDisk(Inventory()).size(), before.size());
+}
+
+TEST_F(ClusterTierTest, AWalkOverTheDiskBeginsAgainBehindAHandOver) {
+  Fill(60);
+  const auto before = OnDisk(Inventory());
+  ObjectId cursor = 0;
+  std::size_t told = 0;
+  while (told < 30) told += owner_->Inventory(cursor, 5).size();  // some are of the disk
+  ASSERT_NE(cursor, Core::kWalkDone);
+  ASSERT_NO_FATAL_FAILURE(HandOver());
+  std::vector<InventoryItem> rest;
+  ASSERT_TRUE(Becomes([&] {
+    const auto some = owner_->Inventory(cursor, 7);
+    rest.insert(rest.end(), some.begin(), some.end());
+    return cursor == Core::kWalkDone;
+  }));
+  EXPECT_EQ(OnDisk(rest), before) << "it is not taken for empty while it opens";
+}
+
+TEST_F(ClusterTierTest, WhatCannotBeHandedOverGoesOn) {
+  Fill(60);
+  const auto before = OnDisk(Inventory());
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_NO_FATAL_FAILURE(BeginHandOver());
+    EXPECT_EQ(Get("key-3").code, Code::kMiss);
+    EXPECT_FALSE(owner_->AwaitApplied()) << "nothing is acknowledged while the link is cut off";
+    owner_->Thaw();
+    ASSERT_NO_FATAL_FAILURE(AwaitOpen());
+    EXPECT_TRUE(owner_->AwaitApplied());
+    EXPECT_EQ(OnDisk(Inventory()), before);
+  }
+  EXPECT_FALSE(owner_->TakeGoneOverflow());
+}
+
+TEST_F(ClusterTierTest, RemovalsMeetASuccessorWhoseDiskIsNotOpenYet) {
+  Fill(60);
+  ASSERT_NO_FATAL_FAILURE(HandOver());
+  owner_->ApplyRemoval(
+      {.number = 1, .slot = kSlot, .generation = kGeneration, .keys = {"key-0"}, .pattern = {}});
+  (void)owner_->ApplyRemoval(
+      {.number = 2, .slot = kSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"});
+  EXPECT_TRUE(owner_->AwaitApplied()) << "it waits until the disk is open";
+  Restart();
+  const auto after = OnDisk(Inventory());
+  EXPECT_FALSE(after.contains("key-0"));
+  EXPECT_FALSE(after.contains("key-10"));
+  EXPECT_TRUE(after.contains("key-2"));
+}
+
+TEST_F(ClusterTierTest, ADiskThatIsSetAsideStaysSoThroughAHandOver) {
+  Fill(60);
+  owner_->UnmountDisk();
+  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  EXPECT_EQ(Put("key-0"), Code::kOk) << "another value, in memory";
+  ASSERT_NO_FATAL_FAILURE(HandOver());
+  EXPECT_TRUE(owner_->MayPauseDisks()) << "it is not being opened";
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
+  EXPECT_EQ(Get("key-5").code, Code::kMiss);
+  Restart();
+  EXPECT_TRUE(OnDisk(Inventory()).empty()) << "others may have stored its keys meanwhile";
+}
+
+TEST_F(ClusterTierTest, ASuccessorWhoseIdentityIsForgottenUsesNothingOfTheDisk) {
+  Fill(60);
+  ASSERT_NO_FATAL_FAILURE(HandOver());
+  ASSERT_NO_FATAL_FAILURE(AwaitOpen());
+  OwnerFacts other = facts_;
+  other.identity = {.high = 77, .low = 77};
+  owner_->Follow(other);
+  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  EXPECT_EQ(Put("key-0"), Code::kOk);
+  facts_ = other;
+  Restart();
+  EXPECT_TRUE(Inventory().empty());
+}
+
+TEST_F(ClusterTierTest, NorDoesOneThatIsForgottenWhileItsDiskOpens) {
+  Fill(60);
+  ASSERT_NO_FATAL_FAILURE(HandOver());
+  OwnerFacts other = facts_;
+  other.identity = {.high = 77, .low = 77};
+  owner_->Follow(other);
+  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  EXPECT_EQ(Get("key-0").code, Code::kMiss);
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
+}
+
+TEST_F(ClusterTierTest, MistakesAreToldAtTheStart) {
+  OwnerOptions options = owner_->options();
+  auto other = Owner::Open(options, SystemClock::Instance());
+  ASSERT_TRUE(other);
+  EXPECT_EQ((*other)->PrepareDisks(directory_ + "/data").error().code, Code::kUnavailable);
+  EXPECT_EQ((*other)->PrepareDisks(directory_ + "/data2").error().code, Code::kUnavailable)
+      << "the disk is in use";
+  End();
+  options.disks.front().size_bytes = 32 << 20;
+  other = Owner::Open(options, SystemClock::Instance());
+  const auto resized = (*other)->PrepareDisks(directory_ + "/data");
+  EXPECT_EQ(resized.error().code, Code::kInvalid);
+  EXPECT_THAT(resized.error().detail, testing::HasSubstr("give its size"));
+}
+
+}  // namespace
+}  // namespace kvcove::owner

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an owner does with objects by their keys: removals, pins, what is known of them. In slices,
+// so that no call holds the lock for long.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "kvcove/owner/owner.h"
+
+namespace kvcove::owner {
+namespace {
+
+std::unexpected<Error> StaleRemoval() {
+  return Fail(Code::kStale, "the generation is not the current one; register again");
+}
+
+}  // namespace
+
+void Owner::LetOthersIn() { std::this_thread::sleep_for(std::chrono::nanoseconds(kTurnNs)); }
+
+std::vector<Code> Owner::Remove(const Token& token, std::span<const std::string_view> keys,
+                                std::int64_t deadline_ns) {
+  std::vector<Code> codes;
+  codes.reserve(keys.size());
+  DisksRemoval on_disk;
+  for (std::size_t begin = 0; begin < keys.size(); begin += kSlice) {
+    const auto slice = keys.subspan(begin, std::min(kSlice, keys.size() - begin));
+    const MutexLock lock(mutex_);
+    const Code current = core_->CheckToken(token);
+    for (const std::string_view key : slice) {
+      codes.push_back(current != Code::kOk ? current : core_->Remove(token.slot, key));
+    }
+    RemoveFromDisks(token, slice, std::span(codes).subspan(begin), on_disk);
+  }
+  if (const Status proven = AwaitDisks(on_disk, deadline_ns); !proven) {
+    std::ranges::fill(codes, proven.error().code);
+  }
+  return codes;
+}
+
+Result<std::uint64_t> Owner::RemoveMatching(const Token& token, std::string_view pattern,
+                                            std::int64_t deadline_ns) {
+  KVCOVE_TRY(CheckPattern(pattern));
+  DisksRemoval on_disk;
+  {
+    const MutexLock lock(mutex_);
+    if (core_->CheckToken(token) != Code::kOk) return StaleRemoval();
+    if (tiers_ != nullptr) tiers_->BeginMatching(token.slot);
+  }
+  Result<std::uint64_t> removed = WalkMatching(token, pattern, deadline_ns);
+  if (tiers_ == nullptr) return removed;
+  {
+    const MutexLock lock(mutex_);
+    if (!removed) {
+      tiers_->EndMatching(token.slot);
+      return removed;
+    }
+    tiers_->RemoveMatching(token.slot, token.generation, pattern, on_disk);
+  }
+  KVCOVE_TRY(AwaitDisks(on_disk, deadline_ns));
+  return *removed + on_disk.removed();
+}
+
+Result<std::uint64_t> Owner::WalkMatching(const Token& token, std::string_view pattern,
+                                          std::int64_t deadline_ns) {
+  std::uint64_t removed = 0;
+  Core::Walk walk;
+  while (!walk.done) {
+    if (clock_.NowNs() >= deadline_ns) {
+      return Fail(Code::kTimeout, fmt::format("{} objects were removed, others may be left; "
+                                              "repeat the call",
+                                              removed));
+    }
+    {
+      const MutexLock lock(mutex_);
+      if (core_->CheckToken(token) != Code::kOk) return StaleRemoval();
+      removed += core_->RemoveMatching(token.slot, pattern, walk);
+    }
+    LetOthersIn();
+  }
+  return removed;
+}
+
+std::vector<Code> Owner::Pin(const Token& token, std::span<const std::string_view> keys,
+                             const Pinning& pinning, std::int64_t deadline_ns) {
+  std::vector<Code> codes;
+  codes.reserve(keys.size());
+  for (std::size_t begin = 0; begin < keys.size(); begin += kSlice) {
+    if (begin > 0 && clock_.NowNs() >= deadline_ns) break;
+    const MutexLock lock(mutex_);
+    const Code current = core_->CheckToken(token);
+    for (const std::string_view key : keys.subspan(begin, std::min(kSlice, keys.size() - begin))) {
+      if (current != Code::kOk) {
+        codes.push_back(current);
+      } else {
+        codes.push_back(pinning.kind
+                            ? core_->Pin(token.slot, key, *pinning.kind, pinning.duration_ns)
+                            : core_->Unpin(token.slot, key));
+      }
+    }
+  }
+  codes.resize(keys.size(), Code::kTimeout);
+  return codes;
+}
+
+Result<std::vector<std::optional<ObjectStat>>> Owner::StatObjects(
+    const Token& token, std::span<const std::string_view> keys, std::int64_t deadline_ns) {
+  std::vector<std::optional<ObjectStat>> stats;
+  stats.reserve(keys.size());
+  for (std::size_t begin = 0; begin < keys.size(); begin += kSlice) {
+    if (begin > 0 && clock_.NowNs() >= deadline_ns) {
+      return Fail(Code::kTimeout, fmt::format("{} of {} keys were looked at; ask for fewer at once",
+                                              begin, keys.size()));
+    }
+    const MutexLock lock(mutex_);
+    if (begin == 0) core_->DrainEvents();
+    const bool current = core_->CheckToken(token) == Code::kOk;
+    for (const std::string_view key : keys.subspan(begin, std::min(kSlice, keys.size() - begin))) {
+      stats.push_back(current ? core_->StatObject(token.slot, key) : std::nullopt);
+    }
+  }
+  return stats;
+}
+
+}  // namespace kvcove::owner

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts at an owner, loans of what it has, and the outbox in which puts wait for the master.
+#include <algorithm>
+
+#include "kvcove/owner/owner.h"
+
+namespace kvcove::owner {
+namespace {
+
+// How often a put that waits for the master looks whether that is still there.
+constexpr std::int64_t kMasterLookNs = 50 * kMillisecond;
+
+std::vector<PutResult> Full(std::size_t count) {
+  return std::vector<PutResult>(count, PutResult{.code = Code::kNoSpace, .extents = {}});
+}
+
+}  // namespace
+
+// ---- puts
+
+void Owner::Enqueue(std::vector<Pending> pending, std::function<void(std::span<const Code>)> done) {
+  const MutexLock lock(outbox_mutex_);
+  outbox_.push_back({.pending = std::move(pending), .done = std::move(done)});
+  outbox_changed_.NotifyOne();
+}
+
+std::vector<Code> Owner::AwaitListed(std::vector<Pending> pending, std::int64_t deadline_ns) {
+  struct Wait {
+    Mutex mutex;
+    CondVar changed;
+    bool done KVCOVE_GUARDED_BY(mutex) = false;
+    std::vector<Code> codes KVCOVE_GUARDED_BY(mutex);
+  };
+  const auto wait = std::make_shared<Wait>();
+  const std::size_t count = pending.size();
+  Enqueue(std::move(pending), [wait](std::span<const Code> codes) {
+    const MutexLock lock(wait->mutex);
+    wait->codes.assign(codes.begin(), codes.end());
+    wait->done = true;
+    wait->changed.NotifyAll();
+  });
+  const MutexLock lock(wait->mutex);
+  while (!wait->done) {
+    const std::int64_t left = deadline_ns - clock_.NowNs();
+    if (left <= 0 || !master_reachable_ || waits_end_)
+      return std::vector<Code>(count, Code::kNotListed);
+    wait->changed.WaitFor(wait->mutex, std::chrono::nanoseconds(std::min(left, kMasterLookNs)));
+  }
+  return wait->codes;
+}
+
+bool Owner::Awaits(const Token& token) {
+  const MutexLock lock(mutex_);
+  return core_->Awaits(token);
+}
+
+void Owner::AwaitGeneration(const Token& token, std::int64_t deadline_ns) {
+  while (core_->Awaits(token) && master_reachable_) {
+    const std::int64_t left = deadline_ns - clock_.NowNs();
+    if (left <= 0) return;
+    // No longer than this, so that a master that goes away meanwhile is noticed.
+    published_.WaitFor(mutex_, std::chrono::nanoseconds(std::min(left, kMasterLookNs)));
+  }
+}
+
+std::vector<PutResult> Owner::Reserve(SessionNumber session, const Token& token,
+                                      std::span<const PutItem> items, bool evict) {
+  if (draining_) return Full(items.size());
+  // This process itself writes into what is reserved: it pays for the pages.
+  const MutexLock lock(mutex_);
+  std::vector<PutResult> results = core_->Put(session, token, items, evict);
+  PublishRoom();
+  return results;
+}
+
+void Owner::PublishRoom() {
+  header_.header().free_bytes.store(core_->free_bytes(), std::memory_order_relaxed);
+}
+
+void Owner::EnsurePopulated(std::span<const PutResult> results) {
+  const segment::Granule granule = header_.granule();
+  for (const PutResult& result : results) {
+    for (const Extent& extent : result.extents) {
+      const Status ensured =
+          populator_->Ensure(granule.BytesOf(extent.start), granule.BytesOf(extent.count));
+      if (ensured) continue;
+      // The writer meets the page faults, and its control group pays for the pages.
+      if (const auto lines = unpopulated_.Due(clock_.NowNs()); lines > 0) {
+        LogWarn("memory for a put could not be populated: {} ({} times)",
+                ensured.error().ToString(), lines);
+      }
+      return;
+    }
+  }
+}
+
+std::vector<PutResult> Owner::Put(SessionNumber session, const Token& token,
+                                  std::span<const PutItem> items, std::int64_t deadline_ns) {
+  if (draining_) return Full(items.size());
+  std::vector<PutResult> results;
+  std::vector<Pending> pending;
+  {
+    const MutexLock lock(mutex_);
+    AwaitGeneration(token, deadline_ns);
+    results = core_->Put(session, token, items);
+    PublishRoom();
+    if (options_.cluster) pending = core_->TakePending();
+  }
+  EnsurePopulated(results);
+  if (pending.empty()) return results;
+  std::unordered_map<std::uint64_t, std::size_t> where;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i].reservation != 0) where.emplace(results[i].reservation, i);
+  }
+  std::vector<std::size_t> order;
+  for (const Pending& one : pending) order.push_back(where.at(one.reservation));
+  const std::vector<Code> codes = AwaitListed(std::move(pending), deadline_ns);
+  for (std::size_t k = 0; k < codes.size(); ++k) {
+    results[order[k]] = {.code = codes[k], .extents = {}};
+  }
+  return results;
+}
+
+Owner::Committed Owner::Commit(SessionNumber session, std::span<const FinishItem> items) {
+  Committed committed;
+  {
+    const MutexLock lock(mutex_);
+    committed.codes = core_->Finish(session, items);
+    if (options_.cluster) committed.pending = core_->TakePending();
+  }
+  // Both are in the order of the items.
+  for (std::size_t i = 0; i < items.size() && committed.order.size() < committed.pending.size();
+       ++i) {
+    if (items[i].reservation == committed.pending[committed.order.size()].reservation) {
+      committed.order.push_back(i);
+    }
+  }
+  return committed;
+}
+
+std::vector<Code> Owner::Finish(SessionNumber session, std::span<const FinishItem> items,
+                                std::int64_t deadline_ns) {
+  auto [codes, pending, order] = Commit(session, items);
+  if (pending.empty()) return codes;
+  const std::vector<Code> listed = AwaitListed(std::move(pending), deadline_ns);
+  for (std::size_t k = 0; k < listed.size(); ++k) codes[order[k]] = listed[k];
+  return codes;
+}
+
+void Owner::FinishThen(SessionNumber session, std::span<const FinishItem> items,
+                       std::function<void(std::vector<Code>)> done) {
+  Committed committed = Commit(session, items);
+  if (committed.pending.empty()) return done(std::move(committed.codes));
+  Enqueue(std::move(committed.pending),
+          [codes = std::move(committed.codes), order = std::move(committed.order),
+           done = std::move(done)](std::span<const Code> listed) mutable {
+            for (std::size_t k = 0; k < listed.size(); ++k) codes[order[k]] = listed[k];
+            done(std::move(codes));
+          });
+}
+
+std::vector<Loan> Owner::Lend(const Token& token, std::span<const std::string_view> keys) {
+  const MutexLock lock(mutex_);
+  return core_->Lend(token, keys);
+}
+
+std::vector<std::optional<CopyLoan>> Owner::LendForCopy(
+    std::span<const wire::CopyRequest::Item> items) {
+  std::vector<std::optional<CopyLoan>> loans;
+  const MutexLock lock(mutex_);
+  for (const auto& item : items) loans.push_back(core_->LendForCopy(item.id, item.version));
+  return loans;
+}
+
+void Owner::Return(std::span<const Loan> loans) {
+  const MutexLock lock(mutex_);
+  core_->Return(loans);
+}
+
+void Owner::SetChecksum(const Loan& loan, std::uint64_t checksum) {
+  const MutexLock lock(mutex_);
+  core_->SetChecksum(loan, checksum);
+}
+
+// ---- for the link to the master
+
+void Owner::SetLease(std::int64_t deadline_ns) {
+  header_.header().lease_deadline_ns.store(deadline_ns, std::memory_order_release);
+}
+
+std::int64_t Owner::LeaseUntilNs() const {
+  return header_.header().lease_deadline_ns.load(std::memory_order_acquire);
+}
+
+bool Owner::WaitOutbox(std::int64_t wait_ns) {
+  const MutexLock lock(outbox_mutex_);
+  if (outbox_.empty() && !outbox_woken_) {
+    outbox_changed_.WaitFor(outbox_mutex_, std::chrono::nanoseconds(wait_ns));
+  }
+  outbox_woken_ = false;
+  return !outbox_.empty();
+}
+
+void Owner::WakeOutbox() {
+  const MutexLock lock(outbox_mutex_);
+  outbox_woken_ = true;
+  outbox_changed_.NotifyAll();
+}
+
+std::vector<Listing> Owner::TakeListings(std::size_t at_most_items) {
+  std::vector<Listing> listings;
+  std::size_t items = 0;
+  const MutexLock lock(outbox_mutex_);
+  while (!outbox_.empty() && items < at_most_items) {
+    items += outbox_.front().pending.size();
+    listings.push_back(std::move(outbox_.front()));
+    outbox_.pop_front();
+  }
+  return listings;
+}
+
+void Owner::ReturnListings(std::vector<Listing> listings) {
+  const MutexLock lock(outbox_mutex_);
+  for (auto at = listings.rbegin(); at != listings.rend(); ++at) {
+    outbox_.push_front(std::move(*at));
+  }
+}
+
+void Owner::CompleteListing(Listing listing, std::span<const Code> codes) {
+  std::vector<Code> outcomes;
+  {
+    for (std::size_t begin = 0; begin < codes.size(); begin += kSlice) {
+      const MutexLock lock(mutex_);
+      for (std::size_t i = begin; i < std::min(begin + kSlice, codes.size()); ++i) {
+        outcomes.push_back(core_->FinishListing(listing.pending[i], codes[i]));
+      }
+    }
+  }
+  listing.done(outcomes);
+}
+
+wire::InventoryReply Owner::Page(const wire::InventoryRequest& request) {
+  const MutexLock lock(mutex_);
+  return core_->Page(request);
+}
+
+void Owner::SetHidden(const std::vector<SlotId>& slots) {
+  const MutexLock lock(mutex_);
+  core_->SetHidden(slots);
+}
+
+wire::RenewRequest Owner::Report() {
+  wire::RenewRequest report;
+  {
+    const MutexLock lock(report_mutex_);
+    report = report_;
+  }
+  // As of now: the epoch that begins when a disk is set aside must not be told without it.
+  report.disk_away = DiskAway();
+  return report;
+}
+
+void Owner::SetApplied(std::uint64_t number) {
+  const MutexLock lock(mutex_);
+  core_->SetApplied(number);
+  applied_ = number;
+}
+
+}  // namespace kvcove::owner

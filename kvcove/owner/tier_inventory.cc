@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/tier_inventory.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace kvcove::owner {
+
+void TierInventory::Lose(TierObject object) {
+  const MutexLock lock(mutex_);
+  if (lost_.size() < kMaxLost) {
+    lost_.push_back(std::move(object));
+  } else {
+    lost_all_ = true;
+  }
+}
+
+void TierInventory::LoseAll() {
+  const MutexLock lock(mutex_);
+  lost_all_ = true;
+}
+
+std::vector<TierObject> TierInventory::TakeLost(std::size_t at_most) {
+  std::vector<TierObject> taken;
+  const MutexLock lock(mutex_);
+  const std::size_t count = std::min(at_most, lost_.size());
+  taken.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    taken.push_back(std::move(lost_.front()));
+    lost_.pop_front();
+  }
+  return taken;
+}
+
+bool TierInventory::TakeLostAll() {
+  const MutexLock lock(mutex_);
+  return std::exchange(lost_all_, false);
+}
+
+bool TierInventory::lost_all() const {
+  const MutexLock lock(mutex_);
+  return lost_all_;
+}
+
+void TierInventory::SetZones(std::uint32_t zones) {
+  const MutexLock lock(mutex_);
+  zones_ = zones;
+  ended_ = false;
+}
+
+std::uint32_t TierInventory::zones() const {
+  const MutexLock lock(mutex_);
+  return ended_ ? 0 : zones_;
+}
+
+std::shared_ptr<TierInventory::Zone> TierInventory::Ask(std::uint32_t number) {
+  auto zone = std::make_shared<Zone>();
+  zone->number = number;
+  const MutexLock lock(mutex_);
+  zone->done = ended_;
+  walking_ = !ended_;
+  if (!ended_) asked_.push_back(zone);
+  return zone;
+}
+
+bool TierInventory::Await(const Zone& zone, std::int64_t wait_ns) {
+  const MutexLock lock(mutex_);
+  if (!zone.done && !ended_) answered_.WaitFor(mutex_, std::chrono::nanoseconds(wait_ns));
+  return zone.done || ended_;
+}
+
+void TierInventory::End() {
+  const MutexLock lock(mutex_);
+  ended_ = true;
+  walking_ = false;
+  asked_.clear();
+  answered_.NotifyAll();
+}
+
+std::shared_ptr<TierInventory::Zone> TierInventory::Take() {
+  const MutexLock lock(mutex_);
+  if (asked_.empty()) return nullptr;
+  std::shared_ptr<Zone> zone = std::move(asked_.front());
+  asked_.pop_front();
+  return zone;
+}
+
+void TierInventory::PutBack(std::shared_ptr<Zone> zone) {
+  const MutexLock lock(mutex_);
+  if (!ended_) asked_.push_back(std::move(zone));
+}
+
+void TierInventory::Answer(Zone& zone, std::vector<TierObject> objects) {
+  const MutexLock lock(mutex_);
+  if (ended_) return;  // the thread that asked has gone on without it
+  zone.objects = std::move(objects);
+  zone.done = true;
+  if (zone.number + 1 >= zones_) walking_ = false;
+  answered_.NotifyAll();
+}
+
+bool TierInventory::walking() const {
+  const MutexLock lock(mutex_);
+  return walking_;
+}
+
+}  // namespace kvcove::owner

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an owner in a cluster must know of its disk to tell its master: which objects lie there, a
+// zone at a time, and which lie there no more. The disk's index has no keys, so a walk reads the
+// summaries of zones, on the disk's thread. Thread-safe; a call holds the lock for a moment only.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvcove/base/carry.h"
+#include "kvcove/base/mutex.h"
+#include "kvcove/model/ids.h"
+
+namespace kvcove::owner {
+
+struct TierObject {
+  SlotId slot = 0;
+  Generation generation = 0;
+  std::uint64_t put = 0;  // EvictedObject::put
+  std::uint32_t size_bytes = 0;
+  std::string key;
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, slot, generation, put, size_bytes, key);
+  }
+};
+
+class TierInventory {
+ public:
+  // Beyond so many that are lost and not taken yet, the owner tells its whole inventory again.
+  static constexpr std::size_t kMaxLost = 1 << 18;
+
+  // ---- what the disk has no more
+  void Lose(TierObject object);
+  // Nobody knows what: all is told again.
+  void LoseAll();
+  std::vector<TierObject> TakeLost(std::size_t at_most);
+  bool TakeLostAll();
+  bool lost_all() const;
+
+  // ---- walks
+  struct Zone {
+    std::uint32_t number = 0;
+    // Of TierInventory, until Await was true:
+    std::vector<TierObject> objects;
+    bool done = false;
+  };
+  void SetZones(std::uint32_t zones);
+  std::uint32_t zones() const;
+  std::shared_ptr<Zone> Ask(std::uint32_t number);
+  // True once the zone's objects are known; none are when the disk is set aside.
+  bool Await(const Zone& zone, std::int64_t wait_ns);
+  // The disk answers nothing any more.
+  void End();
+  // From the first zone that is asked for until the last one is answered: what moves from zone to
+  // zone meanwhile might not be told.
+  bool walking() const;
+  // To a successor's process: what the master has not heard yet.
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    const MutexLock lock(mutex_);
+    CarryAll(ar, lost_, lost_all_);
+  }
+
+  // ---- the disk's thread
+  std::shared_ptr<Zone> Take();
+  // It could not be read just now.
+  void PutBack(std::shared_ptr<Zone> zone);
+  void Answer(Zone& zone, std::vector<TierObject> objects);
+
+ private:
+  mutable Mutex mutex_;
+  CondVar answered_;
+  std::deque<TierObject> lost_ KVCOVE_GUARDED_BY(mutex_);
+  bool lost_all_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool ended_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool walking_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::uint32_t zones_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::deque<std::shared_ptr<Zone>> asked_ KVCOVE_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvcove::owner

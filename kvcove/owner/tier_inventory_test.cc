@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/tier_inventory.h"
+
+#include <gtest/gtest.h>
+
+#include "kvcove/base/clock.h"
+
+namespace kvcove::owner {
+namespace {
+
+TEST(TierInventoryTest, WhatIsLostIsTakenOnceInOrder) {
+  TierInventory inventory;
+  for (int i = 0; i < 3; ++i) inventory.Lose({.slot = 1, .key = std::to_string(i)});
+  const auto two = inventory.TakeLost(2);
+  ASSERT_EQ(two.size(), 2U);
+  EXPECT_EQ(two[0].key, "0");
+  EXPECT_EQ(inventory.TakeLost(9).size(), 1U);
+  EXPECT_TRUE(inventory.TakeLost(9).empty());
+  EXPECT_FALSE(inventory.TakeLostAll());
+}
+
+TEST(TierInventoryTest, BeyondTheBoundAllIsToldAgain) {
+  TierInventory inventory;
+  for (std::size_t i = 0; i <= TierInventory::kMaxLost; ++i) inventory.Lose({.key = "k"});
+  EXPECT_TRUE(inventory.TakeLostAll());
+  EXPECT_FALSE(inventory.TakeLostAll());
+  EXPECT_EQ(inventory.TakeLost(~0ULL).size(), TierInventory::kMaxLost);
+}
+
+TEST(TierInventoryTest, AZoneIsAnsweredByTheDisksThread) {
+  TierInventory inventory;
+  inventory.SetZones(3);
+  EXPECT_EQ(inventory.zones(), 3U);
+  const auto asked = inventory.Ask(2);
+  EXPECT_FALSE(inventory.Await(*asked, 0));
+  const auto taken = inventory.Take();
+  ASSERT_EQ(taken, asked);
+  EXPECT_EQ(taken->number, 2U);
+  EXPECT_EQ(inventory.Take(), nullptr);
+  inventory.PutBack(taken);  // it is being sealed
+  EXPECT_EQ(inventory.Take(), taken);
+  inventory.Answer(*taken, {{.key = "a"}});
+  EXPECT_TRUE(inventory.Await(*asked, 0));
+  EXPECT_EQ(asked->objects.size(), 1U);
+}
+
+TEST(TierInventoryTest, NobodyWaitsForADiskThatIsSetAside) {
+  TierInventory inventory;
+  inventory.SetZones(3);
+  const auto asked = inventory.Ask(0);
+  inventory.End();
+  EXPECT_TRUE(inventory.Await(*asked, 3600 * kSecond));
+  EXPECT_TRUE(inventory.Await(*inventory.Ask(1), 3600 * kSecond));
+  EXPECT_TRUE(asked->objects.empty());
+  EXPECT_EQ(inventory.zones(), 0U);
+  inventory.SetZones(2);  // the disk is tried again
+  EXPECT_EQ(inventory.zones(), 2U);
+}
+
+// What moves from zone to zone meanwhile might not be told.
+TEST(TierInventoryTest, AWalkLastsUntilItsLastZoneIsAnswered) {
+  TierInventory inventory;
+  inventory.SetZones(2);
+  EXPECT_FALSE(inventory.walking());
+  for (std::uint32_t zone = 0; zone < 2; ++zone) {
+    (void)inventory.Ask(zone);
+    EXPECT_TRUE(inventory.walking());
+    const auto taken = inventory.Take();
+    ASSERT_NE(taken, nullptr);
+    inventory.Answer(*taken, {});
+    EXPECT_EQ(inventory.walking(), zone == 0);
+  }
+  (void)inventory.Ask(0);
+  inventory.End();
+  EXPECT_FALSE(inventory.walking());
+}
+
+}  // namespace
+}  // namespace kvcove::owner

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an owner's disks tell at /metrics, each under its path.
+#include "kvcove/owner/owner.h"
+
+namespace kvcove::owner {
+namespace {
+
+double Number(std::uint64_t value) { return static_cast<double>(value); }
+
+void CollectSpace(const TierStat& stat, const std::string& disk, http::Metrics& metrics) {
+  const http::Labels in_tier = {{"tier", "disk"}, {"disk", disk}};
+  const http::Labels labels = {{"disk", disk}};
+  metrics.Gauge("kvcove_owner_capacity_bytes", "memory that this host gives to the pool",
+                Number(stat.space.total_bytes), in_tier);
+  metrics.Gauge("kvcove_owner_object_bytes", "of it held by objects", Number(stat.space.live_bytes),
+                in_tier);
+  metrics.Gauge("kvcove_owner_objects", "objects", Number(stat.space.objects), in_tier);
+  metrics.Gauge("kvcove_owner_index_bytes", "memory beside it, for the index and keys",
+                Number(stat.space.index_bytes), in_tier);
+  metrics.Gauge("kvcove_owner_disk_free_zones", "zones of the disk that nothing is in",
+                stat.space.free_zones, labels);
+  metrics.Gauge("kvcove_owner_disk_lost_zones", "zones that are not used after an error",
+                stat.space.lost_zones, labels);
+  metrics.Gauge("kvcove_owner_disk_queued_bytes", "evicted, and not written yet",
+                Number(stat.space.queued_bytes), labels);
+  metrics.Gauge("kvcove_owner_disk_aside", "1 while the disk is set aside", stat.aside ? 1 : 0,
+                labels);
+}
+
+void CollectWrites(const TierStat& stat, const std::string& disk, http::Metrics& metrics) {
+  const http::Labels labels = {{"disk", disk}};
+  const auto evicted = [&](const char* outcome, std::uint64_t count) {
+    metrics.Counter("kvcove_owner_disk_evicted_total",
+                    "values that memory evicted, by what became of them", Number(count),
+                    {{"outcome", outcome}, {"disk", disk}});
+  };
+  evicted("written", stat.demoted);
+  evicted("kept", stat.kept);
+  evicted("not_worth", stat.not_worth);
+  evicted("over_rate", stat.over_rate);
+  evicted("over_share", stat.over_share);
+  evicted("queue_full", stat.dropped_full);
+  evicted("dropped", stat.dropped_other);
+  metrics.Counter("kvcove_owner_disk_put_bytes_total", "bytes of evicted values that were written",
+                  Number(stat.demoted_bytes), labels);
+  metrics.Counter("kvcove_owner_disk_written_bytes_total",
+                  "bytes that the device was given; over put_bytes it is the write amplification",
+                  Number(stat.log.written_bytes), labels);
+  metrics.Counter("kvcove_owner_disk_moved_total",
+                  "objects that were written again, out of a zone that was freed",
+                  Number(stat.log.moved_objects), labels);
+  metrics.Counter("kvcove_owner_disk_moved_bytes_total", "bytes of their records",
+                  Number(stat.log.moved_bytes), labels);
+  metrics.Counter("kvcove_owner_disk_evictions_total", "objects that went with their zone",
+                  Number(stat.log.dropped_objects), labels);
+}
+
+void CollectReads(const TierStat& stat, const std::string& disk, http::Metrics& metrics) {
+  const http::Labels labels = {{"disk", disk}};
+  metrics.Counter("kvcove_owner_disk_hits_total", "values that came back into memory",
+                  Number(stat.promoted), labels);
+  metrics.Counter("kvcove_owner_disk_hit_bytes_total", "their bytes", Number(stat.promoted_bytes),
+                  labels);
+  metrics.Counter("kvcove_owner_disk_read_bytes_total", "bytes that the device was asked for",
+                  Number(stat.log.read_bytes), labels);
+  const auto missed = [&](MissReason reason, std::uint64_t count) {
+    metrics.Counter("kvcove_owner_disk_misses_total",
+                    "keys that were on the disk and did not come up, by reason", Number(count),
+                    {{"reason", std::string(MissReasonName(reason))}, {"disk", disk}});
+  };
+  missed(MissReason::kDiskDamaged, stat.log.corrupt);
+  missed(MissReason::kDiskFailed, stat.load_failed);
+  missed(MissReason::kDiskTimeout, stat.load_timeouts);
+  missed(MissReason::kNoRoom, stat.load_no_room);
+  const auto errors = [&](const char* kind, std::uint64_t count) {
+    metrics.Counter("kvcove_owner_disk_errors_total", "errors of the disk, by kind", Number(count),
+                    {{"kind", kind}, {"disk", disk}});
+  };
+  errors("read", stat.log.read_errors);
+  errors("write", stat.log.write_errors);
+  errors("damaged", stat.log.corrupt);
+  errors("set_aside", stat.asides);
+}
+
+void CollectShares(const Tiering& tiering, const TierCommon& common, const std::string& disk,
+                   http::Metrics& metrics) {
+  const std::vector<std::uint64_t> held = tiering.HeldByShare();
+  const std::vector<std::uint64_t> read = tiering.ReadByShare();
+  const disklog::DiskShares shares = tiering.Shares();
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    const http::Labels labels = {{"namespace", ReadableName(common.quotas[i].first)},
+                                 {"disk", disk}};
+    metrics.Gauge("kvcove_owner_disk_share_bytes",
+                  "that a namespace or tenant with a quota has on the disk, or in its queue",
+                  Number(held[i]), labels);
+    metrics.Counter("kvcove_owner_disk_share_read_bytes_total", "that were read for it",
+                    Number(read[i]), labels);
+    const disklog::ShareLimits& limits = shares.limits[i];
+    if (limits.maximum_bytes != disklog::ShareLimits().maximum_bytes) {
+      metrics.Gauge("kvcove_owner_disk_share_maximum_bytes", "that it may have there",
+                    Number(limits.maximum_bytes), labels);
+    }
+    metrics.Gauge("kvcove_owner_disk_share_guaranteed_bytes", "that nobody else takes from it",
+                  Number(limits.guaranteed_bytes), labels);
+  }
+}
+
+}  // namespace
+
+void Owner::CollectDisks(http::Metrics& metrics) const {
+  if (tiers_ == nullptr) return;
+  for (std::size_t i = 0; i < tiers_->size(); ++i) {
+    const std::string& disk = options_.disks[i].path;
+    const TierStat stat = tiers_->StatOf(i);
+    CollectSpace(stat, disk, metrics);
+    CollectWrites(stat, disk, metrics);
+    CollectReads(stat, disk, metrics);
+    CollectShares((*tiers_)[i], tiers_->common(), disk, metrics);
+    const TierTimes& times = (*tiers_)[i].times();
+    metrics.Histogram("kvcove_owner_disk_read_seconds", "reads of a record", times.reads,
+                      {{"disk", disk}});
+    metrics.Histogram("kvcove_owner_disk_write_seconds",
+                      "from an evicted value's way into the log until it is on the device",
+                      times.writes, {{"disk", disk}});
+  }
+  metrics.Gauge("kvcove_owner_disk_budget_bytes",
+                "that --disk-write-rate lets be written now; negative while it is paid off",
+                static_cast<double>(tiers_->Stat().budget_bytes));
+}
+
+}  // namespace kvcove::owner

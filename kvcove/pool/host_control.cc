@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/pool/host_control.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/random.h"
+
+namespace kvcove::pool {
+namespace {
+
+constexpr std::int64_t kTellNs = 500 * kMillisecond;
+
+std::string NameOf(const std::string& data_directory) {
+  if (data_directory.empty()) return "process:" + ToHex(RandomId());
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::weakly_canonical(data_directory, error);
+  return "directory:" + (error ? data_directory : path.string());
+}
+
+// Of one key at several owners: it is removed if one of them removed it.
+void MergeRemoved(std::vector<Code>& all, std::span<const Code> one) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == Code::kMiss) all[i] = one[i];
+  }
+}
+
+}  // namespace
+
+HostControl::HostControl(const std::string& data_directory, std::int64_t lease_ns,
+                         const Clock& clock)
+    : data_directory_(data_directory),
+      lease_ns_(lease_ns),
+      clock_(clock),
+      name_(NameOf(data_directory)) {
+  engines_ = std::make_unique<HostEngines>([this](std::span<const HostEngines::Engine> engines) {
+    const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + kTellNs;
+    for (const auto& [name, engine] : engines) (void)EndEngine(name, engine, deadline_ns);
+    return engines.size();
+  });
+}
+
+Result<std::shared_ptr<HostControl>> HostControl::Open(const std::string& data_directory,
+                                                       std::int64_t lease_ns, const Clock& clock) {
+  std::shared_ptr<HostControl> control(new HostControl(data_directory, lease_ns, clock));
+  KVCOVE_TRY(control->Resume());
+  return control;
+}
+
+Status HostControl::Resume() {
+  KVCOVE_ASSIGN(generations_,
+                master::BlockingGenerations::Open(data_directory_, lease_ns_, *this, clock_));
+  return {};
+}
+
+void HostControl::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
+  const MutexLock lock(mutex_);
+  incarnation_ = incarnation;
+  for (const SlotUpdate& update : updates) slots_[update.slot] = update;
+  for (const auto& owner : owners_) owner->Publish(incarnation, updates);
+}
+
+std::uint32_t HostControl::AddOwner(std::shared_ptr<owner::Owner> owner) {
+  const MutexLock lock(mutex_);
+  std::vector<SlotUpdate> updates;
+  updates.reserve(slots_.size());
+  for (const auto& [slot, update] : slots_) updates.push_back(update);
+  owner->Publish(incarnation_, updates);
+  owners_.push_back(std::move(owner));
+  return added_++;
+}
+
+void HostControl::RemoveOwner(const owner::Owner& owner) {
+  {
+    const MutexLock lock(mutex_);
+    std::erase_if(owners_, [&](const auto& one) { return one.get() == &owner; });
+    if (!owners_.empty()) return;
+  }
+  engines_.reset();  // tells the ends that it has not told yet
+  if (generations_ == nullptr) return;
+  if (const Status closed = generations_->Close(); !closed) {
+    LogWarn("the clean end could not be written down, so the next start waits for leases: {}",
+            closed.error().ToString());
+  }
+}
+
+std::vector<std::shared_ptr<owner::Owner>> HostControl::Owners() {
+  const MutexLock lock(mutex_);
+  return owners_;
+}
+
+Result<wire::Registration> HostControl::Register(const wire::RegisterRequest& request,
+                                                 std::int64_t deadline_ns) {
+  return generations_->Register(request, deadline_ns);
+}
+
+Result<wire::ResetOutcome> HostControl::Reset(const wire::ResetRequest& request,
+                                              std::int64_t deadline_ns) {
+  return generations_->Reset(request, deadline_ns);
+}
+
+Status HostControl::NameVersions(std::string_view name, std::string_view engine,
+                                 std::span<const std::string> versions, std::int64_t deadline_ns) {
+  return generations_->NameVersions(name, engine, versions, deadline_ns);
+}
+
+Status HostControl::EndEngine(std::string_view name, std::string_view engine,
+                              std::int64_t deadline_ns) {
+  return generations_->EndEngine(name, engine, deadline_ns);
+}
+
+Result<std::vector<Code>> HostControl::Remove(const Token& token,
+                                              std::span<const std::string_view> keys,
+                                              std::int64_t deadline_ns) {
+  std::vector<Code> codes(keys.size(), Code::kMiss);
+  for (const auto& owner : Owners()) MergeRemoved(codes, owner->Remove(token, keys, deadline_ns));
+  return codes;
+}
+
+Result<std::uint64_t> HostControl::RemoveMatching(const Token& token, std::string_view pattern,
+                                                  std::int64_t deadline_ns) {
+  std::uint64_t removed = 0;
+  for (const auto& owner : Owners()) {
+    KVCOVE_ASSIGN(const std::uint64_t here, owner->RemoveMatching(token, pattern, deadline_ns));
+    removed += here;
+  }
+  return removed;
+}
+
+}  // namespace kvcove::pool

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/pool/host_control.h"
+
+#include <gtest/gtest.h>
+
+#include "kvcove/base/random.h"
+#include "kvcove/base/size.h"
+
+namespace kvcove::pool {
+namespace {
+
+class HostControlTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto control = HostControl::Open("", kSecond, SystemClock::Instance());
+    ASSERT_TRUE(control) << control.error().ToString();
+    control_ = std::move(*control);
+  }
+  void TearDown() override {
+    for (const auto& owner : owners_) control_->RemoveOwner(*owner);
+  }
+  owner::Owner& Add() {
+    owner::OwnerOptions options;
+    options.memory_bytes = kMiB;
+    options.populate = false;
+    owners_.push_back(*owner::Owner::Open(options, SystemClock::Instance()));
+    EXPECT_EQ(control_->AddOwner(owners_.back()), owners_.size() - 1);
+    return *owners_.back();
+  }
+  static std::int64_t Soon() { return SystemClock::Instance().NowNs() + 5 * kSecond; }
+  Token Register() {
+    const auto registration = *control_->Register({.name = "n", .engine = "e"}, Soon());
+    return {.incarnation = registration.incarnation,
+            .generation = registration.generation,
+            .slot = registration.slot};
+  }
+  static Code Put(owner::Owner& owner, const Token& token, std::string_view key) {
+    const std::byte value[100] = {};
+    const wire::PutItem item{.key = key, .size_bytes = sizeof(value), .value = value};
+    return owner.Put(owner.AddRemoteSession(), token, {&item, 1}, Soon())[0].code;
+  }
+
+  std::shared_ptr<HostControl> control_;
+  std::vector<std::shared_ptr<owner::Owner>> owners_;
+};
+
+TEST_F(HostControlTest, AnOwnerThatIsAddedKnowsTheGenerationsOfNow) {
+  (void)Add();
+  const Token token = Register();
+  owner::Owner& second = Add();
+  EXPECT_EQ(second.header().generation(token.slot), token.generation);
+  EXPECT_EQ(Put(second, token, "k"), Code::kOk);
+}
+
+TEST_F(HostControlTest, AResetThatReturnsStandsAtEachOwner) {
+  owner::Owner& first = Add();
+  owner::Owner& second = Add();
+  const Token token = Register();
+  ASSERT_EQ(Put(second, token, "k"), Code::kOk);
+  ASSERT_TRUE(control_->Reset({.name = "n", .engine = "e", .id = RandomId()}, Soon()));
+  const Generation now = first.header().generation(token.slot);
+  EXPECT_NE(now, token.generation);
+  EXPECT_EQ(second.header().generation(token.slot), now);
+  EXPECT_EQ(Put(first, token, "k"), Code::kStale);
+  EXPECT_EQ(Put(second, token, "k"), Code::kStale);
+}
+
+TEST_F(HostControlTest, ARemovalFindsAKeyWhereverItIs) {
+  owner::Owner& first = Add();
+  owner::Owner& second = Add();
+  const Token token = Register();
+  ASSERT_EQ(Put(first, token, "a"), Code::kOk);
+  ASSERT_EQ(Put(second, token, "b"), Code::kOk);
+  ASSERT_EQ(Put(first, token, "both"), Code::kOk);
+  ASSERT_EQ(Put(second, token, "both"), Code::kOk);
+  const std::vector<std::string_view> keys = {"a", "b", "both", "none"};
+  EXPECT_EQ(*control_->Remove(token, keys, Soon()),
+            (std::vector<Code>{Code::kOk, Code::kOk, Code::kOk, Code::kMiss}));
+  EXPECT_EQ((*control_->Remove(token, keys, Soon()))[2], Code::kMiss);
+  ASSERT_EQ(Put(first, token, "x1"), Code::kOk);
+  ASSERT_EQ(Put(second, token, "x2"), Code::kOk);
+  EXPECT_EQ(*control_->RemoveMatching(token, "x*", Soon()), 2U);
+}
+
+TEST_F(HostControlTest, AnAuthorityIsNamedAfterItsDirectory) {
+  const auto other = HostControl::Open("", kSecond, SystemClock::Instance());
+  EXPECT_NE((*other)->name(), control_->name()) << "without one, nothing is shared";
+}
+
+}  // namespace
+}  // namespace kvcove::pool

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// A host's part of an upgrade (docs/upgrade.md): what only one process may have open is closed by
+// the one before it is opened by the other.
+#include <thread>
+
+#include "kvcove/base/log.h"
+#include "kvcove/pool/local_host.h"
+#include "kvcove/rpc/inherited.h"
+
+namespace kvcove::pool {
+namespace {
+
+constexpr std::int64_t kRepeatNs = 2 * kSecond;
+// How much of the lease must be left when its renewal stops: a hand-over is done in less.
+constexpr std::int64_t kLeaseShare = 8;  // the renewal is at most this part of the lease ago
+constexpr std::int64_t kFreshNs = kSecond;
+
+}  // namespace
+
+void LocalHost::EndWaits() {
+  owner_->EndWaits();
+  if (alone_ != nullptr) alone_->EndWaits();
+}
+
+// The master must have answered just now: nobody asks it for a lease until the successor does.
+Status LocalHost::AwaitFreshLease() {
+  if (!in_cluster()) return {};
+  const std::int64_t lease_ns = options_.owner.lease_ns;
+  const std::int64_t until_ns = clock_->NowNs() + kFreshNs;
+  link_->RenewNow();
+  while (LeaseUntilNs() - clock_->NowNs() < lease_ns - (lease_ns / kLeaseShare)) {
+    if (clock_->NowNs() >= until_ns) {
+      return Fail(Code::kUnavailable, "the master does not renew the lease; try again");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return {};
+}
+
+Status LocalHost::Pause() {
+  if (in_cluster()) {
+    // Its listener stays open by the copies that go to the successor, or to Resume.
+    listeners_ = rpc::CopyTcpListeners();
+    link_->Pause();
+    owner_->ForgetCallers();
+    data_server_.reset();
+    engines_->Pause();
+    return {};
+  }
+  engines_->Pause();  // tells what it knows; what it cannot tell, the successor's store forgets
+  alone_->Pause();    // the store's lock goes with it
+  return {};
+}
+
+void LocalHost::Resume() {
+  if (in_cluster()) {
+    if (data_server_ == nullptr) {
+      rpc::InheritTcpListeners(std::move(listeners_));
+      listeners_.clear();
+      if (const Status opened = OpenData(); !opened) {
+        LogError("other hosts cannot reach this one until it is restarted: {}",
+                 opened.error().ToString());
+      }
+      rpc::DropInherited();
+      link_->Resume();
+    }
+  } else if (alone_->paused()) {
+    if (const Status opened = alone_->Resume(); !opened) {
+      LogError(
+          "the generations cannot be opened again: nothing is registered or reset until this "
+          "process is restarted: {}",
+          opened.error().ToString());
+    } else {
+      (void)engines_->held().Repeat(*control_, clock_->NowNs() + kRepeatNs);
+    }
+  }
+  engines_->Resume();
+}
+
+void LocalHost::SaveLink(StateWriter& ar) {
+  if (link_ != nullptr) link_->Save(ar);
+}
+
+Result<std::unique_ptr<LocalHost>> LocalHost::Adopt(const LocalHostOptions& options,
+                                                    std::unique_ptr<owner::Owner> owner,
+                                                    StateReader& state, UniqueFd lineage,
+                                                    const Clock& clock) {
+  std::unique_ptr<LocalHost> host(new LocalHost);
+  host->options_ = options;
+  host->clock_ = &clock;
+  host->owner_ = std::move(owner);
+  KVCOVE_TRY(host->OpenEngines());
+  host->engines_->Pause();  // until StartAdopted
+  CarryOne(state, *host);
+  if (!state.ok()) return Fail(Code::kIncompatible, "the state of sessions differs");
+  if (!options.cluster) {
+    host->index_ = host->alone_->AddOwner(host->owner_);
+    return host;
+  }
+  const ClusterMember& member = *host->options_.cluster;
+  KVCOVE_ASSIGN(host->advertised_, net::ChooseAdvertised({.advertise = member.advertise,
+                                                          .listen = member.listen,
+                                                          .master = member.master}));
+  owner::LinkOptions link;
+  KVCOVE_TRY(host->ConnectToMaster(link));
+  link.identity.address = host->advertised_.address.ToString();
+  link.identity.disk = host->owner_->has_disk();
+  host->adopted_lineage_ = std::move(lineage);
+  host->link_ = std::make_unique<owner::Link>(*host->owner_, link, clock);
+  host->link_->Load(state);
+  if (!state.ok()) return Fail(Code::kIncompatible, "the state of the link to the master differs");
+  host->owner_->EnqueueWaiting(host->link_->Asked());
+  return host;
+}
+
+void LocalHost::ClaimLease() {
+  if (!in_cluster()) owner_->SetLease(clock_->NowNs() + options_.owner.lease_ns);
+}
+
+void LocalHost::StartAdopted() {
+  started_ = true;
+  engines_->Resume();
+  if (in_cluster()) {
+    owner_->ResumeClusterDisks();
+  } else {
+    owner_->ResumeDisks(DiskPlace());
+  }
+  owner_->Start();
+  if (in_cluster()) {
+    if (const Status opened = OpenData(); !opened) {
+      LogError("other hosts cannot reach this one until it is restarted: {}",
+               opened.error().ToString());
+    }
+    if (adopted_lineage_.valid()) {
+      lineage_ =
+          owner::Lineage::Adopt(options_.lineage, link_->identity(), std::move(adopted_lineage_));
+      link_->SetLineage(lineage_.get());
+    }
+    link_->Start();
+  }
+}
+
+// In a cluster the link does it when the master answers. Until then their slots count as named.
+void LocalHost::RepeatEngines() {
+  if (!in_cluster()) (void)engines_->held().Repeat(*control_, clock_->NowNs() + kRepeatNs);
+}
+
+}  // namespace kvcove::pool

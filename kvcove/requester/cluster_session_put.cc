@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a cluster's session puts: on this host first, else, or what has no room there, on others.
+#include <algorithm>
+#include <iterator>
+
+#include "kvcove/base/log.h"
+#include "kvcove/requester/cluster_session.h"
+#include "kvcove/requester/remote_read.h"
+#include "kvcove/requester/remote_write.h"
+
+namespace kvcove::requester {
+
+bool ClusterSession::PutHere(const Token& token, std::span<const PutItem> items,
+                             std::span<ItemResult> results, const CallOptions& options,
+                             Status& stored) {
+  LocalSession* local = Local();
+  if (local == nullptr || options_.replicas > 1) return false;
+  if (preferred_.empty()) {
+    if (placement_ != Placement::kLocalFirst || !host_->locals().AnyUsable()) return false;
+    stored = local->Put(token, items, results, options);
+    return true;
+  }
+  const std::optional<std::size_t> here = host_->LocalAt(preferred_.front());
+  if (!here) return false;
+  stored = local->PutOn(*here, token, items, results, options);
+  return true;
+}
+
+void ClusterSession::FallBack(std::string_view why) {
+  host_->CountFallback();
+  if (!said_fallback_.exchange(true)) {
+    LogWarn("the preferred segment '{}' {}; others are used", options_.preferred_segment, why);
+  }
+}
+
+std::vector<wire::OwnerNumber> ClusterSession::Targets(std::int64_t deadline_ns) {
+  const auto reachable = [&] {
+    std::vector<wire::OwnerStat> owners = host_->peers().Owners();
+    std::erase_if(owners, [&](const wire::OwnerStat& owner) {
+      const auto peer = host_->peers().Get(owner.number, deadline_ns);
+      return peer == nullptr || peer->broken();
+    });
+    return owners;
+  };
+  const auto lacks_preferred = [&](const std::vector<wire::OwnerStat>& owners) {
+    if (preferred_.empty()) return false;
+    return std::ranges::find_first_of(owners, preferred_, {}, &wire::OwnerStat::address) ==
+           owners.end();
+  };
+  std::vector<wire::OwnerStat> owners = reachable();
+  if (lacks_preferred(owners) && !said_fallback_.load()) {
+    host_->peers().Refresh(deadline_ns);  // it may have come since the last look
+    owners = reachable();
+  }
+  if (lacks_preferred(owners)) FallBack("is not there");
+  const PlacementRequest request{
+      .strategy = placement_, .preferred = preferred_, .host = host_->options().host};
+  const MutexLock lock(random_mutex_);
+  return OrderOwners(request, std::move(owners), random_);
+}
+
+Status ClusterSession::Put(const Token& token, std::span<const PutItem> items,
+                           std::span<ItemResult> results, const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(items.size(), results.size()));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  if (closed()) {
+    std::fill_n(results.begin(), items.size(), ItemResult{.code = Code::kClosed});
+    return {};
+  }
+  if (token.slot >= kMaxSlots) {
+    std::fill_n(results.begin(), items.size(), ItemResult{.code = Code::kInvalid});
+    return Fail(Code::kInvalid, "the token does not come from Capture");
+  }
+  std::vector<std::size_t> which;
+  std::vector<wire::OwnerNumber> asked;
+  if (Status stored; PutHere(token, items, results, options, stored)) {
+    asked = host_->LocalNumbers(preferred_.empty() ? std::string() : preferred_.front());
+    if (!stored && stored.error().code == Code::kInvalid) return stored;
+    // What this host has no room for, or whose owner is gone, goes elsewhere.
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (results[i].code == Code::kNoSpace || results[i].code == Code::kUnavailable) {
+        which.push_back(i);
+      }
+    }
+  } else {
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const std::uint64_t size = SizeOf(items[i].value);
+      results[i] = {.code = Code::kUnavailable, .bytes = size};
+      if (!CheckKey(items[i].key) || !CheckObjectSize(size) || HasNull(items[i].value) ||
+          items[i].after.size() > kMaxKeyBytes) {
+        results[i].code = Code::kInvalid;
+        continue;
+      }
+      which.push_back(i);
+    }
+  }
+  if (which.empty()) return {};
+  return PutRemote(token, items, which, asked, results, options, deadline_ns);
+}
+
+Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> items,
+                                 std::span<const std::size_t> which,
+                                 std::span<const wire::OwnerNumber> asked,
+                                 std::span<ItemResult> results, const CallOptions& options,
+                                 std::int64_t deadline_ns) {
+  // What is there already need not travel.
+  std::vector<Id128> hashes;
+  hashes.reserve(which.size());
+  for (const std::size_t i : which) hashes.push_back(DirectoryHash(token.slot, items[i].key));
+  std::vector<std::size_t> todo;
+  const auto places = host_->Lookup(token, hashes, deadline_ns);
+  if (!places && places.error().code == Code::kStale) {
+    for (const std::size_t i : which) results[i].code = Code::kStale;
+    return {};
+  }
+  for (std::size_t k = 0; k < which.size(); ++k) {
+    if (places && (*places)[k].owner != wire::kNoOwner) {
+      results[which[k]].code = Code::kExists;
+    } else {
+      todo.push_back(which[k]);
+    }
+  }
+  if (todo.empty()) return {};
+  std::vector<wire::OwnerNumber> targets = Targets(deadline_ns);
+  if (targets.empty() && places) {
+    host_->peers().Refresh(deadline_ns);  // one may have come since the last look
+    targets = Targets(deadline_ns);
+  }
+  std::erase_if(targets, [&](wire::OwnerNumber target) {
+    return std::ranges::find(asked, target) != asked.end();
+  });
+  if (targets.empty()) {
+    return Fail(Code::kUnavailable, "no owner of the cluster can be reached");
+  }
+  const std::size_t copies = std::min<std::size_t>(std::max(1U, options_.replicas), targets.size());
+  std::vector<std::uint32_t> groups(items.size());
+  for (const std::size_t i : todo) {
+    groups[i] = static_cast<std::uint32_t>(RandomU64()) | 1;
+    results[i].replicas = 0;
+  }
+  // Runs of neighbours, so that a chain stays together, in turn over the owners that are as good.
+  std::vector<std::vector<std::size_t>> parts;
+  std::uint64_t filled = 0;
+  for (const std::size_t i : todo) {
+    const std::uint64_t size = results[i].bytes;
+    if (parts.empty() || parts.back().size() >= kPartItems || filled + size > kPartBytes) {
+      parts.emplace_back();
+      filled = 0;
+    }
+    parts.back().push_back(i);
+    filled += size;
+  }
+  // An owner that ended before it answered may have stored the value: that another one refuses it
+  // does not say that it is nowhere.
+  std::vector<std::size_t> unknown;
+  if (!asked.empty()) {
+    std::ranges::copy_if(todo, std::back_inserter(unknown),
+                         [&](std::size_t i) { return results[i].code == Code::kUnavailable; });
+  }
+  const bool spread = preferred_.empty() && options_.replicas <= 1;
+  for (std::size_t copy = 0; copy < copies; ++copy) {
+    std::vector<wire::OwnerNumber> owners;
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      owners.push_back(targets[(copy + (spread ? p : 0)) % targets.size()]);
+    }
+    PutTo(token, items, parts, owners, groups, results, options, deadline_ns);
+  }
+  // A full or failing owner is not the end: the next one is asked, once.
+  for (std::size_t next = copies; next < targets.size() && next < copies + 2; ++next) {
+    std::vector<std::size_t> again;
+    for (const std::size_t i : todo) {
+      if (results[i].replicas == 0 &&
+          (results[i].code == Code::kNoSpace || results[i].code == Code::kUnavailable)) {
+        again.push_back(i);
+      }
+    }
+    if (again.empty() || clock_.NowNs() >= deadline_ns) break;
+    std::ranges::copy_if(again, std::back_inserter(unknown),
+                         [&](std::size_t i) { return results[i].code == Code::kUnavailable; });
+    if (!preferred_.empty() && next == std::max(copies, preferred_.size()))
+      FallBack("is full or does not answer");
+    const std::vector<std::vector<std::size_t>> rest = {again};
+    const std::vector<wire::OwnerNumber> owners = {targets[next]};
+    PutTo(token, items, rest, owners, groups, results, options, deadline_ns);
+  }
+  for (const std::size_t i : unknown) {
+    if (results[i].code == Code::kStale) results[i].code = Code::kUnavailable;
+  }
+  return {};
+}
+
+void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
+                           std::span<const std::vector<std::size_t>> parts,
+                           std::span<const wire::OwnerNumber> owners,
+                           std::span<const std::uint32_t> groups, std::span<ItemResult> results,
+                           const CallOptions& options, std::int64_t deadline_ns) {
+  const RemoteWriteOptions common{
+      .token = token,
+      .checksum = host_->options().checksum,
+      .copies = static_cast<std::uint8_t>(std::clamp<std::uint32_t>(options_.replicas, 1, 255)),
+      .after = options.after,
+      .deadline_ns = deadline_ns};
+  RemoteWrite write(common, items, groups, results);
+  std::vector<std::shared_ptr<transport::tcp::Peer>> peers;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    auto peer = host_->peers().Get(owners[p], deadline_ns);
+    if (peer == nullptr) continue;
+    write.Add(parts[p], *peer, clock_.NowNs());
+    peers.push_back(std::move(peer));
+  }
+  transport::Run(write.Exchanges(), deadline_ns, clock_);
+  write.Finish();
+}
+
+}  // namespace kvcove::requester

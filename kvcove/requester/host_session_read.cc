@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a host's session does by itself: look-ups and gets, in the segment that it maps.
+#include <algorithm>
+#include <cstring>
+
+#include "kvcove/base/copy.h"
+#include "kvcove/base/size.h"
+#include "kvcove/requester/host_session.h"
+
+namespace kvcove::requester {
+namespace {
+
+constexpr std::uint64_t kBeyondCaches = 32 * kMiB;  // more than a processor's caches keep
+
+// The end of a hold that begins now; 0 for none.
+std::int64_t HoldEnd(std::chrono::milliseconds hold, std::int64_t now_ns) {
+  if (hold.count() <= 0) return 0;
+  return now_ns / kMillisecond + std::min(hold, segment::kLongestHold).count();
+}
+
+void AddMisses(Attachment& attachment, std::span<const ItemResult> results) {
+  std::uint64_t counts[kMissReasons] = {};
+  for (const ItemResult& result : results) {
+    if (result.code == Code::kMiss) ++counts[static_cast<std::size_t>(result.reason)];
+  }
+  for (std::size_t i = 0; i < kMissReasons; ++i) {
+    if (counts[i] > 0) {
+      attachment.page().misses[i].fetch_add(counts[i], std::memory_order_relaxed);
+    }
+  }
+}
+
+}  // namespace
+
+MissReason HostSession::AbsentReason(const segment::HeaderView& view, SlotId slot,
+                                     std::string_view key) {
+  return view.GhostReason(view.HashKey(slot, key));
+}
+
+segment::Event HostSession::EventOf(segment::EventKind kind, const segment::Found& found,
+                                    std::int64_t hold_until_ms) {
+  return {
+      .kind = kind, .hold_until_ms = hold_until_ms, .place = found.place, .version = found.version};
+}
+
+// ---- look-ups
+
+Status HostSession::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                           const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  const Result<Scope> scope = Enter(options, DeadlineOf(clock_, options.timeout));
+  if (!scope || scope->refused != MissReason::kNone) {
+    const ItemResult none = scope ? Miss(scope->refused) : ItemResult{.code = scope.error().code};
+    std::fill_n(results.begin(), keys.size(), none);
+    if (!scope) return std::unexpected(scope.error());
+    if (scope->attachment != nullptr) CountMisses(*scope->attachment, results.first(keys.size()));
+    return {};
+  }
+  const segment::HeaderView& view = scope->attachment->header();
+  segment::Found found[kFindChunk];
+  bool missed = false;
+  const std::int64_t hold_until_ms = HoldEnd(options.hold, clock_.NowNs());
+  std::vector<segment::Event> holds;
+  std::vector<std::string_view> on_disk;  // that are to be held
+  if (options.hold.count() > 0) holds.reserve(keys.size());
+  for (std::size_t from = 0; from < keys.size(); from += kFindChunk) {
+    const auto part = keys.subspan(from, std::min(kFindChunk, keys.size() - from));
+    view.FindMany(scope->read.slot, part, found);
+    // One look at generation and deadline a chunk, after the entries were read.
+    const MissReason voided = CheckScope(view, scope->read, scope->read.generation, clock_.NowNs());
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      ItemResult& result = results[from + i];
+      if (found[i]) {
+        const MissReason reason = voided != MissReason::kNone ? voided
+                                  : found[i].generation == scope->read.generation
+                                      ? MissReason::kNone
+                                      : MissReason::kReset;
+        result = {.code = reason == MissReason::kNone ? Code::kOk : Code::kMiss,
+                  .reason = reason,
+                  .bytes = found[i].meta.size_bytes(),
+                  .tier = reason == MissReason::kNone ? Tier::kMemory : Tier::kUnknown};
+        missed = missed || reason != MissReason::kNone;
+        if (options.hold.count() > 0 && result.ok()) {
+          holds.push_back(EventOf(segment::EventKind::kHold, found[i], hold_until_ms));
+        }
+        continue;
+      }
+      if (voided == MissReason::kNone &&
+          view.tier().Holds(scope->read.slot, scope->read.generation, part[i])) {
+        result = {.code = Code::kOk, .tier = Tier::kDisk};
+        if (options.hold.count() > 0) on_disk.push_back(part[i]);
+        continue;
+      }
+      missed = true;
+      result = CheckKey(part[i]) ? Miss(AbsentReason(view, scope->read.slot, part[i]))
+                                 : ItemResult{.code = Code::kInvalid};
+    }
+  }
+  if (!on_disk.empty())
+    Prefetch(*scope, on_disk, options.hold, DeadlineOf(clock_, options.timeout));
+  CountAsked(*scope->attachment, Asked::kLookups, results.first(keys.size()));
+  if (!holds.empty()) scope->attachment->PushEvents(holds);
+  if (missed) CountMisses(*scope->attachment, results.first(keys.size()));
+  return {};
+}
+
+Result<std::size_t> HostSession::LongestPrefix(std::span<const std::string_view> keys,
+                                               const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  KVCOVE_ASSIGN(const Scope scope, Enter(options, DeadlineOf(clock_, options.timeout)));
+  if (scope.refused != MissReason::kNone) return std::size_t{0};
+  const segment::HeaderView& view = scope.attachment->header();
+  segment::Found found[kFindChunk];
+  std::size_t length = 0;
+  std::size_t chunk = 4;  // most misses come at once
+  scope.attachment->page().lookups.fetch_add(1, std::memory_order_relaxed);
+  while (length < keys.size()) {
+    const auto part = keys.subspan(length, std::min(chunk, keys.size() - length));
+    view.FindMany(scope.read.slot, part, found);
+    const std::int64_t now = clock_.NowNs();
+    for (std::size_t i = 0; i < part.size(); ++i, ++length) {
+      MissReason reason =
+          CheckScope(view, scope.read, found[i] ? found[i].generation : scope.read.generation, now);
+      const bool there =
+          found[i] || view.tier().Holds(scope.read.slot, scope.read.generation, part[i]);
+      if (reason == MissReason::kNone && there) continue;
+      if (!there) reason = AbsentReason(view, scope.read.slot, part[i]);
+      scope.attachment->page().misses[static_cast<std::size_t>(reason)].fetch_add(
+          1, std::memory_order_relaxed);
+      return length;
+    }
+    chunk = std::min(chunk * 4, kFindChunk);
+  }
+  return length;
+}
+
+// ---- gets
+
+// Copies protected objects out, piece by piece, until done or the deadline.
+class HostSession::Copier {
+ public:
+  // `bytes`: at most so many are copied.
+  Copier(const Attachment& attachment, const Clock& clock, std::int64_t deadline_ns,
+         std::uint64_t bytes)
+      : payload_(attachment.payload()),
+        clock_(clock),
+        deadline_ns_(deadline_ns),
+        past_caches_(bytes >= kBeyondCaches) {}
+
+  bool Out(std::span<const Extent> extents, std::uint64_t size,
+           std::span<const MutableBuffer> into) {
+    auto extent = extents.begin();
+    std::uint64_t extent_at = 0;
+    for (auto buffer = into.begin(); buffer != into.end() && size > 0; ++buffer) {
+      for (std::uint64_t at = 0; at < buffer->size && size > 0;) {
+        const std::span<const std::byte> room = payload_.At(*extent);
+        const std::uint64_t count =
+            std::min({buffer->size - at, room.size() - extent_at, size, kCopyPiece});
+        if (!InTime(count)) return false;
+        Copy(static_cast<std::byte*>(buffer->data) + at, room.data() + extent_at, count);
+        at += count;
+        size -= count;
+        extent_at += count;
+        if (extent_at == room.size()) {
+          ++extent;
+          extent_at = 0;
+        }
+      }
+    }
+    return true;
+  }
+
+ private:
+  bool InTime(std::uint64_t count) {
+    copied_ += count;
+    if (copied_ < kCopyPiece) return true;
+    copied_ = 0;
+    return clock_.NowNs() < deadline_ns_;
+  }
+
+  // What fits into the caches is best left there, for the engine reads it next.
+  void Copy(std::byte* to, const std::byte* from, std::uint64_t count) const {
+    if (past_caches_) {
+      CopyPastCaches(to, from, count);
+    } else {
+      std::memcpy(to, from, count);
+    }
+  }
+
+  const segment::Payload payload_;
+  const Clock& clock_;
+  const std::int64_t deadline_ns_;
+  const bool past_caches_;
+  std::uint64_t copied_ = 0;
+};
+
+// Up to kLaneSlots items under one lane and one fence.
+void HostSession::GetWindow(const Scope& scope, std::span<const GetItem> items,
+                            std::span<ItemResult> results, std::chrono::milliseconds hold,
+                            std::int64_t deadline_ns) {
+  Attachment& attachment = *scope.attachment;
+  const segment::HeaderView& view = attachment.header();
+  segment::Found found[kFindChunk];
+  std::string_view keys[kFindChunk];
+  for (std::size_t i = 0; i < items.size(); ++i) keys[i] = items[i].key;
+  view.FindMany(scope.read.slot, {keys, items.size()}, found);
+  std::size_t done = 0;
+  std::vector<segment::Event> hits;
+  hits.reserve(items.size());
+  while (done < items.size()) {
+    const int lane = attachment.AcquireLane(deadline_ns, clock_);
+    if (lane < 0) {
+      std::fill(results.begin() + static_cast<std::ptrdiff_t>(done), results.end(),
+                ItemResult{.code = Code::kTimeout});
+      break;
+    }
+    // As many as this process may protect at a time, at least one.
+    std::uint64_t protected_bytes = 0;
+    std::size_t end = done;
+    {
+      segment::ReadWindow window(view, attachment.page().lanes[lane]);
+      for (; end < items.size(); ++end) {
+        if (!found[end]) continue;
+        if (!attachment.AddProtected(found[end].meta.size_bytes())) break;
+        protected_bytes += found[end].meta.size_bytes();
+        window.Announce(found[end]);
+      }
+      window.Fence();
+      const std::int64_t now = clock_.NowNs();
+      Copier copier(attachment, clock_, deadline_ns, protected_bytes);
+      for (std::size_t i = done; i < end; ++i) {
+        const GetItem& item = items[i];
+        ItemResult& result = results[i];
+        if (!found[i]) {
+          result = CheckKey(item.key) ? Miss(AbsentReason(view, scope.read.slot, item.key))
+                                      : ItemResult{.code = Code::kInvalid};
+          continue;
+        }
+        const std::uint64_t size = found[i].meta.size_bytes();
+        if (const MissReason reason = window.Confirm(found[i], scope.read, now);
+            reason != MissReason::kNone) {
+          result = Miss(reason);
+        } else if (HasNull(item.into)) {
+          result = {.code = Code::kInvalid};
+        } else if (SizeOf(item.into) < size) {
+          result = {.code = Code::kBufferTooSmall, .bytes = size};
+        } else {
+          Extent extents[segment::kMaxExtents];
+          const std::uint32_t count = view.Extents(found[i], extents);
+          if (copier.Out({extents, count}, size, item.into)) {
+            result = {.code = Code::kOk, .bytes = size, .tier = Tier::kMemory};
+            hits.push_back(EventOf(segment::EventKind::kHit, found[i], HoldEnd(hold, now)));
+          } else {
+            result = {.code = Code::kTimeout};
+          }
+        }
+      }
+    }
+    attachment.SubProtected(protected_bytes);
+    attachment.ReleaseLane(lane);
+    if (end == done) {
+      // Other threads of this process protect all that it may; their copies end by themselves.
+      if (clock_.NowNs() >= deadline_ns) {
+        results[end++] = Miss(MissReason::kLimited);
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    }
+    done = end;
+  }
+  attachment.PushEvents(hits);
+}
+
+Status HostSession::Get(std::span<const GetItem> items, std::span<ItemResult> results,
+                        const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(items.size(), results.size()));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  const Result<Scope> scope = Enter(options, deadline_ns);
+  if (!scope || scope->refused != MissReason::kNone) {
+    const ItemResult none = scope ? Miss(scope->refused) : ItemResult{.code = scope.error().code};
+    std::fill_n(results.begin(), items.size(), none);
+    if (!scope) return std::unexpected(scope.error());
+    if (scope->attachment != nullptr) CountMisses(*scope->attachment, results.first(items.size()));
+    return {};
+  }
+  for (std::size_t from = 0; from < items.size(); from += segment::kLaneSlots) {
+    const std::size_t count = std::min<std::size_t>(segment::kLaneSlots, items.size() - from);
+    GetWindow(*scope, items.subspan(from, count), results.subspan(from, count), options.hold,
+              deadline_ns);
+  }
+  if (scope->attachment->header().tier().on()) {
+    GetFromDisk(*scope, items, results.first(items.size()), options, deadline_ns);
+  }
+  std::uint64_t bytes = 0;
+  bool missed = false;
+  bool late = false;
+  for (const ItemResult& result : results.first(items.size())) {
+    if (result.ok()) bytes += result.bytes;
+    missed = missed || result.code == Code::kMiss;
+    late = late || result.code == Code::kTimeout;
+  }
+  segment::SessionPage& page = scope->attachment->page();
+  CountAsked(*scope->attachment, Asked::kGets, results.first(items.size()));
+  page.bytes_read.fetch_add(bytes, std::memory_order_relaxed);
+  if (missed) CountMisses(*scope->attachment, results.first(items.size()));
+  if (late) return Fail(Code::kTimeout, "the deadline passed before everything was copied");
+  return {};
+}
+
+// ---- what was asked, and missed
+
+void HostSession::CountAsked(Attachment& attachment, Asked what,
+                             std::span<const ItemResult> results) const {
+  std::uint64_t count = results.size();
+  if (one_of_several_.load(std::memory_order_relaxed)) {
+    count -=
+        static_cast<std::uint64_t>(std::ranges::count(results, Code::kMiss, &ItemResult::code));
+  }
+  segment::SessionPage& page = attachment.page();
+  (what == Asked::kGets ? page.gets : page.lookups).fetch_add(count, std::memory_order_relaxed);
+}
+
+void HostSession::CountMisses(Attachment& attachment, std::span<const ItemResult> results) const {
+  if (one_of_several_.load(std::memory_order_relaxed)) return;
+  AddMisses(attachment, results);
+}
+
+void HostSession::CountMissed(Asked what, std::span<const ItemResult> results) const {
+  const std::shared_ptr<Attachment> attachment = host_->Current();
+  if (attachment == nullptr) return;
+  const auto missed =
+      static_cast<std::uint64_t>(std::ranges::count(results, Code::kMiss, &ItemResult::code));
+  if (missed == 0) return;
+  segment::SessionPage& page = attachment->page();
+  (what == Asked::kGets ? page.gets : page.lookups).fetch_add(missed, std::memory_order_relaxed);
+  AddMisses(*attachment, results);
+}
+
+}  // namespace kvcove::requester

@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/local_session.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "kvcove/base/numa.h"
+
+namespace kvcove::requester {
+namespace {
+
+constexpr std::size_t kPrefixChunk = 64;
+constexpr std::size_t kFindChunk = segment::HeaderView::kFindMany;
+
+// Another owner may have what this one has not, or cannot say.
+bool MayBeElsewhere(const ItemResult& result) {
+  return result.code == Code::kMiss || result.code == Code::kUnavailable;
+}
+
+// A reason that says more than "never put" stands.
+void Merge(ItemResult& result, const ItemResult& next) {
+  const MissReason before = result.code == Code::kMiss ? result.reason : MissReason::kNone;
+  result = next;
+  if (next.code == Code::kMiss && next.reason == MissReason::kNeverPut &&
+      before != MissReason::kNone) {
+    result.reason = before;
+  }
+}
+
+// The failure of a call counts only where an item still shows it.
+Status StatusOf(const Status& failed, std::span<const ItemResult> results) {
+  if (failed) return {};
+  const bool shown = std::ranges::any_of(
+      results, [&](const ItemResult& result) { return result.code == failed.error().code; });
+  return shown ? failed : Status();
+}
+
+}  // namespace
+
+LocalSession::LocalSession(std::shared_ptr<void> keep, LocalOwners& owners, SessionOptions options,
+                           const Clock& clock)
+    : keep_(std::move(keep)),
+      owners_(owners),
+      options_(std::move(options)),
+      clock_(clock),
+      resets_(
+          options_.name,
+          [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {
+            return TryReset(request, deadline_ns);
+          },
+          clock) {
+  (void)Owners();
+}
+
+LocalSession::~LocalSession() { resets_.Stop(); }
+
+std::size_t LocalSession::Owners() {
+  const std::size_t wanted = owners_.count();
+  const std::size_t count = count_.load(std::memory_order_acquire);
+  if (count == wanted) return count;
+  // Made before the lock: their constructors take locks of the hosts.
+  std::vector<std::unique_ptr<HostSession>> made;
+  for (std::size_t i = count; i < wanted; ++i) {
+    made.push_back(std::make_unique<HostSession>(owners_.at(i).host, options_, clock_));
+  }
+  const MutexLock lock(open_mutex_);
+  // Another thread may have added some of them: what is too many ends after the lock.
+  for (std::size_t i = opened_.size(); i < wanted; ++i) {
+    opened_.push_back(std::move(made[i - count]));
+    // A master that has started anew knows of a reset what sessions tell it.
+    if (reset_to_.generation != 0) opened_.back()->ForgetBindings(reset_to_);
+    sessions_[i].store(opened_.back().get(), std::memory_order_release);
+  }
+  if (opened_.size() > 1) {
+    for (const auto& session : opened_) session->SetOneOfSeveral();
+  }
+  count_.store(opened_.size(), std::memory_order_release);
+  return opened_.size();
+}
+
+LocalSession::Sessions LocalSession::NearFirst(std::size_t count) {
+  Sessions sessions;
+  const int here = NodeOfThisThread();
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto attachment = owners_.at(i).host->Current();
+    const bool near = attachment != nullptr && here != kNoNode && attachment->node() == here;
+    sessions.insert(near ? sessions.begin() : sessions.end(), &At(i));
+  }
+  return sessions;
+}
+
+CallOptions LocalSession::Left(const CallOptions& options, std::int64_t deadline_ns) const {
+  CallOptions left = options;
+  left.timeout = std::chrono::milliseconds(
+      std::max<std::int64_t>(0, (deadline_ns - clock_.NowNs()) / kMillisecond));
+  return left;
+}
+
+template <typename Item, typename Call>
+Status LocalSession::AskInTurn(const Sessions& sessions, std::span<const Item> items,
+                               std::span<ItemResult> results, const CallOptions& options,
+                               Call call) {
+  results = results.first(items.size());
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  Status failed = call(*sessions[0], items, results, options);
+  std::vector<std::size_t> which;
+  std::vector<Item> part;
+  std::vector<ItemResult> answers;
+  for (std::size_t s = 1; s < sessions.size(); ++s) {
+    if (!failed && (failed.error().code == Code::kInvalid || failed.error().code == Code::kLimit)) {
+      return failed;
+    }
+    which.clear();
+    part.clear();
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (!MayBeElsewhere(results[i])) continue;
+      which.push_back(i);
+      part.push_back(items[i]);
+    }
+    if (which.empty()) break;
+    answers.assign(which.size(), {});
+    const Status next = call(*sessions[s], std::span<const Item>(part),
+                             std::span<ItemResult>(answers), Left(options, deadline_ns));
+    if (!next) failed = next;
+    for (std::size_t k = 0; k < which.size(); ++k) Merge(results[which[k]], answers[k]);
+  }
+  return StatusOf(failed, results);
+}
+
+template <typename T>
+Result<T> LocalSession::AskOne(const std::function<Result<T>(HostSession&)>& call) {
+  const std::size_t count = Owners();
+  Result<T> answer = Fail(Code::kUnavailable, "no owner of this host is there");
+  for (std::size_t i = 0; i < count; ++i) {
+    answer = call(At(i));
+    if (answer || answer.error().code != Code::kUnavailable) break;
+  }
+  return answer;
+}
+
+Result<Token> LocalSession::Capture(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  if (closed()) return Fail(Code::kClosed, "a reset of this session has not been proven yet");
+  return AskOne<Token>([&](HostSession& session) { return session.Capture(options); });
+}
+
+// ---- look-ups and gets
+
+Status LocalSession::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                            const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  if (closed()) {
+    std::fill_n(results.begin(), keys.size(), Miss(MissReason::kClosed));
+    return {};
+  }
+  const std::size_t count = Owners();
+  if (count == 1) return At(0).Exists(keys, results, options);
+  const Sessions sessions = NearFirst(count);
+  const Status status =
+      AskInTurn(sessions, keys, results, options,
+                [](HostSession& session, auto part, auto answers, const CallOptions& left) {
+                  return session.Exists(part, answers, left);
+                });
+  sessions[0]->CountMissed(HostSession::Asked::kLookups, results.first(keys.size()));
+  return status;
+}
+
+Result<std::size_t> LocalSession::LongestPrefix(std::span<const std::string_view> keys,
+                                                const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  if (closed()) return std::size_t{0};
+  if (Owners() == 1) return At(0).LongestPrefix(keys, options);
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  ItemResult results[kPrefixChunk];
+  std::size_t length = 0;
+  std::size_t chunk = 4;  // most misses come at once
+  while (length < keys.size()) {
+    const auto part = keys.subspan(length, std::min(chunk, keys.size() - length));
+    KVCOVE_TRY(Exists(part, results, Left(options, deadline_ns)));
+    for (std::size_t i = 0; i < part.size(); ++i, ++length) {
+      if (!results[i].ok()) return length;
+    }
+    chunk = std::min(chunk * 4, kPrefixChunk);
+  }
+  return length;
+}
+
+Status LocalSession::Get(std::span<const GetItem> items, std::span<ItemResult> results,
+                         const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(items.size(), results.size()));
+  if (closed()) {
+    std::fill_n(results.begin(), items.size(), Miss(MissReason::kClosed));
+    return {};
+  }
+  const std::size_t count = Owners();
+  if (count == 1) return At(0).Get(items, results, options);
+  const Sessions sessions = NearFirst(count);
+  const Status status =
+      AskInTurn(sessions, items, results, options,
+                [](HostSession& session, auto part, auto answers, const CallOptions& left) {
+                  return session.Get(part, answers, left);
+                });
+  sessions[0]->CountMissed(HostSession::Asked::kGets, results.first(items.size()));
+  return status;
+}
+
+// ---- puts
+
+std::vector<PutCandidate> LocalSession::FindStored(const Token& token,
+                                                   std::span<const PutItem> items,
+                                                   std::span<ItemResult> results,
+                                                   const CallOptions& options) {
+  std::vector<PutCandidate> candidates;
+  const std::size_t count = Owners();
+  for (std::size_t owner = 0; owner < count; ++owner) {
+    const auto attachment = owners_.at(owner).host->Current();
+    if (attachment == nullptr || !attachment->connected()) continue;
+    const segment::HeaderView& view = attachment->header();
+    PutCandidate candidate{.owner = owner,
+                           .node = attachment->node(),
+                           .capacity_bytes = attachment->payload_bytes(),
+                           .free_bytes = view.header().free_bytes.load(std::memory_order_relaxed)};
+    const bool current = view.generation(token.slot) == token.generation;
+    std::vector<segment::Event> hits;
+    segment::Found found[kFindChunk];
+    std::string_view keys[kFindChunk];
+    for (std::size_t from = 0; current && view.LeaseHolds(clock_.NowNs()) && from < items.size();
+         from += kFindChunk) {
+      const std::size_t size = std::min(kFindChunk, items.size() - from);
+      for (std::size_t k = 0; k < size; ++k) keys[k] = items[from + k].key;
+      view.FindMany(token.slot, {keys, size}, found);
+      for (std::size_t k = 0; k < size; ++k) {
+        if (results[from + k].code == Code::kExists) continue;
+        if (!found[k] || found[k].generation != token.generation) {
+          // On its disk: another owner would store a second value of the key.
+          const bool on_disk = view.tier().Holds(token.slot, token.generation, keys[k]);
+          if (on_disk) results[from + k].code = Code::kExists;
+          continue;
+        }
+        results[from + k].code = Code::kExists;
+        hits.push_back({.kind = segment::EventKind::kHit,
+                        .hold_until_ms = 0,
+                        .place = found[k].place,
+                        .version = found[k].version});
+      }
+    }
+    if (!items.empty()) {
+      keys[0] = AfterOf(items, 0, options);
+      if (!keys[0].empty() && CheckKey(keys[0])) {
+        view.FindMany(token.slot, {keys, 1}, found);
+        candidate.has_predecessor = found[0] && found[0].generation == token.generation;
+      }
+    }
+    attachment->PushEvents(hits);
+    candidates.push_back(candidate);
+  }
+  return candidates;
+}
+
+Status LocalSession::PutAmong(std::size_t count, const Token& token, std::span<const PutItem> items,
+                              std::span<ItemResult> results, const CallOptions& options) {
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    results[i] = {.code = Code::kUnavailable, .bytes = SizeOf(items[i].value)};
+  }
+  const auto candidates = FindStored(token, items, results, options);
+  std::vector<std::size_t> todo;
+  PutQuestion question{.node = NodeOfThisThread()};
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (results[i].code == Code::kExists) continue;
+    if (todo.empty()) question.turn = std::hash<std::string_view>()(items[i].key) % count;
+    todo.push_back(i);
+    question.bytes += results[i].bytes;
+  }
+  if (todo.empty()) return {};
+  // An owner that ended before it answered may have stored the value: that another one refuses it
+  // does not say that it is nowhere.
+  std::set<std::size_t> unknown;
+  Status failed = Fail(Code::kUnavailable, "not connected to the pool; connecting again");
+  for (const std::size_t owner : OrderForPut(candidates, question)) {
+    std::vector<PutItem> part;
+    for (const std::size_t i : todo) {
+      part.push_back(items[i]);
+      part.back().after = AfterOf(items, i, options);
+    }
+    std::vector<ItemResult> answers(part.size());
+    failed = At(owner).Put(token, part, answers, Left(options, deadline_ns));
+    if (!failed && failed.error().code == Code::kInvalid) return failed;
+    std::vector<std::size_t> again;
+    for (std::size_t k = 0; k < todo.size(); ++k) {
+      results[todo[k]] = answers[k];
+      if (answers[k].code == Code::kStale && unknown.contains(todo[k])) {
+        results[todo[k]].code = Code::kUnavailable;
+      }
+      if (answers[k].code == Code::kUnavailable) unknown.insert(todo[k]);
+      if (answers[k].code == Code::kNoSpace || answers[k].code == Code::kUnavailable) {
+        again.push_back(todo[k]);
+      }
+    }
+    todo = std::move(again);
+    if (todo.empty() || clock_.NowNs() >= deadline_ns) break;
+  }
+  return StatusOf(failed, results.first(items.size()));
+}
+
+Status LocalSession::Put(const Token& token, std::span<const PutItem> items,
+                         std::span<ItemResult> results, const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(items.size(), results.size()));
+  if (closed()) {
+    std::fill_n(results.begin(), items.size(), ItemResult{.code = Code::kClosed});
+    return {};
+  }
+  const std::size_t count = Owners();
+  // The one owner also says what is wrong with a token.
+  if (count == 1 || token.slot >= kMaxSlots) return At(0).Put(token, items, results, options);
+  return PutAmong(count, token, items, results, options);
+}
+
+Status LocalSession::PutOn(std::size_t owner, const Token& token, std::span<const PutItem> items,
+                           std::span<ItemResult> results, const CallOptions& options) {
+  (void)Owners();
+  return At(owner).Put(token, items, results, options);
+}
+
+// ---- the rest
+
+Status LocalSession::Pin(std::span<const std::string_view> keys, PinKind kind,
+                         std::chrono::milliseconds duration, std::span<ItemResult> results,
+                         const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  return AskInTurn(NearFirst(Owners()), keys, results, options,
+                   [&](HostSession& session, auto part, auto answers, const CallOptions& left) {
+                     return session.Pin(part, kind, duration, answers, left);
+                   });
+}
+
+// At all: two processes may have put a value at the same time, each to another owner.
+Status LocalSession::Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                           const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  const std::size_t count = Owners();
+  Status failed = At(0).Unpin(keys, results, options);
+  std::vector<ItemResult> answers(keys.size());
+  for (std::size_t owner = 1; owner < count; ++owner) {
+    const Status next = At(owner).Unpin(keys, answers, options);
+    if (!next) failed = next;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (MayBeElsewhere(results[i])) Merge(results[i], answers[i]);
+    }
+  }
+  return StatusOf(failed, results.first(keys.size()));
+}
+
+// Whichever owner is asked: the authority removes at all of them.
+Status LocalSession::Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                            const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  return AskOne<void>([&](HostSession& session) { return session.Remove(keys, results, options); });
+}
+
+Result<std::uint64_t> LocalSession::RemoveMatching(std::string_view pattern,
+                                                   const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  return AskOne<std::uint64_t>(
+      [&](HostSession& session) { return session.RemoveMatching(pattern, options); });
+}
+
+Result<std::vector<std::optional<ObjectStat>>> LocalSession::Stat(
+    std::span<const std::string_view> keys, const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  const std::size_t count = Owners();
+  auto stats = At(0).Stat(keys, options);
+  for (std::size_t owner = 1; owner < count; ++owner) {
+    auto more = At(owner).Stat(keys, options);
+    if (!more) continue;
+    if (!stats) {
+      stats = std::move(more);
+      continue;
+    }
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (!(*stats)[i]) (*stats)[i] = (*more)[i];
+    }
+  }
+  return stats;
+}
+
+Result<std::vector<StoredObject>> LocalSession::List(std::string_view prefix,
+                                                     const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::size_t count = Owners();
+  auto first = At(0).List(prefix, options);
+  if (count == 1 || (!first && first.error().code == Code::kLimit)) return first;
+  std::map<std::string, StoredObject> objects;
+  bool answered = first.has_value();
+  if (first) {
+    for (StoredObject& object : *first) objects.emplace(object.key, std::move(object));
+  }
+  for (std::size_t owner = 1; owner < count; ++owner) {
+    auto more = At(owner).List(prefix, options);
+    if (!more && more.error().code == Code::kLimit) return more;
+    if (!more) continue;
+    answered = true;
+    for (StoredObject& object : *more) objects.emplace(object.key, std::move(object));
+  }
+  if (!answered) return first;
+  if (objects.size() > kMaxListed) return Fail(Code::kLimit, "too many keys; name a longer prefix");
+  return ValuesOf(std::move(objects));
+}
+
+Result<ObjectCount> LocalSession::Count(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::size_t count = Owners();
+  auto sum = At(0).Count(options);
+  for (std::size_t owner = 1; owner < count; ++owner) {
+    const auto more = At(owner).Count(options);
+    if (!more) continue;
+    if (!sum) {
+      sum = more;
+    } else if (more->generation == sum->generation) {
+      sum->objects += more->objects;
+      sum->voided += more->voided;
+    }
+  }
+  return sum;
+}
+
+Result<std::vector<std::vector<ObjectPlace>>> LocalSession::Places(
+    std::span<const std::string_view> keys, const CallOptions& options) {
+  std::vector<ItemResult> results(keys.size());
+  KVCOVE_TRY(Exists(keys, results, options));
+  std::vector<std::vector<ObjectPlace>> places(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (!results[i].ok()) continue;
+    places[i] = {{.owner = "local", .tier = results[i].tier, .bytes = results[i].bytes}};
+  }
+  return places;
+}
+
+// At each: an owner in a cluster says again, to a master that has started anew, what its own
+// sessions have named.
+Status LocalSession::NameVersions(std::span<const std::string> versions,
+                                  const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::size_t count = Owners();
+  Status named = At(0).NameVersions(versions, options);
+  for (std::size_t owner = 1; owner < count; ++owner) {
+    const Status more = At(owner).NameVersions(versions, options);
+    if (!named && named.error().code == Code::kUnavailable) named = more;
+  }
+  return named;
+}
+
+// ---- reset
+
+Status LocalSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
+  Result<wire::ResetOutcome> outcome = AskOne<wire::ResetOutcome>(
+      [&](HostSession& session) { return session.AskReset(request, deadline_ns); });
+  if (!outcome) return std::unexpected(outcome.error());
+  ForgetBindings(*outcome);
+  return {};
+}
+
+bool LocalSession::KnowsVersion(std::string_view version) {
+  const std::size_t count = Owners();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (At(i).KnowsVersion(version)) return true;
+  }
+  return false;
+}
+
+void LocalSession::ForgetBindings(const wire::ResetOutcome& outcome) {
+  const MutexLock lock(open_mutex_);
+  reset_to_ = outcome;
+  for (const auto& session : opened_) session->ForgetBindings(outcome);
+}
+
+Status LocalSession::Reset(const ResetOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  return resets_.Reset(ResetOf(options_, options), options.timeout);
+}
+
+}  // namespace kvcove::requester

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections come, move to another loop and end; processes are watched.
+#include "kvcove/rpc/loop.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <boost/asio/post.hpp>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/rpc/spin.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+namespace kvcove::rpc {
+namespace {
+
+// Behind TLS each has a socket pair, too. On a Unix socket each may bring the descriptor of a
+// process that is watched and the file of a session's page, and an owner has another listener
+// beside it.
+std::uint32_t DescriptorsEach(const ServerOptions& options) {
+  if (!options.socket_path.empty()) return 5;
+  return options.tls == nullptr ? 1 : 3;
+}
+
+}  // namespace
+
+void Server::Loop::Listen(UniqueFd socket) {
+  listener_.emplace(
+      loop_, std::move(socket),
+      ListenerOptions{.name = options_.name,
+                      .max_connections = options_.max_connections,
+                      .descriptors_each = DescriptorsEach(options_),
+                      .is_unix = !options_.socket_path.empty(),
+                      .hello_ns = options_.hello_deadline_ns,
+                      .tls = options_.tls},
+      [this](Arrival arrival) { Admit(std::move(arrival)); },
+      [this](ConnectionId id) { asio::post(loop_, [this, id] { Drop(id); }); });
+  listener_->Start();
+}
+
+void Server::Loop::Start(const std::string& name) {
+  thread_ = StartThread(name, [this] {
+    loop_thread_ = std::this_thread::get_id();
+    RunSpinning(loop_, SystemClock::Instance());
+  });
+}
+
+void Server::Loop::Stop() {
+  if (!thread_.joinable()) return;
+  asio::post(loop_, [this] {
+    if (listener_) listener_->Close();
+    watches_.clear();
+    while (!connections_.empty()) Close(connections_.begin()->first);
+    work_.reset();
+    loop_.stop();
+  });
+  thread_.join();
+}
+
+UniqueFd Server::Loop::PeerProcess(ConnectionId id) {
+  const auto at = connections_.find(id);
+  if (at == connections_.end()) return {};
+  int fd = -1;
+  socklen_t length = sizeof(fd);
+  if (getsockopt(at->second->socket.native_handle(), SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) {
+    return UniqueFd(fd);
+  }
+  // Older kernels: by number. It is the right process if the connection is still open afterwards.
+  UniqueFd by_number(static_cast<int>(syscall(SYS_pidfd_open, at->second->peer.pid, 0)));
+  pollfd poller{.fd = at->second->socket.native_handle(), .events = POLLIN, .revents = 0};
+  if (poll(&poller, 1, 0) > 0 && (poller.revents & POLLHUP) != 0) return {};
+  return by_number;
+}
+
+void Server::Loop::WatchProcess(UniqueFd pidfd, std::uint64_t watch) {
+  auto& descriptor = watches_.emplace(watch, asio::posix::stream_descriptor(loop_)).first->second;
+  descriptor.assign(pidfd.Release());
+  descriptor.async_wait(asio::posix::stream_descriptor::wait_read,
+                        [this, watch](const boost::system::error_code& error) {
+                          if (error) return;
+                          watches_.erase(watch);
+                          handler_.OnProcessGone(watch);
+                        });
+}
+
+void Server::Loop::Drop(ConnectionId id) {
+  const auto at = connections_.find(id);
+  if (at == connections_.end() || at->second->ticket == nullptr || handler_.Admitted(id)) return;
+  Close(id);
+}
+
+void Server::Loop::Admit(Arrival arrival) {
+  const ConnectionId id = arrival.id;
+  Socket socket(loop_, Protocol(arrival.is_unix ? AF_UNIX : AF_INET, 0), arrival.fd.Release());
+  ucred peer{};
+  if (!options_.socket_path.empty() && !options_.unix_access.Allows(socket.native_handle(), peer)) {
+    return;
+  }
+  auto connection = std::make_unique<Connection>(std::move(socket), std::move(arrival.counted));
+  connection->socket.non_blocking(true);
+  connection->peer = {.pid = peer.pid, .uid = peer.uid};
+  connection->ticket = std::move(arrival.ticket);
+  Connection& added = *connections_.emplace(id, std::move(connection)).first->second;
+  handler_.OnOpen(id, added.peer);
+  if (handler_.Admitted(id)) added.ticket.reset();
+  Advance(id);
+}
+
+void Server::Loop::Move(ConnectionId id, std::size_t loop) {
+  const auto at = connections_.find(id);
+  auto moved = std::make_shared<Moved>(Moved{
+      .protocol = at->second->socket.local_endpoint().protocol(),
+      .fd = UniqueFd(at->second->socket.release()),
+      .counted = std::move(at->second->counted),
+      .peer = at->second->peer,
+      .input = std::move(at->second->input),
+      .filled = at->second->filled,
+  });
+  connections_.erase(at);
+  Loop& other = *loops_[loop];
+  asio::post(other.loop_, [&other, id, moved] {
+    auto connection = std::make_unique<Connection>(
+        Socket(other.loop_, moved->protocol, moved->fd.Release()), std::move(moved->counted));
+    connection->socket.non_blocking(true);
+    connection->peer = moved->peer;
+    connection->input = std::move(moved->input);
+    connection->filled = moved->filled;
+    other.connections_.emplace(id, std::move(connection));
+    other.Advance(id);
+  });
+}
+
+void Server::Loop::Close(ConnectionId id) {
+  const auto at = connections_.find(id);
+  if (at == connections_.end()) return;
+  connections_.erase(at);
+  handler_.OnClose(id);
+}
+
+}  // namespace kvcove::rpc

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Waits for what other threads or processes do.
+#pragma once
+
+#include <chrono>
+#include <thread>
+
+namespace kvcove {
+
+// Whether the condition holds, now or within `patience`.
+template <typename Condition>
+bool Becomes(Condition&& condition,
+             std::chrono::milliseconds patience = std::chrono::milliseconds(20'000)) {
+  const auto until = std::chrono::steady_clock::now() + patience;
+  // Once is enough: what holds for a moment may be over when it is looked at again.
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+}  // namespace kvcove

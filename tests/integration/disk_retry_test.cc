@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// Real disk files whose devices fail on command: a disk's thread sets it aside and uses it again by
+// itself, and the other disks do not notice.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <filesystem>
+#include <map>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/size.h"
+#include "kvcove/owner/core_fixture.h"
+#include "kvcove/owner/tier.h"
+#include "tests/becomes.h"
+#include "tests/breaking_device.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr SlotId kSlot = 2;
+constexpr Generation kGeneration = (7ULL << 24) | 1;
+constexpr std::uint32_t kValue = 100'000;
+
+class DiskRetryTest : public testing::Test, private Promoter {
+ protected:
+  DiskRetryTest()
+      : sizes_{.max_objects = 64, .payload_bytes = 8 << 20, .tier_objects = 4096},
+        header_(segment::HeaderFileBytes(sizes_)),
+        payload_(8 << 20) {}
+
+  void SetUp() override {
+    SetLogLevel(LogLevel::kOff);
+    std::string name = testing::TempDir() + "/kvcove-retry-XXXXXX";
+    directory_ = mkdtemp(name.data());
+    ASSERT_TRUE(segment::FormatHeader(header_.data(), sizes_, {.high = 1, .low = 2}, 3));
+    view_ = *segment::HeaderView::Open(header_.data(), header_.size());
+    Open({"a"});
+  }
+  void TearDown() override {
+    Close();
+    std::filesystem::remove_all(directory_);
+  }
+  void Close() {
+    for (const auto& tier : tiers_) EXPECT_TRUE(tier->Stop(20 * kSecond));
+    tiers_.clear();
+    set_.reset();
+  }
+  // The disks of these names, of 64 MiB each.
+  void Open(const std::vector<std::string>& names) {
+    Close();
+    std::vector<disklog::DiskSpec> specs;
+    for (const std::string& name : names) {
+      specs.push_back({.path = directory_ + "/file-" + name, .size_bytes = 64 << 20});
+    }
+    set_.emplace(names.size(), TieringOptions{}, DemotionOptions{}, view_,
+                 segment::Payload{.data = payload_.data(), .granule = view_.granule()}, clock_);
+    set_->SetSlots({{.slot = kSlot, .generation = kGeneration, .name = "m"}});
+    auto opened = OpenTiers(specs,
+                            {.pool = {.high = 1, .low = 1},
+                             .incarnation = {.high = 2, .low = 2},
+                             .known = known_ = std::make_shared<KnownDisks>(directory_)},
+                            *set_, *this, clock_,
+                            {.least_retry_ns = kMillisecond,
+                             .most_retry_ns = 8 * kMillisecond,
+                             .open = [this](const std::string& path) { return OpenDevice(path); }});
+    for (OpenedTier& one : opened) {
+      if (!one.status && one.status.error().detail.find("O_DIRECT") != std::string::npos) {
+        GTEST_SKIP() << one.status.error().ToString();
+      }
+      ASSERT_TRUE(one.status) << one.status.error().ToString();
+      tiers_.push_back(std::move(one.tier));
+    }
+    for (const auto& tier : tiers_) tier->Start();
+    tiering_ = &(*set_)[0];
+    tier_ = tiers_[0].get();
+  }
+  // Only the disk `a` breaks.
+  Result<std::unique_ptr<disklog::Device>> OpenDevice(const std::string& path) {
+    if (!path.ends_with("-a")) return disklog::OpenDevice(path);
+    ++opened_;
+    if (broken_) return kvcove::Fail(Code::kUnavailable, "broken");
+    KVCOVE_ASSIGN(auto device, disklog::OpenDevice(path));
+    return std::make_unique<BreakingDevice>(std::move(device), broken_);
+  }
+
+  void Evict(const std::string& key) {
+    const auto granules = static_cast<std::uint32_t>(view_.granule().Count(kValue));
+    const Extent extent{.start = 0, .count = granules};
+    set_->Evicted({.slot = kSlot,
+                   .generation = kGeneration,
+                   .put = 1,
+                   .key = key,
+                   .size_bytes = kValue,
+                   .extents = {&extent, 1}});
+    for (const auto& tier : tiers_) tier->Wake();
+  }
+  // On which disk it is, or would be.
+  std::size_t DiskOf(const std::string& key) const {
+    const Id128 hash = segment::TierHash(set_->common().tags.seed(), kSlot, key);
+    const std::uint64_t share = segment::ShareOf(segment::TierTag(hash, kGeneration));
+    std::size_t disk = 0;
+    while (((*set_)[disk].shares() & share) == 0) ++disk;
+    return disk;
+  }
+  // Writes them, and waits until they are there.
+  void Write(const std::vector<std::string>& keys) {
+    for (const std::string& key : keys) {
+      Evict(key);
+      ASSERT_TRUE(Becomes([&] { return OnDisk(key) && Idle(); })) << key;
+    }
+  }
+  static std::vector<std::string> Keys(const std::string& prefix, int count) {
+    std::vector<std::string> keys;
+    for (int i = 0; i < count; ++i) keys.push_back(prefix + std::to_string(i));
+    return keys;
+  }
+  Status Remove(const std::string& key) {
+    DisksRemoval removal;
+    const std::string_view one = key;
+    set_->Remove(kSlot, kGeneration, {&one, 1}, removal);
+    for (std::size_t i = 0; i < removal.parts.size(); ++i) {
+      if (removal.parts[i] == nullptr) continue;
+      tiers_[i]->Wake();
+      KVCOVE_TRY((*set_)[i].AwaitRemoval(*removal.parts[i], clock_.NowNs() + 20 * kSecond));
+    }
+    return {};
+  }
+  // What is found may wait for the disk yet.
+  bool Idle() const {
+    for (std::size_t i = 0; i < set_->size(); ++i) {
+      if (!(*set_)[i].Idle()) return false;
+    }
+    return true;
+  }
+  bool OnDisk(const std::string& key) const { return view_.tier().Holds(kSlot, kGeneration, key); }
+  // Until it is set aside.
+  void Break() {
+    broken_ = true;
+    int next = 0;
+    ASSERT_TRUE(Becomes([&] {
+      Evict("broken" + std::to_string(next++));
+      return tiering_->aside().has_value();
+    }));
+  }
+  bool Works() {
+    return Becomes([&] { return !tiering_->aside(); });
+  }
+  wire::LoadResult Promote(const Load&, std::span<const std::byte>) override {
+    return {.code = Code::kOk};
+  }
+
+  const SystemClock& clock_ = SystemClock::Instance();
+  const segment::HeaderSizes sizes_;
+  const ZeroedMemory header_;
+  const ZeroedMemory payload_;
+  segment::HeaderView view_;
+  std::string directory_;
+  std::atomic<bool> broken_{false};
+  std::atomic<int> opened_{0};
+  std::optional<TierSet> set_;
+  std::vector<std::unique_ptr<Tier>> tiers_;
+  std::shared_ptr<KnownDisks> known_;
+  Tiering* tiering_ = nullptr;  // of the disk `a`, as the next
+  Tier* tier_ = nullptr;
+};
+
+TEST_F(DiskRetryTest, ADiskThatRecoversIsUsedAgainWithWhatItHeld) {
+  ASSERT_NO_FATAL_FAILURE(Write({"before"}));
+  ASSERT_NO_FATAL_FAILURE(Break());
+  EXPECT_FALSE(OnDisk("before"));
+  const int before = opened_;
+  ASSERT_TRUE(Becomes([&] { return opened_ > before + 3; })) << "it is tried again and again";
+  EXPECT_TRUE(tiering_->aside());
+  broken_ = false;
+  ASSERT_TRUE(Works());
+  EXPECT_TRUE(OnDisk("before"));
+  Evict("after");
+  EXPECT_TRUE(Becomes([&] { return OnDisk("after"); }));
+  EXPECT_EQ(known_->Read()->size(), 1U);
+}
+
+TEST_F(DiskRetryTest, ADiskThatMissedARemovalIsEmptied) {
+  ASSERT_NO_FATAL_FAILURE(Write({"before", "removed"}));
+  const auto known = *known_->Read();
+  ASSERT_NO_FATAL_FAILURE(Break());
+  const auto shared = std::make_shared<TierRemoval>();
+  const std::string_view key = "removed";
+  tiering_->Remove(kSlot, kGeneration, {&key, 1}, shared);
+  EXPECT_EQ(tiering_->AwaitRemoval(*shared, clock_.NowNs() + kSecond).error().code,
+            Code::kUnavailable);
+  ASSERT_TRUE(tier_->Forget()) << "as the owner does before it answers the removal";
+  broken_ = false;
+  ASSERT_TRUE(Works());
+  EXPECT_FALSE(OnDisk("removed"));
+  EXPECT_FALSE(OnDisk("before"));
+  EXPECT_NE(*known_->Read(), known);
+  Evict("after");
+  EXPECT_TRUE(Becomes([&] { return OnDisk("after"); }));
+}
+
+TEST_F(DiskRetryTest, AnUnmountedDiskIsNotTriedAgain) {
+  ASSERT_NO_FATAL_FAILURE(Open({"a", "b"}));
+  tiering_->Unmount("a test");
+  EXPECT_FALSE(tiering_->TriesAgain());
+  const int before = opened_;
+  // Long enough for the other disk to be set aside and used again.
+  (*set_)[1].SetAside("a test");
+  ASSERT_TRUE(Becomes([&] { return !(*set_)[1].aside(); }));
+  EXPECT_TRUE(tiering_->aside());
+  EXPECT_EQ(opened_, before);
+}
+
+TEST_F(DiskRetryTest, ItStopsWhileTheDiskIsSetAside) {
+  ASSERT_NO_FATAL_FAILURE(Break());
+  EXPECT_TRUE(tier_->Stop(20 * kSecond));
+}
+
+// ---- several disks
+
+TEST_F(DiskRetryTest, OneOfTwoBreaksAndTheOtherGoesOn) {
+  ASSERT_NO_FATAL_FAILURE(Open({"a", "b"}));
+  const auto keys = Keys("key", 40);
+  ASSERT_NO_FATAL_FAILURE(Write(keys));
+  const auto on = std::ranges::count_if(keys, [&](const auto& key) { return DiskOf(key) == 0; });
+  EXPECT_GT(on, 8);
+  EXPECT_LT(on, 32);
+  ASSERT_NO_FATAL_FAILURE(Break());
+  EXPECT_FALSE((*set_)[1].aside());
+  for (const std::string& key : keys) EXPECT_EQ(OnDisk(key), DiskOf(key) == 1) << key;
+  // What goes to the other disk while this one is set aside.
+  for (const std::string& key : Keys("meanwhile", 20)) {
+    if (DiskOf(key) == 0) continue;
+    ASSERT_NO_FATAL_FAILURE(Write({key}));
+    ASSERT_TRUE(Remove(key)) << "a removal asks the disk of its key only";
+    EXPECT_FALSE(OnDisk(key));
+  }
+  EXPECT_EQ(known_->Read()->size(), 2U) << "no disk has missed a removal";
+  broken_ = false;
+  ASSERT_TRUE(Works());
+  for (const std::string& key : keys) EXPECT_TRUE(OnDisk(key)) << key;
+}
+
+TEST_F(DiskRetryTest, ARemovalThatOneMissesEmptiesThatOneAlone) {
+  ASSERT_NO_FATAL_FAILURE(Open({"a", "b"}));
+  const auto keys = Keys("key", 40);
+  ASSERT_NO_FATAL_FAILURE(Write(keys));
+  ASSERT_NO_FATAL_FAILURE(Break());
+  const auto missed =
+      *std::ranges::find_if(keys, [&](const auto& key) { return DiskOf(key) == 0; });
+  EXPECT_EQ(Remove(missed).error().code, Code::kUnavailable);
+  ASSERT_TRUE(tier_->Forget()) << "as the owner does before it answers the removal";
+  EXPECT_EQ(known_->Read()->size(), 1U);
+  broken_ = false;
+  ASSERT_TRUE(Works());
+  for (const std::string& key : keys) EXPECT_EQ(OnDisk(key), DiskOf(key) == 1) << key;
+  EXPECT_EQ(known_->Read()->size(), 2U);
+}
+
+TEST_F(DiskRetryTest, TwoDisksHoldAfterARestartWhatTheyHeld) {
+  ASSERT_NO_FATAL_FAILURE(Open({"a", "b"}));
+  const auto keys = Keys("key", 40);
+  ASSERT_NO_FATAL_FAILURE(Write(keys));
+  ASSERT_TRUE(Remove(keys[0]));
+  for (const auto& order : {std::vector<std::string>{"a", "b"}, {"b", "a"}}) {
+    ASSERT_NO_FATAL_FAILURE(Open(order));
+    for (const std::string& key : keys) EXPECT_EQ(OnDisk(key), key != keys[0]) << key;
+  }
+}
+
+// A key's value is removed on the disk that it has now. What its former disk had of it must not
+// come back when the former disks do.
+TEST_F(DiskRetryTest, AnAddedDiskTakesItsShareAndNothingOlderComesBack) {
+  const auto keys = Keys("key", 60);
+  ASSERT_NO_FATAL_FAILURE(Write(keys));
+  ASSERT_NO_FATAL_FAILURE(Open({"a", "b"}));
+  EXPECT_EQ(std::popcount((*set_)[0].shares()), 32);
+  std::vector<std::string> moved;
+  for (const std::string& key : keys) {
+    EXPECT_EQ(OnDisk(key), DiskOf(key) == 0) << key;
+    if (DiskOf(key) == 1) moved.push_back(key);
+  }
+  ASSERT_GT(moved.size(), 10U);
+  ASSERT_NO_FATAL_FAILURE(Write({moved[0], moved[1]}));
+  ASSERT_TRUE(Remove(moved[0]));
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  for (const std::string& key : moved) EXPECT_FALSE(OnDisk(key)) << key;
+  for (const std::string& key : keys) {
+    EXPECT_EQ(OnDisk(key), std::ranges::find(moved, key) == moved.end()) << key;
+  }
+  // The other disk was not there meanwhile.
+  ASSERT_NO_FATAL_FAILURE(Open({"a", "b"}));
+  EXPECT_FALSE(OnDisk(moved[1]));
+}
+
+// Of two with one number only the first may be what the note means.
+TEST_F(DiskRetryTest, ACopyOfADiskStartsEmpty) {
+  const auto keys = Keys("key", 40);
+  ASSERT_NO_FATAL_FAILURE(Write(keys));
+  Close();
+  std::filesystem::copy_file(directory_ + "/file-a", directory_ + "/file-b");
+  ASSERT_NO_FATAL_FAILURE(Open({"a", "b"}));
+  for (const std::string& key : keys) EXPECT_EQ(OnDisk(key), DiskOf(key) == 0) << key;
+  const auto known = *known_->Read();
+  ASSERT_EQ(known.size(), 2U);
+  EXPECT_NE(known[0].disk, known[1].disk);
+}
+
+TEST_F(DiskRetryTest, ARemovedDiskLeavesTheOthersWhatTheyHave) {
+  ASSERT_NO_FATAL_FAILURE(Open({"a", "b", "c"}));
+  const auto keys = Keys("key", 60);
+  ASSERT_NO_FATAL_FAILURE(Write(keys));
+  std::map<std::string, std::size_t> disk_of;
+  for (const std::string& key : keys) disk_of[key] = DiskOf(key);
+  ASSERT_NO_FATAL_FAILURE(Open({"a", "c"}));
+  for (const std::string& key : keys) EXPECT_EQ(OnDisk(key), disk_of[key] != 1) << key;
+  EXPECT_EQ(std::popcount((*set_)[0].shares()) + std::popcount((*set_)[1].shares()), 64);
+}
+
+}  // namespace
+}  // namespace kvcove::owner

@@ -1,0 +1,566 @@
+// SPDX-License-Identifier: Apache-2.0
+// The disk tier on real files: embedded, and through a daemon in another process that is killed.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <thread>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
+#include "kvcove/base/random.h"
+#include "kvcove/base/size.h"
+#include "kvcove/disklog/disk_file.h"
+#include "kvcove/pool/daemon.h"
+#include "kvcove/pool/pool.h"
+#include "tests/becomes.h"
+
+extern char** environ;
+
+namespace kvcove {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::uint64_t kMemory = 8 << 20;
+constexpr std::size_t kValue = 200'000;  // 40 fit in memory
+
+std::string ValueOf(const std::string& key, std::size_t size = kValue) {
+  std::string value(size, '\0');
+  Random random(std::hash<std::string>()(key));
+  for (char& c : value) c = static_cast<char>(random.Next());
+  return value;
+}
+
+Code Put(Session& session, const std::string& key, const std::string& value) {
+  const ConstBuffer piece{.data = value.data(), .size = value.size()};
+  const PutItem item{.key = key, .value = {&piece, 1}, .after = {}};
+  ItemResult result;
+  const auto token = session.Capture({});
+  if (!token) return token.error().code;
+  (void)session.Put(*token, {&item, 1}, {&result, 1}, {});
+  return result.code;
+}
+
+ItemResult Get(Session& session, const std::string& key, std::string& into,
+               const CallOptions& options = {.timeout = milliseconds(20'000)}) {
+  into.assign(kValue, '\0');
+  const MutableBuffer piece{.data = into.data(), .size = into.size()};
+  const GetItem item{.key = key, .into = {&piece, 1}};
+  ItemResult result;
+  (void)session.Get({&item, 1}, {&result, 1}, options);
+  if (result.ok()) into.resize(result.bytes);
+  return result;
+}
+
+ItemResult Look(Session& session, const std::string& key, const CallOptions& options = {}) {
+  const std::string_view view = key;
+  ItemResult result;
+  (void)session.Exists({&view, 1}, {&result, 1}, options);
+  return result;
+}
+
+Code Remove(Session& session, const std::string& key) {
+  const std::string_view view = key;
+  ItemResult result;
+  (void)session.Remove({&view, 1}, {&result, 1}, {.timeout = milliseconds(20'000)});
+  return result.code;
+}
+
+class DiskTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kOff);
+    std::string name = testing::TempDir() + "/kvcove-disk-XXXXXX";
+    directory_ = mkdtemp(name.data());
+    disk_ = directory_ + "/disk";
+    std::filesystem::create_directory(disk_);
+    const auto started = Open();
+    if (!started && started.error().detail.find("O_DIRECT") != std::string::npos) {
+      GTEST_SKIP() << started.error().ToString();
+    }
+    ASSERT_TRUE(started) << started.error().ToString();
+  }
+  void TearDown() override {
+    Close();
+    std::filesystem::remove_all(directory_);
+  }
+  void Close() {
+    session_.reset();
+    pool_.reset();
+    daemon_.reset();
+  }
+  Status Open(const std::string& size = "128MiB", const std::string& admit = "policy") {
+    Close();
+    if (GetParam() == "embedded") {
+      KVCOVE_ASSIGN(pool_,
+                    Pool::Open(fmt::format("embedded:?memory={}&disk={}:{}&data={}&disk_admit={}",
+                                           kMemory, disk_, size, directory_ + "/data", admit)));
+    } else {
+      pool::DaemonOptions options;
+      options.socket_path = directory_ + "/kvcove.sock";
+      options.host.owner.memory_bytes = kMemory;
+      options.host.data_directory = directory_ + "/data";
+      const std::string disks = disk_ + ":" + size;
+      KVCOVE_ASSIGN(options.host.owner.disks, owner::ParseDisks("disk", {&disks, 1}));
+      KVCOVE_ASSIGN(options.host.owner.disk_admit, owner::ParseDiskAdmit("admit", admit));
+      KVCOVE_ASSIGN(daemon_, pool::Daemon::Open(options, SystemClock::Instance()));
+      KVCOVE_ASSIGN(pool_, Pool::Open("unix:" + options.socket_path, milliseconds(20'000)));
+    }
+    KVCOVE_ASSIGN(session_, pool_->OpenSession({.name = "model", .assume_weights = true}));
+    return {};
+  }
+  void OpenAgain() {
+    const Status opened = Open();
+    ASSERT_TRUE(opened) << opened.error().ToString();
+  }
+  PoolStat Stat() { return *pool_->Stat(); }
+  // Puts `count` values; the older ones go to the disk.
+  void Fill(int count, const std::string& prefix = "key") {
+    for (int i = 0; i < count; ++i) {
+      const std::string key = prefix + std::to_string(i);
+      const Code code = Put(*session_, key, ValueOf(key));
+      ASSERT_TRUE(code == Code::kOk || code == Code::kExists) << CodeName(code);
+      // The queue is small: without a look at it some would be dropped.
+      ASSERT_TRUE(Becomes([&] { return Stat().disk_queued_bytes < (1 << 20); }));
+    }
+    ASSERT_TRUE(Becomes([&] { return Stat().disk_queued_bytes == 0; }))
+        << Stat().disk_queued_bytes << " B queued, set aside: " << Stat().disk_aside
+        << ", errors: " << Stat().disk_errors;
+  }
+  std::vector<std::string> OnDisk(int count, const std::string& prefix = "key") {
+    std::vector<std::string> keys;
+    for (int i = 0; i < count; ++i) {
+      const std::string key = prefix + std::to_string(i);
+      if (Look(*session_, key).tier == Tier::kDisk) keys.push_back(key);
+    }
+    return keys;
+  }
+
+  std::string directory_;
+  std::string disk_;
+  std::unique_ptr<pool::Daemon> daemon_;
+  std::unique_ptr<Pool> pool_;
+  SessionPtr session_;
+};
+
+TEST_P(DiskTest, WhatMemoryEvictsIsReadFromTheDisk) {
+  Fill(120);
+  const auto keys = OnDisk(120);
+  ASSERT_GT(keys.size(), 60U);
+  std::string got;
+  for (const std::string& key : keys) {
+    const ItemResult result = Get(*session_, key, got);
+    ASSERT_TRUE(result.ok()) << key << " " << MissReasonName(result.reason);
+    ASSERT_EQ(got, ValueOf(key));
+  }
+  const PoolStat stat = Stat();
+  EXPECT_GT(stat.disk_hits, 60U);
+  EXPECT_EQ(stat.disk_errors + stat.disk_damaged, 0U);
+  // From memory the second time.
+  EXPECT_EQ(Get(*session_, keys.back(), got).tier, Tier::kMemory);
+}
+
+TEST_P(DiskTest, WithKeepPutsAreRefusedWhileTheDiskIsBehindAndNothingIsLost) {
+  const Status opened = Open("128MiB", "keep");
+  ASSERT_TRUE(opened) << opened.error().ToString();
+  constexpr int kCount = 400;  // 80 MB, as fast as they are taken; the queue has 16 MiB
+  std::atomic<bool> stop{false};
+  std::size_t wrong = 0;
+  // Values that come up make room, too, while the queue is as full as puts may make it.
+  std::thread reader([&] {
+    std::string got;
+    for (int i = 0; !stop; i = (i + 7) % kCount) {
+      const std::string key = "key" + std::to_string(i);
+      if (Get(*session_, key, got).ok() && got != ValueOf(key)) ++wrong;
+    }
+  });
+  std::size_t refused = 0;
+  for (int i = 0; i < kCount; ++i) {
+    const std::string key = "key" + std::to_string(i);
+    const std::string value = ValueOf(key);
+    ASSERT_TRUE(Becomes([&] {
+      const Code code = Put(*session_, key, value);
+      refused += code == Code::kNoSpace ? 1 : 0;
+      return code == Code::kOk;
+    })) << key;
+  }
+  stop = true;
+  reader.join();
+  EXPECT_EQ(wrong, 0U);
+  EXPECT_EQ(Stat().disk_dropped_full + Stat().disk_dropped_other, 0U) << refused << " refused";
+  ASSERT_TRUE(Becomes([&] { return Stat().disk_queued_bytes == 0; }));
+  std::string got;
+  for (int i = 0; i < kCount; ++i) {
+    const std::string key = "key" + std::to_string(i);
+    // What the read before has evicted is in the queue for a moment.
+    ASSERT_TRUE(Becomes([&] { return Get(*session_, key, got).ok(); })) << key;
+    ASSERT_EQ(got, ValueOf(key));
+  }
+  EXPECT_EQ(Stat().disk_dropped_full, 0U);
+}
+
+// With one disk before, and again after.
+TEST_P(DiskTest, SeveralDisksShareTheLoadBySize) {
+  const std::string second = directory_ + "/second";
+  std::filesystem::create_directory(second);
+  const std::string both = "128MiB," + second + ":64MiB";
+  Fill(90, "before");
+  const auto alone = OnDisk(90, "before");
+  ASSERT_GT(alone.size(), 30U);
+  const Status opened = Open(both);
+  ASSERT_TRUE(opened) << opened.error().ToString();
+  EXPECT_TRUE(Becomes([&] { return Stat().disk_capacity_bytes > (180U << 20); }));
+  EXPECT_LT(Stat().disk_capacity_bytes, 192U << 20);
+  const PoolStat sums = Stat();
+  ASSERT_EQ(sums.disks.size(), 2U);
+  EXPECT_EQ(sums.disks[1].path, second);
+  EXPECT_EQ(sums.disks[0].capacity_bytes + sums.disks[1].capacity_bytes, sums.disk_capacity_bytes);
+  EXPECT_GT(sums.disks[0].capacity_bytes, sums.disks[1].capacity_bytes);
+  EXPECT_GT(sums.disks[0].objects, 0U);
+  EXPECT_EQ(sums.disks[0].aside + sums.disks[1].aside, 0U);
+  const auto stayed = OnDisk(90, "before");
+  EXPECT_LT(stayed.size(), alone.size()) << "some keys are the other disk's now";
+  EXPECT_GT(stayed.size(), alone.size() / 3);
+  Fill(240);
+  const auto keys = OnDisk(240);
+  ASSERT_GT(keys.size(), 150U);
+  std::string got;
+  for (const std::string& key : keys) {
+    const ItemResult result = Get(*session_, key, got);
+    ASSERT_TRUE(result.ok()) << key << " " << MissReasonName(result.reason);
+    ASSERT_EQ(got, ValueOf(key));
+  }
+  ASSERT_EQ(Remove(*session_, keys[0]), Code::kOk);
+  const auto left = OnDisk(240);
+  ASSERT_TRUE(Open(both));
+  const auto after = OnDisk(240);
+  for (const std::string& key : left) {
+    EXPECT_EQ(std::ranges::find(after, key) != after.end(), key != keys[0]) << key;
+  }
+  EXPECT_EQ(Look(*session_, keys[0]).code, Code::kMiss);
+  Close();
+  std::uint64_t records[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    const auto shown = disklog::ShowFile((i == 0 ? disk_ : second) + "/kvcove.disk");
+    ASSERT_TRUE(shown) << shown.error().ToString();
+    for (const auto& zone : shown->zones) records[i] += zone.records;
+  }
+  EXPECT_GT(records[1], 40U);
+  EXPECT_GT(records[0], records[1]);
+  // The second one goes: what the first one has stays.
+  OpenAgain();
+  const auto first = OnDisk(240);
+  EXPECT_GT(first.size(), left.size() / 3);
+  EXPECT_LT(first.size(), left.size());
+  EXPECT_EQ(Look(*session_, keys[0]).code, Code::kMiss);
+}
+
+TEST_P(DiskTest, OneDiskIsNotNamedTwice) {
+  const std::string link = directory_ + "/link";
+  std::filesystem::create_directory_symlink(disk_, link);
+  for (const std::string& again : {disk_, link, disk_ + "/kvcove.disk"}) {
+    const Status opened = Open("128MiB," + again + ":128MiB");
+    ASSERT_FALSE(opened);
+    EXPECT_EQ(opened.error().code, Code::kInvalid);
+    EXPECT_NE(opened.error().detail.find("one disk"), std::string::npos) << opened.error().detail;
+  }
+  Status many = Open(
+      "128MiB,x:1GiB,a:1GiB,b:1GiB,c:1GiB,d:1GiB,e:1GiB,f:1GiB,g:1GiB,h:1GiB,"
+      "i:1GiB,j:1GiB,k:1GiB,l:1GiB,m:1GiB,n:1GiB,o:1GiB");
+  ASSERT_FALSE(many);
+  EXPECT_NE(many.error().detail.find("16 at most"), std::string::npos) << many.error().detail;
+  OpenAgain();
+}
+
+TEST_P(DiskTest, OneCallReadsMoreThanMemoryHolds) {
+  Fill(120);
+  std::vector<std::string> keys;
+  for (int i = 0; i < 120; ++i) keys.push_back("key" + std::to_string(i));
+  // What was evicted a moment ago is found once it is written.
+  ASSERT_TRUE(Becomes([&] {
+    return std::ranges::all_of(keys, [&](auto& key) { return Look(*session_, key).ok(); });
+  }));
+  std::vector<std::string> values(keys.size(), std::string(kValue, '\0'));
+  std::vector<MutableBuffer> pieces;
+  std::vector<GetItem> items;
+  pieces.reserve(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    pieces.push_back({.data = values[i].data(), .size = kValue});
+    items.push_back({.key = keys[i], .into = {&pieces[i], 1}});
+  }
+  std::vector<ItemResult> results(items.size());
+  ASSERT_TRUE(session_->Get(items, results, {.timeout = milliseconds(20'000)}));
+  std::size_t from_disk = 0;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_TRUE(results[i].ok()) << keys[i] << ": " << CodeName(results[i].code) << ", "
+                                 << MissReasonName(results[i].reason);
+    if (!results[i].ok()) continue;
+    from_disk += results[i].tier == Tier::kDisk ? 1 : 0;
+    EXPECT_EQ(values[i], ValueOf(keys[i])) << keys[i];
+  }
+  EXPECT_GT(from_disk, 60U);
+}
+
+TEST_P(DiskTest, ALookUpWithAHoldBringsKeysUp) {
+  Fill(120);
+  const auto keys = OnDisk(120);
+  ASSERT_FALSE(keys.empty());
+  EXPECT_EQ(Look(*session_, keys[0], {.hold = milliseconds(10'000)}).tier, Tier::kDisk);
+  EXPECT_TRUE(Becomes([&] { return Look(*session_, keys[0]).tier == Tier::kMemory; }));
+}
+
+TEST_P(DiskTest, ARestartBringsBackWhatWasOnTheDisk) {
+  Fill(120);
+  const auto keys = OnDisk(120);
+  ASSERT_EQ(Remove(*session_, keys[0]), Code::kOk);
+  ASSERT_NO_FATAL_FAILURE(OpenAgain());
+  std::string got;
+  EXPECT_FALSE(Get(*session_, keys[0], got).ok());
+  for (std::size_t i = 1; i < keys.size(); ++i) {
+    ASSERT_TRUE(Get(*session_, keys[i], got).ok()) << keys[i];
+    EXPECT_EQ(got, ValueOf(keys[i]));
+  }
+}
+
+TEST_P(DiskTest, AResetVoidsTheDiskAlsoAfterARestart) {
+  Fill(120);
+  ASSERT_FALSE(OnDisk(120).empty());
+  ASSERT_TRUE(session_->Reset({.timeout = milliseconds(20'000)}));
+  EXPECT_TRUE(OnDisk(120).empty());
+  std::string got;
+  EXPECT_FALSE(Get(*session_, "key0", got).ok());
+  ASSERT_NO_FATAL_FAILURE(OpenAgain());
+  EXPECT_TRUE(OnDisk(120).empty());
+  EXPECT_FALSE(Get(*session_, "key0", got).ok());
+}
+
+TEST_P(DiskTest, ARemovalByPatternMeetsTheDisk) {
+  Fill(60, "a");
+  Fill(60, "b");
+  const auto removed = session_->RemoveMatching("a*", {.timeout = milliseconds(10'000)});
+  ASSERT_TRUE(removed) << removed.error().ToString();
+  EXPECT_EQ(*removed, 60U);
+  EXPECT_TRUE(OnDisk(60, "a").empty());
+  EXPECT_FALSE(OnDisk(60, "b").empty());
+  ASSERT_NO_FATAL_FAILURE(OpenAgain());
+  EXPECT_TRUE(OnDisk(60, "a").empty());
+  EXPECT_FALSE(OnDisk(60, "b").empty());
+}
+
+TEST_P(DiskTest, AValueOnTheDiskIsReplacedByRemovingItFirst) {
+  Fill(120);
+  const std::string key = OnDisk(120).front();
+  EXPECT_EQ(Put(*session_, key, ValueOf("other")), Code::kExists);
+  ASSERT_EQ(Remove(*session_, key), Code::kOk);
+  ASSERT_EQ(Put(*session_, key, ValueOf("other")), Code::kOk);
+  Fill(60, "more");
+  std::string got;
+  ASSERT_TRUE(Get(*session_, key, got).ok());
+  EXPECT_EQ(got, ValueOf("other"));
+}
+
+TEST_P(DiskTest, ADiskThatDoesNotFitStopsTheStart) {
+  Close();
+  const auto another = Open("256MiB");
+  ASSERT_FALSE(another);
+  EXPECT_NE(another.error().detail.find("it has 134217728 B"), std::string::npos)
+      << another.error().detail;
+  const auto small = [&] {
+    disk_ = directory_ + "/small";
+    return Open("1MiB");
+  }();
+  ASSERT_FALSE(small);
+  EXPECT_NE(small.error().detail.find("too small"), std::string::npos) << small.error().detail;
+  disk_ = "/dev/shm/kvcove-disk-test-" + std::to_string(getpid());
+  const auto memory = Open();
+  ASSERT_FALSE(memory);
+  EXPECT_NE(memory.error().detail.find("tmpfs"), std::string::npos) << memory.error().detail;
+  EXPECT_FALSE(std::filesystem::exists(disk_));
+  // Its name would be that of the note that says which disk is known.
+  disk_ = directory_ + "/data/disk";
+  const auto note = Open();
+  ASSERT_FALSE(note);
+  EXPECT_NE(note.error().detail.find("a file of another name"), std::string::npos)
+      << note.error().detail;
+  disk_ = directory_ + "/data-of-somebody";
+  std::ofstream(disk_) << std::string(10'000, 'x');
+  const auto other = Open();
+  ASSERT_FALSE(other);
+  EXPECT_NE(other.error().detail.find("kvcove disk format"), std::string::npos)
+      << other.error().detail;
+}
+
+TEST_P(DiskTest, ADiskInUseOrOfAnotherPoolStopsTheStart) {
+  const auto second = Pool::Open(fmt::format("embedded:?memory={}&disk={}:128MiB&data={}", kMemory,
+                                             disk_, directory_ + "/d2"));
+  ASSERT_FALSE(second);
+  EXPECT_NE(second.error().detail.find("in use"), std::string::npos) << second.error().detail;
+  Close();
+  const auto foreign = Pool::Open(fmt::format("embedded:?memory={}&disk={}:128MiB&data={}", kMemory,
+                                              disk_, directory_ + "/d2"));
+  ASSERT_FALSE(foreign);
+  EXPECT_NE(foreign.error().detail.find("belongs to pool"), std::string::npos)
+      << foreign.error().detail;
+}
+
+// Nobody tells a disk that is not there of a removal.
+TEST_P(DiskTest, ADiskThatMissedARunStartsEmpty) {
+  Fill(120);
+  ASSERT_FALSE(OnDisk(120).empty());
+  Close();
+  {
+    const auto without =
+        Pool::Open(fmt::format("embedded:?memory={}&data={}", kMemory, directory_ + "/data"));
+    ASSERT_TRUE(without) << without.error().ToString();
+  }
+  ASSERT_NO_FATAL_FAILURE(OpenAgain());
+  EXPECT_TRUE(OnDisk(120).empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, DiskTest, testing::Values("embedded", "daemon"),
+                         [](const auto& form) { return form.param; });
+
+// ---- kill -9
+
+class DiskKillTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kOff);
+    std::string name = testing::TempDir() + "/kvcove-kill-XXXXXX";
+    directory_ = mkdtemp(name.data());
+    log_ = directory_ + "/log";
+  }
+  void TearDown() override {
+    Kill();
+    std::filesystem::remove_all(directory_);
+  }
+  void Start() {
+    const std::string socket = directory_ + "/kvcove.sock";
+    const std::vector<std::string> words = {KVCOVE_COMMAND, "serve",
+                                            "--socket",     socket,
+                                            "--memory",     "8MiB",
+                                            "--disk",       directory_ + "/d:64MiB",
+                                            "--data",       directory_ + "/data"};
+    std::vector<char*> argv;
+    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 2, log_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
+    ASSERT_EQ(posix_spawn(&pid_, KVCOVE_COMMAND, &files, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&files);
+    bool ended = false;
+    const bool opened = Becomes([&] {
+      if (pool_ != nullptr || ended) return true;
+      if (auto pool = Pool::Open("unix:" + socket)) pool_ = *std::move(pool);
+      ended = waitpid(pid_, nullptr, WNOHANG) == pid_;
+      return false;
+    });
+    ASSERT_TRUE(opened && pool_ != nullptr) << std::ifstream(log_).rdbuf();
+    session_ = *pool_->OpenSession({.name = "model", .assume_weights = true});
+  }
+  void Kill() {
+    session_.reset();
+    pool_.reset();
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(std::exchange(pid_, 0), nullptr, 0);
+  }
+
+  std::string directory_;
+  std::string log_;
+  pid_t pid_ = 0;
+  std::unique_ptr<Pool> pool_;
+  SessionPtr session_;
+};
+
+// Each round kills the daemon at some time, and looks what the next one finds.
+TEST_F(DiskKillTest, NothingWrongOrRemovedIsFoundAfterAKill) {
+  const char* asked = std::getenv("KVCOVE_KILLS");
+  const int rounds = asked == nullptr ? 20 : std::max(1, std::atoi(asked));
+  Random random(7);
+  std::map<std::string, int> versions;  // of each key: the next value's; 0: none was put
+  std::map<std::string, int> last;      // removed for good up to this one
+  std::size_t found = 0;
+  for (int round = 0; round < rounds; ++round) {
+    Start();
+    if (HasFatalFailure()) return;
+    std::string got;
+    for (const auto& [key, next] : versions) {
+      const ItemResult result = Get(*session_, key, got, {.timeout = milliseconds(5000)});
+      if (!result.ok()) continue;
+      ++found;
+      bool right = false;
+      for (int v = last[key] + 1; v <= next; ++v)
+        right |= got == ValueOf(key + "." + std::to_string(v));
+      ASSERT_TRUE(right) << key << " in round " << round;
+    }
+    // Memory is full by then, so values go to the disk.
+    std::atomic<int> calls{0};
+    std::atomic<bool> killed{false};
+    std::thread killer([this, &calls, &killed, after = 60 + static_cast<int>(random.Below(60)),
+                        wait = random.Below(20)] {
+      while (calls < after) std::this_thread::sleep_for(milliseconds(1));
+      std::this_thread::sleep_for(milliseconds(wait));
+      kill(pid_, SIGKILL);
+      killed = true;
+    });
+    for (; !killed; ++calls) {
+      const std::string key = std::to_string(random.Below(150));
+      if (random.OneIn(5)) {
+        if (Remove(*session_, key) == Code::kOk) last[key] = versions[key];
+      } else {
+        // It counts even if the answer does not come.
+        const std::string value = ValueOf(key + "." + std::to_string(versions[key] + 1));
+        const Code code = Put(*session_, key, value);
+        if (code != Code::kExists) ++versions[key];
+      }
+    }
+    killer.join();
+    Kill();
+  }
+  EXPECT_GT(found, 100U);
+}
+
+TEST_F(DiskKillTest, WhatTheDiskHadIsFoundAfterAKill) {
+  std::vector<std::string> before;
+  for (int round = 0; round < 5; ++round) {
+    Start();
+    if (HasFatalFailure()) return;
+    std::string got;
+    for (const std::string& key : before) {
+      const ItemResult result = Get(*session_, key, got, {.timeout = milliseconds(5000)});
+      ASSERT_TRUE(result.ok()) << key << " in round " << round << ": " << CodeName(result.code)
+                               << ", " << MissReasonName(result.reason);
+      ASSERT_EQ(got, ValueOf(key));
+    }
+    const auto queue = [&] { return pool_->Stat()->disk_queued_bytes; };
+    std::vector<std::string> keys;
+    for (int i = 0; i < 100; ++i) {
+      keys.push_back(fmt::format("{}.{}", round, i));
+      ASSERT_EQ(Put(*session_, keys.back(), ValueOf(keys.back())), Code::kOk);
+      ASSERT_TRUE(Becomes([&] { return queue() < (1 << 20); }));
+    }
+    ASSERT_TRUE(Becomes([&] { return queue() == 0; }));
+    before.clear();
+    for (const std::string& key : keys) {
+      if (Look(*session_, key).tier == Tier::kDisk) before.push_back(key);
+    }
+    ASSERT_GT(before.size(), 20U);
+    Kill();
+  }
+}
+
+}  // namespace
+}  // namespace kvcove

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several owners on one host are one pool: in one process under one authority (`serve --numa`), and
+// in a cluster as members that share a host. Processes that are killed: tests/fault.
+#include <gtest/gtest.h>
+
+#include "kvcove/pool/daemons.h"
+#include "kvcove/pool/host_status.h"
+#include "kvcove/requester/local_owners.h"
+#include "tests/becomes.h"
+#include "tests/integration/cluster_fixture.h"
+
+namespace kvcove {
+namespace {
+
+constexpr std::uint64_t kMemory = 4 << 20;
+
+class SeveralOwnersTest : public ClusterFixture {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kError);
+    std::string name = "/tmp/kvcove-several-XXXXXX";
+    directory_ = mkdtemp(name.data());
+    socket_ = directory_ + "/kvcove.sock";
+    Serve();
+    pool_ = *Pool::Open("unix:" + socket_);
+    session_ = *pool_->OpenSession({.name = "m", .engine = "e", .follow_always = true});
+  }
+  void TearDown() override {
+    session_.reset();
+    pool_.reset();
+    owners_.clear();
+    ClusterFixture::TearDown();
+  }
+  void Serve() {
+    pool::DaemonOptions whole;
+    whole.socket_path = socket_;
+    whole.host.data_directory = directory_ + "/data";
+    whole.host.owner.memory_bytes = 2 * kMemory;
+    if (disks_) {
+      for (const char* name : {"/disk-a", "/disk-b"}) {
+        std::filesystem::create_directories(directory_ + name);
+        whole.host.owner.disks.push_back({.path = directory_ + name, .size_bytes = 32 << 20});
+      }
+    }
+    // As two nodes have it, without binding: this machine may have one.
+    auto parts = *pool::SplitDaemon(
+        whole, {{.place = {}, .memory_bytes = kMemory}, {.place = {}, .memory_bytes = kMemory}});
+    auto daemons = pool::OpenDaemons(parts, SystemClock::Instance());
+    if (!daemons && daemons.error().detail.find("O_DIRECT") != std::string::npos) {
+      GTEST_SKIP() << daemons.error().ToString();
+    }
+    ASSERT_TRUE(daemons) << daemons.error().ToString();
+    owners_ = std::move(*daemons);
+  }
+  std::uint64_t Objects(std::size_t owner) { return owners_[owner]->host().owner().Stat().objects; }
+  // The hint of what is free comes with the janitor's next round.
+  void AwaitHints() {
+    for (const auto& daemon : owners_) {
+      owner::Owner& owner = daemon->host().owner();
+      for (int i = 0; i < 1000; ++i) {
+        if (owner.header().header().free_bytes == owner.Stat().free_bytes) break;
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+    }
+  }
+  // Keys until each owner has some.
+  std::vector<std::string> PutOnBoth(Session& session) {
+    std::vector<std::string> keys;
+    for (int i = 0; i < 200 && (Objects(0) == 0 || Objects(1) == 0); ++i) {
+      keys.push_back(fmt::format("key-{}", i));
+      EXPECT_EQ(Put(session, keys.back()), Code::kOk);
+    }
+    EXPECT_GT(Objects(0), 0U);
+    EXPECT_GT(Objects(1), 0U);
+    return keys;
+  }
+
+  void Restart() {
+    session_.reset();
+    pool_.reset();
+    owners_.clear();
+    Serve();
+    if (HasFatalFailure() || IsSkipped()) return;
+    pool_ = *Pool::Open("unix:" + socket_, milliseconds(20'000));
+    session_ = *pool_->OpenSession({.name = "m", .engine = "e", .follow_always = true});
+  }
+
+  bool disks_ = false;
+  std::string socket_;
+  std::unique_ptr<Pool> pool_;
+  SessionPtr session_;
+};
+
+// Each has a disk of its own. What was on it comes back to its owner, and a removal has reached
+// all.
+TEST_F(SeveralOwnersTest, EachHasItsDiskAndFindsItAgain) {
+  disks_ = true;
+  Restart();
+  if (HasFatalFailure() || IsSkipped()) return;
+  const std::string value(50'000, 'v');
+  const auto put = [&](const std::string& key) {
+    const ConstBuffer piece{.data = value.data(), .size = value.size()};
+    const PutItem item{.key = key, .value = {&piece, 1}, .after = {}};
+    ItemResult result;
+    (void)session_->Put(*session_->Capture({}), {&item, 1}, {&result, 1}, {});
+    return result.code;
+  };
+  const auto look = [&](const std::string& key) {
+    const std::string_view one = key;
+    ItemResult result;
+    (void)session_->Exists({&one, 1}, {&result, 1}, {});
+    return result;
+  };
+  const auto disk_objects = [&](std::size_t owner) {
+    return owners_[owner]->host().owner().Stat().disk_objects;
+  };
+  std::vector<std::string> keys;
+  for (int i = 0; i < 400; ++i) {
+    keys.push_back(fmt::format("key-{}", i));
+    ASSERT_EQ(put(keys.back()), Code::kOk);
+    ASSERT_TRUE(Becomes([&] { return pool_->Stat()->disk_queued_bytes < (1 << 20); }));
+  }
+  ASSERT_TRUE(Becomes([&] { return pool_->Stat()->disk_queued_bytes == 0; }));
+  EXPECT_TRUE(Becomes([&] { return disk_objects(0) > 20 && disk_objects(1) > 20; }));
+  std::vector<std::string> on_disk;
+  for (const std::string& key : keys) {
+    if (look(key).tier == Tier::kDisk) on_disk.push_back(key);
+  }
+  ASSERT_GT(on_disk.size(), 60U);
+  for (std::size_t i = 0; i < on_disk.size(); ++i) {
+    const std::string_view one = on_disk[i];
+    ItemResult removed;
+    if (i % 2 == 0) (void)session_->Remove({&one, 1}, {&removed, 1}, {});
+  }
+  Restart();
+  ASSERT_FALSE(HasFatalFailure());
+  for (std::size_t i = 0; i < on_disk.size(); ++i) {
+    EXPECT_EQ(look(on_disk[i]).ok(), i % 2 == 1) << on_disk[i];
+    if (i % 2 == 0) continue;
+    EXPECT_EQ(put(on_disk[i]), Code::kExists) << "whichever owner has it";
+  }
+  // Without its disks the pool may remove what is on them: they start empty after that.
+  disks_ = false;
+  Restart();
+  disks_ = true;
+  Restart();
+  for (const std::string& key : on_disk) EXPECT_FALSE(look(key).ok()) << key;
+  EXPECT_EQ(disk_objects(0) + disk_objects(1), 0U);
+}
+
+TEST_F(SeveralOwnersTest, PutsSpreadAndEachIsFoundByAll) {
+  const auto keys = PutOnBoth(*session_);
+  EXPECT_EQ(Objects(0) + Objects(1), keys.size()) << "each value lies once";
+  auto other = *Pool::Open("unix:" + socket_);
+  auto session = *other->OpenSession({.name = "m", .engine = "e", .follow_always = true});
+  for (const std::string& key : keys) {
+    EXPECT_TRUE(Exists(*session, key).ok()) << key;
+    EXPECT_TRUE(Get(*session, key).ok()) << key;
+    EXPECT_EQ(Put(*session, key), Code::kExists) << key;
+  }
+  std::vector<std::string_view> views(keys.begin(), keys.end());
+  EXPECT_EQ(*session->LongestPrefix(views, {}), keys.size());
+  EXPECT_EQ(session->Count({})->objects, keys.size());
+  EXPECT_EQ(session->List("key-", {})->size(), keys.size());
+  EXPECT_THAT(*session->Stat(views, {}), testing::Each(testing::Optional(testing::_)));
+  EXPECT_EQ(pool_->Stat()->objects, keys.size());
+  EXPECT_EQ(pool_->Stat()->payload_bytes, 2 * kMemory);
+}
+
+TEST_F(SeveralOwnersTest, OnlyThePlainSocketIsNeededAndASiblingsFindsTheRestNot) {
+  EXPECT_EQ(requester::SocketsOf(socket_).size(), 2U);
+  const std::string second = requester::SocketsOf(socket_)[1];
+  EXPECT_EQ(requester::SocketsOf(second), std::vector<std::string>{second});
+  const auto status = pool::StatusOfOwners(socket_, kSecond);
+  ASSERT_EQ(status.size(), 2U);
+  for (const auto& owner : status) {
+    EXPECT_TRUE(owner.reached);
+    EXPECT_TRUE(owner.lease_holds);
+    EXPECT_EQ(owner.stat.payload_bytes, kMemory);
+  }
+}
+
+TEST_F(SeveralOwnersTest, AResetIsProvenAtEachOwner) {
+  const auto keys = PutOnBoth(*session_);
+  const Token before = *session_->Capture({});
+  auto other = *Pool::Open("unix:" + socket_);
+  auto second = *other->OpenSession({.name = "m", .engine = "e", .follow_always = true});
+  for (const std::string& key : keys) EXPECT_TRUE(Exists(*second, key).ok());
+  ASSERT_TRUE(session_->Reset({}));
+  for (const std::string& key : keys) {
+    EXPECT_EQ(Exists(*session_, key).code, Code::kMiss) << key;
+    EXPECT_EQ(Exists(*second, key).code, Code::kMiss) << key;
+    EXPECT_EQ(Get(*second, key).code, Code::kMiss) << key;
+    EXPECT_EQ(Put(*second, key, 5000, before), Code::kStale) << "begun before the reset";
+  }
+  for (const std::string& key : keys) EXPECT_EQ(Put(*second, key), Code::kOk);
+}
+
+TEST_F(SeveralOwnersTest, RemovalsPinsAndVersionsGoToEachOwner) {
+  const auto keys = PutOnBoth(*session_);
+  std::vector<std::string_view> views(keys.begin(), keys.end());
+  std::vector<ItemResult> results(keys.size());
+  ASSERT_TRUE(session_->Pin(views, PinKind::kSoft, milliseconds(60'000), results, {}));
+  for (const ItemResult& result : results) EXPECT_TRUE(result.ok());
+  const auto pinned = [](bool is) {
+    return testing::Each(testing::Optional(testing::Field(&ObjectStat::soft_pinned, is)));
+  };
+  EXPECT_THAT(*session_->Stat(views, {}), pinned(true));
+  ASSERT_TRUE(session_->Unpin(views, results, {}));
+  EXPECT_THAT(*session_->Stat(views, {}), pinned(false));
+  const std::string_view absent = "absent";
+  ASSERT_TRUE(session_->Pin({&absent, 1}, PinKind::kSoft, milliseconds(1), results, {}));
+  EXPECT_EQ(results[0].code, Code::kMiss);
+  EXPECT_TRUE(session_->NameVersions({}, {}));
+  ASSERT_TRUE(session_->Remove(views, results, {}));
+  for (const ItemResult& result : results) EXPECT_TRUE(result.ok());
+  EXPECT_EQ(Objects(0) + Objects(1), 0U);
+  ASSERT_TRUE(session_->Remove(views, results, {}));
+  EXPECT_EQ(results[0].code, Code::kMiss);
+  const auto again = PutOnBoth(*session_);
+  EXPECT_EQ(*session_->RemoveMatching("key-*", {}), again.size());
+}
+
+// A hint of free memory decides; without it, an owner that is full would evict beside an empty one.
+TEST_F(SeveralOwnersTest, AFullOwnerGivesWayToOneWithRoomBeforeItEvicts) {
+  for (int i = 0; i < 24; ++i) {
+    ASSERT_EQ(Put(*session_, fmt::format("big-{}", i), 256 << 10), Code::kOk);
+    AwaitHints();
+  }
+  EXPECT_EQ(owners_[0]->host().owner().Stat().evictions, 0U);
+  EXPECT_EQ(owners_[1]->host().owner().Stat().evictions, 0U);
+  EXPECT_GE(Objects(0), 8U);
+  EXPECT_GE(Objects(1), 8U);
+  for (int i = 0; i < 24; ++i)
+    EXPECT_TRUE(Get(*session_, fmt::format("big-{}", i), 256 << 10).ok());
+}
+
+// What is counted is what the engine asked, not how many owners were asked for it.
+TEST_F(SeveralOwnersTest, ALookUpIsCountedOnceWhoeverHasTheKey) {
+  const auto keys = PutOnBoth(*session_);
+  const auto counted = [&] {
+    wire::SessionCounters sum;
+    for (const auto& owner : owners_) {
+      const auto local = owner->host().owner().Stat().local;
+      sum.lookups += local.lookups;
+      sum.gets += local.gets;
+      for (std::size_t i = 0; i < kMissReasons; ++i) sum.misses[i] += local.misses[i];
+    }
+    return sum;
+  };
+  const auto before = counted();
+  for (const std::string& key : keys) {
+    EXPECT_TRUE(Exists(*session_, key).ok());
+    EXPECT_TRUE(Get(*session_, key).ok());
+  }
+  EXPECT_FALSE(Exists(*session_, "absent").ok());
+  EXPECT_FALSE(Get(*session_, "absent").ok());
+  const auto after = counted();
+  EXPECT_EQ(after.lookups - before.lookups, keys.size() + 1);
+  EXPECT_EQ(after.gets - before.gets, keys.size() + 1);
+  const auto never = static_cast<std::size_t>(MissReason::kNeverPut);
+  EXPECT_EQ(after.misses[never] - before.misses[never], 2U);
+}
+
+// An engine's sessions are at each owner; it ends with the last of them.
+TEST_F(SeveralOwnersTest, AnEngineEndsWithItsLastSessionAtAnyOwner) {
+  auto first = *pool_->OpenSession({.name = "n", .engine = "engine"});
+  ASSERT_TRUE(first->Reset({}));
+  auto other = *Pool::Open("unix:" + socket_);
+  auto second = *other->OpenSession({.name = "n", .engine = "engine"});
+  ASSERT_TRUE(second->Capture({}));
+  EXPECT_EQ(Exists(*second, "k").reason, MissReason::kNeverPut);
+  first.reset();
+  auto third = *pool_->OpenSession({.name = "n", .engine = "engine"});
+  EXPECT_TRUE(third->Capture({})) << "the second session keeps it";
+}
+
+TEST_F(SeveralOwnersTest, ValuesOfAPoolThatHasStartedAgainAreGoneAndAllOwnersAreUsedAgain) {
+  const auto keys = PutOnBoth(*session_);
+  owners_.clear();
+  EXPECT_EQ(Exists(*session_, keys[0]).code, Code::kMiss);
+  Serve();
+  for (int i = 0; i < 1000; ++i) {
+    const auto stat = pool_->Stat();
+    if (stat && stat->payload_bytes == 2 * kMemory) break;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  for (const std::string& key : keys) EXPECT_FALSE(Exists(*session_, key).ok());
+  (void)PutOnBoth(*session_);
+}
+
+// Another authority's values would outlive this pool's resets.
+TEST_F(SeveralOwnersTest, AStrangersOwnerWithASiblingsNameIsNotUsed) {
+  pool::DaemonOptions options;
+  options.socket_path = requester::SiblingSocket(socket_, "stranger");
+  options.host.owner.memory_bytes = kMemory;
+  auto stranger = *pool::Daemon::Open(options, SystemClock::Instance());
+  auto pool = *Pool::Open("unix:" + socket_);
+  EXPECT_EQ(pool->Stat()->payload_bytes, 2 * kMemory) << "without the stranger's";
+}
+
+TEST_F(SeveralOwnersTest, ASecondOwnerUnderTheSameNameIsRefused) {
+  pool::DaemonOptions options;
+  options.socket_path = socket_;
+  options.host.owner.memory_bytes = kMemory;
+  const auto second = pool::Daemon::Open(options, SystemClock::Instance());
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::kUnavailable);
+}
+
+}  // namespace
+}  // namespace kvcove
