@@ -261,7 +261,7 @@ std::uint64_t Owner::ApplyPattern(const wire::Removal& removal) {
       if (first && !means) return 0;
       if (first && tiers_ != nullptr) {
         generation = core_->GenerationOf(removal.slot);
-        tiers_->BeginMatching(removal.slot);
+        tiers_->BeginMatching(removal.slot, removal.pattern);
       }
       if (means) matched += core_->RemoveMatching(removal.slot, removal.pattern, walk);
     }
@@ -290,7 +290,7 @@ void Owner::DropSlot(SlotId slot) {
   {
     const MutexLock lock(mutex_);
     generation = core_->GenerationOf(slot);
-    if (tiers_ != nullptr) tiers_->BeginMatching(slot);
+    if (tiers_ != nullptr) tiers_->BeginMatching(slot, "*");
   }
   Core::Walk walk;
   while (!walk.done) {
@@ -306,7 +306,7 @@ void Owner::DropSlot(SlotId slot) {
   {
     const MutexLock lock(mutex_);
     // Nothing of a slot without a generation is ever found again.
-    if (generation == 0) return tiers_->EndMatching(slot);
+    if (generation == 0) return tiers_->EndMatching(slot, "*");
     tiers_->RemoveMatching(slot, generation, "*", on_disk);
   }
   WakeDisks();

@@ -46,14 +46,14 @@ Result<std::uint64_t> Owner::RemoveMatching(const Token& token, std::string_view
   {
     const MutexLock lock(mutex_);
     if (core_->CheckToken(token) != Code::kOk) return StaleRemoval();
-    if (tiers_ != nullptr) tiers_->BeginMatching(token.slot);
+    if (tiers_ != nullptr) tiers_->BeginMatching(token.slot, pattern);
   }
   Result<std::uint64_t> removed = WalkMatching(token, pattern, deadline_ns);
   if (tiers_ == nullptr) return removed;
   {
     const MutexLock lock(mutex_);
     if (!removed) {
-      tiers_->EndMatching(token.slot);
+      tiers_->EndMatching(token.slot, pattern);
       return removed;
     }
     tiers_->RemoveMatching(token.slot, token.generation, pattern, on_disk);

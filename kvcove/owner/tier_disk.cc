@@ -87,6 +87,7 @@ void TierDisk::TakeOrders() {
         removals_.push_back(std::move(order));
         break;
       case TierOrder::Kind::kRemoveMatching: {
+        tiering_.RemoveQueued(order);
         auto walk = std::make_shared<Walk>();
         walk->order = std::move(order);
         walks_.push_back(std::move(walk));

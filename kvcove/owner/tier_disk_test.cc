@@ -243,16 +243,41 @@ TEST_F(TierDiskTest, ARemovalByPatternMeetsBothTiers) {
   for (const char* key : {"a1", "a2", "a3"}) EXPECT_EQ(next.Get(key), "") << key;
 }
 
+// It takes what it matches from the queue, too, counts each value once, and nothing else is lost.
+TEST_F(TierDiskTest, ARemovalByPatternTakesFromTheQueueOnlyWhatItMatches) {
+  tiers_.device->faults.hangs = true;
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_EQ(tiers_.Put("a" + std::to_string(i), 1), Code::kOk);
+    ASSERT_EQ(tiers_.Put("b" + std::to_string(i), 2), Code::kOk);
+  }
+  for (int i = 0; i < 4; ++i) {
+    tiers_.Evict("a" + std::to_string(i));
+    tiers_.Evict("b" + std::to_string(i));
+    if (i == 1) tiers_.Step();  // some are in the log and not written yet
+  }
+  std::uint64_t removed = 0;
+  const auto removal = tiers_.BeginRemoveMatching("a*", &removed);
+  tiers_.device->faults.hangs = false;
+  ASSERT_TRUE(tiers_.Until([&] { return tiers_.Proven(*removal).has_value(); }));
+  EXPECT_EQ(removed + removal->removed, 4U);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(tiers_.Get("a" + std::to_string(i)), "") << i;
+    EXPECT_TRUE(tiers_.Get("b" + std::to_string(i)) == ValueOf(2)) << i;
+  }
+}
+
 TEST_F(TierDiskTest, NothingComesUpWhileAPatternIsDecided) {
   PutDown("a1", 1);
   const auto batch = tiers_.BeginLoad("a1");
-  tiers_.tiering->BeginMatching(kSlot);
+  PutDown("b1", 2);
+  tiers_.tiering->BeginMatching(kSlot, "a*");
+  EXPECT_TRUE(tiers_.Get("b1") == ValueOf(2)) << "what does not match comes up all the while";
   MissReason reason = MissReason::kNone;
   EXPECT_EQ(tiers_.Get("a1", &reason), "");
   EXPECT_EQ(reason, MissReason::kRaced);
   ASSERT_TRUE(tiers_.Until([&] { return batch->answered; }));
   EXPECT_FALSE(tiers_.InMemory("a1"));
-  tiers_.tiering->EndMatching(kSlot);
+  tiers_.tiering->EndMatching(kSlot, "a*");
   EXPECT_TRUE(tiers_.Get("a1") == ValueOf(1));
 }
 
@@ -401,7 +426,7 @@ TEST_F(TierDiskTest, ARemovalThatWasUnderWayIsMissed) {
 
 TEST_F(TierDiskTest, ARemovalByPatternThatBeganBeforeIsMissed) {
   PutDown("a1", 1);
-  tiers_.tiering->BeginMatching(kSlot);
+  tiers_.tiering->BeginMatching(kSlot, "a*");
   tiers_.Fail(2);
   const auto removal = std::make_shared<TierRemoval>();
   tiers_.tiering->RemoveMatching(kSlot, tiers_.generation(), "a*", removal);

@@ -160,7 +160,7 @@ class Tiers final : public Promoter {
   }
   std::shared_ptr<TierRemoval> BeginRemoveMatching(const std::string& pattern,
                                                    std::uint64_t* of_memory = nullptr) {
-    tiering->BeginMatching(kSlot);
+    tiering->BeginMatching(kSlot, pattern);
     Core::Walk walk;
     std::uint64_t removed = 0;
     while (!walk.done) removed += core->RemoveMatching(kSlot, pattern, walk);

@@ -127,8 +127,8 @@ void TierSet::Remove(SlotId slot, Generation generation, std::span<const std::st
   }
 }
 
-void TierSet::BeginMatching(SlotId slot) {
-  for (const auto& disk : disks_) disk->BeginMatching(slot);
+void TierSet::BeginMatching(SlotId slot, std::string_view pattern) {
+  for (const auto& disk : disks_) disk->BeginMatching(slot, pattern);
 }
 
 void TierSet::RemoveMatching(SlotId slot, Generation generation, std::string_view pattern,
@@ -139,8 +139,8 @@ void TierSet::RemoveMatching(SlotId slot, Generation generation, std::string_vie
   }
 }
 
-void TierSet::EndMatching(SlotId slot) {
-  for (const auto& disk : disks_) disk->EndMatching(slot);
+void TierSet::EndMatching(SlotId slot, std::string_view pattern) {
+  for (const auto& disk : disks_) disk->EndMatching(slot, pattern);
 }
 
 // ---- figures

@@ -99,10 +99,10 @@ class TierSet final : public LowerTier {
   }
   void Remove(SlotId slot, Generation generation, std::span<const std::string_view> keys,
               DisksRemoval& removal);
-  void BeginMatching(SlotId slot);
+  void BeginMatching(SlotId slot, std::string_view pattern);
   void RemoveMatching(SlotId slot, Generation generation, std::string_view pattern,
                       DisksRemoval& removal);
-  void EndMatching(SlotId slot);
+  void EndMatching(SlotId slot, std::string_view pattern);
 
   // ---- without a lock
   // The call is complete. Answers at once what waits for nothing.

@@ -253,7 +253,7 @@ bool Tiering::AddLoad(const std::shared_ptr<LoadBatch>& batch, const Load& wante
   }
   const std::uint64_t tag = TagOf(wanted.slot, wanted.generation, wanted.key);
   if (removing_.contains(tag)) return refuse(MissReason::kRemoved);
-  if (Hidden(wanted.slot)) return refuse(MissReason::kRaced);
+  if (Hidden(wanted.slot, wanted.key)) return refuse(MissReason::kRaced);
   if (!header_.tier().Holds(tag)) return refuse(MissReason::kEvicted);
   std::shared_ptr<Load>& load = loads_[tag];
   if (load == nullptr) {
@@ -276,7 +276,7 @@ bool Tiering::AddLoad(const std::shared_ptr<LoadBatch>& batch, const Load& wante
 
 bool Tiering::Wanted(const Load& load) const {
   const MutexLock lock(mutex_);
-  return !load.cancelled && !aside_ && !Hidden(load.slot) && Waits(load);
+  return !load.cancelled && !aside_ && !Hidden(load.slot, load.key) && Waits(load);
 }
 
 void Tiering::DropQueued(Demotion& demotion) {
@@ -319,43 +319,43 @@ void Tiering::Remove(SlotId slot, Generation generation, std::span<const std::st
   orders_.push_back(std::move(order));
 }
 
-void Tiering::BeginMatching(SlotId slot) {
+void Tiering::BeginMatching(SlotId slot, std::string_view pattern) {
   const MutexLock lock(mutex_);
-  ++walking_[slot];
+  matching_.push_back({.slot = slot, .pattern = std::string(pattern)});
   for (const auto& [tag, load] : loads_) {
-    if (load->slot == slot) load->cancelled = true;
+    if (load->slot == slot && GlobMatches(pattern, load->key)) load->cancelled = true;
   }
 }
 
-void Tiering::EndOne(std::map<SlotId, std::uint32_t>& counts, SlotId slot) {
-  const auto one = counts.find(slot);
-  if (one != counts.end() && --one->second == 0) counts.erase(one);
-}
-
-void Tiering::EndMatching(SlotId slot) {
+void Tiering::EndMatching(SlotId slot, std::string_view pattern) {
   const MutexLock lock(mutex_);
-  EndOne(walking_, slot);
+  matching_.erase(FindMatching(slot, pattern, /*ordered=*/false));
 }
 
-// Orders overtake what is queued, so all of the slot that is queued goes: which of it matches is
-// not worth a walk.
+std::vector<Tiering::Matching>::iterator Tiering::FindMatching(SlotId slot,
+                                                               std::string_view pattern,
+                                                               bool ordered) {
+  return std::ranges::find_if(matching_, [&](const Matching& one) {
+    return one.slot == slot && one.pattern == pattern && one.ordered == ordered;
+  });
+}
+
+bool Tiering::Hidden(SlotId slot, std::string_view key) const {
+  return std::ranges::any_of(matching_, [&](const Matching& one) {
+    return one.slot == slot && GlobMatches(one.pattern, key);
+  });
+}
+
 void Tiering::RemoveMatching(SlotId slot, Generation generation, std::string_view pattern,
                              const std::shared_ptr<TierRemoval>& removal) {
   const MutexLock lock(mutex_);
-  EndOne(walking_, slot);
+  const auto walked = FindMatching(slot, pattern, /*ordered=*/false);
   if (!Join(*removal)) {
+    matching_.erase(walked);
     missed_removal_ = true;
     return;
   }
-  ++deciding_[slot];
-  for (const auto& demotion : queue_) {
-    if (demotion->slot != slot || demotion->dropped) continue;
-    if (demotion->generation == generation && GlobMatches(pattern, demotion->key)) {
-      ++removal->removed;
-      if (removal->collect) removal->keys.push_back(demotion->key);
-    }
-    DropQueued(*demotion);
-  }
+  walked->ordered = true;
   orders_.push_back({.kind = TierOrder::Kind::kRemoveMatching,
                      .slot = slot,
                      .generation = generation,

@@ -184,12 +184,13 @@ class Tiering final : public LowerTier, public disklog::Presence {
   bool Wanted(const Load& load) const;
   void Remove(SlotId slot, Generation generation, std::span<const std::string_view> keys,
               const std::shared_ptr<TierRemoval>& removal);
-  // Before the first slice of a walk over memory, and behind the last one.
-  void BeginMatching(SlotId slot);
+  // Before the first slice of a walk over memory, and behind the last one. Between them, and until
+  // the removal is proven, nothing that matches comes up behind the walk.
+  void BeginMatching(SlotId slot, std::string_view pattern);
   void RemoveMatching(SlotId slot, Generation generation, std::string_view pattern,
                       const std::shared_ptr<TierRemoval>& removal);
   // Instead of RemoveMatching, when the walk ends early.
-  void EndMatching(SlotId slot);
+  void EndMatching(SlotId slot, std::string_view pattern);
 
   // ---- without a lock
   // The batch is complete, no load is added any more. Answers at once what waits for nothing.
@@ -263,6 +264,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // The log that is about to be opened knows the generations of now. Removals are for it.
   void DropGenerationOrders();
   // The log has forgotten the order's keys: they may be asked for again.
+  // Before the walk over the log: what waits for it.
+  void RemoveQueued(const TierOrder& order);
   void Applied(const TierOrder& order);
   // Its tombstones are synced.
   void Proven(const TierOrder& order, std::uint64_t removed);
@@ -324,9 +327,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   bool Reusable() const KVCOVE_REQUIRES(mutex_) {
     return !missed_removal_ && stored_.size() <= options_.remembered;
   }
-  bool Hidden(SlotId slot) const KVCOVE_REQUIRES(mutex_) {
-    return walking_.contains(slot) || deciding_.contains(slot);
-  }
+  // A removal by pattern is about to take it.
+  bool Hidden(SlotId slot, std::string_view key) const KVCOVE_REQUIRES(mutex_);
   // It is ordered now. False: the disk is set aside, and misses it.
   bool Join(TierRemoval& removal) KVCOVE_REQUIRES(mutex_);
   void RememberStored(SlotId slot, Generation generation, std::string_view key)
@@ -335,7 +337,9 @@ class Tiering final : public LowerTier, public disklog::Presence {
   void Fence(std::uint64_t tag) KVCOVE_REQUIRES(mutex_);
   void RemoveOlder(SlotId slot, Generation generation, std::string_view key)
       KVCOVE_REQUIRES(mutex_);
-  static void EndOne(std::map<SlotId, std::uint32_t>& counts, SlotId slot);
+  // One of those that are alike; none when the disk was set aside.
+  std::vector<Matching>::iterator FindMatching(SlotId slot, std::string_view pattern, bool ordered)
+      KVCOVE_REQUIRES(mutex_);
   void Finish(const std::shared_ptr<Load>& load, const wire::LoadResult& result, Ready& ready)
       KVCOVE_REQUIRES(mutex_);
   void Decide(LoadBatch& batch, std::size_t index, const wire::LoadResult& result)
@@ -395,9 +399,13 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::uint64_t queued_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t ended_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;  // written, or dropped
   std::unordered_map<std::uint64_t, std::uint32_t> removing_ KVCOVE_GUARDED_BY(mutex_);
-  // Slots in which a removal by pattern walks over memory, and over the disk.
-  std::map<SlotId, std::uint32_t> walking_ KVCOVE_GUARDED_BY(mutex_);
-  std::map<SlotId, std::uint32_t> deciding_ KVCOVE_GUARDED_BY(mutex_);
+  // A removal by pattern that walks over memory, or, once it is ordered, over the disk.
+  struct Matching {
+    SlotId slot = 0;
+    std::string pattern;
+    bool ordered = false;
+  };
+  std::vector<Matching> matching_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t unproven_ KVCOVE_GUARDED_BY(mutex_) = 0;  // removals
   std::uint64_t era_ KVCOVE_GUARDED_BY(mutex_) = 0;
   // While it is not on:

@@ -171,7 +171,7 @@ void Tiering::EndEra(Ready& ready) {
   std::ranges::fill(queued_, 0);
   queue_.clear();
   removing_.clear();
-  deciding_.clear();
+  std::erase_if(matching_, [](const Matching& one) { return one.ordered; });
   proven_.NotifyAll();
 }
 

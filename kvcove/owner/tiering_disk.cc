@@ -47,6 +47,20 @@ void Tiering::DropGenerationOrders() {
                 [](const TierOrder& order) { return order.kind == TierOrder::Kind::kGeneration; });
 }
 
+// Here, where nothing is between the queue and the log: each value is counted once.
+void Tiering::RemoveQueued(const TierOrder& order) {
+  const MutexLock lock(mutex_);
+  for (const auto& demotion : queue_) {
+    if (demotion->dropped || demotion->slot != order.slot ||
+        demotion->generation != order.generation || !GlobMatches(order.pattern, demotion->key)) {
+      continue;
+    }
+    ++order.removal->removed;
+    if (order.removal->collect) order.removal->keys.push_back(demotion->key);
+    DropQueued(*demotion);
+  }
+}
+
 void Tiering::Applied(const TierOrder& order) {
   const MutexLock lock(mutex_);
   for (const std::string& key : order.keys) {
@@ -57,7 +71,10 @@ void Tiering::Applied(const TierOrder& order) {
 
 void Tiering::Proven(const TierOrder& order, std::uint64_t removed) {
   const MutexLock lock(mutex_);
-  if (order.kind == TierOrder::Kind::kRemoveMatching) EndOne(deciding_, order.slot);
+  if (order.kind == TierOrder::Kind::kRemoveMatching) {
+    const auto ordered = FindMatching(order.slot, order.pattern, /*ordered=*/true);
+    if (ordered != matching_.end()) matching_.erase(ordered);
+  }
   if (unproven_ > 0) --unproven_;
   order.removal->removed += removed;
   --order.removal->open;
