@@ -327,6 +327,12 @@ class Tiering final : public LowerTier, public disklog::Presence {
   bool Reusable() const KVCOVE_REQUIRES(mutex_) {
     return !missed_removal_ && stored_.size() <= options_.remembered;
   }
+  // A removal by pattern that walks over memory, or, once it is ordered, over the disk.
+  struct Matching {
+    SlotId slot = 0;
+    std::string pattern;
+    bool ordered = false;
+  };
   // A removal by pattern is about to take it.
   bool Hidden(SlotId slot, std::string_view key) const KVCOVE_REQUIRES(mutex_);
   // It is ordered now. False: the disk is set aside, and misses it.
@@ -399,12 +405,6 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::uint64_t queued_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t ended_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;  // written, or dropped
   std::unordered_map<std::uint64_t, std::uint32_t> removing_ KVCOVE_GUARDED_BY(mutex_);
-  // A removal by pattern that walks over memory, or, once it is ordered, over the disk.
-  struct Matching {
-    SlotId slot = 0;
-    std::string pattern;
-    bool ordered = false;
-  };
   std::vector<Matching> matching_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t unproven_ KVCOVE_GUARDED_BY(mutex_) = 0;  // removals
   std::uint64_t era_ KVCOVE_GUARDED_BY(mutex_) = 0;
