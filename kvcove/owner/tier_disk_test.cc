@@ -268,8 +268,8 @@ TEST_F(TierDiskTest, ARemovalByPatternTakesFromTheQueueOnlyWhatItMatches) {
 
 TEST_F(TierDiskTest, NothingComesUpWhileAPatternIsDecided) {
   PutDown("a1", 1);
-  const auto batch = tiers_.BeginLoad("a1");
   PutDown("b1", 2);
+  const auto batch = tiers_.BeginLoad("a1");
   tiers_.tiering->BeginMatching(kSlot, "a*");
   EXPECT_TRUE(tiers_.Get("b1") == ValueOf(2)) << "what does not match comes up all the while";
   MissReason reason = MissReason::kNone;
