@@ -24,7 +24,9 @@ constexpr std::int64_t kTaskNs = 90 * kSecond;
 // Pins and statistics of one caller's objects, for who holds no mapping.
 class ObjectService final : public wire::ObjectService {
  public:
-  ObjectService(Owner& owner, const rpc::Caller& caller) : owner_(owner), caller_(caller) {}
+  // `session`: of the visit, for calls that hold.
+  ObjectService(Owner& owner, const rpc::Caller& caller, DataService::Session* session = nullptr)
+      : owner_(owner), caller_(caller), session_(session) {}
   Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                 std::optional<PinKind> kind, std::int64_t duration_ns,
                                 std::int64_t deadline_ns) override {
@@ -55,6 +57,20 @@ class ObjectService final : public wire::ObjectService {
     if (!caller_.Has(rpc::Scope::kAdmin) && !caller_.Has(rpc::Scope::kOwner)) return Denied();
     return owner_.Stat();
   }
+  // An event loop waits for no disk, so the answer says only that it was heard. What comes up is
+  // held for the visit's session.
+  void Load(const wire::LoadRequest& request, std::int64_t /*deadline_ns*/,
+            const Loaded& done) override {
+    if (!caller_.Has(rpc::Scope::kRead) ||
+        !caller_.MayTouch(owner_.TenantOfSlot(request.token.slot))) {
+      return done(Denied());
+    }
+    const SessionNumber session = session_->Number();
+    if (session == 0) return done(Fail(Code::kLimit, "there are too many sessions"));
+    wire::LoadRequest ahead = request;
+    ahead.wait_ns = 0;
+    owner_.Load(session, ahead, done);
+  }
 
  private:
   static std::unexpected<Error> Denied() {
@@ -62,6 +78,7 @@ class ObjectService final : public wire::ObjectService {
   }
   Owner& owner_;
   const rpc::Caller& caller_;
+  DataService::Session* const session_;
 };
 
 Step ReplyOf(const Result<std::string>& answer) {
@@ -207,6 +224,13 @@ class DataServer::Impl final : public transport::Service {
         case wire::Method::kPin:
         case wire::Method::kStatObjects:
           return impl_.Small(caller, method, head, deadline_ns);
+        case wire::Method::kLoad: {
+          ObjectService objects(impl_.owner_, caller, &session_);
+          Result<std::string> answer;
+          wire::ServeLoad(objects, head, deadline_ns,
+                          [&](Result<std::string> given) { answer = std::move(given); });
+          return std::make_unique<SmallCall>(std::move(answer));
+        }
         case wire::Method::kStat:
           // It lets others in between its slices, and an event loop waits for nothing.
           return impl_.Long(

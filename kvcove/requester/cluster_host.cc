@@ -8,12 +8,15 @@
 #include <fstream>
 
 #include "kvcove/base/log.h"
+#include "kvcove/wire/host_wire.h"
 
 namespace kvcove::requester {
 namespace {
 
 constexpr std::int64_t kOwnersNs = 200 * kMillisecond;
 constexpr std::int64_t kEnginesNs = 2 * kSecond;
+constexpr std::size_t kAheadKeys = 1024;
+constexpr std::int64_t kAheadNs = 200 * kMillisecond;  // a call that nobody waits for
 constexpr std::size_t kMaxRecent = 512;  // misses told in detail at a time
 
 }  // namespace
@@ -73,6 +76,36 @@ Result<std::vector<wire::OwnerStat>> ClusterHost::AskOwners(
   TellEngines(reply->term);
   FindLocal(reply->owners, clock_.NowNs() + kOwnersNs);
   return std::move(reply->owners);
+}
+
+// What is still queued ends at once, and one call within its deadline.
+ClusterHost::~ClusterHost() {
+  closing_.store(true, std::memory_order_relaxed);
+  std::unique_ptr<rpc::Workers> ahead;
+  const MutexLock lock(ahead_mutex_);
+  ahead.swap(ahead_);
+}
+
+void ClusterHost::ReadAhead(const Token& token, wire::OwnerNumber owner,
+                            std::vector<std::string> keys, std::chrono::milliseconds hold) {
+  const std::int64_t until_ns = clock_.NowNs() + kAheadNs;
+  const MutexLock lock(ahead_mutex_);
+  if (ahead_ == nullptr) ahead_ = std::make_unique<rpc::Workers>(1);
+  (void)ahead_->Post([this, token, owner, keys = std::move(keys), hold, until_ns] {
+    if (closing_.load(std::memory_order_relaxed) || clock_.NowNs() >= until_ns) return;
+    const auto peer = peers_->Get(owner, until_ns);
+    if (peer == nullptr || peer->broken()) return;
+    const std::vector<std::string_view> views(keys.begin(), keys.end());
+    const auto objects = wire::MakeObjectStub(peer->channel());
+    for (std::size_t from = 0; from < views.size(); from += kAheadKeys) {
+      objects->Load({.token = token,
+                     .keys = std::span(views).subspan(
+                         from, std::min(kAheadKeys, views.size() - from)),
+                     .wait_ns = 0,
+                     .hold_ns = hold.count() * kMillisecond},
+                    until_ns, [](const auto&) {});
+    }
+  });
 }
 
 void ClusterHost::NoteSettings(wire::MasterSettings settings) {

@@ -13,6 +13,7 @@
 #include "kvcove/requester/locator.h"
 #include "kvcove/requester/peers.h"
 #include "kvcove/requester/types.h"
+#include "kvcove/rpc/workers.h"
 #include "kvcove/wire/master_stub.h"
 
 namespace kvcove::requester {
@@ -33,6 +34,7 @@ struct ClusterHostOptions {
 // Thread-safe.
 class ClusterHost final : public LookupService {
  public:
+  ~ClusterHost() override;
   // Errors: kUnavailable, kTimeout when the master does not answer.
   static Result<std::unique_ptr<ClusterHost>> Connect(const ClusterHostOptions& options,
                                                       std::int64_t deadline_ns, const Clock& clock);
@@ -56,6 +58,10 @@ class ClusterHost final : public LookupService {
   void OpenEngine(const std::string& name, const std::string& engine);
   void CloseEngine(const std::string& name, const std::string& engine);
   HeldEngines& engines() { return engines_; }
+  // Tells an owner that keys on its disk will be asked for, so that it reads them now. Waits for
+  // nothing: what it is not told, it reads when it is asked.
+  void ReadAhead(const Token& token, wire::OwnerNumber owner, std::vector<std::string> keys,
+                 std::chrono::milliseconds hold) KVCOVE_EXCLUDES(ahead_mutex_);
   void CountFallback() { fallbacks_.fetch_add(1, std::memory_order_relaxed); }
 
   // While the master does not answer, these cost a few milliseconds or fail at once (rpc::Breaker).
@@ -101,6 +107,9 @@ class ClusterHost final : public LookupService {
   LocalOwners locals_;            // added to by who is `finding_`
   std::string refused_address_;   // of the last owner here that was warned of
   std::unique_ptr<Peers> peers_;  // its thread probes the master, too
+  std::atomic<bool> closing_{false};
+  Mutex ahead_mutex_;
+  std::unique_ptr<rpc::Workers> ahead_ KVCOVE_GUARDED_BY(ahead_mutex_);  // from the first use on
   // Null until `peers_` is there. Calls may come from its thread before that.
   std::atomic<Peers*> peers_now_{nullptr};
 };

@@ -91,8 +91,21 @@ void ClusterSession::FindElsewhere(const LocalSession* local,
                                    std::int64_t deadline_ns) {
   std::vector<std::size_t> which = MissedHere(local, keys, results);
   if (which.empty()) return;
-  (void)locator_.Locate(keys, std::move(which), results, options.version, deadline_ns);
+  const Locator::Found found =
+      locator_.Locate(keys, std::move(which), results, options.version, deadline_ns);
+  if (options.hold > std::chrono::milliseconds(0)) ReadAhead(found, keys, options.hold);
   CountMisses(keys, results, options.version);
+}
+
+// The load that follows finds in its owner's memory what lies on a disk now.
+void ClusterSession::ReadAhead(const Locator::Found& found, std::span<const std::string_view> keys,
+                               std::chrono::milliseconds hold) {
+  std::map<wire::OwnerNumber, std::vector<std::string>> by_owner;
+  for (std::size_t k = 0; k < found.which.size(); ++k) {
+    if (found.places[k].tier != Tier::kDisk) continue;
+    by_owner[found.places[k].owner].emplace_back(keys[found.which[k]]);
+  }
+  for (auto& [owner, mine] : by_owner) host_->ReadAhead(found.token, owner, std::move(mine), hold);
 }
 
 std::vector<std::size_t> ClusterSession::MissedHere(const LocalSession* local,

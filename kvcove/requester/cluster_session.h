@@ -58,6 +58,8 @@ class ClusterSession final : public Session {
   void FindElsewhere(const LocalSession* local, std::span<const std::string_view> keys,
                      std::span<ItemResult> results, const CallOptions& options,
                      std::int64_t deadline_ns);
+  void ReadAhead(const Locator::Found& found, std::span<const std::string_view> keys,
+                 std::chrono::milliseconds hold);
   // Which keys are to be looked for elsewhere; those that are none get their result.
   static std::vector<std::size_t> MissedHere(const LocalSession* local,
                                              std::span<const std::string_view> keys,

@@ -42,7 +42,9 @@ enum class Method : std::uint16_t {
   kStatObjects = 13,
   kStat = 14,
   kProve = 15,     // behind kHello, with a credential
-  kLoad = 18,      // from the owner's disk into its memory; answered when that is done
+  // From the owner's disk into its memory; answered when that is done. To a data server, too, which
+  // answers at once.
+  kLoad = 18,
   kAttend = 16,    // in place of a hello: this owner is used for as long as the connection is open
   kTakeOver = 17,  // in place of a hello, from a successor's process (pool/upgrade.h)
   // To the master, from owners.

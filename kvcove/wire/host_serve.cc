@@ -204,7 +204,7 @@ Result<std::string> ServeGenerations(GenerationService& service, Method method,
   }
 }
 
-void ServeLoad(HostService& service, std::span<const std::byte> body, std::int64_t deadline_ns,
+void ServeLoad(ObjectService& service, std::span<const std::byte> body, std::int64_t deadline_ns,
                const std::function<void(Result<std::string>)>& done) {
   const auto root = Root<fb::Load>(body);
   if (!root) return done(std::unexpected(root.error()));

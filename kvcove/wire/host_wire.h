@@ -38,7 +38,7 @@ inline constexpr std::int64_t kUntoldBudgetNs = 10 * kSecond;
 Result<std::string> ServeHost(HostService& service, Method method, std::span<const std::byte> body,
                               std::int64_t deadline_ns);
 // Answers Method::kLoad, from whatever thread ends it.
-void ServeLoad(HostService& service, std::span<const std::byte> body, std::int64_t deadline_ns,
+void ServeLoad(ObjectService& service, std::span<const std::byte> body, std::int64_t deadline_ns,
                const std::function<void(Result<std::string>)>& done);
 Result<std::string> ServeObjects(ObjectService& service, Method method,
                                  std::span<const std::byte> body, std::int64_t deadline_ns);

@@ -162,8 +162,9 @@ class PutService {
                                            std::int64_t deadline_ns) = 0;
 };
 
-// What one owner holds: pins, statistics and pages of it. Thread-safe. Every call ends by
-// `deadline_ns` (Clock). Pin and StatObjects name their generation, as removals do.
+// What one owner holds: pins, statistics and pages of it, and what its disk brings up. Thread-safe.
+// Every call ends by `deadline_ns` (Clock). Pin and StatObjects name their generation, as removals
+// do.
 class ObjectService {
  public:
   virtual ~ObjectService() = default;
@@ -177,15 +178,6 @@ class ObjectService {
   virtual Result<InventoryReply> Page(const InventoryRequest& request,
                                       std::int64_t deadline_ns) = 0;
   virtual Result<PoolStat> Stat(std::int64_t deadline_ns) = 0;
-};
-
-// Decides for a whole pool: generations and removals. Of a cluster the master, of a host alone the
-// host itself.
-class ControlService : public GenerationService, public RemovalService {};
-
-// All that a process asks of the owner whose memory it maps. Bound to one session of that owner.
-class HostService : public ControlService, public PutService, public ObjectService {
- public:
   using Loaded = std::function<void(Result<std::vector<LoadResult>>)>;
   // `done` is called once, from any thread, or within this call; by `deadline_ns`, if the owner
   // lives.
@@ -193,5 +185,12 @@ class HostService : public ControlService, public PutService, public ObjectServi
     done(std::vector<LoadResult>(request.keys.size()));
   }
 };
+
+// Decides for a whole pool: generations and removals. Of a cluster the master, of a host alone the
+// host itself.
+class ControlService : public GenerationService, public RemovalService {};
+
+// All that a process asks of the owner whose memory it maps. Bound to one session of that owner.
+class HostService : public ControlService, public PutService, public ObjectService {};
 
 }  // namespace kvcove::wire

@@ -36,6 +36,25 @@ TEST_F(ClusterDiskTest, WhatMemoryEvictsIsHadFromEverywhere) {
   EXPECT_EQ(StatOf(0).disk_errors + StatOf(0).disk_damaged, 0U);
 }
 
+TEST_F(ClusterDiskTest, ALookUpWithAHoldStartsTheReadsOnAnotherHost) {
+  std::vector<std::string> keys;
+  for (const auto& [key, result] : Look(*far_, Fill())) {
+    if (result.tier == Tier::kDisk && keys.size() < 20) keys.push_back(key);
+  }
+  ASSERT_EQ(keys.size(), 20U);
+  const std::vector<std::string_view> views(keys.begin(), keys.end());
+  std::vector<ItemResult> results(views.size());
+  ASSERT_TRUE(far_->Exists(views, results, {.hold = milliseconds(5000)}));
+  for (const ItemResult& result : results) EXPECT_EQ(result.tier, Tier::kDisk);
+  EXPECT_TRUE(Becomes([&] {
+    const auto found = Look(*far_, keys);
+    return found.size() == keys.size() && OnDisk(found) == 0;
+  })) << OnDisk(Look(*far_, keys));
+  const Got got = Get(*far_, keys);
+  EXPECT_EQ(got.keys.size(), keys.size());
+  EXPECT_EQ(got.from_disk, 0U);
+}
+
 TEST_F(ClusterDiskTest, AResetEndsWhatIsOnTheDiskForEverAndAlsoWhileItsOwnerIsAway) {
   auto keys = Fill();
   ASSERT_TRUE(here_->Reset({}));
