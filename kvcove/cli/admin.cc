@@ -180,8 +180,11 @@ const std::vector<Column> kNamespaceColumns = {{"NAMESPACE", "namespace"},
                                                {"SLOT", "slot"},
                                                {"GENERATION", "generation"},
                                                {"USED", "used"}};
-const std::vector<Column> kKeyColumns = {
-    {"KEY", "key"}, {"NAMESPACE", "namespace"}, {"SIZE", "bytes"}, {"OWNER", "owner"}};
+const std::vector<Column> kKeyColumns = {{"KEY", "key"},
+                                         {"NAMESPACE", "namespace"},
+                                         {"SIZE", "bytes"},
+                                         {"OWNER", "owner"},
+                                         {"TIER", "tier"}};
 const std::vector<Column> kTaskColumns = {
     {"TASK", "id"},         {"KIND", "kind"},      {"STATE", "state"},        {"FROM", "from"},
     {"TO", "to"},           {"COPIED", "copied"},  {"BYTES", "copied_bytes"}, {"LEFT", "left"},

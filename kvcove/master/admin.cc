@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 
 #include <charconv>
+#include <cinttypes>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "kvcove/base/keys.h"
@@ -177,18 +179,20 @@ class Answers {
     return json{{"namespaces", list}};
   }
 
-  // `after`: the place of an owner and a cursor there, as `next` gave it.
+  // `after`: the place of an owner and a cursor there, as `next` gave it. Of a namespace also what
+  // lies on disks.
   Result<json> Keys(const Request& request) const {
     wire::InventoryRequest page{.with_keys = true};
     if (!request.Get("namespace").empty()) {
       KVCOVE_ASSIGN(const SlotDescription slot, SlotOf(request));
       page.slot = slot.slot;
+      page.disks = true;
     }
     page.prefix = request.Get("prefix");
     KVCOVE_ASSIGN(const std::uint64_t limit, Number(request, "limit", 100));
-    const std::string after = request.Get("after", "0.0");
+    const std::string after = request.Get("after", "0.0.0");
     std::size_t which = 0;
-    if (std::sscanf(after.c_str(), "%zu.%u", &which, &page.cursor) != 2) {
+    if (std::sscanf(after.c_str(), "%zu.%u.%" SCNu64, &which, &page.cursor, &page.within) != 3) {
       return Fail(Code::kInvalid, "'after' is not what an earlier answer gave as 'next'");
     }
     std::map<SlotId, std::string> names;
@@ -199,7 +203,7 @@ class Answers {
     const std::vector<wire::OwnerStat> owners = cluster_.Owners();
     const std::uint64_t most = std::clamp<std::uint64_t>(limit, 1, kMaxPage);
     const std::int64_t deadline_ns = clock_.NowNs() + 5 * kSecond;
-    for (; which < owners.size(); ++which, page.cursor = 0) {
+    for (; which < owners.size(); ++which, page.cursor = 0, page.within = 0) {
       if (!owners[which].live) continue;
       KVCOVE_ASSIGN(const rpc::Address address, rpc::ParseAddress(owners[which].address, 0));
       rpc::TcpChannel channel(address, cluster_.AccessTo(owners[which].address));
@@ -217,14 +221,17 @@ class Answers {
                           {"bytes", object.size_bytes},
                           {"owner", owners[which].address},
                           {"copies", object.copies},
+                          {"tier", object.tier == Tier::kDisk ? "disk" : "memory"},
                           {"hard_pinned", object.hard_pinned}});
         }
         page.cursor = got.cursor;
+        page.within = got.within;
       }
       if (page.cursor != wire::kInventoryDone) break;
     }
     json answer{{"keys", keys}};
-    if (which < owners.size()) answer["next"] = fmt::format("{}.{}", which, page.cursor);
+    if (which < owners.size())
+      answer["next"] = fmt::format("{}.{}.{}", which, page.cursor, page.within);
     return answer;
   }
 

@@ -46,11 +46,11 @@ class ObjectService final : public wire::ObjectService {
     return owner_.StatObjects(token, keys, deadline_ns);
   }
   Result<wire::InventoryReply> Page(const wire::InventoryRequest& request,
-                                    std::int64_t /*deadline_ns*/) override {
+                                    std::int64_t deadline_ns) override {
     if (!caller_.Has(rpc::Scope::kRead) || !caller_.MayTouch(owner_.TenantOfSlot(*request.slot))) {
       return Denied();
     }
-    return owner_.Page(request);
+    return owner_.Page(request, deadline_ns);
   }
   // Of all tenants.
   Result<PoolStat> Stat(std::int64_t /*deadline_ns*/) override {
@@ -231,21 +231,23 @@ class DataServer::Impl final : public transport::Service {
                           [&](Result<std::string> given) { answer = std::move(given); });
           return std::make_unique<SmallCall>(std::move(answer));
         }
-        case wire::Method::kStat:
-          // It lets others in between its slices, and an event loop waits for nothing.
-          return impl_.Long(
-              [&impl = impl_, caller, deadline_ns] {
-                ObjectService objects(impl.owner_, caller);
-                return wire::ServeObjects(objects, wire::Method::kStat, {}, deadline_ns);
-              },
-              deadline_ns, std::move(wake));
         case wire::Method::kInventory:
         case wire::Method::kCopy:
           if (caller.MayOwn(impl_.own_tag_)) {
             return impl_.Task(method, head, deadline_ns, std::move(wake));
           }
           if (method == wire::Method::kCopy) return nullptr;
-          return impl_.Small(caller, method, head, deadline_ns);
+          [[fallthrough]];
+        case wire::Method::kStat:
+          // It lets others in between its slices, or waits for a disk; an event loop waits for
+          // nothing.
+          return impl_.Long(
+              [&impl = impl_, caller, method, deadline_ns,
+               body = std::vector<std::byte>(head.begin(), head.end())] {
+                ObjectService objects(impl.owner_, caller);
+                return wire::ServeObjects(objects, method, body, deadline_ns);
+              },
+              deadline_ns, std::move(wake));
         default:
           return nullptr;
       }
@@ -270,8 +272,8 @@ class DataServer::Impl final : public transport::Service {
   std::unique_ptr<transport::Served> Task(wire::Method method, std::span<const std::byte> head,
                                           std::int64_t deadline_ns, transport::Visit::Wake wake) {
     return Long(
-        [this, method, body = std::vector<std::byte>(head.begin(), head.end())] {
-          return method == wire::Method::kCopy ? Copy(body) : Inventory(body);
+        [this, method, deadline_ns, body = std::vector<std::byte>(head.begin(), head.end())] {
+          return method == wire::Method::kCopy ? Copy(body) : Inventory(body, deadline_ns);
         },
         deadline_ns, std::move(wake));
   }
@@ -282,10 +284,11 @@ class DataServer::Impl final : public transport::Service {
     return wire::Encode(std::span<const Code>(codes));
   }
 
-  Result<std::string> Inventory(std::span<const std::byte> body) {
+  Result<std::string> Inventory(std::span<const std::byte> body, std::int64_t deadline_ns) {
     KVCOVE_ASSIGN(wire::InventoryRequest request, wire::DecodeInventory(body));
     request.at_most = std::clamp<std::uint32_t>(request.at_most, 1, wire::kMaxPage);
-    return wire::Encode(owner_.Page(request));
+    KVCOVE_ASSIGN(const wire::InventoryReply page, owner_.Page(request, deadline_ns));
+    return wire::Encode(page);
   }
 
   Owner& owner_;

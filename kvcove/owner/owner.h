@@ -226,7 +226,9 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   bool WaitOutbox(std::int64_t wait_ns);
   void WakeOutbox();
   void DropObjects(std::span<const wire::CopyRequest::Item> items);
-  wire::InventoryReply Page(const wire::InventoryRequest& request);
+  // Errors: kTimeout: a disk has not answered in time.
+  Result<wire::InventoryReply> Page(const wire::InventoryRequest& request,
+                                    std::int64_t deadline_ns);
   // These name the generation that they mean: kStale for each key under another one. kTimeout: the
   // disk has not proven it in time.
   std::vector<Code> Remove(const Token& token, std::span<const std::string_view> keys,
@@ -314,6 +316,9 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   bool DisksOpening() const;
   std::vector<InventoryItem> MemoryInventory(ObjectId& cursor, std::size_t at_most);
   std::vector<InventoryItem> DiskInventory(ObjectId& cursor, std::size_t at_most);
+  Status ListQueued(const wire::InventoryRequest& request, wire::InventoryReply& reply);
+  Status ListZones(const wire::InventoryRequest& request, std::int64_t deadline_ns,
+                   wire::InventoryReply& reply);
   bool ReadZone(std::size_t disk, std::uint32_t number);
   void TellFromDisk(std::vector<InventoryItem>& items, std::size_t at_most);
   void UseTold(std::size_t disk, std::uint64_t era);

@@ -31,12 +31,8 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr std::int64_t kLookNs = 100 * kMillisecond;  // how often a wait looks whether it ends
-// The first cursor of an inventory behind all objects in memory; then one a zone, disk after disk.
-// A disk has fewer zones than this: 64 MiB each make 8 PiB.
-constexpr ObjectId kZonesFrom = 0x80000000;
-constexpr ObjectId kZonesADisk = 1U << 27;
 static_assert(kZonesFrom + ((kMaxDisks - 1) * kZonesADisk) < Core::kWalkDone);
+constexpr std::int64_t kLookNs = 100 * kMillisecond;  // how often a wait looks whether it ends
 
 }  // namespace
 

@@ -239,11 +239,6 @@ void Owner::CompleteListing(Listing listing, std::span<const Code> codes) {
   listing.done(outcomes);
 }
 
-wire::InventoryReply Owner::Page(const wire::InventoryRequest& request) {
-  const MutexLock lock(mutex_);
-  return core_->Page(request);
-}
-
 void Owner::SetHidden(const std::vector<SlotId>& slots) {
   const MutexLock lock(mutex_);
   core_->SetHidden(slots);

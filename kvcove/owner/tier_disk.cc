@@ -156,8 +156,7 @@ void TierDisk::StepListing() {
       log_->ReleaseMoves();
     }
   }
-  if (!log_->MovesStill()) return;
-  const std::shared_ptr<TierInventory::Zone> zone = tiering_.inventory().Take();
+  const std::shared_ptr<TierInventory::Zone> zone = tiering_.inventory().Take(log_->MovesStill());
   if (zone == nullptr) return;
   const auto found = std::make_shared<std::vector<TierObject>>();
   log_->Walk(

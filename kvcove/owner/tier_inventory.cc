@@ -54,12 +54,13 @@ std::uint32_t TierInventory::zones() const {
   return ended_ ? 0 : zones_;
 }
 
-std::shared_ptr<TierInventory::Zone> TierInventory::Ask(std::uint32_t number) {
+std::shared_ptr<TierInventory::Zone> TierInventory::Ask(std::uint32_t number, bool whole) {
   auto zone = std::make_shared<Zone>();
   zone->number = number;
+  zone->whole = whole;
   const MutexLock lock(mutex_);
   zone->done = ended_;
-  walking_ = !ended_;
+  if (whole) walking_ = !ended_;
   if (!ended_) asked_.push_back(zone);
   return zone;
 }
@@ -78,11 +79,13 @@ void TierInventory::End() {
   answered_.NotifyAll();
 }
 
-std::shared_ptr<TierInventory::Zone> TierInventory::Take() {
+std::shared_ptr<TierInventory::Zone> TierInventory::Take(bool still) {
   const MutexLock lock(mutex_);
-  if (asked_.empty()) return nullptr;
-  std::shared_ptr<Zone> zone = std::move(asked_.front());
-  asked_.pop_front();
+  const auto first = std::ranges::find_if(
+      asked_, [&](const std::shared_ptr<Zone>& zone) { return still || !zone->whole; });
+  if (first == asked_.end()) return nullptr;
+  std::shared_ptr<Zone> zone = std::move(*first);
+  asked_.erase(first);
   return zone;
 }
 
@@ -96,7 +99,7 @@ void TierInventory::Answer(Zone& zone, std::vector<TierObject> objects) {
   if (ended_) return;  // the thread that asked has gone on without it
   zone.objects = std::move(objects);
   zone.done = true;
-  if (zone.number + 1 >= zones_) walking_ = false;
+  if (zone.whole && zone.number + 1 >= zones_) walking_ = false;
   answered_.NotifyAll();
 }
 

@@ -28,6 +28,11 @@ struct TierObject {
   }
 };
 
+// Where a walk over all that an owner has stands, in one number: objects in memory, then one a
+// zone, disk after disk. A disk has fewer zones than this: 64 MiB each make 8 PiB.
+inline constexpr std::uint32_t kZonesFrom = 0x80000000;
+inline constexpr std::uint32_t kZonesADisk = 1U << 27;
+
 class TierInventory {
  public:
   // Beyond so many that are lost and not taken yet, the owner tells its whole inventory again.
@@ -44,19 +49,22 @@ class TierInventory {
   // ---- walks
   struct Zone {
     std::uint32_t number = 0;
+    bool whole = false;
     // Of TierInventory, until Await was true:
     std::vector<TierObject> objects;
     bool done = false;
   };
   void SetZones(std::uint32_t zones);
   std::uint32_t zones() const;
-  std::shared_ptr<Zone> Ask(std::uint32_t number);
+  // `whole`: one of a walk that meets each object, because nothing moves from zone to zone
+  // meanwhile (see `walking`). Other walks hold nothing up, and may miss what moves.
+  std::shared_ptr<Zone> Ask(std::uint32_t number, bool whole = true);
   // True once the zone's objects are known; none are when the disk is set aside.
   bool Await(const Zone& zone, std::int64_t wait_ns);
   // The disk answers nothing any more.
   void End();
-  // From the first zone that is asked for until the last one is answered: what moves from zone to
-  // zone meanwhile might not be told.
+  // From the first zone of a whole walk that is asked for until the last one is answered: what
+  // moves from zone to zone meanwhile might not be told.
   bool walking() const;
   // To a successor's process: what the master has not heard yet.
   template <typename Ar>
@@ -66,7 +74,8 @@ class TierInventory {
   }
 
   // ---- the disk's thread
-  std::shared_ptr<Zone> Take();
+  // `still`: nothing moves, so zones of a whole walk can be read.
+  std::shared_ptr<Zone> Take(bool still);
   // It could not be read just now.
   void PutBack(std::shared_ptr<Zone> zone);
   void Answer(Zone& zone, std::vector<TierObject> objects);

@@ -33,12 +33,12 @@ TEST(TierInventoryTest, AZoneIsAnsweredByTheDisksThread) {
   EXPECT_EQ(inventory.zones(), 3U);
   const auto asked = inventory.Ask(2);
   EXPECT_FALSE(inventory.Await(*asked, 0));
-  const auto taken = inventory.Take();
+  const auto taken = inventory.Take(true);
   ASSERT_EQ(taken, asked);
   EXPECT_EQ(taken->number, 2U);
-  EXPECT_EQ(inventory.Take(), nullptr);
+  EXPECT_EQ(inventory.Take(true), nullptr);
   inventory.PutBack(taken);  // it is being sealed
-  EXPECT_EQ(inventory.Take(), taken);
+  EXPECT_EQ(inventory.Take(true), taken);
   inventory.Answer(*taken, {{.key = "a"}});
   EXPECT_TRUE(inventory.Await(*asked, 0));
   EXPECT_EQ(asked->objects.size(), 1U);
@@ -57,6 +57,21 @@ TEST(TierInventoryTest, NobodyWaitsForADiskThatIsSetAside) {
   EXPECT_EQ(inventory.zones(), 2U);
 }
 
+TEST(TierInventoryTest, OtherWalksHoldNothingUpAndWaitForNothing) {
+  TierInventory inventory;
+  inventory.SetZones(2);
+  const auto listed = inventory.Ask(1, /*whole=*/false);
+  EXPECT_FALSE(inventory.walking());
+  const auto told = inventory.Ask(0);
+  EXPECT_TRUE(inventory.walking());
+  EXPECT_EQ(inventory.Take(/*still=*/false), listed);
+  EXPECT_EQ(inventory.Take(/*still=*/false), nullptr);
+  inventory.Answer(*listed, {{.key = "a"}});
+  EXPECT_TRUE(inventory.Await(*listed, 0));
+  EXPECT_TRUE(inventory.walking()) << "the last zone was another walk's";
+  EXPECT_EQ(inventory.Take(/*still=*/true), told);
+}
+
 // What moves from zone to zone meanwhile might not be told.
 TEST(TierInventoryTest, AWalkLastsUntilItsLastZoneIsAnswered) {
   TierInventory inventory;
@@ -65,7 +80,7 @@ TEST(TierInventoryTest, AWalkLastsUntilItsLastZoneIsAnswered) {
   for (std::uint32_t zone = 0; zone < 2; ++zone) {
     (void)inventory.Ask(zone);
     EXPECT_TRUE(inventory.walking());
-    const auto taken = inventory.Take();
+    const auto taken = inventory.Take(true);
     ASSERT_NE(taken, nullptr);
     inventory.Answer(*taken, {});
     EXPECT_EQ(inventory.walking(), zone == 0);

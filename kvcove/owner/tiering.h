@@ -312,6 +312,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   TierTimes& times() { return times_; }
   // All that was queued has been written or dropped, and the log's counters are not noted yet.
   bool Drained() const;
+  // What was handed down and is not written yet; all there is of it, in no order.
+  std::vector<std::shared_ptr<const Demotion>> PendingOf(SlotId slot, Generation generation) const;
   // Nothing that was handed down is waiting for the disk.
   bool Idle() const;
 

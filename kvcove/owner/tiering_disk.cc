@@ -274,6 +274,18 @@ bool Tiering::Drained() const {
   return ended_bytes_ > 0 && ended_bytes_ == queued_bytes_;
 }
 
+std::vector<std::shared_ptr<const Demotion>> Tiering::PendingOf(SlotId slot,
+                                                                Generation generation) const {
+  std::vector<std::shared_ptr<const Demotion>> found;
+  const MutexLock lock(mutex_);
+  for (const auto& [tag, demotion] : pending_) {
+    if (!demotion->dropped && demotion->slot == slot && demotion->generation == generation) {
+      found.push_back(demotion);
+    }
+  }
+  return found;
+}
+
 bool Tiering::Idle() const {
   const MutexLock lock(mutex_);
   return aside_ || (queue_.empty() && orders_.empty() && pending_.empty() && unproven_ == 0);

@@ -85,8 +85,8 @@ class LocalHost::Service final : public wire::HostService {
     return host_.owner().StatObjects(token, keys, deadline_ns);
   }
   Result<wire::InventoryReply> Page(const wire::InventoryRequest& request,
-                                    std::int64_t /*deadline_ns*/) override {
-    return host_.owner().Page(request);
+                                    std::int64_t deadline_ns) override {
+    return host_.owner().Page(request, deadline_ns);
   }
   Result<wire::PoolStat> Stat(std::int64_t /*deadline_ns*/) override {
     return host_.owner().Stat();

@@ -72,13 +72,18 @@ bool HasNull(std::span<const MutableBuffer> pieces) {
 
 Status ListFrom(wire::ObjectService& service, SlotId slot, std::string_view prefix,
                 std::int64_t deadline_ns, std::map<std::string, StoredObject>& objects) {
-  wire::InventoryRequest request{
-      .at_most = wire::kMaxPage, .slot = slot, .prefix = std::string(prefix), .with_keys = true};
+  wire::InventoryRequest request{.at_most = wire::kMaxPage,
+                                 .slot = slot,
+                                 .prefix = std::string(prefix),
+                                 .with_keys = true,
+                                 .disks = true};
   while (request.cursor != wire::kInventoryDone) {
     KVCOVE_ASSIGN(const wire::InventoryReply page, service.Page(request, deadline_ns));
     for (const wire::HeldObject& object : page.objects) {
-      StoredObject& stored = objects[object.key];
+      const auto [at, fresh] = objects.try_emplace(object.key);
+      StoredObject& stored = at->second;
       stored.key = object.key;
+      if (fresh || object.tier == Tier::kMemory) stored.tier = object.tier;
       stored.size_bytes = object.size_bytes;
       stored.hard_pinned = stored.hard_pinned || object.hard_pinned;
       stored.soft_pinned = stored.soft_pinned || object.soft_pinned;
@@ -88,6 +93,7 @@ Status ListFrom(wire::ObjectService& service, SlotId slot, std::string_view pref
       return Fail(Code::kLimit, fmt::format("more than {} keys; name a longer prefix", kMaxListed));
     }
     request.cursor = page.cursor;
+    request.within = page.within;
   }
   return {};
 }

@@ -103,8 +103,8 @@ class KVCOVE_API Session {
   virtual Result<std::vector<std::optional<ObjectStat>>> Stat(
       std::span<const std::string_view> keys, const CallOptions& options) = 0;
   // What is stored under keys that start with `prefix`, each once, in no order. Walks over all
-  // objects of all owners that answer: for people and for rare calls. Errors: kLimit beyond 2^20
-  // keys.
+  // objects of all owners that answer, on their disks, too: for people and for rare calls. What a
+  // disk frees zones for meanwhile may be missed. Errors: kLimit beyond 2^20 keys.
   virtual Result<std::vector<StoredObject>> List(std::string_view prefix,
                                                  const CallOptions& options) = 0;
   // O(1) an owner. Each owner counts for itself: an object on two counts twice.

@@ -70,6 +70,7 @@ struct StoredObject {
   bool hard_pinned = false;
   bool soft_pinned = false;
   bool held = false;
+  Tier tier = Tier::kMemory;  // of the owner that has it; kDisk: it lies there only
 };
 
 // How many objects one namespace and version has, as the owners that answer say.

@@ -10,7 +10,8 @@ std::string Encode(const InventoryRequest& message) {
   const auto prefix = Text(builder, message.prefix);
   return Done(builder, fb::CreateInventory(builder, message.cursor, message.at_most,
                                            !message.slot.has_value(), message.slot.value_or(0),
-                                           prefix, message.with_keys, message.replicated_only));
+                                           prefix, message.with_keys, message.replicated_only,
+                                           message.disks, message.within));
 }
 
 Result<InventoryRequest> DecodeInventory(std::span<const std::byte> body) {
@@ -21,7 +22,9 @@ Result<InventoryRequest> DecodeInventory(std::span<const std::byte> body) {
                            .slot = std::nullopt,
                            .prefix = Str(root->prefix()),
                            .with_keys = root->with_keys(),
-                           .replicated_only = root->replicated_only()};
+                           .replicated_only = root->replicated_only(),
+                           .disks = root->disks(),
+                           .within = root->within()};
   if (!root->any_slot()) request.slot = root->slot();
   return request;
 }
@@ -58,10 +61,10 @@ std::string Encode(const InventoryReply& message) {
     keys.push_back(builder.CreateSharedString(object.key.data(), object.key.size()));
   }
   const auto key_list = builder.CreateVector(keys);
-  return Done(builder,
-              fb::CreateInventoryReply(builder, message.cursor, hashes, generations, versions, ids,
-                                       sizes, slots, copies, states, tiers, key_list,
-                                       message.generation, message.live, message.voided));
+  return Done(builder, fb::CreateInventoryReply(builder, message.cursor, hashes, generations,
+                                                versions, ids, sizes, slots, copies, states, tiers,
+                                                key_list, message.generation, message.live,
+                                                message.voided, message.within));
 }
 
 Result<InventoryReply> DecodeInventoryReply(std::span<const std::byte> body) {
@@ -82,6 +85,7 @@ Result<InventoryReply> DecodeInventoryReply(std::span<const std::byte> body) {
                        .generation = root->generation(),
                        .live = root->live(),
                        .voided = root->voided(),
+                       .within = root->within(),
                        .objects = {}};
   for (unsigned i = 0; i < count; ++i) {
     if (root->slots()->Get(i) >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");

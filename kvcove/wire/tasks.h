@@ -24,6 +24,8 @@ struct InventoryRequest {
   std::string prefix;          // of the key
   bool with_keys = false;
   bool replicated_only = false;  // those that are meant to be on several owners
+  bool disks = false;        // of a slot: behind memory also what waits for disks, and lies there
+  std::uint64_t within = 0;  // as an earlier reply gave it with its cursor
 };
 
 // An object, by what names it at its owner.
@@ -48,6 +50,7 @@ struct InventoryReply {
   Generation generation = 0;
   std::uint64_t live = 0;    // objects
   std::uint64_t voided = 0;  // objects that the beginning of this generation voided
+  std::uint64_t within = 0;  // beside `cursor`
   std::vector<HeldObject> objects;
 };
 

@@ -591,6 +591,21 @@ def test_expressions_remove_what_lies_on_the_disk_only(store: Any) -> None:
     assert store.batch_is_exist(left) == [0] * len(left)
 
 
+def test_expressions_that_are_no_patterns_do_so_too(store: Any) -> None:
+    stored = fill(store, 96)
+    cold = cold_keys(store, stored)
+    ends = sorted(key for key in stored if len(key) == 6 and key[-1] in "3456")
+    assert set(ends) & set(cold)
+    assert store.remove_by_regex(r"^key-\d(?=[3-6])\w$", True) == len(ends)
+    assert store.batch_is_exist(ends) == [0] * len(ends)
+    left = sorted(set(stored) - set(ends))
+    assert store.batch_is_exist(left) == [1] * len(left)
+    # Without force, too; what is leased stays.
+    assert store.get(left[0]) == stored[left[0]]
+    assert store.remove_by_regex(r"^\w+-\d+", False) == len(left) - 1
+    assert store.batch_is_exist(left) == [1] + [0] * (len(left) - 1)
+
+
 def test_everything_without_a_lease_goes_from_the_disk_too(store: Any) -> None:
     stored = fill(store, 96)
     assert cold_keys(store, stored)

@@ -319,6 +319,31 @@ TEST_P(DiskTest, ALookUpWithAHoldBringsKeysUp) {
   EXPECT_TRUE(Becomes([&] { return Look(*session_, keys[0]).tier == Tier::kMemory; }));
 }
 
+TEST_P(DiskTest, AListHasWhatIsOnTheDisk) {
+  Fill(120);
+  const auto on_disk = OnDisk(120);
+  ASSERT_FALSE(on_disk.empty());
+  const auto all = session_->List("", {.timeout = milliseconds(20'000)});
+  ASSERT_TRUE(all) << all.error().ToString();
+  std::map<std::string, Tier> tiers;
+  for (const StoredObject& one : *all) {
+    EXPECT_EQ(one.size_bytes, kValue) << one.key;
+    EXPECT_TRUE(tiers.emplace(one.key, one.tier).second) << one.key;
+  }
+  std::size_t found = 0;
+  for (int i = 0; i < 120; ++i) found += Look(*session_, "key" + std::to_string(i)).ok() ? 1 : 0;
+  EXPECT_EQ(tiers.size(), found);
+  for (const std::string& key : on_disk) EXPECT_EQ(tiers.at(key), Tier::kDisk) << key;
+  // Only what begins so, and nothing that was removed.
+  ASSERT_EQ(Remove(*session_, on_disk[0]), Code::kOk);
+  const auto some = session_->List(on_disk[0], {.timeout = milliseconds(20'000)});
+  ASSERT_TRUE(some) << some.error().ToString();
+  for (const StoredObject& one : *some) {
+    EXPECT_TRUE(one.key.starts_with(on_disk[0]));
+    EXPECT_NE(one.key, on_disk[0]);
+  }
+}
+
 TEST_P(DiskTest, ARestartBringsBackWhatWasOnTheDisk) {
   Fill(120);
   const auto keys = OnDisk(120);

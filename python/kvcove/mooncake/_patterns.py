@@ -2,7 +2,7 @@
 """Regular expressions as the pool's patterns, in which ``*`` stands for any bytes and ``?`` for one.
 
 Owners walk over their memory and their disks themselves for a pattern; for an expression that is none
-the caller must list keys, and a list has what lies in memory only.
+the caller must list all keys.
 """
 
 from __future__ import annotations

@@ -275,7 +275,10 @@ void BindValues(nb::module_& module) {
       .def_ro("nbytes", &StoredObject::size_bytes)
       .def_ro("hard_pinned", &StoredObject::hard_pinned)
       .def_ro("soft_pinned", &StoredObject::soft_pinned)
-      .def_ro("held", &StoredObject::held);
+      .def_ro("held", &StoredObject::held)
+      .def_prop_ro("tier", [](const StoredObject& object) {
+        return object.tier == Tier::kDisk ? "disk" : "memory";
+      });
   nb::class_<PoolStat>(module, "PoolStat")
       .def_ro("payload_bytes", &PoolStat::payload_bytes)
       .def_ro("populated_bytes", &PoolStat::populated_bytes)
