@@ -578,7 +578,9 @@ class Session:
         """
         Return what is stored under keys that start with ``prefix``, in no order.
 
-        Walks over all objects of all owners that answer: for people and rare calls.
+        Walks over all objects of all owners that answer, on their disks, too: for people and rare calls.
+        ``StoredObject.tier`` is ``"disk"`` for what lies there only. A key that a disk moves meanwhile may be
+        missed.
 
         Raises
         ------

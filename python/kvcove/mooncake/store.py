@@ -773,9 +773,9 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
     ) -> tuple[list[bytes], int, bool]:
         """Return the wanted keys that may be removed, how many must stay, whether a disk has any."""
         found = [stored for stored in now.session.stored(timeout=10.0) if wanted(stored.key)]
-        on_disk = {stored.key for stored in found if stored.tier == "disk"}
+        on_disk = any(stored.tier == "disk" for stored in found)
         if force:
-            return [stored.key for stored in found], 0, bool(on_disk)
+            return [stored.key for stored in found], 0, on_disk
         names = [
             stored.key
             for stored in found
@@ -786,12 +786,9 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
             # A list may be older than the last reads; this asks for them.
             part = names[at : at + 4096]
             stats = now.session.stat(part, timeout=5.0)
-            free += [
-                name
-                for name, stat in zip(part, stats, strict=True)
-                if (not stat.held if stat else name in on_disk)
-            ]
-        return free, len(found) - len(free), bool(on_disk)
+            # What is not in memory, or not any more, nobody reads.
+            free += [n for n, stat in zip(part, stats, strict=True) if not (stat and stat.held)]
+        return free, len(found) - len(free), on_disk
 
     def remove_all(self, force: bool = False) -> int:
         """Remove everything.
