@@ -17,7 +17,7 @@ constexpr std::int64_t kOwnersNs = 200 * kMillisecond;
 constexpr std::int64_t kEnginesNs = 2 * kSecond;
 constexpr std::size_t kAheadKeys = 1024;
 constexpr std::int64_t kAheadNs = 200 * kMillisecond;  // a call that nobody waits for
-constexpr std::size_t kMaxRecent = 512;  // misses told in detail at a time
+constexpr std::size_t kMaxRecent = 512;                // misses told in detail at a time
 
 }  // namespace
 
@@ -98,12 +98,12 @@ void ClusterHost::ReadAhead(const Token& token, wire::OwnerNumber owner,
     const std::vector<std::string_view> views(keys.begin(), keys.end());
     const auto objects = wire::MakeObjectStub(peer->channel());
     for (std::size_t from = 0; from < views.size(); from += kAheadKeys) {
-      objects->Load({.token = token,
-                     .keys = std::span(views).subspan(
-                         from, std::min(kAheadKeys, views.size() - from)),
-                     .wait_ns = 0,
-                     .hold_ns = hold.count() * kMillisecond},
-                    until_ns, [](const auto&) {});
+      objects->Load(
+          {.token = token,
+           .keys = std::span(views).subspan(from, std::min(kAheadKeys, views.size() - from)),
+           .wait_ns = 0,
+           .hold_ns = hold.count() * kMillisecond},
+          until_ns, [](const auto&) {});
     }
   });
 }

@@ -41,7 +41,7 @@ enum class Method : std::uint16_t {
   kPin = 12,
   kStatObjects = 13,
   kStat = 14,
-  kProve = 15,     // behind kHello, with a credential
+  kProve = 15,  // behind kHello, with a credential
   // From the owner's disk into its memory; answered when that is done. To a data server, too, which
   // answers at once.
   kLoad = 18,
