@@ -173,6 +173,11 @@ Status TakeDisk(const ServeOptions& options, owner::OwnerOptions& owner) {
   for (const std::string& bandwidth : options.disk_bandwidths) {
     KVCOVE_TRY(ParseBandwidth(bandwidth, owner.disk_quotas));
   }
+  if (owner.disks.empty() && !owner.disk_quotas.empty()) {
+    return Fail(Code::kInvalid,
+                fmt::format("{} shares out a disk, and there is none; add --disk PATH:SIZE",
+                            options.disk_quotas.empty() ? "--disk-bandwidth" : "--disk-quota"));
+  }
   for (const auto& [name, quota] : owner.disk_quotas) guaranteed += quota.guaranteed_bytes;
   // Something must be free to be written, and what is written moves by whole zones.
   if (guaranteed > disk_bytes / 4 * 3) {

@@ -45,6 +45,7 @@ nlohmann::json DiskOf(const wire::PoolStat& stat) {
           {"kept", stat.disk_kept},
           {"not_worth", stat.disk_not_worth},
           {"over_rate", stat.disk_over_rate},
+          {"over_share", stat.disk_over_share},
           {"dropped_full", stat.disk_dropped_full},
           {"dropped_other", stat.disk_dropped_other},
           {"evictions", stat.disk_evictions},
@@ -122,6 +123,38 @@ void PrintDisks(const wire::PoolStat& stat) {
   }
 }
 
+nlohmann::json SharesOf(const wire::PoolStat& stat) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const DiskShareStat& share : stat.disk_shares) {
+    nlohmann::json entry = {{"namespace", ReadableName(share.name)},
+                            {"bytes", share.bytes},
+                            {"read_bytes", share.read_bytes}};
+    if (share.maximum_bytes != ~0ULL) entry["maximum_bytes"] = share.maximum_bytes;
+    if (share.guaranteed_bytes != 0) entry["guaranteed_bytes"] = share.guaranteed_bytes;
+    if (share.read_rate != 0) entry["read_bytes_per_second"] = share.read_rate;
+    if (share.write_rate != 0) entry["write_bytes_per_second"] = share.write_rate;
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+void PrintShares(const wire::PoolStat& stat) {
+  for (const DiskShareStat& share : stat.disk_shares) {
+    const std::string maximum =
+        share.maximum_bytes == ~0ULL ? "" : " of " + FormatSize(share.maximum_bytes);
+    const std::string guaranteed =
+        share.guaranteed_bytes == 0
+            ? ""
+            : fmt::format(", {} guaranteed", FormatSize(share.guaranteed_bytes));
+    const auto rate = [](std::string_view what, std::uint64_t bytes) {
+      return bytes == 0 ? "" : fmt::format(", {} {}/s at most", what, FormatSize(bytes));
+    };
+    fmt::print("  disk, {}: {}{} used{}, {} read{}{}\n", ReadableName(share.name),
+               FormatSize(share.bytes), maximum, guaranteed, FormatSize(share.read_bytes),
+               rate("reads", share.read_rate), rate("writes", share.write_rate));
+  }
+}
+
 nlohmann::json NamespacesOf(const wire::PoolStat& stat) {
   nlohmann::json list = nlohmann::json::array();
   for (const wire::NamespaceStat& space : stat.namespaces) {
@@ -152,6 +185,7 @@ nlohmann::json JsonOf(const pool::OwnerStatus& owner) {
   json["evictions"] = owner.stat.evictions;
   json["disk"] = DiskOf(owner.stat);
   json["disks"] = DisksOf(owner.stat);
+  json["disk_shares"] = SharesOf(owner.stat);
   json["sessions"] = owner.stat.sessions.size();
   json["namespaces"] = NamespacesOf(owner.stat);
   return json;
@@ -170,6 +204,7 @@ void Print(const pool::OwnerStatus& owner) {
       FormatSize(stat.free_bytes), FormatSize(stat.payload_bytes), FormatSize(stat.populated_bytes),
       stat.objects, stat.hits, stat.evictions, stat.sessions.size(), DiskText(stat));
   PrintDisks(stat);
+  PrintShares(stat);
 }
 
 Result<int> Run(const StatusOptions& options) {

@@ -33,6 +33,17 @@ struct NamespaceStat {
   NamespacePriority priority = NamespacePriority::kUnsaid;
 };
 
+// What a namespace or tenant with a quota or a bandwidth of the disks has there.
+struct DiskShareStat {
+  std::string name;
+  std::uint64_t bytes = 0;  // also in queues
+  std::uint64_t maximum_bytes = ~0ULL;
+  std::uint64_t guaranteed_bytes = 0;
+  std::uint64_t read_bytes = 0;  // that were read for it
+  std::uint64_t read_rate = 0;   // bytes a second; 0: any rate
+  std::uint64_t write_rate = 0;
+};
+
 struct SessionStat {
   SessionNumber number = 0;
   std::int32_t pid = 0;
@@ -119,11 +130,13 @@ struct PoolStat {
   std::uint64_t disk_read_bytes = 0;     // their blocks
   std::uint64_t disk_failed = 0;         // keys that it could not read, or had while it was aside
   std::uint64_t disk_no_room = 0;        // keys that memory had no room to bring up
+  std::uint64_t disk_over_share = 0;     // evicted beyond a namespace's or tenant's --disk-quota
   // Of this host's own sessions; not in the message, for the owner's process only.
   SessionCounters local;
   std::vector<NamespaceStat> namespaces;
   std::vector<SessionStat> sessions;
-  std::vector<DiskStat> disks;  // as they were named; the numbers above are their sums
+  std::vector<DiskStat> disks;             // as they were named; the numbers above are their sums
+  std::vector<DiskShareStat> disk_shares;  // of all disks together
 };
 
 }  // namespace kvcove

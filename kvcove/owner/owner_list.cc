@@ -12,7 +12,7 @@ namespace kvcove::owner {
 namespace {
 
 constexpr ObjectId kQueueAt = kZonesFrom - 1;        // the cursor between memory and zones
-constexpr std::int64_t kTurnNs = 20 * kMillisecond;  // of zones that a page reads
+constexpr std::int64_t kPageNs = 20 * kMillisecond;  // of zones that a page reads
 
 wire::HeldObject OnDisk(SlotId slot, Generation generation, std::uint64_t put,
                         std::uint32_t size_bytes, std::string key) {
@@ -76,7 +76,7 @@ Status Owner::ListZones(const wire::InventoryRequest& request, std::int64_t dead
                         wire::InventoryReply& reply) {
   reply.cursor = request.cursor;
   reply.within = request.within;
-  const std::int64_t turn_ns = clock_.NowNs() + kTurnNs;
+  const std::int64_t turn_ns = clock_.NowNs() + kPageNs;
   while (reply.objects.size() < request.at_most && clock_.NowNs() < turn_ns) {
     const std::size_t disk = (reply.cursor - kZonesFrom) / kZonesADisk;
     const std::uint32_t number = (reply.cursor - kZonesFrom) % kZonesADisk;

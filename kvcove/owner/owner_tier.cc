@@ -306,6 +306,7 @@ void Owner::AddDiskStat(PoolStat& stat) const {
   stat.disk_kept = tier.kept;
   stat.disk_not_worth = tier.not_worth;
   stat.disk_over_rate = tier.over_rate;
+  stat.disk_over_share = tier.over_share;
   stat.disk_dropped_full = tier.dropped_full;
   stat.disk_dropped_other = tier.dropped_other;
   stat.disk_evictions = tier.log.dropped_objects;
@@ -321,6 +322,7 @@ void Owner::AddDiskStat(PoolStat& stat) const {
   stat.disk_damaged = tier.log.corrupt;
   stat.disk_errors = tier.log.write_errors + tier.log.read_errors;
   for (std::size_t i = 0; i < tiers_->size(); ++i) stat.disks.push_back(DiskStatOf(i));
+  stat.disk_shares = tiers_->ShareStats();
 }
 
 DiskStat Owner::DiskStatOf(std::size_t disk) const {

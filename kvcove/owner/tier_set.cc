@@ -145,6 +145,26 @@ void TierSet::EndMatching(SlotId slot, std::string_view pattern) {
 
 // ---- figures
 
+std::vector<DiskShareStat> TierSet::ShareStats() const {
+  std::vector<DiskShareStat> shares;
+  for (const auto& [name, quota] : common_.quotas) {
+    shares.push_back({.name = name,
+                      .maximum_bytes = quota.maximum_bytes,
+                      .guaranteed_bytes = quota.guaranteed_bytes,
+                      .read_rate = quota.read_rate,
+                      .write_rate = quota.write_rate});
+  }
+  for (const auto& disk : disks_) {
+    const std::vector<std::uint64_t> held = disk->HeldByShare();
+    const std::vector<std::uint64_t> read = disk->ReadByShare();
+    for (std::size_t i = 0; i < std::min(held.size(), shares.size()); ++i) {
+      shares[i].bytes += held[i];
+      shares[i].read_bytes += read[i];
+    }
+  }
+  return shares;
+}
+
 TierStat TierSet::StatOf(std::size_t disk) const {
   TierStat stat = disks_[disk]->Stat();
   stat.budget_bytes = common_.budget_bytes.load(std::memory_order_relaxed);

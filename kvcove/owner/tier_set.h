@@ -112,6 +112,8 @@ class TierSet final : public LowerTier {
   void EndLoads();
   // Of the whole owner; `budget_bytes` too.
   TierStat Stat() const;
+  // Of the namespaces and tenants that have a quota or a bandwidth, all disks together.
+  std::vector<DiskShareStat> ShareStats() const;
   TierStat StatOf(std::size_t disk) const;
 
  private:

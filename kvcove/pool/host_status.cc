@@ -8,13 +8,30 @@
 namespace kvcove::pool {
 namespace {
 
+// What has none is without a bound.
+std::uint64_t SumOfMaxima(std::uint64_t a, std::uint64_t b) {
+  constexpr std::uint64_t kNone = ~std::uint64_t{0};
+  return a == kNone || b == kNone ? kNone : a + b;
+}
+
 void AddNamespace(std::vector<wire::NamespaceStat>& all, const wire::NamespaceStat& more) {
   const auto at = std::ranges::find(all, more.name, &wire::NamespaceStat::name);
   if (at == all.end()) return all.push_back(more);
   at->bytes += more.bytes;
-  at->maximum_bytes += more.maximum_bytes;
+  at->maximum_bytes = SumOfMaxima(at->maximum_bytes, more.maximum_bytes);
   at->guaranteed_bytes += more.guaranteed_bytes;
   if (more.priority != NamespacePriority::kUnsaid) at->priority = more.priority;
+}
+
+void AddShare(std::vector<DiskShareStat>& all, const DiskShareStat& more) {
+  const auto at = std::ranges::find(all, more.name, &DiskShareStat::name);
+  if (at == all.end()) return all.push_back(more);
+  at->bytes += more.bytes;
+  at->maximum_bytes = SumOfMaxima(at->maximum_bytes, more.maximum_bytes);
+  at->guaranteed_bytes += more.guaranteed_bytes;
+  at->read_bytes += more.read_bytes;
+  at->read_rate += more.read_rate;
+  at->write_rate += more.write_rate;
 }
 
 }  // namespace
@@ -86,12 +103,14 @@ void AddStat(wire::PoolStat& sum, const wire::PoolStat& more) {
                            &wire::PoolStat::disk_reads,
                            &wire::PoolStat::disk_read_bytes,
                            &wire::PoolStat::disk_failed,
-                           &wire::PoolStat::disk_no_room}) {
+                           &wire::PoolStat::disk_no_room,
+                           &wire::PoolStat::disk_over_share}) {
     sum.*field += more.*field;
   }
   for (const wire::NamespaceStat& one : more.namespaces) AddNamespace(sum.namespaces, one);
   sum.sessions.insert(sum.sessions.end(), more.sessions.begin(), more.sessions.end());
   sum.disks.insert(sum.disks.end(), more.disks.begin(), more.disks.end());
+  for (const DiskShareStat& one : more.disk_shares) AddShare(sum.disk_shares, one);
 }
 
 }  // namespace kvcove::pool

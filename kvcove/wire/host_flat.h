@@ -70,6 +70,7 @@ inline constexpr std::array kPoolNumbers = {
     &PoolStat::disk_read_bytes,
     &PoolStat::disk_failed,
     &PoolStat::disk_no_room,
+    &PoolStat::disk_over_share,
 };
 
 // Of one disk. New ones go to the end.

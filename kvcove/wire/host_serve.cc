@@ -167,7 +167,14 @@ Result<std::string> ServeStat(ObjectService& service, std::int64_t deadline_ns) 
     for (const auto member : kDiskNumbers) of_disk.push_back(item.*member);
     disks.push_back(fb::CreateDiskStatDirect(builder, item.path.c_str(), &of_disk));
   }
-  builder.Finish(fb::CreatePoolStatDirect(builder, &numbers, &namespaces, &sessions, &disks));
+  std::vector<flatbuffers::Offset<fb::DiskShareStat>> shares;
+  for (const DiskShareStat& item : stat.disk_shares) {
+    shares.push_back(fb::CreateDiskShareStatDirect(
+        builder, item.name.c_str(), item.bytes, item.maximum_bytes, item.guaranteed_bytes,
+        item.read_bytes, item.read_rate, item.write_rate));
+  }
+  builder.Finish(
+      fb::CreatePoolStatDirect(builder, &numbers, &namespaces, &sessions, &disks, &shares));
   return StringOf(builder);
 }
 

@@ -218,6 +218,16 @@ class Stub final : public HostService {
         disk.*kDiskNumbers[k] = item->numbers()->Get(static_cast<unsigned>(k));
       }
     }
+    for (std::size_t i = 0; i < SizeOf(root->disk_shares()); ++i) {
+      const auto* item = root->disk_shares()->Get(static_cast<unsigned>(i));
+      stat.disk_shares.push_back({.name = Str(item->name()),
+                                  .bytes = item->bytes(),
+                                  .maximum_bytes = item->maximum_bytes(),
+                                  .guaranteed_bytes = item->guaranteed_bytes(),
+                                  .read_bytes = item->read_bytes(),
+                                  .read_rate = item->read_rate(),
+                                  .write_rate = item->write_rate()});
+    }
     return stat;
   }
 

@@ -101,6 +101,7 @@ class EchoHost final : public HostService {
     deadline = deadline_ns;
     PoolStat stat{.payload_bytes = 1, .dropped_events = 99};
     stat.namespaces.push_back({.name = "n", .bytes = 1, .maximum_bytes = 2, .guaranteed_bytes = 3});
+    stat.disk_shares.push_back({.name = "n", .bytes = 4, .read_bytes = 5, .write_rate = 6});
     stat.sessions.push_back({.number = 4, .pid = 5, .held_bytes = 6});
     stat.disks = {{.path = "/a", .capacity_bytes = 7, .asides = 8}, {.path = "/b", .retry_ms = 9}};
     return stat;
@@ -223,6 +224,11 @@ TEST_F(HostWireTest, EachCallArrivesAndComesBackAsItWasMeant) {
   EXPECT_EQ(stat.payload_bytes, 1U);
   EXPECT_EQ(stat.dropped_events, 99U);
   EXPECT_EQ(stat.namespaces.at(0).guaranteed_bytes, 3U);
+  EXPECT_EQ(stat.disk_shares.at(0).name, "n");
+  EXPECT_EQ(stat.disk_shares.at(0).bytes, 4U);
+  EXPECT_EQ(stat.disk_shares.at(0).maximum_bytes, ~0ULL);
+  EXPECT_EQ(stat.disk_shares.at(0).read_bytes, 5U);
+  EXPECT_EQ(stat.disk_shares.at(0).write_rate, 6U);
   EXPECT_EQ(stat.sessions.at(0).held_bytes, 6U);
   ASSERT_EQ(stat.disks.size(), 2U);
   EXPECT_EQ(stat.disks[0].path, "/a");

@@ -45,6 +45,7 @@ check "wrong admission" 2 "none of policy, all, keep and never" "$kvcove" serve 
 check "wrong write rate" 2 "such as 200MiB/s" "$kvcove" serve --disk-write-rate fast --memory 1MiB --socket "$directory/a/s"
 check "wrong disk quota" 2 "such as acme=2GiB:1GiB" "$kvcove" serve --disk-quota acme --memory 1MiB --socket "$directory/a/s"
 check "wrong disk bandwidth" 2 "not NAMESPACE=READ" "$kvcove" serve --disk-bandwidth acme --memory 1MiB --socket "$directory/a/s"
+check "disk quota without a disk" 2 "add --disk" "$kvcove" serve --disk-quota acme=2GiB --memory 1MiB --socket "$directory/a/s"
 check "wrong rate of a disk bandwidth" 2 "such as 200MiB/s" "$kvcove" serve --disk-bandwidth acme=1MiB:fast --memory 1MiB --socket "$directory/a/s"
 check "metrics on an open address" 2 "plain HTTP" "$kvcove" serve --metrics 0.0.0.0:1 --memory 1MiB --socket "$directory/a/s"
 printf '[serve]\ndisk = "/nowhere:1GiB"\ndisk-admit = "all"\n' >"$directory/disk.toml"
