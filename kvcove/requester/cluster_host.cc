@@ -86,12 +86,22 @@ ClusterHost::~ClusterHost() {
   ahead.swap(ahead_);
 }
 
+// No thread starts under a lock, and of two that were made one ends behind it.
+rpc::Workers& ClusterHost::Ahead() {
+  {
+    const MutexLock lock(ahead_mutex_);
+    if (ahead_ != nullptr) return *ahead_;
+  }
+  auto made = std::make_unique<rpc::Workers>(1);
+  const MutexLock lock(ahead_mutex_);
+  if (ahead_ == nullptr) ahead_ = std::move(made);
+  return *ahead_;
+}
+
 void ClusterHost::ReadAhead(const Token& token, wire::OwnerNumber owner,
                             std::vector<std::string> keys, std::chrono::milliseconds hold) {
   const std::int64_t until_ns = clock_.NowNs() + kAheadNs;
-  const MutexLock lock(ahead_mutex_);
-  if (ahead_ == nullptr) ahead_ = std::make_unique<rpc::Workers>(1);
-  (void)ahead_->Post([this, token, owner, keys = std::move(keys), hold, until_ns] {
+  (void)Ahead().Post([this, token, owner, keys = std::move(keys), hold, until_ns] {
     if (closing_.load(std::memory_order_relaxed) || clock_.NowNs() >= until_ns) return;
     const auto peer = peers_->Get(owner, until_ns);
     if (peer == nullptr || peer->broken()) return;
