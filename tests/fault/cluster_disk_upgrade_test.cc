@@ -129,8 +129,8 @@ TEST_F(ClusterDiskUpgradeTest, UpgradesInARowUnderLoadLoseNothingAndBringNothing
   for (int round = 0; round < 4; ++round) {
     std::atomic<bool> ends = false;
     std::atomic<int> wrong = 0;
-    std::thread reader([&] {
-      while (!ends) (void)Get(*far_, keys);  // it expects each value's bytes
+    std::thread reader([&, all = keys] {
+      while (!ends) (void)Get(*far_, all);  // it expects each value's bytes
     });
     std::thread writer([&] {
       for (int i = 0; !ends; ++i) {
