@@ -101,9 +101,9 @@ std::int64_t WarmWalk::Step() {
   return round_ns_;
 }
 
-void Warmer::Start(std::vector<WarmWalk::File> files, const WarmOptions& options) {
+void Warmer::Start(const std::vector<WarmWalk::File>& files, const WarmOptions& options) {
   if (options.budget_bytes == 0) return;
-  walk_ = std::make_unique<WarmWalk>(std::move(files), options);
+  walk_ = std::make_unique<WarmWalk>(files, options);
   // Low and not idle: this is an engine's process, and a thread that is preempted while it maps
   // pages holds up the engine's own mmap(2).
   work_.Start("kvcove-warm", Priority::kLow, [this] { return walk_->Step(); });

@@ -77,7 +77,7 @@ class WarmWalk {
 class Warmer {
  public:
   // Returns at once.
-  void Start(std::vector<WarmWalk::File> files, const WarmOptions& options);
+  void Start(const std::vector<WarmWalk::File>& files, const WarmOptions& options);
   // After it no further page is mapped. Waits for one slice at most.
   void Stop() { work_.Stop(); }
 
