@@ -123,14 +123,19 @@ void PrintDisks(const wire::PoolStat& stat) {
   }
 }
 
+// What is not bounded, and not guaranteed, is not in it.
+void AddQuota(nlohmann::json& entry, std::uint64_t maximum_bytes, std::uint64_t guaranteed_bytes) {
+  if (maximum_bytes != ~0ULL) entry["maximum_bytes"] = maximum_bytes;
+  if (guaranteed_bytes != 0) entry["guaranteed_bytes"] = guaranteed_bytes;
+}
+
 nlohmann::json SharesOf(const wire::PoolStat& stat) {
   nlohmann::json list = nlohmann::json::array();
   for (const DiskShareStat& share : stat.disk_shares) {
     nlohmann::json entry = {{"namespace", ReadableName(share.name)},
                             {"bytes", share.bytes},
                             {"read_bytes", share.read_bytes}};
-    if (share.maximum_bytes != ~0ULL) entry["maximum_bytes"] = share.maximum_bytes;
-    if (share.guaranteed_bytes != 0) entry["guaranteed_bytes"] = share.guaranteed_bytes;
+    AddQuota(entry, share.maximum_bytes, share.guaranteed_bytes);
     if (share.read_rate != 0) entry["read_bytes_per_second"] = share.read_rate;
     if (share.write_rate != 0) entry["write_bytes_per_second"] = share.write_rate;
     list.push_back(std::move(entry));
@@ -159,8 +164,7 @@ nlohmann::json NamespacesOf(const wire::PoolStat& stat) {
   nlohmann::json list = nlohmann::json::array();
   for (const wire::NamespaceStat& space : stat.namespaces) {
     nlohmann::json entry = {{"namespace", ReadableName(space.name)}, {"bytes", space.bytes}};
-    if (space.maximum_bytes != ~0ULL) entry["maximum_bytes"] = space.maximum_bytes;
-    if (space.guaranteed_bytes != 0) entry["guaranteed_bytes"] = space.guaranteed_bytes;
+    AddQuota(entry, space.maximum_bytes, space.guaranteed_bytes);
     if (space.priority != NamespacePriority::kUnsaid) {
       entry["priority"] = PriorityName(space.priority);
     }

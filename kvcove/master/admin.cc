@@ -230,8 +230,9 @@ class Answers {
       if (page.cursor != wire::kInventoryDone) break;
     }
     json answer{{"keys", keys}};
-    if (which < owners.size())
+    if (which < owners.size()) {
       answer["next"] = fmt::format("{}.{}.{}", which, page.cursor, page.within);
+    }
     return answer;
   }
 

@@ -40,16 +40,12 @@ class ObjectService final : public wire::ObjectService {
   Result<std::vector<std::optional<ObjectStat>>> StatObjects(const Token& token,
                                                              std::span<const std::string_view> keys,
                                                              std::int64_t deadline_ns) override {
-    if (!caller_.Has(rpc::Scope::kRead) || !caller_.MayTouch(owner_.TenantOfSlot(token.slot))) {
-      return Denied();
-    }
+    if (!MayRead(token.slot)) return Denied();
     return owner_.StatObjects(token, keys, deadline_ns);
   }
   Result<wire::InventoryReply> Page(const wire::InventoryRequest& request,
                                     std::int64_t deadline_ns) override {
-    if (!caller_.Has(rpc::Scope::kRead) || !caller_.MayTouch(owner_.TenantOfSlot(*request.slot))) {
-      return Denied();
-    }
+    if (!MayRead(*request.slot)) return Denied();
     return owner_.Page(request, deadline_ns);
   }
   // Of all tenants.
@@ -61,10 +57,7 @@ class ObjectService final : public wire::ObjectService {
   // held for the visit's session.
   void Load(const wire::LoadRequest& request, std::int64_t /*deadline_ns*/,
             const Loaded& done) override {
-    if (!caller_.Has(rpc::Scope::kRead) ||
-        !caller_.MayTouch(owner_.TenantOfSlot(request.token.slot))) {
-      return done(Denied());
-    }
+    if (!MayRead(request.token.slot)) return done(Denied());
     const SessionNumber session = session_->Number();
     if (session == 0) return done(Fail(Code::kLimit, "there are too many sessions"));
     wire::LoadRequest ahead = request;
@@ -73,6 +66,9 @@ class ObjectService final : public wire::ObjectService {
   }
 
  private:
+  bool MayRead(SlotId slot) const {
+    return caller_.Has(rpc::Scope::kRead) && caller_.MayTouch(owner_.TenantOfSlot(slot));
+  }
   static std::unexpected<Error> Denied() {
     return Fail(Code::kDenied, "this credential may not do that");
   }

@@ -316,7 +316,7 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   bool DisksOpening() const;
   std::vector<InventoryItem> MemoryInventory(ObjectId& cursor, std::size_t at_most);
   std::vector<InventoryItem> DiskInventory(ObjectId& cursor, std::size_t at_most);
-  Status ListQueued(const wire::InventoryRequest& request, wire::InventoryReply& reply);
+  void ListQueued(const wire::InventoryRequest& request, wire::InventoryReply& reply);
   Status ListZones(const wire::InventoryRequest& request, std::int64_t deadline_ns,
                    wire::InventoryReply& reply);
   bool ReadZone(std::size_t disk, std::uint32_t number);

@@ -42,7 +42,7 @@ Result<wire::InventoryReply> Owner::Page(const wire::InventoryRequest& request,
   if (request.cursor < kQueueAt) {
     reply.cursor = kQueueAt;
   } else if (request.cursor == kQueueAt) {
-    KVCOVE_TRY(ListQueued(request, reply));
+    ListQueued(request, reply);
   } else {
     KVCOVE_TRY(ListZones(request, deadline_ns, reply));
   }
@@ -50,7 +50,7 @@ Result<wire::InventoryReply> Owner::Page(const wire::InventoryRequest& request,
 }
 
 // In the order of their tags: `within` is the last one that was given.
-Status Owner::ListQueued(const wire::InventoryRequest& request, wire::InventoryReply& reply) {
+void Owner::ListQueued(const wire::InventoryRequest& request, wire::InventoryReply& reply) {
   std::vector<std::shared_ptr<const Demotion>> found;
   for (std::size_t i = 0; i < tiers_->size(); ++i) {
     for (auto& demotion : (*tiers_)[i].PendingOf(*request.slot, reply.generation)) {
@@ -68,7 +68,6 @@ Status Owner::ListQueued(const wire::InventoryRequest& request, wire::InventoryR
   }
   reply.cursor = more ? kQueueAt : kZonesFrom;
   reply.within = more ? found.back()->tag : 0;
-  return {};
 }
 
 // `within`: how many of the zone's objects were looked at.

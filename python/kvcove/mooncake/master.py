@@ -324,7 +324,7 @@ class AdminHttp:
         )
 
     def _offload_told(self, _request: Request) -> Answer:
-        """Tell clients what this program was told of offloading; they look for it at setup()."""
+        """Answer a client's setup(): this program's flags of offloading."""
         self._ask("/v1/status")  # so that the master decides who may ask
         return json_answer(self._offload)
 
@@ -551,7 +551,7 @@ class AdminHttp:
 
 
 def _offload_of(values: Values) -> dict[str, object]:
-    """Return what clients are told of offloading; what nobody said is not in it."""
+    """Return the flags of offloading for clients: of the switches only those that were given."""
     root = str(values["root_fs_dir"])
     if root and not Path(root).is_absolute():
         raise ValueError(f"-root_fs_dir={root}: an absolute path is wanted")
