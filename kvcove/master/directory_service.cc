@@ -6,7 +6,7 @@
 namespace kvcove::master {
 namespace {
 
-constexpr std::size_t kLookAhead = 8;         // keys of a batch that are fetched from memory
+constexpr std::size_t kLookAhead = 16;        // keys of a batch that are fetched from memory
 constexpr std::size_t kMissesKept = 1 << 16;  // for Why
 constexpr std::size_t kSlice = 1024;          // items under one hold of the lock
 constexpr std::size_t kWentKept = 1 << 18;

@@ -5,6 +5,13 @@ namespace kvcove::requester {
 namespace {
 
 constexpr std::int64_t kAskAgainNs = 50 * kMillisecond;
+constexpr std::size_t kFetchedAhead = 8;  // hints of a batch that are fetched from memory
+
+template <typename Bucket>
+void Prefetch(const Bucket& bucket) {
+  __builtin_prefetch(&bucket, 1);
+  __builtin_prefetch(reinterpret_cast<const std::byte*>(&bucket) + 64, 1);
+}
 
 // What lies in an owner's memory is another host's memory to this one.
 Tier RemoteTier(Tier tier) { return tier == Tier::kMemory ? Tier::kRemoteMemory : tier; }
@@ -85,30 +92,28 @@ Locator::Found Locator::Locate(std::span<const std::string_view> keys,
 
 void Locator::Remember(std::span<const Id128> hashes, std::span<const wire::Place> places) {
   const MutexLock lock(hints_mutex_);
-  if (hints_.empty()) hints_.resize(room_);
+  if (hints_.empty()) hints_.resize(buckets_);
   for (std::size_t i = 0; i < hashes.size(); ++i) {
-    Hint* hint = FindHint(hashes[i]);
+    if (i + kFetchedAhead < hashes.size()) Prefetch(BucketOf(hashes[i + kFetchedAhead]));
+    Bucket& bucket = BucketOf(hashes[i]);
+    Hint* hint = FindIn(bucket, hashes[i]);
     if (hint == nullptr && places[i].owner == wire::kNoOwner) continue;
-    if (hint == nullptr) hint = &RoomForHint(hashes[i]);
+    if (hint == nullptr) hint = &RoomIn(bucket, hashes[i]);
     *hint = {.hash = hashes[i], .place = places[i]};
   }
 }
 
-Locator::Hint* Locator::FindHint(const Id128& hash) {
-  if (hints_.empty()) return nullptr;
-  for (std::size_t k = 0; k < kWindow; ++k) {
-    Hint& hint = hints_[(hash.low + k) % room_];
-    if (hint.hash == hash) return &hint;
-  }
-  return nullptr;
+Locator::Bucket& Locator::BucketOf(const Id128& hash) { return hints_[hash.low & (buckets_ - 1)]; }
+
+Locator::Hint* Locator::FindIn(Bucket& bucket, const Id128& hash) {
+  const auto at = std::ranges::find(bucket, hash, &Hint::hash);
+  return at == bucket.end() ? nullptr : &*at;
 }
 
-Locator::Hint& Locator::RoomForHint(const Id128& hash) {
-  for (std::size_t k = 0; k < kWindow; ++k) {
-    Hint& hint = hints_[(hash.low + k) % room_];
-    if (hint.place.owner == wire::kNoOwner) return hint;
-  }
-  return hints_[(hash.low + hash.high % kWindow) % room_];
+Locator::Hint& Locator::RoomIn(Bucket& bucket, const Id128& hash) {
+  const auto free =
+      std::ranges::find(bucket, wire::kNoOwner, [](const Hint& hint) { return hint.place.owner; });
+  return free != bucket.end() ? *free : bucket[hash.high % bucket.size()];
 }
 
 Locator::Found Locator::Recall(std::span<const std::string_view> keys,
@@ -125,7 +130,7 @@ Locator::Found Locator::Recall(std::span<const std::string_view> keys,
   const MutexLock lock(hints_mutex_);
   for (const std::size_t i : which) {
     const Id128 hash = DirectoryHash(found.token.slot, keys[i]);
-    const Hint* hint = FindHint(hash);
+    const Hint* hint = hints_.empty() ? nullptr : FindIn(BucketOf(hash), hash);
     if (hint == nullptr || hint->place.owner == wire::kNoOwner) {
       unknown.push_back(i);
       continue;

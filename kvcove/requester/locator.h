@@ -3,6 +3,9 @@
 // and hints from earlier answers. No sockets: the simulation drives this class as it is.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,7 +48,10 @@ class Locator {
   // `hints`: keys whose places are remembered.
   Locator(LookupService& service, const SessionOptions& options, const Clock& clock,
           std::size_t hints = 1 << 16)
-      : service_(service), options_(options), clock_(clock), room_(hints) {}
+      : service_(service),
+        options_(options),
+        clock_(clock),
+        buckets_(std::bit_ceil(std::max<std::size_t>(hints / Bucket().size(), 1))) {}
 
   // `fresh`: asks the master, whatever is known.
   Result<Binding> Bind(std::string_view version, bool fresh, std::int64_t deadline_ns);
@@ -67,18 +73,19 @@ class Locator {
   std::optional<SlotId> SlotOf(std::string_view version) const;
 
  private:
-  // A hint lies in one of the kWindow places that begin at its hash; where all are taken, it takes
-  // one of them.
-  static constexpr std::size_t kWindow = 8;
   struct Hint {
     Id128 hash;
     wire::Place place;
   };
+  // A key's hint lies in the bucket of its hash, two cache lines; where all of it is taken, it
+  // takes the place of one of them.
+  struct alignas(64) Bucket : std::array<Hint, 4> {};
+  static_assert(sizeof(Bucket) == 128);
   void Remember(std::span<const Id128> hashes, std::span<const wire::Place> places);
-  // The key's hint; else null.
-  Hint* FindHint(const Id128& hash) KVCOVE_REQUIRES(hints_mutex_);
+  Bucket& BucketOf(const Id128& hash) KVCOVE_REQUIRES(hints_mutex_);
+  static Hint* FindIn(Bucket& bucket, const Id128& hash);  // null: not there
   // Where a new key's hint goes.
-  Hint& RoomForHint(const Id128& hash) KVCOVE_REQUIRES(hints_mutex_);
+  static Hint& RoomIn(Bucket& bucket, const Id128& hash);
 
   LookupService& service_;
   const SessionOptions options_;
@@ -86,9 +93,9 @@ class Locator {
   mutable Mutex bindings_mutex_;
   RecentVersions<Binding> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_){kSessionVersions};
   wire::ResetOutcome reset_to_ KVCOVE_GUARDED_BY(bindings_mutex_);  // the last one that was proven
-  const std::size_t room_;
+  const std::size_t buckets_;                                       // a power of two
   Mutex hints_mutex_;
-  std::vector<Hint> hints_ KVCOVE_GUARDED_BY(hints_mutex_);  // empty until the first look-up
+  std::vector<Bucket> hints_ KVCOVE_GUARDED_BY(hints_mutex_);  // empty until the first look-up
 };
 
 template <typename T, typename Call>
