@@ -132,12 +132,7 @@ void Owner::RunOpener() {
   disk_place_ = ClusterPlace();
   for (OpenedTier& one :
        OpenTiers(options_.disks, disk_place_, *tiers_, *this, clock_, options_.tier)) {
-    if (one.status) {
-      one.tier->Start();
-    } else if (!disk_stops_) {
-      LogError("no disk: {}. Memory goes on; restart this owner once that is repaired",
-               one.status.error().ToString());
-    }
+    one.tier->Start();
     disks_.push_back(std::move(one.tier));
   }
   disks_open_ = true;

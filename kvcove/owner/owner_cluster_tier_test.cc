@@ -496,6 +496,25 @@ TEST_F(ClusterTierTest, AnotherMasterEmptiesADiskThatIsAway) {
   EXPECT_GE(OnDisk(Inventory()).size(), 40U);
 }
 
+TEST_F(ClusterTierTest, ADiskThatCannotBeOpenedAtTheStartIsTriedAgainAndStartsEmpty) {
+  Fill(60);
+  ASSERT_FALSE(OnDisk(Inventory()).empty());
+  End();
+  const auto facts = Begin();
+  ASSERT_TRUE(facts) << facts.error().ToString();
+  broken_ = true;
+  Join(*facts);
+  ASSERT_EQ(owner_->Stat().disk_aside, 1U);
+  EXPECT_TRUE(Noted().empty());
+  EXPECT_EQ(Put("key-0"), Code::kOk) << "memory goes on";
+  broken_ = false;
+  ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside == 0; }));
+  EXPECT_EQ(Noted().size(), 1U);
+  EXPECT_TRUE(OnDisk(Inventory()).empty()) << "it may have missed a removal";
+  Fill(60, "later");
+  EXPECT_FALSE(OnDisk(Inventory()).empty());
+}
+
 TEST_F(ClusterTierTest, ADiskThatWasAwayWhenItsProcessEndedStartsEmpty) {
   Fill(60);
   ASSERT_NO_FATAL_FAILURE(Break());

@@ -76,6 +76,7 @@ KnownDisk Tier::facts() const {
 
 Status Tier::Load(const Opening& opening) {
   Status loaded = LoadFound(opening);
+  if (!loaded) LetGo();
   if (loaded || loaded.error().detail.find(path_) != std::string::npos) return loaded;
   return Fail(loaded.error().code, "the disk " + path_ + ": " + loaded.error().detail);
 }
@@ -239,14 +240,18 @@ void Tier::Rest() {
 Status Tier::OpenAgain() {
   KVCOVE_ASSIGN(found_.device, options_.open(path_));
   const Status opened = OpenFoundAgain();
-  if (opened || found_.device == nullptr) return opened;
+  if (!opened) LetGo();
+  return opened;
+}
+
+void Tier::LetGo() {
+  if (found_.device == nullptr) return;
   if (found_.device->in_flight() > 0) {
     stuck_ = std::move(found_.device);
   } else {
     stuck_log_.reset();
     found_.device.reset();  // the file is locked while it is open
   }
-  return opened;
 }
 
 // The note of the known disks is written for an empty one only: a removal that the disk misses
@@ -342,7 +347,7 @@ bool Tier::AwaitStop() {
 Tier::~Tier() {
   if (thread_.joinable()) (void)Stop(0);
   // Before the log of an opening that failed, in whose memory it may still write.
-  found_.device.reset();
+  stuck_.reset();
 }
 
 Status Tier::Forget() { return place_.known->Forget(tiering_.shares()); }

@@ -83,7 +83,8 @@ class Tier {
     bool missed = false;          // if not: others are known, so the pool has run without it
     std::uint64_t moved = 0;      // shares that it had, and that are another disk's now
   };
-  // Its objects are found. Errors: those of disklog::Log::Open, with the path.
+  // Its objects are found. Errors: those of disklog::Log::Open, with the path; the device is let go
+  // of then, and once it is set aside, Start has it tried again.
   Status Load(const Opening& opening);
   KnownDisk facts() const;
   // It is used from now on: after Load at once, else as soon as it can be opened.
@@ -119,6 +120,7 @@ class Tier {
   void Rest();
   void OpenFirst();
   Status OpenAgain();
+  void LetGo();
   Status OpenFoundAgain();
   Status UseAgain(bool empty);
   void Drain();
@@ -151,12 +153,13 @@ class Tier {
 
 // What became of one disk.
 struct OpenedTier {
-  std::unique_ptr<Tier> tier;  // null: `status` has the reason, and the disk is set aside
-  Status status;
+  std::unique_ptr<Tier> tier;
+  Status status;  // an error: why the disk is set aside
 };
 
 // Opens an owner's disks at once, and divides the keys among them; one that fails has no say in
-// the others' outcome. They are on and not started yet. Each in the order of `specs`.
+// the others' outcome. They are on, or set aside, and not started yet. Each in the order of
+// `specs`.
 std::vector<OpenedTier> OpenTiers(std::span<const disklog::DiskSpec> specs, const TierPlace& place,
                                   TierSet& tiers, Promoter& promoter, const Clock& clock,
                                   const TierOptions& options = {});

@@ -64,9 +64,13 @@ std::vector<OpenedTier> OpenTiers(std::span<const disklog::DiskSpec> specs, cons
   tiers.SetShares(shares);
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    if (!found[i]) continue;
+    const bool is_there = found[i].has_value();
+    FoundDisk disk =
+        is_there ? *std::move(found[i])
+                 : FoundDisk{.path = disklog::DiskFileOf(specs[i].path), .device = {}, .super = {}};
     opened[i].tier =
-        std::make_unique<Tier>(*std::move(found[i]), place, tiers[i], promoter, clock, options);
+        std::make_unique<Tier>(std::move(disk), place, tiers[i], promoter, clock, options);
+    if (!is_there) continue;
     threads.push_back(StartThread("kvcove-opener", [&opened, &plan, i] {
       opened[i].status = opened[i].tier->Load(plan[i]);
     }));
@@ -74,13 +78,12 @@ std::vector<OpenedTier> OpenTiers(std::span<const disklog::DiskSpec> specs, cons
   for (std::thread& thread : threads) thread.join();
   std::vector<KnownDisk> known;
   for (OpenedTier& one : opened) {
-    if (one.tier != nullptr && !one.status) one.tier.reset();
-    if (one.tier != nullptr) known.push_back(one.tier->facts());
+    if (one.status) known.push_back(one.tier->facts());
   }
   // A note that cannot be read names no disk, so all have been emptied.
   const Status noted = place.known->Write(known);
   for (std::size_t i = 0; i < opened.size(); ++i) {
-    if (opened[i].status && !noted) opened[i] = {.tier = nullptr, .status = noted};
+    if (opened[i].status && !noted) opened[i].status = noted;
     if (opened[i].status) {
       tiers[i].SetOn();
     } else {
