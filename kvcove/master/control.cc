@@ -231,6 +231,7 @@ void Control::ShowStanding(OwnerNumber number) {
   Standings::Owner& standing = standings_.owner(number);
   standing.first_epoch.store(epochs.first_epoch, std::memory_order_release);
   standing.told_epoch.store(epochs.told_epoch, std::memory_order_release);
+  standing.tells_first.store(epochs.tells_first, std::memory_order_release);
   standing.epoch.store(epochs.epoch, std::memory_order_release);
   standing.disk_away.store(members_.DiskAway(number), std::memory_order_release);
 }

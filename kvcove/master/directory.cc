@@ -21,10 +21,13 @@ bool Directory::Needed(const Entry& entry) const {
                            standings_.MayListAgain(entry.owner, entry.epoch));
 }
 
+bool Directory::Stands(const Entry& entry) const { return entry.superseded == 0 && Needed(entry); }
+
 Code Directory::Blocks(const Entry& entry, const wire::ListItem& item,
                        std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar) {
-  if (entry.group == item.group || !Counts(entry)) return Code::kOk;
-  if (standings_.Present(entry.owner)) return Code::kExists;
+  if (entry.group == item.group || !Stands(entry)) return Code::kOk;
+  // Its lease may run, also while it tells again what it has listed in an earlier epoch.
+  if (standings_.Present(entry.owner) && !standings_.TellsFirst(entry.owner)) return Code::kExists;
   if (!standings_.Barred(entry.owner, entry.slot)) {
     to_bar.emplace_back(entry.owner, entry.slot);
     return Code::kInProgress;

@@ -114,8 +114,10 @@ class Directory {
   bool Counts(const Entry& entry) const;
   // Counts, or is needed to refuse what its owner may list again.
   bool Needed(const Entry& entry) const;
-  // kExists: another owner's value stands in the way of `item`. An absent owner's does not; it is
-  // marked as overtaken, so that it cannot come back unnoticed.
+  // A value that its owner may show, now or when it is back.
+  bool Stands(const Entry& entry) const;
+  // kExists: another owner's value stands in the way of `item`. That of an owner without a lease
+  // does not; an absent owner is marked as overtaken, so that it cannot come back unnoticed.
   Code Blocks(const Entry& entry, const wire::ListItem& item,
               std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar);
   void Supersede(Shard& shard, const wire::ListItem& item, wire::OwnerNumber owner);

@@ -114,6 +114,7 @@ TEST_F(DirectoryServiceTest, WhatReturnsWithADiskIsOlderThanWhatWentMeanwhile) {
   ASSERT_TRUE(List({mine}, 1));
   standings_.untold = 1;
   Welcome(0, 2);
+  standings_.owner(0).told_epoch = 2;  // all but what lies on the disk
   wire::ListItem other = Item("a");
   other.group = 2;
   EXPECT_THAT(List({other}, 1, 1)->codes, ElementsAre(Code::kOk));

@@ -79,6 +79,42 @@ TEST_F(DirectoryTest, AnAbsentOwnersValueGivesWayOnlyWhenItIsBarred) {
   EXPECT_TRUE(Overtaken(0));
 }
 
+TEST_F(DirectoryTest, WhatAnOwnerTellsAgainWhileItsLeaseRunsStaysItsValue) {
+  ASSERT_EQ(List(Item(1, 7), 0, 1), Code::kOk);
+  SetEpoch(0, 2);
+  EXPECT_EQ(Holder(1), wire::kNoOwner) << "not told under this epoch";
+  EXPECT_EQ(List(Item(1, 8), 1, 1), Code::kExists) << "its host may read it";
+  EXPECT_EQ(List(Item(1, 7), 0, 2), Code::kOk);
+  EXPECT_EQ(Holder(1), 0);
+  // What it has not told again by the end is gone.
+  ASSERT_EQ(List(Item(2, 7), 0, 2), Code::kOk);
+  SetEpoch(0, 3);
+  ASSERT_EQ(List(Item(1, 7), 0, 3), Code::kOk);
+  standings_.owner(0).told_epoch = 3;
+  EXPECT_EQ(List(Item(2, 8), 1, 1), Code::kOk);
+  EXPECT_EQ(List(Item(1, 8), 1, 1), Code::kExists);
+}
+
+TEST_F(DirectoryTest, WhatAnOwnerWithoutALeaseHasNotToldAgainGivesWayForGood) {
+  ASSERT_EQ(List(Item(1, 7), 0, 1), Code::kOk);
+  SetEpoch(0, 2);
+  standings_.owner(0).tells_first = true;
+  std::vector<std::pair<wire::OwnerNumber, SlotId>> to_bar;
+  EXPECT_EQ(directory_.List(Item(1, 8), 1, 1, to_bar), Code::kInProgress) << "a later master";
+  EXPECT_EQ(List(Item(1, 8), 1, 1), Code::kOk);
+  EXPECT_FALSE(Overtaken(0)) << "it tells everything as it is, and need not begin again";
+  SetLive(1, false);
+  EXPECT_EQ(List(Item(1, 7), 0, 2), Code::kExists);
+}
+
+TEST_F(DirectoryTest, AnOwnerThatGoesAwayWhileItTellsAgainIsOvertaken) {
+  ASSERT_EQ(List(Item(1, 7), 0, 1), Code::kOk);
+  SetEpoch(0, 2);
+  SetLive(0, false);
+  EXPECT_EQ(List(Item(1, 8), 1, 1), Code::kOk);
+  EXPECT_TRUE(Overtaken(0));
+}
+
 TEST_F(DirectoryTest, AKeyHasOneValueAndItsReplicas) {
   EXPECT_EQ(List(Item(1, 7), 0, 1), Code::kOk);
   EXPECT_EQ(List(Item(1, 8), 1, 1), Code::kExists);
@@ -96,6 +132,7 @@ TEST_F(DirectoryTest, EntriesOfOldEpochsAndGenerationsDoNotCount) {
   EXPECT_EQ(Holder(1), 0);
   SetEpoch(0, 2);
   EXPECT_EQ(Holder(1), wire::kNoOwner);
+  standings_.owner(0).told_epoch = 2;
   EXPECT_EQ(List(Item(1, 99), 1, 1), Code::kOk) << "the old value is nowhere";
   SetGeneration(6);
   EXPECT_EQ(directory_.Find(0, Hash(1)).reason, MissReason::kReset);
@@ -178,7 +215,8 @@ TEST_F(DirectoryTest, AValueThatGaveWayDoesNotComeBackWithItsOwner) {
 
 TEST_F(DirectoryTest, NorDoesAValueThatWasNotToldAgainYet) {
   ASSERT_EQ(List(Item(1, 7), 0, 1), Code::kOk);
-  SetEpoch(0, 2);  // said hello
+  SetEpoch(0, 2);  // said hello, and has no lease
+  standings_.owner(0).tells_first = true;
   // Its shard grows meanwhile, and many others with it.
   for (std::uint64_t key = 100; key < 100'000; ++key) {
     ASSERT_EQ(List(Item(key), 1, 1), Code::kOk);

@@ -168,8 +168,10 @@ const Members::Member* Members::Get(const MemberRef& ref) const {
 Members::Epochs Members::EpochsOf(OwnerNumber number) const {
   if (number >= members_.size() || at(number).serial == 0) return {};
   const Member& member = at(number);
-  return {
-      .epoch = member.epoch, .first_epoch = member.first_epoch, .told_epoch = member.told_epoch};
+  return {.epoch = member.epoch,
+          .first_epoch = member.first_epoch,
+          .told_epoch = member.told_epoch,
+          .tells_first = member.tell_first};
 }
 
 // ---- hidden slots

@@ -192,6 +192,7 @@ class Members {
     std::uint32_t epoch = 0;
     std::uint32_t first_epoch = 0;
     std::uint32_t told_epoch = 0;
+    bool tells_first = false;
   };
   Epochs EpochsOf(OwnerNumber number) const;
   // The only tenant that it serves; empty: all.

@@ -42,6 +42,7 @@ class Standings {
     // What it has listed stands until then.
     std::atomic<std::int64_t> present_until_ns{0};
     std::atomic<bool> overtaken{false};
+    std::atomic<bool> tells_first{false};       // it has no lease before it has told everything
     std::atomic<std::int64_t> broken_at_ns{0};  // when a requester said that it does not answer
     std::atomic<std::uint64_t> tenant{0};       // TenantTag of the only one it serves; 0: all
     std::atomic<bool> hides{false};             // some of its slots: see SetHidden
@@ -54,6 +55,7 @@ class Standings {
       CarryAtomic(ar, live_until_ns);
       CarryAtomic(ar, present_until_ns);
       CarryAtomic(ar, overtaken);
+      CarryAtomic(ar, tells_first);
       CarryAtomic(ar, broken_at_ns);
       CarryAtomic(ar, tenant);
       CarryAtomic(ar, disk_away);
@@ -80,8 +82,13 @@ class Standings {
     const std::int64_t now = clock_.NowNs();
     return owners_[number].present_until_ns.load(std::memory_order_seq_cst) > now;
   }
-  // False when the owner is present after all.
+  bool TellsFirst(OwnerNumber number) const {
+    return owners_[number].tells_first.load(std::memory_order_acquire);
+  }
+  // False when processes on its host may read its values after all. One that must tell everything
+  // before its next lease drops what gave way when it tells it.
   bool Overtake(OwnerNumber number) {
+    if (TellsFirst(number)) return true;
     owners_[number].overtaken.store(true, std::memory_order_seq_cst);
     return !Present(number);
   }
