@@ -26,13 +26,16 @@ bool Directory::Stands(const Entry& entry) const { return entry.superseded == 0 
 Code Directory::Blocks(const Entry& entry, const wire::ListItem& item,
                        std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar) {
   if (entry.group == item.group || !Stands(entry)) return Code::kOk;
-  // Its lease may run, also while it tells again what it has listed in an earlier epoch.
-  if (standings_.Present(entry.owner) && !standings_.TellsFirst(entry.owner)) return Code::kExists;
+  // An owner without a lease that has not told this value again drops it when it does. One whose
+  // lease runs shows it all the while.
+  const bool drops =
+      !standings_.EpochIs(entry.owner, entry.epoch) && standings_.TellsFirst(entry.owner);
+  if (standings_.Present(entry.owner) && !drops) return Code::kExists;
   if (!standings_.Barred(entry.owner, entry.slot)) {
     to_bar.emplace_back(entry.owner, entry.slot);
     return Code::kInProgress;
   }
-  return standings_.Overtake(entry.owner) ? Code::kOk : Code::kExists;
+  return drops || standings_.Overtake(entry.owner) ? Code::kOk : Code::kExists;
 }
 
 void Directory::Remember(SlotId slot, const Id128& hash, MissReason reason) {

@@ -105,6 +105,13 @@ TEST_F(DirectoryTest, WhatAnOwnerWithoutALeaseHasNotToldAgainGivesWayForGood) {
   EXPECT_FALSE(Overtaken(0)) << "it tells everything as it is, and need not begin again";
   SetLive(1, false);
   EXPECT_EQ(List(Item(1, 7), 0, 2), Code::kExists);
+  SetLive(1, true);
+  // What it has told again stands, as it gets a lease with it.
+  ASSERT_EQ(List(Item(2, 7), 0, 2), Code::kOk);
+  EXPECT_EQ(List(Item(2, 8), 1, 1), Code::kExists);
+  SetPresent(0, false);
+  EXPECT_EQ(List(Item(2, 8), 1, 1), Code::kOk);
+  EXPECT_TRUE(Overtaken(0));
 }
 
 TEST_F(DirectoryTest, AnOwnerThatGoesAwayWhileItTellsAgainIsOvertaken) {

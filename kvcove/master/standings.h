@@ -82,13 +82,12 @@ class Standings {
     const std::int64_t now = clock_.NowNs();
     return owners_[number].present_until_ns.load(std::memory_order_seq_cst) > now;
   }
+  // It has no lease before it has told everything under its current epoch.
   bool TellsFirst(OwnerNumber number) const {
     return owners_[number].tells_first.load(std::memory_order_acquire);
   }
-  // False when processes on its host may read its values after all. One that must tell everything
-  // before its next lease drops what gave way when it tells it.
+  // False when the owner is present after all.
   bool Overtake(OwnerNumber number) {
-    if (TellsFirst(number)) return true;
     owners_[number].overtaken.store(true, std::memory_order_seq_cst);
     return !Present(number);
   }
