@@ -143,6 +143,7 @@ class Client {
     record = operation;
     record.began_ns = Now();
     record.ended_ns = kNever;
+    record.client = static_cast<std::uint8_t>(number_);
     ++count;
     return &record;
   }
@@ -260,7 +261,10 @@ class Client {
       Operation* record = Record({.kind = Operation::Kind::kGet,
                                   .key = static_cast<std::uint32_t>(numbers[i]),
                                   .value = head.serial});
-      if (record != nullptr) record->began_ns = began_ns;
+      if (record != nullptr) {
+        record->began_ns = began_ns;
+        record->tier = results[i].tier;
+      }
       End(record, Operation::Outcome::kDone, ended_ns);
     }
   }

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <unordered_map>
 
@@ -57,7 +58,7 @@ struct Sighting {
   std::int64_t began;
   std::int64_t ended;
   std::uint64_t value;
-  bool put;
+  const Operation* operation;
 };
 
 // Two owners may show different values of a key for a while (docs/control-plane.md). A removal or a
@@ -93,16 +94,18 @@ std::string FencesNear(const std::vector<const Operation*>& fences, std::int64_t
   return text;
 }
 
+constexpr std::array<const char*, kTiers> kPlaces{" (somewhere)", "", " (remote)", " (disk)"};
+
 // Between two sightings of one value that do not overlap it there must be none of another.
 void CheckVersions(std::uint32_t number, const Key& key,
                    const std::vector<const Operation*>& fences,
                    std::vector<std::string>& violations) {
   std::vector<Sighting> seen;
   for (const Operation* hit : key.hits) {
-    seen.push_back({hit->began_ns, hit->ended_ns, hit->value, false});
+    seen.push_back({hit->began_ns, hit->ended_ns, hit->value, hit});
   }
   for (const Operation* put : key.stored) {
-    seen.push_back({put->began_ns, put->ended_ns, put->value, true});
+    seen.push_back({put->began_ns, put->ended_ns, put->value, put});
   }
   std::ranges::sort(seen, {}, &Sighting::began);
   struct Span {
@@ -143,8 +146,10 @@ void CheckVersions(std::uint32_t number, const Key& key,
       };
       for (const Sighting& other : seen) {
         if (other.ended < span.first_ended || other.began > late->began) continue;
-        text += fmt::format(" {} of {} [{:.1f}, {:.1f}]", other.put ? "put" : "hit", other.value,
-                            ms(other.began), ms(other.ended));
+        const bool hit = other.operation->kind == Kind::kGet;
+        text += fmt::format(" {}{} of {} by {} [{:.1f}, {:.1f}]", hit ? "hit" : "put",
+                            hit ? kPlaces[static_cast<std::size_t>(other.operation->tier)] : "",
+                            other.value, other.operation->client, ms(other.began), ms(other.ended));
       }
       text += FencesNear(fences, span.first_ended, late->began);
       violations.push_back(std::move(text));

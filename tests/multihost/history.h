@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "kvcove/model/ids.h"
+
 namespace kvcove::multihost {
 
 inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
@@ -35,6 +37,9 @@ struct Operation {
   std::int64_t captured_ns = 0;  // puts: when its token was known
   std::int64_t began_ns = 0;
   std::int64_t ended_ns = kNever;
+  // For the words of a violation only: which client it was, and where a hit lay.
+  std::uint8_t client = 0;
+  Tier tier = Tier::kMemory;
 };
 
 // What could not have been, in words; empty: nothing.
