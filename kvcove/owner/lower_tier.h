@@ -13,7 +13,7 @@
 
 namespace kvcove::owner {
 
-// A current object of a version that is named, which makes room for others.
+// A current object, which makes room for others.
 struct EvictedObject {
   SlotId slot = 0;
   Generation generation = 0;
@@ -23,6 +23,7 @@ struct EvictedObject {
   policy::ObjectId id = 0;          // as in Stored
   std::uint64_t hash = 0;           // of the key, as in Stored
   std::span<const Extent> extents;  // of the payload; they are reused when the call returns
+  bool goes_down = true;            // false: it is not worth a place that it does not have already
 };
 
 // The replicas of one put are known by its group; `copies`: on how many owners it is meant to be.

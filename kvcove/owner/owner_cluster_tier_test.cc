@@ -276,6 +276,35 @@ TEST_F(ClusterTierTest, WhatComesUpIsSentAndToldToBeInMemory) {
   EXPECT_EQ(Get("never").code, Code::kMiss);
 }
 
+// Else another owner could store the key meanwhile, and it would have two values.
+TEST_F(ClusterTierTest, WhatMemoryGivesUpOfAHiddenSlotStaysListedIfTheDiskHasIt) {
+  Fill(60);
+  // Not held for longer, so that memory may give it up.
+  ASSERT_TRUE(Becomes([&] {
+    const Loan loan = Get("key-3", /*within_ns=*/100 * kMillisecond);
+    if (loan.code == Code::kOk) owner_->Return({&loan, 1});
+    return loan.code == Code::kOk;
+  }));
+  ASSERT_EQ(Put("memory-only"), Code::kOk);
+  (void)owner_->TakeGone(1000);
+  owner_->SetHidden({kSlot});
+  std::vector<InventoryItem> told;
+  const auto tells = [&](const std::string& key) {
+    return Tells(told, key, /*gone=*/true) || Tells(told, key, /*gone=*/false);
+  };
+  int next = 0;
+  ASSERT_TRUE(Becomes([&] {
+    (void)Put("later-" + std::to_string(next++));
+    std::ranges::move(owner_->TakeGone(1000), std::back_inserter(told));
+    return tells("key-3") && tells("memory-only");
+  }));
+  EXPECT_TRUE(Tells(told, "key-3", /*gone=*/false)) << "it lies on the disk from now on";
+  EXPECT_TRUE(Tells(told, "memory-only", /*gone=*/true));
+  owner_->SetHidden({});
+  EXPECT_EQ(Put("key-3"), Code::kExists);
+  EXPECT_EQ(Put("memory-only"), Code::kOk);
+}
+
 TEST_F(ClusterTierTest, AnotherProcessTellsWhatTheDiskHasAndNothingBeforeItIsKnown) {
   Fill(60);
   const auto before = OnDisk(Inventory());

@@ -255,7 +255,8 @@ void Room::WithdrawForgotten(const Chosen& object, MissReason reason) {
   spaces_.RemoveObject(removed.space, bytes, removed.hard_pinned);
 }
 
-// What is dead, or of a version that nobody names, is dropped. True: the lower tier has it.
+// What is dead is dropped. So is what nobody may read now, but where the lower tier has it already:
+// it may be read again, so the master must not take it for gone. True: the lower tier has it.
 bool Room::HandDown(const Chosen& object, MissReason reason) const {
   if (options_.lower == nullptr) return false;
   const auto [id, hash] = object;
@@ -265,9 +266,7 @@ bool Room::HandDown(const Chosen& object, MissReason reason) const {
   };
   const auto slot = static_cast<SlotId>(objects_[id].slot);
   const Objects::Slot& of = objects_.slot(slot);
-  if (reason != MissReason::kEvicted || !objects_.Current(id) || !of.named || of.hidden) {
-    return forget();
-  }
+  if (reason != MissReason::kEvicted || !objects_.Current(id)) return forget();
   const std::string key = objects_.KeyOf(id);
   const segment::HeaderView& view = objects_.view();
   const segment::Found found = view.Find(slot, {.key = key, .hash = hash});
@@ -284,7 +283,8 @@ bool Room::HandDown(const Chosen& object, MissReason reason) const {
        .size_bytes = found.meta.size_bytes(),
        .id = id,
        .hash = hash,
-       .extents = {extents, count}});
+       .extents = {extents, count},
+       .goes_down = of.named && !of.hidden});
 }
 
 bool Room::Reclaim(const std::vector<Place>& places) {

@@ -123,6 +123,10 @@ Tiering::Admission Tiering::Admit(const EvictedObject& object, Demotion& demotio
     ++(leaves ? stat_.dropped_other : stat_.kept);
     return leaves ? Admission::kRefused : Admission::kKept;
   }
+  if (!object.goes_down) {
+    common_.rules.OnRemove(object.id);
+    return Admission::kRefused;
+  }
   demotion.share = ShareOf(object.slot);
   const policy::Verdict verdict = common_.rules.Judge(object.id, object.hash);
   demotion.brief = verdict.brief;
