@@ -219,6 +219,59 @@ TEST_F(RolesTest, PlansAndReportsSurviveTheirWay) {
   EXPECT_FALSE(DecodeReport(bytes));
 }
 
+// A forward pass may last a second, and its saves wait for it: a load that comes meanwhile does
+// not.
+TEST_F(RolesTest, ALoadDoesNotWaitForAStepThatSavesWaitFor) {
+  StoreAll(8);
+  (void)Load("r", 10, 20);
+  const Plan load = scheduler_->BuildPlan(pins_);
+  std::atomic<bool> computed{false};
+  std::vector<char> memory(kBlocks * kBlockBytes, 'x');
+  WorkerOptions options{.shape = shape_, .threads = 2};
+  WorkerRole worker(options, SystemClock::Instance());
+  worker.Connect(std::make_unique<TestStore>(pool_));
+  ASSERT_TRUE(worker.Register(
+      {{.name = "kv",
+        .base = reinterpret_cast<std::uintptr_t>(memory.data()),
+        .element_bytes = kBlockBytes,
+        .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}}));
+  Plan saves;
+  for (JobId job = 101; job <= 104; ++job) {
+    SaveOrder order{.job = job, .token = {.generation = 1}};
+    order.chunks.push_back({.block = 1, .hash = std::to_string(job)});
+    saves.saves.push_back(order);
+  }
+  worker.Begin(saves);
+  worker.FinishStep([&] { computed.wait(false); });
+  worker.Begin(load);
+  Ended ended;
+  while (ended.loaded.empty()) ended = worker.TakeEnded();  // the test's own limit ends it
+  EXPECT_THAT(ended.loaded, ElementsAre("r"));
+  EXPECT_THAT(ended.failed_blocks, IsEmpty());
+  Report report = worker.TakeReport();
+  EXPECT_THAT(report.saves, IsEmpty());
+  EXPECT_EQ(report.counters.queued_jobs, 4U);
+  computed = true;
+  computed.notify_all();
+  std::size_t saved = 0;
+  while (saved < 4) saved += worker.TakeReport().saves.size();
+}
+
+TEST_F(RolesTest, SavesOfAStepThatFailedEndAsNotStored) {
+  StoreAll(8);
+  Compute("r", 0, 16, 20);
+  plan_ = scheduler_->BuildPlan(pins_);
+  for (auto& worker : workers_) {
+    worker->Begin(plan_);
+    worker->FinishStep([] { throw std::runtime_error("the device is gone"); });
+  }
+  Move();
+  for (auto& worker : workers_) scheduler_->OnReport(worker->TakeReport());
+  EXPECT_EQ(pool_.values.size(), 4U);
+  EXPECT_EQ(scheduler_->TakeUnpins().size(), 4U);
+  EXPECT_FALSE(scheduler_->Pending());
+}
+
 // 11.5 is about sockets: engine_server_test.cc; 11.6 about an engine's own cache: model_test.cc.
 TEST_F(RolesTest, ManyThreadsMoveEverythingOnce) {
   std::vector<char> memory(kBlocks * kBlockBytes, 'x');

@@ -17,6 +17,9 @@ WorkerRole::WorkerRole(const WorkerOptions& options, const Clock& clock)
   for (std::uint32_t i = 0; i < options_.threads; ++i) {
     threads_.push_back(StartThread("kvcove-mover", [this] { Loop(); }));
   }
+  if (options_.threads > 0) {
+    threads_.push_back(StartThread("kvcove-steps", [this] { AwaitSteps(); }));
+  }
 }
 
 WorkerRole::~WorkerRole() {
@@ -25,6 +28,7 @@ WorkerRole::~WorkerRole() {
     stopping_ = true;
     for (const auto& job : running_) job->cancelled = true;
     changed_.NotifyAll();
+    stepped_.NotifyAll();
   }
   for (std::thread& thread : threads_) thread.join();
 }
@@ -85,9 +89,18 @@ void WorkerRole::Unregister() {
   // Destroyed after the lock is released: a save's `ready` may need the engine's own locks to go
   // (Python's GIL), and a thread that holds them may wait for ours.
   std::deque<std::shared_ptr<Job>> dropped;
+  std::deque<ComputedStep> steps;
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   shards_.clear();
+  steps.swap(steps_);
+  undue_saves_ = 0;
+  for (const ComputedStep& step : steps) {
+    for (const auto& job : step.saves) {
+      job->FailAll();
+      End(job, lines);
+    }
+  }
   for (auto* queue : {&loads_, &saves_}) {
     for (auto& job : *queue) {
       job->FailAll();

@@ -2,8 +2,9 @@
 // The role of one rank: it moves chunks between the engine's KV memory and the pool, on threads of
 // its own.
 //
-//   Begin(plan)   loads are queued at once; FinishStep() queues the step's saves when what they
-//                 read has been computed. Loads go before saves, the oldest first.
+//   Begin(plan)   loads are queued at once; FinishStep() queues the step's saves as soon as what
+//                 they read has been computed: a thread of its own waits for that, so no mover
+//                 does. Loads go before saves, the oldest first.
 //   A job ends exactly once, whatever happens: done, failed, cancelled, or its thread threw. A load
 //   that has ended writes nothing any more; a save that has ended reads nothing any more.
 #pragma once
@@ -87,9 +88,9 @@ class WorkerRole {
   void Begin(const Plan& plan);
   // Until the plan's synchronous loads have ended. They end by their calls' timeouts.
   void WaitForSyncLoads();
-  // `ready` returns when what this step computed can be read; each of the step's saves calls it on
-  // a thread of this role before it reads. May be empty. It is called and destroyed without a lock
-  // of the role.
+  // `ready` returns when what this step computed can be read. It is called once, on the role's
+  // thread for that, step after step, and its saves are due when it returns; if it throws, they
+  // fail. May be empty. It is called and destroyed without a lock of the role.
   void FinishStep(std::function<void()> ready);
   Ended TakeEnded();
   Report TakeReport();
@@ -119,8 +120,19 @@ class WorkerRole {
   };
   struct Item;
 
+  // The saves of a step that the device may still be computing.
+  struct ComputedStep {
+    std::shared_ptr<std::function<void()>> ready;
+    std::vector<std::shared_ptr<Job>> saves;
+  };
+
   std::shared_ptr<Job> NextJob() KVCOVE_REQUIRES(mutex_);
-  void Queue(std::shared_ptr<Job> job, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // Waits for the oldest step whose saves are not due yet; false when there is none.
+  bool AwaitStep();
+  void AwaitSteps();
+  // A save with a `step` is due when that step is computed.
+  void Queue(std::shared_ptr<Job> job, ComputedStep* step, LinesAfterLock& lines)
+      KVCOVE_REQUIRES(mutex_);
   std::shared_ptr<Job> LoadJob(const LoadOrder& order) KVCOVE_REQUIRES(mutex_);
   std::shared_ptr<Job> SaveJob(const SaveOrder& order) KVCOVE_REQUIRES(mutex_);
   // True when the job is over.
@@ -161,6 +173,8 @@ class WorkerRole {
   std::atomic<bool> ask_first_{false};
   std::deque<std::shared_ptr<Job>> loads_ KVCOVE_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Job>> saves_ KVCOVE_GUARDED_BY(mutex_);
+  std::deque<ComputedStep> steps_ KVCOVE_GUARDED_BY(mutex_);
+  std::size_t undue_saves_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of steps_
   std::set<std::shared_ptr<Job>> running_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<SaveOrder> step_saves_ KVCOVE_GUARDED_BY(mutex_);  // of the step that is running
   std::uint32_t sync_left_ KVCOVE_GUARDED_BY(mutex_) = 0;
@@ -178,6 +192,7 @@ class WorkerRole {
   std::uint64_t adapters_number_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of changes so far
   std::uint64_t adapters_known_ KVCOVE_GUARDED_BY(mutex_) = 0;   // by the step's plan
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  CondVar stepped_;  // steps_ has one more, or the role stops
   LogLimit copy_lines_;
   LogLimit misfit_lines_;
   std::vector<std::thread> threads_;

@@ -37,7 +37,6 @@ struct WorkerRole::Job {
   Token token;
   std::vector<ChunkPlace> chunks;
   std::vector<Item> items;
-  std::shared_ptr<std::function<void()>> ready;  // saves of one step share it
   std::atomic<bool> cancelled{false};
   std::size_t next = 0;             // item
   std::set<std::uint32_t> bad;      // places that failed

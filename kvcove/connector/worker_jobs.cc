@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The movers: which job is due, and one batch of it at a time.
+// The movers: which job is due, and one batch of it at a time; and the thread that waits for the
+// device to have computed a step.
 #include <exception>
 
 #include "kvcove/connector/worker.h"
@@ -25,9 +26,9 @@ bool WorkerRole::RunOne() {
   {
     const MutexLock lock(mutex_);
     job = NextJob();
-    if (job == nullptr) return false;
     store = store_;
   }
+  if (job == nullptr) return options_.threads == 0 && AwaitStep();
   bool over = true;
   try {
     over = RunBatch(*job, *store);
@@ -60,6 +61,53 @@ void WorkerRole::Loop() {
       if (stopping_) return;
     }
     (void)RunOne();
+  }
+}
+
+bool WorkerRole::AwaitStep() {
+  std::shared_ptr<std::function<void()>> ready;
+  {
+    const MutexLock lock(mutex_);
+    if (steps_.empty()) return false;
+    ready = steps_.front().ready;
+  }
+  ExpectNoLock("a callback of the engine");
+  std::string error;
+  try {
+    (*ready)();
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+    LogError("{}: what a step computed cannot be saved: {}", options_.engine, error);
+  }
+  ComputedStep step;
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  // Unregister may have ended it meanwhile.
+  if (steps_.empty() || steps_.front().ready != ready) return true;
+  step = std::move(steps_.front());
+  steps_.pop_front();
+  undue_saves_ -= step.saves.size();
+  for (std::shared_ptr<Job>& job : step.saves) {
+    if (error.empty()) {
+      saves_.push_back(std::move(job));
+      continue;
+    }
+    job->FailAll();
+    job->counters.dropped_keys += job->items.size();
+    End(job, lines);
+  }
+  changed_.NotifyAll();
+  return true;
+}
+
+void WorkerRole::AwaitSteps() {
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      while (!stopping_ && steps_.empty()) stepped_.Wait(mutex_);
+      if (stopping_) return;
+    }
+    (void)AwaitStep();
   }
 }
 

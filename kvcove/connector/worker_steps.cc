@@ -79,7 +79,7 @@ std::shared_ptr<WorkerRole::Job> WorkerRole::SaveJob(const SaveOrder& order) {
   return job;
 }
 
-void WorkerRole::Queue(std::shared_ptr<Job> job, LinesAfterLock& lines) {
+void WorkerRole::Queue(std::shared_ptr<Job> job, ComputedStep* step, LinesAfterLock& lines) {
   for (Item& item : job->items) {
     const ChunkPlace& place = job->chunks[item.place];
     const std::vector<Shard>& shards = shards_[place.group];
@@ -100,13 +100,18 @@ void WorkerRole::Queue(std::shared_ptr<Job> job, LinesAfterLock& lines) {
     }
     item.device = shard->device;
   }
-  auto& queue = job->load ? loads_ : saves_;
-  if (queue.size() >= options_.most_queued) {
+  const std::size_t queued = job->load ? loads_.size() : saves_.size() + undue_saves_;
+  if (queued >= options_.most_queued) {
     job->FailAll();
     job->counters.dropped_keys += job->items.size();
     return End(job, lines);
   }
-  queue.push_back(std::move(job));
+  if (step != nullptr) {
+    step->saves.push_back(std::move(job));
+    ++undue_saves_;
+    return;
+  }
+  (job->load ? loads_ : saves_).push_back(std::move(job));
   changed_.NotifyOne();
 }
 
@@ -140,7 +145,7 @@ void WorkerRole::Begin(const Plan& plan) {
       continue;
     }
     if (order.sync) ++sync_left_;
-    Queue(LoadJob(order), lines);
+    Queue(LoadJob(order), nullptr, lines);
   }
   // A step that never finished has computed nothing that could be saved.
   for (const SaveOrder& order : step_saves_) Drop(order);
@@ -160,7 +165,9 @@ void WorkerRole::WaitForSyncLoads() {
 
 void WorkerRole::FinishStep(std::function<void()> ready) {
   // Before the lock, so that it is destroyed after it (see Unregister).
-  const auto shared = std::make_shared<std::function<void()>>(std::move(ready));
+  ComputedStep step{.ready = std::make_shared<std::function<void()>>(std::move(ready)),
+                    .saves = {}};
+  const bool at_once = !*step.ready;
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   for (const SaveOrder& order : std::exchange(step_saves_, {})) {
@@ -169,10 +176,11 @@ void WorkerRole::FinishStep(std::function<void()> ready) {
       Drop(order);
       continue;
     }
-    auto job = SaveJob(order);
-    if (*shared) job->ready = shared;
-    Queue(std::move(job), lines);
+    Queue(SaveJob(order), at_once ? nullptr : &step, lines);
   }
+  if (step.saves.empty()) return;
+  steps_.push_back(std::move(step));
+  stepped_.NotifyOne();
 }
 
 Ended WorkerRole::TakeEnded() {
@@ -185,7 +193,7 @@ Report WorkerRole::TakeReport() {
   Report report = std::exchange(report_, {});
   report_.rank = options_.number;
   report.weight_changes = weight_changes_;
-  report.counters.queued_jobs = loads_.size() + saves_.size() + running_.size();
+  report.counters.queued_jobs = loads_.size() + saves_.size() + undue_saves_ + running_.size();
   return report;
 }
 

@@ -100,10 +100,6 @@ void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t
 }
 
 void WorkerRole::SaveBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
-  if (from == 0 && job.ready != nullptr) {
-    ExpectNoLock("a callback of the engine");
-    (*job.ready)();
-  }
   std::vector<std::size_t> items(to - from);
   std::iota(items.begin(), items.end(), from);
   // What is there already is neither copied from a device nor sent.
