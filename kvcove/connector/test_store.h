@@ -18,8 +18,9 @@ struct TestPool {
   Mutex mutex;
   std::map<std::string, std::string> values;
   Generation generation = 1;
-  std::set<std::string> lost;  // found, but not loaded
-  std::uint64_t asked = 0;     // keys of Exists
+  std::set<std::string> lost;   // found, but not loaded
+  std::size_t most_pieces = 0;  // of one value that was asked for
+  std::uint64_t asked = 0;      // keys of Exists
   std::uint64_t puts = 0;
   std::map<std::string, Hints> hints;  // of what was put, by key
   std::atomic<bool> slow{false};       // Exists does not answer in time
@@ -91,6 +92,7 @@ class TestStore : public Store {
       }
       std::size_t room = 0;
       for (const MutableBuffer& piece : items[i].into) room += piece.size;
+      pool_.most_pieces = std::max(pool_.most_pieces, items[i].into.size());
       if (at->second.size() > room) {
         results[i] = {.code = Code::kBufferTooSmall, .bytes = at->second.size()};
         continue;

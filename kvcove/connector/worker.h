@@ -85,7 +85,7 @@ class WorkerRole {
   void Connect(std::unique_ptr<Store> store, bool ask_first = false);
   bool connected() const;
 
-  void Begin(const Plan& plan);
+  void Begin(Plan plan);
   // Until the plan's synchronous loads have ended. They end by their calls' timeouts.
   void WaitForSyncLoads();
   // `ready` returns when what this step computed can be read. It is called once, on the role's
@@ -112,12 +112,22 @@ class WorkerRole {
 
  private:
   struct Job;
+  // A run of bytes that every block has, at a place of its own.
+  struct Descriptor {
+    std::uintptr_t base = 0;  // of block 0
+    std::uint64_t block_stride = 0;
+    std::uint64_t bytes = 0;
+  };
   struct Shard {
     Part part;
-    std::vector<BlockRuns> layers;
+    std::vector<Descriptor> runs;  // in an object's order; what touches is one, across layers
+    std::uint64_t blocks = 0;      // that all of its layers have
     std::uint64_t bytes = 0;
     bool device = false;  // whether its layers lie in memory that the host cannot read
+    void Add(const BlockRuns& layer);
   };
+  // By group. Immutable; a job keeps what it was queued with.
+  using Shards = std::vector<std::vector<Shard>>;
   struct Item;
 
   // The saves of a step that the device may still be computing.
@@ -133,8 +143,15 @@ class WorkerRole {
   // A save with a `step` is due when that step is computed.
   void Queue(std::shared_ptr<Job> job, ComputedStep* step, LinesAfterLock& lines)
       KVCOVE_REQUIRES(mutex_);
-  std::shared_ptr<Job> LoadJob(const LoadOrder& order) KVCOVE_REQUIRES(mutex_);
-  std::shared_ptr<Job> SaveJob(const SaveOrder& order) KVCOVE_REQUIRES(mutex_);
+  // Both take what they need out of the order.
+  std::shared_ptr<Job> LoadJob(LoadOrder& order) KVCOVE_REQUIRES(mutex_);
+  std::shared_ptr<Job> SaveJob(SaveOrder& order) KVCOVE_REQUIRES(mutex_);
+  // The objects of a job: keys and places. On the mover that runs its first batch, as the engine's
+  // thread waits for Begin and FinishStep.
+  void Prepare(Job& job) const;
+  void AddItems(Job& job, std::uint32_t place, const Hints& hints) const;
+  // Where the blocks of items [from, to) lie.
+  static void Place(Job& job, std::size_t from, std::size_t to);
   // True when the job is over.
   bool RunBatch(Job& job, Store& store);
   void LoadBatch(Job& job, Store& store, std::size_t from, std::size_t to);
@@ -168,7 +185,7 @@ class WorkerRole {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::vector<std::vector<Shard>> shards_ KVCOVE_GUARDED_BY(mutex_);  // by group
+  std::shared_ptr<const Shards> shards_ KVCOVE_GUARDED_BY(mutex_);  // null: no memory
   std::shared_ptr<Store> store_ KVCOVE_GUARDED_BY(mutex_);
   std::atomic<bool> ask_first_{false};
   std::deque<std::shared_ptr<Job>> loads_ KVCOVE_GUARDED_BY(mutex_);

@@ -93,7 +93,7 @@ bool WorkerRole::AwaitStep() {
       continue;
     }
     job->FailAll();
-    job->counters.dropped_keys += job->items.size();
+    job->counters.dropped_keys += job->objects();
     End(job, lines);
   }
   changed_.NotifyAll();
@@ -121,11 +121,68 @@ std::size_t WorkerRole::BatchEnd(const Job& job) const {
   return end;
 }
 
+void WorkerRole::AddItems(Job& job, std::uint32_t place, const Hints& hints) const {
+  const ChunkPlace& chunk = job.chunks[place];
+  const bool follows = !job.load && place > 0 && job.chunks[place - 1].group == chunk.group;
+  for (const Shard& shard : (*job.shards)[chunk.group]) {
+    Item item{.place = place, .hints = hints, .bytes = shard.bytes, .shard = &shard};
+    AppendKey(shard.part.tag, chunk.hash, item.key, job.adapter);
+    if (follows) {
+      AppendKey(shard.part.tag, job.chunks[place - 1].hash, item.after, job.adapter);
+    }
+    if (chunk.block >= shard.blocks) job.bad.insert(place);  // half a value is none
+    job.items.push_back(std::move(item));
+  }
+}
+
+void WorkerRole::Prepare(Job& job) const {
+  job.items.reserve(job.chunks.size());
+  for (std::uint32_t i = 0; i < job.chunks.size(); ++i) {
+    const ChunkPlace& place = job.chunks[i];
+    if (job.load) {
+      AddItems(job, i, {});
+      continue;
+    }
+    if (place.block == kNullBlock || !keys_.Stores(options_.rank, place.group, place.chunk)) {
+      continue;
+    }
+    const std::uint64_t token = place.chunk * options_.shape.groups[place.group].chunk_tokens;
+    const bool last = i + 1 == job.chunks.size() || job.chunks[i + 1].group != place.group;
+    AddItems(job, i,
+             {.output_tokens = job.hints.output_tokens,
+              .ephemeral = token >= job.hints.ephemeral_from,
+              .session_ends = job.hints.session_ends,
+              .request_goes_on = job.goes_on || !last,
+              .priority = options_.priority});
+  }
+  job.prepared = true;
+}
+
+void WorkerRole::Place(Job& job, std::size_t from, std::size_t to) {
+  std::size_t count = 0;
+  for (std::size_t i = from; i < to; ++i) count += job.items[i].shard->runs.size();
+  job.pieces.clear();
+  job.pieces.reserve(count);  // so that it stays where it is
+  for (std::size_t i = from; i < to; ++i) {
+    Item& item = job.items[i];
+    const std::uint64_t block = job.chunks[item.place].block;
+    if (block >= item.shard->blocks) continue;
+    const std::size_t first = job.pieces.size();
+    for (const Descriptor& run : item.shard->runs) {
+      const std::uintptr_t at = run.base + block * run.block_stride;
+      job.pieces.push_back({.data = reinterpret_cast<void*>(at), .size = run.bytes});  // NOLINT
+    }
+    item.pieces = std::span(job.pieces).subspan(first);
+  }
+}
+
 bool WorkerRole::RunBatch(Job& job, Store& store) {
+  if (!job.prepared && !job.cancelled) Prepare(job);
   if (job.next < job.items.size() && !job.cancelled) {
     const std::size_t from = job.next;
     const std::size_t to = BatchEnd(job);
     const std::int64_t start = clock_.NowNs();
+    Place(job, from, to);
     if (job.load) {
       LoadBatch(job, store, from, to);
     } else {
@@ -138,7 +195,7 @@ bool WorkerRole::RunBatch(Job& job, Store& store) {
   // A load's chunks are of use only up to the first that failed: the rest is not worth moving.
   const bool hopeless = job.load && !job.bad.empty() && options_.shape.all_full();
   if (job.next < job.items.size() && !job.cancelled && !hopeless) return false;
-  (job.load ? job.counters.failed_keys : job.counters.dropped_keys) += job.items.size() - job.next;
+  (job.load ? job.counters.failed_keys : job.counters.dropped_keys) += job.objects() - job.next;
   job.FailRest();
   return true;
 }

@@ -401,12 +401,15 @@ class PyWorker {
   }
   // True: the rank's fingerprint is wanted.
   bool Begin(const nb::bytes& bytes) {
-    const connector::Plan plan = Unwrap(connector::DecodePlan(BytesView(bytes)));
+    // The bytes stay while they are an argument.
+    connector::Plan plan = Unwrap(WithoutGil(role(), [coded = BytesView(bytes)](auto& /*role*/) {
+      return connector::DecodePlan(coded);
+    }));
     door_ = plan.engine;
     const bool connect = ConnectNow(plan.pool);
     return WithoutGil(role(), [&](auto& role) {
       if (connect) Connect(role, plan.pool);
-      role.Begin(plan);
+      role.Begin(std::move(plan));
       return role.FingerprintWanted();
     });
   }
