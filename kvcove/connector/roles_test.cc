@@ -219,6 +219,54 @@ TEST_F(RolesTest, PlansAndReportsSurviveTheirWay) {
   EXPECT_FALSE(DecodeReport(bytes));
 }
 
+TEST_F(RolesTest, WhatADraftModelSpoiledIsComputedAgain) {
+  options_.drop_last_stride = true;
+  Start();
+  StoreAll(16);
+  EXPECT_EQ(scheduler_->Matched(View("r", 18), 0).tokens, 12U);
+  EXPECT_EQ(scheduler_->Matched(View("s", 18), 12).tokens, 0U);
+  EXPECT_EQ(scheduler_->Matched(View("t", 6), 0).tokens, 0U);
+}
+
+// Another connector of the engine has loaded 8 tokens for the request.
+TEST_F(RolesTest, KvThatASiblingLoadedIsStoredOnlyWhereItIsTrusted) {
+  for (const bool trusted : {false, true}) {
+    options_.trust_siblings = trusted;
+    pool_.values.clear();
+    Start();
+    Compute("before", 0, 8, 1);  // its blocks are used again
+    (void)Step();
+    scheduler_->Finished("before");
+    pool_.values.clear();
+    EXPECT_EQ(scheduler_->Matched(View("r", 16), 0).tokens, 0U);
+    scheduler_->Allocated("r", 0, Blocks(1, 16));
+    Compute("r", 8, 8, 1);
+    (void)Step();
+    EXPECT_EQ(pool_.values.size(), trusted ? 8U : 0U);
+    EXPECT_EQ(scheduler_->stats().sibling_requests, 1U);
+    // A reset came while it loaded.
+    (void)scheduler_->Matched(View("s", 16), 0);
+    EXPECT_TRUE(scheduler_->Reset());
+    Compute("s", 8, 8, 20);
+    (void)Step();
+    EXPECT_THAT(pool_.values, IsEmpty());
+  }
+}
+
+TEST_F(RolesTest, KvOfTheOwnCacheAndOfALoadIsNoSiblings) {
+  StoreAll(8);
+  (void)Load("r", 18, 20);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->LoadEnded("r"));
+  Compute("r", 8, 8, 20);
+  (void)Step();
+  (void)scheduler_->Matched(View("own", 20), 16);
+  Compute("own", 16, 4, 20);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 10U);
+  EXPECT_EQ(scheduler_->stats().sibling_requests, 0U);
+}
+
 // A forward pass may last a second, and its saves wait for it: a load that comes meanwhile does
 // not.
 TEST_F(RolesTest, ALoadDoesNotWaitForAStepThatSavesWaitFor) {

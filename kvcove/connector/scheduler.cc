@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "kvcove/base/hash.h"
+#include "kvcove/base/posix.h"
 
 namespace kvcove::connector {
 
@@ -37,6 +38,10 @@ SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, Look
       events_({.enabled = options.events, .engine = options.engine}) {
   const MutexLock lock(mutex_);
   if (options_.versions == VersionSource::kFingerprint) AwaitFingerprints();
+  if (options_.bind_in_thread && options_.save) {
+    if (options_.versions == VersionSource::kNone) (void)BindingOf({});
+    binder_ = StartThread("kvcove-bind", [this] { BindInThread(); });
+  }
 }
 
 SchedulerRole::Request& SchedulerRole::Find(const RequestView& view) {
@@ -107,6 +112,7 @@ void SchedulerRole::Finished(std::string_view id) {
 }
 
 Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
+  if (!options_.bind_in_thread) (void)BindOne(kCaptureTimeout);
   PollGenerations();
   NameVersions();
   const bool closed = store_.closed();
@@ -119,6 +125,7 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
     NewEpoch(/*blocks=*/false);
   }
   budget_ns_ = options_.lookup_budget.count() * kMillisecond;
+  capture_ns_ = 0;
   // No rank has said yet with which weights this step computes.
   if (weights_ != Weights::kKnown) StopStoring([](const Request&) { return true; });
   Plan plan = std::move(plan_);

@@ -24,7 +24,9 @@ struct TestPool {
   std::uint64_t puts = 0;
   std::map<std::string, Hints> hints;  // of what was put, by key
   std::atomic<bool> slow{false};       // Exists does not answer in time
-  std::atomic<bool> throws{false};     // Get and Put throw
+  std::atomic<bool> deaf{false};       // Capture does not answer in time
+  std::atomic<int> captures{0};
+  std::atomic<bool> throws{false};  // Get and Put throw
   std::atomic<bool> full{false};
   std::atomic<bool> on_disk{false};   // all values: look-ups do not know their sizes
   std::atomic<bool> unproven{false};  // resets
@@ -36,6 +38,8 @@ class TestStore : public Store {
   explicit TestStore(TestPool& pool, std::string space = {})
       : pool_(pool), space_(std::move(space)) {}
   Result<Token> Capture(std::string_view, std::chrono::milliseconds) override {
+    ++pool_.captures;
+    if (pool_.deaf) return Fail(Code::kTimeout, "deaf");
     const MutexLock lock(pool_.mutex);
     return Token{.incarnation = {1, 1}, .generation = pool_.generation, .slot = 0};
   }

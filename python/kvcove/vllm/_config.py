@@ -113,6 +113,9 @@ class Config:
     on_reset_failure : str
         ``false``: an unproven reset answers false; ``closed``: it answers true, and nothing is
         found or stored until it is proven.
+    trust_siblings : bool
+        KV that another connector of this engine loaded (a child of MultiConnector) is of this
+        engine's weights: requests that begin on it store. Else they store nothing.
     assume_weights : bool
         With ``none``: this engine's weights are those of the namespace although others have reset
         it.
@@ -145,6 +148,7 @@ class Config:
     hold_s: float = 60.0
     threads: int = 2
     on_reset_failure: str = "false"
+    trust_siblings: bool = False
     assume_weights: bool = False
     allow_load_failure_policy_fail: bool = False
     priority: str = ""

@@ -48,6 +48,7 @@ from kvcove.vllm._config import Config, named_pool
 from kvcove.vllm._hints import hints_of
 from kvcove.vllm._shape import (
     draft_config_of,
+    drops_last_block,
     hashing_of,
     layers_of,
     model_fingerprint,
@@ -156,6 +157,8 @@ class _SchedulerSide:
             assume_weights=config.assume_weights,
             blocks=self._blocks,
             door=door,
+            drop_last_stride=drops_last_block(vllm_config),
+            trust_siblings=config.trust_siblings,
         )
         if config.weight_version_source == "engine":
             self.role.set_version("default")  # as EngineCore calls what it has at its start

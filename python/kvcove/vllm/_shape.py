@@ -32,6 +32,7 @@ from kvcove.vllm._config import Config
 
 __all__ = [
     "draft_config_of",
+    "drops_last_block",
     "hashing_of",
     "layers_of",
     "model_fingerprint",
@@ -109,6 +110,16 @@ def draft_config_of(vllm_config: VllmConfig) -> Any | None:
     if draft is speculative.target_model_config or speculative.method in _DRAFTS_WITHOUT_KV:
         return None
     return draft
+
+
+def drops_last_block(vllm_config: VllmConfig) -> bool:
+    """Return whether a hit ends one block early, as in vLLM's own cache.
+
+    An EAGLE or MTP head has written KV of a look-ahead token behind a chunk's end, and that token
+    may not follow in another request.
+    """
+    speculative = vllm_config.speculative_config
+    return speculative is not None and bool(speculative.use_eagle_block_drop())
 
 
 def _described(model: Any) -> dict[str, Any]:
