@@ -125,6 +125,25 @@ TEST_F(RolesTest, NothingIsStoredOfRequestsThatAStepComputedUnderUnknownWeights)
   EXPECT_EQ(pool_.values.size(), 4U) << "others go on";
 }
 
+// The ranks say which weights they have with the report of an engine's first step, that of its
+// start.
+TEST_F(RolesTest, AnEngineStepsOnceAtItsStartSoThatItsWeightsAreKnown) {
+  auto fresh = std::make_unique<SchedulerRole>(options_, store_, *runner_, clock_);
+  scheduler_.swap(fresh);
+  EXPECT_TRUE(scheduler_->Pending());
+  plan_ = scheduler_->BuildPlan(pins_);
+  EXPECT_FALSE(scheduler_->Pending()) << "one step, not one after the other";
+  for (auto& worker : workers_) {
+    worker->Begin(plan_);
+    ASSERT_TRUE(worker->FingerprintWanted());
+    worker->SetFingerprint("the same");
+    worker->FinishStep({});
+    scheduler_->OnReport(worker->TakeReport());
+  }
+  EXPECT_FALSE(scheduler_->Matched(View("r", 10), 0).ask_again);
+  EXPECT_FALSE(scheduler_->version().empty());
+}
+
 // After a start the pool binds the version, which may take longer than a step may wait.
 TEST_F(RolesTest, AVersionsFirstRequestsWaitUntilItIsBoundAndAreStored) {
   options_.bind_in_thread = true;

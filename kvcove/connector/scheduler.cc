@@ -149,7 +149,10 @@ std::vector<BlockId> SchedulerRole::TakeUnpins() {
 
 bool SchedulerRole::Pending() const {
   const MutexLock lock(mutex_);
-  return !saves_.empty() || !loads_.empty() || !unpins_.empty() || !plan_.empty();
+  // At its start an engine has no requests: a step without any asks the ranks for their weights, so
+  // that the first request need not wait for that.
+  const bool first = weights_ == Weights::kAwaited && fingerprint_asked_ == 1 && !fingerprint_told_;
+  return first || !saves_.empty() || !loads_.empty() || !unpins_.empty() || !plan_.empty();
 }
 
 void SchedulerRole::OnReport(const Report& report) {
