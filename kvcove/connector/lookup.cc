@@ -107,6 +107,12 @@ void Lookup::End(std::uint64_t tokens) {
   done_ = true;
 }
 
+void Lookup::Shorten() {
+  full_done_ = true;
+  // Before the other groups: what they need depends on where the hit ends.
+  candidate_ -= std::min(candidate_, question_.drop_tokens);
+}
+
 bool Lookup::StepFull(Store& store, const Clock& clock, std::int64_t deadline_ns,
                       std::chrono::milliseconds hold) {
   const std::uint64_t stride = shape_.stride_tokens();
@@ -116,7 +122,7 @@ bool Lookup::StepFull(Store& store, const Clock& clock, std::int64_t deadline_ns
     keys_a_stride += stride / shape_.groups[g].chunk_tokens * keys_.Tags(g).size();
   }
   if (keys_a_stride == 0) {  // no group attends to everything
-    full_done_ = true;
+    Shorten();
     return true;
   }
   while (cursor_ < candidate_) {
@@ -151,7 +157,7 @@ bool Lookup::StepFull(Store& store, const Clock& clock, std::int64_t deadline_ns
     window_ = window_ == 0 ? 8 : window_ * 4;
   }
   candidate_ = std::min(candidate_, cursor_);
-  full_done_ = true;
+  Shorten();
   return true;
 }
 

@@ -47,6 +47,7 @@ class Lookup {
     HashList hashes;                 // of the request's blocks, shape.hash_tokens each
     std::uint64_t from_tokens = 0;   // the engine has these itself
     std::uint64_t limit_tokens = 0;  // no hit ends beyond
+    std::uint64_t drop_tokens = 0;   // a hit ends so much before what is there
     std::string version;
     std::string adapter;  // its digest, if one took part
   };
@@ -86,6 +87,7 @@ class Lookup {
   bool StepOthers(Store& store, const Clock& clock, std::int64_t deadline_ns,
                   std::chrono::milliseconds hold);
   void End(std::uint64_t tokens);
+  void Shorten();
 
   const EngineShape& shape_;
   const Keys& keys_;

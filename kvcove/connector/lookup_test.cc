@@ -30,7 +30,7 @@ class LookupTest : public testing::Test {
     }
   }
   std::shared_ptr<Lookup> Ask(std::uint64_t tokens, std::uint64_t from = 0) {
-    Lookup::Question question{.from_tokens = from, .limit_tokens = tokens};
+    Lookup::Question question{.from_tokens = from, .limit_tokens = tokens, .drop_tokens = drop_};
     for (std::uint64_t i = 0; i < tokens / 16; ++i) question.hashes.Add(Hash(i));
     return std::make_shared<Lookup>(shape_, *keys_, std::move(question));
   }
@@ -41,6 +41,7 @@ class LookupTest : public testing::Test {
   }
 
   EngineShape shape_;
+  std::uint64_t drop_ = 0;
   std::optional<Keys> keys_;
   TestPool pool_;
   TestStore store_{pool_};
@@ -111,6 +112,18 @@ TEST_F(LookupTest, AStateIsNeededAtTheEndAlone) {
   pool_.values.erase(pool_.values.begin(), pool_.values.end());
   for (std::uint64_t c = 0; c < 16; ++c) Have(0, c);
   EXPECT_EQ(Hit(16 * 16), 0U);
+}
+
+// A draft model that looks ahead has written into the last chunk of a prefix what follows another.
+TEST_F(LookupTest, AHitEndsBeforeWhatADraftModelSpoiled) {
+  Use({{}, {.kind = GroupKind::kWindow, .window_tokens = 32}});
+  drop_ = 16;
+  for (std::uint64_t c = 0; c < 10; ++c) Have(0, c);
+  // The window's chunks are those of the end that is left, 144 tokens, not of 160.
+  for (const std::uint64_t c : {7, 8}) Have(1, c);
+  EXPECT_EQ(Hit(16 * 10), 16 * 9U);
+  EXPECT_EQ(Hit(16 * 10, 16 * 9), 16 * 9U) << "nothing more";
+  EXPECT_EQ(Hit(16), 0U);
 }
 
 TEST_F(LookupTest, AThreadGoesOnWhenTheBudgetIsSpent) {

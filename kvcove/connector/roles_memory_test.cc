@@ -97,6 +97,37 @@ TEST_F(RolesTest, DeviceMemoryThatCannotBeCopiedIsToldWhenItIsRegistered) {
   EXPECT_THAT(last.error().detail, testing::HasSubstr("error 700"));
 }
 
+// Layers that lie side by side in a block are copied as one, as far as they touch.
+TEST_F(RolesTest, ABlocksLayersThatTouchAreOnePiece) {
+  constexpr std::size_t kLayer = kBlockBytes / 4;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    std::vector<LayerMemory> layers;
+    for (std::size_t layer = 0; layer < 4; ++layer) {
+      layers.push_back(
+          {.name = std::to_string(layer),
+           .base = reinterpret_cast<std::uintptr_t>(memory_[rank].data()) + layer * kLayer,
+           .element_bytes = kLayer,
+           .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}});
+    }
+    if (rank == 1) std::swap(layers[0], layers[3]);  // it has other layers beside each other
+    ASSERT_TRUE(workers_[rank]->Register(layers));
+  }
+  StoreAll(8);
+  const Match match = Load("r", 10, 20);
+  EXPECT_EQ(match.tokens, 8U);
+  plan_ = scheduler_->BuildPlan(pins_);
+  for (const std::size_t rank : {0, 1}) {
+    pool_.most_pieces = 0;
+    workers_[rank]->Begin(plan_);
+    while (workers_[rank]->RunOne()) {
+    }
+    EXPECT_EQ(pool_.most_pieces, rank == 0 ? 1U : 3U);
+    EXPECT_EQ(
+        std::memcmp(&memory_[rank][20 * kBlockBytes], &memory_[rank][kBlockBytes], 2 * kBlockBytes),
+        0);
+  }
+}
+
 // 11.14: the size of what was read is compared with what was asked for.
 TEST_F(RolesTest, AValueOfAnotherSizeIsAFailedBlock) {
   StoreAll(8);

@@ -219,6 +219,107 @@ TEST_F(RolesTest, PlansAndReportsSurviveTheirWay) {
   EXPECT_FALSE(DecodeReport(bytes));
 }
 
+TEST_F(RolesTest, WhatADraftModelSpoiledIsComputedAgain) {
+  options_.drop_last_stride = true;
+  Start();
+  StoreAll(16);
+  EXPECT_EQ(scheduler_->Matched(View("r", 18), 0).tokens, 12U);
+  EXPECT_EQ(scheduler_->Matched(View("s", 18), 12).tokens, 0U);
+  EXPECT_EQ(scheduler_->Matched(View("t", 6), 0).tokens, 0U);
+}
+
+// Another connector of the engine has loaded 8 tokens for the request.
+TEST_F(RolesTest, KvThatASiblingLoadedIsStoredOnlyWhereItIsTrusted) {
+  for (const bool trusted : {false, true}) {
+    options_.trust_siblings = trusted;
+    pool_.values.clear();
+    Start();
+    Compute("before", 0, 8, 1);  // its blocks are used again
+    (void)Step();
+    scheduler_->Finished("before");
+    pool_.values.clear();
+    EXPECT_EQ(scheduler_->Matched(View("r", 16), 0).tokens, 0U);
+    scheduler_->Allocated("r", 0, Blocks(1, 16));
+    Compute("r", 8, 8, 1);
+    (void)Step();
+    EXPECT_EQ(pool_.values.size(), trusted ? 8U : 0U);
+    EXPECT_EQ(scheduler_->stats().sibling_requests, 1U);
+    // A reset came while it loaded.
+    (void)scheduler_->Matched(View("s", 16), 0);
+    EXPECT_TRUE(scheduler_->Reset());
+    Compute("s", 8, 8, 20);
+    (void)Step();
+    EXPECT_THAT(pool_.values, IsEmpty());
+  }
+}
+
+TEST_F(RolesTest, KvOfTheOwnCacheAndOfALoadIsNoSiblings) {
+  StoreAll(8);
+  (void)Load("r", 18, 20);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->LoadEnded("r"));
+  Compute("r", 8, 8, 20);
+  (void)Step();
+  (void)scheduler_->Matched(View("own", 20), 16);
+  Compute("own", 16, 4, 20);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 10U);
+  EXPECT_EQ(scheduler_->stats().sibling_requests, 0U);
+}
+
+// A forward pass may last a second, and its saves wait for it: a load that comes meanwhile does
+// not.
+TEST_F(RolesTest, ALoadDoesNotWaitForAStepThatSavesWaitFor) {
+  StoreAll(8);
+  (void)Load("r", 10, 20);
+  const Plan load = scheduler_->BuildPlan(pins_);
+  std::atomic<bool> computed{false};
+  std::vector<char> memory(kBlocks * kBlockBytes, 'x');
+  WorkerOptions options{.shape = shape_, .threads = 2};
+  WorkerRole worker(options, SystemClock::Instance());
+  worker.Connect(std::make_unique<TestStore>(pool_));
+  ASSERT_TRUE(worker.Register(
+      {{.name = "kv",
+        .base = reinterpret_cast<std::uintptr_t>(memory.data()),
+        .element_bytes = kBlockBytes,
+        .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}}));
+  Plan saves;
+  for (JobId job = 101; job <= 104; ++job) {
+    SaveOrder order{.job = job, .token = {.generation = 1}};
+    order.chunks.push_back({.block = 1, .hash = std::to_string(job)});
+    saves.saves.push_back(order);
+  }
+  worker.Begin(saves);
+  worker.FinishStep([&] { computed.wait(false); });
+  worker.Begin(load);
+  Ended ended;
+  while (ended.loaded.empty()) ended = worker.TakeEnded();  // the test's own limit ends it
+  EXPECT_THAT(ended.loaded, ElementsAre("r"));
+  EXPECT_THAT(ended.failed_blocks, IsEmpty());
+  Report report = worker.TakeReport();
+  EXPECT_THAT(report.saves, IsEmpty());
+  EXPECT_EQ(report.counters.queued_jobs, 4U);
+  computed = true;
+  computed.notify_all();
+  std::size_t saved = 0;
+  while (saved < 4) saved += worker.TakeReport().saves.size();
+}
+
+TEST_F(RolesTest, SavesOfAStepThatFailedEndAsNotStored) {
+  StoreAll(8);
+  Compute("r", 0, 16, 20);
+  plan_ = scheduler_->BuildPlan(pins_);
+  for (auto& worker : workers_) {
+    worker->Begin(plan_);
+    worker->FinishStep([] { throw std::runtime_error("the device is gone"); });
+  }
+  Move();
+  for (auto& worker : workers_) scheduler_->OnReport(worker->TakeReport());
+  EXPECT_EQ(pool_.values.size(), 4U);
+  EXPECT_EQ(scheduler_->TakeUnpins().size(), 4U);
+  EXPECT_FALSE(scheduler_->Pending());
+}
+
 // 11.5 is about sockets: engine_server_test.cc; 11.6 about an engine's own cache: model_test.cc.
 TEST_F(RolesTest, ManyThreadsMoveEverythingOnce) {
   std::vector<char> memory(kBlocks * kBlockBytes, 'x');

@@ -125,6 +125,70 @@ TEST_F(RolesTest, NothingIsStoredOfRequestsThatAStepComputedUnderUnknownWeights)
   EXPECT_EQ(pool_.values.size(), 4U) << "others go on";
 }
 
+// The ranks say which weights they have with the report of an engine's first step, that of its
+// start.
+TEST_F(RolesTest, AnEngineStepsOnceAtItsStartSoThatItsWeightsAreKnown) {
+  auto fresh = std::make_unique<SchedulerRole>(options_, store_, *runner_, clock_);
+  scheduler_.swap(fresh);
+  EXPECT_TRUE(scheduler_->Pending());
+  plan_ = scheduler_->BuildPlan(pins_);
+  EXPECT_FALSE(scheduler_->Pending()) << "one step, not one after the other";
+  for (auto& worker : workers_) {
+    worker->Begin(plan_);
+    ASSERT_TRUE(worker->FingerprintWanted());
+    worker->SetFingerprint("the same");
+    worker->FinishStep({});
+    scheduler_->OnReport(worker->TakeReport());
+  }
+  EXPECT_FALSE(scheduler_->Matched(View("r", 10), 0).ask_again);
+  EXPECT_FALSE(scheduler_->version().empty());
+}
+
+// After a start the pool binds the version, which may take longer than a step may wait.
+TEST_F(RolesTest, AVersionsFirstRequestsWaitUntilItIsBoundAndAreStored) {
+  options_.bind_in_thread = true;
+  pool_.deaf = true;
+  Start();
+  EXPECT_TRUE(scheduler_->Matched(View("r", 10), 0).ask_again);
+  pool_.deaf = false;
+  while (scheduler_->Matched(View("r", 10), 0).ask_again) {  // the test's own limit ends it
+  }
+  Compute("r", 0, 10, 1);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 4U);
+  EXPECT_EQ(scheduler_->stats().uncaptured_requests, 0U);
+}
+
+// A pool that is away costs them once, not each of them.
+TEST_F(RolesTest, RequestsDoNotWaitForAVersionThatIsNotBoundInTime) {
+  options_.bind_in_thread = true;
+  pool_.deaf = true;
+  Start();
+  EXPECT_TRUE(scheduler_->Matched(View("r", 10), 0).ask_again);
+  clock_.AdvanceNs(options_.bind_wait.count() * kMillisecond);
+  EXPECT_FALSE(scheduler_->Matched(View("r", 10), 0).ask_again);
+  EXPECT_FALSE(scheduler_->Matched(View("s", 10), 0).ask_again);
+  Compute("r", 0, 8, 1);
+  (void)Step();
+  EXPECT_EQ(scheduler_->stats().uncaptured_requests, 1U);
+  EXPECT_THAT(pool_.values, IsEmpty());
+}
+
+TEST_F(RolesTest, ASlowOwnerHoldsTheSchedulerOnce) {
+  Compute("first", 0, 4, 1);
+  (void)Step();
+  pool_.deaf = true;
+  pool_.captures = 0;
+  for (int i = 0; i < 8; ++i) Compute(std::to_string(i), 0, 4, 2 + i);
+  EXPECT_EQ(pool_.captures, 1) << "of 8 requests";
+  EXPECT_EQ(scheduler_->stats().uncaptured_requests, 8U);
+  pool_.deaf = false;
+  (void)Step();  // it is asked again
+  Compute("later", 0, 8, 20);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 4U);
+}
+
 // 11.4: a reset that is not proven is no success.
 TEST_F(RolesTest, AnUnprovenResetIsFalseUnlessClosedIsWanted) {
   pool_.unproven = true;

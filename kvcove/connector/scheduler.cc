@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "kvcove/base/hash.h"
+#include "kvcove/base/posix.h"
 
 namespace kvcove::connector {
 
@@ -37,6 +38,10 @@ SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, Look
       events_({.enabled = options.events, .engine = options.engine}) {
   const MutexLock lock(mutex_);
   if (options_.versions == VersionSource::kFingerprint) AwaitFingerprints();
+  if (options_.bind_in_thread && options_.save) {
+    if (options_.versions == VersionSource::kNone) (void)BindingOf({});
+    binder_ = StartThread("kvcove-bind", [this] { BindInThread(); });
+  }
 }
 
 SchedulerRole::Request& SchedulerRole::Find(const RequestView& view) {
@@ -107,6 +112,7 @@ void SchedulerRole::Finished(std::string_view id) {
 }
 
 Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
+  if (!options_.bind_in_thread) (void)BindOne(kCaptureTimeout);
   PollGenerations();
   NameVersions();
   const bool closed = store_.closed();
@@ -119,6 +125,7 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
     NewEpoch(/*blocks=*/false);
   }
   budget_ns_ = options_.lookup_budget.count() * kMillisecond;
+  capture_ns_ = 0;
   // No rank has said yet with which weights this step computes.
   if (weights_ != Weights::kKnown) StopStoring([](const Request&) { return true; });
   Plan plan = std::move(plan_);
@@ -142,7 +149,10 @@ std::vector<BlockId> SchedulerRole::TakeUnpins() {
 
 bool SchedulerRole::Pending() const {
   const MutexLock lock(mutex_);
-  return !saves_.empty() || !loads_.empty() || !unpins_.empty() || !plan_.empty();
+  // At its start an engine has no requests: a step without any asks the ranks for their weights, so
+  // that the first request need not wait for that.
+  const bool first = weights_ == Weights::kAwaited && fingerprint_asked_ == 1 && !fingerprint_told_;
+  return first || !saves_.empty() || !loads_.empty() || !unpins_.empty() || !plan_.empty();
 }
 
 void SchedulerRole::OnReport(const Report& report) {

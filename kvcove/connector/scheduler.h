@@ -32,6 +32,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "kvcove/base/log.h"
@@ -49,6 +50,9 @@ class SchedulerRole {
   // `store`, `runner` and `clock` outlive it. The shape passed its Check.
   SchedulerRole(const SchedulerOptions& options, Store& store, LookupRunner& runner,
                 const Clock& clock);
+  ~SchedulerRole();
+  SchedulerRole(const SchedulerRole&) = delete;
+  SchedulerRole& operator=(const SchedulerRole&) = delete;
 
   // How many tokens beyond `computed_tokens` the pool has. `ask_again`: not known yet; the request
   // waits, others do not.
@@ -103,7 +107,7 @@ class SchedulerRole {
   SchedulerStats stats() const;
 
  private:
-  static constexpr std::chrono::milliseconds kCaptureTimeout{5};
+  static constexpr std::chrono::milliseconds kCaptureTimeout{5};  // a step, all versions together
   enum class Weights : std::uint8_t { kKnown, kChanging, kAwaited };
   struct Request {
     HashList hashes;
@@ -115,6 +119,9 @@ class SchedulerRole {
     std::uint64_t lookup_from = 0;
     std::uint64_t lookup_begin = 0;     // a long request is looked up in two parts
     std::uint64_t computed_tokens = 0;  // the engine's own, at the last Matched
+    // Of its own cache or our load. What is computed beyond, when it begins, a sibling loaded.
+    std::optional<std::uint64_t> known_tokens;
+    std::uint64_t known_epoch = 0;
     std::int64_t lookup_since_ns = 0;
     bool lookup_over = false;  // a load failed: compute
     std::array<std::uint64_t, kTiers> tiers{};
@@ -187,15 +194,36 @@ class SchedulerRole {
   // Requests that match store nothing more. Steps of a request that fill no block are not told to
   // the role, so it cannot wait for the request's next step.
   void StopStoring(const std::function<bool(const Request&)>& matches) KVCOVE_REQUIRES(mutex_);
+  // What is known of a version's generation. It is asked for in the engine's thread only while it
+  // is bound: the answer is then in memory. Else a binder asks, and nothing waits.
+  struct Binding {
+    bool bound = false;
+    bool was_bound = false;     // before: its requests do not wait for it any more
+    bool queued = false;        // in to_bind_, or being asked for
+    std::int64_t since_ns = 0;  // when it was first wanted
+  };
+  Binding& BindingOf(const std::string& version) KVCOVE_REQUIRES(mutex_);
+  void Want(const std::string& version, Binding& binding) KVCOVE_REQUIRES(mutex_);
+  // Its requests should wait a little: it is being bound for the first time.
+  bool Binds(const std::string& version) KVCOVE_REQUIRES(mutex_);
+  // Gives the binder what is left of the step's budget.
+  void AwaitBinding(std::string_view salt) KVCOVE_EXCLUDES(mutex_);
+  // The token of a bound version as of now, within what the step has left for captures.
+  std::optional<Token> Capture(const std::string& version) KVCOVE_EXCLUDES(mutex_);
+  // Asks for the oldest version in to_bind_; false: there was none, or no answer.
+  bool BindOne(std::chrono::milliseconds timeout) KVCOVE_EXCLUDES(mutex_);
+  void BindInThread() KVCOVE_EXCLUDES(mutex_);
   // Asks the pool for the token that a request's first step needs.
-  std::optional<Token> CaptureFor(const ScheduledPart& part, std::string& version)
-      KVCOVE_EXCLUDES(mutex_);
+  std::optional<Token> CaptureFor(const ScheduledPart& part) KVCOVE_EXCLUDES(mutex_);
   // Whether the step marks or saves a chunk; false also when the request was never started.
   bool Concerns(const Request& request, const ScheduledPart& part) const KVCOVE_REQUIRES(mutex_);
   void Compute(Request& request, const ScheduledPart& part, const BlockTables& tables,
                const std::optional<Token>& token) KVCOVE_REQUIRES(mutex_);
   void Begin(Request& request, const ScheduledPart& part, const BlockTables& tables,
              const std::optional<Token>& token) KVCOVE_REQUIRES(mutex_);
+  // The blocks that another connector of the engine has loaded for this request.
+  void MarkSiblings(Request& request, const ScheduledPart& part, const BlockTables& tables)
+      KVCOVE_REQUIRES(mutex_);
   void Mark(Request& request, const ScheduledPart& part, const BlockTables& tables)
       KVCOVE_REQUIRES(mutex_);
   std::uint64_t SavableTokens(const Request& request, const ScheduledPart& part) const
@@ -275,12 +303,18 @@ class SchedulerRole {
   std::uint64_t last_tag_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<std::map<AdapterId, std::string>> rank_adapters_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<std::uint64_t> adapters_seen_ KVCOVE_GUARDED_BY(mutex_);  // numbers, by rank
+  std::map<std::string, Binding, std::less<>> bindings_ KVCOVE_GUARDED_BY(mutex_);
+  std::deque<std::string> to_bind_ KVCOVE_GUARDED_BY(mutex_);
+  CondVar bind_wanted_, bound_;
+  std::int64_t capture_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // spent in this step
+  bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool names_changed_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::int64_t named_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool weights_moved_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last reset, as far as is seen
   Events events_ KVCOVE_GUARDED_BY(mutex_);
   SchedulerStats stats_ KVCOVE_GUARDED_BY(mutex_);
+  std::thread binder_;
 };
 
 }  // namespace kvcove::connector

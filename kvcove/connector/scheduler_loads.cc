@@ -21,7 +21,8 @@ void SchedulerRole::Allocated(std::string_view id, std::uint64_t external_tokens
   const MutexLock lock(mutex_);
   const auto at = requests_.find(id);
   if (at == requests_.end()) return;
-  const Request& request = at->second;
+  Request& request = at->second;
+  request.known_tokens = request.computed_tokens + external_tokens;
   Load load = LoadOf(request, id, external_tokens, tables);
   stats_.hit_tokens += external_tokens;
   for (std::size_t i = 0; i < kTiers; ++i) stats_.hit_keys[i] += request.tiers[i];

@@ -23,15 +23,24 @@ SchedulerRole::Request* SchedulerRole::BeginLookup(const RequestView& view,
   const std::int64_t now = clock_.NowNs();
   Request& request = Find(view);
   request.computed_tokens = computed_tokens;
+  request.known_tokens = computed_tokens;
+  request.known_epoch = block_epoch_;
   request.version = VersionOf(view.salt);
   if (!BindAdapter(request, view.adapter)) return nullptr;
-  if (!options_.lookup || request.lookup_over || weights_ == Weights::kChanging) return nullptr;
+  if (!options_.lookup && !options_.save) return nullptr;
+  if (request.lookup_over || weights_ == Weights::kChanging) return nullptr;
   if (weights_ == Weights::kAwaited) {
     // The ranks answer with the next step's report.
     match.ask_again = now - awaited_since_ns_ < options_.fingerprint_timeout.count() * kMillisecond;
     if (match.ask_again) ++stats_.asked_again;
     return nullptr;
   }
+  if (Binds(request.version)) {  // else what it computes could not be stored
+    match.ask_again = true;
+    ++stats_.asked_again;
+    return nullptr;
+  }
+  if (!options_.lookup) return nullptr;
   // With full attention only, the last token is computed on blocks that were all loaded. Other
   // groups have what a hit needs at chunk ends alone, so the hit ends before the last token.
   const std::uint64_t limit =
@@ -57,7 +66,8 @@ SchedulerRole::Request* SchedulerRole::BeginLookup(const RequestView& view,
 
 std::uint64_t SchedulerRole::LookupEnd(const Request& request) const {
   // A long request's hashes are not even read before its beginning is found.
-  const bool short_first = options_.shape.all_full() && request.lookup_begin == 0;
+  const bool short_first =
+      options_.shape.all_full() && request.lookup_begin == 0 && !options_.drop_last_stride;
   return short_first ? std::min(request.lookup_limit, kFirstStrides * stride_)
                      : request.lookup_limit;
 }
@@ -81,17 +91,20 @@ std::shared_ptr<Lookup> SchedulerRole::LookupFor(const RequestView& view,
     match.ask_again = true;
     return nullptr;
   }
+  const std::uint64_t drop = options_.drop_last_stride ? stride_ : 0;
   // A new epoch since then makes no difference here: the answer is refused after the look-up.
   request.lookup = std::make_shared<Lookup>(options_.shape, keys_,
                                             Lookup::Question{.hashes = request.hashes,
                                                              .from_tokens = request.lookup_begin,
                                                              .limit_tokens = to,
+                                                             .drop_tokens = drop,
                                                              .version = request.version,
                                                              .adapter = request.adapter.digest});
   return request.lookup;
 }
 
 Match SchedulerRole::Matched(const RequestView& view, std::uint64_t computed_tokens) {
+  AwaitBinding(view.salt);
   bool again = true;
   Match match;
   while (again) match = MatchOnce(view, computed_tokens, again);

@@ -8,14 +8,11 @@
 namespace kvcove::connector {
 
 void SchedulerRole::Schedule(const ScheduledPart& part) {
-  std::string version;
-  const std::optional<Token> token = CaptureFor(part, version);
+  const std::optional<Token> token = CaptureFor(part);
   std::size_t known = 0;
   {
-    LinesAfterLock lines;
     const MutexLock lock(mutex_);
     const Request& request = Find(part.request);
-    if (token) Notice(version, *token, lines);
     if (!Concerns(request, part)) return;
     known = request.hashes.size();
   }
@@ -30,15 +27,15 @@ void SchedulerRole::Schedule(const ScheduledPart& part) {
   Compute(request, part, tables, token);
 }
 
-std::optional<Token> SchedulerRole::CaptureFor(const ScheduledPart& part, std::string& version) {
+std::optional<Token> SchedulerRole::CaptureFor(const ScheduledPart& part) {
   if (!part.started || !options_.save) return std::nullopt;
+  std::string version;
   {
     const MutexLock lock(mutex_);
     version = VersionOf(part.request.salt);
     if (weights_ != Weights::kKnown) return std::nullopt;
   }
-  const Result<Token> captured = store_.Capture(version, kCaptureTimeout);
-  return captured ? std::optional<Token>(*captured) : std::nullopt;
+  return Capture(version);
 }
 
 bool SchedulerRole::Concerns(const Request& request, const ScheduledPart& part) const {
@@ -89,6 +86,7 @@ void SchedulerRole::Begin(Request& request, const ScheduledPart& part, const Blo
   request.lookup_over = false;
   request.marked_chunks.assign(tables.size(), 0);
   request.saved_chunks.assign(tables.size(), 0);
+  MarkSiblings(request, part, tables);
   for (std::uint32_t g = 0; g < options_.shape.groups.size(); ++g) {
     const std::uint64_t begun =
         CeilDiv(part.computed_tokens, options_.shape.groups[g].chunk_tokens);
@@ -104,7 +102,27 @@ void SchedulerRole::Begin(Request& request, const ScheduledPart& part, const Blo
       }
     }
   }
-  if (token && !request.may_store) ++stats_.unstored_requests;
+  if (!options_.save || request.may_store) return;
+  ++(token ? stats_.unstored_requests : stats_.uncaptured_requests);
+}
+
+void SchedulerRole::MarkSiblings(Request& request, const ScheduledPart& part,
+                                 const BlockTables& tables) {
+  const std::optional<std::uint64_t> known = std::exchange(request.known_tokens, std::nullopt);
+  if (!known || part.computed_tokens <= *known) return;
+  ++stats_.sibling_requests;
+  // A reset, or other weights, may have come while it loaded.
+  const bool trusted = options_.trust_siblings && request.known_epoch == block_epoch_;
+  for (std::uint32_t g = 0; g < options_.shape.groups.size(); ++g) {
+    const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
+    const std::uint64_t end = CeilDiv(part.computed_tokens, chunk_tokens);
+    for (std::uint64_t c = *known / chunk_tokens; c < end && c < tables[g].size(); ++c) {
+      if (tables[g][c] == kNullBlock) continue;
+      // Whatever the block held before is gone, and so is what was known of it.
+      MarkOf(tables[g][c]) = {.epoch = trusted ? block_epoch_ : 0,
+                              .adapter_tag = request.adapter_tag};
+    }
+  }
 }
 
 void SchedulerRole::Mark(Request& request, const ScheduledPart& part, const BlockTables& tables) {

@@ -41,11 +41,22 @@ struct SchedulerOptions {
   bool lookup = true;
   bool save = true;
   bool save_decoded = false;  // else only prompts
+  // The last stride of a hit is computed, not loaded: a draft model that looks ahead has written KV
+  // there of tokens that do not follow.
+  bool drop_last_stride = false;
+  // KV that another connector of this engine loaded is of this engine's version: requests that
+  // begin on it store. Else they store nothing.
+  bool trust_siblings = false;
   bool events = false;
   // An unproven reset answers true, with look-ups and stores closed until it is proven.
   bool closed_on_reset_failure = false;
   std::uint64_t blocks = 0;             // of the engine; 0: unknown
   std::uint32_t most_save_jobs = 1024;  // under way; more wait
+  // Versions are bound to their generation on a thread of the role, and a version's first requests
+  // wait for that. Else in the calls that need it: for simulations.
+  bool bind_in_thread = false;
+  std::chrono::milliseconds bind_timeout{500};  // of one try of the thread
+  std::chrono::milliseconds bind_wait{2000};    // of the first requests of a version, together
 };
 
 // A request as the engine sees it. Valid during the call.
@@ -92,7 +103,9 @@ struct SchedulerStats {
   std::uint64_t loads_void = 0;  // ended as failed: a reset or other weights came
   std::uint64_t saves = 0;
   std::uint64_t saves_postponed = 0;
-  std::uint64_t unstored_requests = 0;  // begun on KV of an older epoch, or an unknown adapter
+  std::uint64_t unstored_requests = 0;    // begun on KV of an older epoch, or an unknown adapter
+  std::uint64_t uncaptured_requests = 0;  // begun when the pool, or the weights, were not known
+  std::uint64_t sibling_requests = 0;     // begun on KV that another connector loaded
   std::uint64_t resets_proven = 0;
   std::uint64_t resets_failed = 0;
   std::uint64_t epochs = 0;

@@ -75,13 +75,7 @@ void SchedulerRole::PollGenerations() {
       if (versions.size() >= kMostPolled) break;
     }
   }
-  for (const std::string& version : versions) {
-    const Result<Token> token = store_.Capture(version, kCaptureTimeout);
-    if (!token) continue;
-    LinesAfterLock lines;
-    const MutexLock lock(mutex_);
-    Notice(version, *token, lines);
-  }
+  for (const std::string& version : versions) (void)Capture(version);
 }
 
 void SchedulerRole::NameVersions() {
@@ -201,6 +195,7 @@ void SchedulerRole::Adopt(const std::string& version, LinesAfterLock& lines) {
   }
   version_ = version;
   names_changed_ = true;
+  if (options_.bind_in_thread) (void)BindingOf(version);
   NewEpoch(/*blocks=*/true);
 }
 

@@ -13,6 +13,16 @@ namespace {
 
 constexpr std::uint64_t kSeed = 0x6b76636f7665;
 
+// Ranks take turns within PCP first, then within TP.
+std::uint32_t DcpRank(const EngineShape& shape, std::uint32_t tp, std::uint32_t pcp) {
+  return (tp * shape.pcp + pcp) % shape.dcp;
+}
+
+bool DcpFits(const EngineShape& shape) {
+  if (shape.pcp == 1) return shape.tp % shape.dcp == 0;
+  return shape.dcp == 1 || shape.dcp == shape.pcp || shape.dcp == shape.tp * shape.pcp;
+}
+
 bool Splits(const EngineShape& shape, const GroupShape& group) {
   return shape.dcp == 1 && group.kind != GroupKind::kState;
 }
@@ -47,10 +57,10 @@ Status EngineShape::Check() const {
     return Fail(Code::kInvalid,
                 fmt::format("an engine has 1 to {} KV groups, not {}", kMaxGroups, groups.size()));
   }
-  if (tp == 0 || pp == 0 || pcp == 0 || dcp == 0 || world() > kMaxRanks || tp % dcp != 0) {
+  if (tp == 0 || pp == 0 || pcp == 0 || dcp == 0 || world() > kMaxRanks || !DcpFits(*this)) {
     return Fail(Code::kInvalid,
-                fmt::format("TP {}, PP {}, PCP {}, DCP {}: each is at least 1, DCP divides TP, and "
-                            "an engine has at most {} ranks",
+                fmt::format("TP {}, PP {}, PCP {}, DCP {}: each is at least 1, DCP divides TP or, "
+                            "with PCP, is 1, PCP or TP x PCP, and an engine has at most {} ranks",
                             tp, pp, pcp, dcp, kMaxRanks));
   }
   if (interleave == 0) return Fail(Code::kInvalid, "a rank keeps at least one token in its turn");
@@ -103,12 +113,14 @@ Keys::Keys(const EngineShape& shape) : shape_(shape) {
   for (std::uint32_t g = 0; g < shape_.groups.size(); ++g) {
     const std::uint32_t shards = TpShards(g);
     const bool splits = Splits(shape_, shape_.groups[g]);
-    copies_.push_back(splits ? shape_.tp / std::min(shape_.tp, shape_.groups[g].heads) : 1);
+    tp_copies_.push_back(splits ? shape_.tp / std::min(shape_.tp, shape_.groups[g].heads) : 1);
+    // Without DCP every PCP rank has the KV of all tokens.
+    copies_.push_back(tp_copies_[g] * (splits ? shape_.pcp : 1));
     std::vector<std::string>& tags = tags_.emplace_back();
     for (std::uint32_t pp = 0; pp < shape_.pp; ++pp) {
-      for (std::uint32_t pcp = 0; pcp < shape_.pcp; ++pcp) {
+      for (std::uint32_t pcp = 0; pcp < (splits ? 1 : shape_.pcp); ++pcp) {
         for (std::uint32_t s = 0; s < shards; ++s) {
-          tags.push_back(Tag(g, s, shards, pp, pcp, s % shape_.dcp));
+          tags.push_back(Tag(g, s, shards, {.tp = s, .pp = pp, .pcp = pcp}));
         }
       }
     }
@@ -122,12 +134,15 @@ std::uint32_t Keys::TpShards(std::uint32_t group) const {
   return std::min(shape.heads, tp);
 }
 
-std::string Keys::Tag(std::uint32_t group, std::uint32_t shard, std::uint32_t of, std::uint32_t pp,
-                      std::uint32_t pcp, std::uint32_t dcp) const {
+std::string Keys::Tag(std::uint32_t group, std::uint32_t shard, std::uint32_t of,
+                      const Rank& rank) const {
   std::string tag = fmt::format("g{}.h{}of{}", group, shard, of);
-  if (shape_.pp > 1) tag += fmt::format(".p{}of{}", pp, shape_.pp);
-  if (shape_.pcp > 1) tag += fmt::format(".c{}of{}", pcp, shape_.pcp);
-  if (shape_.dcp > 1) tag += fmt::format(".d{}of{}", dcp, shape_.dcp);
+  if (shape_.pp > 1) tag += fmt::format(".p{}of{}", rank.pp, shape_.pp);
+  if (Splits(shape_, shape_.groups[group])) return tag;
+  if (shape_.pcp > 1) tag += fmt::format(".c{}of{}", rank.pcp, shape_.pcp);
+  if (shape_.dcp > 1) {
+    tag += fmt::format(".d{}of{}", DcpRank(shape_, rank.tp, rank.pcp), shape_.dcp);
+  }
   return tag;
 }
 
@@ -135,17 +150,17 @@ std::vector<Part> Keys::PartsOf(const Rank& rank, std::uint32_t group) const {
   const GroupShape& shape = shape_.groups[group];
   const std::uint32_t shards = TpShards(group);
   if (!Splits(shape_, shape)) {
-    return {{.tag = Tag(group, rank.tp, shards, rank.pp, rank.pcp, rank.tp % shape_.dcp),
+    return {{.tag = Tag(group, rank.tp, shards, rank),
              .first_head = 0,
              .heads = std::max(1U, shape.heads / shape_.tp)}};
   }
   const std::uint32_t own = std::min(shape.heads, shape_.tp);  // shards as TP cuts them
-  const std::uint32_t mine = rank.tp / copies_[group];
+  const std::uint32_t mine = rank.tp / tp_copies_[group];
   const std::uint32_t parts = shards / own;
   const std::uint32_t heads = shape.heads / shards;
   std::vector<Part> result;
   for (std::uint32_t i = 0; i < parts; ++i) {
-    result.push_back({.tag = Tag(group, mine * parts + i, shards, rank.pp, rank.pcp, 0),
+    result.push_back({.tag = Tag(group, mine * parts + i, shards, rank),
                       .first_head = i * heads,
                       .heads = heads});
   }
@@ -153,7 +168,9 @@ std::vector<Part> Keys::PartsOf(const Rank& rank, std::uint32_t group) const {
 }
 
 bool Keys::Stores(const Rank& rank, std::uint32_t group, std::uint64_t chunk) const {
-  return chunk % copies_[group] == rank.tp % copies_[group];
+  if (copies_[group] == 1) return true;
+  const std::uint32_t tp = rank.tp % tp_copies_[group];
+  return chunk % copies_[group] == rank.pcp * tp_copies_[group] + tp;
 }
 
 std::string HashText(std::string_view hash) {

@@ -46,7 +46,7 @@ struct EngineShape {
   std::uint32_t tp = 1;
   std::uint32_t pp = 1;
   std::uint32_t pcp = 1;
-  std::uint32_t dcp = 1;  // within TP
+  std::uint32_t dcp = 1;  // within TP; with PCP: 1, across PCP, or across TP x PCP
   // With PCP or DCP: consecutive tokens that one rank keeps before the next rank's turn.
   std::uint32_t interleave = 1;
   // Which layers a block holds, a draft model's among them, in whatever words the engine has.
@@ -98,12 +98,13 @@ class Keys {
 
  private:
   std::uint32_t TpShards(std::uint32_t group) const;
-  std::string Tag(std::uint32_t group, std::uint32_t shard, std::uint32_t of, std::uint32_t pp,
-                  std::uint32_t pcp, std::uint32_t dcp) const;
+  std::string Tag(std::uint32_t group, std::uint32_t shard, std::uint32_t of,
+                  const Rank& rank) const;
 
   const EngineShape shape_;
   std::vector<std::vector<std::string>> tags_;
-  std::vector<std::uint32_t> copies_;
+  std::vector<std::uint32_t> copies_;     // by group
+  std::vector<std::uint32_t> tp_copies_;  // of them, those of one PCP rank
 };
 
 // A block hash in hex digits.

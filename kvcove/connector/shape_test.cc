@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 namespace kvcove::connector {
@@ -110,6 +111,47 @@ TEST(ShapeTest, ContextParallelRanksHaveKeysOfTheirOwn) {
   EXPECT_EQ(keys.Tags(0).size(), 8U);
   EXPECT_EQ(keys.Copies(0), 1U);
   EXPECT_EQ(keys.PartsOf({.tp = 3, .pcp = 1}, 0)[0].tag, "g0.h3of4.c1of2.d1of2");
+}
+
+// Without DCP each of them has the KV of all tokens.
+TEST(ShapeTest, PrefillContextParallelRanksStoreOnceAndTakeTurns) {
+  EngineShape shape = Shape(4, 2);
+  shape.pcp = 2;
+  ASSERT_TRUE(shape.Check());
+  const Keys keys(shape);
+  EXPECT_EQ(keys.Tags(0), (std::vector<std::string>{"g0.h0of2", "g0.h1of2"}));
+  EXPECT_EQ(keys.Copies(0), 4U);
+  for (std::uint64_t chunk = 0; chunk < 8; ++chunk) {
+    std::map<std::string, int> writers;
+    for (std::uint32_t tp = 0; tp < 4; ++tp) {
+      for (std::uint32_t pcp = 0; pcp < 2; ++pcp) {
+        const Rank rank{.tp = tp, .pcp = pcp};
+        writers[keys.PartsOf(rank, 0)[0].tag] += keys.Stores(rank, 0, chunk) ? 1 : 0;
+      }
+    }
+    EXPECT_EQ(writers, (std::map<std::string, int>{{"g0.h0of2", 1}, {"g0.h1of2", 1}}));
+  }
+}
+
+TEST(ShapeTest, DecodeContextParallelRanksMaySpanPrefillOnes) {
+  EngineShape shape = Shape(3, 1);
+  shape.pcp = 2;
+  for (const std::uint32_t dcp : {1U, 2U, 6U}) {
+    shape.dcp = dcp;
+    EXPECT_TRUE(shape.Check()) << dcp;
+  }
+  shape.dcp = 3;
+  EXPECT_FALSE(shape.Check());
+  shape.dcp = 6;
+  const Keys keys(shape);
+  std::set<std::string> held;
+  for (std::uint32_t tp = 0; tp < 3; ++tp) {
+    for (std::uint32_t pcp = 0; pcp < 2; ++pcp) {
+      held.insert(keys.PartsOf({.tp = tp, .pcp = pcp}, 0)[0].tag);
+    }
+  }
+  EXPECT_EQ(held, std::set<std::string>(keys.Tags(0).begin(), keys.Tags(0).end()));
+  EXPECT_EQ(keys.PartsOf({.tp = 1, .pcp = 1}, 0)[0].tag, "g0.h1of3.c1of2.d3of6");
 }
 
 TEST(ShapeTest, WhatDoesNotFitIsRefused) {

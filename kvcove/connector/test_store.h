@@ -18,12 +18,15 @@ struct TestPool {
   Mutex mutex;
   std::map<std::string, std::string> values;
   Generation generation = 1;
-  std::set<std::string> lost;  // found, but not loaded
-  std::uint64_t asked = 0;     // keys of Exists
+  std::set<std::string> lost;   // found, but not loaded
+  std::size_t most_pieces = 0;  // of one value that was asked for
+  std::uint64_t asked = 0;      // keys of Exists
   std::uint64_t puts = 0;
   std::map<std::string, Hints> hints;  // of what was put, by key
   std::atomic<bool> slow{false};       // Exists does not answer in time
-  std::atomic<bool> throws{false};     // Get and Put throw
+  std::atomic<bool> deaf{false};       // Capture does not answer in time
+  std::atomic<int> captures{0};
+  std::atomic<bool> throws{false};  // Get and Put throw
   std::atomic<bool> full{false};
   std::atomic<bool> on_disk{false};   // all values: look-ups do not know their sizes
   std::atomic<bool> unproven{false};  // resets
@@ -35,6 +38,8 @@ class TestStore : public Store {
   explicit TestStore(TestPool& pool, std::string space = {})
       : pool_(pool), space_(std::move(space)) {}
   Result<Token> Capture(std::string_view, std::chrono::milliseconds) override {
+    ++pool_.captures;
+    if (pool_.deaf) return Fail(Code::kTimeout, "deaf");
     const MutexLock lock(pool_.mutex);
     return Token{.incarnation = {1, 1}, .generation = pool_.generation, .slot = 0};
   }
@@ -91,6 +96,7 @@ class TestStore : public Store {
       }
       std::size_t room = 0;
       for (const MutableBuffer& piece : items[i].into) room += piece.size;
+      pool_.most_pieces = std::max(pool_.most_pieces, items[i].into.size());
       if (at->second.size() > room) {
         results[i] = {.code = Code::kBufferTooSmall, .bytes = at->second.size()};
         continue;

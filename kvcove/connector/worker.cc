@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "kvcove/base/posix.h"
 #include "kvcove/connector/worker_job.h"
 
@@ -17,6 +19,9 @@ WorkerRole::WorkerRole(const WorkerOptions& options, const Clock& clock)
   for (std::uint32_t i = 0; i < options_.threads; ++i) {
     threads_.push_back(StartThread("kvcove-mover", [this] { Loop(); }));
   }
+  if (options_.threads > 0) {
+    threads_.push_back(StartThread("kvcove-steps", [this] { AwaitSteps(); }));
+  }
 }
 
 WorkerRole::~WorkerRole() {
@@ -25,12 +30,28 @@ WorkerRole::~WorkerRole() {
     stopping_ = true;
     for (const auto& job : running_) job->cancelled = true;
     changed_.NotifyAll();
+    stepped_.NotifyAll();
   }
   for (std::thread& thread : threads_) thread.join();
 }
 
+void WorkerRole::Shard::Add(const BlockRuns& layer) {
+  blocks = runs.empty() ? layer.blocks : std::min(blocks, layer.blocks);
+  for (const Run& run : layer.runs) {
+    const Descriptor next{
+        .base = layer.base + run.offset, .block_stride = layer.block_stride, .bytes = run.bytes};
+    if (!runs.empty() && runs.back().base + runs.back().bytes == next.base &&
+        runs.back().block_stride == next.block_stride) {
+      runs.back().bytes += next.bytes;
+    } else {
+      runs.push_back(next);
+    }
+  }
+  bytes += layer.bytes;
+}
+
 Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
-  std::vector<std::vector<Shard>> shards(options_.shape.groups.size());
+  Shards shards(options_.shape.groups.size());
   for (std::uint32_t g = 0; g < shards.size(); ++g) {
     for (Part& part : keys_.PartsOf(options_.rank, g)) shards[g].push_back({.part = part});
   }
@@ -50,17 +71,16 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
       KVCOVE_ASSIGN(BlockRuns runs,
                     RunsOf(layer, whole ? 0 : shard.part.first_head,
                            whole ? static_cast<std::uint32_t>(heads) : shard.part.heads));
-      shard.bytes += runs.bytes;
       shard.device = options_.device != nullptr && options_.device->Owns(layer.base);
       if (shard.device) KVCOVE_TRY(Probe(layer, runs));
-      shard.layers.push_back(std::move(runs));
+      shard.Add(runs);
     }
   }
   for (std::uint32_t g = 0; g < shards.size(); ++g) {
     for (const Shard& shard : shards[g]) KVCOVE_TRY(CheckObjectSize(shard.bytes));
   }
   const MutexLock lock(mutex_);
-  shards_ = std::move(shards);
+  shards_ = std::make_shared<const Shards>(std::move(shards));
   changed_.NotifyAll();
   return {};
 }
@@ -85,9 +105,18 @@ void WorkerRole::Unregister() {
   // Destroyed after the lock is released: a save's `ready` may need the engine's own locks to go
   // (Python's GIL), and a thread that holds them may wait for ours.
   std::deque<std::shared_ptr<Job>> dropped;
+  std::deque<ComputedStep> steps;
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
-  shards_.clear();
+  shards_.reset();
+  steps.swap(steps_);
+  undue_saves_ = 0;
+  for (const ComputedStep& step : steps) {
+    for (const auto& job : step.saves) {
+      job->FailAll();
+      End(job, lines);
+    }
+  }
   for (auto* queue : {&loads_, &saves_}) {
     for (auto& job : *queue) {
       job->FailAll();
@@ -103,7 +132,8 @@ void WorkerRole::Unregister() {
 std::vector<std::uint64_t> WorkerRole::ChunkBytes() const {
   const MutexLock lock(mutex_);
   std::vector<std::uint64_t> bytes;
-  for (const auto& group : shards_) bytes.push_back(group.empty() ? 0 : group.front().bytes);
+  if (shards_ == nullptr) return bytes;
+  for (const auto& group : *shards_) bytes.push_back(group.empty() ? 0 : group.front().bytes);
   return bytes;
 }
 

@@ -2,8 +2,9 @@
 // The role of one rank: it moves chunks between the engine's KV memory and the pool, on threads of
 // its own.
 //
-//   Begin(plan)   loads are queued at once; FinishStep() queues the step's saves when what they
-//                 read has been computed. Loads go before saves, the oldest first.
+//   Begin(plan)   loads are queued at once; FinishStep() queues the step's saves as soon as what
+//                 they read has been computed: a thread of its own waits for that, so no mover
+//                 does. Loads go before saves, the oldest first.
 //   A job ends exactly once, whatever happens: done, failed, cancelled, or its thread threw. A load
 //   that has ended writes nothing any more; a save that has ended reads nothing any more.
 #pragma once
@@ -84,12 +85,12 @@ class WorkerRole {
   void Connect(std::unique_ptr<Store> store, bool ask_first = false);
   bool connected() const;
 
-  void Begin(const Plan& plan);
+  void Begin(Plan plan);
   // Until the plan's synchronous loads have ended. They end by their calls' timeouts.
   void WaitForSyncLoads();
-  // `ready` returns when what this step computed can be read; each of the step's saves calls it on
-  // a thread of this role before it reads. May be empty. It is called and destroyed without a lock
-  // of the role.
+  // `ready` returns when what this step computed can be read. It is called once, on the role's
+  // thread for that, step after step, and its saves are due when it returns; if it throws, they
+  // fail. May be empty. It is called and destroyed without a lock of the role.
   void FinishStep(std::function<void()> ready);
   Ended TakeEnded();
   Report TakeReport();
@@ -111,18 +112,46 @@ class WorkerRole {
 
  private:
   struct Job;
+  // A run of bytes that every block has, at a place of its own.
+  struct Descriptor {
+    std::uintptr_t base = 0;  // of block 0
+    std::uint64_t block_stride = 0;
+    std::uint64_t bytes = 0;
+  };
   struct Shard {
     Part part;
-    std::vector<BlockRuns> layers;
+    std::vector<Descriptor> runs;  // in an object's order; what touches is one, across layers
+    std::uint64_t blocks = 0;      // that all of its layers have
     std::uint64_t bytes = 0;
     bool device = false;  // whether its layers lie in memory that the host cannot read
+    void Add(const BlockRuns& layer);
   };
+  // By group. Immutable; a job keeps what it was queued with.
+  using Shards = std::vector<std::vector<Shard>>;
   struct Item;
 
+  // The saves of a step that the device may still be computing.
+  struct ComputedStep {
+    std::shared_ptr<std::function<void()>> ready;
+    std::vector<std::shared_ptr<Job>> saves;
+  };
+
   std::shared_ptr<Job> NextJob() KVCOVE_REQUIRES(mutex_);
-  void Queue(std::shared_ptr<Job> job, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
-  std::shared_ptr<Job> LoadJob(const LoadOrder& order) KVCOVE_REQUIRES(mutex_);
-  std::shared_ptr<Job> SaveJob(const SaveOrder& order) KVCOVE_REQUIRES(mutex_);
+  // Waits for the oldest step whose saves are not due yet; false when there is none.
+  bool AwaitStep();
+  void AwaitSteps();
+  // A save with a `step` is due when that step is computed.
+  void Queue(std::shared_ptr<Job> job, ComputedStep* step, LinesAfterLock& lines)
+      KVCOVE_REQUIRES(mutex_);
+  // Both take what they need out of the order.
+  std::shared_ptr<Job> LoadJob(LoadOrder& order) KVCOVE_REQUIRES(mutex_);
+  std::shared_ptr<Job> SaveJob(SaveOrder& order) KVCOVE_REQUIRES(mutex_);
+  // The objects of a job: keys and places. On the mover that runs its first batch, as the engine's
+  // thread waits for Begin and FinishStep.
+  void Prepare(Job& job) const;
+  void AddItems(Job& job, std::uint32_t place, const Hints& hints) const;
+  // Where the blocks of items [from, to) lie.
+  static void Place(Job& job, std::size_t from, std::size_t to);
   // True when the job is over.
   bool RunBatch(Job& job, Store& store);
   void LoadBatch(Job& job, Store& store, std::size_t from, std::size_t to);
@@ -156,11 +185,13 @@ class WorkerRole {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::vector<std::vector<Shard>> shards_ KVCOVE_GUARDED_BY(mutex_);  // by group
+  std::shared_ptr<const Shards> shards_ KVCOVE_GUARDED_BY(mutex_);  // null: no memory
   std::shared_ptr<Store> store_ KVCOVE_GUARDED_BY(mutex_);
   std::atomic<bool> ask_first_{false};
   std::deque<std::shared_ptr<Job>> loads_ KVCOVE_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Job>> saves_ KVCOVE_GUARDED_BY(mutex_);
+  std::deque<ComputedStep> steps_ KVCOVE_GUARDED_BY(mutex_);
+  std::size_t undue_saves_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of steps_
   std::set<std::shared_ptr<Job>> running_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<SaveOrder> step_saves_ KVCOVE_GUARDED_BY(mutex_);  // of the step that is running
   std::uint32_t sync_left_ KVCOVE_GUARDED_BY(mutex_) = 0;
@@ -178,6 +209,7 @@ class WorkerRole {
   std::uint64_t adapters_number_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of changes so far
   std::uint64_t adapters_known_ KVCOVE_GUARDED_BY(mutex_) = 0;   // by the step's plan
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  CondVar stepped_;  // steps_ has one more, or the role stops
   LogLimit copy_lines_;
   LogLimit misfit_lines_;
   std::vector<std::thread> threads_;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,8 @@ struct WorkerRole::Item {
   std::string after;
   Hints hints;
   std::uint64_t bytes = 0;
-  bool device = false;
-  std::vector<MutableBuffer> pieces;
+  const Shard* shard = nullptr;     // of the job's shards
+  std::span<MutableBuffer> pieces;  // while its batch runs
 };
 
 // Its fields are written by the thread that runs it, and by others only while it is queued.
@@ -36,8 +37,12 @@ struct WorkerRole::Job {
   std::string adapter;  // its digest
   Token token;
   std::vector<ChunkPlace> chunks;
+  RequestHints hints;
+  bool goes_on = false;
+  std::shared_ptr<const Shards> shards;
+  bool prepared = false;  // it has its items
   std::vector<Item> items;
-  std::shared_ptr<std::function<void()>> ready;  // saves of one step share it
+  std::vector<MutableBuffer> pieces;  // of the batch that runs
   std::atomic<bool> cancelled{false};
   std::size_t next = 0;             // item
   std::set<std::uint32_t> bad;      // places that failed
@@ -45,11 +50,13 @@ struct WorkerRole::Job {
   bool stale = false;
   Counters counters;
 
+  std::uint64_t objects() const { return prepared ? items.size() : chunks.size(); }
   void FailAll() {
     for (std::uint32_t i = 0; i < chunks.size(); ++i) bad.insert(i);
   }
   // What has not been moved yet.
   void FailRest() {
+    if (!prepared) FailAll();
     for (; next < items.size(); ++next) bad.insert(items[next].place);
   }
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The movers: which job is due, and one batch of it at a time.
+// The movers: which job is due, and one batch of it at a time; and the thread that waits for the
+// device to have computed a step.
 #include <exception>
 
 #include "kvcove/connector/worker.h"
@@ -25,9 +26,9 @@ bool WorkerRole::RunOne() {
   {
     const MutexLock lock(mutex_);
     job = NextJob();
-    if (job == nullptr) return false;
     store = store_;
   }
+  if (job == nullptr) return options_.threads == 0 && AwaitStep();
   bool over = true;
   try {
     over = RunBatch(*job, *store);
@@ -63,6 +64,53 @@ void WorkerRole::Loop() {
   }
 }
 
+bool WorkerRole::AwaitStep() {
+  std::shared_ptr<std::function<void()>> ready;
+  {
+    const MutexLock lock(mutex_);
+    if (steps_.empty()) return false;
+    ready = steps_.front().ready;
+  }
+  ExpectNoLock("a callback of the engine");
+  std::string error;
+  try {
+    (*ready)();
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+    LogError("{}: what a step computed cannot be saved: {}", options_.engine, error);
+  }
+  ComputedStep step;
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  // Unregister may have ended it meanwhile.
+  if (steps_.empty() || steps_.front().ready != ready) return true;
+  step = std::move(steps_.front());
+  steps_.pop_front();
+  undue_saves_ -= step.saves.size();
+  for (std::shared_ptr<Job>& job : step.saves) {
+    if (error.empty()) {
+      saves_.push_back(std::move(job));
+      continue;
+    }
+    job->FailAll();
+    job->counters.dropped_keys += job->objects();
+    End(job, lines);
+  }
+  changed_.NotifyAll();
+  return true;
+}
+
+void WorkerRole::AwaitSteps() {
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      while (!stopping_ && steps_.empty()) stepped_.Wait(mutex_);
+      if (stopping_) return;
+    }
+    (void)AwaitStep();
+  }
+}
+
 std::size_t WorkerRole::BatchEnd(const Job& job) const {
   std::size_t end = job.next;
   std::uint64_t bytes = 0;
@@ -73,11 +121,68 @@ std::size_t WorkerRole::BatchEnd(const Job& job) const {
   return end;
 }
 
+void WorkerRole::AddItems(Job& job, std::uint32_t place, const Hints& hints) const {
+  const ChunkPlace& chunk = job.chunks[place];
+  const bool follows = !job.load && place > 0 && job.chunks[place - 1].group == chunk.group;
+  for (const Shard& shard : (*job.shards)[chunk.group]) {
+    Item item{.place = place, .hints = hints, .bytes = shard.bytes, .shard = &shard};
+    AppendKey(shard.part.tag, chunk.hash, item.key, job.adapter);
+    if (follows) {
+      AppendKey(shard.part.tag, job.chunks[place - 1].hash, item.after, job.adapter);
+    }
+    if (chunk.block >= shard.blocks) job.bad.insert(place);  // half a value is none
+    job.items.push_back(std::move(item));
+  }
+}
+
+void WorkerRole::Prepare(Job& job) const {
+  job.items.reserve(job.chunks.size());
+  for (std::uint32_t i = 0; i < job.chunks.size(); ++i) {
+    const ChunkPlace& place = job.chunks[i];
+    if (job.load) {
+      AddItems(job, i, {});
+      continue;
+    }
+    if (place.block == kNullBlock || !keys_.Stores(options_.rank, place.group, place.chunk)) {
+      continue;
+    }
+    const std::uint64_t token = place.chunk * options_.shape.groups[place.group].chunk_tokens;
+    const bool last = i + 1 == job.chunks.size() || job.chunks[i + 1].group != place.group;
+    AddItems(job, i,
+             {.output_tokens = job.hints.output_tokens,
+              .ephemeral = token >= job.hints.ephemeral_from,
+              .session_ends = job.hints.session_ends,
+              .request_goes_on = job.goes_on || !last,
+              .priority = options_.priority});
+  }
+  job.prepared = true;
+}
+
+void WorkerRole::Place(Job& job, std::size_t from, std::size_t to) {
+  std::size_t count = 0;
+  for (std::size_t i = from; i < to; ++i) count += job.items[i].shard->runs.size();
+  job.pieces.clear();
+  job.pieces.reserve(count);  // so that it stays where it is
+  for (std::size_t i = from; i < to; ++i) {
+    Item& item = job.items[i];
+    const std::uint64_t block = job.chunks[item.place].block;
+    if (block >= item.shard->blocks) continue;
+    const std::size_t first = job.pieces.size();
+    for (const Descriptor& run : item.shard->runs) {
+      const std::uintptr_t at = run.base + block * run.block_stride;
+      job.pieces.push_back({.data = reinterpret_cast<void*>(at), .size = run.bytes});  // NOLINT
+    }
+    item.pieces = std::span(job.pieces).subspan(first);
+  }
+}
+
 bool WorkerRole::RunBatch(Job& job, Store& store) {
+  if (!job.prepared && !job.cancelled) Prepare(job);
   if (job.next < job.items.size() && !job.cancelled) {
     const std::size_t from = job.next;
     const std::size_t to = BatchEnd(job);
     const std::int64_t start = clock_.NowNs();
+    Place(job, from, to);
     if (job.load) {
       LoadBatch(job, store, from, to);
     } else {
@@ -90,7 +195,7 @@ bool WorkerRole::RunBatch(Job& job, Store& store) {
   // A load's chunks are of use only up to the first that failed: the rest is not worth moving.
   const bool hopeless = job.load && !job.bad.empty() && options_.shape.all_full();
   if (job.next < job.items.size() && !job.cancelled && !hopeless) return false;
-  (job.load ? job.counters.failed_keys : job.counters.dropped_keys) += job.items.size() - job.next;
+  (job.load ? job.counters.failed_keys : job.counters.dropped_keys) += job.objects() - job.next;
   job.FailRest();
   return true;
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a step's plan orders becomes jobs; what has ended is told at the next report.
-#include <algorithm>
 #include <exception>
 
 #include "kvcove/connector/worker.h"
@@ -27,90 +26,50 @@ void WorkerRole::Drop(const SaveOrder& order) {
   report_.saves.push_back(std::move(done));
 }
 
-std::shared_ptr<WorkerRole::Job> WorkerRole::LoadJob(const LoadOrder& order) {
+std::shared_ptr<WorkerRole::Job> WorkerRole::LoadJob(LoadOrder& order) {
   auto job = std::make_shared<Job>();
   job->id = order.job;
   job->load = true;
   job->sync = order.sync;
-  job->request = order.request;
-  job->version = order.version;
-  job->adapter = order.adapter.digest;
-  job->chunks = order.chunks;
-  for (std::uint32_t i = 0; i < order.chunks.size(); ++i) {
-    const ChunkPlace& place = order.chunks[i];
-    for (const Shard& shard : shards_[place.group]) {
-      Item item{.place = i, .bytes = shard.bytes};
-      AppendKey(shard.part.tag, place.hash, item.key, job->adapter);
-      job->items.push_back(std::move(item));
-    }
-  }
+  job->request = std::move(order.request);
+  job->version = std::move(order.version);
+  job->adapter = std::move(order.adapter.digest);
+  job->chunks = std::move(order.chunks);
+  job->shards = shards_;
   return job;
 }
 
-std::shared_ptr<WorkerRole::Job> WorkerRole::SaveJob(const SaveOrder& order) {
+std::shared_ptr<WorkerRole::Job> WorkerRole::SaveJob(SaveOrder& order) {
   auto job = std::make_shared<Job>();
   job->id = order.job;
-  job->request = order.request;
-  job->version = order.version;
-  job->adapter = order.adapter.digest;
+  job->request = std::move(order.request);
+  job->version = std::move(order.version);
+  job->adapter = std::move(order.adapter.digest);
   job->token = order.token;
-  job->chunks = order.chunks;
-  for (std::uint32_t i = 0; i < order.chunks.size(); ++i) {
-    const ChunkPlace& place = order.chunks[i];
-    if (place.block == kNullBlock || !keys_.Stores(options_.rank, place.group, place.chunk)) {
-      continue;
-    }
-    const std::uint64_t token = place.chunk * options_.shape.groups[place.group].chunk_tokens;
-    const bool last = i + 1 == order.chunks.size() || order.chunks[i + 1].group != place.group;
-    const Hints hints{.output_tokens = order.hints.output_tokens,
-                      .ephemeral = token >= order.hints.ephemeral_from,
-                      .session_ends = order.hints.session_ends,
-                      .request_goes_on = order.goes_on || !last,
-                      .priority = options_.priority};
-    for (const Shard& shard : shards_[place.group]) {
-      Item item{.place = i, .hints = hints, .bytes = shard.bytes};
-      AppendKey(shard.part.tag, place.hash, item.key, job->adapter);
-      if (i > 0 && order.chunks[i - 1].group == place.group) {
-        AppendKey(shard.part.tag, order.chunks[i - 1].hash, item.after, job->adapter);
-      }
-      job->items.push_back(std::move(item));
-    }
-  }
+  job->chunks = std::move(order.chunks);
+  job->hints = order.hints;
+  job->goes_on = order.goes_on;
+  job->shards = shards_;
   return job;
 }
 
-void WorkerRole::Queue(std::shared_ptr<Job> job, LinesAfterLock& lines) {
-  for (Item& item : job->items) {
-    const ChunkPlace& place = job->chunks[item.place];
-    const std::vector<Shard>& shards = shards_[place.group];
-    const auto shard = std::find_if(shards.begin(), shards.end(), [&](const Shard& candidate) {
-      return item.key.starts_with(candidate.part.tag) && item.key[candidate.part.tag.size()] == '@';
-    });
-    for (const BlockRuns& layer : shard->layers) {
-      if (place.block >= layer.blocks) {  // half a value is none
-        job->bad.insert(item.place);
-        item.pieces.clear();
-        break;
-      }
-      const std::uintptr_t block = layer.base + place.block * layer.block_stride;
-      for (const Run& run : layer.runs) {
-        const std::uintptr_t at = block + run.offset;
-        item.pieces.push_back({.data = reinterpret_cast<void*>(at), .size = run.bytes});  // NOLINT
-      }
-    }
-    item.device = shard->device;
-  }
-  auto& queue = job->load ? loads_ : saves_;
-  if (queue.size() >= options_.most_queued) {
+void WorkerRole::Queue(std::shared_ptr<Job> job, ComputedStep* step, LinesAfterLock& lines) {
+  const std::size_t queued = job->load ? loads_.size() : saves_.size() + undue_saves_;
+  if (queued >= options_.most_queued) {
     job->FailAll();
-    job->counters.dropped_keys += job->items.size();
+    job->counters.dropped_keys += job->objects();
     return End(job, lines);
   }
-  queue.push_back(std::move(job));
+  if (step != nullptr) {
+    step->saves.push_back(std::move(job));
+    ++undue_saves_;
+    return;
+  }
+  (job->load ? loads_ : saves_).push_back(std::move(job));
   changed_.NotifyOne();
 }
 
-void WorkerRole::Begin(const Plan& plan) {
+void WorkerRole::Begin(Plan plan) {
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   if (plan.fingerprint != 0) fingerprint_wanted_ = plan.fingerprint;
@@ -133,18 +92,18 @@ void WorkerRole::Begin(const Plan& plan) {
     }
   }
   for (const LoadOrder& order : plan.refused) Fail(order, lines);
-  for (const LoadOrder& order : plan.loads) {
-    if (gate_closed_ || shards_.empty() || cancelled.contains(order.job) ||
+  for (LoadOrder& order : plan.loads) {
+    if (gate_closed_ || shards_ == nullptr || cancelled.contains(order.job) ||
         !AdapterStands(order.adapter)) {
       Fail(order, lines);
       continue;
     }
     if (order.sync) ++sync_left_;
-    Queue(LoadJob(order), lines);
+    Queue(LoadJob(order), nullptr, lines);
   }
   // A step that never finished has computed nothing that could be saved.
   for (const SaveOrder& order : step_saves_) Drop(order);
-  step_saves_ = plan.saves;
+  step_saves_ = std::move(plan.saves);
 }
 
 void WorkerRole::WaitForSyncLoads() {
@@ -160,19 +119,22 @@ void WorkerRole::WaitForSyncLoads() {
 
 void WorkerRole::FinishStep(std::function<void()> ready) {
   // Before the lock, so that it is destroyed after it (see Unregister).
-  const auto shared = std::make_shared<std::function<void()>>(std::move(ready));
+  ComputedStep step{.ready = std::make_shared<std::function<void()>>(std::move(ready)),
+                    .saves = {}};
+  const bool at_once = !*step.ready;
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
-  for (const SaveOrder& order : std::exchange(step_saves_, {})) {
-    if (gate_closed_ || shards_.empty() || clock_.NowNs() < pressure_until_ns_ ||
+  for (SaveOrder& order : std::exchange(step_saves_, {})) {
+    if (gate_closed_ || shards_ == nullptr || clock_.NowNs() < pressure_until_ns_ ||
         !AdapterStands(order.adapter)) {
       Drop(order);
       continue;
     }
-    auto job = SaveJob(order);
-    if (*shared) job->ready = shared;
-    Queue(std::move(job), lines);
+    Queue(SaveJob(order), at_once ? nullptr : &step, lines);
   }
+  if (step.saves.empty()) return;
+  steps_.push_back(std::move(step));
+  stepped_.NotifyOne();
 }
 
 Ended WorkerRole::TakeEnded() {
@@ -185,7 +147,7 @@ Report WorkerRole::TakeReport() {
   Report report = std::exchange(report_, {});
   report_.rank = options_.number;
   report.weight_changes = weight_changes_;
-  report.counters.queued_jobs = loads_.size() + saves_.size() + running_.size();
+  report.counters.queued_jobs = loads_.size() + saves_.size() + undue_saves_ + running_.size();
   return report;
 }
 

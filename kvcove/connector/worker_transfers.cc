@@ -66,7 +66,7 @@ void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t
   for (std::size_t i = from; i < to; ++i) {
     const Item& item = job.items[i];
     items[i - from] = {.key = item.key, .into = item.pieces};
-    if (!item.device) continue;
+    if (!item.shard->device) continue;
     staging[i - from].resize(item.bytes);
     staged[i - from] = {.data = staging[i - from].data(), .size = item.bytes};
     items[i - from].into = {&staged[i - from], 1};
@@ -86,7 +86,7 @@ void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t
       misfit_bytes = result.bytes;
     }
     if (!result.ok() || !fits || !placed ||
-        (item.device && !FromHost(job, item, staging[i - from]))) {
+        (item.shard->device && !FromHost(job, item, staging[i - from]))) {
       job.bad.insert(item.place);
       ++job.counters.failed_keys;
       continue;
@@ -100,14 +100,10 @@ void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t
 }
 
 void WorkerRole::SaveBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
-  if (from == 0 && job.ready != nullptr) {
-    ExpectNoLock("a callback of the engine");
-    (*job.ready)();
-  }
   std::vector<std::size_t> items(to - from);
   std::iota(items.begin(), items.end(), from);
   // What is there already is neither copied from a device nor sent.
-  const bool asked = ask_first_ || job.items[from].device;
+  const bool asked = ask_first_ || job.items[from].shard->device;
   if (asked) items = NotStored(job, store, items);
   const std::vector<std::size_t> there = PutItems(job, store, items);
   if (asked) {
@@ -152,13 +148,13 @@ std::vector<std::size_t> WorkerRole::PutItems(Job& job, Store& store,
   std::vector<PutItem> items;
   for (std::size_t k = 0; k < which.size(); ++k) {
     const Item& item = job.items[which[k]];
-    if (item.pieces.empty() || (item.device && !ToHost(job, item, staging[k]))) {
+    if (item.pieces.empty() || (item.shard->device && !ToHost(job, item, staging[k]))) {
       job.bad.insert(item.place);
       ++job.counters.refused_keys;
       continue;
     }
     std::vector<ConstBuffer>& value = pieces[k];
-    if (item.device) {
+    if (item.shard->device) {
       value.push_back({.data = staging[k].data(), .size = item.bytes});
     } else {
       for (const MutableBuffer& piece : item.pieces) {

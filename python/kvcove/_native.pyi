@@ -744,6 +744,8 @@ class SchedulerRole:
         assume_weights: bool,
         blocks: int,
         door: str = "",
+        drop_last_stride: bool = False,
+        trust_siblings: bool = False,
     ) -> None: ...
     def hint(
         self, request: str, output_tokens: int, ephemeral_from: int, session_ends: bool

@@ -99,7 +99,8 @@ class PyScheduler {
               const std::string& pool_address, const std::string& versions, double lookup_budget,
               double lookup_timeout, double hold, double reset_timeout, bool load_async,
               bool lookup, bool save, bool save_decoded, bool events, bool closed_on_reset_failure,
-              bool assume_weights, std::uint64_t blocks, const std::string& door)
+              bool assume_weights, std::uint64_t blocks, const std::string& door,
+              bool drop_last_stride, bool trust_siblings)
       : parts_(std::make_shared<Parts>()) {
     const std::shared_ptr<Parts> parts = parts_;
     parts->pool = pool.Get();
@@ -115,9 +116,12 @@ class PyScheduler {
                                         .lookup = lookup,
                                         .save = save,
                                         .save_decoded = save_decoded,
+                                        .drop_last_stride = drop_last_stride,
+                                        .trust_siblings = trust_siblings,
                                         .events = events,
                                         .closed_on_reset_failure = closed_on_reset_failure,
-                                        .blocks = blocks};
+                                        .blocks = blocks,
+                                        .bind_in_thread = true};
     const SessionOptions session{
         .name = shape.shape.Namespace(), .engine = engine, .assume_weights = assume_weights};
     const std::chrono::milliseconds hold_ms = Milliseconds(hold);
@@ -304,6 +308,8 @@ class PyScheduler {
             {"saves", s.saves},
             {"saves_postponed", s.saves_postponed},
             {"unstored_requests", s.unstored_requests},
+            {"uncaptured_requests", s.uncaptured_requests},
+            {"sibling_requests", s.sibling_requests},
             {"resets_proven", s.resets_proven},
             {"resets_failed", s.resets_failed},
             {"epochs", s.epochs},
@@ -401,12 +407,15 @@ class PyWorker {
   }
   // True: the rank's fingerprint is wanted.
   bool Begin(const nb::bytes& bytes) {
-    const connector::Plan plan = Unwrap(connector::DecodePlan(BytesView(bytes)));
+    // The bytes stay while they are an argument.
+    connector::Plan plan = Unwrap(WithoutGil(role(), [coded = BytesView(bytes)](auto& /*role*/) {
+      return connector::DecodePlan(coded);
+    }));
     door_ = plan.engine;
     const bool connect = ConnectNow(plan.pool);
     return WithoutGil(role(), [&](auto& role) {
       if (connect) Connect(role, plan.pool);
-      role.Begin(plan);
+      role.Begin(std::move(plan));
       return role.FingerprintWanted();
     });
   }
@@ -564,13 +573,14 @@ void BindConnector(nb::module_& module) {
   nb::class_<PyScheduler>(module, "SchedulerRole")
       .def(nb::init<const PyShape&, const PyPool&, const std::string&, const std::string&,
                     const std::string&, double, double, double, double, bool, bool, bool, bool,
-                    bool, bool, bool, std::uint64_t, const std::string&>(),
+                    bool, bool, bool, std::uint64_t, const std::string&, bool, bool>(),
            nb::arg("shape"), nb::arg("pool"), nb::kw_only(), nb::arg("engine"),
            nb::arg("pool_address"), nb::arg("versions"), nb::arg("lookup_budget"),
            nb::arg("lookup_timeout"), nb::arg("hold"), nb::arg("reset_timeout"),
            nb::arg("load_async"), nb::arg("lookup"), nb::arg("save"), nb::arg("save_decoded"),
            nb::arg("events"), nb::arg("closed_on_reset_failure"), nb::arg("assume_weights"),
-           nb::arg("blocks"), nb::arg("door") = "")
+           nb::arg("blocks"), nb::arg("door") = "", nb::arg("drop_last_stride") = false,
+           nb::arg("trust_siblings") = false)
       .def(
           "hint",
           [](PyScheduler& self, const std::string& id, std::uint32_t output_tokens,

@@ -113,6 +113,11 @@ class Config:
     on_reset_failure : str
         ``false``: an unproven reset answers false; ``closed``: it answers true, and nothing is
         found or stored until it is proven.
+    harmless_calls : str
+        More methods of ``collective_rpc`` that change no weights, with commas between them.
+    trust_siblings : bool
+        KV that another connector of this engine loaded (a child of MultiConnector) is of this
+        engine's weights: requests that begin on it store. Else they store nothing.
     assume_weights : bool
         With ``none``: this engine's weights are those of the namespace although others have reset
         it.
@@ -145,6 +150,8 @@ class Config:
     hold_s: float = 60.0
     threads: int = 2
     on_reset_failure: str = "false"
+    harmless_calls: str = ""
+    trust_siblings: bool = False
     assume_weights: bool = False
     allow_load_failure_policy_fail: bool = False
     priority: str = ""
@@ -255,6 +262,11 @@ class Config:
             refuse("threads", "give 1 to 64")
         if self.store_tp < 0:
             refuse("store_tp", "give 0 or a tensor parallel size")
+
+    @property
+    def harmless_names(self) -> list[str]:
+        """The names in ``harmless_calls``."""
+        return [name.strip() for name in self.harmless_calls.split(",") if name.strip()]
 
     @property
     def wants_tier_log(self) -> bool:

@@ -12,7 +12,7 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from vllm.distributed.kv_events import (
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
-    KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorTransferResults,
@@ -48,6 +47,7 @@ from kvcove.vllm._config import Config, named_pool
 from kvcove.vllm._hints import hints_of
 from kvcove.vllm._shape import (
     draft_config_of,
+    drops_last_block,
     hashing_of,
     layers_of,
     model_fingerprint,
@@ -87,12 +87,6 @@ class _Reports(KVConnectorWorkerMetadata):
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         assert isinstance(other, _Reports)
         return _Reports(self.reports + other.reports)
-
-
-@dataclass
-class _Handshake(KVConnectorHandshakeMetadata):
-    number: int
-    fingerprint: str
 
 
 def _adapter_of(request: Any) -> int:
@@ -156,6 +150,8 @@ class _SchedulerSide:
             assume_weights=config.assume_weights,
             blocks=self._blocks,
             door=door,
+            drop_last_stride=drops_last_block(vllm_config),
+            trust_siblings=config.trust_siblings,
         )
         if config.weight_version_source == "engine":
             self.role.set_version("default")  # as EngineCore calls what it has at its start
@@ -166,12 +162,14 @@ class _SchedulerSide:
         self._loading: dict[str, tuple[Any, Any]] = {}  # requests whose load is under way; blocks
         self._requests: dict[str, Any] = {}
         self._finished: dict[str, Any] = {}
+        cache = connector._kv_cache_config
+        # Of vLLM's groups, those that have hashes. The role numbers them from 0.
+        self._group_ids = tuple(cache.prefix_cacheable_group_ids)
         self._chunk_tokens = [
-            tokens_of(group.kv_cache_spec, vllm_config)
-            for group in connector._kv_cache_config.kv_cache_groups
+            tokens_of(group.kv_cache_spec, vllm_config) for group in cache.prefix_cacheable_groups
         ]
         self._least_tokens = math.gcd(*self._chunk_tokens)
-        _weights.observe_engine(connector, self.role)
+        _weights.observe_engine(connector, self.role, config.harmless_names)
 
     def _tell_hashing(self, vllm_config: VllmConfig) -> None:
         """Say so if engines of this model hash their blocks otherwise: they would never share."""
@@ -304,9 +302,15 @@ class _SchedulerSide:
         )
         return tokens, load_async
 
+    def _tables(self, block_ids: Sequence[list[int]]) -> list[list[int]]:
+        """Return the block tables of the role's groups, of those of all groups."""
+        return [block_ids[group] for group in self._group_ids]
+
     def allocated(self, request: Any, blocks: Any, external: int) -> None:
         self._requests[request.request_id] = request
-        self.role.allocated(request.request_id, external, lambda: list(blocks.get_block_ids()))
+        self.role.allocated(
+            request.request_id, external, lambda: self._tables(blocks.get_block_ids())
+        )
         if external > 0 and self._config.load_async:
             self._loading[request.request_id] = (request, blocks.blocks)
 
@@ -324,7 +328,7 @@ class _SchedulerSide:
             computed,
             output.num_scheduled_tokens[request_id],
             started,
-            lambda: list(state.get_block_ids(request_id)),
+            lambda: self._tables(state.get_block_ids(request_id)),
             _adapter_of(request),
         )
 
@@ -398,7 +402,7 @@ class _SchedulerSide:
                 yield BlockRemoved(
                     block_hashes=[maybe_convert_block_hash(each) for each in hashes],
                     medium=_MEDIA[medium],
-                    group_idx=group,
+                    group_idx=self._group_ids[group],
                 )
             else:
                 stored = self._stored(request_id, group, first, hashes, parent)
@@ -430,7 +434,7 @@ class _SchedulerSide:
             medium=None,
             lora_name=lora.name if lora else None,
             extra_keys=extra,
-            group_idx=group,
+            group_idx=self._group_ids[group],
             session_id=session,
         )
 
@@ -479,9 +483,16 @@ class _WorkerSide:
         self._cuda = False
         self._failed_blocks: set[int] = set()
         self._caches: dict[str, Any] = {}
+        self._sleep_observed = False
+        # With speculation vLLM ends a step (wait_for_save) when the draft model has run, and so on
+        # the last pipeline stage only.
+        stages = vllm_config.parallel_config.pipeline_parallel_size
+        self._ends_steps = vllm_config.speculative_config is not None and rank["pp"] + 1 < stages
+        self._finished = True
 
     def register(self, kv_caches: dict[str, Any]) -> None:
         self._caches = kv_caches
+        self._observe_sleep()
         layers = layers_of(kv_caches, self._kv_cache_config)
         self.role.register(layers)
         first = next(iter(kv_caches.values()), None)
@@ -498,7 +509,15 @@ class _WorkerSide:
         self.role.unregister()
 
     def restore(self) -> None:
-        self.register(self._caches)
+        if self._caches:
+            self.register(self._caches)
+
+    def _observe_sleep(self) -> None:
+        """Let go of the KV memory before this process's worker takes it away."""
+        worker = None if self._sleep_observed else _weights.worker_of(self._vllm_config)
+        if worker is not None:
+            self._sleep_observed = True
+            _weights.observe_sleep(worker, self.unregister, self.restore)
 
     def _find_runner(self) -> Any | None:
         if self._runner is None:
@@ -526,17 +545,16 @@ class _WorkerSide:
         if runner is not None:
             self.role.set_adapters(self._adapters.digests(_weights.model_of(runner)))
 
-    def handshake(self) -> _Handshake | None:
-        return _Handshake(self.role.number, self._fingerprint()) if self._prints else None
-
     def start(self, plan: bytes) -> None:
         self._look_at_adapters()
+        self._finished = False
         if self.role.begin(plan):
             self.role.set_fingerprint(self._fingerprint())
         if not self._load_async:
             self.role.wait_for_sync_loads()
 
     def finish(self) -> None:
+        self._finished = True
         self._look_at_adapters()  # as this step had them
         if not self._cuda:
             self.role.finish_step(None)
@@ -548,6 +566,9 @@ class _WorkerSide:
         self.role.finish_step(event.synchronize)
 
     def results(self) -> KVConnectorTransferResults:
+        # The forward pass has been launched.
+        if self._ends_steps and not self._finished:
+            self.finish()
         ended = self.role.take_ended()
         if ended is None:
             return KVConnectorTransferResults()
@@ -643,10 +664,6 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         """Return whether KV memory may go and come back (vLLM 0.33)."""
         return True
 
-    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        """Return this rank's fingerprint for the scheduler."""
-        return self._worker.handshake() if self._worker is not None else None
-
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Begin what the step's plan says."""
         metadata = self._get_connector_metadata()
@@ -688,14 +705,6 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         """Take the pool whose references keep blocks that are being saved."""
         if self._scheduler is not None:
             self._scheduler.bind(gpu_block_pool)
-
-    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[Any, Any]) -> None:
-        """Take the ranks' fingerprints."""
-        if self._scheduler is None:
-            return
-        ranks = {m.number: m.fingerprint for m in metadata.values() if isinstance(m, _Handshake)}
-        if len(ranks) == self._scheduler.shape.world:
-            self._scheduler.role.start_with([ranks[number] for number in sorted(ranks)])
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int

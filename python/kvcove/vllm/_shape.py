@@ -32,7 +32,9 @@ from kvcove.vllm._config import Config
 
 __all__ = [
     "draft_config_of",
+    "drops_last_block",
     "hashing_of",
+    "kv_dtype_of",
     "layers_of",
     "model_fingerprint",
     "rank_of",
@@ -111,6 +113,16 @@ def draft_config_of(vllm_config: VllmConfig) -> Any | None:
     return draft
 
 
+def drops_last_block(vllm_config: VllmConfig) -> bool:
+    """Return whether a hit ends one block early, as in vLLM's own cache.
+
+    An EAGLE or MTP head has written KV of a look-ahead token behind a chunk's end, and that token
+    may not follow in another request.
+    """
+    speculative = vllm_config.speculative_config
+    return speculative is not None and bool(speculative.use_eagle_block_drop())
+
+
 def _described(model: Any) -> dict[str, Any]:
     described = model.hf_config.to_dict()
     for name in ("_name_or_path", "transformers_version", "architectures_path"):
@@ -154,6 +166,19 @@ def _interleave(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> int:
     return int(settled.parallel_config.cp_kv_cache_interleave_size or 1)
 
 
+# Names of one type.
+_DTYPES = {"half": "float16", "float": "float32", "fp8": "fp8_e4m3"}
+
+
+def kv_dtype_of(vllm_config: VllmConfig) -> str:
+    """Return the type of what KV blocks hold, by one name for each."""
+    name = str(vllm_config.cache_config.cache_dtype)
+    if name == "auto":
+        name = str(vllm_config.model_config.dtype)
+    name = name.removeprefix("torch.")
+    return _DTYPES.get(name, name)
+
+
 def _layer_names(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> str:
     """Return the layers of all groups, a drafting model's among them.
 
@@ -162,7 +187,7 @@ def _layer_names(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> str
     if vllm_config.parallel_config.pipeline_parallel_size > 1:
         return ""
     return "|".join(
-        ",".join(sorted(group.layer_names)) for group in kv_cache_config.kv_cache_groups
+        ",".join(sorted(group.layer_names)) for group in kv_cache_config.prefix_cacheable_groups
     )
 
 
@@ -179,7 +204,8 @@ def shape_of(
     parallel = vllm_config.parallel_config
     order = _inner_order(kv_cache_config, vllm_config)
     groups = []
-    for group in kv_cache_config.kv_cache_groups:
+    # The others hold what a request needs while it runs, under no hash: scratch and copies.
+    for group in kv_cache_config.prefix_cacheable_groups:
         spec = _single(group.kv_cache_spec)
         kind, window = _kind(spec)
         heads = _heads(spec, vllm_config)
@@ -190,12 +216,11 @@ def shape_of(
         )
         groups.append((kind, tokens_of(spec, vllm_config), window, heads, layout))
     hash_tokens = kv_cache_config.hash_block_size or min(group[1] for group in groups)
-    cache = vllm_config.cache_config
     return EngineShape(
         space=config.namespace,
         model_name=Path(str(vllm_config.model_config.model)).name or "model",
         model=model_fingerprint(vllm_config, config),
-        kv_dtype=str(cache.cache_dtype),
+        kv_dtype=kv_dtype_of(vllm_config),
         hashing=hashing_of(vllm_config),
         hash_tokens=int(hash_tokens),
         tp=parallel.tensor_parallel_size,
@@ -234,7 +259,7 @@ def layers_of(kv_caches: dict[str, Any], kv_cache_config: KVCacheConfig) -> list
     """
     blocks = kv_cache_config.num_blocks
     layers: list[Layer] = []
-    for number, group in enumerate(kv_cache_config.kv_cache_groups):
+    for number, group in enumerate(kv_cache_config.prefix_cacheable_groups):
         for name in sorted(group.layer_names):
             if name not in kv_caches:
                 continue  # of another pipeline stage

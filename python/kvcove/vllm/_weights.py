@@ -7,7 +7,7 @@ import functools
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 from kvcove.vllm import _adapters, _digest
@@ -20,7 +20,9 @@ __all__ = [
     "model_of",
     "observe_engine",
     "observe_model",
+    "observe_sleep",
     "runner_of",
+    "worker_of",
 ]
 
 _log = logging.getLogger("vllm.kvcove")
@@ -69,10 +71,10 @@ def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
     yield from sorted(model.named_buffers(), key=lambda item: item[0])
 
 
-def runner_of(vllm_config: Any) -> Any | None:
-    """Return the model runner of this process's worker, None while it has no model.
+def worker_of(vllm_config: Any) -> Any | None:
+    """Return this process's worker, None while it has no model.
 
-    vLLM tells a connector nothing of it, so the worker is looked for among the live objects, once.
+    vLLM tells a connector nothing of it, so it is looked for among the live objects.
     """
     from vllm.v1.worker.worker_base import WorkerBase
 
@@ -80,13 +82,47 @@ def runner_of(vllm_config: Any) -> Any | None:
     for candidate in gc.get_objects():
         if not issubclass(type(candidate), WorkerBase):
             continue
-        runner = getattr(candidate, "model_runner", None)
-        if getattr(runner, "model", None) is None:
+        if getattr(getattr(candidate, "model_runner", None), "model", None) is None:
             continue
-        found = runner
+        found = candidate
         if getattr(candidate, "vllm_config", None) is vllm_config:
             break
     return found
+
+
+def runner_of(vllm_config: Any) -> Any | None:
+    """Return the model runner of this process's worker, None while it has no model."""
+    worker = worker_of(vllm_config)
+    return None if worker is None else worker.model_runner
+
+
+def observe_sleep(worker: Any, drain: Callable[[], None], restore: Callable[[], None]) -> None:
+    """Call ``drain`` before a worker's KV memory goes, and ``restore`` when it is back.
+
+    Whoever calls the worker: an engine in this process, its executor or a trainer.
+    """
+
+    def before(call: Any) -> Any:
+        @functools.wraps(call)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            drain()
+            return call(*args, **kwargs)
+
+        return observed
+
+    for name in ("sleep", "discard"):
+        if hasattr(worker, name):
+            setattr(worker, name, before(getattr(worker, name)))
+    wake_up = worker.wake_up
+
+    @functools.wraps(wake_up)
+    def observed_wake_up(tags: Any = None) -> Any:
+        result = wake_up(tags)
+        if not tags or "kv_cache" in tags:
+            restore()
+        return result
+
+    worker.wake_up = observed_wake_up
 
 
 def model_of(runner: Any) -> Any:
@@ -144,6 +180,7 @@ class _Observed:
     """The scheduler roles of this process, and what has been wrapped for them."""
 
     roles: ClassVar[dict[int, Any]] = {}
+    harmless: ClassVar[set[str]] = set()
     wrapped = False
 
 
@@ -153,11 +190,24 @@ def _role_of(engine_core: Any) -> list[Any]:
     return [_Observed.roles[id(child)] for child in children if id(child) in _Observed.roles]
 
 
-def observe_engine(connector: Any, role: Any) -> None:
-    """Tell ``role`` of the calls of its EngineCore that may change weights."""
+def _changes_nothing(method: Any) -> bool:
+    return isinstance(method, str) and (method in _HARMLESS or method in _Observed.harmless)
+
+
+def observe_engine(connector: Any, role: Any, harmless: Iterable[str] = ()) -> None:
+    """Tell ``role`` of the calls of its EngineCore that may change weights.
+
+    Parameters
+    ----------
+    connector, role : Any
+        Whose calls, and what is told.
+    harmless : iterable of str
+        More calls of ``collective_rpc`` that change nothing.
+    """
     from vllm.v1.engine.core import EngineCore
 
     _Observed.roles[id(connector)] = role
+    _Observed.harmless.update(harmless)
     if _Observed.wrapped:
         return
     _Observed.wrapped = True
@@ -171,7 +221,7 @@ def observe_engine(connector: Any, role: Any) -> None:
     def observed_rpc(
         self: Any, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if isinstance(method, str) and method in _HARMLESS:
+        if _changes_nothing(method):
             return rpc(self, method, timeout, args, kwargs)
         roles = _role_of(self)
         if isinstance(method, str) and method in _ADAPTERS:

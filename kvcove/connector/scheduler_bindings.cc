@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which generation a version's KV belongs to. A session that has bound a version answers from
+// memory. Its first answer, and one after a reset of others, crosses to the pool, which may be
+// slow: that is not for the engine's thread.
+#include "kvcove/base/posix.h"
+#include "kvcove/connector/scheduler.h"
+
+namespace kvcove::connector {
+namespace {
+
+constexpr std::size_t kMostBindings = 256;       // salts may be many
+constexpr std::chrono::milliseconds kPause{50};  // after a try that failed
+
+}  // namespace
+
+SchedulerRole::~SchedulerRole() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    bind_wanted_.NotifyAll();
+  }
+  if (binder_.joinable()) binder_.join();
+}
+
+SchedulerRole::Binding& SchedulerRole::BindingOf(const std::string& version) {
+  auto at = bindings_.find(version);
+  if (at == bindings_.end()) {
+    if (bindings_.size() >= kMostBindings) {
+      bindings_.clear();
+      to_bind_.clear();
+    }
+    at = bindings_.emplace(version, Binding{.since_ns = clock_.NowNs()}).first;
+    if (options_.bind_in_thread) Want(version, at->second);
+  }
+  return at->second;
+}
+
+void SchedulerRole::Want(const std::string& version, Binding& binding) {
+  if (binding.bound || binding.queued || !options_.save) return;
+  binding.queued = true;
+  to_bind_.push_back(version);
+  bind_wanted_.NotifyOne();
+}
+
+bool SchedulerRole::Binds(const std::string& version) {
+  if (!options_.save || !options_.bind_in_thread) return false;
+  const Binding& binding = BindingOf(version);
+  return !binding.was_bound &&
+         clock_.NowNs() - binding.since_ns < options_.bind_wait.count() * kMillisecond;
+}
+
+void SchedulerRole::AwaitBinding(std::string_view salt) {
+  const MutexLock lock(mutex_);
+  if (weights_ != Weights::kKnown || budget_ns_ <= 0 || !Binds(VersionOf(salt))) return;
+  const std::int64_t start = clock_.NowNs();
+  (void)bound_.WaitFor(mutex_, std::chrono::nanoseconds(budget_ns_));
+  budget_ns_ -= clock_.NowNs() - start;
+}
+
+std::optional<Token> SchedulerRole::Capture(const std::string& version) {
+  {
+    const MutexLock lock(mutex_);
+    Binding& binding = BindingOf(version);
+    const bool first = !binding.was_bound && !options_.bind_in_thread;
+    if (!binding.bound && !first) {
+      Want(version, binding);
+      return std::nullopt;
+    }
+    binding.was_bound = true;
+    if (capture_ns_ >= kCaptureTimeout.count() * kMillisecond) return std::nullopt;
+  }
+  const std::int64_t start = clock_.NowNs();
+  const Result<Token> token = store_.Capture(version, kCaptureTimeout);
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  capture_ns_ += clock_.NowNs() - start;
+  Binding& binding = BindingOf(version);
+  binding.bound = token.has_value();
+  if (!token) {
+    Want(version, binding);
+    return std::nullopt;
+  }
+  Notice(version, *token, lines);
+  return *token;
+}
+
+bool SchedulerRole::BindOne(std::chrono::milliseconds timeout) {
+  std::string version;
+  {
+    const MutexLock lock(mutex_);
+    if (to_bind_.empty()) return false;
+    version = std::move(to_bind_.front());
+    to_bind_.pop_front();
+  }
+  const Result<Token> token = store_.Capture(version, timeout);
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  const auto at = bindings_.find(version);
+  if (at == bindings_.end()) return token.has_value();
+  at->second.queued = false;
+  if (!token) {
+    Want(version, at->second);
+    return false;
+  }
+  at->second.bound = true;
+  at->second.was_bound = true;
+  bound_.NotifyAll();
+  Notice(version, *token, lines);
+  return true;
+}
+
+void SchedulerRole::BindInThread() {
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      while (!stopping_ && to_bind_.empty()) bind_wanted_.Wait(mutex_);
+      if (stopping_) return;
+    }
+    if (BindOne(options_.bind_timeout)) continue;
+    const MutexLock lock(mutex_);
+    if (!stopping_) (void)bind_wanted_.WaitFor(mutex_, kPause);
+  }
+}
+
+}  // namespace kvcove::connector
