@@ -35,6 +35,7 @@ run: build ## Replay a real trace through a real pool, verifying every byte (abo
 	@echo "Done: every byte was verified. The report with plots is $(OUT)/replay.html"
 
 test: build ## Run every test that needs no GPU
+	@scripts/etcd.sh
 	@scripts/test.sh release
 	@scripts/python.sh test
 	@echo
@@ -58,6 +59,7 @@ bench: build ## Measure against the limits of this machine, into out/bench.jsonl
 	@echo "Done: $(OUT)/bench.jsonl; what the figures mean is in bench/README.md"
 
 soak: build ## The long torture, simulation and flat runs (about an hour)
+	@scripts/etcd.sh
 	@scripts/soak.sh
 
 mutants: build ## Switch each rule of the control plane off in turn; a test must fail (about ten minutes)

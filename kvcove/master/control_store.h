@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the master keeps what must survive it: pool and incarnation, terms, generations, members,
 // barriers, reset ids. A small ordered map from keys to values with transactions and revisions;
-// `FileStore` (master/file_store.h) keeps it in a file for one master and for the embedded pool.
+// `FileStore` (master/file_store.h) keeps it in a file for one master and for the embedded pool,
+// `EtcdStore` (master/etcd_store.h) in etcd for several masters.
 // docs/control-store.md has the prose.
 //
 // A fact is durable before anybody learns of it: the master acts on a change only when `done` was
@@ -52,8 +53,9 @@ void ApplyTransaction(std::vector<FactChange> changes, std::uint64_t revision, F
 // Thread-safe.
 class ControlStore {
  public:
-  // The transaction's revision, or why it is not durable: kUnavailable (the disk refuses, or hangs
-  // with too many commits behind it), kLimit (keys or values too large).
+  // The transaction's revision, or why it is not durable: kUnavailable (the disk or etcd refuses,
+  // or hangs with too many commits behind it; this master does not lead), kLimit (keys or values
+  // too large); kNoSpace, kDenied of etcd.
   using Done = std::function<void(Result<std::uint64_t> revision)>;
 
   virtual ~ControlStore() = default;

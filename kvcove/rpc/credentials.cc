@@ -216,6 +216,28 @@ Result<Credential> ParseCredential(std::string_view text, const std::string& pat
   return credential;
 }
 
+Result<UserPassword> LoadUserPassword(const std::string& path) {
+  KVCOVE_ASSIGN(const std::string text, ReadPrivate(path));
+  KVCOVE_ASSIGN(const toml::table table, Parse(text, path));
+  static constexpr std::array<std::string_view, 2> kKeys = {"user", "password"};
+  UserPassword found;
+  for (const auto& [key, value] : table) {
+    if (std::ranges::find(kKeys, key.str()) == kKeys.end()) {
+      return UnknownKey(fmt::format("key of the password file '{}'", path), key.str(), kKeys);
+    }
+    if (!value.is_string()) {
+      return Fail(Code::kInvalid, fmt::format("{}: '{}' is no text", path, key.str()));
+    }
+    (key == "user" ? found.user : found.password) = value.as_string()->get();
+  }
+  if (found.user.empty() || found.password.empty()) {
+    return Fail(Code::kInvalid, fmt::format("'{}' needs both: user = \"...\" and password = "
+                                            "\"...\"",
+                                            path));
+  }
+  return found;
+}
+
 Result<TenantTable> ParseTenants(std::string_view text, const std::string& path) {
   KVCOVE_ASSIGN(const toml::table file, Parse(text, path));
   static constexpr std::array<std::string_view, 1> kKeys = {"tenants"};

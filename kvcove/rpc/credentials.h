@@ -63,6 +63,14 @@ Result<Credential> LoadCredential(const std::string& path);
 Result<Credential> ParseCredential(std::string_view text, const std::string& path);
 Result<TenantTable> ParseTenants(std::string_view text, const std::string& path);
 
+// Of a service that is not kvcove's, such as etcd.
+struct UserPassword {
+  std::string user;
+  std::string password;
+};
+// A file `user = "..."`, `password = "..."`. Errors: as LoadCredential.
+Result<UserPassword> LoadUserPassword(const std::string& path);
+
 // A server's file: a table `[tenants.NAME]` each. Thread-safe. It is read again when it changed; a
 // file with a mistake changes nothing and is logged.
 class Credentials {

@@ -61,13 +61,16 @@ class Tls::Impl {
     };
     error_code error;
     (void)context_.set_options(asio::ssl::context::default_workarounds, error);
-    SSL_CTX_set_min_proto_version(context_.native_handle(), TLS1_3_VERSION);
+    SSL_CTX_set_min_proto_version(context_.native_handle(),
+                                  files.foreign_server ? TLS1_2_VERSION : TLS1_3_VERSION);
     (void)context_.load_verify_file(files.authority, error);
     KVCOVE_TRY(check(error, "authority", files.authority));
-    (void)context_.use_certificate_chain_file(files.certificate, error);
-    KVCOVE_TRY(check(error, "certificate", files.certificate));
-    (void)context_.use_private_key_file(files.key, asio::ssl::context::pem, error);
-    KVCOVE_TRY(check(error, "key", files.key));
+    if (!files.certificate.empty()) {
+      (void)context_.use_certificate_chain_file(files.certificate, error);
+      KVCOVE_TRY(check(error, "certificate", files.certificate));
+      (void)context_.use_private_key_file(files.key, asio::ssl::context::pem, error);
+      KVCOVE_TRY(check(error, "key", files.key));
+    }
     (void)context_.set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert,
                                    error);
     thread_ = StartThread("kvcove-tls", [this] { loop_.run(); });
@@ -196,7 +199,8 @@ Tls::Tls(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Tls::~Tls() = default;
 
 Result<std::shared_ptr<Tls>> Tls::Open(const TlsFiles& files) {
-  if (files.authority.empty() || files.certificate.empty() || files.key.empty()) {
+  const bool anonymous = files.foreign_server && files.certificate.empty() && files.key.empty();
+  if (files.authority.empty() || (!anonymous && (files.certificate.empty() || files.key.empty()))) {
     return Fail(Code::kInvalid,
                 "TLS needs three files: the authority's certificate, this process's own "
                 "certificate, and its key (--tls-authority, --tls-certificate, --tls-key)");

@@ -21,6 +21,9 @@ struct TlsFiles {
   std::string authority;    // who signs certificates of both sides
   std::string certificate;  // of this process, with its chain
   std::string key;          // closed to other users
+  // A client of a server that is not kvcove's: TLS 1.2, too, and without a certificate of its own
+  // where none is named.
+  bool foreign_server = false;
   bool empty() const { return authority.empty() && certificate.empty() && key.empty(); }
 };
 

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/http/connection.h"
+
+#include <fmt/core.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <boost/beast/http.hpp>
+#include <cerrno>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/mutex.h"
+
+namespace kvcove::http {
+namespace {
+
+namespace beast = boost::beast;
+
+constexpr std::size_t kReadBytes = 64U << 10;
+
+}  // namespace
+
+Status Connection::Wait(short events, std::int64_t deadline_ns) {
+  while (true) {
+    const std::int64_t left = deadline_ns - SystemClock::Instance().NowNs();
+    if (left <= 0) return Fail(Code::kTimeout, "no answer in time");
+    pollfd poller{.fd = fd_.get(), .events = events, .revents = 0};
+    const timespec limit{.tv_sec = left / kSecond, .tv_nsec = left % kSecond};
+    const int ready = ppoll(&poller, 1, &limit, nullptr);
+    if (ready > 0) return {};
+    if (ready < 0 && errno != EINTR) return FailErrno(Code::kUnavailable, "poll");
+  }
+}
+
+Status Connection::Send(std::string_view bytes, std::int64_t deadline_ns) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return FailErrno(Code::kUnavailable, "the connection ended");
+    KVCOVE_TRY(Wait(POLLOUT, deadline_ns));
+  }
+  return {};
+}
+
+Result<Response> Connection::Receive(std::size_t max_bytes, std::int64_t deadline_ns) {
+  beast::http::response_parser<beast::http::string_body> parser;
+  parser.body_limit(max_bytes);
+  parser.eager(true);
+  std::string bytes;  // that the parser has not taken yet
+  std::array<char, kReadBytes> buffer;
+  while (!parser.is_done()) {
+    const ssize_t got = recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) {
+      KVCOVE_TRY(Wait(POLLIN, deadline_ns));
+      continue;
+    }
+    if (got < 0) return FailErrno(Code::kUnavailable, "the connection ended");
+    beast::error_code error;
+    if (got == 0) {
+      if (parser.is_header_done()) parser.put_eof(error);  // of a body without a length
+      if (error || !parser.is_done()) return Fail(Code::kUnavailable, "the connection ended");
+      break;
+    }
+    bytes.append(buffer.data(), static_cast<std::size_t>(got));
+    const std::size_t taken = parser.put(boost::asio::buffer(bytes), error);
+    bytes.erase(0, taken);
+    if (error && error != beast::http::error::need_more) {
+      return Fail(Code::kCorrupt, fmt::format("what came is no HTTP answer: {}", error.message()));
+    }
+  }
+  if (!parser.keep_alive() || !bytes.empty()) fd_.Reset();
+  const auto& answer = parser.get();
+  const auto type = answer[beast::http::field::content_type];
+  return Response{.status = static_cast<int>(answer.result_int()),
+                  .body = answer.body(),
+                  .type = std::string(type.data(), type.size())};
+}
+
+Result<Response> Connection::Post(const PostOptions& options, std::int64_t deadline_ns) {
+  ExpectNoLock("an HTTP request");
+  if (!usable()) return Fail(Code::kUnavailable, "the connection is closed");
+  std::string request = fmt::format(
+      "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n"
+      "Content-Length: {}\r\n",
+      options.target, options.host, options.body.size());
+  if (!options.authorization.empty()) {
+    request += fmt::format("Authorization: {}\r\n", options.authorization);
+  }
+  request += "\r\n";
+  request += options.body;
+  Result<Response> answer = Fail(Code::kUnavailable, "");
+  if (const Status sent = Send(request, deadline_ns); !sent) {
+    answer = std::unexpected(sent.error());
+  } else {
+    answer = Receive(options.max_answer_bytes, deadline_ns);
+  }
+  if (!answer) fd_.Reset();
+  return answer;
+}
+
+}  // namespace kvcove::http
