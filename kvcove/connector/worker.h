@@ -141,10 +141,10 @@ class WorkerRole {
   // Which jobs a thread runs. Saves of host memory, where the forward pass needs the processors,
   // are one thread's, of low priority; movers then run loads only.
   enum class Share : std::uint8_t { kAll, kLoads, kSaves };
-  std::shared_ptr<Job> NextJob(Share part) KVCOVE_REQUIRES(mutex_);
-  // What a mover, or the saver, is for now.
-  std::optional<Share> ShareOf(bool saver) const KVCOVE_REQUIRES(mutex_);
-  bool RunOne(Share part);
+  std::shared_ptr<Job> NextJob(Share share) KVCOVE_REQUIRES(mutex_);
+  // What a mover, or the saver, has to run now; none: nothing.
+  std::optional<Share> Due(bool saver) const KVCOVE_REQUIRES(mutex_);
+  bool RunOne(Share share);
   // Waits for the oldest step whose saves are not due yet; false when there is none.
   bool AwaitStep();
   void AwaitSteps();

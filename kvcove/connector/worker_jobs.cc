@@ -22,8 +22,12 @@ std::shared_ptr<WorkerRole::Job> WorkerRole::NextJob(Share share) {
   return nullptr;
 }
 
-std::optional<WorkerRole::Share> WorkerRole::ShareOf(bool saver) const {
-  if (!quiet_saves_) return saver ? std::nullopt : std::optional(Share::kAll);
+std::optional<WorkerRole::Share> WorkerRole::Due(bool saver) const {
+  if (store_ == nullptr || (saver && !quiet_saves_)) return std::nullopt;
+  const bool loads = !saver && !loads_.empty();
+  const bool saves = (saver || !quiet_saves_) && !saves_.empty();
+  if (!loads && !saves) return std::nullopt;
+  if (!quiet_saves_) return Share::kAll;
   return saver ? Share::kSaves : Share::kLoads;
 }
 
@@ -64,13 +68,7 @@ void WorkerRole::Loop(bool saver) {
     std::optional<Share> share;
     {
       const MutexLock lock(mutex_);
-      const auto due = [&] {
-        share = ShareOf(saver);
-        if (store_ == nullptr || !share) return false;
-        return (*share != Share::kSaves && !loads_.empty()) ||
-               (*share != Share::kLoads && !saves_.empty());
-      };
-      while (!stopping_ && !due()) changed_.Wait(mutex_);
+      while (!stopping_ && !(share = Due(saver))) changed_.Wait(mutex_);
       if (stopping_) return;
     }
     (void)RunOne(*share);
