@@ -13,17 +13,6 @@ namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(1);
 
-// Of the calling thread. A sandbox may refuse it; the short steps and the rests remain.
-void Lower(Priority priority) {
-  const sched_param none{};
-  if (priority == Priority::kIdle) {
-    (void)sched_setscheduler(0, SCHED_IDLE, &none);
-    return;
-  }
-  (void)sched_setscheduler(0, SCHED_BATCH, &none);
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
-}
-
 void RunOn(const std::vector<int>& cpus) {
   if (cpus.empty()) return;
   cpu_set_t set;
@@ -35,6 +24,17 @@ void RunOn(const std::vector<int>& cpus) {
 }
 
 }  // namespace
+
+// The short steps and the rests remain where it is refused.
+void LowerThisThread(Priority priority) {
+  const sched_param none{};
+  if (priority == Priority::kIdle) {
+    (void)sched_setscheduler(0, SCHED_IDLE, &none);
+    return;
+  }
+  (void)sched_setscheduler(0, SCHED_BATCH, &none);
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
+}
 
 void BackgroundWork::Start(const std::string& name, Priority priority, Step step,
                            const std::vector<int>& cpus) {
@@ -82,7 +82,7 @@ void BackgroundWork::End() {
 
 void BackgroundWork::Run(Priority priority, const std::vector<int>& cpus, const Step& step) {
   RunOn(cpus);
-  Lower(priority);
+  LowerThisThread(priority);
   tid_ = gettid();
   while (true) {
     {

@@ -28,6 +28,9 @@ enum class Priority {
   kLow,   // SCHED_BATCH, nice 10
 };
 
+// Of the calling thread, from now on. A sandbox may refuse it, and then nothing changes.
+void LowerThisThread(Priority priority);
+
 // Start and Stop belong to one thread.
 class BackgroundWork {
  public:

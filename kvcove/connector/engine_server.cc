@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/connector/counts.h"
 
 namespace kvcove::connector {
 namespace {
@@ -15,26 +16,9 @@ std::string_view TextOf(std::span<const std::byte> body) {
 }
 
 std::string CountersText(const SchedulerRole& role) {
-  const SchedulerStats s = role.stats();
   std::string text = fmt::format("version {}\n", role.version());
-  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, std::uint64_t>>{
-           {"closed", s.closed},
-           {"lookups", s.lookups},
-           {"hit_tokens", s.hit_tokens},
-           {"loads", s.loads},
-           {"loads_failed", s.loads_failed},
-           {"loads_void", s.loads_void},
-           {"saves", s.saves},
-           {"pinned_blocks", s.pinned_blocks},
-           {"loaded_bytes", s.ranks.loaded_bytes},
-           {"saved_bytes", s.ranks.saved_bytes},
-           {"failed_keys", s.ranks.failed_keys},
-           {"copy_errors", s.ranks.copy_errors},
-           {"misfit_keys", s.ranks.misfit_keys},
-           {"stale_keys", s.ranks.stale_keys},
-           {"resets_proven", s.resets_proven},
-           {"resets_failed", s.resets_failed}}) {
-    text += fmt::format("{} {}\n", name, value);
+  for (const Count& count : CountsOf(role.stats())) {
+    text += fmt::format("{} {}\n", count.name, count.value);
   }
   return text;
 }

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "kvcove/base/log.h"
+#include "kvcove/connector/counts.h"
 #include "kvcove/connector/test_store.h"
 
 namespace kvcove::connector {
@@ -61,6 +62,11 @@ TEST_F(EngineServerTest, AnswersWhatItIsAsked) {
   EXPECT_TRUE(client.Reset(milliseconds(1000)));
   EXPECT_EQ(*client.Lookup({"h0", "h1", "h2"}, "", milliseconds(1000)), 0U);
   EXPECT_NE(client.Counters(milliseconds(1000))->find("resets_proven 1"), std::string::npos);
+  const std::string counters = *client.Counters(milliseconds(1000));
+  for (const Count& count : CountsOf({})) {
+    EXPECT_NE(counters.find("\n" + count.name + " "), std::string::npos) << count.name;
+    EXPECT_TRUE(count.help.ends_with(".")) << count.name;
+  }
   EXPECT_TRUE(client.Weights(WeightsNews::kChanging, "", milliseconds(1000)));
   const auto closed = client.Lookup({"h0"}, "", milliseconds(1000));
   ASSERT_FALSE(closed);

@@ -90,6 +90,7 @@ bool Lookup::Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
           return false;
         }
         all = false;
+        if (missed_ == MissReason::kNone) missed_ = results[at].reason;
         known = known && IsGone(results[at]);
       }
     }

@@ -64,6 +64,8 @@ class Lookup {
   std::uint64_t limit_tokens() const { return question_.limit_tokens; }
   // Found keys by Tier.
   const std::array<std::uint64_t, kTiers>& tiers() const { return tiers_; }
+  // Why it found no more: the first key that was missing.
+  MissReason missed() const { return missed_; }
   // Keys asked for so far.
   std::uint64_t asked() const { return asked_; }
   // Where the pool had the chunks that were asked for, by the slowest of their keys; without those
@@ -101,6 +103,7 @@ class Lookup {
   std::map<ChunkId, bool> known_;  // of the other groups
   std::array<std::uint64_t, kTiers> tiers_{};
   std::uint64_t asked_ = 0;
+  MissReason missed_ = MissReason::kNone;
   std::vector<Seen> seen_;
 };
 

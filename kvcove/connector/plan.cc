@@ -11,7 +11,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint8_t kPlanForm = 0x12;
-constexpr std::uint8_t kReportForm = 0x22;
+constexpr std::uint8_t kReportForm = 0x23;
 constexpr std::uint8_t kQuestionForm = 0x31;
 
 template <typename V, typename T>
@@ -155,6 +155,9 @@ void Visit(V& visit, T& value) {
     }
     visit(value.keys_by_tier);
     visit(value.bytes_by_tier);
+    visit(value.load_time.counts);
+    visit(value.save_time.counts);
+    visit(value.missed);
   } else if constexpr (std::is_same_v<Type, Report>) {
     visit(value.rank);
     visit(value.weight_changes);
@@ -192,6 +195,17 @@ Result<T> DecodeAs(std::uint8_t form, std::string_view bytes, const char* what) 
 
 }  // namespace
 
+void Latency::Add(std::int64_t ns) {
+  const double seconds = static_cast<double>(ns) / 1e9;
+  std::size_t bucket = 0;
+  while (bucket < kBounds.size() && seconds > kBounds[bucket]) ++bucket;
+  ++counts[bucket];
+}
+
+void Latency::Add(const Latency& other) {
+  for (std::size_t i = 0; i < kBuckets; ++i) counts[i] += other.counts[i];
+}
+
 void Counters::Add(const Counters& other) {
   loaded_keys += other.loaded_keys;
   loaded_bytes += other.loaded_bytes;
@@ -213,6 +227,9 @@ void Counters::Add(const Counters& other) {
     keys_by_tier[i] += other.keys_by_tier[i];
     bytes_by_tier[i] += other.bytes_by_tier[i];
   }
+  load_time.Add(other.load_time);
+  save_time.Add(other.save_time);
+  for (std::size_t i = 0; i < kMissReasons; ++i) missed[i] += other.missed[i];
 }
 
 std::string Encode(const Plan& plan) { return EncodeAs(kPlanForm, plan); }

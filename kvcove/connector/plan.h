@@ -101,6 +101,17 @@ struct LoadDone {
   bool operator==(const LoadDone&) const = default;
 };
 
+// How long things took: a histogram of seconds.
+struct Latency {
+  static constexpr std::array<double, 11> kBounds{1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2,
+                                                  0.1,  0.3,  1,    3,    10};
+  static constexpr std::size_t kBuckets = kBounds.size() + 1;
+  std::array<std::uint64_t, kBuckets> counts{};
+  void Add(std::int64_t ns);
+  void Add(const Latency& other);
+  bool operator==(const Latency&) const = default;
+};
+
 // Of one rank. Counters are since the report before.
 struct Counters {
   std::uint64_t loaded_keys = 0;
@@ -121,6 +132,8 @@ struct Counters {
   std::uint64_t queued_jobs = 0;  // now
   std::array<std::uint64_t, kTiers> keys_by_tier{};
   std::array<std::uint64_t, kTiers> bytes_by_tier{};
+  Latency load_time, save_time;                      // of jobs, from when they could begin
+  std::array<std::uint64_t, kMissReasons> missed{};  // values that were found, when loaded
   void Add(const Counters& other);
   bool operator==(const Counters&) const = default;
 };

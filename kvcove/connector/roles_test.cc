@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads and saves: what one request computes, the next one loads.
+#include <sys/resource.h>
+
+#include "kvcove/connector/counts.h"
 #include "kvcove/connector/roles_fixture.h"
 
 namespace kvcove::connector {
@@ -267,6 +270,28 @@ TEST_F(RolesTest, KvOfTheOwnCacheAndOfALoadIsNoSiblings) {
   EXPECT_EQ(scheduler_->stats().sibling_requests, 0U);
 }
 
+TEST_F(RolesTest, LatenciesAndMissesAreCountedByWhatTheyWere) {
+  StoreAll(8);
+  EXPECT_EQ(scheduler_->Matched(View("r", 10), 0).tokens, 8U);
+  clock_.AdvanceNs(50 * kMillisecond);
+  scheduler_->Allocated("r", 8, Blocks(20, 10));
+  plan_ = scheduler_->BuildPlan(pins_);
+  for (auto& worker : workers_) worker->Begin(plan_);
+  clock_.AdvanceNs(20 * kMillisecond);
+  pool_.lost.insert(pool_.values.begin()->first);
+  Move();
+  for (auto& worker : workers_) scheduler_->OnReport(worker->TakeReport());
+  (void)scheduler_->Matched(View("long", 20), 0);
+  std::map<std::string, std::uint64_t> counts;
+  for (const Count& count : CountsOf(scheduler_->stats())) counts[count.name] = count.value;
+  EXPECT_EQ(counts["lookup_seconds_le_0.0001"], 2U);
+  EXPECT_EQ(counts["load_seconds_le_0.03"], 2U) << "one a rank";
+  EXPECT_EQ(counts["save_seconds_le_0.0001"], 2U);
+  EXPECT_EQ(counts["load_missed_evicted"], 1U);
+  EXPECT_EQ(counts["lookup_missed_evicted"], 1U);
+  EXPECT_TRUE(counts.contains("lookup_missed_owner_gone"));
+}
+
 // A forward pass may last a second, and its saves wait for it: a load that comes meanwhile does
 // not.
 TEST_F(RolesTest, ALoadDoesNotWaitForAStepThatSavesWaitFor) {
@@ -303,6 +328,51 @@ TEST_F(RolesTest, ALoadDoesNotWaitForAStepThatSavesWaitFor) {
   computed.notify_all();
   std::size_t saved = 0;
   while (saved < 4) saved += worker.TakeReport().saves.size();
+}
+
+// A forward pass on the host's processors goes before saves, and loads go before it.
+TEST_F(RolesTest, SavesOfHostMemoryRunAtLowPriorityAndLoadsDoNot) {
+  class Watching final : public TestStore {
+   public:
+    using TestStore::TestStore;
+    Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
+               const CallOptions& options) override {
+      put = getpriority(PRIO_PROCESS, 0);
+      return TestStore::Put(token, items, results, options);
+    }
+    Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
+               const CallOptions& options) override {
+      got = getpriority(PRIO_PROCESS, 0);
+      return TestStore::Get(items, results, options);
+    }
+    std::atomic<int> put = -99, got = -99;
+  };
+  const int usual = getpriority(PRIO_PROCESS, 0);
+  StoreAll(8);
+  (void)Load("r", 10, 20);
+  const Plan load = scheduler_->BuildPlan(pins_);
+  WorkerRole worker({.shape = shape_, .threads = 2}, SystemClock::Instance());
+  auto owned = std::make_unique<Watching>(pool_);
+  Watching& store = *owned;
+  worker.Connect(std::move(owned));
+  ASSERT_TRUE(worker.Register(
+      {{.name = "kv",
+        .base = reinterpret_cast<std::uintptr_t>(memory_[0].data()),
+        .element_bytes = kBlockBytes,
+        .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}}));
+  Plan saves;
+  SaveOrder order{.job = 101, .token = {.generation = 1}};
+  order.chunks.push_back({.block = 1, .hash = "new"});
+  saves.saves.push_back(order);
+  worker.Begin(saves);
+  worker.FinishStep({});
+  worker.Begin(load);
+  while (worker.TakeReport().saves.empty()) {
+  }
+  while (worker.TakeEnded().loaded.empty()) {
+  }
+  EXPECT_EQ(store.put, std::max(usual, 10));
+  EXPECT_EQ(store.got, usual);
 }
 
 TEST_F(RolesTest, SavesOfAStepThatFailedEndAsNotStored) {

@@ -168,6 +168,8 @@ Match SchedulerRole::TakeAnswer(const RequestView& view, std::uint64_t computed_
     for (std::size_t i = 0; i < kTiers; ++i) request.tiers[i] += lookup.tiers()[i];
     TellFound(view.id, request, lookup, lines);
     request.lookup_counted = true;
+    stats_.lookup_time.Add(clock_.NowNs() - request.lookup_since_ns);
+    ++stats_.missed[static_cast<std::size_t>(lookup.missed())];
   }
   if (hit <= computed_tokens) return {};
   return {.tokens = hit - computed_tokens, .async = options_.load_async};

@@ -11,7 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcove/connector/lookup.h"
 #include "kvcove/connector/plan.h"
+#include "kvcove/connector/shape.h"
 
 namespace kvcove::connector {
 
@@ -112,7 +114,9 @@ struct SchedulerStats {
   std::uint64_t events_dropped = 0;
   std::uint64_t closed = 0;         // now: 1 while nothing is looked up or stored
   std::uint64_t pinned_blocks = 0;  // now
-  Counters ranks;                   // of all ranks, summed
+  Latency lookup_time;              // from a request's first question to its answer
+  std::array<std::uint64_t, kMissReasons> missed{};  // keys at which look-ups ended
+  Counters ranks;                                    // of all ranks, summed
   bool operator==(const SchedulerStats&) const = default;
 };
 

@@ -17,9 +17,10 @@ WorkerRole::WorkerRole(const WorkerOptions& options, const Clock& clock)
     report_.rank = options_.number;
   }
   for (std::uint32_t i = 0; i < options_.threads; ++i) {
-    threads_.push_back(StartThread("kvcove-mover", [this] { Loop(); }));
+    threads_.push_back(StartThread("kvcove-mover", [this] { Loop(/*saver=*/false); }));
   }
   if (options_.threads > 0) {
+    threads_.push_back(StartThread("kvcove-saver", [this] { Loop(/*saver=*/true); }));
     threads_.push_back(StartThread("kvcove-steps", [this] { AwaitSteps(); }));
   }
 }
@@ -79,7 +80,12 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
   for (std::uint32_t g = 0; g < shards.size(); ++g) {
     for (const Shard& shard : shards[g]) KVCOVE_TRY(CheckObjectSize(shard.bytes));
   }
+  bool host = true;
+  for (const auto& group : shards) {
+    for (const Shard& shard : group) host = host && !shard.device;
+  }
   const MutexLock lock(mutex_);
+  quiet_saves_ = host && options_.threads > 0;
   shards_ = std::make_shared<const Shards>(std::move(shards));
   changed_.NotifyAll();
   return {};
@@ -143,6 +149,7 @@ void WorkerRole::Connect(std::unique_ptr<Store> store, bool ask_first) {
   ask_first_ = ask_first;
   before = std::exchange(store_, std::move(store));
   changed_.NotifyAll();
+  stepped_.NotifyAll();
 }
 
 bool WorkerRole::connected() const {

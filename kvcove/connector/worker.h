@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -89,8 +90,9 @@ class WorkerRole {
   // Until the plan's synchronous loads have ended. They end by their calls' timeouts.
   void WaitForSyncLoads();
   // `ready` returns when what this step computed can be read. It is called once, on the role's
-  // thread for that, step after step, and its saves are due when it returns; if it throws, they
-  // fail. May be empty. It is called and destroyed without a lock of the role.
+  // thread for that, step after step, once there is a store, and its saves are due when it
+  // returns; if it throws, they fail. May be empty. It is called and destroyed without a lock of
+  // the role.
   void FinishStep(std::function<void()> ready);
   Ended TakeEnded();
   Report TakeReport();
@@ -108,7 +110,7 @@ class WorkerRole {
   void SetAdapters(const std::vector<AdapterPrint>& adapters);
 
   // One batch of the job that is due, in the caller's thread; false when there is none.
-  bool RunOne();
+  bool RunOne() { return RunOne(Share::kAll); }
 
  private:
   struct Job;
@@ -136,7 +138,13 @@ class WorkerRole {
     std::vector<std::shared_ptr<Job>> saves;
   };
 
-  std::shared_ptr<Job> NextJob() KVCOVE_REQUIRES(mutex_);
+  // Which jobs a thread runs. Saves of host memory, where the forward pass needs the processors,
+  // are one thread's, of low priority; movers then run loads only.
+  enum class Share : std::uint8_t { kAll, kLoads, kSaves };
+  std::shared_ptr<Job> NextJob(Share share) KVCOVE_REQUIRES(mutex_);
+  // What a mover, or the saver, has to run now; none: nothing.
+  std::optional<Share> Due(bool saver) const KVCOVE_REQUIRES(mutex_);
+  bool RunOne(Share share);
   // Waits for the oldest step whose saves are not due yet; false when there is none.
   bool AwaitStep();
   void AwaitSteps();
@@ -177,7 +185,7 @@ class WorkerRole {
   void Fail(const LoadOrder& order, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void Drop(const SaveOrder& order) KVCOVE_REQUIRES(mutex_);
   static void SayTiers(const Job& job, LinesAfterLock& lines);
-  void Loop();
+  void Loop(bool saver);
 
   const WorkerOptions options_;
   const Keys keys_;
@@ -208,8 +216,9 @@ class WorkerRole {
   std::map<AdapterId, Adapter> adapters_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t adapters_number_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of changes so far
   std::uint64_t adapters_known_ KVCOVE_GUARDED_BY(mutex_) = 0;   // by the step's plan
+  bool quiet_saves_ KVCOVE_GUARDED_BY(mutex_) = false;           // the memory is the host's
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
-  CondVar stepped_;  // steps_ has one more, or the role stops
+  CondVar stepped_;  // steps_ has one more, there is a store, or the role stops
   LogLimit copy_lines_;
   LogLimit misfit_lines_;
   std::vector<std::thread> threads_;

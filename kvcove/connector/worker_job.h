@@ -44,6 +44,7 @@ struct WorkerRole::Job {
   std::vector<Item> items;
   std::vector<MutableBuffer> pieces;  // of the batch that runs
   std::atomic<bool> cancelled{false};
+  std::int64_t since_ns = 0;        // it could begin
   std::size_t next = 0;             // item
   std::set<std::uint32_t> bad;      // places that failed
   std::set<std::uint32_t> on_disk;  // of a save: places that were there, on a disk alone

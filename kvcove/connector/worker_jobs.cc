@@ -3,15 +3,17 @@
 // device to have computed a step.
 #include <exception>
 
+#include "kvcove/base/background.h"
 #include "kvcove/connector/worker.h"
 #include "kvcove/connector/worker_job.h"
 
 namespace kvcove::connector {
 
-std::shared_ptr<WorkerRole::Job> WorkerRole::NextJob() {
+std::shared_ptr<WorkerRole::Job> WorkerRole::NextJob(Share share) {
   if (store_ == nullptr) return nullptr;
   for (auto* queue : {&loads_, &saves_}) {
-    if (queue->empty()) continue;
+    const bool theirs = share == Share::kAll || (share == Share::kLoads) == (queue == &loads_);
+    if (!theirs || queue->empty()) continue;
     std::shared_ptr<Job> job = std::move(queue->front());
     queue->pop_front();
     running_.insert(job);
@@ -20,12 +22,21 @@ std::shared_ptr<WorkerRole::Job> WorkerRole::NextJob() {
   return nullptr;
 }
 
-bool WorkerRole::RunOne() {
+std::optional<WorkerRole::Share> WorkerRole::Due(bool saver) const {
+  if (store_ == nullptr || (saver && !quiet_saves_)) return std::nullopt;
+  const bool loads = !saver && !loads_.empty();
+  const bool saves = (saver || !quiet_saves_) && !saves_.empty();
+  if (!loads && !saves) return std::nullopt;
+  if (!quiet_saves_) return Share::kAll;
+  return saver ? Share::kSaves : Share::kLoads;
+}
+
+bool WorkerRole::RunOne(Share share) {
   std::shared_ptr<Job> job;
   std::shared_ptr<Store> store;
   {
     const MutexLock lock(mutex_);
-    job = NextJob();
+    job = NextJob(share);
     store = store_;
   }
   if (job == nullptr) return options_.threads == 0 && AwaitStep();
@@ -51,16 +62,16 @@ bool WorkerRole::RunOne() {
   return true;
 }
 
-void WorkerRole::Loop() {
+void WorkerRole::Loop(bool saver) {
+  if (saver) LowerThisThread(Priority::kLow);
   while (true) {
+    std::optional<Share> share;
     {
       const MutexLock lock(mutex_);
-      while (!stopping_ && (store_ == nullptr || (loads_.empty() && saves_.empty()))) {
-        changed_.Wait(mutex_);
-      }
+      while (!stopping_ && !(share = Due(saver))) changed_.Wait(mutex_);
       if (stopping_) return;
     }
-    (void)RunOne();
+    (void)RunOne(*share);
   }
 }
 
@@ -68,7 +79,7 @@ bool WorkerRole::AwaitStep() {
   std::shared_ptr<std::function<void()>> ready;
   {
     const MutexLock lock(mutex_);
-    if (steps_.empty()) return false;
+    if (steps_.empty() || store_ == nullptr) return false;
     ready = steps_.front().ready;
   }
   ExpectNoLock("a callback of the engine");
@@ -89,6 +100,7 @@ bool WorkerRole::AwaitStep() {
   undue_saves_ -= step.saves.size();
   for (std::shared_ptr<Job>& job : step.saves) {
     if (error.empty()) {
+      job->since_ns = clock_.NowNs();
       saves_.push_back(std::move(job));
       continue;
     }
@@ -104,7 +116,7 @@ void WorkerRole::AwaitSteps() {
   while (true) {
     {
       const MutexLock lock(mutex_);
-      while (!stopping_ && steps_.empty()) stepped_.Wait(mutex_);
+      while (!stopping_ && (steps_.empty() || store_ == nullptr)) stepped_.Wait(mutex_);
       if (stopping_) return;
     }
     (void)AwaitStep();

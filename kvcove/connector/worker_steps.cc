@@ -65,8 +65,9 @@ void WorkerRole::Queue(std::shared_ptr<Job> job, ComputedStep* step, LinesAfterL
     ++undue_saves_;
     return;
   }
+  job->since_ns = clock_.NowNs();
   (job->load ? loads_ : saves_).push_back(std::move(job));
-  changed_.NotifyOne();
+  changed_.NotifyAll();  // not every thread runs every job
 }
 
 void WorkerRole::Begin(Plan plan) {
@@ -168,6 +169,10 @@ void WorkerRole::SayTiers(const Job& job, LinesAfterLock& lines) {
 
 void WorkerRole::End(const std::shared_ptr<Job>& job, LinesAfterLock& lines) {
   ++(job->load ? job->counters.load_jobs : job->counters.save_jobs);
+  if (job->since_ns != 0) {
+    (job->load ? job->counters.load_time : job->counters.save_time)
+        .Add(clock_.NowNs() - job->since_ns);
+  }
   report_.counters.Add(job->counters);
   if (!job->load) {
     report_.saves.push_back({.job = job->id,

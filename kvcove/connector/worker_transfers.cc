@@ -89,6 +89,9 @@ void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t
         (item.shard->device && !FromHost(job, item, staging[i - from]))) {
       job.bad.insert(item.place);
       ++job.counters.failed_keys;
+      if (result.code == Code::kMiss) {
+        ++job.counters.missed[static_cast<std::size_t>(result.reason)];
+      }
       continue;
     }
     ++job.counters.loaded_keys;

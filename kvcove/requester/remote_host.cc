@@ -253,7 +253,7 @@ void RemoteHost::Monitor() {
     }
     auto fresh = SocketAttachment::Open(socket_path_, accept_, clock_.NowNs() + kConnectNs);
     if (fresh) {
-      LogInfo("connected again to the daemon at '{}'", socket_path_);
+      LogWarn("the daemon at '{}' is back", socket_path_);
       refused_.store(false, std::memory_order_release);
       (*fresh)->StartWarming(warm_);
       Replace(std::move(*fresh));

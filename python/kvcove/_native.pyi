@@ -796,6 +796,9 @@ class SchedulerRole:
     def take_stats(self) -> dict[str, int] | None: ...
     @staticmethod
     def gauges() -> list[str]: ...
+    @staticmethod
+    def counts() -> list[tuple[str, str, str]]:
+        """Name, kind (counter, gauge, bucket) and help of everything that is counted."""
     def close(self) -> None: ...
 
 def told_of(

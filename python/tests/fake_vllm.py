@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import importlib
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -45,8 +47,28 @@ _MODULES = (
 )
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the fakes in the place of vLLM, and let kvcove's modules be imported anew."""
+@contextlib.contextmanager
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Put the fakes in the place of vLLM, and let kvcove's modules be imported anew meanwhile."""
+    import kvcove.vllm
+
+    package = kvcove.vllm
+    kept = {name: sys.modules.pop(name) for name in _ours()}
+    _fill(monkeypatch)
+    try:
+        yield
+    finally:
+        for name in _ours():
+            del sys.modules[name]
+        sys.modules.update(kept)
+        kvcove.vllm = package
+
+
+def _ours() -> list[str]:
+    return [name for name in sys.modules if name.startswith("kvcove.vllm")]
+
+
+def _fill(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in _MODULES:
         monkeypatch.setitem(sys.modules, name, _Module(name))
     base: Any = sys.modules["vllm.distributed.kv_transfer.kv_connector.v1.base"]
@@ -65,8 +87,6 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         setattr(interface, name, type(name, (interface.AttentionSpec,), {}))
     interface.MLAAttentionSpec = type("MLAAttentionSpec", (interface.FullAttentionSpec,), {})
     interface.MambaSpec = type("MambaSpec", (interface.KVCacheSpec,), {})
-    for name in [name for name in sys.modules if name.startswith("kvcove.vllm")]:
-        monkeypatch.delitem(sys.modules, name)
 
 
 def module_of(name: str) -> Any:

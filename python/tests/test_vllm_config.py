@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import kvcove
-from kvcove import _native
+from kvcove import _native, engines
 
 
 def module_of(name: str) -> ModuleType:
@@ -324,7 +324,7 @@ def test_the_file_of_a_mooncake_store_names_the_pool(
 
 
 def test_sockets_of_killed_engines_are_removed() -> None:
-    remove_dead = module_of("_sockets").remove_dead
+    remove_dead = engines.remove_dead
     with tempfile.TemporaryDirectory() as made, socket.socket(socket.AF_UNIX) as listener:
         directory = Path(made)
 

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_vllm import install, module_of
+from fake_vllm import installed, module_of
+
+import kvcove
+from kvcove import engines
 
 
 class Worker:
@@ -27,13 +31,13 @@ class Worker:
 
 
 @pytest.fixture
-def connector(monkeypatch: pytest.MonkeyPatch) -> Any:
-    install(monkeypatch)
-    module = module_of("_connector")
-    monkeypatch.setattr(module._native, "WorkerRole", Worker)
-    monkeypatch.setattr(module, "shape_of", lambda *args: None)
-    monkeypatch.setattr(module, "layers_of", lambda *args: [])
-    return module
+def connector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    with installed(monkeypatch):
+        module = module_of("_connector")
+        monkeypatch.setattr(module._native, "WorkerRole", Worker)
+        monkeypatch.setattr(module, "shape_of", lambda *args: None)
+        monkeypatch.setattr(module, "layers_of", lambda *args: [])
+        yield module
 
 
 def side(module: Any, monkeypatch: pytest.MonkeyPatch, stage: int, speculation: Any) -> Any:
@@ -199,3 +203,135 @@ def test_harmless_calls_are_those_of_the_configuration_too(connector: Any) -> No
     assert role.told == []
     instance.collective_rpc("pong")
     assert role.told == ["weights_changing", "weights_changed"]
+
+
+def test_a_mistake_is_told_when_the_configuration_is_made(connector: Any) -> None:
+    plugin = module_of("_plugin")
+
+    class VllmConfig:
+        def __init__(self, transfer: Any) -> None:
+            self.kv_transfer_config = transfer
+            self.made = False
+            self.__post_init__()
+
+        def __post_init__(self) -> None:
+            self.made = True
+
+    plugin.check_early(VllmConfig)
+    plugin.check_early(VllmConfig)  # every process loads plugins, some twice
+
+    def transfer(connector: str, extra: Any) -> Any:
+        return SimpleNamespace(kv_connector=connector, kv_connector_extra_config=extra)
+
+    assert VllmConfig(None).made
+    assert VllmConfig(transfer("KvcoveConnector", {"threads": 3})).made
+    assert VllmConfig(transfer("NixlConnector", {"treads": 3})).made
+    with pytest.raises(ValueError, match="did you mean 'threads'"):
+        VllmConfig(transfer("KvcoveConnector", {"treads": 3}))
+    child = {"kv_connector": "KvcoveConnector", "kv_connector_extra_config": {"treads": 3}}
+    with pytest.raises(ValueError, match="did you mean 'threads'"):
+        VllmConfig(transfer("MultiConnector", {"connectors": [{"kv_connector": "N"}, child]}))
+
+
+def facts(connector: Any, **given: Any) -> Any:
+    shape = module_of("_shape")
+    made = engine()
+    for name, value in given.items():
+        part = made.cache_config if hasattr(made.cache_config, name) else made.parallel_config
+        setattr(part, name, value)
+    groups = (group("FullAttentionSpec", True, "a"),)
+    cache = SimpleNamespace(prefix_cacheable_groups=groups, kv_cache_layout=None)
+    return shape.facts_of(made, cache, module_of("_config").Config())
+
+
+def test_engines_that_will_not_share_are_told_why_with_both_values(connector: Any) -> None:
+    told = engines
+    with kvcove.open("embedded:?memory=64MiB") as pool:
+        session = pool.session("kvcove-facts")
+        mine = facts(connector)
+        assert told.leave(session, "m", mine) == []
+        assert told.leave(session, "m", mine) == [], "they are its own"
+        other = facts(connector, cache_dtype="fp8", tensor_parallel_size=4)
+        (there,) = told.leave(session, "m", other)
+        assert told.differences(other, there) == [
+            ("KV type", "bfloat16", "fp8_e4m3"),
+            ("parallelism", "TP 1, PP 1, PCP 1, DCP 1", "TP 4, PP 1, PCP 1, DCP 1"),
+        ]
+        assert told.leave(session, "another", mine) == []
+        for number in range(20):
+            told.leave(session, "m", {"model": str(number)})
+        assert len(told.leave(session, "m", mine)) == 15, "bounded"
+
+
+def test_memory_that_the_host_lacks_is_not_asked_for(tmp_path: Any) -> None:
+    host = engines
+    gib = 1 << 30
+    assert host.affordable(4 * gib, None) == 4 * gib
+    assert host.affordable(4 * gib, 6 * gib) == 4 * gib
+    assert host.affordable(4 * gib, 3 * gib) == 3 * gib // 2
+    assert host.affordable(4 * gib, 0) == 64 << 20
+    assert host.affordable(1 << 20, 0) == 1 << 20, "what is asked for is never exceeded"
+    (tmp_path / "proc/self").mkdir(parents=True)
+    assert host.available_memory(tmp_path) is None
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    8388608 kB\n")
+    assert host.available_memory(tmp_path) == 8 * gib
+    inner = tmp_path / "sys/fs/cgroup/outer/inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/outer/inner\n")
+    (inner / "memory.max").write_text("max\n")
+    (inner.parent / "memory.max").write_text(f"{5 * gib}\n")
+    (inner.parent / "memory.current").write_text(f"{3 * gib}\n")
+    assert host.available_memory(tmp_path) == 2 * gib
+
+
+class Metric:
+    """As much of a Prometheus metric as is used."""
+
+    all: dict[str, Metric]
+
+    def __init__(self, name: str, documentation: str, labelnames: Any, buckets: Any = ()) -> None:
+        self.text, self.values, self.buckets = documentation, [], buckets
+        Metric.all[name] = self
+
+    def labels(self, *values: str) -> Metric:
+        self.values.append(0)
+        return self
+
+    def inc(self, by: float) -> None:
+        self.values.append(by)
+
+    set = observe = inc
+
+
+def test_all_metrics_are_there_from_the_start(connector: Any) -> None:
+    stats = module_of("_stats")
+    base: Any = stats.KVConnectorPromMetrics
+
+    def init(self: Any, config: Any, types: Any, names: Any, values: Any) -> None:
+        self._counter_cls = self._gauge_cls = self._histogram_cls = Metric
+        self._labelnames, self.per_engine_labelvalues = names, values
+
+    base.__init__ = init
+    Metric.all = {}
+    metrics = stats.KvcovePromMetrics(None, {}, ["engine"], {0: ["0"]})
+    made = Metric.all
+    assert {"vllm:kvcove_lookups_total", "vllm:kvcove_closed", "vllm:kvcove_load_seconds"} < set(
+        made
+    )
+    assert "vllm:kvcove_lookup_missed_evicted_total" in made
+    assert all(each.values == [0] for each in made.values()), "as zeros"
+    assert all(len(each.text) > 20 and each.text.endswith(".") for each in made.values())
+    assert list(made["vllm:kvcove_load_seconds"].buckets)[:2] == [0.0001, 0.0003]
+    metrics.observe(
+        {
+            "lookups": 3,
+            "load_seconds_le_0.001": 2,
+            "load_seconds_le_inf": 1,
+            "loaded_bytes": 8_000,
+            "load_ns": 1_000,
+        }
+    )
+    assert made["vllm:kvcove_lookups_total"].values == [0, 3]
+    assert made["vllm:kvcove_load_seconds"].values[1:3] == [pytest.approx(0.00055, rel=0.01)] * 2
+    assert made["vllm:kvcove_load_seconds"].values[3] > 10
+    assert made["vllm:kvcove_load_GBps"].values == [0, 8.0]

@@ -20,6 +20,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/hash.h"
 #include "kvcove/base/log.h"
+#include "kvcove/connector/counts.h"
 #include "kvcove/connector/engine_server.h"
 #include "kvcove/connector/scheduler.h"
 #include "kvcove/connector/worker.h"
@@ -192,28 +193,26 @@ class PyScheduler {
   // All counts since the start, and gauges.
   std::map<std::string, std::uint64_t> Stats() const {
     std::map<std::string, std::uint64_t> all;
-    for (const auto& [name, value] : Named(StatsNow())) all.emplace(name, value);
+    for (const connector::Count& count : connector::CountsOf(StatsNow())) {
+      all.emplace(count.name, count.value);
+    }
     return all;
   }
   // What was counted since the last call, and gauges; none if nothing has changed.
   std::optional<std::map<std::string, std::uint64_t>> TakeStats() {
     const connector::SchedulerStats now = StatsNow();
     if (now == told_) return std::nullopt;
-    const auto before = Named(told_);
-    const auto after = Named(now);
+    const std::vector<connector::Count> before = connector::CountsOf(told_);
+    const std::vector<connector::Count> after = connector::CountsOf(now);
     std::map<std::string, std::uint64_t> news;
     for (std::size_t i = 0; i < after.size(); ++i) {
-      const auto& [name, value] = after[i];
-      const bool gauge = std::ranges::find(kGauges, name) != kGauges.end();
-      if (gauge || value != before[i].second) {
-        news.emplace(name, gauge ? value : value - before[i].second);
-      }
+      const bool gauge = after[i].kind == connector::CountKind::kGauge;
+      if (!gauge && after[i].value == before[i].value) continue;
+      news.emplace(after[i].name, gauge ? after[i].value : after[i].value - before[i].value);
     }
     told_ = now;
     return news;
   }
-  static constexpr std::array<std::string_view, 3> kGauges{"closed", "pinned_blocks",
-                                                           "queued_jobs"};
   // A call keeps the role: another thread may close it meanwhile.
   std::shared_ptr<connector::SchedulerRole> role() const {
     const std::shared_ptr<Parts> parts = Get();
@@ -284,57 +283,6 @@ class PyScheduler {
       const nb::gil_scoped_acquire acquire;
       return nb::cast<connector::BlockTables>(blocks());
     };
-  }
-
-  static std::vector<std::pair<std::string_view, std::uint64_t>> Named(
-      const connector::SchedulerStats& s) {
-    const connector::Counters& c = s.ranks;
-    const auto tier = [](const auto& by_tier, Tier which) {
-      return by_tier[static_cast<std::size_t>(which)];
-    };
-    return {{"lookups", s.lookups},
-            {"lookup_keys", s.lookup_keys},
-            {"lookup_ns", s.lookup_ns},
-            {"asked_again", s.asked_again},
-            {"lookup_timeouts", s.lookup_timeouts},
-            {"hit_tokens", s.hit_tokens},
-            {"asked_tokens", s.asked_tokens},
-            {"hit_memory_keys", tier(s.hit_keys, Tier::kMemory)},
-            {"hit_remote_memory_keys", tier(s.hit_keys, Tier::kRemoteMemory)},
-            {"hit_disk_keys", tier(s.hit_keys, Tier::kDisk)},
-            {"loads", s.loads},
-            {"loads_failed", s.loads_failed},
-            {"loads_void", s.loads_void},
-            {"saves", s.saves},
-            {"saves_postponed", s.saves_postponed},
-            {"unstored_requests", s.unstored_requests},
-            {"uncaptured_requests", s.uncaptured_requests},
-            {"sibling_requests", s.sibling_requests},
-            {"resets_proven", s.resets_proven},
-            {"resets_failed", s.resets_failed},
-            {"epochs", s.epochs},
-            {"events_dropped", s.events_dropped},
-            {"closed", s.closed},
-            {"pinned_blocks", s.pinned_blocks},
-            {"loaded_keys", c.loaded_keys},
-            {"loaded_bytes", c.loaded_bytes},
-            {"failed_keys", c.failed_keys},
-            {"saved_keys", c.saved_keys},
-            {"saved_bytes", c.saved_bytes},
-            {"existing_keys", c.existing_keys},
-            {"stale_keys", c.stale_keys},
-            {"refused_keys", c.refused_keys},
-            {"dropped_keys", c.dropped_keys},
-            {"misfit_keys", c.misfit_keys},
-            {"copy_errors", c.copy_errors},
-            {"load_ns", c.load_ns},
-            {"save_ns", c.save_ns},
-            {"load_jobs", c.load_jobs},
-            {"save_jobs", c.save_jobs},
-            {"queued_jobs", c.queued_jobs},
-            {"memory_bytes", tier(c.bytes_by_tier, Tier::kMemory)},
-            {"remote_memory_bytes", tier(c.bytes_by_tier, Tier::kRemoteMemory)},
-            {"disk_bytes", tier(c.bytes_by_tier, Tier::kDisk)}};
   }
 
   std::shared_ptr<Parts> parts_;  // null once it is closed; with the GIL
@@ -639,9 +587,22 @@ void BindConnector(nb::module_& module) {
       .def("take_stats", &PyScheduler::TakeStats)
       .def_static("gauges",
                   [] {
-                    return std::vector<std::string>(PyScheduler::kGauges.begin(),
-                                                    PyScheduler::kGauges.end());
+                    std::vector<std::string> gauges;
+                    for (const connector::Count& count : connector::CountsOf({})) {
+                      if (count.kind == connector::CountKind::kGauge) gauges.push_back(count.name);
+                    }
+                    return gauges;
                   })
+      .def_static(
+          "counts",
+          [] {
+            std::vector<std::tuple<std::string, std::string, std::string>> counts;
+            for (const connector::Count& count : connector::CountsOf({})) {
+              counts.emplace_back(count.name, connector::CountKindName(count.kind), count.help);
+            }
+            return counts;
+          },
+          "Name, kind (counter, gauge, bucket) and help of everything that is counted.")
       .def("close", &PyScheduler::Close);
 
   module.def("told_of", &ToldOf, nb::arg("requests"), nb::arg("computed"), nb::arg("scheduled"),

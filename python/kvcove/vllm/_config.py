@@ -11,7 +11,7 @@ from typing import Any
 
 import kvcove
 from kvcove import _native
-from kvcove.mooncake._config import master_in, pool_of
+from kvcove.engines import ADDRESSES, named_pool
 from kvcove.mooncake._offload import Offload
 
 __all__ = ["Config", "named_pool"]
@@ -35,39 +35,7 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 }
 
 
-_ADDRESSES = ("unix:", "kvcove://")
 _LEAST_MEMORY, _MOST_MEMORY = 1 << 20, 16 << 40
-
-
-def named_pool() -> tuple[str, str]:
-    """Return the pool that the environment names, else ``auto``, and by what it does.
-
-    Raises
-    ------
-    ValueError
-        A variable is set and names none.
-    """
-    named = os.environ.get("KVCOVE_POOL", "auto") or "auto"
-    if named != "auto":
-        if not named.startswith(_ADDRESSES):
-            raise ValueError(f"$KVCOVE_POOL: {named!r}: give unix:/PATH or kvcove://HOST:7400")
-        return named, "$KVCOVE_POOL"
-    # As a Mooncake store does: its file, else the master's own variable.
-    variable, value = "MOONCAKE_CONFIG_PATH", os.environ.get("MOONCAKE_CONFIG_PATH", "")
-    if not value:
-        variable, value = "MOONCAKE_MASTER", os.environ.get("MOONCAKE_MASTER", "")
-    if not value:
-        return "auto", ""
-    try:
-        pool, _ = pool_of(master_in(value) if variable == "MOONCAKE_CONFIG_PATH" else value, 0)
-        if pool != "auto" and not pool.startswith(_ADDRESSES):
-            raise ValueError(
-                f'{pool!r} would be a pool of each process; set "pool": "embedded" in '
-                "kv_connector_extra_config"
-            )
-    except ValueError as error:
-        raise ValueError(f"${variable}={value}: {error}") from error
-    return pool, f"${variable}={value}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +173,7 @@ class Config:
                     refuse(f"pool: {self.pool!r}: '{name}' can't be set here; only memory can")
                 right.append(f'"memory": "{value}"')
             refuse(f"pool: {self.pool!r}: write {', '.join(right)}")
-        if self.pool not in ("auto", "embedded") and not self.pool.startswith(_ADDRESSES):
+        if self.pool not in ("auto", "embedded") and not self.pool.startswith(ADDRESSES):
             near = difflib.get_close_matches(form, ("auto", "embedded"), 1)
             hint = f"; did you mean '{near[0]}'?" if near else ""
             refuse(
@@ -219,7 +187,7 @@ class Config:
             ) from error
         if not _LEAST_MEMORY <= size <= _MOST_MEMORY:
             refuse(f"memory: {self.memory!r}: give 1MiB to 16TiB")
-        if memory_given and self.pool.startswith(_ADDRESSES):
+        if memory_given and self.pool.startswith(ADDRESSES):
             refuse(
                 f"memory: {self.memory!r}: the pool at {self.pool} has memory of its own; leave it "
                 'out, or give "pool": "embedded"'
@@ -232,7 +200,7 @@ class Config:
             Offload.parse(self.disk)
         except ValueError as error:
             raise ValueError(f"kv_connector_extra_config: disk: {error}") from error
-        if self.pool.startswith(_ADDRESSES):
+        if self.pool.startswith(ADDRESSES):
             raise ValueError(
                 f"kv_connector_extra_config: disk: {self.disk!r}: the pool at {self.pool} has disks, or "
                 'none: start its owners with --disk PATH:SIZE, or give "pool": "embedded"'

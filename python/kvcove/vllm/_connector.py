@@ -40,14 +40,15 @@ from vllm.v1.core.kv_cache_utils import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 import kvcove
-from kvcove import _native
-from kvcove.mooncake._offload import DiskPlace, Offload, asked_by_environment
+from kvcove import _native, engines
+from kvcove.mooncake._offload import asked_by_environment
 from kvcove.vllm import _adapters, _weights
-from kvcove.vllm._config import Config, named_pool
+from kvcove.vllm._config import Config
 from kvcove.vllm._hints import hints_of
 from kvcove.vllm._shape import (
     draft_config_of,
     drops_last_block,
+    facts_of,
     hashing_of,
     layers_of,
     model_fingerprint,
@@ -55,7 +56,6 @@ from kvcove.vllm._shape import (
     shape_of,
     tokens_of,
 )
-from kvcove.vllm._sockets import remove_dead
 from kvcove.vllm._stats import KvcovePromMetrics, KvcoveStats
 
 __all__ = ["KvcoveConnector"]
@@ -104,12 +104,17 @@ class _SchedulerSide:
         self.shape = shape
         transfer = connector._kv_transfer_config
         self._engine = str(transfer.engine_id)
-        self._owner: Any = None
-        self._disk: DiskPlace | None = None
+        self._owner: engines.Embedded | None = None
+        self._free_memory = engines.available_memory()
+        device = getattr(getattr(vllm_config, "device_config", None), "device_type", "")
+        if self._free_memory is not None and device == "cpu":
+            # The engine's own cache lies there, too, and is not touched yet.
+            cache = sum(int(each.size) for each in connector._kv_cache_config.kv_cache_tensors)
+            self._free_memory = max(self._free_memory - cache, 0)
         names = f"{self._engine}|{shape.namespace}"
         name = hashlib.sha256(names.encode()).hexdigest()[:16]
-        directory = Path(_native.default_socket_path()).parent
-        remove_dead(directory)
+        directory = engines.directory()
+        engines.remove_dead(directory)
         own_socket = directory / f"pool-{name}-{os.getpid()}.sock"
         address = self._address(own_socket, transfer.kv_connector_extra_config or {})
         door = str(directory / f"engine-{name}-{os.getpid()}.sock")
@@ -157,6 +162,7 @@ class _SchedulerSide:
             self.role.set_version("default")  # as EngineCore calls what it has at its start
         _log.info("kvcove: this engine's own door: %s (kvcove engine SOCKET counters)", door)
         self._tell_hashing(vllm_config)
+        self._tell_differences(vllm_config, connector._kv_cache_config)
         self._block_pool: Any = None
         self._pins: Counter[int] = Counter()  # blocks that saves read
         self._loading: dict[str, tuple[Any, Any]] = {}  # requests whose load is under way; blocks
@@ -170,6 +176,28 @@ class _SchedulerSide:
         ]
         self._least_tokens = math.gcd(*self._chunk_tokens)
         _weights.observe_engine(connector, self.role, config.harmless_names)
+
+    def _tell_differences(self, vllm_config: VllmConfig, cache: Any) -> None:
+        """Say in one line each why engines of this model will not share with this one."""
+        mine = facts_of(vllm_config, cache, self._config)
+        try:
+            with_facts = self._pool.session("kvcove-facts", engine=self._engine)
+            model = Path(str(vllm_config.model_config.model)).name
+            others = engines.leave(with_facts, model, mine)
+        except kvcove.Error as error:
+            _log.debug("kvcove: how others are is not known: %s", error)
+            return
+        told = {difference for other in others for difference in engines.differences(mine, other)}
+        for fact, theirs, here in sorted(told):
+            _log.warning(
+                "kvcove: engines of %s with another %s share nothing with this one: %s there, %s "
+                "here; %s",
+                model,
+                fact,
+                theirs,
+                here,
+                engines.advice_of(fact),
+            )
 
     def _tell_hashing(self, vllm_config: VllmConfig) -> None:
         """Say so if engines of this model hash their blocks otherwise: they would never share."""
@@ -202,28 +230,22 @@ class _SchedulerSide:
 
     def _embed(self, socket: Path, memory: int) -> str:
         """Start a pool in this process, for its ranks; return its address."""
-        disk, data = "", ""
-        if self._config.disk:
-            self._disk = Offload.parse(self._config.disk).take("")
-            disk, data = self._disk.spec, self._disk.data
-        self._owner = _native.open_owner(
-            master="", memory=memory, listen="", socket_path=str(socket), disk=disk, data=data
-        )
-        return f"unix:{socket}"
+        self._owner = engines.Embedded(socket, memory, self._config.disk)
+        return self._owner.address
 
     def _address(self, own_socket: Path, extra: dict[str, Any]) -> str:
         """Return where the pool is; start one here if there is none."""
         config = self._config
-        if asked := asked_by_environment():
+        if told := asked_by_environment():
             _log.warning(
                 "kvcove: %s means nothing here: the pool's owners have a disk, or none ('kvcove owner "
                 '--disk PATH:SIZE\'), and an embedded pool has one with "disk": "DIRECTORY"',
-                asked,
+                told,
             )
         if config.pool not in ("auto", "embedded"):
             source = "kv_connector_extra_config"
             if str(extra.get("pool", "auto")) == "auto":
-                source = named_pool()[1]
+                source = engines.named_pool()[1]
             _log.info(
                 "kvcove: pool %s (from %s), namespace %s",
                 config.pool,
@@ -242,12 +264,22 @@ class _SchedulerSide:
                     self.shape.namespace,
                 )
                 return f"unix:{shared}"
-        address = self._embed(own_socket, _native.parse_size(config.memory))
+        asked = _native.parse_size(config.memory)
+        memory = engines.affordable(asked, self._free_memory)
+        if memory < asked:
+            _log.warning(
+                "kvcove: the embedded pool gets %d MiB instead of 'memory' %s: this host has %d MiB "
+                "left for it",
+                memory >> 20,
+                config.memory,
+                (self._free_memory or 0) >> 20,
+            )
+        address = self._embed(own_socket, memory)
         _log.info(
-            "kvcove: pool %s (embedded in this engine: %s, shared with its ranks only; start "
+            "kvcove: pool %s (embedded in this engine: %d MiB, shared with its ranks only; start "
             "`kvcove serve` to share one among engines), namespace %s",
             address,
-            config.memory,
+            memory >> 20,
             self.shape.namespace,
         )
         return address
@@ -448,8 +480,6 @@ class _SchedulerSide:
         self._pool.close()
         if self._owner is not None:
             self._owner.close()
-        if self._disk is not None:
-            self._disk.close()
 
 
 class _WorkerSide:

@@ -3,10 +3,51 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 
 def register() -> None:
-    """Make ``"kv_connector": "KvcoveConnector"`` enough, without a module path."""
+    """Make ``"kv_connector": "KvcoveConnector"`` enough, and check its configuration at once."""
+    from vllm.config import VllmConfig
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
     if "KvcoveConnector" not in KVConnectorFactory._registry:
         KVConnectorFactory.register_connector("KvcoveConnector", "kvcove.vllm", "KvcoveConnector")
+    check_early(VllmConfig)
+
+
+def check_early(config: Any) -> None:
+    """Let a configuration of vLLM refuse a mistake in ours when it is made, once.
+
+    The connectors are made when the model has been loaded, half a minute later.
+    """
+    made = config.__post_init__
+    if getattr(made, "_kvcove", False):
+        return
+
+    @functools.wraps(made)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        check(getattr(self, "kv_transfer_config", None))
+        return made(self, *args, **kwargs)
+
+    checked._kvcove = True  # type: ignore[attr-defined]
+    config.__post_init__ = checked
+
+
+def check(transfer: Any) -> None:
+    """Refuse a mistake in the configuration of our connector, or of a child that is ours.
+
+    Raises
+    ------
+    ValueError
+        As ``Config.of``.
+    """
+    from kvcove.vllm._config import Config
+
+    extra = getattr(transfer, "kv_connector_extra_config", None) or {}
+    if getattr(transfer, "kv_connector", None) == "KvcoveConnector":
+        Config.of(extra)
+    for child in extra.get("connectors") or ():
+        if isinstance(child, dict) and child.get("kv_connector") == "KvcoveConnector":
+            Config.of(child.get("kv_connector_extra_config") or {})

@@ -33,6 +33,7 @@ from kvcove.vllm._config import Config
 __all__ = [
     "draft_config_of",
     "drops_last_block",
+    "facts_of",
     "hashing_of",
     "kv_dtype_of",
     "layers_of",
@@ -209,11 +210,7 @@ def shape_of(
         spec = _single(group.kv_cache_spec)
         kind, window = _kind(spec)
         heads = _heads(spec, vllm_config)
-        content = getattr(spec, "state_content_size_bytes", None) or getattr(spec, "shapes", "")
-        layout = (
-            f"{type(spec).__name__},{order if heads > 1 else 'NC'},{spec.block_size},{content},"
-            f"{getattr(spec, 'dtype', '')},{getattr(spec, 'kv_quant_mode', '')}"
-        )
+        layout = _layout_of(group, order, vllm_config)
         groups.append((kind, tokens_of(spec, vllm_config), window, heads, layout))
     hash_tokens = kv_cache_config.hash_block_size or min(group[1] for group in groups)
     return EngineShape(
@@ -232,6 +229,48 @@ def shape_of(
         store_tp=config.store_tp,
         groups=groups,
     )
+
+
+def _layout_of(group: Any, order: str, vllm_config: VllmConfig) -> str:
+    """Return what a block of a group holds, the ranks' share left out."""
+    spec = _single(group.kv_cache_spec)
+    content = getattr(spec, "state_content_size_bytes", None) or getattr(spec, "shapes", "")
+    return (
+        f"{type(spec).__name__},{order if _heads(spec, vllm_config) > 1 else 'NC'},"
+        f"{spec.block_size},{content},{getattr(spec, 'dtype', '')},"
+        f"{getattr(spec, 'kv_quant_mode', '')}"
+    )
+
+
+def facts_of(
+    vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config
+) -> dict[str, str]:
+    """Return what must be equal for two engines to share, in words for people.
+
+    Block hashing is told apart (``hashing_of``).
+    """
+    parallel = vllm_config.parallel_config
+    groups = kv_cache_config.prefix_cacheable_groups
+    tp = int(parallel.tensor_parallel_size)
+    if config.weight_version_source != "fingerprint":
+        tp = config.store_tp or tp
+    order = _inner_order(kv_cache_config, vllm_config)
+    names = [name for group in groups for name in group.layer_names]
+    digest = hashlib.sha256("|".join(sorted(names)).encode()).hexdigest()[:8]
+    return {
+        "namespace setting": repr(config.namespace),
+        "model": model_fingerprint(vllm_config, config)[:12],
+        "KV type": kv_dtype_of(vllm_config),
+        "block tokens": ",".join(
+            str(tokens_of(group.kv_cache_spec, vllm_config)) for group in groups
+        ),
+        "KV layout": "; ".join(_layout_of(group, order, vllm_config) for group in groups),
+        "KV layers": f"{len(names)} ({digest})" if parallel.pipeline_parallel_size == 1 else "",
+        "parallelism": f"TP {tp}, PP {parallel.pipeline_parallel_size}, "
+        f"PCP {getattr(parallel, 'prefill_context_parallel_size', 1)}, "
+        f"DCP {parallel.decode_context_parallel_size}",
+        "weights named by": config.weight_version_source,
+    }
 
 
 def rank_of(vllm_config: VllmConfig) -> dict[str, int]:

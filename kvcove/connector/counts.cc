@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/connector/counts.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace kvcove::connector {
+namespace {
+
+class List {
+ public:
+  void Add(std::string name, std::uint64_t value, std::string help) {
+    counts_.push_back({.name = std::move(name), .value = value, .help = std::move(help)});
+  }
+  void Gauge(std::string name, std::uint64_t value, std::string help) {
+    Add(std::move(name), value, std::move(help));
+    counts_.back().kind = CountKind::kGauge;
+  }
+  void Histogram(const char* name, const Latency& latency, const char* help) {
+    for (std::size_t i = 0; i < Latency::kBuckets; ++i) {
+      const bool last = i == Latency::kBounds.size();
+      Add(last ? fmt::format("{}_le_inf", name)
+               : fmt::format("{}_le_{:g}", name, Latency::kBounds[i]),
+          latency.counts[i], help);
+      counts_.back().kind = CountKind::kBucket;
+    }
+  }
+  void Misses(const char* where, const std::array<std::uint64_t, kMissReasons>& misses,
+              const char* help) {
+    for (std::size_t i = 1; i < kMissReasons; ++i) {
+      const std::string_view reason = MissReasonName(static_cast<MissReason>(i));
+      std::string name = fmt::format("{}_missed_{}", where, reason);
+      std::ranges::replace_if(name, [](char c) { return c == ' ' || c == '-'; }, '_');
+      Add(std::move(name), misses[i], fmt::format("{}: {}.", help, reason));
+    }
+  }
+  std::vector<Count> Take() { return std::move(counts_); }
+
+ private:
+  std::vector<Count> counts_;
+};
+
+std::uint64_t Of(const std::array<std::uint64_t, kTiers>& by_tier, Tier tier) {
+  return by_tier[static_cast<std::size_t>(tier)];
+}
+
+void AddScheduler(List& list, const SchedulerStats& s) {
+  list.Add("lookups", s.lookups, "Requests that were looked up in the pool.");
+  list.Add("lookup_keys", s.lookup_keys, "Keys that look-ups asked for.");
+  list.Add("lookup_ns", s.lookup_ns, "Nanoseconds that look-ups held the scheduler's thread.");
+  list.Add("asked_again", s.asked_again, "Calls that ended without an answer; the request waited.");
+  list.Add("lookup_timeouts", s.lookup_timeouts, "Look-ups that were given up: a miss.");
+  list.Add("hit_tokens", s.hit_tokens, "Tokens whose KV was found and ordered to be loaded.");
+  list.Add("asked_tokens", s.asked_tokens, "Tokens that look-ups asked for.");
+  list.Add("hit_memory_keys", Of(s.hit_keys, Tier::kMemory), "Keys found in this host's memory.");
+  list.Add("hit_remote_memory_keys", Of(s.hit_keys, Tier::kRemoteMemory),
+           "Keys found in another host's memory.");
+  list.Add("hit_disk_keys", Of(s.hit_keys, Tier::kDisk), "Keys found on a disk.");
+  list.Add("loads", s.loads, "Loads that were ordered.");
+  list.Add("loads_failed", s.loads_failed, "Loads with blocks that could not be loaded.");
+  list.Add("loads_void", s.loads_void, "Loads that a reset or other weights ended.");
+  list.Add("saves", s.saves, "Saves that were ordered.");
+  list.Add("saves_postponed", s.saves_postponed,
+           "Saves left for a later step: too many under way.");
+  list.Add(
+      "unstored_requests", s.unstored_requests,
+      "Requests that stored nothing: begun on KV of before a change, or with an unknown LoRA.");
+  list.Add("uncaptured_requests", s.uncaptured_requests,
+           "Requests that stored nothing: the pool or the weights were not known when they began.");
+  list.Add("sibling_requests", s.sibling_requests,
+           "Requests that began on KV which another connector of the engine loaded.");
+  list.Add("resets_proven", s.resets_proven, "Resets that are proven.");
+  list.Add("resets_failed", s.resets_failed, "Resets that could not be proven in time.");
+  list.Add("epochs", s.epochs, "Times that what was known became void.");
+  list.Add("events_dropped", s.events_dropped, "KV events that nobody took in time.");
+  list.Gauge("closed", s.closed, "1 while nothing is looked up or stored.");
+  list.Gauge("pinned_blocks", s.pinned_blocks, "Blocks of the engine that saves hold.");
+}
+
+void AddRanks(List& list, const Counters& c) {
+  list.Add("loaded_keys", c.loaded_keys, "Values that the ranks have loaded.");
+  list.Add("loaded_bytes", c.loaded_bytes, "Bytes that the ranks have loaded.");
+  list.Add("failed_keys", c.failed_keys, "Values that could not be loaded.");
+  list.Add("saved_keys", c.saved_keys, "Values that the ranks have stored.");
+  list.Add("saved_bytes", c.saved_bytes, "Bytes that the ranks have stored.");
+  list.Add("existing_keys", c.existing_keys, "Values that were in the pool already.");
+  list.Add("stale_keys", c.stale_keys, "Values refused by the pool: computed before a reset.");
+  list.Add("refused_keys", c.refused_keys, "Values not stored: no room, or no answer.");
+  list.Add("dropped_keys", c.dropped_keys, "Values not tried: pressure, or changing weights.");
+  list.Add("misfit_keys", c.misfit_keys, "Values of another size, removed.");
+  list.Add("copy_errors", c.copy_errors, "Values that the device's driver refused to copy.");
+  list.Add("load_ns", c.load_ns, "Nanoseconds that movers spent on loads.");
+  list.Add("save_ns", c.save_ns, "Nanoseconds that movers spent on saves.");
+  list.Add("load_jobs", c.load_jobs, "Loads that ranks have ended.");
+  list.Add("save_jobs", c.save_jobs, "Saves that ranks have ended.");
+  list.Gauge("queued_jobs", c.queued_jobs, "Loads and saves that wait or run, of all ranks.");
+  list.Add("memory_bytes", Of(c.bytes_by_tier, Tier::kMemory), "Bytes loaded from this host.");
+  list.Add("remote_memory_bytes", Of(c.bytes_by_tier, Tier::kRemoteMemory),
+           "Bytes loaded from other hosts' memory.");
+  list.Add("disk_bytes", Of(c.bytes_by_tier, Tier::kDisk), "Bytes loaded from disks.");
+}
+
+}  // namespace
+
+std::string_view CountKindName(CountKind kind) {
+  switch (kind) {
+    case CountKind::kGauge:
+      return "gauge";
+    case CountKind::kBucket:
+      return "bucket";
+    default:
+      return "counter";
+  }
+}
+
+std::vector<Count> CountsOf(const SchedulerStats& stats) {
+  List list;
+  AddScheduler(list, stats);
+  AddRanks(list, stats.ranks);
+  list.Histogram("lookup_seconds", stats.lookup_time,
+                 "Seconds from a request's first look-up to its answer.");
+  list.Histogram("load_seconds", stats.ranks.load_time,
+                 "Seconds from a load's order to its end, on each rank.");
+  list.Histogram("save_seconds", stats.ranks.save_time,
+                 "Seconds from when a save could begin to its end, on each rank.");
+  list.Misses("lookup", stats.missed, "Look-ups that ended at a key");
+  list.Misses("load", stats.ranks.missed, "Values that were found, and missing when loaded");
+  return list.Take();
+}
+
+}  // namespace kvcove::connector

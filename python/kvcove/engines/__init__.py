@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every engine's adapter needs, without any engine's types.
+
+The two roles that decide (:class:`SchedulerRole`, :class:`WorkerRole`), the facts that must be
+equal to share (:class:`EngineShape`), and what surrounds them: where the pool is, a pool in the
+engine, what the host can give it, and why engines do not share. ``docs/connector.md`` says in which
+order a role's calls come; ``examples/engine/toy.py`` is a whole engine.
+"""
+
+from __future__ import annotations
+
+from kvcove._native import EngineShape, SchedulerRole, WorkerRole, fingerprint, told_of
+from kvcove.engines._facts import advice_of, differences, leave
+from kvcove.engines._host import affordable, available_memory
+from kvcove.engines._pool import ADDRESSES, Embedded, directory, named_pool
+from kvcove.engines._sockets import remove_dead
+
+__all__ = [
+    "ADDRESSES",
+    "Embedded",
+    "EngineShape",
+    "SchedulerRole",
+    "WorkerRole",
+    "advice_of",
+    "affordable",
+    "available_memory",
+    "differences",
+    "directory",
+    "fingerprint",
+    "leave",
+    "named_pool",
+    "remove_dead",
+    "told_of",
+]

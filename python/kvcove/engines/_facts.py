@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why engines of one model do not share: each leaves its facts in the pool, and reads the others'.
+
+Two engines find each other's KV only if many things are equal. A user who starts two sees 0 hits
+and no reason, so the second one says what differs, with both values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["advice_of", "differences", "leave"]
+
+_SLOTS = 16  # engines of one model that differ; more are not told apart
+
+# What to do about each fact, in the order in which they are told.
+_ADVICE = {
+    "namespace setting": "give them the same 'namespace'",
+    "model": "another configuration, quantization or draft model is another model",
+    "KV type": "give them the same --kv-cache-dtype",
+    "block tokens": "give them the same --block-size",
+    "KV layout": "give them the same attention backend and KV layout",
+    "KV layers": "they hold other layers in a block: speculation or pipeline stages differ",
+    "parallelism": "with another TP: a common 'store_tp' and a 'weight_version_source' other than "
+    "'fingerprint'; PP and context parallelism must be equal",
+    "weights named by": "give them the same 'weight_version_source'",
+}
+
+
+def advice_of(fact: str) -> str:
+    """Return what to do so that engines share in spite of this fact."""
+    return _ADVICE.get(fact, "make it equal")
+
+
+def differences(mine: Mapping[str, str], other: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Return each fact for which engines will not share: its name, theirs and mine."""
+    return [
+        (fact, other[fact], mine[fact])
+        for fact in _ADVICE
+        if fact in mine and fact in other and other[fact] != mine[fact]
+    ]
+
+
+def leave(session: Any, model: str, mine: Mapping[str, str]) -> list[dict[str, str]]:
+    """Leave this engine's facts in the pool, once; return those of the others there.
+
+    Parameters
+    ----------
+    session : kvcove.Session
+        Of a namespace for facts.
+    model : str
+        The model's name: engines of other models are nobody to share with.
+    mine : mapping of str to str
+        What must be equal.
+    """
+    text = json.dumps(mine, sort_keys=True).encode()
+    keys = [f"facts of {model}, {slot}" for slot in range(_SLOTS)]
+    for _ in range(_SLOTS):
+        found = session.get(keys)
+        there = [bytes(value) for value in found if value is not None]
+        if text in there or len(there) == len(keys):
+            break
+        free = next(i for i, value in enumerate(found) if value is None)
+        session.put([keys[free]], [text])
+        # Another engine may have taken the place at this moment: look again.
+    others = []
+    for value in there:
+        try:
+            facts = json.loads(value)
+        except ValueError:
+            continue
+        if isinstance(facts, dict) and value != text:
+            others.append({str(name): str(fact) for name, fact in facts.items()})
+    return others

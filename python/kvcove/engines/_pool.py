@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where an engine's pool is: what the environment names, or one in the engine itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from kvcove import _native
+from kvcove.mooncake._config import master_in, pool_of
+from kvcove.mooncake._offload import DiskPlace, Offload
+
+__all__ = ["ADDRESSES", "Embedded", "directory", "named_pool"]
+
+ADDRESSES = ("unix:", "kvcove://")
+
+
+def named_pool() -> tuple[str, str]:
+    """Return the pool that the environment names, else ``auto``, and by what it does.
+
+    Raises
+    ------
+    ValueError
+        A variable is set and names none.
+    """
+    named = os.environ.get("KVCOVE_POOL", "auto") or "auto"
+    if named != "auto":
+        if not named.startswith(ADDRESSES):
+            raise ValueError(f"$KVCOVE_POOL: {named!r}: give unix:/PATH or kvcove://HOST:7400")
+        return named, "$KVCOVE_POOL"
+    # As a Mooncake store does: its file, else the master's own variable.
+    variable, value = "MOONCAKE_CONFIG_PATH", os.environ.get("MOONCAKE_CONFIG_PATH", "")
+    if not value:
+        variable, value = "MOONCAKE_MASTER", os.environ.get("MOONCAKE_MASTER", "")
+    if not value:
+        return "auto", ""
+    try:
+        pool, _ = pool_of(master_in(value) if variable == "MOONCAKE_CONFIG_PATH" else value, 0)
+        if pool != "auto" and not pool.startswith(ADDRESSES):
+            raise ValueError(
+                f'{pool!r} would be a pool of each process; set "pool": "embedded" in '
+                "kv_connector_extra_config"
+            )
+    except ValueError as error:
+        raise ValueError(f"${variable}={value}: {error}") from error
+    return pool, f"${variable}={value}"
+
+
+def directory() -> Path:
+    """Return where the sockets of this user's pool and engines are."""
+    return Path(_native.default_socket_path()).parent
+
+
+class Embedded:
+    """A pool in this process that its ranks, in processes of their own, reach through a socket."""
+
+    def __init__(self, socket: Path, memory: int, disk: str = "") -> None:
+        """Start it.
+
+        Parameters
+        ----------
+        socket : Path
+            Where the ranks find it.
+        memory : int
+            Bytes.
+        disk : str
+            ``DIRECTORY`` or ``DIRECTORY:SIZE``, for what memory evicts; empty: none.
+        """
+        self._disk: DiskPlace | None = Offload.parse(disk).take("") if disk else None
+        self._owner: Any = _native.open_owner(
+            master="",
+            memory=memory,
+            listen="",
+            socket_path=str(socket),
+            disk=self._disk.spec if self._disk else "",
+            data=self._disk.data if self._disk else "",
+        )
+        self.address = f"unix:{socket}"
+
+    def close(self) -> None:
+        """End it. What its memory holds is gone."""
+        self._owner.close()
+        if self._disk is not None:
+            self._disk.close()
