@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The long runs, about an hour: torture of a host, of a cluster, of hosts with a network between them, and with disks,
-# 200 kills of an owner with a disk, thousands of seeds of the simulations, and beside them two clusters that must hold after 30 minutes what they held after ten seconds.
+# 200 kills of an owner with a disk and 200 of a leader among three masters, thousands of seeds of the simulations, and beside them two clusters that must hold after 30 minutes what they held after ten seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=build/release/bin
@@ -37,6 +37,8 @@ $bin/torture --disk 1 --kvcove $bin/kvcove --reads 100000 --at-least 120 --secon
 $bin/torture --cluster 1 --disk 1 --kvcove $bin/kvcove --reads 100000 --at-least 120 --seconds 900
 echo "== Soak: 200 kills of an owner with a disk"
 KVCOVE_KILLS=200 $bin/disk_tier --gtest_filter='DiskKillTest.*' --gtest_brief=1
+echo "== Soak: 200 kills of a leader of three masters"
+KVCOVE_KILLS=200 $bin/masters --gtest_filter='*Killed*' --gtest_brief=1
 echo "== Soak: simulation of a host"
 KVCOVE_SIM_SEEDS=2000 $bin/sim --gtest_brief=1
 echo "== Soak: simulation of an owner with a disk"

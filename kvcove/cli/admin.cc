@@ -11,6 +11,7 @@
 #include "kvcove/cli/command.h"
 #include "kvcove/http/server.h"
 #include "kvcove/http/url.h"
+#include "kvcove/rpc/leader.h"
 
 namespace kvcove::cli {
 namespace {
@@ -73,11 +74,13 @@ class Client {
  public:
   static Result<Client> Open(const AdminOptions& options) {
     Client client;
-    KVCOVE_ASSIGN(client.address_, rpc::ParseAddress(options.endpoint, 7480));
+    KVCOVE_ASSIGN(const rpc::Addresses addresses, rpc::ParseAddresses(options.endpoint, 7480));
+    client.address_ = addresses.front();
     if (!options.token.empty()) {
       KVCOVE_ASSIGN(const rpc::Credential credential, rpc::LoadCredential(options.token));
       client.authorization_ = "Bearer " + rpc::BearerOf(credential);
     }
+    if (addresses.several()) client.FindLeader(addresses);
     return client;
   }
 
@@ -100,7 +103,7 @@ class Client {
                            .target = target,
                            .body = {},
                            .authorization = authorization_,
-                           .timeout_ns = 30'000'000'000};
+                           .timeout_ns = timeout_ns_};
     if (!body.is_null()) call.body = body.dump();
     return http::Call(call);
   }
@@ -120,8 +123,25 @@ class Client {
   }
 
  private:
+  // The one that says it leads; else the first that answers, whose answer says why not.
+  void FindLeader(const rpc::Addresses& addresses) {
+    std::optional<rpc::Address> answers;
+    timeout_ns_ = kLookNs;
+    for (const rpc::Address& address : addresses.list()) {
+      address_ = address;
+      const Result<json> status = Json("GET", "/v1/status", {});
+      if (status && status->value("role", "leader") == "leader") break;
+      if (status && !answers) answers = address;
+      if (address == addresses.list().back()) address_ = answers.value_or(addresses.front());
+    }
+    timeout_ns_ = kCallNs;
+  }
+
+  static constexpr std::int64_t kLookNs = 2'000'000'000;
+  static constexpr std::int64_t kCallNs = 30'000'000'000;
   rpc::Address address_;
   std::string authorization_;
+  std::int64_t timeout_ns_ = kCallNs;
 };
 
 void PrintObject(const json& body) {
@@ -281,7 +301,10 @@ void AddAdmin(CLI::App& app, Action& chosen) {
       app.add_subcommand("admin", "See and steer a cluster through its master's admin endpoint.");
   admin->require_subcommand(1);
   admin->fallthrough();
-  admin->add_option("--admin", options->endpoint, "the master's admin endpoint, host:port")
+  admin
+      ->add_option("--admin", options->endpoint,
+                   "the master's admin endpoint, host:port; of several masters all, separated by "
+                   "commas: the one that leads is asked")
       ->capture_default_str();
   admin->add_option("--token", options->token, "the token file of a tenant with the scope admin");
   admin->add_flag("--json", options->as_json, "print what the endpoint answers");

@@ -275,8 +275,10 @@ void AddDoctor(CLI::App& app, Action& chosen) {
       ->allow_extra_args(false);
   doctor->add_option("--listen", options->listen, "host:port that must be free; may be repeated")
       ->capture_default_str();
-  doctor->add_option("--master", options->master,
-                     "a master that this host must reach, host:port; an owner's address follows");
+  doctor->add_option(
+      "--master", options->master,
+      "a master that this host must reach, host:port, or several, separated by commas; an "
+      "owner's address follows");
   doctor->add_option("--advertise", options->advertise,
                      "how others shall reach this host's owner, host:port (default: decided by the "
                      "route to --master)");

@@ -8,6 +8,7 @@
 #include "kvcove/cli/doctor.h"
 #include "kvcove/net/advertise.h"
 #include "kvcove/net/rdma.h"
+#include "kvcove/rpc/leader.h"
 
 namespace kvcove::cli {
 namespace {
@@ -82,7 +83,7 @@ Finding Advertising(const DoctorOptions& options, std::string& host) {
     finding.change = "name the master with --master";
     return finding;
   }
-  const auto master = rpc::ParseAddress(options.master, kMasterPort);
+  const auto master = rpc::ParseAddresses(options.master, kMasterPort);
   const auto chosen = master ? net::ChooseAdvertised({.advertise = options.advertise,
                                                       .listen = {.host = "::", .port = kOwnerPort},
                                                       .master = *master})
@@ -159,7 +160,13 @@ Status AddNetworkFindings(const DoctorOptions& options, std::vector<Finding>& fi
   findings.push_back(Advertising(options, host));
   KVCOVE_TRY(AddRdma(options, host, findings));
   for (const std::string& listen : options.listen) findings.push_back(Listening(listen));
-  if (!options.master.empty()) findings.push_back(Master(options.master));
+  if (!options.master.empty()) {
+    const auto masters = rpc::ParseAddresses(options.master, kMasterPort);
+    if (!masters) findings.push_back(Master(options.master));
+    for (const rpc::Address& master : masters ? masters->list() : std::vector<rpc::Address>()) {
+      findings.push_back(Master(master.ToString()));
+    }
+  }
   return {};
 }
 

@@ -5,7 +5,9 @@
 #include "kvcove/base/log.h"
 #include "kvcove/cli/command.h"
 #include "kvcove/cli/service_manager.h"
+#include "kvcove/cli/store_options.h"
 #include "kvcove/master/admin.h"
+#include "kvcove/pool/elected_master.h"
 #include "kvcove/pool/master_process.h"
 #include "kvcove/rpc/inherited.h"
 
@@ -24,6 +26,8 @@ struct MasterOptions {
   std::uint64_t tenant_entries = 0;
   bool strict = false;
   SecurityOptions security;
+  StoreOptions store;
+  std::string advertise;
   bool take_over = false;
   bool exit_with_parent = false;
 };
@@ -53,8 +57,56 @@ Result<pool::MasterProcessOptions> ProcessOptionsOf(const MasterOptions& options
   return process;
 }
 
+// Clients are sent there by the other masters.
+Status CheckAdvertised(const MasterOptions& options, const rpc::Address& listen) {
+  const bool everywhere = listen.host == "0.0.0.0" || listen.host == "::";
+  if (options.advertise.empty()) {
+    if (!everywhere) return {};
+    return Fail(Code::kInvalid,
+                fmt::format("--listen {}: say with --advertise HOST:PORT how clients reach this "
+                            "master; the other masters send them there",
+                            options.listen));
+  }
+  KVCOVE_TRY(rpc::ParseAddress(options.advertise, 7400));
+  return {};
+}
+
+// One of several masters.
+Result<int> RunElected(const MasterOptions& options, const SecurityOptions::Loaded& security) {
+  if (options.take_over) {
+    return Fail(Code::kInvalid,
+                "--take-over is for the only master of a pool; of several, stop one and start it "
+                "again: another one leads meanwhile");
+  }
+  pool::ElectedMasterOptions elected;
+  elected.advertise = options.advertise;
+  elected.announced_admin = options.announced_admin;
+  KVCOVE_ASSIGN(elected.process, ProcessOptionsOf(options, security));
+  elected.process.server.data_directory.clear();
+  KVCOVE_TRY(CheckAdvertised(options, elected.process.server.listen));
+  if (!elected.advertise.empty()) {
+    KVCOVE_ASSIGN(const rpc::Address advertised, rpc::ParseAddress(elected.advertise, 7400));
+    elected.advertise = advertised.ToString();
+  }
+  KVCOVE_ASSIGN(elected.admin, AdminOption(options.admin, options.security));
+  KVCOVE_ASSIGN(elected.etcd, options.store.Etcd());
+  RaiseDescriptorLimit();
+  StopSignal stop;
+  if (options.exit_with_parent && !stop.FollowParent()) return 0;
+  KVCOVE_ASSIGN(auto master, pool::ElectedMaster::Open(elected, SystemClock::Instance()));
+  LogInfo("one of several masters at {} (store {}, admin {})", master->address().ToString(),
+          elected.etcd.place.ToString(),
+          master->admin() ? "http://" + master->admin()->ToString() : "off");
+  NotifyReady();
+  stop.Wait();
+  master.reset();
+  LogInfo("stopped");
+  return 0;
+}
+
 Result<int> Run(const MasterOptions& options) {
   KVCOVE_ASSIGN(const SecurityOptions::Loaded security, options.security.Load());
+  if (!options.store.place.empty()) return RunElected(options, security);
   KVCOVE_ASSIGN(const pool::MasterProcessOptions process_options,
                 ProcessOptionsOf(options, security));
   KVCOVE_ASSIGN(const std::optional<rpc::Address> admin_address,
@@ -94,10 +146,13 @@ void AddMaster(CLI::App& app, Action& chosen) {
       "master", "Run the master of a cluster: who the owners are, where keys are, resets.");
   master->add_option("--listen", options->listen, "where owners and requesters reach it, host:port")
       ->capture_default_str();
-  master
-      ->add_option("--data", options->data_directory,
-                   "where generations, members and barriers are kept")
-      ->capture_default_str();
+  CLI::Option* data = master
+                          ->add_option("--data", options->data_directory,
+                                       "where generations, members and barriers are kept")
+                          ->capture_default_str();
+  AddStoreOptions(*master, options->store)->excludes(data);
+  master->add_option("--advertise", options->advertise,
+                     "with --store: how clients reach this master, host:port; else --listen");
   master
       ->add_option("--member-ttl", options->member_ttl_s,
                    "seconds after which an owner that is away is no member any more")

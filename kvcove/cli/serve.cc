@@ -306,7 +306,7 @@ Result<int> RunOwner(const OwnerOptions& options) {
   KVCOVE_TRY(TakeDisk(options, daemon_options.host.owner));
   daemon_options.host.data_directory = options.data_directory;
   pool::ClusterMember member;
-  KVCOVE_ASSIGN(member.master, rpc::ParseAddress(options.master, 7400));
+  KVCOVE_ASSIGN(member.master, rpc::ParseAddresses(options.master, 7400));
   KVCOVE_ASSIGN(member.listen, ListenOption(options.listen, 7401, options.security));
   KVCOVE_ASSIGN(const SecurityOptions::Loaded security, options.security.Load());
   if (!options.tenant.empty() && security.credentials == nullptr) {
@@ -478,7 +478,9 @@ void AddOwner(CLI::App& app, Action& chosen) {
   owner->add_option("--data", options->data_directory,
                     "with --disk: where this owner's identity is kept (default: the disk's file "
                     "with '.data' behind it)");
-  owner->add_option("--master", options->master, "the cluster's master, host:port")
+  owner
+      ->add_option("--master", options->master,
+                   "the cluster's master, host:port; of several masters all, separated by commas")
       ->capture_default_str();
   AddClusterOptions(*owner, *options);
   owner->callback([options, &chosen] { chosen = [options] { return RunOwner(*options); }; });

@@ -83,7 +83,8 @@ class Answers {
       free += owner.free_bytes;
       objects += owner.objects;
     }
-    return json{{"pool", ToHex(stat.pool)},
+    json status{{"role", stat.leads ? "leader" : "leader, cut off from etcd"},
+                {"pool", ToHex(stat.pool)},
                 {"incarnation", ToHex(stat.incarnation)},
                 {"term", stat.term},
                 {"revision", stat.revision},
@@ -103,7 +104,17 @@ class Answers {
                 {"directory_bytes", stat.directory_bytes},
                 {"lookups", stat.lookups},
                 {"resets", stat.resets}};
+    if (stat.store) {
+      status["store"] = "etcd";
+      status["store_milliseconds"] = static_cast<double>(stat.store->latency_ns) * 1e-6;
+      status["store_facts"] = stat.store->facts;
+      status["store_facts_bytes"] = stat.store->facts_bytes;
+      status["store_queued"] = stat.store->queued;
+      status["store_repeated"] = stat.store->repeated;
+    }
+    return status;
   }
+  bool Leads() const { return cluster_.Stat().leads; }
 
   Result<json> Segments() const {
     json list = json::array();
@@ -389,6 +400,18 @@ class Answers {
 
 }  // namespace
 
+std::vector<std::pair<std::string, std::string>> LeaderPaths() {
+  std::vector<std::pair<std::string, std::string>> paths;
+  for (const char* path : {"segments", "namespaces", "keys", "key", "tasks", "members"}) {
+    paths.emplace_back("GET", fmt::format("/v1/{}", path));
+  }
+  for (const char* path :
+       {"forget", "reset", "remove", "drain", "copy", "move", "repair", "cancel"}) {
+    paths.emplace_back("POST", fmt::format("/v1/{}", path));
+  }
+  return paths;
+}
+
 Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
                                            const AdminOptions& options, const Clock& clock) {
   std::unique_ptr<Admin> admin(new Admin);
@@ -419,6 +442,16 @@ Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
        .open = true,
        .waits = false,
        .answer = [](const Request&) { return Response{.body = "ok\n", .type = "text/plain"}; }});
+  routes.push_back({.method = "GET",
+                    .path = "/readyz",
+                    .open = true,
+                    .waits = false,
+                    .answer = [answers](const Request&) {
+                      const bool leads = answers->Leads();
+                      return Response{.status = leads ? 200 : 503,
+                                      .body = leads ? "leader\n" : "leader, cut off from etcd\n",
+                                      .type = "text/plain"};
+                    }});
   routes.push_back({.method = "GET",
                     .path = "/metrics",
                     .open = false,

@@ -11,6 +11,9 @@
 
 namespace kvcove::master {
 
+// Methods and paths that only a leader answers; a standby says who leads.
+std::vector<std::pair<std::string, std::string>> LeaderPaths();
+
 struct AdminOptions {
   rpc::Address listen{.host = "127.0.0.1", .port = 7480};
   std::shared_ptr<rpc::Credentials> credentials;  // null: every client may do everything

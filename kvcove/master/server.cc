@@ -14,6 +14,13 @@ constexpr std::int64_t kTickNs = 5 * kMillisecond;
 }  // namespace
 
 Status MasterServer::Impl::OpenStore(std::unique_ptr<PosixDisk> disk, Opened& opened) {
+  if (options_.leadership != nullptr) {
+    KVCOVE_ASSIGN(std::unique_ptr<EtcdStore> store,
+                  EtcdStore::Open(options_.leadership, {}, clock_, opened));
+    etcd_ = store.get();
+    store_ = std::move(store);
+    return {};
+  }
   if (disk == nullptr) {
     store_ = std::make_unique<MemoryStore>();
     return {};
@@ -142,6 +149,7 @@ Result<wire::ResetOutcome> MasterServer::Reset(const wire::ResetRequest& request
     impl_->master().generations().Reset(request, deadline_ns, std::move(reply));
   });
   impl_->EndCall();
+  outcome = impl_->IfLeading(std::move(outcome));
   impl_->CountReset(outcome.has_value());
   return outcome;
 }
@@ -153,6 +161,7 @@ Result<std::uint64_t> MasterServer::RemovePattern(const Token& token, std::strin
     impl_->master().Remove(token, {}, pattern, deadline_ns, std::move(reply));
   });
   impl_->EndCall();
+  removed = impl_->IfLeading(std::move(removed));
   if (!removed) return std::unexpected(removed.error());
   return removed->matches;
 }

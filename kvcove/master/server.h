@@ -13,6 +13,7 @@
 
 #include "kvcove/http/metrics.h"
 #include "kvcove/master/disk.h"
+#include "kvcove/master/etcd_store.h"
 #include "kvcove/master/master.h"
 #include "kvcove/rpc/access.h"
 #include "kvcove/rpc/address.h"
@@ -26,6 +27,9 @@ namespace kvcove::master {
 struct MasterServerOptions {
   rpc::Address listen = rpc::LoopbackAddress(7400);
   std::string data_directory;  // empty: facts are forgotten with the process
+  // Of several masters: facts are in etcd, and nothing is answered while this one does not lead.
+  // Null: this is the only master.
+  std::shared_ptr<EtcdLeadership> leadership;
   MasterOptions master;
   std::shared_ptr<rpc::Credentials> credentials;  // null: every client may do everything
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
@@ -37,6 +41,8 @@ struct MasterStat {
   Id128 incarnation;
   std::uint64_t term = 0;
   std::uint64_t revision = 0;
+  bool leads = true;                   // nobody else does now
+  std::optional<EtcdStoreStat> store;  // where facts are in etcd
   std::uint64_t directory_entries = 0;
   std::uint64_t directory_bytes = 0;
   std::map<std::string, std::uint64_t> entries_of_tenants;

@@ -44,6 +44,16 @@ bool MasterServer::Impl::Admitted(rpc::ConnectionId id) const {
   return at != connections_.end() && at->second.guest.caller != nullptr;
 }
 
+// What is decided while this master leads, and answered later, may be wrong by then: another one
+// may lead and have decided more. So the leadership is looked at when everything else is done. A
+// lease that is granted here counts from before this moment, and the next leader waits for its
+// length.
+rpc::Responder MasterServer::Impl::WhileLeading(rpc::Responder respond) const {
+  return [this, respond = std::move(respond)](rpc::Reply reply) {
+    respond(Leads() ? std::move(reply) : FailedReply(rpc::NotTheLeader({})));
+  };
+}
+
 // The gate may read the credentials file again, so it is asked without the lock. Nobody else writes
 // the guest meanwhile: the calls about one connection come one after the other.
 rpc::Reply MasterServer::Impl::Greet(rpc::ConnectionId id, wire::Method method,
@@ -63,6 +73,10 @@ void MasterServer::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
                                    std::span<const std::byte> body, std::int64_t /*deadline_ns*/,
                                    rpc::Responder respond) {
   if (rpc::Gate::IsGreeting(method)) return respond(Greet(id, method, body));
+  if (options_.leadership != nullptr) {
+    if (!Leads()) return respond(FailedReply(rpc::NotTheLeader({})));
+    respond = WhileLeading(std::move(respond));
+  }
   std::shared_ptr<const rpc::Caller> caller;
   {
     const MutexLock lock(connections_mutex_);

@@ -14,6 +14,7 @@
 #include "kvcove/master/server.h"
 #include "kvcove/master/wait_for.h"
 #include "kvcove/rpc/gate.h"
+#include "kvcove/rpc/leader.h"
 #include "kvcove/rpc/server.h"
 #include "kvcove/rpc/workers.h"
 #include "kvcove/wire/host_wire.h"
@@ -84,6 +85,12 @@ class MasterServer::Impl final : public rpc::Handler {
   const rpc::Address& address() const { return server_->address(); }
   MasterStat Stat() const;
   void Collect(http::Metrics& metrics) const;
+  // What a call from within this process came to; an error where this master does not lead.
+  template <typename T>
+  Result<T> IfLeading(Result<T> outcome) const {
+    if (Leads()) return outcome;
+    return std::unexpected(rpc::NotTheLeader({}));
+  }
   template <typename T>
   Result<T> Wait(const std::function<void(Reply<T>)>& call);
   void CountReset(bool proven) {
@@ -113,6 +120,10 @@ class MasterServer::Impl final : public rpc::Handler {
     }
   };
 
+  // Whether what is answered now may count.
+  bool Leads() const { return options_.leadership == nullptr || options_.leadership->Leads(); }
+  // Answers "not the leader" in place of what was decided, if that is so by then.
+  rpc::Responder WhileLeading(rpc::Responder respond) const;
   // It waits for owners or the disk.
   static bool IsSlow(wire::Method method);
   rpc::ServerOptions ServerOptionsOf() const;
@@ -188,6 +199,7 @@ class MasterServer::Impl final : public rpc::Handler {
   std::unique_ptr<Master> master_;
   std::unique_ptr<ControlStore> store_;
   FileStore* file_ = nullptr;  // store_, if it is one
+  EtcdStore* etcd_ = nullptr;  // the same
   PosixDisk* disk_ = nullptr;  // of file_
   std::unique_ptr<rpc::Workers> workers_;
   std::unique_ptr<rpc::Server> server_;

@@ -18,6 +18,8 @@ MasterStat MasterServer::Impl::Stat() const {
           .incarnation = pool.incarnation,
           .term = master_->term(),
           .revision = master_->revision(),
+          .leads = Leads(),
+          .store = etcd_ == nullptr ? std::nullopt : std::optional(etcd_->stat()),
           .directory_entries = master_->directory().entries(),
           .directory_bytes = master_->directory().bytes(),
           .entries_of_tenants = std::move(entries_of_tenants),
@@ -37,6 +39,8 @@ MasterStat MasterServer::Impl::Stat() const {
 
 void MasterServer::Impl::Collect(http::Metrics& metrics) const {
   const MasterStat stat = Stat();
+  metrics.Gauge("kvcove_master_leads", "1 while this master leads", stat.leads ? 1 : 0);
+  if (etcd_ != nullptr) etcd_->Collect(metrics);
   CollectOwners(metrics, stat.owners, master_->standings(), clock_.NowNs());
   CollectMaster(metrics, stat);
   const auto number = [](auto value) { return static_cast<double>(value); };

@@ -78,6 +78,14 @@ Status CheckHost(const std::string& what, const std::string& host, const Parsed&
   return {};
 }
 
+Result<rpc::Route> RouteToMaster(const AdvertiseRequest& request, const RouteFunction& route) {
+  Result<rpc::Route> found = Fail(Code::kInvalid, "no master is named");
+  for (const rpc::Address& master : request.master.list()) {
+    if (found = route(master); found) break;
+  }
+  return found;
+}
+
 Result<Advertised> FromOption(const AdvertiseRequest& request, const RouteFunction& route) {
   KVCOVE_ASSIGN(const rpc::Address address,
                 rpc::ParseAddress(request.advertise, request.listen.port));
@@ -92,7 +100,7 @@ Result<Advertised> FromOption(const AdvertiseRequest& request, const RouteFuncti
                 what + ": this is no address that others can connect to; name one of this host's");
   }
   if (parsed.kind == Kind::kLoopback) {
-    const auto to_master = route(request.master);
+    const auto to_master = RouteToMaster(request, route);
     if (to_master && Parse(to_master->source).kind != Kind::kLoopback) {
       return Fail(Code::kInvalid,
                   fmt::format("{}: only this host reaches it, and the master {} is reached by "
@@ -112,7 +120,7 @@ Result<Advertised> FromListen(const AdvertiseRequest& request, const Parsed& par
     return Advertised{.address = listen, .why = "it listens there" + LinkLocalNote(parsed)};
   }
   // A master whose name is not known yet says nothing about where it is.
-  const auto to_master = route(request.master);
+  const auto to_master = RouteToMaster(request, route);
   if (to_master && Parse(to_master->source).kind != Kind::kLoopback &&
       to_master->source != to_master->peer) {
     return Fail(Code::kInvalid,
@@ -128,7 +136,7 @@ Result<Advertised> FromRoute(const AdvertiseRequest& request, const Parsed& wild
                              const RouteFunction& route) {
   const std::string listen = request.listen.ToString();
   const std::string master = request.master.ToString();
-  const auto to_master = route(request.master);
+  const auto to_master = RouteToMaster(request, route);
   if (!to_master) {
     return Fail(to_master.error().code,
                 fmt::format("--listen {}: which address to advertise is decided by the route to "

@@ -6,14 +6,14 @@
 #include <functional>
 #include <string>
 
-#include "kvcove/rpc/address.h"
+#include "kvcove/rpc/leader.h"
 
 namespace kvcove::net {
 
 struct AdvertiseRequest {
   std::string advertise;  // --advertise, host or host:port; empty: not given
   rpc::Address listen;    // port 0: the kernel will choose one
-  rpc::Address master;
+  rpc::Addresses master;  // of several, the first to which there is a route counts
 };
 
 struct Advertised {

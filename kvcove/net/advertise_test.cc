@@ -28,7 +28,7 @@ Result<rpc::Route> Unasked(const rpc::Address&) {
 AdvertiseRequest Request(const std::string& listen, const std::string& advertise = {}) {
   return {.advertise = advertise,
           .listen = *rpc::ParseAddress(listen, 7401),
-          .master = {.host = "10.0.0.1", .port = 7400}};
+          .master = rpc::Address{.host = "10.0.0.1", .port = 7400}};
 }
 // "address | why"; an error: its text.
 std::string Chosen(const AdvertiseRequest& request, const RouteFunction& route) {

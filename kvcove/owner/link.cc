@@ -27,6 +27,7 @@ Link::Link(Owner& owner, const LinkOptions& options, const Clock& clock)
       options_(options),
       clock_(clock),
       core_(owner, options.identity, owner.lease_renewal_ns(), clock),
+      finder_(options.master, clock),
       identity_(options.identity.owner) {}
 
 Link::~Link() { Stop(); }
@@ -105,7 +106,7 @@ void Link::SayGoodbye() {
     return;
   }
   const std::int64_t deadline_ns = clock_.NowNs() + goodbye->timeout_ns;
-  auto client = rpc::Client::Connect(options_.master, options_.access, deadline_ns);
+  auto client = rpc::Client::Connect(finder_.Current(), options_.access, deadline_ns);
   if (!client || !client->Call(goodbye->method, Bytes(goodbye->body), deadline_ns)) return;
   if (options_.lineage != nullptr) options_.lineage->Remove();
 }
@@ -141,17 +142,20 @@ void Link::RenewNow() {
   changed_.NotifyAll();
 }
 
-Result<std::string> Link::Call(Lane lane, std::optional<rpc::Client>& client,
+Result<std::string> Link::Call(Lane lane, rpc::Client& client, const rpc::Address& master,
                                const LinkCore::Call& call) {
   const auto index = static_cast<std::size_t>(lane);
   {
     const MutexLock lock(mutex_);
     if (stopping_) return Fail(Code::kUnavailable, "stopping");
-    fds_[index] = client->fd();
+    fds_[index] = client.fd();
     called_ = true;
   }
-  Result<std::string> reply =
-      client->Call(call.method, Bytes(call.body), clock_.NowNs() + call.timeout_ns);
+  Result<std::string> reply = Fail(Code::kUnavailable, "another master is asked now");
+  // Who moves on to another one ends what waits here, from this moment on.
+  if (finder_.Current() == master) {
+    reply = client.Call(call.method, Bytes(call.body), clock_.NowNs() + call.timeout_ns);
+  }
   const MutexLock lock(mutex_);
   fds_[index] = -1;
   return reply;
@@ -159,8 +163,10 @@ Result<std::string> Link::Call(Lane lane, std::optional<rpc::Client>& client,
 
 void Link::Run(Lane lane) {
   std::optional<rpc::Client> client;
+  rpc::Address connected_to;
   while (!stopping()) {
-    if (client && !client->usable()) client.reset();
+    const rpc::Address master = finder_.Current();
+    if (client && (!client->usable() || connected_to != master)) client.reset();
     // A lease is renewed over the connection over which hello was said.
     if (!client && lane == Lane::kLease) core_.Disconnected();
     const LinkCore::Step step = core_.Next(lane);
@@ -168,10 +174,11 @@ void Link::Run(Lane lane) {
       if (step.wait_ns > 0) Wait(lane, step.wait_ns);
       continue;
     }
+    const std::int64_t began_ns = clock_.NowNs();
     if (!client) {
-      auto connected =
-          rpc::Client::Connect(options_.master, options_.access, clock_.NowNs() + kConnectNs);
+      auto connected = rpc::Client::Connect(master, options_.access, clock_.NowNs() + kConnectNs);
       if (!connected) {
+        NoteMaster(lane, master, connected.error(), clock_.NowNs() - began_ns);
         const Result<std::string> failed = std::unexpected(connected.error());
         if (lane == Lane::kLease) Tell(failed);
         core_.Answer(lane, failed);
@@ -179,8 +186,10 @@ void Link::Run(Lane lane) {
         continue;
       }
       client.emplace(std::move(*connected));
+      connected_to = master;
     }
-    const Result<std::string> reply = Call(lane, client, *step.call);
+    const Result<std::string> reply = Call(lane, *client, master, *step.call);
+    if (!reply) NoteMaster(lane, master, reply.error(), clock_.NowNs() - began_ns);
     core_.Answer(lane, reply);
     if (lane != Lane::kLease) continue;
     // The file says it before the next hello does.
@@ -192,10 +201,22 @@ void Link::Run(Lane lane) {
   }
 }
 
+void Link::NoteMaster(Lane lane, const rpc::Address& master, const Error& error,
+                      std::int64_t waited_ns) {
+  // Only the lease's calls are always answered at once: another lane's may be slow.
+  if (lane != Lane::kLease && !rpc::LeaderIn(error)) return;
+  if (!finder_.Note(master, error, waited_ns)) return;
+  const MutexLock lock(mutex_);
+  for (const int fd : fds_) {
+    if (fd >= 0) shutdown(fd, SHUT_RDWR);
+  }
+  changed_.NotifyAll();
+}
+
 // The lease lane's log, and the reachability of the master.
 void Link::Tell(const Result<std::string>& reply) {
   if (stopping()) return;
-  const std::string master = options_.master.ToString();
+  const std::string master = finder_.Current().ToString();
   if (reply) {
     if (std::exchange(said_away_, false)) LogInfo("the master at {} is back", master);
     said_stale_ = false;

@@ -12,11 +12,12 @@
 #include "kvcove/owner/owner.h"
 #include "kvcove/rpc/address.h"
 #include "kvcove/rpc/client.h"
+#include "kvcove/rpc/leader.h"
 
 namespace kvcove::owner {
 
 struct LinkOptions {
-  rpc::Address master;
+  rpc::Addresses master;  // of which one leads
   LinkIdentity identity;
   rpc::Access access;
   // Called with each answer of a master that knows this owner, by the lease's thread: it must not
@@ -52,8 +53,11 @@ class Link {
   using Lane = LinkCore::Lane;
   void Run(Lane lane);
   void Wait(Lane lane, std::int64_t duration_ns);
+  // A call at `master` failed so: another one may lead. Then the other lanes follow.
+  void NoteMaster(Lane lane, const rpc::Address& master, const Error& error,
+                  std::int64_t waited_ns);
   // What it answered; kUnavailable and kTimeout when the connection is of no use any more.
-  Result<std::string> Call(Lane lane, std::optional<rpc::Client>& client,
+  Result<std::string> Call(Lane lane, rpc::Client& client, const rpc::Address& master,
                            const LinkCore::Call& call);
   void Tell(const Result<std::string>& reply);
   // True once the master knows that this identity is over.
@@ -66,6 +70,7 @@ class Link {
   LinkOptions options_;
   const Clock& clock_;
   LinkCore core_;
+  rpc::LeaderFinder finder_;
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -87,7 +87,7 @@ class ClusterConnection final : public Connection {
     // The wildcard address is one for listeners: callers take the master's own.
     if (auto admin = rpc::ParseAddress(told.admin, 0);
         admin && (admin->host == "0.0.0.0" || admin->host == "::")) {
-      admin->host = host_->options().master.host;
+      admin->host = host_->master_address().host;
       told.admin = admin->ToString();
     }
     constexpr std::uint64_t kDay = 24ULL * 3600 * 1000;
@@ -259,7 +259,7 @@ constexpr std::uint16_t kMasterPort = 7400;
 Result<std::unique_ptr<Connection>> OpenCluster(std::string_view address, std::string_view query,
                                                 std::chrono::milliseconds timeout) {
   requester::ClusterHostOptions options;
-  KVCOVE_ASSIGN(options.master, rpc::ParseAddress(address, kMasterPort));
+  KVCOVE_ASSIGN(options.master, rpc::ParseAddresses(address, kMasterPort));
   KVCOVE_ASSIGN(options.warm, DefaultWarm());
   std::string token = Environment("KVCOVE_TOKEN");
   rpc::TlsFiles tls{.authority = Environment("KVCOVE_TLS_AUTHORITY"),

@@ -23,7 +23,7 @@ namespace kvcove::pool {
 
 // The owner belongs to a cluster.
 struct ClusterMember {
-  rpc::Address master;
+  rpc::Addresses master;                          // of which one leads
   rpc::Address listen = rpc::LoopbackAddress(0);  // for other hosts' data
   std::string advertise;  // host:port as others reach it; empty: see net::ChooseAdvertised
   std::string host;       // empty: requester::HostIdentity()

@@ -19,7 +19,7 @@
 namespace kvcove::requester {
 
 struct ClusterHostOptions {
-  rpc::Address master;
+  rpc::Addresses master;  // of which one leads
   // Which owners are on this host; empty: HostIdentity().
   std::string host;
   // Use the memory of the owners on this host directly.
@@ -52,6 +52,8 @@ class ClusterHost final : public LookupService {
   // What the master has told last.
   wire::MasterSettings Settings() KVCOVE_EXCLUDES(settings_mutex_);
 
+  // Of several masters the one that is asked now.
+  rpc::Address master_address() const { return channel_.address(); }
   // What the master's metrics show of this process, and its `why` of keys whose slot is known.
   void CountMiss(std::optional<SlotId> slot, std::string_view key, MissReason reason);
   // A session of the engine begins or ends; the master hears of the last one's end a little later.

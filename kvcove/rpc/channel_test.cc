@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
@@ -85,6 +86,87 @@ TEST_F(TcpChannelTest, AServerThatWasStartedAgainIsUsedAgain) {
   EXPECT_EQ(Call(channel, "nobody").error().code, Code::kUnavailable);
   Start(address);
   EXPECT_EQ(*Call(channel, "two"), "two");
+}
+
+// Answers "not the leader; the leader is ..." or, frozen, nothing.
+class Follower final : public Handler {
+ public:
+  void OnOpen(ConnectionId, const Peer&) override {}
+  void OnRequest(ConnectionId, wire::Method method, std::span<const std::byte> /*body*/,
+                 std::int64_t /*deadline_ns*/, Responder respond) override {
+    if (frozen && method != wire::Method::kHello) {
+      held = std::move(respond);
+      ++waiting;
+      return;
+    }
+    respond(method == wire::Method::kHello ? Reply() : ErrorReply(NotTheLeader(leader)));
+  }
+  void OnClose(ConnectionId) override {}
+  void OnProcessGone(std::uint64_t) override {}
+  bool Admitted(ConnectionId) const override { return true; }
+  std::string leader;
+  std::atomic<bool> frozen{false};
+  std::atomic<int> waiting{0};
+  Responder held;
+};
+
+class LeaderChannelTest : public TcpChannelTest {
+ protected:
+  void SetUp() override {
+    TcpChannelTest::SetUp();
+    follower_.leader = server_->address().ToString();
+    ServerOptions options;
+    options.listen = LoopbackAddress(0);
+    follower_server_ = std::move(*Server::Open(options, follower_));
+    follower_server_->Start();
+  }
+  Addresses FollowerFirst() const {
+    return Addresses({follower_server_->address(), server_->address()});
+  }
+  Follower follower_;
+  std::unique_ptr<Server> follower_server_;
+};
+
+TEST_F(LeaderChannelTest, FindsTheLeaderAndStaysThere) {
+  TcpChannel channel(FollowerFirst(), {});
+  EXPECT_EQ(*Call(channel, "one"), "one");
+  EXPECT_EQ(channel.address(), server_->address());
+  EXPECT_EQ(*Call(channel, "two"), "two");
+}
+
+TEST_F(LeaderChannelTest, GoesOnWhenTheLeaderIsGone) {
+  TcpChannel channel(Addresses({server_->address(), follower_server_->address()}), {});
+  EXPECT_EQ(*Call(channel, "one"), "one");
+  const Address address = server_->address();
+  server_.reset();
+  const auto nobody = Call(channel, "two");
+  ASSERT_FALSE(nobody);
+  EXPECT_EQ(nobody.error().code, Code::kUnavailable);
+  EXPECT_FALSE(nobody.error().answered) << "no master has answered for the pool";
+  Start(address);
+  EXPECT_EQ(*Call(channel, "three"), "three");
+}
+
+TEST_F(LeaderChannelTest, ACallThatWaitsAtAFrozenMasterGoesOnAtTheNext) {
+  TcpChannel channel(FollowerFirst(), {});
+  follower_.frozen = true;
+  Result<std::string> waited = Fail(Code::kInternal, "");
+  std::thread patient([&] { waited = Call(channel, "patient"); });
+  while (follower_.waiting == 0) std::this_thread::yield();
+  // Another call gives up; what waits there follows it to the leader.
+  const std::int64_t began = SystemClock::Instance().NowNs();
+  EXPECT_FALSE(channel.Call(wire::Method::kLookup, {}, began + 200 * kMillisecond));
+  patient.join();
+  EXPECT_EQ(waited.value_or("nothing"), "patient");
+  EXPECT_LT(SystemClock::Instance().NowNs() - began, 3 * kSecond);
+}
+
+TEST_F(LeaderChannelTest, AnImpatientCallMovesNobody) {
+  TcpChannel channel(FollowerFirst(), {});
+  follower_.frozen = true;
+  EXPECT_FALSE(
+      channel.Call(wire::Method::kLookup, {}, SystemClock::Instance().NowNs() + 20 * kMillisecond));
+  EXPECT_EQ(channel.address(), follower_server_->address());
 }
 
 }  // namespace

@@ -52,6 +52,11 @@ std::pair<std::string, std::uint16_t> NameOf(int fd) {
 
 }  // namespace
 
+Address BoundAddress(int fd) {
+  auto [host, port] = NameOf(fd);
+  return {.host = std::move(host), .port = port};
+}
+
 std::vector<UniqueFd> CopyTcpListeners() {
   std::vector<UniqueFd> listeners;
   DIR* directory = opendir("/proc/self/fd");

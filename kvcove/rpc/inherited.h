@@ -10,6 +10,10 @@
 
 namespace kvcove::rpc {
 
+// Where a listening socket listens, with a numeric host: what ListenTcp must be asked for to get a
+// copy of it.
+Address BoundAddress(int fd);
+
 // A copy of every listening TCP socket that this process has open.
 std::vector<UniqueFd> CopyTcpListeners();
 

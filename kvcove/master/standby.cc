@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/standby.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "kvcove/http/metrics.h"
+#include "kvcove/master/admin.h"
+#include "kvcove/rpc/leader.h"
+
+namespace kvcove::master {
+
+Result<std::unique_ptr<Standby>> Standby::Open(const StandbyOptions& options) {
+  std::unique_ptr<Standby> standby(new Standby(options));
+  rpc::ServerOptions server;
+  server.listen = options.listen;
+  server.max_connections = 8192;
+  server.name = "the standby";
+  server.tls = options.tls;
+  server.thread_name = "kvcove-standby";
+  KVCOVE_ASSIGN(standby->server_, rpc::Server::Open(server, *standby));
+  KVCOVE_TRY(standby->OpenAdmin());
+  standby->server_->Start();
+  return standby;
+}
+
+Standby::~Standby() {
+  if (server_ != nullptr) server_->Stop();
+}
+
+void Standby::Show(StandbyView view) {
+  const MutexLock lock(mutex_);
+  view_ = std::move(view);
+}
+
+StandbyView Standby::view() const {
+  const MutexLock lock(mutex_);
+  return view_;
+}
+
+// ---- clients
+
+void Standby::OnOpen(rpc::ConnectionId id, const rpc::Peer& /*peer*/) {
+  const MutexLock lock(mutex_);
+  guests_[id];
+}
+
+void Standby::OnClose(rpc::ConnectionId id) {
+  const MutexLock lock(mutex_);
+  guests_.erase(id);
+}
+
+bool Standby::Admitted(rpc::ConnectionId id) const {
+  const MutexLock lock(mutex_);
+  const auto at = guests_.find(id);
+  return at != guests_.end() && at->second.caller != nullptr;
+}
+
+// Who leads is told to those only who are let in, as a leader would.
+void Standby::OnRequest(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body,
+                        std::int64_t /*deadline_ns*/, rpc::Responder respond) {
+  rpc::Gate::Guest guest;
+  std::string leader;
+  {
+    const MutexLock lock(mutex_);
+    guest = guests_[id];
+    if (view_.leader) leader = view_.leader->address;
+  }
+  if (rpc::Gate::IsGreeting(method)) {
+    rpc::Reply reply = gate_.Greet(guest, method, body);
+    {
+      const MutexLock lock(mutex_);
+      guests_[id] = std::move(guest);
+    }
+    return respond(std::move(reply));
+  }
+  if (!gate_.Admitted(guest)) {
+    return respond(rpc::ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true));
+  }
+  respond(rpc::ErrorReply(rpc::NotTheLeader(leader)));
+}
+
+// ---- operators
+
+http::Response Standby::StatusPage() const {
+  const StandbyView now = view();
+  nlohmann::json status{{"role", "standby"},
+                        {"leader", now.leader ? now.leader->address : ""},
+                        {"leader_admin", now.leader ? now.leader->admin : ""},
+                        {"store", "etcd"},
+                        {"store_milliseconds", static_cast<double>(now.store_latency_ns) * 1e-6}};
+  if (now.term != 0) status["term"] = now.term;
+  if (!now.store_error.empty()) status["store_error"] = now.store_error;
+  return http::JsonResponse(status);
+}
+
+http::Response Standby::ReadyPage() const {
+  const StandbyView now = view();
+  if (!now.store_error.empty()) {
+    return {.status = 503, .body = "standby, without etcd\n", .type = "text/plain"};
+  }
+  return {.body = "standby\n", .type = "text/plain"};
+}
+
+http::Response Standby::MetricsPage() const {
+  const StandbyView now = view();
+  http::Metrics metrics;
+  metrics.Gauge("kvcove_master_leads", "1 while this master leads", 0);
+  metrics.Gauge("kvcove_master_term", "starts of a master of this pool",
+                static_cast<double>(now.term));
+  metrics.Gauge("kvcove_master_store_answers", "1 while etcd answers this standby",
+                now.store_error.empty() ? 1 : 0);
+  metrics.Gauge("kvcove_master_store_answer_seconds", "how long its last answer took",
+                static_cast<double>(now.store_latency_ns) * 1e-9);
+  metrics.Process();
+  return {.body = metrics.Text(), .type = "text/plain; version=0.0.4"};
+}
+
+Status Standby::OpenAdmin() {
+  if (!options_.admin) return {};
+  admin_ = *options_.admin;
+  http::ServerOptions server{.loopback = rpc::IsLoopback(admin_)};
+  KVCOVE_ASSIGN(server.listener, rpc::ListenTcp(admin_));
+  if (options_.credentials != nullptr) {
+    server.authorize = [credentials = options_.credentials](const std::string& authorization) {
+      return rpc::MayAdminister(*credentials, authorization);
+    };
+  }
+  std::vector<http::Route> routes;
+  const auto add = [&](const char* path, bool open,
+                       std::function<http::Response(const http::Request&)> answer) {
+    routes.push_back({.method = "GET", .path = path, .open = open, .answer = std::move(answer)});
+  };
+  add("/healthz", true,
+      [](const http::Request&) { return http::Response{.body = "ok\n", .type = "text/plain"}; });
+  add("/readyz", true, [this](const http::Request&) { return ReadyPage(); });
+  add("/metrics", false, [this](const http::Request&) { return MetricsPage(); });
+  add("/v1/status", false, [this](const http::Request&) { return StatusPage(); });
+  for (const auto& [method, path] : LeaderPaths()) {
+    routes.push_back({.method = method, .path = path, .answer = [this](const http::Request&) {
+                        const StandbyView now = view();
+                        Error error = rpc::NotTheLeader(now.leader ? now.leader->address : "");
+                        if (now.leader && !now.leader->admin.empty()) {
+                          error.detail += ", its admin endpoint " + now.leader->admin;
+                        }
+                        return http::ErrorResponse(error);
+                      }});
+  }
+  admin_server_ = std::make_unique<http::Server>(std::move(server), std::move(routes));
+  return {};
+}
+
+}  // namespace kvcove::master
