@@ -145,6 +145,7 @@ int Main(int argc, char** argv) {
   AddStatus(app, chosen);
   AddDoctor(app, chosen);
   AddDisk(app, chosen);
+  AddStore(app, chosen);
   try {
     app.parse(WithEnvironment(app, argc, argv));
   } catch (const CLI::Success& success) {

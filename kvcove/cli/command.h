@@ -33,6 +33,7 @@ void AddToken(CLI::App& app, Action& chosen);
 void AddAdmin(CLI::App& app, Action& chosen);
 void AddStatus(CLI::App& app, Action& chosen);
 void AddDoctor(CLI::App& app, Action& chosen);
+void AddStore(CLI::App& app, Action& chosen);
 void AddDisk(CLI::App& app, Action& chosen);
 
 // A size option that is read as `4GiB`; a wrong one is an error that names the option.

@@ -141,6 +141,7 @@ class EtcdStore::Core {
   ~Core() { Stop(); }
 
   Status Load(Opened& opened);
+  Status Replace(const EtcdSnapshot& snapshot, const Facts& facts, std::uint64_t revision);
   void Start() {
     thread_ = StartThread("kvcove-store", [this] { Run(); });
   }
@@ -230,6 +231,31 @@ Status EtcdStore::Core::Load(Opened& opened) {
   stat_.facts = sizes_.size();
   stat_.facts_bytes = facts_bytes_;
   return {};
+}
+
+// Each step writes the head, which counts facts that are not there yet: a master that reads in
+// between takes it for damage. And no step can be made again by a late repetition.
+Status EtcdStore::Core::Replace(const EtcdSnapshot& snapshot, const Facts& facts,
+                                std::uint64_t revision) {
+  head_modified_ = snapshot.head_modified;
+  json operations =
+      json::array({EtcdDeletePrefix(prefix_ + "fact/"), EtcdDeletePrefix(prefix_ + "part/")});
+  std::size_t bytes = 0;
+  const auto step = [&]() -> Status {
+    const EtcdHead next{.revision = revision, .commit = RandomId(), .facts = facts.size()};
+    operations.push_back(EtcdPut(prefix_ + "head", Encode(next)));
+    bytes = 0;
+    return Transact(std::exchange(operations, json::array()), &next);
+  };
+  KVCOVE_TRY(step());
+  for (const auto& [key, fact] : facts) {
+    operations.push_back(OperationOf(key, fact.value, fact.revision));
+    bytes += kOperationBytes + fact.value.size();
+    if (operations.size() + 2 >= options_.max_operations || bytes > options_.max_bytes) {
+      KVCOVE_TRY(step());
+    }
+  }
+  return operations.empty() ? Status() : step();
 }
 
 Status EtcdStore::Core::AdmitLocked(std::size_t bytes, bool grows) {
@@ -530,6 +556,12 @@ Result<std::unique_ptr<EtcdStore>> EtcdStore::Open(std::shared_ptr<EtcdLeadershi
   KVCOVE_TRY(core->Load(opened));
   core->Start();
   return std::unique_ptr<EtcdStore>(new EtcdStore(std::move(core)));
+}
+
+Status EtcdStore::Replace(std::shared_ptr<EtcdLeadership> leadership, const EtcdSnapshot& snapshot,
+                          const Facts& facts, std::uint64_t revision, const Clock& clock) {
+  Core core(std::move(leadership), {}, clock);
+  return core.Replace(snapshot, facts, revision);
 }
 
 void EtcdStore::Commit(std::vector<FactChange> changes, Done done) {

@@ -66,6 +66,10 @@ class EtcdStore final : public ControlStore {
   static Result<std::unique_ptr<EtcdStore>> Open(std::shared_ptr<EtcdLeadership> leadership,
                                                  const EtcdStoreOptions& options,
                                                  const Clock& clock, Opened& opened);
+  // In place of all that is there, of which `snapshot` was taken under this leadership. If it ends
+  // in the middle, what is there is damage until it is done again. Errors: as Open.
+  static Status Replace(std::shared_ptr<EtcdLeadership> leadership, const EtcdSnapshot& snapshot,
+                        const Facts& facts, std::uint64_t revision, const Clock& clock);
   // Fails what waits, and ends the thread.
   ~EtcdStore() override;
 

@@ -157,6 +157,32 @@ TEST_F(ControlPlaneTest, ARolledBackStoreVoidsWhatItDoesNotKnow) {
   EXPECT_EQ(Found(newer), newer.size());
 }
 
+TEST_F(ControlPlaneTest, ARestoredBackupShowsNothingOfBefore) {
+  const auto keys = Fill(200);
+  const auto store = [&](const std::string& words) {
+    return std::system(fmt::format("{} store {} --data {}/master >/dev/null 2>&1", KVCOVE_COMMAND,
+                                   words, directory())
+                           .c_str());
+  };
+  const std::string file = directory() + "/backup";
+  ASSERT_EQ(store("backup " + file), 0);
+  ASSERT_TRUE(session_->Reset({.timeout = milliseconds(5000)}));
+  // It holds values of before the reset, and is away until the backup is back.
+  Freeze(owner(1));
+  EXPECT_NE(store("restore --replace " + file), 0) << "a master runs";
+  StopMaster(SIGKILL);
+  EXPECT_NE(store("restore " + file), 0) << "facts are there";
+  ASSERT_EQ(store("restore --replace " + file), 0);
+  StartMaster();
+  Thaw(1);
+  WaitLive(2);
+  EXPECT_EQ(MostFound(keys), 0U) << "objects from before the reset are found";
+  ASSERT_TRUE(session_->Reset({.timeout = milliseconds(5000)}));
+  const auto newer = Keys(50, "newer");
+  EXPECT_EQ(CountOk(Put(*session_, newer)), newer.size());
+  EXPECT_EQ(Found(newer), newer.size());
+}
+
 TEST_F(ControlPlaneTest, BulkRemovalsKeepNoOwnerOut) {
   const std::string prefix(220, 'k');
   for (int batch = 0; batch < 6; ++batch) {

@@ -257,6 +257,35 @@ TEST_F(MastersTest, AnEtcdThatRestartsCostsNothingThatWasStored) {
   EXPECT_LE(MsUntilAllWorks(kept, {}, "etcd"), kWorksAgainMs);
 }
 
+TEST_F(MastersTest, ARestoredBackupShowsNothingOfBeforeAndWorks) {
+  const auto before = Keys(60, "before");
+  ASSERT_EQ(CountOk(Put(*session_, before)), before.size());
+  const std::string file = directory() + "/backup";
+  const auto store = [&](const std::string& words) {
+    return Output(
+        fmt::format("{} store {} --store {} 2>&1", KVCOVE_COMMAND, words, etcd_->Place()));
+  };
+  EXPECT_THAT(store("backup " + file), testing::HasSubstr("facts of revision"));
+  ExpectReset(*session_);
+  ExpectReset(*near_);
+  const auto after = Keys(60, "after");
+  ASSERT_EQ(CountOk(Put(*session_, after)), after.size());
+  EXPECT_THAT(store("restore --replace " + file), testing::HasSubstr("leads this pool"));
+  for (pid_t& master : masters_) End(std::exchange(master, 0), SIGKILL);
+  std::this_thread::sleep_for(milliseconds(2200));
+  EXPECT_THAT(store("restore " + file), testing::HasSubstr("--replace"));
+  EXPECT_THAT(store("restore --replace " + file), testing::HasSubstr("are back"));
+  for (std::size_t i = 0; i < kMasters; ++i) StartMasterAt(i);
+  ASSERT_TRUE(AwaitLeader());
+  // As after any loss of facts, engines say which weights they have; then all works.
+  ExpectReset(*session_);
+  ExpectReset(*near_);
+  ExpectGone(before);
+  ExpectGone(after);
+  EXPECT_LE(MsUntilAllWorks({}, before, "restored"), kWorksAgainMs);
+  ExpectGone(after);
+}
+
 TEST_F(MastersTest, OperatorsSeeWhoLeads) {
   const auto leader = AwaitLeader();
   ASSERT_TRUE(leader);

@@ -26,6 +26,18 @@ check() { # NAME EXPECTED-STATUS PATTERN-IN-OUTPUT COMMAND...
 check "help" 0 "serve" "$kvcove" --help
 check "version" 0 "protocol 2, segment layout 3, control store 2" "$kvcove" --version
 check "unknown option" 2 "did you mean '--memory'" "$kvcove" serve --memroy 4GiB
+check "a store without a prefix" 2 "write etcd://HOST:2379,HOST:2379,HOST:2379/PREFIX" "$kvcove" master --store etcd://h1:2379
+check "a store and a directory" 2 "excludes" "$kvcove" master --store etcd://h1/p --data "$directory/m"
+check "several masters are not taken over" 2 "stop one and start it again" "$kvcove" master --store etcd://h1/p --take-over
+check "a master that clients cannot be sent to" 2 "say with --advertise" "$kvcove" master --store etcd://h1/p --listen 0.0.0.0:0 --insecure
+echo 'user = "kvcove"' >"$directory/user.toml"
+check "an open password file" 2 "closed to all others" "$kvcove" master --store etcd://h1/p --store-user-file "$directory/user.toml"
+chmod 600 "$directory/user.toml"
+check "a password file without one" 2 "needs both" "$kvcove" master --store etcd://h1/p --store-user-file "$directory/user.toml"
+check "a backup of nothing" 2 "say where the facts are" "$kvcove" store backup "$directory/backup"
+check "a backup of a directory without a pool" 2 "No such file" "$kvcove" store backup "$directory/backup" --data "$directory/none"
+echo "no backup" >"$directory/backup"
+check "no backup" 2 "is no whole backup" "$kvcove" store restore "$directory/backup" --data "$directory/restored"
 check "unknown command" 2 "did you mean 'replay'" "$kvcove" reply
 check "unknown option of a subcommand's command" 2 "Run 'kvcove admin keys --help'" "$kvcove" admin keys acme
 check "no command" 2 "help" "$kvcove"
