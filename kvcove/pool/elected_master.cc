@@ -84,7 +84,7 @@ class ElectedMaster::Impl {
 };
 
 Status ElectedMaster::Impl::Open() {
-  const Status checked = master::CheckEtcd(client_, clock_.NowNs() + kCheckNs, clock_);
+  Status checked = master::CheckEtcd(client_, clock_.NowNs() + kCheckNs, clock_);
   const bool away = !checked && (checked.error().code == Code::kUnavailable ||
                                  checked.error().code == Code::kTimeout);
   if (!checked && !away) return checked;
