@@ -21,7 +21,12 @@ bool Directory::Needed(const Entry& entry) const {
                            standings_.MayListAgain(entry.owner, entry.epoch));
 }
 
-bool Directory::Stands(const Entry& entry) const { return entry.superseded == 0 && Needed(entry); }
+bool Directory::Stands(const Entry& entry) const {
+  if (entry.superseded != 0 || !Needed(entry)) return false;
+  // Nobody reads what lies on a disk that is set aside. When it is told again, it is the older one.
+  return standings_.EpochIs(entry.owner, entry.epoch) ||
+         static_cast<Tier>(entry.tier) != Tier::kDisk || !standings_.DiskAway(entry.owner);
+}
 
 Code Directory::Blocks(const Entry& entry, const wire::ListItem& item,
                        std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar) {

@@ -95,6 +95,18 @@ TEST_F(DirectoryTest, WhatAnOwnerTellsAgainWhileItsLeaseRunsStaysItsValue) {
   EXPECT_EQ(List(Item(1, 8), 1, 1), Code::kExists);
 }
 
+TEST_F(DirectoryTest, WhatADiskHadThatIsSetAsideMayBeStoredAgainAtOnce) {
+  wire::ListItem on_disk = Item(1, 7);
+  on_disk.tier = Tier::kDisk;
+  ASSERT_EQ(List(on_disk, 0, 1), Code::kOk);
+  ASSERT_EQ(List(Item(2, 7), 0, 1), Code::kOk);
+  standings_.owner(0).disk_away = true;
+  SetEpoch(0, 2);  // in which the disk is not told
+  std::vector<std::pair<wire::OwnerNumber, SlotId>> to_bar;
+  EXPECT_EQ(directory_.List(Item(1, 8), 1, 1, to_bar), Code::kOk);
+  EXPECT_EQ(directory_.List(Item(2, 8), 1, 1, to_bar), Code::kExists) << "memory goes on";
+}
+
 TEST_F(DirectoryTest, WhatAnOwnerWithoutALeaseHasNotToldAgainGivesWayForGood) {
   ASSERT_EQ(List(Item(1, 7), 0, 1), Code::kOk);
   SetEpoch(0, 2);
