@@ -65,7 +65,7 @@ if [ ${#changed[@]} -gt 0 ]; then
   done
   # The analyzer takes as long as all other checks together; after a large change they must do.
   few=()
-  if [ ${#plain[@]} -gt 60 ]; then few=(--checks='-clang-analyzer-*'); fi
+  if [ ${#plain[@]} -gt 30 ]; then few=(--checks='-clang-analyzer-*'); fi
   printf '%s\n' "${plain[@]}" | xargs -r -P "$(nproc)" -n 2 clang-tidy-19 -p build/asan --quiet "${few[@]}" 2>/dev/null
   printf '%s\n' "${coroutines[@]}" | xargs -r -P "$(nproc)" -n 1 clang-tidy-19 -p build/asan --quiet --checks='-clang-analyzer-*' 2>/dev/null
 fi
