@@ -36,12 +36,13 @@ SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, Look
       rank_adapters_(options.shape.world()),
       adapters_seen_(options.shape.world(), 0),
       events_({.enabled = options.events, .engine = options.engine}) {
-  const MutexLock lock(mutex_);
-  if (options_.versions == VersionSource::kFingerprint) AwaitFingerprints();
-  if (options_.bind_in_thread && options_.save) {
-    if (options_.versions == VersionSource::kNone) (void)BindingOf({});
-    binder_ = StartThread("kvcove-bind", [this] { BindInThread(); });
+  const bool binds = options_.bind_in_thread && options_.save;
+  {
+    const MutexLock lock(mutex_);
+    if (options_.versions == VersionSource::kFingerprint) AwaitFingerprints();
+    if (binds && options_.versions == VersionSource::kNone) (void)BindingOf({});
   }
+  if (binds) binder_ = StartThread("kvcove-bind", [this] { BindInThread(); });
 }
 
 SchedulerRole::Request& SchedulerRole::Find(const RequestView& view) {
