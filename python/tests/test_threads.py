@@ -18,6 +18,7 @@ import ctypes
 import faulthandler
 import sys
 import threading
+import time
 
 import kvcove
 from kvcove import _native
@@ -33,6 +34,9 @@ scheduler = _native.SchedulerRole(
     reset_timeout=2.5, load_async=True, lookup=True, save=True, save_decoded=False, events=False,
     closed_on_reset_failure=False, assume_weights=False, blocks=16)
 hashes = [bytes([i]) * 32 for i in range(3)]
+# A request stores nothing before a thread of the role has bound its version.
+while scheduler.matched("r", 13, 13, "", hashes, 0)[0] is None:
+    time.sleep(0.001)
 
 
 def worker_role():
