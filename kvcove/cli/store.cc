@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `kvcove store`: backups of a control store.
-#include <fcntl.h>
 #include <fmt/core.h>
-#include <unistd.h>
 
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 
-#include "kvcove/base/log.h"
+#include "kvcove/base/durable_file.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/command.h"
 #include "kvcove/cli/store_options.h"
@@ -31,23 +28,6 @@ Status CheckPlace(const BackupOptions& options) {
               "say where the facts are: --data, a master's directory, or --store etcd://...");
 }
 
-// Whole or not at all, and for this user alone: names of tenants are in it.
-Status WriteWhole(const std::string& path, const std::string& bytes) {
-  const std::string made = path + ".new";
-  const UniqueFd fd(open(made.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!fd.valid()) return FailErrno(Code::kInvalid, fmt::format("'{}'", made));
-  std::size_t written = 0;
-  while (written < bytes.size()) {
-    const ssize_t count = write(fd.get(), bytes.data() + written, bytes.size() - written);
-    if (count < 0) return FailErrno(Code::kUnavailable, fmt::format("writing '{}'", made));
-    written += static_cast<std::size_t>(count);
-  }
-  if (fsync(fd.get()) != 0 || rename(made.c_str(), path.c_str()) != 0) {
-    return FailErrno(Code::kUnavailable, fmt::format("writing '{}'", path));
-  }
-  return {};
-}
-
 Result<master::Backup> Take(const BackupOptions& options) {
   if (options.store.place.empty()) return master::BackUpFile(options.data_directory);
   KVCOVE_ASSIGN(const master::EtcdOptions etcd, options.store.Etcd());
@@ -60,7 +40,9 @@ Result<int> RunBackup(const BackupOptions& options) {
   KVCOVE_TRY(CheckPlace(options));
   KVCOVE_ASSIGN(const master::Backup backup, Take(options));
   const std::string bytes = master::EncodeBackup(backup);
-  KVCOVE_TRY(WriteWhole(options.file, bytes));
+  // For this user alone: names of tenants are in it.
+  const std::filesystem::path file = std::filesystem::absolute(options.file);
+  KVCOVE_TRY(ReplaceFile(file.parent_path(), file.filename(), bytes));
   fmt::print("{} facts of revision {}, {}, in '{}'\n", backup.facts.size(), backup.revision,
              FormatSize(bytes.size()), options.file);
   return 0;
@@ -68,15 +50,8 @@ Result<int> RunBackup(const BackupOptions& options) {
 
 Result<int> RunRestore(const BackupOptions& options) {
   KVCOVE_TRY(CheckPlace(options));
-  std::ifstream file(options.file, std::ios::binary);
-  if (!file) return FailErrno(Code::kInvalid, fmt::format("'{}'", options.file));
-  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  const auto backup = master::ParseBackup(bytes);
-  if (!backup) {
-    return Fail(backup.error().code,
-                fmt::format("'{}' is no whole backup: {}", options.file, backup.error().detail));
-  }
-  KVCOVE_ASSIGN(const master::Backup restored, master::ToRestore(*backup));
+  KVCOVE_ASSIGN(const master::Backup backup, master::ReadBackup(options.file));
+  KVCOVE_ASSIGN(const master::Backup restored, master::ToRestore(backup));
   const master::RestoreOptions how{.replace = options.replace};
   if (options.store.place.empty()) {
     KVCOVE_TRY(master::RestoreFile(restored, options.data_directory, how));
@@ -87,7 +62,7 @@ Result<int> RunRestore(const BackupOptions& options) {
     KVCOVE_TRY(master::RestoreEtcd(restored, client, how, clock.NowNs() + kStoreNs, clock));
   }
   fmt::print("{} facts of revision {} are back; everything that was stored in the pool is void\n",
-             restored.facts.size(), backup->revision);
+             restored.facts.size(), backup.revision);
   return 0;
 }
 

@@ -68,6 +68,14 @@ Result<Backup> ParseBackup(std::string_view bytes) {
   return backup;
 }
 
+Result<Backup> ReadBackup(const std::string& path) {
+  KVCOVE_ASSIGN(const std::string bytes, ReadFile(path));
+  auto backup = ParseBackup(bytes);
+  if (backup) return backup;
+  return Fail(backup.error().code,
+              fmt::format("'{}' is no whole backup: {}", path, backup.error().detail));
+}
+
 Result<Backup> ToRestore(const Backup& backup) {
   KVCOVE_ASSIGN(StoredState state, Decode(backup.facts));
   if (!state.pool) return Fail(Code::kInvalid, "there is no pool in it");

@@ -26,6 +26,8 @@ struct Backup {
 std::string EncodeBackup(const Backup& backup);
 // Errors: kCorrupt, kIncompatible; kInvalid when no pool is in it.
 Result<Backup> ParseBackup(std::string_view bytes);
+// Of a file. Errors: also kInvalid when it cannot be read; with its path.
+Result<Backup> ReadBackup(const std::string& path);
 // From the facts of `backup`: another incarnation, every slot free, numbers beyond those that may
 // have been given since, and leases that may run. Errors: those of Decode.
 Result<Backup> ToRestore(const Backup& backup);

@@ -11,7 +11,7 @@
 #include <optional>
 #include <sstream>
 
-#include "kvcove/owner/durable_file.h"
+#include "kvcove/base/durable_file.h"
 #include "kvcove/segment/tier_table.h"
 
 namespace kvcove::owner {

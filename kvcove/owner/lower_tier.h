@@ -23,7 +23,8 @@ struct EvictedObject {
   policy::ObjectId id = 0;          // as in Stored
   std::uint64_t hash = 0;           // of the key, as in Stored
   std::span<const Extent> extents;  // of the payload; they are reused when the call returns
-  bool goes_down = true;            // false: it is not worth a place that it does not have already
+  // False: nobody may read it now. A tier that has the value keeps it; another one drops it.
+  bool goes_down = true;
 };
 
 // The replicas of one put are known by its group; `copies`: on how many owners it is meant to be.

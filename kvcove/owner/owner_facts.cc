@@ -5,9 +5,9 @@
 
 #include <charconv>
 
+#include "kvcove/base/durable_file.h"
 #include "kvcove/base/hash.h"
 #include "kvcove/base/log.h"
-#include "kvcove/owner/durable_file.h"
 
 namespace kvcove::owner {
 namespace {

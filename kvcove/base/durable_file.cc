@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/owner/durable_file.h"
+#include "kvcove/base/durable_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 #include "kvcove/base/posix.h"
 
-namespace kvcove::owner {
+namespace kvcove {
 namespace {
 
 constexpr std::size_t kMostBytes = 4096;
@@ -21,21 +21,30 @@ Status SyncDirectory(const std::string& directory) {
   return {};
 }
 
+Status WriteNew(const std::string& path, std::string_view text) {
+  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  bool written = fd.valid();
+  while (written && !text.empty()) {
+    const ssize_t count = write(fd.get(), text.data(), text.size());
+    written = count >= 0;
+    if (written) text.remove_prefix(static_cast<std::size_t>(count));
+  }
+  if (!written || fsync(fd.get()) != 0) return FailErrno(Code::kUnavailable, "writing " + path);
+  return {};
+}
+
 }  // namespace
 
 Status ReplaceFile(const std::string& directory, const std::string& name, std::string_view text) {
   const std::string path = directory + "/" + name;
   const std::string next = path + ".new";
-  {
-    const UniqueFd fd(open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    if (!fd.valid() ||
-        write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-        fsync(fd.get()) != 0) {
-      return FailErrno(Code::kUnavailable, "writing " + next);
-    }
+  Status replaced = WriteNew(next, text);
+  if (replaced && rename(next.c_str(), path.c_str()) != 0) {
+    replaced = FailErrno(Code::kUnavailable, "writing " + path);
   }
-  if (rename(next.c_str(), path.c_str()) != 0) {
-    return FailErrno(Code::kUnavailable, "writing " + path);
+  if (!replaced) {
+    (void)unlink(next.c_str());
+    return replaced;
   }
   return SyncDirectory(directory);
 }
@@ -61,4 +70,4 @@ Result<std::optional<std::string>> ReadSmallFile(const std::string& directory,
   return std::optional(std::move(text));
 }
 
-}  // namespace kvcove::owner
+}  // namespace kvcove
