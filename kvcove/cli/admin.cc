@@ -125,16 +125,17 @@ class Client {
  private:
   // The one that says it leads; else the first that answers, whose answer says why not.
   void FindLeader(const rpc::Addresses& addresses) {
+    std::optional<rpc::Address> leads;
     std::optional<rpc::Address> answers;
     timeout_ns_ = kLookNs;
-    for (const rpc::Address& address : addresses.list()) {
-      address_ = address;
+    for (auto at = addresses.list().begin(); at != addresses.list().end() && !leads; ++at) {
+      address_ = *at;
       const Result<json> status = Json("GET", "/v1/status", {});
-      if (status && status->value("role", "leader") == "leader") break;
-      if (status && !answers) answers = address;
-      if (address == addresses.list().back()) address_ = answers.value_or(addresses.front());
+      if (status && status->value("role", "leader") == "leader") leads = *at;
+      if (status && !answers) answers = *at;
     }
     timeout_ns_ = kCallNs;
+    address_ = leads ? *leads : answers.value_or(addresses.front());
   }
 
   static constexpr std::int64_t kLookNs = 2'000'000'000;

@@ -57,18 +57,17 @@ Result<pool::MasterProcessOptions> ProcessOptionsOf(const MasterOptions& options
   return process;
 }
 
-// Clients are sent there by the other masters.
-Status CheckAdvertised(const MasterOptions& options, const rpc::Address& listen) {
-  const bool everywhere = listen.host == "0.0.0.0" || listen.host == "::";
-  if (options.advertise.empty()) {
-    if (!everywhere) return {};
-    return Fail(Code::kInvalid,
-                fmt::format("--listen {}: say with --advertise HOST:PORT how clients reach this "
-                            "master; the other masters send them there",
-                            options.listen));
+// Where the other masters send clients; empty: to `listen`.
+Result<std::string> Advertised(const MasterOptions& options, const rpc::Address& listen) {
+  if (!options.advertise.empty()) {
+    KVCOVE_ASSIGN(const rpc::Address advertised, rpc::ParseAddress(options.advertise, 7400));
+    return advertised.ToString();
   }
-  KVCOVE_TRY(rpc::ParseAddress(options.advertise, 7400));
-  return {};
+  if (listen.host != "0.0.0.0" && listen.host != "::") return std::string();
+  return Fail(Code::kInvalid,
+              fmt::format("--listen {}: say with --advertise HOST:PORT how clients reach this "
+                          "master; the other masters send them there",
+                          options.listen));
 }
 
 // One of several masters.
@@ -79,15 +78,10 @@ Result<int> RunElected(const MasterOptions& options, const SecurityOptions::Load
                 "again: another one leads meanwhile");
   }
   pool::ElectedMasterOptions elected;
-  elected.advertise = options.advertise;
   elected.announced_admin = options.announced_admin;
   KVCOVE_ASSIGN(elected.process, ProcessOptionsOf(options, security));
   elected.process.server.data_directory.clear();
-  KVCOVE_TRY(CheckAdvertised(options, elected.process.server.listen));
-  if (!elected.advertise.empty()) {
-    KVCOVE_ASSIGN(const rpc::Address advertised, rpc::ParseAddress(elected.advertise, 7400));
-    elected.advertise = advertised.ToString();
-  }
+  KVCOVE_ASSIGN(elected.advertise, Advertised(options, elected.process.server.listen));
   KVCOVE_ASSIGN(elected.admin, AdminOption(options.admin, options.security));
   KVCOVE_ASSIGN(elected.etcd, options.store.Etcd());
   RaiseDescriptorLimit();

@@ -88,7 +88,7 @@ Status ElectedMaster::Impl::Open() {
   const bool away = !checked && (checked.error().code == Code::kUnavailable ||
                                  checked.error().code == Code::kTimeout);
   if (!checked && !away) return checked;
-  if (away) LogWarn("etcd is waited for: {}", checked.error().detail);
+  if (away) LogWarn("this master waits for etcd: {}", checked.error().detail);
   KVCOVE_ASSIGN(listener_, Listen(options_.process.server.listen));
   if (options_.admin) {
     KVCOVE_ASSIGN(admin_listener_, Listen(*options_.admin));

@@ -7,8 +7,7 @@ namespace {
 constexpr std::int64_t kAskAgainNs = 50 * kMillisecond;
 constexpr std::size_t kFetchedAhead = 8;  // hints of a batch that are fetched from memory
 
-// Two cache lines, and a part of a third: sessions come and go, and aligned memory of this size
-// does not go back to the system.
+// Two cache lines, and often a part of a third: the table begins where malloc puts it.
 template <typename Bucket>
 void Prefetch(const Bucket& bucket) {
   const auto* at = reinterpret_cast<const std::byte*>(&bucket);

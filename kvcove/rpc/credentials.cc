@@ -87,6 +87,26 @@ Result<toml::table> Parse(std::string_view text, const std::string& path) {
   }
 }
 
+using NamedText = std::pair<std::string_view, std::string*>;
+
+// A file of these keys only, each a text. `kind` says in messages which file it is.
+Status ReadTexts(std::string_view text, const std::string& path, std::string_view kind,
+                 const std::array<NamedText, 2>& wanted) {
+  KVCOVE_ASSIGN(const toml::table table, Parse(text, path));
+  const std::array<std::string_view, 2> keys = {wanted[0].first, wanted[1].first};
+  for (const auto& [key, value] : table) {
+    const auto known = std::ranges::find(wanted, key.str(), &NamedText::first);
+    if (known == wanted.end()) {
+      return UnknownKey(fmt::format("key of the {} file '{}'", kind, path), key.str(), keys);
+    }
+    if (!value.is_string()) {
+      return Fail(Code::kInvalid, fmt::format("{}: '{}' is no text", path, key.str()));
+    }
+    *known->second = value.as_string()->get();
+  }
+  return {};
+}
+
 Status CheckToken(const std::string& token, const std::string& where) {
   if (token.size() >= kMinTokenBytes) return {};
   return Fail(Code::kInvalid,
@@ -199,18 +219,9 @@ Result<Credential> LoadCredential(const std::string& path) {
 }
 
 Result<Credential> ParseCredential(std::string_view text, const std::string& path) {
-  KVCOVE_ASSIGN(const toml::table table, Parse(text, path));
-  static constexpr std::array<std::string_view, 2> kKeys = {"tenant", "token"};
   Credential credential;
-  for (const auto& [key, value] : table) {
-    if (std::ranges::find(kKeys, key.str()) == kKeys.end()) {
-      return UnknownKey(fmt::format("key of the token file '{}'", path), key.str(), kKeys);
-    }
-    if (!value.is_string()) {
-      return Fail(Code::kInvalid, fmt::format("{}: '{}' is no text", path, key.str()));
-    }
-    (key == "tenant" ? credential.tenant : credential.token) = value.as_string()->get();
-  }
+  KVCOVE_TRY(ReadTexts(text, path, "token",
+                       {{{"tenant", &credential.tenant}, {"token", &credential.token}}}));
   KVCOVE_TRY(CheckTenantName(credential.tenant, path));
   KVCOVE_TRY(CheckToken(credential.token, path));
   return credential;
@@ -218,18 +229,9 @@ Result<Credential> ParseCredential(std::string_view text, const std::string& pat
 
 Result<UserPassword> LoadUserPassword(const std::string& path) {
   KVCOVE_ASSIGN(const std::string text, ReadPrivate(path));
-  KVCOVE_ASSIGN(const toml::table table, Parse(text, path));
-  static constexpr std::array<std::string_view, 2> kKeys = {"user", "password"};
   UserPassword found;
-  for (const auto& [key, value] : table) {
-    if (std::ranges::find(kKeys, key.str()) == kKeys.end()) {
-      return UnknownKey(fmt::format("key of the password file '{}'", path), key.str(), kKeys);
-    }
-    if (!value.is_string()) {
-      return Fail(Code::kInvalid, fmt::format("{}: '{}' is no text", path, key.str()));
-    }
-    (key == "user" ? found.user : found.password) = value.as_string()->get();
-  }
+  KVCOVE_TRY(
+      ReadTexts(text, path, "password", {{{"user", &found.user}, {"password", &found.password}}}));
   if (found.user.empty() || found.password.empty()) {
     return Fail(Code::kInvalid, fmt::format("'{}' needs both: user = \"...\" and password = "
                                             "\"...\"",
