@@ -43,13 +43,20 @@ class RolesTest : public testing::Test {
                            .priority = NamespacePriority::kLow};
       workers_.push_back(std::make_unique<WorkerRole>(worker, clock_));
       workers_[rank]->Connect(std::make_unique<TestStore>(pool_), /*ask_first=*/rank == 0);
-      ASSERT_TRUE(workers_[rank]->Register(
-          {{.name = "kv",
-            .base = reinterpret_cast<std::uintptr_t>(memory_[rank].data()),
-            .element_bytes = kBlockBytes,
-            .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}}));
+      ASSERT_TRUE(workers_[rank]->Register(BlocksAt(AddressOf(memory_[rank]))));
     }
     scheduler_->StartWith({"a", "b"});
+  }
+
+  static std::uintptr_t AddressOf(const std::vector<char>& memory) {
+    return reinterpret_cast<std::uintptr_t>(memory.data());
+  }
+  // The engine's KV memory, all of a block's bytes together.
+  static std::vector<LayerMemory> BlocksAt(std::uintptr_t base) {
+    return {{.name = "kv",
+             .base = base,
+             .element_bytes = kBlockBytes,
+             .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}};
   }
 
   static RequestView View(std::string_view id, std::uint64_t tokens, std::string_view salt = {},

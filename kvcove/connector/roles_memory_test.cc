@@ -44,11 +44,7 @@ TEST_F(RolesTest, DeviceMemoryIsCopiedByTheDeviceAndItsFailuresAreFailedBlocks) 
         clock_);
     workers_[rank]->Connect(std::make_unique<TestStore>(pool_));
     const auto base = reinterpret_cast<std::uintptr_t>(memory_[rank].data()) + FakeDevice::kFar;
-    ASSERT_TRUE(workers_[rank]->Register(
-        {{.name = "kv",
-          .base = base,
-          .element_bytes = kBlockBytes,
-          .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}}));
+    ASSERT_TRUE(workers_[rank]->Register(BlocksAt(base)));
   }
   StoreAll(12);
   EXPECT_EQ(pool_.values.size(), 6U);
@@ -84,11 +80,7 @@ TEST_F(RolesTest, DeviceMemoryThatCannotBeCopiedIsToldWhenItIsRegistered) {
   FakeDevice device;
   WorkerRole worker({.shape = shape_, .device = &device, .threads = 0}, clock_);
   const auto base = reinterpret_cast<std::uintptr_t>(memory_[0].data()) + FakeDevice::kFar;
-  const std::vector<LayerMemory> layers = {
-      {.name = "kv",
-       .base = base,
-       .element_bytes = kBlockBytes,
-       .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}};
+  const std::vector<LayerMemory> layers = BlocksAt(base);
   ASSERT_TRUE(worker.Register(layers));
   device.end = base + kBlocks * kBlockBytes - 1;
   const Status last = worker.Register(layers);

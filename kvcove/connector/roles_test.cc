@@ -303,11 +303,7 @@ TEST_F(RolesTest, ALoadDoesNotWaitForAStepThatSavesWaitFor) {
   WorkerOptions options{.shape = shape_, .threads = 2};
   WorkerRole worker(options, SystemClock::Instance());
   worker.Connect(std::make_unique<TestStore>(pool_));
-  ASSERT_TRUE(worker.Register(
-      {{.name = "kv",
-        .base = reinterpret_cast<std::uintptr_t>(memory.data()),
-        .element_bytes = kBlockBytes,
-        .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}}));
+  ASSERT_TRUE(worker.Register(BlocksAt(AddressOf(memory))));
   Plan saves;
   for (JobId job = 101; job <= 104; ++job) {
     SaveOrder order{.job = job, .token = {.generation = 1}};
@@ -355,11 +351,7 @@ TEST_F(RolesTest, SavesOfHostMemoryRunAtLowPriorityAndLoadsDoNot) {
   auto owned = std::make_unique<Watching>(pool_);
   Watching& store = *owned;
   worker.Connect(std::move(owned));
-  ASSERT_TRUE(worker.Register(
-      {{.name = "kv",
-        .base = reinterpret_cast<std::uintptr_t>(memory_[0].data()),
-        .element_bytes = kBlockBytes,
-        .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}}));
+  ASSERT_TRUE(worker.Register(BlocksAt(AddressOf(memory_[0]))));
   Plan saves;
   SaveOrder order{.job = 101, .token = {.generation = 1}};
   order.chunks.push_back({.block = 1, .hash = "new"});
@@ -396,11 +388,7 @@ TEST_F(RolesTest, ManyThreadsMoveEverythingOnce) {
   WorkerOptions options{.shape = shape_, .threads = 4, .batch_bytes = kBlockBytes};
   WorkerRole worker(options, SystemClock::Instance());
   worker.Connect(std::make_unique<TestStore>(pool_));
-  ASSERT_TRUE(worker.Register(
-      {{.name = "kv",
-        .base = reinterpret_cast<std::uintptr_t>(memory.data()),
-        .element_bytes = kBlockBytes,
-        .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}}}));
+  ASSERT_TRUE(worker.Register(BlocksAt(AddressOf(memory))));
   Plan plan;
   for (JobId job = 1; job <= 200; ++job) {
     SaveOrder order{.job = job, .token = {.generation = 1}};
