@@ -28,6 +28,8 @@ Result<Mapping> Mapping::Map(int fd, std::size_t size, Access access) {
   void* data = mmap(nullptr, size, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (data == MAP_FAILED) return FailErrno(Code::kInternal, fmt::format("mmap of {} bytes", size));
   madvise(data, size, MADV_DONTFORK);
+  // No core dump shows it: it holds users' prompts, and may be as large as the host's memory.
+  madvise(data, size, MADV_DONTDUMP);
   Mapping mapping;
   mapping.data_ = static_cast<std::byte*>(data);
   mapping.size_ = size;

@@ -13,6 +13,16 @@ namespace {
 
 constexpr std::int64_t kRegisterNs = 10 * kSecond;
 
+// An owner that tenants share counts for all of them, so what it counted is not a tenant's to see.
+// Its room is: a put chooses its owner by that.
+void HideCounts(wire::OwnerStat& owner) {
+  owner.objects = 0;
+  owner.hits = 0;
+  owner.evictions = 0;
+  owner.stale_puts = 0;
+  owner.puts = 0;
+}
+
 }  // namespace
 
 void MasterServer::Impl::FromOwner(rpc::ConnectionId id, const rpc::Caller& caller,
@@ -123,6 +133,9 @@ Result<std::string> MasterServer::Impl::OwnersFor(const rpc::Caller& caller,
     std::erase_if(reply.owners, [&](const wire::OwnerStat& owner) {
       return !owner.tenant.empty() && owner.tenant != caller.tenant;
     });
+    for (wire::OwnerStat& owner : reply.owners) {
+      if (owner.tenant.empty() && !caller.Has(rpc::Scope::kAdmin)) HideCounts(owner);
+    }
   }
   return wire::Encode(reply);
 }

@@ -308,7 +308,7 @@ bool Room::Reclaim(const std::vector<Place>& places) {
 Code Room::PinHard(ObjectId id) {
   if (objects_[id].hard_pinned) return Code::kOk;
   const std::uint64_t bytes = objects_.Bytes(id);
-  if (spaces_.pinned_bytes() + bytes > options_.payload_bytes / 2) return Code::kLimit;
+  if (!spaces_.MayPin(objects_[id].space, bytes)) return Code::kLimit;
   spaces_.policy(objects_[id].space).OnRemove(id, /*evicted=*/false);
   spaces_.SetPinned(objects_[id].space, bytes, true);
   objects_.SetHardPinned(id, true);

@@ -88,7 +88,7 @@ class Room {
   // `unnamed`. Returns how many, all settled.
   std::uint32_t Sweep(std::uint32_t at_most, bool unnamed);
 
-  // kLimit: hard pins would take more than half of the payload.
+  // kLimit: the space's hard pins would take more than they may (spaces.h).
   Code PinHard(ObjectId id);
   void PinSoft(ObjectId id, std::int64_t until_ns);
   void Unpin(ObjectId id);

@@ -65,6 +65,13 @@ bool Spaces::MayReserve(Number number, std::uint64_t bytes) const {
   return added == 0 || beyond_guarantees_ == 0 || beyond_guarantees_ + added <= floating;
 }
 
+bool Spaces::MayPin(Number number, std::uint64_t bytes) const {
+  const std::uint64_t kept = std::min(guaranteed_bytes_, payload_bytes_);
+  const std::uint64_t shared = (payload_bytes_ - kept) / 2;
+  const std::uint64_t added = At(number).pinned_beyond(bytes) - At(number).pinned_beyond();
+  return added == 0 || pinned_beyond_ + added <= shared;
+}
+
 void Spaces::Unreserve(Number number, std::uint64_t bytes) {
   Change(number, 0, -Signed(bytes), 0);
   FreeIfUnused(number);
@@ -103,13 +110,14 @@ void Spaces::Change(Number number, std::int64_t objects, std::int64_t reserved,
   Space& space = spaces_[number];
   const std::uint64_t over_before = Over(space);
   beyond_guarantees_ -= space.beyond_guarantee();
+  pinned_beyond_ -= space.pinned_beyond();
   // Unsigned sums wrap, so adding a negative number's bits subtracts.
   space.objects += static_cast<std::uint64_t>(objects);
   space.reserved += static_cast<std::uint64_t>(reserved);
   space.pinned += static_cast<std::uint64_t>(pinned);
   object_bytes_ += static_cast<std::uint64_t>(objects);
   reserved_bytes_ += static_cast<std::uint64_t>(reserved);
-  pinned_bytes_ += static_cast<std::uint64_t>(pinned);
+  pinned_beyond_ += space.pinned_beyond();
   beyond_guarantees_ += space.beyond_guarantee();
   Rank(number, over_before);
 }

@@ -17,6 +17,10 @@
 //     nobody's guarantee covers, so a guarantee can always be met by evicting objects.
 // One reservation may always be there, so that a large object finds its way into a small segment.
 //
+// Hard pins, which nothing evicts, take at most half of the payload. Half of each guarantee is
+// kept for its space's own pins; the spaces share the rest of that half. So no space's pins use up
+// what another one, that is guaranteed memory, may pin.
+//
 // Spaces without a tenant may say a priority: what they are above their guarantee counts four times
 // or a quarter when a victim is chosen, so under pressure their shares become 4 : 1 : 1/4.
 #pragma once
@@ -67,6 +71,7 @@ class Spaces {
   }
   // `pinned`: it was hard-pinned.
   void RemoveObject(Number number, std::uint64_t bytes, bool pinned);
+  bool MayPin(Number number, std::uint64_t bytes) const;
   // Hard-pinned bytes are no victims.
   void SetPinned(Number number, std::uint64_t bytes, bool pinned) {
     Change(number, 0, 0, pinned ? Signed(bytes) : -Signed(bytes));
@@ -85,7 +90,6 @@ class Spaces {
   std::uint64_t object_bytes(Number number) const { return At(number).objects; }
   std::uint64_t object_bytes() const { return object_bytes_; }
   std::uint64_t reserved_bytes() const { return reserved_bytes_; }
-  std::uint64_t pinned_bytes() const { return pinned_bytes_; }
   // Of at most `at_most` entries from `cursor` on, which it moves.
   void StatSome(std::size_t& cursor, std::size_t at_most,
                 std::vector<wire::NamespaceStat>& stats) const;
@@ -115,6 +119,11 @@ class Spaces {
     std::uint64_t beyond_guarantee() const {
       return reserved > quota.guaranteed_bytes ? reserved - quota.guaranteed_bytes : 0;
     }
+    // Hard-pinned bytes beyond the half of its guarantee that is kept for them.
+    std::uint64_t pinned_beyond(std::uint64_t more = 0) const {
+      const std::uint64_t kept = quota.guaranteed_bytes / 2;
+      return pinned + more > kept ? pinned + more - kept : 0;
+    }
   };
   static std::int64_t Signed(std::uint64_t bytes) { return static_cast<std::int64_t>(bytes); }
   const Space& At(Number number) const { return spaces_[number]; }
@@ -136,7 +145,7 @@ class Spaces {
   std::uint32_t next_serial_ = 1;
   std::uint64_t object_bytes_ = 0;
   std::uint64_t reserved_bytes_ = 0;
-  std::uint64_t pinned_bytes_ = 0;
+  std::uint64_t pinned_beyond_ = 0;      // hard-pinned bytes, over all spaces
   std::uint64_t beyond_guarantees_ = 0;  // reserved bytes, over all spaces
 };
 

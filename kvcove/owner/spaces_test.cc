@@ -46,6 +46,30 @@ TEST(SpacesTest, ASpaceReservesAtMostHalfOverAllItsSessions) {
   EXPECT_TRUE(spaces.MayReserve(m, 201));
 }
 
+TEST(SpacesTest, HardPinsLeaveOthersHalfOfWhatTheyAreGuaranteed) {
+  Spaces spaces("lru", kPayload, {{"a", {.guaranteed_bytes = 400}}});
+  const Spaces::Number a = spaces.Attach("a");
+  const Spaces::Number b = spaces.Attach("b");
+  AddObject(spaces, b, 600);
+  AddObject(spaces, a, 400);
+  EXPECT_TRUE(spaces.MayPin(b, 300));
+  EXPECT_FALSE(spaces.MayPin(b, 301)) << "200 of the 500 that may be pinned are kept for a";
+  spaces.SetPinned(b, 300, true);
+  EXPECT_FALSE(spaces.MayPin(b, 1));
+  EXPECT_TRUE(spaces.MayPin(a, 200));
+  EXPECT_FALSE(spaces.MayPin(a, 201)) << "b has taken all that they share";
+  spaces.RemoveObject(b, 300, /*pinned=*/true);
+  EXPECT_TRUE(spaces.MayPin(a, 400));
+}
+
+TEST(SpacesTest, OneSpaceAlonePinsHalf) {
+  Spaces spaces("lru", kPayload, {});
+  const Spaces::Number a = spaces.Attach("a");
+  AddObject(spaces, a, 1000);
+  EXPECT_TRUE(spaces.MayPin(a, 500));
+  EXPECT_FALSE(spaces.MayPin(a, 501));
+}
+
 TEST(SpacesTest, ReservationsLeaveWhatIsGuaranteedToOthers) {
   Spaces spaces("lru", kPayload,
                 {{"a", {.guaranteed_bytes = 500}}, {"b", {.guaranteed_bytes = 200}}});

@@ -15,6 +15,7 @@
 #include "kvcove/transport/tcp/peer.h"
 #include "kvcove/wire/master_stub.h"
 #include "kvcove/wire/tasks.h"
+#include "tests/becomes.h"
 #include "tests/certificates.h"
 #include "tests/integration/cluster_fixture.h"
 
@@ -369,6 +370,26 @@ TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
   }
   EXPECT_TRUE(Get(*mine, "secret").ok());
   EXPECT_EQ(Get(*mine, "planted", 5).code, Code::kMiss);
+}
+
+TEST_F(SecurityTest, WhatASharedOwnerCountedIsForItsOperatorOnly) {
+  auto acme = OpenAs("acme");
+  EXPECT_EQ(Put(*OpenSession(*acme), "secret", 5000), Code::kOk);
+  const auto puts = [](const std::vector<wire::OwnerStat>& owners) {
+    std::uint64_t sum = 0;
+    for (const wire::OwnerStat& owner : owners) sum += owner.puts;
+    return sum;
+  };
+  ASSERT_TRUE(Becomes([&] { return puts(master_->Stat().owners) > 0; })) << "owners tell it";
+
+  rpc::TcpChannel master(master_->address(), AccessOf("globex"));
+  const auto reply = wire::MasterStub(master).Owners(Soon());
+  ASSERT_TRUE(reply) << reply.error().ToString();
+  ASSERT_FALSE(reply->owners.empty());
+  for (const wire::OwnerStat& owner : reply->owners) {
+    EXPECT_EQ(owner.puts + owner.objects + owner.hits + owner.evictions + owner.stale_puts, 0U);
+    EXPECT_GT(owner.free_bytes, 0U) << "globex's puts choose an owner by that";
+  }
 }
 
 TEST_F(SecurityTest, ScopesAreKeptApart) {
