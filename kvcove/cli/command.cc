@@ -211,6 +211,43 @@ void AddSecurityOptions(CLI::App& app, SecurityOptions& options) {
                "everything");
 }
 
+LimitOptions::LimitOptions(const rpc::AdmissionOptions& defaults)
+    : limits(defaults),
+      connection_bytes(FormatSize(defaults.connection.bytes)),
+      tenant_bytes(FormatSize(defaults.tenant.bytes)),
+      total_bytes(FormatSize(defaults.all.bytes)) {}
+
+Result<rpc::AdmissionOptions> LimitOptions::Load() const {
+  rpc::AdmissionOptions loaded = limits;
+  KVCOVE_ASSIGN(loaded.connection.bytes, connection_bytes.Bytes("--max-connection-bytes"));
+  KVCOVE_ASSIGN(loaded.tenant.bytes, tenant_bytes.Bytes("--max-tenant-bytes"));
+  KVCOVE_ASSIGN(loaded.all.bytes, total_bytes.Bytes("--max-total-bytes"));
+  return loaded;
+}
+
+void AddLimitOptions(CLI::App& app, LimitOptions& options) {
+  const auto number = [&app](const char* name, std::uint64_t& value, const char* help) {
+    app.add_option(name, value, help)->capture_default_str()->group("Limits (0: none)");
+  };
+  const auto size = [&app](const char* name, SizeOption& value, const char* help) {
+    app.add_option(name, value.text, help)->capture_default_str()->group("Limits (0: none)");
+  };
+  number("--max-connection-calls", options.limits.connection.calls_per_second,
+         "calls a second of one connection; more are answered \"busy, ask again\"");
+  number("--max-tenant-calls", options.limits.tenant.calls_per_second,
+         "of one tenant, unless --credentials says otherwise");
+  number("--max-total-calls", options.limits.all.calls_per_second,
+         "of all; an eighth is kept for owners' leases and admin");
+  size("--max-connection-bytes", options.connection_bytes,
+       "bytes of one call, requests and answers, that are under way for one connection");
+  size("--max-tenant-bytes", options.tenant_bytes,
+       "for one tenant, unless --credentials says otherwise");
+  size("--max-total-bytes", options.total_bytes,
+       "for all; an eighth is kept for owners' leases and admin");
+  number("--max-tenant-connections", options.limits.tenant.connections,
+         "connections of one tenant, unless --credentials says otherwise");
+}
+
 Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default_port,
                                   const SecurityOptions& security) {
   KVCOVE_ASSIGN(rpc::Address address, rpc::ParseAddress(text, default_port));

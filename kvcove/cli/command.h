@@ -11,6 +11,7 @@
 #include "kvcove/cli/process.h"
 #include "kvcove/rpc/access.h"
 #include "kvcove/rpc/address.h"
+#include "kvcove/rpc/admission.h"
 
 namespace kvcove::cli {
 
@@ -56,6 +57,18 @@ struct SecurityOptions {
   Result<Loaded> Load() const;
 };
 void AddSecurityOptions(CLI::App& app, SecurityOptions& options);
+
+// How much a server takes on (rpc/admission.h).
+struct LimitOptions {
+  explicit LimitOptions(const rpc::AdmissionOptions& defaults);
+  Result<rpc::AdmissionOptions> Load() const;
+
+  rpc::AdmissionOptions limits;  // calls and connections
+  SizeOption connection_bytes;
+  SizeOption tenant_bytes;
+  SizeOption total_bytes;
+};
+void AddLimitOptions(CLI::App& app, LimitOptions& options);
 
 // An address to listen on. One that other hosts can reach is refused without credentials, unless
 // `security.insecure`.

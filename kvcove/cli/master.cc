@@ -26,6 +26,7 @@ struct MasterOptions {
   std::uint64_t tenant_entries = 0;
   bool strict = false;
   SecurityOptions security;
+  LimitOptions limits{master::MasterServerOptions().limits};
   StoreOptions store;
   std::string advertise;
   bool take_over = false;
@@ -40,6 +41,7 @@ Result<pool::MasterProcessOptions> ProcessOptionsOf(const MasterOptions& options
   cluster.credentials = security.credentials;
   cluster.tls = security.tls;
   cluster.data_directory = options.data_directory;
+  KVCOVE_ASSIGN(cluster.limits, options.limits.Load());
   cluster.settings = {.read_hold_ms = static_cast<std::uint64_t>(options.read_hold_s * 1000),
                       .admin = options.announced_admin};
   cluster.master.strict = options.strict;
@@ -179,6 +181,7 @@ void AddMaster(CLI::App& app, Action& chosen) {
                    "how many bytes a second drains, copies and repairs may move")
       ->capture_default_str();
   AddSecurityOptions(*master, options->security);
+  AddLimitOptions(*master, options->limits);
   master
       ->add_flag(
           "--take-over", options->take_over,

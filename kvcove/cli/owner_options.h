@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kvcove/cli/command.h"
+#include "kvcove/pool/local_host.h"
 #include "kvcove/pool/pool.h"
 
 namespace kvcove::cli {
@@ -45,6 +46,7 @@ struct OwnerOptions : ServeOptions {
   std::string tenant;
   std::string admin = "127.0.0.1:7481";
   SecurityOptions security;
+  LimitOptions limits{pool::ClusterMember().limits};
   bool no_checksum = false;
 };
 

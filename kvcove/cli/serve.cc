@@ -314,6 +314,7 @@ Result<int> RunOwner(const OwnerOptions& options) {
   }
   member.credentials = security.credentials;
   member.tls = security.tls;
+  KVCOVE_ASSIGN(member.limits, options.limits.Load());
   member.tenant = options.tenant;
   KVCOVE_ASSIGN(std::optional<rpc::Address> admin_address,
                 AdminOption(options.admin, options.security));
@@ -417,6 +418,7 @@ void AddClusterOptions(CLI::App& app, OwnerOptions& options) {
   app.add_option("--admin", options.admin, "the admin endpoint's host:port, or off")
       ->capture_default_str();
   AddSecurityOptions(app, options.security);
+  AddLimitOptions(app, options.limits);
 }
 
 void AddDiskOptions(CLI::App& app, ServeOptions& options) {

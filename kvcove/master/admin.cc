@@ -10,6 +10,7 @@
 
 #include "kvcove/base/keys.h"
 #include "kvcove/rpc/channel.h"
+#include "kvcove/rpc/load_report.h"
 
 namespace kvcove::master {
 namespace {
@@ -103,7 +104,10 @@ class Answers {
                 {"directory_entries", stat.directory_entries},
                 {"directory_bytes", stat.directory_bytes},
                 {"lookups", stat.lookups},
-                {"resets", stat.resets}};
+                {"resets", stat.resets},
+                {"bytes_in_flight", stat.load.bytes},
+                {"refused_calls", rpc::RefusedCalls<json>(stat.load)},
+                {"limited_tenants", rpc::LimitedTenants<json>(stat.load)}};
     if (stat.store) {
       status["store"] = "etcd";
       status["store_milliseconds"] = static_cast<double>(stat.store->latency_ns) * 1e-6;

@@ -65,15 +65,18 @@ rpc::ServerOptions MasterServer::Impl::ServerOptionsOf() const {
   rpc::ServerOptions server;
   server.listen = options_.listen;
   server.loops = 2;
-  server.max_connections = 8192;
+  // 1,000 owners have 4 each, and 8,000 requesters 1 or more.
+  server.max_connections = 32768;
   server.name = "the master";
   server.tls = options_.tls;
   server.thread_name = "kvcove-master";
+  server.admission = admission_;
   return server;
 }
 
 void MasterServer::Impl::Serve() {
   serves_ = true;
+  admission_->SetConnections(server_->connections().max());
   workers_ = std::make_unique<rpc::Workers>(kWorkers);
   server_->Start();
   StartTick();

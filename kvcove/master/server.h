@@ -34,6 +34,9 @@ struct MasterServerOptions {
   std::shared_ptr<rpc::Credentials> credentials;  // null: every client may do everything
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
   wire::MasterSettings settings;                  // what it tells its clients
+  // No engine that works as it should meets them; docs/security.md says how to choose others.
+  rpc::AdmissionOptions limits{.tenant = {.calls_per_second = 200'000, .bytes = 512ULL << 20},
+                               .all = {.bytes = 2ULL << 30}};
 };
 
 struct MasterStat {
@@ -56,6 +59,7 @@ struct MasterStat {
   std::size_t registrations = 0;
   std::size_t slots = 0;
   Generations::Refused refused;
+  rpc::Admission::Stat load;
   Control::Counts control;
   std::vector<wire::OwnerStat> owners;
 };

@@ -44,6 +44,32 @@ bool MasterServer::Impl::Admitted(rpc::ConnectionId id) const {
   return at != connections_.end() && at->second.guest.caller != nullptr;
 }
 
+rpc::AdmissionCaller MasterServer::Impl::CallerOf(rpc::ConnectionId id) const {
+  rpc::Gate::Guest guest;
+  {
+    const MutexLock lock(connections_mutex_);
+    const auto at = connections_.find(id);
+    if (at != connections_.end()) guest = at->second.guest;
+  }
+  return gate_.Describe(guest);
+}
+
+// What owners need to keep their leases, and to be up to date and listed: their inventories are
+// bounded by the credit for them.
+rpc::Traffic MasterServer::Impl::TrafficOf(wire::Method method) const {
+  switch (method) {
+    case wire::Method::kOwnerHello:
+    case wire::Method::kRenew:
+    case wire::Method::kWatch:
+    case wire::Method::kRemovals:
+    case wire::Method::kOwnerGoodbye:
+    case wire::Method::kList:
+      return rpc::Traffic::kOwner;
+    default:
+      return rpc::Traffic::kOther;
+  }
+}
+
 // What is decided while this master leads, and answered later, may be wrong by then: another one
 // may lead and have decided more. So the leadership is looked at when everything else is done. A
 // lease that is granted here counts from before this moment, and the next leader waits for its

@@ -55,7 +55,11 @@ Reply<T> Through(rpc::Responder respond) {
 class MasterServer::Impl final : public rpc::Handler {
  public:
   Impl(const MasterServerOptions& options, const Clock& clock)
-      : options_(options), settings_(options.settings), clock_(clock), gate_(options.credentials) {}
+      : options_(options),
+        settings_(options.settings),
+        clock_(clock),
+        gate_(options.credentials),
+        admission_(std::make_shared<rpc::Admission>(options.limits)) {}
   ~Impl() override { Stop(); }
 
   Status Open();
@@ -104,6 +108,8 @@ class MasterServer::Impl final : public rpc::Handler {
   void OnProcessGone(std::uint64_t /*watch*/) override {}
   bool Admitted(rpc::ConnectionId id) const override;
   bool MayBegin(wire::Method method) const override { return !held_ || !IsSlow(method); }
+  rpc::AdmissionCaller CallerOf(rpc::ConnectionId id) const override;
+  rpc::Traffic TrafficOf(wire::Method method) const override;
   void OnRequest(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body,
                  std::int64_t /*deadline_ns*/, rpc::Responder respond) override;
 
@@ -177,6 +183,7 @@ class MasterServer::Impl final : public rpc::Handler {
   const Clock& clock_;
   rpc::Access access_;
   rpc::Gate gate_;
+  const std::shared_ptr<rpc::Admission> admission_;
 
   mutable Mutex connections_mutex_;
   std::map<rpc::ConnectionId, Connection> connections_ KVCOVE_GUARDED_BY(connections_mutex_);

@@ -3,6 +3,7 @@
 #include "kvcove/master/server.h"
 #include "kvcove/master/server_impl.h"
 #include "kvcove/master/server_metrics.h"
+#include "kvcove/rpc/load_report.h"
 
 namespace kvcove::master {
 
@@ -33,6 +34,7 @@ MasterStat MasterServer::Impl::Stat() const {
           .registrations = master_->generations().registrations(),
           .slots = master_->generations().used_slots(),
           .refused = master_->generations().refused(),
+          .load = admission_->Count(SystemClock::Instance().NowNs()),
           .control = master_->control().Count(),
           .owners = master_->control().Owners()};
 }
@@ -43,6 +45,7 @@ void MasterServer::Impl::Collect(http::Metrics& metrics) const {
   if (etcd_ != nullptr) etcd_->Collect(metrics);
   CollectOwners(metrics, stat.owners, master_->standings(), clock_.NowNs());
   CollectMaster(metrics, stat);
+  rpc::CollectLoad(metrics, "kvcove_master", stat.load);
   const auto number = [](auto value) { return static_cast<double>(value); };
   metrics.Counter("kvcove_master_resets_not_proven_total", "reset calls that did not answer true",
                   number(resets_not_proven_.load()));

@@ -15,7 +15,7 @@ Result<std::unique_ptr<Standby>> Standby::Open(const StandbyOptions& options) {
   std::unique_ptr<Standby> standby(new Standby(options));
   rpc::ServerOptions server;
   server.listen = options.listen;
-  server.max_connections = 8192;
+  server.max_connections = 32768;  // as the leader
   server.name = "the standby";
   server.tls = options.tls;
   server.thread_name = "kvcove-standby";

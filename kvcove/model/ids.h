@@ -64,7 +64,7 @@ enum class MissReason : std::uint8_t {
   kClosed = 6,       // this session must reset first
   kUnavailable = 7,  // no connection to the pool
   kRaced = 8,        // it went away between lookup and get
-  kLimited = 9,      // this session's readers protect as much as they may
+  kLimited = 9,      // over a limit: what readers protect, or calls and bytes of a tenant
   kOwnerGone = 10,   // the owner that held it is dead, frozen or cut off
   kWarmingUp = 11,   // the master has just started and does not know all owners' objects yet
   kTimeout = 12,     // its owner did not answer in time

@@ -8,6 +8,7 @@
 #include "kvcove/owner/copier.h"
 #include "kvcove/owner/data_service.h"
 #include "kvcove/rpc/gate.h"
+#include "kvcove/rpc/load_report.h"
 #include "kvcove/rpc/workers.h"
 #include "kvcove/transport/tcp/server.h"
 #include "kvcove/wire/cluster.h"
@@ -142,7 +143,14 @@ class DataServer::Impl final : public transport::Service {
         gate_(options.credentials),
         own_tag_(TenantTag(options.tenant)),
         copier_(owner, options.access, options.credentials, options.checksum, clock),
-        data_(owner, {.checksum = options.checksum, .own_tag = own_tag_}, clock) {}
+        data_(owner,
+              {.checksum = options.checksum,
+               .own_tag = own_tag_,
+               .max_batch_bytes = options.limits.connection.bytes != 0
+                                      ? options.limits.connection.bytes
+                                      : DataService::kMaxBatchBytes},
+              clock),
+        admission_(std::make_shared<rpc::Admission>(options.limits)) {}
 
   Status Start() {
     KVCOVE_ASSIGN(server_,
@@ -155,7 +163,8 @@ class DataServer::Impl final : public transport::Service {
                        .descriptors_each = options_.tls == nullptr ? 2U : 6U,
                        .hello_ns = options_.hello_ns,
                        .stall_ns = options_.stall_ns,
-                       .tls = options_.tls},
+                       .tls = options_.tls,
+                       .admission = admission_},
                       gate_, *this, clock_));
     return {};
   }
@@ -167,6 +176,13 @@ class DataServer::Impl final : public transport::Service {
   }
 
   std::unique_ptr<transport::Visit> Open() override { return std::make_unique<OneVisit>(*this); }
+  // The master's tasks.
+  rpc::Traffic TrafficOf(wire::Method method) const override {
+    return method == wire::Method::kInventory || method == wire::Method::kCopy
+               ? rpc::Traffic::kOwner
+               : rpc::Traffic::kOther;
+  }
+  rpc::Admission::Stat Load() const { return admission_->Count(clock_.NowNs()); }
 
   const rpc::Address& address() const { return server_->address(); }
 
@@ -186,6 +202,7 @@ class DataServer::Impl final : public transport::Service {
     metrics.Counter("kvcove_owner_data_connections_displaced_total",
                     "connections that had proven nothing and gave way to newer ones",
                     static_cast<double>(server_->unproven().displaced()));
+    rpc::CollectLoad(metrics, "kvcove_owner", Load());
     metrics.Counter("kvcove_owner_sent_bytes_total", "values that were sent",
                     number(counters.sent_bytes));
     metrics.Counter("kvcove_owner_received_bytes_total", "values that were received",
@@ -249,6 +266,12 @@ class DataServer::Impl final : public transport::Service {
       }
     }
 
+    std::optional<std::uint64_t> PayloadOf(wire::Method method,
+                                           std::span<const std::byte> head) const override {
+      return method == wire::Method::kDataPut ? DataService::PayloadOf(head) : 0;
+    }
+    void SetPermit(Permit permit) override { session_.SetPermit(std::move(permit)); }
+
    private:
     Impl& impl_;
     DataService::Session session_;
@@ -294,6 +317,7 @@ class DataServer::Impl final : public transport::Service {
   const std::uint64_t own_tag_;
   Copier copier_;
   DataService data_;
+  const std::shared_ptr<rpc::Admission> admission_;
   std::unique_ptr<rpc::Workers> workers_ = std::make_unique<rpc::Workers>(2);
   std::unique_ptr<transport::tcp::Server> server_;
 };
@@ -302,6 +326,7 @@ DataServer::DataServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DataServer::~DataServer() = default;
 const rpc::Address& DataServer::address() const { return impl_->address(); }
 void DataServer::Collect(http::Metrics& metrics) const { impl_->Collect(metrics); }
+rpc::Admission::Stat DataServer::Load() const { return impl_->Load(); }
 
 Result<std::unique_ptr<DataServer>> DataServer::Open(Owner& owner, const DataServerOptions& options,
                                                      const Clock& clock) {

@@ -25,6 +25,9 @@ struct DataServerOptions {
   std::shared_ptr<rpc::Credentials> credentials;
   std::shared_ptr<rpc::Tls> tls;  // null: in the clear
   rpc::Access access;             // to other owners, for copies
+  // No engine that works as it should meets them; docs/security.md says how to choose others.
+  rpc::AdmissionOptions limits{.tenant = {.calls_per_second = 200'000, .bytes = 16ULL << 30},
+                               .all = {.bytes = 64ULL << 30}};
 };
 
 // Thread-safe.
@@ -36,6 +39,7 @@ class DataServer {
   ~DataServer();
   const rpc::Address& address() const;
   void Collect(http::Metrics& metrics) const;
+  rpc::Admission::Stat Load() const;
 
  private:
   class Impl;

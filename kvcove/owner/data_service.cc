@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/owner/data_service.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "kvcove/base/mutex.h"
@@ -23,6 +25,12 @@ void Count(std::atomic<std::uint64_t>& counter, std::uint64_t by) {
   counter.fetch_add(by, std::memory_order_relaxed);
 }
 
+std::uint64_t BytesOf(const wire::DataPut& request) {
+  std::uint64_t bytes = 0;
+  for (const wire::DataPutItem& item : request.items) bytes += item.size_bytes;
+  return bytes;
+}
+
 }  // namespace
 
 // ---- gets
@@ -37,7 +45,10 @@ class DataService::Get final : public transport::Served {
 
   Get(DataService& service, Session& session, const rpc::Caller& caller,
       const wire::DataGet& request, Waits waits)
-      : service_(service), began_ns_(service.clock_.NowNs()), values_(request.keys.size()) {
+      : service_(service),
+        visit_(session),
+        began_ns_(service.clock_.NowNs()),
+        values_(request.keys.size()) {
     MissReason refused = MissReason::kNone;
     if (!service.May(caller, request.token.slot, rpc::Scope::kRead)) {
       refused = MissReason::kDenied;
@@ -78,6 +89,10 @@ class DataService::Get final : public transport::Served {
                      });
       }
     }
+    if (bytes > 0) {
+      const Status may = visit_.MayMove(bytes);
+      if (!may) return transport::ReplyStep(may.error().code, may.error().detail);
+    }
     for (const wire::DataValue& value : values_) {
       if (value.code != Code::kMiss) continue;
       Count(service_.counters_.misses[static_cast<std::size_t>(value.reason)], 1);
@@ -113,7 +128,7 @@ class DataService::Get final : public transport::Served {
     }
     const bool first = chosen_bytes_ == 0;
     chosen_bytes_ += loan.size_bytes;
-    if (!first && chosen_bytes_ > kMaxBatchBytes) {
+    if (!first && chosen_bytes_ > service_.MaxBatchBytes()) {
       value.code = Code::kLimit;
       return;
     }
@@ -206,6 +221,7 @@ class DataService::Get final : public transport::Served {
   }
 
   DataService& service_;
+  const Session& visit_;
   const std::int64_t began_ns_;
   std::vector<wire::DataValue> values_;
   std::vector<Loan> loans_;
@@ -452,6 +468,12 @@ bool DataService::May(const rpc::Caller& caller, SlotId slot, rpc::Scope scope) 
          (caller.Has(scope) || caller.IsOwner());
 }
 
+std::optional<std::uint64_t> DataService::PayloadOf(std::span<const std::byte> head) {
+  const Result<wire::DataPut> request = wire::DecodeDataPut(head);
+  if (!request || BytesOf(*request) > kMaxBatchBytes) return std::nullopt;
+  return BytesOf(*request);
+}
+
 std::unique_ptr<transport::Served> DataService::Begin(Session& session, const rpc::Caller& caller,
                                                       wire::Method method,
                                                       std::span<const std::byte> head,
@@ -465,9 +487,17 @@ std::unique_ptr<transport::Served> DataService::Begin(Session& session, const rp
   }
   const Result<wire::DataPut> request = wire::DecodeDataPut(head);
   if (!request) return nullptr;
-  std::uint64_t bytes = 0;
-  for (const wire::DataPutItem& item : request->items) bytes += item.size_bytes;
+  const std::uint64_t bytes = BytesOf(*request);
   if (bytes > kMaxBatchBytes) return nullptr;
+  if (request->items.size() > 1 && bytes > MaxBatchBytes()) {
+    return std::make_unique<transport::Refused>(
+        bytes, Error{.code = Code::kLimit,
+                     .detail = fmt::format("a put of {} bytes; this owner takes {} at a time",
+                                           bytes, MaxBatchBytes())});
+  }
+  if (const Status may = session.MayMove(bytes); !may) {
+    return std::make_unique<transport::Refused>(bytes, may.error());
+  }
   return std::make_unique<Put>(*this, session, caller, head, *request, std::move(wake));
 }
 

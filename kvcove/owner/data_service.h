@@ -17,9 +17,11 @@
 // master is committed: it is listed or not, as if its answer had been lost.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/http/metrics.h"
@@ -31,6 +33,7 @@ namespace kvcove::owner {
 struct DataServiceOptions {
   bool checksum = true;       // checks what arrives, and sends checksums along
   std::uint64_t own_tag = 0;  // TenantTag of the only tenant that is served; 0: all
+  std::uint64_t max_batch_bytes = 512ULL << 20;  // of one call's values
 };
 
 // Counted by all threads.
@@ -49,7 +52,7 @@ class DataService {
  public:
   // Bytes that are hashed at most before others have their turn.
   static constexpr std::uint64_t kSliceBytes = 1 << 20;
-  // Of one batch.
+  // Of one batch, whatever the options say.
   static constexpr std::uint64_t kMaxBatchBytes = 512ULL << 20;
 
   DataService(DataStore& store, const DataServiceOptions& options, const Clock& clock)
@@ -64,6 +67,9 @@ class DataService {
     }
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
+    // See transport::Visit.
+    void SetPermit(transport::Visit::Permit permit) { permit_ = std::move(permit); }
+    Status MayMove(std::uint64_t bytes) const { return permit_ ? permit_(bytes) : Status(); }
     // 0 when there can be no more.
     SessionNumber Number() {
       if (number_ == 0) number_ = store_.AddRemoteSession();
@@ -73,12 +79,15 @@ class DataService {
    private:
     DataStore& store_;
     SessionNumber number_ = 0;
+    transport::Visit::Permit permit_;
   };
 
   // kDataGet or kDataPut. Null for garbage.
   std::unique_ptr<transport::Served> Begin(Session& session, const rpc::Caller& caller,
                                            wire::Method method, std::span<const std::byte> head,
                                            std::int64_t deadline_ns, transport::Visit::Wake wake);
+  // Of a put's values, which follow its request. Nothing: garbage.
+  static std::optional<std::uint64_t> PayloadOf(std::span<const std::byte> head);
   const DataCounters& counters() const { return counters_; }
 
  private:
@@ -86,6 +95,8 @@ class DataService {
   class Put;
   // May this caller store or find there? The slot's tenant is what the master says.
   bool May(const rpc::Caller& caller, SlotId slot, rpc::Scope scope) const;
+
+  std::uint64_t MaxBatchBytes() const { return std::min(options_.max_batch_bytes, kMaxBatchBytes); }
 
   DataStore& store_;
   const DataServiceOptions options_;

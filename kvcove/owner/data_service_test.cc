@@ -211,6 +211,60 @@ class DataServiceTest : public testing::Test {
   int wakes_ = 0;
 };
 
+// ---- limits
+
+TEST_F(DataServiceTest, AGetThatMayNotMoveItsValuesSaysSoAndReturnsItsLoans) {
+  std::uint64_t asked = 0;
+  session_.SetPermit([&](std::uint64_t bytes) -> Status {
+    asked = bytes;
+    return Fail(Code::kLimit, "busy");
+  });
+  store_.Hold("a", "hello", true);
+  auto get = Get({"a", "never put"});
+  const Step step = get->Next();
+  EXPECT_EQ(asked, 5U) << "what would travel";
+  EXPECT_EQ(step.kind, Step::Kind::kReply);
+  EXPECT_EQ(step.code, Code::kLimit);
+  EXPECT_EQ(step.head, "busy");
+  EXPECT_TRUE(step.out.empty());
+  EXPECT_EQ(service_.counters().sent_bytes, 0U);
+  get.reset();
+  EXPECT_EQ(store_.lent, 0);
+  // A miss moves nothing, and needs no permit.
+  EXPECT_EQ(ValuesOf(Get({"never put"})->Next(), 1)[0].reason, MissReason::kNeverPut);
+}
+
+TEST_F(DataServiceTest, APutThatMayNotComeIsReadAwayAndReservesNothing) {
+  session_.SetPermit([&](std::uint64_t bytes) -> Status {
+    EXPECT_EQ(bytes, 8U);
+    return Fail(Code::kLimit, "busy");
+  });
+  auto put = Put({"hello", "you"});
+  const Step step = put->Next();
+  ASSERT_EQ(step.kind, Step::Kind::kReceive);
+  Arrive(*put, step, "helloyou", 3);
+  const Step reply = put->Next();
+  EXPECT_EQ(reply.kind, Step::Kind::kReply);
+  EXPECT_EQ(reply.code, Code::kLimit);
+  EXPECT_EQ(store_.reserved, 0U);
+  EXPECT_EQ(store_.sessions, 0U);
+}
+
+TEST_F(DataServiceTest, AGetBeyondAConnectionsBytesIsAnsweredInParts) {
+  DataService small(store_, {.checksum = true, .max_batch_bytes = 8}, clock_);
+  store_.Hold("a", "hello", true);
+  store_.Hold("b", "world", true);
+  wire::DataGet request{.token = kToken, .keys = {"a", "b"}, .room = {100, 100}};
+  const std::string head = wire::Encode(request);
+  const auto get = small.Begin(session_, caller_, wire::Method::kDataGet,
+                               std::as_bytes(std::span(head)), 0, [] {});
+  const Step step = get->Next();
+  const auto values = ValuesOf(step, 2);
+  EXPECT_EQ(values[0].code, Code::kOk);
+  EXPECT_EQ(values[1].code, Code::kLimit) << "to be asked for again";
+  EXPECT_EQ(TextOf(step), "hello");
+}
+
 TEST_F(DataServiceTest, AGetSendsWhatIsThereAndReturnsItsLoansWithTheExchange) {
   store_.Hold("a", "hello", true);
   store_.Hold("b", "world", true);

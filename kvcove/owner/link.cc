@@ -6,18 +6,34 @@
 #include <optional>
 
 #include "kvcove/base/log.h"
+#include "kvcove/rpc/busy.h"
 
 namespace kvcove::owner {
 namespace {
 
 constexpr std::int64_t kConnectNs = 500 * kMillisecond;
 constexpr std::int64_t kRetryNs = 50 * kMillisecond;
+// A lease is 1 s: its lane comes back to a master within a tenth of that. The other lanes have
+// time; they wait for it with most of a herd's connections.
+constexpr std::int64_t kFirstRetryNs = 20 * kMillisecond;
+constexpr std::int64_t kLeaseRetryNs = 100 * kMillisecond;
+constexpr std::int64_t kOtherRetryNs = 400 * kMillisecond;
 constexpr std::int64_t kTellEndedNs = kSecond;
 constexpr std::array kThreadNames = {"kvcove-lease", "kvcove-watch", "kvcove-removal",
                                      "kvcove-list"};
 
 std::span<const std::byte> Bytes(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+// Before a master is asked again that has refused: one that is busy says when, and where nobody
+// leads yet a thousand owners ask. A call that was too late is no reason to wait.
+std::int64_t WaitAfter(const Error& error, rpc::Backoff& backoff) {
+  if (const auto busy_ms = rpc::BusyIn(error)) {
+    return std::min(rpc::RetryNs(*busy_ms, RandomU64()), backoff.most_ns());
+  }
+  const auto leader = rpc::LeaderIn(error);
+  return leader && leader->empty() ? backoff.NextNs() : 0;
 }
 
 }  // namespace
@@ -164,6 +180,7 @@ Result<std::string> Link::Call(Lane lane, rpc::Client& client, const rpc::Addres
 void Link::Run(Lane lane) {
   std::optional<rpc::Client> client;
   rpc::Address connected_to;
+  rpc::Backoff backoff(kFirstRetryNs, lane == Lane::kLease ? kLeaseRetryNs : kOtherRetryNs);
   while (!stopping()) {
     const rpc::Address master = finder_.Current();
     if (client && (!client->usable() || connected_to != master)) client.reset();
@@ -182,7 +199,7 @@ void Link::Run(Lane lane) {
         const Result<std::string> failed = std::unexpected(connected.error());
         if (lane == Lane::kLease) Tell(failed);
         core_.Answer(lane, failed);
-        Wait(lane == Lane::kList ? Lane::kWatch : lane, kRetryNs);
+        Wait(lane == Lane::kList ? Lane::kWatch : lane, backoff.NextNs());
         continue;
       }
       client.emplace(std::move(*connected));
@@ -191,6 +208,11 @@ void Link::Run(Lane lane) {
     const Result<std::string> reply = Call(lane, *client, master, *step.call);
     if (!reply) NoteMaster(lane, master, reply.error(), clock_.NowNs() - began_ns);
     core_.Answer(lane, reply);
+    if (reply) {
+      backoff.Reset();
+    } else if (const std::int64_t wait_ns = WaitAfter(reply.error(), backoff); wait_ns > 0) {
+      Wait(lane == Lane::kList ? Lane::kWatch : lane, wait_ns);
+    }
     if (lane != Lane::kLease) continue;
     // The file says it before the next hello does.
     if (const Id128& identity = core_.identity().owner; identity != identity_) {

@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kvcove/rpc/load_report.h"
+
 namespace kvcove::pool {
 namespace {
 
@@ -104,6 +106,10 @@ json Stat(LocalHost& host) {
                                   {"reserved_bytes", session.reserved_bytes},
                                   {"held_bytes", session.held_bytes}});
   }
+  const rpc::Admission::Stat load = host.Load();
+  answer["bytes_in_flight"] = load.bytes;
+  answer["refused_calls"] = rpc::RefusedCalls<json>(load);
+  answer["limited_tenants"] = rpc::LimitedTenants<json>(load);
   return answer;
 }
 

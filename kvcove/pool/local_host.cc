@@ -118,7 +118,8 @@ Status LocalHost::ConnectToMaster(owner::LinkOptions& link) {
   }
   // What this host's own processes ask of the master, they ask as their tenant.
   channel_ = std::make_unique<rpc::TcpChannel>(member.master, tenant_access);
-  master_ = std::make_unique<wire::MasterStub>(*channel_, process_);
+  patient_ = std::make_unique<rpc::PatientChannel>(*channel_, *clock_);
+  master_ = std::make_unique<wire::MasterStub>(*patient_, process_);
   control_ = master_.get();
   authority_ = "master:" + member.master.ToString();
   link.master = member.master;
@@ -149,7 +150,8 @@ Status LocalHost::OpenData() {
                                                        .tenant = member.tenant,
                                                        .credentials = member.credentials,
                                                        .tls = member.tls,
-                                                       .access = access_},
+                                                       .access = access_,
+                                                       .limits = member.limits},
                                                       *clock_));
   member.listen.port = data_server_->address().port;  // for Resume and for a successor
   if (advertised_.address.port == 0) advertised_.address.port = member.listen.port;
@@ -193,6 +195,10 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
 
 std::string LocalHost::address() const {
   return data_server_ == nullptr ? std::string() : data_server_->address().ToString();
+}
+
+rpc::Admission::Stat LocalHost::Load() const {
+  return data_server_ == nullptr ? rpc::Admission::Stat() : data_server_->Load();
 }
 
 void LocalHost::Collect(http::Metrics& metrics) const {

@@ -16,6 +16,7 @@
 #include "kvcove/pool/host_control.h"
 #include "kvcove/pool/host_engines.h"
 #include "kvcove/requester/attachment.h"
+#include "kvcove/rpc/busy.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/rpc/workers.h"
 
@@ -30,6 +31,7 @@ struct ClusterMember {
   bool checksum = true;
   std::shared_ptr<rpc::Credentials> credentials;  // null: every caller may do everything
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
+  rpc::AdmissionOptions limits = owner::DataServerOptions().limits;  // of other hosts
   // The only tenant that this owner serves: its processes on this host may use the memory
   // directly. Empty: all tenants, and everybody comes over TCP where there are credentials.
   std::string tenant;
@@ -73,6 +75,8 @@ class LocalHost final {
   int lineage_fd() const { return lineage_ == nullptr ? -1 : lineage_->fd(); }
   // What other hosts ask of it, in a cluster.
   void Collect(http::Metrics& metrics) const;
+  // What other hosts' calls are limited to, and meet.
+  rpc::Admission::Stat Load() const;
 
   // ---- a successor's process (docs/upgrade.md)
   // The running one: calls that wait for the master, a lease or the store end now.
@@ -142,6 +146,7 @@ class LocalHost final {
   // Of a cluster:
   rpc::Access access_;
   std::unique_ptr<rpc::TcpChannel> channel_;
+  std::unique_ptr<rpc::PatientChannel> patient_;
   std::unique_ptr<owner::DataServer> data_server_;
   net::Advertised advertised_;
   std::unique_ptr<owner::Lineage> lineage_;

@@ -7,6 +7,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/random.h"
+#include "kvcove/rpc/busy.h"
 
 namespace kvcove::requester {
 
@@ -45,6 +46,7 @@ std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout) {
 ItemResult Miss(MissReason reason) { return {.code = Code::kMiss, .reason = reason}; }
 
 MissReason UnansweredReason(const Error& error) {
+  if (rpc::BusyIn(error)) return MissReason::kLimited;
   return error.code == Code::kTimeout ? MissReason::kTimeout : MissReason::kUnavailable;
 }
 

@@ -29,7 +29,8 @@ std::string_view AfterOf(std::span<const PutItem> items, std::size_t i, const Ca
 std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout);
 ItemResult Miss(MissReason reason);
 // Why nothing was found when the authority did not answer: kTimeout (there was no time to; asking
-// again may help) or kUnavailable.
+// again may help), kLimited (it is busy, and the deadline comes before it may be asked again) or
+// kUnavailable.
 MissReason UnansweredReason(const Error& error);
 std::uint64_t SizeOf(std::span<const ConstBuffer> pieces);
 std::uint64_t SizeOf(std::span<const MutableBuffer> pieces);

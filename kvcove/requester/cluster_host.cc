@@ -8,12 +8,15 @@
 #include <fstream>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/random.h"
 #include "kvcove/wire/host_wire.h"
 
 namespace kvcove::requester {
 namespace {
 
 constexpr std::int64_t kOwnersNs = 200 * kMillisecond;
+// All requesters lose a master at the same moment, and would probe it in step.
+constexpr std::uint64_t kProbeSpreadNs = 125 * kMillisecond;
 constexpr std::int64_t kEnginesNs = 2 * kSecond;
 constexpr std::size_t kAheadKeys = 1024;
 constexpr std::int64_t kAheadNs = 200 * kMillisecond;  // a call that nobody waits for
@@ -34,11 +37,13 @@ ClusterHost::ClusterHost(const ClusterHostOptions& options, const Clock& clock)
     : options_(options),
       clock_(clock),
       channel_(options.master, options.access),
-      stub_(channel_, process_),
+      patient_(channel_, clock),
+      stub_(patient_, process_),
       master_breaker_(clock),
       guarded_(channel_, master_breaker_, "the master",
                [this](rpc::Breaker::Change change) { NoteMaster(change); }),
-      guarded_stub_(guarded_, process_) {}
+      patient_guarded_(guarded_, clock),
+      guarded_stub_(patient_guarded_, process_) {}
 
 Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptions& given,
                                                           std::int64_t deadline_ns,
@@ -54,7 +59,11 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
                          std::int64_t deadline_ns) {
         return raw->AskOwners(asker, std::move(passed_over), deadline_ns);
       },
-      [raw = host.get()] { return raw->master_breaker_.ProbeDueNs(); }, options.access, clock);
+      [raw = host.get(), later_ns = static_cast<std::int64_t>(RandomU64() % kProbeSpreadNs)] {
+        const std::int64_t due_ns = raw->master_breaker_.ProbeDueNs();
+        return due_ns == rpc::Breaker::kNever ? due_ns : due_ns + later_ns;
+      },
+      options.access, clock);
   host->peers_now_.store(host->peers_.get(), std::memory_order_release);
   return host;
 }

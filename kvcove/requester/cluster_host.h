@@ -13,6 +13,7 @@
 #include "kvcove/requester/locator.h"
 #include "kvcove/requester/peers.h"
 #include "kvcove/requester/types.h"
+#include "kvcove/rpc/busy.h"
 #include "kvcove/rpc/workers.h"
 #include "kvcove/wire/master_stub.h"
 
@@ -67,6 +68,7 @@ class ClusterHost final : public LookupService {
   void CountFallback() { fallbacks_.fetch_add(1, std::memory_order_relaxed); }
 
   // While the master does not answer, these cost a few milliseconds or fail at once (rpc::Breaker).
+  // One that is busy is asked again, if it says a moment before the deadline.
   // Resets always ask.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes,
                                           std::int64_t deadline_ns) override;
@@ -89,9 +91,11 @@ class ClusterHost final : public LookupService {
   const Clock& clock_;
   const Id128 process_ = RandomId();  // keeps this process's registrations alive
   rpc::TcpChannel channel_;
+  rpc::PatientChannel patient_;
   wire::MasterStub stub_;
   rpc::Breaker master_breaker_;
   rpc::GuardedChannel guarded_;
+  rpc::PatientChannel patient_guarded_;  // a busy master is one that answers
   wire::MasterStub guarded_stub_;
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
   std::atomic<std::uint64_t> fallbacks_{0};

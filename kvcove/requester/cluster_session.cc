@@ -5,6 +5,7 @@
 #include <map>
 
 #include "kvcove/requester/remote_read.h"
+#include "kvcove/rpc/busy.h"
 
 namespace kvcove::requester {
 namespace {
@@ -171,7 +172,9 @@ Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult>
   const Locator::Found hinted = locator_.Recall(keys, which, results, options.version);
   GetRemote(hinted, items, results, deadline_ns);
   for (const std::size_t i : hinted.which) {
-    if (results[i].code == Code::kMiss && results[i].reason != MissReason::kTimeout) {
+    // An owner that is busy will not be less so for another call.
+    if (results[i].code == Code::kMiss && results[i].reason != MissReason::kTimeout &&
+        results[i].reason != MissReason::kLimited) {
       which.push_back(i);
     }
   }
@@ -190,8 +193,8 @@ void ClusterSession::GetRemote(const Locator::Found& found, std::span<const GetI
   if (which.empty()) return;
   std::vector<wire::OwnerNumber> owners;
   for (const wire::Place& place : found.places) owners.push_back(place.owner);
-  GetFrom(found.token, which, owners, items, results, deadline_ns);
-  GetTheRest(found, items, results, deadline_ns);
+  const std::uint32_t busy_ms = GetFrom(found.token, which, owners, items, results, deadline_ns);
+  GetTheRest(found, items, results, busy_ms, deadline_ns);
   // What its first owner did not give may have another one.
   std::vector<std::size_t> again;
   owners.clear();
@@ -205,14 +208,18 @@ void ClusterSession::GetRemote(const Locator::Found& found, std::span<const GetI
     owners.push_back(found.places[k].second);
   }
   if (!again.empty() && clock_.NowNs() < deadline_ns) {
-    GetFrom(found.token, again, owners, items, results, deadline_ns);
+    (void)GetFrom(found.token, again, owners, items, results, deadline_ns);
+    for (const std::size_t i : again) {
+      if (results[i].code == Code::kLimit) results[i] = Miss(MissReason::kLimited);
+    }
   }
 }
 
 // An owner brings up from its disk as much at a time as its memory has room for, and says of the
-// rest that it is to be asked for again.
+// rest that it is to be asked for again. One that is busy says when.
 void ClusterSession::GetTheRest(const Locator::Found& found, std::span<const GetItem> items,
-                                std::span<ItemResult> results, std::int64_t deadline_ns) {
+                                std::span<ItemResult> results, std::uint32_t busy_ms,
+                                std::int64_t deadline_ns) {
   std::size_t left_before = found.which.size();
   while (clock_.NowNs() < deadline_ns) {
     std::vector<std::size_t> which;
@@ -223,20 +230,24 @@ void ClusterSession::GetTheRest(const Locator::Found& found, std::span<const Get
       owners.push_back(found.places[k].owner);
     }
     if (which.empty()) return;
-    // Each call brings one at least, or something else is wrong.
-    if (which.size() >= left_before) break;
+    if (busy_ms != 0) {
+      if (!rpc::WaitWhileBusy(busy_ms, deadline_ns, clock_)) break;
+    } else if (which.size() >= left_before) {
+      break;  // each call brings one at least, or something else is wrong
+    }
     left_before = which.size();
-    GetFrom(found.token, which, owners, items, results, deadline_ns);
+    busy_ms = GetFrom(found.token, which, owners, items, results, deadline_ns);
   }
   for (const std::size_t i : found.which) {
-    if (results[i].code == Code::kLimit) results[i] = Miss(MissReason::kTimeout);
+    if (results[i].code != Code::kLimit) continue;
+    results[i] = Miss(busy_ms != 0 ? MissReason::kLimited : MissReason::kTimeout);
   }
 }
 
-void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> which,
-                             std::span<const wire::OwnerNumber> owners,
-                             std::span<const GetItem> items, std::span<ItemResult> results,
-                             std::int64_t deadline_ns) {
+std::uint32_t ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> which,
+                                      std::span<const wire::OwnerNumber> owners,
+                                      std::span<const GetItem> items, std::span<ItemResult> results,
+                                      std::int64_t deadline_ns) {
   // Once an owner: one that is not known costs a call to the master.
   std::map<wire::OwnerNumber, std::shared_ptr<transport::tcp::Peer>> peers;
   RemoteRead read(token, host_->options().checksum, items, results);
@@ -252,6 +263,7 @@ void ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> wh
   }
   transport::Run(read.Exchanges(), deadline_ns, clock_);
   read.Finish();
+  return read.retry_after_ms();
 }
 
 // ---- the rest

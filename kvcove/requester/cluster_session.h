@@ -69,21 +69,24 @@ class ClusterSession final : public Session {
   void GetRemote(const Locator::Found& found, std::span<const GetItem> items,
                  std::span<ItemResult> results, std::int64_t deadline_ns);
   void GetTheRest(const Locator::Found& found, std::span<const GetItem> items,
-                  std::span<ItemResult> results, std::int64_t deadline_ns);
-  // One try: from each item's owner, in parallel.
-  void GetFrom(const Token& token, std::span<const std::size_t> which,
-               std::span<const wire::OwnerNumber> owners, std::span<const GetItem> items,
-               std::span<ItemResult> results, std::int64_t deadline_ns);
+                  std::span<ItemResult> results, std::uint32_t busy_ms, std::int64_t deadline_ns);
+  // One try: from each item's owner, in parallel. Returns after how many milliseconds those may be
+  // asked that are busy; 0: none is.
+  std::uint32_t GetFrom(const Token& token, std::span<const std::size_t> which,
+                        std::span<const wire::OwnerNumber> owners, std::span<const GetItem> items,
+                        std::span<ItemResult> results, std::int64_t deadline_ns);
   void FindMoreReplicas(const Locator::Found& found, std::span<const std::string_view> keys,
                         std::int64_t deadline_ns, std::vector<std::vector<ObjectPlace>>& places);
   Status PutRemote(const Token& token, std::span<const PutItem> items,
                    std::span<const std::size_t> which, std::span<const wire::OwnerNumber> asked,
                    std::span<ItemResult> results, const CallOptions& options,
                    std::int64_t deadline_ns);
-  void PutTo(const Token& token, std::span<const PutItem> items,
-             std::span<const std::vector<std::size_t>> parts,
-             std::span<const wire::OwnerNumber> owners, std::span<const std::uint32_t> groups,
-             std::span<ItemResult> results, const CallOptions& options, std::int64_t deadline_ns);
+  // As GetFrom.
+  std::uint32_t PutTo(const Token& token, std::span<const PutItem> items,
+                      std::span<const std::vector<std::size_t>> parts,
+                      std::span<const wire::OwnerNumber> owners,
+                      std::span<const std::uint32_t> groups, std::span<ItemResult> results,
+                      const CallOptions& options, std::int64_t deadline_ns);
   // Owners to put to, best first.
   std::vector<wire::OwnerNumber> Targets(std::int64_t deadline_ns);
   // A put goes elsewhere than it was meant to.

@@ -7,6 +7,7 @@
 #include "kvcove/requester/cluster_session.h"
 #include "kvcove/requester/remote_read.h"
 #include "kvcove/requester/remote_write.h"
+#include "kvcove/rpc/busy.h"
 
 namespace kvcove::requester {
 
@@ -158,19 +159,22 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
                          [&](std::size_t i) { return results[i].code == Code::kUnavailable; });
   }
   const bool spread = preferred_.empty() && options_.replicas <= 1;
+  std::uint32_t busy_ms = 0;
   for (std::size_t copy = 0; copy < copies; ++copy) {
     std::vector<wire::OwnerNumber> owners;
     for (std::size_t p = 0; p < parts.size(); ++p) {
       owners.push_back(targets[(copy + (spread ? p : 0)) % targets.size()]);
     }
-    PutTo(token, items, parts, owners, groups, results, options, deadline_ns);
+    busy_ms = std::max(busy_ms,
+                       PutTo(token, items, parts, owners, groups, results, options, deadline_ns));
   }
-  // A full or failing owner is not the end: the next one is asked, once.
+  // A full, busy or failing owner is not the end: the next one is asked, once.
   for (std::size_t next = copies; next < targets.size() && next < copies + 2; ++next) {
     std::vector<std::size_t> again;
     for (const std::size_t i : todo) {
       if (results[i].replicas == 0 &&
-          (results[i].code == Code::kNoSpace || results[i].code == Code::kUnavailable)) {
+          (results[i].code == Code::kNoSpace || results[i].code == Code::kUnavailable ||
+           results[i].code == Code::kLimit)) {
         again.push_back(i);
       }
     }
@@ -181,7 +185,18 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
       FallBack("is full or does not answer");
     const std::vector<std::vector<std::size_t>> rest = {again};
     const std::vector<wire::OwnerNumber> owners = {targets[next]};
-    PutTo(token, items, rest, owners, groups, results, options, deadline_ns);
+    busy_ms = PutTo(token, items, rest, owners, groups, results, options, deadline_ns);
+  }
+  // Where all are busy, the first one is asked again when it has said.
+  while (busy_ms != 0) {
+    std::vector<std::size_t> again;
+    std::ranges::copy_if(todo, std::back_inserter(again), [&](std::size_t i) {
+      return results[i].replicas == 0 && results[i].code == Code::kLimit;
+    });
+    if (again.empty() || !rpc::WaitWhileBusy(busy_ms, deadline_ns, clock_)) break;
+    const std::vector<std::vector<std::size_t>> rest = {again};
+    const std::vector<wire::OwnerNumber> owners = {targets.front()};
+    busy_ms = PutTo(token, items, rest, owners, groups, results, options, deadline_ns);
   }
   for (const std::size_t i : unknown) {
     if (results[i].code == Code::kStale) results[i].code = Code::kUnavailable;
@@ -189,11 +204,12 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
   return {};
 }
 
-void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
-                           std::span<const std::vector<std::size_t>> parts,
-                           std::span<const wire::OwnerNumber> owners,
-                           std::span<const std::uint32_t> groups, std::span<ItemResult> results,
-                           const CallOptions& options, std::int64_t deadline_ns) {
+std::uint32_t ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
+                                    std::span<const std::vector<std::size_t>> parts,
+                                    std::span<const wire::OwnerNumber> owners,
+                                    std::span<const std::uint32_t> groups,
+                                    std::span<ItemResult> results, const CallOptions& options,
+                                    std::int64_t deadline_ns) {
   const RemoteWriteOptions common{
       .token = token,
       .checksum = host_->options().checksum,
@@ -210,6 +226,7 @@ void ClusterSession::PutTo(const Token& token, std::span<const PutItem> items,
   }
   transport::Run(write.Exchanges(), deadline_ns, clock_);
   write.Finish();
+  return write.retry_after_ms();
 }
 
 }  // namespace kvcove::requester

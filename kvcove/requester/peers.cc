@@ -4,10 +4,24 @@
 #include <algorithm>
 #include <set>
 
+#include "kvcove/base/random.h"
+
 namespace kvcove::requester {
 namespace {
 
+// How often the owners are asked for. An answer names all of them, and thousands of requesters ask:
+// so with more owners each asks less often. One that is not known is asked for at once, and one
+// that does not answer shows itself.
 constexpr std::int64_t kRefreshNs = 250 * kMillisecond;
+constexpr std::int64_t kMostRefreshNs = 5 * kSecond;
+constexpr std::size_t kOftenOwners = 64;
+
+// Between three quarters of it and all, so that requesters that began together do not ask together.
+std::int64_t RefreshNs(std::size_t owners) {
+  const auto times = static_cast<std::int64_t>(std::max<std::size_t>(owners / kOftenOwners, 1));
+  const std::int64_t most_ns = std::min(kRefreshNs * times, kMostRefreshNs);
+  return most_ns - static_cast<std::int64_t>(RandomU64() % static_cast<std::uint64_t>(most_ns / 4));
+}
 
 }  // namespace
 
@@ -107,11 +121,11 @@ bool Peers::Sleep(std::int64_t refresh_ns) {
 }
 
 void Peers::Run() {
-  std::int64_t refresh_ns = clock_.NowNs() + kRefreshNs;
+  std::int64_t refresh_ns = clock_.NowNs() + RefreshNs(Owners().size());
   while (Sleep(refresh_ns)) {
     if (clock_.NowNs() >= std::min(refresh_ns, master_due_())) {
       Refresh(Asker::kBackground, rpc::Breaker::kNever);
-      refresh_ns = clock_.NowNs() + kRefreshNs;
+      refresh_ns = clock_.NowNs() + RefreshNs(Owners().size());
     }
     for (const auto& peer : All()) {
       if (peer->ProbeDueNs() <= clock_.NowNs()) peer->Probe();

@@ -5,6 +5,7 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/requester/calls.h"
+#include "kvcove/rpc/busy.h"
 
 namespace kvcove::requester {
 
@@ -146,10 +147,12 @@ void RemoteRead::Finish() {
     if (status) continue;
     const Code code = status.error().code;
     const Part& part = *parts_[c];
+    const std::optional<std::uint32_t> busy_ms = rpc::BusyIn(status.error());
+    retry_after_ms_ = std::max(retry_after_ms_, busy_ms.value_or(0));
     for (std::size_t k = 0; k < part.which.size(); ++k) {
       if (part.ended[k]) continue;
       ItemResult& result = results_[part.which[k]];
-      if (code == Code::kCorrupt || code == Code::kBufferBusy) {
+      if (code == Code::kCorrupt || code == Code::kBufferBusy || busy_ms) {
         result = {.code = code};
       } else {
         result = Miss(code == Code::kTimeout ? MissReason::kTimeout : MissReason::kOwnerGone);

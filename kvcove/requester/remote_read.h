@@ -80,8 +80,11 @@ class RemoteRead {
   void Add(std::size_t index, transport::Endpoint& owner, std::string_view name);
   // Made of all that was added. They point into this object.
   std::span<transport::Exchange> Exchanges();
-  // After the exchanges have ended: what became of each item is in `results`.
+  // After the exchanges have ended: what became of each item is in `results`; kLimit for those that
+  // an owner is to be asked for again.
   void Finish();
+  // After Finish: before it may be asked, where one is busy. 0: none is.
+  std::uint32_t retry_after_ms() const { return retry_after_ms_; }
 
  private:
   struct Part {
@@ -109,6 +112,7 @@ class RemoteRead {
   std::vector<std::unique_ptr<Part>> parts_;
   std::map<transport::Endpoint*, Filling> filling_;
   std::vector<transport::Exchange> exchanges_;
+  std::uint32_t retry_after_ms_ = 0;
 };
 
 }  // namespace kvcove::requester

@@ -6,6 +6,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/hash.h"
 #include "kvcove/requester/calls.h"
+#include "kvcove/rpc/busy.h"
 
 namespace kvcove::requester {
 namespace {
@@ -64,6 +65,9 @@ void RemoteWrite::Finish() {
   for (std::size_t c = 0; c < exchanges_.size(); ++c) {
     const Part& part = *parts_[c];
     const Status& status = exchanges_[c].status;
+    if (!status) {
+      retry_after_ms_ = std::max(retry_after_ms_, rpc::BusyIn(status.error()).value_or(0));
+    }
     for (std::size_t k = 0; k < part.which.size(); ++k) {
       ItemResult& result = results_[part.which[k]];
       const Code code = status ? part.codes[k] : status.error().code;

@@ -36,6 +36,8 @@ class RemoteWrite {
   std::span<transport::Exchange> Exchanges() { return exchanges_; }
   // After the exchanges have ended. A value that an owner has adds to `replicas`.
   void Finish();
+  // After Finish: before an owner that is busy may be asked again. 0: none is.
+  std::uint32_t retry_after_ms() const { return retry_after_ms_; }
 
  private:
   struct Part {
@@ -48,6 +50,7 @@ class RemoteWrite {
   const std::span<ItemResult> results_;
   std::vector<std::unique_ptr<Part>> parts_;
   std::vector<transport::Exchange> exchanges_;
+  std::uint32_t retry_after_ms_ = 0;
 };
 
 }  // namespace kvcove::requester

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <span>
 
+#include "kvcove/rpc/busy.h"
+
 namespace kvcove::rpc {
 
 Result<Client> TcpChannel::Take(const Address& to, std::int64_t deadline_ns, bool& fresh) {
@@ -56,6 +58,9 @@ Result<std::string> TcpChannel::CallAt(const Address& to, wire::Method method,
     KVCOVE_ASSIGN(Client client, Take(to, deadline_ns, fresh));
     Result<std::string> reply = CallOver(client, to, method, body, deadline_ns);
     if (client.usable()) {
+      // A server that is busy does not read this connection for a while (rpc/busy.h), and another
+      // caller would take its silence for death.
+      if (!reply && BusyIn(reply.error())) return reply;
       const MutexLock lock(mutex_);
       if (idle_.size() < kMaxIdle) idle_.push_back({.to = to, .client = std::move(client)});
       return reply;

@@ -29,8 +29,9 @@ constexpr std::size_t kMinTokenBytes = 32;
 constexpr std::size_t kMaxFileBytes = 4U << 20;
 constexpr std::array<std::string_view, 5> kScopeNames = {"read", "write", "reset", "admin",
                                                          "owner"};
-constexpr std::array<std::string_view, 4> kTenantKeys = {"tokens", "scopes", "maximum",
-                                                         "guaranteed"};
+constexpr std::array<std::string_view, 7> kTenantKeys = {
+    "tokens",           "scopes",          "maximum",    "guaranteed",
+    "calls_per_second", "bytes_in_flight", "connections"};
 
 std::string Hex(std::span<const std::byte> bytes) {
   std::string text;
@@ -153,6 +154,27 @@ Result<std::vector<std::string>> Texts(const toml::node& node, const std::string
   return texts;
 }
 
+// One of the keys of a tenant's limits.
+Status ParseLimit(AdmissionLimit& limit, std::string_view key, const toml::node& value,
+                  const std::string& at) {
+  if (key == "bytes_in_flight") {
+    if (!value.is_string()) {
+      return Fail(Code::kInvalid, fmt::format("{}: write a text such as \"256MiB\"", at));
+    }
+    const Result<std::uint64_t> bytes = ParseSize(value.as_string()->get());
+    if (!bytes) return Fail(Code::kInvalid, fmt::format("{}: {}", at, bytes.error().detail));
+    limit.bytes = *bytes;
+    return {};
+  }
+  const std::optional<std::int64_t> number = value.value_exact<std::int64_t>();
+  if (!number || *number <= 0) {
+    return Fail(Code::kInvalid, fmt::format("{}: write a number above 0, such as 5000", at));
+  }
+  (key == "connections" ? limit.connections : limit.calls_per_second) =
+      static_cast<std::uint64_t>(*number);
+  return {};
+}
+
 Result<Tenant> ParseTenant(const toml::table& table, const std::string& where) {
   Tenant tenant;
   for (const auto& [key, value] : table) {
@@ -170,6 +192,8 @@ Result<Tenant> ParseTenant(const toml::table& table, const std::string& where) {
       }
       KVCOVE_ASSIGN(const Share share, ParseShare(value.as_string()->get(), at));
       (key == "maximum" ? tenant.maximum : tenant.guaranteed) = share;
+    } else if (key == "calls_per_second" || key == "bytes_in_flight" || key == "connections") {
+      KVCOVE_TRY(ParseLimit(tenant.limit, key.str(), value, at));
     } else {
       return UnknownKey(fmt::format("key of {}", where), key.str(), kTenantKeys);
     }

@@ -93,6 +93,18 @@ Reply Gate::Greet(Guest& guest, wire::Method method, std::span<const std::byte> 
   return {};
 }
 
+AdmissionCaller Gate::Describe(const Guest& guest) const {
+  if (guest.caller == nullptr) return {};
+  const Caller& caller = *guest.caller;
+  AdmissionCaller described{.tenant = caller.tenant, .may_own = caller.IsOwner()};
+  if (credentials_ == nullptr) return described;
+  // The cluster's own entry; one that also stores and loads is an engine's.
+  described.administers =
+      caller.Has(Scope::kAdmin) && !caller.Has(Scope::kRead) && !caller.Has(Scope::kWrite);
+  if (const auto tenant = credentials_->Find(caller.tenant)) described.own = tenant->limit;
+  return described;
+}
+
 bool Gate::Admitted(Guest& guest) const {
   if (guest.caller == nullptr) return false;
   if (credentials_ == nullptr || guest.version == credentials_->version()) return true;

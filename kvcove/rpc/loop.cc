@@ -107,7 +107,10 @@ void Server::Loop::Admit(Arrival arrival) {
   connection->ticket = std::move(arrival.ticket);
   Connection& added = *connections_.emplace(id, std::move(connection)).first->second;
   handler_.OnOpen(id, added.peer);
-  if (handler_.Admitted(id)) added.ticket.reset();
+  if (handler_.Admitted(id)) {
+    added.ticket.reset();
+    Enter(id, added);
+  }
   Advance(id);
 }
 
@@ -120,6 +123,7 @@ void Server::Loop::Move(ConnectionId id, std::size_t loop) {
       .peer = at->second->peer,
       .input = std::move(at->second->input),
       .filled = at->second->filled,
+      .account = std::move(at->second->account),
   });
   connections_.erase(at);
   Loop& other = *loops_[loop];
@@ -130,6 +134,7 @@ void Server::Loop::Move(ConnectionId id, std::size_t loop) {
     connection->peer = moved->peer;
     connection->input = std::move(moved->input);
     connection->filled = moved->filled;
+    connection->account = std::move(moved->account);
     other.connections_.emplace(id, std::move(connection));
     other.Advance(id);
   });

@@ -6,6 +6,7 @@
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,6 +67,13 @@ class Server::Loop {
     std::size_t written = 0;
     bool close_after_write = false;
     std::size_t move_to_loop = 0;
+    // ---- limits (loop_admission.cc); null until it is let in, and where there are none
+    std::unique_ptr<Admission::Account> account;
+    std::uint64_t charged = 0;        // bytes of the request, then of what is left of its answer
+    std::uint64_t refused_bytes = 0;  // of a refused request: still to be read and thrown away
+    wire::FrameHeader refused;
+    Admission::Verdict verdict;
+    std::unique_ptr<asio::steady_timer> hold;  // its next request is not served before
   };
 
   // A connection on its way from one loop to another.
@@ -76,6 +84,7 @@ class Server::Loop {
     Peer peer;
     std::vector<std::byte> input;
     std::size_t filled = 0;
+    std::unique_ptr<Admission::Account> account;
   };
 
   // No request is with the handler, and every answer is on its way.
@@ -100,6 +109,17 @@ class Server::Loop {
   // Hands one whole frame to the handler. False: none has arrived, or the connection ends.
   bool ServeFrame(ConnectionId id, Connection& connection);
   void Consume(Connection& connection, std::size_t bytes);
+
+  // ---- limits
+  // The connection has been let in: what it does counts from now on.
+  void Enter(ConnectionId id, Connection& connection);
+  // Whether this request may come; asked once, before memory is taken for its body. False: it is
+  // thrown away as it arrives, and then answered.
+  bool Charge(Connection& connection, const wire::FrameHeader& request);
+  // Goes on with that. True: it is answered.
+  bool DropRefused(ConnectionId id, Connection& connection);
+  void Hold(ConnectionId id, Connection& connection, std::int64_t duration_ns);
+  static void Release(Connection& connection);
 
   // Nothing is read while the handler has a request. A client that gave up on an answer would keep
   // its connection until the answer comes, and a long poll may never be answered: so the client's

@@ -14,7 +14,8 @@ namespace kvcove::rpc {
 namespace {
 
 constexpr std::size_t kReadBytes = 64U << 10;
-constexpr std::size_t kFirstReadBytes = 4U << 10;  // before the proof
+// Most requests fit; a connection that sends more at a time gets more. Thousands are mostly silent.
+constexpr std::size_t kFirstReadBytes = 4U << 10;
 constexpr int kFramesInARow = 64;
 
 }  // namespace
@@ -25,7 +26,7 @@ void Server::Loop::Advance(ConnectionId id) {
     if (at == connections_.end()) return;
     Connection& connection = *at->second;
     if (connection.answering || !connection.output.empty()) return;
-    if (draining_) return;
+    if (draining_ || connection.hold != nullptr) return;
     if (connection.move_to_loop != 0) return Move(id, connection.move_to_loop);
     if (!ServeFrame(id, connection)) return;
   }
@@ -48,9 +49,6 @@ void Server::Loop::Read(ConnectionId id, Connection& connection) {
 }
 
 void Server::Loop::ReadSome(ConnectionId id, Connection& connection) {
-  if (connection.ticket == nullptr && connection.input.size() < kReadBytes) {
-    connection.input.resize(kReadBytes);
-  }
   if (connection.filled == connection.input.size()) {
     connection.input.resize(connection.input.size() * 2);
   }
@@ -69,6 +67,7 @@ void Server::Loop::ReadSome(ConnectionId id, Connection& connection) {
 }
 
 bool Server::Loop::ServeFrame(ConnectionId id, Connection& connection) {
+  if (connection.refused_bytes > 0) return DropRefused(id, connection);
   if (connection.filled < wire::kFrameHeaderBytes) {
     Read(id, connection);
     return false;
@@ -87,6 +86,7 @@ bool Server::Loop::ServeFrame(ConnectionId id, Connection& connection) {
     }
     return false;
   }
+  if (!Charge(connection, *header)) return DropRefused(id, connection);
   const std::size_t total = wire::kFrameHeaderBytes + header->body_bytes;
   if (connection.filled < total) {
     if (connection.input.size() < total) connection.input.resize(total);
@@ -106,7 +106,10 @@ bool Server::Loop::ServeFrame(ConnectionId id, Connection& connection) {
   serving_ = 0;
   const auto at = connections_.find(id);
   if (at == connections_.end()) return false;
-  if (at->second->ticket != nullptr && handler_.Admitted(id)) at->second->ticket.reset();
+  if (at->second->ticket != nullptr && handler_.Admitted(id)) {
+    at->second->ticket.reset();
+    Enter(id, *at->second);
+  }
   Consume(*at->second, total);  // the handler has taken what it needs of the body
   if (at->second->answering) ListenForHangUp(id, *at->second);
   return true;
@@ -124,7 +127,11 @@ void Server::Loop::Consume(Connection& connection, std::size_t bytes) {
 }
 
 void Server::Loop::ListenForHangUp(ConnectionId id, Connection& connection) {
-  if (connection.listening || connection.filled == connection.input.size()) return;
+  if (connection.listening) return;
+  if (connection.filled == connection.input.size()) {
+    if (connection.input.size() >= kReadBytes) return;
+    connection.input.resize(kReadBytes);
+  }
   connection.listening = true;
   connection.socket.async_wait(
       Socket::wait_read, [this, id](const boost::system::error_code& error) {
@@ -158,6 +165,7 @@ void Server::Loop::Respond(ConnectionId id, const wire::FrameHeader& request, Re
   if (at == connections_.end()) return;
   Connection& connection = *at->second;
   connection.answering = false;
+  Release(connection);
   if (reply.body.size() > wire::kMaxFrameBytes) {
     reply = ErrorReply({Code::kLimit, "the answer is larger than a frame; ask for less"});
   }
@@ -197,6 +205,10 @@ void Server::Loop::Respond(ConnectionId id, const wire::FrameHeader& request, Re
   connection.output += reply.body;
   connection.written = static_cast<std::size_t>(sent);
   connection.close_after_write = reply.close;
+  if (connection.account != nullptr) {
+    connection.charged = connection.output.size();
+    connection.account->Hold(connection.charged);
+  }
   Flush(id);
 }
 
@@ -213,7 +225,9 @@ void Server::Loop::Flush(ConnectionId id) {
         connection.written += count;
         if (connection.written < connection.output.size()) return Flush(id);
         connection.output.clear();
+        connection.output.shrink_to_fit();
         connection.written = 0;
+        Release(connection);
         if (connection.close_after_write) return Close(id);
         Advance(id);
       });

@@ -54,6 +54,8 @@ void Server::Loop::HandOver(HandedServer& handed) {
   for (const auto& [id, connection] : connections_) {
     if (options_.tls != nullptr) break;  // these are ends of socket pairs
     if (connection->answering || !connection->output.empty()) continue;
+    // The rest of a refused request cannot be told from a frame.
+    if (connection->refused_bytes > 0) continue;
     const auto begin = connection->input.begin();
     handed.connections.push_back(
         {.id = id,
@@ -84,6 +86,7 @@ void Server::Loop::Adopt(HandedServer& handed) {
     }
     connection->filled = taken.input.size();
     connection->input = std::move(taken.input);
+    if (connection->ticket == nullptr) Enter(taken.id, *connection);
     connections_.emplace(taken.id, std::move(connection));
     asio::post(loop_, [this, id = taken.id] { Advance(id); });
   }

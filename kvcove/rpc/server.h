@@ -14,6 +14,7 @@
 #include "kvcove/base/descriptors.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/rpc/address.h"
+#include "kvcove/rpc/admission.h"
 #include "kvcove/rpc/tls.h"
 #include "kvcove/rpc/unix_access.h"
 #include "kvcove/rpc/unproven.h"
@@ -62,6 +63,10 @@ class Handler {
   // False: a request of this kind waits where it is, unread, until the server was paused and goes
   // on, here or in a successor's process.
   virtual bool MayBegin(wire::Method /*method*/) const { return true; }
+  // For ServerOptions::admission: whose an admitted connection is, asked once, and what a call
+  // draws from.
+  virtual AdmissionCaller CallerOf(ConnectionId /*id*/) const { return {}; }
+  virtual Traffic TrafficOf(wire::Method /*method*/) const { return Traffic::kOther; }
 };
 
 struct ServerOptions {
@@ -75,6 +80,10 @@ struct ServerOptions {
   std::string name = "a Unix socket";              // of these connections, in the log
   std::int64_t hello_deadline_ns = 5'000'000'000;  // for a connection to say hello
   std::shared_ptr<Tls> tls;                        // TCP only; null: in the clear
+  // Limits of connections that were let in. A call beyond one is answered "busy" (rpc/busy.h)
+  // without the handler, and the connection's next call is not read before it may be asked again:
+  // who does not wait fills a socket, not this process. Null: no limits.
+  std::shared_ptr<Admission> admission;
   std::string thread_name = "kvcove-rpc";
 };
 

@@ -18,6 +18,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/random.h"
+#include "kvcove/rpc/busy.h"
 #include "kvcove/rpc/client.h"
 
 namespace kvcove::rpc {
@@ -289,6 +290,117 @@ TEST_F(ServerTest, ConnectionsBeyondTheBoundAreClosedAndCounted) {
   const UniqueFd again = Connect();
   Send(again, Frame(kEcho, "in again"));
   EXPECT_EQ(Receive(again), "in again");
+}
+
+// ---- limits
+
+class LimitedServerTest : public ServerTest {
+ protected:
+  void SetUp() override { SetLogLevel(LogLevel::kError); }
+  void StartLimited(const AdmissionOptions& limits) {
+    admission_ = std::make_shared<Admission>(limits);
+    ServerOptions options;
+    options.listen.host = "127.0.0.1";
+    options.loops = 2;
+    options.admission = admission_;
+    server_ = *Server::Open(options, handler_);
+    server_->Start();
+  }
+  // A frame of the answer, whatever its code.
+  static std::pair<Code, std::string> ReceiveAny(const UniqueFd& fd) {
+    std::string head(wire::kFrameHeaderBytes, '\0');
+    if (!Fill(fd, head)) return {Code::kUnavailable, "closed"};
+    const auto header = wire::DecodeFrameHeader(
+        std::span<const std::byte, wire::kFrameHeaderBytes>(
+            reinterpret_cast<const std::byte*>(head.data()), wire::kFrameHeaderBytes),
+        wire::kMaxFrameBytes);
+    std::string body(header ? header->body_bytes : 0, '\0');
+    EXPECT_TRUE(Fill(fd, body));
+    return {header ? header->code : Code::kCorrupt, body};
+  }
+  std::uint64_t Refused(Refusal refusal) const {
+    return admission_->Count(0).refused[static_cast<std::size_t>(refusal)];
+  }
+
+  std::shared_ptr<Admission> admission_;
+};
+
+TEST_F(LimitedServerTest, ACallBeyondTheLimitIsAnsweredBusyAndNeverReachesTheHandler) {
+  StartLimited({.connection = {.calls_per_second = 5}});
+  const UniqueFd fd = Connect();
+  const std::string large(500'000, 'x');
+  std::thread sender([&] {
+    for (int i = 0; i < 5; ++i) Send(fd, Frame(kEcho, "ok"));
+    Send(fd, Frame(kEcho, large));  // refused before its body has come
+    Send(fd, Frame(kEcho, "behind"));
+  });
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(ReceiveAny(fd).first, Code::kOk);
+  const auto [code, detail] = ReceiveAny(fd);
+  EXPECT_EQ(code, Code::kLimit);
+  EXPECT_TRUE(BusyIn({.code = code, .detail = detail})) << detail;
+  EXPECT_EQ(ReceiveAny(fd), std::pair(Code::kOk, std::string("behind")))
+      << "the connection lives, and what is behind is served when there is room again";
+  sender.join();
+  EXPECT_EQ(handler_.requests(), 6);
+  EXPECT_EQ(Refused(Refusal::kConnectionCalls), 1U);
+}
+
+// A client that does not wait as it was told costs one answer each time that it was told, not one a
+// frame.
+TEST_F(LimitedServerTest, AFloodIsHeldBackInItsOwnSocket) {
+  StartLimited({.connection = {.calls_per_second = 10}});
+  const UniqueFd fd = Connect();
+  std::string flood;
+  for (int i = 0; i < 2000; ++i) flood += Frame(kEcho, "x");
+  (void)!send(fd.get(), flood.data(), flood.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  const UniqueFd other = Connect();
+  for (int i = 0; i < 5; ++i) {
+    Send(other, Frame(kEcho, "fine"));
+    EXPECT_EQ(Receive(other), "fine");
+  }
+  const std::int64_t until_ns = SystemClock::Instance().NowNs() + kSecond;
+  while (SystemClock::Instance().NowNs() < until_ns) {
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  EXPECT_GT(Refused(Refusal::kConnectionCalls), 0U);
+  EXPECT_LT(Refused(Refusal::kConnectionCalls), 200U) << "at most one each 10 ms";
+  EXPECT_LT(handler_.requests(), 40);
+}
+
+TEST_F(LimitedServerTest, AnAnswerThatNobodyReadsIsInFlight) {
+  StartLimited({.connection = {}});
+  UniqueFd fd = Connect();
+  const int small = 4096;
+  setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+  Send(fd, Frame(kEcho, std::string(4'000'000, 'x')));
+  EXPECT_TRUE(
+      Eventually([&] { return handler_.requests() == 1 && admission_->Count(0).bytes > 0; }));
+  fd.Reset();
+  EXPECT_TRUE(Eventually([&] { return admission_->Count(0).bytes == 0; }));
+}
+
+TEST_F(LimitedServerTest, BytesComeBackWithTheAnswerAndWithTheConnection) {
+  StartLimited({.connection = {}});
+  UniqueFd fd = Connect();
+  Send(fd, Frame(kNeverAnswered, std::string(100'000, 'x')));
+  EXPECT_TRUE(Eventually([&] { return admission_->Count(0).bytes > 100'000; }));
+  const UniqueFd other = Connect();
+  Send(other, Frame(kAnswerAnother, ""));
+  EXPECT_EQ(Receive(fd), "late");
+  EXPECT_TRUE(Eventually([&] { return admission_->Count(0).bytes == 0; }));
+  Send(fd, Frame(kNeverAnswered, std::string(100'000, 'x')));
+  EXPECT_TRUE(Eventually([&] { return admission_->Count(0).bytes > 100'000; }));
+  fd.Reset();
+  EXPECT_TRUE(Eventually([&] { return admission_->Count(0).bytes == 0; }));
+}
+
+TEST_F(LimitedServerTest, AConnectionTakesItsAccountToAnotherLoop) {
+  StartLimited({.connection = {.calls_per_second = 3}});
+  const UniqueFd fd = Connect();
+  Send(fd, Frame(kMoveToOther, "moved") + Frame(kEcho, "a") + Frame(kEcho, "b"));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ReceiveAny(fd).first, Code::kOk);
+  Send(fd, Frame(kEcho, "c"));
+  EXPECT_EQ(ReceiveAny(fd).first, Code::kLimit);
 }
 
 // As a successor that gives up before it serves (docs/upgrade.md).

@@ -23,8 +23,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvcove/base/result.h"
@@ -57,10 +59,31 @@ class Served {
   virtual void Received(std::uint64_t bytes) = 0;
 };
 
+// An exchange that may not take place now: what was sent with it is thrown away as it comes.
+class Refused final : public Served {
+ public:
+  // `bytes`: of the payload behind the request.
+  Refused(std::uint64_t bytes, Error error) : bytes_(bytes), error_(std::move(error)) {}
+  Step Next() override {
+    if (const std::uint64_t bytes = std::exchange(bytes_, 0); bytes > 0) {
+      return {.kind = Step::Kind::kReceive, .into = {{.data = nullptr, .size = bytes}}};
+    }
+    return ReplyStep(error_.code, error_.detail);
+  }
+  void Received(std::uint64_t /*bytes*/) override {}
+
+ private:
+  std::uint64_t bytes_;
+  const Error error_;
+};
+
 // One connection of a peer.
 class Visit {
  public:
   using Wake = std::function<void()>;
+  // Whether payload of so many bytes may move now, and how it is refused; it counts from then on,
+  // until the exchange is over. Empty: always.
+  using Permit = std::function<Status(std::uint64_t bytes)>;
 
   virtual ~Visit() = default;
   // `head` is valid during the call. `deadline_ns`: the caller waits no longer; 0: it does not say.
@@ -68,6 +91,13 @@ class Visit {
   virtual std::unique_ptr<Served> Begin(const rpc::Caller& caller, wire::Method method,
                                         std::span<const std::byte> head, std::int64_t deadline_ns,
                                         Wake wake) = 0;
+  // How much payload follows such a request. Nothing: garbage.
+  virtual std::optional<std::uint64_t> PayloadOf(wire::Method /*method*/,
+                                                 std::span<const std::byte> /*head*/) const {
+    return 0;
+  }
+  // Before the first Begin.
+  virtual void SetPermit(Permit /*permit*/) {}
 };
 
 // Thread-safe.
@@ -75,6 +105,8 @@ class Service {
  public:
   virtual ~Service() = default;
   virtual std::unique_ptr<Visit> Open() = 0;
+  // What a call draws from where the server has limits.
+  virtual rpc::Traffic TrafficOf(wire::Method /*method*/) const { return rpc::Traffic::kOther; }
 };
 
 }  // namespace kvcove::transport

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <atomic>
+#include <thread>
 
 #include "kvcove/base/log.h"
 #include "kvcove/rpc/leader.h"
@@ -18,6 +20,12 @@ namespace {
 // Within 5 s (docs/ha.md has figures); other tests share the cores with this one.
 constexpr std::int64_t kWorksAgainMs = 10'000;
 constexpr std::size_t kMasters = 3;
+
+// How long the masters work at full load; docs/ha.md says what ten minutes showed.
+int LoadSeconds() {
+  const char* text = std::getenv("KVCOVE_LOAD_SECONDS");
+  return text == nullptr ? 5 : std::atoi(text);
+}
 
 int Kills() {
   const char* text = std::getenv("KVCOVE_KILLS");
@@ -285,6 +293,68 @@ TEST_F(MastersTest, ARestoredBackupShowsNothingOfBeforeAndWorks) {
   ExpectGone(after);
   EXPECT_LE(MsUntilAllWorks({}, before, "restored"), kWorksAgainMs);
   ExpectGone(after);
+}
+
+// Look-ups, puts, gets and resets as fast as several processes' worth of sessions make them.
+TEST_F(MastersTest, FullLoadChangesNoLeader) {
+  const auto leader = AwaitLeader();
+  ASSERT_TRUE(leader);
+  const auto before = Ask(*leader);
+  ASSERT_TRUE(before);
+  std::atomic<bool> stop{false};
+  std::atomic<std::uint64_t> lookups{0};
+  std::atomic<std::uint64_t> puts{0};
+  std::atomic<std::uint64_t> resets{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      const auto pool = OpenAll("elsewhere");
+      const SessionPtr session =
+          *pool->OpenSession({.name = fmt::format("load{}", t), .engine = "e"});
+      (void)session->Reset({.timeout = milliseconds(2500)});
+      std::vector<std::string> keys = Keys(128, fmt::format("load{}", t));
+      const std::vector<std::string_view> views(keys.begin(), keys.end());
+      std::vector<ItemResult> found(views.size());
+      for (int round = 0; !stop; ++round) {
+        for (int i = 0; i < 20 && !stop; ++i) {
+          lookups += session->Exists(views, found, {.timeout = milliseconds(1000)}) ? 1 : 0;
+        }
+        puts += CountOk(Put(*session, Keys(16, fmt::format("load{}-{}", t, round)), std::nullopt,
+                            milliseconds(1000)));
+        if (round % 10 == 0) {
+          resets += session->Reset({.timeout = milliseconds(2500)}) ? 1 : 0;
+        }
+      }
+    });
+  }
+  const std::int64_t began = NowMs();
+  std::uint64_t unanswered = 0;
+  while (NowMs() < began + LoadSeconds() * 1000) {
+    const auto now = Ask(*leader);
+    unanswered += now ? 0 : 1;
+    if (now) {
+      EXPECT_EQ(now->term, before->term) << "another leader after " << NowMs() - began << " ms";
+      EXPECT_EQ(std::ranges::count_if(now->owners, &wire::OwnerStat::live), 2);
+    }
+    std::this_thread::sleep_for(milliseconds(100));
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  const auto after = AwaitLeader();
+  ASSERT_TRUE(after);
+  EXPECT_EQ(*after, *leader);
+  const auto last = Ask(*after);
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->term, before->term);
+  EXPECT_GT(lookups, 0U);
+  EXPECT_GT(puts, 0U);
+  EXPECT_GT(resets, 0U);
+  if (std::getenv("KVCOVE_TEST_TIMES") != nullptr) {
+    fmt::print(
+        "{} s: {} look-ups of 128 keys, {} puts, {} resets; {} of the leader's answers came "
+        "later than 300 ms; term {} all along\n",
+        LoadSeconds(), lookups.load(), puts.load(), resets.load(), unanswered, last->term);
+  }
 }
 
 TEST_F(MastersTest, OperatorsSeeWhoLeads) {

@@ -74,6 +74,9 @@ check "doctor: no size" 2 "not PATH:SIZE" "$kvcove" doctor --disk /nowhere --mem
 check "config" 0 'memory="32MiB"' "$kvcove" --config "$directory/good.toml" owner --print-config
 check "environment over config" 0 'memory="16MiB"' env KVCOVE_MEMORY=16MiB "$kvcove" --config "$directory/good.toml" owner --print-config
 check "flag over environment" 0 'memory="8MiB"' env KVCOVE_MEMORY=16MiB "$kvcove" --config "$directory/good.toml" owner --memory 8MiB --print-config
+check "limits of a master" 0 'max-tenant-calls=77' env KVCOVE_MAX_TENANT_CALLS=77 "$kvcove" master --print-config
+check "limits of an owner" 0 'max-total-bytes="1GiB"' "$kvcove" owner --max-total-bytes 1GiB --print-config
+check "a limit that is no size" 2 "max-total-bytes" "$kvcove" master --data "$directory/limits" --max-total-bytes much
 check "unknown config key" 2 "did you mean 'memory'" "$kvcove" --config "$directory/bad.toml" owner --print-config
 check "missing trace" 2 "cannot read the trace" "$kvcove" policy /nowhere
 echo '{"timestamp": 0}' >"$directory/broken.jsonl"

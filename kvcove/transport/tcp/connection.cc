@@ -3,6 +3,8 @@
 
 #include <cerrno>
 
+#include "kvcove/rpc/busy.h"
+
 namespace kvcove::transport::tcp {
 
 Connection::Connection(const Shared& shared, rpc::Arrival arrival, Visit::Wake wake)
@@ -27,6 +29,7 @@ void Connection::NextFrame() {
   parts_.Clear();
   parts_.Add(frame_.data(), frame_.size());
   if (let_in()) ends_ns_ = 0;
+  if (account_ != nullptr) account_->End(std::exchange(charged_, 0));
 }
 
 void Connection::Progress() {
@@ -46,6 +49,11 @@ Connection::Wait Connection::Advance() {
         break;
       case State::kSend:
         wait = Send();
+        break;
+      case State::kHold:
+        if (shared_.clock.NowNs() < wake_ns_) return Wait::kWake;
+        state_ = State::kFrame;
+        wait = Wait::kTurn;
         break;
       case State::kWork:
         wait = Work();
@@ -90,6 +98,10 @@ Connection::Wait Connection::Send() {
   served_.reset();
   if (close_) return Wait::kEnd;
   NextFrame();
+  if (const std::int64_t hold_ns = std::exchange(hold_ns_, 0); hold_ns > 0) {
+    state_ = State::kHold;
+    wake_ns_ = shared_.clock.NowNs() + hold_ns;
+  }
   return Wait::kTurn;
 }
 
@@ -98,6 +110,10 @@ bool Connection::FrameArrived() {
       wire::DecodeFrameHeader(frame_, let_in() ? wire::kMaxFrameBytes : wire::kMaxFirstFrameBytes);
   if (!header || (header->method & wire::kReplyBit) != 0) return false;
   header_ = *header;
+  if (account_ != nullptr) {
+    charged_ = wire::kFrameHeaderBytes + header->body_bytes;
+    account_->Hold(charged_);
+  }
   body_.resize(header->body_bytes);
   parts_.Clear();
   parts_.Add(body_.data(), body_.size());
@@ -109,17 +125,53 @@ bool Connection::BodyArrived() {
   const auto method = static_cast<wire::Method>(header_.method);
   if (rpc::Gate::IsGreeting(method)) {
     const rpc::Reply reply = shared_.gate.Greet(guest_, method, body_);
-    if (let_in()) arrival_.ticket.reset();
+    if (let_in()) {
+      arrival_.ticket.reset();
+      if (shared_.admission != nullptr && account_ == nullptr) {
+        account_ = shared_.admission->Enter(shared_.gate.Describe(guest_));
+      }
+    }
     close_ = reply.close;
     Respond(reply.code, reply.body, {});
     return true;
   }
   if (!shared_.gate.Admitted(guest_)) return false;
-  if (visit_ == nullptr) visit_ = shared_.service.Open();
-  served_ = visit_->Begin(*guest_.caller, method, body_,
-                          wire::DeadlineOf(header_, shared_.clock.NowNs()), wake_);
+  served_ = Begin(method);
   state_ = State::kWork;
   return served_ != nullptr;
+}
+
+std::unique_ptr<Served> Connection::Begin(wire::Method method) {
+  const std::int64_t now_ns = shared_.clock.NowNs();
+  if (visit_ == nullptr) {
+    visit_ = shared_.service.Open();
+    if (account_ != nullptr) {
+      visit_->SetPermit([this](std::uint64_t bytes) { return Permit(bytes); });
+    }
+  }
+  if (account_ != nullptr) {
+    // The head counts already.
+    const auto verdict = account_->Begin(shared_.service.TrafficOf(method), 0, now_ns);
+    if (!verdict.admitted()) {
+      const std::optional<std::uint64_t> payload = visit_->PayloadOf(method, body_);
+      if (!payload) return nullptr;
+      return std::make_unique<Refused>(*payload, Busy(verdict));
+    }
+  }
+  return visit_->Begin(*guest_.caller, method, body_, wire::DeadlineOf(header_, now_ns), wake_);
+}
+
+Status Connection::Permit(std::uint64_t bytes) {
+  const auto verdict = account_->More(bytes, shared_.clock.NowNs());
+  if (!verdict.admitted()) return std::unexpected(Busy(verdict));
+  charged_ += bytes;
+  return {};
+}
+
+Error Connection::Busy(const rpc::Admission::Verdict& verdict) {
+  hold_ns_ = verdict.retry_after_ms * kMillisecond;
+  close_ = verdict.close;
+  return rpc::BusyError(verdict);
 }
 
 Connection::Wait Connection::Work() {

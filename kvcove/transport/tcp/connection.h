@@ -4,6 +4,8 @@
 //
 //   kFrame -> kBody -> (a greeting is answered: kSend)
 //                   -> kWork: the exchange's steps; kReceive while payload comes -> kSend -> kFrame
+//   A request beyond a limit is refused as an exchange of its own; behind its answer comes kHold,
+//   for as long as the peer was told to wait.
 #pragma once
 
 #include <array>
@@ -29,7 +31,8 @@ class Connection {
     const Clock& clock;
     std::int64_t hello_ns;
     std::int64_t stall_ns;
-    std::byte* discard;  // of Parts::kDiscard bytes
+    std::byte* discard;         // of Parts::kDiscard bytes
+    rpc::Admission* admission;  // null: no limits
   };
 
   // `wake` posts to the loop that this connection is to be advanced.
@@ -49,7 +52,7 @@ class Connection {
   Wait Advance();
 
  private:
-  enum class State : std::uint8_t { kFrame, kBody, kWork, kReceive, kSend };
+  enum class State : std::uint8_t { kFrame, kBody, kWork, kReceive, kSend, kHold };
   // Moves what goes without waiting; kTurn: all of it has moved, and the state is another one.
   Wait Receive();
   Wait Send();
@@ -58,6 +61,10 @@ class Connection {
   bool BodyArrived();
   void Respond(Code code, std::string head, std::span<const ConstPiece> out);
   void NextFrame();
+  // The exchange of the request that has arrived; null for garbage.
+  std::unique_ptr<Served> Begin(wire::Method method);
+  Status Permit(std::uint64_t bytes);
+  Error Busy(const rpc::Admission::Verdict& verdict);
   void Progress();
 
   const Shared& shared_;
@@ -74,6 +81,9 @@ class Connection {
   std::string reply_;
   Parts parts_;
   std::uint64_t moved_ = 0;  // of the payload
+  std::unique_ptr<rpc::Admission::Account> account_;
+  std::uint64_t charged_ = 0;  // bytes, until the exchange is over
+  std::int64_t hold_ns_ = 0;   // behind the answer
   std::unique_ptr<Visit> visit_;
   std::unique_ptr<Served> served_;
 };

@@ -71,7 +71,9 @@ class SocketTransfer final : public Transfer {
     const Breaker::Outcome outcome =
         status ? Breaker::Outcome::kAnswered : rpc::OutcomeOf(status.error());
     peer_.End(pass_, outcome, teaches());
-    if (status) {
+    if (!status) peer_.NoteError(status.error());
+    // An error that was answered leaves the connection as it was.
+    if (status || (status.error().answered && out_.empty())) {
       peer_.Keep(std::move(fd_));
     } else {
       fd_.Reset();
@@ -203,7 +205,8 @@ Peer::Peer(const rpc::Address& address, const rpc::Access& access, const Clock& 
       on_doubt_(std::move(on_doubt)),
       channel_(address, access),
       breaker_(clock),
-      guarded_(channel_, breaker_, "the owner", [this](Breaker::Change change) { Note(change); }) {}
+      guarded_(channel_, breaker_, "the owner", [this](Breaker::Change change) { Note(change); }),
+      patient_(guarded_, clock) {}
 
 Result<UniqueFd> Peer::Connect(std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(rpc::Client client, rpc::Client::Connect(address_, access_, deadline_ns));
@@ -260,6 +263,11 @@ void Peer::End(const Breaker::Pass& pass, Breaker::Outcome outcome, bool teaches
   Note(breaker_.End(pass, outcome, teaches));
 }
 
+void Peer::NoteError(const Error& error) {
+  const std::optional<std::uint32_t> busy_ms = rpc::BusyIn(error);
+  if (busy_ms) busy_.Note(*busy_ms, clock_.NowNs());
+}
+
 void Peer::Keep(UniqueFd fd) {
   const MutexLock lock(mutex_);
   if (idle_.size() < kMaxIdle) idle_.push_back(std::move(fd));
@@ -294,6 +302,10 @@ Transport& Peer::transport() { return Sockets(); }
 
 Result<std::unique_ptr<Transfer>> Peer::Start(Exchange& exchange, std::int64_t deadline_ns,
                                               std::int64_t doubt_until_ns) {
+  // A connection that it has refused a call on is not read before then.
+  if (std::optional<Error> busy = busy_.Now(clock_.NowNs())) {
+    return std::unexpected(std::move(*busy));
+  }
   KVCOVE_ASSIGN(Line line, Take(deadline_ns, doubt_until_ns));
   return std::make_unique<SocketTransfer>(*this, exchange, std::move(line));
 }

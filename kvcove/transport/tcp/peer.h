@@ -15,6 +15,7 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/rpc/breaker.h"
+#include "kvcove/rpc/busy.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/rpc/guarded_channel.h"
 #include "kvcove/transport/endpoint.h"
@@ -35,7 +36,7 @@ class Peer final : public Endpoint {
 
   const rpc::Address& address() const { return address_; }
   // For small calls (pins, statistics).
-  wire::Channel& channel() { return guarded_; }
+  wire::Channel& channel() { return patient_; }
 
   Transport& transport() override;
   Result<std::unique_ptr<Transfer>> Start(Exchange& exchange, std::int64_t deadline_ns,
@@ -52,6 +53,8 @@ class Peer final : public Endpoint {
   // `teaches`: see Breaker::End().
   void End(const rpc::Breaker::Pass& pass, rpc::Breaker::Outcome outcome, bool teaches);
   void Heard() { breaker_.Heard(); }
+  // It has answered an exchange with this error.
+  void NoteError(const Error& error);
   void Keep(UniqueFd fd);
 
   // True while calls to it mostly fail at once.
@@ -75,6 +78,8 @@ class Peer final : public Endpoint {
   rpc::TcpChannel channel_;
   rpc::Breaker breaker_;
   rpc::GuardedChannel guarded_;
+  rpc::PatientChannel patient_;
+  rpc::BusyUntil busy_;
   Mutex mutex_;
   std::vector<UniqueFd> idle_ KVCOVE_GUARDED_BY(mutex_);
 };

@@ -74,6 +74,104 @@ class PeerTest : public testing::Test {
   std::unique_ptr<Server> server_;
 };
 
+// ---- limits
+
+// Takes payload, or sends it, as far as it is permitted.
+class Permitted final : public Service {
+ public:
+  std::unique_ptr<Visit> Open() override { return std::make_unique<OneVisit>(*this); }
+  static constexpr std::uint64_t kBytes = 300'000;
+  std::atomic<int> begun{0};
+
+ private:
+  class OneVisit final : public Visit {
+   public:
+    explicit OneVisit(Permitted& service) : service_(service) {}
+    std::unique_ptr<Served> Begin(const rpc::Caller&, wire::Method method,
+                                  std::span<const std::byte>, std::int64_t, Wake) override {
+      ++service_.begun;
+      const std::uint64_t bytes = method == wire::Method::kDataPut ? kBytes : 0;
+      if (const Status may = permit_(kBytes); !may) {
+        return std::make_unique<Refused>(bytes, may.error());
+      }
+      return std::make_unique<Refused>(bytes, Error{.code = Code::kOk, .detail = {}});
+    }
+    std::optional<std::uint64_t> PayloadOf(wire::Method method,
+                                           std::span<const std::byte>) const override {
+      return method == wire::Method::kDataPut ? kBytes : 0;
+    }
+    void SetPermit(Permit permit) override { permit_ = std::move(permit); }
+
+   private:
+    Permitted& service_;
+    Permit permit_;
+  };
+};
+
+class LimitedPeerTest : public testing::Test {
+ protected:
+  void StartLimited(const rpc::AdmissionOptions& limits) {
+    SetLogLevel(LogLevel::kOff);
+    admission_ = std::make_shared<rpc::Admission>(limits);
+    server_ = *Server::Open({.admission = admission_}, gate_, service_, SystemClock::Instance());
+  }
+  Status Call(Peer& peer, wire::Method method) {
+    Exchange exchange;
+    exchange.to = &peer;
+    exchange.method = method;
+    if (method == wire::Method::kDataPut) exchange.out = {{payload_.data(), payload_.size()}};
+    exchange.on_reply = [](std::span<const std::byte>) { return std::vector<Piece>(); };
+    const std::int64_t until_ns = SystemClock::Instance().NowNs() + 5 * kSecond;
+    transport::Run({&exchange, 1}, until_ns, SystemClock::Instance());
+    return exchange.status;
+  }
+
+  static void Await(const Status& busy) {
+    const std::int64_t until_ns = SystemClock::Instance().NowNs() + 5 * kSecond;
+    EXPECT_TRUE(rpc::WaitWhileBusy(*rpc::BusyIn(busy.error()), until_ns, SystemClock::Instance()));
+  }
+
+  const std::vector<std::byte> payload_ = std::vector<std::byte>(Permitted::kBytes);
+  Permitted service_;
+  rpc::Gate gate_{nullptr};
+  std::shared_ptr<rpc::Admission> admission_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(LimitedPeerTest, ACallBeyondTheLimitIsBusyAndItsPayloadIsThrownAway) {
+  StartLimited({.connection = {.calls_per_second = 3}});
+  Peer peer(server_->address(), {}, SystemClock::Instance());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Call(peer, wire::Method::kDataPut));
+  const Status busy = Call(peer, wire::Method::kDataPut);
+  ASSERT_FALSE(busy);
+  EXPECT_TRUE(rpc::BusyIn(busy.error())) << busy.error().ToString();
+  EXPECT_EQ(service_.begun, 3) << "the service hears nothing of it";
+  EXPECT_FALSE(peer.broken()) << "it has answered";
+  // Until then nobody asks it.
+  EXPECT_FALSE(Call(peer, wire::Method::kDataPut));
+  Await(busy);
+  // The connection lives; its next call is served when there is room again.
+  EXPECT_TRUE(Call(peer, wire::Method::kDataPut));
+  EXPECT_EQ(server_->connections().open(), 1U);
+  EXPECT_EQ(admission_->Count(0).bytes, 0U);
+}
+
+TEST_F(LimitedPeerTest, PayloadIsInFlightUntilTheExchangeIsOver) {
+  StartLimited({.connection = {}, .all = {.bytes = Permitted::kBytes}, .reserve = 0});
+  Peer peer(server_->address(), {}, SystemClock::Instance());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(Call(peer, wire::Method::kDataGet)) << "alone, whatever its size";
+  }
+  const auto other = admission_->Enter({});
+  other->Hold(Permitted::kBytes);
+  const Status busy = Call(peer, wire::Method::kDataPut);
+  ASSERT_FALSE(busy);
+  EXPECT_TRUE(rpc::BusyIn(busy.error())) << busy.error().ToString();
+  other->End(Permitted::kBytes);
+  Await(busy);
+  EXPECT_TRUE(Call(peer, wire::Method::kDataPut));
+}
+
 TEST_F(PeerTest, AnAnsweredExchangeLeavesItsConnectionToTheNext) {
   Peer peer(server_->address(), {}, clock());
   for (int i = 0; i < 10; ++i) EXPECT_EQ(Call(peer, wire::Method::kDataGet), Code::kOk);

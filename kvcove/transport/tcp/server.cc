@@ -37,7 +37,8 @@ class Server::Loop {
                 .clock = clock,
                 .hello_ns = options.hello_ns,
                 .stall_ns = options.stall_ns,
-                .discard = discard_.data()} {
+                .discard = discard_.data(),
+                .admission = options.admission.get()} {
     const MutexLock lock(door_->mutex);
     door_->context = &context_;
   }
@@ -191,6 +192,9 @@ class Server::Impl {
                              .tls = options_.tls},
         [this](rpc::Arrival arrival) { LoopOf(arrival.id).Admit(std::move(arrival)); },
         [this](std::uint64_t id) { LoopOf(id).Drop(id); });
+    if (options_.admission != nullptr) {
+      options_.admission->SetConnections(listener_->connections().max());
+    }
     listener_->Start();
     for (const auto& loop : loops_) loop->Start(options_.thread_name);
     return {};

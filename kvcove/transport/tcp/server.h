@@ -32,6 +32,9 @@ struct ServerOptions {
   std::int64_t hello_ns = 5 * kSecond;   // to say hello
   std::int64_t stall_ns = 10 * kSecond;  // without a byte in the middle of an exchange
   std::shared_ptr<rpc::Tls> tls;         // null: in the clear
+  // A call beyond its limits is answered "busy" (rpc/busy.h), and the connection's next one is not
+  // read before it may be asked again. Null: no limits.
+  std::shared_ptr<rpc::Admission> admission;
 };
 
 // Thread-safe.

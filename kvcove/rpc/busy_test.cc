@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/rpc/busy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+namespace kvcove::rpc {
+namespace {
+
+const Error kBusy = BusyError({.refusal = Refusal::kTenantCalls, .retry_after_ms = 40});
+
+TEST(BusyTest, TheAnswerSaysWhyAndWhenToComeAgain) {
+  EXPECT_EQ(kBusy.code, Code::kLimit) << "which versions before this one know";
+  EXPECT_EQ(kBusy.detail, "busy, ask again after 40 ms: a limit is reached (tenant calls)");
+  EXPECT_EQ(BusyIn(kBusy), 40U);
+  // As a client's greeting repeats it.
+  EXPECT_EQ(BusyIn({.code = Code::kLimit, .detail = "10.0.0.1:7400: " + kBusy.detail}), 40U);
+}
+
+TEST(BusyTest, OtherErrorsAreNotBusy) {
+  EXPECT_FALSE(BusyIn({.code = Code::kLimit, .detail = "too many calls are waiting"}));
+  EXPECT_FALSE(BusyIn({.code = Code::kUnavailable, .detail = kBusy.detail}));
+  EXPECT_FALSE(BusyIn({.code = Code::kLimit, .detail = "busy, ask again after a while"}));
+  EXPECT_FALSE(BusyIn({.code = Code::kLimit, .detail = "busy, ask again after 40"}));
+}
+
+TEST(BusyTest, AServerCannotMakeItsClientsWaitForEver) {
+  EXPECT_EQ(BusyIn({.code = Code::kLimit, .detail = "busy, ask again after 4000000 ms"}),
+            static_cast<std::uint32_t>(Admission::kMostRetryMs));
+}
+
+TEST(BusyTest, CallersThatWereRefusedTogetherComeBackOneByOne) {
+  std::set<std::int64_t> moments;
+  Random random(1);
+  for (int i = 0; i < 1000; ++i) {
+    const std::int64_t wait_ns = RetryNs(40, random.Next());
+    EXPECT_GE(wait_ns, 40 * kMillisecond) << "not before the server said";
+    EXPECT_LE(wait_ns, 60 * kMillisecond);
+    moments.insert(wait_ns / kMillisecond);
+  }
+  EXPECT_GE(moments.size(), 20U) << "each millisecond of that";
+}
+
+TEST(BackoffTest, WaitsDoubleUpToTheLongestAndDiffer) {
+  Backoff backoff(10, 100, /*seed=*/7);
+  const std::vector<std::pair<std::int64_t, std::int64_t>> ranges = {
+      {5, 10}, {10, 20}, {20, 40}, {40, 80}, {50, 100}, {50, 100}};
+  for (const auto& [least, most] : ranges) {
+    const std::int64_t wait = backoff.NextNs();
+    EXPECT_GE(wait, least);
+    EXPECT_LE(wait, most);
+  }
+  backoff.Reset();
+  EXPECT_LE(backoff.NextNs(), 10);
+  Backoff another(1000, 1000, 8);
+  Backoff third(1000, 1000, 9);
+  EXPECT_NE(another.NextNs(), third.NextNs());
+}
+
+// Answers "busy" so often, then well.
+class FakeChannel final : public wire::Channel {
+ public:
+  Result<std::string> Call(wire::Method, std::span<const std::byte>, std::int64_t) override {
+    ++calls;
+    if (busy > 0) {
+      --busy;
+      return std::unexpected(
+          BusyError({.refusal = Refusal::kTenantCalls, .retry_after_ms = retry_after_ms}));
+    }
+    return std::string("answer");
+  }
+  int calls = 0;
+  int busy = 0;
+  std::uint32_t retry_after_ms = 1;
+};
+
+TEST(PatientChannelTest, ABusyServerIsAskedAgain) {
+  FakeChannel channel;
+  channel.busy = 3;
+  PatientChannel patient(channel, SystemClock::Instance());
+  const auto reply =
+      patient.Call(wire::Method::kLookup, {}, SystemClock::Instance().NowNs() + 10 * kSecond);
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(*reply, "answer");
+  EXPECT_EQ(channel.calls, 4);
+}
+
+TEST(PatientChannelTest, WhatOneCallerWasToldHoldsForAll) {
+  FakeChannel channel;
+  channel.busy = 1;
+  channel.retry_after_ms = 300;
+  FakeClock clock;
+  PatientChannel patient(channel, clock);
+  ASSERT_FALSE(patient.Call(wire::Method::kLookup, {}, clock.NowNs() + kMillisecond));
+  // Nobody asks a server that would not read the call.
+  clock.AdvanceNs(100 * kMillisecond);
+  const auto reply = patient.Call(wire::Method::kLookup, {}, clock.NowNs() + kMillisecond);
+  ASSERT_FALSE(reply);
+  EXPECT_EQ(BusyIn(reply.error()), 200U) << "what is left of it";
+  EXPECT_EQ(channel.calls, 1);
+  clock.AdvanceNs(200 * kMillisecond);
+  EXPECT_TRUE(patient.Call(wire::Method::kLookup, {}, clock.NowNs() + kMillisecond));
+}
+
+TEST(PatientChannelTest, NobodyWaitsForWhatComesAfterTheDeadline) {
+  FakeChannel channel;
+  channel.busy = 1000;
+  channel.retry_after_ms = 500;
+  PatientChannel patient(channel, SystemClock::Instance());
+  const std::int64_t began_ns = SystemClock::Instance().NowNs();
+  const auto reply = patient.Call(wire::Method::kLookup, {}, began_ns + 5 * kMillisecond);
+  ASSERT_FALSE(reply);
+  EXPECT_EQ(BusyIn(reply.error()), 500U) << "the caller learns that the server is busy";
+  EXPECT_EQ(channel.calls, 1);
+  EXPECT_LT(SystemClock::Instance().NowNs() - began_ns, 400 * kMillisecond);
+}
+
+}  // namespace
+}  // namespace kvcove::rpc

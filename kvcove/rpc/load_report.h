@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What operators see of a server's limits, the same at masters and owners. Templates, because this
+// module knows neither metrics nor JSON.
+#pragma once
+
+#include <string>
+
+#include "kvcove/rpc/admission.h"
+
+namespace kvcove::rpc {
+
+// `metrics`: an http::Metrics. `prefix`: the module, such as "kvcove_master".
+template <typename Metrics>
+void CollectLoad(Metrics& metrics, const std::string& prefix, const Admission::Stat& load) {
+  const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
+  for (std::size_t i = 1; i < kRefusals; ++i) {
+    metrics.Counter(prefix + "_refused_calls_total",
+                    "calls that were answered \"busy, ask again\", by the limit that they met",
+                    number(load.refused[i]),
+                    {{"reason", std::string(RefusalName(static_cast<Refusal>(i)))}});
+  }
+  metrics.Gauge(prefix + "_bytes_in_flight", "requests and answers that are under way",
+                number(load.bytes));
+  metrics.Counter(prefix + "_reserved_calls_total",
+                  "calls of owners and admin, for which a reserve is kept",
+                  number(load.reserved_calls));
+  for (const Admission::TenantStat& tenant : load.tenants) {
+    const std::string name = prefix + "_tenant_";
+    metrics.Gauge(name + "connections", "open connections of a tenant", number(tenant.connections),
+                  {{"tenant", tenant.tenant}});
+    metrics.Gauge(name + "bytes_in_flight", "requests and answers of a tenant",
+                  number(tenant.bytes), {{"tenant", tenant.tenant}});
+    metrics.Counter(name + "refused_calls_total", "calls of a tenant that were answered \"busy\"",
+                    number(tenant.refused), {{"tenant", tenant.tenant}});
+    metrics.Gauge(name + "limited", "1 while calls of the tenant are refused",
+                  tenant.limited ? 1 : 0, {{"tenant", tenant.tenant}});
+  }
+}
+
+// Tenants of which calls were refused within the last second, with their limits (0: none).
+// `Json`: nlohmann::json.
+template <typename Json>
+Json LimitedTenants(const Admission::Stat& load) {
+  Json list = Json::array();
+  for (const Admission::TenantStat& tenant : load.tenants) {
+    if (!tenant.limited) continue;
+    list.push_back({{"tenant", tenant.tenant},
+                    {"connections", tenant.connections},
+                    {"bytes_in_flight", tenant.bytes},
+                    {"refused_calls", tenant.refused},
+                    {"calls_per_second_limit", tenant.limit.calls_per_second},
+                    {"bytes_in_flight_limit", tenant.limit.bytes},
+                    {"connections_limit", tenant.limit.connections}});
+  }
+  return list;
+}
+
+// By the limit that they met.
+template <typename Json>
+Json RefusedCalls(const Admission::Stat& load) {
+  Json refused = Json::object();
+  for (std::size_t i = 1; i < kRefusals; ++i) {
+    refused[std::string(RefusalName(static_cast<Refusal>(i)))] = load.refused[i];
+  }
+  return refused;
+}
+
+}  // namespace kvcove::rpc

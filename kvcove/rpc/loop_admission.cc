@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Limits: what a connection's requests are charged to, and what becomes of those that are refused.
+#include <algorithm>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/rpc/busy.h"
+#include "kvcove/rpc/loop.h"
+
+namespace kvcove::rpc {
+
+void Server::Loop::Enter(ConnectionId id, Connection& connection) {
+  if (options_.admission == nullptr) return;
+  connection.account = options_.admission->Enter(handler_.CallerOf(id));
+}
+
+bool Server::Loop::Charge(Connection& connection, const wire::FrameHeader& request) {
+  if (connection.account == nullptr || connection.charged > 0) return true;
+  const std::uint64_t bytes = wire::kFrameHeaderBytes + request.body_bytes;
+  connection.verdict =
+      connection.account->Begin(handler_.TrafficOf(static_cast<wire::Method>(request.method)),
+                                bytes, SystemClock::Instance().NowNs());
+  if (connection.verdict.admitted()) {
+    connection.charged = bytes;
+    return true;
+  }
+  connection.refused = request;
+  connection.refused_bytes = bytes;
+  return false;
+}
+
+bool Server::Loop::DropRefused(ConnectionId id, Connection& connection) {
+  const std::uint64_t dropped =
+      std::min<std::uint64_t>(connection.refused_bytes, connection.filled);
+  Consume(connection, dropped);
+  connection.refused_bytes -= dropped;
+  if (connection.refused_bytes > 0) {
+    Read(id, connection);
+    return false;
+  }
+  Hold(id, connection, connection.verdict.retry_after_ms * kMillisecond);
+  const wire::FrameHeader request = connection.refused;
+  Respond(id, request, ErrorReply(BusyError(connection.verdict), connection.verdict.close));
+  return true;
+}
+
+// A client that waits as it was told notices nothing of it.
+void Server::Loop::Hold(ConnectionId id, Connection& connection, std::int64_t duration_ns) {
+  connection.hold = std::make_unique<asio::steady_timer>(loop_);
+  connection.hold->expires_after(std::chrono::nanoseconds(duration_ns));
+  connection.hold->async_wait([this, id](const boost::system::error_code& cancelled) {
+    if (cancelled) return;
+    const auto at = connections_.find(id);
+    if (at == connections_.end()) return;
+    at->second->hold.reset();
+    Advance(id);
+  });
+}
+
+void Server::Loop::Release(Connection& connection) {
+  if (connection.charged == 0) return;
+  connection.account->End(std::exchange(connection.charged, 0));
+}
+
+}  // namespace kvcove::rpc
