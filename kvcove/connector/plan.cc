@@ -10,8 +10,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::uint8_t kPlanForm = 0x12;
-constexpr std::uint8_t kReportForm = 0x23;
+constexpr std::uint8_t kPlanForm = 0x13;
+constexpr std::uint8_t kReportForm = 0x24;
 constexpr std::uint8_t kQuestionForm = 0x31;
 
 template <typename V, typename T>
@@ -130,6 +130,8 @@ void Visit(V& visit, T& value) {
   } else if constexpr (std::is_same_v<Type, LoadDone>) {
     visit(value.job);
     visit(value.failed);
+    visit(value.ns);
+    visit(value.bytes);
   } else if constexpr (std::is_same_v<Type, Plan>) {
     visit(value.fingerprint);
     visit(value.pool);
@@ -139,6 +141,7 @@ void Visit(V& visit, T& value) {
     visit(value.cancelled);
     visit(value.refused);
     visit(value.adapters);
+    visit(value.step);
   } else if constexpr (std::is_same_v<Type, EngineQuestion>) {
     visit(value.budget_ms);
     visit(value.salt);
@@ -169,6 +172,7 @@ void Visit(V& visit, T& value) {
     visit(value.saves);
     visit(value.loads);
     Visit(visit, value.counters);
+    visit(value.step);
   }
 }
 

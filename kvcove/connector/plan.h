@@ -81,6 +81,7 @@ struct Plan {
   std::vector<LoadOrder> refused;
   // By rank: the number of the adapters that the orders' digests were made of (Report::adapters).
   std::vector<std::uint64_t> adapters;
+  std::uint64_t step = 0;  // that is timed; its reports name it. 0: none
   bool empty() const {
     return fingerprint == 0 && loads.empty() && saves.empty() && cancelled.empty() &&
            refused.empty();
@@ -98,6 +99,8 @@ struct SaveDone {
 struct LoadDone {
   JobId job = 0;
   std::vector<BlockId> failed;
+  std::uint64_t ns = 0;                       // of movers
+  std::array<std::uint64_t, kTiers> bytes{};  // that they moved, by Tier
   bool operator==(const LoadDone&) const = default;
 };
 
@@ -152,9 +155,10 @@ struct Report {
   std::vector<SaveDone> saves;
   std::vector<LoadDone> loads;
   Counters counters;
+  std::uint64_t step = 0;  // Plan::step of the step that has ended
   bool empty() const {
-    return fingerprint_asked == 0 && adapters_number == 0 && saves.empty() && loads.empty() &&
-           counters == Counters{};
+    return step == 0 && fingerprint_asked == 0 && adapters_number == 0 && saves.empty() &&
+           loads.empty() && counters == Counters{};
   }
   bool operator==(const Report&) const = default;
 };

@@ -21,6 +21,12 @@ Result<VersionSource> ParseVersionSource(std::string_view name) {
       fmt::format("weight_version_source '{}': give fingerprint, engine, salt or none", name));
 }
 
+Result<LoadWhen> ParseLoadWhen(std::string_view name) {
+  if (name == "always") return LoadWhen::kAlways;
+  if (name == "faster") return LoadWhen::kFaster;
+  return Fail(Code::kInvalid, fmt::format("load_when '{}': give always or faster", name));
+}
+
 SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, LookupRunner& runner,
                              const Clock& clock)
     : options_(options),
@@ -35,7 +41,8 @@ SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, Look
       queued_(options.shape.world(), 0),
       rank_adapters_(options.shape.world()),
       adapters_seen_(options.shape.world(), 0),
-      events_({.enabled = options.events, .engine = options.engine}) {
+      events_({.enabled = options.events, .engine = options.engine}),
+      costs_(options.costs) {
   const bool binds = options_.bind_in_thread && options_.save;
   {
     const MutexLock lock(mutex_);
@@ -133,6 +140,7 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
   plan_ = {};
   plan.pool = options_.pool;
   plan.engine = options_.door;
+  plan.step = BeginStep();
   if (!adapters_.empty()) plan.adapters = adapters_seen_;
   if (weights_ == Weights::kAwaited && !fingerprint_told_) {
     plan.fingerprint = fingerprint_asked_;
@@ -166,6 +174,7 @@ void SchedulerRole::OnReport(const Report& report) {
   stats_.ranks.Add(report.counters);
   queued_[report.rank] = report.counters.queued_jobs;
   stats_.ranks.queued_jobs = std::accumulate(queued_.begin(), queued_.end(), std::uint64_t{0});
+  TakeStep(report);
   TakeWeights(report, lines);
   TakeAdapters(report, lines);
   TakeLoads(report);
@@ -177,6 +186,7 @@ SchedulerStats SchedulerRole::stats() const {
   const MutexLock lock(mutex_);
   SchedulerStats stats = stats_;
   stats.events_dropped = events_.dropped();
+  stats.costs = costs_.costs(clock_.NowNs());
   stats.closed = closed || weights_ != Weights::kKnown ? 1 : 0;
   return stats;
 }

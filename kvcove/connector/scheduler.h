@@ -126,6 +126,8 @@ class SchedulerRole {
     bool lookup_over = false;  // a load failed: compute
     std::array<std::uint64_t, kTiers> tiers{};
     bool lookup_counted = false;
+    std::vector<Tier> found;     // by stride behind lookup_from: the slowest tier of its values
+    std::uint64_t load_end = 0;  // once it is counted: what is found beyond is not worth loading
     // Of what it computes.
     bool may_store = false;
     std::uint64_t epoch = 0;  // of its blocks
@@ -146,6 +148,9 @@ class SchedulerRole {
     bool wanted = true;  // its request is still there
     std::set<BlockId> failed;
     std::uint32_t ranks = 0;  // synchronous: that have reported
+    std::uint64_t tokens = 0;
+    std::int64_t ordered_ns = 0;
+    std::uint64_t mover_ns = 0;  // of the slowest rank
   };
   struct Save {
     SaveOrder order;
@@ -260,6 +265,14 @@ class SchedulerRole {
   void TellFound(std::string_view id, const Request& request, const Lookup& lookup,
                  LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void TellLoaded(const Load& load, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // Keeps where a look-up found what it did.
+  void KeepTiers(Request& request, const Lookup& lookup) KVCOVE_REQUIRES(mutex_);
+  // Where the load of a hit should end; counts what is left out.
+  std::uint64_t LoadEnd(Request& request, std::uint64_t hit) KVCOVE_REQUIRES(mutex_);
+  // What the next step computes, for the cost model.
+  void CountStep(const Request& request, const ScheduledPart& part) KVCOVE_REQUIRES(mutex_);
+  std::uint64_t BeginStep() KVCOVE_REQUIRES(mutex_);
+  void TakeStep(const Report& report) KVCOVE_REQUIRES(mutex_);
 
   const SchedulerOptions options_;
   const Keys keys_;
@@ -313,6 +326,17 @@ class SchedulerRole {
   std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool weights_moved_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last reset, as far as is seen
   Events events_ KVCOVE_GUARDED_BY(mutex_);
+  struct TimedStep {
+    std::uint64_t number = 0;
+    std::uint64_t tokens = 0;  // of prompts
+    double context_tokens = 0;
+    std::int64_t since_ns = 0;
+  };
+  CostModel costs_ KVCOVE_GUARDED_BY(mutex_);
+  TimedStep next_step_ KVCOVE_GUARDED_BY(mutex_);
+  std::deque<TimedStep> steps_ KVCOVE_GUARDED_BY(mutex_);  // under way
+  std::uint64_t last_step_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t reported_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // the last one
   SchedulerStats stats_ KVCOVE_GUARDED_BY(mutex_);
   std::thread binder_;
 };

@@ -746,6 +746,7 @@ class SchedulerRole:
         door: str = "",
         drop_last_stride: bool = False,
         trust_siblings: bool = False,
+        load_when: str = "always",
     ) -> None: ...
     def hint(
         self, request: str, output_tokens: int, ephemeral_from: int, session_ends: bool

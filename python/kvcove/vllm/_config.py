@@ -68,6 +68,9 @@ class Config:
     store_tp : int
         Objects are cut as if the tensor parallel size were this; engines whose size divides it
         share. 0: as it is.
+    load_when : str
+        ``faster``: what was found is loaded as far as that is faster than computing it, as measured
+        on this engine; ``always``.
     load_async, lookup, save_decoded : bool
         Loads beside the forward pass; look-ups at all; also what was generated is saved.
     lookup_budget_ms : float
@@ -111,6 +114,7 @@ class Config:
     load_async: bool = True
     lookup: bool = True
     save_decoded: bool = False
+    load_when: str = "faster"
     lookup_budget_ms: float = 5.0
     lookup_timeout_ms: float = 1000.0
     timeout_ms: float = 1000.0
@@ -219,6 +223,8 @@ class Config:
             refuse("on_reset_failure", "give 'false' or 'closed'")
         if self.priority not in ("", "low", "normal", "high"):
             refuse("priority", "give 'low', 'normal' or 'high'")
+        if self.load_when not in ("faster", "always"):
+            refuse("load_when", "give 'faster' or 'always'")
         if not self.discard_partial_chunks:
             refuse("discard_partial_chunks", "a partial chunk has no block hash; only true")
         for key in ("lookup_budget_ms", "lookup_timeout_ms", "timeout_ms", "reset_timeout_ms"):

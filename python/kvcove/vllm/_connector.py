@@ -147,6 +147,7 @@ class _SchedulerSide:
             hold=config.hold_s,
             reset_timeout=config.reset_timeout_ms / 1e3,
             load_async=config.load_async,
+            load_when=config.load_when,
             lookup=reached and config.lookup and transfer.is_kv_consumer,
             save=reached and transfer.is_kv_producer,
             save_decoded=config.save_decoded,
