@@ -412,6 +412,30 @@ class PyWorker {
       }
     });
   }
+  // The scheduler neither finds nor stores, for an update that it knows of, or does not say.
+  bool SchedulerClosed() {
+    return WithoutGil(role(), [door = door_](auto& /*role*/) {
+      if (door.empty()) return true;
+      const auto counters = connector::EngineClient(door).Counters(std::chrono::seconds(1));
+      return !counters || counters->find("\nclosed 0\n") == std::string::npos;
+    });
+  }
+  // Somebody wrote weights unseen: what was stored since then is under a wrong name, and nobody
+  // knows since when, so all of that version is void.
+  void WeightsMoved() {
+    WithoutGil(role(), [this, door = door_](auto& role) {
+      role.WeightsChanging();
+      if (door.empty()) return;
+      connector::EngineClient scheduler(door);
+      constexpr std::chrono::seconds kTimeout{5};
+      if (!scheduler.Weights(connector::WeightsNews::kChanging, {}, kTimeout)) return;
+      if (const Status reset = scheduler.Reset(kTimeout); !reset) {
+        LogError("{}: what was stored since weights were written unseen is not void yet: {}",
+                 engine_, reset.error().detail);
+      }
+      (void)scheduler.Weights(connector::WeightsNews::kChanged, {}, kTimeout);
+    });
+  }
   // By the engine's number of each adapter.
   void SetAdapters(const std::map<connector::AdapterId, std::string>& digests) {
     std::vector<connector::AdapterPrint> adapters;
@@ -626,6 +650,8 @@ void BindConnector(nb::module_& module) {
       .def("take_ended", &PyWorker::TakeEnded)
       .def("take_report", &PyWorker::TakeReport)
       .def("weights_changing", &PyWorker::WeightsChanging)
+      .def("scheduler_closed", &PyWorker::SchedulerClosed)
+      .def("weights_moved", &PyWorker::WeightsMoved)
       .def("set_adapters", &PyWorker::SetAdapters, nb::arg("digests"))
       .def(
           "set_fingerprint",

@@ -40,13 +40,15 @@ _HARMLESS = frozenset(
 )
 
 
-def fingerprint_of(model: Any, draft: Any | None = None) -> str:
+def fingerprint_of(model: Any, draft: Any | None = None, quiet: bool = False) -> str:
     """Return 32 hex digits that say which bytes a model's parameters and buffers are.
 
     Parameters
     ----------
     model, draft : torch.nn.Module
         The model, and the one that drafts for it if its KV is stored, too.
+    quiet : bool
+        Without a log line.
     """
     began = time.monotonic()
     digest = _digest.Digest()
@@ -56,7 +58,8 @@ def fingerprint_of(model: Any, draft: Any | None = None) -> str:
                 digest.add(prefix + name, tensor)
     value = digest.value()
     seconds = time.monotonic() - began
-    _log.info(
+    _log.log(
+        logging.DEBUG if quiet else logging.INFO,
         "kvcove: weights %s: %.2f GB in %.3f s (%.1f GB/s)",
         value,
         digest.total_bytes / 1e9,
