@@ -88,11 +88,11 @@ std::string SchedulerRole::VersionOf(std::string_view salt) const {
   }
 }
 
-std::string SchedulerRole::HashOf(const Request& request, std::uint32_t group,
-                                  std::uint64_t chunk) const {
+std::string_view SchedulerRole::HashOf(const Request& request, std::uint32_t group,
+                                       std::uint64_t chunk) const {
   const std::uint64_t hashes =
       options_.shape.groups[group].chunk_tokens / options_.shape.hash_tokens;
-  return std::string(request.hashes[(chunk + 1) * hashes - 1]);
+  return request.hashes[(chunk + 1) * hashes - 1];
 }
 
 SchedulerRole::BlockMark& SchedulerRole::MarkOf(BlockId block) {

@@ -238,7 +238,8 @@ class SchedulerRole {
   std::vector<ChunkPlace> SavableChunks(Request& request, const ScheduledPart& part,
                                         std::uint32_t group, const BlockTables& tables)
       KVCOVE_REQUIRES(mutex_);
-  std::string HashOf(const Request& request, std::uint32_t group, std::uint64_t chunk) const;
+  // Of the request's own; it stays while the request's hashes do.
+  std::string_view HashOf(const Request& request, std::uint32_t group, std::uint64_t chunk) const;
   // What is known of a block's contents.
   struct BlockMark {
     std::uint64_t epoch = 0;        // in which it was computed or loaded; 0: it may not be stored

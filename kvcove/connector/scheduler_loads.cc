@@ -52,6 +52,8 @@ SchedulerRole::Load SchedulerRole::LoadOf(const Request& request, std::string_vi
     const std::uint64_t hashed =
         request.hashes.size() / (chunk_tokens / options_.shape.hash_tokens);
     const std::uint64_t last = std::min<std::uint64_t>({behind, tables[g].size(), hashed});
+    load.order.chunks.reserve(load.order.chunks.size() + last -
+                              std::min(last, std::max(needed, own)));
     for (std::uint64_t c = std::max(needed, own); c < last; ++c) {
       if (tables[g][c] == kNullBlock) continue;
       // The blocks of a synchronous load hold the values when the step begins, or are reported and

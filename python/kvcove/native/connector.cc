@@ -274,8 +274,11 @@ class PyScheduler {
               for (std::size_t i = from; i < std::min(to, hashes.size()); ++i) {
                 const nb::object hash = hashes[i];
                 if (!PyBytes_Check(hash.ptr())) throw nb::type_error("block hashes are bytes");
-                into.Add({PyBytes_AsString(hash.ptr()),
-                          static_cast<std::size_t>(PyBytes_Size(hash.ptr()))});
+                const auto size = static_cast<std::size_t>(PyBytes_Size(hash.ptr()));
+                if (size > connector::BlockHash::kMostBytes) {
+                  throw nb::value_error("a block hash has 64 bytes at most");
+                }
+                into.Add({PyBytes_AsString(hash.ptr()), size});
               }
             }};
   }
