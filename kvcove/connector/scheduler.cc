@@ -160,8 +160,10 @@ bool SchedulerRole::Pending() const {
   const MutexLock lock(mutex_);
   // At its start an engine has no requests: a step without any asks the ranks for their weights, so
   // that the first request need not wait for that.
-  const bool first = weights_ == Weights::kAwaited && fingerprint_asked_ == 1 && !fingerprint_told_;
-  return first || !saves_.empty() || !loads_.empty() || !unpins_.empty() || !plan_.empty();
+  // One whose peers wait for its experts does so after each update.
+  const bool asks = weights_ == Weights::kAwaited && !fingerprint_told_ &&
+                    (fingerprint_asked_ == 1 || has_peers_);
+  return asks || !saves_.empty() || !loads_.empty() || !unpins_.empty() || !plan_.empty();
 }
 
 void SchedulerRole::OnReport(const Report& report) {

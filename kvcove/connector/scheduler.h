@@ -38,6 +38,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/connector/events.h"
+#include "kvcove/connector/fingerprints.h"
 #include "kvcove/connector/lookup.h"
 #include "kvcove/connector/plan.h"
 #include "kvcove/connector/scheduler_types.h"
@@ -97,6 +98,18 @@ class SchedulerRole {
   void WeightsChanged();
   // The ranks' fingerprints at start, in order of rank.
   void StartWith(const std::vector<std::string>& fingerprints);
+  // kFingerprint, with experts on other engines: what this one has, under the number of the
+  // question to its ranks; none while that is not known, or enough to name the weights. A change of
+  // the number is a change of the weights.
+  struct OwnWeights {
+    std::uint64_t number = 0;
+    std::string text;
+  };
+  std::optional<OwnWeights> TakesPeers() const;
+  // What the data-parallel peers have (fingerprints.h), each time that it changes; fewer than there
+  // are: the others do not know now, and nothing is found or stored until they do. `alone`: do
+  // without them. Ignored when the number is not that of TakesPeers any more.
+  void SetPeers(std::uint64_t number, const std::vector<std::string>& peers, bool alone);
   // kEngine: the version from now on. kSalt: the version of the loaded weights, if it is known.
   void SetVersion(std::string_view version);
   std::string version() const;
@@ -257,6 +270,8 @@ class SchedulerRole {
   void AwaitFingerprints() KVCOVE_REQUIRES(mutex_);
   // Once all ranks have answered: their version.
   void AdoptFingerprints(LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // The same, once the ranks' are there: with what the peers have.
+  void AdoptWithPeers(LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void Adopt(const std::string& version, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void TakeWeights(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void TakeLoads(const Report& report) KVCOVE_REQUIRES(mutex_);
@@ -306,6 +321,10 @@ class SchedulerRole {
   std::vector<std::uint64_t> changes_ KVCOVE_GUARDED_BY(mutex_);  // by rank
   std::vector<std::uint64_t> queued_ KVCOVE_GUARDED_BY(mutex_);   // jobs, by rank
   std::map<std::uint32_t, std::string> fingerprints_ KVCOVE_GUARDED_BY(mutex_);
+  std::optional<WeightsPrint> own_weights_ KVCOVE_GUARDED_BY(mutex_);  // all ranks'
+  std::vector<std::string> peers_ KVCOVE_GUARDED_BY(mutex_);
+  bool alone_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool has_peers_ KVCOVE_GUARDED_BY(mutex_) = false;  // some experts are theirs
   // LoRA adapters. A tag is never used again: blocks that were computed with an adapter before it
   // changed are not those of after it has changed back.
   struct Adapter {

@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-
 from kvcove.vllm import _watch
 from kvcove.vllm._config import Config
 
@@ -26,6 +25,21 @@ def test_weights_that_were_written_unseen_are_found() -> None:
     known = _watch.Known()
     known.told("a")
     assert _watch.check(known, lambda: "b", never) == "b"
+
+
+@pytest.mark.parametrize(
+    ("now", "found"),
+    [
+        ("a;4;0.0=p,0.1=q", False),
+        ("a;4;0.1=q,0.3=s", False),  # a balancer has moved experts
+        ("a;4;0.0=x,0.3=s", True),
+        ("b;4;0.0=p,0.1=q", True),
+    ],
+)
+def test_experts_that_move_are_no_other_weights(now: str, found: bool) -> None:
+    known = _watch.Known()
+    known.told("a;4;0.0=p,0.1=q")
+    assert (_watch.check(known, lambda: now, never) is not None) == found
 
 
 def test_an_update_that_the_scheduler_knows_of_is_none() -> None:

@@ -100,7 +100,7 @@ class Wrapped:
         self.values, self.scale = values, scale
         self.data_ptr = lambda: 0
 
-    def __tensor_flatten__(self) -> tuple[list[str], Any]:  # noqa: PLW3201
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
         return ["values", "scale"], {"bits": 4}
 
 

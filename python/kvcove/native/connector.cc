@@ -616,6 +616,19 @@ void BindConnector(nb::module_& module) {
       .def("take_stats", &PyScheduler::TakeStats)
       .def_static("gauges",
                   [] {
+      .def("takes_peers",
+           [](PyScheduler& self) -> std::optional<std::tuple<std::uint64_t, std::string>> {
+             auto own = WithoutGil(self.role(), [](auto& role) { return role.TakesPeers(); });
+             if (!own) return std::nullopt;
+             return std::make_tuple(own->number, std::move(own->text));
+           })
+      .def(
+          "set_peers",
+          [](PyScheduler& self, std::uint64_t number, const std::vector<std::string>& peers,
+             bool alone) {
+            WithoutGil(self.role(), [&](auto& role) { role.SetPeers(number, peers, alone); });
+          },
+          nb::arg("number"), nb::arg("peers"), nb::arg("alone"))
                     std::vector<std::string> gauges;
                     for (const connector::Count& count : connector::CountsOf({})) {
                       if (count.kind == connector::CountKind::kGauge) gauges.push_back(count.name);

@@ -42,7 +42,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 import kvcove
 from kvcove import _native, engines
 from kvcove.mooncake._offload import asked_by_environment
-from kvcove.vllm import _adapters, _watch, _weights
+from kvcove.vllm import _adapters, _experts, _watch, _weights
 from kvcove.vllm._config import Config
 from kvcove.vllm._hints import hints_of
 from kvcove.vllm._shape import (
@@ -164,6 +164,16 @@ class _SchedulerSide:
         _log.info("kvcove: this engine's own door: %s (kvcove engine SOCKET counters)", door)
         self._tell_hashing(vllm_config)
         self._tell_differences(vllm_config, connector._kv_cache_config)
+        self._exchange: _experts.Exchange | None = None
+        group = _experts.group_of(vllm_config)
+        if group is not None and config.weight_version_source == "fingerprint":
+            # A pool of this engine's own is nobody else's, too.
+            self._exchange = _experts.Exchange(
+                self.role,
+                self._pool.session("kvcove-facts", engine=self._engine),
+                (f"{group[0]} of {shape.namespace}", *group[1:]),
+                **({"patience": 0.0} if self._owner is not None else {}),
+            )
         self._block_pool: Any = None
         self._pins: Counter[int] = Counter()  # blocks that saves read
         self._loading: dict[str, tuple[Any, Any]] = {}  # requests whose load is under way; blocks
@@ -477,6 +487,8 @@ class _SchedulerSide:
 
     def close(self, connector: KvcoveConnector) -> None:
         _weights.forget_engine(connector)
+        if self._exchange is not None:
+            self._exchange.close()
         self.role.close()
         self._pool.close()
         if self._owner is not None:
@@ -601,7 +613,10 @@ class _WorkerSide:
             )
         drafts = draft_config_of(self._vllm_config) is not None
         return _weights.fingerprint_of(
-            _weights.model_of(runner), _weights.draft_of(runner) if drafts else None, quiet
+            _weights.model_of(runner),
+            _weights.draft_of(runner) if drafts else None,
+            quiet,
+            _experts.layers_of(_weights.model_of(runner), getattr(runner, "eplb_state", None)),
         )
 
     def _look_at_adapters(self) -> None:

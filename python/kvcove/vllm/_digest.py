@@ -22,8 +22,9 @@ def _plain(tensor: Any) -> Any:
     tensor = tensor.detach()
     if tensor.element_size() == 1:
         # torch copies no types below a byte (uint4), and reorders their bytes when they are bytes.
-        return tensor.view(torch.uint8).contiguous().reshape(-1)
-    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+        flat = tensor.view(torch.uint8).contiguous().reshape(-1)
+    else:
+        flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     # One element is contiguous whatever its stride is, which a view as bytes does not take.
     return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
 
@@ -55,17 +56,39 @@ class DeviceLanes:
         if fused is None:
             fused = self._device.type == "cuda"
         self._kernel = _kernel() if fused else None
-        self._rows: list[Any] = []  # buffers of _ROWS tensors' sums each
-        self._count = 0
+        self._rows: list[Any] = []  # buffers of sums, each of one or more tensors
+        self._used = self._ROWS  # of the last one
 
     def _row(self) -> Any:
         import torch
 
-        at = self._count % self._ROWS
-        if at == 0:
+        if self._used == self._ROWS:
+            self._close()
             self._rows.append(torch.zeros((self._ROWS, 2), dtype=torch.int64, device=self._device))
-        self._count += 1
-        return self._rows[-1][at]
+            self._used = 0
+        self._used += 1
+        return self._rows[-1][self._used - 1]
+
+    def _close(self) -> None:
+        """Take no more sums into the last buffer."""
+        if self._used < self._ROWS:
+            self._rows[-1] = self._rows[-1][: self._used]
+        self._used = self._ROWS
+
+    def add_rows(self, tensor: Any) -> None:
+        """Queue one pass over a tensor, with sums for each of its rows."""
+        import torch
+
+        data = _plain(tensor)
+        count = tensor.shape[0]
+        aligned = data.numel() % (8 * count) == 0 and data.data_ptr() % 8 == 0
+        if self._kernel is None or not aligned or data.numel() == 0:
+            for row in data.reshape(count, -1):
+                self.add(row)
+            return
+        self._close()
+        self._rows.append(torch.zeros((count, 2), dtype=torch.int64, device=self._device))
+        self._kernel(data.view(torch.int64).reshape(count, -1), 0, self._rows[-1])
 
     def add(self, tensor: Any) -> None:
         """Queue a tensor's pass behind what the device does."""
@@ -106,11 +129,11 @@ class DeviceLanes:
         """Return the sums of all tensors since the last call, in their order: one copy."""
         import torch
 
-        rows, count = self._rows, self._count
-        self._rows, self._count = [], 0
+        self._close()
+        rows, self._rows = self._rows, []
         if not rows:
             return []
-        sums = torch.cat(rows)[:count].cpu().tolist()
+        sums = torch.cat(rows).cpu().tolist()
         return [(int(first), int(second)) for first, second in sums]
 
 
@@ -145,6 +168,21 @@ class Digest:
         self._kept: list[Any] = []  # what the addresses point to
         self._seen: set[Any] = set()
         self._devices: dict[Any, DeviceLanes] = {}
+
+    def rows(self, value: Any) -> list[str]:
+        """Return a digest of each row of a tensor; nothing of it counts in this one."""
+        plain = value.detach()
+        self.total_bytes += plain.numel() * plain.element_size()
+        if plain.device.type == "cpu":
+            data = _plain(plain)
+            size = data.numel() // plain.shape[0]
+            return [
+                _native.fingerprint([(data.data_ptr() + at * size, size)])
+                for at in range(plain.shape[0])
+            ]
+        lanes = DeviceLanes(plain.device)
+        lanes.add_rows(plain)
+        return [f"{first:x}.{second:x}" for first, second in lanes.read()]
 
     def add(self, name: str, value: Any) -> None:
         """Add a tensor (torch.Tensor) or a plain fact; a view that was added before costs nothing.

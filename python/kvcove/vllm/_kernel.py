@@ -14,9 +14,11 @@ _BLOCK = 1024  # words of a turn
 _MOST_PROGRAMS = 1024  # each takes every so-manieth turn: few additions in memory
 
 
-@triton.jit
-def _sum(words, count, first, row, turns, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+@triton.jit  # type: ignore[untyped-decorator]
+def _sum(words, count, first, row, turns, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     program = tl.program_id(0).to(tl.int64)
+    words += tl.program_id(1).to(tl.int64) * count
+    row += tl.program_id(1) * 2
     programs = tl.num_programs(0)
     one = tl.zeros((BLOCK,), tl.int64)
     other = tl.zeros((BLOCK,), tl.int64)
@@ -36,16 +38,19 @@ def _sum(words, count, first, row, turns, BLOCK: tl.constexpr):  # type: ignore[
 
 
 def sum_words(words: Any, first: int, row: Any) -> None:
-    """Add the two sums of `words` (int64, contiguous), the first of which is in place `first`.
+    """Add the two sums of each row of `words`, the first of which is in place `first`.
 
     Parameters
     ----------
-    words, row : torch.Tensor
-        On one device; `row` has the two sums.
+    words : torch.Tensor
+        int64, contiguous: rows, or one row.
     first : int
-        The place of ``words[0]``.
+        The place of each row's first word.
+    row : torch.Tensor
+        Two sums, or two a row.
     """
-    count = words.numel()
+    count = words.shape[-1]
+    rows = words.numel() // count
     turns = triton.cdiv(count, _BLOCK)
     programs = min(turns, _MOST_PROGRAMS)
-    _sum[(programs,)](words, count, first, row, triton.cdiv(turns, programs), BLOCK=_BLOCK)
+    _sum[(programs, rows)](words, count, first, row, triton.cdiv(turns, programs), BLOCK=_BLOCK)

@@ -61,11 +61,27 @@ def check(known: Known, digest: Callable[[], str], closed: Callable[[], bool]) -
     if not before[1]:
         return None
     value = digest()
+    if not _contradicts(before[1], value):
+        return None
     # In this order: an update that was under way when the scheduler answered has closed it, and one
     # that had ended by then has another number.
-    if value == before[1] or closed() or known.now() != before:
+    if closed() or known.now() != before:
         return None
     return value
+
+
+def _contradicts(before: str, now: str) -> bool:
+    """Return whether a rank's fingerprints are of other weights.
+
+    Experts that a balancer has moved away since, or to here, are no others.
+    """
+    digest, _, experts = before.partition(";")
+    digest_now, _, experts_now = now.partition(";")
+    if digest != digest_now:
+        return True
+    told = dict(entry.split("=", 1) for entry in experts.partition(";")[2].split(",") if entry)
+    found = (entry.split("=", 1) for entry in experts_now.partition(";")[2].split(",") if entry)
+    return any(told.get(expert, value) != value for expert, value in found)
 
 
 class Watch:
@@ -82,7 +98,7 @@ class Watch:
         self._seconds = seconds
         self._stop = threading.Event()
         self._reading = threading.Lock()  # while a check runs
-        self._check = lambda: check(known, digest, closed)
+        self._check: Callable[[], str | None] = lambda: check(known, digest, closed)
         self._known = known
         self._found = found
         self._thread = threading.Thread(target=self._run, name="kvcove-weights", daemon=True)

@@ -7,10 +7,10 @@ import functools
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from kvcove.vllm import _adapters, _digest
+from kvcove.vllm import _adapters, _digest, _experts
 
 __all__ = [
     "Updates",
@@ -40,8 +40,15 @@ _HARMLESS = frozenset(
 )
 
 
-def fingerprint_of(model: Any, draft: Any | None = None, quiet: bool = False) -> str:
+def fingerprint_of(
+    model: Any,
+    draft: Any | None = None,
+    quiet: bool = False,
+    experts: Sequence[_experts.Layer] = (),
+) -> str:
     """Return 32 hex digits that say which bytes a model's parameters and buffers are.
+
+    With experts that lie on several ranks those of this one follow, each with its digest.
 
     Parameters
     ----------
@@ -49,13 +56,17 @@ def fingerprint_of(model: Any, draft: Any | None = None, quiet: bool = False) ->
         The model, and the one that drafts for it if its KV is stored, too.
     quiet : bool
         Without a log line.
+    experts : sequence of Layer
+        Of the model.
     """
     began = time.monotonic()
     digest = _digest.Digest()
+    apart, covered = _experts.experts_text(experts, digest) if experts else ("", set())
     for prefix, module in (("", model), ("draft:", draft)):
         if module is not None:
             for name, tensor in _tensors(module):
-                digest.add(prefix + name, tensor)
+                if prefix or name not in covered:
+                    digest.add(prefix + name, tensor)
     value = digest.value()
     seconds = time.monotonic() - began
     _log.log(
@@ -66,7 +77,7 @@ def fingerprint_of(model: Any, draft: Any | None = None, quiet: bool = False) ->
         seconds,
         digest.total_bytes / 1e9 / max(seconds, 1e-9),
     )
-    return value
+    return f"{value};{apart}" if experts else value
 
 
 def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
