@@ -544,7 +544,15 @@ void BindConnector(nb::module_& module) {
            nb::arg("store_tp"), nb::arg("groups"))
       .def_prop_ro("namespace", [](const PyShape& self) { return self.shape.Namespace(); })
       .def_prop_ro("stride_tokens", [](const PyShape& self) { return self.shape.stride_tokens(); })
-      .def_prop_ro("world", [](const PyShape& self) { return self.shape.world(); });
+      .def_prop_ro("world", [](const PyShape& self) { return self.shape.world(); })
+      .def(
+          "objects",
+          [](const PyShape& self, std::uint32_t group) {
+            if (group >= self.shape.groups.size()) throw nb::index_error("there is no such group");
+            const connector::Keys keys(self.shape);
+            return std::make_tuple(keys.Tags(group).size(), keys.PartsOf({}, group).size());
+          },
+          nb::arg("group"), "How many objects a group's chunk is; of them, those of a rank.");
 
   nb::class_<PyScheduler>(module, "SchedulerRole")
       .def(
@@ -608,14 +616,6 @@ void BindConnector(nb::module_& module) {
           "set_version",
           [](PyScheduler& self, const std::string& version) { self.role()->SetVersion(version); },
           nb::arg("version"))
-      .def_prop_ro("version", [](PyScheduler& self) { return self.role()->version(); })
-      .def("take_events", &PyScheduler::Events,
-           nb::sig("def take_events(self) -> "
-                   "list[tuple[str, str, int, int, list[bytes], bytes, str]]"))
-      .def("stats", &PyScheduler::Stats)
-      .def("take_stats", &PyScheduler::TakeStats)
-      .def_static("gauges",
-                  [] {
       .def("takes_peers",
            [](PyScheduler& self) -> std::optional<std::tuple<std::uint64_t, std::string>> {
              auto own = WithoutGil(self.role(), [](auto& role) { return role.TakesPeers(); });
@@ -629,6 +629,14 @@ void BindConnector(nb::module_& module) {
             WithoutGil(self.role(), [&](auto& role) { role.SetPeers(number, peers, alone); });
           },
           nb::arg("number"), nb::arg("peers"), nb::arg("alone"))
+      .def_prop_ro("version", [](PyScheduler& self) { return self.role()->version(); })
+      .def("take_events", &PyScheduler::Events,
+           nb::sig("def take_events(self) -> "
+                   "list[tuple[str, str, int, int, list[bytes], bytes, str]]"))
+      .def("stats", &PyScheduler::Stats)
+      .def("take_stats", &PyScheduler::TakeStats)
+      .def_static("gauges",
+                  [] {
                     std::vector<std::string> gauges;
                     for (const connector::Count& count : connector::CountsOf({})) {
                       if (count.kind == connector::CountKind::kGauge) gauges.push_back(count.name);
