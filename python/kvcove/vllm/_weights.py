@@ -88,8 +88,20 @@ def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
 def worker_of(vllm_config: Any) -> Any | None:
     """Return this process's worker, None while it has no model.
 
-    vLLM tells a connector nothing of it, so it is looked for among the live objects.
+    vLLM tells a connector nothing of it, so it is looked for among the live objects; and among the
+    frozen ones, as vLLM freezes what there is when the engine has started.
     """
+    found = _search(vllm_config)
+    if found is None and gc.get_freeze_count() > 0:
+        gc.unfreeze()
+        try:
+            found = _search(vllm_config)
+        finally:
+            gc.freeze()
+    return found
+
+
+def _search(vllm_config: Any) -> Any | None:
     from vllm.v1.worker.worker_base import WorkerBase
 
     found = None
