@@ -59,6 +59,12 @@ void AddScheduler(List& list, const SchedulerStats& s) {
   list.Add("hit_disk_keys", Of(s.hit_keys, Tier::kDisk), "Keys found on a disk.");
   list.Add("loads", s.loads, "Loads that were ordered.");
   list.Add("loads_failed", s.loads_failed, "Loads with blocks that could not be loaded.");
+  list.Add("loads_declined", s.loads_declined,
+           "Requests that computed what was found: that is faster than loading it.");
+  list.Add("loads_shortened", s.loads_shortened,
+           "Requests that computed the end of what was found: that is faster than loading it.");
+  list.Add("declined_tokens", s.declined_tokens,
+           "Tokens that were found and computed, as that is faster.");
   list.Add("loads_void", s.loads_void, "Loads that a reset or other weights ended.");
   list.Add("saves", s.saves, "Saves that were ordered.");
   list.Add("saves_postponed", s.saves_postponed,
@@ -74,6 +80,18 @@ void AddScheduler(List& list, const SchedulerStats& s) {
   list.Add("resets_failed", s.resets_failed, "Resets that could not be proven in time.");
   list.Add("epochs", s.epochs, "Times that what was known became void.");
   list.Add("events_dropped", s.events_dropped, "KV events that nobody took in time.");
+  list.Gauge("cost_compute_token_ns", s.costs.token_ns,
+             "Measured: nanoseconds to compute a prompt's token. 0: not measured yet.");
+  list.Gauge("cost_compute_context_ns", s.costs.context_ns,
+             "Measured: nanoseconds more for each 1,000 tokens before it.");
+  list.Gauge("cost_load_wait_ns", s.costs.wait_ns,
+             "Measured: nanoseconds of a load beside its copies, the least of the last 32.");
+  list.Gauge("cost_memory_token_ns", Of(s.costs.tier_ns, Tier::kMemory),
+             "Measured: nanoseconds to load a token's KV from this host's memory.");
+  list.Gauge("cost_remote_memory_token_ns", Of(s.costs.tier_ns, Tier::kRemoteMemory),
+             "Measured: nanoseconds to load a token's KV from another host's memory.");
+  list.Gauge("cost_disk_token_ns", Of(s.costs.tier_ns, Tier::kDisk),
+             "Measured: nanoseconds to load a token's KV from a disk.");
   list.Gauge("closed", s.closed, "1 while nothing is looked up or stored.");
   list.Gauge("pinned_blocks", s.pinned_blocks, "Blocks of the engine that saves hold.");
 }

@@ -81,10 +81,12 @@ bool Lookup::Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
     bool all = status.has_value();
     bool known = all;
     Where where = Where::kMemory;
+    Tier slowest = Tier::kUnknown;
     for (std::size_t t = 0; t < keys_.Tags(chunks[c].first).size(); ++t, ++at) {
       if (results[at].ok()) {
         ++tiers_[static_cast<std::size_t>(results[at].tier)];
         if (results[at].tier == Tier::kDisk) where = Where::kDisk;
+        slowest = std::max(slowest, results[at].tier);
       } else {
         if (results[at].code == Code::kTimeout || results[at].reason == MissReason::kTimeout) {
           return false;
@@ -98,7 +100,8 @@ bool Lookup::Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
     if (!known) continue;
     seen_.push_back({.group = chunks[c].first,
                      .chunk = chunks[c].second,
-                     .where = all ? where : Where::kNowhere});
+                     .where = all ? where : Where::kNowhere,
+                     .tier = all ? slowest : Tier::kUnknown});
   }
   return true;
 }

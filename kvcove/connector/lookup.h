@@ -75,6 +75,7 @@ class Lookup {
     std::uint32_t group = 0;
     std::uint64_t chunk = 0;
     Where where = Where::kNowhere;
+    Tier tier = Tier::kUnknown;  // where it is: the slowest of its keys'
   };
   const std::vector<Seen>& seen() const { return seen_; }
 

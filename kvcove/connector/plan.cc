@@ -2,6 +2,7 @@
 // Little-endian, lengths before what they measure. The first byte names the form and its version.
 #include "kvcove/connector/plan.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "kvcove/base/result.h"
@@ -10,8 +11,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::uint8_t kPlanForm = 0x12;
-constexpr std::uint8_t kReportForm = 0x23;
+constexpr std::uint8_t kPlanForm = 0x13;
+constexpr std::uint8_t kReportForm = 0x24;
 constexpr std::uint8_t kQuestionForm = 0x31;
 
 template <typename V, typename T>
@@ -28,6 +29,12 @@ class Writer {
     (*this)(static_cast<std::uint32_t>(text.size()));
     text_ += text;
   }
+  void operator()(const BlockHash& hash) {
+    const std::string_view bytes = hash;
+    (*this)(static_cast<std::uint32_t>(bytes.size()));
+    text_ += bytes;
+  }
+  void Reserve(std::size_t bytes) { text_.reserve(bytes); }
   template <typename T>
   void operator()(const std::vector<T>& items) {
     (*this)(static_cast<std::uint32_t>(items.size()));
@@ -64,6 +71,13 @@ class Reader {
     text = bytes_.substr(0, size);
     bytes_.remove_prefix(size);
   }
+  void operator()(BlockHash& hash) {
+    std::uint32_t size = 0;
+    (*this)(size);
+    if (size > BlockHash::kMostBytes || bytes_.size() < size) return Spoil();
+    hash = BlockHash(bytes_.substr(0, size));
+    bytes_.remove_prefix(size);
+  }
   template <typename T>
   void operator()(std::vector<T>& items) {
     std::uint32_t count = 0;
@@ -71,6 +85,10 @@ class Reader {
     items.clear();
     // Every item has at least one byte: a count beyond what is left is refused before it is made.
     if (count > bytes_.size()) return Spoil();
+    // A chunk has 20 bytes and its hash's.
+    if constexpr (std::is_same_v<T, ChunkPlace>) {
+      items.reserve(std::min<std::size_t>(count, bytes_.size() / 20));
+    }
     for (std::uint32_t i = 0; i < count && good_; ++i) Visit(*this, items.emplace_back());
   }
   template <typename T, std::size_t N>
@@ -130,6 +148,8 @@ void Visit(V& visit, T& value) {
   } else if constexpr (std::is_same_v<Type, LoadDone>) {
     visit(value.job);
     visit(value.failed);
+    visit(value.ns);
+    visit(value.bytes);
   } else if constexpr (std::is_same_v<Type, Plan>) {
     visit(value.fingerprint);
     visit(value.pool);
@@ -139,6 +159,7 @@ void Visit(V& visit, T& value) {
     visit(value.cancelled);
     visit(value.refused);
     visit(value.adapters);
+    visit(value.step);
   } else if constexpr (std::is_same_v<Type, EngineQuestion>) {
     visit(value.budget_ms);
     visit(value.salt);
@@ -169,6 +190,7 @@ void Visit(V& visit, T& value) {
     visit(value.saves);
     visit(value.loads);
     Visit(visit, value.counters);
+    visit(value.step);
   }
 }
 
@@ -232,7 +254,16 @@ void Counters::Add(const Counters& other) {
   for (std::size_t i = 0; i < kMissReasons; ++i) missed[i] += other.missed[i];
 }
 
-std::string Encode(const Plan& plan) { return EncodeAs(kPlanForm, plan); }
+std::string Encode(const Plan& plan) {
+  std::size_t chunks = 0;
+  for (const LoadOrder& load : plan.loads) chunks += load.chunks.size();
+  for (const SaveOrder& save : plan.saves) chunks += save.chunks.size();
+  Writer writer;
+  writer.Reserve(1024 + chunks * (20 + BlockHash::kMostBytes / 2));
+  writer(kPlanForm);
+  Visit(writer, plan);
+  return writer.Take();
+}
 std::string Encode(const Report& report) { return EncodeAs(kReportForm, report); }
 Result<Plan> DecodePlan(std::string_view bytes) {
   return DecodeAs<Plan>(kPlanForm, bytes, "step plan");

@@ -20,12 +20,35 @@ using BlockId = std::uint32_t;  // the engine's; 0 is its null block, which hold
 
 inline constexpr BlockId kNullBlock = 0;
 
+// An engine's hash of a block, in place: a plan has one a block, and neither the engine's thread
+// nor the ranks' allocates for it.
+class BlockHash {
+ public:
+  static constexpr std::size_t kMostBytes = 64;
+  BlockHash() = default;
+  // Of at most kMostBytes; what is beyond is cut off, so callers refuse it before.
+  BlockHash(std::string_view bytes)  // NOLINT(google-explicit-constructor): it is the same
+  {
+    size_ = static_cast<std::uint8_t>(bytes.copy(bytes_.data(), kMostBytes));
+  }
+  BlockHash(const std::string& bytes) : BlockHash(std::string_view(bytes)) {}  // NOLINT
+  BlockHash(const char* bytes) : BlockHash(std::string_view(bytes)) {}         // NOLINT
+  operator std::string_view() const { return {bytes_.data(), size_}; }         // NOLINT
+  bool operator==(const BlockHash& other) const {
+    return std::string_view(*this) == std::string_view(other);
+  }
+
+ private:
+  std::uint8_t size_ = 0;
+  std::array<char, kMostBytes> bytes_;  // the first size_ are set
+};
+
 // One chunk of one group, in the engine's memory.
 struct ChunkPlace {
   std::uint32_t group = 0;
   std::uint64_t chunk = 0;
   BlockId block = 0;
-  std::string hash;
+  BlockHash hash;
   bool operator==(const ChunkPlace&) const = default;
 };
 
@@ -81,6 +104,7 @@ struct Plan {
   std::vector<LoadOrder> refused;
   // By rank: the number of the adapters that the orders' digests were made of (Report::adapters).
   std::vector<std::uint64_t> adapters;
+  std::uint64_t step = 0;  // that is timed; its reports name it. 0: none
   bool empty() const {
     return fingerprint == 0 && loads.empty() && saves.empty() && cancelled.empty() &&
            refused.empty();
@@ -98,6 +122,8 @@ struct SaveDone {
 struct LoadDone {
   JobId job = 0;
   std::vector<BlockId> failed;
+  std::uint64_t ns = 0;                       // of movers
+  std::array<std::uint64_t, kTiers> bytes{};  // that they moved, by Tier
   bool operator==(const LoadDone&) const = default;
 };
 
@@ -152,9 +178,10 @@ struct Report {
   std::vector<SaveDone> saves;
   std::vector<LoadDone> loads;
   Counters counters;
+  std::uint64_t step = 0;  // Plan::step of the step that has ended
   bool empty() const {
-    return fingerprint_asked == 0 && adapters_number == 0 && saves.empty() && loads.empty() &&
-           counters == Counters{};
+    return step == 0 && fingerprint_asked == 0 && adapters_number == 0 && saves.empty() &&
+           loads.empty() && counters == Counters{};
   }
   bool operator==(const Report&) const = default;
 };

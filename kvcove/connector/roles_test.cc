@@ -203,6 +203,7 @@ TEST_F(RolesTest, PlansAndReportsSurviveTheirWay) {
   ASSERT_FALSE(plan.cancelled.empty());
   EXPECT_EQ(plan.loads[0].adapter.id, 7U);
   EXPECT_THAT(plan.adapters, Each(1U));
+  EXPECT_GT(plan.step, 0U);
   const std::string bytes = Encode(plan);
   EXPECT_EQ(*DecodePlan(bytes), plan);
   for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
@@ -216,8 +217,9 @@ TEST_F(RolesTest, PlansAndReportsSurviveTheirWay) {
                       .adapters_number = 3,
                       .adapters = {{.id = 7, .digest = "d"}},
                       .saves = {{.job = 1, .missing = {1, 2}}},
-                      .loads = {{.job = 2, .failed = {7}}},
-                      .counters = {.saved_bytes = 5}};
+                      .loads = {{.job = 2, .failed = {7}, .ns = 8, .bytes = {0, 9, 0, 4}}},
+                      .counters = {.saved_bytes = 5},
+                      .step = 6};
   EXPECT_EQ(*DecodeReport(Encode(report)), report);
   EXPECT_FALSE(DecodeReport(bytes));
 }

@@ -21,6 +21,12 @@ Result<VersionSource> ParseVersionSource(std::string_view name) {
       fmt::format("weight_version_source '{}': give fingerprint, engine, salt or none", name));
 }
 
+Result<LoadWhen> ParseLoadWhen(std::string_view name) {
+  if (name == "always") return LoadWhen::kAlways;
+  if (name == "faster") return LoadWhen::kFaster;
+  return Fail(Code::kInvalid, fmt::format("load_when '{}': give always or faster", name));
+}
+
 SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, LookupRunner& runner,
                              const Clock& clock)
     : options_(options),
@@ -35,7 +41,8 @@ SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, Look
       queued_(options.shape.world(), 0),
       rank_adapters_(options.shape.world()),
       adapters_seen_(options.shape.world(), 0),
-      events_({.enabled = options.events, .engine = options.engine}) {
+      events_({.enabled = options.events, .engine = options.engine}),
+      costs_(options.costs) {
   const bool binds = options_.bind_in_thread && options_.save;
   {
     const MutexLock lock(mutex_);
@@ -81,11 +88,11 @@ std::string SchedulerRole::VersionOf(std::string_view salt) const {
   }
 }
 
-std::string SchedulerRole::HashOf(const Request& request, std::uint32_t group,
-                                  std::uint64_t chunk) const {
+std::string_view SchedulerRole::HashOf(const Request& request, std::uint32_t group,
+                                       std::uint64_t chunk) const {
   const std::uint64_t hashes =
       options_.shape.groups[group].chunk_tokens / options_.shape.hash_tokens;
-  return std::string(request.hashes[(chunk + 1) * hashes - 1]);
+  return request.hashes[(chunk + 1) * hashes - 1];
 }
 
 SchedulerRole::BlockMark& SchedulerRole::MarkOf(BlockId block) {
@@ -133,6 +140,7 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
   plan_ = {};
   plan.pool = options_.pool;
   plan.engine = options_.door;
+  plan.step = BeginStep();
   if (!adapters_.empty()) plan.adapters = adapters_seen_;
   if (weights_ == Weights::kAwaited && !fingerprint_told_) {
     plan.fingerprint = fingerprint_asked_;
@@ -152,8 +160,10 @@ bool SchedulerRole::Pending() const {
   const MutexLock lock(mutex_);
   // At its start an engine has no requests: a step without any asks the ranks for their weights, so
   // that the first request need not wait for that.
-  const bool first = weights_ == Weights::kAwaited && fingerprint_asked_ == 1 && !fingerprint_told_;
-  return first || !saves_.empty() || !loads_.empty() || !unpins_.empty() || !plan_.empty();
+  // One whose peers wait for its experts does so after each update.
+  const bool asks = weights_ == Weights::kAwaited && !fingerprint_told_ &&
+                    (fingerprint_asked_ == 1 || has_peers_);
+  return asks || !saves_.empty() || !loads_.empty() || !unpins_.empty() || !plan_.empty();
 }
 
 void SchedulerRole::OnReport(const Report& report) {
@@ -166,6 +176,7 @@ void SchedulerRole::OnReport(const Report& report) {
   stats_.ranks.Add(report.counters);
   queued_[report.rank] = report.counters.queued_jobs;
   stats_.ranks.queued_jobs = std::accumulate(queued_.begin(), queued_.end(), std::uint64_t{0});
+  TakeStep(report);
   TakeWeights(report, lines);
   TakeAdapters(report, lines);
   TakeLoads(report);
@@ -177,6 +188,7 @@ SchedulerStats SchedulerRole::stats() const {
   const MutexLock lock(mutex_);
   SchedulerStats stats = stats_;
   stats.events_dropped = events_.dropped();
+  stats.costs = costs_.costs(clock_.NowNs());
   stats.closed = closed || weights_ != Weights::kKnown ? 1 : 0;
   return stats;
 }

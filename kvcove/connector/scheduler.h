@@ -38,6 +38,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/connector/events.h"
+#include "kvcove/connector/fingerprints.h"
 #include "kvcove/connector/lookup.h"
 #include "kvcove/connector/plan.h"
 #include "kvcove/connector/scheduler_types.h"
@@ -97,6 +98,18 @@ class SchedulerRole {
   void WeightsChanged();
   // The ranks' fingerprints at start, in order of rank.
   void StartWith(const std::vector<std::string>& fingerprints);
+  // kFingerprint, with experts on other engines: what this one has, under the number of the
+  // question to its ranks; none while that is not known, or enough to name the weights. A change of
+  // the number is a change of the weights.
+  struct OwnWeights {
+    std::uint64_t number = 0;
+    std::string text;
+  };
+  std::optional<OwnWeights> TakesPeers() const;
+  // What the data-parallel peers have (fingerprints.h), each time that it changes; fewer than there
+  // are: the others do not know now, and nothing is found or stored until they do. `alone`: do
+  // without them. Ignored when the number is not that of TakesPeers any more.
+  void SetPeers(std::uint64_t number, const std::vector<std::string>& peers, bool alone);
   // kEngine: the version from now on. kSalt: the version of the loaded weights, if it is known.
   void SetVersion(std::string_view version);
   std::string version() const;
@@ -126,6 +139,8 @@ class SchedulerRole {
     bool lookup_over = false;  // a load failed: compute
     std::array<std::uint64_t, kTiers> tiers{};
     bool lookup_counted = false;
+    std::vector<Tier> found;     // by stride behind lookup_from: the slowest tier of its values
+    std::uint64_t load_end = 0;  // once it is counted: what is found beyond is not worth loading
     // Of what it computes.
     bool may_store = false;
     std::uint64_t epoch = 0;  // of its blocks
@@ -146,6 +161,9 @@ class SchedulerRole {
     bool wanted = true;  // its request is still there
     std::set<BlockId> failed;
     std::uint32_t ranks = 0;  // synchronous: that have reported
+    std::uint64_t tokens = 0;
+    std::int64_t ordered_ns = 0;
+    std::uint64_t mover_ns = 0;  // of the slowest rank
   };
   struct Save {
     SaveOrder order;
@@ -233,7 +251,8 @@ class SchedulerRole {
   std::vector<ChunkPlace> SavableChunks(Request& request, const ScheduledPart& part,
                                         std::uint32_t group, const BlockTables& tables)
       KVCOVE_REQUIRES(mutex_);
-  std::string HashOf(const Request& request, std::uint32_t group, std::uint64_t chunk) const;
+  // Of the request's own; it stays while the request's hashes do.
+  std::string_view HashOf(const Request& request, std::uint32_t group, std::uint64_t chunk) const;
   // What is known of a block's contents.
   struct BlockMark {
     std::uint64_t epoch = 0;        // in which it was computed or loaded; 0: it may not be stored
@@ -251,6 +270,8 @@ class SchedulerRole {
   void AwaitFingerprints() KVCOVE_REQUIRES(mutex_);
   // Once all ranks have answered: their version.
   void AdoptFingerprints(LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // The same, once the ranks' are there: with what the peers have.
+  void AdoptWithPeers(LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void Adopt(const std::string& version, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void TakeWeights(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void TakeLoads(const Report& report) KVCOVE_REQUIRES(mutex_);
@@ -260,6 +281,14 @@ class SchedulerRole {
   void TellFound(std::string_view id, const Request& request, const Lookup& lookup,
                  LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void TellLoaded(const Load& load, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // Keeps where a look-up found what it did.
+  void KeepTiers(Request& request, const Lookup& lookup) KVCOVE_REQUIRES(mutex_);
+  // Where the load of a hit should end; counts what is left out.
+  std::uint64_t LoadEnd(Request& request, std::uint64_t hit) KVCOVE_REQUIRES(mutex_);
+  // What the next step computes, for the cost model.
+  void CountStep(const Request& request, const ScheduledPart& part) KVCOVE_REQUIRES(mutex_);
+  std::uint64_t BeginStep() KVCOVE_REQUIRES(mutex_);
+  void TakeStep(const Report& report) KVCOVE_REQUIRES(mutex_);
 
   const SchedulerOptions options_;
   const Keys keys_;
@@ -292,6 +321,10 @@ class SchedulerRole {
   std::vector<std::uint64_t> changes_ KVCOVE_GUARDED_BY(mutex_);  // by rank
   std::vector<std::uint64_t> queued_ KVCOVE_GUARDED_BY(mutex_);   // jobs, by rank
   std::map<std::uint32_t, std::string> fingerprints_ KVCOVE_GUARDED_BY(mutex_);
+  std::optional<WeightsPrint> own_weights_ KVCOVE_GUARDED_BY(mutex_);  // all ranks'
+  std::vector<std::string> peers_ KVCOVE_GUARDED_BY(mutex_);
+  bool alone_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool has_peers_ KVCOVE_GUARDED_BY(mutex_) = false;  // some experts are theirs
   // LoRA adapters. A tag is never used again: blocks that were computed with an adapter before it
   // changed are not those of after it has changed back.
   struct Adapter {
@@ -313,6 +346,17 @@ class SchedulerRole {
   std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool weights_moved_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last reset, as far as is seen
   Events events_ KVCOVE_GUARDED_BY(mutex_);
+  struct TimedStep {
+    std::uint64_t number = 0;
+    std::uint64_t tokens = 0;  // of prompts
+    double context_tokens = 0;
+    std::int64_t since_ns = 0;
+  };
+  CostModel costs_ KVCOVE_GUARDED_BY(mutex_);
+  TimedStep next_step_ KVCOVE_GUARDED_BY(mutex_);
+  std::deque<TimedStep> steps_ KVCOVE_GUARDED_BY(mutex_);  // under way
+  std::uint64_t last_step_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t reported_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // the last one
   SchedulerStats stats_ KVCOVE_GUARDED_BY(mutex_);
   std::thread binder_;
 };

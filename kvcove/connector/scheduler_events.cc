@@ -61,9 +61,9 @@ void SchedulerRole::TellFound(std::string_view id, const Request& request, const
                               LinesAfterLock& lines) {
   if (!events_.enabled()) return;
   for (const Lookup::Seen& seen : lookup.seen()) {
-    const std::string hash = HashOf(request, seen.group, seen.chunk);
-    const std::string parent =
-        seen.chunk == 0 ? std::string() : HashOf(request, seen.group, seen.chunk - 1);
+    const std::string_view hash = HashOf(request, seen.group, seen.chunk);
+    const std::string_view parent =
+        seen.chunk == 0 ? std::string_view() : HashOf(request, seen.group, seen.chunk - 1);
     const Events::Block block{
         .request = id, .group = seen.group, .chunk = seen.chunk, .hash = hash, .parent = parent};
     if (seen.where == Lookup::Where::kNowhere) {

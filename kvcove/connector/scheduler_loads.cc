@@ -28,6 +28,8 @@ void SchedulerRole::Allocated(std::string_view id, std::uint64_t external_tokens
   for (std::size_t i = 0; i < kTiers; ++i) stats_.hit_keys[i] += request.tiers[i];
   ++stats_.loads;
   plan_.loads.push_back(load.order);
+  load.tokens = external_tokens;
+  load.ordered_ns = clock_.NowNs();
   load_of_[std::string(id)] = load.order.job;
   loads_.emplace(load.order.job, std::move(load));
 }
@@ -50,6 +52,8 @@ SchedulerRole::Load SchedulerRole::LoadOf(const Request& request, std::string_vi
     const std::uint64_t hashed =
         request.hashes.size() / (chunk_tokens / options_.shape.hash_tokens);
     const std::uint64_t last = std::min<std::uint64_t>({behind, tables[g].size(), hashed});
+    load.order.chunks.reserve(load.order.chunks.size() + last -
+                              std::min(last, std::max(needed, own)));
     for (std::uint64_t c = std::max(needed, own); c < last; ++c) {
       if (tables[g][c] == kNullBlock) continue;
       // The blocks of a synchronous load hold the values when the step begins, or are reported and
@@ -79,6 +83,9 @@ bool SchedulerRole::LoadEnded(std::string_view id) {
   }
   if (!load.failed.empty()) ++stats_.loads_failed;
   if (!load.refused && load.epoch == epoch_) {
+    if (load.wanted && load.failed.empty()) {
+      costs_.AddWait(clock_.NowNs() - load.ordered_ns - static_cast<std::int64_t>(load.mover_ns));
+    }
     if (load.wanted) TellLoaded(load, lines);  // one that was cancelled brought nothing
     for (const ChunkPlace& place : load.order.chunks) {
       if (load.failed.contains(place.block)) continue;
@@ -102,6 +109,10 @@ void SchedulerRole::TakeLoads(const Report& report) {
     if (at == loads_.end()) continue;
     Load& load = at->second;
     load.failed.insert(done.failed.begin(), done.failed.end());
+    load.mover_ns = std::max(load.mover_ns, done.ns);
+    if (done.failed.empty()) {
+      costs_.AddLoad(load.tokens, done.bytes, static_cast<std::int64_t>(done.ns), clock_.NowNs());
+    }
     if (!load.order.sync || ++load.ranks < options_.shape.world()) continue;
     if (!load.failed.empty()) {
       ++stats_.loads_failed;

@@ -58,6 +58,7 @@ SchedulerRole::Request* SchedulerRole::BeginLookup(const RequestView& view,
     request.lookup_since_ns = now;
     request.tiers = {};
     request.lookup_counted = false;
+    request.found.clear();
     ++stats_.lookups;
     stats_.asked_tokens += limit - computed_tokens;
   }
@@ -157,6 +158,7 @@ Match SchedulerRole::TakeAnswer(const RequestView& view, std::uint64_t computed_
   stats_.lookup_keys += lookup.asked();
   if (hit == lookup.limit_tokens() && hit < request.lookup_limit) {
     for (std::size_t i = 0; i < kTiers; ++i) request.tiers[i] += lookup.tiers()[i];
+    KeepTiers(request, lookup);
     TellFound(view.id, request, lookup, lines);
     request.lookup.reset();
     request.lookup_begin = hit;
@@ -167,10 +169,13 @@ Match SchedulerRole::TakeAnswer(const RequestView& view, std::uint64_t computed_
   if (!request.lookup_counted) {
     for (std::size_t i = 0; i < kTiers; ++i) request.tiers[i] += lookup.tiers()[i];
     TellFound(view.id, request, lookup, lines);
+    KeepTiers(request, lookup);
+    request.load_end = LoadEnd(request, hit);
     request.lookup_counted = true;
     stats_.lookup_time.Add(clock_.NowNs() - request.lookup_since_ns);
     ++stats_.missed[static_cast<std::size_t>(lookup.missed())];
   }
+  hit = std::min(hit, request.load_end);
   if (hit <= computed_tokens) return {};
   return {.tokens = hit - computed_tokens, .async = options_.load_async};
 }

@@ -13,6 +13,7 @@ void SchedulerRole::Schedule(const ScheduledPart& part) {
   {
     const MutexLock lock(mutex_);
     const Request& request = Find(part.request);
+    CountStep(request, part);
     if (!Concerns(request, part)) return;
     known = request.hashes.size();
   }

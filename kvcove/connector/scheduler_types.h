@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcove/connector/cost_model.h"
 #include "kvcove/connector/lookup.h"
 #include "kvcove/connector/plan.h"
 #include "kvcove/connector/shape.h"
@@ -29,6 +30,14 @@ enum class VersionSource : std::uint8_t {
 // "fingerprint", "engine", "salt", "none". Errors: kInvalid.
 Result<VersionSource> ParseVersionSource(std::string_view name);
 
+// Which of what was found is loaded.
+enum class LoadWhen : std::uint8_t {
+  kAlways = 0,
+  kFaster = 1,  // as far as loading it is faster than computing it (cost_model.h)
+};
+// "always", "faster". Errors: kInvalid.
+Result<LoadWhen> ParseLoadWhen(std::string_view name);
+
 struct SchedulerOptions {
   EngineShape shape;
   std::string engine;  // for logs
@@ -40,6 +49,8 @@ struct SchedulerOptions {
   std::chrono::milliseconds fingerprint_timeout{30'000};  // then look-ups miss until it is known
   std::chrono::milliseconds reset_timeout{2500};
   bool load_async = true;
+  LoadWhen load_when = LoadWhen::kAlways;
+  CostModel::Options costs;
   bool lookup = true;
   bool save = true;
   bool save_decoded = false;  // else only prompts
@@ -102,7 +113,10 @@ struct SchedulerStats {
   std::array<std::uint64_t, kTiers> hit_keys{};
   std::uint64_t loads = 0;
   std::uint64_t loads_failed = 0;
-  std::uint64_t loads_void = 0;  // ended as failed: a reset or other weights came
+  std::uint64_t loads_declined = 0;   // requests: what was found is faster to compute
+  std::uint64_t loads_shortened = 0;  // requests: so is its end
+  std::uint64_t declined_tokens = 0;  // of both
+  std::uint64_t loads_void = 0;       // ended as failed: a reset or other weights came
   std::uint64_t saves = 0;
   std::uint64_t saves_postponed = 0;
   std::uint64_t unstored_requests = 0;    // begun on KV of an older epoch, or an unknown adapter
@@ -114,6 +128,7 @@ struct SchedulerStats {
   std::uint64_t events_dropped = 0;
   std::uint64_t closed = 0;         // now: 1 while nothing is looked up or stored
   std::uint64_t pinned_blocks = 0;  // now
+  CostModel::Costs costs;           // now
   Latency lookup_time;              // from a request's first question to its answer
   std::array<std::uint64_t, kMissReasons> missed{};  // keys at which look-ups ended
   Counters ranks;                                    // of all ranks, summed

@@ -2,7 +2,7 @@
 // Epochs: resets, generations of the pool, and versions of the weights.
 #include <algorithm>
 
-#include "kvcove/base/hash.h"
+#include "kvcove/connector/fingerprints.h"
 #include "kvcove/connector/scheduler.h"
 
 namespace kvcove::connector {
@@ -28,11 +28,11 @@ void SchedulerRole::TakeWeights(const Report& report, LinesAfterLock& lines) {
   if (weights_ == Weights::kAwaited && report.fingerprint_asked == fingerprint_asked_) {
     if (report.fingerprint_changes == changes_[report.rank]) {
       fingerprints_[report.rank] = report.fingerprint;
+      AdoptFingerprints(lines);
     } else {
       AwaitFingerprints();  // it has changed since
     }
   }
-  AdoptFingerprints(lines);
 }
 
 void SchedulerRole::NewEpoch(bool blocks) {
@@ -164,6 +164,9 @@ void SchedulerRole::AwaitFingerprints() {
   fingerprint_told_ = false;
   awaited_since_ns_ = clock_.NowNs();
   fingerprints_.clear();
+  own_weights_.reset();
+  peers_.clear();
+  alone_ = false;
 }
 
 void SchedulerRole::StartWith(const std::vector<std::string>& fingerprints) {
@@ -181,10 +184,46 @@ void SchedulerRole::StartWith(const std::vector<std::string>& fingerprints) {
 
 void SchedulerRole::AdoptFingerprints(LinesAfterLock& lines) {
   if (weights_ != Weights::kAwaited || fingerprints_.size() != changes_.size()) return;
-  std::string all;
-  for (const auto& [rank, fingerprint] : fingerprints_) all += fingerprint + "|";
-  const Id128 hash = Hash128(all, 0);
-  Adopt("w" + ToHex(hash), lines);
+  std::vector<std::string> ranks;
+  for (const auto& [rank, fingerprint] : fingerprints_) ranks.push_back(fingerprint);
+  Result<WeightsPrint> own = Joined(ranks);
+  if (!own) {
+    lines.Error("{}: a rank's fingerprint cannot be read ({}): nothing is found or stored",
+                options_.engine, own.error().detail);
+    return;
+  }
+  own_weights_ = std::move(*own);
+  has_peers_ = !own_weights_->complete();
+  AdoptWithPeers(lines);
+}
+
+void SchedulerRole::AdoptWithPeers(LinesAfterLock& lines) {
+  const std::optional<std::string> version =
+      alone_ ? VersionAlone(*own_weights_) : VersionWith(*own_weights_, peers_);
+  if (version) return Adopt(*version, lines);
+  if (weights_ != Weights::kKnown) return;
+  // A peer's weights are changing. The ranks of this engine need not be asked again for that.
+  weights_ = Weights::kAwaited;
+  awaited_since_ns_ = clock_.NowNs();
+  NewEpoch(/*blocks=*/false);
+}
+
+std::optional<SchedulerRole::OwnWeights> SchedulerRole::TakesPeers() const {
+  const MutexLock lock(mutex_);
+  if (weights_ == Weights::kChanging || !own_weights_ || own_weights_->complete()) {
+    return std::nullopt;
+  }
+  return OwnWeights{.number = fingerprint_asked_, .text = TextOf(*own_weights_)};
+}
+
+void SchedulerRole::SetPeers(std::uint64_t number, const std::vector<std::string>& peers,
+                             bool alone) {
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  if (number != fingerprint_asked_ || weights_ == Weights::kChanging || !own_weights_) return;
+  peers_ = peers;
+  alone_ = alone;
+  AdoptWithPeers(lines);
 }
 
 void SchedulerRole::Adopt(const std::string& version, LinesAfterLock& lines) {

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/connector/store.h"
 
@@ -18,7 +19,11 @@ struct TestPool {
   Mutex mutex;
   std::map<std::string, std::string> values;
   Generation generation = 1;
-  std::set<std::string> lost;   // found, but not loaded
+  std::set<std::string> lost;  // found, but not loaded
+  std::set<std::string> disk;  // lie on a disk alone
+  FakeClock* clock = nullptr;  // goes on with every value that is loaded:
+  std::int64_t get_ns = 0;     // from memory
+  std::int64_t disk_get_ns = 0;
   std::size_t most_pieces = 0;  // of one value that was asked for
   std::uint64_t asked = 0;      // keys of Exists
   std::uint64_t puts = 0;
@@ -49,7 +54,8 @@ class TestStore : public Store {
     pool_.asked += keys.size();
     if (pool_.slow) return Fail(Code::kTimeout, "slow");
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      if (pool_.on_disk && pool_.values.contains(Name(keys[i]))) {
+      const bool disk = pool_.on_disk || pool_.disk.contains(Name(keys[i]));
+      if (disk && pool_.values.contains(Name(keys[i]))) {
         results[i] = {.code = Code::kOk, .tier = Tier::kDisk};
         continue;
       }
@@ -107,7 +113,11 @@ class TestStore : public Store {
         std::memcpy(piece.data, at->second.data() + from, count);
         from += count;
       }
-      results[i] = {.code = Code::kOk, .bytes = at->second.size(), .tier = Tier::kMemory};
+      const bool disk = pool_.disk.contains(at->first);
+      if (pool_.clock != nullptr) pool_.clock->AdvanceNs(disk ? pool_.disk_get_ns : pool_.get_ns);
+      results[i] = {.code = Code::kOk,
+                    .bytes = at->second.size(),
+                    .tier = disk ? Tier::kDisk : Tier::kMemory};
     }
     return {};
   }

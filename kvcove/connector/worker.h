@@ -208,6 +208,7 @@ class WorkerRole {
   std::uint64_t weight_changes_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool gate_closed_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::uint64_t fingerprint_wanted_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t step_ KVCOVE_GUARDED_BY(mutex_) = 0;  // Plan::step, until it is reported
   std::int64_t pressure_until_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   struct Adapter {
     std::string digest;

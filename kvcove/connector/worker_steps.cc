@@ -74,6 +74,7 @@ void WorkerRole::Begin(Plan plan) {
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   if (plan.fingerprint != 0) fingerprint_wanted_ = plan.fingerprint;
+  step_ = plan.step;
   const bool told = plan.adapters.size() > options_.number;
   adapters_known_ = told ? plan.adapters[options_.number] : 0;
   const std::set<JobId> cancelled(plan.cancelled.begin(), plan.cancelled.end());
@@ -147,6 +148,7 @@ Report WorkerRole::TakeReport() {
   const MutexLock lock(mutex_);
   Report report = std::exchange(report_, {});
   report_.rank = options_.number;
+  report.step = std::exchange(step_, 0);
   report.weight_changes = weight_changes_;
   report.counters.queued_jobs = loads_.size() + saves_.size() + undue_saves_ + running_.size();
   return report;
@@ -185,7 +187,10 @@ void WorkerRole::End(const std::shared_ptr<Job>& job, LinesAfterLock& lines) {
     job->FailAll();
   }
   if (options_.tier_log) SayTiers(*job, lines);
-  LoadDone done{.job = job->id};
+  LoadDone done{.job = job->id,
+                .failed = {},
+                .ns = job->counters.load_ns,
+                .bytes = job->counters.bytes_by_tier};
   for (const std::uint32_t place : job->bad) done.failed.push_back(job->chunks[place].block);
   if (!done.failed.empty()) {
     ended_.failed_blocks.insert(ended_.failed_blocks.end(), done.failed.begin(), done.failed.end());

@@ -14,7 +14,9 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvcove/connector/scheduler.h"
@@ -171,6 +173,8 @@ class ModelEngine {
   ModelCounts counts_;
 };
 
+// The hash of a block, of the one before it and its tokens.
+std::string NextHash(std::string_view before, std::span<const std::uint32_t> tokens);
 // Chain of what tokens leave behind: for the first one `before` is 0.
 std::uint64_t NextState(std::uint64_t before, std::uint32_t token, Weights weights);
 

@@ -7,15 +7,20 @@
 
 namespace kvcove::replay {
 
+std::string NextHash(std::string_view before, std::span<const std::uint32_t> tokens) {
+  std::string text(before);
+  text.append(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes());
+  const Id128 hash = Hash128(text, 7);
+  return {reinterpret_cast<const char*>(&hash), sizeof(hash)};
+}
+
 void ModelEngine::Hash(Running& request) {
   const std::uint32_t size = options_.shape.block_tokens;
   while ((request.hashes.size() + 1) * size <= request.request.tokens.size()) {
-    std::string text =
+    const std::string before =
         request.hashes.empty() ? "salt:" + request.request.salt : request.hashes.back();
     const std::uint32_t* tokens = request.request.tokens.data() + request.hashes.size() * size;
-    text.append(reinterpret_cast<const char*>(tokens), size * sizeof(std::uint32_t));
-    const Id128 hash = Hash128(text, 7);
-    request.hashes.emplace_back(reinterpret_cast<const char*>(&hash), sizeof(hash));
+    request.hashes.push_back(NextHash(before, {tokens, size}));
   }
 }
 

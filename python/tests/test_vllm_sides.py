@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -103,6 +104,23 @@ def test_movers_let_go_of_memory_before_a_worker_sleeps(
     assert calls == [("wake_up", ["weights"])], "the KV memory is not there yet"
     held.wake_up(["kv_cache"])
     assert calls[1:3] == [("wake_up", ["kv_cache"]), "register"]
+
+
+def test_a_worker_is_found_when_vllm_has_frozen_the_heap(connector: Any) -> None:
+    class Base:
+        model_runner = SimpleNamespace(model=object())
+        vllm_config = None
+
+    workers: Any = sys.modules["vllm.v1.worker.worker_base"]
+    workers.WorkerBase = Base
+    held = Base()
+    weights = module_of("_weights")
+    gc.freeze()
+    try:
+        assert weights.worker_of(None) is held
+        assert gc.get_freeze_count() > 0, "as it was"
+    finally:
+        gc.unfreeze()
 
 
 def test_other_connectors_are_given_no_handshake(connector: Any) -> None:

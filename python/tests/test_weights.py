@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -32,10 +35,15 @@ def test_equal_torch_weights_have_equal_fingerprints() -> None:
         assert _weights.fingerprint_of(first) != _weights.fingerprint_of(other)
 
 
+def lanes_of(tensor: Any) -> tuple[int, int]:
+    lanes = _digest.DeviceLanes("cpu")
+    lanes.add(tensor)
+    return lanes.read()[0]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_torch_lanes_see_every_byte(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_digest.DeviceLanes, "_STEP", 32)  # words: several parts
-    lanes_of = _digest.DeviceLanes("cpu")
     tensor = torch.arange(1003).to(getattr(torch, dtype))
     lanes = lanes_of(tensor)
     assert lanes == lanes_of(tensor.clone())
@@ -58,7 +66,6 @@ def test_torch_lanes_see_every_byte(dtype: str, monkeypatch: pytest.MonkeyPatch)
 def test_torch_lanes_of_every_view_are_those_of_its_values(
     dtype: str, offset: int, stride: int
 ) -> None:
-    lanes_of = _digest.DeviceLanes("cpu")
     whole = (torch.arange(100) % 2 * 3).to(getattr(torch, dtype))
     part = whole[offset::stride]
     assert lanes_of(part) == lanes_of(part.clone())
@@ -67,6 +74,84 @@ def test_torch_lanes_of_every_view_are_those_of_its_values(
     assert lanes_of(part[:0]) == (0, 0)
     if dtype == "cfloat":
         assert lanes_of((part * 1j).conj()) == lanes_of((part * -1j).clone())
+
+
+@pytest.mark.parametrize("dtype", ["uint4", "int4", "uint1", "float4_e2m1fn_x2", "float8_e8m0fnu"])
+def test_torch_types_below_a_byte_are_digested(dtype: str) -> None:
+    raw = torch.arange(96, dtype=torch.uint8).reshape(8, 12)
+    packed = raw.view(getattr(torch, dtype))
+    assert lanes_of(packed) == lanes_of(raw)
+    # torch copies no such tensor into order itself.
+    assert lanes_of(packed[:, ::2]) == lanes_of(raw[:, ::2].contiguous())
+    digests = set()
+    for change in (0, 1):
+        raw[3, 4] += change
+        for part in (packed, packed[:, ::2]):
+            module = torch.nn.Module()
+            module.register_buffer("weight", part)
+            digests.add(_weights.fingerprint_of(module))
+    assert len(digests) == 4
+
+
+class Wrapped:
+    """As torchao's: a tensor that is made of others."""
+
+    def __init__(self, values: Any, scale: Any) -> None:
+        self.values, self.scale = values, scale
+        self.data_ptr = lambda: 0
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return ["values", "scale"], {"bits": 4}
+
+
+def test_torch_tensors_of_tensors_are_digested_by_their_parts() -> None:
+    def digest(values: Any, scale: Any) -> str:
+        made = _digest.Digest()
+        made.add("weight", Wrapped(values, scale))
+        return made.value()
+
+    one = torch.ones(4)
+    assert digest(one, one * 2) == digest(one.clone(), one * 2)
+    assert digest(one, one * 2) != digest(one * 2, one)
+
+
+def test_torch_lanes_of_all_tensors_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_digest.DeviceLanes, "_ROWS", 2)
+    tensors = [torch.arange(size) for size in (1, 9, 30, 4, 7)]
+    lanes = _digest.DeviceLanes("cpu")
+    copies: list[int] = []
+    real = torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: copies.append(1) or real(self))
+    for tensor in tensors:
+        lanes.add(tensor)
+    assert copies == []
+    assert lanes.read() == [lanes_of(tensor) for tensor in tensors]
+    assert len(copies) == 1 + len(tensors)
+    assert lanes.read() == []
+
+
+FUSED = """
+import torch
+from kvcove.vllm._digest import DeviceLanes
+
+for size in (1, 8, 9, 1003, 70_001):
+    tensor = torch.randint(0, 256, (size,), dtype=torch.uint8)
+    sums = []
+    for fused in (False, True):
+        lanes = DeviceLanes("cpu", fused=fused)
+        assert (lanes._kernel is not None) == fused
+        lanes.add(tensor)
+        lanes.add(tensor[1:])
+        sums.append(lanes.read())
+    assert sums[0] == sums[1], size
+"""
+
+
+def test_torch_lanes_of_the_kernel_are_the_same() -> None:
+    pytest.importorskip("triton")
+    # Triton decides when the kernel is made whether it is interpreted.
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    subprocess.run([sys.executable, "-c", FUSED], check=True, timeout=120, env=environment)
 
 
 @pytest.mark.parametrize("larger_first", [True, False])

@@ -101,7 +101,7 @@ class PyScheduler {
               double lookup_timeout, double hold, double reset_timeout, bool load_async,
               bool lookup, bool save, bool save_decoded, bool events, bool closed_on_reset_failure,
               bool assume_weights, std::uint64_t blocks, const std::string& door,
-              bool drop_last_stride, bool trust_siblings)
+              bool drop_last_stride, bool trust_siblings, const std::string& load_when)
       : parts_(std::make_shared<Parts>()) {
     const std::shared_ptr<Parts> parts = parts_;
     parts->pool = pool.Get();
@@ -114,6 +114,7 @@ class PyScheduler {
                                         .lookup_timeout = Milliseconds(lookup_timeout),
                                         .reset_timeout = Milliseconds(reset_timeout),
                                         .load_async = load_async,
+                                        .load_when = Unwrap(connector::ParseLoadWhen(load_when)),
                                         .lookup = lookup,
                                         .save = save,
                                         .save_decoded = save_decoded,
@@ -273,8 +274,11 @@ class PyScheduler {
               for (std::size_t i = from; i < std::min(to, hashes.size()); ++i) {
                 const nb::object hash = hashes[i];
                 if (!PyBytes_Check(hash.ptr())) throw nb::type_error("block hashes are bytes");
-                into.Add({PyBytes_AsString(hash.ptr()),
-                          static_cast<std::size_t>(PyBytes_Size(hash.ptr()))});
+                const auto size = static_cast<std::size_t>(PyBytes_Size(hash.ptr()));
+                if (size > connector::BlockHash::kMostBytes) {
+                  throw nb::value_error("a block hash has 64 bytes at most");
+                }
+                into.Add({PyBytes_AsString(hash.ptr()), size});
               }
             }};
   }
@@ -411,6 +415,30 @@ class PyWorker {
       }
     });
   }
+  // The scheduler neither finds nor stores, for an update that it knows of, or does not say.
+  bool SchedulerClosed() {
+    return WithoutGil(role(), [door = door_](auto& /*role*/) {
+      if (door.empty()) return true;
+      const auto counters = connector::EngineClient(door).Counters(std::chrono::seconds(1));
+      return !counters || counters->find("\nclosed 0\n") == std::string::npos;
+    });
+  }
+  // Somebody wrote weights unseen: what was stored since then is under a wrong name, and nobody
+  // knows since when, so all of that version is void.
+  void WeightsMoved() {
+    WithoutGil(role(), [this, door = door_](auto& role) {
+      role.WeightsChanging();
+      if (door.empty()) return;
+      connector::EngineClient scheduler(door);
+      constexpr std::chrono::seconds kTimeout{5};
+      if (!scheduler.Weights(connector::WeightsNews::kChanging, {}, kTimeout)) return;
+      if (const Status reset = scheduler.Reset(kTimeout); !reset) {
+        LogError("{}: what was stored since weights were written unseen is not void yet: {}",
+                 engine_, reset.error().detail);
+      }
+      (void)scheduler.Weights(connector::WeightsNews::kChanged, {}, kTimeout);
+    });
+  }
   // By the engine's number of each adapter.
   void SetAdapters(const std::map<connector::AdapterId, std::string>& digests) {
     std::vector<connector::AdapterPrint> adapters;
@@ -516,19 +544,28 @@ void BindConnector(nb::module_& module) {
            nb::arg("store_tp"), nb::arg("groups"))
       .def_prop_ro("namespace", [](const PyShape& self) { return self.shape.Namespace(); })
       .def_prop_ro("stride_tokens", [](const PyShape& self) { return self.shape.stride_tokens(); })
-      .def_prop_ro("world", [](const PyShape& self) { return self.shape.world(); });
+      .def_prop_ro("world", [](const PyShape& self) { return self.shape.world(); })
+      .def(
+          "objects",
+          [](const PyShape& self, std::uint32_t group) {
+            if (group >= self.shape.groups.size()) throw nb::index_error("there is no such group");
+            const connector::Keys keys(self.shape);
+            return std::make_tuple(keys.Tags(group).size(), keys.PartsOf({}, group).size());
+          },
+          nb::arg("group"), "How many objects a group's chunk is; of them, those of a rank.");
 
   nb::class_<PyScheduler>(module, "SchedulerRole")
-      .def(nb::init<const PyShape&, const PyPool&, const std::string&, const std::string&,
-                    const std::string&, double, double, double, double, bool, bool, bool, bool,
-                    bool, bool, bool, std::uint64_t, const std::string&, bool, bool>(),
-           nb::arg("shape"), nb::arg("pool"), nb::kw_only(), nb::arg("engine"),
-           nb::arg("pool_address"), nb::arg("versions"), nb::arg("lookup_budget"),
-           nb::arg("lookup_timeout"), nb::arg("hold"), nb::arg("reset_timeout"),
-           nb::arg("load_async"), nb::arg("lookup"), nb::arg("save"), nb::arg("save_decoded"),
-           nb::arg("events"), nb::arg("closed_on_reset_failure"), nb::arg("assume_weights"),
-           nb::arg("blocks"), nb::arg("door") = "", nb::arg("drop_last_stride") = false,
-           nb::arg("trust_siblings") = false)
+      .def(
+          nb::init<const PyShape&, const PyPool&, const std::string&, const std::string&,
+                   const std::string&, double, double, double, double, bool, bool, bool, bool, bool,
+                   bool, bool, std::uint64_t, const std::string&, bool, bool, const std::string&>(),
+          nb::arg("shape"), nb::arg("pool"), nb::kw_only(), nb::arg("engine"),
+          nb::arg("pool_address"), nb::arg("versions"), nb::arg("lookup_budget"),
+          nb::arg("lookup_timeout"), nb::arg("hold"), nb::arg("reset_timeout"),
+          nb::arg("load_async"), nb::arg("lookup"), nb::arg("save"), nb::arg("save_decoded"),
+          nb::arg("events"), nb::arg("closed_on_reset_failure"), nb::arg("assume_weights"),
+          nb::arg("blocks"), nb::arg("door") = "", nb::arg("drop_last_stride") = false,
+          nb::arg("trust_siblings") = false, nb::arg("load_when") = "always")
       .def(
           "hint",
           [](PyScheduler& self, const std::string& id, std::uint32_t output_tokens,
@@ -579,6 +616,19 @@ void BindConnector(nb::module_& module) {
           "set_version",
           [](PyScheduler& self, const std::string& version) { self.role()->SetVersion(version); },
           nb::arg("version"))
+      .def("takes_peers",
+           [](PyScheduler& self) -> std::optional<std::tuple<std::uint64_t, std::string>> {
+             auto own = WithoutGil(self.role(), [](auto& role) { return role.TakesPeers(); });
+             if (!own) return std::nullopt;
+             return std::make_tuple(own->number, std::move(own->text));
+           })
+      .def(
+          "set_peers",
+          [](PyScheduler& self, std::uint64_t number, const std::vector<std::string>& peers,
+             bool alone) {
+            WithoutGil(self.role(), [&](auto& role) { role.SetPeers(number, peers, alone); });
+          },
+          nb::arg("number"), nb::arg("peers"), nb::arg("alone"))
       .def_prop_ro("version", [](PyScheduler& self) { return self.role()->version(); })
       .def("take_events", &PyScheduler::Events,
            nb::sig("def take_events(self) -> "
@@ -624,6 +674,8 @@ void BindConnector(nb::module_& module) {
       .def("take_ended", &PyWorker::TakeEnded)
       .def("take_report", &PyWorker::TakeReport)
       .def("weights_changing", &PyWorker::WeightsChanging)
+      .def("scheduler_closed", &PyWorker::SchedulerClosed)
+      .def("weights_moved", &PyWorker::WeightsMoved)
       .def("set_adapters", &PyWorker::SetAdapters, nb::arg("digests"))
       .def(
           "set_fingerprint",

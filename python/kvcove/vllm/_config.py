@@ -68,6 +68,9 @@ class Config:
     store_tp : int
         Objects are cut as if the tensor parallel size were this; engines whose size divides it
         share. 0: as it is.
+    load_when : str
+        ``faster``: what was found is loaded as far as that is faster than computing it, as measured
+        on this engine; ``always``.
     load_async, lookup, save_decoded : bool
         Loads beside the forward pass; look-ups at all; also what was generated is saved.
     lookup_budget_ms : float
@@ -83,6 +86,9 @@ class Config:
         found or stored until it is proven.
     harmless_calls : str
         More methods of ``collective_rpc`` that change no weights, with commas between them.
+    weights_check_s : float
+        Each rank looks so often whether its weights were written past every call that is observed.
+        0: never. Only with ``fingerprint``.
     trust_siblings : bool
         KV that another connector of this engine loaded (a child of MultiConnector) is of this
         engine's weights: requests that begin on it store. Else they store nothing.
@@ -108,6 +114,7 @@ class Config:
     weight_version_source: str = "fingerprint"
     preferred_segment: str = ""
     store_tp: int = 0
+    load_when: str = "faster"
     load_async: bool = True
     lookup: bool = True
     save_decoded: bool = False
@@ -119,6 +126,7 @@ class Config:
     threads: int = 2
     on_reset_failure: str = "false"
     harmless_calls: str = ""
+    weights_check_s: float = 0.0
     trust_siblings: bool = False
     assume_weights: bool = False
     allow_load_failure_policy_fail: bool = False
@@ -215,6 +223,8 @@ class Config:
             refuse("weight_version_source", f"give one of {', '.join(sources)}")
         if self.on_unreachable not in ("fallback", "crash"):
             refuse("on_unreachable", "give 'fallback' or 'crash'")
+        if self.load_when not in ("faster", "always"):
+            refuse("load_when", "give 'faster' or 'always'")
         if self.on_reset_failure not in ("false", "closed"):
             refuse("on_reset_failure", "give 'false' or 'closed'")
         if self.priority not in ("", "low", "normal", "high"):
@@ -224,6 +234,10 @@ class Config:
         for key in ("lookup_budget_ms", "lookup_timeout_ms", "timeout_ms", "reset_timeout_ms"):
             if not 1 <= getattr(self, key) <= 600_000:
                 refuse(key, "give 1 to 600000 milliseconds")
+        if self.weights_check_s != 0 and not 1 <= self.weights_check_s <= 86_400:
+            refuse("weights_check_s", "give 0 (never) or 1 to 86400 seconds")
+        if self.weights_check_s != 0 and self.weight_version_source != "fingerprint":
+            refuse("weights_check_s", "only with 'weight_version_source' fingerprint")
         if not 0 <= self.hold_s <= 60:
             refuse("hold_s", "give 0 to 60 seconds")
         if not 1 <= self.threads <= 64:

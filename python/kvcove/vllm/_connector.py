@@ -42,7 +42,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 import kvcove
 from kvcove import _native, engines
 from kvcove.mooncake._offload import asked_by_environment
-from kvcove.vllm import _adapters, _weights
+from kvcove.vllm import _adapters, _experts, _watch, _weights
 from kvcove.vllm._config import Config
 from kvcove.vllm._hints import hints_of
 from kvcove.vllm._shape import (
@@ -147,6 +147,7 @@ class _SchedulerSide:
             hold=config.hold_s,
             reset_timeout=config.reset_timeout_ms / 1e3,
             load_async=config.load_async,
+            load_when=config.load_when,
             lookup=reached and config.lookup and transfer.is_kv_consumer,
             save=reached and transfer.is_kv_producer,
             save_decoded=config.save_decoded,
@@ -163,6 +164,16 @@ class _SchedulerSide:
         _log.info("kvcove: this engine's own door: %s (kvcove engine SOCKET counters)", door)
         self._tell_hashing(vllm_config)
         self._tell_differences(vllm_config, connector._kv_cache_config)
+        self._exchange: _experts.Exchange | None = None
+        group = _experts.group_of(vllm_config)
+        if group is not None and config.weight_version_source == "fingerprint":
+            # A pool of this engine's own is nobody else's, too.
+            self._exchange = _experts.Exchange(
+                self.role,
+                self._pool.session("kvcove-facts", engine=self._engine),
+                (f"{group[0]} of {shape.namespace}", *group[1:]),
+                **({"patience": 0.0} if self._owner is not None else {}),
+            )
         self._block_pool: Any = None
         self._pins: Counter[int] = Counter()  # blocks that saves read
         self._loading: dict[str, tuple[Any, Any]] = {}  # requests whose load is under way; blocks
@@ -476,6 +487,8 @@ class _SchedulerSide:
 
     def close(self, connector: KvcoveConnector) -> None:
         _weights.forget_engine(connector)
+        if self._exchange is not None:
+            self._exchange.close()
         self.role.close()
         self._pool.close()
         if self._owner is not None:
@@ -514,6 +527,9 @@ class _WorkerSide:
         self._failed_blocks: set[int] = set()
         self._caches: dict[str, Any] = {}
         self._sleep_observed = False
+        self._known = _watch.Known()
+        self._check_s = config.weights_check_s
+        self._watch: _watch.Watch | None = None
         # With speculation vLLM ends a step (wait_for_save) when the draft model has run, and so on
         # the last pipeline stage only.
         stages = vllm_config.parallel_config.pipeline_parallel_size
@@ -547,16 +563,49 @@ class _WorkerSide:
         worker = None if self._sleep_observed else _weights.worker_of(self._vllm_config)
         if worker is not None:
             self._sleep_observed = True
-            _weights.observe_sleep(worker, self.unregister, self.restore)
+            _weights.observe_sleep(worker, self._sleep, self.restore)
+
+    def _sleep(self) -> None:
+        if self._watch is not None:
+            self._watch.pause()  # the weights may go, too
+        self.unregister()
+
+    def _weights_changing(self) -> None:
+        self._known.moving()
+        self.role.weights_changing()
+
+    def _weights_moved(self, value: str) -> None:
+        _log.error(
+            "kvcove: rank %d: the weights were changed past every call that is observed (now %s). "
+            "Nothing is found or stored until all ranks have told their fingerprints, and what was "
+            "stored under the version of before is void. Whoever writes weights should tell the "
+            "engine: collective_rpc with any call, or `kvcove engine SOCKET weights-changing`",
+            self.role.number,
+            value,
+        )
+        self.role.weights_moved()
 
     def _find_runner(self) -> Any | None:
         if self._runner is None:
             self._runner = _weights.runner_of(self._vllm_config)
             if self._runner is not None and self._prints:
-                _weights.observe_model(_weights.model_of(self._runner), self.role.weights_changing)
+                _weights.observe_model(_weights.model_of(self._runner), self._weights_changing)
         return self._runner
 
-    def _fingerprint(self) -> str:
+    def _tell_fingerprint(self) -> None:
+        value = self._fingerprint()
+        self.role.set_fingerprint(value)
+        self._known.told(value)
+        if self._check_s and self._watch is None:
+            self._watch = _watch.Watch(
+                self._check_s,
+                self._known,
+                lambda: self._fingerprint(quiet=True),
+                self.role.scheduler_closed,
+                self._weights_moved,
+            )
+
+    def _fingerprint(self, quiet: bool = False) -> str:
         runner = self._find_runner()
         if runner is None:
             raise RuntimeError(
@@ -564,7 +613,10 @@ class _WorkerSide:
             )
         drafts = draft_config_of(self._vllm_config) is not None
         return _weights.fingerprint_of(
-            _weights.model_of(runner), _weights.draft_of(runner) if drafts else None
+            _weights.model_of(runner),
+            _weights.draft_of(runner) if drafts else None,
+            quiet,
+            _experts.layers_of(_weights.model_of(runner), getattr(runner, "eplb_state", None)),
         )
 
     def _look_at_adapters(self) -> None:
@@ -579,7 +631,7 @@ class _WorkerSide:
         self._look_at_adapters()
         self._finished = False
         if self.role.begin(plan):
-            self.role.set_fingerprint(self._fingerprint())
+            self._tell_fingerprint()
         if not self._load_async:
             self.role.wait_for_sync_loads()
 
@@ -623,6 +675,8 @@ class _WorkerSide:
         return None if report is None else _Reports([report])
 
     def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
         _adapters.forget_rank(self._engine, self)
         self.role.close()
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import Any
 
 from kvcove import _native
@@ -11,54 +12,150 @@ from kvcove import _native
 __all__ = ["DeviceLanes", "Digest"]
 
 _SPLITMIX = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB)
-_MASK = (1 << 64) - 1
-_FOLD = 0xD6E8FEB86659FD93  # odd: folds the sums of a tensor's parts
+_SECOND = _SPLITMIX[2] - (1 << 64)
 
 
 def _plain(tensor: Any) -> Any:
-    """Return a tensor's values one behind the other, whatever its strides and lazy bits."""
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+    """Return a tensor's bytes one behind the other, whatever its type, strides and lazy bits."""
+    import torch
+
+    tensor = tensor.detach()
+    if tensor.element_size() == 1:
+        # torch copies no types below a byte (uint4), and reorders their bytes when they are bytes.
+        flat = tensor.view(torch.uint8).contiguous().reshape(-1)
+    else:
+        flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    # One element is contiguous whatever its stride is, which a view as bytes does not take.
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
 
 
 class DeviceLanes:
-    """Two sums of 64 bits over a tensor's bytes, computed where it lies.
+    """Two sums of 64 bits over each tensor's bytes, computed where they lie.
 
-    Each word goes into both with odd factors of its place, which are made once: 16 passes over the
-    data, a part that the caches hold at a time, and one answer a tensor.
+    Each word goes into both sums with odd factors of its place. With Triton (which vLLM has on
+    GPUs) a tensor is one pass of one kernel; without it several passes of torch, with the same
+    sums. Nothing comes back from the device before :meth:`read`, which is one copy for all tensors.
     """
 
-    _STEP = 1 << 22  # words
+    _STEP = 1 << 22  # words: torch's passes go over a part that the caches hold
+    _ROWS = 1024
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Any, fused: bool | None = None) -> None:
+        """Begin with no tensors.
+
+        Parameters
+        ----------
+        device : torch.device
+            Where all of them lie.
+        fused : bool, optional
+            Use the kernel; by default where Triton can run it.
+        """
         import torch
 
-        place = torch.arange(1, self._STEP + 1, device=device)
+        self._device = torch.device(device)
+        if fused is None:
+            fused = self._device.type == "cuda"
+        self._kernel = _kernel() if fused else None
+        self._rows: list[Any] = []  # buffers of sums, each of one or more tensors
+        self._used = self._ROWS  # of the last one
+
+    def _row(self) -> Any:
+        import torch
+
+        if self._used == self._ROWS:
+            self._close()
+            self._rows.append(torch.zeros((self._ROWS, 2), dtype=torch.int64, device=self._device))
+            self._used = 0
+        self._used += 1
+        return self._rows[-1][self._used - 1]
+
+    def _close(self) -> None:
+        """Take no more sums into the last buffer."""
+        if self._used < self._ROWS:
+            self._rows[-1] = self._rows[-1][: self._used]
+        self._used = self._ROWS
+
+    def add_rows(self, tensor: Any) -> None:
+        """Queue one pass over a tensor, with sums for each of its rows."""
+        import torch
+
+        data = _plain(tensor)
+        count = tensor.shape[0]
+        aligned = data.numel() % (8 * count) == 0 and data.data_ptr() % 8 == 0
+        if self._kernel is None or not aligned or data.numel() == 0:
+            for row in data.reshape(count, -1):
+                self.add(row)
+            return
+        self._close()
+        self._rows.append(torch.zeros((count, 2), dtype=torch.int64, device=self._device))
+        self._kernel(data.view(torch.int64).reshape(count, -1), 0, self._rows[-1])
+
+    def add(self, tensor: Any) -> None:
+        """Queue a tensor's pass behind what the device does."""
+        import torch
+
+        data = _plain(tensor)
+        whole = data.numel() // 8 * 8
+        row = self._row()
+        words = data[:whole]
+        if words.data_ptr() % 8 != 0 or words.storage_offset() % 8 != 0:
+            words = words.clone()  # where it lies, it can't be read in words
+        self._sum(words.view(torch.int64), 0, row)
+        if whole < data.numel():
+            tail = torch.zeros(8, dtype=torch.uint8, device=self._device)
+            tail[: data.numel() - whole] = data[whole:]
+            self._sum(tail.view(torch.int64), whole // 8, row)
+
+    def _sum(self, words: Any, first: int, row: Any) -> None:
+        if words.numel() == 0:
+            return
+        if self._kernel is not None:
+            self._kernel(words, first, row)
+            return
+        for at in range(0, words.numel(), self._STEP):
+            self._sum_part(words[at : at + self._STEP], first + at, row)
+
+    def _sum_part(self, part: Any, first: int, row: Any) -> None:
+        import torch
+
+        place = torch.arange(first + 1, first + 1 + part.numel(), device=self._device)
         mixed = place * _SPLITMIX[0]
         mixed = (mixed ^ (mixed >> 30)) * _SPLITMIX[1]
-        self._flip = mixed ^ (mixed >> 27)
-        self._first = self._flip | 1
-        self._second = (self._flip * _SPLITMIX[2]) | 1
+        flip = mixed ^ (mixed >> 27)
+        row[0] += ((part ^ flip) * (flip | 1)).sum()
+        row[1] += ((part + (part >> 32)) * ((flip * _SECOND) | 1)).sum()
 
-    def __call__(self, tensor: Any) -> tuple[int, int]:
+    def read(self) -> list[tuple[int, int]]:
+        """Return the sums of all tensors since the last call, in their order: one copy."""
         import torch
 
-        flat = _plain(tensor).reshape(-1)
-        # One element is contiguous whatever its stride is, which a view as bytes does not take.
-        data = flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
-        whole = data.numel() // 8 * 8
-        words = data[:whole]
-        if words.storage_offset() % 8 != 0 or words.data_ptr() % 8 != 0:
-            words = words.clone()  # where it lies, it can't be read in words
-        words = words.view(torch.int64)
-        sums = []
-        for part in words.split(self._STEP):
-            count = part.numel()
-            sums.append(((part ^ self._flip[:count]) * self._first[:count]).sum())
-            sums.append(((part + (part >> 32)) * self._second[:count]).sum())
-        lanes = [0, int.from_bytes(bytes(data[whole:].cpu().tolist()), "little")]
-        for at, value in enumerate(torch.stack(sums).cpu().tolist() if sums else ()):
-            lanes[at % 2] = (lanes[at % 2] * _FOLD + value) & _MASK
-        return lanes[0], lanes[1]
+        self._close()
+        rows, self._rows = self._rows, []
+        if not rows:
+            return []
+        sums = torch.cat(rows).cpu().tolist()
+        return [(int(first), int(second)) for first, second in sums]
+
+
+def _kernel() -> Any | None:
+    """Return what sums words in one pass: called with words, the first one's place and the sums."""
+    try:
+        from kvcove.vllm._kernel import sum_words
+    except ImportError:
+        return None
+    return sum_words
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a tensor: those of a subclass that is made of others (torchao's)."""
+    flatten = getattr(value, "__tensor_flatten__", None)
+    if flatten is None:
+        yield name, value
+        return
+    inner, facts = flatten()
+    yield f"{name}.facts", str(facts)
+    for each in inner:
+        yield from _parts(f"{name}.{each}", getattr(value, each))
 
 
 class Digest:
@@ -72,6 +169,21 @@ class Digest:
         self._seen: set[Any] = set()
         self._devices: dict[Any, DeviceLanes] = {}
 
+    def rows(self, value: Any) -> list[str]:
+        """Return a digest of each row of a tensor; nothing of it counts in this one."""
+        plain = value.detach()
+        self.total_bytes += plain.numel() * plain.element_size()
+        if plain.device.type == "cpu":
+            data = _plain(plain)
+            size = data.numel() // plain.shape[0]
+            return [
+                _native.fingerprint([(data.data_ptr() + at * size, size)])
+                for at in range(plain.shape[0])
+            ]
+        lanes = DeviceLanes(plain.device)
+        lanes.add_rows(plain)
+        return [f"{first:x}.{second:x}" for first, second in lanes.read()]
+
     def add(self, name: str, value: Any) -> None:
         """Add a tensor (torch.Tensor) or a plain fact; a view that was added before costs nothing.
 
@@ -80,6 +192,13 @@ class Digest:
         if not hasattr(value, "data_ptr"):
             self._text.update(f"{name}={value!r}|".encode())
             return
+        for part_name, part in _parts(name, value):
+            if hasattr(part, "data_ptr"):
+                self._add_tensor(part_name, part)
+            else:
+                self._text.update(f"{part_name}={part}|".encode())
+
+    def _add_tensor(self, name: str, value: Any) -> None:
         shape = tuple(value.shape)
         self._text.update(f"{name}|{shape}|{value.dtype}|".encode())
         view = (value.device, value.data_ptr(), shape, value.stride(), value.dtype)
@@ -90,14 +209,16 @@ class Digest:
         if value.device.type == "cpu":
             plain = _plain(value)
             self._kept.append(plain)
-            self._pieces.append((plain.data_ptr(), plain.numel() * plain.element_size()))
-        else:
-            if value.device not in self._devices:
-                self._devices[value.device] = DeviceLanes(value.device)
-            self._text.update(str(self._devices[value.device](value)).encode())
+            self._pieces.append((plain.data_ptr(), plain.numel()))
+            return
+        if value.device not in self._devices:
+            self._devices[value.device] = DeviceLanes(value.device)
+        self._devices[value.device].add(value)
 
     def value(self) -> str:
-        """Return 32 hex digits."""
+        """Return 32 hex digits. Adds nothing more afterwards."""
+        for device, lanes in self._devices.items():
+            self._text.update(f"{device.type}:{lanes.read()}|".encode())
         text = self._text.copy()
         text.update(_native.fingerprint(self._pieces).encode())
         return text.hexdigest()[:32]

@@ -34,6 +34,7 @@ __all__ = [
     "draft_config_of",
     "drops_last_block",
     "facts_of",
+    "group_facts",
     "hashing_of",
     "kv_dtype_of",
     "layers_of",
@@ -240,6 +241,38 @@ def _layout_of(group: Any, order: str, vllm_config: VllmConfig) -> str:
         f"{spec.block_size},{content},{getattr(spec, 'dtype', '')},"
         f"{getattr(spec, 'kv_quant_mode', '')}"
     )
+
+
+def group_facts(
+    number: int,
+    group: Any,
+    shape: EngineShape,
+    kv_cache_config: KVCacheConfig,
+    vllm_config: VllmConfig,
+) -> dict[str, Any]:
+    """Return what a group of layers keeps, for people: :mod:`kvcove.vllm._explain`.
+
+    ``rank_chunk_bytes`` are those of one rank, of a pipeline stage the average; ``objects`` is how
+    many a chunk is in the pool, ``pool_chunk_bytes`` all of them together.
+    """
+    spec = _single(group.kv_cache_spec)
+    kind, window = _kind(spec)
+    whole = group.kv_cache_spec
+    per_layer = getattr(whole, "kv_cache_specs", None)
+    layers = len(group.layer_names)
+    page = int(whole.page_size_bytes) * (1 if isinstance(per_layer, dict) and per_layer else layers)
+    objects, parts = shape.objects(number)
+    rank_bytes = page / max(int(vllm_config.parallel_config.pipeline_parallel_size), 1)
+    return {
+        "kind": {"full": "full attention", "window": "window"}.get(kind, kind),
+        "window_tokens": window,
+        "layers": layers,
+        "chunk_tokens": tokens_of(group.kv_cache_spec, vllm_config),
+        "layout": _layout_of(group, _inner_order(kv_cache_config, vllm_config), vllm_config),
+        "rank_chunk_bytes": rank_bytes,
+        "objects": objects,
+        "pool_chunk_bytes": rank_bytes * objects / parts,
+    }
 
 
 def facts_of(

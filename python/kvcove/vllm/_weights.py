@@ -7,10 +7,10 @@ import functools
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from kvcove.vllm import _adapters, _digest
+from kvcove.vllm import _adapters, _digest, _experts
 
 __all__ = [
     "Updates",
@@ -40,30 +40,44 @@ _HARMLESS = frozenset(
 )
 
 
-def fingerprint_of(model: Any, draft: Any | None = None) -> str:
+def fingerprint_of(
+    model: Any,
+    draft: Any | None = None,
+    quiet: bool = False,
+    experts: Sequence[_experts.Layer] = (),
+) -> str:
     """Return 32 hex digits that say which bytes a model's parameters and buffers are.
+
+    With experts that lie on several ranks those of this one follow, each with its digest.
 
     Parameters
     ----------
     model, draft : torch.nn.Module
         The model, and the one that drafts for it if its KV is stored, too.
+    quiet : bool
+        Without a log line.
+    experts : sequence of Layer
+        Of the model.
     """
     began = time.monotonic()
     digest = _digest.Digest()
+    apart, covered = _experts.experts_text(experts, digest) if experts else ("", set())
     for prefix, module in (("", model), ("draft:", draft)):
         if module is not None:
             for name, tensor in _tensors(module):
-                digest.add(prefix + name, tensor)
+                if prefix or name not in covered:
+                    digest.add(prefix + name, tensor)
     value = digest.value()
     seconds = time.monotonic() - began
-    _log.info(
+    _log.log(
+        logging.DEBUG if quiet else logging.INFO,
         "kvcove: weights %s: %.2f GB in %.3f s (%.1f GB/s)",
         value,
         digest.total_bytes / 1e9,
         seconds,
         digest.total_bytes / 1e9 / max(seconds, 1e-9),
     )
-    return value
+    return f"{value};{apart}" if experts else value
 
 
 def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
@@ -74,8 +88,20 @@ def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
 def worker_of(vllm_config: Any) -> Any | None:
     """Return this process's worker, None while it has no model.
 
-    vLLM tells a connector nothing of it, so it is looked for among the live objects.
+    vLLM tells a connector nothing of it, so it is looked for among the live objects; and among the
+    frozen ones, as vLLM freezes what there is when the engine has started.
     """
+    found = _search(vllm_config)
+    if found is None and gc.get_freeze_count() > 0:
+        gc.unfreeze()
+        try:
+            found = _search(vllm_config)
+        finally:
+            gc.freeze()
+    return found
+
+
+def _search(vllm_config: Any) -> Any | None:
     from vllm.v1.worker.worker_base import WorkerBase
 
     found = None

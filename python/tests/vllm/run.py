@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's own MooncakeStoreConnector, unmodified, on kvcove: run.py DIRECTORY.
+"""vLLM on kvcove: its own MooncakeStoreConnector, unmodified, and kvcove's: run.py DIRECTORY [PART...].
 
 Builds a tiny random model, runs engines in processes of their own, and compares their outputs token
 by token with those of an engine without a connector. Ends with 1 if anything is not as it must be.
@@ -635,8 +635,197 @@ def cascade(directory: Path, model: Path) -> None:
     )
 
 
+def make_expert_model(path: Path) -> None:
+    import torch
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    torch.manual_seed(3)
+    MixtralForCausalLM(
+        MixtralConfig(**TINY, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False)
+    ).save_pretrained(path)
+
+
+def own_layouts(directory: Path, model: Path, ref: dict[str, Any]) -> None:
+    """Engines as trainers and clusters run them."""
+
+    def layout(
+        role: str, name: str, extra: dict[str, Any], model: Path = model, **more: str
+    ) -> Any:
+        return drive(
+            role,
+            model,
+            directory / f"layout-{name}.json",
+            driver="layouts.py",
+            KVCOVE_EXTRA=json.dumps(extra if "pool" in extra else {"memory": "256MiB", **extra}),
+            **more,
+        )
+
+    print("== sleep and wake, pause and go on")
+    seen = layout("sleeps", "sleeps", {})
+    check(
+        seen["cold"] == seen["same"] == seen["same_warm"] == ref["w0"]
+        and seen["same_hits"] == 0
+        and seen["same_warm_hits"] == TOKENS,
+        f"sleep, level 1: outputs equal, then {seen['same_warm_hits']} tokens from the pool",
+    )
+    check(
+        seen["other"] == seen["other_warm"] == ref["w1"]
+        and seen["other_hits"] == 0
+        and seen["other_warm_hits"] == TOKENS,
+        "sleep, level 2, with other weights: none of before, outputs right, then its own",
+    )
+    seen = layout("paused", "paused", {}, VLLM_ENABLE_V1_MULTIPROCESSING="1")
+    check(
+        seen["keep"] == seen["wait"] == ref["w0"],
+        "pause: requests that were kept, and those that it waited for, end with equal outputs",
+    )
+
+    print("== n-gram speculation")
+    plain = layout("guesses", "guesses-plain", {}, KVCOVE_PLAIN="1")
+    seen = layout("guesses", "guesses", {})
+    check(
+        seen["cold"] == seen["warm"] == plain["cold"] and seen["warm_hits"] > 0.9 * TOKENS,
+        f"speculation: {seen['warm_hits']} tokens from the pool, outputs as without connector",
+    )
+
+    print("== beside a P/D transport in a MultiConnector")
+    for order in ("ours", "theirs"):
+        seen = layout("transport", f"transport-{order}", {}, KVCOVE_ORDER=order)
+        check(
+            seen["cold"] == seen["warm"] == ref["w0"]
+            and seen["warm_hits"] == TOKENS
+            and seen["shaken"] > 0,
+            f"{' and '.join(seen['children'])}: starts with the transport's handshake, "
+            f"{seen['warm_hits']} tokens from the pool",
+        )
+
+    print("== kv_producer and kv_consumer")
+    owner = Owner(directory)
+    extra = {"pool": f"unix:{owner.socket}"}
+    made = layout("one-way", "producer", extra, KVCOVE_ROLE="kv_producer")
+    used = layout("one-way", "consumer", extra, KVCOVE_ROLE="kv_consumer")
+    owner.stop()
+    check(
+        made["first"] == made["second"] == ref["w0"]
+        and made["second_hits"] == 0
+        and made["stats"]["saved_keys"] > 0
+        and made["stats"]["lookups"] == 0,
+        f"kv_producer: stores {made['stats']['saved_keys']} values and looks nothing up",
+    )
+    check(
+        used["first"] == used["second"] == ref["w0"]
+        and used["first_hits"] == used["second_hits"] == TOKENS
+        and used["stats"]["saves"] == 0,
+        f"kv_consumer: {used['first_hits']} tokens of the producer's, stores nothing",
+    )
+
+    print("== weights that nobody tells of")
+    seen = layout("unseen", "unseen", {"weights_check_s": 1})
+    log = (directory / "layout-unseen.log").read_text(errors="replace")
+    check(
+        seen["warm_hits"] == TOKENS
+        and seen["other_version"]
+        and seen["other"] == ref["w1"]
+        and seen["other_hits"] == 0
+        and "past every call that is observed" in log,
+        "weights_check_s: a write past vLLM is found and logged; nothing of before is used",
+    )
+
+
+def own_experts(directory: Path) -> None:
+    print("== two data-parallel engines with the experts of one model")
+    model = directory / "model-experts"
+    if not (model / "config.json").exists():
+        make_expert_model(model)
+    owner = Owner(directory)
+    common = {
+        "KVCOVE_EXTRA": json.dumps({"pool": f"unix:{owner.socket}"}),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+    }
+
+    def engines(name: str, **more: str) -> dict[str, Any]:
+        out = directory / f"experts-{name}.json"
+        return drive("experts", model, out, driver="layouts.py", **common, **more)
+
+    plain, seen = engines("plain", KVCOVE_PLAIN="1"), engines("pooled")
+    owner.stop()
+    check(
+        plain["first"] == plain["second"] == seen["first"] == seen["second"],
+        "experts: outputs of both engines as without connector",
+    )
+    check(
+        seen["first_cached"] == 0 and seen["second_cached"] > 0.9 * TOKENS,
+        f"experts: the second engine has {seen['second_cached']} tokens of the first one's",
+    )
+    check(
+        seen["other_cached"] == 0 and seen["other"] != seen["first"],
+        "experts: none with other weights",
+    )
+
+
+def explained(directory: Path, model: Path) -> None:
+    print("== python -m kvcove.vllm explain")
+    words = [str(model), "--skip-tokenizer-init", "--dtype", "float32", "--max-model-len", "2048"]
+    words += ["--enforce-eager", "--seed", "0"]
+    command = [sys.executable, "-m", "kvcove.vllm", "explain"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+
+    def told(*arguments: str) -> dict[str, Any]:
+        ran = subprocess.run(
+            [*command, "--json", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
+        if ran.returncode != 0:
+            raise SystemExit(ran.stderr[-4000:])
+        return dict(json.loads(ran.stdout.splitlines()[-1]))
+
+    one = told(*words)
+    check(
+        one["rank_token_bytes"] == one["pool_token_bytes"] == 4 * 2 * 4 * 32 * 4
+        and one["stride_tokens"] == 128
+        and one["groups"][0]["layers"] == 4,
+        f"explain: {one['pool_token_bytes']:.0f} bytes a token, chunks of {one['stride_tokens']}",
+    )
+    logs = [path.read_text(errors="replace") for path in directory.glob("own-*.log")]
+    check(
+        not logs or any(f"namespace {one['namespace']}" in log for log in logs),
+        f"explain: the namespace is the engine's, {one['namespace']}",
+    )
+    several = told(*words, "--", *words, "--tensor-parallel-size", "2")
+    (pair,) = several["pairs"]
+    check(
+        not pair["shares"]
+        and [why[0] for why in pair["differences"]] == ["parallelism"]
+        and several["engines"][1]["rank_token_bytes"] * 2 == one["rank_token_bytes"]
+        and several["engines"][1]["pool_token_bytes"] == one["pool_token_bytes"],
+        "explain: TP 1 and TP 2 do not share, and why; half the bytes a rank, as many in the pool",
+    )
+
+
+PARTS: dict[str, Callable[[Path, Path, dict[str, Any]], None]] = {
+    "served": lambda directory, model, ref: served(directory, TINY, check),
+    "slurm": lambda directory, model, ref: on_two_nodes(directory, TINY, check),
+    "cascade": lambda directory, model, ref: cascade(directory, model),
+    "own": own_connector,
+    "explain": lambda directory, model, ref: explained(directory, model),
+    "layouts": own_layouts,
+    "experts": lambda directory, model, ref: own_experts(directory),
+    "disk": own_disk,
+    "hints": own_hints,
+    "features": own_features,
+}
+
+
 def main() -> None:
     directory = Path(sys.argv[1]).resolve()
+    parts = sys.argv[2:]
+    if unknown := set(parts) - set(PARTS):
+        raise SystemExit(f"no part is called {', '.join(sorted(unknown))}: {', '.join(PARTS)}")
     directory.mkdir(parents=True, exist_ok=True)
     model = directory / "model"
     if not (model / "config.json").exists():
@@ -646,14 +835,19 @@ def main() -> None:
     ref = drive("reference", model, directory / "reference.json")
     check(ref["w0"] != ref["w1"], "the two sets of weights give different outputs")
 
-    served(directory, TINY, check)
-    on_two_nodes(directory, TINY, check)
-    cascade(directory, model)
-    own_connector(directory, model, ref)
-    own_disk(directory, model, ref)
-    own_hints(directory, model, ref)
-    own_features(directory, model, ref)
+    for name, part in PARTS.items():
+        if not parts or name in parts:
+            part(directory, model, ref)
+    if not parts:
+        mooncake(directory, model, ref)
+    print(f"\nvLLM: {'all as it must be' if not FAILED else f'{len(FAILED)} failed'}")
+    for text in FAILED:
+        print(f"  FAIL  {text}")
+    sys.exit(1 if FAILED else 0)
 
+
+def mooncake(directory: Path, model: Path, ref: dict[str, Any]) -> None:
+    """vLLM's own MooncakeStoreConnector, unmodified."""
     for name, multiprocessing in (("in process", "0"), ("own process", "1")):
         print(f"== the engine {name}, with MooncakeStoreConnector")
         master = Master(directory)
@@ -699,10 +893,6 @@ def main() -> None:
         connected <= plain + 1.0,
         f"an engine starts in {connected:.1f} s with connector, {plain:.1f} s without",
     )
-    print(f"\nvLLM: {'all as it must be' if not FAILED else f'{len(FAILED)} failed'}")
-    for text in FAILED:
-        print(f"  FAIL  {text}")
-    sys.exit(1 if FAILED else 0)
 
 
 if __name__ == "__main__":
