@@ -195,7 +195,7 @@ class Answers {
   }
 
   // `after`: the place of an owner and a cursor there, as `next` gave it. Of a namespace also what
-  // lies on disks.
+  // lies on disks; a key in both tiers is one entry.
   Result<json> Keys(const Request& request) const {
     wire::InventoryRequest page{.with_keys = true};
     if (!request.Get("namespace").empty()) {
@@ -205,9 +205,10 @@ class Answers {
     }
     page.prefix = request.Get("prefix");
     KVCOVE_ASSIGN(const std::uint64_t limit, Number(request, "limit", 100));
-    const std::string after = request.Get("after", "0.0.0");
+    const std::string after = request.Get("after", "0.0.0.0");
     std::size_t which = 0;
-    if (std::sscanf(after.c_str(), "%zu.%u.%" SCNu64, &which, &page.cursor, &page.within) != 3) {
+    if (std::sscanf(after.c_str(), "%zu.%u.%" SCNu64 ".%" SCNu64, &which, &page.cursor,
+                    &page.within, &page.since) < 3) {
       return Fail(Code::kInvalid, "'after' is not what an earlier answer gave as 'next'");
     }
     std::map<SlotId, std::string> names;
@@ -218,7 +219,7 @@ class Answers {
     const std::vector<wire::OwnerStat> owners = cluster_.Owners();
     const std::uint64_t most = std::clamp<std::uint64_t>(limit, 1, kMaxPage);
     const std::int64_t deadline_ns = clock_.NowNs() + 5 * kSecond;
-    for (; which < owners.size(); ++which, page.cursor = 0, page.within = 0) {
+    for (; which < owners.size(); ++which, page.cursor = 0, page.within = 0, page.since = 0) {
       if (!owners[which].live) continue;
       KVCOVE_ASSIGN(const rpc::Address address, rpc::ParseAddress(owners[which].address, 0));
       rpc::TcpChannel channel(address, cluster_.AccessTo(owners[which].address));
@@ -236,17 +237,20 @@ class Answers {
                           {"bytes", object.size_bytes},
                           {"owner", owners[which].address},
                           {"copies", object.copies},
-                          {"tier", object.tier == Tier::kDisk ? "disk" : "memory"},
+                          {"tier", object.tier == Tier::kDisk ? "disk"
+                                   : object.on_disk           ? "memory+disk"
+                                                              : "memory"},
                           {"hard_pinned", object.hard_pinned}});
         }
         page.cursor = got.cursor;
         page.within = got.within;
+        page.since = got.since;
       }
       if (page.cursor != wire::kInventoryDone) break;
     }
     json answer{{"keys", keys}};
     if (which < owners.size()) {
-      answer["next"] = fmt::format("{}.{}.{}", which, page.cursor, page.within);
+      answer["next"] = fmt::format("{}.{}.{}.{}", which, page.cursor, page.within, page.since);
     }
     return answer;
   }

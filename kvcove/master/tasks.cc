@@ -16,7 +16,9 @@ constexpr std::uint32_t kPage = 1024;
 constexpr std::uint32_t kCopyBudgetMs = 20'000;
 constexpr std::int64_t kWatchOwnersNs = 500 * kMillisecond;
 constexpr std::int64_t kDrainSettlesNs = 700 * kMillisecond;  // two renewals: the owner knows
-constexpr int kMaxDrainWalks = 20;
+constexpr int kMaxWalks = 20;
+constexpr std::uint64_t kCopyBytes = 256 * kMiB;  // of one call, so that a disk can keep its budget
+constexpr std::string_view kOrUnread = ", or could not be read from their disk,";
 constexpr int kMaxTargets = 3;  // that are tried for one object
 
 std::span<const std::byte> Bytes(std::string_view text) {
@@ -283,47 +285,63 @@ void Tasks::RunTask(Task& task) {
              stat.message.empty() ? "" : "; ", stat.message);
 }
 
+// What moves leaves its zone, and may hide another object from the walk (owner/owner_list.cc); so
+// with disks the walk is repeated until it finds nothing more. A copy without a target would never
+// end: each walk would find another owner for it.
 Status Tasks::RunOver(Task& task, const wire::OwnerStat& from) {
-  KVCOVE_ASSIGN(const std::uint64_t left, Walk(task, from));
-  if (HasDisk(from)) {
-    const MutexLock lock(mutex_);
-    task.stat.message = "what lies on the owner's disk only was not looked at";
+  const TaskRequest& request = task.stat.request;
+  const bool ends = request.kind == TaskKind::kMove || !request.to.empty();
+  Walked walked;
+  for (int walk = 0; walk < kMaxWalks && !Cancelled(task); ++walk) {
+    KVCOVE_ASSIGN(walked, Walk(task, from));
+    if (!walked.disks || !ends || walked.left == walked.wanted) break;
   }
-  if (left == 0) return {};
-  return Fail(Code::kNoSpace, fmt::format("{} objects found no room elsewhere", left));
+  {
+    const MutexLock lock(mutex_);
+    task.stat.left = walked.left;
+    if (!walked.disks && HasDisk(from)) {
+      task.stat.message = "what lies on the owner's disk only was not looked at";
+    }
+  }
+  if (walked.left == 0) return {};
+  return Fail(Code::kNoSpace, fmt::format("{} objects found no room elsewhere{}", walked.left,
+                                          walked.disks ? kOrUnread : ""));
 }
 
 Status Tasks::Drain(Task& task, const wire::OwnerStat& from) {
   // Only when the owner has heard of it does it take nothing more: the last walk is after that.
   const std::int64_t settled_ns = clock_.NowNs() + kDrainSettlesNs;
-  for (int walk = 0; walk < kMaxDrainWalks && !Cancelled(task); ++walk) {
+  bool disks = false;
+  for (int walk = 0; walk < kMaxWalks && !Cancelled(task); ++walk) {
     const bool settled = clock_.NowNs() >= settled_ns;
     const std::uint64_t before = task.stat.copied;
-    KVCOVE_ASSIGN(const std::uint64_t left, Walk(task, from));
+    KVCOVE_ASSIGN(const Walked walked, Walk(task, from));
+    disks = walked.disks;
     {
       const MutexLock lock(mutex_);
-      task.stat.left = left;
+      task.stat.left = walked.left;
     }
-    if (settled && left == 0) {
-      const bool disk = HasDisk(from);
+    // With disks the last walk finds nothing: see RunOver.
+    if (settled && walked.left == 0 && (!disks || walked.wanted == 0)) {
+      const bool stays = !disks && HasDisk(from);
       const MutexLock lock(mutex_);
       task.stat.message =
-          disk ? "everything in memory is elsewhere; what lies on the owner's disk only stays "
-                 "there, and comes back with it"
-               : "everything is elsewhere: the owner may be stopped";
+          stays ? "everything in memory is elsewhere; what lies on the owner's disk only stays "
+                  "there, and comes back with it"
+                : "everything is elsewhere: the owner may be stopped";
       return {};
     }
-    if (settled && task.stat.copied == before) break;  // no progress
+    if (settled && walked.left > 0 && task.stat.copied == before) break;  // no progress
     if (!Sleep(settled ? 100 * kMillisecond : kDrainSettlesNs)) break;
   }
   if (Cancelled(task)) return {};
   return Fail(Code::kNoSpace,
-              fmt::format("{} objects found no room elsewhere and are still here; the owner stays "
-                          "draining: add memory elsewhere and drain again, or cancel this task",
-                          task.stat.left));
+              fmt::format("{} objects found no room elsewhere{} and are still here; the owner "
+                          "stays draining: add memory elsewhere and drain again, or cancel this "
+                          "task",
+                          task.stat.left, disks ? kOrUnread : ""));
 }
 
-// Tasks go over what is in memory.
 bool Tasks::HasDisk(const wire::OwnerStat& owner) const {
   return std::ranges::any_of(cluster_.master().control().Describe(), [&](const auto& member) {
     return member.number == owner.number && member.disk;
@@ -335,7 +353,7 @@ Status Tasks::Repair(Task& task) {
   for (const wire::OwnerStat& owner : cluster_.Owners()) {
     if (!owner.live || Cancelled(task)) continue;
     const auto walked = Walk(task, owner);
-    if (walked) left += *walked;
+    if (walked) left += walked->left;
   }
   if (left > 0) {
     const MutexLock lock(mutex_);
@@ -354,13 +372,15 @@ rpc::TcpChannel& Tasks::ChannelTo(const std::string& address) {
   return *channel;
 }
 
-Result<std::uint64_t> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
+Result<Tasks::Walked> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
   KVCOVE_TRY(rpc::ParseAddress(from.address, 0));
+  const bool repair = task.stat.request.kind == TaskKind::kRepair;
   wire::InventoryRequest request{.at_most = kPage,
                                  .slot = task.stat.request.slot,
                                  .prefix = task.stat.request.prefix,
-                                 .replicated_only = task.stat.request.kind == TaskKind::kRepair};
-  std::uint64_t left = 0;
+                                 .replicated_only = repair,
+                                 .disks = !repair};
+  Walked walked;
   while (request.cursor != wire::kInventoryDone && !Cancelled(task)) {
     KVCOVE_ASSIGN(const std::string reply,
                   ChannelTo(from.address)
@@ -375,10 +395,19 @@ Result<std::uint64_t> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
       const MutexLock lock(mutex_);
       task.stat.looked_at += page.objects.size();
     }
-    left += MoveAll(task, from, Wanted(task, from, page.objects));
+    walked.disks = page.disks;
+    // An owner of an earlier version lists what its disk has, and cannot send it.
+    if (!page.disks) {
+      std::erase_if(page.objects, [](const auto& object) { return object.tier == Tier::kDisk; });
+    }
+    std::vector<Move> moves = Wanted(task, from, page.objects);
+    walked.wanted += moves.size();
+    walked.left += MoveAll(task, from, std::move(moves));
     request.cursor = page.cursor;
+    request.within = page.within;
+    request.since = page.since;
   }
-  return left;
+  return walked;
 }
 
 std::vector<Tasks::Move> Tasks::Wanted(const Task& task, const wire::OwnerStat& from,
@@ -463,48 +492,75 @@ std::uint64_t Tasks::MoveAll(Task& task, const wire::OwnerStat& from, std::vecto
     }
     moves = std::move(homeless);
     for (auto& [address, part] : by_target) {
-      wire::CopyRequest request{.to = address,
-                                .move = task.stat.request.kind == TaskKind::kMove ||
-                                        task.stat.request.kind == TaskKind::kDrain,
-                                .items = {},
-                                .budget_ms = kCopyBudgetMs};
-      for (const Move& move : part) {
-        request.items.push_back({.id = move.object.id, .version = move.object.version});
-      }
-      auto reply = ChannelTo(from.address)
-                       .Call(wire::Method::kCopy, Bytes(wire::Encode(request)),
-                             clock_.NowNs() + (kCopyBudgetMs + 5000) * kMillisecond);
-      const auto codes = reply ? wire::DecodeCodes(Bytes(*reply), part.size())
-                               : Result<std::vector<Code>>(std::unexpected(reply.error()));
-      std::uint64_t bytes = 0;
-      std::uint64_t copied = 0;
-      for (std::size_t i = 0; i < part.size(); ++i) {
-        const Code code = codes ? (*codes)[i] : codes.error().code;
-        if (code == Code::kOk) {
-          ++copied;
-          bytes += part[i].object.size_bytes;
-        } else if (code == Code::kStale || code == Code::kInProgress) {
-          // A removal, a reset or another put came in between: once more shows what became of it.
-          moves.push_back(std::move(part[i]));
-        } else if (code != Code::kExists && code != Code::kMiss) {
-          // There is no room, or no answer: somebody else may have it.
-          for (wire::OwnerStat& owner : owners) {
-            if (owner.address == address) owner.free_bytes = 0;
-          }
-          moves.push_back(std::move(part[i]));
+      bool refused = false;
+      for (std::size_t at = 0; at < part.size();) {
+        std::size_t end = at;
+        for (std::uint64_t bytes = 0; end < part.size() && bytes < kCopyBytes; ++end) {
+          bytes += part[end].object.size_bytes;
         }
+        std::ranges::move(
+            MoveTo(task, from, address, std::span(part).subspan(at, end - at), refused),
+            std::back_inserter(moves));
+        at = end;
       }
-      {
-        const MutexLock lock(mutex_);
-        task.stat.copied += copied;
-        task.stat.copied_bytes += bytes;
-        copied_ += copied;
-        copied_bytes_ += bytes;
+      // Somebody else may have it.
+      for (wire::OwnerStat& owner : owners) {
+        if (refused && owner.address == address) owner.free_bytes = 0;
       }
-      Pay(bytes);
     }
   }
   return moves.size();
+}
+
+std::vector<Tasks::Move> Tasks::MoveTo(Task& task, const wire::OwnerStat& from,
+                                       const std::string& address, std::span<Move> part,
+                                       bool& refused) {
+  wire::CopyRequest request{.to = address,
+                            .move = task.stat.request.kind == TaskKind::kMove ||
+                                    task.stat.request.kind == TaskKind::kDrain,
+                            .items = {},
+                            .budget_ms = kCopyBudgetMs};
+  for (const Move& move : part) {
+    const wire::HeldObject& object = move.object;
+    request.items.push_back(
+        object.tier == Tier::kDisk
+            ? wire::CopyRequest::Item{.key = object.key,
+                                      .slot = object.slot,
+                                      .generation = object.generation,
+                                      .size_bytes = object.size_bytes}
+            : wire::CopyRequest::Item{.id = object.id, .version = object.version});
+  }
+  auto reply = ChannelTo(from.address)
+                   .Call(wire::Method::kCopy, Bytes(wire::Encode(request)),
+                         clock_.NowNs() + (kCopyBudgetMs + 5000) * kMillisecond);
+  const auto codes = reply ? wire::DecodeCodes(Bytes(*reply), part.size())
+                           : Result<std::vector<Code>>(std::unexpected(reply.error()));
+  std::vector<Move> again;
+  std::uint64_t bytes = 0;
+  std::uint64_t copied = 0;
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    const Code code = codes ? (*codes)[i] : codes.error().code;
+    if (code == Code::kOk) {
+      ++copied;
+      bytes += part[i].object.size_bytes;
+    } else if (code == Code::kStale || code == Code::kInProgress) {
+      // A removal, a reset or another put came in between, or its disk was busy: once more shows
+      // what became of it.
+      again.push_back(std::move(part[i]));
+    } else if (code != Code::kExists && code != Code::kMiss) {
+      refused = true;
+      again.push_back(std::move(part[i]));
+    }
+  }
+  {
+    const MutexLock lock(mutex_);
+    task.stat.copied += copied;
+    task.stat.copied_bytes += bytes;
+    copied_ += copied;
+    copied_bytes_ += bytes;
+  }
+  Pay(bytes);
+  return again;
 }
 
 void Tasks::Pay(std::uint64_t bytes) {

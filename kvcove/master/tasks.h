@@ -2,7 +2,8 @@
 // What moves objects between owners: copies and moves by hand, the draining of an owner, and the
 // repair of lost replicas. One task runs at a time, on this object's thread; it pages through an
 // owner's inventory, decides by the directory what should be where, and has owners copy straight to
-// each other (owner/copier.h), no faster than it may.
+// each other (owner/copier.h), no faster than it may. What lies on an owner's disk only is read by
+// that owner; a repair goes over memory alone, for it begins by itself and reads no disks for that.
 //
 //   queued -> running -> done | failed | cancelled
 //
@@ -126,11 +127,20 @@ class Tasks {
   Status RunOver(Task& task, const wire::OwnerStat& from);
   Status Drain(Task& task, const wire::OwnerStat& from);
   Status Repair(Task& task);
-  // One walk over the inventory. The number of objects that should have moved and did not.
-  Result<std::uint64_t> Walk(Task& task, const wire::OwnerStat& from);
+  struct Walked {
+    std::uint64_t wanted = 0;  // objects that should move
+    std::uint64_t left = 0;    // that did not
+    bool disks = false;        // they were gone over, too
+  };
+  // One walk over the inventory.
+  Result<Walked> Walk(Task& task, const wire::OwnerStat& from);
   std::vector<Move> Wanted(const Task& task, const wire::OwnerStat& from,
                            const std::vector<wire::HeldObject>& page) const;
   std::uint64_t MoveAll(Task& task, const wire::OwnerStat& from, std::vector<Move> moves);
+  // Those that did not move and may, to this target or another one; `refused`: the target has no
+  // room, or does not answer.
+  std::vector<Move> MoveTo(Task& task, const wire::OwnerStat& from, const std::string& address,
+                           std::span<Move> part, bool& refused);
   const wire::OwnerStat* TargetFor(const Task& task, const wire::OwnerStat& from, const Move& move,
                                    std::vector<wire::OwnerStat>& owners) const;
   rpc::TcpChannel& ChannelTo(const std::string& address);

@@ -12,6 +12,10 @@ namespace {
 constexpr std::uint64_t kBatchBytes = 32 * kMiB;
 constexpr std::size_t kBatchItems = 512;
 constexpr std::size_t kMaxPeers = 1024;
+// Of the memory, that comes up at once: a session may hold a tenth.
+constexpr std::uint64_t kUpShare = 16;
+constexpr std::int64_t kUpNs = 5 * kSecond;
+constexpr std::int64_t kLookNs = 50 * kMillisecond;  // how often a wait looks whether it ends
 
 }  // namespace
 
@@ -22,6 +26,65 @@ struct Copier::Batch {
   std::vector<CopyLoan> loans;
   std::vector<std::size_t> which;  // items of the request
 };
+
+Copier::~Copier() {
+  if (session_ != 0) owner_.EndSession(session_);
+}
+
+SessionNumber Copier::Session() {
+  if (session_ == 0) {
+    const SessionNumber added = owner_.AddRemoteSession();
+    SessionNumber none = 0;
+    if (!session_.compare_exchange_strong(none, added)) owner_.EndSession(added);
+  }
+  return session_;
+}
+
+std::size_t Copier::BringUp(std::span<const wire::CopyRequest::Item> items, std::size_t at,
+                            std::int64_t deadline_ns) {
+  const wire::CopyRequest::Item& first = items[at];
+  const std::uint64_t most = std::min(kBatchBytes, owner_.capacity_bytes() / kUpShare);
+  std::vector<std::string_view> keys;
+  for (std::uint64_t bytes = 0; at < items.size() && keys.size() < kBatchItems; ++at) {
+    const wire::CopyRequest::Item& item = items[at];
+    const bool together = !item.key.empty() && item.slot == first.slot &&
+                          item.generation == first.generation &&
+                          (keys.empty() || bytes + item.size_bytes <= most);
+    if (!together) break;
+    bytes += item.size_bytes;
+    keys.push_back(item.key);
+  }
+  struct Wait {
+    Mutex mutex;
+    CondVar changed;
+    bool done KVCOVE_GUARDED_BY(mutex) = false;
+  };
+  const auto wait = std::make_shared<Wait>();
+  const std::int64_t until_ns = std::min(deadline_ns, clock_.NowNs() + kUpNs);
+  const auto brought = owner_.BringUp(owner_.TokenOf(first.slot, first.generation), keys,
+                                      {.session = [this] { return Session(); },
+                                       .deadline_ns = until_ns,
+                                       .done =
+                                           [wait](const std::vector<wire::LoadResult>&) {
+                                             const MutexLock lock(wait->mutex);
+                                             wait->done = true;
+                                             wait->changed.NotifyAll();
+                                           }});
+  if (brought == nullptr) return at;
+  {
+    const MutexLock lock(wait->mutex);
+    while (!wait->done && !stopping_ && clock_.NowNs() < until_ns) {
+      wait->changed.WaitFor(wait->mutex, std::chrono::nanoseconds(kLookNs));
+    }
+    if (wait->done) return at;
+  }
+  owner_.GiveUp(brought);
+  return at;
+}
+
+Code Copier::NotLent(const wire::CopyRequest::Item& item) const {
+  return !item.key.empty() && owner_.OnDisk(item) ? Code::kInProgress : Code::kMiss;
+}
 
 std::shared_ptr<transport::tcp::Peer> Copier::PeerAt(const rpc::Address& address,
                                                      const rpc::Access& access) {
@@ -59,40 +122,53 @@ Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {
   if (peer->broken()) peer->Probe();
   std::vector<Code> codes(request.items.size(), Code::kTimeout);
   std::size_t at = 0;
+  std::size_t up = 0;  // what lies on disks has come up to here
   while (at < request.items.size() && clock_.NowNs() < deadline_ns && !stopping_) {
     // What is applied is read before the values: each removal up to it is applied already.
     Batch batch{.copied_at = owner_.applied(), .loans = {}, .which = {}};
     if (batch.copied_at == 0) return Fail(Code::kUnavailable, "this owner follows no master yet");
-    while (at < request.items.size() && batch.loans.size() < kBatchItems) {
-      auto loan = std::move(owner_.LendForCopy(std::span(request.items).subspan(at, 1)).front());
-      if (!loan) {
-        codes[at++] = Code::kMiss;
-        continue;
-      }
-      const bool fits =
-          batch.loans.empty() ||
-          (batch.bytes + loan->loan.size_bytes <= kBatchBytes &&
-           batch.loans.front().token == loan->token && batch.loans.front().copies == loan->copies);
-      if (!fits) {
-        owner_.Return({&loan->loan, 1});
-        break;
-      }
-      batch.bytes += loan->loan.size_bytes;
-      batch.which.push_back(at++);
-      batch.loans.push_back(std::move(*loan));
+    while (at < request.items.size() && batch.loans.size() < kBatchItems &&
+           Take(request, at, up, deadline_ns, batch, codes)) {
     }
     if (!batch.loans.empty()) Send(to, batch, deadline_ns, codes);
     std::vector<wire::CopyRequest::Item> moved;
     for (std::size_t i = 0; i < batch.loans.size(); ++i) {
-      owner_.Return({&batch.loans[i].loan, 1});
       const Code code = codes[batch.which[i]];
       if (request.move && (code == Code::kOk || code == Code::kExists)) {
-        moved.push_back(request.items[batch.which[i]]);
+        moved.push_back({.id = batch.loans[i].id, .version = batch.loans[i].loan.version});
       }
     }
+    // Before they are given back: what is lent is not evicted.
     owner_.DropObjects(moved);
+    for (const CopyLoan& copy : batch.loans) owner_.Return({&copy.loan, 1});
   }
   return codes;
+}
+
+// One more item for the batch. False: it is for the next one.
+bool Copier::Take(const wire::CopyRequest& request, std::size_t& at, std::size_t& up,
+                  std::int64_t deadline_ns, Batch& batch, std::vector<Code>& codes) {
+  const wire::CopyRequest::Item& item = request.items[at];
+  if (!item.key.empty() && at >= up) {
+    if (!batch.loans.empty()) return false;
+    up = BringUp(request.items, at, deadline_ns);
+  }
+  auto loan = std::move(owner_.LendForCopy({&item, 1}).front());
+  if (!loan) {
+    codes[at++] = NotLent(item);
+    return true;
+  }
+  const bool fits = batch.loans.empty() || (batch.bytes + loan->loan.size_bytes <= kBatchBytes &&
+                                            batch.loans.front().token == loan->token &&
+                                            batch.loans.front().copies == loan->copies);
+  if (!fits) {
+    owner_.Return({&loan->loan, 1});
+    return false;
+  }
+  batch.bytes += loan->loan.size_bytes;
+  batch.which.push_back(at++);
+  batch.loans.push_back(std::move(*loan));
+  return true;
 }
 
 void Copier::Send(const rpc::Address& to, const Batch& batch, std::int64_t deadline_ns,

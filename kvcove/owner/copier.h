@@ -3,6 +3,9 @@
 // drained owners, lost replicas, and by hand. The other owner stores a copy as a replica of the
 // same put, under the same generation, and evicts nothing for it.
 //
+// What lies on a disk only comes up first, as for a get: as much at a time as this owner holds for
+// one caller. Where the copy is a move, it then goes from both tiers.
+//
 // A removal is as safe against a copy as against a put: the copy says which removals this owner had
 // applied when it read the value, and the master lists it only if none came since.
 #pragma once
@@ -32,14 +35,25 @@ class Copier {
         checksum_(checksum),
         clock_(clock) {}
 
+  ~Copier();
+
   // By item: kOk, kExists (it is there already), kMiss (gone meanwhile), kNoSpace (there), kStale,
-  // kTimeout, kUnavailable.
+  // kInProgress (it lies on a disk, and could not come up now), kTimeout, kUnavailable.
   Result<std::vector<Code>> Copy(const wire::CopyRequest& request);
   // Calls end after the batch that is on its way, its rest as kTimeout.
   void Stop() { stopping_ = true; }
 
  private:
   struct Batch;
+  // What was not lent for a batch: gone, or on its disk still.
+  Code NotLent(const wire::CopyRequest::Item& item) const;
+  bool Take(const wire::CopyRequest& request, std::size_t& at, std::size_t& up,
+            std::int64_t deadline_ns, Batch& batch, std::vector<Code>& codes);
+  // Waits until the items from `at` on, as many as may come up together, are in memory or cannot
+  // be. The first item behind them.
+  std::size_t BringUp(std::span<const wire::CopyRequest::Item> items, std::size_t at,
+                      std::int64_t deadline_ns);
+  SessionNumber Session();
   std::shared_ptr<transport::tcp::Peer> PeerAt(const rpc::Address& address,
                                                const rpc::Access& access);
   void Send(const rpc::Address& to, const Batch& batch, std::int64_t deadline_ns,
@@ -54,6 +68,7 @@ class Copier {
   const bool checksum_;
   const Clock& clock_;
   std::atomic<bool> stopping_{false};
+  std::atomic<SessionNumber> session_{0};  // that holds what came up; once it has, it stays
   Mutex mutex_;
   // By address and by the tenant that this owner is there.
   std::map<std::string, std::shared_ptr<transport::tcp::Peer>> peers_ KVCOVE_GUARDED_BY(mutex_);

@@ -121,6 +121,10 @@ class Core {
   // number of them, and may find none.
   static constexpr ObjectId kWalkDone = 0xFFFFFFFF;
   std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) const;
+  // What is stored from now on has this version or a later one.
+  Version next_version() const { return objects_.next_version(); }
+  // Memory has the key's value of now since before that version came.
+  bool HasSince(SlotId slot, std::string_view key, Version version) const;
   // Live objects as asked for; bounded in the same way.
   wire::InventoryReply Page(const wire::InventoryRequest& request) const;
   // Another owner has another value of the key.
@@ -129,6 +133,8 @@ class Core {
   std::vector<Loan> Lend(const Token& token, std::span<const std::string_view> keys);
   // Nothing for an object that is gone or dead.
   std::optional<CopyLoan> LendForCopy(ObjectId id, Version version);
+  // By its key; nothing under another generation than the current one.
+  std::optional<CopyLoan> LendForCopy(SlotId slot, Generation generation, std::string_view key);
   void Return(std::span<const Loan> loans);
   void SetChecksum(const Loan& loan, std::uint64_t checksum);
 
@@ -236,6 +242,7 @@ class Core {
   // The first item that says one counts.
   void HearPriority(Spaces::Number space, std::span<const PutItem> items);
   Loan LoanOf(const segment::Found& found);
+  std::optional<CopyLoan> CopyLoanOf(SlotId slot, const segment::Found& found);
   void Withdraw(ObjectId id, MissReason reason);
 
   // ---- puts (core_puts.cc)

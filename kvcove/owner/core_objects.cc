@@ -63,18 +63,31 @@ Loan Core::LoanOf(const segment::Found& found) {
 std::optional<CopyLoan> Core::LendForCopy(ObjectId id, Version version) {
   if (!objects_.Has(id, version)) return std::nullopt;
   const SlotId slot = objects_[id].slot;
-  const Listings::Facts facts = listings_.FactsOf(id);
-  CopyLoan copy{.token = {.incarnation = incarnation_,
-                          .generation = objects_.slot(slot).generation,
-                          .slot = slot},
-                .key = objects_.KeyOf(id),
-                .group = facts.group,
-                .copies = facts.copies,
-                .hard_pinned = objects_[id].hard_pinned};
-  const segment::Found found = FindLive(slot, Prepared(slot, copy.key));
-  if (!found || found.version != version || objects_.slot(slot).hidden) return std::nullopt;
-  copy.loan = LoanOf(found);
-  return copy;
+  const segment::Found found = FindLive(slot, Prepared(slot, objects_.KeyOf(id)));
+  if (found.version != version) return std::nullopt;
+  return CopyLoanOf(slot, found);
+}
+
+std::optional<CopyLoan> Core::LendForCopy(SlotId slot, Generation generation,
+                                          std::string_view key) {
+  if (slot >= kMaxSlots || !CheckKey(key)) return std::nullopt;
+  const segment::Found found = FindLive(slot, Prepared(slot, key));
+  if (found.generation != generation) return std::nullopt;
+  return CopyLoanOf(slot, found);
+}
+
+std::optional<CopyLoan> Core::CopyLoanOf(SlotId slot, const segment::Found& found) {
+  if (!found || objects_.slot(slot).hidden) return std::nullopt;
+  const Listings::Facts facts = listings_.FactsOf(found.object);
+  return CopyLoan{.loan = LoanOf(found),
+                  .id = found.object,
+                  .token = {.incarnation = incarnation_,
+                            .generation = objects_.slot(slot).generation,
+                            .slot = slot},
+                  .key = objects_.KeyOf(found.object),
+                  .group = facts.group,
+                  .copies = facts.copies,
+                  .hard_pinned = objects_[found.object].hard_pinned};
 }
 
 void Core::Return(std::span<const Loan> loans) {
@@ -243,6 +256,11 @@ std::optional<ObjectStat> Core::StatObject(SlotId slot, std::string_view text) c
 
 // ---- pages
 
+bool Core::HasSince(SlotId slot, std::string_view key, Version version) const {
+  const segment::Found found = objects_.view().Find(slot, Prepared(slot, key));
+  return found && found.generation == objects_.slot(slot).generation && found.version < version;
+}
+
 std::vector<InventoryItem> Core::Inventory(ObjectId& cursor, std::size_t at_most) const {
   std::vector<InventoryItem> items;
   const std::uint64_t end =
@@ -297,6 +315,8 @@ wire::InventoryReply Core::Page(const wire::InventoryRequest& request) const {
                              .hard_pinned = object.hard_pinned,
                              .soft_pinned = object.soft_pinned,
                              .held = object.held > 0,
+                             .on_disk = options_.lower != nullptr &&
+                                        options_.lower->Holds(slot, objects_.GenerationOf(at), key),
                              .key = {}});
     if (request.with_keys) reply.objects.back().key = key;
   }

@@ -83,6 +83,7 @@ struct Loan {
 // A loan with what another owner needs to hold the same object.
 struct CopyLoan {
   Loan loan;
+  ObjectId id = kNoObject;
   Token token;
   std::string key;
   std::uint32_t group = 0;

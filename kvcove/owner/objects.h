@@ -113,6 +113,7 @@ class Objects {
   std::uint64_t Bytes(ObjectId id) const;
   Generation GenerationOf(ObjectId id) const;
   Version VersionOf(ObjectId id) const;
+  Version next_version() const { return next_version_; }
   bool Current(ObjectId id) const {
     return GenerationOf(id) == slots_[objects_[id].slot].generation;
   }

@@ -181,7 +181,13 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   std::vector<PutResult> Reserve(SessionNumber session, const Token& token,
                                  std::span<const PutItem> items, bool evict = true) override;
   std::vector<Loan> Lend(const Token& token, std::span<const std::string_view> keys) override;
+  // Of what lies on a disk only, once it has come up (BringUp).
   std::vector<std::optional<CopyLoan>> LendForCopy(std::span<const wire::CopyRequest::Item> items);
+  bool OnDisk(const wire::CopyRequest::Item& item) const {
+    return tiers_ != nullptr && header_.tier().Holds(item.slot, item.generation, item.key);
+  }
+  // What a process here would have captured while that was the slot's generation.
+  Token TokenOf(SlotId slot, Generation generation);
   void Return(std::span<const Loan> loans) override;
   void SetChecksum(const Loan& loan, std::uint64_t checksum) override;
   bool LeaseHolds() const override { return LeaseUntilNs() > clock_.NowNs(); }
@@ -316,7 +322,11 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   bool DisksOpening() const;
   std::vector<InventoryItem> MemoryInventory(ObjectId& cursor, std::size_t at_most);
   std::vector<InventoryItem> DiskInventory(ObjectId& cursor, std::size_t at_most);
+  bool ListsFromDisk(const wire::InventoryRequest& request, const TierObject& object) const
+      KVCOVE_REQUIRES(mutex_);
   void ListQueued(const wire::InventoryRequest& request, wire::InventoryReply& reply);
+  std::size_t ListZone(const std::vector<TierObject>& objects, std::size_t at,
+                       const wire::InventoryRequest& request, wire::InventoryReply& reply);
   Status ListZones(const wire::InventoryRequest& request, std::int64_t deadline_ns,
                    wire::InventoryReply& reply);
   bool ReadZone(std::size_t disk, std::uint32_t number);

@@ -168,8 +168,16 @@ std::vector<std::optional<CopyLoan>> Owner::LendForCopy(
     std::span<const wire::CopyRequest::Item> items) {
   std::vector<std::optional<CopyLoan>> loans;
   const MutexLock lock(mutex_);
-  for (const auto& item : items) loans.push_back(core_->LendForCopy(item.id, item.version));
+  for (const auto& item : items) {
+    loans.push_back(item.key.empty() ? core_->LendForCopy(item.id, item.version)
+                                     : core_->LendForCopy(item.slot, item.generation, item.key));
+  }
   return loans;
+}
+
+Token Owner::TokenOf(SlotId slot, Generation generation) {
+  const MutexLock lock(mutex_);
+  return {.incarnation = core_->incarnation(), .generation = generation, .slot = slot};
 }
 
 void Owner::Return(std::span<const Loan> loans) {

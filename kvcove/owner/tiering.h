@@ -313,7 +313,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // All that was queued has been written or dropped, and the log's counters are not noted yet.
   bool Drained() const;
   // What was handed down and is not written yet; all there is of it, in no order.
-  std::vector<std::shared_ptr<const Demotion>> PendingOf(SlotId slot, Generation generation) const;
+  // Of all slots where none is named.
+  std::vector<std::shared_ptr<const Demotion>> PendingOf(std::optional<SlotId> slot) const;
   // Nothing that was handed down is waiting for the disk.
   bool Idle() const;
 

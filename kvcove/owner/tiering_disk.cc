@@ -274,14 +274,11 @@ bool Tiering::Drained() const {
   return ended_bytes_ > 0 && ended_bytes_ == queued_bytes_;
 }
 
-std::vector<std::shared_ptr<const Demotion>> Tiering::PendingOf(SlotId slot,
-                                                                Generation generation) const {
+std::vector<std::shared_ptr<const Demotion>> Tiering::PendingOf(std::optional<SlotId> slot) const {
   std::vector<std::shared_ptr<const Demotion>> found;
   const MutexLock lock(mutex_);
   for (const auto& [tag, demotion] : pending_) {
-    if (!demotion->dropped && demotion->slot == slot && demotion->generation == generation) {
-      found.push_back(demotion);
-    }
+    if (!demotion->dropped && (!slot || demotion->slot == *slot)) found.push_back(demotion);
   }
   return found;
 }

@@ -10,8 +10,10 @@
 #include <cstdlib>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/priority.h"
 #include "kvcove/base/size.h"
 #include "kvcove/rpc/client.h"
 #include "kvcove/wire/frame.h"
@@ -270,8 +272,11 @@ Status Give(std::span<UpgradeGiver* const> givers, const UniqueFd& socket, const
   }
   KVCOVE_TRY(ReceiveWanted(socket.get(), "mapped", deadline_ns));
   for (UpgradeGiver* giver : givers) giver->Prepare();
+  // Puts wait for this thread from here on, and it may share its cores with every engine.
+  std::optional<RaisedPriority> raised(std::in_place);
   Status given = StandStill(givers);
   if (!given) {
+    raised.reset();
     // The taker has nothing yet, and says why it ends.
     for (UpgradeGiver* giver : givers) giver->Thaw();
     (void)rpc::SendMessage(socket.get(), std::string(kFailed) + given.error().detail, {},
@@ -281,6 +286,7 @@ Status Give(std::span<UpgradeGiver* const> givers, const UniqueFd& socket, const
   }
   given = GiveFrozen(givers, socket.get(), clock);
   if (given) return {};
+  raised.reset();
   // First the taker is gone, then this process writes again.
   (void)syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
   if (!Ended(pidfd, kEndNs)) LogError("the process that was to take over cannot be ended");
@@ -378,6 +384,7 @@ Status UpgradeTaker::ReceiveFds(std::vector<UniqueFd>& fds, std::size_t count) {
 }
 
 Status UpgradeTaker::SayMapped() {
+  raised_ = std::make_unique<RaisedPriority>();
   KVCOVE_TRY(rpc::SendMessage(socket_.get(), "mapped", {}, clock_->NowNs() + kHelloNs));
   Reach(UpgradeStage::kMapped);
   return {};
@@ -438,6 +445,7 @@ Status UpgradeTaker::AwaitGo() {
 
 void UpgradeTaker::SayMine() {
   (void)rpc::SendMessage(socket_.get(), "mine", {}, clock_->NowNs() + kMineNs);
+  raised_.reset();
   while (true) {
     const auto answer = Receive("yours", kLoadNs);
     if (answer || answer.error().code != Code::kTimeout) return;

@@ -35,6 +35,7 @@
 
 #include "kvcove/base/carry.h"
 #include "kvcove/base/clock.h"
+#include "kvcove/base/priority.h"
 #include "kvcove/rpc/fd_message.h"
 #include "kvcove/rpc/server.h"
 
@@ -122,7 +123,7 @@ class UpgradeThread {
   std::thread thread_;
 };
 
-// The process that takes. Belongs to one thread.
+// The process that takes. Belongs to one thread, which has a raised priority while puts wait.
 class UpgradeTaker {
  public:
   // `on_stage` is for tests; may be empty.
@@ -160,6 +161,7 @@ class UpgradeTaker {
   std::int32_t pid_ = 0;
   const Clock* clock_;
   OnStage on_stage_;
+  std::unique_ptr<RaisedPriority> raised_;  // while others wait: from SayMapped to SayMine
 };
 
 }  // namespace kvcove::pool

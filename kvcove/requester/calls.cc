@@ -96,6 +96,7 @@ Status ListFrom(wire::ObjectService& service, SlotId slot, std::string_view pref
     }
     request.cursor = page.cursor;
     request.within = page.within;
+    request.since = page.since;
   }
   return {};
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/wire/tasks.h"
 
+#include <algorithm>
+
 #include "kvcove/wire/cluster_flat.h"
 
 namespace kvcove::wire {
@@ -11,7 +13,7 @@ std::string Encode(const InventoryRequest& message) {
   return Done(builder, fb::CreateInventory(builder, message.cursor, message.at_most,
                                            !message.slot.has_value(), message.slot.value_or(0),
                                            prefix, message.with_keys, message.replicated_only,
-                                           message.disks, message.within));
+                                           message.disks, message.within, message.since));
 }
 
 Result<InventoryRequest> DecodeInventory(std::span<const std::byte> body) {
@@ -24,7 +26,8 @@ Result<InventoryRequest> DecodeInventory(std::span<const std::byte> body) {
                            .with_keys = root->with_keys(),
                            .replicated_only = root->replicated_only(),
                            .disks = root->disks(),
-                           .within = root->within()};
+                           .within = root->within(),
+                           .since = root->since()};
   if (!root->any_slot()) request.slot = root->slot();
   return request;
 }
@@ -52,7 +55,7 @@ std::string Encode(const InventoryReply& message) {
       builder.CreateVector(column([](const HeldObject& object) { return object.copies; }));
   const auto states = builder.CreateVector(column([](const HeldObject& object) {
     return static_cast<std::uint8_t>((object.soft_pinned ? 1 : 0) | (object.held ? 2 : 0) |
-                                     (object.hard_pinned ? 4 : 0));
+                                     (object.hard_pinned ? 4 : 0) | (object.on_disk ? 8 : 0));
   }));
   const auto tiers = builder.CreateVector(
       column([](const HeldObject& object) { return static_cast<std::uint8_t>(object.tier); }));
@@ -61,10 +64,10 @@ std::string Encode(const InventoryReply& message) {
     keys.push_back(builder.CreateSharedString(object.key.data(), object.key.size()));
   }
   const auto key_list = builder.CreateVector(keys);
-  return Done(builder, fb::CreateInventoryReply(builder, message.cursor, hashes, generations,
-                                                versions, ids, sizes, slots, copies, states, tiers,
-                                                key_list, message.generation, message.live,
-                                                message.voided, message.within));
+  return Done(builder, fb::CreateInventoryReply(
+                           builder, message.cursor, hashes, generations, versions, ids, sizes,
+                           slots, copies, states, tiers, key_list, message.generation, message.live,
+                           message.voided, message.within, message.since, message.disks));
 }
 
 Result<InventoryReply> DecodeInventoryReply(std::span<const std::byte> body) {
@@ -86,6 +89,8 @@ Result<InventoryReply> DecodeInventoryReply(std::span<const std::byte> body) {
                        .live = root->live(),
                        .voided = root->voided(),
                        .within = root->within(),
+                       .since = root->since(),
+                       .disks = root->disks(),
                        .objects = {}};
   for (unsigned i = 0; i < count; ++i) {
     if (root->slots()->Get(i) >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");
@@ -105,10 +110,67 @@ Result<InventoryReply> DecodeInventoryReply(std::span<const std::byte> body) {
                              .soft_pinned = (state & 1U) != 0,
                              .held = (state & 2U) != 0,
                              .tier = tier,
+                             .on_disk = (state & 8U) != 0,
                              .key = Str(root->keys()->Get(i))});
   }
   return reply;
 }
+
+namespace {
+
+// Of the items of a copy that lie on a disk only; nothing where there is none.
+struct OnDiskColumns {
+  flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>> keys;
+  flatbuffers::Offset<flatbuffers::Vector<std::uint16_t>> slots;
+  flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> generations;
+  flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> sizes;
+};
+
+OnDiskColumns ColumnsOf(Builder& builder, const std::vector<CopyRequest::Item>& items) {
+  if (std::ranges::all_of(items, [](const auto& item) { return item.key.empty(); })) return {};
+  std::vector<flatbuffers::Offset<flatbuffers::String>> keys;
+  std::vector<std::uint16_t> slots;
+  std::vector<std::uint64_t> generations;
+  std::vector<std::uint32_t> sizes;
+  for (const CopyRequest::Item& item : items) {
+    keys.push_back(builder.CreateSharedString(item.key.data(), item.key.size()));
+    slots.push_back(item.slot);
+    generations.push_back(item.generation);
+    sizes.push_back(item.size_bytes);
+  }
+  return {.keys = builder.CreateVector(keys),
+          .slots = builder.CreateVector(slots),
+          .generations = builder.CreateVector(generations),
+          .sizes = builder.CreateVector(sizes)};
+}
+
+Status ReadColumns(const fb::Copy& root, std::vector<CopyRequest::Item>& items) {
+  const std::size_t count = SizeOf(root.keys());
+  if (count == 0) return {};
+  // Strings may share their bytes: a few would become many when they are copied.
+  if (count > kMaxPage) return Fail(Code::kCorrupt, "a copy of too many objects");
+  if (count != items.size() || SizeOf(root.slots()) != count ||
+      SizeOf(root.generations()) != count || SizeOf(root.sizes()) != count) {
+    return WrongCount();
+  }
+  if (!Aligned(root.slots(), 2) || !Aligned(root.generations()) || !Aligned(root.sizes(), 4)) {
+    return Misaligned();
+  }
+  for (unsigned i = 0; i < count; ++i) {
+    CopyRequest::Item& item = items[i];
+    if (root.slots()->Get(i) >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");
+    if (View(root.keys()->Get(i)).size() > kMaxKeyBytes) {
+      return Fail(Code::kCorrupt, "a key that is too long");
+    }
+    item.key = Str(root.keys()->Get(i));
+    item.slot = root.slots()->Get(i);
+    item.generation = root.generations()->Get(i);
+    item.size_bytes = root.sizes()->Get(i);
+  }
+  return {};
+}
+
+}  // namespace
 
 std::string Encode(const CopyRequest& message) {
   std::vector<std::uint32_t> ids;
@@ -120,9 +182,11 @@ std::string Encode(const CopyRequest& message) {
   Builder builder(message.items.size() * 12 + 256);
   const auto id_list = builder.CreateVector(ids);
   const auto version_list = builder.CreateVector(versions);
+  const OnDiskColumns on_disk = ColumnsOf(builder, message.items);
   const auto to = Text(builder, message.to);
   return Done(builder,
-              fb::CreateCopy(builder, to, message.move, id_list, version_list, message.budget_ms));
+              fb::CreateCopy(builder, to, message.move, id_list, version_list, message.budget_ms,
+                             on_disk.keys, on_disk.slots, on_disk.generations, on_disk.sizes));
 }
 
 Result<CopyRequest> DecodeCopy(std::span<const std::byte> body) {
@@ -135,6 +199,7 @@ Result<CopyRequest> DecodeCopy(std::span<const std::byte> body) {
   for (unsigned i = 0; i < count; ++i) {
     request.items.push_back({.id = root->ids()->Get(i), .version = root->versions()->Get(i)});
   }
+  KVCOVE_TRY(ReadColumns(*root, request.items));
   return request;
 }
 

@@ -24,8 +24,9 @@ struct InventoryRequest {
   std::string prefix;          // of the key
   bool with_keys = false;
   bool replicated_only = false;  // those that are meant to be on several owners
-  bool disks = false;        // of a slot: behind memory also what waits for disks, and lies there
-  std::uint64_t within = 0;  // as an earlier reply gave it with its cursor
+  bool disks = false;            // behind memory also what waits for disks, and lies there
+  std::uint64_t within = 0;      // as an earlier reply gave it with its cursor
+  std::uint64_t since = 0;       // the same; without it a key in both tiers comes twice
 };
 
 // An object, by what names it at its owner.
@@ -41,7 +42,8 @@ struct HeldObject {
   bool soft_pinned = false;
   bool held = false;
   Tier tier = Tier::kMemory;
-  std::string key;  // if asked for
+  bool on_disk = false;  // it is in memory, and a disk has it, too
+  std::string key;       // if asked for; always of what a disk has alone
 };
 
 struct InventoryReply {
@@ -51,6 +53,8 @@ struct InventoryReply {
   std::uint64_t live = 0;    // objects
   std::uint64_t voided = 0;  // objects that the beginning of this generation voided
   std::uint64_t within = 0;  // beside `cursor`
+  std::uint64_t since = 0;   // beside `cursor`: what memory has since before it is not told again
+  bool disks = false;        // this owner has disks, and the walk comes to them
   std::vector<HeldObject> objects;
 };
 
@@ -58,6 +62,11 @@ struct CopyRequest {
   struct Item {
     std::uint32_t id = 0;
     std::uint64_t version = 0;
+    // Of what lies on a disk only, instead of the two: it comes up to be sent.
+    std::string key = {};
+    SlotId slot = 0;
+    Generation generation = 0;
+    std::uint32_t size_bytes = 0;
   };
   std::string to;     // host:port of the other owner
   bool move = false;  // dropped here once it is there

@@ -38,6 +38,8 @@ class ClusterFixture : public testing::Test {
 
   // Before anything starts.
   virtual void Prepare() {}
+  // Before owner `number` starts.
+  virtual void Configure(std::size_t /*number*/, pool::DaemonOptions& /*options*/) {}
   void StartMaster(std::uint16_t port = 0) {
     auto master = master::MasterServer::Open({.listen = {.host = "127.0.0.1", .port = port},
                                               .data_directory = directory_ + "/master",
@@ -59,6 +61,7 @@ class ClusterFixture : public testing::Test {
                             .credentials = credentials != nullptr ? credentials : credentials_,
                             .tls = tls_,
                             .tenant = tenant};
+    Configure(number, options);
     auto owner = pool::Daemon::Open(options, SystemClock::Instance());
     ASSERT_TRUE(owner) << owner.error().ToString();
     owners_.push_back(std::move(*owner));

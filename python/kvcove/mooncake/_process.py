@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from kvcove.mooncake._address import is_loopback
 __all__ = ["Child", "allow_open", "credentials", "insecure", "wait_for_stop"]
 
 _LAST_LINES = 20
+_LOOK_SECONDS = 0.2  # between two looks at whether the child has ended
 
 
 def credentials() -> str:
@@ -112,11 +114,22 @@ class Child:
 
 
 def wait_for_stop(child: Child | None = None) -> int:
-    """Wait for SIGTERM or SIGINT, or for the end of a child; the exit status that fits."""
-    stopped = threading.Event()
+    """Wait for SIGTERM or SIGINT, or for the end of a child; the exit status that fits.
+
+    Called once, by the main thread. Later signals have no effect: the caller is ending already.
+    """
+    # A handler runs between any two steps of this thread, also while it holds a lock. So it takes
+    # none: a threading.Event that it set would wait for ever for the lock that Event.wait() holds.
+    reader, writer = os.pipe()  # open until the process ends, for signals that come late
+    os.set_blocking(writer, False)
+
+    def wake(*_: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(writer, b"\0")
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
-    while not stopped.wait(0.2):
+        signal.signal(number, wake)
+    while not select.select([reader], [], [], _LOOK_SECONDS)[0]:
         if child is not None and (status := child.poll()) is not None:
             return status or 1
     with contextlib.suppress(OSError):
