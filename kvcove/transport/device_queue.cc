@@ -328,7 +328,12 @@ Status DeviceQueue::MoveSome(DeviceWay way, std::byte* host, std::uintptr_t devi
       return Fail(way == DeviceWay::kLoad ? Code::kBufferBusy : Code::kTimeout,
                   fmt::format("the device did not copy {} in time", FormatSize(bytes)));
     }
-    ending->changed.WaitFor(ending->mutex, std::chrono::nanoseconds(left));
+    if (options_.thread) ending->changed.WaitFor(ending->mutex, std::chrono::nanoseconds(left));
+    if (options_.thread) continue;
+    ending->mutex.unlock();
+    const bool moved = Advance();
+    ending->mutex.lock();
+    if (!moved && !ending->over) return Fail(Code::kTimeout, "the device does not go on");
   }
   KVCOVE_TRY(ending->how.status);
   if (way == DeviceWay::kSave) std::memcpy(host, pinned, bytes);

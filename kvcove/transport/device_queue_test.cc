@@ -107,6 +107,7 @@ TEST_F(DeviceQueueTest, ALateErrorIsToldToItsTicketAndToNoOther) {
 
 TEST_F(DeviceQueueTest, MarksAreToldInOrderAndBeforeWhatFollowsThem) {
   std::vector<int> told;
+  device_->HoldSteps();
   for (int i = 0; i < 3; ++i) {
     auto mark = queue_->RecordStep(0);
     ASSERT_TRUE(mark);
@@ -122,6 +123,7 @@ TEST_F(DeviceQueueTest, MarksAreToldInOrderAndBeforeWhatFollowsThem) {
 }
 
 TEST_F(DeviceQueueTest, ALoadBehindAMarkWaitsForIt) {
+  device_->HoldSteps();
   auto mark = queue_->RecordStep(0);
   ASSERT_TRUE(mark);
   bool over = false;
@@ -137,6 +139,7 @@ TEST_F(DeviceQueueTest, ALoadBehindAMarkWaitsForIt) {
 
 TEST_F(DeviceQueueTest, WhatIsForgottenIsNotCalledAndItsMemoryStaysUntilTheDeviceIsDone) {
   device_->Hold(DeviceWay::kLoad, true);
+  device_->HoldSteps();
   int calls = 0;
   const int other = 0;
   ASSERT_TRUE(Load('n', 64, this, nullptr, [&](DeviceDone&) { ++calls; }));
@@ -182,7 +185,6 @@ TEST(DeviceQueueThreadTest, MovesBytesOfAnyHostMemoryAndTellsWhenItIsLate) {
   const Clock& clock = SystemClock::Instance();
   auto device = std::make_unique<FakeDevice>();
   FakeDevice* const fake = device.get();
-  fake->Reach(1000);
   auto queue = DeviceQueue::Open(std::move(device), {.ring_bytes = kRing, .poison = true}, clock);
   ASSERT_TRUE(queue);
   std::vector<char> on_device(5 * kRing, 'o');
@@ -209,7 +211,6 @@ TEST(DeviceQueueThreadTest, MovesBytesOfAnyHostMemoryAndTellsWhenItIsLate) {
 TEST(DeviceQueueThreadTest, CallersOfBothWaysAndForgettersMeet) {
   const Clock& clock = SystemClock::Instance();
   auto device = std::make_unique<FakeDevice>();
-  device->Reach(1'000'000);
   auto opened = DeviceQueue::Open(std::move(device), {.ring_bytes = kRing, .poison = true}, clock);
   ASSERT_TRUE(opened);
   DeviceQueue& queue = **opened;

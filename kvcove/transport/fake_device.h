@@ -17,11 +17,18 @@ namespace kvcove::transport {
 
 class FakeDevice final : public DeviceBackend {
  public:
+  // The device's addresses are the host's and `far`, so that no host can touch them.
+  explicit FakeDevice(std::uintptr_t far = 0) : far_(far) {}
+
   // ---- for tests
-  // The engine's streams have come to all marks so far, and to the next `more`.
-  void Reach(std::uint64_t more = 0) {
+  // The engine's streams do not come to marks from now on; or they have come to all, and go on.
+  void HoldSteps() {
     const MutexLock lock(mutex_);
-    reached_ = marks_ + more;
+    held_from_ = marks_;
+  }
+  void Reach() {
+    const MutexLock lock(mutex_);
+    held_from_ = ~std::uint64_t{0};
   }
   // Copies of that way are held, or go on.
   void Hold(DeviceWay way, bool hold) {
@@ -62,7 +69,7 @@ class FakeDevice final : public DeviceBackend {
   }
   Result<bool> Reached(const DeviceMark& mark) override {
     const MutexLock lock(mutex_);
-    return static_cast<const Mark&>(mark).number <= reached_;
+    return static_cast<const Mark&>(mark).number <= held_from_;
   }
   Result<DeviceTicket> Submit(const DeviceTransfer& transfer, DeviceBytes& moved) override {
     const MutexLock lock(mutex_);
@@ -77,11 +84,11 @@ class FakeDevice final : public DeviceBackend {
     const auto at = work_.find(ticket);
     if (at == work_.end()) return Fail(Code::kInvalid, "there is no such ticket");
     const Work& work = at->second;
-    if (hold_[static_cast<std::size_t>(work.way)] || work.after > reached_) return false;
+    if (hold_[static_cast<std::size_t>(work.way)] || work.after > held_from_) return false;
     const bool fails = good_ == 0;
     if (good_ > 0) --good_;
     for (const DeviceCopy& copy : work.copies) {
-      auto* const device = reinterpret_cast<std::byte*>(copy.device);  // NOLINT
+      auto* const device = reinterpret_cast<std::byte*>(copy.device - far_);  // NOLINT
       const bool load = work.way == DeviceWay::kLoad;
       if (!fails) std::memcpy(load ? device : copy.host, load ? copy.host : device, copy.bytes);
     }
@@ -107,12 +114,13 @@ class FakeDevice final : public DeviceBackend {
     std::uint64_t after = 0;
   };
 
+  const std::uintptr_t far_;
   mutable Mutex mutex_;
   std::vector<std::unique_ptr<std::byte[]>> host_ KVCOVE_GUARDED_BY(mutex_);
   std::map<DeviceTicket, Work> work_ KVCOVE_GUARDED_BY(mutex_);
   DeviceTicket next_ KVCOVE_GUARDED_BY(mutex_) = 1;
   std::uint64_t marks_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::uint64_t reached_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t held_from_ KVCOVE_GUARDED_BY(mutex_) = ~std::uint64_t{0};  // mark
   std::uint64_t waits_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool hold_[kDeviceWays] KVCOVE_GUARDED_BY(mutex_) = {};
   int good_ KVCOVE_GUARDED_BY(mutex_) = -1;

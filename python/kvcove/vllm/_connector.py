@@ -45,6 +45,7 @@ from kvcove.mooncake._offload import asked_by_environment
 from kvcove.vllm import _adapters, _experts, _watch, _weights
 from kvcove.vllm._config import Config
 from kvcove.vllm._hints import hints_of
+from kvcove.vllm._layout import required_layout
 from kvcove.vllm._shape import (
     draft_config_of,
     drops_last_block,
@@ -516,7 +517,9 @@ class _WorkerSide:
             tier_log=config.wants_tier_log,
             preferred_segment=config.preferred_segment,
             priority=config.priority,
+            **config.device,
         )
+        self._by_layers = config.load_layers > 1 and not config.load_async
         if config.wants_tier_log:
             _native.set_log_level("info")
         self._runner: Any = None
@@ -627,25 +630,34 @@ class _WorkerSide:
         if runner is not None:
             self.role.set_adapters(self._adapters.digests(_weights.model_of(runner)))
 
+    def _stream(self) -> int:
+        """Return the stream in which the engine computes, as CUDA knows it."""
+        if not self._cuda:
+            return 0
+        import torch
+
+        return int(torch.cuda.current_stream().cuda_stream)
+
     def start(self, plan: bytes) -> None:
         self._look_at_adapters()
         self._finished = False
-        if self.role.begin(plan):
+        stream = self._stream()
+        if self.role.begin(plan, stream):
             self._tell_fingerprint()
-        if not self._load_async:
-            self.role.wait_for_sync_loads()
+        if self._by_layers:
+            self.role.await_submitted()
+        elif not self._load_async:
+            self.role.wait_for_sync_loads(stream)
+
+    def wait_for_layer(self, layer: str) -> None:
+        if self._by_layers:
+            self.role.wait_for_layer(layer, self._stream())
 
     def finish(self) -> None:
         self._finished = True
         self._look_at_adapters()  # as this step had them
-        if not self._cuda:
-            self.role.finish_step(None)
-            return
-        import torch
-
-        event = torch.cuda.Event()
-        event.record()
-        self.role.finish_step(event.synchronize)
+        # Without a GPU the step is computed; with one its saves wait for the stream, and nobody does.
+        self.role.finish_step(None, self._stream())
 
     def results(self) -> KVConnectorTransferResults:
         # The forward pass has been launched.
@@ -711,15 +723,23 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        """Return no. vLLM asks before it loads a model: a mistake is told now, not a minute later.
+        """Return whether the loads of a step are waited for layer by layer.
+
+        vLLM asks before it loads a model: a mistake is told now, not a minute later.
 
         Raises
         ------
         ValueError
             As :meth:`Config.of`.
         """
-        Config.of(extra_config or {})
-        return False
+        config = Config.of(extra_config or {})
+        # A whole graph would not call wait_for_layer_load.
+        return config.load_layers > 1 and not config.load_async
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> str | None:
+        """Return the layout in which a block of all layers is one run of bytes, if it is wanted."""
+        return required_layout(vllm_config)
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -755,7 +775,12 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker.start(metadata.plan)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Do nothing: loads end before the step, or beside it."""
+        """Make the stream wait for the parts of this step's loads up to the layer's.
+
+        Without ``load_layers`` loads end before the step, or beside it.
+        """
+        if self._worker is not None:
+            self._worker.wait_for_layer(layer_name)
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
