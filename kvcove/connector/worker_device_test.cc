@@ -301,6 +301,50 @@ TEST_F(WorkerDeviceTest, MemoryThatCannotBeCopiedIsToldWhenItIsRegistered) {
   EXPECT_THAT(worker.Register(mixed).error().detail, testing::HasSubstr("another device"));
 }
 
+// A prompt of 8,192 tokens on 80 layers: the engine's thread decodes the plan, queues one job and
+// sets one mark, whatever the layers are. The time is for the record.
+TEST_F(WorkerDeviceTest, TheModelsThreadOnlyQueuesALoad) {
+  constexpr std::uint32_t kLayers = 80;
+  constexpr std::uint32_t kChunks = 512;
+  constexpr std::uint64_t kRun = 16;
+  EngineShape shape{.model = "m", .hash_tokens = 16};
+  shape.groups = {{.chunk_tokens = 16, .heads = 1}};
+  std::vector<char> memory((kChunks + 1) * kLayers * kRun * 2);
+  std::vector<LayerMemory> layers;
+  for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
+    layers.push_back(
+        {.name = std::to_string(layer),
+         .base = AddressOf(memory) + kFar + layer * (kChunks + 1) * kRun * 2,
+         .element_bytes = kRun,
+         .axes = {{.kind = AxisKind::kBlock, .count = kChunks + 1, .stride_bytes = 2 * kRun}}});
+  }
+  WorkerRole worker({.shape = shape, .device = device_.get(), .threads = 0}, clock_);
+  worker.Connect(std::make_unique<TestStore>(pool_));
+  ASSERT_TRUE(worker.Register(layers));
+  const std::uint64_t asked = pool_.asked;
+  const std::uint64_t submitted = device_->fake->submitted();
+  std::vector<std::int64_t> took;
+  for (JobId job = 1; job <= 200; ++job) {
+    LoadOrder order{.job = job, .request = "r" + std::to_string(job)};
+    for (std::uint32_t i = 0; i < kChunks; ++i) {
+      order.chunks.push_back({.chunk = i, .block = i + 1, .hash = std::string(32, 'h')});
+    }
+    Plan plan;
+    plan.loads.push_back(order);
+    const std::string coded = Encode(plan);
+    const std::int64_t start = SystemClock::Instance().NowNs();
+    worker.Begin(*DecodePlan(coded), 7);
+    took.push_back(SystemClock::Instance().NowNs() - start);
+  }
+  EXPECT_EQ(pool_.asked, asked);
+  EXPECT_EQ(device_->fake->submitted(), submitted);
+  EXPECT_EQ(worker.TakeReport().counters.queued_jobs, 200);
+  std::sort(took.begin(), took.end());
+  std::printf("a plan of %u chunks x %u layers: p50 %.1f us, least %.1f us\n", kChunks, kLayers,
+              static_cast<double>(took[took.size() / 2]) / 1e3,
+              static_cast<double>(took.front()) / 1e3);
+}
+
 // On real threads and time.
 TEST_F(WorkerDeviceTest, ManyThreadsMoveEverythingOnce) {
   OneDevice device({.ring_bytes = 4096, .poison = true}, SystemClock::Instance());

@@ -34,7 +34,7 @@ namespace kvcove::transport::cuda {
 
 struct DeviceOptions {
   static constexpr std::uint64_t kProbe = ~std::uint64_t{0};
-  // Of a run's bytes: from here on it goes by itself. kProbe: Open measures (10 ms).
+  // Of a run's bytes: from here on it goes by itself. kProbe: Open measures.
   std::uint64_t threshold = kProbe;
   std::uint64_t slot_bytes = 32 << 20;  // of staging on the device; 0: none
   std::uint32_t load_slots = 2;         // one is filled while the other is scattered

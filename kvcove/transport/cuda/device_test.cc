@@ -174,6 +174,23 @@ TEST_P(OrderTest, WhatCannotBeEnqueuedFailsTheTicket) {
   EXPECT_TRUE(Wait(Submit(DeviceWay::kLoad, copies)));  // its lists and slots are free again
 }
 
+TEST_F(DeviceTest, TenThousandDescriptorsAreFewCalls) {
+  Open({.threshold = 0});
+  const auto large = Runs(ring_, 10'000, 64);
+  fake_manual(1);
+  std::int64_t least = kSecond;
+  for (int turn = 0; turn < 20; ++turn) {
+    const std::uint64_t before = fake_counts().batches;
+    const std::int64_t start = SystemClock::Instance().NowNs();
+    const DeviceTicket ticket = Submit(DeviceWay::kLoad, large);
+    least = std::min(least, SystemClock::Instance().NowNs() - start);
+    EXPECT_EQ(fake_counts().batches, before + 1);
+    (void)fake_run(kAll);
+    EXPECT_TRUE(Wait(ticket));
+  }
+  std::printf("10,000 descriptors: least %.1f us\n", static_cast<double>(least) / 1e3);
+}
+
 TEST_F(DeviceTest, ALoadIsNotDelayedByPendingSaves) {
   Open();
   const auto copies = Runs(ring_, 8, 8192);
@@ -258,6 +275,28 @@ TEST_F(DeviceTest, WithoutRoomOnTheDeviceAKernelOfFewBlocksReadsTheHost) {
   }
   EXPECT_LE(fake_counts().most_grid, 16);
   EXPECT_LE(fake_counts().most_launch_bytes, (64 << 10) + 2048);
+}
+
+TEST_F(DeviceTest, WithoutRoomATicketIsOverOnlyWhenBothOfItsPathsAre) {
+  fake_features(2, 1, /*free_bytes=*/0, kAll);
+  Open();
+  for (int turn = 0; turn < 100; ++turn) {
+    const char value = static_cast<char>('a' + turn % 20);
+    const DeviceWay way = turn % 2 == 0 ? DeviceWay::kLoad : DeviceWay::kSave;
+    Fill(ring_, way == DeviceWay::kLoad ? value : 'x');
+    const DeviceCopy copies[] = {{ring_.data(), At(0), 9000},
+                                 {ring_.data() + 20000, At(40000), 100},
+                                 {ring_.data() + 30000, At(60000), 9000}};
+    for (const DeviceCopy& copy : copies) {
+      std::memset(Device(copy.device - At(0)), way == DeviceWay::kLoad ? 'x' : value, copy.bytes);
+    }
+    ASSERT_TRUE(Wait(Submit(way, copies)));
+    for (const DeviceCopy& copy : copies) {
+      ASSERT_TRUE(All(Device(copy.device - At(0)), copy.bytes, value)) << "seed " << seed_;
+      ASSERT_TRUE(All(reinterpret_cast<const char*>(copy.host), copy.bytes, value))
+          << "seed " << seed_;
+    }
+  }
 }
 
 TEST_F(DeviceTest, WhereNoListOfRunsIsFreeRunsGoByThemselves) {

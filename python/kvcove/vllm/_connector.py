@@ -527,6 +527,7 @@ class _WorkerSide:
         self._engine = str(connector._kv_transfer_config.engine_id)
         _adapters.offer_reports(self._engine, self, self.report_bytes)
         self._cuda = False
+        self._began = False  # this step's plan, before start_load_kv
         self._failed_blocks: set[int] = set()
         self._caches: dict[str, Any] = {}
         self._sleep_observed = False
@@ -638,16 +639,30 @@ class _WorkerSide:
 
         return int(torch.cuda.current_stream().cuda_stream)
 
-    def start(self, plan: bytes) -> None:
+    def bind(self, plan: bytes) -> None:
+        """Begin what the plan says, on a GPU, before the forward pass is in the stream.
+
+        Loads run behind what the stream has now. vLLM starts loads that run beside the step when
+        the forward pass is launched already: they would wait for it.
+        """
+        if self._cuda:
+            self._begin(plan)
+
+    def _begin(self, plan: bytes) -> None:
         self._look_at_adapters()
         self._finished = False
-        stream = self._stream()
-        if self.role.begin(plan, stream):
+        self._began = True
+        if self.role.begin(plan, self._stream()):
             self._tell_fingerprint()
+
+    def start(self, plan: bytes) -> None:
+        if not self._began:
+            self._begin(plan)
+        self._began = False
         if self._by_layers:
             self.role.await_submitted()
         elif not self._load_async:
-            self.role.wait_for_sync_loads(stream)
+            self.role.wait_for_sync_loads(self._stream())
 
     def wait_for_layer(self, layer: str) -> None:
         if self._by_layers:
@@ -768,8 +783,14 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         """Return whether KV memory may go and come back (vLLM 0.33)."""
         return True
 
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """Take the step's plan, and begin its loads where they need not wait for the step."""
+        super().bind_connector_metadata(connector_metadata)
+        if self._worker is not None and isinstance(connector_metadata, _Plan):
+            self._worker.bind(connector_metadata.plan)
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Begin what the step's plan says."""
+        """Begin what the step's plan says, if it has not begun."""
         metadata = self._get_connector_metadata()
         assert self._worker is not None and isinstance(metadata, _Plan)
         self._worker.start(metadata.plan)
