@@ -298,10 +298,6 @@ Device::~Device() {
   if (!retained_ || kept_) return;
   {
     const Scope scope(driver_, context_);
-    const MutexLock lock(mutex_);
-    for (auto& [id, ticket] : tickets_) {
-      if (ticket.done != nullptr) events_->Give(ticket.done);
-    }
     for (Channel& channel : channels_) {
       const MutexLock held(channel.mutex);
       for (const Slot& slot : channel.staging.slots) {
@@ -312,6 +308,10 @@ Device::~Device() {
       for (CuStream stream : {channel.copy, channel.kernel}) {
         if (stream != nullptr) (void)driver_.stream_destroy(stream);
       }
+    }
+    const MutexLock lock(mutex_);
+    for (auto& [id, ticket] : tickets_) {
+      if (ticket.done != nullptr) events_->Give(ticket.done);
     }
     for (const auto& [memory, pinned] : pinned_) {
       (void)driver_.host_free(const_cast<std::byte*>(memory));
