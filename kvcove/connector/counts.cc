@@ -116,6 +116,24 @@ void AddRanks(List& list, const Counters& c) {
   list.Add("memory_bytes", Of(c.bytes_by_tier, Tier::kMemory), "Bytes loaded from this host.");
   list.Add("remote_memory_bytes", Of(c.bytes_by_tier, Tier::kRemoteMemory),
            "Bytes loaded from other hosts' memory.");
+  static constexpr const char* kPaths[] = {"batched", "staged", "mapped"};
+  static constexpr const char* kHow[] = {"by copy engines, run by run",
+                                         "by way of staging memory on the device and a kernel",
+                                         "by a kernel over the link"};
+  for (std::size_t i = 0; i < c.device_load_bytes.size(); ++i) {
+    list.Add(fmt::format("device_load_{}_bytes", kPaths[i]), c.device_load_bytes[i],
+             fmt::format("Bytes to devices {}.", kHow[i]));
+    list.Add(fmt::format("device_save_{}_bytes", kPaths[i]), c.device_save_bytes[i],
+             fmt::format("Bytes from devices {}.", kHow[i]));
+  }
+  list.Add("device_load_ns", c.device_load_ns,
+           "Nanoseconds in which bytes were on their way to a device.");
+  list.Add("device_save_ns", c.device_save_ns,
+           "Nanoseconds in which bytes were on their way from a device.");
+  list.Gauge("device_tickets", c.device_tickets, "Transfers of devices that are under way.");
+  list.Gauge("device_lent_bytes", c.device_lent_bytes,
+             "Pinned host memory that transfers hold, of all ranks.");
+  list.Gauge("device_pinned_bytes", c.device_pinned_bytes, "Pinned host memory, of all ranks.");
   list.Add("disk_bytes", Of(c.bytes_by_tier, Tier::kDisk), "Bytes loaded from disks.");
 }
 
@@ -142,6 +160,10 @@ std::vector<Count> CountsOf(const SchedulerStats& stats) {
                  "Seconds from a load's order to its end, on each rank.");
   list.Histogram("save_seconds", stats.ranks.save_time,
                  "Seconds from when a save could begin to its end, on each rank.");
+  list.Histogram("device_load_seconds", stats.ranks.device_load_time,
+                 "Seconds from when a transfer to a device was submitted to its end.");
+  list.Histogram("device_save_seconds", stats.ranks.device_save_time,
+                 "Seconds from when a transfer from a device was submitted to its end.");
   list.Misses("lookup", stats.missed, "Look-ups that ended at a key");
   list.Misses("load", stats.ranks.missed, "Values that were found, and missing when loaded");
   return list.Take();

@@ -179,6 +179,14 @@ void Visit(V& visit, T& value) {
     visit(value.load_time.counts);
     visit(value.save_time.counts);
     visit(value.missed);
+    visit(value.device_load_bytes);
+    visit(value.device_save_bytes);
+    for (auto* count : {&value.device_load_ns, &value.device_save_ns, &value.device_tickets,
+                        &value.device_lent_bytes, &value.device_pinned_bytes}) {
+      visit(*count);
+    }
+    visit(value.device_load_time.counts);
+    visit(value.device_save_time.counts);
   } else if constexpr (std::is_same_v<Type, Report>) {
     visit(value.rank);
     visit(value.weight_changes);
@@ -252,6 +260,17 @@ void Counters::Add(const Counters& other) {
   load_time.Add(other.load_time);
   save_time.Add(other.save_time);
   for (std::size_t i = 0; i < kMissReasons; ++i) missed[i] += other.missed[i];
+  for (std::size_t i = 0; i < device_load_bytes.size(); ++i) {
+    device_load_bytes[i] += other.device_load_bytes[i];
+    device_save_bytes[i] += other.device_save_bytes[i];
+  }
+  device_load_ns += other.device_load_ns;
+  device_save_ns += other.device_save_ns;
+  device_tickets += other.device_tickets;
+  device_lent_bytes += other.device_lent_bytes;
+  device_pinned_bytes += other.device_pinned_bytes;
+  device_load_time.Add(other.device_load_time);
+  device_save_time.Add(other.device_save_time);
 }
 
 std::string Encode(const Plan& plan) {

@@ -158,7 +158,16 @@ struct Counters {
   std::uint64_t queued_jobs = 0;  // now
   std::array<std::uint64_t, kTiers> keys_by_tier{};
   std::array<std::uint64_t, kTiers> bytes_by_tier{};
-  Latency load_time, save_time;                      // of jobs, from when they could begin
+  Latency load_time, save_time;  // of jobs, from when they could begin
+  // Of a device's memory: bytes by path (transport::DevicePath), nanoseconds in which anything was
+  // on its way, tickets from their submission to their end; and now: tickets, pinned memory.
+  std::array<std::uint64_t, 3> device_load_bytes{}, device_save_bytes{};
+  std::uint64_t device_load_ns = 0;
+  std::uint64_t device_save_ns = 0;
+  Latency device_load_time, device_save_time;
+  std::uint64_t device_tickets = 0;
+  std::uint64_t device_lent_bytes = 0;
+  std::uint64_t device_pinned_bytes = 0;
   std::array<std::uint64_t, kMissReasons> missed{};  // values that were found, when loaded
   void Add(const Counters& other);
   bool operator==(const Counters&) const = default;
@@ -180,8 +189,10 @@ struct Report {
   Counters counters;
   std::uint64_t step = 0;  // Plan::step of the step that has ended
   bool empty() const {
+    Counters news = counters;
+    news.device_pinned_bytes = 0;  // always there
     return step == 0 && fingerprint_asked == 0 && adapters_number == 0 && saves.empty() &&
-           loads.empty() && counters == Counters{};
+           loads.empty() && news == Counters{};
   }
   bool operator==(const Report&) const = default;
 };

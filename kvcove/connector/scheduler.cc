@@ -38,7 +38,7 @@ SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, Look
       budget_ns_(options.lookup_budget.count() * kMillisecond),
       weights_(Weights::kKnown),
       changes_(options.shape.world(), 0),
-      queued_(options.shape.world(), 0),
+      gauges_(options.shape.world()),
       rank_adapters_(options.shape.world()),
       adapters_seen_(options.shape.world(), 0),
       events_({.enabled = options.events, .engine = options.engine}),
@@ -174,8 +174,18 @@ void SchedulerRole::OnReport(const Report& report) {
     return;
   }
   stats_.ranks.Add(report.counters);
-  queued_[report.rank] = report.counters.queued_jobs;
-  stats_.ranks.queued_jobs = std::accumulate(queued_.begin(), queued_.end(), std::uint64_t{0});
+  const Counters& now = report.counters;
+  gauges_[report.rank] = {now.queued_jobs, now.device_tickets, now.device_lent_bytes,
+                          now.device_pinned_bytes};
+  const auto all = [this](std::size_t which) KVCOVE_REQUIRES(mutex_) {
+    std::uint64_t sum = 0;
+    for (const auto& rank : gauges_) sum += rank[which];
+    return sum;
+  };
+  stats_.ranks.queued_jobs = all(0);
+  stats_.ranks.device_tickets = all(1);
+  stats_.ranks.device_lent_bytes = all(2);
+  stats_.ranks.device_pinned_bytes = all(3);
   TakeStep(report);
   TakeWeights(report, lines);
   TakeAdapters(report, lines);

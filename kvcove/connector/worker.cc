@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kvcove/base/posix.h"
+#include "kvcove/base/size.h"
 #include "kvcove/connector/worker_job.h"
 
 namespace kvcove::connector {
@@ -17,10 +18,11 @@ WorkerRole::WorkerRole(const WorkerOptions& options, const Clock& clock)
     report_.rank = options_.number;
   }
   for (std::uint32_t i = 0; i < options_.threads; ++i) {
-    threads_.push_back(StartThread("kvcove-mover", [this] { Loop(/*saver=*/false); }));
+    const Thread thread = i == 0 ? Thread::kFirstMover : Thread::kMover;
+    threads_.push_back(StartThread("kvcove-mover", [this, thread] { Loop(thread); }));
   }
   if (options_.threads > 0) {
-    threads_.push_back(StartThread("kvcove-saver", [this] { Loop(/*saver=*/true); }));
+    threads_.push_back(StartThread("kvcove-saver", [this] { Loop(Thread::kSaver); }));
     threads_.push_back(StartThread("kvcove-steps", [this] { AwaitSteps(); }));
   }
 }
@@ -34,15 +36,21 @@ WorkerRole::~WorkerRole() {
     stepped_.NotifyAll();
   }
   for (std::thread& thread : threads_) thread.join();
+  transport::DeviceQueue* const queue = queue_;
+  if (queue == nullptr) return;
+  (void)AwaitFlights();
+  queue->Forget(this);
 }
 
-void WorkerRole::Shard::Add(const BlockRuns& layer) {
+void WorkerRole::Shard::Add(const BlockRuns& layer, std::uint32_t of_part) {
   blocks = runs.empty() ? layer.blocks : std::min(blocks, layer.blocks);
   for (const Run& run : layer.runs) {
-    const Descriptor next{
-        .base = layer.base + run.offset, .block_stride = layer.block_stride, .bytes = run.bytes};
+    const Descriptor next{.base = layer.base + run.offset,
+                          .block_stride = layer.block_stride,
+                          .bytes = run.bytes,
+                          .part = of_part};
     if (!runs.empty() && runs.back().base + runs.back().bytes == next.base &&
-        runs.back().block_stride == next.block_stride) {
+        runs.back().block_stride == next.block_stride && runs.back().part == next.part) {
       runs.back().bytes += next.bytes;
     } else {
       runs.push_back(next);
@@ -56,7 +64,12 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
   for (std::uint32_t g = 0; g < shards.size(); ++g) {
     for (Part& part : keys_.PartsOf(options_.rank, g)) shards[g].push_back({.part = part});
   }
+  transport::DeviceQueue* queue = nullptr;
+  std::map<std::string, std::uint32_t, std::less<>> part_of_layer;
+  std::uint64_t number = 0;
   for (const LayerMemory& layer : layers) {
+    const auto part = static_cast<std::uint32_t>(number++ * options_.layer_parts / layers.size());
+    part_of_layer[layer.name] = part;
     if (layer.group >= shards.size()) {
       return kvcove::Fail(Code::kInvalid, fmt::format("KV layer '{}': there is no KV group {}",
                                                       layer.name, layer.group));
@@ -73,41 +86,68 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
                     RunsOf(layer, whole ? 0 : shard.part.first_head,
                            whole ? static_cast<std::uint32_t>(heads) : shard.part.heads));
       shard.device = options_.device != nullptr && options_.device->Owns(layer.base);
-      if (shard.device) KVCOVE_TRY(Probe(layer, runs));
-      shard.Add(runs);
+      transport::DeviceQueue* of_layer = nullptr;
+      if (shard.device) {
+        KVCOVE_ASSIGN(of_layer, Probe(layer, runs));
+      }
+      if (of_layer != queue && &layer != &layers.front()) {
+        return kvcove::Fail(Code::kInvalid,
+                            fmt::format("KV layer '{}' lies on another device than layer '{}'",
+                                        layer.name, layers.front().name));
+      }
+      queue = of_layer;
+      shard.Add(runs, part);
     }
   }
   for (std::uint32_t g = 0; g < shards.size(); ++g) {
     for (const Shard& shard : shards[g]) KVCOVE_TRY(CheckObjectSize(shard.bytes));
   }
-  bool host = true;
-  for (const auto& group : shards) {
-    for (const Shard& shard : group) host = host && !shard.device;
+  if (queue != nullptr) {
+    LogInfo("{}: rank {}: KV by way of {}, {} pinned", options_.engine, options_.number,
+            queue->Describe(), FormatSize(queue->stats().pinned_bytes));
   }
   const MutexLock lock(mutex_);
-  quiet_saves_ = host && options_.threads > 0;
+  quiet_saves_ = queue == nullptr && options_.threads > 0;
+  queue_ = queue;
+  part_of_layer_ = std::move(part_of_layer);
   shards_ = std::make_shared<const Shards>(std::move(shards));
   changed_.NotifyAll();
   return {};
 }
 
-Status WorkerRole::Probe(const LayerMemory& layer, const BlockRuns& runs) const {
+Result<transport::DeviceQueue*> WorkerRole::Probe(const LayerMemory& layer,
+                                                  const BlockRuns& runs) const {
   const Run& end = runs.runs.back();
   const std::uintptr_t last =
       runs.base + (runs.blocks - 1) * runs.block_stride + end.offset + end.bytes - 1;
+  transport::DeviceQueue* found = nullptr;
   for (const std::uintptr_t address : {runs.base + runs.runs.front().offset, last}) {
     std::byte byte{};
-    const Status copied = options_.device->ToHost(&byte, address, 1);
-    if (copied) continue;
+    const auto queue = options_.device->QueueOf(address);
+    const Status copied =
+        queue ? (*queue)->Move(transport::DeviceWay::kSave, &byte, address, 1, DeviceDeadline())
+              : Status(std::unexpected<Error>(queue.error()));
+    if (copied) {
+      found = *queue;
+      continue;
+    }
     return kvcove::Fail(copied.error().code,
                         fmt::format("KV layer '{}': its device memory at {:#x} cannot be copied: "
                                     "{}",
                                     layer.name, address, copied.error().detail));
   }
-  return {};
+  return found;
 }
 
-void WorkerRole::Unregister() {
+bool WorkerRole::Unregister() {
+  LetGo();
+  if (AwaitFlights()) return true;
+  LogError("{}: rank {}: the device still moves bytes after {} ms; its memory is let go of",
+           options_.engine, options_.number, options_.device_timeout.count());
+  return false;
+}
+
+void WorkerRole::LetGo() {
   // Destroyed after the lock is released: a save's `ready` may need the engine's own locks to go
   // (Python's GIL), and a thread that holds them may wait for ours.
   std::deque<std::shared_ptr<Job>> dropped;
@@ -116,6 +156,8 @@ void WorkerRole::Unregister() {
   const MutexLock lock(mutex_);
   shards_.reset();
   steps.swap(steps_);
+  for (ComputedStep& step : marked_steps_) steps.push_back(std::move(step));
+  marked_steps_.clear();
   undue_saves_ = 0;
   for (const ComputedStep& step : steps) {
     for (const auto& job : step.saves) {
@@ -131,7 +173,9 @@ void WorkerRole::Unregister() {
     }
     queue->clear();
   }
-  for (const auto& job : running_) job->cancelled = true;
+  for (const auto* jobs : {&running_, &flying_}) {
+    for (const auto& job : *jobs) job->cancelled = true;
+  }
   while (!running_.empty()) changed_.Wait(mutex_);
 }
 
@@ -169,8 +213,10 @@ void WorkerRole::WeightsChanging() {
     End(job, lines);
   }
   loads_.clear();
-  for (const auto& job : running_) {
-    if (job->load) job->cancelled = true;
+  for (const auto* jobs : {&running_, &flying_}) {
+    for (const auto& job : *jobs) {
+      if (job->load) job->cancelled = true;
+    }
   }
 }
 

@@ -7,6 +7,11 @@
 //                 does. Loads go before saves, the oldest first.
 //   A job ends exactly once, whatever happens: done, failed, cancelled, or its thread threw. A load
 //   that has ended writes nothing any more; a save that has ended reads nothing any more.
+//
+// A device's memory goes by way of pinned host memory (transport/device_queue.h), and no thread
+// waits for the device. A batch of a load is over for its mover once it is submitted: it runs
+// behind the mark that Begin has set in the engine's stream. A batch of a save comes back to a
+// mover when its bytes are on the host. docs/device.md has the picture.
 #pragma once
 
 #include <atomic>
@@ -27,6 +32,7 @@
 #include "kvcove/connector/plan.h"
 #include "kvcove/connector/shape.h"
 #include "kvcove/connector/store.h"
+#include "kvcove/transport/device_queue.h"
 
 namespace kvcove::connector {
 
@@ -35,10 +41,13 @@ class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
   virtual bool Owns(std::uintptr_t address) const = 0;
-  // Both return when the bytes are there.
-  virtual Status ToHost(void* host, std::uintptr_t device, std::size_t bytes) const = 0;
-  virtual Status FromHost(std::uintptr_t device, const void* host, std::size_t bytes) const = 0;
+  // Moves bytes to and from the device on which the address lies. Opened at the first call, kept
+  // for longer than any role. Errors: the device's.
+  virtual Result<transport::DeviceQueue*> QueueOf(std::uintptr_t address) const = 0;
 };
+
+// The engine's stream at a step, as its framework has it; 0, its default stream, is always safe.
+using transport::StreamHandle;
 
 struct WorkerOptions {
   EngineShape shape;
@@ -51,6 +60,12 @@ struct WorkerOptions {
   std::uint32_t most_queued = 4096;         // saves beyond are dropped; loads fail
   std::chrono::milliseconds timeout{1000};  // of one batch
   std::chrono::milliseconds pressure{100};  // nothing is saved after the pool had no room
+  // A device that does not go on: then a batch fails for want of pinned memory, and Unregister
+  // returns although something is under way.
+  std::chrono::milliseconds device_timeout{10000};
+  // Into so many parts, of layers that follow each other, a synchronous load is cut, so that the
+  // first layers' forward pass runs while later ones land (WaitForLayer). 1: it is one.
+  std::uint32_t layer_parts = 1;
   // Changes of weights are told (WeightsChanging), and answered with fingerprints.
   bool fingerprints = true;
   bool tier_log = false;  // a line a load
@@ -76,8 +91,9 @@ class WorkerRole {
   // Device memory is read at its first and its last byte, so that what cannot be copied is said
   // here and not by every load. Errors: kInvalid, and the device's own, with the layer's name.
   Status Register(const std::vector<LayerMemory>& layers);
-  // Waits until nothing touches that memory any more; what is queued fails.
-  void Unregister();
+  // Waits until nothing touches that memory any more; what is queued fails. False: a device still
+  // moves bytes after the device's timeout; it is said in the log.
+  bool Unregister();
   // Bytes of one chunk's object, by group: for logs.
   std::vector<std::uint64_t> ChunkBytes() const;
 
@@ -86,14 +102,21 @@ class WorkerRole {
   void Connect(std::unique_ptr<Store> store, bool ask_first = false);
   bool connected() const;
 
-  void Begin(Plan plan);
-  // Until the plan's synchronous loads have ended. They end by their calls' timeouts.
-  void WaitForSyncLoads();
+  // Loads into a device's memory write nothing before the device has done what `stream` has now.
+  void Begin(Plan plan, StreamHandle stream = 0);
+  // Until the plan's synchronous loads have ended, or, for a device's memory, are all submitted:
+  // `stream` then waits for them on the device. They end by their calls' timeouts.
+  void WaitForSyncLoads(StreamHandle stream = 0);
+  // With `layer_parts`: until they are all submitted. The stream waits at WaitForLayer, for the
+  // parts up to that layer's; a layer without a name here is of the last part.
+  void AwaitSubmitted();
+  void WaitForLayer(std::string_view layer, StreamHandle stream);
   // `ready` returns when what this step computed can be read. It is called once, on the role's
   // thread for that, step after step, once there is a store, and its saves are due when it
-  // returns; if it throws, they fail. May be empty. It is called and destroyed without a lock of
-  // the role.
-  void FinishStep(std::function<void()> ready);
+  // returns; if it throws, they fail. It is called and destroyed without a lock of the role. Empty:
+  // what the host's processors have computed can be read now, and a device's once it has done what
+  // `stream` has now.
+  void FinishStep(std::function<void()> ready, StreamHandle stream = 0);
   Ended TakeEnded();
   Report TakeReport();
 
@@ -114,11 +137,14 @@ class WorkerRole {
 
  private:
   struct Job;
+  struct Tally;
+  struct Batch;
   // A run of bytes that every block has, at a place of its own.
   struct Descriptor {
     std::uintptr_t base = 0;  // of block 0
     std::uint64_t block_stride = 0;
     std::uint64_t bytes = 0;
+    std::uint32_t part = 0;  // of layer_parts
   };
   struct Shard {
     Part part;
@@ -126,7 +152,7 @@ class WorkerRole {
     std::uint64_t blocks = 0;      // that all of its layers have
     std::uint64_t bytes = 0;
     bool device = false;  // whether its layers lie in memory that the host cannot read
-    void Add(const BlockRuns& layer);
+    void Add(const BlockRuns& layer, std::uint32_t of_part);
   };
   // By group. Immutable; a job keeps what it was queued with.
   using Shards = std::vector<std::vector<Shard>>;
@@ -135,21 +161,27 @@ class WorkerRole {
   // The saves of a step that the device may still be computing.
   struct ComputedStep {
     std::shared_ptr<std::function<void()>> ready;
+    std::shared_ptr<const transport::DeviceMark> mark;  // else
     std::vector<std::shared_ptr<Job>> saves;
   };
 
   // Which jobs a thread runs. Saves of host memory, where the forward pass needs the processors,
-  // are one thread's, of low priority; movers then run loads only.
+  // are one thread's, of low priority; movers then run loads only. Of a device's memory the saver
+  // and all movers but the first save, so that no load ever waits for a pool that is slow to take.
   enum class Share : std::uint8_t { kAll, kLoads, kSaves };
+  enum class Thread : std::uint8_t { kFirstMover, kMover, kSaver };
   std::shared_ptr<Job> NextJob(Share share) KVCOVE_REQUIRES(mutex_);
-  // What a mover, or the saver, has to run now; none: nothing.
-  std::optional<Share> Due(bool saver) const KVCOVE_REQUIRES(mutex_);
+  // What a thread has to run now; none: nothing.
+  std::optional<Share> Due(Thread thread) const KVCOVE_REQUIRES(mutex_);
   bool RunOne(Share share);
   // Waits for the oldest step whose saves are not due yet; false when there is none.
   bool AwaitStep();
   void AwaitSteps();
   // A save with a `step` is due when that step is computed.
   void Queue(std::shared_ptr<Job> job, ComputedStep* step, LinesAfterLock& lines)
+      KVCOVE_REQUIRES(mutex_);
+  // The step's orders become jobs that are due at once, or jobs of `step`.
+  void QueueSaves(ComputedStep& step, bool marked, bool at_once, LinesAfterLock& lines)
       KVCOVE_REQUIRES(mutex_);
   // Both take what they need out of the order.
   std::shared_ptr<Job> LoadJob(LoadOrder& order) KVCOVE_REQUIRES(mutex_);
@@ -160,32 +192,63 @@ class WorkerRole {
   void AddItems(Job& job, std::uint32_t place, const Hints& hints) const;
   // Where the blocks of items [from, to) lie.
   static void Place(Job& job, std::size_t from, std::size_t to);
-  // True when the job is over.
-  bool RunBatch(Job& job, Store& store);
+  enum class Ran : std::uint8_t { kMore, kOver, kBlocked };
+  Ran RunBatch(Job& job, Store& store);
   void LoadBatch(Job& job, Store& store, std::size_t from, std::size_t to);
   void SaveBatch(Job& job, Store& store, std::size_t from, std::size_t to);
+  // Looks at what a load's Get answered; returns the items that came whole.
+  std::vector<std::size_t> JudgeLoad(Job& job, Store& store, std::size_t from,
+                                     const std::vector<ItemResult>& results);
+  static void CountLoaded(Tally& tally, const Item& item, Tier tier);
+
+  // ---- a device's memory
+  void LoadBatchToDevice(Job& job, Store& store, std::size_t from, std::size_t to);
+  // False: no pinned memory is free now, and some of what is lent will be.
+  bool SaveBatchFromDevice(Job& job, Store& store, std::size_t from, std::size_t to);
+  void Submit(const std::shared_ptr<Batch>& batch);
+  // On kvcove-device: one part of a batch is over.
+  void PartDone(const std::shared_ptr<Batch>& batch, transport::DeviceDone& done);
+  void EndBatch(Batch& batch, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // Puts a save's batch whose bytes have come. False when there is none.
+  bool RunFetched();
+  void StepReached(const std::shared_ptr<const transport::DeviceMark>& mark, const Status& status);
+  // Saves of a step that is computed, or failed.
+  void StepDone(ComputedStep& step, const std::string& error, LinesAfterLock& lines)
+      KVCOVE_REQUIRES(mutex_);
+  // The stream waits for the parts of all synchronous loads up to `part`.
+  void WaitOnStream(StreamHandle stream, std::uint32_t part);
+  std::int64_t DeviceDeadline() const;
+  // Of Unregister: everything but what the device does.
+  void LetGo();
+  // Until nothing is on the device. False: the device's timeout has passed.
+  bool AwaitFlights();
   // Of these items, those that are not in the pool. What has another size there is removed first.
   std::vector<std::size_t> NotStored(Job& job, Store& store, const std::vector<std::size_t>& items);
   // Returns those that were there already.
   std::vector<std::size_t> PutItems(Job& job, Store& store, const std::vector<std::size_t>& items);
-  std::vector<std::size_t> CountPuts(Job& job, const std::vector<std::size_t>& items,
+  std::vector<std::size_t> PutValues(Job& job, Tally& tally, Store& store,
+                                     const std::vector<std::size_t>& items,
+                                     const std::vector<std::vector<ConstBuffer>>& values);
+  std::vector<std::size_t> CountPuts(Job& job, Tally& tally, const std::vector<std::size_t>& items,
                                      const std::vector<ItemResult>& results);
   // Values of another size than this engine's: nobody can load them, and while they are there
   // nobody can store others.
   void RemoveMisfits(Job& job, Store& store, const std::vector<std::size_t>& items,
                      std::uint64_t found_bytes);
   std::size_t BatchEnd(const Job& job) const;
-  bool ToHost(Job& job, const Item& item, std::vector<std::byte>& staging);
-  bool FromHost(Job& job, const Item& item, const std::vector<std::byte>& staging);
-  // True for a copy that was done; a failed one is counted, and logged now and then.
-  bool Copied(Job& job, const Status& status);
-  Status Probe(const LayerMemory& layer, const BlockRuns& runs) const;
+  // A copy of `items` values that failed is counted, and said now and then.
+  void CountCopyErrors(const Job& job, Tally& tally, std::size_t items, const Status& status,
+                       LinesAfterLock& lines);
+  // The queue that moves bytes of a layer; its first and last byte are read.
+  Result<transport::DeviceQueue*> Probe(const LayerMemory& layer, const BlockRuns& runs) const;
   bool AdapterStands(const AdapterPrint& adapter) const KVCOVE_REQUIRES(mutex_);
   void End(const std::shared_ptr<Job>& job, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void Fail(const LoadOrder& order, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void Drop(const SaveOrder& order) KVCOVE_REQUIRES(mutex_);
   static void SayTiers(const Job& job, LinesAfterLock& lines);
-  void Loop(bool saver);
+  void Loop(Thread thread);
+  void AddDeviceStats(Report& report, const transport::DeviceQueueStats& now)
+      KVCOVE_REQUIRES(mutex_);
 
   const WorkerOptions options_;
   const Keys keys_;
@@ -199,10 +262,19 @@ class WorkerRole {
   std::deque<std::shared_ptr<Job>> loads_ KVCOVE_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Job>> saves_ KVCOVE_GUARDED_BY(mutex_);
   std::deque<ComputedStep> steps_ KVCOVE_GUARDED_BY(mutex_);
-  std::size_t undue_saves_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of steps_
+  std::deque<ComputedStep> marked_steps_ KVCOVE_GUARDED_BY(mutex_);
+  std::size_t undue_saves_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of steps_ and marked_steps_
   std::set<std::shared_ptr<Job>> running_ KVCOVE_GUARDED_BY(mutex_);
+  std::set<std::shared_ptr<Job>> flying_ KVCOVE_GUARDED_BY(mutex_);  // with batches on the device
+  std::deque<std::shared_ptr<Batch>> fetched_ KVCOVE_GUARDED_BY(mutex_);
+  std::size_t save_batches_ KVCOVE_GUARDED_BY(mutex_) = 0;  // that hold pinned memory
+  bool saves_blocked_ KVCOVE_GUARDED_BY(mutex_) = false;    // until one of them is over
+  // Of the memory that is registered; null where it is the host's.
+  std::atomic<transport::DeviceQueue*> queue_{nullptr};
+  std::map<std::string, std::uint32_t, std::less<>> part_of_layer_ KVCOVE_GUARDED_BY(mutex_);
+  transport::DeviceQueueStats told_stats_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<SaveOrder> step_saves_ KVCOVE_GUARDED_BY(mutex_);  // of the step that is running
-  std::uint32_t sync_left_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint32_t sync_left_ KVCOVE_GUARDED_BY(mutex_) = 0;        // not submitted, or not ended
   Ended ended_ KVCOVE_GUARDED_BY(mutex_);
   Report report_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t weight_changes_ KVCOVE_GUARDED_BY(mutex_) = 0;

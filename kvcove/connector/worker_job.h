@@ -3,6 +3,7 @@
 // it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -27,8 +28,21 @@ struct WorkerRole::Item {
   std::span<MutableBuffer> pieces;  // while its batch runs
 };
 
-// Its fields are written by the thread that runs it, and by others only while it is queued.
-struct WorkerRole::Job {
+// What became of values.
+struct WorkerRole::Tally {
+  std::set<std::uint32_t> bad;      // places that failed
+  std::set<std::uint32_t> on_disk;  // of a save: places that were there, on a disk alone
+  Counters counters;
+  void Add(const Tally& other) {
+    bad.insert(other.bad.begin(), other.bad.end());
+    on_disk.insert(other.on_disk.begin(), other.on_disk.end());
+    counters.Add(other.counters);
+  }
+};
+
+// Its fields are written by the thread that runs it, and by others only while it is queued, but for
+// those at the end, which belong to the role's lock.
+struct WorkerRole::Job : Tally, std::enable_shared_from_this<WorkerRole::Job> {
   JobId id = 0;
   bool load = false;
   bool sync = false;
@@ -44,14 +58,28 @@ struct WorkerRole::Job {
   std::vector<Item> items;
   std::vector<MutableBuffer> pieces;  // of the batch that runs
   std::atomic<bool> cancelled{false};
-  std::int64_t since_ns = 0;        // it could begin
-  std::size_t next = 0;             // item
-  std::set<std::uint32_t> bad;      // places that failed
-  std::set<std::uint32_t> on_disk;  // of a save: places that were there, on a disk alone
-  bool stale = false;
-  Counters counters;
+  std::int64_t since_ns = 0;                           // it could begin
+  std::size_t next = 0;                                // item
+  std::shared_ptr<const transport::DeviceMark> after;  // of a load to a device
+
+  // ---- with the role's lock
+  struct Part {
+    transport::DeviceTicket ticket = 0;
+    std::uint32_t number = 0;  // of layer_parts
+  };
+  bool over = false;             // its mover is done; it ends with its last batch
+  std::uint32_t in_flight = 0;   // batches
+  Tally landed;                  // of those that are over
+  std::vector<Part> parts;       // of a synchronous load
+  std::set<std::uint32_t> told;  // places that were told as failed before its end
 
   std::uint64_t objects() const { return prepared ? items.size() : chunks.size(); }
+  bool device() const {
+    for (const auto& group : *shards) {
+      for (const Shard& shard : group) return shard.device;
+    }
+    return false;
+  }
   void FailAll() {
     for (std::uint32_t i = 0; i < chunks.size(); ++i) bad.insert(i);
   }
@@ -60,6 +88,48 @@ struct WorkerRole::Job {
     if (!prepared) FailAll();
     for (; next < items.size(); ++next) bad.insert(items[next].place);
   }
+};
+
+// A batch between host and device: its values, in order, and what of them has come so far.
+struct WorkerRole::Batch {
+  std::shared_ptr<Job> job;
+  struct Value {
+    std::size_t item = 0;
+    Tier tier = Tier::kUnknown;              // of a load
+    std::vector<std::span<std::byte>> host;  // its pieces
+  };
+  std::vector<Value> values;
+  std::shared_ptr<const transport::HostMemory> host;
+  std::vector<std::vector<transport::DeviceCopy>> copies;  // by part
+  // With the role's lock.
+  std::uint32_t parts_left = 0;
+  Status status;
+  Tally tally;
+};
+
+// Cuts pinned memory into values, whatever extents it has.
+class HostCursor {
+ public:
+  explicit HostCursor(std::span<const std::span<std::byte>> extents) : extents_(extents) {}
+  std::vector<std::span<std::byte>> Take(std::uint64_t bytes) {
+    std::vector<std::span<std::byte>> pieces;
+    while (bytes > 0) {
+      const std::span<std::byte> extent = extents_[at_].subspan(offset_);
+      const std::uint64_t count = std::min<std::uint64_t>(bytes, extent.size());
+      pieces.push_back(extent.subspan(0, count));
+      bytes -= count;
+      offset_ += count;
+      if (offset_ < extents_[at_].size()) continue;
+      ++at_;
+      offset_ = 0;
+    }
+    return pieces;
+  }
+
+ private:
+  std::span<const std::span<std::byte>> extents_;
+  std::size_t at_ = 0;
+  std::uint64_t offset_ = 0;
 };
 
 }  // namespace kvcove::connector

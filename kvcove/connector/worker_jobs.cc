@@ -13,7 +13,7 @@ std::shared_ptr<WorkerRole::Job> WorkerRole::NextJob(Share share) {
   if (store_ == nullptr) return nullptr;
   for (auto* queue : {&loads_, &saves_}) {
     const bool theirs = share == Share::kAll || (share == Share::kLoads) == (queue == &loads_);
-    if (!theirs || queue->empty()) continue;
+    if (!theirs || queue->empty() || (queue == &saves_ && saves_blocked_)) continue;
     std::shared_ptr<Job> job = std::move(queue->front());
     queue->pop_front();
     running_.insert(job);
@@ -22,13 +22,17 @@ std::shared_ptr<WorkerRole::Job> WorkerRole::NextJob(Share share) {
   return nullptr;
 }
 
-std::optional<WorkerRole::Share> WorkerRole::Due(bool saver) const {
-  if (store_ == nullptr || (saver && !quiet_saves_)) return std::nullopt;
-  const bool loads = !saver && !loads_.empty();
-  const bool saves = (saver || !quiet_saves_) && !saves_.empty();
-  if (!loads && !saves) return std::nullopt;
-  if (!quiet_saves_) return Share::kAll;
-  return saver ? Share::kSaves : Share::kLoads;
+std::optional<WorkerRole::Share> WorkerRole::Due(Thread thread) const {
+  if (store_ == nullptr) return std::nullopt;
+  const bool saver = thread == Thread::kSaver;
+  const bool device = queue_ != nullptr;
+  if (saver && !quiet_saves_ && !device) return std::nullopt;
+  const bool only_loads = quiet_saves_ || (device && thread == Thread::kFirstMover);
+  const Share share = saver ? Share::kSaves : only_loads ? Share::kLoads : Share::kAll;
+  const bool loads = share != Share::kSaves && !loads_.empty();
+  const bool saves =
+      share != Share::kLoads && ((!saves_.empty() && !saves_blocked_) || !fetched_.empty());
+  return loads || saves ? std::optional(share) : std::nullopt;
 }
 
 bool WorkerRole::RunOne(Share share) {
@@ -39,10 +43,23 @@ bool WorkerRole::RunOne(Share share) {
     job = NextJob(share);
     store = store_;
   }
-  if (job == nullptr) return options_.threads == 0 && AwaitStep();
-  bool over = true;
+  // Bytes that have come hold pinned memory, so they go before further saves.
+  if ((job == nullptr || !job->load) && share != Share::kLoads && RunFetched()) {
+    if (job == nullptr) return true;
+    const MutexLock lock(mutex_);
+    running_.erase(job);
+    saves_.push_front(job);
+    changed_.NotifyAll();
+    return true;
+  }
+  if (job == nullptr) {
+    if (options_.threads != 0) return false;
+    transport::DeviceQueue* const queue = queue_;
+    return (queue != nullptr && queue->Advance()) || AwaitStep();
+  }
+  Ran ran = Ran::kOver;
   try {
-    over = RunBatch(*job, *store);
+    ran = RunBatch(*job, *store);
   } catch (const std::exception& error) {
     LogError("{}: job {} of request {} failed: {}", options_.engine, job->id, job->request,
              error.what());
@@ -51,10 +68,11 @@ bool WorkerRole::RunOne(Share share) {
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   running_.erase(job);
-  if (over || job->cancelled) {
+  if (ran == Ran::kOver || job->cancelled) {
     job->FailRest();
     End(job, lines);
   } else {
+    if (ran == Ran::kBlocked && save_batches_ > 0) saves_blocked_ = true;
     // Its turn comes again before newer ones of its kind, but after loads.
     (job->load ? loads_ : saves_).push_front(job);
   }
@@ -62,13 +80,13 @@ bool WorkerRole::RunOne(Share share) {
   return true;
 }
 
-void WorkerRole::Loop(bool saver) {
-  if (saver) LowerThisThread(Priority::kLow);
+void WorkerRole::Loop(Thread thread) {
+  if (thread == Thread::kSaver) LowerThisThread(Priority::kLow);
   while (true) {
     std::optional<Share> share;
     {
       const MutexLock lock(mutex_);
-      while (!stopping_ && !(share = Due(saver))) changed_.Wait(mutex_);
+      while (!stopping_ && !(share = Due(thread))) changed_.Wait(mutex_);
       if (stopping_) return;
     }
     (void)RunOne(*share);
@@ -97,6 +115,11 @@ bool WorkerRole::AwaitStep() {
   if (steps_.empty() || steps_.front().ready != ready) return true;
   step = std::move(steps_.front());
   steps_.pop_front();
+  StepDone(step, error, lines);
+  return true;
+}
+
+void WorkerRole::StepDone(ComputedStep& step, const std::string& error, LinesAfterLock& lines) {
   undue_saves_ -= step.saves.size();
   for (std::shared_ptr<Job>& job : step.saves) {
     if (error.empty()) {
@@ -109,7 +132,6 @@ bool WorkerRole::AwaitStep() {
     End(job, lines);
   }
   changed_.NotifyAll();
-  return true;
 }
 
 void WorkerRole::AwaitSteps() {
@@ -188,17 +210,20 @@ void WorkerRole::Place(Job& job, std::size_t from, std::size_t to) {
   }
 }
 
-bool WorkerRole::RunBatch(Job& job, Store& store) {
+WorkerRole::Ran WorkerRole::RunBatch(Job& job, Store& store) {
   if (!job.prepared && !job.cancelled) Prepare(job);
   if (job.next < job.items.size() && !job.cancelled) {
     const std::size_t from = job.next;
     const std::size_t to = BatchEnd(job);
     const std::int64_t start = clock_.NowNs();
     Place(job, from, to);
+    const bool device = job.device();
     if (job.load) {
-      LoadBatch(job, store, from, to);
-    } else {
+      device ? LoadBatchToDevice(job, store, from, to) : LoadBatch(job, store, from, to);
+    } else if (!device) {
       SaveBatch(job, store, from, to);
+    } else if (!SaveBatchFromDevice(job, store, from, to)) {
+      return Ran::kBlocked;
     }
     const auto ns = static_cast<std::uint64_t>(clock_.NowNs() - start);
     (job.load ? job.counters.load_ns : job.counters.save_ns) += ns;
@@ -206,10 +231,10 @@ bool WorkerRole::RunBatch(Job& job, Store& store) {
   }
   // A load's chunks are of use only up to the first that failed: the rest is not worth moving.
   const bool hopeless = job.load && !job.bad.empty() && options_.shape.all_full();
-  if (job.next < job.items.size() && !job.cancelled && !hopeless) return false;
+  if (job.next < job.items.size() && !job.cancelled && !hopeless) return Ran::kMore;
   (job.load ? job.counters.failed_keys : job.counters.dropped_keys) += job.objects() - job.next;
   job.FailRest();
-  return true;
+  return Ran::kOver;
 }
 
 }  // namespace kvcove::connector

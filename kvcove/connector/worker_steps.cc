@@ -70,8 +70,21 @@ void WorkerRole::Queue(std::shared_ptr<Job> job, ComputedStep* step, LinesAfterL
   changed_.NotifyAll();  // not every thread runs every job
 }
 
-void WorkerRole::Begin(Plan plan) {
+void WorkerRole::Begin(Plan plan, StreamHandle stream) {
   LinesAfterLock lines;
+  std::shared_ptr<const transport::DeviceMark> mark;
+  transport::DeviceQueue* const queue = queue_;
+  bool unmarked = false;
+  if (queue != nullptr && !plan.loads.empty()) {
+    auto recorded = queue->RecordStep(stream);
+    unmarked = !recorded;
+    if (recorded) {
+      mark = std::move(*recorded);
+    } else {
+      lines.Error("{}: rank {}: loads fail, as the engine's stream takes no mark: {}",
+                  options_.engine, options_.number, recorded.error().detail);
+    }
+  }
   const MutexLock lock(mutex_);
   if (plan.fingerprint != 0) fingerprint_wanted_ = plan.fingerprint;
   step_ = plan.step;
@@ -89,26 +102,35 @@ void WorkerRole::Begin(Plan plan) {
       End(job, lines);
     }
     loads_ = std::move(left);
-    for (const auto& job : running_) {
-      if (cancelled.contains(job->id)) job->cancelled = true;
+    for (const auto* jobs : {&running_, &flying_}) {
+      for (const auto& job : *jobs) {
+        if (cancelled.contains(job->id)) job->cancelled = true;
+      }
     }
   }
   for (const LoadOrder& order : plan.refused) Fail(order, lines);
   for (LoadOrder& order : plan.loads) {
-    if (gate_closed_ || shards_ == nullptr || cancelled.contains(order.job) ||
+    if (gate_closed_ || shards_ == nullptr || unmarked || cancelled.contains(order.job) ||
         !AdapterStands(order.adapter)) {
       Fail(order, lines);
       continue;
     }
     if (order.sync) ++sync_left_;
-    Queue(LoadJob(order), nullptr, lines);
+    std::shared_ptr<Job> job = LoadJob(order);
+    job->after = mark;
+    Queue(std::move(job), nullptr, lines);
   }
   // A step that never finished has computed nothing that could be saved.
   for (const SaveOrder& order : step_saves_) Drop(order);
   step_saves_ = std::move(plan.saves);
 }
 
-void WorkerRole::WaitForSyncLoads() {
+void WorkerRole::WaitForSyncLoads(StreamHandle stream) {
+  AwaitSubmitted();
+  WaitOnStream(stream, ~std::uint32_t{0});
+}
+
+void WorkerRole::AwaitSubmitted() {
   const auto left = [&] {
     const MutexLock lock(mutex_);
     return sync_left_ > 0;
@@ -119,24 +141,52 @@ void WorkerRole::WaitForSyncLoads() {
   while (sync_left_ > 0 && !stopping_) changed_.Wait(mutex_);
 }
 
-void WorkerRole::FinishStep(std::function<void()> ready) {
+void WorkerRole::FinishStep(std::function<void()> ready, StreamHandle stream) {
   // Before the lock, so that it is destroyed after it (see Unregister).
-  ComputedStep step{.ready = std::make_shared<std::function<void()>>(std::move(ready)),
-                    .saves = {}};
-  const bool at_once = !*step.ready;
+  ComputedStep step{
+      .ready = std::make_shared<std::function<void()>>(std::move(ready)), .mark = {}, .saves = {}};
+  transport::DeviceQueue* const queue = queue_;
+  const bool marked = !*step.ready && queue != nullptr;
+  const bool at_once = !*step.ready && queue == nullptr;
   LinesAfterLock lines;
-  const MutexLock lock(mutex_);
+  {
+    const MutexLock lock(mutex_);
+    if (step_saves_.empty()) return;
+  }
+  if (marked) {
+    auto mark = queue->RecordStep(stream);
+    if (mark) {
+      step.mark = std::move(*mark);
+    } else {
+      lines.Error(
+          "{}: rank {}: a step's saves are dropped, as the engine's stream takes no mark: {}",
+          options_.engine, options_.number, mark.error().detail);
+    }
+  }
+  const std::shared_ptr<const transport::DeviceMark> mark = step.mark;
+  {
+    const MutexLock lock(mutex_);
+    QueueSaves(step, marked, at_once, lines);
+    if (step.saves.empty()) return;
+    if (!marked) {
+      steps_.push_back(std::move(step));
+      stepped_.NotifyOne();
+      return;
+    }
+    marked_steps_.push_back(std::move(step));
+  }
+  queue->WhenReached(mark, this, [this, mark](const Status& status) { StepReached(mark, status); });
+}
+
+void WorkerRole::QueueSaves(ComputedStep& step, bool marked, bool at_once, LinesAfterLock& lines) {
   for (SaveOrder& order : std::exchange(step_saves_, {})) {
     if (gate_closed_ || shards_ == nullptr || clock_.NowNs() < pressure_until_ns_ ||
-        !AdapterStands(order.adapter)) {
+        !AdapterStands(order.adapter) || (marked && step.mark == nullptr)) {
       Drop(order);
       continue;
     }
     Queue(SaveJob(order), at_once ? nullptr : &step, lines);
   }
-  if (step.saves.empty()) return;
-  steps_.push_back(std::move(step));
-  stepped_.NotifyOne();
 }
 
 Ended WorkerRole::TakeEnded() {
@@ -145,12 +195,17 @@ Ended WorkerRole::TakeEnded() {
 }
 
 Report WorkerRole::TakeReport() {
+  transport::DeviceQueue* const queue = queue_;
+  const transport::DeviceQueueStats stats =
+      queue == nullptr ? transport::DeviceQueueStats{} : queue->stats();
   const MutexLock lock(mutex_);
   Report report = std::exchange(report_, {});
   report_.rank = options_.number;
   report.step = std::exchange(step_, 0);
   report.weight_changes = weight_changes_;
-  report.counters.queued_jobs = loads_.size() + saves_.size() + undue_saves_ + running_.size();
+  report.counters.queued_jobs =
+      loads_.size() + saves_.size() + undue_saves_ + running_.size() + flying_.size();
+  if (queue != nullptr) AddDeviceStats(report, stats);
   return report;
 }
 
@@ -170,6 +225,19 @@ void WorkerRole::SayTiers(const Job& job, LinesAfterLock& lines) {
 }
 
 void WorkerRole::End(const std::shared_ptr<Job>& job, LinesAfterLock& lines) {
+  if (!std::exchange(job->over, true) && job->load && job->sync) {
+    --sync_left_;
+    changed_.NotifyAll();
+    // The engine looks for failed blocks when it has launched the step, so it is told now what is
+    // known; errors of the device come later.
+    for (const std::uint32_t place : job->bad) {
+      if (job->in_flight == 0 || !job->told.insert(place).second) continue;
+      ended_.failed_blocks.push_back(job->chunks[place].block);
+    }
+    if (!job->told.empty()) ended_.failed.push_back(job->request);
+  }
+  if (job->in_flight > 0) return;
+  job->Add(job->landed);
   ++(job->load ? job->counters.load_jobs : job->counters.save_jobs);
   if (job->since_ns != 0) {
     (job->load ? job->counters.load_time : job->counters.save_time)
@@ -191,17 +259,16 @@ void WorkerRole::End(const std::shared_ptr<Job>& job, LinesAfterLock& lines) {
                 .failed = {},
                 .ns = job->counters.load_ns,
                 .bytes = job->counters.bytes_by_tier};
-  for (const std::uint32_t place : job->bad) done.failed.push_back(job->chunks[place].block);
-  if (!done.failed.empty()) {
-    ended_.failed_blocks.insert(ended_.failed_blocks.end(), done.failed.begin(), done.failed.end());
-    ended_.failed.push_back(job->request);
+  bool news = false;
+  for (const std::uint32_t place : job->bad) {
+    const BlockId block = job->chunks[place].block;
+    done.failed.push_back(block);
+    if (job->told.contains(place)) continue;
+    ended_.failed_blocks.push_back(block);
+    news = true;
   }
-  if (job->sync) {
-    --sync_left_;
-    changed_.NotifyAll();
-  } else {
-    ended_.loaded.push_back(job->request);
-  }
+  if (news) ended_.failed.push_back(job->request);
+  if (!job->sync) ended_.loaded.push_back(job->request);
   report_.loads.push_back(std::move(done));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch's bytes: from the engine's memory to the pool and back, by way of the host for devices.
+// A batch's bytes: from the engine's memory to the pool and back. A device's: worker_device.cc.
 #include <exception>
 #include <numeric>
 
@@ -7,40 +7,6 @@
 #include "kvcove/connector/worker_job.h"
 
 namespace kvcove::connector {
-
-bool WorkerRole::Copied(Job& job, const Status& status) {
-  if (status) return true;
-  ++job.counters.copy_errors;
-  if (const std::uint64_t times = copy_lines_.Due(clock_.NowNs()); times > 0) {
-    LogError("{}: rank {}: {} of request {} failed in the device's memory: {} ({} such failures)",
-             options_.engine, options_.number, job.load ? "a load" : "a save", job.request,
-             status.error().detail, times);
-  }
-  return false;
-}
-
-bool WorkerRole::ToHost(Job& job, const Item& item, std::vector<std::byte>& staging) {
-  staging.resize(item.bytes);
-  std::size_t at = 0;
-  for (const MutableBuffer& piece : item.pieces) {
-    const auto address = reinterpret_cast<std::uintptr_t>(piece.data);
-    const Status copied = options_.device->ToHost(staging.data() + at, address, piece.size);
-    if (!Copied(job, copied)) return false;
-    at += piece.size;
-  }
-  return true;
-}
-
-bool WorkerRole::FromHost(Job& job, const Item& item, const std::vector<std::byte>& staging) {
-  std::size_t at = 0;
-  for (const MutableBuffer& piece : item.pieces) {
-    const auto address = reinterpret_cast<std::uintptr_t>(piece.data);
-    const Status copied = options_.device->FromHost(address, staging.data() + at, piece.size);
-    if (!Copied(job, copied)) return false;
-    at += piece.size;
-  }
-  return true;
-}
 
 void WorkerRole::RemoveMisfits(Job& job, Store& store, const std::vector<std::size_t>& items,
                                std::uint64_t found_bytes) {
@@ -59,23 +25,19 @@ void WorkerRole::RemoveMisfits(Job& job, Store& store, const std::vector<std::si
   }
 }
 
-void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
-  std::vector<std::vector<std::byte>> staging(to - from);
-  std::vector<MutableBuffer> staged(to - from);
-  std::vector<GetItem> items(to - from);
-  for (std::size_t i = from; i < to; ++i) {
-    const Item& item = job.items[i];
-    items[i - from] = {.key = item.key, .into = item.pieces};
-    if (!item.shard->device) continue;
-    staging[i - from].resize(item.bytes);
-    staged[i - from] = {.data = staging[i - from].data(), .size = item.bytes};
-    items[i - from].into = {&staged[i - from], 1};
-  }
-  std::vector<ItemResult> results(items.size());
-  (void)store.Get(items, results, {.timeout = options_.timeout, .version = job.version});
+void WorkerRole::CountLoaded(Tally& tally, const Item& item, Tier tier) {
+  ++tally.counters.loaded_keys;
+  tally.counters.loaded_bytes += item.bytes;
+  ++tally.counters.keys_by_tier[static_cast<std::size_t>(tier)];
+  tally.counters.bytes_by_tier[static_cast<std::size_t>(tier)] += item.bytes;
+}
+
+std::vector<std::size_t> WorkerRole::JudgeLoad(Job& job, Store& store, std::size_t from,
+                                               const std::vector<ItemResult>& results) {
+  std::vector<std::size_t> whole;
   std::vector<std::size_t> misfits;
   std::uint64_t misfit_bytes = 0;
-  for (std::size_t i = from; i < to; ++i) {
+  for (std::size_t i = from; i < from + results.size(); ++i) {
     const Item& item = job.items[i];
     const ItemResult& result = results[i - from];
     const bool placed = !job.bad.contains(item.place);
@@ -85,28 +47,37 @@ void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t
       misfits.push_back(i);
       misfit_bytes = result.bytes;
     }
-    if (!result.ok() || !fits || !placed ||
-        (item.shard->device && !FromHost(job, item, staging[i - from]))) {
-      job.bad.insert(item.place);
-      ++job.counters.failed_keys;
-      if (result.code == Code::kMiss) {
-        ++job.counters.missed[static_cast<std::size_t>(result.reason)];
-      }
+    if (result.ok() && fits && placed) {
+      whole.push_back(i);
       continue;
     }
-    ++job.counters.loaded_keys;
-    job.counters.loaded_bytes += item.bytes;
-    ++job.counters.keys_by_tier[static_cast<std::size_t>(result.tier)];
-    job.counters.bytes_by_tier[static_cast<std::size_t>(result.tier)] += item.bytes;
+    job.bad.insert(item.place);
+    ++job.counters.failed_keys;
+    if (result.code == Code::kMiss) {
+      ++job.counters.missed[static_cast<std::size_t>(result.reason)];
+    }
   }
   RemoveMisfits(job, store, misfits, misfit_bytes);
+  return whole;
+}
+
+void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
+  std::vector<GetItem> items(to - from);
+  for (std::size_t i = from; i < to; ++i) {
+    items[i - from] = {.key = job.items[i].key, .into = job.items[i].pieces};
+  }
+  std::vector<ItemResult> results(items.size());
+  (void)store.Get(items, results, {.timeout = options_.timeout, .version = job.version});
+  for (const std::size_t i : JudgeLoad(job, store, from, results)) {
+    CountLoaded(job, job.items[i], results[i - from].tier);
+  }
 }
 
 void WorkerRole::SaveBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
   std::vector<std::size_t> items(to - from);
   std::iota(items.begin(), items.end(), from);
-  // What is there already is neither copied from a device nor sent.
-  const bool asked = ask_first_ || job.items[from].shard->device;
+  // What is there already is not sent.
+  const bool asked = ask_first_;
   if (asked) items = NotStored(job, store, items);
   const std::vector<std::size_t> there = PutItems(job, store, items);
   if (asked) {
@@ -146,64 +117,71 @@ std::vector<std::size_t> WorkerRole::NotStored(Job& job, Store& store,
 std::vector<std::size_t> WorkerRole::PutItems(Job& job, Store& store,
                                               const std::vector<std::size_t>& which) {
   std::vector<std::size_t> put;
-  std::vector<std::vector<std::byte>> staging(which.size());
-  std::vector<std::vector<ConstBuffer>> pieces(which.size());
-  std::vector<PutItem> items;
-  for (std::size_t k = 0; k < which.size(); ++k) {
-    const Item& item = job.items[which[k]];
-    if (item.pieces.empty() || (item.shard->device && !ToHost(job, item, staging[k]))) {
+  std::vector<std::vector<ConstBuffer>> values;
+  for (const std::size_t i : which) {
+    const Item& item = job.items[i];
+    if (item.pieces.empty()) {
       job.bad.insert(item.place);
       ++job.counters.refused_keys;
       continue;
     }
-    std::vector<ConstBuffer>& value = pieces[k];
-    if (item.shard->device) {
-      value.push_back({.data = staging[k].data(), .size = item.bytes});
-    } else {
-      for (const MutableBuffer& piece : item.pieces) {
-        value.push_back({.data = piece.data, .size = piece.size});
-      }
+    std::vector<ConstBuffer>& value = values.emplace_back();
+    for (const MutableBuffer& piece : item.pieces) {
+      value.push_back({.data = piece.data, .size = piece.size});
     }
-    put.push_back(which[k]);
-    items.push_back({.key = item.key, .value = value, .after = item.after, .hints = item.hints});
+    put.push_back(i);
   }
-  if (items.empty()) return {};
-  std::vector<ItemResult> results(items.size());
-  (void)store.Put(job.token, items, results, {.timeout = options_.timeout, .version = job.version});
-  return CountPuts(job, put, results);
+  return PutValues(job, job, store, put, values);
 }
 
-std::vector<std::size_t> WorkerRole::CountPuts(Job& job, const std::vector<std::size_t>& items,
+std::vector<std::size_t> WorkerRole::PutValues(
+    Job& job, Tally& tally, Store& store, const std::vector<std::size_t>& which,
+    const std::vector<std::vector<ConstBuffer>>& values) {
+  if (which.empty()) return {};
+  std::vector<PutItem> items;
+  for (std::size_t k = 0; k < which.size(); ++k) {
+    const Item& item = job.items[which[k]];
+    items.push_back(
+        {.key = item.key, .value = values[k], .after = item.after, .hints = item.hints});
+  }
+  std::vector<ItemResult> results(items.size());
+  (void)store.Put(job.token, items, results, {.timeout = options_.timeout, .version = job.version});
+  return CountPuts(job, tally, which, results);
+}
+
+std::vector<std::size_t> WorkerRole::CountPuts(Job& job, Tally& tally,
+                                               const std::vector<std::size_t>& items,
                                                const std::vector<ItemResult>& results) {
   std::vector<std::size_t> there;
   bool pressed = false;
+  bool stale = false;
   for (std::size_t k = 0; k < items.size(); ++k) {
     const Item& item = job.items[items[k]];
     switch (results[k].code) {
       case Code::kOk:
-        ++job.counters.saved_keys;
-        job.counters.saved_bytes += item.bytes;
+        ++tally.counters.saved_keys;
+        tally.counters.saved_bytes += item.bytes;
         continue;
       case Code::kExists:
         there.push_back(items[k]);
         continue;
       case Code::kInProgress:  // another engine is storing it
-        ++job.counters.existing_keys;
+        ++tally.counters.existing_keys;
         continue;
       case Code::kStale:
-        ++job.counters.stale_keys;
-        job.stale = true;
+        ++tally.counters.stale_keys;
+        stale = true;
         break;
       case Code::kNoSpace:
         pressed = true;
-        ++job.counters.refused_keys;
+        ++tally.counters.refused_keys;
         break;
       default:
-        ++job.counters.refused_keys;
+        ++tally.counters.refused_keys;
     }
-    job.bad.insert(item.place);
+    tally.bad.insert(item.place);
   }
-  if (job.stale) job.cancelled = true;  // the rest would be refused, too
+  if (stale) job.cancelled = true;  // the rest would be refused, too
   if (!pressed) return there;
   const MutexLock lock(mutex_);
   pressure_until_ns_ = clock_.NowNs() + options_.pressure.count() * kMillisecond;

@@ -11,16 +11,31 @@ import pytest
 from conftest import python
 
 CODE = """
-import ctypes, logging, os, sys
+import ctypes, logging, os, sys, time
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 driver = ctypes.CDLL(os.environ["KVCOVE_CUDA_DRIVER"])
+driver.fake_reset.argtypes = [ctypes.c_uint64]
+seed = int(os.environ.get("KVCOVE_SEED", str(time.time_ns() % 1000000)))
+print("seed", seed, file=sys.stderr)
+driver.fake_reset(seed)
 driver.fake_base.restype = ctypes.c_uint64
-driver.cuInit(0)
 base = driver.fake_base()
 driver.cuMemcpyHtoD_v2.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
 driver.cuMemcpyDtoH_v2.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_size_t]
-driver.cuCtxPushCurrent_v2.argtypes = [ctypes.c_void_p]
-driver.cuCtxPushCurrent_v2(0x1234)
+driver.fake_stream.restype = ctypes.c_void_p
+driver.fake_gate.argtypes = driver.fake_open.argtypes = [ctypes.c_void_p]
+driver.fake_fill.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64]
+driver.fake_fail_after.argtypes = [ctypes.c_long]
+driver.fake_violation.restype = ctypes.c_char_p
+class Counts(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in (
+        "violations", "pageable", "copies", "batches", "launches", "most_grid",
+        "most_launch_bytes", "retained", "events", "pinned_bytes", "device_bytes")]
+driver.fake_counts.restype = Counts
+def sound():
+    counts = driver.fake_counts()
+    assert (counts.violations, counts.pageable) == (0, 0), driver.fake_violation()
+    return counts
 def device(offset, size):
     host = ctypes.create_string_buffer(size)
     assert driver.cuMemcpyDtoH_v2(host, base + offset, size) == 0
@@ -33,12 +48,16 @@ assert store.setup("127.0.0.1", "P2PHANDSHAKE", 64 << 20, 16 << 20, "tcp", "", "
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
-    compiler = shutil.which("cc")
+    compiler = shutil.which("c++")
     if compiler is None:
-        pytest.skip("no C compiler")
+        pytest.skip("no C++ compiler")
     made = tmp_path_factory.mktemp("driver") / "libfakecuda.so"
-    source = Path(__file__).with_name("fake_driver.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    root = Path(__file__).parents[2]
+    source = root / "kvcove/transport/cuda/fake/fake_driver.cc"
+    subprocess.run(
+        [compiler, "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{root}", "-o", made, source],
+        check=True,
+    )
     return str(made)
 
 
@@ -69,6 +88,7 @@ assert store.batch_put_from_multi_buffers(["mixed"], [[at, base]], [[4, 4]]) == 
 assert store.get_into("nothing", base, 16) == -704
 assert store.unregister_buffer(base) == 0
 assert store.put_from("unregistered", base, 4) == 0
+assert sound().retained == 1
 """,
         driver,
     )
@@ -82,6 +102,7 @@ assert store.register_buffer(base, 1 << 20) == -1
 assert store.put_from("k", base, 16) == -800
 driver.fake_fail(0)
 assert store.is_exist("k") == 0
+sound()
 """,
         driver,
     )
@@ -141,10 +162,11 @@ scheduler = _native.SchedulerRole(
     blocks=16)
 worker.register(layers(1024))
 hashes = [bytes([i]) * 32 for i in range(3)]
+stream = driver.fake_stream(0)
 def step():
     plan, _ = scheduler.build_plan()
-    worker.begin(plan)
-    worker.finish_step(None)
+    worker.begin(plan, stream)
+    worker.finish_step(None, stream)
     ended = worker.take_ended()
     report = worker.take_report()
     if report is not None:
@@ -172,13 +194,36 @@ while scheduler.stats()["saved_keys"] == 0:
 assert scheduler.stats()["saved_keys"] == 3
 assert load("whole", 5) == []
 assert device(320, 192) == kv
-assert ctypes.c_long.in_dll(driver, "fake_retained").value == 1
+assert sound().retained == 1
+# A step that lasts: what it reads, in the blocks that it gives up, must not be overwritten before.
+assert driver.cuMemcpyHtoD_v2(base + 9 * 64, b"o" * 192, 192) == 0
+driver.fake_gate(stream)
+driver.fake_fill(stream, base + 9 * 64, 0, 192)
+began = time.monotonic()
+assert scheduler.matched("behind", 13, 13, "", hashes, 0) == (12, True)
+scheduler.allocated("behind", 12, lambda: [[9, 10, 11, 12]])
+while time.monotonic() < began + 0.2:
+    assert step()[0] == [], "the load is behind the step"
+assert device(9 * 64, 192) == b"o" * 192
+driver.fake_open(stream)
+while step()[0] != ["behind"]:
+    pass
+assert scheduler.load_ended("behind")
+scheduler.finished("behind")
+assert device(9 * 64, 192) == kv
+# An error of the device, told late: the blocks of that ticket hold nothing.
 driver.fake_fail_after(1)
-assert load("cut", 9) == [10, 11]
+assert load("cut", 9) == [9, 10, 11]
 driver.fake_fail_after(-1)
 stats = scheduler.stats()
-assert (stats["copy_errors"], stats["failed_keys"]) == (2, 2), stats
-assert device(576, 64) == kv[:64]
+assert (stats["copy_errors"], stats["failed_keys"]) == (3, 3), stats
+assert stats["loaded_keys"] == 6, stats
+moved = sum(stats[f"device_load_{path}_bytes"] for path in ("batched", "staged", "mapped"))
+assert (moved, stats["device_pinned_bytes"]) == (6 * 64, 128 << 20), stats
+assert sum(stats[name] for name in stats if name.startswith("device_load_seconds_le_")) == 2
+assert load("again", 9) == []
+assert worker.unregister()
+sound()
 worker.close()
 scheduler.close()
 pool.close()
@@ -187,7 +232,7 @@ owner.close()
         KVCOVE_CUDA_DRIVER=driver,
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stderr.count("the GPU's driver answers 700 to a copy of 64 bytes") == 1
+    assert ended.stderr.count("the GPU's driver answers 700 to copies that were under way") == 1
 
 
 def test_kv_on_a_gpu_that_cannot_be_copied_stops_the_connectors_start(driver: str) -> None:
@@ -201,7 +246,7 @@ def refused(size, why):
     return False
 assert refused(65 << 20, "answers 1 for address 0x70000000040fffff")  # its end is not there
 driver.fake_fail(1)
-assert refused(1024, "answers 700 to a copy of 1 bytes")
+assert refused(1024, "answers 700")
 """
     ended = python(ROLES + run_roles, KVCOVE_CUDA_DRIVER=driver)
     assert ended.returncode == 0, ended.stderr

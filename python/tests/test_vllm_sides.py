@@ -147,6 +147,23 @@ def test_types_of_one_name_share(connector: Any) -> None:
     assert shape.kv_dtype_of(config(cache_dtype="fp8_e5m2")) == "fp8_e5m2"
 
 
+def test_on_a_gpu_loads_begin_before_the_forward_pass_is_in_the_stream(
+    connector: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = side(connector, monkeypatch, 0, None)
+    worker.bind(b"plan")
+    assert worker.role.told.count("begin") == 0, "on a CPU nothing is gained"
+    worker.start(b"plan")
+    assert worker.role.told.count("begin") == 1
+    worker._cuda = True
+    monkeypatch.setattr(worker, "_stream", lambda: 7)
+    for steps in (2, 3):
+        worker.bind(b"plan")
+        assert worker.role.told.count("begin") == steps
+        worker.start(b"plan")
+        assert worker.role.told.count("begin") == steps, "once a step"
+
+
 def group(kind: str, cacheable: bool, *layers: str) -> Any:
     interface: Any = sys.modules["vllm.v1.kv_cache_interface"]
     spec = getattr(interface, kind)()

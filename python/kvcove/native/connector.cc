@@ -295,21 +295,6 @@ class PyScheduler {
 
 // ---- a rank's role
 
-class DeviceBridge final : public connector::DeviceMemory {
- public:
-  bool Owns(std::uintptr_t address) const override { return Device::Get()->Owns(address); }
-  Status ToHost(void* host, std::uintptr_t device, std::size_t bytes) const override {
-    return Device::Get()->ToHost(host, device, bytes);
-  }
-  Status FromHost(std::uintptr_t device, const void* host, std::size_t bytes) const override {
-    return Device::Get()->FromHost(device, host, bytes);
-  }
-  static const DeviceBridge* Get() {
-    static const DeviceBridge bridge;
-    return Device::Get() == nullptr ? nullptr : &bridge;
-  }
-};
-
 using AxisTuple = std::tuple<std::string, std::uint64_t, std::uint64_t>;
 using LayerTuple =
     std::tuple<std::string, std::uint32_t, std::uintptr_t, std::uint64_t, std::vector<AxisTuple>>;
@@ -318,20 +303,33 @@ class PyWorker {
  public:
   PyWorker(const PyShape& shape, std::uint32_t tp, std::uint32_t pp, std::uint32_t pcp,
            const std::string& engine, std::uint32_t threads, double timeout, bool fingerprints,
-           bool tier_log, const std::string& preferred_segment, const std::string& priority)
+           bool tier_log, const std::string& preferred_segment, const std::string& priority,
+           std::uint64_t device_ring, std::uint64_t device_staging, std::int64_t device_threshold,
+           std::uint32_t layer_parts)
       : shape_(shape.shape), engine_(engine), preferred_segment_(preferred_segment) {
     if (tp >= shape_.tp || pp >= shape_.pp || pcp >= shape_.pcp) {
       throw nb::value_error("this rank is not in the engine's world");
     }
     number_ = (pp * shape_.pcp + pcp) * shape_.tp + tp;
+    Device* const device = Device::Get();
+    if (device != nullptr) {
+      // Of staging, a slot for saves and two for loads.
+      DeviceSettings settings{.device = {.slot_bytes = device_staging / 3},
+                              .queue = {.ring_bytes = device_ring}};
+      if (device_threshold >= 0) {
+        settings.device.threshold = static_cast<std::uint64_t>(device_threshold);
+      }
+      device->Set(settings);
+    }
     role_ = std::make_shared<connector::WorkerRole>(
         connector::WorkerOptions{.shape = shape_,
                                  .rank = {.tp = tp, .pp = pp, .pcp = pcp},
                                  .number = number_,
                                  .engine = engine,
-                                 .device = DeviceBridge::Get(),
+                                 .device = device,
                                  .threads = threads,
                                  .timeout = Milliseconds(timeout),
+                                 .layer_parts = std::max(layer_parts, 1U),
                                  .fingerprints = fingerprints,
                                  .tier_log = tier_log,
                                  .priority = ParsePriority(priority)},
@@ -351,14 +349,20 @@ class PyWorker {
     }
     Unwrap(WithoutGil(role(), [&](auto& role) { return role.Register(memory); }));
   }
-  void Unregister() {
-    WithoutGil(role(), [](auto& role) { role.Unregister(); });
+  bool Unregister() {
+    return WithoutGil(role(), [](auto& role) { return role.Unregister(); });
   }
-  void WaitForSyncLoads() {
-    WithoutGil(role(), [](auto& role) { role.WaitForSyncLoads(); });
+  void WaitForSyncLoads(std::uintptr_t stream) {
+    WithoutGil(role(), [=](auto& role) { role.WaitForSyncLoads(stream); });
+  }
+  void AwaitSubmitted() {
+    WithoutGil(role(), [](auto& role) { role.AwaitSubmitted(); });
+  }
+  void WaitForLayer(const std::string& layer, std::uintptr_t stream) {
+    WithoutGil(role(), [&](auto& role) { role.WaitForLayer(layer, stream); });
   }
   // True: the rank's fingerprint is wanted.
-  bool Begin(const nb::bytes& bytes) {
+  bool Begin(const nb::bytes& bytes, std::uintptr_t stream) {
     // The bytes stay while they are an argument.
     connector::Plan plan = Unwrap(WithoutGil(role(), [coded = BytesView(bytes)](auto& /*role*/) {
       return connector::DecodePlan(coded);
@@ -367,12 +371,14 @@ class PyWorker {
     const bool connect = ConnectNow(plan.pool);
     return WithoutGil(role(), [&](auto& role) {
       if (connect) Connect(role, plan.pool);
-      role.Begin(std::move(plan));
+      role.Begin(std::move(plan), stream);
       return role.FingerprintWanted();
     });
   }
-  void FinishStep(const nb::object& ready) {
-    if (ready.is_none()) return role()->FinishStep({});
+  void FinishStep(const nb::object& ready, std::uintptr_t stream) {
+    if (ready.is_none()) {
+      return WithoutGil(role(), [=](auto& role) { role.FinishStep({}, stream); });
+    }
     // Freed, like it is called, with the GIL.
     const std::shared_ptr<nb::object> kept(new nb::object(ready), [](nb::object* object) {
       const nb::gil_scoped_acquire acquire;
@@ -660,17 +666,23 @@ void BindConnector(nb::module_& module) {
 
   nb::class_<PyWorker>(module, "WorkerRole")
       .def(nb::init<const PyShape&, std::uint32_t, std::uint32_t, std::uint32_t, const std::string&,
-                    std::uint32_t, double, bool, bool, const std::string&, const std::string&>(),
+                    std::uint32_t, double, bool, bool, const std::string&, const std::string&,
+                    std::uint64_t, std::uint64_t, std::int64_t, std::uint32_t>(),
            nb::arg("shape"), nb::kw_only(), nb::arg("tp"), nb::arg("pp"), nb::arg("pcp"),
            nb::arg("engine"), nb::arg("threads"), nb::arg("timeout"), nb::arg("fingerprints"),
-           nb::arg("tier_log"), nb::arg("preferred_segment"), nb::arg("priority") = "")
+           nb::arg("tier_log"), nb::arg("preferred_segment"), nb::arg("priority") = "",
+           nb::arg("device_ring") = std::uint64_t{64} << 20,
+           nb::arg("device_staging") = std::uint64_t{96} << 20, nb::arg("device_threshold") = -1,
+           nb::arg("layer_parts") = 1)
       .def_prop_ro("number", &PyWorker::number)
       .def("register", &PyWorker::Register, nb::arg("layers"))
       .def("unregister", &PyWorker::Unregister)
       .def("chunk_bytes", [](PyWorker& self) { return self.role()->ChunkBytes(); })
-      .def("begin", &PyWorker::Begin, nb::arg("plan"))
-      .def("wait_for_sync_loads", &PyWorker::WaitForSyncLoads)
-      .def("finish_step", &PyWorker::FinishStep, nb::arg("ready").none())
+      .def("begin", &PyWorker::Begin, nb::arg("plan"), nb::arg("stream") = 0)
+      .def("wait_for_sync_loads", &PyWorker::WaitForSyncLoads, nb::arg("stream") = 0)
+      .def("await_submitted", &PyWorker::AwaitSubmitted)
+      .def("wait_for_layer", &PyWorker::WaitForLayer, nb::arg("layer"), nb::arg("stream"))
+      .def("finish_step", &PyWorker::FinishStep, nb::arg("ready").none(), nb::arg("stream") = 0)
       .def("take_ended", &PyWorker::TakeEnded)
       .def("take_report", &PyWorker::TakeReport)
       .def("weights_changing", &PyWorker::WeightsChanging)

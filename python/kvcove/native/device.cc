@@ -1,118 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device.h"
 
-#include <dlfcn.h>
-#include <fmt/core.h>
-
-#include <cstdlib>
+#include "kvcove/base/clock.h"
 
 namespace kvcove::python {
 namespace {
 
-// cuda.h: CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-// CU_MEMORYTYPE_DEVICE.
-constexpr int kMemoryType = 2;
-constexpr int kOrdinalOf = 9;
-constexpr unsigned kDeviceMemory = 2;
+constexpr std::int64_t kMost = 10 * kSecond;
 
-template <typename T>
-bool Load(void* library, const char* name, T& function) {
-  function = reinterpret_cast<T>(dlsym(library, name));  // NOLINT
-  return function != nullptr;
-}
+std::int64_t Deadline() { return SystemClock::Instance().NowNs() + kMost; }
 
 }  // namespace
 
-const Device* Device::Get() {
-  static const Device* const device = Open();
+Device* Device::Get() {
+  static Device* const device = [] {
+    const transport::cuda::Driver* const driver = transport::cuda::Driver::OfProcess();
+    return driver == nullptr ? nullptr : new Device(*driver);  // for as long as the process
+  }();
   return device;
 }
 
-const Device* Device::Open() {
-  const char* name = std::getenv("KVCOVE_CUDA_DRIVER");
-  if (name == nullptr || *name == '\0') name = "libcuda.so.1";
-  void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return nullptr;
-  auto* device = new Device();  // for as long as the process
-  const bool loaded = Load(library, "cuInit", device->init_) &&
-                      Load(library, "cuPointerGetAttribute", device->attribute_) &&
-                      Load(library, "cuDeviceGet", device->get_) &&
-                      Load(library, "cuDevicePrimaryCtxRetain", device->retain_) &&
-                      Load(library, "cuCtxPushCurrent_v2", device->push_) &&
-                      Load(library, "cuCtxPopCurrent_v2", device->pop_) &&
-                      Load(library, "cuMemcpyDtoH_v2", device->to_host_) &&
-                      Load(library, "cuMemcpyHtoD_v2", device->from_host_);
-  if (loaded && device->init_(0) == 0) return device;
-  delete device;
-  return nullptr;
-}
-
-bool Device::Owns(std::uintptr_t address) const {
-  unsigned type = 0;
-  return attribute_(&type, kMemoryType, address) == 0 && type == kDeviceMemory;
-}
-
-Status Device::ContextOf(std::uintptr_t device, Context& context) const {
-  int ordinal = -1;
-  int error = attribute_(&ordinal, kOrdinalOf, device);
-  if (error != 0) {
-    return Fail(Code::kInternal,
-                fmt::format("the GPU's driver answers {} for address {:#x}", error, device));
-  }
-  // Held over the driver's calls, which are made once an ordinal.
+void Device::Set(const DeviceSettings& settings) {
   const MutexLock lock(mutex_);
-  if (const auto known = contexts_.find(ordinal); known != contexts_.end()) {
-    context = known->second;
-    return {};
-  }
-  int handle = 0;
-  error = get_(&handle, ordinal);
-  if (error == 0) error = retain_(&context, handle);
-  if (error != 0) {
-    return Fail(
-        Code::kInternal,
-        fmt::format("the GPU's driver answers {} for the context of GPU {}", error, ordinal));
-  }
-  contexts_[ordinal] = context;
-  return {};
+  settings_ = settings;
 }
 
-Status Device::Copy(std::uintptr_t device,
-                    int (*copy)(const Device&, std::uintptr_t, void*, std::size_t), void* host,
-                    std::size_t size) const {
-  Context context = nullptr;
-  KVCOVE_TRY(ContextOf(device, context));
-  int error = push_(context);
-  if (error != 0) {
-    return Fail(
-        Code::kInternal,
-        fmt::format("the GPU's driver answers {} to the context of address {:#x}", error, device));
+Result<transport::DeviceQueue*> Device::QueueOf(std::uintptr_t address) const {
+  KVCOVE_ASSIGN(const int ordinal, driver_.OrdinalOf(address));
+  const std::lock_guard<std::mutex> opening(opening_);
+  DeviceSettings settings;
+  {
+    const MutexLock lock(mutex_);
+    if (const auto known = queues_.find(ordinal); known != queues_.end()) {
+      return known->second.get();
+    }
+    settings = settings_;
   }
-  error = copy(*this, device, host, size);
-  Context popped = nullptr;
-  (void)pop_(&popped);
-  if (error == 0) return {};
-  return Fail(Code::kInternal,
-              fmt::format("the GPU's driver answers {} to a copy of {} bytes at {:#x}", error, size,
-                          device));
+  KVCOVE_ASSIGN(auto device, transport::cuda::Device::Open(driver_, ordinal, settings.device));
+  KVCOVE_ASSIGN(auto queue, transport::DeviceQueue::Open(std::move(device), settings.queue,
+                                                         SystemClock::Instance()));
+  const MutexLock lock(mutex_);
+  return (queues_[ordinal] = std::move(queue)).get();
 }
 
 Status Device::ToHost(void* host, std::uintptr_t device, std::size_t size) const {
-  return Copy(
-      device,
-      [](const Device& self, std::uintptr_t from, void* to, std::size_t count) {
-        return self.to_host_(to, from, count);
-      },
-      host, size);
+  KVCOVE_ASSIGN(transport::DeviceQueue* const queue, QueueOf(device));
+  return queue->Move(transport::DeviceWay::kSave, static_cast<std::byte*>(host), device, size,
+                     Deadline());
 }
 
 Status Device::FromHost(std::uintptr_t device, const void* host, std::size_t size) const {
-  return Copy(
-      device,
-      [](const Device& self, std::uintptr_t to, void* from, std::size_t count) {
-        return self.from_host_(to, from, count);
-      },
-      const_cast<void*>(host), size);
+  KVCOVE_ASSIGN(transport::DeviceQueue* const queue, QueueOf(device));
+  return queue->Move(transport::DeviceWay::kLoad, static_cast<std::byte*>(const_cast<void*>(host)),
+                     device, size, Deadline());
 }
 
 }  // namespace kvcove::python

@@ -100,6 +100,16 @@ class Config:
     priority : str
         Of the namespace, against others under pressure: ``low``, ``normal`` or ``high``
         (docs/eviction.md). Empty: what others say, else normal.
+    kv_layout : str
+        Of the engine's KV memory. ``block``: a block of all layers is one run of bytes; ``engine``:
+        what the engine prefers; ``auto``: ``block`` on NVIDIA's GPUs, where no sibling connector
+        has a say. vLLM falls back where a backend cannot do it (docs/device.md).
+    load_layers : int
+        With ``load_async`` false, on a GPU: a load is cut into so many parts by layers, so that the
+        first layers are computed while later ones land. 1: it is not cut.
+    device_ring, device_staging, device_threshold : str
+        Of each rank's GPU: pinned host memory each way, memory on the device for small runs, and
+        the bytes from which a run goes by itself (``auto``: measured at the start).
     tier_log : bool
         A line a load (also $KVCOVE_TIER_LOG, $VLLM_MOONCAKE_STORE_TIER_LOG).
     discard_partial_chunks : bool
@@ -131,6 +141,11 @@ class Config:
     assume_weights: bool = False
     allow_load_failure_policy_fail: bool = False
     priority: str = ""
+    kv_layout: str = "auto"
+    load_layers: int = 1
+    device_ring: str = "64MiB"
+    device_staging: str = "96MiB"
+    device_threshold: str = "auto"
     tier_log: bool = False
     discard_partial_chunks: bool = True
 
@@ -238,12 +253,43 @@ class Config:
             refuse("weights_check_s", "give 0 (never) or 1 to 86400 seconds")
         if self.weights_check_s != 0 and self.weight_version_source != "fingerprint":
             refuse("weights_check_s", "only with 'weight_version_source' fingerprint")
+        if self.kv_layout not in ("auto", "block", "engine"):
+            refuse("kv_layout", "give 'auto', 'block' or 'engine'")
+        if not 1 <= self.load_layers <= 64:
+            refuse("load_layers", "give 1 to 64 parts")
+        if self.load_layers > 1 and self.load_async:
+            refuse("load_layers", 'needs "load_async": false; other loads run beside the step')
+        for key, least, most in (
+            ("device_ring", 1 << 20, 4 << 30),
+            ("device_staging", 0, 4 << 30),
+            ("device_threshold", 0, 1 << 30),
+        ):
+            try:
+                fits = least <= self._size_of(key) <= most
+            except kvcove.Error:
+                fits = False
+            if not fits and (key, getattr(self, key)) != ("device_threshold", "auto"):
+                refuse(key, f"give a size from {least} to {most} bytes")
         if not 0 <= self.hold_s <= 60:
             refuse("hold_s", "give 0 to 60 seconds")
         if not 1 <= self.threads <= 64:
             refuse("threads", "give 1 to 64")
         if self.store_tp < 0:
             refuse("store_tp", "give 0 or a tensor parallel size")
+
+    def _size_of(self, key: str) -> int:
+        value = getattr(self, key)
+        return -1 if value == "auto" else int(value) if value == "0" else _native.parse_size(value)
+
+    @property
+    def device(self) -> dict[str, int]:
+        """What ``WorkerRole`` takes of the settings for GPUs."""
+        return {
+            "device_ring": self._size_of("device_ring"),
+            "device_staging": self._size_of("device_staging"),
+            "device_threshold": self._size_of("device_threshold"),
+            "layer_parts": self.load_layers,
+        }
 
     @property
     def harmless_names(self) -> list[str]:

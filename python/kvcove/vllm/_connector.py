@@ -45,6 +45,7 @@ from kvcove.mooncake._offload import asked_by_environment
 from kvcove.vllm import _adapters, _experts, _watch, _weights
 from kvcove.vllm._config import Config
 from kvcove.vllm._hints import hints_of
+from kvcove.vllm._layout import required_layout
 from kvcove.vllm._shape import (
     draft_config_of,
     drops_last_block,
@@ -516,7 +517,9 @@ class _WorkerSide:
             tier_log=config.wants_tier_log,
             preferred_segment=config.preferred_segment,
             priority=config.priority,
+            **config.device,
         )
+        self._by_layers = config.load_layers > 1 and not config.load_async
         if config.wants_tier_log:
             _native.set_log_level("info")
         self._runner: Any = None
@@ -524,6 +527,7 @@ class _WorkerSide:
         self._engine = str(connector._kv_transfer_config.engine_id)
         _adapters.offer_reports(self._engine, self, self.report_bytes)
         self._cuda = False
+        self._began = False  # this step's plan, before start_load_kv
         self._failed_blocks: set[int] = set()
         self._caches: dict[str, Any] = {}
         self._sleep_observed = False
@@ -627,25 +631,48 @@ class _WorkerSide:
         if runner is not None:
             self.role.set_adapters(self._adapters.digests(_weights.model_of(runner)))
 
-    def start(self, plan: bytes) -> None:
+    def _stream(self) -> int:
+        """Return the stream in which the engine computes, as CUDA knows it."""
+        if not self._cuda:
+            return 0
+        import torch
+
+        return int(torch.cuda.current_stream().cuda_stream)
+
+    def bind(self, plan: bytes) -> None:
+        """Begin what the plan says, on a GPU, before the forward pass is in the stream.
+
+        Loads run behind what the stream has now. vLLM starts loads that run beside the step when
+        the forward pass is launched already: they would wait for it.
+        """
+        if self._cuda:
+            self._begin(plan)
+
+    def _begin(self, plan: bytes) -> None:
         self._look_at_adapters()
         self._finished = False
-        if self.role.begin(plan):
+        self._began = True
+        if self.role.begin(plan, self._stream()):
             self._tell_fingerprint()
-        if not self._load_async:
-            self.role.wait_for_sync_loads()
+
+    def start(self, plan: bytes) -> None:
+        if not self._began:
+            self._begin(plan)
+        self._began = False
+        if self._by_layers:
+            self.role.await_submitted()
+        elif not self._load_async:
+            self.role.wait_for_sync_loads(self._stream())
+
+    def wait_for_layer(self, layer: str) -> None:
+        if self._by_layers:
+            self.role.wait_for_layer(layer, self._stream())
 
     def finish(self) -> None:
         self._finished = True
         self._look_at_adapters()  # as this step had them
-        if not self._cuda:
-            self.role.finish_step(None)
-            return
-        import torch
-
-        event = torch.cuda.Event()
-        event.record()
-        self.role.finish_step(event.synchronize)
+        # Without a GPU the step is computed; with one its saves wait for the stream, and nobody does.
+        self.role.finish_step(None, self._stream())
 
     def results(self) -> KVConnectorTransferResults:
         # The forward pass has been launched.
@@ -711,15 +738,23 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        """Return no. vLLM asks before it loads a model: a mistake is told now, not a minute later.
+        """Return whether the loads of a step are waited for layer by layer.
+
+        vLLM asks before it loads a model: a mistake is told now, not a minute later.
 
         Raises
         ------
         ValueError
             As :meth:`Config.of`.
         """
-        Config.of(extra_config or {})
-        return False
+        config = Config.of(extra_config or {})
+        # A whole graph would not call wait_for_layer_load.
+        return config.load_layers > 1 and not config.load_async
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> str | None:
+        """Return the layout in which a block of all layers is one run of bytes, if it is wanted."""
+        return required_layout(vllm_config)
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -748,14 +783,25 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         """Return whether KV memory may go and come back (vLLM 0.33)."""
         return True
 
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """Take the step's plan, and begin its loads where they need not wait for the step."""
+        super().bind_connector_metadata(connector_metadata)
+        if self._worker is not None and isinstance(connector_metadata, _Plan):
+            self._worker.bind(connector_metadata.plan)
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Begin what the step's plan says."""
+        """Begin what the step's plan says, if it has not begun."""
         metadata = self._get_connector_metadata()
         assert self._worker is not None and isinstance(metadata, _Plan)
         self._worker.start(metadata.plan)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Do nothing: loads end before the step, or beside it."""
+        """Make the stream wait for the parts of this step's loads up to the layer's.
+
+        Without ``load_layers`` loads end before the step, or beside it.
+        """
+        if self._worker is not None:
+            self._worker.wait_for_layer(layer_name)
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any

@@ -29,6 +29,7 @@ from vllm.v1.kv_cache_interface import (
 
 from kvcove._native import EngineShape
 from kvcove.vllm._config import Config
+from kvcove.vllm._layout import natural
 
 __all__ = [
     "draft_config_of",
@@ -182,14 +183,15 @@ def kv_dtype_of(vllm_config: VllmConfig) -> str:
 
 
 def _layer_names(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> str:
-    """Return the layers of all groups, a drafting model's among them.
+    """Return the layers of all groups, a drafting model's among them, in the order of an object.
 
     With pipeline stages nobody knows more than its own: there the models' configurations say it.
     """
     if vllm_config.parallel_config.pipeline_parallel_size > 1:
-        return ""
+        return "by number"
     return "|".join(
-        ",".join(sorted(group.layer_names)) for group in kv_cache_config.prefix_cacheable_groups
+        ",".join(sorted(group.layer_names, key=natural))
+        for group in kv_cache_config.prefix_cacheable_groups
     )
 
 
@@ -332,7 +334,7 @@ def layers_of(kv_caches: dict[str, Any], kv_cache_config: KVCacheConfig) -> list
     blocks = kv_cache_config.num_blocks
     layers: list[Layer] = []
     for number, group in enumerate(kv_cache_config.prefix_cacheable_groups):
-        for name in sorted(group.layer_names):
+        for name in sorted(group.layer_names, key=natural):
             if name not in kv_caches:
                 continue  # of another pipeline stage
             caches = kv_caches[name]

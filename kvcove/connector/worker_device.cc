@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batches of a device's memory, by way of pinned host memory.
+//
+//   load   Lend, Get into it, Submit behind the step's mark; the mover goes on.
+//          kvcove-device: PartDone -> EndBatch
+//   save   Lend, Submit; the mover goes on.
+//          kvcove-device: PartDone -> fetched_; a mover: RunFetched: Put -> EndBatch
+//
+// A job's mover writes its own tally; batches have tallies of their own, which EndBatch adds to
+// `landed` under the role's lock, and End joins both.
+#include <exception>
+#include <numeric>
+
+#include "kvcove/connector/worker.h"
+#include "kvcove/connector/worker_job.h"
+
+namespace kvcove::connector {
+
+using transport::DeviceCopy;
+using transport::DeviceWay;
+
+std::int64_t WorkerRole::DeviceDeadline() const {
+  return clock_.NowNs() + options_.device_timeout.count() * kMillisecond;
+}
+
+void WorkerRole::CountCopyErrors(const Job& job, Tally& tally, std::size_t items,
+                                 const Status& status, LinesAfterLock& lines) {
+  tally.counters.copy_errors += items;
+  if (const std::uint64_t times = copy_lines_.Due(clock_.NowNs()); times > 0) {
+    lines.Error(
+        "{}: rank {}: {} of request {} failed in the device's memory: {} ({} such "
+        "failures)",
+        options_.engine, options_.number, job.load ? "a load" : "a save", job.request,
+        status.error().detail, times);
+  }
+}
+
+void WorkerRole::LoadBatchToDevice(Job& job, Store& store, std::size_t from, std::size_t to) {
+  auto batch = std::make_shared<Batch>();
+  batch->job = job.shared_from_this();
+  std::uint64_t bytes = 0;
+  for (std::size_t i = from; i < to; ++i) bytes += job.items[i].bytes;
+  transport::DeviceQueue& queue = *queue_.load();
+  auto host = queue.Lend(DeviceWay::kLoad, bytes, DeviceDeadline());
+  if (!host) {
+    LinesAfterLock lines;
+    CountCopyErrors(job, job, to - from, std::unexpected<Error>(host.error()), lines);
+    job.counters.failed_keys += to - from;
+    for (std::size_t i = from; i < to; ++i) job.bad.insert(job.items[i].place);
+    return;
+  }
+  batch->host = std::move(*host);
+  HostCursor cursor(batch->host->extents());
+  std::vector<std::vector<std::span<std::byte>>> places(to - from);
+  std::vector<std::vector<MutableBuffer>> into(to - from);
+  std::vector<GetItem> items(to - from);
+  for (std::size_t k = 0; k < items.size(); ++k) {
+    places[k] = cursor.Take(job.items[from + k].bytes);
+    for (const auto& piece : places[k]) {
+      into[k].push_back({.data = piece.data(), .size = piece.size()});
+    }
+    items[k] = {.key = job.items[from + k].key, .into = into[k]};
+  }
+  std::vector<ItemResult> results(items.size());
+  (void)store.Get(items, results, {.timeout = options_.timeout, .version = job.version});
+  for (const std::size_t i : JudgeLoad(job, store, from, results)) {
+    batch->values.push_back(
+        {.item = i, .tier = results[i - from].tier, .host = std::move(places[i - from])});
+  }
+  if (!batch->values.empty() && !job.cancelled) Submit(batch);
+}
+
+bool WorkerRole::SaveBatchFromDevice(Job& job, Store& store, std::size_t from, std::size_t to) {
+  auto batch = std::make_shared<Batch>();
+  batch->job = job.shared_from_this();
+  std::uint64_t bytes = 0;
+  for (std::size_t i = from; i < to; ++i) bytes += job.items[i].bytes;
+  transport::DeviceQueue& queue = *queue_.load();
+  auto host = queue.Lend(DeviceWay::kSave, bytes, clock_.NowNs());
+  if (!host) {
+    bool comes_back = false;
+    {
+      const MutexLock lock(mutex_);
+      comes_back = save_batches_ > 0;
+    }
+    if (comes_back) return false;
+    host = queue.Lend(DeviceWay::kSave, bytes, DeviceDeadline());
+  }
+  std::vector<std::size_t> items(to - from);
+  std::iota(items.begin(), items.end(), from);
+  // What is there already is not copied from the device.
+  for (const std::size_t i : NotStored(job, store, items)) {
+    if (job.items[i].pieces.empty() || !host) {
+      job.bad.insert(job.items[i].place);
+      ++job.counters.refused_keys;
+    } else {
+      batch->values.push_back({.item = i, .host = {}});
+    }
+  }
+  if (!host) {
+    LinesAfterLock lines;
+    CountCopyErrors(job, job, to - from, std::unexpected<Error>(host.error()), lines);
+  }
+  if (batch->values.empty() || job.cancelled) return true;
+  batch->host = std::move(*host);
+  HostCursor cursor(batch->host->extents());
+  for (Batch::Value& value : batch->values) value.host = cursor.Take(job.items[value.item].bytes);
+  Submit(batch);
+  return true;
+}
+
+void WorkerRole::Submit(const std::shared_ptr<Batch>& batch) {
+  Job& job = *batch->job;
+  batch->copies.resize(options_.layer_parts);
+  for (const Batch::Value& value : batch->values) {
+    const Item& item = job.items[value.item];
+    const std::uint64_t block = job.chunks[item.place].block;
+    HostCursor cursor(value.host);
+    for (const Descriptor& run : item.shard->runs) {
+      std::uintptr_t device = run.base + block * run.block_stride;
+      for (const std::span<std::byte> piece : cursor.Take(run.bytes)) {
+        batch->copies[run.part].push_back(
+            {.host = piece.data(), .device = device, .bytes = piece.size()});
+        device += piece.size();
+      }
+    }
+  }
+  // Parts matter to synchronous loads alone; others go as one.
+  if (!job.sync) {
+    for (std::size_t part = 1; part < batch->copies.size(); ++part) {
+      batch->copies[0].insert(batch->copies[0].end(), batch->copies[part].begin(),
+                              batch->copies[part].end());
+    }
+    batch->copies.resize(1);
+  }
+  {
+    const MutexLock lock(mutex_);
+    batch->parts_left = static_cast<std::uint32_t>(batch->copies.size());
+    ++job.in_flight;
+    if (!job.load) ++save_batches_;
+    flying_.insert(batch->job);
+  }
+  const transport::DeviceQueue::OnDone done = [this, batch](transport::DeviceDone& over) {
+    PartDone(batch, over);
+  };
+  for (std::uint32_t part = 0; part < batch->copies.size(); ++part) {
+    const Result<transport::DeviceTicket> ticket =
+        queue_.load()->Submit({.way = job.load ? DeviceWay::kLoad : DeviceWay::kSave,
+                               .copies = batch->copies[part],
+                               .after = job.after.get()},
+                              batch->host, this, done);
+    if (!ticket) {
+      transport::DeviceDone failed{.status = std::unexpected<Error>(ticket.error()), .host = {}};
+      PartDone(batch, failed);
+      continue;
+    }
+    if (!job.sync) continue;
+    const MutexLock lock(mutex_);
+    job.parts.push_back({.ticket = *ticket, .number = part});
+  }
+}
+
+void WorkerRole::PartDone(const std::shared_ptr<Batch>& batch, transport::DeviceDone& done) {
+  LinesAfterLock lines;
+  std::shared_ptr<const transport::HostMemory> let_go;  // after the lock
+  const MutexLock lock(mutex_);
+  const bool load = batch->job->load;
+  Counters& counters = batch->tally.counters;
+  auto& moved = load ? counters.device_load_bytes : counters.device_save_bytes;
+  if (done.status) {
+    for (std::size_t path = 0; path < moved.size(); ++path) moved[path] += done.moved[path];
+    (load ? counters.device_load_time : counters.device_save_time).Add(done.ns);
+  }
+  if (!done.status && batch->status) batch->status = done.status;
+  if (--batch->parts_left > 0) return;
+  if (!batch->status) {
+    CountCopyErrors(*batch->job, batch->tally, batch->values.size(), batch->status, lines);
+  }
+  if (load || !batch->status || stopping_) {
+    let_go = std::move(batch->host);
+    return EndBatch(*batch, lines);
+  }
+  fetched_.push_back(batch);
+  changed_.NotifyAll();
+}
+
+void WorkerRole::EndBatch(Batch& batch, LinesAfterLock& lines) {
+  const std::shared_ptr<Job> job = batch.job;
+  for (const Batch::Value& value : batch.values) {
+    const Item& item = job->items[value.item];
+    if (!batch.status) {
+      batch.tally.bad.insert(item.place);
+      ++(job->load ? batch.tally.counters.failed_keys : batch.tally.counters.refused_keys);
+    } else if (job->load) {
+      CountLoaded(batch.tally, item, value.tier);
+    }
+  }
+  job->landed.Add(batch.tally);
+  if (!job->load) {
+    --save_batches_;
+    saves_blocked_ = false;
+  }
+  if (--job->in_flight == 0) {
+    flying_.erase(job);
+    if (job->over) End(job, lines);
+  }
+  changed_.NotifyAll();
+}
+
+bool WorkerRole::RunFetched() {
+  std::shared_ptr<Batch> batch;
+  std::shared_ptr<Store> store;
+  {
+    const MutexLock lock(mutex_);
+    if (fetched_.empty() || store_ == nullptr) return false;
+    batch = std::move(fetched_.front());
+    fetched_.pop_front();
+    store = store_;
+  }
+  Job& job = *batch->job;
+  std::vector<std::size_t> which;
+  std::vector<std::vector<ConstBuffer>> values;
+  for (const Batch::Value& value : batch->values) {
+    which.push_back(value.item);
+    std::vector<ConstBuffer>& pieces = values.emplace_back();
+    for (const std::span<std::byte> piece : value.host) {
+      pieces.push_back({.data = piece.data(), .size = piece.size()});
+    }
+  }
+  Status status;
+  try {
+    if (job.cancelled) {
+      for (const Batch::Value& value : batch->values) {
+        batch->tally.bad.insert(job.items[value.item].place);
+      }
+      batch->tally.counters.dropped_keys += batch->values.size();
+    } else {
+      batch->tally.counters.existing_keys +=
+          PutValues(job, batch->tally, *store, which, values).size();
+    }
+  } catch (const std::exception& error) {
+    LogError("{}: job {} of request {} failed: {}", options_.engine, job.id, job.request,
+             error.what());
+    status = kvcove::Fail(Code::kInternal, error.what());
+  }
+  batch->host.reset();
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  if (!status) batch->status = status;
+  EndBatch(*batch, lines);
+  return true;
+}
+
+void WorkerRole::StepReached(const std::shared_ptr<const transport::DeviceMark>& mark,
+                             const Status& status) {
+  ComputedStep step;
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  // Unregister may have ended it meanwhile.
+  const auto at = std::ranges::find(marked_steps_, mark, &ComputedStep::mark);
+  if (at == marked_steps_.end()) return;
+  step = std::move(*at);
+  marked_steps_.erase(at);
+  if (!status) {
+    lines.Error("{}: what a step computed cannot be saved: {}", options_.engine,
+                status.error().detail);
+  }
+  StepDone(step, status ? std::string() : status.error().detail, lines);
+}
+
+void WorkerRole::WaitOnStream(StreamHandle stream, std::uint32_t part) {
+  transport::DeviceQueue* const queue = queue_;
+  if (queue == nullptr) return;
+  std::vector<transport::DeviceTicket> tickets;
+  {
+    const MutexLock lock(mutex_);
+    for (const std::shared_ptr<Job>& job : flying_) {
+      // Once a ticket: the stream then waits for it whatever comes.
+      std::erase_if(job->parts, [&](const Job::Part& each) {
+        if (each.number > part) return false;
+        tickets.push_back(each.ticket);
+        return true;
+      });
+    }
+  }
+  for (const transport::DeviceTicket ticket : tickets) {
+    const Status waits = queue->StreamWait(stream, ticket);
+    if (waits) continue;
+    LogError("{}: rank {}: the host waits for a load, as the engine's stream cannot: {}",
+             options_.engine, options_.number, waits.error().detail);
+    (void)AwaitFlights();
+    return;
+  }
+}
+
+void WorkerRole::WaitForLayer(std::string_view layer, StreamHandle stream) {
+  std::uint32_t part = options_.layer_parts;
+  {
+    const MutexLock lock(mutex_);
+    if (flying_.empty()) return;
+    if (const auto at = part_of_layer_.find(layer); at != part_of_layer_.end()) part = at->second;
+  }
+  WaitOnStream(stream, part);
+}
+
+bool WorkerRole::AwaitFlights() {
+  const std::int64_t deadline = DeviceDeadline();
+  const auto left = [&] {
+    const MutexLock lock(mutex_);
+    return !flying_.empty();
+  };
+  // Without threads of the role the caller's does their work.
+  while (options_.threads == 0 && left()) {
+    transport::DeviceQueue* const queue = queue_;
+    if (!RunFetched() && (queue == nullptr || !queue->Advance())) return false;
+  }
+  const MutexLock lock(mutex_);
+  while (!flying_.empty()) {
+    // Movers that have ended put nothing any more.
+    if (stopping_ && !fetched_.empty()) {
+      LinesAfterLock lines;
+      const std::shared_ptr<Batch> batch = fetched_.front();
+      fetched_.pop_front();
+      batch->status = kvcove::Fail(Code::kUnavailable, "the role ends");
+      EndBatch(*batch, lines);
+      continue;
+    }
+    const std::int64_t wait = deadline - clock_.NowNs();
+    if (wait <= 0) return false;
+    changed_.WaitFor(mutex_, std::chrono::nanoseconds(wait));
+  }
+  return true;
+}
+
+void WorkerRole::AddDeviceStats(Report& report, const transport::DeviceQueueStats& now) {
+  Counters& counters = report.counters;
+  counters.device_load_ns += now.busy_ns[0] - told_stats_.busy_ns[0];
+  counters.device_save_ns += now.busy_ns[1] - told_stats_.busy_ns[1];
+  counters.device_tickets = now.tickets;
+  counters.device_lent_bytes = now.lent_bytes;
+  counters.device_pinned_bytes = now.pinned_bytes;
+  told_stats_ = now;
+}
+
+}  // namespace kvcove::connector

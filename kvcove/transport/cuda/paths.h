@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which runs of a transfer go which way. Pure; cost is one step a run.
+//
+//   run >= threshold   by itself, in one batched call of the copy engines
+//   smaller runs       in chunks: whole spans of host memory through a slot of staging memory on
+//   the
+//                      device, and one kernel for all runs of a chunk
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvcove/transport/cuda/kernels.h"
+#include "kvcove/transport/device.h"
+
+namespace kvcove::transport::cuda {
+
+struct PathLimits {
+  std::uint64_t threshold = 0;  // bytes of a run; 0: all go by themselves
+  std::uint64_t chunk_bytes = 32 << 20;
+  std::uint32_t chunk_runs = 16384;
+};
+
+// Host memory without a gap, and its place in the slot.
+struct PathSpan {
+  std::byte* host = nullptr;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+// Where a run lies in the slot, and on the device.
+struct PathRun {
+  std::uint64_t offset = 0;
+  std::uintptr_t device = 0;
+  std::uint64_t bytes = 0;
+};
+struct PathChunk {
+  std::vector<PathSpan> spans;
+  std::vector<PathRun> runs;
+  std::uint64_t bytes = 0;  // of runs
+};
+struct Paths {
+  std::vector<DeviceCopy> alone;
+  std::vector<PathChunk> chunks;
+};
+
+// Runs that touch in both memories become one first.
+Paths PlanPaths(std::span<const DeviceCopy> copies, const PathLimits& limits);
+
+}  // namespace kvcove::transport::cuda
