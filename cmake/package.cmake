@@ -10,7 +10,7 @@ set(public_headers
     kvcove/base/export.h kvcove/base/random.h kvcove/base/result.h
     kvcove/model/hints.h kvcove/model/ids.h kvcove/model/stats.h
     kvcove/pool/pool.h
-    kvcove/requester/completion.h kvcove/requester/session.h kvcove/requester/types.h)
+    kvcove/requester/borrow.h kvcove/requester/completion.h kvcove/requester/session.h kvcove/requester/types.h)
 set(objects $<TARGET_OBJECTS:kvcove_fmt>)
 foreach(module ${KVCOVE_LIBRARY_MODULES})
   get_target_property(type kvcove_${module} TYPE)

@@ -101,13 +101,18 @@ void AddBench(CLI::App& app, Action& chosen) {
       app.add_subcommand("bench", "Measure this build against this machine's limits.");
   bench->require_subcommand(1);
   CLI::App* local = bench->add_subcommand(
-      "local", "The pool of one host: get, put, exists, reset, memory; embedded and as a process.");
+      "local",
+      "The pool of one host: get, put, borrow, reserve, exists, reset, memory; embedded and as a "
+      "process.");
   local->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
-  local->add_option("--bench", options->benches, "only these: get, put, exists, reset, memory")
-      ->check(CLI::IsMember({"get", "put", "exists", "reset", "memory"}));
+  local
+      ->add_option("--bench", options->benches,
+                   "only these: get, put, borrow, reserve, exists, reset, memory")
+      ->check(CLI::IsMember({"get", "put", "borrow", "reserve", "exists", "reset", "memory"}));
   local->add_option("--form", options->forms, "only these: process, embedded")
       ->check(CLI::IsMember({"process", "embedded"}));
-  local->add_option("--batch", options->batches, "only gets and puts of these batch sizes");
+  local->add_option("--batch", options->batches,
+                    "only gets, puts, loans and reservations of these batch sizes");
   local->add_option("--most-objects", options->most_objects, "leave out what needs more objects")
       ->capture_default_str();
   local->add_option("--seconds", options->seconds, "a row")->capture_default_str();
@@ -119,7 +124,8 @@ void AddBench(CLI::App& app, Action& chosen) {
   remote->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
   remote->add_option("--bench", options->benches, "only these: get, put, exists, reset")
       ->check(CLI::IsMember({"get", "put", "exists", "reset"}));
-  remote->add_option("--batch", options->batches, "only gets and puts of these batch sizes");
+  remote->add_option("--batch", options->batches,
+                     "only gets, puts, loans and reservations of these batch sizes");
   remote->add_option("--seconds", options->seconds, "a row")->capture_default_str();
   remote->add_option("--most-objects", options->most_objects, "of the reset row")
       ->capture_default_str();

@@ -62,6 +62,12 @@ Result<int> Run(const BenchOptions& options) {
         KVCOVE_TRY(BenchPut(options, form, shape));
       }
     }
+    // 64 MiB in one loan: half of a sixteenth of 2 GiB.
+    for (const Shape& shape : {Shape{64 * kKiB, 128, 2 * kGiB}, Shape{kMiB, 64, 2 * kGiB}}) {
+      if (!Wanted(options.batches, shape.batch)) continue;
+      if (Wanted(options.benches, "borrow")) KVCOVE_TRY(BenchBorrow(options, form, shape));
+      if (Wanted(options.benches, "reserve")) KVCOVE_TRY(BenchReserve(options, form, shape));
+    }
     if (Wanted(options.benches, "exists")) {
       for (const std::uint64_t objects : {10'000ULL, 1'000'000ULL, 10'000'000ULL}) {
         if (objects > options.most_objects) continue;

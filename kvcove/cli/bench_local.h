@@ -51,6 +51,9 @@ struct Shape {
 // Each prints its rows. Errors: what failed in the pool.
 Status BenchGet(const BenchOptions& options, const std::string& form, const Shape& shape);
 Status BenchPut(const BenchOptions& options, const std::string& form, const Shape& shape);
+// Each beside the call that copies: without a copy ("bare"), and with the caller's ("copy").
+Status BenchBorrow(const BenchOptions& options, const std::string& form, const Shape& shape);
+Status BenchReserve(const BenchOptions& options, const std::string& form, const Shape& shape);
 Status BenchExists(const BenchOptions& options, const std::string& form, std::uint64_t objects);
 Status BenchReset(const BenchOptions& options, const std::string& form, std::uint64_t objects);
 Status BenchMemory(const BenchOptions& options, std::uint64_t objects);

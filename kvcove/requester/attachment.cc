@@ -2,36 +2,9 @@
 #include "kvcove/requester/attachment.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 namespace kvcove::requester {
-
-int Attachment::AcquireLane(std::int64_t deadline_ns, const Clock& clock) {
-  constexpr std::uint32_t kAll = (1U << segment::kLanes) - 1;
-  const MutexLock lock(lanes_mutex_);
-  while (lanes_used_ == kAll) {
-    const std::int64_t left = deadline_ns - clock.NowNs();
-    if (left <= 0) return -1;
-    lane_free_.WaitFor(lanes_mutex_, std::chrono::nanoseconds(left));
-  }
-  const int lane = std::countr_one(lanes_used_);
-  lanes_used_ |= 1U << lane;
-  return lane;
-}
-
-void Attachment::ReleaseLane(int lane) {
-  const MutexLock lock(lanes_mutex_);
-  lanes_used_ &= ~(1U << lane);
-  lane_free_.NotifyOne();
-}
-
-bool Attachment::AddProtected(std::uint64_t bytes) {
-  const std::uint64_t before = protected_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  if (before == 0 || before + bytes <= payload_bytes() / 16) return true;
-  SubProtected(bytes);
-  return false;
-}
 
 void Attachment::PushEvents(const std::vector<segment::Event>& events) {
   if (events.empty()) return;

@@ -11,6 +11,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/requester/reader_slots.h"
 #include "kvcove/requester/types.h"
 #include "kvcove/segment/reader.h"
 #include "kvcove/wire/messages.h"
@@ -28,7 +29,8 @@ class Attachment {
         payload_{.data = payload, .granule = header.granule()},
         page_(page),
         staging_(staging),
-        node_(node) {}
+        node_(node),
+        readers_(page, page == nullptr ? 0 : header.header().payload_bytes) {}
   virtual ~Attachment() = default;
 
   // Tells it from every other one of this process. Its address does not: the next one may get it.
@@ -48,15 +50,8 @@ class Attachment {
   bool connected() const { return connected_.load(std::memory_order_acquire); }
   void Disconnect() { connected_.store(false, std::memory_order_release); }
 
-  // A lane for one reading thread, waiting for one until the deadline. -1: none came free in time.
-  int AcquireLane(std::int64_t deadline_ns, const Clock& clock);
-  void ReleaseLane(int lane);
-  // Bytes that this process's readers may protect in addition; false if that would be over 1/16 of
-  // the segment (one object alone always may).
-  bool AddProtected(std::uint64_t bytes);
-  void SubProtected(std::uint64_t bytes) {
-    protected_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
-  }
+  // What this process's readers protect there.
+  ReaderSlots& readers() { return readers_; }
 
   // The staging area, for the one thread that gets it; null while another one has it.
   segment::Staging* TakeStaging();
@@ -83,11 +78,8 @@ class Attachment {
   const int node_;
   std::atomic<bool> staging_taken_{false};
   std::atomic<bool> connected_{true};
-  std::atomic<std::uint64_t> protected_bytes_{0};
+  ReaderSlots readers_;
 
-  Mutex lanes_mutex_;
-  CondVar lane_free_;
-  std::uint32_t lanes_used_ KVCOVE_GUARDED_BY(lanes_mutex_) = 0;
   Mutex ring_mutex_;
   Mutex abandoned_mutex_;
   std::vector<wire::FinishItem> abandoned_ KVCOVE_GUARDED_BY(abandoned_mutex_);

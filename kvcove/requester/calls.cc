@@ -8,6 +8,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/random.h"
 #include "kvcove/rpc/busy.h"
+#include "kvcove/segment/reader.h"
 
 namespace kvcove::requester {
 
@@ -32,11 +33,9 @@ wire::ResetRequest ResetOf(const SessionOptions& options, const ResetOptions& re
   return request;
 }
 
-std::string_view AfterOf(std::span<const PutItem> items, std::size_t i,
-                         const CallOptions& options) {
-  if (!items[i].after.empty()) return items[i].after;
-  if (i == 0) return options.after;
-  return CheckKey(items[i - 1].key) ? items[i - 1].key : std::string_view();
+std::int64_t HoldEnd(std::chrono::milliseconds hold, std::int64_t now_ns) {
+  if (hold.count() <= 0) return 0;
+  return now_ns / kMillisecond + std::min(hold, segment::kLongestHold).count();
 }
 
 std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout) {
@@ -44,6 +43,13 @@ std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout) {
 }
 
 ItemResult Miss(MissReason reason) { return {.code = Code::kMiss, .reason = reason}; }
+
+Status FailureShown(const Status& failed, std::span<const ItemResult> results) {
+  if (failed) return {};
+  const bool shown = std::ranges::any_of(
+      results, [&](const ItemResult& result) { return result.code == failed.error().code; });
+  return shown ? failed : Status();
+}
 
 MissReason UnansweredReason(const Error& error) {
   if (rpc::BusyIn(error)) return MissReason::kLimited;

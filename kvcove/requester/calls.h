@@ -24,10 +24,19 @@ wire::RegisterRequest RegistrationOf(const SessionOptions& options, std::string_
                                      const wire::ResetOutcome& reset);
 wire::ResetRequest ResetOf(const SessionOptions& options, const ResetOptions& reset);
 // The key that the item's chunk follows: its own word, or the item before it if that has a key that
-// can be stored.
-std::string_view AfterOf(std::span<const PutItem> items, std::size_t i, const CallOptions& options);
+// can be stored. Of PutItem and ReserveItem.
+template <typename Item>
+std::string_view AfterOf(std::span<const Item> items, std::size_t i, const CallOptions& options) {
+  if (!items[i].after.empty()) return items[i].after;
+  if (i == 0) return options.after;
+  return CheckKey(items[i - 1].key) ? items[i - 1].key : std::string_view();
+}
+// The end of a hold that begins now, as segment::Event has it; 0 for none.
+std::int64_t HoldEnd(std::chrono::milliseconds hold, std::int64_t now_ns);
 std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout);
 ItemResult Miss(MissReason reason);
+// The failure of a call that asked several owners counts only where an item still shows it.
+Status FailureShown(const Status& failed, std::span<const ItemResult> results);
 // Why nothing was found when the authority did not answer: kTimeout (there was no time to; asking
 // again may help), kLimited (it is busy, and the deadline comes before it may be asked again) or
 // kUnavailable.

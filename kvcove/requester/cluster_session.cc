@@ -266,6 +266,43 @@ std::uint32_t ClusterSession::GetFrom(const Token& token, std::span<const std::s
   return read.retry_after_ms();
 }
 
+// ---- in place
+
+Result<Borrowed> ClusterSession::Borrow(std::span<const std::string_view> keys,
+                                        const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  auto loan = std::make_unique<Loan>(keys.size(), clock_);
+  loan->Keep(host_);
+  loan->SetClosed(resets_.closed_flag());
+  LocalSession* const local = closed() ? nullptr : Local();
+  std::vector<ItemResult> results(keys.size());
+  if (local != nullptr) {
+    std::vector<BorrowKey> wanted(keys.size());
+    for (std::size_t i = 0; i < keys.size(); ++i) wanted[i] = {.key = keys[i], .number = i};
+    KVCOVE_TRY(local->BorrowInto(*loan, wanted, results, options));
+  } else {
+    (void)MissedHere(nullptr, keys, results);
+    for (ItemResult& result : results) {
+      if (result.code == Code::kInvalid) continue;
+      result = Miss(closed() ? MissReason::kClosed : MissReason::kUnavailable);
+    }
+  }
+  // A miss here says nothing of other hosts, unless this session may find nothing at all.
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    results[i].elsewhere =
+        results[i].code == Code::kMiss && results[i].reason != MissReason::kClosed;
+    loan->SetResult(i, results[i]);
+  }
+  return Borrowed(std::move(loan));
+}
+
+Result<std::vector<SegmentRange>> ClusterSession::Segments(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  LocalSession* const local = Local();
+  if (local == nullptr) return std::vector<SegmentRange>();
+  return local->Segments(options);
+}
+
 // ---- the rest
 
 Status ClusterSession::CodesCall(std::span<const std::string_view> keys,

@@ -29,6 +29,11 @@ class ClusterSession final : public Session {
              const CallOptions& options) override;
   Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
              const CallOptions& options) override;
+  Result<Borrowed> Borrow(std::span<const std::string_view> keys,
+                          const CallOptions& options) override;
+  Result<Reserved> Reserve(const Token& token, std::span<const ReserveItem> items,
+                           const CallOptions& options) override;
+  Result<std::vector<SegmentRange>> Segments(const CallOptions& options) override;
   Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                 const CallOptions& options) override;
   Result<std::size_t> LongestPrefix(std::span<const std::string_view> keys,
@@ -94,6 +99,11 @@ class ClusterSession final : public Session {
   // To this host's owners first, where they are preferred; true if they were asked.
   bool PutHere(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
                const CallOptions& options, Status& stored);
+  // The same of a reservation, which goes nowhere else; false: it would have to.
+  bool ReserveHere(Reservation& reservation, const Token& token, std::span<const ReserveKey> items,
+                   std::span<ItemResult> results, const CallOptions& options, Status& reserved);
+  // Where puts go first on this host: `owner` is empty for whichever is best. False: elsewhere.
+  bool PutsHere(LocalSession* local, std::optional<std::size_t>& owner);
   // The memory of this host's owners; null while none is here. One that comes later is used from
   // then on, so a call asks once.
   LocalSession* Local();

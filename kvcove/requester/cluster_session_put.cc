@@ -11,20 +11,64 @@
 
 namespace kvcove::requester {
 
+bool ClusterSession::PutsHere(LocalSession* local, std::optional<std::size_t>& owner) {
+  if (local == nullptr || options_.replicas > 1) return false;
+  if (preferred_.empty()) {
+    return placement_ == Placement::kLocalFirst && host_->locals().AnyUsable();
+  }
+  owner = host_->LocalAt(preferred_.front());
+  return owner.has_value();
+}
+
 bool ClusterSession::PutHere(const Token& token, std::span<const PutItem> items,
                              std::span<ItemResult> results, const CallOptions& options,
                              Status& stored) {
   LocalSession* local = Local();
-  if (local == nullptr || options_.replicas > 1) return false;
-  if (preferred_.empty()) {
-    if (placement_ != Placement::kLocalFirst || !host_->locals().AnyUsable()) return false;
-    stored = local->Put(token, items, results, options);
-    return true;
-  }
-  const std::optional<std::size_t> here = host_->LocalAt(preferred_.front());
-  if (!here) return false;
-  stored = local->PutOn(*here, token, items, results, options);
+  std::optional<std::size_t> owner;
+  if (!PutsHere(local, owner)) return false;
+  stored = owner ? local->PutOn(*owner, token, items, results, options)
+                 : local->Put(token, items, results, options);
   return true;
+}
+
+bool ClusterSession::ReserveHere(Reservation& reservation, const Token& token,
+                                 std::span<const ReserveKey> items, std::span<ItemResult> results,
+                                 const CallOptions& options, Status& reserved) {
+  LocalSession* local = Local();
+  std::optional<std::size_t> owner;
+  if (!PutsHere(local, owner)) return false;
+  reserved = owner ? local->ReserveOn(*owner, reservation, token, items, results, options)
+                   : local->ReserveInto(reservation, token, items, results, options);
+  return true;
+}
+
+Result<Reserved> ClusterSession::Reserve(const Token& token, std::span<const ReserveItem> items,
+                                         const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(items.size(), items.size()));
+  if (token.slot >= kMaxSlots) return Fail(Code::kInvalid, "the token does not come from Capture");
+  auto reservation = std::make_unique<Reservation>(items.size(), clock_);
+  reservation->Keep(host_);
+  reservation->SetClosed(resets_.closed_flag());
+  std::vector<ReserveKey> wanted(items.size());
+  std::vector<ItemResult> results(items.size(), {.code = Code::kClosed});
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    wanted[i] = {.item = items[i], .number = i};
+    wanted[i].item.after = AfterOf(items, i, options);
+  }
+  if (!closed()) {
+    Status reserved;
+    const bool here = ReserveHere(*reservation, token, wanted, results, options, reserved);
+    if (!reserved && reserved.error().code == Code::kInvalid) {
+      return std::unexpected(reserved.error());
+    }
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (!here) results[i] = {.code = Code::kUnavailable, .bytes = items[i].size_bytes};
+      results[i].elsewhere =
+          results[i].code == Code::kUnavailable || results[i].code == Code::kNoSpace;
+    }
+  }
+  for (std::size_t i = 0; i < items.size(); ++i) reservation->SetResult(i, results[i]);
+  return Reserved(std::move(reservation));
 }
 
 void ClusterSession::FallBack(std::string_view why) {

@@ -16,6 +16,7 @@ HostSession::HostSession(std::shared_ptr<Host> host, SessionOptions options, con
     : host_(std::move(host)),
       options_(std::move(options)),
       clock_(clock),
+      borrow_budget_(std::make_shared<BorrowBudget>(options_.borrow_bytes)),
       resets_(
           options_.name,
           [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {

@@ -9,7 +9,9 @@
 #include "kvcove/base/size.h"
 #include "kvcove/requester/attachment.h"
 #include "kvcove/requester/calls.h"
+#include "kvcove/requester/loan.h"
 #include "kvcove/requester/recent_versions.h"
+#include "kvcove/requester/reservation.h"
 #include "kvcove/requester/reset_keeper.h"
 #include "kvcove/requester/session.h"
 
@@ -26,6 +28,11 @@ class HostSession final : public Session {
              const CallOptions& options) override;
   Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
              const CallOptions& options) override;
+  Result<Borrowed> Borrow(std::span<const std::string_view> keys,
+                          const CallOptions& options) override;
+  Result<Reserved> Reserve(const Token& token, std::span<const ReserveItem> items,
+                           const CallOptions& options) override;
+  Result<std::vector<SegmentRange>> Segments(const CallOptions& options) override;
   Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                 const CallOptions& options) override;
   Result<std::size_t> LongestPrefix(std::span<const std::string_view> keys,
@@ -49,6 +56,14 @@ class HostSession final : public Session {
   Status Reset(const ResetOptions& options) override;
   Status NameVersions(std::span<const std::string> versions, const CallOptions& options) override;
   bool closed() const override { return resets_.closed(); }
+  // This owner's part of a loan, or of a reservation; `results` has an item for each of `keys`.
+  Status BorrowInto(Loan& loan, std::span<const BorrowKey> keys, std::span<ItemResult> results,
+                    const CallOptions& options);
+  Status ReserveInto(Reservation& reservation, const Token& token,
+                     std::span<const ReserveKey> items, std::span<ItemResult> results,
+                     const CallOptions& options);
+  // Adds this owner's memory, if it answers.
+  void AddSegment(std::vector<SegmentRange>& ranges, const CallOptions& options);
   // One attempt, for who keeps the resets of several owners' sessions. It forgets nothing here.
   Result<wire::ResetOutcome> AskReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
   // Other owners of this host are asked, too: from now on this session counts what it finds, and
@@ -78,6 +93,10 @@ class HostSession final : public Session {
     MissReason refused = MissReason::kNone;  // nothing may be found
   };
   class Copier;
+  struct Window {
+    std::chrono::milliseconds hold{0};
+    std::int64_t deadline_ns = 0;
+  };
   static constexpr std::size_t kFindChunk = segment::HeaderView::kFindMany;
   static constexpr std::uint64_t kCopyPiece = kMiB;  // between two looks at the deadline
 
@@ -91,13 +110,29 @@ class HostSession final : public Session {
   // What calls that change objects mean: the generation that this session is bound to.
   Result<Token> TokenOf(const CallOptions& options, std::int64_t deadline_ns,
                         std::shared_ptr<Attachment>& attachment);
+  // Nothing may be found: fills the results with why.
+  static bool Refused(const Result<Scope>& scope, std::span<ItemResult> results);
   void GetWindow(const Scope& scope, std::span<const GetItem> items, std::span<ItemResult> results,
                  std::chrono::milliseconds hold, std::int64_t deadline_ns);
+  void BorrowWindow(const Scope& scope, Loan& loan, std::span<const BorrowKey> keys,
+                    std::span<ItemResult> results, const Window& window);
+  void BorrowFromDisk(const Scope& scope, Loan& loan, std::span<const BorrowKey> keys,
+                      std::span<ItemResult> results, const Window& window);
+  // What a put begins with, whoever copies. The owner; or why there is none, in all results.
+  Result<std::shared_ptr<Attachment>> BeginPut(const Token& token, std::span<ItemResult> results);
+  // Marks what is there already, and what cannot be stored. The numbers of the others.
+  std::vector<std::size_t> FindNew(Attachment& attachment, const Token& token,
+                                   std::span<const wire::PutItem> requests,
+                                   std::span<ItemResult> results);
   Status PutInline(Attachment& attachment, const Token& token, std::span<const PutItem> items,
-                   std::span<const std::string_view> afters, std::span<const std::size_t> which,
+                   std::span<const wire::PutItem> requests, std::span<const std::size_t> which,
                    std::span<ItemResult> results, std::int64_t deadline_ns);
+  // Asks for memory: results and grants of requests[which[k]].
+  static Result<std::vector<wire::PutResult>> AskForMemory(
+      Attachment& attachment, const Token& token, std::span<const wire::PutItem> requests,
+      std::span<const std::size_t> which, std::span<ItemResult> results, std::int64_t deadline_ns);
   Status PutReserved(Attachment& attachment, const Token& token, std::span<const PutItem> items,
-                     std::span<const std::string_view> afters, std::span<const std::size_t> which,
+                     std::span<const wire::PutItem> requests, std::span<const std::size_t> which,
                      std::span<ItemResult> results, std::int64_t deadline_ns);
   bool CopyIn(Attachment& attachment, const PutItem& item, std::span<const Extent> extents,
               std::int64_t deadline_ns) const;
@@ -105,9 +140,14 @@ class HostSession final : public Session {
   void GetFromDisk(const Scope& scope, std::span<const GetItem> items,
                    std::span<ItemResult> results, const CallOptions& options,
                    std::int64_t deadline_ns);
-  // Once; what could be read there is, the others have their reasons. False: none can go on.
-  bool LoadSome(const Scope& scope, std::span<const GetItem> items, std::span<ItemResult> results,
-                const CallOptions& options, std::int64_t deadline_ns);
+  // Brings these keys up, once, and calls `read` with the numbers of those that are up, and room
+  // for their results. `again` gets the numbers of those that should be asked for again. False:
+  // nothing goes on, and each result says why.
+  using ReadLoaded =
+      std::function<void(std::span<const std::size_t> there, std::span<ItemResult> results)>;
+  bool LoadSome(const Scope& scope, std::span<const std::string_view> keys,
+                std::span<ItemResult> results, const Window& window, const ReadLoaded& read,
+                std::vector<std::size_t>& again);
   // For a load that follows: nobody waits for it.
   void Prefetch(const Scope& scope, std::span<const std::string_view> keys,
                 std::chrono::milliseconds hold, std::int64_t deadline_ns) const;
@@ -125,6 +165,7 @@ class HostSession final : public Session {
   const SessionOptions options_;
   const Clock& clock_;
   std::atomic<bool> one_of_several_{false};
+  const std::shared_ptr<BorrowBudget> borrow_budget_;  // loans may outlive this
 
   Mutex bindings_mutex_;
   RecentVersions<Binding> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_){kSessionVersions};

@@ -120,76 +120,85 @@ void HostSession::GetFromDisk(const Scope& scope, std::span<const GetItem> items
     if (results[i].code == Code::kMiss && OnDisk(scope, items[i].key)) which.push_back(i);
   }
   const DiskParts parts(items, which, scope.attachment->payload_bytes());
+  const Window window{.hold = options.hold, .deadline_ns = deadline_ns};
   std::vector<GetItem> wanted;
+  std::vector<std::string_view> keys;
   std::vector<ItemResult> answers;
+  std::vector<std::size_t> again;
   std::size_t at = 0;
   std::size_t ahead = 0;  // up to here the owner has been told to begin
   while (at < which.size() && clock_.NowNs() < deadline_ns) {
     const std::size_t end = parts.End(which, at);
-    if (const std::size_t window = parts.Window(which, at, ahead); window > ahead) {
-      std::vector<std::string_view> keys;
+    if (const std::size_t told = parts.Window(which, at, ahead); told > ahead) {
+      keys.clear();
       ahead = std::max(ahead, at);
-      for (; ahead < window; ++ahead) keys.push_back(items[which[ahead]].key);
+      for (; ahead < told; ++ahead) keys.push_back(items[which[ahead]].key);
       Prefetch(scope, keys, kAhead, deadline_ns);
     }
     wanted.clear();
+    keys.clear();
     for (std::size_t k = at; k < end; ++k) wanted.push_back(items[which[k]]);
+    for (const GetItem& item : wanted) keys.push_back(item.key);
     answers.assign(wanted.size(), Miss(MissReason::kDiskTimeout));
-    const bool goes_on = LoadSome(scope, wanted, answers, options, deadline_ns);
-    for (const ItemResult& answer : answers) {
-      const std::size_t i = which[at++];
-      results[i] = answer;
-      // What was not looked for this time is asked for again.
-      if (answer.code == Code::kLimit) which.push_back(i);
-    }
+    const bool goes_on = LoadSome(
+        scope, keys, answers, window,
+        [&](std::span<const std::size_t> there, std::span<ItemResult> read) {
+          std::vector<GetItem> readable;
+          for (const std::size_t i : there) readable.push_back(wanted[i]);
+          for (std::size_t from = 0; from < there.size(); from += segment::kLaneSlots) {
+            const std::size_t count =
+                std::min<std::size_t>(segment::kLaneSlots, there.size() - from);
+            GetWindow(scope, std::span<const GetItem>(readable).subspan(from, count),
+                      read.subspan(from, count), options.hold, deadline_ns);
+          }
+        },
+        again);
+    // What was not looked for this time is asked for again.
+    for (const std::size_t k : again) which.push_back(which[at + k]);
+    for (const ItemResult& answer : answers) results[which[at++]] = answer;
     if (!goes_on) break;
   }
   for (; at < which.size(); ++at) results[which[at]] = Miss(MissReason::kDiskTimeout);
 }
 
-bool HostSession::LoadSome(const Scope& scope, std::span<const GetItem> items,
-                           std::span<ItemResult> results, const CallOptions& options,
-                           std::int64_t deadline_ns) {
-  std::vector<std::string_view> keys;
-  for (const GetItem& item : items) keys.push_back(item.key);
-  const std::int64_t left = deadline_ns - clock_.NowNs();
+bool HostSession::LoadSome(const Scope& scope, std::span<const std::string_view> keys,
+                           std::span<ItemResult> results, const Window& window,
+                           const ReadLoaded& read, std::vector<std::size_t>& again) {
+  again.clear();
+  const std::int64_t left = window.deadline_ns - clock_.NowNs();
   const auto waiting = std::make_shared<Waiting>();
   scope.attachment->service().Load(
       {.token = TokenOf(scope),
        .keys = keys,
        .wait_ns = std::max<std::int64_t>(left - std::min(left / 4, kMostMarginNs), 1),
-       .hold_ns = std::max(options.hold.count() * kMillisecond, kLeastHoldNs)},
-      deadline_ns,
+       .hold_ns = std::max(window.hold.count() * kMillisecond, kLeastHoldNs)},
+      window.deadline_ns,
       [waiting](Result<std::vector<wire::LoadResult>> loaded) { waiting->Set(std::move(loaded)); });
-  const auto loaded = waiting->Take(clock_, deadline_ns);
-  if (!loaded || loaded->size() != items.size()) {
+  const auto loaded = waiting->Take(clock_, window.deadline_ns);
+  if (!loaded || loaded->size() != keys.size()) {
     const MissReason reason = loaded ? MissReason::kUnavailable : UnansweredReason(loaded.error());
     std::ranges::fill(results, Miss(reason));
     return false;
   }
   std::vector<std::size_t> there;
-  std::vector<GetItem> readable;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    results[i] = {.code = (*loaded)[i].code, .reason = (*loaded)[i].reason};
-    if (!results[i].ok()) continue;
-    there.push_back(i);
-    readable.push_back(items[i]);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const wire::LoadResult& one = (*loaded)[i];
+    results[i] = {.code = one.code, .reason = one.reason};
+    if (results[i].ok()) there.push_back(i);
+    if (one.code == Code::kLimit) again.push_back(i);
   }
-  std::vector<ItemResult> read(there.size());
-  for (std::size_t from = 0; from < there.size(); from += segment::kLaneSlots) {
-    const std::size_t count = std::min<std::size_t>(segment::kLaneSlots, there.size() - from);
-    GetWindow(scope, std::span<const GetItem>(readable).subspan(from, count),
-              std::span<ItemResult>(read).subspan(from, count), options.hold, deadline_ns);
-  }
+  std::vector<ItemResult> answers(there.size());
+  read(there, answers);
   for (std::size_t k = 0; k < there.size(); ++k) {
-    results[there[k]] = read[k];
-    if (read[k].ok()) results[there[k]].tier = Tier::kDisk;
+    results[there[k]] = answers[k];
+    if (answers[k].ok()) results[there[k]].tier = Tier::kDisk;
     // It had to give way before it was read.
-    const bool again = read[k].reason == MissReason::kEvicted && OnDisk(scope, readable[k].key);
-    if (again) results[there[k]] = {.code = Code::kLimit};
+    if (answers[k].reason == MissReason::kEvicted && OnDisk(scope, keys[there[k]])) {
+      again.push_back(there[k]);
+    }
   }
-  return std::ranges::any_of(results,
-                             [](const ItemResult& result) { return result.code != Code::kLimit; });
+  for (const std::size_t i : again) results[i] = Miss(MissReason::kDiskTimeout);
+  return again.size() < keys.size();
 }
 
 }  // namespace kvcove::requester

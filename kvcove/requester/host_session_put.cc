@@ -19,11 +19,10 @@ constexpr std::size_t kReserveWindowItems = 1024;
 // them end sooner than several requests, each of which waits for the one before it.
 constexpr std::uint64_t kInlineOfManyBytes = 4 * kKiB;
 
-// What a put's code says: stored although the master has not listed it is a success, too.
-ItemResult Stored(Code code, std::uint64_t bytes) {
-  if (code == Code::kNotListed) return {.code = Code::kOk, .bytes = bytes, .listed = false};
-  return {.code = code, .bytes = bytes};
-}
+struct PutWindow {
+  std::uint64_t bytes = 0;
+  std::size_t items = 0;
+};
 
 // Values that travel with requests, and values that are reserved, by their numbers.
 struct Division {
@@ -42,6 +41,40 @@ struct Division {
     std::erase_if(small, std::not_fn(travels));
   }
 };
+
+// In windows, so that no request and no session's reservation grows without bound.
+template <typename Ask>
+Status InWindows(std::span<const std::size_t> which, std::span<const wire::PutItem> requests,
+                 std::span<ItemResult> results, const PutWindow& window, const Ask& ask) {
+  Status failed;
+  while (!which.empty() && failed) {
+    std::uint64_t bytes = 0;
+    std::size_t count = 0;
+    while (count < which.size() && count < window.items) {
+      const wire::PutItem& next = requests[which[count]];
+      const std::uint64_t size = next.size_bytes + next.key.size() + next.after.size();
+      if (count > 0 && bytes + size > window.bytes) break;
+      bytes += size;
+      ++count;
+    }
+    failed = ask(which.first(count));
+    if (!failed) {
+      for (const std::size_t i : which.first(count)) {
+        if (results[i].code == Code::kUnavailable) results[i].code = failed.error().code;
+      }
+    }
+    which = which.subspan(count);
+  }
+  if (!failed) {
+    for (const std::size_t i : which) results[i].code = failed.error().code;
+  }
+  return failed;
+}
+
+PutWindow ReserveWindow(const Attachment& attachment) {
+  return {.bytes = std::min(kReserveWindowBytes, attachment.payload_bytes() / 8),
+          .items = kReserveWindowItems};
+}
 
 }  // namespace
 
@@ -75,11 +108,57 @@ bool HostSession::CopyIn(Attachment& attachment, const PutItem& item,
   return true;
 }
 
+Result<std::shared_ptr<Attachment>> HostSession::BeginPut(const Token& token,
+                                                          std::span<ItemResult> results) {
+  const auto none = [&](Code code, std::string detail) {
+    std::ranges::fill(results, ItemResult{.code = code});
+    return Fail(code, std::move(detail));
+  };
+  const std::shared_ptr<Attachment> attachment = host_->Current();
+  if (attachment == nullptr || !attachment->connected()) {
+    return none(Code::kUnavailable, "not connected to the pool; connecting again");
+  }
+  if (token.slot >= kMaxSlots) return none(Code::kInvalid, "the token does not come from Capture");
+  return attachment;
+}
+
+std::vector<std::size_t> HostSession::FindNew(Attachment& attachment, const Token& token,
+                                              std::span<const wire::PutItem> requests,
+                                              std::span<ItemResult> results) {
+  const segment::HeaderView& view = attachment.header();
+  const bool current = view.generation(token.slot) == token.generation;
+  std::vector<std::size_t> fresh;
+  std::vector<segment::Event> hits;
+  for (std::size_t from = 0; from < requests.size(); from += kFindChunk) {
+    const std::size_t end = std::min(requests.size(), from + kFindChunk);
+    std::string_view keys[kFindChunk];
+    segment::Found found[kFindChunk] = {};
+    for (std::size_t i = from; i < end; ++i) keys[i - from] = requests[i].key;
+    if (current && view.LeaseHolds(clock_.NowNs())) {
+      view.FindMany(token.slot, {keys, end - from}, found);
+    }
+    for (std::size_t i = from; i < end; ++i) {
+      if (results[i].code == Code::kInvalid || !CheckKey(requests[i].key) ||
+          !CheckObjectSize(results[i].bytes) || requests[i].after.size() > kMaxKeyBytes) {
+        results[i].code = Code::kInvalid;
+      } else if (found[i - from] && found[i - from].generation == token.generation) {
+        // What is there already needs no call.
+        results[i].code = Code::kExists;
+        hits.push_back(EventOf(segment::EventKind::kHit, found[i - from], 0));
+      } else {
+        fresh.push_back(i);
+      }
+    }
+  }
+  attachment.PushEvents(hits);
+  return fresh;
+}
+
 // Small values travel with the request: staged, if the attachment has a place for that which is
 // free, else within it.
 Status HostSession::PutInline(Attachment& attachment, const Token& token,
                               std::span<const PutItem> items,
-                              std::span<const std::string_view> afters,
+                              std::span<const wire::PutItem> requests,
                               std::span<const std::size_t> which, std::span<ItemResult> results,
                               std::int64_t deadline_ns) {
   StagedValues staged(attachment);
@@ -88,21 +167,15 @@ Status HostSession::PutInline(Attachment& attachment, const Token& token,
   request.reserve(which.size());
   for (const std::size_t i : which) {
     const PutItem& item = items[i];
-    const std::uint64_t bytes = results[i].bytes;
-    wire::PutItem& put =
-        request.emplace_back(wire::PutItem{.key = item.key,
-                                           .size_bytes = static_cast<std::uint32_t>(bytes),
-                                           .value = {},
-                                           .after = afters[i],
-                                           .staged = staged.Add(item.value, bytes),
-                                           .hints = item.hints});
+    wire::PutItem& put = request.emplace_back(requests[i]);
+    put.staged = staged.Add(item.value, put.size_bytes);
     if (put.staged.sequence != 0) continue;
     if (item.value.size() == 1) {
       put.value = {static_cast<const std::byte*>(item.value[0].data), item.value[0].size};
       continue;
     }
     std::vector<std::byte>& whole = joined.emplace_back();
-    whole.reserve(bytes);
+    whole.reserve(put.size_bytes);
     for (const ConstBuffer& piece : item.value) {
       const auto* from = static_cast<const std::byte*>(piece.data);
       whole.insert(whole.end(), from, from + piece.size);
@@ -117,29 +190,34 @@ Status HostSession::PutInline(Attachment& attachment, const Token& token,
   return {};
 }
 
+Result<std::vector<wire::PutResult>> HostSession::AskForMemory(
+    Attachment& attachment, const Token& token, std::span<const wire::PutItem> requests,
+    std::span<const std::size_t> which, std::span<ItemResult> results, std::int64_t deadline_ns) {
+  std::vector<wire::PutItem> request;
+  request.reserve(which.size());
+  for (const std::size_t i : which) request.push_back(requests[i]);
+  KVCOVE_ASSIGN(std::vector<wire::PutResult> grants,
+                attachment.service().Put(token, request, deadline_ns));
+  for (std::size_t k = 0; k < which.size(); ++k) {
+    results[which[k]] = {.code = grants[k].code, .bytes = request[k].size_bytes};
+  }
+  return grants;
+}
+
 // Larger ones: reserve, copy straight into the segment, commit.
 Status HostSession::PutReserved(Attachment& attachment, const Token& token,
                                 std::span<const PutItem> items,
-                                std::span<const std::string_view> afters,
+                                std::span<const wire::PutItem> requests,
                                 std::span<const std::size_t> which, std::span<ItemResult> results,
                                 std::int64_t deadline_ns) {
-  std::vector<wire::PutItem> request;
-  for (const std::size_t i : which) {
-    request.push_back({.key = items[i].key,
-                       .size_bytes = static_cast<std::uint32_t>(SizeOf(items[i].value)),
-                       .value = {},
-                       .after = afters[i],
-                       .hints = items[i].hints});
-  }
   KVCOVE_ASSIGN(const std::vector<wire::PutResult> grants,
-                attachment.service().Put(token, request, deadline_ns));
+                AskForMemory(attachment, token, requests, which, results, deadline_ns));
   std::vector<wire::FinishItem> commits;
   std::vector<std::size_t> committed;
   bool late = false;
   for (std::size_t k = 0; k < which.size(); ++k) {
     ItemResult& result = results[which[k]];
-    result = {.code = grants[k].code, .bytes = request[k].size_bytes};
-    if (grants[k].code != Code::kOk) continue;
+    if (!result.ok()) continue;
     if (!late && CopyIn(attachment, items[which[k]], grants[k].extents, deadline_ns)) {
       commits.push_back({.reservation = grants[k].reservation, .commit = true});
       committed.push_back(which[k]);
@@ -150,106 +228,107 @@ Status HostSession::PutReserved(Attachment& attachment, const Token& token,
     result.code = Code::kTimeout;
     attachment.Abandon(grants[k].reservation);
   }
-  if (commits.empty()) return {};
-  const Result<std::vector<Code>> codes = attachment.service().Finish(commits, deadline_ns);
-  for (std::size_t k = 0; k < commits.size(); ++k) {
-    if (codes) {
-      results[committed[k]] = Stored((*codes)[k], results[committed[k]].bytes);
-    } else {
-      results[committed[k]].code = codes.error().code;
-      attachment.Abandon(commits[k].reservation);  // no harm if the commit arrived
-    }
-  }
-  if (!codes) return std::unexpected(codes.error());
-  return {};
+  return FinishReserved(attachment, commits, committed, results, deadline_ns);
 }
 
 Status HostSession::Put(const Token& token, std::span<const PutItem> items,
                         std::span<ItemResult> results, const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(items.size(), results.size()));
+  results = results.first(items.size());
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  const auto all = [&](Code code) { std::fill_n(results.begin(), items.size(), ItemResult{code}); };
   if (closed()) {
-    all(Code::kClosed);
+    std::ranges::fill(results, ItemResult{.code = Code::kClosed});
     return {};
   }
-  const std::shared_ptr<Attachment> attachment = host_->Current();
-  if (attachment == nullptr || !attachment->connected()) {
-    all(Code::kUnavailable);
-    return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
+  KVCOVE_ASSIGN(const std::shared_ptr<Attachment> attachment, BeginPut(token, results));
+  std::vector<wire::PutItem> requests(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const std::uint64_t size = SizeOf(items[i].value);
+    results[i] = {.code = HasNull(items[i].value) ? Code::kInvalid : Code::kUnavailable,
+                  .bytes = size};
+    requests[i] = {.key = items[i].key,
+                   .size_bytes = static_cast<std::uint32_t>(size),
+                   .value = {},
+                   .after = AfterOf(items, i, options),
+                   .hints = items[i].hints};
   }
-  if (token.slot >= kMaxSlots) {
-    all(Code::kInvalid);
-    return Fail(Code::kInvalid, "the token does not come from Capture");
-  }
-  const segment::HeaderView& view = attachment->header();
-  const bool current = view.generation(token.slot) == token.generation;
-
-  std::vector<std::string_view> afters(items.size());
   Division division;
-  std::vector<segment::Event> hits;
-  for (std::size_t from = 0; from < items.size(); from += kFindChunk) {
-    const std::size_t end = std::min(items.size(), from + kFindChunk);
-    std::string_view keys[kFindChunk];
-    segment::Found found[kFindChunk] = {};
-    for (std::size_t i = from; i < end; ++i) keys[i - from] = items[i].key;
-    if (current && view.LeaseHolds(clock_.NowNs())) {
-      view.FindMany(token.slot, {keys, end - from}, found);
-    }
-    for (std::size_t i = from; i < end; ++i) {
-      afters[i] = AfterOf(items, i, options);
-      const std::uint64_t size = SizeOf(items[i].value);
-      results[i] = {.code = Code::kUnavailable, .bytes = size};
-      if (!CheckKey(items[i].key) || !CheckObjectSize(size) || HasNull(items[i].value) ||
-          afters[i].size() > kMaxKeyBytes) {
-        results[i].code = Code::kInvalid;
-      } else if (found[i - from] && found[i - from].generation == token.generation) {
-        // What is there already needs no call.
-        results[i].code = Code::kExists;
-        hits.push_back(EventOf(segment::EventKind::kHit, found[i - from], 0));
-      } else {
-        division.Add(i, size);
-      }
-    }
+  for (const std::size_t i : FindNew(*attachment, token, requests, results)) {
+    division.Add(i, results[i].bytes);
   }
   division.KeepOneRequest(results);
-  attachment->PushEvents(hits);
   attachment->FlushAbandoned(deadline_ns);
+  const Status put = InWindows(
+      division.small, requests, results, {.bytes = kInlineFrameBytes, .items = 4096},
+      [&](std::span<const std::size_t> which) {
+        return PutInline(*attachment, token, items, requests, which, results, deadline_ns);
+      });
+  if (!put) {
+    for (const std::size_t i : division.large) results[i].code = put.error().code;
+    return put;
+  }
+  return InWindows(division.large, requests, results, ReserveWindow(*attachment),
+                   [&](std::span<const std::size_t> which) {
+                     return PutReserved(*attachment, token, items, requests, which, results,
+                                        deadline_ns);
+                   });
+}
 
-  // In windows, so that no request and no session's reservation grows without bound.
-  Status failed;
-  const auto windows = [&](std::span<const std::size_t> which, std::uint64_t bytes_limit,
-                           std::size_t items_limit, auto&& put) {
-    while (!which.empty() && failed) {
-      std::uint64_t bytes = 0;
-      std::size_t count = 0;
-      while (count < which.size() && count < items_limit) {
-        const std::uint64_t size = results[which[count]].bytes + items[which[count]].key.size() +
-                                   afters[which[count]].size();
-        if (count > 0 && bytes + size > bytes_limit) break;
-        bytes += size;
-        ++count;
-      }
-      failed = put(which.first(count));
-      if (!failed) {
-        for (const std::size_t i : which.first(count)) {
-          if (results[i].code == Code::kUnavailable) results[i].code = failed.error().code;
+// ---- the same for a caller, or a device, that copies itself
+
+Result<Reserved> HostSession::Reserve(const Token& token, std::span<const ReserveItem> items,
+                                      const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(items.size(), items.size()));
+  auto reservation = std::make_unique<Reservation>(items.size(), clock_);
+  reservation->SetClosed(resets_.closed_flag());
+  std::vector<ReserveKey> wanted(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    wanted[i] = {.item = items[i], .number = i};
+    wanted[i].item.after = AfterOf(items, i, options);
+  }
+  std::vector<ItemResult> results(items.size());
+  const Status asked = ReserveInto(*reservation, token, wanted, results, options);
+  if (!asked && asked.error().code == Code::kInvalid) return std::unexpected(asked.error());
+  for (std::size_t i = 0; i < items.size(); ++i) reservation->SetResult(i, results[i]);
+  return Reserved(std::move(reservation));
+}
+
+Status HostSession::ReserveInto(Reservation& reservation, const Token& token,
+                                std::span<const ReserveKey> items, std::span<ItemResult> results,
+                                const CallOptions& options) {
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  if (closed()) {
+    std::ranges::fill(results, ItemResult{.code = Code::kClosed});
+    return {};
+  }
+  KVCOVE_ASSIGN(const std::shared_ptr<Attachment> attachment, BeginPut(token, results));
+  std::vector<wire::PutItem> requests(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const ReserveItem& item = items[i].item;
+    results[i] = {.code = Code::kUnavailable, .bytes = item.size_bytes};
+    requests[i] = {.key = item.key,
+                   .size_bytes = static_cast<std::uint32_t>(item.size_bytes),
+                   .value = {},
+                   .after = item.after,
+                   .hints = item.hints};
+  }
+  const std::vector<std::size_t> fresh = FindNew(*attachment, token, requests, results);
+  attachment->FlushAbandoned(deadline_ns);
+  reservation.AddPart(host_, attachment);
+  return InWindows(
+      fresh, requests, results, ReserveWindow(*attachment),
+      [&](std::span<const std::size_t> which) -> Status {
+        KVCOVE_ASSIGN(const std::vector<wire::PutResult> grants,
+                      AskForMemory(*attachment, token, requests, which, results, deadline_ns));
+        segment::OwnerOrders();
+        for (std::size_t k = 0; k < which.size(); ++k) {
+          const std::size_t i = which[k];
+          if (results[i].ok() && !reservation.Add(items[i].number, grants[k], results[i].bytes)) {
+            results[i].code = Code::kInternal;
+          }
         }
-      }
-      which = which.subspan(count);
-    }
-    if (!failed) {
-      for (const std::size_t i : which) results[i].code = failed.error().code;
-    }
-  };
-  windows(division.small, kInlineFrameBytes, 4096, [&](std::span<const std::size_t> which) {
-    return PutInline(*attachment, token, items, afters, which, results, deadline_ns);
-  });
-  windows(division.large, std::min(kReserveWindowBytes, attachment->payload_bytes() / 8),
-          kReserveWindowItems, [&](std::span<const std::size_t> which) {
-            return PutReserved(*attachment, token, items, afters, which, results, deadline_ns);
-          });
-  return failed;
+        return {};
+      });
 }
 
 }  // namespace kvcove::requester

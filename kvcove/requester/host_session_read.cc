@@ -12,12 +12,6 @@ namespace {
 
 constexpr std::uint64_t kBeyondCaches = 32 * kMiB;  // more than a processor's caches keep
 
-// The end of a hold that begins now; 0 for none.
-std::int64_t HoldEnd(std::chrono::milliseconds hold, std::int64_t now_ns) {
-  if (hold.count() <= 0) return 0;
-  return now_ns / kMillisecond + std::min(hold, segment::kLongestHold).count();
-}
-
 void AddMisses(Attachment& attachment, std::span<const ItemResult> results) {
   std::uint64_t counts[kMissReasons] = {};
   for (const ItemResult& result : results) {
@@ -43,15 +37,19 @@ segment::Event HostSession::EventOf(segment::EventKind kind, const segment::Foun
       .kind = kind, .hold_until_ms = hold_until_ms, .place = found.place, .version = found.version};
 }
 
+bool HostSession::Refused(const Result<Scope>& scope, std::span<ItemResult> results) {
+  if (scope && scope->refused == MissReason::kNone) return false;
+  std::ranges::fill(results, scope ? Miss(scope->refused) : ItemResult{.code = scope.error().code});
+  return true;
+}
+
 // ---- look-ups
 
 Status HostSession::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                            const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
   const Result<Scope> scope = Enter(options, DeadlineOf(clock_, options.timeout));
-  if (!scope || scope->refused != MissReason::kNone) {
-    const ItemResult none = scope ? Miss(scope->refused) : ItemResult{.code = scope.error().code};
-    std::fill_n(results.begin(), keys.size(), none);
+  if (Refused(scope, results.first(keys.size()))) {
     if (!scope) return std::unexpected(scope.error());
     if (scope->attachment != nullptr) CountMisses(*scope->attachment, results.first(keys.size()));
     return {};
@@ -208,7 +206,7 @@ void HostSession::GetWindow(const Scope& scope, std::span<const GetItem> items,
   std::vector<segment::Event> hits;
   hits.reserve(items.size());
   while (done < items.size()) {
-    const int lane = attachment.AcquireLane(deadline_ns, clock_);
+    const int lane = attachment.readers().AcquireLane(deadline_ns, clock_);
     if (lane < 0) {
       std::fill(results.begin() + static_cast<std::ptrdiff_t>(done), results.end(),
                 ItemResult{.code = Code::kTimeout});
@@ -221,7 +219,7 @@ void HostSession::GetWindow(const Scope& scope, std::span<const GetItem> items,
       segment::ReadWindow window(view, attachment.page().lanes[lane]);
       for (; end < items.size(); ++end) {
         if (!found[end]) continue;
-        if (!attachment.AddProtected(found[end].meta.size_bytes())) break;
+        if (!attachment.readers().AddProtected(found[end].meta.size_bytes())) break;
         protected_bytes += found[end].meta.size_bytes();
         window.Announce(found[end]);
       }
@@ -256,8 +254,8 @@ void HostSession::GetWindow(const Scope& scope, std::span<const GetItem> items,
         }
       }
     }
-    attachment.SubProtected(protected_bytes);
-    attachment.ReleaseLane(lane);
+    attachment.readers().SubProtected(protected_bytes);
+    attachment.readers().ReleaseLane(lane);
     if (end == done) {
       // Other threads of this process protect all that it may; their copies end by themselves.
       if (clock_.NowNs() >= deadline_ns) {
@@ -276,9 +274,7 @@ Status HostSession::Get(std::span<const GetItem> items, std::span<ItemResult> re
   KVCOVE_TRY(CheckBatch(items.size(), results.size()));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   const Result<Scope> scope = Enter(options, deadline_ns);
-  if (!scope || scope->refused != MissReason::kNone) {
-    const ItemResult none = scope ? Miss(scope->refused) : ItemResult{.code = scope.error().code};
-    std::fill_n(results.begin(), items.size(), none);
+  if (Refused(scope, results.first(items.size()))) {
     if (!scope) return std::unexpected(scope.error());
     if (scope->attachment != nullptr) CountMisses(*scope->attachment, results.first(items.size()));
     return {};

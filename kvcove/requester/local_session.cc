@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "kvcove/base/numa.h"
 
@@ -11,7 +10,6 @@ namespace kvcove::requester {
 namespace {
 
 constexpr std::size_t kPrefixChunk = 64;
-constexpr std::size_t kFindChunk = segment::HeaderView::kFindMany;
 
 // Another owner may have what this one has not, or cannot say.
 bool MayBeElsewhere(const ItemResult& result) {
@@ -26,14 +24,6 @@ void Merge(ItemResult& result, const ItemResult& next) {
       before != MissReason::kNone) {
     result.reason = before;
   }
-}
-
-// The failure of a call counts only where an item still shows it.
-Status StatusOf(const Status& failed, std::span<const ItemResult> results) {
-  if (failed) return {};
-  const bool shown = std::ranges::any_of(
-      results, [&](const ItemResult& result) { return result.code == failed.error().code; });
-  return shown ? failed : Status();
 }
 
 }  // namespace
@@ -125,7 +115,7 @@ Status LocalSession::AskInTurn(const Sessions& sessions, std::span<const Item> i
     if (!next) failed = next;
     for (std::size_t k = 0; k < which.size(); ++k) Merge(results[which[k]], answers[k]);
   }
-  return StatusOf(failed, results);
+  return FailureShown(failed, results);
 }
 
 template <typename T>
@@ -205,122 +195,56 @@ Status LocalSession::Get(std::span<const GetItem> items, std::span<ItemResult> r
   return status;
 }
 
-// ---- puts
+// ---- in place
 
-std::vector<PutCandidate> LocalSession::FindStored(const Token& token,
-                                                   std::span<const PutItem> items,
-                                                   std::span<ItemResult> results,
-                                                   const CallOptions& options) {
-  std::vector<PutCandidate> candidates;
-  const std::size_t count = Owners();
-  for (std::size_t owner = 0; owner < count; ++owner) {
-    const auto attachment = owners_.at(owner).host->Current();
-    if (attachment == nullptr || !attachment->connected()) continue;
-    const segment::HeaderView& view = attachment->header();
-    PutCandidate candidate{.owner = owner,
-                           .node = attachment->node(),
-                           .capacity_bytes = attachment->payload_bytes(),
-                           .free_bytes = view.header().free_bytes.load(std::memory_order_relaxed)};
-    const bool current = view.generation(token.slot) == token.generation;
-    std::vector<segment::Event> hits;
-    segment::Found found[kFindChunk];
-    std::string_view keys[kFindChunk];
-    for (std::size_t from = 0; current && view.LeaseHolds(clock_.NowNs()) && from < items.size();
-         from += kFindChunk) {
-      const std::size_t size = std::min(kFindChunk, items.size() - from);
-      for (std::size_t k = 0; k < size; ++k) keys[k] = items[from + k].key;
-      view.FindMany(token.slot, {keys, size}, found);
-      for (std::size_t k = 0; k < size; ++k) {
-        if (results[from + k].code == Code::kExists) continue;
-        if (!found[k] || found[k].generation != token.generation) {
-          // On its disk: another owner would store a second value of the key.
-          const bool on_disk = view.tier().Holds(token.slot, token.generation, keys[k]);
-          if (on_disk) results[from + k].code = Code::kExists;
-          continue;
-        }
-        results[from + k].code = Code::kExists;
-        hits.push_back({.kind = segment::EventKind::kHit,
-                        .hold_until_ms = 0,
-                        .place = found[k].place,
-                        .version = found[k].version});
-      }
-    }
-    if (!items.empty()) {
-      keys[0] = AfterOf(items, 0, options);
-      if (!keys[0].empty() && CheckKey(keys[0])) {
-        view.FindMany(token.slot, {keys, 1}, found);
-        candidate.has_predecessor = found[0] && found[0].generation == token.generation;
-      }
-    }
-    attachment->PushEvents(hits);
-    candidates.push_back(candidate);
-  }
-  return candidates;
+Result<Borrowed> LocalSession::Borrow(std::span<const std::string_view> keys,
+                                      const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  auto loan = std::make_unique<Loan>(keys.size(), clock_);
+  loan->Keep(keep_);
+  loan->SetClosed(resets_.closed_flag());
+  std::vector<BorrowKey> wanted(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) wanted[i] = {.key = keys[i], .number = i};
+  std::vector<ItemResult> results(keys.size());
+  KVCOVE_TRY(BorrowInto(*loan, wanted, results, options));
+  for (std::size_t i = 0; i < keys.size(); ++i) loan->SetResult(i, results[i]);
+  return Borrowed(std::move(loan));
 }
 
-Status LocalSession::PutAmong(std::size_t count, const Token& token, std::span<const PutItem> items,
-                              std::span<ItemResult> results, const CallOptions& options) {
-  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    results[i] = {.code = Code::kUnavailable, .bytes = SizeOf(items[i].value)};
-  }
-  const auto candidates = FindStored(token, items, results, options);
-  std::vector<std::size_t> todo;
-  PutQuestion question{.node = NodeOfThisThread()};
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (results[i].code == Code::kExists) continue;
-    if (todo.empty()) question.turn = std::hash<std::string_view>()(items[i].key) % count;
-    todo.push_back(i);
-    question.bytes += results[i].bytes;
-  }
-  if (todo.empty()) return {};
-  // An owner that ended before it answered may have stored the value: that another one refuses it
-  // does not say that it is nowhere.
-  std::set<std::size_t> unknown;
-  Status failed = Fail(Code::kUnavailable, "not connected to the pool; connecting again");
-  for (const std::size_t owner : OrderForPut(candidates, question)) {
-    std::vector<PutItem> part;
-    for (const std::size_t i : todo) {
-      part.push_back(items[i]);
-      part.back().after = AfterOf(items, i, options);
-    }
-    std::vector<ItemResult> answers(part.size());
-    failed = At(owner).Put(token, part, answers, Left(options, deadline_ns));
-    if (!failed && failed.error().code == Code::kInvalid) return failed;
-    std::vector<std::size_t> again;
-    for (std::size_t k = 0; k < todo.size(); ++k) {
-      results[todo[k]] = answers[k];
-      if (answers[k].code == Code::kStale && unknown.contains(todo[k])) {
-        results[todo[k]].code = Code::kUnavailable;
-      }
-      if (answers[k].code == Code::kUnavailable) unknown.insert(todo[k]);
-      if (answers[k].code == Code::kNoSpace || answers[k].code == Code::kUnavailable) {
-        again.push_back(todo[k]);
-      }
-    }
-    todo = std::move(again);
-    if (todo.empty() || clock_.NowNs() >= deadline_ns) break;
-  }
-  return StatusOf(failed, results.first(items.size()));
-}
-
-Status LocalSession::Put(const Token& token, std::span<const PutItem> items,
-                         std::span<ItemResult> results, const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(items.size(), results.size()));
+Status LocalSession::BorrowInto(Loan& loan, std::span<const BorrowKey> keys,
+                                std::span<ItemResult> results, const CallOptions& options) {
   if (closed()) {
-    std::fill_n(results.begin(), items.size(), ItemResult{.code = Code::kClosed});
+    std::ranges::fill(results, Miss(MissReason::kClosed));
     return {};
   }
   const std::size_t count = Owners();
-  // The one owner also says what is wrong with a token.
-  if (count == 1 || token.slot >= kMaxSlots) return At(0).Put(token, items, results, options);
-  return PutAmong(count, token, items, results, options);
+  if (count == 1) return At(0).BorrowInto(loan, keys, results, options);
+  const Sessions sessions = NearFirst(count);
+  const Status status =
+      AskInTurn(sessions, keys, results, options,
+                [&](HostSession& session, auto part, auto answers, const CallOptions& left) {
+                  return session.BorrowInto(loan, part, answers, left);
+                });
+  sessions[0]->CountMissed(HostSession::Asked::kGets, results);
+  return status;
 }
 
-Status LocalSession::PutOn(std::size_t owner, const Token& token, std::span<const PutItem> items,
-                           std::span<ItemResult> results, const CallOptions& options) {
-  (void)Owners();
-  return At(owner).Put(token, items, results, options);
+Result<std::vector<SegmentRange>> LocalSession::Segments(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::vector<SegmentRange> ranges;
+  const std::size_t count = Owners();
+  for (std::size_t i = 0; i < count; ++i) At(i).AddSegment(ranges, Left(options, deadline_ns));
+  // What keeps an owner's mapping needs what keeps this host's owners.
+  struct Kept {
+    std::shared_ptr<const void> mapping;
+    std::shared_ptr<void> owners;
+    ~Kept() { mapping.reset(); }
+  };
+  for (SegmentRange& range : ranges) {
+    range.mapping = std::make_shared<Kept>(std::move(range.mapping), keep_);
+  }
+  return ranges;
 }
 
 // ---- the rest
@@ -349,7 +273,7 @@ Status LocalSession::Unpin(std::span<const std::string_view> keys, std::span<Ite
       if (MayBeElsewhere(results[i])) Merge(results[i], answers[i]);
     }
   }
-  return StatusOf(failed, results.first(keys.size()));
+  return FailureShown(failed, results.first(keys.size()));
 }
 
 // Whichever owner is asked: the authority removes at all of them.

@@ -31,6 +31,11 @@ class LocalSession final : public Session {
              const CallOptions& options) override;
   Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
              const CallOptions& options) override;
+  Result<Borrowed> Borrow(std::span<const std::string_view> keys,
+                          const CallOptions& options) override;
+  Result<Reserved> Reserve(const Token& token, std::span<const ReserveItem> items,
+                           const CallOptions& options) override;
+  Result<std::vector<SegmentRange>> Segments(const CallOptions& options) override;
   Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                 const CallOptions& options) override;
   Result<std::size_t> LongestPrefix(std::span<const std::string_view> keys,
@@ -58,6 +63,16 @@ class LocalSession final : public Session {
   // To this owner, one of the first LocalOwners::count(), and to no other.
   Status PutOn(std::size_t owner, const Token& token, std::span<const PutItem> items,
                std::span<ItemResult> results, const CallOptions& options);
+  // This host's part of a loan, or of a reservation; `results` has an item for each of `keys`.
+  Status BorrowInto(Loan& loan, std::span<const BorrowKey> keys, std::span<ItemResult> results,
+                    const CallOptions& options);
+  Status ReserveInto(Reservation& reservation, const Token& token,
+                     std::span<const ReserveKey> items, std::span<ItemResult> results,
+                     const CallOptions& options);
+  // As PutOn.
+  Status ReserveOn(std::size_t owner, Reservation& reservation, const Token& token,
+                   std::span<const ReserveKey> items, std::span<ItemResult> results,
+                   const CallOptions& options);
   // A reset is proven: what was known of generations is old.
   void ForgetBindings(const wire::ResetOutcome& outcome);
   // The engine has registered for it, and may use it again without a call.
@@ -79,11 +94,21 @@ class LocalSession final : public Session {
   template <typename T>
   Result<T> AskOne(const std::function<Result<T>(HostSession&)>& call);
   CallOptions Left(const CallOptions& options, std::int64_t deadline_ns) const;
+  // What a put says of its items: PutItem's and ReserveKey's are alike.
+  struct ToPut {
+    std::string_view key;
+    std::string_view after;  // of the first one: with the call's
+    std::uint64_t bytes = 0;
+  };
   // The candidates for a put. Marks what one of them has already.
-  std::vector<PutCandidate> FindStored(const Token& token, std::span<const PutItem> items,
-                                       std::span<ItemResult> results, const CallOptions& options);
-  Status PutAmong(std::size_t count, const Token& token, std::span<const PutItem> items,
-                  std::span<ItemResult> results, const CallOptions& options);
+  std::vector<PutCandidate> FindStored(const Token& token, std::span<const ToPut> items,
+                                       std::span<ItemResult> results);
+  // Asks the owners for what is not stored yet, best first, until each item has been taken.
+  // `ask(session, which, answers, left)`: the items of these numbers.
+  using AskOwner = std::function<Status(HostSession& session, std::span<const std::size_t> which,
+                                        std::span<ItemResult> answers, const CallOptions& left)>;
+  Status PutAmong(const Token& token, std::span<const ToPut> items, std::span<ItemResult> results,
+                  const CallOptions& options, const AskOwner& ask);
   Status TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
 
   const std::shared_ptr<void> keep_;

@@ -65,12 +65,12 @@ bool ResetKeeper::Keep(const wire::ResetRequest& request, std::uint64_t number,
     if (pending_ && number > pending_->number &&
         (Covers(request, pending_->request) || (first && first->id == pending_->request.id))) {
       pending_.reset();
-      unproven_.store(false, std::memory_order_release);
+      unproven_->store(false, std::memory_order_release);
     }
     return false;
   }
   if (done.error().code == Code::kInvalid || done.error().code == Code::kDenied) return false;
-  unproven_.store(true, std::memory_order_release);
+  unproven_->store(true, std::memory_order_release);
   if (!pending_) {
     pending_ = {.number = number, .request = request};
   } else if (number > pending_->number) {
@@ -135,7 +135,7 @@ void ResetKeeper::RunRetries() {
         continue;
       }
       pending_.reset();
-      unproven_.store(false, std::memory_order_release);
+      unproven_->store(false, std::memory_order_release);
     }
     LogWarn(
         "the reset of namespace '{}' is proven after {} ms and {} more tries; the session is "

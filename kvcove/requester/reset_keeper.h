@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -28,7 +29,9 @@ class ResetKeeper {
 
   // Errors: kNotProven, kInvalid.
   Status Reset(const wire::ResetRequest& request, std::chrono::milliseconds timeout);
-  bool closed() const { return unproven_.load(std::memory_order_acquire); }
+  bool closed() const { return unproven_->load(std::memory_order_acquire); }
+  // The same for who outlives this, as a loan of its session does.
+  std::shared_ptr<const std::atomic<bool>> closed_flag() const { return unproven_; }
   // Joins the thread; no attempt is made any more.
   void Stop();
 
@@ -45,7 +48,7 @@ class ResetKeeper {
   const std::string name_;
   const Attempt attempt_;
   const Clock& clock_;
-  std::atomic<bool> unproven_{false};
+  const std::shared_ptr<std::atomic<bool>> unproven_ = std::make_shared<std::atomic<bool>>(false);
   Mutex mutex_;
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;

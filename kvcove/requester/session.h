@@ -28,6 +28,7 @@
 
 #include "kvcove/base/export.h"
 #include "kvcove/base/result.h"
+#include "kvcove/requester/borrow.h"
 #include "kvcove/requester/types.h"
 
 namespace kvcove {
@@ -66,6 +67,33 @@ class KVCOVE_API Session {
   // Cost: on this host no call at all; of others one look-up at the master a batch, then the bytes.
   virtual Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
                      const CallOptions& options) = 0;
+
+  // Whole values where they lie in the memory of this host's owners, protected until they are
+  // released (borrow.h): for a copy that a device makes, or the caller. What is on an owner's disk
+  // is brought into memory first, within the timeout. Items: kOk; kMiss with its reason; kLimit
+  // (`bytes` says how much it is): beyond what may be borrowed at the same time, never waited for:
+  // SessionOptions::borrow_bytes of this session, and of all sessions of this process half of the
+  // 1/16 of a segment that it may protect and 512 values, an owner, but always one; kInvalid,
+  // kTimeout. ItemResult::elsewhere: this host's owners do not have it, and another host's may: Get
+  // brings it into a buffer. Cost: no call, but for what is on a disk. Errors: as Get's; kInvalid
+  // for a batch of more than kMaxBatch keys.
+  virtual Result<Borrowed> Borrow(std::span<const std::string_view> keys,
+                                  const CallOptions& options) = 0;
+  // Memory of an owner on this host for values to come, which Reserved::Commit makes values: a put
+  // whose copy the caller makes, or a device. The token is a put's: that of the oldest KV.
+  // Items: kOk (to be filled and committed), kExists, kInProgress (another writer has the key),
+  // kStale, kClosed, kNoSpace, kInvalid, kTimeout, kUnavailable; kLimit beyond a quarter of the
+  // segment a process, which counts what its puts reserve, too. ItemResult::elsewhere: this session
+  // puts it to another host, or this host has no room: Put does so.
+  // A reservation keeps its key from other writers for a second, counted from its start. It is not
+  // renewed: what is committed later is refused by kTimeout. Its memory stays reserved until Commit
+  // or Abort, or until the process ends.
+  // Cost: one call per 1,024 values or 64 MiB. A key that is there costs none.
+  virtual Result<Reserved> Reserve(const Token& token, std::span<const ReserveItem> items,
+                                   const CallOptions& options) = 0;
+  // The memory that the two above give pieces of, an entry an owner of this host that answers. In
+  // the background, for a device: one call an owner. Errors: kUnavailable (in a forked child).
+  virtual Result<std::vector<SegmentRange>> Segments(const CallOptions& options) = 0;
 
   // Which keys are there. A hint: the get checks again. Items: kOk, kMiss with its reason,
   // kInvalid. Cost: on this host 64 keys share one look at the generation, and no call is made.

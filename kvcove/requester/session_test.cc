@@ -39,6 +39,16 @@ class FakeSession final : public Session {
              const CallOptions&) override {
     return CheckBatch(items.size(), results.size());
   }
+  Result<Borrowed> Borrow(std::span<const std::string_view>, const CallOptions&) override {
+    return Borrowed();
+  }
+  Result<Reserved> Reserve(const Token&, std::span<const ReserveItem>,
+                           const CallOptions&) override {
+    return Reserved();
+  }
+  Result<std::vector<SegmentRange>> Segments(const CallOptions&) override {
+    return std::vector<SegmentRange>();
+  }
   Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                 const CallOptions& options) override {
     KVCOVE_TRY(CheckBatch(keys.size(), results.size()));

@@ -53,6 +53,8 @@ struct ItemResult {
   Tier tier = Tier::kUnknown;             // look-ups and gets: where it was found
   std::uint32_t replicas = 1;             // puts: on how many owners it is
   bool listed = true;  // puts: false where the master has not listed it yet, so others miss it
+  // Borrows and reservations in a cluster: not on this host. Get or Put reaches the others.
+  bool elsewhere = false;
   bool ok() const { return code == Code::kOk; }
 };
 
@@ -130,6 +132,9 @@ struct SessionOptions {
   std::optional<Placement> placement{};
   // In a cluster: on how many hosts each value is stored. Fewer may be there: ItemResult::replicas.
   std::uint32_t replicas = 1;
+  // Of each owner's memory, at the same time (Session::Borrow); 0: as much as the process may. One
+  // value may always be borrowed.
+  std::uint64_t borrow_bytes = 0;
 };
 
 }  // namespace kvcove

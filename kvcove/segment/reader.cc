@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "kvcove/segment/protected_slot.h"
+
 namespace kvcove::segment {
 
 MissReason CheckScope(const HeaderView& view, const ReadScope& scope, Generation of_entry,
@@ -13,24 +15,32 @@ MissReason CheckScope(const HeaderView& view, const ReadScope& scope, Generation
   return view.LeaseHolds(now_ns) ? MissReason::kNone : MissReason::kLease;
 }
 
-void ReadWindow::Announce(const Found& found) {
-  ProtectedSlot& slot = lane_.slots[size_++];
+void Announce(ProtectedSlot& slot, const Found& found) {
   slot.version.store(found.version, std::memory_order_release);
   slot.place.store(found.place, std::memory_order_release);
+}
+
+MissReason Confirm(const HeaderView& view, const Found& found, const ReadScope& scope,
+                   std::int64_t now_ns) {
+  if (!view.StillThere(found.place, found.version)) return MissReason::kRaced;
+  return CheckScope(view, scope, found.generation, now_ns);
+}
+
+void ClearSlot(ProtectedSlot& slot) { slot.place.store(0, std::memory_order_release); }
+
+void ReadWindow::Announce(const Found& found) {
+  segment::Announce(lane_.slots[size_++], found);
   lane_.used.store(size_, std::memory_order_release);
 }
 
 MissReason ReadWindow::Confirm(const Found& found, const ReadScope& scope,
                                std::int64_t now_ns) const {
-  if (!view_.StillThere(found.place, found.version)) return MissReason::kRaced;
-  return CheckScope(view_, scope, found.generation, now_ns);
+  return segment::Confirm(view_, found, scope, now_ns);
 }
 
 void ReadWindow::Clear() {
   OwnerOrders();
-  for (std::uint32_t i = 0; i < size_; ++i) {
-    lane_.slots[i].place.store(0, std::memory_order_release);
-  }
+  for (std::uint32_t i = 0; i < size_; ++i) ClearSlot(lane_.slots[i]);
   if (size_ > 0) lane_.used.store(0, std::memory_order_release);
   size_ = 0;
 }

@@ -38,6 +38,7 @@ from kvcove._errors import (
 
 try:
     from kvcove._native import (
+        Borrowed,
         Code,
         Hints,
         Memory,
@@ -45,8 +46,10 @@ try:
         ObjectStat,
         Pool,
         PoolStat,
+        Reserved,
         Result,
         Results,
+        SegmentRange,
         Session,
         StoredObject,
         Token,
@@ -62,6 +65,7 @@ except ImportError as error:  # pragma: no cover
     ) from error
 
 __all__ = [
+    "Borrowed",
     "BufferBusyError",
     "ClosedError",
     "Code",
@@ -78,8 +82,10 @@ __all__ = [
     "ObjectStat",
     "Pool",
     "PoolStat",
+    "Reserved",
     "Result",
     "Results",
+    "SegmentRange",
     "Session",
     "StaleError",
     "StoredObject",

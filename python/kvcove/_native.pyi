@@ -90,6 +90,8 @@ class Result:
     @property
     def listed(self) -> bool: ...
     @property
+    def elsewhere(self) -> bool: ...
+    @property
     def ok(self) -> bool: ...
     def __repr__(self) -> str: ...
 
@@ -296,6 +298,7 @@ class Pool:
         preferred_segment: str = "",
         placement: str = "",
         replicas: int = 1,
+        borrow_bytes: int = 0,
     ) -> Session:
         """
         Open a session on a namespace.
@@ -316,6 +319,9 @@ class Pool:
             ``local-first``, ``free-ratio-first`` or ``random``; empty: the pool's.
         replicas : int
             In a cluster: on how many hosts each value is stored, as far as there are as many.
+        borrow_bytes : int
+            What :meth:`Session.borrow` lends of each owner's memory at the same time; 0: as much as a process
+            may borrow, 1/32 of it. One value may always be borrowed.
 
         Returns
         -------
@@ -637,6 +643,218 @@ class Session:
 
     def __enter__(self) -> Session: ...
     def __exit__(self, *args: object) -> None: ...
+    def borrow(
+        self,
+        keys: Sequence[str | bytes],
+        *,
+        version: str = "",
+        hold: float = 0.0,
+        timeout: float = 1.0,
+    ) -> Borrowed:
+        """
+        Lend values where they lie in the memory of this host's owners.
+
+        Nothing is copied. The memory is protected until :meth:`Borrowed.release`: evictions, removals and resets leave it as
+        it is. What is on an owner's disk is brought into memory first.
+
+        Parameters
+        ----------
+        keys : sequence of str or bytes
+        version : str
+            Of the weights.
+        hold : float
+            Seconds for which what is found is not evicted, if there is other room.
+        timeout : float
+            Seconds, for the disk. 0: only what is in memory.
+
+        Returns
+        -------
+        Borrowed
+            A context manager. Codes of its ``results``: OK; MISS with its reason; LIMIT (``nbytes``: its size): beyond what
+            may be borrowed at the same time; INVALID, TIMEOUT. ``Result.elsewhere``: another host may have it, and
+            :meth:`get_into` brings it into a buffer.
+        """
+
+    def reserve(
+        self,
+        keys: Sequence[str | bytes],
+        sizes: Sequence[int],
+        *,
+        token: Token | None = None,
+        after: str | bytes | Sequence[str | bytes] | None = None,
+        hints: Hints | Sequence[Hints] | None = None,
+        timeout: float = 1.0,
+    ) -> Reserved:
+        """
+        Return memory of an owner of this host that becomes values.
+
+        Parameters
+        ----------
+        keys : sequence of str or bytes
+        sizes : sequence of int
+            Bytes of each value.
+        token : Token, optional
+            None: the generation is captured at the entry of the call.
+        after : str, bytes or sequence of them, optional
+            As in :meth:`put`.
+        hints : Hints or sequence of them, optional
+            As in :meth:`put`.
+        timeout : float
+            Seconds.
+
+        Returns
+        -------
+        Reserved
+            A context manager, which gives back what is not committed. Codes of its ``results``: OK; EXISTS, IN_PROGRESS,
+            STALE, CLOSED, NO_SPACE, LIMIT, INVALID, TIMEOUT, UNAVAILABLE. ``Result.elsewhere``: :meth:`put` stores it on
+            another host. A key is kept from other writers for one second.
+
+        Raises
+        ------
+        ClosedError, UnavailableError, TimedOutError
+            Without a token: there was none to capture.
+        """
+
+    def segments(self, *, timeout: float = 1.0) -> list[SegmentRange]:
+        """
+        Return the memory that :meth:`borrow` and :meth:`reserve` give pieces of.
+
+        Parameters
+        ----------
+        timeout : float
+            Seconds; one call an owner of this host.
+
+        Returns
+        -------
+        list of SegmentRange
+        """
+
+class Borrowed:
+    """
+    Values in place, protected until they are released.
+
+    ``loan[i]`` is a tuple of read-only memoryviews, the pieces of value ``i`` in order; it is empty where
+    ``loan.results[i]`` is not OK. For one thread at a time. When the last view and this object are gone, the loan ends.
+    """
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, arg: int, /) -> tuple[memoryview, ...]: ...
+    @property
+    def results(self) -> Results: ...
+    @property
+    def nbytes(self) -> int: ...
+    def revalidate(self) -> Results:
+        """
+        Return whether what was read so far was valid at each moment until now.
+
+        Returns
+        -------
+        Results
+            OK; or MISS with RESET, LEASE, CLOSED or UNAVAILABLE: what was read is to be thrown away. Values that were not OK
+            keep their result. A value that was evicted or removed meanwhile is OK.
+        """
+
+    def release(self) -> Results:
+        """
+        Revalidate, and end the protection.
+
+        Every view raises ``ValueError`` from here on.
+
+        Returns
+        -------
+        Results
+            As :meth:`revalidate` has them.
+
+        Raises
+        ------
+        BufferError
+            Something still uses a view, such as a numpy array: the loan goes on. Drop it, and release again.
+        InvalidError
+            It was released before.
+        """
+
+    def __enter__(self) -> Borrowed: ...
+    def __exit__(self, *args: object) -> None: ...
+
+class Reserved:
+    """
+    Memory that becomes values when it is committed.
+
+    ``space[i]`` is a tuple of writable memoryviews, the pieces of value ``i`` in order, together its size; it is empty
+    where ``space.results[i]`` is not OK. For one thread at a time.
+    """
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, arg: int, /) -> tuple[memoryview, ...]: ...
+    @property
+    def results(self) -> Results: ...
+    @property
+    def nbytes(self) -> int: ...
+    def drop(self, index: int) -> None:
+        """Give one value up: :meth:`commit` answers CORRUPT for it."""
+
+    def commit(self, *, timeout: float = 1.0) -> Results:
+        """
+        Make everything that was reserved, and not dropped, values.
+
+        A repeat answers the same.
+
+        Parameters
+        ----------
+        timeout : float
+            Seconds.
+
+        Returns
+        -------
+        Results
+            OK; EXISTS, STALE (a reset or a removal came after the token), TIMEOUT (the second was over), NO_SPACE,
+            UNAVAILABLE.
+
+        Raises
+        ------
+        BufferError
+            Something still uses a view, such as a numpy array: nothing was committed.
+        InvalidError
+            It was given up before.
+        """
+
+    def abort(self, *, timeout: float = 1.0) -> None:
+        """
+        Give everything back; harmless after :meth:`commit`.
+
+        Parameters
+        ----------
+        timeout : float
+            Seconds. An owner that does not answer is told later.
+
+        Raises
+        ------
+        BufferError
+            Something still uses a view.
+        """
+
+    def __enter__(self) -> Reserved: ...
+    def __exit__(self, *args: object) -> None: ...
+
+class SegmentRange:
+    """
+    The payload of one owner of this host, as this process maps it.
+
+    A device that reads and writes borrowed and reserved memory by itself registers it: from ``address`` on, as far as
+    ``populated_bytes``, which grows to ``nbytes``. The range stays mapped as long as this object lives. ``number`` is that
+    of the mapping: an owner that has started anew has another. ``node`` is the NUMA node, -1: none.
+    """
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def populated_bytes(self) -> int: ...
+    @property
+    def node(self) -> int: ...
 
 class Queue:
     def __init__(self, capacity: int = 1024) -> None: ...
@@ -802,7 +1020,10 @@ class SchedulerRole:
     def gauges() -> list[str]: ...
     @staticmethod
     def counts() -> list[tuple[str, str, str]]:
-        """Name, kind (counter, gauge, bucket) and help of everything that is counted."""
+        """
+        Name, kind (counter, gauge, bucket) and help of everything that is counted.
+        """
+
     def close(self) -> None: ...
 
 def told_of(

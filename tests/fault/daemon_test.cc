@@ -285,6 +285,82 @@ TEST_F(DaemonTest, AStoppedWriterLosesItsKeyButKeepsItsMemory) {
   EXPECT_TRUE(Within(milliseconds(2000), [&] { return pool->Stat()->reserved_bytes == 0; }));
 }
 
+// What a process has borrowed and reserved.
+struct Taken {
+  Code borrowed = Code::kInternal;
+  Code reserved = Code::kInternal;
+};
+
+TEST_F(DaemonTest, WhatAKilledProcessHadBorrowedAndReservedComesBackAtOnce) {
+  auto pool = Open();
+  auto session = *pool->OpenSession({.name = "m", .engine = "e", .follow_always = true});
+  const std::string value(300'000, 'v');
+  ASSERT_EQ(Put(*session, *session->Capture({}), "k", value), Code::kOk);
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto own = Open();
+    auto mine = *own->OpenSession({.name = "m", .engine = "child", .follow_always = true});
+    const std::string_view key = "k";
+    const auto loan = *mine->Borrow({&key, 1}, {});
+    const ReserveItem item{.key = "r", .size_bytes = 1 << 20};
+    const auto space = *mine->Reserve(*mine->Capture({}), {&item, 1}, {});
+    const Taken taken{.borrowed = loan.result(0).code, .reserved = space.result(0).code};
+    (void)!write(ready[1], &taken, sizeof(taken));
+    pause();
+  }
+  Taken taken;
+  ASSERT_EQ(read(ready[0], &taken, sizeof(taken)), static_cast<ssize_t>(sizeof(taken)));
+  ASSERT_EQ(taken.borrowed, Code::kOk);
+  ASSERT_EQ(taken.reserved, Code::kOk);
+  const std::string_view key = "k";
+  ItemResult removed;
+  ASSERT_TRUE(session->Remove({&key, 1}, {&removed, 1}, {}));
+  EXPECT_GE(pool->Stat()->withdrawn_bytes, value.size()) << "it may still be read";
+  EXPECT_GE(pool->Stat()->reserved_bytes, 1U << 20);
+  const PoolStat stat = *pool->Stat();
+  EXPECT_TRUE(std::any_of(stat.sessions.begin(), stat.sessions.end(), [&](const auto& s) {
+    return s.pid == child && s.protected_objects == 1;
+  })) << "shown with its pid";
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(Within(milliseconds(2000), [&] {
+    const PoolStat now = *pool->Stat();
+    return now.withdrawn_bytes == 0 && now.reserved_bytes == 0;
+  }));
+}
+
+TEST_F(DaemonTest, ALoanAndAReservationOfAKilledDaemonEndAsMisses) {
+  auto pool = Open();
+  auto session = *pool->OpenSession({.name = "m", .engine = "e", .follow_always = true});
+  const std::string value(300'000, 'v');
+  ASSERT_EQ(Put(*session, *session->Capture({}), "k", value), Code::kOk);
+  const std::string_view key = "k";
+  auto loan = *session->Borrow({&key, 1}, {});
+  const ReserveItem item{.key = "r", .size_bytes = value.size()};
+  auto space = *session->Reserve(*session->Capture({}), {&item, 1}, {});
+  const std::uint64_t first_number = (*session->Segments({}))[0].number;
+  Stop(SIGKILL);
+  Start();
+  ASSERT_TRUE(Within(milliseconds(5000), [&] {
+    return Put(*session, session->Capture({}).value_or(Token{}), "k", "new") == Code::kOk;
+  }));
+  std::string bytes;
+  for (const ConstBuffer& piece : loan.pieces(0)) {
+    bytes.append(static_cast<const char*>(piece.data), piece.size);
+  }
+  EXPECT_EQ(bytes, value) << "the dead one's memory stays as it was";
+  ItemResult result;
+  ASSERT_TRUE(loan.Release({&result, 1}));
+  EXPECT_EQ(result.code, Code::kMiss);
+  for (const MutableBuffer& piece : space.pieces(0)) std::memset(piece.data, 1, piece.size);
+  EXPECT_FALSE(space.Commit({&result, 1}));
+  EXPECT_EQ(result.code, Code::kUnavailable);
+  EXPECT_EQ(Exists(*session, "r").code, Code::kMiss);
+  EXPECT_NE((*session->Segments({}))[0].number, first_number) << "another mapping";
+}
+
 TEST_F(DaemonTest, AClosedSocketIsNoProofOfDeath) {
   auto pool = Open();
   {

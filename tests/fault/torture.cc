@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several processes put, get, evict, remove and reset through one daemon, or through a master and
-// three owners, while they and the servers are stopped, continued and killed at random, and fork,
-// and new processes take over from owners.
-// Every byte that is read is verified, and at the end the history of every key. With --hosts 1 each
-// host is a network namespace, everybody has credentials, links go down, and one owner is behind a
-// bad network. With --disk 1 every owner has a disk and a memory that holds a part of the keys.
+// Several processes put, get, borrow, reserve, evict, remove and reset through one daemon, or
+// through a master and three owners, while they and the servers are stopped, continued and killed
+// at random, and fork, and new processes take over from owners. Every byte that is read is
+// verified, and at the end the history of every key. With --hosts 1 each host is a network
+// namespace, everybody has credentials, links go down, and one owner is behind a bad network. With
+// --disk 1 every owner has a disk and a memory that holds a part of the keys.
 //
 //   torture --kvcove PATH [--cluster 1 | --hosts 1] [--disk 1] [--reads N] [--at-least S]
 //           [--seconds S] [--seed X]
@@ -63,8 +63,8 @@ using multihost::Operation;
 
 // Shared by all processes of a run.
 struct Shared {
-  std::atomic<std::uint64_t> reads, disk_reads, misses, puts, stale_puts, removes, resets, unproven,
-      forks;
+  std::atomic<std::uint64_t> reads, disk_reads, misses, loans, voided_loans, puts, reserved_puts,
+      stale_puts, removes, resets, unproven, forks;
   std::atomic<std::uint64_t> wrong, stale, overdue, fork_faults, server_faults;
   std::atomic<std::uint64_t> resets_called;  // numbers the resets
   std::atomic<std::uint64_t> highest_proven;
@@ -167,7 +167,8 @@ class Client {
 
   void Step() {
     const std::uint64_t dice = random_.Below(1000);
-    if (dice < 700) return Get();
+    if (dice < 500) return Get();
+    if (dice < 700) return Borrow();
     if (dice < 930) return Put();
     if (dice < 960) return Look();
     if (dice < 970) return Remove();
@@ -211,7 +212,11 @@ class Client {
     for (Operation* record : records) {
       if (record != nullptr) record->began_ns = Now();
     }
-    Timed(kTimeout, [&] { (void)session_->Put(*token, items, results, {.timeout = kTimeout}); });
+    if (random_.OneIn(3)) {
+      PutInPlace(*token, items, results);
+    } else {
+      Timed(kTimeout, [&] { (void)session_->Put(*token, items, results, {.timeout = kTimeout}); });
+    }
     const std::int64_t ended_ns = Now();
     for (std::size_t i = 0; i < count; ++i) {
       const ItemResult& result = results[i];
@@ -224,6 +229,100 @@ class Client {
           : refused                    ? Operation::Outcome::kRefused
                                        : Operation::Outcome::kUnknown,
           ended_ns);
+    }
+  }
+
+  // The same put, into memory that is reserved first.
+  void PutInPlace(const Token& token, std::span<const PutItem> items,
+                  std::span<ItemResult> results) {
+    std::vector<ReserveItem> wanted;
+    for (const PutItem& item : items) {
+      wanted.push_back({.key = item.key, .size_bytes = item.value[0].size});
+    }
+    Result<Reserved> space = Fail(Code::kInternal, "");
+    Timed(kTimeout, [&] { space = session_->Reserve(token, wanted, {.timeout = kTimeout}); });
+    if (!space) {
+      std::ranges::fill(results, ItemResult{.code = space.error().code});
+      return;
+    }
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const auto* from = static_cast<const std::byte*>(items[i].value[0].data);
+      for (const MutableBuffer& piece : space->pieces(i)) {
+        std::memcpy(piece.data, from, piece.size);
+        from += piece.size;
+      }
+    }
+    if (random_.OneIn(20))
+      std::this_thread::sleep_for(std::chrono::milliseconds(random_.Below(40)));
+    if (random_.OneIn(15)) {
+      // What is given up is never seen; what was not reserved is there or not, as it was.
+      for (std::size_t i = 0; i < items.size(); ++i) {
+        const ItemResult& result = space->result(i);
+        results[i] = result.ok() ? ItemResult{.code = Code::kStale} : result;
+      }
+      Timed(kTimeout, [&] { space->Abort(kTimeout); });
+      return;
+    }
+    Timed(kTimeout, [&] { (void)space->Commit(results, kTimeout); });
+    for (const ItemResult& result : results) shared->reserved_puts += result.ok() ? 1 : 0;
+  }
+
+  static std::size_t CopyOut(const Borrowed& loan, std::size_t i, std::vector<std::byte>& into) {
+    std::size_t at = 0;
+    for (const ConstBuffer& piece : loan.pieces(i)) {
+      std::memcpy(into.data() + at, piece.data, piece.size);
+      at += piece.size;
+    }
+    return at;
+  }
+
+  // A get whose copy this process makes, as slowly as a device that waits for its turn.
+  void Borrow() {
+    const std::size_t count = 1 + random_.Below(4);
+    std::vector<std::uint64_t> numbers;
+    std::vector<std::string> keys;
+    for (std::size_t i = 0; i < count; ++i) {
+      numbers.push_back(random_.Below(kKeys));
+      keys.push_back(KeyOf(numbers.back()));
+    }
+    const std::vector<std::string_view> views(keys.begin(), keys.end());
+    const std::int64_t began_ns = Now();
+    Result<Borrowed> loan = Fail(Code::kInternal, "");
+    Timed(kTimeout, [&] { loan = session_->Borrow(views, {.timeout = kTimeout}); });
+    if (!loan) return;
+    std::vector<std::size_t> sizes(count);
+    for (std::size_t i = 0; i < count; ++i) sizes[i] = CopyOut(*loan, i, buffers_[i]);
+    if (random_.OneIn(8)) std::this_thread::sleep_for(std::chrono::milliseconds(random_.Below(60)));
+    for (std::size_t i = 0; i < count; ++i) {
+      (void)CopyOut(*loan, i, buffers_[4 + i]);
+      if (std::memcmp(buffers_[i].data(), buffers_[4 + i].data(), sizes[i]) == 0) continue;
+      fmt::print(stderr, "torture: borrowed memory of key {} has changed\n", numbers[i]);
+      ++shared->wrong;
+    }
+    // What was proven before the loan ends voids it, too.
+    const std::uint64_t proven = shared->highest_proven;
+    std::vector<ItemResult> results(count);
+    Timed(kTimeout, [&] { (void)loan->Release(results); });
+    for (std::size_t i = 0; i < count; ++i) {
+      if (sizes[i] == 0) {
+        ++shared->misses;
+        continue;
+      }
+      shared->voided_loans += results[i].ok() ? 0 : 1;
+      // Also a voided one is one whole value.
+      Verify(numbers[i], {buffers_[i].data(), sizes[i]}, results[i].ok() ? proven : 0);
+      ++shared->loans;
+      if (!results[i].ok()) continue;
+      ValueHead head{};
+      std::memcpy(&head, buffers_[i].data(), sizeof(head));
+      Operation* record = Record({.kind = Operation::Kind::kGet,
+                                  .key = static_cast<std::uint32_t>(numbers[i]),
+                                  .value = head.serial});
+      if (record != nullptr) {
+        record->began_ns = began_ns;
+        record->tier = results[i].tier;
+      }
+      End(record, Operation::Outcome::kDone, Now());
     }
   }
 
@@ -523,17 +622,17 @@ class Run {
                 (server->socket.empty() || !std::filesystem::exists(server->socket));
     }
     fmt::print(
-        "torture: {} verified reads ({} from a disk), {} misses, {} puts, {} stale puts refused, "
-        "{} removals, {} "
-        "resets "
-        "proven, {} not proven, {} forks; {} client kills, {} client stops, {} server kills, {} "
-        "server stops\n"
+        "torture: {} verified reads ({} from a disk, {} loans, {} of them voided), {} misses, {} "
+        "puts ({} reserved), {} stale puts refused, {} removals, {} resets proven, {} not proven, "
+        "{} forks; {} client kills, {} client stops, {} server kills, {} server stops\n"
         "torture: {} wrong, {} stale, {} overdue, {} fork faults, leftovers {}, clean stop {}\n",
-        shared->reads.load(), shared->disk_reads.load(), shared->misses.load(), shared->puts.load(),
-        shared->stale_puts.load(), shared->removes.load(), shared->resets.load(),
-        shared->unproven.load(), shared->forks.load(), kills_, stops_, server_kills_, server_stops_,
-        shared->wrong.load(), shared->stale.load(), shared->overdue.load(),
-        shared->fork_faults.load(), empty ? "none" : "SOME", stopped ? "yes" : "NO");
+        shared->reads.load(), shared->disk_reads.load(), shared->loans.load(),
+        shared->voided_loans.load(), shared->misses.load(), shared->puts.load(),
+        shared->reserved_puts.load(), shared->stale_puts.load(), shared->removes.load(),
+        shared->resets.load(), shared->unproven.load(), shared->forks.load(), kills_, stops_,
+        server_kills_, server_stops_, shared->wrong.load(), shared->stale.load(),
+        shared->overdue.load(), shared->fork_faults.load(), empty ? "none" : "SOME",
+        stopped ? "yes" : "NO");
     fmt::print("torture: {} upgrades, {} given up\n", upgrades_, upgrades_given_up_);
     if (proxy_ != nullptr) {
       fmt::print(

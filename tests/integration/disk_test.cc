@@ -311,6 +311,33 @@ TEST_P(DiskTest, OneCallReadsMoreThanMemoryHolds) {
   EXPECT_GT(from_disk, 60U);
 }
 
+TEST_P(DiskTest, ABorrowBringsUpWhatItLends) {
+  Fill(80);
+  std::vector<std::string> keys = OnDisk(80);
+  ASSERT_GE(keys.size(), 3U);
+  keys.resize(3);
+  const std::vector<std::string_view> views(keys.begin(), keys.end());
+  auto without_time = session_->Borrow(views, {.timeout = milliseconds(0)});
+  ASSERT_TRUE(without_time);
+  EXPECT_EQ(without_time->result(0).reason, MissReason::kDiskTimeout)
+      << "nobody waits for the disk";
+  EXPECT_EQ(without_time->result(0).tier, Tier::kDisk);
+  auto loan = session_->Borrow(views, {.timeout = milliseconds(20'000)});
+  ASSERT_TRUE(loan);
+  // A sixteenth of 8 MiB, and half of it for loans: one of these values.
+  EXPECT_TRUE(loan->result(0).ok());
+  EXPECT_EQ(loan->result(0).tier, Tier::kDisk);
+  std::string bytes;
+  for (const ConstBuffer& piece : loan->pieces(0)) {
+    bytes.append(static_cast<const char*>(piece.data), piece.size);
+  }
+  EXPECT_EQ(bytes, ValueOf(keys[0]));
+  EXPECT_EQ(loan->result(2).code, Code::kLimit);
+  std::vector<ItemResult> results(3);
+  ASSERT_TRUE(loan->Release(results));
+  EXPECT_TRUE(results[0].ok());
+}
+
 TEST_P(DiskTest, ALookUpWithAHoldBringsKeysUp) {
   Fill(120);
   const auto keys = OnDisk(120);

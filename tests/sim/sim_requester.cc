@@ -270,8 +270,7 @@ void SimRequester::GetLocal(int space, const std::string& key, const ReadDone& d
   world_.In(place_, ShortPause(), [this, segment, reading, scope, found, window, done] {
     window->Fence();
     const std::int64_t now = options_.rules.lease ? world_.NowOf(place_) : 0;
-    if (Confirm(options_.rules.reader, *window, segment->view, found, scope, now) !=
-        MissReason::kNone) {
+    if (Confirm(options_.rules.reader, segment->view, found, scope, now) != MissReason::kNone) {
       return done(0);
     }
     world_.In(place_, ShortPause(), [this, segment, reading, found, window, done] {

@@ -25,6 +25,8 @@ TEST(SimulationTest, KeepsItsPromisesInEveryOrder) {
     const SimReport report = Simulate({.seed = base + i});
     ASSERT_EQ(report.violation, "") << "replay it with KVCOVE_SIM_SEED=" << base + i;
     sum.verified_reads += report.verified_reads;
+    sum.verified_loans += report.verified_loans;
+    sum.voided_loans += report.voided_loans;
     sum.commits += report.commits;
     sum.stale_commits += report.stale_commits;
     sum.resets += report.resets;
@@ -32,11 +34,13 @@ TEST(SimulationTest, KeepsItsPromisesInEveryOrder) {
     sum.evictions += report.evictions;
   }
   fmt::print(
-      "seeds {} to {}: {} verified reads, {} commits, {} stale ones refused, {} resets, {} deaths, "
-      "{} evictions, 0 violations\n",
-      base, base + seeds - 1, sum.verified_reads, sum.commits, sum.stale_commits, sum.resets,
-      sum.deaths, sum.evictions);
+      "seeds {} to {}: {} verified reads, {} of them loans, {} loans voided, {} commits, {} stale "
+      "ones refused, {} resets, {} deaths, {} evictions, 0 violations\n",
+      base, base + seeds - 1, sum.verified_reads, sum.verified_loans, sum.voided_loans, sum.commits,
+      sum.stale_commits, sum.resets, sum.deaths, sum.evictions);
   EXPECT_GT(sum.verified_reads, seeds * 100);
+  EXPECT_GT(sum.verified_loans, seeds * 10);
+  EXPECT_GT(sum.voided_loans, 0U);
   EXPECT_GT(sum.stale_commits, 0U);
   EXPECT_GT(sum.evictions, 0U);
 }
@@ -65,6 +69,9 @@ TEST(SimulationTest, NoticesWhenGenerationsAreNotChecked) {
 }
 TEST(SimulationTest, NoticesWhenReadersDoNotLookTwice) {
   MustFail({.reader = {.second_look = false}}, "the reader's second look");
+}
+TEST(SimulationTest, NoticesWhenLoansAreNotRevalidated) {
+  MustFail({.reader = {.revalidation = false}}, "the revalidation of loans");
 }
 TEST(SimulationTest, NoticesWhenReservedMemoryIsReused) {
   MustFail({.reservation = false}, "the reservation rule");

@@ -14,6 +14,7 @@
 #include "kvcove/base/random.h"
 #include "kvcove/master/generations.h"
 #include "kvcove/owner/core.h"
+#include "kvcove/requester/reader_slots.h"
 #include "tests/sim/memory.h"
 
 namespace kvcove::sim {
@@ -81,8 +82,12 @@ class World {
     segment::Found found;
     std::vector<Extent> extents;
     std::vector<std::byte> copied;
-    std::unique_ptr<segment::ReadWindow> window;
+    std::unique_ptr<segment::ReadWindow> window;  // of a get
     std::int64_t paused_until = 0;
+  };
+  // A reader whose slot is of a lane that loans share; it looks once more when it ends.
+  struct Borrower : Reader {
+    std::optional<requester::ReaderSlots::LoanSlot> slot;
   };
   struct Session {
     wire::SessionNumber number = 0;
@@ -90,6 +95,8 @@ class World {
     bool dead = false;  // killed; the owner has not proven it yet
     std::vector<Writer> writers = std::vector<Writer>(kActors);
     std::vector<Reader> readers = std::vector<Reader>(kActors);
+    std::vector<Borrower> borrowers = std::vector<Borrower>(kActors);
+    std::unique_ptr<requester::ReaderSlots> slots;
     std::string engine;
     segment::SessionPage& shared() { return *reinterpret_cast<segment::SessionPage*>(page.get()); }
   };
@@ -98,6 +105,8 @@ class World {
     auto session = std::make_unique<Session>();
     session->page = Zeroed(sizeof(segment::SessionPage));
     segment::FormatSessionPage(session->page.get());
+    session->slots = std::make_unique<requester::ReaderSlots>(&session->shared(), kPayload);
+    for (int lane = 0; lane < kActors; ++lane) (void)session->slots->AcquireLane(0, clock_);
     session->number = core_->AddSession(&session->shared(), static_cast<int>(next_engine_));
     session->engine = fmt::format("engine-{}", next_engine_++);
     sessions_.push_back(std::move(session));
@@ -119,10 +128,13 @@ class World {
     Session& session = *sessions_[random_.Below(sessions_.size())];
     if (session.dead) return;
     const std::size_t actor = random_.Below(kActors);
-    if (random_.OneIn(2)) {
-      StepWriter(session, session.writers[actor]);
-    } else {
-      StepReader(session, actor, session.readers[actor]);
+    switch (random_.Below(4)) {
+      case 0:
+        return StepReader(session, actor, session.readers[actor]);
+      case 1:
+        return StepBorrower(session, session.borrowers[actor]);
+      default:
+        return StepWriter(session, session.writers[actor]);
     }
   }
 
@@ -310,32 +322,16 @@ class World {
         return;
       case Reader::At::kAnnounced: {
         reader.window->Fence();
-        if (Confirm(options_.rules.reader, *reader.window, view_, reader.found, reader.scope,
-                    clock_.NowNs()) != MissReason::kNone) {
-          ++report_.misses;
+        if (!ConfirmRead(reader)) {
           reader.window.reset();
           reader = {};
-          return;
         }
-        Extent extents[segment::kMaxExtents];
-        const std::uint32_t count = view_.Extents(reader.found, extents);
-        reader.extents.assign(extents, extents + count);
-        reader.at = Reader::At::kCopying;
         return;
       }
       case Reader::At::kCopying:
         break;
     }
-    const std::uint64_t size = reader.found.meta.size_bytes();
-    const std::uint64_t at = reader.copied.size();
-    const std::uint64_t count = std::min<std::uint64_t>(kChunk, size - at);
-    reader.copied.resize(at + count);
-    std::uint64_t to = at;
-    ForRange(reader.extents, at, count, [&](std::uint64_t from, std::uint64_t part) {
-      std::memcpy(reader.copied.data() + to, payload_.get() + from, part);
-      to += part;
-    });
-    if (reader.copied.size() < size) return;
+    if (!CopySome(reader)) return;
     Verify(reader);
     if (random_.OneIn(2)) {
       segment::PushEvent(session.shared(), {.kind = random_.OneIn(5) ? segment::EventKind::kHold
@@ -346,6 +342,75 @@ class World {
     }
     reader.window.reset();
     reader = {};
+  }
+
+  // False: it is a miss.
+  bool ConfirmRead(Reader& reader) {
+    if (Confirm(options_.rules.reader, view_, reader.found, reader.scope, clock_.NowNs()) !=
+        MissReason::kNone) {
+      ++report_.misses;
+      return false;
+    }
+    Extent extents[segment::kMaxExtents];
+    const std::uint32_t count = view_.Extents(reader.found, extents);
+    reader.extents.assign(extents, extents + count);
+    reader.at = Reader::At::kCopying;
+    return true;
+  }
+
+  // True: all of it.
+  bool CopySome(Reader& reader) {
+    const std::uint64_t size = reader.found.meta.size_bytes();
+    const std::uint64_t at = reader.copied.size();
+    const std::uint64_t count = std::min<std::uint64_t>(kChunk, size - at);
+    reader.copied.resize(at + count);
+    std::uint64_t to = at;
+    ForRange(reader.extents, at, count, [&](std::uint64_t from, std::uint64_t part) {
+      std::memcpy(reader.copied.data() + to, payload_.get() + from, part);
+      to += part;
+    });
+    return reader.copied.size() == size;
+  }
+
+  // As requester::Loan does it, step by step: a device copies, so its end comes late.
+  void StepBorrower(Session& session, Borrower& borrower) {
+    if (Paused(borrower.paused_until)) return;
+    requester::ReaderSlots& slots = *session.slots;
+    const auto end = [&] {
+      segment::ClearSlot(slots.At(*borrower.slot));
+      slots.GiveBack({&*borrower.slot, 1});
+      borrower = {};
+    };
+    switch (borrower.at) {
+      case Reader::At::kIdle:
+        return BeginRead(session, borrower);
+      case Reader::At::kFound: {
+        requester::ReaderSlots::LoanSlot slot = 0;
+        if (slots.TakeSlots({&slot, 1}, 0, clock_) == 0) return Fail("no slot is free for a loan");
+        borrower.slot = slot;
+        segment::Announce(slots.At(slot), borrower.found);
+        borrower.at = Reader::At::kAnnounced;
+        return;
+      }
+      case Reader::At::kAnnounced:
+        segment::FullFence();
+        if (!ConfirmRead(borrower)) end();
+        return;
+      case Reader::At::kCopying:
+        break;
+    }
+    if (!CopySome(borrower)) return;
+    const bool valid = CheckScope(view_, borrower.scope, borrower.scope.generation,
+                                  clock_.NowNs()) == MissReason::kNone;
+    if (valid || !options_.rules.reader.revalidation) {
+      // Nothing that a reset had voided by now, however long it took.
+      borrower.epoch = epoch_;
+      ++report_.verified_loans;
+    } else {
+      ++report_.voided_loans;  // its bytes are still one value
+    }
+    Verify(borrower);
+    end();
   }
 
   void BeginRead(Session& session, Reader& reader) {

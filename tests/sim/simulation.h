@@ -26,6 +26,8 @@ struct SimOptions {
 
 struct SimReport {
   std::uint64_t verified_reads = 0;
+  std::uint64_t verified_loans = 0;  // of those
+  std::uint64_t voided_loans = 0;    // whose end said that a reset or a lease's end had come
   std::uint64_t misses = 0;
   std::uint64_t commits = 0;
   std::uint64_t stale_commits = 0;

@@ -26,6 +26,9 @@ placement : str
     ``local-first``, ``free-ratio-first`` or ``random``; empty: the pool's.
 replicas : int
     In a cluster: on how many hosts each value is stored, as far as there are as many.
+borrow_bytes : int
+    What :meth:`Session.borrow` lends of each owner's memory at the same time; 0: as much as a process
+    may borrow, 1/32 of it. One value may always be borrowed.
 
 Returns
 -------
@@ -135,6 +138,143 @@ Returns
 Results
     Codes: OK; MISS with its reason; BUFFER_TOO_SMALL (``nbytes``: what the value needs), INVALID,
     TIMEOUT, CORRUPT. The content of a buffer whose item is not OK is undefined.)";
+
+inline constexpr char kBorrow[] = R"(Lend values where they lie in the memory of this host's owners.
+
+Nothing is copied. The memory is protected until :meth:`Borrowed.release`: evictions, removals and resets leave it as
+it is. What is on an owner's disk is brought into memory first.
+
+Parameters
+----------
+keys : sequence of str or bytes
+version : str
+    Of the weights.
+hold : float
+    Seconds for which what is found is not evicted, if there is other room.
+timeout : float
+    Seconds, for the disk. 0: only what is in memory.
+
+Returns
+-------
+Borrowed
+    A context manager. Codes of its ``results``: OK; MISS with its reason; LIMIT (``nbytes``: its size): beyond what
+    may be borrowed at the same time; INVALID, TIMEOUT. ``Result.elsewhere``: another host may have it, and
+    :meth:`get_into` brings it into a buffer.)";
+
+inline constexpr char kBorrowed[] = R"(Values in place, protected until they are released.
+
+``loan[i]`` is a tuple of read-only memoryviews, the pieces of value ``i`` in order; it is empty where
+``loan.results[i]`` is not OK. For one thread at a time. When the last view and this object are gone, the loan ends.)";
+
+inline constexpr char kRevalidate[] = R"(Return whether what was read so far was valid at each moment until now.
+
+Returns
+-------
+Results
+    OK; or MISS with RESET, LEASE, CLOSED or UNAVAILABLE: what was read is to be thrown away. Values that were not OK
+    keep their result. A value that was evicted or removed meanwhile is OK.)";
+
+inline constexpr char kRelease[] = R"(Revalidate, and end the protection.
+
+Every view raises ``ValueError`` from here on.
+
+Returns
+-------
+Results
+    As :meth:`revalidate` has them.
+
+Raises
+------
+BufferError
+    Something still uses a view, such as a numpy array: the loan goes on. Drop it, and release again.
+InvalidError
+    It was released before.)";
+
+inline constexpr char kReserve[] = R"(Return memory of an owner of this host that becomes values.
+
+Parameters
+----------
+keys : sequence of str or bytes
+sizes : sequence of int
+    Bytes of each value.
+token : Token, optional
+    None: the generation is captured at the entry of the call.
+after : str, bytes or sequence of them, optional
+    As in :meth:`put`.
+hints : Hints or sequence of them, optional
+    As in :meth:`put`.
+timeout : float
+    Seconds.
+
+Returns
+-------
+Reserved
+    A context manager, which gives back what is not committed. Codes of its ``results``: OK; EXISTS, IN_PROGRESS,
+    STALE, CLOSED, NO_SPACE, LIMIT, INVALID, TIMEOUT, UNAVAILABLE. ``Result.elsewhere``: :meth:`put` stores it on
+    another host. A key is kept from other writers for one second.
+
+Raises
+------
+ClosedError, UnavailableError, TimedOutError
+    Without a token: there was none to capture.)";
+
+inline constexpr char kReserved[] = R"(Memory that becomes values when it is committed.
+
+``space[i]`` is a tuple of writable memoryviews, the pieces of value ``i`` in order, together its size; it is empty
+where ``space.results[i]`` is not OK. For one thread at a time.)";
+
+inline constexpr char kDrop[] = R"(Give one value up: :meth:`commit` answers CORRUPT for it.)";
+
+inline constexpr char kCommit[] = R"(Make everything that was reserved, and not dropped, values.
+
+A repeat answers the same.
+
+Parameters
+----------
+timeout : float
+    Seconds.
+
+Returns
+-------
+Results
+    OK; EXISTS, STALE (a reset or a removal came after the token), TIMEOUT (the second was over), NO_SPACE,
+    UNAVAILABLE.
+
+Raises
+------
+BufferError
+    Something still uses a view, such as a numpy array: nothing was committed.
+InvalidError
+    It was given up before.)";
+
+inline constexpr char kAbort[] = R"(Give everything back; harmless after :meth:`commit`.
+
+Parameters
+----------
+timeout : float
+    Seconds. An owner that does not answer is told later.
+
+Raises
+------
+BufferError
+    Something still uses a view.)";
+
+inline constexpr char kSegments[] = R"(Return the memory that :meth:`borrow` and :meth:`reserve` give pieces of.
+
+Parameters
+----------
+timeout : float
+    Seconds; one call an owner of this host.
+
+Returns
+-------
+list of SegmentRange)";
+
+inline constexpr char kSegmentRange[] = R"(The payload of one owner of this host, as this process maps it.
+
+A device that reads and writes borrowed and reserved memory by itself registers it: from ``address`` on, as far as
+``populated_bytes``, which grows to ``nbytes``. The range stays mapped as long as this object lives. ``number`` is that
+of the mapping: an owner that has started anew has another. ``node`` is the NUMA node, -1: none.)";
 
 inline constexpr char kGet[] = R"(Return values as bytes, None for what is not there.
 

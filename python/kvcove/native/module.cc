@@ -19,6 +19,7 @@ NB_MODULE(_native, module) {
   SetLogLevel(wanted ? *wanted : LogLevel::kWarn);
   BindResults(module);
   BindSession(module);
+  BindBorrow(module);
   BindQueue(module);
   BindOwner(module);
   BindConnector(module);

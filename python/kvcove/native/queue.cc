@@ -157,7 +157,7 @@ std::uint64_t StartPut(PyQueue& queue, const PySession& self, nb::object keys, n
   return queue.Start(
       session, std::move(operation), [&](auto& to, std::uint64_t tag, PutOperation& put) {
         CallOptions options = OptionsOf(timeout);
-        options.after = put.work.after;
+        options.after = put.work.after.first;
         return session->PutAsync(to, tag, token, put.work.items, put.results.items, options);
       });
 }

@@ -92,6 +92,7 @@ void BindResults(nb::module_& module) {
       .def_ro("nbytes", &ItemResult::bytes)
       .def_ro("replicas", &ItemResult::replicas)
       .def_ro("listed", &ItemResult::listed)
+      .def_ro("elsewhere", &ItemResult::elsewhere)
       .def_prop_ro("ok", &ItemResult::ok)
       .def("__repr__", &Describe);
   nb::class_<Results>(module, "Results", docs::kResults)

@@ -36,39 +36,45 @@ std::shared_ptr<Session> PySession::Get() const {
   return session;
 }
 
+After::After(nb::handle after) {
+  if (PyUnicode_Check(after.ptr())) {
+    first = nb::cast<std::string>(after);
+  } else if (PyBytes_Check(after.ptr())) {
+    const auto bytes = nb::cast<nb::bytes>(after);
+    first.assign(bytes.c_str(), bytes.size());
+  } else if (!after.is_none()) {
+    each = Keys(after, "after");
+  }
+}
+
+std::vector<Hints> HintsOf(nb::handle hints, std::size_t items) {
+  if (hints.is_none()) return std::vector<Hints>(items);
+  if (Hints all; nb::try_cast(hints, all)) return std::vector<Hints>(items, all);
+  std::vector<Hints> each;
+  if (!nb::try_cast(hints, each)) {
+    RaiseInvalid("hints must be a kvcove.Hints, or a sequence of them, one for each value");
+  }
+  if (each.size() != items) {
+    RaiseInvalid(fmt::format("hints: {} for {} values", each.size(), items));
+  }
+  return each;
+}
+
 PutWork::PutWork(nb::handle keys_in, nb::handle values_in, nb::handle after_in, nb::handle hints_in)
-    : keys(keys_in), values(values_in, "values", /*writable=*/false) {
+    : keys(keys_in), values(values_in, "values", /*writable=*/false), after(after_in) {
   if (keys.size() != values.size()) {
     RaiseInvalid(fmt::format("{} keys but {} values", keys.size(), values.size()));
   }
-  if (PyUnicode_Check(after_in.ptr())) {
-    after = nb::cast<std::string>(after_in);
-  } else if (PyBytes_Check(after_in.ptr())) {
-    const auto bytes = nb::cast<nb::bytes>(after_in);
-    after.assign(bytes.c_str(), bytes.size());
-  } else if (!after_in.is_none()) {
-    afters = Keys(after_in, "after");
-    if (afters.size() != keys.size()) {
-      RaiseInvalid(fmt::format("after: {} keys for {} values", afters.size(), keys.size()));
-    }
+  if (after.each.size() > 0 && after.each.size() != keys.size()) {
+    RaiseInvalid(fmt::format("after: {} keys for {} values", after.each.size(), keys.size()));
   }
   items.resize(keys.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
     items[i] = {.key = keys[i], .value = values.ConstItem(i), .after = {}};
-    if (afters.size() > 0) items[i].after = afters[i];
+    if (after.each.size() > 0) items[i].after = after.each[i];
   }
   if (hints_in.is_none()) return;
-  if (Hints all; nb::try_cast(hints_in, all)) {
-    for (PutItem& item : items) item.hints = all;
-    return;
-  }
-  std::vector<Hints> each;
-  if (!nb::try_cast(hints_in, each)) {
-    RaiseInvalid("hints must be a kvcove.Hints, or a sequence of them, one for each value");
-  }
-  if (each.size() != items.size()) {
-    RaiseInvalid(fmt::format("hints: {} for {} values", each.size(), items.size()));
-  }
+  const std::vector<Hints> each = HintsOf(hints_in, items.size());
   for (std::size_t i = 0; i < items.size(); ++i) items[i].hints = each[i];
 }
 
@@ -105,7 +111,7 @@ Results Put(const PySession& self, nb::object keys, nb::object values,
   const PutWork work(keys, values, after, hints);
   Results results(work.items.size());
   CallOptions options = OptionsOf(timeout, {});
-  options.after = work.after;
+  options.after = work.after.first;
   Status status;
   {
     const nb::gil_scoped_release release;
@@ -203,14 +209,15 @@ PyPool OpenPool(const Text& address, double timeout) {
 
 PySession OpenSession(const PyPool& self, const Text& name, const Text& engine, bool follow_always,
                       bool assume_weights, const Text& preferred_segment, const Text& placement,
-                      std::uint32_t replicas) {
+                      std::uint32_t replicas, std::uint64_t borrow_bytes) {
   SessionOptions options{.name = name,
                          .engine = engine,
                          .follow_always = follow_always,
                          .assume_weights = assume_weights,
                          .preferred_segment = preferred_segment,
                          .placement = std::nullopt,
-                         .replicas = replicas};
+                         .replicas = replicas,
+                         .borrow_bytes = borrow_bytes};
   if (!placement.empty()) options.placement = Unwrap(ParsePlacement(placement));
   const std::shared_ptr<Pool> pool = self.Get();
   Result<SessionPtr> session = Fail(Code::kInternal, {});
@@ -319,7 +326,7 @@ void BindPool(nb::module_& module) {
       .def("session", &OpenSession, nb::arg("name"), nb::kw_only(), nb::arg("engine") = "",
            nb::arg("follow_always") = false, nb::arg("assume_weights") = false,
            nb::arg("preferred_segment") = "", nb::arg("placement") = "", nb::arg("replicas") = 1,
-           docs::kOpenSession)
+           nb::arg("borrow_bytes") = 0, docs::kOpenSession)
       .def(
           "settings",
           [](const PyPool& self) {

@@ -40,13 +40,21 @@ struct PySession {
   std::shared_ptr<Session> Get() const;
 };
 
+// What says which chunk comes before the first item of a batch, or before each of them.
+struct After {
+  explicit After(nb::handle after);
+  Keys each;  // none, or one an item
+  std::string first;
+};
+// One for each item, from None, one for all, or a sequence.
+std::vector<Hints> HintsOf(nb::handle hints, std::size_t items);
+
 // What a call works on, in the pool's terms: made with the GIL, used without it.
 struct PutWork {
   PutWork(nb::handle keys, nb::handle values, nb::handle after, nb::handle hints);
   Keys keys;
   Buffers values;
-  Keys afters;  // none, or one an item
-  std::string after;
+  After after;
   std::vector<PutItem> items;
 };
 struct GetWork {
@@ -67,6 +75,8 @@ nb::list GetValues(Session& session, std::span<const std::string_view> keys,
                    const CallOptions& options, ValuesWanted* wanted = nullptr);
 
 void BindSession(nb::module_& module);
+// Behind BindSession.
+void BindBorrow(nb::module_& module);
 void BindQueue(nb::module_& module);
 void BindStore(nb::module_& module);
 void BindOwner(nb::module_& module);

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is behind a Reserved: which owners reserved what, and how that ends. One thread at a time.
+//
+//   open -> committed | aborted        (the end, and so a session's that dropped it, aborts)
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kvcove/requester/attachment.h"
+#include "kvcove/requester/borrow.h"
+
+namespace kvcove::requester {
+
+// What a put's code says: stored although the master has not listed it is a success, too.
+ItemResult Stored(Code code, std::uint64_t bytes);
+
+// Ends reservations of one owner: item k of `items` is that of results[which[k]], whose `bytes` are
+// its size. What the owner could not be told in time it is told later, as given up: no harm if the
+// commit arrived. Errors: the call's, shown by its items, too.
+Status FinishReserved(Attachment& attachment, std::span<const wire::FinishItem> items,
+                      std::span<const std::size_t> which, std::span<ItemResult> results,
+                      std::int64_t deadline_ns);
+
+// An item of a reservation, and its number in the caller's batch.
+struct ReserveKey {
+  ReserveItem item;
+  std::size_t number = 0;
+};
+
+class Reservation {
+ public:
+  Reservation(std::size_t items, const Clock& clock);
+  ~Reservation();
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+
+  // ---- while it is made
+  // From here on Add is about this owner's life. `host` is kept, as of a loan.
+  void AddPart(std::shared_ptr<Host> host, std::shared_ptr<Attachment> attachment);
+  // False: the owner named memory that is not of its segment; it is told so.
+  bool Add(std::size_t number, const wire::PutResult& grant, std::uint64_t size_bytes);
+  void SetResult(std::size_t number, const ItemResult& result) { items_[number].result = result; }
+  // Ends after everything else of it. `closed`: of the session.
+  void Keep(std::shared_ptr<void> what) { keep_.push_back(std::move(what)); }
+  void SetClosed(std::shared_ptr<const std::atomic<bool>> closed) { closed_ = std::move(closed); }
+
+  // ---- what Reserved offers
+  bool Here() const;  // no forked child
+  bool aborted() const { return state_ == State::kAborted; }
+  std::size_t size() const { return items_.size(); }
+  const ItemResult& result(std::size_t i) const { return items_[i].result; }
+  std::span<const MutableBuffer> pieces(std::size_t i) const;
+  std::uint64_t bytes() const;
+  void Drop(std::size_t i) { items_[i].dropped = true; }
+  Status Commit(std::span<ItemResult> results, std::chrono::milliseconds timeout);
+  void Abort(std::chrono::milliseconds timeout);
+
+ private:
+  enum class State { kOpen, kCommitted, kAborted };
+  struct Part {
+    std::shared_ptr<Host> host;
+    std::shared_ptr<Attachment> attachment;
+  };
+  struct Item {
+    ItemResult result;
+    std::uint64_t reservation = 0;
+    std::size_t part = 0;  // 1 + its number; 0: nothing is reserved
+    std::size_t first = 0;
+    std::size_t count = 0;
+    bool dropped = false;
+  };
+  // How each item of one part ends.
+  Status FinishPart(std::size_t part, bool closed, std::span<ItemResult> results,
+                    std::int64_t deadline_ns);
+
+  const unsigned forks_;
+  const Clock& clock_;
+  std::vector<std::shared_ptr<void>> keep_;
+  std::shared_ptr<const std::atomic<bool>> closed_;
+  std::vector<Item> items_;
+  std::vector<MutableBuffer> pieces_;
+  std::vector<Part> parts_;
+  State state_ = State::kOpen;
+  Status committed_;  // what a repeated Commit answers
+};
+
+}  // namespace kvcove::requester
