@@ -166,7 +166,8 @@ inline constexpr char kBorrowed[] = R"(Values in place, protected until they are
 ``loan[i]`` is a tuple of read-only memoryviews, the pieces of value ``i`` in order; it is empty where
 ``loan.results[i]`` is not OK. For one thread at a time. When the last view and this object are gone, the loan ends.)";
 
-inline constexpr char kRevalidate[] = R"(Return whether what was read so far was valid at each moment until now.
+inline constexpr char kRevalidate[] =
+    R"(Return whether what was read so far was valid at each moment until now.
 
 Returns
 -------
@@ -259,7 +260,8 @@ Raises
 BufferError
     Something still uses a view.)";
 
-inline constexpr char kSegments[] = R"(Return the memory that :meth:`borrow` and :meth:`reserve` give pieces of.
+inline constexpr char kSegments[] =
+    R"(Return the memory that :meth:`borrow` and :meth:`reserve` give pieces of.
 
 Parameters
 ----------
@@ -270,7 +272,8 @@ Returns
 -------
 list of SegmentRange)";
 
-inline constexpr char kSegmentRange[] = R"(The payload of one owner of this host, as this process maps it.
+inline constexpr char kSegmentRange[] =
+    R"(The payload of one owner of this host, as this process maps it.
 
 A device that reads and writes borrowed and reserved memory by itself registers it: from ``address`` on, as far as
 ``populated_bytes``, which grows to ``nbytes``. The range stays mapped as long as this object lives. ``number`` is that
