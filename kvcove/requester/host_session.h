@@ -118,7 +118,7 @@ class HostSession final : public Session {
                     std::span<ItemResult> results, const Window& window);
   void BorrowFromDisk(const Scope& scope, Loan& loan, std::span<const BorrowKey> keys,
                       std::span<ItemResult> results, const Window& window);
-  // What a put begins with, whoever copies. The owner; or why there is none, in all results.
+  // The first checks of Put and of Reserve. The owner; or in all results why there is none.
   Result<std::shared_ptr<Attachment>> BeginPut(const Token& token, std::span<ItemResult> results);
   // Marks what is there already, and what cannot be stored. The numbers of the others.
   std::vector<std::size_t> FindNew(Attachment& attachment, const Token& token,

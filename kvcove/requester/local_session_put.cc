@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a host with several owners stores: each value in one of them, whoever copies it.
+// How a host with several owners stores: Put and Reserve place each value in one of them.
 #include <algorithm>
 #include <set>
 

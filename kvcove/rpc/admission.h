@@ -18,7 +18,7 @@
 //
 // No I/O and no clock: time is passed in, in nanoseconds of one clock. A call takes a fixed number
 // of steps, whatever else is there, and no lock. A tenant's entry goes when its last connection has
-// ended and its rate is whole again: whoever connects anew gains no calls by that. So the table has
+// ended and its rate is whole again, so that a new connection gains it no calls. So the table has
 // no more entries than the credentials have tenants.
 #pragma once
 

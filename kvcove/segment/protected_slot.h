@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of the readers' protocol (segment/reader.h) for one slot, whoever has it: Announce,
-// FullFence, Confirm, read, ClearSlot.
+// The steps of the readers' protocol (segment/reader.h) for one slot of a read or a loan:
+// Announce, FullFence, Confirm, read, ClearSlot.
 #pragma once
 
 #include "kvcove/segment/reader.h"

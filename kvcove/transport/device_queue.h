@@ -8,7 +8,7 @@
 //
 // Host memory of a transfer is a HostMemory: a piece of the ring, or extents of a segment that
 // somebody has borrowed or reserved, and that RegisterHost has pinned. The queue keeps it until the
-// ticket is over, however that ends and whoever is gone by then.
+// ticket is over, also if it failed or its caller has ended.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ struct DeviceQueueOptions {
   std::uint32_t most_tickets = 4096;    // under way; more are refused
   std::chrono::microseconds look{50};   // between two looks at what is under way
   std::chrono::milliseconds close{5000};
-  bool thread = true;   // false: whoever calls Advance
+  bool thread = true;   // false: tests call Advance
   bool poison = false;  // tests: what comes back to a ring is overwritten
 };
 

@@ -197,7 +197,7 @@ TEST_F(DiskTasksTest, AKeyInBothTiersIsListedOnce) {
     for (int i = 20; i < 28; ++i) EXPECT_TRUE(Get(*session_, KeyOf(i), kValue).ok());
   });
   EXPECT_EQ(listed.size(), static_cast<std::size_t>(kMany));
-  // A caller that does not say since when is told of both.
+  // Without `since` the owner lists a key in both tiers twice.
   wire::InventoryRequest request{.at_most = wire::kMaxPage, .with_keys = true, .disks = true};
   std::size_t lines = 0;
   while (request.cursor != wire::kInventoryDone) {
