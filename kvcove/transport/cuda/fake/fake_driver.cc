@@ -13,10 +13,13 @@
 #include <string>
 #include <vector>
 
+#include "kvcove/transport/cuda/driver.h"
 #include "kvcove/transport/cuda/kernels.h"
 
 namespace {
 
+using kvcove::transport::cuda::CuCopyAttributes;
+using kvcove::transport::cuda::Driver;
 using kvcove::transport::cuda::Lane;
 using kvcove::transport::cuda::MoveRun;
 using Address = std::uint64_t;
@@ -617,12 +620,12 @@ int cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t bytes, void* stream
   if (call.status != 0) return call.status;
   return EnqueueCopies(call.gpu, stream, {{AddressOf(to), from, bytes}});
 }
-int cuMemcpyBatchAsync(Address* to, Address* from, std::size_t* bytes, std::size_t count, void*,
-                       std::size_t*, std::size_t, std::size_t*, void* stream) {
+int cuMemcpyBatchAsync(Address* to, Address* from, std::size_t* bytes, std::size_t count,
+                       CuCopyAttributes*, std::size_t*, std::size_t, std::size_t*, void* stream) {
   return Batch(to, from, bytes, count, stream, 1);
 }
-int cuMemcpyBatchAsync_v2(Address* to, Address* from, std::size_t* bytes, std::size_t count, void*,
-                          std::size_t*, std::size_t, void* stream) {
+int cuMemcpyBatchAsync_v2(Address* to, Address* from, std::size_t* bytes, std::size_t count,
+                          CuCopyAttributes*, std::size_t*, std::size_t, void* stream) {
   return Batch(to, from, bytes, count, stream, 2);
 }
 int cuModuleLoadData(void** module, const void* image) {
@@ -670,3 +673,46 @@ int cuMemcpyHtoD_v2(Address to, const void* from, std::size_t bytes) {
 }
 
 }  // extern "C"
+
+// A call through a pointer of another type than its function's is undefined: each function has the
+// type with which driver.h calls it.
+namespace {
+template <typename Called>
+constexpr bool HasTypeOf(Called, Called) {
+  return true;
+}
+constexpr Driver kDriver;
+static_assert(HasTypeOf(kDriver.init, cuInit));
+static_assert(HasTypeOf(kDriver.pointer_attribute, cuPointerGetAttribute));
+static_assert(HasTypeOf(kDriver.device_get, cuDeviceGet));
+static_assert(HasTypeOf(kDriver.retain, cuDevicePrimaryCtxRetain));
+static_assert(HasTypeOf(kDriver.release, cuDevicePrimaryCtxRelease_v2));
+static_assert(HasTypeOf(kDriver.push, cuCtxPushCurrent_v2));
+static_assert(HasTypeOf(kDriver.pop, cuCtxPopCurrent_v2));
+static_assert(HasTypeOf(kDriver.capture_mode, cuThreadExchangeStreamCaptureMode));
+static_assert(HasTypeOf(kDriver.is_capturing, cuStreamIsCapturing));
+static_assert(HasTypeOf(kDriver.priorities, cuCtxGetStreamPriorityRange));
+static_assert(HasTypeOf(kDriver.stream_create, cuStreamCreateWithPriority));
+static_assert(HasTypeOf(kDriver.stream_destroy, cuStreamDestroy_v2));
+static_assert(HasTypeOf(kDriver.stream_query, cuStreamQuery));
+static_assert(HasTypeOf(kDriver.stream_wait, cuStreamWaitEvent));
+static_assert(HasTypeOf(kDriver.event_create, cuEventCreate));
+static_assert(HasTypeOf(kDriver.event_destroy, cuEventDestroy_v2));
+static_assert(HasTypeOf(kDriver.event_record, cuEventRecord));
+static_assert(HasTypeOf(kDriver.event_query, cuEventQuery));
+static_assert(HasTypeOf(kDriver.host_alloc, cuMemHostAlloc));
+static_assert(HasTypeOf(kDriver.host_free, cuMemFreeHost));
+static_assert(HasTypeOf(kDriver.host_register, cuMemHostRegister_v2));
+static_assert(HasTypeOf(kDriver.host_unregister, cuMemHostUnregister));
+static_assert(HasTypeOf(kDriver.host_pointer, cuMemHostGetDevicePointer_v2));
+static_assert(HasTypeOf(kDriver.alloc, cuMemAlloc_v2));
+static_assert(HasTypeOf(kDriver.free, cuMemFree_v2));
+static_assert(HasTypeOf(kDriver.to_device, cuMemcpyHtoDAsync_v2));
+static_assert(HasTypeOf(kDriver.to_host, cuMemcpyDtoHAsync_v2));
+static_assert(HasTypeOf(kDriver.batch, cuMemcpyBatchAsync));
+static_assert(HasTypeOf(kDriver.batch_v2, cuMemcpyBatchAsync_v2));
+static_assert(HasTypeOf(kDriver.module_load, cuModuleLoadData));
+static_assert(HasTypeOf(kDriver.module_unload, cuModuleUnload));
+static_assert(HasTypeOf(kDriver.module_function, cuModuleGetFunction));
+static_assert(HasTypeOf(kDriver.launch, cuLaunchKernel));
+}  // namespace
