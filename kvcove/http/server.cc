@@ -35,6 +35,7 @@ using boost::system::error_code;
 
 constexpr std::size_t kWorkers = 4;
 constexpr std::size_t kMaxHeaderBytes = 16U << 10;
+constexpr std::chrono::milliseconds kRefusalDelay(250);
 
 // A request that the parser refused, not a connection that ended or ran out of time.
 bool IsMalformed(const error_code& error) {
@@ -180,6 +181,12 @@ class Server::Impl {
       answer = ErrorResponse({Code::kInvalid, "not an HTTP/1.1 request"});
     } else {
       answer = co_await Answer(request);
+    }
+    if (answer.status == 401 && request.count(beast::http::field::authorization) > 0) {
+      // As rpc/gate.h answers wrong tokens. Another client may take the place of this one.
+      const Wait wait(*this, stream);
+      asio::steady_timer delay(loop_, kRefusalDelay);
+      co_await delay.async_wait(asio::redirect_error(asio::use_awaitable, error));
     }
     HttpResponse response(static_cast<beast::http::status>(answer.status),
                           malformed ? 11 : request.version());

@@ -216,6 +216,21 @@ TEST_F(ServerTest, RequestsWhoseEndIsInDoubtAreRefused) {
   }
 }
 
+TEST_F(ServerTest, AWrongTokenIsAnsweredLateAndKeepsNobodyWaiting) {
+  using std::chrono::steady_clock;
+  ServerOptions options;
+  options.authorize = [](const std::string& given) { return given == "Bearer right"; };
+  Start(std::move(options));
+  const auto asked = steady_clock::now();
+  const UniqueFd wrong = Connect(
+      "POST /change HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+      "Authorization: Bearer wrong\r\nX-Kvcove-Request: 1\r\nContent-Length: 0\r\n\r\n");
+  EXPECT_EQ(StatusOf(Ask("GET", "Host: localhost\r\n", "/healthz")), 200);
+  EXPECT_EQ(StatusOf(ReadAll(wrong)), 401);
+  EXPECT_GE(steady_clock::now() - asked, std::chrono::milliseconds(250));
+  EXPECT_EQ(changes_, 0);
+}
+
 TEST_F(ServerTest, AClientThatDripsIsCutOff) {
   Start({.listener = {}, .idle_ns = 200'000'000, .authorize = {}});
   const std::string body =

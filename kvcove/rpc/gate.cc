@@ -30,15 +30,13 @@ const std::string* TokenOf(const std::optional<Tenant>& tenant, std::uint64_t ke
 Gate::Gate(std::shared_ptr<Credentials> credentials)
     : credentials_(std::move(credentials)), decoy_(NewToken()) {}
 
-Reply Gate::Refuse(const std::string& tenant) {
+void Gate::NoteRefused(const std::string& tenant) {
   refused_.fetch_add(1, std::memory_order_relaxed);
   const std::int64_t now = SystemClock::Instance().NowNs();
   std::int64_t logged = logged_ns_.load();
   if (now > logged + kSecond && logged_ns_.compare_exchange_strong(logged, now)) {
     LogWarn("refused a connection that calls itself '{}'", tenant.substr(0, 64));
   }
-  return ErrorReply({Code::kDenied, "this server does not know this tenant with this token"},
-                    /*close=*/true);
 }
 
 Reply Gate::Greet(Guest& guest, wire::Method method, std::span<const std::byte> body) {
@@ -73,7 +71,13 @@ Reply Gate::Greet(Guest& guest, wire::Method method, std::span<const std::byte> 
         .nonce = guest.nonce,
         .proof = Mac(token == nullptr ? decoy_ : *token,
                      Transcript("kvcove server", guest.hello, guest.nonce))};
-    return {.code = Code::kOk, .body = wire::Encode(challenge), .fds = {}};
+    Reply reply{.code = Code::kOk, .body = wire::Encode(challenge), .fds = {}};
+    if (token == nullptr) {
+      // The challenge tells a caller already that its token is wrong.
+      NoteRefused(guest.hello.tenant);
+      reply.delay_ns = kRefusalDelayNs;
+    }
+    return reply;
   }
   if (!std::exchange(guest.challenged, false)) {
     return ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true);
@@ -85,7 +89,9 @@ Reply Gate::Greet(Guest& guest, wire::Method method, std::span<const std::byte> 
   const std::string* token = TokenOf(tenant, guest.hello.key_id);
   if (token == nullptr ||
       !EqualBytes(*proof, Mac(*token, Transcript("kvcove client", guest.hello, guest.nonce)))) {
-    return Refuse(guest.hello.tenant);
+    if (token != nullptr) NoteRefused(guest.hello.tenant);
+    return ErrorReply({Code::kDenied, "this server does not know this tenant with this token"},
+                      /*close=*/true);
   }
   guest.caller = std::make_shared<const Caller>(Caller{.tenant = guest.hello.tenant,
                                                        .tag = TenantTag(guest.hello.tenant),

@@ -37,6 +37,10 @@ struct Caller {
 };
 
 // Thread-safe.
+// A wrong token is answered so much later. One source has at most `UnprovenOptions::max_each`
+// guesses under way, so it makes no more than 256 a second.
+inline constexpr std::int64_t kRefusalDelayNs = 250'000'000;
+
 class Gate {
  public:
   // One connection's state; belongs to its loop.
@@ -76,7 +80,7 @@ class Gate {
   std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
  private:
-  Reply Refuse(const std::string& tenant);
+  void NoteRefused(const std::string& tenant);
 
   const std::shared_ptr<Credentials> credentials_;
   const std::string decoy_;  // stands for the token of an unknown tenant

@@ -73,7 +73,7 @@ class Server::Loop {
     std::uint64_t refused_bytes = 0;  // of a refused request: still to be read and thrown away
     wire::FrameHeader refused;
     Admission::Verdict verdict;
-    std::unique_ptr<asio::steady_timer> hold;  // its next request is not served before
+    std::unique_ptr<asio::steady_timer> hold;  // neither served nor answered before
   };
 
   // A connection on its way from one loop to another.
@@ -87,7 +87,8 @@ class Server::Loop {
     std::unique_ptr<Admission::Account> account;
   };
 
-  // No request is with the handler, and every answer is on its way.
+  // No request is with the handler, and every answer is on its way, but those that are put off: a
+  // hand-over does not wait for them.
   bool Quiet() const;
 
   // Ends a connection that must give way or is late, if it has not been let in meanwhile.
@@ -118,7 +119,9 @@ class Server::Loop {
   bool Charge(Connection& connection, const wire::FrameHeader& request);
   // Goes on with that. True: it is answered.
   bool DropRefused(ConnectionId id, Connection& connection);
-  void Hold(ConnectionId id, Connection& connection, std::int64_t duration_ns);
+  // Nothing of the connection is served before `then`, which is called so much later.
+  void Hold(ConnectionId id, Connection& connection, std::int64_t duration_ns,
+            std::function<void()> then);
   static void Release(Connection& connection);
 
   // Nothing is read while the handler has a request. A client that gave up on an answer would keep

@@ -37,23 +37,26 @@ bool Server::Loop::DropRefused(ConnectionId id, Connection& connection) {
     Read(id, connection);
     return false;
   }
-  Hold(id, connection, connection.verdict.retry_after_ms * kMillisecond);
+  // A client that waits as it was told notices nothing of it.
+  Hold(id, connection, connection.verdict.retry_after_ms * kMillisecond,
+       [this, id] { Advance(id); });
   const wire::FrameHeader request = connection.refused;
   Respond(id, request, ErrorReply(BusyError(connection.verdict), connection.verdict.close));
   return true;
 }
 
-// A client that waits as it was told notices nothing of it.
-void Server::Loop::Hold(ConnectionId id, Connection& connection, std::int64_t duration_ns) {
+void Server::Loop::Hold(ConnectionId id, Connection& connection, std::int64_t duration_ns,
+                        std::function<void()> then) {
   connection.hold = std::make_unique<asio::steady_timer>(loop_);
   connection.hold->expires_after(std::chrono::nanoseconds(duration_ns));
-  connection.hold->async_wait([this, id](const boost::system::error_code& cancelled) {
-    if (cancelled) return;
-    const auto at = connections_.find(id);
-    if (at == connections_.end()) return;
-    at->second->hold.reset();
-    Advance(id);
-  });
+  connection.hold->async_wait(
+      [this, id, then = std::move(then)](const boost::system::error_code& cancelled) {
+        if (cancelled) return;
+        const auto at = connections_.find(id);
+        if (at == connections_.end()) return;
+        at->second->hold.reset();
+        then();
+      });
 }
 
 void Server::Loop::Release(Connection& connection) {

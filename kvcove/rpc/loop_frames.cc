@@ -6,6 +6,7 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/rpc/loop.h"
@@ -164,6 +165,11 @@ void Server::Loop::Respond(ConnectionId id, const wire::FrameHeader& request, Re
   const auto at = connections_.find(id);
   if (at == connections_.end()) return;
   Connection& connection = *at->second;
+  if (const std::int64_t delay_ns = std::exchange(reply.delay_ns, 0); delay_ns > 0) {
+    auto later = std::make_shared<Reply>(std::move(reply));
+    return Hold(id, connection, delay_ns,
+                [this, id, request, later] { Respond(id, request, std::move(*later)); });
+  }
   connection.answering = false;
   Release(connection);
   if (reply.body.size() > wire::kMaxFrameBytes) {

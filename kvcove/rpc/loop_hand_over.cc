@@ -103,7 +103,8 @@ UniqueFd Server::Loop::Detach(ConnectionId id) {
 
 bool Server::Loop::Quiet() const {
   return std::ranges::none_of(connections_, [](const auto& entry) {
-    return entry.second->answering || !entry.second->output.empty();
+    const Connection& connection = *entry.second;
+    return (connection.answering && connection.hold == nullptr) || !connection.output.empty();
   });
 }
 

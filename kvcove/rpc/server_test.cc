@@ -29,6 +29,7 @@ using std::chrono::milliseconds;
 constexpr auto kMoveToOther = wire::Method::kOwnerHello;  // answered, then served by loop 1
 constexpr auto kEcho = wire::Method::kLookup;
 constexpr auto kNeverAnswered = wire::Method::kWatch;
+constexpr auto kPutOff = wire::Method::kReset;  // answered after the milliseconds that it names
 constexpr auto kAnswerAnother = wire::Method::kRenew;  // ends the oldest kNeverAnswered
 
 class TestHandler final : public Handler {
@@ -65,6 +66,7 @@ class TestHandler final : public Handler {
     if (another) another({.body = "late"});
     Reply reply{.body = std::string(reinterpret_cast<const char*>(body.data()), body.size())};
     if (method == kMoveToOther) reply.move_to_loop = 1;
+    if (method == kPutOff) reply.delay_ns = std::stoll(reply.body) * kMillisecond;
     respond(std::move(reply));
   }
   void OnProcessGone(std::uint64_t) override {}
@@ -437,6 +439,29 @@ TEST_F(ServerTest, AHeldCallWaitsUnreadAndOthersAreServed) {
   handler_.Hold(false);
   server_->Resume();
   EXPECT_EQ(Receive(holds), "held");
+}
+
+TEST_F(ServerTest, AnAnswerThatIsPutOffKeepsNobodyElseWaiting) {
+  const Clock& clock = SystemClock::Instance();
+  const UniqueFd late = Connect();
+  const UniqueFd never = Connect();
+  const UniqueFd other = Connect();
+  const std::int64_t asked = clock.NowNs();
+  Send(late, Frame(kPutOff, "50") + Frame(kEcho, "behind it"));
+  Send(never, Frame(kPutOff, "60000"));
+  Send(other, Frame(kEcho, "served"));
+  EXPECT_EQ(Receive(other), "served");
+  EXPECT_EQ(Receive(late), "50");
+  EXPECT_GE(clock.NowNs() - asked, 50 * kMillisecond);
+  EXPECT_EQ(Receive(late), "behind it");
+  // Neither does a hand-over wait for it.
+  const std::int64_t paused = clock.NowNs();
+  server_->Pause(paused + 20 * kSecond);
+  EXPECT_LT(clock.NowNs() - paused, 10 * kSecond);
+  EXPECT_EQ(server_->HandOver().connections.size(), 2U);
+  server_->Resume();
+  Send(other, Frame(kEcho, "still served"));
+  EXPECT_EQ(Receive(other), "still served");
 }
 
 TEST_F(ServerTest, ASuccessorServesWhatWasHeldOverTheSameTcpConnections) {

@@ -151,6 +151,32 @@ TEST_F(SecurityTest, AStrangerMayDoNothing) {
   }
 }
 
+TEST_F(SecurityTest, AWrongTokenIsAnsweredLateAndARightOneAtOnce) {
+  const Clock& clock = SystemClock::Instance();
+  for (const rpc::Address& door : {master_->address(), DataAddress()}) {
+    for (const bool right : {false, true}) {
+      const std::string token = right ? tokens_["acme"] : rpc::NewToken();
+      UniqueFd fd = *rpc::ConnectTcp(door, Soon());
+      const std::int64_t asked = clock.NowNs();
+      const std::string hello = wire::Encode(rpc::Greeting({.tenant = "acme", .token = token}));
+      const auto head =
+          wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(wire::Method::kHello),
+                                   .body_bytes = static_cast<std::uint32_t>(hello.size()),
+                                   .call = 1});
+      const std::string frame =
+          std::string(reinterpret_cast<const char*>(head.data()), head.size()) + hello;
+      ASSERT_EQ(send(fd.get(), frame.data(), frame.size(), MSG_NOSIGNAL),
+                static_cast<ssize_t>(frame.size()));
+      pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
+      // A challenge in both cases: it does not tell a stranger which tenants there are.
+      ASSERT_GT(poll(&poller, 1, 10'000), 0);
+      if (!right) EXPECT_GE(clock.NowNs() - asked, rpc::kRefusalDelayNs);
+      std::array<char, 512> answer;
+      ASSERT_GT(recv(fd.get(), answer.data(), answer.size(), 0), 0);
+    }
+  }
+}
+
 TEST_F(SecurityTest, NobodyStaysByBeingBusyBeforeTheProof) {
   const std::string hello =
       wire::Encode(rpc::Greeting({.tenant = "acme", .token = rpc::NewToken()}));

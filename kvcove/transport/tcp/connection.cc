@@ -52,7 +52,7 @@ Connection::Wait Connection::Advance() {
         break;
       case State::kHold:
         if (shared_.clock.NowNs() < wake_ns_) return Wait::kWake;
-        state_ = State::kFrame;
+        state_ = held_;
         wait = Wait::kTurn;
         break;
       case State::kWork:
@@ -98,11 +98,13 @@ Connection::Wait Connection::Send() {
   served_.reset();
   if (close_) return Wait::kEnd;
   NextFrame();
-  if (const std::int64_t hold_ns = std::exchange(hold_ns_, 0); hold_ns > 0) {
-    state_ = State::kHold;
-    wake_ns_ = shared_.clock.NowNs() + hold_ns;
-  }
+  if (hold_ns_ > 0) Hold(std::exchange(hold_ns_, 0));
   return Wait::kTurn;
+}
+
+void Connection::Hold(std::int64_t duration_ns) {
+  held_ = std::exchange(state_, State::kHold);
+  wake_ns_ = shared_.clock.NowNs() + duration_ns;
 }
 
 bool Connection::FrameArrived() {
@@ -133,6 +135,7 @@ bool Connection::BodyArrived() {
     }
     close_ = reply.close;
     Respond(reply.code, reply.body, {});
+    if (reply.delay_ns > 0) Hold(reply.delay_ns);
     return true;
   }
   if (!shared_.gate.Admitted(guest_)) return false;

@@ -5,7 +5,8 @@
 //   kFrame -> kBody -> (a greeting is answered: kSend)
 //                   -> kWork: the exchange's steps; kReceive while payload comes -> kSend -> kFrame
 //   A request beyond a limit is refused as an exchange of its own; behind its answer comes kHold,
-//   for as long as the peer was told to wait.
+//   for as long as the peer was told to wait. The hello of a wrong token is answered behind
+//   kHold.
 #pragma once
 
 #include <array>
@@ -61,6 +62,8 @@ class Connection {
   bool BodyArrived();
   void Respond(Code code, std::string head, std::span<const ConstPiece> out);
   void NextFrame();
+  // The state that it is in begins so much later.
+  void Hold(std::int64_t duration_ns);
   // The exchange of the request that has arrived; null for garbage.
   std::unique_ptr<Served> Begin(wire::Method method);
   Status Permit(std::uint64_t bytes);
@@ -72,7 +75,8 @@ class Connection {
   const Visit::Wake wake_;
   rpc::Gate::Guest guest_;
   State state_ = State::kFrame;
-  bool close_ = false;  // when the reply is gone
+  State held_ = State::kFrame;  // behind kHold
+  bool close_ = false;          // when the reply is gone
   std::int64_t ends_ns_ = 0;
   std::int64_t wake_ns_ = 0;
   std::array<std::byte, wire::kFrameHeaderBytes> frame_;
