@@ -24,9 +24,10 @@ class EngineSimTest : public testing::TestWithParam<VersionSource> {};
 TEST_P(EngineSimTest, NoEngineLoadsWhatOtherWeightsComputed) {
   SetLogLevel(LogLevel::kOff);
   const std::uint64_t seed = FromEnvironment("KVCOVE_SIM_SEED", RandomU64() % 1'000'000'000);
-  // Without versions engines share little: each reset closes the others until theirs.
+  // Without versions engines share little, as each reset closes the others until theirs: a load
+  // takes sixty requests.
   const std::uint64_t loads =
-      FromEnvironment("KVCOVE_SIM_LOADS", 100'000) / (GetParam() == VersionSource::kNone ? 5 : 1);
+      FromEnvironment("KVCOVE_SIM_LOADS", 100'000) / (GetParam() == VersionSource::kNone ? 25 : 1);
   const EngineSimReport report =
       SimulateEngines({.seed = seed, .loads = loads, .versions = GetParam()});
   fmt::print(
@@ -78,9 +79,10 @@ TEST(EngineSimTest, NoticesWhenRanksDoNotTellThatTheirWeightsChange) {
 
 TEST(EngineSimTest, WhatIsComputedOnOwnOldBlocksStaysOutOfThePool) {
   SetLogLevel(LogLevel::kOff);
+  const std::uint64_t loads = FromEnvironment("KVCOVE_SIM_LOADS", 100'000) / 5;
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     const EngineSimReport report = SimulateEngines(
-        {.seed = seed, .engines = 6, .loads = 20'000, .checks = {.own_reset = false}});
+        {.seed = seed, .engines = 6, .loads = loads, .checks = {.own_reset = false}});
     ASSERT_EQ(report.violation, "");
   }
 }
