@@ -35,6 +35,8 @@ constexpr int kNoMemory = 2;
 constexpr int kBroken = 700;
 constexpr int kPoison = 0xDD;
 
+Address AddressOf(const void* pointer) { return reinterpret_cast<Address>(pointer); }  // NOLINT
+
 struct Event {
   bool host = false;
   std::uint64_t recorded = 0;  // of its records, the newest that was enqueued
@@ -86,6 +88,9 @@ class Gpu {
     events_.clear();
     device_.clear();
     host_.clear();
+    // What a device that did not end in time keeps, too.
+    for (const Address address : allocated_) std::free(reinterpret_cast<void*>(address));  // NOLINT
+    allocated_.clear();
     for (void* freed : freed_) std::free(freed);
     freed_.clear();
     graveyard_.clear();
@@ -167,6 +172,16 @@ class Gpu {
     host_[address] = bytes;
     return 0;
   }
+  int AllocateHost(void*& memory, std::size_t bytes) {
+    memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    const int pinned = Pin(AddressOf(memory), bytes);
+    if (pinned == 0) {
+      allocated_.insert(AddressOf(memory));
+    } else {
+      std::free(memory);
+    }
+    return pinned;
+  }
   int Unpin(Address address, bool free) {
     const auto at = host_.find(address);
     if (at == host_.end()) return kInvalid;
@@ -175,6 +190,7 @@ class Gpu {
       auto* const memory = reinterpret_cast<void*>(address);  // NOLINT
       std::memset(memory, kPoison, at->second);
       freed_.push_back(memory);
+      allocated_.erase(address);
     }
     host_.erase(at);
     return 0;
@@ -361,6 +377,7 @@ class Gpu {
   std::map<void*, std::shared_ptr<Event>> events_;
   std::map<Address, Memory> device_;
   std::map<Address, std::uint64_t> host_;  // pinned
+  std::set<Address> allocated_;            // of these, what the driver allocated
   std::vector<void*> freed_;
   std::vector<Memory> graveyard_;
   Address next_address_ = kAllocated;
@@ -395,8 +412,6 @@ class Call {
  private:
   std::unique_lock<std::mutex> lock_;
 };
-
-Address AddressOf(const void* pointer) { return reinterpret_cast<Address>(pointer); }  // NOLINT
 
 int EnqueueCopies(Gpu& gpu, void* stream, std::vector<Copy> copies) {
   if (gpu.fail_enqueue) return kBroken;
@@ -579,10 +594,7 @@ int cuEventQuery(void* event) {
 int cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
   Call call(false);
   if (call.status != 0) return call.status;
-  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  const int pinned = call.gpu.Pin(AddressOf(*memory), bytes);
-  if (pinned != 0) std::free(*memory);
-  return pinned;
+  return call.gpu.AllocateHost(*memory, bytes);
 }
 int cuMemFreeHost(void* memory) {
   Call call(false);
