@@ -167,8 +167,10 @@ void Server::Loop::Respond(ConnectionId id, const wire::FrameHeader& request, Re
   Connection& connection = *at->second;
   if (const std::int64_t delay_ns = std::exchange(reply.delay_ns, 0); delay_ns > 0) {
     auto later = std::make_shared<Reply>(std::move(reply));
-    return Hold(id, connection, delay_ns,
-                [this, id, request, later] { Respond(id, request, std::move(*later)); });
+    return Hold(id, connection, delay_ns, [this, id, request, later] {
+      Respond(id, request, std::move(*later));
+      Advance(id);
+    });
   }
   connection.answering = false;
   Release(connection);
