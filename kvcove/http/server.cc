@@ -35,7 +35,7 @@ using boost::system::error_code;
 
 constexpr std::size_t kWorkers = 4;
 constexpr std::size_t kMaxHeaderBytes = 16U << 10;
-constexpr std::chrono::milliseconds kRefusalDelay(250);
+constexpr std::chrono::milliseconds kRefusalDelay(100);
 
 // A request that the parser refused, not a connection that ended or ran out of time.
 bool IsMalformed(const error_code& error) {

@@ -99,19 +99,37 @@ std::shared_ptr<transport::tcp::Peer> Copier::PeerAt(const rpc::Address& address
 std::shared_ptr<transport::tcp::Peer> Copier::Run(const rpc::Address& to, SlotId slot,
                                                   transport::Exchange& call,
                                                   std::int64_t deadline_ns) {
-  auto peer = PeerAt(to, access_);
-  call.to = peer.get();
-  transport::Run({&call, 1}, deadline_ns, clock_);
-  if (call.status || call.status.error().code != Code::kDenied || credentials_ == nullptr) {
+  rpc::Access own = access_;
+  own.credential = credentials_ == nullptr ? std::nullopt
+                                           : credentials_->OfTenantOwner(owner_.TenantOfSlot(slot));
+  const auto with = [&](const rpc::Access& access) {
+    auto peer = PeerAt(to, access);
+    call.to = peer.get();
+    transport::Run({&call, 1}, deadline_ns, clock_);
     return peer;
+  };
+  const auto denied = [&] { return !call.status && call.status.error().code == Code::kDenied; };
+  // The tenant's first where the other was refused before: refusals come late.
+  const bool refused = own.credential && Refuses(to);
+  auto peer = with(refused ? own : access_);
+  if (!denied() || !own.credential) return peer;
+  SetRefuses(to, !refused);
+  return with(refused ? access_ : own);
+}
+
+bool Copier::Refuses(const rpc::Address& address) const {
+  const MutexLock lock(mutex_);
+  return refusing_.contains(address.ToString());
+}
+
+void Copier::SetRefuses(const rpc::Address& address, bool refuses) {
+  const MutexLock lock(mutex_);
+  if (refusing_.size() > kMaxPeers) refusing_.clear();
+  if (refuses) {
+    refusing_.insert(address.ToString());
+  } else {
+    refusing_.erase(address.ToString());
   }
-  rpc::Access access = access_;
-  access.credential = credentials_->OfTenantOwner(owner_.TenantOfSlot(slot));
-  if (!access.credential) return peer;
-  peer = PeerAt(to, access);
-  call.to = peer.get();
-  transport::Run({&call, 1}, deadline_ns, clock_);
-  return peer;
 }
 
 Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {

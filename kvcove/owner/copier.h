@@ -13,6 +13,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,9 @@ class Copier {
                                                const rpc::Access& access);
   void Send(const rpc::Address& to, const Batch& batch, std::int64_t deadline_ns,
             std::vector<Code>& codes);
+  // Whether an owner knew the tenant's token only when it was last called.
+  bool Refuses(const rpc::Address& address) const;
+  void SetRefuses(const rpc::Address& address, bool refuses);
   // The call at a peer that lets this owner in.
   std::shared_ptr<transport::tcp::Peer> Run(const rpc::Address& to, SlotId slot,
                                             transport::Exchange& call, std::int64_t deadline_ns);
@@ -69,9 +73,10 @@ class Copier {
   const Clock& clock_;
   std::atomic<bool> stopping_{false};
   std::atomic<SessionNumber> session_{0};  // that holds what came up; once it has, it stays
-  Mutex mutex_;
+  mutable Mutex mutex_;
   // By address and by the tenant that this owner is there.
   std::map<std::string, std::shared_ptr<transport::tcp::Peer>> peers_ KVCOVE_GUARDED_BY(mutex_);
+  std::set<std::string> refusing_ KVCOVE_GUARDED_BY(mutex_);  // the token of `access_`
 };
 
 }  // namespace kvcove::owner

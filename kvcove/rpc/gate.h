@@ -36,11 +36,12 @@ struct Caller {
   }
 };
 
-// Thread-safe.
-// A wrong token is answered so much later. One source has at most `UnprovenOptions::max_each`
-// guesses under way, so it makes no more than 256 a second.
-inline constexpr std::int64_t kRefusalDelayNs = 250'000'000;
+// The hello of a wrong token is answered so much later. One source has at most
+// `UnprovenOptions::max_each` guesses under way, so it makes no more than 640 a second. Shorter
+// than any client's time for a connection: a wrong token is no server that hangs.
+inline constexpr std::int64_t kRefusalDelayNs = 100'000'000;
 
+// Thread-safe.
 class Gate {
  public:
   // One connection's state; belongs to its loop.
