@@ -8,12 +8,23 @@
 #include <cstdlib>
 #include <new>
 
+// The thread sanitizer has its own `operator new`, and no second one can be linked beside it.
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define KVCOVE_TEST_OWN_NEW 0
+#endif
+#endif
+#ifndef KVCOVE_TEST_OWN_NEW
+#define KVCOVE_TEST_OWN_NEW 1
+#endif
+
 namespace {
 
 std::atomic<std::uint64_t> allocations{0};
 
 }  // namespace
 
+#if KVCOVE_TEST_OWN_NEW
 void* operator new(std::size_t size) {
   ++allocations;
   if (void* const memory = std::malloc(size)) return memory;
@@ -21,6 +32,7 @@ void* operator new(std::size_t size) {
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }
+#endif
 
 namespace kvcove::connector {
 namespace {
@@ -44,6 +56,7 @@ std::uint64_t AllocationsToCode(std::uint32_t chunks) {
 }
 
 TEST(PlanTest, NothingIsAllocatedForABlock) {
+  if (!KVCOVE_TEST_OWN_NEW) GTEST_SKIP() << "nothing counts here";
   EXPECT_EQ(AllocationsToCode(512), AllocationsToCode(4));
   EXPECT_LE(AllocationsToCode(512), 8U);
 }
