@@ -95,10 +95,17 @@ def header_of(dtype: str, shape: Sequence[int], whole: Sequence[int] | None = No
     )
 
 
-@functools.lru_cache(maxsize=4096)
-def _header(name: str, shape: tuple[int, ...], whole: tuple[int, ...]) -> bytes:
+@functools.cache
+def item_size(dtype: str) -> int:
+    """Return the bytes of an element of this dtype (a name, without ``torch.``)."""
     import torch
 
+    # dtype.itemsize would need torch 2.1.
+    return int(torch.empty((), dtype=getattr(torch, dtype)).element_size())
+
+
+@functools.lru_cache(maxsize=4096)
+def _header(name: str, shape: tuple[int, ...], whole: tuple[int, ...]) -> bytes:
     return struct.pack(
         "<IHHiiQQQ16q",
         _MAGIC,
@@ -108,7 +115,7 @@ def _header(name: str, shape: tuple[int, ...], whole: tuple[int, ...]) -> bytes:
         len(shape),
         0,
         HEADER_BYTES,
-        math.prod(shape) * getattr(torch, name).itemsize,
+        math.prod(shape) * item_size(name),
         *_padded(whole),
         *_padded(shape),
     ).ljust(HEADER_BYTES, b"\0")
@@ -158,7 +165,7 @@ def _described(head: bytes) -> tuple[Any, tuple[int, ...], int, int, int] | None
     shape = struct.unpack_from("<8q", head, 104)[:dims] or (1,)
     kind = getattr(torch, _DTYPES[dtype])
     count = math.prod(shape)
-    if min(shape) < 0 or offset < HEADER_BYTES or size != count * kind.itemsize:
+    if min(shape) < 0 or offset < HEADER_BYTES or size != count * item_size(_DTYPES[dtype]):
         return None
     return kind, shape, count, offset, size
 

@@ -10,6 +10,7 @@ at in turn: :func:`infer_structure`.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ __all__ = [
     "is_media",
     "number_array",
     "object_codec",
+    "plain_numbers",
 ]
 
 MAX_DEPTH = 32
@@ -90,6 +92,25 @@ def number_array(row: Any) -> Any:
     except (ValueError, OverflowError):
         return None
     return array if array.dtype.kind in "biuf" else None
+
+
+def plain_numbers(rows: Sequence[Any]) -> tuple[Any, list[int]] | None:
+    """Return the elements of rows one behind the other, and each row's length.
+
+    An array a row costs many times what its few elements do. None where a row is no list or tuple, or its
+    elements are not all int, or all float: such rows have to be looked at one by one.
+    """
+    if not all(type(row) is list or type(row) is tuple for row in rows):
+        return None
+    flat = list(itertools.chain.from_iterable(rows))
+    kinds = set(map(type, flat))
+    if kinds != {int} and kinds != {float}:
+        return None
+    try:
+        array = numpy.array(flat, dtype=numpy.int64 if kinds == {int} else numpy.float64)
+    except OverflowError:
+        return None
+    return array, list(map(len, rows))
 
 
 def choose_leaf_codec(values: Sequence[Any]) -> CodecDecision:
@@ -153,10 +174,14 @@ def _arrays(rows: list[Any]) -> CodecDecision | None:
 def _sequences(rows: list[Any]) -> CodecDecision | None:
     if not all(isinstance(row, list | tuple | numpy.ndarray) for row in rows):
         return None
-    arrays = [number_array(row) for row in rows]
-    if any(array is None for array in arrays) or not any(array.size for array in arrays):
-        return None
-    dtype = numpy.result_type(*[array.dtype for array in arrays if array.size])
+    plain = plain_numbers(rows)
+    if plain is not None:
+        dtype = plain[0].dtype
+    else:
+        arrays = [number_array(row) for row in rows]
+        if any(array is None for array in arrays) or not any(array.size for array in arrays):
+            return None
+        dtype = numpy.result_type(*[array.dtype for array in arrays if array.size])
     reason, metadata = "all rows are numeric sequences", {"dtype": str(dtype)}
     return CodecDecision(True, "typed_ragged", reason, "numeric sequence", metadata)
 

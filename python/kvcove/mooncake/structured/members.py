@@ -18,6 +18,7 @@ Rows are chosen along the first axis, and only their bytes are read.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,10 +35,13 @@ Rows = range | list[int] | None  # None: all
 
 def is_tensor(value: Any) -> bool:
     """Whether a value is a torch tensor; torch is not imported for it."""
-    kind = type(value)
-    return any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__[:-1]) and (
-        hasattr(value, "data_ptr")
-    )
+    kind: object = type(value)
+    return _of_torch(kind) and hasattr(value, "data_ptr")
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_torch(kind: Any) -> bool:
+    return any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__[:-1])
 
 
 def is_nested(value: Any) -> bool:
@@ -181,9 +185,7 @@ def read_member(
 
 
 def _itemsize(dtype: str) -> int:
-    import torch
-
-    return int(getattr(torch, dtype.removeprefix("torch.")).itemsize)
+    return _tensors.item_size(dtype.removeprefix("torch."))
 
 
 def _chosen(

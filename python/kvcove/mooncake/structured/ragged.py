@@ -7,12 +7,14 @@ the most dimensions), ``ndims`` and ``nulls`` have a row each. A row of a list i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from kvcove.mooncake.structured.inference import number_array
+from kvcove.mooncake._tensors import item_size
+from kvcove.mooncake.structured.inference import number_array, plain_numbers
 from kvcove.mooncake.structured.members import is_tensor
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ def _layout(arrays: Sequence[Any]) -> tuple[dict[str, Any], int]:
     for i, array in enumerate(arrays):
         if array is not None:
             shapes[i, : array.ndim] = tuple(array.shape)
-            sizes[i + 1] = int(numpy.prod(array.shape))
+            sizes[i + 1] = math.prod(array.shape)
     nulls = numpy.array([a is None for a in arrays], dtype=bool)
     payloads = {"offsets": numpy.cumsum(sizes), "shapes": shapes, "ndims": ndims, "nulls": nulls}
     return payloads, most
@@ -55,6 +57,9 @@ def encode_arrays(rows: Sequence[Any], dtype: Any = None) -> tuple[dict[str, Any
     TypeError, ValueError
         A row is no regular array of numbers.
     """
+    plain = plain_numbers(rows)
+    if plain is not None and (dtype is None or numpy.dtype(dtype) == plain[0].dtype):
+        return _encode_plain(*plain)
     arrays = [_array(row, dtype) for row in rows]
     there = [array for array in arrays if array is not None]
     # A list without elements has no dtype of its own: it must not make others floating point.
@@ -72,6 +77,26 @@ def encode_arrays(rows: Sequence[Any], dtype: Any = None) -> tuple[dict[str, Any
         "shape_policy": "ragged",
         "row_format": kind,
         "ndarray_rows": which,
+    }
+    return metadata, payloads
+
+
+def _encode_plain(data: Any, lengths: list[int]) -> tuple[dict[str, Any], Payloads]:
+    """Encode lists of plain numbers, as encode_arrays would one by one."""
+    shapes = numpy.array(lengths, dtype=numpy.int64).reshape(-1, 1)
+    payloads = {
+        "offsets": numpy.concatenate(([0], numpy.cumsum(shapes))),
+        "shapes": shapes,
+        "ndims": numpy.ones(len(lengths), dtype=numpy.int16),
+        "nulls": numpy.zeros(len(lengths), dtype=bool),
+        "data": data,
+    }
+    metadata = {
+        "dtype": str(data.dtype),
+        "max_ndim": 1,
+        "shape_policy": "ragged",
+        "row_format": "list",
+        "ndarray_rows": None,
     }
     return metadata, payloads
 
@@ -101,7 +126,7 @@ def decode_arrays(metadata: Mapping[str, Any], source: Source) -> list[Any]:
         if null:
             rows.append(None)
             continue
-        size = int(numpy.prod(shape))
+        size = math.prod(shape)
         array = data[at : at + size].reshape(shape)
         at += size
         kept = which[source.number(i)] if which is not None else everywhere
@@ -147,15 +172,16 @@ def decode_tensors(metadata: Mapping[str, Any], source: Source) -> list[Any]:
     import torch
 
     nulls, shapes, spans = _shapes(source)
-    kind = getattr(torch, metadata["dtype"].removeprefix("torch."))
-    data = source.data("data", spans, kind.itemsize)
+    name = metadata["dtype"].removeprefix("torch.")
+    kind, item = getattr(torch, name), item_size(name)
+    data = source.data("data", spans, item)
     rows: list[Any] = []
     at = 0
     for null, shape in zip(nulls, shapes, strict=True):
         if null:
             rows.append(None)
             continue
-        size = int(numpy.prod(shape)) * kind.itemsize
+        size = math.prod(shape) * item
         part = data[at : at + size]
         at += size
         if size == 0:
