@@ -16,7 +16,7 @@
 
 #include "codes.h"
 #include "kvcove/base/clock.h"
-#include "kvcove/base/hash.h"
+#include "own_keys.h"
 #include "regions.h"
 #include "store_arguments.h"
 #include "store_disk.h"
@@ -207,14 +207,11 @@ class Store {
     return ToList(codes);
   }
 
-  // Keys that this store has put, as far as it remembers.
+  // Which keys this store has put, as far as it remembers.
   std::vector<bool> WasPutHere(nb::object keys_in) const {
     const StoredKeys keys(keys_in);
     std::vector<bool> here;
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      const std::uint64_t hash = Hash64(keys[i], 0);
-      here.push_back(own_[hash % own_.size()].load(std::memory_order_relaxed) == hash);
-    }
+    for (const std::string_view key : keys.views()) here.push_back(own_.Has(key));
     return here;
   }
 
@@ -482,7 +479,7 @@ class Store {
       std::vector<std::size_t> which_again;
       for (std::size_t k = 0; k < left.size(); ++k) {
         codes[which[k]] = ResultOf(results[k], status);
-        if (results[k].ok()) Remember(left[k].key);
+        if (results[k].ok()) own_.Add(left[k].key);
         if (replace && results[k].code == Code::kExists) codes[which[k]] = kReplicaIsNotReady;
         // Another upsert's removal voids this put while it is under way, just as a reset does.
         const bool again_later =
@@ -504,11 +501,6 @@ class Store {
       left = std::move(again);
       which = std::move(which_again);
     }
-  }
-
-  void Remember(std::string_view key) {
-    const std::uint64_t hash = Hash64(key, 0);
-    own_[hash % own_.size()].store(hash, std::memory_order_relaxed);
   }
 
   void Remove(Session& session, std::span<const std::string_view> keys, bool force,
@@ -557,7 +549,7 @@ class Store {
   const std::int64_t wait_for_room_ns_;  // for which a put waits until a disk has made room
   mutable std::atomic<std::uint64_t> disk_reads_{0};
   Regions regions_;
-  std::vector<std::atomic<std::uint64_t>> own_ = std::vector<std::atomic<std::uint64_t>>(1 << 16);
+  OwnKeys own_;
 };
 
 int GetBuffer(PyObject* self, Py_buffer* view, int flags) {

@@ -713,6 +713,16 @@ def test_only_what_this_store_put_is_cleared(cluster: Any, run_dir: Any) -> None
     two.close()
 
 
+def test_each_of_many_values_of_a_store_is_cleared(store: Any) -> None:
+    keys = [f"of-many-{i}" for i in range(3000)]
+    buffer = ctypes.create_string_buffer(b"v", 1)
+    at = ctypes.addressof(buffer)
+    assert store.register_buffer(at, 1) == 0
+    assert set(store.batch_put_from(keys, [at] * len(keys), [1] * len(keys))) == {0}
+    assert sorted(store.batch_replica_clear(keys)) == sorted(keys)
+    store.unregister_buffer(at)
+
+
 def test_more_than_fits(store: Any, form: str) -> None:
     if form != "cluster":
         pytest.skip("the others' pools have other sizes")
