@@ -449,7 +449,7 @@ class Store {
   }
 
   // What another writer holds is asked for again until it has ended: then that value stays. With
-  // `replace` what is there is removed, until this value is the one that is there.
+  // `replace` what is there is removed, until this value is the one that is there (MakeWay).
   void Put(Session& session, std::span<const PutItem> items, const Token& token, bool replace,
            std::span<std::int64_t> codes) {
     std::uint64_t bytes = 0;
@@ -462,17 +462,15 @@ class Store {
     std::vector<PutItem> left(items.begin(), items.end());
     std::vector<std::size_t> which(items.size());
     for (std::size_t i = 0; i < which.size(); ++i) which[i] = i;
-    for (;;) {
-      std::vector<ItemResult> results(left.size());
+    for (bool first = true;; first = false) {
       if (replace) {
-        std::vector<std::string_view> keys;
-        for (const PutItem& item : left) keys.push_back(item.key);
-        const Status removed = session.Remove(keys, results, {.timeout = kProofTimeout});
+        const Status removed = MakeWay(session, left, first);
         if (!removed) {
           for (const std::size_t i : which) codes[i] = FromCode(removed.error().code);
           return;
         }
       }
+      std::vector<ItemResult> results(left.size());
       const Status status = session.Put(token, left, results, Options(bytes));
       const bool waits = clock.NowNs() < begun_ns + wait_for_room_ns_;
       std::vector<PutItem> again;
@@ -497,10 +495,22 @@ class Store {
         for (const std::size_t i : which_again) codes[i] = kReplicaIsNotReady;
         return;
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (!replace || !first) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       left = std::move(again);
       which = std::move(which_again);
     }
+  }
+
+  // Removes what an upsert replaces. On its first pass only what this store has put before: the
+  // other keys are mostly new. A put finds that out by itself, and the removal would take as long.
+  Status MakeWay(Session& session, std::span<const PutItem> items, bool first) const {
+    std::vector<std::string_view> keys;
+    for (const PutItem& item : items) {
+      if (!first || own_.Has(item.key)) keys.push_back(item.key);
+    }
+    if (keys.empty()) return {};
+    std::vector<ItemResult> results(keys.size());
+    return session.Remove(keys, results, {.timeout = kProofTimeout});
   }
 
   void Remove(Session& session, std::span<const std::string_view> keys, bool force,

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 import pytest
-from conftest import MIB, RIVAL, new_store, setup
+from conftest import MIB, RIVAL, http, new_store, setup
 
 differs = pytest.mark.skipif(RIVAL, reason="kvcove answers otherwise, on purpose: docs/mooncake.md")
 cluster_only = "embedded"
@@ -381,6 +381,38 @@ def test_upsert_replaces(store: Any) -> None:
     assert store.get("k") == b"a longer one"
     assert store.upsert_batch(["k", "new"], [b"x", b"y"]) == 0
     assert store.get_batch(["k", "new"]) == [b"x", b"y"]
+
+
+def test_an_upsert_replaces_what_others_have_put(cluster: Any, run_dir: Any) -> None:
+    one, two = new_store(), new_store()
+    assert setup(one, cluster.address) == setup(two, cluster.address) == 0
+    assert one.put("k", b"of one") == 0
+    assert two.upsert("k", b"of two") == 0
+    assert one.get("k") == two.get("k") == b"of two"
+    assert one.upsert_batch(["k", "new"], [b"again", b"first"]) == 0
+    assert two.get_batch(["k", "new"]) == [b"again", b"first"]
+    one.close()
+    two.close()
+
+
+@pytest.mark.skipif(RIVAL, reason="the metric is kvcove's")
+def test_an_upsert_asks_for_a_removal_only_where_there_is_something(
+    cluster: Any, run_dir: Any
+) -> None:
+    def removals() -> float:
+        text = http(f"http://127.0.0.1:{cluster.admin_port}/metrics")[1].decode()
+        (line,) = [line for line in text.splitlines() if "_count{" in line and '"remove"' in line]
+        return float(line.rpartition(" ")[2])
+
+    store = new_store()
+    assert setup(store, cluster.address) == 0
+    keys = [f"k{i}" for i in range(8)]
+    assert store.upsert_batch(keys, [b"1"] * 8) == 0
+    assert removals() == 0
+    assert store.upsert_batch(keys, [b"2"] * 8) == 0
+    assert removals() == 1
+    assert store.get_batch(keys) == [b"2"] * 8
+    store.close()
 
 
 def test_a_read_never_mixes_two_upserts(store: Any) -> None:
