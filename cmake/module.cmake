@@ -56,8 +56,8 @@ function(kvcove_module name)
 endfunction()
 
 # kvcove_test(NAME SOURCES a.cc DEPS module... LABEL unit|integration|fault [ARGS ...] [TIMEOUT s] [OPTIMISE])
-# A test's own code is not optimised: that takes 40 % off its compile time, and what it tests is. OPTIMISE is for simulations,
-# which spend their time in code of their own.
+# A test's own code is compiled without optimisation, which takes 40 % off its compile time; the library that it tests keeps its
+# own. OPTIMISE is for simulations, which spend their time in code of their own.
 function(kvcove_test name)
   cmake_parse_arguments(ARG "OPTIMISE" "LABEL;TIMEOUT" "SOURCES;DEPS;ARGS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})

@@ -35,7 +35,7 @@ using boost::system::error_code;
 
 constexpr std::size_t kWorkers = 4;
 constexpr std::size_t kMaxHeaderBytes = 16U << 10;
-constexpr std::chrono::milliseconds kRefusalDelay(100);
+constexpr std::chrono::milliseconds kRefusalDelay(100);  // as rpc::kRefusalDelayNs
 
 // A request that the parser refused, not a connection that ended or ran out of time.
 bool IsMalformed(const error_code& error) {
@@ -183,7 +183,7 @@ class Server::Impl {
       answer = co_await Answer(request);
     }
     if (answer.status == 401 && request.count(beast::http::field::authorization) > 0) {
-      // As rpc/gate.h answers wrong tokens. Another client may take the place of this one.
+      // Guesses of a bearer come at a bounded pace. A newer client may take this one's place.
       const Wait wait(*this, stream);
       asio::steady_timer delay(loop_, kRefusalDelay);
       co_await delay.async_wait(asio::redirect_error(asio::use_awaitable, error));

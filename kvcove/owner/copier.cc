@@ -109,7 +109,7 @@ std::shared_ptr<transport::tcp::Peer> Copier::Run(const rpc::Address& to, SlotId
     return peer;
   };
   const auto denied = [&] { return !call.status && call.status.error().code == Code::kDenied; };
-  // The tenant's first where the other was refused before: refusals come late.
+  // A refusal comes late, so an owner that refused one token is shown the other first.
   const bool refused = own.credential && Refuses(to);
   auto peer = with(refused ? own : access_);
   if (!denied() || !own.credential) return peer;

@@ -59,7 +59,8 @@ class Copier {
                                                const rpc::Access& access);
   void Send(const rpc::Address& to, const Batch& batch, std::int64_t deadline_ns,
             std::vector<Code>& codes);
-  // Whether an owner knew the tenant's token only when it was last called.
+  // Whether the owner at this address was last seen to refuse `access_` and to know its tenant's
+  // token.
   bool Refuses(const rpc::Address& address) const;
   void SetRefuses(const rpc::Address& address, bool refuses);
   // The call at a peer that lets this owner in.
@@ -76,7 +77,7 @@ class Copier {
   mutable Mutex mutex_;
   // By address and by the tenant that this owner is there.
   std::map<std::string, std::shared_ptr<transport::tcp::Peer>> peers_ KVCOVE_GUARDED_BY(mutex_);
-  std::set<std::string> refusing_ KVCOVE_GUARDED_BY(mutex_);  // the token of `access_`
+  std::set<std::string> refusing_ KVCOVE_GUARDED_BY(mutex_);  // addresses
 };
 
 }  // namespace kvcove::owner

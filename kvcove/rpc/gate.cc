@@ -73,7 +73,7 @@ Reply Gate::Greet(Guest& guest, wire::Method method, std::span<const std::byte> 
                      Transcript("kvcove server", guest.hello, guest.nonce))};
     Reply reply{.code = Code::kOk, .body = wire::Encode(challenge), .fds = {}};
     if (token == nullptr) {
-      // The challenge tells a caller already that its token is wrong.
+      // The challenge alone tells a caller that its token is wrong: this is a guess's answer.
       NoteRefused(guest.hello.tenant);
       reply.delay_ns = kRefusalDelayNs;
     }

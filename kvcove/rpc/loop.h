@@ -73,7 +73,7 @@ class Server::Loop {
     std::uint64_t refused_bytes = 0;  // of a refused request: still to be read and thrown away
     wire::FrameHeader refused;
     Admission::Verdict verdict;
-    std::unique_ptr<asio::steady_timer> hold;  // neither served nor answered before
+    std::unique_ptr<asio::steady_timer> hold;  // Hold's, while it runs
   };
 
   // A connection on its way from one loop to another.
@@ -119,7 +119,8 @@ class Server::Loop {
   bool Charge(Connection& connection, const wire::FrameHeader& request);
   // Goes on with that. True: it is answered.
   bool DropRefused(ConnectionId id, Connection& connection);
-  // Nothing of the connection is served before `then`, which is called so much later.
+  // Serves nothing more of the connection until it calls `then`, so much later. Never, if the
+  // connection ends before.
   void Hold(ConnectionId id, Connection& connection, std::int64_t duration_ns,
             std::function<void()> then);
   static void Release(Connection& connection);

@@ -34,7 +34,7 @@ struct Reply {
   std::string body;           // or the error's detail
   std::vector<UniqueFd> fds;  // go with it
   bool close = false;         // end the connection after it
-  std::int64_t delay_ns = 0;  // it goes out so much later
+  std::int64_t delay_ns = 0;  // after which it is sent
   // This connection is served by that loop from now on; not for answers from another thread.
   std::size_t move_to_loop = 0;
 };

@@ -8,17 +8,7 @@
 #include <cstring>
 
 #include "kvcove/base/hash.h"
-
-#if defined(__SANITIZE_THREAD__)
-#define KVCOVE_THREAD_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define KVCOVE_THREAD_SANITIZER 1
-#endif
-#endif
-#if !defined(KVCOVE_THREAD_SANITIZER)
-#define KVCOVE_THREAD_SANITIZER 0
-#endif
+#include "kvcove/base/thread_sanitizer.h"
 
 namespace kvcove::segment {
 namespace {

@@ -10,6 +10,7 @@
 
 #include <fstream>
 
+#include "kvcove/http/metrics.h"
 #include "kvcove/master/tasks.h"
 #include "kvcove/rpc/gate.h"
 #include "kvcove/transport/tcp/peer.h"
@@ -101,6 +102,15 @@ class SecurityTest : public ClusterFixture {
   rpc::Access AccessOf(const std::string& tenant) {
     return {.credential = rpc::Credential{.tenant = tenant, .token = tokens_[tenant]}, .tls = tls_};
   }
+  // As acme's, of which `token` is or is not one.
+  static std::string HelloFrame(const std::string& token) {
+    const std::string hello = wire::Encode(rpc::Greeting({.tenant = "acme", .token = token}));
+    const auto head =
+        wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(wire::Method::kHello),
+                                 .body_bytes = static_cast<std::uint32_t>(hello.size()),
+                                 .call = 1});
+    return std::string(reinterpret_cast<const char*>(head.data()), head.size()) + hello;
+  }
   rpc::Address DataAddress() { return *rpc::ParseAddress(owners_[0]->host().address(), 0); }
 
   std::map<std::string, std::string> tokens_;
@@ -153,39 +163,33 @@ TEST_F(SecurityTest, AStrangerMayDoNothing) {
 
 TEST_F(SecurityTest, AWrongTokenIsAnsweredLateAndARightOneAtOnce) {
   const Clock& clock = SystemClock::Instance();
+  // How long the challenge takes. One comes in both cases: it does not tell a stranger which
+  // tenants there are.
+  const auto ask = [&](const rpc::Address& door, const std::string& token) {
+    UniqueFd fd = *rpc::ConnectTcp(door, Soon());
+    const std::int64_t asked = clock.NowNs();
+    const std::string frame = HelloFrame(token);
+    EXPECT_EQ(send(fd.get(), frame.data(), frame.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(frame.size()));
+    pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    EXPECT_GT(poll(&poller, 1, 10'000), 0);
+    const std::int64_t answered = clock.NowNs();
+    std::array<char, 512> answer;
+    EXPECT_GT(recv(fd.get(), answer.data(), answer.size(), 0), 0);
+    return answered - asked;
+  };
   for (const rpc::Address& door : {master_->address(), DataAddress()}) {
-    for (const bool right : {false, true}) {
-      const std::string token = right ? tokens_["acme"] : rpc::NewToken();
-      UniqueFd fd = *rpc::ConnectTcp(door, Soon());
-      const std::int64_t asked = clock.NowNs();
-      const std::string hello = wire::Encode(rpc::Greeting({.tenant = "acme", .token = token}));
-      const auto head =
-          wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(wire::Method::kHello),
-                                   .body_bytes = static_cast<std::uint32_t>(hello.size()),
-                                   .call = 1});
-      const std::string frame =
-          std::string(reinterpret_cast<const char*>(head.data()), head.size()) + hello;
-      ASSERT_EQ(send(fd.get(), frame.data(), frame.size(), MSG_NOSIGNAL),
-                static_cast<ssize_t>(frame.size()));
-      pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
-      // A challenge in both cases: it does not tell a stranger which tenants there are.
-      ASSERT_GT(poll(&poller, 1, 10'000), 0);
-      if (!right) EXPECT_GE(clock.NowNs() - asked, rpc::kRefusalDelayNs);
-      std::array<char, 512> answer;
-      ASSERT_GT(recv(fd.get(), answer.data(), answer.size(), 0), 0);
-    }
+    EXPECT_GE(ask(door, rpc::NewToken()), rpc::kRefusalDelayNs);
+    // The least of some, as the machine may be busy.
+    std::int64_t least = rpc::kRefusalDelayNs;
+    for (int i = 0; i < 50 && least >= rpc::kRefusalDelayNs; ++i)
+      least = ask(door, tokens_["acme"]);
+    EXPECT_LT(least, rpc::kRefusalDelayNs);
   }
 }
 
 TEST_F(SecurityTest, NobodyStaysByBeingBusyBeforeTheProof) {
-  const std::string hello =
-      wire::Encode(rpc::Greeting({.tenant = "acme", .token = rpc::NewToken()}));
-  const auto head =
-      wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(wire::Method::kHello),
-                               .body_bytes = static_cast<std::uint32_t>(hello.size()),
-                               .call = 1});
-  std::string frame(reinterpret_cast<const char*>(head.data()), head.size());
-  frame += hello;
+  const std::string frame = HelloFrame(rpc::NewToken());
   for (const rpc::Address& door : {master_->address(), DataAddress()}) {
     UniqueFd fd = *rpc::ConnectTcp(door, Soon());
     const std::int64_t opened = SystemClock::Instance().NowNs();
@@ -540,6 +544,15 @@ class TenantOwnerTest : public SecurityTest {
     acme_alone_ = *loaded;
   }
   std::string AddressOf(std::size_t owner) { return owners_[owner]->host().address(); }
+  // The line of an owner's metrics that counts refused connections.
+  std::string Refused(std::size_t owner) {
+    http::Metrics metrics;
+    owners_[owner]->host().Collect(metrics);
+    const std::string text = metrics.Text();
+    const std::size_t at = text.find("\nkvcove_owner_refused_connections_total");
+    EXPECT_NE(at, std::string::npos);
+    return at == std::string::npos ? "" : text.substr(at + 1, text.find('\n', at + 1) - at - 1);
+  }
   master::TaskStat Run(const master::TaskRequest& request) {
     const auto id = tasks_->Start(request);
     EXPECT_TRUE(id) << id.error().ToString();
@@ -669,6 +682,11 @@ TEST_F(TenantOwnerTest, CopiesGoToAndFromAnOwnerOfOneTenant) {
   ASSERT_TRUE(copied) << copied.error().ToString();
   EXPECT_THAT(*wire::DecodeCodes(std::as_bytes(std::span(*copied)), 20), testing::Each(Code::kOk));
   EXPECT_EQ(objects(2), 20U);
+  // From then on that owner is not shown the token that it has refused.
+  const std::string refused = Refused(2);
+  EXPECT_THAT(refused, testing::Not(testing::EndsWith(" 0")));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(call(wire::Method::kCopy, wire::Encode(request)));
+  EXPECT_EQ(Refused(2), refused);
   tasks_.reset();
 }
 

@@ -5,8 +5,7 @@
 //   kFrame -> kBody -> (a greeting is answered: kSend)
 //                   -> kWork: the exchange's steps; kReceive while payload comes -> kSend -> kFrame
 //   A request beyond a limit is refused as an exchange of its own; behind its answer comes kHold,
-//   for as long as the peer was told to wait. The hello of a wrong token is answered behind
-//   kHold.
+//   for as long as the peer was told to wait. kHold also comes before the answer to a wrong token.
 #pragma once
 
 #include <array>
@@ -62,7 +61,7 @@ class Connection {
   bool BodyArrived();
   void Respond(Code code, std::string head, std::span<const ConstPiece> out);
   void NextFrame();
-  // The state that it is in begins so much later.
+  // Puts off what is next: the state that it is in goes on so much later.
   void Hold(std::int64_t duration_ns);
   // The exchange of the request that has arrived; null for garbage.
   std::unique_ptr<Served> Begin(wire::Method method);
@@ -75,7 +74,7 @@ class Connection {
   const Visit::Wake wake_;
   rpc::Gate::Guest guest_;
   State state_ = State::kFrame;
-  State held_ = State::kFrame;  // behind kHold
+  State held_ = State::kFrame;  // the state behind kHold
   bool close_ = false;          // when the reply is gone
   std::int64_t ends_ns_ = 0;
   std::int64_t wake_ns_ = 0;

@@ -11,8 +11,8 @@
 
 namespace kvcove::python {
 
-// Remembers a million keys at least, and forgets the oldest of more than two million (32 MiB). By
-// 64 bits of hash: that a foreign key passes for an own one has never to be expected.
+// Remembers the latest million keys at least and two million at most, in 32 MiB. It compares hashes
+// of 64 bits: with two million keys, one of 10^13 foreign keys passes for an own one.
 class OwnKeys {
  public:
   // `at_least`: how many of the latest keys are remembered.

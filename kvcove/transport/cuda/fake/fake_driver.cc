@@ -88,11 +88,8 @@ class Gpu {
     events_.clear();
     device_.clear();
     host_.clear();
-    // What a device that did not end in time keeps, too.
-    for (const Address address : allocated_) std::free(reinterpret_cast<void*>(address));  // NOLINT
+    for (void* memory : allocated_) std::free(memory);
     allocated_.clear();
-    for (void* freed : freed_) std::free(freed);
-    freed_.clear();
     graveyard_.clear();
     manual = by_priority = false;
     batch = 2;
@@ -174,23 +171,15 @@ class Gpu {
   }
   int AllocateHost(void*& memory, std::size_t bytes) {
     memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    const int pinned = Pin(AddressOf(memory), bytes);
-    if (pinned == 0) {
-      allocated_.insert(AddressOf(memory));
-    } else {
-      std::free(memory);
-    }
-    return pinned;
+    allocated_.push_back(memory);
+    return Pin(AddressOf(memory), bytes);
   }
   int Unpin(Address address, bool free) {
     const auto at = host_.find(address);
     if (at == host_.end()) return kInvalid;
     counts.pinned_bytes -= at->second;
     if (free) {
-      auto* const memory = reinterpret_cast<void*>(address);  // NOLINT
-      std::memset(memory, kPoison, at->second);
-      freed_.push_back(memory);
-      allocated_.erase(address);
+      std::memset(reinterpret_cast<void*>(address), kPoison, at->second);  // NOLINT
     }
     host_.erase(at);
     return 0;
@@ -377,8 +366,9 @@ class Gpu {
   std::map<void*, std::shared_ptr<Event>> events_;
   std::map<Address, Memory> device_;
   std::map<Address, std::uint64_t> host_;  // pinned
-  std::set<Address> allocated_;            // of these, what the driver allocated
-  std::vector<void*> freed_;
+  // Host memory of the driver's own, also what it was told to free, which is poisoned: given back
+  // by Reset. A device that does not end in time never tells.
+  std::vector<void*> allocated_;
   std::vector<Memory> graveyard_;
   Address next_address_ = kAllocated;
   std::uintptr_t next_handle_ = 0x10000;
