@@ -55,7 +55,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = Path(__file__).parents[2]
     source = root / "kvcove/transport/cuda/fake/fake_driver.cc"
     subprocess.run(
-        [compiler, "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{root}", "-o", made, source],
+        [compiler, "-std=c++23", "-O1", "-shared", "-fPIC", f"-I{root}", "-o", made, source],
         check=True,
     )
     return str(made)
