@@ -102,6 +102,7 @@ class HerdLane {
 
   std::uint64_t attempts = 0;  // connections that were begun
   std::uint64_t calls = 0;
+  std::uint64_t busy = 0;  // calls that the master refused, as it had too many
 };
 
 // Waits as owner::Link does.
@@ -120,6 +121,7 @@ class HerdOwnerLane final : public HerdLane {
       return 0;
     }
     if (const auto busy_ms = rpc::BusyIn(reply.error())) {
+      ++busy;
       return std::min(rpc::RetryNs(*busy_ms, RandomU64()), backoff_.most_ns());
     }
     return reply.error().answered ? 0 : backoff_.NextNs();
@@ -169,8 +171,6 @@ class HerdRequester final : public HerdLane {
   std::int64_t Failed() override { return backoff_.NextNs(); }
   void Lost() override { served_ = false; }
   bool served() const { return served_; }
-
-  std::uint64_t busy = 0;
 
  private:
   const Token token_;
