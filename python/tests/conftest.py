@@ -19,8 +19,22 @@ from typing import Any
 
 import pytest
 
-RIVAL = bool(os.environ.get("KVCOVE_TEST_RIVAL"))
+#: Not empty: the original is tested. With "all" the tests that are marked as differing run, too.
+RIVAL = os.environ.get("KVCOVE_TEST_RIVAL", "")
 MIB = 1 << 20
+
+
+def differs(row: str) -> pytest.MarkDecorator:
+    """Mark a test that the original does not pass.
+
+    ``row``: words of the row of the table in docs/mooncake.md that says why.
+    """
+    return pytest.mark.skipif(RIVAL not in ("", "all"), reason=f"differs: {row}")
+
+
+def own(why: str) -> pytest.MarkDecorator:
+    """Mark a test that can't be put to the original."""
+    return pytest.mark.skipif(bool(RIVAL), reason=f"kvcove's own: {why}")
 
 
 def free_port() -> int:

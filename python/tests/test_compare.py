@@ -5,23 +5,81 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from kvcove.mooncake import _suite
 from kvcove.mooncake._compare import EVICTED, EXPLAINED, WHALE, differences
+from kvcove.mooncake._differences import explains, table
 
 DOCS = Path(__file__).parents[2] / "docs" / "mooncake.md"
 CALLS = Path(differences.__code__.co_filename).with_name("_calls.py")
 RIVAL = os.environ.get("KVCOVE_RIVAL_PYTHON", "")
 
 
+SUITE = Path(__file__).with_name("conformance")
+
+
 @pytest.mark.skipif(not DOCS.exists(), reason="the documentation is not beside the tests")
+def test_the_table_is_what_compare_knows() -> None:
+    assert table() in DOCS.read_text()
+
+
 def test_each_explained_difference_is_in_the_table() -> None:
-    rows = [line for line in DOCS.read_text().splitlines() if line.startswith("|")]
-    for reason in (*(reason for _, _, reason in EXPLAINED), EVICTED):
-        assert any(reason in row for row in rows), reason
+    reasons = {reason for _, _, reason in EXPLAINED} | {EVICTED}
+    assert [reason for reason in reasons if not explains(reason)] == []
+    marked = re.findall(r'@differs\("(.*)"\)', "".join(p.read_text() for p in SUITE.glob("*.py")))
+    assert len(marked) > 20
+    assert [row for row in marked if not explains(row)] == []
+
+
+def _suite_of(directory: Path, text: str) -> Path:
+    directory.mkdir(exist_ok=True)
+    (directory / "conftest.py").write_text(
+        "import os, pytest\n"
+        "RIVAL = os.environ.get('KVCOVE_TEST_RIVAL', '')\n"
+        "def differs(row):\n"
+        "    return pytest.mark.skipif(RIVAL not in ('', 'all'), reason='differs: ' + row)\n"
+        "def own(why):\n"
+        "    return pytest.mark.skipif(bool(RIVAL), reason='kvcove\\'s own: ' + why)\n"
+    )
+    head = "import os\nfrom conftest import RIVAL, differs, own\n"
+    (directory / "test_one.py").write_text(head + text)
+    return directory
+
+
+def test_a_suite_is_alike_or_explained_or_told(tmp_path: Path) -> None:
+    suite = _suite_of(
+        tmp_path / "suite",
+        "def test_alike(): pass\n"
+        "def test_fails_there(): assert not RIVAL\n"
+        "def test_fails_here(): assert RIVAL\n"
+        "@own('it is')\ndef test_own(): pass\n"
+        "@differs('`setup` twice')\ndef test_differs(): assert not RIVAL\n"
+        "@differs('a strided memoryview')\ndef test_ends_it(): os._exit(9) if RIVAL else None\n"
+        "@differs('`setup` twice')\ndef test_marked_though_alike(): pass\n"
+        "@differs('nothing that is known')\ndef test_without_a_row(): assert not RIVAL\n",
+    )
+    result = _suite.compare(sys.executable, suite, "")
+    assert result.alike == 1
+    assert result.explained == {"`setup` twice": 1, "a strided memoryview": 1}
+    assert result.one_sided == {"it is": 1, "failed here, passed there": 1}
+    told = sorted(text.partition("::")[2].partition(":")[0] for text in result.unexplained)
+    assert told == [
+        "test_fails_here",
+        "test_fails_there",
+        "test_marked_though_alike",
+        "test_without_a_row",
+    ]
+
+
+def test_a_suite_that_does_not_run_says_why(tmp_path: Path) -> None:
+    suite = _suite_of(tmp_path / "suite", "")
+    with pytest.raises(SystemExit, match="no-python"):
+        _suite.compare(str(tmp_path / "no-python"), suite, "")
 
 
 def test_what_differs_is_explained_or_told() -> None:

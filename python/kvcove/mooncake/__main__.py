@@ -3,7 +3,8 @@
 
 ``run`` runs a command with kvcove's ``mooncake.store`` and its neighbours before any other, and with
 kvcove's ``mooncake_master`` and the like first on the path; for that command and its children only.
-``compare`` makes the same random calls on the original and here (``compare --help``).
+``compare`` makes the same random calls on the original and here, and runs kvcove's conformance suite on
+both (``compare --help``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ def main() -> None:
         from kvcove.mooncake import _compare
 
         _compare.main(words[1:])
+        return
     if words in (["--help"], ["-h"], ["run", "--help"], ["run", "-h"]):
         print(__doc__)
         raise SystemExit(0)

@@ -6,6 +6,9 @@ with a master of its own. Every answer is compared; a difference is either one t
 explains, or it is printed and the command ends with 1. What follows the first difference of a
 sequence is not compared: the two stores hold different values then. Every two thousand sequences both get
 a master and a store of their own, because the original's memory fills up with what is not given back.
+
+With ``--suite`` the conformance suite of kvcove's source runs on both, too (_suite.py). ``--table`` prints
+what is known to differ, and why, as the table in docs/mooncake.md.
 """
 
 from __future__ import annotations
@@ -24,10 +27,12 @@ from typing import Any
 
 from kvcove import _command
 from kvcove.bench import _free_port, _wait_for
+from kvcove.mooncake import _differences, _suite
 
 __all__ = ["differences", "main"]
 
 _CALLS = Path(__file__).with_name("_calls.py")
+_OVERLAY = str(Path(__file__).with_name("overlay"))
 
 
 def _misses_here(there: Any, here: Any) -> bool:
@@ -179,13 +184,12 @@ def _has_torch(python: str) -> bool:
 
 
 def _round(rival: str, what: list[str]) -> tuple[int, collections.Counter[str], list[str]]:
-    overlay = [str(Path(__file__).with_name("overlay"))]
     with tempfile.TemporaryDirectory() as directory:
         masters, addresses = _masters(rival, directory)
         try:
             return differences(
                 _rows(rival, addresses[0], what, []),
-                _rows(sys.executable, addresses[1], what, overlay),
+                _rows(sys.executable, addresses[1], what, [_OVERLAY]),
             )
         finally:
             for master in masters:
@@ -193,31 +197,62 @@ def _round(rival: str, what: list[str]) -> tuple[int, collections.Counter[str], 
                 master.wait()
 
 
-def main(words: list[str]) -> None:
-    """Compare, and end with 1 where a difference is not explained."""
-    parser = argparse.ArgumentParser(prog="python -m kvcove.mooncake compare", description=__doc__)
-    parser.add_argument(
-        "--rival", metavar="PYTHON", required=True, help="an interpreter with the original's wheel"
-    )
-    parser.add_argument("--sequences", type=int, default=1000, metavar="N", help="(1000)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="replays a run (1)")
-    options = parser.parse_args(words)
-    tensors = all(_has_torch(python) for python in (options.rival, sys.executable))
+def _random_calls(rival: str, sequences: int, seed: int) -> list[str]:
+    """Compare random calls, print what came out, and return what is not explained."""
+    tensors = all(_has_torch(python) for python in (rival, sys.executable))
     if not tensors:
         print("torch is not in both interpreters: no calls with tensors")
     compared = 0
     explained: collections.Counter[str] = collections.Counter()
     unexplained: list[str] = []
-    for first in range(0, options.sequences, _ROUND):
-        last = min(first + _ROUND, options.sequences)
-        what = [str(options.seed), str(first), str(last), *(["tensors"] if tensors else [])]
-        one = _round(options.rival, what)
+    for first in range(0, sequences, _ROUND):
+        last = min(first + _ROUND, sequences)
+        what = [str(seed), str(first), str(last), *(["tensors"] if tensors else [])]
+        one = _round(rival, what)
         compared += one[0]
         explained += one[1]
         unexplained += one[2]
-    print(f"{compared} answers of {options.sequences} sequences compared, seed {options.seed}")
+    print(f"{compared} answers of {sequences} sequences compared, seed {seed}")
     for reason, count in explained.most_common():
         print(f"  {count} differ: {reason}")
+    return unexplained
+
+
+def _conformance(rival: str, suite: Path) -> list[str]:
+    """Run the suite on both, print what came out, and return what is not explained."""
+    if not list(suite.glob("test_*.py")):
+        raise SystemExit(f"{suite} is no suite: name python/tests/conformance of kvcove's source")
+    result = _suite.compare(rival, suite, _OVERLAY)
+    print(f"{result.alike} tests pass on both")
+    for reason, count in result.explained.items():
+        print(f"  {count} differ: {reason}")
+    for reason, count in result.one_sided.items():
+        print(f"  {count} of one side only: {reason}")
+    return result.unexplained
+
+
+def main(words: list[str]) -> None:
+    """Compare, and end with 1 where a difference is not explained."""
+    parser = argparse.ArgumentParser(prog="python -m kvcove.mooncake compare", description=__doc__)
+    parser.add_argument("--rival", metavar="PYTHON", help="an interpreter with the original's wheel")
+    parser.add_argument("--sequences", type=int, default=1000, metavar="N", help="(1000)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="replays a run (1)")
+    parser.add_argument(
+        "--suite",
+        type=Path,
+        metavar="DIRECTORY",
+        help="python/tests/conformance of kvcove's source; both interpreters need pytest",
+    )
+    parser.add_argument("--table", action="store_true", help="print what is known to differ, and end")
+    options = parser.parse_args(words)
+    if options.table:
+        print(_differences.table(), end="")
+        return
+    if options.rival is None:
+        parser.error("--rival PYTHON is missing")
+    unexplained = _random_calls(options.rival, options.sequences, options.seed)
+    if options.suite is not None:
+        unexplained += _conformance(options.rival, options.suite)
     for text in unexplained[:50]:
         print(f"  not explained: {text}")
     print(f"{len(unexplained)} unexplained")

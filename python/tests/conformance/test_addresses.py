@@ -14,9 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import RIVAL, python
-
-differs = pytest.mark.skipif(RIVAL, reason="kvcove answers otherwise, on purpose: docs/mooncake.md")
+from conftest import differs, own, python
 
 PAGE = 4096
 CANARY = 0xEE
@@ -214,7 +212,7 @@ def test_any_ranges_are_as_a_model_has_them(store: Any, memory: Memory, seed: in
 # ---- all other calls
 
 
-@differs
+@differs("a size that leaves a registered buffer")
 def test_no_call_leaves_a_registered_buffer(store: Any, memory: Memory) -> None:
     """The original asks for registered memory over RDMA only; over TCP it goes on behind the end."""
     begin, size = memory.begin + PAGE, 1024
@@ -270,7 +268,7 @@ def test_no_call_leaves_a_registered_buffer(store: Any, memory: Memory) -> None:
     assert store.register_buffer(end, 8) == store.register_buffer(begin - 8, 8) == 0
 
 
-@differs
+@differs("pieces that reach beyond the value")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_pieces_are_as_a_model_has_them(store: Any, memory: Memory, seed: int) -> None:
     rng = random.Random(seed)
@@ -343,7 +341,7 @@ def test_any_pieces_are_as_a_model_has_them(store: Any, memory: Memory, seed: in
         assert memory.content() == expected, what
 
 
-@differs
+@own("it is embedded")
 def test_sizes_whose_sum_wraps_are_no_value() -> None:
     ended = python(
         "import ctypes\n"
@@ -361,7 +359,6 @@ def test_sizes_whose_sum_wraps_are_no_value() -> None:
     assert (ended.returncode, ended.stdout) == (0, "[-600] 0\n"), ended.stderr
 
 
-@differs
 def test_a_session_takes_no_more_memory_than_there_is(store: Any) -> None:
     sizes = [2**40, 2**63, 2**64 - 1]
     assert store.batch_put_session_start(["a", "b", "c"], sizes) == [-200] * 3

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MIB, RIVAL, Program, free_port, http, new_store, setup, wait_until
+from conftest import MIB, RIVAL, Program, differs, free_port, http, new_store, setup, wait_until
 
 MASTER = ["mooncake_master"] if RIVAL else [sys.executable, "-m", "kvcove.mooncake.master"]
 
@@ -112,7 +112,7 @@ def test_the_master_says_for_how_long(run_dir: Path, tmp_path: Path, monkeypatch
         master.program.stop()
 
 
-@pytest.mark.skipif(RIVAL, reason="it has no bound")
+@differs("`-default_kv_lease_ttl` beyond 24 h")
 def test_a_lease_beyond_what_the_pool_holds_is_refused_by_name(tmp_path: Path) -> None:
     program = Program(
         [*MASTER, "-rpc_port=0", "-metrics_port=0", "-default_kv_lease_ttl=25h"],
@@ -154,7 +154,7 @@ def segments(two: tuple[Any, Any], monkeypatch: Any) -> tuple[Any, str, str]:
     return one, names[0], names[1]
 
 
-@pytest.mark.skipif(RIVAL, reason="its descriptors and its tasks name segments differently")
+@differs("segments in descriptors and tasks")
 def test_copies_and_moves_have_codes_of_their_own(segments: tuple[Any, str, str]) -> None:
     store, here, there = segments
     key = f"at {here}"
@@ -179,7 +179,7 @@ def test_copies_and_moves_have_codes_of_their_own(segments: tuple[Any, str, str]
     assert store.get(key) == b"x"
 
 
-@pytest.mark.skipif(RIVAL, reason="its descriptors name segments differently")
+@differs("segments in descriptors and tasks")
 def test_one_replica_of_several_is_cleared(segments: tuple[Any, str, str]) -> None:
     from mooncake.store import ReplicateConfig
 
@@ -201,7 +201,6 @@ def test_one_replica_of_several_is_cleared(segments: tuple[Any, str, str]) -> No
     assert _places(store, "both") == []
 
 
-@pytest.mark.skipif(RIVAL, reason="its descriptors name segments differently")
 def test_a_lease_on_either_replica_counts(
     segments: tuple[Any, str, str], two: tuple[Any, Any]
 ) -> None:
@@ -220,7 +219,7 @@ def test_a_lease_on_either_replica_counts(
         assert wait_until(lambda key=key: two[1].remove(key) == 0, 5)
 
 
-@pytest.mark.skipif(RIVAL, reason="its descriptors name segments differently")
+@differs("segments in descriptors and tasks")
 def test_all_preferred_segments_count(segments: tuple[Any, str, str]) -> None:
     from mooncake.store import ReplicateConfig
 
@@ -237,7 +236,7 @@ def test_all_preferred_segments_count(segments: tuple[Any, str, str]) -> None:
         assert _places(store, key) == [first]
 
 
-@pytest.mark.skipif(RIVAL, reason="its descriptors name segments differently")
+@differs("segments in descriptors and tasks")
 def test_every_replica_is_told_of(
     segments: tuple[Any, str, str], two: tuple[Any, Any], run_dir: Path
 ) -> None:

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import RIVAL
+from conftest import own
 
-pytestmark = pytest.mark.skipif(RIVAL, reason="it goes on behind the end: docs/mooncake.md")
+pytestmark = own("it needs a pool of kvcove's")
 
 FUZZ = Path(__file__).parents[1] / "memory_fuzz.py"
 SEED = int(os.environ.get("KVCOVE_FUZZ_SEED", "1"))

@@ -8,11 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import RIVAL
+from conftest import differs
 
 torch = pytest.importorskip("torch")
-
-differs = pytest.mark.skipif(RIVAL, reason="kvcove answers otherwise, on purpose: docs/mooncake.md")
 MANIFEST = "__parallelism_manifest"
 
 
@@ -131,7 +129,7 @@ def test_parts_are_read_as_others_split(store: Any) -> None:
     assert torch.equal(one, parts[1]) and torch.equal(other, whole())
 
 
-@differs
+@differs("a part along another dimension")
 def test_a_part_along_another_dimension_is_that_part(store: Any) -> None:
     for rank, part in enumerate(whole().chunk(2)):
         assert store.put_tensor_with_parallelism("a", part, axes(axis("tp", rank, 2, 0))) == 0

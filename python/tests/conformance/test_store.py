@@ -14,9 +14,7 @@ import time
 from typing import Any
 
 import pytest
-from conftest import MIB, RIVAL, http, new_store, setup
-
-differs = pytest.mark.skipif(RIVAL, reason="kvcove answers otherwise, on purpose: docs/mooncake.md")
+from conftest import MIB, differs, http, new_store, own, setup
 cluster_only = "embedded"
 
 
@@ -112,7 +110,7 @@ def test_the_configuration_of_a_put() -> None:
             fresh.soft_pin_ttl_ms = bad
 
 
-@differs
+@differs("names of arguments in signatures")
 def test_arguments_have_their_names() -> None:
     from mooncake.store import MooncakeDistributedStore as Store
 
@@ -142,7 +140,7 @@ def test_before_setup() -> None:
     assert store.close() == 0
 
 
-@differs
+@differs("most calls before `setup`, after `close`")
 def test_every_call_before_setup_and_after_close_answers() -> None:
     buffer, address = buffer_of(64)
     store = new_store()
@@ -233,7 +231,7 @@ def test_setup_refuses(cluster: Any) -> None:
     assert protocol == -1
 
 
-@differs
+@differs("`setup` twice")
 def test_setup_twice_is_once(store: Any) -> None:
     assert store.put("k", b"1") == 0
     assert setup(store, "127.0.0.1:1") == 0
@@ -304,7 +302,7 @@ def test_any_buffer_is_a_value(store: Any) -> None:
         store.is_exist(3)
 
 
-@differs
+@differs("a strided memoryview")
 def test_a_strided_value_is_what_it_says(store: Any) -> None:
     assert store.put("strided", memoryview(b"123456")[::2]) == 0
     assert store.get("strided") == b"135"
@@ -395,7 +393,7 @@ def test_an_upsert_replaces_what_others_have_put(cluster: Any, run_dir: Any) -> 
     two.close()
 
 
-@pytest.mark.skipif(RIVAL, reason="the metric is kvcove's")
+@own("the metric is kvcove's")
 def test_an_upsert_asks_for_a_removal_only_where_there_is_something(
     cluster: Any, run_dir: Any
 ) -> None:
@@ -439,7 +437,6 @@ def test_a_read_never_mixes_two_upserts(store: Any) -> None:
     assert store.get("k") == bytes([59]) * size
 
 
-@differs
 def test_upserts_at_once_all_take_place(store: Any) -> None:
     codes: list[int] = []
 
@@ -473,7 +470,7 @@ def test_registering(store: Any) -> None:
     del buffer
 
 
-@pytest.mark.skipif(RIVAL, reason="it takes them, and crashes at the first read")
+@differs("addresses that are no memory")
 def test_memory_that_is_not_there_is_not_registered(store: Any) -> None:
     import mmap
 
@@ -555,7 +552,7 @@ def test_lists_that_do_not_fit(store: Any) -> None:
     del buffer
 
 
-@differs
+@differs("addresses that are no memory")
 def test_no_memory_is_no_success_and_no_crash(store: Any) -> None:
     _buffer, address = buffer_of(64)
     for pointer, size in ((0, 8), (1, 8), (2**63, 8), (address, 0), (2**64 - 4, 8), (-5, 8)):
@@ -707,7 +704,7 @@ def test_a_forced_remove_all_is_for_everybody(cluster: Any, run_dir: Any) -> Non
     two.close()
 
 
-@differs
+@differs("`remove_all(force=True)` while puts are under way")
 def test_a_put_that_began_before_a_forced_remove_all_never_lands(store: Any) -> None:
     buffer, address = buffer_of(b"old!")
     assert store.batch_put_session_start(["k"], [4]) == [0]
@@ -768,7 +765,7 @@ def test_more_than_fits(store: Any, form: str) -> None:
     assert store.get("small") == b"1"
 
 
-@differs
+@own("it patches kvcove's module")
 def test_a_value_that_was_read_before_a_reset_is_not_stored(
     store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -799,7 +796,7 @@ def test_pinned_values(store: Any) -> None:
     assert store.get("soft") == b"1"
 
 
-@differs
+@differs("NVMe-oF and DFS replicas")
 def test_what_is_not_there_says_so(store: Any) -> None:
     assert store.put("k", b"1", config(nof_replica_num=1)) == -1012
     assert store.put("k", b"1", config(dfs_replica_num=1)) == -1012
@@ -844,7 +841,7 @@ def test_tasks_that_cannot_begin(store: Any) -> None:
     assert store.query_task((1, 2)) == (None, -1400)
 
 
-@differs
+@differs("segments in descriptors and tasks")
 def test_copies_and_moves(cluster: Any, run_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = new_store(), new_store()
     monkeypatch.setenv("KVCOVE_HOST_ID", "one")
@@ -1013,7 +1010,7 @@ def test_a_pool_of_buffers(store: Any) -> None:
     pool.close()
 
 
-@differs
+@differs("`BufferPool(max_bytes=...)`")
 def test_a_pool_of_buffers_has_bounds(store: Any) -> None:
     from mooncake.store import BufferPool
 
@@ -1044,7 +1041,7 @@ def test_memory_of_the_host() -> None:
 # ---- all at once
 
 
-@differs
+@differs("reads during upserts and removals")
 def test_eight_threads_do_everything(store: Any) -> None:
     """Every byte that is read is checked; nothing crashes, nothing hangs."""
     size = 8192

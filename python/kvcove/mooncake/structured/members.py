@@ -144,7 +144,7 @@ def read_member(
     rows: Rows = None,
     destination: Any = None,
 ) -> Any:
-    """Return a member, or chosen rows of it.
+    """Return a member, or chosen rows of it. Bytes are an array of uint8, no bytes ``b""``.
 
     Parameters
     ----------
@@ -168,7 +168,8 @@ def read_member(
             raise ValueError(f"structured bytes member {name} does not support materialize_into")
         if rows is not None:
             raise ValueError(f"structured bytes member {name} does not support slicing")
-        return bundles.read(entry).tobytes()
+        octets = bundles.read(entry)
+        return octets if octets.size else b""
     if encoding == "nested_tensor":
         if destination is not None:
             raise ValueError(f"structured tensor member {name} has rows of different lengths")
