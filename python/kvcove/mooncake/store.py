@@ -355,8 +355,8 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         replace: bool,
         of: str,
     ) -> list[int]:
-        if not all(isinstance(key, str) for key in keys):
-            raise TypeError(f"{of}(): keys are str")
+        if not all(isinstance(key, str | bytes) for key in keys):
+            raise TypeError(f"{of}(): keys are str or bytes")
         if config is None and all(type(value) in _PLAIN for value in values):
             return self._put_plain(keys, values, replace=replace)
         # First of all: a value may be copied on the way.
@@ -431,7 +431,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         stored = [key for key, code in zip(keys, codes, strict=True) if code == 0]
         if not stored or not (config.with_hard_pin or config.soft_pin_action):
             return codes
-        names = [_native.stored_name(key.encode()) for key in stored]
+        names = [_native.stored_name(_octets(key)) for key in stored]
         with contextlib.suppress(kvcove.Error):
             if config.with_hard_pin:
                 pins = now.session.pin(names).codes.tolist()
@@ -700,7 +700,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
 
     def _places(self, now: Open, keys: Sequence[str]) -> list[list[str]]:
         """Return the segments that have each value; this holds nothing."""
-        names = [_native.stored_name(key.encode()) if _odd(key) else key for key in keys]
+        names = [_native.stored_name(_octets(key)) if _odd(key) else key for key in keys]
         found: list[list[str]] = now.session.where(names)
         return [[now.hostname if one == "local" else one for one in places] for places in found]
 
@@ -729,9 +729,9 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         line break, too. Those that owners can match themselves (letters, ``.``, ``.*``, small classes and
         alternatives) are the fastest; for others this lists all keys.
         """
-        if not isinstance(regex_pattern, str):
-            raise TypeError(f"regex_pattern is str, not {type(regex_pattern).__name__}")
-        expression = regex_pattern.encode()
+        if not isinstance(regex_pattern, str | bytes):
+            raise TypeError(f"regex_pattern is str or bytes, not {type(regex_pattern).__name__}")
+        expression = _octets(regex_pattern)
         try:
             pattern = re.compile(expression, re.DOTALL)
         except re.error as error:
@@ -855,7 +855,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         if not shared:
             return set()
         url = now.admin_url()
-        names = {key: _native.stored_name(key.encode()) for key in shared}
+        names = {key: _native.stored_name(_octets(key)) for key in shared}
         stats = now.session.stat(list(names.values()))
         free = [k for k, stat in zip(shared, stats, strict=True) if stat and not stat.held]
         items = [{**_item(now, names[key]), "to": shared[key]} for key in free]
@@ -904,7 +904,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         # A copy to where the value is already has nothing to do, and is a task that is done.
         if not source:
             targets = [target for target in dict.fromkeys(targets) if target not in places]
-        item = _item(now, _native.stored_name(key.encode()))
+        item = _item(now, _native.stored_name(_octets(key)))
         return self._tasks.create(url, kind, source or places[0], targets, item)
 
     def query_task(self, task_id: tuple[int, int]) -> tuple[QueryTaskResponse | None, int]:
@@ -1015,9 +1015,15 @@ def _item(now: Open, name: bytes) -> dict[str, str]:
     }
 
 
-def _odd(key: str) -> bool:
+def _octets(text: str | bytes) -> bytes:
+    """Return a key as the pool has it. That API takes bytes wherever it takes text."""
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def _odd(key: str | bytes) -> bool:
     """Whether a key may be stored under another name."""
-    return len(key) > 200 or key.startswith("kvcove-long-key-")
+    prefix = "kvcove-long-key-"
+    return len(key) > 200 or key.startswith(prefix if isinstance(key, str) else prefix.encode())
 
 
 def _views(value: Any, of: str) -> list[memoryview]:

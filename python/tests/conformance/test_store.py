@@ -323,6 +323,28 @@ def test_values_that_are_refused(store: Any) -> None:
     assert store.put("k", b"1", config(soft_pin_ttl_ms=1000)) == -600
 
 
+def test_bytes_are_keys(store: Any) -> None:
+    long = b"long" * 250
+    for key in (b"k", "schl\u00fcssel".encode(), b"not\xffUTF-8", long):
+        assert store.put(key, b"1") == 0
+        assert store.is_exist(key) == 1
+        assert store.upsert(key, b"22") == 0
+        assert store.get(key) == b"22"
+        assert store.get_batch([key]) == [b"22"]
+    assert store.get("k") == store.get("schl\u00fcssel") == store.get(long.decode()) == b"22"
+    assert store.put_batch([b"a", "b"], [b"1", b"2"]) == 0
+    assert store.batch_is_exist(["a", b"b"]) == [1, 1]
+    buffer, address = buffer_of(b"0123456789")
+    assert store.batch_put_from([b"from"], [address], [10]) == [0]
+    assert store.get("from") == b"0123456789"
+    assert store.put("pinned", b"1", config(with_hard_pin=True)) == 0
+    assert store.put(b"pinned too", b"1", config(with_hard_pin=True)) == 0
+    assert len(store.batch_replica_clear([b"pinned too"])) == 1
+    assert store.remove_by_regex(b"^from$", True) == 1
+    assert store.batch_remove([b"k", b"b"], True) == [0, 0]
+    del buffer
+
+
 def test_any_text_is_a_key(store: Any) -> None:
     keys = ["nul\0nul", "line\nline", "schlüssel/ключ", "a" * 700, " ", "*?[x]"]
     for i, key in enumerate(keys):
@@ -492,7 +514,7 @@ def test_a_configuration_of_another_type_is_refused(store: Any, wrong: Any) -> N
         lambda: store.put_from("k", address, 10, wrong),
         lambda: store.batch_put_from(["k"], [address], [10], wrong),
         lambda: store.is_exist("k", wrong),
-        lambda: store.remove_by_regex(wrong if wrong != "config" else b"k", True),
+        lambda: store.remove_by_regex(wrong if wrong != "config" else 2, True),
     ):
         with pytest.raises(TypeError):
             call()
