@@ -234,7 +234,9 @@ def _conformance(rival: str, suite: Path) -> list[str]:
 def main(words: list[str]) -> None:
     """Compare, and end with 1 where a difference is not explained."""
     parser = argparse.ArgumentParser(prog="python -m kvcove.mooncake compare", description=__doc__)
-    parser.add_argument("--rival", metavar="PYTHON", help="an interpreter with the original's wheel")
+    parser.add_argument(
+        "--rival", metavar="PYTHON", help="an interpreter with the original's wheel"
+    )
     parser.add_argument("--sequences", type=int, default=1000, metavar="N", help="(1000)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="replays a run (1)")
     parser.add_argument(
@@ -243,7 +245,9 @@ def main(words: list[str]) -> None:
         metavar="DIRECTORY",
         help="python/tests/conformance of kvcove's source; both interpreters need pytest",
     )
-    parser.add_argument("--table", action="store_true", help="print what is known to differ, and end")
+    parser.add_argument(
+        "--table", action="store_true", help="print what is known to differ, and end"
+    )
     options = parser.parse_args(words)
     if options.table:
         print(_differences.table(), end="")

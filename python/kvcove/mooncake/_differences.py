@@ -129,7 +129,7 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "`get_batch([])`",
-        "`[b\"\"]`",
+        '`[b""]`',
         "`[]`",
         "",
     ),

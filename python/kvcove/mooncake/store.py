@@ -1022,8 +1022,7 @@ def _octets(text: str | bytes) -> bytes:
 
 def _odd(key: str | bytes) -> bool:
     """Whether a key may be stored under another name."""
-    prefix = "kvcove-long-key-"
-    return len(key) > 200 or key.startswith(prefix if isinstance(key, str) else prefix.encode())
+    return len(key) > 200 or _octets(key).startswith(b"kvcove-long-key-")
 
 
 def _views(value: Any, of: str) -> list[memoryview]:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from conftest import own
 
 pytestmark = own("it needs a pool of kvcove's")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import MIB, differs, http, new_store, own, setup
+
 cluster_only = "embedded"
 
 
