@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/base/carry.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,9 +20,10 @@ constexpr std::size_t kBuffer = 256U << 10;
 
 }  // namespace
 
-Result<StateWriter> StateWriter::Open() {
+Result<StateWriter> StateWriter::Open(std::uint64_t expected_bytes) {
   UniqueFd fd(memfd_create("kvcove-state", MFD_CLOEXEC));
   if (!fd.valid()) return FailErrno(Code::kInternal, "memfd_create");
+  if (expected_bytes > 0) (void)fallocate(fd.get(), 0, 0, static_cast<off_t>(expected_bytes));
   return StateWriter(std::move(fd));
 }
 
@@ -56,7 +58,10 @@ void StateWriter::Flush(const void* data, std::size_t size) {
 Result<UniqueFd> StateWriter::Finish() {
   Flush(buffer_.data(), buffer_.size());
   buffer_.clear();
-  if (failed_) return kvcove::Fail(Code::kNoSpace, "no memory for the state of an upgrade");
+  // What was allocated beyond it reads as state that is not there.
+  if (failed_ || ftruncate(fd_.get(), static_cast<off_t>(written_)) != 0) {
+    return kvcove::Fail(Code::kNoSpace, "no memory for the state of an upgrade");
+  }
   return std::move(fd_);
 }
 

@@ -26,7 +26,8 @@ class StateWriter {
  public:
   static constexpr bool kReads = false;
 
-  static Result<StateWriter> Open();
+  // `expected_bytes`: so much is allocated now, where the host has it.
+  static Result<StateWriter> Open(std::uint64_t expected_bytes = 0);
   void Bytes(void* data, std::size_t size);
   bool Fits(std::uint64_t /*count*/) const { return true; }
   void Fail() { failed_ = true; }

@@ -2,6 +2,7 @@
 #include "kvcove/base/carry.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <deque>
@@ -76,6 +77,26 @@ TEST(CarryTest, LargeArraysGoPastTheBuffer) {
   CarryOne(reader, after);
   EXPECT_TRUE(reader.ok());
   EXPECT_EQ(after, before);
+}
+
+// Whether more or less comes than was expected.
+TEST(CarryTest, MemoryThatWasThereBeforeIsNoState) {
+  for (const std::uint64_t expected_bytes : {std::uint64_t{16}, std::uint64_t{1} << 22}) {
+    std::vector<std::uint64_t> before(100'000, 7);
+    StateWriter writer = *StateWriter::Open(expected_bytes);
+    CarryOne(writer, before);
+    const UniqueFd file = *writer.Finish();
+    struct stat status{};
+    ASSERT_EQ(fstat(file.get(), &status), 0);
+    EXPECT_EQ(static_cast<std::uint64_t>(status.st_size), 8 + 4 + 800'000U);
+    StateReader reader = *StateReader::Open(file);
+    std::vector<std::uint64_t> after;
+    CarryOne(reader, after);
+    EXPECT_EQ(after, before);
+    char more = 1;
+    reader.Bytes(&more, 1);
+    EXPECT_FALSE(reader.ok());
+  }
 }
 
 TEST(CarryTest, AStructureOfAnotherSizeIsFoundOut) {

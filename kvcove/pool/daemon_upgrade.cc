@@ -21,6 +21,10 @@ constexpr std::int64_t kPauseNs = 200 * kMillisecond;
 constexpr std::int64_t kQuietNs = kSecond;
 constexpr std::size_t kFiles = 2;   // header, payload
 constexpr std::size_t kStates = 3;  // the owner's, its policies', the daemon's
+// Roughly what an object takes in them: their pages are there before puts wait. What is more is
+// allocated as it is written.
+constexpr std::uint64_t kOwnerBytes = 32;
+constexpr std::uint64_t kPolicyBytes = 64;
 
 }  // namespace
 
@@ -94,6 +98,7 @@ Result<std::vector<UniqueFd>> Daemon::Impl::Files() {
 }
 
 void Daemon::Impl::Prepare() {
+  OpenStates();
   // On a busy host a thread of idle priority ends when it gets a core, and until then it may hold
   // the lock of the address space.
   host_->owner().PausePopulating();
@@ -119,11 +124,24 @@ Status Daemon::Impl::Freeze() {
   return host_->owner().PauseDisks();
 }
 
+void Daemon::Impl::OpenStates() {
+  states_.clear();
+  const std::uint64_t objects = host_->owner().Report().objects;
+  for (const std::uint64_t each : {kOwnerBytes, kPolicyBytes, std::uint64_t{0}}) {
+    Result<StateWriter> writer = StateWriter::Open(objects * each);
+    if (writer) states_.push_back(std::move(*writer));
+  }
+}
+
 Result<UpgradeState> Daemon::Impl::Save() {
   UpgradeState state;
-  KVCOVE_ASSIGN(StateWriter owner, StateWriter::Open());
-  KVCOVE_ASSIGN(StateWriter policies, StateWriter::Open());
-  KVCOVE_ASSIGN(StateWriter daemon, StateWriter::Open());
+  std::vector<StateWriter> writers = std::move(states_);
+  if (writers.size() != kStates) {
+    return Fail(Code::kLimit, "no memory files for the state of an upgrade");
+  }
+  StateWriter& owner = writers[0];
+  StateWriter& policies = writers[1];
+  StateWriter& daemon = writers[2];
   KVCOVE_TRY(host_->owner().Save(owner, policies));
   CarryOne(daemon, *host_);
   host_->SaveLink(daemon);
@@ -132,8 +150,8 @@ Result<UpgradeState> Daemon::Impl::Save() {
     state.lineage = UniqueFd(fcntl(lineage, F_DUPFD_CLOEXEC, 0));
   }
   if (host_->in_cluster()) state.tcp_listeners = rpc::CopyTcpListeners();
-  for (StateWriter* writer : {&owner, &policies, &daemon}) {
-    KVCOVE_ASSIGN(UniqueFd file, writer->Finish());
+  for (StateWriter& writer : writers) {
+    KVCOVE_ASSIGN(UniqueFd file, writer.Finish());
     state.states.push_back(std::move(file));
   }
   KVCOVE_ASSIGN(owner::Owner::Files files, host_->owner().CopyFiles());
@@ -154,6 +172,7 @@ std::int64_t Daemon::Impl::StopLease() {
 }
 
 void Daemon::Impl::Thaw() {
+  states_.clear();
   host_->owner().Thaw();
   host_->Resume();
   workers_->Resume();
@@ -182,6 +201,10 @@ struct Daemon::Taking {
   std::unique_ptr<owner::Owner> owner;
   std::unique_ptr<Impl> impl;
   bool kept = false;  // the policy's knowledge
+  // What was loaded. Its pages go once all is served: tens of milliseconds, for which puts would
+  // wait.
+  std::vector<UniqueFd> files;
+  std::vector<StateReader> readers;
 };
 
 // A mistake in this process's own options is found before the running one is asked.
@@ -191,8 +214,13 @@ Result<Daemon::Taking> Daemon::PrepareTaking(const DaemonOptions& options) {
                 "--take-over: an owner that tenants share has no socket to be found at; restart "
                 "it instead, or name its only tenant with --tenant");
   }
-  Taking taking{
-      .options = &options, .host_options = {}, .owner_options = {}, .owner = {}, .impl = {}};
+  Taking taking{.options = &options,
+                .host_options = {},
+                .owner_options = {},
+                .owner = {},
+                .impl = {},
+                .files = {},
+                .readers = {}};
   KVCOVE_ASSIGN(taking.host_options, HostOptionsOf(options));
   KVCOVE_ASSIGN(taking.owner_options,
                 owner::Owner::Complete(LocalHost::OwnerOptionsOf(taking.host_options)));
@@ -202,9 +230,14 @@ Result<Daemon::Taking> Daemon::PrepareTaking(const DaemonOptions& options) {
 
 // Writes nothing to the memory.
 Status Daemon::Load(Taking& taking, UpgradeState state, const Clock& clock) {
-  KVCOVE_ASSIGN(StateReader owner_state, StateReader::Open(state.states[0]));
-  KVCOVE_ASSIGN(StateReader policies, StateReader::Open(state.states[1]));
-  KVCOVE_ASSIGN(StateReader daemon, StateReader::Open(state.states[2]));
+  taking.files = std::move(state.states);
+  for (const UniqueFd& file : taking.files) {
+    KVCOVE_ASSIGN(StateReader reader, StateReader::Open(file));
+    taking.readers.push_back(std::move(reader));
+  }
+  StateReader& owner_state = taking.readers[0];
+  StateReader& policies = taking.readers[1];
+  StateReader& daemon = taking.readers[2];
   KVCOVE_ASSIGN(taking.kept, taking.owner->Load(owner_state, policies,
                                                 {.header = {},
                                                  .payload = {},

@@ -236,6 +236,12 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
         "",
     ),
     (
+        "`batch_replica_clear` of a key that this store put, another one removed and put anew",
+        "stays: the value is the other one's",
+        "removed: a store knows its keys, not its values",
+        "a cache loses a value, never serves a wrong one",
+    ),
+    (
         "`batch_replica_clear` of what this store put long ago",
         "removed",
         "may stay once the store has put a million other keys since, and stays after two million",

@@ -765,6 +765,18 @@ def test_only_what_this_store_put_is_cleared(cluster: Any, run_dir: Any) -> None
     two.close()
 
 
+@differs("another one removed and put anew")
+def test_a_key_of_this_store_is_cleared_whoever_put_its_value(cluster: Any, run_dir: Any) -> None:
+    one, two = new_store(), new_store()
+    assert setup(one, cluster.address) == setup(two, cluster.address) == 0
+    assert one.put("mine", b"1") == 0
+    assert two.remove("mine", True) == 0
+    assert two.put("mine", b"2") == 0
+    assert one.batch_replica_clear(["mine"]) == ["mine"]
+    one.close()
+    two.close()
+
+
 def test_each_of_many_values_of_a_store_is_cleared(store: Any) -> None:
     keys = [f"of-many-{i}" for i in range(3000)]
     buffer = ctypes.create_string_buffer(b"v", 1)
