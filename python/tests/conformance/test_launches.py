@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MIB, Program, command_path, free_port, http, new_store, wait_until
+from conftest import MIB, Program, command_path, free_port, http, new_store, own, wait_until
 
-# Launches and who gets in are kvcove's own.
-kvcove = pytest.importorskip("kvcove")
+pytestmark = own("launches and who gets in")
 
 MASTER = [sys.executable, "-m", "kvcove.mooncake.master"]
 CLIENT = [sys.executable, "-m", "kvcove.mooncake.client"]
@@ -672,6 +671,8 @@ def test_flags_that_are_refused_say_why(flag: str, says: str, run_dir: Path) -> 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_a_file_of_flags(tmp_path: Path, on_loopback: Start, form: str) -> None:
+    import kvcove
+
     rpc, admin, metadata = free_port(), free_port(), free_port()
     flags = {
         "rpc_port": 1,  # the command line goes over it
