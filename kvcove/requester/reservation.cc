@@ -23,6 +23,8 @@ Status FinishReserved(Attachment& attachment, std::span<const wire::FinishItem> 
                       std::span<const std::size_t> which, std::span<ItemResult> results,
                       std::int64_t deadline_ns) {
   if (items.empty()) return {};
+  // What was written is shown by the owner to readers, threads of this process, too.
+  segment::OwnerOrders();
   const Result<std::vector<Code>> codes = attachment.service().Finish(items, deadline_ns);
   for (std::size_t k = 0; k < items.size(); ++k) {
     ItemResult& result = results[which[k]];
