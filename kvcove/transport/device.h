@@ -73,8 +73,9 @@ using DeviceTicket = std::uint64_t;  // never reused; 0 is none
 
 struct DeviceTransfer {
   DeviceWay way = DeviceWay::kLoad;
-  // Host memory is of AllocateHost or RegisterHost; the device's is of this device. Runs of one
-  // transfer do not overlap at the side that is written.
+  // Host memory is of AllocateHost or RegisterHost; a run may go on from one piece that was
+  // registered to the next. The device's is of this device. Runs of one transfer do not overlap at
+  // the side that is written.
   std::span<const DeviceCopy> copies;
   const DeviceMark* after = nullptr;  // null: at once
 };

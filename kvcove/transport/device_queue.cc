@@ -18,6 +18,15 @@ constexpr std::size_t kLooked = 16;
 
 std::size_t Number(DeviceWay way) { return static_cast<std::size_t>(way); }
 
+// What a device that hangs may still read and write: nobody ever gets that memory, not even at the
+// end of the process's objects.
+void KeepForEver(std::shared_ptr<const HostMemory> host) {
+  static Mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<const HostMemory>>();
+  const MutexLock lock(mutex);
+  kept->push_back(std::move(host));
+}
+
 }  // namespace
 
 class DeviceQueue::Loan final : public HostMemory {
@@ -64,6 +73,10 @@ DeviceQueue::~DeviceQueue() {
   if (!backend_->Close(SystemClock::Instance().NowNs() + close_ns)) {
     LogError("{}: still copies after {} ms; the memory that it uses is kept", Describe(),
              options_.close.count());
+    const MutexLock lock(mutex_);
+    for (const auto& way : flights_) {
+      for (const auto& flight : way) KeepForEver(flight->host);
+    }
     return;
   }
   decltype(flights_) left;

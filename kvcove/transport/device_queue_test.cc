@@ -251,5 +251,28 @@ TEST(DeviceQueueThreadTest, CallersOfBothWaysAndForgettersMeet) {
   EXPECT_EQ(wrong, 0);
 }
 
+// A reservation in a segment, say: another process would get it, and the device would write there.
+TEST_F(DeviceQueueTest, WhatAHangingDeviceMayStillWriteIsNeverGivenBack) {
+  struct Watched final : HostMemory {
+    explicit Watched(bool& the_given) : given(the_given) {}
+    ~Watched() override { given = true; }
+    std::span<const std::span<std::byte>> extents() const override { return {}; }
+    bool& given;
+  };
+  static bool given = false;  // it outlives this test, as what is kept does
+  device_->Hold(DeviceWay::kSave, true);
+  device_->Hang();
+  const DeviceCopy copy{.host = nullptr, .device = Address(), .bytes = 0};
+  bool done = false;
+  ASSERT_TRUE(queue_->Submit({.way = DeviceWay::kSave, .copies = {&copy, 1}},
+                             std::make_shared<Watched>(given), this,
+                             [&](DeviceDone&) { done = true; }));
+  SetLogLevel(LogLevel::kOff);
+  queue_.reset();
+  SetLogLevel(LogLevel::kWarn);
+  EXPECT_FALSE(given);
+  EXPECT_FALSE(done);
+}
+
 }  // namespace
 }  // namespace kvcove::transport

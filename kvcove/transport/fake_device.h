@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <vector>
@@ -40,6 +41,25 @@ class FakeDevice final : public DeviceBackend {
     const MutexLock lock(mutex_);
     good_ = tickets;
   }
+  // It pins so many bytes of RegisterHost's, and refuses more.
+  void Pinnable(std::uint64_t bytes) {
+    const MutexLock lock(mutex_);
+    pinnable_ = bytes;
+  }
+  std::uint64_t registered_bytes() const {
+    const MutexLock lock(mutex_);
+    return registered_bytes_;
+  }
+  // Copies whose host memory was not pinned from their submission to their end.
+  std::uint64_t unpinned() const {
+    const MutexLock lock(mutex_);
+    return unpinned_;
+  }
+  // Close answers that it still works.
+  void Hang() {
+    const MutexLock lock(mutex_);
+    hangs_ = true;
+  }
   std::uint64_t waits() const {  // of the engine's streams, for tickets that were under way
     const MutexLock lock(mutex_);
     return waits_;
@@ -54,14 +74,20 @@ class FakeDevice final : public DeviceBackend {
   Result<std::span<std::byte>> AllocateHost(std::uint64_t bytes) override {
     const MutexLock lock(mutex_);
     auto& memory = host_.emplace_back(new std::byte[bytes]);
+    pinned_[memory.get()] = bytes;
     return std::span(memory.get(), bytes);
   }
   void FreeHost(std::span<std::byte> memory) override {
     const MutexLock lock(mutex_);
+    pinned_.erase(memory.data());
     std::erase_if(host_, [&](const auto& each) { return each.get() == memory.data(); });
   }
-  Result<std::unique_ptr<Registered>> RegisterHost(std::span<std::byte> /*memory*/) override {
-    return std::make_unique<Registered>();
+  Result<std::unique_ptr<Registered>> RegisterHost(std::span<std::byte> memory) override {
+    const MutexLock lock(mutex_);
+    if (registered_bytes_ + memory.size() > pinnable_) return Fail(Code::kLimit, "memlock");
+    registered_bytes_ += memory.size();
+    pinned_[memory.data()] = memory.size();
+    return std::unique_ptr<Registered>(std::make_unique<Registration>(*this, memory));
   }
   Result<std::shared_ptr<const DeviceMark>> RecordStep(StreamHandle /*stream*/) override {
     const MutexLock lock(mutex_);
@@ -75,7 +101,10 @@ class FakeDevice final : public DeviceBackend {
     const MutexLock lock(mutex_);
     Work work{.way = transfer.way, .copies = {transfer.copies.begin(), transfer.copies.end()}};
     if (transfer.after != nullptr) work.after = static_cast<const Mark*>(transfer.after)->number;
-    for (const DeviceCopy& copy : work.copies) moved[0] += copy.bytes;
+    for (const DeviceCopy& copy : work.copies) {
+      moved[0] += copy.bytes;
+      unpinned_ += Pinned(copy) ? 0 : 1;
+    }
     work_.emplace(next_, std::move(work));
     return next_++;
   }
@@ -90,6 +119,7 @@ class FakeDevice final : public DeviceBackend {
     for (const DeviceCopy& copy : work.copies) {
       auto* const device = reinterpret_cast<std::byte*>(copy.device - far_);  // NOLINT
       const bool load = work.way == DeviceWay::kLoad;
+      unpinned_ += Pinned(copy) ? 0 : 1;
       if (!fails) std::memcpy(load ? device : copy.host, load ? copy.host : device, copy.bytes);
     }
     work_.erase(at);
@@ -101,7 +131,10 @@ class FakeDevice final : public DeviceBackend {
     waits_ += work_.contains(ticket) ? 1 : 0;
     return {};
   }
-  bool Close(std::int64_t /*deadline_ns*/) override { return true; }
+  bool Close(std::int64_t /*deadline_ns*/) override {
+    const MutexLock lock(mutex_);
+    return !hangs_;
+  }
 
  private:
   struct Mark final : DeviceMark {
@@ -114,9 +147,44 @@ class FakeDevice final : public DeviceBackend {
     std::uint64_t after = 0;
   };
 
+  class Registration final : public Registered {
+   public:
+    Registration(FakeDevice& device, std::span<std::byte> memory)
+        : device_(device), memory_(memory) {}
+    ~Registration() override {
+      const MutexLock lock(device_.mutex_);
+      device_.registered_bytes_ -= memory_.size();
+      device_.pinned_.erase(memory_.data());
+    }
+    Registration(const Registration&) = delete;
+    Registration& operator=(const Registration&) = delete;
+
+   private:
+    FakeDevice& device_;
+    const std::span<std::byte> memory_;
+  };
+  // By pieces that touch.
+  bool Pinned(const DeviceCopy& copy) const KVCOVE_REQUIRES(mutex_) {
+    const std::byte* at = copy.host;
+    const std::byte* const end = copy.host + copy.bytes;
+    while (at < end) {
+      const auto behind = pinned_.upper_bound(at);
+      if (behind == pinned_.begin()) return false;
+      const auto& [memory, bytes] = *std::prev(behind);
+      if (memory + bytes <= at) return false;
+      at = memory + bytes;
+    }
+    return true;
+  }
+
   const std::uintptr_t far_;
   mutable Mutex mutex_;
   std::vector<std::unique_ptr<std::byte[]>> host_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<const std::byte*, std::uint64_t> pinned_ KVCOVE_GUARDED_BY(mutex_);  // bytes
+  std::uint64_t pinnable_ KVCOVE_GUARDED_BY(mutex_) = ~std::uint64_t{0};
+  std::uint64_t registered_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t unpinned_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  bool hangs_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::map<DeviceTicket, Work> work_ KVCOVE_GUARDED_BY(mutex_);
   DeviceTicket next_ KVCOVE_GUARDED_BY(mutex_) = 1;
   std::uint64_t marks_ KVCOVE_GUARDED_BY(mutex_) = 0;

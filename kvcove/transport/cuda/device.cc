@@ -138,16 +138,12 @@ Result<std::span<std::byte>> Device::AllocateHost(std::uint64_t bytes) {
     return std::unexpected<Error>(mapped.error());
   }
   auto* const data = static_cast<std::byte*>(memory);
-  const MutexLock lock(mutex_);
-  pinned_[data] = {.bytes = bytes, .device = device};
+  AddPinned(data, {.bytes = bytes, .device = device});
   return std::span(data, bytes);
 }
 
 void Device::FreeHost(std::span<std::byte> memory) {
-  {
-    const MutexLock lock(mutex_);
-    pinned_.erase(memory.data());
-  }
+  DropPinned(memory.data());
   const Scope scope(driver_, context_);
   (void)driver_.host_free(memory.data());
 }
@@ -156,10 +152,7 @@ class Device::HostRegistration final : public Registered {
  public:
   HostRegistration(Device& device, std::byte* memory) : device_(device), memory_(memory) {}
   ~HostRegistration() override {
-    {
-      const MutexLock lock(device_.mutex_);
-      device_.pinned_.erase(memory_);
-    }
+    device_.DropPinned(memory_);
     const Scope scope(device_.driver_, device_.context_);
     (void)device_.driver_.host_unregister(memory_);
   }
@@ -183,9 +176,35 @@ Result<std::unique_ptr<Registered>> Device::RegisterHost(std::span<std::byte> me
     (void)driver_.host_unregister(memory.data());
     return std::unexpected<Error>(mapped.error());
   }
-  const MutexLock lock(mutex_);
-  pinned_[memory.data()] = {.bytes = memory.size(), .device = device};
+  AddPinned(memory.data(), {.bytes = memory.size(), .device = device, .registered = true});
   return std::unique_ptr<Registered>(new HostRegistration(*this, memory.data()));
+}
+
+void Device::AddPinned(std::byte* memory, const Pinned& pinned) {
+  const MutexLock lock(mutex_);
+  pinned_[memory] = pinned;
+  FindSeams();
+}
+
+void Device::DropPinned(const std::byte* memory) {
+  const MutexLock lock(mutex_);
+  pinned_.erase(memory);
+  FindSeams();
+}
+
+void Device::FindSeams() {
+  auto seams = std::make_shared<Seams>();
+  const std::byte* end = nullptr;
+  for (const auto& [memory, pinned] : pinned_) {
+    if (memory == end) seams->push_back(memory);
+    end = memory + pinned.bytes;
+  }
+  seams_ = std::move(seams);
+}
+
+std::shared_ptr<const Device::Seams> Device::SeamsNow() const {
+  const MutexLock lock(mutex_);
+  return seams_;
 }
 
 CuPointer Device::DeviceAddressOf(const std::byte* host) const {
@@ -314,7 +333,8 @@ Device::~Device() {
       if (ticket.done != nullptr) events_->Give(ticket.done);
     }
     for (const auto& [memory, pinned] : pinned_) {
-      (void)driver_.host_free(const_cast<std::byte*>(memory));
+      auto* const data = const_cast<std::byte*>(memory);
+      (void)(pinned.registered ? driver_.host_unregister(data) : driver_.host_free(data));
     }
     if (module_ != nullptr) (void)driver_.module_unload(module_);
   }

@@ -100,8 +100,10 @@ class Device final : public DeviceBackend {
   };
   struct Pinned {
     std::uint64_t bytes = 0;
-    CuPointer device = 0;  // what the device calls it
+    CuPointer device = 0;     // what the device calls it
+    bool registered = false;  // by RegisterHost: its memory is somebody else's
   };
+  using Seams = std::vector<const std::byte*>;  // as PathLimits has them
   class Enqueuer;
   class HostRegistration;
 
@@ -116,7 +118,11 @@ class Device final : public DeviceBackend {
                           CuPointer device);
   Channel& Of(DeviceWay way) { return channels_[static_cast<std::size_t>(way)]; }
   CuPointer DeviceAddressOf(const std::byte* host) const;
-  PathLimits Limits() const;
+  void AddPinned(std::byte* memory, const Pinned& pinned);
+  void DropPinned(const std::byte* memory);
+  void FindSeams() KVCOVE_REQUIRES(mutex_);
+  std::shared_ptr<const Seams> SeamsNow() const;
+  PathLimits Limits(const Seams& seams) const;
   DeviceTicket Keep(Ticket ticket);
   void Release(Ticket& ticket);
 
@@ -141,6 +147,8 @@ class Device final : public DeviceBackend {
   DeviceTicket next_ticket_ KVCOVE_GUARDED_BY(mutex_) = 1;
   std::unordered_map<DeviceTicket, Ticket> tickets_ KVCOVE_GUARDED_BY(mutex_);
   std::map<const std::byte*, Pinned> pinned_ KVCOVE_GUARDED_BY(mutex_);
+  // Of pinned_; made anew with each change, so that a transfer needs no lock while it is planned.
+  std::shared_ptr<const Seams> seams_ KVCOVE_GUARDED_BY(mutex_) = std::make_shared<const Seams>();
 };
 
 }  // namespace kvcove::transport::cuda

@@ -328,6 +328,48 @@ TEST_F(DeviceTest, ASegmentIsRegisteredAndUnknownAgain) {
   EXPECT_THAT(refused.error().detail, HasSubstr("memlock"));
 }
 
+// As a segment is pinned: piece by piece. Runs by themselves, and runs by a kernel on each path.
+TEST_F(DeviceTest, RunsGoOnFromOneRegisteredPieceToTheNext) {
+  constexpr std::uint64_t kPiece = 64 << 10;
+  const std::unique_ptr<std::byte[]> segment(new std::byte[4 * kPiece]);
+  for (const std::uint64_t slot_bytes : {0, 64 << 10}) {
+    for (const std::uint64_t threshold : {0, 4096, 1 << 20}) {
+      fake_reset(seed_);
+      Open({.threshold = threshold, .slot_bytes = slot_bytes});
+      std::vector<std::unique_ptr<Registered>> pieces;
+      for (int i = 0; i < 4; ++i) {
+        auto piece = device_->RegisterHost({segment.get() + i * kPiece, kPiece});
+        ASSERT_TRUE(piece);
+        pieces.push_back(std::move(*piece));
+      }
+      for (std::uint64_t i = 0; i < 4 * kPiece; ++i) {
+        segment[i] = static_cast<std::byte>(i / 251);
+      }
+      // Objects of 1000 bytes that touch; every other one goes on on the device, too.
+      std::vector<DeviceCopy> copies;
+      std::uint64_t device = 0;
+      for (std::uint64_t at = 300; at + 1000 <= 4 * kPiece; at += 1000) {
+        copies.push_back({.host = segment.get() + at, .device = At(device), .bytes = 1000});
+        device += at % 2000 == 300 ? 1000 : 1100;
+      }
+      ASSERT_TRUE(Wait(Submit(DeviceWay::kLoad, copies)));
+      for (const DeviceCopy& copy : copies) {
+        ASSERT_EQ(std::memcmp(Device(copy.device - At(0)), copy.host, copy.bytes), 0);
+      }
+      const std::vector<std::byte> was(segment.get(), segment.get() + 4 * kPiece);
+      std::memset(segment.get(), 0, 4 * kPiece);
+      ASSERT_TRUE(Wait(Submit(DeviceWay::kSave, copies)));
+      for (const DeviceCopy& copy : copies) {
+        ASSERT_EQ(std::memcmp(copy.host, &was[copy.host - segment.get()], copy.bytes), 0);
+      }
+      EXPECT_EQ(fake_counts().violations, 0) << fake_violation() << "; seed " << seed_;
+      ASSERT_TRUE(device_->Close(SystemClock::Instance().NowNs() + 10 * kSecond));
+      pieces.clear();
+      device_.reset();
+    }
+  }
+}
+
 TEST_F(DeviceTest, TheStartMeasuresWhichPathIsFaster) {
   auto device = cuda::Device::Open(FakeDriver(), 1, {});
   ASSERT_TRUE(device) << device.error().detail;

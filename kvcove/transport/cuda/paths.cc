@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/transport/cuda/paths.h"
 
+#include <algorithm>
+
 namespace kvcove::transport::cuda {
 namespace {
 
@@ -16,7 +18,8 @@ class Chunks {
   void Add(const DeviceCopy& copy) {
     const bool goes_on =
         !chunks_.empty() && !chunks_.back().spans.empty() &&
-        chunks_.back().spans.back().host + chunks_.back().spans.back().bytes == copy.host;
+        chunks_.back().spans.back().host + chunks_.back().spans.back().bytes == copy.host &&
+        !std::ranges::binary_search(limits_.seams, copy.host);
     std::uint64_t at = goes_on ? end_ : Aligned(end_) + Odd(copy.host);
     if (chunks_.empty() || at + copy.bytes > limits_.chunk_bytes ||
         chunks_.back().runs.size() >= limits_.chunk_runs) {
@@ -59,6 +62,17 @@ Paths PlanPaths(std::span<const DeviceCopy> copies, const PathLimits& limits) {
       chunks.Add(copy);
     }
   };
+  // Runs that became one may lie in several pinned pieces.
+  const auto cut = [&](DeviceCopy copy) {
+    auto seam = std::ranges::upper_bound(limits.seams, copy.host);
+    for (; seam != limits.seams.end() && *seam < copy.host + copy.bytes; ++seam) {
+      const auto bytes = static_cast<std::uint64_t>(*seam - copy.host);
+      add({.host = copy.host, .device = copy.device, .bytes = bytes});
+      copy = {
+          .host = copy.host + bytes, .device = copy.device + bytes, .bytes = copy.bytes - bytes};
+    }
+    add(copy);
+  };
   DeviceCopy last;
   for (const DeviceCopy& copy : copies) {
     if (copy.bytes == 0) continue;
@@ -67,10 +81,10 @@ Paths PlanPaths(std::span<const DeviceCopy> copies, const PathLimits& limits) {
       last.bytes += copy.bytes;
       continue;
     }
-    if (last.bytes != 0) add(last);
+    if (last.bytes != 0) cut(last);
     last = copy;
   }
-  if (last.bytes != 0) add(last);
+  if (last.bytes != 0) cut(last);
   return paths;
 }
 

@@ -5,6 +5,8 @@
 //   smaller runs       in chunks: whole spans of host memory through a slot of staging memory on
 //   the
 //                      device, and one kernel for all runs of a chunk
+//   seams              host memory that was pinned in pieces: the driver copies nothing across the
+//                      end of a piece, so no run and no span does
 #pragma once
 
 #include <cstdint>
@@ -20,6 +22,8 @@ struct PathLimits {
   std::uint64_t threshold = 0;  // bytes of a run; 0: all go by themselves
   std::uint64_t chunk_bytes = 32 << 20;
   std::uint32_t chunk_runs = 16384;
+  // Where one pinned piece of host memory ends and another begins, in order.
+  std::span<const std::byte* const> seams{};
 };
 
 // Host memory without a gap, and its place in the slot.

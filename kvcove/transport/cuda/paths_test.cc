@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "kvcove/base/random.h"
 
@@ -69,6 +71,61 @@ TEST(PathsTest, AChunkIsBoundedInBytesAndRuns) {
         bytes += run.bytes;
       }
       ASSERT_EQ(bytes, chunk.bytes);
+    }
+    ASSERT_EQ(seen, total);
+  }
+}
+
+// The driver copies nothing that lies in two pinned pieces.
+TEST(PathsTest, NothingCrossesASeam) {
+  Random random(3);
+  for (int turn = 0; turn < 300; ++turn) {
+    std::vector<const std::byte*> seams;
+    for (std::uint64_t at = 0; at < 100'000; at += 500 + random.Below(4000)) {
+      seams.push_back(Host(at));
+    }
+    const PathLimits limits{.threshold = random.Below(3000), .chunk_bytes = 8192, .seams = seams};
+    std::vector<DeviceCopy> copies;
+    std::uint64_t host = random.Below(100);
+    std::uint64_t device = 1'000'000;
+    std::uint64_t total = 0;
+    for (int i = 0; i < 40; ++i) {
+      const std::uint64_t bytes = 1 + random.Below(2500);
+      device += random.OneIn(2) ? 0 : 64;  // every second one touches in both memories
+      copies.push_back({Host(host), device, bytes});
+      host += bytes;
+      device += bytes;
+      total += bytes;
+    }
+    const auto check = [&](const std::byte* at, std::uint64_t bytes) {
+      const auto seam = std::ranges::upper_bound(seams, at);
+      ASSERT_TRUE(seam == seams.end() || at + bytes <= *seam);
+    };
+    // Each byte goes where it is meant to.
+    std::map<const std::byte*, std::pair<std::uintptr_t, std::uint64_t>> went;
+    const Paths paths = PlanPaths(copies, limits);
+    for (const DeviceCopy& copy : paths.alone) {
+      check(copy.host, copy.bytes);
+      went[copy.host] = {copy.device, copy.bytes};
+    }
+    for (const PathChunk& chunk : paths.chunks) {
+      for (const PathSpan& span : chunk.spans) check(span.host, span.bytes);
+      std::size_t span = 0;
+      for (const PathRun& run : chunk.runs) {
+        while (run.offset >= chunk.spans[span].offset + chunk.spans[span].bytes) ++span;
+        const PathSpan& in = chunk.spans[span];
+        ASSERT_LE(run.offset + run.bytes, in.offset + in.bytes);
+        went[in.host + (run.offset - in.offset)] = {run.device, run.bytes};
+      }
+    }
+    std::uint64_t seen = 0;
+    for (const auto& [at, to] : went) {
+      const auto of = std::ranges::find_if(copies, [&](const DeviceCopy& copy) {
+        return copy.host <= at && at < copy.host + copy.bytes;
+      });
+      ASSERT_NE(of, copies.end());
+      ASSERT_EQ(to.first, of->device + static_cast<std::uint64_t>(at - of->host));
+      seen += to.second;
     }
     ASSERT_EQ(seen, total);
   }

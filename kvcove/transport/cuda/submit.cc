@@ -27,7 +27,8 @@ class Device::Enqueuer {
         moved_(moved) {}
 
   void Run(std::span<const DeviceCopy> copies) {
-    Paths paths = PlanPaths(copies, device_.Limits());
+    const std::shared_ptr<const Seams> seams = device_.SeamsNow();
+    Paths paths = PlanPaths(copies, device_.Limits(*seams));
     // A list of runs for each chunk, or its runs go by themselves: slower, never wrong.
     const std::size_t chunks = std::min(paths.chunks.size(), staging_.blocks.size());
     for (std::size_t i = chunks; i < paths.chunks.size(); ++i)
@@ -253,11 +254,12 @@ class Device::Enqueuer {
   bool last_is_kernel_ = false;
 };
 
-PathLimits Device::Limits() const {
+PathLimits Device::Limits(const Seams& seams) const {
   return {.threshold = threshold_,
           // Without slots a chunk is what one list of runs holds.
           .chunk_bytes = options_.slot_bytes > 0 ? options_.slot_bytes : 32 << 20,
-          .chunk_runs = options_.block_runs};
+          .chunk_runs = options_.block_runs,
+          .seams = seams};
 }
 
 Result<DeviceTicket> Device::Submit(const DeviceTransfer& transfer, DeviceBytes& moved) {

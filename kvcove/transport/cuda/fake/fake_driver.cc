@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -129,7 +130,15 @@ class Gpu {
     --at;
     return address - at->first <= at->second && bytes <= at->second - (address - at->first);
   }
-  // Where an operation that runs now finds memory; pinned host memory is where it is.
+  // Any of it.
+  bool AnyPinned(Address address, std::uint64_t bytes) {
+    const auto behind = host_.lower_bound(address + bytes);
+    if (behind == host_.begin()) return false;
+    const auto last = std::prev(behind);
+    return last->first + last->second > address;
+  }
+  // Where an operation that runs now finds memory; pinned host memory is where it is. All of it in
+  // one piece, as the real driver refuses a copy that goes on into another registration.
   char* Resolve(Address address, std::uint64_t bytes) {
     if (char* shadow = Shadow(address, bytes)) return shadow;
     if (address >= kBase) {
@@ -592,7 +601,10 @@ int cuMemFreeHost(void* memory) {
 }
 int cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned) {
   Call call(false);
-  return call.status != 0 ? call.status : call.gpu.Pin(AddressOf(memory), bytes);
+  if (call.status != 0) return call.status;
+  constexpr int kAlreadyRegistered = 712;
+  if (call.gpu.AnyPinned(AddressOf(memory), bytes)) return kAlreadyRegistered;
+  return call.gpu.Pin(AddressOf(memory), bytes);
 }
 int cuMemHostUnregister(void* memory) {
   Call call(false);
