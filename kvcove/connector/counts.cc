@@ -126,6 +126,10 @@ void AddRanks(List& list, const Counters& c) {
     list.Add(fmt::format("device_save_{}_bytes", kPaths[i]), c.device_save_bytes[i],
              fmt::format("Bytes from devices {}.", kHow[i]));
   }
+  list.Add("device_load_in_place_bytes", c.device_load_in_place_bytes,
+           "Of the bytes to devices: straight out of the pool's memory.");
+  list.Add("device_save_in_place_bytes", c.device_save_in_place_bytes,
+           "Of the bytes from devices: straight into the pool's memory.");
   list.Add("device_load_ns", c.device_load_ns,
            "Nanoseconds in which bytes were on their way to a device.");
   list.Add("device_save_ns", c.device_save_ns,
@@ -133,7 +137,12 @@ void AddRanks(List& list, const Counters& c) {
   list.Gauge("device_tickets", c.device_tickets, "Transfers of devices that are under way.");
   list.Gauge("device_lent_bytes", c.device_lent_bytes,
              "Pinned host memory that transfers hold, of all ranks.");
-  list.Gauge("device_pinned_bytes", c.device_pinned_bytes, "Pinned host memory, of all ranks.");
+  list.Gauge("device_in_place_bytes", c.device_in_place_bytes,
+             "The pool's memory that transfers hold, of all ranks.");
+  list.Gauge("device_pinned_bytes", c.device_pinned_bytes,
+             "Pinned host memory of the ranks' own, of all ranks.");
+  list.Gauge("device_segment_pinned_bytes", c.device_segment_pinned_bytes,
+             "The pool's memory that is pinned for devices; each rank pins it for itself.");
   list.Add("disk_bytes", Of(c.bytes_by_tier, Tier::kDisk), "Bytes loaded from disks.");
 }
 

@@ -12,7 +12,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint8_t kPlanForm = 0x13;
-constexpr std::uint8_t kReportForm = 0x24;
+constexpr std::uint8_t kReportForm = 0x25;
 constexpr std::uint8_t kQuestionForm = 0x31;
 
 template <typename V, typename T>
@@ -182,7 +182,9 @@ void Visit(V& visit, T& value) {
     visit(value.device_load_bytes);
     visit(value.device_save_bytes);
     for (auto* count : {&value.device_load_ns, &value.device_save_ns, &value.device_tickets,
-                        &value.device_lent_bytes, &value.device_pinned_bytes}) {
+                        &value.device_lent_bytes, &value.device_pinned_bytes,
+                        &value.device_load_in_place_bytes, &value.device_save_in_place_bytes,
+                        &value.device_in_place_bytes, &value.device_segment_pinned_bytes}) {
       visit(*count);
     }
     visit(value.device_load_time.counts);
@@ -269,6 +271,10 @@ void Counters::Add(const Counters& other) {
   device_tickets += other.device_tickets;
   device_lent_bytes += other.device_lent_bytes;
   device_pinned_bytes += other.device_pinned_bytes;
+  device_load_in_place_bytes += other.device_load_in_place_bytes;
+  device_save_in_place_bytes += other.device_save_in_place_bytes;
+  device_in_place_bytes += other.device_in_place_bytes;
+  device_segment_pinned_bytes += other.device_segment_pinned_bytes;
   device_load_time.Add(other.device_load_time);
   device_save_time.Add(other.device_save_time);
 }

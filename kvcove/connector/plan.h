@@ -162,6 +162,11 @@ struct Counters {
   // Of a device's memory: bytes by path (transport::DevicePath), nanoseconds in which anything was
   // on its way, tickets from their submission to their end; and now: tickets, pinned memory.
   std::array<std::uint64_t, 3> device_load_bytes{}, device_save_bytes{};
+  // Of them, straight out of the pool's memory and into it; now: what transfers hold of it, and how
+  // much of it is pinned.
+  std::uint64_t device_load_in_place_bytes = 0, device_save_in_place_bytes = 0;
+  std::uint64_t device_in_place_bytes = 0;
+  std::uint64_t device_segment_pinned_bytes = 0;
   std::uint64_t device_load_ns = 0;
   std::uint64_t device_save_ns = 0;
   Latency device_load_time, device_save_time;
@@ -190,7 +195,7 @@ struct Report {
   std::uint64_t step = 0;  // Plan::step of the step that has ended
   bool empty() const {
     Counters news = counters;
-    news.device_pinned_bytes = 0;  // always there
+    news.device_pinned_bytes = news.device_segment_pinned_bytes = 0;  // always there
     return step == 0 && fingerprint_asked == 0 && adapters_number == 0 && saves.empty() &&
            loads.empty() && news == Counters{};
   }

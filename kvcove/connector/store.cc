@@ -33,6 +33,20 @@ class SessionStore final : public Store {
     ExpectNoLock("a call of the pool");
     return session_->Remove(keys, results, options);
   }
+  Result<Borrowed> Borrow(std::span<const std::string_view> keys,
+                          const CallOptions& options) override {
+    ExpectNoLock("a call of the pool");
+    return session_->Borrow(keys, options);
+  }
+  Result<Reserved> Reserve(const Token& token, std::span<const ReserveItem> items,
+                           const CallOptions& options) override {
+    ExpectNoLock("a call of the pool");
+    return session_->Reserve(token, items, options);
+  }
+  Result<std::vector<SegmentRange>> Segments(const CallOptions& options) override {
+    ExpectNoLock("a call of the pool");
+    return session_->Segments(options);
+  }
   Status Reset(const ResetOptions& options) override {
     ExpectNoLock("a call of the pool");
     return session_->Reset(options);
@@ -48,7 +62,23 @@ class SessionStore final : public Store {
   const std::shared_ptr<Session> session_;
 };
 
+constexpr const char* kNotHere = "this store has no memory of this host";
+
 }  // namespace
+
+Result<Borrowed> Store::Borrow(std::span<const std::string_view> /*keys*/,
+                               const CallOptions& /*options*/) {
+  return Fail(Code::kUnavailable, kNotHere);
+}
+
+Result<Reserved> Store::Reserve(const Token& /*token*/, std::span<const ReserveItem> /*items*/,
+                                const CallOptions& /*options*/) {
+  return Fail(Code::kUnavailable, kNotHere);
+}
+
+Result<std::vector<SegmentRange>> Store::Segments(const CallOptions& /*options*/) {
+  return std::vector<SegmentRange>();
+}
 
 std::unique_ptr<Store> StoreOf(std::shared_ptr<Session> session) {
   return std::make_unique<SessionStore>(std::move(session));

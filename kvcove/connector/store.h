@@ -22,6 +22,12 @@ class Store {
                      const CallOptions& options) = 0;
   virtual Status Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
                         const CallOptions& options) = 0;
+  // In place (requester/borrow.h), for a device. A store without memory of this host lends none.
+  virtual Result<Borrowed> Borrow(std::span<const std::string_view> keys,
+                                  const CallOptions& options);
+  virtual Result<Reserved> Reserve(const Token& token, std::span<const ReserveItem> items,
+                                   const CallOptions& options);
+  virtual Result<std::vector<SegmentRange>> Segments(const CallOptions& options);
   virtual Status Reset(const ResetOptions& options) = 0;
   virtual Status NameVersions(std::span<const std::string> versions,
                               std::chrono::milliseconds timeout) = 0;

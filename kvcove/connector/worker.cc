@@ -12,7 +12,11 @@
 namespace kvcove::connector {
 
 WorkerRole::WorkerRole(const WorkerOptions& options, const Clock& clock)
-    : options_(options), keys_(options.shape), clock_(clock) {
+    : options_(options),
+      keys_(options.shape),
+      clock_(clock),
+      in_place_{std::make_shared<InPlaceBudget>(options.in_place_bytes),
+                std::make_shared<InPlaceBudget>(options.in_place_bytes)} {
   {
     const MutexLock lock(mutex_);
     report_.rank = options_.number;
@@ -28,9 +32,11 @@ WorkerRole::WorkerRole(const WorkerOptions& options, const Clock& clock)
 }
 
 WorkerRole::~WorkerRole() {
+  std::shared_ptr<SegmentPins> pins;  // ends last: it waits for the driver, and unpins
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
+    pins = std::move(pins_);
     for (const auto& job : running_) job->cancelled = true;
     changed_.NotifyAll();
     stepped_.NotifyAll();
@@ -106,12 +112,15 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
     LogInfo("{}: rank {}: KV by way of {}, {} pinned", options_.engine, options_.number,
             queue->Describe(), FormatSize(queue->stats().pinned_bytes));
   }
-  const MutexLock lock(mutex_);
-  quiet_saves_ = queue == nullptr && options_.threads > 0;
-  queue_ = queue;
-  part_of_layer_ = std::move(part_of_layer);
-  shards_ = std::make_shared<const Shards>(std::move(shards));
-  changed_.NotifyAll();
+  {
+    const MutexLock lock(mutex_);
+    quiet_saves_ = queue == nullptr && options_.threads > 0;
+    queue_ = queue;
+    part_of_layer_ = std::move(part_of_layer);
+    shards_ = std::make_shared<const Shards>(std::move(shards));
+    changed_.NotifyAll();
+  }
+  StartPins();
   return {};
 }
 
@@ -188,12 +197,17 @@ std::vector<std::uint64_t> WorkerRole::ChunkBytes() const {
 }
 
 void WorkerRole::Connect(std::unique_ptr<Store> store, bool ask_first) {
-  std::shared_ptr<Store> before;  // its end is a call of the pool: after the lock
-  const MutexLock lock(mutex_);
-  ask_first_ = ask_first;
-  before = std::exchange(store_, std::move(store));
-  changed_.NotifyAll();
-  stepped_.NotifyAll();
+  {
+    std::shared_ptr<Store> before;  // its end is a call of the pool: after the lock
+    std::shared_ptr<SegmentPins> pins;
+    const MutexLock lock(mutex_);
+    ask_first_ = ask_first;
+    before = std::exchange(store_, std::move(store));
+    pins = std::move(pins_);
+    changed_.NotifyAll();
+    stepped_.NotifyAll();
+  }
+  StartPins();
 }
 
 bool WorkerRole::connected() const {

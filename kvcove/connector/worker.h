@@ -11,7 +11,9 @@
 // A device's memory goes by way of pinned host memory (transport/device_queue.h), and no thread
 // waits for the device. A batch of a load is over for its mover once it is submitted: it runs
 // behind the mark that Begin has set in the engine's stream. A batch of a save comes back to a
-// mover when its bytes are on the host. docs/device.md has the picture.
+// mover when its bytes are on the host. Where the pool's memory on this host is pinned, the device
+// copies out of it and into it, and there is no other memory in between (worker_in_place.cc).
+// docs/device.md has the picture.
 #pragma once
 
 #include <atomic>
@@ -21,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,8 +31,10 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/connector/in_place.h"
 #include "kvcove/connector/layout.h"
 #include "kvcove/connector/plan.h"
+#include "kvcove/connector/segment_pins.h"
 #include "kvcove/connector/shape.h"
 #include "kvcove/connector/store.h"
 #include "kvcove/transport/device_queue.h"
@@ -63,6 +68,13 @@ struct WorkerOptions {
   // A device that does not go on: then a batch fails for want of pinned memory, and Unregister
   // returns although something is under way.
   std::chrono::milliseconds device_timeout{10000};
+  // Of the pool's memory on this host, pinned for the device at most; 0: all goes by way of pinned
+  // buffers.
+  std::uint64_t pin_bytes = ~std::uint64_t{0};
+  std::uint64_t pin_piece_bytes = 64 << 20;
+  // Each way: of the pool's memory, held by transfers at most. What is more goes by way of pinned
+  // buffers, and holds none of it.
+  std::uint64_t in_place_bytes = 64 << 20;
   // Into so many parts, of layers that follow each other, a synchronous load is cut, so that the
   // first layers' forward pass runs while later ones land (WaitForLayer). 1: it is one.
   std::uint32_t layer_parts = 1;
@@ -134,6 +146,9 @@ class WorkerRole {
 
   // One batch of the job that is due, in the caller's thread; false when there is none.
   bool RunOne() { return RunOne(Share::kAll); }
+  // Without threads of the role: a step of what pins the pool's memory (segment_pins.h). Bytes that
+  // are pinned now.
+  std::uint64_t PinOne();
 
  private:
   struct Job;
@@ -196,21 +211,48 @@ class WorkerRole {
   Ran RunBatch(Job& job, Store& store);
   void LoadBatch(Job& job, Store& store, std::size_t from, std::size_t to);
   void SaveBatch(Job& job, Store& store, std::size_t from, std::size_t to);
-  // Looks at what a load's Get answered; returns the items that came whole.
-  std::vector<std::size_t> JudgeLoad(Job& job, Store& store, std::size_t from,
-                                     const std::vector<ItemResult>& results);
+  // Looks at what the pool answered to a load of `items`; returns, as numbers in `items`, those
+  // that came whole.
+  std::vector<std::size_t> JudgeLoad(Job& job, Store& store, std::span<const std::size_t> items,
+                                     std::span<const ItemResult> results);
   static void CountLoaded(Tally& tally, const Item& item, Tier tier);
 
   // ---- a device's memory
   void LoadBatchToDevice(Job& job, Store& store, std::size_t from, std::size_t to);
+  // By way of the ring.
+  void LoadByRing(Job& job, Store& store, const std::vector<std::size_t>& items);
   // False: no pinned memory is free now, and some of what is lent will be.
   bool SaveBatchFromDevice(Job& job, Store& store, std::size_t from, std::size_t to);
+  bool SaveByRing(Job& job, const std::vector<std::size_t>& items);
+  // Of the batch [from, to) of a save: what is to be stored. Asked once, however often the batch
+  // waits for memory.
+  const std::vector<std::size_t>& Wanted(Job& job, Store& store, std::size_t from, std::size_t to);
   void Submit(const std::shared_ptr<Batch>& batch);
   // On kvcove-device: one part of a batch is over.
   void PartDone(const std::shared_ptr<Batch>& batch, transport::DeviceDone& done);
   void EndBatch(Batch& batch, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   // Puts a save's batch whose bytes have come. False when there is none.
   bool RunFetched();
+  void StoreFetched(Batch& batch, Store& store);
+  // Of a save that is cancelled: they are not stored.
+  static void DropValues(const Job& job, Tally& tally, const Batch& batch);
+
+  // ---- in place
+  void StartPins();
+  // What a transfer of so many bytes may use; nothing while no memory of the pool is pinned, or
+  // transfers hold too much of it.
+  struct InPlace {
+    std::shared_ptr<SegmentPins> pins;
+    std::shared_ptr<InPlaceMemory> memory;
+  };
+  std::optional<InPlace> TakeInPlace(transport::DeviceWay way, std::uint64_t bytes);
+  // Returns what goes by way of the ring.
+  std::vector<std::size_t> LoadInPlace(Job& job, Store& store, std::vector<std::size_t> items);
+  // False: nothing of it, and all goes by way of the ring.
+  bool SaveInPlace(Job& job, Store& store, const std::vector<std::size_t>& items);
+  // Whether what a load has read in place was valid until now.
+  static void Revalidate(Batch& batch);
+  void CommitInPlace(Batch& batch);
   void StepReached(const std::shared_ptr<const transport::DeviceMark>& mark, const Status& status);
   // Saves of a step that is computed, or failed.
   void StepDone(ComputedStep& step, const std::string& error, LinesAfterLock& lines)
@@ -273,6 +315,10 @@ class WorkerRole {
   std::atomic<transport::DeviceQueue*> queue_{nullptr};
   std::map<std::string, std::uint32_t, std::less<>> part_of_layer_ KVCOVE_GUARDED_BY(mutex_);
   transport::DeviceQueueStats told_stats_ KVCOVE_GUARDED_BY(mutex_);
+  std::shared_ptr<SegmentPins> pins_ KVCOVE_GUARDED_BY(mutex_);  // of store_, for queue_
+  // Transfers may outlive this.
+  const std::array<std::shared_ptr<InPlaceBudget>, transport::kDeviceWays> in_place_;
+  std::int64_t save_in_place_from_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<SaveOrder> step_saves_ KVCOVE_GUARDED_BY(mutex_);  // of the step that is running
   std::uint32_t sync_left_ KVCOVE_GUARDED_BY(mutex_) = 0;        // not submitted, or not ended
   Ended ended_ KVCOVE_GUARDED_BY(mutex_);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of a device's memory, by way of pinned host memory.
+// Batches of a device's memory, by way of pinned host memory: pieces of the ring here, and the
+// pool's own in worker_in_place.cc.
 //
 //   load   Lend, Get into it, Submit behind the step's mark; the mover goes on.
 //          kvcove-device: PartDone -> EndBatch
@@ -36,46 +37,72 @@ void WorkerRole::CountCopyErrors(const Job& job, Tally& tally, std::size_t items
 }
 
 void WorkerRole::LoadBatchToDevice(Job& job, Store& store, std::size_t from, std::size_t to) {
+  std::vector<std::size_t> items(to - from);
+  std::iota(items.begin(), items.end(), from);
+  // A stream that waits for a synchronous load uses its bytes before the host can look whether they
+  // were valid to the end, so they are taken out of the pool before.
+  if (!job.sync) items = LoadInPlace(job, store, std::move(items));
+  if (!items.empty() && !job.cancelled) LoadByRing(job, store, items);
+}
+
+void WorkerRole::LoadByRing(Job& job, Store& store, const std::vector<std::size_t>& items) {
   auto batch = std::make_shared<Batch>();
   batch->job = job.shared_from_this();
-  std::uint64_t bytes = 0;
-  for (std::size_t i = from; i < to; ++i) bytes += job.items[i].bytes;
-  transport::DeviceQueue& queue = *queue_.load();
-  auto host = queue.Lend(DeviceWay::kLoad, bytes, DeviceDeadline());
+  auto host = queue_.load()->Lend(DeviceWay::kLoad, job.BytesOf(items), DeviceDeadline());
   if (!host) {
     LinesAfterLock lines;
-    CountCopyErrors(job, job, to - from, std::unexpected<Error>(host.error()), lines);
-    job.counters.failed_keys += to - from;
-    for (std::size_t i = from; i < to; ++i) job.bad.insert(job.items[i].place);
+    CountCopyErrors(job, job, items.size(), std::unexpected<Error>(host.error()), lines);
+    job.counters.failed_keys += items.size();
+    for (const std::size_t i : items) job.bad.insert(job.items[i].place);
     return;
   }
   batch->host = std::move(*host);
   HostCursor cursor(batch->host->extents());
-  std::vector<std::vector<std::span<std::byte>>> places(to - from);
-  std::vector<std::vector<MutableBuffer>> into(to - from);
-  std::vector<GetItem> items(to - from);
+  std::vector<std::vector<std::span<std::byte>>> places(items.size());
+  std::vector<std::vector<MutableBuffer>> into(items.size());
+  std::vector<GetItem> gets(items.size());
   for (std::size_t k = 0; k < items.size(); ++k) {
-    places[k] = cursor.Take(job.items[from + k].bytes);
+    places[k] = cursor.Take(job.items[items[k]].bytes);
     for (const auto& piece : places[k]) {
       into[k].push_back({.data = piece.data(), .size = piece.size()});
     }
-    items[k] = {.key = job.items[from + k].key, .into = into[k]};
+    gets[k] = {.key = job.items[items[k]].key, .into = into[k]};
   }
   std::vector<ItemResult> results(items.size());
-  (void)store.Get(items, results, {.timeout = options_.timeout, .version = job.version});
-  for (const std::size_t i : JudgeLoad(job, store, from, results)) {
+  (void)store.Get(gets, results, {.timeout = options_.timeout, .version = job.version});
+  for (const std::size_t k : JudgeLoad(job, store, items, results)) {
     batch->values.push_back(
-        {.item = i, .tier = results[i - from].tier, .host = std::move(places[i - from])});
+        {.item = items[k], .tier = results[k].tier, .host = std::move(places[k])});
   }
   if (!batch->values.empty() && !job.cancelled) Submit(batch);
 }
 
+const std::vector<std::size_t>& WorkerRole::Wanted(Job& job, Store& store, std::size_t from,
+                                                   std::size_t to) {
+  if (job.asked == to) return job.wanted;
+  std::vector<std::size_t> items(to - from);
+  std::iota(items.begin(), items.end(), from);
+  job.wanted = NotStored(job, store, items);
+  std::erase_if(job.wanted, [&](std::size_t i) {
+    if (!job.items[i].pieces.empty()) return false;
+    job.bad.insert(job.items[i].place);
+    ++job.counters.refused_keys;
+    return true;
+  });
+  job.asked = to;
+  return job.wanted;
+}
+
 bool WorkerRole::SaveBatchFromDevice(Job& job, Store& store, std::size_t from, std::size_t to) {
-  auto batch = std::make_shared<Batch>();
-  batch->job = job.shared_from_this();
-  std::uint64_t bytes = 0;
-  for (std::size_t i = from; i < to; ++i) bytes += job.items[i].bytes;
+  // What is there already is not copied from the device.
+  const std::vector<std::size_t>& items = Wanted(job, store, from, to);
+  if (items.empty() || job.cancelled) return true;
+  return SaveInPlace(job, store, items) || SaveByRing(job, items);
+}
+
+bool WorkerRole::SaveByRing(Job& job, const std::vector<std::size_t>& items) {
   transport::DeviceQueue& queue = *queue_.load();
+  const std::uint64_t bytes = job.BytesOf(items);
   auto host = queue.Lend(DeviceWay::kSave, bytes, clock_.NowNs());
   if (!host) {
     bool comes_back = false;
@@ -86,25 +113,20 @@ bool WorkerRole::SaveBatchFromDevice(Job& job, Store& store, std::size_t from, s
     if (comes_back) return false;
     host = queue.Lend(DeviceWay::kSave, bytes, DeviceDeadline());
   }
-  std::vector<std::size_t> items(to - from);
-  std::iota(items.begin(), items.end(), from);
-  // What is there already is not copied from the device.
-  for (const std::size_t i : NotStored(job, store, items)) {
-    if (job.items[i].pieces.empty() || !host) {
-      job.bad.insert(job.items[i].place);
-      ++job.counters.refused_keys;
-    } else {
-      batch->values.push_back({.item = i, .host = {}});
-    }
-  }
   if (!host) {
     LinesAfterLock lines;
-    CountCopyErrors(job, job, to - from, std::unexpected<Error>(host.error()), lines);
+    CountCopyErrors(job, job, items.size(), std::unexpected<Error>(host.error()), lines);
+    job.counters.refused_keys += items.size();
+    for (const std::size_t i : items) job.bad.insert(job.items[i].place);
+    return true;
   }
-  if (batch->values.empty() || job.cancelled) return true;
+  auto batch = std::make_shared<Batch>();
+  batch->job = job.shared_from_this();
   batch->host = std::move(*host);
   HostCursor cursor(batch->host->extents());
-  for (Batch::Value& value : batch->values) value.host = cursor.Take(job.items[value.item].bytes);
+  for (const std::size_t i : items) {
+    batch->values.push_back({.item = i, .host = cursor.Take(job.items[i].bytes)});
+  }
   Submit(batch);
   return true;
 }
@@ -161,23 +183,37 @@ void WorkerRole::Submit(const std::shared_ptr<Batch>& batch) {
 }
 
 void WorkerRole::PartDone(const std::shared_ptr<Batch>& batch, transport::DeviceDone& done) {
-  LinesAfterLock lines;
-  std::shared_ptr<const transport::HostMemory> let_go;  // after the lock
-  const MutexLock lock(mutex_);
   const bool load = batch->job->load;
-  Counters& counters = batch->tally.counters;
-  auto& moved = load ? counters.device_load_bytes : counters.device_save_bytes;
-  if (done.status) {
-    for (std::size_t path = 0; path < moved.size(); ++path) moved[path] += done.moved[path];
-    (load ? counters.device_load_time : counters.device_save_time).Add(done.ns);
+  LinesAfterLock lines;
+  {
+    const MutexLock lock(mutex_);
+    Counters& counters = batch->tally.counters;
+    auto& moved = load ? counters.device_load_bytes : counters.device_save_bytes;
+    auto& in_place =
+        load ? counters.device_load_in_place_bytes : counters.device_save_in_place_bytes;
+    if (done.status) {
+      for (std::size_t path = 0; path < moved.size(); ++path) {
+        moved[path] += done.moved[path];
+        if (batch->in_place != nullptr) in_place += done.moved[path];
+      }
+      (load ? counters.device_load_time : counters.device_save_time).Add(done.ns);
+    }
+    if (!done.status && batch->status) batch->status = done.status;
+    if (--batch->parts_left > 0) return;
+    if (!batch->status) {
+      CountCopyErrors(*batch->job, batch->tally, batch->values.size(), batch->status, lines);
+    }
   }
-  if (!done.status && batch->status) batch->status = done.status;
-  if (--batch->parts_left > 0) return;
-  if (!batch->status) {
-    CountCopyErrors(*batch->job, batch->tally, batch->values.size(), batch->status, lines);
-  }
-  if (load || !batch->status || stopping_) {
+  // Nobody else has the batch any more, and the device touches nothing of it.
+  if (load && batch->in_place != nullptr && batch->status) Revalidate(*batch);
+  // After the lock: giving back what was reserved is a call of the pool.
+  std::shared_ptr<const transport::HostMemory> let_go;
+  std::shared_ptr<InPlaceMemory> in_place;
+  const MutexLock lock(mutex_);
+  // A mover stores what a save has fetched, or gives back what was reserved for it.
+  if (load || stopping_ || (!batch->status && batch->in_place == nullptr)) {
     let_go = std::move(batch->host);
+    in_place = std::move(batch->in_place);
     return EndBatch(*batch, lines);
   }
   fetched_.push_back(batch);
@@ -188,7 +224,7 @@ void WorkerRole::EndBatch(Batch& batch, LinesAfterLock& lines) {
   const std::shared_ptr<Job> job = batch.job;
   for (const Batch::Value& value : batch.values) {
     const Item& item = job->items[value.item];
-    if (!batch.status) {
+    if (!batch.status || value.voided) {
       batch.tally.bad.insert(item.place);
       ++(job->load ? batch.tally.counters.failed_keys : batch.tally.counters.refused_keys);
     } else if (job->load) {
@@ -217,38 +253,47 @@ bool WorkerRole::RunFetched() {
     fetched_.pop_front();
     store = store_;
   }
-  Job& job = *batch->job;
-  std::vector<std::size_t> which;
-  std::vector<std::vector<ConstBuffer>> values;
-  for (const Batch::Value& value : batch->values) {
-    which.push_back(value.item);
-    std::vector<ConstBuffer>& pieces = values.emplace_back();
-    for (const std::span<std::byte> piece : value.host) {
-      pieces.push_back({.data = piece.data(), .size = piece.size()});
-    }
-  }
+  const Job& job = *batch->job;
   Status status;
   try {
-    if (job.cancelled) {
-      for (const Batch::Value& value : batch->values) {
-        batch->tally.bad.insert(job.items[value.item].place);
-      }
-      batch->tally.counters.dropped_keys += batch->values.size();
-    } else {
-      batch->tally.counters.existing_keys +=
-          PutValues(job, batch->tally, *store, which, values).size();
-    }
+    StoreFetched(*batch, *store);
   } catch (const std::exception& error) {
     LogError("{}: job {} of request {} failed: {}", options_.engine, job.id, job.request,
              error.what());
     status = kvcove::Fail(Code::kInternal, error.what());
   }
   batch->host.reset();
+  batch->in_place.reset();
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   if (!status) batch->status = status;
   EndBatch(*batch, lines);
   return true;
+}
+
+void WorkerRole::DropValues(const Job& job, Tally& tally, const Batch& batch) {
+  for (const Batch::Value& value : batch.values) tally.bad.insert(job.items[value.item].place);
+  tally.counters.dropped_keys += batch.values.size();
+}
+
+void WorkerRole::StoreFetched(Batch& batch, Store& store) {
+  Job& job = *batch.job;
+  if (!batch.status) {
+    batch.in_place->space.Abort();
+    return;
+  }
+  if (job.cancelled) return DropValues(job, batch.tally, batch);  // and its end aborts
+  if (batch.in_place != nullptr) return CommitInPlace(batch);
+  std::vector<std::size_t> which;
+  std::vector<std::vector<ConstBuffer>> values;
+  for (const Batch::Value& value : batch.values) {
+    which.push_back(value.item);
+    std::vector<ConstBuffer>& pieces = values.emplace_back();
+    for (const std::span<std::byte> piece : value.host) {
+      pieces.push_back({.data = piece.data(), .size = piece.size()});
+    }
+  }
+  batch.tally.counters.existing_keys += PutValues(job, batch.tally, store, which, values).size();
 }
 
 void WorkerRole::StepReached(const std::shared_ptr<const transport::DeviceMark>& mark,
@@ -314,12 +359,14 @@ bool WorkerRole::AwaitFlights() {
     transport::DeviceQueue* const queue = queue_;
     if (!RunFetched() && (queue == nullptr || !queue->Advance())) return false;
   }
+  LinesAfterLock lines;
+  std::vector<std::shared_ptr<Batch>>
+      let_go;  // after the lock, as what they reserved is given back
   const MutexLock lock(mutex_);
   while (!flying_.empty()) {
     // Movers that have ended put nothing any more.
     if (stopping_ && !fetched_.empty()) {
-      LinesAfterLock lines;
-      const std::shared_ptr<Batch> batch = fetched_.front();
+      const std::shared_ptr<Batch>& batch = let_go.emplace_back(std::move(fetched_.front()));
       fetched_.pop_front();
       batch->status = kvcove::Fail(Code::kUnavailable, "the role ends");
       EndBatch(*batch, lines);
@@ -339,6 +386,8 @@ void WorkerRole::AddDeviceStats(Report& report, const transport::DeviceQueueStat
   counters.device_tickets = now.tickets;
   counters.device_lent_bytes = now.lent_bytes;
   counters.device_pinned_bytes = now.pinned_bytes;
+  for (const auto& budget : in_place_) counters.device_in_place_bytes += budget->bytes();
+  counters.device_segment_pinned_bytes = pins_ == nullptr ? 0 : pins_->bytes();
   told_stats_ = now;
 }
 

@@ -61,6 +61,10 @@ struct WorkerRole::Job : Tally, std::enable_shared_from_this<WorkerRole::Job> {
   std::int64_t since_ns = 0;                           // it could begin
   std::size_t next = 0;                                // item
   std::shared_ptr<const transport::DeviceMark> after;  // of a load to a device
+  // Of a save from a device: items before `asked` were looked up; of the last of them, what is to
+  // be stored.
+  std::size_t asked = 0;
+  std::vector<std::size_t> wanted;
 
   // ---- with the role's lock
   struct Part {
@@ -80,6 +84,11 @@ struct WorkerRole::Job : Tally, std::enable_shared_from_this<WorkerRole::Job> {
     }
     return false;
   }
+  std::uint64_t BytesOf(std::span<const std::size_t> which) const {
+    std::uint64_t bytes = 0;
+    for (const std::size_t i : which) bytes += items[i].bytes;
+    return bytes;
+  }
   void FailAll() {
     for (std::uint32_t i = 0; i < chunks.size(); ++i) bad.insert(i);
   }
@@ -97,9 +106,12 @@ struct WorkerRole::Batch {
     std::size_t item = 0;
     Tier tier = Tier::kUnknown;              // of a load
     std::vector<std::span<std::byte>> host;  // its pieces
+    std::size_t number = 0;                  // in place: in the loan, or the reservation
+    bool voided = false;                     // a load's: its bytes were not valid to the end
   };
   std::vector<Value> values;
   std::shared_ptr<const transport::HostMemory> host;
+  std::shared_ptr<InPlaceMemory> in_place;  // `host`, where that is memory of the pool
   std::vector<std::vector<transport::DeviceCopy>> copies;  // by part
   // With the role's lock.
   std::uint32_t parts_left = 0;

@@ -32,23 +32,24 @@ void WorkerRole::CountLoaded(Tally& tally, const Item& item, Tier tier) {
   tally.counters.bytes_by_tier[static_cast<std::size_t>(tier)] += item.bytes;
 }
 
-std::vector<std::size_t> WorkerRole::JudgeLoad(Job& job, Store& store, std::size_t from,
-                                               const std::vector<ItemResult>& results) {
+std::vector<std::size_t> WorkerRole::JudgeLoad(Job& job, Store& store,
+                                               std::span<const std::size_t> items,
+                                               std::span<const ItemResult> results) {
   std::vector<std::size_t> whole;
   std::vector<std::size_t> misfits;
   std::uint64_t misfit_bytes = 0;
-  for (std::size_t i = from; i < from + results.size(); ++i) {
-    const Item& item = job.items[i];
-    const ItemResult& result = results[i - from];
+  for (std::size_t k = 0; k < items.size(); ++k) {
+    const Item& item = job.items[items[k]];
+    const ItemResult& result = results[k];
     const bool placed = !job.bad.contains(item.place);
     // A value of another size is not what was asked for, whatever its key says.
     const bool fits = result.bytes == item.bytes;
     if (placed && !fits && (result.ok() || result.code == Code::kBufferTooSmall)) {
-      misfits.push_back(i);
+      misfits.push_back(items[k]);
       misfit_bytes = result.bytes;
     }
     if (result.ok() && fits && placed) {
-      whole.push_back(i);
+      whole.push_back(k);
       continue;
     }
     job.bad.insert(item.place);
@@ -62,14 +63,16 @@ std::vector<std::size_t> WorkerRole::JudgeLoad(Job& job, Store& store, std::size
 }
 
 void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
-  std::vector<GetItem> items(to - from);
-  for (std::size_t i = from; i < to; ++i) {
-    items[i - from] = {.key = job.items[i].key, .into = job.items[i].pieces};
+  std::vector<std::size_t> which(to - from);
+  std::iota(which.begin(), which.end(), from);
+  std::vector<GetItem> items;
+  for (const std::size_t i : which) {
+    items.push_back({.key = job.items[i].key, .into = job.items[i].pieces});
   }
   std::vector<ItemResult> results(items.size());
   (void)store.Get(items, results, {.timeout = options_.timeout, .version = job.version});
-  for (const std::size_t i : JudgeLoad(job, store, from, results)) {
-    CountLoaded(job, job.items[i], results[i - from].tier);
+  for (const std::size_t k : JudgeLoad(job, store, which, results)) {
+    CountLoaded(job, job.items[which[k]], results[k].tier);
   }
 }
 

@@ -1054,6 +1054,7 @@ class WorkerRole:
         device_staging: int = 100663296,
         device_threshold: int = -1,
         layer_parts: int = 1,
+        device_pin: int = -1,
     ) -> None: ...
     @property
     def number(self) -> int: ...

@@ -305,7 +305,7 @@ class PyWorker {
            const std::string& engine, std::uint32_t threads, double timeout, bool fingerprints,
            bool tier_log, const std::string& preferred_segment, const std::string& priority,
            std::uint64_t device_ring, std::uint64_t device_staging, std::int64_t device_threshold,
-           std::uint32_t layer_parts)
+           std::uint32_t layer_parts, std::int64_t device_pin)
       : shape_(shape.shape), engine_(engine), preferred_segment_(preferred_segment) {
     if (tp >= shape_.tp || pp >= shape_.pp || pcp >= shape_.pcp) {
       throw nb::value_error("this rank is not in the engine's world");
@@ -329,6 +329,8 @@ class PyWorker {
                                  .device = device,
                                  .threads = threads,
                                  .timeout = Milliseconds(timeout),
+                                 .pin_bytes = static_cast<std::uint64_t>(device_pin),  // -1: all
+                                 .in_place_bytes = device_ring,
                                  .layer_parts = std::max(layer_parts, 1U),
                                  .fingerprints = fingerprints,
                                  .tier_log = tier_log,
@@ -667,13 +669,13 @@ void BindConnector(nb::module_& module) {
   nb::class_<PyWorker>(module, "WorkerRole")
       .def(nb::init<const PyShape&, std::uint32_t, std::uint32_t, std::uint32_t, const std::string&,
                     std::uint32_t, double, bool, bool, const std::string&, const std::string&,
-                    std::uint64_t, std::uint64_t, std::int64_t, std::uint32_t>(),
+                    std::uint64_t, std::uint64_t, std::int64_t, std::uint32_t, std::int64_t>(),
            nb::arg("shape"), nb::kw_only(), nb::arg("tp"), nb::arg("pp"), nb::arg("pcp"),
            nb::arg("engine"), nb::arg("threads"), nb::arg("timeout"), nb::arg("fingerprints"),
            nb::arg("tier_log"), nb::arg("preferred_segment"), nb::arg("priority") = "",
            nb::arg("device_ring") = std::uint64_t{64} << 20,
            nb::arg("device_staging") = std::uint64_t{96} << 20, nb::arg("device_threshold") = -1,
-           nb::arg("layer_parts") = 1)
+           nb::arg("layer_parts") = 1, nb::arg("device_pin") = -1)
       .def_prop_ro("number", &PyWorker::number)
       .def("register", &PyWorker::Register, nb::arg("layers"))
       .def("unregister", &PyWorker::Unregister)

@@ -110,6 +110,9 @@ class Config:
     device_ring, device_staging, device_threshold : str
         Of each rank's GPU: pinned host memory each way, memory on the device for small runs, and
         the bytes from which a run goes by itself (``auto``: measured at the start).
+    device_pin : str
+        How much of the pool's memory on this host each rank pins for its GPU, so that KV goes
+        straight out of it and into it: ``auto`` (all of it), ``off``, or a size.
     tier_log : bool
         A line a load (also $KVCOVE_TIER_LOG, $VLLM_MOONCAKE_STORE_TIER_LOG).
     discard_partial_chunks : bool
@@ -146,6 +149,7 @@ class Config:
     device_ring: str = "64MiB"
     device_staging: str = "96MiB"
     device_threshold: str = "auto"
+    device_pin: str = "auto"
     tier_log: bool = False
     discard_partial_chunks: bool = True
 
@@ -259,17 +263,19 @@ class Config:
             refuse("load_layers", "give 1 to 64 parts")
         if self.load_layers > 1 and self.load_async:
             refuse("load_layers", 'needs "load_async": false; other loads run beside the step')
-        for key, least, most in (
-            ("device_ring", 1 << 20, 4 << 30),
-            ("device_staging", 0, 4 << 30),
-            ("device_threshold", 0, 1 << 30),
+        for key, words, least, most in (
+            ("device_ring", (), 1 << 20, 4 << 30),
+            ("device_staging", (), 0, 4 << 30),
+            ("device_threshold", ("auto",), 0, 1 << 30),
+            ("device_pin", ("auto", "off"), 64 << 20, 16 << 40),
         ):
             try:
                 fits = least <= self._size_of(key) <= most
             except kvcove.Error:
                 fits = False
-            if not fits and (key, getattr(self, key)) != ("device_threshold", "auto"):
-                refuse(key, f"give a size from {least} to {most} bytes")
+            if not fits and getattr(self, key) not in words:
+                choice = "".join(f"'{word}' or " for word in words)
+                refuse(key, f"give {choice}a size from {least} to {most} bytes")
         if not 0 <= self.hold_s <= 60:
             refuse("hold_s", "give 0 to 60 seconds")
         if not 1 <= self.threads <= 64:
@@ -279,6 +285,8 @@ class Config:
 
     def _size_of(self, key: str) -> int:
         value = getattr(self, key)
+        if key == "device_pin" and value == "off":
+            return 0
         return -1 if value == "auto" else int(value) if value == "0" else _native.parse_size(value)
 
     @property
@@ -288,6 +296,7 @@ class Config:
             "device_ring": self._size_of("device_ring"),
             "device_staging": self._size_of("device_staging"),
             "device_threshold": self._size_of("device_threshold"),
+            "device_pin": self._size_of("device_pin"),
             "layer_parts": self.load_layers,
         }
 

@@ -1,0 +1,603 @@
+// SPDX-License-Identifier: Apache-2.0
+// A device that copies out of the pool's memory and into it, while the pool evicts, removes and
+// resets, and while the device fails or hangs. On a real pool, and a backend whose time the test
+// drives.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "kvcove/base/log.h"
+#include "kvcove/connector/worker.h"
+#include "kvcove/requester/loan.h"
+#include "kvcove/requester/reservation.h"
+#include "kvcove/transport/fake_device.h"
+#include "tests/becomes.h"
+
+namespace kvcove::connector {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using transport::DeviceQueue;
+using transport::DeviceWay;
+
+constexpr std::uintptr_t kFar = std::uintptr_t{1} << 60;
+constexpr std::uint64_t kMemory = 16 << 20;  // of which 512 KiB may be borrowed
+constexpr std::size_t kBlock = 40'000;
+constexpr std::uint32_t kBlocks = 64;
+constexpr std::size_t kPressure = 100'000;
+
+class OneDevice final : public DeviceMemory {
+ public:
+  OneDevice(const transport::DeviceQueueOptions& options, const Clock& clock) {
+    auto backend = std::make_unique<transport::FakeDevice>(kFar);
+    fake = backend.get();
+    queue = std::move(*DeviceQueue::Open(std::move(backend), options, clock));
+  }
+  bool Owns(std::uintptr_t address) const override { return address >= kFar; }
+  Result<DeviceQueue*> QueueOf(std::uintptr_t /*address*/) const override { return queue.get(); }
+  transport::FakeDevice* fake = nullptr;
+  std::unique_ptr<DeviceQueue> queue;
+};
+
+// What a test says of a session, and what was asked of it.
+struct PoolFacts {
+  std::shared_ptr<Session> session;
+  std::uint64_t populated = ~std::uint64_t{0};  // at most
+  std::atomic<bool> elsewhere{false};           // this host's owners have nothing, and take nothing
+  std::atomic<int> borrows{0};
+  std::atomic<int> reserves{0};
+  std::atomic<int> gets{0};
+};
+
+class PoolStore final : public Store {
+ public:
+  explicit PoolStore(PoolFacts& facts) : facts_(facts), real_(StoreOf(facts.session)) {}
+  Result<Token> Capture(std::string_view version, std::chrono::milliseconds timeout) override {
+    return real_->Capture(version, timeout);
+  }
+  Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                const CallOptions& options) override {
+    return real_->Exists(keys, results, options);
+  }
+  Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
+             const CallOptions& options) override {
+    return real_->Put(token, items, results, options);
+  }
+  Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
+             const CallOptions& options) override {
+    ++facts_.gets;
+    return real_->Get(items, results, options);
+  }
+  Result<Borrowed> Borrow(std::span<const std::string_view> keys,
+                          const CallOptions& options) override {
+    ++facts_.borrows;
+    if (!facts_.elsewhere) return real_->Borrow(keys, options);
+    auto loan = std::make_unique<requester::Loan>(keys.size(), SystemClock::Instance());
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      loan->SetResult(i, {.code = Code::kMiss, .reason = MissReason::kNeverPut, .elsewhere = true});
+    }
+    return Borrowed(std::move(loan));
+  }
+  Result<Reserved> Reserve(const Token& token, std::span<const ReserveItem> items,
+                           const CallOptions& options) override {
+    ++facts_.reserves;
+    if (!facts_.elsewhere) return real_->Reserve(token, items, options);
+    auto space = std::make_unique<requester::Reservation>(items.size(), SystemClock::Instance());
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      space->SetResult(i, {.code = Code::kNoSpace, .elsewhere = true});
+    }
+    return Reserved(std::move(space));
+  }
+  // As if all were populated, whatever this host's thread of idle priority came to.
+  Result<std::vector<SegmentRange>> Segments(const CallOptions& options) override {
+    auto ranges = real_->Segments(options);
+    if (!ranges) return ranges;
+    for (SegmentRange& range : *ranges) {
+      range.populated_bytes = std::min(range.size_bytes, facts_.populated);
+    }
+    return ranges;
+  }
+  Status Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                const CallOptions& options) override {
+    return real_->Remove(keys, results, options);
+  }
+  Status Reset(const ResetOptions& options) override { return real_->Reset(options); }
+  Status NameVersions(std::span<const std::string> versions,
+                      std::chrono::milliseconds timeout) override {
+    return real_->NameVersions(versions, timeout);
+  }
+  bool closed() const override { return real_->closed(); }
+
+ private:
+  PoolFacts& facts_;
+  const std::unique_ptr<Store> real_;
+};
+
+class InPlaceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kOff);
+    Open({});
+  }
+  void TearDown() override {
+    device_->fake->Reach();
+    for (const DeviceWay way : {DeviceWay::kLoad, DeviceWay::kSave}) Hold(way, false);
+    worker_.reset();
+    while (device_->queue->Advance()) {
+    }
+    EXPECT_EQ(device_->queue->stats().lent_bytes, 0);
+    EXPECT_EQ(device_->fake->unpinned(), 0) << "a device would have read or written anything";
+    EXPECT_EQ(device_->fake->registered_bytes(), 0);
+    EXPECT_EQ(pool_->Stat()->reserved_bytes, 0);
+    SetLogLevel(LogLevel::kWarn);
+  }
+  void Open(WorkerOptions options, const SessionOptions& session = {}) {
+    worker_.reset();
+    facts_.session.reset();
+    pool_ = *Pool::Open("embedded:?memory=16MiB&policy=lru");
+    SessionOptions named = session;
+    named.name = "m";
+    named.engine = "e";
+    named.follow_always = true;
+    facts_.session = *pool_->OpenSession(named);
+    device_ = std::make_unique<OneDevice>(
+        transport::DeviceQueueOptions{.ring_bytes = 1 << 20, .thread = false, .poison = true},
+        clock_);
+    StartWorker(options);
+  }
+  void StartWorker(WorkerOptions options) {
+    options.shape = {.model = "m", .hash_tokens = 4};
+    options.shape.groups = {{.chunk_tokens = 4, .heads = 1}};
+    options.threads = 0;
+    options.batch_bytes = 2 * kBlock;
+    options.pin_piece_bytes = 1 << 20;
+    options.device = device_.get();
+    worker_ = std::make_unique<WorkerRole>(options, clock_);
+    worker_->Connect(std::make_unique<PoolStore>(facts_));
+    ASSERT_TRUE(worker_->Register(Layers()));
+  }
+  // Two layers, one behind the other in a block.
+  std::vector<LayerMemory> Layers() const {
+    std::vector<LayerMemory> layers;
+    for (std::size_t layer = 0; layer < 2; ++layer) {
+      layers.push_back(
+          {.name = std::to_string(layer),
+           .base = reinterpret_cast<std::uintptr_t>(memory_.data()) + kFar +  // NOLINT
+                   layer * kBlock / 2,
+           .element_bytes = kBlock / 2,
+           .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlock}}});
+    }
+    return layers;
+  }
+  void PinAll() {
+    for (int i = 0; i < 40; ++i) (void)worker_->PinOne();
+    EXPECT_EQ(worker_->PinOne(), kMemory);
+  }
+  void Hold(DeviceWay way, bool hold) { device_->fake->Hold(way, hold); }
+  void Move() {
+    while (worker_->RunOne()) {
+    }
+  }
+  // Chunk i of `count` is block 1 + i, full of the letter.
+  void Save(std::uint32_t count, char letter = 'a') {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      std::fill_n(memory_.begin() + (1 + i) * kBlock, kBlock, static_cast<char>(letter + i));
+    }
+    SaveOrder order{.job = ++job_, .token = *facts_.session->Capture({})};
+    for (std::uint32_t i = 0; i < count; ++i) {
+      order.chunks.push_back({.chunk = i, .block = 1 + i, .hash = std::string(1, letter + i)});
+    }
+    Plan plan;
+    plan.saves.push_back(std::move(order));
+    worker_->Begin(std::move(plan), 7);
+    worker_->FinishStep({}, 7);
+    Move();
+  }
+  void Load(std::uint32_t count, BlockId first, bool sync = false, char letter = 'a') {
+    LoadOrder order{.job = ++job_, .request = "r", .sync = sync};
+    for (std::uint32_t i = 0; i < count; ++i) {
+      order.chunks.push_back({.chunk = i, .block = first + i, .hash = std::string(1, letter + i)});
+    }
+    Plan plan;
+    plan.loads.push_back(std::move(order));
+    worker_->Begin(std::move(plan), 7);
+    Move();
+  }
+  bool Has(BlockId block, char letter) const {
+    const auto at = memory_.begin() + block * kBlock;
+    return std::all_of(at, at + kBlock, [=](char each) { return each == letter; });
+  }
+  Counters Told() {
+    counters_.Add(worker_->TakeReport().counters);
+    return counters_;
+  }
+  // What is now, and not since the start.
+  std::uint64_t Held() { return worker_->TakeReport().counters.device_in_place_bytes; }
+  // Puts twice what the pool has room for; what is not protected gives way.
+  void Press() {
+    const std::string value(kPressure, 'P');
+    for (int i = 0; i < 2 * static_cast<int>(kMemory / kPressure); ++i) {
+      const std::string key = "pressure " + std::to_string(i);
+      const ConstBuffer piece{.data = value.data(), .size = value.size()};
+      const PutItem item{.key = key, .value = {&piece, 1}};
+      ItemResult result;
+      EXPECT_TRUE(facts_.session->Put({&item, 1}, {&result, 1}));
+    }
+  }
+  std::size_t Stored() { return facts_.session->List("", {})->size(); }
+
+  const Clock& clock_ = SystemClock::Instance();
+  std::vector<char> memory_ = std::vector<char>(kBlocks * kBlock);
+  std::unique_ptr<Pool> pool_;
+  PoolFacts facts_;
+  std::unique_ptr<OneDevice> device_;
+  std::unique_ptr<WorkerRole> worker_;
+  JobId job_ = 0;
+  Counters counters_;
+};
+
+TEST_F(InPlaceTest, WhatIsPinnedNeedsNoRing) {
+  PinAll();
+  Save(4);
+  Load(4, 10);
+  EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
+  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  const Counters told = Told();
+  EXPECT_EQ(told.saved_keys, 4);
+  EXPECT_EQ(told.loaded_keys, 4);
+  EXPECT_EQ(told.keys_by_tier[static_cast<std::size_t>(Tier::kMemory)], 4);
+  EXPECT_EQ(told.device_save_in_place_bytes, 4 * kBlock);
+  EXPECT_EQ(told.device_load_in_place_bytes, 4 * kBlock);
+  EXPECT_EQ(told.device_segment_pinned_bytes, kMemory);
+  EXPECT_EQ(told.device_in_place_bytes, 0);
+  EXPECT_EQ(facts_.gets, 0);
+  EXPECT_EQ(Stored(), 4U);
+}
+
+TEST_F(InPlaceTest, WhatIsNotPinnedGoesByWayOfTheRing) {
+  Save(2);
+  Load(2, 10);
+  EXPECT_TRUE(Has(11, 'b'));
+  EXPECT_EQ(facts_.borrows + facts_.reserves, 0);
+  EXPECT_EQ(Told().device_load_in_place_bytes, 0);
+  EXPECT_EQ(Told().saved_keys, 2);
+}
+
+TEST_F(InPlaceTest, NothingIsPinnedWhereThatIsSwitchedOff) {
+  StartWorker({.pin_bytes = 0});
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(worker_->PinOne(), 0);
+  Save(2);
+  Load(2, 10);
+  EXPECT_TRUE(Has(11, 'b'));
+  EXPECT_EQ(facts_.borrows + facts_.reserves, 0);
+}
+
+TEST_F(InPlaceTest, APoolThatIsPinnedInPartIsUsedWhereItIs) {
+  Save(20);  // the pool's first megabyte ends within one of them
+  device_->fake->Pinnable(1 << 20);
+  for (int i = 0; i < 40; ++i) (void)worker_->PinOne();
+  Load(20, 30);
+  EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
+  for (std::uint32_t i = 0; i < 20; ++i) EXPECT_TRUE(Has(30 + i, static_cast<char>('a' + i)));
+  const Counters told = Told();
+  EXPECT_EQ(told.device_segment_pinned_bytes, 1 << 20);
+  EXPECT_EQ(told.loaded_keys, 20);
+  EXPECT_LE(told.device_load_in_place_bytes, 1 << 20);
+}
+
+TEST_F(InPlaceTest, ASaveIntoMemoryThatIsNotPinnedGoesByWayOfTheRing) {
+  device_->fake->Pinnable(1 << 20);
+  for (int i = 0; i < 40; ++i) (void)worker_->PinOne();
+  std::uint64_t in_place = 0;
+  for (int turn = 0; turn < 2; ++turn) {
+    Save(20, turn == 0 ? 'a' : 'A');
+    in_place = Told().device_save_in_place_bytes;
+  }
+  EXPECT_LE(in_place, 1 << 20);
+  EXPECT_EQ(counters_.saved_keys, 40);
+  EXPECT_EQ(counters_.existing_keys, 0) << "a reservation in vain keeps no key";
+  EXPECT_EQ(Stored(), 40U);
+  Load(20, 30, false, 'A');
+  for (std::uint32_t i = 0; i < 20; ++i) EXPECT_TRUE(Has(30 + i, static_cast<char>('A' + i)));
+}
+
+TEST_F(InPlaceTest, WhatIsRemovedOrEvictedWhileTheDeviceReadsItIsLoadedAsItWas) {
+  PinAll();
+  Save(4);
+  for (const bool removed : {false, true}) {
+    Hold(DeviceWay::kLoad, true);
+    Load(4, 10);
+    if (removed) {
+      ASSERT_TRUE(facts_.session->RemoveMatching("*", {}));
+    }
+    Press();
+    EXPECT_FALSE(Has(10, 'a'));
+    Hold(DeviceWay::kLoad, false);
+    Move();
+    EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
+    for (std::uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+    EXPECT_EQ(Told().device_load_in_place_bytes, (removed ? 8 : 4) * kBlock);
+    std::fill(memory_.begin() + 10 * kBlock, memory_.end(), 'z');
+    (void)facts_.session->RemoveMatching("*", {});
+    Save(4);
+  }
+  EXPECT_TRUE(Becomes([&] { return pool_->Stat()->withdrawn_bytes == 0; })) << "it came back";
+}
+
+TEST_F(InPlaceTest, AResetWhileTheDeviceReadsFailsTheBlocks) {
+  PinAll();
+  Save(4);
+  Hold(DeviceWay::kLoad, true);
+  Load(4, 10);
+  ASSERT_TRUE(facts_.session->Reset({}));
+  Press();
+  EXPECT_THAT(worker_->TakeEnded().loaded, IsEmpty());
+  Hold(DeviceWay::kLoad, false);
+  Move();
+  const Ended ended = worker_->TakeEnded();
+  EXPECT_THAT(ended.loaded, ElementsAre("r"));
+  EXPECT_THAT(ended.failed_blocks, ElementsAre(10, 11, 12, 13));
+  const Counters told = Told();
+  EXPECT_EQ(told.failed_keys, 4);
+  EXPECT_EQ(told.loaded_keys, 0);
+  EXPECT_EQ(told.missed[static_cast<std::size_t>(MissReason::kReset)], 4);
+}
+
+TEST_F(InPlaceTest, AResetBetweenTwoBatchesFailsThoseThatCameTooLateOnly) {
+  PinAll();
+  Save(4);
+  Hold(DeviceWay::kLoad, true);
+  Load(4, 10);
+  Hold(DeviceWay::kLoad, false);
+  device_->fake->FailAfter(1);
+  Move();  // one batch is well, the other fails late
+  device_->fake->FailAfter(-1);
+  EXPECT_THAT(worker_->TakeEnded().failed_blocks, ElementsAre(12, 13));
+  EXPECT_TRUE(Has(11, 'b'));
+  EXPECT_EQ(Told().copy_errors, 2);
+}
+
+TEST_F(InPlaceTest, ASaveIsFoundWhenTheDeviceHasWrittenIt) {
+  PinAll();
+  Hold(DeviceWay::kSave, true);
+  Save(4);
+  EXPECT_EQ(Stored(), 0U);
+  EXPECT_GT(pool_->Stat()->reserved_bytes, 0);
+  Press();
+  Hold(DeviceWay::kSave, false);
+  Move();
+  // The key is reserved for a second: on a host that was busy for so long nothing is stored.
+  const Counters told = Told();
+  EXPECT_EQ(told.saved_keys + told.refused_keys, 4);
+  Load(4, 10);
+  const std::size_t failed = worker_->TakeEnded().failed_blocks.size();
+  for (std::uint32_t i = 0; i < 4 && failed == 0; ++i) {
+    EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  }
+  const std::string value(kPressure, 'P');
+  std::size_t read = 0;
+  const std::vector<StoredObject> left = *facts_.session->List("pressure", {});
+  for (const StoredObject& object : left) {
+    std::string bytes(kPressure, ' ');
+    const MutableBuffer into{.data = bytes.data(), .size = bytes.size()};
+    const GetItem item{.key = object.key, .into = {&into, 1}};
+    ItemResult result;
+    ASSERT_TRUE(facts_.session->Get({&item, 1}, {&result, 1}, {}));
+    if (!result.ok()) continue;
+    ++read;
+    ASSERT_TRUE(bytes == value) << "the device wrote into " << object.key;
+  }
+  EXPECT_GT(read, 50U);
+}
+
+TEST_F(InPlaceTest, ASaveWhoseTicketFailsIsNotStoredAndGivesItsMemoryBack) {
+  PinAll();
+  device_->fake->FailAfter(0);
+  Save(4);
+  EXPECT_EQ(Stored(), 0U);
+  EXPECT_EQ(pool_->Stat()->reserved_bytes, 0);
+  EXPECT_EQ(Told().copy_errors, 4);
+  EXPECT_EQ(Told().refused_keys, 4);
+  device_->fake->FailAfter(-1);
+  Save(4);
+  EXPECT_EQ(Stored(), 4U) << "no key is taken";
+  EXPECT_EQ(Told().existing_keys, 0);
+}
+
+TEST_F(InPlaceTest, AResetWhileTheDeviceWritesKeepsTheValuesOut) {
+  PinAll();
+  Hold(DeviceWay::kSave, true);
+  Save(4);
+  ASSERT_TRUE(facts_.session->Reset({}));
+  Hold(DeviceWay::kSave, false);
+  Move();
+  EXPECT_EQ(Stored(), 0U);
+  EXPECT_EQ(pool_->Stat()->reserved_bytes, 0);
+  const Counters told = Told();
+  EXPECT_EQ(told.saved_keys, 0);
+  EXPECT_GT(told.stale_keys, 0);
+}
+
+TEST_F(InPlaceTest, WhatADeviceStillWritesIsNobodysWhenTheRoleEnds) {
+  StartWorker({.device_timeout = std::chrono::milliseconds(1)});
+  PinAll();
+  Hold(DeviceWay::kSave, true);
+  Hold(DeviceWay::kLoad, true);
+  Save(2);
+  const std::uint64_t reserved = pool_->Stat()->reserved_bytes;
+  EXPECT_GE(reserved, 2 * kBlock);
+  EXPECT_FALSE(worker_->Unregister());
+  worker_.reset();
+  EXPECT_EQ(pool_->Stat()->reserved_bytes, reserved) << "the device writes there";
+  EXPECT_GT(device_->fake->registered_bytes(), 0);
+  Press();
+  Hold(DeviceWay::kSave, false);
+  EXPECT_TRUE(device_->queue->Advance());
+  EXPECT_EQ(pool_->Stat()->reserved_bytes, 0);
+  EXPECT_EQ(device_->fake->registered_bytes(), 0);
+}
+
+TEST_F(InPlaceTest, ASlowDeviceHoldsItsShareOfThePoolAndNoMore) {
+  StartWorker({.in_place_bytes = 3 * kBlock});
+  PinAll();
+  Save(6);  // one batch at a time
+  const std::uint64_t before = Told().device_save_in_place_bytes;
+  EXPECT_GE(before, 2 * kBlock);
+  Hold(DeviceWay::kLoad, true);
+  Load(6, 10);
+  EXPECT_EQ(Held(), 2 * kBlock);
+  EXPECT_GT(device_->queue->stats().lent_bytes, 0) << "the others hold the ring, not the pool";
+  Hold(DeviceWay::kLoad, false);
+  Move();
+  EXPECT_EQ(Held(), 0);
+  EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
+  for (std::uint32_t i = 0; i < 6; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  Hold(DeviceWay::kSave, true);
+  Save(6, 'A');
+  EXPECT_EQ(Held(), 2 * kBlock);
+  Hold(DeviceWay::kSave, false);
+  Move();
+  EXPECT_EQ(Held(), 0);
+  EXPECT_EQ(Stored(), 12U);
+}
+
+TEST_F(InPlaceTest, WhatIsBeyondTheSessionsLoansGoesByWayOfTheRing) {
+  Open({}, {.borrow_bytes = kBlock});
+  PinAll();
+  Save(4);
+  Load(4, 10);
+  EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
+  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  EXPECT_EQ(Told().device_load_in_place_bytes, kBlock) << "nothing else while that is lent";
+  EXPECT_EQ(Told().loaded_keys, 4);
+}
+
+TEST_F(InPlaceTest, WhatIsOnOtherHostsGoesByWayOfTheRing) {
+  PinAll();
+  facts_.elsewhere = true;
+  Save(4);
+  Load(4, 10);
+  EXPECT_GT(facts_.borrows, 0);
+  EXPECT_GT(facts_.reserves, 0);
+  EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
+  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  const Counters told = Told();
+  EXPECT_EQ(told.loaded_keys, 4);
+  EXPECT_EQ(told.saved_keys, 4);
+  EXPECT_EQ(told.device_load_in_place_bytes + told.device_save_in_place_bytes, 0);
+}
+
+TEST_F(InPlaceTest, AMissIsOneAndTheRingIsNotAsked) {
+  PinAll();
+  Save(2);
+  Load(3, 10);
+  EXPECT_EQ(facts_.gets, 0);
+  EXPECT_THAT(worker_->TakeEnded().failed_blocks, ElementsAre(12));
+  EXPECT_EQ(Told().failed_keys, 1);
+}
+
+// The stream uses the bytes before the host can look at the loan again.
+TEST_F(InPlaceTest, ASynchronousLoadIsTakenOutOfThePoolBefore) {
+  PinAll();
+  Save(2);
+  Load(2, 10, /*sync=*/true);
+  worker_->WaitForSyncLoads(7);
+  Move();
+  EXPECT_TRUE(Has(11, 'b'));
+  EXPECT_EQ(facts_.borrows, 0);
+  EXPECT_EQ(Told().loaded_keys, 2);
+}
+
+TEST_F(InPlaceTest, ValuesOfAnotherSizeGiveWay) {
+  PinAll();
+  Save(1);
+  const std::string key = facts_.session->List("", {})->front().key;
+  ASSERT_TRUE(facts_.session->RemoveMatching("*", {}));
+  const ConstBuffer piece{.data = "short", .size = 5};
+  const PutItem item{.key = key, .value = {&piece, 1}};
+  ItemResult result;
+  ASSERT_TRUE(facts_.session->Put({&item, 1}, {&result, 1}));
+  Load(1, 10);
+  EXPECT_THAT(worker_->TakeEnded().failed_blocks, ElementsAre(10));
+  EXPECT_EQ(Told().misfit_keys, 1);
+  Save(1);
+  Load(1, 10);
+  EXPECT_TRUE(Has(10, 'a'));
+}
+
+// On real threads and time, with kvcove-pin beside it: whatever goes which way, all of it is right.
+TEST_F(InPlaceTest, ManyThreadsMoveEverythingWhileTheMemoryIsPinned) {
+  OneDevice device({.ring_bytes = 1 << 20, .poison = true}, clock_);
+  WorkerOptions options{.device = &device,
+                        .threads = 3,
+                        .batch_bytes = 3 * kBlock,
+                        .pin_piece_bytes = 256 << 10,
+                        .in_place_bytes = 6 * kBlock};
+  options.shape = {.model = "m", .hash_tokens = 4};
+  options.shape.groups = {{.chunk_tokens = 4, .heads = 1}};
+  WorkerRole worker(options, clock_);
+  worker.Connect(std::make_unique<PoolStore>(facts_));
+  for (std::uint32_t i = 0; i < kBlocks; ++i) {
+    std::fill_n(memory_.begin() + i * kBlock, kBlock, static_cast<char>(i));
+  }
+  ASSERT_TRUE(worker.Register(Layers()));
+  Counters counters;
+  for (int turn = 0; turn < 40; ++turn) {
+    Plan plan;
+    SaveOrder save{.job = ++job_, .token = *facts_.session->Capture({})};
+    for (BlockId block = 1; block < 9; ++block) {
+      save.chunks.push_back(
+          {.chunk = block, .block = block, .hash = std::to_string(turn * 100 + block)});
+    }
+    plan.saves.push_back(save);
+    worker.Begin(plan, 7);
+    worker.FinishStep({}, 7);
+    std::set<std::uint32_t> missing;
+    for (bool over = false; !over;) {
+      const Report report = worker.TakeReport();
+      counters.Add(report.counters);
+      for (const SaveDone& done : report.saves) {
+        over = over || done.job == save.job;
+        missing.insert(done.missing.begin(), done.missing.end());
+      }
+      std::this_thread::yield();
+    }
+    LoadOrder load{.job = ++job_, .request = std::to_string(turn)};
+    for (BlockId block = 1; block < 9; ++block) {
+      load.chunks.push_back(
+          {.chunk = block, .block = 40 + block, .hash = std::to_string(turn * 100 + block)});
+    }
+    Plan loads;
+    loads.loads.push_back(load);
+    worker.Begin(loads, 7);
+    Ended ended;
+    while (ended.loaded.empty()) {
+      ended = worker.TakeEnded();
+      std::this_thread::yield();
+    }
+    // A host that is busy for a second refuses saves; what is loaded is right.
+    if (missing.empty()) {
+      EXPECT_THAT(ended.failed_blocks, IsEmpty());
+    }
+    for (BlockId block = 1; block < 9; ++block) {
+      const bool failed = std::ranges::count(ended.failed_blocks, 40 + block) > 0;
+      if (!failed) {
+        ASSERT_TRUE(Has(40 + block, static_cast<char>(block))) << turn;
+      }
+    }
+    std::fill(memory_.begin() + 41 * kBlock, memory_.begin() + 49 * kBlock, 'z');
+  }
+  counters.Add(worker.TakeReport().counters);
+  std::printf("%.1f of %.1f MB in place\n",
+              static_cast<double>(counters.device_load_in_place_bytes +
+                                  counters.device_save_in_place_bytes) /
+                  1e6,
+              static_cast<double>(counters.loaded_bytes + counters.saved_bytes) / 1e6);
+  EXPECT_TRUE(worker.Unregister());
+  EXPECT_EQ(device.fake->unpinned(), 0);
+}
+
+}  // namespace
+}  // namespace kvcove::connector
