@@ -25,7 +25,8 @@ TESTS = [
     "owner_lineage_test", "owner_core_test", "owner_withdrawn_test", "owner_spaces_test", "owner_room_test",
     "owner_data_service_test", "requester_remote_read_test", "requester_borrow_test", "requester_reader_slots_test",
     "transport_run_test", "transport_device_test",
-    "transport_layouts_test", "transport_device_queue_test", "connector_worker_device_test", "sim", "cluster_sim",
+    "transport_layouts_test", "transport_paths_test", "transport_device_queue_test", "connector_worker_device_test",
+    "connector_segment_pins_test", "connector_worker_in_place_test", "sim", "cluster_sim",
 ]  # fmt: skip
 
 # (rule, file, text, what stands in its place)
@@ -209,6 +210,32 @@ MUTANTS = [
      "      batch.tally.bad.insert(item.place);\n", ""),
     ("device: unregister waits for the device", "connector/worker.cc",
      "  if (AwaitFlights()) return true;\n", "  return true;\n"),
+    ("device: what a hanging device may write is never given back", "transport/device_queue.cc",
+     "KeepForEver(flight->host);", "(void)flight;"),
+    ("device: no run crosses the end of a pinned piece", "transport/cuda/paths.cc",
+     "    auto seam = std::ranges::upper_bound(limits.seams, copy.host);\n", "    auto seam = limits.seams.end();\n"),
+    ("device: no span crosses the end of a pinned piece", "transport/cuda/paths.cc",
+     "!std::ranges::binary_search(limits_.seams, copy.host)", "true"),
+    ("device: nothing is pinned beyond the populated mark", "connector/segment_pins.cc",
+     "    if (segment->bytes() + piece <= segment->range_.populated_bytes) return segment;\n", "    return segment;\n"),
+    ("device: memory that is not pinned is not used in place", "connector/segment_pins.cc",
+     "  return offset <= pinned && bytes <= pinned - offset;\n", "  return offset <= range_.size_bytes && pinned > 0;\n"),
+    ("device: a transfer keeps its memory pinned", "connector/in_place.h",
+     "segments_.push_back(std::move(segment));", "segment.reset();"),
+    ("device: transfers hold a bounded part of the pool", "connector/in_place.h",
+     "    if (before != 0 && before + bytes > most_bytes_) {\n", "    if (false) {\n"),
+    ("device: what a load read in place is looked at again", "connector/worker_device.cc",
+     "  if (load && batch->in_place != nullptr && batch->status) Revalidate(*batch);\n", ""),
+    ("device: a synchronous load is taken out of the pool before", "connector/worker_device.cc",
+     "  if (!job.sync) items = LoadInPlace(", "  items = LoadInPlace("),
+    ("device: a save in place is committed when the device is done", "connector/worker_in_place.cc",
+     "    Submit(batch);\n  }\n", "    CommitInPlace(*batch);\n    Submit(batch);\n  }\n"),
+    ("device: a reservation is the device's until it is done", "connector/worker_in_place.cc",
+     "    Submit(batch);\n  }\n", "    Submit(batch);\n    space.Abort();\n  }\n"),
+    ("device: a save in place that failed is not committed", "connector/worker_device.cc",
+     "  if (!batch.status) {\n    batch.in_place->space.Abort();\n    return;\n  }\n", ""),
+    ("device: a session's own misses alone are final", "connector/worker_in_place.cc",
+     "result.code == Code::kMiss && !result.elsewhere;", "result.code == Code::kMiss;"),
 ]  # fmt: skip
 
 

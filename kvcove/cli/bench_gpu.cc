@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `kvcove bench gpu`: runs of bytes between pinned host memory and a GPU, each row beside one plain
-// copy of as many bytes; and what it costs the caller to submit them.
+// copy of as many bytes; memory of a pool's in place, beside the way through a ring; and what it
+// costs the caller to submit runs.
 #include <fmt/core.h>
+
+#include <cstring>
 
 #include "kvcove/base/size.h"
 #include "kvcove/cli/bench.h"
@@ -135,6 +138,45 @@ void MeasureBothWays(const BenchOptions& options, GpuBench& bench) {
   Print(options, row);
 }
 
+// `segment` is memory that is there already, as a pool's is. By way of the ring the processor
+// copies, a batch at a time as the connector does, and the GPU moves the batch before.
+void MeasureInPlace(const BenchOptions& options, transport::cuda::Device& device,
+                    std::span<std::byte> segment, std::span<std::byte> ring, CuPointer address) {
+  constexpr std::uint64_t kBytes = 640 << 10;
+  constexpr std::uint64_t kRuns = 100;
+  constexpr std::uint64_t kBatch = 25;  // runs
+  GpuBench in_place(device, segment, address);
+  GpuBench by_ring(device, ring, address);
+  const std::vector<DeviceCopy> runs = in_place.Runs(kRuns, kBytes);
+  const std::vector<DeviceCopy> all = by_ring.Runs(kRuns, kBytes);
+  for (const DeviceWay way : {DeviceWay::kLoad, DeviceWay::kSave}) {
+    const bool load = way == DeviceWay::kLoad;
+    const auto ring_way = [&](std::size_t) {
+      std::vector<transport::DeviceTicket> tickets;
+      for (std::uint64_t from = 0; from < kRuns; from += kBatch) {
+        const std::uint64_t at = from * kBytes;
+        if (load) std::memcpy(ring.data() + at, segment.data() + at, kBatch * kBytes);
+        tickets.push_back(by_ring.Submit(way, std::span(all).subspan(from, kBatch)));
+      }
+      for (std::uint64_t i = 0; i < tickets.size(); ++i) {
+        by_ring.Wait(tickets[i]);
+        const std::uint64_t at = i * kBatch * kBytes;
+        if (!load) std::memcpy(segment.data() + at, ring.data() + at, kBatch * kBytes);
+      }
+    };
+    Row row{.bench = load ? "gpu_load_in_place" : "gpu_save_in_place",
+            .form = "gpu",
+            .objects = kRuns,
+            .object_bytes = kBytes,
+            .batch = kRuns,
+            .limit = "by way of a pinned ring"};
+    Measure(
+        options, row, kRuns * kBytes, [&](std::size_t) { in_place.Move(way, runs); }, ring_way);
+    Print(options, row);
+  }
+  if (in_place.failed() || by_ring.failed()) fmt::print(stderr, "a transfer in place failed\n");
+}
+
 // What the thread that submits pays; the transfer itself is not in it.
 void MeasureSubmission(const BenchOptions& options, GpuBench& bench) {
   constexpr std::uint64_t kRuns = 10'000;
@@ -182,6 +224,12 @@ Result<int> RunGpuBench(const BenchOptions& options, int ordinal) {
   MeasureRuns(options, bench, 100, 640 << 10);    // a block of all layers is one run
   MeasureRuns(options, bench, 80 * 64, 8 << 10);  // 80 layers x 64 blocks
   MeasureBothWays(options, bench);
+  std::vector<std::byte> segment(kMost, std::byte{7});
+  if (const auto registered = device.RegisterHost(segment)) {
+    MeasureInPlace(options, device, segment, host, memory->address());
+  } else {
+    fmt::print(stderr, "not measured in place: {}\n", registered.error().detail);
+  }
   MeasureSubmission(options, bench);
   const bool closed = device.Close(Now() + 10 * kSecond);
   if (bench.failed() || !closed) return Fail(Code::kInternal, "a transfer of the GPU failed");

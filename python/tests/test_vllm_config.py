@@ -56,6 +56,9 @@ def test_the_environment_names_the_pool_where_the_configuration_does_not(
         ({"on_unreachable": "ignore"}, "give 'fallback' or 'crash'"),
         ({"on_reset_failure": True}, "give 'false' or 'closed'"),
         ({"priority": "urgent"}, "give 'low', 'normal' or 'high'"),
+        ({"device_pin": "all"}, "device_pin: 'all': give 'auto' or 'off' or a size from 67108864"),
+        ({"device_pin": "1MiB"}, "give 'auto' or 'off' or a size from 67108864"),
+        ({"device_ring": "off"}, "device_ring: 'off': give a size from 1048576"),
         ({"discard_partial_chunks": False}, "partial chunk"),
         ({"lookup_budget_ms": 0}, "give 1 to 600000"),
         # A pool in every process, which is what kvcove.open makes of these, shares nothing.
@@ -78,6 +81,11 @@ def test_the_environment_names_the_pool_where_the_configuration_does_not(
 def test_what_is_wrong_is_told(extra: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         module_of("_config").Config.of(extra)
+
+
+@pytest.mark.parametrize(("given", "taken"), [("auto", -1), ("off", 0), ("8GiB", 8 << 30)])
+def test_what_is_pinned_of_the_pool_can_be_bounded(given: str, taken: int) -> None:
+    assert module_of("_config").Config.of({"device_pin": given}).device["device_pin"] == taken
 
 
 @pytest.mark.parametrize("pool", ["auto", "embedded"])
