@@ -184,6 +184,8 @@ MUTANTS = [
      "    Ticket ticket{.way = way, .enqueued = status_};\n"),
     ("device: a late error is told", "transport/cuda/device.cc",
      "  KVCOVE_TRY(CheckResult(result, \"copies that were under way\"));\n", ""),
+    ("device: a ticket without an event ends with its streams", "transport/cuda/device.cc",
+     "driver_.event_query(done) : QueryStreams(Of(at->second.way));", "driver_.event_query(done) : kSuccess;"),
     ("device: no mark in a stream that is captured", "transport/cuda/device.cc",
      "  if (capturing != 0) {\n", "  if (false) {\n"),
     ("device: calls beside a capture are relaxed", "transport/cuda/driver.h", "int mode_ = 2;", "int mode_ = 0;"),

@@ -175,8 +175,9 @@ void SchedulerRole::OnReport(const Report& report) {
   }
   stats_.ranks.Add(report.counters);
   const Counters& now = report.counters;
-  gauges_[report.rank] = {now.queued_jobs, now.device_tickets, now.device_lent_bytes,
-                          now.device_pinned_bytes};
+  gauges_[report.rank] = {now.queued_jobs,           now.device_tickets,
+                          now.device_lent_bytes,     now.device_pinned_bytes,
+                          now.device_in_place_bytes, now.device_segment_pinned_bytes};
   const auto all = [this](std::size_t which) KVCOVE_REQUIRES(mutex_) {
     std::uint64_t sum = 0;
     for (const auto& rank : gauges_) sum += rank[which];
@@ -186,6 +187,8 @@ void SchedulerRole::OnReport(const Report& report) {
   stats_.ranks.device_tickets = all(1);
   stats_.ranks.device_lent_bytes = all(2);
   stats_.ranks.device_pinned_bytes = all(3);
+  stats_.ranks.device_in_place_bytes = all(4);
+  stats_.ranks.device_segment_pinned_bytes = all(5);
   TakeStep(report);
   TakeWeights(report, lines);
   TakeAdapters(report, lines);

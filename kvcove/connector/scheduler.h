@@ -319,7 +319,7 @@ class SchedulerRole {
   bool fingerprint_told_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::int64_t awaited_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<std::uint64_t> changes_ KVCOVE_GUARDED_BY(mutex_);                // by rank
-  std::vector<std::array<std::uint64_t, 4>> gauges_ KVCOVE_GUARDED_BY(mutex_);  // by rank
+  std::vector<std::array<std::uint64_t, 6>> gauges_ KVCOVE_GUARDED_BY(mutex_);  // by rank
   std::map<std::uint32_t, std::string> fingerprints_ KVCOVE_GUARDED_BY(mutex_);
   std::optional<WeightsPrint> own_weights_ KVCOVE_GUARDED_BY(mutex_);  // all ranks'
   std::vector<std::string> peers_ KVCOVE_GUARDED_BY(mutex_);

@@ -112,6 +112,19 @@ TEST_F(WorkerDeviceTest, KvGoesToThePoolAndComesBack) {
   EXPECT_EQ(CountOf("copy_errors"), 0);
 }
 
+TEST_F(WorkerDeviceTest, WhatIsHeldNowIsOfAllRanksAndNotAddedUp) {
+  for (int turn = 0; turn < 3; ++turn) {
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      Report report{.rank = rank};
+      report.counters.device_in_place_bytes = 5;
+      report.counters.device_segment_pinned_bytes = 70;
+      scheduler_->OnReport(report);
+    }
+  }
+  EXPECT_EQ(CountOf("device_in_place_bytes"), 10);
+  EXPECT_EQ(CountOf("device_segment_pinned_bytes"), 140);
+}
+
 TEST_F(WorkerDeviceTest, ALoadWritesNothingBeforeItsStepsMark) {
   StoreAll(12);
   device_->fake->HoldSteps();

@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -269,7 +270,8 @@ Result<bool> Device::Poll(DeviceTicket id) {
     const MutexLock lock(mutex_);
     const auto at = tickets_.find(id);
     if (at == tickets_.end()) return Fail(Code::kInvalid, "there is no such ticket");
-    if (at->second.done != nullptr) result = driver_.event_query(at->second.done);
+    const CuEvent done = at->second.done;
+    result = done != nullptr ? driver_.event_query(done) : QueryStreams(Of(at->second.way));
     if (result == kNotReady) return false;
     over = std::move(at->second);
     tickets_.erase(at);
@@ -291,15 +293,18 @@ Status Device::StreamWait(StreamHandle stream, DeviceTicket id) {
       "a wait of the engine's stream");
 }
 
+CuResult Device::QueryStreams(const Channel& channel) const {
+  for (CuStream stream : {channel.copy, channel.kernel}) {
+    if (stream != nullptr && driver_.stream_query(stream) == kNotReady) return kNotReady;
+  }
+  return kSuccess;
+}
+
 bool Device::Close(std::int64_t deadline_ns) {
   const auto busy = [this] {
     const Scope scope(driver_, context_);
-    for (Channel& channel : channels_) {
-      for (CuStream stream : {channel.copy, channel.kernel}) {
-        if (stream != nullptr && driver_.stream_query(stream) == kNotReady) return true;
-      }
-    }
-    return false;
+    return std::ranges::any_of(
+        channels_, [this](const Channel& channel) { return QueryStreams(channel) == kNotReady; });
   };
   while (busy()) {
     if (SystemClock::Instance().NowNs() >= deadline_ns) {

@@ -94,7 +94,7 @@ class Device final : public DeviceBackend {
   };
   struct Ticket {
     DeviceWay way = DeviceWay::kLoad;
-    CuEvent done = nullptr;
+    CuEvent done = nullptr;  // null: there was none, and its streams must come to their end
     Status enqueued;  // an error: the ticket fails once what was enqueued is over
     std::vector<RunBlock> blocks;
   };
@@ -117,6 +117,8 @@ class Device final : public DeviceBackend {
   Result<double> ProbeOne(std::uint64_t run_bytes, std::uint64_t threshold, std::byte* host,
                           CuPointer device);
   Channel& Of(DeviceWay way) { return channels_[static_cast<std::size_t>(way)]; }
+  // kNotReady while anything of the channel runs, or waits to.
+  CuResult QueryStreams(const Channel& channel) const;
   CuPointer DeviceAddressOf(const std::byte* host) const;
   void AddPinned(std::byte* memory, const Pinned& pinned);
   void DropPinned(const std::byte* memory);

@@ -174,6 +174,22 @@ TEST_P(OrderTest, WhatCannotBeEnqueuedFailsTheTicket) {
   EXPECT_TRUE(Wait(Submit(DeviceWay::kLoad, copies)));  // its lists and slots are free again
 }
 
+// The host's memory is the ticket's until the device is done with it, also if no event tells.
+TEST_P(OrderTest, ATicketWithoutAnEventEndsWithItsStreams) {
+  Open();
+  Fill(ring_, 'o');
+  const auto copies = Runs(ring_, 8, GetParam());
+  fake_manual(1);
+  fake_no_events(1);
+  const DeviceTicket ticket = Submit(DeviceWay::kSave, copies);
+  fake_no_events(0);
+  const auto over = device_->Poll(ticket);
+  ASSERT_TRUE(over && !*over) << "its copies have not run";
+  (void)fake_run(kAll);
+  EXPECT_FALSE(device_->Poll(ticket));
+  EXPECT_FALSE(All(reinterpret_cast<char*>(ring_.data()), 1, 'o'));
+}
+
 TEST_F(DeviceTest, TenThousandDescriptorsAreFewCalls) {
   Open({.threshold = 0});
   const auto large = Runs(ring_, 10'000, 64);

@@ -69,7 +69,7 @@ class Device::Enqueuer {
     } else if (ticket.enqueued) {
       ticket.enqueued = std::unexpected<Error>(event.error());
     }
-    // The context is gone, and with it all that ran there: the ticket fails at once.
+    // What was enqueued may still run: Poll waits for the streams, then the ticket fails.
     return ticket;
   }
 

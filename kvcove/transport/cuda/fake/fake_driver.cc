@@ -97,7 +97,7 @@ class Gpu {
     kernels = true;
     free_bytes = pinnable_bytes = ~std::uint64_t{0};
     good_operations = -1;
-    fail_enqueue = false;
+    fail_enqueue = no_events = false;
     counts = {};
     violation.clear();
     auto& kv = device_[kBase];
@@ -286,6 +286,7 @@ class Gpu {
   std::uint64_t pinnable_bytes = 0;
   long good_operations = -1;
   bool fail_enqueue = false;
+  bool no_events = false;
   bool started = false;
   FakeCounts counts{};
   std::string violation;
@@ -467,6 +468,7 @@ void fake_features(int batch, int kernels, std::uint64_t free_bytes, std::uint64
   call.gpu.pinnable_bytes = pinnable_bytes;
 }
 void fake_fail_after(long operations) { Call(true, false).gpu.good_operations = operations; }
+void fake_no_events(int none) { Call(true, false).gpu.no_events = none != 0; }
 void fake_fail(int fail) { Call(true, false).gpu.fail_enqueue = fail != 0; }
 void* fake_stream(int non_blocking) {
   return Call(true, false).gpu.NewStream(non_blocking == 0, 0);
@@ -572,6 +574,7 @@ int cuStreamWaitEvent(void* stream, void* event, unsigned) {
 }
 int cuEventCreate(void** event, unsigned flags) {
   Call call(true);
+  if (call.gpu.no_events) return kNoMemory;
   if (call.status == 0) *event = call.gpu.NewEvent(flags);
   return call.status;
 }

@@ -41,6 +41,8 @@ void fake_features(int batch, int kernels, std::uint64_t free_bytes, std::uint64
 void fake_fail_after(long operations);
 // 1: every copy fails when it is enqueued.
 void fake_fail(int fail);
+// 1: no event is made any more.
+void fake_no_events(int none);
 
 // A stream of an engine: one that waits for the default stream, or not. An operation that writes
 // `value` to `bytes` at `address` when it runs.
