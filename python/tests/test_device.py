@@ -222,9 +222,21 @@ moved = sum(stats[f"device_load_{path}_bytes"] for path in ("batched", "staged",
 assert (moved, stats["device_pinned_bytes"]) == (6 * 64, 128 << 20), stats
 assert sum(stats[name] for name in stats if name.startswith("device_load_seconds_le_")) == 2
 assert load("again", 9) == []
+# The pool's memory is pinned as it is populated; from then on the device copies straight out of it.
+until = time.monotonic() + 30
+while scheduler.stats()["device_segment_pinned_bytes"] == 0:
+    assert time.monotonic() < until
+    assert load("again", 9) == []  # a rank reports when it has done something
+assert driver.cuMemcpyHtoD_v2(base + 5 * 64, b"o" * 192, 192) == 0
+before = scheduler.stats()["device_load_in_place_bytes"]
+assert load("in place", 5) == []
+assert device(5 * 64, 192) == kv
+assert scheduler.stats()["device_load_in_place_bytes"] == before + 192
 assert worker.unregister()
 sound()
+pinned = sound().pinned_bytes
 worker.close()
+assert sound().pinned_bytes < pinned, "the pool's memory is unpinned"
 scheduler.close()
 pool.close()
 owner.close()
