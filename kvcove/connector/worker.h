@@ -234,8 +234,8 @@ class WorkerRole {
   // Puts a save's batch whose bytes have come. False when there is none.
   bool RunFetched();
   void StoreFetched(Batch& batch, Store& store);
-  // Of a save that is cancelled: they are not stored.
-  static void DropValues(const Job& job, Tally& tally, const Batch& batch);
+  // Of a save that is cancelled: they are not stored, and are told as missing.
+  static void DropItems(const Job& job, Tally& tally, std::span<const std::size_t> items);
 
   // ---- in place
   void StartPins();

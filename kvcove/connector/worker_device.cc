@@ -96,6 +96,7 @@ const std::vector<std::size_t>& WorkerRole::Wanted(Job& job, Store& store, std::
 bool WorkerRole::SaveBatchFromDevice(Job& job, Store& store, std::size_t from, std::size_t to) {
   // What is there already is not copied from the device.
   const std::vector<std::size_t>& items = Wanted(job, store, from, to);
+  if (job.cancelled) DropItems(job, job, items);
   if (items.empty() || job.cancelled) return true;
   return SaveInPlace(job, store, items) || SaveByRing(job, items);
 }
@@ -271,9 +272,9 @@ bool WorkerRole::RunFetched() {
   return true;
 }
 
-void WorkerRole::DropValues(const Job& job, Tally& tally, const Batch& batch) {
-  for (const Batch::Value& value : batch.values) tally.bad.insert(job.items[value.item].place);
-  tally.counters.dropped_keys += batch.values.size();
+void WorkerRole::DropItems(const Job& job, Tally& tally, std::span<const std::size_t> items) {
+  for (const std::size_t i : items) tally.bad.insert(job.items[i].place);
+  tally.counters.dropped_keys += items.size();
 }
 
 void WorkerRole::StoreFetched(Batch& batch, Store& store) {
@@ -282,18 +283,17 @@ void WorkerRole::StoreFetched(Batch& batch, Store& store) {
     batch.in_place->space.Abort();
     return;
   }
-  if (job.cancelled) return DropValues(job, batch.tally, batch);  // and its end aborts
+  if (job.cancelled) return DropItems(job, batch.tally, batch.Items());  // its end aborts
   if (batch.in_place != nullptr) return CommitInPlace(batch);
-  std::vector<std::size_t> which;
   std::vector<std::vector<ConstBuffer>> values;
   for (const Batch::Value& value : batch.values) {
-    which.push_back(value.item);
     std::vector<ConstBuffer>& pieces = values.emplace_back();
     for (const std::span<std::byte> piece : value.host) {
       pieces.push_back({.data = piece.data(), .size = piece.size()});
     }
   }
-  batch.tally.counters.existing_keys += PutValues(job, batch.tally, store, which, values).size();
+  batch.tally.counters.existing_keys +=
+      PutValues(job, batch.tally, store, batch.Items(), values).size();
 }
 
 void WorkerRole::StepReached(const std::shared_ptr<const transport::DeviceMark>& mark,

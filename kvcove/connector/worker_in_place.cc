@@ -168,7 +168,7 @@ bool WorkerRole::SaveInPlace(Job& job, Store& store, const std::vector<std::size
   job.counters.existing_keys += CountPuts(job, job, over, results).size();
   batch->host = batch->in_place = in_place->memory;
   if (job.cancelled) {
-    DropValues(job, job, *batch);
+    DropItems(job, job, batch->Items());
   } else if (!batch->values.empty()) {
     Submit(batch);
   }
@@ -178,13 +178,10 @@ bool WorkerRole::SaveInPlace(Job& job, Store& store, const std::vector<std::size
 void WorkerRole::CommitInPlace(Batch& batch) {
   std::vector<ItemResult> all(batch.in_place->space.size());
   (void)batch.in_place->space.Commit(all, options_.timeout);
-  std::vector<std::size_t> which;
   std::vector<ItemResult> results;
-  for (const Batch::Value& value : batch.values) {
-    which.push_back(value.item);
-    results.push_back(all[value.number]);
-  }
-  batch.tally.counters.existing_keys += CountPuts(*batch.job, batch.tally, which, results).size();
+  for (const Batch::Value& value : batch.values) results.push_back(all[value.number]);
+  batch.tally.counters.existing_keys +=
+      CountPuts(*batch.job, batch.tally, batch.Items(), results).size();
 }
 
 }  // namespace kvcove::connector

@@ -110,6 +110,11 @@ struct WorkerRole::Batch {
     bool voided = false;                     // a load's: its bytes were not valid to the end
   };
   std::vector<Value> values;
+  std::vector<std::size_t> Items() const {
+    std::vector<std::size_t> items;
+    for (const Value& value : values) items.push_back(value.item);
+    return items;
+  }
   std::shared_ptr<const transport::HostMemory> host;
   std::shared_ptr<InPlaceMemory> in_place;  // `host`, where that is memory of the pool
   std::vector<std::vector<transport::DeviceCopy>> copies;  // by part
