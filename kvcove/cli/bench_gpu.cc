@@ -170,8 +170,7 @@ void MeasureInPlace(const BenchOptions& options, transport::cuda::Device& device
             .object_bytes = kBytes,
             .batch = kRuns,
             .limit = "by way of a pinned ring"};
-    Measure(
-        options, row, kRuns * kBytes, [&](std::size_t) { in_place.Move(way, runs); }, ring_way);
+    Measure(options, row, kRuns * kBytes, [&](std::size_t) { in_place.Move(way, runs); }, ring_way);
     Print(options, row);
   }
   if (in_place.failed() || by_ring.failed()) fmt::print(stderr, "a transfer in place failed\n");

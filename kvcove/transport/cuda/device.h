@@ -95,7 +95,7 @@ class Device final : public DeviceBackend {
   struct Ticket {
     DeviceWay way = DeviceWay::kLoad;
     CuEvent done = nullptr;  // null: there was none, and its streams must come to their end
-    Status enqueued;  // an error: the ticket fails once what was enqueued is over
+    Status enqueued;         // an error: the ticket fails once what was enqueued is over
     std::vector<RunBlock> blocks;
   };
   struct Pinned {
