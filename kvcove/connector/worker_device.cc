@@ -17,7 +17,6 @@
 
 namespace kvcove::connector {
 
-using transport::DeviceCopy;
 using transport::DeviceWay;
 
 std::int64_t WorkerRole::DeviceDeadline() const {

@@ -97,7 +97,7 @@ class Visit {
     return 0;
   }
   // Before the first Begin.
-  virtual void SetPermit(Permit /*permit*/) {}
+  virtual void SetPermit(Permit /*permit*/) {}  // NOLINT(performance-unnecessary-value-param): kept
 };
 
 // Thread-safe.
