@@ -150,7 +150,7 @@ class HerdRequester final : public HerdLane {
     } else {
       call.method = wire::Method::kLookup;
       std::vector<Id128> hashes(64);
-      for (Id128& hash : hashes) hash = {.high = RandomU64(), .low = RandomU64()};
+      for (Id128& hash : hashes) hash = {.high = random_.Next(), .low = random_.Next()};
       call.body = wire::EncodeLookup(token_, hashes);
     }
     return {.call = std::move(call)};
@@ -174,6 +174,7 @@ class HerdRequester final : public HerdLane {
 
  private:
   const Token token_;
+  Random random_{RandomU64()};
   // As the breaker's probes of a master that is away.
   rpc::Backoff backoff_{5 * kMillisecond, 250 * kMillisecond};
   bool served_ = false;

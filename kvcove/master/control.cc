@@ -336,6 +336,7 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
     return Fail(Code::kStale, "the master does not know this owner; say hello again");
   }
   Standings::Owner& standing = standings_.owner(request.number);
+  const bool untold = members_.Untold(request.number);
   bool overtaken = false;
   const Members::Renewal renewal =
       members_.Renew(request, table_.revision(), now, [&](std::int64_t until_ns) {
@@ -363,7 +364,10 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
     standings_.SetHidden(request.number, reply.hidden);
     standing.live_until_ns.store(now + options_.members.lease_ns, std::memory_order_release);
   }
-  standings_.untold.store(members_.untold(), std::memory_order_relaxed);
+  // Thousands of renewals a second come from a large pool, and few of them change that.
+  if (members_.Untold(request.number) != untold) {
+    standings_.untold.store(members_.untold(), std::memory_order_relaxed);
+  }
   CheckProofs(deferred);
   if (hooks_.heard) {
     deferred.Add([this, process = members_.ProcessOf(request.number)] { hooks_.heard(process); });
@@ -524,7 +528,8 @@ bool Control::Warming() const {
   const std::int64_t now = clock_.NowNs();
   const MutexLock lock(mutex_);
   if (now < started_ns_ + kListenNs) return true;
-  return members_.Warming(now);
+  // Each look-up asks: only while there is something to find it looks at all owners.
+  return standings_.untold.load(std::memory_order_relaxed) != 0 && members_.Warming(now);
 }
 
 bool Control::LeaseRunning() const {

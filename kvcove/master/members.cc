@@ -349,10 +349,8 @@ std::vector<SlotId> Members::EndOvertaken(OwnerNumber number, std::vector<std::s
 }
 
 std::size_t Members::untold() const {
-  return static_cast<std::size_t>(std::ranges::count_if(by_id_, [&](const auto& entry) {
-    const Member& member = at(entry.second);
-    return !member.told || member.last.disk_away;
-  }));
+  return static_cast<std::size_t>(
+      std::ranges::count_if(by_id_, [&](const auto& entry) { return Untold(entry.second); }));
 }
 
 std::vector<std::string> Members::VoidBarriers(SlotId slot) {

@@ -144,8 +144,9 @@ class Members {
   // It is told, and nothing of it was overtaken since. The slots whose barriers stood for that only
   // are not hidden any more; `keys`: of these barriers.
   std::vector<SlotId> EndOvertaken(OwnerNumber number, std::vector<std::string>& keys);
-  // Or has a disk that is not told.
-  std::size_t untold() const;
+  // Its inventory, or what lies on its disk.
+  bool Untold(OwnerNumber number) const { return !at(number).told || at(number).last.disk_away; }
+  std::size_t untold() const;  // how many; looks at all
   bool DiskAway(OwnerNumber number) const { return at(number).last.disk_away; }
   // The slot has another generation: its barriers mean nothing any more. Their keys.
   std::vector<std::string> VoidBarriers(SlotId slot);
