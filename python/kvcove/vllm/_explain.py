@@ -154,6 +154,13 @@ def _alone(vllm_config: Any) -> Iterator[None]:
         (parallel_state, "in_the_same_node_as", lambda *args, **more: [True] * world),
         (parallel, "data_parallel_size", 1),
     ]
+    # A CPU's ranks ask each other whether they share memory.
+    with contextlib.suppress(ImportError):
+        from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+
+        asks = "_all_group_ranks_share_shm_group_name"
+        if hasattr(CpuCommunicator, asks):
+            replaced.append((CpuCommunicator, asks, lambda *_: False))
     before = [(place, name, getattr(place, name)) for place, name, _ in replaced]
     for place, name, value in replaced:
         setattr(place, name, value)

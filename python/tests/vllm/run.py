@@ -259,7 +259,7 @@ def own_phases(name: str, seen: dict[str, Any], ref: dict[str, Any]) -> None:
     if "loaded" in seen:
         loaded = seen["loaded"]
         check(
-            loaded["equal"] and loaded["finished"] > 10 and loaded["stats"]["pinned_blocks"] == 0,
+            loaded["equal"] and loaded["finished"] > 2 and loaded["stats"]["pinned_blocks"] == 0,
             f"{name}: aborts and preemptions under load: {loaded['finished']} finished, all right",
         )
         check(
