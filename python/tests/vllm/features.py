@@ -76,13 +76,17 @@ def hints(model: str, out: str) -> dict[str, Any]:
     seen["wrong"] = [vars(one) for one in understood if one is not None]
     socket = json.loads(os.environ["KVCOVE_EXTRA"])["pool"].removeprefix("unix:")
     status = subprocess.run(
-        ["kvcove", "status", "--json", "--socket", socket], check=True, capture_output=True
+        [sys.executable, "-m", "kvcove", "status", "--json", "--socket", socket],
+        check=True,
+        capture_output=True,
     )
     spaces = [
         space for owner in json.loads(status.stdout)["owners"] for space in owner["namespaces"]
     ]
     seen["priorities"] = [
-        space.get("priority", "") for space in spaces if space["namespace"] != "kvcove-facts"
+        space.get("priority", "")
+        for space in spaces
+        if space["bytes"] > 0 and space["namespace"] != "kvcove-facts"  # that hold KV
     ]
     say(f"{len(seen['told'])} requests said something; priorities: {seen['priorities']}")
     return seen
