@@ -98,7 +98,8 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
   std::int64_t LeaseUntilNs() const override;
   std::int64_t StopLease() override;
   void Thaw() override;
-  void OpenStates();
+  // The files that Save writes, with their pages.
+  Status OpenStates();
 
   const DaemonOptions options_;
   const UpgradeHello hello_;
@@ -106,7 +107,9 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
   const Clock& clock_;
   mutable Mutex group_mutex_;
   std::vector<Impl*> group_ KVCOVE_GUARDED_BY(group_mutex_) = {this};
-  std::vector<StateWriter> states_;  // from Prepare to Save; of the thread that hands over
+  // From Prepare to Save; of the thread that hands over.
+  std::vector<StateWriter> states_;
+  Status states_opened_;
   UpgradeThread upgrade_;
   // Read by another thread, too: see Unattended.
   std::atomic<std::uint32_t> attendants_ = 0;

@@ -21,10 +21,10 @@ constexpr std::int64_t kPauseNs = 200 * kMillisecond;
 constexpr std::int64_t kQuietNs = kSecond;
 constexpr std::size_t kFiles = 2;   // header, payload
 constexpr std::size_t kStates = 3;  // the owner's, its policies', the daemon's
-// Roughly what an object takes in them: their pages are there before puts wait. What is more is
-// allocated as it is written.
-constexpr std::uint64_t kOwnerBytes = 32;
-constexpr std::uint64_t kPolicyBytes = 64;
+// What an object takes in them, measured with 10^6 objects and the usual policy: their pages are
+// there before puts wait. What is more is allocated as it is written.
+constexpr std::uint64_t kOwnerBytes = 16;
+constexpr std::uint64_t kPolicyBytes = 48;
 
 }  // namespace
 
@@ -98,7 +98,7 @@ Result<std::vector<UniqueFd>> Daemon::Impl::Files() {
 }
 
 void Daemon::Impl::Prepare() {
-  OpenStates();
+  states_opened_ = OpenStates();
   // On a busy host a thread of idle priority ends when it gets a core, and until then it may hold
   // the lock of the address space.
   host_->owner().PausePopulating();
@@ -124,21 +124,20 @@ Status Daemon::Impl::Freeze() {
   return host_->owner().PauseDisks();
 }
 
-void Daemon::Impl::OpenStates() {
+Status Daemon::Impl::OpenStates() {
   states_.clear();
   const std::uint64_t objects = host_->owner().Report().objects;
   for (const std::uint64_t each : {kOwnerBytes, kPolicyBytes, std::uint64_t{0}}) {
-    Result<StateWriter> writer = StateWriter::Open(objects * each);
-    if (writer) states_.push_back(std::move(*writer));
+    KVCOVE_ASSIGN(StateWriter writer, StateWriter::Open(objects * each));
+    states_.push_back(std::move(writer));
   }
+  return {};
 }
 
 Result<UpgradeState> Daemon::Impl::Save() {
   UpgradeState state;
+  KVCOVE_TRY(states_opened_);
   std::vector<StateWriter> writers = std::move(states_);
-  if (writers.size() != kStates) {
-    return Fail(Code::kLimit, "no memory files for the state of an upgrade");
-  }
   StateWriter& owner = writers[0];
   StateWriter& policies = writers[1];
   StateWriter& daemon = writers[2];
