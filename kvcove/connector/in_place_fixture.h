@@ -7,34 +7,18 @@
 #include <gtest/gtest.h>
 
 #include "kvcove/base/log.h"
-#include "kvcove/connector/worker.h"
+#include "kvcove/connector/one_device.h"
 #include "kvcove/requester/loan.h"
 #include "kvcove/requester/reservation.h"
-#include "kvcove/transport/fake_device.h"
 
 namespace kvcove::connector {
 
-using transport::DeviceQueue;
 using transport::DeviceWay;
 
-inline constexpr std::uintptr_t kFar = std::uintptr_t{1} << 60;
 inline constexpr std::uint64_t kMemory = 16 << 20;  // of which 512 KiB may be borrowed
 inline constexpr std::size_t kBlock = 40'000;
 inline constexpr std::uint32_t kBlocks = 64;
 inline constexpr std::size_t kPressure = 100'000;
-
-class OneDevice final : public DeviceMemory {
- public:
-  OneDevice(const transport::DeviceQueueOptions& options, const Clock& clock) {
-    auto backend = std::make_unique<transport::FakeDevice>(kFar);
-    fake = backend.get();
-    queue = std::move(*DeviceQueue::Open(std::move(backend), options, clock));
-  }
-  bool Owns(std::uintptr_t address) const override { return address >= kFar; }
-  Result<DeviceQueue*> QueueOf(std::uintptr_t /*address*/) const override { return queue.get(); }
-  transport::FakeDevice* fake = nullptr;
-  std::unique_ptr<DeviceQueue> queue;
-};
 
 // What a test says of a session, and what was asked of it.
 struct PoolFacts {

@@ -2,8 +2,8 @@
 // A device's memory: what waits for what, and what a failure of the device costs. On a backend
 // whose time the test drives; the order on a GPU's streams is tested in transport/cuda.
 #include "kvcove/connector/counts.h"
+#include "kvcove/connector/one_device.h"
 #include "kvcove/connector/roles_fixture.h"
-#include "kvcove/transport/fake_device.h"
 
 namespace kvcove::connector {
 namespace {
@@ -13,25 +13,6 @@ using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 using transport::DeviceQueue;
 using transport::DeviceWay;
-
-constexpr std::uintptr_t kFar = std::uintptr_t{1} << 60;
-
-class OneDevice final : public DeviceMemory {
- public:
-  OneDevice(const transport::DeviceQueueOptions& options, const Clock& clock) {
-    auto backend = std::make_unique<transport::FakeDevice>(kFar);
-    fake = backend.get();
-    queue = std::move(*DeviceQueue::Open(std::move(backend), options, clock));
-  }
-  bool Owns(std::uintptr_t address) const override { return address >= kFar; }
-  Result<DeviceQueue*> QueueOf(std::uintptr_t address) const override {
-    if (address >= end) return Fail(Code::kInternal, "error 1");
-    return queue.get();
-  }
-  transport::FakeDevice* fake = nullptr;
-  std::unique_ptr<DeviceQueue> queue;
-  std::uintptr_t end = UINTPTR_MAX;  // nothing at and behind it is there
-};
 
 class WorkerDeviceTest : public RolesTest {
  protected:
