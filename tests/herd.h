@@ -197,15 +197,21 @@ class Herd {
   bool RunUntil(Done done, std::int64_t limit_ns) {
     const std::int64_t until_ns = Now() + limit_ns;
     std::int64_t look_ns = 0;
-    while (Now() < until_ns) {
-      if (Now() >= look_ns) {
+    std::int64_t turn_ns = Now();
+    longest_turn_ns_ = 0;
+    while (turn_ns < until_ns) {
+      if (turn_ns >= look_ns) {
         if (done()) return true;
         look_ns = Now() + 2 * kMillisecond;
       }
       Turn();
+      const std::int64_t before_ns = std::exchange(turn_ns, Now());
+      longest_turn_ns_ = std::max(longest_turn_ns_, turn_ns - before_ns);
     }
     return done();
   }
+  // Of the last RunUntil: for so long nobody was served here. One turn takes a few milliseconds.
+  std::int64_t longest_turn_ns() const { return longest_turn_ns_; }
   static std::int64_t Now() { return SystemClock::Instance().NowNs(); }
 
  private:
@@ -358,6 +364,7 @@ class Herd {
 
   const rpc::Address master_;
   const UniqueFd epoll_;
+  std::int64_t longest_turn_ns_ = 0;
   std::vector<std::unique_ptr<Line>> lines_;
   using Entry = std::pair<std::int64_t, Line*>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> due_;

@@ -164,6 +164,8 @@ class HerdTest : public testing::Test, protected ClusterProcesses {
       return owner.lanes[static_cast<std::size_t>(Lane::kLease)].busy;
     });
   }
+  // This thread was late with renewals: leases that ran out meanwhile say nothing of the master.
+  bool StoodStill() const { return herd_->longest_turn_ns() > kSecond / 4; }
   double Ms() const { return static_cast<double>(Herd::Now() - restarted_ns_) / 1e6; }
   static void Print(const std::string& line) {
     if (std::getenv("KVCOVE_TEST_TIMES") != nullptr) fmt::print("{}\n", line);
@@ -213,6 +215,8 @@ TEST_F(HerdTest, AllOwnersHaveLeasesAfterAFewMessagesEach) {
   EXPECT_LE(Most(requesters_, attempts), 12U);
   ASSERT_TRUE(herd_->RunUntil([&] { return Told() == scale.owners; }, 120 * kSecond))
       << Told() << " of " << scale.owners << " owners have told their inventory";
+  EXPECT_TRUE(Leased() == scale.owners || StoodStill())
+      << "a lease ran out while inventories were told";
   EXPECT_EQ(RefusedRenewals(), 0U) << "the master refused a lease while inventories were told";
   EXPECT_TRUE(herd_->RunUntil([&] { return Leased() == scale.owners; }, 10 * kSecond))
       << Leased() << " of " << scale.owners << " owners have a lease behind inventories";
@@ -224,20 +228,27 @@ TEST_F(HerdTest, AllOwnersHaveLeasesAfterAFewMessagesEach) {
 
 // Requesters ask for more than the master takes on; what is kept for owners is theirs.
 TEST_F(HerdTest, RequestersWaitWhileOwnersComeBackFromTheReserve) {
-  // Their renewals, 4 a second each, fit into the reserve: an eighth of the calls.
+  // 10 calls a second each, as docs/security.md has it, fit into the reserve: an eighth of all.
   const Scale scale{.owners = 8, .requesters = 900, .objects = 100};
   RaiseDescriptorLimit();
-  Begin(scale, {.more = {"--max-total-calls", "600"}});
+  Begin(scale, {.more = {"--max-total-calls", "640"}});
   if (HasFatalFailure()) return;
   Restart();
   ASSERT_TRUE(herd_->RunUntil([&] { return Leased() == scale.owners; }, 30 * kSecond))
       << Leased() << " of " << scale.owners << " owners have a lease";
   EXPECT_LE(MostAttempts(Lane::kLease), 8U);
-  (void)herd_->RunUntil([] { return false; }, 3 * kSecond);
+  std::size_t least = scale.owners;
+  (void)herd_->RunUntil(
+      [&] {
+        least = std::min(least, Leased());
+        return false;
+      },
+      3 * kSecond);
   std::uint64_t busy = 0;
   for (const auto& requester : requesters_) busy += requester->busy;
   EXPECT_GT(busy, 0U) << "the limit was never met";
-  // Refusals, not leases that ran out: a machine that stands still for a second ends leases, too.
+  EXPECT_TRUE(least == scale.owners || StoodStill())
+      << "of " << scale.owners << " owners only " << least << " kept their lease beside requesters";
   EXPECT_EQ(RefusedRenewals(), 0U) << "the master refused an owner's lease beside requesters";
   EXPECT_TRUE(herd_->RunUntil([&] { return Leased() == scale.owners; }, 10 * kSecond))
       << Leased() << " of " << scale.owners << " owners have a lease beside requesters";
