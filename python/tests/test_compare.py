@@ -18,8 +18,6 @@ from kvcove.mooncake._differences import explains, table
 DOCS = Path(__file__).parents[2] / "docs" / "mooncake.md"
 CALLS = Path(differences.__code__.co_filename).with_name("_calls.py")
 RIVAL = os.environ.get("KVCOVE_RIVAL_PYTHON", "")
-
-
 SUITE = Path(__file__).with_name("conformance")
 
 
@@ -43,6 +41,7 @@ def _suite_of(directory: Path, text: str) -> Path:
         "RIVAL = os.environ.get('KVCOVE_TEST_RIVAL', '')\n"
         "def differs(row):\n"
         "    return pytest.mark.skipif(RIVAL not in ('', 'all'), reason='differs: ' + row)\n"
+        "@pytest.fixture\ndef broken(): assert not RIVAL\n"
         "def own(why):\n"
         "    return pytest.mark.skipif(bool(RIVAL), reason='kvcove\\'s own: ' + why)\n"
     )
@@ -61,6 +60,7 @@ def test_a_suite_is_alike_or_explained_or_told(tmp_path: Path) -> None:
         "@differs('`setup` twice')\ndef test_differs(): assert not RIVAL\n"
         "@differs('a strided memoryview')\ndef test_ends_it(): os._exit(9) if RIVAL else None\n"
         "@differs('`setup` twice')\ndef test_marked_though_alike(): pass\n"
+        "@differs('`setup` twice')\ndef test_never_begins(broken): pass\n"
         "@differs('nothing that is known')\ndef test_without_a_row(): assert not RIVAL\n",
     )
     result = _suite.compare(sys.executable, suite, "")
@@ -72,6 +72,7 @@ def test_a_suite_is_alike_or_explained_or_told(tmp_path: Path) -> None:
         "test_fails_here",
         "test_fails_there",
         "test_marked_though_alike",
+        "test_never_begins",
         "test_without_a_row",
     ]
 

@@ -8,10 +8,10 @@ as some end the interpreter, and has to fail: a mark on what is alike hides a di
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -27,6 +27,7 @@ __all__ = ["Compared", "compare"]
 _MARK = "differs: "
 _OWN = "kvcove's own: "
 _ALONE_S = 120  # for one test by itself; the original hangs in some
+_NOT_BEGUN = (2, 3, 4, 5)  # pytest: interrupted, its own error, wrong arguments, no such test
 
 
 @dataclasses.dataclass
@@ -34,12 +35,9 @@ class Compared:
     """What came out: tests alike, those that differ for a reason, those of one side only, and the rest as text."""
 
     alike: int = 0
-    explained: dict[str, int] = dataclasses.field(default_factory=dict)
-    one_sided: dict[str, int] = dataclasses.field(default_factory=dict)
+    explained: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    one_sided: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     unexplained: list[str] = dataclasses.field(default_factory=list)
-
-    def note(self, counts: dict[str, int], reason: str) -> None:
-        counts[reason] = counts.get(reason, 0) + 1
 
 
 def _environment(python: str, overlay: str, rival: str) -> dict[str, str]:
@@ -91,7 +89,10 @@ def _run(python: str, suite: Path, overlay: str, rival: str) -> dict[str, tuple[
 
 
 def _alone(python: str, suite: Path, name: str) -> tuple[str, str]:
-    """Run one test there; return its outcome (failed, too, if it ends the interpreter or hangs)."""
+    """Run one test there; return its outcome.
+
+    It has failed, too, where it ends the interpreter or hangs; ``untried`` says that it did not begin.
+    """
     module, _, test = name.partition("::")
     file = suite / (module.rpartition(".")[2] + ".py")
     with tempfile.TemporaryDirectory() as directory:
@@ -110,25 +111,29 @@ def _alone(python: str, suite: Path, name: str) -> tuple[str, str]:
         child.wait()
         if document.exists():
             for _, outcome, said in _outcomes(document):
-                return outcome, said
-        return "failed", f"ended with {child.returncode}"
+                return ("untried" if said.startswith("failed on setup") else outcome), said
+        said = f"ended with {child.returncode}"
+        return ("untried" if child.returncode in _NOT_BEGUN else "failed"), said
 
 
 def _compare_skipped(rival: str, suite: Path, name: str, said: str, result: Compared) -> None:
     """Judge a test that did not run there."""
-    row = re.escape(_MARK) + "(.*)"
-    marked = re.search(row, said)
-    if marked is None:
-        return result.note(result.one_sided, said.partition(_OWN)[2] or said)
-    if not explains(marked[1]):
-        return result.unexplained.append(f"{name}: no row is about {marked[1]!r}")
+    row = said.partition(_MARK)[2]
+    if not row:
+        result.one_sided[said.partition(_OWN)[2] or said] += 1
+        return
+    if not explains(row):
+        result.unexplained.append(f"{name}: no row is about {row!r}")
+        return
     outcome, said = _alone(rival, suite, name)
     if outcome == "passed":
-        return result.unexplained.append(f"{name}: passes there, too: take its mark away")
-    if outcome == "skipped":
-        return result.note(result.one_sided, said)
-    result.note(result.explained, marked[1])
-    return None
+        result.unexplained.append(f"{name}: passes there, too: take its mark away")
+    elif outcome == "untried":
+        result.unexplained.append(f"{name}: cannot be tried there: {said}")
+    elif outcome == "skipped":
+        result.one_sided[said] += 1
+    else:
+        result.explained[row] += 1
 
 
 def compare(rival: str, suite: Path, overlay: str) -> Compared:
@@ -165,5 +170,5 @@ def compare(rival: str, suite: Path, overlay: str) -> Compared:
         elif ours == outcome == "passed":
             result.alike += 1
         else:
-            result.note(result.one_sided, f"{ours} here, {outcome} there")
+            result.one_sided[f"{ours} here, {outcome} there"] += 1
     return result

@@ -690,7 +690,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
             _log.debug("batch_get_replica_desc: %s", error)
             return {}
         return {
-            key: [
+            _text(key): [
                 ReplicaDescriptor(now.hostname if owner == "local" else owner, size, on_disk)
                 for owner, on_disk, size in places
             ]
@@ -830,7 +830,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
             gone = self._drop_replicas(now, shared, segment_name)
         codes = self.batch_remove(mine)
         gone |= {key for key, code in zip(mine, codes, strict=True) if code == 0}
-        return [key for key in dict.fromkeys(keys) if key in gone]
+        return [_text(key) for key in dict.fromkeys(keys) if key in gone]
 
     def _only_there(
         self, now: Open, keys: list[str], segment: str
@@ -1018,6 +1018,11 @@ def _item(now: Open, name: bytes) -> dict[str, str]:
 def _octets(text: str | bytes) -> bytes:
     """Return a key as the pool has it. That API takes bytes wherever it takes text."""
     return text if isinstance(text, bytes) else text.encode()
+
+
+def _text(key: str | bytes) -> str:
+    """Return a key as that API gives it back."""
+    return key if isinstance(key, str) else key.decode()
 
 
 def _odd(key: str | bytes) -> bool:

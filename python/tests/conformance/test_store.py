@@ -340,7 +340,8 @@ def test_bytes_are_keys(store: Any) -> None:
     assert store.get("from") == b"0123456789"
     assert store.put("pinned", b"1", config(with_hard_pin=True)) == 0
     assert store.put(b"pinned too", b"1", config(with_hard_pin=True)) == 0
-    assert len(store.batch_replica_clear([b"pinned too"])) == 1
+    assert list(store.batch_get_replica_desc([b"a"])) == ["a"]
+    assert store.batch_replica_clear([b"pinned too"]) == ["pinned too"]
     assert store.remove_by_regex(b"^from$", True) == 1
     assert store.batch_remove([b"k", b"b"], True) == [0, 0]
     del buffer
