@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool with a disk against fio, in turns on one directory in one run: what comes up, what goes
+// A pool with a disk against fio, in turn on one directory in one run: what comes up, what goes
 // down, and what both cost. Embedded pool, values in memory of this process. One JSON line a row.
 //   disk_bench DIRECTORY [--pool URL] [load|look|gets|demotion|random ...]
 // All rows, unless some are named. URL: instead of the embedded pool, one that has an owner with as
@@ -33,6 +33,11 @@ using std::chrono::milliseconds;
 constexpr std::uint64_t kMi = 1 << 20;
 constexpr std::uint64_t kMemory = 256 * kMi;
 constexpr std::uint64_t kDisk = 8192 * kMi;
+constexpr std::uint64_t kLarge = 2560;  // values of 1 MiB
+constexpr std::uint64_t kSmall = 20'000;
+constexpr std::uint64_t kSmallSize = 64 << 10;
+constexpr int kRounds = 5;
+constexpr double kGi = 1024.0 * kMi;
 constexpr CallOptions kLong{.timeout = milliseconds(30'000)};
 
 double Since(Steady::time_point begin) {
@@ -49,13 +54,24 @@ struct Speed {
   double cpu_s_a_gib = 0;
 };
 
+// What fio does as the limit of a row. The file is as long as the pool's disk, and written once
+// before: a device, and what caches it, treats 1 GiB that is written again and again better than 8
+// GiB.
+struct Work {
+  std::string rw;
+  std::string block;
+  int depth = 0;
+  std::uint64_t area = kDisk;  // bytes at the file's start, as many as the row's values take
+  int seconds = 2;             // 0: once over the area
+};
+
 // fio with one job on a file of its own, O_DIRECT.
-Result<Speed> Fio(const std::string& directory, const std::string& rw, const std::string& block,
-                  int depth) {
+Result<Speed> Fio(const std::string& directory, const Work& work) {
   const std::string command = fmt::format(
-      "fio --name=limit --filename={}/fio.bin --rw={} --bs={} --iodepth={} --size=1g --direct=1 "
-      "--ioengine=io_uring --output-format=json --thread",
-      directory, rw, block, depth);
+      "fio --name=limit --filename={}/fio.bin --filesize={} --rw={} --bs={} --iodepth={} --size={} "
+      "--direct=1 --ioengine=io_uring --output-format=json --thread{}",
+      directory, kDisk, work.rw, work.block, work.depth, work.area,
+      work.seconds > 0 ? fmt::format(" --time_based --runtime={}", work.seconds) : "");
   std::string text;
   FILE* const pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return FailErrno(Code::kInternal, "starting fio");
@@ -71,7 +87,7 @@ Result<Speed> Fio(const std::string& directory, const std::string& rw, const std
     return Fail(Code::kUnavailable, "fio (Debian: apt install fio) failed: " + command);
   }
   const auto& job = json["jobs"][0];
-  const auto& way = job[rw.ends_with("read") ? "read" : "write"];
+  const auto& way = job[work.rw.ends_with("read") ? "read" : "write"];
   const double bytes = way["io_bytes"];
   const double cpu = (job["usr_cpu"].get<double>() + job["sys_cpu"].get<double>()) / 100 *
                      job["job_runtime"].get<double>() / 1000;
@@ -111,6 +127,26 @@ class Bench {
   Status Run();
 
  private:
+  // fio for two seconds, then the pool. The rounds' medians are the row.
+  struct Round {
+    Speed ours;
+    Speed fio;
+    double share = 0;  // what the disk served, or took
+  };
+  template <typename Figure>
+  static double Median(const std::vector<Round>& rounds, Figure figure) {
+    std::vector<double> all;
+    for (const Round& round : rounds) all.push_back(figure(round));
+    std::ranges::sort(all);
+    return all[all.size() / 2];
+  }
+  static std::string Speeds(const std::vector<Round>& rounds) {
+    return fmt::format(
+        "\"mb_s\":{:.0f},\"fio_mb_s\":{:.0f},\"ratio\":{:.3f}",
+        Median(rounds, [](const Round& r) { return r.ours.bytes_s / 1e6; }),
+        Median(rounds, [](const Round& r) { return r.fio.bytes_s / 1e6; }),
+        Median(rounds, [](const Round& r) { return r.ours.bytes_s / r.fio.bytes_s; }));
+  }
   static std::string KeyOf(std::uint64_t size, std::uint64_t i) {
     return fmt::format("{}/{:08}", size, i);
   }
@@ -123,9 +159,10 @@ class Bench {
   Result<double> Load(std::uint64_t size, std::span<const std::uint64_t> numbers);
   Result<bool> Look(std::uint64_t size, std::span<const std::uint64_t> numbers,
                     const CallOptions& options);
+  Result<Round> Loads(std::uint64_t size, std::uint64_t count, bool random);
   Status Row(const char* name, std::uint64_t size, std::uint64_t count, bool random,
-             const Speed& fio);
-  Status Demotion(const Speed& fio);
+             const Work& limit);
+  Status Demotion();
   Status GetsMeanwhile();
   Status LookThenLoad();
   std::vector<std::uint64_t> Next(std::uint64_t count, bool random);
@@ -211,52 +248,75 @@ Result<double> Bench::Load(std::uint64_t size, std::span<const std::uint64_t> nu
   return seconds;
 }
 
-// Calls for `count` values each, until 4 GiB are read.
-Status Bench::Row(const char* name, std::uint64_t size, std::uint64_t count, bool random,
-                  const Speed& fio) {
+// A GiB in calls for `count` values each.
+Result<Bench::Round> Bench::Loads(std::uint64_t size, std::uint64_t count, bool random) {
   double seconds = 0;
   std::uint64_t bytes = 0;
+  std::uint64_t asked = 0;
   const double cpu_before = CpuSeconds();
   const std::uint64_t read_before = Stat().disk_hits;
-  std::uint64_t asked = 0;
-  while (bytes < 4096 * kMi) {
+  while (bytes < 1024 * kMi) {
     const std::vector<std::uint64_t> numbers = Next(count, random);
     KVCOVE_ASSIGN(const double one, Load(size, numbers));
     seconds += one;
     bytes += numbers.size() * size;
     asked += numbers.size();
   }
-  const double gib = static_cast<double>(bytes) / (1024.0 * kMi);
-  const double cpu = (CpuSeconds() - cpu_before) / gib;
-  const double limit = fio.cpu_s_a_gib + HashAndCopy(size);
-  const double speed = static_cast<double>(bytes) / seconds;
+  return Round{
+      .ours = {.bytes_s = static_cast<double>(bytes) / seconds,
+               .cpu_s_a_gib = (CpuSeconds() - cpu_before) / (static_cast<double>(bytes) / kGi)},
+      .share = static_cast<double>(Stat().disk_hits - read_before) / static_cast<double>(asked)};
+}
+
+Status Bench::Row(const char* name, std::uint64_t size, std::uint64_t count, bool random,
+                  const Work& limit) {
+  std::vector<Round> rounds;
+  for (int i = 0; i < kRounds; ++i) {
+    KVCOVE_ASSIGN(const Speed fio, Fio(directory_, limit));
+    KVCOVE_ASSIGN(Round round, Loads(size, count, random));
+    round.fio = fio;
+    round.fio.cpu_s_a_gib += HashAndCopy(size);
+    rounds.push_back(round);
+  }
   fmt::print(
-      "{{\"row\":\"{}\",\"mb_s\":{:.0f},\"fio_mb_s\":{:.0f},\"ratio\":{:.3f},\"cpu_s_a_gib\":{:.3f}"
-      ","
-      "\"limit_cpu_s_a_gib\":{:.3f},\"cpu_ratio\":{:.2f},\"from_disk\":{:.3f}}}\n",
-      name, speed / 1e6, fio.bytes_s / 1e6, speed / fio.bytes_s, cpu, limit, cpu / limit,
-      static_cast<double>(Stat().disk_hits - read_before) / static_cast<double>(asked));
+      "{{\"row\":\"{}\",{},\"cpu_s_a_gib\":{:.3f},\"limit_cpu_s_a_gib\":{:.3f},"
+      "\"cpu_ratio\":{:.2f},\"from_disk\":{:.3f}}}\n",
+      name, Speeds(rounds), Median(rounds, [](const Round& r) { return r.ours.cpu_s_a_gib; }),
+      Median(rounds, [](const Round& r) { return r.fio.cpu_s_a_gib; }),
+      Median(rounds, [](const Round& r) { return r.ours.cpu_s_a_gib / r.fio.cpu_s_a_gib; }),
+      Median(rounds, [](const Round& r) { return r.share; }));
   return {};
 }
 
 // Puts as fast as they go for two seconds, on a disk that has been written once, as fio's file has:
 // what is beyond the disk's speed is dropped.
-Status Bench::Demotion(const Speed& fio) {
+Status Bench::Demotion() {
   std::uint64_t i = 1'000'000;
   while (Stat().disk_written_bytes < kDisk) KVCOVE_TRY(PutOne(kMi, i++));
-  const PoolStat before = Stat();
-  const double cpu_before = CpuSeconds();
-  const auto begin = Steady::now();
-  for (; Since(begin) < 2; ++i) KVCOVE_TRY(PutOne(kMi, i));
-  const PoolStat after = Stat();
-  const double seconds = Since(begin);
-  const double written = static_cast<double>(after.disk_written_bytes - before.disk_written_bytes);
+  std::vector<Round> rounds;
+  for (int round = 0; round < kRounds; ++round) {
+    Drain();
+    KVCOVE_ASSIGN(const Speed fio, Fio(directory_, {.rw = "write", .block = "1m", .depth = 16}));
+    const PoolStat before = Stat();
+    const double cpu_before = CpuSeconds();
+    const auto begin = Steady::now();
+    for (; Since(begin) < 2; ++i) KVCOVE_TRY(PutOne(kMi, i));
+    const double seconds = Since(begin);
+    const PoolStat after = Stat();
+    const auto written = static_cast<double>(after.disk_written_bytes - before.disk_written_bytes);
+    rounds.push_back({.ours = {.bytes_s = written / seconds,
+                               .cpu_s_a_gib = (CpuSeconds() - cpu_before) / (written / kGi)},
+                      .fio = fio,
+                      .share = written / (written + (static_cast<double>(after.disk_dropped_full -
+                                                                         before.disk_dropped_full) *
+                                                     kMi))});
+  }
   fmt::print(
-      "{{\"row\":\"demotion\",\"mb_s\":{:.0f},\"fio_mb_s\":{:.0f},\"ratio\":{:.3f},\"dropped\":{},"
-      "\"cpu_s_a_gib_with_puts\":{:.3f},\"fio_cpu_s_a_gib\":{:.3f}}}\n",
-      written / seconds / 1e6, fio.bytes_s / 1e6, written / seconds / fio.bytes_s,
-      after.disk_dropped_full - before.disk_dropped_full,
-      (CpuSeconds() - cpu_before) / (written / (1024.0 * kMi)), fio.cpu_s_a_gib);
+      "{{\"row\":\"demotion\",{},\"cpu_s_a_gib_with_puts\":{:.3f},\"fio_cpu_s_a_gib\":{:.3f},"
+      "\"written_of_evicted\":{:.3f}}}\n",
+      Speeds(rounds), Median(rounds, [](const Round& r) { return r.ours.cpu_s_a_gib; }),
+      Median(rounds, [](const Round& r) { return r.fio.cpu_s_a_gib; }),
+      Median(rounds, [](const Round& r) { return r.share; }));
   Drain();
   return {};
 }
@@ -334,21 +394,22 @@ Status Bench::LookThenLoad() {
 }
 
 Status Bench::Run() {
-  KVCOVE_ASSIGN(const Speed first_writes, Fio(directory_, "write", "1m", 16));
-  KVCOVE_ASSIGN(const Speed writes, Fio(directory_, "write", "1m", 16));
-  KVCOVE_ASSIGN(const Speed reads, Fio(directory_, "read", "1m", 64));
-  KVCOVE_ASSIGN(const Speed random_reads, Fio(directory_, "randread", "64k", 32));
-  fmt::print("{{\"row\":\"fio_first_writes\",\"mb_s\":{:.0f}}}\n", first_writes.bytes_s / 1e6);
+  KVCOVE_ASSIGN(const Speed first,
+                Fio(directory_, {.rw = "write", .block = "1m", .depth = 16, .seconds = 0}));
+  fmt::print("{{\"row\":\"fio_first_writes\",\"mb_s\":{:.0f}}}\n", first.bytes_s / 1e6);
   KVCOVE_TRY(Open());
-  KVCOVE_TRY(PutAll(kMi, 2560));
-  if (Wanted("load")) KVCOVE_TRY(Row("load_64x1mib", kMi, 64, false, reads));
+  KVCOVE_TRY(PutAll(kMi, kLarge));
+  if (Wanted("load")) {
+    const Work limit{.rw = "read", .block = "1m", .depth = 64, .area = kLarge * kMi};
+    KVCOVE_TRY(Row("load_64x1mib", kMi, 64, false, limit));
+  }
   if (Wanted("look")) KVCOVE_TRY(LookThenLoad());
   if (Wanted("gets")) KVCOVE_TRY(GetsMeanwhile());
-  if (Wanted("demotion")) KVCOVE_TRY(Demotion(writes));
+  if (Wanted("demotion")) KVCOVE_TRY(Demotion());
   if (!Wanted("random")) return {};
-  KVCOVE_TRY(PutAll(64 << 10, 20'000));
-  KVCOVE_TRY(Row("load_128x64kib_random", 64 << 10, 128, true, random_reads));
-  return {};
+  KVCOVE_TRY(PutAll(kSmallSize, kSmall));
+  const Work limit{.rw = "randread", .block = "64k", .depth = 32, .area = kSmall * kSmallSize};
+  return Row("load_128x64kib_random", kSmallSize, 128, true, limit);
 }
 
 int Main(int argc, char** argv) {
@@ -361,7 +422,7 @@ int Main(int argc, char** argv) {
   if (words.empty()) {
     fmt::print(stderr,
                "disk_bench DIRECTORY [--pool URL] [load|look|gets|demotion|random ...]: writes a "
-               "disk of 8 GiB and fio's file of 1 GiB there\n");
+               "disk of 8 GiB and fio's file of 8 GiB there\n");
     return 2;
   }
   std::string directory = words[0] + "/disk_bench-XXXXXX";

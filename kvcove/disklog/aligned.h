@@ -2,6 +2,8 @@
 // Memory that O_DIRECT takes: it starts and ends at a block's boundary.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -14,6 +16,7 @@
 namespace kvcove::disklog {
 
 inline constexpr std::uint64_t kBlockBytes = 4096;
+inline constexpr std::uint64_t kHugePageBytes = 2ULL << 20;
 
 constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t to) {
   return (value + to - 1) / to * to;
@@ -25,8 +28,12 @@ class AlignedBuffer {
   // At least `bytes`, whole blocks, all zero.
   explicit AlignedBuffer(std::uint64_t bytes) : size_(AlignUp(bytes, kBlockBytes)) {
     if (size_ == 0) return;
-    data_ = static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, size_));
+    // A device takes so many runs of physical memory at once (virtio: 254), and a transfer with
+    // more is cut: of scattered pages of 4 KiB, 1 MiB takes two requests instead of one.
+    const bool huge = size_ >= kHugePageBytes;
+    data_ = static_cast<std::byte*>(std::aligned_alloc(huge ? kHugePageBytes : kBlockBytes, size_));
     if (data_ == nullptr) throw std::bad_alloc();
+    if (huge) (void)madvise(data_, size_, MADV_HUGEPAGE);
     std::memset(data_, 0, size_);
   }
   explicit AlignedBuffer(std::string_view bytes) : AlignedBuffer(bytes.size()) {

@@ -40,7 +40,8 @@ class Device {
   // Ends a wait of Poll early. Thread-safe.
   virtual void Wake() = 0;
   virtual std::size_t in_flight() const = 0;
-  // Memory that many operations use: it may make them cheaper. At most once, before the first.
+  // Memory that many operations use, beside what is registered before: it may make them cheaper.
+  // Before the first of them; no operation names these addresses once the memory is freed.
   virtual void Register(std::span<std::byte> /*memory*/) {}
 };
 

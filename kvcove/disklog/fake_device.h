@@ -58,7 +58,8 @@ class FakeDevice final : public Device {
   }
 
   // Completes one operation, any of those in flight.
-  std::size_t Poll(std::int64_t /*wait_ns*/) override {
+  std::size_t Poll(std::int64_t wait_ns) override {
+    waits_ns_ = wait_ns;
     if (off_ || faults.hangs || operations_.empty()) return 0;
     const std::size_t index = random_.Below(operations_.size());
     Operation operation = std::move(operations_[index]);
@@ -73,6 +74,8 @@ class FakeDevice final : public Device {
   bool off() const { return off_; }
   std::uint64_t changes() const { return changes_; }
   std::uint64_t reads() const { return reads_; }
+  // How long the last Poll would have waited.
+  std::int64_t waits_ns() const { return waits_ns_; }
   std::span<std::byte> bytes() { return seen_; }
 
   // What is on the disk after power is lost now: of each write since the last sync all, nothing, or
@@ -162,6 +165,7 @@ class FakeDevice final : public Device {
   std::vector<Operation> operations_;
   std::uint64_t changes_ = 0;
   std::uint64_t reads_ = 0;
+  std::int64_t waits_ns_ = 0;
   bool off_ = false;
 };
 

@@ -322,16 +322,16 @@ void Log::StopStep() {
 }
 
 bool Log::Poll(std::int64_t wait_ns) {
-  const std::size_t ran = state_.device.Poll(wait_ns);
-  bool more = reader_.Verify(verify_slice_bytes_);
-  if (!stopping_ || cleaner_.active()) more = cleaner_.Step() || more;
+  const std::size_t ran = state_.device.Poll(more_ ? 0 : wait_ns);
+  more_ = reader_.Verify(verify_slice_bytes_);
+  if (!stopping_ || cleaner_.active()) more_ = cleaner_.Step() || more_;
   if (state_.stale != swept_stale_) {  // something became stale: two rounds from now on
     swept_stale_ = state_.stale;
     sweeps_ = 2;
   }
   if (sweeps_ > 0 && state_.Sweep(kSweepSteps)) --sweeps_;
   if (stopping_) StopStep();
-  return more || ran > 0;
+  return more_ || ran > 0;
 }
 
 bool Log::idle() const {

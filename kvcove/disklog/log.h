@@ -160,6 +160,7 @@ class Log {
 
   State state_;
   const std::uint64_t verify_slice_bytes_;
+  bool more_ = false;  // to do without an answer of the device: the next Poll does not wait
   const std::uint8_t streams_;
   const bool started_empty_;
   Writer writer_;

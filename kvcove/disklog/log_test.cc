@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kvcove/base/clock.h"
 #include "kvcove/disklog/log_fixture.h"
 
 namespace kvcove::disklog {
@@ -232,6 +233,35 @@ TEST_F(LogTest, AFailingReadIsAMissThatSaysSo) {
   EXPECT_EQ(Get(*log_, *device_, Key(0)).miss, ReadMiss::kIoError);
   device_->faults.read_error = 0;
   ExpectSome(0, 1);
+}
+
+// With nothing else under way nobody would end the wait.
+TEST_F(LogTest, NobodyWaitsForTheDeviceWhileBytesThatWereReadAreToBeVerified) {
+  auto device = FormattedDevice(8, 1);
+  LogOptions options = SmallLog();
+  options.verify_slice_bytes = 1000;
+  const auto log = OpenLog(*device, std::move(options));
+  ASSERT_TRUE(Put(*log, *device, "k", 1, 5000));
+  PollUntil(*log, *device, [&] { return log->idle() || device->in_flight() == 0; });
+  const auto found = log->Find(kSlot, kGeneration, "k");
+  ASSERT_TRUE(found);
+  AlignedBuffer buffer(found->buffer_bytes);
+  std::optional<ReadResult> result;
+  log->Read(*found, {.slot = kSlot, .generation = kGeneration, .key = "k"}, buffer.span(),
+            [&](const ReadResult& read) { result = read; });
+  log->Poll(kSecond);
+  ASSERT_EQ(device->in_flight(), 0U);
+  ASSERT_FALSE(result) << "it is verified in slices";
+  int polls = 0;
+  for (; !result && polls < 100; ++polls) {
+    log->Poll(kSecond);
+    EXPECT_EQ(device->waits_ns(), 0);
+  }
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->miss, ReadMiss::kNone);
+  EXPECT_GE(polls, 4);
+  log->Poll(kSecond);
+  EXPECT_EQ(device->waits_ns(), kSecond) << "there is nothing to do";
 }
 
 TEST_F(LogTest, WhatCanNeverFitIsRefused) {

@@ -40,10 +40,12 @@ TierDisk::TierDisk(Tiering& tiering, std::unique_ptr<disklog::Device> device,
       options_(options),
       promoter_(promoter),
       clock_(clock),
+      staging_(options.read_bytes),
       device_(std::move(device)),
       log_(std::move(log)),
       zones_(log_->space().zones) {
   tiering_.inventory().SetZones(zones_);
+  device_->Register(staging_.memory());
 }
 
 void TierDisk::SetAside(const std::string& why) {
@@ -214,17 +216,6 @@ void TierDisk::RemoveFound(Walk& walk) {
 
 // ---- up
 
-disklog::AlignedBuffer TierDisk::TakeBuffer(std::uint64_t bytes) {
-  for (auto at = buffers_.begin(); at != buffers_.end(); ++at) {
-    if (at->size() < bytes || at->size() > 2 * bytes) continue;
-    disklog::AlignedBuffer buffer = std::move(*at);
-    buffers_.erase(at);
-    kept_bytes_ -= buffer.size();
-    return buffer;
-  }
-  return disklog::AlignedBuffer(bytes);
-}
-
 void TierDisk::StartReads() {
   no_room_ = false;
   while (const std::shared_ptr<Load> load = tiering_.FirstLoad()) {
@@ -252,7 +243,7 @@ void TierDisk::StartReads() {
 }
 
 void TierDisk::StartRead(const std::shared_ptr<Load>& load, const disklog::Found& found) {
-  const auto buffer = std::make_shared<disklog::AlignedBuffer>(TakeBuffer(found.buffer_bytes));
+  const auto buffer = std::make_shared<disklog::Staging::Buffer>(staging_.Take(found.buffer_bytes));
   const std::uint64_t bytes = found.buffer_bytes;
   const std::int64_t begun_ns = clock_.NowNs();
   reading_bytes_ += bytes;
@@ -265,9 +256,6 @@ void TierDisk::StartRead(const std::shared_ptr<Load>& load, const disklog::Found
                --reads_;
                Ended(load, buffer->span(), result);
                tiering_.EndComing(bytes);
-               if (kept_bytes_ + buffer->size() > options_.read_bytes) return;
-               kept_bytes_ += buffer->size();
-               buffers_.push_back(std::move(*buffer));
              });
 }
 
@@ -322,7 +310,8 @@ bool TierDisk::DemoteOne(const std::shared_ptr<Demotion>& demotion) {
                   tiering_.Landed(*demotion, there);
                 });
   if (!put && (put.error().code == Code::kLimit || put.error().code == Code::kNoSpace)) {
-    log_->Flush();
+    // While the device has work, a part of a chunk would be a small write between big ones.
+    if (device_->in_flight() == 0) log_->Flush();
     return false;
   }
   if (!put && put.error().code == Code::kUnavailable) {

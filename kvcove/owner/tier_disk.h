@@ -14,6 +14,7 @@
 
 #include "kvcove/disklog/device.h"
 #include "kvcove/disklog/log.h"
+#include "kvcove/disklog/staging.h"
 #include "kvcove/owner/tiering.h"
 
 namespace kvcove::owner {
@@ -75,20 +76,18 @@ class TierDisk {
   std::uint8_t StreamOf(const Demotion& demotion) const;
   bool DemoteOne(const std::shared_ptr<Demotion>& demotion);
   void SetAside(const std::string& why);
-  disklog::AlignedBuffer TakeBuffer(std::uint64_t bytes);
 
   Tiering& tiering_;
   const TierDiskOptions options_;
   Promoter& promoter_;
   const Clock& clock_;
+  disklog::Staging staging_;  // outlives the device, which reads into it
   // The log is destroyed first: its device may still write into its memory.
   std::unique_ptr<disklog::Device> device_;
   std::unique_ptr<disklog::Log> log_;
   const std::uint32_t zones_;
   std::deque<TierOrder> removals_;
   std::deque<std::shared_ptr<Walk>> walks_;
-  std::vector<disklog::AlignedBuffer> buffers_;  // for later reads
-  std::uint64_t kept_bytes_ = 0;                 // of these
   std::uint64_t reading_bytes_ = 0;
   std::size_t reads_ = 0;
   std::uint32_t read_errors_ = 0;  // one after the other

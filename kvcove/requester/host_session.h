@@ -96,6 +96,7 @@ class HostSession final : public Session {
   struct Window {
     std::chrono::milliseconds hold{0};
     std::int64_t deadline_ns = 0;
+    std::uint64_t bytes = 0;  // that the call copies in all, where that is known
   };
   static constexpr std::size_t kFindChunk = segment::HeaderView::kFindMany;
   static constexpr std::uint64_t kCopyPiece = kMiB;  // between two looks at the deadline
@@ -113,7 +114,7 @@ class HostSession final : public Session {
   // Nothing may be found: fills the results with why.
   static bool Refused(const Result<Scope>& scope, std::span<ItemResult> results);
   void GetWindow(const Scope& scope, std::span<const GetItem> items, std::span<ItemResult> results,
-                 std::chrono::milliseconds hold, std::int64_t deadline_ns);
+                 const Window& window);
   void BorrowWindow(const Scope& scope, Loan& loan, std::span<const BorrowKey> keys,
                     std::span<ItemResult> results, const Window& window);
   void BorrowFromDisk(const Scope& scope, Loan& loan, std::span<const BorrowKey> keys,

@@ -48,12 +48,12 @@ class DiskParts {
   DiskParts(std::span<const GetItem> items, std::span<const std::size_t> which,
             std::uint64_t memory_bytes)
       : items_(items) {
-    std::uint64_t all = 0;
-    for (const std::size_t i : which) all += SizeOf(items[i].into);
+    for (const std::size_t i : which) bytes_ += SizeOf(items[i].into);
     // What is up, and not copied yet, must fit into what the owner keeps for one session.
     window_ = std::min(memory_bytes / 16, kMostWindow);
-    part_ = std::min(std::clamp(all / kParts, kLeastPart, kMostPart), window_ / 2);
+    part_ = std::min(std::clamp(bytes_ / kParts, kLeastPart, kMostPart), window_ / 2);
   }
+  std::uint64_t bytes() const { return bytes_; }
   // The part that begins at `at` ends there.
   std::size_t End(std::span<const std::size_t> which, std::size_t at) const {
     return Reach(which, at, part_, kKeysAtOnce);
@@ -84,6 +84,7 @@ class DiskParts {
   }
 
   const std::span<const GetItem> items_;
+  std::uint64_t bytes_ = 0;
   std::uint64_t part_ = 0;
   std::uint64_t window_ = 0;
 };
@@ -120,7 +121,7 @@ void HostSession::GetFromDisk(const Scope& scope, std::span<const GetItem> items
     if (results[i].code == Code::kMiss && OnDisk(scope, items[i].key)) which.push_back(i);
   }
   const DiskParts parts(items, which, scope.attachment->payload_bytes());
-  const Window window{.hold = options.hold, .deadline_ns = deadline_ns};
+  const Window window{.hold = options.hold, .deadline_ns = deadline_ns, .bytes = parts.bytes()};
   std::vector<GetItem> wanted;
   std::vector<std::string_view> keys;
   std::vector<ItemResult> answers;
@@ -149,7 +150,7 @@ void HostSession::GetFromDisk(const Scope& scope, std::span<const GetItem> items
             const std::size_t count =
                 std::min<std::size_t>(segment::kLaneSlots, there.size() - from);
             GetWindow(scope, std::span<const GetItem>(readable).subspan(from, count),
-                      read.subspan(from, count), options.hold, deadline_ns);
+                      read.subspan(from, count), window);
           }
         },
         again);

@@ -194,8 +194,7 @@ class HostSession::Copier {
 
 // Up to kLaneSlots items under one lane and one fence.
 void HostSession::GetWindow(const Scope& scope, std::span<const GetItem> items,
-                            std::span<ItemResult> results, std::chrono::milliseconds hold,
-                            std::int64_t deadline_ns) {
+                            std::span<ItemResult> results, const Window& call) {
   Attachment& attachment = *scope.attachment;
   const segment::HeaderView& view = attachment.header();
   segment::Found found[kFindChunk];
@@ -206,7 +205,7 @@ void HostSession::GetWindow(const Scope& scope, std::span<const GetItem> items,
   std::vector<segment::Event> hits;
   hits.reserve(items.size());
   while (done < items.size()) {
-    const int lane = attachment.readers().AcquireLane(deadline_ns, clock_);
+    const int lane = attachment.readers().AcquireLane(call.deadline_ns, clock_);
     if (lane < 0) {
       std::fill(results.begin() + static_cast<std::ptrdiff_t>(done), results.end(),
                 ItemResult{.code = Code::kTimeout});
@@ -225,7 +224,7 @@ void HostSession::GetWindow(const Scope& scope, std::span<const GetItem> items,
       }
       window.Fence();
       const std::int64_t now = clock_.NowNs();
-      Copier copier(attachment, clock_, deadline_ns, protected_bytes);
+      Copier copier(attachment, clock_, call.deadline_ns, std::max(call.bytes, protected_bytes));
       for (std::size_t i = done; i < end; ++i) {
         const GetItem& item = items[i];
         ItemResult& result = results[i];
@@ -247,7 +246,7 @@ void HostSession::GetWindow(const Scope& scope, std::span<const GetItem> items,
           const std::uint32_t count = view.Extents(found[i], extents);
           if (copier.Out({extents, count}, size, item.into)) {
             result = {.code = Code::kOk, .bytes = size, .tier = Tier::kMemory};
-            hits.push_back(EventOf(segment::EventKind::kHit, found[i], HoldEnd(hold, now)));
+            hits.push_back(EventOf(segment::EventKind::kHit, found[i], HoldEnd(call.hold, now)));
           } else {
             result = {.code = Code::kTimeout};
           }
@@ -258,7 +257,7 @@ void HostSession::GetWindow(const Scope& scope, std::span<const GetItem> items,
     attachment.readers().ReleaseLane(lane);
     if (end == done) {
       // Other threads of this process protect all that it may; their copies end by themselves.
-      if (clock_.NowNs() >= deadline_ns) {
+      if (clock_.NowNs() >= call.deadline_ns) {
         results[end++] = Miss(MissReason::kLimited);
       } else {
         std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -281,8 +280,8 @@ Status HostSession::Get(std::span<const GetItem> items, std::span<ItemResult> re
   }
   for (std::size_t from = 0; from < items.size(); from += segment::kLaneSlots) {
     const std::size_t count = std::min<std::size_t>(segment::kLaneSlots, items.size() - from);
-    GetWindow(*scope, items.subspan(from, count), results.subspan(from, count), options.hold,
-              deadline_ns);
+    GetWindow(*scope, items.subspan(from, count), results.subspan(from, count),
+              {.hold = options.hold, .deadline_ns = deadline_ns});
   }
   if (scope->attachment->header().tier().on()) {
     GetFromDisk(*scope, items, results.first(items.size()), options, deadline_ns);

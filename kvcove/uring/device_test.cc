@@ -88,6 +88,23 @@ TEST_P(DeviceTest, RegisteredMemoryWorksLikeAnyOther) {
   EXPECT_EQ(std::memcmp(back.span().data(), from.data(), back.size()), 0);
 }
 
+TEST_P(DeviceTest, MemoryIsRegisteredPieceByPiece) {
+  std::vector<AlignedBuffer> arenas;
+  for (int i = 0; i < 3; ++i) {
+    arenas.emplace_back(1 << 20);
+    device_->Register(arenas.back().span());
+  }
+  for (int i = 0; i < 3; ++i) {
+    const auto from = arenas[i].span().subspan(8192, 4096);
+    std::memset(from.data(), 10 + i, from.size());
+    ASSERT_EQ(Await(*device_, [&](Device::Done d) { device_->Write(0, from, std::move(d)); }), 0);
+    const auto into = arenas[(i + 1) % 3].span().last(4096);
+    ASSERT_EQ(Await(*device_, [&](Device::Done d) { device_->Read(0, into, std::move(d)); }), 0);
+    EXPECT_EQ(into.front(), static_cast<std::byte>(10 + i));
+    EXPECT_EQ(into.back(), static_cast<std::byte>(10 + i));
+  }
+}
+
 TEST_P(DeviceTest, AReadBehindTheEndIsAnError) {
   AlignedBuffer buffer(kBlockBytes);
   EXPECT_EQ(Await(*device_,

@@ -69,11 +69,18 @@ class UringDevice final : public FileDevice {
   std::string kind() const override { return "io_uring"; }
 
   void Register(std::span<std::byte> memory) override {
-    std::vector<iovec> pieces;
+    std::vector<iovec> pieces = registered_;
     for (std::size_t at = 0; at < memory.size(); at += kRegisteredBytes) {
       pieces.push_back({memory.data() + at, std::min(kRegisteredBytes, memory.size() - at)});
     }
-    if (io_uring_register_buffers(&ring_, pieces.data(), pieces.size()) == 0) registered_ = memory;
+    // The kernel takes one table. Where it cannot have the new one, it keeps the old.
+    if (!registered_.empty()) io_uring_unregister_buffers(&ring_);
+    if (io_uring_register_buffers(&ring_, pieces.data(), pieces.size()) == 0) {
+      registered_ = std::move(pieces);
+    } else if (!registered_.empty() &&
+               io_uring_register_buffers(&ring_, registered_.data(), registered_.size()) != 0) {
+      registered_.clear();
+    }
   }
 
   std::size_t Poll(std::int64_t wait_ns) override {
@@ -146,11 +153,12 @@ class UringDevice final : public FileDevice {
     const std::uint64_t offset = operation.offset + operation.moved;
     const auto size =
         static_cast<unsigned>(std::min(kTransferBytes, operation.size - operation.moved));
-    const std::size_t from = data - registered_.data();
-    const bool fixed = !registered_.empty() && data >= registered_.data() &&
-                       from + size <= registered_.size() &&
-                       from / kRegisteredBytes == (from + size - 1) / kRegisteredBytes;
-    const int piece = static_cast<int>(from / kRegisteredBytes);
+    const auto found = std::ranges::find_if(registered_, [&](const iovec& piece) {
+      auto* const begin = static_cast<std::byte*>(piece.iov_base);
+      return data >= begin && data + size <= begin + piece.iov_len;
+    });
+    const bool fixed = found != registered_.end();
+    const int piece = static_cast<int>(found - registered_.begin());
     const bool read = operation.kind == Operation::Kind::kRead;
     if (fixed && read) {
       io_uring_prep_read_fixed(entry, file, data, size, offset, piece);
@@ -211,7 +219,7 @@ class UringDevice final : public FileDevice {
   bool fixed_file_ = false;
   bool abandoned_ = false;
   std::uint32_t depth_ = 0;
-  std::span<std::byte> registered_;
+  std::vector<iovec> registered_;
   std::vector<Operation> operations_;  // by the tag of their completion
   std::vector<std::uint32_t> free_;
   std::deque<Operation> waiting_;

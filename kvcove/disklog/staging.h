@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory for reads in flight: one piece on huge pages, which a device takes in few runs and may
+// have registered, cut into buffers of any size. Belongs to one thread.
+//
+// Pages are touched when they are first used. A buffer that finds no room lies beside, in memory of
+// its own: its owner bounds how much is in flight.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "kvcove/disklog/aligned.h"
+
+namespace kvcove::disklog {
+
+class Staging {
+ public:
+  // Without memory for it (an address space that is limited) all buffers lie beside.
+  explicit Staging(std::uint64_t bytes) {
+    const std::uint64_t size = AlignUp(bytes, kHugePageBytes);
+    // One huge page more, of which the ends go: the rest is aligned.
+    void* const mapped = mmap(nullptr, size + kHugePageBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) return;
+    mapped_ = {static_cast<std::byte*>(mapped), size + kHugePageBytes};
+    const std::uint64_t at = reinterpret_cast<std::uintptr_t>(mapped);
+    memory_ = mapped_.subspan(AlignUp(at, kHugePageBytes) - at, size);
+    (void)madvise(memory_.data(), memory_.size(), MADV_HUGEPAGE);
+    free_.emplace(0, size);
+  }
+  ~Staging() {
+    if (!mapped_.empty()) munmap(mapped_.data(), mapped_.size());
+  }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  std::span<std::byte> memory() const { return memory_; }
+
+  // Whole blocks, at a block's boundary; not zeroed. It goes back with its end.
+  class Buffer {
+   public:
+    Buffer(Staging& staging, std::span<std::byte> span) : staging_(&staging), span_(span) {}
+    explicit Buffer(AlignedBuffer own) : own_(std::move(own)), span_(own_.span()) {}
+    Buffer(Buffer&& other) noexcept
+        : staging_(std::exchange(other.staging_, nullptr)),
+          own_(std::move(other.own_)),
+          span_(std::exchange(other.span_, {})) {}
+    Buffer& operator=(Buffer&& other) noexcept {
+      std::swap(staging_, other.staging_);
+      std::swap(own_, other.own_);
+      std::swap(span_, other.span_);
+      return *this;
+    }
+    ~Buffer() {
+      if (staging_ != nullptr) staging_->Give(span_);
+    }
+    std::span<std::byte> span() const { return span_; }
+
+   private:
+    Staging* staging_ = nullptr;
+    AlignedBuffer own_;
+    std::span<std::byte> span_;
+  };
+
+  Buffer Take(std::uint64_t bytes) {
+    const std::uint64_t size = AlignUp(bytes, kBlockBytes);
+    const auto run =
+        std::ranges::find_if(free_, [&](const auto& one) { return one.second >= size; });
+    if (run == free_.end()) return Buffer(AlignedBuffer(size));
+    const auto [at, left] = *run;
+    free_.erase(run);
+    if (left > size) free_.emplace(at + size, left - size);
+    return {*this, memory_.subspan(at, size)};
+  }
+
+ private:
+  void Give(std::span<std::byte> span) {
+    const auto at = static_cast<std::uint64_t>(span.data() - memory_.data());
+    auto run = free_.emplace(at, span.size()).first;
+    if (const auto next = std::next(run); next != free_.end() && at + run->second == next->first) {
+      run->second += next->second;
+      free_.erase(next);
+    }
+    if (run == free_.begin()) return;
+    const auto before = std::prev(run);
+    if (before->first + before->second != at) return;
+    before->second += run->second;
+    free_.erase(run);
+  }
+
+  std::span<std::byte> mapped_;
+  std::span<std::byte> memory_;
+  std::map<std::uint64_t, std::uint64_t> free_;  // bytes by their start
+};
+
+}  // namespace kvcove::disklog
