@@ -27,7 +27,7 @@ class Promoter {
 };
 
 struct TierDiskOptions {
-  std::uint64_t read_bytes = 64ULL << 20;     // of buffers of reads in flight; one read always may
+  std::uint64_t read_bytes = 16ULL << 20;     // of buffers of reads in flight; one read always may
   std::uint8_t streams = 4;                   // as the log's
   std::int64_t flush_ns = 20 * kMillisecond;  // for which a written value may wait for others
 };
