@@ -31,10 +31,10 @@ using Steady = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::uint64_t kMi = 1 << 20;
-constexpr std::uint64_t kMemory = 256 * kMi;
+constexpr std::uint64_t kMemory = 512 * kMi;
 constexpr std::uint64_t kDisk = 8192 * kMi;
-constexpr std::uint64_t kLarge = 2560;  // values of 1 MiB
-constexpr std::uint64_t kSmall = 20'000;
+constexpr std::uint64_t kLarge = 5120;  // values of 1 MiB
+constexpr std::uint64_t kSmall = 60'000;
 constexpr std::uint64_t kSmallSize = 64 << 10;
 constexpr int kRounds = 5;
 constexpr double kGi = 1024.0 * kMi;
