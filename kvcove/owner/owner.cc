@@ -154,7 +154,6 @@ void Owner::Start() {
     if (!options_.cluster) core_->RenewLease(clock_.NowNs() + options_.lease_ns);
   }
   StartThreads();
-  ResumePopulating();
 }
 
 void Owner::StartThreads() {

@@ -90,7 +90,7 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   void Freeze();
   // Waits for the slice that is being populated, but not for long.
   void PausePopulating();
-  // What Freeze, EndWaits, PausePopulating and StopLease ended goes on.
+  // What Freeze, EndWaits and StopLease ended goes on.
   void Thaw();
   // Of a frozen owner. Errors: kInProgress while a transfer reads.
   Status Save(StateWriter& ar, StateWriter& policies);
@@ -151,6 +151,10 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
 
   // Starts the lease and the background thread.
   void Start();
+  // Touches the memory in the background, until PausePopulating. After all that others wait for is
+  // started: on a busy host the thread, of idle priority, waits for a core with the lock of the
+  // address space, and nobody gets a stack for a new thread meanwhile.
+  void StartPopulating();
   // Ends the lease: nobody trusts the memory any more. Joins the threads.
   void Stop();
 
@@ -282,7 +286,6 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   Status MakeFiles();
   Status MapPayload(const Id128& segment_id);
   void MakePopulator();
-  void ResumePopulating();
   Status OpenCore();
   std::uint64_t TierObjects() const;
   void MakeTiers();

@@ -56,12 +56,12 @@ void Owner::Thaw() {
   }
   if (std::exchange(disks_paused_, false)) StartDisks();
   StartThreads();
-  ResumePopulating();
 }
 
 void Owner::PausePopulating() { (void)populator_->StopWithin(kPopulatorNs); }
 
-void Owner::ResumePopulating() {
+void Owner::StartPopulating() {
+  const OnNode on_node(options_.place);
   if (options_.populate) populator_->Start();
 }
 

@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "kvcove/base/size.h"
@@ -41,6 +45,26 @@ TEST(OwnerTest, WhatAPutIsGivenHasMemoryBeforeAnybodyWritesThere) {
   }
   EXPECT_LT(PresentRuns(owner->payload().data, 16 * kMiB).front().second, 5 * kMiB)
       << "and no more";
+}
+
+bool HasThread(const std::string& name) {
+  return std::ranges::any_of(std::filesystem::directory_iterator("/proc/self/task"),
+                             [&](const auto& task) {
+                               std::ifstream file(task.path() / "comm");
+                               std::string comm;
+                               return std::getline(file, comm) && comm == name;
+                             });
+}
+
+// An upgrade's puts waited up to 370 ms for a new thread's stack: the populating thread, of idle
+// priority, held the lock of the address space without a core.
+TEST(OwnerTest, NothingIsPopulatedBeforeItsUserSaysThatAllElseIsStarted) {
+  const auto owner = *Owner::Open({.memory_bytes = 512 * kMiB, .huge_pages = HugePages::kOff},
+                                  SystemClock::Instance());
+  owner->Start();
+  EXPECT_FALSE(HasThread("kvcove-pages"));
+  owner->StartPopulating();
+  EXPECT_TRUE(HasThread("kvcove-pages"));
 }
 
 // By this a requester finds the owner that need not evict: a hint that a timer published let a fast

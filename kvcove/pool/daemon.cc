@@ -40,12 +40,14 @@ Daemon::Impl::~Impl() {
 }
 
 Status Daemon::Impl::Listen() {
-  if (options_.Shared()) return {};
-  rpc::ServerOptions server;
-  server.socket_path = options_.socket_path;
-  server.unix_access = options_.unix_access;
-  KVCOVE_ASSIGN(server_, rpc::Server::Open(server, *this));
-  Serve();
+  if (!options_.Shared()) {
+    rpc::ServerOptions server;
+    server.socket_path = options_.socket_path;
+    server.unix_access = options_.unix_access;
+    KVCOVE_ASSIGN(server_, rpc::Server::Open(server, *this));
+    Serve();
+  }
+  host_->owner().StartPopulating();
   return {};
 }
 

@@ -177,6 +177,7 @@ void Daemon::Impl::Thaw() {
   workers_->Resume();
   control_workers_->Resume();
   server_->Resume();
+  host_->owner().StartPopulating();
 }
 
 // ---- the successor's process
@@ -305,6 +306,7 @@ Result<std::vector<std::unique_ptr<Daemon>>> Daemon::TakeOver(
   }
   Group(daemons);
   for (const auto& daemon : daemons) daemon->impl_->Serve();
+  for (const auto& daemon : daemons) daemon->host().owner().StartPopulating();
   // An authority of several owners has them all in common.
   daemons.front()->host().RepeatEngines();
   for (std::size_t i = 0; i < all.size(); ++i) {

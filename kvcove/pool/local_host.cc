@@ -360,6 +360,7 @@ Result<std::unique_ptr<EmbeddedHost>> EmbeddedHost::Open(const LocalHostOptions&
   KVCOVE_ASSIGN(const owner::Owner::Grant grant, host->local_->AddSession(getpid()));
   host->number_ = grant.number;
   host->attachment_ = std::make_shared<DirectAttachment>(*host->local_, grant);
+  host->local_->owner().StartPopulating();
   return host;
 }
 

@@ -445,7 +445,6 @@ Status UpgradeTaker::AwaitGo() {
 
 void UpgradeTaker::SayMine() {
   (void)rpc::SendMessage(socket_.get(), "mine", {}, clock_->NowNs() + kMineNs);
-  raised_.reset();
   while (true) {
     const auto answer = Receive("yours", kLoadNs);
     if (answer || answer.error().code != Code::kTimeout) return;

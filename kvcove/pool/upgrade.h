@@ -161,7 +161,7 @@ class UpgradeTaker {
   std::int32_t pid_ = 0;
   const Clock* clock_;
   OnStage on_stage_;
-  std::unique_ptr<RaisedPriority> raised_;  // while others wait: from SayMapped to SayMine
+  std::unique_ptr<RaisedPriority> raised_;  // while others wait: from SayMapped until it serves
 };
 
 }  // namespace kvcove::pool
