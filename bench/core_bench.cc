@@ -120,7 +120,7 @@ class Bench {
     for (const double one : taken) sum += one;
     fmt::print(
         "{{\"bench\":\"core\",\"row\":\"{}\",\"slices\":{},\"longest_us\":{:.0f},\"all_ms\":{:.1f},"
-        "\"extra_mib\":{:.1f}}}\n",
+        "\"extra_mib\":{:.2f}}}\n",
         row, taken.size(), *std::ranges::max_element(taken), sum / 1e3,
         static_cast<double>(most - before) / kMiB);
     std::fflush(stdout);

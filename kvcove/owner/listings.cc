@@ -28,15 +28,13 @@ void Listings::AddGone(const Id128& hash, SlotId slot, std::uint32_t group) {
 
 void Listings::AddMoved(const wire::ListItem& item, std::string key) {
   if (gone_.size() < kMaxGone) {
-    moved_keys_.push_back(std::move(key));
-    gone_.push_back({.hash = item.hash,
-                     .group = item.group,
-                     .slot = item.slot,
-                     .copies = std::max<std::uint8_t>(item.copies, 1),
-                     .tier = item.tier,
-                     .size_bytes = item.size_bytes,
-                     .generation = item.generation,
-                     .removals = applied_});
+    gone_.push_back({.hash = item.hash, .group = item.group, .slot = item.slot, .moved = true});
+    moved_.push_back({.key = std::move(key),
+                      .generation = item.generation,
+                      .removals = applied_,
+                      .size_bytes = item.size_bytes,
+                      .copies = std::max<std::uint8_t>(item.copies, 1),
+                      .tier = item.tier});
   } else {
     overflow_ = true;
   }
@@ -48,20 +46,21 @@ std::vector<InventoryItem> Listings::TakeGone(std::size_t at_most) {
   items.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const Gone& gone = gone_.front();
-    const bool moved = gone.copies != 0;
-    items.push_back({.item = {.hash = gone.hash,
-                              .generation = gone.generation,
-                              .size_bytes = gone.size_bytes,
-                              .group = gone.group,
-                              .slot = gone.slot,
-                              .gone = !moved,
-                              .inventory = moved,
-                              .copies = std::max<std::uint8_t>(gone.copies, 1),
-                              .tier = gone.tier,
-                              .removals = gone.removals}});
-    if (moved) {
-      items.back().key = std::move(moved_keys_.front());
-      moved_keys_.pop_front();
+    InventoryItem& told = items.emplace_back();
+    told.item = {.hash = gone.hash,
+                 .group = gone.group,
+                 .slot = gone.slot,
+                 .gone = !gone.moved,
+                 .inventory = gone.moved};
+    if (gone.moved) {
+      Moved& moved = moved_.front();
+      told.key = std::move(moved.key);
+      told.item.generation = moved.generation;
+      told.item.size_bytes = moved.size_bytes;
+      told.item.copies = moved.copies;
+      told.item.tier = moved.tier;
+      told.item.removals = moved.removals;
+      moved_.pop_front();
     }
     gone_.pop_front();
   }

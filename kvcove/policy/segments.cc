@@ -460,7 +460,7 @@ std::size_t SegmentPolicy::bytes() const {
   std::size_t steps = 0;
   for (const Request& request : requests_) steps += request.steps.capacity();
   return sizeof(*this) + nodes_.bytes() + segments_.bytes() + ghost_.bytes() + tables_.bytes() +
-         free_segments_.capacity() * sizeof(SegmentId) + lists_.capacity() * sizeof(lists_[0]) +
+         free_segments_.size() * sizeof(SegmentId) + lists_.capacity() * sizeof(lists_[0]) +
          steps * sizeof(Step);
 }
 

@@ -37,6 +37,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -193,7 +194,7 @@ class SegmentPolicy final : public EvictionPolicy {
   const SegmentOptions options_;
   Nodes nodes_;
   Segments segments_;
-  std::vector<SegmentId> free_segments_;
+  std::deque<SegmentId> free_segments_;  // a million at once after a reset: none is copied to grow
   SegmentId next_segment_ = 0;
   std::vector<AgeList<Segments>> lists_;  // by class
   IdList<Nodes> parked_;
