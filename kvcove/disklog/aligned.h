@@ -37,7 +37,7 @@ class AlignedBuffer {
     std::memset(data_, 0, size_);
   }
   explicit AlignedBuffer(std::string_view bytes) : AlignedBuffer(bytes.size()) {
-    if (!bytes.empty()) std::memcpy(data_, bytes.data(), bytes.size());
+    if (data_ != nullptr) std::memcpy(data_, bytes.data(), bytes.size());
   }
   AlignedBuffer(AlignedBuffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
