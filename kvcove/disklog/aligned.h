@@ -31,7 +31,8 @@ class AlignedBuffer {
     // A device takes so many runs of physical memory at once (virtio: 254), and a transfer with
     // more is cut: of scattered pages of 4 KiB, 1 MiB takes two requests instead of one.
     const bool huge = size_ >= kHugePageBytes;
-    data_ = static_cast<std::byte*>(std::aligned_alloc(huge ? kHugePageBytes : kBlockBytes, size_));
+    const std::uint64_t align = huge ? kHugePageBytes : kBlockBytes;
+    data_ = static_cast<std::byte*>(std::aligned_alloc(align, AlignUp(size_, align)));
     if (data_ == nullptr) throw std::bad_alloc();
     if (huge) (void)madvise(data_, size_, MADV_HUGEPAGE);
     std::memset(data_, 0, size_);
