@@ -91,7 +91,7 @@ Result<Speed> Fio(const std::string& directory, const Work& work) {
   const double bytes = way["io_bytes"];
   const double cpu = (job["usr_cpu"].get<double>() + job["sys_cpu"].get<double>()) / 100 *
                      job["job_runtime"].get<double>() / 1000;
-  return Speed{.bytes_s = way["bw_bytes"], .cpu_s_a_gib = cpu / (bytes / (1024.0 * kMi))};
+  return Speed{.bytes_s = way["bw_bytes"], .cpu_s_a_gib = cpu / (bytes / kGi)};
 }
 
 // The processor time of one XXH3 and one memcpy of a GiB, in pieces of `size`.

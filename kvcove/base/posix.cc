@@ -25,7 +25,16 @@ Mapping::~Mapping() {
 
 Result<Mapping> Mapping::Map(int fd, std::size_t size, Access access) {
   const int protection = access == Access::kReadOnly ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* data = mmap(nullptr, size, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  return Own(mmap(nullptr, size, protection, MAP_SHARED | MAP_NORESERVE, fd, 0), size);
+}
+
+Result<Mapping> Mapping::MapAnonymous(std::size_t size) {
+  return Own(mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
+             size);
+}
+
+Result<Mapping> Mapping::Own(void* data, std::size_t size) {
   if (data == MAP_FAILED) return FailErrno(Code::kInternal, fmt::format("mmap of {} bytes", size));
   madvise(data, size, MADV_DONTFORK);
   // No core dump shows it: it holds users' prompts, and may be as large as the host's memory.

@@ -55,11 +55,16 @@ class Mapping {
 
   // Maps the first `size` bytes of `fd`. Errors: kInternal with errno's text.
   static Result<Mapping> Map(int fd, std::size_t size, Access access);
+  // Private memory, all zero, whose pages are there once they are touched. Errors: as Map.
+  static Result<Mapping> MapAnonymous(std::size_t size);
 
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
 
  private:
+  // Of what mmap has returned.
+  static Result<Mapping> Own(void* data, std::size_t size);
+
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   unsigned forks_ = 0;  // in a forked child there is nothing to unmap

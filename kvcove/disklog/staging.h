@@ -14,6 +14,7 @@
 #include <span>
 #include <utility>
 
+#include "kvcove/base/posix.h"
 #include "kvcove/disklog/aligned.h"
 
 namespace kvcove::disklog {
@@ -24,17 +25,13 @@ class Staging {
   explicit Staging(std::uint64_t bytes) {
     const std::uint64_t size = AlignUp(bytes, kHugePageBytes);
     // One huge page more, of which the ends go: the rest is aligned.
-    void* const mapped = mmap(nullptr, size + kHugePageBytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapped == MAP_FAILED) return;
-    mapped_ = {static_cast<std::byte*>(mapped), size + kHugePageBytes};
-    const std::uint64_t at = reinterpret_cast<std::uintptr_t>(mapped);
-    memory_ = mapped_.subspan(AlignUp(at, kHugePageBytes) - at, size);
+    auto mapped = Mapping::MapAnonymous(size + kHugePageBytes);
+    if (!mapped) return;
+    mapped_ = *std::move(mapped);
+    const std::uint64_t at = reinterpret_cast<std::uintptr_t>(mapped_.data());
+    memory_ = {mapped_.data() + (AlignUp(at, kHugePageBytes) - at), size};
     (void)madvise(memory_.data(), memory_.size(), MADV_HUGEPAGE);
     free_.emplace(0, size);
-  }
-  ~Staging() {
-    if (!mapped_.empty()) munmap(mapped_.data(), mapped_.size());
   }
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -93,7 +90,7 @@ class Staging {
     free_.erase(run);
   }
 
-  std::span<std::byte> mapped_;
+  Mapping mapped_;  // a forked child does not have it
   std::span<std::byte> memory_;
   std::map<std::uint64_t, std::uint64_t> free_;  // bytes by their start
 };
