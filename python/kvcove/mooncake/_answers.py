@@ -10,7 +10,7 @@ import kvcove
 from kvcove import _native
 from kvcove.mooncake._types import Code, ReplicateConfig, SoftPinAction
 
-__all__ = ["INVALID", "MAX_SOFT_PIN_MS", "UNSET", "answered", "code_of", "refused"]
+__all__ = ["INVALID", "MAX_SOFT_PIN_MS", "UNSET", "answered", "code_of", "octets", "refused"]
 
 _log = logging.getLogger("kvcove.mooncake")
 
@@ -21,6 +21,11 @@ INVALID = int(Code.INVALID_PARAMS)
 
 def code_of(error: kvcove.Error) -> int:
     return _native.store_code(error.code)
+
+
+def octets(text: str | bytes | bytearray) -> bytes:
+    """Return a key as the pool has it. That API takes bytes and bytearrays wherever it takes text."""
+    return text.encode() if isinstance(text, str) else bytes(text)
 
 
 def answered(call: Any, count: int) -> list[int]:

@@ -93,6 +93,10 @@ class Calls:
     def _key(self) -> str:
         return self._random.choice(self._keys)
 
+    def _given(self, key: str) -> str | bytes | bytearray:
+        """Return a key in one of the forms that the API takes."""
+        return self._random.choice((key, key, key.encode(), bytearray(key.encode())))
+
     def _value(self, size: int | None = None) -> bytes:
         size = self._random.choice(SIZES) if size is None else size
         return (self._random.randbytes(64) * (size // 64 + 1))[:size]
@@ -101,8 +105,8 @@ class Calls:
         name = self._random.choice(("put", "upsert"))
         key, value = self._key() if self._random.random() < 0.95 else "", self._value()
         kind = self._random.choice((bytes, bytearray, memoryview))
-        call = getattr(self._store, name)
-        return name, [key, len(value), kind.__name__], lambda: call(key, kind(value))
+        call, given = getattr(self._store, name), self._given(key)
+        return name, [key, len(value), kind.__name__], lambda: call(given, kind(value))
 
     def _put_batch(self) -> tuple[str, Any, Callable[[], Any]]:
         name = self._random.choice(("put_batch", "upsert_batch"))
@@ -246,15 +250,16 @@ class Calls:
         ends = ["batch_put_session_end"] if (size, cut) == (100, 50) else []
         end = self._random.choice([*ends, "batch_put_session_revoke"])
         store = self._store
+        begun, written, ended = self._given(key), self._given(key), self._given(key)
 
         def call() -> Any:
             return [
-                store.batch_put_session_start([key], [size]),
+                store.batch_put_session_start([begun], [size]),
                 store.batch_put_from_multi_buffer_ranges(
-                    [key], [[self._at, self._at + 50]], [[50, 50]], [[0, cut]]
+                    [written], [[self._at, self._at + 50]], [[50, 50]], [[0, cut]]
                 ),
-                getattr(store, end)([key]),
-                getattr(store, end)([key]),
+                getattr(store, end)([ended]),
+                getattr(store, end)([ended]),
             ]
 
         return "put session", [key, size, cut, end], call
@@ -263,12 +268,15 @@ class Calls:
         key, source = self._key(), self._random.choice((0, 50, 4000))
         size = self._random.choice((1, 50, 4096))
         store = self._store
+        begun, read, ended = self._given(key), self._given(key), self._given(key)
 
         def call() -> Any:
             return [
-                store.batch_get_session_start([key]),
-                store.batch_get_into_multi_buffer_ranges([key], [[self._at]], [[size]], [[source]]),
-                store.batch_get_session_end([key]),
+                store.batch_get_session_start([begun]),
+                store.batch_get_into_multi_buffer_ranges(
+                    [read], [[self._at]], [[size]], [[source]]
+                ),
+                store.batch_get_session_end([ended]),
             ]
 
         return "get session", [key, source, size], call
@@ -299,14 +307,14 @@ class Calls:
 
     def _singles(self) -> tuple[str, Any, Callable[[], Any]]:
         key, (at, size) = self._key(), self._piece()
-        store, address = self._store, self._at + at
+        store, address, given = self._store, self._at + at, self._given(key)
         name = self._random.choice(
             ("put_from", "upsert_from", "get_into", "get_into", "put_from_with_metadata")
         )
         if name == "put_from_with_metadata":
-            call = lambda: store.put_from_with_metadata(key, address, self._at, size, 28)  # noqa: E731
+            call = lambda: store.put_from_with_metadata(given, address, self._at, size, 28)  # noqa: E731
         else:
-            call = lambda: getattr(store, name)(key, address, size)  # noqa: E731
+            call = lambda: getattr(store, name)(given, address, size)  # noqa: E731
         return name, [key, at, size], call
 
     def _descriptions(self) -> tuple[str, Any, Callable[[], Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import kvcove
-from kvcove.mooncake._answers import INVALID, UNSET, answered, code_of, refused
+from kvcove.mooncake._answers import INVALID, UNSET, answered, code_of, octets, refused
 from kvcove.mooncake._parts import StorePart
 from kvcove.mooncake._types import Code, ReplicateConfig
 
@@ -28,8 +28,8 @@ class RangeMethods(StorePart):
 
     if TYPE_CHECKING:
         _life: threading.Lock
-        _puts: dict[str, tuple[bytearray, kvcove.Token, ReplicateConfig]]
-        _gets: dict[str, bytes]
+        _puts: dict[bytes, tuple[bytearray, kvcove.Token, ReplicateConfig]]
+        _gets: dict[bytes, bytes]
 
     def get_into_ranges(
         self,
@@ -97,7 +97,7 @@ class RangeMethods(StorePart):
         there = answered(lambda: now.native.batch_sizes(now.session, keys, False), len(keys))
         codes = []
         with self._life:
-            for key, size, found in zip(keys, sizes, there, strict=True):
+            for key, size, found in zip(map(octets, keys), sizes, there, strict=True):
                 if not key or key in self._puts or size <= 0:
                     codes.append(INVALID)
                     continue
@@ -124,7 +124,7 @@ class RangeMethods(StorePart):
             return [UNSET] * len(keys)
         if not len(keys) == len(all_buffer_ptrs) == len(all_sizes) == len(all_dst_offsets):
             return [INVALID] * len(keys)
-        begun = [self._puts.get(key) for key in keys]
+        begun = [self._puts.get(octets(key)) for key in keys]
         values = [None if one is None else one[0] for one in begun]
         return now.native.copy_ranges(values, all_dst_offsets, all_buffer_ptrs, all_sizes, False)
 
@@ -135,7 +135,7 @@ class RangeMethods(StorePart):
             return [UNSET] * len(keys)
         codes = [INVALID] * len(keys)
         with self._life:
-            ended = [self._puts.pop(key, None) for key in keys]
+            ended = [self._puts.pop(octets(key), None) for key in keys]
         # One call for those that were begun together: they have a token and a configuration.
         groups: dict[tuple[int, int], list[int]] = {}
         for i, begun in enumerate(ended):
@@ -156,7 +156,7 @@ class RangeMethods(StorePart):
         if self._now is None:
             return [UNSET] * len(keys)
         with self._life:
-            return [0 if self._puts.pop(key, None) is not None else INVALID for key in keys]
+            return [0 if self._puts.pop(octets(key), None) is not None else INVALID for key in keys]
 
     def batch_get_session_start(self, keys: Sequence[str]) -> list[int]:
         """Begin to read values range by range; per key 0 or negative. They stay as they are."""
@@ -168,7 +168,7 @@ class RangeMethods(StorePart):
                 codes.append(int(Code.OBJECT_NOT_FOUND))
                 continue
             with self._life:
-                self._gets[key] = value
+                self._gets[octets(key)] = value
             codes.append(0)
         return codes
 
@@ -185,7 +185,7 @@ class RangeMethods(StorePart):
             return [UNSET] * len(keys)
         if not len(keys) == len(all_buffer_ptrs) == len(all_sizes) == len(all_src_offsets):
             return [INVALID] * len(keys)
-        values = [self._gets.get(key) for key in keys]
+        values = [self._gets.get(octets(key)) for key in keys]
         return now.native.copy_ranges(values, all_src_offsets, all_buffer_ptrs, all_sizes, True)
 
     def batch_get_session_end(self, keys: Sequence[str]) -> int:
@@ -194,5 +194,5 @@ class RangeMethods(StorePart):
             return UNSET
         with self._life:
             for key in keys:
-                self._gets.pop(key, None)
+                self._gets.pop(octets(key), None)
         return 0

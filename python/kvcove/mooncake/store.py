@@ -28,7 +28,15 @@ import kvcove
 from kvcove import _native
 from kvcove._native import BufferHandle, Session
 from kvcove.mooncake import _config
-from kvcove.mooncake._answers import INVALID, MAX_SOFT_PIN_MS, UNSET, answered, code_of, refused
+from kvcove.mooncake._answers import (
+    INVALID,
+    MAX_SOFT_PIN_MS,
+    UNSET,
+    answered,
+    code_of,
+    octets,
+    refused,
+)
 from kvcove.mooncake._helpers import (
     _deserialize_tensor,
     _serialize_tensor,
@@ -160,8 +168,8 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         self._now: Open | None = None
         self._life = threading.Lock()
         self._dummy_pool: tuple[int, int, int] | None = None  # address, size, used
-        self._puts: dict[str, tuple[bytearray, kvcove.Token, ReplicateConfig]] = {}
-        self._gets: dict[str, bytes] = {}
+        self._puts: dict[bytes, tuple[bytearray, kvcove.Token, ReplicateConfig]] = {}
+        self._gets: dict[bytes, bytes] = {}
         self._tasks = Tasks()
         self._http: Any = None
 
@@ -355,7 +363,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         replace: bool,
         of: str,
     ) -> list[int]:
-        if not all(isinstance(key, str | bytes) for key in keys):
+        if not all(isinstance(key, str | bytes | bytearray) for key in keys):
             raise TypeError(f"{of}(): keys are str or bytes")
         if config is None and all(type(value) in _PLAIN for value in values):
             return self._put_plain(keys, values, replace=replace)
@@ -431,7 +439,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         stored = [key for key, code in zip(keys, codes, strict=True) if code == 0]
         if not stored or not (config.with_hard_pin or config.soft_pin_action):
             return codes
-        names = [_native.stored_name(_octets(key)) for key in stored]
+        names = [_native.stored_name(octets(key)) for key in stored]
         with contextlib.suppress(kvcove.Error):
             if config.with_hard_pin:
                 pins = now.session.pin(names).codes.tolist()
@@ -671,13 +679,13 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         if now is None:
             return UNSET
         size = answered(lambda: now.native.batch_sizes(now.session, [key], True), 1)[0]
-        if size == Code.OBJECT_NOT_FOUND and key in self._puts:
+        if size == Code.OBJECT_NOT_FOUND and octets(key) in self._puts:
             return int(Code.REPLICA_IS_NOT_READY)
         return size
 
     def get_replica_desc(self, key: str) -> list[ReplicaDescriptor]:
         """Return where a value is; empty for a miss."""
-        return self.batch_get_replica_desc([key]).get(key, [])
+        return self.batch_get_replica_desc([key]).get(_text(key), [])
 
     def batch_get_replica_desc(self, keys: Sequence[str]) -> dict[str, list[ReplicaDescriptor]]:
         """Return where values are; keys that are not there are absent."""
@@ -700,7 +708,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
 
     def _places(self, now: Open, keys: Sequence[str]) -> list[list[str]]:
         """Return the segments that have each value; this holds nothing."""
-        names = [_native.stored_name(_octets(key)) if _odd(key) else key for key in keys]
+        names = [_native.stored_name(octets(key)) if _odd(key) else key for key in keys]
         found: list[list[str]] = now.session.where(names)
         return [[now.hostname if one == "local" else one for one in places] for places in found]
 
@@ -718,7 +726,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
             return codes
         not_ready = int(Code.REPLICA_IS_NOT_READY)
         return [
-            not_ready if code == Code.OBJECT_NOT_FOUND and key in self._puts else code
+            not_ready if code == Code.OBJECT_NOT_FOUND and octets(key) in self._puts else code
             for key, code in zip(keys, codes, strict=True)
         ]
 
@@ -729,9 +737,9 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         line break, too. Those that owners can match themselves (letters, ``.``, ``.*``, small classes and
         alternatives) are the fastest; for others this lists all keys.
         """
-        if not isinstance(regex_pattern, str | bytes):
+        if not isinstance(regex_pattern, str | bytes | bytearray):
             raise TypeError(f"regex_pattern is str or bytes, not {type(regex_pattern).__name__}")
-        expression = _octets(regex_pattern)
+        expression = octets(regex_pattern)
         try:
             pattern = re.compile(expression, re.DOTALL)
         except re.error as error:
@@ -822,6 +830,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         now = self._now
         if now is None or not keys:
             return []
+        keys = [octets(key) for key in keys]
         here = now.native.was_put_here(keys)
         mine = list(dict.fromkeys(k for k, own in zip(keys, here, strict=True) if own))
         gone: set[str] = set()
@@ -855,7 +864,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         if not shared:
             return set()
         url = now.admin_url()
-        names = {key: _native.stored_name(_octets(key)) for key in shared}
+        names = {key: _native.stored_name(octets(key)) for key in shared}
         stats = now.session.stat(list(names.values()))
         free = [k for k, stat in zip(shared, stats, strict=True) if stat and not stat.held]
         items = [{**_item(now, names[key]), "to": shared[key]} for key in free]
@@ -904,7 +913,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         # A copy to where the value is already has nothing to do, and is a task that is done.
         if not source:
             targets = [target for target in dict.fromkeys(targets) if target not in places]
-        item = _item(now, _native.stored_name(_octets(key)))
+        item = _item(now, _native.stored_name(octets(key)))
         return self._tasks.create(url, kind, source or places[0], targets, item)
 
     def query_task(self, task_id: tuple[int, int]) -> tuple[QueryTaskResponse | None, int]:
@@ -1015,19 +1024,14 @@ def _item(now: Open, name: bytes) -> dict[str, str]:
     }
 
 
-def _octets(text: str | bytes) -> bytes:
-    """Return a key as the pool has it. That API takes bytes wherever it takes text."""
-    return text if isinstance(text, bytes) else text.encode()
-
-
-def _text(key: str | bytes) -> str:
+def _text(key: str | bytes | bytearray) -> str:
     """Return a key as that API gives it back."""
     return key if isinstance(key, str) else key.decode()
 
 
-def _odd(key: str | bytes) -> bool:
+def _odd(key: str | bytes | bytearray) -> bool:
     """Whether a key may be stored under another name."""
-    return len(key) > 200 or _octets(key).startswith(b"kvcove-long-key-")
+    return len(key) > 200 or octets(key).startswith(b"kvcove-long-key-")
 
 
 def _views(value: Any, of: str) -> list[memoryview]:

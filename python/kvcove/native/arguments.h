@@ -44,6 +44,7 @@ class Keys {
 
  private:
   nb::object kept_;  // a tuple: nobody takes its items away
+  std::deque<std::string> copied_;  // of those that may change meanwhile: bytearrays
   std::vector<std::string_view> views_;
 };
 

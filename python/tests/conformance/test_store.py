@@ -347,6 +347,24 @@ def test_bytes_are_keys(store: Any) -> None:
     del buffer
 
 
+def test_bytearrays_are_keys(store: Any) -> None:
+    key = bytearray(b"array")
+    assert store.put(key, b"1") == 0
+    assert store.is_exist(key) == store.is_exist("array") == 1
+    assert store.get(key) == store.get_batch([key])[0] == b"1"
+    assert store.get_size(key) == 1
+    assert store.put_batch([bytearray(b"a"), b"b"], [b"1", b"2"]) == 0
+    assert store.batch_is_exist(["a", bytearray(b"b")]) == [1, 1]
+    assert list(store.batch_get_replica_desc([key])) == ["array"]
+    assert store.upsert(key, b"22") == 0
+    assert store.get("array") == b"22"
+    assert len(store.get_replica_desc(key)) == len(store.get_replica_desc(b"array")) == 1
+    assert store.batch_remove([key, bytearray(b"a")], True) == [0, 0]
+    for wrong in (memoryview(b"array"), 1, None):
+        with pytest.raises(TypeError):
+            store.is_exist(wrong)
+
+
 def test_any_text_is_a_key(store: Any) -> None:
     keys = ["nul\0nul", "line\nline", "schlüssel/ключ", "a" * 700, " ", "*?[x]"]
     for i, key in enumerate(keys):
@@ -654,6 +672,25 @@ def test_a_put_session(store: Any) -> None:
     assert store.batch_put_session_revoke(["q"]) == [0]
     assert store.batch_put_session_end(["q"])[0] < 0
     assert store.is_exist("q") == 0
+    del buffer
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_a_session_knows_its_keys_in_any_form(store: Any, kind: Any) -> None:
+    buffer, address = buffer_of(b"0123456789")
+    store.register_buffer(address, 10)
+    key = kind(b"k")
+    assert store.batch_put_session_start([key], [10]) == [0]
+    assert store.batch_put_session_start(["k"], [10]) == [-600]
+    assert store.remove(key) == -703
+    written = store.batch_put_from_multi_buffer_ranges(["k"], [[address]], [[10]], [[0]])
+    assert written == [10]
+    assert store.batch_put_session_end([key]) == [0]
+    assert store.batch_get_session_start(["k"]) == [0]
+    read = store.batch_get_into_multi_buffer_ranges([key], [[address]], [[4]], [[6]])
+    assert read == [4]
+    assert buffer.raw[:4] == b"6789"
+    assert store.batch_get_session_end([key]) == 0
     del buffer
 
 
