@@ -118,6 +118,15 @@ void Daemon::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
                      (host_->in_cluster() && wire::MayWaitInCluster(method)) ||
                      (host_->owner().disks_open() && method == wire::Method::kRemove);
   if (!waits) return respond(Answer(*service, method, body, deadline_ns));
+  // One that only asks for memory, under a generation that is known, waits for nothing, and its
+  // answer takes less than it takes to wake a worker. Its time is over, should another thread
+  // change what is known in between.
+  if (method == wire::Method::kPut) {
+    const std::optional<Token> token = wire::OnlyReserves(body);
+    if (token && !host_->owner().Awaits(*token)) {
+      return respond(Answer(*service, method, body, clock_.NowNs()));
+    }
+  }
   // What the master must decide may wait for as long as the master is away; puts do not, and
   // statistics wait for nobody.
   const bool puts = method == wire::Method::kPut || method == wire::Method::kFinish ||

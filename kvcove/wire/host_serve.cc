@@ -76,6 +76,20 @@ Result<std::string> ServePut(PutService& service, std::span<const std::byte> bod
   return StringOf(builder);
 }
 
+}  // namespace
+
+std::optional<Token> OnlyReserves(std::span<const std::byte> put) {
+  const auto root = Root<fb::Put>(put);
+  if (!root || (*root)->token() == nullptr) return std::nullopt;
+  for (std::size_t i = 0; i < SizeOf((*root)->items()); ++i) {
+    const fb::PutItem* item = (*root)->items()->Get(static_cast<unsigned>(i));
+    if (SizeOf(item->value()) != 0 || item->staged() != nullptr) return std::nullopt;
+  }
+  return FromFb(*(*root)->token());
+}
+
+namespace {
+
 Result<std::string> ServeFinish(PutService& service, std::span<const std::byte> body,
                                 std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::FinishBatch>(body));

@@ -68,6 +68,9 @@ std::string Encode(const ResetOutcome& outcome);
 // Calls that may wait for a disk or for a lease; the others answer at once.
 bool MayWait(Method method);
 bool MayWaitInCluster(Method method);
+// The token of a put (kPut) whose items ask for memory and bring no value: none of them waits to be
+// listed. Nothing for another one.
+std::optional<Token> OnlyReserves(std::span<const std::byte> put);
 
 // The first exchange of a connection. `layout`: the version of the segment's layout that each side
 // knows (segment/layout.h); 0: a build that does not say, which knows version 2.

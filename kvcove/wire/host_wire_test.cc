@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <map>
 
@@ -181,6 +182,22 @@ class HostWireTest : public testing::Test {
     ASSERT_TRUE(stub_->Stat(Soon()));
   }
 };
+
+TEST_F(HostWireTest, APutThatOnlyReservesIsKnownByItsBytes) {
+  const auto token_of = [&](const PutItem& second) {
+    const std::vector<PutItem> items = {{.key = "k1", .size_bytes = 70000}, second};
+    EXPECT_TRUE(stub_->Put(token_, items, Soon()));
+    const std::string& request = channel_.requests[Method::kPut];
+    std::vector<std::uint64_t> words((request.size() / 8) + 1);
+    std::memcpy(words.data(), request.data(), request.size());
+    return OnlyReserves(std::as_bytes(std::span(words)).first(request.size()));
+  };
+  const std::byte value[3] = {};
+  EXPECT_EQ(token_of({.key = "k2", .size_bytes = 70000, .after = "k1"}), token_);
+  EXPECT_EQ(token_of({.key = "k2", .size_bytes = 3, .value = value}), std::nullopt);
+  EXPECT_EQ(token_of({.key = "k2", .size_bytes = 3, .staged = {.sequence = 1}}), std::nullopt);
+  EXPECT_EQ(OnlyReserves({}), std::nullopt);
+}
 
 TEST_F(HostWireTest, EachCallArrivesAndComesBackAsItWasMeant) {
   const auto registration = *stub_->Register(
