@@ -234,6 +234,7 @@ void Owner::RunJanitor() {
       PublishRoom();
     }
     TrimOutbox(gave_way);
+    listed_waits_.End(clock_.NowNs(), /*all=*/!master_reachable_ || waits_end_);
     TickDisks();
     {
       const MutexLock lock(report_mutex_);

@@ -21,6 +21,7 @@
 #include "kvcove/owner/core.h"
 #include "kvcove/owner/data_store.h"
 #include "kvcove/owner/link_target.h"
+#include "kvcove/owner/listed_waits.h"
 #include "kvcove/owner/populator.h"
 #include "kvcove/owner/tier.h"
 
@@ -84,8 +85,11 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   // With what the options leave open; Errors: kInvalid.
   static Result<OwnerOptions> Complete(const OwnerOptions& options);
   const OwnerOptions& options() const { return options_; }
-  // Puts that wait to be listed are answered now, as when the master is away.
-  void EndWaits() { waits_end_ = true; }
+  // Puts that wait to be listed are answered now, as when the master is away, until Thaw.
+  void EndWaits() {
+    waits_end_ = true;
+    listed_waits_.End(0, /*all=*/true);
+  }
   // The threads but the lease's end. The lease goes on; the caller sees to it that no call comes.
   void Freeze();
   // Waits for the slice that is being populated, but not for long.
@@ -177,6 +181,12 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
                              std::span<const PutItem> items, std::int64_t deadline_ns);
   std::vector<Code> Finish(SessionNumber session, std::span<const FinishItem> items,
                            std::int64_t deadline_ns);
+  // The same without a wait: answered from any thread. A put under a generation that is not known
+  // yet is kUnavailable at once.
+  void PutThen(SessionNumber session, const Token& token, std::span<const PutItem> items,
+               std::int64_t deadline_ns, std::function<void(std::vector<PutResult>)> done);
+  void FinishThen(SessionNumber session, std::span<const FinishItem> items,
+                  std::int64_t deadline_ns, std::function<void(std::vector<Code>)> done);
   // Answers when the master has; from any thread.
   void FinishThen(SessionNumber session, std::span<const FinishItem> items,
                   std::function<void(std::vector<Code>)> done) override;
@@ -343,18 +353,23 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
     Mapping map;
     UniqueFd fd;  // for a successor
   };
-  struct Committed {
-    std::vector<Code> codes;         // by item; kOk for those that wait
+  template <typename T>
+  struct Begun {
+    std::vector<T> results;          // by item; kOk for those that wait
     std::vector<Pending> pending;    // what waits for the master
     std::vector<std::size_t> order;  // which items these are
   };
   // Until the token's generation is known here, the deadline, or the master is away.
   void AwaitGeneration(const Token& token, std::int64_t deadline_ns) KVCOVE_REQUIRES(mutex_);
-  Committed Commit(SessionNumber session, std::span<const FinishItem> items);
+  // `wait_ns`: until then for the token's generation.
+  Begun<PutResult> BeginPut(SessionNumber session, const Token& token,
+                            std::span<const PutItem> items, std::int64_t wait_ns);
+  Begun<Code> Commit(SessionNumber session, std::span<const FinishItem> items);
   // Hands `pending` to the link; `done` gets the outcomes in its order.
   void Enqueue(std::vector<Pending> pending, std::function<void(std::span<const Code>)> done);
   // The outcomes, kNotListed where the deadline came first.
   std::vector<Code> AwaitListed(std::vector<Pending> pending, std::int64_t deadline_ns);
+  void ListThen(std::vector<Pending> pending, std::int64_t deadline_ns, ListedWaits::Done done);
   // Of what waits to be listed, `gave_way` have given way to other puts since the last trim.
   void TrimOutbox(std::uint64_t& gave_way);
   Result<std::uint64_t> WalkMatching(const Token& token, std::string_view pattern,
@@ -403,6 +418,7 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   std::atomic<bool> draining_{false};
   std::atomic<bool> master_reachable_{true};
   std::atomic<bool> waits_end_ = false;
+  ListedWaits listed_waits_;
   Mutex outbox_mutex_;
   CondVar outbox_changed_;
   std::deque<Listing> outbox_ KVCOVE_GUARDED_BY(outbox_mutex_);

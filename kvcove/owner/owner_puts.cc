@@ -14,6 +14,20 @@ std::vector<PutResult> Full(std::size_t count) {
   return std::vector<PutResult>(count, PutResult{.code = Code::kNoSpace, .extents = {}});
 }
 
+// The outcomes of what has waited: which of the results these are, `order` says.
+std::vector<PutResult> WithCodes(std::vector<PutResult> results, std::span<const std::size_t> order,
+                                 std::span<const Code> codes) {
+  for (std::size_t k = 0; k < codes.size(); ++k) {
+    results[order[k]] = {.code = codes[k], .extents = {}};
+  }
+  return results;
+}
+std::vector<Code> WithCodes(std::vector<Code> results, std::span<const std::size_t> order,
+                            std::span<const Code> codes) {
+  for (std::size_t k = 0; k < codes.size(); ++k) results[order[k]] = codes[k];
+  return results;
+}
+
 }  // namespace
 
 // ---- puts
@@ -47,6 +61,14 @@ std::vector<Code> Owner::AwaitListed(std::vector<Pending> pending, std::int64_t 
     wait->changed.WaitFor(wait->mutex, std::chrono::nanoseconds(std::min(left, kMasterLookNs)));
   }
   return wait->codes;
+}
+
+void Owner::ListThen(std::vector<Pending> pending, std::int64_t deadline_ns,
+                     ListedWaits::Done done) {
+  const std::size_t count = pending.size();
+  Enqueue(std::move(pending), listed_waits_.Add(count, deadline_ns, std::move(done)));
+  // The janitor ends waits as these two change; whoever comes after it sees them here.
+  if (!master_reachable_ || waits_end_) listed_waits_.End(0, /*all=*/true);
 }
 
 bool Owner::Awaits(const Token& token) {
@@ -94,69 +116,90 @@ void Owner::EnsurePopulated(std::span<const PutResult> results) {
   }
 }
 
-std::vector<PutResult> Owner::Put(SessionNumber session, const Token& token,
-                                  std::span<const PutItem> items, std::int64_t deadline_ns) {
-  if (draining_) return Full(items.size());
-  std::vector<PutResult> results;
-  std::vector<Pending> pending;
+Owner::Begun<PutResult> Owner::BeginPut(SessionNumber session, const Token& token,
+                                        std::span<const PutItem> items, std::int64_t wait_ns) {
+  Begun<PutResult> begun;
+  if (draining_) {
+    begun.results = Full(items.size());
+    return begun;
+  }
   {
     const MutexLock lock(mutex_);
-    AwaitGeneration(token, deadline_ns);
-    results = core_->Put(session, token, items);
+    AwaitGeneration(token, wait_ns);
+    begun.results = core_->Put(session, token, items);
     PublishRoom();
-    if (options_.cluster) pending = core_->TakePending();
+    if (options_.cluster) begun.pending = core_->TakePending();
   }
-  EnsurePopulated(results);
-  if (pending.empty()) return results;
+  EnsurePopulated(begun.results);
+  if (begun.pending.empty()) return begun;
   std::unordered_map<std::uint64_t, std::size_t> where;
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    if (results[i].reservation != 0) where.emplace(results[i].reservation, i);
+  for (std::size_t i = 0; i < begun.results.size(); ++i) {
+    if (begun.results[i].reservation != 0) where.emplace(begun.results[i].reservation, i);
   }
-  std::vector<std::size_t> order;
-  for (const Pending& one : pending) order.push_back(where.at(one.reservation));
-  const std::vector<Code> codes = AwaitListed(std::move(pending), deadline_ns);
-  for (std::size_t k = 0; k < codes.size(); ++k) {
-    results[order[k]] = {.code = codes[k], .extents = {}};
-  }
-  return results;
+  for (const Pending& one : begun.pending) begun.order.push_back(where.at(one.reservation));
+  return begun;
 }
 
-Owner::Committed Owner::Commit(SessionNumber session, std::span<const FinishItem> items) {
-  Committed committed;
+Owner::Begun<Code> Owner::Commit(SessionNumber session, std::span<const FinishItem> items) {
+  Begun<Code> begun;
   {
     const MutexLock lock(mutex_);
-    committed.codes = core_->Finish(session, items);
-    if (options_.cluster) committed.pending = core_->TakePending();
+    begun.results = core_->Finish(session, items);
+    if (options_.cluster) begun.pending = core_->TakePending();
   }
   // Both are in the order of the items.
-  for (std::size_t i = 0; i < items.size() && committed.order.size() < committed.pending.size();
-       ++i) {
-    if (items[i].reservation == committed.pending[committed.order.size()].reservation) {
-      committed.order.push_back(i);
+  for (std::size_t i = 0; i < items.size() && begun.order.size() < begun.pending.size(); ++i) {
+    if (items[i].reservation == begun.pending[begun.order.size()].reservation) {
+      begun.order.push_back(i);
     }
   }
-  return committed;
+  return begun;
+}
+
+std::vector<PutResult> Owner::Put(SessionNumber session, const Token& token,
+                                  std::span<const PutItem> items, std::int64_t deadline_ns) {
+  auto [results, pending, order] = BeginPut(session, token, items, deadline_ns);
+  if (pending.empty()) return results;
+  return WithCodes(std::move(results), order, AwaitListed(std::move(pending), deadline_ns));
 }
 
 std::vector<Code> Owner::Finish(SessionNumber session, std::span<const FinishItem> items,
                                 std::int64_t deadline_ns) {
-  auto [codes, pending, order] = Commit(session, items);
-  if (pending.empty()) return codes;
-  const std::vector<Code> listed = AwaitListed(std::move(pending), deadline_ns);
-  for (std::size_t k = 0; k < listed.size(); ++k) codes[order[k]] = listed[k];
-  return codes;
+  auto [results, pending, order] = Commit(session, items);
+  if (pending.empty()) return results;
+  return WithCodes(std::move(results), order, AwaitListed(std::move(pending), deadline_ns));
+}
+
+void Owner::PutThen(SessionNumber session, const Token& token, std::span<const PutItem> items,
+                    std::int64_t deadline_ns, std::function<void(std::vector<PutResult>)> done) {
+  auto [results, pending, order] = BeginPut(session, token, items, /*wait_ns=*/0);
+  if (pending.empty()) return done(std::move(results));
+  ListThen(std::move(pending), deadline_ns,
+           [results = std::move(results), order = std::move(order),
+            done = std::move(done)](const std::vector<Code>& codes) mutable {
+             done(WithCodes(std::move(results), order, codes));
+           });
+}
+
+void Owner::FinishThen(SessionNumber session, std::span<const FinishItem> items,
+                       std::int64_t deadline_ns, std::function<void(std::vector<Code>)> done) {
+  auto [results, pending, order] = Commit(session, items);
+  if (pending.empty()) return done(std::move(results));
+  ListThen(std::move(pending), deadline_ns,
+           [results = std::move(results), order = std::move(order),
+            done = std::move(done)](const std::vector<Code>& codes) mutable {
+             done(WithCodes(std::move(results), order, codes));
+           });
 }
 
 void Owner::FinishThen(SessionNumber session, std::span<const FinishItem> items,
                        std::function<void(std::vector<Code>)> done) {
-  Committed committed = Commit(session, items);
-  if (committed.pending.empty()) return done(std::move(committed.codes));
-  Enqueue(std::move(committed.pending),
-          [codes = std::move(committed.codes), order = std::move(committed.order),
-           done = std::move(done)](std::span<const Code> listed) mutable {
-            for (std::size_t k = 0; k < listed.size(); ++k) codes[order[k]] = listed[k];
-            done(std::move(codes));
-          });
+  auto [results, pending, order] = Commit(session, items);
+  if (pending.empty()) return done(std::move(results));
+  Enqueue(std::move(pending), [results = std::move(results), order = std::move(order),
+                               done = std::move(done)](std::span<const Code> codes) mutable {
+    done(WithCodes(std::move(results), order, codes));
+  });
 }
 
 std::vector<Loan> Owner::Lend(const Token& token, std::span<const std::string_view> keys) {

@@ -144,6 +144,85 @@ TEST_F(LateOwnerTest, PinsAndStatisticsOfObjectsEndWithTheCallersTime) {
   EXPECT_EQ(owner_->StatObjects(token, keys, soon_ns)->size(), keys.size());
 }
 
+// The same calls without a thread that waits.
+class ListedLaterTest : public LateOwnerTest {
+ protected:
+  ListedLaterTest() { owner_->Start(); }
+  // Of a whole value; the answer comes to `answers_`.
+  void PutThen(const std::string& key, std::int64_t timeout_ns) {
+    const std::vector<std::byte> value(1000);
+    const PutItem item{.key = key, .size_bytes = 1000, .value = value, .after = {}};
+    owner_->PutThen(session_, {.incarnation = {1, 1}, .generation = kOld, .slot = kSlot},
+                    {&item, 1}, SystemClock::Instance().NowNs() + timeout_ns,
+                    [this](const std::vector<PutResult>& results) {
+                      const MutexLock lock(mutex_);
+                      answers_.push_back(results.front().code);
+                      changed_.NotifyAll();
+                    });
+  }
+  // After so many have come.
+  std::vector<Code> Answers(std::size_t count) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const MutexLock lock(mutex_);
+    while (answers_.size() < count && changed_.WaitUntil(mutex_, until)) {
+    }
+    return answers_;
+  }
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<Code> answers_ KVCOVE_GUARDED_BY(mutex_);
+};
+
+TEST_F(ListedLaterTest, APutIsAnsweredWhenTheMasterHasListedIt) {
+  PutThen("k", 30 * kSecond);
+  EXPECT_TRUE(Answers(0).empty());
+  std::vector<Listing> listings = owner_->TakeListings(10);
+  ASSERT_EQ(listings.size(), 1U);
+  owner_->CompleteListing(std::move(listings.front()), std::vector<Code>{Code::kOk});
+  EXPECT_EQ(Answers(1), std::vector<Code>{Code::kOk});
+  PutThen("k", 30 * kSecond);
+  EXPECT_EQ(Answers(2).back(), Code::kExists) << "at once";
+}
+
+TEST_F(ListedLaterTest, APutIsAnsweredAtItsDeadlineAndItsListingGoesOn) {
+  PutThen("k", kMillisecond);
+  EXPECT_EQ(Answers(1), std::vector<Code>{Code::kNotListed});
+  std::vector<Listing> listings = owner_->TakeListings(10);
+  ASSERT_EQ(listings.size(), 1U);
+  owner_->CompleteListing(std::move(listings.front()), std::vector<Code>{Code::kOk});
+  PutThen("k", 30 * kSecond);
+  EXPECT_EQ(Answers(2), (std::vector<Code>{Code::kNotListed, Code::kExists})) << "and once";
+}
+
+TEST_F(ListedLaterTest, NobodyWaitsForAMasterThatIsAwayOrWhenWaitsEnd) {
+  PutThen("a", 30 * kSecond);
+  owner_->SetMasterReachable(false);
+  EXPECT_EQ(Answers(1).back(), Code::kNotListed);
+  PutThen("b", 30 * kSecond);
+  EXPECT_EQ(Answers(2).back(), Code::kNotListed);
+  owner_->SetMasterReachable(true);
+  PutThen("c", 30 * kSecond);
+  owner_->EndWaits();
+  EXPECT_EQ(Answers(3).back(), Code::kNotListed);
+}
+
+TEST_F(ListedLaterTest, ACommitIsAnsweredInTheOrderOfItsItems) {
+  std::vector<PutItem> items;
+  for (const char* key : {"a", "b"}) items.push_back({.key = key, .size_bytes = 1000});
+  const auto grants =
+      owner_->Reserve(session_, {.incarnation = {1, 1}, .generation = kOld, .slot = kSlot}, items);
+  const std::vector<FinishItem> commits = {{.reservation = grants[1].reservation, .commit = true},
+                                           {.reservation = 12345, .commit = true},
+                                           {.reservation = grants[0].reservation, .commit = true}};
+  std::vector<Code> codes;
+  owner_->FinishThen(session_, commits, SystemClock::Instance().NowNs() + 30 * kSecond,
+                     [&](std::vector<Code> answer) { codes = std::move(answer); });
+  std::vector<Listing> listings = owner_->TakeListings(10);
+  ASSERT_EQ(listings.size(), 1U);
+  owner_->CompleteListing(std::move(listings.front()), std::vector<Code>{Code::kExists, Code::kOk});
+  EXPECT_EQ(codes, (std::vector<Code>{Code::kExists, Code::kInvalid, Code::kOk}));
+}
+
 // The listings of puts that gave way would pile up for as long as the master is away.
 TEST_F(LateOwnerTest, TheOutboxKeepsWhatStillWaits) {
   owner_->SetMasterReachable(false);

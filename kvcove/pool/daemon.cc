@@ -35,6 +35,7 @@ Daemon::Impl::~Impl() {
   if (server_ != nullptr) server_->Stop();
   workers_.reset();
   control_workers_.reset();
+  host_->owner().EndWaits();
   host_->owner().EndLoads();  // while their connections can still be named
   for (const auto& [number, session] : sessions_) host_->EndSession(number);
 }
@@ -118,25 +119,28 @@ void Daemon::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
                      (host_->in_cluster() && wire::MayWaitInCluster(method)) ||
                      (host_->owner().disks_open() && method == wire::Method::kRemove);
   if (!waits) return respond(Answer(*service, method, body, deadline_ns));
-  // One that only asks for memory, under a generation that is known, waits for nothing, and its
-  // answer takes less than it takes to wake a worker. Its time is over, should another thread
-  // change what is known in between.
-  if (method == wire::Method::kPut) {
-    const std::optional<Token> token = wire::OnlyReserves(body);
-    if (token && !host_->owner().Awaits(*token)) {
-      return respond(Answer(*service, method, body, clock_.NowNs()));
-    }
+  // Puts whose generation is known wait for their listing without a worker: to wake one takes as
+  // long as most of them.
+  if (method == wire::Method::kFinish ||
+      (method == wire::Method::kPut && !AwaitsGeneration(body))) {
+    return wire::ServePutsThen(
+        *service, method, body, deadline_ns,
+        [service, respond](Result<std::string> answer) { respond(ReplyOf(std::move(answer))); });
   }
   // What the master must decide may wait for as long as the master is away; puts do not, and
   // statistics wait for nobody.
-  const bool puts = method == wire::Method::kPut || method == wire::Method::kFinish ||
-                    method == wire::Method::kStat;
+  const bool puts = method == wire::Method::kPut || method == wire::Method::kStat;
   rpc::Workers& workers = puts ? *workers_ : *control_workers_;
   const bool posted = workers.Post([service, method, deadline_ns, respond,
                                     copy = std::vector<std::byte>(body.begin(), body.end())] {
     respond(Answer(*service, method, copy, deadline_ns));
   });
   if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
+}
+
+bool Daemon::Impl::AwaitsGeneration(std::span<const std::byte> put) const {
+  const std::optional<Token> token = wire::TokenOfPut(put);
+  return token && host_->owner().Awaits(*token);
 }
 
 // Ends on the disk's thread, so it takes no worker while it waits.

@@ -66,6 +66,14 @@ class LocalHost::Service final : public wire::HostService {
                                    std::int64_t deadline_ns) override {
     return host_.owner().Finish(number_, items, deadline_ns);
   }
+  void PutThen(const Token& token, std::span<const wire::PutItem> items, std::int64_t deadline_ns,
+               const PutDone& done) override {
+    host_.owner().PutThen(number_, token, items, deadline_ns, done);
+  }
+  void FinishThen(std::span<const wire::FinishItem> items, std::int64_t deadline_ns,
+                  const FinishDone& done) override {
+    host_.owner().FinishThen(number_, items, deadline_ns, done);
+  }
   Result<std::vector<Code>> Remove(const Token& token, std::span<const std::string_view> keys,
                                    std::int64_t deadline_ns) override {
     return host_.control().Remove(token, keys, deadline_ns);

@@ -35,33 +35,40 @@ std::string CountToString(std::uint64_t count) {
   return StringOf(builder);
 }
 
-Result<std::string> ServePut(PutService& service, std::span<const std::byte> body,
-                             std::int64_t deadline_ns) {
+struct PutCall {
+  Token token;
+  std::vector<PutItem> items;  // views of the body
+};
+
+Result<PutCall> DecodePut(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Put>(body));
   if (root->token() == nullptr) return Fail(Code::kCorrupt, "a put without token");
-  const Token token = FromFb(*root->token());
-  std::vector<PutItem> items;
-  items.reserve(SizeOf(root->items()));
+  PutCall call{.token = FromFb(*root->token()), .items = {}};
+  call.items.reserve(SizeOf(root->items()));
   for (std::size_t i = 0; i < SizeOf(root->items()); ++i) {
     const fb::PutItem* item = root->items()->Get(static_cast<unsigned>(i));
     std::span<const std::byte> value;
     if (item->value() != nullptr) {
       value = {reinterpret_cast<const std::byte*>(item->value()->data()), item->value()->size()};
     }
-    items.push_back({.key = View(item->key()),
-                     .size_bytes = item->size_bytes(),
-                     .value = value,
-                     .after = View(item->after())});
+    call.items.push_back({.key = View(item->key()),
+                          .size_bytes = item->size_bytes(),
+                          .value = value,
+                          .after = View(item->after())});
     if (const fb::StagedAt* staged = item->staged(); staged != nullptr) {
-      items.back().staged = {.sequence = staged->sequence(), .offset = staged->offset()};
+      call.items.back().staged = {.sequence = staged->sequence(), .offset = staged->offset()};
     }
-    items.back().hints = HintsOf(item->hints(), item->output_tokens());
+    call.items.back().hints = HintsOf(item->hints(), item->output_tokens());
   }
-  KVCOVE_ASSIGN(const std::vector<PutResult> results, service.Put(token, items, deadline_ns));
+  return call;
+}
+
+Result<std::string> EncodePut(const Result<std::vector<PutResult>>& results) {
+  if (!results) return std::unexpected(results.error());
   Builder builder;
   std::vector<flatbuffers::Offset<fb::PutResult>> list;
-  list.reserve(results.size());
-  for (const PutResult& result : results) {
+  list.reserve(results->size());
+  for (const PutResult& result : *results) {
     flatbuffers::Offset<flatbuffers::Vector<const fb::Piece*>> extents;
     if (!result.extents.empty()) {
       std::vector<fb::Piece> pieces;
@@ -76,22 +83,7 @@ Result<std::string> ServePut(PutService& service, std::span<const std::byte> bod
   return StringOf(builder);
 }
 
-}  // namespace
-
-std::optional<Token> OnlyReserves(std::span<const std::byte> put) {
-  const auto root = Root<fb::Put>(put);
-  if (!root || (*root)->token() == nullptr) return std::nullopt;
-  for (std::size_t i = 0; i < SizeOf((*root)->items()); ++i) {
-    const fb::PutItem* item = (*root)->items()->Get(static_cast<unsigned>(i));
-    if (SizeOf(item->value()) != 0 || item->staged() != nullptr) return std::nullopt;
-  }
-  return FromFb(*(*root)->token());
-}
-
-namespace {
-
-Result<std::string> ServeFinish(PutService& service, std::span<const std::byte> body,
-                                std::int64_t deadline_ns) {
+Result<std::vector<FinishItem>> DecodeFinish(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::FinishBatch>(body));
   if (!Aligned(root->items())) return Fail(Code::kCorrupt, "a message that is not aligned");
   std::vector<FinishItem> items;
@@ -99,8 +91,24 @@ Result<std::string> ServeFinish(PutService& service, std::span<const std::byte> 
     const fb::FinishItem* item = root->items()->Get(static_cast<unsigned>(i));
     items.push_back({.reservation = item->reservation(), .commit = item->commit() != 0});
   }
-  KVCOVE_ASSIGN(const std::vector<Code> codes, service.Finish(items, deadline_ns));
-  return CodesToString(codes);
+  return items;
+}
+
+Result<std::string> EncodeFinish(const Result<std::vector<Code>>& codes) {
+  if (!codes) return std::unexpected(codes.error());
+  return CodesToString(*codes);
+}
+
+Result<std::string> ServePut(PutService& service, std::span<const std::byte> body,
+                             std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const PutCall call, DecodePut(body));
+  return EncodePut(service.Put(call.token, call.items, deadline_ns));
+}
+
+Result<std::string> ServeFinish(PutService& service, std::span<const std::byte> body,
+                                std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const std::vector<FinishItem> items, DecodeFinish(body));
+  return EncodeFinish(service.Finish(items, deadline_ns));
 }
 
 // A request about keys of one generation.
@@ -223,6 +231,27 @@ Result<std::string> ServeGenerations(GenerationService& service, Method method,
     default:
       return Fail(Code::kCorrupt, "a method that is not answered here");
   }
+}
+
+std::optional<Token> TokenOfPut(std::span<const std::byte> body) {
+  const auto root = Root<fb::Put>(body);
+  if (!root || (*root)->token() == nullptr) return std::nullopt;
+  return FromFb(*(*root)->token());
+}
+
+void ServePutsThen(PutService& service, Method method, std::span<const std::byte> body,
+                   std::int64_t deadline_ns, const std::function<void(Result<std::string>)>& done) {
+  if (method == Method::kPut) {
+    const auto call = DecodePut(body);
+    if (!call) return done(std::unexpected(call.error()));
+    return service.PutThen(
+        call->token, call->items, DeadlineOf(deadline_ns),
+        [done](const Result<std::vector<PutResult>>& results) { done(EncodePut(results)); });
+  }
+  const auto items = DecodeFinish(body);
+  if (!items) return done(std::unexpected(items.error()));
+  service.FinishThen(*items, DeadlineOf(deadline_ns),
+                     [done](const Result<std::vector<Code>>& codes) { done(EncodeFinish(codes)); });
 }
 
 void ServeLoad(ObjectService& service, std::span<const std::byte> body, std::int64_t deadline_ns,

@@ -37,6 +37,9 @@ std::unique_ptr<GenerationService> MakeGenerationStub(Channel& channel, const Id
 inline constexpr std::int64_t kUntoldBudgetNs = 10 * kSecond;
 Result<std::string> ServeHost(HostService& service, Method method, std::span<const std::byte> body,
                               std::int64_t deadline_ns);
+// Answers Method::kPut or kFinish, from whatever thread ends it.
+void ServePutsThen(PutService& service, Method method, std::span<const std::byte> body,
+                   std::int64_t deadline_ns, const std::function<void(Result<std::string>)>& done);
 // Answers Method::kLoad, from whatever thread ends it.
 void ServeLoad(ObjectService& service, std::span<const std::byte> body, std::int64_t deadline_ns,
                const std::function<void(Result<std::string>)>& done);
@@ -68,9 +71,8 @@ std::string Encode(const ResetOutcome& outcome);
 // Calls that may wait for a disk or for a lease; the others answer at once.
 bool MayWait(Method method);
 bool MayWaitInCluster(Method method);
-// The token of a put (kPut) whose items ask for memory and bring no value: none of them waits to be
-// listed. Nothing for another one.
-std::optional<Token> OnlyReserves(std::span<const std::byte> put);
+// Of the body of a put (kPut).
+std::optional<Token> TokenOfPut(std::span<const std::byte> body);
 
 // The first exchange of a connection. `layout`: the version of the segment's layout that each side
 // knows (segment/layout.h); 0: a build that does not say, which knows version 2.

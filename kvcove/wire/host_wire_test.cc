@@ -183,20 +183,25 @@ class HostWireTest : public testing::Test {
   }
 };
 
-TEST_F(HostWireTest, APutThatOnlyReservesIsKnownByItsBytes) {
-  const auto token_of = [&](const PutItem& second) {
-    const std::vector<PutItem> items = {{.key = "k1", .size_bytes = 70000}, second};
-    EXPECT_TRUE(stub_->Put(token_, items, Soon()));
-    const std::string& request = channel_.requests[Method::kPut];
+TEST_F(HostWireTest, PutsThatAreAnsweredLaterSayTheSame) {
+  CallAll();
+  for (const Method method : {Method::kPut, Method::kFinish}) {
+    const std::string& request = channel_.requests[method];
     std::vector<std::uint64_t> words((request.size() / 8) + 1);
     std::memcpy(words.data(), request.data(), request.size());
-    return OnlyReserves(std::as_bytes(std::span(words)).first(request.size()));
-  };
-  const std::byte value[3] = {};
-  EXPECT_EQ(token_of({.key = "k2", .size_bytes = 70000, .after = "k1"}), token_);
-  EXPECT_EQ(token_of({.key = "k2", .size_bytes = 3, .value = value}), std::nullopt);
-  EXPECT_EQ(token_of({.key = "k2", .size_bytes = 3, .staged = {.sequence = 1}}), std::nullopt);
-  EXPECT_EQ(OnlyReserves({}), std::nullopt);
+    const auto body = std::as_bytes(std::span(words)).first(request.size());
+    std::optional<Result<std::string>> later;
+    ServePutsThen(host_, method, body, kFrameDeadline,
+                  [&](Result<std::string> answer) { later = std::move(answer); });
+    ASSERT_TRUE(later && *later);
+    EXPECT_EQ(**later, *ServeHost(host_, method, body, kFrameDeadline));
+    EXPECT_EQ(host_.deadline, kFrameDeadline);
+    EXPECT_EQ(TokenOfPut(body) == token_, method == Method::kPut);
+    ServePutsThen(host_, method, body.first(6), kFrameDeadline,
+                  [&](Result<std::string> answer) { later = std::move(answer); });
+    EXPECT_EQ(later->error().code, Code::kCorrupt);
+  }
+  EXPECT_EQ(TokenOfPut({}), std::nullopt);
 }
 
 TEST_F(HostWireTest, EachCallArrivesAndComesBackAsItWasMeant) {

@@ -160,6 +160,19 @@ class PutService {
   // Commits reservations, or gives them up.
   virtual Result<std::vector<Code>> Finish(std::span<const FinishItem> items,
                                            std::int64_t deadline_ns) = 0;
+
+  // The same for callers that must not wait. `items` are looked at within the call; `done` is
+  // called once, from any thread, by the deadline, or within the call.
+  using PutDone = std::function<void(Result<std::vector<PutResult>>)>;
+  using FinishDone = std::function<void(Result<std::vector<Code>>)>;
+  virtual void PutThen(const Token& token, std::span<const PutItem> items, std::int64_t deadline_ns,
+                       const PutDone& done) {
+    done(Put(token, items, deadline_ns));
+  }
+  virtual void FinishThen(std::span<const FinishItem> items, std::int64_t deadline_ns,
+                          const FinishDone& done) {
+    done(Finish(items, deadline_ns));
+  }
 };
 
 // What one owner holds: pins, statistics and pages of it, and what its disk brings up. Thread-safe.
