@@ -11,11 +11,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
 #include "codes.h"
 #include "kvcove/base/clock.h"
+#include "kvcove/base/size.h"
 #include "own_keys.h"
 #include "regions.h"
 #include "store_arguments.h"
@@ -43,13 +45,27 @@ struct BufferHandle {
       : bytes(count == 0 ? nullptr : new std::byte[count]), size(count) {}
 };
 
+// Values that a caller gets and drops are the end of the heap. In a process that has freed nothing
+// large yet, glibc gives that end back to the kernel each time, and a batch of small values costs
+// ten times its copies in page faults. Its thresholds grow with the largest chunk that is freed.
+void KeepHeap() {
+  static const bool kept = [] {
+    void* volatile chunk = std::malloc(8 * kMiB);  // NOLINT: never touched
+    std::free(chunk);                              // NOLINT
+    return true;
+  }();
+  (void)kept;
+}
+
 class Store {
  public:
   Store(double timeout, double lease, bool prefetches, double wait_for_room)
       : timeout_(Milliseconds(timeout)),
         lease_(Milliseconds(lease)),
         prefetches_(prefetches),
-        wait_for_room_ns_(Milliseconds(wait_for_room).count() * kMillisecond) {}
+        wait_for_room_ns_(Milliseconds(wait_for_room).count() * kMillisecond) {
+    KeepHeap();
+  }
 
   std::int64_t RegisterBuffer(std::uintptr_t address, std::size_t size) {
     Status status;
