@@ -93,7 +93,7 @@ void ShardFollower::SyncOnce(const ChannelPtr& leader) {
 }
 
 void ShardFollower::Take(const wire::ShardMove& move, const ChannelPtr& leader) {
-  replica_.Forget();
+  replica_.BeginLoad(move);
   ChannelPtr giver = leader;
   if (!move.address.empty()) {
     const auto address = rpc::ParseAddress(move.address, 7400);

@@ -162,6 +162,14 @@ wire::ShardMove ShardReplica::Wanted() const {
   return mine && loaded_ < move_.id && failed_ < move_.id ? move_ : wire::ShardMove{};
 }
 
+void ShardReplica::BeginLoad(const wire::ShardMove& move) {
+  {
+    const MutexLock lock(mutex_);
+    for (const wire::SliceNumber slice : move.slices) forget_[slice] = true;
+  }
+  Forget();
+}
+
 void ShardReplica::Load(std::uint64_t move, const wire::ShardPage& page) {
   const FollowingPtr to = following();
   if (to == nullptr || Wanted().id != move) return;

@@ -41,9 +41,11 @@ class ShardReplica {
   void Forgotten();
   // Slices that this shard is to get, and has not got yet; `id` 0: none.
   wire::ShardMove Wanted() const;
+  // Nothing is left of an earlier time with these slices.
+  void BeginLoad(const wire::ShardMove& move);
   void Load(std::uint64_t move, const wire::ShardPage& page);
   void LoadFailed(std::uint64_t move);
-  // Drops what this shard has given away. Before Load.
+  // Drops what this shard has given away; not at the same time as a load.
   void Forget();
 
   // ---- calls. What comes out is answered only if Serving() is what it was before.

@@ -545,6 +545,11 @@ void Shards::Tick() {
       if (member.lease_until_ns <= now) lost.push_back(number);
     }
     // What the leader has of slices that it gave away goes before it gets them back.
+    if (stage_ == Stage::kEnding && move_.from == wire::kLeaderShard &&
+        std::ranges::find(lost, move_.to) != lost.end()) {
+      forget_ |= moving_;
+      EndMove();
+    }
     if (forget_.any()) lost.clear();
     for (const wire::ShardNumber number : lost) Lose(number, runs);
     if (!lost.empty() && map_ != nullptr) NewMap(/*lost=*/true, runs);

@@ -83,9 +83,7 @@ LinkCore::Step LinkCore::Next(Lane lane) {
                                                                  .table = table_,
                                                                  .naming = naming_,
                                                                  .partial = partial_,
-                                                                 .map = shards_.active()
-                                                                            ? shards_.map()->revision
-                                                                            : 0}),
+                                                                 .map = MapRevision()}),
                          .timeout_ns = kWatchNs}};
   }
   if (rounds_ < acknowledge_at_round_) {
@@ -119,10 +117,8 @@ LinkCore::Step LinkCore::NextLease() {
     request.partial = partial_;
     request.naming = naming_;
     request.told = told_;
-    if (shards_.active()) {
-      request.map = shards_.map()->revision;
-      request.told_map = told_map_;
-    }
+    request.map = MapRevision();
+    request.told_map = told_map_;
     return {.call = Call{.method = wire::Method::kRenew,
                          .body = wire::Encode(request),
                          .timeout_ns = kCallNs}};
@@ -165,6 +161,7 @@ LinkCore::Step LinkCore::NextList() {
   }
   // No map comes before what is taken here is under way.
   const MutexLock route(route_mutex_);
+  UseMap();
   {
     const MutexLock lock(mutex_);
     if (shards_.active()) return {.wait_ns = 0};
@@ -448,7 +445,7 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
 }
 
 void LinkCore::Apply(const wire::Changes& changes) {
-  if (changes.map != nullptr) SetMap(changes.map);
+  NoteMap(changes.map);
   const MutexLock apply_lock(apply_mutex_);
   std::vector<SlotUpdate> updates;
   {

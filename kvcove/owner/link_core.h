@@ -135,7 +135,9 @@ class LinkCore {
   void AnswerLease(const Result<std::string>& reply);
   void AnswerList(const Result<std::string>& reply);
   // ---- link_core_shards.cc
-  void SetMap(std::shared_ptr<const wire::ShardMap> map) KVCOVE_EXCLUDES(mutex_, route_mutex_);
+  void NoteMap(const std::shared_ptr<const wire::ShardMap>& map) KVCOVE_EXCLUDES(mutex_);
+  std::uint64_t MapRevision() const KVCOVE_REQUIRES(mutex_);
+  void UseMap() KVCOVE_REQUIRES(route_mutex_) KVCOVE_EXCLUDES(mutex_);
   void Route() KVCOVE_EXCLUDES(mutex_, route_mutex_);
   bool IsTold(const InventoryItem& item) const KVCOVE_REQUIRES(mutex_);
   bool AllHaveCredit() KVCOVE_REQUIRES(mutex_);
@@ -196,6 +198,7 @@ class LinkCore {
   std::uint64_t gave_way_ KVCOVE_GUARDED_BY(mutex_) = 0;
   // ---- shards
   ShardLanes shards_ KVCOVE_GUARDED_BY(mutex_);  // active from the first map with others on
+  std::shared_ptr<const wire::ShardMap> next_map_ KVCOVE_GUARDED_BY(mutex_);  // not in use yet
   std::uint64_t lane_session_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of the list lane's call under way
   // Map revisions: all was told under the first; the walk that is under way began under the other.
   std::uint64_t told_map_ KVCOVE_GUARDED_BY(mutex_) = 0;

@@ -35,17 +35,29 @@ std::string LinkCore::ShardAddress(std::size_t number) const {
   return shards_.map()->addresses[number];
 }
 
-// A new map. What was under way on the only lane so far is routed with everything else.
-void LinkCore::SetMap(std::shared_ptr<const wire::ShardMap> map) {
-  const MutexLock route(route_mutex_);
+// Kept until somebody routes: the lane of the lease waits for nobody.
+void LinkCore::NoteMap(const std::shared_ptr<const wire::ShardMap>& map) {
   const MutexLock lock(mutex_);
-  if (epoch_ == 0 || map->term != seen_.term) return;
+  if (map == nullptr || map->term != seen_.term || map->revision <= MapRevision()) return;
+  next_map_ = map;
+}
+
+std::uint64_t LinkCore::MapRevision() const {
+  if (next_map_ != nullptr) return next_map_->revision;
+  return shards_.active() ? shards_.map()->revision : 0;
+}
+
+// A new map. What was under way on the only lane so far is routed with everything else.
+void LinkCore::UseMap() {
+  const MutexLock lock(mutex_);
+  const std::shared_ptr<const wire::ShardMap> map = std::exchange(next_map_, nullptr);
+  if (map == nullptr || epoch_ == 0 || map->term != seen_.term) return;
   const bool first = !shards_.active();
   if (!first && map->revision <= shards_.map()->revision) return;
   const std::uint64_t since = std::max(told_map_, walk_map_);
   const bool restart = std::ranges::any_of(
       map->fresh, [&](std::uint64_t revision) { return revision > since; });
-  shards_.SetMap(std::move(map));
+  shards_.SetMap(map);
   if (first && batch_) {
     for (InventoryItem& item : batch_->gone) {
       shards_.Add({.kind = ShardLanes::Kind::kGone,
@@ -90,6 +102,7 @@ bool LinkCore::IsTold(const InventoryItem& item) const {
 // Takes what is new, and a page of the inventory if every shard has taken the last one.
 void LinkCore::Route() {
   const MutexLock route(route_mutex_);
+  UseMap();
   std::uint32_t epoch = 0;
   bool told = false;
   bool room = false;
@@ -182,6 +195,8 @@ void LinkCore::NoteTellAgain(std::optional<ObjectId> from) {
 
 LinkCore::Step LinkCore::NextShard(std::size_t number) {
   Route();
+  // A walk that found nothing to tell has no answer that ends it.
+  if (ShardsTold(0, /*stale=*/false)) target_.Told();
   const MutexLock lock(mutex_);
   if (epoch_ == 0 || !shards_.active() || number >= shards_.size()) return {.wait_ns = kPauseNs};
   if (number != 0 && shards_.map()->addresses[number].empty()) return {.wait_ns = kPauseNs};
@@ -288,6 +303,7 @@ std::vector<Listing> LinkCore::EndShards() {
   round_marks_.reset();
   told_map_ = walk_map_ = 0;
   only_fresh_ = false;
+  next_map_ = nullptr;
   if (!shards_.active()) return {};
   return shards_.Clear();
 }

@@ -24,8 +24,13 @@ std::shared_ptr<const wire::ShardMap> ShardLookup::map() const {
 }
 
 void ShardLookup::SetMap(std::shared_ptr<const wire::ShardMap> map) {
-  std::shared_ptr<rpc::Workers> workers;
-  if (map != nullptr && !map->alone()) workers = std::make_shared<rpc::Workers>(kThreads);
+  std::shared_ptr<rpc::Workers> workers;  // threads start without the lock
+  bool wants = map != nullptr && !map->alone();
+  if (wants) {
+    const MutexLock lock(mutex_);
+    wants = workers_ == nullptr;
+  }
+  if (wants) workers = std::make_shared<rpc::Workers>(kThreads);
   std::vector<std::shared_ptr<Peer>> old;  // ends without the lock
   const MutexLock lock(mutex_);
   // Answers may overtake each other.
