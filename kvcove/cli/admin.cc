@@ -196,9 +196,9 @@ const std::vector<Column> kMemberColumns = {{"NUMBER", "number"},
                                             {"GENERATIONS CURRENT", "generations_current"},
                                             {"REMOVALS BEHIND", "removals_behind"},
                                             {"HIDDEN SLOTS", "hidden_slots"}};
-const std::vector<Column> kMasterColumns = {{"MASTER", "master"},       {"SHARD", "shard"},
-                                            {"SLICES", "slices"},       {"ENTRIES", "entries"},
-                                            {"DRAINING", "draining"},   {"LEASE MS", "lease_milliseconds"}};
+const std::vector<Column> kMasterColumns = {
+    {"MASTER", "master"},   {"SHARD", "shard"},       {"SLICES", "slices"},
+    {"ENTRIES", "entries"}, {"DRAINING", "draining"}, {"LEASE MS", "lease_milliseconds"}};
 const std::vector<Column> kNamespaceColumns = {{"NAMESPACE", "namespace"},
                                                {"VERSION", "version"},
                                                {"SLOT", "slot"},

@@ -85,7 +85,7 @@ void ShardFollower::SyncOnce(const ChannelPtr& leader) {
   taking_session_ = reply->session;
   if (wanted.id <= taking_) {
     // What was given away goes, behind what is being taken.
-    (void)moves_.Post([this] { replica_.Forget(); });
+    if (replica_.Forgets()) (void)moves_.Post([this] { replica_.Forget(); });
     return;
   }
   taking_ = wanted.id;

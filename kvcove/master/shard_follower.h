@@ -45,9 +45,9 @@ class ShardFollower {
   CondVar changed_;
   std::string leader_ KVCOVE_GUARDED_BY(mutex_);
   ChannelPtr channel_ KVCOVE_GUARDED_BY(mutex_);  // to the leader; null: nobody leads
-  std::string said_;                  // the thread's: the error that was logged last
-  std::uint64_t taking_ = 0;          // the thread's: the move that was begun last
-  std::uint64_t taking_session_ = 0;  // the thread's
+  std::string said_;                              // the thread's: the error that was logged last
+  std::uint64_t taking_ = 0;                      // the thread's: the move that was begun last
+  std::uint64_t taking_session_ = 0;              // the thread's
   rpc::Workers moves_{1};
   rpc::Workers asks_{1};
   std::thread thread_;

@@ -35,8 +35,7 @@ void ShardReplica::Begin(const wire::ShardSyncReply& reply) {
   DirectoryService::Options options = options_.directory;
   options.first_removal = options.floor = reply.floor;
   auto begun = std::make_shared<Following>(options, clock_);
-  begun->directory.SetSlices(
-      std::vector<wire::SliceState>(wire::kSlices, wire::SliceState::kNone));
+  begun->directory.SetSlices(std::vector<wire::SliceState>(wire::kSlices, wire::SliceState::kNone));
   // Nothing is answered from what was followed before.
   serves_until_ns_.store(0, std::memory_order_release);
   following_number_.fetch_add(1, std::memory_order_acq_rel);
@@ -95,8 +94,8 @@ void ShardReplica::Apply(const wire::ShardSyncReply& reply, std::int64_t sent_ns
   position_ = reply.position;
   if (!reply.serves.empty()) {
     for (std::size_t i = 0; i < wire::kSlices; ++i) {
-      const bool given = serves_[i] != wire::SliceState::kNone &&
-                         reply.serves[i] == wire::SliceState::kNone;
+      const bool given =
+          serves_[i] != wire::SliceState::kNone && reply.serves[i] == wire::SliceState::kNone;
       if (given) forget_[i] = true;
     }
     serves_ = reply.serves;
@@ -253,19 +252,18 @@ void ShardReplica::List(const wire::ListRequest& request, const Ask& ask,
   if (listed || to_bar.empty()) return reply(std::move(listed));
   std::ranges::sort(to_bar);
   to_bar.erase(std::ranges::unique(to_bar).begin(), to_bar.end());
-  ask({.values = to_bar},
-      [to, request, drops, to_bar,
-       reply = std::move(reply)](const Result<wire::ShardBarReply>& answer) {
-        for (std::size_t i = 0; answer && i < to_bar.size(); ++i) {
-          const wire::ShardBarReply::One& one = answer->answers[i];
-          if (one.gives_way == wire::GivesWay::kNo) continue;
-          to->standings.Grant(to_bar[i].first, to_bar[i].second, one.epoch,
-                              one.gives_way == wire::GivesWay::kThisToo);
-        }
-        // What does not give way now stays.
-        DirectoryService::OwnerSlots kept;
-        reply(to->directory.List(request, drops, kept, /*may_bar=*/false));
-      });
+  ask({.values = to_bar}, [to, request, drops, to_bar,
+                           reply = std::move(reply)](const Result<wire::ShardBarReply>& answer) {
+    for (std::size_t i = 0; answer && i < to_bar.size(); ++i) {
+      const wire::ShardBarReply::One& one = answer->answers[i];
+      if (one.gives_way == wire::GivesWay::kNo) continue;
+      to->standings.Grant(to_bar[i].first, to_bar[i].second, one.epoch,
+                          one.gives_way == wire::GivesWay::kThisToo);
+    }
+    // What does not give way now stays.
+    DirectoryService::OwnerSlots kept;
+    reply(to->directory.List(request, drops, kept, /*may_bar=*/false));
+  });
 }
 
 Result<std::vector<wire::Place>> ShardReplica::Lookup(const Token& token,
@@ -307,8 +305,7 @@ ShardReplica::Stat ShardReplica::stat() const {
   stat.listed = to->directory.listed();
   const MutexLock lock(mutex_);
   stat.number = number_;
-  stat.slices = static_cast<std::size_t>(
-      std::ranges::count(serves_, wire::SliceState::kServes));
+  stat.slices = static_cast<std::size_t>(std::ranges::count(serves_, wire::SliceState::kServes));
   return stat;
 }
 

@@ -47,9 +47,14 @@ class ShardReplica {
   void LoadFailed(std::uint64_t move);
   // Drops what this shard has given away; not at the same time as a load.
   void Forget();
+  bool Forgets() const {
+    const MutexLock lock(mutex_);
+    return forget_.any();
+  }
 
   // ---- calls. What comes out is answered only if Serving() is what it was before.
-  // Which following it serves; 0: it does not. An answer counts if this is the same as it was before.
+  // Which following it serves; 0: it does not. An answer counts if this is the same as it was
+  // before.
   std::uint64_t Serving() const {
     return Serves() ? following_number_.load(std::memory_order_acquire) : 0;
   }

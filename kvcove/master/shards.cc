@@ -388,9 +388,8 @@ void Shards::Lose(wire::ShardNumber number, Runs& runs) {
     LogWarn("shard {} at {} is lost: owners tell its part of the directory again", number, address);
   });
   if (lost.reply) {
-    runs.emplace_back([reply = std::move(lost.reply)] {
-      reply(Fail(Code::kStale, "the lease is over"));
-    });
+    runs.emplace_back(
+        [reply = std::move(lost.reply)] { reply(Fail(Code::kStale, "the lease is over")); });
   }
   for (const auto& [removal, pending] : lost.removals) {
     if (--pending.removing->waiting > 0) continue;

@@ -110,7 +110,7 @@ class Shards {
     std::vector<Row> owners;
     std::vector<std::pair<Generation, std::uint64_t>> slots;
     std::map<std::uint64_t, Pending> removals;
-    std::int64_t since_ns = 0;  // of what waits
+    std::int64_t since_ns = 0;          // of what waits
     Reply<wire::ShardSyncReply> reply;  // null: nothing waits
   };
   enum class Stage : std::uint8_t { kNone, kFreezing, kLoading, kEnding };
@@ -157,8 +157,8 @@ class Shards {
   std::uint64_t last_removal_ KVCOVE_GUARDED_BY(mutex_);
   wire::ShardMove move_ KVCOVE_GUARDED_BY(mutex_);
   Directory::Slices moving_ KVCOVE_GUARDED_BY(mutex_);
-  // The leader gets these slices when the control has heard of their loss; and has given those away,
-  // but has their entries still (ForgetSlices, by Tick).
+  // The leader gets these slices when the control has heard of their loss; and has given those
+  // away, but has their entries still (ForgetSlices, by Tick).
   Directory::Slices held_ KVCOVE_GUARDED_BY(mutex_);
   Directory::Slices forget_ KVCOVE_GUARDED_BY(mutex_);
   Stage stage_ KVCOVE_GUARDED_BY(mutex_) = Stage::kNone;

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -27,6 +28,12 @@ class ShardsTest : public testing::Test {
     bool cut = false;
     bool asked = false;
     std::uint64_t taken = 0;
+  };
+
+  struct Told {
+    std::uint64_t session = 0;
+    std::uint32_t epoch = 0;
+    std::uint64_t sequence = 0;
   };
 
   ShardsTest() {
@@ -52,17 +59,16 @@ class ShardsTest : public testing::Test {
     if (one.cut || one.asked) return;
     one.asked = true;
     const std::int64_t sent = clock_.NowNs();
-    master_->shards().Sync(one.replica.NextSync(),
-                           [&one, sent](const Result<wire::ShardSyncReply>& reply) {
-                             one.asked = false;
-                             if (one.cut || !reply) return;
-                             // Over the wire, as it would come.
-                             const std::string bytes = wire::Encode(*reply);
-                             const auto decoded =
-                                 wire::DecodeShardSyncReply(std::as_bytes(std::span(bytes)));
-                             ASSERT_TRUE(decoded) << decoded.error().ToString();
-                             one.replica.Apply(*decoded, sent);
-                           });
+    master_->shards().Sync(
+        one.replica.NextSync(), [&one, sent](const Result<wire::ShardSyncReply>& reply) {
+          one.asked = false;
+          if (one.cut || !reply) return;
+          // Over the wire, as it would come.
+          const std::string bytes = wire::Encode(*reply);
+          const auto decoded = wire::DecodeShardSyncReply(std::as_bytes(std::span(bytes)));
+          ASSERT_TRUE(decoded) << decoded.error().ToString();
+          one.replica.Apply(*decoded, sent);
+        });
   }
   void Take(Follower& one) {
     if (one.cut) return;
@@ -108,14 +114,14 @@ class ShardsTest : public testing::Test {
   }
   // Of every owner, with all told under the map of now.
   void Renew() {
-    const auto map = master_->shards().map();
     for (const auto& [id, owner] : owners_) {
       if (away_ == id) continue;
-      (void)master_->control().Renew({.number = owner.number,
-                                      .epoch = owner.epoch,
-                                      .table = master_->control().Count().table,
-                                      .told = tells_,
-                                      .told_map = map == nullptr ? 0 : told_map_});
+      (void)master_->control().Renew(
+          {.number = owner.number,
+           .epoch = owner.epoch,
+           .table = master_->control().Count().table,
+           .told = tells_,
+           .told_map = told_maps_.contains(id) ? told_maps_[id] : told_map_});
     }
   }
   void Join(std::uint64_t id) {
@@ -144,18 +150,28 @@ class ShardsTest : public testing::Test {
   }
   using testing::Test::SetUp;
   wire::OwnerHello Of(std::uint64_t id) { return master::Of(id); }
-  Code List(std::uint64_t id, const std::string& key, std::uint32_t group, bool inventory = false) {
+  Code List(std::uint64_t id, const std::string& key, std::uint32_t group, bool inventory = false,
+            bool gone = false) {
     const wire::OwnerWelcome& who = owners_[id];
     Follower* const at = Of(key);
+    // As an owner's lanes: each map and epoch begin a session of their own.
+    const auto map = master_->shards().map();
+    Told& told = sequences_[{id, at}];
+    const std::uint64_t session = map == nullptr ? 0 : map->revision;
+    if (told.session != session || told.epoch != who.epoch) {
+      told = {.session = session, .epoch = who.epoch};
+    }
     wire::ListRequest request{.number = who.number,
                               .epoch = who.epoch,
-                              .sequence = ++sequences_[{id, at}],
+                              .sequence = ++told.sequence,
                               .applied = applied_,
+                              .session = session,
                               .items = {{.hash = DirectoryHash(m_.slot, key),
                                          .generation = m_.generation,
                                          .size_bytes = 1,
                                          .group = group,
                                          .slot = m_.slot,
+                                         .gone = gone,
                                          .inventory = inventory,
                                          .removals = applied_}}};
     Code code = Code::kTimeout;
@@ -174,14 +190,14 @@ class ShardsTest : public testing::Test {
           },
           answer);
     }
-    if (code == Code::kInProgress || code == Code::kUnavailable) --sequences_[{id, at}];
+    if (code == Code::kInProgress || code == Code::kUnavailable) --told.sequence;
     return code;
   }
   wire::Place Find(const std::string& key) {
     const std::vector<Id128> hashes = {DirectoryHash(m_.slot, key)};
     Follower* const at = Of(key);
-    const auto places = at == nullptr ? master_->Lookup(token_, hashes)
-                                      : at->replica.Lookup(token_, hashes);
+    const auto places =
+        at == nullptr ? master_->Lookup(token_, hashes) : at->replica.Lookup(token_, hashes);
     if (at != nullptr && at->replica.Serving() == 0) return {.reason = MissReason::kShardAway};
     return places ? (*places)[0] : wire::Place{.reason = MissReason::kReset};
   }
@@ -197,11 +213,12 @@ class ShardsTest : public testing::Test {
   std::unique_ptr<Master> master_;
   std::vector<std::unique_ptr<Follower>> followers_;
   std::map<std::uint64_t, wire::OwnerWelcome> owners_;
-  std::map<std::pair<std::uint64_t, Follower*>, std::uint64_t> sequences_;
+  std::map<std::pair<std::uint64_t, Follower*>, Told> sequences_;
   std::uint64_t away_ = 0;
   bool renewing_ = true;
   bool tells_ = true;
-  std::uint64_t told_map_ = ~0ULL;  // "all of it"
+  std::uint64_t told_map_ = ~0ULL;                    // "all of it"
+  std::map<std::uint64_t, std::uint64_t> told_maps_;  // by owner, in place of that
   std::uint64_t applied_ = RemovalLog::FirstOf(1);
   Registration m_;
   Token token_;
@@ -258,7 +275,6 @@ TEST_F(ShardsTest, AnAbsentOwnersValueGivesWayOnceItIsBarred) {
   tells_ = false;
   Join(1);
   Pass(200 * kMillisecond);
-  sequences_.clear();
   for (int i = 0; i < 50; ++i) {
     EXPECT_NE(List(1, Key(i), 1, /*inventory=*/true), Code::kOk) << i;
   }
@@ -280,8 +296,6 @@ TEST_F(ShardsTest, ALostShardIsAMissUntilItIsToldAgain) {
   EXPECT_EQ(master_->shards().Describe().size(), 1U);
   EXPECT_EQ(Found(100), 100 - there);
   EXPECT_TRUE(master_->control().Warming());
-  sequences_.clear();
-  sequences_[{1, nullptr}] = 100 - there;
   for (int i = 0; i < 100; ++i) EXPECT_EQ(List(1, Key(i), 1, true), Code::kOk) << i;
   EXPECT_EQ(Found(100), 100);
   told_map_ = ~0ULL;
@@ -361,6 +375,95 @@ TEST_F(ShardsTest, ADrainedShardGivesItsPartToTheOthers) {
   EXPECT_EQ(shards[1].slices, 0U);
   EXPECT_TRUE(shards[1].draining);
   EXPECT_EQ(Found(100), 100);
+}
+
+// Owners put, evict and tell again, while shards come, freeze, are lost and drained. When all is
+// quiet, a key has one value, and what an owner holds is found.
+TEST_F(ShardsTest, WhateverShardsDoAKeyHasOneValueAndWhatIsHeldIsFound) {
+  const char* const seeds = std::getenv("KVCOVE_SHARD_SEEDS");
+  constexpr std::uint64_t kOwners = 3;
+  constexpr int kKeys = 120;
+  for (std::uint64_t id = 1; id <= kOwners; ++id) Join(id);
+  for (int i = 0; i < 3; ++i) AddFollower();
+  Random random(seeds == nullptr ? 7 : std::strtoull(seeds, nullptr, 10));
+  std::map<std::uint64_t, std::map<std::string, std::uint32_t>> held;
+  for (std::uint64_t id = 1; id <= kOwners; ++id) told_maps_[id] = 0;
+  std::uint32_t group = 0;
+  int dropped = 0;
+  int put = 0;
+  // An owner tells what began anew; what is refused gives way.
+  const auto tell = [&](std::uint64_t id) {
+    const auto map = master_->shards().map();
+    if (map == nullptr || told_maps_[id] >= map->revision) return;
+    for (auto at = held[id].begin(); at != held[id].end();) {
+      const auto slice = wire::SliceOf(DirectoryHash(m_.slot, at->first));
+      if (map->fresh[slice] <= told_maps_[id]) {
+        ++at;
+        continue;
+      }
+      const Code code = List(id, at->first, at->second, /*inventory=*/true);
+      if (code == Code::kExists) {
+        ++dropped;
+        at = held[id].erase(at);
+      } else if (code == Code::kOk) {
+        ++at;
+      } else {
+        return;  // once more, later
+      }
+    }
+    told_maps_[id] = map->revision;
+  };
+  for (int step = 0; step < 4000; ++step) {
+    const std::uint64_t id = 1 + random.Next() % kOwners;
+    const std::string key = Key(static_cast<int>(random.Next() % kKeys));
+    const std::uint64_t what = random.Next() % 1000;
+    if (what < 600) {
+      if (!held[id].contains(key) && List(id, key, ++group) == Code::kOk) {
+        held[id][key] = group;
+        ++put;
+      }
+    } else if (what < 800) {
+      const auto at = held[id].find(key);
+      if (at == held[id].end()) continue;
+      const Code gone = List(id, key, at->second, false, /*gone=*/true);
+      if (gone == Code::kOk) held[id].erase(at);
+    } else if (what < 960) {
+      Pass(5 * kMillisecond);
+      for (std::uint64_t one = 1; one <= kOwners; ++one) {
+        if (random.Next() % 2 == 0) tell(one);
+      }
+    } else if (what < 975) {
+      Pass(200 * kMillisecond);
+    } else if (what < 990) {
+      Follower& one = *followers_[random.Next() % followers_.size()];
+      one.cut = !one.cut;
+      one.asked = false;
+    } else {
+      const auto shards = master_->shards().Describe();
+      const ShardDescription& one = shards[random.Next() % shards.size()];
+      if (!one.address.empty()) {
+        (void)master_->shards().SetDraining(one.address, random.Next() % 2 == 0);
+      }
+    }
+  }
+  for (const auto& one : followers_) one->cut = one->asked = false;
+  for (int i = 0; i < 100; ++i) {
+    Pass(100 * kMillisecond);
+    for (std::uint64_t id = 1; id <= kOwners; ++id) tell(id);
+  }
+  std::map<std::string, std::uint32_t> values;
+  std::size_t objects = 0;
+  for (const auto& [id, keys] : held) {
+    for (const auto& [key, one] : keys) {
+      ++objects;
+      const auto [value, fresh] = values.try_emplace(key, one);
+      EXPECT_EQ(value->second, one) << key << " has two values";
+      EXPECT_NE(Find(key).owner, wire::kNoOwner) << key << " is held and not found";
+    }
+  }
+  EXPECT_GT(objects, 20U);
+  EXPECT_GT(put, 100);
+  RecordProperty("dropped", dropped);
 }
 
 }  // namespace

@@ -39,8 +39,8 @@ Status Standby::OpenShard() {
   if (options_.credentials != nullptr) {
     KVCOVE_ASSIGN(access.credential, options_.credentials->OfCluster());
   }
-  shard_ = std::make_unique<ShardFollower>(*options_.shard, std::move(access),
-                                           SystemClock::Instance());
+  shard_ =
+      std::make_unique<ShardFollower>(*options_.shard, std::move(access), SystemClock::Instance());
   return {};
 }
 
@@ -108,9 +108,11 @@ bool Standby::OnShardRequest(const rpc::Caller& caller, wire::Method method,
   if (method != Method::kList && method != Method::kLookup && method != Method::kShardPull) {
     return false;
   }
-  const std::uint64_t serving = shard_->replica().Serving();
-  respond = [this, serving, respond = std::move(respond)](rpc::Reply reply) {
-    const bool counts = serving != 0 && shard_->replica().Serving() == serving;
+  // An answer that comes while this standby ends finds the follower still there.
+  const ShardReplica* const replica = &shard_->replica();
+  const std::uint64_t serving = replica->Serving();
+  respond = [replica, serving, respond = std::move(respond)](rpc::Reply reply) {
+    const bool counts = serving != 0 && replica->Serving() == serving;
     respond(counts ? std::move(reply)
                    : rpc::ErrorReply({Code::kInProgress, "this shard does not serve now"}));
   };
@@ -146,7 +148,8 @@ void Standby::OnList(const rpc::Caller& caller, std::span<const std::byte> body,
     return fail({Code::kDenied, "this credential is not that owner's"});
   }
   shard_->replica().List(*request, shard_->ask(), [respond](const Result<wire::ListReply>& reply) {
-    if (!reply) return respond(rpc::ErrorReply(reply.error(), reply.error().code == Code::kCorrupt));
+    if (!reply)
+      return respond(rpc::ErrorReply(reply.error(), reply.error().code == Code::kCorrupt));
     respond({.code = Code::kOk, .body = wire::Encode(*reply), .fds = {}});
   });
 }

@@ -140,7 +140,6 @@ class LinkCore {
   void UseMap() KVCOVE_REQUIRES(route_mutex_) KVCOVE_EXCLUDES(mutex_);
   void Route() KVCOVE_EXCLUDES(mutex_, route_mutex_);
   bool IsTold(const InventoryItem& item) const KVCOVE_REQUIRES(mutex_);
-  bool AllHaveCredit() KVCOVE_REQUIRES(mutex_);
   void NoteTellAgain(std::optional<ObjectId> from) KVCOVE_REQUIRES(mutex_);
   void CheckRounds() KVCOVE_REQUIRES(mutex_);
   bool ShardsTold(std::size_t gave_way, bool stale) KVCOVE_EXCLUDES(mutex_);
@@ -203,6 +202,7 @@ class LinkCore {
   // Map revisions: all was told under the first; the walk that is under way began under the other.
   std::uint64_t told_map_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t walk_map_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t walk_from_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // not before
   bool only_fresh_ KVCOVE_GUARDED_BY(mutex_) = false;  // `telling_again_`: slices since told_map_
   // Reached when the walk's end is told, and when a round is over.
   std::optional<std::vector<std::uint64_t>> walk_end_ KVCOVE_GUARDED_BY(mutex_);

@@ -55,14 +55,13 @@ void LinkCore::UseMap() {
   const bool first = !shards_.active();
   if (!first && map->revision <= shards_.map()->revision) return;
   const std::uint64_t since = std::max(told_map_, walk_map_);
-  const bool restart = std::ranges::any_of(
-      map->fresh, [&](std::uint64_t revision) { return revision > since; });
+  const bool restart =
+      std::ranges::any_of(map->fresh, [&](std::uint64_t revision) { return revision > since; });
   shards_.SetMap(map);
   if (first && batch_) {
     for (InventoryItem& item : batch_->gone) {
-      shards_.Add({.kind = ShardLanes::Kind::kGone,
-                   .told = std::move(item),
-                   .applied = applied_at_batch_});
+      shards_.Add(
+          {.kind = ShardLanes::Kind::kGone, .told = std::move(item), .applied = applied_at_batch_});
     }
     for (Listing& listing : batch_->listings) {
       shards_.AddListing(std::move(listing), applied_at_batch_);
@@ -99,7 +98,8 @@ bool LinkCore::IsTold(const InventoryItem& item) const {
   return only_fresh_ && shards_.map()->fresh[wire::SliceOf(item.item.hash)] <= told_map_;
 }
 
-// Takes what is new, and a page of the inventory if every shard has taken the last one.
+// Takes what is new, and a page of the inventory if every shard has taken the last one and the
+// leader gives credit.
 void LinkCore::Route() {
   const MutexLock route(route_mutex_);
   UseMap();
@@ -144,7 +144,8 @@ void LinkCore::Route() {
     const bool walking = epoch_ == epoch && shards_.active() && (!told_ || telling_again_);
     cursor = cursor_;
     behind_walk = walking && cursor == Core::kWalkDone;
-    walks = walking && !behind_walk && shards_.Empty() && AllHaveCredit();
+    walks = walking && !behind_walk && shards_.Empty() && shards_.lane(0).credit > 0 &&
+            clock_.NowNs() >= walk_from_ns_;
   }
   std::vector<InventoryItem> inventory;
   if (walks && !again) inventory = target_.Inventory(cursor, kListItems);
@@ -173,14 +174,6 @@ void LinkCore::Route() {
   if (!listings.empty()) target_.ReturnListings(std::move(listings));
 }
 
-bool LinkCore::AllHaveCredit() {
-  for (std::size_t i = 0; i < shards_.size(); ++i) {
-    const bool there = i == 0 || !shards_.map()->addresses[i].empty();
-    if (there && shards_.lane(i).credit == 0) return false;
-  }
-  return true;
-}
-
 // A disk that was set aside works again: all of it is told, whatever slices it lies in.
 void LinkCore::NoteTellAgain(std::optional<ObjectId> from) {
   if (from && (!telling_again_ || only_fresh_)) {
@@ -207,8 +200,9 @@ LinkCore::Step LinkCore::NextShard(std::size_t number) {
     return {.wait_ns = wait_ns};
   }
   if (!lane.batch) {
-    const bool walking = !told_ || telling_again_;
-    const bool asks = walking && lane.credit == 0;
+    // The leader admits what is told, for all shards: two of them might admit different owners, who
+    // would wait for each other.
+    const bool asks = number == 0 && (!told_ || telling_again_) && lane.credit == 0;
     if (lane.queue.empty() && !asks) return {.wait_ns = kPauseNs};
     wire::ListRequest request{.number = number_,
                               .epoch = epoch_,
@@ -248,7 +242,7 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
     codes = std::move(listed->codes);
     ++lane.sequence;
     lane.credit = listed->credit;
-    if (lane.credit == 0) lane.wait_ns = kPauseNs;
+    if (number == 0 && lane.credit == 0 && (!told_ || telling_again_)) lane.wait_ns = kPauseNs;
     answered = shards_.Answer(lane, codes);
   }
   std::vector<InventoryItem> second;
@@ -285,7 +279,7 @@ bool LinkCore::ShardsTold(std::size_t gave_way, bool stale) {
   walk_end_.reset();
   if (std::exchange(stale_told_, false)) {
     cursor_ = told_ ? again_from_ : 0;
-    for (std::size_t i = 0; i < shards_.size(); ++i) shards_.lane(i).wait_ns = kPauseNs;
+    walk_from_ns_ = clock_.NowNs() + kPauseNs;
     return false;
   }
   const bool all = !told_ || !only_fresh_;

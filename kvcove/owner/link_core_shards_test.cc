@@ -54,10 +54,10 @@ class LinkShardsTest : public LinkCoreFixture {
     return *wire::DecodeList(Bytes(step.call->body));
   }
   void AnswerShard(const LinkCore::Step& step, Code code = Code::kOk, std::size_t number = 1) {
-    core_.AnswerShard(number, step.session,
-                      wire::Encode(wire::ListReply{
-                          .codes = std::vector<Code>(RequestOf(step).items.size(), code),
-                          .credit = 4096}));
+    core_.AnswerShard(
+        number, step.session,
+        wire::Encode(wire::ListReply{.codes = std::vector<Code>(RequestOf(step).items.size(), code),
+                                     .credit = 4096}));
   }
 };
 

@@ -67,7 +67,7 @@ class ShardLanes {
     std::vector<std::shared_ptr<Split>> complete;
   };
   Answered Answer(Lane& lane, const std::vector<Code>& codes);
-  bool Empty() const;     // nothing is queued
+  bool Empty() const;  // nothing is queued
   std::size_t queued() const;
   // What the lanes have been given so far, and whether all that was delivered.
   std::vector<std::uint64_t> Marks() const;

@@ -130,8 +130,7 @@ Result<std::shared_ptr<const ShardMap>> MapFrom(const fb::ShardMap* root) {
 std::string Encode(const ShardSyncRequest& message) {
   Builder builder;
   const auto address = Text(builder, message.address);
-  const auto removed =
-      Column(builder, message.removed, [](const auto& one) { return one.number; });
+  const auto removed = Column(builder, message.removed, [](const auto& one) { return one.number; });
   const auto counts = Column(builder, message.removed, [](const auto& one) {
     return static_cast<std::uint32_t>(one.codes.size());
   });
@@ -195,11 +194,11 @@ std::string Encode(const ShardSyncReply& message) {
     move = fb::CreateShardMove(builder, message.move.id, message.move.from, message.move.to,
                                address, slices);
   }
-  return Done(builder, fb::CreateShardSyncReply(
-                           builder, message.term, message.session, message.number, message.lease_ns,
-                           message.position, message.all, owners, slots, generations, tenants,
-                           removals, message.shown, message.floor, map, serves, move,
-                           message.untold, message.warming));
+  return Done(builder, fb::CreateShardSyncReply(builder, message.term, message.session,
+                                                message.number, message.lease_ns, message.position,
+                                                message.all, owners, slots, generations, tenants,
+                                                removals, message.shown, message.floor, map, serves,
+                                                move, message.untold, message.warming));
 }
 
 Result<ShardSyncReply> DecodeShardSyncReply(std::span<const std::byte> body) {
@@ -308,8 +307,7 @@ Result<ShardBarReply> DecodeShardBarReply(std::span<const std::byte> body, std::
 
 std::string Encode(const ShardPullRequest& message) {
   Builder builder;
-  return Done(builder,
-              fb::CreateShardPull(builder, message.term, message.move, message.cursor));
+  return Done(builder, fb::CreateShardPull(builder, message.term, message.move, message.cursor));
 }
 
 Result<ShardPullRequest> DecodeShardPull(std::span<const std::byte> body) {
@@ -328,16 +326,16 @@ std::string Encode(const ShardPage& message) {
   const auto sizes = Column(builder, entries, [](const auto& one) { return one.size_bytes; });
   const auto groups = Column(builder, entries, [](const auto& one) { return one.group; });
   const auto slots = Column(builder, entries, [](const auto& one) { return one.slot; });
-  const auto tiers = Column(builder, entries,
-                            [](const auto& one) { return static_cast<std::uint8_t>(one.tier); });
+  const auto tiers =
+      Column(builder, entries, [](const auto& one) { return static_cast<std::uint8_t>(one.tier); });
   const auto owners = Column(builder, entries, [](const auto& one) { return one.owner; });
   const auto epochs = Column(builder, entries, [](const auto& one) { return one.epoch; });
   const auto superseded = Column(builder, entries, [](const auto& one) {
     return static_cast<std::uint8_t>(one.superseded ? 1 : 0);
   });
-  return Done(builder, fb::CreateShardPage(builder, hashes, generations, sizes, groups, slots,
-                                           tiers, owners, epochs, superseded, message.cursor,
-                                           message.done, message.shown));
+  return Done(builder,
+              fb::CreateShardPage(builder, hashes, generations, sizes, groups, slots, tiers, owners,
+                                  epochs, superseded, message.cursor, message.done, message.shown));
 }
 
 Result<ShardPage> DecodeShardPage(std::span<const std::byte> body) {

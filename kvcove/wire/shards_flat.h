@@ -10,7 +10,8 @@
 namespace kvcove::wire {
 
 // Null: there is none.
-flatbuffers::Offset<fb::ShardMap> AddMap(Builder& builder, const std::shared_ptr<const ShardMap>& map);
+flatbuffers::Offset<fb::ShardMap> AddMap(Builder& builder,
+                                         const std::shared_ptr<const ShardMap>& map);
 Result<std::shared_ptr<const ShardMap>> MapFrom(const fb::ShardMap* root);
 
 flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<fb::Removal>>> AddRemovals(

@@ -133,6 +133,62 @@ TEST_F(ShardsTest, AKilledLeaderIsReplacedAndShared) {
   EXPECT_TRUE(AwaitServing(2));
 }
 
+// Slices move when a master joins and when one is drained. A reader misses nothing meanwhile, and a
+// writer's puts are all listed.
+TEST_F(ShardsTest, NothingIsMissedWhileSlicesMoveAsPlanned) {
+  ASSERT_TRUE(AwaitServing(2));
+  const auto kept = Keys(400, "kept");
+  ASSERT_EQ(CountOk(Put(*session_, kept)), kept.size());
+  const auto joins = AShard();
+  ASSERT_TRUE(joins);
+  End(std::exchange(masters_[*joins], 0), SIGTERM);
+  ASSERT_EQ(Found(kept), kept.size());
+  ASSERT_TRUE(AwaitServing(1));
+  std::atomic<bool> stop{false};
+  std::map<std::string, int> missed;
+  int rounds = 0;
+  std::thread reader([&] {
+    for (; !stop; ++rounds) {
+      for (const ItemResult& result : Get(*session_, kept)) {
+        if (!result.ok()) ++missed[std::string(MissReasonName(result.reason))];
+      }
+    }
+  });
+  std::vector<std::string> written;
+  std::map<std::string, int> refused;
+  std::thread writer([&] {
+    for (int round = 0; !stop; ++round) {
+      const auto keys = Keys(8, fmt::format("w{}", round));
+      const auto results = Put(*near_, keys, std::nullopt, milliseconds(2000));
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        if (results[i].ok() && results[i].listed) {
+          written.push_back(keys[i]);
+        } else {
+          ++refused[results[i].ok() ? "not listed" : std::string(CodeName(results[i].code))];
+        }
+      }
+      std::this_thread::sleep_for(milliseconds(3));
+    }
+  });
+  StartMasterAt(*joins);
+  EXPECT_TRUE(AwaitServing(2));
+  const auto leader = AwaitLeader();
+  ASSERT_TRUE(leader);
+  EXPECT_THAT(AdminSays(*leader, "masters"), testing::HasSubstr(all_.list()[*joins].ToString()));
+  AdminSays(*leader, "drain-master " + all_.list()[*joins].ToString());
+  const std::int64_t until = NowMs() + kSettlesMs;
+  while (NowMs() < until && SlicesOf(*joins) > 0) std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(SlicesOf(*joins), 0U);
+  std::this_thread::sleep_for(milliseconds(200));
+  stop = true;
+  reader.join();
+  writer.join();
+  EXPECT_GT(rounds, 3);
+  EXPECT_TRUE(missed.empty()) << testing::PrintToString(missed) << " in " << rounds << " rounds";
+  EXPECT_TRUE(refused.empty()) << testing::PrintToString(refused);
+  EXPECT_EQ(CountOk(Get(*session_, written)), written.size());
+}
+
 // Somebody writes and reads all the while: what was acknowledged is found in the end, and while
 // nobody has failed it is never missed.
 TEST_F(ShardsTest, MastersJoinAndLeaveUnderAWriterAndAReader) {
@@ -166,6 +222,46 @@ TEST_F(ShardsTest, MastersJoinAndLeaveUnderAWriterAndAReader) {
   EXPECT_EQ(Found(acknowledged), acknowledged.size())
       << testing::PrintToString(Reasons(Get(*session_, acknowledged)));
 }
+
+// With KVCOVE_TEST_TIMES: how long a look-up of 4,096 keys takes.
+class LookupTimes : public ShardsTest {
+ protected:
+  void Measure(const char* name, std::size_t shards) {
+    if (std::getenv("KVCOVE_TEST_TIMES") == nullptr) GTEST_SKIP() << "KVCOVE_TEST_TIMES=1";
+    if (shards > 1) {
+      ASSERT_TRUE(AwaitServing(2));
+      const auto shard = AShard();
+      ASSERT_TRUE(shard);
+      End(std::exchange(masters_[*shard], 0), SIGTERM);
+      std::this_thread::sleep_for(milliseconds(2500));
+      ASSERT_TRUE(AwaitServing(1));
+    }
+    const auto keys = Keys(4096, "many");
+    for (std::size_t from = 0; from < keys.size(); from += 256) {
+      const std::vector<std::string> part(keys.begin() + static_cast<std::ptrdiff_t>(from),
+                                          keys.begin() + static_cast<std::ptrdiff_t>(from + 256));
+      ASSERT_EQ(CountOk(Put(*session_, part)), part.size());
+    }
+    const std::vector<std::string_view> views(keys.begin(), keys.end());
+    std::vector<ItemResult> found(views.size());
+    std::vector<std::int64_t> times_us;
+    for (int i = 0; i < 400; ++i) {
+      const std::int64_t began = SystemClock::Instance().NowNs();
+      ASSERT_TRUE(session_->Exists(views, found, {}));
+      times_us.push_back((SystemClock::Instance().NowNs() - began) / kMicrosecond);
+      ASSERT_EQ(CountOk(found), found.size());
+    }
+    std::ranges::sort(times_us);
+    fmt::print("{}: exists of 4,096 keys: p50 {} us, p90 {} us\n", name, times_us[200],
+               times_us[360]);
+  }
+};
+class WithoutShards : public LookupTimes {
+ protected:
+  std::string Shards() const override { return "off"; }
+};
+TEST_F(WithoutShards, TimesOfLookups) { Measure("one master", 1); }
+TEST_F(LookupTimes, TimesOfLookups) { Measure("two shards", 2); }
 
 }  // namespace
 }  // namespace kvcove
