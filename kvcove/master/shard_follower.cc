@@ -81,8 +81,9 @@ void ShardFollower::SyncOnce(const ChannelPtr& leader) {
   replica_.Apply(*reply, sent_ns);
   replica_.Tick();
   const wire::ShardMove wanted = replica_.Wanted();
-  if (reply->session != taking_session_) taking_ = 0;
-  taking_session_ = reply->session;
+  // Another leader counts moves from 1 again.
+  if (replica_.following_number() != taking_for_) taking_ = 0;
+  taking_for_ = replica_.following_number();
   if (wanted.id <= taking_) {
     // What was given away goes, behind what is being taken.
     if (replica_.Forgets()) (void)moves_.Post([this] { replica_.Forget(); });

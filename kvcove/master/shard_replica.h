@@ -58,6 +58,10 @@ class ShardReplica {
   std::uint64_t Serving() const {
     return Serves() ? following_number_.load(std::memory_order_acquire) : 0;
   }
+  // Another one for each time that it has begun anew.
+  std::uint64_t following_number() const {
+    return following_number_.load(std::memory_order_acquire);
+  }
   std::uint64_t term() const {
     const MutexLock lock(mutex_);
     return term_;
