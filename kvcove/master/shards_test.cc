@@ -303,6 +303,43 @@ TEST_F(ShardsTest, ALostShardIsAMissUntilItIsToldAgain) {
   EXPECT_FALSE(master_->control().Warming());
 }
 
+TEST_F(ShardsTest, WhatALostShardKnewOfValuesThatGaveWayIsMadeGoodByADrop) {
+  Join(1);
+  Join(2);
+  Follower& shard = AddFollower();
+  Pass(3 * kSecond);
+  std::string key;
+  for (int i = 0; Of(key = Key(i)) == nullptr; ++i) continue;
+  ASSERT_EQ(List(1, key, 1), Code::kOk);
+  away_ = 1;
+  Pass(1500 * kMillisecond);
+  ASSERT_EQ(List(2, key, 2), Code::kOk);
+  EXPECT_TRUE(master_->control().DropsOf(owners_[1].number).empty());
+  shard.cut = true;
+  Pass(1300 * kMillisecond);
+  ASSERT_EQ(Of(key), nullptr);
+  // The leader has never heard of the second value; the first one must not come back.
+  EXPECT_THAT(master_->control().DropsOf(owners_[1].number), testing::ElementsAre(m_.slot));
+  away_ = 0;
+  tells_ = false;
+  Join(1);
+  EXPECT_EQ(List(1, key, 1, /*inventory=*/true), Code::kStale);
+  EXPECT_EQ(List(2, key, 2, /*inventory=*/true), Code::kOk);
+}
+
+TEST_F(ShardsTest, AnotherLeadersMovesAreTakenToo) {
+  Join(1);
+  Follower& shard = AddFollower();
+  Pass(3 * kSecond);
+  const std::uint64_t before = shard.replica.following_number();
+  shard.cut = true;
+  Pass(1300 * kMillisecond);
+  shard.cut = shard.asked = false;
+  Pass(3 * kSecond);
+  EXPECT_GT(shard.replica.following_number(), before);
+  EXPECT_EQ(shard.replica.stat().slices, wire::kSlices / 2);
+}
+
 TEST_F(ShardsTest, ARemovalIsProvenOverShardsAndOwners) {
   Join(1);
   Follower& shard = AddFollower();
