@@ -430,7 +430,8 @@ class Answers {
 
 std::vector<std::pair<std::string, std::string>> LeaderPaths() {
   std::vector<std::pair<std::string, std::string>> paths;
-  for (const char* path : {"segments", "namespaces", "keys", "key", "tasks", "members", "masters"}) {
+  for (const char* path :
+       {"segments", "namespaces", "keys", "key", "tasks", "members", "masters"}) {
     paths.emplace_back("GET", fmt::format("/v1/{}", path));
   }
   for (const char* path :

@@ -313,8 +313,8 @@ void Control::Delete(std::vector<std::string> keys) {
 
 // ---- leases and changes
 
-wire::Changes Control::ChangesSince(OwnerNumber number, std::uint64_t table,
-                                    std::uint64_t naming, std::uint64_t map) const {
+wire::Changes Control::ChangesSince(OwnerNumber number, std::uint64_t table, std::uint64_t naming,
+                                    std::uint64_t map) const {
   wire::Changes changes = table_.Since(table, members_.TenantOfOwner(number));
   changes.incarnation = incarnation_;
   changes.naming = naming_;
@@ -354,14 +354,14 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
     }
     Delete(std::move(keys));
   }
-  wire::RenewReply reply{.granted = renewal == Members::Renewal::kGranted,
-                         .lease_ns = options_.members.lease_ns,
-                         .revision = commits_.revision(),
-                         .hidden = members_.HiddenOf(request.number),
-                         .draining = members_.Draining(request.number),
-                         .changes = ChangesSince(request.number, request.table, request.naming,
-                                                 request.map),
-                         .tell_again = overtaken};
+  wire::RenewReply reply{
+      .granted = renewal == Members::Renewal::kGranted,
+      .lease_ns = options_.members.lease_ns,
+      .revision = commits_.revision(),
+      .hidden = members_.HiddenOf(request.number),
+      .draining = members_.Draining(request.number),
+      .changes = ChangesSince(request.number, request.table, request.naming, request.map),
+      .tell_again = overtaken};
   if (reply.granted) {
     standings_.SetHidden(request.number, reply.hidden);
     standing.live_until_ns.store(now + options_.members.lease_ns, std::memory_order_release);
@@ -396,8 +396,7 @@ void Control::Watch(const wire::WatchRequest& request, Reply<wire::Changes> repl
   if (paused_ || request.table != table_.revision() || request.naming != naming_ ||
       (map_ != nullptr && map_->revision != request.map)) {
     return deferred.Answer<wire::Changes>(
-        reply, ChangesSince(request.number, request.table, request.naming,
-                                                 request.map));
+        reply, ChangesSince(request.number, request.table, request.naming, request.map));
   }
   watches_[request.number] = {
       .since_ns = clock_.NowNs(), .request = request, .reply = std::move(reply)};
@@ -416,9 +415,9 @@ void Control::EndWatches(OwnerNumber number, Deferred& deferred) {
 
 void Control::AnswerWatches(Deferred& deferred) {
   for (auto& [number, watch] : watches_) {
-    deferred.Answer<wire::Changes>(watch.reply,
-                                   ChangesSince(number, watch.request.table, watch.request.naming,
-                                                watch.request.map));
+    deferred.Answer<wire::Changes>(
+        watch.reply,
+        ChangesSince(number, watch.request.table, watch.request.naming, watch.request.map));
   }
   watches_.clear();
 }
@@ -557,9 +556,9 @@ void Control::Tick() {
   std::erase_if(watches_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {
     const auto& [number, watch] = entry;
     if (now < watch.since_ns + kWatchNs) return false;
-    deferred.Answer<wire::Changes>(watch.reply,
-                                   ChangesSince(number, watch.request.table, watch.request.naming,
-                                                watch.request.map));
+    deferred.Answer<wire::Changes>(
+        watch.reply,
+        ChangesSince(number, watch.request.table, watch.request.naming, watch.request.map));
     return true;
   });
   std::erase_if(removal_watches_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {

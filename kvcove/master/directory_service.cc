@@ -295,8 +295,7 @@ std::vector<wire::ShardEntry> DirectoryService::CopySlices(const Directory::Slic
   return entries;
 }
 
-void DirectoryService::LoadEntries(std::span<const wire::ShardEntry> entries,
-                                   std::uint64_t shown) {
+void DirectoryService::LoadEntries(std::span<const wire::ShardEntry> entries, std::uint64_t shown) {
   for (std::size_t begin = 0; begin < entries.size(); begin += kSlice) {
     const MutexLock lock(mutex_);
     for (const wire::ShardEntry& entry :

@@ -152,9 +152,7 @@ class Members {
   // Slices began without entries in this revision of the map: owners tell them again.
   void ShardLost(std::uint64_t revision);
   // What it has told since does not reach that far.
-  bool AwaitsShards(OwnerNumber number) const {
-    return at(number).last.told_map < empty_revision_;
-  }
+  bool AwaitsShards(OwnerNumber number) const { return at(number).last.told_map < empty_revision_; }
   std::size_t untold() const;  // how many; looks at all
   bool DiskAway(OwnerNumber number) const { return at(number).last.disk_away; }
   // The slot has another generation: its barriers mean nothing any more. Their keys.

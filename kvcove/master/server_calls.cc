@@ -144,9 +144,10 @@ Result<std::string> MasterServer::Impl::OwnersFor(const rpc::Caller& caller,
     }
   }
   if (report.holder != Id128{}) master_->generations().Heard(report.holder);
-  wire::OwnersReply reply{
-      .owners = master_->control().Owners(), .term = master_->term(), .settings = Settings(),
-      .map = master_->shards().map()};
+  wire::OwnersReply reply{.owners = master_->control().Owners(),
+                          .term = master_->term(),
+                          .settings = Settings(),
+                          .map = master_->shards().map()};
   if (!caller.Has(rpc::Scope::kOwner)) {
     std::erase_if(reply.owners, [&](const wire::OwnerStat& owner) {
       return !owner.tenant.empty() && owner.tenant != caller.tenant;

@@ -47,7 +47,7 @@ class ShardFollower {
   ChannelPtr channel_ KVCOVE_GUARDED_BY(mutex_);  // to the leader; null: nobody leads
   std::string said_;                              // the thread's: the error that was logged last
   std::uint64_t taking_ = 0;                      // the thread's: the move that was begun last
-  std::uint64_t taking_for_ = 0;  // the thread's: ShardReplica::following_number
+  std::uint64_t taking_for_ = 0;                  // the thread's: ShardReplica::following_number
   rpc::Workers moves_{1};
   rpc::Workers asks_{1};
   std::thread thread_;

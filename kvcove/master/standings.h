@@ -91,8 +91,8 @@ class Standings {
     owners_[number].overtaken.store(true, std::memory_order_seq_cst);
     return !Present(number);
   }
-  // Whether a value of this owner, listed under that epoch, may give way to another one. kAsk: after
-  // a barrier stands (Control::BarOvertaken), or the leader has said so.
+  // Whether a value of this owner, listed under that epoch, may give way to another one. kAsk:
+  // after a barrier stands (Control::BarOvertaken), or the leader has said so.
   enum class Way : std::uint8_t { kNo, kYes, kAsk };
   Way GivesWay(OwnerNumber number, SlotId slot, std::uint32_t listed_under) {
     // An owner without a lease that has not told this value again drops it when it does. One whose
@@ -219,7 +219,7 @@ class Standings {
   static constexpr std::size_t kMaxGranted = 1 << 16;
 
   const Clock& clock_;
-  bool replica_ = false;  // set before it is used
+  bool replica_ = false;        // set before it is used
   mutable Mutex barred_mutex_;  // innermost
   std::set<std::pair<OwnerNumber, SlotId>> barred_ KVCOVE_GUARDED_BY(barred_mutex_);
   std::map<std::pair<OwnerNumber, SlotId>, std::pair<std::uint32_t, bool>> granted_

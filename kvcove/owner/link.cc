@@ -274,8 +274,8 @@ void Link::RunShard(std::size_t number) {
   while (!stopping()) {
     const std::string address = core_.ShardAddress(number);
     if (client && (!client->usable() || connected_to != address)) client.reset();
-    const LinkCore::Step step = address.empty() ? LinkCore::Step{.wait_ns = kRetryNs}
-                                                : core_.NextShard(number);
+    const LinkCore::Step step =
+        address.empty() ? LinkCore::Step{.wait_ns = kRetryNs} : core_.NextShard(number);
     if (!step.call) {
       if (step.wait_ns > 0) WaitRouted(step.wait_ns);
       continue;

@@ -306,10 +306,10 @@ std::string Encode(const ListRequest& message) {
       builder.CreateVector(column([](const ListItem& item) { return item.removals; }));
   const auto copied_at =
       builder.CreateVector(column([](const ListItem& item) { return item.copied_at; }));
-  return Done(builder, fb::CreateList(builder, message.number, message.epoch, message.sequence,
-                                      hashes, generations, sizes, groups, slots, flags, copies,
-                                      tiers, removals, copied_at, message.applied,
-                                      message.session));
+  return Done(builder,
+              fb::CreateList(builder, message.number, message.epoch, message.sequence, hashes,
+                             generations, sizes, groups, slots, flags, copies, tiers, removals,
+                             copied_at, message.applied, message.session));
 }
 
 Result<ListRequest> DecodeList(std::span<const std::byte> body) {
