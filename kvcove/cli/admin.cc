@@ -196,6 +196,9 @@ const std::vector<Column> kMemberColumns = {{"NUMBER", "number"},
                                             {"GENERATIONS CURRENT", "generations_current"},
                                             {"REMOVALS BEHIND", "removals_behind"},
                                             {"HIDDEN SLOTS", "hidden_slots"}};
+const std::vector<Column> kMasterColumns = {
+    {"MASTER", "master"},   {"SHARD", "shard"},       {"SLICES", "slices"},
+    {"ENTRIES", "entries"}, {"DRAINING", "draining"}, {"LEASE MS", "lease_milliseconds"}};
 const std::vector<Column> kNamespaceColumns = {{"NAMESPACE", "namespace"},
                                                {"VERSION", "version"},
                                                {"SLOT", "slot"},
@@ -320,6 +323,16 @@ void AddAdmin(CLI::App& app, Action& chosen) {
   add.Add(
       "members", "Every owner that the pool knows, also those that are away.", "GET", "/v1/members",
       [](const json& body) { PrintList(body["members"], kMemberColumns, "no owner has joined"); });
+  add.Add("masters", "The masters that serve the directory, and which part of it.", "GET",
+          "/v1/masters", [](const json& body) {
+            PrintList(body["masters"], kMasterColumns, "this master serves all of it");
+          });
+  CLI::App* drain_master = add.Add(
+      "drain-master", "Give a master's part of the directory to others, so that it may stop.",
+      "POST", "/v1/drain-master", PrintObject);
+  add.Argument(drain_master, "master", "master", "its address, as 'masters' shows it")->required();
+  add.Argument(drain_master, "--undo", "undo", "true: it gets a part again")
+      ->check(CLI::IsMember({"true"}));
   CLI::App* forget = add.Add(
       "forget", "End the membership of an owner that is gone; refused while its lease runs.",
       "POST", "/v1/forget", PrintObject);

@@ -25,6 +25,7 @@ struct MasterOptions {
   std::uint64_t max_entries = master::MasterOptions().max_entries;
   std::uint64_t tenant_entries = 0;
   bool strict = false;
+  std::string shards = "off";
   SecurityOptions security;
   LimitOptions limits{master::MasterServerOptions().limits};
   StoreOptions store;
@@ -45,6 +46,7 @@ Result<pool::MasterProcessOptions> ProcessOptionsOf(const MasterOptions& options
   cluster.settings = {.read_hold_ms = static_cast<std::uint64_t>(options.read_hold_s * 1000),
                       .admin = options.announced_admin};
   cluster.master.strict = options.strict;
+  cluster.master.shards = options.shards == "on" && !options.store.place.empty();
   cluster.master.max_entries = options.max_entries;
   cluster.master.tenant_entries = options.tenant_entries;
   cluster.master.member_ttl_ns = static_cast<std::int64_t>(options.member_ttl_s * 1e9);
@@ -166,6 +168,12 @@ void AddMaster(CLI::App& app, Action& chosen) {
   master->add_flag("--strict", options->strict,
                    "only owners' acknowledgements prove a reset or a removal, never a lease that "
                    "ran out: for virtual machines that may be paused or migrated");
+  master
+      ->add_option("--shards", options->shards,
+                   "with --store: on lets the masters that do not lead serve parts of the "
+                   "directory; the same at all of them, and not with --strict (docs/ha.md)")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str();
   master->add_option("--admin", options->admin, "the admin endpoint's host:port, or off")
       ->capture_default_str();
   master->add_option("--announce-admin", options->announced_admin,

@@ -352,6 +352,26 @@ class Answers {
     return json{{"task", id}};
   }
 
+  Result<json> Masters() const {
+    json list = json::array();
+    for (const ShardDescription& shard : cluster_.master().shards().Describe()) {
+      list.push_back({{"master", shard.address.empty() ? "leader" : shard.address},
+                      {"shard", shard.number},
+                      {"slices", shard.slices},
+                      {"entries", shard.entries},
+                      {"draining", shard.draining},
+                      {"lease_milliseconds", shard.lease_ns / kMillisecond}});
+    }
+    return json{{"masters", list}};
+  }
+
+  Result<json> DrainMaster(const Request& request) {
+    KVCOVE_ASSIGN(const std::string master, request.Need("master"));
+    const bool draining = request.Get("undo") != "true";
+    KVCOVE_TRY(cluster_.master().shards().SetDraining(master, draining));
+    return json{{"master", master}, {"draining", draining}};
+  }
+
   Result<json> Cancel(const Request& request) {
     KVCOVE_TRY(request.Need("id"));
     KVCOVE_ASSIGN(const std::uint64_t id, Number(request, "id", 0));
@@ -410,11 +430,12 @@ class Answers {
 
 std::vector<std::pair<std::string, std::string>> LeaderPaths() {
   std::vector<std::pair<std::string, std::string>> paths;
-  for (const char* path : {"segments", "namespaces", "keys", "key", "tasks", "members"}) {
+  for (const char* path :
+       {"segments", "namespaces", "keys", "key", "tasks", "members", "masters"}) {
     paths.emplace_back("GET", fmt::format("/v1/{}", path));
   }
   for (const char* path :
-       {"forget", "reset", "remove", "drain", "copy", "move", "repair", "cancel"}) {
+       {"forget", "drain-master", "reset", "remove", "drain", "copy", "move", "repair", "cancel"}) {
     paths.emplace_back("POST", fmt::format("/v1/{}", path));
   }
   return paths;
@@ -476,6 +497,9 @@ Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
   add("GET", "/v1/key", false, [answers](const Request& request) { return answers->Key(request); });
   add("GET", "/v1/tasks", false, [answers](const Request&) { return answers->ListTasks(); });
   add("GET", "/v1/members", false, [answers](const Request&) { return answers->Members(); });
+  add("GET", "/v1/masters", false, [answers](const Request&) { return answers->Masters(); });
+  add("POST", "/v1/drain-master", false,
+      [answers](const Request& request) { return answers->DrainMaster(request); });
   add("POST", "/v1/forget", false,
       [answers](const Request& request) { return answers->Forget(request); });
   add("POST", "/v1/reset", true,

@@ -313,8 +313,8 @@ void Control::Delete(std::vector<std::string> keys) {
 
 // ---- leases and changes
 
-wire::Changes Control::ChangesSince(OwnerNumber number, std::uint64_t table,
-                                    std::uint64_t naming) const {
+wire::Changes Control::ChangesSince(OwnerNumber number, std::uint64_t table, std::uint64_t naming,
+                                    std::uint64_t map) const {
   wire::Changes changes = table_.Since(table, members_.TenantOfOwner(number));
   changes.incarnation = incarnation_;
   changes.naming = naming_;
@@ -322,6 +322,7 @@ wire::Changes Control::ChangesSince(OwnerNumber number, std::uint64_t table,
     changes.names_changed = true;
     changes.unnamed = unnamed_;
   }
+  if (map_ != nullptr && map_->revision != map) changes.map = map_;
   return changes;
 }
 
@@ -353,13 +354,14 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
     }
     Delete(std::move(keys));
   }
-  wire::RenewReply reply{.granted = renewal == Members::Renewal::kGranted,
-                         .lease_ns = options_.members.lease_ns,
-                         .revision = commits_.revision(),
-                         .hidden = members_.HiddenOf(request.number),
-                         .draining = members_.Draining(request.number),
-                         .changes = ChangesSince(request.number, request.table, request.naming),
-                         .tell_again = overtaken};
+  wire::RenewReply reply{
+      .granted = renewal == Members::Renewal::kGranted,
+      .lease_ns = options_.members.lease_ns,
+      .revision = commits_.revision(),
+      .hidden = members_.HiddenOf(request.number),
+      .draining = members_.Draining(request.number),
+      .changes = ChangesSince(request.number, request.table, request.naming, request.map),
+      .tell_again = overtaken};
   if (reply.granted) {
     standings_.SetHidden(request.number, reply.hidden);
     standing.live_until_ns.store(now + options_.members.lease_ns, std::memory_order_release);
@@ -391,9 +393,10 @@ void Control::Watch(const wire::WatchRequest& request, Reply<wire::Changes> repl
                                    Fail(Code::kStale, "another watch took this one's place"));
     watches_.erase(at);
   }
-  if (paused_ || request.table != table_.revision() || request.naming != naming_) {
+  if (paused_ || request.table != table_.revision() || request.naming != naming_ ||
+      (map_ != nullptr && map_->revision != request.map)) {
     return deferred.Answer<wire::Changes>(
-        reply, ChangesSince(request.number, request.table, request.naming));
+        reply, ChangesSince(request.number, request.table, request.naming, request.map));
   }
   watches_[request.number] = {
       .since_ns = clock_.NowNs(), .request = request, .reply = std::move(reply)};
@@ -412,8 +415,9 @@ void Control::EndWatches(OwnerNumber number, Deferred& deferred) {
 
 void Control::AnswerWatches(Deferred& deferred) {
   for (auto& [number, watch] : watches_) {
-    deferred.Answer<wire::Changes>(watch.reply,
-                                   ChangesSince(number, watch.request.table, watch.request.naming));
+    deferred.Answer<wire::Changes>(
+        watch.reply,
+        ChangesSince(number, watch.request.table, watch.request.naming, watch.request.map));
   }
   watches_.clear();
 }
@@ -449,6 +453,25 @@ void Control::SetUnnamed(std::vector<SlotId> unnamed, Deferred& after) {
 }
 
 void Control::Await(std::int64_t deadline_ns, Reply<void> proven) {
+  if (hooks_.await_shards) {
+    // Both are waited for at once: the last one answers, or the first that fails.
+    struct Both {
+      std::atomic<int> left{2};
+      std::atomic<bool> failed{false};
+      Reply<void> proven;
+    };
+    auto both = std::make_shared<Both>();
+    both->proven = std::move(proven);
+    const auto one = [both](const Result<void>& done) {
+      if (!done) {
+        if (!both->failed.exchange(true)) both->proven(done);
+      } else if (both->left.fetch_sub(1) == 1) {
+        both->proven(done);
+      }
+    };
+    hooks_.await_shards(deadline_ns, one);
+    proven = one;
+  }
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
   AddProof({.removal = false,
@@ -458,6 +481,60 @@ void Control::Await(std::int64_t deadline_ns, Reply<void> proven) {
             .waiting = members_.All(),
             .done = std::move(proven)},
            deferred);
+}
+
+// ---- shards
+
+void Control::SetShardMap(std::shared_ptr<const wire::ShardMap> map, bool lost) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  if (lost) members_.ShardLost(map->revision);
+  if (map_ == nullptr || map_->revision < map->revision) map_ = std::move(map);
+  standings_.untold.store(members_.untold(), std::memory_order_relaxed);
+  AnswerWatches(deferred);
+}
+
+OwnerNumber Control::OwnersForShards(std::map<OwnerNumber, std::vector<SlotId>>& drops) const {
+  const MutexLock lock(mutex_);
+  for (OwnerNumber number = 0; number < members_.numbers(); ++number) {
+    std::vector<SlotId> slots = members_.DropsOf(number);
+    if (!slots.empty()) drops[number] = std::move(slots);
+  }
+  return members_.numbers();
+}
+
+std::uint64_t Control::shown() const {
+  const MutexLock lock(mutex_);
+  return removals_.shown();
+}
+
+// The owner is looked at behind its barrier. Of one that has begun another epoch meanwhile nothing
+// is said: the shard asks again.
+void Control::AnswerBars(const std::vector<OwnerSlot>& values, Reply<wire::ShardBarReply> reply) {
+  std::vector<OwnerSlot> known = values;
+  std::map<OwnerNumber, std::vector<SlotId>> drops;
+  const OwnerNumber end = OwnersForShards(drops);
+  std::erase_if(known, [end](const OwnerSlot& value) { return value.first >= end; });
+  BarOvertaken(known, [this, values, reply = std::move(reply)](const Result<void>& done) {
+    wire::ShardBarReply answers;
+    for (const auto& [number, slot] : values) {
+      wire::ShardBarReply::One one;
+      const Standings::Owner& owner = standings_.owner(number);
+      one.epoch = owner.epoch.load(std::memory_order_acquire);
+      if (done && standings_.Barred(number, slot)) {
+        if (standings_.TellsFirst(number)) {
+          one.gives_way = wire::GivesWay::kEarlier;
+        } else if (!standings_.Present(number) && standings_.Overtake(number)) {
+          one.gives_way = wire::GivesWay::kThisToo;
+        }
+        if (owner.epoch.load(std::memory_order_acquire) != one.epoch) {
+          one.gives_way = wire::GivesWay::kNo;
+        }
+      }
+      answers.answers.push_back(one);
+    }
+    reply(std::move(answers));
+  });
 }
 
 // ---- time
@@ -479,8 +556,9 @@ void Control::Tick() {
   std::erase_if(watches_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {
     const auto& [number, watch] = entry;
     if (now < watch.since_ns + kWatchNs) return false;
-    deferred.Answer<wire::Changes>(watch.reply,
-                                   ChangesSince(number, watch.request.table, watch.request.naming));
+    deferred.Answer<wire::Changes>(
+        watch.reply,
+        ChangesSince(number, watch.request.table, watch.request.naming, watch.request.map));
     return true;
   });
   std::erase_if(removal_watches_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {

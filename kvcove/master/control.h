@@ -14,6 +14,7 @@
 #include "kvcove/master/removal_log.h"
 #include "kvcove/master/slot_table.h"
 #include "kvcove/master/standings.h"
+#include "kvcove/wire/shards.h"
 
 namespace kvcove::master {
 
@@ -58,6 +59,9 @@ class Control final : public GenerationSink {
     std::function<void(const Id128& pool, Reply<void> stored)> adopt_pool;
     std::function<void(const Id128& process)> heard;
     std::function<void(const Id128& process)> ended;
+    // Calls `done` when no shard answers from what was known before this call, or at the deadline.
+    // Null: there are no shards.
+    std::function<void(std::int64_t deadline_ns, Reply<void> done)> await_shards;
   };
   Control(const ControlOptions& options, const Leadership& leadership, Id128 incarnation,
           OrderedCommits& commits, Standings& standings, Hooks hooks, const Clock& clock);
@@ -97,6 +101,17 @@ class Control final : public GenerationSink {
   // under. Errors: kTimeout.
   void AwaitRemoval(std::uint64_t removal, SlotId slot, Generation generation,
                     std::int64_t deadline_ns, Reply<void> proven);
+
+  // ---- shards (docs/ha.md)
+  // Owners hear of it. `lost`: slices of it began without entries with this revision.
+  void SetShardMap(std::shared_ptr<const wire::ShardMap> map, bool lost);
+  // What shards are told of an owner, and of all.
+  // Slots of which an owner may list nothing (DropsOf), where there are any; and how many numbers
+  // of owners there are.
+  OwnerNumber OwnersForShards(std::map<OwnerNumber, std::vector<SlotId>>& drops) const;
+  std::uint64_t shown() const;  // owners may have applied removals up to this one
+  // Whether values of these give way (Standings::GivesWay), once barriers stand.
+  void AnswerBars(const std::vector<OwnerSlot>& values, Reply<wire::ShardBarReply> reply);
 
   // ---- GenerationSink
   void Publish(const Id128& incarnation, const std::vector<Generations::Published>& updates,
@@ -182,8 +197,8 @@ class Control final : public GenerationSink {
   void ShowStanding(OwnerNumber number) KVCOVE_REQUIRES(mutex_);
   void HideStanding(OwnerNumber number) KVCOVE_REQUIRES(mutex_);
   // For this owner.
-  wire::Changes ChangesSince(OwnerNumber number, std::uint64_t table, std::uint64_t naming) const
-      KVCOVE_REQUIRES(mutex_);
+  wire::Changes ChangesSince(OwnerNumber number, std::uint64_t table, std::uint64_t naming,
+                             std::uint64_t map) const KVCOVE_REQUIRES(mutex_);
   wire::RemovalsPage PageFor(const wire::RemovalsRequest& request) KVCOVE_REQUIRES(mutex_);
   void EndWatches(OwnerNumber number, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void AnswerWatches(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
@@ -222,6 +237,7 @@ class Control final : public GenerationSink {
   std::int64_t unknown_leases_until_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t naming_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<SlotId> unnamed_ KVCOVE_GUARDED_BY(mutex_);
+  std::shared_ptr<const wire::ShardMap> map_ KVCOVE_GUARDED_BY(mutex_);  // null: no shards
   std::map<OwnerNumber, WatchWaiting> watches_ KVCOVE_GUARDED_BY(mutex_);
   std::map<OwnerNumber, RemovalsWaiting> removal_watches_ KVCOVE_GUARDED_BY(mutex_);
   std::map<std::uint64_t, OwnerNumber> lease_connections_ KVCOVE_GUARDED_BY(mutex_);

@@ -31,16 +31,16 @@ bool Directory::Stands(const Entry& entry) const {
 Code Directory::Blocks(const Entry& entry, const wire::ListItem& item,
                        std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar) {
   if (entry.group == item.group || !Stands(entry)) return Code::kOk;
-  // An owner without a lease that has not told this value again drops it when it does. One whose
-  // lease runs shows it all the while.
-  const bool drops =
-      !standings_.EpochIs(entry.owner, entry.epoch) && standings_.TellsFirst(entry.owner);
-  if (standings_.Present(entry.owner) && !drops) return Code::kExists;
-  if (!standings_.Barred(entry.owner, entry.slot)) {
-    to_bar.emplace_back(entry.owner, entry.slot);
-    return Code::kInProgress;
+  switch (standings_.GivesWay(entry.owner, entry.slot, entry.epoch)) {
+    case Standings::Way::kYes:
+      return Code::kOk;
+    case Standings::Way::kNo:
+      return Code::kExists;
+    case Standings::Way::kAsk:
+      break;
   }
-  return drops || standings_.Overtake(entry.owner) ? Code::kOk : Code::kExists;
+  to_bar.emplace_back(entry.owner, entry.slot);
+  return Code::kInProgress;
 }
 
 void Directory::Remember(SlotId slot, const Id128& hash, MissReason reason) {
@@ -273,6 +273,62 @@ std::uint64_t Directory::bytes() const {
   std::uint64_t bytes = ghosts_.size() * sizeof(Ghost) + shards_.size() * sizeof(Shard);
   for (const Shard& shard : shards_) bytes += shard.entries.capacity() * sizeof(Entry);
   return bytes;
+}
+
+// ---- slices that move to another shard
+
+void Directory::CopySlices(std::size_t number, const Slices& slices,
+                           std::vector<wire::ShardEntry>& to) const {
+  for (const Entry& entry : shards_[number].entries) {
+    if (entry.epoch == 0 || !slices[wire::SliceOf(entry.hash)] || !Needed(entry)) continue;
+    to.push_back({.hash = entry.hash,
+                  .generation = entry.generation(),
+                  .size_bytes = entry.size_bytes,
+                  .group = entry.group,
+                  .slot = entry.slot,
+                  .tier = static_cast<Tier>(entry.tier),
+                  .owner = entry.owner,
+                  .epoch = entry.epoch,
+                  .superseded = entry.superseded != 0});
+  }
+}
+
+void Directory::LoadEntry(const wire::ShardEntry& from) {
+  Shard& shard = ShardOf(from.hash);
+  if ((shard.used + 1) * 100 > shard.entries.size() * 85) Sweep(shard, 1);
+  const std::size_t room = shard.entries.size();
+  std::size_t at = HomeOf(from.hash, room);
+  for (; shard.entries[at].epoch != 0; at = Next(at, room)) {
+    const Entry& entry = shard.entries[at];
+    if (entry.hash == from.hash && entry.slot == from.slot && entry.owner == from.owner) break;
+  }
+  ++shard.changes;
+  if (shard.entries[at].epoch == 0) {
+    ++shard.used;
+    Count(from.slot, 1);
+  }
+  shard.entries[at] = {.hash = from.hash,
+                       .size_bytes = from.size_bytes,
+                       .tier = static_cast<std::uint32_t>(from.tier),
+                       .epoch = from.epoch,
+                       .group = from.group,
+                       .generation_low = static_cast<std::uint32_t>(from.generation),
+                       .owner = from.owner,
+                       .superseded = static_cast<std::uint16_t>(from.superseded ? 1 : 0),
+                       .slot = from.slot,
+                       .generation_high = static_cast<std::uint32_t>(from.generation >> 32)};
+}
+
+void Directory::ForgetSlices(std::size_t number, const Slices& slices) {
+  Shard& shard = shards_[number];
+  bool any = false;
+  for (Entry& entry : shard.entries) {
+    if (entry.epoch == 0 || !slices[wire::SliceOf(entry.hash)]) continue;
+    // Nobody needs it: the sweep below closes the gaps.
+    entry.generation_low = entry.generation_high = 0;
+    any = true;
+  }
+  if (any) Sweep(shard, 0);
 }
 
 // ---- hand-over

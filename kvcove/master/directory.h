@@ -17,6 +17,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -27,6 +28,7 @@
 #include "kvcove/base/random.h"
 #include "kvcove/master/standings.h"
 #include "kvcove/wire/cluster.h"
+#include "kvcove/wire/shards.h"
 
 namespace kvcove::master {
 
@@ -71,6 +73,13 @@ class Directory {
   void SweepNext();
   static constexpr std::size_t kShards = 1024;
   std::uint64_t bytes() const;
+
+  // ---- slices that move to another shard (docs/ha.md), one part of the table at a time
+  using Slices = std::bitset<wire::kSlices>;
+  void CopySlices(std::size_t number, const Slices& slices,
+                  std::vector<wire::ShardEntry>& to) const;
+  void LoadEntry(const wire::ShardEntry& entry);
+  void ForgetSlices(std::size_t number, const Slices& slices);
 
   // ---- for a successor's process (docs/upgrade.md). The table may be large, so it is copied shard
   // by shard while calls are served; then, while none is, the shards that have changed since.

@@ -10,6 +10,7 @@ constexpr std::size_t kLookAhead = 16;        // keys of a batch that are fetche
 constexpr std::size_t kMissesKept = 1 << 16;  // for Why
 constexpr std::size_t kSlice = 1024;          // items under one hold of the lock
 constexpr std::size_t kWentKept = 1 << 18;
+constexpr std::size_t kMovePage = 32 << 10;  // entries of a page; one part more at most
 constexpr std::int64_t kCountNs = 50 * kMillisecond;
 constexpr std::int64_t kTellerNs = kSecond;  // after which a teller that is silent gives way
 
@@ -31,6 +32,7 @@ Code DirectoryService::ListOne(const wire::ListItem& item, const wire::ListReque
   if (tenant != 0 && tenant != standings_.TenantOfSlot(item.slot)) return Code::kDenied;
   // What the owner may have missed under an earlier master is not known here any more.
   if (std::ranges::find(drops, item.slot) != drops.end()) return Code::kStale;
+  if (item.removals < options_.floor) return Code::kStale;
   const std::uint64_t tag = directory_.Tag(item.slot, item.hash);
   // The owner has applied all that was proven before this master, so only its own removals count.
   if (removals_.RemovedSince(item.slot, tag, std::max(item.removals, options_.first_removal))) {
@@ -146,7 +148,19 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
     // Looked at before each slice: the owner may have repeated the request meanwhile, because its
     // connection broke, and have gone on with the next.
     Answered& answered = answered_[request.number];
-    if (answered.epoch != request.epoch) answered = {.epoch = request.epoch, .codes = {}};
+    if (answered.epoch != request.epoch) {
+      answered = {.epoch = request.epoch, .session = request.session, .codes = {}};
+    }
+    if (request.session < answered.session) {
+      return Fail(Code::kInProgress, "a request of an earlier session");
+    }
+    // Only its first request begins a session.
+    if (request.session > answered.session && request.sequence == 1) {
+      answered = {.epoch = request.epoch, .session = request.session, .codes = {}};
+    }
+    if (request.session != answered.session) {
+      return Fail(Code::kStale, "listings are missing; say hello again");
+    }
     if (request.sequence == answered.sequence && request.sequence != 0 &&
         answered.codes.size() == request.items.size()) {
       return wire::ListReply{.codes = answered.codes,
@@ -159,6 +173,10 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
     const std::size_t end = std::min(begin + kSlice, request.items.size());
     for (std::size_t i = begin; i < end; ++i) {
       const wire::ListItem& item = request.items[i];
+      if (!Serves(item.hash, /*listing=*/true)) {
+        to_bar.clear();
+        return Fail(Code::kInProgress, "another shard has a key of these now");
+      }
       // An owner that has told all says what lies in another tier now.
       tells = tells || (item.inventory && !standings_.ToldUnder(request.number, request.epoch));
       if (item.gone) {
@@ -198,6 +216,10 @@ std::vector<wire::Place> DirectoryService::Lookup(SlotId slot, std::span<const I
     const std::size_t end = std::min(begin + kSlice, hashes.size());
     for (std::size_t i = begin; i < end; ++i) {
       if (i + kLookAhead < hashes.size()) directory_.Prefetch(hashes[i + kLookAhead]);
+      if (!Serves(hashes[i], /*listing=*/false)) {
+        places.push_back({.reason = MissReason::kShardAway});
+        continue;
+      }
       places.push_back(directory_.Find(slot, hashes[i], now));
     }
   }
@@ -248,6 +270,50 @@ std::vector<Code> DirectoryService::Remove(SlotId slot, Generation generation,
 void DirectoryService::RemovePattern(SlotId slot, std::uint64_t number) {
   const MutexLock lock(mutex_);
   removals_.RememberPattern(slot, number);
+}
+
+// ---- shards
+
+bool DirectoryService::Serves(const Id128& hash, bool listing) const {
+  if (slices_.empty()) return true;
+  const wire::SliceState state = slices_[wire::SliceOf(hash)];
+  return state == wire::SliceState::kServes || (!listing && state == wire::SliceState::kFrozen);
+}
+
+void DirectoryService::SetSlices(std::span<const wire::SliceState> states) {
+  const MutexLock lock(mutex_);
+  slices_.assign(states.begin(), states.end());
+}
+
+std::vector<wire::ShardEntry> DirectoryService::CopySlices(const Directory::Slices& slices,
+                                                           std::uint32_t& cursor) {
+  std::vector<wire::ShardEntry> entries;
+  while (cursor < Directory::kShards && entries.size() < kMovePage) {
+    const MutexLock lock(mutex_);
+    directory_.CopySlices(cursor++, slices, entries);
+  }
+  return entries;
+}
+
+void DirectoryService::LoadEntries(std::span<const wire::ShardEntry> entries, std::uint64_t shown) {
+  for (std::size_t begin = 0; begin < entries.size(); begin += kSlice) {
+    const MutexLock lock(mutex_);
+    for (const wire::ShardEntry& entry :
+         entries.subspan(begin, std::min(kSlice, entries.size() - begin))) {
+      // Whoever gave it had not applied the removal yet, or nobody may have put it again since.
+      if (removals_.RemovedSince(entry.slot, directory_.Tag(entry.slot, entry.hash), shown)) {
+        continue;
+      }
+      directory_.LoadEntry(entry);
+    }
+  }
+}
+
+void DirectoryService::ForgetSlices(const Directory::Slices& slices) {
+  for (std::size_t i = 0; i < Directory::kShards; ++i) {
+    const MutexLock lock(mutex_);
+    directory_.ForgetSlices(i, slices);
+  }
 }
 
 // ---- why keys are missed

@@ -36,11 +36,15 @@ class DirectoryService {
     std::size_t tellers = 16;                 // owners that may tell their inventory at a time
     std::uint64_t max_entries = 200'000'000;  // 67 to 94 bytes each
     std::uint64_t tenant_entries = 0;         // of one tenant; 0: a quarter of all
+    // Removals up to this one are not known here: what was put before it is refused.
+    std::uint64_t floor = 0;
     bool copies = true;  // for simulations: copies are checked against removals
   };
   DirectoryService(const Options& options, Standings& standings, const Clock& clock);
 
   // `drops`: slots that this owner must drop first. Errors: kStale when the owner must say hello.
+  // kInProgress with nothing in `to_bar`: another shard has a slice of one of the keys, or is about
+  // to get it.
   // kInProgress: nothing is answered before the absent owners in `to_bar` are barred from these
   // slots (Control::BarOvertaken); then call it again with the same request. `may_bar` false: they
   // cannot be barred now, so their values stay: a put is refused as kExists, a copy and
@@ -67,6 +71,15 @@ class DirectoryService {
   void RememberMiss(SlotId slot, const Id128& hash, MissReason reason);
   // Why the last look-ups of this key missed; empty when none did lately.
   std::optional<RecentMiss> Why(SlotId slot, std::string_view key) const;
+
+  // ---- shards (docs/ha.md). All slices are served at first.
+  void SetSlices(std::span<const wire::SliceState> states);  // kSlices of them
+  // Entries of these slices, from part `cursor` of the table on; `cursor` is where to go on, and
+  // Directory::kShards at the end.
+  std::vector<wire::ShardEntry> CopySlices(const Directory::Slices& slices, std::uint32_t& cursor);
+  // What a removal behind `shown` took is not brought back.
+  void LoadEntries(std::span<const wire::ShardEntry> entries, std::uint64_t shown);
+  void ForgetSlices(const Directory::Slices& slices);
 
   // Finds the tenants with more entries than their share, and sweeps while there are any.
   void Tick();
@@ -100,11 +113,12 @@ class DirectoryService {
   // What an owner asked last, so that a repetition gets the same answer.
   struct Answered {
     std::uint32_t epoch = 0;
+    std::uint64_t session = 0;
     std::uint64_t sequence = 0;
     std::vector<Code> codes;
     template <typename Ar>
     void Carry(Ar& ar) {
-      CarryAll(ar, epoch, sequence, codes);
+      CarryAll(ar, epoch, session, sequence, codes);
     }
   };
   template <typename Ar>
@@ -115,6 +129,7 @@ class DirectoryService {
   std::uint32_t CreditFor(OwnerNumber number, bool tells) KVCOVE_REQUIRES(mutex_);
   void Note(SlotId slot, const Id128& hash, MissReason reason) KVCOVE_REQUIRES(mutex_);
   bool MayGrow(SlotId slot) const KVCOVE_REQUIRES(mutex_);
+  bool Serves(const Id128& hash, bool listing) const KVCOVE_REQUIRES(mutex_);
 
   const Options options_;
   Standings& standings_;
@@ -122,6 +137,7 @@ class DirectoryService {
   mutable Mutex mutex_;
   Directory directory_ KVCOVE_GUARDED_BY(mutex_);
   RemovalMemory removals_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<wire::SliceState> slices_ KVCOVE_GUARDED_BY(mutex_);  // empty: all are served
   std::vector<Missed> missed_ KVCOVE_GUARDED_BY(mutex_);
   // Values that went while some owner's inventory was not told: one that it tells later under the
   // same key is older, and must not be seen after them. Bounded; the oldest are forgotten.

@@ -45,6 +45,10 @@ class EtcdLeadership {
 
   // Nobody else leads now. Answers that prove something ask after they have been decided. No lock.
   bool Leads() const { return clock_.NowNs() < deadline_ns_.load(std::memory_order_acquire); }
+  // For so long, at least.
+  std::int64_t LeftNs() const {
+    return deadline_ns_.load(std::memory_order_acquire) - clock_.NowNs();
+  }
   bool lost() const { return lost_.load(std::memory_order_acquire); }
   // It does not lead any more, and will not again.
   void Lose(const std::string& why);

@@ -36,7 +36,13 @@ Master::Master(const MasterOptions& options, const StartPlan& plan, ControlStore
       .adopt_pool = [this](const Id128& pool,
                            Reply<void> stored) { keeper_->AdoptPool(pool, std::move(stored)); },
       .heard = [this](const Id128& process) { keeper_->Heard(process); },
-      .ended = [this](const Id128& process) { keeper_->EndHolder(process); }};
+      .ended = [this](const Id128& process) { keeper_->EndHolder(process); },
+      .await_shards = nullptr};
+  if (options_.shards) {
+    hooks.await_shards = [this](std::int64_t deadline_ns, Reply<void> done) {
+      shards_->AwaitAll(deadline_ns, std::move(done));
+    };
+  }
   control_ = std::make_unique<Control>(control, plan.leadership, plan.state.pool->incarnation,
                                        commits_, standings_, std::move(hooks), clock);
   control_->Load(plan.state, plan.leases_until_ns, plan.unknown_leases_until_ns);
@@ -44,6 +50,10 @@ Master::Master(const MasterOptions& options, const StartPlan& plan, ControlStore
       GenerationKeeper::Options{.generations = options.generations,
                                 .proven_from_ns = plan.unknown_leases_until_ns},
       plan.state, commits_, *control_, clock);
+  shards_ = std::make_unique<Shards>(
+      ShardsOptions{.on = options_.shards && !options_.strict, .lease_ns = options_.lease_ns},
+      term_, RemovalLog::FirstOf(term_), standings_, directory_, clock);
+  shards_->Begin(*control_, [this] { return leads_ns_(); });
 }
 
 Master::~Master() = default;
@@ -65,7 +75,7 @@ void Master::List(const wire::ListRequest& request, Reply<wire::ListReply> reply
   DirectoryService::OwnerSlots to_bar;
   Result<wire::ListReply> listed =
       directory_.List(request, control_->DropsOf(request.number), to_bar);
-  if (listed || listed.error().code != Code::kInProgress) return reply(std::move(listed));
+  if (listed || to_bar.empty()) return reply(std::move(listed));
   // Once for each absence and slot: what is listed now may not be undone by a later master.
   control_->BarOvertaken(to_bar,
                          [this, request, reply = std::move(reply)](const Result<void>& done) {
@@ -94,6 +104,17 @@ Result<std::vector<wire::Place>> Master::Lookup(const Token& token, std::span<co
   return places;
 }
 
+struct Master::Removing {
+  Token token;
+  std::int64_t deadline_ns = 0;
+  std::vector<wire::Removal> parts;
+  std::size_t next = 0;
+  Removed removed;
+  std::uint64_t number = 0;
+  std::uint64_t counted = 0;
+  Reply<Removed> reply;
+};
+
 void Master::Remove(const Token& token, std::vector<std::string> keys, std::string_view pattern,
                     std::int64_t deadline_ns, Reply<Removed> reply) {
   if (!standings_.Current(token.slot, token.generation)) {
@@ -104,31 +125,55 @@ void Master::Remove(const Token& token, std::vector<std::string> keys, std::stri
                                   .keys = std::move(keys),
                                   .pattern = std::string(pattern)});
   if (!parts) return reply(std::unexpected(parts.error()));
-  Removed removed;
-  std::uint64_t number = 0;
-  std::uint64_t counted = 0;
-  for (const wire::Removal& part : *parts) {
-    // What is listed is unlisted before owners may apply the removal: what they list after that was
-    // put after it, and stays.
-    number = control_->Append(part);
+  auto removing = std::make_shared<Removing>();
+  removing->token = token;
+  removing->deadline_ns = deadline_ns;
+  removing->parts = std::move(*parts);
+  removing->reply = std::move(reply);
+  RemoveNext(removing);
+}
+
+// One part after the other. What is listed is unlisted, here and at each shard, before owners may
+// apply the removal: what they list after that was put after it, and stays.
+void Master::RemoveNext(const std::shared_ptr<Removing>& removing) {
+  const Token& token = removing->token;
+  while (removing->next < removing->parts.size()) {
+    wire::Removal& part = removing->parts[removing->next++];
+    const std::uint64_t number = removing->number = part.number = control_->Append(part);
+    std::vector<Code> codes;
     if (part.pattern.empty()) {
-      const std::vector<Code> codes =
-          directory_.Remove(token.slot, token.generation, part.keys, number);
-      removed.codes.insert(removed.codes.end(), codes.begin(), codes.end());
+      codes = directory_.Remove(token.slot, token.generation, part.keys, number);
     } else {
-      counted = number;
+      removing->counted = number;
       control_->CountMatches(number);
       directory_.RemovePattern(token.slot, number);
     }
-    control_->Show(number);
+    const auto add = [removing](std::vector<Code> own, std::span<const Code> others) {
+      for (std::size_t i = 0; i < own.size() && i < others.size(); ++i) {
+        if (others[i] == Code::kOk) own[i] = Code::kOk;
+      }
+      removing->removed.codes.insert(removing->removed.codes.end(), own.begin(), own.end());
+    };
+    if (!shards_->on()) {
+      add(std::move(codes), {});
+      control_->Show(number);
+      continue;
+    }
+    shards_->Remove(part, [this, removing, number, add, codes](const std::vector<Code>& others) {
+      add(codes, others);
+      control_->Show(number);
+      RemoveNext(removing);
+    });
+    return;
   }
-  if (number == 0) return reply(removed);
-  control_->AwaitRemoval(number, token.slot, token.generation, deadline_ns,
-                         [this, removed = std::move(removed), counted,
-                          reply = std::move(reply)](const Result<void>& proven) mutable {
-                           if (counted != 0) removed.matches = control_->TakeMatches(counted);
-                           if (!proven) return reply(std::unexpected(proven.error()));
-                           reply(std::move(removed));
+  if (removing->number == 0) return removing->reply(removing->removed);
+  control_->AwaitRemoval(removing->number, token.slot, token.generation, removing->deadline_ns,
+                         [this, removing](const Result<void>& proven) {
+                           if (removing->counted != 0) {
+                             removing->removed.matches = control_->TakeMatches(removing->counted);
+                           }
+                           if (!proven) return removing->reply(std::unexpected(proven.error()));
+                           removing->reply(std::move(removing->removed));
                          });
 }
 
@@ -136,6 +181,7 @@ void Master::Tick() {
   control_->Tick();
   keeper_->Tick();
   directory_.Tick();
+  shards_->Tick();
 }
 
 namespace {
@@ -175,6 +221,7 @@ void Master::Load(StateReader& ar, Directory::Shards ahead) {
 }
 
 void Master::Stop(Reply<void> done) {
+  shards_->Stop();
   control_->Stop();
   if (control_->LeaseRunning()) {
     return done(Fail(Code::kUnavailable, "leases are still running"));

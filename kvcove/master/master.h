@@ -10,6 +10,7 @@
 
 #include "kvcove/master/control.h"
 #include "kvcove/master/directory_service.h"
+#include "kvcove/master/shards.h"
 #include "kvcove/master/start.h"
 
 namespace kvcove::master {
@@ -27,6 +28,7 @@ struct MasterOptions {
   // Keys and replicas that the directory holds, in all and of one tenant (0: a quarter of all).
   std::uint64_t max_entries = DirectoryService::Options().max_entries;
   std::uint64_t tenant_entries = 0;
+  bool shards = false;  // other masters may serve parts of the directory (Shards)
   // For simulations, to show that they notice: rules that are switched off.
   bool barriers = true;
   bool wait = true;
@@ -54,6 +56,10 @@ class Master {
   Standings& standings() { return standings_; }
   const Standings& standings() const { return standings_; }
   void List(const wire::ListRequest& request, Reply<wire::ListReply> reply);
+  Shards& shards() { return *shards_; }
+  const Shards& shards() const { return *shards_; }
+  // For how long this master leads at least; before Start.
+  void SetLeads(std::function<std::int64_t()> leads_ns) { leads_ns_ = std::move(leads_ns); }
 
   // ---- requesters
   // Errors: kStale when the token's generation is not the current one.
@@ -94,6 +100,10 @@ class Master {
   void Load(StateReader& ar, Directory::Shards ahead);
 
  private:
+  static constexpr std::int64_t kHour = 3600 * kSecond;
+  struct Removing;
+  void RemoveNext(const std::shared_ptr<Removing>& removing);
+
   const MasterOptions options_;
   const std::uint64_t term_;
   std::vector<FactChange> start_changes_;
@@ -102,6 +112,8 @@ class Master {
   DirectoryService directory_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<GenerationKeeper> keeper_;
+  std::function<std::int64_t()> leads_ns_ = [] { return kHour; };
+  std::unique_ptr<Shards> shards_;
   std::atomic<bool> losing_{false};
 };
 

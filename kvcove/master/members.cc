@@ -348,6 +348,17 @@ std::vector<SlotId> Members::EndOvertaken(OwnerNumber number, std::vector<std::s
   return slots;
 }
 
+// What that shard knew of values that gave way is lost, as it is under a later master: whoever has
+// one drops the slot.
+void Members::ShardLost(std::uint64_t revision) {
+  empty_revision_ = std::max(empty_revision_, revision);
+  for (const auto& [id, number] : by_id_) {
+    for (auto& [slot, barrier] : at(number).barriers) {
+      if (barrier.overtaken) barrier.fact.term = 0;
+    }
+  }
+}
+
 std::size_t Members::untold() const {
   return static_cast<std::size_t>(
       std::ranges::count_if(by_id_, [&](const auto& entry) { return Untold(entry.second); }));
@@ -477,7 +488,7 @@ bool Members::Draining(OwnerNumber number) const {
 bool Members::Warming(std::int64_t now_ns) const {
   return std::ranges::any_of(by_id_, [&](const auto& entry) {
     const Member& member = at(entry.second);
-    return !member.told && member.heard_ns + 5 * kSecond > now_ns;
+    return (!member.told || AwaitsShards(entry.second)) && member.heard_ns + 5 * kSecond > now_ns;
   });
 }
 

@@ -145,7 +145,14 @@ class Members {
   // are not hidden any more; `keys`: of these barriers.
   std::vector<SlotId> EndOvertaken(OwnerNumber number, std::vector<std::string>& keys);
   // Its inventory, or what lies on its disk.
-  bool Untold(OwnerNumber number) const { return !at(number).told || at(number).last.disk_away; }
+  bool Untold(OwnerNumber number) const {
+    return !at(number).told || at(number).last.disk_away || AwaitsShards(number);
+  }
+  // ---- shards (docs/ha.md)
+  // Slices began without entries in this revision of the map: owners tell them again.
+  void ShardLost(std::uint64_t revision);
+  // What it has told since does not reach that far.
+  bool AwaitsShards(OwnerNumber number) const { return at(number).last.told_map < empty_revision_; }
   std::size_t untold() const;  // how many; looks at all
   bool DiskAway(OwnerNumber number) const { return at(number).last.disk_away; }
   // The slot has another generation: its barriers mean nothing any more. Their keys.
@@ -262,6 +269,7 @@ class Members {
   std::uint64_t next_serial_ = 1;
   std::uint64_t next_drop_ = 1;
   std::uint64_t next_barrier_ = 1;
+  std::uint64_t empty_revision_ = 0;
   std::vector<Member> members_;
   std::map<Id128, OwnerNumber> by_id_;
   // Identities that have ended in this term; the last ones.

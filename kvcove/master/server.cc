@@ -38,6 +38,9 @@ Status MasterServer::Impl::StartMaster(const Opened& opened) {
                 PlanStart(opened.facts, opened.revision, options_.master.lease_ns, clock_.NowNs(),
                           opened.from_v1 ? &*opened.from_v1 : nullptr));
   master_ = std::make_unique<Master>(options_.master, plan, *store_, opened.revision, clock_);
+  if (options_.leadership != nullptr) {
+    master_->SetLeads([leadership = options_.leadership] { return leadership->LeftNs(); });
+  }
   if (file_ != nullptr) file_->Start();
   KVCOVE_TRY(Wait<void>([&](Reply<void> ready) { master_->Start(std::move(ready)); }));
   if (file_ != nullptr && opened.from_v1) file_->RetireV1();

@@ -46,6 +46,23 @@ void MasterServer::Impl::FromOwner(rpc::ConnectionId id, const rpc::Caller& call
               });
 }
 
+void MasterServer::Impl::FromShard(wire::Method method, std::span<const std::byte> body,
+                                   const rpc::Responder& respond) {
+  if (method == wire::Method::kShardSync) {
+    const auto request = wire::DecodeShardSync(body);
+    if (!request) return respond(FailedReply(request.error()));
+    return master_->shards().Sync(*request, Through<wire::ShardSyncReply>(respond));
+  }
+  if (method == wire::Method::kShardBar) {
+    const auto request = wire::DecodeShardBar(body);
+    if (!request) return respond(FailedReply(request.error()));
+    return master_->control().AnswerBars(request->values, Through<wire::ShardBarReply>(respond));
+  }
+  const auto request = wire::DecodeShardPull(body);
+  if (!request) return respond(FailedReply(request.error()));
+  Through<wire::ShardPage>(respond)(master_->shards().Pull(*request));
+}
+
 void MasterServer::Impl::Register(rpc::ConnectionId id, const rpc::Caller& caller,
                                   std::span<const std::byte> body, const rpc::Responder& respond) {
   Result<wire::RegisterCall> call = wire::DecodeRegister(body);
@@ -130,8 +147,10 @@ Result<std::string> MasterServer::Impl::OwnersFor(const rpc::Caller& caller,
     }
   }
   if (report.holder != Id128{}) master_->generations().Heard(report.holder);
-  wire::OwnersReply reply{
-      .owners = master_->control().Owners(), .term = master_->term(), .settings = Settings()};
+  wire::OwnersReply reply{.owners = master_->control().Owners(),
+                          .term = master_->term(),
+                          .settings = Settings(),
+                          .map = master_->shards().map()};
   if (!caller.Has(rpc::Scope::kOwner)) {
     std::erase_if(reply.owners, [&](const wire::OwnerStat& owner) {
       return !owner.tenant.empty() && owner.tenant != caller.tenant;

@@ -64,6 +64,9 @@ rpc::Traffic MasterServer::Impl::TrafficOf(wire::Method method) const {
     case wire::Method::kRemovals:
     case wire::Method::kOwnerGoodbye:
     case wire::Method::kList:
+    case wire::Method::kShardSync:
+    case wire::Method::kShardBar:
+    case wire::Method::kShardPull:
       return rpc::Traffic::kOwner;
     default:
       return rpc::Traffic::kOther;
@@ -153,6 +156,10 @@ Status MasterServer::Impl::MayCall(const rpc::Caller& caller, wire::Method metho
     case Method::kOwnerGoodbye:
     case Method::kList:
       return need(caller.IsOwner(), "owner");
+    case Method::kShardSync:
+    case Method::kShardBar:
+    case Method::kShardPull:
+      return need(caller.MayOwn(0), "owner");
     case Method::kReset:
       return need(caller.Has(rpc::Scope::kReset), "reset");
     case Method::kRemoveEverywhere:
@@ -178,6 +185,10 @@ void MasterServer::Impl::Dispatch(rpc::ConnectionId id, const rpc::Caller& calle
     case Method::kOwnerGoodbye:
     case Method::kList:
       return FromOwner(id, caller, method, body, respond);
+    case Method::kShardSync:
+    case Method::kShardBar:
+    case Method::kShardPull:
+      return FromShard(method, body, respond);
     case Method::kLookup:
       return answer(Lookup(caller, body));
     case Method::kOwners:

@@ -155,6 +155,8 @@ class MasterServer::Impl final : public rpc::Handler {
                 std::span<const std::byte> body, const rpc::Responder& respond);
   void FromOwner(rpc::ConnectionId id, const rpc::Caller& caller, wire::Method method,
                  std::span<const std::byte> body, const rpc::Responder& respond);
+  void FromShard(wire::Method method, std::span<const std::byte> body,
+                 const rpc::Responder& respond);
   void Register(rpc::ConnectionId id, const rpc::Caller& caller, std::span<const std::byte> body,
                 const rpc::Responder& respond);
   void Reset(rpc::ConnectionId id, const rpc::Caller& caller, std::span<const std::byte> body,

@@ -20,6 +20,7 @@ Result<std::unique_ptr<Standby>> Standby::Open(const StandbyOptions& options) {
   server.tls = options.tls;
   server.thread_name = "kvcove-standby";
   KVCOVE_ASSIGN(standby->server_, rpc::Server::Open(server, *standby));
+  KVCOVE_TRY(standby->OpenShard());
   KVCOVE_TRY(standby->OpenAdmin());
   standby->server_->Start();
   return standby;
@@ -27,9 +28,24 @@ Result<std::unique_ptr<Standby>> Standby::Open(const StandbyOptions& options) {
 
 Standby::~Standby() {
   if (server_ != nullptr) server_->Stop();
+  admin_server_.reset();
+  // It may answer calls of the server, which is there until then.
+  shard_.reset();
+}
+
+Status Standby::OpenShard() {
+  if (!options_.shard) return {};
+  rpc::Access access{.credential = std::nullopt, .tls = options_.tls};
+  if (options_.credentials != nullptr) {
+    KVCOVE_ASSIGN(access.credential, options_.credentials->OfCluster());
+  }
+  shard_ =
+      std::make_unique<ShardFollower>(*options_.shard, std::move(access), SystemClock::Instance());
+  return {};
 }
 
 void Standby::Show(StandbyView view) {
+  if (shard_ != nullptr) shard_->Follow(view.leader ? view.leader->address : std::string());
   const MutexLock lock(mutex_);
   view_ = std::move(view);
 }
@@ -78,7 +94,78 @@ void Standby::OnRequest(rpc::ConnectionId id, wire::Method method, std::span<con
   if (!gate_.Admitted(guest)) {
     return respond(rpc::ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true));
   }
+  if (OnShardRequest(*guest.caller, method, body, respond)) return;
   respond(rpc::ErrorReply(rpc::NotTheLeader(leader)));
+}
+
+// ---- a part of the directory
+
+// Whatever was decided, it is answered only if the lease under which that was done still runs.
+bool Standby::OnShardRequest(const rpc::Caller& caller, wire::Method method,
+                             std::span<const std::byte> body, rpc::Responder respond) {
+  using wire::Method;
+  if (shard_ == nullptr) return false;
+  if (method != Method::kList && method != Method::kLookup && method != Method::kShardPull) {
+    return false;
+  }
+  // An answer that comes while this standby ends finds the follower still there.
+  const ShardReplica* const replica = &shard_->replica();
+  const std::uint64_t serving = replica->Serving();
+  respond = [replica, serving, respond = std::move(respond)](rpc::Reply reply) {
+    const bool counts = serving != 0 && replica->Serving() == serving;
+    respond(counts ? std::move(reply)
+                   : rpc::ErrorReply({Code::kInProgress, "this shard does not serve now"}));
+  };
+  const auto answer = [&](Result<std::string> reply) {
+    respond(reply ? rpc::Reply{.code = Code::kOk, .body = std::move(*reply), .fds = {}}
+                  : rpc::ErrorReply(reply.error(), reply.error().code == Code::kCorrupt));
+  };
+  if (serving == 0) {
+    answer(Fail(Code::kInProgress, "this shard does not serve now"));
+  } else if (method == Method::kList) {
+    OnList(caller, body, respond);
+  } else if (method == Method::kLookup) {
+    answer(OnLookup(caller, body));
+  } else if (!caller.MayOwn(0)) {
+    answer(Fail(Code::kDenied, "only a master asks for this"));
+  } else if (const auto request = wire::DecodeShardPull(body); !request) {
+    answer(std::unexpected(request.error()));
+  } else {
+    const auto page = shard_->replica().Pull(*request);
+    answer(page ? Result<std::string>(wire::Encode(*page)) : std::unexpected(page.error()));
+  }
+  return true;
+}
+
+void Standby::OnList(const rpc::Caller& caller, std::span<const std::byte> body,
+                     const rpc::Responder& respond) {
+  const auto request = wire::DecodeList(body);
+  const auto fail = [&](const Error& error) {
+    respond(rpc::ErrorReply(error, error.code == Code::kCorrupt));
+  };
+  if (!request) return fail(request.error());
+  if (!caller.MayOwn(shard_->replica().TenantOfOwner(request->number))) {
+    return fail({Code::kDenied, "this credential is not that owner's"});
+  }
+  shard_->replica().List(*request, shard_->ask(), [respond](const Result<wire::ListReply>& reply) {
+    if (!reply)
+      return respond(rpc::ErrorReply(reply.error(), reply.error().code == Code::kCorrupt));
+    respond({.code = Code::kOk, .body = wire::Encode(*reply), .fds = {}});
+  });
+}
+
+Result<std::string> Standby::OnLookup(const rpc::Caller& caller, std::span<const std::byte> body) {
+  if (!caller.Has(rpc::Scope::kRead) && !caller.Has(rpc::Scope::kWrite)) {
+    return Fail(Code::kDenied, "this credential may not read");
+  }
+  KVCOVE_ASSIGN(const wire::LookupRequest request, wire::DecodeLookup(body));
+  if (request.token.slot >= kMaxSlots ||
+      !caller.MayTouch(shard_->replica().TenantOfSlot(request.token.slot))) {
+    return Fail(Code::kStale, "the generation is not the current one; register again");
+  }
+  KVCOVE_ASSIGN(const std::vector<wire::Place> places,
+                shard_->replica().Lookup(request.token, request.hashes));
+  return wire::Encode(std::span<const wire::Place>(places));
 }
 
 // ---- operators
@@ -91,6 +178,12 @@ http::Response Standby::StatusPage() const {
                         {"store", "etcd"},
                         {"store_milliseconds", static_cast<double>(now.store_latency_ns) * 1e-6}};
   if (now.term != 0) status["term"] = now.term;
+  if (shard_ != nullptr) {
+    const ShardReplica::Stat stat = shard_->replica().stat();
+    status["shard"] = {{"serves", stat.serves},   {"number", stat.number},
+                       {"slices", stat.slices},   {"entries", stat.entries},
+                       {"lookups", stat.lookups}, {"listed", stat.listed}};
+  }
   if (!now.store_error.empty()) status["store_error"] = now.store_error;
   return http::JsonResponse(status);
 }
@@ -113,6 +206,17 @@ http::Response Standby::MetricsPage() const {
                 now.store_error.empty() ? 1 : 0);
   metrics.Gauge("kvcove_master_store_answer_seconds", "how long its last answer took",
                 static_cast<double>(now.store_latency_ns) * 1e-9);
+  if (shard_ != nullptr) {
+    const ShardReplica::Stat stat = shard_->replica().stat();
+    metrics.Gauge("kvcove_master_shard_slices", "slices of the directory that this master serves",
+                  stat.serves ? static_cast<double>(stat.slices) : 0);
+    metrics.Gauge("kvcove_master_shard_entries", "objects and replicas that it knows",
+                  static_cast<double>(stat.entries));
+    metrics.Counter("kvcove_master_shard_lookups_total", "keys that were looked up there",
+                    static_cast<double>(stat.lookups));
+    metrics.Counter("kvcove_master_shard_listed_total", "objects that owners listed there",
+                    static_cast<double>(stat.listed));
+  }
   metrics.Process();
   return {.body = metrics.Text(), .type = "text/plain; version=0.0.4"};
 }

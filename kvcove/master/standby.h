@@ -9,6 +9,7 @@
 
 #include "kvcove/http/server.h"
 #include "kvcove/master/etcd_format.h"
+#include "kvcove/master/shard_follower.h"
 #include "kvcove/rpc/gate.h"
 #include "kvcove/rpc/server.h"
 
@@ -27,6 +28,8 @@ struct StandbyOptions {
   std::optional<rpc::Address> admin;              // nothing: no admin endpoint
   std::shared_ptr<rpc::Credentials> credentials;  // null: every client may do everything
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
+  // Serves a part of the directory for the leader; nothing: it does not.
+  std::optional<ShardReplicaOptions> shard;
 };
 
 // Thread-safe.
@@ -51,6 +54,13 @@ class Standby final : public rpc::Handler {
  private:
   explicit Standby(const StandbyOptions& options) : options_(options), gate_(options.credentials) {}
   Status OpenAdmin();
+  Status OpenShard();
+  // A call for this shard. False: it is the leader's.
+  bool OnShardRequest(const rpc::Caller& caller, wire::Method method,
+                      std::span<const std::byte> body, rpc::Responder respond);
+  void OnList(const rpc::Caller& caller, std::span<const std::byte> body,
+              const rpc::Responder& respond);
+  Result<std::string> OnLookup(const rpc::Caller& caller, std::span<const std::byte> body);
   StandbyView view() const;
   http::Response StatusPage() const;
   http::Response ReadyPage() const;
@@ -62,6 +72,7 @@ class Standby final : public rpc::Handler {
   std::map<rpc::ConnectionId, rpc::Gate::Guest> guests_ KVCOVE_GUARDED_BY(mutex_);
   StandbyView view_ KVCOVE_GUARDED_BY(mutex_);
   rpc::Address admin_;
+  std::unique_ptr<ShardFollower> shard_;
   std::unique_ptr<http::Server> admin_server_;
   std::unique_ptr<rpc::Server> server_;
 };

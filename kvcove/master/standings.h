@@ -91,6 +91,39 @@ class Standings {
     owners_[number].overtaken.store(true, std::memory_order_seq_cst);
     return !Present(number);
   }
+  // Whether a value of this owner, listed under that epoch, may give way to another one. kAsk:
+  // after a barrier stands (Control::BarOvertaken), or the leader has said so.
+  enum class Way : std::uint8_t { kNo, kYes, kAsk };
+  Way GivesWay(OwnerNumber number, SlotId slot, std::uint32_t listed_under) {
+    // An owner without a lease that has not told this value again drops it when it does. One whose
+    // lease runs shows it all the while.
+    const bool drops = !EpochIs(number, listed_under) && TellsFirst(number);
+    if (replica_) {
+      if (Granted(number, slot, listed_under)) return Way::kYes;
+      return Present(number) && !drops ? Way::kNo : Way::kAsk;
+    }
+    if (Present(number) && !drops) return Way::kNo;
+    if (!Barred(number, slot)) return Way::kAsk;
+    return drops || Overtake(number) ? Way::kYes : Way::kNo;
+  }
+  // ---- a replica, at a shard: it lags, so it never decides by itself that a value gives way
+  void BeReplica() { replica_ = true; }
+  // The leader says so of values listed under `epoch` (`this_too`) or earlier. That stays true: the
+  // owner has no lease under that epoch any more, and tells all that it has under a later one.
+  void Grant(OwnerNumber number, SlotId slot, std::uint32_t epoch, bool this_too) {
+    const MutexLock lock(barred_mutex_);
+    if (granted_.size() >= kMaxGranted) granted_.clear();  // they are asked for again
+    granted_[{number, slot}] = {epoch, this_too};
+  }
+  bool Granted(OwnerNumber number, SlotId slot, std::uint32_t listed_under) const {
+    const MutexLock lock(barred_mutex_);
+    const auto at = granted_.find({number, slot});
+    if (at == granted_.end()) return false;
+    // Epochs wrap, so they are compared by their distance.
+    const auto age = static_cast<std::int32_t>(at->second.first - listed_under);
+    return age > 0 || (age == 0 && at->second.second);
+  }
+
   // The store holds a barrier that keeps the owner from bringing the slot back under a later
   // master, which would not know what was overtaken.
   void SetBarred(OwnerNumber number, SlotId slot, bool barred) {
@@ -118,6 +151,12 @@ class Standings {
       hidden_[number] = slots;
     }
     of.hides.store(!slots.empty(), std::memory_order_release);
+  }
+  std::vector<SlotId> HiddenOf(OwnerNumber number) const {
+    if (!owners_[number].hides.load(std::memory_order_acquire)) return {};
+    const MutexLock lock(barred_mutex_);
+    const auto of = hidden_.find(number);
+    return of == hidden_.end() ? std::vector<SlotId>() : of->second;
   }
   bool Hidden(OwnerNumber number, SlotId slot) const {
     if (!owners_[number].hides.load(std::memory_order_acquire)) return false;
@@ -152,6 +191,10 @@ class Standings {
     return generation != 0 && slot < generations_.size() &&
            generations_[slot].load(std::memory_order_acquire) == generation;
   }
+  void SetGeneration(SlotId slot, Generation generation, std::uint64_t tenant) {
+    tenants_[slot].store(tenant, std::memory_order_release);
+    generations_[slot].store(generation, std::memory_order_seq_cst);
+  }
   // 0: free, or not published in this term.
   Generation GenerationOf(SlotId slot) const {
     return generations_[slot].load(std::memory_order_acquire);
@@ -173,9 +216,14 @@ class Standings {
   }
 
  private:
+  static constexpr std::size_t kMaxGranted = 1 << 16;
+
   const Clock& clock_;
+  bool replica_ = false;        // set before it is used
   mutable Mutex barred_mutex_;  // innermost
   std::set<std::pair<OwnerNumber, SlotId>> barred_ KVCOVE_GUARDED_BY(barred_mutex_);
+  std::map<std::pair<OwnerNumber, SlotId>, std::pair<std::uint32_t, bool>> granted_
+      KVCOVE_GUARDED_BY(barred_mutex_);
   std::map<OwnerNumber, std::vector<SlotId>> hidden_ KVCOVE_GUARDED_BY(barred_mutex_);
   std::vector<Owner> owners_;
   std::vector<std::atomic<Generation>> generations_;

@@ -76,6 +76,8 @@ std::string_view MissReasonName(MissReason reason) {
       return "disk timeout";
     case MissReason::kNoRoom:
       return "no room";
+    case MissReason::kShardAway:
+      return "shard away";
   }
   return "unknown";
 }

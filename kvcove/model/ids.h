@@ -74,8 +74,10 @@ enum class MissReason : std::uint8_t {
   kDiskFailed = 15,   // the disk could not read it, or is set aside
   kDiskTimeout = 16,  // the disk did not answer in time
   kNoRoom = 17,       // memory had no room to bring it up
+  // Of the directory:
+  kShardAway = 18,  // the master that knows where this key is does not answer, or has just changed
 };
-inline constexpr std::size_t kMissReasons = 18;
+inline constexpr std::size_t kMissReasons = 19;
 KVCOVE_API std::string_view MissReasonName(MissReason reason);
 
 // Where a value was found.

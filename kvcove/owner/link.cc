@@ -44,7 +44,10 @@ Link::Link(Owner& owner, const LinkOptions& options, const Clock& clock)
       clock_(clock),
       core_(owner, options.identity, owner.lease_renewal_ns(), clock),
       finder_(options.master, clock),
-      identity_(options.identity.owner) {}
+      identity_(options.identity.owner) {
+  const MutexLock lock(mutex_);
+  shard_fds_.fill(-1);
+}
 
 Link::~Link() { Stop(); }
 
@@ -98,12 +101,19 @@ void Link::Join() {
     for (const int fd : fds_) {
       if (fd >= 0) shutdown(fd, SHUT_RDWR);
     }
+    for (const int fd : shard_fds_) {
+      if (fd >= 0) shutdown(fd, SHUT_RDWR);
+    }
     changed_.NotifyAll();
+    routed_.NotifyAll();
   }
   owner_.EndDiskWaits();
   owner_.WakeOutbox();
   if (options_.lineage != nullptr) options_.lineage->Stop();
   for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
+  for (std::thread& thread : shard_threads_) {
     if (thread.joinable()) thread.join();
   }
 }
@@ -187,6 +197,10 @@ void Link::Run(Lane lane) {
     // A lease is renewed over the connection over which hello was said.
     if (!client && lane == Lane::kLease) core_.Disconnected();
     const LinkCore::Step step = core_.Next(lane);
+    if (step.session != 0) {
+      const MutexLock lock(mutex_);
+      routed_.NotifyAll();
+    }
     if (!step.call) {
       if (step.wait_ns > 0) Wait(lane, step.wait_ns);
       continue;
@@ -220,6 +234,72 @@ void Link::Run(Lane lane) {
       if (options_.lineage != nullptr) options_.lineage->Rename(identity);
     }
     Tell(reply);
+    StartShardLanes();
+  }
+}
+
+// ---- shards
+
+void Link::StartShardLanes() {
+  const std::size_t count = core_.shards();
+  for (std::size_t i = 1; i < count && i < shard_threads_.size(); ++i) {
+    if (shard_threads_[i].joinable() || core_.ShardAddress(i).empty()) continue;
+    shard_threads_[i] = StartThread("kvcove-shard", [this, i] { RunShard(i); });
+  }
+}
+
+void Link::WaitRouted(std::int64_t duration_ns) {
+  const MutexLock lock(mutex_);
+  if (!stopping_) routed_.WaitFor(mutex_, std::chrono::nanoseconds(duration_ns));
+}
+
+Result<std::string> Link::CallShard(std::size_t number, rpc::Client& client,
+                                    const LinkCore::Call& call) {
+  {
+    const MutexLock lock(mutex_);
+    if (stopping_) return Fail(Code::kUnavailable, "stopping");
+    shard_fds_[number] = client.fd();
+  }
+  Result<std::string> reply =
+      client.Call(call.method, Bytes(call.body), clock_.NowNs() + call.timeout_ns);
+  const MutexLock lock(mutex_);
+  shard_fds_[number] = -1;
+  return reply;
+}
+
+void Link::RunShard(std::size_t number) {
+  std::optional<rpc::Client> client;
+  std::string connected_to;
+  rpc::Backoff backoff(kFirstRetryNs, kOtherRetryNs);
+  while (!stopping()) {
+    const std::string address = core_.ShardAddress(number);
+    if (client && (!client->usable() || connected_to != address)) client.reset();
+    const LinkCore::Step step =
+        address.empty() ? LinkCore::Step{.wait_ns = kRetryNs} : core_.NextShard(number);
+    if (!step.call) {
+      if (step.wait_ns > 0) WaitRouted(step.wait_ns);
+      continue;
+    }
+    Result<std::string> reply = Fail(Code::kUnavailable, "no address");
+    if (!client) {
+      const auto where = rpc::ParseAddress(address, 7400);
+      auto connected =
+          where ? rpc::Client::Connect(*where, options_.access, clock_.NowNs() + kConnectNs)
+                : Result<rpc::Client>(std::unexpected(where.error()));
+      if (connected) {
+        client.emplace(std::move(*connected));
+        connected_to = address;
+      } else {
+        reply = std::unexpected(connected.error());
+      }
+    }
+    if (client) reply = CallShard(number, *client, *step.call);
+    core_.AnswerShard(number, step.session, reply);
+    if (reply) {
+      backoff.Reset();
+    } else if (!reply.error().answered) {
+      WaitRouted(backoff.NextNs());
+    }
   }
 }
 

@@ -52,6 +52,12 @@ class Link {
  private:
   using Lane = LinkCore::Lane;
   void Run(Lane lane);
+  // Each shard of the directory but the leader's has a thread, from its first map on.
+  void StartShardLanes();
+  void RunShard(std::size_t number);
+  Result<std::string> CallShard(std::size_t number, rpc::Client& client,
+                                const LinkCore::Call& call);
+  void WaitRouted(std::int64_t duration_ns);
   void Wait(Lane lane, std::int64_t duration_ns);
   // A call at `master` failed so: another one may lead. Then the other lanes follow.
   void NoteMaster(Lane lane, const rpc::Address& master, const Error& error,
@@ -81,6 +87,9 @@ class Link {
   // Where each lane waits for its answer; Stop ends that. -1: nowhere.
   std::array<int, LinkCore::kLanes.size()> fds_ KVCOVE_GUARDED_BY(mutex_) = {-1, -1, -1, -1};
 
+  CondVar routed_;  // a shard's lane may have something to tell
+  std::array<int, wire::kMaxShards> shard_fds_ KVCOVE_GUARDED_BY(mutex_);
+
   // Of the lease lane: what was logged.
   bool said_away_ = false;
   bool said_stale_ = false;
@@ -88,6 +97,7 @@ class Link {
   std::uint64_t term_ = 0;
 
   std::array<std::thread, LinkCore::kLanes.size()> threads_;
+  std::array<std::thread, wire::kMaxShards> shard_threads_;  // started by the lease's
 };
 
 }  // namespace kvcove::owner

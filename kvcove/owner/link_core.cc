@@ -82,7 +82,8 @@ LinkCore::Step LinkCore::Next(Lane lane) {
                                                                  .epoch = epoch_,
                                                                  .table = table_,
                                                                  .naming = naming_,
-                                                                 .partial = partial_}),
+                                                                 .partial = partial_,
+                                                                 .map = MapRevision()}),
                          .timeout_ns = kWatchNs}};
   }
   if (rounds_ < acknowledge_at_round_) {
@@ -116,6 +117,8 @@ LinkCore::Step LinkCore::NextLease() {
     request.partial = partial_;
     request.naming = naming_;
     request.told = told_;
+    request.map = MapRevision();
+    request.told_map = told_map_;
     return {.call = Call{.method = wire::Method::kRenew,
                          .body = wire::Encode(request),
                          .timeout_ns = kCallNs}};
@@ -144,8 +147,24 @@ LinkCore::Step LinkCore::NextLease() {
 LinkCore::Step LinkCore::NextList() {
   bool told = false;
   std::uint32_t credit = 0;
+  bool sharded = false;
   {
     const MutexLock lock(mutex_);
+    sharded = shards_.active();
+    lane_session_ = 0;
+  }
+  if (sharded) {
+    Step step = NextShard(0);
+    const MutexLock lock(mutex_);
+    lane_session_ = step.session;
+    return step;
+  }
+  // No map comes before what is taken here is under way.
+  const MutexLock route(route_mutex_);
+  UseMap();
+  {
+    const MutexLock lock(mutex_);
+    if (shards_.active()) return {.wait_ns = 0};
     const std::size_t lane = Index(Lane::kList);
     if (epoch_ == 0 || std::exchange(pause_[lane], false)) return {.wait_ns = kPauseNs};
     if (const std::int64_t wait_ns = std::exchange(list_wait_ns_, 0); wait_ns > 0) {
@@ -203,7 +222,7 @@ LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
     request.number = number_;
     request.epoch = asked_under_[Index(Lane::kList)];
     request.sequence = sequence_ + 1;
-    request.applied = removals_;
+    request.applied = applied_at_batch_ = removals_;
     cursor = cursor_;
   }
   batch.listings = target_.TakeListings(kListItems);
@@ -283,7 +302,11 @@ void LinkCore::ForgetIdentity(const wire::OwnerWelcome& welcome) {
     const MutexLock lock(mutex_);
     for (const auto& [slot, update] : slots_) nothing.push_back({.slot = slot, .name = {}});
     slots_.clear();
-    if (batch_) listings = std::move(batch_->listings);
+    listings = EndShards();
+    if (batch_) {
+      listings.insert(listings.end(), std::make_move_iterator(batch_->listings.begin()),
+                      std::make_move_iterator(batch_->listings.end()));
+    }
     batch_.reset();
     table_ = 0;
     partial_ = false;
@@ -358,7 +381,11 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
       stale_told_ = false;
       credit_ = 0;
       sequence_ = 0;
-      if (batch_) listings = std::move(batch_->listings);
+      listings = EndShards();
+      if (batch_) {
+        listings.insert(listings.end(), std::make_move_iterator(batch_->listings.begin()),
+                        std::make_move_iterator(batch_->listings.end()));
+      }
       batch_.reset();
     }
     fresh_ = false;
@@ -418,6 +445,7 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
 }
 
 void LinkCore::Apply(const wire::Changes& changes) {
+  NoteMap(changes.map);
   const MutexLock apply_lock(apply_mutex_);
   std::vector<SlotUpdate> updates;
   {
@@ -502,6 +530,12 @@ void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
 // ---- listings
 
 void LinkCore::AnswerList(const Result<std::string>& reply) {
+  std::uint64_t session = 0;
+  {
+    const MutexLock lock(mutex_);
+    session = lane_session_;
+  }
+  if (session != 0) return AnswerShard(0, session, reply);
   {
     const MutexLock lock(mutex_);
     const std::size_t lane = Index(Lane::kList);
@@ -516,6 +550,7 @@ void LinkCore::AnswerList(const Result<std::string>& reply) {
   std::size_t items = 0;
   {
     const MutexLock lock(mutex_);
+    if (!batch_) return;  // a map came, and routes it
     items = batch_->gone.size() + batch_->inventory.size();
     for (const Listing& listing : batch_->listings) items += listing.pending.size();
   }

@@ -8,6 +8,9 @@
 //   removals  hears of removals, applies them, and acknowledges
 //   list      tells the master what was stored and what is gone, and everything after a new hello
 //
+// Where several masters serve shards of the directory, the list lane is that of the leader's shard,
+// and each other shard has one more (shard_lanes.h).
+//
 // Each lane has one call under way at most. Its answers are never mixed up with those of an earlier
 // epoch: what an answer does is bound to the epoch under which it was asked.
 #pragma once
@@ -22,6 +25,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/owner/link_target.h"
+#include "kvcove/owner/shard_lanes.h"
 #include "kvcove/wire/frame.h"
 #include "kvcove/wire/owner_link.h"
 
@@ -54,12 +58,20 @@ class LinkCore {
   struct Step {
     std::optional<Call> call;
     std::int64_t wait_ns = 0;
+    std::uint64_t session = 0;  // of a shard's lane: for AnswerShard
   };
 
   LinkCore(LinkTarget& target, LinkIdentity identity, std::int64_t renewal_ns, const Clock& clock);
 
   Step Next(Lane lane);
   void Answer(Lane lane, const Result<std::string>& reply);
+  // The same for each shard of the directory. Empty addresses: nobody has this number; the first is
+  // the leader's, whose lane is kList (AnswerShard is for the others).
+  std::size_t shards() const;
+  std::string ShardAddress(std::size_t number) const;
+  Step NextShard(std::size_t number) KVCOVE_EXCLUDES(mutex_, route_mutex_);
+  void AnswerShard(std::size_t number, std::uint64_t session, const Result<std::string>& reply)
+      KVCOVE_EXCLUDES(mutex_);
   // The lease's connection is lost: hello is said again over the next one.
   void Disconnected();
 
@@ -110,7 +122,7 @@ class LinkCore {
   };
 
   Step NextLease() KVCOVE_EXCLUDES(mutex_);
-  Step NextList() KVCOVE_EXCLUDES(mutex_);
+  Step NextList() KVCOVE_EXCLUDES(mutex_, route_mutex_);
   Batch MakeBatch(bool told, std::uint32_t credit);
   bool TellsAgain();
   bool Walked(const Batch& batch, std::size_t gave_way, bool stale);
@@ -122,6 +134,16 @@ class LinkCore {
   void Listed(const wire::ListReply& reply);
   void AnswerLease(const Result<std::string>& reply);
   void AnswerList(const Result<std::string>& reply);
+  // ---- link_core_shards.cc
+  void NoteMap(const std::shared_ptr<const wire::ShardMap>& map) KVCOVE_EXCLUDES(mutex_);
+  std::uint64_t MapRevision() const KVCOVE_REQUIRES(mutex_);
+  void UseMap() KVCOVE_REQUIRES(route_mutex_) KVCOVE_EXCLUDES(mutex_);
+  void Route() KVCOVE_EXCLUDES(mutex_, route_mutex_);
+  bool IsTold(const InventoryItem& item) const KVCOVE_REQUIRES(mutex_);
+  void NoteTellAgain(std::optional<ObjectId> from) KVCOVE_REQUIRES(mutex_);
+  void CheckRounds() KVCOVE_REQUIRES(mutex_);
+  bool ShardsTold(std::size_t gave_way, bool stale) KVCOVE_EXCLUDES(mutex_);
+  std::vector<Listing> EndShards() KVCOVE_REQUIRES(mutex_);
   void SayHelloAgain(bool new_epoch) KVCOVE_REQUIRES(mutex_);
   OwnerFacts Facts() const KVCOVE_REQUIRES(mutex_);
 
@@ -169,15 +191,30 @@ class LinkCore {
   std::uint32_t credit_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t sequence_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::optional<Batch> batch_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t applied_at_batch_ KVCOVE_GUARDED_BY(mutex_) = 0;  // ListRequest::applied of it
   std::uint64_t rounds_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t list_wait_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t gave_way_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  // ---- shards
+  ShardLanes shards_ KVCOVE_GUARDED_BY(mutex_);  // active from the first map with others on
+  std::shared_ptr<const wire::ShardMap> next_map_ KVCOVE_GUARDED_BY(mutex_);  // not in use yet
+  std::uint64_t lane_session_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of the list lane's call under way
+  // Map revisions: all was told under the first; the walk that is under way began under the other.
+  std::uint64_t told_map_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t walk_map_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t walk_from_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // not before
+  bool only_fresh_ KVCOVE_GUARDED_BY(mutex_) = false;  // `telling_again_`: slices since told_map_
+  // Reached when the walk's end is told, and when a round is over.
+  std::optional<std::vector<std::uint64_t>> walk_end_ KVCOVE_GUARDED_BY(mutex_);
+  std::optional<std::vector<std::uint64_t>> round_marks_ KVCOVE_GUARDED_BY(mutex_);
   // ---- epochs of the calls under way
   std::array<std::uint32_t, 4> asked_under_ KVCOVE_GUARDED_BY(mutex_) = {};
   std::array<bool, 4> pause_ KVCOVE_GUARDED_BY(mutex_) = {};  // after an error
 
   // Changes come over two lanes; they are applied one page after the other.
   Mutex apply_mutex_;
+  // What is taken from the owner reaches the queues in the order in which it was taken.
+  Mutex route_mutex_;
 };
 
 }  // namespace kvcove::owner

@@ -41,6 +41,23 @@ void LinkCore::Load(StateReader& ar) {
 }
 
 void LinkCore::ForgetCallers() {
+  // What shards were asked is not handed over: the successor's process tells everything under a new
+  // epoch, and so does this one if it goes on.
+  std::vector<Listing> listings;
+  {
+    const MutexLock lock(mutex_);
+    if (shards_.active()) {
+      listings = EndShards();
+      told_ = telling_again_ = stale_told_ = false;
+      cursor_ = 0;
+      credit_ = 0;
+      sequence_ = 0;
+      epoch_ = 0;
+      SayHelloAgain(/*new_epoch=*/true);
+    }
+  }
+  for (Listing& listing : listings) listing.done = [](std::span<const Code>) {};
+  if (!listings.empty()) target_.ReturnListings(std::move(listings));
   const MutexLock lock(mutex_);
   if (!batch_) return;
   for (Listing& listing : batch_->listings) listing.done = [](std::span<const Code>) {};

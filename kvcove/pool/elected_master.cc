@@ -120,10 +120,18 @@ void ElectedMaster::Impl::LendListeners() {
 Status ElectedMaster::Impl::OpenStandby() {
   LendListeners();
   const master::MasterServerOptions& server = options_.process.server;
+  std::optional<master::ShardReplicaOptions> shard;
+  if (server.master.shards) {
+    shard = {.address = self_.address,
+             .directory = {.inventory_batch = server.master.inventory_batch,
+                           .max_entries = server.master.max_entries,
+                           .tenant_entries = server.master.tenant_entries}};
+  }
   KVCOVE_ASSIGN(standby_, master::Standby::Open({.listen = server.listen,
                                                  .admin = options_.admin,
                                                  .credentials = server.credentials,
-                                                 .tls = server.tls}));
+                                                 .tls = server.tls,
+                                                 .shard = std::move(shard)}));
   return {};
 }
 

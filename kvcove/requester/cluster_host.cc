@@ -43,7 +43,18 @@ ClusterHost::ClusterHost(const ClusterHostOptions& options, const Clock& clock)
       guarded_(channel_, master_breaker_, "the master",
                [this](rpc::Breaker::Change change) { NoteMaster(change); }),
       patient_guarded_(guarded_, clock),
-      guarded_stub_(patient_guarded_, process_) {}
+      guarded_stub_(patient_guarded_, process_),
+      shards_(
+          options.access,
+          [this](const Token& token, std::span<const Id128> hashes, std::int64_t deadline_ns) {
+            return guarded_stub_.Lookup(token, hashes, deadline_ns);
+          },
+          [this](std::int64_t deadline_ns) {
+            const auto reply =
+                guarded_stub_.Owners(std::min(clock_.NowNs() + kOwnersNs, deadline_ns));
+            if (reply) shards_.SetMap(reply->map);
+          },
+          clock) {}
 
 Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptions& given,
                                                           std::int64_t deadline_ns,
@@ -53,6 +64,7 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
   std::unique_ptr<ClusterHost> host(new ClusterHost(options, clock));
   KVCOVE_ASSIGN(const wire::OwnersReply first, host->stub_.Owners(deadline_ns));
   host->NoteSettings(first.settings);
+  host->shards_.SetMap(first.map);
   host->FindLocal(first.owners, deadline_ns);
   host->peers_ = std::make_unique<Peers>(
       [raw = host.get()](Asker asker, std::vector<wire::OwnerNumber> passed_over,
@@ -74,6 +86,7 @@ Result<std::vector<wire::OwnerStat>> ClusterHost::AskOwners(
   if (asker == Asker::kCall) {
     KVCOVE_ASSIGN(wire::OwnersReply reply, guarded_stub_.Owners(until_ns));
     NoteSettings(std::move(reply.settings));
+    shards_.SetMap(std::move(reply.map));
     return std::move(reply.owners);
   }
   const rpc::Breaker::Pass pass = master_breaker_.BeginProbe(until_ns);
@@ -82,6 +95,7 @@ Result<std::vector<wire::OwnerStat>> ClusterHost::AskOwners(
       pass, reply ? rpc::Breaker::Outcome::kAnswered : rpc::OutcomeOf(reply.error())));
   if (!reply) return std::unexpected(reply.error());
   NoteSettings(std::move(reply->settings));
+  shards_.SetMap(std::move(reply->map));
   TellEngines(reply->term);
   FindLocal(reply->owners, clock_.NowNs() + kOwnersNs);
   return std::move(reply->owners);
@@ -252,6 +266,7 @@ void ClusterHost::CountMiss(std::optional<SlotId> slot, std::string_view key, Mi
     case MissReason::kDiskFailed:
     case MissReason::kDiskTimeout:
     case MissReason::kNoRoom:
+    case MissReason::kShardAway:
       break;
     default:
       return;  // the master has said so itself
@@ -278,7 +293,7 @@ wire::RequesterReport ClusterHost::TakeReport(std::vector<wire::OwnerNumber> pas
 Result<std::vector<wire::Place>> ClusterHost::Lookup(const Token& token,
                                                      std::span<const Id128> hashes,
                                                      std::int64_t deadline_ns) {
-  return guarded_stub_.Lookup(token, hashes, deadline_ns);
+  return shards_.Lookup(token, hashes, deadline_ns);
 }
 
 Result<wire::Registration> ClusterHost::Register(const wire::RegisterRequest& request,

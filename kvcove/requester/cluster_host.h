@@ -12,6 +12,7 @@
 #include "kvcove/requester/local_owners.h"
 #include "kvcove/requester/locator.h"
 #include "kvcove/requester/peers.h"
+#include "kvcove/requester/shard_lookup.h"
 #include "kvcove/requester/types.h"
 #include "kvcove/rpc/busy.h"
 #include "kvcove/rpc/workers.h"
@@ -97,6 +98,7 @@ class ClusterHost final : public LookupService {
   rpc::GuardedChannel guarded_;
   rpc::PatientChannel patient_guarded_;  // a busy master is one that answers
   wire::MasterStub guarded_stub_;
+  ShardLookup shards_;
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
   std::atomic<std::uint64_t> fallbacks_{0};
   using Engine = std::pair<std::string, std::string>;  // namespace, engine

@@ -5,6 +5,7 @@
 
 #include "kvcove/wire/cluster_flat.h"
 #include "kvcove/wire/hints.h"
+#include "kvcove/wire/shards_flat.h"
 
 namespace kvcove::wire {
 std::string EncodeLookup(const Token& token, std::span<const Id128> hashes) {
@@ -89,8 +90,9 @@ std::string Encode(const OwnersReply& message) {
   const std::string& address = message.settings.admin;
   const auto admin =
       address.empty() ? flatbuffers::Offset<flatbuffers::String>() : Text(builder, address);
+  const auto map = AddMap(builder, message.map);
   return Done(builder, fb::CreateOwners(builder, vector, message.term,
-                                        message.settings.read_hold_ms, admin));
+                                        message.settings.read_hold_ms, admin, map));
 }
 
 Result<OwnersReply> DecodeOwners(std::span<const std::byte> body) {
@@ -119,6 +121,7 @@ Result<OwnersReply> DecodeOwners(std::span<const std::byte> body) {
                             .stale_puts = owner->stale_puts(),
                             .puts = owner->puts()});
   }
+  KVCOVE_ASSIGN(reply.map, MapFrom(root->map()));
   return reply;
 }
 

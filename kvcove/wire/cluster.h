@@ -114,6 +114,8 @@ struct OwnersReply {
   std::vector<OwnerStat> owners;
   std::uint64_t term = 0;
   MasterSettings settings;
+  std::shared_ptr<const ShardMap> map =
+      nullptr;  // of the directory; null: all of it is at this master
 };
 
 // Views in what is decoded point into `body`.

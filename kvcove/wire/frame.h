@@ -54,6 +54,11 @@ enum class Method : std::uint16_t {
   kList = 35,
   kOwnerGoodbye = 36,  // the owner's lease has expired
   kRemovals = 37,      // answered when there are removals
+  // To the master that leads, from those that serve shards of its directory; the last one between
+  // any two of them.
+  kShardSync = 38,  // answered when there is something to learn
+  kShardBar = 39,
+  kShardPull = 40,
   // To the master, from requesters and owners.
   kLookup = 41,
   kOwners = 42,

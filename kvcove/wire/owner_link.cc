@@ -2,6 +2,7 @@
 #include "kvcove/wire/owner_link.h"
 
 #include "kvcove/wire/cluster_flat.h"
+#include "kvcove/wire/shards_flat.h"
 
 namespace kvcove::wire {
 namespace {
@@ -18,9 +19,10 @@ flatbuffers::Offset<fb::Changes> Add(Builder& builder, const Changes& message) {
   }
   const auto slot_list = builder.CreateVector(slots);
   const auto unnamed = builder.CreateVector(message.unnamed);
+  const auto map = AddMap(builder, message.map);
   const fb::Id incarnation = ToFb(message.incarnation);
   return fb::CreateChanges(builder, &incarnation, message.from, message.to, message.more, slot_list,
-                           message.naming, message.names_changed, unnamed);
+                           message.naming, message.names_changed, unnamed, map);
 }
 
 Result<std::vector<SlotId>> SlotsFrom(const flatbuffers::Vector<std::uint16_t>* list) {
@@ -50,6 +52,7 @@ Result<Changes> From(const fb::Changes* root) {
         {.slot = slot->slot(), .generation = slot->generation(), .name = Str(slot->name())});
   }
   KVCOVE_ASSIGN(changes.unnamed, SlotsFrom(root->unnamed()));
+  KVCOVE_ASSIGN(changes.map, MapFrom(root->map()));
   return changes;
 }
 
@@ -135,7 +138,7 @@ std::string Encode(const RenewRequest& message) {
               fb::CreateRenew(builder, message.number, message.epoch, message.table, message.naming,
                               message.told, message.free_bytes, message.objects, message.hits,
                               message.evictions, message.stale_puts, message.puts, message.partial,
-                              message.disk_away));
+                              message.disk_away, message.map, message.told_map));
 }
 
 Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
@@ -152,7 +155,9 @@ Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
                       .stale_puts = root->stale_puts(),
                       .puts = root->puts(),
                       .partial = root->partial(),
-                      .disk_away = root->disk_away()};
+                      .disk_away = root->disk_away(),
+                      .map = root->map(),
+                      .told_map = root->told_map()};
 }
 
 std::string Encode(const RenewReply& message) {
@@ -181,7 +186,7 @@ Result<RenewReply> DecodeRenewReply(std::span<const std::byte> body) {
 std::string Encode(const WatchRequest& message) {
   Builder builder;
   return Done(builder, fb::CreateWatch(builder, message.number, message.epoch, message.table,
-                                       message.naming, message.partial));
+                                       message.naming, message.partial, message.map));
 }
 
 Result<WatchRequest> DecodeWatch(std::span<const std::byte> body) {
@@ -190,7 +195,8 @@ Result<WatchRequest> DecodeWatch(std::span<const std::byte> body) {
                       .epoch = root->epoch(),
                       .table = root->table(),
                       .naming = root->naming(),
-                      .partial = root->partial()};
+                      .partial = root->partial(),
+                      .map = root->map()};
 }
 
 std::string Encode(const RemovalsRequest& message) {
@@ -218,16 +224,40 @@ Result<RemovalsRequest> DecodeRemovalsRequest(std::span<const std::byte> body) {
   return request;
 }
 
-std::string Encode(const RemovalsPage& message) {
-  Builder builder;
-  std::vector<flatbuffers::Offset<fb::Removal>> removals;
-  for (const Removal& removal : message.removals) {
+flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<fb::Removal>>> AddRemovals(
+    Builder& builder, const std::vector<Removal>& removals) {
+  std::vector<flatbuffers::Offset<fb::Removal>> list;
+  for (const Removal& removal : removals) {
     const auto keys = TextsOf(builder, removal.keys);
     const auto pattern = Text(builder, removal.pattern);
-    removals.push_back(fb::CreateRemoval(builder, removal.number, removal.slot, removal.generation,
-                                         keys, pattern));
+    list.push_back(fb::CreateRemoval(builder, removal.number, removal.slot, removal.generation,
+                                     keys, pattern));
   }
-  const auto list = builder.CreateVector(removals);
+  return builder.CreateVector(list);
+}
+
+Result<std::vector<Removal>> RemovalsFrom(
+    const flatbuffers::Vector<flatbuffers::Offset<fb::Removal>>* list) {
+  std::vector<Removal> removals;
+  for (unsigned i = 0; i < SizeOf(list); ++i) {
+    const fb::Removal* from = list->Get(i);
+    if (from->slot() >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");
+    Removal removal{.number = from->number(),
+                    .slot = from->slot(),
+                    .generation = from->generation(),
+                    .keys = {},
+                    .pattern = Str(from->pattern())};
+    for (unsigned k = 0; k < SizeOf(from->keys()); ++k) {
+      removal.keys.push_back(Str(from->keys()->Get(k)));
+    }
+    removals.push_back(std::move(removal));
+  }
+  return removals;
+}
+
+std::string Encode(const RemovalsPage& message) {
+  Builder builder;
+  const auto list = AddRemovals(builder, message.removals);
   const auto drop = builder.CreateVector(message.drop);
   return Done(builder, fb::CreateRemovalsPage(builder, drop, list, message.upto, message.more,
                                               message.drop_number));
@@ -242,19 +272,7 @@ Result<RemovalsPage> DecodeRemovalsPage(std::span<const std::byte> body) {
                     .upto = root->upto(),
                     .more = root->more()};
   KVCOVE_ASSIGN(page.drop, SlotsFrom(root->drop()));
-  for (unsigned i = 0; i < SizeOf(root->removals()); ++i) {
-    const fb::Removal* from = root->removals()->Get(i);
-    if (from->slot() >= kMaxSlots) return Fail(Code::kCorrupt, "an unknown slot");
-    Removal removal{.number = from->number(),
-                    .slot = from->slot(),
-                    .generation = from->generation(),
-                    .keys = {},
-                    .pattern = Str(from->pattern())};
-    for (unsigned k = 0; k < SizeOf(from->keys()); ++k) {
-      removal.keys.push_back(Str(from->keys()->Get(k)));
-    }
-    page.removals.push_back(std::move(removal));
-  }
+  KVCOVE_ASSIGN(page.removals, RemovalsFrom(root->removals()));
   return page;
 }
 
@@ -288,9 +306,10 @@ std::string Encode(const ListRequest& message) {
       builder.CreateVector(column([](const ListItem& item) { return item.removals; }));
   const auto copied_at =
       builder.CreateVector(column([](const ListItem& item) { return item.copied_at; }));
-  return Done(builder, fb::CreateList(builder, message.number, message.epoch, message.sequence,
-                                      hashes, generations, sizes, groups, slots, flags, copies,
-                                      tiers, removals, copied_at, message.applied));
+  return Done(builder,
+              fb::CreateList(builder, message.number, message.epoch, message.sequence, hashes,
+                             generations, sizes, groups, slots, flags, copies, tiers, removals,
+                             copied_at, message.applied, message.session));
 }
 
 Result<ListRequest> DecodeList(std::span<const std::byte> body) {
@@ -312,6 +331,7 @@ Result<ListRequest> DecodeList(std::span<const std::byte> body) {
                       .epoch = root->epoch(),
                       .sequence = root->sequence(),
                       .applied = root->applied(),
+                      .session = root->session(),
                       .items = {}};
   request.items.reserve(count);
   for (unsigned i = 0; i < count; ++i) {

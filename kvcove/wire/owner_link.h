@@ -5,12 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kvcove/model/ids.h"
 #include "kvcove/wire/messages.h"
+#include "kvcove/wire/shard_map.h"
 
 namespace kvcove::wire {
 
@@ -69,6 +71,8 @@ struct Changes {
   std::uint64_t naming = 0;
   bool names_changed = false;   // then `unnamed` is valid as of `naming`
   std::vector<SlotId> unnamed;  // slots of versions that no engine uses any more
+  // Of the directory, where it is another one than the owner named; null: no news.
+  std::shared_ptr<const ShardMap> map = nullptr;
 };
 
 struct RenewRequest {
@@ -86,6 +90,9 @@ struct RenewRequest {
   bool partial = false;  // see WatchRequest
   // A disk of its is set aside, or works again and is not told yet: see ListItem::returns.
   bool disk_away = false;
+  // The revision of the shard map that it knows, and that under which all was told. 0: none.
+  std::uint64_t map = 0;
+  std::uint64_t told_map = 0;
 };
 
 struct RenewReply {
@@ -109,6 +116,7 @@ struct WatchRequest {
   // More pages follow the one that led to `table`, so nothing is acknowledged yet: a slot that
   // changed before `table` and again since is in a later page only.
   bool partial = false;
+  std::uint64_t map = 0;  // see RenewRequest
 };
 
 // One removal, or a part of a large one.
@@ -169,6 +177,9 @@ struct ListRequest {
   std::uint64_t sequence = 0;
   // The last removal that the owner had applied before it took the items.
   std::uint64_t applied = 0;
+  // Of sequences at one shard: a later one has a higher number, and begins with sequence 1. 0: the
+  // only one, where there are no shards.
+  std::uint64_t session = 0;
   std::vector<ListItem> items;
 };
 

@@ -77,6 +77,7 @@ class MissReason(enum.IntEnum):
     DISK_TIMEOUT = 16
 
     NO_ROOM = 17
+    SHARD_AWAY = 18
 
 class Result:
     @property

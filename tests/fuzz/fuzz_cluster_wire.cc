@@ -6,6 +6,7 @@
 #include "kvcove/rpc/address.h"
 #include "kvcove/wire/auth.h"
 #include "kvcove/wire/cluster.h"
+#include "kvcove/wire/shards.h"
 #include "kvcove/wire/tasks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -14,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // As in the servers, the body is aligned.
   std::vector<std::byte> body(size - 1);
   if (size > 1) std::memcpy(body.data(), data + 1, size - 1);
-  switch (data[0] % 20) {
+  switch (data[0] % 21) {
     case 0:
       return (void)DecodeOwnerHello(body), 0;
     case 1:
@@ -54,6 +55,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       return (void)DecodeCopy(body), 0;
     case 15:
       return (void)DecodeWatch(body), 0;
+    case 20:
+      if (const auto reply = DecodeShardSyncReply(body)) (void)Encode(*reply);
+      if (const auto request = DecodeShardSync(body)) (void)Encode(*request);
+      if (const auto page = DecodeShardPage(body)) (void)Encode(*page);
+      (void)DecodeShardBar(body);
+      (void)DecodeShardBarReply(body, size % 5);
+      return (void)DecodeShardPull(body), 0;
     case 16:
       return (void)DecodeRemovalsRequest(body), 0;
     case 17:

@@ -11,6 +11,7 @@ std::int64_t FromMiss(MissReason reason) {
     case MissReason::kClosed:
       return kUnavailableInCurrentStatus;
     case MissReason::kUnavailable:
+    case MissReason::kShardAway:
       return kRpcFail;
     case MissReason::kLimited:
     case MissReason::kNoRoom:

@@ -85,7 +85,8 @@ void BindResults(nb::module_& module) {
       .value("DISK_DAMAGED", MissReason::kDiskDamaged)
       .value("DISK_FAILED", MissReason::kDiskFailed)
       .value("DISK_TIMEOUT", MissReason::kDiskTimeout)
-      .value("NO_ROOM", MissReason::kNoRoom);
+      .value("NO_ROOM", MissReason::kNoRoom)
+      .value("SHARD_AWAY", MissReason::kShardAway);
   nb::class_<ItemResult>(module, "Result")
       .def_ro("code", &ItemResult::code)
       .def_ro("reason", &ItemResult::reason)

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/shard_follower.h"
+
+#include "kvcove/base/log.h"
+
+namespace kvcove::master {
+namespace {
+
+constexpr std::int64_t kSyncNs = kSecond;
+constexpr std::int64_t kAskNs = kSecond;
+constexpr std::int64_t kPullNs = 5 * kSecond;
+constexpr std::int64_t kPauseNs = 50 * kMillisecond;
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+}  // namespace
+
+ShardFollower::ShardFollower(const ShardReplicaOptions& options, rpc::Access access,
+                             const Clock& clock)
+    : clock_(clock), access_(std::move(access)), replica_(options, clock) {
+  thread_ = StartThread("kvcove-follow", [this] { Run(); });
+}
+
+ShardFollower::~ShardFollower() {
+  stopping_ = true;
+  {
+    const MutexLock lock(mutex_);
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void ShardFollower::Follow(const std::string& leader) {
+  ChannelPtr channel;
+  if (const auto address = rpc::ParseAddress(leader, 7400); !leader.empty() && address) {
+    channel = std::make_shared<rpc::TcpChannel>(*address, access_);
+  }
+  const MutexLock lock(mutex_);
+  if (leader == leader_) return;
+  leader_ = leader;
+  channel_ = std::move(channel);
+  changed_.NotifyAll();
+}
+
+ShardFollower::ChannelPtr ShardFollower::leader() const {
+  const MutexLock lock(mutex_);
+  return channel_;
+}
+
+void ShardFollower::Pause(std::int64_t duration_ns) {
+  const MutexLock lock(mutex_);
+  if (!stopping_) changed_.WaitFor(mutex_, std::chrono::nanoseconds(duration_ns));
+}
+
+void ShardFollower::Run() {
+  while (!stopping_) {
+    if (const ChannelPtr channel = leader(); channel != nullptr) {
+      SyncOnce(channel);
+    } else {
+      Pause(kPauseNs);
+    }
+  }
+}
+
+void ShardFollower::SyncOnce(const ChannelPtr& leader) {
+  const wire::ShardSyncRequest request = replica_.NextSync();
+  const std::int64_t sent_ns = clock_.NowNs();
+  const auto body =
+      leader->Call(wire::Method::kShardSync, Bytes(wire::Encode(request)), sent_ns + kSyncNs);
+  const auto reply = body ? wire::DecodeShardSyncReply(Bytes(*body))
+                          : Result<wire::ShardSyncReply>(std::unexpected(body.error()));
+  if (!reply) {
+    const std::string& why = reply.error().detail;
+    if (said_ != why) LogDebug("this shard does not follow: {}", reply.error().ToString());
+    said_ = why;
+    return Pause(kPauseNs);
+  }
+  said_.clear();
+  replica_.Apply(*reply, sent_ns);
+  replica_.Tick();
+  const wire::ShardMove wanted = replica_.Wanted();
+  // Another leader counts moves from 1 again.
+  if (replica_.following_number() != taking_for_) taking_ = 0;
+  taking_for_ = replica_.following_number();
+  if (wanted.id <= taking_) {
+    // What was given away goes, behind what is being taken.
+    if (replica_.Forgets()) (void)moves_.Post([this] { replica_.Forget(); });
+    return;
+  }
+  taking_ = wanted.id;
+  (void)moves_.Post([this, wanted, leader] { Take(wanted, leader); });
+}
+
+void ShardFollower::Take(const wire::ShardMove& move, const ChannelPtr& leader) {
+  replica_.BeginLoad(move);
+  ChannelPtr giver = leader;
+  if (!move.address.empty()) {
+    const auto address = rpc::ParseAddress(move.address, 7400);
+    if (!address) return replica_.LoadFailed(move.id);
+    giver = std::make_shared<rpc::TcpChannel>(*address, access_);
+  }
+  if (const Status pulled = Pull(move, *giver); !pulled) {
+    LogWarn("{} slices of the directory cannot be taken over from {}: {}", move.slices.size(),
+            move.address.empty() ? "the leader" : move.address, pulled.error().ToString());
+    replica_.LoadFailed(move.id);
+  }
+}
+
+// The giver may hear of the move a little later than this one.
+Status ShardFollower::Pull(const wire::ShardMove& move, rpc::TcpChannel& giver) {
+  std::uint32_t cursor = 0;
+  const std::int64_t until_ns = clock_.NowNs() + kPullNs;
+  while (!stopping_ && replica_.Wanted().id == move.id) {
+    const wire::ShardPullRequest request{
+        .term = replica_.term(), .move = move.id, .cursor = cursor};
+    const auto body = giver.Call(wire::Method::kShardPull, Bytes(wire::Encode(request)),
+                                 clock_.NowNs() + kPullNs);
+    if (!body && body.error().code == Code::kStale && cursor == 0 && clock_.NowNs() < until_ns) {
+      Pause(kPauseNs / 10);
+      continue;
+    }
+    if (!body) return std::unexpected(body.error());
+    KVCOVE_ASSIGN(const wire::ShardPage page, wire::DecodeShardPage(Bytes(*body)));
+    replica_.Load(move.id, page);
+    if (page.done) return {};
+    if (page.cursor <= cursor) return Fail(Code::kCorrupt, "its pages do not go on");
+    cursor = page.cursor;
+  }
+  return {};
+}
+
+ShardReplica::Ask ShardFollower::ask() {
+  return [this](const wire::ShardBarRequest& request, Reply<wire::ShardBarReply> reply) {
+    const bool posted = asks_.Post([this, request, reply] {
+      const ChannelPtr channel = leader();
+      if (stopping_ || channel == nullptr) {
+        return reply(Fail(Code::kUnavailable, "nobody leads"));
+      }
+      const auto body = channel->Call(wire::Method::kShardBar, Bytes(wire::Encode(request)),
+                                      clock_.NowNs() + kAskNs);
+      if (!body) return reply(std::unexpected(body.error()));
+      reply(wire::DecodeShardBarReply(Bytes(*body), request.values.size()));
+    });
+    if (!posted) reply(Fail(Code::kLimit, "too many questions wait for the leader"));
+  };
+}
+
+}  // namespace kvcove::master

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Look-ups in a directory of which several masters serve parts: each is asked for its own keys, all
+// at the same time and within one deadline; the answers come back in the order of the keys. A key
+// whose shard does not answer is a miss with a reason of its own (kShardAway).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/mutex.h"
+#include "kvcove/rpc/breaker.h"
+#include "kvcove/rpc/channel.h"
+#include "kvcove/rpc/guarded_channel.h"
+#include "kvcove/rpc/workers.h"
+#include "kvcove/wire/master_stub.h"
+
+namespace kvcove::requester {
+
+// Thread-safe.
+class ShardLookup {
+ public:
+  using Ask = std::function<Result<std::vector<wire::Place>>(
+      const Token& token, std::span<const Id128> hashes, std::int64_t deadline_ns)>;
+  // `leader` answers for the leader's part. `refresh` asks the leader for its map, and passes it to
+  // SetMap.
+  ShardLookup(rpc::Access access, Ask leader, std::function<void(std::int64_t)> refresh,
+              const Clock& clock)
+      : access_(std::move(access)),
+        leader_(std::move(leader)),
+        refresh_(std::move(refresh)),
+        clock_(clock) {}
+
+  // Null: the leader has all of it.
+  void SetMap(std::shared_ptr<const wire::ShardMap> map);
+  Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes,
+                                          std::int64_t deadline_ns);
+
+ private:
+  struct Peer {
+    Peer(const rpc::Address& address, const rpc::Access& access, const Clock& clock)
+        : channel(address, access),
+          breaker(clock),
+          guarded(channel, breaker, "a shard of the directory", [](rpc::Breaker::Change) {}),
+          stub(guarded) {}
+    rpc::TcpChannel channel;
+    rpc::Breaker breaker;
+    rpc::GuardedChannel guarded;
+    wire::MasterStub stub;
+  };
+  // The keys of one shard.
+  struct Part {
+    wire::ShardNumber shard = 0;
+    std::shared_ptr<Peer> peer;  // null: the leader's
+    std::vector<std::size_t> which;
+    std::vector<Id128> hashes;
+    Result<std::vector<wire::Place>> answer = std::vector<wire::Place>();
+  };
+  std::vector<Part> Split(std::span<const Id128> hashes, const std::vector<std::size_t>& which);
+  void AskPart(const Token& token, Part& part, std::int64_t deadline_ns);
+  void AskAll(const Token& token, std::vector<Part>& parts, std::int64_t deadline_ns);
+  std::shared_ptr<const wire::ShardMap> map() const;
+
+  const rpc::Access access_;
+  const Ask leader_;
+  const std::function<void(std::int64_t)> refresh_;
+  const Clock& clock_;
+  mutable Mutex mutex_;
+  std::shared_ptr<const wire::ShardMap> map_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<Peer>> peers_ KVCOVE_GUARDED_BY(mutex_);  // by address
+  std::shared_ptr<rpc::Workers> workers_ KVCOVE_GUARDED_BY(mutex_);  // from the first map on
+};
+
+}  // namespace kvcove::requester

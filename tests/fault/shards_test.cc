@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// Three masters on one etcd that share the directory, two owners and sessions, all real processes:
+// masters join and leave, shards are killed and frozen, leaders are killed, while somebody writes
+// and somebody reads. Nothing stale is found, and nothing that was acknowledged is lost.
+#include <atomic>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tests/fault/masters_fixture.h"
+
+namespace kvcove {
+namespace {
+
+constexpr std::int64_t kSettlesMs = 20'000;
+
+class ShardsTest : public MastersTest {
+ protected:
+  std::string Shards() const override { return "on"; }
+
+  // What this master says of itself; null: nothing.
+  nlohmann::json StatusOf(std::size_t i) const {
+    if (masters_[i] == 0) return {};
+    return nlohmann::json::parse(AdminSays(i, "--json status"), nullptr, false);
+  }
+  std::size_t SlicesOf(std::size_t i) const {
+    const nlohmann::json status = StatusOf(i);
+    if (!status.is_object() || !status.contains("shard")) return 0;
+    const auto& shard = status["shard"];
+    return shard.value("serves", false) ? shard.value("slices", std::size_t{0}) : 0;
+  }
+  // How many masters that do not lead serve about their share.
+  std::size_t Serving() const {
+    std::size_t serving = 0;
+    for (std::size_t i = 0; i < kMasters; ++i) serving += SlicesOf(i) > 1000 ? 1 : 0;
+    return serving;
+  }
+  bool AwaitServing(std::size_t count) const {
+    const std::int64_t until = NowMs() + kSettlesMs;
+    while (NowMs() < until) {
+      if (Serving() == count) return true;
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+    return false;
+  }
+  // One that serves a part and does not lead.
+  std::optional<std::size_t> AShard() const {
+    for (std::size_t i = 0; i < kMasters; ++i) {
+      if (SlicesOf(i) > 1000) return i;
+    }
+    return std::nullopt;
+  }
+  std::size_t Found(const std::vector<std::string>& keys, std::int64_t for_ms = 10'000) {
+    const std::int64_t until = NowMs() + for_ms;
+    std::size_t found = 0;
+    while (NowMs() < until && found < keys.size()) {
+      found = CountOk(Get(*session_, keys));
+      if (found < keys.size()) std::this_thread::sleep_for(milliseconds(20));
+    }
+    return found;
+  }
+  static std::map<std::string, int> Reasons(const std::vector<ItemResult>& results) {
+    std::map<std::string, int> reasons;
+    for (const ItemResult& result : results) ++reasons[std::string(MissReasonName(result.reason))];
+    return reasons;
+  }
+};
+
+TEST_F(ShardsTest, StandbysServePartsAndAllIsFound) {
+  const auto before = Keys(300, "before");
+  ASSERT_EQ(CountOk(Put(*session_, before)), before.size());
+  ASSERT_TRUE(AwaitServing(2));
+  // What moved is found where it is now, at once.
+  const auto found = Get(*session_, before);
+  EXPECT_EQ(CountOk(found), before.size()) << testing::PrintToString(Reasons(found));
+  const auto after = Keys(300, "after");
+  EXPECT_EQ(CountOk(Put(*session_, after)), after.size());
+  EXPECT_EQ(CountOk(Get(*session_, after)), after.size());
+  EXPECT_EQ(CountOk(Get(*near_, after)), after.size());
+  // A removal is proven over all of them.
+  const std::vector<std::string_view> views(after.begin(), after.end());
+  std::vector<ItemResult> removed(views.size());
+  ASSERT_TRUE(session_->Remove(views, removed, {}));
+  EXPECT_EQ(CountOk(removed), removed.size());
+  ExpectGone(after);
+  // And a reset.
+  ExpectReset(*session_);
+  ExpectReset(*near_);
+  ExpectGone(before);
+}
+
+TEST_F(ShardsTest, AKilledShardIsAMissUntilOwnersHaveToldItAgain) {
+  ASSERT_TRUE(AwaitServing(2));
+  const auto kept = Keys(300, "kept");
+  ASSERT_EQ(CountOk(Put(*session_, kept)), kept.size());
+  const auto shard = AShard();
+  ASSERT_TRUE(shard);
+  End(std::exchange(masters_[*shard], 0), SIGKILL);
+  const auto missed = Get(*session_, kept);
+  EXPECT_LT(CountOk(missed), kept.size());
+  EXPECT_GT(CountOk(missed), 0U) << "others answer for their keys";
+  EXPECT_EQ(Found(kept), kept.size()) << testing::PrintToString(Reasons(Get(*session_, kept)));
+  const auto after = Keys(100, "after");
+  EXPECT_EQ(CountOk(Put(*session_, after)), after.size());
+  StartMasterAt(*shard);
+  ASSERT_TRUE(AwaitServing(2));
+  EXPECT_EQ(CountOk(Get(*session_, kept)), kept.size());
+  EXPECT_EQ(CountOk(Get(*session_, after)), after.size());
+}
+
+TEST_F(ShardsTest, AFrozenShardIsReplacedAndAnswersNothingWhenItThaws) {
+  ASSERT_TRUE(AwaitServing(2));
+  const auto kept = Keys(200, "kept");
+  ASSERT_EQ(CountOk(Put(*session_, kept)), kept.size());
+  const auto shard = AShard();
+  ASSERT_TRUE(shard);
+  Freeze(masters_[*shard]);
+  EXPECT_EQ(Found(kept), kept.size());
+  // What is removed while it is frozen is not found through it when it thaws.
+  const std::vector<std::string> gone(kept.begin(), kept.begin() + 50);
+  const std::vector<std::string_view> views(gone.begin(), gone.end());
+  std::vector<ItemResult> removed(views.size());
+  ASSERT_TRUE(session_->Remove(views, removed, {}));
+  kill(masters_[*shard], SIGCONT);
+  for (int i = 0; i < 20; ++i) ExpectGone(gone);
+  ASSERT_TRUE(AwaitServing(2));
+  ExpectGone(gone);
+  EXPECT_EQ(CountOk(Get(*session_, kept)), kept.size() - gone.size());
+}
+
+TEST_F(ShardsTest, AKilledLeaderIsReplacedAndShared) {
+  ASSERT_TRUE(AwaitServing(2));
+  for (int i = 0; i < 3 && !HasFatalFailure(); ++i) Round(i, SIGKILL);
+  EXPECT_TRUE(AwaitServing(2));
+}
+
+// Slices move when a master joins and when one is drained. A reader misses nothing meanwhile, and a
+// writer's puts are all listed.
+TEST_F(ShardsTest, NothingIsMissedWhileSlicesMoveAsPlanned) {
+  ASSERT_TRUE(AwaitServing(2));
+  const auto kept = Keys(400, "kept");
+  ASSERT_EQ(CountOk(Put(*session_, kept)), kept.size());
+  const auto joins = AShard();
+  ASSERT_TRUE(joins);
+  End(std::exchange(masters_[*joins], 0), SIGTERM);
+  ASSERT_EQ(Found(kept), kept.size());
+  ASSERT_TRUE(AwaitServing(1));
+  std::atomic<bool> stop{false};
+  std::map<std::string, int> missed;
+  int rounds = 0;
+  std::thread reader([&] {
+    for (; !stop; ++rounds) {
+      for (const ItemResult& result : Get(*session_, kept)) {
+        if (!result.ok()) ++missed[std::string(MissReasonName(result.reason))];
+      }
+    }
+  });
+  std::vector<std::string> written;
+  std::map<std::string, int> refused;
+  std::thread writer([&] {
+    for (int round = 0; !stop; ++round) {
+      const auto keys = Keys(8, fmt::format("w{}", round));
+      const auto results = Put(*near_, keys, std::nullopt, milliseconds(2000));
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        if (results[i].ok() && results[i].listed) {
+          written.push_back(keys[i]);
+        } else {
+          ++refused[results[i].ok() ? "not listed" : std::string(CodeName(results[i].code))];
+        }
+      }
+      std::this_thread::sleep_for(milliseconds(3));
+    }
+  });
+  StartMasterAt(*joins);
+  EXPECT_TRUE(AwaitServing(2));
+  const auto leader = AwaitLeader();
+  ASSERT_TRUE(leader);
+  EXPECT_THAT(AdminSays(*leader, "masters"), testing::HasSubstr(all_.list()[*joins].ToString()));
+  AdminSays(*leader, "drain-master " + all_.list()[*joins].ToString());
+  const std::int64_t until = NowMs() + kSettlesMs;
+  while (NowMs() < until && SlicesOf(*joins) > 0) std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(SlicesOf(*joins), 0U);
+  std::this_thread::sleep_for(milliseconds(200));
+  stop = true;
+  reader.join();
+  writer.join();
+  EXPECT_GT(rounds, 3);
+  EXPECT_TRUE(missed.empty()) << testing::PrintToString(missed) << " in " << rounds << " rounds";
+  EXPECT_TRUE(refused.empty()) << testing::PrintToString(refused);
+  EXPECT_EQ(CountOk(Get(*session_, written)), written.size());
+}
+
+// Somebody writes and reads all the while: what was acknowledged is found in the end, and while
+// nobody has failed it is never missed.
+TEST_F(ShardsTest, MastersJoinAndLeaveUnderAWriterAndAReader) {
+  ASSERT_TRUE(AwaitServing(2));
+  std::atomic<bool> stop{false};
+  std::vector<std::string> acknowledged;
+  std::atomic<int> batches{0};
+  std::thread writer([&] {
+    for (int round = 0; !stop; ++round) {
+      const auto keys = Keys(20, fmt::format("w{}", round));
+      const auto results = Put(*near_, keys, std::nullopt, milliseconds(2000));
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        if (results[i].ok() && results[i].listed) acknowledged.push_back(keys[i]);
+      }
+      ++batches;
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+  });
+  while (batches < 5) std::this_thread::sleep_for(milliseconds(10));
+  for (int round = 0; round < 3; ++round) {
+    const auto shard = AShard();
+    ASSERT_TRUE(shard);
+    End(std::exchange(masters_[*shard], 0), round % 2 == 0 ? SIGKILL : SIGTERM);
+    std::this_thread::sleep_for(milliseconds(1500));
+    StartMasterAt(*shard);
+    EXPECT_TRUE(AwaitServing(2));
+  }
+  stop = true;
+  writer.join();
+  EXPECT_GT(acknowledged.size(), 200U);
+  EXPECT_EQ(Found(acknowledged), acknowledged.size())
+      << testing::PrintToString(Reasons(Get(*session_, acknowledged)));
+}
+
+// With KVCOVE_TEST_TIMES: how long a look-up of 4,096 keys takes.
+class LookupTimes : public ShardsTest {
+ protected:
+  void Measure(const char* name, std::size_t shards) {
+    if (std::getenv("KVCOVE_TEST_TIMES") == nullptr) GTEST_SKIP() << "KVCOVE_TEST_TIMES=1";
+    if (shards > 1) {
+      ASSERT_TRUE(AwaitServing(2));
+      const auto shard = AShard();
+      ASSERT_TRUE(shard);
+      End(std::exchange(masters_[*shard], 0), SIGTERM);
+      std::this_thread::sleep_for(milliseconds(2500));
+      ASSERT_TRUE(AwaitServing(1));
+    }
+    const auto keys = Keys(4096, "many");
+    for (std::size_t from = 0; from < keys.size(); from += 256) {
+      const std::vector<std::string> part(keys.begin() + static_cast<std::ptrdiff_t>(from),
+                                          keys.begin() + static_cast<std::ptrdiff_t>(from + 256));
+      ASSERT_EQ(CountOk(Put(*session_, part)), part.size());
+    }
+    const std::vector<std::string_view> views(keys.begin(), keys.end());
+    std::vector<ItemResult> found(views.size());
+    std::vector<std::int64_t> times_us;
+    for (int i = 0; i < 400; ++i) {
+      const std::int64_t began = SystemClock::Instance().NowNs();
+      ASSERT_TRUE(session_->Exists(views, found, {}));
+      times_us.push_back((SystemClock::Instance().NowNs() - began) / kMicrosecond);
+      ASSERT_EQ(CountOk(found), found.size());
+    }
+    std::ranges::sort(times_us);
+    fmt::print("{}: exists of 4,096 keys: p50 {} us, p90 {} us\n", name, times_us[200],
+               times_us[360]);
+  }
+};
+class WithoutShards : public LookupTimes {
+ protected:
+  std::string Shards() const override { return "off"; }
+};
+TEST_F(WithoutShards, TimesOfLookups) { Measure("one master", 1); }
+TEST_F(LookupTimes, TimesOfLookups) { Measure("two shards", 2); }
+
+}  // namespace
+}  // namespace kvcove
