@@ -132,7 +132,7 @@ Status ShardFollower::Pull(const wire::ShardMove& move, rpc::TcpChannel& giver) 
 }
 
 ShardReplica::Ask ShardFollower::ask() {
-  return [this](const wire::ShardBarRequest& request, Reply<wire::ShardBarReply> reply) {
+  return [this](const wire::ShardBarRequest& request, const Reply<wire::ShardBarReply>& reply) {
     const bool posted = asks_.Post([this, request, reply] {
       const ChannelPtr channel = leader();
       if (stopping_ || channel == nullptr) {
