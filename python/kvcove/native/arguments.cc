@@ -59,8 +59,8 @@ Keys::Keys(nb::handle keys, const char* name) : kept_(TupleOf(keys, name)) {
       if (PyBytes_AsStringAndSize(key, &text, &size) != 0) throw nb::python_error();
       views_.emplace_back(text, static_cast<std::size_t>(size));
     } else if (PyByteArray_Check(key)) {
-      views_.emplace_back(copied_.emplace_back(
-          PyByteArray_AsString(key), static_cast<std::size_t>(PyByteArray_Size(key))));
+      views_.emplace_back(copied_.emplace_back(PyByteArray_AsString(key),
+                                               static_cast<std::size_t>(PyByteArray_Size(key))));
     } else {
       RaiseInvalid(
           fmt::format("{}[{}]: a key is str or bytes, not {}", name, i, TypeName(nb::handle(key))));

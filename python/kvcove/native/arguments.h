@@ -43,7 +43,7 @@ class Keys {
   std::string_view operator[](std::size_t i) const { return views_[i]; }
 
  private:
-  nb::object kept_;  // a tuple: nobody takes its items away
+  nb::object kept_;                 // a tuple: nobody takes its items away
   std::deque<std::string> copied_;  // of those that may change meanwhile: bytearrays
   std::vector<std::string_view> views_;
 };
