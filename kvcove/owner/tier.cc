@@ -9,6 +9,7 @@
 #include <bit>
 #include <cerrno>
 #include <chrono>
+#include <utility>
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
@@ -132,9 +133,17 @@ Result<std::unique_ptr<disklog::Log>> Tier::OpenLog() {
   tiering_.Attach();
   KVCOVE_ASSIGN(auto log,
                 disklog::Log::Open(device, LogOptionsFor(found_.super, place_, tiering_)));
-  const std::int64_t until_ns = clock_.NowNs() + kRecoveryNs;
+  std::int64_t until_ns = clock_.NowNs() + kRecoveryNs;
   const auto busy = [&] { return !log->recovered() || device.in_flight() > 0; };
-  while (busy() && clock_.NowNs() < until_ns && !stops()) log->Poll(kIdleWaitNs);
+  // A device with reads under way cannot be closed: it would stay open for as long as the process
+  // lives, and nobody could open the disk again. So a stop waits for them for a moment.
+  bool stopped = false;
+  while (busy() && clock_.NowNs() < until_ns) {
+    if (stops() && !std::exchange(stopped, true)) {
+      until_ns = std::min(until_ns, clock_.NowNs() + kCloseNs);
+    }
+    log->Poll(stopped ? kMillisecond : kIdleWaitNs);
+  }
   if (!busy()) return log;
   stuck_log_ = std::move(log);
   if (stops()) return Fail(Code::kUnavailable, "this owner stops");
