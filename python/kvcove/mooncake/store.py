@@ -706,7 +706,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
             if places
         }
 
-    def _places(self, now: Open, keys: Sequence[str]) -> list[list[str]]:
+    def _places(self, now: Open, keys: Sequence[str | bytes]) -> list[list[str]]:
         """Return the segments that have each value; this holds nothing."""
         names = [_native.stored_name(octets(key)) if _odd(key) else key for key in keys]
         found: list[list[str]] = now.session.where(names)
@@ -716,7 +716,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         """Remove a value: 0, -704 missing, -706 leased (unless ``force``), -703 being written."""
         return self.batch_remove([key], force)[0]
 
-    def batch_remove(self, keys: Sequence[str], force: bool = False) -> list[int]:
+    def batch_remove(self, keys: Sequence[str | bytes], force: bool = False) -> list[int]:
         """Remove values; per key as :meth:`remove`."""
         now = self._now
         if now is None:
@@ -830,20 +830,20 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         now = self._now
         if now is None or not keys:
             return []
-        keys = [octets(key) for key in keys]
-        here = now.native.was_put_here(keys)
-        mine = list(dict.fromkeys(k for k, own in zip(keys, here, strict=True) if own))
-        gone: set[str] = set()
+        names = [octets(key) for key in keys]
+        here = now.native.was_put_here(names)
+        mine = list(dict.fromkeys(k for k, own in zip(names, here, strict=True) if own))
+        gone: set[bytes] = set()
         if segment_name:
             mine, shared = self._only_there(now, mine, segment_name)
             gone = self._drop_replicas(now, shared, segment_name)
         codes = self.batch_remove(mine)
         gone |= {key for key, code in zip(mine, codes, strict=True) if code == 0}
-        return [_text(key) for key in dict.fromkeys(keys) if key in gone]
+        return [_text(key) for key in dict.fromkeys(names) if key in gone]
 
     def _only_there(
-        self, now: Open, keys: list[str], segment: str
-    ) -> tuple[list[str], dict[str, str]]:
+        self, now: Open, keys: list[bytes], segment: str
+    ) -> tuple[list[bytes], dict[bytes, str]]:
         """Return the keys that only this segment has, and those of others with another's name."""
         alone, shared = [], {}
         try:
@@ -859,7 +859,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
                 shared[key] = others[0]
         return alone, shared
 
-    def _drop_replicas(self, now: Open, shared: dict[str, str], segment: str) -> set[str]:
+    def _drop_replicas(self, now: Open, shared: dict[bytes, str], segment: str) -> set[bytes]:
         """Remove the replicas that a segment has of values that others have too; those that went."""
         if not shared:
             return set()
