@@ -105,9 +105,8 @@ class Control final : public GenerationSink {
   // ---- shards (docs/ha.md)
   // Owners hear of it. `lost`: slices of it began without entries with this revision.
   void SetShardMap(std::shared_ptr<const wire::ShardMap> map, bool lost);
-  // What shards are told of an owner, and of all.
-  // Slots of which an owner may list nothing (DropsOf), where there are any; and how many numbers
-  // of owners there are.
+  // What the leader tells its shards about owners: the slots of which an owner may list nothing
+  // (DropsOf), for each owner that has such slots. Returns how many numbers of owners there are.
   OwnerNumber OwnersForShards(std::map<OwnerNumber, std::vector<SlotId>>& drops) const;
   std::uint64_t shown() const;  // owners may have applied removals up to this one
   // Whether values of these give way (Standings::GivesWay), once barriers stand.

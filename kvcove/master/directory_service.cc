@@ -300,7 +300,7 @@ void DirectoryService::LoadEntries(std::span<const wire::ShardEntry> entries, st
     const MutexLock lock(mutex_);
     for (const wire::ShardEntry& entry :
          entries.subspan(begin, std::min(kSlice, entries.size() - begin))) {
-      // Whoever gave it had not applied the removal yet, or nobody may have put it again since.
+      // No owner has seen a removal behind `shown` yet, so nobody has put the key again since.
       if (removals_.RemovedSince(entry.slot, directory_.Tag(entry.slot, entry.hash), shown)) {
         continue;
       }

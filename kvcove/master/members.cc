@@ -348,8 +348,8 @@ std::vector<SlotId> Members::EndOvertaken(OwnerNumber number, std::vector<std::s
   return slots;
 }
 
-// What that shard knew of values that gave way is lost, as it is under a later master: whoever has
-// one drops the slot.
+// That shard alone knew which values of absent owners gave way, as a master does that is replaced.
+// So each owner with a barrier for such a value drops that slot when it is back.
 void Members::ShardLost(std::uint64_t revision) {
   empty_revision_ = std::max(empty_revision_, revision);
   for (const auto& [id, number] : by_id_) {

@@ -47,7 +47,7 @@ void Shards::PlanMove() {
   }
   const auto giver = members_.find(from);
   const bool drains = giver != members_.end() && giver->second.draining;
-  if (drains && to == 0) {  // nobody lacks any: whoever is there takes more
+  if (drains && to == 0) {  // no shard has too few: the one with the fewest takes more
     for (const auto& [number, member] : members_) {
       if (!member.draining && (to == 0 || have[number] < have[to])) to = number;
     }

@@ -21,8 +21,8 @@ class ListedWaits {
  public:
   using Done = std::function<void(std::vector<Code>)>;
 
-  // `done` is called once, without a lock, by whoever answers first. What is returned may outlive
-  // the wait, and must not outlive this object.
+  // `done` is called once, without a lock: by the callback that this returns, or by End if that
+  // comes first. The callback may outlive the wait, and must not outlive this object.
   std::function<void(std::span<const Code>)> Add(std::size_t count, std::int64_t deadline_ns,
                                                  Done done) {
     const MutexLock lock(mutex_);

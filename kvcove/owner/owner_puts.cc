@@ -28,6 +28,16 @@ std::vector<Code> WithCodes(std::vector<Code> results, std::span<const std::size
   return results;
 }
 
+// Passes the results on once the outcomes of what has waited are known.
+template <typename T>
+auto Completing(std::vector<T> results, std::vector<std::size_t> order,
+                std::function<void(std::vector<T>)> done) {
+  return [results = std::move(results), order = std::move(order),
+          done = std::move(done)](std::span<const Code> codes) mutable {
+    done(WithCodes(std::move(results), order, codes));
+  };
+}
+
 }  // namespace
 
 // ---- puts
@@ -67,7 +77,8 @@ void Owner::ListThen(std::vector<Pending> pending, std::int64_t deadline_ns,
                      ListedWaits::Done done) {
   const std::size_t count = pending.size();
   Enqueue(std::move(pending), listed_waits_.Add(count, deadline_ns, std::move(done)));
-  // The janitor ends waits as these two change; whoever comes after it sees them here.
+  // The janitor ends all waits when it sees that the master is away or that waits end. A wait that
+  // is added after its look ends here.
   if (!master_reachable_ || waits_end_) listed_waits_.End(0, /*all=*/true);
 }
 
@@ -175,10 +186,7 @@ void Owner::PutThen(SessionNumber session, const Token& token, std::span<const P
   auto [results, pending, order] = BeginPut(session, token, items, /*wait_ns=*/0);
   if (pending.empty()) return done(std::move(results));
   ListThen(std::move(pending), deadline_ns,
-           [results = std::move(results), order = std::move(order),
-            done = std::move(done)](const std::vector<Code>& codes) mutable {
-             done(WithCodes(std::move(results), order, codes));
-           });
+           Completing(std::move(results), std::move(order), std::move(done)));
 }
 
 void Owner::FinishThen(SessionNumber session, std::span<const FinishItem> items,
@@ -186,20 +194,14 @@ void Owner::FinishThen(SessionNumber session, std::span<const FinishItem> items,
   auto [results, pending, order] = Commit(session, items);
   if (pending.empty()) return done(std::move(results));
   ListThen(std::move(pending), deadline_ns,
-           [results = std::move(results), order = std::move(order),
-            done = std::move(done)](const std::vector<Code>& codes) mutable {
-             done(WithCodes(std::move(results), order, codes));
-           });
+           Completing(std::move(results), std::move(order), std::move(done)));
 }
 
 void Owner::FinishThen(SessionNumber session, std::span<const FinishItem> items,
                        std::function<void(std::vector<Code>)> done) {
   auto [results, pending, order] = Commit(session, items);
   if (pending.empty()) return done(std::move(results));
-  Enqueue(std::move(pending), [results = std::move(results), order = std::move(order),
-                               done = std::move(done)](std::span<const Code> codes) mutable {
-    done(WithCodes(std::move(results), order, codes));
-  });
+  Enqueue(std::move(pending), Completing(std::move(results), std::move(order), std::move(done)));
 }
 
 std::vector<Loan> Owner::Lend(const Token& token, std::span<const std::string_view> keys) {

@@ -26,8 +26,8 @@ inline constexpr std::size_t kMaxShards = 16;
 struct ShardMap {
   std::uint64_t term = 0;
   std::uint64_t revision = 0;  // grows within a term; from 1 on
-  // By number; empty: there is no such shard. That of the leader is empty, too: whoever has this
-  // map knows who leads.
+  // By number; empty: there is no such shard. The leader's is empty, too: owners and requesters get
+  // this map from the leader, so they know its address.
   std::vector<std::string> addresses;
   std::array<ShardNumber, kSlices> shards{};
   // The revision in which the slice last began without entries: owners that told it before tell it
