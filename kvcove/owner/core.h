@@ -112,6 +112,10 @@ class Core {
   // How many of them have given way to other puts since the last call. Nobody needs the master's
   // answer for what does not wait any more.
   std::uint64_t TakeGaveWay() { return room_.TakeGaveWay(); }
+  // Puts are numbered as they begin: the next one's number, and the least of those under way, or
+  // else the next one's. What is whole and is not listed has none: it is over in its call.
+  std::uint64_t next_put() const { return reservations_.next(); }
+  std::uint64_t oldest_put() const { return reservations_.oldest(); }
   bool Waits(const Pending& pending) { return reservations_.Find(pending.reservation) != nullptr; }
   // What is gone since the last call, for the master to forget, oldest first.
   std::vector<InventoryItem> TakeGone(std::size_t at_most) { return listings_.TakeGone(at_most); }

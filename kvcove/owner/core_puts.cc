@@ -129,7 +129,8 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
     return {.code = Code::kExists, .extents = {}};
   }
   if (options_.lower != nullptr && session != promoter_ &&
-      options_.lower->Holds(token.slot, token.generation, item.key)) {
+      (options_.lower->Holds(token.slot, token.generation, item.key) ||
+       options_.lower->Covers(token.slot, token.generation, item.key))) {
     return {.code = slot.hidden ? Code::kInProgress : Code::kExists, .extents = {}};
   }
   const std::int64_t now = clock_.NowNs();

@@ -46,6 +46,11 @@ class LowerTier {
   // It has the key's value, or is about to: a put of the key is answered `exists`, for a value
   // never changes under its key.
   virtual bool Holds(SlotId slot, Generation generation, std::string_view key) const = 0;
+  // It is not found there now, but the next start might find it, so a put of the key is answered
+  // `exists`, too.
+  virtual bool Covers(SlotId /*slot*/, Generation /*generation*/, std::string_view /*key*/) {
+    return false;
+  }
   // Copies the value, or drops it. True: it has the value, and keeps it or says that it is lost.
   virtual bool Evicted(const EvictedObject& object) = 0;
   // How many bytes may be evicted for a put now. 0: what is evicted might be dropped for want of

@@ -57,6 +57,7 @@ struct OwnerOptions {
 struct HandedDisks {
   std::uint64_t seed = 0;
   std::vector<std::uint64_t> shares;
+  std::vector<Id128> numbers;  // Superblock::disk, by disk; none: what it holds must not be used
   // In a cluster:
   std::vector<std::string> asides;  // by disk, why it is set aside; empty: it is not
   std::vector<SlotUpdate> slots;
@@ -64,7 +65,7 @@ struct HandedDisks {
   OwnerFacts facts;
   template <typename Ar>
   void Carry(Ar& ar) {
-    CarryAll(ar, seed, shares, asides, slots, directory, facts);
+    CarryAll(ar, seed, shares, numbers, asides, slots, directory, facts);
   }
 };
 
@@ -304,6 +305,7 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   void AddLoad(LoadCall& call, std::size_t index, const wire::LoadRequest& request, bool current)
       KVCOVE_REQUIRES(mutex_);
   wire::LoadResult Promote(const owner::Load& load, std::span<const std::byte> value) override;
+  Puts PutsUnderWay() override;
   void HoldLoaded(const owner::Load& load) KVCOVE_REQUIRES(mutex_);
   Status AwaitDisks(DisksRemoval& removal, std::int64_t deadline_ns);
   void RemoveFromDisks(const Token& token, std::span<const std::string_view> keys,
@@ -399,8 +401,9 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   std::shared_ptr<KnownDisks> known_disks_;
   TierPlace disk_place_;
   bool disks_paused_ = false;
-  bool disk_hangs_ = false;  // a thread was left behind, that may use `tiers_` one day
-  HandedDisks handed_;       // of the process that this one has taken over from
+  bool disk_hangs_ = false;          // a thread was left behind, that may use `tiers_` one day
+  HandedDisks handed_;               // of the process that this one has taken over from
+  std::vector<Id128> paused_disks_;  // HandedDisks::numbers, of this process or the one before it
   SessionNumber promoter_ = 0;
   std::vector<bool> said_aside_;  // by disk; the janitor's
 

@@ -182,12 +182,13 @@ void Owner::Follow(const OwnerFacts& facts) {
     facts_ = facts;
     settled = disk_state_ == DiskState::kSettled;
   }
-  // First: a process that ends in between comes back with the old identity, and is told again.
-  const Status forgotten = other ? ForgetDisks() : Status();
   // What is not settled opens empty.
   for (std::size_t i = 0; other && settled && i < tiers_->size(); ++i) {
     (*tiers_)[i].Void("the master does not know this owner any more, so what it holds is void");
   }
+  // Behind that, so that no disk is noted again; before the facts are written: a process that ends
+  // in between comes back with the old identity, and is told again.
+  const Status forgotten = other ? ForgetDisks() : Status();
   for (std::size_t i = 0; other_master && settled && i < tiers_->size(); ++i) {
     (void)(*tiers_)[i].MissAll("another master leads, and does not know what it has missed");
   }
@@ -485,8 +486,6 @@ void Owner::Told() {
   }
 }
 
-// The note comes first: from then on the next process uses the disk, too. What is removed while it
-// is written waits for the log, and strikes the disk from the note if that fails.
 void Owner::UseTold(std::size_t disk, std::uint64_t era) {
   Tiering& tiering = (*tiers_)[disk];
   Tier* const tier = TierOf(disk);
@@ -495,12 +494,7 @@ void Owner::UseTold(std::size_t disk, std::uint64_t era) {
   while (!link_ends_) {
     const Status quiet = tiering.AwaitTold(era, clock_.NowNs() + kLookNs);
     if (!quiet && quiet.error().code == Code::kTimeout) continue;
-    if (!quiet) return;
-    const auto noted = known_disks_->NoteIf(
-        tier->facts(), [&] { return tiering.Telling() == std::optional(era); });
-    if (!noted) LogError("a disk cannot be noted: {}", noted.error().ToString());
-    // Without its note it is used all the same, but the next start empties it.
-    if (!noted || *noted) (void)tiering.SetOnTold(era);
+    if (quiet) (void)tiering.SetOnTold(era);
     return;
   }
 }

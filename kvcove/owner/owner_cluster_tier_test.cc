@@ -467,7 +467,7 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   owner_->Told();
   EXPECT_FALSE(owner_->Report().disk_away);
   EXPECT_FALSE(owner_->TellAgainFrom());
-  EXPECT_EQ(Noted().size(), 1U);
+  EXPECT_TRUE(Becomes([&] { return Noted().size() == 1; }));
   const Loan loan = Get("key-4");
   ASSERT_EQ(loan.code, Code::kOk);
   EXPECT_EQ(TextOf(loan), ValueOf("key-4"));
@@ -648,6 +648,20 @@ TEST_F(ClusterTierTest, ADiskThatIsSetAsideStaysSoThroughAHandOver) {
   EXPECT_EQ(Get("key-5").code, Code::kMiss);
   Restart();
   EXPECT_TRUE(OnDisk(Inventory()).empty()) << "others may have stored its keys meanwhile";
+}
+
+TEST_F(ClusterTierTest, ASuccessorThatIsKilledBeforeItsDiskIsOpenBringsNothingOlderBack) {
+  Fill(60);
+  EXPECT_EQ(Noted().size(), 1U);
+  held_ = true;
+  ASSERT_NO_FATAL_FAILURE(HandOver());
+  EXPECT_TRUE(Noted().empty()) << "a process that starts now does not find what is replaced here";
+  EXPECT_EQ(Put("key-0"), Code::kOk) << "over the value on the disk";
+  held_ = false;
+  EXPECT_TRUE(Becomes([&] { return Noted().size() == 1; }));
+  Restart();
+  EXPECT_FALSE(OnDisk(Inventory()).contains("key-0")) << "it is removed there";
+  EXPECT_FALSE(OnDisk(Inventory()).empty());
 }
 
 TEST_F(ClusterTierTest, ASuccessorWhoseIdentityIsForgottenUsesNothingOfTheDisk) {

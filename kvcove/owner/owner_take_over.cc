@@ -214,8 +214,10 @@ Status Owner::PauseDisks() {
     if (disk != nullptr) disk->BeginStop(kPauseDisksNs);
   }
   Status paused;
+  paused_disks_.assign(disks_.size(), Id128{});
   for (std::size_t i = 0; i < disks_.size(); ++i) {
     Tiering& tiering = (*tiers_)[i];
+    const Id128 number = disks_[i] != nullptr ? disks_[i]->facts().disk : Id128{};
     if (disks_[i] != nullptr && !disks_[i]->AwaitStop()) {
       disk_hangs_ = true;
       (void)disks_[i].release();
@@ -223,9 +225,11 @@ Status Owner::PauseDisks() {
                     fmt::format("the disk {} hangs; try again", options_.disks[i].path));
     }
     disks_[i].reset();
-    if (tiering.Pause()) continue;
-    const Status forgotten = known_disks_->Forget(tiering.shares());
-    if (!forgotten) paused = forgotten;
+    if (tiering.Pause()) paused_disks_[i] = number;
+    // What is stored before it is open again may be stored over what it holds. Should the process
+    // be killed then, the next start must not find that.
+    if (const Status struck = known_disks_->Forget(tiering.shares()); !struck) paused = struck;
+    tiering.Struck();
   }
   return paused;
 }
@@ -235,6 +239,7 @@ HandedDisks Owner::HandOverDisks() {
   if (tiers_ == nullptr) return disks;
   disks.seed = tiers_->common().tags.seed();
   for (std::size_t i = 0; i < tiers_->size(); ++i) disks.shares.push_back((*tiers_)[i].shares());
+  disks.numbers = paused_disks_;
   if (!options_.cluster) return disks;
   for (std::size_t i = 0; i < tiers_->size(); ++i) {
     disks.asides.push_back((*tiers_)[i].aside().value_or(""));
@@ -253,7 +258,7 @@ void Owner::StartDisks() {
     FoundDisk path{.path = disklog::DiskFileOf(options_.disks[i].path), .device = {}, .super = {}};
     disks_.push_back(std::make_unique<Tier>(std::move(path), disk_place_, (*tiers_)[i], promoter,
                                             clock_, options_.tier));
-    disks_.back()->Start();
+    disks_.back()->Resume(i < paused_disks_.size() ? paused_disks_[i] : Id128{});
   }
   disks_open_ = true;
 }
@@ -264,6 +269,7 @@ void Owner::ResumeDisks(const TierPlace& place) {
   disk_place_ = place;
   tiers_->common().tags.Begin(handed_.seed);
   tiers_->SetShares(handed_.shares);
+  paused_disks_ = handed_.numbers;
   StartDisks();
 }
 

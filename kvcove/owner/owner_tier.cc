@@ -246,6 +246,11 @@ wire::LoadResult Owner::Promote(const owner::Load& load, std::span<const std::by
   return ResultOf(code, value.size());
 }
 
+Promoter::Puts Owner::PutsUnderWay() {
+  const MutexLock lock(mutex_);
+  return {.next = core_->next_put(), .oldest = core_->oldest_put()};
+}
+
 void Owner::HoldLoaded(const owner::Load& load) {
   for (const auto& [session, until_ns] : tiers_->HoldersOf(load)) {
     core_->HoldKey(session, load.slot, load.key, until_ns);
@@ -275,10 +280,17 @@ Status Owner::AwaitDisks(DisksRemoval& removal, std::int64_t deadline_ns) {
 
 // Before the disks are open none is used: whichever the next start finds, it is emptied.
 Status Owner::ForgetDisk(std::size_t disk) {
-  return disks_open_ ? known_disks_->Forget((*tiers_)[disk].shares()) : ForgetDisks();
+  if (!disks_open_) return ForgetDisks();
+  KVCOVE_TRY(known_disks_->Forget((*tiers_)[disk].shares()));
+  (*tiers_)[disk].Struck();
+  return {};
 }
 
-Status Owner::ForgetDisks() { return known_disks_->Write({}); }
+Status Owner::ForgetDisks() {
+  KVCOVE_TRY(known_disks_->Write({}));
+  for (std::size_t i = 0; tiers_ != nullptr && i < tiers_->size(); ++i) (*tiers_)[i].Struck();
+  return {};
+}
 
 void Owner::RemoveFromDisks(const Token& token, std::span<const std::string_view> keys,
                             std::span<Code> codes, DisksRemoval& removal) {

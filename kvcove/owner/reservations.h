@@ -117,6 +117,11 @@ class Reservations {
   }
 
   std::size_t size() const { return reservations_.size(); }
+  // The number that the next one gets, and the least of those that are here, or else the next one.
+  std::uint64_t next() const { return next_; }
+  std::uint64_t oldest() const {
+    return reservations_.empty() ? next_ : reservations_.begin()->first;
+  }
 
   void Save(StateWriter& ar);
   // Into a new one, whose sessions are added already.

@@ -25,6 +25,8 @@ constexpr std::int64_t kCloseNs = 2 * kSecond;
 // How long the process that has handed it over may take to let go of it.
 constexpr std::int64_t kPredecessorNs = 10 * kSecond;
 constexpr std::int64_t kPredecessorLookNs = 20 * kMillisecond;
+// While its note is to be written.
+constexpr std::int64_t kSettleWaitNs = 10 * kMillisecond;
 constexpr std::uint64_t kMostQueueBytes = 64ULL << 20;
 constexpr std::uint32_t kZonesForStreams = 32;
 
@@ -170,14 +172,21 @@ void Tier::Start() {
   thread_ = StartThread("kvcove-disk", [this] { Run(); });
 }
 
+void Tier::Resume(const Id128& disk) {
+  number_ = disk;
+  Start();
+}
+
 void Tier::Run() {
   while (!stopping_) {
     if (tiering_.aside()) {
+      Strike();
       Rest();
     } else if (disk_ == nullptr) {
       OpenFirst();
     } else {
-      disk_->Step(kIdleWaitNs);
+      disk_->Step(tiering_.Unnoted() ? kSettleWaitNs : kIdleWaitNs);
+      Settle();
     }
   }
   Drain();
@@ -199,6 +208,33 @@ void Tier::OpenFirst() {
   }
   const MutexLock lock(mutex_);
   if (!stopping_) woken_.WaitFor(mutex_, std::chrono::nanoseconds(kPredecessorLookNs));
+}
+
+// ---- its note
+
+void Tier::Strike() {
+  if (!tiering_.MustBeStruck()) return;
+  if (const Status struck = Forget(); !struck) {
+    LogDebug("disk {} cannot be struck from the note: {}", path_, struck.error().ToString());
+  }
+}
+
+// A put that began before it was on may end later, over what it holds.
+void Tier::Settle() {
+  const std::optional<std::uint64_t> era = tiering_.Unnoted();
+  if (!era) return;
+  const Promoter::Puts puts = promoter_.PutsUnderWay();
+  if (settles_ != era) {
+    settles_ = era;
+    settles_from_ = puts.next;
+  }
+  if (puts.oldest < settles_from_ || !tiering_.Settled(*era)) return;
+  const auto noted = place_.known->NoteIf(facts(), [&] { return tiering_.Settled(*era); });
+  if (!noted) {
+    LogError("disk {} cannot be noted, so the next start empties it: {}", path_,
+             noted.error().ToString());
+  }
+  if (!noted || *noted) tiering_.Noted(*era);
 }
 
 // ---- a disk that failed
@@ -263,10 +299,9 @@ void Tier::LetGo() {
   }
 }
 
-// The note of the known disks is written for an empty one only: a removal that the disk misses
-// meanwhile strikes it from there before it is answered, and a note that came back would void that.
-// In a cluster the note does not name a disk that is away; this process knows which one it was, and
-// the owner notes it again once it is told (KnownDisks::NoteIf).
+// From here on the table does not know what the disk holds, so whatever is stored may be stored
+// over that: the note must not name it. This process knows which one it was, and notes it again
+// (Settle).
 Status Tier::OpenFoundAgain() {
   KVCOVE_ASSIGN(found_.super, disklog::Log::ReadSuperblock(*found_.device));
   if (found_.super.pool != place_.pool) {
@@ -275,7 +310,8 @@ Status Tier::OpenFoundAgain() {
   KVCOVE_ASSIGN(const std::vector<KnownDisk> known, place_.known->Read());
   const bool noted =
       std::ranges::find(known, KnownDisk{found_.super.disk, tiering_.shares()}) != known.end();
-  const bool is_known = (noted || (tiering_.listed() && found_.super.disk == facts().disk)) &&
+  if (noted) KVCOVE_TRY(Forget());
+  const bool is_known = (noted || found_.super.disk == facts().disk) &&
                         found_.super.incarnation == place_.incarnation &&
                         found_.super.hash_seed == tiering_.hash_seed();
   if (tiering_.MayReuse() && is_known) {
@@ -314,7 +350,14 @@ void Tier::Drain() {
 
 void Tier::WriteQueued() {
   const auto late = [&] { return clock_.NowNs() >= stop_by_ns_.load(); };
-  while (!tiering_.aside() && !tiering_.Idle() && !late()) disk_->Step(kMillisecond);
+  const auto settles = [&] {
+    const auto era = tiering_.Unnoted();
+    return era && !tiering_.Settled(*era);
+  };
+  while (!tiering_.aside() && (!tiering_.Idle() || settles()) && !late()) {
+    disk_->Step(kMillisecond);
+  }
+  Settle();
   if (!tiering_.Idle() || tiering_.aside()) return;
   disk_->Stop();
   while (!(disk_->stopped() && disk_->idle()) && !late()) disk_->Step(kMillisecond);
@@ -359,6 +402,10 @@ Tier::~Tier() {
   stuck_.reset();
 }
 
-Status Tier::Forget() { return place_.known->Forget(tiering_.shares()); }
+Status Tier::Forget() {
+  KVCOVE_TRY(place_.known->Forget(tiering_.shares()));
+  tiering_.Struck();
+  return {};
+}
 
 }  // namespace kvcove::owner

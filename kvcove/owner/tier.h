@@ -89,6 +89,9 @@ class Tier {
   KnownDisk facts() const;
   // It is used from now on: after Load at once, else as soon as it can be opened.
   void Start();
+  // The same without Load. Another process, or this one, has had the disk of this number open, and
+  // has struck it from the note: what it holds may be used. Of no number: as Start.
+  void Resume(const Id128& disk);
   // What waits is written until AwaitStop is over.
   void BeginStop(std::int64_t within_ns);
   // False: the disk's thread hangs. It has been left alone, and this, its Tiering and the segment's
@@ -105,8 +108,7 @@ class Tier {
   std::int64_t retry_at_ns() const { return tiering_.TriesAgain() ? retry_.at_ns() : 0; }
   // "io_uring" or "threads".
   const std::string& device() const { return device_; }
-  // The disk misses a removal: the next start begins with an empty one. Waits for the directory's
-  // file system. Thread-safe.
+  // The next start must not use what it holds. Waits for the directory's file system. Thread-safe.
   Status Forget();
 
  private:
@@ -119,6 +121,8 @@ class Tier {
   void Run();
   void Rest();
   void OpenFirst();
+  void Strike();
+  void Settle();
   Status OpenAgain();
   void LetGo();
   Status OpenFoundAgain();
@@ -144,7 +148,9 @@ class Tier {
   std::unique_ptr<disklog::Log> stuck_log_;  // goes first
   RetryTimes retry_;
   bool resting_ = false;
-  std::int64_t first_until_ns_ = 0;  // of OpenFirst
+  std::int64_t first_until_ns_ = 0;       // of OpenFirst
+  std::optional<std::uint64_t> settles_;  // the era of `settles_from_`
+  std::uint64_t settles_from_ = 0;        // puts from this one on began when it was on
   std::atomic<bool> stopping_{false};
   std::atomic<std::int64_t> stop_by_ns_{0};
   std::atomic<bool> ended_{false};

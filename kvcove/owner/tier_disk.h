@@ -24,6 +24,13 @@ class Promoter {
  public:
   virtual ~Promoter() = default;
   virtual wire::LoadResult Promote(const Load& load, std::span<const std::byte> value) = 0;
+  // Puts are numbered as they begin: which number is next, and the least of those under way, or
+  // else the next one.
+  struct Puts {
+    std::uint64_t next = 0;
+    std::uint64_t oldest = 0;
+  };
+  virtual Puts PutsUnderWay() = 0;
 };
 
 struct TierDiskOptions {

@@ -338,6 +338,9 @@ TEST_F(TierDiskTest, ADiskThatHangsCostsMissesAndIsSetAside) {
   EXPECT_EQ(tiers_.Proven(*removal).error().code, Code::kUnavailable);
   EXPECT_FALSE(tiers_.OnDisk("key"));
   EXPECT_EQ(tiers_.Get("key"), "");
+  EXPECT_EQ(tiers_.Put("key", 8), Code::kExists) << "the next start might find it there";
+  EXPECT_TRUE(tiers_.tiering->MustBeStruck());
+  tiers_.tiering->Struck();
   EXPECT_EQ(tiers_.Put("key", 8), Code::kOk);
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(8));
   tiers_.device->faults.hangs = false;  // what it answers now counts for nothing

@@ -198,6 +198,7 @@ class Tiers final : public Promoter {
   // It is set aside, and its device is replaced by one that works and holds the same.
   void Fail(std::uint64_t seed) {
     tiering->SetAside("a test");
+    tiering->Struck();
     const std::span<const std::byte> bytes = device->bytes();
     image_ = std::make_unique<disklog::FakeDevice>(
         std::vector<std::byte>(bytes.begin(), bytes.end()), seed);
@@ -287,6 +288,8 @@ class Tiers final : public Promoter {
     const bool there = code == Code::kOk || code == Code::kExists;
     return {.code = there ? Code::kOk : Code::kMiss, .reason = MissReason::kRaced};
   }
+
+  Puts PutsUnderWay() override { return {.next = core->next_put(), .oldest = core->oldest_put()}; }
 
   const segment::HeaderSizes sizes_;
   const ZeroedMemory header_;

@@ -71,6 +71,9 @@ class TierSet final : public LowerTier {
   bool Holds(SlotId slot, Generation generation, std::string_view key) const override {
     return Of(slot, generation, key).Holds(slot, generation, key);
   }
+  bool Covers(SlotId slot, Generation generation, std::string_view key) override {
+    return Of(slot, generation, key).Covers(slot, generation, key);
+  }
   bool Evicted(const EvictedObject& object) override {
     return Of(object.slot, object.generation, object.key).Evicted(object);
   }

@@ -53,6 +53,12 @@ bool Tiering::Holds(SlotId slot, Generation generation, std::string_view key) co
   return header_.tier().Holds(tag);
 }
 
+bool Tiering::Covers(SlotId slot, Generation generation, std::string_view key) {
+  const MutexLock lock(mutex_);
+  if (on_ || !noted_ || !header_.tier().HasTag(TagOf(slot, generation, key))) return false;
+  return must_be_struck_ = true;
+}
+
 void Tiering::Stored(SlotId slot, Generation generation, std::string_view key,
                      const policy::PutEvent& event, bool comes_up) {
   bool returned = false;
@@ -91,11 +97,12 @@ void Tiering::Fence(std::uint64_t tag) {
 void Tiering::RemoveOlder(SlotId slot, Generation generation, std::string_view key) {
   Fence(TagOf(slot, generation, key));
   ++unproven_;
+  ++older_->open;
   orders_.push_back({.kind = TierOrder::Kind::kRemove,
                      .slot = slot,
                      .generation = generation,
                      .keys = {std::string(key)},
-                     .removal = std::make_shared<TierRemoval>(TierRemoval{.open = 1})});
+                     .removal = older_});
 }
 
 // Takes room for it in the queue, or says why not.

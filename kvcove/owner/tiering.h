@@ -27,6 +27,15 @@
 // removed from it, as the newer value is the one that was seen last. Removals and copies into the
 // queue that began before belong to the former era, and are not taken for the new one's.
 //
+// The owner's note (owner/known_disks.h) says which disks the next start may use. Should this
+// process be killed, no older value may come back in place of one that was stored while the disk
+// was not on. So values are stored over what a disk holds only while the note does not name it:
+//
+//   named --set aside, and a put of a key that it holds: `exists` until the note is written-->
+//   struck named --handed over to a successor's process--> struck struck --on again; the puts that
+//   began before it was are over, and what they replaced is removed
+//            from it durably--> named
+//
 // In a cluster, where a master lists what the disk has (TieringOptions::listed), a disk that works
 // again is told first: its log is open, removals reach it, but nothing is found on it and nothing
 // goes down before the master has accepted what it holds (owner_cluster_tier.cc). What is stored
@@ -166,6 +175,7 @@ class Tiering final : public LowerTier, public disklog::Presence {
 
   // ---- under the owner's lock
   bool Holds(SlotId slot, Generation generation, std::string_view key) const override;
+  bool Covers(SlotId slot, Generation generation, std::string_view key) override;
   bool Evicted(const EvictedObject& object) override;
   // With DiskAdmit::kKeep puts may fill half of the queue; the rest is for what gives way to values
   // that come up, so that no read waits for puts.
@@ -229,6 +239,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::optional<std::string> aside() const;
   // The owner ends: what is evicted from now on is dropped.
   void Close();
+  // The note names it no more, durably.
+  void Struck();
   // The disk's thread has ended, and another one opens the disk again, here or in a successor's
   // process. Until then nothing is found on it, removals wait, and what is stored is remembered.
   // False: what the disk holds must not be used, so it must be forgotten durably.
@@ -254,6 +266,16 @@ class Tiering final : public LowerTier, public disklog::Presence {
   bool MayReuse() const;
   // Its objects are known again, or it is `empty`. False: its content may not be used.
   bool SetOnAgain(bool empty);
+  // The note names it, as far as is known here.
+  bool noted() const;
+  // A put of what it holds waits until it is struck from the note.
+  bool MustBeStruck() const;
+  // The era in which it is on while the note does not name it.
+  std::optional<std::uint64_t> Unnoted() const;
+  // In that era, still: what was stored before it was on is removed from it, durably.
+  bool Settled(std::uint64_t era) const;
+  // The note names it again.
+  void Noted(std::uint64_t era);
   bool listed() const { return options_.listed; }
   // Its objects are known again, and the master is to hear of them. False: as above.
   bool BeginTelling();
@@ -419,6 +441,10 @@ class Tiering final : public LowerTier, public disklog::Presence {
     std::string key;
   };
   std::vector<StoredKey> stored_ KVCOVE_GUARDED_BY(mutex_);
+  bool noted_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool must_be_struck_ KVCOVE_GUARDED_BY(mutex_) = false;
+  // Removals of older values: open until they are durable.
+  std::shared_ptr<TierRemoval> older_ KVCOVE_GUARDED_BY(mutex_) = std::make_shared<TierRemoval>();
   disklog::Counters former_ KVCOVE_GUARDED_BY(mutex_);  // of logs that were open before
   // Of Tick: since when nothing has gone on. A process that was stopped counts little.
   std::uint64_t seen_progress_ KVCOVE_GUARDED_BY(mutex_) = 0;

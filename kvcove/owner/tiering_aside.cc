@@ -13,6 +13,7 @@ void Tiering::SetOn() {
   const MutexLock lock(mutex_);
   common_.tags.SetOn(shares_);
   on_ = true;
+  noted_ = true;
 }
 
 bool Tiering::MayReuse() const {
@@ -32,6 +33,7 @@ bool Tiering::SetOnAgain(bool empty) {
   common_.tags.SetOn(shares_);
   on_ = true;
   away_ = false;
+  noted_ = noted_ || empty;
   return true;
 }
 
@@ -42,6 +44,8 @@ void Tiering::UseAgain() {
   stat_.aside = false;
   stalled_ns_ = 0;
   missed_removal_ = false;
+  must_be_struck_ = false;
+  older_ = std::make_shared<TierRemoval>();
   for (const auto& [slot, generation, key] : std::exchange(stored_, {})) {
     if (header_.tier().HasTag(TagOf(slot, generation, key))) RemoveOlder(slot, generation, key);
   }
@@ -92,7 +96,37 @@ bool Tiering::SetOnTold(std::uint64_t era) {
   return true;
 }
 
+bool Tiering::noted() const {
+  const MutexLock lock(mutex_);
+  return noted_;
+}
+
+bool Tiering::MustBeStruck() const {
+  const MutexLock lock(mutex_);
+  return noted_ && must_be_struck_;
+}
+
+std::optional<std::uint64_t> Tiering::Unnoted() const {
+  const MutexLock lock(mutex_);
+  return on_ && !noted_ ? std::optional(era_) : std::nullopt;
+}
+
+bool Tiering::Settled(std::uint64_t era) const {
+  const MutexLock lock(mutex_);
+  return on_ && era_ == era && older_->open == 0;
+}
+
+void Tiering::Noted(std::uint64_t era) {
+  const MutexLock lock(mutex_);
+  if (on_ && era_ == era) noted_ = true;
+}
+
 // ---- any thread
+
+void Tiering::Struck() {
+  const MutexLock lock(mutex_);
+  noted_ = must_be_struck_ = false;
+}
 
 bool Tiering::SetAside(const std::string& why) {
   Ready ready;

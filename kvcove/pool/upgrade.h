@@ -42,7 +42,7 @@
 namespace kvcove::pool {
 
 // Of the conversation. One that the other side does not know is refused.
-inline constexpr std::uint32_t kUpgradeVersion = 2;
+inline constexpr std::uint32_t kUpgradeVersion = 3;
 
 // What must be equal on both sides, or is refused with both values.
 struct UpgradeHello {

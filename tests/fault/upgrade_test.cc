@@ -582,6 +582,25 @@ TEST_F(DiskUpgradeTest, WhatIsOnTheDiskIsThereAfterAndWhatWasRemovedIsNot) {
   EXPECT_GT(found, keys.size() / 2) << "but for what was in memory alone";
 }
 
+// Killed as soon as it serves, when its disk may or may not be open.
+TEST_F(DiskUpgradeTest, AKillBehindAnUpgradeBringsNothingOlderBack) {
+  const std::string newer(100'000, '0');
+  for (int round = 0; round < 5; ++round) {
+    const std::vector<int> keys = Fill();
+    ASSERT_NO_FATAL_FAILURE(Upgrade());
+    std::vector<int> replaced;
+    for (std::size_t i = 0; i < 20; ++i) {
+      if (Put(*session_, Key(keys[i]), newer) == Code::kOk) replaced.push_back(keys[i]);
+    }
+    session_.reset();
+    pool_.reset();
+    kill(daemon_, SIGKILL);
+    Wait(daemon_);
+    ASSERT_NO_FATAL_FAILURE(SetUp());
+    for (const int i : replaced) EXPECT_NE(Read(Key(i)), Value(i)) << Key(i) << ", " << round;
+  }
+}
+
 TEST_F(DiskUpgradeTest, ATakerThatDiesLeavesTheDiskToTheOldOne) {
   const std::vector<int> keys = Fill();
   int rounds = 0;

@@ -97,6 +97,11 @@ class DiskRetryTest : public testing::Test, private Promoter {
                    .extents = {&extent, 1}});
     for (const auto& tier : tiers_) tier->Wake();
   }
+  // In memory.
+  void Store(const std::string& key) {
+    set_->Stored(kSlot, kGeneration, key, {.id = 1, .key = 1, .size_bytes = kValue},
+                 /*comes_up=*/false);
+  }
   // On which disk it is, or would be.
   std::size_t DiskOf(const std::string& key) const {
     const Id128 hash = segment::TierHash(set_->common().tags.seed(), kSlot, key);
@@ -151,7 +156,13 @@ class DiskRetryTest : public testing::Test, private Promoter {
   wire::LoadResult Promote(const Load&, std::span<const std::byte>) override {
     return {.code = Code::kOk};
   }
+  Puts PutsUnderWay() override {
+    ++looked_;
+    return {.next = 10, .oldest = oldest_put_};
+  }
 
+  std::atomic<int> looked_{0};
+  std::atomic<std::uint64_t> oldest_put_{10};
   const SystemClock& clock_ = SystemClock::Instance();
   const segment::HeaderSizes sizes_;
   const ZeroedMemory header_;
@@ -179,7 +190,43 @@ TEST_F(DiskRetryTest, ADiskThatRecoversIsUsedAgainWithWhatItHeld) {
   EXPECT_TRUE(OnDisk("before"));
   Evict("after");
   EXPECT_TRUE(Becomes([&] { return OnDisk("after"); }));
+  EXPECT_TRUE(Becomes([&] { return known_->Read()->size() == 1; }));
+}
+
+TEST_F(DiskRetryTest, NothingIsStoredOverWhatTheNextStartMayFind) {
+  ASSERT_NO_FATAL_FAILURE(Write({"old", "other"}));
+  ASSERT_NO_FATAL_FAILURE(Break());
   EXPECT_EQ(known_->Read()->size(), 1U);
+  EXPECT_TRUE(set_->Covers(kSlot, kGeneration, "old")) << "so a put of it is answered `exists`";
+  EXPECT_FALSE(set_->Covers(kSlot, kGeneration, "new")) << "the disk does not have it";
+  ASSERT_TRUE(Becomes([&] { return !set_->Covers(kSlot, kGeneration, "old"); }));
+  EXPECT_TRUE(known_->Read()->empty()) << "a start now would empty the disk";
+  Store("old");
+  broken_ = false;
+  ASSERT_TRUE(Works());
+  EXPECT_TRUE(Becomes([&] { return known_->Read()->size() == 1; }));
+  EXPECT_FALSE(OnDisk("old"));
+  EXPECT_TRUE(OnDisk("other"));
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  EXPECT_FALSE(OnDisk("old")) << "durably";
+  EXPECT_TRUE(OnDisk("other"));
+}
+
+TEST_F(DiskRetryTest, APutThatBeganBeforeADiskWasOnKeepsItOutOfTheNote) {
+  ASSERT_NO_FATAL_FAILURE(Write({"old"}));
+  ASSERT_NO_FATAL_FAILURE(Break());
+  (void)set_->Covers(kSlot, kGeneration, "old");
+  ASSERT_TRUE(Becomes([&] { return known_->Read()->empty(); }));
+  oldest_put_ = 9;
+  broken_ = false;
+  ASSERT_TRUE(Works());
+  const int looked = looked_;
+  ASSERT_TRUE(Becomes([&] { return looked_ > looked + 3; }));
+  EXPECT_TRUE(known_->Read()->empty()) << "it may yet store what the disk has";
+  Store("old");
+  oldest_put_ = 10;
+  EXPECT_TRUE(Becomes([&] { return known_->Read()->size() == 1; }));
+  EXPECT_FALSE(OnDisk("old"));
 }
 
 TEST_F(DiskRetryTest, ADiskThatMissedARemovalIsEmptied) {
