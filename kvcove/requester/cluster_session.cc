@@ -271,29 +271,26 @@ std::uint32_t ClusterSession::GetFrom(const Token& token, std::span<const std::s
 Result<Borrowed> ClusterSession::Borrow(std::span<const std::string_view> keys,
                                         const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
-  auto loan = std::make_unique<Loan>(keys.size(), clock_);
-  loan->Keep(host_);
-  loan->SetClosed(resets_.closed_flag());
-  LocalSession* const local = closed() ? nullptr : Local();
-  std::vector<ItemResult> results(keys.size());
-  if (local != nullptr) {
-    std::vector<BorrowKey> wanted(keys.size());
-    for (std::size_t i = 0; i < keys.size(); ++i) wanted[i] = {.key = keys[i], .number = i};
-    KVCOVE_TRY(local->BorrowInto(*loan, wanted, results, options));
-  } else {
-    (void)MissedHere(nullptr, keys, results);
-    for (ItemResult& result : results) {
-      if (result.code == Code::kInvalid) continue;
-      result = Miss(closed() ? MissReason::kClosed : MissReason::kUnavailable);
+  auto loan = std::make_unique<Loan>(keys.size(), clock_, host_, resets_.closed_flag());
+  const auto ask = [&](Loan& made, std::span<const BorrowKey> wanted,
+                       std::span<ItemResult> results) -> Status {
+    LocalSession* const local = closed() ? nullptr : Local();
+    if (local != nullptr) {
+      KVCOVE_TRY(local->BorrowInto(made, wanted, results, options));
+    } else {
+      (void)MissedHere(nullptr, keys, results);
+      for (ItemResult& result : results) {
+        if (result.code == Code::kInvalid) continue;
+        result = Miss(closed() ? MissReason::kClosed : MissReason::kUnavailable);
+      }
     }
-  }
-  // A miss here says nothing of other hosts, unless this session may find nothing at all.
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    results[i].elsewhere =
-        results[i].code == Code::kMiss && results[i].reason != MissReason::kClosed;
-    loan->SetResult(i, results[i]);
-  }
-  return Borrowed(std::move(loan));
+    // A miss here says nothing of other hosts, unless this session may find nothing at all.
+    for (ItemResult& result : results) {
+      result.elsewhere = result.code == Code::kMiss && result.reason != MissReason::kClosed;
+    }
+    return {};
+  };
+  return BorrowBy(std::move(loan), keys, ask);
 }
 
 Result<std::vector<SegmentRange>> ClusterSession::Segments(const CallOptions& options) {

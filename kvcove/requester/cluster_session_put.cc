@@ -46,29 +46,22 @@ Result<Reserved> ClusterSession::Reserve(const Token& token, std::span<const Res
                                          const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(items.size(), items.size()));
   if (token.slot >= kMaxSlots) return Fail(Code::kInvalid, "the token does not come from Capture");
-  auto reservation = std::make_unique<Reservation>(items.size(), clock_);
-  reservation->Keep(host_);
-  reservation->SetClosed(resets_.closed_flag());
-  std::vector<ReserveKey> wanted(items.size());
-  std::vector<ItemResult> results(items.size(), {.code = Code::kClosed});
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    wanted[i] = {.item = items[i], .number = i};
-    wanted[i].item.after = AfterOf(items, i, options);
-  }
-  if (!closed()) {
+  auto reservation =
+      std::make_unique<Reservation>(items.size(), clock_, host_, resets_.closed_flag());
+  const auto ask = [&](Reservation& made, std::span<const ReserveKey> wanted,
+                       std::span<ItemResult> results) -> Status {
+    std::ranges::fill(results, ItemResult{.code = Code::kClosed});
+    if (closed()) return {};
     Status reserved;
-    const bool here = ReserveHere(*reservation, token, wanted, results, options, reserved);
-    if (!reserved && reserved.error().code == Code::kInvalid) {
-      return std::unexpected(reserved.error());
-    }
+    const bool here = ReserveHere(made, token, wanted, results, options, reserved);
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (!here) results[i] = {.code = Code::kUnavailable, .bytes = items[i].size_bytes};
       results[i].elsewhere =
           results[i].code == Code::kUnavailable || results[i].code == Code::kNoSpace;
     }
-  }
-  for (std::size_t i = 0; i < items.size(); ++i) reservation->SetResult(i, results[i]);
-  return Reserved(std::move(reservation));
+    return reserved;
+  };
+  return ReserveBy(std::move(reservation), items, options, ask);
 }
 
 void ClusterSession::FallBack(std::string_view why) {

@@ -57,8 +57,13 @@ void Loan::Part::End() {
 
 // ---- the loan
 
-Loan::Loan(std::size_t keys, const Clock& clock)
-    : forks_(ForkCount()), clock_(clock), items_(keys) {}
+Loan::Loan(std::size_t keys, const Clock& clock, std::shared_ptr<void> keep,
+           std::shared_ptr<const std::atomic<bool>> closed)
+    : forks_(ForkCount()),
+      clock_(clock),
+      keep_(std::move(keep)),
+      closed_(std::move(closed)),
+      items_(keys) {}
 
 Loan::~Loan() { End(); }
 

@@ -67,7 +67,9 @@ class Loan {
     std::uint64_t bytes_ = 0;
   };
 
-  Loan(std::size_t keys, const Clock& clock);
+  // `keep`, if anything, ends after everything else of it. `closed`: of the session.
+  Loan(std::size_t keys, const Clock& clock, std::shared_ptr<void> keep,
+       std::shared_ptr<const std::atomic<bool>> closed);
   ~Loan();
   Loan(const Loan&) = delete;
   Loan& operator=(const Loan&) = delete;
@@ -81,9 +83,6 @@ class Loan {
   void AddValue(std::size_t number, std::span<const Extent> extents, std::uint64_t size_bytes,
                 const segment::Payload& payload);
   void SetResult(std::size_t number, const ItemResult& result) { items_[number].result = result; }
-  // Ends after everything else of it. `closed`: of the session.
-  void Keep(std::shared_ptr<void> what) { keep_.push_back(std::move(what)); }
-  void SetClosed(std::shared_ptr<const std::atomic<bool>> closed) { closed_ = std::move(closed); }
 
   // ---- what Borrowed offers
   bool Here() const;  // no forked child
@@ -105,12 +104,24 @@ class Loan {
 
   const unsigned forks_;
   const Clock& clock_;
-  std::vector<std::shared_ptr<void>> keep_;
-  std::shared_ptr<const std::atomic<bool>> closed_;
+  const std::shared_ptr<void> keep_;
+  const std::shared_ptr<const std::atomic<bool>> closed_;
   std::vector<Item> items_;
   std::vector<ConstBuffer> pieces_;
   std::vector<Part> parts_;
   bool released_ = false;
 };
+
+// Session::Borrow with the keys that `ask(loan, keys, results)` finds. Errors: those of `ask`.
+template <typename Ask>
+Result<Borrowed> BorrowBy(std::unique_ptr<Loan> loan, std::span<const std::string_view> keys,
+                          Ask&& ask) {
+  std::vector<BorrowKey> wanted(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) wanted[i] = {.key = keys[i], .number = i};
+  std::vector<ItemResult> results(keys.size());
+  KVCOVE_TRY(ask(*loan, wanted, results));
+  for (std::size_t i = 0; i < keys.size(); ++i) loan->SetResult(i, results[i]);
+  return Borrowed(std::move(loan));
+}
 
 }  // namespace kvcove::requester

@@ -200,15 +200,12 @@ Status LocalSession::Get(std::span<const GetItem> items, std::span<ItemResult> r
 Result<Borrowed> LocalSession::Borrow(std::span<const std::string_view> keys,
                                       const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
-  auto loan = std::make_unique<Loan>(keys.size(), clock_);
-  loan->Keep(keep_);
-  loan->SetClosed(resets_.closed_flag());
-  std::vector<BorrowKey> wanted(keys.size());
-  for (std::size_t i = 0; i < keys.size(); ++i) wanted[i] = {.key = keys[i], .number = i};
-  std::vector<ItemResult> results(keys.size());
-  KVCOVE_TRY(BorrowInto(*loan, wanted, results, options));
-  for (std::size_t i = 0; i < keys.size(); ++i) loan->SetResult(i, results[i]);
-  return Borrowed(std::move(loan));
+  auto loan = std::make_unique<Loan>(keys.size(), clock_, keep_, resets_.closed_flag());
+  return BorrowBy(
+      std::move(loan), keys,
+      [&](Loan& made, std::span<const BorrowKey> wanted, std::span<ItemResult> results) {
+        return BorrowInto(made, wanted, results, options);
+      });
 }
 
 Status LocalSession::BorrowInto(Loan& loan, std::span<const BorrowKey> keys,

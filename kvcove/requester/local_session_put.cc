@@ -142,19 +142,13 @@ Status LocalSession::PutOn(std::size_t owner, const Token& token, std::span<cons
 Result<Reserved> LocalSession::Reserve(const Token& token, std::span<const ReserveItem> items,
                                        const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(items.size(), items.size()));
-  auto reservation = std::make_unique<Reservation>(items.size(), clock_);
-  reservation->Keep(keep_);
-  reservation->SetClosed(resets_.closed_flag());
-  std::vector<ReserveKey> wanted(items.size());
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    wanted[i] = {.item = items[i], .number = i};
-    wanted[i].item.after = AfterOf(items, i, options);
-  }
-  std::vector<ItemResult> results(items.size());
-  const Status asked = ReserveInto(*reservation, token, wanted, results, options);
-  if (!asked && asked.error().code == Code::kInvalid) return std::unexpected(asked.error());
-  for (std::size_t i = 0; i < items.size(); ++i) reservation->SetResult(i, results[i]);
-  return Reserved(std::move(reservation));
+  auto reservation =
+      std::make_unique<Reservation>(items.size(), clock_, keep_, resets_.closed_flag());
+  return ReserveBy(
+      std::move(reservation), items, options,
+      [&](Reservation& made, std::span<const ReserveKey> wanted, std::span<ItemResult> results) {
+        return ReserveInto(made, token, wanted, results, options);
+      });
 }
 
 Status LocalSession::ReserveInto(Reservation& reservation, const Token& token,

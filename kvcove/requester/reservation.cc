@@ -37,8 +37,13 @@ Status FinishReserved(Attachment& attachment, std::span<const wire::FinishItem> 
   return {};
 }
 
-Reservation::Reservation(std::size_t items, const Clock& clock)
-    : forks_(ForkCount()), clock_(clock), items_(items) {}
+Reservation::Reservation(std::size_t items, const Clock& clock, std::shared_ptr<void> keep,
+                         std::shared_ptr<const std::atomic<bool>> closed)
+    : forks_(ForkCount()),
+      clock_(clock),
+      keep_(std::move(keep)),
+      closed_(std::move(closed)),
+      items_(items) {}
 
 Reservation::~Reservation() { Abort(kEnd); }
 

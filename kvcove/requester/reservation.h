@@ -11,6 +11,7 @@
 
 #include "kvcove/requester/attachment.h"
 #include "kvcove/requester/borrow.h"
+#include "kvcove/requester/calls.h"
 
 namespace kvcove::requester {
 
@@ -32,7 +33,9 @@ struct ReserveKey {
 
 class Reservation {
  public:
-  Reservation(std::size_t items, const Clock& clock);
+  // `keep`, if anything, ends after everything else of it. `closed`: of the session.
+  Reservation(std::size_t items, const Clock& clock, std::shared_ptr<void> keep,
+              std::shared_ptr<const std::atomic<bool>> closed);
   ~Reservation();
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
@@ -43,9 +46,6 @@ class Reservation {
   // False: the owner named memory that is not of its segment; it is told so.
   bool Add(std::size_t number, const wire::PutResult& grant, std::uint64_t size_bytes);
   void SetResult(std::size_t number, const ItemResult& result) { items_[number].result = result; }
-  // Ends after everything else of it. `closed`: of the session.
-  void Keep(std::shared_ptr<void> what) { keep_.push_back(std::move(what)); }
-  void SetClosed(std::shared_ptr<const std::atomic<bool>> closed) { closed_ = std::move(closed); }
 
   // ---- what Reserved offers
   bool Here() const;  // no forked child
@@ -78,13 +78,31 @@ class Reservation {
 
   const unsigned forks_;
   const Clock& clock_;
-  std::vector<std::shared_ptr<void>> keep_;
-  std::shared_ptr<const std::atomic<bool>> closed_;
+  const std::shared_ptr<void> keep_;
+  const std::shared_ptr<const std::atomic<bool>> closed_;
   std::vector<Item> items_;
   std::vector<MutableBuffer> pieces_;
   std::vector<Part> parts_;
   State state_ = State::kOpen;
   Status committed_;  // what a repeated Commit answers
 };
+
+// Session::Reserve with what `ask(reservation, items, results)` is given. Errors: those of `ask`.
+template <typename Ask>
+Result<Reserved> ReserveBy(std::unique_ptr<Reservation> reservation,
+                           std::span<const ReserveItem> items, const CallOptions& options,
+                           Ask&& ask) {
+  std::vector<ReserveKey> wanted(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    wanted[i] = {.item = items[i], .number = i};
+    wanted[i].item.after = AfterOf(items, i, options);
+  }
+  std::vector<ItemResult> results(items.size());
+  // What else a call fails with, its items show.
+  const Status asked = ask(*reservation, wanted, results);
+  if (!asked && asked.error().code == Code::kInvalid) return std::unexpected(asked.error());
+  for (std::size_t i = 0; i < items.size(); ++i) reservation->SetResult(i, results[i]);
+  return Reserved(std::move(reservation));
+}
 
 }  // namespace kvcove::requester
