@@ -78,10 +78,14 @@ void Directory::Sweep(Shard& shard, std::size_t more) {
   while (more > 0 && needed * 2 > room) room *= 2;
   shard.entries.resize(room);
   shard.used = 0;
+  shard.several = false;
   for (const Entry& entry : old) {
     if (entry.epoch == 0) continue;
     std::size_t at = HomeOf(entry.hash, room);
-    while (shard.entries[at].epoch != 0) at = Next(at, room);
+    for (; shard.entries[at].epoch != 0; at = Next(at, room)) {
+      const Entry& other = shard.entries[at];
+      shard.several |= other.hash == entry.hash && other.slot == entry.slot;
+    }
     shard.entries[at] = entry;
     ++shard.used;
   }
@@ -113,6 +117,7 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
   const std::size_t room = shard.entries.size();
   std::size_t at = HomeOf(item.hash, room);
   Entry* own = nullptr;
+  bool several = false;
   bool others = false;
   for (; shard.entries[at].epoch != 0; at = Next(at, room)) {
     Entry& entry = shard.entries[at];
@@ -125,6 +130,7 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
       own = &entry;
       continue;
     }
+    several = true;
     if (const Code blocked = Blocks(entry, item, to_bar); blocked != Code::kOk) return blocked;
     others = others || entry.group != item.group;
   }
@@ -134,6 +140,7 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
   if (own == nullptr) {
     own = &shard.entries[at];
     ++shard.used;
+    shard.several |= several;
     Count(item.slot, 1);
   }
   *own = {.hash = item.hash,
@@ -240,6 +247,7 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash, std::int64_t now_ns)
     place.size_bytes = entry.size_bytes;
     place.tier = static_cast<Tier>(entry.tier);
     place.reason = MissReason::kNone;
+    if (!shard.several) break;
   }
   if (place.owner == wire::kNoOwner && place.reason == MissReason::kNone) {
     place.reason = LastReason(slot, hash);
@@ -298,13 +306,17 @@ void Directory::LoadEntry(const wire::ShardEntry& from) {
   if ((shard.used + 1) * 100 > shard.entries.size() * 85) Sweep(shard, 1);
   const std::size_t room = shard.entries.size();
   std::size_t at = HomeOf(from.hash, room);
+  bool several = false;
   for (; shard.entries[at].epoch != 0; at = Next(at, room)) {
     const Entry& entry = shard.entries[at];
-    if (entry.hash == from.hash && entry.slot == from.slot && entry.owner == from.owner) break;
+    if (entry.hash != from.hash || entry.slot != from.slot) continue;
+    if (entry.owner == from.owner) break;
+    several = true;
   }
   ++shard.changes;
   if (shard.entries[at].epoch == 0) {
     ++shard.used;
+    shard.several |= several;
     Count(from.slot, 1);
   }
   shard.entries[at] = {.hash = from.hash,
@@ -353,6 +365,7 @@ void Directory::LoadRest(StateReader& ar, Shards ahead) {
     if (number >= kShards) return ar.Fail();
     CarryOne(ar, shards_[number]);
   }
+  for (Shard& shard : shards_) shard.several = true;  // until its next sweep
   if (of_slot_.size() == kMaxSlots && ghosts_.size() == kGhosts) return;
   of_slot_.resize(kMaxSlots);
   ghosts_.resize(kGhosts);

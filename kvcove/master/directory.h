@@ -158,6 +158,9 @@ struct Directory::Shard {
   std::vector<Entry> entries;
   std::size_t used = 0;
   std::uint64_t changes = 0;  // counts them
+  // Some key may have several entries; found out by each sweep. Else a search ends at the first
+  // one.
+  bool several = false;
   template <typename Ar>
   void Carry(Ar& ar) {
     CarryAll(ar, entries, used, changes);

@@ -143,6 +143,23 @@ TEST_F(DirectoryTest, AKeyHasOneValueAndItsReplicas) {
   EXPECT_EQ(directory_.HoldersOf(0, Hash(1)).size(), 2U);
 }
 
+TEST_F(DirectoryTest, ReplicasAreFoundAfterSweepsAndAmongMany) {
+  for (std::uint64_t key = 0; key < 20'000; ++key) ASSERT_EQ(List(Item(key, 7), 0, 1), Code::kOk);
+  for (std::uint64_t key = 0; key < 20'000; key += 100) {
+    ASSERT_EQ(List(Item(key, 7), 1, 1), Code::kOk);
+  }
+  const auto expect_all = [&] {
+    for (std::uint64_t key = 0; key < 20'000; ++key) {
+      const wire::Place place = directory_.Find(0, Hash(key));
+      EXPECT_EQ(place.owner == wire::kNoOwner, false) << key;
+      EXPECT_EQ(place.second != wire::kNoOwner, key % 100 == 0) << key;
+    }
+  };
+  expect_all();
+  for (std::size_t i = 0; i < Directory::kShards; ++i) directory_.SweepNext();
+  expect_all();
+}
+
 TEST_F(DirectoryTest, EntriesOfOldEpochsAndGenerationsDoNotCount) {
   ASSERT_EQ(List(Item(1), 0, 1), Code::kOk);
   SetLive(0, false);
