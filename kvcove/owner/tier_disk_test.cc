@@ -454,6 +454,23 @@ TEST_F(TierDiskTest, WhatWasStoredMeanwhileReplacesTheDisksRecord) {
   EXPECT_EQ(next.Get("key"), "") << "after a restart neither";
 }
 
+TEST_F(TierDiskTest, ADiskIsSettledOnceWhatWasReplacedIsGoneDurably) {
+  tiers_.Put("key", 7);
+  tiers_.Evict("key");
+  ASSERT_TRUE(tiers_.Settle());
+  EXPECT_FALSE(tiers_.tiering->Unnoted());
+  tiers_.Fail(5);
+  EXPECT_EQ(tiers_.Put("key", 8), Code::kOk);
+  ASSERT_TRUE(tiers_.UseAgain());
+  const auto era = tiers_.tiering->Unnoted();
+  ASSERT_TRUE(era);
+  EXPECT_FALSE(tiers_.tiering->Settled(*era)) << "a start now would find the older value";
+  ASSERT_TRUE(tiers_.Until([&] { return tiers_.tiering->Settled(*era); }));
+  tiers_.tiering->Noted(*era);
+  EXPECT_FALSE(tiers_.tiering->Unnoted());
+  EXPECT_TRUE(tiers_.Get("key") == ValueOf(8));
+}
+
 TEST(TierDiskAsideTest, MoreStoredThanIsRememberedEmptiesTheDisk) {
   Tiers tiers(Tiers::Formatted(8), kFirst, {.queue_bytes = 128 << 10, .remembered = 20});
   ASSERT_EQ(tiers.Put("key", 7), Code::kOk);
