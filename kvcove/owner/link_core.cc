@@ -49,6 +49,11 @@ std::uint64_t LinkCore::term() const {
   return epoch_ == 0 ? 0 : seen_.term;
 }
 
+bool LinkCore::AwaitsWelcome() const {
+  const MutexLock lock(mutex_);
+  return Unwelcome();
+}
+
 void LinkCore::SayHelloAgain(bool new_epoch) {
   hello_wanted_ = true;
   new_epoch_wanted_ = new_epoch_wanted_ || new_epoch;
@@ -74,7 +79,7 @@ LinkCore::Step LinkCore::Next(Lane lane) {
   if (lane == Lane::kLease) return NextLease();
   if (lane == Lane::kList) return NextList();
   const MutexLock lock(mutex_);
-  if (epoch_ == 0 || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kPauseNs};
+  if (Unwelcome() || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kPauseNs};
   asked_under_[Index(lane)] = epoch_;
   if (lane == Lane::kWatch) {
     return {.call = Call{.method = wire::Method::kWatch,
@@ -166,7 +171,7 @@ LinkCore::Step LinkCore::NextList() {
     const MutexLock lock(mutex_);
     if (shards_.active()) return {.wait_ns = 0};
     const std::size_t lane = Index(Lane::kList);
-    if (epoch_ == 0 || std::exchange(pause_[lane], false)) return {.wait_ns = kPauseNs};
+    if (Unwelcome() || std::exchange(pause_[lane], false)) return {.wait_ns = kPauseNs};
     if (const std::int64_t wait_ns = std::exchange(list_wait_ns_, 0); wait_ns > 0) {
       return {.wait_ns = wait_ns};
     }
@@ -440,7 +445,9 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
   } else if (reply.granted) {
     lease_wait_ns_ = renewal_ns_;
   } else if (reply.changes.from == reply.changes.to) {
-    lease_wait_ns_ = kPauseNs;  // the inventory is being told
+    // No lease before the inventory is told: the shell renews at once then. Asked as often as for
+    // an answer that is due now, a thousand owners would keep the master from listening to them.
+    lease_wait_ns_ = told_ ? kPauseNs : renewal_ns_;
   }
 }
 
