@@ -12,6 +12,8 @@ constexpr std::int64_t kCallNs = 500 * kMillisecond;
 constexpr std::int64_t kWatchNs = 5 * kSecond;
 constexpr std::int64_t kListNs = 2 * kSecond;
 constexpr std::int64_t kPauseNs = 20 * kMillisecond;  // after an error, or with nothing to do
+// Before credit is asked for again: 16 owners tell at a time, and a thousand may be waiting.
+constexpr std::int64_t kCreditNs = 100 * kMillisecond;
 constexpr std::size_t kListItems = 4096;
 constexpr std::size_t kGoneItems = 16384;
 
@@ -608,7 +610,8 @@ bool LinkCore::Walked(const Batch& batch, std::size_t gave_way, bool stale) {
   stale_told_ = stale_told_ || stale;
   if (told_ && !telling_again_) return false;
   if (cursor_ != Core::kWalkDone) {
-    if (credit_ == 0 || batch.waits) list_wait_ns_ = kPauseNs;
+    if (batch.waits) list_wait_ns_ = kPauseNs;
+    if (credit_ == 0) list_wait_ns_ = kCreditNs;
     return false;
   }
   // An object that moved to where the walk had been already is told as moved, in the next batch.
