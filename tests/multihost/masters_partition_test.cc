@@ -531,6 +531,10 @@ TEST_F(MastersPartitionTest, NothingStaleIsFoundAndNothingAcknowledgedIsLost) {
         }
       }
       Set(partition, true);
+      // Etcd has given its place to another one by then, on two busy cores.
+      if (partition.frozen >= 0 && lasts_ms > 4'000) {
+        EXPECT_FALSE(Leads(partition.frozen)) << "a thawed leader answers";
+      }
       const std::int64_t healed_ms = NowMs();
       const std::int64_t by_ms = healed_ms + 20'000;
       for (const auto& one : clients) {
