@@ -95,9 +95,9 @@ class HerdLane {
   virtual owner::LinkCore::Step Next() = 0;
   // How long to wait before the next call.
   virtual std::int64_t Answer(const Result<std::string>& reply) = 0;
-  // How long to wait behind a connection that was not made, or ended between calls.
+  // How long to wait behind a connection that ended between calls.
   virtual std::int64_t Failed() = 0;
-  // The connection has ended; before another one is made.
+  // There is no connection: before it is asked what another one is for.
   virtual void Lost() {}
 
   std::uint64_t attempts = 0;  // connections that were begun
@@ -254,16 +254,29 @@ class Herd {
   void GoOn(Line& line) {
     switch (line.state) {
       case State::kClosed:
-        return Connect(line);
+        return Begin(line);
       case State::kIdle:
         return Ask(line);
       default:
         return End(line, Code::kTimeout);
     }
   }
+  // Nobody connects without something to ask.
+  void Begin(Line& line) {
+    line.lane.Lost();
+    if (TakeCall(line)) Connect(line);
+  }
+  bool TakeCall(Line& line) {
+    owner::LinkCore::Step step = line.lane.Next();
+    if (!step.call) {
+      Due(line, Now() + std::max<std::int64_t>(step.wait_ns, kMillisecond));
+      return false;
+    }
+    line.call = std::move(*step.call);
+    return true;
+  }
   void Connect(Line& line) {
     ++line.lane.attempts;
-    line.lane.Lost();
     line.fd = UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     const int on = 1;
     setsockopt(line.fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
@@ -285,10 +298,10 @@ class Herd {
     Due(line, Now() + kConnectNs);
   }
   void Ask(Line& line) {
-    owner::LinkCore::Step step = line.lane.Next();
-    if (!step.call) return Due(line, Now() + std::max<std::int64_t>(step.wait_ns, kMillisecond));
+    if (TakeCall(line)) SendCall(line);
+  }
+  void SendCall(Line& line) {
     ++line.lane.calls;
-    line.call = std::move(*step.call);
     line.state = State::kCalling;
     Due(line, Now() + line.call.timeout_ns);
     Send(line, line.call.method, line.call.body);
@@ -345,7 +358,7 @@ class Herd {
   void Answered(Line& line, Code code, std::string body) {
     const bool greeting = line.state == State::kGreeting;
     line.state = State::kIdle;
-    if (greeting) return code == Code::kOk ? Ask(line) : End(line, code);
+    if (greeting) return code == Code::kOk ? SendCall(line) : End(line, code);
     const Result<std::string> reply =
         code == Code::kOk
             ? Result<std::string>(std::move(body))
@@ -356,7 +369,7 @@ class Herd {
     line.fd.Reset();
     line.in.clear();
     line.out.clear();
-    const bool asked = line.state == State::kCalling;
+    const bool asked = line.state != State::kIdle;
     line.state = State::kClosed;
     const Result<std::string> failed = Fail(code, "the master is away");
     Due(line, Now() + (asked ? line.lane.Answer(failed) : line.lane.Failed()));

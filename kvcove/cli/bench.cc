@@ -148,6 +148,10 @@ void AddBench(CLI::App& app, Action& chosen) {
   control->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
   control->add_option("--bench", options->benches, "only these: reads, resets, removals, pattern")
       ->check(CLI::IsMember({"reads", "resets", "removals", "pattern"}));
+  control->add_option(
+      "--store", options->store,
+      "etcd://H1:2379/PREFIX: resets of a master that keeps its facts there, beside "
+      "a bare transaction");
   control->add_option("--most-objects", options->most_objects, "of a row")->capture_default_str();
   control->callback(
       [options, &chosen] { chosen = [options] { return RunControlBench(*options); }; });

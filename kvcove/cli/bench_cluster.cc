@@ -36,16 +36,18 @@ std::uint64_t BenchProcess::ResidentBytes() const {
 }
 
 Status Cluster::StartMaster() {
-  KVCOVE_ASSIGN(
-      master, BenchProcess::Start({"--log", "warn", "master", "--exit-with-parent", "--admin",
-                                   admin_address.ToString(), "--listen", master_address.ToString(),
-                                   "--data", directory->path() + "/master"}));
+  const bool file = store.empty();
+  KVCOVE_ASSIGN(master, BenchProcess::Start({"--log", "warn", "master", "--exit-with-parent",
+                                             "--admin", admin_address.ToString(), "--listen",
+                                             master_address.ToString(), file ? "--data" : "--store",
+                                             file ? directory->path() + "/master" : store}));
   return {};
 }
 
 Result<Cluster> Cluster::Start(const ClusterBenchOptions& options) {
   Cluster cluster;
   KVCOVE_ASSIGN(auto directory, TemporaryDirectory::Make());
+  cluster.store = options.store;
   cluster.directory = std::make_unique<TemporaryDirectory>(std::move(directory));
   KVCOVE_ASSIGN(cluster.master_address, FreeAddress());
   KVCOVE_ASSIGN(cluster.admin_address, FreeAddress());

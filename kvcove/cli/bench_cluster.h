@@ -34,6 +34,7 @@ struct ClusterBenchOptions {
   std::uint64_t memory = 0;  // of each owner
   bool checksum = true;
   std::uint64_t max_objects = 0;
+  std::string store;  // of the master; empty: a file
 };
 
 // A master and some owners, and a requester without owner on its host.
@@ -42,6 +43,7 @@ struct Cluster {
   Status StartMaster();
 
   std::unique_ptr<TemporaryDirectory> directory;
+  std::string store;
   rpc::Address master_address;
   rpc::Address admin_address;
   std::unique_ptr<BenchProcess> master;

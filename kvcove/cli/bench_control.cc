@@ -13,6 +13,7 @@
 #include "kvcove/base/size.h"
 #include "kvcove/cli/bench.h"
 #include "kvcove/cli/bench_cluster.h"
+#include "kvcove/master/etcd_client.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/wire/master_stub.h"
 
@@ -103,14 +104,58 @@ Status BenchLocalReads(const BenchOptions& options) {
   return {};
 }
 
-// Resets of nothing in particular, beside what the store does for each: one record and its sync.
+// What a store does at least for each reset: one record and its sync, or one transaction of etcd
+// that compares and writes.
+class BareWrite {
+ public:
+  static Result<BareWrite> Open(const BenchOptions& options, const Cluster& cluster) {
+    BareWrite bare;
+    if (options.store.empty()) {
+      const std::string path = cluster.directory->path() + "/limit";
+      bare.file_ = UniqueFd(open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+      return bare;
+    }
+    master::EtcdOptions etcd;
+    KVCOVE_ASSIGN(etcd.place, master::ParseEtcdPlace(options.store));
+    bare.etcd_ = std::make_unique<master::EtcdClient>(etcd, SystemClock::Instance());
+    return bare;
+  }
+  std::string name() const {
+    return etcd_ == nullptr ? "one write and fdatasync" : "one transaction of etcd";
+  }
+  Status Do() {
+    if (etcd_ == nullptr) {
+      (void)!write(file_.get(), record_.data(), record_.size());
+      fdatasync(file_.get());
+      return {};
+    }
+    // Not below a pool's prefix, where it would be a stranger.
+    const std::string key = "/kvcove-bench-limit";
+    return Done(etcd_->Call(
+        "/v3/kv/txn",
+        {{"compare", nlohmann::json::array({master::EtcdCompareCreated(key + "-none", 0)})},
+         {"success", nlohmann::json::array({master::EtcdPut(key, record_)})}},
+        Now() + 10 * kSecond));
+  }
+
+ private:
+  static Status Done(const Result<nlohmann::json>& answer) {
+    if (!answer) return std::unexpected(answer.error());
+    if (answer->value("succeeded", false)) return {};
+    return Fail(Code::kInternal, "etcd did not make the bare transaction");
+  }
+  UniqueFd file_;
+  std::unique_ptr<master::EtcdClient> etcd_;
+  std::string record_ = std::string(512, 'r');
+};
+
+// Resets of nothing in particular.
 Status BenchResets(const BenchOptions& options) {
-  KVCOVE_ASSIGN(Cluster cluster, Cluster::Start({.owners = 3, .memory = 64 * kMiB}));
-  const UniqueFd file(
-      open((cluster.directory->path() + "/limit").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-  const std::vector<char> record(512, 'r');
+  KVCOVE_ASSIGN(Cluster cluster,
+                Cluster::Start({.owners = 3, .memory = 64 * kMiB, .store = options.store}));
+  KVCOVE_ASSIGN(BareWrite bare, BareWrite::Open(options, cluster));
   std::vector<double> ours;
-  std::vector<double> syncs;
+  std::vector<double> limits;
   for (int round = 0; round < 1000; ++round) {
     std::int64_t start = Now();
     KVCOVE_TRY(cluster.session->Reset({.timeout = kTimeout}));
@@ -118,17 +163,18 @@ Status BenchResets(const BenchOptions& options) {
     // Used again, so that the next one raises it.
     KVCOVE_TRY(Fill(*cluster.session, 1, 64));
     start = Now();
-    (void)!write(file.get(), record.data(), record.size());
-    fdatasync(file.get());
-    syncs.push_back(static_cast<double>(Now() - start) / 1e3);
+    KVCOVE_TRY(bare.Do());
+    limits.push_back(static_cast<double>(Now() - start) / 1e3);
   }
-  Row row{.bench = "resets", .form = "cluster", .limit = "one write and fdatasync"};
+  Row row{.bench = "resets",
+          .form = options.store.empty() ? "cluster" : "cluster on etcd",
+          .limit = bare.name()};
   row.p50_us = Quantile(ours, 0.5);
   row.p99_us = Quantile(ours, 0.99);
-  row.limit_p50_us = Quantile(syncs, 0.5);
+  row.limit_p50_us = Quantile(limits, 0.5);
   row.bytes_per_s = 1e6 / row.p50_us;
   row.limit_bytes_per_s = 1e6 / row.limit_p50_us;
-  row.extra = {{"limit_p99_us", Quantile(syncs, 0.99)}, {"rounds", 1000}, {"owners", 3}};
+  row.extra = {{"limit_p99_us", Quantile(limits, 0.99)}, {"rounds", 1000}, {"owners", 3}};
   Print(options, row);
   return {};
 }

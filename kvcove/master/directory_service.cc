@@ -13,6 +13,8 @@ constexpr std::size_t kWentKept = 1 << 18;
 constexpr std::size_t kMovePage = 32 << 10;  // entries of a page; one part more at most
 constexpr std::int64_t kCountNs = 50 * kMillisecond;
 constexpr std::int64_t kTellerNs = kSecond;  // after which a teller that is silent gives way
+// The same where its last batch was not as large as it may be: that was the end, most likely.
+constexpr std::int64_t kTellerEndsNs = 10 * kMillisecond;
 
 }  // namespace
 
@@ -119,17 +121,19 @@ void DirectoryService::Unlist(const wire::ListItem& item, OwnerNumber number) {
   }
 }
 
-std::uint32_t DirectoryService::CreditFor(OwnerNumber number, bool tells) {
+std::uint32_t DirectoryService::CreditFor(OwnerNumber number, bool tells, std::size_t told) {
   if (!tells) {
     tellers_.erase(number);
     return options_.inventory_batch;
   }
   const std::int64_t now = clock_.NowNs();
-  if (!tellers_.contains(number) && tellers_.size() >= options_.tellers) {
-    std::erase_if(tellers_, [&](const auto& teller) { return teller.second + kTellerNs < now; });
+  const bool begins = !tellers_.contains(number);
+  if (begins && tellers_.size() >= options_.tellers) {
+    std::erase_if(tellers_, [&](const auto& teller) { return teller.second < now; });
     if (tellers_.size() >= options_.tellers) return 0;
   }
-  tellers_[number] = now;
+  const bool goes_on = begins || told >= options_.inventory_batch;
+  tellers_[number] = now + (goes_on ? kTellerNs : kTellerEndsNs);
   return options_.inventory_batch;
 }
 
@@ -140,6 +144,7 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
   wire::ListReply reply{.codes = {}};
   std::uint64_t rejected = 0;
   bool tells = request.items.empty();
+  std::size_t told = 0;
   for (std::size_t begin = 0; begin == 0 || begin < request.items.size(); begin += kSlice) {
     const MutexLock lock(mutex_);
     if (!standings_.EpochIs(request.number, request.epoch)) {
@@ -163,8 +168,9 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
     }
     if (request.sequence == answered.sequence && request.sequence != 0 &&
         answered.codes.size() == request.items.size()) {
-      return wire::ListReply{.codes = answered.codes,
-                             .credit = CreditFor(request.number, /*tells=*/true)};
+      return wire::ListReply{
+          .codes = answered.codes,
+          .credit = CreditFor(request.number, /*tells=*/true, request.items.size())};
     }
     // One in between got lost, and with it what it listed.
     if (request.sequence != answered.sequence + 1) {
@@ -178,6 +184,7 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
         return Fail(Code::kInProgress, "another shard has a key of these now");
       }
       // An owner that has told all says what lies in another tier now.
+      told += item.inventory ? 1 : 0;
       tells = tells || (item.inventory && !standings_.ToldUnder(request.number, request.epoch));
       if (item.gone) {
         Unlist(item, request.number);
@@ -197,7 +204,7 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
         return Fail(Code::kInProgress, "an absent owner must be barred first");
       answered.sequence = request.sequence;
       answered.codes = reply.codes;
-      reply.credit = CreditFor(request.number, tells);
+      reply.credit = CreditFor(request.number, tells, told);
     }
   }
   listed_.fetch_add(request.items.size(), std::memory_order_relaxed);

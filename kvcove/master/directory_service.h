@@ -126,7 +126,8 @@ class DirectoryService {
   Code ListOne(const wire::ListItem& item, const wire::ListRequest& request,
                std::span<const SlotId> drops, OwnerSlots& to_bar) KVCOVE_REQUIRES(mutex_);
   void Unlist(const wire::ListItem& item, OwnerNumber number) KVCOVE_REQUIRES(mutex_);
-  std::uint32_t CreditFor(OwnerNumber number, bool tells) KVCOVE_REQUIRES(mutex_);
+  // `told`: objects of its inventory in this request.
+  std::uint32_t CreditFor(OwnerNumber number, bool tells, std::size_t told) KVCOVE_REQUIRES(mutex_);
   void Note(SlotId slot, const Id128& hash, MissReason reason) KVCOVE_REQUIRES(mutex_);
   bool MayGrow(SlotId slot) const KVCOVE_REQUIRES(mutex_);
   bool Serves(const Id128& hash, bool listing) const KVCOVE_REQUIRES(mutex_);
@@ -145,8 +146,9 @@ class DirectoryService {
   std::deque<std::uint64_t> went_order_ KVCOVE_GUARDED_BY(mutex_);
   bool went_forgotten_ KVCOVE_GUARDED_BY(mutex_) = false;  // some of them, for want of room
   std::map<OwnerNumber, Answered> answered_ KVCOVE_GUARDED_BY(mutex_);
-  std::map<OwnerNumber, std::int64_t> tellers_ KVCOVE_GUARDED_BY(mutex_);  // when they told last
-  std::set<std::uint64_t> full_ KVCOVE_GUARDED_BY(mutex_);                 // tenants' tags
+  std::map<OwnerNumber, std::int64_t> tellers_
+      KVCOVE_GUARDED_BY(mutex_);                            // how long each is waited for
+  std::set<std::uint64_t> full_ KVCOVE_GUARDED_BY(mutex_);  // tenants' tags
   bool all_full_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::int64_t counted_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<std::uint64_t> ahead_ KVCOVE_GUARDED_BY(mutex_);  // of SaveAhead, by shard

@@ -196,6 +196,16 @@ TEST_F(DirectoryServiceTest, OnlySoManyOwnersTellTheirInventoryAtATime) {
   EXPECT_EQ(List({}, 1, 17)->credit, 0U);
 }
 
+TEST_F(DirectoryServiceTest, ATellerThatHasComeToItsEndGivesWayAtOnce) {
+  for (OwnerNumber owner = 0; owner < 16; ++owner) (void)List({}, 1, owner);
+  EXPECT_EQ(List({Told("a")}, 2, 0)->credit, 4096U) << "it may go on";
+  EXPECT_EQ(List({}, 1, 16)->credit, 0U);
+  clock_.AdvanceNs(11 * kMillisecond);
+  EXPECT_EQ(List({}, 2, 16)->credit, 4096U) << "one more tells in its place";
+  EXPECT_EQ(List({}, 1, 17)->credit, 0U) << "the others have not begun yet";
+  EXPECT_EQ(List({Told("b")}, 3, 0)->credit, 0U) << "it had not come to its end, and waits";
+}
+
 TEST_F(DirectoryServiceTest, ATellerThatIsSilentGivesWay) {
   for (wire::OwnerNumber owner = 0; owner < 16; ++owner) ASSERT_TRUE(List({}, 1, owner));
   clock_.AdvanceNs(2 * kSecond);

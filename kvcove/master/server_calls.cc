@@ -147,10 +147,22 @@ Result<std::string> MasterServer::Impl::OwnersFor(const rpc::Caller& caller,
     }
   }
   if (report.holder != Id128{}) master_->generations().Heard(report.holder);
+  // Whose lists are the same; a map is never older than the one that its requester asks for.
+  const auto map = master_->shards().map();
+  const std::string reader = fmt::format("{} {} {}", map == nullptr ? 0 : map->revision,
+                                         caller.Has(rpc::Scope::kOwner)   ? "all"
+                                         : caller.Has(rpc::Scope::kAdmin) ? "counts"
+                                                                          : "room",
+                                         caller.Has(rpc::Scope::kOwner) ? "" : caller.tenant);
+  return *owner_lists_.Get(reader, [&] { return OwnerListFor(caller, map); });
+}
+
+std::string MasterServer::Impl::OwnerListFor(const rpc::Caller& caller,
+                                             std::shared_ptr<const wire::ShardMap> map) {
   wire::OwnersReply reply{.owners = master_->control().Owners(),
                           .term = master_->term(),
                           .settings = Settings(),
-                          .map = master_->shards().map()};
+                          .map = std::move(map)};
   if (!caller.Has(rpc::Scope::kOwner)) {
     std::erase_if(reply.owners, [&](const wire::OwnerStat& owner) {
       return !owner.tenant.empty() && owner.tenant != caller.tenant;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "kvcove/master/file_store.h"
+#include "kvcove/master/owner_lists.h"
 #include "kvcove/master/server.h"
 #include "kvcove/master/wait_for.h"
 #include "kvcove/rpc/gate.h"
@@ -59,7 +60,8 @@ class MasterServer::Impl final : public rpc::Handler {
         settings_(options.settings),
         clock_(clock),
         gate_(options.credentials),
-        admission_(std::make_shared<rpc::Admission>(options.limits)) {}
+        admission_(std::make_shared<rpc::Admission>(options.limits)),
+        owner_lists_(clock) {}
   ~Impl() override { Stop(); }
 
   Status Open();
@@ -167,6 +169,7 @@ class MasterServer::Impl final : public rpc::Handler {
       KVCOVE_EXCLUDES(connections_mutex_);
   Result<std::string> Lookup(const rpc::Caller& caller, std::span<const std::byte> body);
   Result<std::string> OwnersFor(const rpc::Caller& caller, std::span<const std::byte> body);
+  std::string OwnerListFor(const rpc::Caller& caller, std::shared_ptr<const wire::ShardMap> map);
   void Remove(const rpc::Caller& caller, std::span<const std::byte> body,
               const rpc::Responder& respond);
   void Tick();
@@ -189,6 +192,8 @@ class MasterServer::Impl final : public rpc::Handler {
 
   mutable Mutex connections_mutex_;
   std::map<rpc::ConnectionId, Connection> connections_ KVCOVE_GUARDED_BY(connections_mutex_);
+
+  OwnerLists owner_lists_;
 
   std::atomic<std::uint64_t> resets_{0};
   std::atomic<std::uint64_t> resets_not_proven_{0};

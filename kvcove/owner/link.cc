@@ -202,7 +202,9 @@ void Link::Run(Lane lane) {
       routed_.NotifyAll();
     }
     if (!step.call) {
-      if (step.wait_ns > 0) Wait(lane, step.wait_ns);
+      // Puts that wait to be listed do not help it before the master has answered hello.
+      const bool idle = lane == Lane::kList && core_.AwaitsWelcome();
+      if (step.wait_ns > 0) Wait(idle ? Lane::kWatch : lane, step.wait_ns);
       continue;
     }
     const std::int64_t began_ns = clock_.NowNs();
@@ -222,6 +224,7 @@ void Link::Run(Lane lane) {
     const Result<std::string> reply = Call(lane, *client, master, *step.call);
     if (!reply) NoteMaster(lane, master, reply.error(), clock_.NowNs() - began_ns);
     core_.Answer(lane, reply);
+    if (lane == Lane::kList) NoteTold();
     if (reply) {
       backoff.Reset();
     } else if (const std::int64_t wait_ns = WaitAfter(reply.error(), backoff); wait_ns > 0) {
@@ -295,12 +298,18 @@ void Link::RunShard(std::size_t number) {
     }
     if (client) reply = CallShard(number, *client, *step.call);
     core_.AnswerShard(number, step.session, reply);
+    NoteTold();
     if (reply) {
       backoff.Reset();
     } else if (!reply.error().answered) {
       WaitRouted(backoff.NextNs());
     }
   }
+}
+
+void Link::NoteTold() {
+  const bool told = core_.state().told;
+  if (told_.exchange(told, std::memory_order_relaxed) != told && told) RenewNow();
 }
 
 void Link::NoteMaster(Lane lane, const rpc::Address& master, const Error& error,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <string>
 #include <thread>
 
@@ -65,6 +66,8 @@ class Link {
   // What it answered; kUnavailable and kTimeout when the connection is of no use any more.
   Result<std::string> Call(Lane lane, rpc::Client& client, const rpc::Address& master,
                            const LinkCore::Call& call);
+  // An owner that had to tell everything first gets its lease as soon as it has.
+  void NoteTold();
   void Tell(const Result<std::string>& reply);
   // True once the master knows that this identity is over.
   bool TellEnded(const Id128& predecessor);
@@ -86,6 +89,8 @@ class Link {
   bool renew_now_ KVCOVE_GUARDED_BY(mutex_) = false;
   // Where each lane waits for its answer; Stop ends that. -1: nowhere.
   std::array<int, LinkCore::kLanes.size()> fds_ KVCOVE_GUARDED_BY(mutex_) = {-1, -1, -1, -1};
+
+  std::atomic<bool> told_{false};  // what NoteTold saw
 
   CondVar routed_;  // a shard's lane may have something to tell
   std::array<int, wire::kMaxShards> shard_fds_ KVCOVE_GUARDED_BY(mutex_);

@@ -12,6 +12,8 @@ constexpr std::int64_t kCallNs = 500 * kMillisecond;
 constexpr std::int64_t kWatchNs = 5 * kSecond;
 constexpr std::int64_t kListNs = 2 * kSecond;
 constexpr std::int64_t kPauseNs = 20 * kMillisecond;  // after an error, or with nothing to do
+// Before credit is asked for again: 16 owners tell at a time, and a thousand may be waiting.
+constexpr std::int64_t kCreditNs = 100 * kMillisecond;
 constexpr std::size_t kListItems = 4096;
 constexpr std::size_t kGoneItems = 16384;
 
@@ -49,6 +51,11 @@ std::uint64_t LinkCore::term() const {
   return epoch_ == 0 ? 0 : seen_.term;
 }
 
+bool LinkCore::AwaitsWelcome() const {
+  const MutexLock lock(mutex_);
+  return Unwelcome();
+}
+
 void LinkCore::SayHelloAgain(bool new_epoch) {
   hello_wanted_ = true;
   new_epoch_wanted_ = new_epoch_wanted_ || new_epoch;
@@ -74,7 +81,7 @@ LinkCore::Step LinkCore::Next(Lane lane) {
   if (lane == Lane::kLease) return NextLease();
   if (lane == Lane::kList) return NextList();
   const MutexLock lock(mutex_);
-  if (epoch_ == 0 || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kPauseNs};
+  if (Unwelcome() || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kPauseNs};
   asked_under_[Index(lane)] = epoch_;
   if (lane == Lane::kWatch) {
     return {.call = Call{.method = wire::Method::kWatch,
@@ -166,7 +173,7 @@ LinkCore::Step LinkCore::NextList() {
     const MutexLock lock(mutex_);
     if (shards_.active()) return {.wait_ns = 0};
     const std::size_t lane = Index(Lane::kList);
-    if (epoch_ == 0 || std::exchange(pause_[lane], false)) return {.wait_ns = kPauseNs};
+    if (Unwelcome() || std::exchange(pause_[lane], false)) return {.wait_ns = kPauseNs};
     if (const std::int64_t wait_ns = std::exchange(list_wait_ns_, 0); wait_ns > 0) {
       return {.wait_ns = wait_ns};
     }
@@ -440,7 +447,9 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
   } else if (reply.granted) {
     lease_wait_ns_ = renewal_ns_;
   } else if (reply.changes.from == reply.changes.to) {
-    lease_wait_ns_ = kPauseNs;  // the inventory is being told
+    // No lease before the inventory is told: the shell renews at once then. Asked as often as for
+    // an answer that is due now, a thousand owners would keep the master from listening to them.
+    lease_wait_ns_ = told_ ? kPauseNs : renewal_ns_;
   }
 }
 
@@ -601,7 +610,8 @@ bool LinkCore::Walked(const Batch& batch, std::size_t gave_way, bool stale) {
   stale_told_ = stale_told_ || stale;
   if (told_ && !telling_again_) return false;
   if (cursor_ != Core::kWalkDone) {
-    if (credit_ == 0 || batch.waits) list_wait_ns_ = kPauseNs;
+    if (batch.waits) list_wait_ns_ = kPauseNs;
+    if (credit_ == 0) list_wait_ns_ = kCreditNs;
     return false;
   }
   // An object that moved to where the walk had been already is told as moved, in the next batch.

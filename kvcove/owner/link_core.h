@@ -74,6 +74,9 @@ class LinkCore {
       KVCOVE_EXCLUDES(mutex_);
   // The lease's connection is lost: hello is said again over the next one.
   void Disconnected();
+  // Until hello is answered the other lanes (but those of shards) ask nothing, so a master that is
+  // back has one connection of each owner to take before all have their leases, not four.
+  bool AwaitsWelcome() const;
 
   // What ends the lease at the master; nothing when it does not know this owner.
   std::optional<Call> Goodbye();
@@ -144,6 +147,7 @@ class LinkCore {
   void CheckRounds() KVCOVE_REQUIRES(mutex_);
   bool ShardsTold(std::size_t gave_way, bool stale) KVCOVE_EXCLUDES(mutex_);
   std::vector<Listing> EndShards() KVCOVE_REQUIRES(mutex_);
+  bool Unwelcome() const KVCOVE_REQUIRES(mutex_) { return epoch_ == 0 || hello_wanted_; }
   void SayHelloAgain(bool new_epoch) KVCOVE_REQUIRES(mutex_);
   OwnerFacts Facts() const KVCOVE_REQUIRES(mutex_);
 

@@ -102,7 +102,37 @@ TEST_F(LinkCoreTest, GoodbyeIsSaidByAKnownOwnerOnly) {
   EXPECT_EQ(goodbye->epoch, 7U);
 }
 
+TEST_F(LinkCoreTest, OtherLanesAskNothingUntilAMasterHasAnsweredHello) {
+  Join();
+  core_.Disconnected();
+  EXPECT_TRUE(core_.AwaitsWelcome());
+  target_.Put(1);
+  for (const Lane lane : {Lane::kWatch, Lane::kRemovals, Lane::kList}) EXPECT_TRUE(Idle(lane));
+  AskHello();
+  for (const Lane lane : {Lane::kWatch, Lane::kRemovals, Lane::kList}) EXPECT_TRUE(Idle(lane));
+  AnswerHello(Welcome(7, /*resumed=*/true));
+  EXPECT_FALSE(core_.AwaitsWelcome());
+  Ask(Lane::kWatch, wire::Method::kWatch);
+  AskRemovals();
+  AskList();
+}
+
 // ---- the lease
+
+TEST_F(LinkCoreTest, WithoutALeaseUntilAllIsToldItRenewsNoMoreOftenThanWithOne) {
+  Join();
+  target_.objects = 1;
+  AskRenew();
+  Grant(Changes(0, 0), {}, /*granted=*/false);
+  EXPECT_EQ(core_.Next(Lane::kLease).wait_ns, kRenewalNs);
+  AskRenew();
+  Grant(Changes(0, 0), {}, /*granted=*/false);
+  // Told before the shell waits: it does not.
+  AnswerList(AskList());
+  AnswerList(AskList());
+  ASSERT_EQ(target_.told, 1);
+  EXPECT_TRUE(core_.Next(Lane::kLease).call.has_value());
+}
 
 TEST_F(LinkCoreTest, HiddenSlotsAndGenerationsComeBeforeTheDeadline) {
   Join();

@@ -21,6 +21,9 @@ namespace {
 
 using Resolved = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
+// Thousands connect at once when a master is back; the kernel has a bound of its own (somaxconn).
+constexpr int kBacklog = 4096;
+
 Result<Resolved> Resolve(const Address& address, bool passive) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -129,7 +132,8 @@ Result<UniqueFd> ListenTcp(Address& address) {
   const int on = 1;
   if (fd.valid()) ExpectLife(fd.get());  // accepted sockets inherit it
   if (!fd.valid() || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || listen(fd.get(), 1024) != 0) {
+      bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      listen(fd.get(), kBacklog) != 0) {
     return FailErrno(Code::kUnavailable, fmt::format("listening on {}", address.ToString()));
   }
   sockaddr_storage bound{};

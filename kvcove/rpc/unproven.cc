@@ -12,6 +12,8 @@
 namespace kvcove::rpc {
 namespace {
 
+constexpr std::uint32_t kMostUnproven = 4096;
+
 // Bytes that have come and were not read yet: a server that is busy must not take their sender for
 // a silent one.
 bool HasUnread(int fd) {
@@ -50,16 +52,17 @@ std::unique_ptr<Unproven::Ticket> Unproven::Enter(Source source, int fd,
   {
     const MutexLock lock(mutex_);
     const auto mine = each_.find(source);
-    const bool share_used = mine != each_.end() && mine->second >= options_.max_each;
+    const bool share_used = mine != each_.end() && mine->second.size() >= options_.max_each;
     if (share_used || entries_.size() >= options_.max) {
-      const auto at = Choose(share_used ? &source : nullptr);
+      const auto at = share_used ? ChooseOf(mine->second) : Choose();
       displaced = std::move(at->second.close);
       Erase(at);
       ++displaced_;
     }
     turn = ++last_turn_;
     entries_.emplace(turn, Entry{.source = source, .fd = fd, .close = std::move(close)});
-    ++each_[source];
+    silent_.insert(turn);
+    each_[source].insert(turn);
   }
   if (displaced) {
     displaced();
@@ -73,27 +76,38 @@ std::unique_ptr<Unproven::Ticket> Unproven::Enter(Source source, int fd,
   return std::make_unique<Ticket>(shared_from_this(), turn);
 }
 
-Unproven::Entries::iterator Unproven::Choose(const Source* source) {
-  auto oldest = entries_.end();
-  for (auto at = entries_.begin(); at != entries_.end(); ++at) {
-    Entry& entry = at->second;
-    if (source != nullptr && entry.source != *source) continue;
-    if (oldest == entries_.end()) oldest = at;
-    entry.heard = entry.heard || HasUnread(entry.fd);
-    if (!entry.heard) return at;
+// Each is asked again until it has sent something, and never after that: a crowd of which all have
+// sent something costs its next one no look at the others.
+Unproven::Entries::iterator Unproven::Choose() {
+  while (!silent_.empty()) {
+    const auto at = entries_.find(*silent_.begin());
+    if (!HasUnread(at->second.fd)) return at;
+    silent_.erase(silent_.begin());
   }
-  return oldest;
+  return entries_.begin();
+}
+
+Unproven::Entries::iterator Unproven::ChooseOf(const std::set<std::uint64_t>& turns) {
+  for (const std::uint64_t turn : turns) {
+    const auto at = entries_.find(turn);
+    if (!silent_.contains(turn)) continue;
+    if (!HasUnread(at->second.fd)) return at;
+    silent_.erase(turn);
+  }
+  return entries_.find(*turns.begin());
 }
 
 void Unproven::Erase(Entries::iterator at) {
   const auto mine = each_.find(at->second.source);
-  if (--mine->second == 0) each_.erase(mine);
+  mine->second.erase(at->first);
+  if (mine->second.empty()) each_.erase(mine);
+  silent_.erase(at->first);
   entries_.erase(at);
 }
 
 void Unproven::Heard(std::uint64_t turn) {
   const MutexLock lock(mutex_);
-  if (const auto at = entries_.find(turn); at != entries_.end()) at->second.heard = true;
+  silent_.erase(turn);
 }
 
 void Unproven::Replace(std::uint64_t turn, int fd, std::function<void()> close) {
@@ -125,7 +139,9 @@ std::uint64_t Unproven::displaced() const {
 
 std::shared_ptr<Unproven> UnprovenOf(const std::string& name, std::uint32_t max_connections) {
   UnprovenOptions options{.name = name};
-  options.max = std::clamp(max_connections / 2, 1U, options.max);
+  // A server of thousands loses all of them at once, and has them all back at once.
+  options.max = std::max(std::clamp(max_connections / 2, 1U, options.max),
+                         std::min(max_connections / 8, kMostUnproven));
   options.max_each = std::min(options.max_each, options.max);
   return std::make_shared<Unproven>(options);
 }

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -70,7 +71,6 @@ class Unproven : public std::enable_shared_from_this<Unproven> {
   struct Entry {
     Source source = 0;
     int fd = -1;
-    bool heard = false;
     std::function<void()> close;
   };
   using Entries = std::map<std::uint64_t, Entry>;  // by turn, the oldest first
@@ -79,19 +79,22 @@ class Unproven : public std::enable_shared_from_this<Unproven> {
   void Replace(std::uint64_t turn, int fd, std::function<void()> close);
   void Leave(std::uint64_t turn);
   void Erase(Entries::iterator at) KVCOVE_REQUIRES(mutex_);
-  // Who gives way, among those of `source`, or of all. There is one.
-  Entries::iterator Choose(const Source* source) KVCOVE_REQUIRES(mutex_);
+  // Who gives way: of all, or of these turns. There is one.
+  Entries::iterator Choose() KVCOVE_REQUIRES(mutex_);
+  Entries::iterator ChooseOf(const std::set<std::uint64_t>& turns) KVCOVE_REQUIRES(mutex_);
 
   const UnprovenOptions options_;
   mutable Mutex mutex_;
   Entries entries_ KVCOVE_GUARDED_BY(mutex_);
-  std::unordered_map<Source, std::uint32_t> each_ KVCOVE_GUARDED_BY(mutex_);
+  std::set<std::uint64_t> silent_ KVCOVE_GUARDED_BY(mutex_);  // turns; the oldest first
+  std::unordered_map<Source, std::set<std::uint64_t>> each_ KVCOVE_GUARDED_BY(mutex_);  // turns
   std::uint64_t last_turn_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t displaced_ KVCOVE_GUARDED_BY(mutex_) = 0;
   LogLimit lines_;
 };
 
-// The pool of a listener that may have `max_connections`: never more than half of them.
+// The pool of a listener that may have `max_connections`: an eighth of them, 256 at least where
+// that is no more than half, and 4,096 at most.
 std::shared_ptr<Unproven> UnprovenOf(const std::string& name, std::uint32_t max_connections);
 
 }  // namespace kvcove::rpc

@@ -125,8 +125,10 @@ TEST(SourceTest, IsTheProcessOnAUnixSocket) {
   EXPECT_EQ(SourceOf(near.get()), static_cast<Source>(getpid()));
 }
 
-TEST(UnprovenOfTest, TakesAtMostHalfOfTheConnections) {
-  EXPECT_EQ(UnprovenOf("x", 8192)->max(), 256U);
+TEST(UnprovenOfTest, TakesHalfOfFewConnectionsAndAnEighthOfMany) {
+  EXPECT_EQ(UnprovenOf("x", 1 << 20)->max(), 4096U);
+  EXPECT_EQ(UnprovenOf("x", 8192)->max(), 1024U);
+  EXPECT_EQ(UnprovenOf("x", 1024)->max(), 256U);
   EXPECT_EQ(UnprovenOf("x", 16)->max(), 8U);
 }
 

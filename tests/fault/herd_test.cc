@@ -108,6 +108,7 @@ class HerdTest : public testing::Test, protected ClusterProcesses {
       requester->attempts = requester->calls = requester->busy = 0;
     }
     restarted_ns_ = Herd::Now();
+    own_cpu_s_ = OwnCpu();
   }
   // How many connections the kernel keeps for the master, which it has not accepted yet. Asked each
   // 500 ms at most: with tens of thousands of sockets the kernel's table takes tens of
@@ -166,6 +167,23 @@ class HerdTest : public testing::Test, protected ClusterProcesses {
   }
   // This thread was late with renewals: leases that ran out meanwhile say nothing of the master.
   bool StoodStill() const { return herd_->longest_turn_ns() > kSecond / 4; }
+  // Seconds, since it was started.
+  double MasterCpu() {
+    std::ifstream file(fmt::format("/proc/{}/stat", master()));
+    std::string text;
+    std::getline(file, text);
+    unsigned long user = 0;
+    unsigned long system = 0;
+    std::sscanf(text.c_str() + text.rfind(')') + 2,
+                "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system);
+    return static_cast<double>(user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  }
+  static double OwnCpu() { return static_cast<double>(clock()) / CLOCKS_PER_SEC; }
+  // Owners and requesters share the cores with the master.
+  std::string Cpu() {
+    return fmt::format("CPU: the master's {:.2f} s, owners' and requesters' {:.2f} s", MasterCpu(),
+                       OwnCpu() - own_cpu_s_);
+  }
   double Ms() const { return static_cast<double>(Herd::Now() - restarted_ns_) / 1e6; }
   static void Print(const std::string& line) {
     if (std::getenv("KVCOVE_TEST_TIMES") != nullptr) fmt::print("{}\n", line);
@@ -176,6 +194,7 @@ class HerdTest : public testing::Test, protected ClusterProcesses {
   std::vector<std::unique_ptr<Owner>> owners_of_herd_;
   std::vector<std::unique_ptr<HerdRequester>> requesters_;
   std::int64_t restarted_ns_ = 0;
+  double own_cpu_s_ = 0;
   std::int64_t backlog_look_ns_ = 0;
 };
 
@@ -194,9 +213,9 @@ TEST_F(HerdTest, AllOwnersHaveLeasesAfterAFewMessagesEach) {
       << Leased() << " of " << scale.owners << " owners have a lease";
   Print(
       fmt::format("{} owners, {} requesters: all leases after {:.0f} ms, {} served by then; a "
-                  "lease's lane connected {} times at most and made {} calls at most",
+                  "lease's lane connected {} times at most and made {} calls at most; {}",
                   scale.owners, scale.requesters, Ms(), Served(), MostAttempts(Lane::kLease),
-                  MostCalls(Lane::kLease)));
+                  MostCalls(Lane::kLease), Cpu()));
   EXPECT_LE(MostAttempts(Lane::kLease), 8U);
   // A hello, and renewals until the generations of now are published; another one each 250 ms.
   EXPECT_LE(MostCalls(Lane::kLease), 8U + static_cast<std::uint64_t>(Ms() / 100));
@@ -210,8 +229,8 @@ TEST_F(HerdTest, AllOwnersHaveLeasesAfterAFewMessagesEach) {
   const auto attempts = [](const HerdRequester& requester) { return requester.attempts; };
   Print(
       fmt::format("all requesters served after {:.0f} ms; one connected {} times at most; peak "
-                  "of connections that wait to be accepted {}",
-                  Ms(), Most(requesters_, attempts), backlog));
+                  "of connections that wait to be accepted {}; {}",
+                  Ms(), Most(requesters_, attempts), backlog, Cpu()));
   EXPECT_LE(Most(requesters_, attempts), 12U);
   ASSERT_TRUE(herd_->RunUntil([&] { return Told() == scale.owners; }, 120 * kSecond))
       << Told() << " of " << scale.owners << " owners have told their inventory";
@@ -222,8 +241,8 @@ TEST_F(HerdTest, AllOwnersHaveLeasesAfterAFewMessagesEach) {
       << Leased() << " of " << scale.owners << " owners have a lease behind inventories";
   Print(
       fmt::format("all inventories ({} objects) told after {:.0f} ms, in {} calls of an owner at "
-                  "most",
-                  scale.owners * scale.objects, Ms(), MostCalls(Lane::kList)));
+                  "most; {}",
+                  scale.owners * scale.objects, Ms(), MostCalls(Lane::kList), Cpu()));
 }
 
 // Requesters ask for more than the master takes on; what is kept for owners is theirs.

@@ -42,26 +42,32 @@ Hosts::Hosts(Hosts&& other) noexcept : name_(std::move(other.name_)), count_(oth
 std::string Hosts::NameOf(int host) const {
   return host < 0 ? name_ + "-s" : fmt::format("{}-{}", name_, host);
 }
-std::string Hosts::AddressOf(int host) { return fmt::format("10.77.0.{}", host + 1); }
+std::string Hosts::AddressOf(int host, int network) {
+  return fmt::format("10.77.{}.{}", network, host + 1);
+}
 std::string Hosts::SwitchAddress() { return "10.77.0.254"; }
 
-Result<Hosts> Hosts::Make(int count) {
+Result<Hosts> Hosts::Make(int count, int networks) {
   RemoveOld();
   Hosts hosts(count);
   const std::string sw = hosts.NameOf(-1);
-  bool made = Shell("ip netns add " + sw) && Shell("ip -n " + sw + " link add br0 type bridge") &&
-              Shell(fmt::format("ip -n {} addr add {}/24 dev br0", sw, SwitchAddress())) &&
-              Shell(fmt::format("ip -n {} link set br0 up", sw)) &&
-              Shell(fmt::format("ip -n {} link set lo up", sw));
+  bool made = Shell("ip netns add " + sw) && Shell(fmt::format("ip -n {} link set lo up", sw));
   for (int i = 0; made && i < count; ++i) {
     const std::string ns = hosts.NameOf(i);
-    made = Shell("ip netns add " + ns) &&
-           Shell(fmt::format("ip link add eth0 netns {} type veth peer name p{} netns {}", ns, i,
-                             sw)) &&
-           Shell(fmt::format("ip -n {} addr add {}/24 dev eth0", ns, AddressOf(i))) &&
-           Shell(fmt::format("ip -n {} link set eth0 up", ns)) &&
-           Shell(fmt::format("ip -n {} link set lo up", ns)) &&
-           Shell(fmt::format("ip -n {} link set p{} master br0 up", sw, i));
+    made = Shell("ip netns add " + ns) && Shell(fmt::format("ip -n {} link set lo up", ns));
+  }
+  for (int n = 0; made && n < networks; ++n) {
+    made = Shell(fmt::format("ip -n {} link add br{} type bridge", sw, n)) &&
+           (n > 0 || Shell(fmt::format("ip -n {} addr add {}/24 dev br0", sw, SwitchAddress()))) &&
+           Shell(fmt::format("ip -n {} link set br{} up", sw, n));
+    for (int i = 0; made && i < count; ++i) {
+      const std::string ns = hosts.NameOf(i);
+      made = Shell(fmt::format("ip link add eth{} netns {} type veth peer name p{}-{} netns {}", n,
+                               ns, n, i, sw)) &&
+             Shell(fmt::format("ip -n {} addr add {}/24 dev eth{}", ns, AddressOf(i, n), n)) &&
+             Shell(fmt::format("ip -n {} link set eth{} up", ns, n)) &&
+             Shell(fmt::format("ip -n {} link set p{}-{} master br{} up", sw, n, i, n));
+    }
   }
   if (made) return hosts;
   return Fail(Code::kUnavailable,
@@ -85,8 +91,8 @@ Status Hosts::Enter(int host) const {
   return {};
 }
 
-void Hosts::SetLink(int host, bool up) const {
-  Shell(fmt::format("ip -n {} link set p{} {}", NameOf(-1), host, up ? "up" : "down"));
+void Hosts::SetLink(int host, bool up, int network) const {
+  Shell(fmt::format("ip -n {} link set p{}-{} {}", NameOf(-1), network, host, up ? "up" : "down"));
 }
 
 }  // namespace kvcove::multihost
