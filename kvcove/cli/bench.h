@@ -22,6 +22,7 @@ struct BenchOptions {
   std::vector<std::uint64_t> batches;  // only gets and puts of these batch sizes; empty: all
   std::uint64_t most_objects = 10'000'000;
   double seconds = 1;
+  std::string etcd = "etcd";  // its program, for what needs several masters
 };
 
 struct Row {
@@ -77,6 +78,9 @@ void Measure(const BenchOptions& options, Row& row, std::uint64_t bytes, Work&& 
 Result<int> RunRemoteBench(const BenchOptions& options);
 // `kvcove bench scale`.
 Result<int> RunScaleBench(const BenchOptions& options);
+// Of it, what several masters need.
+Status BenchShards(const BenchOptions& options);
+Status BenchShardModel(const BenchOptions& options);
 // `kvcove bench control`.
 Result<int> RunControlBench(const BenchOptions& options);
 // `kvcove bench connector`.
