@@ -50,9 +50,20 @@ ShardsSim::~ShardsSim() {
   master_.reset();
 }
 
-void ShardsSim::Wrong(const std::string& what) {
-  const double now = static_cast<double>(clock_.NowNs()) * 1e-9;
-  if (wrong_.size() < 20) wrong_.push_back(fmt::format("{:.3f}: {}", now, what));
+void ShardsSim::Wrong(const std::string& what, const std::string& key) {
+  if (wrong_.size() >= 20) return;
+  std::string told = fmt::format("{:.3f}: {}", static_cast<double>(clock_.NowNs()) * 1e-9, what);
+  if (const auto at = known_.find(key); at != known_.end()) {
+    for (const std::string& event : at->second.events) told += "\n  " + event;
+  }
+  wrong_.push_back(std::move(told));
+}
+
+void ShardsSim::Note(const std::string& key, const std::string& what) {
+  constexpr std::size_t kEvents = 40;
+  std::deque<std::string>& events = known_[key].events;
+  events.push_back(fmt::format("{:.3f} {}", static_cast<double>(clock_.NowNs()) * 1e-9, what));
+  if (events.size() > kEvents) events.pop_front();
 }
 
 // ---- time
@@ -83,6 +94,11 @@ void ShardsSim::Step() {
       const bool came = map->shards[i] == 0 && seen_map_->shards[i] != 0;
       if (came && map->fresh[i] == seen_map_->fresh[i]) ++counts_.moved_back;
       if (came && map->fresh[i] != seen_map_->fresh[i]) ++counts_.lost;
+    }
+    for (auto& [key, known] : known_) {
+      const wire::SliceNumber slice = wire::SliceOf(HashOf(key));
+      Note(key, fmt::format("map {}: at shard {}, fresh {}", map->revision, map->shards[slice],
+                            map->fresh[slice]));
     }
     seen_map_ = map;
   }
@@ -121,8 +137,14 @@ void ShardsSim::Act() {
     for (auto& [key, value] : owner.held) value.safe = false;
     ++owner.call;
     owner.asks_removals = false;
+    for (const auto& [key, value] : owner.held) {
+      Note(key, fmt::format("owner {} goes away with group {}", owner.id, value.group));
+    }
     After(within(50, 3000), [this, &owner] {
       owner.away = false;
+      for (const auto& [key, value] : owner.held) {
+        Note(key, fmt::format("owner {} is back with group {}", owner.id, value.group));
+      }
       ++counts_.returns;
     });
   }
@@ -165,7 +187,7 @@ void ShardsSim::Settle() {
     }
     for (const auto& [key, value] : owner.held) {
       const auto [at, first] = values.try_emplace(key, value.group);
-      if (at->second != value.group) Wrong(key + " has two values in the end");
+      if (at->second != value.group) Wrong(key + " has two values in the end", key);
       holders[key].insert(owner.welcome.number);
       ++counts_.held;
     }
@@ -175,10 +197,10 @@ void ShardsSim::Settle() {
     const wire::Place place = Find(key);
     const bool held = holders.contains(key);
     if (held && place.owner == wire::kNoOwner) {
-      Wrong(fmt::format("{} is held and not found: {}", key, MissReasonName(place.reason)));
+      Wrong(fmt::format("{} is held and not found: {}", key, MissReasonName(place.reason)), key);
     }
     if (place.owner != wire::kNoOwner && (!held || !holders[key].contains(place.owner))) {
-      Wrong(fmt::format("{} is found where it is not", key));
+      Wrong(fmt::format("{} is found where it is not", key), key);
     }
   }
 }
@@ -291,16 +313,18 @@ void ShardsSim::TakeBackPage(const wire::ShardMove& move, std::uint32_t cursor) 
 // ---- requesters
 
 void ShardsSim::Remove(const std::string& key) {
+  Note(key, "is to be removed");
   std::set<std::uint32_t> groups;
   for (const auto& [group, when] : known_[key].acknowledged) groups.insert(group);
   master_->Remove(token_, {key}, "", clock_.NowNs() + 10 * kSecond,
                   [this, key, groups](const Result<Master::Removed>& removed) {
                     if (!removed) return;
                     ++counts_.removals;
+                    Note(key, "a removal is proven");
                     known_[key].removed.insert(groups.begin(), groups.end());
                     for (const auto& [id, owner] : owners_) {
                       if (Shows(owner, key) && groups.contains(owner.held.at(key).group)) {
-                        Wrong(fmt::format("{} is removed, and owner {} shows it", key, id));
+                        Wrong(fmt::format("{} is removed, and owner {} shows it", key, id), key);
                       }
                     }
                   });
@@ -329,9 +353,9 @@ void ShardsSim::Read(const std::string& key) {
     ++counts_.reads;
     const Known& known = known_[key];
     const std::uint32_t group = owner.held.at(key).group;
-    if (known.removed.contains(group)) Wrong(key + " is read and was removed");
+    if (known.removed.contains(group)) Wrong(key + " is read and was removed", key);
     if (known.acknowledged.at(group) < Latest(known)) {
-      Wrong(fmt::format("an older value of {} is read at owner {}", key, id));
+      Wrong(fmt::format("an older value of {} is read at owner {}", key, id), key);
     }
   }
 }

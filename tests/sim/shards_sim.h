@@ -100,6 +100,7 @@ class ShardsSim {
     wire::OwnerWelcome welcome;
     bool joined = false;
     bool says_hello = true;
+    bool new_epoch = false;  // what it has listed is not known there
     bool away = false;
     bool recovered = false;  // all is told since it was away
     std::int64_t lease_until_ns = 0;
@@ -122,6 +123,7 @@ class ShardsSim {
     std::map<std::uint32_t, std::uint64_t> acknowledged;  // group -> when, counted
     std::map<std::uint32_t, std::uint64_t> listed;        // group -> when last
     std::set<std::uint32_t> removed;                      // proven
+    std::deque<std::string> events;                       // the last ones
   };
 
   void Step();
@@ -129,7 +131,9 @@ class ShardsSim {
   void After(std::int64_t ns, std::function<void()> run);
   std::int64_t Delay() { return static_cast<std::int64_t>(random_.Below(6)) * kMillisecond; }
   void Act();
-  void Wrong(const std::string& what);
+  // `key`: whose last events are told with it; empty: none.
+  void Wrong(const std::string& what, const std::string& key = {});
+  void Note(const std::string& key, const std::string& what);
 
   // ---- shards
   void AddFollower();

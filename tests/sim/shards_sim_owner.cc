@@ -27,12 +27,12 @@ void ShardsSim::Hello(Owner& owner) {
     hello.incarnation = owner.welcome.incarnation;
     hello.seen = owner.welcome.position;
     hello.number = owner.welcome.number;
-    hello.epoch = owner.welcome.epoch;
+    hello.epoch = owner.new_epoch ? 0 : owner.welcome.epoch;
   }
   master_->control().Hello(hello, 0, [&](const Result<wire::OwnerWelcome>& welcome) {
     if (!welcome) return;
     if (welcome->forgotten) return Wrong("an owner is forgotten");
-    owner.says_hello = false;
+    owner.says_hello = owner.new_epoch = false;
     if (!owner.joined) owner.applied = welcome->removals;
     owner.joined = true;
     owner.welcome = *welcome;
@@ -110,7 +110,7 @@ void ShardsSim::Apply(Owner& owner, const wire::RemovalsPage& page) {
     }
     for (const std::string& key : keys) {
       if (owner.held[key].safe) {
-        Wrong(fmt::format("owner {} drops {}, and was never away", owner.id, key));
+        Wrong(fmt::format("owner {} drops {}, and was never away", owner.id, key), key);
       }
       Drop(owner, key, /*tells=*/true);
     }
@@ -133,6 +133,7 @@ void ShardsSim::Drop(Owner& owner, const std::string& key, bool tells) {
     op.item.gone = true;
     owner.ops.push_back(op);
   }
+  Note(key, fmt::format("owner {} drops group {}", owner.id, at->second.group));
   owner.to_tell.erase(key);
   owner.held.erase(at);
 }
@@ -229,12 +230,18 @@ std::optional<Code> ShardsSim::Send(Owner& owner, wire::ShardNumber shard, const
     at->replica->List(request, ask, answer);
   }
   if (!reply) return std::nullopt;
-  if (!*reply && (*reply).error().code == Code::kStale) owner.says_hello = true;
+  if (!*reply && (*reply).error().code == Code::kStale) owner.says_hello = owner.new_epoch = true;
   if (!*reply) {
     if ((*reply).error().code != Code::kInProgress) return std::nullopt;
     return Code::kInProgress;
   }
   const Code code = (*reply)->codes[0];
+  Note(op.key, fmt::format("owner {} under {} and map {} {} group {} at shard {}, removals {}: {}",
+                           owner.id, owner.welcome.epoch, revision,
+                           op.item.gone        ? "unlists"
+                           : op.item.inventory ? "tells"
+                                               : "lists",
+                           op.item.group, shard, op.item.removals, CodeName(code)));
   if (code == Code::kOk && !op.item.gone) known_[op.key].listed[op.item.group] = ++next_count_;
   if (random_.OneIn(20)) return std::nullopt;  // the answer gets lost
   lane.unanswered.reset();
@@ -261,7 +268,7 @@ void ShardsSim::Answered(Owner& owner, const Op& op, Code code) {
   const std::uint64_t when = known.acknowledged.at(value.group);
   const bool later = std::ranges::any_of(
       known.listed, [&](const auto& one) { return one.first != value.group && one.second > when; });
-  if (!later) Wrong(fmt::format("owner {} loses {} to nobody", owner.id, op.key));
+  if (!later) Wrong(fmt::format("owner {} loses {} to nobody", owner.id, op.key), op.key);
   Drop(owner, op.key, /*tells=*/false);
 }
 
@@ -287,13 +294,13 @@ void ShardsSim::Acknowledge(Owner& owner, const std::string& key, Value& value, 
   owner.to_tell.erase(key);
   if (inventory) {
     if (known.acknowledged.at(value.group) < Latest(known)) {
-      Wrong(fmt::format("owner {} brings an older value of {} back", owner.id, key));
+      Wrong(fmt::format("owner {} brings an older value of {} back", owner.id, key), key);
     }
     return;
   }
   for (const auto& [id, other] : owners_) {
     if (id == owner.id || !Shows(other, key) || !Told(other, key)) continue;
-    Wrong(fmt::format("owners {} and {} have a value of {} each", id, owner.id, key));
+    Wrong(fmt::format("owners {} and {} have a value of {} each", id, owner.id, key), key);
   }
   value.acknowledged = true;
   value.safe = owner.recovered;

@@ -21,11 +21,13 @@ std::string First(const ShardsSim& sim) { return sim.wrong().empty() ? "" : sim.
 
 TEST(ShardsSimTest, WhateverHappensAKeyHasOneValueAndWhatIsHeldIsFound) {
   ShardsSim::Counts all;
+  int failed = 0;
   for (std::uint64_t seed = 1; seed <= Seeds(6); ++seed) {
     ShardsSim sim(seed);
     sim.Run(kSteps);
     sim.Settle();
-    ASSERT_EQ(First(sim), "") << "seed " << seed;
+    EXPECT_EQ(First(sim), "") << "seed " << seed;
+    if (!sim.wrong().empty() && ++failed == 5) return;
     const ShardsSim::Counts& counts = sim.counts();
     all.puts += counts.puts;
     all.removals += counts.removals;
@@ -63,7 +65,7 @@ void ExpectNoticed(const char* name, const ShardRules& rules) {
     sim.Settle();
     if (sim.wrong().empty()) continue;
     if (std::getenv("KVCOVE_SIM_SEEDS") != nullptr) {
-      fmt::print("{}: seed {}: {}\n", name, seed, First(sim));
+      fmt::print("{}: seed {}: {}\n", name, seed, First(sim).substr(0, First(sim).find('\n')));
     }
     return;
   }
