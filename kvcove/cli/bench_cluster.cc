@@ -60,6 +60,8 @@ Status Cluster::StartMasters(const ClusterBenchOptions& options, std::string& ad
   KVCOVE_ASSIGN(const rpc::Address peer, FreeAddress());
   const std::string url = "http://" + client.ToString();
   const std::string peers = "http://" + peer.ToString();
+  // It says more than a benchmark's reader wants.
+  const UniqueFd quiet(open("/dev/null", O_WRONLY | O_CLOEXEC));
   KVCOVE_ASSIGN(
       Process started,
       Process::Start(

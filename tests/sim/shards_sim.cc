@@ -328,6 +328,7 @@ void ShardsSim::Remove(const std::string& key) {
                       }
                     }
                   });
+  known_[key].removal = master_->control().Count().removals;
 }
 
 wire::Place ShardsSim::Find(const std::string& key) {

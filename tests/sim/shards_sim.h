@@ -123,6 +123,7 @@ class ShardsSim {
     std::map<std::uint32_t, std::uint64_t> acknowledged;  // group -> when, counted
     std::map<std::uint32_t, std::uint64_t> listed;        // group -> when last
     std::set<std::uint32_t> removed;                      // proven
+    std::uint64_t removal = 0;                            // the last one's number
     std::deque<std::string> events;                       // the last ones
   };
 

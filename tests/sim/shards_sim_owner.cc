@@ -300,6 +300,7 @@ void ShardsSim::Acknowledge(Owner& owner, const std::string& key, Value& value, 
   }
   for (const auto& [id, other] : owners_) {
     if (id == owner.id || !Shows(other, key) || !Told(other, key)) continue;
+    if (other.held.at(key).removals < known.removal) continue;  // it is about to be dropped
     Wrong(fmt::format("owners {} and {} have a value of {} each", id, owner.id, key), key);
   }
   value.acknowledged = true;
