@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/cli/bench_cluster.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -69,6 +70,7 @@ Status Cluster::StartMasters(const ClusterBenchOptions& options, std::string& ad
                      "--listen-client-urls", url, "--advertise-client-urls", url,
                      "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers,
                      "--initial-cluster", "bench=" + peers, "--log-level", "error"},
+           .output = quiet.get(),
            .end_signal = SIGKILL}));
   etcd = std::make_unique<BenchProcess>(std::move(started));
   for (std::size_t i = 0; i < options.masters; ++i) {
