@@ -168,6 +168,8 @@ void PrintKey(const json& body) {
         fmt::print(" {}{}", Text(place["owner"]), place["tier"] == "disk" ? " (disk)" : "");
       }
       fmt::print("\n");
+    } else if (entry.contains("away")) {
+      fmt::print("unknown: {}\n", Text(entry["away"]));
     } else {
       fmt::print("nowhere: {}\n", Text(entry["reason"]));
     }

@@ -132,12 +132,15 @@ void AddBench(CLI::App& app, Action& chosen) {
   remote->callback([options, &chosen] { chosen = [options] { return RunRemoteBench(*options); }; });
 
   CLI::App* scale = bench->add_subcommand(
-      "scale", "How far one master goes, and what resets, silence and garbage cost others.");
+      "scale", "How far masters go, and what resets, silence and garbage cost others.");
   scale->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
   scale
       ->add_option("--bench", options->benches,
-                   "only these: directory, restart, lookups, reset, silent, garbage")
-      ->check(CLI::IsMember({"directory", "restart", "lookups", "reset", "silent", "garbage"}));
+                   "only these: directory, restart, lookups, reset, silent, garbage, shards, "
+                   "shard-model; the last two only if they are named")
+      ->check(CLI::IsMember({"directory", "restart", "lookups", "reset", "silent", "garbage",
+                             "shards", "shard-model"}));
+  scale->add_option("--etcd", options->etcd, "etcd's program, for shards")->capture_default_str();
   scale->add_option("--seconds", options->seconds, "a measurement")->capture_default_str();
   scale->add_option("--most-objects", options->most_objects, "leave out what needs more objects")
       ->capture_default_str();

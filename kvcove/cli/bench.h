@@ -23,6 +23,7 @@ struct BenchOptions {
   std::uint64_t most_objects = 10'000'000;
   double seconds = 1;
   std::string store;  // etcd://...: of the masters of `bench control`; empty: files
+  std::string etcd = "etcd";  // its program, for what needs several masters
 };
 
 struct Row {
@@ -78,6 +79,9 @@ void Measure(const BenchOptions& options, Row& row, std::uint64_t bytes, Work&& 
 Result<int> RunRemoteBench(const BenchOptions& options);
 // `kvcove bench scale`.
 Result<int> RunScaleBench(const BenchOptions& options);
+// Of it, what several masters need.
+Status BenchShards(const BenchOptions& options);
+Status BenchShardModel(const BenchOptions& options);
 // `kvcove bench control`.
 Result<int> RunControlBench(const BenchOptions& options);
 // `kvcove bench connector`.

@@ -24,6 +24,8 @@ class BenchProcess {
   void Signal(int signal) { process_.Signal(signal); }
   // Bytes of memory that are its own or shared, now.
   std::uint64_t ResidentBytes() const;
+  // Processor time that its threads have had.
+  double CpuSeconds() const;
 
  private:
   Process process_;
@@ -35,10 +37,14 @@ struct ClusterBenchOptions {
   bool checksum = true;
   std::uint64_t max_objects = 0;
   std::string store;  // of the master; empty: a file
+  // Of masters that share the directory, and etcd's program; one has its facts in a directory.
+  std::size_t masters = 1;
+  std::string etcd;
 };
 
 // A master and some owners, and a requester without owner on its host.
 struct Cluster {
+  // Several masters: when each has its share.
   static Result<Cluster> Start(const ClusterBenchOptions& options);
   Status StartMaster();
 
@@ -46,10 +52,17 @@ struct Cluster {
   std::string store;
   rpc::Address master_address;
   rpc::Address admin_address;
+  std::unique_ptr<BenchProcess> etcd;
   std::unique_ptr<BenchProcess> master;
+  std::vector<std::unique_ptr<BenchProcess>> others;  // masters
+  std::vector<rpc::Address> admins;                   // of all of these
   std::vector<std::unique_ptr<BenchProcess>> owners;
   std::unique_ptr<Pool> pool;
   SessionPtr session;
+
+ private:
+  Status StartMasters(const ClusterBenchOptions& options, std::string& addresses);
+  Status AwaitShares() const;
 };
 
 }  // namespace kvcove::cli

@@ -341,11 +341,14 @@ Result<int> RunScaleBench(const BenchOptions& options) {
   const std::pair<const char*, Status (*)(const BenchOptions&)> benches[] = {
       {"directory", BenchDirectory}, {"restart", BenchRestart}, {"lookups", BenchLookups},
       {"reset", BenchResetOthers},   {"silent", BenchSilent},   {"garbage", BenchGarbage}};
+  const auto named = [&](const char* name) {
+    return std::ranges::find(options.benches, name) != options.benches.end();
+  };
   for (const auto& [name, bench] : benches) {
-    const bool wanted = options.benches.empty() ||
-                        std::ranges::find(options.benches, name) != options.benches.end();
-    if (wanted) KVCOVE_TRY(bench(options));
+    if (options.benches.empty() || named(name)) KVCOVE_TRY(bench(options));
   }
+  if (named("shards")) KVCOVE_TRY(BenchShards(options));
+  if (named("shard-model")) KVCOVE_TRY(BenchShardModel(options));
   return 0;
 }
 

@@ -45,6 +45,11 @@ Result<pool::MasterProcessOptions> ProcessOptionsOf(const MasterOptions& options
   KVCOVE_ASSIGN(cluster.limits, options.limits.Load());
   cluster.settings = {.read_hold_ms = static_cast<std::uint64_t>(options.read_hold_s * 1000),
                       .admin = options.announced_admin};
+  if (options.strict && options.shards == "on") {
+    return Fail(Code::kInvalid,
+                "--shards on does not go with --strict: another master serves a lost shard's part "
+                "when its lease is over by the clock, which --strict does not believe");
+  }
   cluster.master.strict = options.strict;
   cluster.master.shards = options.shards == "on" && !options.store.place.empty();
   cluster.master.max_entries = options.max_entries;
@@ -158,7 +163,8 @@ void AddMaster(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   master
       ->add_option("--max-entries", options->max_entries,
-                   "how many objects and replicas the directory holds, at 67 to 94 bytes each")
+                   "how many objects and replicas the directory holds, at 67 to 94 bytes each; "
+                   "all masters together")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   master

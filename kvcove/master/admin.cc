@@ -51,6 +51,33 @@ json OwnerJson(const wire::OwnerStat& owner) {
           {"lease_age_ms", owner.lease_age_ns / kMillisecond}};
 }
 
+// `own`: what the leader knows of the same key.
+json KeyJson(const wire::HeldKey& key, const wire::HeldKey& own,
+             const std::vector<wire::OwnerStat>& owners) {
+  const bool found = key.reason == MissReason::kNone;
+  json entry{{"found", found}, {"locations", json::array()}};
+  if (found) entry["bytes"] = key.size_bytes;
+  if (!found) entry["reason"] = MissReasonName(key.reason);
+  for (const wire::OwnerStat& owner : owners) {
+    const auto at =
+        std::ranges::find(key.holders, owner.number, &std::pair<wire::OwnerNumber, Tier>::first);
+    if (at == key.holders.end()) continue;
+    entry["locations"].push_back({{"owner", owner.address},
+                                  {"host", owner.host},
+                                  {"tier", at->second == Tier::kDisk ? "disk" : "memory"}});
+  }
+  const bool own_is_later =
+      key.missed == MissReason::kNone ||
+      (own.missed != MissReason::kNone && own.missed_age_ns < key.missed_age_ns);
+  const wire::HeldKey& last = own_is_later ? own : key;
+  if (last.missed != MissReason::kNone) {
+    entry["last_miss"] = {{"reason", MissReasonName(last.missed)},
+                          {"count", last.misses},
+                          {"seconds_ago", static_cast<double>(last.missed_age_ns) * 1e-9}};
+  }
+  return entry;
+}
+
 json TaskJson(const TaskStat& task) {
   return {{"id", task.id},
           {"kind", TaskKindName(task.request.kind)},
@@ -101,7 +128,7 @@ class Answers {
                 {"capacity_bytes", capacity},
                 {"free_bytes", free},
                 {"objects", objects},
-                {"directory_entries", stat.directory_entries},
+                {"directory_entries", stat.entries_of_all},
                 {"directory_bytes", stat.directory_bytes},
                 {"lookups", stat.lookups},
                 {"resets", stat.resets},
@@ -258,32 +285,21 @@ class Answers {
   // Where it is, or why it is nowhere.
   Result<json> Key(const Request& request) const {
     KVCOVE_ASSIGN(const std::string key, request.Need("key"));
+    KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsOf(request));
+    std::vector<ShardCalls::Key> asked;
+    for (const SlotDescription& slot : slots) {
+      asked.emplace_back(slot.slot, DirectoryHash(slot.slot, key));
+    }
+    const ShardCalls::Found found = cluster_.Find(asked, clock_.NowNs() + 2 * kSecond);
+    // What requesters report is known here only, whichever shard has the key.
+    const std::vector<wire::HeldKey> own = cluster_.master().directory().Held(asked);
     const std::vector<wire::OwnerStat> owners = cluster_.Owners();
     json list = json::array();
-    KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsOf(request));
-    for (const SlotDescription& slot : slots) {
-      const auto holders =
-          cluster_.master().directory().TiersOf(slot.slot, DirectoryHash(slot.slot, key));
-      const wire::Place place = cluster_.master().directory().Find(slot.slot, key);
-      json entry{{"namespace", ReadableName(slot.name)},
-                 {"version", slot.version},
-                 {"found", place.owner != wire::kNoOwner}};
-      if (place.owner != wire::kNoOwner) entry["bytes"] = place.size_bytes;
-      if (place.owner == wire::kNoOwner) entry["reason"] = MissReasonName(place.reason);
-      entry["locations"] = json::array();
-      for (const wire::OwnerStat& owner : owners) {
-        const auto at =
-            std::ranges::find(holders, owner.number, &std::pair<wire::OwnerNumber, Tier>::first);
-        if (at == holders.end()) continue;
-        entry["locations"].push_back({{"owner", owner.address},
-                                      {"host", owner.host},
-                                      {"tier", at->second == Tier::kDisk ? "disk" : "memory"}});
-      }
-      if (const auto missed = cluster_.master().directory().Why(slot.slot, key)) {
-        entry["last_miss"] = {{"reason", MissReasonName(missed->reason)},
-                              {"count", missed->count},
-                              {"seconds_ago", static_cast<double>(missed->age_ns) * 1e-9}};
-      }
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      json entry = KeyJson(found.keys[i], own[i], owners);
+      entry["namespace"] = ReadableName(slots[i].name);
+      entry["version"] = slots[i].version;
+      if (found.keys[i].reason == MissReason::kShardAway) entry["away"] = found.away;
       list.push_back(std::move(entry));
     }
     return json{{"key", key}, {"in", list}};
@@ -494,7 +510,7 @@ Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
   add("GET", "/v1/namespaces", false, [answers](const Request&) { return answers->Namespaces(); });
   add("GET", "/v1/keys", true,
       [answers](const Request& request) { return answers->Keys(request); });
-  add("GET", "/v1/key", false, [answers](const Request& request) { return answers->Key(request); });
+  add("GET", "/v1/key", true, [answers](const Request& request) { return answers->Key(request); });
   add("GET", "/v1/tasks", false, [answers](const Request&) { return answers->ListTasks(); });
   add("GET", "/v1/members", false, [answers](const Request&) { return answers->Members(); });
   add("GET", "/v1/masters", false, [answers](const Request&) { return answers->Masters(); });

@@ -2,6 +2,7 @@
 #include "kvcove/master/directory_service.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace kvcove::master {
 namespace {
@@ -75,23 +76,45 @@ bool DirectoryService::MayGrow(SlotId slot) const {
 // listings over its share.
 void DirectoryService::Tick() {
   const MutexLock lock(mutex_);
+  // Its keys may be put and listed elsewhere before they are told here again (docs/ha.md).
+  if (standings_.untold.load(std::memory_order_relaxed) == 0) ForgetWent();
   if (all_full_ || !full_.empty()) directory_.SweepNext();
   const std::int64_t now = clock_.NowNs();
   if (now < counted_ns_ + kCountNs) return;
   counted_ns_ = now;
-  all_full_ = directory_.entries() >= options_.max_entries;
-  full_.clear();
+  const std::uint64_t entries =
+      std::accumulate(elsewhere_.begin(), elsewhere_.end(), directory_.entries());
+  all_full_ = told_full_.all || entries >= options_.max_entries;
+  full_ = told_full_.tenants;
   const std::uint64_t share =
       options_.tenant_entries != 0 ? options_.tenant_entries : options_.max_entries / 4;
-  if (directory_.entries() < share) return;
+  if (entries < share) return;
   std::map<std::uint64_t, std::uint64_t> of_tenant;
   for (SlotId slot = 0; slot < kMaxSlots; ++slot) {
     const std::uint64_t tenant = standings_.TenantOfSlot(slot);
-    if (tenant != 0) of_tenant[tenant] += directory_.EntriesOf(slot);
+    if (tenant == 0) continue;
+    of_tenant[tenant] += directory_.EntriesOf(slot) + (elsewhere_.empty() ? 0 : elsewhere_[slot]);
   }
   for (const auto& [tenant, entries] : of_tenant) {
     if (entries >= share) full_.insert(tenant);
   }
+}
+
+DirectoryService::Full DirectoryService::full() const {
+  const MutexLock lock(mutex_);
+  return {.all = all_full_, .tenants = full_};
+}
+
+void DirectoryService::SetElsewhere(std::vector<std::uint64_t> entries_of_slots) {
+  const MutexLock lock(mutex_);
+  elsewhere_ = std::move(entries_of_slots);
+}
+
+void DirectoryService::SetFull(Full full) {
+  const MutexLock lock(mutex_);
+  if (full == told_full_) return;
+  told_full_ = std::move(full);
+  counted_ns_ = 0;  // the next tick looks at it
 }
 
 std::vector<std::uint64_t> DirectoryService::EntriesBySlot() const {
@@ -101,15 +124,16 @@ std::vector<std::uint64_t> DirectoryService::EntriesBySlot() const {
   return entries;
 }
 
+void DirectoryService::ForgetWent() {
+  if (went_order_.empty()) return;
+  went_.clear();
+  went_order_.clear();
+  went_forgotten_ = false;
+}
+
 void DirectoryService::Unlist(const wire::ListItem& item, OwnerNumber number) {
   const auto group = directory_.Unlist(item.slot, item.hash, number, item.group);
-  if (standings_.untold.load(std::memory_order_relaxed) == 0) {
-    if (went_order_.empty()) return;
-    went_.clear();
-    went_order_.clear();
-    went_forgotten_ = false;
-    return;
-  }
+  if (standings_.untold.load(std::memory_order_relaxed) == 0) return ForgetWent();
   if (!group) return;
   const std::uint64_t tag = directory_.Tag(item.slot, item.hash);
   went_[tag] = *group;
@@ -127,10 +151,11 @@ std::uint32_t DirectoryService::CreditFor(OwnerNumber number, bool tells, std::s
     return options_.inventory_batch;
   }
   const std::int64_t now = clock_.NowNs();
+  const std::size_t most = options_.tellers * shards_;
   const bool begins = !tellers_.contains(number);
-  if (begins && tellers_.size() >= options_.tellers) {
+  if (begins && tellers_.size() >= most) {
     std::erase_if(tellers_, [&](const auto& teller) { return teller.second < now; });
-    if (tellers_.size() >= options_.tellers) return 0;
+    if (tellers_.size() >= most) return 0;
   }
   const bool goes_on = begins || told >= options_.inventory_batch;
   tellers_[number] = now + (goes_on ? kTellerNs : kTellerEndsNs);
@@ -228,6 +253,7 @@ std::vector<wire::Place> DirectoryService::Lookup(SlotId slot, std::span<const I
         continue;
       }
       places.push_back(directory_.Find(slot, hashes[i], now));
+      Qualify(hashes[i], places.back());
     }
   }
   lookups_.fetch_add(places.size(), std::memory_order_relaxed);
@@ -239,18 +265,37 @@ wire::Place DirectoryService::Find(SlotId slot, std::string_view key) const {
   return directory_.Find(slot, DirectoryHash(slot, key));
 }
 
-std::vector<std::pair<OwnerNumber, Tier>> DirectoryService::TiersOf(SlotId slot,
-                                                                    const Id128& hash) const {
-  const MutexLock lock(mutex_);
-  return directory_.TiersOf(slot, hash);
+void DirectoryService::Qualify(const Id128& hash, wire::Place& place) const {
+  if (place.owner != wire::kNoOwner || slices_.empty()) return;
+  if (slices_[wire::SliceOf(hash)] == wire::SliceState::kLeft) {
+    place.reason = MissReason::kShardAway;
+  }
 }
 
-std::vector<std::vector<OwnerNumber>> DirectoryService::HoldersOf(
-    std::span<const std::pair<SlotId, Id128>> objects) const {
-  std::vector<std::vector<OwnerNumber>> holders;
-  const MutexLock lock(mutex_);
-  for (const auto& [slot, hash] : objects) holders.push_back(directory_.HoldersOf(slot, hash));
-  return holders;
+std::vector<wire::HeldKey> DirectoryService::Held(
+    std::span<const std::pair<SlotId, Id128>> keys) const {
+  std::vector<wire::HeldKey> held;
+  held.reserve(keys.size());
+  for (std::size_t begin = 0; begin < keys.size(); begin += kSlice) {
+    const MutexLock lock(mutex_);
+    for (const auto& [slot, hash] : keys.subspan(begin, std::min(kSlice, keys.size() - begin))) {
+      wire::HeldKey& one = held.emplace_back();
+      wire::Place place{.reason = MissReason::kShardAway};
+      if (Serves(hash, /*listing=*/false)) {
+        place = directory_.Find(slot, hash);
+        Qualify(hash, place);
+        one.holders = directory_.TiersOf(slot, hash);
+      }
+      one.reason = place.reason;
+      one.size_bytes = place.size_bytes;
+      if (const auto missed = MissOf(slot, hash)) {
+        one.missed = missed->reason;
+        one.misses = missed->count;
+        one.missed_age_ns = missed->age_ns;
+      }
+    }
+  }
+  return held;
 }
 
 // ---- removals
@@ -284,12 +329,13 @@ void DirectoryService::RemovePattern(SlotId slot, std::uint64_t number) {
 bool DirectoryService::Serves(const Id128& hash, bool listing) const {
   if (slices_.empty()) return true;
   const wire::SliceState state = slices_[wire::SliceOf(hash)];
-  return state == wire::SliceState::kServes || (!listing && state == wire::SliceState::kFrozen);
+  return state == wire::SliceState::kServes || (!listing && state != wire::SliceState::kNone);
 }
 
-void DirectoryService::SetSlices(std::span<const wire::SliceState> states) {
+void DirectoryService::SetSlices(std::span<const wire::SliceState> states, std::size_t shards) {
   const MutexLock lock(mutex_);
   slices_.assign(states.begin(), states.end());
+  shards_ = shards;
 }
 
 std::vector<wire::ShardEntry> DirectoryService::CopySlices(const Directory::Slices& slices,
@@ -351,7 +397,11 @@ void DirectoryService::RememberMisses(SlotId slot, std::span<const Id128> hashes
 
 std::optional<RecentMiss> DirectoryService::Why(SlotId slot, std::string_view key) const {
   const MutexLock lock(mutex_);
-  const std::uint64_t tag = directory_.Tag(slot, DirectoryHash(slot, key));
+  return MissOf(slot, DirectoryHash(slot, key));
+}
+
+std::optional<RecentMiss> DirectoryService::MissOf(SlotId slot, const Id128& hash) const {
+  const std::uint64_t tag = directory_.Tag(slot, hash);
   const Missed& missed = missed_[tag % kMissesKept];
   if (missed.tag != tag || missed.reason == MissReason::kNone) return std::nullopt;
   return RecentMiss{

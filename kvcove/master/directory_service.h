@@ -32,8 +32,9 @@ class DirectoryService {
   struct Options {
     // Numbers of removals below are another master's (RemovalLog::FirstOf).
     std::uint64_t first_removal = 0;
-    std::uint32_t inventory_batch = 4096;     // objects that an owner may tell at a time
-    std::size_t tellers = 16;                 // owners that may tell their inventory at a time
+    std::uint32_t inventory_batch = 4096;  // objects that an owner may tell at a time
+    // Owners that may tell their inventory at a time, for each master that serves the directory.
+    std::size_t tellers = 16;
     std::uint64_t max_entries = 200'000'000;  // 67 to 94 bytes each
     std::uint64_t tenant_entries = 0;         // of one tenant; 0: a quarter of all
     // Removals up to this one are not known here: what was put before it is refused.
@@ -55,10 +56,8 @@ class DirectoryService {
   // One place a hash. `warming`: what is nowhere may be told soon.
   std::vector<wire::Place> Lookup(SlotId slot, std::span<const Id128> hashes);
   wire::Place Find(SlotId slot, std::string_view key) const;
-  // All live owners of each.
-  std::vector<std::pair<OwnerNumber, Tier>> TiersOf(SlotId slot, const Id128& hash) const;
-  std::vector<std::vector<OwnerNumber>> HoldersOf(
-      std::span<const std::pair<SlotId, Id128>> objects) const;
+  // What is known of each key here: kShardAway where another shard knows more.
+  std::vector<wire::HeldKey> Held(std::span<const std::pair<SlotId, Id128>> keys) const;
 
   // Nothing that was begun before `number` is listed any more. kOk for each key that was there.
   // `generation`: the one that is meant; a later one's values stay, as they do on their owners.
@@ -73,7 +72,9 @@ class DirectoryService {
   std::optional<RecentMiss> Why(SlotId slot, std::string_view key) const;
 
   // ---- shards (docs/ha.md). All slices are served at first.
-  void SetSlices(std::span<const wire::SliceState> states);  // kSlices of them
+  // `states`: kSlices of them, or none: all are served. `shards`: how many masters share what
+  // owners tell; so many times more of these may tell at a time, for each sends each shard a part.
+  void SetSlices(std::span<const wire::SliceState> states, std::size_t shards);
   // Entries of these slices, from part `cursor` of the table on; `cursor` is where to go on, and
   // Directory::kShards at the end.
   std::vector<wire::ShardEntry> CopySlices(const Directory::Slices& slices, std::uint32_t& cursor);
@@ -83,6 +84,17 @@ class DirectoryService {
 
   // Finds the tenants with more entries than their share, and sweeps while there are any.
   void Tick();
+  // Who may list nothing more that is new.
+  struct Full {
+    bool all = false;
+    std::set<std::uint64_t> tenants;  // their tags
+    bool operator==(const Full&) const = default;
+  };
+  Full full() const;
+  // Of a directory that several masters serve: what the others have of each slot, at the leader;
+  // and what the leader has found, at a shard. Both count beside what is found here.
+  void SetElsewhere(std::vector<std::uint64_t> entries_of_slots);
+  void SetFull(Full full);
   // By slot; with entries that are dead but not swept yet.
   std::vector<std::uint64_t> EntriesBySlot() const;
   // Listings beyond a share, or beyond what the directory may hold.
@@ -126,11 +138,15 @@ class DirectoryService {
   Code ListOne(const wire::ListItem& item, const wire::ListRequest& request,
                std::span<const SlotId> drops, OwnerSlots& to_bar) KVCOVE_REQUIRES(mutex_);
   void Unlist(const wire::ListItem& item, OwnerNumber number) KVCOVE_REQUIRES(mutex_);
+  void ForgetWent() KVCOVE_REQUIRES(mutex_);
   // `told`: objects of its inventory in this request.
   std::uint32_t CreditFor(OwnerNumber number, bool tells, std::size_t told) KVCOVE_REQUIRES(mutex_);
   void Note(SlotId slot, const Id128& hash, MissReason reason) KVCOVE_REQUIRES(mutex_);
   bool MayGrow(SlotId slot) const KVCOVE_REQUIRES(mutex_);
   bool Serves(const Id128& hash, bool listing) const KVCOVE_REQUIRES(mutex_);
+  // A look-up that found nothing says so only where nobody else lists the key.
+  void Qualify(const Id128& hash, wire::Place& place) const KVCOVE_REQUIRES(mutex_);
+  std::optional<RecentMiss> MissOf(SlotId slot, const Id128& hash) const KVCOVE_REQUIRES(mutex_);
 
   const Options options_;
   Standings& standings_;
@@ -139,6 +155,7 @@ class DirectoryService {
   Directory directory_ KVCOVE_GUARDED_BY(mutex_);
   RemovalMemory removals_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<wire::SliceState> slices_ KVCOVE_GUARDED_BY(mutex_);  // empty: all are served
+  std::size_t shards_ KVCOVE_GUARDED_BY(mutex_) = 1;
   std::vector<Missed> missed_ KVCOVE_GUARDED_BY(mutex_);
   // Values that went while some owner's inventory was not told: one that it tells later under the
   // same key is older, and must not be seen after them. Bounded; the oldest are forgotten.
@@ -150,6 +167,8 @@ class DirectoryService {
       KVCOVE_GUARDED_BY(mutex_);                            // how long each is waited for
   std::set<std::uint64_t> full_ KVCOVE_GUARDED_BY(mutex_);  // tenants' tags
   bool all_full_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::vector<std::uint64_t> elsewhere_ KVCOVE_GUARDED_BY(mutex_);  // by slot; empty: nothing
+  Full told_full_ KVCOVE_GUARDED_BY(mutex_);
   std::int64_t counted_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<std::uint64_t> ahead_ KVCOVE_GUARDED_BY(mutex_);  // of SaveAhead, by shard
   std::atomic<std::uint64_t> refused_{0};

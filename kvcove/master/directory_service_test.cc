@@ -125,6 +125,36 @@ TEST_F(DirectoryServiceTest, WhatReturnsWithADiskIsOlderThanWhatWentMeanwhile) {
   EXPECT_THAT(List({mine, untouched}, 1, 0, 2)->codes, ElementsAre(Code::kExists, Code::kOk));
 }
 
+// The slice may have been elsewhere in between, where another value was put.
+TEST_F(DirectoryServiceTest, WhatWentIsForgottenOnceAllIsTold) {
+  standings_.untold = 1;
+  ASSERT_TRUE(List({Item("k")}, 1));
+  ASSERT_TRUE(List({Gone("k")}, 2));
+  wire::ListItem other = Told("k");
+  other.group = 2;
+  EXPECT_THAT(List({other}, 1, 1)->codes, ElementsAre(Code::kExists));
+  standings_.untold = 0;
+  service_.Tick();
+  standings_.untold = 1;
+  EXPECT_THAT(List({other}, 2, 1)->codes, ElementsAre(Code::kOk));
+}
+
+TEST_F(DirectoryServiceTest, ASliceThatHasLeftIsFoundButNotCalledUnknown) {
+  ASSERT_TRUE(List({Item("k")}, 1));
+  service_.SetSlices(std::vector(wire::kSlices, wire::SliceState::kLeft), 2);
+  const std::vector<Id128> hashes = {DirectoryHash(kSlot, "k"), DirectoryHash(kSlot, "new")};
+  const auto places = service_.Lookup(kSlot, hashes);
+  EXPECT_EQ(places[0].owner, 0);
+  EXPECT_EQ(places[1].reason, MissReason::kShardAway);
+  DirectoryService::OwnerSlots to_bar;
+  const wire::ListRequest request{.number = 0, .epoch = 1, .sequence = 2, .items = {Item("new")}};
+  EXPECT_EQ(service_.List(request, {}, to_bar).error().code, Code::kInProgress);
+  const std::vector<std::pair<SlotId, Id128>> keys = {{kSlot, hashes[0]}, {kSlot, hashes[1]}};
+  const auto held = service_.Held(keys);
+  EXPECT_THAT(held[0].holders, ElementsAre(std::pair(wire::OwnerNumber{0}, Tier::kMemory)));
+  EXPECT_EQ(held[1].reason, MissReason::kShardAway);
+}
+
 TEST_F(DirectoryServiceTest, NothingReturnsWithADiskOnceMoreWentThanIsRemembered) {
   standings_.untold = 1;
   std::uint64_t sequence = 0;

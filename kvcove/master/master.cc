@@ -50,9 +50,9 @@ Master::Master(const MasterOptions& options, const StartPlan& plan, ControlStore
       GenerationKeeper::Options{.generations = options.generations,
                                 .proven_from_ns = plan.unknown_leases_until_ns},
       plan.state, commits_, *control_, clock);
-  shards_ = std::make_unique<Shards>(
-      ShardsOptions{.on = options_.shards && !options_.strict, .lease_ns = options_.lease_ns},
-      term_, RemovalLog::FirstOf(term_), standings_, directory_, clock);
+  shards_ =
+      std::make_unique<Shards>(ShardsOptions{.on = options_.shards, .lease_ns = options_.lease_ns},
+                               term_, RemovalLog::FirstOf(term_), standings_, directory_, clock);
   shards_->Begin(*control_, [this] { return leads_ns_(); });
 }
 

@@ -79,6 +79,7 @@ rpc::ServerOptions MasterServer::Impl::ServerOptionsOf() const {
 
 void MasterServer::Impl::Serve() {
   serves_ = true;
+  shard_calls_ = std::make_unique<ShardCalls>(*master_, access_, clock_);
   admission_->SetConnections(server_->connections().max());
   workers_ = std::make_unique<rpc::Workers>(kWorkers);
   server_->Start();
@@ -116,6 +117,7 @@ void MasterServer::Impl::Stop() {
   }
   // Ticks go on until here: they bound how long a disk that hangs delays the end.
   StopTick();
+  shard_calls_.reset();
   // The store's answers come to the master, so it ends first.
   store_.reset();
   master_.reset();
@@ -126,6 +128,7 @@ void MasterServer::Impl::Tick() {
   while (!stopping_) {
     tick_mutex_.unlock();
     master_->Tick();
+    shard_calls_->Tick();
     tick_mutex_.lock();
     if (!stopping_) tick_changed_.WaitFor(tick_mutex_, std::chrono::nanoseconds(kTickNs));
   }
@@ -137,6 +140,10 @@ const rpc::Address& MasterServer::address() const { return impl_->address(); }
 void MasterServer::SetAdmin(std::string address) { impl_->SetAdmin(std::move(address)); }
 MasterStat MasterServer::Stat() const { return impl_->Stat(); }
 Master& MasterServer::master() { return impl_->master(); }
+ShardCalls::Found MasterServer::Find(std::span<const ShardCalls::Key> keys,
+                                     std::int64_t deadline_ns) {
+  return impl_->shard_calls().Find(keys, deadline_ns);
+}
 rpc::Access MasterServer::AccessTo(const std::string& address) const {
   return impl_->AccessTo(address);
 }

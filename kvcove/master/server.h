@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "kvcove/master/disk.h"
 #include "kvcove/master/etcd_store.h"
 #include "kvcove/master/master.h"
+#include "kvcove/master/shard_calls.h"
 #include "kvcove/rpc/access.h"
 #include "kvcove/rpc/address.h"
 #include "kvcove/rpc/credentials.h"
@@ -44,9 +46,10 @@ struct MasterStat {
   Id128 incarnation;
   std::uint64_t term = 0;
   std::uint64_t revision = 0;
-  bool leads = true;                   // nobody else does now
-  std::optional<EtcdStoreStat> store;  // where facts are in etcd
-  std::uint64_t directory_entries = 0;
+  bool leads = true;                    // nobody else does now
+  std::optional<EtcdStoreStat> store;   // where facts are in etcd
+  std::uint64_t directory_entries = 0;  // here
+  std::uint64_t entries_of_all = 0;     // and at the masters that serve parts of the directory
   std::uint64_t directory_bytes = 0;
   std::map<std::string, std::uint64_t> entries_of_tenants;
   std::uint64_t listings_over_share = 0;
@@ -80,6 +83,8 @@ class MasterServer {
 
   // ---- for administration and tasks
   Master& master();
+  // The whole directory, of which other masters may serve parts: ShardCalls::Find.
+  ShardCalls::Found Find(std::span<const ShardCalls::Key> keys, std::int64_t deadline_ns);
   // Credentials and TLS settings that this master presents to the owner at that address.
   rpc::Access AccessTo(const std::string& address) const;
   std::vector<wire::OwnerStat> Owners() const;

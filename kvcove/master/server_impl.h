@@ -13,6 +13,7 @@
 #include "kvcove/master/file_store.h"
 #include "kvcove/master/owner_lists.h"
 #include "kvcove/master/server.h"
+#include "kvcove/master/shard_calls.h"
 #include "kvcove/master/wait_for.h"
 #include "kvcove/rpc/gate.h"
 #include "kvcove/rpc/leader.h"
@@ -87,6 +88,7 @@ class MasterServer::Impl final : public rpc::Handler {
   }
 
   Master& master() { return *master_; }
+  ShardCalls& shard_calls() { return *shard_calls_; }
   rpc::Access AccessTo(const std::string& address) const;
   const rpc::Address& address() const { return server_->address(); }
   MasterStat Stat() const;
@@ -211,6 +213,7 @@ class MasterServer::Impl final : public rpc::Handler {
   bool stopping_ KVCOVE_GUARDED_BY(tick_mutex_) = false;
 
   std::unique_ptr<Master> master_;
+  std::unique_ptr<ShardCalls> shard_calls_;
   std::unique_ptr<ControlStore> store_;
   FileStore* file_ = nullptr;  // store_, if it is one
   EtcdStore* etcd_ = nullptr;  // the same

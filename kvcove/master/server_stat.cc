@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the master says of itself: its state, and its metrics.
+#include <numeric>
+
 #include "kvcove/master/server.h"
 #include "kvcove/master/server_impl.h"
 #include "kvcove/master/server_metrics.h"
@@ -9,7 +11,7 @@ namespace kvcove::master {
 
 MasterStat MasterServer::Impl::Stat() const {
   const PoolFact pool = master_->generations().pool();
-  const std::vector<std::uint64_t> entries = master_->directory().EntriesBySlot();
+  const std::vector<std::uint64_t> entries = master_->shards().EntriesBySlot();
   std::map<std::string, std::uint64_t> entries_of_tenants;
   for (const SlotDescription& slot : master_->generations().Describe()) {
     const std::string_view tenant = TenantOf(slot.name);
@@ -22,6 +24,7 @@ MasterStat MasterServer::Impl::Stat() const {
           .leads = Leads(),
           .store = etcd_ == nullptr ? std::nullopt : std::optional(etcd_->stat()),
           .directory_entries = master_->directory().entries(),
+          .entries_of_all = std::accumulate(entries.begin(), entries.end(), std::uint64_t{0}),
           .directory_bytes = master_->directory().bytes(),
           .entries_of_tenants = std::move(entries_of_tenants),
           .listings_over_share = master_->directory().refused(),

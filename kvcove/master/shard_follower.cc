@@ -2,13 +2,13 @@
 #include "kvcove/master/shard_follower.h"
 
 #include "kvcove/base/log.h"
+#include "kvcove/master/shard_calls.h"
 
 namespace kvcove::master {
 namespace {
 
 constexpr std::int64_t kSyncNs = kSecond;
 constexpr std::int64_t kAskNs = kSecond;
-constexpr std::int64_t kPullNs = 5 * kSecond;
 constexpr std::int64_t kPauseNs = 50 * kMillisecond;
 
 std::span<const std::byte> Bytes(std::string_view text) {
@@ -101,34 +101,17 @@ void ShardFollower::Take(const wire::ShardMove& move, const ChannelPtr& leader) 
     if (!address) return replica_.LoadFailed(move.id);
     giver = std::make_shared<rpc::TcpChannel>(*address, access_);
   }
-  if (const Status pulled = Pull(move, *giver); !pulled) {
+  const auto load = [&](const wire::ShardPage& page) {
+    if (stopping_ || replica_.Wanted().id != move.id) return false;
+    replica_.Load(move.id, page);
+    return true;
+  };
+  const Status pulled = PullMove(move, replica_.term(), *giver, load, clock_);
+  if (!pulled) {
     LogWarn("{} slices of the directory cannot be taken over from {}: {}", move.slices.size(),
             move.address.empty() ? "the leader" : move.address, pulled.error().ToString());
     replica_.LoadFailed(move.id);
   }
-}
-
-// The giver may hear of the move a little later than this one.
-Status ShardFollower::Pull(const wire::ShardMove& move, rpc::TcpChannel& giver) {
-  std::uint32_t cursor = 0;
-  const std::int64_t until_ns = clock_.NowNs() + kPullNs;
-  while (!stopping_ && replica_.Wanted().id == move.id) {
-    const wire::ShardPullRequest request{
-        .term = replica_.term(), .move = move.id, .cursor = cursor};
-    const auto body = giver.Call(wire::Method::kShardPull, Bytes(wire::Encode(request)),
-                                 clock_.NowNs() + kPullNs);
-    if (!body && body.error().code == Code::kStale && cursor == 0 && clock_.NowNs() < until_ns) {
-      Pause(kPauseNs / 10);
-      continue;
-    }
-    if (!body) return std::unexpected(body.error());
-    KVCOVE_ASSIGN(const wire::ShardPage page, wire::DecodeShardPage(Bytes(*body)));
-    replica_.Load(move.id, page);
-    if (page.done) return {};
-    if (page.cursor <= cursor) return Fail(Code::kCorrupt, "its pages do not go on");
-    cursor = page.cursor;
-  }
-  return {};
 }
 
 ShardReplica::Ask ShardFollower::ask() {

@@ -33,7 +33,6 @@ class ShardFollower {
   void Run();
   void SyncOnce(const ChannelPtr& leader);
   void Take(const wire::ShardMove& move, const ChannelPtr& leader);
-  Status Pull(const wire::ShardMove& move, rpc::TcpChannel& giver);
   ChannelPtr leader() const;
   void Pause(std::int64_t duration_ns);
 

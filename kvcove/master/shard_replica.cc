@@ -7,12 +7,37 @@
 
 namespace kvcove::master {
 
+namespace {
+
+constexpr std::int64_t kTellEntriesNs = 50 * kMillisecond;
+// The leader's directory has a tick every 5 ms, this one with each answer, every 100 ms or sooner.
+constexpr int kTicks = 20;
+
+}  // namespace
+
 // ---- following
+
+std::vector<std::pair<SlotId, std::uint64_t>> ShardReplica::EntriesToTell(const Following* to) {
+  std::vector<std::pair<SlotId, std::uint64_t>> entries;
+  {
+    const MutexLock lock(mutex_);
+    const std::int64_t now = clock_.NowNs();
+    if (to == nullptr || now < counted_ns_ + kTellEntriesNs) return entries;
+    counted_ns_ = now;
+  }
+  const std::vector<std::uint64_t> all = to->directory.EntriesBySlot();
+  for (std::size_t slot = 0; slot < all.size(); ++slot) {
+    if (all[slot] != 0) entries.emplace_back(static_cast<SlotId>(slot), all[slot]);
+  }
+  return entries;
+}
 
 wire::ShardSyncRequest ShardReplica::NextSync() {
   const FollowingPtr to = following();
   const std::uint64_t entries = to == nullptr ? 0 : to->directory.entries();
+  const auto entries_of_slots = EntriesToTell(to.get());
   const MutexLock lock(mutex_);
+  frozen_named_ = frozen_;
   wire::ShardSyncRequest request{.process = process_,
                                  .address = options_.address,
                                  .term = term_,
@@ -22,7 +47,8 @@ wire::ShardSyncRequest ShardReplica::NextSync() {
                                  .loaded = loaded_,
                                  .failed = failed_,
                                  .removed = {},
-                                 .entries = entries};
+                                 .entries = entries,
+                                 .entries_of_slots = entries_of_slots};
   named_.clear();
   for (const auto& [number, codes] : removed_) {
     request.removed.push_back({.number = number, .codes = codes});
@@ -35,7 +61,8 @@ void ShardReplica::Begin(const wire::ShardSyncReply& reply) {
   DirectoryService::Options options = options_.directory;
   options.first_removal = options.floor = reply.floor;
   auto begun = std::make_shared<Following>(options, clock_);
-  begun->directory.SetSlices(std::vector<wire::SliceState>(wire::kSlices, wire::SliceState::kNone));
+  begun->directory.SetSlices(std::vector<wire::SliceState>(wire::kSlices, wire::SliceState::kNone),
+                             1);
   // Nothing is answered from what was followed before.
   serves_until_ns_.store(0, std::memory_order_release);
   following_number_.fetch_add(1, std::memory_order_acq_rel);
@@ -44,21 +71,12 @@ void ShardReplica::Begin(const wire::ShardSyncReply& reply) {
   term_ = reply.term;
   session_ = reply.session;
   number_ = reply.number;
-  position_ = frozen_ = loaded_ = failed_ = 0;
+  position_ = frozen_ = frozen_named_ = frozen_heard_ = loaded_ = failed_ = 0;
   shown_ = 0;
+  floor_ = reply.floor;
   serves_.assign(wire::kSlices, wire::SliceState::kNone);
   move_ = {};
   forget_.reset();
-  removed_.clear();
-  named_.clear();
-}
-
-void ShardReplica::Forgotten() {
-  serves_until_ns_.store(0, std::memory_order_release);
-  const MutexLock lock(mutex_);
-  following_ = nullptr;
-  term_ = session_ = position_ = 0;
-  move_ = {};
   removed_.clear();
   named_.clear();
 }
@@ -87,8 +105,10 @@ void ShardReplica::Apply(const wire::ShardSyncReply& reply, std::int64_t sent_ns
   ApplyOwners(*to, reply);
   to->standings.untold.store(reply.untold, std::memory_order_relaxed);
   to->warming.store(reply.warming, std::memory_order_relaxed);
+  to->directory.SetFull(
+      {.all = reply.full, .tenants = {reply.full_tenants.begin(), reply.full_tenants.end()}});
   ApplyRemovals(*to, reply);
-  if (!reply.serves.empty()) to->directory.SetSlices(reply.serves);
+  if (!reply.serves.empty()) to->directory.SetSlices(reply.serves, 1);
   const MutexLock lock(mutex_);
   shown_ = std::max(shown_, reply.shown);
   position_ = reply.position;
@@ -101,6 +121,7 @@ void ShardReplica::Apply(const wire::ShardSyncReply& reply, std::int64_t sent_ns
     serves_ = reply.serves;
   }
   move_ = reply.move;
+  frozen_heard_ = frozen_named_;
   if (move_.id != 0 && move_.from == number_) frozen_ = move_.id;
   if (reply.lease_ns > 0) {
     serves_until_ns_.store(sent_ns + reply.lease_ns, std::memory_order_release);
@@ -172,6 +193,14 @@ void ShardReplica::BeginLoad(const wire::ShardMove& move) {
 void ShardReplica::Load(std::uint64_t move, const wire::ShardPage& page) {
   const FollowingPtr to = following();
   if (to == nullptr || Wanted().id != move) return;
+  bool knows = false;
+  {
+    // The giver may have to apply a removal yet that this shard was never told of. The leader has
+    // applied each of these.
+    const MutexLock lock(mutex_);
+    knows = move_.from == wire::kLeaderShard || page.shown >= floor_;
+  }
+  if (!knows) return LoadFailed(move);
   to->directory.LoadEntries(page.entries, page.shown);
   const MutexLock lock(mutex_);
   if (page.done && following_ == to && move_.id == move) loaded_ = move;
@@ -203,7 +232,7 @@ Result<wire::ShardPage> ShardReplica::Pull(const wire::ShardPullRequest& request
   {
     const MutexLock lock(mutex_);
     if (following_ == nullptr || request.term != term_ || request.move != move_.id ||
-        move_.from != number_ || frozen_ != move_.id) {
+        move_.from != number_ || frozen_heard_ != move_.id) {
       return Fail(Code::kStale, "this move is over");
     }
     to = following_;
@@ -277,12 +306,22 @@ Result<std::vector<wire::Place>> ShardReplica::Lookup(const Token& token,
     return Fail(Code::kStale, "the generation is not the current one; register again");
   }
   std::vector<wire::Place> places = to->directory.Lookup(token.slot, hashes);
+  if (std::ranges::find(places, wire::kNoOwner, &wire::Place::owner) == places.end()) {
+    return places;
+  }
   if (to->warming.load(std::memory_order_relaxed)) {
     for (wire::Place& place : places) {
       if (place.reason == MissReason::kNeverPut) place.reason = MissReason::kWarmingUp;
     }
   }
+  to->directory.RememberMisses(token.slot, hashes, places);
   return places;
+}
+
+std::vector<wire::HeldKey> ShardReplica::Held(const wire::ShardFindRequest& request) const {
+  const FollowingPtr to = following();
+  if (to == nullptr) return {};
+  return to->directory.Held(request.keys);
 }
 
 std::uint64_t ShardReplica::TenantOfOwner(OwnerNumber number) const {
@@ -310,7 +349,8 @@ ShardReplica::Stat ShardReplica::stat() const {
 }
 
 void ShardReplica::Tick() {
-  if (const FollowingPtr to = following(); to != nullptr) to->directory.Tick();
+  const FollowingPtr to = following();
+  for (int i = 0; i < kTicks && to != nullptr; ++i) to->directory.Tick();
 }
 
 }  // namespace kvcove::master

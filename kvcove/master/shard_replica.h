@@ -37,8 +37,6 @@ class ShardReplica {
   wire::ShardSyncRequest NextSync();
   // `sent_ns`: when the request was sent.
   void Apply(const wire::ShardSyncReply& reply, std::int64_t sent_ns);
-  // The leader does not know this shard any more: it begins anew. What it gave runs out by itself.
-  void Forgotten();
   // Slices that this shard is to get, and has not got yet; `id` 0: none.
   wire::ShardMove Wanted() const;
   // Nothing is left of an earlier time with these slices.
@@ -73,6 +71,7 @@ class ShardReplica {
   // Errors: kStale when the token's generation is not the current one here.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes);
   Result<wire::ShardPage> Pull(const wire::ShardPullRequest& request);
+  std::vector<wire::HeldKey> Held(const wire::ShardFindRequest& request) const;
   // TenantTags, for credentials: of the only tenant that an owner serves (0: all), and of a slot.
   std::uint64_t TenantOfOwner(OwnerNumber number) const;
   std::uint64_t TenantOfSlot(SlotId slot) const;
@@ -107,6 +106,8 @@ class ShardReplica {
     const MutexLock lock(mutex_);
     return following_;
   }
+  // Empty: it was told a moment ago.
+  std::vector<std::pair<SlotId, std::uint64_t>> EntriesToTell(const Following* to);
   void Begin(const wire::ShardSyncReply& reply);
   static bool Lags(const Following& to, SlotId slot, Generation generation);
   void ApplyOwners(Following& to, const wire::ShardSyncReply& reply) const;
@@ -125,15 +126,21 @@ class ShardReplica {
   wire::ShardNumber number_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t position_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t frozen_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  // As frozen_, in the last request; and in the last one that was answered. What was listed in the
+  // frozen slices was put behind no removal that this answer does not call shown.
+  std::uint64_t frozen_named_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t frozen_heard_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t loaded_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t failed_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t shown_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t floor_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<wire::SliceState> serves_ KVCOVE_GUARDED_BY(mutex_);
   wire::ShardMove move_ KVCOVE_GUARDED_BY(mutex_);
   Directory::Slices forget_ KVCOVE_GUARDED_BY(mutex_);
   // Applied removals that the leader may not have heard of.
   std::map<std::uint64_t, std::vector<Code>> removed_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<std::uint64_t> named_ KVCOVE_GUARDED_BY(mutex_);  // of these, in the last request
+  std::int64_t counted_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;       // when its entries were told
 };
 
 }  // namespace kvcove::master

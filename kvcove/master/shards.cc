@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/master/shards.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "kvcove/base/log.h"
@@ -35,6 +33,10 @@ Shards::Shards(const ShardsOptions& options, std::uint64_t term, std::uint64_t f
 void Shards::Begin(Control& control, std::function<std::int64_t()> leads_ns) {
   control_ = &control;
   leads_ns_ = std::move(leads_ns);
+  if (!options_.on) return;
+  const MutexLock lock(mutex_);
+  gathers_until_ns_ = clock_.NowNs() + options_.gather_ns;
+  SetOwnSlices();
 }
 
 std::shared_ptr<const wire::ShardMap> Shards::map() const {
@@ -125,6 +127,9 @@ void Shards::Acknowledge(Member& member, const wire::ShardSyncRequest& request, 
   member.loaded = std::max(member.loaded, request.loaded);
   member.failed = std::max(member.failed, request.failed);
   member.entries = request.entries;
+  if (!request.entries_of_slots.empty() || request.entries == 0) {
+    member.entries_of_slots = request.entries_of_slots;
+  }
   for (const wire::ShardSyncRequest::Removed& removed : request.removed) {
     const auto at = member.removals.find(removed.number);
     if (at == member.removals.end()) continue;
@@ -180,7 +185,9 @@ bool Differs(const wire::ShardSyncReply::Owner& before, const wire::ShardSyncRep
 bool Shards::HasNews(const Member& member) {
   if (member.fresh || member.serves_sent != serves_version_) return true;
   if (map_ != nullptr && member.map_sent != map_->revision) return true;
-  if (member.move_sent != move_.id) return true;
+  if (member.move_sent != move_.id || member.full_sent != full_version_) return true;
+  // Its entries are asked for behind an answer that was built when it had frozen them.
+  if (member.frozen_sent != member.frozen) return true;
   if (std::ranges::any_of(member.removals, [](const auto& one) { return !one.second.sent; })) {
     return true;
   }
@@ -207,9 +214,10 @@ std::vector<wire::SliceState> Shards::ServesOf(wire::ShardNumber number) const {
     const bool gives = stage_ != Stage::kNone && move_.from == number && moving_[i];
     if (held_[i]) continue;
     if (gives) {
-      states[i] = wire::SliceState::kFrozen;
+      states[i] = stage_ == Stage::kClosing || stage_ == Stage::kEnding ? wire::SliceState::kLeft
+                                                                        : wire::SliceState::kFrozen;
     } else if (now_.shards[i] == number) {
-      states[i] = wire::SliceState::kServes;
+      states[i] = gathers_until_ns_ != 0 ? wire::SliceState::kFrozen : wire::SliceState::kServes;
     }
   }
   return states;
@@ -267,6 +275,10 @@ void Shards::Answer(wire::ShardNumber number, Runs& runs) {
   member.move_sent = move_.id;
   answer.untold = standings_.untold.load(std::memory_order_relaxed);
   answer.warming = control_->Warming();
+  answer.full = full_.all;
+  answer.full_tenants.assign(full_.tenants.begin(), full_.tenants.end());
+  member.full_sent = full_version_;
+  member.frozen_sent = member.frozen;
   member.fresh = false;
   answer.position = ++member.position;
   // It counts from when it asked, and this clock from here, 1 % more. Nobody else leads before all
@@ -344,7 +356,26 @@ void Shards::CheckWaiters(Runs& runs) {
 
 void Shards::SetOwnSlices() {
   ++serves_version_;
-  directory_.SetSlices(ServesOf(wire::kLeaderShard));
+  if (map_ == nullptr && gathers_until_ns_ == 0 && stage_ == Stage::kNone && held_.none()) {
+    return directory_.SetSlices({}, 1);
+  }
+  directory_.SetSlices(ServesOf(wire::kLeaderShard), members_.size() + 1);
+}
+
+// While nothing has been listed in this term, nothing is lost when slices begin elsewhere.
+void Shards::Share(Runs& runs) {
+  gathers_until_ns_ = 0;
+  if (members_.empty()) return SetOwnSlices();
+  std::vector<wire::ShardNumber> sharing = {wire::kLeaderShard};
+  for (const auto& [number, member] : members_) sharing.push_back(number);
+  const std::size_t share = wire::kSlices / sharing.size();
+  for (std::size_t i = share; i < wire::kSlices; ++i) {
+    now_.shards[i] = sharing[std::min(i / share, sharing.size() - 1)];
+    now_.fresh[i] = now_.revision + 1;
+    held_[i] = true;
+  }
+  SetOwnSlices();
+  NewMap(/*lost=*/true, runs);
 }
 
 void Shards::NewMap(bool lost, Runs& runs) {
@@ -354,7 +385,7 @@ void Shards::NewMap(bool lost, Runs& runs) {
     now_.addresses.resize(std::max<std::size_t>(now_.addresses.size(), number + 1U));
     now_.addresses[number] = member.address;
   }
-  bool any = false;
+  bool any = held_.any();
   if (lost) {
     for (std::size_t i = 0; i < wire::kSlices; ++i) {
       if (now_.shards[i] < now_.addresses.size() &&
@@ -394,7 +425,6 @@ void Shards::Lose(wire::ShardNumber number, Runs& runs) {
     runs.emplace_back([one = pending.removing] { one->done(one->codes); });
   }
   CheckWaiters(runs);
-  if (stage_ != Stage::kNone && (move_.from == number || move_.to == number)) EndMove();
 }
 
 std::size_t Shards::CountOf(wire::ShardNumber number) const {
@@ -417,23 +447,24 @@ void Shards::Tick() {
   }
   {
     const MutexLock lock(mutex_);
-    if (members_.empty() && waiters_.empty() && map_ == nullptr) return;
     const std::int64_t now = clock_.NowNs();
+    if (gathers_until_ns_ != 0 && now >= gathers_until_ns_) Share(runs);
+    if (members_.empty() && waiters_.empty() && map_ == nullptr && runs.empty()) return;
     std::vector<wire::ShardNumber> lost;
     for (const auto& [number, member] : members_) {
       if (member.lease_until_ns <= now) lost.push_back(number);
     }
-    // What the leader has of slices that it gave away goes before it gets them back.
-    if (stage_ == Stage::kEnding && move_.from == wire::kLeaderShard &&
-        std::ranges::find(lost, move_.to) != lost.end()) {
-      forget_ |= moving_;
-      EndMove();
-    }
+    const bool ends = std::ranges::any_of(lost, [&](wire::ShardNumber one) KVCOVE_REQUIRES(mutex_) {
+      return one == move_.from || one == move_.to;
+    });
+    if (stage_ != Stage::kNone && ends) EndMove();
+    // What the leader has of slices that are not its own goes before it gets them.
     if (forget_.any()) lost.clear();
     for (const wire::ShardNumber number : lost) Lose(number, runs);
     if (!lost.empty() && map_ != nullptr) NewMap(/*lost=*/true, runs);
     CheckMove(runs);
     PlanMove();
+    CountShares();
     CheckWaiters(runs);
     for (auto& [number, member] : members_) {
       if (member.reply && (now >= member.since_ns + options_.hold_ns || HasNews(member))) {
@@ -469,34 +500,6 @@ void Shards::Stop() {
     waiters_.clear();
   }
   Run(runs);
-}
-
-// ---- administration
-
-std::vector<ShardDescription> Shards::Describe() const {
-  const std::uint64_t own = directory_.entries();
-  const MutexLock lock(mutex_);
-  std::vector<ShardDescription> all;
-  all.push_back({.slices = CountOf(wire::kLeaderShard), .entries = own});
-  for (const auto& [number, member] : members_) {
-    all.push_back({.number = number,
-                   .address = member.address,
-                   .slices = CountOf(number),
-                   .entries = member.entries,
-                   .draining = member.draining,
-                   .lease_ns = member.lease_until_ns - clock_.NowNs()});
-  }
-  return all;
-}
-
-Status Shards::SetDraining(const std::string& address, bool draining) {
-  const MutexLock lock(mutex_);
-  for (auto& [number, member] : members_) {
-    if (member.address != address) continue;
-    member.draining = draining;
-    return {};
-  }
-  return Fail(Code::kInvalid, fmt::format("no master at '{}' serves a shard", address));
 }
 
 }  // namespace kvcove::master

@@ -10,7 +10,10 @@
 //
 // A move:  freezing (the giver lists nothing more of these slices)
 //       -> loading (the taker gets the entries)
+//       -> closing (from when the giver has heard it, it calls no key unknown that it does not
+//       find)
 //       -> ending (the taker serves; the giver answers look-ups until the taker has heard so)
+// The leader takes slices only when nobody else is left to take what a drained shard gives away.
 #pragma once
 
 #include <array>
@@ -33,6 +36,8 @@ struct ShardsOptions {
   std::int64_t lease_ns = kSecond;
   std::int64_t hold_ns = 100 * kMillisecond;  // a request without news
   std::int64_t move_ns = 60 * kSecond;        // after which a move is given up
+  // At first nothing is listed: masters that follow by then get their parts before owners tell.
+  std::int64_t gather_ns = 200 * kMillisecond;
   // Entries that move at a time: their keys' listings wait so long.
   std::uint64_t move_entries = 400'000;
 };
@@ -64,6 +69,13 @@ class Shards {
   // Errors: kStale for a move that is not under way from the leader.
   Result<wire::ShardPage> Pull(const wire::ShardPullRequest& request);
 
+  // ---- a move to the leader. One thread makes these calls, and those of the giver.
+  // Slices that the leader is to get, and has not got yet; `id` 0: none.
+  wire::ShardMove Wanted() const;
+  // False: the move is over.
+  bool Load(std::uint64_t move, const wire::ShardPage& page);
+  void LoadFailed(std::uint64_t move);
+
   // ---- what shards must know. `done` is called once, within a lease at the latest.
   // Codes by key: kOk where a shard had it. Numbers may come out of order.
   void Remove(const wire::Removal& removal, std::function<void(std::vector<Code>)> done);
@@ -71,6 +83,8 @@ class Shards {
 
   // ---- administration
   std::vector<ShardDescription> Describe() const;
+  // Of all shards, as each has told lately; with entries that are dead but not swept yet.
+  std::vector<std::uint64_t> EntriesBySlot() const;
   // Its slices go to others. Errors: kInvalid.
   Status SetDraining(const std::string& address, bool draining);
 
@@ -104,7 +118,10 @@ class Shards {
     std::uint64_t frozen = 0;
     std::uint64_t loaded = 0;
     std::uint64_t failed = 0;
+    std::uint64_t frozen_sent = 0;
+    std::uint64_t full_sent = 0;  // of full_version_
     std::uint64_t entries = 0;
+    std::vector<std::pair<SlotId, std::uint64_t>> entries_of_slots;
     bool fresh = true;  // gets everything with its first answer
     bool draining = false;
     std::vector<Row> owners;
@@ -113,7 +130,7 @@ class Shards {
     std::int64_t since_ns = 0;          // of what waits
     Reply<wire::ShardSyncReply> reply;  // null: nothing waits
   };
-  enum class Stage : std::uint8_t { kNone, kFreezing, kLoading, kEnding };
+  enum class Stage : std::uint8_t { kNone, kFreezing, kLoading, kClosing, kEnding };
   struct Waiter {
     std::map<std::uint64_t, std::uint64_t> sessions;  // the positions that are awaited
     std::int64_t deadline_ns = 0;
@@ -133,9 +150,14 @@ class Shards {
   std::vector<wire::SliceState> ServesOf(wire::ShardNumber number) const KVCOVE_REQUIRES(mutex_);
   void CheckWaiters(Runs& runs) KVCOVE_REQUIRES(mutex_);
   void Lose(wire::ShardNumber number, Runs& runs) KVCOVE_REQUIRES(mutex_);
+  void Share(Runs& runs) KVCOVE_REQUIRES(mutex_);
   void NewMap(bool lost, Runs& runs) KVCOVE_REQUIRES(mutex_);
   void PlanMove() KVCOVE_REQUIRES(mutex_);
   void CheckMove(Runs& runs) KVCOVE_REQUIRES(mutex_);
+  void HandOver(Runs& runs) KVCOVE_REQUIRES(mutex_);
+  bool IsLoading(std::uint64_t move) const KVCOVE_REQUIRES(mutex_);
+  void CountShares() KVCOVE_REQUIRES(mutex_);
+  void AddEntriesElsewhere(std::vector<std::uint64_t>& to) const KVCOVE_REQUIRES(mutex_);
   void EndMove() KVCOVE_REQUIRES(mutex_);
   void SetOwnSlices() KVCOVE_REQUIRES(mutex_);
   std::size_t CountOf(wire::ShardNumber number) const KVCOVE_REQUIRES(mutex_);
@@ -157,14 +179,21 @@ class Shards {
   std::uint64_t last_removal_ KVCOVE_GUARDED_BY(mutex_);
   wire::ShardMove move_ KVCOVE_GUARDED_BY(mutex_);
   Directory::Slices moving_ KVCOVE_GUARDED_BY(mutex_);
-  // The leader gets these slices when the control has heard of their loss; and has given those
-  // away, but has their entries still (ForgetSlices, by Tick).
+  std::int64_t gathers_until_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // 0: no more
+  // These slices are served when the control has heard of their loss; and the leader has entries of
+  // those that it gave away, or did not get after all (ForgetSlices, by Tick).
   Directory::Slices held_ KVCOVE_GUARDED_BY(mutex_);
   Directory::Slices forget_ KVCOVE_GUARDED_BY(mutex_);
   Stage stage_ KVCOVE_GUARDED_BY(mutex_) = Stage::kNone;
   std::int64_t move_began_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t next_move_ KVCOVE_GUARDED_BY(mutex_) = 1;
-  std::uint64_t ending_position_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t closing_position_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of the giver
+  std::uint64_t ending_position_ KVCOVE_GUARDED_BY(mutex_) = 0;   // of the taker
+  std::uint64_t own_loaded_ KVCOVE_GUARDED_BY(mutex_) = 0;        // moves to the leader
+  std::uint64_t own_failed_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  DirectoryService::Full full_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t full_version_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t next_count_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t next_plan_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<Waiter> waiters_ KVCOVE_GUARDED_BY(mutex_);
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;

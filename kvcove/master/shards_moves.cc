@@ -9,15 +9,17 @@ namespace kvcove::master {
 namespace {
 
 constexpr std::int64_t kPlanNs = 200 * kMillisecond;
-constexpr std::size_t kUneven = 64;  // slices; less is not worth a move
+constexpr std::size_t kUneven = 64;    // slices; less is not worth a move
+constexpr std::size_t kLoaded = 1024;  // entries under one hold of the lock
 
 }  // namespace
 
-// From the shard with most beyond its share to the one that lacks most; the leader never gets any:
-// what it lost to others comes back to it only when they are lost.
+// From the shard with most beyond its share to the one that lacks most. The leader gets what a
+// drained shard gives away if there is no other; else only what is lost.
 void Shards::PlanMove() {
   const std::int64_t now = clock_.NowNs();
   if (stage_ != Stage::kNone || now < next_plan_ns_ || members_.empty()) return;
+  if (gathers_until_ns_ != 0) return;
   next_plan_ns_ = now + kPlanNs;
   // Which values went lately is known to the giver only; nobody asks for that when all is told.
   if (standings_.untold.load(std::memory_order_relaxed) != 0) return;
@@ -53,7 +55,9 @@ void Shards::PlanMove() {
     }
     lacks = wire::kSlices;
   }
-  if (to == 0 || from == to || most == 0 || lacks == 0) return;
+  if (from == to || most == 0 || lacks == 0) return;
+  // Nothing is left of an earlier time with these slices.
+  if (to == wire::kLeaderShard && forget_.any()) return;
   const std::size_t less = std::min(most, lacks);
   if (!drains && less < kUneven) return;
   const std::uint64_t entries =
@@ -74,6 +78,9 @@ void Shards::PlanMove() {
 }
 
 void Shards::EndMove() {
+  const bool gave = move_.from == wire::kLeaderShard && stage_ == Stage::kEnding;
+  const bool missed = move_.to == wire::kLeaderShard && stage_ != Stage::kEnding;
+  if (gave || missed) forget_ |= moving_;
   stage_ = Stage::kNone;
   move_ = {};
   moving_.reset();
@@ -82,32 +89,79 @@ void Shards::EndMove() {
 
 void Shards::CheckMove(Runs& runs) {
   if (stage_ == Stage::kNone) return;
-  const Member& taker = members_[move_.to];
   const bool from_leader = move_.from == wire::kLeaderShard;
-  if (stage_ == Stage::kFreezing && (from_leader || members_[move_.from].frozen >= move_.id)) {
+  const bool to_leader = move_.to == wire::kLeaderShard;
+  const Member* const giver = from_leader ? nullptr : &members_[move_.from];
+  const Member* const taker = to_leader ? nullptr : &members_[move_.to];
+  if (stage_ == Stage::kFreezing && (from_leader || giver->frozen >= move_.id)) {
     stage_ = Stage::kLoading;
   }
+  const bool loading = stage_ == Stage::kFreezing || stage_ == Stage::kLoading;
   const bool late = clock_.NowNs() > move_began_ns_ + options_.move_ns;
-  if (stage_ != Stage::kEnding && (late || taker.failed >= move_.id)) {
+  const bool failed = (to_leader ? own_failed_ : taker->failed) >= move_.id;
+  if (loading && (late || failed)) {
     runs.emplace_back([id = move_.id] { LogWarn("move {} of the directory is given up", id); });
     return EndMove();
   }
-  if (stage_ == Stage::kLoading && taker.loaded >= move_.id) {
-    // Which values went is known to the giver only, and somebody may ask now.
-    if (standings_.untold.load(std::memory_order_relaxed) != 0) return EndMove();
-    for (const wire::SliceNumber slice : move_.slices) now_.shards[slice] = move_.to;
-    stage_ = Stage::kEnding;
-    ending_position_ = taker.position + 1;
+  if (stage_ == Stage::kLoading && (to_leader ? own_loaded_ : taker->loaded) >= move_.id) {
+    stage_ = Stage::kClosing;
     SetOwnSlices();
-    NewMap(/*lost=*/false, runs);
-    for (auto& [number, member] : members_) {
-      if (member.reply) Answer(number, runs);
+    if (!from_leader) {
+      closing_position_ = giver->position + 1;
+      if (giver->reply) Answer(move_.from, runs);
     }
   }
-  if (stage_ == Stage::kEnding && taker.acknowledged >= ending_position_) {
-    if (from_leader) forget_ |= moving_;
-    EndMove();
+  if (stage_ == Stage::kClosing && (from_leader || giver->acknowledged >= closing_position_)) {
+    // Which values went is known to the giver only, and somebody may ask now.
+    if (standings_.untold.load(std::memory_order_relaxed) != 0) return EndMove();
+    HandOver(runs);
+    if (to_leader) return EndMove();
   }
+  if (stage_ == Stage::kEnding && taker->acknowledged >= ending_position_) EndMove();
+}
+
+void Shards::HandOver(Runs& runs) {
+  for (const wire::SliceNumber slice : move_.slices) now_.shards[slice] = move_.to;
+  stage_ = Stage::kEnding;
+  if (move_.to != wire::kLeaderShard) ending_position_ = members_[move_.to].position + 1;
+  SetOwnSlices();
+  NewMap(/*lost=*/false, runs);
+  for (auto& [number, member] : members_) {
+    if (member.reply) Answer(number, runs);
+  }
+}
+
+// ---- entries
+
+bool Shards::IsLoading(std::uint64_t move) const {
+  return (stage_ == Stage::kFreezing || stage_ == Stage::kLoading) && move_.id == move &&
+         move_.to == wire::kLeaderShard && own_loaded_ < move && own_failed_ < move;
+}
+
+wire::ShardMove Shards::Wanted() const {
+  const MutexLock lock(mutex_);
+  return IsLoading(move_.id) ? move_ : wire::ShardMove{};
+}
+
+// The move may end at any time, and what was loaded is forgotten then: so nothing is loaded without
+// the lock.
+bool Shards::Load(std::uint64_t move, const wire::ShardPage& page) {
+  const std::span<const wire::ShardEntry> entries = page.entries;
+  for (std::size_t begin = 0; begin < entries.size(); begin += kLoaded) {
+    const MutexLock lock(mutex_);
+    if (!IsLoading(move)) return false;
+    directory_.LoadEntries(entries.subspan(begin, std::min(kLoaded, entries.size() - begin)),
+                           page.shown);
+  }
+  const MutexLock lock(mutex_);
+  if (!IsLoading(move)) return false;
+  if (page.done) own_loaded_ = move;
+  return true;
+}
+
+void Shards::LoadFailed(std::uint64_t move) {
+  const MutexLock lock(mutex_);
+  if (IsLoading(move)) own_failed_ = move;
 }
 
 Result<wire::ShardPage> Shards::Pull(const wire::ShardPullRequest& request) {

@@ -105,7 +105,8 @@ bool Standby::OnShardRequest(const rpc::Caller& caller, wire::Method method,
                              std::span<const std::byte> body, rpc::Responder respond) {
   using wire::Method;
   if (shard_ == nullptr) return false;
-  if (method != Method::kList && method != Method::kLookup && method != Method::kShardPull) {
+  if (method != Method::kList && method != Method::kLookup && method != Method::kShardPull &&
+      method != Method::kShardFind) {
     return false;
   }
   // An answer that comes while this standby ends finds the follower still there.
@@ -128,11 +129,8 @@ bool Standby::OnShardRequest(const rpc::Caller& caller, wire::Method method,
     answer(OnLookup(caller, body));
   } else if (!caller.MayOwn(0)) {
     answer(Fail(Code::kDenied, "only a master asks for this"));
-  } else if (const auto request = wire::DecodeShardPull(body); !request) {
-    answer(std::unexpected(request.error()));
   } else {
-    const auto page = shard_->replica().Pull(*request);
-    answer(page ? Result<std::string>(wire::Encode(*page)) : std::unexpected(page.error()));
+    answer(method == Method::kShardPull ? OnPull(body) : OnFind(body));
   }
   return true;
 }
@@ -166,6 +164,17 @@ Result<std::string> Standby::OnLookup(const rpc::Caller& caller, std::span<const
   KVCOVE_ASSIGN(const std::vector<wire::Place> places,
                 shard_->replica().Lookup(request.token, request.hashes));
   return wire::Encode(std::span<const wire::Place>(places));
+}
+
+Result<std::string> Standby::OnPull(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const wire::ShardPullRequest request, wire::DecodeShardPull(body));
+  KVCOVE_ASSIGN(const wire::ShardPage page, shard_->replica().Pull(request));
+  return wire::Encode(page);
+}
+
+Result<std::string> Standby::OnFind(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const wire::ShardFindRequest request, wire::DecodeShardFind(body));
+  return wire::Encode(wire::ShardFindReply{.keys = shard_->replica().Held(request)});
 }
 
 // ---- operators

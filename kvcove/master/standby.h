@@ -61,6 +61,8 @@ class Standby final : public rpc::Handler {
   void OnList(const rpc::Caller& caller, std::span<const std::byte> body,
               const rpc::Responder& respond);
   Result<std::string> OnLookup(const rpc::Caller& caller, std::span<const std::byte> body);
+  Result<std::string> OnPull(std::span<const std::byte> body);
+  Result<std::string> OnFind(std::span<const std::byte> body);
   StandbyView view() const;
   http::Response StatusPage() const;
   http::Response ReadyPage() const;

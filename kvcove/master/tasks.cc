@@ -19,7 +19,8 @@ constexpr std::int64_t kDrainSettlesNs = 700 * kMillisecond;  // two renewals: t
 constexpr int kMaxWalks = 20;
 constexpr std::uint64_t kCopyBytes = 256 * kMiB;  // of one call, so that a disk can keep its budget
 constexpr std::string_view kOrUnread = ", or could not be read from their disk,";
-constexpr int kMaxTargets = 3;  // that are tried for one object
+constexpr std::int64_t kDirectoryNs = 10 * kSecond;  // within which it is to be known as a whole
+constexpr int kMaxTargets = 3;                       // that are tried for one object
 
 std::span<const std::byte> Bytes(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
@@ -274,6 +275,10 @@ void Tasks::RunTask(Task& task) {
     stat.state = done ? TaskState::kDone : TaskState::kFailed;
     if (!done) stat.message = done.error().detail;
   }
+  if (!task.asked_for && !done) {  // it is tried again
+    repaired_owners_.clear();
+    seen_since_ns_ = clock_.NowNs();
+  }
   // A repair of the master's own that found nothing to do is no news.
   if (!task.asked_for && done && stat.copied == 0) {
     std::erase_if(tasks_, [&](const auto& one) { return one.get() == &task; });
@@ -353,7 +358,11 @@ Status Tasks::Repair(Task& task) {
   for (const wire::OwnerStat& owner : cluster_.Owners()) {
     if (!owner.live || Cancelled(task)) continue;
     const auto walked = Walk(task, owner);
-    if (walked) left += walked->left;
+    if (walked) {
+      left += walked->left;
+    } else if (walked.error().code == Code::kInProgress) {
+      return std::unexpected(walked.error());
+    }
   }
   if (left > 0) {
     const MutexLock lock(mutex_);
@@ -400,7 +409,7 @@ Result<Tasks::Walked> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
     if (!page.disks) {
       std::erase_if(page.objects, [](const auto& object) { return object.tier == Tier::kDisk; });
     }
-    std::vector<Move> moves = Wanted(task, from, page.objects);
+    KVCOVE_ASSIGN(std::vector<Move> moves, Wanted(task, from, page.objects));
     walked.wanted += moves.size();
     walked.left += MoveAll(task, from, std::move(moves));
     request.cursor = page.cursor;
@@ -410,11 +419,33 @@ Result<Tasks::Walked> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
   return walked;
 }
 
-std::vector<Tasks::Move> Tasks::Wanted(const Task& task, const wire::OwnerStat& from,
-                                       const std::vector<wire::HeldObject>& page) const {
-  std::vector<std::pair<SlotId, Id128>> asked;
+// A shard that does not answer is lost within its lease, and owners tell its part again: so it is
+// waited for. What some of them have not told yet looks like a replica that is lost.
+Result<std::vector<std::vector<wire::OwnerNumber>>> Tasks::HoldersOf(
+    bool repair, const std::vector<wire::HeldObject>& page) {
+  std::vector<ShardCalls::Key> asked;
   for (const wire::HeldObject& object : page) asked.emplace_back(object.slot, object.hash);
-  const auto holders = cluster_.master().directory().HoldersOf(asked);
+  const std::int64_t until_ns = clock_.NowNs() + kDirectoryNs;
+  std::string why;
+  do {
+    const bool warming = repair && cluster_.master().control().Warming();
+    ShardCalls::Found found = cluster_.Find(asked, clock_.NowNs() + kSecond);
+    why = warming ? "owners are still telling what they hold" : found.away;
+    if (why.empty()) {
+      std::vector<std::vector<wire::OwnerNumber>> holders(page.size());
+      for (std::size_t i = 0; i < page.size(); ++i) {
+        for (const auto& [owner, tier] : found.keys[i].holders) holders[i].push_back(owner);
+      }
+      return holders;
+    }
+  } while (clock_.NowNs() < until_ns && Sleep(100 * kMillisecond));
+  return Fail(Code::kInProgress, fmt::format("it is not known who holds what: {}", why));
+}
+
+Result<std::vector<Tasks::Move>> Tasks::Wanted(const Task& task, const wire::OwnerStat& from,
+                                               const std::vector<wire::HeldObject>& page) {
+  const bool repair = task.stat.request.kind == TaskKind::kRepair;
+  KVCOVE_ASSIGN(const auto holders, HoldersOf(repair, page));
   std::set<wire::OwnerNumber> takes;
   wire::OwnerNumber to = wire::kNoOwner;
   for (const wire::OwnerStat& owner : cluster_.Owners()) {

@@ -134,8 +134,12 @@ class Tasks {
   };
   // One walk over the inventory.
   Result<Walked> Walk(Task& task, const wire::OwnerStat& from);
-  std::vector<Move> Wanted(const Task& task, const wire::OwnerStat& from,
-                           const std::vector<wire::HeldObject>& page) const;
+  // Errors: kInProgress where it is not known who else holds something of the page.
+  Result<std::vector<Move>> Wanted(const Task& task, const wire::OwnerStat& from,
+                                   const std::vector<wire::HeldObject>& page);
+  // Live holders of each object, of the whole directory.
+  Result<std::vector<std::vector<wire::OwnerNumber>>> HoldersOf(
+      bool repair, const std::vector<wire::HeldObject>& page);
   std::uint64_t MoveAll(Task& task, const wire::OwnerStat& from, std::vector<Move> moves);
   // Those that did not move and may, to this target or another one; `refused`: the target has no
   // room, or does not answer.

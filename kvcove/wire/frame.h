@@ -63,6 +63,8 @@ enum class Method : std::uint16_t {
   kLookup = 41,
   kOwners = 42,
   kRemoveEverywhere = 43,
+  // From the master that leads, to those that serve shards.
+  kShardFind = 44,
   // To an owner's data server.
   kDataGet = 51,    // values follow the reply's body
   kDataPut = 52,    // values follow the request's body

@@ -139,17 +139,25 @@ std::string Encode(const ShardSyncRequest& message) {
     for (const Code code : one.codes) codes.push_back(static_cast<std::uint8_t>(code));
   }
   const auto code_list = builder.CreateVector(codes);
+  const auto held_slots =
+      Column(builder, message.entries_of_slots, [](const auto& one) { return one.first; });
+  const auto held_entries =
+      Column(builder, message.entries_of_slots, [](const auto& one) { return one.second; });
   const fb::Id process = ToFb(message.process);
-  return Done(builder,
-              fb::CreateShardSync(builder, &process, address, message.term, message.session,
-                                  message.position, message.frozen, message.loaded, message.failed,
-                                  removed, counts, code_list, message.entries));
+  return Done(builder, fb::CreateShardSync(builder, &process, address, message.term,
+                                           message.session, message.position, message.frozen,
+                                           message.loaded, message.failed, removed, counts,
+                                           code_list, message.entries, held_slots, held_entries));
 }
 
 Result<ShardSyncRequest> DecodeShardSync(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::ShardSync>(body));
   if (SizeOf(root->removed()) != SizeOf(root->counts())) return WrongCount();
-  if (!Aligned(root->removed()) || !Aligned(root->counts(), 4)) return Misaligned();
+  if (SizeOf(root->held_slots()) != SizeOf(root->held_entries())) return WrongCount();
+  if (!Aligned(root->removed()) || !Aligned(root->counts(), 4) || !Aligned(root->held_entries())) {
+    return Misaligned();
+  }
+  KVCOVE_TRY(KnownSlots(root->held_slots()));
   ShardSyncRequest request{.process = FromFb(root->process()),
                            .address = Str(root->address()),
                            .term = root->term(),
@@ -159,7 +167,11 @@ Result<ShardSyncRequest> DecodeShardSync(std::span<const std::byte> body) {
                            .loaded = root->loaded(),
                            .failed = root->failed(),
                            .removed = {},
-                           .entries = root->entries()};
+                           .entries = root->entries(),
+                           .entries_of_slots = {}};
+  for (unsigned i = 0; i < SizeOf(root->held_slots()); ++i) {
+    request.entries_of_slots.emplace_back(root->held_slots()->Get(i), root->held_entries()->Get(i));
+  }
   unsigned at = 0;
   for (unsigned i = 0; i < SizeOf(root->removed()); ++i) {
     ShardSyncRequest::Removed one{.number = root->removed()->Get(i), .codes = {}};
@@ -194,11 +206,12 @@ std::string Encode(const ShardSyncReply& message) {
     move = fb::CreateShardMove(builder, message.move.id, message.move.from, message.move.to,
                                address, slices);
   }
-  return Done(builder, fb::CreateShardSyncReply(builder, message.term, message.session,
-                                                message.number, message.lease_ns, message.position,
-                                                message.all, owners, slots, generations, tenants,
-                                                removals, message.shown, message.floor, map, serves,
-                                                move, message.untold, message.warming));
+  const auto full_tenants = builder.CreateVector(message.full_tenants);
+  return Done(builder, fb::CreateShardSyncReply(
+                           builder, message.term, message.session, message.number, message.lease_ns,
+                           message.position, message.all, owners, slots, generations, tenants,
+                           removals, message.shown, message.floor, map, serves, move,
+                           message.untold, message.warming, message.full, full_tenants));
 }
 
 Result<ShardSyncReply> DecodeShardSyncReply(std::span<const std::byte> body) {
@@ -206,7 +219,10 @@ Result<ShardSyncReply> DecodeShardSyncReply(std::span<const std::byte> body) {
   const std::size_t slots = SizeOf(root->slots());
   if (SizeOf(root->generations()) != slots || SizeOf(root->tenants()) != slots) return WrongCount();
   if (SizeOf(root->serves()) != 0 && SizeOf(root->serves()) != kSlices) return WrongCount();
-  if (!Aligned(root->generations()) || !Aligned(root->tenants())) return Misaligned();
+  if (!Aligned(root->generations()) || !Aligned(root->tenants()) ||
+      !Aligned(root->full_tenants())) {
+    return Misaligned();
+  }
   KVCOVE_TRY(KnownSlots(root->slots()));
   ShardSyncReply reply{.term = root->term(),
                        .session = root->session(),
@@ -222,7 +238,12 @@ Result<ShardSyncReply> DecodeShardSyncReply(std::span<const std::byte> body) {
                        .serves = {},
                        .move = {},
                        .untold = root->untold(),
-                       .warming = root->warming()};
+                       .warming = root->warming(),
+                       .full = root->full(),
+                       .full_tenants = {}};
+  for (unsigned i = 0; i < SizeOf(root->full_tenants()); ++i) {
+    reply.full_tenants.push_back(root->full_tenants()->Get(i));
+  }
   for (unsigned i = 0; i < SizeOf(root->owners()); ++i) {
     KVCOVE_ASSIGN(ShardSyncReply::Owner owner, From(root->owners()->Get(i)));
     reply.owners.push_back(std::move(owner));
@@ -236,7 +257,7 @@ Result<ShardSyncReply> DecodeShardSyncReply(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(reply.map, MapFrom(root->map()));
   for (unsigned i = 0; i < SizeOf(root->serves()); ++i) {
     const std::uint8_t state = root->serves()->Get(i);
-    if (state > static_cast<std::uint8_t>(SliceState::kFrozen)) {
+    if (state > static_cast<std::uint8_t>(SliceState::kLeft)) {
       return Fail(Code::kCorrupt, "an unknown state of a slice");
     }
     reply.serves.push_back(static_cast<SliceState>(state));
@@ -369,6 +390,90 @@ Result<ShardPage> DecodeShardPage(std::span<const std::byte> body) {
                             .superseded = root->superseded()->Get(i) != 0});
   }
   return page;
+}
+
+// ---- what a shard knows of keys
+
+std::string Encode(const ShardFindRequest& message) {
+  Builder builder(message.keys.size() * 24 + 128);
+  const auto slots = Column(builder, message.keys, [](const auto& one) { return one.first; });
+  std::vector<fb::Id> ids;
+  ids.reserve(message.keys.size());
+  for (const auto& [slot, hash] : message.keys) ids.push_back(ToFb(hash));
+  const auto hashes = builder.CreateVectorOfStructs(ids);
+  return Done(builder, fb::CreateShardFind(builder, slots, hashes));
+}
+
+Result<ShardFindRequest> DecodeShardFind(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::ShardFind>(body));
+  if (SizeOf(root->slots()) != SizeOf(root->hashes())) return WrongCount();
+  if (SizeOf(root->slots()) > kMaxBatch) return Fail(Code::kCorrupt, "a batch that is too large");
+  if (!Aligned(root->hashes())) return Misaligned();
+  KVCOVE_TRY(KnownSlots(root->slots()));
+  ShardFindRequest request;
+  for (unsigned i = 0; i < SizeOf(root->slots()); ++i) {
+    request.keys.emplace_back(root->slots()->Get(i), FromFb(root->hashes()->Get(i)));
+  }
+  return request;
+}
+
+std::string Encode(const ShardFindReply& message) {
+  Builder builder(message.keys.size() * 32 + 128);
+  const auto& keys = message.keys;
+  const auto reasons =
+      Column(builder, keys, [](const auto& one) { return static_cast<std::uint8_t>(one.reason); });
+  const auto sizes = Column(builder, keys, [](const auto& one) { return one.size_bytes; });
+  const auto counts = Column(builder, keys, [](const auto& one) {
+    return static_cast<std::uint32_t>(one.holders.size());
+  });
+  std::vector<std::uint16_t> holders;
+  std::vector<std::uint8_t> tiers;
+  for (const HeldKey& key : keys) {
+    for (const auto& [owner, tier] : key.holders) {
+      holders.push_back(owner);
+      tiers.push_back(static_cast<std::uint8_t>(tier));
+    }
+  }
+  const auto holder_list = builder.CreateVector(holders);
+  const auto tier_list = builder.CreateVector(tiers);
+  const auto missed =
+      Column(builder, keys, [](const auto& one) { return static_cast<std::uint8_t>(one.missed); });
+  const auto misses = Column(builder, keys, [](const auto& one) { return one.misses; });
+  const auto ages = Column(builder, keys, [](const auto& one) { return one.missed_age_ns; });
+  return Done(builder, fb::CreateShardFindReply(builder, reasons, sizes, counts, holder_list,
+                                                tier_list, missed, misses, ages));
+}
+
+Result<ShardFindReply> DecodeShardFindReply(std::span<const std::byte> body, std::size_t expected) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::ShardFindReply>(body));
+  if (SizeOf(root->reasons()) != expected || SizeOf(root->sizes()) != expected ||
+      SizeOf(root->counts()) != expected || SizeOf(root->missed()) != expected ||
+      SizeOf(root->misses()) != expected || SizeOf(root->ages()) != expected ||
+      SizeOf(root->tiers()) != SizeOf(root->holders())) {
+    return WrongCount();
+  }
+  if (!Aligned(root->sizes(), 4) || !Aligned(root->counts(), 4) || !Aligned(root->misses(), 4) ||
+      !Aligned(root->ages())) {
+    return Misaligned();
+  }
+  KVCOVE_TRY(KnownOwners(root->holders()));
+  ShardFindReply reply;
+  unsigned at = 0;
+  for (unsigned i = 0; i < expected; ++i) {
+    HeldKey key{.size_bytes = root->sizes()->Get(i),
+                .holders = {},
+                .misses = root->misses()->Get(i),
+                .missed_age_ns = root->ages()->Get(i)};
+    KVCOVE_ASSIGN(key.reason, ToReason(root->reasons()->Get(i)));
+    KVCOVE_ASSIGN(key.missed, ToReason(root->missed()->Get(i)));
+    for (std::uint32_t k = 0; k < root->counts()->Get(i); ++k, ++at) {
+      if (at >= SizeOf(root->holders())) return WrongCount();
+      KVCOVE_ASSIGN(const Tier tier, ToTier(root->tiers()->Get(at)));
+      key.holders.emplace_back(root->holders()->Get(at), tier);
+    }
+    reply.keys.push_back(std::move(key));
+  }
+  return reply;
 }
 
 }  // namespace kvcove::wire

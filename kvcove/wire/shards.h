@@ -19,6 +19,8 @@ enum class SliceState : std::uint8_t {
   kNone = 0,
   kServes = 1,
   kFrozen = 2,  // look-ups only: another shard is about to take it
+  // Another shard may list it by now: what is not found may be there.
+  kLeft = 3,
 };
 
 // Asks for what is new since `position`, and so acknowledges what came until then.
@@ -37,6 +39,8 @@ struct ShardSyncRequest {
   };
   std::vector<Removed> removed;  // since the last request that was answered
   std::uint64_t entries = 0;
+  // Of each slot with entries; empty: as before.
+  std::vector<std::pair<SlotId, std::uint64_t>> entries_of_slots;
 };
 
 struct ShardMove {
@@ -82,6 +86,9 @@ struct ShardSyncReply {
   ShardMove move;
   std::uint64_t untold = 0;
   bool warming = false;
+  // The directory as a whole has no room: for anybody, and for these tenants (TenantTag).
+  bool full = false;
+  std::vector<std::uint64_t> full_tenants;
 };
 
 struct ShardBarRequest {
@@ -120,17 +127,39 @@ struct ShardPage {
   std::uint64_t shown = 0;
 };
 
+struct ShardFindRequest {
+  std::vector<std::pair<SlotId, Id128>> keys;  // at most kMaxBatch
+};
+// What a shard knows of one key.
+struct HeldKey {
+  MissReason reason = MissReason::kNone;  // kNone: somebody holds it
+  std::uint32_t size_bytes = 0;
+  std::vector<std::pair<OwnerNumber, Tier>> holders;  // live ones
+  // Why look-ups missed it lately, and how often; kNone: none did.
+  MissReason missed = MissReason::kNone;
+  std::uint32_t misses = 0;
+  std::int64_t missed_age_ns = 0;
+  bool operator==(const HeldKey&) const = default;
+};
+struct ShardFindReply {
+  std::vector<HeldKey> keys;
+};
+
 std::string Encode(const ShardSyncRequest& message);
 std::string Encode(const ShardSyncReply& message);
 std::string Encode(const ShardBarRequest& message);
 std::string Encode(const ShardBarReply& message);
 std::string Encode(const ShardPullRequest& message);
 std::string Encode(const ShardPage& message);
+std::string Encode(const ShardFindRequest& message);
+std::string Encode(const ShardFindReply& message);
 Result<ShardSyncRequest> DecodeShardSync(std::span<const std::byte> body);
 Result<ShardSyncReply> DecodeShardSyncReply(std::span<const std::byte> body);
 Result<ShardBarRequest> DecodeShardBar(std::span<const std::byte> body);
 Result<ShardBarReply> DecodeShardBarReply(std::span<const std::byte> body, std::size_t expected);
 Result<ShardPullRequest> DecodeShardPull(std::span<const std::byte> body);
 Result<ShardPage> DecodeShardPage(std::span<const std::byte> body);
+Result<ShardFindRequest> DecodeShardFind(std::span<const std::byte> body);
+Result<ShardFindReply> DecodeShardFindReply(std::span<const std::byte> body, std::size_t expected);
 
 }  // namespace kvcove::wire

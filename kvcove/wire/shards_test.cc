@@ -48,7 +48,8 @@ TEST(ShardsWireTest, ASyncComesAsItWent) {
                                  .removed = {{.number = 9, .codes = {Code::kOk, Code::kMiss}},
                                              {.number = 10, .codes = {}},
                                              {.number = 11, .codes = {Code::kOk}}},
-                                 .entries = 12};
+                                 .entries = 12,
+                                 .entries_of_slots = {{4, 10}, {5, 2}}};
   const auto back = DecodeShardSync(Bytes(Encode(request)));
   ASSERT_TRUE(back) << back.error().ToString();
   EXPECT_EQ(back->process, request.process);
@@ -59,6 +60,7 @@ TEST(ShardsWireTest, ASyncComesAsItWent) {
   EXPECT_EQ(back->removed[0].codes, request.removed[0].codes);
   EXPECT_TRUE(back->removed[1].codes.empty());
   EXPECT_EQ(back->removed[2].number, 11U);
+  EXPECT_EQ(back->entries_of_slots, request.entries_of_slots);
 }
 
 TEST(ShardsWireTest, AnAnswerComesAsItWent) {
@@ -86,6 +88,7 @@ TEST(ShardsWireTest, AnAnswerComesAsItWent) {
   reply.move = {.id = 14, .from = 1, .to = 3, .address = "m2:7400", .slices = {8, 9}};
   reply.untold = 15;
   reply.warming = true;
+  reply.full_tenants = {16, 17};
   const auto back = DecodeShardSyncReply(Bytes(Encode(reply)));
   ASSERT_TRUE(back) << back.error().ToString();
   ASSERT_EQ(back->owners.size(), 1U);
@@ -103,6 +106,8 @@ TEST(ShardsWireTest, AnAnswerComesAsItWent) {
   EXPECT_EQ(back->move.address, "m2:7400");
   EXPECT_TRUE(back->warming);
   EXPECT_EQ(back->untold, 15U);
+  EXPECT_FALSE(back->full);
+  EXPECT_EQ(back->full_tenants, reply.full_tenants);
 }
 
 TEST(ShardsWireTest, EntriesAndAnswersOfBarsComeAsTheyWent) {
@@ -131,6 +136,20 @@ TEST(ShardsWireTest, EntriesAndAnswersOfBarsComeAsTheyWent) {
   EXPECT_EQ(DecodeShardBar(Bytes(Encode(ShardBarRequest{.values = {{3, 4}}})))->values[0].second,
             4);
   EXPECT_EQ(DecodeShardPull(Bytes(Encode(ShardPullRequest{.term = 1, .move = 2})))->move, 2U);
+}
+
+TEST(ShardsWireTest, WhatAShardKnowsOfKeysComesAsItWent) {
+  const ShardFindRequest request{.keys = {{3, {.high = 1, .low = 2}}, {4, {.high = 5, .low = 6}}}};
+  EXPECT_EQ(DecodeShardFind(Bytes(Encode(request)))->keys, request.keys);
+  const ShardFindReply reply{
+      .keys = {{.size_bytes = 7, .holders = {{1, Tier::kMemory}, {2, Tier::kDisk}}},
+               {.reason = MissReason::kEvicted,
+                .holders = {},
+                .missed = MissReason::kNeverPut,
+                .misses = 8,
+                .missed_age_ns = 9}}};
+  EXPECT_EQ(DecodeShardFindReply(Bytes(Encode(reply)), 2)->keys, reply.keys);
+  EXPECT_FALSE(DecodeShardFindReply(Bytes(Encode(reply)), 3)) << "not for each key";
 }
 
 TEST(ShardsWireTest, WhatDoesNotFitIsRefused) {

@@ -179,6 +179,14 @@ TEST_F(ShardsTest, NothingIsMissedWhileSlicesMoveAsPlanned) {
   const std::int64_t until = NowMs() + kSettlesMs;
   while (NowMs() < until && SlicesOf(*joins) > 0) std::this_thread::sleep_for(milliseconds(50));
   EXPECT_EQ(SlicesOf(*joins), 0U);
+  // Then the other one: the leader gets everything back.
+  const auto last = AShard();
+  ASSERT_TRUE(last);
+  AdminSays(*leader, "drain-master " + all_.list()[*last].ToString());
+  while (NowMs() < until + kSettlesMs && SlicesOf(*last) > 0) {
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  EXPECT_EQ(SlicesOf(*last), 0U);
   std::this_thread::sleep_for(milliseconds(200));
   stop = true;
   reader.join();
@@ -187,6 +195,47 @@ TEST_F(ShardsTest, NothingIsMissedWhileSlicesMoveAsPlanned) {
   EXPECT_TRUE(missed.empty()) << testing::PrintToString(missed) << " in " << rounds << " rounds";
   EXPECT_TRUE(refused.empty()) << testing::PrintToString(refused);
   EXPECT_EQ(CountOk(Get(*session_, written)), written.size());
+}
+
+// Whatever shard a key belongs to, the leader's admin says where it is, and how many there are; and
+// that nobody knows it, while that shard is away.
+TEST_F(ShardsTest, AdminSeesAllShards) {
+  ASSERT_TRUE(AwaitServing(2));
+  const auto kept = Keys(30, "kept");
+  ASSERT_EQ(CountOk(Put(*session_, kept)), kept.size());
+  const auto leader = AwaitLeader();
+  ASSERT_TRUE(leader);
+  const auto says = [&](const std::string& key) {
+    const auto body =
+        nlohmann::json::parse(AdminSays(*leader, "--json key " + key), nullptr, false);
+    for (const auto& in : body.is_object() ? body["in"] : nlohmann::json::array()) {
+      if (in.value("found", false) && in["locations"].size() == 1) return std::string("found");
+      if (in.contains("away")) return "away: " + in["away"].get<std::string>();
+    }
+    return body.dump();
+  };
+  for (const std::string& key : kept) EXPECT_EQ(says(key), "found") << key;
+  EXPECT_EQ(says("nothing").find("away"), std::string::npos);
+  const std::int64_t until = NowMs() + kSettlesMs;
+  std::size_t entries = 0;
+  while (NowMs() < until && entries != kept.size()) {
+    entries = StatusOf(*leader).value("directory_entries", std::size_t{0});
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  EXPECT_EQ(entries, kept.size());
+  // Its lease is a second, and a look takes longer than that to find out.
+  const auto shard = AShard();
+  ASSERT_TRUE(shard);
+  Freeze(masters_[*shard]);
+  std::size_t away = 0;
+  for (std::size_t i = 0; i < kept.size() && away == 0; ++i) {
+    away += says(kept[i]).starts_with("away: the master at") ? 1 : 0;
+    if (away == 0) continue;
+    kill(masters_[*shard], SIGCONT);
+  }
+  EXPECT_EQ(away, 1U);
+  EXPECT_EQ(Found(kept), kept.size());
+  for (const std::string& key : kept) EXPECT_EQ(says(key), "found") << key;
 }
 
 // Somebody writes and reads all the while: what was acknowledged is found in the end, and while

@@ -61,6 +61,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (const auto page = DecodeShardPage(body)) (void)Encode(*page);
       (void)DecodeShardBar(body);
       (void)DecodeShardBarReply(body, size % 5);
+      if (const auto find = DecodeShardFind(body)) (void)Encode(*find);
+      if (const auto found = DecodeShardFindReply(body, size % 5)) (void)Encode(*found);
       return (void)DecodeShardPull(body), 0;
     case 16:
       return (void)DecodeRemovalsRequest(body), 0;

@@ -29,6 +29,7 @@ check "unknown option" 2 "did you mean '--memory'" "$kvcove" serve --memroy 4GiB
 check "a store without a prefix" 2 "write etcd://HOST:2379,HOST:2379,HOST:2379/PREFIX" "$kvcove" master --store etcd://h1:2379
 check "a store and a directory" 2 "excludes" "$kvcove" master --store etcd://h1/p --data "$directory/m"
 check "several masters are not taken over" 2 "stop one and start it again" "$kvcove" master --store etcd://h1/p --take-over
+check "shards of masters that believe no clock" 2 "does not go with --strict" "$kvcove" master --store etcd://h1/p --shards on --strict
 check "a master that clients cannot be sent to" 2 "say with --advertise" "$kvcove" master --store etcd://h1/p --listen 0.0.0.0:0 --insecure
 echo 'user = "kvcove"' >"$directory/user.toml"
 check "an open password file" 2 "closed to all others" "$kvcove" master --store etcd://h1/p --store-user-file "$directory/user.toml"
