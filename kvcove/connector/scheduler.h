@@ -218,6 +218,7 @@ class SchedulerRole {
     bool bound = false;
     bool was_bound = false;     // before: its requests do not wait for it any more
     bool queued = false;        // in to_bind_, or being asked for
+    bool late = false;          // the pool did not answer the last try in time
     std::int64_t since_ns = 0;  // when it was first wanted
   };
   Binding& BindingOf(const std::string& version) KVCOVE_REQUIRES(mutex_);
@@ -226,8 +227,11 @@ class SchedulerRole {
   bool Binds(const std::string& version) KVCOVE_REQUIRES(mutex_);
   // Gives the binder what is left of the step's budget.
   void AwaitBinding(std::string_view salt) KVCOVE_EXCLUDES(mutex_);
-  // The token of a bound version as of now, within what the step has left for captures.
+  // The token of a bound version, within what the step has left for captures. A pool that does not
+  // answer in that time said the last one: if that is too old by now, the pool refuses what is
+  // stored under it, and nothing else is lost.
   std::optional<Token> Capture(const std::string& version) KVCOVE_EXCLUDES(mutex_);
+  std::optional<Token> LastToken(std::string_view version) const KVCOVE_REQUIRES(mutex_);
   // Asks for the oldest version in to_bind_; false: there was none, or no answer.
   bool BindOne(std::chrono::milliseconds timeout) KVCOVE_EXCLUDES(mutex_);
   void BindInThread() KVCOVE_EXCLUDES(mutex_);

@@ -11,6 +11,11 @@ namespace {
 constexpr std::size_t kMostBindings = 256;       // salts may be many
 constexpr std::chrono::milliseconds kPause{50};  // after a try that failed
 
+bool IsSilent(const Result<Token>& token) {
+  return !token &&
+         (token.error().code == Code::kTimeout || token.error().code == Code::kUnavailable);
+}
+
 }  // namespace
 
 SchedulerRole::~SchedulerRole() {
@@ -57,6 +62,11 @@ void SchedulerRole::AwaitBinding(std::string_view salt) {
   budget_ns_ -= clock_.NowNs() - start;
 }
 
+std::optional<Token> SchedulerRole::LastToken(std::string_view version) const {
+  const auto at = tokens_.find(version);
+  return at == tokens_.end() ? std::nullopt : std::optional(at->second);
+}
+
 std::optional<Token> SchedulerRole::Capture(const std::string& version) {
   {
     const MutexLock lock(mutex_);
@@ -64,10 +74,10 @@ std::optional<Token> SchedulerRole::Capture(const std::string& version) {
     const bool first = !binding.was_bound && !options_.bind_in_thread;
     if (!binding.bound && !first) {
       Want(version, binding);
-      return std::nullopt;
+      return binding.late ? LastToken(version) : std::nullopt;
     }
+    if (capture_ns_ >= kCaptureTimeout.count() * kMillisecond) return LastToken(version);
     binding.was_bound = true;
-    if (capture_ns_ >= kCaptureTimeout.count() * kMillisecond) return std::nullopt;
   }
   const std::int64_t start = clock_.NowNs();
   const Result<Token> token = store_.Capture(version, kCaptureTimeout);
@@ -76,9 +86,10 @@ std::optional<Token> SchedulerRole::Capture(const std::string& version) {
   capture_ns_ += clock_.NowNs() - start;
   Binding& binding = BindingOf(version);
   binding.bound = token.has_value();
+  binding.late = IsSilent(token);
   if (!token) {
     Want(version, binding);
-    return std::nullopt;
+    return binding.late ? LastToken(version) : std::nullopt;
   }
   Notice(version, *token, lines);
   return *token;
@@ -98,6 +109,7 @@ bool SchedulerRole::BindOne(std::chrono::milliseconds timeout) {
   const auto at = bindings_.find(version);
   if (at == bindings_.end()) return token.has_value();
   at->second.queued = false;
+  at->second.late = IsSilent(token);
   if (!token) {
     Want(version, at->second);
     return false;
