@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <numeric>
 
 #include "kvcove/base/hash.h"
@@ -173,27 +175,40 @@ bool Keys::Stores(const Rank& rank, std::uint32_t group, std::uint64_t chunk) co
   return chunk % copies_[group] == rank.pcp * tp_copies_[group] + tp;
 }
 
-std::string HashText(std::string_view hash) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text(2 * hash.size(), '\0');
-  for (std::size_t i = 0; i < hash.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(hash[i]);
-    text[2 * i] = kDigits[byte >> 4];
-    text[2 * i + 1] = kDigits[byte & 15];
+namespace {
+
+// Two digits of each byte.
+constexpr std::array<char, 512> kDigits = [] {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  std::array<char, 512> digits{};
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    digits[2 * byte] = kHex[byte >> 4];
+    digits[2 * byte + 1] = kHex[byte & 15];
   }
-  return text;
+  return digits;
+}();
+
+void AppendHash(std::string_view hash, std::string& out) {
+  const std::size_t from = out.size();
+  out.resize(from + 2 * hash.size());
+  char* at = out.data() + from;
+  for (const char byte : hash) {
+    std::memcpy(at, &kDigits[2 * static_cast<std::size_t>(static_cast<unsigned char>(byte))], 2);
+    at += 2;
+  }
+}
+
+}  // namespace
+
+std::size_t KeyBytes(std::string_view tag, std::string_view hash, std::string_view adapter) {
+  return tag.size() + 1 + 2 * hash.size() + (adapter.empty() ? 0 : 1 + adapter.size());
 }
 
 void AppendKey(std::string_view tag, std::string_view hash, std::string& out,
                std::string_view adapter) {
-  AppendKeyOf(tag, HashText(hash), out, adapter);
-}
-
-void AppendKeyOf(std::string_view tag, std::string_view hash_text, std::string& out,
-                 std::string_view adapter) {
   out += tag;
   out += '@';
-  out += hash_text;
+  AppendHash(hash, out);
   if (adapter.empty()) return;
   out += '+';
   out += adapter;
