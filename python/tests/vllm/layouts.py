@@ -2,8 +2,8 @@
 """Engines as trainers and clusters run them: layouts.py ROLE MODEL OUT.
 
 Roles: `sleeps` (both levels, with other weights), `paused` (requests that go on behind a pause), `guesses`
-(n-gram speculation; $KVCOVE_PLAIN: without connector), `transport` (beside a P/D transport; $KVCOVE_ORDER:
-which is first), `one-way` ($KVCOVE_ROLE: kv_producer, kv_consumer), `unseen` (weights that nobody tells
+(n-gram speculation; $KVCOVE_PLAIN: without connector), `transport` (beside a P/D transport: NIXL with
+$KVCOVE_NIXL, else a stand-in; $KVCOVE_ORDER: which is first), `one-way` ($KVCOVE_ROLE: kv_producer, kv_consumer), `unseen` (weights that nobody tells
 of), `experts` (two data-parallel engines with the experts of one model). $KVCOVE_EXTRA is the connector's
 extra configuration. Writes JSON to OUT.
 """
@@ -103,12 +103,14 @@ def beside_transport(model: str) -> dict[str, Any]:
     import transport
 
     ours = transfer()
-    other = {
-        "kv_connector": "TransportConnector",
-        "kv_connector_module_path": "transport",
-        "kv_role": "kv_both",
-        "kv_load_failure_policy": "recompute",
-    }
+    other = {"kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
+    if os.environ.get("KVCOVE_NIXL"):
+        other |= {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu"}
+    else:
+        other |= {
+            "kv_connector": "TransportConnector",
+            "kv_connector_module_path": "transport",
+        }
     children = [ours, other] if os.environ["KVCOVE_ORDER"] == "ours" else [other, ours]
     engine = Made(
         model,

@@ -7,6 +7,7 @@ by token with those of an engine without a connector. Ends with 1 if anything is
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -702,12 +703,19 @@ def own_layouts(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     )
 
     print("== beside a P/D transport in a MultiConnector")
-    for order in ("ours", "theirs"):
-        seen = layout(directory, model, "transport", f"transport-{order}", {}, KVCOVE_ORDER=order)
+    nixl = importlib.util.find_spec("nixl") is not None
+    if not nixl:
+        print("  NIXL is not installed: a stand-in alone")
+    for order, real in (("ours", ""), ("theirs", ""), *((("ours", "1"), ("theirs", "1")) * nixl)):
+        name = f"{'nixl' if real else 'transport'}-{order}"
+        beside = {"KVCOVE_ORDER": order, "KVCOVE_NIXL": real}
+        if real:
+            beside["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port())
+        seen = layout(directory, model, "transport", name, {}, **beside)
         check(
             seen["cold"] == seen["warm"] == ref["w0"]
             and seen["warm_hits"] == TOKENS
-            and seen["shaken"] > 0,
+            and (bool(real) or seen["shaken"] > 0),
             f"{' and '.join(seen['children'])}: starts with the transport's handshake, "
             f"{seen['warm_hits']} tokens from the pool",
         )
