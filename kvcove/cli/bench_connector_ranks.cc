@@ -62,6 +62,14 @@ std::vector<connector::ChunkPlace> Chunks(std::uint64_t count, std::uint64_t fir
   return chunks;
 }
 
+connector::Plan LoadPlan(connector::JobId job, std::uint64_t count) {
+  connector::LoadOrder order{.job = job, .request = "r"};
+  order.chunks = Chunks(count);
+  connector::Plan plan;
+  plan.loads.push_back(std::move(order));
+  return plan;
+}
+
 // 8,192 tokens: the plan's bytes come from the scheduler; nothing is moved, as there is no pool.
 Status PlanOfALoad(const BenchOptions& options) {
   Rank rank(/*threads=*/0);
@@ -73,8 +81,7 @@ Status PlanOfALoad(const BenchOptions& options) {
   while (Now() < until) {
     // What is ordered in one turn is cancelled in the next.
     const connector::JobId last = job++;
-    connector::Plan plan{.loads = {{.job = job, .request = "r", .chunks = Chunks(512)}}};
-    bytes = connector::Encode(plan);
+    bytes = connector::Encode(LoadPlan(job, 512));
     const std::string cancel = connector::Encode(connector::Plan{.cancelled = {last}});
     rank.role().Begin(*connector::DecodePlan(cancel));
     (void)rank.role().TakeEnded();
@@ -101,7 +108,7 @@ Status PlanOfALoad(const BenchOptions& options) {
 // Until the load of `count` blocks has ended.
 Result<double> LoadOnce(Rank& rank, connector::JobId job, std::uint64_t count) {
   const std::int64_t start = Now();
-  rank.role().Begin({.loads = {{.job = job, .request = "r", .chunks = Chunks(count)}}});
+  rank.role().Begin(LoadPlan(job, count));
   rank.role().FinishStep({});
   while (true) {
     const connector::Ended ended = rank.role().TakeEnded();
@@ -123,8 +130,11 @@ Status LoadBesideAStep(const BenchOptions& options, Pool& pool) {
   rank.role().Connect(connector::StoreOf(session));
   KVCOVE_ASSIGN(const Token token, session->Capture({.timeout = kTimeout}));
   const auto save = [&](connector::JobId job, std::uint64_t count, std::uint64_t first) {
-    return connector::Plan{
-        .saves = {{.job = job, .request = "s", .token = token, .chunks = Chunks(count, first)}}};
+    connector::SaveOrder order{.job = job, .request = "s", .token = token};
+    order.chunks = Chunks(count, first);
+    connector::Plan plan;
+    plan.saves.push_back(std::move(order));
+    return plan;
   };
   rank.role().Begin(save(1, kLoaded, 0));
   rank.role().FinishStep({});
