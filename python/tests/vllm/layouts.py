@@ -2,7 +2,7 @@
 """Engines as trainers and clusters run them: layouts.py ROLE MODEL OUT.
 
 Roles: `sleeps` (both levels, with other weights), `paused` (requests that go on behind a pause), `guesses`
-(n-gram speculation; $KVCOVE_PLAIN: without connector), `transport` (beside a P/D transport: NIXL with
+(speculation: n-grams, or the EAGLE head in $KVCOVE_EAGLE; $KVCOVE_PLAIN: without connector), `transport` (beside a P/D transport: NIXL with
 $KVCOVE_NIXL, else a stand-in; $KVCOVE_ORDER: which is first), `one-way` ($KVCOVE_ROLE: kv_producer, kv_consumer), `unseen` (weights that nobody tells
 of), `experts` (two data-parallel engines with the experts of one model). $KVCOVE_EXTRA is the connector's
 extra configuration. Writes JSON to OUT.
@@ -24,7 +24,13 @@ from driver import PROMPTS, SMALL, say, start
 from own import OwnEngine
 
 EXTRA = json.loads(os.environ.get("KVCOVE_EXTRA", "{}"))
-GUESSES = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+GUESSES: dict[str, Any] = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "prompt_lookup_max": 4,
+}
+if "KVCOVE_EAGLE" in os.environ:
+    GUESSES = {"method": "eagle", "model": os.environ["KVCOVE_EAGLE"], "num_speculative_tokens": 2}
 
 
 def transfer(role: str = "kv_both") -> dict[str, Any]:
