@@ -211,6 +211,17 @@ TEST_F(RolesTest, ASlowOwnerHoldsTheSchedulerOnceAndRequestsAreStored) {
   EXPECT_EQ(pool_.values.size(), 6U);
 }
 
+// Telling them is a call of the pool, which may be slow.
+TEST_F(RolesTest, TheEnginesThreadTellsNoVersions) {
+  options_.bind_in_thread = true;
+  Start();
+  clock_.AdvanceNs(kSecond);
+  (void)Step();
+  while (pool_.named_by.load() == std::thread::id()) {  // the test's own limit ends it
+  }
+  EXPECT_NE(pool_.named_by.load(), std::this_thread::get_id());
+}
+
 // The token that was known is of before somebody's reset: the pool refuses it.
 TEST_F(RolesTest, ATokenThatIsTooOldStoresNothing) {
   Compute("first", 0, 4, 1);

@@ -231,6 +231,9 @@ class SchedulerRole {
   // answer in that time said the last one: if that is too old by now, the pool refuses what is
   // stored under it, and nothing else is lost.
   std::optional<Token> Capture(const std::string& version) KVCOVE_EXCLUDES(mutex_);
+  // A step's captures and look-ups together take no longer than kCaptureTimeout, as far as they can
+  // be told to.
+  std::chrono::milliseconds LeftForCapture() const KVCOVE_REQUIRES(mutex_);
   std::optional<Token> LastToken(std::string_view version) const KVCOVE_REQUIRES(mutex_);
   // Asks for the oldest version in to_bind_; false: there was none, or no answer.
   bool BindOne(std::chrono::milliseconds timeout) KVCOVE_EXCLUDES(mutex_);
@@ -270,6 +273,9 @@ class SchedulerRole {
   void Notice(std::string_view version, const Token& token, LinesAfterLock& lines)
       KVCOVE_REQUIRES(mutex_);
   void PollGenerations() KVCOVE_EXCLUDES(mutex_);
+  // What the pool should know of the versions in use, now and then: on the binder's thread, if
+  // there is one.
+  bool NamesDue() const KVCOVE_REQUIRES(mutex_);
   void NameVersions() KVCOVE_EXCLUDES(mutex_);
   void AwaitFingerprints() KVCOVE_REQUIRES(mutex_);
   // Once all ranks have answered: their version.
@@ -346,6 +352,7 @@ class SchedulerRole {
   std::int64_t capture_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // spent in this step
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool names_changed_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool names_due_ KVCOVE_GUARDED_BY(mutex_) = false;  // the binder tells them
   std::int64_t named_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool weights_moved_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last reset, as far as is seen
