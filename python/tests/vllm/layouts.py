@@ -237,6 +237,8 @@ def main() -> None:
         "experts": lambda: asyncio.run(expert_engines(model)),
     }[role]()
     Path(out).write_text(json.dumps(seen))
+    if os.environ.get("KVCOVE_NIXL"):
+        os._exit(0)  # NIXL's libraries (libnl) crash when a process that has no GPU unloads them
 
 
 if __name__ == "__main__":
