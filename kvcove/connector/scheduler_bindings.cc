@@ -12,7 +12,7 @@ constexpr std::size_t kMostBindings = 256;       // salts may be many
 constexpr std::chrono::milliseconds kPause{50};  // after a try that failed
 // Of a step's budget, at most so much is waited for a binding, all requests together: a pool that
 // is well answers in a tenth of it.
-constexpr double kBindShare = 0.4;
+constexpr double kBindShare = 0.2;
 
 bool IsSilent(const Result<Token>& token) {
   return !token &&
