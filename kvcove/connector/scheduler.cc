@@ -129,6 +129,7 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
     lines.Info("{}: the reset is proven after {:.1f} s; look-ups and stores go on", options_.engine,
                static_cast<double>(clock_.NowNs() - closed_since_ns_) / 1e9);
     closed_since_ns_ = 0;
+    ForgetBindings();
     NewEpoch(/*blocks=*/false);
   }
   if (options_.bind_in_thread && !names_due_ && NamesDue()) {

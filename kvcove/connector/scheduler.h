@@ -223,6 +223,9 @@ class SchedulerRole {
   };
   Binding& BindingOf(const std::string& version) KVCOVE_REQUIRES(mutex_);
   void Want(const std::string& version, Binding& binding) KVCOVE_REQUIRES(mutex_);
+  // Behind a proven reset: the next requests wait for the new generation, as those of another
+  // version do, and ask for it. Before there is work, engines that reset after one update share it.
+  void ForgetBindings() KVCOVE_REQUIRES(mutex_);
   // Its requests should wait a little: it is being bound for the first time.
   bool Binds(const std::string& version) KVCOVE_REQUIRES(mutex_);
   // Gives the binder what is left of the step's budget.

@@ -50,6 +50,11 @@ void SchedulerRole::Want(const std::string& version, Binding& binding) {
   bind_wanted_.NotifyOne();
 }
 
+void SchedulerRole::ForgetBindings() {
+  bindings_.clear();
+  to_bind_.clear();
+}
+
 bool SchedulerRole::Binds(const std::string& version) {
   if (!options_.save || !options_.bind_in_thread) return false;
   const Binding& binding = BindingOf(version);
@@ -76,7 +81,7 @@ std::chrono::milliseconds SchedulerRole::LeftForCapture() const {
   const std::int64_t lookups_ns = options_.lookup_budget.count() * kMillisecond - budget_ns_;
   const auto spent = std::chrono::milliseconds((capture_ns_ + lookups_ns) / kMillisecond);
   if (spent < kCaptureTimeout) return kCaptureTimeout - spent;
-  return std::chrono::milliseconds(capture_ns_ > 0 ? 0 : 1);  // look-ups alone starve no capture
+  return std::chrono::milliseconds(capture_ns_ < kMillisecond ? 1 : 0);  // look-ups starve none
 }
 
 std::optional<Token> SchedulerRole::Capture(const std::string& version) {

@@ -121,10 +121,7 @@ bool SchedulerRole::Reset() {
   const MutexLock lock(mutex_);
   ++(status ? stats_.resets_proven : stats_.resets_failed);
   if (status) {
-    // The next requests wait for the new generation, as after a change of version, and ask for it:
-    // before there is work, engines that reset after one update share it.
-    bindings_.clear();
-    to_bind_.clear();
+    ForgetBindings();
     lines.Info("{}: reset in {:.1f} ms (number {})", options_.engine, ms, stats_.resets_proven);
     return true;
   }
