@@ -110,6 +110,9 @@ class Keys {
 // Appends "<tag>@<hash in hex digits>" to `out`, and "+<adapter>" if it is not empty.
 void AppendKey(std::string_view tag, std::string_view hash, std::string& out,
                std::string_view adapter = {});
+// Writes the same to `to`, which has room for it; returns its end.
+char* WriteKey(std::string_view tag, std::string_view hash, char* to,
+               std::string_view adapter = {});
 // How many bytes that is.
 std::size_t KeyBytes(std::string_view tag, std::string_view hash, std::string_view adapter = {});
 
