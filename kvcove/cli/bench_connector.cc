@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // `kvcove bench connector`: what an engine's scheduler pays for look-ups, steps and resets. The
 // limit of a look-up is the pool's own Exists over the same keys.
+#include "kvcove/cli/bench_connector.h"
+
 #include <fmt/core.h>
 #include <time.h>
 
 #include <cstring>
 
-#include "kvcove/cli/bench.h"
 #include "kvcove/connector/scheduler.h"
 
 namespace kvcove::cli {
@@ -14,15 +15,6 @@ namespace {
 
 constexpr std::uint64_t kChunks = 4096;
 constexpr std::uint32_t kTokens = 16;
-
-std::string HashOf(std::uint64_t i) {
-  std::string hash(32, '\0');
-  for (std::size_t word = 0; word < 4; ++word) {
-    const std::uint64_t mixed = Mix64(i * 4 + word);
-    std::memcpy(hash.data() + 8 * word, &mixed, 8);
-  }
-  return hash;
-}
 
 std::int64_t ThreadCpuNs() {
   timespec now{};
@@ -125,7 +117,7 @@ class Bench {
   Bench() = default;
   Status Fill() {
     const connector::Keys keys(options_.shape);
-    for (std::uint64_t i = 0; i < kChunks; ++i) hashes_.push_back(HashOf(i));
+    for (std::uint64_t i = 0; i < kChunks; ++i) hashes_.push_back(BenchHash(i));
     for (const std::string& hash : hashes_) {
       for (const std::string& tag : keys.Tags(0)) {
         connector::AppendKey(tag, hash, keys_.emplace_back());
@@ -157,6 +149,15 @@ class Bench {
 };
 
 }  // namespace
+
+std::string BenchHash(std::uint64_t i) {
+  std::string hash(32, '\0');
+  for (std::size_t word = 0; word < 4; ++word) {
+    const std::uint64_t mixed = Mix64(i * 4 + word);
+    std::memcpy(hash.data() + 8 * word, &mixed, 8);
+  }
+  return hash;
+}
 
 Result<int> RunConnectorBench(const BenchOptions& options) {
   KVCOVE_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::Make());
@@ -200,6 +201,7 @@ Result<int> RunConnectorBench(const BenchOptions& options) {
         [](std::size_t) {});
     Print(options, row);
   }
+  KVCOVE_TRY(RunRanksBench(options, *pool));
   return 0;
 }
 

@@ -81,6 +81,8 @@ class Lookup {
 
  private:
   using ChunkId = std::pair<std::uint32_t, std::uint64_t>;  // group, chunk
+  // Into scratch_, all shards of each chunk.
+  void WriteKeys(const std::vector<ChunkId>& chunks);
   // False when the pool did not answer in time. `present[i]` is about chunks[i].
   bool Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
            std::chrono::milliseconds hold, const std::vector<ChunkId>& chunks,
@@ -106,6 +108,13 @@ class Lookup {
   std::uint64_t asked_ = 0;
   MissReason missed_ = MissReason::kNone;
   std::vector<Seen> seen_;
+  // Of one question; kept, as a long look-up asks many.
+  struct Scratch {
+    std::string text;
+    std::vector<std::string_view> keys;  // in it
+    std::vector<ItemResult> results;
+  };
+  Scratch scratch_;
 };
 
 // Runs look-ups for a scheduler that may not wait.

@@ -122,7 +122,7 @@ struct SaveDone {
 struct LoadDone {
   JobId job = 0;
   std::vector<BlockId> failed;
-  std::uint64_t ns = 0;                       // of movers
+  std::uint64_t ns = 0;                       // in which movers or the device moved something of it
   std::array<std::uint64_t, kTiers> bytes{};  // that they moved, by Tier
   bool operator==(const LoadDone&) const = default;
 };

@@ -174,17 +174,71 @@ TEST_F(RolesTest, RequestsDoNotWaitForAVersionThatIsNotBoundInTime) {
   EXPECT_THAT(pool_.values, IsEmpty());
 }
 
-TEST_F(RolesTest, ASlowOwnerHoldsTheSchedulerOnce) {
+// A reset is like another version: nobody knows its generation yet.
+TEST_F(RolesTest, TheFirstRequestsBehindAResetWaitUntilItIsBoundAndAreStored) {
+  options_.bind_in_thread = true;
+  Start();
+  while (scheduler_->Matched(View("first", 10), 0).ask_again) {
+  }
+  Compute("first", 0, 10, 1);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->Reset());
+  pool_.deaf = true;
+  EXPECT_TRUE(scheduler_->Matched(View("r", 10), 0).ask_again);
+  pool_.deaf = false;
+  while (scheduler_->Matched(View("r", 10), 0).ask_again) {
+  }
+  Compute("r", 0, 10, 10);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 4U);
+  EXPECT_EQ(scheduler_->stats().uncaptured_requests, 0U);
+}
+
+TEST_F(RolesTest, ASlowOwnerHoldsTheSchedulerOnceAndRequestsAreStored) {
   Compute("first", 0, 4, 1);
   (void)Step();
   pool_.deaf = true;
   pool_.captures = 0;
-  for (int i = 0; i < 8; ++i) Compute(std::to_string(i), 0, 4, 2 + i);
+  for (int i = 0; i < 8; ++i) Compute(std::to_string(i), 0, 8, 2 + 2 * i);
   EXPECT_EQ(pool_.captures, 1) << "of 8 requests";
-  EXPECT_EQ(scheduler_->stats().uncaptured_requests, 8U);
+  EXPECT_EQ(scheduler_->stats().uncaptured_requests, 0U);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 4U) << "under the token that was known";
   pool_.deaf = false;
   (void)Step();  // it is asked again
-  Compute("later", 0, 8, 20);
+  Compute("later", 0, 12, 20);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 6U);
+}
+
+// Telling them is a call of the pool, which may be slow.
+TEST_F(RolesTest, TheEnginesThreadTellsNoVersions) {
+  options_.bind_in_thread = true;
+  Start();
+  clock_.AdvanceNs(kSecond);
+  (void)Step();
+  while (pool_.named_by.load() == std::thread::id()) {  // the test's own limit ends it
+  }
+  EXPECT_NE(pool_.named_by.load(), std::this_thread::get_id());
+}
+
+// The token that was known is of before somebody's reset: the pool refuses it.
+TEST_F(RolesTest, ATokenThatIsTooOldStoresNothing) {
+  Compute("first", 0, 4, 1);
+  (void)Step();
+  {
+    const MutexLock lock(pool_.mutex);
+    ++pool_.generation;
+    pool_.values.clear();
+  }
+  pool_.deaf = true;
+  Compute("r", 0, 8, 10);
+  (void)Step();
+  EXPECT_THAT(pool_.values, IsEmpty());
+  EXPECT_GT(scheduler_->stats().ranks.stale_keys, 0U);
+  pool_.deaf = false;
+  (void)Step();
+  Compute("s", 0, 8, 20);
   (void)Step();
   EXPECT_EQ(pool_.values.size(), 4U);
 }

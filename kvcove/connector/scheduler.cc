@@ -43,13 +43,12 @@ SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, Look
       adapters_seen_(options.shape.world(), 0),
       events_({.enabled = options.events, .engine = options.engine}),
       costs_(options.costs) {
-  const bool binds = options_.bind_in_thread && options_.save;
   {
     const MutexLock lock(mutex_);
     if (options_.versions == VersionSource::kFingerprint) AwaitFingerprints();
-    if (binds && options_.versions == VersionSource::kNone) (void)BindingOf({});
+    if (options_.bind_in_thread && options_.versions == VersionSource::kNone) (void)BindingOf({});
   }
-  if (binds) binder_ = StartThread("kvcove-bind", [this] { BindInThread(); });
+  if (options_.bind_in_thread) binder_ = StartThread("kvcove-bind", [this] { BindInThread(); });
 }
 
 SchedulerRole::Request& SchedulerRole::Find(const RequestView& view) {
@@ -122,7 +121,7 @@ void SchedulerRole::Finished(std::string_view id) {
 Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
   if (!options_.bind_in_thread) (void)BindOne(kCaptureTimeout);
   PollGenerations();
-  NameVersions();
+  if (!options_.bind_in_thread) NameVersions();
   const bool closed = store_.closed();
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
@@ -130,7 +129,12 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
     lines.Info("{}: the reset is proven after {:.1f} s; look-ups and stores go on", options_.engine,
                static_cast<double>(clock_.NowNs() - closed_since_ns_) / 1e9);
     closed_since_ns_ = 0;
+    ForgetBindings();
     NewEpoch(/*blocks=*/false);
+  }
+  if (options_.bind_in_thread && !names_due_ && NamesDue()) {
+    names_due_ = true;
+    bind_wanted_.NotifyOne();
   }
   budget_ns_ = options_.lookup_budget.count() * kMillisecond;
   capture_ns_ = 0;

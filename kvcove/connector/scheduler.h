@@ -218,16 +218,26 @@ class SchedulerRole {
     bool bound = false;
     bool was_bound = false;     // before: its requests do not wait for it any more
     bool queued = false;        // in to_bind_, or being asked for
+    bool late = false;          // the pool did not answer the last try in time
     std::int64_t since_ns = 0;  // when it was first wanted
   };
   Binding& BindingOf(const std::string& version) KVCOVE_REQUIRES(mutex_);
   void Want(const std::string& version, Binding& binding) KVCOVE_REQUIRES(mutex_);
+  // Behind a proven reset: the next requests wait for the new generation, as those of another
+  // version do, and ask for it. Before there is work, engines that reset after one update share it.
+  void ForgetBindings() KVCOVE_REQUIRES(mutex_);
   // Its requests should wait a little: it is being bound for the first time.
   bool Binds(const std::string& version) KVCOVE_REQUIRES(mutex_);
   // Gives the binder what is left of the step's budget.
   void AwaitBinding(std::string_view salt) KVCOVE_EXCLUDES(mutex_);
-  // The token of a bound version as of now, within what the step has left for captures.
+  // The token of a bound version, within what the step has left for captures. A pool that does not
+  // answer in that time said the last one: if that is too old by now, the pool refuses what is
+  // stored under it, and nothing else is lost.
   std::optional<Token> Capture(const std::string& version) KVCOVE_EXCLUDES(mutex_);
+  // A step's captures and look-ups together take no longer than kCaptureTimeout, as far as they can
+  // be told to.
+  std::chrono::milliseconds LeftForCapture() const KVCOVE_REQUIRES(mutex_);
+  std::optional<Token> LastToken(std::string_view version) const KVCOVE_REQUIRES(mutex_);
   // Asks for the oldest version in to_bind_; false: there was none, or no answer.
   bool BindOne(std::chrono::milliseconds timeout) KVCOVE_EXCLUDES(mutex_);
   void BindInThread() KVCOVE_EXCLUDES(mutex_);
@@ -266,6 +276,9 @@ class SchedulerRole {
   void Notice(std::string_view version, const Token& token, LinesAfterLock& lines)
       KVCOVE_REQUIRES(mutex_);
   void PollGenerations() KVCOVE_EXCLUDES(mutex_);
+  // What the pool should know of the versions in use, now and then: on the binder's thread, if
+  // there is one.
+  bool NamesDue() const KVCOVE_REQUIRES(mutex_);
   void NameVersions() KVCOVE_EXCLUDES(mutex_);
   void AwaitFingerprints() KVCOVE_REQUIRES(mutex_);
   // Once all ranks have answered: their version.
@@ -342,6 +355,7 @@ class SchedulerRole {
   std::int64_t capture_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // spent in this step
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool names_changed_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool names_due_ KVCOVE_GUARDED_BY(mutex_) = false;  // the binder tells them
   std::int64_t named_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool weights_moved_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last reset, as far as is seen

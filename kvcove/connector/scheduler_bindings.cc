@@ -10,6 +10,14 @@ namespace {
 
 constexpr std::size_t kMostBindings = 256;       // salts may be many
 constexpr std::chrono::milliseconds kPause{50};  // after a try that failed
+// Of a step's budget, at most so much is waited for a binding, all requests together: a pool that
+// is well answers in a tenth of it.
+constexpr double kBindShare = 0.2;
+
+bool IsSilent(const Result<Token>& token) {
+  return !token &&
+         (token.error().code == Code::kTimeout || token.error().code == Code::kUnavailable);
+}
 
 }  // namespace
 
@@ -42,6 +50,11 @@ void SchedulerRole::Want(const std::string& version, Binding& binding) {
   bind_wanted_.NotifyOne();
 }
 
+void SchedulerRole::ForgetBindings() {
+  bindings_.clear();
+  to_bind_.clear();
+}
+
 bool SchedulerRole::Binds(const std::string& version) {
   if (!options_.save || !options_.bind_in_thread) return false;
   const Binding& binding = BindingOf(version);
@@ -51,34 +64,52 @@ bool SchedulerRole::Binds(const std::string& version) {
 
 void SchedulerRole::AwaitBinding(std::string_view salt) {
   const MutexLock lock(mutex_);
-  if (weights_ != Weights::kKnown || budget_ns_ <= 0 || !Binds(VersionOf(salt))) return;
+  const auto whole_ns = static_cast<double>(options_.lookup_budget.count() * kMillisecond);
+  const std::int64_t wait_ns = budget_ns_ - static_cast<std::int64_t>((1 - kBindShare) * whole_ns);
+  if (weights_ != Weights::kKnown || wait_ns <= 0 || !Binds(VersionOf(salt))) return;
   const std::int64_t start = clock_.NowNs();
-  (void)bound_.WaitFor(mutex_, std::chrono::nanoseconds(budget_ns_));
+  (void)bound_.WaitFor(mutex_, std::chrono::nanoseconds(wait_ns));
   budget_ns_ -= clock_.NowNs() - start;
 }
 
+std::optional<Token> SchedulerRole::LastToken(std::string_view version) const {
+  const auto at = tokens_.find(version);
+  return at == tokens_.end() ? std::nullopt : std::optional(at->second);
+}
+
+std::chrono::milliseconds SchedulerRole::LeftForCapture() const {
+  const std::int64_t lookups_ns = options_.lookup_budget.count() * kMillisecond - budget_ns_;
+  const auto spent = std::chrono::milliseconds((capture_ns_ + lookups_ns) / kMillisecond);
+  if (spent < kCaptureTimeout) return kCaptureTimeout - spent;
+  return std::chrono::milliseconds(capture_ns_ < kMillisecond ? 1 : 0);  // look-ups starve none
+}
+
 std::optional<Token> SchedulerRole::Capture(const std::string& version) {
+  std::chrono::milliseconds timeout{};
   {
     const MutexLock lock(mutex_);
     Binding& binding = BindingOf(version);
     const bool first = !binding.was_bound && !options_.bind_in_thread;
     if (!binding.bound && !first) {
       Want(version, binding);
-      return std::nullopt;
+      return binding.late ? LastToken(version) : std::nullopt;
     }
+    const auto left = LeftForCapture();
+    if (left.count() <= 0) return LastToken(version);
+    timeout = left;
     binding.was_bound = true;
-    if (capture_ns_ >= kCaptureTimeout.count() * kMillisecond) return std::nullopt;
   }
   const std::int64_t start = clock_.NowNs();
-  const Result<Token> token = store_.Capture(version, kCaptureTimeout);
+  const Result<Token> token = store_.Capture(version, timeout);
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   capture_ns_ += clock_.NowNs() - start;
   Binding& binding = BindingOf(version);
   binding.bound = token.has_value();
+  binding.late = IsSilent(token);
   if (!token) {
     Want(version, binding);
-    return std::nullopt;
+    return binding.late ? LastToken(version) : std::nullopt;
   }
   Notice(version, *token, lines);
   return *token;
@@ -98,6 +129,7 @@ bool SchedulerRole::BindOne(std::chrono::milliseconds timeout) {
   const auto at = bindings_.find(version);
   if (at == bindings_.end()) return token.has_value();
   at->second.queued = false;
+  at->second.late = IsSilent(token);
   if (!token) {
     Want(version, at->second);
     return false;
@@ -111,12 +143,17 @@ bool SchedulerRole::BindOne(std::chrono::milliseconds timeout) {
 
 void SchedulerRole::BindInThread() {
   while (true) {
+    bool binds = false;
     {
       const MutexLock lock(mutex_);
-      while (!stopping_ && to_bind_.empty()) bind_wanted_.Wait(mutex_);
+      while (!stopping_ && to_bind_.empty() && !names_due_) bind_wanted_.Wait(mutex_);
       if (stopping_) return;
+      binds = !to_bind_.empty();
+      if (!binds) names_due_ = false;
     }
-    if (BindOne(options_.bind_timeout)) continue;
+    // What requests wait for goes first.
+    if (!binds) NameVersions();
+    if (!binds || BindOne(options_.bind_timeout)) continue;
     const MutexLock lock(mutex_);
     if (!stopping_) (void)bind_wanted_.WaitFor(mutex_, kPause);
   }

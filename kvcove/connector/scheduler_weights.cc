@@ -78,15 +78,18 @@ void SchedulerRole::PollGenerations() {
   for (const std::string& version : versions) (void)Capture(version);
 }
 
+bool SchedulerRole::NamesDue() const {
+  const bool salts = options_.versions == VersionSource::kSalt && !requests_.empty();
+  return (names_changed_ || salts) && clock_.NowNs() - named_ns_ >= kNamingEveryNs;
+}
+
 void SchedulerRole::NameVersions() {
   std::set<std::string> names;
   {
     const MutexLock lock(mutex_);
-    const std::int64_t now = clock_.NowNs();
-    const bool salts = options_.versions == VersionSource::kSalt && !requests_.empty();
-    if (!names_changed_ && !salts) return;
-    if (now - named_ns_ < kNamingEveryNs) return;
-    named_ns_ = now;
+    if (!NamesDue()) return;
+    const bool salts = options_.versions == VersionSource::kSalt;
+    named_ns_ = clock_.NowNs();
     names_changed_ = false;
     if (!version_.empty()) names.insert(version_);
     for (const auto& [id, request] : requests_) {
@@ -118,6 +121,7 @@ bool SchedulerRole::Reset() {
   const MutexLock lock(mutex_);
   ++(status ? stats_.resets_proven : stats_.resets_failed);
   if (status) {
+    ForgetBindings();
     lines.Info("{}: reset in {:.1f} ms (number {})", options_.engine, ms, stats_.resets_proven);
     return true;
   }

@@ -4,12 +4,16 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <numeric>
 
 #include "kvcove/base/hash.h"
 
 namespace kvcove::connector {
 namespace {
+
+static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kSeed = 0x6b76636f7665;
 
@@ -173,30 +177,52 @@ bool Keys::Stores(const Rank& rank, std::uint32_t group, std::uint64_t chunk) co
   return chunk % copies_[group] == rank.pcp * tp_copies_[group] + tp;
 }
 
-std::string HashText(std::string_view hash) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text(2 * hash.size(), '\0');
-  for (std::size_t i = 0; i < hash.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(hash[i]);
-    text[2 * i] = kDigits[byte >> 4];
-    text[2 * i + 1] = kDigits[byte & 15];
+namespace {
+
+// The eight hex digits of four bytes, in one word: every byte is spread to two, a half in each, and
+// all eight become digits at once. A look-up has thousands of them.
+std::uint64_t HexOf(std::uint32_t bytes) {
+  std::uint64_t halves = bytes;
+  halves = (halves & 0xFFFF0000) << 16 | (halves & 0xFFFF);
+  halves = (halves & 0x0000FF000000FF00) << 8 | (halves & 0x000000FF000000FF);
+  halves = (halves & 0x00F000F000F000F0) >> 4 | (halves & 0x000F000F000F000F) << 8;
+  const std::uint64_t letters = (halves + 0x0606060606060606) >> 4 & 0x0101010101010101;
+  return halves + 0x3030303030303030 + letters * ('a' - '0' - 10);
+}
+
+char* WriteHash(std::string_view hash, char* to) {
+  for (; !hash.empty(); hash.remove_prefix(std::min<std::size_t>(hash.size(), 4))) {
+    std::uint32_t bytes = 0;
+    const std::size_t count = hash.copy(reinterpret_cast<char*>(&bytes), 4);  // NOLINT
+    const std::uint64_t digits = HexOf(bytes);
+    std::memcpy(to, &digits, 2 * count);
+    to += 2 * count;
   }
-  return text;
+  return to;
+}
+
+char* Write(std::string_view text, char* to) { return to + text.copy(to, text.size()); }
+
+}  // namespace
+
+std::size_t KeyBytes(std::string_view tag, std::string_view hash, std::string_view adapter) {
+  return tag.size() + 1 + 2 * hash.size() + (adapter.empty() ? 0 : 1 + adapter.size());
+}
+
+char* WriteKey(std::string_view tag, std::string_view hash, char* to, std::string_view adapter) {
+  to = Write(tag, to);
+  *to++ = '@';
+  to = WriteHash(hash, to);
+  if (adapter.empty()) return to;
+  *to++ = '+';
+  return Write(adapter, to);
 }
 
 void AppendKey(std::string_view tag, std::string_view hash, std::string& out,
                std::string_view adapter) {
-  AppendKeyOf(tag, HashText(hash), out, adapter);
-}
-
-void AppendKeyOf(std::string_view tag, std::string_view hash_text, std::string& out,
-                 std::string_view adapter) {
-  out += tag;
-  out += '@';
-  out += hash_text;
-  if (adapter.empty()) return;
-  out += '+';
-  out += adapter;
+  const std::size_t from = out.size();
+  out.resize(from + KeyBytes(tag, hash, adapter));
+  (void)WriteKey(tag, hash, out.data() + from, adapter);
 }
 
 }  // namespace kvcove::connector

@@ -107,12 +107,13 @@ class Keys {
   std::vector<std::uint32_t> tp_copies_;  // of them, those of one PCP rank
 };
 
-// A block hash in hex digits.
-std::string HashText(std::string_view hash);
-// Appends "<tag>@<hash text>" to `out`, and "+<adapter>" if it is not empty.
+// Appends "<tag>@<hash in hex digits>" to `out`, and "+<adapter>" if it is not empty.
 void AppendKey(std::string_view tag, std::string_view hash, std::string& out,
                std::string_view adapter = {});
-void AppendKeyOf(std::string_view tag, std::string_view hash_text, std::string& out,
-                 std::string_view adapter = {});
+// Writes the same to `to`, which has room for it; returns its end.
+char* WriteKey(std::string_view tag, std::string_view hash, char* to,
+               std::string_view adapter = {});
+// How many bytes that is.
+std::size_t KeyBytes(std::string_view tag, std::string_view hash, std::string_view adapter = {});
 
 }  // namespace kvcove::connector

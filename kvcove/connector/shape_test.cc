@@ -171,5 +171,19 @@ TEST(ShapeTest, WhatDoesNotFitIsRefused) {
   EXPECT_FALSE(shape.Check());
 }
 
+TEST(KeysTest, AKeyHasItsHashInHexDigitsWhateverItsLength) {
+  std::string hash;
+  std::string digits;
+  for (int i = 0; i <= 64; ++i) {
+    std::string key = "before ";
+    AppendKey("g0.h1of2", hash, key, i % 2 == 0 ? "" : "lora");
+    EXPECT_EQ(key, "before g0.h1of2@" + digits + (i % 2 == 0 ? "" : "+lora"));
+    const int byte = (37 * i + 11) % 256;
+    hash += static_cast<char>(byte);
+    digits += "0123456789abcdef"[byte / 16];
+    digits += "0123456789abcdef"[byte % 16];
+  }
+}
+
 }  // namespace
 }  // namespace kvcove::connector

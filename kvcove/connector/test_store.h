@@ -8,6 +8,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
@@ -31,6 +32,7 @@ struct TestPool {
   std::atomic<bool> slow{false};       // Exists does not answer in time
   std::atomic<bool> deaf{false};       // Capture does not answer in time
   std::atomic<int> captures{0};
+  std::atomic<std::thread::id> named_by{};  // the thread that last told versions
   std::atomic<bool> throws{false};  // Get and Put throw
   std::atomic<bool> full{false};
   std::atomic<bool> on_disk{false};   // all values: look-ups do not know their sizes
@@ -138,6 +140,7 @@ class TestStore : public Store {
     return {};
   }
   Status NameVersions(std::span<const std::string>, std::chrono::milliseconds) override {
+    pool_.named_by = std::this_thread::get_id();
     return {};
   }
   bool closed() const override { return pool_.unproven; }

@@ -230,6 +230,7 @@ class WorkerRole {
   void Submit(const std::shared_ptr<Batch>& batch);
   // On kvcove-device: one part of a batch is over.
   void PartDone(const std::shared_ptr<Batch>& batch, transport::DeviceDone& done);
+  void CountDeviceTime(const Batch& batch) KVCOVE_REQUIRES(mutex_);
   void EndBatch(Batch& batch, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   // Puts a save's batch whose bytes have come. False when there is none.
   bool RunFetched();
@@ -268,9 +269,11 @@ class WorkerRole {
   std::vector<std::size_t> NotStored(Job& job, Store& store, const std::vector<std::size_t>& items);
   // Returns those that were there already.
   std::vector<std::size_t> PutItems(Job& job, Store& store, const std::vector<std::size_t>& items);
+  // A value's pieces end where `ends` says.
   std::vector<std::size_t> PutValues(Job& job, Tally& tally, Store& store,
                                      const std::vector<std::size_t>& items,
-                                     const std::vector<std::vector<ConstBuffer>>& values);
+                                     std::span<const ConstBuffer> pieces,
+                                     std::span<const std::size_t> ends);
   std::vector<std::size_t> CountPuts(Job& job, Tally& tally, const std::vector<std::size_t>& items,
                                      const std::vector<ItemResult>& results);
   // Values of another size than this engine's: nobody can load them, and while they are there
@@ -315,6 +318,8 @@ class WorkerRole {
   std::atomic<transport::DeviceQueue*> queue_{nullptr};
   std::map<std::string, std::uint32_t, std::less<>> part_of_layer_ KVCOVE_GUARDED_BY(mutex_);
   transport::DeviceQueueStats told_stats_ KVCOVE_GUARDED_BY(mutex_);
+  // When the last ticket of each way ended: the device begins the next one then.
+  std::array<std::int64_t, transport::kDeviceWays> device_done_ns_ KVCOVE_GUARDED_BY(mutex_){};
   std::shared_ptr<SegmentPins> pins_ KVCOVE_GUARDED_BY(mutex_);  // of store_, for queue_
   // Transfers may outlive this.
   const std::array<std::shared_ptr<InPlaceBudget>, transport::kDeviceWays> in_place_;

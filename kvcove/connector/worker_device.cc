@@ -157,6 +157,7 @@ void WorkerRole::Submit(const std::shared_ptr<Batch>& batch) {
   }
   {
     const MutexLock lock(mutex_);
+    batch->submitted_ns = clock_.NowNs();
     batch->parts_left = static_cast<std::uint32_t>(batch->copies.size());
     ++job.in_flight;
     if (!job.load) ++save_batches_;
@@ -198,6 +199,7 @@ void WorkerRole::PartDone(const std::shared_ptr<Batch>& batch, transport::Device
       }
       (load ? counters.device_load_time : counters.device_save_time).Add(done.ns);
     }
+    CountDeviceTime(*batch);
     if (!done.status && batch->status) batch->status = done.status;
     if (--batch->parts_left > 0) return;
     if (!batch->status) {
@@ -218,6 +220,19 @@ void WorkerRole::PartDone(const std::shared_ptr<Batch>& batch, transport::Device
   }
   fetched_.push_back(batch);
   changed_.NotifyAll();
+}
+
+void WorkerRole::CountDeviceTime(const Batch& batch) {
+  // It has begun behind the step's mark and behind what was submitted before it: those waits are no
+  // property of its bytes.
+  Job& job = *batch.job;
+  const DeviceWay way = job.load ? DeviceWay::kLoad : DeviceWay::kSave;
+  const std::int64_t now = clock_.NowNs();
+  std::int64_t& before_ns = device_done_ns_[static_cast<std::size_t>(way)];
+  const std::int64_t reached_ns =
+      job.reached_ns == nullptr ? 0 : job.reached_ns->load(std::memory_order_relaxed);
+  job.AddBusy(std::max({batch.submitted_ns, before_ns, reached_ns}), now);
+  before_ns = now;
 }
 
 void WorkerRole::EndBatch(Batch& batch, LinesAfterLock& lines) {
@@ -284,15 +299,16 @@ void WorkerRole::StoreFetched(Batch& batch, Store& store) {
   }
   if (job.cancelled) return DropItems(job, batch.tally, batch.Items());  // its end aborts
   if (batch.in_place != nullptr) return CommitInPlace(batch);
-  std::vector<std::vector<ConstBuffer>> values;
+  std::vector<ConstBuffer> pieces;
+  std::vector<std::size_t> ends;
   for (const Batch::Value& value : batch.values) {
-    std::vector<ConstBuffer>& pieces = values.emplace_back();
     for (const std::span<std::byte> piece : value.host) {
       pieces.push_back({.data = piece.data(), .size = piece.size()});
     }
+    ends.push_back(pieces.size());
   }
   batch.tally.counters.existing_keys +=
-      PutValues(job, batch.tally, store, batch.Items(), values).size();
+      PutValues(job, batch.tally, store, batch.Items(), pieces, ends).size();
 }
 
 void WorkerRole::StepReached(const std::shared_ptr<const transport::DeviceMark>& mark,

@@ -120,6 +120,26 @@ TEST_F(WorkerDeviceTest, ALoadWritesNothingBeforeItsStepsMark) {
   EXPECT_TRUE(Same(0, 10, 1, 3));
 }
 
+// What the scheduler weighs against computing: the copies, and no wait for the stream or for
+// others.
+TEST_F(WorkerDeviceTest, TheTimeOfALoadIsThatOfItsCopies) {
+  StoreAll(12);
+  const Plan plan = LoadPlan("r", 10);
+  device_->fake->HoldSteps();
+  device_->fake->Hold(DeviceWay::kLoad, true);
+  workers_[0]->Begin(plan, 7);
+  Move();
+  clock_.AdvanceNs(30 * kMillisecond);
+  device_->fake->Reach();
+  Move();
+  clock_.AdvanceNs(5 * kMillisecond);
+  device_->fake->Hold(DeviceWay::kLoad, false);
+  Move();
+  const Report report = workers_[0]->TakeReport();
+  ASSERT_EQ(report.loads.size(), 1U);
+  EXPECT_EQ(report.loads[0].ns, 5 * kMillisecond);
+}
+
 TEST_F(WorkerDeviceTest, ASaveIsDueWhenItsStepIsComputedAndDelaysNoLoad) {
   StoreAll(12);
   device_->fake->HoldSteps();

@@ -11,6 +11,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvcove/connector/worker.h"
@@ -20,8 +21,8 @@ namespace kvcove::connector {
 // One object: a part of a chunk.
 struct WorkerRole::Item {
   std::uint32_t place = 0;  // in the order's chunks
-  std::string key;
-  std::string after;
+  std::string_view key;     // in the job's text
+  std::string_view after;
   Hints hints;
   std::uint64_t bytes = 0;
   const Shard* shard = nullptr;     // of the job's shards
@@ -56,11 +57,14 @@ struct WorkerRole::Job : Tally, std::enable_shared_from_this<WorkerRole::Job> {
   std::shared_ptr<const Shards> shards;
   bool prepared = false;  // it has its items
   std::vector<Item> items;
+  std::string text;                   // of their keys
   std::vector<MutableBuffer> pieces;  // of the batch that runs
   std::atomic<bool> cancelled{false};
   std::int64_t since_ns = 0;                           // it could begin
   std::size_t next = 0;                                // item
   std::shared_ptr<const transport::DeviceMark> after;  // of a load to a device
+  std::shared_ptr<const std::atomic<std::int64_t>>
+      reached_ns;  // when the stream was there; 0: not yet
   // Of a save from a device: items before `asked` were looked up; of the last of them, what is to
   // be stored.
   std::size_t asked = 0;
@@ -71,12 +75,19 @@ struct WorkerRole::Job : Tally, std::enable_shared_from_this<WorkerRole::Job> {
     transport::DeviceTicket ticket = 0;
     std::uint32_t number = 0;  // of layer_parts
   };
+  // In which something was moved, by movers or the device: the second begins where the first ends.
+  std::int64_t busy_ns = 0;
+  std::int64_t busy_until_ns = 0;
   bool over = false;             // its mover is done; it ends with its last batch
   std::uint32_t in_flight = 0;   // batches
   Tally landed;                  // of those that are over
   std::vector<Part> parts;       // of a synchronous load
   std::set<std::uint32_t> told;  // places that were told as failed before its end
 
+  void AddBusy(std::int64_t from_ns, std::int64_t to_ns) {
+    busy_ns += std::max<std::int64_t>(to_ns - std::max(from_ns, busy_until_ns), 0);
+    busy_until_ns = std::max(busy_until_ns, to_ns);
+  }
   std::uint64_t objects() const { return prepared ? items.size() : chunks.size(); }
   bool device() const {
     for (const auto& group : *shards) {
@@ -115,6 +126,7 @@ struct WorkerRole::Batch {
     for (const Value& value : values) items.push_back(value.item);
     return items;
   }
+  std::int64_t submitted_ns = 0;
   std::shared_ptr<const transport::HostMemory> host;
   std::shared_ptr<InPlaceMemory> in_place;  // `host`, where that is memory of the pool
   std::vector<std::vector<transport::DeviceCopy>> copies;  // by part

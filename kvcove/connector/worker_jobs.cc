@@ -58,6 +58,7 @@ bool WorkerRole::RunOne(Share share) {
     return (queue != nullptr && queue->Advance()) || AwaitStep();
   }
   Ran ran = Ran::kOver;
+  const std::int64_t start = clock_.NowNs();
   try {
     ran = RunBatch(*job, *store);
   } catch (const std::exception& error) {
@@ -65,8 +66,10 @@ bool WorkerRole::RunOne(Share share) {
              error.what());
     job->FailRest();
   }
+  const std::int64_t end = clock_.NowNs();
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
+  job->AddBusy(start, end);
   running_.erase(job);
   if (ran == Ran::kOver || job->cancelled) {
     job->FailRest();
@@ -157,20 +160,40 @@ std::size_t WorkerRole::BatchEnd(const Job& job) const {
 
 void WorkerRole::AddItems(Job& job, std::uint32_t place, const Hints& hints) const {
   const ChunkPlace& chunk = job.chunks[place];
+  const std::vector<Shard>& shards = (*job.shards)[chunk.group];
   const bool follows = !job.load && place > 0 && job.chunks[place - 1].group == chunk.group;
-  for (const Shard& shard : (*job.shards)[chunk.group]) {
+  // The items of the chunk before, if it is stored, too.
+  const bool known = follows && !job.items.empty() && job.items.back().place == place - 1;
+  const std::size_t before = known ? job.items.size() - shards.size() : 0;
+  const auto key_of = [&job](const Shard& shard, const BlockHash& hash) {
+    const std::size_t from = job.text.size();
+    AppendKey(shard.part.tag, hash, job.text, job.adapter);
+    return std::string_view(job.text).substr(from);
+  };
+  for (std::size_t s = 0; s < shards.size(); ++s) {
+    const Shard& shard = shards[s];
     Item item{.place = place, .hints = hints, .bytes = shard.bytes, .shard = &shard};
-    AppendKey(shard.part.tag, chunk.hash, item.key, job.adapter);
+    item.key = key_of(shard, chunk.hash);
     if (follows) {
-      AppendKey(shard.part.tag, job.chunks[place - 1].hash, item.after, job.adapter);
+      item.after = known ? job.items[before + s].key : key_of(shard, job.chunks[place - 1].hash);
     }
     if (chunk.block >= shard.blocks) job.bad.insert(place);  // half a value is none
-    job.items.push_back(std::move(item));
+    job.items.push_back(item);
   }
 }
 
 void WorkerRole::Prepare(Job& job) const {
-  job.items.reserve(job.chunks.size());
+  std::size_t objects = 0;
+  std::size_t bytes = 0;
+  for (const ChunkPlace& chunk : job.chunks) {
+    for (const Shard& shard : (*job.shards)[chunk.group]) {
+      ++objects;
+      bytes += KeyBytes(shard.part.tag, chunk.hash, job.adapter);
+    }
+  }
+  // Each chunk's key is written once at most. What is written stays where it is.
+  job.items.reserve(objects);
+  job.text.reserve(bytes);
   for (std::uint32_t i = 0; i < job.chunks.size(); ++i) {
     const ChunkPlace& place = job.chunks[i];
     if (job.load) {

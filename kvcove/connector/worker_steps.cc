@@ -73,6 +73,7 @@ void WorkerRole::Queue(std::shared_ptr<Job> job, ComputedStep* step, LinesAfterL
 void WorkerRole::Begin(Plan plan, StreamHandle stream) {
   LinesAfterLock lines;
   std::shared_ptr<const transport::DeviceMark> mark;
+  std::shared_ptr<std::atomic<std::int64_t>> reached_ns;
   transport::DeviceQueue* const queue = queue_;
   bool unmarked = false;
   if (queue != nullptr && !plan.loads.empty()) {
@@ -80,6 +81,10 @@ void WorkerRole::Begin(Plan plan, StreamHandle stream) {
     unmarked = !recorded;
     if (recorded) {
       mark = std::move(*recorded);
+      reached_ns = std::make_shared<std::atomic<std::int64_t>>(0);
+      queue->WhenReached(mark, this, [reached_ns, &clock = clock_](const Status& /*status*/) {
+        reached_ns->store(clock.NowNs(), std::memory_order_relaxed);
+      });
     } else {
       lines.Error("{}: rank {}: loads fail, as the engine's stream takes no mark: {}",
                   options_.engine, options_.number, recorded.error().detail);
@@ -118,6 +123,7 @@ void WorkerRole::Begin(Plan plan, StreamHandle stream) {
     if (order.sync) ++sync_left_;
     std::shared_ptr<Job> job = LoadJob(order);
     job->after = mark;
+    job->reached_ns = reached_ns;
     Queue(std::move(job), nullptr, lines);
   }
   // A step that never finished has computed nothing that could be saved.
@@ -142,6 +148,10 @@ void WorkerRole::AwaitSubmitted() {
 }
 
 void WorkerRole::FinishStep(std::function<void()> ready, StreamHandle stream) {
+  {
+    const MutexLock lock(mutex_);
+    if (step_saves_.empty()) return;
+  }
   // Before the lock, so that it is destroyed after it (see Unregister).
   ComputedStep step{
       .ready = std::make_shared<std::function<void()>>(std::move(ready)), .mark = {}, .saves = {}};
@@ -149,10 +159,6 @@ void WorkerRole::FinishStep(std::function<void()> ready, StreamHandle stream) {
   const bool marked = !*step.ready && queue != nullptr;
   const bool at_once = !*step.ready && queue == nullptr;
   LinesAfterLock lines;
-  {
-    const MutexLock lock(mutex_);
-    if (step_saves_.empty()) return;
-  }
   if (marked) {
     auto mark = queue->RecordStep(stream);
     if (mark) {
@@ -257,7 +263,7 @@ void WorkerRole::End(const std::shared_ptr<Job>& job, LinesAfterLock& lines) {
   if (options_.tier_log) SayTiers(*job, lines);
   LoadDone done{.job = job->id,
                 .failed = {},
-                .ns = job->counters.load_ns,
+                .ns = static_cast<std::uint64_t>(job->busy_ns),
                 .bytes = job->counters.bytes_by_tier};
   bool news = false;
   for (const std::uint32_t place : job->bad) {

@@ -36,6 +36,7 @@ std::vector<std::size_t> WorkerRole::JudgeLoad(Job& job, Store& store,
                                                std::span<const std::size_t> items,
                                                std::span<const ItemResult> results) {
   std::vector<std::size_t> whole;
+  whole.reserve(items.size());
   std::vector<std::size_t> misfits;
   std::uint64_t misfit_bytes = 0;
   for (std::size_t k = 0; k < items.size(); ++k) {
@@ -66,6 +67,7 @@ void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t
   std::vector<std::size_t> which(to - from);
   std::iota(which.begin(), which.end(), from);
   std::vector<GetItem> items;
+  items.reserve(which.size());
   for (const std::size_t i : which) {
     items.push_back({.key = job.items[i].key, .into = job.items[i].pieces});
   }
@@ -94,10 +96,12 @@ void WorkerRole::SaveBatch(Job& job, Store& store, std::size_t from, std::size_t
 std::vector<std::size_t> WorkerRole::NotStored(Job& job, Store& store,
                                                const std::vector<std::size_t>& items) {
   std::vector<std::string_view> keys;
+  keys.reserve(items.size());
   for (const std::size_t i : items) keys.push_back(job.items[i].key);
   std::vector<ItemResult> there(keys.size());
   (void)store.Exists(keys, there, {.timeout = options_.timeout, .version = job.version});
   std::vector<std::size_t> left;
+  left.reserve(items.size());
   std::vector<std::size_t> misfits;
   std::uint64_t misfit_bytes = 0;
   for (std::size_t k = 0; k < items.size(); ++k) {
@@ -120,7 +124,11 @@ std::vector<std::size_t> WorkerRole::NotStored(Job& job, Store& store,
 std::vector<std::size_t> WorkerRole::PutItems(Job& job, Store& store,
                                               const std::vector<std::size_t>& which) {
   std::vector<std::size_t> put;
-  std::vector<std::vector<ConstBuffer>> values;
+  std::vector<std::size_t> ends;
+  std::vector<ConstBuffer> pieces;
+  put.reserve(which.size());
+  ends.reserve(which.size());
+  pieces.reserve(job.pieces.size());
   for (const std::size_t i : which) {
     const Item& item = job.items[i];
     if (item.pieces.empty()) {
@@ -128,24 +136,30 @@ std::vector<std::size_t> WorkerRole::PutItems(Job& job, Store& store,
       ++job.counters.refused_keys;
       continue;
     }
-    std::vector<ConstBuffer>& value = values.emplace_back();
     for (const MutableBuffer& piece : item.pieces) {
-      value.push_back({.data = piece.data, .size = piece.size});
+      pieces.push_back({.data = piece.data, .size = piece.size});
     }
     put.push_back(i);
+    ends.push_back(pieces.size());
   }
-  return PutValues(job, job, store, put, values);
+  return PutValues(job, job, store, put, pieces, ends);
 }
 
-std::vector<std::size_t> WorkerRole::PutValues(
-    Job& job, Tally& tally, Store& store, const std::vector<std::size_t>& which,
-    const std::vector<std::vector<ConstBuffer>>& values) {
+std::vector<std::size_t> WorkerRole::PutValues(Job& job, Tally& tally, Store& store,
+                                               const std::vector<std::size_t>& which,
+                                               std::span<const ConstBuffer> pieces,
+                                               std::span<const std::size_t> ends) {
   if (which.empty()) return {};
   std::vector<PutItem> items;
+  items.reserve(which.size());
+  std::size_t from = 0;
   for (std::size_t k = 0; k < which.size(); ++k) {
     const Item& item = job.items[which[k]];
-    items.push_back(
-        {.key = item.key, .value = values[k], .after = item.after, .hints = item.hints});
+    items.push_back({.key = item.key,
+                     .value = pieces.subspan(from, ends[k] - from),
+                     .after = item.after,
+                     .hints = item.hints});
+    from = ends[k];
   }
   std::vector<ItemResult> results(items.size());
   (void)store.Put(job.token, items, results, {.timeout = options_.timeout, .version = job.version});

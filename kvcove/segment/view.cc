@@ -235,35 +235,49 @@ Found HeaderView::Find(SlotId slot, const PreparedKey& key) const {
 }
 
 void HeaderView::FindMany(SlotId slot, std::span<const std::string_view> keys, Found* found) const {
+  // In groups, each a step behind the one after it: while keys are hashed, the buckets of the group
+  // before come, and the entries of the one before that.
+  constexpr std::size_t kGroup = 8;
   std::uint64_t hashes[kFindMany];
   const Bucket* buckets[kFindMany];
   Place places[kFindMany];
   const std::uint64_t count = header_->bucket_count.load(std::memory_order_acquire);
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    hashes[i] = HashKey(slot, keys[i]);
-    buckets[i] = &buckets_[BucketNumber(hashes[i], count)];
-    __builtin_prefetch(buckets[i]);
-  }
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    // All elements are compared, so that no branch has to be guessed.
-    const std::uint64_t tag =
-        hashes[i] >> 32;  // NOLINT(clang-analyzer-core.UndefinedBinaryOperatorResult)
-    std::uint64_t match = 0;
-    for (const auto& element : buckets[i]->element) {
-      const std::uint64_t word = element.load(std::memory_order_acquire);
-      match = word >> 32 == tag ? word : match;
+  const auto of_group = [&](std::size_t group, const auto& work) {
+    for (std::size_t i = group * kGroup; i < std::min(keys.size(), (group + 1) * kGroup); ++i) {
+      work(i);
     }
-    places[i] = static_cast<Place>(match);
-    const auto* entry = reinterpret_cast<const std::byte*>(&EntryAt(places[i]));
-    __builtin_prefetch(entry);
-    __builtin_prefetch(entry + 64);
-    __builtin_prefetch(entry + 128);
-  }
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
-    if (places[i] != 0 && Check(slot, keys[i], places[i], found[i])) continue;
-    found[i] =
-        Find(slot, {.key = keys[i], .hash = hashes[i]});  // another with its tag, or further on
+  };
+  for (std::size_t step = 0; step < (keys.size() + kGroup - 1) / kGroup + 2; ++step) {
+    of_group(step, [&](std::size_t i) {
+      hashes[i] = HashKey(slot, keys[i]);
+      buckets[i] = &buckets_[BucketNumber(hashes[i], count)];
+      __builtin_prefetch(buckets[i]);
+    });
+    if (step >= 1) {
+      of_group(step - 1, [&](std::size_t i) {
+        // All elements are compared, so that no branch has to be guessed.
+        const std::uint64_t tag =
+            hashes[i] >> 32;  // NOLINT(clang-analyzer-core.UndefinedBinaryOperatorResult)
+        std::uint64_t match = 0;
+        for (const auto& element : buckets[i]->element) {
+          const std::uint64_t word = element.load(std::memory_order_acquire);
+          match = word >> 32 == tag ? word : match;
+        }
+        places[i] = static_cast<Place>(match);
+        const auto* entry = reinterpret_cast<const std::byte*>(&EntryAt(places[i]));
+        __builtin_prefetch(entry);
+        __builtin_prefetch(entry + 64);
+        __builtin_prefetch(entry + 128);
+      });
+    }
+    if (step >= 2) {
+      of_group(step - 2, [&](std::size_t i) {
+        // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
+        if (places[i] != 0 && Check(slot, keys[i], places[i], found[i])) return;
+        // Another with its tag, or further on.
+        found[i] = Find(slot, {.key = keys[i], .hash = hashes[i]});
+      });
+    }
   }
 }
 

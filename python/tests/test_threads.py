@@ -240,3 +240,43 @@ def test_a_role_that_is_closed_meanwhile_refuses() -> None:
         assert not failures, failures
         print("done")
     """)
+
+
+def test_a_rank_is_connected_beside_the_models_thread() -> None:
+    run("""
+        import pathlib
+        import socket
+        import tempfile
+
+        from kvcove import engines
+
+        path = pathlib.Path(tempfile.mkdtemp()) / "pool.sock"
+        silent = socket.socket(socket.AF_UNIX)
+        silent.bind(str(path))
+        silent.listen(8)
+        scheduler = _native.SchedulerRole(
+            shape, pool, engine="e", pool_address=f"unix:{path}", versions="none", lookup_budget=0.005,
+            lookup_timeout=1.0, hold=0.0, reset_timeout=2.5, load_async=True, lookup=True, save=True,
+            save_decoded=False, events=False, closed_on_reset_failure=False, assume_weights=False, blocks=16)
+        while scheduler.matched("r", 13, 13, "", hashes, 0)[0] is None:
+            time.sleep(0.001)
+        worker, memory = worker_role()
+        scheduler.schedule("r", 13, 13, "", hashes, 0, 13, True, lambda: [[1, 2, 3, 4]])
+        plan, _ = scheduler.build_plan()
+        began = time.monotonic()
+        worker.begin(plan)
+        worker.finish_step(None)
+        assert time.monotonic() - began < 0.3, "it has waited for the pool"
+        assert scheduler.stats()["pinned_blocks"] == 3
+        silent.close()
+        path.unlink()
+        owner = engines.Embedded(path, 16 << 20, "")
+        # No further plan is needed. (The save is of another pool's generation: it ends, that is all.)
+        while scheduler.stats()["pinned_blocks"] > 0:
+            report = worker.take_report()
+            if report is not None:
+                scheduler.on_report(report)
+            time.sleep(0.01)
+        worker.close()
+        print("done")
+    """)

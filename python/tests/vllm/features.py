@@ -133,7 +133,7 @@ def told(model: str, out: str) -> dict[str, Any]:
     ]
     seen["warm"], seen["warm_hits"], _ = engine.measured()
     seen["metrics"] = {
-        metric.name: metric.value
+        metric.name: metric.count if hasattr(metric, "buckets") else metric.value
         for metric in engine.llm.get_metrics()
         if metric.name.startswith("vllm:kvcove_")
     }

@@ -2,8 +2,8 @@
 """Engines as trainers and clusters run them: layouts.py ROLE MODEL OUT.
 
 Roles: `sleeps` (both levels, with other weights), `paused` (requests that go on behind a pause), `guesses`
-(n-gram speculation; $KVCOVE_PLAIN: without connector), `transport` (beside a P/D transport; $KVCOVE_ORDER:
-which is first), `one-way` ($KVCOVE_ROLE: kv_producer, kv_consumer), `unseen` (weights that nobody tells
+(speculation: n-grams, or the EAGLE head in $KVCOVE_EAGLE; $KVCOVE_PLAIN: without connector), `transport` (beside a P/D transport: NIXL with
+$KVCOVE_NIXL, else a stand-in; $KVCOVE_ORDER: which is first), `one-way` ($KVCOVE_ROLE: kv_producer, kv_consumer), `unseen` (weights that nobody tells
 of), `experts` (two data-parallel engines with the experts of one model). $KVCOVE_EXTRA is the connector's
 extra configuration. Writes JSON to OUT.
 """
@@ -24,7 +24,13 @@ from driver import PROMPTS, SMALL, say, start
 from own import OwnEngine
 
 EXTRA = json.loads(os.environ.get("KVCOVE_EXTRA", "{}"))
-GUESSES = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+GUESSES: dict[str, Any] = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "prompt_lookup_max": 4,
+}
+if "KVCOVE_EAGLE" in os.environ:
+    GUESSES = {"method": "eagle", "model": os.environ["KVCOVE_EAGLE"], "num_speculative_tokens": 2}
 
 
 def transfer(role: str = "kv_both") -> dict[str, Any]:
@@ -103,12 +109,14 @@ def beside_transport(model: str) -> dict[str, Any]:
     import transport
 
     ours = transfer()
-    other = {
-        "kv_connector": "TransportConnector",
-        "kv_connector_module_path": "transport",
-        "kv_role": "kv_both",
-        "kv_load_failure_policy": "recompute",
-    }
+    other = {"kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
+    if os.environ.get("KVCOVE_NIXL"):
+        other |= {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu"}
+    else:
+        other |= {
+            "kv_connector": "TransportConnector",
+            "kv_connector_module_path": "transport",
+        }
     children = [ours, other] if os.environ["KVCOVE_ORDER"] == "ours" else [other, ours]
     engine = Made(
         model,
@@ -229,6 +237,8 @@ def main() -> None:
         "experts": lambda: asyncio.run(expert_engines(model)),
     }[role]()
     Path(out).write_text(json.dumps(seen))
+    if os.environ.get("KVCOVE_NIXL"):
+        os._exit(0)  # NIXL's libraries (libnl) crash when a process that has no GPU unloads them
 
 
 if __name__ == "__main__":

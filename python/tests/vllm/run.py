@@ -7,6 +7,7 @@ by token with those of an engine without a connector. Ends with 1 if anything is
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -49,6 +50,27 @@ def make_model(path: Path) -> None:
 
     torch.manual_seed(3)
     LlamaForCausalLM(LlamaConfig(**TINY, tie_word_embeddings=False)).save_pretrained(path)
+
+
+def make_eagle(path: Path) -> None:
+    """Make a draft model of one layer for the tiny model; it guesses badly."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(4)
+    config = LlamaConfig(**{**TINY, "num_hidden_layers": 1}, architectures=["LlamaForCausalLM"])
+    layer = {
+        name.removeprefix("model."): tensor.clone()
+        for name, tensor in LlamaForCausalLM(config).state_dict().items()
+        if name.startswith("model.layers.0.") and "input_layernorm" not in name
+    }
+    size = TINY["hidden_size"]
+    path.mkdir(exist_ok=True)
+    save_file(
+        {**layer, "fc.weight": torch.randn(size, 2 * size) * 0.05}, path / "model.safetensors"
+    )
+    config.save_pretrained(path)
 
 
 def make_hybrid_models(directory: Path) -> tuple[Path, Path]:
@@ -385,7 +407,7 @@ def own_disk(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     )
 
 
-def own_adapters(directory: Path, model: Path, ref: dict[str, Any], tp: int) -> None:
+def adapters_of(directory: Path, model: Path, ref: dict[str, Any], tp: int) -> None:
     print(f"== LoRA adapters that change under one name and path, {tp} ranks")
     threads = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if tp > 1 else {}
     seen = drive(
@@ -430,6 +452,11 @@ def own_adapters(directory: Path, model: Path, ref: dict[str, Any], tp: int) -> 
     )
 
 
+def own_adapters(directory: Path, model: Path, ref: dict[str, Any]) -> None:
+    for tp in (1, 2):
+        adapters_of(directory, model, ref, tp)
+
+
 def own_hints(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     print("== hints of requests, the priority of a namespace")
     owner = Owner(directory)
@@ -457,21 +484,24 @@ def own_hints(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     check(seen["priorities"] == ["high"], f"hints: the owner knows {seen['priorities']}")
 
 
-def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
-    def feature(role: str, name: str, model: Path, extra: dict[str, Any], **more: str) -> Any:
-        return drive(
-            role,
-            model,
-            directory / f"{name}.json",
-            driver="features.py",
-            KVCOVE_EXTRA=json.dumps(extra if "pool" in extra else {"memory": "256MiB", **extra}),
-            **more,
-        )
+def feature(
+    directory: Path, role: str, name: str, model: Path, extra: dict[str, Any], **more: str
+) -> Any:
+    return drive(
+        role,
+        model,
+        directory / f"{name}.json",
+        driver="features.py",
+        KVCOVE_EXTRA=json.dumps(extra if "pool" in extra else {"memory": "256MiB", **extra}),
+        **more,
+    )
 
+
+def own_hybrid(directory: Path) -> None:
     print("== hybrid models")
     windows, states = make_hybrid_models(directory)
     for kind, hybrid, keys in (("sliding window", windows, 52), ("state", states, 48)):
-        seen = feature("hybrid", hybrid.name, hybrid, {})
+        seen = feature(directory, "hybrid", hybrid.name, hybrid, {})
         check(
             seen["warm"] == seen["cold"] == seen["after"]
             and seen["warm_hits"] == TOKENS
@@ -488,8 +518,12 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         )
         check(seen["reset"] and seen["after_hits"] == 0, f"{kind}: none after a reset")
 
+
+def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     print("== events, metrics, tier log; vLLM's weight version")
-    seen = feature("told", "told", model, {"weight_version_source": "engine"}, KVCOVE_TIER_LOG="1")
+    seen = feature(
+        directory, "told", "told", model, {"weight_version_source": "engine"}, KVCOVE_TIER_LOG="1"
+    )
     check(
         seen["stored_blocks"] == TOKENS // 128
         and seen["stored_tokens_right"]
@@ -527,7 +561,7 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     )
 
     print("== the cache salt as the weights' version")
-    seen = feature("salts", "salts", model, {"weight_version_source": "salt"})
+    seen = feature(directory, "salts", "salts", model, {"weight_version_source": "salt"})
     check(
         seen["one"] == ref["w0"] and seen["one_cold"] == 0 and seen["one_hits"] == TOKENS,
         f"salt: {seen['one_hits']} tokens under the same salt",
@@ -538,11 +572,8 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         "salt: the new salt has its own KV, outputs right",
     )
 
-    for tp in (1, 2):
-        own_adapters(directory, model, ref, tp)
-
     print("== the pool's owner is killed, started again, frozen")
-    seen = feature("faults", "faults", model, {})
+    seen = feature(directory, "faults", "faults", model, {})
     hits = seen["hits"]
     check(all(outputs == ref["w0"] for outputs in seen["outputs"]), "faults: all outputs are right")
     check(
@@ -565,7 +596,7 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
 
     print("== a pool that does not answer when the engine starts")
     away = {"pool": f"kvcove://127.0.0.1:{free_port()}"}
-    seen = feature("alone", "alone", model, {**away, "on_unreachable": "fallback"})
+    seen = feature(directory, "alone", "alone", model, {**away, "on_unreachable": "fallback"})
     check(
         seen["cold"] == seen["warm"] == ref["w0"] and seen["warm_hits"] == 0 and seen["reset"],
         f"fallback: an engine without a pool after {seen['seconds']:.1f} s, outputs right, resets",
@@ -575,9 +606,11 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         "fallback: the log says so",
     )
 
+
+def own_ranks(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     print("== several ranks, and engines of different tensor-parallel sizes")
     threads = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
-    seen = feature("ranks", "two-ranks", model, {}, KVCOVE_TP="2", **threads)
+    seen = feature(directory, "ranks", "two-ranks", model, {}, KVCOVE_TP="2", **threads)
     check(
         seen["warm"] == seen["cold"] and seen["warm_hits"] == TOKENS and seen["w1_hits"] == 0,
         f"two ranks: {seen['warm_hits']} tokens from the pool, none with other weights",
@@ -588,8 +621,8 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         "store_tp": 2,
         "weight_version_source": "engine",
     }
-    one = feature("ranks", "tp-1", model, extra, KVCOVE_TP="1")
-    two = feature("ranks", "tp-2", model, extra, KVCOVE_TP="2", **threads)
+    one = feature(directory, "ranks", "tp-1", model, extra, KVCOVE_TP="1")
+    two = feature(directory, "ranks", "tp-2", model, extra, KVCOVE_TP="2", **threads)
     owner.stop()
     check(
         one["cold"] == two["cold"] == ref["w0"]
@@ -693,21 +726,33 @@ def own_trainers(directory: Path, model: Path, ref: dict[str, Any]) -> None:
 
 def own_layouts(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     """Engines as clusters run them."""
-    print("== n-gram speculation")
-    plain = layout(directory, model, "guesses", "guesses-plain", {}, KVCOVE_PLAIN="1")
-    seen = layout(directory, model, "guesses", "guesses", {})
-    check(
-        seen["cold"] == seen["warm"] == plain["cold"] and seen["warm_hits"] > 0.9 * TOKENS,
-        f"speculation: {seen['warm_hits']} tokens from the pool, outputs as without connector",
-    )
+    eagle = directory / "model-eagle"
+    if not (eagle / "config.json").exists():
+        make_eagle(eagle)
+    for how, head in (("n-gram", {}), ("EAGLE", {"KVCOVE_EAGLE": str(eagle)})):
+        print(f"== {how} speculation")
+        name = f"guesses-{how}"
+        plain = layout(directory, model, "guesses", f"{name}-plain", {}, KVCOVE_PLAIN="1", **head)
+        seen = layout(directory, model, "guesses", name, {}, **head)
+        check(
+            seen["cold"] == seen["warm"] == plain["cold"] and seen["warm_hits"] > 0.9 * TOKENS,
+            f"{how}: {seen['warm_hits']} tokens from the pool, outputs as without connector",
+        )
 
     print("== beside a P/D transport in a MultiConnector")
-    for order in ("ours", "theirs"):
-        seen = layout(directory, model, "transport", f"transport-{order}", {}, KVCOVE_ORDER=order)
+    nixl = importlib.util.find_spec("nixl") is not None
+    if not nixl:
+        print("  NIXL is not installed: a stand-in alone")
+    for order, real in (("ours", ""), ("theirs", ""), *((("ours", "1"), ("theirs", "1")) * nixl)):
+        name = f"{'nixl' if real else 'transport'}-{order}"
+        beside = {"KVCOVE_ORDER": order, "KVCOVE_NIXL": real}
+        if real:
+            beside["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port())
+        seen = layout(directory, model, "transport", name, {}, **beside)
         check(
             seen["cold"] == seen["warm"] == ref["w0"]
             and seen["warm_hits"] == TOKENS
-            and seen["shaken"] > 0,
+            and (bool(real) or seen["shaken"] > 0),
             f"{' and '.join(seen['children'])}: starts with the transport's handshake, "
             f"{seen['warm_hits']} tokens from the pool",
         )
@@ -828,7 +873,10 @@ PARTS: dict[str, Callable[[Path, Path, dict[str, Any]], None]] = {
     "experts": lambda directory, model, ref: own_experts(directory),
     "disk": own_disk,
     "hints": own_hints,
+    "hybrid": lambda directory, model, ref: own_hybrid(directory),
     "features": own_features,
+    "adapters": own_adapters,
+    "ranks": own_ranks,
 }
 
 
