@@ -53,7 +53,8 @@ class PoolStore final : public Store {
                           const CallOptions& options) override {
     ++facts_.borrows;
     if (!facts_.elsewhere) return real_->Borrow(keys, options);
-    auto loan = std::make_unique<requester::Loan>(keys.size(), SystemClock::Instance());
+    auto loan =
+        std::make_unique<requester::Loan>(keys.size(), SystemClock::Instance(), nullptr, nullptr);
     for (std::size_t i = 0; i < keys.size(); ++i) {
       loan->SetResult(i, {.code = Code::kMiss, .reason = MissReason::kNeverPut, .elsewhere = true});
     }
@@ -63,7 +64,8 @@ class PoolStore final : public Store {
                            const CallOptions& options) override {
     ++facts_.reserves;
     if (!facts_.elsewhere) return real_->Reserve(token, items, options);
-    auto space = std::make_unique<requester::Reservation>(items.size(), SystemClock::Instance());
+    auto space = std::make_unique<requester::Reservation>(items.size(), SystemClock::Instance(),
+                                                          nullptr, nullptr);
     for (std::size_t i = 0; i < items.size(); ++i) {
       space->SetResult(i, {.code = Code::kNoSpace, .elsewhere = true});
     }
