@@ -60,7 +60,7 @@ TEST(ShardsSimTest, WhateverHappensAKeyHasOneValueAndWhatIsHeldIsFound) {
 
 // Each rule is needed: without it the oracle finds something within some seeds.
 void ExpectNoticed(const char* name, const ShardRules& rules) {
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
     ShardsSim sim(seed, rules);
     sim.Run(kSteps);
     sim.Settle();
