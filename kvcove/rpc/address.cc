@@ -132,8 +132,7 @@ Result<UniqueFd> ListenTcp(Address& address) {
   const int on = 1;
   if (fd.valid()) ExpectLife(fd.get());  // accepted sockets inherit it
   if (!fd.valid() || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      listen(fd.get(), kBacklog) != 0) {
+      bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || listen(fd.get(), kBacklog) != 0) {
     return FailErrno(Code::kUnavailable, fmt::format("listening on {}", address.ToString()));
   }
   sockaddr_storage bound{};

@@ -186,7 +186,9 @@ class HerdTest : public testing::Test, protected ClusterProcesses {
   }
   double Ms() const { return static_cast<double>(Herd::Now() - restarted_ns_) / 1e6; }
   static void Print(const std::string& line) {
-    if (std::getenv("KVCOVE_TEST_TIMES") != nullptr) fmt::print("{}\n", line);
+    if (std::getenv("KVCOVE_TEST_TIMES") == nullptr) return;
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
   }
 
   LaunchOptions options_;

@@ -8,6 +8,7 @@
 //   KVCOVE_PARTITION_SECONDS=N   for how long partitions come and go, 40 unless it is set
 //   KVCOVE_PARTITION_SEED=X      the same partitions again
 //   KVCOVE_TEST_TIMES=1          each partition, and how long it took until all worked again
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
@@ -332,8 +333,15 @@ class MastersPartitionTest : public testing::Test {
     std::vector<char*> environment = {variable.data()};
     for (char** at = environ; *at != nullptr; ++at) environment.push_back(*at);
     environment.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    // Raft's lines, which no level of etcd's silences.
+    if (words[0] == KVCOVE_ETCD) {
+      posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    }
     pid_t pid = 0;
-    EXPECT_EQ(posix_spawn(&pid, argv[0], nullptr, nullptr, argv.data(), environment.data()), 0);
+    EXPECT_EQ(posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environment.data()), 0);
+    posix_spawn_file_actions_destroy(&actions);
     processes_.push_back(pid);
     return pid;
   }
