@@ -29,7 +29,8 @@ void Summarize(Row& row, std::uint64_t bytes, std::vector<double>& ours,
   row.p99_us = Quantile(ours, 0.99);
   row.limit_p50_us = Quantile(theirs, 0.5);
   row.bytes_per_s = static_cast<double>(bytes) / row.p50_us * 1e6;
-  row.limit_bytes_per_s = static_cast<double>(bytes) / row.limit_p50_us * 1e6;
+  row.limit_bytes_per_s =
+      row.limit_p50_us > 0 ? static_cast<double>(bytes) / row.limit_p50_us * 1e6 : 0;
 }
 
 void Print(const BenchOptions& options, const Row& row) {
@@ -160,7 +161,7 @@ void AddBench(CLI::App& app, Action& chosen) {
       [options, &chosen] { chosen = [options] { return RunControlBench(*options); }; });
 
   CLI::App* connector = bench->add_subcommand(
-      "connector", "What an engine's scheduler pays: look-ups of 4,096 blocks, steps.");
+      "connector", "What an engine pays: look-ups of 4,096 blocks, steps, plans, a slow pool.");
   connector->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
   connector->add_option("--seconds", options->seconds, "a row")->capture_default_str();
   connector->callback(

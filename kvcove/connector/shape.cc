@@ -191,12 +191,18 @@ std::uint64_t HexOf(std::uint32_t bytes) {
 }
 
 char* WriteHash(std::string_view hash, char* to) {
-  for (; !hash.empty(); hash.remove_prefix(std::min<std::size_t>(hash.size(), 4))) {
+  // Moves of a fixed size, so that none of them is a call.
+  const char* from = hash.data();
+  std::size_t left = hash.size();
+  for (; left >= 4; left -= 4, from += 4, to += 8) {
     std::uint32_t bytes = 0;
-    const std::size_t count = hash.copy(reinterpret_cast<char*>(&bytes), 4);  // NOLINT
+    std::memcpy(&bytes, from, 4);
     const std::uint64_t digits = HexOf(bytes);
-    std::memcpy(to, &digits, 2 * count);
-    to += 2 * count;
+    std::memcpy(to, &digits, 8);
+  }
+  for (; left > 0; --left, ++from, to += 2) {
+    const std::uint64_t digits = HexOf(static_cast<unsigned char>(*from));
+    std::memcpy(to, &digits, 2);
   }
   return to;
 }

@@ -33,7 +33,7 @@ struct TestPool {
   std::atomic<bool> deaf{false};       // Capture does not answer in time
   std::atomic<int> captures{0};
   std::atomic<std::thread::id> named_by{};  // the thread that last told versions
-  std::atomic<bool> throws{false};  // Get and Put throw
+  std::atomic<bool> throws{false};          // Get and Put throw
   std::atomic<bool> full{false};
   std::atomic<bool> on_disk{false};   // all values: look-ups do not know their sizes
   std::atomic<bool> unproven{false};  // resets
