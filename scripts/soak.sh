@@ -43,8 +43,6 @@ echo "== Soak: simulation of a host"
 KVCOVE_SIM_SEEDS=2000 $bin/sim --gtest_brief=1
 echo "== Soak: simulation of an owner with a disk"
 KVCOVE_SIM_SEEDS=2000 $bin/tier_sim --gtest_brief=1
-echo "== Soak: simulation of shards of the directory"
-KVCOVE_SIM_SEEDS=2000 $bin/shards_sim --gtest_brief=1
 echo "== Soak: simulation of a cluster, ${KVCOVE_SOAK_SEEDS:=20000} seeds"
 KVCOVE_SIM_SEEDS=$((KVCOVE_SOAK_SEEDS / 2)) setsid $bin/cluster_sim --gtest_filter='*KeepsItsPromises*' >"$logs/cluster_sim" 2>&1 &
 half=$!
