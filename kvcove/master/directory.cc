@@ -31,6 +31,9 @@ bool Directory::Stands(const Entry& entry) const {
 Code Directory::Blocks(const Entry& entry, const wire::ListItem& item,
                        std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar) {
   if (entry.group == item.group || !Stands(entry)) return Code::kOk;
+  // What is told again may be the older one. Its owner was away, or another master led, when the
+  // other value was listed; so it takes nobody's place, whether or not that owner is here now.
+  if (item.inventory) return Code::kExists;
   switch (standings_.GivesWay(entry.owner, entry.slot, entry.epoch)) {
     case Standings::Way::kYes:
       return Code::kOk;

@@ -217,9 +217,9 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
         continue;
       }
       Code code = ListOne(item, request, drops, to_bar);
-      // For kExists an owner drops what it tells, and the source of a copy that moves.
+      // For kExists the source of a copy that moves is dropped.
       if (code == Code::kInProgress && !may_bar) {
-        code = item.inventory || item.copied_at != 0 ? Code::kStale : Code::kExists;
+        code = item.copied_at != 0 ? Code::kStale : Code::kExists;
       }
       reply.codes.push_back(code);
       rejected += reply.codes.back() != Code::kOk ? 1 : 0;

@@ -329,8 +329,23 @@ TEST_F(DirectoryServiceTest, WithoutABarrierAnAbsentOwnersValueStays) {
   to_bar.clear();
   const auto reply = service_.List(request, {}, to_bar, /*may_bar=*/false);
   ASSERT_TRUE(reply);
-  EXPECT_THAT(reply->codes, ElementsAre(Code::kExists, Code::kStale, Code::kOk));
+  EXPECT_THAT(reply->codes, ElementsAre(Code::kExists, Code::kExists, Code::kOk));
   EXPECT_FALSE(standings_.owner(0).overtaken);
+}
+
+TEST_F(DirectoryServiceTest, WhatIsToldAgainTakesNoOtherValuesPlace) {
+  ASSERT_THAT(List({Item("a"), Item("b")}, 1)->codes, Each(Code::kOk));
+  standings_.owner(0).present_until_ns = 0;
+  wire::ListItem other = Told("a");
+  wire::ListItem same = Told("b");
+  other.group = 2;
+  DirectoryService::OwnerSlots to_bar;
+  const auto reply =
+      service_.List({.number = 1, .epoch = 1, .sequence = 1, .items = {other, same}}, {}, to_bar);
+  ASSERT_TRUE(reply);
+  EXPECT_THAT(reply->codes, ElementsAre(Code::kExists, Code::kOk))
+      << "it may be the older one; a replica of the same put may stand beside it";
+  EXPECT_TRUE(to_bar.empty()) << "nobody is barred for it";
 }
 
 TEST_F(DirectoryServiceTest, AnOldGenerationIsStale) {
