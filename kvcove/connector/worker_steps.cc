@@ -148,10 +148,6 @@ void WorkerRole::AwaitSubmitted() {
 }
 
 void WorkerRole::FinishStep(std::function<void()> ready, StreamHandle stream) {
-  {
-    const MutexLock lock(mutex_);
-    if (step_saves_.empty()) return;
-  }
   // Before the lock, so that it is destroyed after it (see Unregister).
   ComputedStep step{
       .ready = std::make_shared<std::function<void()>>(std::move(ready)), .mark = {}, .saves = {}};
@@ -159,6 +155,10 @@ void WorkerRole::FinishStep(std::function<void()> ready, StreamHandle stream) {
   const bool marked = !*step.ready && queue != nullptr;
   const bool at_once = !*step.ready && queue == nullptr;
   LinesAfterLock lines;
+  {
+    const MutexLock lock(mutex_);
+    if (step_saves_.empty()) return;
+  }
   if (marked) {
     auto mark = queue->RecordStep(stream);
     if (mark) {

@@ -95,9 +95,6 @@ auto WithoutGil(std::shared_ptr<Role> role, Call call) {
   return call(*kept);
 }
 
-// Nothing is to be done, and nothing timed.
-bool IsIdle(const connector::Plan& plan) { return plan.empty() && plan.step == 0; }
-
 // ---- the scheduler's role
 
 class PyScheduler {
@@ -172,12 +169,7 @@ class PyScheduler {
     std::vector<connector::BlockId> pins;
     const connector::Plan plan =
         WithoutGil(role(), [&](auto& role) { return role.BuildPlan(pins); });
-    // Most steps' plans say nothing, and are the same bytes.
-    const bool idle = IsIdle(plan);
-    if (idle && idle_ && idle_->first == plan.adapters) return {idle_->second, std::move(pins)};
-    const nb::bytes coded = ToBytes(connector::Encode(plan));
-    if (idle) idle_.emplace(plan.adapters, coded);
-    return {coded, std::move(pins)};
+    return {ToBytes(connector::Encode(plan)), std::move(pins)};
   }
   void OnReport(const nb::bytes& bytes) {
     role()->OnReport(Unwrap(connector::DecodeReport(BytesView(bytes))));
@@ -301,7 +293,6 @@ class PyScheduler {
   }
 
   std::shared_ptr<Parts> parts_;  // null once it is closed; with the GIL
-  std::optional<std::pair<std::vector<std::uint64_t>, nb::bytes>> idle_;  // its adapters; coded
   connector::SchedulerStats told_;
 };
 
@@ -377,18 +368,12 @@ class PyWorker {
   }
   // True: the rank's fingerprint is wanted.
   bool Begin(const nb::bytes& bytes, std::uintptr_t stream) {
-    // Most plans are as the one before, and say nothing.
-    if (idle_ && idle_->first == BytesView(bytes)) {
-      role()->Begin({.adapters = idle_->second}, stream);
-      return role()->FingerprintWanted();
-    }
     // The bytes stay while they are an argument.
     connector::Plan plan = Unwrap(WithoutGil(role(), [coded = BytesView(bytes)](auto& /*role*/) {
       return connector::DecodePlan(coded);
     }));
     door_ = plan.engine;
     ConnectBeside(plan.pool);
-    if (IsIdle(plan)) idle_.emplace(std::string(BytesView(bytes)), plan.adapters);
     return WithoutGil(role(), [&](auto& role) {
       role.Begin(std::move(plan), stream);
       return role.FingerprintWanted();
@@ -528,7 +513,6 @@ class PyWorker {
   std::uint32_t number_ = 0;  // of the rank in the engine's world
   std::string door_;
   std::uint64_t told_changes_ = 0;
-  std::optional<std::pair<std::string, std::vector<std::uint64_t>>> idle_;  // coded; its adapters
   std::shared_ptr<connector::WorkerRole> role_;  // null once it is closed; with the GIL
   std::thread connector_;                        // with the GIL
   Mutex mutex_;
