@@ -43,18 +43,16 @@ Result<HostSession::Binding> HostSession::Bind(Attachment& attachment, std::stri
   wire::RegisterRequest request;
   {
     const MutexLock lock(bindings_mutex_);
+    const Binding* const known = bindings_.Find(version);
+    if (known != nullptr && known->attachment == attachment.number() &&
+        known->generation == attachment.header().generation(known->slot) &&
+        (known->open || clock_.NowNs() < known->ask_again_ns)) {
+      return *known;
+    }
     request = RegistrationOf(options_, version, reset_to_);
-    if (const Binding* known = bindings_.Find(version); known != nullptr) {
-      const Binding& binding = *known;
-      if (binding.attachment == attachment.number() &&
-          binding.generation == attachment.header().generation(binding.slot) &&
-          (binding.open || clock_.NowNs() < binding.ask_again_ns)) {
-        return binding;
-      }
-      if (binding.attachment != attachment.number() && binding.open) {
-        request.last_incarnation = binding.incarnation;
-        request.last_generation = binding.generation;
-      }
+    if (known != nullptr && known->attachment != attachment.number() && known->open) {
+      request.last_incarnation = known->incarnation;
+      request.last_generation = known->generation;
     }
   }
   KVCOVE_ASSIGN(const wire::Registration registration,
