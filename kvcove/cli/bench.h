@@ -22,7 +22,7 @@ struct BenchOptions {
   std::vector<std::uint64_t> batches;  // only gets and puts of these batch sizes; empty: all
   std::uint64_t most_objects = 10'000'000;
   double seconds = 1;
-  std::string store;  // etcd://...: of the masters of `bench control`; empty: files
+  std::string store;          // etcd://...: of the masters of `bench control`; empty: files
   std::string etcd = "etcd";  // its program, for what needs several masters
 };
 
