@@ -114,7 +114,7 @@ Result<std::shared_ptr<Attachment>> HostSession::BeginPut(const Token& token,
     std::ranges::fill(results, ItemResult{.code = code});
     return Fail(code, std::move(detail));
   };
-  const std::shared_ptr<Attachment> attachment = host_->Current();
+  std::shared_ptr<Attachment> attachment = host_->Current();
   if (attachment == nullptr || !attachment->connected()) {
     return none(Code::kUnavailable, "not connected to the pool; connecting again");
   }
@@ -258,7 +258,7 @@ Status HostSession::Put(const Token& token, std::span<const PutItem> items,
   }
   division.KeepOneRequest(results);
   attachment->FlushAbandoned(deadline_ns);
-  const Status put = InWindows(
+  Status put = InWindows(
       division.small, requests, results, {.bytes = kInlineFrameBytes, .items = 4096},
       [&](std::span<const std::size_t> which) {
         return PutInline(*attachment, token, items, requests, which, results, deadline_ns);

@@ -280,7 +280,6 @@ void ShardsSim::TakePage(Follower& one, const wire::ShardMove& move, std::uint32
   }
   one.loading = true;
   if (!page) return After(Delay(), [this, &one, move] { TakePage(one, move, 0); });
-  if (!rules_.shown) page->shown = ~0ULL;
   After(Delay(), [this, &one, move, page = *page] {
     one.loading = false;
     one.replica->Load(move.id, page);
@@ -304,7 +303,6 @@ void ShardsSim::TakeBackPage(const wire::ShardMove& move, std::uint32_t cursor) 
   }
   if (master_->shards().Wanted().id != move.id) return;
   if (!page) return After(Delay(), [this, move] { TakeBackPage(move, 0); });
-  if (!rules_.shown) page->shown = ~0ULL;
   After(Delay(), [this, move, page = *page] {
     if (master_->shards().Load(move.id, page) && !page.done) TakeBackPage(move, page.cursor);
   });

@@ -25,7 +25,6 @@ namespace kvcove::master {
 struct ShardRules {
   bool lease = true;      // a shard lists and finds nothing behind its lease
   bool freeze = true;     // the giver of a slice lists nothing while it moves
-  bool shown = true;      // what a later removal took is not loaded
   bool removals = true;   // a shard has applied the removals that it acknowledges
   bool ask = true;        // the leader alone says that a value gives way
   bool retell = true;     // owners tell slices again that begin anew

@@ -79,9 +79,6 @@ TEST(ShardsSimTest, AShardThatListsBehindItsLeaseIsNoticed) {
 TEST(ShardsSimTest, AGiverThatGoesOnListingIsNoticed) {
   ExpectNoticed("freeze", {.freeze = false});
 }
-TEST(ShardsSimTest, ATakerThatLoadsWhatWasRemovedIsNoticed) {
-  ExpectNoticed("shown", {.shown = false});
-}
 TEST(ShardsSimTest, AShardThatAcknowledgesARemovalTooEarlyIsNoticed) {
   ExpectNoticed("removals", {.removals = false});
 }
