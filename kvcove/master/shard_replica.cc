@@ -195,8 +195,8 @@ void ShardReplica::Load(std::uint64_t move, const wire::ShardPage& page) {
   if (to == nullptr || Wanted().id != move) return;
   bool knows = false;
   {
-    // The giver may have to apply a removal yet that this shard was never told of. The leader has
-    // applied each of these.
+    // This shard was told of no removal up to its floor. A shard that gives entries may not have
+    // applied all of those yet; the leader has.
     const MutexLock lock(mutex_);
     knows = move_.from == wire::kLeaderShard || page.shown >= floor_;
   }

@@ -664,6 +664,24 @@ TEST_F(ClusterTierTest, ASuccessorThatIsKilledBeforeItsDiskIsOpenBringsNothingOl
   EXPECT_FALSE(OnDisk(Inventory()).empty());
 }
 
+TEST_F(ClusterTierTest, WithoutANoteThatCanBeWrittenNothingIsStoredOverADisk) {
+  Fill(60);
+  owner_->DrainDisks();
+  owner_->Freeze();
+  owner_->EndDiskWaits();
+  const std::string note = directory_ + "/data/disk";
+  std::filesystem::rename(note, note + "-kept");
+  std::filesystem::create_directories(note + "/in the way");
+  EXPECT_FALSE(owner_->PauseDisks()) << "so it is not handed over";
+  std::filesystem::remove_all(note);
+  std::filesystem::rename(note + "-kept", note);
+  EXPECT_EQ(Noted().size(), 1U);
+  EXPECT_EQ(Put("key-0"), Code::kExists) << "a process that starts now finds it";
+  owner_->Thaw();
+  ASSERT_NO_FATAL_FAILURE(AwaitOpen());
+  EXPECT_TRUE(OnDisk(Inventory()).contains("key-0"));
+}
+
 TEST_F(ClusterTierTest, ASuccessorWhoseIdentityIsForgottenUsesNothingOfTheDisk) {
   Fill(60);
   ASSERT_NO_FATAL_FAILURE(HandOver());

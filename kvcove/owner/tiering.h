@@ -31,10 +31,15 @@
 // process be killed, no older value may come back in place of one that was stored while the disk
 // was not on. So values are stored over what a disk holds only while the note does not name it:
 //
-//   named --set aside, and a put of a key that it holds: `exists` until the note is written-->
-//   struck named --handed over to a successor's process--> struck struck --on again; the puts that
-//   began before it was are over, and what they replaced is removed
-//            from it durably--> named
+//   from      when                                                              to
+//
+//   named     it is set aside, and a key that it holds is put: the answer is    struck
+//             `exists` until the note is written
+//
+//   named     it is handed over to a successor's process                        struck
+//
+//   struck    it is on again, the puts that began before are over, and what     named
+//             was replaced is removed from it durably
 //
 // In a cluster, where a master lists what the disk has (TieringOptions::listed), a disk that works
 // again is told first: its log is open, removals reach it, but nothing is found on it and nothing
@@ -266,8 +271,6 @@ class Tiering final : public LowerTier, public disklog::Presence {
   bool MayReuse() const;
   // Its objects are known again, or it is `empty`. False: its content may not be used.
   bool SetOnAgain(bool empty);
-  // The note names it, as far as is known here.
-  bool noted() const;
   // A put of what it holds waits until it is struck from the note.
   bool MustBeStruck() const;
   // The era in which it is on while the note does not name it.

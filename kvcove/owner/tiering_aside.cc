@@ -96,11 +96,6 @@ bool Tiering::SetOnTold(std::uint64_t era) {
   return true;
 }
 
-bool Tiering::noted() const {
-  const MutexLock lock(mutex_);
-  return noted_;
-}
-
 bool Tiering::MustBeStruck() const {
   const MutexLock lock(mutex_);
   return noted_ && must_be_struck_;

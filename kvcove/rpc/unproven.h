@@ -93,8 +93,9 @@ class Unproven : public std::enable_shared_from_this<Unproven> {
   LogLimit lines_;
 };
 
-// The pool of a listener that may have `max_connections`: an eighth of them, 256 at least where
-// that is no more than half, and 4,096 at most.
+// The pool of a listener that may have `max_connections`. It has room for an eighth of them, 4,096
+// at most. Where an eighth is less than 256, it has room for 256, or for half of the connections if
+// that is less.
 std::shared_ptr<Unproven> UnprovenOf(const std::string& name, std::uint32_t max_connections);
 
 }  // namespace kvcove::rpc
