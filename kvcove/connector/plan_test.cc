@@ -4,28 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "kvcove/base/thread_sanitizer.h"
-
-namespace {
-
-std::atomic<std::uint64_t> allocations{0};
-
-}  // namespace
-
-// The thread sanitizer has its own `operator new`, and no second one can be linked beside it.
-#if !KVCOVE_THREAD_SANITIZER
-void* operator new(std::size_t size) {
-  ++allocations;
-  if (void* const memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }
-#endif
+#include "kvcove/connector/counted_allocations.h"
 
 namespace kvcove::connector {
 namespace {

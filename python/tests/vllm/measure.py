@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from run import ENGINE_ENVIRONMENT
+
 HERE = Path(__file__).parent
 TURNS = 15
 HOOKS = {
@@ -38,14 +40,6 @@ class Engine:
     """An engine in a process of its own that does one thing at a time."""
 
     def __init__(self, role: str, model: Path, log: Path, **environment: str) -> None:
-        defaults = {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_HOST_IP": "127.0.0.1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-        }
         self._log = log.open("wb")
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "measure.py"), "--engine", role, str(model)],
@@ -53,7 +47,7 @@ class Engine:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env={**os.environ, **defaults, **environment},
+            env={**os.environ, **ENGINE_ENVIRONMENT, **environment},
         )
         self._answer()
 
