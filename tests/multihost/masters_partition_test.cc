@@ -497,7 +497,8 @@ TEST_F(MastersPartitionTest, NothingStaleIsFoundAndNothingAcknowledgedIsLost) {
     std::uint64_t probe = 0;
     const auto put = [&] {
       const auto token = client.kept().Capture({.timeout = kTimeout});
-      return token && Client::PutOne(client.kept(), *token, fmt::format("probe-{}", ++probe),
+      ++probe;
+      return token && Client::PutOne(client.kept(), *token, fmt::format("probe-{}", probe),
                                      {.key = 1, .serial = probe}) == Code::kOk;
     };
     std::int64_t reset_ns = 0;  // when the last proven one had ended
