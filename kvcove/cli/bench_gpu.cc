@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <cstring>
+#include <deque>
 
 #include "kvcove/base/size.h"
 #include "kvcove/cli/bench.h"
@@ -79,12 +80,14 @@ class GpuBench {
     if (!ticket) failed_ = true;
     return ticket ? *ticket : 0;
   }
+  bool Over(transport::DeviceTicket ticket) {
+    if (ticket == 0) return true;
+    const auto over = device_.Poll(ticket);
+    if (!over) failed_ = true;
+    return !over || *over;
+  }
   void Wait(transport::DeviceTicket ticket) {
-    while (ticket != 0) {
-      const auto over = device_.Poll(ticket);
-      if (over && !*over) continue;
-      if (!over) failed_ = true;
-      return;
+    while (!Over(ticket)) {
     }
   }
   void Move(DeviceWay way, std::span<const DeviceCopy> copies) { Wait(Submit(way, copies)); }
@@ -116,26 +119,49 @@ void MeasureRuns(const BenchOptions& options, GpuBench& bench, std::uint64_t cou
   }
 }
 
+// Each way while the other one never stops.
 void MeasureBothWays(const BenchOptions& options, GpuBench& bench) {
   constexpr std::uint64_t kBytes = 640 << 10;
   const std::vector<DeviceCopy> all = bench.Runs(100, kBytes);
-  const std::span<const DeviceCopy> loads = std::span(all).first(50);
-  const std::span<const DeviceCopy> saves = std::span(all).last(50);
-  Row row{.bench = "gpu_both_ways",
-          .form = "gpu",
-          .objects = 50,
-          .object_bytes = kBytes,
-          .batch = 50,
-          .limit = "the load alone"};
-  Measure(
-      options, row, 50 * kBytes,
-      [&](std::size_t) {
-        const auto save = bench.Submit(DeviceWay::kSave, saves);
-        bench.Move(DeviceWay::kLoad, loads);
-        bench.Wait(save);
-      },
-      [&](std::size_t) { bench.Move(DeviceWay::kLoad, loads); });
-  Print(options, row);
+  const std::span<const DeviceCopy> measured = std::span(all).first(50);
+  const std::span<const DeviceCopy> others = std::span(all).last(50);
+  for (const DeviceWay way : {DeviceWay::kLoad, DeviceWay::kSave}) {
+    const bool load = way == DeviceWay::kLoad;
+    const DeviceWay other = load ? DeviceWay::kSave : DeviceWay::kLoad;
+    Row row{.bench = load ? "gpu_load_both_ways" : "gpu_save_both_ways",
+            .form = "gpu",
+            .objects = 50,
+            .object_bytes = kBytes,
+            .batch = 50,
+            .limit = "the same alone"};
+    std::deque<transport::DeviceTicket> beside;
+    const auto keep_busy = [&] {
+      while (!beside.empty() && bench.Over(beside.front())) beside.pop_front();
+      while (beside.size() < 3) beside.push_back(bench.Submit(other, others));
+    };
+    std::vector<double> both;
+    std::vector<double> alone;
+    const auto timed = [](std::vector<double>& us, const auto& work) {
+      const std::int64_t start = Now();
+      work();
+      us.push_back(static_cast<double>(Now() - start) / 1e3);
+    };
+    // In turns of many: what is under way the other way must end before one that is alone.
+    const std::int64_t until = Now() + static_cast<std::int64_t>(2e9 * options.seconds);
+    while (both.empty() || Now() < until) {
+      for (int i = 0; i < 20; ++i) timed(alone, [&] { bench.Move(way, measured); });
+      for (int i = 0; i < 20; ++i) {
+        keep_busy();
+        timed(both, [&] {
+          const auto ticket = bench.Submit(way, measured);
+          while (!bench.Over(ticket)) keep_busy();
+        });
+      }
+      for (; !beside.empty(); beside.pop_front()) bench.Wait(beside.front());
+    }
+    Summarize(row, 50 * kBytes, both, alone);
+    Print(options, row);
+  }
 }
 
 // `segment` is memory that is there already, as a pool's is. By way of the ring the processor

@@ -218,10 +218,10 @@ class WorkerRole {
   static void CountLoaded(Tally& tally, const Item& item, Tier tier);
 
   // ---- a device's memory
-  void LoadBatchToDevice(Job& job, Store& store, std::size_t from, std::size_t to);
+  // Both: false where no pinned memory is free now, and some of what is lent will be.
+  bool LoadBatchToDevice(Job& job, Store& store, std::size_t from, std::size_t to);
   // By way of the ring.
   void LoadByRing(Job& job, Store& store, const std::vector<std::size_t>& items);
-  // False: no pinned memory is free now, and some of what is lent will be.
   bool SaveBatchFromDevice(Job& job, Store& store, std::size_t from, std::size_t to);
   bool SaveByRing(Job& job, const std::vector<std::size_t>& items);
   // Of the batch [from, to) of a save: what is to be stored. Asked once, however often the batch
@@ -240,17 +240,23 @@ class WorkerRole {
 
   // ---- in place
   void StartPins();
-  // What a transfer of so many bytes may use; nothing while no memory of the pool is pinned, or
-  // transfers hold too much of it.
+  // What a transfer of so many bytes may use; nothing while no memory of the pool is pinned.
   struct InPlace {
     std::shared_ptr<SegmentPins> pins;
-    std::shared_ptr<InPlaceMemory> memory;
+    std::shared_ptr<InPlaceMemory> memory;  // null: transfers hold too much of it now
   };
   std::optional<InPlace> TakeInPlace(transport::DeviceWay way, std::uint64_t bytes);
+  // Whether a batch waits for others of its way to give back what they hold of the pool. By way of
+  // the ring it would cost a copy by the processor, while the link is busy anyway.
+  bool WaitsFor(const std::optional<InPlace>& in_place, bool load) const;
   // Returns what goes by way of the ring.
-  std::vector<std::size_t> LoadInPlace(Job& job, Store& store, std::vector<std::size_t> items);
+  std::vector<std::size_t> LoadInPlace(Job& job, Store& store, const InPlace& in_place,
+                                       std::vector<std::size_t> items);
+  // False for a while after the pool gave memory that is not pinned.
+  bool SavesInPlace() const;
   // False: nothing of it, and all goes by way of the ring.
-  bool SaveInPlace(Job& job, Store& store, const std::vector<std::size_t>& items);
+  bool SaveInPlace(Job& job, Store& store, const InPlace& in_place,
+                   const std::vector<std::size_t>& items);
   // Whether what a load has read in place was valid until now.
   static void Revalidate(Batch& batch);
   void CommitInPlace(Batch& batch);
@@ -312,8 +318,17 @@ class WorkerRole {
   std::set<std::shared_ptr<Job>> running_ KVCOVE_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<Job>> flying_ KVCOVE_GUARDED_BY(mutex_);  // with batches on the device
   std::deque<std::shared_ptr<Batch>> fetched_ KVCOVE_GUARDED_BY(mutex_);
-  std::size_t save_batches_ KVCOVE_GUARDED_BY(mutex_) = 0;  // that hold pinned memory
-  bool saves_blocked_ KVCOVE_GUARDED_BY(mutex_) = false;    // until one of them is over
+  // Of each way: batches that hold pinned memory, and whether jobs wait until one of them is over.
+  struct Flow {
+    std::size_t batches = 0;
+    bool blocked = false;
+  };
+  const Flow& FlowOf(bool load) const KVCOVE_REQUIRES(mutex_) {
+    return load ? load_flow_ : save_flow_;
+  }
+  Flow& FlowOf(bool load) KVCOVE_REQUIRES(mutex_) { return load ? load_flow_ : save_flow_; }
+  Flow load_flow_ KVCOVE_GUARDED_BY(mutex_);
+  Flow save_flow_ KVCOVE_GUARDED_BY(mutex_);
   // Of the memory that is registered; null where it is the host's.
   std::atomic<transport::DeviceQueue*> queue_{nullptr};
   std::map<std::string, std::uint32_t, std::less<>> part_of_layer_ KVCOVE_GUARDED_BY(mutex_);

@@ -35,13 +35,20 @@ void WorkerRole::CountCopyErrors(const Job& job, Tally& tally, std::size_t items
   }
 }
 
-void WorkerRole::LoadBatchToDevice(Job& job, Store& store, std::size_t from, std::size_t to) {
+bool WorkerRole::LoadBatchToDevice(Job& job, Store& store, std::size_t from, std::size_t to) {
   std::vector<std::size_t> items(to - from);
   std::iota(items.begin(), items.end(), from);
   // A stream that waits for a synchronous load uses its bytes before the host can look whether they
   // were valid to the end, so they are taken out of the pool before.
-  if (!job.sync) items = LoadInPlace(job, store, std::move(items));
+  if (!job.sync) {
+    const auto in_place = TakeInPlace(DeviceWay::kLoad, job.BytesOf(items));
+    if (WaitsFor(in_place, /*load=*/true)) return false;
+    if (in_place && in_place->memory != nullptr) {
+      items = LoadInPlace(job, store, *in_place, std::move(items));
+    }
+  }
   if (!items.empty() && !job.cancelled) LoadByRing(job, store, items);
+  return true;
 }
 
 void WorkerRole::LoadByRing(Job& job, Store& store, const std::vector<std::size_t>& items) {
@@ -97,7 +104,14 @@ bool WorkerRole::SaveBatchFromDevice(Job& job, Store& store, std::size_t from, s
   const std::vector<std::size_t>& items = Wanted(job, store, from, to);
   if (job.cancelled) DropItems(job, job, items);
   if (items.empty() || job.cancelled) return true;
-  return SaveInPlace(job, store, items) || SaveByRing(job, items);
+  if (SavesInPlace()) {
+    const auto in_place = TakeInPlace(DeviceWay::kSave, job.BytesOf(items));
+    if (WaitsFor(in_place, /*load=*/false)) return false;
+    if (in_place && in_place->memory != nullptr && SaveInPlace(job, store, *in_place, items)) {
+      return true;
+    }
+  }
+  return SaveByRing(job, items);
 }
 
 bool WorkerRole::SaveByRing(Job& job, const std::vector<std::size_t>& items) {
@@ -108,7 +122,7 @@ bool WorkerRole::SaveByRing(Job& job, const std::vector<std::size_t>& items) {
     bool comes_back = false;
     {
       const MutexLock lock(mutex_);
-      comes_back = save_batches_ > 0;
+      comes_back = save_flow_.batches > 0;
     }
     if (comes_back) return false;
     host = queue.Lend(DeviceWay::kSave, bytes, DeviceDeadline());
@@ -160,7 +174,7 @@ void WorkerRole::Submit(const std::shared_ptr<Batch>& batch) {
     batch->submitted_ns = clock_.NowNs();
     batch->parts_left = static_cast<std::uint32_t>(batch->copies.size());
     ++job.in_flight;
-    if (!job.load) ++save_batches_;
+    ++FlowOf(job.load).batches;
     flying_.insert(batch->job);
   }
   const transport::DeviceQueue::OnDone done = [this, batch](transport::DeviceDone& over) {
@@ -208,6 +222,11 @@ void WorkerRole::PartDone(const std::shared_ptr<Batch>& batch, transport::Device
   }
   // Nobody else has the batch any more, and the device touches nothing of it.
   if (load && batch->in_place != nullptr && batch->status) Revalidate(*batch);
+  // Before its end is told, as another load may wait for this memory.
+  if (load) {
+    batch->host.reset();
+    batch->in_place.reset();
+  }
   // After the lock: giving back what was reserved is a call of the pool.
   std::shared_ptr<const transport::HostMemory> let_go;
   std::shared_ptr<InPlaceMemory> in_place;
@@ -247,10 +266,9 @@ void WorkerRole::EndBatch(Batch& batch, LinesAfterLock& lines) {
     }
   }
   job->landed.Add(batch.tally);
-  if (!job->load) {
-    --save_batches_;
-    saves_blocked_ = false;
-  }
+  Flow& flow = FlowOf(job->load);
+  --flow.batches;
+  flow.blocked = false;
   if (--job->in_flight == 0) {
     flying_.erase(job);
     if (job->over) End(job, lines);

@@ -70,21 +70,24 @@ std::optional<WorkerRole::InPlace> WorkerRole::TakeInPlace(transport::DeviceWay 
   }
   if (in_place.pins == nullptr || in_place.pins->bytes() == 0) return std::nullopt;
   std::shared_ptr<const void> share = in_place_[static_cast<std::size_t>(way)]->Take(bytes);
-  if (share == nullptr) return std::nullopt;
-  in_place.memory = std::make_shared<InPlaceMemory>(std::move(share));
+  if (share != nullptr) in_place.memory = std::make_shared<InPlaceMemory>(std::move(share));
   return in_place;
 }
 
-std::vector<std::size_t> WorkerRole::LoadInPlace(Job& job, Store& store,
+bool WorkerRole::WaitsFor(const std::optional<InPlace>& in_place, bool load) const {
+  if (!in_place || in_place->memory != nullptr) return false;
+  const MutexLock lock(mutex_);
+  return FlowOf(load).batches > 0;
+}
+
+std::vector<std::size_t> WorkerRole::LoadInPlace(Job& job, Store& store, const InPlace& in_place,
                                                  std::vector<std::size_t> items) {
-  const auto in_place = TakeInPlace(transport::DeviceWay::kLoad, job.BytesOf(items));
-  if (!in_place) return items;
   std::vector<std::string_view> keys;
   for (const std::size_t i : items) keys.push_back(job.items[i].key);
   Result<Borrowed> loan = store.Borrow(keys, {.timeout = options_.timeout, .version = job.version});
   if (!loan) return items;
-  in_place->memory->loan = std::move(*loan);
-  const Borrowed& lent = in_place->memory->loan;
+  in_place.memory->loan = std::move(*loan);
+  const Borrowed& lent = in_place.memory->loan;
   std::vector<std::size_t> by_ring;
   std::vector<std::size_t> here;  // what the loan has decided
   std::vector<Batch::Value> values;
@@ -93,7 +96,7 @@ std::vector<std::size_t> WorkerRole::LoadInPlace(Job& job, Store& store,
     const ItemResult& result = lent.result(k);
     Batch::Value value{.item = items[k], .tier = result.tier, .host = {}, .number = k};
     if (result.ok() && result.bytes == job.items[items[k]].bytes) {
-      value.host = in_place->memory->Add(*in_place->pins, lent.pieces(k));
+      value.host = in_place.memory->Add(*in_place.pins, lent.pieces(k));
     }
     if (value.host.empty() && !IsFinal(result)) {
       by_ring.push_back(items[k]);
@@ -109,7 +112,7 @@ std::vector<std::size_t> WorkerRole::LoadInPlace(Job& job, Store& store,
     batch->values.push_back(std::move(values[k]));
   }
   if (batch->values.empty() || job.cancelled) return by_ring;
-  batch->host = batch->in_place = in_place->memory;
+  batch->host = batch->in_place = in_place.memory;
   Submit(batch);
   return by_ring;
 }
@@ -125,13 +128,13 @@ void WorkerRole::Revalidate(Batch& batch) {
   }
 }
 
-bool WorkerRole::SaveInPlace(Job& job, Store& store, const std::vector<std::size_t>& items) {
-  {
-    const MutexLock lock(mutex_);
-    if (clock_.NowNs() < save_in_place_from_ns_) return false;
-  }
-  const auto in_place = TakeInPlace(transport::DeviceWay::kSave, job.BytesOf(items));
-  if (!in_place) return false;
+bool WorkerRole::SavesInPlace() const {
+  const MutexLock lock(mutex_);
+  return clock_.NowNs() >= save_in_place_from_ns_;
+}
+
+bool WorkerRole::SaveInPlace(Job& job, Store& store, const InPlace& in_place,
+                             const std::vector<std::size_t>& items) {
   std::vector<ReserveItem> wanted;
   for (const std::size_t i : items) {
     const Item& item = job.items[i];
@@ -141,7 +144,7 @@ bool WorkerRole::SaveInPlace(Job& job, Store& store, const std::vector<std::size
   Result<Reserved> reserved =
       store.Reserve(job.token, wanted, {.timeout = options_.timeout, .version = job.version});
   if (!reserved) return false;
-  Reserved& space = in_place->memory->space = std::move(*reserved);
+  Reserved& space = in_place.memory->space = std::move(*reserved);
   auto batch = std::make_shared<Batch>();
   batch->job = job.shared_from_this();
   std::vector<std::size_t> over;  // decided without a copy
@@ -155,7 +158,7 @@ bool WorkerRole::SaveInPlace(Job& job, Store& store, const std::vector<std::size
       continue;
     }
     auto host = unknown ? std::vector<std::span<std::byte>>()
-                        : in_place->memory->Add(*in_place->pins, space.pieces(k));
+                        : in_place.memory->Add(*in_place.pins, space.pieces(k));
     if (host.empty()) {
       // Before the ring's put, which would find the keys taken.
       space.Abort(options_.timeout);
@@ -166,7 +169,7 @@ bool WorkerRole::SaveInPlace(Job& job, Store& store, const std::vector<std::size
     batch->values.push_back({.item = items[k], .host = std::move(host), .number = k});
   }
   job.counters.existing_keys += CountPuts(job, job, over, results).size();
-  batch->host = batch->in_place = in_place->memory;
+  batch->host = batch->in_place = in_place.memory;
   if (job.cancelled) {
     DropItems(job, job, batch->Items());
   } else if (!batch->values.empty()) {

@@ -223,10 +223,12 @@ TEST_F(InPlaceTest, ASlowDeviceHoldsItsShareOfThePoolAndNoMore) {
   Hold(DeviceWay::kLoad, true);
   Load(6, 10);
   EXPECT_EQ(Held(), 2 * kBlock);
-  EXPECT_GT(device_->queue->stats().lent_bytes, 0) << "the others hold the ring, not the pool";
+  EXPECT_EQ(device_->queue->stats().lent_bytes, 0) << "the others wait: the link is busy";
   Hold(DeviceWay::kLoad, false);
   Move();
-  EXPECT_EQ(Held(), 0);
+  const Counters told = Told();
+  EXPECT_EQ(told.device_in_place_bytes, 0);
+  EXPECT_EQ(told.device_load_in_place_bytes, 6 * kBlock);
   EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
   for (std::uint32_t i = 0; i < 6; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
   Hold(DeviceWay::kSave, true);

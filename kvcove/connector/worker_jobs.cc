@@ -13,7 +13,7 @@ std::shared_ptr<WorkerRole::Job> WorkerRole::NextJob(Share share) {
   if (store_ == nullptr) return nullptr;
   for (auto* queue : {&loads_, &saves_}) {
     const bool theirs = share == Share::kAll || (share == Share::kLoads) == (queue == &loads_);
-    if (!theirs || queue->empty() || (queue == &saves_ && saves_blocked_)) continue;
+    if (!theirs || queue->empty() || FlowOf(queue == &loads_).blocked) continue;
     std::shared_ptr<Job> job = std::move(queue->front());
     queue->pop_front();
     running_.insert(job);
@@ -29,9 +29,9 @@ std::optional<WorkerRole::Share> WorkerRole::Due(Thread thread) const {
   if (saver && !quiet_saves_ && !device) return std::nullopt;
   const bool only_loads = quiet_saves_ || (device && thread == Thread::kFirstMover);
   const Share share = saver ? Share::kSaves : only_loads ? Share::kLoads : Share::kAll;
-  const bool loads = share != Share::kSaves && !loads_.empty();
+  const bool loads = share != Share::kSaves && !loads_.empty() && !load_flow_.blocked;
   const bool saves =
-      share != Share::kLoads && ((!saves_.empty() && !saves_blocked_) || !fetched_.empty());
+      share != Share::kLoads && ((!saves_.empty() && !save_flow_.blocked) || !fetched_.empty());
   return loads || saves ? std::optional(share) : std::nullopt;
 }
 
@@ -75,7 +75,8 @@ bool WorkerRole::RunOne(Share share) {
     job->FailRest();
     End(job, lines);
   } else {
-    if (ran == Ran::kBlocked && save_batches_ > 0) saves_blocked_ = true;
+    Flow& flow = FlowOf(job->load);
+    if (ran == Ran::kBlocked && flow.batches > 0) flow.blocked = true;
     // Its turn comes again before newer ones of its kind, but after loads.
     (job->load ? loads_ : saves_).push_front(job);
   }
@@ -241,11 +242,10 @@ WorkerRole::Ran WorkerRole::RunBatch(Job& job, Store& store) {
     const std::int64_t start = clock_.NowNs();
     Place(job, from, to);
     const bool device = job.device();
-    if (job.load) {
-      device ? LoadBatchToDevice(job, store, from, to) : LoadBatch(job, store, from, to);
-    } else if (!device) {
-      SaveBatch(job, store, from, to);
-    } else if (!SaveBatchFromDevice(job, store, from, to)) {
+    if (!device) {
+      job.load ? LoadBatch(job, store, from, to) : SaveBatch(job, store, from, to);
+    } else if (!(job.load ? LoadBatchToDevice(job, store, from, to)
+                          : SaveBatchFromDevice(job, store, from, to))) {
       return Ran::kBlocked;
     }
     const auto ns = static_cast<std::uint64_t>(clock_.NowNs() - start);

@@ -116,8 +116,9 @@ def test_torch_tensors_of_tensors_are_digested_by_their_parts() -> None:
 
 
 def test_torch_lanes_of_all_tensors_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_digest.DeviceLanes, "_ROWS", 2)
-    tensors = [torch.arange(size) for size in (1, 9, 30, 4, 7)]
+    # Some lie in no order, and are copied: their memory is bounded, so there are several passes.
+    monkeypatch.setattr(_digest.DeviceLanes, "_COPIES", 100)
+    tensors = [torch.arange(2 * size)[:: 1 + size % 2] for size in (1, 9, 30, 4, 7, 11)]
     lanes = _digest.DeviceLanes("cpu")
     copies: list[int] = []
     real = torch.Tensor.cpu
@@ -134,16 +135,23 @@ FUSED = """
 import torch
 from kvcove.vllm._digest import DeviceLanes
 
-for size in (1, 8, 9, 1003, 70_001):
-    tensor = torch.randint(0, 256, (size,), dtype=torch.uint8)
-    sums = []
-    for fused in (False, True):
-        lanes = DeviceLanes("cpu", fused=fused)
-        assert (lanes._kernel is not None) == fused
+sums = []
+torch.manual_seed(1)
+tensors = [
+    torch.randint(0, 256, (size,), dtype=torch.uint8) for size in (1, 8, 9, 1003, 70_001, 0, 4096)
+]
+for fused in (False, True):
+    lanes = DeviceLanes("cpu", fused=fused)
+    assert (lanes._kernel is not None) == fused
+    for tensor in tensors:
         lanes.add(tensor)
         lanes.add(tensor[1:])
-        sums.append(lanes.read())
-    assert sums[0] == sums[1], size
+        lanes.add(tensor.flip(0)[::2])
+    lanes.add_rows(tensors[-1].view(torch.float32).reshape(8, -1))
+    lanes.add_rows(tensors[3].reshape(17, -1))
+    sums.append(lanes.read())
+assert len(sums[0]) == 3 * len(tensors) + 8 + 17
+assert sums[0] == sums[1]
 """
 
 

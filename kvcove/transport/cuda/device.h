@@ -36,11 +36,13 @@ struct DeviceOptions {
   static constexpr std::uint64_t kProbe = ~std::uint64_t{0};
   // Of a run's bytes: from here on it goes by itself. kProbe: Open measures.
   std::uint64_t threshold = kProbe;
-  std::uint64_t slot_bytes = 32 << 20;  // of staging on the device; 0: none
-  std::uint32_t load_slots = 2;         // one is filled while the other is scattered
-  std::uint32_t save_slots = 1;
-  std::uint32_t run_blocks = 8;           // each way: lists of runs that kernels may be reading
-  std::uint32_t block_runs = 16384;       // of such a list: 384 KiB, pinned
+  // A slot holds a chunk: small ones, so that the link is busy while the next chunk is planned and
+  // a kernel has the one before.
+  std::uint64_t slot_bytes = 4 << 20;  // of staging on the device; 0: none
+  std::uint32_t load_slots = 16;
+  std::uint32_t save_slots = 8;
+  std::uint32_t run_blocks = 32;          // each way: lists of runs that kernels may be reading
+  std::uint32_t block_runs = 4096;        // of such a list: 96 KiB, pinned
   std::uint32_t staged_grid = 32;         // blocks of threads of a kernel within the device
   std::uint32_t mapped_grid = 16;         // and of one over the link
   std::uint64_t mapped_bytes = 64 << 20;  // of one such launch

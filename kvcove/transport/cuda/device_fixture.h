@@ -54,6 +54,8 @@ class DeviceTest : public testing::Test {
   void Open(DeviceOptions options = {}) {
     if (options.threshold == DeviceOptions::kProbe) options.threshold = 4096;
     options.slot_bytes = options.slot_bytes == 0 ? 0 : 64 << 10;
+    options.load_slots = 2;  // so few that transfers wait for them
+    options.save_slots = 1;
     options.block_runs = 256;
     auto device = Device::Open(FakeDriver(), 1, options);
     ASSERT_TRUE(device) << device.error().detail;

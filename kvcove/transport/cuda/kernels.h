@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device's code: one block of threads moves a run after the other. This source is compiled
-// twice: by clang for the GPU (scripts/ptx.sh makes kernels_ptx.h of it), and as plain C++, its
-// twin, which the fake driver runs. So it needs no header of CUDA, and no library on either side.
+// The device's code: 32 threads move a run, or a part of one. This source is compiled twice: by
+// clang for the GPU (scripts/ptx.sh makes kernels_ptx.h of it), and as plain C++, its twin, which
+// the fake driver runs. So it needs no header of CUDA, and no library on either side.
 //
 // A run's two addresses are in whatever memory the caller means: staging on the device, a KV block,
 // or pinned host memory. Words of 16 bytes move where both ends allow it, else of 4, else bytes;
@@ -24,29 +24,34 @@ struct Lane {
   unsigned blocks;
 };
 
-inline constexpr unsigned kMoveThreads = 256;
+inline constexpr unsigned kMoveThreads = 256;  // of a block
+inline constexpr unsigned kMoveWidth = 32;     // of them that move a run together
 
 // The memory behind has other types.
 typedef unsigned Word16 __attribute__((vector_size(16), may_alias));  // NOLINT(modernize-use-using)
 typedef unsigned Word4 __attribute__((may_alias));                    // NOLINT(modernize-use-using)
+
+// `kMany` words of each thread at a time: as many reads are on their way before the first write.
+// Returns where the thread goes on.
+template <typename Word, unsigned kMany>
+inline unsigned long long MoveMany(Lane lane, const Word* in, Word* out, unsigned long long at,
+                                   unsigned long long words) {
+  for (; at + (kMany - 1ULL) * lane.threads < words; at += 1ULL * kMany * lane.threads) {
+    Word held[kMany];
+    for (unsigned i = 0; i < kMany; ++i) held[i] = in[at + 1ULL * i * lane.threads];
+    for (unsigned i = 0; i < kMany; ++i) out[at + 1ULL * i * lane.threads] = held[i];
+  }
+  return at;
+}
 
 template <typename Word>
 inline void MoveWords(Lane lane, unsigned long long from, unsigned long long to,
                       unsigned long long words) {
   const Word* in = (const Word*)from;  // NOLINT
   Word* out = (Word*)to;               // NOLINT
-  // Four at a time, so that as many reads are on their way before the first write.
   unsigned long long at = lane.thread;
-  for (; at + 3ULL * lane.threads < words; at += 4ULL * lane.threads) {
-    const Word a = in[at];
-    const Word b = in[at + lane.threads];
-    const Word c = in[at + 2ULL * lane.threads];
-    const Word d = in[at + 3ULL * lane.threads];
-    out[at] = a;
-    out[at + lane.threads] = b;
-    out[at + 2ULL * lane.threads] = c;
-    out[at + 3ULL * lane.threads] = d;
-  }
+  if constexpr (sizeof(Word) == 16) at = MoveMany<Word, 8>(lane, in, out, at, words);
+  at = MoveMany<Word, 4>(lane, in, out, at, words);
   for (; at < words; at += lane.threads) out[at] = in[at];
 }
 
@@ -63,19 +68,36 @@ inline void MoveAligned(Lane lane, unsigned long long from, unsigned long long t
   MoveWords<unsigned char>(lane, from + tail, to + tail, bytes - tail);
 }
 
+inline void MovePart(Lane lane, unsigned long long from, unsigned long long to,
+                     unsigned long long bytes) {
+  const unsigned long long apart = from ^ to;
+  if (apart % 16 == 0) {
+    MoveAligned<Word16>(lane, from, to, bytes);
+  } else if (apart % 4 == 0) {
+    MoveAligned<Word4>(lane, from, to, bytes);
+  } else {
+    MoveWords<unsigned char>(lane, from, to, bytes);
+  }
+}
+
 inline void MoveRuns(Lane lane, const MoveRun* runs, unsigned count) {
-  for (unsigned i = lane.block; i < count; i += lane.blocks) {
-    const unsigned long long from = runs[i].from;
-    const unsigned long long to = runs[i].to;
-    const unsigned long long bytes = runs[i].bytes;
-    const unsigned long long apart = from ^ to;
-    if (apart % 16 == 0) {
-      MoveAligned<Word16>(lane, from, to, bytes);
-    } else if (apart % 4 == 0) {
-      MoveAligned<Word4>(lane, from, to, bytes);
-    } else {
-      MoveWords<unsigned char>(lane, from, to, bytes);
-    }
+  if (count == 0) return;
+  const unsigned width = lane.threads < kMoveWidth ? lane.threads : kMoveWidth;
+  const unsigned groups = lane.threads / width;
+  if (lane.thread >= groups * width) return;
+  const unsigned group = lane.block * groups + lane.thread / width;
+  const unsigned all = lane.blocks * groups;
+  const Lane own{.thread = lane.thread % width, .threads = width, .block = 0, .blocks = 1};
+  // Few runs are cut, so that no group of threads is idle.
+  const unsigned parts = count < all ? all / count : 1;
+  for (unsigned i = group; i < count * parts; i += all) {
+    const MoveRun run = runs[i / parts];
+    // Cut at multiples of 16, so that a part is aligned as its run is.
+    const unsigned long long size = parts == 1 ? run.bytes : (run.bytes / parts + 15) / 16 * 16;
+    const unsigned long long begin = size * (i % parts);
+    if (begin >= run.bytes) continue;
+    const bool last = i % parts + 1 == parts || run.bytes - begin < size;
+    MovePart(own, run.from + begin, run.to + begin, last ? run.bytes - begin : size);
   }
 }
 

@@ -11,30 +11,34 @@ constexpr std::uint64_t kAlign = 256;
 
 class Chunks {
  public:
-  Chunks(const PathLimits& limits, std::vector<PathChunk>& chunks)
-      : limits_(limits), chunks_(chunks) {}
+  Chunks(const PathLimits& limits, const std::function<void(const PathChunk&)>& full)
+      : limits_(limits), full_(full) {}
 
   // The host memory of `copy` is at most a chunk.
   void Add(const DeviceCopy& copy) {
-    const bool goes_on =
-        !chunks_.empty() && !chunks_.back().spans.empty() &&
-        chunks_.back().spans.back().host + chunks_.back().spans.back().bytes == copy.host &&
-        !std::ranges::binary_search(limits_.seams, copy.host);
+    const bool goes_on = !chunk_.spans.empty() &&
+                         chunk_.spans.back().host + chunk_.spans.back().bytes == copy.host &&
+                         !std::ranges::binary_search(limits_.seams, copy.host);
     std::uint64_t at = goes_on ? end_ : Aligned(end_) + Odd(copy.host);
-    if (chunks_.empty() || at + copy.bytes > limits_.chunk_bytes ||
-        chunks_.back().runs.size() >= limits_.chunk_runs) {
-      chunks_.emplace_back();
+    if (chunk_.runs.empty() || at + copy.bytes > limits_.chunk_bytes ||
+        chunk_.runs.size() >= limits_.chunk_runs) {
+      Flush();
       at = Odd(copy.host);
       if (at + copy.bytes > limits_.chunk_bytes) at = 0;
-      chunks_.back().spans.push_back({.host = copy.host, .offset = at, .bytes = 0});
+      chunk_.spans.push_back({.host = copy.host, .offset = at, .bytes = 0});
     } else if (!goes_on) {
-      chunks_.back().spans.push_back({.host = copy.host, .offset = at, .bytes = 0});
+      chunk_.spans.push_back({.host = copy.host, .offset = at, .bytes = 0});
     }
-    PathChunk& chunk = chunks_.back();
-    chunk.spans.back().bytes += copy.bytes;
-    chunk.runs.push_back({.offset = at, .device = copy.device, .bytes = copy.bytes});
-    chunk.bytes += copy.bytes;
+    chunk_.spans.back().bytes += copy.bytes;
+    chunk_.runs.push_back({.offset = at, .device = copy.device, .bytes = copy.bytes});
+    chunk_.bytes += copy.bytes;
     end_ = at + copy.bytes;
+  }
+  void Flush() {
+    if (!chunk_.runs.empty()) full_(chunk_);
+    chunk_.spans.clear();
+    chunk_.runs.clear();
+    chunk_.bytes = 0;
   }
 
  private:
@@ -46,18 +50,20 @@ class Chunks {
   }
 
   const PathLimits& limits_;
-  std::vector<PathChunk>& chunks_;
-  std::uint64_t end_ = 0;  // of the last run in the last chunk's slot
+  const std::function<void(const PathChunk&)>& full_;
+  PathChunk chunk_;
+  std::uint64_t end_ = 0;  // of the last run in the chunk's slot
 };
 
 }  // namespace
 
-Paths PlanPaths(std::span<const DeviceCopy> copies, const PathLimits& limits) {
-  Paths paths;
-  Chunks chunks(limits, paths.chunks);
+std::vector<DeviceCopy> PlanPaths(std::span<const DeviceCopy> copies, const PathLimits& limits,
+                                  const std::function<void(const PathChunk&)>& full) {
+  std::vector<DeviceCopy> alone;
+  Chunks chunks(limits, full);
   const auto add = [&](const DeviceCopy& copy) {
     if (copy.bytes >= limits.threshold || copy.bytes > limits.chunk_bytes) {
-      paths.alone.push_back(copy);
+      alone.push_back(copy);
     } else {
       chunks.Add(copy);
     }
@@ -85,7 +91,8 @@ Paths PlanPaths(std::span<const DeviceCopy> copies, const PathLimits& limits) {
     last = copy;
   }
   if (last.bytes != 0) cut(last);
-  return paths;
+  chunks.Flush();
+  return alone;
 }
 
 }  // namespace kvcove::transport::cuda

@@ -2,14 +2,14 @@
 // Which runs of a transfer go which way. Pure; cost is one step a run.
 //
 //   run >= threshold   by itself, in one batched call of the copy engines
-//   smaller runs       in chunks: whole spans of host memory through a slot of staging memory on
-//   the
-//                      device, and one kernel for all runs of a chunk
+//   smaller runs       in chunks: whole spans of host memory through a slot of staging memory of
+//                      the device, and one kernel for all runs of a chunk
 //   seams              host memory that was pinned in pieces: the driver copies nothing across the
 //                      end of a piece, so no run and no span does
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -20,8 +20,8 @@ namespace kvcove::transport::cuda {
 
 struct PathLimits {
   std::uint64_t threshold = 0;  // bytes of a run; 0: all go by themselves
-  std::uint64_t chunk_bytes = 32 << 20;
-  std::uint32_t chunk_runs = 16384;
+  std::uint64_t chunk_bytes = 4 << 20;
+  std::uint32_t chunk_runs = 4096;
   // Where one pinned piece of host memory ends and another begins, in order.
   std::span<const std::byte* const> seams{};
 };
@@ -43,12 +43,10 @@ struct PathChunk {
   std::vector<PathRun> runs;
   std::uint64_t bytes = 0;  // of runs
 };
-struct Paths {
-  std::vector<DeviceCopy> alone;
-  std::vector<PathChunk> chunks;
-};
-
-// Runs that touch in both memories become one first.
-Paths PlanPaths(std::span<const DeviceCopy> copies, const PathLimits& limits);
+// Returns what goes by itself. `full` gets each chunk as soon as it is whole, so that the device
+// has work while the rest is planned; the chunk is used again. Runs that touch in both memories
+// become one first.
+std::vector<DeviceCopy> PlanPaths(std::span<const DeviceCopy> copies, const PathLimits& limits,
+                                  const std::function<void(const PathChunk&)>& full);
 
 }  // namespace kvcove::transport::cuda

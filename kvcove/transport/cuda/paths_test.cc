@@ -16,6 +16,17 @@ std::byte* Host(std::uint64_t at) {
   return reinterpret_cast<std::byte*>(0x10000 + at);  // NOLINT
 }
 
+struct Paths {
+  std::vector<DeviceCopy> alone;
+  std::vector<PathChunk> chunks;
+};
+Paths PlanPaths(std::span<const DeviceCopy> copies, const PathLimits& limits) {
+  Paths paths;
+  paths.alone = cuda::PlanPaths(copies, limits,
+                                [&](const PathChunk& chunk) { paths.chunks.push_back(chunk); });
+  return paths;
+}
+
 TEST(PathsTest, WhatTouchesInBothMemoriesIsOneRun) {
   const DeviceCopy copies[] = {{Host(0), 1000, 100}, {Host(100), 1100, 50}, {Host(150), 2000, 10}};
   const Paths paths = PlanPaths(copies, {.threshold = 0});
@@ -133,20 +144,22 @@ TEST(PathsTest, NothingCrossesASeam) {
 
 // The kernel's twin with any number of threads and blocks, at all alignments.
 TEST(KernelTest, MovesRunsAtAnyAlignment) {
+  constexpr std::uint64_t kSize = 2048;
   Random random(7);
   for (int turn = 0; turn < 3000; ++turn) {
-    alignas(16) char from[512];
-    alignas(16) char to[512];
+    alignas(16) char from[kSize];
+    alignas(16) char to[kSize];
     for (char& each : from) each = static_cast<char>(random.Next());
     std::memset(to, 'x', sizeof to);
-    char expected[512];
+    char expected[kSize];
     std::memset(expected, 'x', sizeof expected);
+    const std::uint64_t most = random.OneIn(2) ? 90 : 1500;
     std::vector<MoveRun> runs;
     std::uint64_t out = random.Below(20);
     for (std::uint64_t i = random.Below(6); i > 0; --i) {
-      const std::uint64_t bytes = random.Below(90);
-      const std::uint64_t in = random.Below(512 - bytes);
-      if (out + bytes > 512) break;
+      const std::uint64_t bytes = random.Below(most);
+      const std::uint64_t in = random.Below(kSize - bytes);
+      if (out + bytes > kSize) break;
       runs.push_back({.from = reinterpret_cast<std::uintptr_t>(from + in),
                       .to = reinterpret_cast<std::uintptr_t>(to + out),
                       .bytes = bytes});
@@ -154,7 +167,8 @@ TEST(KernelTest, MovesRunsAtAnyAlignment) {
       out += bytes + random.Below(3);
     }
     const unsigned blocks = 1 + static_cast<unsigned>(random.Below(4));
-    const unsigned threads = 1 + static_cast<unsigned>(random.Below(9));
+    // Also several groups of threads, and threads that are left over.
+    const unsigned threads = 1 + static_cast<unsigned>(random.Below(random.OneIn(2) ? 9 : 140));
     for (unsigned block = 0; block < blocks; ++block) {
       for (unsigned thread = 0; thread < threads; ++thread) {
         MoveRuns({.thread = thread, .threads = threads, .block = block, .blocks = blocks},

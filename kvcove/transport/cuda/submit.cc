@@ -11,6 +11,12 @@
 #include "kvcove/transport/cuda/device.h"
 
 namespace kvcove::transport::cuda {
+namespace {
+
+// Of a probe: a batch of the connector's, several chunks.
+constexpr std::uint64_t kProbeBytes = 16 << 20;
+
+}  // namespace
 
 // Enqueues one transfer, under its channel's lock. After the first error it enqueues nothing more.
 class Device::Enqueuer {
@@ -28,31 +34,28 @@ class Device::Enqueuer {
 
   void Run(std::span<const DeviceCopy> copies) {
     const std::shared_ptr<const Seams> seams = device_.SeamsNow();
-    Paths paths = PlanPaths(copies, device_.Limits(*seams));
-    // A list of runs for each chunk, or its runs go by themselves: slower, never wrong.
-    const std::size_t chunks = std::min(paths.chunks.size(), staging_.blocks.size());
-    for (std::size_t i = chunks; i < paths.chunks.size(); ++i)
-      Unstage(paths.chunks[i], paths.alone);
-    if (!paths.alone.empty()) {
-      Await(copy_, copy_waits_);
-      CopyAlone(paths.alone);
-    }
-    for (std::size_t i = 0; i < chunks; ++i) {
-      blocks_.push_back(staging_.blocks.back());
-      staging_.blocks.pop_back();
-      if (staging_.slots.empty()) {
-        MoveMapped(paths.chunks[i]);
-      } else {
-        MoveStaged(paths.chunks[i]);
-      }
-    }
+    std::vector<DeviceCopy> unlisted;
+    const std::vector<DeviceCopy> alone =
+        PlanPaths(copies, device_.Limits(*seams), [&](const PathChunk& chunk) {
+          // A list of runs for each chunk, or its runs go by themselves: slower, never wrong.
+          if (staging_.blocks.empty()) return Unstage(chunk, unlisted);
+          blocks_.push_back(staging_.blocks.back());
+          staging_.blocks.pop_back();
+          if (staging_.slots.empty()) {
+            MoveMapped(chunk);
+          } else {
+            MoveStaged(chunk);
+          }
+        });
+    CopyAlone(alone);
+    CopyAlone(unlisted);
   }
 
   // Behind all that was enqueued. Nothing was, if this is an error.
   Result<Ticket> Finish(DeviceWay way) {
-    // A chunk's events order its two streams, but not runs that went by themselves beside a kernel
-    // over the link, and not what was enqueued before an error.
-    if (used_copy_ && used_kernel_ && (last_is_kernel_ || !ok())) {
+    // A chunk's events order its two streams, but not a scatter and runs that go by themselves
+    // behind it, and not what was enqueued before an error.
+    if (used_copy_ && used_kernel_) {
       Join(last_is_kernel_ ? copy_ : kernel_, last_is_kernel_ ? kernel_ : copy_);
     }
     Ticket ticket{.way = way, .enqueued = status_, .blocks = std::move(blocks_)};
@@ -107,6 +110,8 @@ class Device::Enqueuer {
   }
 
   void CopyAlone(std::span<const DeviceCopy> copies) {
+    if (copies.empty()) return;
+    Await(copy_, copy_waits_);
     used_copy_ = true;
     last_is_kernel_ = false;
     std::uint64_t bytes = 0;
@@ -279,11 +284,10 @@ Result<DeviceTicket> Device::Submit(const DeviceTransfer& transfer, DeviceBytes&
 
 Result<double> Device::ProbeOne(std::uint64_t run_bytes, std::uint64_t threshold, std::byte* host,
                                 CuPointer device) {
-  constexpr std::uint64_t kBytes = 4 << 20;
   constexpr std::int64_t kMost = 200 * kMillisecond;
   std::vector<DeviceCopy> copies;
   // Every second run on the device, so that none touch.
-  for (std::uint64_t at = 0; at < kBytes; at += run_bytes) {
+  for (std::uint64_t at = 0; at < kProbeBytes; at += run_bytes) {
     copies.push_back({.host = host + at, .device = device + 2 * at, .bytes = run_bytes});
   }
   threshold_ = threshold;
@@ -296,18 +300,18 @@ Result<double> Device::ProbeOne(std::uint64_t run_bytes, std::uint64_t threshold
     KVCOVE_ASSIGN(const bool over, Poll(ticket));
     const std::int64_t took = clock.NowNs() - start;
     if (over)
-      return static_cast<double>(kBytes) / static_cast<double>(std::max<std::int64_t>(took, 1));
+      return static_cast<double>(kProbeBytes) /
+             static_cast<double>(std::max<std::int64_t>(took, 1));
     if (took > kMost) return Fail(Code::kTimeout, "a probe of the GPU's copies took too long");
   }
 }
 
 void Device::Probe() {
-  constexpr std::uint64_t kHost = 4 << 20;
   constexpr std::uint64_t kMost = 128 << 10;
   CuPointer device = 0;
   threshold_ = 32 << 10;  // what others have measured on H100
-  auto host = AllocateHost(kHost);
-  if (!host || driver_.alloc(&device, 2 * kHost) != kSuccess) {
+  auto host = AllocateHost(kProbeBytes);
+  if (!host || driver_.alloc(&device, 2 * kProbeBytes) != kSuccess) {
     if (host) FreeHost(*host);
     why_ = "not measured: there was no memory for it";
     return;

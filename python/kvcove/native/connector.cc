@@ -316,9 +316,9 @@ class PyWorker {
     number_ = (pp * shape_.pcp + pcp) * shape_.tp + tp;
     Device* const device = Device::Get();
     if (device != nullptr) {
-      // Of staging, a slot for saves and two for loads.
-      DeviceSettings settings{.device = {.slot_bytes = device_staging / 3},
-                              .queue = {.ring_bytes = device_ring}};
+      DeviceSettings settings{.queue = {.ring_bytes = device_ring}};
+      settings.device.slot_bytes =
+          device_staging / (settings.device.load_slots + settings.device.save_slots);
       if (device_threshold >= 0) {
         settings.device.threshold = static_cast<std::uint64_t>(device_threshold);
       }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvcove import _native
 
@@ -29,16 +29,27 @@ def _plain(tensor: Any) -> Any:
     return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
 
 
+class _Words(NamedTuple):
+    """Words whose sums go into a row, the first of which is in place ``first``."""
+
+    kept: Any  # a tensor: the words themselves where torch sums, else what keeps their memory
+    address: int
+    length: int
+    first: int
+    row: int
+
+
 class DeviceLanes:
     """Two sums of 64 bits over each tensor's bytes, computed where they lie.
 
     Each word goes into both sums with odd factors of its place. With Triton (which vLLM has on
-    GPUs) a tensor is one pass of one kernel; without it several passes of torch, with the same
-    sums. Nothing comes back from the device before :meth:`read`, which is one copy for all tensors.
+    GPUs) all tensors are one pass of one kernel; without it several passes of torch each, with the
+    same sums. Nothing comes back from the device before :meth:`read`, which is one copy for all
+    tensors; till then their memory must stay what it is.
     """
 
     _STEP = 1 << 22  # words: torch's passes go over a part that the caches hold
-    _ROWS = 1024
+    _COPIES = 256 << 20  # bytes of tensors that had to be copied first, before a pass begins
 
     def __init__(self, device: Any, fused: bool | None = None) -> None:
         """Begin with no tensors.
@@ -56,64 +67,65 @@ class DeviceLanes:
         if fused is None:
             fused = self._device.type == "cuda"
         self._kernel = _kernel() if fused else None
-        self._rows: list[Any] = []  # buffers of sums, each of one or more tensors
-        self._used = self._ROWS  # of the last one
-
-    def _row(self) -> Any:
-        import torch
-
-        if self._used == self._ROWS:
-            self._close()
-            self._rows.append(torch.zeros((self._ROWS, 2), dtype=torch.int64, device=self._device))
-            self._used = 0
-        self._used += 1
-        return self._rows[-1][self._used - 1]
-
-    def _close(self) -> None:
-        """Take no more sums into the last buffer."""
-        if self._used < self._ROWS:
-            self._rows[-1] = self._rows[-1][: self._used]
-        self._used = self._ROWS
+        self._words: list[_Words] = []  # of the next pass
+        self._rows = 0  # of it
+        self._copied = 0  # bytes
+        self._sums: list[Any] = []  # of passes that have begun
 
     def add_rows(self, tensor: Any) -> None:
-        """Queue one pass over a tensor, with sums for each of its rows."""
-        import torch
-
-        data = _plain(tensor)
-        count = tensor.shape[0]
-        aligned = data.numel() % (8 * count) == 0 and data.data_ptr() % 8 == 0
-        if self._kernel is None or not aligned or data.numel() == 0:
-            for row in data.reshape(count, -1):
-                self.add(row)
-            return
-        self._close()
-        self._rows.append(torch.zeros((count, 2), dtype=torch.int64, device=self._device))
-        self._kernel(data.view(torch.int64).reshape(count, -1), 0, self._rows[-1])
+        """Queue a tensor, with sums for each of its rows."""
+        for row in _plain(tensor).reshape(tensor.shape[0], -1):
+            self.add(row)
 
     def add(self, tensor: Any) -> None:
-        """Queue a tensor's pass behind what the device does."""
+        """Queue a tensor; its pass will be behind what the device does by then."""
         import torch
 
+        tensor = tensor.detach()
+        size = tensor.numel() * tensor.element_size()
+        row, whole = self._rows, size // 8 * 8
+        self._rows += 1
+        in_order = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+        if self._kernel is not None and in_order and size == whole and tensor.data_ptr() % 8 == 0:
+            self._words.append(_Words(tensor, tensor.data_ptr(), size // 8, 0, row))
+            return
         data = _plain(tensor)
-        whole = data.numel() // 8 * 8
-        row = self._row()
         words = data[:whole]
         if words.data_ptr() % 8 != 0 or words.storage_offset() % 8 != 0:
             words = words.clone()  # where it lies, it can't be read in words
-        self._sum(words.view(torch.int64), 0, row)
-        if whole < data.numel():
+        self._add_words(words, 0, row)
+        if whole < size:
             tail = torch.zeros(8, dtype=torch.uint8, device=self._device)
-            tail[: data.numel() - whole] = data[whole:]
-            self._sum(tail.view(torch.int64), whole // 8, row)
+            tail[: size - whole] = data[whole:]
+            self._add_words(tail, whole // 8, row)
+        self._copied += size if words.data_ptr() != tensor.data_ptr() else 0
+        if self._copied > self._COPIES:
+            self._pass()
 
-    def _sum(self, words: Any, first: int, row: Any) -> None:
-        if words.numel() == 0:
+    def _add_words(self, data: Any, first: int, row: int) -> None:
+        import torch
+
+        if data.numel() > 0:
+            words = data.view(torch.int64)
+            self._words.append(_Words(words, words.data_ptr(), words.numel(), first, row))
+
+    def _pass(self) -> None:
+        """Begin to sum what was queued."""
+        import torch
+
+        if self._rows == 0:
             return
+        sums = torch.zeros((self._rows, 2), dtype=torch.int64, device=self._device)
+        self._sums.append(sums)
         if self._kernel is not None:
-            self._kernel(words, first, row)
-            return
-        for at in range(0, words.numel(), self._STEP):
-            self._sum_part(words[at : at + self._STEP], first + at, row)
+            self._kernel([each[1:] for each in self._words], sums)
+        else:
+            for each in self._words:
+                for at in range(0, each.length, self._STEP):
+                    part = each.kept[at : at + self._STEP]
+                    self._sum_part(part, each.first + at, sums[each.row])
+        # The device's work is in order, so this memory may have other uses now.
+        self._words, self._rows, self._copied = [], 0, 0
 
     def _sum_part(self, part: Any, first: int, row: Any) -> None:
         import torch
@@ -129,16 +141,16 @@ class DeviceLanes:
         """Return the sums of all tensors since the last call, in their order: one copy."""
         import torch
 
-        self._close()
-        rows, self._rows = self._rows, []
-        if not rows:
+        self._pass()
+        passes, self._sums = self._sums, []
+        if not passes:
             return []
-        sums = torch.cat(rows).cpu().tolist()
+        sums = torch.cat(passes).cpu().tolist()
         return [(int(first), int(second)) for first, second in sums]
 
 
 def _kernel() -> Any | None:
-    """Return what sums words in one pass: called with words, the first one's place and the sums."""
+    """Return what sums words in one pass: :func:`kvcove.vllm._kernel.sum_words`."""
     try:
         from kvcove.vllm._kernel import sum_words
     except ImportError:
