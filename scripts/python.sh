@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The Python packages: python.sh wheel | test [pytest arguments] | asan | abi3 | check | vllm [DIRECTORY]
-# Works in build/venv (PyPI), or for `vllm` in $KVCOVE_VLLM_ENV (default: ~/.cache/kvcove/vllm-0.32.0).
+# The Python packages: python.sh wheel | test [pytest arguments] | asan | abi3 | check | vllm [DIRECTORY] | gpu [DIRECTORY]
+# Works in build/venv (PyPI), or for `vllm` in $KVCOVE_VLLM_ENV (default: ~/.cache/kvcove/vllm-0.32.0), and for `gpu` with
+# $KVCOVE_GPU_PYTHON, a Python that has vLLM for CUDA and kvcove (default: one in ~/.cache/kvcove/vllm-cuda-0.32.0).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 action=$1
@@ -125,6 +126,25 @@ PY
   "$environment/bin/python" python/tests/vllm/run.py "$work"
 }
 
+gpu() {
+  local python=${KVCOVE_GPU_PYTHON:-}
+  local work=${1:-out/gpu}
+  if [ -z "$python" ]; then
+    local environment=$HOME/.cache/kvcove/vllm-cuda-0.32.0
+    wheel
+    make_venv "$environment"
+    if [ ! -f "$environment/.installed" ]; then
+      echo "== vLLM 0.32.0 for CUDA, into $environment (some 10 GB, once)"
+      "$environment/bin/pip" install -q 'vllm==0.32.0'
+      touch "$environment/.installed"
+    fi
+    "$environment/bin/pip" install -q --no-deps --force-reinstall "$wheels"/*.whl
+    python=$environment/bin/python
+  fi
+  "$python" python/tests/gpu/run.py
+  "$python" python/tests/gpu/engines.py "$work"
+}
+
 case $action in
   wheel) wheel ;;
   test) run_tests "$@" ;;
@@ -132,8 +152,9 @@ case $action in
   asan) asan ;;
   abi3) abi3 ;;
   vllm) vllm "$@" ;;
+  gpu) gpu "$@" ;;
   *)
-    echo "python.sh wheel | test [pytest arguments] | asan | abi3 | check | vllm [DIRECTORY]"
+    echo "python.sh wheel | test [pytest arguments] | asan | abi3 | check | vllm [DIRECTORY] | gpu [DIRECTORY]"
     exit 2
     ;;
 esac

@@ -3,7 +3,9 @@
 
 Parts: `parity` (what is computed on KV from the pool is what is computed on the engine's own, for
 attention kernels, types of KV, schedulers and layouts), `ttft` (the first token behind a prefix of
-8,192 tokens: computed, from the pool, from vLLM's OffloadingConnector). Models have random weights.
+8,192 tokens: computed, from the pool, from vLLM's OffloadingConnector; and a step that decodes).
+Models have random weights. $KVCOVE_ENGINES names some of the engines, $KVCOVE_AT_ONCE runs so many
+at once.
 A line for each check, and a line of JSON for each figure. Ends with 1 if a check fails.
 """
 
@@ -181,6 +183,10 @@ class Engine:
         )
         return [list(output.outputs[0].token_ids) for output in outputs]
 
+    def each(self, prompts: list[list[int]]) -> list[list[int]]:
+        """One after the other: kernels round by what else is in their batch."""
+        return [self.run([prompt])[0] for prompt in prompts]
+
     def hits(self) -> int:
         """Tokens that came from a connector so far."""
         for metric in self.llm.get_metrics():
@@ -220,20 +226,20 @@ def one(name: str, directory: Path) -> int:
         **options,
     )
     started = time.monotonic() - began
-    cold = engine.run(PROMPTS)
-    own = engine.run(PROMPTS)  # on the engine's own KV
+    cold = engine.each(PROMPTS)
+    own = engine.each(PROMPTS)  # on the engine's own KV
     engine.settle()
     before = engine.hits()
-    pool = engine.run(PROMPTS)
+    pool = engine.each(PROMPTS)
     hits = engine.hits() - before
-    again = engine.run(PROMPTS)
+    again = engine.each(PROMPTS)
     seen = engine.stats()
     moved = {
         each: seen[f"device_load_{each}_bytes"]
         for each in ("batched", "staged", "mapped", "in_place")
         if seen[f"device_load_{each}_bytes"]
     }
-    wanted = 4 * (1500 // 16 - 1) * 16
+    wanted = 4 * (1500 // 64 * 64)  # MLA's blocks have 64 tokens
     check(
         pool == own and again == own and hits >= wanted and len({tuple(each) for each in own}) > 1,
         f"{name}: {hits} tokens from the pool, tokens as on the engine's own KV "
@@ -245,13 +251,13 @@ def one(name: str, directory: Path) -> int:
         engine.llm.sleep(level=1)
         engine.llm.wake_up()
         before = engine.hits()
-        slept = engine.run(PROMPTS)
+        slept = engine.each(PROMPTS)
         check(slept == own, f"sleep: the same after sleep and wake ({engine.hits() - before} hits)")
     # A reset, then the same again: computed anew.
     assert engine.llm.reset_prefix_cache(reset_connector=True)
     before = engine.hits()
     check(
-        engine.run(PROMPTS) == cold and engine.hits() == before,
+        engine.each(PROMPTS) == cold and engine.hits() == before,
         f"{name}: after a reset all is computed again",
     )
     return 1 if FAILED else 0
@@ -262,7 +268,6 @@ def parity(directory: Path) -> None:
     for model, make in MODELS.items():
         if not (directory / model / "config.json").exists():
             make(directory / model)
-    # $KVCOVE_ENGINES names some of them; $KVCOVE_AT_ONCE runs so many at once.
     chosen = os.environ.get("KVCOVE_ENGINES", "").split() or list(ENGINES)
     with ThreadPoolExecutor(int(os.environ.get("KVCOVE_AT_ONCE", "1"))) as pool:
         list(pool.map(lambda name: inside("--one", name, directory), chosen))
@@ -312,7 +317,8 @@ def first_token(name: str, directory: Path) -> int:
     """Milliseconds to the first token behind a prefix, computed and from a connector."""
     from vllm.config import KVTransferConfig
 
-    kvcove = name == "kvcove"
+    kvcove = name.startswith("kvcove")
+    layout = "engine" if name.endswith("engine-layout") else "auto"
     offloading = KVTransferConfig(
         kv_connector="OffloadingConnector",
         kv_role="kv_both",
@@ -326,7 +332,7 @@ def first_token(name: str, directory: Path) -> int:
         kv_cache_memory_bytes=12 << 30,
         gpu_memory_utilization=0.5,
         enforce_eager=False,
-        kv_transfer_config=transfer(memory="16GiB") if kvcove else offloading,
+        kv_transfer_config=transfer(memory="16GiB", kv_layout=layout) if kvcove else offloading,
         compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
     )
 
@@ -363,16 +369,19 @@ def first_token(name: str, directory: Path) -> int:
         warm += [timed(number) for number in range(1, 8)]
         forget()
     hits = engine.hits() - before
-    own = []
-    for _ in range(5):
-        timed(1)
-        own.append(timed(1))
+    timed(1)
+    own = [timed(1) for _ in range(9)]
+    # A step that decodes behind so many tokens, in the layout of KV that the connector asks for.
+    began = time.monotonic()
+    engine.run([prompt(1)], 201)
+    decode = (time.monotonic() - began) * 1e3 - statistics.median(own)
     result = {
         "what": f"first token behind {PREFIX} tokens, 8B, {name}",
         "computed_ms": round(statistics.median(cold), 1),
         "connector_ms": round(statistics.median(warm), 1),
         "least_connector_ms": round(min(warm), 1),
         "own_cache_ms": round(statistics.median(own), 1),
+        "decode_ms": round(decode / 200, 3),
         "tokens_from_connector": hits,
     }
     if kvcove:
@@ -393,7 +402,7 @@ def ttft(directory: Path) -> None:
 
     print("== ttft", flush=True)
     LlamaConfig(**LARGE, architectures=["LlamaForCausalLM"]).save_pretrained(directory / "large")
-    for name in ("kvcove", "offloading"):
+    for name in ("kvcove", "kvcove-engine-layout", "offloading"):
         inside("--ttft", name, directory)
 
 
