@@ -488,7 +488,11 @@ void Control::Await(std::int64_t deadline_ns, Reply<void> proven) {
 void Control::SetShardMap(std::shared_ptr<const wire::ShardMap> map, bool lost) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
-  if (lost) members_.ShardLost(map->revision);
+  if (lost) {
+    members_.ShardLost(map->revision, [this](OwnerNumber number, SlotId slot) {
+      return standings_.GaveWay(number, slot);
+    });
+  }
   if (map_ == nullptr || map_->revision < map->revision) map_ = std::move(map);
   standings_.untold.store(members_.untold(), std::memory_order_relaxed);
   AnswerWatches(deferred);
@@ -531,6 +535,7 @@ void Control::AnswerBars(const std::vector<OwnerSlot>& values, Reply<wire::Shard
           one.gives_way = wire::GivesWay::kNo;
         }
       }
+      if (one.gives_way != wire::GivesWay::kNo) standings_.NoteGaveWay(number, slot);
       answers.answers.push_back(one);
     }
     reply(std::move(answers));

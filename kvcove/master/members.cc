@@ -350,11 +350,12 @@ std::vector<SlotId> Members::EndOvertaken(OwnerNumber number, std::vector<std::s
 
 // That shard alone knew which values of absent owners gave way, as a master does that is replaced.
 // So each owner with a barrier for such a value drops that slot when it is back.
-void Members::ShardLost(std::uint64_t revision) {
+void Members::ShardLost(std::uint64_t revision,
+                        const std::function<bool(OwnerNumber, SlotId)>& gave_way) {
   empty_revision_ = std::max(empty_revision_, revision);
   for (const auto& [id, number] : by_id_) {
     for (auto& [slot, barrier] : at(number).barriers) {
-      if (barrier.overtaken) barrier.fact.term = 0;
+      if (barrier.overtaken && gave_way(number, slot)) barrier.fact.term = 0;
     }
   }
 }

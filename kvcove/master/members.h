@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -149,8 +150,9 @@ class Members {
     return !at(number).told || at(number).last.disk_away || AwaitsShards(number);
   }
   // ---- shards (docs/ha.md)
-  // Slices began without entries in this revision of the map: owners tell them again.
-  void ShardLost(std::uint64_t revision);
+  // Slices began without entries in this revision of the map: owners tell them again. `gave_way`:
+  // whether values of an owner's slot did.
+  void ShardLost(std::uint64_t revision, const std::function<bool(OwnerNumber, SlotId)>& gave_way);
   // What it has told since does not reach that far.
   bool AwaitsShards(OwnerNumber number) const { return at(number).last.told_map < empty_revision_; }
   std::size_t untold() const;  // how many; looks at all

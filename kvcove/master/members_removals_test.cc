@@ -191,6 +191,21 @@ TEST_F(BarriersTest, ARemovalThatIsProvenWhileTheOwnerDropsKeepsTheSlotHidden) {
   EXPECT_EQ(Acknowledge(kFirst + 1), Keys{BarrierKey(IdOf(1), kSlot)});
 }
 
+// A barrier may have been raised for an owner that was back before anything gave way.
+TEST_F(BarriersTest, WithAShardGoesOnlyWhatItKnewToHaveGivenWay) {
+  for (const bool gave_way : {false, true}) {
+    const SlotId slot = kSlot + (gave_way ? 1 : 0);
+    const auto raised = members_.RaiseOvertaken(ref_, slot);
+    ASSERT_TRUE(raised);
+    members_.BarrierStored(ref_, slot, raised->number, true);
+  }
+  members_.ShardLost(7, [&](OwnerNumber number, SlotId slot) {
+    EXPECT_EQ(number, owner_.number);
+    return slot == kSlot + 1;
+  });
+  EXPECT_EQ(members_.DropsOf(owner_.number), std::vector<SlotId>{kSlot + 1});
+}
+
 TEST_F(BarriersTest, MembersWithoutABarrierLoseNothing) {
   LoadWithBarrier();
   Load({Stored(1, 0), Stored(2, 1)}, 0);

@@ -104,7 +104,9 @@ class Standings {
     }
     if (Present(number) && !drops) return Way::kNo;
     if (!Barred(number, slot)) return Way::kAsk;
-    return drops || Overtake(number) ? Way::kYes : Way::kNo;
+    if (!drops && !Overtake(number)) return Way::kNo;
+    NoteGaveWay(number, slot);
+    return Way::kYes;
   }
   // ---- a replica, at a shard: it lags, so it never decides by itself that a value gives way
   void BeReplica() { replica_ = true; }
@@ -132,11 +134,22 @@ class Standings {
       barred_.insert({number, slot});
     } else {
       barred_.erase({number, slot});
+      gave_way_.erase({number, slot});
     }
   }
   bool Barred(OwnerNumber number, SlotId slot) const {
     const MutexLock lock(barred_mutex_);
     return barred_.contains({number, slot});
+  }
+  // Under its barrier, values of the slot gave way, here or at shards; a barrier alone may have
+  // been raised for an owner that was back in time. Noted before anybody acts on it.
+  void NoteGaveWay(OwnerNumber number, SlotId slot) {
+    const MutexLock lock(barred_mutex_);
+    gave_way_.insert({number, slot});
+  }
+  bool GaveWay(OwnerNumber number, SlotId slot) const {
+    const MutexLock lock(barred_mutex_);
+    return gave_way_.contains({number, slot});
   }
   // What its current lease tells the owner to hide: removals were proven by barriers there, and it
   // may list what they took until it has applied them. Look-ups do not find it either. Set before
@@ -222,6 +235,8 @@ class Standings {
   bool replica_ = false;        // set before it is used
   mutable Mutex barred_mutex_;  // innermost
   std::set<std::pair<OwnerNumber, SlotId>> barred_ KVCOVE_GUARDED_BY(barred_mutex_);
+  // Not carried: it matters with shards alone, whose leader does not hand over.
+  std::set<std::pair<OwnerNumber, SlotId>> gave_way_ KVCOVE_GUARDED_BY(barred_mutex_);
   std::map<std::pair<OwnerNumber, SlotId>, std::pair<std::uint32_t, bool>> granted_
       KVCOVE_GUARDED_BY(barred_mutex_);
   std::map<OwnerNumber, std::vector<SlotId>> hidden_ KVCOVE_GUARDED_BY(barred_mutex_);
