@@ -324,6 +324,7 @@ def first_token(name: str, directory: Path) -> int:
         kv_role="kv_both",
         kv_connector_extra_config={"cpu_bytes_to_use": 16 << 30},
     )
+    connector = transfer(memory="16GiB", kv_layout=layout) if kvcove else offloading
     engine = Engine(
         directory / "large",
         load_format="dummy",
@@ -332,7 +333,7 @@ def first_token(name: str, directory: Path) -> int:
         kv_cache_memory_bytes=12 << 30,
         gpu_memory_utilization=0.5,
         enforce_eager=False,
-        kv_transfer_config=transfer(memory="16GiB", kv_layout=layout) if kvcove else offloading,
+        **({} if name == "no-connector" else {"kv_transfer_config": connector}),
         compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
     )
 
@@ -402,7 +403,7 @@ def ttft(directory: Path) -> None:
 
     print("== ttft", flush=True)
     LlamaConfig(**LARGE, architectures=["LlamaForCausalLM"]).save_pretrained(directory / "large")
-    for name in ("kvcove", "kvcove-engine-layout", "offloading"):
+    for name in ("no-connector", "kvcove", "kvcove-engine-layout", "offloading"):
         inside("--ttft", name, directory)
 
 
