@@ -25,7 +25,7 @@ struct MasterOptions {
   std::uint64_t max_entries = master::MasterOptions().max_entries;
   std::uint64_t tenant_entries = 0;
   bool strict = false;
-  std::string shards = "off";
+  std::string shards = "auto";
   SecurityOptions security;
   LimitOptions limits{master::MasterServerOptions().limits};
   StoreOptions store;
@@ -51,7 +51,8 @@ Result<pool::MasterProcessOptions> ProcessOptionsOf(const MasterOptions& options
                 "when its lease is over by the clock, which --strict does not believe");
   }
   cluster.master.strict = options.strict;
-  cluster.master.shards = options.shards == "on" && !options.store.place.empty();
+  const bool shards = options.shards == "on" || (options.shards == "auto" && !options.strict);
+  cluster.master.shards = shards && !options.store.place.empty();
   cluster.master.max_entries = options.max_entries;
   cluster.master.tenant_entries = options.tenant_entries;
   cluster.master.member_ttl_ns = static_cast<std::int64_t>(options.member_ttl_s * 1e9);
@@ -176,9 +177,10 @@ void AddMaster(CLI::App& app, Action& chosen) {
                    "ran out: for virtual machines that may be paused or migrated");
   master
       ->add_option("--shards", options->shards,
-                   "with --store: on lets the masters that do not lead serve parts of the "
-                   "directory; the same at all of them, and not with --strict (docs/ha.md)")
-      ->check(CLI::IsMember({"on", "off"}))
+                   "with --store: whether the masters that do not lead serve parts of the "
+                   "directory; the same at all of them. auto: on, but not with --strict "
+                   "(docs/ha.md)")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
   master->add_option("--admin", options->admin, "the admin endpoint's host:port, or off")
       ->capture_default_str();

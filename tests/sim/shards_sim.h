@@ -77,7 +77,8 @@ class ShardsSim {
     std::uint32_t group = 0;
     bool acknowledged = false;
     std::uint64_t removals = 0;  // applied when it was put
-    // It is dropped only where its owner was away since, or had not told all since it was.
+    // It is dropped only where its owner was away since, or when it was put had not told all since,
+    // or hid the slot.
     bool safe = false;
   };
   struct Op {

@@ -304,7 +304,8 @@ void ShardsSim::Acknowledge(Owner& owner, const std::string& key, Value& value, 
     Wrong(fmt::format("owners {} and {} have a value of {} each", id, owner.id, key), key);
   }
   value.acknowledged = true;
-  value.safe = owner.recovered;
+  // A slot that is hidden there may yet have to be dropped, with what is put meanwhile.
+  value.safe = owner.recovered && !owner.hidden;
   known.acknowledged[value.group] = ++next_count_;
   ++counts_.puts;
 }
