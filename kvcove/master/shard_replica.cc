@@ -195,8 +195,8 @@ void ShardReplica::Load(std::uint64_t move, const wire::ShardPage& page) {
   if (to == nullptr || Wanted().id != move) return;
   bool knows = false;
   {
-    // This shard was told of no removal up to its floor. A shard that gives entries may not have
-    // applied all of those yet; the leader has.
+    // Removals up to the floor came before this shard followed the leader, so it cannot apply them
+    // to the entries itself. The leader has applied them; another giver only if its page says so.
     const MutexLock lock(mutex_);
     knows = move_.from == wire::kLeaderShard || page.shown >= floor_;
   }

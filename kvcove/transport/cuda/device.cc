@@ -104,8 +104,13 @@ Status Device::StartChannel(Channel& channel, int priority, std::uint32_t slots)
   }
   for (std::uint32_t i = 0; i < slots && options_.slot_bytes > 0; ++i) {
     Slot slot;
-    if (driver_.alloc(&slot.memory, options_.slot_bytes + bytes) != kSuccess) break;
-    slot.runs = slot.memory + options_.slot_bytes;
+    // Apart: the driver rounds large pieces up to 2 MiB, so a list behind a slot would cost as
+    // much.
+    if (driver_.alloc(&slot.memory, options_.slot_bytes) != kSuccess) break;
+    if (driver_.alloc(&slot.runs, bytes) != kSuccess) {
+      (void)driver_.free(slot.memory);
+      break;
+    }
     KVCOVE_ASSIGN(slot.filled, inner_->Take());
     KVCOVE_ASSIGN(slot.free, inner_->Take());
     channel.staging.slots.push_back(slot);
@@ -326,6 +331,7 @@ Device::~Device() {
       const MutexLock held(channel.mutex);
       for (const Slot& slot : channel.staging.slots) {
         (void)driver_.free(slot.memory);
+        (void)driver_.free(slot.runs);
         inner_->Give(slot.filled);
         inner_->Give(slot.free);
       }

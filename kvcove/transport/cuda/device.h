@@ -69,7 +69,7 @@ class Device final : public DeviceBackend {
   std::uint64_t threshold() const { return threshold_; }
 
  private:
-  // Staging memory on the device, and its runs behind it.
+  // Staging memory on the device, and its runs.
   struct Slot {
     CuPointer memory = 0;
     CuPointer runs = 0;

@@ -11,7 +11,6 @@ A line for each check, and a line of JSON for each figure. Ends with 1 if a chec
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import statistics
@@ -23,8 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from run import FAILED, check, figure
+
 HERE = Path(__file__).parent
-FAILED: list[str] = []
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
@@ -32,12 +32,6 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
 }
 PROMPTS = [[(7 * i + 31 * j + j * j) % 900 + 10 for j in range(1500)] for i in range(4)]
-
-
-def check(condition: bool, text: str) -> None:
-    print(f"  {'ok  ' if condition else 'FAIL'}  {text}", flush=True)
-    if not condition:
-        FAILED.append(text)
 
 
 COMMON: dict[str, Any] = {
@@ -51,21 +45,24 @@ COMMON: dict[str, Any] = {
 }
 
 
-def make_llama(path: Path) -> None:
+def save(kind: Any, config: Any, path: Path) -> None:
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(3)
+    kind(config).to(torch.bfloat16).save_pretrained(path)
+
+
+def make_llama(path: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     config = LlamaConfig(**COMMON, num_key_value_heads=2, head_dim=128, tie_word_embeddings=False)
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    save(LlamaForCausalLM, config, path)
 
 
 def make_windows(path: Path) -> None:
     """Sliding windows between full attention."""
-    import torch
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
-    torch.manual_seed(3)
     config = Gemma3TextConfig(
         **COMMON,
         num_key_value_heads=2,
@@ -74,14 +71,12 @@ def make_windows(path: Path) -> None:
         sliding_window=256,
         layer_types=["sliding_attention", "full_attention"] * 2,
     )
-    Gemma3ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    save(Gemma3ForCausalLM, config, path)
 
 
 def make_mla(path: Path) -> None:
-    import torch
     from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
 
-    torch.manual_seed(3)
     config = DeepseekV2Config(
         **{**COMMON, "num_attention_heads": 16},
         num_key_value_heads=16,
@@ -97,7 +92,7 @@ def make_mla(path: Path) -> None:
         moe_intermediate_size=256,
         tie_word_embeddings=False,
     )
-    DeepseekV2ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    save(DeepseekV2ForCausalLM, config, path)
 
 
 MODELS: dict[str, Callable[[Path], None]] = {
@@ -376,8 +371,7 @@ def first_token(name: str, directory: Path) -> int:
     began = time.monotonic()
     engine.run([prompt(1)], 201)
     decode = (time.monotonic() - began) * 1e3 - statistics.median(own)
-    result = {
-        "what": f"first token behind {PREFIX} tokens, 8B, {name}",
+    result: dict[str, Any] = {
         "computed_ms": round(statistics.median(cold), 1),
         "connector_ms": round(statistics.median(warm), 1),
         "least_connector_ms": round(min(warm), 1),
@@ -394,7 +388,7 @@ def first_token(name: str, directory: Path) -> int:
         )
         result["in_place_GB"] = round(seen["device_load_in_place_bytes"] / 1e9, 2)
         result["declined_tokens"] = seen["declined_tokens"]
-    print(json.dumps(result), flush=True)
+    figure(f"first token behind {PREFIX} tokens, 8B, {name}", **result)
     return 0
 
 
