@@ -26,12 +26,8 @@ void RunOn(const std::vector<int>& cpus) {
 }  // namespace
 
 // The short steps and the rests remain where it is refused.
-void LowerThisThread(Priority priority) {
+void LowerThisThread() {
   const sched_param none{};
-  if (priority == Priority::kIdle) {
-    (void)sched_setscheduler(0, SCHED_IDLE, &none);
-    return;
-  }
   (void)sched_setscheduler(0, SCHED_BATCH, &none);
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
 }
@@ -39,21 +35,24 @@ void LowerThisThread(Priority priority) {
 void BackgroundWork::Start(const std::string& name, Priority priority, Step step,
                            const std::vector<int>& cpus) {
   Stop();
-  {
-    const MutexLock lock(mutex_);
-    stopping_ = false;
-  }
+  stopping_ = false;
   ended_ = false;
-  tid_ = 0;  // of the thread before, it may be another one's by now
+  asked_.Drain();
+  granted_.Drain();
+  if (priority == Priority::kIdle) {
+    gate_ = StartThread("kvcove-idle", [this, cpus] { RunGate(cpus); });
+  }
   thread_ = StartThread(name, [this, priority, cpus, step = std::move(step)] {
     Run(priority, cpus, step);
     ended_ = true;
+    asked_.Post();  // the gate ends, too
   });
 }
 
 void BackgroundWork::Stop() {
   End();
   if (thread_.joinable()) thread_.join();
+  if (gate_.joinable()) gate_.join();
 }
 
 bool BackgroundWork::StopWithin(std::int64_t wait_ns) {
@@ -67,35 +66,53 @@ bool BackgroundWork::StopWithin(std::int64_t wait_ns) {
   return true;
 }
 
-// The step that runs is the last one, and gets a core soon.
+// The step that runs is the last one.
 void BackgroundWork::End() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
     changed_.NotifyAll();
   }
-  const pid_t tid = tid_;
-  if (ended_ || tid == 0) return;
+  granted_.Post();
+  const pid_t gate = gate_tid_;
+  if (gate == 0) return;
   const sched_param none{};
-  (void)sched_setscheduler(tid, SCHED_OTHER, &none);
+  (void)sched_setscheduler(gate, SCHED_OTHER, &none);
 }
 
 void BackgroundWork::Run(Priority priority, const std::vector<int>& cpus, const Step& step) {
   RunOn(cpus);
-  LowerThisThread(priority);
-  tid_ = gettid();
-  while (true) {
-    {
-      const MutexLock lock(mutex_);
+  if (priority == Priority::kLow) LowerThisThread();
+  while (!stopping_) {
+    if (priority == Priority::kIdle) {
+      asked_.Post();
+      granted_.Wait();
       if (stopping_) return;
     }
     const std::int64_t rest_ns = step();
     if (rest_ns < 0) return;
-    const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(rest_ns);
-    const MutexLock lock(mutex_);
-    while (!stopping_ && std::chrono::steady_clock::now() < until) {
-      changed_.WaitUntil(mutex_, until);
-    }
+    Rest(rest_ns);
+  }
+}
+
+void BackgroundWork::RunGate(const std::vector<int>& cpus) {
+  RunOn(cpus);
+  const sched_param none{};
+  (void)sched_setscheduler(0, SCHED_IDLE, &none);
+  gate_tid_ = gettid();
+  while (true) {
+    asked_.Wait();
+    if (stopping_ || ended_) break;
+    granted_.Post();
+  }
+  gate_tid_ = 0;  // another thread may be given it
+}
+
+void BackgroundWork::Rest(std::int64_t rest_ns) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(rest_ns);
+  const MutexLock lock(mutex_);
+  while (!stopping_ && std::chrono::steady_clock::now() < until) {
+    changed_.WaitUntil(mutex_, until);
   }
 }
 

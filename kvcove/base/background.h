@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work that must disturb nobody: a thread that runs at a low priority, in short steps with rests
-// between them.
+// Work that must disturb nobody: a thread that works in short steps with rests between them.
 //
-// The steps are short because of what a step may hold inside the kernel (the lock of the process's
-// address space, while pages are mapped): a thread of low priority that is preempted there keeps
-// others waiting until it runs again. For the same reason a step takes no lock that other threads
-// use. kIdle leaves a busy core alone altogether; kLow still gets about a tenth of one, so that it
-// ends, and what it holds is released within milliseconds. Use kLow inside processes of others.
+// A step may hold locks inside the kernel: that of the process's address space, those of the pages
+// that it populates. A thread that is preempted there keeps whoever needs them waiting until it
+// runs again, which at the lowest priority is seconds later on a busy host. So:
+//
+//   kLow   lowers the thread. It still gets about a tenth of a busy core, and what it holds is
+//          released within milliseconds. Use it inside processes of others.
+//   kIdle  leaves the thread at the usual priority and asks a second one, the gate, before each
+//          step. The gate has the lowest priority and holds nothing, so it answers when a core has
+//          nothing else to do; on a busy host no step begins.
+//
+// For the same reason a step takes no lock that other threads use.
 #pragma once
 
 #include <sched.h>
+#include <semaphore.h>
 #include <sys/types.h>
 
 #include <atomic>
@@ -24,12 +30,12 @@
 namespace kvcove {
 
 enum class Priority {
-  kIdle,  // SCHED_IDLE
+  kIdle,  // a step only where a core would be idle (SCHED_IDLE)
   kLow,   // SCHED_BATCH, nice 10
 };
 
-// Of the calling thread, from now on. A sandbox may refuse it, and then nothing changes.
-void LowerThisThread(Priority priority);
+// Gives the calling thread kLow from now on. A sandbox may refuse it, and then nothing changes.
+void LowerThisThread();
 
 // Start and Stop belong to one thread.
 class BackgroundWork {
@@ -45,24 +51,50 @@ class BackgroundWork {
   // changes nothing else.
   void Start(const std::string& name, Priority priority, Step step,
              const std::vector<int>& cpus = {});
-  // Waits for the step that runs now; no further one begins. May be called again. The thread gets
-  // the usual priority for that, where the process may give it: one of idle priority ends a second
-  // late on a busy host.
+  // Waits for the step that runs now; no further one begins. May be called again. A gate gets the
+  // usual priority to end, where the process may give it: else it ends late on a busy host.
   void Stop();
   // Stop, but waits for `wait_ns` at most. False: the step still runs, and is the last one.
   bool StopWithin(std::int64_t wait_ns);
 
  private:
+  // A counter that threads wait for. Unlike a mutex, nobody holds it.
+  class Semaphore {
+   public:
+    Semaphore() { sem_init(&count_, 0, 0); }
+    ~Semaphore() { sem_destroy(&count_); }
+    Semaphore(const Semaphore&) = delete;
+    Semaphore& operator=(const Semaphore&) = delete;
+    void Drain() {
+      while (sem_trywait(&count_) == 0) {
+      }
+    }
+    void Post() { sem_post(&count_); }
+    void Wait() {
+      while (sem_wait(&count_) != 0) {
+      }
+    }
+
+   private:
+    sem_t count_;
+  };
+
   void End();
   void Run(Priority priority, const std::vector<int>& cpus, const Step& step);
+  void RunGate(const std::vector<int>& cpus);
+  // Until it stops or the rest is over.
+  void Rest(std::int64_t rest_ns);
 
   Mutex mutex_;
   CondVar changed_;
-  bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> stopping_ = false;
   // Not under the mutex: a waiter would depend on a thread that may not run for long.
   std::atomic<bool> ended_ = true;
-  std::atomic<pid_t> tid_ = 0;
+  std::atomic<pid_t> gate_tid_ = 0;
+  Semaphore asked_;    // the gate, for a step
+  Semaphore granted_;  // by the gate
   std::thread thread_;
+  std::thread gate_;
 };
 
 }  // namespace kvcove

@@ -6,6 +6,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
 
 namespace kvcove {
 namespace {
@@ -61,6 +65,18 @@ TEST(BackgroundWorkTest, StopWithinDoesNotWaitForALongStepThatIsTheLastOne) {
   EXPECT_EQ(steps, 1);
 }
 
+// Policies by the names of this process's threads.
+std::map<std::string, int> Policies() {
+  std::map<std::string, int> policies;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "comm");
+    std::string name;
+    std::getline(file, name);
+    policies[name] = sched_getscheduler(std::stoi(task.path().filename().string()));
+  }
+  return policies;
+}
+
 TEST(BackgroundWorkTest, RunsAtThePriorityAndTheProcessorsThatWereAsked) {
   cpu_set_t allowed;
   ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
@@ -75,21 +91,30 @@ TEST(BackgroundWorkTest, RunsAtThePriorityAndTheProcessorsThatWereAsked) {
     cpus = CPU_COUNT(&set);
     nice = getpriority(PRIO_PROCESS, static_cast<id_t>(gettid()));
     policy = sched_getscheduler(0);
-    return BackgroundWork::kDone;
+    return kHour;
   };
   BackgroundWork idle;
   idle.Start("test", Priority::kIdle, look, {cpu});
   while (policy == -1) std::this_thread::yield();
+  EXPECT_EQ(policy, SCHED_OTHER) << "what a step holds, a thread of idle priority would keep";
+  EXPECT_EQ(Policies()["kvcove-idle"], SCHED_IDLE);
   idle.Stop();
-  EXPECT_EQ(policy, SCHED_IDLE);
+  EXPECT_FALSE(Policies().contains("kvcove-idle"));
   EXPECT_EQ(cpus, 1);
   policy = -1;
   BackgroundWork low;
   low.Start("test", Priority::kLow, look);
   while (policy == -1) std::this_thread::yield();
+  EXPECT_FALSE(Policies().contains("kvcove-idle"));
   low.Stop();
   EXPECT_EQ(policy, SCHED_BATCH);
   EXPECT_EQ(nice, 10);
+}
+
+TEST(BackgroundWorkTest, TheGateEndsWithTheWork) {
+  BackgroundWork work;
+  work.Start("test", Priority::kIdle, [] { return BackgroundWork::kDone; });
+  while (Policies().contains("kvcove-idle")) std::this_thread::yield();
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ class PoolStore final : public Store {
     }
     return Reserved(std::move(space));
   }
-  // As if all were populated, whatever this host's thread of idle priority came to.
+  // As if all were populated, however idle this host was.
   Result<std::vector<SegmentRange>> Segments(const CallOptions& options) override {
     auto ranges = real_->Segments(options);
     if (!ranges) return ranges;

@@ -85,7 +85,7 @@ bool WorkerRole::RunOne(Share share) {
 }
 
 void WorkerRole::Loop(Thread thread) {
-  if (thread == Thread::kSaver) LowerThisThread(Priority::kLow);
+  if (thread == Thread::kSaver) LowerThisThread();
   while (true) {
     std::optional<Share> share;
     {

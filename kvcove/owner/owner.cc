@@ -226,7 +226,7 @@ void Owner::RunJanitor() {
     wire::RenewRequest report;
     {
       const MutexLock lock(mutex_);
-      // Here and not by the populating thread, which has idle priority and must hold no lock.
+      // Here and not by the populating thread, which shares no lock.
       core_->AddPayloadBelow(std::min(populator_->done_bytes(), options_.memory_bytes));
       more = core_->Tick();
       report = core_->Report();

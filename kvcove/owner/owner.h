@@ -157,8 +157,7 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   // Starts the lease and the background thread.
   void Start();
   // Touches the memory in the background, until PausePopulating. After all that others wait for is
-  // started: on a busy host the thread, of idle priority, waits for a core with the lock of the
-  // address space, and nobody gets a stack for a new thread meanwhile.
+  // started: it holds the lock of the address space, for which new threads wait to get a stack.
   void StartPopulating();
   // Ends the lease: nobody trusts the memory any more. Joins the threads.
   void Stop();

@@ -18,8 +18,8 @@
 namespace kvcove::owner {
 namespace {
 
-// A busy host may give a thread of idle priority no core for seconds. What it populates meanwhile
-// hurts nothing but the time that the hand-over takes.
+// A slice takes a fraction of a millisecond. A thread that a host does not run for so long hurts
+// nothing but the time that the hand-over takes.
 constexpr std::int64_t kPopulatorNs = 2 * kSecond;
 // What is evicted goes on to be queued meanwhile, so a disk that is slow is not waited for.
 constexpr std::int64_t kDrainDisksNs = 2 * kSecond;

@@ -4,17 +4,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
 
 namespace kvcove::owner {
-namespace {
-
-// Between two slices; the kernel rounds it up by some 50 us. Longer than no rest at all, so that
-// the thread mostly ends its turn by itself, and not inside the kernel when its time is over.
-constexpr std::int64_t kRestNs = 20 * kMicrosecond;
-
-}  // namespace
 
 Populator::Populator(std::span<std::byte> memory, Options options)
     : memory_(memory), options_(std::move(options)), populated_(slices()) {}
@@ -36,7 +28,7 @@ std::int64_t Populator::Step() {
   }
   done_.store(std::min<std::uint64_t>(next_ * options_.slice_bytes, memory_.size()),
               std::memory_order_release);
-  return next_ < slices() ? kRestNs : BackgroundWork::kDone;
+  return next_ < slices() ? 0 : BackgroundWork::kDone;
 }
 
 Status Populator::PopulateSlice(std::uint64_t slice) {

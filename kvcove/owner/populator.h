@@ -10,8 +10,8 @@
 // gets extents only after Ensure, so the owner's group pays and an engine's never does. Two threads
 // that populate one slice at a time do no harm: the second one finds the pages there.
 //
-// The thread runs at idle priority and shares no lock: what it has done is an atomic that the
-// janitor reads. A lock that an idle thread holds when it is preempted would stop every put.
+// The thread runs where a core would be idle (base/background.h) and shares no lock: what it has
+// done is an atomic that the janitor reads.
 #pragma once
 
 #include <atomic>

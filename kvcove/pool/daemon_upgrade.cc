@@ -99,8 +99,7 @@ Result<std::vector<UniqueFd>> Daemon::Impl::Files() {
 
 void Daemon::Impl::Prepare() {
   states_opened_ = OpenStates();
-  // On a busy host a thread of idle priority ends when it gets a core, and until then it may hold
-  // the lock of the address space.
+  // It holds the lock of the address space, for which a new thread waits to get its stack.
   host_->owner().PausePopulating();
   host_->owner().DrainDisks();
 }

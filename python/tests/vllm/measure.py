@@ -259,9 +259,10 @@ def warm(directory: Path, model: Path) -> Any:
     ratios, pool, own = [], [], []
     for turn in range(21):
         engine.ask("settle")
-        time.sleep(0.3)
-        pool.append(engine.ask("again"))
-        own.append(engine.ask("again"))
+        # Both after the same pause: the first steps after one are slower, whatever they read.
+        for times in (pool, own):
+            time.sleep(0.3)
+            times.append(engine.ask("again"))
         if turn == 0:
             pool.clear()
             own.clear()
