@@ -212,6 +212,8 @@ bool HeaderView::Check(SlotId slot, std::string_view key, Place place, Found& fo
 }
 
 Found HeaderView::Find(SlotId slot, const PreparedKey& key) const {
+  // The caller's own: a copy of what Check has just written, field by field, would stall.
+  Found found;
   const std::uint64_t tag = key.hash >> 32;
   std::uint64_t count = header_->bucket_count.load(std::memory_order_acquire);
   while (true) {
@@ -220,7 +222,6 @@ Found HeaderView::Find(SlotId slot, const PreparedKey& key) const {
       for (const auto& element : bucket->element) {
         const std::uint64_t word = element.load(std::memory_order_acquire);
         if (word >> 32 != tag || static_cast<Place>(word) == 0) continue;
-        Found found;
         if (Check(slot, key.key, static_cast<Place>(word), found)) return found;
       }
       const std::uint64_t next = bucket->overflow.load(std::memory_order_acquire);
@@ -229,7 +230,7 @@ Found HeaderView::Find(SlotId slot, const PreparedKey& key) const {
     }
     // The bucket may have been split while it was searched.
     const std::uint64_t now = header_->bucket_count.load(std::memory_order_acquire);
-    if (now == count) return {};
+    if (now == count) return found;
     count = now;
   }
 }
