@@ -16,10 +16,6 @@ constexpr std::int64_t kPullNs = 5 * kSecond;
 constexpr std::int64_t kPauseNs = 5 * kMillisecond;
 constexpr int kAttempts = 5;  // slices may move meanwhile
 
-std::span<const std::byte> Bytes(std::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
 void Pause() { std::this_thread::sleep_for(std::chrono::nanoseconds(kPauseNs)); }
 
 }  // namespace
@@ -29,15 +25,15 @@ Status PullMove(const wire::ShardMove& move, std::uint64_t term, rpc::TcpChannel
   wire::ShardPullRequest request{.term = term, .move = move.id, .cursor = 0};
   const std::int64_t until_ns = clock.NowNs() + kPullNs;
   while (true) {
-    const auto body =
-        giver.Call(wire::Method::kShardPull, Bytes(wire::Encode(request)), clock.NowNs() + kPullNs);
+    const auto body = giver.Call(wire::Method::kShardPull, wire::AsBytes(wire::Encode(request)),
+                                 clock.NowNs() + kPullNs);
     if (!body && body.error().code == Code::kStale && request.cursor == 0 &&
         clock.NowNs() < until_ns && load({})) {
       Pause();
       continue;
     }
     if (!body) return std::unexpected(body.error());
-    KVCOVE_ASSIGN(const wire::ShardPage page, wire::DecodeShardPage(Bytes(*body)));
+    KVCOVE_ASSIGN(const wire::ShardPage page, wire::DecodeShardPage(wire::AsBytes(*body)));
     if (!load(page) || page.done) return {};
     if (page.cursor <= request.cursor) return Fail(Code::kCorrupt, "its pages do not go on");
     request.cursor = page.cursor;
@@ -74,10 +70,11 @@ Result<std::vector<wire::HeldKey>> ShardCalls::Ask(const std::string& address,
   for (std::size_t begin = 0; begin < keys.size(); begin += kMaxBatch) {
     const auto part = keys.subspan(begin, std::min<std::size_t>(kMaxBatch, keys.size() - begin));
     const wire::ShardFindRequest request{.keys = {part.begin(), part.end()}};
-    KVCOVE_ASSIGN(const std::string body, channel->Call(wire::Method::kShardFind,
-                                                        Bytes(wire::Encode(request)), deadline_ns));
+    KVCOVE_ASSIGN(
+        const std::string body,
+        channel->Call(wire::Method::kShardFind, wire::AsBytes(wire::Encode(request)), deadline_ns));
     KVCOVE_ASSIGN(const wire::ShardFindReply reply,
-                  wire::DecodeShardFindReply(Bytes(body), part.size()));
+                  wire::DecodeShardFindReply(wire::AsBytes(body), part.size()));
     found.insert(found.end(), reply.keys.begin(), reply.keys.end());
   }
   return found;

@@ -11,10 +11,6 @@ constexpr std::int64_t kSyncNs = kSecond;
 constexpr std::int64_t kAskNs = kSecond;
 constexpr std::int64_t kPauseNs = 50 * kMillisecond;
 
-std::span<const std::byte> Bytes(std::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
 }  // namespace
 
 ShardFollower::ShardFollower(const ShardReplicaOptions& options, rpc::Access access,
@@ -67,9 +63,9 @@ void ShardFollower::Run() {
 void ShardFollower::SyncOnce(const ChannelPtr& leader) {
   const wire::ShardSyncRequest request = replica_.NextSync();
   const std::int64_t sent_ns = clock_.NowNs();
-  const auto body =
-      leader->Call(wire::Method::kShardSync, Bytes(wire::Encode(request)), sent_ns + kSyncNs);
-  const auto reply = body ? wire::DecodeShardSyncReply(Bytes(*body))
+  const auto body = leader->Call(wire::Method::kShardSync, wire::AsBytes(wire::Encode(request)),
+                                 sent_ns + kSyncNs);
+  const auto reply = body ? wire::DecodeShardSyncReply(wire::AsBytes(*body))
                           : Result<wire::ShardSyncReply>(std::unexpected(body.error()));
   if (!reply) {
     const std::string& why = reply.error().detail;
@@ -121,10 +117,10 @@ ShardReplica::Ask ShardFollower::ask() {
       if (stopping_ || channel == nullptr) {
         return reply(Fail(Code::kUnavailable, "nobody leads"));
       }
-      const auto body = channel->Call(wire::Method::kShardBar, Bytes(wire::Encode(request)),
+      const auto body = channel->Call(wire::Method::kShardBar, wire::AsBytes(wire::Encode(request)),
                                       clock_.NowNs() + kAskNs);
       if (!body) return reply(std::unexpected(body.error()));
-      reply(wire::DecodeShardBarReply(Bytes(*body), request.values.size()));
+      reply(wire::DecodeShardBarReply(wire::AsBytes(*body), request.values.size()));
     });
     if (!posted) reply(Fail(Code::kLimit, "too many questions wait for the leader"));
   };

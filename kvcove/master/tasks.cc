@@ -22,10 +22,6 @@ constexpr std::string_view kOrUnread = ", or could not be read from their disk,"
 constexpr std::int64_t kDirectoryNs = 10 * kSecond;  // within which it is to be known as a whole
 constexpr int kMaxTargets = 3;                       // that are tried for one object
 
-std::span<const std::byte> Bytes(std::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
 // May hold objects that a task brings.
 bool Takes(const wire::OwnerStat& owner) { return owner.live && !owner.draining; }
 
@@ -393,9 +389,9 @@ Result<Tasks::Walked> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
   while (request.cursor != wire::kInventoryDone && !Cancelled(task)) {
     KVCOVE_ASSIGN(const std::string reply,
                   ChannelTo(from.address)
-                      .Call(wire::Method::kInventory, Bytes(wire::Encode(request)),
+                      .Call(wire::Method::kInventory, wire::AsBytes(wire::Encode(request)),
                             clock_.NowNs() + 5 * kSecond));
-    KVCOVE_ASSIGN(wire::InventoryReply page, wire::DecodeInventoryReply(Bytes(reply)));
+    KVCOVE_ASSIGN(wire::InventoryReply page, wire::DecodeInventoryReply(wire::AsBytes(reply)));
     if (task.stat.request.one_key) {
       const Id128 wanted = DirectoryHash(*request.slot, request.prefix);
       std::erase_if(page.objects, [&](const auto& object) { return object.hash != wanted; });
@@ -562,9 +558,9 @@ std::vector<Tasks::Move> Tasks::MoveTo(Task& task, const wire::OwnerStat& from,
             : wire::CopyRequest::Item{.id = object.id, .version = object.version});
   }
   auto reply = ChannelTo(from.address)
-                   .Call(wire::Method::kCopy, Bytes(wire::Encode(request)),
+                   .Call(wire::Method::kCopy, wire::AsBytes(wire::Encode(request)),
                          clock_.NowNs() + (kCopyBudgetMs + 5000) * kMillisecond);
-  const auto codes = reply ? wire::DecodeCodes(Bytes(*reply), part.size())
+  const auto codes = reply ? wire::DecodeCodes(wire::AsBytes(*reply), part.size())
                            : Result<std::vector<Code>>(std::unexpected(reply.error()));
   std::vector<Move> again;
   std::uint64_t bytes = 0;

@@ -18,10 +18,6 @@ constexpr std::size_t kBatchItems = 8192;
 constexpr std::size_t kMaxQueued = 1 << 20;
 constexpr std::size_t kListingsQueued = 1 << 16;  // beyond, puts wait where they are
 
-std::span<const std::byte> Bytes(std::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
 }  // namespace
 
 std::size_t LinkCore::shards() const {
@@ -234,7 +230,7 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
       if (reply.error().code == Code::kStale) SayHelloAgain(/*new_epoch=*/true);
       return;
     }
-    auto listed = wire::DecodeListReply(Bytes(*reply), lane.batch->size());
+    auto listed = wire::DecodeListReply(wire::AsBytes(*reply), lane.batch->size());
     if (!listed) {
       lane.pause = true;
       return;

@@ -215,7 +215,10 @@ void Tier::OpenFirst() {
 void Tier::Strike() {
   if (!tiering_.MustBeStruck()) return;
   if (const Status struck = Forget(); !struck) {
-    LogDebug("disk {} cannot be struck from the note: {}", path_, struck.error().ToString());
+    if (const auto lines = unstruck_.Due(clock_.NowNs()); lines > 0) {
+      LogWarn("disk {} is set aside, but the note cannot be written to say so: {} ({} times)",
+              path_, struck.error().ToString(), lines);
+    }
   }
 }
 

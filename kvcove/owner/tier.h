@@ -16,6 +16,7 @@
 #include <string>
 #include <thread>
 
+#include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/owner/known_disks.h"
 #include "kvcove/owner/tier_disk.h"
@@ -147,6 +148,7 @@ class Tier {
   std::unique_ptr<disklog::Device> stuck_;
   std::unique_ptr<disklog::Log> stuck_log_;  // goes first
   RetryTimes retry_;
+  LogLimit unstruck_;
   bool resting_ = false;
   std::int64_t first_until_ns_ = 0;       // of OpenFirst
   std::optional<std::uint64_t> settles_;  // the era of `settles_from_`

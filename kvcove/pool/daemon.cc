@@ -121,11 +121,16 @@ void Daemon::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
   if (!waits) return respond(Answer(*service, method, body, deadline_ns));
   // Puts whose generation is known wait for their listing without a worker: to wake one takes as
   // long as most of them.
-  if (method == wire::Method::kFinish ||
-      (method == wire::Method::kPut && !AwaitsGeneration(body))) {
-    return wire::ServePutsThen(
-        *service, method, body, deadline_ns,
-        [service, respond](Result<std::string> answer) { respond(ReplyOf(std::move(answer))); });
+  const auto answer = [service, respond](Result<std::string> reply) {
+    respond(ReplyOf(std::move(reply)));
+  };
+  if (method == wire::Method::kFinish) {
+    return wire::ServeFinishThen(*service, body, deadline_ns, answer);
+  }
+  const auto known = [this](const Token& token) { return !host_->owner().Awaits(token); };
+  if (method == wire::Method::kPut &&
+      wire::ServePutThen(*service, body, deadline_ns, known, answer)) {
+    return;
   }
   // What the master must decide may wait for as long as the master is away; puts do not, and
   // statistics wait for nobody.
@@ -136,11 +141,6 @@ void Daemon::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
     respond(Answer(*service, method, copy, deadline_ns));
   });
   if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
-}
-
-bool Daemon::Impl::AwaitsGeneration(std::span<const std::byte> put) const {
-  const std::optional<Token> token = wire::TokenOfPut(put);
-  return token && host_->owner().Awaits(*token);
 }
 
 // Ends on the disk's thread, so it takes no worker while it waits.

@@ -75,8 +75,6 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
   static void Load(const std::shared_ptr<wire::HostService>& service,
                    std::span<const std::byte> body, std::int64_t deadline_ns,
                    const rpc::Responder& respond);
-  // The put is one under a generation that this owner has not heard of.
-  bool AwaitsGeneration(std::span<const std::byte> put) const;
   static rpc::Reply ReplyOf(Result<std::string> answer);
   static rpc::Reply Answer(wire::HostService& service, wire::Method method,
                            std::span<const std::byte> body, std::int64_t deadline_ns);

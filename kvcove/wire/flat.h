@@ -12,6 +12,7 @@
 
 #include "kvcove/base/result.h"
 #include "kvcove/model/ids.h"
+#include "kvcove/wire/frame.h"
 
 namespace kvcove::wire {
 
@@ -34,10 +35,6 @@ Result<const Table*> Root(std::span<const std::byte> body) {
     return Fail(Code::kCorrupt, "a message does not have its method's form");
   }
   return flatbuffers::GetRoot<Table>(body.data());
-}
-
-inline std::span<const std::byte> AsBytes(std::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
 inline std::string_view View(const flatbuffers::String* text) {

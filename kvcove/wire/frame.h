@@ -26,6 +26,11 @@ inline constexpr std::uint32_t kMaxFrameBytes = 4U << 20;
 // Before a connection has said hello or joined.
 inline constexpr std::uint32_t kMaxFirstFrameBytes = 64U << 10;
 
+// A body, as those who decode it take it.
+inline std::span<const std::byte> AsBytes(std::string_view body) {
+  return {reinterpret_cast<const std::byte*>(body.data()), body.size()};
+}
+
 enum class Method : std::uint16_t {
   kHello = 1,
   kJoin = 2,

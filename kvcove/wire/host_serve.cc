@@ -233,21 +233,23 @@ Result<std::string> ServeGenerations(GenerationService& service, Method method,
   }
 }
 
-std::optional<Token> TokenOfPut(std::span<const std::byte> body) {
-  const auto root = Root<fb::Put>(body);
-  if (!root || (*root)->token() == nullptr) return std::nullopt;
-  return FromFb(*(*root)->token());
+bool ServePutThen(PutService& service, std::span<const std::byte> body, std::int64_t deadline_ns,
+                  const std::function<bool(const Token&)>& may_begin,
+                  const std::function<void(Result<std::string>)>& done) {
+  const auto call = DecodePut(body);
+  if (!call) {
+    done(std::unexpected(call.error()));
+    return true;
+  }
+  if (!may_begin(call->token)) return false;
+  service.PutThen(
+      call->token, call->items, DeadlineOf(deadline_ns),
+      [done](const Result<std::vector<PutResult>>& results) { done(EncodePut(results)); });
+  return true;
 }
 
-void ServePutsThen(PutService& service, Method method, std::span<const std::byte> body,
-                   std::int64_t deadline_ns, const std::function<void(Result<std::string>)>& done) {
-  if (method == Method::kPut) {
-    const auto call = DecodePut(body);
-    if (!call) return done(std::unexpected(call.error()));
-    return service.PutThen(
-        call->token, call->items, DeadlineOf(deadline_ns),
-        [done](const Result<std::vector<PutResult>>& results) { done(EncodePut(results)); });
-  }
+void ServeFinishThen(PutService& service, std::span<const std::byte> body, std::int64_t deadline_ns,
+                     const std::function<void(Result<std::string>)>& done) {
   const auto items = DecodeFinish(body);
   if (!items) return done(std::unexpected(items.error()));
   service.FinishThen(*items, DeadlineOf(deadline_ns),

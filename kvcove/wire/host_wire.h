@@ -37,9 +37,13 @@ std::unique_ptr<GenerationService> MakeGenerationStub(Channel& channel, const Id
 inline constexpr std::int64_t kUntoldBudgetNs = 10 * kSecond;
 Result<std::string> ServeHost(HostService& service, Method method, std::span<const std::byte> body,
                               std::int64_t deadline_ns);
-// Answers Method::kPut or kFinish, from whatever thread ends it.
-void ServePutsThen(PutService& service, Method method, std::span<const std::byte> body,
-                   std::int64_t deadline_ns, const std::function<void(Result<std::string>)>& done);
+// Answer Method::kPut and kFinish, from whatever thread ends them. ServePutThen: false, and nothing
+// has begun, where `may_begin` says no of the put's token.
+bool ServePutThen(PutService& service, std::span<const std::byte> body, std::int64_t deadline_ns,
+                  const std::function<bool(const Token&)>& may_begin,
+                  const std::function<void(Result<std::string>)>& done);
+void ServeFinishThen(PutService& service, std::span<const std::byte> body, std::int64_t deadline_ns,
+                     const std::function<void(Result<std::string>)>& done);
 // Answers Method::kLoad, from whatever thread ends it.
 void ServeLoad(ObjectService& service, std::span<const std::byte> body, std::int64_t deadline_ns,
                const std::function<void(Result<std::string>)>& done);
@@ -71,8 +75,6 @@ std::string Encode(const ResetOutcome& outcome);
 // Calls that may wait for a disk or for a lease; the others answer at once.
 bool MayWait(Method method);
 bool MayWaitInCluster(Method method);
-// Of the body of a put (kPut).
-std::optional<Token> TokenOfPut(std::span<const std::byte> body);
 
 // The first exchange of a connection. `layout`: the version of the segment's layout that each side
 // knows (segment/layout.h); 0: a build that does not say, which knows version 2.
