@@ -82,7 +82,7 @@ void BackgroundWork::End() {
 
 void BackgroundWork::Run(Priority priority, const std::vector<int>& cpus, const Step& step) {
   RunOn(cpus);
-  if (priority == Priority::kLow) LowerThisThread();
+  LowerThisThread();
   while (!stopping_) {
     if (priority == Priority::kIdle) {
       asked_.Post();

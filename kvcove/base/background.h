@@ -3,13 +3,11 @@
 //
 // A step may hold locks inside the kernel: that of the process's address space, those of the pages
 // that it populates. A thread that is preempted there keeps whoever needs them waiting until it
-// runs again, which at the lowest priority is seconds later on a busy host. So:
-//
-//   kLow   lowers the thread. It still gets about a tenth of a busy core, and what it holds is
-//          released within milliseconds. Use it inside processes of others.
-//   kIdle  leaves the thread at the usual priority and asks a second one, the gate, before each
-//          step. The gate has the lowest priority and holds nothing, so it answers when a core has
-//          nothing else to do; on a busy host no step begins.
+// runs again, which at the lowest priority is seconds later on a busy host. The thread therefore
+// has a low priority, but not the lowest: it still gets about a tenth of a busy core, and what it
+// holds is released within milliseconds. With kIdle it also asks a second thread, the gate, before
+// each step. The gate has the lowest priority and holds nothing, so it answers when a core has
+// nothing else to do; on a busy host no step begins.
 //
 // For the same reason a step takes no lock that other threads use.
 #pragma once
@@ -30,7 +28,7 @@
 namespace kvcove {
 
 enum class Priority {
-  kIdle,  // a step only where a core would be idle (SCHED_IDLE)
+  kIdle,  // kLow, and a step begins only where a core would be idle
   kLow,   // SCHED_BATCH, nice 10
 };
 

@@ -96,7 +96,7 @@ TEST(BackgroundWorkTest, RunsAtThePriorityAndTheProcessorsThatWereAsked) {
   BackgroundWork idle;
   idle.Start("test", Priority::kIdle, look, {cpu});
   while (policy == -1) std::this_thread::yield();
-  EXPECT_EQ(policy, SCHED_OTHER) << "what a step holds, a thread of idle priority would keep";
+  EXPECT_EQ(policy, SCHED_BATCH) << "what a step holds, a thread of idle priority would keep";
   EXPECT_EQ(Policies()["kvcove-idle"], SCHED_IDLE);
   idle.Stop();
   EXPECT_FALSE(Policies().contains("kvcove-idle"));
