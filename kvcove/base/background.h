@@ -2,12 +2,14 @@
 // Work that must disturb nobody: a thread that works in short steps with rests between them.
 //
 // A step may hold locks inside the kernel: that of the process's address space, those of the pages
-// that it populates. A thread that is preempted there keeps whoever needs them waiting until it
-// runs again, which at the lowest priority is seconds later on a busy host. The thread therefore
-// has a low priority, but not the lowest: it still gets about a tenth of a busy core, and what it
-// holds is released within milliseconds. With kIdle it also asks a second thread, the gate, before
-// each step. The gate has the lowest priority and holds nothing, so it answers when a core has
-// nothing else to do; on a busy host no step begins.
+// that it populates. If the thread is preempted inside a step, everybody who needs such a lock
+// waits until the thread runs again. At the lowest priority that is seconds later on a busy host.
+// The thread therefore has a low priority, but not the lowest: it still gets about a tenth of a
+// busy core, and releases what it holds within milliseconds.
+//
+// With kIdle the thread also asks a second thread, the gate, before each step. The gate has the
+// lowest priority and holds nothing, so it answers when a core has nothing else to do. On a busy
+// host no step begins.
 //
 // For the same reason a step takes no lock that other threads use.
 #pragma once
@@ -52,7 +54,8 @@ class BackgroundWork {
   // Waits for the step that runs now; no further one begins. May be called again. A gate gets the
   // usual priority to end, where the process may give it: else it ends late on a busy host.
   void Stop();
-  // Stop, but waits for `wait_ns` at most. False: the step still runs, and is the last one.
+  // Stop, but waits for `wait_ns` at most, and for no gate: the next Start, or Stop, joins that.
+  // False: the step still runs, and is the last one.
   bool StopWithin(std::int64_t wait_ns);
 
  private:
@@ -85,7 +88,7 @@ class BackgroundWork {
 
   Mutex mutex_;
   CondVar changed_;
-  std::atomic<bool> stopping_ = false;
+  std::atomic<bool> stopping_ = false;  // becomes true under the mutex, so that no rest misses it
   // Not under the mutex: a waiter would depend on a thread that may not run for long.
   std::atomic<bool> ended_ = true;
   std::atomic<pid_t> gate_tid_ = 0;

@@ -36,8 +36,8 @@ class Populator {
     // Where the thread runs: the processors of the NUMA node that the memory is bound to; empty:
     // anywhere. Binding the memory itself is up to the caller, before Start.
     std::vector<int> cpus = {};
-    // Some 30 us of work, so that whoever wants the core gets it soon. A multiple of the file's
-    // page size.
+    // The thread populates so much at a time, in some 30 us: an engine that wants the core need not
+    // wait for more. A multiple of the page size of the file.
     std::uint64_t slice_bytes = 64 * kKiB;
     // Populates `size` bytes at `data`.
     std::function<Status(std::byte* data, std::uint64_t size)> populate = [](std::byte* data,

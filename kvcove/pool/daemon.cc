@@ -121,16 +121,15 @@ void Daemon::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
   if (!waits) return respond(Answer(*service, method, body, deadline_ns));
   // Puts whose generation is known wait for their listing without a worker: to wake one takes as
   // long as most of them.
-  const auto answer = [service, respond](Result<std::string> reply) {
-    respond(ReplyOf(std::move(reply)));
-  };
-  if (method == wire::Method::kFinish) {
-    return wire::ServeFinishThen(*service, body, deadline_ns, answer);
-  }
-  const auto known = [this](const Token& token) { return !host_->owner().Awaits(token); };
-  if (method == wire::Method::kPut &&
-      wire::ServePutThen(*service, body, deadline_ns, known, answer)) {
-    return;
+  if (method == wire::Method::kFinish || method == wire::Method::kPut) {
+    const auto answer = [service, respond](Result<std::string> reply) {
+      respond(ReplyOf(std::move(reply)));
+    };
+    if (method == wire::Method::kFinish) {
+      return wire::ServeFinishThen(*service, body, deadline_ns, answer);
+    }
+    const auto known = [this](const Token& token) { return !host_->owner().Awaits(token); };
+    if (wire::ServePutThen(*service, body, deadline_ns, known, answer)) return;
   }
   // What the master must decide may wait for as long as the master is away; puts do not, and
   // statistics wait for nobody.

@@ -212,7 +212,8 @@ bool HeaderView::Check(SlotId slot, std::string_view key, Place place, Found& fo
 }
 
 Found HeaderView::Find(SlotId slot, const PreparedKey& key) const {
-  // The caller's own: a copy of what Check has just written, field by field, would stall.
+  // Returned without a copy: the processor stalls where it copies what Check has just written, as
+  // that was written in smaller parts.
   Found found;
   const std::uint64_t tag = key.hash >> 32;
   std::uint64_t count = header_->bucket_count.load(std::memory_order_acquire);

@@ -99,7 +99,7 @@ class ClusterFixture : public testing::Test {
     return value;
   }
   static Code Put(Session& session, const std::string& key, std::size_t size = 5000,
-                  std::optional<Token> token = std::nullopt, const CallOptions& options = {}) {
+                  std::optional<Token> token = std::nullopt) {
     const std::string value = Value(key, size);
     const ConstBuffer pieces[] = {{value.data(), size / 2},
                                   {value.data() + size / 2, size - size / 2}};
@@ -110,7 +110,7 @@ class ClusterFixture : public testing::Test {
       if (!captured) return captured.error().code;
       token = *captured;
     }
-    const Status status = session.Put(*token, {&item, 1}, {&result, 1}, options);
+    const Status status = session.Put(*token, {&item, 1}, {&result, 1}, {});
     if (!status) return status.error().code;
     return result.code;
   }

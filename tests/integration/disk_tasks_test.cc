@@ -54,9 +54,7 @@ class DiskTasksTest : public ClusterFixture {
   // All at owner 0, whose host stores at home; nothing is lost on the way to the disk.
   void Fill() {
     for (int i = 0; i < kMany; ++i) {
-      ASSERT_EQ(Put(*session_, KeyOf(i), kValue, std::nullopt, {.timeout = milliseconds(10'000)}),
-                Code::kOk)
-          << i;
+      ASSERT_EQ(Put(*session_, KeyOf(i), kValue), Code::kOk) << i;
       ASSERT_TRUE(Becomes([&] { return OwnerAt(0).Stat().disk_queued_bytes < kMiB; }));
     }
     ASSERT_TRUE(Becomes([&] { return OwnerAt(0).Stat().disk_queued_bytes == 0; }));
