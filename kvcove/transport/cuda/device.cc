@@ -111,9 +111,10 @@ Status Device::StartChannel(Channel& channel, int priority, std::uint32_t slots)
       (void)driver_.free(slot.memory);
       break;
     }
-    KVCOVE_ASSIGN(slot.filled, inner_->Take());
-    KVCOVE_ASSIGN(slot.free, inner_->Take());
-    channel.staging.slots.push_back(slot);
+    // First in the list, which the destructor goes through: an event may fail.
+    Slot& added = channel.staging.slots.emplace_back(slot);
+    KVCOVE_ASSIGN(added.filled, inner_->Take());
+    KVCOVE_ASSIGN(added.free, inner_->Take());
   }
   channel.slots = channel.staging.slots.size();
   return {};
@@ -332,8 +333,9 @@ Device::~Device() {
       for (const Slot& slot : channel.staging.slots) {
         (void)driver_.free(slot.memory);
         (void)driver_.free(slot.runs);
-        inner_->Give(slot.filled);
-        inner_->Give(slot.free);
+        for (CuEvent event : {slot.filled, slot.free}) {
+          if (event != nullptr) inner_->Give(event);
+        }
       }
       for (CuStream stream : {channel.copy, channel.kernel}) {
         if (stream != nullptr) (void)driver_.stream_destroy(stream);

@@ -412,6 +412,13 @@ TEST_F(DeviceTest, CloseEndsByItsDeadlineAndKeepsWhatTheDeviceMayTouch) {
   fake_reset(seed_);
 }
 
+TEST_F(DeviceTest, AStartThatFailsKeepsNothing) {
+  fake_no_events(1);
+  const auto device = cuda::Device::Open(FakeDriver(), 1, {.threshold = 4096, .load_slots = 2});
+  ASSERT_FALSE(device);
+  EXPECT_THAT(device.error().detail, HasSubstr("an event"));
+}
+
 TEST_F(DeviceTest, AGpuThatIsNotThereIsRefused) {
   const auto device = cuda::Device::Open(FakeDriver(), 0, {});
   ASSERT_FALSE(device);
