@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
+from conftest import wait_until
 from kvcove.launch import _cli, slurm
 from kvcove.launch._errors import LaunchError
 
@@ -280,3 +285,24 @@ def test_the_examples_are_what_is_rendered(capsys: pytest.CaptureFixture[str]) -
     assert {name for _, name in commands} == names
     for words, name in commands:
         assert render(capsys, *shlex.split(words)) == (DEPLOY / name).read_text(), name
+
+
+def test_a_command_that_signals_end_gives_its_status(tmp_path: Path) -> None:
+    """They reach all processes of a job: the shell, the keeper and the command."""
+    functions = Path(slurm.__file__).parent / "shell" / "functions.sh"
+    text = f'. "{functions}"; KV_LOCAL=$1; kv_run bash -c "touch $1/$2; exec sleep 60" "$@"'
+    shells = [
+        subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", text, "job", str(tmp_path), str(i)],
+            start_new_session=True, stderr=subprocess.DEVNULL,
+        )
+        for i in range(60)
+    ]  # fmt: skip
+    begun = wait_until(lambda: len([*tmp_path.iterdir()]) == len(shells), 60)
+    for shell in shells:
+        with contextlib.suppress(ProcessLookupError):
+            for _ in range(30):
+                os.killpg(shell.pid, signal.SIGTERM)
+                time.sleep(0.002)
+    assert [shell.wait(40) for shell in shells] == [143] * len(shells)
+    assert begun

@@ -67,6 +67,7 @@ kv_keep() {
             read -r -t 0.1 -u "$idle"
             read -r _ _ _ parent _ < "/proc/$BASHPID/stat"
         done
+        trap "" TERM INT HUP  # a signal more must not interrupt what waits
         kill -TERM "$program" 2> /dev/null
         for ((i = 0; i < patience * 20; ++i)); do
             kill -0 "$program" 2> /dev/null || break
@@ -120,14 +121,22 @@ kv_again() { touch "$KV_LOCAL/again_$KV_KEPT"; }
 
 # kv_run PROGRAM...: runs the command of the job, and exits as it does. Signals are passed on.
 kv_run() {
-    local command status=0
+    local command status=0 told=""
     KV_REMOVE=()
     kv_keep - 30 "$@"
     command=$KV_KEPT
-    # shellcheck disable=SC2064  # the pid as it is now
-    trap "kill -TERM $command 2> /dev/null" TERM INT HUP
-    while kill -0 "$command" 2> /dev/null; do wait "$command" || true; done
+    # A wait that a signal interrupts may answer -1 when it is asked again, and a command in a trap that the next
+    # signal interrupts may end the shell (bash 5.2). So traps only note, and the wait has nothing to wait for.
+    trap "told=1" TERM INT HUP
+    exec {idle}<> <(:)
+    while kill -0 "$command" 2> /dev/null; do
+        if [ -n "$told" ]; then kill -TERM "$command" 2> /dev/null || true; fi
+        told=
+        read -r -t 0.1 -u "$idle" || true
+    done
+    trap "" TERM INT HUP
     wait "$command" || status=$?
+    trap : TERM INT HUP
     exit "$status"
 }
 
