@@ -22,11 +22,11 @@ make_venv() {
 
 wheel() {
   make_venv "$venv"
-  local stamp=$venv/.tools-5
+  local stamp=$venv/.tools-6
   if [ ! -f "$stamp" ]; then
     echo "== Python: tools from PyPI, into $venv"
     "$venv/bin/pip" install -q 'scikit-build-core>=0.10' 'nanobind>=2.2' 'flit_core>=3.9' ninja msgpack \
-      pytest numpy auditwheel mypy ruff wheel 'pydantic>=2.7' 'PyYAML>=6' types-PyYAML 'hydra-core>=1.3'
+      pytest pytest-xdist numpy auditwheel mypy ruff wheel 'pydantic>=2.7' 'PyYAML>=6' types-PyYAML 'hydra-core>=1.3'
     touch "$stamp"
   fi
   echo "== Python: building the wheels"
@@ -43,7 +43,13 @@ run_tests() {
   wheel
   "$venv/bin/pip" install -q --no-deps --force-reinstall "$wheels"/*.whl
   echo "== Testing (Python)"
-  KVCOVE_TEST_WHEEL=$(ls "$PWD/$wheels"/kvcove-*.whl) "$venv/bin/python" -m pytest -q python/tests "$@"
+  # Sockets lie in the tests' directories, and their paths must be short.
+  local directory workers
+  directory=$(mktemp -d /tmp/kvt-XXXXXX)
+  workers=$(nproc)
+  KVCOVE_TEST_WHEEL=$(ls "$PWD/$wheels"/kvcove-*.whl) "$venv/bin/python" -m pytest -q --basetemp="$directory" \
+    -n $((workers < 4 ? workers : 4)) --dist loadfile python/tests "$@"
+  rm -rf "$directory"
 }
 
 # The extension with gcc's address sanitizer, under random addresses and sizes beside guard pages, and under

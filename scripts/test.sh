@@ -6,4 +6,5 @@ cd "$(dirname "$0")/.."
 preset=$1
 shift
 echo "== Testing ($preset)"
-ctest --test-dir "build/$preset" --output-on-failure -j "${JOBS:-$(nproc)}" --no-tests=error "$@"
+# Tests wait for processes, leases and disks longer than they compute: half as many more as there are cores.
+ctest --test-dir "build/$preset" --output-on-failure -j "${JOBS:-$(($(nproc) * 3 / 2))}" --no-tests=error "$@"

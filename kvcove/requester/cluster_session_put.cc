@@ -172,8 +172,10 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
   }
   const std::size_t copies = std::min<std::size_t>(std::max(1U, options_.replicas), targets.size());
   std::vector<std::uint32_t> groups(items.size());
+  std::uint32_t group = static_cast<std::uint32_t>(RandomU64()) | 1;  // one system call for all
   for (const std::size_t i : todo) {
-    groups[i] = static_cast<std::uint32_t>(RandomU64()) | 1;
+    groups[i] = group;
+    group += 2;
     results[i].replicas = 0;
   }
   // Runs of neighbours, so that a chain stays together, in turn over the owners that are as good.
