@@ -7,13 +7,10 @@ namespace {
 constexpr std::int64_t kAskAgainNs = 50 * kMillisecond;
 constexpr std::size_t kFetchedAhead = 8;  // hints of a batch that are fetched from memory
 
-// Two cache lines, and often a part of a third: the table begins where malloc puts it.
 template <typename Bucket>
 void Prefetch(const Bucket& bucket) {
   const auto* at = reinterpret_cast<const std::byte*>(&bucket);
-  __builtin_prefetch(at, 1);
-  __builtin_prefetch(at + 64, 1);
-  __builtin_prefetch(at + sizeof(bucket) - 1, 1);
+  for (std::size_t line = 0; line < sizeof(bucket); line += 64) __builtin_prefetch(at + line, 1);
 }
 
 // What lies in an owner's memory is another host's memory to this one.
@@ -97,26 +94,40 @@ void Locator::Remember(std::span<const Id128> hashes, std::span<const wire::Plac
   const MutexLock lock(hints_mutex_);
   if (hints_.empty()) hints_.resize(buckets_);
   for (std::size_t i = 0; i < hashes.size(); ++i) {
-    if (i + kFetchedAhead < hashes.size()) Prefetch(BucketOf(hashes[i + kFetchedAhead]));
-    Bucket& bucket = BucketOf(hashes[i]);
-    Hint* hint = FindIn(bucket, hashes[i]);
+    FetchAhead(hashes, i);
+    Hint* hint = Find(hashes[i]);
     if (hint == nullptr && places[i].owner == wire::kNoOwner) continue;
-    if (hint == nullptr) hint = &RoomIn(bucket, hashes[i]);
+    if (hint == nullptr) hint = &RoomFor(hashes[i]);
     *hint = {.hash = hashes[i], .place = places[i]};
   }
 }
 
-Locator::Bucket& Locator::BucketOf(const Id128& hash) { return hints_[hash.low & (buckets_ - 1)]; }
+Locator::Bucket& Locator::FirstOf(const Id128& hash) { return hints_[hash.low & (buckets_ - 1)]; }
 
-Locator::Hint* Locator::FindIn(Bucket& bucket, const Id128& hash) {
-  const auto at = std::ranges::find(bucket, hash, &Hint::hash);
-  return at == bucket.end() ? nullptr : &*at;
+Locator::Bucket& Locator::SecondOf(const Id128& hash) { return hints_[hash.high & (buckets_ - 1)]; }
+
+void Locator::FetchAhead(std::span<const Id128> hashes, std::size_t at) {
+  if (at + kFetchedAhead >= hashes.size()) return;
+  Prefetch(FirstOf(hashes[at + kFetchedAhead]));
+  Prefetch(SecondOf(hashes[at + kFetchedAhead]));
 }
 
-Locator::Hint& Locator::RoomIn(Bucket& bucket, const Id128& hash) {
-  const auto free =
-      std::ranges::find(bucket, wire::kNoOwner, [](const Hint& hint) { return hint.place.owner; });
-  return free != bucket.end() ? *free : bucket[hash.high % bucket.size()];
+Locator::Hint* Locator::Find(const Id128& hash) {
+  for (Bucket* bucket : {&FirstOf(hash), &SecondOf(hash)}) {
+    const auto at = std::ranges::find(*bucket, hash, &Hint::hash);
+    if (at != bucket->end()) return &*at;
+  }
+  return nullptr;
+}
+
+Locator::Hint& Locator::RoomFor(const Id128& hash) {
+  const auto free = [](const Hint& hint) { return hint.place.owner == wire::kNoOwner; };
+  Bucket& first = FirstOf(hash);
+  Bucket& second = SecondOf(hash);
+  const bool in_first = std::ranges::count_if(first, free) >= std::ranges::count_if(second, free);
+  Bucket& emptier = in_first ? first : second;
+  const auto at = std::ranges::find_if(emptier, free);
+  return at != emptier.end() ? *at : emptier[(hash.low ^ hash.high) >> 62];
 }
 
 Locator::Found Locator::Recall(std::span<const std::string_view> keys,
@@ -129,11 +140,16 @@ Locator::Found Locator::Recall(std::span<const std::string_view> keys,
     if (known == nullptr || !known->open) return found;
     found.token = known->token;
   }
+  std::vector<Id128> hashes;
+  hashes.reserve(which.size());
+  for (const std::size_t i : which) hashes.push_back(DirectoryHash(found.token.slot, keys[i]));
   std::vector<std::size_t> unknown;
   const MutexLock lock(hints_mutex_);
-  for (const std::size_t i : which) {
-    const Id128 hash = DirectoryHash(found.token.slot, keys[i]);
-    const Hint* hint = hints_.empty() ? nullptr : FindIn(BucketOf(hash), hash);
+  if (hints_.empty()) return found;
+  for (std::size_t k = 0; k < which.size(); ++k) {
+    FetchAhead(hashes, k);
+    const std::size_t i = which[k];
+    const Hint* hint = Find(hashes[k]);
     if (hint == nullptr || hint->place.owner == wire::kNoOwner) {
       unknown.push_back(i);
       continue;

@@ -121,6 +121,41 @@ TEST_F(LocatorTest, WhatWasFoundIsRecalledWithoutTheMasterUntilItIsFoundNowhere)
   EXPECT_TRUE(locator_.Recall(keys_, which, results_, "").which.empty());
 }
 
+// A batch whose keys are all known costs no call to the master, and one exchange with each owner.
+TEST_F(LocatorTest, HintsAreLostOnlyWhereTheTableIsFull) {
+  constexpr std::size_t kHints = 1024;
+  Locator locator{master_, {.name = "n", .engine = "e"}, clock_, kHints};
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < 3 * kHints; ++i) names.push_back("key " + std::to_string(i));
+  const std::vector<std::string_view> keys(names.begin(), names.end());
+  std::vector<ItemResult> results(keys.size());
+  const auto locate = [&](std::size_t begin, std::size_t end) {
+    std::vector<std::size_t> which;
+    for (std::size_t i = begin; i < end; ++i) {
+      master_.Add(keys[i], static_cast<wire::OwnerNumber>(i % 100));
+      which.push_back(i);
+    }
+    locator.Locate(keys, std::move(which), results, "", clock_.NowNs() + kSecond);
+  };
+  const auto recalled = [&](std::size_t begin, std::size_t end) {
+    std::vector<std::size_t> which;
+    for (std::size_t i = begin; i < end; ++i) which.push_back(i);
+    const auto found = locator.Recall(keys, which, results, "");
+    EXPECT_EQ(found.which.size() + which.size(), end - begin);
+    for (std::size_t k = 0; k < found.which.size(); ++k) {
+      EXPECT_EQ(found.places[k].owner, found.which[k] % 100);
+    }
+    return found.which.size();
+  };
+  locate(0, kHints / 2);
+  EXPECT_EQ(recalled(0, kHints / 2), kHints / 2);
+  locate(kHints / 2, 3 * kHints);
+  EXPECT_GT(recalled(0, 3 * kHints), kHints * 9 / 10);
+  EXPECT_LE(recalled(0, 3 * kHints), kHints);
+  // The latest ones are those that are asked for.
+  EXPECT_GT(recalled(3 * kHints - 100, 3 * kHints), 90U);
+}
+
 TEST_F(LocatorTest, AProvenResetMakesTheNextCallRegisterWithWhatItIsBoundToNow) {
   Locate();
   locator_.CloseAll({.incarnation = {.low = 5}, .generation = 9});
