@@ -131,9 +131,10 @@ LinkCore::Step LinkCore::NextLease() {
                          .timeout_ns = kCallNs}};
   }
   said_predecessor_ = predecessor_;
+  said_seen_ = seen_;
   const wire::OwnerHello hello{.pool = pool_,
                                .incarnation = incarnation_,
-                               .seen = seen_,
+                               .seen = said_seen_,
                                .owner = identity_.owner,
                                .fresh = fresh_,
                                .process = identity_.process,
@@ -364,6 +365,12 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
   std::uint64_t applied = 0;
   {
     const MutexLock lock(mutex_);
+    if (seen_ != said_seen_) {
+      // A late answer of an earlier master told of changes. If this one has lost them, only a hello
+      // that shows them lets it notice; else this owner's generations would be others for ever.
+      SayHelloAgain(/*new_epoch=*/false);
+      return;
+    }
     if (welcome.incarnation != incarnation_) {
       // Nothing of another incarnation counts any more.
       for (const auto& [slot, update] : slots_) nothing.push_back({.slot = slot, .name = {}});

@@ -166,6 +166,7 @@ class LinkCore {
   Id128 pool_ KVCOVE_GUARDED_BY(mutex_);
   Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
   wire::Position seen_ KVCOVE_GUARDED_BY(mutex_);
+  wire::Position said_seen_ KVCOVE_GUARDED_BY(mutex_);  // in the hello that is under way
   wire::OwnerNumber number_ KVCOVE_GUARDED_BY(mutex_) = wire::kNoOwner;
   std::uint32_t epoch_ KVCOVE_GUARDED_BY(mutex_) = 0;
   // ---- lease lane

@@ -47,6 +47,24 @@ TEST_F(LinkCoreTest, TheHighestRevisionThatWasHeardOfIsShownToTheNextMaster) {
   EXPECT_EQ(AskHello().seen.revision, 120U);
 }
 
+// Else a master that has lost the changes, as after a control file that was rolled back, does not
+// notice, and this owner calls every put stale for ever.
+TEST_F(LinkCoreTest, ChangesOfAnEarlierMasterThatComeDuringAHelloAreShownByTheNext) {
+  Join();
+  Ask(Lane::kWatch, wire::Method::kWatch);
+  core_.Disconnected();
+  EXPECT_EQ(AskHello().seen.revision, 100U);
+  core_.Answer(Lane::kWatch,
+               wire::Encode(Changes(0, 130, {{.slot = 1, .generation = 9, .name = "acme"}})));
+  wire::OwnerWelcome next = Welcome(8);
+  next.position = {.term = kTerm + 1, .tag = 45, .revision = 110};
+  AnswerHello(next);
+  const wire::Position seen{.term = kTerm, .tag = 44, .revision = 130};
+  EXPECT_EQ(AskHello().seen, seen);
+  AnswerHello(next);
+  EXPECT_EQ(AskRenew().epoch, 8U) << "a master that knows them is followed";
+}
+
 TEST_F(LinkCoreTest, AStaleRenewalSaysHelloAgain) {
   Join();
   AskRenew();
