@@ -163,8 +163,12 @@ class ClusterProcesses {
   }
   void WaitLive(std::size_t count) const {
     const std::int64_t until = NowMs() + 10000;
-    while (NowMs() < until && Live() != count) std::this_thread::sleep_for(milliseconds(5));
-    ASSERT_EQ(Live(), count);
+    std::size_t live = Live();
+    while (NowMs() < until && live != count) {
+      std::this_thread::sleep_for(milliseconds(5));
+      live = Live();
+    }
+    ASSERT_EQ(live, count);
   }
   std::unique_ptr<Pool> Open(const std::string& host = "elsewhere") const {
     auto pool =

@@ -189,6 +189,7 @@ TEST_F(ControlPlaneTest, BulkRemovalsKeepNoOwnerOut) {
     ASSERT_TRUE(Remove(*session_, Keys(4000, fmt::format("{}{}", prefix, batch))));
   }
   End(std::exchange(owner(1), 0), SIGKILL);
+  WaitLive(1);  // the lease of the one before it has ended
   const std::int64_t began = NowMs();
   StartOwner(1, 2);
   EXPECT_LT(NowMs() - began, 2000);
