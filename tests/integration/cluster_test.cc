@@ -13,6 +13,7 @@ TEST_F(ClusterTest, WhatOneHostStoresAllFind) {
   auto here = Open("host0");
   auto far_session = OpenSession(*far);
   auto here_session = OpenSession(*here);
+  EXPECT_EQ(Exists(*far_session, "never").reason, MissReason::kWarmingUp) << "for some seconds";
   for (const std::size_t size : {1UL, 5000UL, 100'000UL, 3'000'000UL}) {
     const std::string a = fmt::format("from-far-{}", size);
     const std::string b = fmt::format("from-here-{}", size);
@@ -29,7 +30,6 @@ TEST_F(ClusterTest, WhatOneHostStoresAllFind) {
   }
   // The one on a host with an owner stored there.
   EXPECT_GT(owners_[0]->host().owner().Stat().objects, 3U);
-  EXPECT_EQ(Exists(*far_session, "never").reason, MissReason::kWarmingUp);
 }
 
 TEST_F(ClusterTest, ResetIsAFenceForAllHosts) {
