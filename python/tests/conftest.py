@@ -37,10 +37,16 @@ def own(why: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(RIVAL), reason=f"kvcove's own: {why}")
 
 
+# Each of up to four processes of tests has ports of its own, and gives none twice.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+_PORTS = list(range(10_000 + _WORKER * 5_000, 15_000 + _WORKER * 5_000))
+random.SystemRandom().shuffle(_PORTS)
+
+
 def free_port() -> int:
     """Return a port below the range from which connections, and listeners that ask for any, get theirs."""
     while True:
-        port = random.SystemRandom().randrange(10_000, 30_000)
+        port = _PORTS.pop()
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
