@@ -67,7 +67,7 @@ kv_keep() {
             read -r -t 0.1 -u "$idle"
             read -r _ _ _ parent _ < "/proc/$BASHPID/stat"
         done
-        trap "" TERM INT HUP  # a signal more must not interrupt what waits
+        trap "" TERM INT HUP  # another signal must not interrupt the wait below
         kill -TERM "$program" 2> /dev/null
         for ((i = 0; i < patience * 20; ++i)); do
             kill -0 "$program" 2> /dev/null || break
@@ -125,13 +125,15 @@ kv_run() {
     KV_REMOVE=()
     kv_keep - 30 "$@"
     command=$KV_KEPT
-    # A wait that a signal interrupts may answer -1 when it is asked again, and a command in a trap that the next
-    # signal interrupts may end the shell (bash 5.2). So traps only note, and the wait has nothing to wait for.
+    # After a signal has interrupted a wait, the next wait may answer -1 (bash 5.2). After a signal has interrupted
+    # a command in a trap, the shell may end. So the trap only notes, and wait is called when the command has ended.
     trap "told=1" TERM INT HUP
     exec {idle}<> <(:)
     while kill -0 "$command" 2> /dev/null; do
-        if [ -n "$told" ]; then kill -TERM "$command" 2> /dev/null || true; fi
-        told=
+        if [ -n "$told" ]; then
+            told=""  # first: a signal that comes from here on is noted anew
+            kill -TERM "$command" 2> /dev/null || true
+        fi
         read -r -t 0.1 -u "$idle" || true
     done
     trap "" TERM INT HUP
