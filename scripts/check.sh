@@ -27,7 +27,8 @@ export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
 # These run in the release only: most programs with processes of their own, and the replay of traces, which is arithmetic of one thread.
 release_only='.*torture|addresses|cli|cluster_disk_upgrade|control_plane|flat|herd|load|master_upgrade|masters|masters_partitions|memory_faults|partitions|replay_behaviour|run|several_owners_faults|shards|upgrade_faults|upgrade_load'
-# That simulations notice a broken rule says nothing of memory. What is instrumented computes more than it waits.
+# The filter leaves out simulations that must notice a broken rule: they test the oracle, not memory. Instrumented tests
+# compute more than they wait, so no more of them run at a time than there are cores.
 JOBS=$(nproc) GTEST_FILTER='-*.Notices*:ShardsSimTest.*IsNoticed' KVCOVE_SIM_SEEDS=10 KVCOVE_SIM_LOADS=20000 \
   scripts/test.sh asan -L 'unit|integration|fault' -E "^($release_only)\$"
 build/asan/bin/torture --kvcove build/asan/bin/kvcove --reads 20000 --at-least 20

@@ -366,8 +366,9 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
   {
     const MutexLock lock(mutex_);
     if (seen_ != said_seen_) {
-      // A late answer of an earlier master told of changes. If this one has lost them, only a hello
-      // that shows them lets it notice; else this owner's generations would be others for ever.
+      // While this hello was under way, this owner took changes from an earlier master's late
+      // answer. The new master may have lost them, and notices that only from a hello that shows
+      // them. If it never noticed, this owner would keep generations that no master knows.
       SayHelloAgain(/*new_epoch=*/false);
       return;
     }

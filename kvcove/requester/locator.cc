@@ -127,7 +127,7 @@ Locator::Hint& Locator::RoomFor(const Id128& hash) {
   const bool in_first = std::ranges::count_if(first, free) >= std::ranges::count_if(second, free);
   Bucket& emptier = in_first ? first : second;
   const auto at = std::ranges::find_if(emptier, free);
-  return at != emptier.end() ? *at : emptier[(hash.low ^ hash.high) >> 62];
+  return at != emptier.end() ? *at : emptier[(hash.low >> 32) % emptier.size()];
 }
 
 Locator::Found Locator::Recall(std::span<const std::string_view> keys,

@@ -111,7 +111,7 @@ Status Device::StartChannel(Channel& channel, int priority, std::uint32_t slots)
       (void)driver_.free(slot.memory);
       break;
     }
-    // First in the list, which the destructor goes through: an event may fail.
+    // Into the list before the events are made: if one fails, the destructor frees the memory.
     Slot& added = channel.staging.slots.emplace_back(slot);
     KVCOVE_ASSIGN(added.filled, inner_->Take());
     KVCOVE_ASSIGN(added.free, inner_->Take());

@@ -217,7 +217,7 @@ def test_no_process_outlives_all_shells(job: Job) -> None:
 def test_a_node_that_fails_leaves_the_other_working(job: Job) -> None:
     until_ready(job)
     job.found(1)
-    # A node fails as a whole: what is left for a moment would start again what has ended.
+    # A node fails as a whole: a supervisor that lived a moment longer would start its owner again.
     processes = inside(job.names[1])
     kill(processes, signal.SIGSTOP)
     kill(processes, signal.SIGKILL)
