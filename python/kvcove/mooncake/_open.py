@@ -137,23 +137,10 @@ class Open:
         """Give ``size`` bytes of this process to the cluster, and a disk below them."""
         host, port = _config.split_address(self.setup.local_hostname, 0)
         place = _address.place(host, self.setup.master)
-        if port == 0 or self.owner is not None:
-            port = _address.data_port(place.listen, random.randrange(1 << 16))
-        socket = _config.private_directory() / f"owner-{os.getpid()}-{uuid.uuid4().hex[:8]}.sock"
-        owner = _native.open_owner(
-            master=self.setup.master,
-            memory=max(size, 1 << 20),
-            listen=_config.join_address(place.listen, port),
-            advertise=_config.join_address(place.advertise, port),
-            socket_path=str(socket),
-            credentials=os.environ.get("KVCOVE_CREDENTIALS", ""),
-            tls_authority=os.environ.get("KVCOVE_TLS_AUTHORITY", ""),
-            tls_certificate=os.environ.get("KVCOVE_TLS_CERTIFICATE", ""),
-            tls_key=os.environ.get("KVCOVE_TLS_KEY", ""),
-            disk=disk.spec if disk else "",
-            disk_admit=self._offload.admit if self._offload else "policy",
-            data=disk.data if disk else "",
-        )
+        if port != 0 and self.owner is None:
+            owner = self._owner_at(place, port, size, disk)
+        else:
+            owner = self._owner_at_any_port(place, size, disk)
         if _address.is_loopback(host) and not _address.is_loopback(place.advertise):
             _log.info(
                 "local_hostname %r means nothing on other hosts: this one is %s, the address of the "
@@ -168,6 +155,40 @@ class Open:
                 owner.address,
             )
         return owner
+
+    def _owner_at_any_port(
+        self, place: _address.Place, size: int, disk: _offload.DiskPlace | None
+    ) -> Owner:
+        low, _ = _address.ports()
+        port = _address.data_port(place.listen, random.randrange(1 << 16))
+        while True:
+            try:
+                return self._owner_at(place, port, size, disk)
+            except kvcove.UnavailableError:
+                # The engines of a host start together: another may have taken the port since.
+                free = _address.data_port(place.listen, port - low)
+                if free == port:
+                    raise
+                port = free
+
+    def _owner_at(
+        self, place: _address.Place, port: int, size: int, disk: _offload.DiskPlace | None
+    ) -> Owner:
+        socket = _config.private_directory() / f"owner-{os.getpid()}-{uuid.uuid4().hex[:8]}.sock"
+        return _native.open_owner(
+            master=self.setup.master,
+            memory=max(size, 1 << 20),
+            listen=_config.join_address(place.listen, port),
+            advertise=_config.join_address(place.advertise, port),
+            socket_path=str(socket),
+            credentials=os.environ.get("KVCOVE_CREDENTIALS", ""),
+            tls_authority=os.environ.get("KVCOVE_TLS_AUTHORITY", ""),
+            tls_certificate=os.environ.get("KVCOVE_TLS_CERTIFICATE", ""),
+            tls_key=os.environ.get("KVCOVE_TLS_KEY", ""),
+            disk=disk.spec if disk else "",
+            disk_admit=self._offload.admit if self._offload else "policy",
+            data=disk.data if disk else "",
+        )
 
     def http_hosts(self) -> list[str]:
         """Return where this store's own HTTP paths are served: where its memory is, and on loopback."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import re
 import shutil
 import socket
@@ -22,7 +21,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MIB, Program, command_path, free_port, http, new_store, own, wait_until
+from conftest import (
+    MIB,
+    Cluster,
+    Program,
+    command_path,
+    free_port,
+    http,
+    new_store,
+    own,
+    setup,
+    wait_until,
+)
 
 pytestmark = own("launches and who gets in")
 
@@ -757,11 +767,10 @@ def test_what_a_host_is_called(
 
 
 def two_free_ports() -> int:
-    """The first of two, below those that the kernel gives to connections."""
+    """The first of two."""
     while True:
-        low = random.randrange(20_000, 30_000)
-        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", low))
+        low = free_port()
+        with contextlib.suppress(OSError), socket.socket() as two:
             two.bind(("127.0.0.1", low + 1))
             return low
 
@@ -786,6 +795,31 @@ def test_ports_come_from_the_range_that_firewalls_open(monkeypatch: pytest.Monke
     monkeypatch.setenv("MC_STORE_CLIENT_MIN_PORT", "x")
     with pytest.raises(ValueError, match="two ports are wanted"):
         _address.data_port("127.0.0.1", 0)
+
+
+@own("the original picks its port in C++")
+def test_a_port_that_another_engine_took_meanwhile_gives_way(
+    cluster: Cluster, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvcove.mooncake import _address
+
+    find = _address.data_port
+    with socket.create_server(("127.0.0.1", free_port())) as other:
+        taken = int(other.getsockname()[1])
+        found = iter([taken])
+        monkeypatch.setenv("MC_STORE_CLIENT_MIN_PORT", str(taken - 1))
+        monkeypatch.setenv("MC_STORE_CLIENT_MAX_PORT", str(taken + 8))
+        # As when the other engine binds it between the look and the owner's listening.
+        monkeypatch.setattr(
+            _address, "data_port", lambda address, first: next(found, None) or find(address, first)
+        )
+        store = new_store()
+        try:
+            assert setup(store, cluster.address) == 0
+            assert taken < int(store.get_hostname().rsplit(":", 1)[1]) <= taken + 8
+            assert store.put("k", b"v") == 0
+        finally:
+            store.close()
 
 
 def test_disk_offload_without_a_directory_is_explained(

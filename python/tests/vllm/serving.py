@@ -40,8 +40,8 @@ def make_model(path: Path, tiny: dict[str, Any]) -> None:
 
 
 def free_port() -> int:
-    while True:  # below the range from which others get theirs
-        port = random.SystemRandom().randrange(10_000, 30_000)
+    while True:  # below the range from which others get theirs, above the one for owners' data
+        port = random.SystemRandom().randrange(15_000, 31_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
