@@ -5,16 +5,20 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <thread>
+#include <vector>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/base/random.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/rpc/address.h"
@@ -48,14 +52,24 @@ class ClusterProcesses {
   ClusterProcesses(const ClusterProcesses&) = delete;
   ClusterProcesses& operator=(const ClusterProcesses&) = delete;
 
-  // A port that is free now, and stays so while nobody listens there: a master that is killed must
-  // come back under the same one. It lies below the range from which connections get theirs.
+  // A port that stays free while nobody listens there: a master that is killed must come back
+  // under the same one. It lies below the range from which connections get theirs, and this process
+  // keeps a socket bound to it, which keeps out other tests but no server (SO_REUSEADDR).
   static rpc::Address LastingAddress() {
+    static std::vector<UniqueFd> kept;
     Random random(RandomU64());
     while (true) {
-      rpc::Address address{.host = "127.0.0.1",
-                           .port = static_cast<std::uint16_t>(10'000 + random.Below(20'000))};
-      if (rpc::ListenTcp(address)) return address;
+      const auto port = static_cast<std::uint16_t>(10'000 + random.Below(20'000));
+      sockaddr_in address{};
+      address.sin_family = AF_INET;
+      address.sin_port = htons(port);
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) continue;
+      const int on = 1;
+      setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+      kept.push_back(std::move(fd));
+      return {.host = "127.0.0.1", .port = port};
     }
   }
 

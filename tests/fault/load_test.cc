@@ -7,10 +7,13 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <vector>
 
 #include "kvcove/http/server.h"
 #include "kvcove/rpc/credentials.h"
@@ -148,7 +151,7 @@ TEST_F(LoadTest, AFloodingTenantCostsNobodyElseTheirTurn) {
       limited = true;
     }
   }
-  EXPECT_TRUE(limited) << "the status says who is limited";
+  EXPECT_TRUE(limited) << "the status names the tenant that is limited";
   EXPECT_GT(Status()["refused_calls"]["tenant calls"], 0);
   EXPECT_GT(rounds, 10);
   EXPECT_LT(longest_admin_ms, 2000);
@@ -164,26 +167,45 @@ TEST_F(LoadTest, ATenantThatWaitsAsItIsToldIsServed) {
   const auto keys = Keys(20);
   ASSERT_EQ(CountOk(Put(*session, keys)), keys.size());
   const std::string_view key = keys.front();
-  ItemResult result;
+  // From six threads: calls one after another may be slower than the limit where other tests run
+  // beside this one.
+  struct Seen {
+    int found = 0;
+    int limited = 0;
+    std::int64_t longest_ms = 0;
+  };
+  const auto ask = [&](int times, milliseconds timeout) {
+    std::array<Seen, 6> seen;
+    std::vector<std::thread> callers;
+    for (Seen& mine : seen) {
+      callers.emplace_back([&] {
+        ItemResult result;
+        for (int i = 0; i < times; ++i) {
+          const std::int64_t began = NowMs();
+          EXPECT_TRUE(session->Exists({&key, 1}, {&result, 1}, {.timeout = timeout}));
+          mine.longest_ms = std::max(mine.longest_ms, NowMs() - began);
+          mine.found += result.ok() ? 1 : 0;
+          mine.limited +=
+              result.code == Code::kMiss && result.reason == MissReason::kLimited ? 1 : 0;
+        }
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+    Seen all;
+    for (const Seen& mine : seen) {
+      all.found += mine.found;
+      all.limited += mine.limited;
+      all.longest_ms = std::max(all.longest_ms, mine.longest_ms);
+    }
+    return all;
+  };
   // A second's worth at once, and then as many as the rate allows.
-  int found = 0;
-  for (int i = 0; i < 600; ++i) {
-    ASSERT_TRUE(session->Exists({&key, 1}, {&result, 1}, {.timeout = milliseconds(5000)}));
-    found += result.ok() ? 1 : 0;
-  }
-  EXPECT_EQ(found, 600) << "a busy master is asked again";
+  EXPECT_EQ(ask(100, milliseconds(5000)).found, 600) << "a busy master is asked again";
   EXPECT_GT(Status()["refused_calls"]["tenant calls"], 0) << "the limit was met";
-  // Who cannot wait learns at once, and why.
-  int limited = 0;
-  std::int64_t longest_ms = 0;
-  for (int i = 0; i < 400; ++i) {
-    const std::int64_t began = NowMs();
-    ASSERT_TRUE(session->Exists({&key, 1}, {&result, 1}, {.timeout = milliseconds(5)}));
-    longest_ms = std::max(longest_ms, NowMs() - began);
-    limited += result.code == Code::kMiss && result.reason == MissReason::kLimited ? 1 : 0;
-  }
-  EXPECT_GT(limited, 0);
-  EXPECT_LT(longest_ms, 500);
+  // A caller that cannot wait learns at once, and why.
+  const Seen hasty = ask(70, milliseconds(5));
+  EXPECT_GT(hasty.limited, 0);
+  EXPECT_LT(hasty.longest_ms, 500);
 }
 
 TEST_F(LoadTest, ValuesOfATenantAreInFlightWithinItsLimitAndAllArrive) {

@@ -354,6 +354,12 @@ class MastersPartitionTest : public testing::Test {
     rpc::TcpChannel channel(masters_.list()[static_cast<std::size_t>(master)], {});
     return wire::MasterStub(channel).Owners(Now() + 300 * kMillisecond).has_value();
   }
+  bool AnotherLeads(int master) const {
+    for (int i = 0; i < kEach; ++i) {
+      if (i != master && Leads(i)) return true;
+    }
+    return false;
+  }
   int Leader() const {
     for (const std::int64_t until = NowMs() + 10'000; NowMs() < until;) {
       for (int i = 0; i < kEach; ++i) {
@@ -539,11 +545,10 @@ TEST_F(MastersPartitionTest, NothingStaleIsFoundAndNothingAcknowledgedIsLost) {
           EXPECT_FALSE(Leads(partition.no_store)) << "a leader without etcd answers";
         }
       }
+      // On a busy machine etcd may take its time to give a frozen leader's place to another one.
+      const bool replaced = partition.frozen >= 0 && AnotherLeads(partition.frozen);
       Set(partition, true);
-      // Etcd has given its place to another one by then, on two busy cores.
-      if (partition.frozen >= 0 && lasts_ms > 4'000) {
-        EXPECT_FALSE(Leads(partition.frozen)) << "a thawed leader answers";
-      }
+      EXPECT_FALSE(replaced && Leads(partition.frozen)) << "a thawed leader answers";
       const std::int64_t healed_ms = NowMs();
       const std::int64_t by_ms = healed_ms + 20'000;
       for (const auto& one : clients) {
