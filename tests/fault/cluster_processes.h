@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -65,6 +66,7 @@ class ClusterProcesses {
       address.sin_port = htons(port);
       address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
       UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      if (!fd.valid()) throw std::system_error(errno, std::generic_category(), "socket()");
       if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) continue;
       const int on = 1;
       setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
