@@ -614,7 +614,7 @@ def test_everything_without_a_lease_goes_from_the_disk_too(store: Any) -> None:
     removed = 0
 
     def gone() -> bool:
-        # It is not asked where values are: that leases them anew.
+        # This must not look values up, because a look-up leases them anew.
         nonlocal removed
         removed += store.remove_all()
         return removed == len(stored)

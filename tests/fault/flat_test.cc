@@ -187,7 +187,7 @@ class FlatTest : public testing::Test {
     uses["engine"] = CalmUseOf(getpid());
     return uses;
   }
-  // And until the visit before `round`.
+  // Until then, and until all visits before `round` have been made.
   void VisitUntil(Engine& engine, std::int64_t until_ms, std::uint64_t round) {
     while (NowMs() < until_ms || round_ < round) {
       engine.Visit(static_cast<int>(round_ % 3), round_);
@@ -209,7 +209,7 @@ TEST_F(FlatTest, AfterAMinuteEachProcessHoldsWhatItHeldAfterTenSeconds) {
   const std::int64_t seconds = length == nullptr ? 60 : std::stoll(length);
   Engine engine(busy_);
   const std::int64_t began = NowMs();
-  // All that a visit can leave in a table has been there before the first look.
+  // The tables have all that visits leave in them before the first look.
   VisitUntil(engine, began + 10'000, 1 + kDistinctVisits);
   const std::map<std::string, Use> early = Look();
   const Tables early_tables = CalmTablesOf(busy_admin_.port);
