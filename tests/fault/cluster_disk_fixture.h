@@ -16,6 +16,7 @@
 #include "kvcove/base/size.h"
 #include "tests/becomes.h"
 #include "tests/fault/cluster_processes.h"
+#include "tests/random_bytes.h"
 
 namespace kvcove {
 
@@ -92,12 +93,7 @@ class ClusterDiskTest : public testing::Test, protected ClusterProcesses {
     return *pool.OpenSession({.name = "acme/llama", .engine = "e", .assume_weights = true});
   }
 
-  static std::string ValueOf(const std::string& key) {
-    std::string value(kValue, '\0');
-    Random random(std::hash<std::string>()(key));
-    for (char& byte : value) byte = static_cast<char>(random.Next());
-    return value;
-  }
+  static std::string ValueOf(const std::string& key) { return RandomBytes(key, kValue); }
   static Code Put(Session& session, const std::string& key) {
     const std::string value = ValueOf(key);
     const ConstBuffer piece{.data = value.data(), .size = value.size()};

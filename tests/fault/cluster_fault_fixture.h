@@ -10,6 +10,7 @@
 
 #include "kvcove/base/log.h"
 #include "tests/fault/cluster_processes.h"
+#include "tests/random_bytes.h"
 
 namespace kvcove {
 
@@ -33,12 +34,7 @@ class ClusterFaultTest : public testing::Test, protected ClusterProcesses {
     return *pool.OpenSession({.name = "acme/llama", .engine = "e"});
   }
 
-  static std::string ValueOf(const std::string& key) {
-    std::string value(3000, '\0');
-    Random random(std::hash<std::string>()(key));
-    for (char& byte : value) byte = static_cast<char>(random.Next());
-    return value;
-  }
+  static std::string ValueOf(const std::string& key) { return RandomBytes(key, 3000); }
   static std::vector<std::string> Keys(int count, const std::string& prefix = "key") {
     std::vector<std::string> keys;
     for (int i = 0; i < count; ++i) keys.push_back(fmt::format("{}-{}", prefix, i));

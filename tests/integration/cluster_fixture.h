@@ -10,10 +10,11 @@
 #include <thread>
 
 #include "kvcove/base/log.h"
-#include "kvcove/base/random.h"
 #include "kvcove/master/server.h"
 #include "kvcove/pool/daemon.h"
 #include "kvcove/pool/pool.h"
+#include "tests/call_time.h"
+#include "tests/random_bytes.h"
 
 namespace kvcove {
 
@@ -93,10 +94,7 @@ class ClusterFixture : public testing::Test {
   }
 
   static std::string Value(const std::string& key, std::size_t size) {
-    std::string value(size, '\0');
-    Random random(std::hash<std::string>()(key));
-    for (char& byte : value) byte = static_cast<char>(random.Next());
-    return value;
+    return RandomBytes(key, size);
   }
   static Code Put(Session& session, const std::string& key, std::size_t size = 5000,
                   std::optional<Token> token = std::nullopt) {
@@ -106,11 +104,12 @@ class ClusterFixture : public testing::Test {
     const PutItem item{.key = key, .value = pieces};
     ItemResult result;
     if (!token) {
-      auto captured = session.Capture({});
+      auto captured = session.Capture({.timeout = kCallTime});
+      EXPECT_TRUE(captured || captured.error().code != Code::kTimeout) << "capturing for " << key;
       if (!captured) return captured.error().code;
       token = *captured;
     }
-    const Status status = session.Put(*token, {&item, 1}, {&result, 1}, {});
+    const Status status = session.Put(*token, {&item, 1}, {&result, 1}, {.timeout = kCallTime});
     if (!status) return status.error().code;
     return result.code;
   }
@@ -120,7 +119,7 @@ class ClusterFixture : public testing::Test {
                                     {value.data() + size / 3, size - size / 3}};
     const GetItem item{.key = key, .into = pieces};
     ItemResult result;
-    const Status status = session.Get({&item, 1}, {&result, 1}, {});
+    const Status status = session.Get({&item, 1}, {&result, 1}, {.timeout = kCallTime});
     EXPECT_TRUE(status);
     if (result.ok()) {
       EXPECT_EQ(value, Value(key, size)) << "wrong bytes";
@@ -130,7 +129,7 @@ class ClusterFixture : public testing::Test {
   static ItemResult Exists(Session& session, const std::string& key) {
     const std::string_view keys[] = {key};
     ItemResult result;
-    EXPECT_TRUE(session.Exists(keys, {&result, 1}, {}));
+    EXPECT_TRUE(session.Exists(keys, {&result, 1}, {.timeout = kCallTime}));
     return result;
   }
 

@@ -23,6 +23,8 @@
 #include "kvcove/pool/daemon.h"
 #include "kvcove/pool/pool.h"
 #include "tests/becomes.h"
+#include "tests/call_time.h"
+#include "tests/random_bytes.h"
 
 extern char** environ;
 
@@ -35,10 +37,7 @@ constexpr std::uint64_t kMemory = 8 << 20;
 constexpr std::size_t kValue = 200'000;  // 40 fit in memory
 
 std::string ValueOf(const std::string& key, std::size_t size = kValue) {
-  std::string value(size, '\0');
-  Random random(std::hash<std::string>()(key));
-  for (char& c : value) c = static_cast<char>(random.Next());
-  return value;
+  return RandomBytes(key, size);
 }
 
 Code Put(Session& session, const std::string& key, const std::string& value) {
@@ -47,7 +46,7 @@ Code Put(Session& session, const std::string& key, const std::string& value) {
   ItemResult result;
   const auto token = session.Capture({});
   if (!token) return token.error().code;
-  (void)session.Put(*token, {&item, 1}, {&result, 1}, {});
+  (void)session.Put(*token, {&item, 1}, {&result, 1}, {.timeout = kCallTime});
   return result.code;
 }
 

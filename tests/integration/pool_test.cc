@@ -18,6 +18,8 @@
 #include "kvcove/base/random.h"
 #include "kvcove/base/thread_sanitizer.h"
 #include "kvcove/pool/daemon.h"
+#include "tests/call_time.h"
+#include "tests/random_bytes.h"
 
 namespace kvcove {
 namespace {
@@ -60,17 +62,14 @@ class PoolTest : public testing::TestWithParam<std::string> {
   }
 
   static std::string ValueOf(const std::string& key, std::size_t size) {
-    std::string value(size, '\0');
-    Random random(Mix64(size) ^ std::hash<std::string>()(key));
-    for (char& c : value) c = static_cast<char>(random.Next());
-    return value;
+    return RandomBytes(Mix64(size) ^ std::hash<std::string>()(key), size);
   }
   static Code Put(Session& session, const Token& token, const std::string& key,
                   const std::string& value) {
     const ConstBuffer piece{.data = value.data(), .size = value.size()};
     const PutItem item{.key = key, .value = {&piece, 1}, .after = {}};
     ItemResult result;
-    (void)session.Put(token, {&item, 1}, {&result, 1}, {});
+    (void)session.Put(token, {&item, 1}, {&result, 1}, {.timeout = kCallTime});
     return result.code;
   }
   static Code Put(Session& session, const std::string& key, const std::string& value) {

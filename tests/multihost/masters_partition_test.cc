@@ -35,6 +35,7 @@
 #include "kvcove/wire/master_stub.h"
 #include "tests/multihost/history.h"
 #include "tests/multihost/hosts.h"
+#include "tests/random_bytes.h"
 
 extern char** environ;
 
@@ -79,9 +80,7 @@ struct Head {
   std::uint64_t serial = 0;
 };
 std::string ValueOf(const Head& head) {
-  std::string value(kBytes, '\0');
-  Random random(Mix64(head.key ^ Mix64(head.serial)));
-  for (char& byte : value) byte = static_cast<char>(random.Next());
+  std::string value = RandomBytes(Mix64(head.key ^ Mix64(head.serial)), kBytes);
   std::memcpy(value.data(), &head, sizeof(head));
   return value;
 }

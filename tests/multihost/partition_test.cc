@@ -14,9 +14,9 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
-#include "kvcove/base/random.h"
 #include "kvcove/pool/pool.h"
 #include "tests/multihost/hosts.h"
+#include "tests/random_bytes.h"
 
 extern char** environ;
 
@@ -94,12 +94,7 @@ class PartitionTest : public testing::Test {
     }).join();
   }
 
-  static std::string ValueOf(const std::string& key) {
-    std::string value(kBytes, '\0');
-    Random random(std::hash<std::string>()(key));
-    for (char& byte : value) byte = static_cast<char>(random.Next());
-    return value;
-  }
+  static std::string ValueOf(const std::string& key) { return RandomBytes(key, kBytes); }
   static std::vector<std::string> Keys(int count, const std::string& prefix) {
     std::vector<std::string> keys;
     for (int i = 0; i < count; ++i) keys.push_back(fmt::format("{}-{}", prefix, i));

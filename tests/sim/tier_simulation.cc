@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kvcove/owner/tier_fixture.h"
+#include "tests/random_bytes.h"
 
 namespace kvcove::sim {
 namespace {
@@ -35,9 +36,7 @@ struct Written {
 };
 
 std::string ValueOf(std::uint64_t serial, std::uint32_t bytes) {
-  std::string value(bytes, '\0');
-  Random random(serial);
-  for (char& byte : value) byte = static_cast<char>(random.Next());
+  std::string value = RandomBytes(serial, bytes);
   std::memcpy(value.data(), &serial, sizeof(serial));
   return value;
 }
