@@ -2,22 +2,22 @@
 // The timeout of calls whose duration their test says nothing about.
 #pragma once
 
-#include <chrono>
+#include "kvcove/requester/types.h"
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define KVCOVE_CALLS_ARE_SLOW 1
+#endif
+#endif
 
 namespace kvcove {
 
-// Ordinary builds have that of CallOptions, so that a put or get that stalls fails its test.
-// Sanitized ones compute up to ten times as long, two tests at a time on two cores.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr std::chrono::milliseconds kCallTime{10'000};
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+// In an ordinary build it is the default, so that a call that stalls fails its test. A sanitized
+// build (clang) computes up to ten times as long, and another test runs beside it on two cores.
+#if defined(KVCOVE_CALLS_ARE_SLOW)
 inline constexpr std::chrono::milliseconds kCallTime{10'000};
 #else
-inline constexpr std::chrono::milliseconds kCallTime{1000};
-#endif
-#else
-inline constexpr std::chrono::milliseconds kCallTime{1000};
+inline constexpr std::chrono::milliseconds kCallTime = CallOptions{}.timeout;
 #endif
 
 }  // namespace kvcove

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -11,7 +13,7 @@
 
 namespace kvcove {
 
-// Eight at a time: one by one, a sanitized test spends most of its time here.
+// Made eight at a time: made one by one, they took most of the time of sanitized tests.
 inline std::string RandomBytes(std::uint64_t seed, std::size_t size) {
   std::string bytes(size, '\0');
   Random random(seed);
