@@ -19,10 +19,10 @@ class InPlaceBudget : public std::enable_shared_from_this<InPlaceBudget> {
  public:
   explicit InPlaceBudget(std::uint64_t most_bytes) : most_bytes_(most_bytes) {}
   // Given back with the end of what it returns, which may outlive everything else. Null: too much
-  // is held; a transfer larger than the budget is the only one.
-  std::shared_ptr<const void> Take(std::uint64_t bytes) {
+  // is held; a transfer larger than the budget is the only one. `bounded` false: it only counts.
+  std::shared_ptr<const void> Take(std::uint64_t bytes, bool bounded) {
     const std::uint64_t before = bytes_.fetch_add(bytes, std::memory_order_relaxed);
-    if (before != 0 && before + bytes > most_bytes_) {
+    if (bounded && before != 0 && before + bytes > most_bytes_) {
       bytes_.fetch_sub(bytes, std::memory_order_relaxed);
       return nullptr;
     }

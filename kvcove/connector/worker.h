@@ -119,9 +119,8 @@ class WorkerRole {
   // Until the plan's synchronous loads have ended, or, for a device's memory, are all submitted:
   // `stream` then waits for them on the device. They end by their calls' timeouts.
   void WaitForSyncLoads(StreamHandle stream = 0);
-  // With `layer_parts`: until they are all submitted. The stream waits at WaitForLayer, for the
-  // parts up to that layer's; a layer without a name here is of the last part.
-  void AwaitSubmitted();
+  // With `layer_parts`, instead: until the parts up to that layer's are submitted; the stream then
+  // waits for them. A layer without a name here is of the last part. FinishStep waits for the rest.
   void WaitForLayer(std::string_view layer, StreamHandle stream);
   // `ready` returns when what this step computed can be read. It is called once, on the role's
   // thread for that, step after step, once there is a store, and its saves are due when it
@@ -218,7 +217,7 @@ class WorkerRole {
   static void CountLoaded(Tally& tally, const Item& item, Tier tier);
 
   // ---- a device's memory
-  // Both: false where no pinned memory is free now, and some of what is lent will be.
+  // All three: false where no memory is free now, and some of what is lent will be.
   bool LoadBatchToDevice(Job& job, Store& store, std::size_t from, std::size_t to);
   // By way of the ring.
   void LoadByRing(Job& job, Store& store, const std::vector<std::size_t>& items);
@@ -228,6 +227,11 @@ class WorkerRole {
   // waits for memory.
   const std::vector<std::size_t>& Wanted(Job& job, Store& store, std::size_t from, std::size_t to);
   void Submit(const std::shared_ptr<Batch>& batch);
+  // Its copies, by part.
+  void PlanCopies(Batch& batch) const;
+  // From here on its end is told when all its parts are over.
+  void Fly(const std::shared_ptr<Batch>& batch);
+  void SubmitPart(const std::shared_ptr<Batch>& batch, std::uint32_t part);
   // On kvcove-device: one part of a batch is over.
   void PartDone(const std::shared_ptr<Batch>& batch, transport::DeviceDone& done);
   void CountDeviceTime(const Batch& batch) KVCOVE_REQUIRES(mutex_);
@@ -245,13 +249,17 @@ class WorkerRole {
     std::shared_ptr<SegmentPins> pins;
     std::shared_ptr<InPlaceMemory> memory;  // null: transfers hold too much of it now
   };
-  std::optional<InPlace> TakeInPlace(transport::DeviceWay way, std::uint64_t bytes);
+  std::optional<InPlace> TakeInPlace(transport::DeviceWay way, std::uint64_t bytes, bool bounded);
   // Whether a batch waits for others of its way to give back what they hold of the pool. By way of
   // the ring it would cost a copy by the processor, while the link is busy anyway.
   bool WaitsFor(const std::optional<InPlace>& in_place, bool load) const;
-  // Returns what goes by way of the ring.
-  std::vector<std::size_t> LoadInPlace(Job& job, Store& store, const InPlace& in_place,
-                                       std::vector<std::size_t> items);
+  struct Lent {
+    std::shared_ptr<Batch> batch;      // null: nothing is lent
+    std::vector<std::size_t> by_ring;  // the others, but for those that failed
+    bool waits = false;                // too much is lent already, and nothing is decided
+  };
+  Lent Lend(Job& job, Store& store, const InPlace& in_place, std::vector<std::size_t> items,
+            bool may_wait);
   // False for a while after the pool gave memory that is not pinned.
   bool SavesInPlace() const;
   // False: nothing of it, and all goes by way of the ring.
@@ -264,8 +272,18 @@ class WorkerRole {
   // Saves of a step that is computed, or failed.
   void StepDone(ComputedStep& step, const std::string& error, LinesAfterLock& lines)
       KVCOVE_REQUIRES(mutex_);
-  // The stream waits for the parts of all synchronous loads up to `part`.
+
+  // ---- loads that the engine's stream waits for
+  // All of the job that can be lent at once.
+  bool LoadForStream(Job& job, Store& store);
+  // The first layers of all batches, then the next ones. `last`: nothing of the job follows.
+  void SubmitByLayers(Job& job, const std::vector<std::shared_ptr<Batch>>& batches, bool last);
+  // The host, until all synchronous loads have submitted the parts up to `part`; kAllParts: until
+  // they are over but for what the device does.
+  static constexpr std::uint32_t kAllParts = ~std::uint32_t{0};
+  void AwaitSubmitted(std::uint32_t part);
   void WaitOnStream(StreamHandle stream, std::uint32_t part);
+
   std::int64_t DeviceDeadline() const;
   // Of Unregister: everything but what the device does.
   void LetGo();
@@ -340,7 +358,7 @@ class WorkerRole {
   const std::array<std::shared_ptr<InPlaceBudget>, transport::kDeviceWays> in_place_;
   std::int64_t save_in_place_from_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<SaveOrder> step_saves_ KVCOVE_GUARDED_BY(mutex_);  // of the step that is running
-  std::uint32_t sync_left_ KVCOVE_GUARDED_BY(mutex_) = 0;        // not submitted, or not ended
+  std::set<std::shared_ptr<Job>> sync_jobs_ KVCOVE_GUARDED_BY(mutex_);  // that are not over
   Ended ended_ KVCOVE_GUARDED_BY(mutex_);
   Report report_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t weight_changes_ KVCOVE_GUARDED_BY(mutex_) = 0;

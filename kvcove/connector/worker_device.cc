@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches of a device's memory, by way of pinned host memory: pieces of the ring here, and the
-// pool's own in worker_in_place.cc.
+// pool's own in worker_in_place.cc. Loads that the engine's stream waits for: worker_layers.cc.
 //
 //   load   Lend, Get into it, Submit behind the step's mark; the mover goes on.
 //          kvcove-device: PartDone -> EndBatch
@@ -10,7 +10,6 @@
 // A job's mover writes its own tally; batches have tallies of their own, which EndBatch adds to
 // `landed` under the role's lock, and End joins both.
 #include <exception>
-#include <numeric>
 
 #include "kvcove/connector/worker.h"
 #include "kvcove/connector/worker_job.h"
@@ -36,16 +35,13 @@ void WorkerRole::CountCopyErrors(const Job& job, Tally& tally, std::size_t items
 }
 
 bool WorkerRole::LoadBatchToDevice(Job& job, Store& store, std::size_t from, std::size_t to) {
-  std::vector<std::size_t> items(to - from);
-  std::iota(items.begin(), items.end(), from);
-  // A stream that waits for a synchronous load uses its bytes before the host can look whether they
-  // were valid to the end, so they are taken out of the pool before.
-  if (!job.sync) {
-    const auto in_place = TakeInPlace(DeviceWay::kLoad, job.BytesOf(items));
-    if (WaitsFor(in_place, /*load=*/true)) return false;
-    if (in_place && in_place->memory != nullptr) {
-      items = LoadInPlace(job, store, *in_place, std::move(items));
-    }
+  std::vector<std::size_t> items = Job::Range(from, to);
+  const auto in_place = TakeInPlace(DeviceWay::kLoad, job.BytesOf(items), /*bounded=*/true);
+  if (WaitsFor(in_place, /*load=*/true)) return false;
+  if (in_place && in_place->memory != nullptr) {
+    Lent lent = Lend(job, store, *in_place, std::move(items), /*may_wait=*/false);
+    if (lent.batch != nullptr) Submit(lent.batch);
+    items = std::move(lent.by_ring);
   }
   if (!items.empty() && !job.cancelled) LoadByRing(job, store, items);
   return true;
@@ -86,9 +82,7 @@ void WorkerRole::LoadByRing(Job& job, Store& store, const std::vector<std::size_
 const std::vector<std::size_t>& WorkerRole::Wanted(Job& job, Store& store, std::size_t from,
                                                    std::size_t to) {
   if (job.asked == to) return job.wanted;
-  std::vector<std::size_t> items(to - from);
-  std::iota(items.begin(), items.end(), from);
-  job.wanted = NotStored(job, store, items);
+  job.wanted = NotStored(job, store, Job::Range(from, to));
   std::erase_if(job.wanted, [&](std::size_t i) {
     if (!job.items[i].pieces.empty()) return false;
     job.bad.insert(job.items[i].place);
@@ -105,7 +99,7 @@ bool WorkerRole::SaveBatchFromDevice(Job& job, Store& store, std::size_t from, s
   if (job.cancelled) DropItems(job, job, items);
   if (items.empty() || job.cancelled) return true;
   if (SavesInPlace()) {
-    const auto in_place = TakeInPlace(DeviceWay::kSave, job.BytesOf(items));
+    const auto in_place = TakeInPlace(DeviceWay::kSave, job.BytesOf(items), /*bounded=*/true);
     if (WaitsFor(in_place, /*load=*/false)) return false;
     if (in_place && in_place->memory != nullptr && SaveInPlace(job, store, *in_place, items)) {
       return true;
@@ -146,55 +140,53 @@ bool WorkerRole::SaveByRing(Job& job, const std::vector<std::size_t>& items) {
 }
 
 void WorkerRole::Submit(const std::shared_ptr<Batch>& batch) {
-  Job& job = *batch->job;
-  batch->copies.resize(options_.layer_parts);
-  for (const Batch::Value& value : batch->values) {
+  PlanCopies(*batch);
+  Fly(batch);
+  for (std::uint32_t part = 0; part < batch->copies.size(); ++part) SubmitPart(batch, part);
+}
+
+void WorkerRole::PlanCopies(Batch& batch) const {
+  const Job& job = *batch.job;
+  // Parts matter to loads that the stream waits for; others go as one.
+  batch.copies.resize(job.sync ? options_.layer_parts : 1);
+  for (const Batch::Value& value : batch.values) {
     const Item& item = job.items[value.item];
     const std::uint64_t block = job.chunks[item.place].block;
     HostCursor cursor(value.host);
     for (const Descriptor& run : item.shard->runs) {
+      std::vector<transport::DeviceCopy>& copies = batch.copies[job.sync ? run.part : 0];
       std::uintptr_t device = run.base + block * run.block_stride;
       for (const std::span<std::byte> piece : cursor.Take(run.bytes)) {
-        batch->copies[run.part].push_back(
-            {.host = piece.data(), .device = device, .bytes = piece.size()});
+        copies.push_back({.host = piece.data(), .device = device, .bytes = piece.size()});
         device += piece.size();
       }
     }
   }
-  // Parts matter to synchronous loads alone; others go as one.
-  if (!job.sync) {
-    for (std::size_t part = 1; part < batch->copies.size(); ++part) {
-      batch->copies[0].insert(batch->copies[0].end(), batch->copies[part].begin(),
-                              batch->copies[part].end());
-    }
-    batch->copies.resize(1);
+}
+
+void WorkerRole::Fly(const std::shared_ptr<Batch>& batch) {
+  const MutexLock lock(mutex_);
+  batch->submitted_ns = clock_.NowNs();
+  batch->parts_left = static_cast<std::uint32_t>(batch->copies.size());
+  ++batch->job->in_flight;
+  ++FlowOf(batch->job->load).batches;
+  flying_.insert(batch->job);
+}
+
+void WorkerRole::SubmitPart(const std::shared_ptr<Batch>& batch, std::uint32_t part) {
+  Job& job = *batch->job;
+  const Result<transport::DeviceTicket> ticket = queue_.load()->Submit(
+      {.way = job.load ? DeviceWay::kLoad : DeviceWay::kSave,
+       .copies = batch->copies[part],
+       .after = job.after.get()},
+      batch->host, this, [this, batch](transport::DeviceDone& over) { PartDone(batch, over); });
+  if (!ticket) {
+    transport::DeviceDone failed{.status = std::unexpected<Error>(ticket.error()), .host = {}};
+    return PartDone(batch, failed);
   }
-  {
-    const MutexLock lock(mutex_);
-    batch->submitted_ns = clock_.NowNs();
-    batch->parts_left = static_cast<std::uint32_t>(batch->copies.size());
-    ++job.in_flight;
-    ++FlowOf(job.load).batches;
-    flying_.insert(batch->job);
-  }
-  const transport::DeviceQueue::OnDone done = [this, batch](transport::DeviceDone& over) {
-    PartDone(batch, over);
-  };
-  for (std::uint32_t part = 0; part < batch->copies.size(); ++part) {
-    const Result<transport::DeviceTicket> ticket =
-        queue_.load()->Submit({.way = job.load ? DeviceWay::kLoad : DeviceWay::kSave,
-                               .copies = batch->copies[part],
-                               .after = job.after.get()},
-                              batch->host, this, done);
-    if (!ticket) {
-      transport::DeviceDone failed{.status = std::unexpected<Error>(ticket.error()), .host = {}};
-      PartDone(batch, failed);
-      continue;
-    }
-    if (!job.sync) continue;
-    const MutexLock lock(mutex_);
-    job.parts.push_back({.ticket = *ticket, .number = part});
-  }
+  if (!job.sync) return;
+  const MutexLock lock(mutex_);
+  job.parts.push_back({.ticket = *ticket, .number = part});
 }
 
 void WorkerRole::PartDone(const std::shared_ptr<Batch>& batch, transport::DeviceDone& done) {
@@ -344,41 +336,6 @@ void WorkerRole::StepReached(const std::shared_ptr<const transport::DeviceMark>&
                 status.error().detail);
   }
   StepDone(step, status ? std::string() : status.error().detail, lines);
-}
-
-void WorkerRole::WaitOnStream(StreamHandle stream, std::uint32_t part) {
-  transport::DeviceQueue* const queue = queue_;
-  if (queue == nullptr) return;
-  std::vector<transport::DeviceTicket> tickets;
-  {
-    const MutexLock lock(mutex_);
-    for (const std::shared_ptr<Job>& job : flying_) {
-      // Once a ticket: the stream then waits for it whatever comes.
-      std::erase_if(job->parts, [&](const Job::Part& each) {
-        if (each.number > part) return false;
-        tickets.push_back(each.ticket);
-        return true;
-      });
-    }
-  }
-  for (const transport::DeviceTicket ticket : tickets) {
-    const Status waits = queue->StreamWait(stream, ticket);
-    if (waits) continue;
-    LogError("{}: rank {}: the host waits for a load, as the engine's stream cannot: {}",
-             options_.engine, options_.number, waits.error().detail);
-    (void)AwaitFlights();
-    return;
-  }
-}
-
-void WorkerRole::WaitForLayer(std::string_view layer, StreamHandle stream) {
-  std::uint32_t part = options_.layer_parts;
-  {
-    const MutexLock lock(mutex_);
-    if (flying_.empty()) return;
-    if (const auto at = part_of_layer_.find(layer); at != part_of_layer_.end()) part = at->second;
-  }
-  WaitOnStream(stream, part);
 }
 
 bool WorkerRole::AwaitFlights() {

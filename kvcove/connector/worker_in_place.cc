@@ -62,14 +62,15 @@ std::uint64_t WorkerRole::PinOne() {
 }
 
 std::optional<WorkerRole::InPlace> WorkerRole::TakeInPlace(transport::DeviceWay way,
-                                                           std::uint64_t bytes) {
+                                                           std::uint64_t bytes, bool bounded) {
   InPlace in_place;
   {
     const MutexLock lock(mutex_);
     in_place.pins = pins_;
   }
   if (in_place.pins == nullptr || in_place.pins->bytes() == 0) return std::nullopt;
-  std::shared_ptr<const void> share = in_place_[static_cast<std::size_t>(way)]->Take(bytes);
+  std::shared_ptr<const void> share =
+      in_place_[static_cast<std::size_t>(way)]->Take(bytes, bounded);
   if (share != nullptr) in_place.memory = std::make_shared<InPlaceMemory>(std::move(share));
   return in_place;
 }
@@ -80,15 +81,18 @@ bool WorkerRole::WaitsFor(const std::optional<InPlace>& in_place, bool load) con
   return FlowOf(load).batches > 0;
 }
 
-std::vector<std::size_t> WorkerRole::LoadInPlace(Job& job, Store& store, const InPlace& in_place,
-                                                 std::vector<std::size_t> items) {
+WorkerRole::Lent WorkerRole::Lend(Job& job, Store& store, const InPlace& in_place,
+                                  std::vector<std::size_t> items, bool may_wait) {
   std::vector<std::string_view> keys;
   for (const std::size_t i : items) keys.push_back(job.items[i].key);
   Result<Borrowed> loan = store.Borrow(keys, {.timeout = options_.timeout, .version = job.version});
-  if (!loan) return items;
+  if (!loan) return {.batch = {}, .by_ring = std::move(items)};
+  for (std::size_t k = 0; k < items.size() && may_wait; ++k) {
+    if (loan->result(k).code == Code::kLimit) return {.batch = {}, .by_ring = {}, .waits = true};
+  }
   in_place.memory->loan = std::move(*loan);
   const Borrowed& lent = in_place.memory->loan;
-  std::vector<std::size_t> by_ring;
+  Lent out;
   std::vector<std::size_t> here;  // what the loan has decided
   std::vector<Batch::Value> values;
   std::vector<ItemResult> results;
@@ -99,7 +103,7 @@ std::vector<std::size_t> WorkerRole::LoadInPlace(Job& job, Store& store, const I
       value.host = in_place.memory->Add(*in_place.pins, lent.pieces(k));
     }
     if (value.host.empty() && !IsFinal(result)) {
-      by_ring.push_back(items[k]);
+      out.by_ring.push_back(items[k]);
       continue;
     }
     here.push_back(items[k]);
@@ -111,10 +115,10 @@ std::vector<std::size_t> WorkerRole::LoadInPlace(Job& job, Store& store, const I
   for (const std::size_t k : JudgeLoad(job, store, here, results)) {
     batch->values.push_back(std::move(values[k]));
   }
-  if (batch->values.empty() || job.cancelled) return by_ring;
+  if (batch->values.empty() || job.cancelled) return out;
   batch->host = batch->in_place = in_place.memory;
-  Submit(batch);
-  return by_ring;
+  out.batch = std::move(batch);
+  return out;
 }
 
 void WorkerRole::Revalidate(Batch& batch) {

@@ -275,16 +275,110 @@ TEST_F(InPlaceTest, AMissIsOneAndTheRingIsNotAsked) {
   EXPECT_EQ(Told().failed_keys, 1);
 }
 
-// The stream uses the bytes before the host can look at the loan again.
-TEST_F(InPlaceTest, ASynchronousLoadIsTakenOutOfThePoolBefore) {
+TEST_F(InPlaceTest, ASynchronousLoadMakesTheStreamWaitAndNotTheHost) {
+  StartWorker({.in_place_bytes = 2 * kBlock});  // no bound of what the stream waits for
+  PinAll();
+  Save(6);
+  Hold(DeviceWay::kLoad, true);
+  Load(6, 10, /*sync=*/true);
+  worker_->WaitForSyncLoads(7);
+  EXPECT_EQ(device_->fake->waits(), 3) << "a batch is two values";
+  EXPECT_FALSE(Has(10, 'a')) << "the host did not wait";
+  Hold(DeviceWay::kLoad, false);
+  Move();
+  for (std::uint32_t i = 0; i < 6; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  const Counters told = Told();
+  EXPECT_EQ(told.loaded_keys, 6);
+  EXPECT_EQ(told.device_load_in_place_bytes, 6 * kBlock);
+  EXPECT_EQ(facts_.gets, 0);
+  EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
+}
+
+// The stream uses the bytes before the host can look at the loan again: they are what they were,
+// and the engine hears of it late.
+TEST_F(InPlaceTest, AResetBehindTheStreamsWaitIsToldLateAndTheBytesStay) {
+  PinAll();
+  Save(4);
+  Hold(DeviceWay::kLoad, true);
+  Load(4, 10, /*sync=*/true);
+  worker_->WaitForSyncLoads(7);
+  EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
+  ASSERT_TRUE(facts_.session->Reset({}));
+  Press();
+  Hold(DeviceWay::kLoad, false);
+  Move();
+  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  EXPECT_THAT(worker_->TakeEnded().failed_blocks, ElementsAre(10, 11, 12, 13));
+  EXPECT_EQ(Told().loaded_keys, 0);
+}
+
+TEST_F(InPlaceTest, TheFirstLayerOfAllValuesGoesBeforeTheSecondOfAny) {
+  StartWorker({.layer_parts = 2});
+  PinAll();
+  Save(6);
+  const std::size_t before = device_->fake->submitted();
+  Hold(DeviceWay::kLoad, true);
+  Load(6, 10, /*sync=*/true);
+  worker_->WaitForLayer("0", 7);
+  EXPECT_EQ(device_->fake->waits(), 3);
+  worker_->WaitForLayer("1", 7);
+  EXPECT_EQ(device_->fake->waits(), 6);
+  std::vector<std::size_t> layers;
+  for (const transport::DeviceCopy& first : device_->fake->FirstCopies(before)) {
+    layers.push_back((first.device - Layers()[0].base) % kBlock / (kBlock / 2));
+    EXPECT_EQ(first.bytes, kBlock / 2);
+  }
+  EXPECT_THAT(layers, ElementsAre(0, 0, 0, 1, 1, 1));
+  Hold(DeviceWay::kLoad, false);
+  Move();
+  for (std::uint32_t i = 0; i < 6; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  const Counters told = Told();
+  EXPECT_EQ(told.loaded_keys, 6) << "each once";
+  EXPECT_EQ(told.loaded_bytes, 6 * kBlock);
+}
+
+TEST_F(InPlaceTest, AStepThatComesToNoLayerWaitsAtItsEnd) {
+  StartWorker({.layer_parts = 2});
   PinAll();
   Save(2);
+  Hold(DeviceWay::kLoad, true);
   Load(2, 10, /*sync=*/true);
-  worker_->WaitForSyncLoads(7);
+  worker_->FinishStep({}, 7);
+  EXPECT_EQ(device_->fake->waits(), 2);
+  Hold(DeviceWay::kLoad, false);
   Move();
   EXPECT_TRUE(Has(11, 'b'));
-  EXPECT_EQ(facts_.borrows, 0);
-  EXPECT_EQ(Told().loaded_keys, 2);
+}
+
+TEST_F(InPlaceTest, ALoadForTheStreamThatIsMoreThanMayBeLentGoesInPlaceAllTheSame) {
+  StartWorker({.layer_parts = 2});
+  PinAll();
+  Save(20);  // 12 of them may be lent at once
+  Load(20, 30, /*sync=*/true);
+  worker_->WaitForLayer("1", 7);
+  worker_->FinishStep({}, 7);
+  Move();
+  for (std::uint32_t i = 0; i < 20; ++i) EXPECT_TRUE(Has(30 + i, static_cast<char>('a' + i)));
+  EXPECT_EQ(Told().device_load_in_place_bytes, 20 * kBlock);
+  EXPECT_EQ(facts_.gets, 0);
+  EXPECT_EQ(Held(), 0);
+}
+
+TEST_F(InPlaceTest, ALateErrorOfOnePartFailsTheBlocksOfItsBatchOnce) {
+  StartWorker({.layer_parts = 2});
+  PinAll();
+  Save(4);
+  Hold(DeviceWay::kLoad, true);
+  Load(4, 10, /*sync=*/true);
+  worker_->FinishStep({}, 7);
+  device_->fake->FailAfter(3);  // the second part of the second batch
+  Hold(DeviceWay::kLoad, false);
+  Move();
+  EXPECT_THAT(worker_->TakeEnded().failed_blocks, ElementsAre(12, 13));
+  const Counters told = Told();
+  EXPECT_EQ(told.loaded_keys, 2);
+  EXPECT_EQ(told.failed_keys, 2);
+  EXPECT_EQ(told.copy_errors, 2);
 }
 
 TEST_F(InPlaceTest, ValuesOfAnotherSizeGiveWay) {

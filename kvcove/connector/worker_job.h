@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <span>
 #include <string>
@@ -78,11 +79,12 @@ struct WorkerRole::Job : Tally, std::enable_shared_from_this<WorkerRole::Job> {
   // In which something was moved, by movers or the device: the second begins where the first ends.
   std::int64_t busy_ns = 0;
   std::int64_t busy_until_ns = 0;
-  bool over = false;             // its mover is done; it ends with its last batch
-  std::uint32_t in_flight = 0;   // batches
-  Tally landed;                  // of those that are over
-  std::vector<Part> parts;       // of a synchronous load
-  std::set<std::uint32_t> told;  // places that were told as failed before its end
+  bool over = false;                  // its mover is done; it ends with its last batch
+  std::uint32_t in_flight = 0;        // batches
+  Tally landed;                       // of those that are over
+  std::vector<Part> parts;            // of a synchronous load
+  std::uint32_t submitted_parts = 0;  // of it: the stream can wait for all of these
+  std::set<std::uint32_t> told;       // places that were told as failed before its end
 
   void AddBusy(std::int64_t from_ns, std::int64_t to_ns) {
     busy_ns += std::max<std::int64_t>(to_ns - std::max(from_ns, busy_until_ns), 0);
@@ -95,6 +97,11 @@ struct WorkerRole::Job : Tally, std::enable_shared_from_this<WorkerRole::Job> {
     }
     return false;
   }
+  static std::vector<std::size_t> Range(std::size_t from, std::size_t to) {
+    std::vector<std::size_t> items(to - from);
+    std::iota(items.begin(), items.end(), from);
+    return items;
+  }
   std::uint64_t BytesOf(std::span<const std::size_t> which) const {
     std::uint64_t bytes = 0;
     for (const std::size_t i : which) bytes += items[i].bytes;
@@ -103,6 +110,8 @@ struct WorkerRole::Job : Tally, std::enable_shared_from_this<WorkerRole::Job> {
   void FailAll() {
     for (std::uint32_t i = 0; i < chunks.size(); ++i) bad.insert(i);
   }
+  // A load's chunks are of use only up to the first that failed: the rest is not worth moving.
+  bool Hopeless(const EngineShape& shape) const { return load && !bad.empty() && shape.all_full(); }
   // What has not been moved yet.
   void FailRest() {
     if (!prepared) FailAll();

@@ -64,7 +64,8 @@ bool WorkerRole::RunOne(Share share) {
   } catch (const std::exception& error) {
     LogError("{}: job {} of request {} failed: {}", options_.engine, job->id, job->request,
              error.what());
-    job->FailRest();
+    // Of a load for the stream it is not known what was not submitted.
+    job->sync ? job->FailAll() : job->FailRest();
   }
   const std::int64_t end = clock_.NowNs();
   LinesAfterLock lines;
@@ -240,21 +241,26 @@ WorkerRole::Ran WorkerRole::RunBatch(Job& job, Store& store) {
     const std::size_t from = job.next;
     const std::size_t to = BatchEnd(job);
     const std::int64_t start = clock_.NowNs();
-    Place(job, from, to);
     const bool device = job.device();
-    if (!device) {
-      job.load ? LoadBatch(job, store, from, to) : SaveBatch(job, store, from, to);
-    } else if (!(job.load ? LoadBatchToDevice(job, store, from, to)
-                          : SaveBatchFromDevice(job, store, from, to))) {
-      return Ran::kBlocked;
+    bool ran = true;
+    if (device && job.load && job.sync) {
+      ran = LoadForStream(job, store);
+    } else {
+      Place(job, from, to);
+      if (!device) {
+        job.load ? LoadBatch(job, store, from, to) : SaveBatch(job, store, from, to);
+      } else {
+        ran = job.load ? LoadBatchToDevice(job, store, from, to)
+                       : SaveBatchFromDevice(job, store, from, to);
+      }
+      if (ran) job.next = to;
     }
     const auto ns = static_cast<std::uint64_t>(clock_.NowNs() - start);
     (job.load ? job.counters.load_ns : job.counters.save_ns) += ns;
-    job.next = to;
+    if (!ran) return Ran::kBlocked;
   }
-  // A load's chunks are of use only up to the first that failed: the rest is not worth moving.
-  const bool hopeless = job.load && !job.bad.empty() && options_.shape.all_full();
-  if (job.next < job.items.size() && !job.cancelled && !hopeless) return Ran::kMore;
+  const bool more = job.next < job.items.size() && !job.Hopeless(options_.shape);
+  if (more && !job.cancelled) return Ran::kMore;
   (job.load ? job.counters.failed_keys : job.counters.dropped_keys) += job.objects() - job.next;
   job.FailRest();
   return Ran::kOver;

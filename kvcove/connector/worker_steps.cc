@@ -15,7 +15,6 @@ void WorkerRole::Fail(const LoadOrder& order, LinesAfterLock& lines) {
   job->chunks = order.chunks;
   job->FailAll();
   job->sync = order.sync;
-  if (job->sync) ++sync_left_;
   End(job, lines);
 }
 
@@ -120,8 +119,8 @@ void WorkerRole::Begin(Plan plan, StreamHandle stream) {
       Fail(order, lines);
       continue;
     }
-    if (order.sync) ++sync_left_;
     std::shared_ptr<Job> job = LoadJob(order);
+    if (job->sync) sync_jobs_.insert(job);
     job->after = mark;
     job->reached_ns = reached_ns;
     Queue(std::move(job), nullptr, lines);
@@ -131,22 +130,6 @@ void WorkerRole::Begin(Plan plan, StreamHandle stream) {
   step_saves_ = std::move(plan.saves);
 }
 
-void WorkerRole::WaitForSyncLoads(StreamHandle stream) {
-  AwaitSubmitted();
-  WaitOnStream(stream, ~std::uint32_t{0});
-}
-
-void WorkerRole::AwaitSubmitted() {
-  const auto left = [&] {
-    const MutexLock lock(mutex_);
-    return sync_left_ > 0;
-  };
-  while (options_.threads == 0 && left() && RunOne()) {
-  }
-  const MutexLock lock(mutex_);
-  while (sync_left_ > 0 && !stopping_) changed_.Wait(mutex_);
-}
-
 void WorkerRole::FinishStep(std::function<void()> ready, StreamHandle stream) {
   // Before the lock, so that it is destroyed after it (see Unregister).
   ComputedStep step{
@@ -154,6 +137,8 @@ void WorkerRole::FinishStep(std::function<void()> ready, StreamHandle stream) {
   transport::DeviceQueue* const queue = queue_;
   const bool marked = !*step.ready && queue != nullptr;
   const bool at_once = !*step.ready && queue == nullptr;
+  // A step need not have come to all layers.
+  if (options_.layer_parts > 1) WaitForSyncLoads(stream);
   LinesAfterLock lines;
   {
     const MutexLock lock(mutex_);
@@ -232,7 +217,7 @@ void WorkerRole::SayTiers(const Job& job, LinesAfterLock& lines) {
 
 void WorkerRole::End(const std::shared_ptr<Job>& job, LinesAfterLock& lines) {
   if (!std::exchange(job->over, true) && job->load && job->sync) {
-    --sync_left_;
+    sync_jobs_.erase(job);
     changed_.NotifyAll();
     // The engine looks for failed blocks when it has launched the step, so it is told now what is
     // known; errors of the device come later.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A batch's bytes: from the engine's memory to the pool and back. A device's: worker_device.cc.
 #include <exception>
-#include <numeric>
 
 #include "kvcove/connector/worker.h"
 #include "kvcove/connector/worker_job.h"
@@ -64,8 +63,7 @@ std::vector<std::size_t> WorkerRole::JudgeLoad(Job& job, Store& store,
 }
 
 void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
-  std::vector<std::size_t> which(to - from);
-  std::iota(which.begin(), which.end(), from);
+  const std::vector<std::size_t> which = Job::Range(from, to);
   std::vector<GetItem> items;
   items.reserve(which.size());
   for (const std::size_t i : which) {
@@ -79,8 +77,7 @@ void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t
 }
 
 void WorkerRole::SaveBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
-  std::vector<std::size_t> items(to - from);
-  std::iota(items.begin(), items.end(), from);
+  std::vector<std::size_t> items = Job::Range(from, to);
   // What is there already is not sent.
   const bool asked = ask_first_;
   if (asked) items = NotStored(job, store, items);

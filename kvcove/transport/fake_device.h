@@ -68,6 +68,11 @@ class FakeDevice final : public DeviceBackend {
     const MutexLock lock(mutex_);
     return next_ - 1;
   }
+  // The first copy of each ticket behind so many, in the order in which they were submitted.
+  std::vector<DeviceCopy> FirstCopies(std::size_t from) const {
+    const MutexLock lock(mutex_);
+    return {first_copies_.begin() + static_cast<std::ptrdiff_t>(from), first_copies_.end()};
+  }
 
   // ---- the backend
   std::string Describe() const override { return "a fake device"; }
@@ -105,6 +110,7 @@ class FakeDevice final : public DeviceBackend {
       moved[0] += copy.bytes;
       unpinned_ += Pinned(copy) ? 0 : 1;
     }
+    first_copies_.push_back(work.copies.empty() ? DeviceCopy{} : work.copies.front());
     work_.emplace(next_, std::move(work));
     return next_++;
   }
@@ -187,6 +193,7 @@ class FakeDevice final : public DeviceBackend {
   bool hangs_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::map<DeviceTicket, Work> work_ KVCOVE_GUARDED_BY(mutex_);
   DeviceTicket next_ KVCOVE_GUARDED_BY(mutex_) = 1;
+  std::vector<DeviceCopy> first_copies_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t marks_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t held_from_ KVCOVE_GUARDED_BY(mutex_) = ~std::uint64_t{0};  // mark
   std::uint64_t waits_ KVCOVE_GUARDED_BY(mutex_) = 0;

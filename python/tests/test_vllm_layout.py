@@ -84,6 +84,56 @@ def test_siblings_have_a_say_where_no_configuration_is_current(
     assert caller["answer"] is None
 
 
+class Attention:
+    def forward(self) -> None:
+        """Call the operator that waits."""
+
+
+class MLAAttention(Attention):
+    def forward(self) -> None:
+        """Call the other one."""
+
+
+class Windows(Attention):
+    """Attention, with another mask."""
+
+
+class Sparse(MLAAttention):
+    def forward(self) -> None:
+        """Call an operator of its own."""
+
+
+@pytest.mark.parametrize(
+    ("kinds", "micro_batches", "why"),
+    [
+        ([Attention, MLAAttention, Windows], False, None),
+        ([Attention, object], False, "layer 1 (object)"),
+        ([Attention, Sparse], False, "layer 1 (Sparse)"),
+        ([Attention, None], False, "layer 1 (NoneType)"),
+        ([Attention], True, "micro-batches"),
+    ],
+)
+def test_a_step_waits_by_layers_where_every_layer_is_waited_for(
+    layout: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    kinds: list[Any],
+    micro_batches: bool,
+    why: str | None,
+) -> None:
+    attention: Any = SimpleNamespace(Attention=Attention, MLAAttention=MLAAttention)
+    monkeypatch.setitem(sys.modules, "vllm.model_executor.layers.attention", attention)
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(use_ubatching=micro_batches),
+        compilation_config=SimpleNamespace(
+            static_forward_context={
+                str(i): kind() for i, kind in enumerate(kinds) if kind is not None
+            }
+        ),
+    )
+    told = layout.why_not_by_layers(config, [str(i) for i in range(len(kinds))])
+    assert told is None if why is None else why in told
+
+
 def test_layers_lie_by_their_numbers(layout: Any) -> None:
     names = [f"model.layers.{i}.attn" for i in range(12)]
     assert sorted(reversed(names), key=layout.natural) == names

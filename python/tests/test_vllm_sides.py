@@ -76,6 +76,22 @@ def test_a_step_ends_on_every_pipeline_stage(
     assert worker.role.told.count("finish_step") == 1 + int(ends), "once a step"
 
 
+@pytest.mark.parametrize("why", [None, "layer 1 reads at once"])
+def test_a_step_waits_for_its_loads_by_layers_or_as_a_whole(
+    connector: Any, monkeypatch: pytest.MonkeyPatch, why: str | None
+) -> None:
+    monkeypatch.setattr(connector, "why_not_by_layers", lambda config, layers: why)
+    config = connector.Config.of({"load_async": False, "load_layers": 4})
+    monkeypatch.setattr(connector, "Config", lambda: config)
+    monkeypatch.setattr(connector._weights, "worker_of", lambda config: None)
+    worker = side(connector, monkeypatch, 0, None)
+    worker.register({"1": SimpleNamespace(device=SimpleNamespace(type="cpu"))})
+    worker.start(b"plan")
+    worker.wait_for_layer("1")
+    waits = [call for call in worker.role.told if call.startswith("wait")]
+    assert waits == (["wait_for_layer"] if why is None else ["wait_for_sync_loads"])
+
+
 def test_movers_let_go_of_memory_before_a_worker_sleeps(
     connector: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,10 +97,11 @@ Status Device::StartChannel(Channel& channel, int priority, std::uint32_t slots)
   if (scatter_ == nullptr) return {};
   const std::uint64_t bytes = std::uint64_t{options_.block_runs} * sizeof(MoveRun);
   const MutexLock lock(channel.mutex);
+  KVCOVE_ASSIGN(const std::span<std::byte> lists, AllocateHost(options_.run_blocks * bytes));
   for (std::uint32_t i = 0; i < options_.run_blocks; ++i) {
-    KVCOVE_ASSIGN(const std::span<std::byte> memory, AllocateHost(bytes));
-    channel.staging.blocks.push_back({.host = reinterpret_cast<MoveRun*>(memory.data()),  // NOLINT
-                                      .device = DeviceAddressOf(memory.data())});
+    std::byte* const list = lists.data() + i * bytes;
+    channel.staging.blocks.push_back({.host = reinterpret_cast<MoveRun*>(list),  // NOLINT
+                                      .device = DeviceAddressOf(list)});
   }
   for (std::uint32_t i = 0; i < slots && options_.slot_bytes > 0; ++i) {
     Slot slot;

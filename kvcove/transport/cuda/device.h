@@ -41,8 +41,10 @@ struct DeviceOptions {
   std::uint64_t slot_bytes = 4 << 20;  // of staging on the device; 0: none
   std::uint32_t load_slots = 16;
   std::uint32_t save_slots = 8;
-  std::uint32_t run_blocks = 32;          // each way: lists of runs that kernels may be reading
-  std::uint32_t block_runs = 4096;        // of such a list: 96 KiB, pinned
+  // Each way: lists of runs that kernels may be reading, and the runs of one. 6 MiB, pinned: with
+  // runs of 8 KiB, 1 GiB may be under way (loads that the engine's stream waits for).
+  std::uint32_t run_blocks = 256;
+  std::uint32_t block_runs = 1024;
   std::uint32_t staged_grid = 32;         // blocks of threads of a kernel within the device
   std::uint32_t mapped_grid = 16;         // and of one over the link
   std::uint64_t mapped_bytes = 64 << 20;  // of one such launch

@@ -360,9 +360,6 @@ class PyWorker {
   void WaitForSyncLoads(std::uintptr_t stream) {
     WithoutGil(role(), [=](auto& role) { role.WaitForSyncLoads(stream); });
   }
-  void AwaitSubmitted() {
-    WithoutGil(role(), [](auto& role) { role.AwaitSubmitted(); });
-  }
   void WaitForLayer(const std::string& layer, std::uintptr_t stream) {
     WithoutGil(role(), [&](auto& role) { role.WaitForLayer(layer, stream); });
   }
@@ -698,7 +695,6 @@ void BindConnector(nb::module_& module) {
       .def("chunk_bytes", [](PyWorker& self) { return self.role()->ChunkBytes(); })
       .def("begin", &PyWorker::Begin, nb::arg("plan"), nb::arg("stream") = 0)
       .def("wait_for_sync_loads", &PyWorker::WaitForSyncLoads, nb::arg("stream") = 0)
-      .def("await_submitted", &PyWorker::AwaitSubmitted)
       .def("wait_for_layer", &PyWorker::WaitForLayer, nb::arg("layer"), nb::arg("stream"))
       .def("finish_step", &PyWorker::FinishStep, nb::arg("ready").none(), nb::arg("stream") = 0)
       .def("take_ended", &PyWorker::TakeEnded)

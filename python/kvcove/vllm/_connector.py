@@ -45,7 +45,7 @@ from kvcove.mooncake._offload import asked_by_environment
 from kvcove.vllm import _adapters, _experts, _watch, _weights
 from kvcove.vllm._config import Config
 from kvcove.vllm._hints import hints_of
-from kvcove.vllm._layout import required_layout
+from kvcove.vllm._layout import required_layout, why_not_by_layers
 from kvcove.vllm._shape import (
     draft_config_of,
     drops_last_block,
@@ -519,7 +519,7 @@ class _WorkerSide:
             priority=config.priority,
             **config.device,
         )
-        self._by_layers = config.load_layers > 1 and not config.load_async
+        self._by_layers = config.load_layers > 1
         if config.wants_tier_log:
             _native.set_log_level("info")
         self._runner: Any = None
@@ -545,6 +545,9 @@ class _WorkerSide:
         self._observe_sleep()
         layers = layers_of(kv_caches, self._kv_cache_config)
         self.role.register(layers)
+        if self._by_layers and (why := why_not_by_layers(self._vllm_config, kv_caches)):
+            self._by_layers = False
+            _log.warning("kvcove: load_layers: steps wait for their loads as a whole: %s", why)
         first = next(iter(kv_caches.values()), None)
         first = first[0] if isinstance(first, list | tuple) else first
         self._cuda = first is not None and first.device.type == "cuda"
@@ -659,9 +662,7 @@ class _WorkerSide:
         if not self._began:
             self._begin(plan)
         self._began = False
-        if self._by_layers:
-            self.role.await_submitted()
-        elif not self._load_async:
+        if not self._load_async and not self._by_layers:
             self.role.wait_for_sync_loads(self._stream())
 
     def wait_for_layer(self, layer: str) -> None:

@@ -10,11 +10,12 @@ share.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from kvcove.vllm._config import Config
 
-__all__ = ["natural", "required_layout"]
+__all__ = ["natural", "required_layout", "why_not_by_layers"]
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
@@ -23,6 +24,26 @@ def natural(name: str) -> list[tuple[bool, int, str]]:
         (part.isdigit(), int(part) if part.isdigit() else 0, part)
         for part in re.split(r"(\d+)", name)
     ]
+
+
+def why_not_by_layers(vllm_config: Any, layers: Iterable[str]) -> str | None:
+    """Return why a step cannot wait for its loads layer by layer, or None where it can.
+
+    vLLM calls wait_for_layer_load in the operators of Attention and MLAAttention alone. What has
+    an operator of its own (states of Mamba, sparse indexers, some models' attention) reads its KV
+    without it. Micro-batches have streams of their own, and only the first to call would wait.
+    """
+    from vllm.model_executor.layers.attention import Attention, MLAAttention
+
+    if getattr(vllm_config.parallel_config, "use_ubatching", False):
+        return "micro-batches overlap"
+    known = vllm_config.compilation_config.static_forward_context
+    calling = (Attention.forward, MLAAttention.forward)
+    for name in layers:
+        kind = type(known.get(name))
+        if getattr(kind, "forward", None) not in calling:
+            return f"layer {name} ({kind.__name__}) reads its KV without being waited for"
+    return None
 
 
 def _has_siblings(vllm_config: Any) -> bool:

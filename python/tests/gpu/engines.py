@@ -4,8 +4,8 @@
 Parts: `parity` (what is computed on KV from the pool is what is computed on the engine's own, for
 attention kernels, types of KV, schedulers and layouts), `ttft` (the first token behind a prefix of
 8,192 tokens: computed, from the pool, from vLLM's OffloadingConnector; and a step that decodes).
-Models have random weights. $KVCOVE_ENGINES names some of the engines, $KVCOVE_AT_ONCE runs so many
-at once.
+Models have random weights. $KVCOVE_ENGINES names some of a part's engines, $KVCOVE_AT_ONCE runs so
+many of `parity` at once.
 A line for each check, and a line of JSON for each figure. Ends with 1 if a check fails.
 """
 
@@ -119,6 +119,11 @@ ENGINES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "graphs": ("llama", {"enforce_eager": False}, {}),
     "synchronous": ("llama", {"async_scheduling": False}, {"load_async": False}),
     "by-layers": ("llama", {}, {"load_async": False, "load_layers": 4}),
+    "by-layers-graphs": (
+        "llama",
+        {"enforce_eager": False},
+        {"load_async": False, "load_layers": 4},
+    ),
     "speculation": (
         "llama",
         {
@@ -306,6 +311,14 @@ LARGE: dict[str, Any] = {
     "max_position_embeddings": 32768,
 }
 PREFIX = 8192
+FIRST_TOKEN: dict[str, dict[str, Any]] = {
+    "no-connector": {},
+    "kvcove": {},
+    "kvcove-engine-layout": {"kv_layout": "engine"},
+    "kvcove-synchronous": {"load_async": False},
+    "kvcove-by-layers": {"load_async": False, "load_layers": 8},
+    "offloading": {},
+}
 
 
 def first_token(name: str, directory: Path) -> int:
@@ -313,13 +326,12 @@ def first_token(name: str, directory: Path) -> int:
     from vllm.config import KVTransferConfig
 
     kvcove = name.startswith("kvcove")
-    layout = "engine" if name.endswith("engine-layout") else "auto"
     offloading = KVTransferConfig(
         kv_connector="OffloadingConnector",
         kv_role="kv_both",
         kv_connector_extra_config={"cpu_bytes_to_use": 16 << 30},
     )
-    connector = transfer(memory="16GiB", kv_layout=layout) if kvcove else offloading
+    connector = transfer(memory="16GiB", **FIRST_TOKEN[name]) if kvcove else offloading
     engine = Engine(
         directory / "large",
         load_format="dummy",
@@ -397,7 +409,7 @@ def ttft(directory: Path) -> None:
 
     print("== ttft", flush=True)
     LlamaConfig(**LARGE, architectures=["LlamaForCausalLM"]).save_pretrained(directory / "large")
-    for name in ("no-connector", "kvcove", "kvcove-engine-layout", "offloading"):
+    for name in os.environ.get("KVCOVE_ENGINES", "").split() or FIRST_TOKEN:
         inside("--ttft", name, directory)
 
 

@@ -302,6 +302,7 @@ def own_phases(name: str, seen: dict[str, Any], ref: dict[str, Any]) -> None:
 def own_connector(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     for name, multiprocessing, pool, extra in (
         ("in process, embedded", "0", False, {"memory": "512MiB"}),
+        ("in process, layer by layer", "0", False, {"memory": "512MiB", **BY_LAYERS}),
         ("in process, on a pool", "0", True, {}),
         ("own process, embedded", "1", False, {"pool": "embedded", "memory": "512MiB"}),
     ):
@@ -309,7 +310,7 @@ def own_connector(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         owner = Owner(directory) if pool else None
         if owner:
             extra = {"pool": f"unix:{owner.socket}"}
-        out = directory / f"own-{multiprocessing}-{int(pool)}.json"
+        out = directory / f"own {name}.json"
         seen = drive(
             "engine",
             model,
@@ -503,11 +504,19 @@ def feature(
     )
 
 
+BY_LAYERS: dict[str, Any] = {"load_async": False, "load_layers": 2}
+
+
 def own_hybrid(directory: Path) -> None:
     print("== hybrid models")
     windows, states = make_hybrid_models(directory)
-    for kind, hybrid, keys in (("sliding window", windows, 52), ("state", states, 48)):
-        seen = feature(directory, "hybrid", hybrid.name, hybrid, {})
+    for kind, hybrid, keys, extra in (
+        ("sliding window", windows, 52, {}),
+        ("state", states, 48, {}),
+        ("sliding window, layer by layer", windows, 52, BY_LAYERS),
+        ("state, which no layer waits for", states, 48, BY_LAYERS),
+    ):
+        seen = feature(directory, "hybrid", kind, hybrid, extra)
         check(
             seen["warm"] == seen["cold"] == seen["after"]
             and seen["warm_hits"] == TOKENS
