@@ -15,6 +15,8 @@ namespace {
 // Between two looks: while an owner populates its memory, and afterwards.
 constexpr std::int64_t kGrowingNs = 250 * kMillisecond;
 constexpr std::int64_t kQuietNs = 5 * kSecond;
+// Of which each takes some 50 ms with its rest.
+constexpr int kPiecesALook = 4;
 // Rest per time of work, so that who waits for the driver's locks gets them.
 constexpr std::int64_t kRest = 4;
 
@@ -34,7 +36,9 @@ bool PinnedSegment::Holds(const void* data, std::uint64_t bytes) const {
 }
 
 SegmentPins::SegmentPins(transport::DeviceQueue& queue, Source source, SegmentPinsOptions options)
-    : queue_(queue), source_(std::move(source)), options_(std::move(options)) {
+    : queue_(queue), source_(std::move(source)), options_(std::move(options)) {}
+
+void SegmentPins::Start() {
   if (options_.thread) thread_ = StartThread("kvcove-pin", [this] { Loop(); });
 }
 
@@ -75,9 +79,10 @@ std::uint64_t SegmentPins::bytes() const {
 }
 
 std::int64_t SegmentPins::Step() {
-  std::shared_ptr<PinnedSegment> segment = Next();
+  std::shared_ptr<PinnedSegment> segment = since_look_ < kPiecesALook ? Next() : nullptr;
   if (segment == nullptr) {
     Look();
+    since_look_ = 0;
     if (Next() != nullptr) return 0;
     const MutexLock lock(mutex_);
     const bool growing = std::ranges::any_of(segments_, [](const auto& each) {
@@ -87,6 +92,7 @@ std::int64_t SegmentPins::Step() {
   }
   const std::int64_t start_ns = SystemClock::Instance().NowNs();
   PinPiece(*segment);
+  ++since_look_;
   return kRest * (SystemClock::Instance().NowNs() - start_ns);
 }
 

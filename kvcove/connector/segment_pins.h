@@ -5,7 +5,8 @@
 //
 //   segment   an owner's payload as this process maps it: pinned up to a mark, which only grows.
 //             It is kept until a few looks in a row have not found its owner, and for as long as
-//             anybody holds what Find gave.
+//             anybody holds what Find gave. There is a look every few pieces, so that little of an
+//             owner that is gone is pinned.
 //   piece     64 MiB a call of the driver, and a rest behind each: such a call holds locks of the
 //             driver and of the process's address space, for which the engine may wait.
 //   refused   the host pins no more (memlock): that is said once, and what is pinned stays. What is
@@ -47,7 +48,7 @@ struct SegmentPinsOptions {
   std::uint64_t most_bytes = ~std::uint64_t{0};  // pinned together
   std::uint64_t piece_bytes = 64 << 20;
   std::string name;    // of the user, for logs
-  bool thread = true;  // kvcove-pin; false: tests call Step
+  bool thread = true;  // Start starts kvcove-pin; false: tests call Step
 };
 
 class SegmentPins {
@@ -59,6 +60,8 @@ class SegmentPins {
   // The queue outlives all that Find has given.
   SegmentPins(transport::DeviceQueue& queue, Source source, SegmentPinsOptions options);
   ~SegmentPins() { Stop(); }
+  // Once, and not beside Stop. Of two that pin the same memory the driver refuses the second.
+  void Start();
 
   // The segment that has all of that memory pinned, for as long as the caller keeps it; null: some
   // is not. Thread-safe; O(log n) of segments.
@@ -94,6 +97,7 @@ class SegmentPins {
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
 
   // Of the thread that steps.
+  int since_look_ = 0;  // pieces
   bool refused_ = false;
   bool said_ = false;
   std::thread thread_;

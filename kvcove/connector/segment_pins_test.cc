@@ -46,6 +46,7 @@ class SegmentPinsTest : public testing::Test {
           return ranges_;
         },
         options);
+    pins_->Start();
   }
   void OpenByHand(std::uint64_t most_bytes = ~std::uint64_t{0}) {
     Open({.most_bytes = most_bytes, .thread = false});
@@ -150,6 +151,22 @@ TEST_F(SegmentPinsTest, AnOwnerThatStartsAnewGivesRoomToPinItsMemory) {
   Pin();
   EXPECT_EQ(pins_->bytes(), 3 * kPiece);
   EXPECT_NE(pins_->Find(At(0, 0), 3 * kPiece), nullptr);
+}
+
+TEST_F(SegmentPinsTest, AnOwnerThatIsGoneIsLetGoOfBeforeAllOfItIsPinned) {
+  AddSegment(1, ~std::uint64_t{0});
+  OpenByHand();
+  for (int i = 0; i < 3; ++i) (void)pins_->Step();  // a look, and two pieces
+  EXPECT_EQ(pins_->bytes(), 2 * kPiece);
+  const SegmentRange gone = ranges_.front();
+  ranges_.clear();
+  AddSegment(2, ~std::uint64_t{0});  // the owner has started anew
+  for (int i = 0; i < 8; ++i) (void)pins_->Step();
+  EXPECT_NE(pins_->Find(At(0, 0), kPiece), nullptr);
+  EXPECT_EQ(pins_->Find(gone.data, 5 * kPiece), nullptr) << "pinned without a look";
+  Pin();
+  EXPECT_EQ(pins_->Find(gone.data, 1), nullptr);
+  EXPECT_EQ(pins_->bytes(), ranges_.front().size_bytes);
 }
 
 TEST_F(SegmentPinsTest, ItsThreadStopsInTheMiddle) {

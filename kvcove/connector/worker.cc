@@ -112,6 +112,9 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
     LogInfo("{}: rank {}: KV by way of {}, {} pinned", options_.engine, options_.number,
             queue->Describe(), FormatSize(queue->stats().pinned_bytes));
   }
+  if (transport::DeviceQueue* const before = queue_; before != nullptr && before != queue) {
+    before->Forget(this);  // marks of steps that nobody waits for may be left there
+  }
   {
     const MutexLock lock(mutex_);
     quiet_saves_ = queue == nullptr && options_.threads > 0;

@@ -109,8 +109,9 @@ class WorkerRole {
   // Bytes of one chunk's object, by group: for logs.
   std::vector<std::uint64_t> ChunkBytes() const;
 
-  // Jobs wait until there is a store. `ask_first`: what is to be saved is looked up before, as in a
-  // cluster, where others may have it; a pool of this host says so without a copy.
+  // Saves wait until there is a store, loads as long as a call may take. `ask_first`: what is to be
+  // saved is looked up before, as in a cluster, where others may have it; a pool of this host says
+  // so without a copy.
   void Connect(std::unique_ptr<Store> store, bool ask_first = false);
   bool connected() const;
 
@@ -313,6 +314,8 @@ class WorkerRole {
   bool AdapterStands(const AdapterPrint& adapter) const KVCOVE_REQUIRES(mutex_);
   void End(const std::shared_ptr<Job>& job, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void Fail(const LoadOrder& order, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // Those that have waited for one for as long as a call may take. False: none.
+  bool FailLoadsWithoutStore(LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void Drop(const SaveOrder& order) KVCOVE_REQUIRES(mutex_);
   static void SayTiers(const Job& job, LinesAfterLock& lines);
   void Loop(Thread thread);

@@ -4,6 +4,7 @@
 #include "kvcove/connector/counts.h"
 #include "kvcove/connector/one_device.h"
 #include "kvcove/connector/roles_fixture.h"
+#include "tests/becomes.h"
 
 namespace kvcove::connector {
 namespace {
@@ -356,6 +357,34 @@ TEST_F(WorkerDeviceTest, TheModelsThreadOnlyQueuesALoad) {
   std::printf("a plan of %u chunks x %u layers: p50 %.1f us, least %.1f us\n", kChunks, kLayers,
               static_cast<double>(took[took.size() / 2]) / 1e3,
               static_cast<double>(took.front()) / 1e3);
+}
+
+// Its pool cannot be opened, say; kvcove-connect goes on trying.
+TEST_F(WorkerDeviceTest, LoadsOfARankWithoutAStoreEndByTheirTimeout) {
+  WorkerOptions options{
+      .device = device_.get(), .threads = 1, .timeout = std::chrono::milliseconds(100)};
+  options.shape = {.model = "m", .hash_tokens = 4};
+  options.shape.groups = {{.chunk_tokens = 4, .heads = 1}};
+  WorkerRole worker(options, SystemClock::Instance());
+  ASSERT_TRUE(worker.Register(Layers(0)));
+  Plan plan;
+  for (const bool sync : {true, false}) {
+    plan.loads.push_back({.job = sync ? 1U : 2U,
+                          .request = sync ? "waits" : "does not",
+                          .sync = sync,
+                          .chunks = {{.chunk = 0, .block = sync ? 10U : 11U, .hash = "h"}}});
+  }
+  worker.Begin(std::move(plan), 7);
+  worker.WaitForSyncLoads(7);
+  Ended ended;
+  EXPECT_TRUE(Becomes([&] {
+    Ended some = worker.TakeEnded();
+    std::ranges::move(some.loaded, std::back_inserter(ended.loaded));
+    std::ranges::move(some.failed_blocks, std::back_inserter(ended.failed_blocks));
+    return ended.failed_blocks.size() == 2;
+  }));
+  EXPECT_THAT(ended.loaded, ElementsAre("does not"));
+  EXPECT_THAT(ended.failed_blocks, UnorderedElementsAre(10, 11));
 }
 
 // On real threads and time.

@@ -47,7 +47,9 @@ void WorkerRole::StartPins() {
                          .thread = options_.threads > 0});
   const MutexLock lock(mutex_);
   // Another thread may have been faster, or there is another store now.
-  if (pins_ == nullptr && store_ == store && queue_ == queue && !stopping_) pins_.swap(pins);
+  if (pins_ != nullptr || store_ != store || queue_ != queue || stopping_) return;
+  pins_.swap(pins);
+  pins_->Start();  // the loser of two must not pin a thing
 }
 
 std::uint64_t WorkerRole::PinOne() {

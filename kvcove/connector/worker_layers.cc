@@ -99,8 +99,15 @@ void WorkerRole::AwaitSubmitted(std::uint32_t part) {
     }
     if (!RunOne()) break;
   }
+  LinesAfterLock lines;
   const MutexLock lock(mutex_);
-  while (left() && !stopping_) changed_.Wait(mutex_);
+  while (left() && !stopping_) {
+    if (store_ != nullptr) {
+      changed_.Wait(mutex_);
+    } else if (!FailLoadsWithoutStore(lines)) {
+      changed_.WaitFor(mutex_, options_.timeout);
+    }
+  }
 }
 
 void WorkerRole::WaitOnStream(StreamHandle stream, std::uint32_t part) {

@@ -180,8 +180,26 @@ void WorkerRole::QueueSaves(ComputedStep& step, bool marked, bool at_once, Lines
   }
 }
 
+bool WorkerRole::FailLoadsWithoutStore(LinesAfterLock& lines) {
+  if (store_ != nullptr) return false;
+  const std::int64_t before = clock_.NowNs() - options_.timeout.count() * kMillisecond;
+  std::vector<std::shared_ptr<Job>> late;
+  while (!loads_.empty() && loads_.front()->since_ns <= before) {
+    late.push_back(std::move(loads_.front()));
+    loads_.pop_front();
+  }
+  for (const std::shared_ptr<Job>& job : late) {
+    job->counters.failed_keys += job->objects();
+    job->FailAll();
+    End(job, lines);
+  }
+  return !late.empty();
+}
+
 Ended WorkerRole::TakeEnded() {
+  LinesAfterLock lines;
   const MutexLock lock(mutex_);
+  (void)FailLoadsWithoutStore(lines);
   return std::exchange(ended_, {});
 }
 

@@ -48,9 +48,11 @@ class DeviceQueue::Loan final : public HostMemory {
 Result<std::unique_ptr<DeviceQueue>> DeviceQueue::Open(std::unique_ptr<DeviceBackend> backend,
                                                        const DeviceQueueOptions& options,
                                                        const Clock& clock) {
-  std::unique_ptr<DeviceQueue> queue(new DeviceQueue(std::move(backend), options, clock));
+  DeviceQueueOptions rounded = options;
+  rounded.ring_bytes = DeviceRing::Rounded(options.ring_bytes);  // so that all of it can be lent
+  std::unique_ptr<DeviceQueue> queue(new DeviceQueue(std::move(backend), rounded, clock));
   for (std::size_t way = 0; way < kDeviceWays; ++way) {
-    KVCOVE_ASSIGN(queue->ring_memory_[way], queue->backend_->AllocateHost(options.ring_bytes));
+    KVCOVE_ASSIGN(queue->ring_memory_[way], queue->backend_->AllocateHost(rounded.ring_bytes));
     const MutexLock lock(queue->mutex_);
     queue->rings_[way] = DeviceRing(queue->ring_memory_[way]);
   }

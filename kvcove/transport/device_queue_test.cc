@@ -56,6 +56,11 @@ class DeviceQueueTest : public testing::Test {
   std::unique_ptr<DeviceQueue> queue_;
 };
 
+TEST_F(DeviceQueueTest, AllOfARingIsLentWhateverItsSizeIs) {
+  Open({.ring_bytes = 1000, .thread = false});
+  EXPECT_TRUE(Lend(DeviceWay::kLoad, 1000));
+}
+
 TEST_F(DeviceQueueTest, ALoadsPieceComesBackWhenItsTicketIsOver) {
   device_->Hold(DeviceWay::kLoad, true);
   std::vector<std::string> told;

@@ -4,7 +4,7 @@
 namespace kvcove::transport {
 
 std::optional<std::span<std::byte>> DeviceRing::Take(std::uint64_t bytes) {
-  const std::uint64_t whole = (bytes + kAlign - 1) / kAlign * kAlign;
+  const std::uint64_t whole = Rounded(bytes);
   if (whole == 0 || whole > size()) return std::nullopt;
   if (pieces_.empty()) next_ = 0;
   const std::uint64_t oldest = pieces_.empty() ? size() : pieces_.front().offset;

@@ -15,6 +15,10 @@ class DeviceRing {
  public:
   static constexpr std::uint64_t kAlign = 256;  // so that a kernel moves whole words
 
+  static constexpr std::uint64_t Rounded(std::uint64_t bytes) {
+    return (bytes + kAlign - 1) / kAlign * kAlign;
+  }
+
   DeviceRing() = default;
   explicit DeviceRing(std::span<std::byte> memory) : memory_(memory) {}
 

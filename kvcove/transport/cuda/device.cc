@@ -39,6 +39,11 @@ Result<std::unique_ptr<Device>> Device::Open(const Driver& driver, int ordinal,
 }
 
 Status Device::Start() {
+  // Not before: a process that only asks whose memory something is (Driver::Owns) may still choose
+  // its GPUs by CUDA_VISIBLE_DEVICES, and fork children that use them.
+  if (const CuResult begun = driver_.init(0); begun != kSuccess) {
+    return Fail(Code::kUnavailable, fmt::format("the GPU's driver answers {} to cuInit", begun));
+  }
   const CuResult found = driver_.device_get(&handle_, ordinal_);
   if (found != kSuccess) {
     return Fail(Code::kUnavailable,
@@ -267,6 +272,15 @@ void Device::Release(Ticket& ticket) {
   for (const RunBlock& block : ticket.blocks) channel.staging.blocks.push_back(block);
 }
 
+void Device::ForgetTickets() {
+  decltype(tickets_) left;
+  {
+    const MutexLock lock(mutex_);
+    left.swap(tickets_);
+  }
+  for (auto& [id, ticket] : left) Release(ticket);
+}
+
 Result<bool> Device::Poll(DeviceTicket id) {
   const Scope scope(driver_, context_);
   KVCOVE_TRY(scope.status());
@@ -342,10 +356,8 @@ Device::~Device() {
         if (stream != nullptr) (void)driver_.stream_destroy(stream);
       }
     }
+    ForgetTickets();
     const MutexLock lock(mutex_);
-    for (auto& [id, ticket] : tickets_) {
-      if (ticket.done != nullptr) events_->Give(ticket.done);
-    }
     for (const auto& [memory, pinned] : pinned_) {
       auto* const data = const_cast<std::byte*>(memory);
       (void)(pinned.registered ? driver_.host_unregister(data) : driver_.host_free(data));

@@ -131,6 +131,8 @@ class Device final : public DeviceBackend {
   PathLimits Limits(const Seams& seams) const;
   DeviceTicket Keep(Ticket ticket);
   void Release(Ticket& ticket);
+  // All that are left: of work that is over, and that nobody asks about.
+  void ForgetTickets();
 
   const Driver& driver_;
   const int ordinal_;

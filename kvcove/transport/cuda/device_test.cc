@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <numeric>
+#include <thread>
 
 #include "kvcove/transport/cuda/device_fixture.h"
 
@@ -417,6 +418,22 @@ TEST_F(DeviceTest, AStartThatFailsKeepsNothing) {
   const auto device = cuda::Device::Open(FakeDriver(), 1, {.threshold = 4096, .load_slots = 2});
   ASSERT_FALSE(device);
   EXPECT_THAT(device.error().detail, HasSubstr("an event"));
+}
+
+TEST_F(DeviceTest, AProbeThatTakesTooLongKeepsNoListOfRuns) {
+  fake_manual(1);
+  std::thread late([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    fake_manual(0);
+  });
+  auto device = cuda::Device::Open(FakeDriver(), 1, {.run_blocks = 4});
+  late.join();
+  ASSERT_TRUE(device);
+  device_ = std::move(*device);
+  const auto ring = device_->AllocateHost(kRing);
+  const auto copies = Runs(*ring, 64, 512);
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(Wait(Submit(DeviceWay::kLoad, copies)));
+  EXPECT_EQ(moved_[static_cast<std::size_t>(DevicePath::kStaged)], 4 * 64 * 512);
 }
 
 TEST_F(DeviceTest, AGpuThatIsNotThereIsRefused) {

@@ -81,10 +81,8 @@ const Driver* Driver::Open(const std::string& library, std::string& why) {
   auto* driver = new Driver();  // for as long as the process, as the library
   Library found(handle);
   FindAll(*driver, found);
-  const CuResult begun = found.missing().empty() ? driver->init(0) : kSuccess;
-  if (found.missing().empty() && begun == kSuccess) return driver;
-  why = found.missing().empty() ? fmt::format("{}: cuInit answers {}", library, begun)
-                                : fmt::format("{} has no {}", library, found.missing());
+  if (found.missing().empty()) return driver;
+  why = fmt::format("{} has no {}", library, found.missing());
   delete driver;
   return nullptr;
 }

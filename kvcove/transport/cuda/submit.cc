@@ -324,11 +324,12 @@ void Device::Probe() {
     double kernel = 0;
     for (int turn = 0; turn < 3 && measured; ++turn) {
       const auto by_copy = ProbeOne(bytes, 0, host->data(), device);
-      const auto by_kernel = ProbeOne(bytes, ~std::uint64_t{0}, host->data(), device);
-      measured = by_copy && by_kernel;
+      measured = by_copy.has_value();
       if (!measured) break;
       alone = std::max(alone, *by_copy);
-      kernel = std::max(kernel, *by_kernel);
+      const auto by_kernel = ProbeOne(bytes, ~std::uint64_t{0}, host->data(), device);
+      measured = by_kernel.has_value();
+      if (measured) kernel = std::max(kernel, *by_kernel);
     }
     if (!measured || alone < 0.95 * kernel) break;
     chosen = bytes;
@@ -339,6 +340,7 @@ void Device::Probe() {
   if (Close(SystemClock::Instance().NowNs() + kSecond)) {
     FreeHost(*host);
     (void)driver_.free(device);
+    ForgetTickets();
   } else {
     kept_ = false;
   }

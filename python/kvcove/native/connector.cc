@@ -479,7 +479,8 @@ class PyWorker {
   // the model's thread never waits for it, and on a busy host that may take long. Jobs wait for it.
   void ConnectBeside(const std::string& address) {
     if (address.empty() || connector_.joinable()) return;
-    connector_ = StartThread("kvcove-connect", [this, address, role = role_] {
+    // role(): another thread may have closed it while the plan was decoded.
+    connector_ = StartThread("kvcove-connect", [this, address, role = role()] {
       while (!Connect(*role, address)) {
         const MutexLock lock(mutex_);
         if (!closing_) (void)closed_.WaitFor(mutex_, std::chrono::seconds(1));

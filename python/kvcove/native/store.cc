@@ -409,8 +409,13 @@ class Store {
       for (const Piece& piece : staging.pieces) {
         const std::size_t count = std::min<std::size_t>(piece.size, results[k].bytes - at);
         if (count == 0) break;
-        if (!Device::Get()->FromHost(piece.address, staging.bytes.data() + at, count)) {
-          codes[which[k]] = kTransferFail;
+        const Status copied =
+            Device::Get()->FromHost(piece.address, staging.bytes.data() + at, count);
+        if (!copied) {
+          // The GPU may still write there, and the caller shall know.
+          codes[which[k]] = copied.error().code == Code::kBufferBusy
+                                ? FromCode(Code::kBufferBusy, MissReason::kNone)
+                                : kTransferFail;
           break;
         }
         at += count;

@@ -2,6 +2,7 @@
 #include "kvcove/transport/cuda/fake/fake_driver.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -33,8 +34,11 @@ void* const kContext = reinterpret_cast<void*>(0x1234);  // NOLINT
 void* const kDefault = nullptr;
 constexpr int kInvalid = 1;
 constexpr int kNoMemory = 2;
+constexpr int kNotInitialized = 3;
 constexpr int kBroken = 700;
 constexpr int kPoison = 0xDD;
+
+std::atomic<bool> begun{false};  // cuInit was called
 
 Address AddressOf(const void* pointer) { return reinterpret_cast<Address>(pointer); }  // NOLINT
 
@@ -499,8 +503,13 @@ const char* fake_violation() { return Call(true, false).gpu.violation.c_str(); }
 
 // ---- the driver
 
-int cuInit(unsigned) { return Call(true, false), 0; }
+int cuInit(unsigned) {
+  begun = true;
+  return Call(true, false), 0;
+}
+int fake_begun() { return begun ? 1 : 0; }
 int cuPointerGetAttribute(void* data, int attribute, Address pointer) {
+  if (!begun) return kNotInitialized;
   Call call(true, false);
   if (!call.gpu.OnDevice(pointer)) return kInvalid;
   if (attribute == 2) *static_cast<unsigned*>(data) = 2;
@@ -509,6 +518,7 @@ int cuPointerGetAttribute(void* data, int attribute, Address pointer) {
   return 0;
 }
 int cuDeviceGet(int* device, int ordinal) {
+  if (!begun) return kNotInitialized;
   *device = kHandle - 1 + ordinal;
   return ordinal == 1 ? 0 : 101;
 }

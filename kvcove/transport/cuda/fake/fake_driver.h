@@ -25,6 +25,8 @@ extern "C" {
 
 // Begins anew: no memory, no streams, no settings. The seed gives the order.
 void fake_reset(std::uint64_t seed);
+// Whether anybody in this process has called cuInit.
+int fake_begun(void);
 std::uint64_t fake_base(void);
 std::uint64_t fake_bytes(void);
 // Where the host finds what the device has at `address`.
