@@ -44,6 +44,7 @@ from kvcove.mooncake.store import MooncakeDistributedStore
 store = MooncakeDistributedStore()
 assert store.setup("127.0.0.1", "P2PHANDSHAKE", 64 << 20, 16 << 20, "tcp", "", "embedded:") == 0
 """
+ENGINE = "assert driver.cuInit(0) == 0  # as what has memory of a GPU has done\n"
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +63,22 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def run(code: str, driver: str) -> str:
-    ended = python(CODE + code, KVCOVE_CUDA_DRIVER=driver)
+    ended = python(CODE + ENGINE + code, KVCOVE_CUDA_DRIVER=driver)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
+
+
+def test_a_process_without_memory_of_a_gpu_may_still_choose_and_fork(driver: str) -> None:
+    code = """
+host = ctypes.create_string_buffer(b"host", 4)
+assert store.register_buffer(ctypes.addressof(host), 4) == 0
+assert store.put_from("k", ctypes.addressof(host), 4) == 0
+assert store.register_buffer(base, 64) != 0  # it is nobody's before cuInit
+print(driver.fake_begun())
+"""
+    ended = python(CODE + code, KVCOVE_CUDA_DRIVER=driver)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "0"
 
 
 def test_values_come_from_a_gpu_and_go_to_it(driver: str) -> None:
@@ -127,6 +141,7 @@ def test_without_a_driver_such_addresses_are_no_memory() -> None:
 
 ROLES = (
     CODE.split("from kvcove.mooncake")[0]
+    + ENGINE
     + """
 from kvcove import _native
 import kvcove
