@@ -86,12 +86,13 @@ class ClusterSession final : public Session {
                    std::span<const std::size_t> which, std::span<const wire::OwnerNumber> asked,
                    std::span<ItemResult> results, const CallOptions& options,
                    std::int64_t deadline_ns);
-  // As GetFrom.
+  // As GetFrom. `tried` gets those that were asked.
+  using TriedPeers = std::vector<std::shared_ptr<transport::tcp::Peer>>;
   std::uint32_t PutTo(const Token& token, std::span<const PutItem> items,
                       std::span<const std::vector<std::size_t>> parts,
                       std::span<const wire::OwnerNumber> owners,
                       std::span<const std::uint32_t> groups, std::span<ItemResult> results,
-                      const CallOptions& options, std::int64_t deadline_ns);
+                      const CallOptions& options, TriedPeers& tried, std::int64_t deadline_ns);
   // Owners to put to, best first.
   std::vector<wire::OwnerNumber> Targets(std::int64_t deadline_ns);
   // A put goes elsewhere than it was meant to.

@@ -199,32 +199,50 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
   }
   const bool spread = preferred_.empty() && options_.replicas <= 1;
   std::uint32_t busy_ms = 0;
+  TriedPeers tried;
   for (std::size_t copy = 0; copy < copies; ++copy) {
     std::vector<wire::OwnerNumber> owners;
     for (std::size_t p = 0; p < parts.size(); ++p) {
       owners.push_back(targets[(copy + (spread ? p : 0)) % targets.size()]);
     }
-    busy_ms = std::max(busy_ms,
-                       PutTo(token, items, parts, owners, groups, results, options, deadline_ns));
+    busy_ms = std::max(
+        busy_ms, PutTo(token, items, parts, owners, groups, results, options, tried, deadline_ns));
   }
-  // A full, busy or failing owner is not the end: the next one is asked, once.
-  for (std::size_t next = copies; next < targets.size() && next < copies + 2; ++next) {
+  const auto left = [&] {
     std::vector<std::size_t> again;
-    for (const std::size_t i : todo) {
-      if (results[i].replicas == 0 &&
-          (results[i].code == Code::kNoSpace || results[i].code == Code::kUnavailable ||
-           results[i].code == Code::kLimit)) {
-        again.push_back(i);
-      }
-    }
-    if (again.empty() || clock_.NowNs() >= deadline_ns) break;
+    std::ranges::copy_if(todo, std::back_inserter(again), [&](std::size_t i) {
+      return results[i].replicas == 0 &&
+             (results[i].code == Code::kNoSpace || results[i].code == Code::kUnavailable ||
+              results[i].code == Code::kLimit);
+    });
+    return again;
+  };
+  const auto ask = [&](const std::vector<std::size_t>& again, wire::OwnerNumber owner) {
     std::ranges::copy_if(again, std::back_inserter(unknown),
                          [&](std::size_t i) { return results[i].code == Code::kUnavailable; });
+    const std::vector<std::vector<std::size_t>> rest = {again};
+    const std::vector<wire::OwnerNumber> owners = {owner};
+    busy_ms = PutTo(token, items, rest, owners, groups, results, options, tried, deadline_ns);
+  };
+  // A full, busy or failing owner is not the end: the next one is asked, once.
+  for (std::size_t next = copies; next < targets.size() && next < copies + 2; ++next) {
+    const std::vector<std::size_t> again = left();
+    if (again.empty() || clock_.NowNs() >= deadline_ns) break;
     if (!preferred_.empty() && next == std::max(copies, preferred_.size()))
       FallBack("is full or does not answer");
-    const std::vector<std::vector<std::size_t>> rest = {again};
-    const std::vector<wire::OwnerNumber> owners = {targets[next]};
-    busy_ms = PutTo(token, items, rest, owners, groups, results, options, deadline_ns);
+    ask(again, targets[next]);
+  }
+  // All that were asked may be gone, and others have taken their place since the last look.
+  std::vector<std::size_t> gone = left();
+  std::erase_if(gone, [&](std::size_t i) { return results[i].code != Code::kUnavailable; });
+  if (!gone.empty() && clock_.NowNs() < deadline_ns) {
+    host_->peers().Refresh(deadline_ns);
+    // A number may be a new owner's by now.
+    std::vector<wire::OwnerNumber> fresh = Targets(deadline_ns);
+    std::erase_if(fresh, [&](wire::OwnerNumber target) {
+      return std::ranges::find(tried, host_->peers().Get(target, deadline_ns)) != tried.end();
+    });
+    if (!fresh.empty()) ask(gone, fresh.front());
   }
   // Where all are busy, the first one is asked again when it has said.
   while (busy_ms != 0) {
@@ -233,9 +251,7 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
       return results[i].replicas == 0 && results[i].code == Code::kLimit;
     });
     if (again.empty() || !rpc::WaitWhileBusy(busy_ms, deadline_ns, clock_)) break;
-    const std::vector<std::vector<std::size_t>> rest = {again};
-    const std::vector<wire::OwnerNumber> owners = {targets.front()};
-    busy_ms = PutTo(token, items, rest, owners, groups, results, options, deadline_ns);
+    ask(again, targets.front());
   }
   for (const std::size_t i : unknown) {
     if (results[i].code == Code::kStale) results[i].code = Code::kUnavailable;
@@ -248,7 +264,7 @@ std::uint32_t ClusterSession::PutTo(const Token& token, std::span<const PutItem>
                                     std::span<const wire::OwnerNumber> owners,
                                     std::span<const std::uint32_t> groups,
                                     std::span<ItemResult> results, const CallOptions& options,
-                                    std::int64_t deadline_ns) {
+                                    TriedPeers& tried, std::int64_t deadline_ns) {
   const RemoteWriteOptions common{
       .token = token,
       .checksum = host_->options().checksum,
@@ -256,12 +272,11 @@ std::uint32_t ClusterSession::PutTo(const Token& token, std::span<const PutItem>
       .after = options.after,
       .deadline_ns = deadline_ns};
   RemoteWrite write(common, items, groups, results);
-  std::vector<std::shared_ptr<transport::tcp::Peer>> peers;
   for (std::size_t p = 0; p < parts.size(); ++p) {
     auto peer = host_->peers().Get(owners[p], deadline_ns);
     if (peer == nullptr) continue;
     write.Add(parts[p], *peer, clock_.NowNs());
-    peers.push_back(std::move(peer));
+    tried.push_back(std::move(peer));
   }
   transport::Run(write.Exchanges(), deadline_ns, clock_);
   write.Finish();

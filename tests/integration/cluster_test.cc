@@ -365,6 +365,18 @@ TEST_F(ClusterTest, AnOwnerThatComesLaterIsUsedDirectly) {
   EXPECT_FALSE(Get(*session, "far").ok());
 }
 
+TEST_F(ClusterTest, APutFindsOwnersThatHaveJustTakenTheOthersPlace) {
+  auto pool = Open();
+  auto session = OpenSession(*pool);
+  for (int turn = 0; turn < 10; ++turn) {
+    ASSERT_EQ(Put(*session, fmt::format("before {}", turn)), Code::kOk) << turn;
+    owners_.clear();
+    next_owner_ = 0;  // under the same names
+    for (int i = 0; i < 2; ++i) StartOwner();
+    ASSERT_EQ(Put(*session, fmt::format("behind {}", turn)), Code::kOk) << turn;
+  }
+}
+
 TEST_F(ClusterTest, AnOwnerThatIsNotKnownYetIsAskedForOnceABatch) {
   auto pool = Open();
   auto session = OpenSession(*pool);
