@@ -36,10 +36,14 @@ bool PinnedSegment::Holds(const void* data, std::uint64_t bytes) const {
 }
 
 SegmentPins::SegmentPins(transport::DeviceQueue& queue, Source source, SegmentPinsOptions options)
-    : queue_(queue), source_(std::move(source)), options_(std::move(options)) {}
+    : queue_(queue), source_(std::move(source)), options_(std::move(options)) {
+  if (options_.thread) thread_ = StartThread("kvcove-pin", [this] { Loop(); });
+}
 
 void SegmentPins::Start() {
-  if (options_.thread) thread_ = StartThread("kvcove-pin", [this] { Loop(); });
+  const MutexLock lock(mutex_);
+  started_ = true;
+  wake_.NotifyAll();
 }
 
 void SegmentPins::Stop() {
@@ -52,6 +56,11 @@ void SegmentPins::Stop() {
 }
 
 void SegmentPins::Loop() {
+  {
+    const MutexLock lock(mutex_);
+    while (!started_ && !stopping_) wake_.Wait(mutex_);
+    if (stopping_) return;
+  }
   while (true) {
     const std::int64_t rest_ns = Step();
     const MutexLock lock(mutex_);

@@ -48,7 +48,7 @@ struct SegmentPinsOptions {
   std::uint64_t most_bytes = ~std::uint64_t{0};  // pinned together
   std::uint64_t piece_bytes = 64 << 20;
   std::string name;    // of the user, for logs
-  bool thread = true;  // Start starts kvcove-pin; false: tests call Step
+  bool thread = true;  // kvcove-pin; false: tests call Step
 };
 
 class SegmentPins {
@@ -60,7 +60,7 @@ class SegmentPins {
   // The queue outlives all that Find has given.
   SegmentPins(transport::DeviceQueue& queue, Source source, SegmentPinsOptions options);
   ~SegmentPins() { Stop(); }
-  // Once, and not beside Stop. Of two that pin the same memory the driver refuses the second.
+  // The thread pins nothing before: of two that pin the same memory the driver refuses the second.
   void Start();
 
   // The segment that has all of that memory pinned, for as long as the caller keeps it; null: some
@@ -94,6 +94,7 @@ class SegmentPins {
   mutable Mutex mutex_;
   CondVar wake_;
   Segments segments_ KVCOVE_GUARDED_BY(mutex_);  // changed by the thread that steps alone
+  bool started_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
 
   // Of the thread that steps.

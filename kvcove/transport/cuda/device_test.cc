@@ -423,7 +423,7 @@ TEST_F(DeviceTest, AStartThatFailsKeepsNothing) {
 TEST_F(DeviceTest, AProbeThatTakesTooLongKeepsNoListOfRuns) {
   fake_manual(1);
   std::thread late([] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // a probe has 200
     fake_manual(0);
   });
   auto device = cuda::Device::Open(FakeDriver(), 1, {.run_blocks = 4});
