@@ -148,9 +148,15 @@ class WorkerCudaTest : public testing::Test {
 class Turns {
  public:
   Turns(WorkerRole& worker, Session& session, std::uint64_t seed)
-      : worker_(worker), session_(session), random_(seed), engine_(fake_stream(0)) {}
+      : worker_(worker),
+        session_(session),
+        random_(seed),
+        breaker_(seed),
+        engine_(fake_stream(0)) {}
 
-  void Run(int turn, bool resets) {
+  void Run(int turn) {
+    breaker_.breaks = random_.OneIn(2);
+    const bool resets = random_.OneIn(2);
     Plan plan;
     SaveOrder save{.job = ++job_, .token = *session_.Capture({})};
     LoadOrder load{.job = ++job_, .request = "r", .sync = random_.OneIn(3)};
@@ -186,6 +192,7 @@ class Turns {
     }
     AwaitEnds(turn);
     if (unregisters) {
+      breaker_.breaks = false;
       ASSERT_TRUE(Becomes([&] { return worker_.Register(LayersAt(fake_base())).has_value(); }));
     }
   }
@@ -221,6 +228,7 @@ class Turns {
   WorkerRole& worker_;
   Session& session_;
   Random random_;
+  Breaker breaker_;
   void* const engine_;
   JobId job_ = 0;
   std::size_t loaded_ = 0;
@@ -240,15 +248,11 @@ TEST_F(WorkerCudaTest, WhateverFailsAllEndsOnceAndWhatIsLoadedIsRight) {
     WorkerRole worker(options, SystemClock::Instance());
     worker.Connect(NewStore());
     ASSERT_TRUE(worker.Register(LayersAt(fake_base())));
-    Turns turns(worker, *facts_.session, seed);
     {
-      Breaker breaker(seed);
-      for (int turn = 0; turn < 40 && !HasFatalFailure(); ++turn) {
-        breaker.breaks = random.OneIn(2);
-        turns.Run(turn, /*resets=*/random.OneIn(2));
-      }
+      Turns turns(worker, *facts_.session, seed);
+      for (int turn = 0; turn < 40 && !HasFatalFailure(); ++turn) turns.Run(turn);
+      loaded += turns.loaded();
     }
-    loaded += turns.loaded();
     EXPECT_TRUE(worker.Unregister());
     EXPECT_EQ(worker.TakeReport().counters.device_in_place_bytes, 0);
     EXPECT_EQ(gpu_->queue->stats().lent_bytes, 0);
