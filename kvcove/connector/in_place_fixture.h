@@ -114,7 +114,7 @@ class InPlaceTest : public testing::Test {
     EXPECT_EQ(pool_->Stat()->reserved_bytes, 0);
     SetLogLevel(LogLevel::kWarn);
   }
-  void Open(WorkerOptions options, const SessionOptions& session = {}) {
+  void Open(const WorkerOptions& options, const SessionOptions& session = {}) {
     worker_.reset();
     facts_.session.reset();
     pool_ = *Pool::Open("embedded:?memory=16MiB&policy=lru");
