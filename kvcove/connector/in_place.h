@@ -38,8 +38,8 @@ class InPlaceBudget : public std::enable_shared_from_this<InPlaceBudget> {
 };
 
 // Of one batch: what is borrowed for a load, or reserved for a save. Built by one thread, then kept
-// by the transfer. Its end lets the segments be unpinned, and releases, or aborts what was not
-// committed: in either order, as whoever holds it has no device that still uses it.
+// by the transfer. Its end releases, or aborts what was not committed, and then lets the segments
+// be unpinned.
 class InPlaceMemory final : public transport::HostMemory {
  public:
   explicit InPlaceMemory(std::shared_ptr<const void> share) : share_(std::move(share)) {}
@@ -62,13 +62,15 @@ class InPlaceMemory final : public transport::HostMemory {
     return value;
   }
 
-  Borrowed loan;   // of a load
-  Reserved space;  // of a save
-
  private:
   std::shared_ptr<const void> share_;
   std::vector<std::shared_ptr<const PinnedSegment>> segments_;
   std::vector<std::span<std::byte>> extents_;
+
+ public:
+  // The last members: they end first.
+  Borrowed loan;   // of a load
+  Reserved space;  // of a save
 };
 
 }  // namespace kvcove::connector

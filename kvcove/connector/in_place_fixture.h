@@ -190,6 +190,12 @@ class InPlaceTest : public testing::Test {
     const auto at = memory_.begin() + block * kBlock;
     return std::all_of(at, at + kBlock, [=](char each) { return each == letter; });
   }
+  // What Save has stored, in so many blocks from `first` on.
+  void ExpectLetters(std::uint32_t count, BlockId first) const {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      EXPECT_TRUE(Has(first + i, static_cast<char>('a' + i))) << "block " << first + i;
+    }
+  }
   Counters Told() {
     counters_.Add(worker_->TakeReport().counters);
     return counters_;

@@ -15,7 +15,8 @@ namespace {
 // Between two looks: while an owner populates its memory, and afterwards.
 constexpr std::int64_t kGrowingNs = 250 * kMillisecond;
 constexpr std::int64_t kQuietNs = 5 * kSecond;
-// Of which each takes some 50 ms with its rest.
+// Pieces between two looks while memory is pinned. By estimate a piece takes 50 ms with its rest,
+// so that is about as often as while an owner populates.
 constexpr int kPiecesALook = 4;
 // Rest per time of work, so that who waits for the driver's locks gets them.
 constexpr std::int64_t kRest = 4;

@@ -49,7 +49,7 @@ void WorkerRole::StartPins() {
   // Another thread may have been faster, or there is another store now.
   if (pins_ != nullptr || store_ != store || queue_ != queue || stopping_) return;
   pins_.swap(pins);
-  pins_->Start();  // the loser of two must not pin a thing
+  pins_->Start();  // one that came too late must not pin a thing
 }
 
 std::uint64_t WorkerRole::PinOne() {

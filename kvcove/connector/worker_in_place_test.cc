@@ -18,7 +18,7 @@ TEST_F(InPlaceTest, WhatIsPinnedNeedsNoRing) {
   Save(4);
   Load(4, 10);
   EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
-  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  ExpectLetters(4, 10);
   const Counters told = Told();
   EXPECT_EQ(told.saved_keys, 4);
   EXPECT_EQ(told.loaded_keys, 4);
@@ -55,7 +55,7 @@ TEST_F(InPlaceTest, APoolThatIsPinnedInPartIsUsedWhereItIs) {
   for (int i = 0; i < 40; ++i) (void)worker_->PinOne();
   Load(20, 30);
   EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
-  for (std::uint32_t i = 0; i < 20; ++i) EXPECT_TRUE(Has(30 + i, static_cast<char>('a' + i)));
+  ExpectLetters(20, 30);
   const Counters told = Told();
   EXPECT_EQ(told.device_segment_pinned_bytes, 1 << 20);
   EXPECT_EQ(told.loaded_keys, 20);
@@ -230,7 +230,7 @@ TEST_F(InPlaceTest, ASlowDeviceHoldsItsShareOfThePoolAndNoMore) {
   EXPECT_EQ(told.device_in_place_bytes, 0);
   EXPECT_EQ(told.device_load_in_place_bytes, 6 * kBlock);
   EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
-  for (std::uint32_t i = 0; i < 6; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  ExpectLetters(6, 10);
   Hold(DeviceWay::kSave, true);
   Save(6, 'A');
   EXPECT_EQ(Held(), 2 * kBlock);
@@ -246,7 +246,7 @@ TEST_F(InPlaceTest, WhatIsBeyondTheSessionsLoansGoesByWayOfTheRing) {
   Save(4);
   Load(4, 10);
   EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
-  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  ExpectLetters(4, 10);
   EXPECT_EQ(Told().device_load_in_place_bytes, kBlock) << "nothing else while that is lent";
   EXPECT_EQ(Told().loaded_keys, 4);
 }
@@ -259,7 +259,7 @@ TEST_F(InPlaceTest, WhatIsOnOtherHostsGoesByWayOfTheRing) {
   EXPECT_GT(facts_.borrows, 0);
   EXPECT_GT(facts_.reserves, 0);
   EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
-  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  ExpectLetters(4, 10);
   const Counters told = Told();
   EXPECT_EQ(told.loaded_keys, 4);
   EXPECT_EQ(told.saved_keys, 4);
@@ -286,7 +286,7 @@ TEST_F(InPlaceTest, ASynchronousLoadMakesTheStreamWaitAndNotTheHost) {
   EXPECT_FALSE(Has(10, 'a')) << "the host did not wait";
   Hold(DeviceWay::kLoad, false);
   Move();
-  for (std::uint32_t i = 0; i < 6; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  ExpectLetters(6, 10);
   const Counters told = Told();
   EXPECT_EQ(told.loaded_keys, 6);
   EXPECT_EQ(told.device_load_in_place_bytes, 6 * kBlock);
@@ -307,7 +307,7 @@ TEST_F(InPlaceTest, AResetBehindTheStreamsWaitIsToldLateAndTheBytesStay) {
   Press();
   Hold(DeviceWay::kLoad, false);
   Move();
-  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  ExpectLetters(4, 10);
   EXPECT_THAT(worker_->TakeEnded().failed_blocks, ElementsAre(10, 11, 12, 13));
   EXPECT_EQ(Told().loaded_keys, 0);
 }
@@ -331,7 +331,7 @@ TEST_F(InPlaceTest, TheFirstLayerOfAllValuesGoesBeforeTheSecondOfAny) {
   EXPECT_THAT(layers, ElementsAre(0, 0, 0, 1, 1, 1));
   Hold(DeviceWay::kLoad, false);
   Move();
-  for (std::uint32_t i = 0; i < 6; ++i) EXPECT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
+  ExpectLetters(6, 10);
   const Counters told = Told();
   EXPECT_EQ(told.loaded_keys, 6) << "each once";
   EXPECT_EQ(told.loaded_bytes, 6 * kBlock);
@@ -358,7 +358,7 @@ TEST_F(InPlaceTest, ALoadForTheStreamThatIsMoreThanMayBeLentGoesInPlaceAllTheSam
   worker_->WaitForLayer("1", 7);
   worker_->FinishStep({}, 7);
   Move();
-  for (std::uint32_t i = 0; i < 20; ++i) EXPECT_TRUE(Has(30 + i, static_cast<char>('a' + i)));
+  ExpectLetters(20, 30);
   EXPECT_EQ(Told().device_load_in_place_bytes, 20 * kBlock);
   EXPECT_EQ(facts_.gets, 0);
   EXPECT_EQ(Held(), 0);

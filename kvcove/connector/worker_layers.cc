@@ -30,15 +30,15 @@ bool WorkerRole::LoadForStream(Job& job, Store& store) {
   std::vector<std::shared_ptr<Batch>> lent;
   bool waits = false;
   while (job.next < job.items.size() && !job.cancelled && !job.Hopeless(options_.shape)) {
+    waits = lent.size() * options_.layer_parts >= kMostTickets;
+    if (waits) break;
     const std::size_t to = BatchEnd(job);
     std::vector<std::size_t> items = Job::Range(job.next, to);
-    bool may_wait = !lent.empty();
+    bool may_wait = !lent.empty();  // what holds the pool's memory gives it back
     {
       const MutexLock lock(mutex_);
       may_wait = may_wait || load_flow_.batches > 0;
     }
-    waits = lent.size() * options_.layer_parts >= kMostTickets;
-    if (waits) break;
     if (const auto in_place = TakeInPlace(DeviceWay::kLoad, job.BytesOf(items), false)) {
       Lent some = Lend(job, store, *in_place, std::move(items), may_wait);
       waits = some.waits;

@@ -476,7 +476,8 @@ class PyWorker {
 
  private:
   // Opens the pool that the plans name on a thread of its own, again and again until it is there:
-  // the model's thread never waits for it, and on a busy host that may take long. Jobs wait for it.
+  // the model's thread never waits for it, and on a busy host that may take long. Saves wait for
+  // it, loads for as long as a call may take.
   void ConnectBeside(const std::string& address) {
     if (address.empty() || connector_.joinable()) return;
     // role(): another thread may have closed it while the plan was decoded.

@@ -500,6 +500,7 @@ void fake_capture(void* stream, int capturing) {
 }
 FakeCounts fake_counts() { return Call(true, false).gpu.counts; }
 const char* fake_violation() { return Call(true, false).gpu.violation.c_str(); }
+int fake_begun() { return begun ? 1 : 0; }
 
 // ---- the driver
 
@@ -507,7 +508,6 @@ int cuInit(unsigned) {
   begun = true;
   return Call(true, false), 0;
 }
-int fake_begun() { return begun ? 1 : 0; }
 int cuPointerGetAttribute(void* data, int attribute, Address pointer) {
   if (!begun) return kNotInitialized;
   Call call(true, false);
