@@ -28,7 +28,10 @@ find_program(KVCOVE_FLATC flatc REQUIRED)
 
 find_program(KVCOVE_CCACHE ccache)
 if(KVCOVE_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${KVCOVE_CCACHE})
+  # With paths below the tree taken as relative, one build directory finds the objects of another one (pip's those of `make
+  # build`). Nothing in the precompiled headers depends on macros of their users or on the time.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
+                                  CCACHE_SLOPPINESS=pch_defines,time_macros ${KVCOVE_CCACHE})
 endif()
 
 # What we build runs where none of these is installed, and its symbols meet no other copy of them

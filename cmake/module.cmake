@@ -26,14 +26,69 @@ endif()
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
-# kvcove_module(NAME DEPS a b c PACKAGES X::Y)
-# One folder, one namespace, one target kvcove::NAME. Sources are all *.cc (of its folders, too) but tests; a `*_test.cc` beside
-# the code becomes a test of its own with the label `unit`. DEPS are modules further down only.
+# Headers of other projects that most units include are parsed once: that was a third of the product's compile time and half of
+# the tests'. None of ours is among them, so a change of ours builds no more than it would anyway. A unit includes what it uses
+# all the same: the builds for aarch64 and for projects that add kvcove have no precompiled headers.
+option(KVCOVE_PRECOMPILED "precompile headers of other projects" ${PROJECT_IS_TOP_LEVEL})
+
+# kvcove_precompile(TARGET HEADERS <a>... [OPTIONS ...] [PACKAGES X::Y] [PROGRAM])
+# kvcove_use_precompiled(NAME TARGET) then compiles NAME with them, and with the same OPTIONS: compilers refuse others. PROGRAM is
+# for executables, which are compiled as such and not as part of a shared library.
+function(kvcove_precompile target)
+  cmake_parse_arguments(ARG "PROGRAM" "" "HEADERS;OPTIONS;PACKAGES" ${ARGN})
+  if(ARG_PROGRAM)
+    add_executable(${target} ${PROJECT_SOURCE_DIR}/cmake/precompiled_program.cc)
+  else()
+    add_library(${target} OBJECT ${PROJECT_SOURCE_DIR}/cmake/precompiled.cc)
+  endif()
+  target_link_libraries(${target} PRIVATE kvcove_fmt ${ARG_PACKAGES})
+  # The first option lets ccache tell whether the headers are the same.
+  if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+    list(PREPEND ARG_OPTIONS -Xclang -fno-pch-timestamp)
+  else()
+    list(PREPEND ARG_OPTIONS -fpch-preprocess)
+  endif()
+  target_compile_options(${target} PRIVATE ${ARG_OPTIONS})
+  set_property(TARGET ${target} PROPERTY kvcove_options ${ARG_OPTIONS})
+  target_precompile_headers(${target} PRIVATE ${ARG_HEADERS})
+endfunction()
+
+function(kvcove_use_precompiled name target)
+  get_target_property(options ${target} kvcove_options)
+  target_compile_options(${name} PRIVATE ${options})
+  target_precompile_headers(${name} REUSE_FROM ${target})
+endfunction()
+
+set(standard_headers <algorithm> <array> <atomic> <charconv> <chrono> <condition_variable> <cstdint> <cstring> <deque> <expected>
+    <functional> <list> <map> <memory> <mutex> <optional> <set> <span> <sstream> <string> <string_view> <thread> <tuple>
+    <unordered_map> <unordered_set> <utility> <variant> <vector> <fmt/core.h>)
+if(KVCOVE_PRECOMPILED)
+  kvcove_precompile(kvcove_precompiled HEADERS ${standard_headers})
+endif()
+
+# Most of what is left is templates that each unit instantiates anew, so the build compiles several sources of a module as one unit. Names in
+# unnamed namespaces must therefore differ within a module. 0: each source is a unit of its own, which a debugging session wants (preset
+# `debug`) and clang-tidy needs.
+set(unity 0)
+if(PROJECT_IS_TOP_LEVEL)
+  set(unity 8)
+endif()
+set(KVCOVE_UNITY ${unity} CACHE STRING "sources of a module that are compiled as one unit, or 0")
+# gcc collects garbage beyond 128 MiB, which the precompiled headers alone have; that took 7 % of its time.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND KVCOVE_PRECOMPILED)
+  add_compile_options(--param=ggc-min-heapsize=786432)
+endif()
+
+# kvcove_module(NAME DEPS a b c PACKAGES X::Y ALONE x_test.cc PRECOMPILED t)
+# One folder, one namespace, one target kvcove::NAME. Sources are all *.cc (of its folders, too) but tests; each `*_test.cc` beside
+# the code becomes part of the program NAME_tests and a test NAME_x_test of its own, with the label `unit`. DEPS are modules
+# further down only. ALONE names tests that need a program of their own, because they replace a function of the whole program.
+# PRECOMPILED names other headers than the standard ones (kvcove_precompile).
 function(kvcove_module name)
-  cmake_parse_arguments(ARG "" "" "DEPS;PACKAGES" ${ARGN})
+  cmake_parse_arguments(ARG "" "PRECOMPILED" "DEPS;PACKAGES;ALONE" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc */*.cc)
   set(tests ${sources})
-  list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$|/main/main\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   if(sources)
     add_library(kvcove_${name} STATIC ${sources})
@@ -46,46 +101,92 @@ function(kvcove_module name)
   target_include_directories(kvcove_${name} ${scope} ${PROJECT_SOURCE_DIR})
   list(TRANSFORM ARG_DEPS PREPEND kvcove::)
   target_link_libraries(kvcove_${name} ${scope} ${ARG_DEPS} ${ARG_PACKAGES} Threads::Threads)
+  if(sources AND KVCOVE_UNITY)
+    set_target_properties(kvcove_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${KVCOVE_UNITY})
+  endif()
+  if(sources AND KVCOVE_PRECOMPILED)
+    if(NOT ARG_PRECOMPILED)
+      set(ARG_PRECOMPILED kvcove_precompiled)
+    endif()
+    kvcove_use_precompiled(kvcove_${name} ${ARG_PRECOMPILED})
+  endif()
   if(NOT KVCOVE_TESTS)
     return()
   endif()
-  foreach(test ${tests})
+  set(together ${tests})
+  foreach(alone ${ARG_ALONE})
+    list(REMOVE_ITEM together ${CMAKE_CURRENT_SOURCE_DIR}/${alone})
+    get_filename_component(test_name ${alone} NAME_WE)
+    kvcove_test_program(${name}_${test_name} SOURCES ${alone} DEPS ${name})
+    add_test(NAME ${name}_${test_name} COMMAND ${name}_${test_name})
+    set_tests_properties(${name}_${test_name} PROPERTIES LABELS unit TIMEOUT 120)
+  endforeach()
+  if(together)
+    kvcove_test_program(${name}_tests SOURCES ${together} DEPS ${name})
+  endif()
+  foreach(test ${together})
     get_filename_component(test_name ${test} NAME_WE)
-    kvcove_test(${name}_${test_name} SOURCES ${test} DEPS ${name} LABEL unit)
+    kvcove_test(${name}_${test_name} PROGRAM ${name}_tests FILE ${test} LABEL unit)
   endforeach()
 endfunction()
 
-# What tests include, parsed once: half of a test's compile time. A program, because its code must be compiled as theirs is.
+# The main function of the test programs (tests/support/main.cc), and the headers that tests include. A test's own code is
+# compiled without optimisation, which takes 40 % off its compile time; the library that it tests keeps its own.
 if(KVCOVE_TESTS)
-  add_executable(kvcove_test_headers ${CMAKE_CURRENT_LIST_DIR}/test_headers.cc)
-  target_compile_options(kvcove_test_headers PRIVATE -O0)
-  target_link_libraries(kvcove_test_headers GTest::gmock GTest::gtest_main kvcove_fmt)
-  target_precompile_headers(kvcove_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <fmt/core.h> <algorithm> <array> <atomic>
-    <chrono> <cstring> <deque> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <span> <string> <thread> <vector>)
-  # Without it ccache cannot tell whether the headers are the same.
-  if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
-    set(KVCOVE_PRECOMPILED -Xclang -fno-pch-timestamp)
-  else()
-    set(KVCOVE_PRECOMPILED -fpch-preprocess)
+  set(test_support ${CMAKE_CURRENT_LIST_DIR}/../tests/support)
+  add_library(kvcove_test_main STATIC ${test_support}/main.cc)
+  target_link_libraries(kvcove_test_main PUBLIC GTest::gmock GTest::gtest)
+  # Found wrong is an element that is not there, or the value of a result that is an error.
+  set(test_options -O0 -D_GLIBCXX_ASSERTIONS)
+  if(KVCOVE_PRECOMPILED)
+    kvcove_precompile(kvcove_test_precompiled PROGRAM HEADERS <gmock/gmock.h> <gtest/gtest.h> ${standard_headers} <filesystem> <fstream>
+                      OPTIONS ${test_options} PACKAGES GTest::gmock)
   endif()
-  target_compile_options(kvcove_test_headers PRIVATE ${KVCOVE_PRECOMPILED})
+  # What scripts/run_test.py preloads: a process that crashes prints the stacks of its threads.
+  add_library(kvcove_stacks SHARED ${test_support}/stacks.cc)
 endif()
 
-# kvcove_test(NAME SOURCES a.cc DEPS module... LABEL unit|integration|fault [ARGS ...] [TIMEOUT s] [OPTIMISE])
-# A test's own code is compiled without optimisation, which takes 40 % off its compile time; the library that it tests keeps its
-# own. OPTIMISE is for simulations, which spend their time in code of their own.
-function(kvcove_test name)
-  cmake_parse_arguments(ARG "OPTIMISE" "LABEL;TIMEOUT" "SOURCES;DEPS;ARGS" ${ARGN})
+# kvcove_test_program(NAME SOURCES a.cc DEPS module... [OPTIMISE]) makes a program of tests. OPTIMISE is for simulations, which
+# spend their time in code of their own.
+function(kvcove_test_program name)
+  cmake_parse_arguments(ARG "OPTIMISE" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  if(NOT ARG_OPTIMISE)
-    target_compile_options(${name} PRIVATE -O0 ${KVCOVE_PRECOMPILED})
-    target_precompile_headers(${name} REUSE_FROM kvcove_test_headers)
-  endif()
   list(TRANSFORM ARG_DEPS PREPEND kvcove::)
-  target_link_libraries(${name} ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} kvcove_test_main)
+  if(ARG_OPTIMISE)
+    return()
+  endif()
+  if(KVCOVE_PRECOMPILED)
+    kvcove_use_precompiled(${name} kvcove_test_precompiled)
+  else()
+    target_compile_options(${name} PRIVATE ${test_options})
+  endif()
+endfunction()
+
+# kvcove_run(NAME COMMAND ... LABEL unit|integration|fault [TIMEOUT s] [SERIAL]) adds a test: a command under scripts/run_test.py,
+# which prints all stacks of a test that crashes or exceeds its TIMEOUT, and reports skipped cases. Exit code 77 is a skip.
+function(kvcove_run name)
+  cmake_parse_arguments(ARG "SERIAL" "LABEL;TIMEOUT" "COMMAND" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+  set(preload)
+  if(NOT KVCOVE_SANITIZE)  # a sanitizer prints stacks itself
+    set(preload --preload $<TARGET_FILE:kvcove_stacks>)
+  endif()
+  add_test(NAME ${name} COMMAND python3 ${PROJECT_SOURCE_DIR}/scripts/run_test.py --name ${name} --timeout ${ARG_TIMEOUT} ${preload}
+           -- ${ARG_COMMAND})
+  math(EXPR last "${ARG_TIMEOUT} + 120")  # run_test.py ends it before
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${last} RUN_SERIAL ${ARG_SERIAL} SKIP_RETURN_CODE 77)
+endfunction()
+
+# kvcove_test(NAME PROGRAM p FILE x_test.cc LABEL ... [TIMEOUT s] [SERIAL]) adds the test NAME: the cases of one source of a program.
+function(kvcove_test name)
+  cmake_parse_arguments(ARG "SERIAL" "PROGRAM;FILE;LABEL;TIMEOUT" "" ${ARGN})
+  file(RELATIVE_PATH file ${PROJECT_SOURCE_DIR} ${ARG_FILE})
+  set(serial)
+  if(ARG_SERIAL)
+    set(serial SERIAL)
+  endif()
+  kvcove_run(${name} COMMAND ${ARG_PROGRAM} --tests_of=${file} LABEL ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} ${serial})
 endfunction()

@@ -244,10 +244,10 @@ Result<int> Follow(const Client& client, const AdminOptions& options, std::uint6
   }
 }
 
-using Print = std::function<void(const json&)>;
+using PrintJson = std::function<void(const json&)>;
 
 Result<int> Run(const AdminOptions& options, const std::string& method, const std::string& path,
-                const Print& print) {
+                const PrintJson& print) {
   KVCOVE_ASSIGN(const Client client, Client::Open(options));
   if (path == "/metrics" || path == "/healthz") {
     KVCOVE_ASSIGN(const http::Response response, client.Ask(method, path, {}));
@@ -282,7 +282,7 @@ class Builder {
       : admin_(admin), options_(std::move(options)), chosen_(chosen) {}
 
   CLI::App* Add(const char* name, const char* help, const char* method, const char* path,
-                const Print& print) {
+                const PrintJson& print) {
     CLI::App* command = admin_.add_subcommand(name, help);
     command->callback([options = options_, &chosen = chosen_, method, path, print] {
       chosen = [=] { return Run(*options, method, path, print); };

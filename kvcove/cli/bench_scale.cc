@@ -66,7 +66,7 @@ Latencies ProbeFor(Session& session, std::uint64_t objects, double seconds) {
 }
 
 // Of each of three owners, so that small objects fit however they fall.
-std::uint64_t MemoryFor(std::uint64_t objects) {
+std::uint64_t MemoryOfOwners(std::uint64_t objects) {
   return (objects * 128 * 2 / 3 / kMiB + 64) * kMiB;
 }
 
@@ -111,7 +111,7 @@ Status BenchRestart(const BenchOptions& options) {
     if (objects > options.most_objects) break;
     KVCOVE_ASSIGN(
         Cluster cluster,
-        Cluster::Start({.owners = 3, .memory = MemoryFor(objects), .max_objects = objects}));
+        Cluster::Start({.owners = 3, .memory = MemoryOfOwners(objects), .max_objects = objects}));
     KVCOVE_TRY(Fill(*cluster.session, objects, 64));
     std::vector<std::string> keys;
     for (std::uint64_t i = 0; i < objects; ++i) keys.push_back(KeyOf(i));
@@ -189,7 +189,7 @@ Status BenchResetOthers(const BenchOptions& options) {
   const std::uint64_t objects = std::min<std::uint64_t>(options.most_objects, 1'000'000);
   KVCOVE_ASSIGN(
       Cluster cluster,
-      Cluster::Start({.owners = 3, .memory = MemoryFor(objects), .max_objects = objects}));
+      Cluster::Start({.owners = 3, .memory = MemoryOfOwners(objects), .max_objects = objects}));
   KVCOVE_ASSIGN(auto others, cluster.pool->OpenSession({.name = "others", .engine = "others"}));
   constexpr std::uint64_t kOthers = 2000;
   KVCOVE_TRY(Fill(*others, kOthers, 4096));

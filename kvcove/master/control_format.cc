@@ -11,7 +11,7 @@
 namespace kvcove::master {
 namespace {
 
-constexpr std::string_view kMagic = "kvcovecs";
+constexpr std::string_view kStoreMagic = "kvcovecs";
 constexpr std::size_t kChecked = kSectorBytes - 8;  // what a sector's checksum covers
 constexpr std::size_t kPieceAt = 8;
 constexpr std::uint8_t kFirst = 1;
@@ -97,7 +97,7 @@ std::unexpected<Error> Damaged(std::size_t at, std::string_view what) {
 Result<ControlHeader> ParseHeader(std::string_view bytes) {
   if (bytes.size() < kSectorBytes) return Damaged(0, "the header is not whole");
   FieldReader reader(bytes);
-  const std::string_view magic = reader.Bytes(kMagic.size());
+  const std::string_view magic = reader.Bytes(kStoreMagic.size());
   const auto version = reader.Number<std::uint32_t>();
   const auto sector_bytes = reader.Number<std::uint32_t>();
   ControlHeader header;
@@ -106,7 +106,7 @@ Result<ControlHeader> ParseHeader(std::string_view bytes) {
   header.snapshot_sectors = reader.Number<std::uint64_t>();
   header.snapshot_facts = reader.Number<std::uint64_t>();
   const auto sum = FieldReader(bytes.substr(kChecked)).Number<std::uint64_t>();
-  if (magic != kMagic || sum != Hash64(bytes.substr(0, kChecked), 0)) {
+  if (magic != kStoreMagic || sum != Hash64(bytes.substr(0, kChecked), 0)) {
     return Damaged(0, "the header's checksum is wrong");
   }
   if (version != kControlVersion) {
@@ -208,7 +208,7 @@ class BodyReader {
 }  // namespace
 
 std::string EncodeControlHeader(const ControlHeader& header) {
-  std::string out(kMagic);
+  std::string out(kStoreMagic);
   AppendNumber(out, kControlVersion);
   AppendNumber(out, static_cast<std::uint32_t>(kSectorBytes));
   AppendNumber(out, header.file_number);

@@ -11,7 +11,7 @@
 namespace kvcove::master {
 namespace {
 
-constexpr std::string_view kMagic = "kvcovegn";
+constexpr std::string_view kLogMagic = "kvcovegn";
 constexpr std::uint32_t kFileVersion = 1;
 constexpr std::size_t kHeaderBytes = 48;
 constexpr std::uint8_t kCleanEnd = 255;
@@ -44,7 +44,7 @@ Result<OldRecord> DecodeRecord(std::string_view payload) {
 }  // namespace
 
 std::string EncodeHeader(Id128 incarnation, std::int64_t lease_ns) {
-  std::string out(kMagic);
+  std::string out(kLogMagic);
   AppendNumber(out, kFileVersion);
   AppendNumber(out, std::uint32_t{0});
   AppendNumber(out, incarnation.high);
@@ -73,7 +73,7 @@ std::string EncodeCleanEnd() { return Frame(std::string(1, static_cast<char>(kCl
 Result<Restored> ParseLog(std::string_view bytes) {
   FieldReader reader(bytes);
   const std::string_view header = bytes.substr(0, std::min(bytes.size(), kHeaderBytes));
-  if (reader.Bytes(kMagic.size()) != kMagic) {
+  if (reader.Bytes(kLogMagic.size()) != kLogMagic) {
     return Fail(Code::kIncompatible, "it is no generation file of kvcove");
   }
   const auto version = reader.Number<std::uint32_t>();

@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t kSettleNs = 400 * kMillisecond;
 constexpr auto kSettleLook = std::chrono::microseconds(500);
 // For the rest, which waits for nobody.
-constexpr std::int64_t kPauseNs = 100 * kMillisecond;
+constexpr std::int64_t kDrainNs = 100 * kMillisecond;
 constexpr std::int64_t kRestNs = 100 * kMillisecond;
 // An owner gives a renewal up after 500 ms, and its connection with it.
 constexpr std::int64_t kStillNs = 650 * kMillisecond;
@@ -72,10 +72,10 @@ Status MasterServer::Impl::Quiet() {
   while (slow_calls_ > 0 && clock_.NowNs() < until_ns) std::this_thread::sleep_for(kSettleLook);
   master_->BeginPause();
   still_since_ns_ = clock_.NowNs();
-  server_->Pause(still_since_ns_ + kPauseNs);
+  server_->Pause(still_since_ns_ + kDrainNs);
   workers_->Pause();
   StopTick();
-  return slow_calls_ == 0 && workers_->AwaitQuiet(kPauseNs) ? Status() : Status(StillBusy());
+  return slow_calls_ == 0 && workers_->AwaitQuiet(kDrainNs) ? Status() : Status(StillBusy());
 }
 
 Status MasterServer::Impl::Freeze() {

@@ -13,10 +13,10 @@ namespace kvcove::master {
 namespace {
 
 constexpr std::int64_t kPullNs = 5 * kSecond;
-constexpr std::int64_t kPauseNs = 5 * kMillisecond;
+constexpr std::int64_t kPullPauseNs = 5 * kMillisecond;
 constexpr int kAttempts = 5;  // slices may move meanwhile
 
-void Pause() { std::this_thread::sleep_for(std::chrono::nanoseconds(kPauseNs)); }
+void Pause() { std::this_thread::sleep_for(std::chrono::nanoseconds(kPullPauseNs)); }
 
 }  // namespace
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kSyncNs = kSecond;
 constexpr std::int64_t kAskNs = kSecond;
-constexpr std::int64_t kPauseNs = 50 * kMillisecond;
+constexpr std::int64_t kFollowPauseNs = 50 * kMillisecond;
 
 }  // namespace
 
@@ -55,7 +55,7 @@ void ShardFollower::Run() {
     if (const ChannelPtr channel = leader(); channel != nullptr) {
       SyncOnce(channel);
     } else {
-      Pause(kPauseNs);
+      Pause(kFollowPauseNs);
     }
   }
 }
@@ -71,7 +71,7 @@ void ShardFollower::SyncOnce(const ChannelPtr& leader) {
     const std::string& why = reply.error().detail;
     if (said_ != why) LogDebug("this shard does not follow: {}", reply.error().ToString());
     said_ = why;
-    return Pause(kPauseNs);
+    return Pause(kFollowPauseNs);
   }
   said_.clear();
   replica_.Apply(*reply, sent_ns);

@@ -9,7 +9,7 @@
 namespace kvcove::master {
 namespace {
 
-constexpr std::int64_t kCountNs = 50 * kMillisecond;
+constexpr std::int64_t kShardCountNs = 50 * kMillisecond;
 
 }  // namespace
 
@@ -46,7 +46,7 @@ std::vector<std::uint64_t> Shards::EntriesBySlot() const {
 void Shards::CountShares() {
   const std::int64_t now = clock_.NowNs();
   if (now < next_count_ns_) return;
-  next_count_ns_ = now + kCountNs;
+  next_count_ns_ = now + kShardCountNs;
   std::vector<std::uint64_t> elsewhere(kMaxSlots);
   AddEntriesElsewhere(elsewhere);
   directory_.SetElsewhere(std::move(elsewhere));

@@ -137,7 +137,7 @@ void Core::NotePromoted(SlotId slot, std::string_view key, std::uint64_t put) {
                       .group = of.group,
                       .slot = slot,
                       .copies = of.copies,
-                      .tier = Tier::kMemory},
+                      .tier = kvcove::Tier::kMemory},
                      std::string(key));
 }
 

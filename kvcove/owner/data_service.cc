@@ -191,7 +191,7 @@ class DataService::Get final : public transport::Served {
       loans_[i] = std::move(loans[k]);
       ChooseOne(i, room_[k]);
       if (values_[i].code == Code::kOk) {
-        values_[i].tier = Tier::kDisk;
+        values_[i].tier = kvcove::Tier::kDisk;
       } else if (values_[i].code == Code::kMiss && results[k].code != Code::kOk) {
         values_[i].code = results[k].code;
         values_[i].reason = results[k].reason;

@@ -22,10 +22,6 @@ constexpr std::int64_t kTellEndedNs = kSecond;
 constexpr std::array kThreadNames = {"kvcove-lease", "kvcove-watch", "kvcove-removal",
                                      "kvcove-list"};
 
-std::span<const std::byte> Bytes(std::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
 // Before a master is asked again that has refused: one that is busy says when, and where nobody
 // leads yet a thousand owners ask. A call that was too late is no reason to wait.
 std::int64_t WaitAfter(const Error& error, rpc::Backoff& backoff) {
@@ -133,7 +129,7 @@ void Link::SayGoodbye() {
   }
   const std::int64_t deadline_ns = clock_.NowNs() + goodbye->timeout_ns;
   auto client = rpc::Client::Connect(finder_.Current(), options_.access, deadline_ns);
-  if (!client || !client->Call(goodbye->method, Bytes(goodbye->body), deadline_ns)) return;
+  if (!client || !client->Call(goodbye->method, wire::AsBytes(goodbye->body), deadline_ns)) return;
   if (options_.lineage != nullptr) options_.lineage->Remove();
 }
 
@@ -180,7 +176,7 @@ Result<std::string> Link::Call(Lane lane, rpc::Client& client, const rpc::Addres
   Result<std::string> reply = Fail(Code::kUnavailable, "another master is asked now");
   // Who moves on to another one ends what waits here, from this moment on.
   if (finder_.Current() == master) {
-    reply = client.Call(call.method, Bytes(call.body), clock_.NowNs() + call.timeout_ns);
+    reply = client.Call(call.method, wire::AsBytes(call.body), clock_.NowNs() + call.timeout_ns);
   }
   const MutexLock lock(mutex_);
   fds_[index] = -1;
@@ -264,7 +260,7 @@ Result<std::string> Link::CallShard(std::size_t number, rpc::Client& client,
     shard_fds_[number] = client.fd();
   }
   Result<std::string> reply =
-      client.Call(call.method, Bytes(call.body), clock_.NowNs() + call.timeout_ns);
+      client.Call(call.method, wire::AsBytes(call.body), clock_.NowNs() + call.timeout_ns);
   const MutexLock lock(mutex_);
   shard_fds_[number] = -1;
   return reply;

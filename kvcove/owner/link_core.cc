@@ -10,16 +10,8 @@ namespace {
 
 constexpr std::int64_t kCallNs = 500 * kMillisecond;
 constexpr std::int64_t kWatchNs = 5 * kSecond;
-constexpr std::int64_t kListNs = 2 * kSecond;
-constexpr std::int64_t kPauseNs = 20 * kMillisecond;  // after an error, or with nothing to do
 // Before credit is asked for again: 16 owners tell at a time, and a thousand may be waiting.
 constexpr std::int64_t kCreditNs = 100 * kMillisecond;
-constexpr std::size_t kListItems = 4096;
-constexpr std::size_t kGoneItems = 16384;
-
-std::span<const std::byte> Bytes(std::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
 
 std::size_t Index(LinkCore::Lane lane) { return static_cast<std::size_t>(lane); }
 
@@ -81,7 +73,7 @@ LinkCore::Step LinkCore::Next(Lane lane) {
   if (lane == Lane::kLease) return NextLease();
   if (lane == Lane::kList) return NextList();
   const MutexLock lock(mutex_);
-  if (Unwelcome() || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kPauseNs};
+  if (Unwelcome() || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kListPauseNs};
   asked_under_[Index(lane)] = epoch_;
   if (lane == Lane::kWatch) {
     return {.call = Call{.method = wire::Method::kWatch,
@@ -95,7 +87,7 @@ LinkCore::Step LinkCore::Next(Lane lane) {
   }
   if (rounds_ < acknowledge_at_round_) {
     asked_under_[Index(lane)] = 0;
-    return {.wait_ns = kPauseNs / 10};
+    return {.wait_ns = kListPauseNs / 10};
   }
   return {.call = Call{
               .method = wire::Method::kRemovals,
@@ -174,14 +166,14 @@ LinkCore::Step LinkCore::NextList() {
     const MutexLock lock(mutex_);
     if (shards_.active()) return {.wait_ns = 0};
     const std::size_t lane = Index(Lane::kList);
-    if (Unwelcome() || std::exchange(pause_[lane], false)) return {.wait_ns = kPauseNs};
+    if (Unwelcome() || std::exchange(pause_[lane], false)) return {.wait_ns = kListPauseNs};
     if (const std::int64_t wait_ns = std::exchange(list_wait_ns_, 0); wait_ns > 0) {
       return {.wait_ns = wait_ns};
     }
     asked_under_[lane] = epoch_;
     if (batch_) {
-      return {.call =
-                  Call{.method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListNs}};
+      return {.call = Call{
+                  .method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListCallNs}};
     }
     told = told_;
     credit = credit_;
@@ -191,7 +183,7 @@ LinkCore::Step LinkCore::NextList() {
     const MutexLock lock(mutex_);
     SayHelloAgain(/*new_epoch=*/true);
     pause_[Index(Lane::kList)] = true;
-    return {.wait_ns = kPauseNs};
+    return {.wait_ns = kListPauseNs};
   }
   if (told) told = !TellsAgain();
   Batch batch = MakeBatch(told, credit);
@@ -203,10 +195,11 @@ LinkCore::Step LinkCore::NextList() {
   }
   if (batch.body.empty()) {
     ++rounds_;
-    return {.wait_ns = kPauseNs};
+    return {.wait_ns = kListPauseNs};
   }
   batch_ = std::move(batch);
-  return {.call = Call{.method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListNs}};
+  return {.call =
+              Call{.method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListCallNs}};
 }
 
 bool LinkCore::TellsAgain() {
@@ -233,11 +226,11 @@ LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
     request.applied = applied_at_batch_ = removals_;
     cursor = cursor_;
   }
-  batch.listings = target_.TakeListings(kListItems);
-  batch.gone = target_.TakeGone(kGoneItems);
-  batch.last = cursor == Core::kWalkDone && batch.gone.size() < kGoneItems;
+  batch.listings = target_.TakeListings(kListPageItems);
+  batch.gone = target_.TakeGone(kGonePageItems);
+  batch.last = cursor == Core::kWalkDone && batch.gone.size() < kGonePageItems;
   for (const InventoryItem& item : batch.gone) request.items.push_back(item.item);
-  if (batch.gone.size() == kGoneItems) {
+  if (batch.gone.size() == kGonePageItems) {
     target_.ReturnListings(std::exchange(batch.listings, {}));
   } else {
     for (const Listing& listing : batch.listings) {
@@ -245,7 +238,7 @@ LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
     }
     if (!told && credit > 0 && cursor != Core::kWalkDone) {
       const ObjectId from = cursor;
-      batch.inventory = target_.Inventory(cursor, std::min<std::size_t>(kListItems, credit));
+      batch.inventory = target_.Inventory(cursor, std::min<std::size_t>(kListPageItems, credit));
       batch.waits = batch.inventory.empty() && cursor == from;
       for (const InventoryItem& item : batch.inventory) request.items.push_back(item.item);
     }
@@ -273,9 +266,9 @@ void LinkCore::Answer(Lane lane, const Result<std::string>& reply) {
     if (asked_under_[Index(lane)] != epoch_) return;
   }
   if (lane == Lane::kWatch) {
-    if (const auto changes = wire::DecodeChanges(Bytes(*reply))) Apply(*changes);
+    if (const auto changes = wire::DecodeChanges(wire::AsBytes(*reply))) Apply(*changes);
   } else {
-    if (const auto page = wire::DecodeRemovalsPage(Bytes(*reply))) ApplyRemovals(*page);
+    if (const auto page = wire::DecodeRemovalsPage(wire::AsBytes(*reply))) ApplyRemovals(*page);
   }
 }
 
@@ -290,13 +283,13 @@ void LinkCore::AnswerLease(const Result<std::string>& reply) {
       if (!hello && (code == Code::kStale || code == Code::kDenied)) {
         SayHelloAgain(/*new_epoch=*/false);
       }
-      lease_wait_ns_ = kPauseNs;
+      lease_wait_ns_ = kListPauseNs;
       return;
     }
   }
   if (hello) {
-    if (const auto welcome = wire::DecodeOwnerWelcome(Bytes(*reply))) Welcomed(*welcome);
-  } else if (const auto renewed = wire::DecodeRenewReply(Bytes(*reply))) {
+    if (const auto welcome = wire::DecodeOwnerWelcome(wire::AsBytes(*reply))) Welcomed(*welcome);
+  } else if (const auto renewed = wire::DecodeRenewReply(wire::AsBytes(*reply))) {
     Renewed(*renewed);
   }
 }
@@ -457,7 +450,7 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
   } else if (reply.changes.from == reply.changes.to) {
     // No lease before the inventory is told: the shell renews at once then. Asked as often as for
     // an answer that is due now, a thousand owners would keep the master from listening to them.
-    lease_wait_ns_ = told_ ? kPauseNs : renewal_ns_;
+    lease_wait_ns_ = told_ ? kListPauseNs : renewal_ns_;
   }
 }
 
@@ -571,7 +564,7 @@ void LinkCore::AnswerList(const Result<std::string>& reply) {
     items = batch_->gone.size() + batch_->inventory.size();
     for (const Listing& listing : batch_->listings) items += listing.pending.size();
   }
-  const auto listed = wire::DecodeListReply(Bytes(*reply), items);
+  const auto listed = wire::DecodeListReply(wire::AsBytes(*reply), items);
   if (listed) Listed(*listed);
 }
 
@@ -618,7 +611,7 @@ bool LinkCore::Walked(const Batch& batch, std::size_t gave_way, bool stale) {
   stale_told_ = stale_told_ || stale;
   if (told_ && !telling_again_) return false;
   if (cursor_ != Core::kWalkDone) {
-    if (batch.waits) list_wait_ns_ = kPauseNs;
+    if (batch.waits) list_wait_ns_ = kListPauseNs;
     if (credit_ == 0) list_wait_ns_ = kCreditNs;
     return false;
   }
@@ -628,7 +621,7 @@ bool LinkCore::Walked(const Batch& batch, std::size_t gave_way, bool stale) {
     // Refused as removed or of an older generation: this owner hears of that in a moment, and what
     // is left then is told once more.
     cursor_ = told_ ? again_from_ : 0;
-    list_wait_ns_ = kPauseNs;
+    list_wait_ns_ = kListPauseNs;
     return false;
   }
   told_ = true;

@@ -43,6 +43,12 @@ struct LinkIdentity {
   std::optional<OwnerFacts> before;
 };
 
+// The list lanes, towards one master or the shards of several.
+inline constexpr std::int64_t kListCallNs = 2 * kSecond;
+inline constexpr std::int64_t kListPauseNs = 20 * kMillisecond;  // after an error, or with nothing to do
+inline constexpr std::size_t kListPageItems = 4096;
+inline constexpr std::size_t kGonePageItems = 16384;
+
 // Thread-safe; each lane is driven by one thread.
 class LinkCore {
  public:

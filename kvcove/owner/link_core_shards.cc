@@ -9,11 +9,7 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr std::int64_t kListNs = 2 * kSecond;
-constexpr std::int64_t kPauseNs = 20 * kMillisecond;
-constexpr std::size_t kListItems = 4096;
-constexpr std::size_t kGoneItems = 16384;
-constexpr std::size_t kBatchItems = 8192;
+constexpr std::size_t kShardBatchItems = 8192;
 // Beyond so many entries that a shard did not take, all is told again under a new epoch.
 constexpr std::size_t kMaxQueued = 1 << 20;
 constexpr std::size_t kListingsQueued = 1 << 16;  // beyond, puts wait where they are
@@ -122,11 +118,11 @@ void LinkCore::Route() {
     applied = removals_;
   }
   std::vector<Listing> listings;
-  if (room) listings = target_.TakeListings(kListItems);
+  if (room) listings = target_.TakeListings(kListPageItems);
   std::vector<InventoryItem> gone;
   while (!again) {
-    std::vector<InventoryItem> page = target_.TakeGone(kGoneItems);
-    const bool last = page.size() < kGoneItems;
+    std::vector<InventoryItem> page = target_.TakeGone(kGonePageItems);
+    const bool last = page.size() < kGonePageItems;
     gone.insert(gone.end(), std::make_move_iterator(page.begin()),
                 std::make_move_iterator(page.end()));
     if (last) break;
@@ -144,7 +140,7 @@ void LinkCore::Route() {
             clock_.NowNs() >= walk_from_ns_;
   }
   std::vector<InventoryItem> inventory;
-  if (walks && !again) inventory = target_.Inventory(cursor, kListItems);
+  if (walks && !again) inventory = target_.Inventory(cursor, kListPageItems);
   {
     const MutexLock lock(mutex_);
     again = again || shards_.queued() > kMaxQueued;
@@ -187,11 +183,12 @@ LinkCore::Step LinkCore::NextShard(std::size_t number) {
   // A walk that found nothing to tell has no answer that ends it.
   if (ShardsTold(0, /*stale=*/false)) target_.Told();
   const MutexLock lock(mutex_);
-  if (epoch_ == 0 || !shards_.active() || number >= shards_.size()) return {.wait_ns = kPauseNs};
-  if (number != 0 && shards_.map()->addresses[number].empty()) return {.wait_ns = kPauseNs};
+  if (epoch_ == 0 || !shards_.active() || number >= shards_.size())
+    return {.wait_ns = kListPauseNs};
+  if (number != 0 && shards_.map()->addresses[number].empty()) return {.wait_ns = kListPauseNs};
   CheckRounds();
   ShardLanes::Lane& lane = shards_.lane(number);
-  if (std::exchange(lane.pause, false)) return {.wait_ns = kPauseNs};
+  if (std::exchange(lane.pause, false)) return {.wait_ns = kListPauseNs};
   if (const std::int64_t wait_ns = std::exchange(lane.wait_ns, 0); wait_ns > 0) {
     return {.wait_ns = wait_ns};
   }
@@ -199,20 +196,20 @@ LinkCore::Step LinkCore::NextShard(std::size_t number) {
     // The leader admits what is told, for all shards: two of them might admit different owners, who
     // would wait for each other.
     const bool asks = number == 0 && (!told_ || telling_again_) && lane.credit == 0;
-    if (lane.queue.empty() && !asks) return {.wait_ns = kPauseNs};
+    if (lane.queue.empty() && !asks) return {.wait_ns = kListPauseNs};
     wire::ListRequest request{.number = number_,
                               .epoch = epoch_,
                               .sequence = lane.sequence + 1,
                               .applied = removals_,
                               .session = lane.session,
                               .items = {}};
-    for (const ShardLanes::Entry& entry : shards_.Take(lane, kBatchItems)) {
+    for (const ShardLanes::Entry& entry : shards_.Take(lane, kShardBatchItems)) {
       request.items.push_back(entry.told.item);
       request.applied = std::min(request.applied, entry.applied);
     }
     lane.body = wire::Encode(request);
   }
-  return {.call = Call{.method = wire::Method::kList, .body = lane.body, .timeout_ns = kListNs},
+  return {.call = Call{.method = wire::Method::kList, .body = lane.body, .timeout_ns = kListCallNs},
           .session = lane.session};
 }
 
@@ -238,7 +235,7 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
     codes = std::move(listed->codes);
     ++lane.sequence;
     lane.credit = listed->credit;
-    if (number == 0 && lane.credit == 0 && (!told_ || telling_again_)) lane.wait_ns = kPauseNs;
+    if (number == 0 && lane.credit == 0 && (!told_ || telling_again_)) lane.wait_ns = kListPauseNs;
     answered = shards_.Answer(lane, codes);
   }
   std::vector<InventoryItem> second;
@@ -275,7 +272,7 @@ bool LinkCore::ShardsTold(std::size_t gave_way, bool stale) {
   walk_end_.reset();
   if (std::exchange(stale_told_, false)) {
     cursor_ = told_ ? again_from_ : 0;
-    walk_from_ns_ = clock_.NowNs() + kPauseNs;
+    walk_from_ns_ = clock_.NowNs() + kListPauseNs;
     return false;
   }
   const bool all = !told_ || !only_fresh_;

@@ -13,7 +13,7 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr std::int64_t kLookNs = 50 * kMillisecond;
+constexpr std::int64_t kBudgetLookNs = 50 * kMillisecond;
 
 void Rest(const MemoryBudget& budget, std::int64_t ns) {
   if (budget.rest) return budget.rest(ns);
@@ -26,7 +26,7 @@ Status AwaitMemory(std::uint64_t bytes, const MemoryBudget& budget) {
   std::string held;
   bool said = false;
   MemoryRoom room;
-  for (std::int64_t waited_ns = 0;; waited_ns += kLookNs) {
+  for (std::int64_t waited_ns = 0;; waited_ns += kBudgetLookNs) {
     room = budget.available();
     if (bytes <= room.bytes) break;
     held.clear();
@@ -43,7 +43,7 @@ Status AwaitMemory(std::uint64_t bytes, const MemoryBudget& budget) {
       LogWarn("{} do not fit yet{}: waiting up to {} s for it", FormatSize(bytes), held,
               budget.patience_ns / kSecond);
     }
-    Rest(budget, kLookNs);
+    Rest(budget, kBudgetLookNs);
   }
   if (bytes > room.bytes / 10 * 9) {
     LogWarn(

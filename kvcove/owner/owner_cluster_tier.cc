@@ -32,7 +32,7 @@ namespace kvcove::owner {
 namespace {
 
 static_assert(kZonesFrom + ((kMaxDisks - 1) * kZonesADisk) < Core::kWalkDone);
-constexpr std::int64_t kLookNs = 100 * kMillisecond;  // how often a wait looks whether it ends
+constexpr std::int64_t kTierLookNs = 100 * kMillisecond;  // how often a wait looks whether it ends
 
 }  // namespace
 
@@ -155,7 +155,7 @@ bool Owner::AwaitSettled() {
   const MutexLock lock(disk_mutex_);
   while (disk_state_ != DiskState::kSettled) {
     if (link_ends_) return false;
-    disk_changed_.WaitFor(disk_mutex_, std::chrono::nanoseconds(kLookNs));
+    disk_changed_.WaitFor(disk_mutex_, std::chrono::nanoseconds(kTierLookNs));
   }
   return true;
 }
@@ -177,7 +177,7 @@ void Owner::Follow(const OwnerFacts& facts) {
     other = differs(facts_.identity, facts.identity) || differs(facts_.pool, facts.pool) ||
             differs(facts_.incarnation, facts.incarnation);
     while (other && disk_state_ == DiskState::kOpens && !link_ends_) {
-      disk_changed_.WaitFor(disk_mutex_, std::chrono::nanoseconds(kLookNs));
+      disk_changed_.WaitFor(disk_mutex_, std::chrono::nanoseconds(kTierLookNs));
     }
     facts_ = facts;
     settled = disk_state_ == DiskState::kSettled;
@@ -205,11 +205,11 @@ void Owner::Follow(const OwnerFacts& facts) {
 bool Owner::AwaitProven(DisksRemoval& removal) {
   bool said = false;
   while (!link_ends_) {
-    const Status proven = AwaitDisks(removal, clock_.NowNs() + kLookNs);
+    const Status proven = AwaitDisks(removal, clock_.NowNs() + kTierLookNs);
     if (proven) return true;
     if (proven.error().code == Code::kTimeout) continue;
     if (!std::exchange(said, true)) LogError("a removal waits: {}", proven.error().ToString());
-    std::this_thread::sleep_for(std::chrono::nanoseconds(kLookNs));
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kTierLookNs));
   }
   return false;
 }
@@ -433,7 +433,7 @@ bool Owner::ReadZone(std::size_t disk, std::uint32_t number) {
   TierInventory& inventory = (*tiers_)[disk].inventory();
   const auto zone = inventory.Ask(number);
   if (Tier* const tier = TierOf(disk); tier != nullptr) tier->Wake();
-  while (!inventory.Await(*zone, kLookNs)) {
+  while (!inventory.Await(*zone, kTierLookNs)) {
     if (link_ends_) return false;
   }
   zone_objects_ = std::move(zone->objects);
@@ -492,7 +492,7 @@ void Owner::UseTold(std::size_t disk, std::uint64_t era) {
   if (tier == nullptr) return;
   tier->Wake();
   while (!link_ends_) {
-    const Status quiet = tiering.AwaitTold(era, clock_.NowNs() + kLookNs);
+    const Status quiet = tiering.AwaitTold(era, clock_.NowNs() + kTierLookNs);
     if (!quiet && quiet.error().code == Code::kTimeout) continue;
     if (quiet) (void)tiering.SetOnTold(era);
     return;

@@ -244,7 +244,7 @@ void Room::WithdrawForgotten(const Chosen& object, MissReason reason) {
                           .group = listings_.FactsOf(id).group,
                           .slot = slot,
                           .copies = listings_.FactsOf(id).copies,
-                          .tier = Tier::kDisk},
+                          .tier = kvcove::Tier::kDisk},
                          std::string(objects_.KeyOf(id)));
     } else {
       listings_.AddGone(listed, slot, listings_.FactsOf(id).group);

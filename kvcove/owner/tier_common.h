@@ -56,6 +56,9 @@ class TierTags {
 
 class Tiering;
 
+// Keys that a disk's log removes under one hold of its lock.
+inline constexpr std::size_t kRemovedAtOnce = 256;
+
 struct TierCommon {
   TierCommon(const segment::TierTable& table, const DemotionOptions& demotions,
              const DiskQuotas& quotas, std::int64_t now_ns);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kvcove/owner/core.h"
+#include "kvcove/owner/tier_common.h"
 
 namespace kvcove::owner {
 namespace {
@@ -11,7 +12,6 @@ namespace {
 using disklog::ReadMiss;
 
 constexpr std::uint32_t kReadErrorsToGiveUp = 8;
-constexpr std::size_t kRemovedAtOnce = 256;
 constexpr int kDemotionsAStep = 64;
 constexpr std::int64_t kNoteNs = 50 * kMillisecond;
 

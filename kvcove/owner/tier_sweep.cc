@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/owner/tier_common.h"
 
 namespace kvcove::owner {
 namespace {
 
 constexpr std::int64_t kWaitNs = 10 * kMillisecond;
-constexpr std::size_t kRemovedAtOnce = 256;
 
 using Moved = std::map<std::pair<SlotId, Generation>, std::vector<std::string>>;
 

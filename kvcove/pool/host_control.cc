@@ -10,7 +10,7 @@
 namespace kvcove::pool {
 namespace {
 
-constexpr std::int64_t kTellNs = 500 * kMillisecond;
+constexpr std::int64_t kControlTellNs = 500 * kMillisecond;
 
 std::string NameOf(const std::string& data_directory) {
   if (data_directory.empty()) return "process:" + ToHex(RandomId());
@@ -35,7 +35,7 @@ HostControl::HostControl(const std::string& data_directory, std::int64_t lease_n
       clock_(clock),
       name_(NameOf(data_directory)) {
   engines_ = std::make_unique<HostEngines>([this](std::span<const HostEngines::Engine> engines) {
-    const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + kTellNs;
+    const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + kControlTellNs;
     for (const auto& [name, engine] : engines) (void)EndEngine(name, engine, deadline_ns);
     return engines.size();
   });

@@ -10,7 +10,7 @@
 namespace kvcove::pool {
 namespace {
 
-constexpr std::int64_t kRepeatNs = 2 * kSecond;
+constexpr std::int64_t kUpgradeRepeatNs = 2 * kSecond;
 // How much of the lease must be left when its renewal stops: a hand-over is done in less.
 constexpr std::int64_t kLeaseShare = 8;  // the renewal is at most this part of the lease ago
 constexpr std::int64_t kFreshNs = kSecond;
@@ -71,7 +71,7 @@ void LocalHost::Resume() {
           "process is restarted: {}",
           opened.error().ToString());
     } else {
-      (void)engines_->held().Repeat(*control_, clock_->NowNs() + kRepeatNs);
+      (void)engines_->held().Repeat(*control_, clock_->NowNs() + kUpgradeRepeatNs);
     }
   }
   engines_->Resume();
@@ -142,7 +142,7 @@ void LocalHost::StartAdopted() {
 
 // In a cluster the link does it when the master answers. Until then their slots count as named.
 void LocalHost::RepeatEngines() {
-  if (!in_cluster()) (void)engines_->held().Repeat(*control_, clock_->NowNs() + kRepeatNs);
+  if (!in_cluster()) (void)engines_->held().Repeat(*control_, clock_->NowNs() + kUpgradeRepeatNs);
 }
 
 }  // namespace kvcove::pool

@@ -13,8 +13,8 @@
 namespace kvcove::pool {
 namespace {
 
-constexpr std::size_t kFiles = 2;   // the directory as it was a moment ago, the lock
-constexpr std::size_t kStates = 1;  // the master's
+constexpr std::size_t kMasterFiles = 2;   // the directory as it was a moment ago, the lock
+constexpr std::size_t kMasterStates = 1;  // the master's
 constexpr std::uint32_t kConnections = 8;
 
 // In a directory of its own: the data directory may be open to others, its files are not.
@@ -167,11 +167,11 @@ void MasterProcess::Impl::Thaw() {
 // ---- the successor's process
 
 Status MasterProcess::Impl::Take(UpgradeTaker& taker) {
-  KVCOVE_ASSIGN(std::vector<UniqueFd> files, taker.ReceiveFiles(kFiles));
+  KVCOVE_ASSIGN(std::vector<UniqueFd> files, taker.ReceiveFiles(kMasterFiles));
   KVCOVE_ASSIGN(master::MasterServer::Ahead ahead,
                 master::MasterServer::LoadAhead(options_.server, files[0], std::move(files[1])));
   KVCOVE_TRY(taker.SayMapped());
-  KVCOVE_ASSIGN(UpgradeState state, taker.ReceiveState(kStates));
+  KVCOVE_ASSIGN(UpgradeState state, taker.ReceiveState(kMasterStates));
   KVCOVE_ASSIGN(StateReader ar, StateReader::Open(state.states[0]));
   KVCOVE_ASSIGN(server_, master::MasterServer::Adopt(options_.server, std::move(ahead), ar,
                                                      std::move(state.server), clock_));

@@ -10,7 +10,7 @@
 namespace kvcove::requester {
 namespace {
 
-constexpr std::size_t kPrefixChunk = 256;
+constexpr std::size_t kClusterPrefixChunk = 256;
 
 }  // namespace
 
@@ -137,11 +137,11 @@ void ClusterSession::CountMisses(std::span<const std::string_view> keys,
 Result<std::size_t> ClusterSession::LongestPrefix(std::span<const std::string_view> keys,
                                                   const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
-  std::vector<ItemResult> results(std::min(keys.size(), kPrefixChunk));
+  std::vector<ItemResult> results(std::min(keys.size(), kClusterPrefixChunk));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::size_t length = 0;
   while (length < keys.size()) {
-    const auto part = keys.subspan(length, std::min(kPrefixChunk, keys.size() - length));
+    const auto part = keys.subspan(length, std::min(kClusterPrefixChunk, keys.size() - length));
     CallOptions left = options;
     left.timeout = std::chrono::milliseconds(
         std::max<std::int64_t>(0, (deadline_ns - clock_.NowNs()) / kMillisecond));

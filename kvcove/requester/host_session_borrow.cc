@@ -8,12 +8,12 @@
 namespace kvcove::requester {
 namespace {
 
-constexpr std::size_t kKeysAtOnce = segment::kLaneSlots;
+constexpr std::size_t kBorrowsAtOnce = segment::kLaneSlots;
 
 // What one window has taken, and gives back unless it becomes a loan.
 struct Taken {
-  std::size_t keys[kKeysAtOnce];  // numbers within the window
-  ReaderSlots::LoanSlot slots[kKeysAtOnce];
+  std::size_t keys[kBorrowsAtOnce];  // numbers within the window
+  ReaderSlots::LoanSlot slots[kBorrowsAtOnce];
   std::size_t count = 0;
 };
 
@@ -40,8 +40,8 @@ Status HostSession::BorrowInto(Loan& loan, std::span<const BorrowKey> keys,
     return {};
   }
   loan.AddPart({host_, scope->attachment, scope->read, borrow_budget_});
-  for (std::size_t from = 0; from < keys.size(); from += kKeysAtOnce) {
-    const std::size_t count = std::min(kKeysAtOnce, keys.size() - from);
+  for (std::size_t from = 0; from < keys.size(); from += kBorrowsAtOnce) {
+    const std::size_t count = std::min(kBorrowsAtOnce, keys.size() - from);
     BorrowWindow(*scope, loan, keys.subspan(from, count), results.subspan(from, count), window);
   }
   if (scope->attachment->header().tier().on()) BorrowFromDisk(*scope, loan, keys, results, window);
@@ -60,8 +60,8 @@ void HostSession::BorrowWindow(const Scope& scope, Loan& loan, std::span<const B
   const segment::HeaderView& view = scope.attachment->header();
   ReaderSlots& readers = scope.attachment->readers();
   Loan::Part& part = loan.last_part();
-  segment::Found found[kKeysAtOnce];
-  std::string_view names[kKeysAtOnce];
+  segment::Found found[kBorrowsAtOnce];
+  std::string_view names[kBorrowsAtOnce];
   for (std::size_t i = 0; i < keys.size(); ++i) names[i] = keys[i].key;
   view.FindMany(scope.read.slot, {names, keys.size()}, found);
   Taken taken;
@@ -125,14 +125,14 @@ void HostSession::BorrowFromDisk(const Scope& scope, Loan& loan, std::span<const
   std::vector<ItemResult> answers;
   std::vector<std::size_t> again;
   while (at < which.size() && goes_on && !full && clock_.NowNs() < window.deadline_ns) {
-    const std::size_t count = std::min(kKeysAtOnce, which.size() - at);
+    const std::size_t count = std::min(kBorrowsAtOnce, which.size() - at);
     names.clear();
     for (std::size_t k = 0; k < count; ++k) names.push_back(keys[which[at + k]].key);
     answers.assign(count, {});
     goes_on = LoadSome(
         scope, names, answers, window,
         [&](std::span<const std::size_t> there, std::span<ItemResult> lent) {
-          BorrowKey wanted[kKeysAtOnce];
+          BorrowKey wanted[kBorrowsAtOnce];
           for (std::size_t k = 0; k < there.size(); ++k) wanted[k] = keys[which[at + there[k]]];
           BorrowWindow(scope, loan, {wanted, there.size()}, lent, window);
           full = std::ranges::count(lent, Code::kLimit, &ItemResult::code) > 0;

@@ -4,7 +4,7 @@
 namespace kvcove::requester {
 namespace {
 
-constexpr std::int64_t kAskAgainNs = 50 * kMillisecond;
+constexpr std::int64_t kLocateAgainNs = 50 * kMillisecond;
 constexpr std::size_t kFetchedAhead = 8;  // hints of a batch that are fetched from memory
 
 template <typename Bucket>
@@ -38,7 +38,7 @@ Result<Locator::Binding> Locator::Bind(std::string_view version, bool fresh,
                                   .generation = registration.generation,
                                   .slot = registration.slot},
                         .open = registration.open,
-                        .ask_again_ns = clock_.NowNs() + kAskAgainNs};
+                        .ask_again_ns = clock_.NowNs() + kLocateAgainNs};
   const MutexLock lock(bindings_mutex_);
   bindings_.Set(version, binding);
   return binding;

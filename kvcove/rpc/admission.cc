@@ -14,7 +14,7 @@ constexpr std::int64_t kLimitedNs = kSecond;          // "is limited", after a r
 // For bytes there is no rate: what is in flight now has mostly gone by then.
 constexpr std::int64_t kBytesRetryNs = 20 * kMillisecond;
 
-std::uint64_t Share(std::uint64_t whole, double share) {
+std::uint64_t PartOf(std::uint64_t whole, double share) {
   if (whole == 0) return 0;
   return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(static_cast<double>(whole) * share));
 }
@@ -96,17 +96,17 @@ bool Admission::Bytes::Take(std::uint64_t bytes, std::uint64_t mine) {
 
 Admission::Admission(const AdmissionOptions& options) : options_(options) {
   const double reserve = std::clamp(options.reserve, 0.0, 0.9);
-  others_calls_.Set(Share(options.all.calls_per_second, 1 - reserve));
-  reserve_calls_.Set(Share(options.all.calls_per_second, reserve));
-  others_bytes_.most = Share(options.all.bytes, 1 - reserve);
-  reserve_bytes_.most = Share(options.all.bytes, reserve);
+  others_calls_.Set(PartOf(options.all.calls_per_second, 1 - reserve));
+  reserve_calls_.Set(PartOf(options.all.calls_per_second, reserve));
+  others_bytes_.most = PartOf(options.all.bytes, 1 - reserve);
+  reserve_bytes_.most = PartOf(options.all.bytes, reserve);
   SetConnections(options.all.connections);
 }
 
 Admission::~Admission() = default;
 
 void Admission::SetConnections(std::uint64_t most) {
-  most_others_.store(Share(most, 1 - std::clamp(options_.reserve, 0.0, 0.9)), kRelaxed);
+  most_others_.store(PartOf(most, 1 - std::clamp(options_.reserve, 0.0, 0.9)), kRelaxed);
 }
 
 void Admission::SetLimit(Tenant& tenant, const AdmissionLimit& own) const {

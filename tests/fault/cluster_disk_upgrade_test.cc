@@ -8,6 +8,7 @@
 #include "kvcove/pool/daemons.h"
 #include "tests/fault/cluster_disk_fixture.h"
 #include "tests/fault/misbehave.h"
+#include "tests/support/process.h"
 
 namespace kvcove {
 namespace {
@@ -48,7 +49,7 @@ class ClusterDiskUpgradeTest : public ClusterDiskTest {
     ASSERT_TRUE(WIFSIGNALED(status)) << Said(0);
   }
   pid_t SpawnTaker(const std::vector<std::string>& words) const {
-    std::vector<std::string> texts = {"/proc/self/exe", "--taker"};
+    std::vector<std::string> texts = {"/proc/self/exe", "--take-over-disk"};
     texts.insert(texts.end(), words.begin(), words.end());
     std::vector<char*> argv;
     for (std::string& text : texts) argv.push_back(text.data());
@@ -245,13 +246,7 @@ TEST_F(ClusterDiskUpgradeTest, ResetsAndPatternsDuringAnUpgradeAreProven) {
   _exit(3);
 }
 
+const ProcessRole kTaker("--take-over-disk", TakeOver);
+
 }  // namespace
 }  // namespace kvcove
-
-int main(int argc, char** argv) {
-  if (argc == 6 && std::strcmp(argv[1], "--taker") == 0) {
-    kvcove::TakeOver({argv + 2, argv + argc});
-  }
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

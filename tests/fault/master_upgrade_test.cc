@@ -19,6 +19,7 @@
 #include "tests/fault/cluster_fault_fixture.h"
 #include "tests/fault/lasting.h"
 #include "tests/fault/misbehave.h"
+#include "tests/support/process.h"
 
 namespace kvcove {
 namespace {
@@ -93,7 +94,7 @@ class MasterUpgradeTest : public ClusterFaultTest {
     return Said();
   }
   pid_t StartTaker(UpgradeStage stage, const char* what) {
-    return SpawnTaker({"--taker", directory() + "/master", master_address().ToString(),
+    return SpawnTaker({"--take-over-master", directory() + "/master", master_address().ToString(),
                        std::to_string(static_cast<int>(stage)), what, std::to_string(master())});
   }
   static int Wait(pid_t pid) {
@@ -526,13 +527,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, SecureUpgradeTest, testing::Bool(),
   while (true) pause();
 }
 
+const ProcessRole kTaker("--take-over-master", TakeOver);
+
 }  // namespace
 }  // namespace kvcove
-
-int main(int argc, char** argv) {
-  if (argc == 7 && std::strcmp(argv[1], "--taker") == 0) {
-    kvcove::TakeOver({argv + 2, argv + argc});
-  }
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

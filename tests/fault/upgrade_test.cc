@@ -30,6 +30,7 @@
 #include "kvcove/wire/host_wire.h"
 #include "tests/fault/lasting.h"
 #include "tests/fault/misbehave.h"
+#include "tests/support/process.h"
 
 extern char** environ;
 
@@ -129,7 +130,7 @@ class UpgradeTest : public testing::Test {
   }
   pid_t StartTaker(UpgradeStage stage, const char* what) const {
     return Spawn("/proc/self/exe",
-                 {"--taker", socket_, std::to_string(static_cast<int>(stage)), what,
+                 {"--take-over-owner", socket_, std::to_string(static_cast<int>(stage)), what,
                   std::to_string(daemon_)},
                  Log());
   }
@@ -708,13 +709,7 @@ TEST_F(SeveralOwnersUpgradeTest, OneOfThemAloneIsRefusedByName) {
   while (true) pause();
 }
 
+const ProcessRole kTaker("--take-over-owner", TakeOver);
+
 }  // namespace
 }  // namespace kvcove
-
-int main(int argc, char** argv) {
-  if (argc == 6 && std::strcmp(argv[1], "--taker") == 0) {
-    kvcove::TakeOver({argv + 2, argv + argc});
-  }
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: Apache-2.0
+// Empty: cmake/module.cmake precompiles headers for libraries with this unit.

@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+// Empty: cmake/module.cmake precompiles headers for programs with this unit.
+int main() {}
