@@ -45,7 +45,7 @@ class KnownDisks {
   // Instead of what had its shares.
   Status Note(const KnownDisk& disk);
   // The same, if `holds` says so while no other call comes between: a Forget that begins after it
-  // said no more is not undone. False: it is not noted.
+  // said no more is not undone. False: it is not noted. `holds` is called under the lock.
   Result<bool> NoteIf(const KnownDisk& disk, const std::function<bool()>& holds);
   // What has these shares is known no more.
   Status Forget(std::uint64_t shares);

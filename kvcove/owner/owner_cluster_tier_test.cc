@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <future>
 #include <map>
 #include <set>
 #include <thread>
@@ -25,6 +26,24 @@ constexpr Generation kGeneration = 9ULL << 24;
 constexpr Id128 kPool{.high = 1, .low = 1};
 constexpr Id128 kIncarnation{.high = 2, .low = 2};
 const Token kToken{.incarnation = kIncarnation, .generation = kGeneration, .slot = kSlot};
+
+// Writes wait while they are held: the disk's thread stands where it would write.
+class HeldDevice final : public BreakingDevice {
+ public:
+  HeldDevice(std::unique_ptr<disklog::Device> device, const std::atomic<bool>& broken,
+             const std::atomic<bool>& held, std::atomic<int>& waiting)
+      : BreakingDevice(std::move(device), broken), held_(held), waiting_(waiting) {}
+  void Write(std::uint64_t offset, std::span<const std::byte> from, Done done) override {
+    ++waiting_;
+    while (held_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --waiting_;
+    BreakingDevice::Write(offset, from, std::move(done));
+  }
+
+ private:
+  const std::atomic<bool>& held_;
+  std::atomic<int>& waiting_;
+};
 
 class ClusterTierTest : public testing::Test {
  protected:
@@ -61,11 +80,24 @@ class ClusterTierTest : public testing::Test {
     session_ = owner_->AddRemoteSession();
     return facts;
   }
-  Result<std::unique_ptr<disklog::Device>> OpenDevice(const std::string& path) const {
+  Result<std::unique_ptr<disklog::Device>> OpenDevice(const std::string& path) {
     if (broken_) return kvcove::Fail(Code::kUnavailable, "broken");
+    ++waiting_;
     while (held_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --waiting_;
     KVCOVE_ASSIGN(auto device, disklog::OpenDevice(path));
-    return std::make_unique<BreakingDevice>(std::move(device), broken_);
+    ++opened_;
+    if (!writes_held_) return std::make_unique<BreakingDevice>(std::move(device), broken_);
+    return std::make_unique<HeldDevice>(std::move(device), broken_, writes_held_, waiting_);
+  }
+  // The disk's thread waits where it opens the disk, or where it writes to it.
+  bool AwaitHeld() const {
+    return Becomes([&] { return waiting_ > 0; });
+  }
+  // The disk has been opened since `opened`, and its thread has let it go again.
+  bool AwaitLetGo(int opened) const {
+    return Becomes(
+        [&] { return opened_ > opened && disklog::OpenDevice(directory_ + "/disk").has_value(); });
   }
   // Until it is set aside.
   void Break() {
@@ -191,11 +223,22 @@ class ClusterTierTest : public testing::Test {
     }));
   }
   std::vector<InventoryItem> Inventory(ObjectId from = 0) {
+    // A walk that waits for ever is ended as when the link ends, and fails its test.
+    std::promise<void> done;
+    std::atomic<bool> late{false};
+    std::thread watch([&, ended = done.get_future()] {
+      if (ended.wait_for(std::chrono::seconds(30)) == std::future_status::ready) return;
+      ADD_FAILURE() << "a walk over what this owner has does not end";
+      late = true;
+      owner_->EndDiskWaits();
+    });
     std::vector<InventoryItem> all;
-    for (ObjectId cursor = from; cursor != Core::kWalkDone;) {
+    for (ObjectId cursor = from; cursor != Core::kWalkDone && !late;) {
       const auto some = owner_->Inventory(cursor, 7);
       all.insert(all.end(), some.begin(), some.end());
     }
+    done.set_value();
+    watch.join();
     return all;
   }
   static std::set<std::string> OnDisk(const std::vector<InventoryItem>& items) {
@@ -235,7 +278,10 @@ class ClusterTierTest : public testing::Test {
   }
 
   std::atomic<bool> broken_{false};
-  std::atomic<bool> held_{false};  // nothing opens a disk meanwhile
+  std::atomic<bool> held_{false};         // nothing opens a disk meanwhile
+  std::atomic<bool> writes_held_{false};  // nor writes to one that was opened since
+  std::atomic<int> waiting_{0};
+  std::atomic<int> opened_{0};
   std::string directory_;
   std::unique_ptr<Owner> owner_;
   SessionNumber session_ = 0;
@@ -705,6 +751,39 @@ TEST_F(ClusterTierTest, NorDoesOneThatIsForgottenWhileItsDiskOpens) {
   EXPECT_TRUE(owner_->TakeGoneOverflow());
   EXPECT_EQ(Get("key-0").code, Code::kMiss);
   EXPECT_TRUE(OnDisk(Inventory()).empty());
+}
+
+TEST_F(ClusterTierTest, AWalkEndsAtADiskThatIsVoidedWhileItIsOpened) {
+  Fill(60);
+  held_ = true;
+  ASSERT_NO_FATAL_FAILURE(HandOver());
+  ASSERT_TRUE(AwaitHeld());
+  OwnerFacts other = facts_;
+  other.identity = {.high = 77, .low = 77};
+  owner_->Follow(other);
+  const int opened = opened_;
+  held_ = false;
+  ASSERT_TRUE(AwaitLetGo(opened));
+  EXPECT_EQ(owner_->Stat().disk_aside, 1U);
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
+}
+
+TEST_F(ClusterTierTest, AWalkEndsAtADiskThatIsUnmountedWhileItIsEmptied) {
+  Fill(60);
+  ASSERT_NO_FATAL_FAILURE(Break());
+  facts_.seen.term += 1;
+  owner_->Follow(facts_);  // another master, so what the disk holds is void
+  const int opened = opened_;
+  writes_held_ = true;
+  broken_ = false;
+  ASSERT_TRUE(AwaitHeld());
+  owner_->UnmountDisk();
+  writes_held_ = false;
+  ASSERT_TRUE(AwaitLetGo(opened));
+  EXPECT_EQ(owner_->Stat().disk_aside, 1U);
+  EXPECT_TRUE(Noted().empty()) << "nobody uses it";
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
+  EXPECT_EQ(Put("key-0"), Code::kOk) << "memory goes on";
 }
 
 TEST_F(ClusterTierTest, MistakesAreToldAtTheStart) {

@@ -336,10 +336,17 @@ Status Tier::OpenFoundAgain() {
   KVCOVE_TRY(EmptyDisk(found_, whose(), tiering_.hash_seed()));
   tiering_.DropGenerationOrders();
   KVCOVE_ASSIGN(auto log, OpenLog());
-  KVCOVE_TRY(place_.known->Note({found_.super.disk, tiering_.shares()}));
-  LogInfo("disk {} starts empty: what was stored or removed meanwhile is unknown to it", path_);
+  // It may be voided at any time, and its note be written anew then: it must not be noted again.
+  KVCOVE_ASSIGN(const bool names, place_.known->NoteIf({found_.super.disk, tiering_.shares()},
+                                                       [&] { return tiering_.TriesAgain(); }));
+  if (!names) return Fail(Code::kStale, "it was voided meanwhile");
   Use(std::move(log));
-  (void)tiering_.SetOnAgain(/*empty=*/true);
+  if (!tiering_.SetOnAgain(/*empty=*/true)) {
+    const MutexLock lock(mutex_);
+    disk_.reset();
+    return Fail(Code::kStale, "it was voided meanwhile");
+  }
+  LogInfo("disk {} starts empty: what was stored or removed meanwhile is unknown to it", path_);
   return {};
 }
 

@@ -378,7 +378,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
       KVCOVE_REQUIRES(mutex_);
   void Decide(LoadBatch& batch, std::size_t index, const wire::LoadResult& result)
       KVCOVE_REQUIRES(mutex_);
-  bool EndAll(const std::string& why, bool unmount, Ready& ready);
+  // False: it was set aside before, for another reason.
+  bool TakeAside(const std::string& why, Ready& ready) KVCOVE_REQUIRES(mutex_);
   void EndEra(Ready& ready) KVCOVE_REQUIRES(mutex_);
   void DropQueued(Demotion& demotion) KVCOVE_REQUIRES(mutex_);
   disklog::ShareNumber ShareOf(SlotId slot) const KVCOVE_REQUIRES(mutex_);
@@ -410,7 +411,7 @@ class Tiering final : public LowerTier, public disklog::Presence {
   mutable Mutex mutex_;
   CondVar proven_;
   CondVar answered_;
-  Ready late_ KVCOVE_GUARDED_BY(mutex_);                 // of Void
+  Ready late_ KVCOVE_GUARDED_BY(mutex_);                 // of Void and MissAll
   std::size_t answering_ KVCOVE_GUARDED_BY(mutex_) = 0;  // batches whose answer is being given
   bool no_loads_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool on_ KVCOVE_GUARDED_BY(mutex_) = false;
