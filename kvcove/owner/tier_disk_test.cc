@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cerrno>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "kvcove/owner/tier_fixture.h"
+#include "tests/becomes.h"
 
 namespace kvcove::owner {
 namespace {
@@ -654,6 +657,36 @@ TEST_F(TierDiskTest, WaitersAreAnsweredWhenTheOwnerEnds) {
   tiers_.tiering->EndLoads();
   EXPECT_TRUE(batch->answered);
   EXPECT_TRUE(tiers_.BeginLoad("key")->answered);
+}
+
+TEST_F(TierDiskTest, WaitersOfADiskThatIsVoidedAreAnsweredWhenTheOwnerEnds) {
+  PutDown("key", 7);
+  tiers_.device->faults.hangs = true;
+  const auto batch = tiers_.BeginLoad("key");
+  tiers_.tiering->Void("a test");
+  EXPECT_TRUE(batch->results.empty() || batch->results[0].reason == MissReason::kDiskFailed);
+  std::atomic<bool> ended{false};
+  std::thread owner([&] {
+    tiers_.tiering->EndLoads();  // no tick comes any more
+    ended = true;
+  });
+  EXPECT_TRUE(Becomes([&] { return ended.load(); }));
+  if (!ended) tiers_.tiering->Tick(tiers_.clock.NowNs());
+  owner.join();
+  EXPECT_TRUE(batch->answered);
+}
+
+// Another thread sets it aside while the disk's thread looks where the value is.
+TEST_F(TierDiskTest, ALoadMayEndBeforeTheDisksThreadTakesIt) {
+  PutDown("key", 7);
+  const auto batch = tiers_.BeginLoad("key");
+  const auto load = tiers_.tiering->FirstLoad();
+  ASSERT_NE(load, nullptr);
+  tiers_.tiering->SetAside("a test");
+  ASSERT_TRUE(batch->answered);
+  EXPECT_FALSE(tiers_.tiering->TakeLoad(load, kValue));
+  EXPECT_EQ(tiers_.tiering->FirstLoad(), nullptr);
+  EXPECT_EQ(batch->results[0].reason, MissReason::kDiskFailed);
 }
 
 // Puts values of which every third one comes up again, until one that was read is being moved.

@@ -398,6 +398,7 @@ void Tiering::EndLoads() {
   {
     const MutexLock lock(mutex_);
     no_loads_ = true;
+    ready.swap(late_);  // there may be no next tick
     for (const auto& batch : std::exchange(batches_, {})) TakeAnswered(batch, ready);
   }
   Answer(ready);

@@ -307,7 +307,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   void EndComing(std::uint64_t bytes) { coming_.fetch_sub(bytes, std::memory_order_relaxed); }
   // Of a disk that is set aside: 0.
   std::uint64_t coming() const;
-  // False: the batch has brought up as much as it may; it asks again. The load is over then.
+  // False: the batch has brought up as much as it may; it asks again. Or nobody waits any more, for
+  // the disk has been set aside since FirstLoad. The load is over then.
   bool TakeLoad(const std::shared_ptr<Load>& load, std::uint64_t bytes);
   void FinishLoad(const std::shared_ptr<Load>& load, const wire::LoadResult& result);
   // The load's value, if it still waits to go down: nothing needs to be read. The ring keeps it
