@@ -232,6 +232,7 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   bool TakeGoneOverflow() override;
   std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) override;
   std::optional<ObjectId> TellAgainFrom() override;
+  void WalkEnds() override;
   void Told() override;
   void DropObjects(std::span<const InventoryItem> items) override;
 
@@ -452,6 +453,8 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   bool zone_returns_ = false;               // its disk was set aside
   // By disk that is being told: the era in which the walk has come to its first zone.
   std::vector<std::optional<std::uint64_t>> told_eras_;
+  // The same of walks that have ended.
+  std::vector<std::optional<std::uint64_t>> ended_eras_ KVCOVE_GUARDED_BY(disk_mutex_);
 
   Mutex stop_mutex_;
   CondVar stop_changed_;

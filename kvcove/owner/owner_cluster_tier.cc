@@ -480,9 +480,22 @@ std::optional<ObjectId> Owner::TellAgainFrom() {
   return std::nullopt;
 }
 
-void Owner::Told() {
+void Owner::WalkEnds() {
+  const MutexLock lock(disk_mutex_);
+  ended_eras_.resize(told_eras_.size());
   for (std::size_t i = 0; i < told_eras_.size(); ++i) {
-    if (const auto era = std::exchange(told_eras_[i], std::nullopt)) UseTold(i, *era);
+    if (const auto era = std::exchange(told_eras_[i], std::nullopt)) ended_eras_[i] = era;
+  }
+}
+
+void Owner::Told() {
+  std::vector<std::optional<std::uint64_t>> eras;
+  {
+    const MutexLock lock(disk_mutex_);
+    eras.swap(ended_eras_);
+  }
+  for (std::size_t i = 0; i < eras.size(); ++i) {
+    if (eras[i]) UseTold(i, *eras[i]);
   }
 }
 

@@ -241,6 +241,11 @@ class ClusterTierTest : public testing::Test {
     watch.join();
     return all;
   }
+  // The master has accepted what the walk told.
+  void Told() {
+    owner_->WalkEnds();
+    owner_->Told();
+  }
   static std::set<std::string> OnDisk(const std::vector<InventoryItem>& items) {
     std::set<std::string> keys;
     for (const InventoryItem& item : items) {
@@ -510,7 +515,7 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   }
   owner_->DropObjects(refused);
   EXPECT_EQ(Get("key-4").code, Code::kMiss) << "not before the master has accepted it";
-  owner_->Told();
+  Told();
   EXPECT_FALSE(owner_->Report().disk_away);
   EXPECT_FALSE(owner_->TellAgainFrom());
   EXPECT_TRUE(Becomes([&] { return Noted().size() == 1; }));
@@ -538,7 +543,7 @@ TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
       {.number = 1, .slot = kSlot, .generation = kGeneration, .keys = {"key-1"}, .pattern = {}});
   ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside != 0; }));
   owner_->AwaitApplied();
-  owner_->Told();
+  Told();
   EXPECT_TRUE(owner_->Report().disk_away) << "what was told is of before";
   EXPECT_TRUE(owner_->TakeGoneOverflow());
   broken_ = false;
