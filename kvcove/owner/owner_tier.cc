@@ -281,15 +281,14 @@ Status Owner::AwaitDisks(DisksRemoval& removal, std::int64_t deadline_ns) {
 // Before the disks are open none is used: whichever the next start finds, it is emptied.
 Status Owner::ForgetDisk(std::size_t disk) {
   if (!disks_open_) return ForgetDisks();
-  KVCOVE_TRY(known_disks_->Forget((*tiers_)[disk].shares()));
-  (*tiers_)[disk].Struck();
-  return {};
+  Tiering& tiering = (*tiers_)[disk];
+  return known_disks_->Forget(tiering.shares(), [&] { tiering.Struck(); });
 }
 
 Status Owner::ForgetDisks() {
-  KVCOVE_TRY(known_disks_->Write({}));
-  for (std::size_t i = 0; tiers_ != nullptr && i < tiers_->size(); ++i) (*tiers_)[i].Struck();
-  return {};
+  return known_disks_->Write({}, [&] {
+    for (std::size_t i = 0; tiers_ != nullptr && i < tiers_->size(); ++i) (*tiers_)[i].Struck();
+  });
 }
 
 void Owner::RemoveFromDisks(const Token& token, std::span<const std::string_view> keys,

@@ -232,12 +232,11 @@ void Tier::Settle() {
     settles_from_ = puts.next;
   }
   if (puts.oldest < settles_from_ || !tiering_.Settled(*era)) return;
-  const auto noted = place_.known->NoteIf(facts(), [&] { return tiering_.Settled(*era); });
+  const auto noted = place_.known->NoteIf(facts(), [&] { return tiering_.BeginNote(*era); });
   if (!noted) {
     LogError("disk {} cannot be noted, so the next start empties it: {}", path_,
              noted.error().ToString());
   }
-  if (!noted || *noted) tiering_.Noted(*era);
 }
 
 // ---- a disk that failed
@@ -338,7 +337,7 @@ Status Tier::OpenFoundAgain() {
   KVCOVE_ASSIGN(auto log, OpenLog());
   // It may be voided at any time, and its note be written anew then: it must not be noted again.
   KVCOVE_ASSIGN(const bool names, place_.known->NoteIf({found_.super.disk, tiering_.shares()},
-                                                       [&] { return tiering_.TriesAgain(); }));
+                                                       [&] { return tiering_.BeginNoteEmpty(); }));
   if (!names) return Fail(Code::kStale, "it was voided meanwhile");
   Use(std::move(log));
   if (!tiering_.SetOnAgain(/*empty=*/true)) {
@@ -413,9 +412,7 @@ Tier::~Tier() {
 }
 
 Status Tier::Forget() {
-  KVCOVE_TRY(place_.known->Forget(tiering_.shares()));
-  tiering_.Struck();
-  return {};
+  return place_.known->Forget(tiering_.shares(), [&] { tiering_.Struck(); });
 }
 
 }  // namespace kvcove::owner

@@ -468,10 +468,27 @@ TEST_F(TierDiskTest, ADiskIsSettledOnceWhatWasReplacedIsGoneDurably) {
   const auto era = tiers_.tiering->Unnoted();
   ASSERT_TRUE(era);
   EXPECT_FALSE(tiers_.tiering->Settled(*era)) << "a start now would find the older value";
+  EXPECT_FALSE(tiers_.tiering->BeginNote(*era));
   ASSERT_TRUE(tiers_.Until([&] { return tiers_.tiering->Settled(*era); }));
-  tiers_.tiering->Noted(*era);
+  EXPECT_TRUE(tiers_.tiering->BeginNote(*era));
   EXPECT_FALSE(tiers_.tiering->Unnoted());
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(8));
+}
+
+// Else the next start would find the older value, of which the note is written just now.
+TEST_F(TierDiskTest, ADiskThatIsSetAsideWhileItIsNotedMustBeStruckBeforeItsKeysArePut) {
+  PutDown("key", 7);
+  tiers_.Fail(5);
+  ASSERT_TRUE(tiers_.UseAgain());
+  const auto era = tiers_.tiering->Unnoted();
+  ASSERT_TRUE(era);
+  ASSERT_TRUE(tiers_.tiering->BeginNote(*era));
+  tiers_.tiering->SetAside("a test");
+  EXPECT_EQ(tiers_.Put("key", 8), Code::kExists);
+  EXPECT_TRUE(tiers_.tiering->MustBeStruck());
+  tiers_.tiering->Struck();
+  EXPECT_EQ(tiers_.Put("key", 8), Code::kOk);
+  EXPECT_FALSE(tiers_.tiering->BeginNote(*era)) << "of an era that is over";
 }
 
 TEST(TierDiskAsideTest, MoreStoredThanIsRememberedEmptiesTheDisk) {

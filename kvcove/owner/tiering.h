@@ -277,8 +277,12 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::optional<std::uint64_t> Unnoted() const;
   // In that era, still: what was stored before it was on is removed from it, durably.
   bool Settled(std::uint64_t era) const;
-  // The note names it again.
-  void Noted(std::uint64_t era);
+  // May the note name it, in that era, as it is settled? If so, it counts as named from here on: if
+  // it is set aside while the note is being written, a put of what it holds waits until it is
+  // struck. If the note cannot be written, it is not tried again.
+  bool BeginNote(std::uint64_t era);
+  // The same of a disk that is empty, before it is on. False: it was unmounted.
+  bool BeginNoteEmpty();
   bool listed() const { return options_.listed; }
   // Its objects are known again, and the master is to hear of them. False: as above.
   bool BeginTelling();

@@ -34,7 +34,6 @@ bool Tiering::SetOnAgain(bool empty) {
   common_.tags.SetOn(shares_);
   on_ = true;
   away_ = false;
-  noted_ = noted_ || empty;
   inventory_.Begin();
   return true;
 }
@@ -114,9 +113,16 @@ bool Tiering::Settled(std::uint64_t era) const {
   return on_ && era_ == era && older_->open == 0;
 }
 
-void Tiering::Noted(std::uint64_t era) {
+bool Tiering::BeginNote(std::uint64_t era) {
   const MutexLock lock(mutex_);
-  if (on_ && era_ == era) noted_ = true;
+  if (!on_ || era_ != era || older_->open != 0) return false;
+  return noted_ = true;
+}
+
+bool Tiering::BeginNoteEmpty() {
+  const MutexLock lock(mutex_);
+  if (unmounted_) return false;
+  return noted_ = true;
 }
 
 // ---- any thread
