@@ -532,6 +532,20 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   }
 }
 
+TEST_F(ClusterTierTest, ANewEpochWaitsUntilTheNoteForgetsTheDisk) {
+  Fill(60);
+  const std::string note = directory_ + "/data/disk";
+  std::filesystem::rename(note, note + "-kept");
+  std::filesystem::create_directories(note + "/in the way");
+  ASSERT_NO_FATAL_FAILURE(Break());
+  EXPECT_FALSE(owner_->TakeGoneOverflow()) << "a process that starts now would find it";
+  std::filesystem::remove_all(note);
+  std::filesystem::rename(note + "-kept", note);
+  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  EXPECT_TRUE(Noted().empty());
+  EXPECT_FALSE(owner_->TakeGoneOverflow()) << "once";
+}
+
 TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
   Fill(60);
   ASSERT_NO_FATAL_FAILURE(Break());

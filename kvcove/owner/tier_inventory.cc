@@ -38,11 +38,6 @@ bool TierInventory::TakeLostAll() {
   return std::exchange(lost_all_, false);
 }
 
-bool TierInventory::lost_all() const {
-  const MutexLock lock(mutex_);
-  return lost_all_;
-}
-
 void TierInventory::SetZones(std::uint32_t zones) {
   const MutexLock lock(mutex_);
   zones_ = zones;

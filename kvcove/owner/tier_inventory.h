@@ -44,7 +44,6 @@ class TierInventory {
   void LoseAll();
   std::vector<TierObject> TakeLost(std::size_t at_most);
   bool TakeLostAll();
-  bool lost_all() const;
 
   // ---- walks
   struct Zone {
