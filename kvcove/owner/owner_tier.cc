@@ -86,12 +86,16 @@ void Owner::StopDisks() {
   for (const auto& disk : disks_) {
     if (disk != nullptr) disk->BeginStop(kDrainNs);
   }
-  for (auto& disk : disks_) {
-    if (disk == nullptr || disk->AwaitStop()) continue;
-    disk_hangs_ = true;
-    (void)disk.release();
+  for (std::size_t i = 0; i < disks_.size(); ++i) {
+    if (disks_[i] != nullptr && !disks_[i]->AwaitStop()) hanging_disks_.push_back(i);
   }
-  if (!disk_hangs_) return;
+  disk_hangs_ = disk_hangs_ || !hanging_disks_.empty();
+}
+
+// Behind the janitor, which watches the disks until it ends.
+void Owner::LeaveHangingDisks() {
+  for (const std::size_t disk : std::exchange(hanging_disks_, {})) (void)disks_[disk].release();
+  if (!disk_hangs_ || tiers_ == nullptr) return;
   // The thread of a disk that hangs may use these one day.
   (void)new Mapping(std::move(header_map_));
   (void)tiers_.release();
@@ -355,11 +359,9 @@ DiskStat Owner::DiskStatOf(std::size_t disk) const {
                 .damaged = tier.log.corrupt,
                 .timeouts = tier.load_timeouts,
                 .asides = tier.asides};
-  const Tier* const used = TierOf(disk);
-  if (tier.aside && used != nullptr) {
-    const std::int64_t left_ns = used->retry_at_ns() - clock_.NowNs();
-    stat.retry_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left_ns, 0) / kMillisecond);
-  }
+  // Of Tiering, not of the disk itself, which may be closed just now for an upgrade.
+  const std::int64_t left_ns = tier.retry_at_ns - clock_.NowNs();
+  stat.retry_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left_ns, 0) / kMillisecond);
   return stat;
 }
 

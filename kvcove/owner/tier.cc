@@ -155,10 +155,9 @@ Result<std::unique_ptr<disklog::Log>> Tier::OpenLog() {
 void Tier::Use(std::unique_ptr<disklog::Log> log) {
   const disklog::RecoveryCounters& found = log->recovery();
   const disklog::Superblock& super = found_.super;
-  device_ = found_.device->kind();
   LogInfo("disk {}: {} in zones of {} by {}, {} objects found, {} zones read record by record",
-          path_, FormatSize(super.device_bytes), FormatSize(super.zone_bytes), device_,
-          found.objects, found.scanned);
+          path_, FormatSize(super.device_bytes), FormatSize(super.zone_bytes),
+          found_.device->kind(), found.objects, found.scanned);
   const std::uint8_t streams = LogOptionsFor(super, place_, tiering_).writer.streams;
   auto disk = std::make_unique<TierDisk>(tiering_, std::move(found_.device), std::move(log),
                                          promoter_, clock_, TierDiskOptions{.streams = streams});
@@ -249,7 +248,7 @@ void RetryTimes::Failed(std::int64_t now_ns) {
 }
 
 void Tier::Rest() {
-  if (!std::exchange(resting_, true)) retry_.Failed(clock_.NowNs());
+  if (!std::exchange(resting_, true)) RetryLater();
   if (disk_ != nullptr && !disk_->idle()) {
     // A device that hangs keeps the memory that it was given until it answers.
     disk_->Step(kIdleWaitNs);
@@ -280,8 +279,13 @@ void Tier::Rest() {
     retry_.Works(clock_.NowNs());
   } else {
     LogDebug("disk {} does not work yet: {}", path_, again.error().ToString());
-    retry_.Failed(clock_.NowNs());
+    RetryLater();
   }
+}
+
+void Tier::RetryLater() {
+  retry_.Failed(clock_.NowNs());
+  tiering_.SetRetryAt(retry_.at_ns());
 }
 
 Status Tier::OpenAgain() {

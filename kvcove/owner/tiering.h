@@ -234,6 +234,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // The same, and it is not tried again.
   void Unmount(const std::string& why);
   bool TriesAgain() const;
+  // While it is set aside: not before this time. By the disk's thread.
+  void SetRetryAt(std::int64_t at_ns) { retry_at_ns_.store(at_ns, std::memory_order_relaxed); }
   // Unmount under a lock of the caller's: who waits is answered with the next Tick.
   void Void(const std::string& why);
   // Another master does not know what others have stored while this disk was away, so what it holds
@@ -408,6 +410,7 @@ class Tiering final : public LowerTier, public disklog::Presence {
   TierCommon& common_;
   std::atomic<std::uint64_t> shares_{segment::kAllTierShares};
   std::atomic<std::uint64_t> progress_{0};
+  std::atomic<std::int64_t> retry_at_ns_{0};
   std::atomic<std::uint64_t> coming_{0};  // bytes on their way up
   TierTimes times_;
 

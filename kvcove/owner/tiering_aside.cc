@@ -11,9 +11,10 @@ namespace kvcove::owner {
 void Tiering::SetOn() {
   NoteProgress();
   const MutexLock lock(mutex_);
+  noted_ = true;
+  if (aside_) return;  // it was unmounted while it was opened
   common_.tags.SetOn(shares_);
   on_ = true;
-  noted_ = true;
   inventory_.Begin();
 }
 
