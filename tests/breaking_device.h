@@ -13,7 +13,7 @@
 namespace kvcove {
 
 // Every operation fails while it is broken, and so does opening it.
-class BreakingDevice final : public disklog::Device {
+class BreakingDevice : public disklog::Device {
  public:
   BreakingDevice(std::unique_ptr<disklog::Device> device, const std::atomic<bool>& broken)
       : device_(std::move(device)), broken_(broken) {}

@@ -5,8 +5,14 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
+
+#include "kvcove/base/random.h"
 
 namespace kvcove {
 
@@ -18,5 +24,44 @@ void AbortUnderLock(const char* act) {
   backtrace_symbols_fd(frames.data(), depth, STDERR_FILENO);
   std::abort();
 }
+
+#ifdef KVCOVE_CHECK_LOCKS
+namespace {
+
+std::uint64_t SeedOfSchedules() {
+  const char* text = std::getenv("KVCOVE_SCHEDULE_SEED");
+  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+}
+
+// One thread's stops. Some threads stop at every fourth lock and others at every 256th: an order
+// that is rare needs one thread that is far slower than the others.
+class Stops {
+ public:
+  explicit Stops(std::uint64_t seed)
+      : random_(seed), every_(std::uint64_t{4} << random_.Below(7)) {}
+  void Next() {
+    if (random_.Below(every_) != 0) return;
+    const std::uint64_t kind = random_.Below(64);
+    if (kind < 24) return std::this_thread::yield();
+    // Rarely for long: whatever others do in a few steps happens meanwhile.
+    const std::uint64_t most_us = kind == 63 ? 5'000 : 300;
+    std::this_thread::sleep_for(std::chrono::microseconds(random_.Below(most_us)));
+  }
+
+ private:
+  Random random_;
+  const std::uint64_t every_;
+};
+
+}  // namespace
+
+void StopBySeed() {
+  static const std::uint64_t seed = SeedOfSchedules();
+  if (seed == 0) return;
+  static std::atomic<std::uint64_t> threads{0};
+  thread_local Stops stops((seed << 20) + threads.fetch_add(1, std::memory_order_relaxed));
+  stops.Next();
+}
+#endif
 
 }  // namespace kvcove

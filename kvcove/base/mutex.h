@@ -7,6 +7,12 @@
 // stop every thread that wants the lock. Clang cannot see this through interfaces, so the places
 // that call out say ExpectNoLock(); builds with KVCOVE_CHECK_LOCKS (debug and the sanitizers) count
 // the locks of each thread and abort there.
+//
+// The same builds search over schedules: with KVCOVE_SCHEDULE_SEED=N (not 0) in the environment, a
+// thread stops now and then before it takes a lock, after it gives one back, and where it starts.
+// That finds a check in one hold of a lock whose answer is used in another one, and threads that
+// meet in an order that is rare. Each thread's stops follow from N and from how many threads had
+// one before it, so a seed fails again often, but not always.
 #pragma once
 
 #include <chrono>
@@ -58,15 +64,24 @@ inline void ExpectNoLock(const char* act) {
   }
 }
 
+// Stops for a moment, or not, as the seed says. Without one it does nothing.
+void StopBySeed();
+
+inline void MayStop() {
+  if constexpr (kChecksLocks) StopBySeed();
+}
+
 class KVCOVE_CAPABILITY("mutex") Mutex {
  public:
   void lock() KVCOVE_ACQUIRE() {
+    MayStop();
     mutex_.lock();
     HeldLocks::Add(1);
   }
   void unlock() KVCOVE_RELEASE() {
     HeldLocks::Add(-1);
     mutex_.unlock();
+    MayStop();
   }
   bool try_lock() KVCOVE_TRY_ACQUIRE(true) {
     const bool locked = mutex_.try_lock();

@@ -60,6 +60,12 @@ Result<UniqueFd> CreateMemoryFile(const char* name, std::size_t size) {
 
 std::thread StartThread(const std::string& name, std::function<void()> body) {
   ExpectNoLock("the start of a thread");
+  if constexpr (kChecksLocks) {
+    body = [body = std::move(body)] {
+      MayStop();
+      body();
+    };
+  }
   sigset_t all;
   sigset_t before;
   sigfillset(&all);

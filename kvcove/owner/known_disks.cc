@@ -130,9 +130,11 @@ Result<std::vector<KnownDisk>> KnownDisks::Read() const {
   return ReadLocked();
 }
 
-Status KnownDisks::Write(std::span<const KnownDisk> disks) {
+Status KnownDisks::Write(std::span<const KnownDisk> disks, const Then& then) {
   const MutexLock lock(mutex_);
-  return WriteLocked(disks);
+  KVCOVE_TRY(WriteLocked(disks));
+  then();
+  return {};
 }
 
 Status KnownDisks::Note(const KnownDisk& disk) {
@@ -154,8 +156,14 @@ Status KnownDisks::NoteLocked(const KnownDisk& disk) {
   return WriteLocked(disks);
 }
 
-Status KnownDisks::Forget(std::uint64_t shares) {
+Status KnownDisks::Forget(std::uint64_t shares, const Then& then) {
   const MutexLock lock(mutex_);
+  KVCOVE_TRY(ForgetLocked(shares));
+  then();
+  return {};
+}
+
+Status KnownDisks::ForgetLocked(std::uint64_t shares) {
   auto disks = ReadLocked();
   if (!disks) return RemoveFile(directory_, name_);
   const auto forgotten =

@@ -40,19 +40,23 @@ class KnownDisks {
   const std::string& directory() const { return directory_; }
   // What is damaged names no disk.
   Result<std::vector<KnownDisk>> Read() const;
+  // `then` is called under the lock, once it is written: what it sets follows the note when several
+  // threads write it.
+  using Then = std::function<void()>;
   // These and no others.
-  Status Write(std::span<const KnownDisk> disks);
+  Status Write(std::span<const KnownDisk> disks, const Then& then = [] {});
   // Instead of what had its shares.
   Status Note(const KnownDisk& disk);
   // The same, if `holds` says so while no other call comes between: a Forget that begins after it
-  // said no more is not undone. False: it is not noted.
+  // said no more is not undone. False: it is not noted. `holds` is called under the lock.
   Result<bool> NoteIf(const KnownDisk& disk, const std::function<bool()>& holds);
   // What has these shares is known no more.
-  Status Forget(std::uint64_t shares);
+  Status Forget(std::uint64_t shares, const Then& then = [] {});
 
  private:
   Result<std::vector<KnownDisk>> ReadLocked() const KVCOVE_REQUIRES(mutex_);
   Status NoteLocked(const KnownDisk& disk) KVCOVE_REQUIRES(mutex_);
+  Status ForgetLocked(std::uint64_t shares) KVCOVE_REQUIRES(mutex_);
   Status WriteLocked(std::span<const KnownDisk> disks) KVCOVE_REQUIRES(mutex_);
   const std::string directory_;
   const std::string name_;

@@ -187,19 +187,21 @@ LinkCore::Step LinkCore::NextList() {
   }
   if (told) told = !TellsAgain();
   Batch batch = MakeBatch(told, credit);
-  const MutexLock lock(mutex_);
-  if (epoch_ != asked_under_[Index(Lane::kList)]) {
-    // Another epoch began meanwhile, in which all is told again.
-    target_.ReturnListings(std::move(batch.listings));
-    return {.wait_ns = 0};
+  {
+    const MutexLock lock(mutex_);
+    if (epoch_ == asked_under_[Index(Lane::kList)]) {
+      if (batch.body.empty()) {
+        ++rounds_;
+        return {.wait_ns = kListPauseNs};
+      }
+      batch_ = std::move(batch);
+      return {.call = Call{
+                  .method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListCallNs}};
+    }
   }
-  if (batch.body.empty()) {
-    ++rounds_;
-    return {.wait_ns = kListPauseNs};
-  }
-  batch_ = std::move(batch);
-  return {.call =
-              Call{.method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListCallNs}};
+  // Another epoch began meanwhile, in which all is told again.
+  target_.ReturnListings(std::move(batch.listings));
+  return {.wait_ns = 0};
 }
 
 bool LinkCore::TellsAgain() {
@@ -600,7 +602,9 @@ void LinkCore::Listed(const wire::ListReply& reply) {
   }
   take(batch.inventory, codes);
   if (!second.empty()) target_.DropObjects(second);
-  if (Walked(batch, second.size(), stale)) target_.Told();
+  if (!Walked(batch, second.size(), stale)) return;
+  target_.WalkEnds();
+  target_.Told();
 }
 
 // Whether the walk over the inventory has ended with this batch.

@@ -77,7 +77,7 @@ class LinkCore {
   std::string ShardAddress(std::size_t number) const;
   Step NextShard(std::size_t number) KVCOVE_EXCLUDES(mutex_, route_mutex_);
   void AnswerShard(std::size_t number, std::uint64_t session, const Result<std::string>& reply)
-      KVCOVE_EXCLUDES(mutex_);
+      KVCOVE_EXCLUDES(mutex_, route_mutex_);
   // The lease's connection is lost: hello is said again over the next one.
   void Disconnected();
   // Until hello is answered the other lanes (but those of shards) ask nothing, so a master that is
@@ -151,7 +151,9 @@ class LinkCore {
   bool IsTold(const InventoryItem& item) const KVCOVE_REQUIRES(mutex_);
   void NoteTellAgain(std::optional<ObjectId> from) KVCOVE_REQUIRES(mutex_);
   void CheckRounds() KVCOVE_REQUIRES(mutex_);
-  bool ShardsTold(std::size_t gave_way, bool stale) KVCOVE_EXCLUDES(mutex_);
+  bool EndsWalk(std::size_t gave_way, bool stale) KVCOVE_EXCLUDES(mutex_, route_mutex_);
+  bool ShardsTold(std::size_t gave_way, bool stale) KVCOVE_REQUIRES(route_mutex_)
+      KVCOVE_EXCLUDES(mutex_);
   std::vector<Listing> EndShards() KVCOVE_REQUIRES(mutex_);
   bool Unwelcome() const KVCOVE_REQUIRES(mutex_) { return epoch_ == 0 || hello_wanted_; }
   void SayHelloAgain(bool new_epoch) KVCOVE_REQUIRES(mutex_);

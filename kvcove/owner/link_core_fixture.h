@@ -80,7 +80,11 @@ class FakeTarget final : public LinkTarget {
     return items;
   }
   std::optional<ObjectId> TellAgainFrom() override { return again_from; }
-  void Told() override { ++told; }
+  void WalkEnds() override { ++ended; }
+  void Told() override {
+    EXPECT_GT(ended, told) << "what was told is not noted";
+    ++told;
+  }
   void DropObjects(std::span<const InventoryItem> items) override {
     for (const InventoryItem& item : items) dropped.push_back(item.id);
   }
@@ -115,6 +119,7 @@ class FakeTarget final : public LinkTarget {
   bool overflow = false;
   std::optional<ObjectId> again_from;
   int told = 0;
+  int ended = 0;  // walks
   std::vector<ObjectId> dropped;
   // With what was said before.
   std::vector<std::pair<OwnerFacts, std::vector<std::string>>> followed;

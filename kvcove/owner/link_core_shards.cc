@@ -181,7 +181,7 @@ void LinkCore::NoteTellAgain(std::optional<ObjectId> from) {
 LinkCore::Step LinkCore::NextShard(std::size_t number) {
   Route();
   // A walk that found nothing to tell has no answer that ends it.
-  if (ShardsTold(0, /*stale=*/false)) target_.Told();
+  if (EndsWalk(0, /*stale=*/false)) target_.Told();
   const MutexLock lock(mutex_);
   if (epoch_ == 0 || !shards_.active() || number >= shards_.size())
     return {.wait_ns = kListPauseNs};
@@ -252,13 +252,22 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
     target_.CompleteListing(std::move(split->listing), split->codes);
   }
   if (!second.empty()) target_.DropObjects(second);
-  if (ShardsTold(second.size(), stale)) target_.Told();
+  if (EndsWalk(second.size(), stale)) target_.Told();
 }
 
 void LinkCore::CheckRounds() {
   if (!round_marks_ || !shards_.Reached(*round_marks_)) return;
   round_marks_.reset();
   ++rounds_;
+}
+
+// No lane routes meanwhile: the next walk may begin as soon as this one is told, and the owner
+// would take what that one tells for what was accepted.
+bool LinkCore::EndsWalk(std::size_t gave_way, bool stale) {
+  const MutexLock route(route_mutex_);
+  if (!ShardsTold(gave_way, stale)) return false;
+  target_.WalkEnds();
+  return true;
 }
 
 // Whether the walk over the inventory has ended with this answer.

@@ -69,6 +69,9 @@ class LinkTarget {
   // disk that was set aside works again. Asked until Told.
   virtual std::optional<ObjectId> TellAgainFrom() { return std::nullopt; }
   // The walk has ended: the master has accepted all of it, but for what DropObjects has dropped.
+  // WalkEnds notes what it told, before any lane begins another walk, and does not wait. Told acts
+  // on it; meanwhile another lane may call Inventory for the next walk.
+  virtual void WalkEnds() {}
   virtual void Told() {}
   // Another owner has another value of these keys.
   virtual void DropObjects(std::span<const InventoryItem> items) = 0;

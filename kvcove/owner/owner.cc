@@ -142,6 +142,7 @@ void Owner::MakePopulator() {
 Owner::~Owner() {
   StopDisks();
   Stop();
+  LeaveHangingDisks();
 }
 
 void Owner::Start() {
@@ -179,6 +180,7 @@ void Owner::Stop() {
   for (std::thread* thread : {&janitor_, &lease_}) {
     if (thread->joinable()) thread->join();
   }
+  LeaveHangingDisks();
   if (populator_) populator_->Stop();
   const MutexLock lock(mutex_);
   if (core_ != nullptr) core_->RenewLease(0);

@@ -232,6 +232,7 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   bool TakeGoneOverflow() override;
   std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) override;
   std::optional<ObjectId> TellAgainFrom() override;
+  void WalkEnds() override;
   void Told() override;
   void DropObjects(std::span<const InventoryItem> items) override;
 
@@ -300,6 +301,7 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   std::uint64_t TierObjects() const;
   void MakeTiers();
   void StopDisks();
+  void LeaveHangingDisks();
   void TickDisks();
   void AddLoad(LoadCall& call, std::size_t index, const wire::LoadRequest& request, bool current)
       KVCOVE_REQUIRES(mutex_);
@@ -400,8 +402,9 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   std::shared_ptr<KnownDisks> known_disks_;
   TierPlace disk_place_;
   bool disks_paused_ = false;
-  bool disk_hangs_ = false;          // a thread was left behind, that may use `tiers_` one day
-  HandedDisks handed_;               // of the process that this one has taken over from
+  bool disk_hangs_ = false;  // a thread was left behind, that may use `tiers_` one day
+  std::vector<std::size_t> hanging_disks_;  // that are not left alone yet
+  HandedDisks handed_;                      // of the process that this one has taken over from
   std::vector<Id128> paused_disks_;  // HandedDisks::numbers, of this process or the one before it
   SessionNumber promoter_ = 0;
   std::vector<bool> said_aside_;  // by disk; the janitor's
@@ -445,13 +448,15 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   std::map<SlotId, SlotUpdate> held_ KVCOVE_GUARDED_BY(mutex_);
   // The removal lane's: removed keys whose tombstones are not proven yet.
   std::shared_ptr<DisksRemoval> unproven_;
-  // The list lane's: what is left of the zone that is told.
+  // Of the lane that routes: what is left of the zone that is told.
   std::vector<TierObject> zone_objects_;
   std::size_t zone_told_ = 0;
   std::atomic<bool> rereads_zones_{false};  // a walk over them begins anew
   bool zone_returns_ = false;               // its disk was set aside
   // By disk that is being told: the era in which the walk has come to its first zone.
   std::vector<std::optional<std::uint64_t>> told_eras_;
+  // The same of walks that have ended.
+  std::vector<std::optional<std::uint64_t>> ended_eras_ KVCOVE_GUARDED_BY(disk_mutex_);
 
   Mutex stop_mutex_;
   CondVar stop_changed_;

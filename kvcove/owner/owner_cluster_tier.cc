@@ -166,6 +166,7 @@ void Owner::Follow(const OwnerFacts& facts) {
   if (!has_disk()) return;
   bool other = false;
   bool settled = false;
+  bool held = false;
   bool other_master = false;
   {
     const MutexLock lock(disk_mutex_);
@@ -176,9 +177,14 @@ void Owner::Follow(const OwnerFacts& facts) {
     };
     other = differs(facts_.identity, facts.identity) || differs(facts_.pool, facts.pool) ||
             differs(facts_.incarnation, facts.incarnation);
-    while (other && disk_state_ == DiskState::kOpens && !link_ends_) {
+    while (other && disk_state_ == DiskState::kOpens) {
+      // The opener notes its disks yet. Under the identity of before the master says it again.
+      if (link_ends_) return;
       disk_changed_.WaitFor(disk_mutex_, std::chrono::nanoseconds(kTierLookNs));
     }
+    // Nor is the note read before it is struck.
+    held = other && disk_state_ == DiskState::kMayOpen;
+    if (held) disk_state_ = DiskState::kWaits;
     facts_ = facts;
     settled = disk_state_ == DiskState::kSettled;
   }
@@ -193,8 +199,9 @@ void Owner::Follow(const OwnerFacts& facts) {
     (void)(*tiers_)[i].MissAll("another master leads, and does not know what it has missed");
   }
   const Status written = WriteOwnerFacts(disk_directory_, facts);
-  if (forgotten && written) return;
   const MutexLock lock(disk_mutex_);
+  if (held && disk_state_ == DiskState::kWaits) disk_state_ = DiskState::kMayOpen;
+  if (forgotten && written) return;
   follow_error_ = forgotten ? written.error().detail +
                                   "; a later start may not notice that the master has lost facts"
                             : forgotten.error().detail;
@@ -348,10 +355,15 @@ bool Owner::TakeGoneOverflow() {
   bool disk = false;
   for (std::size_t i = 0; tiers_ != nullptr && i < tiers_->size(); ++i) {
     Tiering& tiering = (*tiers_)[i];
+    // Taken first: what is set aside from here on is seen by the next round.
+    if (!tiering.inventory().TakeLostAll()) continue;
     // Durably, before others may store what it has: should this process end, the next one must not
     // use it. If that fails, it is tried again with the next round.
-    if (tiering.inventory().lost_all() && tiering.away() && !ForgetDisk(i)) continue;
-    disk |= tiering.inventory().TakeLostAll();
+    if (tiering.away() && !ForgetDisk(i)) {
+      tiering.inventory().LoseAll();
+    } else {
+      disk = true;
+    }
   }
   const MutexLock lock(mutex_);
   return core_->TakeGoneOverflow() || disk;
@@ -480,9 +492,22 @@ std::optional<ObjectId> Owner::TellAgainFrom() {
   return std::nullopt;
 }
 
-void Owner::Told() {
+void Owner::WalkEnds() {
+  const MutexLock lock(disk_mutex_);
+  ended_eras_.resize(told_eras_.size());
   for (std::size_t i = 0; i < told_eras_.size(); ++i) {
-    if (const auto era = std::exchange(told_eras_[i], std::nullopt)) UseTold(i, *era);
+    if (const auto era = std::exchange(told_eras_[i], std::nullopt)) ended_eras_[i] = era;
+  }
+}
+
+void Owner::Told() {
+  std::vector<std::optional<std::uint64_t>> eras;
+  {
+    const MutexLock lock(disk_mutex_);
+    eras.swap(ended_eras_);
+  }
+  for (std::size_t i = 0; i < eras.size(); ++i) {
+    if (eras[i]) UseTold(i, *eras[i]);
   }
 }
 

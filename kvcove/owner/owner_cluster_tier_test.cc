@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <future>
 #include <map>
 #include <set>
 #include <thread>
@@ -25,6 +26,24 @@ constexpr Generation kGeneration = 9ULL << 24;
 constexpr Id128 kPool{.high = 1, .low = 1};
 constexpr Id128 kIncarnation{.high = 2, .low = 2};
 const Token kToken{.incarnation = kIncarnation, .generation = kGeneration, .slot = kSlot};
+
+// Writes wait while they are held: the disk's thread stands where it would write.
+class HeldDevice final : public BreakingDevice {
+ public:
+  HeldDevice(std::unique_ptr<disklog::Device> device, const std::atomic<bool>& broken,
+             const std::atomic<bool>& held, std::atomic<int>& waiting)
+      : BreakingDevice(std::move(device), broken), held_(held), waiting_(waiting) {}
+  void Write(std::uint64_t offset, std::span<const std::byte> from, Done done) override {
+    ++waiting_;
+    while (held_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --waiting_;
+    BreakingDevice::Write(offset, from, std::move(done));
+  }
+
+ private:
+  const std::atomic<bool>& held_;
+  std::atomic<int>& waiting_;
+};
 
 class ClusterTierTest : public testing::Test {
  protected:
@@ -61,11 +80,24 @@ class ClusterTierTest : public testing::Test {
     session_ = owner_->AddRemoteSession();
     return facts;
   }
-  Result<std::unique_ptr<disklog::Device>> OpenDevice(const std::string& path) const {
+  Result<std::unique_ptr<disklog::Device>> OpenDevice(const std::string& path) {
     if (broken_) return kvcove::Fail(Code::kUnavailable, "broken");
+    ++waiting_;
     while (held_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --waiting_;
     KVCOVE_ASSIGN(auto device, disklog::OpenDevice(path));
-    return std::make_unique<BreakingDevice>(std::move(device), broken_);
+    ++opened_;
+    if (!writes_held_) return std::make_unique<BreakingDevice>(std::move(device), broken_);
+    return std::make_unique<HeldDevice>(std::move(device), broken_, writes_held_, waiting_);
+  }
+  // The disk's thread waits where it opens the disk, or where it writes to it.
+  bool AwaitHeld() const {
+    return Becomes([&] { return waiting_ > 0; });
+  }
+  // The disk has been opened since `opened`, and its thread has let it go again.
+  bool AwaitLetGo(int opened) const {
+    return Becomes(
+        [&] { return opened_ > opened && disklog::OpenDevice(directory_ + "/disk").has_value(); });
   }
   // Until it is set aside.
   void Break() {
@@ -155,8 +187,14 @@ class ClusterTierTest : public testing::Test {
     for (char& byte : value) byte = static_cast<char>(random.Next());
     return value;
   }
-  // The master lists it at once.
+  // The master lists it at once. Where the machine stands still for so long that the put loses its
+  // key, it is put again.
   Code Put(const std::string& key, std::uint32_t group = 7) {
+    Code outcome = Code::kTimeout;
+    while (outcome == Code::kTimeout) outcome = PutOnce(key, group);
+    return outcome;
+  }
+  Code PutOnce(const std::string& key, std::uint32_t group) {
     const PutItem item{.key = key, .size_bytes = kValue, .value = {}, .after = {}};
     const PutResult place = owner_->Reserve(session_, kToken, {&item, 1}).front();
     if (place.code != Code::kOk) return place.code;
@@ -168,7 +206,7 @@ class ClusterTierTest : public testing::Test {
       std::memcpy(room.data(), value.data() + at, count);
       at += count;
     }
-    Code outcome = Code::kTimeout;
+    Code outcome = Code::kInProgress;
     const FinishItem finish{
         .reservation = place.reservation, .commit = true, .group = group, .copies = 2};
     owner_->FinishThen(session_, {&finish, 1},
@@ -191,12 +229,28 @@ class ClusterTierTest : public testing::Test {
     }));
   }
   std::vector<InventoryItem> Inventory(ObjectId from = 0) {
+    // A walk that waits for ever is ended as when the link ends, and fails its test.
+    std::promise<void> done;
+    std::atomic<bool> late{false};
+    std::thread watch([&, ended = done.get_future()] {
+      if (ended.wait_for(std::chrono::seconds(30)) == std::future_status::ready) return;
+      ADD_FAILURE() << "a walk over what this owner has does not end";
+      late = true;
+      owner_->EndDiskWaits();
+    });
     std::vector<InventoryItem> all;
-    for (ObjectId cursor = from; cursor != Core::kWalkDone;) {
+    for (ObjectId cursor = from; cursor != Core::kWalkDone && !late;) {
       const auto some = owner_->Inventory(cursor, 7);
       all.insert(all.end(), some.begin(), some.end());
     }
+    done.set_value();
+    watch.join();
     return all;
+  }
+  // The master has accepted what the walk told.
+  void Told() {
+    owner_->WalkEnds();
+    owner_->Told();
   }
   static std::set<std::string> OnDisk(const std::vector<InventoryItem>& items) {
     std::set<std::string> keys;
@@ -235,7 +289,10 @@ class ClusterTierTest : public testing::Test {
   }
 
   std::atomic<bool> broken_{false};
-  std::atomic<bool> held_{false};  // nothing opens a disk meanwhile
+  std::atomic<bool> held_{false};         // nothing opens a disk meanwhile
+  std::atomic<bool> writes_held_{false};  // nor writes to one that was opened since
+  std::atomic<int> waiting_{0};
+  std::atomic<int> opened_{0};
   std::string directory_;
   std::unique_ptr<Owner> owner_;
   SessionNumber session_ = 0;
@@ -464,7 +521,7 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   }
   owner_->DropObjects(refused);
   EXPECT_EQ(Get("key-4").code, Code::kMiss) << "not before the master has accepted it";
-  owner_->Told();
+  Told();
   EXPECT_FALSE(owner_->Report().disk_away);
   EXPECT_FALSE(owner_->TellAgainFrom());
   EXPECT_TRUE(Becomes([&] { return Noted().size() == 1; }));
@@ -481,6 +538,20 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   }
 }
 
+TEST_F(ClusterTierTest, ANewEpochWaitsUntilTheNoteForgetsTheDisk) {
+  Fill(60);
+  const std::string note = directory_ + "/data/disk";
+  std::filesystem::rename(note, note + "-kept");
+  std::filesystem::create_directories(note + "/in the way");
+  ASSERT_NO_FATAL_FAILURE(Break());
+  EXPECT_FALSE(owner_->TakeGoneOverflow()) << "a process that starts now would find it";
+  std::filesystem::remove_all(note);
+  std::filesystem::rename(note + "-kept", note);
+  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  EXPECT_TRUE(Noted().empty());
+  EXPECT_FALSE(owner_->TakeGoneOverflow()) << "once";
+}
+
 TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
   Fill(60);
   ASSERT_NO_FATAL_FAILURE(Break());
@@ -492,7 +563,7 @@ TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
       {.number = 1, .slot = kSlot, .generation = kGeneration, .keys = {"key-1"}, .pattern = {}});
   ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside != 0; }));
   owner_->AwaitApplied();
-  owner_->Told();
+  Told();
   EXPECT_TRUE(owner_->Report().disk_away) << "what was told is of before";
   EXPECT_TRUE(owner_->TakeGoneOverflow());
   broken_ = false;
@@ -705,6 +776,39 @@ TEST_F(ClusterTierTest, NorDoesOneThatIsForgottenWhileItsDiskOpens) {
   EXPECT_TRUE(owner_->TakeGoneOverflow());
   EXPECT_EQ(Get("key-0").code, Code::kMiss);
   EXPECT_TRUE(OnDisk(Inventory()).empty());
+}
+
+TEST_F(ClusterTierTest, AWalkEndsAtADiskThatIsVoidedWhileItIsOpened) {
+  Fill(60);
+  held_ = true;
+  ASSERT_NO_FATAL_FAILURE(HandOver());
+  ASSERT_TRUE(AwaitHeld());
+  OwnerFacts other = facts_;
+  other.identity = {.high = 77, .low = 77};
+  owner_->Follow(other);
+  const int opened = opened_;
+  held_ = false;
+  ASSERT_TRUE(AwaitLetGo(opened));
+  EXPECT_EQ(owner_->Stat().disk_aside, 1U);
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
+}
+
+TEST_F(ClusterTierTest, AWalkEndsAtADiskThatIsUnmountedWhileItIsEmptied) {
+  Fill(60);
+  ASSERT_NO_FATAL_FAILURE(Break());
+  facts_.seen.term += 1;
+  owner_->Follow(facts_);  // another master, so what the disk holds is void
+  const int opened = opened_;
+  writes_held_ = true;
+  broken_ = false;
+  ASSERT_TRUE(AwaitHeld());
+  owner_->UnmountDisk();
+  writes_held_ = false;
+  ASSERT_TRUE(AwaitLetGo(opened));
+  EXPECT_EQ(owner_->Stat().disk_aside, 1U);
+  EXPECT_TRUE(Noted().empty()) << "nobody uses it";
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
+  EXPECT_EQ(Put("key-0"), Code::kOk) << "memory goes on";
 }
 
 TEST_F(ClusterTierTest, MistakesAreToldAtTheStart) {

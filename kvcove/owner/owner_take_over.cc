@@ -228,11 +228,8 @@ Status Owner::PauseDisks() {
     if (tiering.Pause()) paused_disks_[i] = number;
     // What is stored before it is open again may be stored over what it holds. Should the process
     // be killed then, the next start must not find that.
-    if (const Status struck = known_disks_->Forget(tiering.shares()); !struck) {
-      paused = struck;
-    } else {
-      tiering.Struck();
-    }
+    const Status struck = known_disks_->Forget(tiering.shares(), [&] { tiering.Struck(); });
+    if (!struck) paused = struck;
   }
   return paused;
 }

@@ -86,12 +86,16 @@ void Owner::StopDisks() {
   for (const auto& disk : disks_) {
     if (disk != nullptr) disk->BeginStop(kDrainNs);
   }
-  for (auto& disk : disks_) {
-    if (disk == nullptr || disk->AwaitStop()) continue;
-    disk_hangs_ = true;
-    (void)disk.release();
+  for (std::size_t i = 0; i < disks_.size(); ++i) {
+    if (disks_[i] != nullptr && !disks_[i]->AwaitStop()) hanging_disks_.push_back(i);
   }
-  if (!disk_hangs_) return;
+  disk_hangs_ = disk_hangs_ || !hanging_disks_.empty();
+}
+
+// Behind the janitor, which watches the disks until it ends.
+void Owner::LeaveHangingDisks() {
+  for (const std::size_t disk : std::exchange(hanging_disks_, {})) (void)disks_[disk].release();
+  if (!disk_hangs_ || tiers_ == nullptr) return;
   // The thread of a disk that hangs may use these one day.
   (void)new Mapping(std::move(header_map_));
   (void)tiers_.release();
@@ -281,15 +285,14 @@ Status Owner::AwaitDisks(DisksRemoval& removal, std::int64_t deadline_ns) {
 // Before the disks are open none is used: whichever the next start finds, it is emptied.
 Status Owner::ForgetDisk(std::size_t disk) {
   if (!disks_open_) return ForgetDisks();
-  KVCOVE_TRY(known_disks_->Forget((*tiers_)[disk].shares()));
-  (*tiers_)[disk].Struck();
-  return {};
+  Tiering& tiering = (*tiers_)[disk];
+  return known_disks_->Forget(tiering.shares(), [&] { tiering.Struck(); });
 }
 
 Status Owner::ForgetDisks() {
-  KVCOVE_TRY(known_disks_->Write({}));
-  for (std::size_t i = 0; tiers_ != nullptr && i < tiers_->size(); ++i) (*tiers_)[i].Struck();
-  return {};
+  return known_disks_->Write({}, [&] {
+    for (std::size_t i = 0; tiers_ != nullptr && i < tiers_->size(); ++i) (*tiers_)[i].Struck();
+  });
 }
 
 void Owner::RemoveFromDisks(const Token& token, std::span<const std::string_view> keys,
@@ -356,11 +359,9 @@ DiskStat Owner::DiskStatOf(std::size_t disk) const {
                 .damaged = tier.log.corrupt,
                 .timeouts = tier.load_timeouts,
                 .asides = tier.asides};
-  const Tier* const used = TierOf(disk);
-  if (tier.aside && used != nullptr) {
-    const std::int64_t left_ns = used->retry_at_ns() - clock_.NowNs();
-    stat.retry_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left_ns, 0) / kMillisecond);
-  }
+  // Of Tiering, not of the disk itself, which may be closed just now for an upgrade.
+  const std::int64_t left_ns = tier.retry_at_ns - clock_.NowNs();
+  stat.retry_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(left_ns, 0) / kMillisecond);
   return stat;
 }
 

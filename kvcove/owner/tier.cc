@@ -155,10 +155,9 @@ Result<std::unique_ptr<disklog::Log>> Tier::OpenLog() {
 void Tier::Use(std::unique_ptr<disklog::Log> log) {
   const disklog::RecoveryCounters& found = log->recovery();
   const disklog::Superblock& super = found_.super;
-  device_ = found_.device->kind();
   LogInfo("disk {}: {} in zones of {} by {}, {} objects found, {} zones read record by record",
-          path_, FormatSize(super.device_bytes), FormatSize(super.zone_bytes), device_,
-          found.objects, found.scanned);
+          path_, FormatSize(super.device_bytes), FormatSize(super.zone_bytes),
+          found_.device->kind(), found.objects, found.scanned);
   const std::uint8_t streams = LogOptionsFor(super, place_, tiering_).writer.streams;
   auto disk = std::make_unique<TierDisk>(tiering_, std::move(found_.device), std::move(log),
                                          promoter_, clock_, TierDiskOptions{.streams = streams});
@@ -232,12 +231,11 @@ void Tier::Settle() {
     settles_from_ = puts.next;
   }
   if (puts.oldest < settles_from_ || !tiering_.Settled(*era)) return;
-  const auto noted = place_.known->NoteIf(facts(), [&] { return tiering_.Settled(*era); });
+  const auto noted = place_.known->NoteIf(facts(), [&] { return tiering_.BeginNote(*era); });
   if (!noted) {
     LogError("disk {} cannot be noted, so the next start empties it: {}", path_,
              noted.error().ToString());
   }
-  if (!noted || *noted) tiering_.Noted(*era);
 }
 
 // ---- a disk that failed
@@ -250,7 +248,7 @@ void RetryTimes::Failed(std::int64_t now_ns) {
 }
 
 void Tier::Rest() {
-  if (!std::exchange(resting_, true)) retry_.Failed(clock_.NowNs());
+  if (!std::exchange(resting_, true)) RetryLater();
   if (disk_ != nullptr && !disk_->idle()) {
     // A device that hangs keeps the memory that it was given until it answers.
     disk_->Step(kIdleWaitNs);
@@ -281,8 +279,13 @@ void Tier::Rest() {
     retry_.Works(clock_.NowNs());
   } else {
     LogDebug("disk {} does not work yet: {}", path_, again.error().ToString());
-    retry_.Failed(clock_.NowNs());
+    RetryLater();
   }
+}
+
+void Tier::RetryLater() {
+  retry_.Failed(clock_.NowNs());
+  tiering_.SetRetryAt(retry_.at_ns());
 }
 
 Status Tier::OpenAgain() {
@@ -336,10 +339,17 @@ Status Tier::OpenFoundAgain() {
   KVCOVE_TRY(EmptyDisk(found_, whose(), tiering_.hash_seed()));
   tiering_.DropGenerationOrders();
   KVCOVE_ASSIGN(auto log, OpenLog());
-  KVCOVE_TRY(place_.known->Note({found_.super.disk, tiering_.shares()}));
-  LogInfo("disk {} starts empty: what was stored or removed meanwhile is unknown to it", path_);
+  // It may be voided at any time, and its note be written anew then: it must not be noted again.
+  KVCOVE_ASSIGN(const bool names, place_.known->NoteIf({found_.super.disk, tiering_.shares()},
+                                                       [&] { return tiering_.BeginNoteEmpty(); }));
+  if (!names) return Fail(Code::kStale, "it was voided meanwhile");
   Use(std::move(log));
-  (void)tiering_.SetOnAgain(/*empty=*/true);
+  if (!tiering_.SetOnAgain(/*empty=*/true)) {
+    const MutexLock lock(mutex_);
+    disk_.reset();
+    return Fail(Code::kStale, "it was voided meanwhile");
+  }
+  LogInfo("disk {} starts empty: what was stored or removed meanwhile is unknown to it", path_);
   return {};
 }
 
@@ -406,9 +416,7 @@ Tier::~Tier() {
 }
 
 Status Tier::Forget() {
-  KVCOVE_TRY(place_.known->Forget(tiering_.shares()));
-  tiering_.Struck();
-  return {};
+  return place_.known->Forget(tiering_.shares(), [&] { tiering_.Struck(); });
 }
 
 }  // namespace kvcove::owner

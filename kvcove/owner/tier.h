@@ -51,14 +51,14 @@ class RetryTimes {
   void Failed(std::int64_t now_ns);
   void Works(std::int64_t now_ns) { works_since_ns_ = now_ns; }
   bool Due(std::int64_t now_ns) const { return now_ns >= at_ns_; }
-  // When it is due. Thread-safe.
+  // When it is due.
   std::int64_t at_ns() const { return at_ns_; }
 
  private:
   const std::int64_t least_ns_;
   const std::int64_t most_ns_;
   std::int64_t next_ns_ = 0;
-  std::atomic<std::int64_t> at_ns_{0};
+  std::int64_t at_ns_ = 0;
   std::optional<std::int64_t> works_since_ns_;
 };
 
@@ -105,10 +105,6 @@ class Tier {
   // Thread-safe.
   void Wake();
   const std::string& path() const { return path_; }
-  // While it is set aside: when it is tried again, at the earliest; 0: never. Thread-safe.
-  std::int64_t retry_at_ns() const { return tiering_.TriesAgain() ? retry_.at_ns() : 0; }
-  // "io_uring" or "threads".
-  const std::string& device() const { return device_; }
   // The next start must not use what it holds. Waits for the directory's file system. Thread-safe.
   Status Forget();
 
@@ -121,6 +117,7 @@ class Tier {
   void Use(std::unique_ptr<disklog::Log> log);
   void Run();
   void Rest();
+  void RetryLater();
   void OpenFirst();
   void Strike();
   void Settle();
@@ -137,7 +134,6 @@ class Tier {
   Promoter& promoter_;
   const Clock& clock_;
   const TierOptions options_;
-  std::string device_;
   // While it is opened: its device is `disk_`'s from then on.
   FoundDisk found_;
   mutable Mutex mutex_;  // for `disk_` as others see it, and for rests

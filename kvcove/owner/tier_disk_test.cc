@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cerrno>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "kvcove/owner/tier_fixture.h"
+#include "tests/becomes.h"
 
 namespace kvcove::owner {
 namespace {
@@ -465,10 +468,27 @@ TEST_F(TierDiskTest, ADiskIsSettledOnceWhatWasReplacedIsGoneDurably) {
   const auto era = tiers_.tiering->Unnoted();
   ASSERT_TRUE(era);
   EXPECT_FALSE(tiers_.tiering->Settled(*era)) << "a start now would find the older value";
+  EXPECT_FALSE(tiers_.tiering->BeginNote(*era));
   ASSERT_TRUE(tiers_.Until([&] { return tiers_.tiering->Settled(*era); }));
-  tiers_.tiering->Noted(*era);
+  EXPECT_TRUE(tiers_.tiering->BeginNote(*era));
   EXPECT_FALSE(tiers_.tiering->Unnoted());
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(8));
+}
+
+// Else the next start would find the older value, of which the note is written just now.
+TEST_F(TierDiskTest, ADiskThatIsSetAsideWhileItIsNotedMustBeStruckBeforeItsKeysArePut) {
+  PutDown("key", 7);
+  tiers_.Fail(5);
+  ASSERT_TRUE(tiers_.UseAgain());
+  const auto era = tiers_.tiering->Unnoted();
+  ASSERT_TRUE(era);
+  ASSERT_TRUE(tiers_.tiering->BeginNote(*era));
+  tiers_.tiering->SetAside("a test");
+  EXPECT_EQ(tiers_.Put("key", 8), Code::kExists);
+  EXPECT_TRUE(tiers_.tiering->MustBeStruck());
+  tiers_.tiering->Struck();
+  EXPECT_EQ(tiers_.Put("key", 8), Code::kOk);
+  EXPECT_FALSE(tiers_.tiering->BeginNote(*era)) << "of an era that is over";
 }
 
 TEST(TierDiskAsideTest, MoreStoredThanIsRememberedEmptiesTheDisk) {
@@ -654,6 +674,36 @@ TEST_F(TierDiskTest, WaitersAreAnsweredWhenTheOwnerEnds) {
   tiers_.tiering->EndLoads();
   EXPECT_TRUE(batch->answered);
   EXPECT_TRUE(tiers_.BeginLoad("key")->answered);
+}
+
+TEST_F(TierDiskTest, WaitersOfADiskThatIsVoidedAreAnsweredWhenTheOwnerEnds) {
+  PutDown("key", 7);
+  tiers_.device->faults.hangs = true;
+  const auto batch = tiers_.BeginLoad("key");
+  tiers_.tiering->Void("a test");
+  EXPECT_TRUE(batch->results.empty() || batch->results[0].reason == MissReason::kDiskFailed);
+  std::atomic<bool> ended{false};
+  std::thread owner([&] {
+    tiers_.tiering->EndLoads();  // no tick comes any more
+    ended = true;
+  });
+  EXPECT_TRUE(Becomes([&] { return ended.load(); }));
+  if (!ended) tiers_.tiering->Tick(tiers_.clock.NowNs());
+  owner.join();
+  EXPECT_TRUE(batch->answered);
+}
+
+// Another thread sets it aside while the disk's thread looks where the value is.
+TEST_F(TierDiskTest, ALoadMayEndBeforeTheDisksThreadTakesIt) {
+  PutDown("key", 7);
+  const auto batch = tiers_.BeginLoad("key");
+  const auto load = tiers_.tiering->FirstLoad();
+  ASSERT_NE(load, nullptr);
+  tiers_.tiering->SetAside("a test");
+  ASSERT_TRUE(batch->answered);
+  EXPECT_FALSE(tiers_.tiering->TakeLoad(load, kValue));
+  EXPECT_EQ(tiers_.tiering->FirstLoad(), nullptr);
+  EXPECT_EQ(batch->results[0].reason, MissReason::kDiskFailed);
 }
 
 // Puts values of which every third one comes up again, until one that was read is being moved.

@@ -211,6 +211,7 @@ class Tiers final : public Promoter {
       disklog::FormatOptions format = kFormat;
       format.hash_seed = common_->tags.seed();
       EXPECT_TRUE(disklog::Format(*image_, format));
+      EXPECT_TRUE(tiering->BeginNoteEmpty());
     }
     (void)tiering->TakeOrders();
     OpenDisk(std::move(image_), [&] { EXPECT_TRUE(tiering->SetOnAgain(!reuse)); });

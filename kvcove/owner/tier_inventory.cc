@@ -38,14 +38,13 @@ bool TierInventory::TakeLostAll() {
   return std::exchange(lost_all_, false);
 }
 
-bool TierInventory::lost_all() const {
-  const MutexLock lock(mutex_);
-  return lost_all_;
-}
-
 void TierInventory::SetZones(std::uint32_t zones) {
   const MutexLock lock(mutex_);
   zones_ = zones;
+}
+
+void TierInventory::Begin() {
+  const MutexLock lock(mutex_);
   ended_ = false;
 }
 
@@ -60,6 +59,7 @@ std::shared_ptr<TierInventory::Zone> TierInventory::Ask(std::uint32_t number, bo
   zone->whole = whole;
   const MutexLock lock(mutex_);
   zone->done = ended_;
+  zone->era = era_;
   if (whole) walking_ = !ended_;
   if (!ended_) asked_.push_back(zone);
   return zone;
@@ -67,13 +67,14 @@ std::shared_ptr<TierInventory::Zone> TierInventory::Ask(std::uint32_t number, bo
 
 bool TierInventory::Await(const Zone& zone, std::int64_t wait_ns) {
   const MutexLock lock(mutex_);
-  if (!zone.done && !ended_) answered_.WaitFor(mutex_, std::chrono::nanoseconds(wait_ns));
-  return zone.done || ended_;
+  if (!Over(zone)) answered_.WaitFor(mutex_, std::chrono::nanoseconds(wait_ns));
+  return Over(zone);
 }
 
 void TierInventory::End() {
   const MutexLock lock(mutex_);
   ended_ = true;
+  ++era_;
   walking_ = false;
   asked_.clear();
   answered_.NotifyAll();
@@ -91,12 +92,12 @@ std::shared_ptr<TierInventory::Zone> TierInventory::Take(bool still) {
 
 void TierInventory::PutBack(std::shared_ptr<Zone> zone) {
   const MutexLock lock(mutex_);
-  if (!ended_) asked_.push_back(std::move(zone));
+  if (zone->era == era_) asked_.push_back(std::move(zone));
 }
 
 void TierInventory::Answer(Zone& zone, std::vector<TierObject> objects) {
   const MutexLock lock(mutex_);
-  if (ended_) return;  // the thread that asked has gone on without it
+  if (zone.era != era_) return;  // the thread that asked has gone on without it
   zone.objects = std::move(objects);
   zone.done = true;
   if (zone.whole && zone.number + 1 >= zones_) walking_ = false;

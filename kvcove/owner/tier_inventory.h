@@ -44,7 +44,6 @@ class TierInventory {
   void LoseAll();
   std::vector<TierObject> TakeLost(std::size_t at_most);
   bool TakeLostAll();
-  bool lost_all() const;
 
   // ---- walks
   struct Zone {
@@ -53,16 +52,16 @@ class TierInventory {
     // Of TierInventory, until Await was true:
     std::vector<TierObject> objects;
     bool done = false;
+    std::uint64_t era = 0;
   };
-  void SetZones(std::uint32_t zones);
+  // 0 while it has ended.
   std::uint32_t zones() const;
   // `whole`: one of a walk that meets each object, because nothing moves from zone to zone
   // meanwhile (see `walking`). Other walks hold nothing up, and may miss what moves.
   std::shared_ptr<Zone> Ask(std::uint32_t number, bool whole = true);
-  // True once the zone's objects are known; none are when the disk is set aside.
+  // True once the zone's objects are known; none are when the disk was set aside since Ask, also if
+  // it answers again by now.
   bool Await(const Zone& zone, std::int64_t wait_ns);
-  // The disk answers nothing any more.
-  void End();
   // From the first zone of a whole walk that is asked for until the last one is answered: what
   // moves from zone to zone meanwhile might not be told.
   bool walking() const;
@@ -73,7 +72,20 @@ class TierInventory {
     CarryAll(ar, lost_, lost_all_);
   }
 
+  // ---- the states of the disk, which are Tiering's: it calls Begin and End in the same hold of
+  // its lock in which the disk is used, or is used no more. Else a walk could wait for a disk that
+  // answers nothing, or pass over one that does.
+  //
+  //   ended --Begin--> answering --End--> ended
+  //
+  // Zones are asked for and answered from here on.
+  void Begin();
+  // The disk answers nothing any more, and what was asked for is answered with nothing.
+  void End();
+
   // ---- the disk's thread
+  // How many the log has that is open. Before Begin.
+  void SetZones(std::uint32_t zones);
   // `still`: nothing moves, so zones of a whole walk can be read.
   std::shared_ptr<Zone> Take(bool still);
   // It could not be read just now.
@@ -81,11 +93,17 @@ class TierInventory {
   void Answer(Zone& zone, std::vector<TierObject> objects);
 
  private:
+  bool Over(const Zone& zone) const KVCOVE_REQUIRES(mutex_) {
+    return zone.done || zone.era != era_;
+  }
+
   mutable Mutex mutex_;
   CondVar answered_;
   std::deque<TierObject> lost_ KVCOVE_GUARDED_BY(mutex_);
   bool lost_all_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool ended_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool ended_ KVCOVE_GUARDED_BY(mutex_) = true;
+  // How often it has ended. A thread that waits may wake only after the next Begin.
+  std::uint64_t era_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool walking_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::uint32_t zones_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::deque<std::shared_ptr<Zone>> asked_ KVCOVE_GUARDED_BY(mutex_);

@@ -30,6 +30,7 @@ TEST(TierInventoryTest, BeyondTheBoundAllIsToldAgain) {
 TEST(TierInventoryTest, AZoneIsAnsweredByTheDisksThread) {
   TierInventory inventory;
   inventory.SetZones(3);
+  inventory.Begin();
   EXPECT_EQ(inventory.zones(), 3U);
   const auto asked = inventory.Ask(2);
   EXPECT_FALSE(inventory.Await(*asked, 0));
@@ -47,6 +48,7 @@ TEST(TierInventoryTest, AZoneIsAnsweredByTheDisksThread) {
 TEST(TierInventoryTest, NobodyWaitsForADiskThatIsSetAside) {
   TierInventory inventory;
   inventory.SetZones(3);
+  inventory.Begin();
   const auto asked = inventory.Ask(0);
   inventory.End();
   EXPECT_TRUE(inventory.Await(*asked, 3600 * kSecond));
@@ -54,12 +56,36 @@ TEST(TierInventoryTest, NobodyWaitsForADiskThatIsSetAside) {
   EXPECT_TRUE(asked->objects.empty());
   EXPECT_EQ(inventory.zones(), 0U);
   inventory.SetZones(2);  // the disk is tried again
+  EXPECT_EQ(inventory.zones(), 0U) << "it has been opened, and is not used yet";
+  EXPECT_TRUE(inventory.Await(*inventory.Ask(0), 3600 * kSecond));
+  inventory.Begin();
   EXPECT_EQ(inventory.zones(), 2U);
+}
+
+// The thread that waits may wake only after the disk is used again.
+TEST(TierInventoryTest, NobodyWaitsForWhatWasAskedBeforeADiskWasSetAside) {
+  TierInventory inventory;
+  inventory.SetZones(3);
+  inventory.Begin();
+  const auto asked = inventory.Ask(0);
+  const auto read = inventory.Ask(1);
+  ASSERT_EQ(inventory.Take(true), asked);
+  ASSERT_EQ(inventory.Take(true), read);
+  inventory.End();
+  inventory.Begin();
+  EXPECT_TRUE(inventory.Await(*asked, 0));
+  inventory.PutBack(asked);
+  EXPECT_EQ(inventory.Take(true), nullptr) << "nobody waits for it";
+  inventory.Answer(*read, {{.key = "of before"}});
+  EXPECT_TRUE(inventory.Await(*read, 0));
+  EXPECT_TRUE(read->objects.empty());
+  EXPECT_FALSE(inventory.Await(*inventory.Ask(0), 0));
 }
 
 TEST(TierInventoryTest, OtherWalksHoldNothingUpAndWaitForNothing) {
   TierInventory inventory;
   inventory.SetZones(2);
+  inventory.Begin();
   const auto listed = inventory.Ask(1, /*whole=*/false);
   EXPECT_FALSE(inventory.walking());
   const auto told = inventory.Ask(0);
@@ -76,6 +102,7 @@ TEST(TierInventoryTest, OtherWalksHoldNothingUpAndWaitForNothing) {
 TEST(TierInventoryTest, AWalkLastsUntilItsLastZoneIsAnswered) {
   TierInventory inventory;
   inventory.SetZones(2);
+  inventory.Begin();
   EXPECT_FALSE(inventory.walking());
   for (std::uint32_t zone = 0; zone < 2; ++zone) {
     (void)inventory.Ask(zone);

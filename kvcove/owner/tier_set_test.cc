@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "kvcove/owner/core_fixture.h"
 
@@ -66,6 +67,22 @@ class TierSetTest : public testing::Test {
   segment::HeaderView view_;
   std::optional<TierSet> set_;
 };
+
+// Else a master would hear nothing of what it holds from then on.
+TEST_F(TierSetTest, ADiskThatIsUsedAgainAtOnceStillTellsWhatItHolds) {
+  Open(DiskAdmit::kAll);
+  Tiering& disk = (*set_)[0];
+  disk.inventory().SetZones(3);
+  for (int round = 0; round < 1000; ++round) {
+    std::thread of_disk([&] {
+      while (!disk.aside()) std::this_thread::yield();
+      EXPECT_TRUE(disk.SetOnAgain(/*empty=*/true));
+    });
+    EXPECT_TRUE(disk.SetAside("a test"));
+    of_disk.join();
+    ASSERT_EQ(disk.inventory().zones(), 3U) << round;
+  }
+}
 
 TEST_F(TierSetTest, WhatComesUpFromOneDiskWaitsForTheQueueOfAnother) {
   Open(DiskAdmit::kKeep);

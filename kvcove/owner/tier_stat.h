@@ -27,6 +27,7 @@ struct TierStat {
   std::int64_t budget_bytes = 0;   // of the write rate; negative: it is being paid off
   bool aside = false;              // of several disks: one of them
   std::uint64_t asides = 0;
+  std::int64_t retry_at_ns = 0;  // of one disk, while it is aside: not before; 0: never
 
   // Of another disk.
   TierStat& operator+=(const TierStat& more);

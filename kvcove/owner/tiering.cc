@@ -398,6 +398,7 @@ void Tiering::EndLoads() {
   {
     const MutexLock lock(mutex_);
     no_loads_ = true;
+    ready.swap(late_);  // there may be no next tick
     for (const auto& batch : std::exchange(batches_, {})) TakeAnswered(batch, ready);
   }
   Answer(ready);
@@ -441,7 +442,6 @@ void Tiering::Cancel(const std::shared_ptr<LoadBatch>& batch) {
 bool Tiering::Tick(std::int64_t now_ns) {
   Ready ready;
   bool wake = false;
-  bool hangs = false;
   {
     const MutexLock lock(mutex_);
     ready.swap(late_);
@@ -458,10 +458,11 @@ bool Tiering::Tick(std::int64_t now_ns) {
     stalled_ns_ += std::clamp<std::int64_t>(now_ns - last_tick_ns_, 0, kLongestTickNs);
     last_tick_ns_ = now_ns;
     if (std::exchange(seen_progress_, progress) != progress) stalled_ns_ = 0;
-    hangs = (on_ || telling_) && stalled_ns_ > options_.hang_ns;
+    if ((on_ || telling_) && stalled_ns_ > options_.hang_ns) {
+      (void)TakeAside("it has answered nothing for seconds", ready);
+    }
   }
   Answer(ready);
-  if (hangs) SetAside("it has answered nothing for seconds");
   return wake;
 }
 
@@ -474,6 +475,7 @@ TierStat Tiering::Stat() const {
   const MutexLock lock(mutex_);
   TierStat stat = stat_;
   stat.space.queued_bytes = queued_bytes_;
+  stat.retry_at_ns = aside_ && !unmounted_ ? retry_at_ns_.load(std::memory_order_relaxed) : 0;
   return stat;
 }
 

@@ -234,6 +234,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // The same, and it is not tried again.
   void Unmount(const std::string& why);
   bool TriesAgain() const;
+  // While it is set aside: not before this time. By the disk's thread.
+  void SetRetryAt(std::int64_t at_ns) { retry_at_ns_.store(at_ns, std::memory_order_relaxed); }
   // Unmount under a lock of the caller's: who waits is answered with the next Tick.
   void Void(const std::string& why);
   // Another master does not know what others have stored while this disk was away, so what it holds
@@ -277,8 +279,12 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::optional<std::uint64_t> Unnoted() const;
   // In that era, still: what was stored before it was on is removed from it, durably.
   bool Settled(std::uint64_t era) const;
-  // The note names it again.
-  void Noted(std::uint64_t era);
+  // May the note name it, in that era, as it is settled? If so, it counts as named from here on: if
+  // it is set aside while the note is being written, a put of what it holds waits until it is
+  // struck. If the note cannot be written, it is not tried again.
+  bool BeginNote(std::uint64_t era);
+  // The same of a disk that is empty, before it is on. False: it was unmounted.
+  bool BeginNoteEmpty();
   bool listed() const { return options_.listed; }
   // Its objects are known again, and the master is to hear of them. False: as above.
   bool BeginTelling();
@@ -307,7 +313,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   void EndComing(std::uint64_t bytes) { coming_.fetch_sub(bytes, std::memory_order_relaxed); }
   // Of a disk that is set aside: 0.
   std::uint64_t coming() const;
-  // False: the batch has brought up as much as it may; it asks again. The load is over then.
+  // False: the batch has brought up as much as it may; it asks again. Or nobody waits any more, for
+  // the disk has been set aside since FirstLoad. The load is over then.
   bool TakeLoad(const std::shared_ptr<Load>& load, std::uint64_t bytes);
   void FinishLoad(const std::shared_ptr<Load>& load, const wire::LoadResult& result);
   // The load's value, if it still waits to go down: nothing needs to be read. The ring keeps it
@@ -378,7 +385,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
       KVCOVE_REQUIRES(mutex_);
   void Decide(LoadBatch& batch, std::size_t index, const wire::LoadResult& result)
       KVCOVE_REQUIRES(mutex_);
-  bool EndAll(const std::string& why, bool unmount, Ready& ready);
+  // False: it was set aside before, for another reason.
+  bool TakeAside(const std::string& why, Ready& ready) KVCOVE_REQUIRES(mutex_);
   void EndEra(Ready& ready) KVCOVE_REQUIRES(mutex_);
   void DropQueued(Demotion& demotion) KVCOVE_REQUIRES(mutex_);
   disklog::ShareNumber ShareOf(SlotId slot) const KVCOVE_REQUIRES(mutex_);
@@ -402,6 +410,7 @@ class Tiering final : public LowerTier, public disklog::Presence {
   TierCommon& common_;
   std::atomic<std::uint64_t> shares_{segment::kAllTierShares};
   std::atomic<std::uint64_t> progress_{0};
+  std::atomic<std::int64_t> retry_at_ns_{0};
   std::atomic<std::uint64_t> coming_{0};  // bytes on their way up
   TierTimes times_;
 
@@ -410,7 +419,7 @@ class Tiering final : public LowerTier, public disklog::Presence {
   mutable Mutex mutex_;
   CondVar proven_;
   CondVar answered_;
-  Ready late_ KVCOVE_GUARDED_BY(mutex_);                 // of Void
+  Ready late_ KVCOVE_GUARDED_BY(mutex_);                 // of Void and MissAll
   std::size_t answering_ KVCOVE_GUARDED_BY(mutex_) = 0;  // batches whose answer is being given
   bool no_loads_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool on_ KVCOVE_GUARDED_BY(mutex_) = false;

@@ -11,9 +11,11 @@ namespace kvcove::owner {
 void Tiering::SetOn() {
   NoteProgress();
   const MutexLock lock(mutex_);
+  noted_ = true;
+  if (aside_) return;  // it was unmounted while it was opened
   common_.tags.SetOn(shares_);
   on_ = true;
-  noted_ = true;
+  inventory_.Begin();
 }
 
 bool Tiering::MayReuse() const {
@@ -33,7 +35,7 @@ bool Tiering::SetOnAgain(bool empty) {
   common_.tags.SetOn(shares_);
   on_ = true;
   away_ = false;
-  noted_ = noted_ || empty;
+  inventory_.Begin();
   return true;
 }
 
@@ -58,6 +60,7 @@ bool Tiering::BeginTelling() {
   UseAgain();
   telling_ = true;
   away_ = true;
+  inventory_.Begin();
   return true;
 }
 
@@ -111,9 +114,16 @@ bool Tiering::Settled(std::uint64_t era) const {
   return on_ && era_ == era && older_->open == 0;
 }
 
-void Tiering::Noted(std::uint64_t era) {
+bool Tiering::BeginNote(std::uint64_t era) {
   const MutexLock lock(mutex_);
-  if (on_ && era_ == era) noted_ = true;
+  if (!on_ || era_ != era || older_->open != 0) return false;
+  return noted_ = true;
+}
+
+bool Tiering::BeginNoteEmpty() {
+  const MutexLock lock(mutex_);
+  if (unmounted_) return false;
+  return noted_ = true;
 }
 
 // ---- any thread
@@ -125,36 +135,35 @@ void Tiering::Struck() {
 
 bool Tiering::SetAside(const std::string& why) {
   Ready ready;
-  if (!EndAll(why, /*unmount=*/false, ready)) return false;
+  {
+    const MutexLock lock(mutex_);
+    if (!TakeAside(why, ready)) return false;
+  }
   Answer(ready);
   return true;
 }
 
 void Tiering::Unmount(const std::string& why) {
   Ready ready;
-  (void)EndAll(why, /*unmount=*/true, ready);
+  {
+    const MutexLock lock(mutex_);
+    unmounted_ = true;
+    (void)TakeAside(why, ready);
+  }
   Answer(ready);
 }
 
 void Tiering::Void(const std::string& why) {
-  Ready ready;
-  (void)EndAll(why, /*unmount=*/true, ready);
   const MutexLock lock(mutex_);
-  late_.insert(late_.end(), ready.begin(), ready.end());
+  unmounted_ = true;
+  (void)TakeAside(why, late_);
 }
 
 bool Tiering::MissAll(const std::string& why) {
-  Ready ready;
-  bool tells = false;
-  {
-    const MutexLock lock(mutex_);
-    if (!aside_ && !telling_) return false;
-    missed_removal_ = true;
-    tells = telling_;
-  }
-  if (tells) (void)EndAll(why, /*unmount=*/false, ready);
   const MutexLock lock(mutex_);
-  late_.insert(late_.end(), ready.begin(), ready.end());
+  if (!aside_ && !telling_) return false;
+  missed_removal_ = true;
+  if (telling_) (void)TakeAside(why, late_);
   return true;
 }
 
@@ -163,24 +172,22 @@ bool Tiering::TriesAgain() const {
   return !unmounted_;
 }
 
-bool Tiering::EndAll(const std::string& why, bool unmount, Ready& ready) {
-  {
-    const MutexLock lock(mutex_);
-    unmounted_ = unmounted_ || unmount;
-    if (aside_) return false;
-    aside_ = why;
-    away_ = true;
-    stat_.aside = true;
-    ++stat_.asides;
-    EndEra(ready);
-  }
-  inventory_.End();
+// All in one hold: the disk's thread may use the disk again as soon as the lock is free, and this
+// must not end the inventory that begins then.
+bool Tiering::TakeAside(const std::string& why, Ready& ready) {
+  if (aside_) return false;
+  aside_ = why;
+  away_ = true;
+  stat_.aside = true;
+  ++stat_.asides;
+  EndEra(ready);
   if (options_.listed) inventory_.LoseAll();
   return true;
 }
 
 void Tiering::EndEra(Ready& ready) {
   common_.tags.SetOff(shares_);
+  inventory_.End();
   on_ = false;
   telling_ = false;
   ++era_;
@@ -217,9 +224,8 @@ bool Tiering::Pause() {
     if (!aside_) EndEra(ready);
     closed_ = false;
     whole = !missed_removal_ && stored_.empty();
+    if (options_.listed && !whole) inventory_.LoseAll();
   }
-  inventory_.End();
-  if (options_.listed && !whole) inventory_.LoseAll();
   Answer(ready);
   return whole;
 }

@@ -121,6 +121,8 @@ bool Tiering::TakeLoad(const std::shared_ptr<Load>& load, std::uint64_t bytes) {
   bool taken = true;
   {
     const MutexLock lock(mutex_);
+    // Another thread may have set the disk aside since FirstLoad: all are answered then.
+    if (load->waiters.empty()) return false;
     // The first that waits for it pays: a second call finds it in memory.
     std::uint64_t& used = load->waiters.front().first->bytes;
     taken = used == 0 || used + bytes <= options_.batch_bytes;
