@@ -10,7 +10,7 @@ namespace kvcove {
 // Whether the condition holds, now or within `patience`.
 template <typename Condition>
 bool Becomes(Condition&& condition,
-             std::chrono::milliseconds patience = std::chrono::milliseconds(20'000)) {
+             std::chrono::milliseconds patience = std::chrono::milliseconds(60'000)) {
   const auto until = std::chrono::steady_clock::now() + patience;
   // Once is enough: what holds for a moment may be over when it is looked at again.
   while (!condition()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// etcd itself for tests: processes of their own at free ports of loopback, data in memory
+// etcd itself for tests: processes of their own at ports of loopback that stay theirs, data in
+// memory
 // (/dev/shm), all gone with the object. scripts/etcd.sh fetches the program.
 #pragma once
 
@@ -19,8 +20,8 @@
 #include <vector>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/base/random.h"
 #include "kvcove/master/etcd_client.h"
+#include "tests/lasting_address.h"
 
 extern char** environ;
 
@@ -41,8 +42,8 @@ class EtcdProcesses {
     std::string name = "/dev/shm/kvcove-etcd-XXXXXX";
     directory_ = mkdtemp(name.data());
     for (std::size_t i = 0; i < options_.members; ++i) {
-      clients_.push_back(FreeAddress());
-      peers_.push_back(FreeAddress());
+      clients_.push_back(LastingAddress());
+      peers_.push_back(LastingAddress());
     }
     pids_.resize(options_.members);
   }
@@ -111,7 +112,7 @@ class EtcdProcesses {
     master::EtcdOptions etcd;
     etcd.place = {.endpoints = clients_, .prefix = "/"};
     master::EtcdClient client(etcd, SystemClock::Instance());
-    const std::int64_t until = SystemClock::Instance().NowNs() + 20 * kSecond;
+    const std::int64_t until = SystemClock::Instance().NowNs() + 60 * kSecond;
     while (true) {
       const std::int64_t now = SystemClock::Instance().NowNs();
       if (client.Call("/v3/kv/range", {{"key", "YQ=="}}, now + kSecond)) return;
@@ -131,15 +132,6 @@ class EtcdProcesses {
   const std::string& directory() const { return directory_; }
 
  private:
-  static rpc::Address FreeAddress() {
-    Random random(RandomU64());
-    while (true) {
-      rpc::Address address{.host = "127.0.0.1",
-                           .port = static_cast<std::uint16_t>(10'000 + random.Below(20'000))};
-      if (rpc::ListenTcp(address)) return address;
-    }
-  }
-
   const EtcdProcessOptions options_;
   std::string directory_;
   std::vector<rpc::Address> clients_;

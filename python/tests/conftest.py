@@ -21,9 +21,9 @@ import pytest
 
 #: Not empty: the original is tested. With "all" the tests that are marked as differing run, too.
 RIVAL = os.environ.get("KVCOVE_TEST_RIVAL", "")
-# Of the store's calls, whose time is no object of most tests: a machine that stands still for longer
-# than the usual second fails none of them. Tests in C++ have the second.
-os.environ.setdefault("KVCOVE_TIMEOUT_MS", "5000")
+# Of the store's calls, whose time is no object of most tests: a machine that stands still for some seconds
+# fails none of them.
+os.environ.setdefault("KVCOVE_TIMEOUT_MS", "15000")
 MIB = 1 << 20
 
 
@@ -40,23 +40,31 @@ def own(why: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(RIVAL), reason=f"kvcove's own: {why}")
 
 
-# Each of up to four processes of tests has ports of its own, and gives none twice. They lie above
-# 12300 to 14300, of which a store that is given no port takes one at random.
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
-_PORTS = list(range(15_000 + _WORKER * 4_000, 19_000 + _WORKER * 4_000))
-random.SystemRandom().shuffle(_PORTS)
+# Above 12300 to 14300, of which a store that is given no port takes one at random.
+_PORTS = random.SystemRandom().sample(range(15_000, 31_000), 16_000)
+_kept: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """Return a port below the range from which connections, and listeners that ask for any, get theirs."""
+    """Return a port below the range from which connections, and listeners that ask for any, get theirs.
+
+    This process keeps a socket bound to it, which keeps out other tests, of this suite and of others,
+    but no server (SO_REUSEADDR).
+    """
     while True:
         port = _PORTS.pop()
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        probe = socket.socket()
+        try:
             probe.bind(("127.0.0.1", port))
-            return port
+        except OSError:
+            probe.close()
+            continue
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _kept.append(probe)
+        return port
 
 
-def wait_until(condition: Any, seconds: float = 10.0) -> bool:
+def wait_until(condition: Any, seconds: float = 60.0) -> bool:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if condition():
@@ -69,7 +77,7 @@ def http(url: str, body: Any = None, method: str | None = None) -> tuple[int, An
     data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             text, status = answer.read(), answer.status
     except urllib.error.HTTPError as error:
         text, status = error.read(), error.code
@@ -88,7 +96,7 @@ class Program:
                 command, stdout=out, stderr=out, env={**os.environ, **environment}
             )
 
-    def wait_for(self, text: str, seconds: float = 20.0) -> None:
+    def wait_for(self, text: str, seconds: float = 60.0) -> None:
         seen = wait_until(
             lambda: text in self.log.read_text(errors="replace") or self.process.poll() is not None,
             seconds,
@@ -99,7 +107,7 @@ class Program:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.terminate()
-        return self.process.wait(20)
+        return self.process.wait(60)
 
     def kill(self) -> None:
         self.process.kill()
@@ -222,7 +230,7 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         env={**os.environ, **environment},
         check=False,
     )

@@ -131,7 +131,7 @@ def test_the_same_seed_makes_the_same_calls(run_dir: Path) -> None:
             [sys.executable, "-P", str(CALLS), "embedded:", "5", "0", "40"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=True,
         )
         return ended.stdout.splitlines()

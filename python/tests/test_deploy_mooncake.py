@@ -76,7 +76,7 @@ class Host:
             env={**self.environment, **more},
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=300,
             check=False,
             stdin=subprocess.DEVNULL,
         )
@@ -193,7 +193,7 @@ def test_without_a_master_the_wait_ends(host: Host) -> None:
     away = {"MOONCAKE_MASTER": f"127.0.0.1:{free_port()}", "MC_OWNER_READY_TIMEOUT_S": "2"}
     began = time.monotonic()
     ran = host.call(RUN, "true", **away)
-    assert ran.returncode == 2 and time.monotonic() - began < 20
+    assert ran.returncode == 2 and time.monotonic() - began < 60
     assert "waited 2 s for the owner's lease" in ran.stderr
     background = host.call(OWNER, "--bg", **away)
     assert background.returncode == 1

@@ -45,7 +45,7 @@ def objects_by_owner(socket: Path) -> list[int]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     owners = json.loads(out.stdout)["owners"]
     assert [owner["node"] for owner in owners] == [0, 1]

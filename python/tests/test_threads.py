@@ -23,7 +23,7 @@ import time
 import kvcove
 from kvcove import _native
 
-faulthandler.dump_traceback_later(20, exit=True)
+faulthandler.dump_traceback_later(200, exit=True)
 _native.set_log_level("off")
 shape = _native.EngineShape(
     space="", model_name="m", model="f", kv_dtype="bf16", hashing="sha256", hash_tokens=4, tp=1, pp=1, pcp=1, dcp=1,
@@ -62,7 +62,7 @@ class Answered:
 
     def wait(self):
         self._go.set()
-        assert self._done.wait(30), "the other thread's call did not end"
+        assert self._done.wait(100), "the other thread's call did not end"
 """
 
 
@@ -71,7 +71,7 @@ def run(script: str) -> None:
         [sys.executable, "-c", COMMON + textwrap.dedent(script)],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -266,7 +266,7 @@ def test_a_rank_is_connected_beside_the_models_thread() -> None:
         began = time.monotonic()
         worker.begin(plan)
         worker.finish_step(None)
-        assert time.monotonic() - began < 0.3, "it has waited for the pool"
+        assert time.monotonic() - began < 0.9, "it has waited for the pool, a second"
         assert scheduler.stats()["pinned_blocks"] == 3
         silent.close()
         path.unlink()

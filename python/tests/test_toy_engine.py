@@ -20,7 +20,7 @@ def test_two_toy_engines_share(tmp_path: Path) -> None:
             [sys.executable, str(TOY), own.address],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -80,7 +80,7 @@ def test_the_thread_finds_a_write_once() -> None:
         event.set()
 
     watch = _watch.Watch(0.001, known, lambda: "b", never, take)
-    assert event.wait(10)
+    assert event.wait(60)
     watch.close()
     assert found == ["b"], "until a rank has told another fingerprint"
 
@@ -94,17 +94,17 @@ def test_nothing_is_read_while_weights_are_away() -> None:
     def digest() -> str:
         reads.append(1)
         reading.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return "a"
 
     watch = _watch.Watch(0.001, known, digest, never, lambda value: None)
-    assert reading.wait(10)
+    assert reading.wait(60)
     paused = threading.Thread(target=watch.pause)
     paused.start()
     paused.join(0.05)
     assert paused.is_alive(), "sleep waits for the check that runs"
     go_on.set()
-    paused.join(10)
+    paused.join(60)
     after = len(reads)
     threading.Event().wait(0.05)
     assert len(reads) == after
@@ -124,7 +124,7 @@ def test_a_check_that_fails_is_not_the_last() -> None:
         return "b"
 
     watch = _watch.Watch(0.001, known, digest, never, lambda value: event.set())
-    assert event.wait(10)
+    assert event.wait(60)
     watch.close()
 
 

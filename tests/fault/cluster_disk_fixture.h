@@ -36,8 +36,8 @@ class ClusterDiskTest : public testing::Test, protected ClusterProcesses {
     here_ = OpenSession(*here_pool_);
     far_ = OpenSession(*far_pool_);
     // The first start of a master waits for leases of a predecessor that it cannot know of.
-    ASSERT_TRUE(here_->Reset({}));
-    ASSERT_TRUE(Becomes([&] { return here_->Capture({}).has_value(); }));
+    ASSERT_TRUE(here_->Reset({.timeout = kCallTime}));
+    ASSERT_TRUE(Becomes([&] { return here_->Capture({.timeout = kCallTime}).has_value(); }));
   }
   void TearDown() override {
     here_.reset();
@@ -73,7 +73,7 @@ class ClusterDiskTest : public testing::Test, protected ClusterProcesses {
     if (owners().size() <= i) owners_.resize(i + 1);
     owner(i) = Spawn(DiskOwnerWords(i, size), fmt::format("host{}", i),
                      {.launcher = {}, .log_file = LogOf(i), .more = {}});
-    const bool is_live = Becomes([&] { return Live() == live; }, milliseconds(20'000));
+    const bool is_live = Becomes([&] { return Live() == live; });
     if (!is_live && Said(i).find("O_DIRECT") != std::string::npos) GTEST_SKIP() << Said(i);
     ASSERT_TRUE(is_live) << Said(i);
   }
@@ -90,7 +90,7 @@ class ClusterDiskTest : public testing::Test, protected ClusterProcesses {
     StartMaster();
   }
   static SessionPtr OpenSession(Pool& pool) {
-    return *pool.OpenSession({.name = "acme/llama", .engine = "e", .assume_weights = true});
+    return Must(pool.OpenSession({.name = "acme/llama", .engine = "e", .assume_weights = true}));
   }
 
   static std::string ValueOf(const std::string& key) { return RandomBytes(key, kValue); }
@@ -99,23 +99,25 @@ class ClusterDiskTest : public testing::Test, protected ClusterProcesses {
     const ConstBuffer piece{.data = value.data(), .size = value.size()};
     const PutItem item{.key = key, .value = {&piece, 1}, .after = {}};
     ItemResult result;
-    const auto token = session.Capture({});
+    const auto token = session.Capture({.timeout = kCallTime});
     if (!token) return token.error().code;
-    (void)session.Put(*token, {&item, 1}, {&result, 1}, {.timeout = milliseconds(5000)});
+    (void)session.Put(*token, {&item, 1}, {&result, 1}, {.timeout = kCallTime});
     return result.code;
   }
+  // Of an owner that is alive: waits until it answers.
   PoolStat StatOf(std::size_t i) const {
-    rpc::TcpChannel channel(master_address(), {});
-    const auto owners = wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
-    if (!owners) return {};
-    for (const wire::OwnerStat& owner : owners->owners) {
-      if (owner.host != fmt::format("host{}", i) || !owner.live) continue;
-      rpc::TcpChannel data(*rpc::ParseAddress(owner.address, 0), {});
-      const auto stat =
-          wire::MakeObjectStub(data)->Stat(SystemClock::Instance().NowNs() + 5 * kSecond);
-      if (stat) return *stat;
-    }
-    return {};
+    const auto soon = [] { return SystemClock::Instance().NowNs() + 5 * kSecond; };
+    return Await([&]() -> Result<PoolStat> {
+      rpc::TcpChannel channel(master_address(), {});
+      KVCOVE_ASSIGN(const auto owners, wire::MasterStub(channel).Owners(soon()));
+      for (const wire::OwnerStat& owner : owners.owners) {
+        if (owner.host != fmt::format("host{}", i) || !owner.live) continue;
+        KVCOVE_ASSIGN(const auto address, rpc::ParseAddress(owner.address, 0));
+        rpc::TcpChannel data(address, {});
+        return wire::MakeObjectStub(data)->Stat(soon());
+      }
+      return Fail(Code::kUnavailable, fmt::format("owner {} is not live", i));
+    });
   }
   static std::vector<std::string> Keys(int count, const std::string& prefix = "key") {
     std::vector<std::string> keys;
@@ -158,7 +160,7 @@ class ClusterDiskTest : public testing::Test, protected ClusterProcesses {
       items.push_back({.key = keys[i], .into = {&pieces[i], 1}});
     }
     std::vector<ItemResult> results(keys.size());
-    EXPECT_TRUE(session.Get(items, results, {.timeout = milliseconds(20'000)}));
+    EXPECT_TRUE(session.Get(items, results, {.timeout = milliseconds(60'000)}));
     Got got;
     for (std::size_t i = 0; i < keys.size(); ++i) {
       if (!results[i].ok()) continue;
@@ -172,7 +174,7 @@ class ClusterDiskTest : public testing::Test, protected ClusterProcesses {
                                                 const std::vector<std::string>& keys) {
     const std::vector<std::string_view> views(keys.begin(), keys.end());
     std::vector<ItemResult> results(keys.size());
-    EXPECT_TRUE(session.Exists(views, results, {.timeout = milliseconds(5000)}));
+    EXPECT_TRUE(session.Exists(views, results, {.timeout = kCallTime}));
     std::map<std::string, ItemResult> found;
     for (std::size_t i = 0; i < keys.size(); ++i) {
       if (results[i].ok()) found[keys[i]] = results[i];

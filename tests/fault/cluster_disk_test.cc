@@ -24,7 +24,7 @@ TEST_F(ClusterDiskTest, WhatMemoryEvictsIsHadFromEverywhere) {
   for (const auto& [key, result] : Look(*far_, keys)) {
     if (result.tier != Tier::kDisk) continue;
     const std::string_view view = key;
-    const auto places = far_->Places({&view, 1}, {.timeout = milliseconds(5000)});
+    const auto places = far_->Places({&view, 1}, {.timeout = kCallTime});
     ASSERT_TRUE(places) << places.error().ToString();
     ASSERT_EQ(places->front().size(), 1U);
     EXPECT_EQ(places->front().front().bytes, kValue);
@@ -57,8 +57,8 @@ TEST_F(ClusterDiskTest, ALookUpWithAHoldStartsTheReadsOnAnotherHost) {
 
 TEST_F(ClusterDiskTest, AResetEndsWhatIsOnTheDiskForEverAndAlsoWhileItsOwnerIsAway) {
   auto keys = Fill();
-  ASSERT_TRUE(here_->Reset({}));
-  ASSERT_TRUE(Becomes([&] { return far_->Capture({}).has_value(); }));
+  ASSERT_TRUE(here_->Reset({.timeout = kCallTime}));
+  ASSERT_TRUE(Becomes([&] { return far_->Capture({.timeout = kCallTime}).has_value(); }));
   EXPECT_EQ(MostFound(keys), 0U);
   KillOwner(0);
   StartDiskOwner(0, 2);
@@ -66,7 +66,7 @@ TEST_F(ClusterDiskTest, AResetEndsWhatIsOnTheDiskForEverAndAlsoWhileItsOwnerIsAw
 
   keys = Fill();
   KillOwner(0);
-  ASSERT_TRUE(far_->Reset({.timeout = milliseconds(5000)}));
+  ASSERT_TRUE(far_->Reset({.timeout = kCallTime}));
   StartDiskOwner(0, 2);
   EXPECT_EQ(MostFound(keys), 0U);
   EXPECT_EQ(Put(*here_, keys.front()), Code::kOk);
@@ -97,9 +97,9 @@ TEST_F(ClusterDiskTest, RemovalsReachTheDiskAlsoWhileItsOwnerIsAway) {
   std::vector<std::string> removed(keys.begin(), keys.begin() + 20);
   const std::vector<std::string_view> views(removed.begin(), removed.end());
   std::vector<ItemResult> results(views.size());
-  ASSERT_TRUE(far_->Remove(views, results, {.timeout = milliseconds(5000)}));
+  ASSERT_TRUE(far_->Remove(views, results, {.timeout = kCallTime}));
   EXPECT_EQ(MostFound(removed), 0U);
-  const auto matched = far_->RemoveMatching("key-1*", {.timeout = milliseconds(5000)});
+  const auto matched = far_->RemoveMatching("key-1*", {.timeout = kCallTime});
   ASSERT_TRUE(matched) << matched.error().ToString();
   for (const std::string& key : keys) {
     if (key.starts_with("key-1")) removed.push_back(key);
@@ -108,7 +108,7 @@ TEST_F(ClusterDiskTest, RemovalsReachTheDiskAlsoWhileItsOwnerIsAway) {
   EXPECT_EQ(MostFound(removed), 0U);
   KillOwner(0);
   // Proven by a barrier: the owner hears of them when it is back.
-  const auto away = far_->RemoveMatching("key-*", {.timeout = milliseconds(8000)});
+  const auto away = far_->RemoveMatching("key-*", {.timeout = kCallTime});
   ASSERT_TRUE(away) << away.error().ToString();
   StartDiskOwner(0, 2);
   EXPECT_EQ(MostFound(keys), 0U);
@@ -122,7 +122,7 @@ TEST_F(ClusterDiskTest, WhatIsAcknowledgedAsRemovedStaysRemovedThroughAKillRight
     const std::vector<std::string> some(keys.begin() + round * 10, keys.begin() + round * 10 + 10);
     const std::vector<std::string_view> views(some.begin(), some.end());
     std::vector<ItemResult> results(views.size());
-    ASSERT_TRUE(far_->Remove(views, results, {.timeout = milliseconds(5000)}));
+    ASSERT_TRUE(far_->Remove(views, results, {.timeout = kCallTime}));
     KillOwner(0);
     StartDiskOwner(0, 2);
     EXPECT_EQ(MostFound(some), 0U);
@@ -141,8 +141,8 @@ TEST_F(ClusterDiskTest, AMasterThatComesBackFindsTheDiskAndDropsWhatItCannotKnow
   ASSERT_TRUE(Becomes([&] { return Live() == 1; }));
   const std::vector<std::string_view> one = {keys[0]};
   std::vector<ItemResult> results(1);
-  ASSERT_TRUE(Becomes(
-      [&] { return far_->Remove(one, results, {.timeout = milliseconds(5000)}).has_value(); }));
+  ASSERT_TRUE(
+      Becomes([&] { return far_->Remove(one, results, {.timeout = kCallTime}).has_value(); }));
   RestartMaster();
   ASSERT_TRUE(Becomes([&] { return Live() == 1; }));
   StartDiskOwner(0, 2);
@@ -251,8 +251,10 @@ TEST_F(ClusterDiskKillTest, NothingThatEndedComesBackWhoeverIsKilled) {
     if (owner_goes < 2) StartDiskOwner(owner_goes, 2);
     if (HasFatalFailure()) return;
     ASSERT_TRUE(Becomes([&] { return Live() == 2; }));
-    ASSERT_TRUE(
-        Becomes([&] { return far_->Capture({}).has_value() && here_->Capture({}).has_value(); }));
+    ASSERT_TRUE(Becomes([&] {
+      return far_->Capture({.timeout = kCallTime}).has_value() &&
+             here_->Capture({.timeout = kCallTime}).has_value();
+    }));
     for (Session* session : {here_.get(), far_.get()}) {
       Verify(*session);
       if (HasFatalFailure()) return;
@@ -278,7 +280,7 @@ TEST_F(ClusterDiskTest, ADiskThatFailsIsUsedAgainWithoutWhatWasRemovedMeanwhile)
   ASSERT_TRUE(Becomes([&] {
     const std::vector<std::string_view> views(keys.begin(), keys.end());
     std::vector<ItemResult> results(keys.size());
-    EXPECT_TRUE(far_->Exists(views, results, {.timeout = milliseconds(5000)}));
+    EXPECT_TRUE(far_->Exists(views, results, {.timeout = kCallTime}));
     missing.clear();
     for (std::size_t i = 0; i < keys.size(); ++i) {
       const auto before = on_disk.find(keys[i]);
@@ -291,11 +293,11 @@ TEST_F(ClusterDiskTest, ADiskThatFailsIsUsedAgainWithoutWhatWasRemovedMeanwhile)
   missing.erase(missing.begin());
   const std::string_view one = removed;
   ItemResult result;
-  ASSERT_TRUE(far_->Remove({&one, 1}, {&result, 1}, {.timeout = milliseconds(5000)}));
+  ASSERT_TRUE(far_->Remove({&one, 1}, {&result, 1}, {.timeout = kCallTime}));
   EXPECT_EQ(Put(*far_, missing.front()), Code::kOk) << "it may be stored again";
   ASSERT_NO_FATAL_FAILURE(LimitFiles(0, RLIM_INFINITY));
   // Tried again after 10 s.
-  ASSERT_TRUE(Becomes([&] { return StatOf(0).disk_aside == 0; }, milliseconds(60'000)));
+  ASSERT_TRUE(Becomes([&] { return StatOf(0).disk_aside == 0; }));
   EXPECT_EQ(MostFound({removed}), 0U);
   EXPECT_TRUE(Becomes([&] { return Look(*far_, missing).size() == missing.size(); }))
       << Look(*far_, missing).size() << " of " << missing.size();

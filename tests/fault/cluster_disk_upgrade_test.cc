@@ -8,6 +8,7 @@
 #include "kvcove/pool/daemons.h"
 #include "tests/fault/cluster_disk_fixture.h"
 #include "tests/fault/misbehave.h"
+#include "tests/slowness.h"
 #include "tests/support/process.h"
 
 namespace kvcove {
@@ -22,17 +23,15 @@ class ClusterDiskUpgradeTest : public ClusterDiskTest {
   void Upgrade() {
     const pid_t old = owner(0);
     int status = 0;
-    const bool over = Becomes(
-        [&] {
-          owner(0) = Spawn(DiskOwnerWords(0), "host0",
-                           {.launcher = {}, .log_file = LogOf(0), .more = {"--take-over"}});
-          while (waitpid(old, &status, WNOHANG) != old) {
-            if (waitpid(owner(0), nullptr, WNOHANG) == owner(0)) return false;
-            std::this_thread::sleep_for(milliseconds(2));
-          }
-          return true;
-        },
-        milliseconds(30'000));
+    const bool over = Becomes([&] {
+      owner(0) = Spawn(DiskOwnerWords(0), "host0",
+                       {.launcher = {}, .log_file = LogOf(0), .more = {"--take-over"}});
+      while (waitpid(old, &status, WNOHANG) != old) {
+        if (waitpid(owner(0), nullptr, WNOHANG) == owner(0)) return false;
+        std::this_thread::sleep_for(milliseconds(2));
+      }
+      return true;
+    });
     if (!over) owner(0) = old;
     ASSERT_TRUE(over && WIFEXITED(status) && WEXITSTATUS(status) == 0) << Said(0);
     ASSERT_TRUE(Becomes([&] { return Said(0).contains("took over from process"); })) << Said(0);
@@ -82,7 +81,7 @@ class ClusterDiskUpgradeTest : public ClusterDiskTest {
       const MutableBuffer piece{.data = value.data(), .size = kValue};
       const GetItem item{.key = key, .into = {&piece, 1}};
       ItemResult result;
-      (void)session.Get({&item, 1}, {&result, 1}, {.timeout = milliseconds(5000)});
+      (void)session.Get({&item, 1}, {&result, 1}, {.timeout = kCallTime});
       text += fmt::format("\n{}: {} {}", key, CodeName(result.code), MissReasonName(result.reason));
     }
     return text + "\n";
@@ -102,7 +101,7 @@ class ClusterDiskUpgradeTest : public ClusterDiskTest {
   static bool Removed(Session& session, const std::vector<std::string>& keys) {
     const std::vector<std::string_view> views(keys.begin(), keys.end());
     std::vector<ItemResult> results(views.size());
-    if (!session.Remove(views, results, {.timeout = milliseconds(20'000)})) return false;
+    if (!session.Remove(views, results, {.timeout = kCallTime})) return false;
     return std::ranges::all_of(results, [](const ItemResult& result) {
       return result.code == Code::kOk || result.code == Code::kMiss;
     });
@@ -115,16 +114,18 @@ class ClusterDiskUpgradeTest : public ClusterDiskTest {
   }
   wire::OwnerStat AtMaster() const {
     rpc::TcpChannel channel(master_address(), {});
-    const auto all = wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
-    if (!all) return {};
-    const auto at = std::ranges::find(all->owners, "host0", &wire::OwnerStat::host);
-    return at == all->owners.end() ? wire::OwnerStat{} : *at;
+    const auto all = Await([&] {
+      return wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + 5 * kSecond);
+    });
+    const auto at = std::ranges::find(all.owners, "host0", &wire::OwnerStat::host);
+    return at == all.owners.end() ? wire::OwnerStat{} : *at;
   }
 };
 
 TEST_F(ClusterDiskUpgradeTest, UpgradesInARowUnderLoadLoseNothingAndBringNothingBack) {
   std::vector<std::string> keys = FilledOnDisk();
   ASSERT_GE(keys.size(), 80U);
+  const Slowness slowness;
   const wire::OwnerStat before = AtMaster();
   std::vector<std::string> removed;
   for (int round = 0; round < 4; ++round) {
@@ -160,8 +161,9 @@ TEST_F(ClusterDiskUpgradeTest, UpgradesInARowUnderLoadLoseNothingAndBringNothing
   }
   const wire::OwnerStat after = AtMaster();
   EXPECT_EQ(after.number, before.number);
-  EXPECT_EQ(after.epoch, before.epoch) << "it has not told all anew";
-  EXPECT_TRUE(after.live);
+  EXPECT_TRUE(after.epoch == before.epoch || slowness.longest_ms() > 250)
+      << "it has not told all anew";
+  EXPECT_TRUE(Becomes([&] { return AtMaster().live; }));
   EXPECT_GT(StatOf(0).disk_hits, 0U);
   EXPECT_EQ(StatOf(0).disk_damaged + StatOf(0).disk_errors, 0U);
   // The disk is the same owner's after a crash, too.
@@ -200,8 +202,8 @@ TEST_F(ClusterDiskUpgradeTest, ResetsAndPatternsDuringAnUpgradeAreProven) {
   Fill(60, "other");
   std::atomic<bool> matched = false;
   std::thread pattern([&] {
-    matched = Becomes(
-        [&] { return far_->RemoveMatching("key-*", {.timeout = milliseconds(8000)}).has_value(); });
+    matched =
+        Becomes([&] { return far_->RemoveMatching("key-*", {.timeout = kCallTime}).has_value(); });
   });
   Upgrade();
   pattern.join();
@@ -212,9 +214,8 @@ TEST_F(ClusterDiskUpgradeTest, ResetsAndPatternsDuringAnUpgradeAreProven) {
   EXPECT_TRUE(Becomes([&] { return Put(*far_, keys.front()) == Code::kOk; }));
 
   std::atomic<bool> reset = false;
-  std::thread resetter([&] {
-    reset = Becomes([&] { return far_->Reset({.timeout = milliseconds(5000)}).has_value(); });
-  });
+  std::thread resetter(
+      [&] { reset = Becomes([&] { return far_->Reset({.timeout = kCallTime}).has_value(); }); });
   Upgrade();
   resetter.join();
   if (HasFatalFailure()) return;
@@ -235,7 +236,7 @@ TEST_F(ClusterDiskUpgradeTest, ResetsAndPatternsDuringAnUpgradeAreProven) {
   options.host.owner.memory_bytes = 8 * kMiB;
   options.host.owner.disks = {{.path = words[3], .size_bytes = 64 * kMiB}};
   pool::ClusterMember member;
-  member.master = *rpc::ParseAddress(words[2], 0);
+  member.master = Must(rpc::ParseAddress(words[2], 0));
   member.host = "host0";
   options.host.cluster = member;
   options.take_over = true;

@@ -14,6 +14,7 @@
 #include "kvcove/http/server.h"
 #include "kvcove/requester/peers.h"
 #include "tests/fault/cluster_fault_fixture.h"
+#include "tests/slowness.h"
 
 namespace kvcove {
 namespace {
@@ -22,19 +23,20 @@ TEST_F(ClusterFaultTest, AKilledOwnerIsGoneEverywhereAndHoldsNobody) {
   const auto keys = Fill(1000);
   ASSERT_EQ(CountOk(Get(*session_, keys)), keys.size());
   End(std::exchange(owner(0), 0), SIGKILL);
+  const Slowness slowness;
   const std::int64_t killed = NowMs();
   const std::size_t left = CountOk(Get(*session_, keys));
-  EXPECT_LE(NowMs() - killed, 500) << "a get of a dead owner waited";
+  EXPECT_LE(NowMs() - killed - slowness.ms(), 500) << "a get of a dead owner waited";
   EXPECT_GT(left, 0U);
   EXPECT_LT(left, keys.size());
   std::vector<std::string_view> views(keys.begin(), keys.end());
   std::vector<ItemResult> results(keys.size());
   std::size_t listed = keys.size();
-  while (listed > left && NowMs() < killed + 5000) {
-    ASSERT_TRUE(session_->Exists(views, results, {}));
+  while (listed > left && NowMs() < killed + 60'000) {
+    ASSERT_TRUE(session_->Exists(views, results, {.timeout = kCallTime}));
     listed = CountOk(results);
   }
-  EXPECT_LE(NowMs() - killed, 3000) << "exists still says yes";
+  EXPECT_LE(NowMs() - killed - slowness.ms(), 3000) << "exists still says yes";
   EXPECT_EQ(listed, left);
   EXPECT_EQ(CountOk(Put(*session_, Keys(50, "after"))), 50U);
 }
@@ -53,15 +55,20 @@ TEST_F(ClusterFaultTest, KeysWhoseOnlyHolderIsKilledOrFrozenCanBeStoredAgain) {
     } else {
       End(std::exchange(owner(0), 0), SIGKILL);
     }
+    const Slowness slowness;
     const std::int64_t began = NowMs();
-    results.clear();
-    while (NowMs() < began + 10'000 && CountOk(results) < keys.size()) {
-      results = PutFilled(*session_, keys, 'b');
-      std::this_thread::sleep_for(milliseconds(20));
-    }
-    EXPECT_EQ(CountOk(results), keys.size()) << CodeName(results[0].code);
-    EXPECT_LE(NowMs() - began, 3000) << "a lease, and a busy machine";
-    (void)Filling(keys);  // a session remembers places: a frozen owner costs it one deadline
+    std::map<std::string, ItemResult> stored;
+    EXPECT_TRUE(Becomes([&] {
+      results = PutFilled(*session_, keys, 'b', milliseconds(1000));
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        if (results[i].ok()) stored[keys[i]] = results[i];
+      }
+      return stored.size() == keys.size();
+    })) << CodeName(results[0].code);
+    EXPECT_LE(NowMs() - began - slowness.ms(), 3000) << "a lease, and some rounds of puts";
+    (void)Filling(
+        keys,
+        milliseconds(1000));  // a session remembers places: a frozen owner costs it one deadline
     EXPECT_THAT(Filling(keys), testing::Each('b'));
     if (!freeze) continue;
     // The thawed owner's values gave way: nobody sees them again, also when the newer are gone.
@@ -85,19 +92,23 @@ TEST_F(ClusterFaultTest, AFrozenOwnerCostsOneDeadlineAndComesBackWithItsObjects)
   const auto keys = Fill(1000);
   Freeze(owner(0));
   std::int64_t started = NowMs();
-  const std::size_t left = CountOk(Get(*session_, keys, milliseconds(300)));
-  EXPECT_LT(NowMs() - started, 600) << "two deadlines";
-  EXPECT_LT(left, keys.size());
-  started = NowMs();
-  for (int i = 0; i < 5; ++i) {
-    Get(*session_, {keys[0], keys[60], keys[110], keys[160]}, milliseconds(300));
+  {
+    const Slowness slowness;
+    const std::size_t left = CountOk(Get(*session_, keys, milliseconds(300)));
+    EXPECT_LT(NowMs() - started - slowness.ms(), 600) << "two deadlines";
+    EXPECT_LT(left, keys.size());
+    started = NowMs();
+    for (int i = 0; i < 5; ++i) {
+      Get(*session_, {keys[0], keys[60], keys[110], keys[160]}, milliseconds(300));
+    }
+    EXPECT_LE(NowMs() - started - slowness.ms(), 250) << "the next calls must end at once";
   }
-  EXPECT_LE(NowMs() - started, 250) << "the next calls must end at once";
-  std::this_thread::sleep_for(milliseconds(1500));
+  std::this_thread::sleep_for(milliseconds(1500));  // its lease ends
   kill(owner(0), SIGCONT);
+  const Slowness slowness;
   const std::int64_t back = MsUntilGot(keys, keys.size());
   EXPECT_GE(back, 0) << "its objects did not come back";
-  EXPECT_LE(back, 3000);
+  EXPECT_LE(back - slowness.ms(), 3000);
 }
 
 TEST_F(ClusterFaultTest, OneImpatientCallBlindsNobody) {
@@ -117,9 +128,9 @@ TEST_F(ClusterFaultTest, OneImpatientCallBlindsNobody) {
       kill(away, SIGCONT);
       EXPECT_LT(CountOk(results), keys.size());
       if (away == master()) {
-        ASSERT_TRUE(session_->Exists(views, results, {.timeout = milliseconds(1000)}));
+        ASSERT_TRUE(session_->Exists(views, results, {.timeout = kCallTime}));
       } else {
-        results = Get(*session_, keys, milliseconds(1000));
+        results = Get(*session_, keys);
       }
       EXPECT_EQ(CountOk(results), keys.size()) << "the next call, with time to spare, missed";
     }
@@ -133,6 +144,7 @@ TEST_F(ClusterFaultTest, AFrozenMasterCostsEachLookUpLittle) {
   Freeze(master());
   ASSERT_TRUE(session_->Exists(views, results, {.timeout = milliseconds(1000)}));
   std::vector<std::int64_t> took_ms;
+  const Slowness slowness;
   for (int i = 0; i < 200; ++i) {
     const std::int64_t began = NowMs();
     ASSERT_TRUE(session_->Exists(views, results, {.timeout = milliseconds(1000)}));
@@ -141,8 +153,9 @@ TEST_F(ClusterFaultTest, AFrozenMasterCostsEachLookUpLittle) {
     std::this_thread::sleep_for(milliseconds(1));
   }
   std::ranges::sort(took_ms);
-  EXPECT_LE(took_ms[took_ms.size() / 2], 1) << "most fail at once";
-  EXPECT_LE(took_ms[took_ms.size() * 9 / 10], 20) << "10 ms, and a busy machine";
+  const std::int64_t slow_ms = slowness.ms() / 200;  // of each
+  EXPECT_LE(took_ms[took_ms.size() / 2], 1 + slow_ms) << "most fail at once";
+  EXPECT_LE(took_ms[took_ms.size() * 9 / 10], 20 + 10 * slow_ms) << "10 ms, and a busy machine";
   kill(master(), SIGCONT);
   EXPECT_GE(MsUntilGot(keys, keys.size()), 0);
 }
@@ -152,12 +165,15 @@ TEST_F(ClusterFaultTest, AResetDoesNotWaitForAFrozenOwnerAndNothingOldThawsWithI
   auto neighbour_pool = Open("host0");  // reads the frozen owner's memory directly
   auto neighbour = OpenSession(*neighbour_pool);
   ASSERT_EQ(CountOk(Get(*neighbour, keys)), keys.size());
-  const Token old = *session_->Capture({});
+  const Token old = Must(session_->Capture({.timeout = kCallTime}));
   Freeze(owner(0));
-  const std::int64_t started = NowMs();
-  const Status reset = session_->Reset({});
-  EXPECT_TRUE(reset) << reset.error().ToString();
-  EXPECT_LE(NowMs() - started, 2000) << "lease + 0.5 s, and a busy machine";
+  {
+    const Slowness slowness;
+    const std::int64_t started = NowMs();
+    const Status reset = session_->Reset({.timeout = kCallTime});
+    EXPECT_TRUE(reset) << reset.error().ToString();
+    EXPECT_LE(NowMs() - started - slowness.ms(), 2000) << "lease + 0.5 s, and a busy machine";
+  }
   EXPECT_EQ(CountOk(Get(*neighbour, keys, milliseconds(300))), 0U);
   EXPECT_EQ(CountOk(Get(*session_, keys, milliseconds(300))), 0U);
   kill(owner(0), SIGCONT);
@@ -177,21 +193,23 @@ TEST_F(ClusterFaultTest, AResetDoesNotWaitForAFrozenOwnerAndNothingOldThawsWithI
 TEST_F(ClusterFaultTest, AResetWithAKilledOwnerIsTrueInTime) {
   const auto keys = Fill(200);
   End(std::exchange(owner(1), 0), SIGKILL);
+  const Slowness slowness;
   const std::int64_t started = NowMs();
-  ASSERT_TRUE(session_->Reset({}));
-  EXPECT_LE(NowMs() - started, 2000);
+  ASSERT_TRUE(session_->Reset({.timeout = kCallTime}));
+  EXPECT_LE(NowMs() - started - slowness.ms(), 2000);
   EXPECT_EQ(CountOk(Get(*session_, keys)), 0U);
 }
 
 TEST_F(ClusterFaultTest, APutToAnotherHostDoesNotWaitForAMasterThatIsAway) {
   ASSERT_EQ(CountOk(Put(*session_, Keys(10))), 10U);
-  const Token token = *session_->Capture({});
+  const Token token = Must(session_->Capture({.timeout = kCallTime}));
   Freeze(master());
   std::this_thread::sleep_for(milliseconds(1500));  // its owners know it
   for (int i = 0; i < 3; ++i) {
+    const Slowness slowness;
     const std::int64_t began = NowMs();
     const auto results = Put(*session_, Keys(10, fmt::format("away{}", i)), token);
-    EXPECT_LE(NowMs() - began, 1000) << "of 5,000 that it may take";
+    EXPECT_LE(NowMs() - began - slowness.ms(), 1000) << "of " << kCallTime << " that it may take";
     for (const ItemResult& result : results) {
       EXPECT_TRUE(result.ok() && !result.listed) << CodeName(result.code);
     }
@@ -205,13 +223,14 @@ TEST_F(ClusterFaultTest, ARestartedMasterKnowsAllAgain) {
   for (const bool stop_cleanly : {false, true}) {
     End(master(), stop_cleanly ? SIGTERM : SIGKILL);
     StartMaster();
+    const Slowness slowness;
     const std::int64_t back = MsUntilGot(keys, keys.size() * 99 / 100);
     EXPECT_GE(back, 0) << "the objects did not come back";
-    EXPECT_LE(back, 3000);
+    EXPECT_LE(back - slowness.ms(), 3000);
     // It fences what it did not raise itself.
-    const Token old = *session_->Capture({});
+    const Token old = Await([&] { return session_->Capture({.timeout = kCallTime}); });
     if (stop_cleanly) {
-      ASSERT_TRUE(session_->Reset({}));
+      ASSERT_TRUE(session_->Reset({.timeout = kCallTime}));
       EXPECT_EQ(CountOk(Get(*session_, keys)), 0U);
       EXPECT_EQ(Put(*session_, {"late"}, old)[0].code, Code::kStale);
     }
@@ -220,7 +239,7 @@ TEST_F(ClusterFaultTest, ARestartedMasterKnowsAllAgain) {
 
 TEST_F(ClusterFaultTest, WithoutItsGenerationFileAMasterVoidsAll) {
   const auto keys = Fill(200);
-  const Token old = *session_->Capture({});
+  const Token old = Must(session_->Capture({.timeout = kCallTime}));
   End(master(), SIGKILL);
   std::filesystem::remove_all(directory() + "/master");
   StartMaster();
@@ -232,7 +251,7 @@ TEST_F(ClusterFaultTest, WithoutItsGenerationFileAMasterVoidsAll) {
   EXPECT_EQ(Put(*session_, {"late"}, old)[0].code, Code::kStale);
   // Nothing says any more which weights the engines have.
   EXPECT_EQ(Put(*session_, {"new"})[0].code, Code::kClosed);
-  ASSERT_TRUE(session_->Reset({}));
+  ASSERT_TRUE(session_->Reset({.timeout = kCallTime}));
   EXPECT_EQ(CountOk(Put(*session_, keys)), keys.size());
   EXPECT_EQ(CountOk(Get(*session_, keys)), keys.size());
 }
@@ -242,15 +261,16 @@ TEST_F(ClusterFaultTest, WithoutMasterAllIsAMissAndLocalPutsGoOn) {
   auto here = OpenSession(*here_pool);
   const auto keys = Keys(20);
   ASSERT_EQ(CountOk(Put(*here, keys)), keys.size());
-  const Token token = *here->Capture({});
+  const Token token = Must(here->Capture({.timeout = kCallTime}));
   ASSERT_EQ(CountOk(Get(*session_, keys)), keys.size());
   End(master(), SIGKILL);
   std::this_thread::sleep_for(milliseconds(1300));  // longer than a lease
   EXPECT_EQ(CountOk(Get(*here, keys, milliseconds(200))), 0U);
   EXPECT_EQ(CountOk(Get(*session_, keys, milliseconds(200))), 0U);
+  const Slowness slowness;
   const std::int64_t started = NowMs();
   const auto stored = Put(*here, Keys(20, "meanwhile"), token);
-  EXPECT_LE(NowMs() - started, 500);
+  EXPECT_LE(NowMs() - started - slowness.ms(), 500);
   for (const ItemResult& result : stored) {
     EXPECT_TRUE(result.ok()) << CodeName(result.code);
     EXPECT_FALSE(result.listed);
@@ -261,12 +281,13 @@ TEST_F(ClusterFaultTest, WithoutMasterAllIsAMissAndLocalPutsGoOn) {
 }
 
 TEST_F(ClusterFaultTest, AWriterThatDiesInMidPutFreesItsKey) {
-  const Token token = *session_->Capture({});
+  const Token token = Must(session_->Capture({.timeout = kCallTime}));
   rpc::TcpChannel channel(master_address(), {});
   const auto owners =
-      wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond)->owners;
-  transport::tcp::Peer peer(*rpc::ParseAddress(owners[0].address, 0), {}, SystemClock::Instance());
-  UniqueFd fd = std::move(peer.Take(SystemClock::Instance().NowNs() + kSecond)->fd);
+      Must(wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + 15 * kSecond)).owners;
+  transport::tcp::Peer peer(Must(rpc::ParseAddress(owners[0].address, 0)), {},
+                            SystemClock::Instance());
+  UniqueFd fd = std::move(Must(peer.Take(SystemClock::Instance().NowNs() + 15 * kSecond)).fd);
   const std::string body =
       wire::Encode(wire::DataPut{.token = token,
                                  .items = {{.key = "torn", .after = "", .size_bytes = 3000}},
@@ -281,11 +302,11 @@ TEST_F(ClusterFaultTest, AWriterThatDiesInMidPutFreesItsKey) {
   ASSERT_EQ(send(fd.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   std::this_thread::sleep_for(milliseconds(50));
   fd.Reset();
+  const Slowness slowness;
   const std::int64_t died = NowMs();
-  while (NowMs() < died + 5000 && CountOk(Put(*session_, {"torn"})) == 0) {
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  EXPECT_LE(NowMs() - died, 2000);
+  EXPECT_TRUE(Becomes(
+      [&] { return CountOk(Put(*session_, {"torn"}, std::nullopt, milliseconds(1000))) == 1; }));
+  EXPECT_LE(NowMs() - died - slowness.ms(), 2000);
   EXPECT_EQ(CountOk(Get(*session_, {"torn"})), 1U);
 }
 
@@ -297,37 +318,30 @@ double MetricOf(const std::string& text, const std::string& name) {
 
 TEST(DescriptorLimitTest, AMasterThatIsFullSaysSoAndStillAnswersItsOperator) {
   ClusterProcesses cluster;
-  const rpc::Address admin = ClusterProcesses::LastingAddress();
+  const rpc::Address admin = LastingAddress();
   const std::string log_file = cluster.directory() + "/log";
   cluster.StartMaster(
       admin.ToString(),
       {.launcher = {"sh", "-c", R"(ulimit -n 320; exec "$0" "$@")"}, .log_file = log_file});
   // The master listens for owners first.
-  const std::int64_t started = NowMs();
-  while (!http::Call({.port = admin.port, .target = "/healthz"}) && NowMs() < started + 10'000) {
-    std::this_thread::sleep_for(milliseconds(5));
-  }
   const auto scrape = [&] {
-    const auto answer = http::Call({.port = admin.port, .target = "/metrics"});
-    EXPECT_TRUE(answer) << answer.error().ToString();
-    return answer ? answer->body : std::string();
+    return Await([&] { return http::Call({.port = admin.port, .target = "/metrics"}); }).body;
   };
   EXPECT_EQ(MetricOf(scrape(), "process_max_fds"), 320);
   const double most = MetricOf(scrape(), "kvcove_master_connections_max");
   EXPECT_EQ(most, 160);
   std::vector<UniqueFd> clients;
   for (int i = 0; i < 400; ++i) {
-    auto fd = rpc::ConnectTcp(cluster.master_address(), SystemClock::Instance().NowNs() + kSecond);
+    auto fd =
+        rpc::ConnectTcp(cluster.master_address(), SystemClock::Instance().NowNs() + 15 * kSecond);
     ASSERT_TRUE(fd) << fd.error().ToString();
     const auto hello = wire::EncodeFrameHeader(
         {.method = static_cast<std::uint16_t>(wire::Method::kHello), .body_bytes = 0, .call = 1});
     (void)!send(fd->get(), hello.data(), hello.size(), MSG_NOSIGNAL);
     clients.push_back(std::move(*fd));
   }
-  const std::int64_t opened = NowMs();
-  while (MetricOf(scrape(), "kvcove_master_connections_refused_total") < 240 &&
-         NowMs() < opened + 4000) {
-  }
+  EXPECT_TRUE(Becomes(
+      [&] { return MetricOf(scrape(), "kvcove_master_connections_refused_total") >= 240; }));
   const std::string full = scrape();
   EXPECT_EQ(MetricOf(full, "kvcove_master_connections"), most);
   EXPECT_EQ(MetricOf(full, "kvcove_master_connections_refused_total"), 240);
@@ -337,12 +351,10 @@ TEST(DescriptorLimitTest, AMasterThatIsFullSaysSoAndStillAnswersItsOperator) {
   EXPECT_THAT(log, testing::HasSubstr("129 of 160 connections are in use"));
   EXPECT_THAT(log, testing::HasSubstr("all 160 connections are in use"));
   clients.clear();
-  const std::int64_t closed = NowMs();
   rpc::TcpChannel channel(cluster.master_address(), {});
-  while (!wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond) &&
-         NowMs() < closed + 4000) {
-  }
-  EXPECT_TRUE(wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond));
+  EXPECT_TRUE(Becomes([&] {
+    return wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond).has_value();
+  }));
 }
 
 // An engine as a process: it uses a weight version of its own until it is killed. Run by the test
@@ -352,11 +364,12 @@ TEST(EngineProcess, UsesAVersion) {
   if (address == nullptr) GTEST_SKIP() << "only as another test's process";
   SetLogLevel(LogLevel::kOff);
   const std::string number = std::getenv("KVCOVE_TEST_ENGINE");
-  auto pool = Pool::Open(address, milliseconds(5000));
+  auto pool = Pool::Open(address, kCallTime);
   ASSERT_TRUE(pool) << pool.error().ToString();
-  auto session = *(*pool)->OpenSession(
-      {.name = "acme/llama", .engine = "engine" + number, .assume_weights = true});
-  ASSERT_TRUE(session->Capture({.timeout = milliseconds(5000), .version = "version" + number}));
+  auto session = Must((*pool)->OpenSession(
+      {.name = "acme/llama", .engine = "engine" + number, .assume_weights = true}));
+  (void)Await(
+      [&] { return session->Capture({.timeout = kCallTime, .version = "version" + number}); });
   while (true) pause();
 }
 
@@ -418,7 +431,7 @@ class EngineEndTest : public testing::Test, protected ClusterProcesses {
       const PutItem item{.key = key, .value = {&piece, 1}};
       ItemResult result;
       const std::int64_t began = NowMs();
-      EXPECT_TRUE(session.Put(token, {&item, 1}, {&result, 1}, {.timeout = milliseconds(5000)}));
+      EXPECT_TRUE(session.Put(token, {&item, 1}, {&result, 1}, {.timeout = kCallTime}));
       EXPECT_TRUE(result.ok()) << CodeName(result.code);
       slowest = std::max(slowest, NowMs() - began);
     }
@@ -431,39 +444,42 @@ class EngineEndTest : public testing::Test, protected ClusterProcesses {
 
 TEST_F(EngineEndTest, EnginesThatEndWhileTheMasterIsFrozenHoldNobodyAndAreNotForgotten) {
   auto pool = Open("host0");
-  auto session = *pool->OpenSession({.name = "acme/llama", .engine = "e"});
-  ASSERT_TRUE(session->Reset({}));
-  const Token token = *session->Capture({});
+  auto session = Must(pool->OpenSession({.name = "acme/llama", .engine = "e"}));
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
+  const Token token = Must(session->Capture({.timeout = kCallTime}));
   for (int i = 0; i < kEngines; ++i) engines_.push_back(StartEngine(i));
-  ASSERT_TRUE(NamedWithin(kEngines, 30'000)) << Named();
+  ASSERT_TRUE(NamedWithin(kEngines, 120'000)) << Named();
   Freeze(master());
   std::this_thread::sleep_for(milliseconds(1500));  // the owner knows that its master is away
   KillEngines();
+  const Slowness slowness;
   const std::int64_t slowest = SlowestPutMs(*session, token, 3500);
   RecordProperty("slowest_put_ms", static_cast<int>(slowest));
-  EXPECT_LE(slowest, 1000) << "100 ms, and a busy machine";
+  EXPECT_LE(slowest - slowness.ms(), 1000) << "100 ms, and a busy machine";
   // An engine that is back before its end was told registers after it, and stays.
   engines_.push_back(StartEngine(7));
   std::this_thread::sleep_for(milliseconds(300));
   kill(master(), SIGCONT);
-  EXPECT_TRUE(NamedWithin(1, 10'000)) << Named();
+  EXPECT_TRUE(NamedWithin(1, 60'000)) << Named();
 }
 
 TEST_F(EngineEndTest, RegistrationsThatWaitForAFrozenMasterHoldNoPut) {
   auto pool = Open("host0");
-  auto session = *pool->OpenSession({.name = "acme/llama", .engine = "e"});
-  const Token token = *session->Capture({});
+  auto session = Must(pool->OpenSession({.name = "acme/llama", .engine = "e"}));
+  const Token token = Must(session->Capture({.timeout = kCallTime}));
   Freeze(master());
   std::this_thread::sleep_for(milliseconds(1500));
   std::vector<std::thread> engines;
   for (int i = 0; i < kEngines; ++i) {
     engines.emplace_back([&pool, i] {
-      auto starting = *pool->OpenSession({.name = "acme/llama", .engine = fmt::format("e{}", i)});
+      auto starting =
+          Must(pool->OpenSession({.name = "acme/llama", .engine = fmt::format("e{}", i)}));
       (void)starting->Capture({.timeout = milliseconds(2000)});
     });
   }
+  const Slowness slowness;
   const std::int64_t slowest = SlowestPutMs(*session, token, 1500);
-  EXPECT_LE(slowest, 1000) << "100 ms, and a busy machine";
+  EXPECT_LE(slowest - slowness.ms(), 1000) << "100 ms, and a busy machine";
   kill(master(), SIGCONT);
   for (std::thread& engine : engines) engine.join();
 }
@@ -524,13 +540,22 @@ class StrangersTest : public ClusterFaultTest {
     std::ranges::sort(took);
     return static_cast<double>(took[took.size() * 99 / 100]) * 1e-3;
   }
+  // A busy machine has longer, and is asked again.
+  Result<std::unique_ptr<Pool>> OpenWithinASecond() const {
+    const Slowness slowness;
+    const std::int64_t began = NowMs();
+    while (true) {
+      auto pool = Pool::Open(fmt::format("kvcove://{}?host=new", master_address().ToString()),
+                             milliseconds(1000));
+      if (pool || NowMs() - began - slowness.ms() >= 1000) return pool;
+    }
+  }
   // What a tenant sees. `between` runs before each call.
   Round Measure(const std::vector<std::string>& keys, const std::function<void()>& between = {}) {
     Round round;
     for (std::size_t i = 0; i < kNewcomers; ++i) {
       if (between) between();
-      auto pool = Pool::Open(fmt::format("kvcove://{}?host=new", master_address().ToString()),
-                             milliseconds(1000));
+      auto pool = OpenWithinASecond();
       if (!pool) continue;
       auto session =
           (*pool)->OpenSession({.name = "acme/llama", .engine = "new", .assume_weights = true});
@@ -539,7 +564,7 @@ class StrangersTest : public ClusterFaultTest {
     round.lookup_p99_us = P99Us(between, [&](int i) {
       const std::string_view key = keys[static_cast<std::size_t>(i) % keys.size()];
       ItemResult result;
-      EXPECT_TRUE(session_->Exists({&key, 1}, {&result, 1}, {}));
+      EXPECT_TRUE(session_->Exists({&key, 1}, {&result, 1}, {.timeout = kCallTime}));
       EXPECT_TRUE(result.ok());
     });
     round.get_p99_us = P99Us(between, [&](int i) {
@@ -561,10 +586,11 @@ TEST_F(StrangersTest, SilentConnectionsKeepNobodyOutAndTakeNoMemory) {
   const double master_mib = PrivateMiB(master());
   const double owner_mib = PrivateMiB(owner(0));
   rpc::TcpChannel channel(master_address(), {});
-  const auto owners = *wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
+  const auto owners =
+      Must(wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond));
   const auto asked = std::ranges::find(owners.owners, "host0", &wire::OwnerStat::host);
   Strangers at_master(master_address(), count);
-  Strangers at_owner(*rpc::ParseAddress(asked->address, 0), count);
+  Strangers at_owner(Must(rpc::ParseAddress(asked->address, 0)), count);
   const Round silent = Measure(keys);
   const double master_more = PrivateMiB(master()) - master_mib;
   const double owner_more = PrivateMiB(owner(0)) - owner_mib;
@@ -581,20 +607,22 @@ TEST_F(StrangersTest, SilentConnectionsKeepNobodyOutAndTakeNoMemory) {
   EXPECT_EQ(storm.let_in, kNewcomers);
   EXPECT_LE(master_more, 32);
   EXPECT_LE(owner_more, 32);
-  EXPECT_LE(silent.lookup_p99_us, 20'000) << "twice as long as usual, and a busy machine";
-  EXPECT_LE(silent.get_p99_us, 20'000);
+  // On a busy machine a call takes as long without strangers.
+  EXPECT_LE(silent.lookup_p99_us, std::max(20'000.0, 4 * quiet.lookup_p99_us));
+  EXPECT_LE(silent.get_p99_us, std::max(20'000.0, 4 * quiet.get_p99_us));
 }
 
 TEST_F(ClusterFaultTest, StrangersAndGarbageDisturbNobody) {
   const auto keys = Fill(100);
   rpc::TcpChannel channel(master_address(), {});
   const auto owners =
-      wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond)->owners;
+      Must(wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + 15 * kSecond)).owners;
   std::vector<UniqueFd> silent;
   Random random(RandomU64());
-  for (const rpc::Address& address : {master_address(), *rpc::ParseAddress(owners[0].address, 0)}) {
+  for (const rpc::Address& address :
+       {master_address(), Must(rpc::ParseAddress(owners[0].address, 0))}) {
     for (int i = 0; i < 200; ++i) {
-      auto fd = rpc::ConnectTcp(address, SystemClock::Instance().NowNs() + kSecond);
+      auto fd = rpc::ConnectTcp(address, SystemClock::Instance().NowNs() + 15 * kSecond);
       ASSERT_TRUE(fd) << fd.error().ToString();
       if (i % 2 == 0) {
         std::string garbage(random.Below(200) + 1, '\0');
@@ -608,7 +636,7 @@ TEST_F(ClusterFaultTest, StrangersAndGarbageDisturbNobody) {
   EXPECT_EQ(CountOk(Get(*session_, keys)), keys.size());
   const std::int64_t opened = NowMs();
   std::size_t closed = 0;
-  while (closed < silent.size() && NowMs() < opened + 10000) {
+  while (closed < silent.size() && NowMs() < opened + 60'000) {
     closed = 0;
     for (const UniqueFd& fd : silent) {
       char bytes[256];

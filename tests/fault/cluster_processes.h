@@ -5,26 +5,26 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/posix.h"
-#include "kvcove/base/random.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/rpc/address.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/wire/master_stub.h"
+#include "tests/becomes.h"
+#include "tests/call_time.h"
+#include "tests/lasting_address.h"
+#include "tests/must.h"
 
 extern char** environ;
 
@@ -52,28 +52,6 @@ class ClusterProcesses {
   }
   ClusterProcesses(const ClusterProcesses&) = delete;
   ClusterProcesses& operator=(const ClusterProcesses&) = delete;
-
-  // A port that stays free while nobody listens there: a master that is killed must come back
-  // under the same one. It lies below the range from which connections get theirs, and this process
-  // keeps a socket bound to it, which keeps out other tests but no server (SO_REUSEADDR).
-  static rpc::Address LastingAddress() {
-    static std::vector<UniqueFd> kept;
-    Random random(RandomU64());
-    while (true) {
-      const auto port = static_cast<std::uint16_t>(10'000 + random.Below(20'000));
-      sockaddr_in address{};
-      address.sin_family = AF_INET;
-      address.sin_port = htons(port);
-      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-      UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      if (!fd.valid()) throw std::system_error(errno, std::generic_category(), "socket()");
-      if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) continue;
-      const int on = 1;
-      setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-      kept.push_back(std::move(fd));
-      return {.host = "127.0.0.1", .port = port};
-    }
-  }
 
   // `launcher` stands before the command, such as a shell that sets limits. Its log lines go to
   // this process's stderr, or to `log_file`.
@@ -125,11 +103,10 @@ class ClusterProcesses {
 
   void StartMaster(const std::string& admin = "off", const LaunchOptions& options = {}) {
     master_ = Spawn(MasterWords(admin), "master", options);
-    for (int i = 0; i < 500; ++i) {
-      if (rpc::ConnectTcp(master_address_, SystemClock::Instance().NowNs() + kSecond)) return;
-      std::this_thread::sleep_for(milliseconds(10));
-    }
-    FAIL() << "the master did not start";
+    ASSERT_TRUE(Becomes([&] {
+      return rpc::ConnectTcp(master_address_, SystemClock::Instance().NowNs() + kSecond)
+          .has_value();
+    })) << "the master did not start";
   }
   std::vector<std::string> MasterWords(const std::string& admin) const {
     std::vector<std::string> words = {
@@ -164,34 +141,25 @@ class ClusterProcesses {
     WaitLive(live);
     // An owner is live at the master before its socket listens, and a dead one's socket is there.
     const std::string address = "unix:" + SocketOn(host, i);
-    const std::int64_t until = NowMs() + 10'000;
-    while (!Pool::Open(address, milliseconds(2000))) {
-      ASSERT_LT(NowMs(), until) << address << " does not answer";
-      std::this_thread::sleep_for(milliseconds(5));
-    }
+    ASSERT_TRUE(Becomes([&] { return Pool::Open(address, milliseconds(5000)).has_value(); }))
+        << address << " does not answer";
   }
   std::size_t Live() const {
     rpc::TcpChannel channel(master_address_, access_);
-    const auto owners = wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
+    const auto owners =
+        wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + 5 * kSecond);
     return owners ? static_cast<std::size_t>(
                         std::ranges::count_if(owners->owners, &wire::OwnerStat::live))
                   : 0;
   }
   void WaitLive(std::size_t count) const {
-    const std::int64_t until = NowMs() + 10000;
-    std::size_t live = Live();
-    while (NowMs() < until && live != count) {
-      std::this_thread::sleep_for(milliseconds(5));
-      live = Live();
-    }
-    ASSERT_EQ(live, count);
+    std::size_t live = 0;
+    ASSERT_TRUE(Becomes([&] { return (live = Live()) == count; }))
+        << live << " owners are live, not " << count;
   }
   std::unique_ptr<Pool> Open(const std::string& host = "elsewhere") const {
-    auto pool =
-        Pool::Open(fmt::format("kvcove://{}?host={}{}", master_address_.ToString(), host, query_),
-                   milliseconds(2000));
-    EXPECT_TRUE(pool) << pool.error().ToString();
-    return std::move(*pool);
+    return Must(Pool::Open(
+        fmt::format("kvcove://{}?host={}{}", master_address_.ToString(), host, query_), kCallTime));
   }
 
   const std::string& directory() const { return directory_; }

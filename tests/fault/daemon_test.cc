@@ -24,6 +24,10 @@
 #include "kvcove/rpc/client.h"
 #include "kvcove/segment/view.h"
 #include "kvcove/wire/host_wire.h"
+#include "tests/becomes.h"
+#include "tests/call_time.h"
+#include "tests/must.h"
+#include "tests/slowness.h"
 
 extern char** environ;
 
@@ -41,6 +45,20 @@ void Freeze(pid_t pid) {
   int status = 0;
   while (waitpid(pid, &status, WUNTRACED) == pid && !WIFSTOPPED(status)) {
   }
+}
+
+// Forks a process that calls `child`, which writes into the pipe what it has to say, and then
+// waits to be killed. A child that fails ends, and with it the pipe.
+template <typename Child>
+pid_t Fork(const Child& child, int (&ready)[2]) {
+  EXPECT_EQ(pipe(ready), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    [&]() noexcept { child(ready[1]); }();
+    while (true) pause();
+  }
+  close(ready[1]);
+  return pid;
 }
 
 class DaemonTest : public testing::Test {
@@ -62,11 +80,8 @@ class DaemonTest : public testing::Test {
     ASSERT_EQ(
         posix_spawn(&daemon_, KVCOVE_COMMAND, nullptr, nullptr, const_cast<char**>(argv), environ),
         0);
-    for (int tries = 0; tries < 500; ++tries) {
-      if (Pool::Open(Address())) return;
-      std::this_thread::sleep_for(milliseconds(10));
-    }
-    FAIL() << "the daemon did not start";
+    ASSERT_TRUE(Becomes([&] { return Pool::Open(Address()).has_value(); }))
+        << "the daemon did not start";
   }
   int Stop(int signal) {
     if (daemon_ == 0) return -1;
@@ -77,30 +92,28 @@ class DaemonTest : public testing::Test {
     return status;
   }
   std::string Address() const { return "unix:" + socket_; }
-  std::unique_ptr<Pool> Open() const { return *Pool::Open(Address()); }
+  std::unique_ptr<Pool> Open() const { return Must(Pool::Open(Address(), kCallTime)); }
 
   static Code Put(Session& session, const Token& token, const std::string& key,
-                  const std::string& value = "value") {
+                  const std::string& value = "value", milliseconds timeout = kCallTime) {
     const ConstBuffer piece{.data = value.data(), .size = value.size()};
     const PutItem item{.key = key, .value = {&piece, 1}, .after = {}};
     ItemResult result;
-    (void)session.Put(token, {&item, 1}, {&result, 1}, {});
+    (void)session.Put(token, {&item, 1}, {&result, 1}, {.timeout = timeout});
     return result.code;
   }
   static ItemResult Exists(Session& session, const std::string& key) {
     const std::string_view view = key;
     ItemResult result;
-    (void)session.Exists({&view, 1}, {&result, 1}, {});
+    (void)session.Exists({&view, 1}, {&result, 1}, {.timeout = kCallTime});
     return result;
   }
-  template <typename Condition>
-  static bool Within(milliseconds limit, const Condition& condition) {
-    const std::int64_t until = Now() + limit.count() * kMillisecond;
-    while (Now() < until) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(milliseconds(2));
-    }
-    return condition();
+  // Waits for a put that another writer, or a daemon that is away, holds up.
+  static bool GetsStored(Session& session, const std::string& key) {
+    return Becomes([&] {
+      const auto token = session.Capture({});
+      return token && Put(session, *token, key) == Code::kOk;
+    });
   }
 
   std::string directory_;
@@ -119,31 +132,30 @@ TEST_F(DaemonTest, StopsCleanlyOnSigterm) {
 
 TEST_F(DaemonTest, AKilledDaemonIsMissesAndComesBackByItself) {
   auto pool = Open();
-  auto session = *pool->OpenSession({.name = "m", .engine = "e"});
-  Token token = *session->Capture({});
+  auto session = Must(pool->OpenSession({.name = "m", .engine = "e"}));
+  Token token = Must(session->Capture({.timeout = kCallTime}));
   ASSERT_EQ(Put(*session, token, "k"), Code::kOk);
   Stop(SIGKILL);
-  ASSERT_TRUE(Within(milliseconds(100),
-                     [&] { return Exists(*session, "k").reason == MissReason::kUnavailable; }));
+  ASSERT_TRUE(Becomes([&] { return Exists(*session, "k").reason == MissReason::kUnavailable; }));
   EXPECT_EQ(Put(*session, token, "k2"), Code::kUnavailable);
-  EXPECT_EQ(session->Capture({}).error().code, Code::kUnavailable);
+  EXPECT_EQ(session->Capture({.timeout = kCallTime}).error().code, Code::kUnavailable);
   Start();
-  ASSERT_TRUE(Within(milliseconds(2000), [&] { return session->Capture({}).has_value(); }));
+  ASSERT_TRUE(Becomes([&] { return session->Capture({}).has_value(); }));
   EXPECT_EQ(Exists(*session, "k").code, Code::kMiss) << "the memory tier is lost";
   EXPECT_EQ(Put(*session, token, "k"), Code::kOk) << "the generation is the same as before";
-  EXPECT_EQ(session->Capture({})->generation, token.generation);
+  EXPECT_EQ(Must(session->Capture({.timeout = kCallTime})).generation, token.generation);
 }
 
 TEST_F(DaemonTest, AResetAfterARestartWaitsForTheDeadOnesLease) {
   auto pool = Open();
-  auto session = *pool->OpenSession({.name = "m", .engine = "e"});
-  const Token token = *session->Capture({});
+  auto session = Must(pool->OpenSession({.name = "m", .engine = "e"}));
+  const Token token = Must(session->Capture({.timeout = kCallTime}));
   ASSERT_EQ(Put(*session, token, "k"), Code::kOk);
   Stop(SIGKILL);
   const std::int64_t killed = Now();
   Start();
-  ASSERT_TRUE(Within(milliseconds(10000), [&] { return session->Capture({}).has_value(); }));
-  ASSERT_TRUE(session->Reset({}));
+  ASSERT_TRUE(Becomes([&] { return session->Capture({}).has_value(); }));
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
   EXPECT_GE(Now() - killed, 900 * kMillisecond)
       << "somebody might still read the dead one's memory";
   EXPECT_EQ(Put(*session, token, "k"), Code::kStale);
@@ -151,8 +163,8 @@ TEST_F(DaemonTest, AResetAfterARestartWaitsForTheDeadOnesLease) {
 
 TEST_F(DaemonTest, AResetThatCannotBeProvenClosesTheSessionUntilItIs) {
   auto pool = Open();
-  auto session = *pool->OpenSession({.name = "m", .engine = "e"});
-  const Token token = *session->Capture({});
+  auto session = Must(pool->OpenSession({.name = "m", .engine = "e"}));
+  const Token token = Must(session->Capture({.timeout = kCallTime}));
   ASSERT_EQ(Put(*session, token, "k"), Code::kOk);
   Freeze(daemon_);
   const Status reset = session->Reset({.timeout = milliseconds(200)});
@@ -162,59 +174,60 @@ TEST_F(DaemonTest, AResetThatCannotBeProvenClosesTheSessionUntilItIs) {
   EXPECT_EQ(Exists(*session, "k").reason, MissReason::kClosed);
   EXPECT_EQ(Put(*session, token, "k3"), Code::kClosed);
   kill(daemon_, SIGCONT);
-  EXPECT_TRUE(Within(milliseconds(6000), [&] { return !session->closed(); }));
+  EXPECT_TRUE(Becomes([&] { return !session->closed(); }));
   EXPECT_EQ(Exists(*session, "k").code, Code::kMiss);
   EXPECT_EQ(Put(*session, token, "k4"), Code::kStale);
 }
 
 TEST_F(DaemonTest, AFrozenDaemonsLeaseRunsOut) {
   auto pool = Open();
-  auto session = *pool->OpenSession({.name = "m"});
-  ASSERT_EQ(Put(*session, *session->Capture({}), "k"), Code::kOk);
+  auto session = Must(pool->OpenSession({.name = "m"}));
+  ASSERT_EQ(Put(*session, Must(session->Capture({.timeout = kCallTime})), "k"), Code::kOk);
+  const Token token = Must(session->Capture({.timeout = kCallTime}));
   Freeze(daemon_);
-  EXPECT_TRUE(Within(milliseconds(1500),
-                     [&] { return Exists(*session, "k").reason == MissReason::kLease; }));
-  const std::int64_t start = Now();
-  EXPECT_EQ(Put(*session, *session->Capture({}), "large", std::string(100'000, 'x')),
+  const Slowness slowness;
+  std::int64_t start = Now();
+  EXPECT_TRUE(Becomes([&] { return Exists(*session, "k").reason == MissReason::kLease; }));
+  EXPECT_LT(Now() - start - slowness.ms() * kMillisecond, 1500 * kMillisecond);
+  start = Now();
+  EXPECT_EQ(Put(*session, token, "large", std::string(100'000, 'x'), milliseconds(1000)),
             Code::kTimeout);
-  EXPECT_LT(Now() - start, 1300 * kMillisecond) << "the call's timeout is 1 s";
+  EXPECT_LT(Now() - start - slowness.ms() * kMillisecond, 1300 * kMillisecond);
   kill(daemon_, SIGCONT);
-  EXPECT_TRUE(Within(milliseconds(1500), [&] { return Exists(*session, "k").ok(); }))
-      << "it is back";
+  EXPECT_TRUE(Becomes([&] { return Exists(*session, "k").ok(); })) << "it is back";
 }
 
 // Else a look-up with little time would be told that there is nothing, and not to ask again.
 TEST_F(DaemonTest, ASessionThatHasNoTimeToBindSaysSo) {
   auto pool = Open();
-  auto session = *pool->OpenSession({.name = "m"});
+  auto session = Must(pool->OpenSession({.name = "m"}));
   Freeze(daemon_);
   const std::string_view key = "k";
   ItemResult result;
   (void)session->Exists({&key, 1}, {&result, 1}, {.timeout = milliseconds(4)});
   EXPECT_EQ(result.reason, MissReason::kTimeout);
   kill(daemon_, SIGCONT);
-  EXPECT_TRUE(Within(milliseconds(1500),
-                     [&] { return Exists(*session, "k").reason == MissReason::kNeverPut; }));
+  EXPECT_TRUE(Becomes([&] { return Exists(*session, "k").reason == MissReason::kNeverPut; }));
 }
 
 // A child that reserves and then neither copies nor commits.
 class Reserver {
  public:
   explicit Reserver(const std::string& socket) {
-    client_.emplace(*rpc::Client::Connect(socket, Now() + kSecond));
+    client_.emplace(Must(rpc::Client::Connect(socket, Now() + 15 * kSecond)));
     (void)client_->Call(wire::Method::kHello,
                         Bytes(wire::EncodeHello({.name = "t", .layout = segment::kLayoutVersion})),
-                        Now() + kSecond, &fds_);
+                        Now() + 15 * kSecond, &fds_);
     stub_ = wire::MakeHostStub(channel_);
     channel_.client = &*client_;
   }
   Code Reserve(const Token& token, const std::string& key, std::uint32_t size) {
     const wire::PutItem item{.key = key, .size_bytes = size, .value = {}, .after = {}};
-    return (*stub_->Put(token, {&item, 1}, Now() + kSecond))[0].code;
+    return Must(stub_->Put(token, {&item, 1}, Now() + 15 * kSecond))[0].code;
   }
   Token Capture() {
     const auto registration =
-        *stub_->Register({.name = "m", .version = {}, .engine = "r"}, Now() + kSecond);
+        Must(stub_->Register({.name = "m", .version = {}, .engine = "r"}, Now() + 15 * kSecond));
     return {.incarnation = registration.incarnation,
             .generation = registration.generation,
             .slot = registration.slot};
@@ -234,55 +247,54 @@ class Reserver {
   std::unique_ptr<wire::HostService> stub_;
 };
 
+// In a process of its own, until it is killed.
+pid_t StartReserver(const std::string& socket, int (&ready)[2]) {
+  return Fork(
+      [&](int to) {
+        Reserver reserver(socket);
+        const Code code = reserver.Reserve(reserver.Capture(), "k", 1 << 20);
+        (void)!write(to, &code, sizeof(code));
+        pause();
+      },
+      ready);
+}
+
 TEST_F(DaemonTest, AWriterKilledBetweenReserveAndCommitFreesKeyAndMemory) {
+  const Slowness slowness;
   int ready[2];
-  ASSERT_EQ(pipe(ready), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    Reserver reserver(socket_);
-    const Code code = reserver.Reserve(reserver.Capture(), "k", 1 << 20);
-    (void)!write(ready[1], &code, sizeof(code));
-    pause();
-  }
+  const pid_t child = StartReserver(socket_, ready);
   Code code = Code::kInternal;
   ASSERT_EQ(read(ready[0], &code, sizeof(code)), static_cast<ssize_t>(sizeof(code)));
   ASSERT_EQ(code, Code::kOk);
   auto pool = Open();
-  auto session = *pool->OpenSession({.name = "m", .follow_always = true});
-  EXPECT_EQ(Put(*session, *session->Capture({}), "k"), Code::kInProgress);
-  EXPECT_GE(pool->Stat()->reserved_bytes, 1U << 20);
+  auto session = Must(pool->OpenSession({.name = "m", .follow_always = true}));
+  const Code meanwhile = Put(*session, Must(session->Capture({.timeout = kCallTime})), "k");
+  // A reservation keeps its key for a second.
+  EXPECT_TRUE(meanwhile == Code::kInProgress || slowness.ms() > 300) << CodeName(meanwhile);
+  EXPECT_GE(AwaitStat(*pool).reserved_bytes, 1U << 20);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  EXPECT_TRUE(Within(milliseconds(2000),
-                     [&] { return Put(*session, *session->Capture({}), "k") == Code::kOk; }));
-  EXPECT_TRUE(Within(milliseconds(2000), [&] { return pool->Stat()->reserved_bytes == 0; }));
+  EXPECT_TRUE(meanwhile == Code::kOk || GetsStored(*session, "k"));
+  EXPECT_TRUE(Becomes([&] { return AwaitStat(*pool).reserved_bytes == 0; }));
 }
 
 TEST_F(DaemonTest, AStoppedWriterLosesItsKeyButKeepsItsMemory) {
   int ready[2];
-  ASSERT_EQ(pipe(ready), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    Reserver reserver(socket_);
-    const Code code = reserver.Reserve(reserver.Capture(), "k", 1 << 20);
-    (void)!write(ready[1], &code, sizeof(code));
-    pause();
-  }
+  const pid_t child = StartReserver(socket_, ready);
   Code code = Code::kInternal;
   ASSERT_EQ(read(ready[0], &code, sizeof(code)), static_cast<ssize_t>(sizeof(code)));
   Freeze(child);
   auto pool = Open();
-  auto session = *pool->OpenSession({.name = "m", .follow_always = true});
-  EXPECT_TRUE(Within(milliseconds(2000),
-                     [&] { return Put(*session, *session->Capture({}), "k") == Code::kOk; }));
-  EXPECT_GE(pool->Stat()->reserved_bytes, 1U << 20) << "it may still write there";
-  const PoolStat stat = *pool->Stat();
+  auto session = Must(pool->OpenSession({.name = "m", .follow_always = true}));
+  EXPECT_TRUE(GetsStored(*session, "k"));
+  EXPECT_GE(AwaitStat(*pool).reserved_bytes, 1U << 20) << "it may still write there";
+  const PoolStat stat = AwaitStat(*pool);
   EXPECT_TRUE(std::any_of(stat.sessions.begin(), stat.sessions.end(), [&](const auto& s) {
     return s.pid == child && s.reserved_bytes >= 1U << 20;
   })) << "shown with its pid";
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  EXPECT_TRUE(Within(milliseconds(2000), [&] { return pool->Stat()->reserved_bytes == 0; }));
+  EXPECT_TRUE(Becomes([&] { return AwaitStat(*pool).reserved_bytes == 0; }));
 }
 
 // What a process has borrowed and reserved.
@@ -293,58 +305,61 @@ struct Taken {
 
 TEST_F(DaemonTest, WhatAKilledProcessHadBorrowedAndReservedComesBackAtOnce) {
   auto pool = Open();
-  auto session = *pool->OpenSession({.name = "m", .engine = "e", .follow_always = true});
+  auto session = Must(pool->OpenSession({.name = "m", .engine = "e", .follow_always = true}));
   const std::string value(300'000, 'v');
-  ASSERT_EQ(Put(*session, *session->Capture({}), "k", value), Code::kOk);
+  ASSERT_EQ(Put(*session, Must(session->Capture({.timeout = kCallTime})), "k", value), Code::kOk);
   int ready[2];
-  ASSERT_EQ(pipe(ready), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    auto own = Open();
-    auto mine = *own->OpenSession({.name = "m", .engine = "child", .follow_always = true});
-    const std::string_view key = "k";
-    const auto loan = *mine->Borrow({&key, 1}, {});
-    const ReserveItem item{.key = "r", .size_bytes = 1 << 20};
-    const auto space = *mine->Reserve(*mine->Capture({}), {&item, 1}, {});
-    const Taken taken{.borrowed = loan.result(0).code, .reserved = space.result(0).code};
-    (void)!write(ready[1], &taken, sizeof(taken));
-    pause();
-  }
+  const pid_t child = Fork(
+      [this](int to) {
+        auto own = Open();
+        auto mine = Must(own->OpenSession({.name = "m", .engine = "child", .follow_always = true}));
+        const std::string_view key = "k";
+        const auto loan = Must(mine->Borrow({&key, 1}, {.timeout = kCallTime}));
+        const ReserveItem item{.key = "r", .size_bytes = 1 << 20};
+        const auto space = Must(mine->Reserve(Must(mine->Capture({.timeout = kCallTime})),
+                                              {&item, 1}, {.timeout = kCallTime}));
+        const Taken taken{.borrowed = loan.result(0).code, .reserved = space.result(0).code};
+        (void)!write(to, &taken, sizeof(taken));
+        pause();
+      },
+      ready);
   Taken taken;
   ASSERT_EQ(read(ready[0], &taken, sizeof(taken)), static_cast<ssize_t>(sizeof(taken)));
   ASSERT_EQ(taken.borrowed, Code::kOk);
   ASSERT_EQ(taken.reserved, Code::kOk);
   const std::string_view key = "k";
   ItemResult removed;
-  ASSERT_TRUE(session->Remove({&key, 1}, {&removed, 1}, {}));
-  EXPECT_GE(pool->Stat()->withdrawn_bytes, value.size()) << "it may still be read";
-  EXPECT_GE(pool->Stat()->reserved_bytes, 1U << 20);
-  const PoolStat stat = *pool->Stat();
+  ASSERT_TRUE(session->Remove({&key, 1}, {&removed, 1}, {.timeout = kCallTime}));
+  EXPECT_GE(AwaitStat(*pool).withdrawn_bytes, value.size()) << "it may still be read";
+  EXPECT_GE(AwaitStat(*pool).reserved_bytes, 1U << 20);
+  const PoolStat stat = AwaitStat(*pool);
   EXPECT_TRUE(std::any_of(stat.sessions.begin(), stat.sessions.end(), [&](const auto& s) {
     return s.pid == child && s.protected_objects == 1;
   })) << "shown with its pid";
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  EXPECT_TRUE(Within(milliseconds(2000), [&] {
-    const PoolStat now = *pool->Stat();
+  EXPECT_TRUE(Becomes([&] {
+    const PoolStat now = AwaitStat(*pool);
     return now.withdrawn_bytes == 0 && now.reserved_bytes == 0;
   }));
 }
 
 TEST_F(DaemonTest, ALoanAndAReservationOfAKilledDaemonEndAsMisses) {
   auto pool = Open();
-  auto session = *pool->OpenSession({.name = "m", .engine = "e", .follow_always = true});
+  auto session = Must(pool->OpenSession({.name = "m", .engine = "e", .follow_always = true}));
   const std::string value(300'000, 'v');
-  ASSERT_EQ(Put(*session, *session->Capture({}), "k", value), Code::kOk);
+  ASSERT_EQ(Put(*session, Must(session->Capture({.timeout = kCallTime})), "k", value), Code::kOk);
   const std::string_view key = "k";
-  auto loan = *session->Borrow({&key, 1}, {});
+  auto loan = Must(session->Borrow({&key, 1}, {.timeout = kCallTime}));
   const ReserveItem item{.key = "r", .size_bytes = value.size()};
-  auto space = *session->Reserve(*session->Capture({}), {&item, 1}, {});
-  const std::uint64_t first_number = (*session->Segments({}))[0].number;
+  auto space = Must(session->Reserve(Must(session->Capture({.timeout = kCallTime})), {&item, 1},
+                                     {.timeout = kCallTime}));
+  const std::uint64_t first_number = Must(session->Segments({.timeout = kCallTime}))[0].number;
   Stop(SIGKILL);
   Start();
-  ASSERT_TRUE(Within(milliseconds(5000), [&] {
-    return Put(*session, session->Capture({}).value_or(Token{}), "k", "new") == Code::kOk;
+  ASSERT_TRUE(Becomes([&] {
+    return Put(*session, session->Capture({.timeout = kCallTime}).value_or(Token{}), "k", "new") ==
+           Code::kOk;
   }));
   std::string bytes;
   for (const ConstBuffer& piece : loan.pieces(0)) {
@@ -358,7 +373,8 @@ TEST_F(DaemonTest, ALoanAndAReservationOfAKilledDaemonEndAsMisses) {
   EXPECT_FALSE(space.Commit({&result, 1}));
   EXPECT_EQ(result.code, Code::kUnavailable);
   EXPECT_EQ(Exists(*session, "r").code, Code::kMiss);
-  EXPECT_NE((*session->Segments({}))[0].number, first_number) << "another mapping";
+  EXPECT_NE(Must(session->Segments({.timeout = kCallTime}))[0].number, first_number)
+      << "another mapping";
 }
 
 TEST_F(DaemonTest, AClosedSocketIsNoProofOfDeath) {
@@ -368,7 +384,7 @@ TEST_F(DaemonTest, AClosedSocketIsNoProofOfDeath) {
     ASSERT_EQ(reserver.Reserve(reserver.Capture(), "k", 1 << 20), Code::kOk);
   }  // the socket closes, this process lives on
   std::this_thread::sleep_for(milliseconds(100));
-  EXPECT_GE(pool->Stat()->reserved_bytes, 1U << 20);
+  EXPECT_GE(AwaitStat(*pool).reserved_bytes, 1U << 20);
 }
 
 TEST_F(DaemonTest, TheHeaderCannotBeWrittenByClients) {
@@ -382,8 +398,8 @@ TEST_F(DaemonTest, TheHeaderCannotBeWrittenByClients) {
 
 TEST_F(DaemonTest, GarbageClosesItsConnectionAndNothingElse) {
   auto pool = Open();
-  auto session = *pool->OpenSession({.name = "m"});
-  ASSERT_EQ(Put(*session, *session->Capture({}), "k"), Code::kOk);
+  auto session = Must(pool->OpenSession({.name = "m"}));
+  ASSERT_EQ(Put(*session, Must(session->Capture({.timeout = kCallTime})), "k"), Code::kOk);
   Random random(5);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -405,44 +421,44 @@ TEST_F(DaemonTest, GarbageClosesItsConnectionAndNothingElse) {
   }
   // The same after hello, where more is allowed.
   for (int round = 0; round < 300; ++round) {
-    auto client = *rpc::Client::Connect(socket_, Now() + kSecond);
+    auto client = Must(rpc::Client::Connect(socket_, Now() + 15 * kSecond));
     std::vector<UniqueFd> fds;
     ASSERT_TRUE(
         client.Call(wire::Method::kHello,
                     Bytes(wire::EncodeHello({.name = "x", .layout = segment::kLayoutVersion})),
-                    Now() + kSecond, &fds));
+                    Now() + 15 * kSecond, &fds));
     std::string body(random.Below(2000), '\0');
     for (char& c : body) c = static_cast<char>(random.Next());
     const auto reply = client.Call(static_cast<wire::Method>(1 + random.Below(wire::kMaxMethod)),
-                                   std::as_bytes(std::span(body)), Now() + kSecond);
+                                   std::as_bytes(std::span(body)), Now() + 15 * kSecond);
     (void)reply;
   }
   EXPECT_TRUE(Exists(*session, "k").ok());
-  EXPECT_EQ(Put(*session, *session->Capture({}), "k2"), Code::kOk);
+  EXPECT_EQ(Put(*session, Must(session->Capture({.timeout = kCallTime})), "k2"), Code::kOk);
 }
 
 TEST_F(DaemonTest, NonsenseInASessionPageHarmsNobody) {
   auto pool = Open();
-  auto session = *pool->OpenSession({.name = "m"});
-  ASSERT_EQ(Put(*session, *session->Capture({}), "k"), Code::kOk);
+  auto session = Must(pool->OpenSession({.name = "m"}));
+  ASSERT_EQ(Put(*session, Must(session->Capture({.timeout = kCallTime})), "k"), Code::kOk);
   Random random(9);
   {
     Reserver client(socket_);
-    auto page = *Mapping::Map(client.fds_[2].get(), sizeof(segment::SessionPage),
-                              Mapping::Access::kReadWrite);
+    auto page = Must(Mapping::Map(client.fds_[2].get(), sizeof(segment::SessionPage),
+                                  Mapping::Access::kReadWrite));
     for (int round = 0; round < 50; ++round) {
       for (std::size_t at = 0; at + 8 <= page.size(); at += 8) {
         const std::uint64_t word = random.OneIn(3) ? random.Below(100000) : random.Next();
         std::memcpy(page.data() + at, &word, 8);
       }
       for (int i = 0; i < 20; ++i) {
-        Put(*session, *session->Capture({}), fmt::format("k{}-{}", round, i),
-            std::string(200'000, 'x'));
+        Put(*session, Must(session->Capture({.timeout = kCallTime})),
+            fmt::format("k{}-{}", round, i), std::string(200'000, 'x'));
       }
     }
   }
   EXPECT_TRUE(pool->Stat().has_value());
-  EXPECT_EQ(Put(*session, *session->Capture({}), "after"), Code::kOk);
+  EXPECT_EQ(Put(*session, Must(session->Capture({.timeout = kCallTime})), "after"), Code::kOk);
 }
 
 TEST_F(DaemonTest, AnotherProtocolVersionIsToldBothNumbers) {

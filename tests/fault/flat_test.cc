@@ -55,6 +55,12 @@ Use UseOf(pid_t pid) {
   return use;
 }
 
+bool NoMoreThan(const Use& after, const Use& before) {
+  return after.descriptors <= before.descriptors && after.sockets <= before.sockets &&
+         after.threads <= before.threads &&
+         after.private_bytes <= before.private_bytes + kMemoryNoiseBytes;
+}
+
 // The least of a second: calls that are under way may have a connection more.
 Use CalmUseOf(pid_t pid) {
   Use least = UseOf(pid);
@@ -79,10 +85,9 @@ using Tables = std::map<std::string, double>;
 
 Tables TablesOf(std::uint16_t port) {
   Tables tables;
-  const auto response = http::Call({.port = port, .target = "/metrics"});
-  EXPECT_TRUE(response && response->status == 200) << "the master's metrics";
-  if (!response) return tables;
-  std::istringstream lines(response->body);
+  const auto response = Await([&] { return http::Call({.port = port, .target = "/metrics"}); });
+  EXPECT_EQ(response.status, 200) << "the master's metrics";
+  std::istringstream lines(response.body);
   for (std::string line; std::getline(lines, line);) {
     const std::size_t end = line.find_first_of(" {");
     const std::string name = line.substr(0, end);
@@ -128,30 +133,31 @@ class Engine {
         kind == 2 ? "unix:" + cluster_.SocketOf(2)
                   : fmt::format("kvcove://{}?host={}", cluster_.master_address().ToString(),
                                 kind == 0 ? "host0" : "elsewhere");
-    KVCOVE_ASSIGN(const auto pool, Pool::Open(address, milliseconds(2000)));
+    KVCOVE_ASSIGN(const auto pool, Pool::Open(address, kCallTime));
     KVCOVE_ASSIGN(
         const auto session,
         pool->OpenSession({.name = "acme/llama", .engine = fmt::format("e{}", round % 10)}));
-    KVCOVE_TRY(session->Reset({}));
-    KVCOVE_ASSIGN(const Token token, session->Capture({}));
+    KVCOVE_TRY(session->Reset({.timeout = kCallTime}));
+    KVCOVE_ASSIGN(const Token token, session->Capture({.timeout = kCallTime}));
     const std::string value(2000, 'v');
     const ConstBuffer piece{value.data(), value.size()};
     const std::string key = fmt::format("key-{}", round % 100);
     const PutItem put{.key = key, .value = {&piece, 1}};
     ItemResult result;
-    KVCOVE_TRY(session->Put(token, {&put, 1}, {&result, 1}, {}));
+    KVCOVE_TRY(session->Put(token, {&put, 1}, {&result, 1}, {.timeout = kCallTime}));
     std::string got(value.size(), '\0');
     const MutableBuffer into{got.data(), got.size()};
     const GetItem get{.key = key, .into = {&into, 1}};
-    KVCOVE_TRY(session->Get({&get, 1}, {&result, 1}, {}));
+    KVCOVE_TRY(session->Get({&get, 1}, {&result, 1}, {.timeout = kCallTime}));
     hits_ += result.ok() ? 1 : 0;
     const std::string_view view = key;
-    if (round % 2 == 0) KVCOVE_TRY(session->Remove({&view, 1}, {&result, 1}, {}));
+    if (round % 2 == 0)
+      KVCOVE_TRY(session->Remove({&view, 1}, {&result, 1}, {.timeout = kCallTime}));
     // Namespaces and versions come and go, too.
     KVCOVE_ASSIGN(
         const auto other,
         pool->OpenSession({.name = fmt::format("acme/space-{}", round % 50), .engine = "e"}));
-    KVCOVE_TRY(other->Capture({.version = fmt::format("v{}", round % 3)}));
+    KVCOVE_TRY(other->Capture({.timeout = kCallTime, .version = fmt::format("v{}", round % 3)}));
     return {};
   }
 
@@ -199,8 +205,8 @@ class FlatTest : public testing::Test {
 
   ClusterProcesses idle_;
   ClusterProcesses busy_;
-  rpc::Address idle_admin_ = ClusterProcesses::LastingAddress();
-  rpc::Address busy_admin_ = ClusterProcesses::LastingAddress();
+  rpc::Address idle_admin_ = LastingAddress();
+  rpc::Address busy_admin_ = LastingAddress();
   std::uint64_t round_ = 1;
 };
 
@@ -214,18 +220,25 @@ TEST_F(FlatTest, AfterAMinuteEachProcessHoldsWhatItHeldAfterTenSeconds) {
   const std::map<std::string, Use> early = Look();
   const Tables early_tables = CalmTablesOf(busy_admin_.port);
   VisitUntil(engine, began + seconds * 1000, 0);
-  const std::map<std::string, Use> late = Look();
-  const Tables late_tables = CalmTablesOf(busy_admin_.port);
+  // On a busy machine calls are under way for longer than a look takes, so it looks again.
+  std::map<std::string, Use> late;
+  Tables late_tables;
+  const bool flat = Becomes([&] {
+    late = Look();
+    late_tables = CalmTablesOf(busy_admin_.port);
+    return std::ranges::all_of(
+               early,
+               [&](const auto& one) { return NoMoreThan(late.at(one.first), one.second); }) &&
+           std::ranges::all_of(
+               early_tables, [&](const auto& one) { return late_tables[one.first] <= one.second; });
+  });
   for (const auto& [name, before] : early) {
     const Use& after = late.at(name);
     fmt::print(
         "{:14} descriptors {} -> {}, sockets {} -> {}, threads {} -> {}, memory {} -> {} KiB\n",
         name, before.descriptors, after.descriptors, before.sockets, after.sockets, before.threads,
         after.threads, before.private_bytes >> 10, after.private_bytes >> 10);
-    EXPECT_EQ(after.descriptors, before.descriptors) << name;
-    EXPECT_EQ(after.sockets, before.sockets) << name;
-    EXPECT_EQ(after.threads, before.threads) << name;
-    EXPECT_LE(after.private_bytes, before.private_bytes + kMemoryNoiseBytes) << name;
+    EXPECT_TRUE(flat || NoMoreThan(after, before)) << name;
   }
   EXPECT_EQ(early_tables.size(), std::size(kTables)) << "each has a metric";
   for (const auto& [name, before] : early_tables) {

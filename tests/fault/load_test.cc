@@ -18,6 +18,7 @@
 #include "kvcove/http/server.h"
 #include "kvcove/rpc/credentials.h"
 #include "tests/fault/cluster_fault_fixture.h"
+#include "tests/slowness.h"
 
 namespace kvcove {
 namespace {
@@ -48,7 +49,7 @@ class LoadTest : public ClusterFaultTest {
     for (std::size_t i = 0; i < 2; ++i) StartOwner(i, i + 1);
     pool_ = OpenAs("quiet");
     session_ = OpenSession(*pool_);
-    ASSERT_TRUE(session_->Reset({.timeout = milliseconds(5000)}));
+    ASSERT_TRUE(session_->Reset({.timeout = kCallTime}));
   }
   static void WritePrivate(const std::string& path, const std::string& text) {
     std::ofstream(path, std::ios::trunc) << text;
@@ -65,12 +66,14 @@ class LoadTest : public ClusterFaultTest {
     return Open();
   }
   json Status() {
-    const auto response =
-        http::Call({.port = admin_.port,
-                    .target = "/v1/status",
-                    .authorization = "Bearer " + rpc::BearerOf(*AccessOf("cluster").credential)});
-    if (!response || response->status != 200) return {};
-    return json::parse(response->body, nullptr, false);
+    const auto response = Await([&] {
+      return http::Call(
+          {.port = admin_.port,
+           .target = "/v1/status",
+           .authorization = "Bearer " + rpc::BearerOf(*AccessOf("cluster").credential)});
+    });
+    if (response.status != 200) return {};
+    return json::parse(response.body, nullptr, false);
   }
   // Sends frames as fast as the socket takes them, and throws the answers away.
   void Flood(const rpc::Address& to, wire::Method method, const std::string& body) {
@@ -115,16 +118,17 @@ TEST_F(LoadTest, AFloodingTenantCostsNobodyElseTheirTurn) {
   const auto keys = Fill(50);
   ASSERT_EQ(CountOk(Get(*session_, keys)), keys.size());
   rpc::TcpChannel channel(master_address(), access_);
-  const auto owners = wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
-  ASSERT_TRUE(owners);
+  const auto owners = Await([&] {
+    return wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + 5 * kSecond);
+  });
   std::vector<std::thread> flood;
   for (int i = 0; i < 4; ++i) {
     flood.emplace_back([&] {
       Flood(master_address(), wire::Method::kOwners, wire::Encode(wire::RequesterReport()));
     });
   }
-  for (const wire::OwnerStat& owner : owners->owners) {
-    const rpc::Address address = *rpc::ParseAddress(owner.address, 0);
+  for (const wire::OwnerStat& owner : owners.owners) {
+    const rpc::Address address = Must(rpc::ParseAddress(owner.address, 0));
     // Of a namespace that is not its own: what it asks for does not matter.
     wire::DataGet get{.token = {.slot = 1}, .keys = {}, .room = {}};
     get.keys.push_back("key");
@@ -133,18 +137,23 @@ TEST_F(LoadTest, AFloodingTenantCostsNobodyElseTheirTurn) {
       Flood(address, wire::Method::kDataGet, body);
     });
   }
-  const std::int64_t until = NowMs() + 4000;
+  const Slowness slowness;
+  const std::int64_t began_ms = NowMs();
   int rounds = 0;
   std::int64_t longest_admin_ms = 0;
   bool limited = false;
-  while (NowMs() < until) {
+  while (NowMs() < began_ms + 4000 || ((!limited || rounds <= 10) && NowMs() < began_ms + 60'000)) {
     ++rounds;
-    EXPECT_EQ(CountOk(Get(*session_, keys)), keys.size()) << "another tenant's gets";
+    // An owner's lease may have run out where the machine stood still.
+    EXPECT_TRUE(CountOk(Get(*session_, keys, milliseconds(5000))) == keys.size() ||
+                slowness.longest_ms() > 250)
+        << "another tenant's gets";
     const std::int64_t began = NowMs();
     const json status = Status();
     longest_admin_ms = std::max(longest_admin_ms, NowMs() - began);
     ASSERT_TRUE(status.is_object()) << "admin does not answer";
-    EXPECT_EQ(status["owners_live"], 2) << "an owner lost its lease";
+    EXPECT_TRUE(status["owners_live"] == 2 || slowness.longest_ms() > 250)
+        << "an owner lost its lease";
     for (const json& tenant : status["limited_tenants"]) {
       EXPECT_EQ(tenant["tenant"], "flood");
       EXPECT_EQ(tenant["calls_per_second_limit"], 300);
@@ -154,7 +163,7 @@ TEST_F(LoadTest, AFloodingTenantCostsNobodyElseTheirTurn) {
   EXPECT_TRUE(limited) << "the status names the tenant that is limited";
   EXPECT_GT(Status()["refused_calls"]["tenant calls"], 0);
   EXPECT_GT(rounds, 10);
-  EXPECT_LT(longest_admin_ms, 2000);
+  EXPECT_LT(longest_admin_ms - 4 * slowness.longest_ms(), 2000);
   EXPECT_EQ(CountOk(Put(*session_, Keys(20, "after"))), 20U);
   stop_ = true;
   for (std::thread& thread : flood) thread.join();
@@ -163,7 +172,7 @@ TEST_F(LoadTest, AFloodingTenantCostsNobodyElseTheirTurn) {
 TEST_F(LoadTest, ATenantThatWaitsAsItIsToldIsServed) {
   const auto pool = OpenAs("flood");
   const SessionPtr session = OpenSession(*pool);
-  ASSERT_TRUE(session->Reset({.timeout = milliseconds(5000)}));
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
   const auto keys = Keys(20);
   ASSERT_EQ(CountOk(Put(*session, keys)), keys.size());
   const std::string_view key = keys.front();
@@ -200,18 +209,25 @@ TEST_F(LoadTest, ATenantThatWaitsAsItIsToldIsServed) {
     return all;
   };
   // A second's worth at once, and then as many as the rate allows.
-  EXPECT_EQ(ask(100, milliseconds(5000)).found, 600) << "a busy master is asked again";
-  EXPECT_GT(Status()["refused_calls"]["tenant calls"], 0) << "the limit was met";
+  // A slow machine needs some rounds to meet the limit.
+  const Slowness slowness;
+  EXPECT_TRUE(Becomes([&] {
+    EXPECT_EQ(ask(100, kCallTime).found, 600) << "a busy master is asked again";
+    return Status()["refused_calls"]["tenant calls"] > 0;
+  })) << "the limit was met";
   // A caller that cannot wait learns at once, and why.
-  const Seen hasty = ask(70, milliseconds(5));
-  EXPECT_GT(hasty.limited, 0);
-  EXPECT_LT(hasty.longest_ms, 500);
+  Seen hasty;
+  EXPECT_TRUE(Becomes([&] {
+    hasty = ask(70, milliseconds(5));
+    return hasty.limited > 0;
+  }));
+  EXPECT_LT(hasty.longest_ms - 4 * slowness.longest_ms(), 500);
 }
 
 TEST_F(LoadTest, ValuesOfATenantAreInFlightWithinItsLimitAndAllArrive) {
   const auto pool = OpenAs("flood");
   const SessionPtr session = OpenSession(*pool);
-  ASSERT_TRUE(session->Reset({.timeout = milliseconds(5000)}));
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
   const std::string value(700'000, 'v');
   const ConstBuffer piece{value.data(), value.size()};
   std::atomic<int> got{0};
@@ -221,15 +237,15 @@ TEST_F(LoadTest, ValuesOfATenantAreInFlightWithinItsLimitAndAllArrive) {
       const std::string key = fmt::format("large{}", t);
       const PutItem put{.key = key, .value = {&piece, 1}};
       ItemResult result;
-      const auto token = session->Capture({.timeout = milliseconds(5000)});
+      const auto token = session->Capture({.timeout = kCallTime});
       ASSERT_TRUE(token);
-      (void)session->Put(*token, {&put, 1}, {&result, 1}, {.timeout = milliseconds(8000)});
+      (void)session->Put(*token, {&put, 1}, {&result, 1}, {.timeout = kCallTime});
       EXPECT_TRUE(result.ok()) << static_cast<int>(result.code);
       for (int i = 0; i < 10; ++i) {
         std::string into(value.size(), '\0');
         const MutableBuffer room{into.data(), into.size()};
         const GetItem get{.key = key, .into = {&room, 1}};
-        (void)session->Get({&get, 1}, {&result, 1}, {.timeout = milliseconds(8000)});
+        (void)session->Get({&get, 1}, {&result, 1}, {.timeout = kCallTime});
         got += result.ok() && into == value ? 1 : 0;
       }
     });

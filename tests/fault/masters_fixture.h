@@ -16,10 +16,12 @@
 #include "kvcove/rpc/leader.h"
 #include "tests/etcd.h"
 #include "tests/fault/cluster_fault_fixture.h"
+#include "tests/slowness.h"
 
 namespace kvcove {
 
-// Within 5 s (docs/ha.md has figures); other tests share the cores with this one.
+// Within 5 s (docs/ha.md has figures), and twice that where other tests share the cores; beside
+// what a busier machine takes (Slowness).
 inline constexpr std::int64_t kWorksAgainMs = 10'000;
 inline constexpr std::size_t kMasters = 3;
 
@@ -75,24 +77,19 @@ class MastersTest : public ClusterFaultTest {
   }
   void AwaitLive(std::size_t count) {
     rpc::TcpChannel channel(all_, {});
-    const std::int64_t until = NowMs() + 10'000;
     std::size_t live = 0;
-    while (NowMs() < until) {
+    ASSERT_TRUE(Becomes([&] {
       const auto owners =
           wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
       live = owners ? static_cast<std::size_t>(
                           std::ranges::count_if(owners->owners, &wire::OwnerStat::live))
                     : 0;
-      if (live == count) return;
-      std::this_thread::sleep_for(milliseconds(10));
-    }
-    FAIL() << live << " owners are live, not " << count;
+      return live == count;
+    })) << live
+        << " owners are live, not " << count;
   }
   std::unique_ptr<Pool> OpenAll(const std::string& host) const {
-    auto pool =
-        Pool::Open(fmt::format("kvcove://{}?host={}", all_.ToString(), host), milliseconds(5000));
-    EXPECT_TRUE(pool) << pool.error().ToString();
-    return std::move(*pool);
+    return Must(Pool::Open(fmt::format("kvcove://{}?host={}", all_.ToString(), host), kCallTime));
   }
   // What this master alone says to a call.
   Result<wire::OwnersReply> Ask(std::size_t i) const {
@@ -103,18 +100,16 @@ class MastersTest : public ClusterFaultTest {
     std::optional<std::size_t> leader;
     for (std::size_t i = 0; i < kMasters; ++i) {
       if (masters_[i] == 0 || !Ask(i)) continue;
-      EXPECT_FALSE(leader) << "two masters lead";
+      // The one that was asked before may have lost its place in between.
+      EXPECT_FALSE(leader && Ask(*leader)) << "two masters lead";
       leader = i;
     }
     return leader;
   }
   std::optional<std::size_t> AwaitLeader() const {
-    const std::int64_t until = NowMs() + 10'000;
-    while (NowMs() < until) {
-      if (const auto leader = Leader()) return leader;
-      std::this_thread::sleep_for(milliseconds(20));
-    }
-    return std::nullopt;
+    std::optional<std::size_t> leader;
+    (void)Becomes([&] { return (leader = Leader()).has_value(); });
+    return leader;
   }
   std::vector<Session*> Sessions() { return {session_.get(), near_.get()}; }
   // From both sessions: none of them is ever found.
@@ -124,11 +119,13 @@ class MastersTest : public ClusterFaultTest {
     }
   }
   // Until a put, a look-up of everything acknowledged, and a reset have worked. `gone` are never
-  // found meanwhile. In milliseconds; what it waits for is in the failure.
+  // found meanwhile. In milliseconds, less what the machine was slow; what it waits for is in the
+  // failure.
   std::int64_t MsUntilAllWorks(const std::vector<std::string>& kept,
                                const std::vector<std::string>& gone, const std::string& round) {
+    const Slowness slowness;
     const std::int64_t began = NowMs();
-    const std::int64_t until = began + 15'000;
+    const std::int64_t until = began + 60'000;
     const auto fresh = Keys(4, "fresh" + round);
     while (NowMs() < until && CountOk(Put(*session_, fresh, std::nullopt, milliseconds(500))) < 4) {
       ExpectGone(gone);
@@ -153,13 +150,22 @@ class MastersTest : public ClusterFaultTest {
     if (std::getenv("KVCOVE_TEST_TIMES") != nullptr) {
       fmt::print("{}: put {} ms, all found {} ms, reset {} ms\n", round, put_ms, found_ms, all_ms);
     }
-    return all_ms;
+    return all_ms - slowness.ms();
+  }
+  // A leader that had no time on a busy machine is replaced: some may need another attempt.
+  static bool PutAll(Session& session, const std::vector<std::string>& keys) {
+    return Becomes([&] {
+      return std::ranges::all_of(Put(session, keys), [](const ItemResult& result) {
+        return result.ok() || result.code == Code::kExists;
+      });
+    });
   }
   static void ExpectReset(Session& session) {
-    const std::int64_t until = NowMs() + kWorksAgainMs;
-    Status reset = session.Reset({.timeout = milliseconds(2500)});
-    while (!reset && NowMs() < until) reset = session.Reset({.timeout = milliseconds(2500)});
-    ASSERT_TRUE(reset) << reset.error().ToString();
+    Status reset;
+    ASSERT_TRUE(Becomes([&] {
+      reset = session.Reset({.timeout = milliseconds(2500)});
+      return reset.has_value();
+    })) << reset.error().ToString();
   }
   // One failure of a leader, with everything that must hold around it.
   void Round(int round, int signal) {
@@ -167,11 +173,10 @@ class MastersTest : public ClusterFaultTest {
     const auto old = Keys(30, "old" + name);
     const auto kept = Keys(60, "kept" + name);
     ExpectReset(*near_);
-    ASSERT_EQ(CountOk(Put(*session_, old)), old.size());
+    ASSERT_TRUE(PutAll(*session_, old));
     ExpectReset(*session_);
     ExpectReset(*near_);
-    const auto acknowledged = Put(*session_, kept);
-    ASSERT_EQ(CountOk(acknowledged), kept.size());
+    ASSERT_TRUE(PutAll(*session_, kept));
     const auto leader = AwaitLeader();
     ASSERT_TRUE(leader);
     if (signal == SIGSTOP) {

@@ -20,6 +20,8 @@
 #include "kvcove/base/size.h"
 #include "kvcove/pool/pool.h"
 #include "tests/becomes.h"
+#include "tests/call_time.h"
+#include "tests/must.h"
 
 extern char** environ;
 
@@ -91,7 +93,7 @@ class ControlGroup {
 bool PutsAndGets(Pool& pool) {
   const auto session = pool.OpenSession({.name = "m", .follow_always = true});
   if (!session) return false;
-  const auto token = (*session)->Capture({});
+  const auto token = (*session)->Capture({.timeout = kCallTime});
   if (!token) return false;
   bool good = true;
   for (const auto& [size, count] : {std::pair{64 * kKiB, 320}, std::pair{4 * kKiB, 1024}}) {
@@ -102,9 +104,11 @@ bool PutsAndGets(Pool& pool) {
       const std::string key = std::to_string(size) + "/" + std::to_string(i);
       ItemResult result;
       const PutItem put{.key = key, .value = {&from, 1}, .after = {}};
-      good = (*session)->Put(*token, {&put, 1}, {&result, 1}, {}) && result.ok();
+      good =
+          (*session)->Put(*token, {&put, 1}, {&result, 1}, {.timeout = kCallTime}) && result.ok();
       const GetItem get{.key = key, .into = {&to, 1}};
-      good = good && (*session)->Get({&get, 1}, {&result, 1}, {}) && result.ok();
+      good =
+          good && (*session)->Get({&get, 1}, {&result, 1}, {.timeout = kCallTime}) && result.ok();
     }
   }
   return good;
@@ -157,7 +161,7 @@ class MemoryFaultTest : public testing::Test {
     ASSERT_EQ(pipe(ready), 0);
     engine_ = fork();
     if (engine_ == 0) {
-      auto pool = Pool::Open(Address(), milliseconds(10'000));
+      auto pool = Pool::Open(Address(), kCallTime);
       const char answer = pool ? 'y' : 'n';
       (void)!write(ready[1], &answer, 1);
       while (true) pause();
@@ -204,11 +208,11 @@ TEST_F(MemoryFaultTest, AnEngineThatRunsLetsGoAndIsNotNamed) {
 
 TEST_F(MemoryFaultTest, ARequesterMapsAllThatTheOwnerHasPopulated) {
   StartOwner();
-  const auto pool = Pool::Open(Address() + "?warm=all", milliseconds(10'000));
+  const auto pool = Pool::Open(Address() + "?warm=all", kCallTime);
   ASSERT_TRUE(pool) << pool.error().ToString();
   EXPECT_TRUE(Becomes([&] { return PayloadBytes(getpid(), "Rss") == 32 * kMiB; }))
       << PayloadBytes(getpid(), "Rss");
-  const auto off = Pool::Open(Address() + "?warm=off", milliseconds(10'000));
+  const auto off = Pool::Open(Address() + "?warm=off", kCallTime);
   ASSERT_TRUE(off);
   EXPECT_EQ(PayloadBytes(getpid(), "Size"), 64 * kMiB);
   EXPECT_EQ(PayloadBytes(getpid(), "Rss"), 32 * kMiB);
@@ -219,15 +223,16 @@ TEST_F(MemoryFaultTest, ARequesterMapsAllThatTheOwnerHasPopulated) {
 // The owner has memory for what it granted before the requester can touch it.
 TEST_F(MemoryFaultTest, TheOwnerPopulatesWhatAPutWillWrite) {
   StartOwner({"--no-populate"});
-  const auto pool = Pool::Open(Address() + "?warm=off", milliseconds(10'000));
+  const auto pool = Pool::Open(Address() + "?warm=off", kCallTime);
   ASSERT_TRUE(pool);
-  const auto session = *(*pool)->OpenSession({.name = "m", .follow_always = true});
+  const auto session = Must((*pool)->OpenSession({.name = "m", .follow_always = true}));
   const std::uint64_t before = PayloadBytes(owner_, "Rss");
   const std::vector<std::byte> value(8 * kMiB, std::byte{5});
   const ConstBuffer piece{.data = value.data(), .size = value.size()};
   const PutItem item{.key = "k", .value = {&piece, 1}, .after = {}};
   ItemResult result;
-  ASSERT_TRUE(session->Put(*session->Capture({}), {&item, 1}, {&result, 1}, {}));
+  ASSERT_TRUE(session->Put(Must(session->Capture({.timeout = kCallTime})), {&item, 1}, {&result, 1},
+                           {.timeout = kCallTime}));
   ASSERT_TRUE(result.ok());
   // The owner copies nothing itself: without populating it would have mapped nothing.
   EXPECT_GE(PayloadBytes(owner_, "Rss"), before + 8 * kMiB);
@@ -244,7 +249,7 @@ TEST_F(MemoryFaultTest, AnEnginesGroupIsNotChargedForTheOwnersPages) {
   ASSERT_EQ(pipe(ends), 0);
   engine_ = fork();
   if (engine_ == 0) {
-    auto pool = group.Join() ? Pool::Open(Address() + "?warm=all", milliseconds(10'000))
+    auto pool = group.Join() ? Pool::Open(Address() + "?warm=all", kCallTime)
                              : Fail(Code::kUnavailable, "joining the group");
     const char answer = pool && PutsAndGets(**pool) ? 'y' : 'n';
     (void)!write(ends[1], &answer, 1);
@@ -268,7 +273,7 @@ TEST_F(MemoryFaultTest, AnOwnersEndAndAnEnginesEndWhilePagesAreMappedHarmNobody)
     StartOwner();
     StartEngine();
     if (round % 2 == 0) {
-      const auto pool = Pool::Open(Address() + "?warm=all", milliseconds(10'000));
+      const auto pool = Pool::Open(Address() + "?warm=all", kCallTime);
       ASSERT_TRUE(pool);
       End(owner_);
     }

@@ -11,7 +11,7 @@
 namespace kvcove {
 namespace {
 
-constexpr std::int64_t kSettlesMs = 20'000;
+constexpr std::int64_t kSettlesMs = 60'000;
 
 class ShardsTest : public MastersTest {
  protected:
@@ -49,7 +49,7 @@ class ShardsTest : public MastersTest {
     }
     return std::nullopt;
   }
-  std::size_t Found(const std::vector<std::string>& keys, std::int64_t for_ms = 10'000) {
+  std::size_t Found(const std::vector<std::string>& keys, std::int64_t for_ms = 60'000) {
     const std::int64_t until = NowMs() + for_ms;
     std::size_t found = 0;
     while (NowMs() < until && found < keys.size()) {
@@ -67,7 +67,7 @@ class ShardsTest : public MastersTest {
 
 TEST_F(ShardsTest, StandbysServePartsAndAllIsFound) {
   const auto before = Keys(300, "before");
-  ASSERT_EQ(CountOk(Put(*session_, before)), before.size());
+  ASSERT_TRUE(PutAll(*session_, before));
   ASSERT_TRUE(AwaitServing(2));
   // What moved is found where it is now, at once.
   const auto found = Get(*session_, before);
@@ -79,7 +79,7 @@ TEST_F(ShardsTest, StandbysServePartsAndAllIsFound) {
   // A removal is proven over all of them.
   const std::vector<std::string_view> views(after.begin(), after.end());
   std::vector<ItemResult> removed(views.size());
-  ASSERT_TRUE(session_->Remove(views, removed, {}));
+  ASSERT_TRUE(session_->Remove(views, removed, {.timeout = kCallTime}));
   EXPECT_EQ(CountOk(removed), removed.size());
   ExpectGone(after);
   // And a reset.
@@ -91,12 +91,13 @@ TEST_F(ShardsTest, StandbysServePartsAndAllIsFound) {
 TEST_F(ShardsTest, AKilledShardIsAMissUntilOwnersHaveToldItAgain) {
   ASSERT_TRUE(AwaitServing(2));
   const auto kept = Keys(300, "kept");
-  ASSERT_EQ(CountOk(Put(*session_, kept)), kept.size());
+  ASSERT_TRUE(PutAll(*session_, kept));
   const auto shard = AShard();
   ASSERT_TRUE(shard);
+  const Slowness slowness;
   End(std::exchange(masters_[*shard], 0), SIGKILL);
-  const auto missed = Get(*session_, kept);
-  EXPECT_LT(CountOk(missed), kept.size());
+  const auto missed = Get(*session_, kept, milliseconds(1000));
+  EXPECT_TRUE(CountOk(missed) < kept.size() || slowness.longest_ms() > 250);
   EXPECT_GT(CountOk(missed), 0U) << "others answer for their keys";
   EXPECT_EQ(Found(kept), kept.size()) << testing::PrintToString(Reasons(Get(*session_, kept)));
   const auto after = Keys(100, "after");
@@ -110,7 +111,7 @@ TEST_F(ShardsTest, AKilledShardIsAMissUntilOwnersHaveToldItAgain) {
 TEST_F(ShardsTest, AFrozenShardIsReplacedAndAnswersNothingWhenItThaws) {
   ASSERT_TRUE(AwaitServing(2));
   const auto kept = Keys(200, "kept");
-  ASSERT_EQ(CountOk(Put(*session_, kept)), kept.size());
+  ASSERT_TRUE(PutAll(*session_, kept));
   const auto shard = AShard();
   ASSERT_TRUE(shard);
   Freeze(masters_[*shard]);
@@ -119,7 +120,7 @@ TEST_F(ShardsTest, AFrozenShardIsReplacedAndAnswersNothingWhenItThaws) {
   const std::vector<std::string> gone(kept.begin(), kept.begin() + 50);
   const std::vector<std::string_view> views(gone.begin(), gone.end());
   std::vector<ItemResult> removed(views.size());
-  ASSERT_TRUE(session_->Remove(views, removed, {}));
+  ASSERT_TRUE(session_->Remove(views, removed, {.timeout = kCallTime}));
   kill(masters_[*shard], SIGCONT);
   for (int i = 0; i < 20; ++i) ExpectGone(gone);
   ASSERT_TRUE(AwaitServing(2));
@@ -138,15 +139,16 @@ TEST_F(ShardsTest, AKilledLeaderIsReplacedAndShared) {
 TEST_F(ShardsTest, NothingIsMissedWhileSlicesMoveAsPlanned) {
   ASSERT_TRUE(AwaitServing(2));
   const auto kept = Keys(400, "kept");
-  ASSERT_EQ(CountOk(Put(*session_, kept)), kept.size());
+  ASSERT_TRUE(PutAll(*session_, kept));
   const auto joins = AShard();
   ASSERT_TRUE(joins);
   End(std::exchange(masters_[*joins], 0), SIGTERM);
   ASSERT_EQ(Found(kept), kept.size());
   ASSERT_TRUE(AwaitServing(1));
   std::atomic<bool> stop{false};
+  const Slowness slowness;
   std::map<std::string, int> missed;
-  int rounds = 0;
+  std::atomic<int> rounds = 0;
   std::thread reader([&] {
     for (; !stop; ++rounds) {
       for (const ItemResult& result : Get(*session_, kept)) {
@@ -159,7 +161,7 @@ TEST_F(ShardsTest, NothingIsMissedWhileSlicesMoveAsPlanned) {
   std::thread writer([&] {
     for (int round = 0; !stop; ++round) {
       const auto keys = Keys(8, fmt::format("w{}", round));
-      const auto results = Put(*near_, keys, std::nullopt, milliseconds(2000));
+      const auto results = Put(*near_, keys);
       for (std::size_t i = 0; i < keys.size(); ++i) {
         if (results[i].ok() && results[i].listed) {
           written.push_back(keys[i]);
@@ -188,12 +190,15 @@ TEST_F(ShardsTest, NothingIsMissedWhileSlicesMoveAsPlanned) {
   }
   EXPECT_EQ(SlicesOf(*last), 0U);
   std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_TRUE(Becomes([&] { return rounds > 3; }));
   stop = true;
   reader.join();
   writer.join();
-  EXPECT_GT(rounds, 3);
-  EXPECT_TRUE(missed.empty()) << testing::PrintToString(missed) << " in " << rounds << " rounds";
-  EXPECT_TRUE(refused.empty()) << testing::PrintToString(refused);
+  // A lease that has run out is a miss, too.
+  const bool stood_still = slowness.longest_ms() > 250;
+  EXPECT_TRUE(missed.empty() || stood_still)
+      << testing::PrintToString(missed) << " in " << rounds << " rounds";
+  EXPECT_TRUE(refused.empty() || stood_still) << testing::PrintToString(refused);
   EXPECT_EQ(CountOk(Get(*session_, written)), written.size());
 }
 
@@ -202,7 +207,7 @@ TEST_F(ShardsTest, NothingIsMissedWhileSlicesMoveAsPlanned) {
 TEST_F(ShardsTest, AdminSeesAllShards) {
   ASSERT_TRUE(AwaitServing(2));
   const auto kept = Keys(30, "kept");
-  ASSERT_EQ(CountOk(Put(*session_, kept)), kept.size());
+  ASSERT_TRUE(PutAll(*session_, kept));
   const auto leader = AwaitLeader();
   ASSERT_TRUE(leader);
   const auto says = [&](const std::string& key) {
@@ -214,7 +219,9 @@ TEST_F(ShardsTest, AdminSeesAllShards) {
     }
     return body.dump();
   };
-  for (const std::string& key : kept) EXPECT_EQ(says(key), "found") << key;
+  for (const std::string& key : kept) {
+    EXPECT_TRUE(Becomes([&] { return says(key) == "found"; })) << key << ": " << says(key);
+  }
   EXPECT_EQ(says("nothing").find("away"), std::string::npos);
   const std::int64_t until = NowMs() + kSettlesMs;
   std::size_t entries = 0;
@@ -226,6 +233,7 @@ TEST_F(ShardsTest, AdminSeesAllShards) {
   // Its lease is a second, and a look takes longer than that to find out.
   const auto shard = AShard();
   ASSERT_TRUE(shard);
+  const Slowness slowness;
   Freeze(masters_[*shard]);
   std::size_t away = 0;
   for (std::size_t i = 0; i < kept.size() && away == 0; ++i) {
@@ -233,9 +241,12 @@ TEST_F(ShardsTest, AdminSeesAllShards) {
     if (away == 0) continue;
     kill(masters_[*shard], SIGCONT);
   }
-  EXPECT_EQ(away, 1U);
+  kill(masters_[*shard], SIGCONT);
+  EXPECT_TRUE(away == 1 || slowness.longest_ms() > 250) << away;
   EXPECT_EQ(Found(kept), kept.size());
-  for (const std::string& key : kept) EXPECT_EQ(says(key), "found") << key;
+  for (const std::string& key : kept) {
+    EXPECT_TRUE(Becomes([&] { return says(key) == "found"; })) << key << ": " << says(key);
+  }
 }
 
 // Somebody writes and reads all the while: what was acknowledged is found in the end, and while
@@ -248,7 +259,7 @@ TEST_F(ShardsTest, MastersJoinAndLeaveUnderAWriterAndAReader) {
   std::thread writer([&] {
     for (int round = 0; !stop; ++round) {
       const auto keys = Keys(20, fmt::format("w{}", round));
-      const auto results = Put(*near_, keys, std::nullopt, milliseconds(2000));
+      const auto results = Put(*near_, keys);
       for (std::size_t i = 0; i < keys.size(); ++i) {
         if (results[i].ok() && results[i].listed) acknowledged.push_back(keys[i]);
       }
@@ -289,14 +300,14 @@ class LookupTimes : public ShardsTest {
     for (std::size_t from = 0; from < keys.size(); from += 256) {
       const std::vector<std::string> part(keys.begin() + static_cast<std::ptrdiff_t>(from),
                                           keys.begin() + static_cast<std::ptrdiff_t>(from + 256));
-      ASSERT_EQ(CountOk(Put(*session_, part)), part.size());
+      ASSERT_TRUE(PutAll(*session_, part));
     }
     const std::vector<std::string_view> views(keys.begin(), keys.end());
     std::vector<ItemResult> found(views.size());
     std::vector<std::int64_t> times_us;
     for (int i = 0; i < 400; ++i) {
       const std::int64_t began = SystemClock::Instance().NowNs();
-      ASSERT_TRUE(session_->Exists(views, found, {}));
+      ASSERT_TRUE(session_->Exists(views, found, {.timeout = kCallTime}));
       times_us.push_back((SystemClock::Instance().NowNs() - began) / kMicrosecond);
       ASSERT_EQ(CountOk(found), found.size());
     }

@@ -18,9 +18,7 @@ constexpr std::size_t kSize = 100'000;
 
 Borrowed Borrow(Session& session, const std::vector<std::string>& keys) {
   const std::vector<std::string_view> views(keys.begin(), keys.end());
-  auto loan = session.Borrow(views, {});
-  EXPECT_TRUE(loan) << loan.error().ToString();
-  return std::move(*loan);
+  return Must(session.Borrow(views, {.timeout = kCallTime}));
 }
 
 std::string Bytes(const Borrowed& loan, std::size_t i) {
@@ -41,9 +39,7 @@ Reserved Reserve(Session& session, const Token& token, const std::vector<std::st
                  std::size_t size = kSize) {
   std::vector<ReserveItem> items;
   for (const std::string& key : keys) items.push_back({.key = key, .size_bytes = size});
-  auto space = session.Reserve(token, items, {});
-  EXPECT_TRUE(space) << space.error().ToString();
-  return std::move(*space);
+  return Must(session.Reserve(token, items, {.timeout = kCallTime}));
 }
 
 void Fill(const Reserved& space, std::size_t i, std::string_view value) {
@@ -77,15 +73,18 @@ class BorrowPoolTest : public ClusterFixture, public testing::WithParamInterface
       const std::uint64_t half = kMemory / 2;
       auto parts = GetParam() == "process"
                        ? std::vector<pool::DaemonOptions>{whole}
-                       : *pool::SplitDaemon(whole, {{.place = {}, .memory_bytes = half},
-                                                    {.place = {}, .memory_bytes = half}});
-      owners_ = std::move(*pool::OpenDaemons(parts, SystemClock::Instance()));
+                       : Must(pool::SplitDaemon(whole, {{.place = {}, .memory_bytes = half},
+                                                        {.place = {}, .memory_bytes = half}}));
+      owners_ = Must(pool::OpenDaemons(parts, SystemClock::Instance()));
       address = "unix:" + whole.socket_path;
     }
-    pool_ = *Pool::Open(address);
-    session_ = *pool_->OpenSession({.name = "m", .engine = "e", .follow_always = true});
+    pool_ = Must(Pool::Open(address, kCallTime));
+    session_ = Must(pool_->OpenSession({.name = "m", .engine = "e", .follow_always = true}));
     if (GetParam() == "several") {
-      ASSERT_TRUE(Becomes([&] { return session_->Segments({})->size() == 2; }));
+      ASSERT_TRUE(Becomes([&] {
+        const auto segments = session_->Segments({.timeout = kCallTime});
+        return segments && segments->size() == 2;
+      }));
     }
   }
   void TearDown() override {
@@ -101,7 +100,7 @@ class BorrowPoolTest : public ClusterFixture, public testing::WithParamInterface
   void Press() {
     ASSERT_EQ(Put(*session_, fmt::format("pressure-{}", ++pressure_), kSize), Code::kOk);
   }
-  PoolStat Stat() { return *pool_->Stat(); }
+  PoolStat Stat() { return AwaitStat(*pool_); }
 
   std::unique_ptr<Pool> pool_;
   SessionPtr session_;
@@ -113,7 +112,8 @@ INSTANTIATE_TEST_SUITE_P(Forms, BorrowPoolTest, testing::Values("embedded", "pro
 
 TEST_P(BorrowPoolTest, WhatWasPutIsBorrowedAndWhatWasReservedIsFound) {
   ASSERT_EQ(Put(*session_, "put", kSize), Code::kOk);
-  Reserved space = Reserve(*session_, *session_->Capture({}), {"reserved", "put"});
+  Reserved space =
+      Reserve(*session_, Must(session_->Capture({.timeout = kCallTime})), {"reserved", "put"});
   ASSERT_TRUE(space.result(0).ok());
   EXPECT_EQ(space.result(1).code, Code::kExists);
   EXPECT_EQ(Exists(*session_, "reserved").code, Code::kMiss) << "not before it is committed";
@@ -144,7 +144,7 @@ TEST_P(BorrowPoolTest, ARemovalAndANewValueLeaveTheBorrowedOneAsItWas) {
   Borrowed loan = Borrow(*session_, {"k"});
   const std::string_view key = "k";
   ItemResult removed;
-  ASSERT_TRUE(session_->Remove({&key, 1}, {&removed, 1}, {}));
+  ASSERT_TRUE(session_->Remove({&key, 1}, {&removed, 1}, {.timeout = kCallTime}));
   const std::string other(kSize, 'o');
   const ConstBuffer piece{.data = other.data(), .size = other.size()};
   const PutItem item{.key = key, .value = {&piece, 1}};
@@ -158,23 +158,23 @@ TEST_P(BorrowPoolTest, ARemovalAndANewValueLeaveTheBorrowedOneAsItWas) {
 TEST_P(BorrowPoolTest, AResetMakesWhatIsBorrowedAMissAndKeepsItsBytes) {
   ASSERT_EQ(Put(*session_, "k", kSize), Code::kOk);
   Borrowed loan = Borrow(*session_, {"k"});
-  ASSERT_TRUE(session_->Reset({}));
+  ASSERT_TRUE(session_->Reset({.timeout = kCallTime}));
   for (int i = 0; i < 150; ++i) Press();  // what the reset voided goes first
   EXPECT_TRUE(Bytes(loan, 0) == Value("k", kSize)) << "a device may still read there";
   EXPECT_EQ(Release(loan)[0].reason, MissReason::kReset);
 }
 
 TEST_P(BorrowPoolTest, ACommitBehindAResetOrARemovalIsStale) {
-  Reserved before = Reserve(*session_, *session_->Capture({}), {"k"});
+  Reserved before = Reserve(*session_, Must(session_->Capture({.timeout = kCallTime})), {"k"});
   Fill(before, 0, Value("k", kSize));
-  ASSERT_TRUE(session_->Reset({}));
+  ASSERT_TRUE(session_->Reset({.timeout = kCallTime}));
   EXPECT_EQ(Commit(before)[0].code, Code::kStale);
-  const Token token = *session_->Capture({});
+  const Token token = Must(session_->Capture({.timeout = kCallTime}));
   Reserved space = Reserve(*session_, token, {"k"});
   ASSERT_TRUE(space.result(0).ok());
   const std::string_view key = "k";
   ItemResult removed;
-  ASSERT_TRUE(session_->Remove({&key, 1}, {&removed, 1}, {}));
+  ASSERT_TRUE(session_->Remove({&key, 1}, {&removed, 1}, {.timeout = kCallTime}));
   Fill(space, 0, Value("k", kSize));
   EXPECT_EQ(Commit(space)[0].code, Code::kStale);
   EXPECT_EQ(Exists(*session_, "k").code, Code::kMiss);
@@ -182,15 +182,15 @@ TEST_P(BorrowPoolTest, ACommitBehindAResetOrARemovalIsStale) {
 }
 
 TEST_P(BorrowPoolTest, AStaleTokenReservesNothing) {
-  const Token token = *session_->Capture({});
+  const Token token = Must(session_->Capture({.timeout = kCallTime}));
   ASSERT_EQ(Put(*session_, "k", kSize), Code::kOk);  // else nothing is there to void
-  ASSERT_TRUE(session_->Reset({}));
+  ASSERT_TRUE(session_->Reset({.timeout = kCallTime}));
   const Reserved space = Reserve(*session_, token, {"k"});
   EXPECT_EQ(space.result(0).code, Code::kStale);
 }
 
 TEST_P(BorrowPoolTest, OneWriterHasAKeyUntilItIsAborted) {
-  const Token token = *session_->Capture({});
+  const Token token = Must(session_->Capture({.timeout = kCallTime}));
   Reserved space = Reserve(*session_, token, {"k"});
   ASSERT_TRUE(space.result(0).ok());
   EXPECT_GE(Stat().reserved_bytes, kSize);
@@ -201,7 +201,7 @@ TEST_P(BorrowPoolTest, OneWriterHasAKeyUntilItIsAborted) {
 }
 
 TEST_P(BorrowPoolTest, ReservationsBeyondAQuarterAreLimited) {
-  const Token token = *session_->Capture({});
+  const Token token = Must(session_->Capture({.timeout = kCallTime}));
   std::vector<std::string> keys;
   for (int i = 0; i < 60; ++i) keys.push_back(fmt::format("k{}", i));
   const Reserved space = Reserve(*session_, token, keys);
@@ -215,8 +215,8 @@ TEST_P(BorrowPoolTest, ReservationsBeyondAQuarterAreLimited) {
 TEST_P(BorrowPoolTest, LoansOutliveTheSessionAndThePool) {
   ASSERT_EQ(Put(*session_, "k", kSize), Code::kOk);
   Borrowed loan = Borrow(*session_, {"k"});
-  Reserved space = Reserve(*session_, *session_->Capture({}), {"r"});
-  const auto segments = *session_->Segments({});
+  Reserved space = Reserve(*session_, Must(session_->Capture({.timeout = kCallTime})), {"r"});
+  const auto segments = Must(session_->Segments({.timeout = kCallTime}));
   session_.reset();
   pool_.reset();
   EXPECT_TRUE(Bytes(loan, 0) == Value("k", kSize));
@@ -230,8 +230,8 @@ TEST_P(BorrowPoolTest, LoansOutliveTheSessionAndThePool) {
 TEST_P(BorrowPoolTest, BorrowedAndReservedPiecesLieInTheSegments) {
   ASSERT_EQ(Put(*session_, "k", kSize), Code::kOk);
   const Borrowed loan = Borrow(*session_, {"k"});
-  const Reserved space = Reserve(*session_, *session_->Capture({}), {"r"});
-  const auto segments = *session_->Segments({});
+  const Reserved space = Reserve(*session_, Must(session_->Capture({.timeout = kCallTime})), {"r"});
+  const auto segments = Must(session_->Segments({.timeout = kCallTime}));
   const auto lies_within = [&](const void* data, std::size_t size) {
     const auto* at = static_cast<const std::byte*>(data);
     return std::ranges::any_of(segments, [&](const SegmentRange& range) {
@@ -264,7 +264,7 @@ TEST_P(BorrowPoolTest, ManyThreadsBorrowWhatManyThreadsReserve) {
   const auto writer = [&](std::uint64_t seed) {
     Random random(seed);
     while (!done) {
-      const auto token = session_->Capture({});
+      const auto token = session_->Capture({.timeout = kCallTime});
       if (!token) continue;
       const std::uint64_t resets = called;
       const std::uint64_t key = random.Below(kKeys);
@@ -347,7 +347,7 @@ TEST_F(BorrowClusterTest, WhatThisHostHasIsBorrowedAndOfTheRestItSaysSo) {
   auto nowhere = OpenSession(*nowhere_pool);
   const Borrowed none = Borrow(*nowhere, {"near"});
   EXPECT_TRUE(none.result(0).elsewhere);
-  EXPECT_TRUE(nowhere->Segments({})->empty());
+  EXPECT_TRUE(Must(nowhere->Segments({.timeout = kCallTime})).empty());
 }
 
 TEST_F(BorrowClusterTest, WhatIsCommittedHereIsListedForAll) {
@@ -355,7 +355,7 @@ TEST_F(BorrowClusterTest, WhatIsCommittedHereIsListedForAll) {
   auto far_pool = Open("host1");
   auto near = OpenSession(*near_pool);
   auto far = OpenSession(*far_pool);
-  Reserved space = Reserve(*near, *near->Capture({}), {"k"}, 5000);
+  Reserved space = Reserve(*near, Must(near->Capture({.timeout = kCallTime})), {"k"}, 5000);
   ASSERT_TRUE(space.result(0).ok());
   Fill(space, 0, Value("k", 5000));
   const std::vector<ItemResult> results = Commit(space);
@@ -366,8 +366,9 @@ TEST_F(BorrowClusterTest, WhatIsCommittedHereIsListedForAll) {
 
 TEST_F(BorrowClusterTest, ASessionThatPutsElsewhereReservesNothingHere) {
   auto pool = Open("host0");
-  auto copies = *pool->OpenSession({.name = "acme/llama", .engine = "e1", .replicas = 2});
-  const Reserved space = Reserve(*copies, *copies->Capture({}), {"k"}, 5000);
+  auto copies = Must(pool->OpenSession({.name = "acme/llama", .engine = "e1", .replicas = 2}));
+  const Reserved space =
+      Reserve(*copies, Must(copies->Capture({.timeout = kCallTime})), {"k"}, 5000);
   EXPECT_EQ(space.result(0).code, Code::kUnavailable);
   EXPECT_TRUE(space.result(0).elsewhere);
   EXPECT_TRUE(space.pieces(0).empty());
@@ -378,7 +379,7 @@ TEST_F(BorrowClusterTest, AResetOfTheClusterMakesWhatIsBorrowedAMiss) {
   auto session = OpenSession(*pool);
   ASSERT_EQ(Put(*session, "k"), Code::kOk);
   Borrowed loan = Borrow(*session, {"k"});
-  ASSERT_TRUE(session->Reset({}));
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
   EXPECT_TRUE(Bytes(loan, 0) == Value("k", 5000));
   EXPECT_EQ(Release(loan)[0].reason, MissReason::kReset);
 }

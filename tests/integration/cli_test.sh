@@ -12,7 +12,7 @@ passed=0
 check() { # NAME EXPECTED-STATUS PATTERN-IN-OUTPUT COMMAND...
   local name=$1 status=$2 pattern=$3
   shift 3
-  timeout 60 "$@" >"$directory/out" 2>"$directory/err" </dev/null
+  timeout 300 "$@" >"$directory/out" 2>"$directory/err" </dev/null
   local got=$?
   if [ $got -ne "$status" ] || ! cat "$directory/out" "$directory/err" | grep -qE -- "$pattern"; then
     echo "FAILED: $name: status $got (expected $status), looked for '$pattern' in:"
@@ -113,7 +113,7 @@ check "another version's data" 2 "format version 9" "$kvcove" serve --memory 1Mi
 
 "$kvcove" --log off serve --memory 8MiB --socket "$directory/run/s" &
 daemon=$!
-for _ in $(seq 100); do [ -S "$directory/run/s" ] && break; sleep 0.05; done
+for _ in $(seq 1200); do [ -S "$directory/run/s" ] && break; sleep 0.05; done
 check "socket in use" 2 "in use" "$kvcove" serve --memory 1MiB --socket "$directory/run/s" --data "$directory/d2"
 check "data in use" 2 "in use" "$kvcove" serve --memory 1MiB --socket "$directory/c/s" --data "$directory/run/data"
 check "replay on a pool" 0 '"wrong_bytes":0' "$kvcove" replay "$trace" --limit 100 --pool "unix:$directory/run/s" --engines 2 --json
@@ -174,14 +174,30 @@ check "tenant without credentials" 2 "no tenants" "$kvcove" owner --tenant acme 
 chmod 644 "$directory/servers.toml"
 check "credentials that others read" 2 "chmod 600" "$kvcove" master --credentials "$directory/servers.toml" --data "$directory/m"
 chmod 600 "$directory/servers.toml"
-# Below the range from which connections get their ports.
-port=$((10000 + RANDOM % 20000))
-"$kvcove" --log off master --credentials "$directory/servers.toml" --listen 127.0.0.1:$port --admin 127.0.0.1:$((port + 1)) --data "$directory/m" &
+# Three ports in a row, below the range from which connections get theirs. As long as this script runs, a
+# process keeps sockets bound to them, which keep out other tests but no server (SO_REUSEADDR).
+exec {ports}< <(exec python3 -c '
+import random, signal, socket
+while True:
+    first, kept = random.randrange(10000, 30000), [socket.socket() for _ in range(3)]
+    try:
+        for i, one in enumerate(kept):
+            one.bind(("127.0.0.1", first + i))
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        break
+    except OSError:
+        [one.close() for one in kept]
+print(first, flush=True)
+signal.pause()')
+keeper=$!
+trap 'kill $keeper; rm -rf "$directory"' EXIT
+read -r port <&"$ports"
+"$kvcove" --log off master --credentials "$directory/servers.toml" --listen "127.0.0.1:$port" --admin 127.0.0.1:$((port + 1)) --data "$directory/m" &
 master=$!
-"$kvcove" --log off owner --credentials "$directory/servers.toml" --master 127.0.0.1:$port --listen 127.0.0.1:$((port + 2)) --admin off --memory 64MiB --socket "$directory/o/s" &
+"$kvcove" --log off owner --credentials "$directory/servers.toml" --master "127.0.0.1:$port" --listen 127.0.0.1:$((port + 2)) --admin off --memory 64MiB --socket "$directory/o/s" &
 owner=$!
 admin=("$kvcove" admin --admin 127.0.0.1:$((port + 1)) --token "$directory/boss.toml")
-for _ in $(seq 100); do "${admin[@]}" segments 2>/dev/null | grep -q live && break; sleep 0.1; done
+for _ in $(seq 600); do "${admin[@]}" segments 2>/dev/null | grep -q live && break; sleep 0.1; done
 check "admin segments" 0 "live" "${admin[@]}" segments
 check "admin without token" 2 "credentials" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) status
 check "admin health without token" 0 "ok" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) health
@@ -216,7 +232,7 @@ if [ "$(id -u)" = 0 ] && "${other[@]}" test -x "$kvcove" 2>/dev/null; then
   head -50 "$trace" >"$shared/trace"
   "${other[@]}" "$kvcove" --log off serve --engine-group 61003 --memory 64MiB --no-populate --socket "$shared/s/kvcove.sock" &
   serve=$!
-  for _ in $(seq 100); do [ -S "$shared/s/kvcove.sock" ] && break; sleep 0.1; done
+  for _ in $(seq 600); do [ -S "$shared/s/kvcove.sock" ] && break; sleep 0.1; done
   ask=("$kvcove" replay "$shared/trace" --engines 1 --json --pool "unix:$shared/s/kvcove.sock")
   check "engine under another user" 0 '"wrong_bytes":0' "${engine[@]}" KVCOVE_OWNER_USER=61001 "${ask[@]}"
   check "engine that trusts nobody" 2 "KVCOVE_OWNER_USER" "${engine[@]}" "${ask[@]}"
@@ -226,8 +242,8 @@ if [ "$(id -u)" = 0 ] && "${other[@]}" test -x "$kvcove" 2>/dev/null; then
   check "group of others" 2 "add this user to that group" "${other[@]}" "$kvcove" serve --engine-group 61004 --memory 1MiB --socket "$shared/t/s"
   rm -rf "$shared"
 fi
-check "doctor" 0 "This host can run kvcove" "$kvcove" doctor --memory 16MiB --data "$directory" --listen 127.0.0.1:$port
-check "doctor json" 1 '"verdict":"FAIL"' "$kvcove" doctor --memory 190GiB --data "$directory" --listen 127.0.0.1:$port --json
+check "doctor" 0 "This host can run kvcove" "$kvcove" doctor --memory 16MiB --data "$directory" --listen "127.0.0.1:$port"
+check "doctor json" 1 '"verdict":"FAIL"' "$kvcove" doctor --memory 190GiB --data "$directory" --listen "127.0.0.1:$port" --json
 check "doctor: more than an owner gives" 1 "an owner gives at most 16TiB" "$kvcove" doctor --memory 17TiB --data "$directory" --listen "127.0.0.1:$port"
 check "doctor: one thing" 1 "^One thing must change" "$kvcove" doctor --memory 512GiB --data "$directory" --listen "127.0.0.1:$port"
 # A host with one RDMA port that is up and one that is down.
@@ -271,7 +287,7 @@ check "numa: more than a node has" 2 "NUMA node 0 would get 2GiB, but the node c
 check "status of nothing" 1 "no owner at" "$kvcove" status --socket "$directory/n/kvcove.sock"
 "${numa[@]}" all &
 several=$!
-for _ in $(seq 500); do [ -S "$directory/n/kvcove.node1.sock" ] && break; sleep 0.02; done
+for _ in $(seq 3000); do [ -S "$directory/n/kvcove.node1.sock" ] && break; sleep 0.02; done
 check "status: the first" 0 "n/kvcove.sock: NUMA node 0, has its lease, .* of 8MiB free" "$kvcove" status --socket "$directory/n/kvcove.sock"
 check "status: the second" 0 "n/kvcove.node1.sock: NUMA node 1, has its lease" "$kvcove" status --socket "$directory/n/kvcove.sock"
 check "status json" 0 '"node":1' "$kvcove" status --json --socket "$directory/n/kvcove.sock"

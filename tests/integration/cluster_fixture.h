@@ -13,7 +13,9 @@
 #include "kvcove/master/server.h"
 #include "kvcove/pool/daemon.h"
 #include "kvcove/pool/pool.h"
+#include "tests/becomes.h"
 #include "tests/call_time.h"
+#include "tests/must.h"
 #include "tests/random_bytes.h"
 
 namespace kvcove {
@@ -69,28 +71,22 @@ class ClusterFixture : public testing::Test {
     WaitLive(owners_.size());
   }
   void WaitLive(std::size_t count) {
-    for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(Becomes([&] {
       const auto stat = master_->Stat();
-      if (static_cast<std::size_t>(std::ranges::count_if(stat.owners, &wire::OwnerStat::live)) ==
-          count) {
-        return;
-      }
-      std::this_thread::sleep_for(milliseconds(5));
-    }
-    FAIL() << "the owners did not get their leases";
+      return static_cast<std::size_t>(std::ranges::count_if(stat.owners, &wire::OwnerStat::live)) ==
+             count;
+    })) << "the owners did not get their leases";
   }
   // A requester on a host without owner, or on that of owner `host`.
   std::unique_ptr<Pool> Open(const std::string& host = "elsewhere", const std::string& more = {}) {
-    auto pool =
+    return Must(
         Pool::Open(fmt::format("kvcove://{}?host={}{}", master_->address().ToString(), host, more),
-                   milliseconds(2000));
-    EXPECT_TRUE(pool) << pool.error().ToString();
-    return std::move(*pool);
+                   kCallTime));
   }
   static SessionPtr OpenSession(Pool& pool, const std::string& engine = "e1",
                                 bool assume_weights = false) {
-    return *pool.OpenSession(
-        {.name = "acme/llama", .engine = engine, .assume_weights = assume_weights});
+    return Must(pool.OpenSession(
+        {.name = "acme/llama", .engine = engine, .assume_weights = assume_weights}));
   }
 
   static std::string Value(const std::string& key, std::size_t size) {

@@ -37,10 +37,10 @@ TEST_F(ClusterTest, ResetIsAFenceForAllHosts) {
   auto here = Open("host1");
   auto engine = OpenSession(*far, "e1");
   auto same = OpenSession(*here, "e1");
-  const Token old = *engine->Capture({});
+  const Token old = Must(engine->Capture({.timeout = kCallTime}));
   EXPECT_EQ(Put(*engine, "a"), Code::kOk);
   EXPECT_EQ(Put(*same, "b"), Code::kOk);
-  const Status reset = engine->Reset({});
+  const Status reset = engine->Reset({.timeout = kCallTime});
   ASSERT_TRUE(reset) << reset.error().ToString();
   for (const std::string key : {"a", "b"}) {
     EXPECT_FALSE(Get(*engine, key).ok());
@@ -64,7 +64,7 @@ TEST_F(ClusterTest, RemovalReachesAllHosts) {
   EXPECT_EQ(Put(*a, "other"), Code::kOk);
   const std::string_view keys[] = {"k0", "k1", "never"};
   ItemResult results[3];
-  ASSERT_TRUE(b->Remove(keys, results, {}));
+  ASSERT_TRUE(b->Remove(keys, results, {.timeout = kCallTime}));
   EXPECT_TRUE(results[0].ok());
   EXPECT_TRUE(results[1].ok());
   EXPECT_EQ(results[2].code, Code::kMiss);
@@ -73,7 +73,7 @@ TEST_F(ClusterTest, RemovalReachesAllHosts) {
     EXPECT_FALSE(Get(*session, "k1").ok());
     EXPECT_TRUE(Get(*session, "k2").ok());
   }
-  const auto removed = a->RemoveMatching("k*", {});
+  const auto removed = a->RemoveMatching("k*", {.timeout = kCallTime});
   ASSERT_TRUE(removed) << removed.error().ToString();
   EXPECT_EQ(*removed, 18U);
   for (int i = 0; i < 20; ++i) {
@@ -93,20 +93,20 @@ TEST_F(ClusterTest, WhatAllHostsStoreIsListedCountedAndPlaced) {
   for (int i = 0; i < 20; ++i) {
     ASSERT_EQ(Put(i % 2 == 0 ? *one : *two, fmt::format("key-{}", i)), Code::kOk);
   }
-  const auto listed = far->List("key-", {});
+  const auto listed = far->List("key-", {.timeout = kCallTime});
   ASSERT_TRUE(listed) << listed.error().ToString();
   EXPECT_EQ(listed->size(), 20U);
   EXPECT_EQ(listed->front().size_bytes, 5000U);
   const std::string_view keys[] = {"key-0", "key-1", "nothing"};
-  const auto where = far->Where(keys, {});
+  const auto where = far->Where(keys, {.timeout = kCallTime});
   ASSERT_TRUE(where);
   EXPECT_EQ((*where)[0], std::vector<std::string>{owners_[0]->host().address()});
   EXPECT_EQ((*where)[1], std::vector<std::string>{owners_[1]->host().address()});
   EXPECT_TRUE((*where)[2].empty());
-  ASSERT_EQ(far->Count({})->objects, 20U);
-  ASSERT_TRUE(one->Reset({}));
-  EXPECT_EQ(one->Count({})->voided, 20U);
-  EXPECT_EQ(one->Count({})->objects, 0U);
+  ASSERT_EQ(Must(far->Count({.timeout = kCallTime})).objects, 20U);
+  ASSERT_TRUE(one->Reset({.timeout = kCallTime}));
+  EXPECT_EQ(Must(one->Count({.timeout = kCallTime})).voided, 20U);
+  EXPECT_EQ(Must(one->Count({.timeout = kCallTime})).objects, 0U);
 }
 
 TEST_F(ClusterTest, AProcessPrefersTheOwnerThatItNames) {
@@ -125,14 +125,15 @@ TEST_F(ClusterTest, AProcessPrefersTheOwnerThatItNames) {
   WaitLive(2);
   for (const auto& owner : owners_) {
     const std::string address = owner->host().address();
-    auto pool = *Pool::Open(
+    auto pool = Must(Pool::Open(
         fmt::format("kvcove://{}?host=one host&owner={}", master_->address().ToString(), address),
-        milliseconds(2000));
+        kCallTime));
     auto session = OpenSession(*pool);
     const std::string key = "at " + address;
     ASSERT_EQ(Put(*session, key), Code::kOk);
     const std::string_view keys[] = {key};
-    EXPECT_EQ(session->Where(keys, {})->front(), std::vector<std::string>{address});
+    EXPECT_EQ(Must(session->Where(keys, {.timeout = kCallTime})).front(),
+              std::vector<std::string>{address});
   }
 }
 
@@ -151,7 +152,7 @@ TEST_F(ClusterTest, AnOwnerWithAnotherLayoutIsReachedThroughSocketsAfterOneWarni
     const std::string key = "through a socket";
     ASSERT_EQ(Put(*session, key, 100'000), Code::kOk);
     const std::string_view keys[] = {key};
-    EXPECT_EQ(session->Where(keys, {})->front(),
+    EXPECT_EQ(Must(session->Where(keys, {.timeout = kCallTime})).front(),
               std::vector<std::string>{owners_[0]->host().address()})
         << "the owner of this host is still the nearest";
     for (int i = 0; i < 100; ++i) ASSERT_TRUE(Get(*session, key, 100'000).ok());
@@ -189,8 +190,8 @@ TEST_F(ClusterTest, DirectoryComesBackFromTheOwners) {
   }
   EXPECT_EQ(found, 200) << MissReasonName(Get(*session, "k1").reason);
   // And fenced like before.
-  const Token old = *session->Capture({});
-  ASSERT_TRUE(session->Reset({}));
+  const Token old = Must(session->Capture({.timeout = kCallTime}));
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
   EXPECT_FALSE(Get(*session, "k1").ok());
   EXPECT_EQ(Put(*session, "late", 5000, old), Code::kStale);
 }
@@ -205,7 +206,7 @@ TEST_F(ClusterTest, AStoppedOwnerIsNoHitAndNoHang) {
   EXPECT_LT(hits, 50);
   EXPECT_EQ(Put(*session, "after"), Code::kOk);
   EXPECT_TRUE(Get(*session, "after").ok());
-  ASSERT_TRUE(session->Reset({}));
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
   EXPECT_FALSE(Get(*session, "after").ok());
 }
 
@@ -292,14 +293,14 @@ TEST_F(ClusterTest, TokensOfAnotherMasterAreOfNoUse) {
   auto other = master::MasterServer::Open({.listen = {.host = "127.0.0.1", .port = 0}},
                                           SystemClock::Instance());
   ASSERT_TRUE(other);
-  auto pool = Pool::Open("kvcove://" + (*other)->address().ToString());
+  auto pool = Pool::Open("kvcove://" + (*other)->address().ToString(), kCallTime);
   ASSERT_TRUE(pool);
   auto lost = OpenSession(**pool);
-  const auto token = lost->Capture({});
+  const auto token = lost->Capture({.timeout = kCallTime});
   ASSERT_TRUE(token);
   auto mine = Open();
   auto session = OpenSession(*mine);
-  ASSERT_TRUE(session->Capture({}));
+  ASSERT_TRUE(session->Capture({.timeout = kCallTime}));
   EXPECT_EQ(Put(*session, "a", 1000, *token), Code::kStale);
   EXPECT_EQ(Put(*session, "a", 1000), Code::kOk);
 }
@@ -325,12 +326,12 @@ TEST_F(ClusterTest, Ipv6) {
     if (std::ranges::count_if(stat.owners, &wire::OwnerStat::live) == 2) break;
     std::this_thread::sleep_for(milliseconds(10));
   }
-  auto pool = Pool::Open("kvcove://" + (*master)->address().ToString() + "?host=x");
+  auto pool = Pool::Open("kvcove://" + (*master)->address().ToString() + "?host=x", kCallTime);
   ASSERT_TRUE(pool) << pool.error().ToString();
   const std::string preferred = owners[1]->host().address();
   EXPECT_TRUE(preferred.starts_with("[::1]:"));
   auto session =
-      *(*pool)->OpenSession({.name = "six", .engine = "e", .preferred_segment = preferred});
+      Must((*pool)->OpenSession({.name = "six", .engine = "e", .preferred_segment = preferred}));
   for (int i = 0; i < 20; ++i) EXPECT_EQ(Put(*session, fmt::format("k{}", i)), Code::kOk);
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(Get(*session, fmt::format("k{}", i)).ok());
   EXPECT_EQ(owners[1]->host().owner().Stat().objects, 20U);
@@ -361,7 +362,7 @@ TEST_F(ClusterTest, AnOwnerThatComesLaterIsUsedDirectly) {
   }
   EXPECT_TRUE(direct);
   EXPECT_TRUE(Get(*session, "far").ok());
-  EXPECT_TRUE(session->Reset({}));
+  EXPECT_TRUE(session->Reset({.timeout = kCallTime}));
   EXPECT_FALSE(Get(*session, "far").ok());
 }
 
@@ -395,7 +396,7 @@ TEST_F(ClusterTest, AnOwnerThatIsNotKnownYetIsAskedForOnceABatch) {
     items[i] = {.key = keys[i], .into = {&pieces[i], 1}};
   }
   std::vector<ItemResult> results(keys.size());
-  EXPECT_TRUE(reader->Get(items, results, {}));
+  EXPECT_TRUE(reader->Get(items, results, {.timeout = kCallTime}));
   EXPECT_TRUE(std::ranges::all_of(results, &ItemResult::ok));
   EXPECT_EQ(master_->Stat().lookups, before + keys.size());
 }

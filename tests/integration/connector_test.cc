@@ -2,6 +2,8 @@
 // The connector's roles and the model of an engine on real pools, with real threads.
 #include "cluster_fixture.h"
 #include "kvcove/replay/model.h"
+#include "tests/call_time.h"
+#include "tests/must.h"
 
 namespace kvcove {
 namespace {
@@ -20,7 +22,7 @@ class Engine {
     const Clock& clock = SystemClock::Instance();
     const auto session = [&]() -> std::shared_ptr<Session> {
       pools_.push_back(open());
-      return *pools_.back()->OpenSession({.name = shape.Namespace(), .engine = name});
+      return Must(pools_.back()->OpenSession({.name = shape.Namespace(), .engine = name}));
     };
     store_ = connector::StoreOf(session());
     runner_ = pools_[0]->form() == "cluster"
@@ -187,7 +189,7 @@ TEST(ConnectorPoolTest, OneHostsPoolServesRanksInProcessesOfTheirOwn) {
   options.host.owner.memory_bytes = 64 << 20;
   auto daemon = pool::Daemon::Open(options, SystemClock::Instance());
   ASSERT_TRUE(daemon);
-  const auto open = [&] { return *Pool::Open("unix:" + options.socket_path, milliseconds(2000)); };
+  const auto open = [&] { return Must(Pool::Open("unix:" + options.socket_path, kCallTime)); };
   {
     Engine a("a", open);
     Engine b("b", open);

@@ -16,6 +16,7 @@
 #include "kvcove/owner/tier.h"
 #include "tests/becomes.h"
 #include "tests/breaking_device.h"
+#include "tests/must.h"
 
 namespace kvcove::owner {
 namespace {
@@ -36,7 +37,7 @@ class DiskRetryTest : public testing::Test, private Promoter {
     std::string name = testing::TempDir() + "/kvcove-retry-XXXXXX";
     directory_ = mkdtemp(name.data());
     ASSERT_TRUE(segment::FormatHeader(header_.data(), sizes_, {.high = 1, .low = 2}, 3));
-    view_ = *segment::HeaderView::Open(header_.data(), header_.size());
+    view_ = Must(segment::HeaderView::Open(header_.data(), header_.size()));
     Open({"a"});
   }
   void TearDown() override {
@@ -190,21 +191,21 @@ TEST_F(DiskRetryTest, ADiskThatRecoversIsUsedAgainWithWhatItHeld) {
   EXPECT_TRUE(OnDisk("before"));
   Evict("after");
   EXPECT_TRUE(Becomes([&] { return OnDisk("after"); }));
-  EXPECT_TRUE(Becomes([&] { return known_->Read()->size() == 1; }));
+  EXPECT_TRUE(Becomes([&] { return Must(known_->Read()).size() == 1; }));
 }
 
 TEST_F(DiskRetryTest, NothingIsStoredOverWhatTheNextStartMayFind) {
   ASSERT_NO_FATAL_FAILURE(Write({"old", "other"}));
   ASSERT_NO_FATAL_FAILURE(Break());
-  EXPECT_EQ(known_->Read()->size(), 1U);
+  EXPECT_EQ(Must(known_->Read()).size(), 1U);
   EXPECT_TRUE(set_->Covers(kSlot, kGeneration, "old")) << "so a put of it is answered `exists`";
   EXPECT_FALSE(set_->Covers(kSlot, kGeneration, "new")) << "the disk does not have it";
   ASSERT_TRUE(Becomes([&] { return !set_->Covers(kSlot, kGeneration, "old"); }));
-  EXPECT_TRUE(known_->Read()->empty()) << "a start now would empty the disk";
+  EXPECT_TRUE(Must(known_->Read()).empty()) << "a start now would empty the disk";
   Store("old");
   broken_ = false;
   ASSERT_TRUE(Works());
-  EXPECT_TRUE(Becomes([&] { return known_->Read()->size() == 1; }));
+  EXPECT_TRUE(Becomes([&] { return Must(known_->Read()).size() == 1; }));
   EXPECT_FALSE(OnDisk("old"));
   EXPECT_TRUE(OnDisk("other"));
   ASSERT_NO_FATAL_FAILURE(Open({"a"}));
@@ -216,22 +217,22 @@ TEST_F(DiskRetryTest, APutThatBeganBeforeADiskWasOnKeepsItOutOfTheNote) {
   ASSERT_NO_FATAL_FAILURE(Write({"old"}));
   ASSERT_NO_FATAL_FAILURE(Break());
   (void)set_->Covers(kSlot, kGeneration, "old");
-  ASSERT_TRUE(Becomes([&] { return known_->Read()->empty(); }));
+  ASSERT_TRUE(Becomes([&] { return Must(known_->Read()).empty(); }));
   oldest_put_ = 9;
   broken_ = false;
   ASSERT_TRUE(Works());
   const int looked = looked_;
   ASSERT_TRUE(Becomes([&] { return looked_ > looked + 3; }));
-  EXPECT_TRUE(known_->Read()->empty()) << "it may yet store what the disk has";
+  EXPECT_TRUE(Must(known_->Read()).empty()) << "it may yet store what the disk has";
   Store("old");
   oldest_put_ = 10;
-  EXPECT_TRUE(Becomes([&] { return known_->Read()->size() == 1; }));
+  EXPECT_TRUE(Becomes([&] { return Must(known_->Read()).size() == 1; }));
   EXPECT_FALSE(OnDisk("old"));
 }
 
 TEST_F(DiskRetryTest, ADiskThatMissedARemovalIsEmptied) {
   ASSERT_NO_FATAL_FAILURE(Write({"before", "removed"}));
-  const auto known = *known_->Read();
+  const auto known = Must(known_->Read());
   ASSERT_NO_FATAL_FAILURE(Break());
   const auto shared = std::make_shared<TierRemoval>();
   const std::string_view key = "removed";
@@ -243,7 +244,7 @@ TEST_F(DiskRetryTest, ADiskThatMissedARemovalIsEmptied) {
   ASSERT_TRUE(Works());
   EXPECT_FALSE(OnDisk("removed"));
   EXPECT_FALSE(OnDisk("before"));
-  EXPECT_NE(*known_->Read(), known);
+  EXPECT_NE(Must(known_->Read()), known);
   Evict("after");
   EXPECT_TRUE(Becomes([&] { return OnDisk("after"); }));
 }
@@ -284,7 +285,7 @@ TEST_F(DiskRetryTest, OneOfTwoBreaksAndTheOtherGoesOn) {
     ASSERT_TRUE(Remove(key)) << "a removal asks the disk of its key only";
     EXPECT_FALSE(OnDisk(key));
   }
-  EXPECT_EQ(known_->Read()->size(), 2U) << "no disk has missed a removal";
+  EXPECT_EQ(Must(known_->Read()).size(), 2U) << "no disk has missed a removal";
   broken_ = false;
   ASSERT_TRUE(Works());
   for (const std::string& key : keys) EXPECT_TRUE(OnDisk(key)) << key;
@@ -299,11 +300,11 @@ TEST_F(DiskRetryTest, ARemovalThatOneMissesEmptiesThatOneAlone) {
       *std::ranges::find_if(keys, [&](const auto& key) { return DiskOf(key) == 0; });
   EXPECT_EQ(Remove(missed).error().code, Code::kUnavailable);
   ASSERT_TRUE(tier_->Forget()) << "as the owner does before it answers the removal";
-  EXPECT_EQ(known_->Read()->size(), 1U);
+  EXPECT_EQ(Must(known_->Read()).size(), 1U);
   broken_ = false;
   ASSERT_TRUE(Works());
   for (const std::string& key : keys) EXPECT_EQ(OnDisk(key), DiskOf(key) == 1) << key;
-  EXPECT_EQ(known_->Read()->size(), 2U);
+  EXPECT_EQ(Must(known_->Read()).size(), 2U);
 }
 
 TEST_F(DiskRetryTest, TwoDisksHoldAfterARestartWhatTheyHeld) {
@@ -350,7 +351,7 @@ TEST_F(DiskRetryTest, ACopyOfADiskStartsEmpty) {
   std::filesystem::copy_file(directory_ + "/file-a", directory_ + "/file-b");
   ASSERT_NO_FATAL_FAILURE(Open({"a", "b"}));
   for (const std::string& key : keys) EXPECT_EQ(OnDisk(key), DiskOf(key) == 0) << key;
-  const auto known = *known_->Read();
+  const auto known = Must(known_->Read());
   ASSERT_EQ(known.size(), 2U);
   EXPECT_NE(known[0].disk, known[1].disk);
 }

@@ -184,7 +184,7 @@ TEST_F(DiskTasksTest, AKeyInBothTiersIsListedOnce) {
   }
   ASSERT_GT(both, 0);
   ASSERT_TRUE(Becomes([&] { return OwnerAt(0).Stat().disk_queued_bytes == 0; }));
-  const SlotId slot = session_->Capture({})->slot;
+  const SlotId slot = Must(session_->Capture({.timeout = kCallTime})).slot;
   for (const std::optional<SlotId> of : {std::optional(slot), std::optional<SlotId>()}) {
     const auto listed = List("", of);
     EXPECT_EQ(listed.size(), static_cast<std::size_t>(kMany));

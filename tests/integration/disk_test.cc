@@ -24,6 +24,7 @@
 #include "kvcove/pool/pool.h"
 #include "tests/becomes.h"
 #include "tests/call_time.h"
+#include "tests/must.h"
 #include "tests/random_bytes.h"
 
 extern char** environ;
@@ -44,7 +45,7 @@ Code Put(Session& session, const std::string& key, const std::string& value) {
   const ConstBuffer piece{.data = value.data(), .size = value.size()};
   const PutItem item{.key = key, .value = {&piece, 1}, .after = {}};
   ItemResult result;
-  const auto token = session.Capture({});
+  const auto token = session.Capture({.timeout = kCallTime});
   if (!token) return token.error().code;
   (void)session.Put(*token, {&item, 1}, {&result, 1}, {.timeout = kCallTime});
   return result.code;
@@ -103,7 +104,8 @@ class DiskTest : public testing::TestWithParam<std::string> {
     if (GetParam() == "embedded") {
       KVCOVE_ASSIGN(pool_,
                     Pool::Open(fmt::format("embedded:?memory={}&disk={}:{}&data={}&disk_admit={}",
-                                           kMemory, disk_, size, directory_ + "/data", admit)));
+                                           kMemory, disk_, size, directory_ + "/data", admit),
+                               kCallTime));
     } else {
       pool::DaemonOptions options;
       options.socket_path = directory_ + "/kvcove.sock";
@@ -113,7 +115,7 @@ class DiskTest : public testing::TestWithParam<std::string> {
       KVCOVE_ASSIGN(options.host.owner.disks, owner::ParseDisks("disk", {&disks, 1}));
       KVCOVE_ASSIGN(options.host.owner.disk_admit, owner::ParseDiskAdmit("admit", admit));
       KVCOVE_ASSIGN(daemon_, pool::Daemon::Open(options, SystemClock::Instance()));
-      KVCOVE_ASSIGN(pool_, Pool::Open("unix:" + options.socket_path, milliseconds(20'000)));
+      KVCOVE_ASSIGN(pool_, Pool::Open("unix:" + options.socket_path, kCallTime));
     }
     KVCOVE_ASSIGN(session_, pool_->OpenSession({.name = "model", .assume_weights = true}));
     return {};
@@ -122,7 +124,7 @@ class DiskTest : public testing::TestWithParam<std::string> {
     const Status opened = Open();
     ASSERT_TRUE(opened) << opened.error().ToString();
   }
-  PoolStat Stat() { return *pool_->Stat(); }
+  PoolStat Stat() { return AwaitStat(*pool_); }
   // Puts `count` values; the older ones go to the disk.
   void Fill(int count, const std::string& prefix = "key") {
     for (int i = 0; i < count; ++i) {
@@ -452,13 +454,15 @@ TEST_P(DiskTest, ADiskThatDoesNotFitStopsTheStart) {
 }
 
 TEST_P(DiskTest, ADiskInUseOrOfAnotherPoolStopsTheStart) {
-  const auto second = Pool::Open(fmt::format("embedded:?memory={}&disk={}:128MiB&data={}", kMemory,
-                                             disk_, directory_ + "/d2"));
+  const auto second = Pool::Open(
+      fmt::format("embedded:?memory={}&disk={}:128MiB&data={}", kMemory, disk_, directory_ + "/d2"),
+      kCallTime);
   ASSERT_FALSE(second);
   EXPECT_NE(second.error().detail.find("in use"), std::string::npos) << second.error().detail;
   Close();
-  const auto foreign = Pool::Open(fmt::format("embedded:?memory={}&disk={}:128MiB&data={}", kMemory,
-                                              disk_, directory_ + "/d2"));
+  const auto foreign = Pool::Open(
+      fmt::format("embedded:?memory={}&disk={}:128MiB&data={}", kMemory, disk_, directory_ + "/d2"),
+      kCallTime);
   ASSERT_FALSE(foreign);
   EXPECT_NE(foreign.error().detail.find("belongs to pool"), std::string::npos)
       << foreign.error().detail;
@@ -470,8 +474,8 @@ TEST_P(DiskTest, ADiskThatMissedARunStartsEmpty) {
   ASSERT_FALSE(OnDisk(120).empty());
   Close();
   {
-    const auto without =
-        Pool::Open(fmt::format("embedded:?memory={}&data={}", kMemory, directory_ + "/data"));
+    const auto without = Pool::Open(
+        fmt::format("embedded:?memory={}&data={}", kMemory, directory_ + "/data"), kCallTime);
     ASSERT_TRUE(without) << without.error().ToString();
   }
   ASSERT_NO_FATAL_FAILURE(OpenAgain());
@@ -514,12 +518,12 @@ class DiskKillTest : public testing::Test {
     bool ended = false;
     const bool opened = Becomes([&] {
       if (pool_ != nullptr || ended) return true;
-      if (auto pool = Pool::Open("unix:" + socket)) pool_ = *std::move(pool);
+      if (auto pool = Pool::Open("unix:" + socket, kCallTime)) pool_ = *std::move(pool);
       ended = waitpid(pid_, nullptr, WNOHANG) == pid_;
       return false;
     });
     ASSERT_TRUE(opened && pool_ != nullptr) << std::ifstream(log_).rdbuf();
-    session_ = *pool_->OpenSession({.name = "model", .assume_weights = true});
+    session_ = Must(pool_->OpenSession({.name = "model", .assume_weights = true}));
   }
   void Kill() {
     session_.reset();
@@ -596,7 +600,7 @@ TEST_F(DiskKillTest, WhatTheDiskHadIsFoundAfterAKill) {
                                << ", " << MissReasonName(result.reason);
       ASSERT_EQ(got, ValueOf(key));
     }
-    const auto queue = [&] { return pool_->Stat()->disk_queued_bytes; };
+    const auto queue = [&] { return AwaitStat(*pool_).disk_queued_bytes; };
     std::vector<std::string> keys;
     for (int i = 0; i < 100; ++i) {
       keys.push_back(fmt::format("{}.{}", round, i));

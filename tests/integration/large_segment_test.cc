@@ -14,6 +14,8 @@
 #include "kvcove/base/size.h"
 #include "kvcove/pool/daemon.h"
 #include "kvcove/pool/pool.h"
+#include "tests/call_time.h"
+#include "tests/must.h"
 
 namespace kvcove {
 namespace {
@@ -55,9 +57,7 @@ class LargeSegmentTest : public testing::Test {
     std::filesystem::remove_all(directory_);
   }
   std::unique_ptr<Pool> Attach() {
-    auto pool = Pool::Open("unix:" + directory_ + "/private/kvcove.sock");
-    EXPECT_TRUE(pool) << pool.error().ToString();
-    return std::move(*pool);
+    return Must(Pool::Open("unix:" + directory_ + "/private/kvcove.sock", kCallTime));
   }
   owner::Owner& owner() { return daemon_->host().owner(); }
   // Objects of 256 MiB that nobody writes.
@@ -101,15 +101,15 @@ TEST_F(LargeSegmentTest, AttachingTouchesNextToNothing) {
 TEST_F(LargeSegmentTest, ValuesBeyondWhatSmallGranulesReachArePutAndGot) {
   EXPECT_EQ(owner().header().granule().bytes(), 128U);
   const auto pool = Attach();
-  auto session = *pool->OpenSession({.name = "m", .engine = "e"});
-  const Token token = *session->Capture({});
+  auto session = Must(pool->OpenSession({.name = "m", .engine = "e"}));
+  const Token token = Must(session->Capture({.timeout = kCallTime}));
   Occupy(token, 0, 1030);
   std::string value(100'001, '\0');
   for (std::size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i * 7);
   const ConstBuffer piece{value.data(), value.size()};
   const PutItem item{.key = "far", .value = {&piece, 1}};
   ItemResult result;
-  ASSERT_TRUE(session->Put(token, {&item, 1}, {&result, 1}, {}));
+  ASSERT_TRUE(session->Put(token, {&item, 1}, {&result, 1}, {.timeout = kCallTime}));
   ASSERT_TRUE(result.ok());
   const segment::HeaderView view = owner().header();
   const segment::Found found =
@@ -118,11 +118,11 @@ TEST_F(LargeSegmentTest, ValuesBeyondWhatSmallGranulesReachArePutAndGot) {
   EXPECT_GT(view.granule().BytesOf(found.first_granule), 256 * kGiB);
 
   const auto other = Attach();
-  auto reader = *other->OpenSession({.name = "m", .engine = "e"});
+  auto reader = Must(other->OpenSession({.name = "m", .engine = "e"}));
   std::string read(value.size(), '\0');
   const MutableBuffer into{read.data(), read.size()};
   const GetItem wanted{.key = "far", .into = {&into, 1}};
-  ASSERT_TRUE(reader->Get({&wanted, 1}, {&result, 1}, {}));
+  ASSERT_TRUE(reader->Get({&wanted, 1}, {&result, 1}, {.timeout = kCallTime}));
   EXPECT_TRUE(result.ok());
   EXPECT_EQ(read, value);
 }
@@ -130,8 +130,8 @@ TEST_F(LargeSegmentTest, ValuesBeyondWhatSmallGranulesReachArePutAndGot) {
 // When nothing is free any more, the oldest gives way, and what lies at the end is still right.
 TEST_F(LargeSegmentTest, ItFillsToItsEndAndThenEvicts) {
   const auto pool = Attach();
-  auto session = *pool->OpenSession({.name = "m", .engine = "e"});
-  const Token token = *session->Capture({});
+  auto session = Must(pool->OpenSession({.name = "m", .engine = "e"}));
+  const Token token = Must(session->Capture({.timeout = kCallTime}));
   Occupy(token, 0, 1200);
   EXPECT_EQ(owner().Stat().free_bytes, 0U);
   EXPECT_EQ(owner().Stat().evictions, 0U);

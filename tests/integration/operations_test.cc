@@ -223,7 +223,7 @@ TEST_F(OperationsTest, CopiesAndMovesByPrefix) {
 TEST_F(OperationsTest, ALostReplicaIsMadeAgain) {
   StartOwner();
   auto pool = Open();
-  auto session = *pool->OpenSession({.name = "acme/llama", .engine = "e", .replicas = 2});
+  auto session = Must(pool->OpenSession({.name = "acme/llama", .engine = "e", .replicas = 2}));
   for (int i = 0; i < 200; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i)), Code::kOk);
   const auto copies = [&] {
     std::uint64_t all = 0;
@@ -250,7 +250,7 @@ TEST_F(OperationsTest, EveryMissHasAReasonAndIsTold) {
   EXPECT_EQ(Put(*session, "voided"), Code::kOk);
   const std::string_view keys[] = {"removed"};
   ItemResult result;
-  EXPECT_TRUE(session->Remove(keys, {&result, 1}, {}));
+  EXPECT_TRUE(session->Remove(keys, {&result, 1}, {.timeout = kCallTime}));
   EXPECT_EQ(Get(*session, "removed").reason, MissReason::kRemoved);
   EXPECT_EQ(Get(*session, "never").reason, MissReason::kNeverPut);
   EXPECT_TRUE(session->Reset({.all_void = true}));
@@ -313,7 +313,7 @@ TEST_F(OperationsTest, KeysArePagedByPrefix) {
 TEST_F(OperationsTest, BadRequestsAreToldWhatIsWrong) {
   auto pool = Open();
   auto session = OpenSession(*pool);
-  (void)session->Capture({});
+  (void)session->Capture({.timeout = kCallTime});
   EXPECT_EQ(Ask("GET", "/v1/nothing").status, 404);
   EXPECT_EQ(Ask("GET", "/v1/reset").status, 405);
   const auto wrong = Ask("POST", "/v1/reset", {{"namespace", "acme/lama"}});
@@ -364,7 +364,7 @@ TEST_F(OperationsTest, OwnersHaveAnEndpointToo) {
   const auto server = pool::ServeAdmin(owners_[0]->host(), std::move(*listener), address, nullptr,
                                        SystemClock::Instance());
   const auto get = [&](const std::string& path) {
-    return *http::Call({.port = address.port, .target = path});
+    return Must(http::Call({.port = address.port, .target = path}));
   };
   EXPECT_EQ(get("/healthz").body, "ok\n");
   EXPECT_EQ(get("/readyz").status, 200);
@@ -384,14 +384,15 @@ TEST_F(OperationsTest, OwnersHaveAnEndpointToo) {
 }
 
 TEST_F(OperationsTest, PlacementByName) {
-  auto pool = *Pool::Open(
-      fmt::format("kvcove://{}?host=host0&placement=random", master_->address().ToString()));
+  auto pool = Must(Pool::Open(
+      fmt::format("kvcove://{}?host=host0&placement=random", master_->address().ToString()),
+      kCallTime));
   auto session = OpenSession(*pool);
   for (int i = 0; i < 60; ++i) EXPECT_EQ(Put(*session, fmt::format("r{}", i)), Code::kOk);
   EXPECT_GT(ObjectsOf(0), 10U);
   EXPECT_GT(ObjectsOf(1), 10U);
-  const auto wrong =
-      Pool::Open(fmt::format("kvcove://{}?placement=randon", master_->address().ToString()));
+  const auto wrong = Pool::Open(
+      fmt::format("kvcove://{}?placement=randon", master_->address().ToString()), kCallTime);
   ASSERT_FALSE(wrong);
   EXPECT_THAT(wrong.error().detail, testing::HasSubstr("'random'"));
   // A preferred segment that is no address, from wherever it is named.
@@ -404,8 +405,8 @@ TEST_F(OperationsTest, PlacementByName) {
   EXPECT_NE(refused.error().detail.find("MOONCAKE_PREFERRED_SEGMENT: '10.0.0.1'"),
             std::string::npos);
   // A preferred segment that is not there: others are used, and it is counted.
-  auto lost = *pool->OpenSession(
-      {.name = "acme/llama", .engine = "e1", .preferred_segment = "127.0.0.1:9"});
+  auto lost = Must(pool->OpenSession(
+      {.name = "acme/llama", .engine = "e1", .preferred_segment = "127.0.0.1:9"}));
   EXPECT_EQ(Put(*lost, "x"), Code::kOk);
   std::string metrics;
   for (int i = 0; i < 100; ++i) {
@@ -425,7 +426,7 @@ class SecuredOperationsTest : public OperationsTest {
         "[tenants.user]\ntokens = [\"{}\"]\nscopes = [\"read\", \"write\", \"reset\"]\n",
         boss_.token, user_.token);
     chmod(path.c_str(), 0600);
-    credentials_ = *rpc::Credentials::Load(path);
+    credentials_ = Must(rpc::Credentials::Load(path));
   }
   const rpc::Credential boss_{.tenant = "boss", .token = rpc::NewToken()};
   const rpc::Credential user_{.tenant = "user", .token = rpc::NewToken()};

@@ -19,6 +19,7 @@
 #include "kvcove/base/thread_sanitizer.h"
 #include "kvcove/pool/daemon.h"
 #include "tests/call_time.h"
+#include "tests/must.h"
 #include "tests/random_bytes.h"
 
 namespace kvcove {
@@ -46,10 +47,10 @@ class PoolTest : public testing::TestWithParam<std::string> {
       options.socket_path = directory_ + "/kvcove.sock";
       options.host.owner.memory_bytes = memory;
       options.host.owner.quotas = std::move(quotas);
-      daemon_ = *pool::Daemon::Open(options, SystemClock::Instance());
+      daemon_ = Must(pool::Daemon::Open(options, SystemClock::Instance()));
       address_ = "unix:" + options.socket_path;
     }
-    pool_ = *Pool::Open(address_);
+    pool_ = Must(Pool::Open(address_, kCallTime));
   }
   void TearDown() override {
     pool_.reset();
@@ -58,7 +59,7 @@ class PoolTest : public testing::TestWithParam<std::string> {
   }
   SessionPtr OpenSession(const std::string& name = "model", const std::string& engine = "",
                          bool follow = false) {
-    return *pool_->OpenSession({.name = name, .engine = engine, .follow_always = follow});
+    return Must(pool_->OpenSession({.name = name, .engine = engine, .follow_always = follow}));
   }
 
   static std::string ValueOf(const std::string& key, std::size_t size) {
@@ -73,7 +74,7 @@ class PoolTest : public testing::TestWithParam<std::string> {
     return result.code;
   }
   static Code Put(Session& session, const std::string& key, const std::string& value) {
-    const auto token = session.Capture({});
+    const auto token = session.Capture({.timeout = kCallTime});
     return token ? Put(session, *token, key, value) : token.error().code;
   }
   static ItemResult Get(Session& session, const std::string& key, std::string& into,
@@ -130,7 +131,7 @@ TEST_P(PoolTest, PiecesJoinAndSplit) {
     std::string read(size, '\0');
     const MutableBuffer into[2] = {{read.data(), 7}, {read.data() + 7, size - 7}};
     const GetItem get{.key = key, .into = into};
-    ASSERT_TRUE(session->Get({&get, 1}, {&result, 1}, {}));
+    ASSERT_TRUE(session->Get({&get, 1}, {&result, 1}, {.timeout = kCallTime}));
     EXPECT_EQ(read, value);
   }
 }
@@ -156,7 +157,7 @@ TEST_P(PoolTest, ABatchReportsEachItem) {
                            {.key = long_key, .into = {&pieces[0], 1}},
                            {.key = "there", .into = {&pieces[3], 1}}};
   ItemResult results[5];
-  (void)session->Get(items, results, {});
+  (void)session->Get(items, results, {.timeout = kCallTime});
   EXPECT_EQ(results[0].code, Code::kOk);
   EXPECT_EQ(results[1].code, Code::kMiss);
   EXPECT_EQ(results[1].reason, MissReason::kNeverPut);
@@ -173,11 +174,11 @@ TEST_P(PoolTest, BadInputIsNamed) {
   EXPECT_EQ(Put(*session, std::string(1025, 'k'), "v"), Code::kInvalid);
   const std::string_view keys[] = {"a", "b"};
   ItemResult one;
-  const Status status = session->Exists(keys, {&one, 1}, {});
+  const Status status = session->Exists(keys, {&one, 1}, {.timeout = kCallTime});
   ASSERT_FALSE(status);
   EXPECT_THAT(status.error().detail, testing::HasSubstr("2 items"));
   EXPECT_EQ(pool_->OpenSession({.name = std::string(600, 'n')}).error().code, Code::kInvalid);
-  EXPECT_EQ(session->RemoveMatching("", {}).error().code, Code::kInvalid);
+  EXPECT_EQ(session->RemoveMatching("", {.timeout = kCallTime}).error().code, Code::kInvalid);
 }
 
 TEST_P(PoolTest, AKeyThatCannotBeStoredIsNobodysPrefix) {
@@ -201,7 +202,7 @@ TEST_P(PoolTest, AResetOfAVersionThatTheEngineWentBackToVoidsIt) {
     const ConstBuffer piece{.data = value.data(), .size = value.size()};
     const PutItem item{.key = "k", .value = {&piece, 1}, .after = {}};
     ItemResult result;
-    const auto token = session->Capture({.version = version});
+    const auto token = session->Capture({.timeout = kCallTime, .version = version});
     if (!token) return token.error().code;
     (void)session->Put(*token, {&item, 1}, {&result, 1}, {.version = version});
     return result.code;
@@ -214,12 +215,13 @@ TEST_P(PoolTest, AResetOfAVersionThatTheEngineWentBackToVoidsIt) {
   };
   ASSERT_EQ(put("v1"), Code::kOk);
   ASSERT_EQ(put("v2"), Code::kOk);
-  const auto back = session->Capture({.version = "v1"});
+  const auto back = session->Capture({.timeout = kCallTime, .version = "v1"});
   ASSERT_TRUE(back);
   ASSERT_TRUE(found("v1"));
   ASSERT_TRUE(session->Reset({.version = "v1"}));
   EXPECT_FALSE(found("v1"));
-  EXPECT_NE(session->Capture({.version = "v1"})->generation, back->generation);
+  EXPECT_NE(Must(session->Capture({.timeout = kCallTime, .version = "v1"})).generation,
+            back->generation);
   EXPECT_TRUE(found("v2")) << "of another version";
   // A change to a version that this engine has not used since voids nothing.
   ASSERT_TRUE(session->Reset({.version = "v2"}));
@@ -231,35 +233,35 @@ TEST_P(PoolTest, WhatIsStoredIsListedCountedAndPlaced) {
   auto other = OpenSession("another model");
   ASSERT_EQ(Put(*other, "a/9", "v"), Code::kOk);
   for (const std::string key : {"a/1", "a/2", "b/1"}) ASSERT_EQ(Put(*session, key, "v"), Code::kOk);
-  const auto all = session->List("", {});
+  const auto all = session->List("", {.timeout = kCallTime});
   ASSERT_TRUE(all) << all.error().ToString();
   EXPECT_EQ(all->size(), 3U);
-  const auto some = session->List("a/", {});
+  const auto some = session->List("a/", {.timeout = kCallTime});
   ASSERT_TRUE(some);
   ASSERT_EQ(some->size(), 2U);
   EXPECT_EQ(some->front().key, "a/1");
   EXPECT_EQ(some->front().size_bytes, 1U);
   EXPECT_FALSE(some->front().held);
   const std::string_view keys[] = {"a/1", "nothing"};
-  const auto where = session->Where(keys, {});
+  const auto where = session->Where(keys, {.timeout = kCallTime});
   ASSERT_TRUE(where);
   EXPECT_EQ((*where)[0], std::vector<std::string>{"local"});
   EXPECT_TRUE((*where)[1].empty());
-  const auto places = session->Places(keys, {});
+  const auto places = session->Places(keys, {.timeout = kCallTime});
   ASSERT_TRUE(places);
   EXPECT_EQ((*places)[0].front().tier, Tier::kMemory);
   EXPECT_EQ((*places)[0].front().bytes, 1U);
 
-  const auto before = session->Count({});
+  const auto before = session->Count({.timeout = kCallTime});
   ASSERT_TRUE(before);
   EXPECT_EQ(before->objects, 3U);
-  ASSERT_TRUE(session->Reset({}));
-  const auto after = session->Count({});
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
+  const auto after = session->Count({.timeout = kCallTime});
   ASSERT_TRUE(after);
   EXPECT_NE(after->generation, before->generation);
   EXPECT_EQ(after->objects, 0U);
   EXPECT_EQ(after->voided, 3U);
-  EXPECT_TRUE(session->List("", {})->empty());
+  EXPECT_TRUE(Must(session->List("", {.timeout = kCallTime})).empty());
 }
 
 TEST_P(PoolTest, LookUpsAndGetsHoldWhatTheyFind) {
@@ -274,7 +276,7 @@ TEST_P(PoolTest, LookUpsAndGetsHoldWhatTheyFind) {
   EXPECT_TRUE(Get(*session, "neither", into).ok());
   // What a session has told counts at once for who asks.
   const std::string_view keys[] = {"looked up", "got", "neither"};
-  const auto stats = session->Stat(keys, {});
+  const auto stats = session->Stat(keys, {.timeout = kCallTime});
   ASSERT_TRUE(stats);
   EXPECT_TRUE((*stats)[0]->held);
   EXPECT_TRUE((*stats)[1]->held);
@@ -290,17 +292,18 @@ TEST_P(PoolTest, LongestPrefixStopsAtTheFirstMiss) {
     ASSERT_EQ(Put(*session, keys[i], "v"), Code::kOk);
   }
   const std::vector<std::string_view> views(keys.begin(), keys.end());
-  EXPECT_EQ(*session->LongestPrefix(views, {}), 200U);
-  EXPECT_EQ(*session->LongestPrefix(std::span(views).first(3), {}), 3U);
-  EXPECT_EQ(*session->LongestPrefix(std::span(views).subspan(200), {}), 0U);
-  EXPECT_EQ(*session->LongestPrefix({}, {}), 0U);
+  EXPECT_EQ(Must(session->LongestPrefix(views, {.timeout = kCallTime})), 200U);
+  EXPECT_EQ(Must(session->LongestPrefix(std::span(views).first(3), {.timeout = kCallTime})), 3U);
+  EXPECT_EQ(Must(session->LongestPrefix(std::span(views).subspan(200), {.timeout = kCallTime})),
+            0U);
+  EXPECT_EQ(Must(session->LongestPrefix({}, {.timeout = kCallTime})), 0U);
 }
 
 TEST_P(PoolTest, NothingFromBeforeAResetIsFoundAfterIt) {
   auto session = OpenSession();
   ASSERT_EQ(Put(*session, "k", "old"), Code::kOk);
-  const Token before = *session->Capture({});
-  ASSERT_TRUE(session->Reset({}));
+  const Token before = Must(session->Capture({.timeout = kCallTime}));
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
   const ItemResult result = Exists(*session, "k");
   EXPECT_EQ(result.code, Code::kMiss);
   EXPECT_EQ(result.reason, MissReason::kReset);
@@ -320,11 +323,11 @@ TEST_P(PoolTest, AResetReachesOtherSessionsAndNamespacesStayApart) {
   ASSERT_EQ(Put(*a, "k", "v"), Code::kOk);
   ASSERT_EQ(Put(*other, "k", "other's"), Code::kOk);
   ASSERT_EQ(Exists(*b, "k").code, Code::kOk);
-  ASSERT_TRUE(a->Reset({}));
+  ASSERT_TRUE(a->Reset({.timeout = kCallTime}));
   EXPECT_EQ(Exists(*b, "k").reason, MissReason::kClosed) << "b may still have the old weights";
-  EXPECT_EQ(b->Capture({}).error().code, Code::kClosed);
+  EXPECT_EQ(b->Capture({.timeout = kCallTime}).error().code, Code::kClosed);
   EXPECT_EQ(Exists(*other, "k").code, Code::kOk);
-  ASSERT_TRUE(b->Reset({}));
+  ASSERT_TRUE(b->Reset({.timeout = kCallTime}));
   ASSERT_EQ(Put(*a, "k2", "v"), Code::kOk);
   EXPECT_EQ(Exists(*b, "k2").code, Code::kOk) << "both share the new generation";
 }
@@ -333,35 +336,39 @@ TEST_P(PoolTest, AnotherProcessOfTheEngineOpensAClosedSession) {
   auto scheduler = OpenSession("model", "engine");
   auto worker = OpenSession("model", "engine");
   auto other = OpenSession("model", "other");
-  ASSERT_TRUE(scheduler->Capture({}) && worker->Capture({}) && other->Capture({}));
-  ASSERT_TRUE(other->Reset({}));
-  EXPECT_EQ(worker->Capture({}).error().code, Code::kClosed);
-  ASSERT_TRUE(scheduler->Reset({}));
+  ASSERT_TRUE(scheduler->Capture({.timeout = kCallTime}) &&
+              worker->Capture({.timeout = kCallTime}) && other->Capture({.timeout = kCallTime}));
+  ASSERT_TRUE(other->Reset({.timeout = kCallTime}));
+  EXPECT_EQ(worker->Capture({.timeout = kCallTime}).error().code, Code::kClosed);
+  ASSERT_TRUE(scheduler->Reset({.timeout = kCallTime}));
   std::this_thread::sleep_for(milliseconds(60));
-  EXPECT_TRUE(worker->Capture({}));
+  EXPECT_TRUE(worker->Capture({.timeout = kCallTime}));
 }
 
 TEST_P(PoolTest, AnEngineEndsWithItsLastSession) {
   auto scheduler = OpenSession("model", "engine");
   auto worker = OpenSession("model", "engine");
   ASSERT_EQ(Put(*scheduler, "k", "v"), Code::kOk);
-  ASSERT_TRUE(worker->Capture({}));
-  ASSERT_TRUE(scheduler->Reset({}));
+  ASSERT_TRUE(worker->Capture({.timeout = kCallTime}));
+  ASSERT_TRUE(scheduler->Reset({.timeout = kCallTime}));
   scheduler.reset();
-  EXPECT_TRUE(worker->Capture({})) << "the engine goes on";
+  EXPECT_TRUE(worker->Capture({.timeout = kCallTime})) << "the engine goes on";
   worker.reset();
-  EXPECT_EQ(OpenSession("model", "engine")->Capture({}).error().code, Code::kClosed)
+  EXPECT_EQ(OpenSession("model", "engine")->Capture({.timeout = kCallTime}).error().code,
+            Code::kClosed)
       << "a new engine on a namespace that engines reset";
 }
 
 TEST_P(PoolTest, HardPinsOfUnnamedVersionsStay) {
   auto session = OpenSession();
   const std::string value(1 << 20, 'v');
-  ASSERT_EQ(Put(*session, *session->Capture({.version = "v1"}), "pinned", value), Code::kOk);
+  ASSERT_EQ(Put(*session, Must(session->Capture({.timeout = kCallTime, .version = "v1"})), "pinned",
+                value),
+            Code::kOk);
   const std::string_view key = "pinned";
   ItemResult result;
   ASSERT_TRUE(session->Pin({&key, 1}, PinKind::kHard, {}, {&result, 1}, {.version = "v1"}));
-  const Token now = *session->Capture({.version = "v2"});
+  const Token now = Must(session->Capture({.timeout = kCallTime, .version = "v2"}));
   const std::vector<std::string> named = {"v2"};
   ASSERT_TRUE(session->NameVersions(named, {}));
   for (int i = 0; i < 30; ++i)
@@ -373,7 +380,7 @@ TEST_P(PoolTest, AnOperatorsResetIsFollowedAtOnce) {
   auto a = OpenSession("model", "a");
   auto b = OpenSession("model", "b");
   ASSERT_EQ(Put(*a, "k", "v"), Code::kOk);
-  ASSERT_TRUE(b->Capture({}));
+  ASSERT_TRUE(b->Capture({.timeout = kCallTime}));
   ASSERT_TRUE(b->Reset({.all_void = true}));
   EXPECT_EQ(Exists(*a, "k").code, Code::kMiss);
   EXPECT_EQ(Put(*a, "k", "v"), Code::kOk);
@@ -382,9 +389,9 @@ TEST_P(PoolTest, AnOperatorsResetIsFollowedAtOnce) {
 
 TEST_P(PoolTest, WeightVersionsDoNotMix) {
   auto session = OpenSession();
-  const Token v1 = *session->Capture({.version = "run7/step1"});
+  const Token v1 = Must(session->Capture({.timeout = kCallTime, .version = "run7/step1"}));
   ASSERT_EQ(Put(*session, v1, "k", "one"), Code::kOk);
-  const Token v2 = *session->Capture({.version = "run7/step2"});
+  const Token v2 = Must(session->Capture({.timeout = kCallTime, .version = "run7/step2"}));
   EXPECT_EQ(Exists(*session, "k", {.version = "run7/step2"}).code, Code::kMiss);
   ASSERT_EQ(Put(*session, v2, "k", "two"), Code::kOk);
   std::string read(3, '\0');
@@ -392,7 +399,7 @@ TEST_P(PoolTest, WeightVersionsDoNotMix) {
   EXPECT_EQ(read, "one") << "a change of version erases nothing";
   ASSERT_TRUE(session->Reset({.version = "run7/step3"}));
   EXPECT_EQ(Exists(*session, "k", {.version = "run7/step2"}).code, Code::kOk);
-  ASSERT_TRUE(session->Reset({}));
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
   EXPECT_EQ(Exists(*session, "k", {.version = "run7/step1"}).code, Code::kMiss);
   EXPECT_EQ(Exists(*session, "k", {.version = "run7/step2"}).code, Code::kMiss);
 }
@@ -400,8 +407,8 @@ TEST_P(PoolTest, WeightVersionsDoNotMix) {
 TEST_P(PoolTest, VersionsThatNobodyNamesAreReclaimedFirst) {
   auto session = OpenSession();
   const std::string value(64 << 10, 'v');
-  const Token old = *session->Capture({.version = "v1"});
-  const Token now = *session->Capture({.version = "v2"});
+  const Token old = Must(session->Capture({.timeout = kCallTime, .version = "v1"}));
+  const Token now = Must(session->Capture({.timeout = kCallTime, .version = "v2"}));
   for (int i = 0; i < 60; ++i) {
     ASSERT_EQ(Put(*session, now, fmt::format("new-{}", i), value), Code::kOk);
     ASSERT_EQ(Put(*session, old, fmt::format("old-{}", i), value), Code::kOk);
@@ -439,11 +446,11 @@ TEST_P(PoolTest, HardPinsStayAndAreBounded) {
   for (int i = 0; i < 6; ++i) keys.push_back(fmt::format("k{}", i));
   const std::vector<std::string_view> views(keys.begin(), keys.end());
   std::vector<ItemResult> results(6);
-  ASSERT_TRUE(session->Pin(views, PinKind::kHard, {}, results, {}));
+  ASSERT_TRUE(session->Pin(views, PinKind::kHard, {}, results, {.timeout = kCallTime}));
   for (int i = 0; i < 6; ++i) EXPECT_EQ(results[i].code, i < 4 ? Code::kOk : Code::kLimit) << i;
   for (int i = 10; i < 40; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(Exists(*session, keys[i]).ok()) << i;
-  ASSERT_TRUE(session->Reset({}));
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
   EXPECT_FALSE(Exists(*session, keys[0]).ok()) << "a reset voids hard pins, too";
   for (int i = 10; i < 30; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
 }
@@ -457,12 +464,13 @@ TEST_P(PoolTest, HoldsAndSoftPinsOutliveOthers) {
   ItemResult result;
   ASSERT_TRUE(session->Hold({&held, 1}, milliseconds(30000), {&result, 1}));
   EXPECT_TRUE(result.ok());
-  ASSERT_TRUE(session->Pin({&pinned, 1}, PinKind::kSoft, milliseconds(30000), {&result, 1}, {}));
+  ASSERT_TRUE(session->Pin({&pinned, 1}, PinKind::kSoft, milliseconds(30000), {&result, 1},
+                           {.timeout = kCallTime}));
   for (int i = 200; i < 500; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
   EXPECT_TRUE(Exists(*session, "k5").ok());
   EXPECT_TRUE(Exists(*session, "k6").ok());
   const std::string_view views[] = {"k5", "k6", "gone"};
-  const auto stats = session->Stat(views, {});
+  const auto stats = session->Stat(views, {.timeout = kCallTime});
   ASSERT_TRUE(stats);
   EXPECT_TRUE((*stats)[0]->held);
   EXPECT_TRUE((*stats)[1]->soft_pinned);
@@ -476,7 +484,7 @@ TEST_P(PoolTest, AFullOfPinsPoolSaysOutOfSpace) {
   ASSERT_EQ(Put(*session, "a", std::string(4 << 20, 'v')), Code::kOk);
   const std::string_view key = "a";
   ItemResult result;
-  ASSERT_TRUE(session->Pin({&key, 1}, PinKind::kHard, {}, {&result, 1}, {}));
+  ASSERT_TRUE(session->Pin({&key, 1}, PinKind::kHard, {}, {&result, 1}, {.timeout = kCallTime}));
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(Put(*session, "b", large), Code::kNoSpace);
   EXPECT_EQ(Put(*session, "c", std::string(9 << 20, 'v')), Code::kNoSpace)
@@ -490,13 +498,13 @@ TEST_P(PoolTest, RemoveAndRemoveMatching) {
     ASSERT_EQ(Put(*session, key, "v"), Code::kOk);
   const std::string_view keys[] = {"m/a/1", "nothing"};
   ItemResult results[2];
-  ASSERT_TRUE(session->Remove(keys, results, {}));
+  ASSERT_TRUE(session->Remove(keys, results, {.timeout = kCallTime}));
   EXPECT_EQ(results[0].code, Code::kOk);
   EXPECT_EQ(results[1].code, Code::kMiss);
   EXPECT_EQ(Exists(*session, "m/a/1").reason, MissReason::kRemoved);
-  EXPECT_EQ(*session->RemoveMatching("m/?/*", {}), 2U);
+  EXPECT_EQ(Must(session->RemoveMatching("m/?/*", {.timeout = kCallTime})), 2U);
   EXPECT_TRUE(Exists(*session, "n/a/1").ok());
-  EXPECT_EQ(*session->RemoveMatching("n/*", {}), 1U);
+  EXPECT_EQ(Must(session->RemoveMatching("n/*", {.timeout = kCallTime})), 1U);
   EXPECT_EQ(Put(*session, "m/a/1", "again"), Code::kOk);
 }
 
@@ -507,7 +515,7 @@ TEST_P(PoolTest, AsynchronousCallsEndInTheQueue) {
   const ConstBuffer piece{.data = value.data(), .size = value.size()};
   const PutItem put{.key = "k", .value = {&piece, 1}, .after = {}};
   ItemResult put_result;
-  const Token token = *session->Capture({});
+  const Token token = Must(session->Capture({.timeout = kCallTime}));
   ASSERT_TRUE(session->PutAsync(queue, 1, token, {&put, 1}, {&put_result, 1}));
   pollfd waits{.fd = queue.event_fd(), .events = POLLIN, .revents = 0};
   ASSERT_EQ(poll(&waits, 1, 5000), 1) << "the eventfd tells";
@@ -545,14 +553,15 @@ TEST_P(PoolTest, AForkedChildIsRefusedAndOpensItsOwn) {
   ASSERT_EQ(Put(*session, "k", "v"), Code::kOk);
   const pid_t child = fork();
   if (child == 0) {
-    const bool refused = session->Capture({}).error().code == Code::kUnavailable &&
-                         pool_->Stat().error().code == Code::kUnavailable;
+    const bool refused =
+        session->Capture({.timeout = kCallTime}).error().code == Code::kUnavailable &&
+        pool_->Stat().error().code == Code::kUnavailable;
     session.reset();
     pool_.reset();
-    auto own = Pool::Open(address_);
+    auto own = Pool::Open(address_, kCallTime);
     bool found = false;
     if (own) {
-      auto mine = *(*own)->OpenSession({.name = "model"});
+      auto mine = Must((*own)->OpenSession({.name = "model"}));
       found = Exists(*mine, "k").ok();
     }
     // An embedded pool is another one; a daemon's is the same.
@@ -587,7 +596,7 @@ TEST_P(PoolTest, ManyThreadsReadWhatManyThreadsWrite) {
           ++hits;
           if (result.bytes != size || read.substr(0, size) != ValueOf(key, size)) ++wrong;
         }
-        if (random.OneIn(100)) (void)session->Reset({});
+        if (random.OneIn(100)) (void)session->Reset({.timeout = kCallTime});
       }
     });
   }
@@ -604,7 +613,7 @@ TEST_P(PoolTest, QuotasBoundAndProtectNamespaces) {
   const std::string value(256 << 10, 'v');
   for (int i = 0; i < 20; ++i) ASSERT_EQ(Put(*small, fmt::format("s{}", i), value), Code::kOk);
   const auto bytes_of = [&](const std::string& name) {
-    const PoolStat stat = *pool_->Stat();
+    const PoolStat stat = AwaitStat(*pool_);
     for (const auto& space : stat.namespaces) {
       if (space.name == name) return space.bytes;
     }
@@ -630,18 +639,18 @@ TEST(PoolAddressTest, WrongAddressesAreExplained) {
 
 TEST(PoolAddressTest, AutoFallsBackToEmbedded) {
   setenv("KVCOVE_SOCKET", "/tmp/kvcove-no-such-directory/kvcove.sock", 1);
-  auto pool = Pool::Open("auto?memory=4MiB");
+  auto pool = Pool::Open("auto?memory=4MiB", kCallTime);
   ASSERT_TRUE(pool);
   EXPECT_EQ((*pool)->form(), "embedded");
 }
 
 TEST_P(PoolTest, AutoIsWhatTheEnvironmentNames) {
   setenv("KVCOVE_POOL", address_.c_str(), 1);
-  const auto named = Pool::Open("auto?memory=1MiB");
+  const auto named = Pool::Open("auto?memory=1MiB", kCallTime);
   setenv("KVCOVE_POOL", "unix:/nowhere/at/all", 1);
-  const auto wrong = Pool::Open("auto");
+  const auto wrong = Pool::Open("auto", kCallTime);
   setenv("KVCOVE_POOL", "", 1);
-  const auto none = Pool::Open("auto?memory=1MiB");
+  const auto none = Pool::Open("auto?memory=1MiB", kCallTime);
   unsetenv("KVCOVE_POOL");
   ASSERT_TRUE(named) << named.error().ToString();
   EXPECT_EQ((*named)->form(), GetParam());

@@ -11,6 +11,8 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
 #include "kvcove/policy/workload.h"
+#include "tests/call_time.h"
+#include "tests/must.h"
 
 namespace kvcove::replay {
 namespace {
@@ -24,7 +26,8 @@ Result<ReplayResult> RunEmbedded(const std::vector<Request>& requests, const std
   KVCOVE_ASSIGN(auto pool,
                 Pool::Open(fmt::format("embedded:?memory={}&policy={}&max_objects={}",
                                        std::max<std::uint64_t>(blocks * kBlockBytes, 1 << 20),
-                                       policy, 100000)));
+                                       policy, 100000),
+                           kCallTime));
   std::size_t longest = 1;
   for (const Request& request : requests) longest = std::max(longest, request.blocks.size());
   KVCOVE_ASSIGN(auto engine, Engine::Open({.tp = tp,
@@ -42,14 +45,14 @@ Result<ReplayResult> RunEmbedded(const std::vector<Request>& requests, const std
 
 TEST(ReplayTest, AgreesWithTheSimulationOfItsPolicy) {
   SetLogLevel(LogLevel::kError);
-  const auto requests = *ReadTrace(kTrace);
+  const auto requests = Must(ReadTrace(kTrace));
   const auto chains = ChainsOf(requests);
   for (const char* policy : {"default", "lru", "s3fifo"}) {
     for (const std::uint64_t blocks : {4096ULL, 10240ULL}) {
       const auto replayed = RunEmbedded(requests, policy, blocks);
       ASSERT_TRUE(replayed) << replayed.error().ToString();
       EXPECT_EQ(replayed->wrong_blocks + replayed->stale_blocks + replayed->failed, 0U);
-      const double simulated = policy::Simulate(policy, chains, blocks)->ratio();
+      const double simulated = Must(policy::Simulate(policy, chains, blocks)).ratio();
       EXPECT_NEAR(replayed->hit_ratio(), simulated, 0.002) << policy << " " << blocks;
     }
   }
@@ -59,24 +62,24 @@ constexpr std::uint64_t kSizes[] = {1000, 3000, 10'000, 30'000};
 
 // What docs/eviction.md says of the default, a little below its figures.
 TEST(EvictionTest, TheDefaultFindsWhatItShouldOnTheTrace) {
-  const auto chains = ChainsOf(*ReadTrace(kTrace));
+  const auto chains = ChainsOf(Must(ReadTrace(kTrace)));
   const double wanted[] = {.0825, .1365, .2400, .3355};
   for (int i = 0; i < 4; ++i) {
-    const policy::HitCount once = *policy::Simulate("default", chains, kSizes[i]);
+    const policy::HitCount once = Must(policy::Simulate("default", chains, kSizes[i]));
     EXPECT_GT(once.ratio(), wanted[i]) << kSizes[i];
-    EXPECT_EQ(policy::Simulate("default", chains, kSizes[i])->hit_blocks, once.hit_blocks)
+    EXPECT_EQ(Must(policy::Simulate("default", chains, kSizes[i])).hit_blocks, once.hit_blocks)
         << "the same requests, the same hits";
   }
 }
 
 TEST(EvictionTest, NoWorkloadIsBetterServedByRecencyOrS3Fifo) {
-  const auto trace = ChainsOf(*ReadTrace(kTrace));
+  const auto trace = ChainsOf(Must(ReadTrace(kTrace)));
   for (const std::string_view name : policy::WorkloadNames()) {
     const auto requests = *policy::MakeWorkload(name, trace, 1);
     for (const std::uint64_t blocks : kSizes) {
-      const double found = policy::Simulate("default", requests, blocks)->ratio();
+      const double found = Must(policy::Simulate("default", requests, blocks)).ratio();
       for (const char* other : {"lru", "s3fifo"}) {
-        EXPECT_GT(found, policy::Simulate(other, requests, blocks)->ratio() - .003)
+        EXPECT_GT(found, Must(policy::Simulate(other, requests, blocks)).ratio() - .003)
             << name << " " << blocks << " " << other;
       }
     }
@@ -84,7 +87,7 @@ TEST(EvictionTest, NoWorkloadIsBetterServedByRecencyOrS3Fifo) {
 }
 
 TEST(EvictionTest, TheOutputLengthDoesNoHarmAndLiesCostLittle) {
-  const auto requests = *ReadTrace(kTrace);
+  const auto requests = Must(ReadTrace(kTrace));
   const auto chains = ChainsOf(requests);
   Random random(1);
   std::vector<Hints> told;
@@ -101,14 +104,14 @@ TEST(EvictionTest, TheOutputLengthDoesNoHarmAndLiesCostLittle) {
     };
     const double without = found({});
     EXPECT_GT(found(told), without - .003) << blocks;
-    EXPECT_GT(found(lies), policy::Simulate("lru", chains, blocks)->ratio() - .01) << blocks;
+    EXPECT_GT(found(lies), Must(policy::Simulate("lru", chains, blocks)).ratio() - .01) << blocks;
   }
 }
 
 // From one load to another and back: what was learned of the one costs the other something, as
 // docs/eviction.md says, but neither ever falls far below recency.
 TEST(EvictionTest, ALoadThatChangesAndComesBackIsLearnedAgain) {
-  const auto trace = ChainsOf(*ReadTrace(kTrace));
+  const auto trace = ChainsOf(Must(ReadTrace(kTrace)));
   std::vector<policy::Chain> requests(trace.begin(), trace.begin() + 6000);
   auto agents = *policy::MakeWorkload("agents", {}, 1);
   agents.resize(6000);
@@ -134,12 +137,13 @@ TEST(EvictionTest, ALoadThatChangesAndComesBackIsLearnedAgain) {
     for (int i = 0; i < 3; ++i) EXPECT_GT(ours[i].ratio(), lru[i].ratio() - .02) << blocks << i;
     // A policy that has never seen the other load.
     const std::vector<policy::Chain> last(trace.begin() + 6000, trace.end());
-    EXPECT_GT(ours[2].ratio(), policy::Simulate("default", last, blocks)->ratio() - .025) << blocks;
+    EXPECT_GT(ours[2].ratio(), Must(policy::Simulate("default", last, blocks)).ratio() - .025)
+        << blocks;
   }
 }
 
 TEST(ReplayTest, WeightUpdatesLeaveNothingStale) {
-  const auto requests = *ReadTrace(kTrace, 1500);
+  const auto requests = Must(ReadTrace(kTrace, 1500));
   const auto result = RunEmbedded(requests, "default", 10240, 200);
   ASSERT_TRUE(result);
   EXPECT_EQ(result->updates, 7U);
@@ -151,7 +155,7 @@ TEST(ReplayTest, WeightUpdatesLeaveNothingStale) {
 }
 
 TEST(ReplayTest, RanksAndFlowsLeaveNothingStale) {
-  const auto requests = *ReadTrace(kTrace, 400);
+  const auto requests = Must(ReadTrace(kTrace, 400));
   for (const Flow flow : {Flow::kVerl, Flow::kPrimeRl}) {
     const auto result = RunEmbedded(requests, "default", 10240, 100, 2, flow);
     ASSERT_TRUE(result) << result.error().ToString();

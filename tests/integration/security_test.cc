@@ -111,7 +111,7 @@ class SecurityTest : public ClusterFixture {
                                  .call = 1});
     return std::string(reinterpret_cast<const char*>(head.data()), head.size()) + hello;
   }
-  rpc::Address DataAddress() { return *rpc::ParseAddress(owners_[0]->host().address(), 0); }
+  rpc::Address DataAddress() { return Must(rpc::ParseAddress(owners_[0]->host().address(), 0)); }
 
   std::map<std::string, std::string> tokens_;
   const char* acme_scopes_ = R"("read", "write", "reset")";
@@ -119,14 +119,14 @@ class SecurityTest : public ClusterFixture {
 
 TEST_F(SecurityTest, AStrangerMayDoNothing) {
   const std::string address = master_->address().ToString();
-  auto pool = Pool::Open("kvcove://" + address);
+  auto pool = Pool::Open("kvcove://" + address, kCallTime);
   ASSERT_FALSE(pool);
   EXPECT_EQ(pool.error().code, Code::kDenied) << pool.error().ToString();
   EXPECT_THAT(pool.error().detail, testing::HasSubstr("token"));
 
   WritePrivate(directory_ + "/wrong.toml",
                fmt::format("tenant = \"acme\"\ntoken = \"{}\"\n", rpc::NewToken()));
-  pool = Pool::Open("kvcove://" + address + "?token=" + directory_ + "/wrong.toml");
+  pool = Pool::Open("kvcove://" + address + "?token=" + directory_ + "/wrong.toml", kCallTime);
   ASSERT_FALSE(pool);
   EXPECT_EQ(pool.error().code, Code::kDenied);
 
@@ -135,7 +135,7 @@ TEST_F(SecurityTest, AStrangerMayDoNothing) {
     for (const wire::Method method :
          {wire::Method::kOwners, wire::Method::kLookup, wire::Method::kReset, wire::Method::kProve,
           wire::Method::kDataGet, wire::Method::kInventory, wire::Method::kOwnerHello}) {
-      UniqueFd fd = *rpc::ConnectTcp(door, Soon());
+      UniqueFd fd = Must(rpc::ConnectTcp(door, Soon()));
       const auto head = wire::EncodeFrameHeader(
           {.method = static_cast<std::uint16_t>(method), .body_bytes = 0, .call = 1});
       ASSERT_EQ(send(fd.get(), head.data(), head.size(), MSG_NOSIGNAL),
@@ -166,7 +166,7 @@ TEST_F(SecurityTest, AWrongTokenIsAnsweredLateAndARightOneAtOnce) {
   // How long the challenge takes. One comes in both cases: it does not tell a stranger which
   // tenants there are.
   const auto ask = [&](const rpc::Address& door, const std::string& token) {
-    UniqueFd fd = *rpc::ConnectTcp(door, Soon());
+    UniqueFd fd = Must(rpc::ConnectTcp(door, Soon()));
     const std::int64_t asked = clock.NowNs();
     const std::string frame = HelloFrame(token);
     EXPECT_EQ(send(fd.get(), frame.data(), frame.size(), MSG_NOSIGNAL),
@@ -191,7 +191,7 @@ TEST_F(SecurityTest, AWrongTokenIsAnsweredLateAndARightOneAtOnce) {
 TEST_F(SecurityTest, NobodyStaysByBeingBusyBeforeTheProof) {
   const std::string frame = HelloFrame(rpc::NewToken());
   for (const rpc::Address& door : {master_->address(), DataAddress()}) {
-    UniqueFd fd = *rpc::ConnectTcp(door, Soon());
+    UniqueFd fd = Must(rpc::ConnectTcp(door, Soon()));
     const std::int64_t opened = SystemClock::Instance().NowNs();
     bool open = true;
     while (open && SystemClock::Instance().NowNs() < opened + 9 * kSecond) {
@@ -214,8 +214,9 @@ TEST_F(SecurityTest, NoTokenCrossesTheWire) {
   const std::string first = wire::Encode(hello);
   const rpc::Reply reply = gate.Greet(guest, wire::Method::kHello, std::as_bytes(std::span(first)));
   ASSERT_EQ(reply.code, Code::kOk);
-  const auto challenge = *wire::DecodeAuthChallenge(std::as_bytes(std::span(reply.body)));
-  const auto proof = *rpc::Prove({.tenant = "acme", .token = tokens_["acme"]}, hello, challenge);
+  const auto challenge = Must(wire::DecodeAuthChallenge(std::as_bytes(std::span(reply.body))));
+  const auto proof =
+      Must(rpc::Prove({.tenant = "acme", .token = tokens_["acme"]}, hello, challenge));
   const std::string second = wire::EncodeProof(proof);
   for (const std::string& said : {first, reply.body, second}) {
     EXPECT_EQ(said.find(tokens_["acme"]), std::string::npos);
@@ -255,13 +256,13 @@ TEST_F(SecurityTest, TenantsDoNotSeeEachOther) {
   EXPECT_EQ(Put(*theirs, "secret", 700), Code::kOk);
   EXPECT_TRUE(Get(*mine, "secret").ok());
   EXPECT_TRUE(Get(*theirs, "secret", 700).ok());
-  const auto listed = theirs->List("", {});
+  const auto listed = theirs->List("", {.timeout = kCallTime});
   ASSERT_TRUE(listed) << listed.error().ToString();
   ASSERT_EQ(listed->size(), 1U);
   EXPECT_EQ(listed->front().size_bytes, 700U);
-  EXPECT_EQ(theirs->Count({})->objects, 1U);
+  EXPECT_EQ(Must(theirs->Count({.timeout = kCallTime})).objects, 1U);
   // Removal and reset stop at the fence.
-  EXPECT_EQ(theirs->RemoveMatching("*", {}).value_or(99), 1U);
+  EXPECT_EQ(theirs->RemoveMatching("*", {.timeout = kCallTime}).value_or(99), 1U);
   EXPECT_TRUE(theirs->Reset({.all_void = true}));
   EXPECT_TRUE(Get(*mine, "secret").ok());
   // A name that pretends to be another tenant's is refused.
@@ -275,12 +276,12 @@ TEST_F(SecurityTest, AKeyWithTheHashOfAnotherTenantsKeyIsAnotherKey) {
   auto acme = OpenAs("acme");
   auto theirs = OpenSession(*acme);
   ASSERT_EQ(Put(*theirs, "secret", 5000), Code::kOk);
-  const Id128 hash = DirectoryHash(theirs->Capture({})->slot, "secret");
+  const Id128 hash = DirectoryHash(Must(theirs->Capture({.timeout = kCallTime})).slot, "secret");
 
   auto globex = OpenAs("globex");
   auto mine = OpenSession(*globex);
   ASSERT_EQ(Put(*mine, "warm", 100), Code::kOk);
-  const Token token = *mine->Capture({});
+  const Token token = Must(mine->Capture({.timeout = kCallTime}));
   const std::string twin = KeyWithHash(token.slot, hash);
   ASSERT_EQ(DirectoryHash(token.slot, twin), hash) << "the attack needs another inversion";
   const std::string_view keys[] = {twin};
@@ -296,9 +297,9 @@ TEST_F(SecurityTest, AKeyWithTheHashOfAnotherTenantsKeyIsAnotherKey) {
     EXPECT_TRUE(Get(*theirs, "secret").ok());
   }
   // Nor does a removal of one's own key make another tenant's listing stale.
-  ASSERT_TRUE(mine->Remove(keys, {&result, 1}, {}));
+  ASSERT_TRUE(mine->Remove(keys, {&result, 1}, {.timeout = kCallTime}));
   const std::string_view secret[] = {"secret"};
-  ASSERT_TRUE(theirs->Remove(secret, {&result, 1}, {}));
+  ASSERT_TRUE(theirs->Remove(secret, {&result, 1}, {.timeout = kCallTime}));
   EXPECT_EQ(Put(*theirs, "secret", 5000), Code::kOk);
   EXPECT_TRUE(Get(*theirs, "secret").ok());
 }
@@ -307,11 +308,11 @@ TEST_F(SecurityTest, NobodyLearnsWhatAnotherTenantHadNorChangesWhatItsOperatorIs
   auto acme = OpenAs("acme");
   auto theirs = OpenSession(*acme);
   ASSERT_EQ(Put(*theirs, "secret", 5000), Code::kOk);
-  const SlotId slot = theirs->Capture({})->slot;
+  const SlotId slot = Must(theirs->Capture({.timeout = kCallTime})).slot;
   const Id128 hash = DirectoryHash(slot, "secret");
   const std::string_view keys[] = {"secret"};
   ItemResult result;
-  ASSERT_TRUE(theirs->Remove(keys, {&result, 1}, {}));
+  ASSERT_TRUE(theirs->Remove(keys, {&result, 1}, {.timeout = kCallTime}));
   ASSERT_EQ(master_->master().directory().Find(slot, "secret").reason, MissReason::kRemoved);
 
   // A put asks whether the key is there: that is a miss of acme's own.
@@ -320,7 +321,7 @@ TEST_F(SecurityTest, NobodyLearnsWhatAnotherTenantHadNorChangesWhatItsOperatorIs
 
   auto globex = OpenAs("globex");
   auto mine = OpenSession(*globex);
-  const Token token = *mine->Capture({});
+  const Token token = Must(mine->Capture({.timeout = kCallTime}));
   rpc::TcpChannel channel(master_->address(), AccessOf("globex"));
   wire::MasterStub stub(channel);
   const auto places = stub.Lookup(token, {&hash, 1}, Soon());
@@ -335,7 +336,7 @@ TEST_F(SecurityTest, NobodyLearnsWhatAnotherTenantHadNorChangesWhatItsOperatorIs
 TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
   auto acme = OpenAs("acme");
   auto mine = OpenSession(*acme);
-  const Token token = *mine->Capture({});
+  const Token token = Must(mine->Capture({.timeout = kCallTime}));
   EXPECT_EQ(Put(*mine, "secret", 5000), Code::kOk);
 
   // By hand, with the right slot, generation and key, but as somebody else.
@@ -347,8 +348,8 @@ TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
   EXPECT_FALSE(stub.Remove(token, keys, Soon()));
   EXPECT_FALSE(stub.RemoveMatching(token, "*", Soon()));
   for (const auto& owner : owners_) {
-    transport::tcp::Peer peer(*rpc::ParseAddress(owner->host().address(), 0), AccessOf("globex"),
-                              SystemClock::Instance());
+    transport::tcp::Peer peer(Must(rpc::ParseAddress(owner->host().address(), 0)),
+                              AccessOf("globex"), SystemClock::Instance());
     const auto objects = wire::MakeObjectStub(peer.channel());
     EXPECT_EQ(
         objects->Page({.at_most = 10, .slot = token.slot, .with_keys = true}, Soon()).error().code,
@@ -361,7 +362,7 @@ TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
     get.head = wire::Encode(wire::DataGet{.token = token, .keys = {"secret"}, .room = {1 << 20}});
     std::vector<wire::DataValue> values;
     get.on_reply = [&](std::span<const std::byte> body) -> Result<std::vector<transport::Piece>> {
-      values = *wire::DecodeValues(body, 1);
+      values = Must(wire::DecodeValues(body, 1));
       return std::vector<transport::Piece>();
     };
     transport::Exchange put;
@@ -376,7 +377,7 @@ TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
         {.data = reinterpret_cast<const std::byte*>(planted.data()), .size = planted.size()}};
     std::vector<Code> codes;
     put.on_reply = [&](std::span<const std::byte> body) -> Result<std::vector<transport::Piece>> {
-      codes = *wire::DecodeCodes(body, 1);
+      codes = Must(wire::DecodeCodes(body, 1));
       return std::vector<transport::Piece>();
     };
     std::vector<transport::Exchange> calls = {get, put};
@@ -427,7 +428,7 @@ TEST_F(SecurityTest, ScopesAreKeptApart) {
   auto session = OpenSession(*pool, "e", /*assume_weights=*/true);
   EXPECT_EQ(Put(*session, "a"), Code::kDenied);
   EXPECT_EQ(Get(*session, "a").code, Code::kMiss);
-  EXPECT_EQ(session->RemoveMatching("*", {}).error().code, Code::kDenied);
+  EXPECT_EQ(session->RemoveMatching("*", {.timeout = kCallTime}).error().code, Code::kDenied);
   const Status reset = session->Reset({.timeout = milliseconds(300)});
   ASSERT_FALSE(reset);
   EXPECT_EQ(reset.error().code, Code::kDenied) << reset.error().ToString();
@@ -470,8 +471,8 @@ TEST_F(SecurityTest, MemoryThatChangesTenantIsCleared) {
   auto first = OpenSession(*acme);
   auto second = OpenSession(*globex);
   owner::Owner& owner = owners_[0]->host().owner();
-  const Token token = *first->Capture({});
-  const Token other = *second->Capture({});
+  const Token token = Must(first->Capture({.timeout = kCallTime}));
+  const Token other = Must(second->Capture({.timeout = kCallTime}));
   auto grant = owner.AddSession(getpid());
   ASSERT_TRUE(grant);
   const auto fill = [&](const Token& as, const std::string& key) {
@@ -527,7 +528,7 @@ TEST_F(SecurityTest, OnlyAnOwnerOfOneTenantLendsItsMemory) {
   for (int i = 0; i < 30; ++i) EXPECT_EQ(Put(*other, fmt::format("o{}", i)), Code::kOk);
   EXPECT_EQ(owners_[2]->host().owner().Stat().objects, 1U);
   rpc::TcpChannel channel(master_->address(), AccessOf("globex"));
-  EXPECT_EQ(wire::MasterStub(channel).Owners(Soon())->owners.size(), 2U);
+  EXPECT_EQ(Must(wire::MasterStub(channel).Owners(Soon())).owners.size(), 2U);
 }
 
 // acme may have owners of its own, which know nobody else's token.
@@ -583,7 +584,7 @@ TEST_F(TenantOwnerTest, AnOwnerOfOneTenantNeedsThatTenantsTokenOnly) {
   EXPECT_EQ(owners_[2]->host().owner().Stat().objects, 1U);
   auto far = OpenAs("acme");
   EXPECT_TRUE(Get(*OpenSession(*far), "mine", 100'000).ok());
-  EXPECT_TRUE(session->Reset({}));
+  EXPECT_TRUE(session->Reset({.timeout = kCallTime}));
   EXPECT_FALSE(Get(*session, "mine", 100'000).ok());
   auto globex = OpenAs("globex");
   auto other = OpenSession(*globex);
@@ -595,7 +596,7 @@ TEST_F(TenantOwnerTest, ATokenOfOneTenantIsNoOwnerOfOthers) {
   auto globex = OpenAs("globex");
   auto theirs = OpenSession(*globex);
   ASSERT_EQ(Put(*theirs, "secret"), Code::kOk);
-  const Token token = *theirs->Capture({});
+  const Token token = Must(theirs->Capture({.timeout = kCallTime}));
   wire::OwnerHello hello{.owner = RandomId(),
                          .fresh = true,
                          .process = RandomId(),
@@ -616,7 +617,7 @@ TEST_F(TenantOwnerTest, ATokenOfOneTenantIsNoOwnerOfOthers) {
   const auto reply =
       channel.Call(wire::Method::kOwnerHello, std::as_bytes(std::span(body)), Soon());
   ASSERT_TRUE(reply) << reply.error().ToString();
-  const auto welcome = *wire::DecodeOwnerWelcome(std::as_bytes(std::span(*reply)));
+  const auto welcome = Must(wire::DecodeOwnerWelcome(std::as_bytes(std::span(*reply))));
   wire::ListRequest list{
       .number = welcome.number, .epoch = welcome.epoch, .sequence = 1, .items = {}};
   list.items.push_back({.hash = DirectoryHash(token.slot, "new"),
@@ -626,7 +627,7 @@ TEST_F(TenantOwnerTest, ATokenOfOneTenantIsNoOwnerOfOthers) {
   const std::string listing = wire::Encode(list);
   const auto listed = channel.Call(wire::Method::kList, std::as_bytes(std::span(listing)), Soon());
   ASSERT_TRUE(listed) << listed.error().ToString();
-  EXPECT_EQ(wire::DecodeListReply(std::as_bytes(std::span(*listed)), 1)->codes.at(0),
+  EXPECT_EQ(Must(wire::DecodeListReply(std::as_bytes(std::span(*listed)), 1)).codes.at(0),
             Code::kDenied);
   EXPECT_EQ(Exists(*theirs, "new").code, Code::kMiss);
   for (const wire::OwnerStat& owner : master_->Owners()) {
@@ -665,14 +666,14 @@ TEST_F(TenantOwnerTest, CopiesGoToAndFromAnOwnerOfOneTenant) {
     for (int i = 0; i < 20; ++i) EXPECT_TRUE(Get(*session, fmt::format("k{}", i)).ok()) << i;
   }
   // And from there to one that does not know the cluster's token.
-  rpc::TcpChannel shared(*rpc::ParseAddress(AddressOf(1), 0), AccessOf("cluster"));
+  rpc::TcpChannel shared(Must(rpc::ParseAddress(AddressOf(1), 0)), AccessOf("cluster"));
   const auto call = [&](wire::Method method, const std::string& body) {
     return shared.Call(method, std::as_bytes(std::span(body)), Soon());
   };
   const auto page = call(wire::Method::kInventory,
                          wire::Encode(wire::InventoryRequest{.at_most = 100, .with_keys = true}));
   ASSERT_TRUE(page) << page.error().ToString();
-  const auto inventory = *wire::DecodeInventoryReply(std::as_bytes(std::span(*page)));
+  const auto inventory = Must(wire::DecodeInventoryReply(std::as_bytes(std::span(*page))));
   ASSERT_EQ(inventory.objects.size(), 20U);
   wire::CopyRequest request{.to = AddressOf(2), .budget_ms = 2000};
   for (const auto& object : inventory.objects) {
@@ -680,7 +681,8 @@ TEST_F(TenantOwnerTest, CopiesGoToAndFromAnOwnerOfOneTenant) {
   }
   const auto copied = call(wire::Method::kCopy, wire::Encode(request));
   ASSERT_TRUE(copied) << copied.error().ToString();
-  EXPECT_THAT(*wire::DecodeCodes(std::as_bytes(std::span(*copied)), 20), testing::Each(Code::kOk));
+  EXPECT_THAT(Must(wire::DecodeCodes(std::as_bytes(std::span(*copied)), 20)),
+              testing::Each(Code::kOk));
   EXPECT_EQ(objects(2), 20U);
   // From then on that owner is not shown the token that it has refused.
   const std::string refused = Refused(2);
@@ -694,7 +696,7 @@ TEST_F(TenantOwnerTest, WithoutTheScopeItSaysWhatIsMissing) {
   WritePrivate(directory_ + "/weak.toml",
                fmt::format("[tenants.acme]\ntokens = [\"{}\"]\nscopes = [\"read\", \"write\"]\n",
                            tokens_["acme"]));
-  const auto weak = *rpc::Credentials::Load(directory_ + "/weak.toml");
+  const auto weak = Must(rpc::Credentials::Load(directory_ + "/weak.toml"));
   EXPECT_THAT(weak->OfOwner("acme").error().detail, testing::HasSubstr("\"owner\""));
   EXPECT_FALSE(weak->OfOwner("globex"));
   EXPECT_EQ(acme_alone_->OfOwner("acme")->tenant, "acme");
@@ -712,8 +714,8 @@ TEST_F(SecurityTest, ATokenCanBeExchangedAndStruckOffWithoutARestart) {
   std::this_thread::sleep_for(milliseconds(1100));  // the file is looked at once a second
   auto newer = Open("elsewhere", "&token=" + TokenFile("globex"));  // a hello reads it again
   // The old token is let in nowhere, and its connections end.
-  EXPECT_FALSE(
-      Pool::Open("kvcove://" + master_->address().ToString() + "?token=" + TokenFile("acme")));
+  EXPECT_FALSE(Pool::Open(
+      "kvcove://" + master_->address().ToString() + "?token=" + TokenFile("acme"), kCallTime));
   EXPECT_NE(Get(*session, "never-seen").code, Code::kOk);
   EXPECT_NE(Put(*session, "b"), Code::kOk);
   WritePrivate(TokenFile("acme"),
@@ -730,8 +732,8 @@ TEST_F(SecurityTest, ATokenCanBeExchangedAndStruckOffWithoutARestart) {
 
 TEST_F(SecurityTest, FilesThatOthersCanReadAreRefused) {
   chmod(TokenFile("acme").c_str(), 0644);
-  auto pool =
-      Pool::Open("kvcove://" + master_->address().ToString() + "?token=" + TokenFile("acme"));
+  auto pool = Pool::Open(
+      "kvcove://" + master_->address().ToString() + "?token=" + TokenFile("acme"), kCallTime);
   ASSERT_FALSE(pool);
   EXPECT_THAT(pool.error().detail, testing::HasSubstr("chmod 600"));
   const std::pair<std::string, std::string> mistakes[] = {
@@ -756,8 +758,8 @@ TEST_F(SecurityTest, AClientWithATokenDoesNotTalkToAServerWithoutCredentials) {
   auto open = master::MasterServer::Open({.listen = {.host = "127.0.0.1", .port = 0}},
                                          SystemClock::Instance());
   ASSERT_TRUE(open);
-  auto pool =
-      Pool::Open("kvcove://" + (*open)->address().ToString() + "?token=" + TokenFile("acme"));
+  auto pool = Pool::Open(
+      "kvcove://" + (*open)->address().ToString() + "?token=" + TokenFile("acme"), kCallTime);
   ASSERT_FALSE(pool);
   EXPECT_EQ(pool.error().code, Code::kDenied);
 }
@@ -792,13 +794,13 @@ TEST_F(TlsTest, EverythingWorksThroughIt) {
     EXPECT_EQ(Put(*session, key, size), Code::kOk);
     EXPECT_TRUE(Get(*session, key, size).ok());
   }
-  EXPECT_TRUE(session->Reset({}));
+  EXPECT_TRUE(session->Reset({.timeout = kCallTime}));
   EXPECT_EQ(Get(*session, "k1", 1).code, Code::kMiss);
 }
 
 TEST_F(TlsTest, AHandshakeThatDoesNotEndIsClosed) {
   for (const rpc::Address& door : {master_->address(), DataAddress()}) {
-    const UniqueFd fd = *rpc::ConnectTcp(door, Soon());
+    const UniqueFd fd = Must(rpc::ConnectTcp(door, Soon()));
     pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
     ASSERT_GT(poll(&poller, 1, 7000), 0) << "a silent client stays";
     char byte = 0;
@@ -808,8 +810,8 @@ TEST_F(TlsTest, AHandshakeThatDoesNotEndIsClosed) {
 
 TEST_F(TlsTest, StrangersAreNotLetIn) {
   // Another authority's certificate, or none, or plain text.
-  auto denied =
-      Pool::Open(fmt::format("kvcove://{}?host=h{}", master_->address().ToString(), Query("evil")));
+  auto denied = Pool::Open(
+      fmt::format("kvcove://{}?host=h{}", master_->address().ToString(), Query("evil")), kCallTime);
   ASSERT_FALSE(denied);
   auto plain = Pool::Open(
       fmt::format("kvcove://{}?token={}", master_->address().ToString(), TokenFile("acme")),

@@ -22,8 +22,8 @@ class SeveralOwnersTest : public ClusterFixture {
     directory_ = mkdtemp(name.data());
     socket_ = directory_ + "/kvcove.sock";
     Serve();
-    pool_ = *Pool::Open("unix:" + socket_);
-    session_ = *pool_->OpenSession({.name = "m", .engine = "e", .follow_always = true});
+    pool_ = Must(Pool::Open("unix:" + socket_, kCallTime));
+    session_ = Must(pool_->OpenSession({.name = "m", .engine = "e", .follow_always = true}));
   }
   void TearDown() override {
     session_.reset();
@@ -43,8 +43,8 @@ class SeveralOwnersTest : public ClusterFixture {
       }
     }
     // As two nodes have it, without binding: this machine may have one.
-    auto parts = *pool::SplitDaemon(
-        whole, {{.place = {}, .memory_bytes = kMemory}, {.place = {}, .memory_bytes = kMemory}});
+    auto parts = Must(pool::SplitDaemon(
+        whole, {{.place = {}, .memory_bytes = kMemory}, {.place = {}, .memory_bytes = kMemory}}));
     auto daemons = pool::OpenDaemons(parts, SystemClock::Instance());
     if (!daemons && daemons.error().detail.find("O_DIRECT") != std::string::npos) {
       GTEST_SKIP() << daemons.error().ToString();
@@ -81,8 +81,8 @@ class SeveralOwnersTest : public ClusterFixture {
     owners_.clear();
     Serve();
     if (HasFatalFailure() || IsSkipped()) return;
-    pool_ = *Pool::Open("unix:" + socket_, milliseconds(20'000));
-    session_ = *pool_->OpenSession({.name = "m", .engine = "e", .follow_always = true});
+    pool_ = Must(Pool::Open("unix:" + socket_, kCallTime));
+    session_ = Must(pool_->OpenSession({.name = "m", .engine = "e", .follow_always = true}));
   }
 
   bool disks_ = false;
@@ -102,13 +102,14 @@ TEST_F(SeveralOwnersTest, EachHasItsDiskAndFindsItAgain) {
     const ConstBuffer piece{.data = value.data(), .size = value.size()};
     const PutItem item{.key = key, .value = {&piece, 1}, .after = {}};
     ItemResult result;
-    (void)session_->Put(*session_->Capture({}), {&item, 1}, {&result, 1}, {});
+    (void)session_->Put(Must(session_->Capture({.timeout = kCallTime})), {&item, 1}, {&result, 1},
+                        {.timeout = kCallTime});
     return result.code;
   };
   const auto look = [&](const std::string& key) {
     const std::string_view one = key;
     ItemResult result;
-    (void)session_->Exists({&one, 1}, {&result, 1}, {});
+    (void)session_->Exists({&one, 1}, {&result, 1}, {.timeout = kCallTime});
     return result;
   };
   const auto disk_objects = [&](std::size_t owner) {
@@ -118,9 +119,9 @@ TEST_F(SeveralOwnersTest, EachHasItsDiskAndFindsItAgain) {
   for (int i = 0; i < 400; ++i) {
     keys.push_back(fmt::format("key-{}", i));
     ASSERT_EQ(put(keys.back()), Code::kOk);
-    ASSERT_TRUE(Becomes([&] { return pool_->Stat()->disk_queued_bytes < (1 << 20); }));
+    ASSERT_TRUE(Becomes([&] { return AwaitStat(*pool_).disk_queued_bytes < (1 << 20); }));
   }
-  ASSERT_TRUE(Becomes([&] { return pool_->Stat()->disk_queued_bytes == 0; }));
+  ASSERT_TRUE(Becomes([&] { return AwaitStat(*pool_).disk_queued_bytes == 0; }));
   EXPECT_TRUE(Becomes([&] { return disk_objects(0) > 20 && disk_objects(1) > 20; }));
   std::vector<std::string> on_disk;
   for (const std::string& key : keys) {
@@ -130,7 +131,7 @@ TEST_F(SeveralOwnersTest, EachHasItsDiskAndFindsItAgain) {
   for (std::size_t i = 0; i < on_disk.size(); ++i) {
     const std::string_view one = on_disk[i];
     ItemResult removed;
-    if (i % 2 == 0) (void)session_->Remove({&one, 1}, {&removed, 1}, {});
+    if (i % 2 == 0) (void)session_->Remove({&one, 1}, {&removed, 1}, {.timeout = kCallTime});
   }
   Restart();
   ASSERT_FALSE(HasFatalFailure());
@@ -151,20 +152,21 @@ TEST_F(SeveralOwnersTest, EachHasItsDiskAndFindsItAgain) {
 TEST_F(SeveralOwnersTest, PutsSpreadAndEachIsFoundByAll) {
   const auto keys = PutOnBoth(*session_);
   EXPECT_EQ(Objects(0) + Objects(1), keys.size()) << "each value lies once";
-  auto other = *Pool::Open("unix:" + socket_);
-  auto session = *other->OpenSession({.name = "m", .engine = "e", .follow_always = true});
+  auto other = Must(Pool::Open("unix:" + socket_, kCallTime));
+  auto session = Must(other->OpenSession({.name = "m", .engine = "e", .follow_always = true}));
   for (const std::string& key : keys) {
     EXPECT_TRUE(Exists(*session, key).ok()) << key;
     EXPECT_TRUE(Get(*session, key).ok()) << key;
     EXPECT_EQ(Put(*session, key), Code::kExists) << key;
   }
   std::vector<std::string_view> views(keys.begin(), keys.end());
-  EXPECT_EQ(*session->LongestPrefix(views, {}), keys.size());
-  EXPECT_EQ(session->Count({})->objects, keys.size());
-  EXPECT_EQ(session->List("key-", {})->size(), keys.size());
-  EXPECT_THAT(*session->Stat(views, {}), testing::Each(testing::Optional(testing::_)));
-  EXPECT_EQ(pool_->Stat()->objects, keys.size());
-  EXPECT_EQ(pool_->Stat()->payload_bytes, 2 * kMemory);
+  EXPECT_EQ(Must(session->LongestPrefix(views, {.timeout = kCallTime})), keys.size());
+  EXPECT_EQ(Must(session->Count({.timeout = kCallTime})).objects, keys.size());
+  EXPECT_EQ(Must(session->List("key-", {.timeout = kCallTime})).size(), keys.size());
+  EXPECT_THAT(Must(session->Stat(views, {.timeout = kCallTime})),
+              testing::Each(testing::Optional(testing::_)));
+  EXPECT_EQ(AwaitStat(*pool_).objects, keys.size());
+  EXPECT_EQ(AwaitStat(*pool_).payload_bytes, 2 * kMemory);
 }
 
 TEST_F(SeveralOwnersTest, OnlyThePlainSocketIsNeededAndASiblingsFindsTheRestNot) {
@@ -182,11 +184,11 @@ TEST_F(SeveralOwnersTest, OnlyThePlainSocketIsNeededAndASiblingsFindsTheRestNot)
 
 TEST_F(SeveralOwnersTest, AResetIsProvenAtEachOwner) {
   const auto keys = PutOnBoth(*session_);
-  const Token before = *session_->Capture({});
-  auto other = *Pool::Open("unix:" + socket_);
-  auto second = *other->OpenSession({.name = "m", .engine = "e", .follow_always = true});
+  const Token before = Must(session_->Capture({.timeout = kCallTime}));
+  auto other = Must(Pool::Open("unix:" + socket_, kCallTime));
+  auto second = Must(other->OpenSession({.name = "m", .engine = "e", .follow_always = true}));
   for (const std::string& key : keys) EXPECT_TRUE(Exists(*second, key).ok());
-  ASSERT_TRUE(session_->Reset({}));
+  ASSERT_TRUE(session_->Reset({.timeout = kCallTime}));
   for (const std::string& key : keys) {
     EXPECT_EQ(Exists(*session_, key).code, Code::kMiss) << key;
     EXPECT_EQ(Exists(*second, key).code, Code::kMiss) << key;
@@ -200,25 +202,27 @@ TEST_F(SeveralOwnersTest, RemovalsPinsAndVersionsGoToEachOwner) {
   const auto keys = PutOnBoth(*session_);
   std::vector<std::string_view> views(keys.begin(), keys.end());
   std::vector<ItemResult> results(keys.size());
-  ASSERT_TRUE(session_->Pin(views, PinKind::kSoft, milliseconds(60'000), results, {}));
+  ASSERT_TRUE(
+      session_->Pin(views, PinKind::kSoft, milliseconds(60'000), results, {.timeout = kCallTime}));
   for (const ItemResult& result : results) EXPECT_TRUE(result.ok());
   const auto pinned = [](bool is) {
     return testing::Each(testing::Optional(testing::Field(&ObjectStat::soft_pinned, is)));
   };
-  EXPECT_THAT(*session_->Stat(views, {}), pinned(true));
-  ASSERT_TRUE(session_->Unpin(views, results, {}));
-  EXPECT_THAT(*session_->Stat(views, {}), pinned(false));
+  EXPECT_THAT(Must(session_->Stat(views, {.timeout = kCallTime})), pinned(true));
+  ASSERT_TRUE(session_->Unpin(views, results, {.timeout = kCallTime}));
+  EXPECT_THAT(Must(session_->Stat(views, {.timeout = kCallTime})), pinned(false));
   const std::string_view absent = "absent";
-  ASSERT_TRUE(session_->Pin({&absent, 1}, PinKind::kSoft, milliseconds(1), results, {}));
+  ASSERT_TRUE(session_->Pin({&absent, 1}, PinKind::kSoft, milliseconds(1), results,
+                            {.timeout = kCallTime}));
   EXPECT_EQ(results[0].code, Code::kMiss);
   EXPECT_TRUE(session_->NameVersions({}, {}));
-  ASSERT_TRUE(session_->Remove(views, results, {}));
+  ASSERT_TRUE(session_->Remove(views, results, {.timeout = kCallTime}));
   for (const ItemResult& result : results) EXPECT_TRUE(result.ok());
   EXPECT_EQ(Objects(0) + Objects(1), 0U);
-  ASSERT_TRUE(session_->Remove(views, results, {}));
+  ASSERT_TRUE(session_->Remove(views, results, {.timeout = kCallTime}));
   EXPECT_EQ(results[0].code, Code::kMiss);
   const auto again = PutOnBoth(*session_);
-  EXPECT_EQ(*session_->RemoveMatching("key-*", {}), again.size());
+  EXPECT_EQ(Must(session_->RemoveMatching("key-*", {.timeout = kCallTime})), again.size());
 }
 
 // A hint of free memory decides; without it, an owner that is full would evict beside an empty one.
@@ -264,15 +268,15 @@ TEST_F(SeveralOwnersTest, ALookUpIsCountedOnceWhoeverHasTheKey) {
 
 // An engine's sessions are at each owner; it ends with the last of them.
 TEST_F(SeveralOwnersTest, AnEngineEndsWithItsLastSessionAtAnyOwner) {
-  auto first = *pool_->OpenSession({.name = "n", .engine = "engine"});
-  ASSERT_TRUE(first->Reset({}));
-  auto other = *Pool::Open("unix:" + socket_);
-  auto second = *other->OpenSession({.name = "n", .engine = "engine"});
-  ASSERT_TRUE(second->Capture({}));
+  auto first = Must(pool_->OpenSession({.name = "n", .engine = "engine"}));
+  ASSERT_TRUE(first->Reset({.timeout = kCallTime}));
+  auto other = Must(Pool::Open("unix:" + socket_, kCallTime));
+  auto second = Must(other->OpenSession({.name = "n", .engine = "engine"}));
+  ASSERT_TRUE(second->Capture({.timeout = kCallTime}));
   EXPECT_EQ(Exists(*second, "k").reason, MissReason::kNeverPut);
   first.reset();
-  auto third = *pool_->OpenSession({.name = "n", .engine = "engine"});
-  EXPECT_TRUE(third->Capture({})) << "the second session keeps it";
+  auto third = Must(pool_->OpenSession({.name = "n", .engine = "engine"}));
+  EXPECT_TRUE(third->Capture({.timeout = kCallTime})) << "the second session keeps it";
 }
 
 TEST_F(SeveralOwnersTest, ValuesOfAPoolThatHasStartedAgainAreGoneAndAllOwnersAreUsedAgain) {
@@ -294,9 +298,9 @@ TEST_F(SeveralOwnersTest, AStrangersOwnerWithASiblingsNameIsNotUsed) {
   pool::DaemonOptions options;
   options.socket_path = requester::SiblingSocket(socket_, "stranger");
   options.host.owner.memory_bytes = kMemory;
-  auto stranger = *pool::Daemon::Open(options, SystemClock::Instance());
-  auto pool = *Pool::Open("unix:" + socket_);
-  EXPECT_EQ(pool->Stat()->payload_bytes, 2 * kMemory) << "without the stranger's";
+  auto stranger = Must(pool::Daemon::Open(options, SystemClock::Instance()));
+  auto pool = Must(Pool::Open("unix:" + socket_, kCallTime));
+  EXPECT_EQ(AwaitStat(*pool).payload_bytes, 2 * kMemory) << "without the stranger's";
 }
 
 TEST_F(SeveralOwnersTest, ASecondOwnerUnderTheSameNameIsRefused) {

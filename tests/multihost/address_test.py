@@ -22,7 +22,7 @@ LINKS = (("10.78.0", "fd78::"), ("10.79.0", "fd79::"))
 
 
 def ip(*words):
-    return subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20)
+    return subprocess.run(["ip", *words], capture_output=True, text=True, timeout=120)
 
 
 def make_hosts():
@@ -56,7 +56,7 @@ class Address(unittest.TestCase):
         for process in self.started:
             process.terminate()
         for process in self.started:
-            process.communicate(timeout=20)
+            process.communicate(timeout=120)
         shutil.rmtree(self.directory)
 
     def command(self, host, *words):
@@ -73,7 +73,7 @@ class Address(unittest.TestCase):
     def run_to_end(self, host, *words, **environment):
         return subprocess.run(
             self.command(host, *words), text=True, stdin=subprocess.DEVNULL,
-            capture_output=True, timeout=60, env={**os.environ, **environment},
+            capture_output=True, timeout=120, env={**os.environ, **environment},
         )  # fmt: skip
 
     def start_master(self, listen="10.78.0.1:7400"):
@@ -93,7 +93,7 @@ class Address(unittest.TestCase):
         return [segment["address"] for segment in json.loads(shown.stdout)["segments"]]
 
     def wait_for_segments(self):
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while time.monotonic() < end:
             if found := self.segments():
                 return found
@@ -105,7 +105,7 @@ class Address(unittest.TestCase):
         (address,) = self.wait_for_segments()
         self.assertRegex(address, expected)
         owner.terminate()
-        _, errors = owner.communicate(timeout=20)
+        _, errors = owner.communicate(timeout=120)
         self.assertIn(f"advertising {address}: the route to the master {master} leaves from it (data0)", errors)
         self.assertNotIn("RDMA", errors)
 
@@ -183,8 +183,8 @@ class Address(unittest.TestCase):
             self.started.append(owner)
             self.wait_for_segments()
             owner.terminate()
-            self.assertIn(message, owner.communicate(timeout=20)[1])
-            end = time.monotonic() + 20
+            self.assertIn(message, owner.communicate(timeout=120)[1])
+            end = time.monotonic() + 60
             while self.segments() and time.monotonic() < end:
                 time.sleep(0.05)
 

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much of a duration is the machine's: for tests that bound what the product takes.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace kvcove {
+
+// For as long as it lives, it adds up how long threads of this process and of its children were
+// ready to run and had no core (/proc/*/schedstat), and how much too late a thread of its own woke,
+// which also shows a machine that stood still. A bound of the product's is a bound on
+// `took - slowness.ms()`: on a quiet machine that is next to nothing, and on a busy one a duration
+// says little. A lease lives through a `longest_ms()` of up to a quarter of a second.
+class Slowness {
+ public:
+  Slowness() : before_(Delays()), beat_([this] { Beat(); }) {}
+  ~Slowness() {
+    stop_ = true;
+    beat_.join();
+  }
+  Slowness(const Slowness&) = delete;
+  Slowness& operator=(const Slowness&) = delete;
+
+  // Until now.
+  std::int64_t ms() const {
+    std::int64_t waited_ns = 0;
+    for (const auto& [thread, delay_ns] : Delays()) {
+      const auto before = before_.find(thread);
+      waited_ns += delay_ns - (before == before_.end() ? 0 : before->second);
+    }
+    const std::int64_t late_ns = late_ns_ + std::max<std::int64_t>(0, NowNs() - due_ns_);
+    return std::max(waited_ns, late_ns) / 1'000'000;
+  }
+
+  // The longest time until now for which the machine stood still.
+  std::int64_t longest_ms() const {
+    return std::max(longest_ns_.load(), NowNs() - due_ns_) / 1'000'000;
+  }
+
+ private:
+  static constexpr std::int64_t kBeatNs = 5'000'000;
+
+  static std::int64_t NowNs() {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  }
+  void Beat() {
+    while (!stop_) {
+      due_ns_ = NowNs() + kBeatNs;
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kBeatNs));
+      const std::int64_t late_ns = std::max<std::int64_t>(0, NowNs() - due_ns_);
+      late_ns_ += late_ns;
+      longest_ns_ = std::max(longest_ns_.load(), late_ns);
+    }
+  }
+  // Of each thread, in nanoseconds; threads and processes may end meanwhile.
+  static std::map<std::string, std::int64_t> Delays() {
+    std::map<std::string, std::int64_t> delays;
+    std::vector<std::string> processes = {std::to_string(getpid())};
+    while (!processes.empty()) {
+      const std::string tasks = "/proc/" + std::exchange(processes.back(), {}) + "/task";
+      processes.pop_back();
+      std::error_code error;
+      for (std::filesystem::directory_iterator at(tasks, error), end; !error && at != end;
+           at.increment(error)) {
+        const std::string task = at->path().string();
+        std::int64_t ran_ns = 0;
+        std::int64_t delay_ns = 0;
+        if (std::ifstream(task + "/schedstat") >> ran_ns >> delay_ns) delays[task] = delay_ns;
+        std::ifstream children(task + "/children");
+        for (std::string child; children >> child;) processes.push_back(child);
+      }
+    }
+    return delays;
+  }
+
+  const std::map<std::string, std::int64_t> before_;
+  std::atomic<std::int64_t> due_ns_ = INT64_MAX;
+  std::atomic<std::int64_t> late_ns_ = 0;
+  std::atomic<std::int64_t> longest_ns_ = 0;
+  std::atomic<bool> stop_ = false;
+  std::thread beat_;
+};
+
+}  // namespace kvcove
