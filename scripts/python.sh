@@ -5,6 +5,7 @@
 # $KVCOVE_GPU_PYTHON, a Python that has vLLM for CUDA and kvcove (default: one in ~/.cache/kvcove/vllm-cuda-0.32.0).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/step.sh
 action=$1
 shift
 venv=build/venv
@@ -32,7 +33,7 @@ wheel() {
   echo "== Python: building the wheels"
   rm -rf "$wheels"
   # The compiler by the name that the other builds use: the cache then knows these objects.
-  CCACHE_BASEDIR=$PWD CC=${CC:-cc} CXX=${CXX:-c++} \
+  CC=${CC:-cc} CXX=${CXX:-c++} \
     "$venv/bin/pip" wheel -q --no-build-isolation --no-deps -w "$wheels" .
   # What it needs is what manylinux_2_34 has; a test looks at it with auditwheel.
   "$venv/bin/python" -m wheel tags --remove --platform-tag "manylinux_2_34_$(uname -m)" "$wheels"/kvcove-*.whl >/dev/null
@@ -40,16 +41,21 @@ wheel() {
 }
 
 run_tests() {
+  step "Python: wheels" 120
   wheel
   "$venv/bin/pip" install -q --no-deps --force-reinstall "$wheels"/*.whl
-  echo "== Testing (Python)"
+  step "Python: tests" 240
   # Sockets lie in the tests' directories, and their paths must be short.
   local directory workers
   directory=$(mktemp -d /tmp/kvt-XXXXXX)
   workers=$(nproc)
-  KVCOVE_TEST_WHEEL=$(ls "$PWD/$wheels"/kvcove-*.whl) "$venv/bin/python" -m pytest -q --basetemp="$directory" \
-    -n $((workers < 4 ? workers : 4)) --dist loadfile python/tests "$@"
+  local status=0
+  KVCOVE_TEST_WHEEL=$(ls "$PWD/$wheels"/kvcove-*.whl) scripts/run_test.py --name pytest --timeout 1500 -- \
+    "$venv/bin/python" -m pytest -q --basetemp="$directory" --junitxml=build/pytest.xml \
+    -n $((workers < 4 ? workers : 4)) --dist loadfile python/tests "$@" || status=$?
   rm -rf "$directory"
+  [ ! -f build/pytest.xml ] || scripts/ci_report.py tests build/pytest.xml || status=$?
+  return $status
 }
 
 # The extension with gcc's address sanitizer, under random addresses and sizes beside guard pages, and under
@@ -58,10 +64,10 @@ asan() {
   local build=build/asan-extension
   wheel
   echo "== Python: the extension with the address sanitizer"
-  CCACHE_BASEDIR=$PWD cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKVCOVE_PYTHON=ON \
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKVCOVE_PYTHON=ON \
     -DKVCOVE_TESTS=OFF -DKVCOVE_EXTENSION_SANITIZE=address -DPython_EXECUTABLE="$PWD/$venv/bin/python" \
     -Dnanobind_DIR="$("$venv/bin/python" -m nanobind --cmake_dir)" >/dev/null
-  CCACHE_BASEDIR=$PWD cmake --build "$build" --target _native
+  cmake --build "$build" --target _native
   rm -rf "$build/site"
   "$venv/bin/pip" install -q --no-deps --target "$build/site" "$wheels"/*.whl
   cp "$build"/python/kvcove/_native*.so "$build/site/kvcove/"

@@ -18,7 +18,7 @@ finish() {
 }
 
 echo "== Soak: flat for ${KVCOVE_FLAT_SECONDS:=1800} s, beside what follows"
-KVCOVE_FLAT_SECONDS=$KVCOVE_FLAT_SECONDS setsid $bin/flat >"$logs/flat" 2>&1 &
+KVCOVE_FLAT_SECONDS=$KVCOVE_FLAT_SECONDS setsid $bin/fault_tests --tests_of=flat_test.cc >"$logs/flat" 2>&1 &
 flat=$!
 if [ -x build/venv/bin/python ] && build/venv/bin/python -c 'import mooncake.store' 2>/dev/null; then
   echo "== Soak: one store under eight threads, ${KVCOVE_SOAK_SECONDS:=600} s"
@@ -36,17 +36,17 @@ echo "== Soak: torture with disks, of a host and of a cluster"
 $bin/torture --disk 1 --kvcove $bin/kvcove --reads 100000 --at-least 120 --seconds 900
 $bin/torture --cluster 1 --disk 1 --kvcove $bin/kvcove --reads 100000 --at-least 120 --seconds 900
 echo "== Soak: 200 kills of an owner with a disk"
-KVCOVE_KILLS=200 $bin/disk_tier --gtest_filter='DiskKillTest.*' --gtest_brief=1
+KVCOVE_KILLS=200 $bin/integration_tests --gtest_filter='DiskKillTest.*' --gtest_brief=1
 echo "== Soak: 200 kills of a leader of three masters"
-KVCOVE_KILLS=200 $bin/masters --gtest_filter='*Killed*' --gtest_brief=1
+KVCOVE_KILLS=200 $bin/fault_tests --tests_of=masters_test.cc --gtest_filter='*Killed*' --gtest_brief=1
 echo "== Soak: simulation of a host"
-KVCOVE_SIM_SEEDS=2000 $bin/sim --gtest_brief=1
+KVCOVE_SIM_SEEDS=2000 $bin/sim_tests --tests_of=tests/sim/sim_test.cc --gtest_brief=1
 echo "== Soak: simulation of an owner with a disk"
-KVCOVE_SIM_SEEDS=2000 $bin/tier_sim --gtest_brief=1
+KVCOVE_SIM_SEEDS=2000 $bin/sim_tests --tests_of=tier_sim_test.cc --gtest_brief=1
 echo "== Soak: simulation of a cluster, ${KVCOVE_SOAK_SEEDS:=20000} seeds"
-KVCOVE_SIM_SEEDS=$((KVCOVE_SOAK_SEEDS / 2)) setsid $bin/cluster_sim --gtest_filter='*KeepsItsPromises*' >"$logs/cluster_sim" 2>&1 &
+KVCOVE_SIM_SEEDS=$((KVCOVE_SOAK_SEEDS / 2)) setsid $bin/sim_tests --tests_of=cluster_sim_test.cc --gtest_filter='*KeepsItsPromises*' >"$logs/cluster_sim" 2>&1 &
 half=$!
-KVCOVE_SIM_SEEDS=$((KVCOVE_SOAK_SEEDS / 2)) $bin/cluster_sim --gtest_filter='*KeepsItsPromises*' --gtest_brief=1
+KVCOVE_SIM_SEEDS=$((KVCOVE_SOAK_SEEDS / 2)) $bin/sim_tests --tests_of=cluster_sim_test.cc --gtest_filter='*KeepsItsPromises*' --gtest_brief=1
 finish cluster_sim $half
 finish flat $flat
 echo "Soak: done"
