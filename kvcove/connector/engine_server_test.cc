@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
@@ -18,6 +19,8 @@ namespace kvcove::connector {
 namespace {
 
 using std::chrono::milliseconds;
+
+constexpr milliseconds kLong{30'000};  // of calls whose time is no object
 
 class EngineServerTest : public testing::Test {
  protected:
@@ -58,24 +61,24 @@ class EngineServerTest : public testing::Test {
 
 TEST_F(EngineServerTest, AnswersWhatItIsAsked) {
   EngineClient client(path_);
-  EXPECT_EQ(*client.Lookup({"h0", "h1", "h2"}, "", milliseconds(1000)), 8U);
-  EXPECT_TRUE(client.Reset(milliseconds(1000)));
-  EXPECT_EQ(*client.Lookup({"h0", "h1", "h2"}, "", milliseconds(1000)), 0U);
-  EXPECT_NE(client.Counters(milliseconds(1000))->find("resets_proven 1"), std::string::npos);
-  const std::string counters = *client.Counters(milliseconds(1000));
+  EXPECT_EQ(*client.Lookup({"h0", "h1", "h2"}, "", kLong), 8U);
+  EXPECT_TRUE(client.Reset(kLong));
+  EXPECT_EQ(*client.Lookup({"h0", "h1", "h2"}, "", kLong), 0U);
+  EXPECT_NE(client.Counters(kLong)->find("resets_proven 1"), std::string::npos);
+  const std::string counters = *client.Counters(kLong);
   for (const Count& count : CountsOf({})) {
     EXPECT_NE(counters.find("\n" + count.name + " "), std::string::npos) << count.name;
     EXPECT_TRUE(count.help.ends_with(".")) << count.name;
   }
-  EXPECT_TRUE(client.Weights(WeightsNews::kChanging, "", milliseconds(1000)));
-  const auto closed = client.Lookup({"h0"}, "", milliseconds(1000));
+  EXPECT_TRUE(client.Weights(WeightsNews::kChanging, "", kLong));
+  const auto closed = client.Lookup({"h0"}, "", kLong);
   ASSERT_FALSE(closed);
   EXPECT_EQ(closed.error().code, Code::kClosed);
 }
 
 TEST_F(EngineServerTest, AResetThatIsNotProvenIsNoSuccess) {
   pool_.unproven = true;
-  const Status status = EngineClient(path_).Reset(milliseconds(1000));
+  const Status status = EngineClient(path_).Reset(kLong);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::kNotProven);
 }
@@ -83,22 +86,28 @@ TEST_F(EngineServerTest, AResetThatIsNotProvenIsNoSuccess) {
 // A look-up that is not answered neither holds up a reset, nor its caller beyond its deadline.
 TEST_F(EngineServerTest, AResetDoesNotWaitForLookups) {
   pool_.slow = true;
-  std::vector<std::thread> others;
-  for (int i = 0; i < 4; ++i) {
-    others.emplace_back([this] {
-      const auto late = EngineClient(path_).Lookup({"h0"}, "", milliseconds(600));
-      ASSERT_FALSE(late);
-      EXPECT_EQ(late.error().code, Code::kTimeout);
-    });
+  // A machine that stands still for as long as the look-ups wait cannot tell; it tries again.
+  bool first = false;
+  for (int attempt = 0; attempt < 5 && !first; ++attempt) {
+    std::atomic<int> ended = 0;
+    std::vector<std::thread> others;
+    for (int i = 0; i < 4; ++i) {
+      others.emplace_back([&] {
+        const auto late = EngineClient(path_).Lookup({"h0"}, "", milliseconds(600));
+        ++ended;
+        ASSERT_FALSE(late);
+        EXPECT_EQ(late.error().code, Code::kTimeout);
+      });
+    }
+    std::this_thread::sleep_for(milliseconds(50));
+    EXPECT_TRUE(EngineClient(path_).Reset(kLong));
+    first = ended == 0;
+    for (std::thread& other : others) other.join();
   }
-  std::this_thread::sleep_for(milliseconds(50));
-  const auto start = std::chrono::steady_clock::now();
-  EXPECT_TRUE(EngineClient(path_).Reset(milliseconds(2000)));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(400));
-  for (std::thread& other : others) other.join();
+  EXPECT_TRUE(first) << "the reset has waited for a look-up";
   pool_.slow = false;
   // The next answer is the next question's.
-  EXPECT_TRUE(EngineClient(path_).Lookup({"h0"}, "", milliseconds(1000)));
+  EXPECT_TRUE(EngineClient(path_).Lookup({"h0"}, "", kLong));
 }
 
 TEST_F(EngineServerTest, GarbageEndsItsConnectionAndNothingElse) {
@@ -115,21 +124,21 @@ TEST_F(EngineServerTest, GarbageEndsItsConnectionAndNothingElse) {
     close(fd);
   };
   send_raw(std::string(200, 'x'));
-  auto client = rpc::Client::Connect(path_, SystemClock::Instance().NowNs() + kSecond);
+  auto client = rpc::Client::Connect(path_, SystemClock::Instance().NowNs() + 30 * kSecond);
   ASSERT_TRUE(client);
   const std::string wrong = "no question";
   const auto refused = client->Call(wire::Method::kEngineReset, std::as_bytes(std::span(wrong)),
-                                    SystemClock::Instance().NowNs() + kSecond);
+                                    SystemClock::Instance().NowNs() + 30 * kSecond);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kCorrupt);
-  client = rpc::Client::Connect(path_, SystemClock::Instance().NowNs() + kSecond);
+  client = rpc::Client::Connect(path_, SystemClock::Instance().NowNs() + 30 * kSecond);
   ASSERT_TRUE(client);
   const std::string question = Encode(EngineQuestion{});
   const auto unknown = client->Call(wire::Method::kPut, std::as_bytes(std::span(question)),
-                                    SystemClock::Instance().NowNs() + kSecond);
+                                    SystemClock::Instance().NowNs() + 30 * kSecond);
   ASSERT_FALSE(unknown);
   EXPECT_EQ(unknown.error().code, Code::kInvalid);
-  EXPECT_TRUE(EngineClient(path_).Counters(milliseconds(1000)));
+  EXPECT_TRUE(EngineClient(path_).Counters(kLong));
 }
 
 // vllm-connector.md 11.5: a second engine cannot take the first one's address.
@@ -137,11 +146,11 @@ TEST_F(EngineServerTest, AnAddressInUseIsNotTaken) {
   const auto second = EngineServer::Open(path_, *role_);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, Code::kUnavailable);
-  EXPECT_TRUE(EngineClient(path_).Counters(milliseconds(1000)));
+  EXPECT_TRUE(EngineClient(path_).Counters(kLong));
 }
 
 TEST_F(EngineServerTest, NobodyThereIsAnErrorAtOnce) {
-  const auto nobody = EngineClient(directory_ + "/none").Counters(milliseconds(1000));
+  const auto nobody = EngineClient(directory_ + "/none").Counters(kLong);
   ASSERT_FALSE(nobody);
   EXPECT_EQ(nobody.error().code, Code::kUnavailable);
 }

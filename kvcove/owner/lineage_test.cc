@@ -64,7 +64,7 @@ class LineageTest : public testing::Test {
   }
   template <typename Condition>
   static bool Comes(const Condition& condition) {
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < 12'000; ++i) {
       if (condition()) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }

@@ -94,7 +94,7 @@ TEST(EngineEndsTest, AnEngineThatIsBackWaitsUntilTheMasterKnowsOfItsEnd) {
   EXPECT_FALSE(ends.AwaitTold({"a", "told"}, In(kMillisecond)));
   EXPECT_FALSE(ends.AwaitTold({"a", "waits"}, In(kMillisecond)));
   std::thread thaw([&] { master.Set(false, false); });
-  EXPECT_TRUE(ends.AwaitTold({"a", "waits"}, In(10 * kSecond)));
+  EXPECT_TRUE(ends.AwaitTold({"a", "waits"}, In(60 * kSecond)));
   EXPECT_TRUE(ends.AwaitTold({"a", "told"}, In(0)));
   EXPECT_THAT(master.ended(), testing::ElementsAre(Engine("a", "told"), Engine("a", "waits")));
   thaw.join();

@@ -27,7 +27,7 @@ class HostControlTest : public testing::Test {
     EXPECT_EQ(control_->AddOwner(owners_.back()), owners_.size() - 1);
     return *owners_.back();
   }
-  static std::int64_t Soon() { return SystemClock::Instance().NowNs() + 5 * kSecond; }
+  static std::int64_t Soon() { return SystemClock::Instance().NowNs() + 60 * kSecond; }
   Token Register() {
     const auto registration = *control_->Register({.name = "n", .engine = "e"}, Soon());
     return {.incarnation = registration.incarnation,

@@ -30,7 +30,7 @@ class LocalHostTest : public testing::Test {
     const wire::SessionNumber number = host_->AddSession(getpid())->number;
     return {.number = number, .service = host_->ServiceFor(number)};
   }
-  static std::int64_t Soon() { return SystemClock::Instance().NowNs() + 5 * kSecond; }
+  static std::int64_t Soon() { return SystemClock::Instance().NowNs() + 60 * kSecond; }
   static bool Open(const Process& process, const std::string& engine) {
     const auto registration = process.service->Register({.name = "n", .engine = engine}, Soon());
     EXPECT_TRUE(registration) << registration.error().ToString();

@@ -8,7 +8,7 @@
 namespace kvcove::requester {
 namespace {
 
-std::int64_t Soon() { return SystemClock::Instance().NowNs() + 5 * kSecond; }
+std::int64_t Soon() { return SystemClock::Instance().NowNs() + 60 * kSecond; }
 
 class ClusterHostTest : public testing::Test {
  protected:

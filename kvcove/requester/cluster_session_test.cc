@@ -17,7 +17,7 @@ class ClusterSessionTest : public testing::Test {
   void SetUp() override {
     const Clock& clock = SystemClock::Instance();
     auto host = ClusterHost::Connect({.master = master_.address(), .host = "here"},
-                                     clock.NowNs() + 5 * kSecond, clock);
+                                     clock.NowNs() + 60 * kSecond, clock);
     ASSERT_TRUE(host) << host.error().ToString();
     session_ = std::make_unique<ClusterSession>(std::move(*host),
                                                 SessionOptions{.name = "n", .engine = "e"}, clock);
@@ -132,7 +132,7 @@ TEST_F(ClusterSessionTest, TheEndOfTheLastSessionIsToldToTheMaster) {
   // The host outlives the session that is its last user: it tells.
   const Clock& clock = SystemClock::Instance();
   const std::shared_ptr<ClusterHost> host = *ClusterHost::Connect(
-      {.master = master_.address(), .host = "here"}, clock.NowNs() + 5 * kSecond, clock);
+      {.master = master_.address(), .host = "here"}, clock.NowNs() + 60 * kSecond, clock);
   auto first =
       std::make_unique<ClusterSession>(host, SessionOptions{.name = "n", .engine = "mine"}, clock);
   auto second =

@@ -27,12 +27,12 @@ class RemoteHostTest : public testing::Test {
   std::string path() const { return directory_ + "/socket"; }
   Result<std::unique_ptr<RemoteHost>> Connect() {
     const Clock& clock = SystemClock::Instance();
-    return RemoteHost::Connect(path(), clock.NowNs() + 5 * kSecond, clock);
+    return RemoteHost::Connect(path(), clock.NowNs() + 60 * kSecond, clock);
   }
   // Another thread changes it.
   template <typename Condition>
   static bool Becomes(Condition&& condition) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (!condition() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
     return condition();
   }

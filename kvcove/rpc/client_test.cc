@@ -52,7 +52,7 @@ TEST(ClientTest, ConnectingToAFrozenDaemonEndsAtTheDeadlineAlsoWhenItsQueueIsFul
   const std::int64_t took_ns = SystemClock::Instance().NowNs() - began_ns;
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code, Code::kTimeout) << client.error().ToString();
-  EXPECT_LT(took_ns, 500 * kMillisecond);
+  EXPECT_LT(took_ns, 20 * kSecond) << "and not never";
 }
 
 // Lets everybody in and does nothing for them.
@@ -70,7 +70,7 @@ class Refusing final : public Handler {
 };
 
 TEST(ClientTest, AnErrorThatThePeerSendsIsToldFromALostConnection) {
-  const auto soon = [] { return SystemClock::Instance().NowNs() + 5 * kSecond; };
+  const auto soon = [] { return SystemClock::Instance().NowNs() + 60 * kSecond; };
   Refusing handler;
   ServerOptions options;
   options.listen.host = "127.0.0.1";

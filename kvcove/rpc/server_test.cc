@@ -137,7 +137,7 @@ class ServerTest : public testing::Test {
   }
   UniqueFd Connect() { return Connect(server_->address()); }
   static UniqueFd Connect(const Address& address) {
-    auto fd = ConnectTcp(address, SystemClock::Instance().NowNs() + 5 * kSecond);
+    auto fd = ConnectTcp(address, SystemClock::Instance().NowNs() + 60 * kSecond);
     EXPECT_TRUE(fd) << fd.error().ToString();
     return std::move(*fd);
   }
@@ -177,10 +177,10 @@ class ServerTest : public testing::Test {
     }
     return true;
   }
-  // Waits, for a few seconds at most, until it is true.
+  // Waits, for a minute at most, until it is true.
   template <typename Condition>
   static bool Eventually(Condition condition) {
-    for (int i = 0; i < 2500; ++i) {
+    for (int i = 0; i < 30'000; ++i) {
       if (condition()) return true;
       std::this_thread::sleep_for(milliseconds(2));
     }
@@ -331,28 +331,30 @@ class LimitedServerTest : public ServerTest {
 };
 
 TEST_F(LimitedServerTest, ACallBeyondTheLimitIsAnsweredBusyAndNeverReachesTheHandler) {
-  StartLimited({.connection = {.calls_per_second = 5}});
+  // The next one half a second later: a machine that stands still for so long would let it in.
+  StartLimited({.connection = {.calls_per_second = 2}});
   const UniqueFd fd = Connect();
   const std::string large(500'000, 'x');
   std::thread sender([&] {
-    for (int i = 0; i < 5; ++i) Send(fd, Frame(kEcho, "ok"));
+    for (int i = 0; i < 2; ++i) Send(fd, Frame(kEcho, "ok"));
     Send(fd, Frame(kEcho, large));  // refused before its body has come
     Send(fd, Frame(kEcho, "behind"));
   });
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(ReceiveAny(fd).first, Code::kOk);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(ReceiveAny(fd).first, Code::kOk);
   const auto [code, detail] = ReceiveAny(fd);
   EXPECT_EQ(code, Code::kLimit);
   EXPECT_TRUE(BusyIn({.code = code, .detail = detail})) << detail;
   EXPECT_EQ(ReceiveAny(fd), std::pair(Code::kOk, std::string("behind")))
       << "the connection lives, and what is behind is served when there is room again";
   sender.join();
-  EXPECT_EQ(handler_.requests(), 6);
+  EXPECT_EQ(handler_.requests(), 3);
   EXPECT_EQ(Refused(Refusal::kConnectionCalls), 1U);
 }
 
 // A client that does not wait as it was told costs one answer each time that it was told, not one a
 // frame.
 TEST_F(LimitedServerTest, AFloodIsHeldBackInItsOwnSocket) {
+  const std::int64_t began_ns = SystemClock::Instance().NowNs();
   StartLimited({.connection = {.calls_per_second = 10}});
   const UniqueFd fd = Connect();
   std::string flood;
@@ -363,13 +365,15 @@ TEST_F(LimitedServerTest, AFloodIsHeldBackInItsOwnSocket) {
     Send(other, Frame(kEcho, "fine"));
     EXPECT_EQ(Receive(other), "fine");
   }
-  const std::int64_t until_ns = SystemClock::Instance().NowNs() + kSecond;
-  while (SystemClock::Instance().NowNs() < until_ns) {
-    std::this_thread::sleep_for(milliseconds(50));
-  }
-  EXPECT_GT(Refused(Refusal::kConnectionCalls), 0U);
-  EXPECT_LT(Refused(Refusal::kConnectionCalls), 200U) << "at most one each 10 ms";
-  EXPECT_LT(handler_.requests(), 40);
+  EXPECT_TRUE(Eventually([&] {
+    return SystemClock::Instance().NowNs() > began_ns + kSecond &&
+           Refused(Refusal::kConnectionCalls) > 0;
+  }));
+  const std::uint64_t refused = Refused(Refusal::kConnectionCalls);
+  const int requests = handler_.requests();
+  const std::int64_t took_ms = (SystemClock::Instance().NowNs() - began_ns) / kMillisecond;
+  EXPECT_LT(refused, 100 + static_cast<std::uint64_t>(took_ms) / 10) << "at most one each 10 ms";
+  EXPECT_LT(requests, 30 + took_ms / 100) << "10 at once, 10 a second, and the others' 5";
 }
 
 TEST_F(LimitedServerTest, AnAnswerThatNobodyReadsIsInFlight) {
@@ -405,8 +409,15 @@ TEST_F(LimitedServerTest, AConnectionTakesItsAccountToAnotherLoop) {
   const UniqueFd fd = Connect();
   Send(fd, Frame(kMoveToOther, "moved") + Frame(kEcho, "a") + Frame(kEcho, "b"));
   for (int i = 0; i < 3; ++i) EXPECT_EQ(ReceiveAny(fd).first, Code::kOk);
-  Send(fd, Frame(kEcho, "c"));
-  EXPECT_EQ(ReceiveAny(fd).first, Code::kLimit);
+  // It has three more each second; with a new account it would have three more at once.
+  const std::int64_t began_ns = SystemClock::Instance().NowNs();
+  int more = 0;
+  for (Code code = Code::kOk; code == Code::kOk; more += code == Code::kOk ? 1 : 0) {
+    Send(fd, Frame(kEcho, "c"));
+    code = ReceiveAny(fd).first;
+    ASSERT_TRUE(code == Code::kOk || code == Code::kLimit) << CodeName(code);
+  }
+  EXPECT_LE(more, 2 + (SystemClock::Instance().NowNs() - began_ns) * 3 / kSecond);
 }
 
 // As a successor that gives up before it serves (docs/upgrade.md).
@@ -421,7 +432,8 @@ TEST_F(ServerTest, AnAdoptedServerThatNeverStartedLeavesTheSocketWhereItIs) {
   TestHandler other;
   ASSERT_TRUE(Server::Adopt(options, other, server_->HandOver()));
   server_->Resume();
-  auto client = Client::Connect(options.socket_path, SystemClock::Instance().NowNs() + 5 * kSecond);
+  auto client =
+      Client::Connect(options.socket_path, SystemClock::Instance().NowNs() + 60 * kSecond);
   ASSERT_TRUE(client) << client.error().ToString();
   const UniqueFd fd = client->TakeFd();
   Send(fd, Frame(kEcho, "still here"));
@@ -439,7 +451,7 @@ TEST_F(ServerTest, AHeldCallWaitsUnreadAndOthersAreServed) {
   Send(other, Frame(kEcho, "served"));
   EXPECT_EQ(Receive(other), "served");
   EXPECT_EQ(handler_.requests(), 1);
-  server_->Pause(SystemClock::Instance().NowNs() + kSecond);
+  server_->Pause(SystemClock::Instance().NowNs() + 60 * kSecond);
   handler_.Hold(false);
   server_->Resume();
   EXPECT_EQ(Receive(holds), "held");
@@ -478,7 +490,7 @@ TEST_F(ServerTest, ASuccessorServesWhatWasHeldOverTheSameTcpConnections) {
   handler_.Hold(true);
   Send(holds, Frame(kMoveToOther, "held"));
   ASSERT_TRUE(Eventually([&] { return handler_.opened() == 2; }));
-  server_->Pause(SystemClock::Instance().NowNs() + kSecond);
+  server_->Pause(SystemClock::Instance().NowNs() + 60 * kSecond);
   Send(moved, Frame(kEcho, "sent meanwhile"));
   HandedServer handed = server_->HandOver();
   ASSERT_EQ(handed.connections.size(), 2U) << "of both loops";
@@ -521,7 +533,7 @@ TEST_F(ServerTest, NoFrameAndNoConnectionIsLostHoweverManyHandOversThereAre) {
   // The servers before it keep their descriptors, as a process does until it ends.
   for (int round = 0; round < 60 && lost == 0; ++round) {
     std::this_thread::sleep_for(milliseconds(3));
-    server_->Pause(SystemClock::Instance().NowNs() + 5 * kSecond);
+    server_->Pause(SystemClock::Instance().NowNs() + 60 * kSecond);
     HandedServer handed = server_->HandOver();
     ServerOptions options;
     options.listen = server_->address();
@@ -540,12 +552,12 @@ TEST_F(ServerTest, AConnectionThatWasHandedOverBeforeItsHelloMustSayItInTime) {
   const UniqueFd silent = Connect();
   const UniqueFd polite = Connect();
   ASSERT_TRUE(Eventually([&] { return handler_.opened() == 2; }));
-  server_->Pause(SystemClock::Instance().NowNs() + kSecond);
+  server_->Pause(SystemClock::Instance().NowNs() + 60 * kSecond);
   TestHandler next;
   next.AskForHello();
   ServerOptions options;
   options.listen = server_->address();
-  options.hello_deadline_ns = kSecond / 2;
+  options.hello_deadline_ns = 2 * kSecond;
   auto successor = *Server::Adopt(options, next, server_->HandOver());
   EXPECT_EQ(successor->unproven().open(), 2U);
   // Both processes have the socket open until the one before ends.
@@ -578,7 +590,7 @@ TEST_F(ServerTest, SilentConnectionsGiveWayAndWhoeverSaysHelloStays) {
     const auto connect = [&] {
       if (!unix_socket) return Connect();
       auto client =
-          Client::Connect(options.socket_path, SystemClock::Instance().NowNs() + 5 * kSecond);
+          Client::Connect(options.socket_path, SystemClock::Instance().NowNs() + 60 * kSecond);
       EXPECT_TRUE(client) << client.error().ToString();
       return client->TakeFd();
     };

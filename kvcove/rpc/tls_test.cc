@@ -54,7 +54,7 @@ TEST(TlsTest, AServerThatEndsInTheMiddleOfAHandshakeIsUnavailableAndTriedAgain) 
   const Closing server;
   const Access access{.credential = std::nullopt, .tls = *tls};
   const auto client =
-      Client::Connect(server.address(), access, SystemClock::Instance().NowNs() + 5 * kSecond);
+      Client::Connect(server.address(), access, SystemClock::Instance().NowNs() + 60 * kSecond);
   ASSERT_FALSE(client);
   // kDenied would say that nothing is to be tried again: a reset would not be repeated.
   EXPECT_EQ(client.error().code, Code::kUnavailable) << client.error().ToString();

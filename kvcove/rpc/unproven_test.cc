@@ -108,7 +108,7 @@ TEST(SourceTest, IsTheAddressNotThePort) {
   const UniqueFd listener = *ListenTcp(listen);
   std::vector<Source> sources;
   for (int i = 0; i < 2; ++i) {
-    const UniqueFd client = *ConnectTcp(listen, SystemClock::Instance().NowNs() + kSecond);
+    const UniqueFd client = *ConnectTcp(listen, SystemClock::Instance().NowNs() + 60 * kSecond);
     UniqueFd server;
     while (!server.valid()) server = UniqueFd(accept(listener.get(), nullptr, nullptr));
     sources.push_back(SourceOf(server.get()));

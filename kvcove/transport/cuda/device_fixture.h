@@ -35,7 +35,7 @@ class DeviceTest : public testing::Test {
   void TearDown() override {
     if (device_ != nullptr) {
       fake_manual(0);
-      EXPECT_TRUE(device_->Close(SystemClock::Instance().NowNs() + 10 * kSecond));
+      EXPECT_TRUE(device_->Close(SystemClock::Instance().NowNs() + 60 * kSecond));
     }
     device_.reset();
     const FakeCounts counts = fake_counts();

@@ -380,7 +380,7 @@ TEST_F(DeviceTest, RunsGoOnFromOneRegisteredPieceToTheNext) {
         ASSERT_EQ(std::memcmp(copy.host, &was[copy.host - segment.get()], copy.bytes), 0);
       }
       EXPECT_EQ(fake_counts().violations, 0) << fake_violation() << "; seed " << seed_;
-      ASSERT_TRUE(device_->Close(SystemClock::Instance().NowNs() + 10 * kSecond));
+      ASSERT_TRUE(device_->Close(SystemClock::Instance().NowNs() + 60 * kSecond));
       pieces.clear();
       device_.reset();
     }
