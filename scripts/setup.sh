@@ -30,6 +30,8 @@ packages=(
   "libgtest-dev:GoogleTest 1.12"
   "libgmock-dev:GoogleMock 1.12"
   "libbenchmark-dev:Google Benchmark 1.7"
+  "gdb:the stacks of tests that crash or hang"
+  "shellcheck:checking the jobs that are rendered for SLURM"
 )
 if [ "${1:-}" = "--checks" ]; then
   packages+=(
@@ -38,7 +40,6 @@ if [ "${1:-}" = "--checks" ]; then
     "clang-format-19:format check"
     "clang-tidy-19:static analysis"
     "git:finding what changed"
-    "shellcheck:checking the jobs that are rendered for SLURM"
   )
 fi
 

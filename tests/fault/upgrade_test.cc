@@ -46,8 +46,6 @@ using std::chrono::milliseconds;
 
 constexpr std::uint64_t kMemory = 8 * kMiB;
 
-std::int64_t Now() { return SystemClock::Instance().NowNs(); }
-
 pid_t Spawn(const std::string& program, const std::vector<std::string>& words,
             const std::string& output) {
   std::vector<char*> argv = {const_cast<char*>(program.c_str())};
