@@ -359,6 +359,7 @@ class Tiering final : public LowerTier, public disklog::Presence {
   enum class Admission { kCopied, kKept, kRefused };
   Admission Admit(const EvictedObject& object, Demotion& demotion);
   bool Waits(const Load& load) const KVCOVE_REQUIRES(mutex_);
+  bool IsSettled(std::uint64_t era) const KVCOVE_REQUIRES(mutex_);
   bool Reusable() const KVCOVE_REQUIRES(mutex_) {
     return !missed_removal_ && stored_.size() <= options_.remembered;
   }

@@ -109,14 +109,16 @@ std::optional<std::uint64_t> Tiering::Unnoted() const {
   return on_ && !noted_ ? std::optional(era_) : std::nullopt;
 }
 
+bool Tiering::IsSettled(std::uint64_t era) const { return on_ && era_ == era && older_->open == 0; }
+
 bool Tiering::Settled(std::uint64_t era) const {
   const MutexLock lock(mutex_);
-  return on_ && era_ == era && older_->open == 0;
+  return IsSettled(era);
 }
 
 bool Tiering::BeginNote(std::uint64_t era) {
   const MutexLock lock(mutex_);
-  if (!on_ || era_ != era || older_->open != 0) return false;
+  if (!IsSettled(era)) return false;
   return noted_ = true;
 }
 
