@@ -472,9 +472,10 @@ TEST_F(EngineEndTest, RegistrationsThatWaitForAFrozenMasterHoldNoPut) {
   std::vector<std::thread> engines;
   for (int i = 0; i < kEngines; ++i) {
     engines.emplace_back([&pool, i] {
-      auto starting =
-          Must(pool->OpenSession({.name = "acme/llama", .engine = fmt::format("e{}", i)}));
-      (void)starting->Capture({.timeout = milliseconds(2000)});
+      const auto starting =
+          pool->OpenSession({.name = "acme/llama", .engine = fmt::format("e{}", i)});
+      ASSERT_TRUE(starting) << starting.error().ToString();
+      (void)(*starting)->Capture({.timeout = milliseconds(2000)});
     });
   }
   const Slowness slowness;

@@ -122,26 +122,27 @@ TEST_F(MastersTest, FullLoadChangesNoLeader) {
   std::atomic<std::uint64_t> puts{0};
   std::atomic<std::uint64_t> resets{0};
   std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      const auto pool = OpenAll("elsewhere");
-      const SessionPtr session =
-          Must(pool->OpenSession({.name = fmt::format("load{}", t), .engine = "e"}));
-      (void)session->Reset({.timeout = milliseconds(2500)});
-      std::vector<std::string> keys = Keys(128, fmt::format("load{}", t));
-      const std::vector<std::string_view> views(keys.begin(), keys.end());
-      std::vector<ItemResult> found(views.size());
-      for (int round = 0; !stop; ++round) {
-        for (int i = 0; i < 20 && !stop; ++i) {
-          lookups += session->Exists(views, found, {.timeout = milliseconds(1000)}) ? 1 : 0;
-        }
-        puts += CountOk(Put(*session, Keys(16, fmt::format("load{}-{}", t, round)), std::nullopt,
-                            milliseconds(1000)));
-        if (round % 10 == 0) {
-          resets += session->Reset({.timeout = milliseconds(2500)}) ? 1 : 0;
-        }
+  const auto work = [&](int t) {
+    const auto pool = OpenAll("elsewhere");
+    const SessionPtr session =
+        Must(pool->OpenSession({.name = fmt::format("load{}", t), .engine = "e"}));
+    (void)session->Reset({.timeout = milliseconds(2500)});
+    std::vector<std::string> keys = Keys(128, fmt::format("load{}", t));
+    const std::vector<std::string_view> views(keys.begin(), keys.end());
+    std::vector<ItemResult> found(views.size());
+    for (int round = 0; !stop; ++round) {
+      for (int i = 0; i < 20 && !stop; ++i) {
+        lookups += session->Exists(views, found, {.timeout = milliseconds(1000)}) ? 1 : 0;
       }
-    });
+      puts += CountOk(Put(*session, Keys(16, fmt::format("load{}-{}", t, round)), std::nullopt,
+                          milliseconds(1000)));
+      if (round % 10 == 0) {
+        resets += session->Reset({.timeout = milliseconds(2500)}) ? 1 : 0;
+      }
+    }
+  };
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] { InThread([&] { work(t); }); });
   }
   const std::int64_t began = NowMs();
   std::uint64_t unanswered = 0;

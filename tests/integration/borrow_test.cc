@@ -308,12 +308,17 @@ TEST_P(BorrowPoolTest, ManyThreadsBorrowWhatManyThreadsReserve) {
     }
   };
   std::vector<std::thread> threads;
-  for (std::uint64_t i = 0; i < 2; ++i) threads.emplace_back(writer, i);
-  for (std::uint64_t i = 0; i < 3; ++i) threads.emplace_back(reader, 10 + i);
-  for (int i = 0; i < 20; ++i) {
+  for (std::uint64_t i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] { InThread([&] { writer(i); }); });
+  }
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    threads.emplace_back([&, i] { InThread([&] { reader(10 + i); }); });
+  }
+  // On a busy machine for longer, a minute at most.
+  for (int i = 0; i < 20 || (i < 1500 && (read <= 50 || stored <= 50)); ++i) {
     std::this_thread::sleep_for(milliseconds(40));
     const std::uint64_t number = ++called;
-    if (session_->Reset({.all_void = true})) proven = number;
+    if (session_->Reset({.timeout = kCallTime, .all_void = true})) proven = number;
   }
   done = true;
   for (std::thread& thread : threads) thread.join();

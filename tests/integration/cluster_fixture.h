@@ -122,6 +122,27 @@ class ClusterFixture : public testing::Test {
     }
     return result;
   }
+  // In one call; how many are there, with the right bytes.
+  static std::size_t CountGot(Session& session,
+                              const std::vector<std::pair<std::string, std::size_t>>& keys) {
+    std::vector<std::string> values;
+    std::vector<MutableBuffer> pieces;
+    for (const auto& [key, size] : keys) values.emplace_back(size, '\0');
+    for (std::string& value : values) pieces.push_back({value.data(), value.size()});
+    std::vector<GetItem> items;
+    for (const auto& [key, size] : keys) {
+      items.push_back({.key = key, .into = {&pieces[items.size()], 1}});
+    }
+    std::vector<ItemResult> results(items.size());
+    EXPECT_TRUE(session.Get(items, results, {.timeout = kCallTime}));
+    std::size_t got = 0;
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (!results[i].ok()) continue;
+      ++got;
+      EXPECT_EQ(values[i], Value(keys[i].first, keys[i].second)) << "wrong bytes";
+    }
+    return got;
+  }
   static ItemResult Exists(Session& session, const std::string& key) {
     const std::string_view keys[] = {key};
     ItemResult result;
