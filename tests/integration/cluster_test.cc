@@ -159,10 +159,7 @@ TEST_F(ClusterTest, AnOwnerWithAnotherLayoutIsReachedThroughSocketsAfterOneWarni
     EXPECT_EQ(Get(*session, key, 100'000).tier, Tier::kRemoteMemory);
     // It asks again now and then, and says no more.
     const int before = old.hellos;
-    for (int i = 0; i < 2000 && old.hellos == before; ++i) {
-      std::this_thread::sleep_for(milliseconds(5));
-    }
-    EXPECT_GT(old.hellos, before);
+    EXPECT_TRUE(Becomes([&] { return old.hellos > before; }));
   }
   const std::string log = testing::internal::GetCapturedStderr();
   const std::size_t said = log.find("layout version 2");
@@ -183,12 +180,12 @@ TEST_F(ClusterTest, DirectoryComesBackFromTheOwners) {
   EXPECT_EQ(master_->Stat().term, 2U);
   WaitLive(2);
   int found = 0;
-  for (int tries = 0; tries < 100 && found < 200; ++tries) {
+  EXPECT_TRUE(Becomes([&] {
     found = 0;
     for (int i = 0; i < 200; ++i) found += Get(*session, fmt::format("k{}", i)).ok() ? 1 : 0;
-    std::this_thread::sleep_for(milliseconds(20));
-  }
-  EXPECT_EQ(found, 200) << MissReasonName(Get(*session, "k1").reason);
+    return found == 200;
+  })) << found
+      << " of 200, " << MissReasonName(Get(*session, "k1").reason);
   // And fenced like before.
   const Token old = Must(session->Capture({.timeout = kCallTime}));
   ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
@@ -234,14 +231,17 @@ TEST_F(ClusterTest, EvictedObjectsAreForgotten) {
   }
   int listed = 0;
   int got = 0;
-  std::this_thread::sleep_for(milliseconds(100));
-  for (int i = 0; i < 400; ++i) {
-    const std::string key = fmt::format("k{}", i);
-    const bool there = Exists(*session, key).ok();
-    listed += there ? 1 : 0;
-    got += Get(*session, key, 512 * 1024).ok() ? 1 : 0;
-  }
-  EXPECT_EQ(listed, got);
+  // The master hears of evictions a moment later.
+  EXPECT_TRUE(Becomes([&] {
+    listed = got = 0;
+    for (int i = 0; i < 400; ++i) {
+      const std::string key = fmt::format("k{}", i);
+      listed += Exists(*session, key).ok() ? 1 : 0;
+      got += Get(*session, key, 512 * 1024).ok() ? 1 : 0;
+    }
+    return listed == got;
+  })) << listed
+      << " are listed, " << got << " are there";
   EXPECT_GT(got, 150);
   EXPECT_LT(got, 257);
 }
@@ -269,11 +269,11 @@ TEST_F(ClusterTest, AMasterThatKnowsLessThanAnOwnerVoidsEverything) {
                        .process = RandomId(),
                        .address = "127.0.0.1:1"});
   const auto answer = channel.Call(wire::Method::kOwnerHello, std::as_bytes(std::span(hello)),
-                                   SystemClock::Instance().NowNs() + kSecond);
+                                   SystemClock::Instance().NowNs() + 15 * kSecond);
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code, Code::kStale);
   EXPECT_THAT(answer.error().detail, testing::HasSubstr("lost facts"));
-  const std::int64_t until = SystemClock::Instance().NowNs() + 5 * kSecond;
+  const std::int64_t until = SystemClock::Instance().NowNs() + 60 * kSecond;
   while (master_->Stat().incarnation == stat.incarnation &&
          SystemClock::Instance().NowNs() < until) {
     std::this_thread::yield();
@@ -321,11 +321,10 @@ TEST_F(ClusterTest, Ipv6) {
     ASSERT_TRUE(owner) << owner.error().ToString();
     owners.push_back(std::move(*owner));
   }
-  for (int i = 0; i < 500; ++i) {
+  ASSERT_TRUE(Becomes([&] {
     const auto stat = (*master)->Stat();
-    if (std::ranges::count_if(stat.owners, &wire::OwnerStat::live) == 2) break;
-    std::this_thread::sleep_for(milliseconds(10));
-  }
+    return std::ranges::count_if(stat.owners, &wire::OwnerStat::live) == 2;
+  }));
   auto pool = Pool::Open("kvcove://" + (*master)->address().ToString() + "?host=x", kCallTime);
   ASSERT_TRUE(pool) << pool.error().ToString();
   const std::string preferred = owners[1]->host().address();
@@ -351,7 +350,7 @@ TEST_F(ClusterTest, AnOwnerThatComesLaterIsUsedDirectly) {
     return std::stod(text.substr(text.find(name) + name.size()));
   };
   bool direct = false;
-  for (int i = 0; i < 100 && !direct; ++i) {
+  for (int i = 0; i < 1000 && !direct; ++i) {
     const double before = received();
     const std::uint64_t held = owners_[2]->host().owner().Stat().objects;
     for (int k = 0; k < 20; ++k) {

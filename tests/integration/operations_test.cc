@@ -60,7 +60,7 @@ class OperationsTest : public ClusterFixture {
     return owners_[owner]->host().owner().Stat().objects;
   }
   master::TaskStat Finish(std::uint64_t id) {
-    for (int i = 0; i < 3000; ++i) {
+    for (int i = 0; i < 12'000; ++i) {
       for (const master::TaskStat& task : tasks_->List()) {
         if (task.id == id && task.state > master::TaskState::kRunning) return task;
       }
@@ -178,7 +178,7 @@ TEST_F(OperationsTest, AnOwnerMayStopInTheMiddleOfATask) {
     WaitLive(2);
     --next_owner_;
     auto reset = Open();
-    EXPECT_TRUE(OpenSession(*reset)->Reset({.all_void = true}));
+    EXPECT_TRUE(OpenSession(*reset)->Reset({.timeout = kCallTime, .all_void = true}));
   }
 }
 
@@ -203,9 +203,7 @@ TEST_F(OperationsTest, CopiesAndMovesByPrefix) {
   EXPECT_EQ(ObjectsOf(0), 50U);
   EXPECT_EQ(ObjectsOf(1), 100U);
   // What the owner has dropped the master hears a moment later.
-  for (int i = 0; i < 500 && master_->Stat().directory_entries != 150; ++i) {
-    std::this_thread::sleep_for(milliseconds(10));
-  }
+  EXPECT_TRUE(Becomes([&] { return master_->Stat().directory_entries == 150; }));
   for (int i = 0; i < 100; ++i) {
     const std::string key = fmt::format("{}-{}", i % 2 == 0 ? "even" : "odd", i);
     EXPECT_TRUE(Get(*session, key).ok()) << key;
@@ -238,7 +236,7 @@ TEST_F(OperationsTest, ALostReplicaIsMadeAgain) {
   };
   EXPECT_EQ(copies(), 400U);
   owners_[2].reset();
-  for (int i = 0; i < 1000 && copies() < 400; ++i) std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_TRUE(Becomes([&] { return copies() >= 400; }));
   EXPECT_EQ(copies(), 400U);
   // One more may go now.
   owners_[1].reset();
@@ -257,7 +255,7 @@ TEST_F(OperationsTest, EveryMissHasAReasonAndIsTold) {
   EXPECT_TRUE(session->Remove(keys, {&result, 1}, {.timeout = kCallTime}));
   EXPECT_EQ(Get(*session, "removed").reason, MissReason::kRemoved);
   EXPECT_EQ(Get(*session, "never").reason, MissReason::kNeverPut);
-  EXPECT_TRUE(session->Reset({.all_void = true}));
+  EXPECT_TRUE(session->Reset({.timeout = kCallTime, .all_void = true}));
   EXPECT_EQ(Get(*session, "voided").reason, MissReason::kReset);
   for (const auto& [key, reason] :
        {std::pair("removed", "removed"), std::pair("never", "never put"),
@@ -273,19 +271,16 @@ TEST_F(OperationsTest, EveryMissHasAReasonAndIsTold) {
   for (auto& owner : owners_) owner.reset();
   EXPECT_FALSE(Get(*session, "gone").ok());
   json last;
-  for (int i = 0; i < 100 && last != "owner gone"; ++i) {
-    std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_TRUE(Becomes([&] {
     last = Json("GET", "/v1/key?key=gone")["in"][0]["last_miss"]["reason"];
-  }
-  EXPECT_EQ(last, "owner gone");
+    return last == "owner gone";
+  })) << last;
   // Counted, as the requester tells the master.
   std::string metrics;
-  for (int i = 0; i < 100; ++i) {
+  (void)Becomes([&] {
     metrics = Ask("GET", "/metrics").body;
-    if (metrics.find("kvcove_requester_misses_total{reason=\"removed\"} 1") != std::string::npos)
-      break;
-    std::this_thread::sleep_for(milliseconds(20));
-  }
+    return metrics.contains("kvcove_requester_misses_total{reason=\"removed\"} 1");
+  });
   EXPECT_THAT(metrics, testing::HasSubstr("kvcove_requester_misses_total{reason=\"removed\"} 1"));
   EXPECT_THAT(metrics, testing::HasSubstr("kvcove_requester_misses_total{reason=\"reset\"} 1"));
   EXPECT_THAT(metrics, testing::HasSubstr("# TYPE kvcove_master_call_seconds histogram"));
@@ -335,26 +330,28 @@ TEST_F(OperationsTest, BadRequestsAreToldWhatIsWrong) {
 TEST_F(OperationsTest, SilentConnectionsDoNotHoldTheEndpoint) {
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 1000; ++i) {
-    auto fd = rpc::ConnectTcp(admin_->address(), SystemClock::Instance().NowNs() + kSecond);
+    auto fd = rpc::ConnectTcp(admin_->address(), SystemClock::Instance().NowNs() + 15 * kSecond);
     ASSERT_TRUE(fd) << i;
     if (i % 2 == 0) (void)!write(fd->get(), "GET /he", 7);
     silent.push_back(std::move(*fd));
   }
   // The shortest of several: another process may have the processor for once.
   std::int64_t shortest = kSecond;
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 50 && shortest >= 100 * kMillisecond; ++i) {
     const std::int64_t began = SystemClock::Instance().NowNs();
     EXPECT_EQ(Ask("GET", "/healthz").body, "ok\n");
     shortest = std::min(shortest, SystemClock::Instance().NowNs() - began);
   }
   EXPECT_LT(shortest, 100 * kMillisecond);
-  std::this_thread::sleep_for(milliseconds(5500));
   int open = 0;
-  for (const UniqueFd& fd : silent) {
-    char byte;
-    open += recv(fd.get(), &byte, 1, MSG_DONTWAIT) < 0 ? 1 : 0;
-  }
-  EXPECT_EQ(open, 0);
+  EXPECT_TRUE(Becomes([&] {  // after 5 s
+    open = 0;
+    for (const UniqueFd& fd : silent) {
+      char byte;
+      open += recv(fd.get(), &byte, 1, MSG_DONTWAIT) < 0 ? 1 : 0;
+    }
+    return open == 0;
+  })) << open;
 }
 
 TEST_F(OperationsTest, OwnersHaveAnEndpointToo) {
@@ -380,9 +377,7 @@ TEST_F(OperationsTest, OwnersHaveAnEndpointToo) {
   admin_.reset();
   tasks_.reset();
   master_.reset();
-  for (int i = 0; i < 300 && get("/readyz").status == 200; ++i) {
-    std::this_thread::sleep_for(milliseconds(10));
-  }
+  (void)Becomes([&] { return get("/readyz").status != 200; });
   EXPECT_EQ(get("/readyz").status, 503);
   EXPECT_EQ(get("/healthz").status, 200);
 }
@@ -413,11 +408,10 @@ TEST_F(OperationsTest, PlacementByName) {
       {.name = "acme/llama", .engine = "e1", .preferred_segment = "127.0.0.1:9"}));
   EXPECT_EQ(Put(*lost, "x"), Code::kOk);
   std::string metrics;
-  for (int i = 0; i < 100; ++i) {
+  (void)Becomes([&] {
     metrics = Ask("GET", "/metrics").body;
-    if (metrics.find("kvcove_requester_placement_fallbacks_total 1") != std::string::npos) break;
-    std::this_thread::sleep_for(milliseconds(20));
-  }
+    return metrics.contains("kvcove_requester_placement_fallbacks_total 1");
+  });
   EXPECT_THAT(metrics, testing::HasSubstr("kvcove_requester_placement_fallbacks_total 1"));
 }
 

@@ -19,6 +19,7 @@
 #include "tests/becomes.h"
 #include "tests/certificates.h"
 #include "tests/integration/cluster_fixture.h"
+#include "tests/slowness.h"
 
 namespace kvcove {
 namespace {
@@ -28,7 +29,7 @@ void WritePrivate(const std::string& path, const std::string& text) {
   chmod(path.c_str(), 0600);
 }
 
-std::int64_t Soon() { return SystemClock::Instance().NowNs() + 2 * kSecond; }
+std::int64_t Soon() { return SystemClock::Instance().NowNs() + 30 * kSecond; }
 
 // A key of 16 bytes with the directory hash `wanted` in `slot`. XXH3-128 is no keyed hash: each of
 // its steps for so short an input can be undone, whatever the seed.
@@ -68,7 +69,7 @@ std::string KeyWithHash(SlotId slot, const Id128& wanted) {
 }
 
 // A master's first removal waits for leases of a predecessor that it cannot know of, for a second.
-const CallOptions kFirstRemoval{.timeout = milliseconds(5000)};
+const CallOptions kFirstRemoval{.timeout = kCallTime};
 
 class SecurityTest : public ClusterFixture {
  protected:
@@ -144,7 +145,7 @@ TEST_F(SecurityTest, AStrangerMayDoNothing) {
       std::string got;
       while (true) {
         pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
-        ASSERT_GT(poll(&poller, 1, 2000), 0) << "the connection stays open";
+        ASSERT_GT(poll(&poller, 1, 60'000), 0) << "the connection stays open";
         const ssize_t count = recv(fd.get(), answer.data(), answer.size(), 0);
         if (count <= 0) break;
         got.append(answer.data(), static_cast<std::size_t>(count));
@@ -172,7 +173,7 @@ TEST_F(SecurityTest, AWrongTokenIsAnsweredLateAndARightOneAtOnce) {
     EXPECT_EQ(send(fd.get(), frame.data(), frame.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(frame.size()));
     pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
-    EXPECT_GT(poll(&poller, 1, 10'000), 0);
+    EXPECT_GT(poll(&poller, 1, 60'000), 0);
     const std::int64_t answered = clock.NowNs();
     std::array<char, 512> answer;
     EXPECT_GT(recv(fd.get(), answer.data(), answer.size(), 0), 0);
@@ -192,9 +193,10 @@ TEST_F(SecurityTest, NobodyStaysByBeingBusyBeforeTheProof) {
   const std::string frame = HelloFrame(rpc::NewToken());
   for (const rpc::Address& door : {master_->address(), DataAddress()}) {
     UniqueFd fd = Must(rpc::ConnectTcp(door, Soon()));
+    const Slowness slowness;
     const std::int64_t opened = SystemClock::Instance().NowNs();
     bool open = true;
-    while (open && SystemClock::Instance().NowNs() < opened + 9 * kSecond) {
+    while (open && SystemClock::Instance().NowNs() < opened + 60 * kSecond) {
       open = send(fd.get(), frame.data(), frame.size(), MSG_NOSIGNAL) > 0;
       std::array<char, 4096> answer;
       while (open && recv(fd.get(), answer.data(), answer.size(), MSG_DONTWAIT) > 0) {
@@ -202,7 +204,7 @@ TEST_F(SecurityTest, NobodyStaysByBeingBusyBeforeTheProof) {
       std::this_thread::sleep_for(milliseconds(200));
     }
     EXPECT_FALSE(open);
-    EXPECT_LE(SystemClock::Instance().NowNs() - opened, 7 * kSecond);
+    EXPECT_LE(SystemClock::Instance().NowNs() - opened - slowness.ms() * kMillisecond, 7 * kSecond);
   }
 }
 
@@ -429,9 +431,12 @@ TEST_F(SecurityTest, ScopesAreKeptApart) {
   EXPECT_EQ(Put(*session, "a"), Code::kDenied);
   EXPECT_EQ(Get(*session, "a").code, Code::kMiss);
   EXPECT_EQ(session->RemoveMatching("*", {.timeout = kCallTime}).error().code, Code::kDenied);
-  const Status reset = session->Reset({.timeout = milliseconds(300)});
+  Status reset;
+  EXPECT_TRUE(Becomes([&] {
+    reset = session->Reset({.timeout = milliseconds(300)});
+    return reset || reset.error().code == Code::kDenied;
+  }));
   ASSERT_FALSE(reset);
-  EXPECT_EQ(reset.error().code, Code::kDenied) << reset.error().ToString();
   // An owner needs a scope of its own.
   rpc::TcpChannel channel(master_->address(), AccessOf("acme"));
   const std::string hello = wire::Encode(wire::OwnerHello{.owner = RandomId(), .address = "x:1"});
@@ -557,7 +562,7 @@ class TenantOwnerTest : public SecurityTest {
   master::TaskStat Run(const master::TaskRequest& request) {
     const auto id = tasks_->Start(request);
     EXPECT_TRUE(id) << id.error().ToString();
-    for (int i = 0; id && i < 3000; ++i) {
+    for (int i = 0; id && i < 12'000; ++i) {
       for (const master::TaskStat& task : tasks_->List()) {
         if (task.id == *id && task.state > master::TaskState::kRunning) return task;
       }

@@ -57,10 +57,8 @@ class SeveralOwnersTest : public ClusterFixture {
   void AwaitHints() {
     for (const auto& daemon : owners_) {
       owner::Owner& owner = daemon->host().owner();
-      for (int i = 0; i < 1000; ++i) {
-        if (owner.header().header().free_bytes == owner.Stat().free_bytes) break;
-        std::this_thread::sleep_for(milliseconds(1));
-      }
+      EXPECT_TRUE(
+          Becomes([&] { return owner.header().header().free_bytes == owner.Stat().free_bytes; }));
     }
   }
   // Keys until each owner has some.
@@ -284,11 +282,10 @@ TEST_F(SeveralOwnersTest, ValuesOfAPoolThatHasStartedAgainAreGoneAndAllOwnersAre
   owners_.clear();
   EXPECT_EQ(Exists(*session_, keys[0]).code, Code::kMiss);
   Serve();
-  for (int i = 0; i < 1000; ++i) {
+  EXPECT_TRUE(Becomes([&] {
     const auto stat = pool_->Stat();
-    if (stat && stat->payload_bytes == 2 * kMemory) break;
-    std::this_thread::sleep_for(milliseconds(10));
-  }
+    return stat && stat->payload_bytes == 2 * kMemory;
+  }));
   for (const std::string& key : keys) EXPECT_FALSE(Exists(*session_, key).ok());
   (void)PutOnBoth(*session_);
 }

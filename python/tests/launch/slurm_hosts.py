@@ -162,7 +162,7 @@ class Job:
 
     def found(self, rank: int) -> dict[str, object]:
         path = self.out / f"found-{rank}"
-        assert wait_until(path.exists, 40), self.told()
+        assert wait_until(path.exists), self.told()
         return json.loads(path.read_text())
 
     def tasks(self) -> list[int]:
@@ -174,7 +174,7 @@ class Job:
 
     def left(self) -> list[str]:
         """Return what is still there of the job, though nobody was promised it."""
-        wait_until(lambda: not any(inside(name) for name in self.names), 20)
+        wait_until(lambda: not any(inside(name) for name in self.names))
         found = []
         for name in self.names:
             for pid in inside(name):

@@ -60,7 +60,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         [sys.executable, "-m", "kvcove.launch", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**kept, **environment},
         check=False,
     )
