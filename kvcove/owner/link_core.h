@@ -45,7 +45,8 @@ struct LinkIdentity {
 
 // The list lanes, towards one master or the shards of several.
 inline constexpr std::int64_t kListCallNs = 2 * kSecond;
-inline constexpr std::int64_t kListPauseNs = 20 * kMillisecond;  // after an error, or with nothing to do
+inline constexpr std::int64_t kListPauseNs =
+    20 * kMillisecond;  // after an error, or with nothing to do
 inline constexpr std::size_t kListPageItems = 4096;
 inline constexpr std::size_t kGonePageItems = 16384;
 
