@@ -42,7 +42,7 @@ step "Build with tsan (clang-19)" 180
 # Cores have none; simulations run them in one. Programs with processes of their own run in the release and under asan; here
 # the tortures stand for them.
 threads='^(base|connector|disklog|http|master|owner|pool|requester|rpc|segment|transport|uring)_.*_test$|^(borrow|cluster|connector|pool)_behaviour$|^(disk_retry|disk_tasks|etcd|operations|security|several_owners)$'
-scripts/build.sh tsan kvcove torture integration_tests connector_worker_allocations_test \
+scripts/build.sh tsan kvcove torture integration_tests connector_{plan,worker_allocations}_test \
   {base,connector,disklog,http,master,owner,pool,requester,rpc,segment,transport,uring}_tests
 step "Tests of what has threads under tsan" 180
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0

@@ -40,7 +40,8 @@ def read_junit(path):
         skipped = case.find("skipped")
         reason = None
         if skipped is not None:
-            reason = skipped.get("message") or "no reason given"
+            # Of a whole module pytest gives the reason as text.
+            reason = f"{skipped.get('message') or ''} {' '.join((skipped.text or '').split())}".strip()
         yield name, float(case.get("time") or 0), reason
 
 

@@ -29,7 +29,7 @@ import time
 PR_SET_CHILD_SUBREAPER = 36
 LOG_LINES = 40
 # How long a process may take to end by itself once the command has.
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 20.0
 
 
 def descendants():
