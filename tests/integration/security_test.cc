@@ -549,6 +549,11 @@ class TenantOwnerTest : public SecurityTest {
     ASSERT_TRUE(loaded) << loaded.error().ToString();
     acme_alone_ = *loaded;
   }
+  // Tasks use the master until they end, also where a test has ended early.
+  void TearDown() override {
+    tasks_.reset();
+    SecurityTest::TearDown();
+  }
   std::string AddressOf(std::size_t owner) { return owners_[owner]->host().address(); }
   // The line of an owner's metrics that counts refused connections.
   std::string Refused(std::size_t owner) {
