@@ -388,10 +388,13 @@ class EngineEndTest : public testing::Test, protected ClusterProcesses {
   pid_t StartEngine(int number) const {
     const std::string pool =
         fmt::format("KVCOVE_TEST_ENGINE_POOL=kvcove://{}?host=host0", master_address().ToString());
-    return Spawn({}, "host0",
-                 {.launcher = {"env", pool, fmt::format("KVCOVE_TEST_ENGINE={}", number),
-                               std::filesystem::read_symlink("/proc/self/exe").string(),
-                               "--gtest_filter=EngineProcess.*", "--gtest_brief=1"}});
+    // The shell takes the words of `kvcove` that follow: a test program refuses what it does not
+    // know.
+    return Spawn(
+        {}, "host0",
+        {.launcher = {"env", pool, fmt::format("KVCOVE_TEST_ENGINE={}", number), "sh", "-c",
+                      fmt::format("exec {} '--gtest_filter=EngineProcess.*' --gtest_brief=1",
+                                  std::filesystem::read_symlink("/proc/self/exe").string())}});
   }
   void KillEngines() {
     for (const pid_t engine : engines_) kill(engine, SIGKILL);
