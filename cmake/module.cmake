@@ -68,18 +68,18 @@ if(KVCOVE_PRECOMPILED)
   kvcove_precompile(kvcove_precompiled HEADERS ${standard_headers})
 endif()
 
-# Most of what is left is templates that each unit instantiates anew, so the build compiles several sources of a module as one unit. Names in
-# unnamed namespaces must therefore differ within a module. 0: each source is a unit of its own, which a debugging session wants (preset
-# `debug`) and clang-tidy needs.
+# The rest of a unit's compile time is mostly templates that each unit instantiates anew, so the build compiles several sources of a
+# module as one unit. Names in unnamed namespaces must therefore differ within a module. 0: each source is a unit of its own, which a
+# debugging session wants (preset `debug`) and clang-tidy needs.
 set(unity 0)
 if(PROJECT_IS_TOP_LEVEL)
   set(unity 8)
 endif()
 set(KVCOVE_UNITY ${unity} CACHE STRING "sources of a module that are compiled as one unit, or 0")
-# gcc collects garbage beyond 128 MiB, which the precompiled headers alone have; that took 7 % of its time.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND KVCOVE_UNITY)
-  add_compile_options(-Wno-subobject-linkage)  # takes a source that another one includes for a header
+  add_compile_options(-Wno-subobject-linkage)  # gcc takes a source that the unit includes for a header
 endif()
+# gcc collects garbage beyond 128 MiB, which the precompiled headers alone have; that took 7 % of its time.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND KVCOVE_PRECOMPILED)
   add_compile_options(--param=ggc-min-heapsize=786432)
 endif()
@@ -119,19 +119,19 @@ function(kvcove_module name)
     return()
   endif()
   set(together ${tests})
-  foreach(alone ${ARG_ALONE})
-    list(REMOVE_ITEM together ${CMAKE_CURRENT_SOURCE_DIR}/${alone})
-    get_filename_component(test_name ${alone} NAME_WE)
-    kvcove_test_program(${name}_${test_name} SOURCES ${alone} DEPS ${name})
-    add_test(NAME ${name}_${test_name} COMMAND ${name}_${test_name})
-    set_tests_properties(${name}_${test_name} PROPERTIES LABELS unit TIMEOUT 600)
-  endforeach()
+  list(TRANSFORM ARG_ALONE PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  list(REMOVE_ITEM together ${ARG_ALONE})
   if(together)
     kvcove_test_program(${name}_tests SOURCES ${together} DEPS ${name})
   endif()
-  foreach(test ${together})
+  foreach(test ${tests})
     get_filename_component(test_name ${test} NAME_WE)
-    kvcove_test(${name}_${test_name} PROGRAM ${name}_tests FILE ${test} LABEL unit)
+    set(program ${name}_tests)
+    if(test IN_LIST ARG_ALONE)
+      set(program ${name}_${test_name})
+      kvcove_test_program(${program} SOURCES ${test} DEPS ${name})
+    endif()
+    kvcove_test(${name}_${test_name} PROGRAM ${program} FILE ${test} LABEL unit)
   endforeach()
 endfunction()
 
@@ -142,7 +142,7 @@ if(KVCOVE_TESTS)
   add_library(kvcove_test_main STATIC ${test_support}/main.cc)
   target_include_directories(kvcove_test_main PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(kvcove_test_main PUBLIC GTest::gmock GTest::gtest)
-  # Found wrong is an element that is not there, or the value of a result that is an error.
+  # The assertions notice a test that reads an element that is not there, or the value of a result that is an error.
   set(test_options -O0 -D_GLIBCXX_ASSERTIONS)
   if(KVCOVE_PRECOMPILED)
     kvcove_precompile(kvcove_test_precompiled PROGRAM HEADERS <gmock/gmock.h> <gtest/gtest.h> ${standard_headers} <filesystem> <fstream>

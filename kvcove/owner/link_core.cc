@@ -73,7 +73,7 @@ LinkCore::Step LinkCore::Next(Lane lane) {
   if (lane == Lane::kLease) return NextLease();
   if (lane == Lane::kList) return NextList();
   const MutexLock lock(mutex_);
-  if (Unwelcome() || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kListPauseNs};
+  if (Unwelcome() || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kLanePauseNs};
   asked_under_[Index(lane)] = epoch_;
   if (lane == Lane::kWatch) {
     return {.call = Call{.method = wire::Method::kWatch,
@@ -87,7 +87,7 @@ LinkCore::Step LinkCore::Next(Lane lane) {
   }
   if (rounds_ < acknowledge_at_round_) {
     asked_under_[Index(lane)] = 0;
-    return {.wait_ns = kListPauseNs / 10};
+    return {.wait_ns = kLanePauseNs / 10};
   }
   return {.call = Call{
               .method = wire::Method::kRemovals,
@@ -166,7 +166,7 @@ LinkCore::Step LinkCore::NextList() {
     const MutexLock lock(mutex_);
     if (shards_.active()) return {.wait_ns = 0};
     const std::size_t lane = Index(Lane::kList);
-    if (Unwelcome() || std::exchange(pause_[lane], false)) return {.wait_ns = kListPauseNs};
+    if (Unwelcome() || std::exchange(pause_[lane], false)) return {.wait_ns = kLanePauseNs};
     if (const std::int64_t wait_ns = std::exchange(list_wait_ns_, 0); wait_ns > 0) {
       return {.wait_ns = wait_ns};
     }
@@ -183,7 +183,7 @@ LinkCore::Step LinkCore::NextList() {
     const MutexLock lock(mutex_);
     SayHelloAgain(/*new_epoch=*/true);
     pause_[Index(Lane::kList)] = true;
-    return {.wait_ns = kListPauseNs};
+    return {.wait_ns = kLanePauseNs};
   }
   if (told) told = !TellsAgain();
   Batch batch = MakeBatch(told, credit);
@@ -192,7 +192,7 @@ LinkCore::Step LinkCore::NextList() {
     if (epoch_ == asked_under_[Index(Lane::kList)]) {
       if (batch.body.empty()) {
         ++rounds_;
-        return {.wait_ns = kListPauseNs};
+        return {.wait_ns = kLanePauseNs};
       }
       batch_ = std::move(batch);
       return {.call = Call{
@@ -285,7 +285,7 @@ void LinkCore::AnswerLease(const Result<std::string>& reply) {
       if (!hello && (code == Code::kStale || code == Code::kDenied)) {
         SayHelloAgain(/*new_epoch=*/false);
       }
-      lease_wait_ns_ = kListPauseNs;
+      lease_wait_ns_ = kLanePauseNs;
       return;
     }
   }
@@ -452,7 +452,7 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
   } else if (reply.changes.from == reply.changes.to) {
     // No lease before the inventory is told: the shell renews at once then. Asked as often as for
     // an answer that is due now, a thousand owners would keep the master from listening to them.
-    lease_wait_ns_ = told_ ? kListPauseNs : renewal_ns_;
+    lease_wait_ns_ = told_ ? kLanePauseNs : renewal_ns_;
   }
 }
 
@@ -615,7 +615,7 @@ bool LinkCore::Walked(const Batch& batch, std::size_t gave_way, bool stale) {
   stale_told_ = stale_told_ || stale;
   if (told_ && !telling_again_) return false;
   if (cursor_ != Core::kWalkDone) {
-    if (batch.waits) list_wait_ns_ = kListPauseNs;
+    if (batch.waits) list_wait_ns_ = kLanePauseNs;
     if (credit_ == 0) list_wait_ns_ = kCreditNs;
     return false;
   }
@@ -625,7 +625,7 @@ bool LinkCore::Walked(const Batch& batch, std::size_t gave_way, bool stale) {
     // Refused as removed or of an older generation: this owner hears of that in a moment, and what
     // is left then is told once more.
     cursor_ = told_ ? again_from_ : 0;
-    list_wait_ns_ = kListPauseNs;
+    list_wait_ns_ = kLanePauseNs;
     return false;
   }
   told_ = true;

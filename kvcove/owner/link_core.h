@@ -43,10 +43,10 @@ struct LinkIdentity {
   std::optional<OwnerFacts> before;
 };
 
-// The list lanes, towards one master or the shards of several.
+// A lane waits so long after an error, and when it has nothing to do.
+inline constexpr std::int64_t kLanePauseNs = 20 * kMillisecond;
+// Limits of a list call, to the one master or to a shard.
 inline constexpr std::int64_t kListCallNs = 2 * kSecond;
-inline constexpr std::int64_t kListPauseNs =
-    20 * kMillisecond;  // after an error, or with nothing to do
 inline constexpr std::size_t kListPageItems = 4096;
 inline constexpr std::size_t kGonePageItems = 16384;
 

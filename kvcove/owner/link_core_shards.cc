@@ -183,12 +183,13 @@ LinkCore::Step LinkCore::NextShard(std::size_t number) {
   // A walk that found nothing to tell has no answer that ends it.
   if (EndsWalk(0, /*stale=*/false)) target_.Told();
   const MutexLock lock(mutex_);
-  if (epoch_ == 0 || !shards_.active() || number >= shards_.size())
-    return {.wait_ns = kListPauseNs};
-  if (number != 0 && shards_.map()->addresses[number].empty()) return {.wait_ns = kListPauseNs};
+  if (epoch_ == 0 || !shards_.active() || number >= shards_.size()) {
+    return {.wait_ns = kLanePauseNs};
+  }
+  if (number != 0 && shards_.map()->addresses[number].empty()) return {.wait_ns = kLanePauseNs};
   CheckRounds();
   ShardLanes::Lane& lane = shards_.lane(number);
-  if (std::exchange(lane.pause, false)) return {.wait_ns = kListPauseNs};
+  if (std::exchange(lane.pause, false)) return {.wait_ns = kLanePauseNs};
   if (const std::int64_t wait_ns = std::exchange(lane.wait_ns, 0); wait_ns > 0) {
     return {.wait_ns = wait_ns};
   }
@@ -196,7 +197,7 @@ LinkCore::Step LinkCore::NextShard(std::size_t number) {
     // The leader admits what is told, for all shards: two of them might admit different owners, who
     // would wait for each other.
     const bool asks = number == 0 && (!told_ || telling_again_) && lane.credit == 0;
-    if (lane.queue.empty() && !asks) return {.wait_ns = kListPauseNs};
+    if (lane.queue.empty() && !asks) return {.wait_ns = kLanePauseNs};
     wire::ListRequest request{.number = number_,
                               .epoch = epoch_,
                               .sequence = lane.sequence + 1,
@@ -235,7 +236,7 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
     codes = std::move(listed->codes);
     ++lane.sequence;
     lane.credit = listed->credit;
-    if (number == 0 && lane.credit == 0 && (!told_ || telling_again_)) lane.wait_ns = kListPauseNs;
+    if (number == 0 && lane.credit == 0 && (!told_ || telling_again_)) lane.wait_ns = kLanePauseNs;
     answered = shards_.Answer(lane, codes);
   }
   std::vector<InventoryItem> second;
@@ -281,7 +282,7 @@ bool LinkCore::ShardsTold(std::size_t gave_way, bool stale) {
   walk_end_.reset();
   if (std::exchange(stale_told_, false)) {
     cursor_ = told_ ? again_from_ : 0;
-    walk_from_ns_ = clock_.NowNs() + kListPauseNs;
+    walk_from_ns_ = clock_.NowNs() + kLanePauseNs;
     return false;
   }
   const bool all = !told_ || !only_fresh_;

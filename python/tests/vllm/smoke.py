@@ -29,7 +29,7 @@ MARK = "KVCOVE_SMOKE_DIRECTORY"
 
 
 class Processes:
-    """All processes that have this run's mark in their environment, whoever started them."""
+    """The processes whose environment has this run's mark, orphans included."""
 
     def __init__(self, directory: Path) -> None:
         self._mark = f"{MARK}={directory}".encode()
