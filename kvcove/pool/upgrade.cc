@@ -40,8 +40,12 @@ bool Ended(const UniqueFd& pidfd, std::int64_t wait_ns) {
 
 Result<rpc::FdMessage> ReceiveWanted(int socket, std::string_view wanted,
                                      std::int64_t deadline_ns) {
-  KVCOVE_ASSIGN(rpc::FdMessage message, rpc::ReceiveMessage(socket, deadline_ns));
-  if (message.body == wanted) return message;
+  auto received = rpc::ReceiveMessage(socket, deadline_ns);
+  if (!received) {
+    return Fail(received.error().code, fmt::format("no '{}': {}", wanted, received.error().detail));
+  }
+  rpc::FdMessage& message = *received;
+  if (message.body == wanted) return std::move(message);
   if (message.body.starts_with(kFailed)) {
     return Fail(Code::kInvalid, message.body.substr(kFailed.size()));
   }

@@ -205,9 +205,9 @@ class ClusterDiskTest : public testing::Test, protected ClusterProcesses {
       const Got got = Get(*far_, keys);
       if (got.keys.size() >= most.keys.size()) most.keys = got.keys;
       most.from_disk = std::max(most.from_disk, got.from_disk);
-      return most.keys.size() >= least;
-    }));
-    EXPECT_GE(most.from_disk, least / 2);
+      return most.keys.size() >= least && most.from_disk >= least / 2;
+    })) << most.keys.size()
+        << " had, " << most.from_disk << " of them from the disk, of " << least;
     EXPECT_GE(Get(*here_, keys).keys.size(), least);
   }
 

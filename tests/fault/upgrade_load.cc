@@ -53,6 +53,8 @@ struct Shared {
   std::atomic<std::int64_t> longest_put_ns{0};
 };
 
+constexpr int kLateUpgrades = 3;
+
 std::int64_t Now() { return SystemClock::Instance().NowNs(); }
 
 void Raise(std::atomic<std::int64_t>& longest, std::int64_t ns) {
@@ -223,20 +225,24 @@ Footprint Ended(pid_t pid, const Footprint& first) {
   return last;
 }
 
-// Upgrades until all are done; the process that serves at last.
+// Upgrades until all are done; the process that serves at last. Where the machine stood still, the
+// new process ends and the old one goes on, as it must: then the operator tries again.
 pid_t UpgradeAll(const Flags& flags, const std::string& socket, pid_t serving, int& done) {
-  for (; done < flags.upgrades; ++done) {
+  for (int tries = 0; done < flags.upgrades && tries < flags.upgrades + kLateUpgrades; ++tries) {
     const std::int64_t begin = Now();
     const pid_t next = Serve(flags, socket, true);
     int status = 0;
-    while (waitpid(serving, &status, WNOHANG) != serving) {
-      // The new one ends first where it has not taken over.
-      if (waitpid(next, nullptr, WNOHANG) == next) return serving;
+    bool taken = true;
+    while (taken && waitpid(serving, &status, WNOHANG) != serving) {
+      taken = waitpid(next, nullptr, WNOHANG) != next;  // ends first where it has not taken over
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+    fmt::print(stderr, "upgrade {}: {} ms{}\n", done, (Now() - begin) / kMillisecond,
+               taken ? "" : ", not taken over");
+    if (!taken) continue;
     serving = next;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return serving;
-    fmt::print(stderr, "upgrade {}: {} ms\n", done, (Now() - begin) / kMillisecond);
+    ++done;
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
   }
   return serving;
