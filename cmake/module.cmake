@@ -174,7 +174,7 @@ endfunction()
 function(kvcove_run name)
   cmake_parse_arguments(ARG "SERIAL" "LABEL;TIMEOUT" "COMMAND" ${ARGN})
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 600)  # for a hang, not for a slow machine
+    set(ARG_TIMEOUT 900)  # for a hang, not for a slow machine
   endif()
   set(preload)
   if(NOT KVCOVE_SANITIZE)  # a sanitizer prints stacks itself
