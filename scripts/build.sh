@@ -21,7 +21,8 @@ if [ ! -f "$build/build.ninja" ] ||
 fi
 echo "== Building ($preset)"
 # ninja counts its steps; each is taken to last as long as the average of those that are done.
-NINJA_STATUS='%f %t %e ' cmake --build "$build" -j "${JOBS:-$(nproc)}" ${1:+--target "$@"} | awk '
+# Line by line: a pipe is a buffer otherwise, and the progress comes in leaps.
+NINJA_STATUS='%f %t %e ' stdbuf -oL cmake --build "$build" -j "${JOBS:-$(nproc)}" ${1:+--target "$@"} | awk '
   function clock(s) { return sprintf("%d:%02d", s / 60, s % 60) }
   /^[0-9]+ [0-9]+ [0-9.]+ / {
     done = $1; all = $2; seconds = $3

@@ -1,11 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The checks behind the tests: format, layers, tidy on what changed, sanitizers, fuzzers.
-# KVCOVE_TORTURE_READS and KVCOVE_FUZZ_SECONDS shorten or lengthen them.
+# The checks behind the tests: format, layers, tidy on what changed, sanitizers, fuzzers. `check.sh build` only builds what they run.
+# KVCOVE_FUZZ_SECONDS shortens or lengthens the last ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export KVCOVE_WERROR=ON
 . scripts/step.sh
+
+build_asan() { scripts/build.sh asan; }
+build_tsan() {
+  scripts/build.sh tsan kvcove torture integration_tests connector_{plan,worker_allocations}_test \
+    {base,connector,disklog,http,master,owner,pool,requester,rpc,segment,transport,uring}_tests
+}
+build_fuzzers() { scripts/build.sh asan fuzzers; }
+if [ "${1:-}" = build ]; then
+  build_asan
+  build_tsan
+  build_fuzzers
+  exit
+fi
 
 step "Set-up for the checks" 30
 scripts/setup.sh --checks
@@ -24,7 +37,7 @@ step "Layers" 5
 scripts/check_layers.sh
 
 step "Build with asan + ubsan, thread-safety as errors (clang-19)" 240
-scripts/build.sh asan
+build_asan
 step "Tests under asan + ubsan" 330
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
@@ -42,8 +55,7 @@ step "Build with tsan (clang-19)" 180
 # Cores have none; simulations run them in one. Programs with processes of their own run in the release and under asan; here
 # the tortures stand for them.
 threads='^(base|connector|disklog|http|master|owner|pool|requester|rpc|segment|transport|uring)_.*_test$|^(borrow|cluster|connector|pool)_behaviour$|^(disk_retry|disk_tasks|etcd|operations|security|several_owners)$'
-scripts/build.sh tsan kvcove torture integration_tests connector_{plan,worker_allocations}_test \
-  {base,connector,disklog,http,master,owner,pool,requester,rpc,segment,transport,uring}_tests
+build_tsan
 step "Tests of what has threads under tsan" 180
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
 scripts/test.sh tsan -R "$threads"
@@ -52,7 +64,7 @@ build/tsan/bin/torture --kvcove build/tsan/bin/kvcove --reads 5000 --at-least 20
 build/tsan/bin/torture --cluster 1 --kvcove build/tsan/bin/kvcove --reads 1000 --at-least 20
 
 step "Fuzzers (libFuzzer), ${KVCOVE_FUZZ_SECONDS:=15} s each" 120
-scripts/build.sh asan fuzzers
+build_fuzzers
 fuzz() {
   local name=${1##*/} new
   new=$(mktemp -d)

@@ -293,11 +293,24 @@ Result<std::optional<rpc::Address>> AdminOption(const std::string& text,
   return address;
 }
 
-StopSignal::StopSignal() {
+void SecurityOptions::Loaded::Refresh() const {
+  if (credentials != nullptr) credentials->Refresh(/*now=*/true);
+  if (tls != nullptr) tls->Refresh();
+}
+
+namespace {
+
+sigset_t ServedSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  return signals;
+}
+
+}  // namespace
+
+StopSignal::StopSignal(SecurityOptions::Loaded security) : security_(std::move(security)) {
+  const sigset_t signals = ServedSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
@@ -312,14 +325,16 @@ void StopSignal::Wait() {
 }
 
 bool StopSignal::WaitFor(std::chrono::milliseconds duration) {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+  const sigset_t signals = ServedSignals();
   const timespec wait{.tv_sec = duration.count() / 1000,
                       .tv_nsec = duration.count() % 1000 * 1'000'000};
   const int signal = sigtimedwait(&signals, nullptr, &wait);
   if (signal < 0) return false;
+  if (signal == SIGHUP) {
+    LogInfo("SIGHUP: looking at the files of tokens and certificates");
+    security_.Refresh();
+    return false;
+  }
   LogInfo("stopping on {}", signal == SIGTERM ? "SIGTERM" : "SIGINT");
   return true;
 }

@@ -53,6 +53,8 @@ struct SecurityOptions {
   struct Loaded {
     std::shared_ptr<rpc::Credentials> credentials;  // null: every caller may do everything
     std::shared_ptr<rpc::Tls> tls;
+    // Looks at their files now.
+    void Refresh() const;
   };
   Result<Loaded> Load() const;
 };
@@ -87,15 +89,19 @@ Result<std::optional<int>> GidIndexOption(const std::string& text);
 // "max-objects".
 std::string VariableOf(const std::string& option);
 
-// Takes SIGTERM and SIGINT for this process, from construction on, in all threads started later.
+// Takes SIGTERM and SIGINT for this process, from construction on, in all threads started later;
+// and SIGHUP, upon which the files of `security` are read again: a closed terminal ends no server.
 class StopSignal {
  public:
-  StopSignal();
+  explicit StopSignal(SecurityOptions::Loaded security = {});
   // SIGTERM when the parent ends, too; false when it has ended already.
   bool FollowParent();
   void Wait();
-  // False when none has come in time.
+  // False when none has come in time, or SIGHUP before.
   bool WaitFor(std::chrono::milliseconds duration);
+
+ private:
+  SecurityOptions::Loaded security_;
 };
 
 // This program's own file, to start it again as another process.

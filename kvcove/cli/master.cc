@@ -95,7 +95,7 @@ Result<int> RunElected(const MasterOptions& options, const SecurityOptions::Load
   KVCOVE_ASSIGN(elected.admin, AdminOption(options.admin, options.security));
   KVCOVE_ASSIGN(elected.etcd, options.store.Etcd());
   RaiseDescriptorLimit();
-  StopSignal stop;
+  StopSignal stop(security);
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto master, pool::ElectedMaster::Open(elected, SystemClock::Instance()));
   LogInfo("one of several masters at {} (store {}, admin {})", master->address().ToString(),
@@ -116,7 +116,7 @@ Result<int> Run(const MasterOptions& options) {
   KVCOVE_ASSIGN(const std::optional<rpc::Address> admin_address,
                 AdminOption(options.admin, options.security));
   RaiseDescriptorLimit();
-  StopSignal stop;
+  StopSignal stop(security);
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto process, pool::MasterProcess::Open(process_options, SystemClock::Instance()));
   master::MasterServer& master = process->server();

@@ -106,7 +106,10 @@ Result<pool::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
 // Says which pages the memory has. Engines let go of a killed predecessor's memory in milliseconds;
 // those that have not within a second are named. False: it is time to stop.
 bool LogMemory(std::span<const std::unique_ptr<pool::Daemon>> daemons, StopSignal& stop) {
-  for (const auto& daemon : daemons) LogInfo("memory: {}", daemon->host().owner().pages());
+  for (const auto& daemon : daemons) {
+    const std::string& pages = daemon->host().owner().pages();
+    if (!pages.empty()) LogInfo("memory: {}", pages);  // after a take-over they are the other's
+  }
   constexpr int kLooks = 10;
   for (int look = 1; look <= kLooks; ++look) {
     const std::vector<segment::Leftover> leftovers = segment::FindLeftovers();
@@ -331,7 +334,7 @@ Result<int> RunOwner(const OwnerOptions& options) {
   // After a take-over they come with the rest.
   KVCOVE_ASSIGN(auto admin_places, AdminPlaces(admin_address, parts.size(), !options.take_over));
   RaiseDescriptorLimit();
-  StopSignal stop;
+  StopSignal stop(security);
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto daemons, pool::OpenDaemons(parts, SystemClock::Instance()));
   if (options.take_over) ListenAfterTakeOver(admin_places);

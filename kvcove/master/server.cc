@@ -48,10 +48,7 @@ Status MasterServer::Impl::StartMaster(const Opened& opened) {
 }
 
 Status MasterServer::Impl::Open() {
-  access_.tls = options_.tls;
-  if (options_.credentials != nullptr) {
-    KVCOVE_ASSIGN(access_.credential, options_.credentials->OfCluster());
-  }
+  KVCOVE_ASSIGN(access_, rpc::ServerAccess(options_.credentials, {}, options_.tls));
   std::unique_ptr<PosixDisk> disk;
   if (!options_.data_directory.empty()) {
     KVCOVE_ASSIGN(disk, PosixDisk::Open(options_.data_directory));

@@ -106,6 +106,7 @@ void MasterServer::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
     if (!Leads()) return respond(FailedReply(rpc::NotTheLeader({})));
     respond = WhileLeading(std::move(respond));
   }
+  gate_.Refresh();
   std::shared_ptr<const rpc::Caller> caller;
   {
     const MutexLock lock(connections_mutex_);
@@ -117,9 +118,7 @@ void MasterServer::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
       connection.owner = connection.owner || method == wire::Method::kOwnerHello;
     }
   }
-  if (caller == nullptr) {
-    return respond(rpc::ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true));
-  }
+  if (caller == nullptr) return respond(rpc::SayHelloFirst());
   if (const Status may = MayCall(*caller, method); !may) {
     return respond(rpc::ErrorReply(may.error()));
   }
@@ -208,15 +207,11 @@ void MasterServer::Impl::Dispatch(rpc::ConnectionId id, const rpc::Caller& calle
 }
 
 rpc::Access MasterServer::Impl::AccessTo(const std::string& address) const {
-  rpc::Access access = access_;
-  if (options_.credentials == nullptr) return access;
+  if (options_.credentials == nullptr) return access_;
   const std::vector<wire::OwnerStat> owners = master_->control().Owners();
   const auto owner = std::ranges::find(owners, address, &wire::OwnerStat::address);
-  if (owner == owners.end()) return access;
-  if (const auto credential = options_.credentials->OfOwner(owner->tenant)) {
-    access.credential = *credential;
-  }
-  return access;
+  if (owner == owners.end()) return access_;
+  return rpc::ServerAccess(options_.credentials, owner->tenant, options_.tls).value_or(access_);
 }
 
 }  // namespace kvcove::master

@@ -130,10 +130,7 @@ Result<MasterServer::Ahead> MasterServer::LoadAhead(const MasterServerOptions& o
 }
 
 Status MasterServer::Impl::Adopt(Ahead ahead, StateReader& state, rpc::HandedServer handed) {
-  access_.tls = options_.tls;
-  if (options_.credentials != nullptr) {
-    KVCOVE_ASSIGN(access_.credential, options_.credentials->OfCluster());
-  }
+  KVCOVE_ASSIGN(access_, rpc::ServerAccess(options_.credentials, {}, options_.tls));
   rpc::ServerOptions server = ServerOptionsOf();
   CarryAll(state, server.listen.host, server.listen.port, still_since_ns_);
   const Master::Carried carried = Master::PlanOf(state);

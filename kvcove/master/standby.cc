@@ -35,10 +35,7 @@ Standby::~Standby() {
 
 Status Standby::OpenShard() {
   if (!options_.shard) return {};
-  rpc::Access access{.credential = std::nullopt, .tls = options_.tls};
-  if (options_.credentials != nullptr) {
-    KVCOVE_ASSIGN(access.credential, options_.credentials->OfCluster());
-  }
+  KVCOVE_ASSIGN(rpc::Access access, rpc::ServerAccess(options_.credentials, {}, options_.tls));
   shard_ =
       std::make_unique<ShardFollower>(*options_.shard, std::move(access), SystemClock::Instance());
   return {};
@@ -91,9 +88,8 @@ void Standby::OnRequest(rpc::ConnectionId id, wire::Method method, std::span<con
     }
     return respond(std::move(reply));
   }
-  if (!gate_.Admitted(guest)) {
-    return respond(rpc::ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true));
-  }
+  gate_.Refresh();
+  if (!gate_.Admitted(guest)) return respond(rpc::SayHelloFirst());
   if (OnShardRequest(*guest.caller, method, body, respond)) return;
   respond(rpc::ErrorReply(rpc::NotTheLeader(leader)));
 }

@@ -87,34 +87,36 @@ Code Copier::NotLent(const wire::CopyRequest::Item& item) const {
 }
 
 std::shared_ptr<transport::tcp::Peer> Copier::PeerAt(const rpc::Address& address,
-                                                     const rpc::Access& access) {
+                                                     const std::string& tenant) {
   const MutexLock lock(mutex_);
   if (peers_.size() > kMaxPeers) peers_.clear();
-  const std::string tenant = access.credential ? access.credential->tenant : std::string();
   std::shared_ptr<transport::tcp::Peer>& peer = peers_[address.ToString() + " " + tenant];
-  if (peer == nullptr) peer = std::make_shared<transport::tcp::Peer>(address, access, clock_);
+  if (peer == nullptr) {
+    peer = std::make_shared<transport::tcp::Peer>(
+        address, tenant.empty() ? access_ : rpc::TenantAccess(credentials_, tenant, access_.tls),
+        clock_);
+  }
   return peer;
 }
 
 std::shared_ptr<transport::tcp::Peer> Copier::Run(const rpc::Address& to, SlotId slot,
                                                   transport::Exchange& call,
                                                   std::int64_t deadline_ns) {
-  rpc::Access own = access_;
-  own.credential = credentials_ == nullptr ? std::nullopt
-                                           : credentials_->OfTenantOwner(owner_.TenantOfSlot(slot));
-  const auto with = [&](const rpc::Access& access) {
-    auto peer = PeerAt(to, access);
+  std::optional<std::string> own;
+  if (credentials_ != nullptr) own = credentials_->TenantWithOwner(owner_.TenantOfSlot(slot));
+  const auto with = [&](const std::string& tenant) {
+    auto peer = PeerAt(to, tenant);
     call.to = peer.get();
     transport::Run({&call, 1}, deadline_ns, clock_);
     return peer;
   };
   const auto denied = [&] { return !call.status && call.status.error().code == Code::kDenied; };
   // A refusal comes late, so an owner that refused one token is shown the other first.
-  const bool refused = own.credential && Refuses(to);
-  auto peer = with(refused ? own : access_);
-  if (!denied() || !own.credential) return peer;
+  const bool refused = own && Refuses(to);
+  auto peer = with(refused ? *own : std::string());
+  if (!denied() || !own) return peer;
   SetRefuses(to, !refused);
-  return with(refused ? access_ : own);
+  return with(refused ? std::string() : *own);
 }
 
 bool Copier::Refuses(const rpc::Address& address) const {
@@ -136,7 +138,7 @@ Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {
   KVCOVE_ASSIGN(const rpc::Address to, rpc::ParseAddress(request.to, 0));
   const std::int64_t deadline_ns =
       clock_.NowNs() + std::clamp<std::int64_t>(request.budget_ms, 1, 60'000) * kMillisecond;
-  const std::shared_ptr<transport::tcp::Peer> peer = PeerAt(to, access_);
+  const std::shared_ptr<transport::tcp::Peer> peer = PeerAt(to, {});
   if (peer->broken()) peer->Probe();
   std::vector<Code> codes(request.items.size(), Code::kTimeout);
   std::size_t at = 0;

@@ -55,8 +55,9 @@ class Copier {
   std::size_t BringUp(std::span<const wire::CopyRequest::Item> items, std::size_t at,
                       std::int64_t deadline_ns);
   SessionNumber Session();
+  // It is shown the tenant's own tokens; `access_` for an empty name.
   std::shared_ptr<transport::tcp::Peer> PeerAt(const rpc::Address& address,
-                                               const rpc::Access& access);
+                                               const std::string& tenant);
   void Send(const rpc::Address& to, const Batch& batch, std::int64_t deadline_ns,
             std::vector<Code>& codes);
   // Whether the owner at this address was last seen to refuse `access_` and to know its tenant's

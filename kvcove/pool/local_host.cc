@@ -111,18 +111,11 @@ class LocalHost::Service final : public wire::HostService {
 
 Status LocalHost::ConnectToMaster(owner::LinkOptions& link) {
   const ClusterMember& member = *options_.cluster;
-  rpc::Access tenant_access{.credential = std::nullopt, .tls = member.tls};
-  access_.tls = member.tls;
-  if (member.credentials != nullptr) {
-    KVCOVE_ASSIGN(access_.credential, member.credentials->OfOwner(member.tenant));
-    if (!member.tenant.empty()) {
-      const auto tenant = member.credentials->Find(member.tenant);
-      if (!tenant) {
-        return Fail(Code::kInvalid,
-                    fmt::format("the credentials do not name the tenant '{}'", member.tenant));
-      }
-      tenant_access.credential = {.tenant = member.tenant, .token = tenant->tokens.front()};
-    }
+  rpc::Access tenant_access{.credentials = {}, .tls = member.tls};
+  KVCOVE_ASSIGN(access_, rpc::ServerAccess(member.credentials, member.tenant, member.tls));
+  if (member.credentials != nullptr && !member.tenant.empty()) {
+    KVCOVE_TRY(member.credentials->OfTenant(member.tenant));
+    tenant_access = rpc::TenantAccess(member.credentials, member.tenant, member.tls);
   }
   // What this host's own processes ask of the master, they ask as their tenant.
   channel_ = std::make_unique<rpc::TcpChannel>(member.master, tenant_access);

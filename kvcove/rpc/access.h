@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "kvcove/rpc/credentials.h"
@@ -12,11 +11,20 @@
 namespace kvcove::rpc {
 
 struct Access {
-  std::optional<Credential> credential;  // empty: the server must let everyone in
-  std::shared_ptr<Tls> tls;              // null: in the clear
+  CredentialSource credentials;  // null: the server must let everyone in
+  std::shared_ptr<Tls> tls;      // null: in the clear
 };
 
+// That credential and no other.
+Access AccessWith(Credential credential, std::shared_ptr<Tls> tls = nullptr);
 // From a token file and TLS files; empty names: without. Errors: those of the files.
 Result<Access> LoadAccess(const std::string& token_file, const TlsFiles& tls);
+// What owners and masters show each other (Credentials::OfOwner; an empty `tenant`: all). It
+// follows the file. Null credentials: without. Errors: kInvalid where the file lacks the entry now.
+Result<Access> ServerAccess(std::shared_ptr<Credentials> credentials, const std::string& tenant,
+                            std::shared_ptr<Tls> tls);
+// As that tenant itself, all of whose tokens the server's file has.
+Access TenantAccess(std::shared_ptr<Credentials> credentials, const std::string& tenant,
+                    std::shared_ptr<Tls> tls);
 
 }  // namespace kvcove::rpc

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kvcove/rpc/busy.h"
+#include "kvcove/rpc/gate.h"
 
 namespace kvcove::rpc {
 
@@ -65,9 +66,12 @@ Result<std::string> TcpChannel::CallAt(const Address& to, wire::Method method,
       if (idle_.size() < kMaxIdle) idle_.push_back({.to = to, .client = std::move(client)});
       return reply;
     }
-    // A kept connection may have ended unnoticed, with a server that has been started again since.
-    // Every call may be repeated: those that change something carry an id or name their outcome.
-    if (fresh || reply || reply.error().code != Code::kUnavailable) return reply;
+    // A kept connection may have ended unnoticed, with a server that has been started again since,
+    // or with the token that it was let in with. Every call may be repeated: those that change
+    // something carry an id or name their outcome.
+    const bool ended =
+        !reply && (reply.error().code == Code::kUnavailable || IsSayHelloFirst(reply.error()));
+    if (fresh || !ended) return reply;
     if (finder_.Current() != to) return reply;  // others have found it silent
   }
 }

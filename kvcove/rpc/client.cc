@@ -84,6 +84,11 @@ Result<Client> Client::Connect(const std::string& path, std::int64_t deadline_ns
 Result<Client> Client::Connect(const Address& address, const Access& access,
                                std::int64_t deadline_ns) {
   ExpectNoLock("a connection to a server");
+  std::vector<Credential> credentials;
+  if (access.credentials) {
+    KVCOVE_ASSIGN(credentials, access.credentials());
+  }
+  std::size_t shown = 0;
   // A server with more newcomers than it has room for closes the oldest of them (rpc/unproven.h),
   // and this process may have been slow to say hello.
   for (int tries = 1;; ++tries) {
@@ -97,26 +102,29 @@ Result<Client> Client::Connect(const Address& address, const Access& access,
     // Receives block, bounded by SO_RCVTIMEO.
     fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
     Client client(std::move(fd));
-    const Status greeted = client.Greet(access, deadline_ns);
+    const Status greeted =
+        client.Greet(shown < credentials.size() ? &credentials[shown] : nullptr, deadline_ns);
     if (greeted) return client;
     if (greeted.error().code == Code::kUnavailable && tries < kGreetings) continue;
+    // While a token is exchanged, a server may know one of the two only.
+    if (greeted.error().code == Code::kDenied && ++shown < credentials.size()) continue;
     return Fail(greeted.error().code,
                 fmt::format("{}: {}", address.ToString(), greeted.error().detail));
   }
 }
 
-Status Client::Greet(const Access& access, std::int64_t deadline_ns) {
-  if (!access.credential) {
+Status Client::Greet(const Credential* credential, std::int64_t deadline_ns) {
+  if (credential == nullptr) {
     KVCOVE_TRY(Call(wire::Method::kHello, {}, deadline_ns));
     return {};
   }
-  const wire::AuthHello hello = Greeting(*access.credential);
+  const wire::AuthHello hello = Greeting(*credential);
   const std::string first = wire::Encode(hello);
   KVCOVE_ASSIGN(const std::string reply,
                 Call(wire::Method::kHello, std::as_bytes(std::span(first)), deadline_ns));
   KVCOVE_ASSIGN(const wire::AuthChallenge challenge,
                 wire::DecodeAuthChallenge(std::as_bytes(std::span(reply))));
-  KVCOVE_ASSIGN(const wire::AuthBytes proof, Prove(*access.credential, hello, challenge));
+  KVCOVE_ASSIGN(const wire::AuthBytes proof, Prove(*credential, hello, challenge));
   const std::string second = wire::EncodeProof(proof);
   KVCOVE_TRY(Call(wire::Method::kProve, std::as_bytes(std::span(second)), deadline_ns));
   return {};

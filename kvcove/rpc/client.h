@@ -38,7 +38,7 @@ class Client {
 
  private:
   explicit Client(UniqueFd fd) : fd_(std::move(fd)) {}
-  Status Greet(const Access& access, std::int64_t deadline_ns);
+  Status Greet(const Credential* credential, std::int64_t deadline_ns);
   Status SendAll(std::span<const std::byte> header, std::span<const std::byte> body,
                  std::int64_t deadline_ns);
   Status ReceiveAll(std::byte* data, std::size_t size, std::int64_t deadline_ns,

@@ -209,6 +209,18 @@ Result<Tenant> ParseTenant(const toml::table& table, const std::string& where) {
   return tenant;
 }
 
+std::vector<Credential> Shown(const std::string& name, const Tenant& tenant) {
+  std::vector<Credential> shown;
+  for (const std::string& token : tenant.tokens) shown.push_back({.tenant = name, .token = token});
+  return shown;
+}
+
+struct CredentialOfFile {
+  Mutex mutex;
+  Credential last KVCOVE_GUARDED_BY(mutex);
+  std::string said KVCOVE_GUARDED_BY(mutex);  // the error, once
+};
+
 }  // namespace
 
 Result<Scopes> ParseScopes(const std::vector<std::string>& names) {
@@ -240,6 +252,29 @@ std::vector<std::string> ScopeNames(Scopes scopes) {
 Result<Credential> LoadCredential(const std::string& path) {
   KVCOVE_ASSIGN(const std::string text, ReadPrivate(path));
   return ParseCredential(text, path);
+}
+
+Result<CredentialSource> CredentialFile(const std::string& path) {
+  KVCOVE_ASSIGN(Credential first, LoadCredential(path));
+  const auto of_file = std::make_shared<CredentialOfFile>();
+  {
+    const MutexLock lock(of_file->mutex);
+    of_file->last = std::move(first);
+  }
+  return [path, of_file]() -> Result<std::vector<Credential>> {
+    Result<Credential> read = LoadCredential(path);
+    const std::string error = read ? std::string() : read.error().ToString();
+    bool news = false;
+    std::vector<Credential> shown;
+    {
+      const MutexLock lock(of_file->mutex);
+      if (read) of_file->last = std::move(*read);
+      news = std::exchange(of_file->said, error) != error;
+      shown.push_back(of_file->last);
+    }
+    if (news && !error.empty()) LogError("the token is that of before: {}", error);
+    return shown;
+  };
 }
 
 Result<Credential> ParseCredential(std::string_view text, const std::string& path) {
@@ -304,13 +339,12 @@ Result<std::shared_ptr<Credentials>> Credentials::Load(const std::string& path) 
   return credentials;
 }
 
-void Credentials::Refresh() {
-  const std::int64_t now = SystemClock::Instance().NowNs();
-  {
-    const MutexLock lock(mutex_);
-    if (now < looked_ns_ + kSecond) return;
-    looked_ns_ = now;
-  }
+void Credentials::Refresh(bool now) {
+  const std::int64_t now_ns = SystemClock::Instance().NowNs();
+  std::int64_t looked_ns = looked_ns_.load(std::memory_order_relaxed);
+  if (!now && now_ns < looked_ns + kSecond) return;
+  // Of several callers one looks.
+  if (!looked_ns_.compare_exchange_strong(looked_ns, now_ns) && !now) return;
   const std::string stamp = StampOf(path_);
   {
     const MutexLock lock(mutex_);
@@ -344,11 +378,17 @@ std::optional<Tenant> Credentials::Find(const std::string& tenant) const {
   return at->second;
 }
 
-Result<Credential> Credentials::OfCluster() const {
+Result<std::vector<Credential>> Credentials::OfTenant(const std::string& tenant) const {
+  const std::optional<Tenant> found = Find(tenant);
+  if (!found) {
+    return Fail(Code::kInvalid, fmt::format("'{}' does not name the tenant '{}'", path_, tenant));
+  }
+  return Shown(tenant, *found);
+}
+
+Result<std::vector<Credential>> Credentials::OfCluster() const {
   for (const auto& [name, tenant] : All()) {
-    if ((tenant.scopes & static_cast<Scopes>(Scope::kOwner)) != 0) {
-      return Credential{.tenant = name, .token = tenant.tokens.front()};
-    }
+    if ((tenant.scopes & static_cast<Scopes>(Scope::kOwner)) != 0) return Shown(name, tenant);
   }
   return Fail(
       Code::kInvalid,
@@ -358,16 +398,14 @@ Result<Credential> Credentials::OfCluster() const {
                   path_));
 }
 
-Result<Credential> Credentials::OfOwner(const std::string& tenant) const {
+Result<std::vector<Credential>> Credentials::OfOwner(const std::string& tenant) const {
   if (tenant.empty()) return OfCluster();
   const std::optional<Tenant> found = Find(tenant);
-  if (!found) {
-    return Fail(Code::kInvalid, fmt::format("'{}' does not name the tenant '{}'", path_, tenant));
-  }
+  if (!found) return OfTenant(tenant);
   if ((found->scopes & static_cast<Scopes>(Scope::kTenantOwner)) != 0) {
-    return Credential{.tenant = tenant, .token = found->tokens.front()};
+    return Shown(tenant, *found);
   }
-  Result<Credential> cluster = OfCluster();
+  Result<std::vector<Credential>> cluster = OfCluster();
   if (cluster) return cluster;
   return Fail(Code::kInvalid,
               fmt::format("'{}': an owner of tenant '{}' alone needs the scope \"owner\" in "
@@ -375,10 +413,10 @@ Result<Credential> Credentials::OfOwner(const std::string& tenant) const {
                           path_, tenant, tenant));
 }
 
-std::optional<Credential> Credentials::OfTenantOwner(std::uint64_t tag) const {
+std::optional<std::string> Credentials::TenantWithOwner(std::uint64_t tag) const {
   for (const auto& [name, tenant] : All()) {
     if (TenantTag(name) == tag && (tenant.scopes & static_cast<Scopes>(Scope::kTenantOwner)) != 0) {
-      return Credential{.tenant = name, .token = tenant.tokens.front()};
+      return name;
     }
   }
   return std::nullopt;

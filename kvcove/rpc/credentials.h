@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,6 +38,11 @@ struct Credential {
   std::string tenant;
   std::string token;
 };
+
+// What a client shows at a new connection: the first one that the server takes. It has several
+// while a token is exchanged, and others once the file behind it has changed. Thread-safe. Errors:
+// kInvalid where the file has none any more.
+using CredentialSource = std::function<Result<std::vector<Credential>>()>;
 
 // Bytes, or a share of each owner's memory.
 struct Share {
@@ -73,6 +79,10 @@ struct UserPassword {
 // A file `user = "..."`, `password = "..."`. Errors: as LoadCredential.
 Result<UserPassword> LoadUserPassword(const std::string& path);
 
+// A client's file, read for each connection. A file that cannot be read then is logged, and the
+// credential is that of before. Errors: as LoadCredential.
+Result<CredentialSource> CredentialFile(const std::string& path);
+
 // A server's file: a table `[tenants.NAME]` each. Thread-safe. It is read again when it changed; a
 // file with a mistake changes nothing and is logged.
 class Credentials {
@@ -81,16 +91,18 @@ class Credentials {
 
   std::optional<Tenant> Find(const std::string& tenant) const;
   TenantTable All() const;
+  // All tokens of a tenant. Errors: kInvalid for one that has no entry.
+  Result<std::vector<Credential>> OfTenant(const std::string& tenant) const;
   // What this process proves to other servers: the first entry with the scope `owner` of all
   // tenants. Errors: kInvalid when there is none.
-  Result<Credential> OfCluster() const;
-  // What an owner proves that serves `tenant` alone, and what others prove to it: the token of the
+  Result<std::vector<Credential>> OfCluster() const;
+  // What an owner proves that serves `tenant` alone, and what others prove to it: the tokens of the
   // tenant where that may have an owner, else the cluster's. For an empty name OfCluster().
-  Result<Credential> OfOwner(const std::string& tenant) const;
-  // The same by the tenant's tag (TenantTag), if it may have an owner of its own.
-  std::optional<Credential> OfTenantOwner(std::uint64_t tag) const;
-  // Looks at the file at most once a second.
-  void Refresh();
+  Result<std::vector<Credential>> OfOwner(const std::string& tenant) const;
+  // The tenant with this tag (TenantTag), if it may have an owner of its own.
+  std::optional<std::string> TenantWithOwner(std::uint64_t tag) const;
+  // Reads the file again if it has changed. Looks at it at most once a second, or `now`.
+  void Refresh(bool now = false);
   // Another number after each change.
   std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
@@ -103,7 +115,7 @@ class Credentials {
   mutable Mutex mutex_;
   std::shared_ptr<const TenantTable> table_ KVCOVE_GUARDED_BY(mutex_);
   std::string stamp_ KVCOVE_GUARDED_BY(mutex_);
-  std::int64_t looked_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::atomic<std::int64_t> looked_ns_{0};
 };
 
 // HMAC-SHA256 of `text` with `token`; equality in constant time.

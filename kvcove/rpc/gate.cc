@@ -25,7 +25,17 @@ const std::string* TokenOf(const std::optional<Tenant>& tenant, std::uint64_t ke
   return token == tenant->tokens.end() ? nullptr : &*token;
 }
 
+constexpr std::string_view kSayHelloFirst = "say hello first";
+
 }  // namespace
+
+Reply SayHelloFirst() {
+  return ErrorReply({Code::kDenied, std::string(kSayHelloFirst)}, /*close=*/true);
+}
+
+bool IsSayHelloFirst(const Error& error) {
+  return error.code == Code::kDenied && error.detail == kSayHelloFirst;
+}
 
 Gate::Gate(std::shared_ptr<Credentials> credentials)
     : credentials_(std::move(credentials)), decoy_(NewToken()) {}
@@ -65,8 +75,14 @@ Reply Gate::Greet(Guest& guest, wire::Method method, std::span<const std::byte> 
     guest.hello = std::move(*hello);
     guest.nonce = RandomAuthBytes();
     guest.challenged = true;
-    const std::optional<Tenant> tenant = credentials_->Find(guest.hello.tenant);
+    std::optional<Tenant> tenant = credentials_->Find(guest.hello.tenant);
     const std::string* token = TokenOf(tenant, guest.hello.key_id);
+    if (token == nullptr) {
+      // It may have been added within the last second.
+      credentials_->Refresh(/*now=*/true);
+      tenant = credentials_->Find(guest.hello.tenant);
+      token = TokenOf(tenant, guest.hello.key_id);
+    }
     const wire::AuthChallenge challenge{
         .nonce = guest.nonce,
         .proof = Mac(token == nullptr ? decoy_ : *token,
@@ -80,7 +96,7 @@ Reply Gate::Greet(Guest& guest, wire::Method method, std::span<const std::byte> 
     return reply;
   }
   if (!std::exchange(guest.challenged, false)) {
-    return ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true);
+    return SayHelloFirst();
   }
   const Result<wire::AuthBytes> proof = wire::DecodeProof(body);
   if (!proof) return ErrorReply(proof.error(), /*close=*/true);

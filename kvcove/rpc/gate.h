@@ -72,7 +72,11 @@ class Gate {
   static bool IsGreeting(wire::Method method) {
     return method == wire::Method::kHello || method == wire::Method::kProve;
   }
-  // Answers a greeting.
+  // Looks at the credentials' file, at most once a second. Reads it: call it without a lock.
+  void Refresh() {
+    if (credentials_ != nullptr) credentials_->Refresh();
+  }
+  // Answers a greeting. May read the credentials' file.
   Reply Greet(Guest& guest, wire::Method method, std::span<const std::byte> body);
   // Whose limits count for one that is let in.
   AdmissionCaller Describe(const Guest& guest) const;
@@ -88,6 +92,11 @@ class Gate {
   std::atomic<std::uint64_t> refused_{0};
   std::atomic<std::int64_t> logged_ns_{0};
 };
+
+// To a call over a connection that is not, or no longer, let in. The server closes it then.
+Reply SayHelloFirst();
+// True for that answer: the same call may go over a new connection.
+bool IsSayHelloFirst(const Error& error);
 
 // The client's half. `challenge`: the reply to kHello. Errors: kDenied when the server does not
 // have the token.

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -19,10 +20,12 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <future>
+#include <optional>
 #include <thread>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
+#include "kvcove/base/mutex.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -33,6 +36,16 @@ using Socket = Protocol::socket;
 using boost::system::error_code;
 
 constexpr std::size_t kBufferBytes = 64U << 10;
+constexpr std::int64_t kDayS = 24 * 3600;
+constexpr std::int64_t kWarnDays = 7;
+
+std::string PeerOf(int fd) {
+  asio::ip::tcp::endpoint end;
+  socklen_t length = static_cast<socklen_t>(end.capacity());
+  if (getpeername(fd, end.data(), &length) != 0) return "an unknown address";
+  end.resize(length);
+  return fmt::format("{}:{}", end.address().to_string(), end.port());
+}
 
 asio::ip::tcp ProtocolOf(int fd) {
   sockaddr_storage address{};
@@ -41,41 +54,117 @@ asio::ip::tcp ProtocolOf(int fd) {
   return address.ss_family == AF_INET6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4();
 }
 
+using Context = asio::ssl::context;
+
+Result<std::shared_ptr<Context>> LoadContext(const TlsFiles& files) {
+  struct stat status{};
+  if (stat(files.key.c_str(), &status) == 0 && (status.st_mode & 0077) != 0) {
+    const bool own = status.st_uid == geteuid();
+    return Fail(Code::kDenied,
+                fmt::format("the TLS key '{}' must be closed to other users; {}", files.key,
+                            own ? fmt::format("run: chmod 600 '{}'", files.key)
+                                : std::string("name one of this user's")));
+  }
+  const auto check = [](const error_code& error, const char* what, const std::string& file) {
+    return error ? Status(Fail(Code::kInvalid,
+                               fmt::format("the TLS {} '{}': {}", what, file, error.message())))
+                 : Status();
+  };
+  auto context = std::make_shared<Context>(Context::tls);
+  error_code error;
+  (void)context->set_options(Context::default_workarounds, error);
+  SSL_CTX_set_min_proto_version(context->native_handle(),
+                                files.foreign_server ? TLS1_2_VERSION : TLS1_3_VERSION);
+  (void)context->load_verify_file(files.authority, error);
+  KVCOVE_TRY(check(error, "authority", files.authority));
+  if (!files.certificate.empty()) {
+    (void)context->use_certificate_chain_file(files.certificate, error);
+    KVCOVE_TRY(check(error, "certificate", files.certificate));
+    // Also an error where the key is not the certificate's: one of the two is not exchanged yet.
+    (void)context->use_private_key_file(files.key, Context::pem, error);
+    KVCOVE_TRY(check(error, "key", files.key));
+  }
+  (void)context->set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert,
+                                 error);
+  return context;
+}
+
+// Seconds from now until this process's own certificate expires; nothing without one.
+std::optional<std::int64_t> ExpiresIn(const std::shared_ptr<Context>& context) {
+  const X509* certificate = SSL_CTX_get0_certificate(context->native_handle());
+  if (certificate == nullptr) return std::nullopt;
+  int days = 0;
+  int seconds = 0;
+  if (ASN1_TIME_diff(&days, &seconds, nullptr, X509_get0_notAfter(certificate)) != 1) {
+    return std::nullopt;
+  }
+  return std::int64_t{days} * kDayS + seconds;
+}
+
+// Whose certificate was refused, and why; empty where that was not it.
+std::string Distrust(const SSL* ssl) {
+  const long result = SSL_get_verify_result(ssl);
+  if (result == X509_V_OK) return {};
+  std::string subject = "none";
+  if (const X509* peer = SSL_get0_peer_certificate(ssl); peer != nullptr) {
+    char name[256] = {};
+    X509_NAME_oneline(X509_get_subject_name(peer), name, sizeof(name));
+    subject = name;
+  }
+  return fmt::format(": {} (the other side's certificate: {})",
+                     X509_verify_cert_error_string(result), subject);
+}
+
 }  // namespace
 
 class Tls::Impl {
  public:
-  Status Load(const TlsFiles& files) {
-    struct stat status{};
-    if (stat(files.key.c_str(), &status) == 0 && (status.st_mode & 0077) != 0) {
-      const bool own = status.st_uid == geteuid();
-      return Fail(Code::kDenied,
-                  fmt::format("the TLS key '{}' must be closed to other users; {}", files.key,
-                              own ? fmt::format("run: chmod 600 '{}'", files.key)
-                                  : std::string("name one of this user's")));
+  explicit Impl(TlsFiles files) : files_(std::move(files)) {}
+
+  Status Start() {
+    const std::string stamp = Stamp();
+    KVCOVE_ASSIGN(std::shared_ptr<Context> first, LoadContext(files_));
+    {
+      const MutexLock lock(mutex_);
+      stamp_ = stamp;
+      context_ = std::move(first);
     }
-    const auto check = [](const error_code& error, const char* what, const std::string& file) {
-      return error ? Status(Fail(Code::kInvalid,
-                                 fmt::format("the TLS {} '{}': {}", what, file, error.message())))
-                   : Status();
-    };
-    error_code error;
-    (void)context_.set_options(asio::ssl::context::default_workarounds, error);
-    SSL_CTX_set_min_proto_version(context_.native_handle(),
-                                  files.foreign_server ? TLS1_2_VERSION : TLS1_3_VERSION);
-    (void)context_.load_verify_file(files.authority, error);
-    KVCOVE_TRY(check(error, "authority", files.authority));
-    if (!files.certificate.empty()) {
-      (void)context_.use_certificate_chain_file(files.certificate, error);
-      KVCOVE_TRY(check(error, "certificate", files.certificate));
-      (void)context_.use_private_key_file(files.key, asio::ssl::context::pem, error);
-      KVCOVE_TRY(check(error, "key", files.key));
-    }
-    (void)context_.set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert,
-                                   error);
     thread_ = StartThread("kvcove-tls", [this] { loop_.run(); });
     return {};
   }
+
+  void Refresh(bool now) {
+    const std::int64_t now_ns = SystemClock::Instance().NowNs();
+    std::int64_t looked_ns = looked_ns_.load(std::memory_order_relaxed);
+    if (!now && now_ns < looked_ns + kSecond) return;
+    if (!looked_ns_.compare_exchange_strong(looked_ns, now_ns) && !now) return;
+    WarnOfExpiry(now_ns);
+    const std::string stamp = Stamp();
+    {
+      const MutexLock lock(mutex_);
+      if (stamp == stamp_) return;
+    }
+    Result<std::shared_ptr<Context>> read = LoadContext(files_);
+    const std::string error = read ? std::string() : read.error().ToString();
+    {
+      const MutexLock lock(mutex_);
+      // Of files that do not fit each other one is about to be exchanged: they are looked at again.
+      if (read) {
+        stamp_ = stamp;
+        context_ = std::move(*read);
+      }
+      if (std::exchange(said_, error) == error) return;
+    }
+    if (!error.empty()) {
+      LogError("the TLS files are those of before: {}", error);
+    } else {
+      LogInfo("read the TLS files '{}', '{}' and '{}' again", files_.authority, files_.certificate,
+              files_.key);
+    }
+  }
+
+  std::optional<std::int64_t> ExpiresInS() { return ExpiresIn(Current()); }
+  std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
   ~Impl() {
     loop_.stop();
@@ -83,7 +172,7 @@ class Tls::Impl {
   }
 
   Result<UniqueFd> Connect(UniqueFd fd, const std::string& host, std::int64_t deadline_ns) {
-    auto tunnel = std::make_shared<Tunnel>(loop_, context_, std::move(fd));
+    auto tunnel = std::make_shared<Tunnel>(loop_, Current(), std::move(fd));
     tunnel->stream.set_verify_callback(asio::ssl::host_name_verification(host));
     SSL_set_tlsext_host_name(tunnel->stream.native_handle(), host.c_str());
     auto promise = std::make_shared<std::promise<Result<UniqueFd>>>();
@@ -103,12 +192,13 @@ class Tls::Impl {
 
   std::function<void()> Accept(UniqueFd fd, std::int64_t handshake_ns,
                                std::function<void(UniqueFd)> done) {
-    auto tunnel = std::make_shared<Tunnel>(loop_, context_, std::move(fd));
+    const std::string peer = PeerOf(fd.get());
+    auto tunnel = std::make_shared<Tunnel>(loop_, Current(), std::move(fd));
     asio::co_spawn(loop_,
                    Run(tunnel, asio::ssl::stream_base::server, handshake_ns,
-                       [done = std::move(done)](Result<UniqueFd> plain) {
+                       [this, peer, done = std::move(done)](Result<UniqueFd> plain) {
                          if (plain) return done(std::move(*plain));
-                         LogDebug("a TLS client was not let in: {}", plain.error().ToString());
+                         NoteRefused(peer, plain.error());
                        }),
                    asio::detached);
     return [this, watched = std::weak_ptr<Tunnel>(tunnel)] {
@@ -119,9 +209,69 @@ class Tls::Impl {
   }
 
  private:
+  std::shared_ptr<Context> Current() {
+    Refresh(/*now=*/false);
+    const MutexLock lock(mutex_);
+    return context_;
+  }
+
+  std::string Stamp() const {
+    std::string stamp;
+    for (const std::string& file : {files_.authority, files_.certificate, files_.key}) {
+      struct stat status{};
+      if (file.empty() || stat(file.c_str(), &status) != 0) continue;
+      stamp += fmt::format("{} {} {} {}\n", status.st_ino, status.st_size, status.st_mtim.tv_sec,
+                           status.st_mtim.tv_nsec);
+    }
+    return stamp;
+  }
+
+  // Once a day, in the last week.
+  void WarnOfExpiry(std::int64_t now_ns) {
+    std::shared_ptr<Context> context;
+    {
+      const MutexLock lock(mutex_);
+      if (now_ns < warn_ns_) return;
+      context = context_;
+    }
+    const std::optional<std::int64_t> left_s = ExpiresIn(context);
+    if (!left_s || *left_s > kWarnDays * kDayS) return;
+    {
+      const MutexLock lock(mutex_);
+      warn_ns_ = now_ns + kDayS * kSecond;
+    }
+    if (*left_s > 0) {
+      LogWarn("the TLS certificate '{}' expires in {} hours: write a new one in its place",
+              files_.certificate, *left_s / 3600);
+    } else {
+      LogError(
+          "the TLS certificate '{}' has expired: nobody connects until a new one is in its "
+          "place",
+          files_.certificate);
+    }
+  }
+
+  // Only TLS itself refuses somebody: what ended by itself is told at debug.
+  void NoteRefused(const std::string& peer, const Error& error) {
+    if (error.code != Code::kDenied) {
+      return LogDebug("a TLS client at {} was not let in: {}", peer, error.ToString());
+    }
+    refused_.fetch_add(1, std::memory_order_relaxed);
+    NoteDenied("a client at " + peer, error.detail);
+  }
+  void NoteDenied(const std::string& peer, const std::string& detail) {
+    const std::int64_t now_ns = SystemClock::Instance().NowNs();
+    std::int64_t logged_ns = logged_ns_.load();
+    if (now_ns < logged_ns + kSecond || !logged_ns_.compare_exchange_strong(logged_ns, now_ns)) {
+      return;
+    }
+    LogWarn("{}: {}", peer, detail);
+  }
+
   struct Tunnel {
-    Tunnel(asio::io_context& loop, asio::ssl::context& context, UniqueFd fd)
-        : stream(loop, context), plain(loop), timer(loop) {
+    Tunnel(asio::io_context& loop, std::shared_ptr<Context> from, UniqueFd fd)
+        : context(std::move(from)), stream(loop, *context), plain(loop), timer(loop) {
+      peer = PeerOf(fd.get());
       const asio::ip::tcp protocol = ProtocolOf(fd.get());
       stream.next_layer().assign(protocol, fd.Release());
     }
@@ -135,7 +285,9 @@ class Tls::Impl {
       late = true;
       Close();
     }
+    std::shared_ptr<Context> context;  // before `stream`, which uses it
     asio::ssl::stream<asio::ip::tcp::socket> stream;
+    std::string peer;
     Socket plain;
     asio::steady_timer timer;
     // The timer's handler may run after the coroutine that set it has ended.
@@ -166,7 +318,8 @@ class Tls::Impl {
       // Only TLS itself refuses somebody. A connection that ended says nothing about the peer.
       const bool refused = error.category() == asio::error::get_ssl_category();
       done(Fail(refused ? Code::kDenied : Code::kUnavailable,
-                fmt::format("TLS: {}", error.message())));
+                fmt::format("TLS: {}{}", error.message(),
+                            refused ? Distrust(tunnel->stream.native_handle()) : std::string())));
       co_return;
     }
     tunnel->plain.assign(Protocol(AF_UNIX, 0), ends[0]);
@@ -176,7 +329,7 @@ class Tls::Impl {
   }
 
   template <typename From, typename To>
-  static asio::awaitable<void> Pump(TunnelPtr tunnel, From& from, To& to) {
+  asio::awaitable<void> Pump(TunnelPtr tunnel, From& from, To& to) {
     std::vector<std::byte> buffer(kBufferBytes);
     error_code error;
     while (!error) {
@@ -186,12 +339,24 @@ class Tls::Impl {
       co_await asio::async_write(to, asio::buffer(buffer.data(), got),
                                  asio::redirect_error(asio::use_awaitable, error));
     }
+    // With TLS 1.3 a server judges the client's certificate when the client has begun to speak.
+    if (error.category() == asio::error::get_ssl_category()) {
+      NoteDenied("TLS with " + tunnel->peer, error.message());
+    }
     tunnel->Close();
   }
 
+  const TlsFiles files_;
   asio::io_context loop_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{loop_.get_executor()};
-  asio::ssl::context context_{asio::ssl::context::tls};
+  std::atomic<std::int64_t> looked_ns_{0};
+  std::atomic<std::int64_t> logged_ns_{0};
+  std::atomic<std::uint64_t> refused_{0};
+  Mutex mutex_;
+  std::string stamp_ KVCOVE_GUARDED_BY(mutex_);
+  std::string said_ KVCOVE_GUARDED_BY(mutex_);  // the error, once
+  std::shared_ptr<Context> context_ KVCOVE_GUARDED_BY(mutex_);
+  std::int64_t warn_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 
@@ -205,10 +370,14 @@ Result<std::shared_ptr<Tls>> Tls::Open(const TlsFiles& files) {
                 "TLS needs three files: the authority's certificate, this process's own "
                 "certificate, and its key (--tls-authority, --tls-certificate, --tls-key)");
   }
-  auto impl = std::make_unique<Impl>();
-  KVCOVE_TRY(impl->Load(files));
+  auto impl = std::make_unique<Impl>(files);
+  KVCOVE_TRY(impl->Start());
   return std::shared_ptr<Tls>(new Tls(std::move(impl)));
 }
+
+void Tls::Refresh() { impl_->Refresh(/*now=*/true); }
+std::optional<std::int64_t> Tls::ExpiresInS() const { return impl_->ExpiresInS(); }
+std::uint64_t Tls::refused() const { return impl_->refused(); }
 
 Result<UniqueFd> Tls::Connect(UniqueFd fd, const std::string& host, std::int64_t deadline_ns) {
   return impl_->Connect(std::move(fd), host, deadline_ns);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "kvcove/base/posix.h"
@@ -27,13 +28,22 @@ struct TlsFiles {
   bool empty() const { return authority.empty() && certificate.empty() && key.empty(); }
 };
 
-// Thread-safe.
+// Thread-safe. It looks at the files at most once a second, when a connection is made: those that
+// have changed count for the connections that are made from then on. Files that cannot be read, or
+// do not fit each other, change nothing and are logged.
 class Tls {
  public:
   // Errors: kInvalid with the file and what OpenSSL says of it, kDenied for a key that others may
   // read.
   static Result<std::shared_ptr<Tls>> Open(const TlsFiles& files);
   ~Tls();
+
+  // Looks at the files now.
+  void Refresh();
+  // Seconds until this process's certificate expires, less than 0 if it has; nothing without one.
+  std::optional<std::int64_t> ExpiresInS() const;
+  // Clients whose certificate was refused, or that refused this process's.
+  std::uint64_t refused() const;
 
   // A socket that speaks with the server behind `fd`, whose certificate must be for `host`. Errors:
   // kDenied when either side does not trust the other, kTimeout, kUnavailable.

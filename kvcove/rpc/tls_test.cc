@@ -52,7 +52,7 @@ TEST(TlsTest, AServerThatEndsInTheMiddleOfAHandshakeIsUnavailableAndTriedAgain) 
   const auto tls = SelfSignedTls();
   ASSERT_TRUE(tls) << tls.error().ToString();
   const Closing server;
-  const Access access{.credential = std::nullopt, .tls = *tls};
+  const Access access{.credentials = {}, .tls = *tls};
   const auto client =
       Client::Connect(server.address(), access, SystemClock::Instance().NowNs() + 60 * kSecond);
   ASSERT_FALSE(client);

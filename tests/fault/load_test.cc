@@ -59,7 +59,7 @@ class LoadTest : public ClusterFaultTest {
     return directory() + "/" + name + ".toml";
   }
   rpc::Access AccessOf(const std::string& name) {
-    return {.credential = rpc::Credential{.tenant = name, .token = tokens_[name]}};
+    return rpc::AccessWith({.tenant = name, .token = tokens_[name]});
   }
   std::unique_ptr<Pool> OpenAs(const std::string& name) {
     query_ = "&token=" + TokenFile(name);
@@ -70,7 +70,8 @@ class LoadTest : public ClusterFaultTest {
       return http::Call(
           {.port = admin_.port,
            .target = "/v1/status",
-           .authorization = "Bearer " + rpc::BearerOf(*AccessOf("cluster").credential)});
+           .authorization =
+               "Bearer " + rpc::BearerOf({.tenant = "cluster", .token = tokens_["cluster"]})});
     });
     if (response.status != 200) return {};
     return json::parse(response.body, nullptr, false);

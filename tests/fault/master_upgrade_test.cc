@@ -473,7 +473,7 @@ class SecureUpgradeTest : public MasterUpgradeTest, public testing::WithParamInt
     WritePrivate("acme.toml", fmt::format("tenant = \"acme\"\ntoken = \"{}\"\n", tokens[1]));
     server_words_ = {"--credentials", directory() + "/servers.toml"};
     query_ = fmt::format("&token={}/acme.toml", directory());
-    access_.credential = rpc::Credential{.tenant = "cluster", .token = tokens[0]};
+    access_ = rpc::AccessWith({.tenant = "cluster", .token = tokens[0]});
     if (GetParam()) UseTls();
     MasterUpgradeTest::SetUp();
   }

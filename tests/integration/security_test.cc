@@ -101,7 +101,7 @@ class SecurityTest : public ClusterFixture {
     return Open(host, "&token=" + TokenFile(tenant));
   }
   rpc::Access AccessOf(const std::string& tenant) {
-    return {.credential = rpc::Credential{.tenant = tenant, .token = tokens_[tenant]}, .tls = tls_};
+    return rpc::AccessWith({.tenant = tenant, .token = tokens_[tenant]}, tls_);
   }
   // As acme's, of which `token` is or is not one.
   static std::string HelloFrame(const std::string& token) {
@@ -709,10 +709,10 @@ TEST_F(TenantOwnerTest, WithoutTheScopeItSaysWhatIsMissing) {
   const auto weak = Must(rpc::Credentials::Load(directory_ + "/weak.toml"));
   EXPECT_THAT(weak->OfOwner("acme").error().detail, testing::HasSubstr("\"owner\""));
   EXPECT_FALSE(weak->OfOwner("globex"));
-  EXPECT_EQ(acme_alone_->OfOwner("acme")->tenant, "acme");
+  EXPECT_EQ(acme_alone_->OfOwner("acme")->front().tenant, "acme");
   EXPECT_FALSE(acme_alone_->OfCluster()) << "its token opens nothing but acme";
-  EXPECT_EQ(credentials_->OfCluster()->tenant, "cluster");
-  EXPECT_EQ(credentials_->OfOwner("globex")->tenant, "cluster") << "as before";
+  EXPECT_EQ(credentials_->OfCluster()->front().tenant, "cluster");
+  EXPECT_EQ(credentials_->OfOwner("globex")->front().tenant, "cluster") << "as before";
 }
 
 TEST_F(SecurityTest, ATokenCanBeExchangedAndStruckOffWithoutARestart) {

@@ -138,6 +138,7 @@ bool Connection::BodyArrived() {
     if (reply.delay_ns > 0) Hold(reply.delay_ns);
     return true;
   }
+  shared_.gate.Refresh();
   if (!shared_.gate.Admitted(guest_)) return false;
   served_ = Begin(method);
   state_ = State::kWork;

@@ -28,14 +28,15 @@ std::byte* Discard() {
 class SocketTransfer final : public Transfer {
  public:
   SocketTransfer(Peer& peer, Exchange& exchange, Peer::Line line)
-      : peer_(peer), exchange_(exchange), fd_(std::move(line.fd)), pass_(line.pass) {
+      : peer_(peer),
+        exchange_(exchange),
+        fd_(std::move(line.fd)),
+        pass_(line.pass),
+        kept_(line.kept) {
     head_ = wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(exchange.method),
                                      .body_bytes = static_cast<std::uint32_t>(exchange.head.size()),
                                      .call = 1});
-    out_.Add(head_.data(), head_.size());
-    out_.Add(exchange.head.data(), exchange.head.size());
-    out_.Add(exchange.out);
-    in_.Add(reply_frame_.data(), reply_frame_.size());
+    Begin();
   }
   ~SocketTransfer() override {
     if (!done_) (void)Abort();
@@ -82,6 +83,25 @@ class SocketTransfer final : public Transfer {
   }
   void Fail(Error error) { End(std::unexpected(std::move(error))); }
 
+  void Begin() {
+    out_.Clear();
+    out_.Add(head_.data(), head_.size());
+    out_.Add(exchange_.head.data(), exchange_.head.size());
+    out_.Add(exchange_.out);
+    in_.Clear();
+    in_.Add(reply_frame_.data(), reply_frame_.size());
+  }
+
+  // The connection has ended. A kept one may have done so before this exchange: with a server that
+  // was started again, or with the token that it was let in with. Every call may be repeated.
+  void Lost(Error error) {
+    if (!std::exchange(kept_, false)) return Fail(std::move(error));
+    Result<UniqueFd> fd = peer_.ConnectAgain();
+    if (!fd) return Fail(std::move(fd.error()));
+    fd_ = std::move(*fd);
+    Begin();
+  }
+
   bool Send() {
     bool moved = false;
     while (!done_ && !out_.empty()) {
@@ -91,7 +111,7 @@ class SocketTransfer final : public Transfer {
         break;
       } else if (errno != EINTR) {
         // Its answer, if it has left one, is not worth more than its end.
-        Fail(FailErrno(Code::kUnavailable, "sending to an owner").error());
+        Lost(FailErrno(Code::kUnavailable, "sending to an owner").error());
       }
     }
     return moved;
@@ -105,6 +125,7 @@ class SocketTransfer final : public Transfer {
     const ssize_t got = in_.Receive(fd_.get(), Discard());
     if (got > 0) {
       heard = true;
+      kept_ = false;
       if (stage_ != Stage::kPayload) return true;
       payload_bytes_ += static_cast<std::uint64_t>(got);
       if (exchange_.on_bytes) exchange_.on_bytes(payload_bytes_);
@@ -113,9 +134,9 @@ class SocketTransfer final : public Transfer {
     }
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (got == 0) {
-      Fail({Code::kUnavailable, "the owner closed the connection"});
+      Lost({Code::kUnavailable, "the owner closed the connection"});
     } else {
-      Fail(FailErrno(Code::kUnavailable, "receiving from an owner").error());
+      Lost(FailErrno(Code::kUnavailable, "receiving from an owner").error());
     }
     return false;
   }
@@ -161,6 +182,7 @@ class SocketTransfer final : public Transfer {
   Exchange& exchange_;
   UniqueFd fd_;
   const Breaker::Pass pass_;
+  bool kept_;  // and nothing has been heard over it in this exchange
   std::array<std::byte, wire::kFrameHeaderBytes> head_;
   std::array<std::byte, wire::kFrameHeaderBytes> reply_frame_;
   std::vector<std::byte> reply_;
@@ -213,6 +235,8 @@ Result<UniqueFd> Peer::Connect(std::int64_t deadline_ns) {
   return client.TakeFd();
 }
 
+Result<UniqueFd> Peer::ConnectAgain() { return Connect(clock_.NowNs() + kConnectNs); }
+
 UniqueFd Peer::TakeIdle() {
   while (true) {
     UniqueFd fd;  // asked, and closed, without the lock
@@ -242,7 +266,7 @@ Result<Peer::Line> Peer::Take(std::int64_t deadline_ns, std::int64_t doubt_until
   std::optional<Breaker::Pass> pass = breaker_.Begin(deadline_ns);
   if (!pass) return Fail(Code::kUnavailable, "the owner is not answering");
   if (!pass->probe) {
-    if (UniqueFd fd = TakeIdle(); fd.valid()) return Line{std::move(fd), *pass};
+    if (UniqueFd fd = TakeIdle(); fd.valid()) return Line{std::move(fd), *pass, /*kept=*/true};
   }
   const std::int64_t limit_ns = pass->probe ? doubt_until_ns : clock_.NowNs() + kConnectNs;
   Result<UniqueFd> fd = Connect(std::min(pass->until_ns, limit_ns));

@@ -46,6 +46,7 @@ class Peer final : public Endpoint {
   struct Line {
     UniqueFd fd;
     rpc::Breaker::Pass pass;
+    bool kept = false;  // it served exchanges before
   };
   // `doubt_until_ns` bounds the wait for a peer that the breaker doubts. Errors: kUnavailable for
   // one that does not answer, kTimeout.
@@ -56,6 +57,9 @@ class Peer final : public Endpoint {
   // It has answered an exchange with this error.
   void NoteError(const Error& error);
   void Keep(UniqueFd fd);
+
+  // Another connection instead of a kept one that had ended.
+  Result<UniqueFd> ConnectAgain();
 
   // True while calls to it mostly fail at once.
   bool broken() const { return breaker_.broken(); }
