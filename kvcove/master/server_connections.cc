@@ -116,6 +116,10 @@ void MasterServer::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
       connection.registers = connection.registers || method == wire::Method::kRegister ||
                              method == wire::Method::kReset;
       connection.owner = connection.owner || method == wire::Method::kOwnerHello;
+    } else {
+      // Its token was struck off; the owner says hello with another one. That it loses this
+      // connection does not say that it is dead: its lease does.
+      connection.owner = false;
     }
   }
   if (caller == nullptr) return respond(rpc::SayHelloFirst());

@@ -270,7 +270,9 @@ Result<std::string> Client::Call(wire::Method method, std::span<const std::byte>
     }
   }
   if (reply->code != Code::kOk) {
-    return std::unexpected(Error{.code = reply->code, .detail = std::move(text), .answered = true});
+    Error error{.code = reply->code, .detail = std::move(text), .answered = true};
+    if (IsSayHelloFirst(error)) fd_.Reset();  // the server closes it, too
+    return std::unexpected(std::move(error));
   }
   return text;
 }

@@ -72,23 +72,24 @@ class ExchangeTest : public ClusterFaultTest {
   void Load() {
     for (int round = 0; !stop_; ++round) {
       const auto keys = Keys(4, fmt::format("round-{}", round));
-      const std::size_t put = CountOk(Put(*session_, keys));
-      const std::size_t got = CountOk(Get(*session_, keys));
-      if (put != keys.size() || got != keys.size()) {
-        ++failed_;
-        const std::lock_guard lock(mutex_);
-        failures_ += fmt::format("round {}: {} put, {} got of {}\n", round, put, got, keys.size());
+      for (const bool put : {true, false}) {
+        const auto results = put ? Put(*session_, keys) : Get(*session_, keys);
+        const auto bad = std::ranges::find_if_not(results, &ItemResult::ok);
+        if (bad == results.end()) continue;
+        Fail(fmt::format("round {}: {} of {} {}, then {}, reason {}", round, CountOk(results),
+                         keys.size(), put ? "put" : "got", CodeName(bad->code),
+                         static_cast<int>(bad->reason)));
       }
-      if (round % 20 == 0) {
-        const auto come = OpenWith(query_);
-        if (!come) {
-          ++failed_;
-          const std::lock_guard lock(mutex_);
-          failures_ += come.error().ToString() + "\n";
-        }
+      if (round % 20 == 0 && clients_come_) {
+        if (const auto come = OpenWith(query_); !come) Fail(come.error().ToString());
       }
       ++rounds_;
     }
+  }
+  void Fail(const std::string& what) {
+    ++failed_;
+    const std::lock_guard lock(mutex_);
+    failures_ += fmt::format("{}: {}\n", NowMs(), what);
   }
   // So many more rounds of the load, and more than a second: servers look at their files once in
   // that time.
@@ -115,6 +116,7 @@ class ExchangeTest : public ClusterFaultTest {
   std::map<std::string, std::vector<std::string>> tokens_;
   std::thread load_;
   std::atomic<bool> stop_{false};
+  std::atomic<bool> clients_come_{true};
   std::atomic<int> rounds_{0};
   std::atomic<int> failed_{0};
   std::mutex mutex_;
@@ -192,10 +194,16 @@ TEST_F(CertificateExchangeTest, ACertificateAndItsAuthorityAreExchangedUnderLoad
   // alone.
   Write("authority.pem", Read("good-ca.pem") + Read("evil-ca.pem"));
   GoOn();
-  // For a moment the two do not fit each other.
+  // For a moment the two do not fit each other: what runs goes on, and what starts says so.
+  clients_come_ = false;
+  GoOn();
   Write("mine.pem", Read("evil.pem"));
+  const auto mixed = OpenWith(query_);
+  ASSERT_FALSE(mixed);
+  EXPECT_NE(mixed.error().detail.find("mine.key"), std::string::npos) << mixed.error().detail;
   GoOn();
   Write("mine.key", Read("evil.key"));
+  clients_come_ = true;
   GoOn();
   Write("authority.pem", Read("evil-ca.pem"));
   GoOn();
