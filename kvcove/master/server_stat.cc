@@ -64,6 +64,15 @@ void MasterServer::Impl::Collect(http::Metrics& metrics) const {
                   "connections without a credential that is known", number(gate_.refused()));
   metrics.Gauge("kvcove_master_insecure", "1 when any client may do everything",
                 options_.credentials == nullptr);
+  if (options_.tls != nullptr) {
+    metrics.Counter("kvcove_master_tls_refused_total",
+                    "clients that TLS refused, or that refused this master's certificate",
+                    number(options_.tls->refused()));
+    if (const auto left_s = options_.tls->ExpiresInS()) {
+      metrics.Gauge("kvcove_master_tls_certificate_expiry_seconds",
+                    "until this master's certificate expires", static_cast<double>(*left_s));
+    }
+  }
   const ConnectionLimit& connections = server_->connections();
   metrics.Gauge("kvcove_master_connections", "open connections", number(connections.open()));
   metrics.Gauge("kvcove_master_connections_max", "beyond, new ones are closed at once",

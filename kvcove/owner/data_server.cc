@@ -209,6 +209,15 @@ class DataServer::Impl final : public transport::Service {
                     number(counters.received_bytes));
     metrics.Counter("kvcove_owner_corrupt_values_total",
                     "values that did not arrive with their checksum", number(counters.corrupt));
+    if (options_.tls != nullptr) {
+      metrics.Counter("kvcove_owner_tls_refused_total",
+                      "clients that TLS refused, or that refused this owner's certificate",
+                      static_cast<double>(options_.tls->refused()));
+      if (const auto left_s = options_.tls->ExpiresInS()) {
+        metrics.Gauge("kvcove_owner_tls_certificate_expiry_seconds",
+                      "until this owner's certificate expires", static_cast<double>(*left_s));
+      }
+    }
     metrics.Counter("kvcove_owner_refused_connections_total",
                     "connections without a credential that is known",
                     static_cast<double>(gate_.refused()));
