@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "kvcove/base/descriptors.h"
+#include "kvcove/base/log.h"
 
 namespace kvcove::http {
 
@@ -89,6 +90,9 @@ void Metrics::Process() {
   Gauge("process_open_fds", "open descriptors", static_cast<double>(OpenDescriptors()));
   Gauge("process_max_fds", "descriptors that this process may have",
         static_cast<double>(DescriptorLimit()));
+  Counter("kvcove_log_lines_dropped_total",
+          "log lines that nobody will read: stderr's reader stood still, or stderr is closed",
+          static_cast<double>(LogLinesDropped()));
 }
 
 std::string Metrics::Text() const {
