@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <deque>
-#include <system_error>
+#include <thread>
 
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
@@ -169,13 +169,11 @@ class Log {
     // Registered once, also where a forked child has a thread of its own.
     [[maybe_unused]] static const int registered =
         std::atexit([] { Instance().Flush(kPatienceAtEnd); });
-    try {
-      StartThread("kvcove-log", [this] { RunWriter(); }).detach();
-    } catch (const std::system_error&) {
-      // The next line tries again.
-      const MutexLock lock(mutex_);
-      has_writer_ = false;
-    }
+    Result<std::thread> writer = StartThread("kvcove-log", [this] { RunWriter(); });
+    if (writer) return writer->detach();
+    // The next line tries again.
+    const MutexLock lock(mutex_);
+    has_writer_ = false;
   }
 
   void RunWriter() KVCOVE_EXCLUDES(mutex_) {

@@ -342,14 +342,22 @@ Result<TemporaryDirectory> TemporaryDirectory::Make() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  StartThread("kvcove-signals", [path, signals] {
+  sigset_t before;
+  pthread_sigmask(SIG_BLOCK, &signals, &before);
+  auto waits = StartThread("kvcove-signals", [path, signals] {
     int signal = 0;
     sigwait(&signals, &signal);
     std::error_code ignored;
     std::filesystem::remove_all(path, ignored);
     _exit(128 + signal);
-  }).detach();
+  });
+  if (!waits) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+    return std::unexpected(waits.error());
+  }
+  waits->detach();
   return TemporaryDirectory(std::move(path));
 }
 

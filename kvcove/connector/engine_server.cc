@@ -31,7 +31,9 @@ Result<std::unique_ptr<EngineServer>> EngineServer::Open(const std::string& sock
   KVCOVE_ASSIGN(
       server->server_,
       rpc::Server::Open({.socket_path = socket_path, .thread_name = "kvcove-engine"}, *server));
-  server->server_->Start();
+  KVCOVE_TRY(server->lookups_.Start());
+  KVCOVE_TRY(server->admin_.Start());
+  KVCOVE_TRY(server->server_->Start());
   return server;
 }
 

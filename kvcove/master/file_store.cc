@@ -385,10 +385,11 @@ Status FileStore::Rest(std::int64_t deadline_ns) {
   return {};
 }
 
-void FileStore::Start() {
-  if (thread_.joinable()) return;
+Status FileStore::Start() {
+  if (thread_.joinable()) return {};
   (void)core_->GoOn();
-  thread_ = StartThread("kvcove-store", [core = core_] { core->RunThread(); });
+  KVCOVE_ASSIGN(thread_, StartThread("kvcove-store", [core = core_] { core->RunThread(); }));
+  return {};
 }
 
 bool FileStore::Work() { return core_->Work(); }

@@ -247,7 +247,7 @@ TEST_F(FileStoreThreadTest, ManyThreadsCommitAndEachSeesItsOrder) {
   constexpr int kCommits = 300;
   {
     auto store = *FileStore::Open(*PosixDisk::Open(path_), {}, opened_);
-    store->Start();
+    EXPECT_TRUE(store->Start());
     std::atomic<std::uint64_t> next{1};  // `done` comes from one thread, in order
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t) {
@@ -277,7 +277,7 @@ TEST_F(FileStoreThreadTest, ManyThreadsCommitAndEachSeesItsOrder) {
 TEST_F(FileStoreThreadTest, TheDestructorWritesWhatWaits) {
   {
     auto store = *FileStore::Open(*PosixDisk::Open(path_), {}, opened_);
-    store->Start();
+    EXPECT_TRUE(store->Start());
     store->Commit({{"a", "1"}}, [](const Result<std::uint64_t>& done) { EXPECT_TRUE(done); });
   }
   auto store = *FileStore::Open(*PosixDisk::Open(path_), {}, opened_);
@@ -350,7 +350,7 @@ TEST_F(FileStoreThreadTest, CloseLeavesADiskThatHangsBehind) {
   {
     auto store = *FileStore::Open(std::make_unique<BlockingDisk>(*PosixDisk::Open(path_), gate), {},
                                   opened_);
-    store->Start();
+    EXPECT_TRUE(store->Start());
     const auto done = [&codes](const Result<std::uint64_t>& revision) {
       codes.push_back(revision ? Code::kOk : revision.error().code);
     };
@@ -373,7 +373,7 @@ TEST_F(FileStoreThreadTest, CloseLeavesADiskThatHangsBehind) {
 
 TEST_F(FileStoreThreadTest, AtRestItWritesNothingUntilItStartsAgain) {
   auto store = *FileStore::Open(*PosixDisk::Open(path_), {}, opened_);
-  store->Start();
+  EXPECT_TRUE(store->Start());
   std::atomic<int> done = 0;
   const auto count = [&](const Result<std::uint64_t>& revision) { done += revision ? 1 : 0; };
   for (int i = 0; i < 100; ++i) store->Commit({{"a", std::to_string(i)}}, count);
@@ -382,10 +382,10 @@ TEST_F(FileStoreThreadTest, AtRestItWritesNothingUntilItStartsAgain) {
   store->Commit({{"b", "1"}}, count);
   EXPECT_EQ(store->stat().queued, 1U);
   EXPECT_EQ(done, 100);
-  store->Start();
+  EXPECT_TRUE(store->Start());
   ASSERT_TRUE(store->Rest(In(60 * kSecond)));
   EXPECT_EQ(done, 101);
-  store->Start();
+  EXPECT_TRUE(store->Start());
   ASSERT_TRUE(store->Close(In(60 * kSecond)));
 }
 
@@ -393,7 +393,7 @@ TEST_F(FileStoreThreadTest, ADiskThatHangsDoesNotComeToRest) {
   const auto gate = std::make_shared<Gate>();
   auto store =
       *FileStore::Open(std::make_unique<BlockingDisk>(*PosixDisk::Open(path_), gate), {}, opened_);
-  store->Start();
+  EXPECT_TRUE(store->Start());
   std::atomic<int> done = 0;
   const auto count = [&](const Result<std::uint64_t>& revision) { done += revision ? 1 : 0; };
   store->Commit({{"a", "1"}}, count);

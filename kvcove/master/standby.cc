@@ -22,7 +22,7 @@ Result<std::unique_ptr<Standby>> Standby::Open(const StandbyOptions& options) {
   KVCOVE_ASSIGN(standby->server_, rpc::Server::Open(server, *standby));
   KVCOVE_TRY(standby->OpenShard());
   KVCOVE_TRY(standby->OpenAdmin());
-  standby->server_->Start();
+  KVCOVE_TRY(standby->server_->Start());
   return standby;
 }
 
@@ -41,7 +41,7 @@ Status Standby::OpenShard() {
   }
   shard_ =
       std::make_unique<ShardFollower>(*options_.shard, std::move(access), SystemClock::Instance());
-  return {};
+  return shard_->Start();
 }
 
 void Standby::Show(StandbyView view) {
@@ -260,7 +260,7 @@ Status Standby::OpenAdmin() {
                         return http::ErrorResponse(error);
                       }});
   }
-  admin_server_ = std::make_unique<http::Server>(std::move(server), std::move(routes));
+  KVCOVE_ASSIGN(admin_server_, http::Server::Open(std::move(server), std::move(routes)));
   return {};
 }
 

@@ -321,14 +321,21 @@ bool UpgradeThread::Begin(rpc::Server& server, rpc::ConnectionId id, std::int32_
     return false;
   }
   if (thread_.joinable()) thread_.join();  // it has ended
-  thread_ = StartThread("kvcove-upgrade", [this, pid, givers = std::move(givers), socket,
-                                           process =
-                                               std::make_shared<UniqueFd>(std::move(process))] {
+  auto thread = StartThread("kvcove-upgrade", [this, pid, givers = std::move(givers), socket,
+                                               process =
+                                                   std::make_shared<UniqueFd>(std::move(process))] {
     const Status given = Give(givers, *socket, *process, clock_);
     if (given) return on_taken_over_(pid);
     LogWarn("process {} has not taken over, this one goes on: {}", pid, given.error().ToString());
     runs_ = false;
   });
+  if (thread) {
+    thread_ = std::move(*thread);
+  } else {
+    // The peer sees the end of the connection.
+    LogWarn("process {} cannot take over: {}", pid, thread.error().detail);
+    runs_ = false;
+  }
   return true;
 }
 

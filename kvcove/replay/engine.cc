@@ -75,6 +75,7 @@ Result<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,
                                  .pressure = std::chrono::milliseconds(0),
                                  .fingerprints = !salt},
         clock));
+    KVCOVE_TRY(engine->workers_.back()->started());
     KVCOVE_ASSIGN(auto store, open());
     engine->workers_.back()->Connect(std::move(store), engine->pool_->form() == "cluster");
   }

@@ -10,6 +10,7 @@
 #include <boost/asio/post.hpp>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/rpc/spin.h"
 
 #ifndef SO_PEERPIDFD
@@ -43,11 +44,13 @@ void Server::Loop::Listen(UniqueFd socket) {
   listener_->Start();
 }
 
-void Server::Loop::Start(const std::string& name) {
-  thread_ = StartThread(name, [this] {
-    loop_thread_ = std::this_thread::get_id();
-    RunSpinning(loop_, SystemClock::Instance());
-  });
+Status Server::Loop::Start(const std::string& name) {
+  if (thread_.joinable()) return {};
+  KVCOVE_ASSIGN(thread_, StartThread(name, [this] {
+                  loop_thread_ = std::this_thread::get_id();
+                  RunSpinning(loop_, SystemClock::Instance());
+                }));
+  return {};
 }
 
 void Server::Loop::Stop() {

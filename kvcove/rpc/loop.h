@@ -36,7 +36,8 @@ class Server::Loop {
   void Listen(UniqueFd socket);
   const Listener& listener() const { return *listener_; }
 
-  void Start(const std::string& name);
+  // Errors: as StartThread.
+  Status Start(const std::string& name);
   void Stop();
 
   // ---- hand-over to a successor (loop_hand_over.cc); as Server has them

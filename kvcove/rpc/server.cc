@@ -18,9 +18,10 @@ class Server::Impl {
     }
     loops_[0]->Listen(std::move(listener));
   }
-  void Start() {
+  Status Start() {
     owns_socket_ = true;
-    for (const auto& loop : loops_) loop->Start(options_.thread_name);
+    for (const auto& loop : loops_) KVCOVE_TRY(loop->Start(options_.thread_name));
+    return {};
   }
   // Loop 0 first: afterwards no connection moves to another.
   void Stop() {
@@ -81,7 +82,7 @@ void Server::Resume() { impl_->Resume(); }
 HandedServer Server::HandOver() { return impl_->HandOver(); }
 UniqueFd Server::Detach(ConnectionId id) { return impl_->first().Detach(id); }
 
-void Server::Start() { impl_->Start(); }
+Status Server::Start() { return impl_->Start(); }
 void Server::Stop() { impl_->Stop(); }
 const Address& Server::address() const { return impl_->address(); }
 const ConnectionLimit& Server::connections() const { return impl_->connections(); }

@@ -133,7 +133,7 @@ class ServerTest : public testing::Test {
     auto server = Server::Open(options, handler_);
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = std::move(*server);
-    server_->Start();
+    EXPECT_TRUE(server_->Start());
   }
   UniqueFd Connect() { return Connect(server_->address()); }
   static UniqueFd Connect(const Address& address) {
@@ -309,7 +309,7 @@ class LimitedServerTest : public ServerTest {
     options.loops = 2;
     options.admission = admission_;
     server_ = *Server::Open(options, handler_);
-    server_->Start();
+    EXPECT_TRUE(server_->Start());
   }
   // A frame of the answer, whatever its code.
   static std::pair<Code, std::string> ReceiveAny(const UniqueFd& fd) {
@@ -427,7 +427,7 @@ TEST_F(ServerTest, AnAdoptedServerThatNeverStartedLeavesTheSocketWhereItIs) {
   ServerOptions options;
   options.socket_path = directory + "/socket";
   server_ = *Server::Open(options, handler_);
-  server_->Start();
+  EXPECT_TRUE(server_->Start());
   server_->Pause(SystemClock::Instance().NowNs());
   TestHandler other;
   ASSERT_TRUE(Server::Adopt(options, other, server_->HandOver()));
@@ -500,7 +500,7 @@ TEST_F(ServerTest, ASuccessorServesWhatWasHeldOverTheSameTcpConnections) {
   options.listen = server_->address();
   options.loops = 2;
   auto successor = *Server::Adopt(options, next, std::move(handed));
-  successor->Start();
+  EXPECT_TRUE(successor->Start());
   EXPECT_EQ(Receive(holds), "held");
   EXPECT_EQ(Receive(moved), "sent meanwhile");
   const UniqueFd later = Connect();
@@ -540,7 +540,7 @@ TEST_F(ServerTest, NoFrameAndNoConnectionIsLostHoweverManyHandOversThereAre) {
     options.loops = 2;
     auto successor = *Server::Adopt(options, handler_, std::move(handed));
     server_ = std::move(successor);  // the one before ends
-    server_->Start();
+    EXPECT_TRUE(server_->Start());
   }
   stop = true;
   for (std::thread& client : clients) client.join();
@@ -562,7 +562,7 @@ TEST_F(ServerTest, AConnectionThatWasHandedOverBeforeItsHelloMustSayItInTime) {
   EXPECT_EQ(successor->unproven().open(), 2U);
   // Both processes have the socket open until the one before ends.
   server_.reset();
-  successor->Start();
+  EXPECT_TRUE(successor->Start());
   Send(polite, Frame(kEcho, "hello"));
   EXPECT_EQ(Receive(polite), "hello");
   EXPECT_EQ(Receive(silent), "closed");
@@ -586,7 +586,7 @@ TEST_F(ServerTest, SilentConnectionsGiveWayAndWhoeverSaysHelloStays) {
     auto server = Server::Open(options, handler_);
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = std::move(*server);
-    server_->Start();
+    EXPECT_TRUE(server_->Start());
     const auto connect = [&] {
       if (!unix_socket) return Connect();
       auto client =

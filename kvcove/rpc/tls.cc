@@ -73,7 +73,7 @@ class Tls::Impl {
     }
     (void)context_.set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert,
                                    error);
-    thread_ = StartThread("kvcove-tls", [this] { loop_.run(); });
+    KVCOVE_ASSIGN(thread_, StartThread("kvcove-tls", [this] { loop_.run(); }));
     return {};
   }
 
