@@ -9,6 +9,7 @@
 
 #include "kvcove/base/control_group.h"
 #include "kvcove/base/size.h"
+#include "kvcove/base/text.h"
 
 namespace kvcove {
 namespace {
@@ -49,7 +50,7 @@ MemoryRoom AvailableMemory(const std::string& root) {
   for (std::string line; std::getline(meminfo, line);) {
     constexpr std::string_view kName = "MemAvailable:";
     if (!line.starts_with(kName)) continue;
-    const std::uint64_t bytes = std::strtoull(line.c_str() + kName.size(), nullptr, 10) * kKiB;
+    const std::uint64_t bytes = LeadingNumber(std::string_view(line).substr(kName.size())) * kKiB;
     Lower(room, bytes, fmt::format("this host (MemAvailable {})", FormatSize(bytes)));
   }
   for (const ControlGroup& group : ControlGroups("memory", root)) LowerByGroup(room, group);

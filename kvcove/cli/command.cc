@@ -18,6 +18,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
+#include "kvcove/base/text.h"
 #include "kvcove/master/control_format.h"
 #include "kvcove/net/gid.h"
 #include "kvcove/pool/pool.h"
@@ -76,7 +77,7 @@ std::string Explain(const CLI::App& app, const CLI::Error& error) {
 std::string VariableOf(const std::string& option) {
   std::string variable = "KVCOVE_" + option;
   for (char& letter : variable) {
-    letter = letter == '-' ? '_' : static_cast<char>(std::toupper(letter));
+    letter = letter == '-' ? '_' : ToUpper(letter);
   }
   return variable;
 }

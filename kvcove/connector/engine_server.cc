@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/text.h"
 #include "kvcove/connector/counts.h"
 
 namespace kvcove::connector {
@@ -115,7 +116,7 @@ Result<std::uint64_t> EngineClient::Lookup(const std::vector<std::string>& hashe
   KVCOVE_ASSIGN(
       const std::string text,
       Call(wire::Method::kEngineLookup, {.salt = std::string(salt), .hashes = hashes}, timeout));
-  return std::strtoull(text.c_str(), nullptr, 10);
+  return LeadingNumber(text);
 }
 Status EngineClient::Reset(std::chrono::milliseconds timeout) {
   KVCOVE_TRY(Call(wire::Method::kEngineReset, {}, timeout));

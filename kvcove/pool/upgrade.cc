@@ -15,6 +15,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/priority.h"
 #include "kvcove/base/size.h"
+#include "kvcove/base/text.h"
 #include "kvcove/rpc/client.h"
 #include "kvcove/wire/frame.h"
 
@@ -167,7 +168,7 @@ Result<UpgradeHello> Decode(std::string_view text) {
   }
   const auto number = [&](const char* name) {
     const auto at = lines.find(name);
-    return at == lines.end() ? 0 : std::strtoull(at->second.c_str(), nullptr, 10);
+    return at == lines.end() ? 0 : LeadingNumber(at->second);
   };
   return UpgradeHello{.version = static_cast<std::uint32_t>(number("version")),
                       .layout = static_cast<std::uint32_t>(number("layout")),
@@ -368,7 +369,7 @@ Result<UpgradeTaker> UpgradeTaker::Begin(const std::string& socket_path,
                                                 socket_path, reply.error().detail));
   }
   // The socket's credentials are those of the process that began to listen there, long ago maybe.
-  UpgradeTaker taker(client->TakeFd(), static_cast<std::int32_t>(std::atoi(reply->c_str())), clock,
+  UpgradeTaker taker(client->TakeFd(), static_cast<std::int32_t>(LeadingNumber(*reply)), clock,
                      std::move(on_stage));
   taker.Reach(UpgradeStage::kHello);
   return taker;

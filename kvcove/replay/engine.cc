@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/text.h"
 
 namespace kvcove::replay {
 namespace {
@@ -86,7 +87,7 @@ Result<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,
                      .keeps_cache = options.own_blocks > 0};
   if (salt) {
     model.weights_of_salt = [](const std::string& name) {
-      return static_cast<Weights>(std::strtoull(name.c_str() + 5, nullptr, 10));
+      return static_cast<Weights>(LeadingNumber(std::string_view(name).substr(5)));
     };
   }
   model.saves_ordered = [raw = engine.get()](const std::string& plan) { raw->last_saves_ = plan; };
