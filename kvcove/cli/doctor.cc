@@ -49,6 +49,11 @@ Finding Memory(std::uint64_t wanted) {
   } else if (wanted > available / 10 * 9) {
     finding.verdict = Verdict::kWarn;
     finding.change = "leave a tenth to the index, the engine and the kernel";
+  } else if (room.throttles) {
+    finding.verdict = Verdict::kWarn;
+    finding.change =
+        "beyond memory.high the kernel slows every thread that needs memory, also those that renew "
+        "leases: set memory.max alone, or leave room below memory.high";
   }
   return finding;
 }

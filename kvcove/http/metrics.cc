@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "kvcove/base/control_group.h"
 #include "kvcove/base/descriptors.h"
 #include "kvcove/base/log.h"
 
@@ -93,6 +94,12 @@ void Metrics::Process() {
   Counter("kvcove_log_lines_dropped_total",
           "log lines that nobody will read: stderr's reader stood still, or stderr is closed",
           static_cast<double>(LogLinesDropped()));
+  for (const ControlGroup& group : ControlGroups("memory")) {
+    if (!group.version2 || group.Number("memory.high", ~0ULL) == ~0ULL) continue;
+    Counter("kvcove_memory_high_events_total",
+            "how often the kernel slowed a process of this control group for its memory.high",
+            static_cast<double>(group.Named("memory.events", "high")), {{"group", group.name}});
+  }
 }
 
 std::string Metrics::Text() const {

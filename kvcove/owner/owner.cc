@@ -117,7 +117,7 @@ Status Owner::MapPayload(const Id128& segment_id) {
     MemoryBudget budget;
     if (options_.available_bytes) {
       budget.available = [bytes = *options_.available_bytes] {
-        return MemoryRoom{.bytes = bytes, .limit = "this host"};
+        return MemoryRoom{.bytes = bytes, .limit = "this host", .most_bytes = bytes};
       };
     }
     KVCOVE_TRY(AwaitMemory(options_.memory_bytes, budget));
