@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <future>
 #include <thread>
 
 #include "kvcove/base/log.h"
@@ -241,6 +242,29 @@ class FileStoreThreadTest : public testing::Test {
   std::string path_;
   Opened opened_;
 };
+
+TEST_F(FileStoreThreadTest, AFileThatIsRemovedIsWrittenAnewByItself) {
+  {
+    auto store = *FileStore::Open(*PosixDisk::Open(path_), {}, opened_);
+    ASSERT_TRUE(store->Start());
+    std::promise<bool> committed;
+    store->Commit({{"a", "1"}}, [&](const Result<std::uint64_t>& revision) {
+      committed.set_value(revision.has_value());
+    });
+    ASSERT_TRUE(committed.get_future().get());
+    const std::uint64_t rewrites = store->stat().rewrites;
+    std::filesystem::remove_all(path_);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (store->stat().rewrites == rewrites && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_GT(store->stat().rewrites, rewrites);
+    EXPECT_EQ(store->stat().refuses, "");
+  }
+  Opened again;
+  auto store = *FileStore::Open(*PosixDisk::Open(path_), {}, again);
+  EXPECT_EQ(again.facts, (Facts{{"a", {"1", 1}}}));
+}
 
 TEST_F(FileStoreThreadTest, ManyThreadsCommitAndEachSeesItsOrder) {
   constexpr int kThreads = 4;

@@ -297,6 +297,60 @@ TEST_F(ServerTest, ConnectionsBeyondTheBoundAreClosedAndCounted) {
   EXPECT_EQ(Receive(again), "in again");
 }
 
+// ---- a Unix socket's name
+
+class SocketNameTest : public ServerTest {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kOff);
+    directory_ = std::filesystem::temp_directory_path() / "kvcove-name-XXXXXX";
+    ASSERT_NE(mkdtemp(directory_.data()), nullptr);
+    path_ = directory_ + "/below/socket";
+  }
+  void TearDown() override {
+    SetLogLevel(LogLevel::kError);
+    server_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+  std::unique_ptr<Server> Serve() {
+    ServerOptions options;
+    options.socket_path = path_;
+    auto server = Server::Open(options, handler_);
+    EXPECT_TRUE(server) << server.error().ToString();
+    if (!server) return nullptr;
+    EXPECT_TRUE((*server)->Start());
+    return std::move(*server);
+  }
+  bool Answers() const {
+    return Client::Connect(path_, SystemClock::Instance().NowNs() + 60 * kSecond).has_value();
+  }
+  std::string directory_;
+  std::string path_;
+};
+
+TEST_F(SocketNameTest, IsBoundAgainAfterItOrItsDirectoryWasRemoved) {
+  server_ = Serve();
+  ASSERT_TRUE(Answers());
+  for (const std::string& removed : {path_, directory_ + "/below"}) {
+    std::filesystem::remove_all(removed);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!Answers() && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_TRUE(Answers()) << removed;
+  }
+  server_.reset();
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(SocketNameTest, AnotherServersIsLeftAlone) {
+  server_ = Serve();
+  std::filesystem::remove(path_);
+  const std::unique_ptr<Server> second = Serve();
+  server_.reset();
+  EXPECT_TRUE(Answers());
+}
+
 // ---- limits
 
 class LimitedServerTest : public ServerTest {
