@@ -3,7 +3,6 @@
 find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED)  # Asio, intrusive: headers only
 find_package(fmt 9 REQUIRED)
-find_package(spdlog 1.10 REQUIRED)
 if(KVCOVE_COMMAND)
   find_package(CLI11 2.1 REQUIRED)
 endif()
@@ -51,12 +50,6 @@ endif()
 add_library(kvcove_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/fmt.cc)
 target_include_directories(kvcove_fmt SYSTEM PUBLIC
                            $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
-
-add_library(kvcove_spdlog INTERFACE)
-target_include_directories(kvcove_spdlog SYSTEM INTERFACE
-                           $<TARGET_PROPERTY:spdlog::spdlog_header_only,INTERFACE_INCLUDE_DIRECTORIES>)
-target_compile_definitions(kvcove_spdlog INTERFACE SPDLOG_FMT_EXTERNAL)
-target_link_libraries(kvcove_spdlog INTERFACE kvcove_fmt)
 
 add_library(kvcove_tomlplusplus INTERFACE)
 target_include_directories(kvcove_tomlplusplus SYSTEM INTERFACE

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Layers only look downward: what each module may include of the others. kvcove/version.h belongs to base.
+# And no source asks the locale of the program that loads it what a letter or a number is (kvcove/base/text.h).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 declare -A allowed=(
@@ -39,5 +40,10 @@ for directory in kvcove/*/; do
     fi
   done < <(grep -rnE '#include "kvcove/[a-z]+/' "$directory" || true)
 done
-[ $bad -eq 0 ] && echo "layers: every include looks downward"
+of_the_locale='\b(strto(l|ll|ul|ull|f|d|ld|imax|umax)|sto(i|l|ll|ul|ull|f|d|ld)|ato(i|l|ll|f)|to(lower|upper)|is(alpha|alnum|digit|xdigit|lower|upper|space|blank|cntrl|graph|print|punct))\('
+while IFS=: read -r file line text; do
+  echo "$file:$line: the locale decides about this; kvcove/base/text.h and std::from_chars do not ask it: ${text# }"
+  bad=1
+done < <(grep -rnE "$of_the_locale" kvcove python/kvcove/native --include='*.cc' --include='*.h' --exclude='*_test.cc' --exclude=text.h || true)
+[ $bad -eq 0 ] && echo "layers: every include looks downward; no source asks the locale"
 exit $bad

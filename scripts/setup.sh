@@ -13,7 +13,6 @@ packages=(
   "pkg-config:finding libraries"
   "libboost1.81-dev:Boost 1.81 (Asio; headers only)"
   "libfmt-dev:fmt 9"
-  "libspdlog-dev:spdlog 1.10"
   "libflatbuffers-dev:FlatBuffers 2.0"
   "flatbuffers-compiler:flatc, the FlatBuffers compiler"
   "libxxhash-dev:xxHash 0.8.1"

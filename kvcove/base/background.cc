@@ -32,27 +32,40 @@ void LowerThisThread() {
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
 }
 
-void BackgroundWork::Start(const std::string& name, Priority priority, Step step,
-                           const std::vector<int>& cpus) {
+Status BackgroundWork::Start(const std::string& name, Priority priority, Step step,
+                             const std::vector<int>& cpus) {
   Stop();
   stopping_ = false;
   ended_ = false;
   asked_.Drain();
   granted_.Drain();
+  Status started;
   if (priority == Priority::kIdle) {
-    gate_ = StartThread("kvcove-idle", [this, cpus] { RunGate(cpus); });
+    auto gate = StartThread("kvcove-idle", [this, cpus] { RunGate(cpus); });
+    if (gate) gate_ = std::move(*gate);
+    if (!gate) started = std::unexpected(gate.error());
   }
-  thread_ = StartThread(name, [this, priority, cpus, step = std::move(step)] {
-    Run(priority, cpus, step);
+  if (started) {
+    auto thread = StartThread(name, [this, priority, cpus, step = std::move(step)] {
+      Run(priority, cpus, step);
+      ended_ = true;
+      asked_.Post();  // the gate ends, too
+    });
+    if (thread) thread_ = std::move(*thread);
+    if (!thread) started = std::unexpected(thread.error());
+  }
+  if (!started) {
     ended_ = true;
-    asked_.Post();  // the gate ends, too
-  });
+    asked_.Post();
+    Stop();
+  }
+  return started;
 }
 
 void BackgroundWork::Stop() {
   End();
-  if (thread_.joinable()) thread_.join();
-  if (gate_.joinable()) gate_.join();
+  JoinIfStarted(thread_);
+  JoinIfStarted(gate_);
 }
 
 bool BackgroundWork::StopWithin(std::int64_t wait_ns) {
@@ -62,7 +75,7 @@ bool BackgroundWork::StopWithin(std::int64_t wait_ns) {
     if (std::chrono::steady_clock::now() >= until) return false;
     std::this_thread::sleep_for(kLook);
   }
-  if (thread_.joinable()) thread_.join();
+  JoinIfStarted(thread_);
   return true;
 }
 

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "kvcove/base/mutex.h"
+#include "kvcove/base/result.h"
 
 namespace kvcove {
 
@@ -48,9 +49,9 @@ class BackgroundWork {
   ~BackgroundWork() { Stop(); }
 
   // `cpus`: where the thread may run; empty: anywhere. A priority or a place that the host refuses
-  // changes nothing else.
-  void Start(const std::string& name, Priority priority, Step step,
-             const std::vector<int>& cpus = {});
+  // changes nothing else. Errors: as StartThread; then nothing runs.
+  Status Start(const std::string& name, Priority priority, Step step,
+               const std::vector<int>& cpus = {});
   // Waits for the step that runs now; no further one begins. May be called again. A gate gets the
   // usual priority to end, where the process may give it: else it ends late on a busy host.
   void Stop();

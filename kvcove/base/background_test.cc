@@ -19,7 +19,8 @@ constexpr std::int64_t kHour = 3'600'000'000'000;
 TEST(BackgroundWorkTest, RunsStepsUntilOneSaysDone) {
   std::atomic<int> steps{0};
   BackgroundWork work;
-  work.Start("test", Priority::kLow, [&] { return ++steps < 5 ? 0 : BackgroundWork::kDone; });
+  ASSERT_TRUE(
+      work.Start("test", Priority::kLow, [&] { return ++steps < 5 ? 0 : BackgroundWork::kDone; }));
   while (steps < 5) std::this_thread::yield();
   work.Stop();
   EXPECT_EQ(steps, 5);
@@ -28,7 +29,7 @@ TEST(BackgroundWorkTest, RunsStepsUntilOneSaysDone) {
 TEST(BackgroundWorkTest, StopEndsARestAndNoStepBeginsAfterIt) {
   std::atomic<int> steps{0};
   BackgroundWork work;
-  work.Start("test", Priority::kIdle, [&] { return ++steps, kHour; });
+  ASSERT_TRUE(work.Start("test", Priority::kIdle, [&] { return ++steps, kHour; }));
   while (steps == 0) std::this_thread::yield();
   work.Stop();
   work.Stop();
@@ -40,7 +41,7 @@ TEST(BackgroundWorkTest, StopBeforeStartAndStartAgain) {
   work.Stop();
   std::atomic<int> steps{0};
   for (int i = 0; i < 2; ++i) {
-    work.Start("test", Priority::kLow, [&] { return ++steps, BackgroundWork::kDone; });
+    ASSERT_TRUE(work.Start("test", Priority::kLow, [&] { return ++steps, BackgroundWork::kDone; }));
   }
   while (steps == 0) std::this_thread::yield();
   work.Stop();
@@ -52,11 +53,11 @@ TEST(BackgroundWorkTest, StopWithinDoesNotWaitForALongStepThatIsTheLastOne) {
   std::atomic<int> steps{0};
   std::atomic<bool> go_on{false};
   BackgroundWork work;
-  work.Start("test", Priority::kIdle, [&] {
+  ASSERT_TRUE(work.Start("test", Priority::kIdle, [&] {
     ++steps;
     while (!go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return 0;
-  });
+  }));
   while (steps == 0) std::this_thread::yield();
   EXPECT_FALSE(work.StopWithin(kWait));
   go_on = true;
@@ -94,7 +95,7 @@ TEST(BackgroundWorkTest, RunsAtThePriorityAndTheProcessorsThatWereAsked) {
     return kHour;
   };
   BackgroundWork idle;
-  idle.Start("test", Priority::kIdle, look, {cpu});
+  ASSERT_TRUE(idle.Start("test", Priority::kIdle, look, {cpu}));
   while (policy == -1) std::this_thread::yield();
   EXPECT_EQ(policy, SCHED_BATCH) << "what a step holds, a thread of idle priority would keep";
   EXPECT_EQ(Policies()["kvcove-idle"], SCHED_IDLE);
@@ -103,7 +104,7 @@ TEST(BackgroundWorkTest, RunsAtThePriorityAndTheProcessorsThatWereAsked) {
   EXPECT_EQ(cpus, 1);
   policy = -1;
   BackgroundWork low;
-  low.Start("test", Priority::kLow, look);
+  ASSERT_TRUE(low.Start("test", Priority::kLow, look));
   while (policy == -1) std::this_thread::yield();
   EXPECT_FALSE(Policies().contains("kvcove-idle"));
   low.Stop();
@@ -113,7 +114,7 @@ TEST(BackgroundWorkTest, RunsAtThePriorityAndTheProcessorsThatWereAsked) {
 
 TEST(BackgroundWorkTest, TheGateEndsWithTheWork) {
   BackgroundWork work;
-  work.Start("test", Priority::kIdle, [] { return BackgroundWork::kDone; });
+  ASSERT_TRUE(work.Start("test", Priority::kIdle, [] { return BackgroundWork::kDone; }));
   while (Policies().contains("kvcove-idle")) std::this_thread::yield();
 }
 

@@ -1,45 +1,230 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/base/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#include <memory>
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+#include <deque>
+#include <thread>
 
 #include "kvcove/base/mutex.h"
+#include "kvcove/base/posix.h"
 
 namespace kvcove {
 namespace {
 
-spdlog::logger& Logger() {
-  static const std::shared_ptr<spdlog::logger> logger = [] {
-    auto made = std::make_shared<spdlog::logger>("kvcove",
-                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    made->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%l%$ kvcove[%P] %v");
-    return made;
-  }();
-  return *logger;
-}
+using std::chrono::milliseconds;
 
-spdlog::level::level_enum ToSpdlog(LogLevel level) {
+constexpr std::size_t kMaxQueuedBytes = 1 << 20;
+constexpr milliseconds kPatienceAtEnd{100};
+
+std::string_view NameOf(LogLevel level) {
   switch (level) {
     case LogLevel::kDebug:
-      return spdlog::level::debug;
+      return "debug";
     case LogLevel::kInfo:
-      return spdlog::level::info;
+      return "info";
     case LogLevel::kWarn:
-      return spdlog::level::warn;
+      return "warning";
     case LogLevel::kError:
-      return spdlog::level::err;
     case LogLevel::kOff:
-      return spdlog::level::off;
+      return "error";
   }
-  return spdlog::level::off;
+  return "error";
 }
+
+std::string Formatted(LogLevel level, std::string_view line) {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  tm local{};
+  localtime_r(&now.tv_sec, &local);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03} {} kvcove[{}] {}\n",
+                     local.tm_year + 1900, local.tm_mon + 1, local.tm_mday, local.tm_hour,
+                     local.tm_min, local.tm_sec, now.tv_nsec / 1'000'000, NameOf(level), getpid(),
+                     line);
+}
+
+// As write(2), but never waits for a reader: EAGAIN where there is no room, or where that cannot be
+// known.
+ssize_t WriteWithoutWaiting(std::string_view text) {
+  struct stat status{};
+  if (fstat(STDERR_FILENO, &status) != 0) return -1;
+  if (S_ISREG(status.st_mode)) return write(STDERR_FILENO, text.data(), text.size());
+  if (S_ISSOCK(status.st_mode)) {
+    return send(STDERR_FILENO, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  const UniqueFd own(open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!own.valid()) {
+    errno = EAGAIN;
+    return -1;
+  }
+  return write(own.get(), text.data(), text.size());
+}
+
+class Log {
+ public:
+  // Never destroyed: threads may write lines while the process ends.
+  static Log& Instance() {
+    [[maybe_unused]] static const int registered =
+        pthread_atfork(LockForFork, UnlockInParent, StartAnewInChild);
+    return *Current();
+  }
+
+  void Write(LogLevel level, std::string_view line) KVCOVE_EXCLUDES(mutex_) {
+    {
+      const MutexLock lock(mutex_);
+      if (!writing_) DrainWithoutWaiting();
+      std::string text = Formatted(level, line);
+      if (queued_bytes_ + text.size() > kMaxQueuedBytes) {
+        ++untold_;
+        ++dropped_;
+        return;
+      }
+      TellDropped();
+      Push(std::move(text));
+      if (!writing_) DrainWithoutWaiting();
+      if (queue_.empty()) return;
+      changed_.NotifyAll();
+      if (has_writer_) return;
+      has_writer_ = true;
+    }
+    StartWriter();
+  }
+
+  bool Flush(milliseconds patience) KVCOVE_EXCLUDES(mutex_) {
+    const auto until = std::chrono::steady_clock::now() + patience;
+    const MutexLock lock(mutex_);
+    while (!queue_.empty() || writing_) {
+      if (!changed_.WaitUntil(mutex_, until) && std::chrono::steady_clock::now() >= until) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  std::uint64_t dropped() const { return dropped_; }
+
+ private:
+  // No other thread holds the lock while the process is copied.
+  static void LockForFork() KVCOVE_ATTRIBUTE(no_thread_safety_analysis) {
+    Current()->mutex_.lock();
+  }
+  static void UnlockInParent() KVCOVE_ATTRIBUTE(no_thread_safety_analysis) {
+    Current()->mutex_.unlock();
+  }
+  static void StartAnewInChild() KVCOVE_ATTRIBUTE(no_thread_safety_analysis) {
+    Current()->mutex_.unlock();
+    // The thread, its waits and the queue are the parent's.
+    Current() = new Log(Current());
+  }
+  static Log*& Current() {
+    static Log* log = new Log(nullptr);
+    return log;
+  }
+  explicit Log(Log* parents) : parents_(parents) {}
+
+  void Push(std::string text) KVCOVE_REQUIRES(mutex_) {
+    queued_bytes_ += text.size();
+    queue_.push_back(std::move(text));
+  }
+  std::string Pop() KVCOVE_REQUIRES(mutex_) {
+    std::string text = std::move(queue_.front());
+    queue_.pop_front();
+    queued_bytes_ -= text.size();
+    return text;
+  }
+  void TellDropped() KVCOVE_REQUIRES(mutex_) {
+    if (untold_ == 0) return;
+    Push(Formatted(
+        LogLevel::kWarn,
+        fmt::format("{} lines dropped here: nobody read this log while they were due", untold_)));
+    untold_ = 0;
+  }
+
+  void DrainWithoutWaiting() KVCOVE_REQUIRES(mutex_) {
+    while (!queue_.empty()) {
+      const ssize_t written = WriteWithoutWaiting(queue_.front());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0 && errno == EAGAIN) return;
+      if (written < 0) {
+        ++dropped_;
+        Pop();
+      } else if (static_cast<std::size_t>(written) == queue_.front().size()) {
+        Pop();
+      } else {
+        queue_.front().erase(0, static_cast<std::size_t>(written));
+        queued_bytes_ -= static_cast<std::size_t>(written);
+      }
+    }
+  }
+
+  void StartWriter() KVCOVE_EXCLUDES(mutex_) {
+    // Registered once, also where a forked child has a thread of its own.
+    [[maybe_unused]] static const int registered =
+        std::atexit([] { Instance().Flush(kPatienceAtEnd); });
+    Result<std::thread> writer = StartThread("kvcove-log", [this] { RunWriter(); });
+    if (writer) return writer->detach();
+    // The next line tries again.
+    const MutexLock lock(mutex_);
+    has_writer_ = false;
+  }
+
+  void RunWriter() KVCOVE_EXCLUDES(mutex_) {
+    while (true) {
+      std::string text;
+      {
+        const MutexLock lock(mutex_);
+        writing_ = false;
+        while (queue_.empty()) {
+          TellDropped();
+          if (!queue_.empty()) break;
+          changed_.NotifyAll();
+          changed_.Wait(mutex_);
+        }
+        text = Pop();
+        writing_ = true;
+      }
+      if (!WriteAndWait(text)) ++dropped_;
+    }
+  }
+
+  static bool WriteAndWait(std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+      if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
+      if (written >= 0 || errno == EINTR) continue;
+      if (errno != EAGAIN) return false;
+      // Another process made stderr non-blocking.
+      pollfd room{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+      (void)poll(&room, 1, -1);
+    }
+    return true;
+  }
+
+  [[maybe_unused]] Log* const parents_;  // reachable, so that it is no leak
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::string> queue_ KVCOVE_GUARDED_BY(mutex_);
+  std::size_t queued_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t untold_ KVCOVE_GUARDED_BY(mutex_) = 0;  // dropped, and no line says so yet
+  bool has_writer_ KVCOVE_GUARDED_BY(mutex_) = false;
+  // The thread writes a line that it has taken from the queue: none may overtake it.
+  bool writing_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::atomic<std::uint64_t> dropped_ = 0;
+};
+
+std::atomic<LogLevel> lowest_level = LogLevel::kInfo;
 
 }  // namespace
 
-void SetLogLevel(LogLevel level) { Logger().set_level(ToSpdlog(level)); }
+void SetLogLevel(LogLevel level) { lowest_level = level; }
 
 Result<LogLevel> ParseLogLevel(std::string_view name) {
   if (name == "debug") return LogLevel::kDebug;
@@ -54,7 +239,11 @@ Result<LogLevel> ParseLogLevel(std::string_view name) {
 void LogLine(LogLevel level, const std::string& line) {
   // Also for lines that the level leaves out: a test at any level finds them all.
   ExpectNoLock("a log line");
-  Logger().log(ToSpdlog(level), line);
+  if (level >= lowest_level.load(std::memory_order_relaxed)) Log::Instance().Write(level, line);
 }
+
+bool FlushLog(milliseconds patience) { return Log::Instance().Flush(patience); }
+
+std::uint64_t LogLinesDropped() { return Log::Instance().dropped(); }
 
 }  // namespace kvcove

@@ -2,11 +2,26 @@
 // Log lines to stderr. error: the operator acts; warn: healed; info: life cycle; debug: per object.
 // Thread-safe. Never called under a lock (mutex.h): what is decided under one is said by
 // LinesAfterLock.
+//
+// No caller waits for the reader of stderr: the reader may stand still (a pager, a container's log
+// driver, a terminal after Ctrl-S), and the caller may be the thread that renews a lease.
+// - A pipe, a terminal or a socket that has room takes the line in the caller's thread, so the line
+//   is out before the process can crash. A file takes it in the caller's thread always.
+// - A line that finds no room is queued. The first one starts the thread kvcove-log, which waits
+//   for room. Later lines follow it through the queue until the queue is empty, in order.
+// - A full queue (1 MiB) drops further lines. A line with their number follows once there is room.
+// - At its normal end the process waits 100 ms at most for the queue.
+// A forked child starts with an empty queue: its parent writes what was queued.
+//
+// stderr keeps its flags: other processes share them. A pipe or terminal is opened a second time
+// instead (/proc/self/fd/2), for a write that does not wait. Where that is refused (another user's
+// terminal, no /proc), every line takes the queue.
 #pragma once
 
 #include <fmt/core.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -22,6 +37,11 @@ enum class LogLevel { kDebug, kInfo, kWarn, kError, kOff };
 void SetLogLevel(LogLevel level);
 Result<LogLevel> ParseLogLevel(std::string_view name);
 void LogLine(LogLevel level, const std::string& line);
+
+// Waits until every line is written. False: lines are still queued after `patience`.
+bool FlushLog(std::chrono::milliseconds patience);
+// Lines of this process that nobody will read: the queue was full, or stderr is closed.
+std::uint64_t LogLinesDropped();
 
 // Which of many lines alike are written: the first, then one a period. Thread-safe.
 class LogLimit {

@@ -14,6 +14,7 @@
 
 #include "kvcove/base/pages.h"
 #include "kvcove/base/size.h"
+#include "kvcove/base/text.h"
 
 namespace kvcove {
 namespace {
@@ -97,7 +98,7 @@ HugePageHost HugePageHost::Read(const std::string& root) {
   for (std::string line; std::getline(meminfo, line);) {
     constexpr std::string_view kName = "Hugepagesize:";
     if (line.starts_with(kName)) {
-      host.page_bytes = std::strtoull(line.c_str() + kName.size(), nullptr, 10) * kKiB;
+      host.page_bytes = LeadingNumber(std::string_view(line).substr(kName.size())) * kKiB;
     }
   }
   const std::string mm = root + "/sys/kernel/mm/";

@@ -56,6 +56,33 @@ TEST_F(MemoryTest, Version2LimitsItsOwnGroupAndItsFileCacheIsFree) {
   EXPECT_EQ(Available().limit, "control group '/pod/engine' (memory.max 4GiB, 1GiB in use)");
 }
 
+TEST_F(MemoryTest, TheLesserOfMaxAndHighCountsAndHighIsNamed) {
+  Version2("/pod");
+  Group2("/pod", std::to_string(4 * kGiB), kGiB);
+  Write("/sys/fs/cgroup/pod/memory.high", std::to_string(3 * kGiB) + "\n");
+  Write("/sys/fs/cgroup/pod/memory.swap.max", "0\n");
+  EXPECT_EQ(Available().bytes, 2 * kGiB);
+  EXPECT_TRUE(Available().throttles);
+  EXPECT_EQ(Available().limit,
+            "control group '/pod' (memory.high 3GiB, 1GiB in use, memory.swap.max 0B)");
+  Write("/sys/fs/cgroup/pod/memory.high", std::to_string(8 * kGiB) + "\n");
+  EXPECT_EQ(Available().bytes, 3 * kGiB);
+  EXPECT_FALSE(Available().throttles);
+  Write("/sys/fs/cgroup/pod/memory.high", "max\n");
+  EXPECT_EQ(Available().bytes, 3 * kGiB);
+}
+
+// What could be had once everything in use is free again.
+TEST_F(MemoryTest, TheMostIsTheLeastOfAllLimits) {
+  Version2("/pods/pod");
+  Group2("/pods/pod", std::to_string(4 * kGiB), 4 * kGiB);
+  Group2("/pods", std::to_string(8 * kGiB), 4 * kGiB);
+  EXPECT_EQ(Available().bytes, 0U);
+  EXPECT_EQ(Available().most_bytes, 4 * kGiB);
+  Version2("/none");
+  EXPECT_EQ(Available().most_bytes, 32 * kGiB);
+}
+
 TEST_F(MemoryTest, AnAncestorsLimitCounts) {
   Version2("/pods/pod/engine");
   Group2("/pods/pod/engine", "max", kGiB);

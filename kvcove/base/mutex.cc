@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "kvcove/base/random.h"
+#include "kvcove/base/text.h"
 
 namespace kvcove {
 
@@ -30,7 +31,7 @@ namespace {
 
 std::uint64_t SeedOfSchedules() {
   const char* text = std::getenv("KVCOVE_SCHEDULE_SEED");
-  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+  return text == nullptr ? 0 : LeadingNumber(text);
 }
 
 // One thread's stops. Some threads stop at every fourth lock and others at every 256th: an order

@@ -33,7 +33,7 @@ TEST_F(HeldLocksTest, AThreadThatIsStartedUnderALockAborts) {
       {
         Mutex mutex;
         const MutexLock lock(mutex);
-        StartThread("t", [] {}).join();
+        StartThread("t", [] {})->join();
       },
       "the start of a thread");
 }

@@ -8,9 +8,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
+#include <exception>
 
+#include "kvcove/base/clock.h"
+#include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/base/thread_room.h"
 
 namespace kvcove {
 
@@ -58,7 +63,36 @@ Result<UniqueFd> CreateMemoryFile(const char* name, std::size_t size) {
   return fd;
 }
 
-std::thread StartThread(const std::string& name, std::function<void()> body) {
+namespace {
+
+std::atomic<std::int64_t> threads_allowed = -1;
+
+bool MayStartThread() {
+  std::int64_t left = threads_allowed;
+  while (left > 0 && !threads_allowed.compare_exchange_weak(left, left - 1)) {
+  }
+  return left != 0;
+}
+
+// Blocks every signal in this thread, and so in threads that it starts, for as long as it lives.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+Result<std::thread> StartThread(const std::string& name, std::function<void()> body) {
   ExpectNoLock("the start of a thread");
   if constexpr (kChecksLocks) {
     body = [body = std::move(body)] {
@@ -66,15 +100,40 @@ std::thread StartThread(const std::string& name, std::function<void()> body) {
       body();
     };
   }
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());
-  return thread;
+  if (!MayStartThread()) {
+    return Fail(Code::kLimit,
+                fmt::format("no thread '{}' can be started: a test refuses it", name));
+  }
+  try {
+    const SignalsBlocked blocked;
+    std::thread thread(std::move(body));
+    pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());
+    return thread;
+  } catch (const std::exception&) {
+    // pthread_create answers EAGAIN, whichever limit it met.
+    return Fail(Code::kLimit,
+                fmt::format("no thread '{}' can be started: {}", name, WhyNoThread()));
+  }
 }
+
+void JoinIfStarted(std::thread& thread) {
+  if (thread.joinable()) thread.join();
+}
+
+void StartAgain(const std::function<Status()>& start) {
+  LogLimit limit;
+  while (true) {
+    const Status started = start();
+    if (started) return;
+    if (limit.Due(SystemClock::Instance().NowNs()) > 0) {
+      LogError("this process does not work until it has its threads again: {}",
+               started.error().detail);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+void RefuseThreadsAfter(std::int64_t count) { threads_allowed = count; }
 
 namespace {
 std::atomic<unsigned> fork_count{0};

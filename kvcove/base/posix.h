@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <thread>
@@ -75,8 +76,20 @@ class Mapping {
 Result<UniqueFd> CreateMemoryFile(const char* name, std::size_t size);
 
 // Starts a thread whose name (at most 15 characters) shows in `top -H` and in gdb. Every signal is
-// blocked in it, so that signals go to the main thread.
-std::thread StartThread(const std::string& name, std::function<void()> body);
+// blocked in it, so that signals go to the main thread; those of the caller remain as they were.
+// Errors: kLimit, with the limit that was reached. No exception.
+Result<std::thread> StartThread(const std::string& name, std::function<void()> body);
+
+// Waits for the end of a thread that may never have been started.
+void JoinIfStarted(std::thread& thread);
+
+// Calls `start` until it succeeds, and says meanwhile that it waits: for threads that this process
+// had before and cannot work without.
+void StartAgain(const std::function<Status()>& start);
+
+// For tests: StartThread succeeds `count` times more and then fails; a negative count: no more
+// failures.
+void RefuseThreadsAfter(std::int64_t count);
 
 // A counter that differs in a forked child: code that keeps an earlier value sees that the process
 // was forked. No system call.

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/base/posix.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -30,6 +35,57 @@ TEST(MappingTest, NeitherCoreDumpsNorForkedChildrenHaveIt) {
   const std::string flags = FlagsOf(mapping->data());
   EXPECT_NE(flags.find(" dd "), std::string::npos) << flags;
   EXPECT_NE(flags.find(" dc "), std::string::npos) << flags;
+}
+
+// The signals that this thread blocks.
+std::string Blocked() {
+  std::ifstream status("/proc/thread-self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("SigBlk:")) return line;
+  }
+  return {};
+}
+
+TEST(StartThreadTest, ARefusedThreadIsAnErrorAndLeavesTheSignalsAsTheyWere) {
+  const std::string before = Blocked();
+  RefuseThreadsAfter(1);
+  auto first = StartThread("first", [] {});
+  const auto second = StartThread("second", [] {});
+  RefuseThreadsAfter(-1);
+  ASSERT_TRUE(first);
+  first->join();
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::kLimit);
+  EXPECT_EQ(Blocked(), before);
+}
+
+// A limit of the kernel's, as a user whom it holds to one.
+TEST(StartThreadTest, TheLimitThatRefusesIsNamed) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    std::string text;
+    const std::string before = Blocked();
+    // A user of no other process: the limit counts all of a user's threads.
+    if (getuid() == 0 && setuid(64321) != 0) _exit(1);
+    const rlimit none{.rlim_cur = 1, .rlim_max = 1};
+    setrlimit(RLIMIT_NPROC, &none);
+    const auto thread = StartThread("kvcove-test", [] {});
+    text = thread ? "a thread" : thread.error().ToString();
+    if (Blocked() != before) text += "; signals are blocked";
+    (void)!write(ends[1], text.data(), text.size());
+    _exit(0);
+  }
+  close(ends[1]);
+  char text[1000] = {};
+  const ssize_t got = read(ends[0], text, sizeof(text) - 1);
+  close(ends[0]);
+  waitpid(pid, nullptr, 0);
+  ASSERT_GT(got, 0);
+  EXPECT_THAT(text, testing::ContainsRegex("no thread 'kvcove-test' can be started: user [0-9]+ "
+                                           "\\(ulimit -u 1, [0-9]+ in use\\)"));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("blocked")));
 }
 
 }  // namespace

@@ -4,9 +4,10 @@
 #include <fmt/core.h>
 
 #include <array>
-#include <cctype>
 #include <cmath>
-#include <cstdlib>
+#include <optional>
+
+#include "kvcove/base/text.h"
 
 namespace kvcove {
 namespace {
@@ -33,21 +34,18 @@ Result<std::uint64_t> ParseSize(std::string_view text) {
   };
   std::size_t digits = 0;
   while (digits < text.size() &&
-         (std::isdigit(static_cast<unsigned char>(text[digits])) != 0 || text[digits] == '.')) {
+         (IsDigit(text[digits]) || text[digits] == '.')) {
     ++digits;
   }
-  if (digits == 0) return wrong();
-  const std::string number(text.substr(0, digits));
-  char* end = nullptr;
-  const double value = std::strtod(number.c_str(), &end);
-  if (*end != '\0') return wrong();
+  const std::optional<double> value = NumberOf<double>(text.substr(0, digits));
+  if (!value) return wrong();
   std::string unit;
   for (const char c : text.substr(digits)) {
-    if (c != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (c != ' ') unit += ToLower(c);
   }
   for (const Unit& known : kUnits) {
     if (unit != known.name) continue;
-    const double bytes = value * known.factor;
+    const double bytes = *value * known.factor;
     if (bytes >= 0x1p62) return wrong();
     return static_cast<std::uint64_t>(std::llround(bytes));
   }

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "kvcove/base/size.h"
+#include "kvcove/base/text.h"
 #include "kvcove/http/server.h"
 #include "kvcove/wire/shard_map.h"
 
@@ -37,7 +38,7 @@ Result<std::unique_ptr<BenchProcess>> BenchProcess::Start(std::vector<std::strin
 std::uint64_t BenchProcess::ResidentBytes() const {
   std::ifstream status(fmt::format("/proc/{}/status", process_.pid()));
   for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("RssAnon:")) return std::strtoull(line.c_str() + 8, nullptr, 10) * kKiB;
+    if (line.starts_with("RssAnon:")) return LeadingNumber(std::string_view(line).substr(8)) * kKiB;
   }
   return 0;
 }

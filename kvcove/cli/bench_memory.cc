@@ -9,6 +9,7 @@
 
 #include "kvcove/base/random.h"
 #include "kvcove/base/size.h"
+#include "kvcove/base/text.h"
 #include "kvcove/cli/bench.h"
 #include "kvcove/cli/bench_local.h"
 
@@ -22,7 +23,7 @@ std::uint64_t ResidentBytes() {
   for (std::string line; std::getline(status, line);) {
     for (const std::string_view name : {"RssAnon:", "RssShmem:"}) {
       if (line.starts_with(name))
-        sum += std::strtoull(line.c_str() + name.size(), nullptr, 10) * kKiB;
+        sum += LeadingNumber(std::string_view(line).substr(name.size())) * kKiB;
     }
   }
   return sum;

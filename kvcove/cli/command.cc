@@ -18,6 +18,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
+#include "kvcove/base/text.h"
 #include "kvcove/master/control_format.h"
 #include "kvcove/net/gid.h"
 #include "kvcove/pool/pool.h"
@@ -76,7 +77,7 @@ std::string Explain(const CLI::App& app, const CLI::Error& error) {
 std::string VariableOf(const std::string& option) {
   std::string variable = "KVCOVE_" + option;
   for (char& letter : variable) {
-    letter = letter == '-' ? '_' : static_cast<char>(std::toupper(letter));
+    letter = letter == '-' ? '_' : ToUpper(letter);
   }
   return variable;
 }
@@ -357,14 +358,22 @@ Result<TemporaryDirectory> TemporaryDirectory::Make() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  StartThread("kvcove-signals", [path, signals] {
+  sigset_t before;
+  pthread_sigmask(SIG_BLOCK, &signals, &before);
+  auto waits = StartThread("kvcove-signals", [path, signals] {
     int signal = 0;
     sigwait(&signals, &signal);
     std::error_code ignored;
     std::filesystem::remove_all(path, ignored);
     _exit(128 + signal);
-  }).detach();
+  });
+  if (!waits) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+    return std::unexpected(waits.error());
+  }
+  waits->detach();
   return TemporaryDirectory(std::move(path));
 }
 

@@ -24,6 +24,7 @@
 #include "kvcove/base/posix.h"
 #include "kvcove/base/read_only_copy.h"
 #include "kvcove/base/size.h"
+#include "kvcove/base/thread_room.h"
 #include "kvcove/cli/command.h"
 #include "kvcove/segment/payload.h"
 
@@ -48,6 +49,11 @@ Finding Memory(std::uint64_t wanted) {
   } else if (wanted > available / 10 * 9) {
     finding.verdict = Verdict::kWarn;
     finding.change = "leave a tenth to the index, the engine and the kernel";
+  } else if (room.throttles) {
+    finding.verdict = Verdict::kWarn;
+    finding.change =
+        "beyond memory.high the kernel slows every thread that needs memory, also those that renew "
+        "leases: set memory.max alone, or leave room below memory.high";
   }
   return finding;
 }
@@ -125,6 +131,25 @@ Finding Descriptors() {
     finding.verdict = Verdict::kWarn;
     finding.change = "each connection is one: ulimit -n 65536, LimitNOFILE=65536 (systemd)";
   }
+  return finding;
+}
+
+// An owner in a cluster, with a disk and TLS, has about 60 threads, and a master 25. Each rank of
+// an engine has about 15, and they count for the engine's user and group.
+Finding Threads() {
+  constexpr std::uint64_t kServer = 64;
+  constexpr std::uint64_t kHost = 256;
+  const ThreadRoom room = AvailableThreads();
+  if (room.limit.empty()) return {.what = "threads", .seen = "no limit but the kernel's"};
+  Finding finding{
+      .what = "threads",
+      .seen = fmt::format("{} more can be started; {} sets it", room.threads, room.limit)};
+  if (room.threads >= kHost) return finding;
+  finding.verdict = room.threads < kServer ? Verdict::kFail : Verdict::kWarn;
+  finding.change = fmt::format(
+      "an owner has up to {} threads, each rank of an engine 15: leave room for {}: pids.max, "
+      "TasksMax (systemd), --pids-limit (docker), ulimit -u",
+      kServer, kHost);
   return finding;
 }
 
@@ -223,9 +248,9 @@ Finding IoUring() {
 
 Result<int> Run(const DoctorOptions& options) {
   KVCOVE_ASSIGN(const std::uint64_t memory, options.memory.Bytes("--memory"));
-  std::vector<Finding> findings = {Memory(memory),       SharedMemory(),     LockedMemory(),
-                                   HugePagesFor(memory), Descriptors(),      ProcessWatch(),
-                                   ClockCheck(),         Disk(options.data), IoUring()};
+  std::vector<Finding> findings = {
+      Memory(memory), SharedMemory(), LockedMemory(), HugePagesFor(memory), Descriptors(),
+      Threads(),      ProcessWatch(), ClockCheck(),   Disk(options.data),   IoUring()};
   KVCOVE_TRY(AddDiskFindings(options, findings));
   AddNumaFindings(options, memory, findings);
   KVCOVE_TRY(AddNetworkFindings(options, findings));

@@ -210,13 +210,15 @@ Result<std::vector<AdminPlace>> AdminPlaces(const std::optional<rpc::Address>& a
   return places;
 }
 
-std::vector<std::unique_ptr<http::Server>> ServeAdmins(
+Result<std::vector<std::unique_ptr<http::Server>>> ServeAdmins(
     std::span<const std::unique_ptr<pool::Daemon>> daemons, std::vector<AdminPlace>& places,
     const std::shared_ptr<rpc::Credentials>& credentials) {
   std::vector<std::unique_ptr<http::Server>> admins;
   for (std::size_t i = 0; i < places.size(); ++i) {
-    admins.push_back(pool::ServeAdmin(daemons[i]->host(), std::move(places[i].listener),
-                                      places[i].address, credentials, SystemClock::Instance()));
+    KVCOVE_ASSIGN(auto admin,
+                  pool::ServeAdmin(daemons[i]->host(), std::move(places[i].listener),
+                                   places[i].address, credentials, SystemClock::Instance()));
+    admins.push_back(std::move(admin));
   }
   return admins;
 }
@@ -237,7 +239,7 @@ Result<int> RunServe(const ServeOptions& options) {
   StopSignal stop;
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto daemons, pool::OpenDaemons(parts, SystemClock::Instance()));
-  auto metrics = ServeAdmins(daemons, metrics_places, nullptr);
+  KVCOVE_ASSIGN(auto metrics, ServeAdmins(daemons, metrics_places, nullptr));
   for (const AdminPlace& place : metrics_places) {
     LogInfo("metrics at http://{}/metrics", place.address.ToString());
   }
@@ -339,7 +341,7 @@ Result<int> RunOwner(const OwnerOptions& options) {
   KVCOVE_ASSIGN(auto daemons, pool::OpenDaemons(parts, SystemClock::Instance()));
   if (options.take_over) ListenAfterTakeOver(admin_places);
   rpc::DropInherited();
-  auto admins = ServeAdmins(daemons, admin_places, security.credentials);
+  KVCOVE_ASSIGN(auto admins, ServeAdmins(daemons, admin_places, security.credentials));
   LogRdma(options, daemons.front()->host().advertised_choice().address.host);
   const bool shared = security.credentials != nullptr && options.tenant.empty();
   for (std::size_t i = 0; i < daemons.size(); ++i) {

@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/text.h"
 #include "kvcove/connector/counts.h"
 
 namespace kvcove::connector {
@@ -31,7 +32,9 @@ Result<std::unique_ptr<EngineServer>> EngineServer::Open(const std::string& sock
   KVCOVE_ASSIGN(
       server->server_,
       rpc::Server::Open({.socket_path = socket_path, .thread_name = "kvcove-engine"}, *server));
-  server->server_->Start();
+  KVCOVE_TRY(server->lookups_.Start());
+  KVCOVE_TRY(server->admin_.Start());
+  KVCOVE_TRY(server->server_->Start());
   return server;
 }
 
@@ -113,7 +116,7 @@ Result<std::uint64_t> EngineClient::Lookup(const std::vector<std::string>& hashe
   KVCOVE_ASSIGN(
       const std::string text,
       Call(wire::Method::kEngineLookup, {.salt = std::string(salt), .hashes = hashes}, timeout));
-  return std::strtoull(text.c_str(), nullptr, 10);
+  return LeadingNumber(text);
 }
 Status EngineClient::Reset(std::chrono::milliseconds timeout) {
   KVCOVE_TRY(Call(wire::Method::kEngineReset, {}, timeout));

@@ -263,8 +263,10 @@ class InThread final : public LookupRunner {
  public:
   InThread(Store& store, const Clock& clock, std::chrono::milliseconds hold,
            std::chrono::milliseconds timeout)
-      : store_(store), clock_(clock), hold_(hold), timeout_(timeout) {
-    thread_ = StartThread("kvcove-lookup", [this] { Loop(); });
+      : store_(store), clock_(clock), hold_(hold), timeout_(timeout) {}
+  Status Start() {
+    KVCOVE_ASSIGN(thread_, StartThread("kvcove-lookup", [this] { Loop(); }));
+    return {};
   }
   ~InThread() override {
     {
@@ -272,7 +274,7 @@ class InThread final : public LookupRunner {
       stopping_ = true;
       changed_.NotifyAll();
     }
-    thread_.join();
+    JoinIfStarted(thread_);
   }
 
   bool Run(const std::shared_ptr<Lookup>& lookup, std::chrono::milliseconds budget) override {
@@ -339,10 +341,12 @@ std::unique_ptr<LookupRunner> RunHere(Store& store, const Clock& clock,
   return std::make_unique<Here>(store, clock, hold);
 }
 
-std::unique_ptr<LookupRunner> RunInThread(Store& store, const Clock& clock,
-                                          std::chrono::milliseconds hold,
-                                          std::chrono::milliseconds timeout) {
-  return std::make_unique<InThread>(store, clock, hold, timeout);
+Result<std::unique_ptr<LookupRunner>> RunInThread(Store& store, const Clock& clock,
+                                                  std::chrono::milliseconds hold,
+                                                  std::chrono::milliseconds timeout) {
+  auto runner = std::make_unique<InThread>(store, clock, hold, timeout);
+  KVCOVE_TRY(runner->Start());
+  return runner;
 }
 
 }  // namespace kvcove::connector

@@ -130,9 +130,9 @@ class LookupRunner {
 std::unique_ptr<LookupRunner> RunHere(Store& store, const Clock& clock,
                                       std::chrono::milliseconds hold);
 // In a thread of its own, which goes on when the budget is spent: for pools that are asked over a
-// network. Each look-up ends by `timeout`.
-std::unique_ptr<LookupRunner> RunInThread(Store& store, const Clock& clock,
-                                          std::chrono::milliseconds hold,
-                                          std::chrono::milliseconds timeout);
+// network. Each look-up ends by `timeout`. Errors: as StartThread.
+Result<std::unique_ptr<LookupRunner>> RunInThread(Store& store, const Clock& clock,
+                                                  std::chrono::milliseconds hold,
+                                                  std::chrono::milliseconds timeout);
 
 }  // namespace kvcove::connector

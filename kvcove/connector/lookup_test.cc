@@ -130,7 +130,7 @@ TEST_F(LookupTest, AThreadGoesOnWhenTheBudgetIsSpent) {
   Use({{}});
   for (std::uint64_t c = 0; c < 100; ++c) Have(0, c);
   const auto runner =
-      RunInThread(store_, SystemClock::Instance(), kHold, std::chrono::milliseconds(200));
+      *RunInThread(store_, SystemClock::Instance(), kHold, std::chrono::milliseconds(200));
   pool_.slow = true;
   const auto lookup = Ask(1600);
   // It is not answered: given up after its timeout, and never waited for longer than the budget.

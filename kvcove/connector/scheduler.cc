@@ -48,7 +48,10 @@ SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, Look
     if (options_.versions == VersionSource::kFingerprint) AwaitFingerprints();
     if (options_.bind_in_thread && options_.versions == VersionSource::kNone) (void)BindingOf({});
   }
-  if (options_.bind_in_thread) binder_ = StartThread("kvcove-bind", [this] { BindInThread(); });
+  if (!options_.bind_in_thread) return;
+  auto binder = StartThread("kvcove-bind", [this] { BindInThread(); });
+  if (binder) binder_ = std::move(*binder);
+  if (!binder) started_ = std::unexpected(binder.error());
 }
 
 SchedulerRole::Request& SchedulerRole::Find(const RequestView& view) {

@@ -54,6 +54,8 @@ class SchedulerRole {
   ~SchedulerRole();
   SchedulerRole(const SchedulerRole&) = delete;
   SchedulerRole& operator=(const SchedulerRole&) = delete;
+  // Whether its threads could be started; else it is of no use. Errors: as StartThread.
+  const Status& started() const { return started_; }
 
   // How many tokens beyond `computed_tokens` the pool has. `ask_again`: not known yet; the request
   // waits, others do not.
@@ -372,6 +374,7 @@ class SchedulerRole {
   std::uint64_t last_step_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t reported_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // the last one
   SchedulerStats stats_ KVCOVE_GUARDED_BY(mutex_);
+  Status started_;
   std::thread binder_;
 };
 

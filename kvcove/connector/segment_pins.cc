@@ -38,7 +38,13 @@ bool PinnedSegment::Holds(const void* data, std::uint64_t bytes) const {
 
 SegmentPins::SegmentPins(transport::DeviceQueue& queue, Source source, SegmentPinsOptions options)
     : queue_(queue), source_(std::move(source)), options_(std::move(options)) {
-  if (options_.thread) thread_ = StartThread("kvcove-pin", [this] { Loop(); });
+  if (!options_.thread) return;
+  if (auto thread = StartThread("kvcove-pin", [this] { Loop(); })) {
+    thread_ = std::move(*thread);
+  } else {
+    LogWarn("{}: the pool's memory is not pinned, so copies take the ring: {}", options_.name,
+            thread.error().detail);
+  }
 }
 
 void SegmentPins::Start() {

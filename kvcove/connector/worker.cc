@@ -21,14 +21,21 @@ WorkerRole::WorkerRole(const WorkerOptions& options, const Clock& clock)
     const MutexLock lock(mutex_);
     report_.rank = options_.number;
   }
+  if (options_.threads > 0) started_ = StartThreads();
+}
+
+Status WorkerRole::StartThreads() {
+  const auto start = [this](const char* name, std::function<void()> body) -> Status {
+    KVCOVE_ASSIGN(std::thread thread, StartThread(name, std::move(body)));
+    threads_.push_back(std::move(thread));
+    return {};
+  };
   for (std::uint32_t i = 0; i < options_.threads; ++i) {
     const Thread thread = i == 0 ? Thread::kFirstMover : Thread::kMover;
-    threads_.push_back(StartThread("kvcove-mover", [this, thread] { Loop(thread); }));
+    KVCOVE_TRY(start("kvcove-mover", [this, thread] { Loop(thread); }));
   }
-  if (options_.threads > 0) {
-    threads_.push_back(StartThread("kvcove-saver", [this] { Loop(Thread::kSaver); }));
-    threads_.push_back(StartThread("kvcove-steps", [this] { AwaitSteps(); }));
-  }
+  KVCOVE_TRY(start("kvcove-saver", [this] { Loop(Thread::kSaver); }));
+  return start("kvcove-steps", [this] { AwaitSteps(); });
 }
 
 WorkerRole::~WorkerRole() {

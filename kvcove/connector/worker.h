@@ -98,6 +98,8 @@ class WorkerRole {
   WorkerRole(const WorkerOptions& options, const Clock& clock);
   // Ends what runs, drops what is queued.
   ~WorkerRole();
+  // Whether its threads could be started; else it is of no use. Errors: as StartThread.
+  const Status& started() const { return started_; }
 
   // The engine's KV memory, all layers of all groups. It must stay until Unregister or the end.
   // Device memory is read at its first and its last byte, so that what cannot be copied is said
@@ -191,6 +193,7 @@ class WorkerRole {
   bool RunOne(Share share);
   // Waits for the oldest step whose saves are not due yet; false when there is none.
   bool AwaitStep();
+  Status StartThreads();
   void AwaitSteps();
   // A save with a `step` is due when that step is computed.
   void Queue(std::shared_ptr<Job> job, ComputedStep* step, LinesAfterLock& lines)
@@ -381,6 +384,7 @@ class WorkerRole {
   CondVar stepped_;  // steps_ has one more, there is a store, or the role stops
   LogLimit copy_lines_;
   LogLimit misfit_lines_;
+  Status started_;
   std::vector<std::thread> threads_;
 };
 

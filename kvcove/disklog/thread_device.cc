@@ -32,10 +32,13 @@ int Run(int fd, const Operation& operation) {
 
 class ThreadDevice final : public FileDevice {
  public:
-  ThreadDevice(OpenFile file, const FileDeviceOptions& options) : FileDevice(std::move(file)) {
+  explicit ThreadDevice(OpenFile file) : FileDevice(std::move(file)) {}
+  Status Start(const FileDeviceOptions& options) {
     for (std::uint32_t i = 0; i < std::max(1U, options.threads); ++i) {
-      threads_.push_back(StartThread("disk-io", [this] { Work(); }));
+      KVCOVE_ASSIGN(std::thread thread, StartThread("disk-io", [this] { Work(); }));
+      threads_.push_back(std::move(thread));
     }
+    return {};
   }
 
   ~ThreadDevice() override {
@@ -118,7 +121,9 @@ class ThreadDevice final : public FileDevice {
 }  // namespace
 
 Result<std::unique_ptr<Device>> MakeThreadDevice(OpenFile file, const FileDeviceOptions& options) {
-  return std::make_unique<ThreadDevice>(std::move(file), options);
+  auto device = std::make_unique<ThreadDevice>(std::move(file));
+  KVCOVE_TRY(device->Start(options));
+  return device;
 }
 
 }  // namespace kvcove::disklog

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "kvcove/base/control_group.h"
 #include "kvcove/base/descriptors.h"
+#include "kvcove/base/log.h"
 
 namespace kvcove::http {
 
@@ -89,6 +91,15 @@ void Metrics::Process() {
   Gauge("process_open_fds", "open descriptors", static_cast<double>(OpenDescriptors()));
   Gauge("process_max_fds", "descriptors that this process may have",
         static_cast<double>(DescriptorLimit()));
+  Counter("kvcove_log_lines_dropped_total",
+          "log lines that nobody will read: stderr's reader stood still, or stderr is closed",
+          static_cast<double>(LogLinesDropped()));
+  for (const ControlGroup& group : ControlGroups("memory")) {
+    if (!group.version2 || group.Number("memory.high", ~0ULL) == ~0ULL) continue;
+    Counter("kvcove_memory_high_events_total",
+            "how often the kernel slowed a process of this control group for its memory.high",
+            static_cast<double>(group.Named("memory.events", "high")), {{"group", group.name}});
+  }
 }
 
 std::string Metrics::Text() const {

@@ -45,7 +45,8 @@ class Metrics {
                const Labels& labels = {});
   void Histogram(const std::string& name, const std::string& help, const http::Histogram& values,
                  const Labels& labels = {});
-  // This process's descriptors, under the names that Prometheus' own clients use.
+  // This process's descriptors, under the names that Prometheus' own clients use, its log lines
+  // that were dropped, and how often its control groups' memory.high slowed their processes.
   void Process();
   std::string Text() const;
 

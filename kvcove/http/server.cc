@@ -13,12 +13,12 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <vector>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
@@ -90,10 +90,19 @@ class Server::Impl {
         routes_(std::move(routes)),
         acceptor_(loop_, tcp::v4(), options_.listener.Release()) {
     Accept();
-    thread_ = StartThread("kvcove-http", [this] { loop_.run(); });
+  }
+  Status Start() {
+    while (workers_.size() < kWorkers) {
+      KVCOVE_ASSIGN(std::thread worker, StartThread("kvcove-answer", [this] { answers_.run(); }));
+      workers_.push_back(std::move(worker));
+    }
+    KVCOVE_ASSIGN(thread_, StartThread("kvcove-http", [this] { loop_.run(); }));
+    return {};
   }
   ~Impl() {
-    workers_.join();
+    answers_work_.reset();  // what is queued is still answered
+    for (std::thread& worker : workers_) worker.join();
+    if (!thread_.joinable()) return;
     asio::post(loop_, [this] {
       acceptor_.close();
       retry_.cancel();
@@ -247,7 +256,7 @@ class Server::Impl {
     const auto executor = co_await asio::this_coro::executor;
     asio::steady_timer done(executor);
     done.expires_at(asio::steady_timer::time_point::max());
-    asio::post(workers_, [&] {
+    asio::post(answers_, [&] {
       answer = found->answer(asked);
       asio::post(executor, [&done] { done.cancel(); });
     });
@@ -265,12 +274,19 @@ class Server::Impl {
   asio::io_context loop_{1};
   tcp::acceptor acceptor_;
   asio::steady_timer retry_{loop_};
-  asio::thread_pool workers_{kWorkers};
+  asio::io_context answers_;
+  asio::executor_work_guard<asio::io_context::executor_type> answers_work_{answers_.get_executor()};
+  std::vector<std::thread> workers_;  // run `answers_`
   std::thread thread_;
 };
 
-Server::Server(ServerOptions options, std::vector<Route> routes)
-    : impl_(std::make_unique<Impl>(std::move(options), std::move(routes))) {}
+Result<std::unique_ptr<Server>> Server::Open(ServerOptions options, std::vector<Route> routes) {
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(routes));
+  KVCOVE_TRY(impl->Start());
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
 Result<Response> Call(const CallOptions& options) {

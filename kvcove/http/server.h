@@ -61,12 +61,13 @@ struct ServerOptions {
 // Thread-safe.
 class Server {
  public:
-  // Serves when it returns.
-  Server(ServerOptions options, std::vector<Route> routes);
+  // Serves when it returns. Errors: as StartThread.
+  static Result<std::unique_ptr<Server>> Open(ServerOptions options, std::vector<Route> routes);
   ~Server();
 
  private:
   class Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -45,7 +45,7 @@ class ServerTest : public testing::Test {
       ++changes_;
       return Response{.body = "changed\n"};
     };
-    server_.emplace(
+    auto server = Server::Open(
         std::move(options),
         std::vector<Route>{{.method = "GET",
                             .path = "/healthz",
@@ -53,6 +53,8 @@ class ServerTest : public testing::Test {
                             .answer = [](const Request&) { return Response{.body = "ok\n"}; }},
                            {.method = "POST", .path = "/change", .answer = change},
                            {.method = "DELETE", .path = "/change", .answer = change}});
+    ASSERT_TRUE(server) << server.error().ToString();
+    server_ = *std::move(server);
   }
 
   UniqueFd Connect(const std::string& sends = {}) const {
@@ -96,7 +98,7 @@ class ServerTest : public testing::Test {
 
   std::atomic<int> changes_{0};
   std::uint16_t port_ = 0;
-  std::optional<Server> server_;
+  std::unique_ptr<Server> server_;
 };
 
 TEST_F(ServerTest, AnswersForLoopbackAddressesOnly) {

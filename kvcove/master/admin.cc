@@ -530,7 +530,7 @@ Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
   }
   add("POST", "/v1/cancel", false,
       [answers](const Request& request) { return answers->Cancel(request); });
-  admin->server_ = std::make_unique<http::Server>(std::move(server), std::move(routes));
+  KVCOVE_ASSIGN(admin->server_, http::Server::Open(std::move(server), std::move(routes)));
   return admin;
 }
 

@@ -71,7 +71,7 @@ Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(
                   FileStore::Open(std::move(disk), {.clock = &clock}, opened));
     file = store.get();
     blocking->store_ = std::move(store);
-    file->Start();
+    KVCOVE_TRY(file->Start());
   }
   KVCOVE_ASSIGN(const StartPlan plan,
                 PlanStart(opened.facts, opened.revision, lease_ns, clock.NowNs(),

@@ -41,6 +41,10 @@ class ControlFile {
 
   // The disk's.
   bool Ready() { return disk_->Ready(); }
+  // Whether the file is still where it was opened, as Disk::Keeps has it.
+  Result<bool> Keeps() { return disk_->Keeps("control"); }
+  // It is not known any more: Rewrite helps.
+  void Lose() { known_ = false; }
   // Whether the file holds the mirror and nothing else. Not at first, and not after an append or
   // sync that failed; Rewrite helps.
   bool known() const { return known_; }

@@ -14,6 +14,8 @@
 namespace kvcove::master {
 namespace {
 
+constexpr int kLockTries = 10;
+
 // Another user may have left a file in the directory while it was still open to others.
 Status CheckOwnFile(int fd, const std::string& path) {
   struct stat status{};
@@ -55,42 +57,71 @@ Result<std::string> ReadAll(int fd, const std::string& path) {
 Result<std::unique_ptr<PosixDisk>> PosixDisk::Open(const std::string& directory) {
   KVCOVE_ASSIGN(UniqueFd opened, OpenOwnDirectory(directory, DirectoryUse::kData));
   std::unique_ptr<PosixDisk> disk(new PosixDisk(std::move(opened), directory));
-  disk->lock_ = UniqueFd(
-      openat(disk->directory_.get(), "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!disk->lock_.valid()) {
-    return FailErrno(Code::kInternal, fmt::format("opening '{}/lock'", directory));
-  }
-  KVCOVE_TRY(disk->Lock());
+  KVCOVE_ASSIGN(disk->lock_, disk->TakeLock());
   return disk;
+}
+
+Result<UniqueFd> PosixDisk::TakeLock() const {
+  for (int tries = 0; tries < kLockTries; ++tries) {
+    UniqueFd lock(
+        openat(directory_.get(), "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!lock.valid()) return FailErrno(Code::kInternal, fmt::format("opening '{}/lock'", path_));
+    KVCOVE_TRY(Lock(lock));
+    // Another process may have made the file anew in between: then that one is the lock.
+    if (Names("lock", lock)) return lock;
+  }
+  return Fail(Code::kUnavailable,
+              fmt::format("'{}/lock' is removed again and again; look who does it", path_));
+}
+
+bool PosixDisk::Names(const std::string& name, const UniqueFd& file) const {
+  struct stat there{};
+  struct stat open{};
+  return fstatat(directory_.get(), name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+         fstat(file.get(), &open) == 0 && there.st_dev == open.st_dev &&
+         there.st_ino == open.st_ino;
 }
 
 Result<std::unique_ptr<PosixDisk>> PosixDisk::Adopt(const std::string& directory, UniqueFd lock) {
   KVCOVE_ASSIGN(UniqueFd opened, OpenOwnDirectory(directory, DirectoryUse::kData));
-  struct stat own{};
-  struct stat sent{};
-  if (fstatat(opened.get(), "lock", &own, AT_SYMLINK_NOFOLLOW) != 0 ||
-      fstat(lock.get(), &sent) != 0 || own.st_dev != sent.st_dev || own.st_ino != sent.st_ino) {
+  std::unique_ptr<PosixDisk> disk(new PosixDisk(std::move(opened), directory));
+  if (!disk->Names("lock", lock)) {
     return Fail(Code::kInvalid,
                 fmt::format("the lock that was sent is not that of '{}'", directory));
   }
-  std::unique_ptr<PosixDisk> disk(new PosixDisk(std::move(opened), directory));
   disk->lock_ = std::move(lock);
   disk->writes_ = false;
   // The same open file, so it is locked already; else this fails.
-  KVCOVE_TRY(disk->Lock());
+  KVCOVE_TRY(disk->Lock(disk->lock_));
   return disk;
 }
 
-Status PosixDisk::Lock() {
-  if (flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) return {};
+Status PosixDisk::Lock(const UniqueFd& lock) const {
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return {};
   return Fail(Code::kUnavailable, fmt::format("the data directory '{}' is in use by another "
                                               "kvcove; stop it or name another directory",
                                               path_));
 }
 
-Status PosixDisk::MayWrite() const {
-  if (writes_) return {};
-  return Fail(Code::kUnavailable, fmt::format("'{}' is still another process's to write", path_));
+Status PosixDisk::MayWrite() {
+  if (!writes_) {
+    return Fail(Code::kUnavailable, fmt::format("'{}' is still another process's to write", path_));
+  }
+  struct stat open{};
+  if (fstat(directory_.get(), &open) == 0 && open.st_nlink == 0) {
+    KVCOVE_ASSIGN(directory_, OpenOwnDirectory(path_, DirectoryUse::kData));
+    file_.Reset();
+  }
+  if (Names("lock", lock_)) return {};
+  KVCOVE_ASSIGN(lock_, TakeLock());
+  return {};
+}
+
+Result<bool> PosixDisk::Keeps(const std::string& name) {
+  if (!writes_) return true;
+  KVCOVE_TRY(MayWrite());
+  if (file_.valid() && name_ == name) return Names(name, file_);
+  return Exists(name);
 }
 
 Result<std::optional<std::string>> PosixDisk::Read(const std::string& name) {

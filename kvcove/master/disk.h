@@ -36,12 +36,18 @@ class Disk {
   // Replaces `to` at once; durable when it returns. After an error the disk has the old file under
   // `to` or the new one.
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
+  // Whether `name`, if it has been appended to, is still that file, in a directory that is still
+  // this process's alone. False: it was removed or replaced meanwhile, and must be written anew.
+  // Errors: kUnavailable when another process has the directory now.
+  virtual Result<bool> Keeps(const std::string& /*name*/) { return true; }
   // For messages: '/var/lib/kvcove/control'.
   virtual std::string PathOf(const std::string& name) const = 0;
 };
 
 // A real directory that this process alone uses (lock file `lock`), and that no other user may
-// write to. It keeps the lock until it is destroyed.
+// write to. It keeps the lock until it is destroyed: a directory or lock file that is removed
+// meanwhile is made anew before the next write, unless another process was faster. That one has the
+// directory then, and this one writes nothing more.
 class PosixDisk final : public Disk {
  public:
   // Makes the directory (0700) if need be. Errors: kUnavailable when another process uses it,
@@ -62,19 +68,24 @@ class PosixDisk final : public Disk {
   Status Sync(const std::string& name) override;
   Status Write(const std::string& name, std::string_view bytes) override;
   Status Rename(const std::string& from, const std::string& to) override;
+  Result<bool> Keeps(const std::string& name) override;
   std::string PathOf(const std::string& name) const override { return path_ + "/" + name; }
 
  private:
   PosixDisk(UniqueFd directory, std::string path)
       : directory_(std::move(directory)), path_(std::move(path)) {}
-  Status Lock();
-  // An error before BeginToWrite.
-  Status MayWrite() const;
+  // The lock file, locked.
+  Result<UniqueFd> TakeLock() const;
+  // Locks what `lock` has open, which must be the file of that name.
+  Status Lock(const UniqueFd& lock) const;
+  bool Names(const std::string& name, const UniqueFd& file) const;
+  // An error before BeginToWrite, or when another process has the directory.
+  Status MayWrite();
   // Opens the file for Append and Sync, unless it is the one that is open.
   Status Use(const std::string& name);
 
-  const UniqueFd directory_;  // files are opened in it, not by its path: that may be exchanged
-  const std::string path_;    // for messages
+  UniqueFd directory_;      // files are opened in it, not by its path: that may be exchanged
+  const std::string path_;  // for messages
   UniqueFd lock_;
   std::atomic<bool> writes_ = true;
   // Append and Sync use one descriptor: a write that fails in the background is reported to those

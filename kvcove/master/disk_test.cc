@@ -57,6 +57,37 @@ TEST_F(PosixDiskTest, OneProcessUsesADirectory) {
   EXPECT_EQ(OpenCode(path_), Code::kOk);
 }
 
+TEST_F(PosixDiskTest, WhatIsRemovedIsMadeAnewBeforeTheNextWrite) {
+  auto disk = *PosixDisk::Open(path_ + "/data");
+  ASSERT_TRUE(disk->Write("control.new", "one"));
+  ASSERT_TRUE(disk->Rename("control.new", "control"));
+  ASSERT_TRUE(disk->Append("control", " two"));
+  EXPECT_EQ(disk->Keeps("control").value_or(false), true);
+  std::filesystem::remove(path_ + "/data/control");
+  EXPECT_EQ(disk->Keeps("control").value_or(true), false);
+  std::filesystem::remove_all(path_ + "/data");
+  EXPECT_EQ(disk->Keeps("control").value_or(true), false);
+  ASSERT_TRUE(disk->Write("control.new", "three"));
+  ASSERT_TRUE(disk->Rename("control.new", "control"));
+  ASSERT_TRUE(disk->Append("control", " four"));
+  EXPECT_EQ(OpenCode(path_ + "/data"), Code::kUnavailable) << "the new lock is this disk's";
+  disk.reset();
+  EXPECT_EQ(*(*PosixDisk::Open(path_ + "/data"))->Read("control"), "three four");
+}
+
+TEST_F(PosixDiskTest, AfterItsLockWasRemovedAndTakenItWritesNothingMore) {
+  auto first = *PosixDisk::Open(path_);
+  ASSERT_TRUE(first->Write("control", "one"));
+  std::filesystem::remove(path_ + "/lock");
+  auto second = PosixDisk::Open(path_);
+  ASSERT_TRUE(second) << "nothing says that the directory is in use";
+  EXPECT_EQ(first->Append("control", "x").error().code, Code::kUnavailable);
+  EXPECT_EQ(first->Write("control", "x").error().code, Code::kUnavailable);
+  EXPECT_EQ(first->Keeps("control").error().code, Code::kUnavailable);
+  ASSERT_TRUE((*second)->Append("control", " two"));
+  EXPECT_EQ(*(*second)->Read("control"), "one two");
+}
+
 TEST_F(PosixDiskTest, ASuccessorGetsTheLockAndWritesWhenItIsTold) {
   auto first = *PosixDisk::Open(path_);
   ASSERT_TRUE(first->Write("control", "one"));

@@ -90,7 +90,8 @@ Result<std::shared_ptr<EtcdLeadership>> EtcdLeadership::Campaign(
   std::shared_ptr<EtcdLeadership> leadership(
       new EtcdLeadership(etcd, options, clock, lease, created));
   leadership->Extend(sent_ns);
-  leadership->thread_ = StartThread("kvcove-leader", [raw = leadership.get()] { raw->Run(); });
+  KVCOVE_ASSIGN(leadership->thread_,
+                StartThread("kvcove-leader", [raw = leadership.get()] { raw->Run(); }));
   return leadership;
 }
 

@@ -8,6 +8,7 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/base/posix.h"
 
 namespace kvcove::master {
 namespace {
@@ -142,8 +143,9 @@ class EtcdStore::Core {
 
   Status Load(Opened& opened);
   Status Replace(const EtcdSnapshot& snapshot, const Facts& facts, std::uint64_t revision);
-  void Start() {
-    thread_ = StartThread("kvcove-store", [this] { Run(); });
+  Status Start() {
+    KVCOVE_ASSIGN(thread_, StartThread("kvcove-store", [this] { Run(); }));
+    return {};
   }
   void Stop();
   void Commit(std::vector<FactChange> changes, Done done);
@@ -554,7 +556,7 @@ Result<std::unique_ptr<EtcdStore>> EtcdStore::Open(std::shared_ptr<EtcdLeadershi
                                                    const Clock& clock, Opened& opened) {
   auto core = std::make_unique<Core>(std::move(leadership), options, clock);
   KVCOVE_TRY(core->Load(opened));
-  core->Start();
+  KVCOVE_TRY(core->Start());
   return std::unique_ptr<EtcdStore>(new EtcdStore(std::move(core)));
 }
 

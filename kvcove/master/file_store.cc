@@ -17,6 +17,8 @@ namespace {
 constexpr std::int64_t kCompactAgainNs = 10 * kSecond;
 // How often the thread looks again when the disk is not ready or refuses.
 constexpr std::int64_t kLookAgainNs = 20 * kMillisecond;
+// How often it looks whether somebody has removed the file.
+constexpr std::int64_t kLookForRemovalNs = kSecond;
 constexpr auto kEndOfThread = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -52,6 +54,7 @@ class FileStore::Core {
   };
 
   Status AdmitLocked(std::size_t bytes) KVCOVE_REQUIRES(mutex_);
+  void LookForRemoval();
   bool RewriteIsDue();
   bool Rewrite();  // false: a fault
   bool TakeBatch();
@@ -72,6 +75,7 @@ class FileStore::Core {
   std::int64_t retry_at_ns_ = 0;
   std::int64_t retry_ns_ = 0;  // 0: no fault
   std::int64_t compact_at_ns_ = 0;
+  std::int64_t look_at_ns_ = 0;
 
   mutable Mutex mutex_;
   CondVar changed_;  // something to do, or done; the thread's end
@@ -137,11 +141,25 @@ void FileStore::Core::Commit(std::vector<FactChange> changes, Done done) {
 bool FileStore::Core::Work() {
   if (!file_.Ready()) return false;
   if (sync_is_due_) return Finish();
+  LookForRemoval();
   const bool rewrites = RewriteIsDue();
   if (rewrites && !Rewrite()) return true;
   if (!file_.known()) return false;
   if (TakeBatch()) return Append();
   return Retire() || rewrites;
+}
+
+// A file without a name takes commits that no start will find. It is a fault as any other: what
+// waits fails, and the file is written anew.
+void FileStore::Core::LookForRemoval() {
+  if (!file_.known() || options_.clock->NowNs() < look_at_ns_) return;
+  look_at_ns_ = options_.clock->NowNs() + kLookForRemovalNs;
+  const Result<bool> keeps = file_.Keeps();
+  if (keeps && *keeps) return;
+  file_.Lose();
+  Fault(keeps ? Error{.code = Code::kUnavailable,
+                      .detail = "it was removed or replaced while this process had it open"}
+              : keeps.error());
 }
 
 bool FileStore::Core::RewriteIsDue() {
@@ -288,7 +306,7 @@ void FileStore::Core::RunThread() {
     if (!stat_.refuses.empty() || waits_for_disk) {
       changed_.WaitFor(mutex_, std::chrono::nanoseconds(kLookAgainNs));
     } else if (!more) {
-      changed_.Wait(mutex_);
+      changed_.WaitFor(mutex_, std::chrono::nanoseconds(kLookForRemovalNs));
     }
   }
 }
@@ -385,10 +403,11 @@ Status FileStore::Rest(std::int64_t deadline_ns) {
   return {};
 }
 
-void FileStore::Start() {
-  if (thread_.joinable()) return;
+Status FileStore::Start() {
+  if (thread_.joinable()) return {};
   (void)core_->GoOn();
-  thread_ = StartThread("kvcove-store", [core = core_] { core->RunThread(); });
+  KVCOVE_ASSIGN(thread_, StartThread("kvcove-store", [core = core_] { core->RunThread(); }));
+  return {};
 }
 
 bool FileStore::Work() { return core_->Work(); }

@@ -65,8 +65,8 @@ class FileStore final : public ControlStore {
   // Never waits for the disk.
   void Commit(std::vector<FactChange> changes, Done done) override;
 
-  // Starts the thread that works. Without it, the caller does.
-  void Start();
+  // Starts the thread that works. Without it, the caller does. Errors: as StartThread.
+  Status Start();
   // One batch of commits, or one attempt to recover from a fault; calls their `done`. False: there
   // was nothing to do, or the disk is not ready. Not with Start.
   bool Work();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <future>
 #include <thread>
 
 #include "kvcove/base/log.h"
@@ -242,12 +243,35 @@ class FileStoreThreadTest : public testing::Test {
   Opened opened_;
 };
 
+TEST_F(FileStoreThreadTest, AFileThatIsRemovedIsWrittenAnewByItself) {
+  {
+    auto store = *FileStore::Open(*PosixDisk::Open(path_), {}, opened_);
+    ASSERT_TRUE(store->Start());
+    std::promise<bool> committed;
+    store->Commit({{"a", "1"}}, [&](const Result<std::uint64_t>& revision) {
+      committed.set_value(revision.has_value());
+    });
+    ASSERT_TRUE(committed.get_future().get());
+    const std::uint64_t rewrites = store->stat().rewrites;
+    std::filesystem::remove_all(path_);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (store->stat().rewrites == rewrites && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_GT(store->stat().rewrites, rewrites);
+    EXPECT_EQ(store->stat().refuses, "");
+  }
+  Opened again;
+  auto store = *FileStore::Open(*PosixDisk::Open(path_), {}, again);
+  EXPECT_EQ(again.facts, (Facts{{"a", {"1", 1}}}));
+}
+
 TEST_F(FileStoreThreadTest, ManyThreadsCommitAndEachSeesItsOrder) {
   constexpr int kThreads = 4;
   constexpr int kCommits = 300;
   {
     auto store = *FileStore::Open(*PosixDisk::Open(path_), {}, opened_);
-    store->Start();
+    EXPECT_TRUE(store->Start());
     std::atomic<std::uint64_t> next{1};  // `done` comes from one thread, in order
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t) {
@@ -277,7 +301,7 @@ TEST_F(FileStoreThreadTest, ManyThreadsCommitAndEachSeesItsOrder) {
 TEST_F(FileStoreThreadTest, TheDestructorWritesWhatWaits) {
   {
     auto store = *FileStore::Open(*PosixDisk::Open(path_), {}, opened_);
-    store->Start();
+    EXPECT_TRUE(store->Start());
     store->Commit({{"a", "1"}}, [](const Result<std::uint64_t>& done) { EXPECT_TRUE(done); });
   }
   auto store = *FileStore::Open(*PosixDisk::Open(path_), {}, opened_);
@@ -350,7 +374,7 @@ TEST_F(FileStoreThreadTest, CloseLeavesADiskThatHangsBehind) {
   {
     auto store = *FileStore::Open(std::make_unique<BlockingDisk>(*PosixDisk::Open(path_), gate), {},
                                   opened_);
-    store->Start();
+    EXPECT_TRUE(store->Start());
     const auto done = [&codes](const Result<std::uint64_t>& revision) {
       codes.push_back(revision ? Code::kOk : revision.error().code);
     };
@@ -373,7 +397,7 @@ TEST_F(FileStoreThreadTest, CloseLeavesADiskThatHangsBehind) {
 
 TEST_F(FileStoreThreadTest, AtRestItWritesNothingUntilItStartsAgain) {
   auto store = *FileStore::Open(*PosixDisk::Open(path_), {}, opened_);
-  store->Start();
+  EXPECT_TRUE(store->Start());
   std::atomic<int> done = 0;
   const auto count = [&](const Result<std::uint64_t>& revision) { done += revision ? 1 : 0; };
   for (int i = 0; i < 100; ++i) store->Commit({{"a", std::to_string(i)}}, count);
@@ -382,10 +406,10 @@ TEST_F(FileStoreThreadTest, AtRestItWritesNothingUntilItStartsAgain) {
   store->Commit({{"b", "1"}}, count);
   EXPECT_EQ(store->stat().queued, 1U);
   EXPECT_EQ(done, 100);
-  store->Start();
+  EXPECT_TRUE(store->Start());
   ASSERT_TRUE(store->Rest(In(60 * kSecond)));
   EXPECT_EQ(done, 101);
-  store->Start();
+  EXPECT_TRUE(store->Start());
   ASSERT_TRUE(store->Close(In(60 * kSecond)));
 }
 
@@ -393,7 +417,7 @@ TEST_F(FileStoreThreadTest, ADiskThatHangsDoesNotComeToRest) {
   const auto gate = std::make_shared<Gate>();
   auto store =
       *FileStore::Open(std::make_unique<BlockingDisk>(*PosixDisk::Open(path_), gate), {}, opened_);
-  store->Start();
+  EXPECT_TRUE(store->Start());
   std::atomic<int> done = 0;
   const auto count = [&](const Result<std::uint64_t>& revision) { done += revision ? 1 : 0; };
   store->Commit({{"a", "1"}}, count);

@@ -2,6 +2,7 @@
 #include "kvcove/master/server.h"
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/master/memory_store.h"
 #include "kvcove/master/server_impl.h"
 
@@ -41,7 +42,7 @@ Status MasterServer::Impl::StartMaster(const Opened& opened) {
   if (options_.leadership != nullptr) {
     master_->SetLeads([leadership = options_.leadership] { return leadership->LeftNs(); });
   }
-  if (file_ != nullptr) file_->Start();
+  if (file_ != nullptr) KVCOVE_TRY(file_->Start());
   KVCOVE_TRY(Wait<void>([&](Reply<void> ready) { master_->Start(std::move(ready)); }));
   if (file_ != nullptr && opened.from_v1) file_->RetireV1();
   return {};
@@ -57,8 +58,7 @@ Status MasterServer::Impl::Open() {
   KVCOVE_TRY(OpenStore(std::move(disk), opened));
   KVCOVE_TRY(StartMaster(opened));
   KVCOVE_ASSIGN(server_, rpc::Server::Open(ServerOptionsOf(), *this));
-  Serve();
-  return {};
+  return Serve();
 }
 
 rpc::ServerOptions MasterServer::Impl::ServerOptionsOf() const {
@@ -74,21 +74,26 @@ rpc::ServerOptions MasterServer::Impl::ServerOptionsOf() const {
   return server;
 }
 
-void MasterServer::Impl::Serve() {
+Status MasterServer::Impl::Serve() {
   serves_ = true;
   shard_calls_ = std::make_unique<ShardCalls>(*master_, access_, clock_);
   admission_->SetConnections(server_->connections().max());
   workers_ = std::make_unique<rpc::Workers>(kWorkers);
-  server_->Start();
-  StartTick();
+  // The ticks first: they bound the waits of an end that the others' failure begins.
+  KVCOVE_TRY(StartTick());
+  KVCOVE_TRY(shard_calls_->Start());
+  KVCOVE_TRY(workers_->Start());
+  return server_->Start();
 }
 
-void MasterServer::Impl::StartTick() {
+Status MasterServer::Impl::StartTick() {
   {
     const MutexLock lock(tick_mutex_);
     stopping_ = false;
   }
-  if (!tick_.joinable()) tick_ = StartThread("kvcove-tick", [this] { Tick(); });
+  if (tick_.joinable()) return {};
+  KVCOVE_ASSIGN(tick_, StartThread("kvcove-tick", [this] { Tick(); }));
+  return {};
 }
 
 void MasterServer::Impl::StopTick() {

@@ -129,7 +129,8 @@ class MasterServer {
   static Result<std::unique_ptr<MasterServer>> Adopt(const MasterServerOptions& options,
                                                      Ahead ahead, StateReader& state,
                                                      rpc::HandedServer handed, const Clock& clock);
-  void StartAdopted();
+  // Errors: as StartThread.
+  Status StartAdopted();
 
  private:
   class Impl;

@@ -78,7 +78,7 @@ class MasterServer::Impl final : public rpc::Handler {
   rpc::HandedServer HandOver() { return server_->HandOver(); }
   void Thaw();
   Status Adopt(Ahead ahead, StateReader& state, rpc::HandedServer handed);
-  void StartAdopted();
+  Status StartAdopted();
   // A call from within this process. Errors: kUnavailable while it is being taken over.
   Status BeginCall();
   void EndCall() { --slow_calls_; }
@@ -137,8 +137,8 @@ class MasterServer::Impl final : public rpc::Handler {
   // It waits for owners or the disk.
   static bool IsSlow(wire::Method method);
   rpc::ServerOptions ServerOptionsOf() const;
-  void Serve();
-  void StartTick();
+  Status Serve();
+  Status StartTick();
   void StopTick();
   template <typename Ar>
   void CarryCounters(Ar& ar);

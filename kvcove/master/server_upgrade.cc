@@ -10,6 +10,7 @@
 #include <set>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/master/server.h"
 #include "kvcove/master/server_impl.h"
 
@@ -109,8 +110,8 @@ void MasterServer::Impl::Save(StateWriter& ar) {
 }
 
 void MasterServer::Impl::Thaw() {
-  if (file_ != nullptr) file_->Start();
-  StartTick();
+  StartAgain([this] { return file_ != nullptr ? file_->Start() : Status(); });
+  StartAgain([this] { return StartTick(); });
   master_->EndPause();
   held_ = false;
   workers_->Resume();
@@ -165,14 +166,15 @@ void MasterServer::Impl::LoadConnections(StateReader& state, rpc::HandedServer& 
   master_->control().KeepConnections(come);
 }
 
-void MasterServer::Impl::StartAdopted() {
+Status MasterServer::Impl::StartAdopted() {
   if (disk_ != nullptr) disk_->BeginToWrite();
-  if (file_ != nullptr) file_->Start();
-  Serve();
+  if (file_ != nullptr) KVCOVE_TRY(file_->Start());
+  KVCOVE_TRY(Serve());
   const MasterStat stat = Stat();
   LogInfo("{} objects of {} owners and {} connections go on here; calls have waited for {} ms",
           stat.directory_entries, stat.owners.size(), stat.connections,
           (clock_.NowNs() - still_since_ns_) / kMillisecond);
+  return {};
 }
 
 // ---- MasterServer
@@ -185,7 +187,7 @@ std::int64_t MasterServer::LeaseUntilNs() const { return impl_->LeaseUntilNs(); 
 void MasterServer::Save(StateWriter& ar) { impl_->Save(ar); }
 rpc::HandedServer MasterServer::HandOver() { return impl_->HandOver(); }
 void MasterServer::Thaw() { impl_->Thaw(); }
-void MasterServer::StartAdopted() { impl_->StartAdopted(); }
+Status MasterServer::StartAdopted() { return impl_->StartAdopted(); }
 
 Result<std::unique_ptr<MasterServer>> MasterServer::Adopt(const MasterServerOptions& options,
                                                           Ahead ahead, StateReader& state,

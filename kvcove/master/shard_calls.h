@@ -31,6 +31,8 @@ class ShardCalls {
   ShardCalls(Master& master, rpc::Access access, const Clock& clock)
       : master_(master), access_(std::move(access)), clock_(clock) {}
   ~ShardCalls() { stopping_ = true; }
+  // Errors: as StartThread.
+  Status Start() { return workers_.Start(); }
 
   using Key = std::pair<SlotId, Id128>;
   struct Found {

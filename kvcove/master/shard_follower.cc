@@ -2,6 +2,7 @@
 #include "kvcove/master/shard_follower.h"
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/master/shard_calls.h"
 
 namespace kvcove::master {
@@ -15,8 +16,13 @@ constexpr std::int64_t kFollowPauseNs = 50 * kMillisecond;
 
 ShardFollower::ShardFollower(const ShardReplicaOptions& options, rpc::Access access,
                              const Clock& clock)
-    : clock_(clock), access_(std::move(access)), replica_(options, clock) {
-  thread_ = StartThread("kvcove-follow", [this] { Run(); });
+    : clock_(clock), access_(std::move(access)), replica_(options, clock) {}
+
+Status ShardFollower::Start() {
+  KVCOVE_TRY(moves_.Start());
+  KVCOVE_TRY(asks_.Start());
+  KVCOVE_ASSIGN(thread_, StartThread("kvcove-follow", [this] { Run(); }));
+  return {};
 }
 
 ShardFollower::~ShardFollower() {
@@ -25,7 +31,7 @@ ShardFollower::~ShardFollower() {
     const MutexLock lock(mutex_);
     changed_.NotifyAll();
   }
-  thread_.join();
+  JoinIfStarted(thread_);
 }
 
 void ShardFollower::Follow(const std::string& leader) {

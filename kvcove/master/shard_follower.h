@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "kvcove/base/mutex.h"
+#include "kvcove/base/result.h"
 #include "kvcove/master/shard_replica.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/rpc/workers.h"
@@ -21,6 +22,9 @@ class ShardFollower {
   // `access`: how this master calls others.
   ShardFollower(const ShardReplicaOptions& options, rpc::Access access, const Clock& clock);
   ~ShardFollower();
+
+  // Errors: as StartThread.
+  Status Start();
 
   // Who leads; empty: nobody.
   void Follow(const std::string& leader);

@@ -22,7 +22,7 @@ Result<std::unique_ptr<Standby>> Standby::Open(const StandbyOptions& options) {
   KVCOVE_ASSIGN(standby->server_, rpc::Server::Open(server, *standby));
   KVCOVE_TRY(standby->OpenShard());
   KVCOVE_TRY(standby->OpenAdmin());
-  standby->server_->Start();
+  KVCOVE_TRY(standby->server_->Start());
   return standby;
 }
 
@@ -38,7 +38,7 @@ Status Standby::OpenShard() {
   KVCOVE_ASSIGN(rpc::Access access, rpc::ServerAccess(options_.credentials, {}, options_.tls));
   shard_ =
       std::make_unique<ShardFollower>(*options_.shard, std::move(access), SystemClock::Instance());
-  return {};
+  return shard_->Start();
 }
 
 void Standby::Show(StandbyView view) {
@@ -256,7 +256,7 @@ Status Standby::OpenAdmin() {
                         return http::ErrorResponse(error);
                       }});
   }
-  admin_server_ = std::make_unique<http::Server>(std::move(server), std::move(routes));
+  KVCOVE_ASSIGN(admin_server_, http::Server::Open(std::move(server), std::move(routes)));
   return {};
 }
 

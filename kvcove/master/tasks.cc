@@ -7,6 +7,7 @@
 #include <set>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
 
 namespace kvcove::master {
@@ -76,7 +77,11 @@ Tasks::Tasks(MasterServer& cluster, const TaskOptions& options, const Clock& clo
     }
     tasks_.push_back(std::move(task));
   }
-  thread_ = StartThread("kvcove-tasks", [this] { Run(); });
+}
+
+Status Tasks::Begin() {
+  KVCOVE_ASSIGN(thread_, StartThread("kvcove-tasks", [this] { Run(); }));
+  return {};
 }
 
 Tasks::~Tasks() {
@@ -86,7 +91,7 @@ Tasks::~Tasks() {
     for (const auto& task : tasks_) task->cancel = true;
     changed_.NotifyAll();
   }
-  thread_.join();
+  JoinIfStarted(thread_);
 }
 
 Result<wire::OwnerStat> Tasks::Live(const std::string& address) const {

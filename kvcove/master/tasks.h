@@ -21,6 +21,7 @@
 
 #include "kvcove/base/carry.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/base/result.h"
 #include "kvcove/master/server.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/wire/tasks.h"
@@ -93,6 +94,8 @@ class Tasks {
  public:
   Tasks(MasterServer& cluster, const TaskOptions& options, const Clock& clock,
         const CarriedTasks& carried = {});
+  // Tasks run from now on. Errors: as StartThread.
+  Status Begin();
   // Cancels what runs.
   ~Tasks();
 

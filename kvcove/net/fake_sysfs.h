@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "kvcove/base/text.h"
 #include "kvcove/net/sysfs.h"
 
 namespace kvcove::net {
@@ -77,7 +78,7 @@ class FakeSysfs {
       const auto& [processors, socket] = nodes[i];
       Write(fmt::format("devices/system/node/node{}/cpulist", i), processors);
       Write(fmt::format("devices/system/cpu/cpu{}/topology/physical_package_id",
-                        std::stoi(processors)),
+                        LeadingNumber(processors)),
             std::to_string(socket));
     }
   }

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "kvcove/base/size.h"
+#include "kvcove/base/text.h"
 
 namespace kvcove::net {
 namespace {
@@ -21,7 +22,7 @@ std::uint64_t MemoryField(const std::vector<std::string>& lines, std::string_vie
   for (const std::string& line : lines) {
     const std::size_t at = line.find(name);
     if (at == std::string::npos || at == 0 || line[at - 1] != ' ') continue;
-    return std::strtoull(line.c_str() + at + name.size(), nullptr, 10) * kKiB;
+    return LeadingNumber(std::string_view(line).substr(at + name.size())) * kKiB;
   }
   return 0;
 }

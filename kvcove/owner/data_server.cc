@@ -153,6 +153,7 @@ class DataServer::Impl final : public transport::Service {
         admission_(std::make_shared<rpc::Admission>(options.limits)) {}
 
   Status Start() {
+    KVCOVE_TRY(workers_->Start());
     KVCOVE_ASSIGN(server_,
                   transport::tcp::Server::Open(
                       {.listen = options_.listen,

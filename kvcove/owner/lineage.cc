@@ -73,13 +73,14 @@ std::unique_ptr<Lineage> Lineage::Adopt(const std::string& place, const Id128& i
   return std::unique_ptr<Lineage>(new Lineage(place, PathOf(place, identity), std::move(fd)));
 }
 
-void Lineage::Watch(std::function<bool(const Id128&)> tell) {
+Status Lineage::Watch(std::function<bool(const Id128&)> tell) {
   tell_ = std::move(tell);
   {
     const MutexLock lock(mutex_);
     stopping_ = false;
   }
-  thread_ = StartThread("kvcove-lineage", [this] { Run(); });
+  KVCOVE_ASSIGN(thread_, StartThread("kvcove-lineage", [this] { Run(); }));
+  return {};
 }
 
 void Lineage::Stop() {

@@ -20,6 +20,7 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/random.h"
+#include "kvcove/base/result.h"
 
 namespace kvcove::owner {
 
@@ -40,7 +41,8 @@ class Lineage {
 
   // `tell` names an identity that is over to the master, and returns when the master knows; false:
   // not now. Called again and again on a thread of its own, until no file of another owner is left.
-  void Watch(std::function<bool(const Id128&)> tell);
+  // Errors: as StartThread.
+  Status Watch(std::function<bool(const Id128&)> tell);
   void Stop();
 
   // This owner's memory goes on under another identity: the master has forgotten the former one.

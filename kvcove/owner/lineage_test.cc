@@ -50,13 +50,14 @@ class LineageTest : public testing::Test {
   }
   // What a successor tells its master, and when.
   void Watch(Lineage& lineage) {
-    lineage.Watch([this](const Id128& identity) {
+    const Status watches = lineage.Watch([this](const Id128& identity) {
       ++calls_;
       if (!master_answers_) return false;
       const MutexLock lock(mutex_);
       told_.push_back(identity);
       return true;
     });
+    EXPECT_TRUE(watches);
   }
   std::vector<Id128> Told() {
     const MutexLock lock(mutex_);

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/rpc/busy.h"
 
 namespace kvcove::owner {
@@ -47,13 +48,14 @@ Link::Link(Owner& owner, const LinkOptions& options, const Clock& clock)
 
 Link::~Link() { Stop(); }
 
-void Link::Start() {
+Status Link::Start() {
   for (const Lane lane : LinkCore::kLanes) {
     const auto index = static_cast<std::size_t>(lane);
-    threads_[index] = StartThread(kThreadNames[index], [this, lane] { Run(lane); });
+    if (threads_[index].joinable()) continue;
+    KVCOVE_ASSIGN(threads_[index], StartThread(kThreadNames[index], [this, lane] { Run(lane); }));
   }
-  if (options_.lineage == nullptr) return;
-  options_.lineage->Watch([this](const Id128& ended) { return TellEnded(ended); });
+  if (options_.lineage == nullptr) return {};
+  return options_.lineage->Watch([this](const Id128& ended) { return TellEnded(ended); });
 }
 
 bool Link::stopping() const {
@@ -71,7 +73,7 @@ void Link::Resume() {
     const MutexLock lock(mutex_);
     stopping_ = false;
   }
-  Start();
+  StartAgain([this] { return Start(); });
 }
 
 void Link::Load(StateReader& ar) {
@@ -243,7 +245,13 @@ void Link::StartShardLanes() {
   const std::size_t count = core_.shards();
   for (std::size_t i = 1; i < count && i < shard_threads_.size(); ++i) {
     if (shard_threads_[i].joinable() || core_.ShardAddress(i).empty()) continue;
-    shard_threads_[i] = StartThread("kvcove-shard", [this, i] { RunShard(i); });
+    auto thread = StartThread("kvcove-shard", [this, i] { RunShard(i); });
+    if (thread) {
+      shard_threads_[i] = std::move(*thread);
+    } else if (refused_.Due(clock_.NowNs()) > 0) {
+      LogError("this owner lists nothing at the shard {} yet: {}", core_.ShardAddress(i),
+               thread.error().detail);
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "kvcove/base/log.h"
 #include "kvcove/owner/lineage.h"
 #include "kvcove/owner/link_core.h"
 #include "kvcove/owner/owner.h"
@@ -32,7 +33,8 @@ class Link {
  public:
   Link(Owner& owner, const LinkOptions& options, const Clock& clock);
   ~Link();
-  void Start();
+  // Errors: as StartThread; the threads that it has started end with Stop.
+  Status Start();
   // Joins the threads, and keeps the lease and the master's knowledge of this owner: for Start, or
   // for a successor's process, which goes on with the state.
   void Pause();
@@ -102,6 +104,7 @@ class Link {
   std::uint64_t term_ = 0;
 
   std::array<std::thread, LinkCore::kLanes.size()> threads_;
+  LogLimit refused_;
   std::array<std::thread, wire::kMaxShards> shard_threads_;  // started by the lease's
 };
 

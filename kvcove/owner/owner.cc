@@ -117,7 +117,7 @@ Status Owner::MapPayload(const Id128& segment_id) {
     MemoryBudget budget;
     if (options_.available_bytes) {
       budget.available = [bytes = *options_.available_bytes] {
-        return MemoryRoom{.bytes = bytes, .limit = "this host"};
+        return MemoryRoom{.bytes = bytes, .limit = "this host", .most_bytes = bytes};
       };
     }
     KVCOVE_TRY(AwaitMemory(options_.memory_bytes, budget));
@@ -145,7 +145,7 @@ Owner::~Owner() {
   LeaveHangingDisks();
 }
 
-void Owner::Start() {
+Status Owner::Start() {
   {
     const MutexLock lock(stop_mutex_);
     stopping_ = false;
@@ -154,14 +154,18 @@ void Owner::Start() {
     const MutexLock lock(mutex_);
     if (!options_.cluster) core_->RenewLease(clock_.NowNs() + options_.lease_ns);
   }
-  StartThreads();
+  const Status started = StartThreads();
+  if (!started) Stop();
+  return started;
 }
 
-void Owner::StartThreads() {
+Status Owner::StartThreads() {
   if (!options_.cluster && !lease_.joinable()) {
-    lease_ = StartThread("kvcove-lease", [this] { RunLease(); });
+    KVCOVE_ASSIGN(lease_, StartThread("kvcove-lease", [this] { RunLease(); }));
   }
-  janitor_ = StartThread("kvcove-janitor", [this] { RunJanitor(); });
+  if (janitor_.joinable()) return {};
+  KVCOVE_ASSIGN(janitor_, StartThread("kvcove-janitor", [this] { RunJanitor(); }));
+  return {};
 }
 
 void Owner::Stop() {

@@ -124,8 +124,9 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   Status PauseDisks();
   // In the successor's process, before Start: they open by themselves. Their keys are misses until
   // then. In a cluster the place is the running owner's.
-  void ResumeDisks(const TierPlace& place);
-  void ResumeClusterDisks();
+  // Errors: as StartThread.
+  Status ResumeDisks(const TierPlace& place);
+  Status ResumeClusterDisks();
 
   // ---- its disks (owner_tier.cc, docs/ssd.md)
   // Once, after the first Publish and before Start. Without a disk: notes that the pool runs
@@ -155,7 +156,8 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   }
 
   // Starts the lease and the background thread.
-  void Start();
+  // Errors: as StartThread; it is stopped then.
+  Status Start();
   // Touches the memory in the background, until PausePopulating. After all that others wait for is
   // started: it holds the lock of the address space, for which new threads wait to get a stack.
   void StartPopulating();
@@ -349,9 +351,9 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   void TellFromDisk(std::vector<InventoryItem>& items, std::size_t at_most);
   void UseTold(std::size_t disk, std::uint64_t era);
   bool DiskAway() const;
-  void StartDisks();
+  Status StartDisks();
   HandedDisks HandOverDisks();
-  void StartThreads();
+  Status StartThreads();
   struct SessionFile {
     Mapping map;
     UniqueFd fd;  // for a successor
@@ -440,6 +442,7 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   OwnerFacts facts_ KVCOVE_GUARDED_BY(disk_mutex_);
   std::string follow_error_ KVCOVE_GUARDED_BY(disk_mutex_);  // for the log
   bool starts_opener_ KVCOVE_GUARDED_BY(disk_mutex_) = false;
+  LogLimit opener_refused_;
   std::thread opener_;  // joined once nobody starts it any more
   // What the master has published, until the disk is settled: before, nothing may be put, for the
   // disk may have it.

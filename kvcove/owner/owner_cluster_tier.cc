@@ -26,6 +26,7 @@
 
 #include "kvcove/base/directory.h"
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/owner/owner.h"
 
 namespace kvcove::owner {
@@ -104,9 +105,13 @@ void Owner::TickOpening() {
   }
   if (!error.empty()) LogError("{}", error);
   if (!opens) return;
-  std::thread opener = StartThread("kvcove-opener", [this] { RunOpener(); });
+  auto opener = StartThread("kvcove-opener", [this] { RunOpener(); });
+  if (!opener && opener_refused_.Due(clock_.NowNs()) > 0) {
+    LogError("the disks are not opened yet: {}", opener.error().detail);
+  }
   const MutexLock lock(disk_mutex_);
-  opener_ = std::move(opener);
+  if (opener) opener_ = std::move(*opener);
+  if (!opener) disk_state_ = DiskState::kMayOpen;  // the next tick tries again
   starts_opener_ = false;
   disk_changed_.NotifyAll();
 }
@@ -132,7 +137,7 @@ void Owner::RunOpener() {
   disk_place_ = ClusterPlace();
   for (OpenedTier& one :
        OpenTiers(options_.disks, disk_place_, *tiers_, *this, clock_, options_.tier)) {
-    one.tier->Start();
+    StartAgain([&] { return disk_stops_ ? Status() : one.tier->Start(); });
     disks_.push_back(std::move(one.tier));
   }
   disks_open_ = true;

@@ -76,7 +76,7 @@ class ClusterTierTest : public testing::Test {
                     .open = [this](const std::string& path) { return OpenDevice(path); }};
     KVCOVE_ASSIGN(owner_, Owner::Open(options, SystemClock::Instance()));
     KVCOVE_ASSIGN(OwnerFacts facts, owner_->PrepareDisks(directory_ + "/data"));
-    owner_->Start();
+    EXPECT_TRUE(owner_->Start());
     session_ = owner_->AddRemoteSession();
     return facts;
   }
@@ -168,7 +168,7 @@ class ClusterTierTest : public testing::Test {
     ASSERT_TRUE(loaded) << loaded.error().ToString();
     owner_ = std::move(*next);
     owner_->ResumeClusterDisks();
-    owner_->Start();
+    EXPECT_TRUE(owner_->Start());
   }
   void AwaitOpen() {
     ASSERT_TRUE(Becomes([&] { return owner_->MayPauseDisks().has_value(); }));

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/base/read_only_copy.h"
 #include "kvcove/base/size.h"
 #include "kvcove/owner/owner.h"
@@ -54,8 +55,11 @@ void Owner::Thaw() {
     frozen_ = false;
     lease_over_ = false;
   }
-  if (std::exchange(disks_paused_, false)) StartDisks();
-  StartThreads();
+  if (std::exchange(disks_paused_, false)) {
+    disks_.clear();
+    StartAgain([this] { return StartDisks(); });
+  }
+  StartAgain([this] { return StartThreads(); });
 }
 
 void Owner::PausePopulating() { (void)populator_->StopWithin(kPopulatorNs); }
@@ -251,33 +255,36 @@ HandedDisks Owner::HandOverDisks() {
   return disks;
 }
 
-void Owner::StartDisks() {
+// Goes on where it failed before.
+Status Owner::StartDisks() {
   Promoter& promoter = *this;
-  disks_.clear();
-  for (std::size_t i = 0; i < tiers_->size(); ++i) {
+  for (std::size_t i = disks_.size(); i < tiers_->size(); ++i) {
     FoundDisk path{.path = disklog::DiskFileOf(options_.disks[i].path), .device = {}, .super = {}};
-    disks_.push_back(std::make_unique<Tier>(std::move(path), disk_place_, (*tiers_)[i], promoter,
-                                            clock_, options_.tier));
-    disks_.back()->Resume(i < paused_disks_.size() ? paused_disks_[i] : Id128{});
+    auto tier = std::make_unique<Tier>(std::move(path), disk_place_, (*tiers_)[i], promoter, clock_,
+                                       options_.tier);
+    KVCOVE_TRY(tier->Resume(i < paused_disks_.size() ? paused_disks_[i] : Id128{}));
+    disks_.push_back(std::move(tier));
   }
   disks_open_ = true;
+  return {};
 }
 
-void Owner::ResumeDisks(const TierPlace& place) {
-  if (tiers_ == nullptr) return;
+Status Owner::ResumeDisks(const TierPlace& place) {
+  if (tiers_ == nullptr) return {};
   known_disks_ = place.known;
   disk_place_ = place;
   tiers_->common().tags.Begin(handed_.seed);
   tiers_->SetShares(handed_.shares);
   paused_disks_ = handed_.numbers;
-  StartDisks();
+  disks_.clear();
+  return StartDisks();
 }
 
 // As if its own opener had done it: `settled` from the start, for the core knows all generations.
 // What is set aside stays so until the next start, as without an upgrade: memory has newer values,
 // and may have applied removals, that the disk does not know of.
-void Owner::ResumeClusterDisks() {
-  if (tiers_ == nullptr) return;
+Status Owner::ResumeClusterDisks() {
+  if (tiers_ == nullptr) return {};
   known_disks_ = std::make_shared<KnownDisks>(handed_.directory);
   disk_directory_ = handed_.directory;
   {
@@ -293,7 +300,7 @@ void Owner::ResumeClusterDisks() {
   for (std::size_t i = 0; i < handed_.asides.size(); ++i) {
     if (!handed_.asides[i].empty()) (*tiers_)[i].Unmount(handed_.asides[i]);
   }
-  ResumeDisks(ClusterPlace());
+  return ResumeDisks(ClusterPlace());
 }
 
 // ---- in a cluster

@@ -62,7 +62,7 @@ bool HasThread(const std::string& name) {
 TEST(OwnerTest, NothingIsPopulatedBeforeItsUserSaysThatAllElseIsStarted) {
   const auto owner = *Owner::Open({.memory_bytes = 512 * kMiB, .huge_pages = HugePages::kOff},
                                   SystemClock::Instance());
-  owner->Start();
+  EXPECT_TRUE(owner->Start());
   EXPECT_FALSE(HasThread("kvcove-pages"));
   owner->StartPopulating();
   EXPECT_TRUE(HasThread("kvcove-pages") || owner->Populated());
@@ -148,7 +148,7 @@ TEST_F(LateOwnerTest, PinsAndStatisticsOfObjectsEndWithTheCallersTime) {
 // The same calls without a thread that waits.
 class ListedLaterTest : public LateOwnerTest {
  protected:
-  ListedLaterTest() { owner_->Start(); }
+  ListedLaterTest() { EXPECT_TRUE(owner_->Start()); }
   // Of a whole value; the answer comes to `answers_`.
   void PutThen(const std::string& key, std::int64_t timeout_ns) {
     const std::vector<std::byte> value(1000);
@@ -227,7 +227,7 @@ TEST_F(ListedLaterTest, ACommitIsAnsweredInTheOrderOfItsItems) {
 // The listings of puts that gave way would pile up for as long as the master is away.
 TEST_F(LateOwnerTest, TheOutboxKeepsWhatStillWaits) {
   owner_->SetMasterReachable(false);
-  owner_->Start();
+  EXPECT_TRUE(owner_->Start());
   const std::vector<std::byte> value(kInlineBytes);
   const Token token{.incarnation = {1, 1}, .generation = kOld, .slot = kSlot};
   for (int i = 0; i < 5000; ++i) {

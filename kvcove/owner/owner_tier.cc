@@ -75,7 +75,7 @@ Status Owner::OpenDisks(const TierPlace& place) {
       OpenTiers(options_.disks, place, *tiers_, *this, clock_, options_.tier);
   for (const OpenedTier& one : opened) KVCOVE_TRY(one.status);
   for (OpenedTier& one : opened) disks_.push_back(std::move(one.tier));
-  for (const auto& disk : disks_) disk->Start();
+  for (const auto& disk : disks_) KVCOVE_TRY(disk->Start());
   disks_open_ = true;
   return {};
 }

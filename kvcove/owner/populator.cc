@@ -12,7 +12,12 @@ Populator::Populator(std::span<std::byte> memory, Options options)
     : memory_(memory), options_(std::move(options)), populated_(slices()) {}
 
 void Populator::Start() {
-  work_.Start(options_.thread, Priority::kIdle, [this] { return Step(); }, options_.cpus);
+  const Status started =
+      work_.Start(options_.thread, Priority::kIdle, [this] { return Step(); }, options_.cpus);
+  if (!started) {
+    LogWarn("the segment is not populated beforehand: {}; puts populate their own part",
+            started.error().detail);
+  }
 }
 
 std::int64_t Populator::Step() {

@@ -49,6 +49,7 @@ class Populator {
   // `memory` outlives it.
   Populator(std::span<std::byte> memory, Options options);
 
+  // Where a thread is refused, it says so and populates nothing.
   void Start();
   void Stop() { work_.Stop(); }
   // As BackgroundWork::StopWithin.

@@ -166,14 +166,15 @@ void Tier::Use(std::unique_ptr<disklog::Log> log) {
   number_ = super.disk;
 }
 
-void Tier::Start() {
+Status Tier::Start() {
   first_until_ns_ = clock_.NowNs() + kPredecessorNs;
-  thread_ = StartThread("kvcove-disk", [this] { Run(); });
+  KVCOVE_ASSIGN(thread_, StartThread("kvcove-disk", [this] { Run(); }));
+  return {};
 }
 
-void Tier::Resume(const Id128& disk) {
+Status Tier::Resume(const Id128& disk) {
   number_ = disk;
-  Start();
+  return Start();
 }
 
 void Tier::Run() {

@@ -88,11 +88,12 @@ class Tier {
   // of then, and once it is set aside, Start has it tried again.
   Status Load(const Opening& opening);
   KnownDisk facts() const;
-  // It is used from now on: after Load at once, else as soon as it can be opened.
-  void Start();
+  // It is used from now on: after Load at once, else as soon as it can be opened. Errors: as
+  // StartThread.
+  Status Start();
   // The same without Load. Another process, or this one, has had the disk of this number open, and
   // has struck it from the note: what it holds may be used. Of no number: as Start.
-  void Resume(const Id128& disk);
+  Status Resume(const Id128& disk);
   // What waits is written until AwaitStop is over.
   void BeginStop(std::int64_t within_ns);
   // False: the disk's thread hangs. It has been left alone, and this, its Tiering and the segment's

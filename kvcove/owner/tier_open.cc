@@ -71,9 +71,13 @@ std::vector<OpenedTier> OpenTiers(std::span<const disklog::DiskSpec> specs, cons
     opened[i].tier =
         std::make_unique<Tier>(std::move(disk), place, tiers[i], promoter, clock, options);
     if (!is_there) continue;
-    threads.push_back(StartThread("kvcove-opener", [&opened, &plan, i] {
-      opened[i].status = opened[i].tier->Load(plan[i]);
-    }));
+    const auto load = [&opened, &plan, i] { opened[i].status = opened[i].tier->Load(plan[i]); };
+    // One after the other, where there is no thread for it.
+    if (auto thread = StartThread("kvcove-opener", load)) {
+      threads.push_back(std::move(*thread));
+    } else {
+      load();
+    }
   }
   for (std::thread& thread : threads) thread.join();
   std::vector<KnownDisk> known;

@@ -115,10 +115,10 @@ json Stat(LocalHost& host) {
 
 }  // namespace
 
-std::unique_ptr<http::Server> ServeAdmin(LocalHost& host, UniqueFd listener,
-                                         const rpc::Address& address,
-                                         std::shared_ptr<rpc::Credentials> credentials,
-                                         const Clock& clock) {
+Result<std::unique_ptr<http::Server>> ServeAdmin(LocalHost& host, UniqueFd listener,
+                                                 const rpc::Address& address,
+                                                 std::shared_ptr<rpc::Credentials> credentials,
+                                                 const Clock& clock) {
   http::ServerOptions options{.listener = std::move(listener),
                               .loopback = rpc::IsLoopback(address)};
   if (credentials != nullptr) {
@@ -151,7 +151,7 @@ std::unique_ptr<http::Server> ServeAdmin(LocalHost& host, UniqueFd listener,
        .path = "/v1/stat",
        .answer = [&host](const Request&) { return http::JsonResponse(Stat(host)); }},
   };
-  return std::make_unique<http::Server>(std::move(options), std::move(routes));
+  return http::Server::Open(std::move(options), std::move(routes));
 }
 
 }  // namespace kvcove::pool

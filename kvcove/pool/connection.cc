@@ -2,16 +2,22 @@
 #include "kvcove/pool/connection.h"
 
 #include <fmt/core.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
+#include <optional>
 
 #include "kvcove/base/keys.h"
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
 #include "kvcove/pool/host_status.h"
 #include "kvcove/pool/local_host.h"
@@ -300,7 +306,55 @@ Result<std::unique_ptr<Connection>> OpenCluster(std::string_view address, std::s
   return std::make_unique<ClusterConnection>(std::move(host));
 }
 
+// The owner at this host's socket, or a pool of one's own where there is certainly none.
+Result<std::unique_ptr<Connection>> OpenAuto(std::string_view query,
+                                             std::chrono::milliseconds timeout) {
+  const std::string path = DefaultSocketPath();
+  KVCOVE_ASSIGN(const std::optional<std::string> none, WhyNoOwner(path));
+  if (none) {
+    LogInfo("auto: an embedded pool, for at '{}' {}", path, *none);
+    return OpenEmbedded(query);
+  }
+  // The other keys are of the embedded pool that there might be instead.
+  KVCOVE_TRY(ParseEmbedded(query));
+  KVCOVE_ASSIGN(const requester::WarmOptions warm,
+                ParseWarmKey(query, [](auto) { return Status{}; }));
+  LogInfo("auto: the owner at '{}', this host's", path);
+  return OpenSocket(path, warm, timeout);
+}
+
 }  // namespace
+
+Result<std::optional<std::string>> WhyNoOwner(const std::string& path) {
+  const auto unknown = [&](const std::string& why) {
+    return Fail(Code::kUnavailable,
+                fmt::format("auto: whether an owner serves '{}' cannot be known: {}; name it by "
+                            "$KVCOVE_SOCKET, or say 'embedded:' for a pool of this process's own",
+                            path, why));
+  };
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    return unknown(fmt::format("the path of a socket has {} bytes at most, this one {}",
+                               sizeof(address.sun_path) - 1, path.size()));
+  }
+  struct stat status{};
+  if (stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return "there is no such socket";
+    return unknown(std::strerror(errno));
+  }
+  if (!S_ISSOCK(status.st_mode)) return unknown("it is no socket");
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return unknown(std::strerror(errno));
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+    return std::nullopt;
+  }
+  if (errno == EAGAIN) return std::nullopt;  // it accepts nobody now
+  if (errno == ENOENT) return "there is no such socket";
+  if (errno == ECONNREFUSED) return "nobody listens there any more";
+  return unknown(std::strerror(errno));
+}
 
 Result<std::unique_ptr<Connection>> OpenConnection(std::string_view address,
                                                    std::chrono::milliseconds timeout) {
@@ -323,21 +377,12 @@ Result<std::unique_ptr<Connection>> OpenConnection(std::string_view address,
     const char* named = std::getenv("KVCOVE_POOL");
     if (named != nullptr && *named != '\0' && !std::string_view(named).starts_with("auto")) {
       auto opened = OpenConnection(named, timeout);
-      if (opened) return opened;
-      return Fail(opened.error().code, "$KVCOVE_POOL: " + opened.error().detail);
+      if (!opened) return Fail(opened.error().code, "$KVCOVE_POOL: " + opened.error().detail);
+      // No whole address: it may hold a token.
+      LogInfo("auto: a pool of the form '{}', as $KVCOVE_POOL says", (*opened)->form());
+      return opened;
     }
-    const std::string path = DefaultSocketPath();
-    struct stat status{};
-    if (stat(path.c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) {
-      // The other keys are of the embedded pool that there might be instead.
-      KVCOVE_TRY(ParseEmbedded(query));
-      KVCOVE_ASSIGN(const requester::WarmOptions warm,
-                    ParseWarmKey(query, [](auto) { return Status{}; }));
-      auto opened = OpenSocket(path, warm, timeout);
-      // A socket that a dead daemon left behind is as good as none.
-      if (opened || opened.error().code != Code::kUnavailable) return opened;
-    }
-    return OpenEmbedded(query);
+    return OpenAuto(query, timeout);
   }
   return Fail(Code::kInvalid,
               fmt::format("'{}' is not a pool's address; use embedded:?memory=4GiB, "

@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "kvcove/requester/session.h"
@@ -34,6 +36,11 @@ class Connection {
  private:
   transport::Registry registry_{{&transport::tcp::Sockets()}};
 };
+
+// Why no owner serves the socket `path`: there is none, or nobody listens there any more. Nothing:
+// an owner may serve there. Errors: kUnavailable where that cannot be known, so that a pool of
+// one's own beside it would be a mistake.
+Result<std::optional<std::string>> WhyNoOwner(const std::string& path);
 
 // Pool::Open says which addresses there are, and the errors.
 Result<std::unique_ptr<Connection>> OpenConnection(std::string_view address,

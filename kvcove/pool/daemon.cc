@@ -46,16 +46,18 @@ Status Daemon::Impl::Listen() {
     server.socket_path = options_.socket_path;
     server.unix_access = options_.unix_access;
     KVCOVE_ASSIGN(server_, rpc::Server::Open(server, *this));
-    Serve();
+    KVCOVE_TRY(Serve());
   }
   host_->owner().StartPopulating();
   return {};
 }
 
-void Daemon::Impl::Serve() {
+Status Daemon::Impl::Serve() {
   workers_ = std::make_unique<rpc::Workers>(kWorkers);
   control_workers_ = std::make_unique<rpc::Workers>(kControlWorkers);
-  server_->Start();
+  KVCOVE_TRY(workers_->Start());
+  KVCOVE_TRY(control_workers_->Start());
+  return server_->Start();
 }
 
 bool Daemon::Impl::Unattended() const {

@@ -29,7 +29,7 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
   Status Listen();
   // What a predecessor listened on and talked to; serves nothing yet.
   Status Adopt(StateReader& state, rpc::HandedServer handed);
-  void Serve();
+  Status Serve();
   LocalHost& host() { return *host_; }
   bool Unattended() const;
   // All daemons of this process, which is handed over whole by the first one. They outlast it.

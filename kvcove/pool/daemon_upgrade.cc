@@ -300,11 +300,11 @@ Result<std::vector<std::unique_ptr<Daemon>>> Daemon::TakeOver(
   taker.SayMine();
   std::vector<std::unique_ptr<Daemon>> daemons;
   for (Taking& one : all) {
-    one.impl->host().StartAdopted();
+    KVCOVE_TRY(one.impl->host().StartAdopted());
     daemons.push_back(std::unique_ptr<Daemon>(new Daemon(std::move(one.impl))));
   }
   Group(daemons);
-  for (const auto& daemon : daemons) daemon->impl_->Serve();
+  for (const auto& daemon : daemons) KVCOVE_TRY(daemon->impl_->Serve());
   for (const auto& daemon : daemons) daemon->host().owner().StartPopulating();
   // An authority of several owners has them all in common.
   daemons.front()->host().RepeatEngines();

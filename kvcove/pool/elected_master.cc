@@ -97,7 +97,7 @@ Status ElectedMaster::Impl::Open() {
   self_.admin = options_.announced_admin;
   if (self_.admin.empty() && options_.admin) self_.admin = options_.admin->ToString();
   KVCOVE_TRY(OpenStandby());
-  thread_ = StartThread("kvcove-elect", [this] { Run(); });
+  KVCOVE_ASSIGN(thread_, StartThread("kvcove-elect", [this] { Run(); }));
   return {};
 }
 

@@ -19,8 +19,11 @@ constexpr std::int64_t kMaxPauseNs = kSecond;
 
 }  // namespace
 
-EngineEnds::EngineEnds(Tell tell) : tell_(std::move(tell)) {
-  thread_ = StartThread("kvcove-ends", [this] { Run(); });
+EngineEnds::EngineEnds(Tell tell) : tell_(std::move(tell)) {}
+
+Status EngineEnds::Start() {
+  KVCOVE_ASSIGN(thread_, StartThread("kvcove-ends", [this] { Run(); }));
+  return {};
 }
 
 EngineEnds::~EngineEnds() {
@@ -29,7 +32,7 @@ EngineEnds::~EngineEnds() {
     stopping_ = true;
     changed_.NotifyAll();
   }
-  thread_.join();
+  JoinIfStarted(thread_);
   if (const std::size_t left = waiting(); left > 0) {
     LogWarn("the master does not know that {} engines have ended: it did not answer", left);
   }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "kvcove/base/mutex.h"
+#include "kvcove/base/result.h"
 
 namespace kvcove::pool {
 
@@ -28,6 +29,8 @@ class EngineEnds {
   ~EngineEnds();
   EngineEnds(const EngineEnds&) = delete;
   EngineEnds& operator=(const EngineEnds&) = delete;
+  // Errors: as StartThread.
+  Status Start();
 
   // Never waits. An engine that is there already is told once.
   void Add(const Engine& engine);

@@ -63,6 +63,7 @@ TEST(EngineEndsTest, NothingIsLostWhileTheMasterIsAwayAndNobodyWaits) {
   Master master;
   master.Set(/*frozen=*/false, /*away=*/true);
   EngineEnds ends(master.tell());
+  ASSERT_TRUE(ends.Start());
   for (int i = 0; i < 1000; ++i) ends.Add({"acme/llama", std::to_string(i)});
   master.AwaitAsked(3);
   EXPECT_EQ(ends.waiting(), 1000U);
@@ -74,6 +75,7 @@ TEST(EngineEndsTest, AddReturnsWhileTheMasterIsFrozen) {
   Master master;
   master.Set(/*frozen=*/true, /*away=*/false);
   EngineEnds ends(master.tell());
+  ASSERT_TRUE(ends.Start());
   ends.Add({"a", "1"});
   master.AwaitAsked(1);
   ends.Add({"a", "2"});
@@ -87,6 +89,7 @@ TEST(EngineEndsTest, AnEngineThatIsBackWaitsUntilTheMasterKnowsOfItsEnd) {
   Master master;
   master.Set(/*frozen=*/true, /*away=*/false);
   EngineEnds ends(master.tell());
+  ASSERT_TRUE(ends.Start());
   ends.Add({"a", "told"});
   master.AwaitAsked(1);
   ends.Add({"a", "waits"});
@@ -104,6 +107,7 @@ TEST(EngineEndsTest, SomebodyWhoWaitsShortensThePause) {
   Master master;
   master.Set(/*frozen=*/false, /*away=*/true);
   EngineEnds ends(master.tell());
+  ASSERT_TRUE(ends.Start());
   ends.Add({"a", "1"});
   for (int times = 1; times < 100; ++times) {  // the pauses alone would take a minute and a half
     master.AwaitAsked(times);
@@ -115,6 +119,7 @@ TEST(EngineEndsTest, WhatIsLeftAtTheEndIsTried) {
   Master master;
   {
     EngineEnds ends(master.tell());
+    ASSERT_TRUE(ends.Start());
     for (int i = 0; i < 300; ++i) ends.Add({"a", std::to_string(i)});
   }
   EXPECT_EQ(master.ended().size(), 300U);

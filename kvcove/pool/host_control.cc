@@ -45,6 +45,7 @@ Result<std::shared_ptr<HostControl>> HostControl::Open(const std::string& data_d
                                                        std::int64_t lease_ns, const Clock& clock) {
   std::shared_ptr<HostControl> control(new HostControl(data_directory, lease_ns, clock));
   KVCOVE_TRY(control->Resume());
+  KVCOVE_TRY(control->engines_->Resume());
   return control;
 }
 

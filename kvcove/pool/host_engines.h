@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kvcove/base/carry.h"
+#include "kvcove/base/result.h"
 #include "kvcove/pool/engine_ends.h"
 #include "kvcove/requester/held_engines.h"
 #include "kvcove/wire/messages.h"
@@ -26,14 +27,19 @@ class HostEngines {
     auto operator<=>(const SessionKey&) const = default;
   };
 
-  // `tell`: as EngineEnds has it.
-  explicit HostEngines(EngineEnds::Tell tell) : tell_(std::move(tell)) { Resume(); }
+  // `tell`: as EngineEnds has it. Before the first call: Resume.
+  explicit HostEngines(EngineEnds::Tell tell) : tell_(std::move(tell)) {}
 
   // For an upgrade of the process (docs/upgrade.md): no call is under way, and none comes until
-  // Resume. Pause tells the ends that it knows, if the master answers.
+  // Resume. Pause tells the ends that it knows, if the master answers. Errors of Resume: as
+  // StartThread.
   void Pause() { ends_.reset(); }
-  void Resume() {
-    if (ends_ == nullptr) ends_ = std::make_unique<EngineEnds>(tell_);
+  Status Resume() {
+    if (ends_ != nullptr) return {};
+    auto ends = std::make_unique<EngineEnds>(tell_);
+    KVCOVE_TRY(ends->Start());
+    ends_ = std::move(ends);
+    return {};
   }
   template <typename Ar>
   void Carry(Ar& ar) {

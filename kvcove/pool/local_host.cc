@@ -131,6 +131,7 @@ Status LocalHost::ConnectToMaster(owner::LinkOptions& link) {
   link.identity.tenant = member.tenant;
   // The link's lease waits for nothing, so another thread says again what is registered here.
   repeats_ = std::make_unique<rpc::Workers>(1);
+  KVCOVE_TRY(repeats_->Start());
   link.on_heard = [this](std::uint64_t term) {
     if (repeating_.load() || !engines_->held().Forgotten(term, SystemClock::Instance().NowNs()))
       return;
@@ -170,7 +171,7 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   }
   KVCOVE_TRY(ConnectToMaster(link));
   KVCOVE_TRY(OpenData());
-  owner_->Start();
+  KVCOVE_TRY(owner_->Start());
   link.identity.address = advertised_.address.ToString();
   if (!options.lineage.empty()) {
     auto lineage = owner::Lineage::Open(options.lineage, link.identity.owner);
@@ -184,7 +185,7 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
     }
   }
   link_ = std::make_unique<owner::Link>(*owner_, link, clock);
-  link_->Start();
+  KVCOVE_TRY(link_->Start());
   // Who waited for this owner may use it at once: mostly its first lease comes in milliseconds. A
   // master that is not there yet is no reason not to start.
   const std::int64_t until_ns = clock.NowNs() + kSecond / 2;
@@ -257,7 +258,7 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& optio
   }
   host->index_ = host->alone_->AddOwner(host->owner_);
   KVCOVE_TRY(host->OpenDisks());
-  host->owner_->Start();
+  KVCOVE_TRY(host->owner_->Start());
   return host;
 }
 
@@ -287,7 +288,7 @@ Status LocalHost::OpenEngines() {
     own_engines_ = std::make_unique<HostEngines>(
         [this](std::span<const HostEngines::Engine> engines) { return TellEnds(engines); });
     engines_ = own_engines_.get();
-    return {};
+    return own_engines_->Resume();
   }
   alone_ = options_.control;
   if (alone_ == nullptr) {

@@ -105,7 +105,7 @@ class LocalHost final {
                                                   const Clock& clock);
   // From here on this process owns the memory: renews the lease, and does nothing else.
   void ClaimLease();
-  void StartAdopted();
+  Status StartAdopted();
   // Once calls are served: what the engines of this host have registered is registered again.
   void RepeatEngines();
   // When nobody renews the lease any more, unless Resume comes or a successor does.

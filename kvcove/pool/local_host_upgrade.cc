@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/pool/local_host.h"
 #include "kvcove/rpc/inherited.h"
 
@@ -74,7 +75,7 @@ void LocalHost::Resume() {
       (void)engines_->held().Repeat(*control_, clock_->NowNs() + kUpgradeRepeatNs);
     }
   }
-  engines_->Resume();
+  StartAgain([this] { return engines_->Resume(); });
 }
 
 void LocalHost::SaveLink(StateWriter& ar) {
@@ -117,15 +118,15 @@ void LocalHost::ClaimLease() {
   if (!in_cluster()) owner_->SetLease(clock_->NowNs() + options_.owner.lease_ns);
 }
 
-void LocalHost::StartAdopted() {
+Status LocalHost::StartAdopted() {
   started_ = true;
-  engines_->Resume();
+  KVCOVE_TRY(engines_->Resume());
   if (in_cluster()) {
-    owner_->ResumeClusterDisks();
+    KVCOVE_TRY(owner_->ResumeClusterDisks());
   } else {
-    owner_->ResumeDisks(DiskPlace());
+    KVCOVE_TRY(owner_->ResumeDisks(DiskPlace()));
   }
-  owner_->Start();
+  KVCOVE_TRY(owner_->Start());
   if (in_cluster()) {
     if (const Status opened = OpenData(); !opened) {
       LogError("other hosts cannot reach this one until it is restarted: {}",
@@ -136,8 +137,9 @@ void LocalHost::StartAdopted() {
           owner::Lineage::Adopt(options_.lineage, link_->identity(), std::move(adopted_lineage_));
       link_->SetLineage(lineage_.get());
     }
-    link_->Start();
+    KVCOVE_TRY(link_->Start());
   }
+  return {};
 }
 
 // In a cluster the link does it when the master answers. Until then their slots count as named.

@@ -87,6 +87,7 @@ class MasterProcess::Impl final : public rpc::Handler, public UpgradeGiver {
 Status MasterProcess::Impl::Open() {
   KVCOVE_ASSIGN(server_, master::MasterServer::Open(options_.server, clock_));
   tasks_ = std::make_unique<master::Tasks>(*server_, options_.tasks, clock_);
+  KVCOVE_TRY(tasks_->Begin());
   Listen();
   return {};
 }
@@ -101,13 +102,15 @@ void MasterProcess::Impl::Listen() {
   server.name = "the master's socket for its successor";
   server.thread_name = "kvcove-successor";
   unlink(server.socket_path.c_str());
-  auto opened = rpc::Server::Open(server, *this);
-  if (!opened) {
-    return LogWarn("this master cannot be taken over (--take-over), only restarted: {}",
-                   opened.error().detail);
+  const auto listen = [&]() -> Status {
+    KVCOVE_ASSIGN(socket_, rpc::Server::Open(server, *this));
+    return socket_->Start();
+  };
+  if (const Status listens = listen(); !listens) {
+    socket_.reset();
+    LogWarn("this master cannot be taken over (--take-over), only restarted: {}",
+            listens.error().detail);
   }
-  socket_ = std::move(*opened);
-  socket_->Start();
 }
 
 Status MasterProcess::Impl::MayTakeOver(const rpc::Peer& peer,
@@ -197,9 +200,10 @@ Status MasterProcess::Impl::TakeOver() {
   }
   // From here on the other process ends, and this one is the only writer.
   taker.SayMine();
-  server_->StartAdopted();
+  KVCOVE_TRY(server_->StartAdopted());
   tasks_ = std::make_unique<master::Tasks>(*server_, options_.tasks, clock_,
                                            std::exchange(carried_tasks_, {}));
+  KVCOVE_TRY(tasks_->Begin());
   Listen();
   LogInfo("took over from process {}", taker.giver_pid());
   return {};

@@ -18,8 +18,9 @@ std::string DefaultSocketPath() {
   if (const char* path = std::getenv("KVCOVE_SOCKET"); path != nullptr && *path != '\0') {
     return path;
   }
-  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-      runtime != nullptr && *runtime != '\0') {
+  // A relative one would name another socket in each working directory, and is to be ignored
+  // (XDG Base Directory Specification).
+  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime == '/') {
     return fmt::format("{}/kvcove/kvcove.sock", runtime);
   }
   return fmt::format("/tmp/kvcove-{}/kvcove.sock", getuid());

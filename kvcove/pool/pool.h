@@ -97,7 +97,8 @@ class KVCOVE_API Pool {
   std::unique_ptr<pool::Connection> connection_;
 };
 
-// $KVCOVE_SOCKET, or kvcove/kvcove.sock in $XDG_RUNTIME_DIR, or /tmp/kvcove-<uid>/kvcove.sock.
+// $KVCOVE_SOCKET, or kvcove/kvcove.sock in $XDG_RUNTIME_DIR where that is absolute, or
+// /tmp/kvcove-<uid>/kvcove.sock.
 KVCOVE_API std::string DefaultSocketPath();
 
 }  // namespace kvcove

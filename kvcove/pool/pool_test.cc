@@ -2,10 +2,18 @@
 #include "kvcove/pool/pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 
 namespace kvcove {
 namespace {
@@ -28,6 +36,95 @@ TEST(PoolTest, AnAddressThatIsNotUnderstoodSaysWhatIsRight) {
 TEST(PoolTest, ADaemonOrMasterThatIsNotThereIsUnavailable) {
   EXPECT_EQ(Pool::Open("unix:/nowhere/at/all").error().code, Code::kUnavailable);
   EXPECT_EQ(Pool::Open("kvcove://127.0.0.1:1").error().code, Code::kUnavailable);
+}
+
+// `auto` beside what stands at the socket's path.
+class AutoTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = std::filesystem::temp_directory_path() / "kvcove-auto-XXXXXX";
+    ASSERT_NE(mkdtemp(directory_.data()), nullptr);
+    path_ = directory_ + "/kvcove.sock";
+  }
+  void TearDown() override {
+    unsetenv("KVCOVE_SOCKET");
+    std::filesystem::remove_all(directory_);
+  }
+  // What it opens, and what it logs.
+  Result<std::string> Open() {
+    setenv("KVCOVE_SOCKET", path_.c_str(), 1);
+    SetLogLevel(LogLevel::kInfo);
+    testing::internal::CaptureStderr();
+    const auto pool = Pool::Open("auto?memory=4MiB&populate=0");
+    log_ = testing::internal::GetCapturedStderr();
+    SetLogLevel(LogLevel::kWarn);
+    if (!pool) return std::unexpected(pool.error());
+    return std::string((*pool)->form());
+  }
+  void Listens(int backlog) {
+    socket_ = UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path_.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    ASSERT_EQ(bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    if (backlog > 0) {
+      ASSERT_EQ(listen(socket_.get(), backlog), 0);
+    }
+  }
+  std::string directory_;
+  std::string path_;
+  std::string log_;
+  UniqueFd socket_;
+};
+
+TEST_F(AutoTest, WhereThereIsCertainlyNoOwnerItIsEmbeddedAndSaysSo) {
+  EXPECT_EQ(Open().value_or("an error"), "embedded");
+  EXPECT_NE(log_.find(path_ + "' there is no such socket"), std::string::npos) << log_;
+  Listens(/*backlog=*/0);
+  EXPECT_EQ(Open().value_or("an error"), "embedded");
+  EXPECT_NE(log_.find("nobody listens there any more"), std::string::npos) << log_;
+}
+
+TEST_F(AutoTest, WhatCannotBeKnownIsAnError) {
+  const auto refused = [&](const std::string& why) {
+    const auto opened = Open();
+    if (opened) return *opened;
+    const std::string& detail = opened.error().detail;
+    return detail.find(why) == std::string::npos ? detail : std::string("refused");
+  };
+  path_ = directory_ + "/file";
+  std::ofstream(path_) << "text";
+  EXPECT_EQ(refused("it is no socket"), "refused");
+  path_ += "/below.sock";
+  EXPECT_EQ(refused("Not a directory"), "refused");
+  path_ = directory_ + "/loop";
+  std::filesystem::create_symlink("loop", path_);
+  EXPECT_EQ(refused("symbolic links"), "refused");
+  path_ = directory_ + "/" + std::string(120, 'x');
+  EXPECT_EQ(refused("107 bytes at most"), "refused");
+}
+
+// One that does not answer is no reason to open another one.
+TEST_F(AutoTest, AnOwnerThatDoesNotAnswerIsAnError) {
+  Listens(/*backlog=*/1);
+  setenv("KVCOVE_SOCKET", path_.c_str(), 1);
+  const auto pool = Pool::Open("auto?memory=4MiB&populate=0", std::chrono::milliseconds(100));
+  ASSERT_FALSE(pool);
+}
+
+TEST_F(AutoTest, ARelativeRuntimeDirectoryIsIgnored) {
+  const char* before = std::getenv("XDG_RUNTIME_DIR");
+  const std::string kept = before == nullptr ? "" : before;
+  unsetenv("KVCOVE_SOCKET");
+  setenv("XDG_RUNTIME_DIR", "run", 1);
+  EXPECT_EQ(DefaultSocketPath(), "/tmp/kvcove-" + std::to_string(getuid()) + "/kvcove.sock");
+  setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
+  EXPECT_EQ(DefaultSocketPath(), "/run/user/7/kvcove/kvcove.sock");
+  if (before == nullptr) {
+    unsetenv("XDG_RUNTIME_DIR");
+  } else {
+    setenv("XDG_RUNTIME_DIR", kept.c_str(), 1);
+  }
 }
 
 TEST(PoolTest, ASessionOutlivesItsPool) {

@@ -15,6 +15,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/priority.h"
 #include "kvcove/base/size.h"
+#include "kvcove/base/text.h"
 #include "kvcove/rpc/client.h"
 #include "kvcove/wire/frame.h"
 
@@ -167,7 +168,7 @@ Result<UpgradeHello> Decode(std::string_view text) {
   }
   const auto number = [&](const char* name) {
     const auto at = lines.find(name);
-    return at == lines.end() ? 0 : std::strtoull(at->second.c_str(), nullptr, 10);
+    return at == lines.end() ? 0 : LeadingNumber(at->second);
   };
   return UpgradeHello{.version = static_cast<std::uint32_t>(number("version")),
                       .layout = static_cast<std::uint32_t>(number("layout")),
@@ -321,14 +322,21 @@ bool UpgradeThread::Begin(rpc::Server& server, rpc::ConnectionId id, std::int32_
     return false;
   }
   if (thread_.joinable()) thread_.join();  // it has ended
-  thread_ = StartThread("kvcove-upgrade", [this, pid, givers = std::move(givers), socket,
-                                           process =
-                                               std::make_shared<UniqueFd>(std::move(process))] {
+  auto thread = StartThread("kvcove-upgrade", [this, pid, givers = std::move(givers), socket,
+                                               process =
+                                                   std::make_shared<UniqueFd>(std::move(process))] {
     const Status given = Give(givers, *socket, *process, clock_);
     if (given) return on_taken_over_(pid);
     LogWarn("process {} has not taken over, this one goes on: {}", pid, given.error().ToString());
     runs_ = false;
   });
+  if (thread) {
+    thread_ = std::move(*thread);
+  } else {
+    // The peer sees the end of the connection.
+    LogWarn("process {} cannot take over: {}", pid, thread.error().detail);
+    runs_ = false;
+  }
   return true;
 }
 
@@ -361,7 +369,7 @@ Result<UpgradeTaker> UpgradeTaker::Begin(const std::string& socket_path,
                                                 socket_path, reply.error().detail));
   }
   // The socket's credentials are those of the process that began to listen there, long ago maybe.
-  UpgradeTaker taker(client->TakeFd(), static_cast<std::int32_t>(std::atoi(reply->c_str())), clock,
+  UpgradeTaker taker(client->TakeFd(), static_cast<std::int32_t>(LeadingNumber(*reply)), clock,
                      std::move(on_stage));
   taker.Reach(UpgradeStage::kHello);
   return taker;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/text.h"
 
 namespace kvcove::replay {
 namespace {
@@ -75,6 +76,7 @@ Result<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,
                                  .pressure = std::chrono::milliseconds(0),
                                  .fingerprints = !salt},
         clock));
+    KVCOVE_TRY(engine->workers_.back()->started());
     KVCOVE_ASSIGN(auto store, open());
     engine->workers_.back()->Connect(std::move(store), engine->pool_->form() == "cluster");
   }
@@ -85,7 +87,7 @@ Result<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options,
                      .keeps_cache = options.own_blocks > 0};
   if (salt) {
     model.weights_of_salt = [](const std::string& name) {
-      return static_cast<Weights>(std::strtoull(name.c_str() + 5, nullptr, 10));
+      return static_cast<Weights>(LeadingNumber(std::string_view(name).substr(5)));
     };
   }
   model.saves_ordered = [raw = engine.get()](const std::string& plan) { raw->last_saves_ = plan; };

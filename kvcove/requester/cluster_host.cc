@@ -76,6 +76,7 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
         return due_ns == rpc::Breaker::kNever ? due_ns : due_ns + later_ns;
       },
       options.access, clock);
+  KVCOVE_TRY(host->peers_->Start());
   host->peers_now_.store(host->peers_.get(), std::memory_order_release);
   return host;
 }
@@ -110,21 +111,24 @@ ClusterHost::~ClusterHost() {
 }
 
 // No thread starts under a lock, and of two that were made one ends behind it.
-rpc::Workers& ClusterHost::Ahead() {
+rpc::Workers* ClusterHost::Ahead() {
   {
     const MutexLock lock(ahead_mutex_);
-    if (ahead_ != nullptr) return *ahead_;
+    if (ahead_ != nullptr) return ahead_.get();
   }
   auto made = std::make_unique<rpc::Workers>(1);
+  if (!made->Start()) return nullptr;
   const MutexLock lock(ahead_mutex_);
   if (ahead_ == nullptr) ahead_ = std::move(made);
-  return *ahead_;
+  return ahead_.get();
 }
 
 void ClusterHost::ReadAhead(const Token& token, wire::OwnerNumber owner,
                             std::vector<std::string> keys, std::chrono::milliseconds hold) {
   const std::int64_t until_ns = clock_.NowNs() + kAheadNs;
-  (void)Ahead().Post([this, token, owner, keys = std::move(keys), hold, until_ns] {
+  rpc::Workers* const ahead = Ahead();
+  if (ahead == nullptr) return;
+  (void)ahead->Post([this, token, owner, keys = std::move(keys), hold, until_ns] {
     if (closing_.load(std::memory_order_relaxed) || clock_.NowNs() >= until_ns) return;
     const auto peer = peers_->Get(owner, until_ns);
     if (peer == nullptr || peer->broken()) return;

@@ -77,7 +77,8 @@ class ClusterHost final : public LookupService {
                                       std::int64_t deadline_ns) override;
 
  private:
-  rpc::Workers& Ahead() KVCOVE_EXCLUDES(ahead_mutex_);
+  // Null: no thread could be started; nothing is read ahead then.
+  rpc::Workers* Ahead() KVCOVE_EXCLUDES(ahead_mutex_);
   ClusterHost(const ClusterHostOptions& options, const Clock& clock);
   wire::RequesterReport TakeReport(std::vector<wire::OwnerNumber> passed_over);
   void FindLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns);

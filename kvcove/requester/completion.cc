@@ -47,22 +47,14 @@ class CompletionQueue::Impl {
 
   Status Start(std::uint64_t tag, std::chrono::milliseconds timeout, Call call) {
     const std::int64_t deadline_ns = clock_.NowNs() + timeout.count() * kMillisecond;
-    bool first = false;
-    {
-      const MutexLock lock(mutex_);
-      if (unfinished_ + done_.size() >= capacity_) {
-        return Fail(Code::kLimit, "the completion queue is full; take completions first");
-      }
-      first = !std::exchange(started_, true);
-      ++unfinished_;
-      tasks_.push_back({.tag = tag, .deadline_ns = deadline_ns, .call = std::move(call)});
-      changed_.NotifyAll();
+    KVCOVE_TRY(EnsureThreads());
+    const MutexLock lock(mutex_);
+    if (unfinished_ + done_.size() >= capacity_) {
+      return Fail(Code::kLimit, "the completion queue is full; take completions first");
     }
-    if (!first) return {};
-    for (int i = 0; i < kThreads; ++i) {
-      threads_.push_back(StartThread("kvcove-async", [this] { Run(); }));
-    }
-    threads_.push_back(StartThread("kvcove-late", [this] { Watch(); }));
+    ++unfinished_;
+    tasks_.push_back({.tag = tag, .deadline_ns = deadline_ns, .call = std::move(call)});
+    changed_.NotifyAll();
     return {};
   }
 
@@ -90,6 +82,31 @@ class CompletionQueue::Impl {
     std::int64_t deadline_ns = 0;
     bool late_told = false;
   };
+
+  // The first call starts them, and others wait for it. What a failed one has started stays.
+  Status EnsureThreads() {
+    {
+      const MutexLock lock(mutex_);
+      while (starting_) changed_.Wait(mutex_);
+      if (started_) return {};
+      starting_ = true;
+    }
+    const Status done = StartThreads();
+    const MutexLock lock(mutex_);
+    starting_ = false;
+    started_ = done.has_value();
+    changed_.NotifyAll();
+    return done;
+  }
+  Status StartThreads() {
+    while (threads_.size() <= static_cast<std::size_t>(kThreads)) {
+      const bool watches = threads_.empty();
+      KVCOVE_ASSIGN(std::thread thread, watches ? StartThread("kvcove-late", [this] { Watch(); })
+                                                : StartThread("kvcove-async", [this] { Run(); }));
+      threads_.push_back(std::move(thread));
+    }
+    return {};
+  }
 
   Completion Finish(Task& task) const {
     Completion completion{.tag = task.tag, .status = {}};
@@ -179,9 +196,10 @@ class CompletionQueue::Impl {
   std::list<Running> running_ KVCOVE_GUARDED_BY(mutex_);
   std::deque<Completion> done_ KVCOVE_GUARDED_BY(mutex_);
   std::size_t unfinished_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  bool starting_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool started_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
-  // Of the first call, which starts them, and then of the destructor, which no call overlaps.
+  // Of the call that starts them, and then of the destructor, which no call overlaps.
   std::vector<std::thread> threads_;
 };
 

@@ -45,7 +45,7 @@ class FakeDaemon final : private rpc::Handler {
     server_ = std::move(*server);
   }
   ~FakeDaemon() override { server_->Stop(); }
-  void Start() { server_->Start(); }
+  void Start() { EXPECT_TRUE(server_->Start()); }
 
   std::int64_t clock_skew_ns = 0;  // of another time namespace
   std::size_t files = 3;           // that its hello gives

@@ -43,7 +43,7 @@ class FakeMaster final : private rpc::Handler {
     auto server = rpc::Server::Open(options, *this);
     EXPECT_TRUE(server) << server.error().ToString();
     server_ = std::move(*server);
-    server_->Start();
+    EXPECT_TRUE(server_->Start());
   }
   ~FakeMaster() override { server_->Stop(); }
 

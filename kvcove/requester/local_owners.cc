@@ -91,7 +91,8 @@ Result<std::shared_ptr<SocketOwners>> SocketOwners::Connect(const std::string& s
   std::shared_ptr<SocketOwners> owners(new SocketOwners(socket, clock, warm));
   const Status found = owners->Look(deadline_ns);
   if (owners->owners_.count() == 0) return std::unexpected(found.error());
-  owners->thread_ = StartThread("kvcove-owners", [raw = owners.get()] { raw->Watch(); });
+  KVCOVE_ASSIGN(owners->thread_,
+                StartThread("kvcove-owners", [raw = owners.get()] { raw->Watch(); }));
   return owners;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "kvcove/base/posix.h"
 #include "kvcove/base/random.h"
 
 namespace kvcove::requester {
@@ -29,7 +30,11 @@ Peers::Peers(Ask ask, std::function<std::int64_t()> master_due, const rpc::Acces
              const Clock& clock)
     : ask_(std::move(ask)), master_due_(std::move(master_due)), access_(access), clock_(clock) {
   Refresh(Asker::kBackground, rpc::Breaker::kNever);
-  thread_ = StartThread("kvcove-peers", [this] { Run(); });
+}
+
+Status Peers::Start() {
+  KVCOVE_ASSIGN(thread_, StartThread("kvcove-peers", [this] { Run(); }));
+  return {};
 }
 
 Peers::~Peers() {
@@ -38,7 +43,7 @@ Peers::~Peers() {
     stopping_ = true;
     changed_.NotifyAll();
   }
-  thread_.join();
+  JoinIfStarted(thread_);
 }
 
 void Peers::Wake() {

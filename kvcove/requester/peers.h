@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "kvcove/base/result.h"
 #include "kvcove/transport/tcp/peer.h"
 #include "kvcove/wire/cluster.h"
 
@@ -33,6 +34,8 @@ class Peers {
   Peers(Ask ask, std::function<std::int64_t()> master_due, const rpc::Access& access,
         const Clock& clock);
   ~Peers();
+  // They are kept up to date from now on. Errors: as StartThread.
+  Status Start();
 
   void Refresh(std::int64_t deadline_ns) { Refresh(Asker::kCall, deadline_ns); }
   // Somebody is doubted: the thread sees when it is to be probed.

@@ -19,6 +19,7 @@ TEST(PeersTest, AskingForAnOwnerThatIsNotKnownWaitsNoLongerThanItsCaller) {
         return Fail(Code::kTimeout, "the master is frozen");
       },
       [] { return rpc::Breaker::kNever; }, {}, SystemClock::Instance());
+  ASSERT_TRUE(peers.Start());
   const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + 5 * kMillisecond;
   EXPECT_EQ(peers.Get(7, deadline_ns), nullptr);
   EXPECT_EQ(asked_until_ns, deadline_ns);
@@ -41,6 +42,7 @@ TEST(PeersTest, TheMasterIsAskedAboutWithoutALock) {
         return rpc::Breaker::kNever;
       },
       {}, SystemClock::Instance());
+  ASSERT_TRUE(peers.Start());
   known = &peers;
   const std::int64_t until_ns = SystemClock::Instance().NowNs() + 60 * kSecond;
   while (asked == 0 && SystemClock::Instance().NowNs() < until_ns) {

@@ -195,7 +195,8 @@ Result<std::unique_ptr<RemoteHost>> RemoteHost::Connect(const std::string& socke
   std::unique_ptr<RemoteHost> host(new RemoteHost(socket_path, clock, warm, std::move(accept)));
   attachment->StartWarming(warm);
   host->Replace(std::move(attachment));
-  host->monitor_ = StartThread("kvcove-monitor", [raw = host.get()] { raw->Monitor(); });
+  KVCOVE_ASSIGN(host->monitor_,
+                StartThread("kvcove-monitor", [raw = host.get()] { raw->Monitor(); }));
   return host;
 }
 
@@ -207,7 +208,7 @@ RemoteHost::~RemoteHost() {
   }
   const std::uint64_t one = 1;
   (void)!write(wake_.get(), &one, sizeof(one));
-  monitor_.join();
+  JoinIfStarted(monitor_);
   std::shared_ptr<SocketAttachment> last;
   {
     const MutexLock lock(mutex_);

@@ -87,9 +87,14 @@ void ResetKeeper::StartRetries() {
     const MutexLock lock(mutex_);
     if (stopping_ || std::exchange(started_, true)) return;
   }
-  std::thread retry = StartThread("kvcove-reset", [this] { RunRetries(); });
+  auto retry = StartThread("kvcove-reset", [this] { RunRetries(); });
+  if (!retry) {
+    LogError("a reset that is not proven is repeated with the next one only: {}",
+             retry.error().detail);
+  }
   const MutexLock lock(mutex_);
-  retry_ = std::move(retry);
+  if (retry) retry_ = std::move(*retry);
+  if (!retry) started_ = false;
   changed_.NotifyAll();
 }
 

@@ -6,6 +6,8 @@
 #include <set>
 #include <thread>
 
+#include "kvcove/base/log.h"
+
 namespace kvcove::requester {
 namespace {
 
@@ -30,7 +32,13 @@ void ShardLookup::SetMap(std::shared_ptr<const wire::ShardMap> map) {
     const MutexLock lock(mutex_);
     wants = workers_ == nullptr;
   }
-  if (wants) workers = std::make_shared<rpc::Workers>(kThreads);
+  if (wants) {
+    workers = std::make_shared<rpc::Workers>(kThreads);
+    if (const Status started = workers->Start(); !started) {
+      workers.reset();  // the caller asks one shard after the other
+      LogWarn("shards of the directory are asked one by one: {}", started.error().detail);
+    }
+  }
   std::vector<std::shared_ptr<Peer>> old;  // ends without the lock
   const MutexLock lock(mutex_);
   // Answers may overtake each other.

@@ -30,7 +30,7 @@ class Shard final : public rpc::Handler {
     auto server = rpc::Server::Open({.listen = {.host = "127.0.0.1", .port = 0}}, *this);
     EXPECT_TRUE(server) << server.error().ToString();
     server_ = std::move(*server);
-    server_->Start();
+    EXPECT_TRUE(server_->Start());
   }
   ~Shard() override { server_->Stop(); }
   void Serve(wire::SliceNumber slice, bool serves) {

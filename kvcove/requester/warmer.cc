@@ -106,7 +106,12 @@ void Warmer::Start(const std::vector<WarmWalk::File>& files, const WarmOptions& 
   walk_ = std::make_unique<WarmWalk>(files, options);
   // Low and not idle: this is an engine's process, and a thread that is preempted while it maps
   // pages holds up the engine's own mmap(2).
-  work_.Start("kvcove-warm", Priority::kLow, [this] { return walk_->Step(); });
+  const Status started =
+      work_.Start("kvcove-warm", Priority::kLow, [this] { return walk_->Step(); });
+  if (!started) {
+    LogWarn("the pool's memory is not mapped beforehand: {}; first reads take longer",
+            started.error().detail);
+  }
 }
 
 }  // namespace kvcove::requester

@@ -76,7 +76,7 @@ class WarmWalk {
 // The walk on its thread. Ends with its owner, before anything is unmapped.
 class Warmer {
  public:
-  // Returns at once.
+  // Returns at once. Where a thread is refused, it says so and maps nothing beforehand.
   void Start(const std::vector<WarmWalk::File>& files, const WarmOptions& options);
   // After it no further page is mapped. Waits for one slice at most.
   void Stop() { work_.Stop(); }

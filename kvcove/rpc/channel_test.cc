@@ -43,7 +43,7 @@ class TcpChannelTest : public testing::Test {
     auto server = Server::Open(options, echo_);
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = std::move(*server);
-    server_->Start();
+    EXPECT_TRUE(server_->Start());
   }
   static Result<std::string> Call(TcpChannel& channel, const std::string& body,
                                   wire::Method method = wire::Method::kLookup) {
@@ -118,7 +118,7 @@ class LeaderChannelTest : public TcpChannelTest {
     ServerOptions options;
     options.listen = LoopbackAddress(0);
     follower_server_ = std::move(*Server::Open(options, follower_));
-    follower_server_->Start();
+    EXPECT_TRUE(follower_server_->Start());
   }
   Addresses FollowerFirst() const {
     return Addresses({follower_server_->address(), server_->address()});

@@ -75,7 +75,7 @@ TEST(ClientTest, AnErrorThatThePeerSendsIsToldFromALostConnection) {
   ServerOptions options;
   options.listen.host = "127.0.0.1";
   auto server = *Server::Open(options, handler);
-  server->Start();
+  EXPECT_TRUE(server->Start());
   auto client = *Client::Connect(server->address(), {}, soon());
   const auto refused = client.Call(wire::Method::kRegister, {}, soon());
   ASSERT_EQ(refused.error().code, Code::kUnavailable);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kvcove/base/mutex.h"
+#include "kvcove/base/text.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -62,10 +63,9 @@ std::vector<UniqueFd> CopyTcpListeners() {
   DIR* directory = opendir("/proc/self/fd");
   if (directory == nullptr) return listeners;
   while (const dirent* entry = readdir(directory)) {
-    char* end = nullptr;
-    const long fd = std::strtol(entry->d_name, &end, 10);
-    if (*end != '\0' || !ListensOnTcp(static_cast<int>(fd))) continue;
-    listeners.emplace_back(fcntl(static_cast<int>(fd), F_DUPFD_CLOEXEC, 0));
+    const std::optional<int> fd = NumberOf<int>(entry->d_name);
+    if (!fd || !ListensOnTcp(*fd)) continue;
+    listeners.emplace_back(fcntl(*fd, F_DUPFD_CLOEXEC, 0));
   }
   closedir(directory);
   return listeners;

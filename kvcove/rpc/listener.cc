@@ -64,6 +64,13 @@ class Listener::Impl {
     });
   }
 
+  void Replace(UniqueFd socket) {
+    acceptor_.close();  // ends the accept that is under way
+    accept_again_.cancel();
+    acceptor_.assign(Protocol(options_.is_unix ? AF_UNIX : AF_INET, 0), socket.Release());
+    Accept();
+  }
+
   void Close() {
     {
       const MutexLock lock(handshakes_->mutex);
@@ -176,6 +183,7 @@ Listener::Listener(asio::io_context& loop, UniqueFd socket, const ListenerOption
                                    std::move(drop))) {}
 Listener::~Listener() = default;
 void Listener::Start() { impl_->Accept(); }
+void Listener::Replace(UniqueFd socket) { impl_->Replace(std::move(socket)); }
 void Listener::Close() { impl_->Close(); }
 UniqueFd Listener::Copy() { return impl_->Copy(); }
 void Listener::BeginAbove(std::uint64_t id) { impl_->BeginAbove(id); }

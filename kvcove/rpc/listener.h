@@ -66,6 +66,8 @@ class Listener {
 
   // Begins to accept; before the loop runs, or on its thread.
   void Start();
+  // Accepts from another socket from now on; on the loop's thread.
+  void Replace(UniqueFd socket);
   // Nothing is delivered any more, and its timers let the loop end.
   void Close();
 

@@ -10,7 +10,9 @@
 #include <boost/asio/post.hpp>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/rpc/spin.h"
+#include "kvcove/rpc/unix_access.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -18,6 +20,8 @@
 
 namespace kvcove::rpc {
 namespace {
+
+constexpr std::chrono::seconds kSocketLook{1};
 
 // Behind TLS each has a socket pair, too. On a Unix socket each may bring the descriptor of a
 // process that is watched and the file of a session's page, and an owner has another listener
@@ -43,17 +47,51 @@ void Server::Loop::Listen(UniqueFd socket) {
   listener_->Start();
 }
 
-void Server::Loop::Start(const std::string& name) {
-  thread_ = StartThread(name, [this] {
-    loop_thread_ = std::this_thread::get_id();
-    RunSpinning(loop_, SystemClock::Instance());
+void Server::Loop::WatchSocket(SocketFile& file) {
+  socket_file_ = &file;
+  AwaitSocketLook();
+}
+
+void Server::Loop::AwaitSocketLook() {
+  socket_look_.expires_after(kSocketLook);
+  socket_look_.async_wait([this](const boost::system::error_code& stopped) {
+    if (stopped) return;
+    // While it stands still for a hand-over, the successor's process may have the name already.
+    if (!draining_) LookAtSocket();
+    AwaitSocketLook();
   });
+}
+
+void Server::Loop::LookAtSocket() {
+  if (socket_file_->Mine()) return;
+  const std::string& path = socket_file_->path();
+  auto socket = ListenUnix(path, options_.unix_access);
+  if (socket) {
+    socket_file_->Take();
+    listener_->Replace(std::move(*socket));
+    LogWarn("the socket '{}' was removed while it was served; it is bound again", path);
+  } else if (unbound_.Due(SystemClock::Instance().NowNs()) > 0) {
+    LogError(
+        "the socket '{}' was removed while it was served, and cannot be bound again: {}; processes "
+        "that are connected go on, new ones do not find this one",
+        path, socket.error().detail);
+  }
+}
+
+Status Server::Loop::Start(const std::string& name) {
+  if (thread_.joinable()) return {};
+  KVCOVE_ASSIGN(thread_, StartThread(name, [this] {
+                  loop_thread_ = std::this_thread::get_id();
+                  RunSpinning(loop_, SystemClock::Instance());
+                }));
+  return {};
 }
 
 void Server::Loop::Stop() {
   if (!thread_.joinable()) return;
   asio::post(loop_, [this] {
     if (listener_) listener_->Close();
+    socket_look_.cancel();
     watches_.clear();
     while (!connections_.empty()) Close(connections_.begin()->first);
     work_.reset();

@@ -14,8 +14,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kvcove/base/log.h"
 #include "kvcove/rpc/listener.h"
 #include "kvcove/rpc/server.h"
+#include "kvcove/rpc/socket_file.h"
 
 namespace kvcove::rpc {
 
@@ -35,8 +37,12 @@ class Server::Loop {
   // Loop 0 accepts.
   void Listen(UniqueFd socket);
   const Listener& listener() const { return *listener_; }
+  // Of loop 0, before it runs: when the socket's name is removed, it is bound again. `file`
+  // outlives the loop.
+  void WatchSocket(SocketFile& file);
 
-  void Start(const std::string& name);
+  // Errors: as StartThread.
+  Status Start(const std::string& name);
   void Stop();
 
   // ---- hand-over to a successor (loop_hand_over.cc); as Server has them
@@ -91,6 +97,9 @@ class Server::Loop {
   // hand-over does not wait for them.
   bool Quiet() const;
 
+  void AwaitSocketLook();
+  void LookAtSocket();
+
   // Ends a connection that must give way or is late, if it has not been let in meanwhile.
   void Drop(ConnectionId id);
   void Admit(Arrival arrival);
@@ -141,6 +150,9 @@ class Server::Loop {
   std::vector<std::unique_ptr<Loop>>& loops_;
   asio::io_context loop_{1};
   std::optional<Listener> listener_;
+  SocketFile* socket_file_ = nullptr;
+  asio::steady_timer socket_look_{loop_};
+  LogLimit unbound_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::unordered_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   std::unordered_map<std::uint64_t, asio::posix::stream_descriptor> watches_;

@@ -7,6 +7,7 @@
 #include <future>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/rpc/loop.h"
 
 namespace kvcove::rpc {
@@ -44,7 +45,7 @@ void Server::Loop::Resume(const std::string& name) {
     asio::post(loop_, [this, id = id] { Advance(id); });
   }
   loop_.restart();
-  Start(name);
+  StartAgain([&] { return Start(name); });
 }
 
 // The loop stands still: nothing is read or written meanwhile.

@@ -1,32 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/rpc/server.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "kvcove/rpc/loop.h"
+#include "kvcove/rpc/socket_file.h"
 
 namespace kvcove::rpc {
 
 class Server::Impl {
  public:
   Impl(const ServerOptions& options, Handler& handler, UniqueFd listener, bool adopted)
-      : options_(options), owns_socket_(!adopted) {
+      : options_(options), socket_file_(options.socket_path), owns_socket_(!adopted) {
+    socket_file_.Take();
     for (std::size_t i = 0; i < std::max<std::size_t>(options_.loops, 1); ++i) {
       loops_.push_back(std::make_unique<Loop>(options_, handler, loops_));
     }
     loops_[0]->Listen(std::move(listener));
+    if (!options_.socket_path.empty()) loops_[0]->WatchSocket(socket_file_);
   }
-  void Start() {
+  Status Start() {
     owns_socket_ = true;
-    for (const auto& loop : loops_) loop->Start(options_.thread_name);
+    for (const auto& loop : loops_) KVCOVE_TRY(loop->Start(options_.thread_name));
+    return {};
   }
   // Loop 0 first: afterwards no connection moves to another.
   void Stop() {
     for (const auto& loop : loops_) loop->Stop();
     // An adopted one that never started leaves the socket to the process that goes on with it.
-    if (owns_socket_ && !options_.socket_path.empty()) unlink(options_.socket_path.c_str());
+    if (owns_socket_ && !options_.socket_path.empty()) socket_file_.Remove();
   }
   void Pause(std::int64_t deadline_ns) {
     for (const auto& loop : loops_) loop->Pause(deadline_ns);
@@ -46,6 +48,7 @@ class Server::Impl {
 
  private:
   const ServerOptions options_;
+  SocketFile socket_file_;  // loop 0's while it runs
   bool owns_socket_;
   std::vector<std::unique_ptr<Loop>> loops_;
 };
@@ -81,7 +84,7 @@ void Server::Resume() { impl_->Resume(); }
 HandedServer Server::HandOver() { return impl_->HandOver(); }
 UniqueFd Server::Detach(ConnectionId id) { return impl_->first().Detach(id); }
 
-void Server::Start() { impl_->Start(); }
+Status Server::Start() { return impl_->Start(); }
 void Server::Stop() { impl_->Stop(); }
 const Address& Server::address() const { return impl_->address(); }
 const ConnectionLimit& Server::connections() const { return impl_->connections(); }

@@ -118,7 +118,8 @@ class Server {
                                                HandedServer handed);
   ~Server();
 
-  void Start();
+  // Errors: as StartThread; then it serves nobody, and can only be destroyed.
+  Status Start();
   // Serves no more requests, and stops the loops when all that were begun are answered, or at the
   // deadline. No handler call is under way then, until Resume. What clients send waits.
   void Pause(std::int64_t deadline_ns);

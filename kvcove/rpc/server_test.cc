@@ -133,7 +133,7 @@ class ServerTest : public testing::Test {
     auto server = Server::Open(options, handler_);
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = std::move(*server);
-    server_->Start();
+    EXPECT_TRUE(server_->Start());
   }
   UniqueFd Connect() { return Connect(server_->address()); }
   static UniqueFd Connect(const Address& address) {
@@ -297,6 +297,60 @@ TEST_F(ServerTest, ConnectionsBeyondTheBoundAreClosedAndCounted) {
   EXPECT_EQ(Receive(again), "in again");
 }
 
+// ---- a Unix socket's name
+
+class SocketNameTest : public ServerTest {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kOff);
+    directory_ = std::filesystem::temp_directory_path() / "kvcove-name-XXXXXX";
+    ASSERT_NE(mkdtemp(directory_.data()), nullptr);
+    path_ = directory_ + "/below/socket";
+  }
+  void TearDown() override {
+    SetLogLevel(LogLevel::kError);
+    server_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+  std::unique_ptr<Server> Serve() {
+    ServerOptions options;
+    options.socket_path = path_;
+    auto server = Server::Open(options, handler_);
+    EXPECT_TRUE(server) << server.error().ToString();
+    if (!server) return nullptr;
+    EXPECT_TRUE((*server)->Start());
+    return std::move(*server);
+  }
+  bool Answers() const {
+    return Client::Connect(path_, SystemClock::Instance().NowNs() + 60 * kSecond).has_value();
+  }
+  std::string directory_;
+  std::string path_;
+};
+
+TEST_F(SocketNameTest, IsBoundAgainAfterItOrItsDirectoryWasRemoved) {
+  server_ = Serve();
+  ASSERT_TRUE(Answers());
+  for (const std::string& removed : {path_, directory_ + "/below"}) {
+    std::filesystem::remove_all(removed);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!Answers() && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_TRUE(Answers()) << removed;
+  }
+  server_.reset();
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(SocketNameTest, AnotherServersIsLeftAlone) {
+  server_ = Serve();
+  std::filesystem::remove(path_);
+  const std::unique_ptr<Server> second = Serve();
+  server_.reset();
+  EXPECT_TRUE(Answers());
+}
+
 // ---- limits
 
 class LimitedServerTest : public ServerTest {
@@ -309,7 +363,7 @@ class LimitedServerTest : public ServerTest {
     options.loops = 2;
     options.admission = admission_;
     server_ = *Server::Open(options, handler_);
-    server_->Start();
+    EXPECT_TRUE(server_->Start());
   }
   // A frame of the answer, whatever its code.
   static std::pair<Code, std::string> ReceiveAny(const UniqueFd& fd) {
@@ -427,7 +481,7 @@ TEST_F(ServerTest, AnAdoptedServerThatNeverStartedLeavesTheSocketWhereItIs) {
   ServerOptions options;
   options.socket_path = directory + "/socket";
   server_ = *Server::Open(options, handler_);
-  server_->Start();
+  EXPECT_TRUE(server_->Start());
   server_->Pause(SystemClock::Instance().NowNs());
   TestHandler other;
   ASSERT_TRUE(Server::Adopt(options, other, server_->HandOver()));
@@ -500,7 +554,7 @@ TEST_F(ServerTest, ASuccessorServesWhatWasHeldOverTheSameTcpConnections) {
   options.listen = server_->address();
   options.loops = 2;
   auto successor = *Server::Adopt(options, next, std::move(handed));
-  successor->Start();
+  EXPECT_TRUE(successor->Start());
   EXPECT_EQ(Receive(holds), "held");
   EXPECT_EQ(Receive(moved), "sent meanwhile");
   const UniqueFd later = Connect();
@@ -540,7 +594,7 @@ TEST_F(ServerTest, NoFrameAndNoConnectionIsLostHoweverManyHandOversThereAre) {
     options.loops = 2;
     auto successor = *Server::Adopt(options, handler_, std::move(handed));
     server_ = std::move(successor);  // the one before ends
-    server_->Start();
+    EXPECT_TRUE(server_->Start());
   }
   stop = true;
   for (std::thread& client : clients) client.join();
@@ -562,7 +616,7 @@ TEST_F(ServerTest, AConnectionThatWasHandedOverBeforeItsHelloMustSayItInTime) {
   EXPECT_EQ(successor->unproven().open(), 2U);
   // Both processes have the socket open until the one before ends.
   server_.reset();
-  successor->Start();
+  EXPECT_TRUE(successor->Start());
   Send(polite, Frame(kEcho, "hello"));
   EXPECT_EQ(Receive(polite), "hello");
   EXPECT_EQ(Receive(silent), "closed");
@@ -586,7 +640,7 @@ TEST_F(ServerTest, SilentConnectionsGiveWayAndWhoeverSaysHelloStays) {
     auto server = Server::Open(options, handler_);
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = std::move(*server);
-    server_->Start();
+    EXPECT_TRUE(server_->Start());
     const auto connect = [&] {
       if (!unix_socket) return Connect();
       auto client =

@@ -129,7 +129,7 @@ class Tls::Impl {
       stamp_ = stamp;
       context_ = std::move(first);
     }
-    thread_ = StartThread("kvcove-tls", [this] { loop_.run(); });
+    KVCOVE_ASSIGN(thread_, StartThread("kvcove-tls", [this] { loop_.run(); }));
     return {};
   }
 

@@ -11,16 +11,22 @@
 
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
+#include "kvcove/base/result.h"
 
 namespace kvcove::rpc {
 
-// Thread-safe, but for Pause and Resume. Destruction runs what is queued, then joins.
+// Thread-safe, but for Start, Pause and Resume. Destruction runs what is queued, then joins;
+// without threads nothing runs.
 class Workers {
  public:
-  explicit Workers(std::size_t threads) {
-    for (std::size_t i = 0; i < threads; ++i) {
-      threads_.push_back(StartThread("kvcove-worker", [this] { Run(); }));
+  explicit Workers(std::size_t threads) : count_(threads) {}
+  // Starts the threads that do not run yet. Errors: as StartThread; it may be called again.
+  Status Start() {
+    while (threads_.size() < count_) {
+      KVCOVE_ASSIGN(std::thread thread, StartThread("kvcove-worker", [this] { Run(); }));
+      threads_.push_back(std::move(thread));
     }
+    return {};
   }
   ~Workers() {
     {
@@ -91,6 +97,7 @@ class Workers {
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool paused_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::size_t running_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  const std::size_t count_;
   std::vector<std::thread> threads_;
 };
 

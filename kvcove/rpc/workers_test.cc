@@ -14,6 +14,7 @@ TEST(WorkersTest, WhilePausedNothingBeginsAndNothingIsLost) {
   std::atomic<int> ran{0};
   {
     Workers workers(2);
+    ASSERT_TRUE(workers.Start());
     workers.Pause();
     for (int i = 0; i < 10; ++i) ASSERT_TRUE(workers.Post([&] { ++ran; }));
     EXPECT_TRUE(workers.AwaitQuiet(kLong));
@@ -28,6 +29,7 @@ TEST(WorkersTest, AwaitQuietWaitsForWhatRuns) {
   std::atomic<bool> go_on{false};
   std::atomic<bool> ended{false};
   Workers workers(1);
+  ASSERT_TRUE(workers.Start());
   ASSERT_TRUE(workers.Post([&] {
     begun = true;
     while (!go_on) std::this_thread::yield();
@@ -45,6 +47,7 @@ TEST(WorkersTest, DestructionEndsAPauseAndRunsWhatIsQueued) {
   std::atomic<int> ran{0};
   {
     Workers workers(1);
+    ASSERT_TRUE(workers.Start());
     workers.Pause();
     ASSERT_TRUE(workers.Post([&] { ++ran; }));
   }

@@ -57,7 +57,8 @@ Result<std::unique_ptr<DeviceQueue>> DeviceQueue::Open(std::unique_ptr<DeviceBac
     queue->rings_[way] = DeviceRing(queue->ring_memory_[way]);
   }
   if (options.thread) {
-    queue->thread_ = StartThread("kvcove-device", [raw = queue.get()] { raw->Loop(); });
+    KVCOVE_ASSIGN(queue->thread_,
+                  StartThread("kvcove-device", [raw = queue.get()] { raw->Loop(); }));
   }
   return queue;
 }

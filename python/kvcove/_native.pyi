@@ -377,6 +377,9 @@ class Pool:
 
 def open_pool(address: str, timeout: float) -> Pool: ...
 def default_socket_path() -> str: ...
+def why_no_owner(path: str) -> str | None:
+    """Why no owner serves a socket; None if one may. Raises where that cannot be known."""
+
 def parse_size(text: str) -> int:
     """Bytes of a size such as "4GiB"."""
 

@@ -54,19 +54,21 @@ class ClusterProcesses {
   ClusterProcesses& operator=(const ClusterProcesses&) = delete;
 
   // `launcher` stands before the command, such as a shell that sets limits. Its log lines go to
-  // this process's stderr, or to `log_file`.
+  // this process's stderr, to `log_file`, or to `stderr_fd`.
   struct LaunchOptions {
     std::vector<std::string> launcher;
     std::string log_file;
+    int stderr_fd = -1;
     std::vector<std::string> more;  // arguments
   };
   static pid_t Spawn(const std::vector<std::string>& arguments, const std::string& host,
                      const LaunchOptions& options = {}) {
     const char* log = std::getenv("KVCOVE_TEST_LOG");
     std::vector<std::string> texts = options.launcher;
-    texts.insert(texts.end(),
-                 {KVCOVE_COMMAND, "--log",
-                  !options.log_file.empty() ? "info" : (log == nullptr ? "off" : log)});
+    texts.insert(texts.end(), {KVCOVE_COMMAND, "--log",
+                               options.stderr_fd >= 0 || !options.log_file.empty() ? "info"
+                               : log == nullptr                                    ? "off"
+                                                                                   : log});
     texts.insert(texts.end(), arguments.begin(), arguments.end());
     texts.insert(texts.end(), options.more.begin(), options.more.end());
     std::vector<char*> argv;
@@ -81,6 +83,9 @@ class ClusterProcesses {
     if (!options.log_file.empty()) {
       posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, options.log_file.c_str(),
                                        O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
+    }
+    if (options.stderr_fd >= 0) {
+      posix_spawn_file_actions_adddup2(&actions, options.stderr_fd, STDERR_FILENO);
     }
     pid_t pid = 0;
     EXPECT_EQ(posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environment.data()), 0);

@@ -511,7 +511,7 @@ TEST_F(UpgradeTest, AnOlderVersionIsNamed) {
   rpc::ServerOptions options;
   options.socket_path = socket_;
   auto server = Must(rpc::Server::Open(options, handler));
-  server->Start();
+  EXPECT_TRUE(server->Start());
   EXPECT_THAT(Refused({}), testing::HasSubstr("cannot hand over; restart it instead"));
 }
 

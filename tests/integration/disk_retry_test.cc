@@ -78,7 +78,7 @@ class DiskRetryTest : public testing::Test, private Promoter {
       ASSERT_TRUE(one.status) << one.status.error().ToString();
       tiers_.push_back(std::move(one.tier));
     }
-    for (const auto& tier : tiers_) tier->Start();
+    for (const auto& tier : tiers_) EXPECT_TRUE(tier->Start());
     tiering_ = &(*set_)[0];
     tier_ = tiers_[0].get();
   }

@@ -24,6 +24,7 @@ class DiskTasksTest : public ClusterFixture {
     if (HasFatalFailure() || IsSkipped()) return;
     tasks_ =
         std::make_unique<master::Tasks>(*master_, master::TaskOptions{}, SystemClock::Instance());
+    EXPECT_TRUE(tasks_->Begin());
     pool_ = Open("host0");
     session_ = OpenSession(*pool_, "e1", /*assume_weights=*/true);
     Fill();

@@ -32,6 +32,7 @@ class OperationsTest : public ClusterFixture {
     const Clock& clock = SystemClock::Instance();
     tasks_ = std::make_unique<master::Tasks>(
         *master_, master::TaskOptions{.repair_delay_ns = 300 * kMillisecond}, clock);
+    EXPECT_TRUE(tasks_->Begin());
     auto admin = master::Admin::Open(
         *master_, *tasks_,
         {.listen = {.host = "127.0.0.1", .port = 0}, .credentials = credentials_}, clock);
@@ -362,8 +363,8 @@ TEST_F(OperationsTest, OwnersHaveAnEndpointToo) {
   rpc::Address address{.host = "127.0.0.1", .port = 0};
   auto listener = rpc::ListenTcp(address);
   ASSERT_TRUE(listener);
-  const auto server = pool::ServeAdmin(owners_[0]->host(), std::move(*listener), address, nullptr,
-                                       SystemClock::Instance());
+  const auto server = Must(pool::ServeAdmin(owners_[0]->host(), std::move(*listener), address,
+                                            nullptr, SystemClock::Instance()));
   const auto get = [&](const std::string& path) {
     return Must(http::Call({.port = address.port, .target = path}));
   };

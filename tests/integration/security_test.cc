@@ -659,6 +659,7 @@ TEST_F(TenantOwnerTest, ATokenOfOneTenantIsNoOwnerOfOthers) {
 TEST_F(TenantOwnerTest, CopiesGoToAndFromAnOwnerOfOneTenant) {
   tasks_ = std::make_unique<master::Tasks>(
       *master_, master::TaskOptions{.repair_delay_ns = 3600 * kSecond}, SystemClock::Instance());
+  EXPECT_TRUE(tasks_->Begin());
   for (int i = 0; i < 2; ++i) StartOwner(64 << 20, "acme", acme_alone_);
   auto acme = OpenAs("acme", "host2");
   auto session = OpenSession(*acme);

@@ -36,14 +36,15 @@ Result<std::unique_ptr<FaultProxy>> FaultProxy::Open(rpc::Address listen, rpc::A
                                                      std::uint64_t seed) {
   std::unique_ptr<FaultProxy> proxy(new FaultProxy(std::move(listen), std::move(to), seed));
   KVCOVE_ASSIGN(UniqueFd listener, rpc::ListenTcp(proxy->listen_));
-  proxy->thread_ =
-      StartThread("fault-proxy", [raw = proxy.get(), fd = listener.Release()] { raw->Run(fd); });
+  KVCOVE_ASSIGN(
+      proxy->thread_,
+      StartThread("fault-proxy", [raw = proxy.get(), fd = listener.Release()] { raw->Run(fd); }));
   return proxy;
 }
 
 FaultProxy::~FaultProxy() {
   stopping_ = true;
-  thread_.join();
+  JoinIfStarted(thread_);
   while (passing_ > 0) Pause(kMillisecond);
 }
 
@@ -55,10 +56,16 @@ void FaultProxy::Run(int listener) {
     const int client = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (client < 0) continue;
     ++passing_;
-    StartThread("fault-pass", [this, client] {
+    auto passing = StartThread("fault-pass", [this, client] {
       Pass(client);
       --passing_;
-    }).detach();
+    });
+    if (passing) {
+      passing->detach();
+    } else {
+      close(client);
+      --passing_;
+    }
   }
 }
 

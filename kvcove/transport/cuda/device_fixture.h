@@ -9,6 +9,7 @@
 #include <string>
 
 #include "kvcove/base/random.h"
+#include "kvcove/base/text.h"
 #include "kvcove/transport/cuda/device.h"
 #include "kvcove/transport/cuda/fake/fake_driver.h"
 
@@ -48,7 +49,7 @@ class DeviceTest : public testing::Test {
   // $KVCOVE_SEED repeats a run.
   static std::uint64_t SeedOf() {
     const char* seed = std::getenv("KVCOVE_SEED");
-    return seed == nullptr ? RandomU64() % 1'000'000 : std::strtoull(seed, nullptr, 10);
+    return seed == nullptr ? RandomU64() % 1'000'000 : LeadingNumber(seed);
   }
 
   void Open(DeviceOptions options = {}) {

@@ -45,9 +45,10 @@ class Server::Loop {
 
   asio::io_context& context() { return context_; }
 
-  void Start(const std::string& name) {
+  Status Start(const std::string& name) {
     Sweep();
-    thread_ = StartThread(name, [this] { rpc::RunSpinning(context_, clock_); });
+    KVCOVE_ASSIGN(thread_, StartThread(name, [this] { rpc::RunSpinning(context_, clock_); }));
+    return {};
   }
   // `before` runs on the loop's thread.
   void Stop(const std::function<void()>& before) {
@@ -196,7 +197,12 @@ class Server::Impl {
       options_.admission->SetConnections(listener_->connections().max());
     }
     listener_->Start();
-    for (const auto& loop : loops_) loop->Start(options_.thread_name);
+    for (const auto& loop : loops_) {
+      const Status started = loop->Start(options_.thread_name);
+      if (started) continue;
+      Stop();
+      return started;
+    }
     return {};
   }
   // Loop 0 first: afterwards nothing is delivered to the others.

@@ -244,10 +244,13 @@ class PyScheduler {
       KVCOVE_ASSIGN(auto session, pool->OpenSession(session_options));
       store = connector::StoreOf(std::move(session));
       const Clock& clock = SystemClock::Instance();
-      runner = pool->form() == "cluster"
-                   ? connector::RunInThread(*store, clock, hold, options.lookup_timeout)
-                   : connector::RunHere(*store, clock, hold);
+      if (pool->form() == "cluster") {
+        KVCOVE_ASSIGN(runner, connector::RunInThread(*store, clock, hold, options.lookup_timeout));
+      } else {
+        runner = connector::RunHere(*store, clock, hold);
+      }
       role = std::make_unique<connector::SchedulerRole>(options, *store, *runner, clock);
+      KVCOVE_TRY(role->started());
       if (options.door.empty()) return {};
       KVCOVE_ASSIGN(server, connector::EngineServer::Open(options.door, *role));
       return {};
@@ -339,6 +342,7 @@ class PyWorker {
                                  .tier_log = tier_log,
                                  .priority = ParsePriority(priority)},
         SystemClock::Instance());
+    Unwrap(role_->started());
   }
 
   void Register(const std::vector<LayerTuple>& layers) {
@@ -481,13 +485,19 @@ class PyWorker {
   void ConnectBeside(const std::string& address) {
     if (address.empty() || connector_.joinable()) return;
     // role(): another thread may have closed it while the plan was decoded.
-    connector_ = StartThread("kvcove-connect", [this, address, role = role()] {
+    auto connector = StartThread("kvcove-connect", [this, address, role = role()] {
       while (!Connect(*role, address)) {
         const MutexLock lock(mutex_);
         if (!closing_) (void)closed_.WaitFor(mutex_, std::chrono::seconds(1));
         if (closing_) return;
       }
     });
+    if (connector) {
+      connector_ = std::move(*connector);
+    } else if (refused_.Due(SystemClock::Instance().NowNs()) > 0) {
+      // The next plan tries again.
+      LogError("{}: the pool at {} is not opened: {}", engine_, address, connector.error().detail);
+    }
   }
   bool Connect(connector::WorkerRole& role, const std::string& address) const {
     auto pool = Pool::Open(address, std::chrono::seconds(2));
@@ -513,7 +523,8 @@ class PyWorker {
   std::string door_;
   std::uint64_t told_changes_ = 0;
   std::shared_ptr<connector::WorkerRole> role_;  // null once it is closed; with the GIL
-  std::thread connector_;                        // with the GIL
+  LogLimit refused_;
+  std::thread connector_;  // with the GIL
   Mutex mutex_;
   CondVar closed_;
   bool closing_ KVCOVE_GUARDED_BY(mutex_) = false;

@@ -11,6 +11,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
+#include "kvcove/pool/connection.h"
 #include "store_disk.h"
 
 namespace kvcove::python {
@@ -366,6 +367,10 @@ void BindPool(nb::module_& module) {
           nb::sig("def __exit__(self, *args: object) -> None"));
   module.def("open_pool", &OpenPool, nb::arg("address"), nb::arg("timeout"));
   module.def("default_socket_path", &DefaultSocketPath);
+  module.def(
+      "why_no_owner", [](const std::string& path) { return Unwrap(pool::WhyNoOwner(path)); },
+      nb::arg("path"),
+      "Why no owner serves a socket; None if one may. Raises where that cannot be known.");
   module.def(
       "parse_size", [](const std::string& text) { return Unwrap(ParseSize(text)); },
       nb::arg("text"), "Bytes of a size such as \"4GiB\".");

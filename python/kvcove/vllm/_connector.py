@@ -6,7 +6,6 @@ What is decided is decided in C++ (kvcove/connector); here vLLM's objects become
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import math
@@ -266,16 +265,17 @@ class _SchedulerSide:
             )
             return config.pool
         shared = _native.default_socket_path()
-        if config.pool == "auto" and Path(shared).exists():
-            with contextlib.suppress(kvcove.Error):
-                kvcove.open(f"unix:{shared}").close()
-                _log.info(
-                    "kvcove: pool unix:%s (this host's owner, shared with all its engines; its "
-                    "memory, not 'memory'), namespace %s",
-                    shared,
-                    self.shape.namespace,
-                )
-                return f"unix:{shared}"
+        # An owner that does not answer, or may not be asked, is an error: a pool of this engine's
+        # own beside it would take its memory twice and share nothing.
+        if config.pool == "auto" and _native.why_no_owner(shared) is None:
+            kvcove.open(f"unix:{shared}").close()
+            _log.info(
+                "kvcove: pool unix:%s (this host's owner, shared with all its engines; its "
+                "memory, not 'memory'), namespace %s",
+                shared,
+                self.shape.namespace,
+            )
+            return f"unix:{shared}"
         asked = _native.parse_size(config.memory)
         memory = engines.affordable(asked, self._free_memory)
         if memory < asked:

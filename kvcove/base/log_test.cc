@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/base/log.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <thread>
+
+#include "kvcove/base/posix.h"
+
+namespace kvcove {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+constexpr char kFilling = '#';
+constexpr milliseconds kPatience{60'000};
+
+// stderr is a pipe while this lives. A test must read what it has written before the end of this:
+// the log's thread would wait in write() for ever.
+class PipeAsStderr {
+ public:
+  PipeAsStderr() : before_(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)) {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    read_end_ = UniqueFd(ends[0]);
+    EXPECT_EQ(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+    close(ends[1]);
+  }
+  ~PipeAsStderr() { dup2(before_.get(), STDERR_FILENO); }
+
+  // No write of a single byte finds room afterwards.
+  void Fill() {
+    fcntl(STDERR_FILENO, F_SETFL, O_NONBLOCK);
+    while (write(STDERR_FILENO, &kFilling, 1) == 1) {
+    }
+    fcntl(STDERR_FILENO, F_SETFL, 0);
+  }
+  // What has been written until now, without what filled the pipe.
+  std::string Read() {
+    fcntl(read_end_.get(), F_SETFL, O_NONBLOCK);
+    std::string text(1 << 20, '\0');
+    const ssize_t got = read(read_end_.get(), text.data(), text.size());
+    text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    std::erase(text, kFilling);
+    return text;
+  }
+  // Reads until all that is queued has been written.
+  std::string ReadAll() {
+    std::string text;
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (!FlushLog(milliseconds(1)) && std::chrono::steady_clock::now() < until) text += Read();
+    return text + Read();
+  }
+
+ private:
+  UniqueFd before_;
+  UniqueFd read_end_;
+};
+
+std::size_t Threads() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+// In a process of its own, without the threads of this one. Its exit status.
+template <typename Child>
+int InChild(const Child& child) {
+  const pid_t pid = fork();
+  if (pid == 0) std::exit(child());
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(LogTest, ALineThatFindsRoomIsOutBeforeTheCallReturnsAndStartsNoThread) {
+  PipeAsStderr pipe;
+  const int threads = InChild([&] {
+    LogInfo("all is {}", "well");
+    return pipe.Read().contains(" info kvcove[") ? static_cast<int>(Threads()) : 0;
+  });
+  EXPECT_EQ(threads, 1);
+}
+
+TEST(LogTest, AFullPipeStopsNoCallerAndTheDroppedLinesAreCounted) {
+  PipeAsStderr pipe;
+  pipe.Fill();
+  constexpr std::uint64_t kLines = 30'000;  // more than fit into the queue
+  const std::uint64_t dropped_before = LogLinesDropped();
+  for (std::uint64_t i = 0; i < kLines; ++i) LogWarn("line {:06} of many that nobody reads", i);
+  const std::uint64_t dropped = LogLinesDropped() - dropped_before;
+  EXPECT_GT(dropped, 0U);
+  EXPECT_LT(dropped, kLines);
+  EXPECT_FALSE(FlushLog(milliseconds(0)));
+
+  const std::string text = pipe.ReadAll();
+  EXPECT_THAT(text, HasSubstr("line 000000 of"));
+  EXPECT_THAT(text, HasSubstr(fmt::format("{} lines dropped here", dropped)));
+  const auto lines = static_cast<std::uint64_t>(std::ranges::count(text, '\n'));
+  EXPECT_EQ(lines, kLines - dropped + 1);
+  LogInfo("read again");
+  EXPECT_THAT(pipe.ReadAll(), HasSubstr("read again"));
+}
+
+TEST(LogTest, ALineLongerThanThePipeArrivesWhole) {
+  PipeAsStderr pipe;
+  const std::string line(300'000, 'x');
+  LogInfo("{}", line);
+  LogInfo("behind it");
+  EXPECT_THAT(pipe.ReadAll(), testing::ContainsRegex(" x+\n.* behind it\n"));
+}
+
+TEST(LogTest, AForkedChildWritesItsOwnLinesAndNoneOfItsParents) {
+  PipeAsStderr pipe;
+  pipe.Fill();
+  LogInfo("the parent's");
+  const std::string path = testing::TempDir() + fmt::format("kvcove-log-{}", getpid());
+  EXPECT_EQ(InChild([&] {
+              const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+              dup2(file, STDERR_FILENO);
+              LogInfo("the child's");
+              return 0;
+            }),
+            0);
+  EXPECT_THAT(pipe.ReadAll(), testing::ContainsRegex("^[^\n]* the parent's\n$"));
+  std::string written(1000, '\0');
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const ssize_t size = read(file.get(), written.data(), written.size());
+  ASSERT_GT(size, 0);
+  written.resize(static_cast<std::size_t>(size));
+  EXPECT_THAT(written, testing::ContainsRegex("^[^\n]* the child's\n$"));
+  std::filesystem::remove(path);
+}
+
+TEST(LogTest, AProcessEndsThoughNobodyReadsItsLog) {
+  PipeAsStderr pipe;
+  pipe.Fill();
+  EXPECT_EQ(InChild([] {
+              LogInfo("unread");
+              return 7;
+            }),
+            7);
+  (void)pipe.Read();
+}
+
+}  // namespace
+}  // namespace kvcove

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Letters and numbers of text as ASCII and the C locale have them. The functions of <cctype> and
+// strtod(3) obey the locale that the program has set, and a program that carries an engine may set
+// any: a decimal comma, or Turkish letters.
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace kvcove {
+
+constexpr bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+constexpr char ToLower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
+constexpr char ToUpper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; }
+
+// What all of `text` says; nothing where it is no number, or one that T cannot hold.
+template <typename T>
+std::optional<T> NumberOf(std::string_view text) {
+  T value{};
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || at != end) return std::nullopt;
+  return value;
+}
+
+// The decimal number that `text` begins with, behind spaces; 0 where there is none.
+inline std::uint64_t LeadingNumber(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  std::uint64_t value = 0;
+  (void)std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+}  // namespace kvcove

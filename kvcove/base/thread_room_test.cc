@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/base/thread_room.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace kvcove {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ThreadRoomTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::temp_directory_path() / "kvcove-threads-XXXXXX";
+    ASSERT_NE(mkdtemp(root_.data()), nullptr);
+  }
+  void TearDown() override { fs::remove_all(root_); }
+  void Write(const std::string& path, const std::string& text) const {
+    fs::create_directories(fs::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+  std::string root_;
+};
+
+TEST_F(ThreadRoomTest, TheNarrowestGroupSetsIt) {
+  Write("/proc/self/cgroup", "0::/pods/pod\n");
+  Write("/proc/self/mountinfo", "30 22 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  Write("/sys/fs/cgroup/pods/pod/pids.max", "max\n");
+  Write("/sys/fs/cgroup/pods/pids.max", "64\n");
+  Write("/sys/fs/cgroup/pods/pids.current", "60\n");
+  const ThreadRoom room = AvailableThreads(root_);
+  EXPECT_EQ(room.threads, 4U);
+  EXPECT_EQ(room.limit, "control group '/pods' (pids.max 64, 60 in use)");
+}
+
+TEST_F(ThreadRoomTest, Version1HasAHierarchyOfItsOwn) {
+  Write("/proc/self/cgroup", "7:pids:/jobs\n3:memory:/elsewhere\n");
+  Write("/proc/self/mountinfo",
+        "31 22 0:30 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n"
+        "32 22 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+  Write("/sys/fs/cgroup/pids/jobs/pids.max", "10\n");
+  Write("/sys/fs/cgroup/pids/jobs/pids.current", "30\n");
+  EXPECT_EQ(AvailableThreads(root_).threads, 0U);
+}
+
+TEST_F(ThreadRoomTest, WhatCannotBeReadSetsNoLimit) {
+  EXPECT_GT(AvailableThreads(root_).threads, 0U);
+}
+
+}  // namespace
+}  // namespace kvcove
