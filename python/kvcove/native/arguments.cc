@@ -7,10 +7,16 @@
 
 namespace kvcove::python {
 
+nb::object ErrorOf(const Error& error) {
+  return OrWaitForProcessEnd([&] {
+    const nb::module_ errors = nb::module_::import_("kvcove._errors");
+    return nb::object(
+        errors.attr("from_code")(static_cast<int>(error.code), nb::str(error.ToString().c_str())));
+  });
+}
+
 void Raise(const Error& error) {
-  const nb::module_ errors = nb::module_::import_("kvcove._errors");
-  const nb::object made =
-      errors.attr("from_code")(static_cast<int>(error.code), nb::str(error.ToString().c_str()));
+  const nb::object made = ErrorOf(error);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
   throw nb::python_error();
 }
