@@ -82,6 +82,11 @@ class Store {
     }
     return status ? kStoreOk : FromCode(status.error().code);
   }
+  // Memory of this library's own that the caller gets, e.g. from a pool.
+  std::int64_t RegisterAllocation(std::uintptr_t address, std::size_t size) {
+    const Status status = regions_.AddAllocation(address, size);
+    return status ? kStoreOk : FromCode(status.error().code);
+  }
   std::int64_t UnregisterBuffer(std::uintptr_t address) {
     const Status status = regions_.Remove(address);
     return status ? kStoreOk : FromCode(status.error().code);
@@ -607,6 +612,7 @@ void BindStore(nb::module_& module) {
       .def(nb::init<double, double, bool, double>(), nb::kw_only(), nb::arg("timeout"),
            nb::arg("lease"), nb::arg("prefetches") = true, nb::arg("wait_for_room") = 0.0)
       .def("register_buffer", &Store::RegisterBuffer, nb::arg("address"), nb::arg("size"))
+      .def("register_allocation", &Store::RegisterAllocation, nb::arg("address"), nb::arg("size"))
       .def("unregister_buffer", &Store::UnregisterBuffer, nb::arg("address"))
       .def("batch_is_exist", &Store::BatchIsExist, nb::arg("session"), nb::arg("keys"),
            nb::arg("prefetches").none() = nb::none(),

@@ -95,6 +95,7 @@ RangeRead::RangeRead(const Regions& regions, std::uintptr_t buffer, const Stored
                      const Lists& lists)
     : buffer_(buffer), keys_(keys), room_(regions.Room(buffer)), items_(keys.size()) {
   if (room_ > 0) kind_ = Regions::Lookup(regions, /*writable=*/true).Of(buffer, 1);
+  if (kind_ == Kind::kNone) room_ = 0;
   const nb::object all_to = SequenceOf(lists.to);
   const nb::object all_from = SequenceOf(lists.from);
   const nb::object all_sizes = SequenceOf(lists.sizes);
