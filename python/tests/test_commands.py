@@ -398,6 +398,28 @@ def test_thin_clients_use_a_clients_pool(master: Master, tmp_path: Path) -> None
     assert store.get_into("k", address + 100, 8) == 8
     assert store.alloc_from_mem_pool(64 * MIB) == 0
     assert store.get("k") == b"12345678"
+    # Neither behind what was allocated nor behind a part that was registered.
+    small = store.alloc_from_mem_pool(32)
+    behind = store.alloc_from_mem_pool(32)
+    ranges = lambda at, to: store.get_into_ranges(  # noqa: E731
+        [at], [["k"]], [[[to]]], [[[0]]], [[[4]]]
+    )
+    assert store.register_buffer(small, 32) == 0
+    assert (ranges(small, 28), ranges(small, 30)) == ([[[4]]], [[[-600]]])
+    assert ranges(small, behind - small) == [[[-600]]]
+    assert store.get_into("k", small + 28, 10) == -600
+    for part in (address, address + 32):
+        assert store.register_buffer(part, 32) == 0
+        assert store.register_buffer(part, 32) == 0
+    assert store.register_buffer(address + 16, 32) == -600
+    assert (ranges(address, 28), ranges(address, 30)) == ([[[4]]], [[[-600]]])
+    assert store.get_into("k", address + 28, 8) == -600
+    assert store.batch_get_into(["k", "k"], [address + 100, address + 28], [8, 8]) == [8, -600]
+    assert store.unregister_buffer(address) == 0
+    assert store.get_into("k", address + 20, 8) == 8
+    assert store.unregister_buffer(address + 32) == 0
+    assert store.unregister_buffer(address) == 0
+    assert ctypes.string_at(behind, 32) == bytes(32)
     store.close()
     assert new_store().setup_dummy(MIB, MIB, "127.0.0.1:1") == -1
     assert program.stop() == 0

@@ -196,6 +196,14 @@ def test_anything_that_is_memory_is_a_buffer(session: kvcove.Session) -> None:
     assert small[0].nbytes == 4000
 
 
+def test_torch_tensors_with_lazy_signs_are_refused(session: kvcove.Session) -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(kvcove.InvalidError, match="resolve_conj"):
+        session.put(["k"], [torch.tensor([1 + 2j]).conj()])
+    with pytest.raises(kvcove.InvalidError, match="resolve_neg"):
+        session.put(["k"], [torch._neg_view(torch.ones(1))])
+
+
 def test_torch_tensors_are_buffers(session: kvcove.Session) -> None:
     torch = pytest.importorskip("torch")
     value = torch.arange(100, dtype=torch.bfloat16)
@@ -232,6 +240,63 @@ def test_misuse_says_what_would_be_right(session: kvcove.Session, call: Any, say
         call(session)
     assert says in str(caught.value)
     assert isinstance(caught.value, kvcove.Error | ValueError)
+
+
+def _structured_with_objects() -> Any:
+    return numpy.array([(1, "a")], dtype=[("O", "i4"), ("b", object)])
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        numpy.array([1, "a"], object),
+        memoryview(numpy.array([1, "a"], object)),
+        _structured_with_objects(),
+        # Its format cannot be asked for.
+        numpy.array([(0, None)], dtype=[("t", "M8[s]"), ("o", object)]),
+    ],
+    ids=["objects", "view", "structure", "times"],
+)
+def test_arrays_of_python_objects_are_refused(session: kvcove.Session, objects: Any) -> None:
+    with pytest.raises(kvcove.InvalidError, match=r"holds Python objects.*pickle\.dumps"):
+        session.put(["k"], [objects])
+    assert not session.exists(["k"]).all_ok
+    with pytest.raises(kvcove.InvalidError, match="holds Python objects"):
+        session.get_into(["k"], [objects])
+
+
+def test_arrays_whose_format_only_looks_like_objects_are_stored(session: kvcove.Session) -> None:
+    for array in (
+        numpy.array([(1, 2)], dtype=[("O", "i4"), ("b", "i4")]),
+        numpy.array([5], dtype="M8[s]"),
+    ):
+        assert session.put(["k"], [array]).all_ok
+        assert session.get(["k"]) == [array.tobytes()]
+        session.remove(["k"])
+
+
+@pytest.mark.parametrize(
+    ("lazy", "remedy"), [("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")]
+)
+def test_a_tensor_whose_memory_has_other_numbers_is_refused(
+    session: kvcove.Session, lazy: str, remedy: str
+) -> None:
+    array = numpy.arange(3, dtype=numpy.float32)
+
+    def tensor(answer: bool) -> Any:
+        class Tensor:
+            def __dlpack__(self, **more: Any) -> Any:
+                return array.__dlpack__(**more)
+
+            def __dlpack_device__(self) -> Any:
+                return array.__dlpack_device__()
+
+        setattr(Tensor, lazy, lambda self: answer)
+        return Tensor()
+
+    with pytest.raises(kvcove.InvalidError, match=remedy):
+        session.put(["k"], [tensor(True)])
+    assert session.put(["k"], [tensor(False)]).all_ok
 
 
 def test_items_that_cannot_be_stored_say_so_one_by_one(session: kvcove.Session) -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+from conftest import python
 
 COMMON = """
 import ctypes
@@ -280,3 +282,52 @@ def test_a_rank_is_connected_beside_the_models_thread() -> None:
         worker.close()
         print("done")
     """)
+
+
+ENDS_MEANWHILE = """
+import threading
+
+import kvcove
+
+pool = kvcove.open({address!r})
+session = pool.session("ends-meanwhile")
+value = bytes(1 << 20)
+began = threading.Barrier(5)
+
+
+def calls(key):
+    began.wait()
+    while True:
+        session.put([key], [value])
+        session.get([key, "missing"])
+        session.remove([key])
+        try:
+            session.put([key], [])
+        except kvcove.InvalidError:
+            pass
+
+
+for i in range(4):
+    threading.Thread(target=calls, args=(f"k{{i}}",), daemon=True).start()
+began.wait()
+session.exists(["k0"] * 1000)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("form", ["embedded", "host"])
+def test_a_process_ends_well_while_daemon_threads_call(
+    form: str, request: pytest.FixtureRequest
+) -> None:
+    address = "embedded:?memory=64MiB"
+    if form == "host":
+        address = "unix:" + request.getfixturevalue("serve")
+    for _ in range(5):
+        done = python(ENDS_MEANWHILE.format(address=address))
+        assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_the_extension_takes_the_gil_back_by_its_own_guard_only() -> None:
+    native = Path(__file__).parents[1] / "kvcove" / "native"
+    bare = [path.name for path in native.iterdir() if "nb::gil_scoped" in path.read_text()]
+    assert bare == [], "gil.h has the guards that outlive the interpreter"

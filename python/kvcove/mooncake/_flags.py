@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -61,6 +63,10 @@ class Values(dict[str, Any]):
         return int(text)
 
 
+# Takes every unknown flag with a warning: a newer original may have it.
+_LENIENT = "KVCOVE_MOONCAKE_LENIENT"
+_HELP = {"h", "help", "helpfull", "helpmatch", "helpon", "helppackage", "helpshort", "helpxml"}
+_ANOTHER_FLAG = re.compile("--|-[A-Za-z]")
 _TRUE = {"true", "1", "yes", "t", "y"}
 _FALSE = {"false", "0", "no", "f", "n"}
 
@@ -72,8 +78,10 @@ LOG_FLAGS = {
     **{
         name: Flag("", ignored=True)
         for name in (
-            *("log_dir", "log_link", "logbuflevel", "logbufsecs", "logfile_mode", "max_log_size"),
+            *("alsologtoemail", "log_backtrace_at", "log_dir", "log_link", "logbuflevel"),
+            *("logbufsecs", "logemaillevel", "logfile_mode", "logmailer", "max_log_size"),
             *("minloglevel", "stderrthreshold", "vmodule"),
+            *("tab_completion_columns", "tab_completion_word"),
         )
     },
     **{
@@ -86,14 +94,15 @@ LOG_FLAGS = {
                 "log_utc_time",
                 "log_year_in_prefix",
             ),
-            *("logtostdout", "stop_logging_if_full_disk", "timestamp_in_logfile_name"),
+            *("drop_log_memory", "logtostdout", "stop_logging_if_full_disk"),
+            *("symbolize_stacktrace", "timestamp_in_logfile_name"),
         )
     },
     **{
         name: Flag("", refused="give the flags themselves")
         for name in ("flagfile", "fromenv", "tryfromenv")
     },
-    "undefok": Flag("", ignored=True),
+    "undefok": Flag("", "flags, with commas between them, that need not be known"),
 }
 
 
@@ -138,6 +147,7 @@ def _help(program: str, flags: Mapping[str, Flag], about: str) -> NoReturn:
             print(f"  -{name:<32} {flag.refused}")
     taken = [name for name, flag in flags.items() if flag.ignored]
     print(f"\ntaken and meaning nothing here: {', '.join(taken)}")
+    print(f"\n{_LENIENT}=1 in the environment: unknown flags are taken with a warning")
     raise SystemExit(0)
 
 
@@ -194,21 +204,65 @@ def _flat_yaml(text: str) -> dict[str, str]:
     return pairs
 
 
+def _value(program: str, name: str, rest: list[str]) -> str:
+    """Take the value of a flag from the words behind it."""
+    if not rest:
+        fail(program, f"-{name} wants a value: -{name}=VALUE")
+    if _ANOTHER_FLAG.match(rest[0]):
+        fail(
+            program,
+            f"-{name} wants a value, and {rest[0]} is another flag; -{name}={rest[0]} if it is the value",
+        )
+    return rest.pop(0)
+
+
+def _undefined(arguments: Sequence[str]) -> set[str]:
+    """Return the flags that -undefok names, wherever it is."""
+    names: set[str] = set()
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, text = word.lstrip("-").partition("=")
+        if word.startswith("-") and name == "undefok":
+            names.update((text if equals else following).replace("-", "_").split(","))
+    return names
+
+
+def _take_unknown(
+    program: str,
+    word: str,
+    rest: list[str],
+    flags: Mapping[str, Flag],
+    may_be_unknown: Collection[str],
+) -> None:
+    """Leave out a flag that is not known, with its value, or end the program."""
+    name = word.lstrip("-").partition("=")[0].replace("-", "_")
+    if name not in may_be_unknown:
+        if os.environ.get(_LENIENT, "").lower() not in _TRUE:
+            hint = _unknown(f"-{name}", [f"-{known}" for known in flags])
+            fail(
+                program,
+                f"unknown flag -{name}{hint} ({_LENIENT}=1 takes unknown flags with a warning)",
+            )
+        print(f"{program}: warning: unknown flag -{name} is ignored ({_LENIENT})", file=sys.stderr)
+    if "=" not in word and rest and not _ANOTHER_FLAG.match(rest[0]):
+        rest.pop(0)  # no program of these takes words that are no values
+
+
 def _arguments(
     program: str, arguments: list[str], flags: Mapping[str, Flag], about: str
 ) -> dict[str, str | bool]:
     given: dict[str, str | bool] = {}
     rest = list(arguments)
+    may_be_unknown = _undefined(arguments)
     while rest:
         word = rest.pop(0)
-        if word in ("-h", "-help", "--help", "--helpfull", "-helpshort", "--helpshort"):
-            _help(program, flags, about)
-        if word in ("-version", "--version"):
-            _version(program)
         if not word.startswith("-") or word in ("-", "--"):
             fail(program, f"{word!r} is no flag")
         name, equals, text = word.lstrip("-").partition("=")
         name = name.replace("-", "_")
+        if name in _HELP:
+            _help(program, flags, about)
+        if name == "version":
+            _version(program)
         if (
             name not in flags
             and name.startswith("no")
@@ -216,27 +270,23 @@ def _arguments(
         ):
             name, equals, text = name[2:], "=", "false"
         if name not in flags:
-            hint = _unknown(f"-{name}", [f"-{known}" for known in flags])
-            fail(program, f"unknown flag -{name}{hint}")
-        if isinstance(flags[name].default, bool):
+            _take_unknown(program, word, rest, flags, may_be_unknown)
+        elif isinstance(flags[name].default, bool):
             if not equals and rest and rest[0].lower() in _TRUE | _FALSE:
                 text = rest.pop(0)
                 equals = "="
             given[name] = _switch(program, name, text) if equals else True
         else:
-            if not equals:
-                if not rest:
-                    fail(program, f"-{name} wants a value")
-                text = rest.pop(0)
-            given[name] = text
+            given[name] = text if equals else _value(program, name, rest)
     return given
 
 
 def parse(program: str, arguments: list[str], flags: Mapping[str, Flag], about: str) -> Values:
     """Return the values of all flags.
 
-    Prints help for ``-help``. Unknown flags end the program with the nearest right one. What the
-    command line does not say, the file of ``-config_path`` may.
+    Prints help for ``-help``. An unknown flag ends the program with the nearest right one, unless
+    ``-undefok`` names it or the environment has ``KVCOVE_MOONCAKE_LENIENT=1``. What the command line
+    does not say, the file of ``-config_path`` may.
     """
     given = _arguments(program, arguments, flags, about)
     if given.get("config_path"):

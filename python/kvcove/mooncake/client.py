@@ -56,6 +56,8 @@ _FLAGS = {
         False, "keep what memory evicts on a disk in MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"
     ),
     "start_offload_rpc_server": Flag(True, ignored=True),
+    "mmap_arena_pool_size": Flag("", ignored=True),
+    "use_mmap_arena_allocator": Flag(False, ignored=True),
     "enable_http_server": Flag(False, "serve /health and /metrics at -http_port, too"),
     "http_port": Flag("9300", "where; given alone it switches -enable_http_server on"),
     **LOG_FLAGS,

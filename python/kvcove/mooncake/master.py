@@ -34,7 +34,8 @@ __all__ = ["AdminHttp", "main"]
 _PROGRAM = "mooncake_master"
 _NO_HA = "kvcove's master is one process; there is no standby that would take over"
 _IGNORED = """
-allocation_strategy allow_evict_soft_pinned_objects client_ttl cluster_id default_kv_soft_pin_ttl
+allocation_strategy batch_oplog_retry_timeout_sec client_active_ttl_sec client_live_ttl_sec
+client_suspicion_ttl_sec client_ttl cluster_id default_kv_soft_pin_ttl
 dynamic_replication_admission_qps_threshold dynamic_replication_heat_window_seconds
 dynamic_replication_max_memory_replicas eviction_high_watermark_ratio eviction_ratio
 global_file_segment_size kv_events_additional_salt kv_events_backend_id kv_events_bind_endpoint
@@ -54,9 +55,11 @@ ha_backend_connstring ha_backend_type cxl_path cxl_size snapshot_catalog_store_t
 snapshot_catalog_backend_type snapshot_catalog_store_connstring snapshot_catalog_backend_connstring
 oplog_poll_interval_ms oplog_batch_max_entries oplog_store_type oplog_data_dir
 redis_master_view_ttl_sec redis_heartbeat_interval_sec standby_snapshot_service_port
+ha_leader_lease_ttl_sec handler_worker_thread_num snapshot_chunk_object_count
+tenant_eviction_high_watermark_ratio weight_import_idle_timeout_ms
 """.split()
 _IGNORED_SWITCHES = """
-enable_disk_eviction enable_metadata_cleanup_on_timeout enable_metric_reporting
+allow_evict_soft_pinned_objects enable_disk_eviction enable_metadata_cleanup_on_timeout enable_metric_reporting
 enable_metrics_report_to_backend
 kv_events_emit_legacy_compat kv_events_emit_object_key
 rpc_enable_tcp_no_delay use_mmap_arena_allocator
@@ -103,6 +106,9 @@ _FLAGS = {
     "enable_multi_tenants": Flag(False, refused="tenants need credentials; docs/security.md"),
     "enable_snapshot": Flag(False, refused="owners keep what is stored; there are no snapshots"),
     "enable_snapshot_restore": Flag(False, refused="there are no snapshots"),
+    "weight_management_oplog_capability_confirmed": Flag(
+        False, refused="the master manages no weights; an engine puts them like other values"
+    ),
     **{name: Flag("", ignored=True) for name in _IGNORED},
     **{name: Flag(False, ignored=True) for name in _IGNORED_SWITCHES},
     **LOG_FLAGS,

@@ -159,6 +159,7 @@ _NO_ROOM = int(kvcove.Code.LIMIT)
 _LARGEST = 2**64 - 1
 _PASSES = 3  # of a removal over lists
 _PLAIN = frozenset((bytes, bytearray))
+_NAMES_IN_FORMAT = re.compile(":[^:]*:")  # of a structure's fields
 
 
 class MooncakeDistributedStore(RangeMethods, ParallelMethods):
@@ -252,7 +253,6 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
             if address == 0:
                 self.close()
                 return INVALID
-            self.register_buffer(address, size)
             self._dummy_pool = (address, size, 0)
         return answer
 
@@ -498,16 +498,17 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         Returns
         -------
         int
-            0; -600 null, no size, or a part of it is registered; -1 GPU memory that cannot be
-            copied. What :meth:`alloc_from_mem_pool` has given is registered from the beginning.
+            0; -600 null, no size, memory that may not be read, or a part of it is registered; -1 GPU
+            memory that cannot be copied. What may be read only is registered for puts: a read into
+            it answers -600. What :meth:`alloc_from_mem_pool` has given is registered from the
+            beginning; a part of that which is registered in turn is a buffer that ends where it is
+            said to end.
         """
         now = self._now
         if now is None:
             return UNSET
         if buffer_ptr < 0 or size < 0:
             return INVALID
-        if self._in_dummy_pool(buffer_ptr, size):
-            return 0
         return now.native.register_buffer(buffer_ptr, size)
 
     def unregister_buffer(self, buffer_ptr: int) -> int:
@@ -515,15 +516,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         now = self._now
         if now is None:
             return UNSET
-        if self._in_dummy_pool(buffer_ptr, 0):
-            return 0
         return now.native.unregister_buffer(max(buffer_ptr, 0))
-
-    def _in_dummy_pool(self, address: int, size: int) -> bool:
-        if self._dummy_pool is None:
-            return False
-        begin, total, _ = self._dummy_pool
-        return begin <= address and address + size <= begin + total
 
     def put_from(
         self, key: str, buffer_ptr: int, size: int, config: ReplicateConfig | None = None
@@ -646,9 +639,11 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         with self._life:
             if self._dummy_pool is None or size <= 0:
                 return 0
-            address, total, used = self._dummy_pool
+            now, (address, total, used) = self._now, self._dummy_pool
             begin = (used + 4095) // 4096 * 4096
-            if begin + size > total:
+            if now is None or begin + size > total:
+                return 0
+            if now.native.register_allocation(address + begin, size) != 0:
                 return 0
             self._dummy_pool = (address, total, begin + size)
             return address + begin
@@ -1040,12 +1035,17 @@ def _views(value: Any, of: str) -> list[memoryview]:
         return [view for part in value for view in _views(part, of)]
     try:
         view = memoryview(value)
-        return [view if view.c_contiguous else memoryview(view.tobytes())]
     except TypeError:
         raise TypeError(
             f"{of}(): incompatible function arguments: a value is bytes or another buffer, not "
             f"{type(value).__name__}"
         ) from None
+    if "O" in _NAMES_IN_FORMAT.sub("", view.format):
+        raise TypeError(
+            f"{of}(): incompatible function arguments: the {type(value).__name__} holds Python "
+            "objects, whose bytes are addresses in this process; numbers are wanted, or bytes"
+        )
+    return [view if view.c_contiguous else memoryview(view.tobytes())]
 
 
 def _first_error(codes: list[int]) -> int:

@@ -7,10 +7,16 @@
 
 namespace kvcove::python {
 
+nb::object ErrorOf(const Error& error) {
+  return OrWaitForProcessEnd([&] {
+    const nb::module_ errors = nb::module_::import_("kvcove._errors");
+    return nb::object(
+        errors.attr("from_code")(static_cast<int>(error.code), nb::str(error.ToString().c_str())));
+  });
+}
+
 void Raise(const Error& error) {
-  const nb::module_ errors = nb::module_::import_("kvcove._errors");
-  const nb::object made =
-      errors.attr("from_code")(static_cast<int>(error.code), nb::str(error.ToString().c_str()));
+  const nb::object made = ErrorOf(error);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
   throw nb::python_error();
 }
@@ -26,6 +32,41 @@ namespace {
 
 std::string TypeName(nb::handle object) {
   return nb::type_name(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())))).c_str();
+}
+
+// Whether a format of the struct module has a pointer to an object. Names stand between colons.
+bool HasObjects(std::string_view format) {
+  bool in_name = false;
+  for (const char c : format) {
+    if (c == ':') in_name = !in_name;
+    if (c == 'O' && !in_name) return true;
+  }
+  return false;
+}
+
+// Asks for the format, too, which some arrays cannot give (numpy's times); such an array says in
+// another way whether it has objects.
+bool GetBuffer(nb::handle piece, Py_buffer* view, bool writable, bool* has_objects) {
+  const int flags = writable ? PyBUF_WRITABLE : PyBUF_SIMPLE;
+  if (PyObject_GetBuffer(piece.ptr(), view, flags | PyBUF_ND | PyBUF_FORMAT) == 0) {
+    *has_objects = view->format != nullptr && HasObjects(view->format);
+    return true;
+  }
+  PyErr_Clear();
+  if (PyObject_GetBuffer(piece.ptr(), view, flags) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  const nb::object has =
+      nb::getattr(nb::getattr(piece, "dtype", nb::none()), "hasobject", nb::none());
+  *has_objects = has.is(nb::bool_(true));
+  return true;
+}
+
+// Of a tensor: whether reading it gives other numbers than those that lie in its memory.
+bool IsLazily(nb::handle piece, const char* what) {
+  const nb::object ask = nb::getattr(piece, what, nb::none());
+  return PyCallable_Check(ask.ptr()) != 0 && ask().is(nb::bool_(true));
 }
 
 // Its items stay while the result lives, whatever others do to a list meanwhile.
@@ -101,12 +142,18 @@ void Buffers::Add(nb::handle piece, bool writable) {
   const std::size_t item = ends_.size();
   if (PyObject_CheckBuffer(piece.ptr())) {
     Py_buffer view;
-    if (PyObject_GetBuffer(piece.ptr(), &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) {
-      PyErr_Clear();
+    bool has_objects = false;
+    if (!GetBuffer(piece, &view, writable, &has_objects)) {
       RaiseInvalid(fmt::format("{}[{}]: the {} must be {}C-contiguous", name_, item,
                                TypeName(piece), writable ? "writable and " : ""));
     }
     views_.push_back(view);
+    if (has_objects) {
+      RaiseInvalid(fmt::format(
+          "{}[{}]: the {} holds Python objects: its bytes are addresses in this process; "
+          "numbers are wanted, or bytes (pickle.dumps)",
+          name_, item, TypeName(piece)));
+    }
     pieces_.push_back({.data = view.buf, .size = static_cast<std::size_t>(view.len)});
     return;
   }
@@ -121,6 +168,14 @@ void Buffers::Add(nb::handle piece, bool writable) {
     RaiseInvalid(fmt::format(
         "{}[{}]: {} has neither the buffer protocol nor DLPack, and is no kvcove.Memory", name_,
         item, TypeName(piece)));
+  }
+  for (const char* what : {"is_conj", "is_neg"}) {
+    if (!IsLazily(piece, what)) continue;
+    RaiseInvalid(
+        fmt::format("{}[{}]: {}() is true of this {}: its memory has other numbers; {}() it "
+                    "first",
+                    name_, item, what, TypeName(piece),
+                    what == std::string_view("is_conj") ? "resolve_conj" : "resolve_neg"));
   }
   if (array.device_type() != nb::device::cpu::value) {
     RaiseInvalid(fmt::format("{}[{}]: this array is not in host memory (DLPack device {})", name_,

@@ -12,13 +12,13 @@
 #include <string_view>
 #include <vector>
 
+#include "gil.h"
 #include "kvcove/pool/pool.h"
 
 namespace kvcove::python {
 
-namespace nb = nanobind;
-
-// Raises the class of kvcove._errors that belongs to the code.
+// An exception of the class of kvcove._errors that belongs to the code.
+nb::object ErrorOf(const Error& error);
 [[noreturn]] void Raise(const Error& error);
 [[noreturn]] void RaiseInvalid(std::string detail);
 template <typename T>

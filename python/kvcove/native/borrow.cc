@@ -119,7 +119,7 @@ PyBorrowed Borrow(const PySession& self, nb::object keys_in, const Text& version
       .timeout = Milliseconds(timeout), .version = version, .hold = Milliseconds(hold)};
   Result<Borrowed> loan = Fail(Code::kInternal, {});
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     loan = session->Borrow(keys.views(), options);
   }
   return PyBorrowed(Unwrap(std::move(loan)));
@@ -140,7 +140,7 @@ Results Release(PyBorrowed& self) {
   Results results(loan->size());
   Status status;
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     status = loan->Release(results.items);
     loan.reset();  // may be the last that keeps a closed pool
   }
@@ -177,7 +177,7 @@ PyReserved Reserve(const PySession& self, nb::object keys_in,
   const CallOptions options{.timeout = Milliseconds(timeout), .after = after.first};
   Result<Reserved> space = Fail(Code::kInternal, {});
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     const Result<Token> token = token_in ? Result<Token>(*token_in) : session->Capture(options);
     space = token ? session->Reserve(*token, items, options)
                   : Result<Reserved>(std::unexpected(token.error()));
@@ -194,7 +194,7 @@ Results Commit(PyReserved& self, double timeout) {
   self.busy = true;
   Results results(space->size());
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     (void)space->Commit(results.items, wait);  // the items show the error
   }
   self.busy = false;
@@ -208,7 +208,7 @@ void Abort(PyReserved& self, double timeout) {
   self.views.End();
   self.aborted = true;
   const std::shared_ptr<Reserved> space = self.space;
-  const nb::gil_scoped_release release;
+  const ReleasedGil release;
   space->Abort(wait);
 }
 
@@ -321,7 +321,7 @@ void BindBorrow(nb::module_& module) {
             const CallOptions options{.timeout = Milliseconds(timeout)};
             Result<std::vector<SegmentRange>> ranges = Fail(Code::kInternal, {});
             {
-              const nb::gil_scoped_release release;
+              const ReleasedGil release;
               ranges = session->Segments(options);
             }
             return Unwrap(std::move(ranges));

@@ -90,7 +90,7 @@ struct PyShape {
 // which may call the pool and must not have the GIL either.
 template <typename Role, typename Call>
 auto WithoutGil(std::shared_ptr<Role> role, Call call) {
-  const nb::gil_scoped_release release;
+  const ReleasedGil release;
   const std::shared_ptr<Role> kept = std::move(role);
   return call(*kept);
 }
@@ -132,7 +132,7 @@ class PyScheduler {
     const std::chrono::milliseconds hold_ms = Milliseconds(hold);
     Status opened;
     {
-      const nb::gil_scoped_release release;
+      const ReleasedGil release;
       opened = parts->Open(options, session, hold_ms);
     }
     Unwrap(opened);
@@ -225,7 +225,7 @@ class PyScheduler {
   void Close() {
     std::shared_ptr<Parts> parts = std::move(parts_);
     parts_.reset();
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     parts.reset();
   }
   ~PyScheduler() { Close(); }
@@ -275,24 +275,25 @@ class PyScheduler {
             .adapter = adapter,
             .hashes = hashes.size(),
             .read_hashes = [&hashes](std::size_t from, std::size_t to, connector::HashList& into) {
-              const nb::gil_scoped_acquire acquire;
-              // The engine may have cut the list since it was measured.
-              for (std::size_t i = from; i < std::min(to, hashes.size()); ++i) {
-                const nb::object hash = hashes[i];
-                if (!PyBytes_Check(hash.ptr())) throw nb::type_error("block hashes are bytes");
-                const auto size = static_cast<std::size_t>(PyBytes_Size(hash.ptr()));
-                if (size > connector::BlockHash::kMostBytes) {
-                  throw nb::value_error("a block hash has 64 bytes at most");
-                }
-                into.Add({PyBytes_AsString(hash.ptr()), size});
-              }
+              WithGil([&] { AddHashes(hashes, from, to, into); });
             }};
   }
+  static void AddHashes(const HashesArg& hashes, std::size_t from, std::size_t to,
+                        connector::HashList& into) {
+    // The engine may have cut the list since it was measured.
+    for (std::size_t i = from; i < std::min(to, hashes.size()); ++i) {
+      const nb::object hash = hashes[i];
+      if (!PyBytes_Check(hash.ptr())) throw nb::type_error("block hashes are bytes");
+      const auto size = static_cast<std::size_t>(PyBytes_Size(hash.ptr()));
+      if (size > connector::BlockHash::kMostBytes) {
+        throw nb::value_error("a block hash has 64 bytes at most");
+      }
+      into.Add({PyBytes_AsString(hash.ptr()), size});
+    }
+  }
   static std::function<connector::BlockTables()> TablesOf(const TablesArg& blocks) {
-    return [&blocks] {
-      const nb::gil_scoped_acquire acquire;
-      return nb::cast<connector::BlockTables>(blocks());
-    };
+    return
+        [&blocks] { return WithGil([&] { return nb::cast<connector::BlockTables>(blocks()); }); };
   }
 
   std::shared_ptr<Parts> parts_;  // null once it is closed; with the GIL
@@ -385,17 +386,16 @@ class PyWorker {
       return WithoutGil(role(), [=](auto& role) { role.FinishStep({}, stream); });
     }
     // Freed, like it is called, with the GIL.
-    const std::shared_ptr<nb::object> kept(new nb::object(ready), [](nb::object* object) {
-      const nb::gil_scoped_acquire acquire;
-      delete object;
-    });
+    const std::shared_ptr<nb::object> kept(
+        new nb::object(ready), [](nb::object* object) { WithGil([object] { delete object; }); });
     role()->FinishStep([kept] {
-      const nb::gil_scoped_acquire acquire;
-      try {
-        (*kept)();
-      } catch (nb::python_error& error) {
-        throw std::runtime_error(error.what());
-      }
+      WithGil([&kept] {
+        try {
+          (*kept)();
+        } catch (nb::python_error& error) {
+          throw std::runtime_error(error.what());
+        }
+      });
     });
   }
   // Requests whose loads have ended, blocks that hold nothing, requests with such blocks; mostly
@@ -467,13 +467,15 @@ class PyWorker {
     std::shared_ptr<connector::WorkerRole> role = std::move(role_);
     role_.reset();
     std::thread connector = std::move(connector_);
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     {
       const MutexLock lock(mutex_);
       closing_ = true;
       closed_.NotifyAll();
     }
     if (connector.joinable()) connector.join();
+    // While the interpreter ends, they wait for the GIL until the process ends: the role stays.
+    if (InterpreterEnds()) new std::shared_ptr<connector::WorkerRole>(std::move(role));  // NOLINT
     role.reset();
   }
   ~PyWorker() { Close(); }
@@ -554,7 +556,7 @@ std::vector<std::size_t> ToldOf(const nb::typed<nb::list, nb::str>& requests,
 
 // 128 bits of host memory, piece after piece.
 std::string Fingerprint(const std::vector<std::tuple<std::uintptr_t, std::size_t>>& pieces) {
-  const nb::gil_scoped_release release;
+  const ReleasedGil release;
   std::string all;
   for (const auto& [address, size] : pieces) {
     const Id128 hash = Hash128({reinterpret_cast<const char*>(address), size}, size);  // NOLINT

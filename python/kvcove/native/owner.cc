@@ -24,13 +24,13 @@ struct PyOwner {
   }
   void UnmountDisk() {
     if (!guard.Here() || daemon == nullptr) return;
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     daemon->host().owner().UnmountDisk();
   }
   void Close() {
     if (!guard.Here()) return;
     std::shared_ptr<pool::Daemon> last = std::move(daemon);
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     last.reset();
   }
 };
@@ -63,7 +63,7 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
   }
   Result<std::unique_ptr<pool::Daemon>> daemon = Fail(Code::kInternal, {});
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     daemon = pool::Daemon::Open(options, SystemClock::Instance());
   }
   PyOwner owner;

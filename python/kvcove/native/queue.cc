@@ -72,7 +72,7 @@ class PyQueue {
       for (auto& [tag, operation] : operations_) (void)operation.release();
       return;
     }
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     queue_.reset();
   }
   PyQueue(const PyQueue&) = delete;
@@ -106,7 +106,7 @@ class PyQueue {
     const auto wait = Milliseconds(timeout);
     std::optional<Completion> completion;
     {
-      const nb::gil_scoped_release release;
+      const ReleasedGil release;
       completion = queue_->Next(wait);
     }
     if (!completion) return nb::none();
@@ -117,9 +117,7 @@ class PyQueue {
     const bool raise = code != Code::kOk && (!per_item || !completion->final ||
                                              code == Code::kInvalid || code == Code::kDenied);
     if (raise) {
-      answer = nb::module_::import_("kvcove._errors")
-                   .attr("from_code")(static_cast<int>(code),
-                                      completion->status.error().ToString().c_str());
+      answer = ErrorOf(completion->status.error());
     } else {
       answer = at->second->Answer(completion->count);
     }
@@ -149,7 +147,7 @@ std::uint64_t StartPut(PyQueue& queue, const PySession& self, nb::object keys, n
     const auto wait = Milliseconds(timeout);
     Result<Token> captured = Fail(Code::kInternal, {});
     {
-      const nb::gil_scoped_release release;
+      const ReleasedGil release;
       captured = session->Capture({.timeout = wait});
     }
     token = Unwrap(std::move(captured));

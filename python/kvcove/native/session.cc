@@ -20,7 +20,8 @@ ForkGuard::ForkGuard() : forks_(ForkCount()) {}
 bool ForkGuard::Here() const { return forks_ == ForkCount(); }
 void ForkGuard::Check() const {
   if (Here()) return;
-  const nb::object made = nb::module_::import_("kvcove._errors").attr("forked")();
+  const nb::object made = OrWaitForProcessEnd(
+      [] { return nb::object(nb::module_::import_("kvcove._errors").attr("forked")()); });
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
   throw nb::python_error();
 }
@@ -115,7 +116,7 @@ Results Put(const PySession& self, nb::object keys, nb::object values,
   options.after = work.after.first;
   Status status;
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     status = token ? session->Put(*token, work.items, results.items, options)
                    : session->Put(work.items, results.items, options);
   }
@@ -131,7 +132,7 @@ Results GetInto(const PySession& self, nb::object keys, nb::object buffers, cons
   Results results(work.items.size());
   Status status;
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     status = session->Get(work.items, results.items, options);
   }
   RaiseMisuse(status);
@@ -150,7 +151,7 @@ Results ForKeys(const PySession& self, nb::handle keys_in, double timeout, const
   Results results(keys.size());
   Status status;
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     status = call(*session, keys.views(), std::span(results.items), options);
   }
   RaiseMisuse(status);
@@ -172,7 +173,7 @@ std::vector<std::optional<ObjectStat>> Stat(const PySession& self, nb::object ke
   const CallOptions options = OptionsOf(timeout, version);
   Result<std::vector<std::optional<ObjectStat>>> stats = Fail(Code::kInternal, {});
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     stats = session->Stat(keys.views(), options);
   }
   return Unwrap(std::move(stats));
@@ -184,7 +185,7 @@ auto Released(const PySession& self, double timeout, const Text& version, Call&&
   const CallOptions options = OptionsOf(timeout, version);
   decltype(call(*session, options)) result = Fail(Code::kInternal, {});
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     result = call(*session, options);
   }
   return Unwrap(std::move(result));
@@ -194,7 +195,7 @@ template <typename T>
 void Close(std::shared_ptr<T>& what, const ForkGuard& guard) {
   if (!guard.Here()) return;
   std::shared_ptr<T> last = std::move(what);
-  const nb::gil_scoped_release release;
+  const ReleasedGil release;
   last.reset();
 }
 
@@ -202,7 +203,7 @@ PyPool OpenPool(const Text& address, double timeout) {
   const auto wait = Milliseconds(timeout);
   Result<std::unique_ptr<Pool>> pool = Fail(Code::kInternal, {});
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     pool = Pool::Open(address, wait);
   }
   return {.guard = {}, .pool = Unwrap(std::move(pool))};
@@ -223,7 +224,7 @@ PySession OpenSession(const PyPool& self, const Text& name, const Text& engine, 
   const std::shared_ptr<Pool> pool = self.Get();
   Result<SessionPtr> session = Fail(Code::kInternal, {});
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     session = pool->OpenSession(options);
   }
   return {.guard = {}, .session = Unwrap(std::move(session))};
@@ -343,7 +344,7 @@ void BindPool(nb::module_& module) {
             const auto wait = Milliseconds(timeout);
             Result<PoolStat> stat = Fail(Code::kInternal, {});
             {
-              const nb::gil_scoped_release release;
+              const ReleasedGil release;
               stat = pool->Stat(wait);
             }
             return Unwrap(std::move(stat));
@@ -354,7 +355,7 @@ void BindPool(nb::module_& module) {
           [](const PyPool& self, double timeout) {
             const std::shared_ptr<Pool> pool = self.Get();
             const auto wait = Milliseconds(timeout);
-            const nb::gil_scoped_release release;
+            const ReleasedGil release;
             return pool->WaitPopulated(wait);
           },
           nb::arg("timeout") = 60.0, docs::kWaitPopulated)
@@ -399,7 +400,7 @@ nb::list GetValues(Session& session, std::span<const std::string_view> keys,
   std::vector<ItemResult> results(keys.size());
   Status status;
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     status = session.Exists(keys, results, options);
   }
   RaiseMisuse(status);
@@ -423,7 +424,7 @@ nb::list GetValues(Session& session, std::span<const std::string_view> keys,
     left.timeout = std::chrono::milliseconds(
         std::max<std::int64_t>((deadline_ns - SystemClock::Instance().NowNs()) / kMillisecond, 0));
     {
-      const nb::gil_scoped_release release;
+      const ReleasedGil release;
       const std::int64_t patience_ns = wanted != nullptr ? wanted->patience_ns : 0;
       status = GetPatiently(session, items, got, left, patience_ns);
     }
@@ -626,7 +627,7 @@ void BindSession(nb::module_& module) {
                 .timeout = Milliseconds(timeout), .version = version, .all_void = all_void};
             Status status;
             {
-              const nb::gil_scoped_release release;
+              const ReleasedGil release;
               status = session->Reset(options);
             }
             Unwrap(status);
@@ -643,7 +644,7 @@ void BindSession(nb::module_& module) {
             const auto wait = Milliseconds(timeout);
             Status status;
             {
-              const nb::gil_scoped_release release;
+              const ReleasedGil release;
               status = session->NameVersions(versions, {.timeout = wait});
             }
             Unwrap(status);

@@ -70,14 +70,21 @@ class Store {
   std::int64_t RegisterBuffer(std::uintptr_t address, std::size_t size) {
     Status status;
     {
-      const nb::gil_scoped_release release;
+      const ReleasedGil release;
       status = regions_.Add(address, size);
     }
     if (!status && status.error().code == Code::kInternal) {
-      const nb::object logger = nb::module_::import_("logging").attr("getLogger")("kvcove");
-      logger.attr("error")("register_buffer(%#x, %d): this GPU memory cannot be copied: %s",
-                           address, size, status.error().detail.c_str());
+      OrWaitForProcessEnd([&] {
+        const nb::object logger = nb::module_::import_("logging").attr("getLogger")("kvcove");
+        logger.attr("error")("register_buffer(%#x, %d): this GPU memory cannot be copied: %s",
+                             address, size, status.error().detail.c_str());
+      });
     }
+    return status ? kStoreOk : FromCode(status.error().code);
+  }
+  // Memory of this library's own that the caller gets, e.g. from a pool.
+  std::int64_t RegisterAllocation(std::uintptr_t address, std::size_t size) {
+    const Status status = regions_.AddAllocation(address, size);
     return status ? kStoreOk : FromCode(status.error().code);
   }
   std::int64_t UnregisterBuffer(std::uintptr_t address) {
@@ -117,7 +124,7 @@ class Store {
     std::vector<ItemResult> results(keys.size());
     Result<std::vector<std::vector<ObjectPlace>>> found = Fail(Code::kInternal, {});
     {
-      const nb::gil_scoped_release release;
+      const ReleasedGil release;
       (void)LookUpOnly(*session, keys.views(), results, Options(0));
       found = session->Places(keys.views(), {.timeout = timeout_});
     }
@@ -150,7 +157,7 @@ class Store {
     std::vector<BufferHandle> handles(keys.size());
     std::vector<ItemResult> results(keys.size());
     {
-      const nb::gil_scoped_release release;
+      const ReleasedGil release;
       ReadWhole(*session, keys, handles, results);
     }
     nb::list list;
@@ -172,7 +179,7 @@ class Store {
     if (!pieces) return ToList(keys.size(), kInvalidParams);
     std::vector<std::int64_t> codes(keys.size());
     {
-      const nb::gil_scoped_release release;
+      const ReleasedGil release;
       GetInto(*session, keys, *pieces, codes);
     }
     return ToList(codes);
@@ -187,7 +194,7 @@ class Store {
     if (!pieces) return ToList(keys.size(), kInvalidParams);
     std::vector<std::int64_t> codes(keys.size());
     {
-      const nb::gil_scoped_release release;
+      const ReleasedGil release;
       PutFrom(*session, keys, *pieces, replace, codes);
     }
     return ToList(codes);
@@ -212,7 +219,7 @@ class Store {
     }
     std::vector<std::int64_t> codes(keys.size());
     {
-      const nb::gil_scoped_release release;
+      const ReleasedGil release;
       const Result<Token> token = given ? *given : session->Capture({.timeout = timeout_});
       if (token) {
         Put(*session, items, *token, replace, codes);
@@ -236,7 +243,7 @@ class Store {
     const StoredKeys keys(keys_in);
     std::vector<std::int64_t> codes(keys.size());
     {
-      const nb::gil_scoped_release release;
+      const ReleasedGil release;
       Remove(*session, keys.views(), force, codes);
     }
     return ToList(codes);
@@ -259,7 +266,7 @@ class Store {
     const StoredKeys keys(keys_in);
     RangeRead read(regions_, buffer, keys, {.to = all_to, .from = all_from, .sizes = all_sizes});
     {
-      const nb::gil_scoped_release release;
+      const ReleasedGil release;
       read.Run(*session, Options(read.largest_bytes()), patience_ns());
     }
     disk_reads_.fetch_add(read.from_disk(), std::memory_order_relaxed);
@@ -283,7 +290,7 @@ class Store {
   // A reset of the session's namespace: the fence first, then what it voided, as far as owners say.
   std::int64_t Reset(const PySession& self) const {
     const std::shared_ptr<Session> session = self.Get();
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     const Result<Token> before = session->Capture({.timeout = timeout_});
     const Status status = session->Reset({.timeout = kProofTimeout, .all_void = true});
     if (!status) return FromCode(status.error().code);
@@ -347,7 +354,7 @@ class Store {
     std::vector<ItemResult> results(keys.size());
     std::vector<std::int64_t> codes(keys.size());
     {
-      const nb::gil_scoped_release release;
+      const ReleasedGil release;
       const Status status = look(*session, keys.views(), std::span(results));
       for (std::size_t i = 0; i < keys.size(); ++i) {
         codes[i] = results[i].ok()   ? found(results[i])
@@ -605,6 +612,7 @@ void BindStore(nb::module_& module) {
       .def(nb::init<double, double, bool, double>(), nb::kw_only(), nb::arg("timeout"),
            nb::arg("lease"), nb::arg("prefetches") = true, nb::arg("wait_for_room") = 0.0)
       .def("register_buffer", &Store::RegisterBuffer, nb::arg("address"), nb::arg("size"))
+      .def("register_allocation", &Store::RegisterAllocation, nb::arg("address"), nb::arg("size"))
       .def("unregister_buffer", &Store::UnregisterBuffer, nb::arg("address"))
       .def("batch_is_exist", &Store::BatchIsExist, nb::arg("session"), nb::arg("keys"),
            nb::arg("prefetches").none() = nb::none(),

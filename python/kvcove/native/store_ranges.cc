@@ -82,7 +82,7 @@ nb::list CopyRanges(const Regions& regions, const RangeArguments& arguments, boo
   const Buffers buffers(present, "values", /*writable=*/!out);
   std::vector<std::int64_t> codes(count, kInvalidParams);
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     Regions::Lookup lookup(regions, /*writable=*/out);
     for (std::size_t k = 0; k < which.size(); ++k) {
       codes[which[k]] = CopyValue(lookup, buffers.Item(k).front(), ranges[k], out);
@@ -95,6 +95,7 @@ RangeRead::RangeRead(const Regions& regions, std::uintptr_t buffer, const Stored
                      const Lists& lists)
     : buffer_(buffer), keys_(keys), room_(regions.Room(buffer)), items_(keys.size()) {
   if (room_ > 0) kind_ = Regions::Lookup(regions, /*writable=*/true).Of(buffer, 1);
+  if (kind_ == Kind::kNone) room_ = 0;
   const nb::object all_to = SequenceOf(lists.to);
   const nb::object all_from = SequenceOf(lists.from);
   const nb::object all_sizes = SequenceOf(lists.sizes);

@@ -68,7 +68,8 @@ class RangeRead {
 
   const std::uintptr_t buffer_;
   const StoredKeys& keys_;
-  const std::size_t room_;  // from the address to the end of the registered buffer; 0: none
+  // From the address to the end of the registered buffer; 0: there is none that may be written.
+  std::size_t room_;
   Regions::Kind kind_ = Regions::Kind::kNone;
   std::vector<Item> items_;
   std::uint64_t asked_bytes_ = 0;

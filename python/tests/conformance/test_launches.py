@@ -679,6 +679,74 @@ def test_flags_that_are_refused_say_why(flag: str, says: str, run_dir: Path) -> 
     assert says in said.stderr
 
 
+FLAGS = json.loads((Path(__file__).parents[1] / "original_flags.json").read_text())
+
+
+@pytest.mark.parametrize("program", sorted(FLAGS))
+def test_flags_of_both_versions_of_the_original_are_known(program: str) -> None:
+    from kvcove.mooncake import _flags, client, master
+
+    ours = {"mooncake_master": master, "mooncake_client": client}[program]._FLAGS
+    shown = {*_flags._HELP, "version"}
+    for kind, is_switch in (("switch", True), ("value", False)):
+        wrong = [
+            name
+            for name in FLAGS[program][kind]
+            if name not in shown
+            and (name not in ours or isinstance(ours[name].default, bool) != is_switch)
+        ]
+        assert wrong == [], kind
+
+
+def test_a_switch_takes_nothing_from_the_flag_behind_it(on_loopback: Start) -> None:
+    rpc = free_port()
+    master = on_loopback(
+        *("master", *MASTER, "--allow_evict_soft_pinned_objects", f"--port={rpc}"),
+        *("--metrics_port=0",),
+    )
+    master.wait_for(f"serving at 127.0.0.1:{rpc}")
+    assert master.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (
+            ["--rpc_port", "--metrics_port=0"],
+            "-rpc_port wants a value, and --metrics_port=0 is another flag",
+        ),
+        (["-cluster_id", "-metrics_port=0"], "-cluster_id=-metrics_port=0 if it is the value"),
+        (["-rpc_port"], "-rpc_port wants a value: -rpc_port=VALUE"),
+        (["-of_tomorrow=1"], "KVCOVE_MOONCAKE_LENIENT=1"),
+        (["-undefok=x,y", "-z=1"], "unknown flag -z"),
+        (["-weight_management_oplog_capability_confirmed"], "manages no weights"),
+    ],
+)
+def test_a_flag_that_lacks_its_value_or_is_not_known_is_refused(
+    flags: list[str], says: str, run_dir: Path
+) -> None:
+    said = ended(*MASTER, *flags, KVCOVE_MOONCAKE_LENIENT="")
+    assert said.returncode == 2
+    assert says in said.stderr
+
+
+def test_flags_of_a_newer_original_are_taken_on_request(
+    on_loopback: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVCOVE_MOONCAKE_LENIENT", "1")
+    rpc = free_port()
+    master = on_loopback(
+        *("master", *MASTER, "-of_tomorrow", "3", "--noother", "-undefok", "named"),
+        *("-named=4", f"-rpc_port={rpc}", "-metrics_port=0"),
+    )
+    master.wait_for(f"serving at 127.0.0.1:{rpc}")
+    said = master.log.read_text()
+    assert "warning: unknown flag -of_tomorrow is ignored" in said
+    assert "-noother is ignored" in said
+    assert "-named" not in said
+    assert master.stop() == 0
+
+
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_a_file_of_flags(tmp_path: Path, on_loopback: Start, form: str) -> None:
     import kvcove

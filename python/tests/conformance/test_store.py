@@ -525,6 +525,41 @@ def test_memory_that_is_not_there_is_not_registered(store: Any) -> None:
     assert store.unregister_buffer(address + 1) == 0
 
 
+@differs("memory without rights")
+def test_memory_is_registered_with_the_rights_that_it_has(store: Any) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    none, readable, private = 0, 1, 0x22
+    page = 4096
+    closed = libc.mmap(None, page, none, private, -1, 0)
+    assert store.register_buffer(closed, page) == -600
+    at = libc.mmap(None, page, readable, private, -1, 0)
+    assert store.register_buffer(at, page) == 0
+    assert store.put_from("k", at, 8) == 0
+    assert store.get_into("k", at, 8) == -600
+    assert store.batch_get_into_multi_buffers(["k"], [[at, at + 8]], [[4, 4]]) == [-600]
+    assert store.get_into_ranges([at], [["k"]], [[[0]]], [[[0]]], [[[8]]]) == [[[-600]]]
+    assert store.batch_get_session_start(["k"]) == [0]
+    assert store.batch_get_into_multi_buffer_ranges(["k"], [[at]], [[8]], [[0]]) == [-600]
+    assert store.unregister_buffer(at) == 0
+
+
+@differs("arrays of Python objects")
+def test_arrays_of_python_objects_are_refused(store: Any) -> None:
+    numpy = pytest.importorskip("numpy")
+    objects = numpy.array([1, "a", None, "b"], object)
+    for value in (objects, objects[::2]):
+        for call in (
+            lambda value=value: store.put("k", value),
+            lambda value=value: store.put_parts("k", b"x", value),
+            lambda value=value: store.upsert_batch(["k"], [value]),
+        ):
+            with pytest.raises(TypeError, match="holds Python objects"):
+                call()
+    assert store.is_exist("k") == 0
+
+
 @pytest.mark.parametrize("wrong", ["config", 1, ["k"], {"replica_num": 1}])
 def test_a_configuration_of_another_type_is_refused(store: Any, wrong: Any) -> None:
     buffer, address = buffer_of(b"0123456789")
