@@ -33,8 +33,7 @@ Result<std::uint64_t> ParseSize(std::string_view text) {
                             text));
   };
   std::size_t digits = 0;
-  while (digits < text.size() &&
-         (IsDigit(text[digits]) || text[digits] == '.')) {
+  while (digits < text.size() && (IsDigit(text[digits]) || text[digits] == '.')) {
     ++digits;
   }
   const std::optional<double> value = NumberOf<double>(text.substr(0, digits));
