@@ -20,16 +20,13 @@ if [ ! -f "$build/build.ninja" ] ||
   rm -f "$log"
 fi
 echo "== Building ($preset)"
-# ninja counts its steps; each is taken to last as long as the average of those that are done.
-# Line by line: a pipe is a buffer otherwise, and the progress comes in leaps.
-NINJA_STATUS='%f %t %e ' stdbuf -oL cmake --build "$build" -j "${JOBS:-$(nproc)}" ${1:+--target "$@"} | awk '
-  function clock(s) { return sprintf("%d:%02d", s / 60, s % 60) }
-  /^[0-9]+ [0-9]+ [0-9.]+ / {
-    done = $1; all = $2; seconds = $3
-    sub(/^[0-9]+ [0-9]+ [0-9.]+ /, "")
-    left = done < all && seconds >= 5 ? ", about " clock(seconds / done * (all - done)) " left" : ""
-    printf "[%d of %d, %s%s] %s\n", done, all, clock(seconds), left, $0
-    fflush()
-    next
-  }
-  { print; fflush() }'
+clock() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
+# ninja counts its steps; each is taken to last as long as the average of those that are done. (awk would read ahead.)
+NINJA_STATUS='%f %t %e ' cmake --build "$build" -j "${JOBS:-$(nproc)}" ${1:+--target "$@"} | while IFS= read -r line; do
+  if [[ $line =~ ^([0-9]+)\ ([0-9]+)\ ([0-9]+)[0-9.]*\ (.*)$ ]]; then
+    steps=${BASH_REMATCH[1]} all=${BASH_REMATCH[2]} seconds=${BASH_REMATCH[3]} left=
+    if [ "$steps" -lt "$all" ] && [ "$seconds" -ge 5 ]; then left=", about $(clock $((seconds * (all - steps) / steps))) left"; fi
+    line="[$steps of $all, $(clock "$seconds")$left] ${BASH_REMATCH[4]}"
+  fi
+  printf '%s\n' "$line"
+done
