@@ -199,6 +199,20 @@ class Package(unittest.TestCase):
             },
         )
 
+    def test_the_readmes_sample_compiles_without_a_warning(self):
+        include, body = re.search(
+            r"```cpp\n(#include .*?)\n\n(.*?)```", (SOURCES / "README.md").read_text(), re.DOTALL
+        ).groups()
+        sample = self.work / "readme.cc"
+        sample.write_text(
+            f"{include}\n#include <cstdio>\n"
+            "static int Failed(const kvcove::Error& e) { return std::puts(e.detail.c_str()); }\n"
+            "int main() {\n  char data[16] = {}, buffer[16];\n"
+            f"  std::size_t size = sizeof(data), capacity = sizeof(buffer);\n{body}}}\n"
+        )
+        flags = ["-Wall", "-Wextra", "-Werror", *self.pkg_config("--cflags")]
+        self.done([CXX, "-std=c++23", "-fsyntax-only", sample, *flags])
+
     def test_one_version_is_said_everywhere(self):
         told = self.done([self.prefix / "bin/kvcove", "--version"])
         self.assertTrue(told.startswith(f"kvcove {version()} "), told)

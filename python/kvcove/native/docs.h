@@ -308,7 +308,7 @@ Stops at the first miss.)";
 inline constexpr char kHold[] = R"(Keep what is there from being evicted, for up to ``seconds``.
 
 At most 24 h, and a tenth of the memory a process; the oldest gives way. A held object may still be a
-miss. In a cluster only what lies on this host is held.
+miss. In a cluster other hosts' owners hold theirs, too.
 
 Returns
 -------
