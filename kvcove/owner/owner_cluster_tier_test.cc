@@ -167,7 +167,7 @@ class ClusterTierTest : public testing::Test {
                                        .disk_lock = std::move(files.disk_lock)});
     ASSERT_TRUE(loaded) << loaded.error().ToString();
     owner_ = std::move(*next);
-    owner_->ResumeClusterDisks();
+    EXPECT_TRUE(owner_->ResumeClusterDisks());
     EXPECT_TRUE(owner_->Start());
   }
   void AwaitOpen() {
