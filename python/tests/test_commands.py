@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import urllib.error
 import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -331,6 +334,85 @@ def test_metadata_is_kept(master: Master) -> None:
     assert http(f"http://127.0.0.1:{master.metadata}/health") == (200, b"OK")
 
 
+def test_an_engines_place_is_not_taken_by_another(master: Master) -> None:
+    url = f"http://127.0.0.1:{master.metadata}/metadata?key=mooncake/rpc_meta/a"
+    assert http(url, b"x", "PUT") == (200, b"metadata updated")
+    assert http(url, b"x", "PUT") == (200, b"metadata unchanged")
+    assert http(url, b"y", "PUT") == (400, b"Duplicate rpc_meta key not allowed")
+    assert http(url) == (200, b"x")
+    assert http(url, method="DELETE")[0] == 200
+    assert http(url, b"y", "PUT")[0] == 200
+
+
+def test_the_metadata_server_wants_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvcove.mooncake.metadata import MetadataServer
+
+    monkeypatch.setenv("MC_METADATA_HTTP_TOKEN", "secret")
+    monkeypatch.setenv("MC_METADATA_MAX_KEYS", "1")
+    monkeypatch.setenv("MC_METADATA_MAX_BODY_BYTES", "4")
+    server = MetadataServer("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.port}/metadata?key="
+
+    def ask(key: str, token: str, body: bytes | None = None) -> int:
+        request = urllib.request.Request(url + key, data=body, method="PUT" if body else "GET")
+        request.add_header("Authorization", token)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    assert http(url + "k", b"v", "PUT") == (401, b"unauthorized")
+    assert http(url + "k")[0] == 401
+    for wrong in ("Bearer other", "secret", "Basic secret", "Bearer"):
+        assert ask("k", wrong, b"v") == 401
+    assert ask("k", "Bearer secret", b"v") == 200
+    assert ask("k", "bearer secret") == 200
+    assert ask("k", "Bearer secret", b"12345") == 413
+    assert ask("l", "Bearer secret", b"v") == 507
+    assert http(f"http://127.0.0.1:{server.port}/health")[0] == 200
+    server.close()
+    monkeypatch.setenv("MC_METADATA_MAX_KEYS", "many")
+    with pytest.raises(ValueError, match="MC_METADATA_MAX_KEYS=many"):
+        MetadataServer("127.0.0.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("variable", "starts"),
+    [
+        ("", False),
+        ("MC_METADATA_HTTP_TOKEN", True),
+        ("MC_METADATA_HTTP_ALLOW_INSECURE", True),
+        ("KVCOVE_INSECURE", True),
+    ],
+)
+def test_the_metadata_server_lets_no_strangers_in_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, starts: bool
+) -> None:
+    for name in ("MC_METADATA_HTTP_TOKEN", "MC_METADATA_HTTP_ALLOW_INSECURE", "KVCOVE_INSECURE"):
+        monkeypatch.setenv(name, "1" if name == variable else "")
+    program = Program(
+        [
+            *command("mooncake_http_metadata_server"),
+            "--host",
+            "0.0.0.0",
+            "--port",
+            str(free_port()),
+        ],
+        tmp_path / "metadata.log",
+    )
+    if starts:
+        program.wait_for("serving at")
+        assert program.stop() == 0
+        return
+    assert program.process.wait(60) == 2
+    assert "set MC_METADATA_HTTP_TOKEN" in program.log.read_text()
+    from mooncake.http_metadata_server import KVBootstrapServer
+
+    with pytest.raises(PermissionError, match="MC_METADATA_HTTP_ALLOW_INSECURE=1"):
+        KVBootstrapServer(free_port(), "0.0.0.0").run()
+
+
 def test_the_metadata_server_alone(tmp_path: Path) -> None:
     port = free_port()
     program = Program(
@@ -564,6 +646,78 @@ def test_a_directory_that_another_made_is_not_used(
 # ---- packaging
 
 
+STORES = [
+    "store.so",
+    "store.cpython-311-x86_64-linux-gnu.so",
+    "_store.cpython-311-x86_64-linux-gnu.so",
+    "store/__init__.py",
+]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_package_that_went_over_the_original_says_so(tmp_path: Path, store: str) -> None:
+    package = tmp_path / "mooncake"
+    shutil.copytree(PYTHON / "mooncake" / "mooncake", package)
+    (package / store).parent.mkdir(exist_ok=True)
+    (package / store).write_text("")
+    info = tmp_path / "mooncake_transfer_engine_non_cuda-0.3.13.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text(f"mooncake/__init__.py,,\nmooncake/{store},sha256=x,1\n")
+    says = "'pip uninstall kvcove-mooncake mooncake-transfer-engine-non-cuda'"
+    ended = python("import mooncake.store", PYTHONPATH=str(tmp_path))
+    assert "ImportError" in ended.stderr
+    assert says in ended.stderr
+    assert "python -m kvcove.mooncake run COMMAND" in ended.stderr
+    for name in ("mooncake_master", "mooncake_client"):
+        said = subprocess.run(
+            command(name),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )
+        assert said.returncode == 2
+        assert f"{name}: {package} has the store of" in said.stderr
+        assert says in said.stderr
+    (package / store).unlink()
+    assert python("import mooncake.store", PYTHONPATH=str(tmp_path)).returncode == 0
+
+
+def test_names_that_an_overlaid_module_lacks_are_the_originals(tmp_path: Path) -> None:
+    package = tmp_path / "mooncake"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "mooncake_store_service.py").write_text(
+        "from mooncake.store import MooncakeDistributedStore as Store\n"
+        "class MooncakeStoreService: store = Store\n"
+        "def main(): raise SystemExit('the original')\n"
+    )
+    (package / "store.py").write_text("class EngramStore: pass\n")
+    (package / "async_store.py").write_text("import a_module_that_is_not_there\n")
+    code = (
+        "from mooncake.mooncake_store_service import MooncakeStoreService as service, main\n"
+        "import mooncake.store as store\n"
+        "print(service.store.__module__, main.__module__, store.EngramStore.__module__)\n"
+        "print(hasattr(store, 'nothing'), store.MooncakeDistributedStore.__module__)\n"
+        "import mooncake.async_store as lacking\n"
+        "try: lacking.nothing\n"
+        "except AttributeError as error: print(str(error).partition(': ')[2])\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-m", "kvcove.mooncake", "run", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert said.stdout == (
+        "kvcove.mooncake.store kvcove.mooncake.rest mooncake.store\nFalse kvcove.mooncake.store\n"
+        "No module named 'a_module_that_is_not_there'\n"
+    ), said.stderr
+
+
 def test_the_overlay_is_for_one_command_only(tmp_path: Path) -> None:
     rival = tmp_path / "site" / "mooncake"
     rival.mkdir(parents=True)
@@ -572,7 +726,7 @@ def test_the_overlay_is_for_one_command_only(tmp_path: Path) -> None:
     (rival / "engine.py").write_text("WHO = 'its engine'\n")
     code = (
         "import mooncake.store as s; import mooncake.engine as e;"
-        "print(getattr(s, 'WHO', s.MooncakeDistributedStore.__module__), e.WHO)"
+        "print(s.MooncakeDistributedStore.__module__, e.WHO)"
     )
     environment = {**os.environ, "PYTHONPATH": str(rival.parent)}
     run = [sys.executable, "-m", "kvcove.mooncake", "run", "python", "-c", code]

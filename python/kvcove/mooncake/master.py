@@ -25,6 +25,7 @@ from kvcove.mooncake._http import (
     text_answer,
     with_loopback,
 )
+from kvcove.mooncake._mixed import check_commands
 from kvcove.mooncake._process import Child, allow_open, credentials, insecure, wait_for_stop
 from kvcove.mooncake._types import Code
 from kvcove.mooncake.metadata import MetadataServer
@@ -592,6 +593,8 @@ def _listen_at(values: Values) -> str:
 def main() -> None:
     """Serve until SIGTERM."""
     values = parse(_PROGRAM, sys.argv[1:], _FLAGS, "the master of a cluster, on kvcove")
+    if mixed := check_commands():
+        fail(_PROGRAM, mixed)
     try:
         older = "rpc_port" not in values.given and values["port"] != "0"
         port = values.port("port" if older else "rpc_port")
@@ -627,7 +630,7 @@ def main() -> None:
             usual = "127.0.0.1" if credentials() else host
             metadata_host = str(values["http_metadata_server_host"]).strip("[]") or usual
             servers.append(MetadataServer(metadata_host, metadata_port))
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         if child is not None:
             child.stop()
         fail(_PROGRAM, str(error))
