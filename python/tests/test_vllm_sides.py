@@ -211,6 +211,26 @@ def test_groups_without_hashes_are_left_alone(connector: Any) -> None:
     assert scheduler._tables(([9], [1, 2], [9, 9], [3, 4])) == [[1, 2], [3, 4]]
 
 
+@pytest.mark.parametrize(
+    ("given", "window"),
+    [
+        ({}, 256),
+        ({"extra_retained_tokens": 0}, 256),
+        ({"extra_retained_tokens": 3}, 259),
+        ({"num_retained_tokens": 258}, 259),
+        ({"num_retained_tokens": 255}, 256),
+    ],
+)
+def test_a_hit_needs_what_vllm_keeps_before_a_window(
+    connector: Any, given: dict[str, int], window: int
+) -> None:
+    # With several MTP modules: blocks that vLLM allocates for a hit get hashes, loaded or not.
+    spec = group("SlidingWindowSpec", True, "a").kv_cache_spec
+    spec.sliding_window = 256
+    spec.__dict__.update(given)
+    assert module_of("_shape")._kind(spec) == ("window", window)
+
+
 def engine() -> Any:
     made = config()
     made.model_config.hf_config = SimpleNamespace(to_dict=lambda: {"layers": 2})
