@@ -237,7 +237,7 @@ def engine() -> Any:
     made.model_config.quantization = None
     made.model_config.get_total_num_kv_heads = lambda: 8
     made.kv_transfer_config = SimpleNamespace(engine_id="e")
-    made.adjust_dcp_kv_cache_interleave_size = lambda cache: None
+    made.adjust_dcp_kv_cache_interleave_size = lambda kv_cache_config: None
     made.parallel_config = SimpleNamespace(
         tensor_parallel_size=1,
         pipeline_parallel_size=1,
@@ -274,6 +274,53 @@ def test_harmless_calls_are_those_of_the_configuration_too(connector: Any) -> No
     assert role.told == []
     instance.collective_rpc("pong")
     assert role.told == ["weights_changing", "weights_changed"]
+
+
+@pytest.mark.parametrize("version", ["0.22.1", "0.31.0", "0.31.1.dev3+gabc"])
+def test_an_older_vllm_is_refused_in_one_line(connector: Any, version: str) -> None:
+    compat, plugin = module_of("_compat"), module_of("_plugin")
+    with pytest.raises(ValueError, match=r"knows vLLM 0\.32 to 0\.33; this is ") as refused:
+        compat.check_version(version)
+    assert version in str(refused.value) and "\n" not in str(refused.value)
+    sys.modules["vllm"].__dict__["__version__"] = version
+    ours = SimpleNamespace(kv_connector="KvcoveConnector", kv_connector_extra_config={})
+    with pytest.raises(ValueError, match="this is 0"):
+        plugin.check(ours)
+    plugin.check(SimpleNamespace(kv_connector="NixlConnector", kv_connector_extra_config={}))
+    package = sys.modules["kvcove.vllm"]
+    with pytest.raises(ValueError, match="this is 0"):
+        package.__getattr__("KvcoveConnector")
+
+
+def test_a_newer_vllm_is_tried_with_one_warning(
+    connector: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    compat = module_of("_compat")
+    for version in ("0.32.0", "0.33.0rc1", "0.1.dev1+gabc", "dev"):
+        compat.check_version(version)
+    assert not caplog.messages
+    for _ in range(3):
+        compat.check_version("0.34.1")
+    assert len(caplog.messages) == 1
+    assert "this is 0.34.1" in caplog.text
+
+
+def test_the_interleave_is_settled_as_each_vllm_takes_it(connector: Any) -> None:
+    compat = module_of("_compat")
+    cache = SimpleNamespace(kv_cache_groups=["group"])
+    taken: list[Any] = []
+
+    class Before:
+        def adjust_dcp_kv_cache_interleave_size(self, kv_cache_config: Any) -> None:
+            taken.append(kv_cache_config)
+
+    class Now:
+        def adjust_dcp_kv_cache_interleave_size(self, kv_cache_groups: Any) -> None:
+            taken.append(kv_cache_groups)
+
+    compat.settle_interleave(Before(), cache)
+    compat.settle_interleave(Now(), cache)
+    assert taken == [cache, ["group"]]
 
 
 def test_a_mistake_is_told_when_the_configuration_is_made(connector: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector's two roles behind vLLM's interface (KVConnectorBase_V1, vLLM 0.32).
+"""The connector's two roles behind vLLM's interface (KVConnectorBase_V1, vLLM 0.32 and 0.33).
 
 What is decided is decided in C++ (kvcove/connector); here vLLM's objects become plain values.
 """

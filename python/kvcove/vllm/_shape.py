@@ -28,6 +28,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from kvcove._native import EngineShape
+from kvcove.vllm._compat import settle_interleave
 from kvcove.vllm._config import Config
 from kvcove.vllm._layout import natural
 
@@ -177,7 +178,7 @@ def _interleave(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> int:
     """
     settled = copy.copy(vllm_config)
     settled.parallel_config = copy.copy(vllm_config.parallel_config)
-    settled.adjust_dcp_kv_cache_interleave_size(kv_cache_config)
+    settle_interleave(settled, kv_cache_config)
     return int(settled.parallel_config.cp_kv_cache_interleave_size or 1)
 
 
