@@ -276,6 +276,25 @@ def test_harmless_calls_are_those_of_the_configuration_too(connector: Any) -> No
     assert role.told == ["weights_changing", "weights_changed"]
 
 
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_request_that_must_be_computed_is_not_looked_up(connector: Any, skips: bool) -> None:
+    scheduler = object.__new__(connector._SchedulerSide)
+    scheduler._requests, asked = {}, []
+    scheduler.role = SimpleNamespace(matched=lambda *given: asked.append(given) or (64, True))
+    request = SimpleNamespace(
+        request_id="r",
+        num_tokens=80,
+        num_prompt_tokens=80,
+        cache_salt=None,
+        block_hashes=[],
+        lora_request=None,
+        skip_reading_prefix_cache=skips,  # prompt_logprobs
+    )
+    assert scheduler.matched(request, 0) == ((0, False) if skips else (64, True))
+    assert len(asked) == int(not skips)
+    assert scheduler._requests == {"r": request}, "what it computes is stored"
+
+
 @pytest.mark.parametrize("version", ["0.22.1", "0.31.0", "0.31.1.dev3+gabc"])
 def test_an_older_vllm_is_refused_in_one_line(connector: Any, version: str) -> None:
     compat, plugin = module_of("_compat"), module_of("_plugin")

@@ -335,6 +335,8 @@ class _SchedulerSide:
                     hints.session_ends,
                 )
         self._requests[request.request_id] = request
+        if getattr(request, "skip_reading_prefix_cache", False):
+            return 0, False  # vLLM computes all of it (prompt_logprobs), whatever is found
         tokens, load_async = self.role.matched(
             request.request_id,
             request.num_tokens,
