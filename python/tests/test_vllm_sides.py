@@ -92,6 +92,38 @@ def test_a_step_waits_for_its_loads_by_layers_or_as_a_whole(
     assert waits == (["wait_for_layer"] if why is None else ["wait_for_sync_loads"])
 
 
+@pytest.mark.parametrize(("groups", "loads_async"), [(1, False), (2, True)])
+def test_a_model_with_several_groups_loads_beside_its_steps(
+    connector: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    groups: int,
+    loads_async: bool,
+) -> None:
+    # vLLM computes on a synchronous load of several groups that has failed.
+    transfer = SimpleNamespace(
+        kv_connector_extra_config={"load_async": False, "load_layers": 4},
+        kv_load_failure_policy="recompute",
+    )
+
+    def init(self: Any, *args: Any) -> None:
+        self._kv_transfer_config = transfer
+
+    monkeypatch.setattr(connector.KVConnectorBase_V1, "__init__", init)
+    for side in ("_SchedulerSide", "_WorkerSide"):
+        monkeypatch.setattr(connector, side, lambda self, config, vllm: config)
+    roles = connector.KVConnectorRole
+    roles.SCHEDULER, roles.WORKER = "scheduler", "worker"
+    cache = SimpleNamespace(kv_cache_groups=[object()] * groups)
+    made = [
+        connector.KvcoveConnector(None, role, cache) for role in (roles.WORKER, roles.SCHEDULER)
+    ]
+    for config in (made[0]._worker, made[1]._scheduler):
+        assert (config.load_async, config.load_layers) == ((True, 1) if loads_async else (False, 4))
+    lines = [line for line in caplog.messages if "load_async" in line]
+    assert len(lines) == int(loads_async), "told once, by the scheduler's side"
+
+
 def test_movers_let_go_of_memory_before_a_worker_sleeps(
     connector: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
