@@ -112,6 +112,97 @@ TEST_F(RolesTest, FailedBlocksAreReportedExactlyWhenABatchIsSplit) {
   EXPECT_EQ(scheduler_->Matched(View("r", 34), 0).tokens, 0U);
 }
 
+// The engine computes on the blocks of a synchronous load before a rank says that it has failed. A
+// model with a sliding window: what comes behind needs the blocks no more, so it does not show.
+class SyncLoadTest : public RolesTest {
+ protected:
+  void SetUp() override {
+    options_.load_async = false;
+    RolesTest::SetUp();
+    shape_.groups = {
+        {.kind = GroupKind::kWindow, .chunk_tokens = 4, .window_tokens = 5, .heads = 2}};
+    Start();
+    StoreAll(8);
+  }
+  // The last two of the request's blocks, from 20 on.
+  static std::function<BlockTables()> Window(std::uint64_t tokens) {
+    return [tokens] {
+      BlockTables tables = Blocks(20, tokens)();
+      std::fill(tables[0].begin(), tables[0].end() - 2, kNullBlock);
+      return tables;
+    };
+  }
+  void ComputeFour(std::string_view id, std::uint64_t computed, bool started = true) {
+    scheduler_->Schedule({.request = View(id, computed + 4),
+                          .computed_tokens = computed,
+                          .scheduled_tokens = 4,
+                          .started = started,
+                          .blocks = Window(computed + 4)});
+  }
+  // The request loads what the next token needs of 8, and computes 4 more in the same step.
+  void LoadAndCompute(bool fails) {
+    std::string key;
+    AppendKey("g0.h0of2", "h1", key);
+    if (fails) pool_.lost.insert(key);
+    const Match match = scheduler_->Matched(View("r", 12), 0);
+    EXPECT_EQ(match.tokens, 8U);
+    scheduler_->Allocated("r", match.tokens, Window(12));
+    ComputeFour("r", 8);
+  }
+  // By a request that has the first `computed` tokens of the engine's own cache.
+  std::size_t StoredBehind(std::uint64_t computed) {
+    const std::size_t before = pool_.values.size();
+    EXPECT_EQ(scheduler_->Matched(View("s", computed + 4), computed).tokens, 0U);
+    ComputeFour("s", computed);
+    (void)Step();
+    return pool_.values.size() - before;
+  }
+};
+
+TEST_F(SyncLoadTest, AShortAnswerOnALoadThatFailedLeavesNothingThatIsStored) {
+  LoadAndCompute(/*fails=*/true);
+  EXPECT_THAT(Step()[0].failed_blocks, ElementsAre(21));
+  // The answer ends before it begins or fills another block: no step of it is told any more.
+  scheduler_->Finished("r");
+  EXPECT_EQ(StoredBehind(12), 0U);
+  EXPECT_EQ(scheduler_->stats().unstored_requests, 1U);
+}
+
+TEST_F(SyncLoadTest, AnAnswerThatEndsBeforeTheReportLeavesNothingThatIsStored) {
+  LoadAndCompute(/*fails=*/true);
+  plan_ = scheduler_->BuildPlan(pins_);
+  for (auto& worker : workers_) {
+    worker->Begin(plan_);
+    worker->FinishStep({});
+  }
+  Move();
+  scheduler_->Finished("r");
+  for (auto& worker : workers_) scheduler_->OnReport(worker->TakeReport());
+  EXPECT_EQ(StoredBehind(12), 0U);
+}
+
+TEST_F(SyncLoadTest, ARequestOfTheSameStepThatBeginsOnALoadThatFailsStoresNothing) {
+  LoadAndCompute(/*fails=*/true);
+  EXPECT_EQ(StoredBehind(12), 0U);
+}
+
+TEST_F(SyncLoadTest, ARequestThatLoadedStoresWhatItAndOthersComputeBehind) {
+  LoadAndCompute(/*fails=*/false);
+  (void)Step();
+  ComputeFour("r", 12, /*started=*/false);
+  (void)Step();
+  EXPECT_EQ(pool_.values.size(), 8U) << "also the chunk that was computed beside the load";
+  scheduler_->Finished("r");
+  EXPECT_EQ(StoredBehind(16), 2U);
+}
+
+TEST_F(SyncLoadTest, ALoadThatAResetOvertookLeavesNothingThatIsStored) {
+  LoadAndCompute(/*fails=*/false);
+  EXPECT_TRUE(scheduler_->Reset());
+  (void)Step();
+  EXPECT_EQ(StoredBehind(12), 0U);
+}
+
 // 11.2, DEF-3: whatever throws, a job ends, and once.
 TEST_F(RolesTest, AJobWhoseThreadThrowsEndsOnce) {
   StoreAll(8);

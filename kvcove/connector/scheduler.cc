@@ -114,10 +114,13 @@ void SchedulerRole::Hint(std::string_view id, const RequestHints& hints) {
 void SchedulerRole::Finished(std::string_view id) {
   const MutexLock lock(mutex_);
   const auto at = requests_.find(id);
+  const bool stores = at != requests_.end() && at->second.may_store;
   if (at != requests_.end()) requests_.erase(at);
   const auto job = load_of_.find(id);
   if (job == load_of_.end()) return;
-  loads_.at(job->second).wanted = false;
+  Load& load = loads_.at(job->second);
+  load.wanted = false;
+  if (!stores) load.dependent.clear();
   plan_.cancelled.push_back(job->second);
 }
 

@@ -153,7 +153,6 @@ class SchedulerRole {
     std::vector<std::uint64_t> marked_chunks;  // by group
     std::vector<std::uint64_t> saved_chunks;
     RequestHints hints;
-    bool spoiled = false;  // it computed on what a synchronous load did not bring
   };
   struct Load {
     LoadOrder order;
@@ -162,7 +161,10 @@ class SchedulerRole {
     bool refused = false;
     bool wanted = true;  // its request is still there
     std::set<BlockId> failed;
-    std::uint32_t ranks = 0;  // synchronous: that have reported
+    // Synchronous: the step computes on its blocks before any rank says what they hold.
+    std::uint32_t ranks = 0;         // that have reported
+    std::uint64_t block_epoch = 0;   // when it was ordered
+    std::vector<BlockId> dependent;  // what its request has computed on them meanwhile
     std::uint64_t tokens = 0;
     std::int64_t ordered_ns = 0;
     std::uint64_t mover_ns = 0;  // of the slowest rank
@@ -270,6 +272,7 @@ class SchedulerRole {
     std::uint64_t epoch = 0;        // in which it was computed or loaded; 0: it may not be stored
     std::uint64_t stored = 0;       // the epoch in which it was, or is being, stored
     std::uint64_t adapter_tag = 0;  // of the adapter that took part
+    JobId awaits = 0;               // the synchronous load whose report says whether it is right
   };
   BlockMark& MarkOf(BlockId block) KVCOVE_REQUIRES(mutex_);
   // A new epoch for look-ups and loads; `blocks`: for what the engine has computed, too.
@@ -290,6 +293,11 @@ class SchedulerRole {
   void Adopt(const std::string& version, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void TakeWeights(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void TakeLoads(const Report& report) KVCOVE_REQUIRES(mutex_);
+  // All ranks have reported a synchronous load: what it brought, and what was computed on it, may
+  // be stored only now.
+  void EndSyncLoad(const Load& load) KVCOVE_REQUIRES(mutex_);
+  // The request's synchronous load that not all ranks have reported, 0 for none.
+  JobId SyncLoadOf(std::string_view request) const KVCOVE_REQUIRES(mutex_);
   void TakeSaves(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void EndSave(const Save& save, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   // KV events of what a look-up saw, and of what a load brought.

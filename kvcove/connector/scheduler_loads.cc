@@ -44,7 +44,8 @@ SchedulerRole::Load SchedulerRole::LoadOf(const Request& request, std::string_vi
                       .adapter = request.adapter,
                       .sync = !options_.load_async},
             .epoch = epoch_,
-            .adapter_tag = request.adapter_tag};
+            .adapter_tag = request.adapter_tag,
+            .block_epoch = block_epoch_};
   for (std::uint32_t g = 0; g < options_.shape.groups.size() && g < tables.size(); ++g) {
     const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
     const auto [needed, behind] = options_.shape.Needed(g, end);
@@ -56,12 +57,8 @@ SchedulerRole::Load SchedulerRole::LoadOf(const Request& request, std::string_vi
                               std::min(last, std::max(needed, own)));
     for (std::uint64_t c = std::max(needed, own); c < last; ++c) {
       if (tables[g][c] == kNullBlock) continue;
-      // The blocks of a synchronous load hold the values when the step begins, or are reported and
-      // computed again; those of another one are marked when it has ended.
-      MarkOf(tables[g][c]) = load.order.sync ? BlockMark{.epoch = block_epoch_,
-                                                         .stored = block_epoch_,
-                                                         .adapter_tag = load.adapter_tag}
-                                             : BlockMark{};
+      // Whatever the block held before is gone. It is marked when the load has ended.
+      MarkOf(tables[g][c]) = {.awaits = load.order.sync ? load.order.job : 0};
       load.order.chunks.push_back(
           {.group = g, .chunk = c, .block = tables[g][c], .hash = HashOf(request, g, c)});
     }
@@ -114,15 +111,42 @@ void SchedulerRole::TakeLoads(const Report& report) {
       costs_.AddLoad(load.tokens, done.bytes, static_cast<std::int64_t>(done.ns), clock_.NowNs());
     }
     if (!load.order.sync || ++load.ranks < options_.shape.world()) continue;
-    if (!load.failed.empty()) {
-      ++stats_.loads_failed;
-      const auto request = requests_.find(load.order.request);
-      if (request != requests_.end()) request->second.spoiled = true;
-      for (const BlockId block : load.failed) MarkOf(block) = {};
-    }
-    load_of_.erase(load.order.request);
+    EndSyncLoad(load);
+    const auto current = load_of_.find(load.order.request);
+    if (current != load_of_.end() && current->second == load.order.job) load_of_.erase(current);
     loads_.erase(at);
   }
+}
+
+JobId SchedulerRole::SyncLoadOf(std::string_view request) const {
+  const auto job = load_of_.find(request);
+  return job != load_of_.end() && loads_.at(job->second).order.sync ? job->second : 0;
+}
+
+void SchedulerRole::EndSyncLoad(const Load& load) {
+  if (!load.failed.empty()) ++stats_.loads_failed;
+  const bool current = load.epoch == epoch_ && load.block_epoch == block_epoch_;
+  bool dependent = current && load.failed.empty();
+  const auto request = load.wanted ? requests_.find(load.order.request) : requests_.end();
+  if (request != requests_.end()) {
+    // The engine computes again from the first block that failed, and those behind it are not told
+    // apart from what its next steps compute.
+    if (!dependent) request->second.may_store = false;
+    dependent = request->second.may_store;
+  }
+  if (!current) return;
+  const auto settle = [&](BlockId block, std::uint64_t stored) KVCOVE_REQUIRES(mutex_) {
+    BlockMark& mark = MarkOf(block);
+    if (mark.awaits != load.order.job) return;  // another request has the block now
+    mark = {.epoch = block_epoch_, .stored = stored, .adapter_tag = load.adapter_tag};
+  };
+  for (const ChunkPlace& place : load.order.chunks) {
+    if (!load.failed.contains(place.block)) settle(place.block, block_epoch_);
+  }
+  // Else they stay without a mark, also in the engine's own cache: nothing that begins on them is
+  // stored.
+  if (!dependent) return;
+  for (const BlockId block : load.dependent) settle(block, 0);
 }
 
 }  // namespace kvcove::connector

@@ -40,7 +40,7 @@ std::optional<Token> SchedulerRole::CaptureFor(const ScheduledPart& part) {
 }
 
 bool SchedulerRole::Concerns(const Request& request, const ScheduledPart& part) const {
-  if (part.started || request.spoiled) return true;
+  if (part.started) return true;
   if (request.marked_chunks.empty()) return false;  // never started: it is not ours to store
   const std::uint64_t after = part.computed_tokens + part.scheduled_tokens;
   const std::uint64_t savable = SavableTokens(request, part);
@@ -59,16 +59,10 @@ void SchedulerRole::Compute(Request& request, const ScheduledPart& part, const B
   // The step may run under other weights than those that the request's salt names.
   const bool other_weights =
       options_.versions == VersionSource::kSalt && !version_.empty() && version_ != request.version;
-  if (std::exchange(request.spoiled, false)) {
-    request.may_store = false;
-    for (const auto& table : tables) {
-      for (const BlockId block : table) MarkOf(block).epoch = 0;
-    }
-  }
   if (!kept || other_weights || weights_ != Weights::kKnown) request.may_store = false;
   Mark(request, part, tables);
   // What a synchronous load brings is known when all ranks have reported; later steps save.
-  if (request.may_store && !load_of_.contains(part.request.id)) OrderSave(request, part, tables);
+  if (request.may_store && SyncLoadOf(part.request.id) == 0) OrderSave(request, part, tables);
 }
 
 void SchedulerRole::StopStoring(const std::function<bool(const Request&)>& matches) {
@@ -88,6 +82,7 @@ void SchedulerRole::Begin(Request& request, const ScheduledPart& part, const Blo
   request.marked_chunks.assign(tables.size(), 0);
   request.saved_chunks.assign(tables.size(), 0);
   MarkSiblings(request, part, tables);
+  const JobId own_load = SyncLoadOf(part.request.id);
   for (std::uint32_t g = 0; g < options_.shape.groups.size(); ++g) {
     const std::uint64_t begun =
         CeilDiv(part.computed_tokens, options_.shape.groups[g].chunk_tokens);
@@ -96,8 +91,10 @@ void SchedulerRole::Begin(Request& request, const ScheduledPart& part, const Blo
       const BlockId block = tables[g][c];
       if (block == kNullBlock) continue;
       // Blocks of an older epoch, or of an adapter that has changed since, in the engine's own
-      // cache: nothing that depends on them is stored.
+      // cache: nothing that depends on them is stored. Nor on those of another request's load
+      // that may still fail.
       const BlockMark& mark = MarkOf(block);
+      if (own_load != 0 && mark.awaits == own_load) continue;
       if (mark.epoch != block_epoch_ || mark.adapter_tag != request.adapter_tag) {
         request.may_store = false;
       }
@@ -128,7 +125,8 @@ void SchedulerRole::MarkSiblings(Request& request, const ScheduledPart& part,
 
 void SchedulerRole::Mark(Request& request, const ScheduledPart& part, const BlockTables& tables) {
   const std::uint64_t after = part.computed_tokens + part.scheduled_tokens;
-  const std::uint64_t epoch = request.may_store ? block_epoch_ : 0;
+  const JobId awaits = request.may_store ? SyncLoadOf(part.request.id) : 0;
+  const std::uint64_t epoch = request.may_store && awaits == 0 ? block_epoch_ : 0;
   for (std::uint32_t g = 0; g < options_.shape.groups.size(); ++g) {
     const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
     const std::uint64_t end =
@@ -142,7 +140,8 @@ void SchedulerRole::Mark(Request& request, const ScheduledPart& part, const Bloc
       if (c < request.marked_chunks[g]) {
         if (epoch == 0) mark.epoch = 0;
       } else {
-        mark = {.epoch = epoch, .adapter_tag = request.adapter_tag};
+        mark = {.epoch = epoch, .adapter_tag = request.adapter_tag, .awaits = awaits};
+        if (awaits != 0) loads_.at(awaits).dependent.push_back(tables[g][c]);
       }
     }
     request.marked_chunks[g] = std::max(request.marked_chunks[g], end);

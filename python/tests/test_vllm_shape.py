@@ -14,12 +14,14 @@ torch = pytest.importorskip("torch")
 
 from kvcove.vllm import KvcoveConnector  # noqa: E402
 from kvcove.vllm._config import Config  # noqa: E402
-from kvcove.vllm._shape import shape_of  # noqa: E402
+from kvcove.vllm._shape import _kind, shape_of  # noqa: E402
 from vllm.config import KVTransferConfig, VllmConfig  # noqa: E402
+from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager  # noqa: E402
 from vllm.v1.kv_cache_interface import (  # noqa: E402
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    SlidingWindowSpec,
 )
 
 
@@ -126,6 +128,26 @@ def test_with_vllm_engines_of_other_layers_or_drafts_share_nothing() -> None:
     )
     assert space(ngram) == space(plain)
     assert space(drafted(model_config(draft=1), "medusa")) == space(plain)
+
+
+@pytest.mark.parametrize("retained", [0, 1, 3, 40])
+@pytest.mark.parametrize("tokens", [96, 256, 288, 1184, 1200])
+def test_with_vllm_a_hit_needs_every_block_that_is_allocated_for_it(
+    retained: int, tokens: int
+) -> None:
+    spec = SlidingWindowSpec(
+        block_size=32,
+        num_kv_heads=2,
+        head_size=64,
+        dtype=torch.bfloat16,
+        sliding_window=256,
+        extra_retained_tokens=retained,
+    )
+    kind, window = _kind(spec)
+    assert kind == "window"
+    vllm = SimpleNamespace(sliding_window=256, extra_retained_tokens=retained)
+    skipped = SlidingWindowManager.get_num_skipped_tokens(vllm, tokens)
+    assert skipped == max(0, tokens - (window - 1)), "EngineShape::Needed"
 
 
 def test_with_vllm_a_mistake_is_told_before_a_model_is_loaded() -> None:

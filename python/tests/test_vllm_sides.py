@@ -92,6 +92,38 @@ def test_a_step_waits_for_its_loads_by_layers_or_as_a_whole(
     assert waits == (["wait_for_layer"] if why is None else ["wait_for_sync_loads"])
 
 
+@pytest.mark.parametrize(("groups", "loads_async"), [(1, False), (2, True)])
+def test_a_model_with_several_groups_loads_beside_its_steps(
+    connector: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    groups: int,
+    loads_async: bool,
+) -> None:
+    # vLLM computes on a synchronous load of several groups that has failed.
+    transfer = SimpleNamespace(
+        kv_connector_extra_config={"load_async": False, "load_layers": 4},
+        kv_load_failure_policy="recompute",
+    )
+
+    def init(self: Any, *args: Any) -> None:
+        self._kv_transfer_config = transfer
+
+    monkeypatch.setattr(connector.KVConnectorBase_V1, "__init__", init)
+    for side in ("_SchedulerSide", "_WorkerSide"):
+        monkeypatch.setattr(connector, side, lambda self, config, vllm: config)
+    roles = connector.KVConnectorRole
+    roles.SCHEDULER, roles.WORKER = "scheduler", "worker"
+    cache = SimpleNamespace(kv_cache_groups=[object()] * groups)
+    made = [
+        connector.KvcoveConnector(None, role, cache) for role in (roles.WORKER, roles.SCHEDULER)
+    ]
+    for config in (made[0]._worker, made[1]._scheduler):
+        assert (config.load_async, config.load_layers) == ((True, 1) if loads_async else (False, 4))
+    lines = [line for line in caplog.messages if "load_async" in line]
+    assert len(lines) == int(loads_async), "told once, by the scheduler's side"
+
+
 def test_movers_let_go_of_memory_before_a_worker_sleeps(
     connector: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,13 +243,33 @@ def test_groups_without_hashes_are_left_alone(connector: Any) -> None:
     assert scheduler._tables(([9], [1, 2], [9, 9], [3, 4])) == [[1, 2], [3, 4]]
 
 
+@pytest.mark.parametrize(
+    ("given", "window"),
+    [
+        ({}, 256),
+        ({"extra_retained_tokens": 0}, 256),
+        ({"extra_retained_tokens": 3}, 259),
+        ({"num_retained_tokens": 258}, 259),
+        ({"num_retained_tokens": 255}, 256),
+    ],
+)
+def test_a_hit_needs_what_vllm_keeps_before_a_window(
+    connector: Any, given: dict[str, int], window: int
+) -> None:
+    # With several MTP modules: blocks that vLLM allocates for a hit get hashes, loaded or not.
+    spec = group("SlidingWindowSpec", True, "a").kv_cache_spec
+    spec.sliding_window = 256
+    spec.__dict__.update(given)
+    assert module_of("_shape")._kind(spec) == ("window", window)
+
+
 def engine() -> Any:
     made = config()
     made.model_config.hf_config = SimpleNamespace(to_dict=lambda: {"layers": 2})
     made.model_config.quantization = None
     made.model_config.get_total_num_kv_heads = lambda: 8
     made.kv_transfer_config = SimpleNamespace(engine_id="e")
-    made.adjust_dcp_kv_cache_interleave_size = lambda cache: None
+    made.adjust_dcp_kv_cache_interleave_size = lambda kv_cache_config: None
     made.parallel_config = SimpleNamespace(
         tensor_parallel_size=1,
         pipeline_parallel_size=1,
@@ -254,6 +306,72 @@ def test_harmless_calls_are_those_of_the_configuration_too(connector: Any) -> No
     assert role.told == []
     instance.collective_rpc("pong")
     assert role.told == ["weights_changing", "weights_changed"]
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_request_that_must_be_computed_is_not_looked_up(connector: Any, skips: bool) -> None:
+    scheduler = object.__new__(connector._SchedulerSide)
+    scheduler._requests, asked = {}, []
+    scheduler.role = SimpleNamespace(matched=lambda *given: asked.append(given) or (64, True))
+    request = SimpleNamespace(
+        request_id="r",
+        num_tokens=80,
+        num_prompt_tokens=80,
+        cache_salt=None,
+        block_hashes=[],
+        lora_request=None,
+        skip_reading_prefix_cache=skips,  # prompt_logprobs
+    )
+    assert scheduler.matched(request, 0) == ((0, False) if skips else (64, True))
+    assert len(asked) == int(not skips)
+    assert scheduler._requests == {"r": request}, "what it computes is stored"
+
+
+@pytest.mark.parametrize("version", ["0.22.1", "0.31.0", "0.31.1.dev3+gabc"])
+def test_an_older_vllm_is_refused_in_one_line(connector: Any, version: str) -> None:
+    compat, plugin = module_of("_compat"), module_of("_plugin")
+    with pytest.raises(ValueError, match=r"knows vLLM 0\.32 to 0\.33; this is ") as refused:
+        compat.check_version(version)
+    assert version in str(refused.value) and "\n" not in str(refused.value)
+    sys.modules["vllm"].__dict__["__version__"] = version
+    ours = SimpleNamespace(kv_connector="KvcoveConnector", kv_connector_extra_config={})
+    with pytest.raises(ValueError, match="this is 0"):
+        plugin.check(ours)
+    plugin.check(SimpleNamespace(kv_connector="NixlConnector", kv_connector_extra_config={}))
+    package = sys.modules["kvcove.vllm"]
+    with pytest.raises(ValueError, match="this is 0"):
+        package.__getattr__("KvcoveConnector")
+
+
+def test_a_newer_vllm_is_tried_with_one_warning(
+    connector: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    compat = module_of("_compat")
+    for version in ("0.32.0", "0.33.0rc1", "0.1.dev1+gabc", "dev"):
+        compat.check_version(version)
+    assert not caplog.messages
+    for _ in range(3):
+        compat.check_version("0.34.1")
+    assert len(caplog.messages) == 1
+    assert "this is 0.34.1" in caplog.text
+
+
+def test_the_interleave_is_settled_as_each_vllm_takes_it(connector: Any) -> None:
+    compat = module_of("_compat")
+    cache = SimpleNamespace(kv_cache_groups=["group"])
+    taken: list[Any] = []
+
+    class Before:
+        def adjust_dcp_kv_cache_interleave_size(self, kv_cache_config: Any) -> None:
+            taken.append(kv_cache_config)
+
+    class Now:
+        def adjust_dcp_kv_cache_interleave_size(self, kv_cache_groups: Any) -> None:
+            taken.append(kv_cache_groups)
+
+    compat.settle_interleave(Before(), cache)
+    compat.settle_interleave(Now(), cache)
+    assert taken == [cache, ["group"]]
 
 
 def test_a_mistake_is_told_when_the_configuration_is_made(connector: Any) -> None:

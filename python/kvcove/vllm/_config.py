@@ -72,7 +72,8 @@ class Config:
         ``faster``: what was found is loaded as far as that is faster than computing it, as measured
         on this engine; ``always``.
     load_async, lookup, save_decoded : bool
-        Loads beside the forward pass; look-ups at all; also what was generated is saved.
+        Loads beside the forward pass (a model with several groups of KV caches always loads so);
+        look-ups at all; also what was generated is saved.
     lookup_budget_ms : float
         That look-ups may hold a step of the scheduler, together.
     lookup_timeout_ms, timeout_ms, reset_timeout_ms : float
@@ -288,6 +289,16 @@ class Config:
         if key == "device_pin" and value == "off":
             return 0
         return -1 if value == "auto" else int(value) if value == "0" else _native.parse_size(value)
+
+    def for_groups(self, groups: int) -> Config:
+        """Return the configuration for a model with so many groups of KV caches.
+
+        With several, vLLM takes back only a load that its request waits for: it computes on a
+        synchronous one that has failed.
+        """
+        if groups == 1 or self.load_async:
+            return self
+        return dataclasses.replace(self, load_async=True, load_layers=1)
 
     @property
     def device(self) -> dict[str, int]:

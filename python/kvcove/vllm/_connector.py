@@ -335,6 +335,8 @@ class _SchedulerSide:
                     hints.session_ends,
                 )
         self._requests[request.request_id] = request
+        if getattr(request, "skip_reading_prefix_cache", False):
+            return 0, False  # vLLM computes all of it (prompt_logprobs), whatever is found
         tokens, load_async = self.role.matched(
             request.request_id,
             request.num_tokens,
@@ -732,6 +734,15 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
             )
         self._scheduler: _SchedulerSide | None = None
         self._worker: _WorkerSide | None = None
+        groups = len(kv_cache_config.kv_cache_groups)
+        asked, config = config, config.for_groups(groups)
+        if role == KVConnectorRole.SCHEDULER and config is not asked:
+            _log.warning(
+                "kvcove: load_async: false: this model has %d groups of KV caches, and vLLM computes "
+                "on a synchronous load of several groups that has failed; its loads run beside the "
+                "forward pass, as with true",
+                groups,
+            )
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = _SchedulerSide(self, config, vllm_config)
         else:

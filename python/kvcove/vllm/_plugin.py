@@ -41,13 +41,16 @@ def check(transfer: Any) -> None:
     Raises
     ------
     ValueError
-        As ``Config.of``.
+        As ``Config.of``; or vLLM is of a version that the connector does not know.
     """
+    from kvcove.vllm._compat import check_version
     from kvcove.vllm._config import Config
 
     extra = getattr(transfer, "kv_connector_extra_config", None) or {}
-    if getattr(transfer, "kv_connector", None) == "KvcoveConnector":
-        Config.of(extra)
+    ours = [extra] if getattr(transfer, "kv_connector", None) == "KvcoveConnector" else []
     for child in extra.get("connectors") or ():
         if isinstance(child, dict) and child.get("kv_connector") == "KvcoveConnector":
-            Config.of(child.get("kv_connector_extra_config") or {})
+            ours.append(child.get("kv_connector_extra_config") or {})
+    for each in ours:
+        check_version()
+        Config.of(each)

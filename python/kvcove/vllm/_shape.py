@@ -28,6 +28,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from kvcove._native import EngineShape
+from kvcove.vllm._compat import settle_interleave
 from kvcove.vllm._config import Config
 from kvcove.vllm._layout import natural
 
@@ -56,12 +57,24 @@ def _single(spec: KVCacheSpec) -> KVCacheSpec:
     return next(iter(inner.values())) if isinstance(inner, dict) and inner else spec
 
 
+def _window_of(spec: SlidingWindowSpec) -> int:
+    """Return the tokens whose blocks a hit needs: the window, and those that vLLM keeps before it.
+
+    A draft model of several modules computes the last tokens again. vLLM allocates the blocks of all
+    of these tokens for a hit, and gives them their hashes: one that is not loaded would be found in
+    the engine's own cache with what it held before.
+    """
+    window = int(spec.sliding_window) + int(getattr(spec, "extra_retained_tokens", 0))
+    # Where vLLM says itself how many tokens it keeps before the next one (0.33).
+    return max(window, int(getattr(spec, "num_retained_tokens", 0)) + 1)
+
+
 def _kind(spec: KVCacheSpec) -> tuple[str, int]:
     """Return kind and window of a group."""
     if isinstance(spec, MambaSpec):
         return "state", 0
     if isinstance(spec, SlidingWindowSpec):
-        return "window", spec.sliding_window
+        return "window", _window_of(spec)
     if isinstance(spec, ChunkedLocalAttentionSpec):
         return "window", spec.attention_chunk_size
     if isinstance(spec, FullAttentionSpec):
@@ -165,7 +178,7 @@ def _interleave(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> int:
     """
     settled = copy.copy(vllm_config)
     settled.parallel_config = copy.copy(vllm_config.parallel_config)
-    settled.adjust_dcp_kv_cache_interleave_size(kv_cache_config)
+    settle_interleave(settled, kv_cache_config)
     return int(settled.parallel_config.cp_kv_cache_interleave_size or 1)
 
 

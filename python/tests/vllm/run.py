@@ -513,8 +513,7 @@ def own_hybrid(directory: Path) -> None:
     for kind, hybrid, keys, extra in (
         ("sliding window", windows, 52, {}),
         ("state", states, 48, {}),
-        ("sliding window, layer by layer", windows, 52, BY_LAYERS),
-        ("state, which no layer waits for", states, 48, BY_LAYERS),
+        ("sliding window, told to load with the step", windows, 52, BY_LAYERS),
     ):
         seen = feature(directory, "hybrid", kind, hybrid, extra)
         check(
