@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -58,7 +59,7 @@ class ClusterProcesses {
   struct LaunchOptions {
     std::vector<std::string> launcher;
     std::string log_file;
-    int stderr_fd = -1;
+    std::optional<int> stderr_fd;
     std::vector<std::string> more;  // arguments
   };
   static pid_t Spawn(const std::vector<std::string>& arguments, const std::string& host,
@@ -66,9 +67,9 @@ class ClusterProcesses {
     const char* log = std::getenv("KVCOVE_TEST_LOG");
     std::vector<std::string> texts = options.launcher;
     texts.insert(texts.end(), {KVCOVE_COMMAND, "--log",
-                               options.stderr_fd >= 0 || !options.log_file.empty() ? "info"
-                               : log == nullptr                                    ? "off"
-                                                                                   : log});
+                               options.stderr_fd || !options.log_file.empty() ? "info"
+                               : log == nullptr                               ? "off"
+                                                                              : log});
     texts.insert(texts.end(), arguments.begin(), arguments.end());
     texts.insert(texts.end(), options.more.begin(), options.more.end());
     std::vector<char*> argv;
@@ -84,8 +85,8 @@ class ClusterProcesses {
       posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, options.log_file.c_str(),
                                        O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
     }
-    if (options.stderr_fd >= 0) {
-      posix_spawn_file_actions_adddup2(&actions, options.stderr_fd, STDERR_FILENO);
+    if (options.stderr_fd) {
+      posix_spawn_file_actions_adddup2(&actions, *options.stderr_fd, STDERR_FILENO);
     }
     pid_t pid = 0;
     EXPECT_EQ(posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environment.data()), 0);
