@@ -77,7 +77,8 @@ void AddScheduler(List& list, const SchedulerStats& s) {
   list.Add("sibling_requests", s.sibling_requests,
            "Requests that began on KV which another connector of the engine loaded.");
   list.Add("resets_proven", s.resets_proven, "Resets that are proven.");
-  list.Add("resets_failed", s.resets_failed, "Resets that could not be proven in time.");
+  list.Add("resets_failed", s.resets_failed,
+           "Resets that could not be proven in time, or were refused.");
   list.Add("epochs", s.epochs, "Times that what was known became void.");
   list.Add("events_dropped", s.events_dropped, "KV events that nobody took in time.");
   list.Gauge("cost_compute_token_ns", s.costs.token_ns,

@@ -6,7 +6,9 @@ namespace kvcove::connector {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::UnorderedElementsAre;
 
 // The block hash has an adapter's name only: its digest is in the keys.
@@ -245,7 +247,7 @@ TEST_F(RolesTest, ATokenThatIsTooOldStoresNothing) {
 
 // 11.4: a reset that is not proven is no success.
 TEST_F(RolesTest, AnUnprovenResetIsFalseUnlessClosedIsWanted) {
-  pool_.unproven = true;
+  pool_.resets = Code::kNotProven;
   EXPECT_FALSE(scheduler_->Reset());
   EXPECT_EQ(scheduler_->stats().closed, 1U);
   options_.closed_on_reset_failure = true;
@@ -253,6 +255,39 @@ TEST_F(RolesTest, AnUnprovenResetIsFalseUnlessClosedIsWanted) {
   EXPECT_TRUE(scheduler_->Reset());
   EXPECT_EQ(scheduler_->stats().resets_failed, 1U);
   EXPECT_EQ(scheduler_->stats().closed, 1U);
+}
+
+// It will not be proven later: a trainer that is told true would go on for ever.
+TEST_F(RolesTest, AResetThatIsRefusedIsFalseAndIsToldOnce) {
+  SetLogLevel(LogLevel::kInfo);
+  for (const Code refused : {Code::kDenied, Code::kInvalid}) {
+    for (const bool closed_is_wanted : {false, true}) {
+      pool_.resets = Code::kOk;
+      options_.closed_on_reset_failure = closed_is_wanted;
+      Start();
+      pool_.resets = refused;
+      testing::internal::CaptureStderr();
+      EXPECT_FALSE(scheduler_->Reset());
+      EXPECT_FALSE(scheduler_->Reset());
+      (void)Step();
+      std::string told = testing::internal::GetCapturedStderr();
+      EXPECT_EQ(scheduler_->stats().closed, 1U);
+      EXPECT_EQ(scheduler_->stats().resets_failed, 2U);
+      EXPECT_THAT(told, HasSubstr("the pool refuses the reset"));
+      EXPECT_EQ(told.find("refuses"), told.rfind("refuses")) << told;
+      EXPECT_THAT(told, Not(HasSubstr("background")));
+      EXPECT_THAT(told, Not(HasSubstr("is proven after")));
+      EXPECT_EQ(told.find("may not reset") != std::string::npos, refused == Code::kDenied) << told;
+      // The token may reset now.
+      pool_.resets = Code::kOk;
+      testing::internal::CaptureStderr();
+      EXPECT_TRUE(scheduler_->Reset());
+      (void)Step();
+      told = testing::internal::GetCapturedStderr();
+      EXPECT_EQ(scheduler_->stats().closed, 0U);
+      EXPECT_THAT(told, HasSubstr("look-ups and stores go on"));
+    }
+  }
 }
 
 // 11.7, DEF-5, RESET-13: any rank's late save.

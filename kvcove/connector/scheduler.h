@@ -89,7 +89,8 @@ class SchedulerRole {
                             std::chrono::milliseconds timeout);
 
   // True only when it is proven: nothing that was computed before is found by anybody. With
-  // `closed_on_reset_failure` also true when this engine neither looks up nor stores until then.
+  // `closed_on_reset_failure` also true when this engine neither looks up nor stores until then,
+  // and the reset is repeated. False in both modes when the pool refuses it: nobody repeats it.
   bool Reset();
 
   // The weights are about to change, or may have: nothing is looked up or stored from now on, until
@@ -366,6 +367,7 @@ class SchedulerRole {
   bool names_due_ KVCOVE_GUARDED_BY(mutex_) = false;  // the binder tells them
   std::int64_t named_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  bool reset_refused_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last proven one
   bool weights_moved_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last reset, as far as is seen
   Events events_ KVCOVE_GUARDED_BY(mutex_);
   struct TimedStep {

@@ -61,7 +61,8 @@ struct SchedulerOptions {
   // begin on it store. Else they store nothing.
   bool trust_siblings = false;
   bool events = false;
-  // An unproven reset answers true, with look-ups and stores closed until it is proven.
+  // An unproven reset answers true, with look-ups and stores closed until it is proven. One that
+  // the pool refuses is false.
   bool closed_on_reset_failure = false;
   std::uint64_t blocks = 0;             // of the engine; 0: unknown
   std::uint32_t most_save_jobs = 1024;  // under way; more wait

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Epochs: resets, generations of the pool, and versions of the weights.
 #include <algorithm>
+#include <utility>
 
 #include "kvcove/connector/fingerprints.h"
 #include "kvcove/connector/scheduler.h"
@@ -121,16 +122,30 @@ bool SchedulerRole::Reset() {
   const MutexLock lock(mutex_);
   ++(status ? stats_.resets_proven : stats_.resets_failed);
   if (status) {
+    reset_refused_ = false;
     ForgetBindings();
     lines.Info("{}: reset in {:.1f} ms (number {})", options_.engine, ms, stats_.resets_proven);
     return true;
   }
   if (closed_since_ns_ == 0) closed_since_ns_ = start;
-  lines.Error(
-      "{}: the reset could not be proven in {:.0f} ms ({}); nothing is looked up or stored "
-      "until it is; it is repeated in the background",
-      options_.engine, ms, status.error().detail);
-  return options_.closed_on_reset_failure;
+  if (status.error().code == Code::kNotProven) {
+    lines.Error(
+        "{}: the reset could not be proven in {:.0f} ms ({}); nothing is looked up or stored until "
+        "it is; it is repeated in the background",
+        options_.engine, ms, status.error().detail);
+    return options_.closed_on_reset_failure;
+  }
+  // Whoever resets again and again is told once.
+  if (!std::exchange(reset_refused_, true)) {
+    const bool denied = status.error().code == Code::kDenied;
+    lines.Error(
+        "{}: the pool refuses the reset ({}){}; nothing was voided, so nothing is looked up or "
+        "stored until a later reset is proven",
+        options_.engine, status.error().ToString(),
+        denied ? ": this engine's token may not reset; give it the scope 'reset', then reset again"
+               : "");
+  }
+  return false;
 }
 
 void SchedulerRole::UseUnlessWeightsMoved() {

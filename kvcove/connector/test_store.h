@@ -35,8 +35,8 @@ struct TestPool {
   std::atomic<std::thread::id> named_by{};  // the thread that last told versions
   std::atomic<bool> throws{false};          // Get and Put throw
   std::atomic<bool> full{false};
-  std::atomic<bool> on_disk{false};   // all values: look-ups do not know their sizes
-  std::atomic<bool> unproven{false};  // resets
+  std::atomic<bool> on_disk{false};     // all values: look-ups do not know their sizes
+  std::atomic<Code> resets{Code::kOk};  // else they fail so, and the store is closed
 };
 
 class TestStore : public Store {
@@ -133,7 +133,7 @@ class TestStore : public Store {
     return {};
   }
   Status Reset(const ResetOptions&) override {
-    if (pool_.unproven) return Fail(Code::kNotProven, "an owner is away");
+    if (const Code code = pool_.resets; code != Code::kOk) return Fail(code, "as told");
     const MutexLock lock(pool_.mutex);
     ++pool_.generation;
     pool_.values.clear();
@@ -143,7 +143,7 @@ class TestStore : public Store {
     pool_.named_by = std::this_thread::get_id();
     return {};
   }
-  bool closed() const override { return pool_.unproven; }
+  bool closed() const override { return pool_.resets != Code::kOk; }
 
  private:
   std::string Name(std::string_view key) const { return space_ + std::string(key); }

@@ -84,7 +84,7 @@ class Config:
         Of each rank, that move KV.
     on_reset_failure : str
         ``false``: an unproven reset answers false; ``closed``: it answers true, and nothing is
-        found or stored until it is proven.
+        found or stored until it is proven. One that the pool refuses is false with both.
     harmless_calls : str
         More methods of ``collective_rpc`` that change no weights, with commas between them.
     weights_check_s : float
