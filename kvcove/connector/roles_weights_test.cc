@@ -364,6 +364,73 @@ TEST_F(RolesTest, EventsOfBeforeAResetAreGone) {
   EXPECT_EQ(events[0].kind, PoolEvent::Kind::kRemoved);
 }
 
+// The values are there before the reset, and a rank reports them after it.
+TEST_F(RolesTest, ASaveOfBeforeAResetIsNotToldAfterIt) {
+  options_.events = true;
+  Start();
+  Compute("r", 0, 8, 1);
+  plan_ = scheduler_->BuildPlan(pins_);
+  for (auto& worker : workers_) {
+    worker->Begin(plan_);
+    worker->FinishStep({});
+  }
+  Move();
+  EXPECT_EQ(pool_.values.size(), 4U);
+  EXPECT_TRUE(scheduler_->Reset());
+  for (auto& worker : workers_) scheduler_->OnReport(worker->TakeReport());
+  EXPECT_THAT(scheduler_->TakeUnpins(), UnorderedElementsAre(1, 2));
+  const auto events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
+}
+
+// A router would go on to send requests here for KV that this engine cannot find.
+TEST_F(RolesTest, WhatWasToldIsTakenBackWhenOthersResetAndWithOtherWeights) {
+  options_.events = true;
+  Start();
+  StoreAll(8);
+  EXPECT_EQ(scheduler_->TakeEvents().size(), 1U);
+  {
+    const MutexLock lock(pool_.mutex);
+    ++pool_.generation;
+    pool_.values.clear();
+  }
+  Compute("r", 0, 4, 10);
+  auto events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
+  (void)Step();
+  EXPECT_EQ(scheduler_->TakeEvents().size(), 1U) << "stored again";
+  for (const char* weights : {"new", "new"}) {
+    for (auto& worker : workers_) worker->WeightsChanging();
+    (void)Step();
+    plan_ = scheduler_->BuildPlan(pins_);
+    for (auto& worker : workers_) {
+      worker->Begin(plan_);
+      worker->SetFingerprint(weights);
+      worker->FinishStep({});
+      scheduler_->OnReport(worker->TakeReport());
+    }
+  }
+  events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U) << "the second update brought equal ones";
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
+}
+
+TEST_F(RolesTest, WhatWasToldIsTakenBackWhenAnAdapterHasOtherTensors) {
+  options_.events = true;
+  Start();
+  Adapters({{.id = 7, .digest = "one"}});
+  StoreAll(8, /*adapter=*/7);
+  EXPECT_EQ(scheduler_->TakeEvents().size(), 1U);
+  Adapters({});  // a rank may load it again
+  EXPECT_THAT(scheduler_->TakeEvents(), IsEmpty());
+  Adapters({{.id = 7, .digest = "two"}});
+  const auto events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
+}
+
 // The engine learns where a block lies when it looks it up, loads it, or need not save it.
 TEST_F(RolesTest, EventsNameTheTierOfABlock) {
   options_.events = true;

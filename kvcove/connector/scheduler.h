@@ -170,6 +170,7 @@ class SchedulerRole {
   };
   struct Save {
     SaveOrder order;
+    std::uint64_t block_epoch = 0;  // of its blocks: what is of an older one is not told
     std::uint32_t ranks_left = 0;
     std::set<std::uint32_t> missing;
     std::set<std::uint32_t> on_disk;  // not stored: they are there, on a disk alone
@@ -299,6 +300,8 @@ class SchedulerRole {
   JobId SyncLoadOf(std::string_view request) const KVCOVE_REQUIRES(mutex_);
   void TakeSaves(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void EndSave(const Save& save, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // What it stores may still be found under the hashes of its blocks.
+  bool IsCurrent(const Save& save) const KVCOVE_REQUIRES(mutex_);
   // KV events of what a look-up saw, and of what a load brought.
   void TellFound(std::string_view id, const Request& request, const Lookup& lookup,
                  LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);

@@ -213,7 +213,9 @@ void SchedulerRole::OrderSave(Request& request, const ScheduledPart& part,
   ++stats_.saves;
   plan_.saves.push_back(order);
   const JobId job = order.job;
-  saves_.emplace(job, Save{.order = std::move(order), .ranks_left = options_.shape.world()});
+  saves_.emplace(job, Save{.order = std::move(order),
+                           .block_epoch = block_epoch_,
+                           .ranks_left = options_.shape.world()});
 }
 
 }  // namespace kvcove::connector

@@ -56,6 +56,7 @@ void SchedulerRole::Notice(std::string_view version, const Token& token, LinesAf
   if (at->second == token) return;
   at->second = token;
   lines.Info("{}: the pool was reset; what was computed before is not stored", options_.engine);
+  events_.Clear(lines);
   NewEpoch(/*blocks=*/true);
 }
 
@@ -250,6 +251,7 @@ void SchedulerRole::Adopt(const std::string& version, LinesAfterLock& lines) {
   if (version == version_) return;
   if (!version_.empty()) {
     lines.Info("{}: other weights: {} (was {})", options_.engine, version, version_);
+    events_.Clear(lines);  // what was told is not found under these
   }
   version_ = version;
   names_changed_ = true;
