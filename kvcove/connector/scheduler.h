@@ -223,10 +223,14 @@ class SchedulerRole {
     bool was_bound = false;     // before: its requests do not wait for it any more
     bool queued = false;        // in to_bind_, or being asked for
     bool late = false;          // the pool did not answer the last try in time
+    bool refused = false;       // it would refuse the next try, too: its requests store nothing
     std::int64_t since_ns = 0;  // when it was first wanted
   };
   Binding& BindingOf(const std::string& version) KVCOVE_REQUIRES(mutex_);
   void Want(const std::string& version, Binding& binding) KVCOVE_REQUIRES(mutex_);
+  // Where the pool would refuse the next try as well, there is none, and it is told once.
+  void Refuse(std::string_view version, Binding& binding, const Error& error, LinesAfterLock& lines)
+      KVCOVE_REQUIRES(mutex_);
   // Behind a proven reset: the next requests wait for the new generation, as those of another
   // version do, and ask for it. Before there is work, engines that reset after one update share it.
   void ForgetBindings() KVCOVE_REQUIRES(mutex_);
@@ -372,6 +376,8 @@ class SchedulerRole {
   std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool reset_refused_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last proven one
   bool weights_moved_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last reset, as far as is seen
+  bool without_pool_ KVCOVE_GUARDED_BY(mutex_) = false;   // a rank can never open it
+  bool refusal_told_ KVCOVE_GUARDED_BY(mutex_) = false;   // of a version's generation
   Events events_ KVCOVE_GUARDED_BY(mutex_);
   struct TimedStep {
     std::uint64_t number = 0;

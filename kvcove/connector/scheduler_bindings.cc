@@ -2,6 +2,8 @@
 // Which generation a version's KV belongs to. A session that has bound a version answers from
 // memory. Its first answer, and one after a reset of others, crosses to the pool, which may be
 // slow: that is not for the engine's thread.
+#include <utility>
+
 #include "kvcove/base/posix.h"
 #include "kvcove/connector/scheduler.h"
 
@@ -44,21 +46,34 @@ SchedulerRole::Binding& SchedulerRole::BindingOf(const std::string& version) {
 }
 
 void SchedulerRole::Want(const std::string& version, Binding& binding) {
-  if (binding.bound || binding.queued || !options_.save) return;
+  if (binding.bound || binding.queued || binding.refused || !options_.save) return;
   binding.queued = true;
   to_bind_.push_back(version);
   bind_wanted_.NotifyOne();
 }
 
+void SchedulerRole::Refuse(std::string_view version, Binding& binding, const Error& error,
+                           LinesAfterLock& lines) {
+  binding.refused = error.code == Code::kInvalid || error.code == Code::kDenied;
+  if (!binding.refused) return;
+  bound_.NotifyAll();
+  if (std::exchange(refusal_told_, true)) return;
+  lines.Error(
+      "{}: the pool gives no generation of the version '{}' ({}); what is computed under it is "
+      "not stored, and it is not asked for again before a reset",
+      options_.engine, version, error.ToString());
+}
+
 void SchedulerRole::ForgetBindings() {
   bindings_.clear();
   to_bind_.clear();
+  refusal_told_ = false;
 }
 
 bool SchedulerRole::Binds(const std::string& version) {
-  if (!options_.save || !options_.bind_in_thread) return false;
+  if (!options_.save || !options_.bind_in_thread || without_pool_) return false;
   const Binding& binding = BindingOf(version);
-  return !binding.was_bound &&
+  return !binding.was_bound && !binding.refused &&
          clock_.NowNs() - binding.since_ns < options_.bind_wait.count() * kMillisecond;
 }
 
@@ -108,6 +123,7 @@ std::optional<Token> SchedulerRole::Capture(const std::string& version) {
   binding.bound = token.has_value();
   binding.late = IsSilent(token);
   if (!token) {
+    Refuse(version, binding, token.error(), lines);
     Want(version, binding);
     return binding.late ? LastToken(version) : std::nullopt;
   }
@@ -131,6 +147,7 @@ bool SchedulerRole::BindOne(std::chrono::milliseconds timeout) {
   at->second.queued = false;
   at->second.late = IsSilent(token);
   if (!token) {
+    Refuse(version, at->second, token.error(), lines);
     Want(version, at->second);
     return false;
   }

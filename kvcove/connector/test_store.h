@@ -32,6 +32,7 @@ struct TestPool {
   std::atomic<bool> slow{false};       // Exists does not answer in time
   std::atomic<bool> deaf{false};       // Capture does not answer in time
   std::atomic<int> captures{0};
+  std::atomic<Code> refuses{Code::kOk};     // else Capture fails so
   std::atomic<std::thread::id> named_by{};  // the thread that last told versions
   std::atomic<bool> throws{false};          // Get and Put throw
   std::atomic<bool> full{false};
@@ -46,6 +47,7 @@ class TestStore : public Store {
       : pool_(pool), space_(std::move(space)) {}
   Result<Token> Capture(std::string_view, std::chrono::milliseconds) override {
     ++pool_.captures;
+    if (const Code code = pool_.refuses; code != Code::kOk) return Fail(code, "as told");
     if (pool_.deaf) return Fail(Code::kTimeout, "deaf");
     const MutexLock lock(pool_.mutex);
     return Token{.incarnation = {1, 1}, .generation = pool_.generation, .slot = 0};
