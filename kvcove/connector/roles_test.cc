@@ -272,6 +272,38 @@ TEST_F(RolesTest, AVersionThatThePoolRefusesIsAskedForOnceAndToldOnce) {
   }
 }
 
+// LOOK-9: a thread that an exception leaves ends the engine's process.
+TEST_F(RolesTest, AnExceptionInARoleThreadEndsNothing) {
+  SetLogLevel(LogLevel::kOff);
+  StoreAll(8);
+  options_.bind_in_thread = true;
+  Start();
+  runner_ = RunInThread(store_, clock_, std::chrono::seconds(1), std::chrono::seconds(1));
+  scheduler_ = std::make_unique<SchedulerRole>(options_, store_, *runner_, clock_);
+  pool_.call_throws = true;
+  pool_.captures = 0;
+  scheduler_->StartWith({"a", "b"});
+  while (pool_.captures < 3) {  // the binder goes on; the test's own limit ends it
+  }
+  clock_.AdvanceNs(10 * kSecond);  // its requests wait for it no more
+  Match match;
+  do {
+    match = scheduler_->Matched(View("r", 10), 0);
+    (void)Step();
+  } while (match.ask_again);
+  EXPECT_EQ(match.tokens, 0U) << "a miss";
+  pool_.call_throws = false;
+  const int before = pool_.captures;
+  while (pool_.captures == before) {
+  }
+  do {
+    match = scheduler_->Matched(View("s", 10), 0);
+    (void)Step();
+  } while (match.ask_again);
+  EXPECT_EQ(match.tokens, 8U);
+  scheduler_.reset();  // before its runner
+}
+
 // 11.3, DEF-1, DEF-4: a pool that does not answer never holds the scheduler.
 TEST_F(RolesTest, ALookupThatIsNotAnsweredIsAskedAgainAndThenAMiss) {
   StoreAll(8);

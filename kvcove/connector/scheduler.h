@@ -228,6 +228,9 @@ class SchedulerRole {
   };
   Binding& BindingOf(const std::string& version) KVCOVE_REQUIRES(mutex_);
   void Want(const std::string& version, Binding& binding) KVCOVE_REQUIRES(mutex_);
+  // The token of a version, from the pool; an exception is kInternal.
+  Result<Token> AskFor(const std::string& version, std::chrono::milliseconds timeout)
+      KVCOVE_EXCLUDES(mutex_);
   // Where the pool would refuse the next try as well, there is none, and it is told once.
   void Refuse(std::string_view version, Binding& binding, const Error& error, LinesAfterLock& lines)
       KVCOVE_REQUIRES(mutex_);

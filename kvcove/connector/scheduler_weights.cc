@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Epochs: resets, generations of the pool, and versions of the weights.
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "kvcove/connector/fingerprints.h"
@@ -100,7 +101,13 @@ void SchedulerRole::NameVersions() {
   }
   const std::vector<std::string> list(names.begin(), names.end());
   // A hint for what is reclaimed first; it may be lost.
-  (void)store_.NameVersions(list, kNamingTimeout);
+  try {
+    (void)store_.NameVersions(list, kNamingTimeout);
+  } catch (const std::exception& error) {
+    // In the binder it would end the engine's process.
+    LogWarn("{}: the pool was not told which versions are in use: {}", options_.engine,
+            error.what());
+  }
 }
 
 bool SchedulerRole::Reset() {

@@ -35,6 +35,7 @@ struct TestPool {
   std::atomic<Code> refuses{Code::kOk};     // else Capture fails so
   std::atomic<std::thread::id> named_by{};  // the thread that last told versions
   std::atomic<bool> throws{false};          // Get and Put throw
+  std::atomic<bool> call_throws{false};     // Capture, Exists and NameVersions do
   std::atomic<bool> full{false};
   std::atomic<bool> on_disk{false};     // all values: look-ups do not know their sizes
   std::atomic<Code> resets{Code::kOk};  // else they fail so, and the store is closed
@@ -47,6 +48,7 @@ class TestStore : public Store {
       : pool_(pool), space_(std::move(space)) {}
   Result<Token> Capture(std::string_view, std::chrono::milliseconds) override {
     ++pool_.captures;
+    if (pool_.call_throws) throw std::runtime_error("capture");
     if (const Code code = pool_.refuses; code != Code::kOk) return Fail(code, "as told");
     if (pool_.deaf) return Fail(Code::kTimeout, "deaf");
     const MutexLock lock(pool_.mutex);
@@ -54,6 +56,7 @@ class TestStore : public Store {
   }
   Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                 const CallOptions&) override {
+    if (pool_.call_throws) throw std::runtime_error("exists");
     const MutexLock lock(pool_.mutex);
     pool_.asked += keys.size();
     if (pool_.slow) return Fail(Code::kTimeout, "slow");
@@ -143,6 +146,7 @@ class TestStore : public Store {
   }
   Status NameVersions(std::span<const std::string>, std::chrono::milliseconds) override {
     pool_.named_by = std::this_thread::get_id();
+    if (pool_.call_throws) throw std::runtime_error("name versions");
     return {};
   }
   bool closed() const override { return pool_.resets != Code::kOk; }
