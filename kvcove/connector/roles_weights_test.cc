@@ -302,6 +302,25 @@ TEST_F(RolesTest, ASaveThatWasQueuedBeforeAResetStoresNothing) {
   EXPECT_FALSE(scheduler_->Pending() && scheduler_->TakeUnpins().empty());
 }
 
+TEST_F(RolesTest, AResetTellsWhatItVoidedAndHowLongItTook) {
+  StoreAll(8);
+  (void)Load("r", 10, 20);
+  Compute("s", 0, 8, 30);
+  pool_.clock = &clock_;
+  pool_.reset_ns = 20 * kMillisecond;
+  SetLogLevel(LogLevel::kInfo);
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(scheduler_->Reset());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("reset in 20.0 ms (number 1); 1 loads and 1 saves were under way"));
+  const SchedulerStats stats = scheduler_->stats();
+  EXPECT_EQ(stats.reset_ns, 20U * kMillisecond);
+  EXPECT_EQ(stats.reset_voided_jobs, 2U);
+  EXPECT_EQ(std::accumulate(stats.reset_time.counts.begin(), stats.reset_time.counts.end(),
+                            std::uint64_t{0}),
+            1U);
+}
+
 // DESIGN, Token: "computed again" stores again, "kept its blocks" does not.
 TEST_F(RolesTest, ARequestThatKeptItsBlocksAcrossAResetStoresNothingMore) {
   Compute("r", 0, 8, 1);

@@ -125,12 +125,15 @@ struct SchedulerStats {
   std::uint64_t sibling_requests = 0;     // begun on KV that another connector loaded
   std::uint64_t resets_proven = 0;
   std::uint64_t resets_failed = 0;
+  std::uint64_t reset_ns = 0;           // of all resets, proven or not
+  std::uint64_t reset_voided_jobs = 0;  // loads and saves that were under way
   std::uint64_t epochs = 0;
   std::uint64_t events_dropped = 0;
   std::uint64_t closed = 0;         // now: 1 while nothing is looked up or stored
   std::uint64_t pinned_blocks = 0;  // now
   CostModel::Costs costs;           // now
   Latency lookup_time;              // from a request's first question to its answer
+  Latency reset_time;               // of a proven one
   std::array<std::uint64_t, kMissReasons> missed{};  // keys at which look-ups ended
   Counters ranks;                                    // of all ranks, summed
   bool operator==(const SchedulerStats&) const = default;

@@ -112,9 +112,14 @@ void SchedulerRole::NameVersions() {
 
 bool SchedulerRole::Reset() {
   ResetOptions options{.timeout = options_.reset_timeout};
+  std::size_t loads = 0;
+  std::size_t saves = 0;
   {
     LinesAfterLock lines;
     const MutexLock lock(mutex_);
+    loads = loads_.size();
+    saves = saves_.size();
+    stats_.reset_voided_jobs += loads + saves;
     NewEpoch(/*blocks=*/true);
     tokens_.clear();
     events_.Clear(lines);
@@ -125,14 +130,18 @@ bool SchedulerRole::Reset() {
   const std::int64_t start = clock_.NowNs();
   const Status status = store_.Reset(options);
   if (status) UseUnlessWeightsMoved();
-  const double ms = static_cast<double>(clock_.NowNs() - start) / 1e6;
+  const std::int64_t took_ns = clock_.NowNs() - start;
+  const double ms = static_cast<double>(took_ns) / 1e6;
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
+  stats_.reset_ns += static_cast<std::uint64_t>(took_ns);
   ++(status ? stats_.resets_proven : stats_.resets_failed);
   if (status) {
     reset_refused_ = false;
     ForgetBindings();
-    lines.Info("{}: reset in {:.1f} ms (number {})", options_.engine, ms, stats_.resets_proven);
+    stats_.reset_time.Add(took_ns);
+    lines.Info("{}: reset in {:.1f} ms (number {}); {} loads and {} saves were under way, and void",
+               options_.engine, ms, stats_.resets_proven, loads, saves);
     return true;
   }
   if (closed_since_ns_ == 0) closed_since_ns_ = start;

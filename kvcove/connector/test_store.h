@@ -25,6 +25,7 @@ struct TestPool {
   FakeClock* clock = nullptr;  // goes on with every value that is loaded:
   std::int64_t get_ns = 0;     // from memory
   std::int64_t disk_get_ns = 0;
+  std::int64_t reset_ns = 0;    // and with a reset
   std::size_t most_pieces = 0;  // of one value that was asked for
   std::uint64_t asked = 0;      // keys of Exists
   std::uint64_t puts = 0;
@@ -140,6 +141,7 @@ class TestStore : public Store {
   Status Reset(const ResetOptions&) override {
     if (const Code code = pool_.resets; code != Code::kOk) return Fail(code, "as told");
     const MutexLock lock(pool_.mutex);
+    if (pool_.clock != nullptr) pool_.clock->AdvanceNs(pool_.reset_ns);
     ++pool_.generation;
     pool_.values.clear();
     return {};
