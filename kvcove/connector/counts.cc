@@ -77,7 +77,11 @@ void AddScheduler(List& list, const SchedulerStats& s) {
   list.Add("sibling_requests", s.sibling_requests,
            "Requests that began on KV which another connector of the engine loaded.");
   list.Add("resets_proven", s.resets_proven, "Resets that are proven.");
-  list.Add("resets_failed", s.resets_failed, "Resets that could not be proven in time.");
+  list.Add("resets_failed", s.resets_failed,
+           "Resets that could not be proven in time, or were refused.");
+  list.Add("reset_ns", s.reset_ns, "Nanoseconds that resets took, proven or not.");
+  list.Add("reset_voided_jobs", s.reset_voided_jobs,
+           "Loads and saves that were under way at a reset, which voided them.");
   list.Add("epochs", s.epochs, "Times that what was known became void.");
   list.Add("events_dropped", s.events_dropped, "KV events that nobody took in time.");
   list.Gauge("cost_compute_token_ns", s.costs.token_ns,
@@ -165,6 +169,8 @@ std::vector<Count> CountsOf(const SchedulerStats& stats) {
   AddRanks(list, stats.ranks);
   list.Histogram("lookup_seconds", stats.lookup_time,
                  "Seconds from a request's first look-up to its answer.");
+  list.Histogram("reset_seconds", stats.reset_time,
+                 "Seconds of a reset, from its call until it was proven.");
   list.Histogram("load_seconds", stats.ranks.load_time,
                  "Seconds from a load's order to its end, on each rank.");
   list.Histogram("save_seconds", stats.ranks.save_time,

@@ -51,8 +51,9 @@ rpc::Reply EngineServer::Answer(wire::Method method, const EngineQuestion& quest
       return {.body = std::to_string(*tokens)};
     }
     case wire::Method::kEngineReset:
-      if (!role_.Reset()) return {.code = Code::kNotProven, .body = "the reset is not proven"};
-      return {};
+      if (role_.Reset()) return {};
+      return {.code = Code::kNotProven,
+              .body = "the reset is not proven; the engine's log says why"};
     case wire::Method::kEngineWeights:
       switch (static_cast<WeightsNews>(question.news)) {
         case WeightsNews::kChanging:

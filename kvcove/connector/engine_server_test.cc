@@ -77,7 +77,7 @@ TEST_F(EngineServerTest, AnswersWhatItIsAsked) {
 }
 
 TEST_F(EngineServerTest, AResetThatIsNotProvenIsNoSuccess) {
-  pool_.unproven = true;
+  pool_.resets = Code::kNotProven;
   const Status status = EngineClient(path_).Reset(kLong);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::kNotProven);

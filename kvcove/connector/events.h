@@ -67,7 +67,7 @@ class Events {
   void Loaded(const Block& block, LinesAfterLock& lines);
   // It is nowhere.
   void Gone(const Block& block, LinesAfterLock& lines);
-  // A reset: what was to be told is not told any more.
+  // A reset, or other weights: what was told is not found any more, and what was to be told is not.
   void Clear(LinesAfterLock& lines);
 
   std::vector<PoolEvent> Take();

@@ -2,11 +2,15 @@
 #include "kvcove/connector/lookup.h"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <set>
 #include <thread>
 
+#include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
 
@@ -235,6 +239,21 @@ bool Lookup::StepOthers(Store& store, const Clock& clock, std::int64_t deadline_
 bool Lookup::Step(Store& store, const Clock& clock, std::int64_t deadline_ns,
                   std::chrono::milliseconds hold) {
   if (done_) return true;
+  try {
+    return TryStep(store, clock, deadline_ns, hold);
+  } catch (const std::exception& error) {
+    // In a thread of the role it would end the engine's process.
+    static std::atomic<std::uint64_t> failed{0};
+    if (const std::uint64_t count = ++failed; std::has_single_bit(count)) {
+      LogError("look-ups failed and are misses ({} so far): {}", count, error.what());
+    }
+    End(question_.from_tokens);
+    return true;
+  }
+}
+
+bool Lookup::TryStep(Store& store, const Clock& clock, std::int64_t deadline_ns,
+                     std::chrono::milliseconds hold) {
   if (!full_done_ && !StepFull(store, clock, deadline_ns, hold)) return false;
   if (!StepOthers(store, clock, deadline_ns, hold)) return false;
   End(candidate_);

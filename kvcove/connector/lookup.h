@@ -87,6 +87,8 @@ class Lookup {
   bool Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
            std::chrono::milliseconds hold, const std::vector<ChunkId>& chunks,
            std::vector<bool>& present);
+  bool TryStep(Store& store, const Clock& clock, std::int64_t deadline_ns,
+               std::chrono::milliseconds hold);
   bool StepFull(Store& store, const Clock& clock, std::int64_t deadline_ns,
                 std::chrono::milliseconds hold);
   bool StepOthers(Store& store, const Clock& clock, std::int64_t deadline_ns,

@@ -13,7 +13,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint8_t kPlanForm = 0x13;
-constexpr std::uint8_t kReportForm = 0x25;
+constexpr std::uint8_t kReportForm = 0x26;
 constexpr std::uint8_t kQuestionForm = 0x31;
 
 template <typename V, typename T>
@@ -219,6 +219,7 @@ void Visit(V& visit, T& value) {
     visit(value.loads);
     Visit(visit, value.counters);
     visit(value.step);
+    visit(value.without_pool);
   }
 }
 

@@ -192,12 +192,13 @@ struct Report {
   std::vector<SaveDone> saves;
   std::vector<LoadDone> loads;
   Counters counters;
-  std::uint64_t step = 0;  // Plan::step of the step that has ended
+  std::uint64_t step = 0;     // Plan::step of the step that has ended
+  bool without_pool = false;  // from now on: this rank can never open it
   bool empty() const {
     Counters news = counters;
     news.device_pinned_bytes = news.device_segment_pinned_bytes = 0;  // always there
     return step == 0 && fingerprint_asked == 0 && adapters_number == 0 && saves.empty() &&
-           loads.empty() && news == Counters{};
+           loads.empty() && !without_pool && news == Counters{};
   }
   bool operator==(const Report&) const = default;
 };

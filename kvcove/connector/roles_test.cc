@@ -220,6 +220,90 @@ TEST_F(RolesTest, AJobWhoseThreadThrowsEndsOnce) {
   for (const Ended& again : Step()) EXPECT_THAT(again.loaded, IsEmpty());
 }
 
+// Its token is refused, or an address is wrong: waiting for the pool would keep the blocks for
+// ever.
+TEST_F(RolesTest, ARankThatCanNeverOpenThePoolKeepsNoBlocks) {
+  workers_[1] = std::make_unique<WorkerRole>(
+      WorkerOptions{.shape = shape_, .rank = {.tp = 1}, .number = 1, .threads = 0}, clock_);
+  ASSERT_TRUE(workers_[1]->Register(BlocksAt(AddressOf(memory_[1]))));
+  Compute("r", 0, 8, 1);
+  (void)Step();
+  EXPECT_THAT(scheduler_->TakeUnpins(), IsEmpty()) << "it may open in a moment";
+  workers_[1]->DoWithout();
+  (void)Step();
+  EXPECT_THAT(scheduler_->TakeUnpins(), UnorderedElementsAre(1, 2));
+  // What the other rank has stored is half of a value.
+  EXPECT_EQ(scheduler_->Matched(View("s", 12), 0).tokens, 0U);
+  EXPECT_EQ(scheduler_->stats().lookups, 0U);
+  Compute("s", 0, 12, 10);
+  (void)Step();
+  EXPECT_THAT(pins_, IsEmpty());
+  EXPECT_FALSE(scheduler_->Pending());
+}
+
+TEST_F(RolesTest, AVersionThatThePoolRefusesIsAskedForOnceAndToldOnce) {
+  for (const bool in_thread : {false, true}) {
+    pool_.refuses = Code::kDenied;
+    pool_.captures = 0;
+    options_.bind_in_thread = in_thread;
+    SetLogLevel(LogLevel::kError);
+    testing::internal::CaptureStderr();
+    Start();
+    while (scheduler_->Matched(View("r", 10), 0).ask_again) {  // the test's own limit ends it
+    }
+    for (int i = 0; i < 20; ++i) {
+      Compute("r" + std::to_string(i), 0, 8, 1);
+      (void)Step();
+      EXPECT_THAT(pins_, IsEmpty());
+    }
+    EXPECT_EQ(pool_.captures, 1);
+    // After a reset it is asked again.
+    pool_.refuses = Code::kOk;
+    EXPECT_TRUE(scheduler_->Reset());
+    while (scheduler_->Matched(View("s", 10), 0).ask_again) {
+    }
+    Compute("s", 0, 8, 1);
+    (void)Step();
+    EXPECT_THAT(pins_, UnorderedElementsAre(1, 2));
+    scheduler_.reset();  // its thread has said all
+    const std::string told = testing::internal::GetCapturedStderr();
+    EXPECT_NE(told.find("gives no generation"), std::string::npos) << told;
+    EXPECT_EQ(told.find("gives no generation"), told.rfind("gives no generation")) << told;
+  }
+}
+
+// LOOK-9: a thread that an exception leaves ends the engine's process.
+TEST_F(RolesTest, AnExceptionInARoleThreadEndsNothing) {
+  SetLogLevel(LogLevel::kOff);
+  StoreAll(8);
+  options_.bind_in_thread = true;
+  Start();
+  runner_ = RunInThread(store_, clock_, std::chrono::seconds(1), std::chrono::seconds(1));
+  scheduler_ = std::make_unique<SchedulerRole>(options_, store_, *runner_, clock_);
+  pool_.call_throws = true;
+  pool_.captures = 0;
+  scheduler_->StartWith({"a", "b"});
+  while (pool_.captures < 3) {  // the binder goes on; the test's own limit ends it
+  }
+  clock_.AdvanceNs(10 * kSecond);  // its requests wait for it no more
+  Match match;
+  do {
+    match = scheduler_->Matched(View("r", 10), 0);
+    (void)Step();
+  } while (match.ask_again);
+  EXPECT_EQ(match.tokens, 0U) << "a miss";
+  pool_.call_throws = false;
+  const int before = pool_.captures;
+  while (pool_.captures == before) {
+  }
+  do {
+    match = scheduler_->Matched(View("s", 10), 0);
+    (void)Step();
+  } while (match.ask_again);
+  EXPECT_EQ(match.tokens, 8U);
+  scheduler_.reset();  // before its runner
+}
+
 // 11.3, DEF-1, DEF-4: a pool that does not answer never holds the scheduler.
 TEST_F(RolesTest, ALookupThatIsNotAnsweredIsAskedAgainAndThenAMiss) {
   StoreAll(8);

@@ -6,7 +6,9 @@ namespace kvcove::connector {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::UnorderedElementsAre;
 
 // The block hash has an adapter's name only: its digest is in the keys.
@@ -245,7 +247,7 @@ TEST_F(RolesTest, ATokenThatIsTooOldStoresNothing) {
 
 // 11.4: a reset that is not proven is no success.
 TEST_F(RolesTest, AnUnprovenResetIsFalseUnlessClosedIsWanted) {
-  pool_.unproven = true;
+  pool_.resets = Code::kNotProven;
   EXPECT_FALSE(scheduler_->Reset());
   EXPECT_EQ(scheduler_->stats().closed, 1U);
   options_.closed_on_reset_failure = true;
@@ -253,6 +255,39 @@ TEST_F(RolesTest, AnUnprovenResetIsFalseUnlessClosedIsWanted) {
   EXPECT_TRUE(scheduler_->Reset());
   EXPECT_EQ(scheduler_->stats().resets_failed, 1U);
   EXPECT_EQ(scheduler_->stats().closed, 1U);
+}
+
+// It will not be proven later: a trainer that is told true would go on for ever.
+TEST_F(RolesTest, AResetThatIsRefusedIsFalseAndIsToldOnce) {
+  SetLogLevel(LogLevel::kInfo);
+  for (const Code refused : {Code::kDenied, Code::kInvalid}) {
+    for (const bool closed_is_wanted : {false, true}) {
+      pool_.resets = Code::kOk;
+      options_.closed_on_reset_failure = closed_is_wanted;
+      Start();
+      pool_.resets = refused;
+      testing::internal::CaptureStderr();
+      EXPECT_FALSE(scheduler_->Reset());
+      EXPECT_FALSE(scheduler_->Reset());
+      (void)Step();
+      std::string told = testing::internal::GetCapturedStderr();
+      EXPECT_EQ(scheduler_->stats().closed, 1U);
+      EXPECT_EQ(scheduler_->stats().resets_failed, 2U);
+      EXPECT_THAT(told, HasSubstr("the pool refuses the reset"));
+      EXPECT_EQ(told.find("refuses"), told.rfind("refuses")) << told;
+      EXPECT_THAT(told, Not(HasSubstr("background")));
+      EXPECT_THAT(told, Not(HasSubstr("is proven after")));
+      EXPECT_EQ(told.find("may not reset") != std::string::npos, refused == Code::kDenied) << told;
+      // The token may reset now.
+      pool_.resets = Code::kOk;
+      testing::internal::CaptureStderr();
+      EXPECT_TRUE(scheduler_->Reset());
+      (void)Step();
+      told = testing::internal::GetCapturedStderr();
+      EXPECT_EQ(scheduler_->stats().closed, 0U);
+      EXPECT_THAT(told, HasSubstr("look-ups and stores go on"));
+    }
+  }
 }
 
 // 11.7, DEF-5, RESET-13: any rank's late save.
@@ -265,6 +300,25 @@ TEST_F(RolesTest, ASaveThatWasQueuedBeforeAResetStoresNothing) {
   EXPECT_THAT(pool_.values, IsEmpty());
   EXPECT_EQ(scheduler_->stats().ranks.stale_keys, 4U);  // the first batch of each; the rest drops
   EXPECT_FALSE(scheduler_->Pending() && scheduler_->TakeUnpins().empty());
+}
+
+TEST_F(RolesTest, AResetTellsWhatItVoidedAndHowLongItTook) {
+  StoreAll(8);
+  (void)Load("r", 10, 20);
+  Compute("s", 0, 8, 30);
+  pool_.clock = &clock_;
+  pool_.reset_ns = 20 * kMillisecond;
+  SetLogLevel(LogLevel::kInfo);
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(scheduler_->Reset());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("reset in 20.0 ms (number 1); 1 loads and 1 saves were under way"));
+  const SchedulerStats stats = scheduler_->stats();
+  EXPECT_EQ(stats.reset_ns, 20U * kMillisecond);
+  EXPECT_EQ(stats.reset_voided_jobs, 2U);
+  EXPECT_EQ(std::accumulate(stats.reset_time.counts.begin(), stats.reset_time.counts.end(),
+                            std::uint64_t{0}),
+            1U);
 }
 
 // DESIGN, Token: "computed again" stores again, "kept its blocks" does not.
@@ -327,6 +381,73 @@ TEST_F(RolesTest, EventsOfBeforeAResetAreGone) {
   events = scheduler_->TakeEvents();
   ASSERT_FALSE(events.empty());
   EXPECT_EQ(events[0].kind, PoolEvent::Kind::kRemoved);
+}
+
+// The values are there before the reset, and a rank reports them after it.
+TEST_F(RolesTest, ASaveOfBeforeAResetIsNotToldAfterIt) {
+  options_.events = true;
+  Start();
+  Compute("r", 0, 8, 1);
+  plan_ = scheduler_->BuildPlan(pins_);
+  for (auto& worker : workers_) {
+    worker->Begin(plan_);
+    worker->FinishStep({});
+  }
+  Move();
+  EXPECT_EQ(pool_.values.size(), 4U);
+  EXPECT_TRUE(scheduler_->Reset());
+  for (auto& worker : workers_) scheduler_->OnReport(worker->TakeReport());
+  EXPECT_THAT(scheduler_->TakeUnpins(), UnorderedElementsAre(1, 2));
+  const auto events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
+}
+
+// A router would go on to send requests here for KV that this engine cannot find.
+TEST_F(RolesTest, WhatWasToldIsTakenBackWhenOthersResetAndWithOtherWeights) {
+  options_.events = true;
+  Start();
+  StoreAll(8);
+  EXPECT_EQ(scheduler_->TakeEvents().size(), 1U);
+  {
+    const MutexLock lock(pool_.mutex);
+    ++pool_.generation;
+    pool_.values.clear();
+  }
+  Compute("r", 0, 4, 10);
+  auto events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
+  (void)Step();
+  EXPECT_EQ(scheduler_->TakeEvents().size(), 1U) << "stored again";
+  for (const char* weights : {"new", "new"}) {
+    for (auto& worker : workers_) worker->WeightsChanging();
+    (void)Step();
+    plan_ = scheduler_->BuildPlan(pins_);
+    for (auto& worker : workers_) {
+      worker->Begin(plan_);
+      worker->SetFingerprint(weights);
+      worker->FinishStep({});
+      scheduler_->OnReport(worker->TakeReport());
+    }
+  }
+  events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U) << "the second update brought equal ones";
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
+}
+
+TEST_F(RolesTest, WhatWasToldIsTakenBackWhenAnAdapterHasOtherTensors) {
+  options_.events = true;
+  Start();
+  Adapters({{.id = 7, .digest = "one"}});
+  StoreAll(8, /*adapter=*/7);
+  EXPECT_EQ(scheduler_->TakeEvents().size(), 1U);
+  Adapters({});  // a rank may load it again
+  EXPECT_THAT(scheduler_->TakeEvents(), IsEmpty());
+  Adapters({{.id = 7, .digest = "two"}});
+  const auto events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
 }
 
 // The engine learns where a block lies when it looks it up, loads it, or need not save it.

@@ -200,6 +200,7 @@ void SchedulerRole::OnReport(const Report& report) {
   stats_.ranks.device_in_place_bytes = all(4);
   stats_.ranks.device_segment_pinned_bytes = all(5);
   TakeStep(report);
+  if (report.without_pool) without_pool_ = true;
   TakeWeights(report, lines);
   TakeAdapters(report, lines);
   TakeLoads(report);

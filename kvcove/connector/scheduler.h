@@ -91,7 +91,8 @@ class SchedulerRole {
                             std::chrono::milliseconds timeout);
 
   // True only when it is proven: nothing that was computed before is found by anybody. With
-  // `closed_on_reset_failure` also true when this engine neither looks up nor stores until then.
+  // `closed_on_reset_failure` also true when this engine neither looks up nor stores until then,
+  // and the reset is repeated. False in both modes when the pool refuses it: nobody repeats it.
   bool Reset();
 
   // The weights are about to change, or may have: nothing is looked up or stored from now on, until
@@ -171,6 +172,7 @@ class SchedulerRole {
   };
   struct Save {
     SaveOrder order;
+    std::uint64_t block_epoch = 0;  // of its blocks: what is of an older one is not told
     std::uint32_t ranks_left = 0;
     std::set<std::uint32_t> missing;
     std::set<std::uint32_t> on_disk;  // not stored: they are there, on a disk alone
@@ -223,10 +225,17 @@ class SchedulerRole {
     bool was_bound = false;     // before: its requests do not wait for it any more
     bool queued = false;        // in to_bind_, or being asked for
     bool late = false;          // the pool did not answer the last try in time
+    bool refused = false;       // it would refuse the next try, too: its requests store nothing
     std::int64_t since_ns = 0;  // when it was first wanted
   };
   Binding& BindingOf(const std::string& version) KVCOVE_REQUIRES(mutex_);
   void Want(const std::string& version, Binding& binding) KVCOVE_REQUIRES(mutex_);
+  // The token of a version, from the pool; an exception is kInternal.
+  Result<Token> AskFor(const std::string& version, std::chrono::milliseconds timeout)
+      KVCOVE_EXCLUDES(mutex_);
+  // Where the pool would refuse the next try as well, there is none, and it is told once.
+  void Refuse(std::string_view version, Binding& binding, const Error& error, LinesAfterLock& lines)
+      KVCOVE_REQUIRES(mutex_);
   // Behind a proven reset: the next requests wait for the new generation, as those of another
   // version do, and ask for it. Before there is work, engines that reset after one update share it.
   void ForgetBindings() KVCOVE_REQUIRES(mutex_);
@@ -300,6 +309,8 @@ class SchedulerRole {
   JobId SyncLoadOf(std::string_view request) const KVCOVE_REQUIRES(mutex_);
   void TakeSaves(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void EndSave(const Save& save, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // What it stores may still be found under the hashes of its blocks.
+  bool IsCurrent(const Save& save) const KVCOVE_REQUIRES(mutex_);
   // KV events of what a look-up saw, and of what a load brought.
   void TellFound(std::string_view id, const Request& request, const Lookup& lookup,
                  LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
@@ -368,7 +379,10 @@ class SchedulerRole {
   bool names_due_ KVCOVE_GUARDED_BY(mutex_) = false;  // the binder tells them
   std::int64_t named_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  bool reset_refused_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last proven one
   bool weights_moved_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last reset, as far as is seen
+  bool without_pool_ KVCOVE_GUARDED_BY(mutex_) = false;   // a rank can never open it
+  bool refusal_told_ KVCOVE_GUARDED_BY(mutex_) = false;   // of a version's generation
   Events events_ KVCOVE_GUARDED_BY(mutex_);
   struct TimedStep {
     std::uint64_t number = 0;

@@ -41,6 +41,8 @@ void SchedulerRole::TakeAdapters(const Report& report, LinesAfterLock& lines) {
     if (other) {
       lines.Info("{}: LoRA adapter {}: {}{}", options_.engine, id, digest,
                  known.digest.empty() ? "" : fmt::format(" (was {})", known.digest));
+      // Block hashes have its name alone, so it is not known which of those that were told are its.
+      if (!known.digest.empty()) events_.Clear(lines);
       known.digest = digest;
       known.tag = ++last_tag_;
     }

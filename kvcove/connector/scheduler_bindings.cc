@@ -2,6 +2,9 @@
 // Which generation a version's KV belongs to. A session that has bound a version answers from
 // memory. Its first answer, and one after a reset of others, crosses to the pool, which may be
 // slow: that is not for the engine's thread.
+#include <exception>
+#include <utility>
+
 #include "kvcove/base/posix.h"
 #include "kvcove/connector/scheduler.h"
 
@@ -44,21 +47,35 @@ SchedulerRole::Binding& SchedulerRole::BindingOf(const std::string& version) {
 }
 
 void SchedulerRole::Want(const std::string& version, Binding& binding) {
-  if (binding.bound || binding.queued || !options_.save) return;
+  if (binding.bound || binding.queued || binding.refused || !options_.save) return;
   binding.queued = true;
   to_bind_.push_back(version);
   bind_wanted_.NotifyOne();
 }
 
+void SchedulerRole::Refuse(std::string_view version, Binding& binding, const Error& error,
+                           LinesAfterLock& lines) {
+  binding.refused = error.code == Code::kInvalid || error.code == Code::kDenied;
+  if (!binding.refused && error.code != Code::kInternal) return;
+  bound_.NotifyAll();
+  if (std::exchange(refusal_told_, true)) return;
+  lines.Error(
+      "{}: the pool gives no generation of the version '{}' ({}); what is computed under it is "
+      "not stored{}",
+      options_.engine, version, error.ToString(),
+      binding.refused ? ", and it is not asked for again before a reset" : " until it does");
+}
+
 void SchedulerRole::ForgetBindings() {
   bindings_.clear();
   to_bind_.clear();
+  refusal_told_ = false;
 }
 
 bool SchedulerRole::Binds(const std::string& version) {
-  if (!options_.save || !options_.bind_in_thread) return false;
+  if (!options_.save || !options_.bind_in_thread || without_pool_) return false;
   const Binding& binding = BindingOf(version);
-  return !binding.was_bound &&
+  return !binding.was_bound && !binding.refused &&
          clock_.NowNs() - binding.since_ns < options_.bind_wait.count() * kMillisecond;
 }
 
@@ -84,6 +101,15 @@ std::chrono::milliseconds SchedulerRole::LeftForCapture() const {
   return std::chrono::milliseconds(capture_ns_ < kMillisecond ? 1 : 0);  // look-ups starve none
 }
 
+Result<Token> SchedulerRole::AskFor(const std::string& version, std::chrono::milliseconds timeout) {
+  try {
+    return store_.Capture(version, timeout);
+  } catch (const std::exception& error) {
+    // In the binder it would end the engine's process.
+    return Fail(Code::kInternal, error.what());
+  }
+}
+
 std::optional<Token> SchedulerRole::Capture(const std::string& version) {
   std::chrono::milliseconds timeout{};
   {
@@ -100,7 +126,7 @@ std::optional<Token> SchedulerRole::Capture(const std::string& version) {
     binding.was_bound = true;
   }
   const std::int64_t start = clock_.NowNs();
-  const Result<Token> token = store_.Capture(version, timeout);
+  const Result<Token> token = AskFor(version, timeout);
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   capture_ns_ += clock_.NowNs() - start;
@@ -108,6 +134,7 @@ std::optional<Token> SchedulerRole::Capture(const std::string& version) {
   binding.bound = token.has_value();
   binding.late = IsSilent(token);
   if (!token) {
+    Refuse(version, binding, token.error(), lines);
     Want(version, binding);
     return binding.late ? LastToken(version) : std::nullopt;
   }
@@ -123,7 +150,7 @@ bool SchedulerRole::BindOne(std::chrono::milliseconds timeout) {
     version = std::move(to_bind_.front());
     to_bind_.pop_front();
   }
-  const Result<Token> token = store_.Capture(version, timeout);
+  const Result<Token> token = AskFor(version, timeout);
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   const auto at = bindings_.find(version);
@@ -131,6 +158,7 @@ bool SchedulerRole::BindOne(std::chrono::milliseconds timeout) {
   at->second.queued = false;
   at->second.late = IsSilent(token);
   if (!token) {
+    Refuse(version, at->second, token.error(), lines);
     Want(version, at->second);
     return false;
   }

@@ -35,8 +35,17 @@ void SchedulerRole::TakeSaves(const Report& report, LinesAfterLock& lines) {
   }
 }
 
+bool SchedulerRole::IsCurrent(const Save& save) const {
+  if (save.block_epoch != block_epoch_) return false;
+  const AdapterPrint& adapter = save.order.adapter;
+  if (adapter.id == 0) return true;
+  const auto at = adapters_.find(adapter.id);
+  return at != adapters_.end() && at->second.digest == adapter.digest;
+}
+
 void SchedulerRole::EndSave(const Save& save, LinesAfterLock& lines) {
   const std::vector<ChunkPlace>& chunks = save.order.chunks;
+  const bool current = IsCurrent(save);
   for (std::uint32_t i = 0; i < chunks.size(); ++i) {
     const ChunkPlace& place = chunks[i];
     if (place.block == kNullBlock) continue;
@@ -48,6 +57,7 @@ void SchedulerRole::EndSave(const Save& save, LinesAfterLock& lines) {
       if (mark.stored == block_epoch_) mark.stored = 0;
       continue;
     }
+    if (!current) continue;
     const Events::Block block = BlockOf(save.order.request, chunks, i);
     if (save.on_disk.contains(i)) {
       events_.Found(block, Medium::kDisk, lines);

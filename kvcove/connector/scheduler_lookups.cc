@@ -27,7 +27,7 @@ SchedulerRole::Request* SchedulerRole::BeginLookup(const RequestView& view,
   request.known_epoch = block_epoch_;
   request.version = VersionOf(view.salt);
   if (!BindAdapter(request, view.adapter)) return nullptr;
-  if (!options_.lookup && !options_.save) return nullptr;
+  if ((!options_.lookup && !options_.save) || without_pool_) return nullptr;
   if (request.lookup_over || weights_ == Weights::kChanging) return nullptr;
   if (weights_ == Weights::kAwaited) {
     // The ranks answer with the next step's report.

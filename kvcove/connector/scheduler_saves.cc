@@ -34,7 +34,7 @@ std::optional<Token> SchedulerRole::CaptureFor(const ScheduledPart& part) {
   {
     const MutexLock lock(mutex_);
     version = VersionOf(part.request.salt);
-    if (weights_ != Weights::kKnown) return std::nullopt;
+    if (weights_ != Weights::kKnown || without_pool_) return std::nullopt;
   }
   return Capture(version);
 }
@@ -59,7 +59,9 @@ void SchedulerRole::Compute(Request& request, const ScheduledPart& part, const B
   // The step may run under other weights than those that the request's salt names.
   const bool other_weights =
       options_.versions == VersionSource::kSalt && !version_.empty() && version_ != request.version;
-  if (!kept || other_weights || weights_ != Weights::kKnown) request.may_store = false;
+  if (!kept || other_weights || without_pool_ || weights_ != Weights::kKnown) {
+    request.may_store = false;
+  }
   Mark(request, part, tables);
   // What a synchronous load brings is known when all ranks have reported; later steps save.
   if (request.may_store && SyncLoadOf(part.request.id) == 0) OrderSave(request, part, tables);
@@ -213,7 +215,9 @@ void SchedulerRole::OrderSave(Request& request, const ScheduledPart& part,
   ++stats_.saves;
   plan_.saves.push_back(order);
   const JobId job = order.job;
-  saves_.emplace(job, Save{.order = std::move(order), .ranks_left = options_.shape.world()});
+  saves_.emplace(job, Save{.order = std::move(order),
+                           .block_epoch = block_epoch_,
+                           .ranks_left = options_.shape.world()});
 }
 
 }  // namespace kvcove::connector

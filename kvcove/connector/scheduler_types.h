@@ -61,7 +61,8 @@ struct SchedulerOptions {
   // begin on it store. Else they store nothing.
   bool trust_siblings = false;
   bool events = false;
-  // An unproven reset answers true, with look-ups and stores closed until it is proven.
+  // An unproven reset answers true, with look-ups and stores closed until it is proven. One that
+  // the pool refuses is false.
   bool closed_on_reset_failure = false;
   std::uint64_t blocks = 0;             // of the engine; 0: unknown
   std::uint32_t most_save_jobs = 1024;  // under way; more wait
@@ -124,12 +125,15 @@ struct SchedulerStats {
   std::uint64_t sibling_requests = 0;     // begun on KV that another connector loaded
   std::uint64_t resets_proven = 0;
   std::uint64_t resets_failed = 0;
+  std::uint64_t reset_ns = 0;           // of all resets, proven or not
+  std::uint64_t reset_voided_jobs = 0;  // loads and saves that were under way
   std::uint64_t epochs = 0;
   std::uint64_t events_dropped = 0;
   std::uint64_t closed = 0;         // now: 1 while nothing is looked up or stored
   std::uint64_t pinned_blocks = 0;  // now
   CostModel::Costs costs;           // now
   Latency lookup_time;              // from a request's first question to its answer
+  Latency reset_time;               // of a proven one
   std::array<std::uint64_t, kMissReasons> missed{};  // keys at which look-ups ended
   Counters ranks;                                    // of all ranks, summed
   bool operator==(const SchedulerStats&) const = default;

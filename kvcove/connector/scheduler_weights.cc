@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Epochs: resets, generations of the pool, and versions of the weights.
 #include <algorithm>
+#include <exception>
+#include <utility>
 
 #include "kvcove/connector/fingerprints.h"
 #include "kvcove/connector/scheduler.h"
@@ -55,6 +57,7 @@ void SchedulerRole::Notice(std::string_view version, const Token& token, LinesAf
   if (at->second == token) return;
   at->second = token;
   lines.Info("{}: the pool was reset; what was computed before is not stored", options_.engine);
+  events_.Clear(lines);
   NewEpoch(/*blocks=*/true);
 }
 
@@ -98,14 +101,25 @@ void SchedulerRole::NameVersions() {
   }
   const std::vector<std::string> list(names.begin(), names.end());
   // A hint for what is reclaimed first; it may be lost.
-  (void)store_.NameVersions(list, kNamingTimeout);
+  try {
+    (void)store_.NameVersions(list, kNamingTimeout);
+  } catch (const std::exception& error) {
+    // In the binder it would end the engine's process.
+    LogWarn("{}: the pool was not told which versions are in use: {}", options_.engine,
+            error.what());
+  }
 }
 
 bool SchedulerRole::Reset() {
   ResetOptions options{.timeout = options_.reset_timeout};
+  std::size_t loads = 0;
+  std::size_t saves = 0;
   {
     LinesAfterLock lines;
     const MutexLock lock(mutex_);
+    loads = loads_.size();
+    saves = saves_.size();
+    stats_.reset_voided_jobs += loads + saves;
     NewEpoch(/*blocks=*/true);
     tokens_.clear();
     events_.Clear(lines);
@@ -116,21 +130,39 @@ bool SchedulerRole::Reset() {
   const std::int64_t start = clock_.NowNs();
   const Status status = store_.Reset(options);
   if (status) UseUnlessWeightsMoved();
-  const double ms = static_cast<double>(clock_.NowNs() - start) / 1e6;
+  const std::int64_t took_ns = clock_.NowNs() - start;
+  const double ms = static_cast<double>(took_ns) / 1e6;
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
+  stats_.reset_ns += static_cast<std::uint64_t>(took_ns);
   ++(status ? stats_.resets_proven : stats_.resets_failed);
   if (status) {
+    reset_refused_ = false;
     ForgetBindings();
-    lines.Info("{}: reset in {:.1f} ms (number {})", options_.engine, ms, stats_.resets_proven);
+    stats_.reset_time.Add(took_ns);
+    lines.Info("{}: reset in {:.1f} ms (number {}); {} loads and {} saves were under way, and void",
+               options_.engine, ms, stats_.resets_proven, loads, saves);
     return true;
   }
   if (closed_since_ns_ == 0) closed_since_ns_ = start;
-  lines.Error(
-      "{}: the reset could not be proven in {:.0f} ms ({}); nothing is looked up or stored "
-      "until it is; it is repeated in the background",
-      options_.engine, ms, status.error().detail);
-  return options_.closed_on_reset_failure;
+  if (status.error().code == Code::kNotProven) {
+    lines.Error(
+        "{}: the reset could not be proven in {:.0f} ms ({}); nothing is looked up or stored until "
+        "it is; it is repeated in the background",
+        options_.engine, ms, status.error().detail);
+    return options_.closed_on_reset_failure;
+  }
+  // Whoever resets again and again is told once.
+  if (!std::exchange(reset_refused_, true)) {
+    const bool denied = status.error().code == Code::kDenied;
+    lines.Error(
+        "{}: the pool refuses the reset ({}){}; nothing was voided, so nothing is looked up or "
+        "stored until a later reset is proven",
+        options_.engine, status.error().ToString(),
+        denied ? ": this engine's token may not reset; give it the scope 'reset', then reset again"
+               : "");
+  }
+  return false;
 }
 
 void SchedulerRole::UseUnlessWeightsMoved() {
@@ -235,6 +267,7 @@ void SchedulerRole::Adopt(const std::string& version, LinesAfterLock& lines) {
   if (version == version_) return;
   if (!version_.empty()) {
     lines.Info("{}: other weights: {} (was {})", options_.engine, version, version_);
+    events_.Clear(lines);  // what was told is not found under these
   }
   version_ = version;
   names_changed_ = true;

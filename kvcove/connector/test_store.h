@@ -25,6 +25,7 @@ struct TestPool {
   FakeClock* clock = nullptr;  // goes on with every value that is loaded:
   std::int64_t get_ns = 0;     // from memory
   std::int64_t disk_get_ns = 0;
+  std::int64_t reset_ns = 0;    // and with a reset
   std::size_t most_pieces = 0;  // of one value that was asked for
   std::uint64_t asked = 0;      // keys of Exists
   std::uint64_t puts = 0;
@@ -32,11 +33,13 @@ struct TestPool {
   std::atomic<bool> slow{false};       // Exists does not answer in time
   std::atomic<bool> deaf{false};       // Capture does not answer in time
   std::atomic<int> captures{0};
+  std::atomic<Code> refuses{Code::kOk};     // else Capture fails so
   std::atomic<std::thread::id> named_by{};  // the thread that last told versions
   std::atomic<bool> throws{false};          // Get and Put throw
+  std::atomic<bool> call_throws{false};     // Capture, Exists and NameVersions do
   std::atomic<bool> full{false};
-  std::atomic<bool> on_disk{false};   // all values: look-ups do not know their sizes
-  std::atomic<bool> unproven{false};  // resets
+  std::atomic<bool> on_disk{false};     // all values: look-ups do not know their sizes
+  std::atomic<Code> resets{Code::kOk};  // else they fail so, and the store is closed
 };
 
 class TestStore : public Store {
@@ -46,12 +49,15 @@ class TestStore : public Store {
       : pool_(pool), space_(std::move(space)) {}
   Result<Token> Capture(std::string_view, std::chrono::milliseconds) override {
     ++pool_.captures;
+    if (pool_.call_throws) throw std::runtime_error("capture");
+    if (const Code code = pool_.refuses; code != Code::kOk) return Fail(code, "as told");
     if (pool_.deaf) return Fail(Code::kTimeout, "deaf");
     const MutexLock lock(pool_.mutex);
     return Token{.incarnation = {1, 1}, .generation = pool_.generation, .slot = 0};
   }
   Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                 const CallOptions&) override {
+    if (pool_.call_throws) throw std::runtime_error("exists");
     const MutexLock lock(pool_.mutex);
     pool_.asked += keys.size();
     if (pool_.slow) return Fail(Code::kTimeout, "slow");
@@ -133,17 +139,19 @@ class TestStore : public Store {
     return {};
   }
   Status Reset(const ResetOptions&) override {
-    if (pool_.unproven) return Fail(Code::kNotProven, "an owner is away");
+    if (const Code code = pool_.resets; code != Code::kOk) return Fail(code, "as told");
     const MutexLock lock(pool_.mutex);
+    if (pool_.clock != nullptr) pool_.clock->AdvanceNs(pool_.reset_ns);
     ++pool_.generation;
     pool_.values.clear();
     return {};
   }
   Status NameVersions(std::span<const std::string>, std::chrono::milliseconds) override {
     pool_.named_by = std::this_thread::get_id();
+    if (pool_.call_throws) throw std::runtime_error("name versions");
     return {};
   }
-  bool closed() const override { return pool_.unproven; }
+  bool closed() const override { return pool_.resets != Code::kOk; }
 
  private:
   std::string Name(std::string_view key) const { return space_ + std::string(key); }

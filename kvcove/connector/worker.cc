@@ -174,6 +174,15 @@ void WorkerRole::LetGo() {
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   shards_.reset();
+  FailQueued(dropped, steps, lines);
+  for (const auto* jobs : {&running_, &flying_}) {
+    for (const auto& job : *jobs) job->cancelled = true;
+  }
+  while (!running_.empty()) changed_.Wait(mutex_);
+}
+
+void WorkerRole::FailQueued(std::deque<std::shared_ptr<Job>>& dropped,
+                            std::deque<ComputedStep>& steps, LinesAfterLock& lines) {
   steps.swap(steps_);
   for (ComputedStep& step : marked_steps_) steps.push_back(std::move(step));
   marked_steps_.clear();
@@ -192,10 +201,6 @@ void WorkerRole::LetGo() {
     }
     queue->clear();
   }
-  for (const auto* jobs : {&running_, &flying_}) {
-    for (const auto& job : *jobs) job->cancelled = true;
-  }
-  while (!running_.empty()) changed_.Wait(mutex_);
 }
 
 std::vector<std::uint64_t> WorkerRole::ChunkBytes() const {
@@ -218,6 +223,17 @@ void WorkerRole::Connect(std::unique_ptr<Store> store, bool ask_first) {
     stepped_.NotifyAll();
   }
   StartPins();
+}
+
+void WorkerRole::DoWithout() {
+  std::deque<std::shared_ptr<Job>> dropped;  // as in LetGo
+  std::deque<ComputedStep> steps;
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  without_pool_ = true;
+  report_.without_pool = true;
+  FailQueued(dropped, steps, lines);
+  changed_.NotifyAll();
 }
 
 bool WorkerRole::connected() const {

@@ -116,6 +116,9 @@ class WorkerRole {
   // so without a copy.
   void Connect(std::unique_ptr<Store> store, bool ask_first = false);
   bool connected() const;
+  // There will be none: what waits for one fails, what comes is not queued, and the scheduler is
+  // told to look up and to save nothing more.
+  void DoWithout();
 
   // Loads into a device's memory write nothing before the device has done what `stream` has now.
   void Begin(Plan plan, StreamHandle stream = 0);
@@ -291,6 +294,9 @@ class WorkerRole {
   std::int64_t DeviceDeadline() const;
   // Of Unregister: everything but what the device does.
   void LetGo();
+  // Fails what is queued. `dropped` and `steps` get what must be destroyed without the lock.
+  void FailQueued(std::deque<std::shared_ptr<Job>>& dropped, std::deque<ComputedStep>& steps,
+                  LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   // Until nothing is on the device. False: the device's timeout has passed.
   bool AwaitFlights();
   // Of these items, those that are not in the pool. What has another size there is removed first.
@@ -369,6 +375,7 @@ class WorkerRole {
   Report report_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t weight_changes_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool gate_closed_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool without_pool_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::uint64_t fingerprint_wanted_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t step_ KVCOVE_GUARDED_BY(mutex_) = 0;  // Plan::step, until it is reported
   std::int64_t pressure_until_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;

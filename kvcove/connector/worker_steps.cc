@@ -114,8 +114,8 @@ void WorkerRole::Begin(Plan plan, StreamHandle stream) {
   }
   for (const LoadOrder& order : plan.refused) Fail(order, lines);
   for (LoadOrder& order : plan.loads) {
-    if (gate_closed_ || shards_ == nullptr || unmarked || cancelled.contains(order.job) ||
-        !AdapterStands(order.adapter)) {
+    if (gate_closed_ || without_pool_ || shards_ == nullptr || unmarked ||
+        cancelled.contains(order.job) || !AdapterStands(order.adapter)) {
       Fail(order, lines);
       continue;
     }
@@ -171,8 +171,9 @@ void WorkerRole::FinishStep(std::function<void()> ready, StreamHandle stream) {
 
 void WorkerRole::QueueSaves(ComputedStep& step, bool marked, bool at_once, LinesAfterLock& lines) {
   for (SaveOrder& order : std::exchange(step_saves_, {})) {
-    if (gate_closed_ || shards_ == nullptr || clock_.NowNs() < pressure_until_ns_ ||
-        !AdapterStands(order.adapter) || (marked && step.mark == nullptr)) {
+    if (gate_closed_ || without_pool_ || shards_ == nullptr ||
+        clock_.NowNs() < pressure_until_ns_ || !AdapterStands(order.adapter) ||
+        (marked && step.mark == nullptr)) {
       Drop(order);
       continue;
     }

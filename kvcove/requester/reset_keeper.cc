@@ -13,6 +13,11 @@ namespace {
 
 constexpr std::int64_t kRetryNs = 100 * kMillisecond;
 
+// The master's answer would be the same again.
+bool IsRefused(const Status& done) {
+  return !done && (done.error().code == Code::kInvalid || done.error().code == Code::kDenied);
+}
+
 bool Versioned(const wire::ResetRequest& request) { return !request.version.value_or("").empty(); }
 
 // Once `later` is proven, nothing is left of what `earlier` was for. One that names a version voids
@@ -49,10 +54,10 @@ Status ResetKeeper::Reset(const wire::ResetRequest& request, std::chrono::millis
   if (first) {
     first->late = true;
     done = attempt_(*first, deadline_ns);
-    if (!done) done = Fail(Code::kNotProven, "an earlier one: " + done.error().ToString());
+    if (!done) done = Fail(done.error().code, "an earlier one: " + done.error().detail);
   }
   if (done) done = attempt_(request, deadline_ns);
-  if (!Keep(request, number, first, done)) return done;
+  if (!Keep(request, number, first, done)) return done;  // proven, or refused
   StartRetries();
   return Fail(Code::kNotProven, done.error().ToString());
 }
@@ -69,17 +74,21 @@ bool ResetKeeper::Keep(const wire::ResetRequest& request, std::uint64_t number,
     }
     return false;
   }
-  if (done.error().code == Code::kInvalid || done.error().code == Code::kDenied) return false;
   unproven_->store(true, std::memory_order_release);
+  const bool refused = IsRefused(done);
   if (!pending_) {
-    pending_ = {.number = number, .request = request};
-  } else if (number > pending_->number) {
-    pending_ = {.number = number, .request = Both(pending_->request, request)};
+    pending_ = {.number = number, .request = request, .refused = refused};
   } else {
-    pending_->request = Both(request, pending_->request);
+    // If one of them may succeed, the other's answer for both is not known yet.
+    const bool both_refused = refused && pending_->refused;
+    const bool later = number > pending_->number;
+    pending_ = {
+        .number = std::max(number, pending_->number),
+        .request = later ? Both(pending_->request, request) : Both(request, pending_->request),
+        .refused = both_refused};
   }
   changed_.NotifyAll();
-  return true;
+  return !refused;
 }
 
 void ResetKeeper::StartRetries() {
@@ -119,7 +128,7 @@ void ResetKeeper::RunRetries() {
     wire::ResetRequest request;
     {
       const MutexLock lock(mutex_);
-      while (!stopping_ && !pending_) {
+      while (!stopping_ && (!pending_ || pending_->refused)) {
         since_ns = 0;
         tries = 0;
         changed_.Wait(mutex_);
@@ -135,12 +144,23 @@ void ResetKeeper::RunRetries() {
       const MutexLock lock(mutex_);
       if (stopping_) return;
       if (!pending_ || pending_->request.id != request.id) continue;
-      if (!done) {
+      if (!done && !IsRefused(done)) {
         changed_.WaitFor(mutex_, std::chrono::nanoseconds(kRetryNs));
         continue;
       }
-      pending_.reset();
-      unproven_->store(false, std::memory_order_release);
+      if (done) {
+        pending_.reset();
+        unproven_->store(false, std::memory_order_release);
+      } else {
+        pending_->refused = true;
+      }
+    }
+    if (!done) {
+      LogError(
+          "the reset of namespace '{}' is refused ({}) and not repeated: the session neither finds "
+          "nor stores until a later reset is proven",
+          name_, done.error().ToString());
+      continue;
     }
     LogWarn(
         "the reset of namespace '{}' is proven after {} ms and {} more tries; the session is "

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A session's reset: tried once, and if it could not be proven, repeated under its id in the
-// background until it is. Meanwhile the session is closed. A later one that is proven opens it only
-// if it voids all that the earlier one was for.
+// background until it is. One that the master refuses (the session's token may not reset, or what
+// it names is wrong) would be refused again, so it is not repeated. In both cases nothing is
+// voided, so the session is closed. A later reset that is proven opens it only if it voids all that
+// the earlier one was for.
 #pragma once
 
 #include <atomic>
@@ -27,7 +29,8 @@ class ResetKeeper {
       : name_(std::move(name)), attempt_(std::move(attempt)), clock_(clock) {}
   ~ResetKeeper() { Stop(); }
 
-  // Errors: kNotProven, kInvalid.
+  // Errors: kNotProven: it is repeated; kDenied, kInvalid: it is not, and only a later one can open
+  // the session.
   Status Reset(const wire::ResetRequest& request, std::chrono::milliseconds timeout);
   bool closed() const { return unproven_->load(std::memory_order_acquire); }
   // The same for who outlives this, as a loan of its session does.
@@ -39,6 +42,7 @@ class ResetKeeper {
   struct Pending {
     std::uint64_t number = 0;  // of the latest call that it stands for
     wire::ResetRequest request;
+    bool refused = false;  // it is not repeated
   };
   bool Keep(const wire::ResetRequest& request, std::uint64_t number,
             const std::optional<wire::ResetRequest>& first, const Status& done);

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
 
 namespace kvcove::requester {
@@ -19,13 +20,19 @@ class FakeMaster {
  public:
   Status Reset(const wire::ResetRequest& request) {
     const MutexLock lock(mutex_);
-    if (!answers_) return Fail(Code::kUnavailable, "cut off");
+    ++asked_;
+    if (code_ != Code::kOk) return Fail(code_, "as told");
     proven_.push_back(request);
     return {};
   }
-  void Answer(bool answers) {
+  void Answer(bool answers) { AnswerWith(answers ? Code::kOk : Code::kUnavailable); }
+  void AnswerWith(Code code) {
     const MutexLock lock(mutex_);
-    answers_ = answers;
+    code_ = code;
+  }
+  int asked() const {
+    const MutexLock lock(mutex_);
+    return asked_;
   }
   std::vector<wire::ResetRequest> proven() const {
     const MutexLock lock(mutex_);
@@ -40,7 +47,8 @@ class FakeMaster {
 
  private:
   mutable Mutex mutex_;
-  bool answers_ KVCOVE_GUARDED_BY(mutex_) = true;
+  Code code_ KVCOVE_GUARDED_BY(mutex_) = Code::kOk;
+  int asked_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<wire::ResetRequest> proven_ KVCOVE_GUARDED_BY(mutex_);
 };
 
@@ -54,6 +62,18 @@ class ResetKeeperTest : public testing::Test {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (keeper_.closed() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
     return !keeper_.closed();
+  }
+
+  // Returns when a reset that is repeated would have been, three times.
+  static void AwaitRepetitions() {
+    FakeMaster silent;
+    silent.Answer(false);
+    ResetKeeper other(
+        "other",
+        [&](const wire::ResetRequest& request, std::int64_t) { return silent.Reset(request); },
+        SystemClock::Instance());
+    EXPECT_FALSE(other.Reset(EngineReset(), milliseconds(10)));
+    while (silent.asked() < 4) std::this_thread::yield();  // the test's own limit ends it
   }
 
   FakeMaster master_;
@@ -71,6 +91,39 @@ TEST_F(ResetKeeperTest, AResetThatWasNotProvenIsRepeatedUnderItsId) {
   master_.Answer(true);
   ASSERT_TRUE(OpensAgain());
   EXPECT_EQ(master_.proven().front().id, request.id);
+}
+
+// Nothing was voided, so the session is not as it was; and the answer would be the same again.
+TEST_F(ResetKeeperTest, AResetThatIsRefusedClosesTheSessionAndIsNotRepeated) {
+  for (const Code refused : {Code::kDenied, Code::kInvalid}) {
+    master_.AnswerWith(refused);
+    const int before = master_.asked();
+    EXPECT_EQ(keeper_.Reset(EngineReset(), milliseconds(10)).error().code, refused);
+    EXPECT_TRUE(keeper_.closed());
+    AwaitRepetitions();
+    EXPECT_EQ(master_.asked(), before + 1);
+    master_.Answer(true);
+    EXPECT_TRUE(keeper_.Reset(EngineReset(), milliseconds(30'000)));
+    EXPECT_FALSE(keeper_.closed());
+  }
+}
+
+// The token was changed meanwhile.
+TEST_F(ResetKeeperTest, ARepetitionThatIsRefusedIsTheLastOne) {
+  SetLogLevel(LogLevel::kOff);
+  master_.Answer(false);
+  EXPECT_EQ(keeper_.Reset(EngineReset(), milliseconds(10)).error().code, Code::kNotProven);
+  master_.AnswerWith(Code::kDenied);
+  const int before = master_.asked();
+  while (master_.asked() == before) std::this_thread::yield();  // the test's own limit ends it
+  AwaitRepetitions();
+  EXPECT_LE(master_.asked(), before + 2) << "one may have been under way";
+  EXPECT_TRUE(keeper_.closed());
+  EXPECT_EQ(keeper_.Reset(EngineReset("v2"), milliseconds(10)).error().code, Code::kDenied);
+  master_.Answer(true);
+  EXPECT_TRUE(keeper_.Reset(EngineReset(), milliseconds(30'000)));
+  EXPECT_FALSE(keeper_.closed());
+  SetLogLevel(LogLevel::kWarn);
 }
 
 TEST_F(ResetKeeperTest, ALaterResetOfEverythingCoversAnEarlierOne) {

@@ -146,16 +146,16 @@ class KVCOVE_API Session {
                                                       const CallOptions& options);
 
   // Ok: proven; no look-up or get that begins anywhere from now on finds what was begun before.
-  // kNotProven: this session neither finds nor stores until the reset, repeated in the background,
-  // is proven. kInvalid, kDenied: nothing was reset, and the session goes on. Cost: one call, which
-  // waits for the acknowledgement of each owner or for the end of its lease; the number of objects
-  // does not matter.
+  // Else this session neither finds nor stores. kNotProven: until the reset, which is repeated in
+  // the background, is proven. kDenied (it may not reset), kInvalid: nothing is repeated; until a
+  // later reset that voids as much is proven. Cost: one call, which waits for the acknowledgement
+  // of each owner or for the end of its lease; the number of objects does not matter.
   virtual Status Reset(const ResetOptions& options) = 0;
   // The versions that this engine still uses; others are reclaimed first. Replaces what it named
   // before. Errors: kInvalid for a name that is too long, kUnavailable, kTimeout.
   virtual Status NameVersions(std::span<const std::string> versions,
                               const CallOptions& options) = 0;
-  // True while an unproven reset keeps this session from finding and storing.
+  // True while a reset that failed keeps this session from finding and storing.
   virtual bool closed() const = 0;
 
   // The same, asynchronously: a thread of `queue` makes the call, and its completion comes there

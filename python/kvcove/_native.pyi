@@ -629,6 +629,9 @@ class Session:
         ------
         NotProvenError
             It is repeated in the background, and this session is closed until it is proven.
+        DeniedError, InvalidError
+            This session may not reset, or what it names is wrong. Nothing is repeated, and this session is
+            closed until a later reset that voids as much is proven.
         """
 
     def name_versions(self, versions: Sequence[str], *, timeout: float = 1.0) -> None:

@@ -43,7 +43,13 @@ _MODULES = (
     "vllm.distributed.kv_transfer.kv_connector.v1.metrics",
     *("vllm.v1", "vllm.v1.core", "vllm.v1.core.kv_cache_utils", "vllm.v1.metrics"),
     *("vllm.v1.metrics.cache_hit_source", "vllm.v1.kv_cache_interface", "vllm.v1.engine"),
-    *("vllm.v1.engine.core", "vllm.v1.worker", "vllm.v1.worker.worker_base", "vllm.platforms"),
+    *(
+        "vllm.v1.engine.core",
+        "vllm.v1.request",
+        "vllm.v1.worker",
+        "vllm.v1.worker.worker_base",
+        "vllm.platforms",
+    ),
 )
 
 

@@ -29,6 +29,7 @@ def test_known_keys_are_taken() -> None:
     )
     assert (config.pool, config.save_decoded, config.threads) == ("unix:/x", True, 3)
     assert config.weight_version_source == "fingerprint"
+    module_of("_config").Config.of({"preferred_segment": "node-1:7410,[::1]:7410"})
 
 
 def test_the_environment_names_the_pool_where_the_configuration_does_not(
@@ -56,6 +57,9 @@ def test_the_environment_names_the_pool_where_the_configuration_does_not(
         ({"on_unreachable": "ignore"}, "give 'fallback' or 'crash'"),
         ({"on_reset_failure": True}, "give 'false' or 'closed'"),
         ({"priority": "urgent"}, "give 'low', 'normal' or 'high'"),
+        ({"preferred_segment": "10.0.0.1"}, "'10.0.0.1': give an owner's HOST:PORT"),
+        ({"preferred_segment": "a:1,b:0"}, "'b:0': give an owner's HOST:PORT"),
+        ({"preferred_segment": "::1:7000"}, "'::1:7000': give an owner's HOST:PORT"),
         ({"device_pin": "all"}, "device_pin: 'all': give 'auto' or 'off' or a size from 67108864"),
         ({"device_pin": "1MiB"}, "give 'auto' or 'off' or a size from 67108864"),
         ({"device_ring": "off"}, "device_ring: 'off': give a size from 1048576"),

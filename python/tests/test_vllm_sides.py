@@ -295,6 +295,7 @@ def test_harmless_calls_are_those_of_the_configuration_too(connector: Any) -> No
         def add_lora(self, lora: Any) -> None: ...
         def remove_lora(self, lora: Any) -> None: ...
         def add_request(self, request: Any) -> None: ...
+        def reset_prefix_cache(self, running: bool, connector: bool) -> bool: ...
 
     core.EngineCore = EngineCore
     role = Worker()
@@ -306,6 +307,143 @@ def test_harmless_calls_are_those_of_the_configuration_too(connector: Any) -> No
     assert role.told == []
     instance.collective_rpc("pong")
     assert role.told == ["weights_changing", "weights_changed"]
+
+
+class BlockPool:
+    """As vLLM's: it resets only while no block is in use."""
+
+    def __init__(self) -> None:
+        self.blocks = [SimpleNamespace(used=0, is_null=False, pool=None) for _ in range(8)]
+        self.resets = 0
+
+    def free_blocks(self, blocks: Any) -> None:
+        for block in blocks:
+            block.used -= 1
+
+    def touch(self, blocks: Any) -> None:
+        for block in blocks:
+            block.used += 1
+
+    def reset_prefix_cache(self) -> bool:
+        if any(block.used for block in self.blocks):
+            return False
+        self.resets += 1
+        return True
+
+
+class Blocks:
+    """As vLLM's manager of a request's blocks."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self.of: dict[str, list[Any]] = {}
+
+    def allocate(self, request_id: str, *numbers: int) -> None:
+        self.of[request_id] = [self._pool.blocks[number] for number in numbers]
+        self._pool.touch(self.of[request_id])
+
+    def get_blocks(self, request_id: str) -> Any:
+        return SimpleNamespace(blocks=(self.of.get(request_id, []),))
+
+    def free(self, request: Any) -> None:
+        self._pool.free_blocks(self.of.pop(request.request_id, []))
+
+
+class Waiting:
+    """A request of vLLM."""
+
+    def __init__(self, name: str, status: str, finished: bool = False) -> None:
+        self.request_id, self.status, self.finished = name, status, finished
+        self.num_computed_tokens = 64
+
+    def is_finished(self) -> bool:
+        return self.finished
+
+
+@pytest.fixture
+def resetting(connector: Any) -> Any:
+    """An engine whose cache is reset, and our connector in it."""
+    status = SimpleNamespace(WAITING_FOR_REMOTE_KVS="remote", WAITING="waiting")
+    sys.modules["vllm.v1.request"].RequestStatus = status
+    module = module_of("_own_cache")
+    pool = BlockPool()
+    made = SimpleNamespace(
+        pool=pool, blocks=Blocks(pool), pins=[], loading={}, asked=[], requests={}, deferred=[]
+    )
+    scheduler = SimpleNamespace(
+        kv_cache_manager=made.blocks,
+        requests=made.requests,
+        failed_recving_kv_req_ids=set(),
+        deferred_frees=made.deferred,
+        reset_connector_cache=lambda: made.asked.append("connector"),
+    )
+    cache = module.OwnCache(pool, lambda: made.pins, made.loading)
+
+    class EngineCore:
+        def __init__(self) -> None:
+            self.scheduler = scheduler
+
+        def reset_prefix_cache(self, running: bool = False, connector: bool = False) -> bool:
+            # As vLLM's: what runs is preempted, then a block in use is an error.
+            done = pool.reset_prefix_cache()
+            if running and not done:
+                raise RuntimeError("Failed to reset KV cache")
+            if connector:
+                scheduler.reset_connector_cache()
+            return done
+
+    module.observe(EngineCore, lambda core: [cache])
+    made.core = EngineCore()
+    return made
+
+
+def load(made: Any, request: Waiting, *blocks: int) -> Waiting:
+    made.loading[request.request_id] = made.requests[request.request_id] = request
+    made.blocks.allocate(request.request_id, *blocks)
+    return request
+
+
+def test_loads_do_not_keep_a_cache_from_its_reset(resetting: Any) -> None:
+    made = resetting
+    under_way = load(made, Waiting("a", "remote"), 1, 2)
+    scheduled_soon = load(made, Waiting("b", "waiting"), 3)
+    aborted = load(made, Waiting("c", "finished", finished=True), 4)
+    made.pins[:] = [5]
+    made.pool.blocks[5].used = 1
+    made.pool.blocks[6].used = 1
+    made.deferred.append((1, [made.pool.blocks[6]]))  # of a request that a step still writes
+    assert made.core.reset_prefix_cache(True, True)
+    assert (made.pool.resets, made.asked) == (1, ["connector"])
+    # It computes all of its tokens, and its blocks stay until the load has ended.
+    assert under_way.num_computed_tokens == 0
+    assert made.core.scheduler.failed_recving_kv_req_ids == {"a"}
+    # Nothing lands in its blocks any more.
+    assert scheduled_soon.num_computed_tokens == 0
+    assert aborted.num_computed_tokens == 64
+    assert [block.used for block in made.pool.blocks] == [0, 1, 1, 0, 1, 1, 1, 0]
+
+
+def test_a_reset_of_the_pool_does_not_depend_on_the_engines_own(resetting: Any) -> None:
+    made = resetting
+    under_way = load(made, Waiting("a", "remote"), 1)
+    made.pool.blocks[7].used = 1  # another connector's
+    with pytest.raises(RuntimeError, match="Failed to reset"):
+        made.core.reset_prefix_cache(True, True)
+    assert made.asked == ["connector"]
+    assert made.pool.resets == 0
+    assert under_way.num_computed_tokens == 64, "as it was"
+    assert [block.used for block in made.pool.blocks] == [0, 1, 0, 0, 0, 0, 0, 1]
+    with pytest.raises(RuntimeError, match="Failed to reset"):
+        made.core.reset_prefix_cache(True, False)
+    assert made.asked == ["connector"], "nobody asked for it"
+
+
+def test_a_request_with_the_id_of_one_that_has_ended_keeps_its_blocks(resetting: Any) -> None:
+    made = resetting
+    load(made, Waiting("a", "remote"), 1)
+    made.requests["a"] = Waiting("a", "running")
+    assert not made.core.reset_prefix_cache(False, False)
+    assert made.requests["a"].num_computed_tokens == 64
 
 
 @pytest.mark.parametrize("skips", [False, True])

@@ -483,12 +483,22 @@ class PyWorker {
  private:
   // Opens the pool that the plans name on a thread of its own, again and again until it is there:
   // the model's thread never waits for it, and on a busy host that may take long. Saves wait for
-  // it, loads for as long as a call may take.
+  // it, loads for as long as a call may take. What the pool refuses it would refuse again: then the
+  // engine goes on without it.
   void ConnectBeside(const std::string& address) {
     if (address.empty() || connector_.joinable()) return;
     // role(): another thread may have closed it while the plan was decoded.
     auto connector = StartThread("kvcove-connect", [this, address, role = role()] {
-      while (!Connect(*role, address)) {
+      while (true) {
+        const Status connected = Connect(*role, address);
+        if (connected) return;
+        const Code code = connected.error().code;
+        if (code == Code::kInvalid || code == Code::kDenied || code == Code::kIncompatible) {
+          LogError("{}: rank {}: {}; this engine runs without a pool until it is started again",
+                   engine_, number_, connected.error().detail);
+          return role->DoWithout();
+        }
+        LogError("{}: rank {}: {}; it is tried again", engine_, number_, connected.error().detail);
         const MutexLock lock(mutex_);
         if (!closing_) (void)closed_.WaitFor(mutex_, std::chrono::seconds(1));
         if (closing_) return;
@@ -501,21 +511,21 @@ class PyWorker {
       LogError("{}: the pool at {} is not opened: {}", engine_, address, connector.error().detail);
     }
   }
-  bool Connect(connector::WorkerRole& role, const std::string& address) const {
+  Status Connect(connector::WorkerRole& role, const std::string& address) const {
     auto pool = Pool::Open(address, std::chrono::seconds(2));
     if (!pool) {
-      LogError("{}: the pool at {} cannot be opened: {}", engine_, address, pool.error().detail);
-      return false;
+      return Fail(pool.error().code,
+                  fmt::format("the pool at {} cannot be opened: {}", address, pool.error().detail));
     }
     auto session = (*pool)->OpenSession(
         {.name = shape_.Namespace(), .engine = engine_, .preferred_segment = preferred_segment_});
     if (!session) {
-      LogError("{}: no session of the pool at {}: {}", engine_, address, session.error().detail);
-      return false;
+      return Fail(session.error().code,
+                  fmt::format("no session of the pool at {}: {}", address, session.error().detail));
     }
     const bool ask_first = (*pool)->form() == "cluster";
     role.Connect(connector::StoreOf(std::move(*session)), ask_first);
-    return true;
+    return {};
   }
 
   const EngineShape shape_;

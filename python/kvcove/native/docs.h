@@ -368,7 +368,10 @@ timeout : float
 Raises
 ------
 NotProvenError
-    It is repeated in the background, and this session is closed until it is proven.)";
+    It is repeated in the background, and this session is closed until it is proven.
+DeniedError, InvalidError
+    This session may not reset, or what it names is wrong. Nothing is repeated, and this session is
+    closed until a later reset that voids as much is proven.)";
 
 inline constexpr char kNameVersions[] = R"(Name the versions that this engine still uses.
 

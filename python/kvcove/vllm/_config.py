@@ -35,6 +35,15 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def _is_host_and_port(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    bracketed = host == f"[{bare}]"
+    if not colon or not bare or bare != bare.strip() or (":" in bare) != bracketed:
+        return False
+    return port.isascii() and port.isdigit() and 1 <= int(port) <= 65535
+
+
 _LEAST_MEMORY, _MOST_MEMORY = 1 << 20, 16 << 40
 
 
@@ -63,7 +72,8 @@ class Config:
     weight_version_source : str
         ``fingerprint``, ``engine``, ``salt`` or ``none`` (docs/connector.md).
     preferred_segment : str
-        Owner (host:port) that saves go to in a cluster. Empty: $KVCOVE_PREFERRED_SEGMENT, else
+        Owners (host:port, with commas between them) that saves go to in a cluster, the first one
+        first. Empty: $KVCOVE_PREFERRED_SEGMENT, else
         $MOONCAKE_PREFERRED_SEGMENT, else the one on this host.
     store_tp : int
         Objects are cut as if the tensor parallel size were this; engines whose size divides it
@@ -84,7 +94,7 @@ class Config:
         Of each rank, that move KV.
     on_reset_failure : str
         ``false``: an unproven reset answers false; ``closed``: it answers true, and nothing is
-        found or stored until it is proven.
+        found or stored until it is proven. One that the pool refuses is false with both.
     harmless_calls : str
         More methods of ``collective_rpc`` that change no weights, with commas between them.
     weights_check_s : float
@@ -281,6 +291,9 @@ class Config:
             refuse("hold_s", "give 0 to 60 seconds")
         if not 1 <= self.threads <= 64:
             refuse("threads", "give 1 to 64")
+        for segment in filter(None, self.preferred_segment.split(",")):
+            if not _is_host_and_port(segment):
+                refuse("preferred_segment", f"'{segment}': give an owner's HOST:PORT")
         if self.store_tp < 0:
             refuse("store_tp", "give 0 or a tensor parallel size")
 

@@ -45,6 +45,7 @@ from kvcove.vllm import _adapters, _experts, _watch, _weights
 from kvcove.vllm._config import Config
 from kvcove.vllm._hints import hints_of
 from kvcove.vllm._layout import required_layout, why_not_by_layers
+from kvcove.vllm._own_cache import OwnCache
 from kvcove.vllm._shape import (
     draft_config_of,
     drops_last_block,
@@ -176,7 +177,10 @@ class _SchedulerSide:
             )
         self._block_pool: Any = None
         self._pins: Counter[int] = Counter()  # blocks that saves read
-        self._loading: dict[str, tuple[Any, Any]] = {}  # requests whose load is under way; blocks
+        self.own_cache: OwnCache | None = None
+        # Requests whose load was ordered, until they are scheduled or gone.
+        self._loading: dict[str, Any] = {}
+        self._landed: set[str] = set()  # of them, those whose load has ended
         self._requests: dict[str, Any] = {}
         self._finished: dict[str, Any] = {}
         cache = connector._kv_cache_config
@@ -298,31 +302,7 @@ class _SchedulerSide:
 
     def bind(self, block_pool: Any) -> None:
         self._block_pool = block_pool
-        reset = block_pool.reset_prefix_cache
-
-        def reset_prefix_cache() -> bool:
-            """Reset the engine's own cache, although saves and loads still keep blocks.
-
-            vLLM refuses while any block is in use (and, when it has preempted what ran, raises).
-            What only a save, or a load whose request is gone, keeps is nobody's cache: it goes on,
-            under its reference, and nothing finds the block any more.
-            """
-            kept = [block_pool.blocks[pin] for pin in self._pins.elements()]
-            for request, groups in self._loading.values():
-                if request.is_finished():
-                    kept += [
-                        block
-                        for group in groups
-                        for block in group
-                        if not block.is_null and getattr(block, "pool", block_pool) is block_pool
-                    ]
-            block_pool.free_blocks(kept)
-            try:
-                return bool(reset())
-            finally:
-                block_pool.touch(kept)
-
-        block_pool.reset_prefix_cache = reset_prefix_cache
+        self.own_cache = OwnCache(block_pool, self._pins.elements, self._loading)
 
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         if request.request_id not in self._requests:
@@ -358,9 +338,11 @@ class _SchedulerSide:
             request.request_id, external, lambda: self._tables(blocks.get_block_ids())
         )
         if external > 0 and self._config.load_async:
-            self._loading[request.request_id] = (request, blocks.blocks)
+            self._loading[request.request_id] = request
 
     def _schedule(self, output: Any, request_id: str, computed: int, started: bool) -> None:
+        if started:
+            self._forget_load(request_id)
         request = self._requests.get(request_id)
         if request is None:
             return
@@ -406,18 +388,26 @@ class _SchedulerSide:
             for report in meta.reports:
                 self.role.on_report(report)
         for request_id in list(output.finished_recving or ()):
-            if self.role.load_ended(request_id):
-                self._loading.pop(request_id, None)
-            else:
+            if not self.role.load_ended(request_id):
                 output.finished_recving.discard(request_id)
+            elif request_id in self._requests:
+                self._landed.add(request_id)
+            else:  # finished meanwhile: vLLM frees its blocks now
+                self._forget_load(request_id)
         unpins = self.role.take_unpins()
         if unpins:
             blocks = self._block_pool.blocks
             self._block_pool.free_blocks(blocks[unpin] for unpin in reversed(unpins))
             self._pins -= Counter(unpins)
 
+    def _forget_load(self, request_id: str) -> None:
+        self._loading.pop(request_id, None)
+        self._landed.discard(request_id)
+
     def finished(self, request: Any) -> None:
         self._requests.pop(request.request_id, None)
+        if request.request_id in self._landed:
+            self._forget_load(request.request_id)
         if self._events:  # of saves that end later
             self._finished[request.request_id] = request
             if len(self._finished) > _MOST_FINISHED:
@@ -905,6 +895,10 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         The ranks have nothing to do (None): their sessions follow.
         """
         return self._scheduler.role.reset() if self._scheduler is not None else None
+
+    def own_cache(self) -> OwnCache | None:
+        """Return what resets the engine's own cache beside saves and loads."""
+        return self._scheduler.own_cache if self._scheduler is not None else None
 
     # ---- both
 

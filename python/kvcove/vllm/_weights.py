@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from kvcove.vllm import _adapters, _digest, _experts
+from kvcove.vllm import _adapters, _digest, _experts, _own_cache
 
 __all__ = [
     "Updates",
@@ -210,10 +210,19 @@ class _Observed:
     wrapped = False
 
 
-def _role_of(engine_core: Any) -> list[Any]:
+def _connectors_of(engine_core: Any) -> list[Any]:
     connector = getattr(getattr(engine_core, "scheduler", None), "connector", None)
     children = getattr(connector, "_connectors", [connector])
-    return [_Observed.roles[id(child)] for child in children if id(child) in _Observed.roles]
+    return [child for child in children if id(child) in _Observed.roles]
+
+
+def _role_of(engine_core: Any) -> list[Any]:
+    return [_Observed.roles[id(child)] for child in _connectors_of(engine_core)]
+
+
+def _own_caches_of(engine_core: Any) -> list[_own_cache.OwnCache]:
+    found = [child.own_cache() for child in _connectors_of(engine_core)]
+    return [cache for cache in found if cache is not None]
 
 
 def _changes_nothing(method: Any) -> bool:
@@ -221,7 +230,7 @@ def _changes_nothing(method: Any) -> bool:
 
 
 def observe_engine(connector: Any, role: Any, harmless: Iterable[str] = ()) -> None:
-    """Tell ``role`` of the calls of its EngineCore that may change weights.
+    """Tell ``role`` of the calls of its EngineCore that may change weights, or reset its cache.
 
     Parameters
     ----------
@@ -284,6 +293,7 @@ def observe_engine(connector: Any, role: Any, harmless: Iterable[str] = ()) -> N
         return result
 
     _adapters.observe(EngineCore, _role_of)
+    _own_cache.observe(EngineCore, _own_caches_of)
     EngineCore.collective_rpc = observed_rpc
     EngineCore.wake_up = observed_wake_up
     EngineCore.set_weight_version = observed_version
