@@ -219,7 +219,7 @@ def _value(program: str, name: str, rest: list[str]) -> str:
 def _undefined(arguments: Sequence[str]) -> set[str]:
     """Return the flags that -undefok names, wherever it is."""
     names: set[str] = set()
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
         name, equals, text = word.lstrip("-").partition("=")
         if word.startswith("-") and name == "undefok":
             names.update((text if equals else following).replace("-", "_").split(","))

@@ -698,6 +698,15 @@ def test_flags_of_both_versions_of_the_original_are_known(program: str) -> None:
         assert wrong == [], kind
 
 
+def test_no_flags_are_the_defaults() -> None:
+    from kvcove.mooncake import _flags, client, master
+
+    for ours in (master._FLAGS, client._FLAGS):
+        values = _flags.parse("program", [], ours, "")
+        assert values == {name: flag.default for name, flag in ours.items()}
+        assert values.given == set()
+
+
 def test_a_switch_takes_nothing_from_the_flag_behind_it(on_loopback: Start) -> None:
     rpc = free_port()
     master = on_loopback(
