@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import urllib.error
 import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -329,6 +331,85 @@ def test_metadata_is_kept(master: Master) -> None:
     assert http(f"{url}?key=a/b") == (404, b"metadata not found")
     assert http(f"{url}?key=")[0] == 400
     assert http(f"http://127.0.0.1:{master.metadata}/health") == (200, b"OK")
+
+
+def test_an_engines_place_is_not_taken_by_another(master: Master) -> None:
+    url = f"http://127.0.0.1:{master.metadata}/metadata?key=mooncake/rpc_meta/a"
+    assert http(url, b"x", "PUT") == (200, b"metadata updated")
+    assert http(url, b"x", "PUT") == (200, b"metadata unchanged")
+    assert http(url, b"y", "PUT") == (400, b"Duplicate rpc_meta key not allowed")
+    assert http(url) == (200, b"x")
+    assert http(url, method="DELETE")[0] == 200
+    assert http(url, b"y", "PUT")[0] == 200
+
+
+def test_the_metadata_server_wants_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvcove.mooncake.metadata import MetadataServer
+
+    monkeypatch.setenv("MC_METADATA_HTTP_TOKEN", "secret")
+    monkeypatch.setenv("MC_METADATA_MAX_KEYS", "1")
+    monkeypatch.setenv("MC_METADATA_MAX_BODY_BYTES", "4")
+    server = MetadataServer("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.port}/metadata?key="
+
+    def ask(key: str, token: str, body: bytes | None = None) -> int:
+        request = urllib.request.Request(url + key, data=body, method="PUT" if body else "GET")
+        request.add_header("Authorization", token)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    assert http(url + "k", b"v", "PUT") == (401, b"unauthorized")
+    assert http(url + "k")[0] == 401
+    for wrong in ("Bearer other", "secret", "Basic secret", "Bearer"):
+        assert ask("k", wrong, b"v") == 401
+    assert ask("k", "Bearer secret", b"v") == 200
+    assert ask("k", "bearer secret") == 200
+    assert ask("k", "Bearer secret", b"12345") == 413
+    assert ask("l", "Bearer secret", b"v") == 507
+    assert http(f"http://127.0.0.1:{server.port}/health")[0] == 200
+    server.close()
+    monkeypatch.setenv("MC_METADATA_MAX_KEYS", "many")
+    with pytest.raises(ValueError, match="MC_METADATA_MAX_KEYS=many"):
+        MetadataServer("127.0.0.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("variable", "starts"),
+    [
+        ("", False),
+        ("MC_METADATA_HTTP_TOKEN", True),
+        ("MC_METADATA_HTTP_ALLOW_INSECURE", True),
+        ("KVCOVE_INSECURE", True),
+    ],
+)
+def test_the_metadata_server_lets_no_strangers_in_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, starts: bool
+) -> None:
+    for name in ("MC_METADATA_HTTP_TOKEN", "MC_METADATA_HTTP_ALLOW_INSECURE", "KVCOVE_INSECURE"):
+        monkeypatch.setenv(name, "1" if name == variable else "")
+    program = Program(
+        [
+            *command("mooncake_http_metadata_server"),
+            "--host",
+            "0.0.0.0",
+            "--port",
+            str(free_port()),
+        ],
+        tmp_path / "metadata.log",
+    )
+    if starts:
+        program.wait_for("serving at")
+        assert program.stop() == 0
+        return
+    assert program.process.wait(60) == 2
+    assert "set MC_METADATA_HTTP_TOKEN" in program.log.read_text()
+    from mooncake.http_metadata_server import KVBootstrapServer
+
+    with pytest.raises(PermissionError, match="MC_METADATA_HTTP_ALLOW_INSECURE=1"):
+        KVBootstrapServer(free_port(), "0.0.0.0").run()
 
 
 def test_the_metadata_server_alone(tmp_path: Path) -> None:

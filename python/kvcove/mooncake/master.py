@@ -627,7 +627,7 @@ def main() -> None:
             usual = "127.0.0.1" if credentials() else host
             metadata_host = str(values["http_metadata_server_host"]).strip("[]") or usual
             servers.append(MetadataServer(metadata_host, metadata_port))
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         if child is not None:
             child.stop()
         fail(_PROGRAM, str(error))
