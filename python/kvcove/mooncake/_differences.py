@@ -68,6 +68,18 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
         "memory that is registered, or mapped with the right to read or write, counts",
     ),
     (
+        "memory without rights, in `register_buffer`",
+        "0, and the process ends with SIGSEGV when it is used",
+        "-600 where it may not be read; where it may not be written, reads into it answer -600",
+        "",
+    ),
+    (
+        "arrays of Python objects, as values",
+        "0, addresses of this process are stored",
+        "TypeError",
+        "nobody can read them",
+    ),
+    (
         "a size that leaves a registered buffer, in any call but `get_into_ranges`",
         "goes on behind the end over TCP",
         "-600, nothing is touched",
