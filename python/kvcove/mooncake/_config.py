@@ -152,6 +152,13 @@ def is_true(value: object) -> bool:
     return bool(value)
 
 
+def _port(value: object, name: str) -> int:
+    text = str(value).strip()
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or int(text) > 65535:
+        raise ValueError(f"{name}={value!r}: a port is wanted, from 0 to 65535")
+    return int(text)
+
+
 class ProtocolError(ValueError):
     """A protocol that is not known."""
 
@@ -207,10 +214,18 @@ class Setup:
             raise ValueError(f"local_hostname {host!r} names no host")
         tenant = str(arguments.get("tenant_id") or "default")
         segment = parse_size(arguments.get("global_segment_size", "16MiB"))
-        pool, master = pool_of(
-            str(arguments.get("master_server_addr") or "127.0.0.1:50051").strip(), segment
-        )
-        http = arguments.get("client_http_port", 9300)
+        if is_true(arguments.get("enable_egm_store_pool")):
+            raise ValueError(
+                "enable_egm_store_pool: memory of GPUs' extended address space is not here"
+            )
+        named = str(arguments.get("master_server_addr") or "127.0.0.1:50051").strip()
+        embedded = arguments.get("enable_embedded_master")
+        if embedded is None:
+            embedded = os.environ.get("MOONCAKE_ENABLE_EMBEDDED_MASTER")
+        if is_true(embedded) and not named.startswith("embedded"):
+            named = "embedded:"
+        pool, master = pool_of(named, segment)
+        http = _port(arguments.get("client_http_port", 9300), "client_http_port")
         prefetch = arguments.get("enable_ssd_prefetch")
         return Setup(
             local_hostname=host,
@@ -219,7 +234,7 @@ class Setup:
             tenant_id=tenant,
             pool=pool,
             master=master,
-            http_port=int(http) if arguments.get("enable_client_http_server") else None,
+            http_port=http if arguments.get("enable_client_http_server") else None,
             enable_ssd_offload=is_true(arguments.get("enable_ssd_offload")),
             ssd_offload_path=str(arguments.get("ssd_offload_path") or ""),
             prefetches=None if prefetch is None else is_true(prefetch),

@@ -138,7 +138,15 @@ class Open:
         host, port = _config.split_address(self.setup.local_hostname, 0)
         place = _address.place(host, self.setup.master)
         if port != 0 and self.owner is None:
-            owner = self._owner_at(place, port, size, disk)
+            try:
+                owner = self._owner_at(place, port, size, disk)
+            except kvcove.UnavailableError as error:
+                if "already in use" not in str(error):
+                    raise
+                raise kvcove.UnavailableError(
+                    f"{error}; local_hostname {self.setup.local_hostname!r} names this port: each store "
+                    f"of a host needs one of its own, or none ({host!r} takes a free one)",
+                ) from None
         else:
             owner = self._owner_at_any_port(place, size, disk)
         if _address.is_loopback(host) and not _address.is_loopback(place.advertise):
@@ -152,7 +160,7 @@ class Open:
             _log.warning(
                 "memory is served at %s without credentials: any client may read and write "
                 "it; docs/security.md",
-                owner.address,
+                _config.join_address(place.listen, _config.split_address(owner.address, 0)[1]),
             )
         return owner
 

@@ -21,7 +21,7 @@ def concat_arrays_into(
     dest_ptr, dest_nbytes : int
         The address, and how many bytes there are.
     start, count : int
-        Which arrays; a count below 1 stands for all that follow.
+        Which arrays; a count below 0 stands for all that follow.
 
     Returns
     -------
@@ -38,7 +38,7 @@ def concat_arrays_into(
     if not isinstance(arrays, list):
         raise TypeError(f"argument 1 must be list, not {type(arrays).__name__}")
     start = max(start, 0)
-    end = len(arrays) if count < 1 else min(len(arrays), start + count)
+    end = len(arrays) if count < 0 else min(len(arrays), start + count)
     total = 0
     for i in range(start, end):
         array = arrays[i]

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 import pytest
-from conftest import MIB, differs, http, new_store, own, setup
+from conftest import MIB, differs, free_port, http, new_store, own, setup
 
 cluster_only = "embedded"
 
@@ -558,6 +558,55 @@ def test_arrays_of_python_objects_are_refused(store: Any) -> None:
             with pytest.raises(TypeError, match="holds Python objects"):
                 call()
     assert store.is_exist("k") == 0
+
+
+def test_no_array_is_copied_where_none_is_counted() -> None:
+    numpy = pytest.importorskip("numpy")
+    from mooncake._fast_copy import concat_arrays_into
+
+    target, at = buffer_of(4)
+    arrays = [numpy.arange(1, 3, dtype="u1"), numpy.arange(3, 5, dtype="u1")]
+    assert concat_arrays_into(arrays, at, 4, 0, 0) == 0
+    assert target.raw == bytes(4)
+    assert concat_arrays_into(arrays, at, 4, 1, 1) == 2
+    assert target.raw == b"\3\4\0\0"
+    assert concat_arrays_into(arrays, at, 4, 0, -1) == 4
+    assert target.raw == b"\1\2\3\4"
+
+
+@own("its log")
+def test_a_store_at_a_port_that_is_taken_says_what_to_do(
+    cluster: Any, run_dir: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = f"localhost:{free_port()}"
+    first, second = new_store(), new_store()
+    named = (host, "P2PHANDSHAKE", 16 * MIB, MIB, "tcp", "", cluster.address)
+    assert first.setup(*named) == 0
+    assert second.setup(*named) == -600
+    assert "already in use" in caplog.text
+    assert f"local_hostname {host!r} names this port: each store of a host needs one" in caplog.text
+    first.close()
+
+
+@own("its log")
+def test_a_store_says_where_its_memory_is_served(
+    cluster: Any, run_dir: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = new_store()
+    assert store.setup("0.0.0.0", "P2PHANDSHAKE", 16 * MIB, MIB, "tcp", "", cluster.address) == 0
+    port = store.get_hostname().rpartition(":")[2]
+    assert f"memory is served at 0.0.0.0:{port} without credentials" in caplog.text
+    store.close()
+
+
+@pytest.mark.parametrize("port", [-1, 65536, "http", 1.5, True])
+@own("it takes any number")
+def test_a_port_that_is_none_refuses_setup(port: Any, run_dir: Any) -> None:
+    store = new_store()
+    more = {"enable_client_http_server": True, "client_http_port": port}
+    assert setup(store, "embedded:", **more) == -600
+    assert store.get_hostname() == ""
+    assert store.put("k", b"v") == -1010
 
 
 @pytest.mark.parametrize("wrong", ["config", 1, ["k"], {"replica_num": 1}])
