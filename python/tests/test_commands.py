@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -645,6 +646,78 @@ def test_a_directory_that_another_made_is_not_used(
 # ---- packaging
 
 
+STORES = [
+    "store.so",
+    "store.cpython-311-x86_64-linux-gnu.so",
+    "_store.cpython-311-x86_64-linux-gnu.so",
+    "store/__init__.py",
+]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_package_that_went_over_the_original_says_so(tmp_path: Path, store: str) -> None:
+    package = tmp_path / "mooncake"
+    shutil.copytree(PYTHON / "mooncake" / "mooncake", package)
+    (package / store).parent.mkdir(exist_ok=True)
+    (package / store).write_text("")
+    info = tmp_path / "mooncake_transfer_engine_non_cuda-0.3.13.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text(f"mooncake/__init__.py,,\nmooncake/{store},sha256=x,1\n")
+    says = "'pip uninstall kvcove-mooncake mooncake-transfer-engine-non-cuda'"
+    ended = python("import mooncake.store", PYTHONPATH=str(tmp_path))
+    assert "ImportError" in ended.stderr
+    assert says in ended.stderr
+    assert "python -m kvcove.mooncake run COMMAND" in ended.stderr
+    for name in ("mooncake_master", "mooncake_client"):
+        said = subprocess.run(
+            command(name),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )
+        assert said.returncode == 2
+        assert f"{name}: {package} has the store of" in said.stderr
+        assert says in said.stderr
+    (package / store).unlink()
+    assert python("import mooncake.store", PYTHONPATH=str(tmp_path)).returncode == 0
+
+
+def test_names_that_an_overlaid_module_lacks_are_the_originals(tmp_path: Path) -> None:
+    package = tmp_path / "mooncake"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "mooncake_store_service.py").write_text(
+        "from mooncake.store import MooncakeDistributedStore as Store\n"
+        "class MooncakeStoreService: store = Store\n"
+        "def main(): raise SystemExit('the original')\n"
+    )
+    (package / "store.py").write_text("class EngramStore: pass\n")
+    (package / "async_store.py").write_text("import a_module_that_is_not_there\n")
+    code = (
+        "from mooncake.mooncake_store_service import MooncakeStoreService as service, main\n"
+        "import mooncake.store as store\n"
+        "print(service.store.__module__, main.__module__, store.EngramStore.__module__)\n"
+        "print(hasattr(store, 'nothing'), store.MooncakeDistributedStore.__module__)\n"
+        "import mooncake.async_store as lacking\n"
+        "try: lacking.nothing\n"
+        "except AttributeError as error: print(str(error).partition(': ')[2])\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-m", "kvcove.mooncake", "run", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert said.stdout == (
+        "kvcove.mooncake.store kvcove.mooncake.rest mooncake.store\nFalse kvcove.mooncake.store\n"
+        "No module named 'a_module_that_is_not_there'\n"
+    ), said.stderr
+
+
 def test_the_overlay_is_for_one_command_only(tmp_path: Path) -> None:
     rival = tmp_path / "site" / "mooncake"
     rival.mkdir(parents=True)
@@ -653,7 +726,7 @@ def test_the_overlay_is_for_one_command_only(tmp_path: Path) -> None:
     (rival / "engine.py").write_text("WHO = 'its engine'\n")
     code = (
         "import mooncake.store as s; import mooncake.engine as e;"
-        "print(getattr(s, 'WHO', s.MooncakeDistributedStore.__module__), e.WHO)"
+        "print(s.MooncakeDistributedStore.__module__, e.WHO)"
     )
     environment = {**os.environ, "PYTHONPATH": str(rival.parent)}
     run = [sys.executable, "-m", "kvcove.mooncake", "run", "python", "-c", code]

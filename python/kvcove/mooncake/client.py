@@ -23,6 +23,7 @@ from kvcove.mooncake._http import (
     text_answer,
     with_loopback,
 )
+from kvcove.mooncake._mixed import check_commands
 from kvcove.mooncake._offload import (
     DiskPlace,
     Offload,
@@ -244,6 +245,8 @@ def _await_lease(owner: _Owner, child: Child, master: str, until: float) -> None
 def main() -> None:
     """Serve until SIGTERM."""
     values = parse(_PROGRAM, sys.argv[1:], _FLAGS, "gives this host's memory to a cluster")
+    if mixed := check_commands():
+        fail(_PROGRAM, mixed)
     child = None
     disk: DiskPlace | None = None
     try:

@@ -25,6 +25,7 @@ from kvcove.mooncake._http import (
     text_answer,
     with_loopback,
 )
+from kvcove.mooncake._mixed import check_commands
 from kvcove.mooncake._process import Child, allow_open, credentials, insecure, wait_for_stop
 from kvcove.mooncake._types import Code
 from kvcove.mooncake.metadata import MetadataServer
@@ -592,6 +593,8 @@ def _listen_at(values: Values) -> str:
 def main() -> None:
     """Serve until SIGTERM."""
     values = parse(_PROGRAM, sys.argv[1:], _FLAGS, "the master of a cluster, on kvcove")
+    if mixed := check_commands():
+        fail(_PROGRAM, mixed)
     try:
         older = "rpc_port" not in values.given and values["port"] != "0"
         port = values.port("port" if older else "rpc_port")
