@@ -54,6 +54,26 @@ _DataRef = MooncakeDataProtoRef | Mapping[str, Any]
 _Type = Literal["dataproto", "dict"]
 
 
+def _group_of(config: Any) -> str | None:
+    """Return the one group that a configuration names; empty: the objects have no group.
+
+    Raises
+    ------
+    ValueError
+        It names several, or what is no text.
+    """
+    given = getattr(config, "group_ids", None)
+    groups = [given] if isinstance(given, str) else list(() if given is None else given)
+    if len(groups) > 1:
+        raise ValueError(
+            "structured object store config.group_ids must contain exactly one logical "
+            "group id; it is expanded across internal Mooncake keys"
+        )
+    if groups and not isinstance(groups[0], str):
+        raise ValueError("structured object store config.group_ids must contain strings")
+    return groups[0] if groups else None
+
+
 class MooncakeBundleTransfer(StructuredObjects):
     """Bundles and structured objects (:class:`StructuredObjects`), and batches, in a store."""
 
@@ -81,12 +101,8 @@ class MooncakeBundleTransfer(StructuredObjects):
         """
         schemas = dict(field_schemas or {})
         batch = self._split(data, type, schemas)
-        groups = list(getattr(config, "group_ids", None) or ())
-        if len(groups) > 1:
-            raise ValueError(
-                "structured object store config.group_ids must contain exactly one logical "
-                "group id; it is expanded across internal Mooncake keys"
-            )
+        batches.check_schemas(batch, schemas)
+        group = _group_of(config)
         ref = MooncakeDataProtoRef(
             batch_size=batch.size,
             stage_refs={},
@@ -94,7 +110,7 @@ class MooncakeBundleTransfer(StructuredObjects):
             meta_info=dict(batch.meta_info),
             namespace=namespace,
             partition=partition,
-            _storage_group_id=groups[0] if groups else f"structured-{uuid.uuid4().hex}",
+            _storage_group_id=f"structured-{uuid.uuid4().hex}" if group is None else group or None,
         )
         checked_segment(partition, "partition")
         if batch.batch or batch.non_tensor_batch:
@@ -195,10 +211,18 @@ class MooncakeBundleTransfer(StructuredObjects):
         Raises
         ------
         ValueError
-            Other rows, or fields that are there.
+            Other rows, fields that are there, another group than the batch's, or a schema of another
+            section than the field's.
         """
         old = as_reference(ref)
         batch = batches.split(data)
+        batches.check_schemas(batch, field_schemas or {})
+        group = _group_of(config)
+        if group and old._storage_group_id is not None and group != old._storage_group_id:
+            raise ValueError(
+                f"config.group_ids conflicts with the DataProto storage group: {group!r} is not "
+                f"{old._storage_group_id!r}"
+            )
         self._check_append(old, batch, stage, overwrite)
         new = copy.copy(old)
         new.stage_refs, new.field_index = dict(old.stage_refs), dict(old.field_index)
@@ -266,7 +290,7 @@ class MooncakeBundleTransfer(StructuredObjects):
         KeyError
             There is no such field.
         IndexError, TypeError, ValueError
-            Rows or a destination that do not fit.
+            Rows or a destination that do not fit; with ``type="dict"``, a name in two sections.
         RuntimeError
             The bytes are not in the pool.
         """
@@ -328,6 +352,10 @@ class MooncakeBundleTransfer(StructuredObjects):
 
     @staticmethod
     def _flat(result: dict[str, Any]) -> dict[str, Any]:
+        names = [name for section in result.values() for name in section]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"Duplicate keys found across DataProto sections: {twice}")
         columns = {
             name: value.tolist() if getattr(value, "dtype", None) == numpy.dtype(object) else value
             for name, value in result["non_tensor_batch"].items()

@@ -158,8 +158,38 @@ def test_a_put_that_the_store_refuses_leaves_nothing(
     with pytest.raises(RuntimeError, match=r"put failed for t/.*: -200"):
         refusing.put_bundle(b"m", {"a": b"x", "b": b"y"})
     assert len(written) == 3
-    # The one that was refused is what the store kept here.
-    assert store.batch_is_exist(written) == [0, 0, 1]
+    # The one that was refused, too: the store kept it here.
+    assert store.batch_is_exist(written) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("batches", [True, False], ids=["batches", "one by one"])
+def test_a_put_in_which_the_store_raises_leaves_nothing(
+    module: Any, transfer: Any, store: Any, batches: bool
+) -> None:
+    class Raising:
+        put_before = 0
+
+        def __getattr__(self, name: str) -> Any:
+            if not batches and name.startswith(("batch_", "get_into")):
+                raise AttributeError(name)
+            return getattr(store, name)
+
+        def put(self, key: str, value: Any, config: Any = None) -> int:
+            self.put_before += 1
+            if self.put_before == 3:
+                raise OSError("the store raises")
+            return int(store.put(key, value, config))
+
+    class RaisingBatches(Raising):
+        def batch_put_from_multi_buffers(self, keys: list[str], *more: Any) -> list[int]:
+            assert store.batch_put_from_multi_buffers(keys, *more) == [0] * len(keys)
+            raise OSError("the store raises")
+
+    kind = RaisingBatches if batches else Raising
+    raising = module.MooncakeBundleTransfer(kind(), key_prefix="t")
+    with pytest.raises(OSError, match="the store raises"):
+        raising.put_bundle(b"m", {"a": b"x" * 9, "b": b"y" * 9}, chunk_bytes=4)
+    assert nothing_left(store)
 
 
 def test_a_chunk_that_was_evicted_is_an_error_with_its_key(transfer: Any, store: Any) -> None:
@@ -311,6 +341,61 @@ def test_schemas(module: Any, transfer: Any) -> None:
             back(value, one)
 
 
+def test_a_schema_of_another_section_is_refused(module: Any, transfer: Any) -> None:
+    def schemas(section: str, codec: str = "auto") -> Any:
+        return {"x": module.FieldSchema(codec=codec, metadata={"section": section})}
+
+    x = numpy.arange(3)
+    for put in (
+        lambda: transfer.put(batch(batch={"x": x}), field_schemas=schemas("non_tensor_batch")),
+        lambda: transfer.append_dataproto_fields(
+            transfer.put(batch(batch={"y": x})),
+            batch(batch={"x": x}),
+            stage="two",
+            field_schemas=schemas("meta_info"),
+        ),
+    ):
+        with pytest.raises(
+            ValueError, match=r"declares section .* but data contains it in 'batch'"
+        ):
+            put()
+    # One of this name in each of two sections: the schema is the one's that it names.
+    ref = transfer.put(
+        batch(non_tensor_batch={"x": objects("a", "b")}, meta_info={"x": [1, 2, 3]}),
+        field_schemas=schemas("meta_info", "ndarray"),
+    )
+    got = transfer.get(ref)
+    assert list(got["non_tensor_batch"]["x"]) == ["a", "b"]
+    assert got["meta_info"] == {"x": [1, 2, 3]}
+
+
+def test_names_in_two_sections_are_no_flat_dict(transfer: Any) -> None:
+    ref = transfer.put_dataproto({"batch": {"uid": numpy.arange(2)}, "meta_info": {"uid": "m"}})
+    assert transfer.get(ref)["meta_info"] == {"uid": "m"}
+    with pytest.raises(
+        ValueError, match=r"Duplicate keys found across DataProto sections: \['uid'\]"
+    ):
+        transfer.get(ref, type="dict")
+    assert transfer.get(ref, type="dict", meta_info_keys=[])["uid"].tolist() == [0, 1]
+
+
+def test_fields_may_have_the_names_of_sections(transfer: Any) -> None:
+    ref = transfer.put_dataproto({"batch": numpy.arange(2), "meta_info": numpy.arange(2) + 1})
+    got = transfer.get(ref)
+    assert {name: value.tolist() for name, value in got["batch"].items()} == {
+        "batch": [0, 1],
+        "meta_info": [1, 2],
+    }
+    assert got["meta_info"] == {}
+
+
+def test_values_without_dimensions_come_back(transfer: Any) -> None:
+    assert float(transfer.get_object(transfer.put_object({"s": numpy.array(2.5)}))["s"]) == 2.5
+    torch = pytest.importorskip("torch")
+    back = transfer.get_object(transfer.put_object({"s": torch.tensor(3.5)}))["s"]
+    assert (back.shape, float(back)) == (torch.Size([]), 3.5)
+
+
 def test_flat_dicts(transfer: Any) -> None:
     def back(data: Any) -> Any:
         return transfer.get(transfer.put(data, type="dict"), type="dict")
@@ -417,9 +502,19 @@ def test_handles_of_others(module: Any, transfer: Any) -> None:
         {**handle, "stage_refs": {"a": {}}},
         {**handle, "field_index": {"a": {}}},
         {**handle, "batch_size": "x"},
+        {**handle, "field_index": {"x": {**handle["field_index"]["x"], "stage": "missing"}}},
+        {**handle, "field_index": {"x": {**handle["field_index"]["x"], "member": ""}}},
+        {**handle, "global_indexes": ["a"]},
+        {**handle, "storage_group_id": ""},
     ):
         with pytest.raises(ValueError, match=r"handle|section|int"):
             module.import_ref(wrong)
+    with pytest.raises(TypeError, match="row indices must be integers"):
+        transfer.get(ref, rows=["a"])
+    arrays = transfer.put(
+        batch(batch={"x": numpy.arange(3)}, meta_info={"a": numpy.arange(2), 1: 2})
+    )
+    assert module.export_ref(arrays)["meta_info"] == {"a": [0, 1], "1": 2}
     for none in (5, {}):
         with pytest.raises(TypeError, match="DataProto"):
             transfer.get(none)
@@ -439,6 +534,36 @@ def test_groups(module: Any, transfer: Any) -> None:
     config.group_ids = ["g", "h"]
     with pytest.raises(ValueError, match="exactly one"):
         transfer.put(batch(batch={"x": numpy.arange(3)}), config=config)
+    config.group_ids = ["h"]
+    more = batch(batch={"y": numpy.arange(3)})
+    with pytest.raises(ValueError, match="conflicts with the DataProto storage group"):
+        transfer.append_dataproto_fields(ref, more, stage="two", config=config)
+    config.group_ids = ["g"]
+    assert (
+        "y" in transfer.append_dataproto_fields(ref, more, stage="two", config=config).field_index
+    )
+    config.group_ids = [""]
+    alone = transfer.put(batch(batch={"x": numpy.arange(3)}), config=config)
+    assert "storage_group_id" not in module.export_ref(alone)
+    assert transfer.get(alone)["batch"]["x"].tolist() == [0, 1, 2]
+
+
+@own("the bytes are in the pool as its own")
+def test_a_member_that_is_described_otherwise_says_so(transfer: Any, store: Any) -> None:
+    ref = transfer.put_object({"x": numpy.arange(3)})
+    key = ref.manifest["meta"]["key"]
+    meta = json.loads(store.get(key))
+    for described, says in (
+        ({"encoding": "ndarray"}, "lacks"),
+        ({"encoding": "zz"}, "unsupported"),
+    ):
+        meta["__mooncake_structured_fields__"] = {"x": described}
+        text = json.dumps(meta).encode()
+        assert store.upsert(key, text) == 0
+        ref.manifest["meta"].update(bytes=len(text))
+        ref.manifest["meta"]["chunks"][0]["bytes"] = len(text)
+        with pytest.raises(ValueError, match=says):
+            transfer.get_object(ref)
 
 
 def test_readers_on_another_host_and_eight_threads(module: Any, cluster: Any, run_dir: Any) -> None:

@@ -16,14 +16,21 @@ import numpy
 
 from kvcove.mooncake.structured import columns
 from kvcove.mooncake.structured.bundles import Bundles, Pieces, bytes_of
-from kvcove.mooncake.structured.members import Rows, describe, is_tensor, read_member, rows_of
+from kvcove.mooncake.structured.members import (
+    Rows,
+    check_described,
+    describe,
+    is_tensor,
+    read_member,
+    rows_of,
+)
 from kvcove.mooncake.structured.types import (
     FieldSchema,
     StructuredMemberSlice,
     TensorObjectBuffer,
 )
 
-__all__ = ["Batch", "chosen_rows", "flat", "read_field", "split", "write_fields"]
+__all__ = ["Batch", "check_schemas", "chosen_rows", "flat", "read_field", "split", "write_fields"]
 
 BATCH, OTHERS, META = "batch", "non_tensor_batch", "meta_info"
 _SECTIONS = (BATCH, META, OTHERS)
@@ -79,7 +86,9 @@ def split(data: Any) -> Batch:
         See :meth:`Batch.checked`.
     """
     if isinstance(data, Mapping):
-        if set(data) - set(_SECTIONS):
+        # Fields may have these names, too: a section is a mapping.
+        sections = bool(data) and set(data) <= set(_SECTIONS)
+        if not sections or not all(v is None or hasattr(v, "items") for v in data.values()):
             return Batch(batch=dict(data)).checked()
         parts: Any = [data.get(name) for name in (BATCH, OTHERS, META)]
     elif any(hasattr(data, name) for name in _SECTIONS):
@@ -89,8 +98,8 @@ def split(data: Any) -> Batch:
             "a DataProto has batch, non_tensor_batch and meta_info, or is a mapping; "
             f"got {type(data).__name__}"
         )
-    sections = [_mapping(p, n) for p, n in zip(parts, (BATCH, OTHERS, META), strict=True)]
-    return Batch(sections[0], sections[1], sections[2]).checked()
+    fields = [_mapping(p, n) for p, n in zip(parts, (BATCH, OTHERS, META), strict=True)]
+    return Batch(fields[0], fields[1], fields[2]).checked()
 
 
 def _dense(value: Any) -> bool:
@@ -138,6 +147,31 @@ def _section(name: str, schema: FieldSchema) -> str | None:
             f"FieldSchema for {name!r} metadata['section'] must be one of {list(_SECTIONS)}"
         )
     return section
+
+
+def check_schemas(batch: Batch, schemas: Mapping[str, FieldSchema]) -> None:
+    """Refuse a schema that names another section than the one that has its field.
+
+    Raises
+    ------
+    ValueError
+        One does, or its section is none.
+    """
+    parts = {BATCH: batch.batch, OTHERS: batch.non_tensor_batch, META: batch.meta_info}
+    for name, schema in schemas.items():
+        declared = _section(name, schema)
+        actual = sorted(section for section, fields in parts.items() if name in fields)
+        if declared is not None and actual and declared not in actual:
+            raise ValueError(
+                f"FieldSchema for {name!r} declares section {declared!r}, but data contains it in "
+                f"{', '.join(map(repr, actual))}"
+            )
+
+
+def _schema_for(schemas: Mapping[str, FieldSchema], name: str, section: str) -> FieldSchema | None:
+    """Return the schema of a field: not one that is another section's field of this name."""
+    schema = schemas.get(name)
+    return schema if schema is None or _section(name, schema) in (None, section) else None
 
 
 def _rows_of_flat(
@@ -196,7 +230,7 @@ def write_fields(
     for section, fields in ((BATCH, batch.batch), (OTHERS, batch.non_tensor_batch)):
         for name, value in fields.items():
             member = f"{section}.{name}"
-            schema = schemas.get(name)
+            schema = _schema_for(schemas, name, section)
             objects = isinstance(value, numpy.ndarray) and value.dtype == object
             if section == OTHERS and (objects or schema is not None):
                 specs[member], members[member] = _write_column(member, value, schema)
@@ -260,6 +294,8 @@ def chosen_rows(rows: Any, size: int) -> Rows:
         )
     numbers = []
     for row in rows:
+        if not isinstance(row, int | numpy.integer):
+            raise TypeError(f"DataProto row indices must be integers, not {type(row).__name__}")
         number = int(row)
         if not -size <= number < size:
             raise IndexError(f"DataProto row index {number} out of range for {size} rows")
@@ -331,9 +367,10 @@ def read_field(
     destination: Any = None,
 ) -> Any:
     """Return a field: an array, a tensor, or an array of Python objects; see :func:`read_member`."""
-    if spec["encoding"] != "structured_non_tensor":
+    if spec.get("encoding") != "structured_non_tensor":
         return read_member(bundles, member, spec, entry, rows, destination)
     if destination is not None:
         raise ValueError(f"structured column {member} has no bytes of its own for a destination")
+    check_described(member, spec)
     source = _Columns(bundles, entry, spec, rows)
     return _column(columns.decode_column(spec["codec"], spec["metadata"], source))

@@ -10,6 +10,7 @@ stored. Thread-safe if the store is: nothing is kept between calls.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import copy
 import inspect
 import json
@@ -166,7 +167,7 @@ class Bundles:
         Raises
         ------
         RuntimeError
-            The store refused a part; what was written is removed.
+            The store refused a part. Whatever is raised, also by the store: what was written is removed.
         """
         policy = (policy or BundleTransferPolicy()).checked()
         size = self.chunk_bytes if chunk_bytes is None else self._chunk_bytes(chunk_bytes)
@@ -177,11 +178,12 @@ class Bundles:
             manifest["superseded"] = list(superseded)
         key = f"{self.prefix}/{object_id}/manifest"
         text = json.dumps(manifest, separators=(",", ":")).encode()
-        self._write(writes, policy, config)
         try:
+            self._write(writes, policy, config)
             self._write([(key, [bytes_of(text, "manifest")])], policy, config)
-        except RuntimeError:
-            self._remove_quietly([one for one, _ in writes])
+        except BaseException:
+            # A store that raises does not say what it has stored.
+            self._remove_quietly([*(one for one, _ in writes), key])
             raise
         return RemoteBundleRef(key, manifest)
 
@@ -235,7 +237,6 @@ class Bundles:
         ]
         failed = next(((key, code) for key, code in done if code != 0), None)
         if failed is not None:
-            self._remove_quietly([key for key, code in done if code == 0])
             raise RuntimeError(f"put failed for {failed[0]}: {failed[1]}")
 
     def _write_group(self, group: list[tuple[str, Pieces]], config: Any) -> list[int]:
@@ -406,10 +407,9 @@ class Bundles:
 
     def _remove_quietly(self, keys: Sequence[str]) -> None:
         # The caller learns why the put failed; what could not be removed is evicted in time.
-        try:
-            self.remove_keys(keys)
-        except RuntimeError:
-            return
+        for one in [keys] if hasattr(self.store, "batch_remove") else [[key] for key in keys]:
+            with contextlib.suppress(Exception):
+                self.remove_keys(one)
 
 
 def _parameters(call: Any) -> Sequence[str]:

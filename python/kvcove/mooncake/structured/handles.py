@@ -38,12 +38,12 @@ def _plain(value: Any) -> Any:
     """Return a value as JSON holds it; raises TypeError for one that it does not."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, numpy.generic):
-        return value.item()
+    if isinstance(value, numpy.generic | numpy.ndarray):
+        return _plain(value.tolist())
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
     raise TypeError(
         f"DataProto ref handles support only JSON-safe values, got {type(value).__name__}"
     )
@@ -88,27 +88,46 @@ def import_dataproto_ref(handle: Mapping[str, Any]) -> MooncakeDataProtoRef:
     Raises
     ------
     ValueError
-        It is none, or of another version.
+        It is none, of another version, or one of its parts is not usable.
     """
     if not is_dataproto_ref_handle(handle):
         raise ValueError("not a Mooncake DataProto ref handle")
-    if handle.get("version") != DATAPROTO_REF_HANDLE_VERSION:
-        raise ValueError(f"unsupported DataProto ref handle version: {handle.get('version')}")
+    version = handle.get("version")
+    if version not in (DATAPROTO_REF_HANDLE_VERSION, 2):  # 2: the group must be there
+        raise ValueError(f"unsupported DataProto ref handle version: {version}")
     if handle.get("kind") != _KIND:
         raise ValueError(f"unsupported DataProto ref handle kind: {handle.get('kind')!r}")
-    indexes = handle.get("global_indexes")
-    group = handle.get(STORAGE_GROUP_ID)
+    size, group = handle.get("batch_size"), handle.get(STORAGE_GROUP_ID)
+    if not _is_number(size):
+        raise ValueError(f"DataProto ref handle batch_size must be an integer, not {size!r}")
+    if (version == 2 and group is None) or (
+        group is not None and not (isinstance(group, str) and group)
+    ):
+        raise ValueError("DataProto ref handle has invalid storage_group_id")
+    stages = _stages(handle.get("stage_refs"))
     return MooncakeDataProtoRef(
-        batch_size=int(handle.get("batch_size", 0)),
-        stage_refs=_stages(handle.get("stage_refs")),
-        field_index=_index(handle.get("field_index")),
+        batch_size=size,
+        stage_refs=stages,
+        field_index=_index(handle.get("field_index"), stages),
         meta_info=dict(_mapping(handle, "meta_info")),
         namespace=str(handle.get("namespace", "default")),
         partition=str(handle.get("partition", "default")),
-        global_indexes=None if indexes is None else [int(one) for one in indexes],
+        global_indexes=_indexes(handle.get("global_indexes")),
         encoded_non_tensor=dict(_mapping(handle, "encoded_non_tensor")),
-        _storage_group_id=None if group is None else str(group),
+        _storage_group_id=group,
     )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _indexes(value: Any) -> list[int] | None:
+    if value is not None and not isinstance(value, list):
+        raise ValueError("DataProto ref handle global_indexes must be a list or null")
+    if not all(_is_number(one) for one in value or ()):
+        raise ValueError("DataProto ref handle global_indexes must contain integers")
+    return None if value is None else list(value)
 
 
 def _mapping(handle: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -133,7 +152,7 @@ def _stages(value: Any) -> dict[str, RemoteBundleRef]:
     return stages
 
 
-def _index(value: Any) -> dict[str, StructuredFieldLocation]:
+def _index(value: Any, stages: Mapping[str, Any]) -> dict[str, StructuredFieldLocation]:
     if not isinstance(value, Mapping):
         raise ValueError("DataProto ref handle field_index must be a mapping")
     index = {}
@@ -141,7 +160,14 @@ def _index(value: Any) -> dict[str, StructuredFieldLocation]:
         section = one.get("section") if isinstance(one, Mapping) else None
         if section not in ("batch", "non_tensor_batch"):
             raise ValueError(f"invalid DataProto field section: {section}")
-        index[name] = StructuredFieldLocation(str(one["stage"]), str(one["member"]), section)
+        stage, member = one.get("stage"), one.get("member")
+        if not all(isinstance(text, str) and text for text in (name, stage, member)):
+            raise ValueError("DataProto ref handle field locations must be non-empty strings")
+        if stage not in stages:
+            raise ValueError(
+                f"DataProto ref handle field {name!r} references unknown stage {stage!r}"
+            )
+        index[name] = StructuredFieldLocation(stage, member, section)
     return index
 
 

@@ -28,7 +28,15 @@ from kvcove.mooncake import _tensors
 from kvcove.mooncake.structured.bundles import Bundles, Pieces, bytes_of
 from kvcove.mooncake.structured.types import RawDestination, TensorObjectBuffer
 
-__all__ = ["Rows", "describe", "is_nested", "is_tensor", "read_member", "rows_of"]
+__all__ = [
+    "Rows",
+    "check_described",
+    "describe",
+    "is_nested",
+    "is_tensor",
+    "read_member",
+    "rows_of",
+]
 
 Rows = range | list[int] | None  # None: all
 
@@ -100,8 +108,9 @@ def describe(value: Any, name: str, *, zero_copy: bool = False) -> tuple[dict[st
 
 
 def _described_tensor(value: Any, name: str) -> tuple[dict[str, Any], Pieces]:
-    parts = _tensors.encode(value)
-    if parts is None or value.dim() == 0:
+    # The header has no tensor without dimensions: the spec says that it has none.
+    parts = _tensors.encode(value if value.dim() > 0 else value.reshape(1))
+    if parts is None:
         raise ValueError(f"{name}: a tensor of {value.dtype} with {value.dim()} dimensions")
     spec = {"encoding": "torch_tensor", "dtype": str(value.dtype), "shape": list(value.shape)}
     return spec, [bytes_of(part, name) for part in parts]
@@ -135,6 +144,30 @@ def _header(buffer: TensorObjectBuffer) -> tuple[str, list[int]]:
 
 # ---- get
 
+_DESCRIBED = {
+    "bytes": (),
+    "ndarray": ("dtype", "shape"),
+    "torch_tensor": ("dtype", "shape"),
+    "nested_tensor": ("dtype", "shape", "lengths", "jagged"),
+    "structured_non_tensor": ("codec", "metadata", "payloads"),
+}
+
+
+def check_described(name: str, spec: Mapping[str, Any]) -> None:
+    """Refuse a description that another program, or another version, has written differently.
+
+    Raises
+    ------
+    ValueError
+        The encoding is not known, or the description lacks a part.
+    """
+    encoding = spec.get("encoding")
+    if encoding not in _DESCRIBED:
+        raise ValueError(f"unsupported structured field encoding: {encoding} of {name}")
+    lacking = [one for one in _DESCRIBED[encoding] if one not in spec]
+    if lacking:
+        raise ValueError(f"structured {encoding} member {name}: its spec lacks {lacking}")
+
 
 def read_member(
     bundles: Bundles,
@@ -158,10 +191,11 @@ def read_member(
     Raises
     ------
     ValueError
-        The destination does not fit.
+        The destination does not fit, or the description is none.
     RuntimeError
         The bytes are not there.
     """
+    check_described(name, spec)
     encoding = spec["encoding"]
     if encoding == "bytes":
         if destination is not None:
@@ -193,9 +227,9 @@ def _chosen(
     shape: Sequence[int], item: int, rows: Rows, base: int
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Return the shape of the chosen rows, and where their bytes lie; neighbours together."""
-    width = item * int(numpy.prod(shape[1:]))
     if rows is None:
-        return list(shape), [(base, width * shape[0])]
+        return list(shape), [(base, item * int(numpy.prod(shape)))]
+    width = item * int(numpy.prod(shape[1:]))
     ranges: list[tuple[int, int]] = []
     for row in rows:
         at = base + row * width

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvcove.mooncake.structured.bundles import Bundles, Pieces, bytes_of
-from kvcove.mooncake.structured.members import describe, read_member
+from kvcove.mooncake.structured.members import check_described, describe, read_member
 from kvcove.mooncake.structured.types import (
     DEFAULT_BUNDLE_CHUNK_BYTES,
     STRUCTURED_FIELD_SPECS_KEY,
@@ -170,12 +170,15 @@ class StructuredObjects:
     ) -> range | None:
         if chosen is None:
             return None
+        check_described(name, spec)
         if spec["encoding"] == "bytes":
             raise ValueError(f"structured bytes member {name} does not support slicing")
         if chosen.axis != 0:
             raise ValueError("structured ndarray slicing currently supports axis=0 only")
         if chosen.step <= 0:
             raise ValueError("structured ndarray slicing step must be positive")
+        if not spec["shape"]:
+            raise ValueError(f"structured member {name} slicing requires at least one dimension")
         return range(*slice(chosen.start, chosen.end, chosen.step).indices(spec["shape"][0]))
 
     def _metadata(self, found: RemoteBundleRef) -> dict[str, Any]:
