@@ -59,8 +59,9 @@ class Open:
         self.engine = f"mooncake-{uuid.uuid4().hex}"
         try:
             self.pool = self._connect()
+            self.timeout = _seconds("KVCOVE_TIMEOUT_MS", 1.0)
             self.native = _native.Store(
-                timeout=_seconds("KVCOVE_TIMEOUT_MS", 1.0),
+                timeout=self.timeout,
                 lease=_lease_seconds(self.pool),
                 prefetches=self._prefetches(),
                 wait_for_room=(
