@@ -362,6 +362,22 @@ def test_the_same_with_await(session: kvcove.Session) -> None:
     asyncio.run(main())
 
 
+def test_async_with_closes_and_with_says_so(session: kvcove.Session) -> None:
+    async def main() -> None:
+        async with AsyncSession(session) as aio:
+            assert (await aio.put(["a"], [b"1"])).all_ok
+
+    asyncio.run(main())
+    assert session.closed
+    with (
+        pytest.raises(kvcove.InvalidError, match="'async with'"),
+        AsyncSession(session),  # type: ignore[misc]
+    ):
+        pass
+    with pytest.raises(kvcove.InvalidError, match=r"pool\.session"):
+        AsyncSession("name")  # type: ignore[arg-type]
+
+
 def test_a_cancelled_call_hurts_nobody(session: kvcove.Session) -> None:
     async def main() -> None:
         aio = AsyncSession(session)
