@@ -306,6 +306,21 @@ def test_items_that_cannot_be_stored_say_so_one_by_one(session: kvcove.Session) 
     assert list(session.put(["good"], [b"2"]).codes) == [kvcove.Code.EXISTS]
 
 
+def test_an_option_of_an_address_stands_once() -> None:
+    for address in (
+        "embedded:?memory=16MiB&memory=32MiB",
+        "kvcove://127.0.0.1:1?local=0&checksum=1&local=1",
+        "unix:/nowhere?warm=off&warm=all",
+    ):
+        with pytest.raises(kvcove.InvalidError, match="more than once"):
+            kvcove.open(address)
+
+
+def test_a_session_without_a_name_is_refused(pool: kvcove.Pool) -> None:
+    with pytest.raises(kvcove.InvalidError, match="needs the name of a namespace"):
+        pool.session("")
+
+
 def test_nobody_there() -> None:
     with pytest.raises(kvcove.UnavailableError):
         kvcove.open("unix:/nowhere/at/all.sock")
