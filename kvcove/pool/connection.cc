@@ -14,6 +14,7 @@
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <set>
 
 #include "kvcove/base/keys.h"
 #include "kvcove/base/log.h"
@@ -161,17 +162,23 @@ Result<std::uint64_t> ParseCount(std::string_view key, std::string_view text) {
   return value;
 }
 
-// Calls `take` with each key and value of `a=1&b=2`.
+// Calls `take` with each key and value of `a=1&b=2`. Of keys only `disk` may be there several
+// times.
 Status ForEachOption(std::string_view query,
                      const std::function<Status(std::string_view, std::string_view)>& take) {
+  std::set<std::string_view> seen;
   while (!query.empty()) {
     const std::size_t end = query.find('&');
     const std::string_view pair = query.substr(0, end);
     query = end == std::string_view::npos ? std::string_view() : query.substr(end + 1);
     const std::size_t equals = pair.find('=');
-    KVCOVE_TRY(take(pair.substr(0, equals), equals == std::string_view::npos
-                                                ? std::string_view()
-                                                : pair.substr(equals + 1)));
+    const std::string_view key = pair.substr(0, equals);
+    if (!seen.insert(key).second && key != "disk") {
+      return Fail(Code::kInvalid,
+                  fmt::format("{}= is in the address more than once; give it once", key));
+    }
+    KVCOVE_TRY(
+        take(key, equals == std::string_view::npos ? std::string_view() : pair.substr(equals + 1)));
   }
   return {};
 }

@@ -51,6 +51,11 @@ Status Pool::CheckProcess() const {
 
 Result<SessionPtr> Pool::OpenSession(const SessionOptions& given) {
   KVCOVE_TRY(CheckProcess());
+  if (given.name.empty()) {
+    return Fail(Code::kInvalid,
+                "a session needs the name of a namespace, such as model@revision/dtype: values are "
+                "shared by the sessions of one name");
+  }
   KVCOVE_TRY(CheckName(given.name, "namespace"));
   KVCOVE_TRY(CheckName(given.engine, "engine"));
   SessionOptions options = given;

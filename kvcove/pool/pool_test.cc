@@ -21,11 +21,14 @@ namespace {
 constexpr std::string_view kSmall = "embedded:?memory=4MiB&populate=0";
 
 TEST(PoolTest, AnAddressThatIsNotUnderstoodSaysWhatIsRight) {
-  for (const auto& [address, hint] : {std::pair{"redis://x", "embedded:?memory=4GiB"},
-                                      std::pair{"embedded:?memroy=1GiB", "memory"},
-                                      std::pair{"embedded:?max_objects=many", "not a number"},
-                                      std::pair{"kvcove://host:7400?chekcsum=0", "checksum"},
-                                      std::pair{"kvcove://host:port", "port"}}) {
+  for (const auto& [address, hint] :
+       {std::pair{"redis://x", "embedded:?memory=4GiB"},
+        std::pair{"embedded:?memroy=1GiB", "memory"},
+        std::pair{"embedded:?max_objects=many", "not a number"},
+        std::pair{"kvcove://host:7400?chekcsum=0", "checksum"},
+        std::pair{"embedded:?memory=4MiB&memory=8MiB", "more than once"},
+        std::pair{"kvcove://host:7400?local=0&local=1", "more than once"},
+        std::pair{"kvcove://host:port", "port"}}) {
     const auto pool = Pool::Open(address);
     ASSERT_FALSE(pool) << address;
     EXPECT_EQ(pool.error().code, Code::kInvalid) << address;
@@ -148,8 +151,12 @@ TEST(PoolTest, ASessionOutlivesItsPool) {
   EXPECT_EQ(back.substr(0, result.bytes), value);
 }
 
-TEST(PoolTest, NamesThatAreTooLongAreRefused) {
+TEST(PoolTest, NamesThatAreEmptyOrTooLongAreRefused) {
   auto pool = *Pool::Open(kSmall);
+  const auto nameless = pool->OpenSession({.name = ""});
+  ASSERT_FALSE(nameless);
+  EXPECT_EQ(nameless.error().code, Code::kInvalid);
+  EXPECT_NE(nameless.error().detail.find("name of a namespace"), std::string::npos);
   const std::string longest(1 << 16, 'n');
   EXPECT_EQ(pool->OpenSession({.name = longest}).error().code, Code::kInvalid);
   EXPECT_EQ(pool->OpenSession({.name = "n", .engine = longest}).error().code, Code::kInvalid);

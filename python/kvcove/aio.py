@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 from weakref import WeakKeyDictionary
 
 from kvcove import _errors
@@ -77,7 +77,7 @@ class AsyncSession:
     Parameters
     ----------
     session : kvcove.Session
-        Its blocking calls may be used beside these.
+        Its blocking calls may be used beside these. ``async with`` closes it at the end.
 
     Notes
     -----
@@ -86,7 +86,26 @@ class AsyncSession:
     """
 
     def __init__(self, session: Session) -> None:
+        if not isinstance(session, Session):
+            raise _errors.InvalidError(
+                f"AsyncSession: a kvcove.Session is wanted (pool.session(...)), not {type(session).__name__}"
+            )
         self._session = session
+
+    def __repr__(self) -> str:
+        return f"<kvcove.aio.AsyncSession of {self._session!r}>"
+
+    async def __aenter__(self) -> AsyncSession:
+        return self
+
+    async def __aexit__(self, *args: object) -> None:
+        # It may end a call of the pool, which waits.
+        await asyncio.to_thread(self._session.close)
+
+    def __enter__(self) -> NoReturn:
+        raise _errors.InvalidError("an AsyncSession is used with 'async with', not with 'with'")
+
+    def __exit__(self, *args: object) -> None: ...
 
     @property
     def session(self) -> Session:

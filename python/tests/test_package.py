@@ -306,6 +306,64 @@ def test_items_that_cannot_be_stored_say_so_one_by_one(session: kvcove.Session) 
     assert list(session.put(["good"], [b"2"]).codes) == [kvcove.Code.EXISTS]
 
 
+def test_an_invalid_item_says_what_is_valid(session: kvcove.Session) -> None:
+    results = session.put(["empty"], [b""])
+    assert repr(results[0]).startswith("<kvcove.Result invalid (a key has 1 to 1024 bytes, a value")
+
+
+def test_an_option_of_an_address_stands_once() -> None:
+    for address in (
+        "embedded:?memory=16MiB&memory=32MiB",
+        "kvcove://127.0.0.1:1?local=0&checksum=1&local=1",
+        "unix:/nowhere?warm=off&warm=all",
+    ):
+        with pytest.raises(kvcove.InvalidError, match="more than once"):
+            kvcove.open(address)
+
+
+def test_a_session_without_a_name_is_refused(pool: kvcove.Pool) -> None:
+    with pytest.raises(kvcove.InvalidError, match="needs the name of a namespace"):
+        pool.session("")
+
+
+def test_what_is_no_token_is_refused(session: kvcove.Session) -> None:
+    text = str(session.capture())
+    with pytest.raises(kvcove.InvalidError, match=r"not str; Token\.parse"):
+        session.put(["k"], [b"v"], token=text)  # type: ignore[arg-type]
+    with pytest.raises(kvcove.InvalidError, match="not int"):
+        session.reserve(["k"], [1], token=3)  # type: ignore[arg-type]
+    with pytest.raises(kvcove.InvalidError, match=r"not str; Token\.parse"):
+        asyncio.run(AsyncSession(session).put(["k"], [b"v"], token=text))  # type: ignore[arg-type]
+    assert session.put(["k"], [b"v"], token=kvcove.Token.parse(text)).all_ok
+
+
+def test_objects_print_what_they_are(pool: kvcove.Pool) -> None:
+    session = pool.session("test/prints")
+    assert repr(pool) == f"<kvcove.Pool {pool.form}>"
+    assert repr(session) == "<kvcove.Session 'test/prints'>"
+    assert (
+        repr(AsyncSession(session)) == "<kvcove.aio.AsyncSession of <kvcove.Session 'test/prints'>>"
+    )
+    assert session.put(["k"], [b"v"]).all_ok
+    assert repr(session.stat(["k"])) == "[<kvcove.ObjectStat 1 bytes>]"
+    assert repr(session.stored()) == "[<kvcove.StoredObject b'k': 1 bytes in memory>]"
+    assert repr(pool.stat()).startswith("<kvcove.PoolStat ")
+    assert repr(kvcove.Hints(ephemeral=True)) == "kvcove.Hints(ephemeral=True)"
+    assert repr(kvcove.Hints(output_tokens=3, priority="low")) == (
+        "kvcove.Hints(output_tokens=3, priority='low')"
+    )
+    assert repr(kvcove.Memory(4096, 8)) == "<kvcove.Memory 8 bytes at 0x1000>"
+    session.close()
+    assert repr(session) == "<kvcove.Session 'test/prints' closed>"
+
+
+def test_every_public_class_prints_what_it_is() -> None:
+    classes = [value for name in kvcove.__all__ if isinstance(value := getattr(kvcove, name), type)]
+    assert kvcove.Pool in classes
+    plain = [one.__name__ for one in classes if one.__repr__ is object.__repr__]
+    assert plain == []
+
+
 def test_nobody_there() -> None:
     with pytest.raises(kvcove.UnavailableError):
         kvcove.open("unix:/nowhere/at/all.sock")
@@ -360,6 +418,22 @@ def test_the_same_with_await(session: kvcove.Session) -> None:
 
     asyncio.run(main())
     asyncio.run(main())
+
+
+def test_async_with_closes_and_with_says_so(session: kvcove.Session) -> None:
+    async def main() -> None:
+        async with AsyncSession(session) as aio:
+            assert (await aio.put(["a"], [b"1"])).all_ok
+
+    asyncio.run(main())
+    assert session.closed
+    with (
+        pytest.raises(kvcove.InvalidError, match="'async with'"),
+        AsyncSession(session),  # type: ignore[misc]
+    ):
+        pass
+    with pytest.raises(kvcove.InvalidError, match=r"pool\.session"):
+        AsyncSession("name")  # type: ignore[arg-type]
 
 
 def test_a_cancelled_call_hurts_nobody(session: kvcove.Session) -> None:

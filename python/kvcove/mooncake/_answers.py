@@ -60,7 +60,8 @@ def refused(config: ReplicateConfig, items: int, *, values_in_bytes: bool) -> in
         return INVALID
     if config.prefer_alloc_in_same_node and (values_in_bytes or config.replica_num != 1):
         return INVALID
-    if config.group_ids is not None and len(config.group_ids) != items:
+    each = (config.group_ids, config.session_ids, config.residency_affinity_ids)
+    if any(ids is not None and len(ids) != items for ids in each):
         return INVALID
     ttl = config.soft_pin_ttl_ms
     if ttl is not None and (

@@ -255,8 +255,14 @@ _POSITIONAL = (
     "tenant_id",
     "enable_client_http_server",
     "client_http_port",
+    "enable_embedded_master",
 )
-_KNOWN = {*_POSITIONAL, "ipc_socket_path", "enable_ssd_prefetch", "ssd_get_wait_ms"}
+_KNOWN = {
+    *_POSITIONAL,
+    *("ipc_socket_path", "enable_ssd_prefetch", "ssd_get_wait_ms"),
+    *("ssd_prefetch_cooldown_sec", "ssd_prefetch_dedup_ttl_sec"),
+    *("enable_egm_store_pool", "egm_numa_nodes"),
+}
 _PROTOCOLS = {
     *("tcp", "rdma", "efa", "nvmeof", "nvlink", "nvlink_intra", "musa", "hip", "barex", "cxl"),
     *("ascend", "ub", "ubshmem", "maca", "sunrise_link", "rpc_only", "shm"),

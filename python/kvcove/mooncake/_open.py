@@ -59,8 +59,9 @@ class Open:
         self.engine = f"mooncake-{uuid.uuid4().hex}"
         try:
             self.pool = self._connect()
+            self.timeout = _seconds("KVCOVE_TIMEOUT_MS", 1.0)
             self.native = _native.Store(
-                timeout=_seconds("KVCOVE_TIMEOUT_MS", 1.0),
+                timeout=self.timeout,
                 lease=_lease_seconds(self.pool),
                 prefetches=self._prefetches(),
                 wait_for_room=(
@@ -77,6 +78,11 @@ class Open:
         setup = self.setup
         if not setup.master:
             return kvcove.open(setup.pool + self._own_disk())
+        if setup.global_segment_size != 0 and "owner=" in setup.pool:
+            raise ValueError(
+                f"master_server_addr {setup.pool!r} names an owner, and global_segment_size makes this "
+                "store one: global_segment_size=0, or an address without owner="
+            )
         # Launchers start masters and engines side by side: who is first waits a little.
         until = time.monotonic() + _seconds("KVCOVE_SETUP_TIMEOUT_MS", 5.0)
         while True:
@@ -125,7 +131,9 @@ class Open:
         if self._offload is None or "disk=" in self.setup.pool:
             return ""
         self.disk = self._offload.take("")  # its generations lie beside it
-        return f"&disk={self.disk.spec}&disk_admit={self._offload.admit}&data={self.disk.data}"
+        keys = {"disk": self.disk.spec, "disk_admit": self._offload.admit, "data": self.disk.data}
+        # What the caller's address says stays, and may stand in it once.
+        return "".join(f"&{k}={v}" for k, v in keys.items() if f"{k}=" not in self.setup.pool)
 
     def _prefetches(self) -> bool:
         """Whether look-ups start to read what is on a disk: they do, unless somebody says no."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import kvcove
 from kvcove.mooncake._answers import INVALID, UNSET, answered, code_of, octets, refused
 from kvcove.mooncake._parts import StorePart
-from kvcove.mooncake._types import Code, ReplicateConfig
+from kvcove.mooncake._types import Code, RangedReadSnapshot, ReplicateConfig
 
 if TYPE_CHECKING:
     import threading
@@ -21,6 +21,16 @@ __all__ = ["RangeMethods"]
 def _all_invalid(keys: Sequence[str], all_to: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return -600 for every fragment that was asked for, one for a key that has no list of them."""
     return [[INVALID] * (len(all_to[k]) if k < len(all_to) else 1) for k in range(len(keys))]
+
+
+def _of_those(
+    all_lists: Sequence[Sequence[Sequence[int]]], sizes: Sequence[Sequence[int]]
+) -> list[list[Sequence[int]]]:
+    """Return each key's list, an empty one for those that have no size."""
+    return [
+        [[] if k < len(have) and have[k] < 0 else one for k, one in enumerate(lists)]
+        for lists, have in zip(all_lists, [*sizes, *[[]] * len(all_lists)], strict=False)
+    ]
 
 
 class RangeMethods(StorePart):
@@ -55,6 +65,48 @@ class RangeMethods(StorePart):
             self._fill(buffer, keys, to, source, sizes)
             for buffer, keys, to, source, sizes in zip(buffer_ptrs, *lists, strict=True)
         ]
+
+    def prepare_get_into_ranges_snapshot(self, keys: Sequence[str]) -> RangedReadSnapshot:
+        """Look keys up for reads of their ranges, and hold what is there."""
+        now = self._now
+        sizes = (
+            [UNSET] * len(keys)
+            if now is None
+            else answered(lambda: now.native.batch_sizes(now.session, keys, True), len(keys))
+        )
+        return RangedReadSnapshot(self, dict(zip(map(octets, keys), sizes, strict=True)))
+
+    def get_into_ranges_from_snapshot(
+        self,
+        snapshot: RangedReadSnapshot,
+        buffer_ptrs: Sequence[int],
+        all_keys: Sequence[Sequence[str]],
+        all_dst_offsets: Sequence[Sequence[Sequence[int]]],
+        all_src_offsets: Sequence[Sequence[Sequence[int]]],
+        all_sizes: Sequence[Sequence[Sequence[int]]],
+    ) -> list[list[list[int]]]:
+        """Like :meth:`get_into_ranges`, for the keys of a snapshot; -600 for others.
+
+        A key that was not there answers what it answered then, also if it is there now.
+
+        Raises
+        ------
+        RuntimeError
+            The snapshot is another store's.
+        """
+        if not isinstance(snapshot, RangedReadSnapshot):
+            raise TypeError(
+                "get_into_ranges_from_snapshot(): snapshot: what prepare_get_into_ranges_snapshot() "
+                f"returns is wanted, not {type(snapshot).__name__}"
+            )
+        known = [[snapshot.size_of(self, octets(key)) for key in keys] for keys in all_keys]
+        lists = [_of_those(part, known) for part in (all_dst_offsets, all_src_offsets, all_sizes)]
+        answers = self.get_into_ranges(buffer_ptrs, all_keys, *lists)
+        for read, sizes, offsets in zip(answers, known, all_dst_offsets, strict=False):
+            for k, size in enumerate(sizes):
+                if size < 0 and k < len(read) and k < len(offsets):
+                    read[k] = [size] * len(offsets[k])
+        return answers
 
     def _fill(
         self,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -120,11 +120,21 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "prefer_alloc_in_same_node": lambda value: isinstance(value, bool),
     "data_type": lambda value: isinstance(value, ObjectDataType),
     "group_ids": lambda value: value is None or _is_names(value),
+    "session_ids": lambda value: value is None or _is_names(value),
+    "residency_affinity_ids": lambda value: value is None or _is_names(value),
+    "preferred_hca_names": _is_names,
+    "per_key_preferred_hca_names": lambda value: (
+        isinstance(value, list | tuple) and all(_is_names(one) for one in value)
+    ),
 }
 
 
 class ReplicateConfig:
     """How a put is replicated and protected. Other attributes may be set and mean nothing.
+
+    ``session_ids`` and ``residency_affinity_ids`` (a text each value) and the names of network adapters
+    (``preferred_hca_names``, ``per_key_preferred_hca_names``) are taken and mean nothing: data goes over
+    TCP, or over shared memory, and a batch is what eviction takes as one request.
 
     Raises
     ------
@@ -142,8 +152,12 @@ class ReplicateConfig:
     data_type: ObjectDataType = ObjectDataType.UNKNOWN
     group_ids: list[str] | None = None
     soft_pin_ttl_ms: int | None = None
+    session_ids: list[str] | None = None
+    residency_affinity_ids: list[str] | None = None
 
     def __init__(self) -> None:
+        self.preferred_hca_names: list[str] = []
+        self.per_key_preferred_hca_names: list[list[str]] = []
         self.preferred_segments: list[str] = []
         self.preferred_nof_segments: list[str] = []
 
@@ -200,6 +214,26 @@ class ExistOptions:
 
     def __init__(self) -> None:
         self.prefetch_to_memory = False
+
+
+class RangedReadSnapshot:
+    """What :meth:`MooncakeDistributedStore.prepare_get_into_ranges_snapshot` found of its keys."""
+
+    def __init__(self, store: object, sizes: Mapping[bytes, int]) -> None:
+        self._store = store
+        self._sizes = dict(sizes)
+
+    def size_of(self, store: object, key: bytes) -> int:
+        """Return a value's bytes, or the code of a key that was not there or not asked for.
+
+        Raises
+        ------
+        RuntimeError
+            It is of another store.
+        """
+        if store is not self._store:
+            raise RuntimeError("Ranged-read snapshot belongs to another Store")
+        return self._sizes.get(key, int(Code.INVALID_PARAMS))
 
 
 class ReplicaDescriptor:

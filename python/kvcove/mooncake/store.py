@@ -59,6 +59,7 @@ from kvcove.mooncake._types import (
     ObjectDataType,
     ParallelAxis,
     QueryTaskResponse,
+    RangedReadSnapshot,
     ReadTarget,
     ReplicaDescriptor,
     ReplicaStatus,
@@ -103,6 +104,7 @@ __all__ = [
     "ObjectDataType",
     "ParallelAxis",
     "QueryTaskResponse",
+    "RangedReadSnapshot",
     "ReadTarget",
     "RegisteredBufferLease",
     "RegisteredBufferLeaseView",
@@ -190,8 +192,10 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
             ``local_hostname, metadata_server, global_segment_size, local_buffer_size, protocol,
             rdma_devices, master_server_addr, engine=None, enable_ssd_offload=False,
             ssd_offload_path="", tenant_id="default", enable_client_http_server=False,
-            client_http_port=9300``, or one dict of these. ``master_server_addr`` may also be any
-            address of :func:`kvcove.open`.
+            client_http_port=9300, enable_embedded_master=False``, or one dict of these.
+            ``master_server_addr`` may also be any address of :func:`kvcove.open`; with
+            ``enable_embedded_master`` (else ``MOONCAKE_ENABLE_EMBEDDED_MASTER``) the store is a pool
+            inside this process, whatever it says.
 
         Returns
         -------
@@ -667,6 +671,67 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
             raise TypeError(f"options: ExistOptions is wanted, not {type(options).__name__}")
         prefetches = None if options is None else bool(options.prefetch_to_memory)
         return answered(lambda: now.native.batch_is_exist(now.session, keys, prefetches), len(keys))
+
+    def probe_key(self, key: str) -> int:
+        """Return 1, 0, or a negative code, and leave the lease as it is."""
+        return self.batch_probe_key([key])[0]
+
+    def batch_probe_key(
+        self, keys: Sequence[str], policy: str = "none", candidate_size: int = 1
+    ) -> list[int]:
+        """Return per key 1, 0, or a negative code, like :meth:`batch_is_exist`, without leases.
+
+        Parameters
+        ----------
+        policy : str
+            ``none``, or ``LastHitOnly``: the keys are groups of ``candidate_size``, and the last group
+            of which every key is there gets leases.
+        candidate_size : int
+            Keys in a group.
+
+        Returns
+        -------
+        list of int
+            -600 for each when the keys are no whole number of groups.
+
+        Raises
+        ------
+        ValueError
+            The policy is not known.
+        """
+        if policy not in ("none", "LastHitOnly"):
+            raise ValueError(
+                f"Unknown batch_probe_key policy: {policy}; none and LastHitOnly are known"
+            )
+        now = self._now
+        if now is None:
+            return [UNSET] * len(keys)
+        found = answered(lambda: self._probed(now, keys), len(keys))
+        if policy == "none":
+            return found
+        if candidate_size < 1 or len(keys) % candidate_size != 0:
+            _log.error("batch_probe_key: %d keys are no groups of %d", len(keys), candidate_size)
+            return [INVALID] * len(keys)
+        for at in range(len(keys) - candidate_size, -1, -candidate_size):
+            group = slice(at, at + candidate_size)
+            if any(one != 1 for one in found[group]):
+                continue
+            # One that has gone since then is told; the others of its group may have leases.
+            found[group] = self.batch_is_exist(keys[group])
+            if all(one == 1 for one in found[group]):
+                break
+        return found
+
+    @staticmethod
+    def _probed(now: Open, keys: Sequence[str | bytes]) -> list[int]:
+        """Return per key what a look-up says that holds nothing and brings nothing up from a disk."""
+        names = [_native.stored_name(octets(key)) if _odd(key) else key for key in keys]
+        codes = now.session.exists(names, timeout=now.timeout).codes.tolist()
+        there, missing = int(kvcove.Code.OK), int(kvcove.Code.MISS)
+        return [
+            1 if code == there else 0 if code == missing or not key else _native.store_code(code)
+            for key, code in zip(keys, codes, strict=True)
+        ]
 
     def get_size(self, key: str) -> int:
         """Return a value's bytes, or -704."""

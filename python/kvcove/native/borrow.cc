@@ -168,9 +168,10 @@ std::vector<ReserveItem> ItemsOf(const Keys& keys, const std::vector<std::uint64
 }
 
 PyReserved Reserve(const PySession& self, nb::object keys_in,
-                   const std::vector<std::uint64_t>& sizes, const std::optional<Token>& token_in,
-                   nb::object after_in, nb::object hints, double timeout) {
+                   const std::vector<std::uint64_t>& sizes, nb::object given, nb::object after_in,
+                   nb::object hints, double timeout) {
   const std::shared_ptr<Session> session = self.Get();
+  const std::optional<Token> token_in = TokenOf(given);
   const Keys keys(keys_in);
   const After after(after_in);
   const std::vector<ReserveItem> items = ItemsOf(keys, sizes, after.each, hints);
@@ -215,6 +216,11 @@ void Abort(PyReserved& self, double timeout) {
 void BindBorrowed(nb::module_& module) {
   nb::class_<PyBorrowed>(module, "Borrowed", docs::kBorrowed)
       .def("__len__", [](const PyBorrowed& self) { return self.found.items.size(); })
+      .def("__repr__",
+           [](const PyBorrowed& self) {
+             return fmt::format("<kvcove.Borrowed {} of {} values{}>", self.found.CountOk(),
+                                self.found.items.size(), self.loan == nullptr ? ", released" : "");
+           })
       .def(
           "__getitem__",
           [](PyBorrowed& self, std::int64_t index) {
@@ -245,6 +251,14 @@ void BindBorrowed(nb::module_& module) {
 void BindReserved(nb::module_& module) {
   nb::class_<PyReserved>(module, "Reserved", docs::kReserved)
       .def("__len__", [](const PyReserved& self) { return self.found.items.size(); })
+      .def("__repr__",
+           [](const PyReserved& self) {
+             return fmt::format("<kvcove.Reserved {} of {} values{}>", self.found.CountOk(),
+                                self.found.items.size(),
+                                self.aborted     ? ", given up"
+                                : self.committed ? ", committed"
+                                                 : "");
+           })
       .def(
           "__getitem__",
           [](PyReserved& self, std::int64_t index) {
@@ -289,7 +303,10 @@ void BindSegment(nb::module_& module) {
           [](const SegmentRange& range) { return reinterpret_cast<std::uintptr_t>(range.data); })
       .def_ro("nbytes", &SegmentRange::size_bytes)
       .def_ro("populated_bytes", &SegmentRange::populated_bytes)
-      .def_ro("node", &SegmentRange::node);
+      .def_ro("node", &SegmentRange::node)
+      .def("__repr__", [](const SegmentRange& range) {
+        return fmt::format("<kvcove.SegmentRange {}: {} bytes>", range.number, range.size_bytes);
+      });
 }
 
 }  // namespace

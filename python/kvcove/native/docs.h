@@ -113,7 +113,8 @@ Returns
 -------
 Results
     Codes: OK; EXISTS (the old value stays), IN_PROGRESS (somebody else puts the key), STALE (a reset
-    came in between), CLOSED, NO_SPACE, LIMIT, INVALID, TIMEOUT, UNAVAILABLE.
+    came in between), CLOSED, NO_SPACE, LIMIT, INVALID (the key or the value is empty, or too large),
+    TIMEOUT, UNAVAILABLE.
 
 Raises
 ------

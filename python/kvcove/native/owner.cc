@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An owner inside this process: what an engine gives to a cluster while it runs.
+#include <fmt/core.h>
 #include <nanobind/stl/string.h>
 
 #include "kvcove/base/clock.h"
@@ -77,6 +78,12 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
 void BindOwner(nb::module_& module) {
   nb::class_<PyOwner>(module, "Owner")
       .def_ro("address", &PyOwner::address)
+      .def("__repr__",
+           [](const PyOwner& self) {
+             return fmt::format("<kvcove.Owner {}{}>",
+                                self.address.empty() ? "of this host" : "at " + self.address,
+                                self.daemon == nullptr ? " closed" : "");
+           })
       .def("unmount_disk", &PyOwner::UnmountDisk)
       .def("close", &PyOwner::Close);
   module.def("open_owner", &OpenOwner, nb::kw_only(), nb::arg("master"), nb::arg("memory"),

@@ -135,9 +135,9 @@ class PyQueue {
 CallOptions OptionsOf(double timeout) { return {.timeout = Milliseconds(timeout)}; }
 
 std::uint64_t StartPut(PyQueue& queue, const PySession& self, nb::object keys, nb::object values,
-                       const std::optional<Token>& given, nb::object after, nb::object hints,
-                       double timeout) {
+                       nb::object token_in, nb::object after, nb::object hints, double timeout) {
   const std::shared_ptr<Session> session = self.Get();
+  const std::optional<Token> given = TokenOf(token_in);
   auto operation = std::make_unique<PutOperation>(keys, values, after, hints);
   Token token;
   if (given) {
@@ -246,7 +246,10 @@ void BindQueue(nb::module_& module) {
            nb::sig("def next(self, timeout: float = 0.0) -> tuple[int, typing.Any, bool] | None"))
       .def("start_put", &StartPut, nb::arg("session"), nb::arg("keys"), nb::arg("values"),
            nb::arg("token").none(), nb::arg("after").none(), nb::arg("hints").none(),
-           nb::arg("timeout"))
+           nb::arg("timeout"),
+           nb::sig("def start_put(self, session: Session, keys: object, values: object, token: "
+                   "Token | None, after: object | None, hints: object | None, timeout: float) -> "
+                   "int"))
       .def("start_get_into", &StartGetInto, nb::arg("session"), nb::arg("keys"), nb::arg("buffers"),
            nb::arg("version"), nb::arg("timeout"))
       .def("start_keys", &StartKeys, nb::arg("session"), nb::arg("kind"), nb::arg("keys"),

@@ -41,6 +41,10 @@ std::string Describe(const ItemResult& result) {
   std::string text = fmt::format("<kvcove.Result {}", CodeName(result.code));
   if (result.code == Code::kMiss) text += fmt::format(" ({})", MissReasonName(result.reason));
   if (result.ok()) text += fmt::format(", {} bytes", result.bytes);
+  if (result.code == Code::kInvalid) {
+    text += fmt::format(" (a key has 1 to {} bytes, a value has 1 to {})", kMaxKeyBytes,
+                        kMaxObjectBytes);
+  }
   return text + ">";
 }
 

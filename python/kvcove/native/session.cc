@@ -38,6 +38,15 @@ std::shared_ptr<Session> PySession::Get() const {
   return session;
 }
 
+std::optional<Token> TokenOf(nb::handle token) {
+  if (token.is_none()) return std::nullopt;
+  if (Token given; nb::try_cast(token, given, /*convert=*/false)) return given;
+  RaiseInvalid(
+      fmt::format("token: a kvcove.Token is wanted (session.capture()), not {}; Token.parse(text) "
+                  "makes one of its text",
+                  nb::type_name(token.type()).c_str()));
+}
+
 After::After(nb::handle after) {
   if (PyUnicode_Check(after.ptr())) {
     first = nb::cast<std::string>(after);
@@ -107,9 +116,10 @@ void RaiseMisuse(const Status& status) {
   }
 }
 
-Results Put(const PySession& self, nb::object keys, nb::object values,
-            const std::optional<Token>& token, nb::object after, nb::object hints, double timeout) {
+Results Put(const PySession& self, nb::object keys, nb::object values, nb::object token_in,
+            nb::object after, nb::object hints, double timeout) {
   const std::shared_ptr<Session> session = self.Get();
+  const std::optional<Token> token = TokenOf(token_in);
   const PutWork work(keys, values, after, hints);
   Results results(work.items.size());
   CallOptions options = OptionsOf(timeout, {});
@@ -227,7 +237,46 @@ PySession OpenSession(const PyPool& self, const Text& name, const Text& engine, 
     const ReleasedGil release;
     session = pool->OpenSession(options);
   }
-  return {.guard = {}, .session = Unwrap(std::move(session))};
+  return {.guard = {}, .session = Unwrap(std::move(session)), .name = name};
+}
+
+// Why a value stays, to be read behind its size.
+template <typename Stat>
+Text KeptBy(const Stat& stat) {
+  Text text;
+  if (stat.hard_pinned) text += ", pinned";
+  if (stat.soft_pinned) text += ", pinned for a time";
+  if (stat.held) text += ", held";
+  return text;
+}
+
+Text DescribeHints(const Hints& hints) {
+  Text text = "kvcove.Hints(";
+  const auto add = [&text](std::string_view name, std::string_view value) {
+    text += fmt::format("{}{}={}", text.back() == '(' ? "" : ", ", name, value);
+  };
+  if (hints.output_tokens != 0) add("output_tokens", fmt::format("{}", hints.output_tokens));
+  if (hints.ephemeral) add("ephemeral", "True");
+  if (hints.session_ends) add("session_ends", "True");
+  if (hints.request_goes_on) add("request_goes_on", "True");
+  if (const auto name = PriorityName(hints.priority); !name.empty()) {
+    add("priority", fmt::format("'{}'", name));
+  }
+  return text + ")";
+}
+
+// A closed one, or one of a process that was forked, has nothing else to say.
+Text DescribePool(const PyPool& self) {
+  if (!self.guard.Here()) return "<kvcove.Pool of the process before the fork>";
+  if (self.pool == nullptr) return "<kvcove.Pool closed>";
+  return fmt::format("<kvcove.Pool {}>", self.pool->form());
+}
+Text DescribeSession(const PySession& self) {
+  const Text name = nb::cast<Text>(nb::repr(nb::str(self.name.c_str())));
+  if (!self.guard.Here()) {
+    return fmt::format("<kvcove.Session {} of the process before the fork>", name);
+  }
+  return fmt::format("<kvcove.Session {}{}>", name, self.session == nullptr ? " closed" : "");
 }
 
 void BindValues(nb::module_& module) {
@@ -240,7 +289,10 @@ void BindValues(nb::module_& module) {
           },
           nb::arg("address"), nb::arg("nbytes"))
       .def_ro("address", &Memory::address)
-      .def_ro("nbytes", &Memory::size);
+      .def_ro("nbytes", &Memory::size)
+      .def("__repr__", [](const Memory& self) {
+        return fmt::format("<kvcove.Memory {} bytes at {:#x}>", self.size, self.address);
+      });
   nb::class_<Token>(module, "Token", docs::kToken)
       .def("__str__", &Token::ToString)
       .def("__repr__",
@@ -272,21 +324,30 @@ void BindValues(nb::module_& module) {
       .def_ro("session_ends", &Hints::session_ends)
       .def_ro("request_goes_on", &Hints::request_goes_on)
       .def_prop_ro("priority",
-                   [](const Hints& self) { return std::string(PriorityName(self.priority)); });
+                   [](const Hints& self) { return std::string(PriorityName(self.priority)); })
+      .def("__repr__", &DescribeHints);
   nb::class_<ObjectStat>(module, "ObjectStat")
       .def_ro("nbytes", &ObjectStat::size_bytes)
       .def_ro("extents", &ObjectStat::extents)
       .def_ro("hard_pinned", &ObjectStat::hard_pinned)
       .def_ro("soft_pinned", &ObjectStat::soft_pinned)
-      .def_ro("held", &ObjectStat::held);
+      .def_ro("held", &ObjectStat::held)
+      .def("__repr__", [](const ObjectStat& self) {
+        return fmt::format("<kvcove.ObjectStat {} bytes{}>", self.size_bytes, KeptBy(self));
+      });
   nb::class_<StoredObject>(module, "StoredObject")
       .def_prop_ro("key", [](const StoredObject& object) { return BytesOf(object.key); })
       .def_ro("nbytes", &StoredObject::size_bytes)
       .def_ro("hard_pinned", &StoredObject::hard_pinned)
       .def_ro("soft_pinned", &StoredObject::soft_pinned)
       .def_ro("held", &StoredObject::held)
-      .def_prop_ro("tier", [](const StoredObject& object) {
-        return object.tier == Tier::kDisk ? "disk" : "memory";
+      .def_prop_ro(
+          "tier",
+          [](const StoredObject& object) { return object.tier == Tier::kDisk ? "disk" : "memory"; })
+      .def("__repr__", [](const StoredObject& self) {
+        const Text key = nb::cast<Text>(nb::repr(BytesOf(self.key)));
+        return fmt::format("<kvcove.StoredObject {}: {} bytes {}{}>", key, self.size_bytes,
+                           self.tier == Tier::kDisk ? "on a disk" : "in memory", KeptBy(self));
       });
   nb::class_<PoolStat>(module, "PoolStat")
       .def_ro("payload_bytes", &PoolStat::payload_bytes)
@@ -319,12 +380,17 @@ void BindValues(nb::module_& module) {
       .def_ro("disk_timeouts", &PoolStat::disk_timeouts)
       .def_ro("disk_failed", &PoolStat::disk_failed)
       .def_ro("disk_no_room", &PoolStat::disk_no_room)
-      .def_ro("disk_asides", &PoolStat::disk_asides);
+      .def_ro("disk_asides", &PoolStat::disk_asides)
+      .def("__repr__", [](const PoolStat& self) {
+        return fmt::format("<kvcove.PoolStat {} objects, {} of {} bytes free>", self.objects,
+                           self.free_bytes, self.payload_bytes);
+      });
 }
 
 void BindPool(nb::module_& module) {
   nb::class_<PyPool>(module, "Pool", docs::kPool)
       .def_prop_ro("form", [](const PyPool& self) { return Text(self.Get()->form()); })
+      .def("__repr__", &DescribePool)
       .def("session", &OpenSession, nb::arg("name"), nb::kw_only(), nb::arg("engine") = "",
            nb::arg("follow_always") = false, nb::arg("assume_weights") = false,
            nb::arg("preferred_segment") = "", nb::arg("placement") = "", nb::arg("replicas") = 1,
@@ -459,6 +525,7 @@ void BindSession(nb::module_& module) {
   BindValues(module);
   BindPool(module);
   nb::class_<PySession>(module, "Session", docs::kSession)
+      .def("__repr__", &DescribeSession)
       .def(
           "capture",
           [](const PySession& self, const Text& version, double timeout) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,9 +37,13 @@ struct PyPool {
 struct PySession {
   ForkGuard guard;
   std::shared_ptr<Session> session;  // null once it is closed
+  std::string name;
 
   std::shared_ptr<Session> Get() const;
 };
+
+// What a caller gives as a token, nothing for None. Raises InvalidError for anything else.
+std::optional<Token> TokenOf(nb::handle token);
 
 // What says which chunk comes before the first item of a batch, or before each of them.
 struct After {

@@ -679,6 +679,10 @@ void BindStore(nb::module_& module) {
           },
           nb::arg("value"))
       .def("__len__", [](const BufferHandle& self) { return self.size; })
+      .def("__repr__",
+           [](const BufferHandle& self) {
+             return fmt::format("<BufferHandle {} bytes>", self.size);
+           })
       .def("size", [](const BufferHandle& self) { return self.size; })
       .def("ptr", [](const BufferHandle& self) {
         return reinterpret_cast<std::uintptr_t>(self.bytes.get());  // NOLINT

@@ -560,6 +560,97 @@ def test_arrays_of_python_objects_are_refused(store: Any) -> None:
     assert store.is_exist("k") == 0
 
 
+@own("the original has it from 0.3.14 on")
+def test_a_probe_says_what_is_there_and_leases_nothing(store: Any) -> None:
+    keys = ["a", "b", "c", "d"]
+    assert store.put_batch(keys, [b"1"] * 4) == 0
+    assert (store.probe_key("a"), store.probe_key("missing")) == (1, 0)
+    assert store.batch_probe_key([*keys, "missing"]) == [1, 1, 1, 1, 0]
+    assert store.batch_remove(keys) == [0] * 4, "nothing is leased"
+    assert store.put_batch(keys, [b"1"] * 4) == 0
+    asked = [*keys, "e", "f"]
+    assert store.batch_probe_key(asked, "LastHitOnly", 2) == [1, 1, 1, 1, 0, 0]
+    assert store.batch_remove(keys) == [0, 0, -706, -706], "the last group that is there has leases"
+    assert store.batch_probe_key(["c", "d", "e"], "LastHitOnly", 2) == [-600] * 3
+    assert store.batch_probe_key(["c"], policy="LastHitOnly", candidate_size=0) == [-600]
+    with pytest.raises(ValueError, match="none and LastHitOnly are known"):
+        store.batch_probe_key(["c"], "FirstHitOnly")
+    assert new_store().batch_probe_key(["c"]) == [-1010]
+
+
+@own("the original has it from 0.3.14 on")
+def test_ranges_are_read_from_a_snapshot(store: Any) -> None:
+    from mooncake.store import RangedReadSnapshot
+
+    buffer, at = buffer_of(16)
+    assert store.register_buffer(at, 16) == 0
+    assert store.put_batch(["a", "b"], [b"0123456789", b"abcdef"]) == 0
+    snapshot = store.prepare_get_into_ranges_snapshot(["a", "late"])
+    assert isinstance(snapshot, RangedReadSnapshot)
+    assert store.put("late", b"was not there") == 0
+    assert store.get_into_ranges_from_snapshot(
+        snapshot,
+        [at],
+        [["a", "late", "b"]],
+        [[[0, 4], [8], [12]]],
+        [[[2, 8], [0], [0]]],
+        [[[3, 2], [4], [2]]],
+    ) == [[[3, 2], [-704], [-600]]]
+    assert buffer.raw == b"234\0" + b"89\0\0" + bytes(8)
+    assert store.get_into_ranges_from_snapshot(snapshot, [at], [["a"]], [[[0]]], [], []) == [
+        [[-600]]
+    ]
+    with pytest.raises(RuntimeError, match="another Store"):
+        new_store().get_into_ranges_from_snapshot(
+            snapshot, [at], [["a"]], [[[0]]], [[[0]]], [[[1]]]
+        )
+    with pytest.raises(TypeError, match="prepare_get_into_ranges_snapshot"):
+        store.get_into_ranges_from_snapshot(None, [at], [["a"]], [[[0]]], [[[0]]], [[[1]]])
+
+
+@own("the original has it from 0.3.14 on")
+def test_fields_of_a_configuration_that_mean_nothing_here_are_checked(store: Any) -> None:
+    made = config(session_ids=["s"], residency_affinity_ids=["r"], preferred_hca_names=["mlx5_0"])
+    made.per_key_preferred_hca_names = [["mlx5_0"]]
+    assert store.put("k", b"v", made) == 0
+    made.session_ids = ["s", "t"]
+    assert store.put("l", b"v", made) == -600
+    for name, wrong in (("session_ids", "s"), ("preferred_hca_names", [1])):
+        with pytest.raises(TypeError, match=name):
+            setattr(made, name, wrong)
+
+
+@pytest.mark.parametrize("way", ["positional", "by name", "dict", "environment"])
+@own("the original has it from 0.3.14 on")
+def test_a_master_inside_the_process(
+    way: str, run_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store()
+    nobody = ("localhost", "P2PHANDSHAKE", 16 * MIB, MIB, "tcp", "", "127.0.0.1:1")
+    names = ("local_hostname", "metadata_server", "global_segment_size", "local_buffer_size")
+    if way == "positional":
+        more = (None, False, "", "default", False, 9300, True)
+        assert store.setup(*nobody, *more) == 0
+    elif way == "by name":
+        assert store.setup(*nobody, enable_embedded_master=True) == 0
+    elif way == "dict":
+        known = {
+            **dict(zip(names, nobody, strict=False)),
+            "ssd_prefetch_cooldown_sec": 1,
+            "ssd_prefetch_dedup_ttl_sec": 1,
+            "egm_numa_nodes": "",
+            "enable_embedded_master": "true",
+        }
+        assert store.setup(known) == 0
+    else:
+        monkeypatch.setenv("MOONCAKE_ENABLE_EMBEDDED_MASTER", "1")
+        assert store.setup(*nobody) == 0
+    assert store.put("k", b"v") == 0
+    assert store.get("k") == b"v"
+    store.close()
+    assert new_store().setup(*nobody, enable_egm_store_pool=True) == -600
+
+
 def test_no_array_is_copied_where_none_is_counted() -> None:
     numpy = pytest.importorskip("numpy")
     from mooncake._fast_copy import concat_arrays_into

@@ -98,7 +98,7 @@ def import_dataproto_ref(handle: Mapping[str, Any]) -> MooncakeDataProtoRef:
     if handle.get("kind") != _KIND:
         raise ValueError(f"unsupported DataProto ref handle kind: {handle.get('kind')!r}")
     size, group = handle.get("batch_size"), handle.get(STORAGE_GROUP_ID)
-    if not _is_number(size):
+    if not isinstance(size, int) or isinstance(size, bool):
         raise ValueError(f"DataProto ref handle batch_size must be an integer, not {size!r}")
     if (version == 2 and group is None) or (
         group is not None and not (isinstance(group, str) and group)
