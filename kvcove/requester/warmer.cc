@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kvcove/base/log.h"
 #include "kvcove/base/pages.h"
 
 namespace kvcove::requester {
