@@ -33,6 +33,7 @@ class PipeAsStderr {
     read_end_ = UniqueFd(ends[0]);
     EXPECT_EQ(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
     close(ends[1]);
+    SetLogLevel(LogLevel::kInfo);
   }
   ~PipeAsStderr() { dup2(before_.get(), STDERR_FILENO); }
 
