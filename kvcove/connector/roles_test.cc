@@ -272,13 +272,15 @@ TEST_F(RolesTest, AVersionThatThePoolRefusesIsAskedForOnceAndToldOnce) {
   }
 }
 
-// LOOK-9: a thread that an exception leaves ends the engine's process.
+// A thread that an exception leaves ends the engine's process.
 TEST_F(RolesTest, AnExceptionInARoleThreadEndsNothing) {
   SetLogLevel(LogLevel::kOff);
   StoreAll(8);
   options_.bind_in_thread = true;
   Start();
-  runner_ = RunInThread(store_, clock_, std::chrono::seconds(1), std::chrono::seconds(1));
+  auto runner = RunInThread(store_, clock_, std::chrono::seconds(1), std::chrono::seconds(1));
+  ASSERT_TRUE(runner) << runner.error().ToString();
+  runner_ = std::move(*runner);
   scheduler_ = std::make_unique<SchedulerRole>(options_, store_, *runner_, clock_);
   pool_.call_throws = true;
   pool_.captures = 0;

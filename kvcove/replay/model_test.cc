@@ -119,7 +119,7 @@ TEST_F(ModelTest, WithoutAConnectorAResetIsASuccess) {
 TEST_F(ModelTest, AFailedResetIsSeenByTheCaller) {
   Use(1);
   (void)Serve("a");
-  pools_[0].unproven = true;
+  pools_[0].resets = Code::kNotProven;
   EXPECT_FALSE(engine_->ResetCaches());
   EXPECT_FALSE(engine_->PauseGeneration(ModelEngine::PauseMode::kAbort, true));
   EXPECT_TRUE(engine_->ResetPrefixCache(false, false));
@@ -160,10 +160,10 @@ TEST_F(ModelTest, AResetAsksEveryConnector) {
   (void)Serve("a");
   EXPECT_FALSE(pools_[0].values.empty());
   EXPECT_EQ(pools_[0].values.size(), pools_[1].values.size());
-  pools_[0].unproven = true;
+  pools_[0].resets = Code::kNotProven;
   EXPECT_FALSE(engine_->ResetCaches());
   EXPECT_TRUE(pools_[1].values.empty());
-  pools_[0].unproven = false;
+  pools_[0].resets = Code::kOk;
   EXPECT_TRUE(engine_->ResetCaches());
   EXPECT_EQ(Serve("b"), 0U);
 }
