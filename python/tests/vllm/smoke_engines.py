@@ -159,6 +159,38 @@ class First(OwnEngine):
         self.reset(connector=False)
         return self.roll_out()
 
+    def reset_beside_loads(self, steps: int) -> tuple[bool, Outputs, list[str]]:
+        """Reset everything after so many steps of requests whose KV is in the pool alone.
+
+        Return whether it was proven, the requests' outputs, and what they were doing then.
+        """
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        self.reset(connector=False)
+        engine = self.llm.llm_engine
+        core = engine.engine_core.engine_core
+        sampling = SamplingParams(
+            temperature=0.0,
+            max_tokens=12,
+            detokenize=False,
+            ignore_eos=True,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        names = [f"beside {steps} {i}" for i in range(len(PROMPTS))]
+        for name, prompt in zip(names, PROMPTS, strict=True):
+            engine.add_request(name, {"prompt_token_ids": prompt}, sampling)
+        for _ in range(steps):
+            engine.step()
+        doing = sorted(str(request.status) for request in core.scheduler.requests.values())
+        proven = bool(core.reset_prefix_cache(reset_running_requests=True, reset_connector=True))
+        done: dict[str, list[int]] = {}
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.finished:
+                    done[output.request_id] = list(output.outputs[0].token_ids)
+        return proven, [done[name] for name in names], doing
+
     def by_source(self) -> dict[str, int]:
         return {
             metric.labels["source"]: int(metric.value)
@@ -288,6 +320,24 @@ async def parts(directory: Path, report: Report) -> None:
         "KV events: blocks that a look-up finds on the disk",
     )
 
+    report.part("resets beside its loads", 60)
+    for steps in (1, 2, 3):
+        first.roll_out()
+        first.settle()
+        proven, outputs, doing = first.reset_beside_loads(steps)
+        check(
+            proven and outputs == w0,
+            f"after {steps} steps ({', '.join(sorted(set(doing)))}): proven, the same outputs",
+        )
+        first.settle()
+        pool = first.llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+        check(
+            pool.get_num_free_blocks() == pool.num_gpu_blocks - 1,
+            f"all {pool.get_num_free_blocks()} blocks are free again",
+        )
+    first.roll_out()
+    first.settle()
+
     report.part("second engine starts", 180)
     second = Second(str(model), transfer(pool))
     try:
@@ -303,7 +353,7 @@ async def with_second(
     report: Report, first: First, second: Second, listener: Listener, log: Log, w0: Outputs
 ) -> None:
     check = report.check
-    # Nothing but the first engine's own cache has been reset until the first pause below.
+    # From the second engine's start on nothing but own caches is reset until the first pause below.
     report.part("another engine loads it", 60)
     log.tiers()
     outputs, cached = await second.roll_out()
