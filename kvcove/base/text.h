@@ -19,8 +19,9 @@ constexpr char ToUpper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>
 template <typename T>
 std::optional<T> NumberOf(std::string_view text) {
   T value{};
-  const char* const end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, value);
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
+  const auto [at, error] = std::from_chars(begin, end, value);
   if (error != std::errc() || at != end) return std::nullopt;
   return value;
 }
@@ -29,7 +30,8 @@ std::optional<T> NumberOf(std::string_view text) {
 inline std::uint64_t LeadingNumber(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   std::uint64_t value = 0;
-  (void)std::from_chars(text.data(), text.data() + text.size(), value);
+  const char* const begin = text.data();
+  (void)std::from_chars(begin, begin + text.size(), value);
   return value;
 }
 
