@@ -330,10 +330,10 @@ async def parts(directory: Path, report: Report) -> None:
             f"after {steps} steps ({', '.join(sorted(set(doing)))}): proven, the same outputs",
         )
         first.settle()
-        pool = first.llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+        blocks = first.llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
         check(
-            pool.get_num_free_blocks() == pool.num_gpu_blocks - 1,
-            f"all {pool.get_num_free_blocks()} blocks are free again",
+            blocks.get_num_free_blocks() == blocks.num_gpu_blocks - 1,
+            f"all {blocks.get_num_free_blocks()} blocks are free again",
         )
     first.roll_out()
     first.settle()
