@@ -88,11 +88,12 @@ int InChild(const Child& child) {
 
 TEST(LogTest, ALineThatFindsRoomIsOutBeforeTheCallReturnsAndStartsNoThread) {
   PipeAsStderr pipe;
-  const int threads = InChild([&] {
+  const int more_threads = InChild([&] {
+    const std::size_t before = Threads();  // the thread sanitizer has one of its own
     LogInfo("all is {}", "well");
-    return pipe.Read().contains(" info kvcove[") ? static_cast<int>(Threads()) : 0;
+    return pipe.Read().contains(" info kvcove[") ? static_cast<int>(Threads() - before) : -1;
   });
-  EXPECT_EQ(threads, 1);
+  EXPECT_EQ(more_threads, 0);
 }
 
 TEST(LogTest, AFullPipeStopsNoCallerAndTheDroppedLinesAreCounted) {
