@@ -143,10 +143,9 @@ if(KVCOVE_TESTS)
   target_include_directories(kvcove_test_main PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(kvcove_test_main PUBLIC GTest::gmock GTest::gtest)
   # The assertions notice a test that reads an element that is not there, or the value of a result that is an error.
-  set(test_options -O0 -D_GLIBCXX_ASSERTIONS)
-  if(KVCOVE_SANITIZE)
-    # Instrumented fakes that are not optimised answer later than the library waits.
-    set(test_options -D_GLIBCXX_ASSERTIONS)
+  set(test_options -D_GLIBCXX_ASSERTIONS)
+  if(NOT KVCOVE_SANITIZE)  # instrumented fakes that are not optimised answer later than the library waits
+    list(PREPEND test_options -O0)
   endif()
   if(KVCOVE_PRECOMPILED)
     kvcove_precompile(kvcove_test_precompiled PROGRAM HEADERS <gmock/gmock.h> <gtest/gtest.h> ${standard_headers} <filesystem> <fstream>

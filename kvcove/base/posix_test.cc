@@ -59,7 +59,8 @@ TEST(StartThreadTest, ARefusedThreadIsAnErrorAndLeavesTheSignalsAsTheyWere) {
   EXPECT_EQ(Blocked(), before);
 }
 
-// A limit of the kernel's, as a user whom it holds to one.
+// The kernel's limit of a user's threads. It does not count for root, so a child takes another
+// user.
 TEST(StartThreadTest, TheLimitThatRefusesIsNamed) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);

@@ -152,7 +152,7 @@ bool SchedulerRole::Reset() {
         options_.engine, ms, status.error().detail);
     return options_.closed_on_reset_failure;
   }
-  // Whoever resets again and again is told once.
+  // A trainer that resets again and again finds one line, not one for each reset.
   if (!std::exchange(reset_refused_, true)) {
     const bool denied = status.error().code == Code::kDenied;
     lines.Error(

@@ -55,7 +55,7 @@ class Copier {
   std::size_t BringUp(std::span<const wire::CopyRequest::Item> items, std::size_t at,
                       std::int64_t deadline_ns);
   SessionNumber Session();
-  // It is shown the tenant's own tokens; `access_` for an empty name.
+  // The peer is shown the tenant's own tokens, or those of `access_` where `tenant` is empty.
   std::shared_ptr<transport::tcp::Peer> PeerAt(const rpc::Address& address,
                                                const std::string& tenant);
   void Send(const rpc::Address& to, const Batch& batch, std::int64_t deadline_ns,

@@ -93,7 +93,8 @@ class Gate {
   std::atomic<std::int64_t> logged_ns_{0};
 };
 
-// To a call over a connection that is not, or no longer, let in. The server closes it then.
+// The answer to a call over a connection that the gate has not let in, or whose token was struck
+// off since. The server closes the connection behind it.
 Reply SayHelloFirst();
 // True for that answer: the same call may go over a new connection.
 bool IsSayHelloFirst(const Error& error);

@@ -260,12 +260,7 @@ class Tls::Impl {
     NoteDenied("a client at " + peer, error.detail);
   }
   void NoteDenied(const std::string& peer, const std::string& detail) {
-    const std::int64_t now_ns = SystemClock::Instance().NowNs();
-    std::int64_t logged_ns = logged_ns_.load();
-    if (now_ns < logged_ns + kSecond || !logged_ns_.compare_exchange_strong(logged_ns, now_ns)) {
-      return;
-    }
-    LogWarn("{}: {}", peer, detail);
+    if (denied_.Due(SystemClock::Instance().NowNs()) > 0) LogWarn("{}: {}", peer, detail);
   }
 
   struct Tunnel {
@@ -350,7 +345,7 @@ class Tls::Impl {
   asio::io_context loop_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{loop_.get_executor()};
   std::atomic<std::int64_t> looked_ns_{0};
-  std::atomic<std::int64_t> logged_ns_{0};
+  LogLimit denied_{kSecond};
   std::atomic<std::uint64_t> refused_{0};
   Mutex mutex_;
   std::string stamp_ KVCOVE_GUARDED_BY(mutex_);

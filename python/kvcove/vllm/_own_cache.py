@@ -116,7 +116,7 @@ def observe(engine_core: Any, caches_of: Callable[[Any], list[OwnCache]]) -> Non
             try:
                 return bool(reset(self, reset_running_requests, reset_connector))
             except RuntimeError:
-                # Another connector keeps blocks. Whoever goes on must not find the pool's KV.
+                # Another connector keeps blocks, so vLLM raises. A trainer that catches this must not find old KV.
                 if reset_connector and caches:
                     self.scheduler.reset_connector_cache()
                 raise
