@@ -141,9 +141,12 @@ TEST_F(ClusterTest, AProcessPrefersTheOwnerThatItNames) {
 // had.
 TEST_F(ClusterTest, AnOwnerWithAnotherLayoutIsReachedThroughSocketsAfterOneWarning) {
   const std::string path = directory_ + "/owner0/kvcove.sock";
-  std::filesystem::rename(path, path + ".real");
-  requester::FakeDaemon old(path, requester::FakeDaemon::Build::kVersion2);
+  const std::string listening = directory_ + "/old/kvcove.sock";
+  requester::FakeDaemon old(listening, requester::FakeDaemon::Build::kVersion2);
   old.Start();
+  // In one step: an owner whose socket's name is free for a moment binds it again.
+  std::filesystem::create_hard_link(listening, path + ".new");
+  std::filesystem::rename(path + ".new", path);
   SetLogLevel(LogLevel::kWarn);
   testing::internal::CaptureStderr();
   {
