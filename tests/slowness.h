@@ -17,7 +17,12 @@
 #include <utility>
 #include <vector>
 
+#include "kvcove/base/clock.h"
+
 namespace kvcove {
+
+inline std::int64_t Now() { return SystemClock::Instance().NowNs(); }
+inline std::int64_t NowMs() { return Now() / kMillisecond; }
 
 // For as long as it lives, it adds up how long threads of this process and of its children were
 // ready to run and had no core (/proc/*/schedstat), and how much too late a thread of its own woke,

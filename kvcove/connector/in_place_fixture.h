@@ -17,7 +17,7 @@ using transport::DeviceWay;
 
 inline constexpr std::uint64_t kMemory = 16 << 20;  // of which 512 KiB may be borrowed
 inline constexpr std::size_t kBlock = 40'000;
-inline constexpr std::uint32_t kBlocks = 64;
+inline constexpr std::uint32_t kInPlaceBlocks = 64;
 inline constexpr std::size_t kPressure = 100'000;
 
 // What a test says of a session, and what was asked of it.
@@ -148,7 +148,7 @@ class InPlaceTest : public testing::Test {
            .base = reinterpret_cast<std::uintptr_t>(memory_.data()) + kFar +  // NOLINT
                    layer * kBlock / 2,
            .element_bytes = kBlock / 2,
-           .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlock}}});
+           .axes = {{.kind = AxisKind::kBlock, .count = kInPlaceBlocks, .stride_bytes = kBlock}}});
     }
     return layers;
   }
@@ -216,7 +216,7 @@ class InPlaceTest : public testing::Test {
   std::size_t Stored() { return facts_.session->List("", {})->size(); }
 
   const Clock& clock_ = SystemClock::Instance();
-  std::vector<char> memory_ = std::vector<char>(kBlocks * kBlock);
+  std::vector<char> memory_ = std::vector<char>(kInPlaceBlocks * kBlock);
   std::unique_ptr<Pool> pool_;
   PoolFacts facts_;
   std::unique_ptr<OneDevice> device_;

@@ -9,7 +9,7 @@
 namespace kvcove::connector {
 namespace {
 
-constexpr std::uint64_t kBlocks = 5;
+constexpr std::uint64_t kLayoutBlocks = 5;
 constexpr std::uint64_t kTokens = 4;
 constexpr std::uint64_t kHeads = 4;
 constexpr std::uint64_t kDim = 8;
@@ -17,8 +17,8 @@ constexpr std::uint64_t kDim = 8;
 // A dense tensor whose axes lie in the order given, the slowest first; elements of 2 bytes.
 LayerMemory Dense(const std::vector<AxisKind>& order, std::uint64_t heads = kHeads) {
   static const std::map<AxisKind, std::uint64_t> kCounts = {
-      {AxisKind::kBlock, kBlocks}, {AxisKind::kLayer, 3},       {AxisKind::kKv, 2},
-      {AxisKind::kHead, kHeads},   {AxisKind::kToken, kTokens}, {AxisKind::kElement, kDim}};
+      {AxisKind::kBlock, kLayoutBlocks}, {AxisKind::kLayer, 3},       {AxisKind::kKv, 2},
+      {AxisKind::kHead, kHeads},         {AxisKind::kToken, kTokens}, {AxisKind::kElement, kDim}};
   LayerMemory layer{.name = "l", .base = 4096, .element_bytes = 2};
   std::uint64_t stride = 2;
   for (auto at = order.rbegin(); at != order.rend(); ++at) {

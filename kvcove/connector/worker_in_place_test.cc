@@ -410,7 +410,7 @@ TEST_F(InPlaceTest, ManyThreadsMoveEverythingWhileTheMemoryIsPinned) {
   options.shape.groups = {{.chunk_tokens = 4, .heads = 1}};
   WorkerRole worker(options, clock_);
   worker.Connect(std::make_unique<PoolStore>(facts_));
-  for (std::uint32_t i = 0; i < kBlocks; ++i) {
+  for (std::uint32_t i = 0; i < kInPlaceBlocks; ++i) {
     std::fill_n(memory_.begin() + i * kBlock, kBlock, static_cast<char>(i));
   }
   ASSERT_TRUE(worker.Register(Layers()));

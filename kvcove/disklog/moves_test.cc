@@ -7,9 +7,9 @@ namespace kvcove::disklog {
 namespace {
 
 constexpr std::size_t kSize = 4000;
-constexpr std::uint32_t kZones = 12;
+constexpr std::uint32_t kMoveZones = 12;
 
-std::string Key(int i) { return "key-" + std::to_string(i); }
+std::string MovedKey(int i) { return "key-" + std::to_string(i); }
 bool Hot(std::string_view key) { return key.starts_with("hot"); }
 
 // How often an object was told as found and as gone.
@@ -39,7 +39,7 @@ class MovesTest : public testing::Test {
     options.cleaner.on_dropped = [this](const LiveObject& object) { dropped_.emplace(object.key); };
     return options;
   }
-  void Open(LogOptions options, std::uint64_t seed = 1, std::uint32_t zones = kZones) {
+  void Open(LogOptions options, std::uint64_t seed = 1, std::uint32_t zones = kMoveZones) {
     device_ = FormattedDevice(zones, seed);
     log_ = OpenLog(*device_, std::move(options));
   }
@@ -59,13 +59,13 @@ class MovesTest : public testing::Test {
   // Puts until an object is being moved; what it did stays where it is.
   void PutUntilOneMoves() {
     for (int i = 0; i < 2000 && moving_.empty(); ++i) {
-      PutOne(i % 10 == 0 ? "hot-" + std::to_string(i) : Key(i));
+      PutOne(i % 10 == 0 ? "hot-" + std::to_string(i) : MovedKey(i));
       ++put_;
     }
     ASSERT_FALSE(moving_.empty()) << "nothing moves";
   }
   void PutMore(int count) {
-    for (int i = 0; i < count; ++i) PutOne(Key(10'000 + i));
+    for (int i = 0; i < count; ++i) PutOne(MovedKey(10'000 + i));
   }
   void ExpectHot(const std::string& key) {
     EXPECT_EQ(Get(*log_, *device_, key).value, ValueOf(key, 1, kSize)) << key;
@@ -172,14 +172,14 @@ TEST_F(MovesTest, MovesKeepToTheBoundOfWriteAmplification) {
     Open(std::move(options));
     for (int i = 0; i < 400; ++i) {
       // Of the size of a few blocks, so that what else is written is little.
-      const std::string value = ValueOf(Key(i), 1, 40'000);
+      const std::string value = ValueOf(MovedKey(i), 1, 40'000);
       const std::span<const std::byte> bytes = std::as_bytes(std::span(value));
       const auto put = [&] {
         return log_->Put({.slot = kSlot,
                           .generation = kGeneration,
                           .version = 1,
                           .name = "space",
-                          .key = Key(i),
+                          .key = MovedKey(i),
                           .value = std::span(&bytes, 1)},
                          [](const Status&) {});
       };
@@ -262,7 +262,7 @@ TEST_F(MovesTest, AWalkThatHoldsMovesMeetsEveryObject) {
   ASSERT_TRUE(PollUntil(*log_, *device_, [&] { return log_->MovesStill(); }));
   const std::uint64_t moved = log_->counters().moved_objects;
   std::multiset<std::string> met;
-  for (std::uint32_t zone = 0; zone < kZones; ++zone) {
+  for (std::uint32_t zone = 0; zone < kMoveZones; ++zone) {
     Status walked = Fail(Code::kInProgress, "not yet");
     while (!walked && walked.error().code == Code::kInProgress) {
       walked = WaitFor(*log_, *device_, [&](Done done) {
@@ -275,7 +275,7 @@ TEST_F(MovesTest, AWalkThatHoldsMovesMeetsEveryObject) {
   }
   EXPECT_EQ(log_->counters().moved_objects, moved);
   for (int i = 0; i < put_; ++i) {
-    const std::string key = i % 10 == 0 ? "hot-" + std::to_string(i) : Key(i);
+    const std::string key = i % 10 == 0 ? "hot-" + std::to_string(i) : MovedKey(i);
     if (log_->Find(kSlot, kGeneration, key)) {
       EXPECT_EQ(met.count(key), 1U) << key;
     }
@@ -300,7 +300,7 @@ TEST_F(MovesTest, AMoveKnowsWhenTheObjectWasRead) {
   PutOne("hot-late");
   PutMore(60);
   ExpectHot("hot-late");
-  for (int i = 0; i < 500 && !since.contains("hot-late"); ++i) PutOne(Key(i));
+  for (int i = 0; i < 500 && !since.contains("hot-late"); ++i) PutOne(MovedKey(i));
   ASSERT_TRUE(since.contains("hot-never") && since.contains("hot-early") &&
               since.contains("hot-late"));
   EXPECT_FALSE(since["hot-never"]);
@@ -309,7 +309,7 @@ TEST_F(MovesTest, AMoveKnowsWhenTheObjectWasRead) {
   EXPECT_LT(*since["hot-early"], 1.5);
   // The copy was not read.
   since.clear();
-  for (int i = 500; i < 2000 && !since.contains("hot-late"); ++i) PutOne(Key(i));
+  for (int i = 500; i < 2000 && !since.contains("hot-late"); ++i) PutOne(MovedKey(i));
   ASSERT_TRUE(since.contains("hot-late"));
   EXPECT_FALSE(since["hot-late"]);
 }
@@ -320,7 +320,7 @@ TEST_F(MovesTest, AMoveKnowsWhenTheObjectWasRead) {
 class SharesTest : public MovesTest {
  protected:
   // Slot 7 is the first share's, slot 8 the second's.
-  void OpenWith(std::vector<ShareLimits> limits, std::uint32_t zones = kZones) {
+  void OpenWith(std::vector<ShareLimits> limits, std::uint32_t zones = kMoveZones) {
     LogOptions options = SmallLog({{kSlot, kGeneration}, {kSlot + 1, kGeneration}});
     options.cleaner.worth_moving = [](const LiveObject&, const MoveFacts& facts) {
       return facts.guaranteed;
@@ -361,7 +361,7 @@ class SharesTest : public MovesTest {
 
 TEST_F(SharesTest, AGreedyShareDoesNotPushOutWhatIsGuaranteed) {
   OpenWith({{.guaranteed_bytes = 4 * kSmallZone}, {}});
-  for (int i = 0; i < 40; ++i) PutOne(Key(i));
+  for (int i = 0; i < 40; ++i) PutOne(MovedKey(i));
   for (int i = 0; i < 400; ++i) PutOther("greedy-" + std::to_string(i));
   EXPECT_EQ(Left("key-", 40), 40) << "the disk was written more than twice meanwhile";
   EXPECT_GT(log_->counters().dropped_objects, 200U);
@@ -369,14 +369,14 @@ TEST_F(SharesTest, AGreedyShareDoesNotPushOutWhatIsGuaranteed) {
 
 TEST_F(SharesTest, WithoutAGuaranteeTheOldestGoes) {
   OpenWith({{}, {}});
-  for (int i = 0; i < 40; ++i) PutOne(Key(i));
+  for (int i = 0; i < 40; ++i) PutOne(MovedKey(i));
   for (int i = 0; i < 400; ++i) PutOther("greedy-" + std::to_string(i));
   EXPECT_LT(Left("key-", 40), 8) << "but for the zone that is open";
 }
 
 TEST_F(SharesTest, AShareAtItsMaximumReplacesItsOwnOldest) {
-  OpenWith({{}, {.maximum_bytes = 5 * kSmallZone}}, 2 * kZones);
-  for (int i = 0; i < 40; ++i) PutOne(Key(i));
+  OpenWith({{}, {.maximum_bytes = 5 * kSmallZone}}, 2 * kMoveZones);
+  for (int i = 0; i < 40; ++i) PutOne(MovedKey(i));
   std::uint64_t most = 0;
   for (int i = 0; i < 400; ++i) {
     // As the owner does: what is beyond the maximum is not written.

@@ -7,7 +7,7 @@
 namespace kvcove::disklog {
 namespace {
 
-constexpr std::uint32_t kZones = 10;
+constexpr std::uint32_t kFoundZones = 10;
 
 // What must hold of a key, as far as the workload came.
 struct KeyState {
@@ -155,7 +155,7 @@ void CheckAfter(const Workload& workload, std::vector<std::byte> image, bool hon
 }
 
 std::uint64_t ChangesOf(std::uint64_t seed, int steps, bool room) {
-  const auto device = FormattedDevice(kZones, seed);
+  const auto device = FormattedDevice(kFoundZones, seed);
   Workload workload(*device, seed);
   workload.Run(steps, room);
   return device->changes();
@@ -166,7 +166,7 @@ void CutEverywhere(std::uint64_t seed, int steps, bool room) {
   ASSERT_GT(changes, 50U);
   for (std::uint64_t cut = 5; cut <= changes + 1; ++cut) {  // the format's own are not cut
     SCOPED_TRACE("seed " + std::to_string(seed) + ", cut at change " + std::to_string(cut));
-    const auto device = FormattedDevice(kZones, seed);
+    const auto device = FormattedDevice(kFoundZones, seed);
     device->faults.cut_at = cut;
     Workload workload(*device, seed);
     workload.Run(steps, room);
@@ -186,7 +186,7 @@ TEST(RecoveryTest, ACutAtEveryWriteOfAWorkloadThatCleansZones) {
 TEST(RecoveryTest, ADiskThatLiesCostsMissesAndNoWrongByte) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
-    const auto device = FormattedDevice(kZones, seed);
+    const auto device = FormattedDevice(kFoundZones, seed);
     const std::uint64_t changes = ChangesOf(seed, 100, false);
     device->faults.lies = true;
     device->faults.cut_at = 5 + (seed * 7919 % changes);
@@ -199,7 +199,7 @@ TEST(RecoveryTest, ADiskThatLiesCostsMissesAndNoWrongByte) {
 TEST(RecoveryTest, AMisdirectedWriteCostsMissesAndNoWrongByte) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
-    const auto device = FormattedDevice(kZones, seed);
+    const auto device = FormattedDevice(kFoundZones, seed);
     device->faults.misdirect = 10;
     Workload workload(*device, seed);
     workload.Run(100, false);

@@ -13,13 +13,13 @@ namespace {
 using testing::Each;
 using testing::ElementsAre;
 
-constexpr SlotId kSlot = 3;
+constexpr SlotId kServedSlot = 3;
 constexpr std::uint64_t kFirst = 4ULL << 40;
 
 class DirectoryServiceTest : public testing::Test {
  protected:
   DirectoryServiceTest() {
-    standings_.SetSlot({.slot = kSlot, .generation = 5, .name = QualifiedName("acme", "m")});
+    standings_.SetSlot({.slot = kServedSlot, .generation = 5, .name = QualifiedName("acme", "m")});
     for (wire::OwnerNumber owner = 0; owner < 40; ++owner) Welcome(owner, 1);
   }
   void Welcome(wire::OwnerNumber owner, std::uint32_t epoch) {
@@ -31,11 +31,11 @@ class DirectoryServiceTest : public testing::Test {
   }
   static wire::ListItem Item(const std::string& key, std::uint64_t removals = kFirst,
                              std::uint64_t copied_at = 0) {
-    return {.hash = DirectoryHash(kSlot, key),
+    return {.hash = DirectoryHash(kServedSlot, key),
             .generation = 5,
             .size_bytes = 10,
             .group = 1,
-            .slot = kSlot,
+            .slot = kServedSlot,
             .removals = removals,
             .copied_at = copied_at};
   }
@@ -67,7 +67,7 @@ class DirectoryServiceTest : public testing::Test {
     }
   }
   bool Found(const std::string& key) const {
-    return service_.Find(kSlot, key).owner != wire::kNoOwner;
+    return service_.Find(kServedSlot, key).owner != wire::kNoOwner;
   }
 
   FakeClock clock_;
@@ -83,7 +83,7 @@ TEST_F(DirectoryServiceTest, ARepeatedListingGetsTheSameAnswerAndIsDoneOnce) {
   wire::ListItem other = Item("a");
   other.group = 2;
   EXPECT_THAT(List({other}, 1)->codes, ElementsAre(Code::kExists));
-  service_.Remove(kSlot, 5, std::vector<std::string>{"a"}, kFirst + 1);
+  service_.Remove(kServedSlot, 5, std::vector<std::string>{"a"}, kFirst + 1);
   EXPECT_THAT(List({other}, 1)->codes, ElementsAre(Code::kExists)) << "as it was answered";
   EXPECT_FALSE(Found("a"));
 }
@@ -142,14 +142,16 @@ TEST_F(DirectoryServiceTest, WhatWentIsForgottenOnceAllIsTold) {
 TEST_F(DirectoryServiceTest, ASliceThatHasLeftIsFoundButNotCalledUnknown) {
   ASSERT_TRUE(List({Item("k")}, 1));
   service_.SetSlices(std::vector(wire::kSlices, wire::SliceState::kLeft), 2);
-  const std::vector<Id128> hashes = {DirectoryHash(kSlot, "k"), DirectoryHash(kSlot, "new")};
-  const auto places = service_.Lookup(kSlot, hashes);
+  const std::vector<Id128> hashes = {DirectoryHash(kServedSlot, "k"),
+                                     DirectoryHash(kServedSlot, "new")};
+  const auto places = service_.Lookup(kServedSlot, hashes);
   EXPECT_EQ(places[0].owner, 0);
   EXPECT_EQ(places[1].reason, MissReason::kShardAway);
   DirectoryService::OwnerSlots to_bar;
   const wire::ListRequest request{.number = 0, .epoch = 1, .sequence = 2, .items = {Item("new")}};
   EXPECT_EQ(service_.List(request, {}, to_bar).error().code, Code::kInProgress);
-  const std::vector<std::pair<SlotId, Id128>> keys = {{kSlot, hashes[0]}, {kSlot, hashes[1]}};
+  const std::vector<std::pair<SlotId, Id128>> keys = {{kServedSlot, hashes[0]},
+                                                      {kServedSlot, hashes[1]}};
   const auto held = service_.Held(keys);
   EXPECT_THAT(held[0].holders, ElementsAre(std::pair(wire::OwnerNumber{0}, Tier::kMemory)));
   EXPECT_EQ(held[1].reason, MissReason::kShardAway);
@@ -250,18 +252,19 @@ TEST_F(DirectoryServiceTest, NewValuesAreListedWhoeverTells) {
 // ---- which listings are accepted
 
 TEST_F(DirectoryServiceTest, AnOwnerOfOneTenantListsNothingForAnother) {
-  standings_.SetSlot({.slot = kSlot + 1, .generation = 5, .name = QualifiedName("other", "m")});
-  standings_.SetSlot({.slot = kSlot + 2, .generation = 5, .name = "m"});
+  standings_.SetSlot(
+      {.slot = kServedSlot + 1, .generation = 5, .name = QualifiedName("other", "m")});
+  standings_.SetSlot({.slot = kServedSlot + 2, .generation = 5, .name = "m"});
   standings_.owner(0).tenant = TenantTag("acme");
   std::vector<wire::ListItem> items = {Item("a"), Item("a"), Item("a")};
-  items[1].slot = kSlot + 1;
-  items[2].slot = kSlot + 2;
+  items[1].slot = kServedSlot + 1;
+  items[2].slot = kServedSlot + 2;
   EXPECT_THAT(List(items, 1)->codes, ElementsAre(Code::kOk, Code::kDenied, Code::kDenied));
   EXPECT_EQ(service_.rejected(), 2U);
 }
 
 TEST_F(DirectoryServiceTest, ASlotThatMustBeDroppedFirstIsNotListed) {
-  const std::vector<SlotId> drops = {kSlot};
+  const std::vector<SlotId> drops = {kServedSlot};
   EXPECT_THAT(List({Item("a"), Gone("b")}, 1, 0, 1, drops)->codes,
               ElementsAre(Code::kStale, Code::kOk));
   EXPECT_THAT(List({Item("a")}, 2)->codes, ElementsAre(Code::kOk));
@@ -270,9 +273,10 @@ TEST_F(DirectoryServiceTest, ASlotThatMustBeDroppedFirstIsNotListed) {
 TEST_F(DirectoryServiceTest, ATenantListsAtMostItsShare) {
   DirectoryService service({.first_removal = kFirst, .max_entries = 100, .tenant_entries = 10},
                            standings_, clock_);
-  standings_.SetSlot({.slot = kSlot + 1, .generation = 5, .name = QualifiedName("other", "m")});
+  standings_.SetSlot(
+      {.slot = kServedSlot + 1, .generation = 5, .name = QualifiedName("other", "m")});
   std::uint64_t sequence = 0;
-  const auto list = [&](const std::string& prefix, int count, SlotId slot = kSlot) {
+  const auto list = [&](const std::string& prefix, int count, SlotId slot = kServedSlot) {
     wire::ListRequest request{.number = 0, .epoch = 1, .sequence = ++sequence, .items = {}};
     for (int i = 0; i < count; ++i) {
       request.items.push_back(Item(prefix + std::to_string(i)));
@@ -288,22 +292,22 @@ TEST_F(DirectoryServiceTest, ATenantListsAtMostItsShare) {
   EXPECT_EQ(list("b", 3), 0);
   EXPECT_EQ(service.refused(), 3U);
   EXPECT_EQ(list("a", 12), 12) << "what is listed already may be told again";
-  EXPECT_EQ(list("c", 5, kSlot + 1), 5) << "another tenant's share";
+  EXPECT_EQ(list("c", 5, kServedSlot + 1), 5) << "another tenant's share";
   // A reset makes all of it void: once it is swept there is room again.
-  standings_.SetSlot({.slot = kSlot, .generation = 6, .name = QualifiedName("acme", "m")});
+  standings_.SetSlot({.slot = kServedSlot, .generation = 6, .name = QualifiedName("acme", "m")});
   for (std::size_t i = 0; i < Directory::kShards; ++i) service.Tick();
   clock_.AdvanceNs(100 * kMillisecond);
   service.Tick();
-  EXPECT_EQ(service.EntriesBySlot()[kSlot], 0U);
-  EXPECT_EQ(service.EntriesBySlot()[kSlot + 1], 5U);
+  EXPECT_EQ(service.EntriesBySlot()[kServedSlot], 0U);
+  EXPECT_EQ(service.EntriesBySlot()[kServedSlot + 1], 5U);
   EXPECT_EQ(service.entries(), 5U);
-  standings_.SetSlot({.slot = kSlot, .generation = 5, .name = QualifiedName("acme", "m")});
+  standings_.SetSlot({.slot = kServedSlot, .generation = 5, .name = QualifiedName("acme", "m")});
   EXPECT_EQ(list("d", 5), 5);
 }
 
 TEST_F(DirectoryServiceTest, BeyondItsBoundTheDirectoryTakesNothingNew) {
   DirectoryService service({.first_removal = kFirst, .max_entries = 4}, standings_, clock_);
-  standings_.SetSlot({.slot = kSlot, .generation = 5, .name = "without a tenant"});
+  standings_.SetSlot({.slot = kServedSlot, .generation = 5, .name = "without a tenant"});
   DirectoryService::OwnerSlots to_bar;
   const auto list = [&](std::uint64_t sequence, const std::string& key) {
     const wire::ListRequest request{
@@ -358,7 +362,7 @@ TEST_F(DirectoryServiceTest, AnOldGenerationIsStale) {
 
 TEST_F(DirectoryServiceTest, AListingThatWasBegunBeforeARemovalIsRefused) {
   ASSERT_TRUE(List({Item("a")}, 1));
-  EXPECT_THAT(service_.Remove(kSlot, 5, std::vector<std::string>{"a", "b"}, kFirst + 1),
+  EXPECT_THAT(service_.Remove(kServedSlot, 5, std::vector<std::string>{"a", "b"}, kFirst + 1),
               ElementsAre(Code::kOk, Code::kMiss));
   EXPECT_THAT(List({Item("a", kFirst), Item("b", kFirst), Item("c", kFirst)}, 2)->codes,
               ElementsAre(Code::kStale, Code::kStale, Code::kOk));
@@ -367,29 +371,29 @@ TEST_F(DirectoryServiceTest, AListingThatWasBegunBeforeARemovalIsRefused) {
 
 // It was asked for before a reset, and comes while its keys are stored anew. Owners keep those.
 TEST_F(DirectoryServiceTest, ARemovalOfAnEarlierGenerationUnlistsNothingOfTheCurrentOne) {
-  standings_.SetSlot({.slot = kSlot, .generation = 6, .name = QualifiedName("acme", "m")});
+  standings_.SetSlot({.slot = kServedSlot, .generation = 6, .name = QualifiedName("acme", "m")});
   wire::ListItem item = Item("a");
   item.generation = 6;
   ASSERT_THAT(List({item}, 1)->codes, ElementsAre(Code::kOk));
-  service_.Remove(kSlot, 5, std::vector<std::string>{"a"}, kFirst + 1);
+  service_.Remove(kServedSlot, 5, std::vector<std::string>{"a"}, kFirst + 1);
   EXPECT_TRUE(Found("a"));
-  service_.Remove(kSlot, 6, std::vector<std::string>{"a"}, kFirst + 2);
+  service_.Remove(kServedSlot, 6, std::vector<std::string>{"a"}, kFirst + 2);
   EXPECT_FALSE(Found("a"));
 }
 
 TEST_F(DirectoryServiceTest, ANumberOfAnEarlierMasterCountsAsTheFirstOfThisOne) {
   EXPECT_THAT(List({Item("a", 17)}, 1)->codes, ElementsAre(Code::kOk));
-  service_.Remove(kSlot, 5, std::vector<std::string>{"a"}, kFirst + 1);
+  service_.Remove(kServedSlot, 5, std::vector<std::string>{"a"}, kFirst + 1);
   EXPECT_THAT(List({Item("a", 17)}, 2)->codes, ElementsAre(Code::kStale));
 }
 
 TEST_F(DirectoryServiceTest, ACopyIsRefusedWhenSomethingMayHaveRemovedItMeanwhile) {
   EXPECT_THAT(List({Item("a", kFirst + 9, kFirst - 1)}, 1)->codes, ElementsAre(Code::kStale))
       << "read under an earlier master";
-  service_.Remove(kSlot, 5, std::vector<std::string>{"b"}, kFirst + 5);
+  service_.Remove(kServedSlot, 5, std::vector<std::string>{"b"}, kFirst + 5);
   EXPECT_THAT(List({Item("b", kFirst + 9, kFirst + 4)}, 2)->codes, ElementsAre(Code::kStale));
   EXPECT_THAT(List({Item("b", kFirst + 9, kFirst + 5)}, 3)->codes, ElementsAre(Code::kOk));
-  service_.RemovePattern(kSlot, kFirst + 6);
+  service_.RemovePattern(kServedSlot, kFirst + 6);
   EXPECT_THAT(
       List({Item("c", kFirst + 9, kFirst + 5), Item("d", kFirst + 9, kFirst + 6)}, 4)->codes,
       ElementsAre(Code::kStale, Code::kOk));
@@ -400,8 +404,8 @@ TEST_F(DirectoryServiceTest, ACopyIsRefusedWhenSomethingMayHaveRemovedItMeanwhil
 TEST_F(DirectoryServiceTest, ALookUpAnswersEveryKeyInItsPlace) {
   ASSERT_TRUE(List({Item("a"), Item("c")}, 1));
   std::vector<Id128> hashes;
-  for (const char* key : {"a", "b", "c"}) hashes.push_back(DirectoryHash(kSlot, key));
-  const auto places = service_.Lookup(kSlot, hashes);
+  for (const char* key : {"a", "b", "c"}) hashes.push_back(DirectoryHash(kServedSlot, key));
+  const auto places = service_.Lookup(kServedSlot, hashes);
   ASSERT_EQ(places.size(), 3U);
   EXPECT_EQ(places[0].owner, 0);
   EXPECT_EQ(places[1].owner, wire::kNoOwner);
@@ -411,22 +415,22 @@ TEST_F(DirectoryServiceTest, ALookUpAnswersEveryKeyInItsPlace) {
 }
 
 TEST_F(DirectoryServiceTest, RemembersWhyLookUpsMissed) {
-  EXPECT_FALSE(service_.Why(kSlot, "a"));
-  const std::vector<Id128> hashes = {DirectoryHash(kSlot, "a")};
+  EXPECT_FALSE(service_.Why(kServedSlot, "a"));
+  const std::vector<Id128> hashes = {DirectoryHash(kServedSlot, "a")};
   for (int i = 0; i < 3; ++i) {
-    service_.RememberMisses(kSlot, hashes, service_.Lookup(kSlot, hashes));
+    service_.RememberMisses(kServedSlot, hashes, service_.Lookup(kServedSlot, hashes));
   }
   clock_.AdvanceNs(kSecond);
-  const auto why = service_.Why(kSlot, "a");
+  const auto why = service_.Why(kServedSlot, "a");
   ASSERT_TRUE(why);
   EXPECT_EQ(why->reason, MissReason::kNeverPut);
   EXPECT_EQ(why->count, 3U);
   EXPECT_EQ(why->age_ns, kSecond);
-  EXPECT_FALSE(service_.Why(kSlot + 1, "a")) << "of another slot";
+  EXPECT_FALSE(service_.Why(kServedSlot + 1, "a")) << "of another slot";
 }
 
 TEST_F(DirectoryServiceTest, AnOwnerListsNoPutThatAPatternItHasYetToApplyMayTakeAway) {
-  service_.RemovePattern(kSlot, kFirst + 6);
+  service_.RemovePattern(kServedSlot, kFirst + 6);
   EXPECT_THAT(
       List({Item("a", kFirst + 5), Told("b"), Item("c", kFirst + 6)}, 1, 0, 1, {}, kFirst + 5)
           ->codes,
@@ -439,7 +443,7 @@ TEST_F(DirectoryServiceTest, APutThatIsRefusedForAPatternIsNotListedFromBefore) 
   // The answer to the first is lost, and the pattern comes before it is told again.
   EXPECT_THAT(List({Item("a", kFirst + 5)}, 1, 0, 1, {}, kFirst + 5)->codes,
               ElementsAre(Code::kOk));
-  service_.RemovePattern(kSlot, kFirst + 6);
+  service_.RemovePattern(kServedSlot, kFirst + 6);
   EXPECT_THAT(List({Item("a", kFirst + 5)}, 2, 0, 1, {}, kFirst + 5)->codes,
               ElementsAre(Code::kStale));
   EXPECT_FALSE(Found("a"));

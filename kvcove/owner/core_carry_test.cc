@@ -8,7 +8,7 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr SlotId kSlot = 2;
+constexpr SlotId kCarriedSlot = 2;
 
 class CoreCarryTest : public testing::Test {
  protected:
@@ -31,12 +31,12 @@ class CoreCarryTest : public testing::Test {
 
 TEST_F(CoreCarryTest, ObjectsReservationsPinsAndCountersGoOn) {
   TestCore test(Options());
-  test.SetSlot(kSlot, kFirst);
-  for (int i = 0; i < 100; ++i) ASSERT_EQ(test.Put(kSlot, fmt::format("k{}", i)), Code::kOk);
-  ASSERT_EQ(test.core->Pin(kSlot, "k1", PinKind::kHard, 0), Code::kOk);
-  ASSERT_EQ(test.core->Pin(kSlot, "k2", PinKind::kSoft, kSecond), Code::kOk);
-  ASSERT_EQ(test.core->Remove(kSlot, "k3"), Code::kOk);
-  const PutResult begun = test.Reserve(test.session, kSlot, "begun", 5000);
+  test.SetSlot(kCarriedSlot, kFirst);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(test.Put(kCarriedSlot, fmt::format("k{}", i)), Code::kOk);
+  ASSERT_EQ(test.core->Pin(kCarriedSlot, "k1", PinKind::kHard, 0), Code::kOk);
+  ASSERT_EQ(test.core->Pin(kCarriedSlot, "k2", PinKind::kSoft, kSecond), Code::kOk);
+  ASSERT_EQ(test.core->Remove(kCarriedSlot, "k3"), Code::kOk);
+  const PutResult begun = test.Reserve(test.session, kCarriedSlot, "begun", 5000);
   const PoolStat before = test.core->Stat();
   const auto kept = Replace(test, Options());
   ASSERT_TRUE(kept) << kept.error().detail;
@@ -48,17 +48,17 @@ TEST_F(CoreCarryTest, ObjectsReservationsPinsAndCountersGoOn) {
   EXPECT_EQ(after.reserved_bytes, before.reserved_bytes);
   EXPECT_EQ(after.free_bytes, before.free_bytes);
   EXPECT_EQ(after.puts, before.puts);
-  EXPECT_TRUE(test.core->StatObject(kSlot, "k1")->hard_pinned);
-  EXPECT_TRUE(test.core->StatObject(kSlot, "k2")->soft_pinned);
-  EXPECT_FALSE(test.Has(kSlot, "k3"));
+  EXPECT_TRUE(test.core->StatObject(kCarriedSlot, "k1")->hard_pinned);
+  EXPECT_TRUE(test.core->StatObject(kCarriedSlot, "k2")->soft_pinned);
+  EXPECT_FALSE(test.Has(kCarriedSlot, "k3"));
   EXPECT_EQ(test.Finish(test.session, begun.reservation), Code::kOk);
-  EXPECT_TRUE(test.Has(kSlot, "begun"));
+  EXPECT_TRUE(test.Has(kCarriedSlot, "begun"));
   EXPECT_EQ(test.Finish(test.session, begun.reservation), Code::kOk) << "repeated";
   // Everything can be put away and found again.
-  for (int i = 0; i < 2000; ++i) test.Put(kSlot, fmt::format("n{}", i), 1000);
+  for (int i = 0; i < 2000; ++i) test.Put(kCarriedSlot, fmt::format("n{}", i), 1000);
   test.core->CheckInvariants();
-  EXPECT_TRUE(test.Has(kSlot, "k1")) << "hard-pinned";
-  test.SetSlot(kSlot, kLater);
+  EXPECT_TRUE(test.Has(kCarriedSlot, "k1")) << "hard-pinned";
+  test.SetSlot(kCarriedSlot, kLater);
   while (test.core->Tick()) {
   }
   test.core->CheckInvariants();
@@ -71,41 +71,43 @@ TEST_F(CoreCarryTest, EachPolicyEvictsWhatItWouldHaveEvicted) {
     TestCore moved(options);
     TestCore stayed(options);
     for (TestCore* test : {&moved, &stayed}) {
-      test->SetSlot(kSlot, kFirst);
-      for (int i = 0; i < 900; ++i) test->Put(kSlot, fmt::format("k{}", i), 1000);
-      for (int i = 0; i < 900; i += 7) test->Put(kSlot, fmt::format("k{}", i), 1000);  // hits
+      test->SetSlot(kCarriedSlot, kFirst);
+      for (int i = 0; i < 900; ++i) test->Put(kCarriedSlot, fmt::format("k{}", i), 1000);
+      for (int i = 0; i < 900; i += 7)
+        test->Put(kCarriedSlot, fmt::format("k{}", i), 1000);  // hits
     }
     ASSERT_TRUE(*Replace(moved, options));
     for (TestCore* test : {&moved, &stayed}) {
-      for (int i = 0; i < 500; ++i) test->Put(kSlot, fmt::format("n{}", i), 1000);
+      for (int i = 0; i < 500; ++i) test->Put(kCarriedSlot, fmt::format("n{}", i), 1000);
     }
     for (int i = 0; i < 900; ++i) {
       const std::string key = fmt::format("k{}", i);
-      EXPECT_EQ(moved.Has(kSlot, key), stayed.Has(kSlot, key)) << name << " " << key;
+      EXPECT_EQ(moved.Has(kCarriedSlot, key), stayed.Has(kCarriedSlot, key)) << name << " " << key;
     }
   }
 }
 
 TEST_F(CoreCarryTest, AnotherPolicyKeepsTheObjectsAndLearnsAnew) {
   TestCore test(Options("lru"));
-  test.SetSlot(kSlot, kFirst);
-  for (int i = 0; i < 100; ++i) ASSERT_EQ(test.Put(kSlot, fmt::format("k{}", i)), Code::kOk);
+  test.SetSlot(kCarriedSlot, kFirst);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(test.Put(kCarriedSlot, fmt::format("k{}", i)), Code::kOk);
   EXPECT_FALSE(*Replace(test, Options("s3fifo")));
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE(test.Has(kSlot, fmt::format("k{}", i)));
-  for (int i = 0; i < 2000; ++i) ASSERT_EQ(test.Put(kSlot, fmt::format("n{}", i), 1000), Code::kOk);
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(test.Has(kCarriedSlot, fmt::format("k{}", i)));
+  for (int i = 0; i < 2000; ++i)
+    ASSERT_EQ(test.Put(kCarriedSlot, fmt::format("n{}", i), 1000), Code::kOk);
   test.core->CheckInvariants();
 }
 
 TEST_F(CoreCarryTest, WhatAReaderProtectsIsNotFreed) {
   TestCore test(Options());
-  test.SetSlot(kSlot, kFirst);
-  ASSERT_EQ(test.Put(kSlot, "k", 1000), Code::kOk);
-  const segment::Found found = test.Find(kSlot, "k");
+  test.SetSlot(kCarriedSlot, kFirst);
+  ASSERT_EQ(test.Put(kCarriedSlot, "k", 1000), Code::kOk);
+  const segment::Found found = test.Find(kCarriedSlot, "k");
   segment::Lane& lane = (*test.page).lanes[0];
   lane.slots[0].place.store(found.place);
   lane.slots[0].version.store(found.version);
   lane.used.store(1);
-  ASSERT_EQ(test.core->Remove(kSlot, "k"), Code::kOk);
+  ASSERT_EQ(test.core->Remove(kCarriedSlot, "k"), Code::kOk);
   ASSERT_TRUE(Replace(test, Options()));
   test.core->Tick();
   EXPECT_GT(test.core->Stat().withdrawn_bytes, 0U) << "the reader goes on reading";
@@ -117,8 +119,8 @@ TEST_F(CoreCarryTest, WhatAReaderProtectsIsNotFreed) {
 
 TEST_F(CoreCarryTest, WhatWaitsForTheMasterIsListedAgain) {
   TestCore test(Options("default", /*listed=*/true));
-  test.SetSlot(kSlot, kFirst);
-  const PutResult begun = test.Reserve(test.session, kSlot, "k", 100);
+  test.SetSlot(kCarriedSlot, kFirst);
+  const PutResult begun = test.Reserve(test.session, kCarriedSlot, "k", 100);
   ASSERT_EQ(test.Finish(test.session, begun.reservation), Code::kOk);
   const std::vector<Pending> asked = test.core->TakePending();
   ASSERT_TRUE(Replace(test, Options("default", true)));
@@ -127,7 +129,7 @@ TEST_F(CoreCarryTest, WhatWaitsForTheMasterIsListedAgain) {
   EXPECT_EQ(again[0].reservation, asked[0].reservation);
   EXPECT_EQ(again[0].item.hash, asked[0].item.hash);
   EXPECT_EQ(test.core->FinishListing(again[0], Code::kOk), Code::kOk);
-  EXPECT_TRUE(test.Has(kSlot, "k"));
+  EXPECT_TRUE(test.Has(kCarriedSlot, "k"));
 }
 
 }  // namespace

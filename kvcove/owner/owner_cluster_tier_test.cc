@@ -21,11 +21,11 @@ namespace kvcove::owner {
 namespace {
 
 constexpr std::uint32_t kValue = 50'000;  // so that 20 fit in memory
-constexpr SlotId kSlot = 3;
+constexpr SlotId kTierSlot = 3;
 constexpr Generation kGeneration = 9ULL << 24;
 constexpr Id128 kPool{.high = 1, .low = 1};
 constexpr Id128 kIncarnation{.high = 2, .low = 2};
-const Token kToken{.incarnation = kIncarnation, .generation = kGeneration, .slot = kSlot};
+const Token kToken{.incarnation = kIncarnation, .generation = kGeneration, .slot = kTierSlot};
 
 // Writes wait while they are held: the disk's thread stands where it would write.
 class HeldDevice final : public BreakingDevice {
@@ -115,7 +115,7 @@ class ClusterTierTest : public testing::Test {
   }
   std::vector<KnownDisk> Noted() const { return *KnownDisks(directory_ + "/data").Read(); }
   void Publish(Generation generation = kGeneration) {
-    owner_->Publish(kIncarnation, {{.slot = kSlot, .generation = generation, .name = "m"}});
+    owner_->Publish(kIncarnation, {{.slot = kTierSlot, .generation = generation, .name = "m"}});
   }
   // The master has welcomed it and told all generations.
   void Join(OwnerFacts facts, Generation generation = kGeneration) {
@@ -261,7 +261,7 @@ class ClusterTierTest : public testing::Test {
   }
   static bool Tells(const std::vector<InventoryItem>& items, const std::string& key, bool gone) {
     return std::ranges::any_of(items, [&](const InventoryItem& told) {
-      return told.item.hash == DirectoryHash(kSlot, key) && told.item.gone == gone;
+      return told.item.hash == DirectoryHash(kTierSlot, key) && told.item.gone == gone;
     });
   }
   // Brought up for another host, and held for it as long.
@@ -308,7 +308,7 @@ TEST_F(ClusterTierTest, WhatGoesDownStaysListedAndIsToldToBeThere) {
     EXPECT_EQ(item.tier, kvcove::Tier::kDisk);
     EXPECT_EQ(item.group, 7U);
     EXPECT_EQ(item.copies, 2U);
-    EXPECT_EQ(item.hash, DirectoryHash(kSlot, key));
+    EXPECT_EQ(item.hash, DirectoryHash(kTierSlot, key));
   }
   const auto all = Inventory();
   EXPECT_EQ(all.size(), 60U) << "each once";
@@ -326,7 +326,7 @@ TEST_F(ClusterTierTest, WhatComesUpIsSentAndToldToBeInMemory) {
   const auto told = owner_->TakeGone(1000);
   const auto moved = std::ranges::find(told, "key-3", &InventoryItem::key);
   ASSERT_NE(moved, told.end());
-  EXPECT_EQ(moved->item.hash, DirectoryHash(kSlot, "key-3"));
+  EXPECT_EQ(moved->item.hash, DirectoryHash(kTierSlot, "key-3"));
   EXPECT_FALSE(moved->item.gone);
   EXPECT_EQ(moved->item.tier, kvcove::Tier::kMemory);
   EXPECT_EQ(moved->item.group, 7U) << "it is the same put";
@@ -344,7 +344,7 @@ TEST_F(ClusterTierTest, WhatMemoryGivesUpOfAHiddenSlotStaysListedIfTheDiskHasIt)
   }));
   ASSERT_EQ(Put("memory-only"), Code::kOk);
   (void)owner_->TakeGone(1000);
-  owner_->SetHidden({kSlot});
+  owner_->SetHidden({kTierSlot});
   std::vector<InventoryItem> told;
   const auto tells = [&](const std::string& key) {
     return Tells(told, key, /*gone=*/true) || Tells(told, key, /*gone=*/false);
@@ -418,12 +418,17 @@ TEST_F(ClusterTierTest, RemovalsAreProvenBeforeTheyAreAcknowledged) {
   Fill(60);
   const auto before = OnDisk(Inventory());
   (void)owner_->TakeGone(1000);
-  owner_->ApplyRemoval(
-      {.number = 1, .slot = kSlot, .generation = kGeneration, .keys = {"key-0"}, .pattern = {}});
-  EXPECT_EQ(
-      owner_->ApplyRemoval(
-          {.number = 2, .slot = kSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"}),
-      11U);
+  owner_->ApplyRemoval({.number = 1,
+                        .slot = kTierSlot,
+                        .generation = kGeneration,
+                        .keys = {"key-0"},
+                        .pattern = {}});
+  EXPECT_EQ(owner_->ApplyRemoval({.number = 2,
+                                  .slot = kTierSlot,
+                                  .generation = kGeneration,
+                                  .keys = {},
+                                  .pattern = "key-1*"}),
+            11U);
   EXPECT_TRUE(owner_->AwaitApplied());
   const auto told = owner_->TakeGone(1000);
   EXPECT_TRUE(Tells(told, "key-10", /*gone=*/true)) << "the master does not know what matched";
@@ -449,7 +454,7 @@ TEST_F(ClusterTierTest, WhatGaveWayAndDroppedSlotsDoNotComeBack) {
   EXPECT_FALSE(left.contains("key-0"));
   EXPECT_FALSE(left.contains("key-5"));
   EXPECT_TRUE(left.contains("key-6"));
-  owner_->DropSlot(kSlot);
+  owner_->DropSlot(kTierSlot);
   EXPECT_TRUE(Inventory().empty());
   EXPECT_TRUE(Tells(owner_->TakeGone(1000), "key-6", /*gone=*/true));
   Restart();
@@ -499,13 +504,19 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   EXPECT_FALSE(owner_->TellAgainFrom());
   EXPECT_TRUE(OnDisk(Inventory()).empty());
   EXPECT_EQ(Put("key-0", /*group=*/8), Code::kOk);
-  owner_->ApplyRemoval(
-      {.number = 1, .slot = kSlot, .generation = kGeneration, .keys = {"key-1"}, .pattern = {}});
+  owner_->ApplyRemoval({.number = 1,
+                        .slot = kTierSlot,
+                        .generation = kGeneration,
+                        .keys = {"key-1"},
+                        .pattern = {}});
   owner_->AwaitApplied();
 
   ASSERT_NO_FATAL_FAILURE(Mend());
-  owner_->ApplyRemoval(
-      {.number = 2, .slot = kSlot, .generation = kGeneration, .keys = {"key-2"}, .pattern = {}});
+  owner_->ApplyRemoval({.number = 2,
+                        .slot = kTierSlot,
+                        .generation = kGeneration,
+                        .keys = {"key-2"},
+                        .pattern = {}});
   owner_->AwaitApplied();
   EXPECT_EQ(Put("key-3", /*group=*/8), Code::kOk) << "nothing is found on it yet";
   EXPECT_EQ(Get("key-4").code, Code::kMiss);
@@ -559,8 +570,11 @@ TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
   ASSERT_NO_FATAL_FAILURE(Mend());
   (void)Inventory(*owner_->TellAgainFrom());
   broken_ = true;
-  owner_->ApplyRemoval(
-      {.number = 1, .slot = kSlot, .generation = kGeneration, .keys = {"key-1"}, .pattern = {}});
+  owner_->ApplyRemoval({.number = 1,
+                        .slot = kTierSlot,
+                        .generation = kGeneration,
+                        .keys = {"key-1"},
+                        .pattern = {}});
   ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside != 0; }));
   owner_->AwaitApplied();
   Told();
@@ -696,10 +710,13 @@ TEST_F(ClusterTierTest, WhatCannotBeHandedOverGoesOn) {
 TEST_F(ClusterTierTest, RemovalsMeetASuccessorWhoseDiskIsNotOpenYet) {
   Fill(60);
   ASSERT_NO_FATAL_FAILURE(HandOver());
-  owner_->ApplyRemoval(
-      {.number = 1, .slot = kSlot, .generation = kGeneration, .keys = {"key-0"}, .pattern = {}});
+  owner_->ApplyRemoval({.number = 1,
+                        .slot = kTierSlot,
+                        .generation = kGeneration,
+                        .keys = {"key-0"},
+                        .pattern = {}});
   (void)owner_->ApplyRemoval(
-      {.number = 2, .slot = kSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"});
+      {.number = 2, .slot = kTierSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"});
   EXPECT_TRUE(owner_->AwaitApplied()) << "it waits until the disk is open";
   Restart();
   const auto after = OnDisk(Inventory());

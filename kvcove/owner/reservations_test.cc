@@ -7,7 +7,7 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr SlotId kSlot = 3;
+constexpr SlotId kReservationSlot = 3;
 
 class ReservationsTest : public testing::Test {
  protected:
@@ -19,14 +19,14 @@ class ReservationsTest : public testing::Test {
     return reservations_.Add({.session = session,
                               .key = key,
                               .hash = HashOf(key),
-                              .slot = kSlot,
+                              .slot = kReservationSlot,
                               .size_bytes = 100,
                               .bytes = 128,
                               .key_until_ns = until_ns});
   }
   static std::uint64_t HashOf(const std::string& key) { return key.size(); }  // many are the same
   Reservation* ClaimOf(const std::string& key, std::int64_t now_ns) {
-    return reservations_.ClaimOf(kSlot, {.key = key, .hash = HashOf(key)}, now_ns);
+    return reservations_.ClaimOf(kReservationSlot, {.key = key, .hash = HashOf(key)}, now_ns);
   }
   Steps steps_;
   Reservations reservations_{steps_};
@@ -36,7 +36,7 @@ TEST_F(ReservationsTest, AClaimEndsAtItsDeadlineAndTheReservationDoesNot) {
   Reservation& first = Add(1, "a");
   EXPECT_EQ(ClaimOf("a", 99), &first);
   EXPECT_EQ(ClaimOf("b", 99), nullptr);
-  EXPECT_EQ(reservations_.ClaimOf(kSlot + 1, {.key = "a", .hash = 1}, 99), nullptr);
+  EXPECT_EQ(reservations_.ClaimOf(kReservationSlot + 1, {.key = "a", .hash = 1}, 99), nullptr);
   EXPECT_EQ(ClaimOf("a", 100), nullptr);
   Reservation& second = Add(2, "a", 200);
   EXPECT_EQ(ClaimOf("a", 100), &second);
@@ -90,7 +90,7 @@ TEST_F(ReservationsTest, ARepeatedCommitAnswersTheSameForAWhile) {
 
 TEST_F(ReservationsTest, ARemovalOfASlotIsForWhatHasBegun) {
   Reservation& before = Add(1, "a");
-  reservations_.RemoveSlot(kSlot);
+  reservations_.RemoveSlot(kReservationSlot);
   Reservation& after = Add(1, "b");
   EXPECT_TRUE(reservations_.Removed(before));
   EXPECT_FALSE(reservations_.Removed(after));
@@ -101,10 +101,10 @@ TEST_F(ReservationsTest, AWalkOfRemovalsMeetsEachThatHadBegun) {
   for (int i = 0; i < 10; ++i) Add(1, fmt::format("key-{}", i));
   std::uint64_t cursor = 0;
   const auto even = [](std::string_view key) { return (key.back() - '0') % 2 == 0; };
-  EXPECT_TRUE(reservations_.RemoveSome(kSlot, even, cursor, 4));
+  EXPECT_TRUE(reservations_.RemoveSome(kReservationSlot, even, cursor, 4));
   // What ends between two slices moves nothing.
   reservations_.End(*reservations_.Find(cursor));
-  while (reservations_.RemoveSome(kSlot, even, cursor, 4)) {
+  while (reservations_.RemoveSome(kReservationSlot, even, cursor, 4)) {
   }
   for (int i = 0; i < 10; ++i) {
     const Reservation* one = reservations_.Find(static_cast<std::uint64_t>(i) + 1);

@@ -10,7 +10,7 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr SlotId kSlot = 1;
+constexpr SlotId kRoomSlot = 1;
 constexpr SlotId kOther = 2;
 constexpr std::uint64_t kObjects = 64;  // fill the payload
 constexpr std::uint32_t kSize = 1024;
@@ -18,7 +18,7 @@ constexpr std::uint32_t kSize = 1024;
 class RoomTest : public testing::Test {
  protected:
   RoomTest() {
-    test_.SetSlot(kSlot, kFirst);
+    test_.SetSlot(kRoomSlot, kFirst);
     test_.SetSlot(kOther, kFirst);
   }
   static std::string Key(std::uint64_t i) { return fmt::format("key-{}", i); }
@@ -35,42 +35,42 @@ class RoomTest : public testing::Test {
 
 TEST_F(RoomTest, DeadObjectsGoBeforeLiveOnes) {
   Fill(kOther, 0, 2);
-  Fill(kSlot, 2, kObjects);
-  test_.SetSlot(kSlot, kLater);
-  ASSERT_EQ(test_.Put(kSlot, "new", kSize), Code::kOk);
+  Fill(kRoomSlot, 2, kObjects);
+  test_.SetSlot(kRoomSlot, kLater);
+  ASSERT_EQ(test_.Put(kRoomSlot, "new", kSize), Code::kOk);
   EXPECT_EQ(Left(kOther), 2U);
   EXPECT_EQ(test_.core->Stat().evictions, 0U);
 }
 
 TEST_F(RoomTest, VersionsThatNobodyNamesGoBeforeOthersButNotTheirHardPins) {
-  Fill(kSlot, 0, 32);
+  Fill(kRoomSlot, 0, 32);
   Fill(kOther, 32, kObjects);
   ASSERT_EQ(test_.core->Pin(kOther, Key(40), PinKind::kHard, 0), Code::kOk);
   test_.SetSlot(kOther, kFirst, "m", /*named=*/false);
-  for (int i = 0; i < 31; ++i) ASSERT_EQ(test_.Put(kSlot, Key(1000 + i), kSize), Code::kOk);
-  EXPECT_EQ(Left(kSlot), 32U);
+  for (int i = 0; i < 31; ++i) ASSERT_EQ(test_.Put(kRoomSlot, Key(1000 + i), kSize), Code::kOk);
+  EXPECT_EQ(Left(kRoomSlot), 32U);
   EXPECT_EQ(Left(kOther), 1U);
   EXPECT_TRUE(test_.Has(kOther, Key(40)));
   EXPECT_EQ(test_.core->Stat().evictions, 0U);
 }
 
 TEST_F(RoomTest, HardPinsStayAndTakeAtMostHalf) {
-  Fill(kSlot, 0, kObjects);
+  Fill(kRoomSlot, 0, kObjects);
   for (std::uint64_t i = 0; i < 32; ++i) {
-    ASSERT_EQ(test_.core->Pin(kSlot, Key(i), PinKind::kHard, 0), Code::kOk);
+    ASSERT_EQ(test_.core->Pin(kRoomSlot, Key(i), PinKind::kHard, 0), Code::kOk);
   }
-  EXPECT_EQ(test_.core->Pin(kSlot, Key(32), PinKind::kHard, 0), Code::kLimit);
-  for (int i = 0; i < 200; ++i) ASSERT_EQ(test_.Put(kSlot, Key(1000 + i), kSize), Code::kOk);
-  EXPECT_EQ(Left(kSlot), 32U);
-  EXPECT_EQ(test_.core->Unpin(kSlot, Key(0)), Code::kOk);
-  EXPECT_EQ(test_.core->Pin(kSlot, Key(1), PinKind::kHard, 0), Code::kOk) << "it is already";
-  for (int i = 0; i < 200; ++i) ASSERT_EQ(test_.Put(kSlot, Key(2000 + i), kSize), Code::kOk);
-  EXPECT_EQ(Left(kSlot), 31U);
+  EXPECT_EQ(test_.core->Pin(kRoomSlot, Key(32), PinKind::kHard, 0), Code::kLimit);
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(test_.Put(kRoomSlot, Key(1000 + i), kSize), Code::kOk);
+  EXPECT_EQ(Left(kRoomSlot), 32U);
+  EXPECT_EQ(test_.core->Unpin(kRoomSlot, Key(0)), Code::kOk);
+  EXPECT_EQ(test_.core->Pin(kRoomSlot, Key(1), PinKind::kHard, 0), Code::kOk) << "it is already";
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(test_.Put(kRoomSlot, Key(2000 + i), kSize), Code::kOk);
+  EXPECT_EQ(Left(kRoomSlot), 31U);
   test_.core->CheckInvariants();
 }
 
 TEST_F(RoomTest, ABatchMakesItsRoomAtOnceAndNoMore) {
-  Fill(kSlot, 0, kObjects);
+  Fill(kRoomSlot, 0, kObjects);
   const std::vector<std::byte> value(kSize);
   std::vector<std::string> keys;
   for (std::uint64_t i = 0; i < 20; ++i) keys.push_back(i < 4 ? Key(60 + i) : Key(1000 + i));
@@ -81,45 +81,45 @@ TEST_F(RoomTest, ABatchMakesItsRoomAtOnceAndNoMore) {
   batch[6].size_bytes = 0xFFFFFFFF;  // is refused: no room is made for it
   const std::uint64_t pages = test_.core->steps().pages;
   const std::vector<PutResult> results =
-      test_.core->Put(test_.session, test_.TokenOf(kSlot), batch, /*evict=*/true);
+      test_.core->Put(test_.session, test_.TokenOf(kRoomSlot), batch, /*evict=*/true);
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Code expected = i < 4 ? Code::kExists : i == 6 ? Code::kInvalid : Code::kOk;
     EXPECT_EQ(results[i].code, expected) << i;
   }
   EXPECT_EQ(test_.core->steps().pages - pages, 1U) << "one look at the readers' page";
   EXPECT_EQ(test_.core->Stat().evictions, 15U);
-  EXPECT_EQ(Left(kSlot), kObjects - 15);
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(test_.Has(kSlot, Key(60 + i)));
+  EXPECT_EQ(Left(kRoomSlot), kObjects - 15);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(test_.Has(kRoomSlot, Key(60 + i)));
   test_.core->CheckInvariants();
 }
 
 TEST_F(RoomTest, SoftPinsGoLast) {
-  Fill(kSlot, 0, kObjects);
-  for (std::uint64_t i = 0; i < 8; ++i) test_.core->Pin(kSlot, Key(i), PinKind::kSoft, kSecond);
-  for (int i = 0; i < 56; ++i) ASSERT_EQ(test_.Put(kSlot, Key(1000 + i), kSize), Code::kOk);
-  EXPECT_EQ(Left(kSlot), 8U);
+  Fill(kRoomSlot, 0, kObjects);
+  for (std::uint64_t i = 0; i < 8; ++i) test_.core->Pin(kRoomSlot, Key(i), PinKind::kSoft, kSecond);
+  for (int i = 0; i < 56; ++i) ASSERT_EQ(test_.Put(kRoomSlot, Key(1000 + i), kSize), Code::kOk);
+  EXPECT_EQ(Left(kRoomSlot), 8U);
   test_.clock.AdvanceNs(kSecond);
-  for (int i = 0; i < 64; ++i) ASSERT_EQ(test_.Put(kSlot, Key(2000 + i), kSize), Code::kOk);
-  EXPECT_EQ(Left(kSlot), 0U);
+  for (int i = 0; i < 64; ++i) ASSERT_EQ(test_.Put(kRoomSlot, Key(2000 + i), kSize), Code::kOk);
+  EXPECT_EQ(Left(kRoomSlot), 0U);
 }
 
 TEST_F(RoomTest, SparedObjectsGiveWayWhenNothingElseIsLeft) {
-  Fill(kSlot, 0, kObjects);
+  Fill(kRoomSlot, 0, kObjects);
   for (std::uint64_t i = 0; i < kObjects; ++i) {
-    test_.core->Pin(kSlot, Key(i), PinKind::kSoft, kSecond);
+    test_.core->Pin(kRoomSlot, Key(i), PinKind::kSoft, kSecond);
   }
-  EXPECT_EQ(test_.Put(kSlot, "new", kSize), Code::kOk);
-  EXPECT_EQ(Left(kSlot), kObjects - 1);
+  EXPECT_EQ(test_.Put(kRoomSlot, "new", kSize), Code::kOk);
+  EXPECT_EQ(Left(kRoomSlot), kObjects - 1);
 }
 
 TEST_F(RoomTest, WhatAReaderProtectsIsNotGivenOut) {
-  Fill(kSlot, 0, kObjects);
+  Fill(kRoomSlot, 0, kObjects);
   segment::ReadWindow window(test_.segment.view, (*test_.page).lanes[0]);
-  window.Announce(test_.Find(kSlot, Key(0)));
-  const std::uint32_t granule = test_.Find(kSlot, Key(0)).first_granule;
-  for (int i = 0; i < 200; ++i) ASSERT_EQ(test_.Put(kSlot, Key(1000 + i), kSize), Code::kOk);
+  window.Announce(test_.Find(kRoomSlot, Key(0)));
+  const std::uint32_t granule = test_.Find(kRoomSlot, Key(0)).first_granule;
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(test_.Put(kRoomSlot, Key(1000 + i), kSize), Code::kOk);
   for (int i = 137; i < 200; ++i) {
-    EXPECT_NE(test_.Find(kSlot, Key(1000 + i)).first_granule, granule) << i;
+    EXPECT_NE(test_.Find(kRoomSlot, Key(1000 + i)).first_granule, granule) << i;
   }
   EXPECT_EQ(test_.core->Stat().withdrawn_bytes, kSize);
   window.Clear();
@@ -129,12 +129,12 @@ TEST_F(RoomTest, WhatAReaderProtectsIsNotGivenOut) {
 }
 
 TEST_F(RoomTest, WithoutEvictionNothingVisibleGivesWay) {
-  Fill(kSlot, 0, kObjects);
-  EXPECT_EQ(test_.Reserve(test_.session, kSlot, "new", kSize, /*evict=*/false).code,
+  Fill(kRoomSlot, 0, kObjects);
+  EXPECT_EQ(test_.Reserve(test_.session, kRoomSlot, "new", kSize, /*evict=*/false).code,
             Code::kNoSpace);
-  EXPECT_EQ(Left(kSlot), kObjects);
-  test_.core->Remove(kSlot, Key(3));
-  EXPECT_EQ(test_.Reserve(test_.session, kSlot, "new", kSize, /*evict=*/false).code, Code::kOk);
+  EXPECT_EQ(Left(kRoomSlot), kObjects);
+  test_.core->Remove(kRoomSlot, Key(3));
+  EXPECT_EQ(test_.Reserve(test_.session, kRoomSlot, "new", kSize, /*evict=*/false).code, Code::kOk);
 }
 
 TEST(RoomQuotaTest, ASpaceAtItsMaximumGivesItsOwn) {
@@ -142,20 +142,20 @@ TEST(RoomQuotaTest, ASpaceAtItsMaximumGivesItsOwn) {
                  .max_objects = 1000,
                  .policy = "lru",
                  .quotas = {{"small", {.maximum_bytes = 8 * 1024}}}});
-  test.SetSlot(kSlot, kFirst, "small");
+  test.SetSlot(kRoomSlot, kFirst, "small");
   test.SetSlot(kOther, kFirst, "large");
   EXPECT_EQ(test.Put(kOther, "a", kSize), Code::kOk);
   for (int i = 0; i < 20; ++i) {
-    ASSERT_EQ(test.Put(kSlot, fmt::format("key-{}", i), kSize), Code::kOk);
+    ASSERT_EQ(test.Put(kRoomSlot, fmt::format("key-{}", i), kSize), Code::kOk);
   }
   EXPECT_TRUE(test.Has(kOther, "a"));
   EXPECT_EQ(test.core->Stat().evictions, 12U);
-  EXPECT_EQ(test.Put(kSlot, "too large", 9 * 1024), Code::kNoSpace);
+  EXPECT_EQ(test.Put(kRoomSlot, "too large", 9 * 1024), Code::kNoSpace);
   // What is being written counts, so no number of sessions gets around it.
   int reserved = 0;
   for (int i = 0; i < 20; ++i) {
     const SessionNumber session = test.core->AddSession(nullptr, 1);
-    const Code code = test.Reserve(session, kSlot, fmt::format("more-{}", i), kSize).code;
+    const Code code = test.Reserve(session, kRoomSlot, fmt::format("more-{}", i), kSize).code;
     reserved += code == Code::kOk ? 1 : 0;
   }
   EXPECT_EQ(reserved, 8);
@@ -166,10 +166,10 @@ TEST(RoomQuotaTest, ReservationsOfManySessionsLeaveAGuaranteeAlone) {
                  .max_objects = 1000,
                  .policy = "lru",
                  .quotas = {{"sure", {.guaranteed_bytes = 20 * kSize}}}});
-  test.SetSlot(kSlot, kFirst, "sure");
+  test.SetSlot(kRoomSlot, kFirst, "sure");
   test.SetSlot(kOther, kFirst, "greedy");
   for (int i = 0; i < 20; ++i) {
-    ASSERT_EQ(test.Put(kSlot, fmt::format("key-{}", i), kSize), Code::kOk);
+    ASSERT_EQ(test.Put(kRoomSlot, fmt::format("key-{}", i), kSize), Code::kOk);
   }
   std::uint64_t reserved = 0;
   for (int i = 0; i < 100; ++i) {
@@ -178,17 +178,17 @@ TEST(RoomQuotaTest, ReservationsOfManySessionsLeaveAGuaranteeAlone) {
     reserved += code == Code::kOk ? 1 : 0;
   }
   EXPECT_EQ(reserved, kObjects / 2);
-  for (int i = 0; i < 20; ++i) EXPECT_TRUE(test.Has(kSlot, fmt::format("key-{}", i))) << i;
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(test.Has(kRoomSlot, fmt::format("key-{}", i))) << i;
   // It gets back what others had of its share, for all that they write.
-  for (int i = 0; i < 20; ++i) test.core->Remove(kSlot, fmt::format("key-{}", i));
+  for (int i = 0; i < 20; ++i) test.core->Remove(kRoomSlot, fmt::format("key-{}", i));
   for (int i = 0; i < 20; ++i) {
-    EXPECT_EQ(test.Put(kSlot, fmt::format("again-{}", i), kSize), Code::kOk) << i;
+    EXPECT_EQ(test.Put(kRoomSlot, fmt::format("again-{}", i), kSize), Code::kOk) << i;
   }
 }
 
 class RoomRequestsTest : public testing::Test {
  protected:
-  RoomRequestsTest() { test_.SetSlot(kSlot, kFirst); }
+  RoomRequestsTest() { test_.SetSlot(kRoomSlot, kFirst); }
   // One batch of (key, chunk before it).
   void Put(const std::vector<std::pair<std::string, std::string>>& chunks, bool goes_on) {
     const std::vector<std::byte> value(kSize);
@@ -201,11 +201,11 @@ class RoomRequestsTest : public testing::Test {
                        .hints = {.request_goes_on = goes_on}});
     }
     for (const PutResult& result :
-         test_.core->Put(test_.session, test_.TokenOf(kSlot), items, /*evict=*/true)) {
+         test_.core->Put(test_.session, test_.TokenOf(kRoomSlot), items, /*evict=*/true)) {
       EXPECT_EQ(result.code, Code::kOk);
     }
   }
-  bool Has(const std::string& key) const { return test_.Has(kSlot, key); }
+  bool Has(const std::string& key) const { return test_.Has(kRoomSlot, key); }
 
   TestCore test_{{.payload_bytes = 8 * kSize, .max_objects = 1000}};
 };

@@ -13,7 +13,7 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr SlotId kSlot = 2;
+constexpr SlotId kSetSlot = 2;
 constexpr Generation kGeneration = (7ULL << 24) | 1;
 constexpr std::uint32_t kValue = 64 << 10;
 constexpr std::uint64_t kQueue = 1 << 20;
@@ -34,7 +34,7 @@ class TierSetTest : public testing::Test {
     set_->common().tags.Begin(5);
     const std::uint64_t shares[] = {0xFFFFFFFF, 0xFFFFFFFF00000000};
     set_->SetShares(shares);
-    set_->SetSlots({{.slot = kSlot, .generation = kGeneration, .name = "m"}});
+    set_->SetSlots({{.slot = kSetSlot, .generation = kGeneration, .name = "m"}});
     for (std::size_t i = 0; i < 2; ++i) (*set_)[i].SetOn();
   }
   // Evicts so many values to one disk, whose thread does nothing. How many it took.
@@ -42,12 +42,12 @@ class TierSetTest : public testing::Test {
     int taken = 0;
     for (; values > 0; ++next_) {
       const std::string key = "key" + std::to_string(next_);
-      const Id128 hash = segment::TierHash(5, kSlot, key);
+      const Id128 hash = segment::TierHash(5, kSetSlot, key);
       const std::uint64_t share = segment::ShareOf(segment::TierTag(hash, kGeneration));
       if (((*set_)[disk].shares() & share) == 0) continue;
       const Extent extent{.start = 0,
                           .count = static_cast<std::uint32_t>(view_.granule().Count(kValue))};
-      const bool took = set_->Evicted({.slot = kSlot,
+      const bool took = set_->Evicted({.slot = kSetSlot,
                                        .generation = kGeneration,
                                        .put = 1,
                                        .key = key,

@@ -6,12 +6,12 @@
 namespace kvcove::policy {
 namespace {
 
-struct Node {
+struct ListNode {
   Link link;
 };
-using Nodes = ChunkedArray<Node>;
+using ListNodes = ChunkedArray<ListNode>;
 
-std::vector<ObjectId> All(const Nodes& nodes, const IdList<Nodes>& list) {
+std::vector<ObjectId> All(const ListNodes& nodes, const IdList<ListNodes>& list) {
   std::vector<ObjectId> all;
   for (ObjectId id = list.front(); id != kNoObject; id = nodes[id].link.next) all.push_back(id);
   return all;
@@ -19,10 +19,10 @@ std::vector<ObjectId> All(const Nodes& nodes, const IdList<Nodes>& list) {
 using Ids = std::vector<ObjectId>;
 
 TEST(IdListTest, AppendMovesAllInTheirOrder) {
-  Nodes nodes;
+  ListNodes nodes;
   nodes.Reach(9);
-  IdList<Nodes> a;
-  IdList<Nodes> b;
+  IdList<ListNodes> a;
+  IdList<ListNodes> b;
   a.Append(nodes, b);
   EXPECT_TRUE(a.empty());
   for (const ObjectId id : {1, 2}) a.PushBack(nodes, id);

@@ -15,7 +15,7 @@
 namespace kvcove::policy {
 namespace {
 
-const auto kAll = [](ObjectId) { return true; };
+const auto kAny = [](ObjectId) { return true; };
 
 // A cache of chains over a SegmentPolicy, as an owner keeps it.
 class SegmentPolicyTest : public testing::Test {
@@ -56,9 +56,9 @@ class SegmentPolicyTest : public testing::Test {
     free_.push_back(id);
   }
   std::uint64_t Evict() {
-    const ObjectId id = policy_.Victim(kAll);
+    const ObjectId id = policy_.Victim(kAny);
     if (twin_) {
-      EXPECT_EQ(twin_->Victim(kAll), id);
+      EXPECT_EQ(twin_->Victim(kAny), id);
     }
     if (id == kNoObject) return 0;
     const std::uint64_t key = keys_.at(id);
@@ -303,7 +303,7 @@ std::uint64_t FoundWithTools(bool told, bool lies) {
         policy.OnHit(id);
       } else {
         if (objects.size() == kCapacity) {
-          const ObjectId victim = policy.Victim(kAll);
+          const ObjectId victim = policy.Victim(kAny);
           policy.OnRemove(victim, true);
           objects.erase(keys_of[victim]);
           free.push_back(victim);

@@ -12,8 +12,8 @@
 namespace kvcove::policy {
 namespace {
 
-constexpr Descent kAll[] = {Descent::kApart, Descent::kVictims,  Descent::kUsed,
-                            Descent::kWorth, Descent::kAdmitted, Descent::kStored};
+constexpr Descent kDescents[] = {Descent::kApart, Descent::kVictims,  Descent::kUsed,
+                                 Descent::kWorth, Descent::kAdmitted, Descent::kStored};
 
 TwoTierCount Count(std::span<const Chain> requests, TwoTierOptions options) {
   return *SimulateTwoTiers(options, requests);
@@ -70,7 +70,7 @@ TEST(TwoTiersTest, TheBoundsHoldForEachWay) {
   const std::vector<Chain> requests = Sessions();
   const HitCount sum = *Simulate("default", requests, 3000);
   const HitCount alone = *Simulate("default", requests, 1000);
-  for (const Descent descent : kAll) {
+  for (const Descent descent : kDescents) {
     SCOPED_TRACE(static_cast<int>(descent));
     const TwoTierOptions options{.descent = descent, .memory_blocks = 1000, .disk_blocks = 2000};
     const TwoTierCount count = Count(requests, options);

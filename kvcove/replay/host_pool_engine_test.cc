@@ -13,16 +13,16 @@ namespace {
 using connector::TestPool;
 using connector::TestStore;
 
-constexpr ModelShape kShape{.tp = 2, .block_tokens = 4, .layers = 3, .blocks = 32};
+constexpr ModelShape kEngineShape{.tp = 2, .block_tokens = 4, .layers = 3, .blocks = 32};
 
 struct Roles {
   Roles(TestPool& pool, const Clock& clock) : store(pool) {
-    const connector::EngineShape shape = ShapeOf(kShape);
+    const connector::EngineShape shape = ShapeOf(kEngineShape);
     runner = connector::RunHere(store, clock, std::chrono::milliseconds(0));
     scheduler = std::make_unique<connector::SchedulerRole>(
-        connector::SchedulerOptions{.shape = shape, .blocks = kShape.blocks}, store, *runner,
+        connector::SchedulerOptions{.shape = shape, .blocks = kEngineShape.blocks}, store, *runner,
         clock);
-    for (std::uint32_t rank = 0; rank < kShape.tp; ++rank) {
+    for (std::uint32_t rank = 0; rank < kEngineShape.tp; ++rank) {
       workers.push_back(std::make_unique<connector::WorkerRole>(
           connector::WorkerOptions{
               .shape = shape, .rank = {.tp = rank}, .number = rank, .threads = 0},
@@ -50,7 +50,7 @@ struct Roles {
 struct Engine {
   Engine(TestPool& pool, const Clock& clock)
       : roles(pool, clock),
-        engine({.shape = kShape, .slots = 100}, roles.Connector(), [this] { roles.Move(); }) {
+        engine({.shape = kEngineShape, .slots = 100}, roles.Connector(), [this] { roles.Move(); }) {
     EXPECT_TRUE(engine.Start(1));
   }
   Roles roles;
@@ -92,7 +92,7 @@ TEST_F(HostPoolEngineTest, PagesOfOneEngineGoIntoTheSlotsOfAnother) {
   Engine first(pool_, clock_);
   Engine second(pool_, clock_);
   EXPECT_EQ(Serve(first, "a"), 0U);
-  EXPECT_EQ(pool_.values.size(), 7U * kShape.tp);
+  EXPECT_EQ(pool_.values.size(), 7U * kEngineShape.tp);
   EXPECT_EQ(Serve(second, "other slots first", 5), 1U);
   EXPECT_EQ(Serve(second, "b"), 7U);
   EXPECT_EQ(Serve(second, "shorter", 13), 3U);
@@ -101,7 +101,7 @@ TEST_F(HostPoolEngineTest, PagesOfOneEngineGoIntoTheSlotsOfAnother) {
 
 TEST_F(HostPoolEngineTest, SharesWithAnEngineOfBlocks) {
   Roles roles(pool_, clock_);
-  ModelEngine blocks(ModelOptions{.shape = kShape}, {roles.Connector()});
+  ModelEngine blocks(ModelOptions{.shape = kEngineShape}, {roles.Connector()});
   ASSERT_TRUE(blocks.Start(1));
   blocks.Add({.id = "v", .tokens = Prompt(30)});
   for (int i = 0; i < 100 && blocks.has_work(); ++i) {
@@ -110,7 +110,7 @@ TEST_F(HostPoolEngineTest, SharesWithAnEngineOfBlocks) {
     blocks.Finish();
   }
   ASSERT_EQ(blocks.Leaks(), "");
-  ASSERT_EQ(pool_.values.size(), 7U * kShape.tp);
+  ASSERT_EQ(pool_.values.size(), 7U * kEngineShape.tp);
   Engine pages(pool_, clock_);
   EXPECT_EQ(Serve(pages, "s"), 7U);
 }

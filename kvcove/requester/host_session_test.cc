@@ -77,10 +77,10 @@ class FakeOwner final : public wire::HostService {
 };
 
 // One life of the owner, with a segment of its own.
-class FakeAttachment final : public Attachment {
+class FakeSegmentAttachment final : public Attachment {
  public:
-  static std::shared_ptr<FakeAttachment> At(void* place, std::vector<std::byte>& header,
-                                            segment::SessionPage& page) {
+  static std::shared_ptr<FakeSegmentAttachment> At(void* place, std::vector<std::byte>& header,
+                                                   segment::SessionPage& page) {
     const segment::HeaderSizes sizes{.max_objects = 1024, .payload_bytes = 1 << 20};
     header.assign(segment::HeaderFileBytes(sizes) + 4096, std::byte{});
     void* data = header.data();
@@ -92,10 +92,10 @@ class FakeAttachment final : public Attachment {
     auto view =
         segment::HeaderView::Open(static_cast<std::byte*>(data), segment::HeaderFileBytes(sizes));
     view->slot(0).generation.store(FakeOwner::kGeneration);
-    return {new (place) FakeAttachment(*view, page),
-            [](FakeAttachment* attachment) { attachment->~FakeAttachment(); }};
+    return {new (place) FakeSegmentAttachment(*view, page),
+            [](FakeSegmentAttachment* attachment) { attachment->~FakeSegmentAttachment(); }};
   }
-  FakeAttachment(segment::HeaderView view, segment::SessionPage& page)
+  FakeSegmentAttachment(segment::HeaderView view, segment::SessionPage& page)
       : Attachment(view, nullptr, &page) {}
   wire::HostService& service() override { return owner_; }
   void SetLease(std::int64_t deadline_ns) {
@@ -115,14 +115,14 @@ class FakeHost final : public Host {
 
 // The memory of an attachment that is gone is used for the next one, more often than not.
 TEST(HostSessionTest, AnOwnerThatHasStartedAgainLearnsOfTheEngineAlsoAtTheSameAddress) {
-  alignas(FakeAttachment) std::byte place[sizeof(FakeAttachment)];
+  alignas(FakeSegmentAttachment) std::byte place[sizeof(FakeSegmentAttachment)];
   std::vector<std::byte> header;
   const auto page = std::make_unique<segment::SessionPage>();
   const auto host = std::make_shared<FakeHost>();
   HostSession session(host, {.name = "n", .engine = "e"}, SystemClock::Instance());
   for (int life = 0; life < 3; ++life) {
     host->current.reset();
-    const auto attachment = FakeAttachment::At(place, header, *page);
+    const auto attachment = FakeSegmentAttachment::At(place, header, *page);
     host->current = attachment;
     ASSERT_TRUE(session.Capture({}));
     ASSERT_TRUE(session.Capture({}));
@@ -137,12 +137,13 @@ struct AttachedSession {
   AttachedSession(const AttachedSession&) = delete;
   AttachedSession& operator=(const AttachedSession&) = delete;
 
-  alignas(FakeAttachment) std::byte place[sizeof(FakeAttachment)];
+  alignas(FakeSegmentAttachment) std::byte place[sizeof(FakeSegmentAttachment)];
   std::vector<std::byte> header;
   const std::unique_ptr<segment::SessionPage> page = std::make_unique<segment::SessionPage>();
   const std::shared_ptr<FakeHost> host = std::make_shared<FakeHost>();
   HostSession session{host, {.name = "n", .engine = "e"}, SystemClock::Instance()};
-  const std::shared_ptr<FakeAttachment> attachment = FakeAttachment::At(place, header, *page);
+  const std::shared_ptr<FakeSegmentAttachment> attachment =
+      FakeSegmentAttachment::At(place, header, *page);
 };
 
 // It is frozen, most likely: asking it would cost each look-up all of its time.

@@ -61,7 +61,7 @@ TEST(BackoffTest, WaitsDoubleUpToTheLongestAndDiffer) {
 }
 
 // Answers "busy" so often, then well.
-class FakeChannel final : public wire::Channel {
+class BusyChannel final : public wire::Channel {
  public:
   Result<std::string> Call(wire::Method, std::span<const std::byte>, std::int64_t) override {
     ++calls;
@@ -78,7 +78,7 @@ class FakeChannel final : public wire::Channel {
 };
 
 TEST(PatientChannelTest, ABusyServerIsAskedAgain) {
-  FakeChannel channel;
+  BusyChannel channel;
   channel.busy = 3;
   PatientChannel patient(channel, SystemClock::Instance());
   const auto reply =
@@ -89,7 +89,7 @@ TEST(PatientChannelTest, ABusyServerIsAskedAgain) {
 }
 
 TEST(PatientChannelTest, WhatOneCallerWasToldHoldsForAll) {
-  FakeChannel channel;
+  BusyChannel channel;
   channel.busy = 1;
   channel.retry_after_ms = 300;
   FakeClock clock;
@@ -106,7 +106,7 @@ TEST(PatientChannelTest, WhatOneCallerWasToldHoldsForAll) {
 }
 
 TEST(PatientChannelTest, NobodyWaitsForWhatComesAfterTheDeadline) {
-  FakeChannel channel;
+  BusyChannel channel;
   channel.busy = 1000;
   channel.retry_after_ms = 500;
   FakeClock clock;  // a caller that waits for it would wait for ever

@@ -8,10 +8,10 @@
 namespace kvcove::wire {
 namespace {
 
-using Bytes = std::array<std::byte, kFrameHeaderBytes>;
+using HeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
 
-Bytes BytesOf(std::array<std::uint8_t, kFrameHeaderBytes> numbers) {
-  Bytes bytes;
+HeaderBytes BytesOf(std::array<std::uint8_t, kFrameHeaderBytes> numbers) {
+  HeaderBytes bytes;
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte{numbers[i]};
   return bytes;
 }
@@ -23,7 +23,7 @@ TEST(FrameTest, AHeaderHasTheseBytes) {
                            .code = Code::kStale,
                            .budget_ms = 0x0a0b,
                            .call = 0x1122334455667788};
-  const Bytes golden = BytesOf({
+  const HeaderBytes golden = BytesOf({
       'k',  'v',  'c',  'f',                           // magic
       2,    0,                                         // protocol version
       8,    0x80,                                      // put, a reply
@@ -43,7 +43,7 @@ TEST(FrameTest, AHeaderHasTheseBytes) {
 }
 
 TEST(FrameTest, AHeaderOfABuildBeforeTheBudgetHasNone) {
-  const Bytes old =
+  const HeaderBytes old =
       BytesOf({'k', 'v', 'c', 'f', 2, 0, 4, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0});
   const auto decoded = DecodeFrameHeader(old, kMaxFrameBytes);
   ASSERT_TRUE(decoded) << decoded.error().ToString();
@@ -61,7 +61,7 @@ TEST(FrameTest, ABudgetIsAtLeastAMillisecondAndAtMostWhatFits) {
 }
 
 TEST(FrameTest, WhatIsNoFrameIsCorruptAndAnotherVersionSaysBothNumbers) {
-  const Bytes good = EncodeFrameHeader({.method = 4, .body_bytes = 100});
+  const HeaderBytes good = EncodeFrameHeader({.method = 4, .body_bytes = 100});
   EXPECT_EQ(DecodeFrameHeader(good, 99).error().code, Code::kCorrupt) << "too long";
   struct Case {
     std::size_t at;
@@ -75,7 +75,7 @@ TEST(FrameTest, WhatIsNoFrameIsCorruptAndAnotherVersionSaysBothNumbers) {
            {12, kMaxCode + 1, Code::kCorrupt},
            {4, 9, Code::kIncompatible},
        }) {
-    Bytes bad = good;
+    HeaderBytes bad = good;
     bad[at] = static_cast<std::byte>(value);
     const auto decoded = DecodeFrameHeader(bad, kMaxFrameBytes);
     ASSERT_FALSE(decoded) << "byte " << at;

@@ -7,7 +7,9 @@
 namespace kvcove::wire {
 namespace {
 
-std::span<const std::byte> Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> TextBytes(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
 TEST(TasksTest, AnInventoryGoesOnWhereItStopped) {
   const InventoryRequest request{.cursor = 7,
@@ -18,7 +20,7 @@ TEST(TasksTest, AnInventoryGoesOnWhereItStopped) {
                                  .disks = true,
                                  .within = 11,
                                  .since = 13};
-  const auto read = DecodeInventory(Bytes(Encode(request)));
+  const auto read = DecodeInventory(TextBytes(Encode(request)));
   ASSERT_TRUE(read);
   EXPECT_FALSE(read->slot.has_value());
   EXPECT_TRUE(read->disks);
@@ -31,7 +33,7 @@ TEST(TasksTest, AnObjectMayBeInBothTiers) {
   reply.objects.push_back({.version = 4, .id = 5, .on_disk = true, .key = "both"});
   reply.objects.push_back({.hard_pinned = true, .key = "memory"});
   reply.objects.push_back({.tier = Tier::kDisk, .key = "disk"});
-  const auto read = DecodeInventoryReply(Bytes(Encode(reply)));
+  const auto read = DecodeInventoryReply(TextBytes(Encode(reply)));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->since, 3U);
   EXPECT_TRUE(read->disks);
@@ -52,7 +54,7 @@ CopyRequest Mixed() {
 }
 
 TEST(TasksTest, ACopyNamesWhatIsInMemoryByItsNumberAndWhatIsOnADiskByItsKey) {
-  const auto read = DecodeCopy(Bytes(Encode(Mixed())));
+  const auto read = DecodeCopy(TextBytes(Encode(Mixed())));
   ASSERT_TRUE(read);
   ASSERT_EQ(read->items.size(), 2U);
   EXPECT_EQ(read->items[0].id, 1U);
@@ -81,13 +83,13 @@ TEST(TasksTest, ACopyFromMemoryAloneHasTheBytesOfBefore) {
 TEST(TasksTest, ACopyOfWhatCannotBeIsRefused) {
   CopyRequest long_key = Mixed();
   long_key.items[1].key = std::string(kMaxKeyBytes + 1, 'k');
-  EXPECT_EQ(DecodeCopy(Bytes(Encode(long_key))).error().code, Code::kCorrupt);
+  EXPECT_EQ(DecodeCopy(TextBytes(Encode(long_key))).error().code, Code::kCorrupt);
   CopyRequest many = Mixed();
   many.items.resize(kMaxPage + 1, many.items[1]);
-  EXPECT_EQ(DecodeCopy(Bytes(Encode(many))).error().code, Code::kCorrupt);
+  EXPECT_EQ(DecodeCopy(TextBytes(Encode(many))).error().code, Code::kCorrupt);
   CopyRequest slot = Mixed();
   slot.items[1].slot = kMaxSlots;
-  EXPECT_EQ(DecodeCopy(Bytes(Encode(slot))).error().code, Code::kCorrupt);
+  EXPECT_EQ(DecodeCopy(TextBytes(Encode(slot))).error().code, Code::kCorrupt);
 }
 
 }  // namespace

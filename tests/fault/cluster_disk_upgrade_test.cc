@@ -229,7 +229,7 @@ TEST_F(ClusterDiskUpgradeTest, ResetsAndPatternsDuringAnUpgradeAreProven) {
 
 // ---- the other process
 
-[[noreturn]] void TakeOver(const std::vector<std::string>& words) {
+[[noreturn]] void TakeOverDisk(const std::vector<std::string>& words) {
   pool::DaemonOptions options;
   options.socket_path = words[0];
   options.host.socket_path = words[0];
@@ -247,7 +247,7 @@ TEST_F(ClusterDiskUpgradeTest, ResetsAndPatternsDuringAnUpgradeAreProven) {
   _exit(3);
 }
 
-const ProcessRole kTaker("--take-over-disk", TakeOver);
+const ProcessRole kDiskTaker("--take-over-disk", TakeOverDisk);
 
 }  // namespace
 }  // namespace kvcove

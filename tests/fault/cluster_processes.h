@@ -26,14 +26,13 @@
 #include "tests/call_time.h"
 #include "tests/lasting_address.h"
 #include "tests/must.h"
+#include "tests/slowness.h"
 
 extern char** environ;
 
 namespace kvcove {
 
 using std::chrono::milliseconds;
-
-inline std::int64_t NowMs() { return SystemClock::Instance().NowNs() / kMillisecond; }
 
 class ClusterProcesses {
  public:

@@ -37,7 +37,6 @@ namespace {
 using std::chrono::milliseconds;
 
 std::span<const std::byte> Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
-std::int64_t Now() { return SystemClock::Instance().NowNs(); }
 
 // Returns when the process has stopped, in all its threads.
 void Freeze(pid_t pid) {

@@ -27,8 +27,6 @@ namespace {
 
 using pool::UpgradeStage;
 
-std::int64_t Now() { return SystemClock::Instance().NowNs(); }
-
 // Calls of one kind from a thread of their own, until it goes.
 class Caller {
  public:
@@ -522,7 +520,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, SecureUpgradeTest, testing::Bool(),
 
 // ---- the other process
 
-[[noreturn]] void TakeOver(const std::vector<std::string>& words) {
+[[noreturn]] void TakeOverMaster(const std::vector<std::string>& words) {
   const auto at = static_cast<UpgradeStage>(std::stoi(words[2]));
   const std::string what = words[3];
   const pid_t running = std::stoi(words[4]);
@@ -540,7 +538,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, SecureUpgradeTest, testing::Bool(),
   while (true) pause();
 }
 
-const ProcessRole kTaker("--take-over-master", TakeOver);
+const ProcessRole kMasterTaker("--take-over-master", TakeOverMaster);
 
 }  // namespace
 }  // namespace kvcove

@@ -696,7 +696,7 @@ TEST_F(SeveralOwnersUpgradeTest, OneOfThemAloneIsRefusedByName) {
 
 // ---- the other process
 
-[[noreturn]] void TakeOver(const std::vector<std::string>& words) {
+[[noreturn]] void TakeOverOwner(const std::vector<std::string>& words) {
   const auto at = static_cast<UpgradeStage>(std::stoi(words[1]));
   const std::string what = words[2];
   const pid_t running = std::stoi(words[3]);
@@ -720,7 +720,7 @@ TEST_F(SeveralOwnersUpgradeTest, OneOfThemAloneIsRefusedByName) {
   while (true) pause();
 }
 
-const ProcessRole kTaker("--take-over-owner", TakeOver);
+const ProcessRole kOwnerTaker("--take-over-owner", TakeOverOwner);
 
 }  // namespace
 }  // namespace kvcove

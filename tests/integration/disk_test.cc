@@ -34,7 +34,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::uint64_t kMemory = 8 << 20;
+constexpr std::uint64_t kDiskMemory = 8 << 20;
 constexpr std::size_t kValue = 200'000;  // 40 fit in memory
 
 std::string ValueOf(const std::string& key, std::size_t size = kValue) {
@@ -104,12 +104,12 @@ class DiskTest : public testing::TestWithParam<std::string> {
     if (GetParam() == "embedded") {
       KVCOVE_ASSIGN(pool_,
                     Pool::Open(fmt::format("embedded:?memory={}&disk={}:{}&data={}&disk_admit={}",
-                                           kMemory, disk_, size, directory_ + "/data", admit),
+                                           kDiskMemory, disk_, size, directory_ + "/data", admit),
                                kCallTime));
     } else {
       pool::DaemonOptions options;
       options.socket_path = directory_ + "/kvcove.sock";
-      options.host.owner.memory_bytes = kMemory;
+      options.host.owner.memory_bytes = kDiskMemory;
       options.host.data_directory = directory_ + "/data";
       const std::string disks = disk_ + ":" + size;
       KVCOVE_ASSIGN(options.host.owner.disks, owner::ParseDisks("disk", {&disks, 1}));
@@ -454,15 +454,15 @@ TEST_P(DiskTest, ADiskThatDoesNotFitStopsTheStart) {
 }
 
 TEST_P(DiskTest, ADiskInUseOrOfAnotherPoolStopsTheStart) {
-  const auto second = Pool::Open(
-      fmt::format("embedded:?memory={}&disk={}:128MiB&data={}", kMemory, disk_, directory_ + "/d2"),
-      kCallTime);
+  const auto second = Pool::Open(fmt::format("embedded:?memory={}&disk={}:128MiB&data={}",
+                                             kDiskMemory, disk_, directory_ + "/d2"),
+                                 kCallTime);
   ASSERT_FALSE(second);
   EXPECT_NE(second.error().detail.find("in use"), std::string::npos) << second.error().detail;
   Close();
-  const auto foreign = Pool::Open(
-      fmt::format("embedded:?memory={}&disk={}:128MiB&data={}", kMemory, disk_, directory_ + "/d2"),
-      kCallTime);
+  const auto foreign = Pool::Open(fmt::format("embedded:?memory={}&disk={}:128MiB&data={}",
+                                              kDiskMemory, disk_, directory_ + "/d2"),
+                                  kCallTime);
   ASSERT_FALSE(foreign);
   EXPECT_NE(foreign.error().detail.find("belongs to pool"), std::string::npos)
       << foreign.error().detail;
@@ -475,7 +475,7 @@ TEST_P(DiskTest, ADiskThatMissedARunStartsEmpty) {
   Close();
   {
     const auto without = Pool::Open(
-        fmt::format("embedded:?memory={}&data={}", kMemory, directory_ + "/data"), kCallTime);
+        fmt::format("embedded:?memory={}&data={}", kDiskMemory, directory_ + "/data"), kCallTime);
     ASSERT_TRUE(without) << without.error().ToString();
   }
   ASSERT_NO_FATAL_FAILURE(OpenAgain());

@@ -20,7 +20,7 @@
 namespace kvcove {
 namespace {
 
-constexpr std::uint64_t kMemory = 300 * kGiB;
+constexpr std::uint64_t kLargeMemory = 300 * kGiB;
 
 // Of this process, in bytes.
 std::uint64_t PageTables() {
@@ -45,8 +45,8 @@ class LargeSegmentTest : public testing::Test {
     directory_ = mkdtemp(name.data());
     pool::DaemonOptions options;
     options.socket_path = directory_ + "/private/kvcove.sock";
-    options.host.owner.memory_bytes = kMemory;
-    options.host.owner.available_bytes = kMemory;  // nothing is populated
+    options.host.owner.memory_bytes = kLargeMemory;
+    options.host.owner.available_bytes = kLargeMemory;  // nothing is populated
     options.host.owner.populate = false;
     auto daemon = pool::Daemon::Open(options, SystemClock::Instance());
     ASSERT_TRUE(daemon) << daemon.error().ToString();
@@ -137,7 +137,7 @@ TEST_F(LargeSegmentTest, ItFillsToItsEndAndThenEvicts) {
   EXPECT_EQ(owner().Stat().evictions, 0U);
   Occupy(token, 1200, 1201);
   EXPECT_EQ(owner().Stat().evictions, 1U);
-  EXPECT_EQ(owner().Stat().object_bytes, kMemory);
+  EXPECT_EQ(owner().Stat().object_bytes, kLargeMemory);
 }
 
 }  // namespace

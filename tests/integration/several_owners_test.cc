@@ -12,7 +12,7 @@
 namespace kvcove {
 namespace {
 
-constexpr std::uint64_t kMemory = 4 << 20;
+constexpr std::uint64_t kOwnerMemory = 4 << 20;
 
 class SeveralOwnersTest : public ClusterFixture {
  protected:
@@ -35,7 +35,7 @@ class SeveralOwnersTest : public ClusterFixture {
     pool::DaemonOptions whole;
     whole.socket_path = socket_;
     whole.host.data_directory = directory_ + "/data";
-    whole.host.owner.memory_bytes = 2 * kMemory;
+    whole.host.owner.memory_bytes = 2 * kOwnerMemory;
     if (disks_) {
       for (const char* name : {"/disk-a", "/disk-b"}) {
         std::filesystem::create_directories(directory_ + name);
@@ -43,8 +43,8 @@ class SeveralOwnersTest : public ClusterFixture {
       }
     }
     // As two nodes have it, without binding: this machine may have one.
-    auto parts = Must(pool::SplitDaemon(
-        whole, {{.place = {}, .memory_bytes = kMemory}, {.place = {}, .memory_bytes = kMemory}}));
+    auto parts = Must(pool::SplitDaemon(whole, {{.place = {}, .memory_bytes = kOwnerMemory},
+                                                {.place = {}, .memory_bytes = kOwnerMemory}}));
     auto daemons = pool::OpenDaemons(parts, SystemClock::Instance());
     if (!daemons && daemons.error().detail.find("O_DIRECT") != std::string::npos) {
       GTEST_SKIP() << daemons.error().ToString();
@@ -164,7 +164,7 @@ TEST_F(SeveralOwnersTest, PutsSpreadAndEachIsFoundByAll) {
   EXPECT_THAT(Must(session->Stat(views, {.timeout = kCallTime})),
               testing::Each(testing::Optional(testing::_)));
   EXPECT_EQ(AwaitStat(*pool_).objects, keys.size());
-  EXPECT_EQ(AwaitStat(*pool_).payload_bytes, 2 * kMemory);
+  EXPECT_EQ(AwaitStat(*pool_).payload_bytes, 2 * kOwnerMemory);
 }
 
 TEST_F(SeveralOwnersTest, OnlyThePlainSocketIsNeededAndASiblingsFindsTheRestNot) {
@@ -176,7 +176,7 @@ TEST_F(SeveralOwnersTest, OnlyThePlainSocketIsNeededAndASiblingsFindsTheRestNot)
   for (const auto& owner : status) {
     EXPECT_TRUE(owner.reached);
     EXPECT_TRUE(owner.lease_holds);
-    EXPECT_EQ(owner.stat.payload_bytes, kMemory);
+    EXPECT_EQ(owner.stat.payload_bytes, kOwnerMemory);
   }
 }
 
@@ -284,7 +284,7 @@ TEST_F(SeveralOwnersTest, ValuesOfAPoolThatHasStartedAgainAreGoneAndAllOwnersAre
   Serve();
   EXPECT_TRUE(Becomes([&] {
     const auto stat = pool_->Stat();
-    return stat && stat->payload_bytes == 2 * kMemory;
+    return stat && stat->payload_bytes == 2 * kOwnerMemory;
   }));
   for (const std::string& key : keys) EXPECT_FALSE(Exists(*session_, key).ok());
   (void)PutOnBoth(*session_);
@@ -294,16 +294,16 @@ TEST_F(SeveralOwnersTest, ValuesOfAPoolThatHasStartedAgainAreGoneAndAllOwnersAre
 TEST_F(SeveralOwnersTest, AStrangersOwnerWithASiblingsNameIsNotUsed) {
   pool::DaemonOptions options;
   options.socket_path = requester::SiblingSocket(socket_, "stranger");
-  options.host.owner.memory_bytes = kMemory;
+  options.host.owner.memory_bytes = kOwnerMemory;
   auto stranger = Must(pool::Daemon::Open(options, SystemClock::Instance()));
   auto pool = Must(Pool::Open("unix:" + socket_, kCallTime));
-  EXPECT_EQ(AwaitStat(*pool).payload_bytes, 2 * kMemory) << "without the stranger's";
+  EXPECT_EQ(AwaitStat(*pool).payload_bytes, 2 * kOwnerMemory) << "without the stranger's";
 }
 
 TEST_F(SeveralOwnersTest, ASecondOwnerUnderTheSameNameIsRefused) {
   pool::DaemonOptions options;
   options.socket_path = socket_;
-  options.host.owner.memory_bytes = kMemory;
+  options.host.owner.memory_bytes = kOwnerMemory;
   const auto second = pool::Daemon::Open(options, SystemClock::Instance());
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, Code::kUnavailable);

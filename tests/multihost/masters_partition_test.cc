@@ -60,16 +60,13 @@ enum Network {
 };  // etcd; to etcd; to masters; to owners
 
 constexpr std::uint64_t kKeys = 40;
-constexpr std::size_t kBytes = 512;
+constexpr std::size_t kMasterBytes = 512;
 constexpr milliseconds kTimeout{1000};
 // Everything works again within 5 s; a leader that was cut off or frozen needs 2 s until another
 // one leads, and so does etcd until it has elected one.
 constexpr std::int64_t kWorksAgainMs = 5'000 + 4'000;
 // A leader's time, and what two busy cores need to say so.
 constexpr std::int64_t kStepsDownMs = 1'600 + 900;
-
-std::int64_t Now() { return SystemClock::Instance().NowNs(); }
-std::int64_t NowMs() { return Now() / kMillisecond; }
 
 std::uint64_t Number(const char* variable, std::uint64_t otherwise) {
   const char* text = std::getenv(variable);
@@ -82,7 +79,7 @@ struct Head {
   std::uint64_t serial = 0;
 };
 std::string ValueOf(const Head& head) {
-  std::string value = RandomBytes(Mix64(head.key ^ Mix64(head.serial)), kBytes);
+  std::string value = RandomBytes(Mix64(head.key ^ Mix64(head.serial)), kMasterBytes);
   std::memcpy(value.data(), &head, sizeof(head));
   return value;
 }
@@ -127,12 +124,12 @@ class Client {
     std::size_t found = 0;
     for (std::size_t from = 0; from < keys.size(); from += 64) {
       const std::size_t count = std::min<std::size_t>(64, keys.size() - from);
-      std::vector<std::string> into(count, std::string(kBytes, '\0'));
+      std::vector<std::string> into(count, std::string(kMasterBytes, '\0'));
       std::vector<MutableBuffer> pieces(count);
       std::vector<GetItem> items(count);
       std::vector<ItemResult> results(count);
       for (std::size_t i = 0; i < count; ++i) {
-        pieces[i] = {into[i].data(), kBytes};
+        pieces[i] = {into[i].data(), kMasterBytes};
         items[i] = {.key = keys[from + i], .into = {&pieces[i], 1}};
       }
       (void)session.Get(items, results, {.timeout = kTimeout});
@@ -164,7 +161,7 @@ class Client {
   void Read() {
     const std::uint64_t key = random_.Below(kKeys);
     const std::string name = KeyOf(key);
-    std::string into(kBytes, '\0');
+    std::string into(kMasterBytes, '\0');
     const MutableBuffer piece{into.data(), into.size()};
     const GetItem item{.key = name, .into = {&piece, 1}};
     ItemResult result;

@@ -34,8 +34,6 @@ constexpr int kEngines = 2;
 constexpr int kMaster = 3;
 constexpr std::size_t kBytes = 3000;
 
-std::int64_t NowMs() { return SystemClock::Instance().NowNs() / kMillisecond; }
-
 class PartitionTest : public testing::Test {
  protected:
   void SetUp() override {
