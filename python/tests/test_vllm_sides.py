@@ -309,6 +309,44 @@ def test_harmless_calls_are_those_of_the_configuration_too(connector: Any) -> No
     assert role.told == ["weights_changing", "weights_changed"]
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "seed", "told"),
+    [
+        ("xxhash", None, "have a random seed (xxhash)"),
+        ("xxhash", "7", None),
+        ("sha256", None, None),
+    ],
+)
+def test_an_engine_whose_block_hashes_nobody_else_has_says_so(
+    connector: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    algorithm: str,
+    seed: str | None,
+    told: str | None,
+) -> None:
+    if seed is None:
+        monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    else:
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+    monkeypatch.setattr(connector, "model_fingerprint", lambda *args: "f")
+    config = SimpleNamespace(
+        cache_config=SimpleNamespace(prefix_caching_hash_algo=algorithm),
+        kv_transfer_config=SimpleNamespace(engine_id="e1"),
+    )
+    with kvcove.open("embedded:?memory=4MiB") as pool:
+        here = SimpleNamespace(_pool=pool, _engine="e1", _config=None)
+        connector._SchedulerSide._tell_hashing(here, config)
+        left = pool.session("kvcove-facts").get(["hashing of f"])[0]
+    if told is None:
+        assert not caplog.records
+        assert left == f"{algorithm}:{seed or 'fixed'}".encode(), "for engines that start later"
+    else:
+        assert told in caplog.text
+        assert "PYTHONHASHSEED" in caplog.text
+        assert left is None, "another engine is not to be warned of this one"
+
+
 class BlockPool:
     """As vLLM's: it resets only while no block is in use."""
 

@@ -383,6 +383,34 @@ TEST_F(OperationsTest, OwnersHaveAnEndpointToo) {
   EXPECT_EQ(get("/healthz").status, 200);
 }
 
+TEST_F(OperationsTest, ThePreferredSegmentIsTheOptionsThenKvcovesThenTheOthers) {
+  struct Sources {
+    std::string option, kvcove, mooncake;
+    int expected;
+  };
+  const std::string one = owners_[0]->host().address();
+  const std::string two = owners_[1]->host().address();
+  auto pool = Open("host0");  // whose own owner is the one that nothing prefers
+  int number = 0;
+  for (const Sources& from :
+       {Sources{"", "", "", 0}, Sources{"", "", two, 1}, Sources{"", two, one, 1},
+        Sources{"", one, two, 0}, Sources{two, one, one, 1}, Sources{one, two, two, 0}}) {
+    setenv("KVCOVE_PREFERRED_SEGMENT", from.kvcove.c_str(), 1);
+    setenv("MOONCAKE_PREFERRED_SEGMENT", from.mooncake.c_str(), 1);
+    auto session =
+        pool->OpenSession({.name = "acme/llama", .engine = "e1", .preferred_segment = from.option});
+    unsetenv("KVCOVE_PREFERRED_SEGMENT");
+    unsetenv("MOONCAKE_PREFERRED_SEGMENT");
+    ASSERT_TRUE(session) << session.error().ToString();
+    const std::string key = fmt::format("preferred-{}", number++);
+    ASSERT_EQ(Put(**session, key), Code::kOk);
+    const std::string_view keys[] = {key};
+    EXPECT_EQ(Must((*session)->Where(keys, {.timeout = kCallTime})).front(),
+              std::vector<std::string>{from.expected == 0 ? one : two})
+        << fmt::format("'{}' '{}' '{}'", from.option, from.kvcove, from.mooncake);
+  }
+}
+
 TEST_F(OperationsTest, PlacementByName) {
   auto pool = Must(Pool::Open(
       fmt::format("kvcove://{}?host=host0&placement=random", master_->address().ToString()),
