@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvcove.launch import hydra, migrate, prime_rl, slurm, verl
+from kvcove.launch import _stale, hydra, migrate, prime_rl, slurm, verl
 from kvcove.launch._document import Document, at, read
 from kvcove.launch._errors import ConfigError, LaunchError
 from kvcove.launch.connector import build_kv_transfer_config, to_json
@@ -57,12 +57,15 @@ def _parser() -> argparse.ArgumentParser:
         help="a TOML file of prime-rl; or a YAML file of verl, Hydra's overrides, or both",
     )
     _add_version(build)
+    _add_strict(build)
     build.add_argument("--pretty", action="store_true", help="over several lines")
 
     check = add("check", "say what is wrong with configurations, and where")
     check.add_argument(
         "files", nargs="+", metavar="FILE", help="TOML of prime-rl, YAML of verl or prime-rl"
     )
+
+    _add_strict(check)
 
     rewrite = add(
         "migrate",
@@ -81,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         "COMMAND runs\nwith what unmodified verl understands.",
     )
     run.usage = (
-        "python -m kvcove.launch verl [--kv-store FILE] [--timeout S]\n"
+        "python -m kvcove.launch verl [--kv-store FILE] [--timeout S] [--strict]\n"
         "                                    [--print] -- COMMAND..."
     )
     run.add_argument(
@@ -97,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--print", action="store_true", help="print the command instead; the pool is not asked"
     )
+    _add_strict(run)
     run.add_argument("run", nargs=argparse.REMAINDER, metavar="-- COMMAND...")
     _add_slurm(add)
     return parser
@@ -155,6 +159,7 @@ def _add_slurm(add: Callable[..., argparse.ArgumentParser]) -> None:
         help="a line of #SBATCH, such as --sbatch=--time=1:00:00; may be repeated",
     )
     _add_version(job)
+    _add_strict(job)
 
 
 def _seconds(text: str) -> float:
@@ -169,6 +174,14 @@ def _add_version(parser: argparse.ArgumentParser) -> None:
         "--vllm-version",
         metavar="V",
         help="names differ between versions of vLLM (default: the installed one's)",
+    )
+
+
+def _add_strict(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse where engines may be given KV of old weights; default: a warning",
     )
 
 
@@ -220,11 +233,15 @@ def _build(options: argparse.Namespace) -> int:
     if document is not None and _is_prime_rl(document):
         if overrides:
             raise LaunchError(f"{overrides[0].text}: {files[0]} is no configuration of verl")
-        config = prime_rl.load(document).build_kv_transfer_config(options.vllm_version)
+        found = prime_rl.load(document)
+        config = found.build_kv_transfer_config(options.vllm_version)
+        size, resets = found.tensor_parallel_size, False
     else:
         config = build_kv_transfer_config(
             verl.load(document, overrides), vllm_version=options.vllm_version
         )
+        size, resets = verl.tensor_parallel_size_of((), document), True
+    _stale.tell(config, tensor_parallel_size=size, resets=resets, strict=options.strict)
     if config is None:
         print("kvcove.launch: no connector is wanted", file=sys.stderr)
     elif options.pretty:
@@ -240,23 +257,38 @@ def _check(options: argparse.Namespace) -> int:
     status = 0
     for name in options.files:
         try:
-            print(f"{name}: {_summary(read(name))}")
+            print(f"{name}: {_summary(read(name), strict=options.strict)}")
         except (ConfigError, LaunchError) as error:
             print(error, file=sys.stderr)
             status = 2
     return status
 
 
-def _summary(document: Document) -> str:
+def _summary(document: Document, *, strict: bool) -> str:
+    def tell(made: dict[str, Any] | None, size: int, *, resets: bool) -> None:
+        _stale.tell(
+            made,
+            tensor_parallel_size=size,
+            resets=resets,
+            strict=strict,
+            source=document.source,
+        )
+
     if not _is_prime_rl(document):
         if verl.find_block(document.data) is None:
             return f"there is no {verl.BLOCK}"
         config = verl.load(document)
+        tell(
+            build_kv_transfer_config(config),
+            verl.tensor_parallel_size_of((), document),
+            resets=True,
+        )
         return f"right; {config.kv_connector if config.enable else 'not enabled'}"
     found = prime_rl.load(document)
     made = found.build_kv_transfer_config()
     if made is None:
         return "right; no connector"
+    tell(made, found.tensor_parallel_size, resets=False)
     connectors = made["kv_connector_extra_config"].get("connectors", [made])
     text = f"right; {' and '.join(c['kv_connector'] for c in connectors)}"
     if found.slurm and found.offload is not None and found.offload.disk is not None:
@@ -292,6 +324,8 @@ def _slurm(options: argparse.Namespace) -> int:
         timeout=options.timeout,
         vllm_version=options.vllm_version,
     )
+    size = max(pool.tensor_parallel_size, _stale.tensor_parallel_size_of(options.behind))
+    _stale.tell(pool.connector, tensor_parallel_size=size, resets=False, strict=options.strict)
     if options.part:
         if options.behind or options.nodes or options.output_dir or options.sbatch:
             raise LaunchError(
@@ -318,6 +352,12 @@ def _verl(options: argparse.Namespace) -> int:
     if document is not None and verl.find_block(document.data) is None:
         raise LaunchError(f"{options.kv_store}: there is no {verl.BLOCK}")
     made = verl.plan(command, document)
+    _stale.tell(
+        made.connector,
+        tensor_parallel_size=made.tensor_parallel_size,
+        resets=True,
+        strict=options.strict,
+    )
     environment = {**os.environ, **made.environment}
     run = made.command
     wanted = bool(made.overrides)

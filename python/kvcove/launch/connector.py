@@ -70,7 +70,7 @@ def build_kv_transfer_config(
     elif isinstance(offload, NativeOffload):
         connectors.append(_native(offload, vllm_version))
     elif isinstance(offload, MooncakeOffload):
-        connectors.append(_connector("MooncakeStoreConnector", {}))
+        connectors.append(_connector("MooncakeStoreConnector", {}) | _RECOMPUTE)
     elif offload is not None:
         connectors.append(_kvcove("kv_both", offload.connector_options()))
     if len(connectors) < 2:
@@ -117,7 +117,11 @@ def _kvcove(role: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_kv_store(config: KVStoreConfig) -> dict[str, Any]:
-    made: dict[str, Any] = {"kv_connector": config.kv_connector, "kv_role": config.kv_role}
+    made: dict[str, Any] = {
+        "kv_connector": config.kv_connector,
+        "kv_role": config.kv_role,
+        **_RECOMPUTE,
+    }
     if config.kv_connector == "KvcoveConnector":
         made = _kvcove(config.kv_role, {})
     if config.config_path is not None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvcove.launch import prime_rl, verl
+from kvcove.launch import _stale, prime_rl, verl
 from kvcove.launch._document import Document
 from kvcove.launch._errors import LaunchError
 from kvcove.launch.connector import build_kv_transfer_config
@@ -28,6 +28,8 @@ def for_verl(
     *,
     timeout: float = 2.0,
     vllm_version: str | None = None,
+    tensor_parallel_size: int = 1,
+    strict: bool = False,
 ) -> dict[str, Any] | None:
     """Return the connector of verl's rollout engines; called once, before they are started.
 
@@ -39,6 +41,10 @@ def for_verl(
         Seconds that the pool may take to answer.
     vllm_version : str, optional
         Of the engines, where they are not this environment's.
+    tensor_parallel_size : int
+        Of one engine (``rollout.tensor_model_parallel_size``).
+    strict : bool
+        Where engines may be given KV of old weights, that is an error; else a warning is logged.
 
     Returns
     -------
@@ -51,7 +57,7 @@ def for_verl(
     ConfigError
         The block is wrong: a ``ValueError`` that names key and remedy.
     LaunchError
-        Nothing says where MooncakeStoreConnector's master is.
+        Nothing says where MooncakeStoreConnector's master is; or ``strict`` refuses.
     PoolUnreachable
         The pool does not answer and ``on_failure`` is ``crash``.
     """
@@ -61,13 +67,15 @@ def for_verl(
     if not isinstance(config, KVStoreConfig):
         path = tuple(verl.BLOCK.split("."))
         config = verl.parse_block(_plain(config), Document({}, language="yaml"), path)
-    if not config.enable or not usable(config, timeout=timeout):
+    made = build_kv_transfer_config(config, vllm_version=vllm_version)
+    if made is None or not usable(config, timeout=timeout):
         return None
-    return build_kv_transfer_config(config, vllm_version=vllm_version)
+    _stale.tell(made, tensor_parallel_size=tensor_parallel_size, resets=True, strict=strict)
+    return made
 
 
 def for_prime_rl(
-    config: Mapping[str, Any], *, vllm_version: str | None = None
+    config: Mapping[str, Any], *, vllm_version: str | None = None, strict: bool = False
 ) -> dict[str, Any] | None:
     """Return the connector of prime-rl's inference engines.
 
@@ -77,6 +85,8 @@ def for_prime_rl(
         The whole configuration of ``rl`` (with ``inference``) or of ``inference``, as parsed.
     vllm_version : str, optional
         Of the engines, where they are not this environment's.
+    strict : bool
+        Where engines may be given KV of old weights, that is an error; else a warning is logged.
 
     Returns
     -------
@@ -88,8 +98,13 @@ def for_prime_rl(
     ------
     ConfigError
         The configuration is wrong: a ``ValueError`` that names key and remedy.
+    LaunchError
+        ``strict`` refuses.
     """
-    return prime_rl.load(Document(_plain(config))).build_kv_transfer_config(vllm_version)
+    found = prime_rl.load(Document(_plain(config)))
+    made = found.build_kv_transfer_config(vllm_version)
+    _stale.tell(made, tensor_parallel_size=found.tensor_parallel_size, resets=False, strict=strict)
+    return made
 
 
 def usable(

@@ -60,11 +60,14 @@ class PrimeRl:
         Prefill and decode are engines of their own (``deployment.type = "disaggregated"``).
     slurm : bool
         The run goes through SLURM, so another host runs the engines.
+    tensor_parallel_size : int
+        Of one engine.
     """
 
     offload: NativeOffload | MooncakeOffload | KvcoveOffload | None
     use_pd_kv_transfer: bool
     slurm: bool
+    tensor_parallel_size: int = 1
 
     def build_kv_transfer_config(self, vllm_version: str | None = None) -> dict[str, Any] | None:
         """Return the value of vLLM's ``--kv-transfer-config``, or None."""
@@ -108,7 +111,15 @@ def load(document: Document) -> PrimeRl:
             raise ConfigError([*problems, *error.problems]) from error
         raise_if(problems)
     pd = deployment == "disaggregated" or at(data, (*inference, "use_pd_kv_transfer")) is True
-    return PrimeRl(offload, pd, slurm)
+    return PrimeRl(offload, pd, slurm, _tensor_parallel_size(data, inference))
+
+
+def _tensor_parallel_size(data: Mapping[str, Any], inference: KeyPath) -> int:
+    for key in (("parallel", "tp"), ("vllm", "tensor_parallel_size")):
+        size = at(data, (*inference, *key))
+        if isinstance(size, int):
+            return size
+    return 1
 
 
 def outdated_text(document: Document, path: KeyPath, new: Mapping[str, Any]) -> str:

@@ -84,6 +84,8 @@ class Pool:
         Seconds that each wait lasts at most.
     connector : dict
         The value of vLLM's ``--kv-transfer-config``.
+    tensor_parallel_size : int
+        Of one engine, as the configuration says.
     """
 
     kind: str
@@ -94,6 +96,7 @@ class Pool:
     first_port: int
     timeout: int
     connector: dict[str, Any]
+    tensor_parallel_size: int = 1
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,10 @@ def pool_of(
         vllm_version=vllm_version,
     )
     assert made is not None
-    return Pool(kind, num_bytes, path, disk_bytes, device_name or "", first_port, timeout, made)
+    size = config.tensor_parallel_size if config is not None else 1
+    return Pool(
+        kind, num_bytes, path, disk_bytes, device_name or "", first_port, timeout, made, size
+    )
 
 
 def _disk_of(kind: str, disk: str) -> tuple[str, int]:

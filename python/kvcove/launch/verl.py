@@ -25,6 +25,8 @@ from kvcove.launch.kv_store import KVStoreConfig
 __all__ = ["BLOCK", "TARGET", "Plan", "find_block", "load", "plan"]
 
 BLOCK = "actor_rollout_ref.rollout.kv_store"
+_TP = "actor_rollout_ref.rollout.tensor_model_parallel_size"
+_DEFAULT_TP = 2  # of verl's rollout.yaml
 TARGET = "actor_rollout_ref.rollout.engine_kwargs.vllm.kv_transfer_config"
 
 _PATH = tuple(BLOCK.split("."))
@@ -45,12 +47,18 @@ class Plan:
         What gives its engines the connector; empty where none is wanted.
     environment : dict of str to str
         Variables that go with the overrides.
+    connector : dict or None
+        The value of ``--kv-transfer-config`` that the overrides give.
+    tensor_parallel_size : int
+        Of one engine, as the command says; else verl's default.
     """
 
     config: KVStoreConfig
     command: list[str]
     overrides: list[str]
     environment: dict[str, str]
+    connector: dict[str, Any] | None = None
+    tensor_parallel_size: int = _DEFAULT_TP
 
 
 def find_block(data: Mapping[str, Any]) -> KeyPath | None:
@@ -132,7 +140,21 @@ def plan(command: Sequence[str], document: Document | None = None) -> Plan:
     # Hydra merges a dict that is added into one that is there. To add null is an error of Hydra's
     # then: a connector in verl's own files is not mixed with this one in silence.
     added = [f"+{TARGET}=null", f"{TARGET}={hydra.quote(made)}"]
-    return Plan(config, rest, added, environment)
+    size = tensor_parallel_size_of(rest, document)
+    return Plan(config, rest, added, environment, made, size)
+
+
+def tensor_parallel_size_of(arguments: Sequence[str], document: Document | None = None) -> int:
+    """Return what Hydra's overrides say of an engine, else a file, else verl's default."""
+    size: Any = None
+    if document is not None:
+        block = find_block(document.data) or _PATH
+        size = at(document.data, (*block[:-1], _TP.rpartition(".")[2]))
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key.lstrip("+") == _TP and value.isascii() and value.isdigit():
+            size = int(value)
+    return size if isinstance(size, int) else _DEFAULT_TP
 
 
 _CONFLICTS = (

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where KV of old weights may be found although a configuration is right."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kvcove.launch._errors import LaunchError
+
+__all__ = ["tell", "tensor_parallel_size_of"]
+
+_log = logging.getLogger("kvcove.launch")
+
+_INSTEAD = "KvcoveConnector keeps KV under a fingerprint of the weights"
+_SALT = (
+    "has no version of the weights, and prime-rl does not reset it when they change: each request "
+    "needs a cache_salt with their version (prime-rl's have one, those of an evaluation client may "
+    "not)"
+)
+
+
+def tell(
+    config: Mapping[str, Any] | None,
+    *,
+    tensor_parallel_size: int,
+    resets: bool,
+    strict: bool = False,
+    source: str = "",
+) -> None:
+    """Warn of each way in which an engine may be given KV of old weights, or answers late loads wrong.
+
+    Parameters
+    ----------
+    config : mapping or None
+        The value of ``--kv-transfer-config``.
+    tensor_parallel_size : int
+        Of one engine.
+    resets : bool
+        The trainer resets the connector at each change of weights, as verl does and prime-rl does not.
+    strict : bool
+        Refuse instead.
+    source : str
+        The file, for the text.
+
+    Raises
+    ------
+    LaunchError
+        ``strict``, and there is one.
+    """
+    found = [] if config is None else list(_risks(config, tensor_parallel_size, resets))
+    where = f"{source}: " if source else ""
+    if found and strict:
+        raise LaunchError("\n".join(f"{where}{text}" for text in found))
+    for text in found:
+        _log.warning("%s%s", where, text)
+
+
+def tensor_parallel_size_of(command: Sequence[str]) -> int:
+    """Return what a ``vllm serve`` is told, 1 where it is told nothing."""
+    words = iter(command)
+    size = "1"
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in ("--tensor-parallel-size", "--tensor_parallel_size", "-tp"):
+            size = value if equals else next(words, "1")
+    return int(size) if size.isascii() and size.isdigit() else 1
+
+
+def _risks(config: Mapping[str, Any], tensor_parallel_size: int, resets: bool) -> Iterator[str]:
+    options = config.get("kv_connector_extra_config") or {}
+    name = config.get("kv_connector")
+    if name == "MultiConnector":
+        for child in options.get("connectors", ()):
+            yield from _risks(child, tensor_parallel_size, resets)
+    elif name == "OffloadingConnector":
+        if not resets:
+            yield f"OffloadingConnector keeps KV in host memory and {_SALT}. {_INSTEAD}"
+        for tier in options.get("secondary_tiers", ()):
+            yield (
+                f"OffloadingConnector finds what lies in {tier.get('root_dir')!r} again when a run "
+                "starts anew, also with other weights: give each run a directory of its own, or an "
+                f"empty one. {_INSTEAD}, on disk, too"
+            )
+    elif name == "MooncakeStoreConnector":
+        if resets:
+            yield (
+                "MooncakeStoreConnector keeps KV in a pool that outlives its engines: a run that begins "
+                "with other weights finds KV of the run before until its first reset. Start the master "
+                f"anew for each run. {_INSTEAD}"
+            )
+        else:
+            yield f"MooncakeStoreConnector keeps KV in a pool and {_SALT}. {_INSTEAD}"
+        if tensor_parallel_size > 1:
+            yield (
+                f"MooncakeStoreConnector at a tensor parallel size of {tensor_parallel_size}: its reset "
+                "empties the queue of puts of rank 0 only. kvcove refuses what other ranks call back "
+                "to back after it (KVCOVE_MOONCAKE_QUEUE_FENCE); a queue that stalls for 0.1 s is not "
+                "told from new puts. KvcoveConnector has no such gap: what a save belongs to is fixed "
+                "when its request is scheduled"
+            )
+        if config.get("kv_load_failure_policy") != "recompute":
+            yield (
+                "kv_load_failure_policy is not 'recompute': a block that is evicted between its look-up "
+                "and its load ends a user's request"
+            )
+    elif (
+        name == "KvcoveConnector" and options.get("weight_version_source") == "none" and not resets
+    ):
+        yield f"KvcoveConnector with weight_version_source 'none' {_SALT}; 'fingerprint' needs none"
