@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import sys
 import threading
 import time
 import uuid
@@ -27,6 +28,29 @@ _MAX_SESSIONS = 64
 _ROOM_SECONDS = 1.0  # for which a put waits until a disk has made room in memory
 # For the first lease of an owner; a disk is read before it.
 _LEASE_WAIT, _LEASE_WAIT_WITH_DISK = 5, 60
+
+
+_FENCE = "KVCOVE_MOONCAKE_QUEUE_FENCE"
+_UNPROVEN = "KVCOVE_RESET_UNPROVEN"
+# It queues puts in a thread of each rank, and its reset empties the queue of one.
+_QUEUEING = "vllm.distributed.kv_transfer.kv_connector.v1.mooncake"
+
+
+def _fences_queues() -> bool:
+    """Whether puts may have been queued before another's reset: vLLM's connector does that."""
+    text = os.environ.get(_FENCE, "").strip().lower()
+    if text in ("", "auto"):
+        return any(name.startswith(_QUEUEING) for name in sys.modules)
+    if not _config.is_true(text) and text not in ("0", "false", "no", "off"):
+        raise ValueError(f"{_FENCE}={text!r}: it takes 1, 0 or auto")
+    return _config.is_true(text)
+
+
+def _raises_unproven() -> bool:
+    text = os.environ.get(_UNPROVEN, "").strip().lower()
+    if text not in ("", "answer", "raise"):
+        raise ValueError(f"{_UNPROVEN}={text!r}: it takes 'answer' or 'raise'")
+    return text == "raise"
 
 
 def _seconds(name: str, default: float) -> float:
@@ -57,6 +81,8 @@ class Open:
         self._lock = threading.Lock()
         self._sessions: OrderedDict[tuple[int, str], Session] = OrderedDict()
         self.engine = f"mooncake-{uuid.uuid4().hex}"
+        self.raises_unproven = _raises_unproven()
+        fences = _fences_queues()
         try:
             self.pool = self._connect()
             self.timeout = _seconds("KVCOVE_TIMEOUT_MS", 1.0)
@@ -70,6 +96,8 @@ class Open:
             )
             self.hostname = self.owner.address if self.owner else self._requester_name()
             self.session = self.session_for(1, "")
+            if fences:
+                self.native.fence_queues(self.session)
         except BaseException:
             self.close()
             raise

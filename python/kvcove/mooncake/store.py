@@ -870,7 +870,14 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         Returns
         -------
         int
-            How many, as the owners that answer say; negative when the reset could not be proven.
+            How many, as the owners that answer say; negative when the reset could not be proven. It is
+            repeated until it is, and this store finds and stores nothing meanwhile.
+
+        Raises
+        ------
+        RuntimeError
+            In place of the negative answer, with ``KVCOVE_RESET_UNPROVEN=raise``: for callers that do
+            not look at the answer, as vLLM's MooncakeStoreConnector.
         """
         now = self._now
         if now is None:
@@ -878,9 +885,15 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         if not force:
             return self._remove_found(lambda _key: True, ["*"], force=False, keep_pinned=True)
         try:
-            return now.native.reset(now.session)
+            code = now.native.reset(now.session)
         except kvcove.Error as error:
-            return code_of(error)
+            code = code_of(error)
+        if code < 0 and now.raises_unproven:
+            raise RuntimeError(
+                f"remove_all(force=True): the reset is not proven (code {code}); it is repeated until "
+                "it is, and this store finds and stores nothing meanwhile"
+            )
+        return code
 
     def batch_replica_clear(self, keys: Sequence[str], segment_name: str = "") -> list[str]:
         """Remove values that this store has put and nobody leases; returns the keys that went.

@@ -19,6 +19,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/size.h"
 #include "own_keys.h"
+#include "queue_fence.h"
 #include "regions.h"
 #include "store_arguments.h"
 #include "store_disk.h"
@@ -287,13 +288,27 @@ class Store {
     return copied ? bytes : nb::none();
   }
 
+  // From now on a put that may have been queued before another store's reset is refused.
+  void FenceQueues(const PySession& self) {
+    const std::shared_ptr<Session> session = self.Get();
+    Result<Token> now = Fail(Code::kInternal, {});
+    {
+      const ReleasedGil release;
+      now = session->Capture({.timeout = timeout_});
+    }
+    fence_.Begin(Unwrap(std::move(now)));
+  }
+
   // A reset of the session's namespace: the fence first, then what it voided, as far as owners say.
-  std::int64_t Reset(const PySession& self) const {
+  std::int64_t Reset(const PySession& self) {
     const std::shared_ptr<Session> session = self.Get();
     const ReleasedGil release;
     const Result<Token> before = session->Capture({.timeout = timeout_});
     const Status status = session->Reset({.timeout = kProofTimeout, .all_void = true});
     if (!status) return FromCode(status.error().code);
+    if (const auto after = session->Capture({.timeout = timeout_}); before && after) {
+      fence_.OwnReset(*before, *after);
+    }
     const Result<ObjectCount> count = session->Count({.timeout = kCountTimeout});
     if (!count || !before || before->generation == count->generation) return 0;
     return static_cast<std::int64_t>(count->voided);
@@ -480,6 +495,10 @@ class Store {
   // `replace` what is there is removed, until this value is the one that is there (MakeWay).
   void Put(Session& session, std::span<const PutItem> items, const Token& token, bool replace,
            std::span<std::int64_t> codes) {
+    if (!fence_.Admits(token)) {
+      std::ranges::fill(codes, FromCode(Code::kStale));
+      return;
+    }
     std::uint64_t bytes = 0;
     for (const PutItem& item : items) {
       for (const ConstBuffer& piece : item.value) bytes += piece.size;
@@ -588,6 +607,7 @@ class Store {
   mutable std::atomic<std::uint64_t> disk_reads_{0};
   Regions regions_;
   OwnKeys own_;
+  QueueFence fence_{SystemClock::Instance()};
 };
 
 int GetBuffer(PyObject* self, Py_buffer* view, int flags) {
@@ -669,6 +689,7 @@ void BindStore(nb::module_& module) {
       .def("is_registered", &Store::IsRegistered, nb::arg("address"))
       .def("read", &Store::Read, nb::arg("address"), nb::arg("size"),
            nb::sig("def read(self, address: int, size: int) -> bytearray | None"))
+      .def("fence_queues", &Store::FenceQueues, nb::arg("session"))
       .def("reset", &Store::Reset, nb::arg("session"));
   nb::class_<BufferHandle>(module, "BufferHandle", nb::type_slots(buffer_slots))
       .def(
