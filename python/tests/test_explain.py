@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -75,3 +77,26 @@ def test_several_engines_are_divided_by_dashes(capsys: pytest.CaptureFixture[str
     assert command.main([]) == 2
     assert command.main(["explain", "--help"]) == 0
     assert "explain [--json] ENGINE_ARGS" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_the_cache_is_planned_as_each_version_does(
+    explain: Any, monkeypatch: pytest.MonkeyPatch, newer: bool
+) -> None:
+    core = sys.modules["vllm.v1.core"]
+    if newer:  # 0.33
+        name = "vllm.v1.core.kv_cache_planning"
+        planning: Any = types.ModuleType(name)
+        planning.get_global_kv_cache_groups = lambda config, specs: ("groups", config, specs)
+        planning.get_kv_cache_configs = lambda *arguments: [arguments]
+        monkeypatch.setitem(sys.modules, name, planning)
+        monkeypatch.setattr(core, "kv_cache_planning", planning, raising=False)
+    else:
+        utils: Any = types.ModuleType("vllm.v1.core.kv_cache_utils")
+        utils.get_kv_cache_configs = lambda *arguments: [arguments]
+        core_alone: Any = types.ModuleType("vllm.v1.core")
+        core_alone.kv_cache_utils = utils
+        monkeypatch.setitem(sys.modules, "vllm.v1.core", core_alone)
+    (made,) = explain._compat.kv_cache_configs_of("config", ["specs"], [7])
+    assert made[:3] == ("config", ["specs"], [7])
+    assert made[3:] == ((("groups", "config", ["specs"]),) if newer else ())

@@ -10,7 +10,7 @@ from typing import Any
 
 from kvcove import __version__
 
-__all__ = ["check_version", "settle_interleave"]
+__all__ = ["check_version", "kv_cache_configs_of", "settle_interleave"]
 
 _log = logging.getLogger("vllm.kvcove")
 _OLDEST, _NEWEST = (0, 32), (0, 33)
@@ -63,3 +63,18 @@ def settle_interleave(vllm_config: Any, kv_cache_config: Any) -> None:
     settle = vllm_config.adjust_dcp_kv_cache_interleave_size
     names = list(inspect.signature(settle).parameters)
     settle(kv_cache_config if names == ["kv_cache_config"] else kv_cache_config.kv_cache_groups)
+
+
+def kv_cache_configs_of(vllm_config: Any, specs: list[Any], memory: list[int]) -> list[Any]:
+    """Return the configuration of the KV cache of each rank, as vLLM's engine plans it.
+
+    vLLM 0.33 plans in a module of its own, and groups the layers of the whole model first.
+    """
+    try:
+        from vllm.v1.core import kv_cache_planning as planning
+    except ImportError:
+        from vllm.v1.core import kv_cache_utils
+
+        return list(kv_cache_utils.get_kv_cache_configs(vllm_config, specs, memory))
+    groups = planning.get_global_kv_cache_groups(vllm_config, specs)
+    return list(planning.get_kv_cache_configs(vllm_config, specs, memory, groups))

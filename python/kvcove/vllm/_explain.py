@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvcove import engines
+from kvcove.vllm import _compat
 
 __all__ = ["Explained", "differences", "explain", "text_of"]
 
@@ -183,15 +184,14 @@ def _cache_of(vllm_config: Any) -> Any:
     """Return the KV cache's configuration, as the engine would plan it for its layers."""
     import torch
     from vllm.config import set_current_vllm_config
+    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
     from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.torch_utils import set_default_torch_dtype
     from vllm.v1.attention.backends.utils import (
         get_supported_kv_cache_layouts,
         resolve_kv_cache_layout,
     )
-    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-    from vllm.v1.worker.worker_base import get_current_attn_backends
 
     with set_current_vllm_config(vllm_config), _alone(vllm_config):
         with set_default_torch_dtype(vllm_config.model_config.dtype), torch.device("meta"):
@@ -201,7 +201,7 @@ def _cache_of(vllm_config: Any) -> Any:
         backends = get_current_attn_backends(vllm_config)
         layouts = [layout.name for layout in get_supported_kv_cache_layouts(backends)]
         resolve_kv_cache_layout(vllm_config, [layouts], list(specs.values()))
-        (cache,) = get_kv_cache_configs(vllm_config, [specs], [_MEMORY])
+        (cache,) = _compat.kv_cache_configs_of(vllm_config, [specs], [_MEMORY])
     cache.kv_cache_layout = vllm_config.cache_config.kv_cache_layout
     return cache
 
