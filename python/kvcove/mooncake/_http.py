@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small HTTP server for what that API serves over HTTP: JSON and text.
 
-One thread reads requests and writes answers; each handler runs in a thread of its own. So a client
+One thread reads requests and writes answers; what may wait runs in a thread of its own. So a client
 that is slow costs a connection and no thread, and everything that it may be slow with has a deadline.
 """
 
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import ipaddress
 import json
 import logging
 import socket
 import threading
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote
 
 from kvcove.mooncake._address import is_loopback, is_wildcard
@@ -30,6 +31,7 @@ __all__ = [
     "HttpServer",
     "HttpServers",
     "Request",
+    "in_thread",
     "json_answer",
     "last_segment",
     "open_url",
@@ -52,6 +54,8 @@ _MAX_WAITING = 128
 # Requests under way. Launchers kill a server whose /health does not answer, so /health has some more.
 _MAX_REQUESTS = 256
 _RESERVED_FOR_HEALTH = 16
+
+_Made = TypeVar("_Made")
 
 
 class Request:
@@ -97,6 +101,16 @@ class Answer:
         self.body = body
         self.kind = kind
 
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode()
+
+    @property
+    def content_type(self) -> str:
+        """The kind without its parameters."""
+        return self.kind.partition(";")[0]
+
 
 def json_answer(value: Any, status: int = 200) -> Answer:
     """Return a JSON answer."""
@@ -108,7 +122,37 @@ def text_answer(text: str, status: int = 200) -> Answer:
     return Answer(status, text.encode(), "text/plain; charset=utf-8")
 
 
-Handler = Callable[[Request], Answer]
+#: A coroutine function runs in the server's loop, any other in a thread of its own.
+Handler = Callable[[Request], Answer] | Callable[[Request], Awaitable[Answer]]
+
+
+async def in_thread(call: Callable[[], _Made]) -> _Made:
+    """Run a call in a thread of its own, and wait for it.
+
+    There is no bound to these threads but the caller's, and no process waits for them at its end.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_Made] = loop.create_future()
+
+    def finish(result: _Made | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]  # None where the call makes it
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = call()
+        except Exception as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
+            loop.call_soon_threadsafe(finish, result, error)
+
+    threading.Thread(target=work, name="kvcove-http-request", daemon=True).start()
+    return await done
 
 
 class HttpServer:
@@ -283,19 +327,15 @@ class HttpServer:
         request.body = body
 
     async def _handle(self, handler: Handler, request: Request) -> Answer:
-        done: asyncio.Future[Answer] = self._loop.create_future()
-
-        def finish(answer: Answer) -> None:
-            if not done.cancelled():
-                done.set_result(answer)
-
-        def work() -> None:
-            answer = _answer_of(handler, request)
-            with contextlib.suppress(RuntimeError):  # the server has been closed
-                self._loop.call_soon_threadsafe(finish, answer)
-
-        threading.Thread(target=work, name="kvcove-http-request", daemon=True).start()
-        return await done
+        try:
+            if inspect.iscoroutinefunction(handler):
+                answer = await handler(request)
+            else:
+                answer = await in_thread(lambda: handler(request))
+        except Exception as error:
+            return _answer_for(error, request)
+        assert isinstance(answer, Answer)
+        return answer
 
     async def _send(
         self, writer: asyncio.StreamWriter, answer: Answer, method: str, keep_alive: bool
@@ -364,16 +404,14 @@ def _seconds_for(count: int) -> float:
     return _GRACE_SECONDS + count / _SLOWEST_BYTES_PER_SECOND
 
 
-def _answer_of(handler: Handler, request: Request) -> Answer:
-    try:
-        return handler(request)
-    except ValueError as error:
+def _answer_for(error: Exception, request: Request) -> Answer:
+    """Return what a handler's exception answers."""
+    if isinstance(error, ValueError):
         return json_answer({"error": str(error)}, 400)
-    except (OSError, RuntimeError) as error:
+    if isinstance(error, OSError | RuntimeError):
         return json_answer({"error": str(error)}, 503)
-    except Exception:
-        _log.exception("%s %s", request.method, request.path)
-        return json_answer({"error": "internal error"}, 500)
+    _log.error("%s %s", request.method, request.path, exc_info=error)
+    return json_answer({"error": "internal error"}, 500)
 
 
 def last_segment(request: Request) -> str:
