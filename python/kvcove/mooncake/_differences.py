@@ -232,7 +232,7 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
     (
         "`remove_by_regex`",
         "ECMAScript, in the master",
-        "Python's `re`, in the caller, which lists all keys; expressions of letters, `.`, `.*`, small classes and alternatives in the owners",
+        "Python's `re`, in a process beside the caller, which lists all keys, for 10 s at most; expressions of letters, `.`, `.*`, small classes and alternatives in the owners",
         "no caller can stall the master",
     ),
     (
