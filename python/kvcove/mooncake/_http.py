@@ -16,7 +16,7 @@ import logging
 import socket
 import threading
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote
@@ -27,6 +27,7 @@ from kvcove.mooncake._http_head import Head, Refused, parse_head
 
 __all__ = [
     "Answer",
+    "AsyncHandler",
     "Handler",
     "HttpServer",
     "HttpServers",
@@ -122,8 +123,9 @@ def text_answer(text: str, status: int = 200) -> Answer:
     return Answer(status, text.encode(), "text/plain; charset=utf-8")
 
 
-#: A coroutine function runs in the server's loop, any other in a thread of its own.
-Handler = Callable[[Request], Answer] | Callable[[Request], Awaitable[Answer]]
+Handler = Callable[[Request], Answer]  # runs in a thread of its own
+AsyncHandler = Callable[[Request], Awaitable[Answer]]  # a coroutine function, in the server's loop
+_Routes = Mapping[tuple[str, str], Handler | AsyncHandler]
 
 
 async def in_thread(call: Callable[[], _Made]) -> _Made:
@@ -162,7 +164,7 @@ class HttpServer:
     ----------
     host, port : str, int
         Where to listen; port 0 is any, see :attr:`port`.
-    routes : dict
+    routes : mapping
         ``(method, path)`` to a function; a path that ends in ``/*`` takes one more segment.
 
     Raises
@@ -171,7 +173,7 @@ class HttpServer:
         It cannot listen there.
     """
 
-    def __init__(self, host: str, port: int, routes: dict[tuple[str, str], Handler]) -> None:
+    def __init__(self, host: str, port: int, routes: _Routes) -> None:
         self._routes = routes
         everywhere = host == "::" and socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -276,7 +278,7 @@ class HttpServer:
         except asyncio.LimitOverrunError:
             raise Refused(431, "the head of the request is too long") from None
 
-    def _handler_of(self, request: Request) -> Handler:
+    def _handler_of(self, request: Request) -> Handler | AsyncHandler:
         method, path = request.method, request.path
         for known in (path, path.rpartition("/")[0] + "/*"):
             if (method, known) in self._routes:
@@ -326,7 +328,7 @@ class HttpServer:
             raise
         request.body = body
 
-    async def _handle(self, handler: Handler, request: Request) -> Answer:
+    async def _handle(self, handler: Handler | AsyncHandler, request: Request) -> Answer:
         try:
             if inspect.iscoroutinefunction(handler):
                 answer = await handler(request)
@@ -374,7 +376,7 @@ class HttpServers:
     hosts : list of str
     port : int
         0 is any; see :attr:`port`.
-    routes : dict
+    routes : mapping
         As of :class:`HttpServer`.
 
     Raises
@@ -383,7 +385,7 @@ class HttpServers:
         It cannot listen at one of them.
     """
 
-    def __init__(self, hosts: list[str], port: int, routes: dict[tuple[str, str], Handler]) -> None:
+    def __init__(self, hosts: list[str], port: int, routes: _Routes) -> None:
         self._servers: list[HttpServer] = []
         self.port = port
         try:

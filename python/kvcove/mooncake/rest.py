@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol
 
 from kvcove.mooncake._http import (
     Answer,
-    Handler,
+    AsyncHandler,
     HttpServer,
     Request,
     in_thread,
@@ -244,7 +244,7 @@ class MooncakeStoreService:
             ("GET", "/health"): self._health,
         }
 
-        def route(handler: Callable[[_Asked], Awaitable[Answer]]) -> Handler:
+        def route(handler: Callable[[_Asked], Awaitable[Answer]]) -> AsyncHandler:
             async def serve(request: Request) -> Answer:
                 return await handler(_HttpRequest(request))
 
