@@ -426,8 +426,7 @@ def test_the_metadata_server_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["-enable_ha=true"], "no standby"),
-        (["-enable_multi_tenants"], "credentials"),
+        (["-enable_ha=true"], "would not know of each other"),
         (["-rpc_prot=1"], "did you mean -rpc_port"),
         (["-rpc_port=x"], "a port is wanted"),
         (["stray"], "is no flag"),

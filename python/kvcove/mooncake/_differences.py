@@ -278,10 +278,16 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
         "",
     ),
     (
-        "snapshots, HA, CXL, tenants' quotas",
+        "snapshots, CXL, KV events of the master, tenants' quotas",
         "as it says",
-        "refused with a message",
-        "none of it would be true",
+        "not here: the launch is taken, and a line says what is there instead",
+        "",
+    ),
+    (
+        "HA (`-enable_ha`)",
+        "as it says",
+        "refused with a message; several masters are started otherwise ([ha.md](ha.md))",
+        "masters that do not know of each other void nothing together",
     ),
     (
         "the master listens on",

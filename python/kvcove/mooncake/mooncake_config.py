@@ -91,7 +91,7 @@ class MooncakeConfig:
             )
         self.protocol = self.protocol.strip().lower()
         if self.protocol not in _PROTOCOLS:
-            logger.warning("protocol %r is not known", self.protocol)
+            logger.warning("Unrecognised protocol %r", self.protocol)
         for name in ("global_segment_size", "local_buffer_size"):
             if getattr(self, name) < 0:
                 raise ValueError(
