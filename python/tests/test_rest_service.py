@@ -222,3 +222,40 @@ def test_a_service_without_a_master_ends_with_a_signal_or_its_time(tmp_path: Pat
         program.kill()
         raise
     assert "mc_store_rest_server: no store at 127.0.0.1:" in program.log.read_text()
+
+
+class AskedOfMetadata:
+    """A request of aiohttp for ``/metadata``."""
+
+    def __init__(self, method: str, key: str | None, body: bytes = b"", shown: str = "") -> None:
+        self.method, self._body = method, body
+        self.query = {} if key is None else {"key": key}
+        self.headers = {"Authorization": shown}
+
+    async def read(self) -> bytes:
+        return self._body
+
+
+def test_metadata_answers_requests_of_aiohttp_before_it_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from mooncake.http_metadata_server import KVBootstrapServer
+
+    def said(server: Any, *request: Any) -> tuple[int, bytes]:
+        answer = asyncio.run(server._handle_metadata(AskedOfMetadata(*request)))
+        return answer.status, answer.body
+
+    server = KVBootstrapServer(port=0)
+    for method in ("GET", "PUT", "DELETE"):
+        for key in (None, "", "   "):
+            assert said(server, method, key, b"v")[0] == 400
+    assert said(server, "PUT", "  a/&=b ", b"v")[0] == 200
+    assert server.store == {"a/&=b": b"v"}
+    assert said(server, "GET", "a/&=b") == (200, b"v")
+    monkeypatch.setenv("MC_METADATA_HTTP_TOKEN", "x")
+    closed = KVBootstrapServer(port=0)
+    assert said(closed, "GET", "a")[0] == 401
+    assert said(closed, "GET", "a", b"", "Bearer x")[0] == 404
+    server.run()
+    assert http(f"http://127.0.0.1:{server.port}/metadata?key=a/%26%3Db") == (200, b"v")
+    server.close()
