@@ -426,8 +426,7 @@ def test_the_metadata_server_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["-enable_ha=true"], "no standby"),
-        (["-enable_multi_tenants"], "credentials"),
+        (["-enable_ha=true"], "would not know of each other"),
         (["-rpc_prot=1"], "did you mean -rpc_port"),
         (["-rpc_port=x"], "a port is wanted"),
         (["stray"], "is no flag"),
@@ -688,17 +687,17 @@ def test_names_that_an_overlaid_module_lacks_are_the_originals(tmp_path: Path) -
     package = tmp_path / "mooncake"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "mooncake_store_service.py").write_text(
+    (package / "http_metadata_server.py").write_text(
         "from mooncake.store import MooncakeDistributedStore as Store\n"
-        "class MooncakeStoreService: store = Store\n"
+        "class Another: store = Store\n"
         "def main(): raise SystemExit('the original')\n"
     )
     (package / "store.py").write_text("class EngramStore: pass\n")
     (package / "async_store.py").write_text("import a_module_that_is_not_there\n")
     code = (
-        "from mooncake.mooncake_store_service import MooncakeStoreService as service, main\n"
+        "from mooncake.http_metadata_server import Another, main\n"
         "import mooncake.store as store\n"
-        "print(service.store.__module__, main.__module__, store.EngramStore.__module__)\n"
+        "print(Another.store.__module__, main.__module__, store.EngramStore.__module__)\n"
         "print(hasattr(store, 'nothing'), store.MooncakeDistributedStore.__module__)\n"
         "import mooncake.async_store as lacking\n"
         "try: lacking.nothing\n"
@@ -713,7 +712,7 @@ def test_names_that_an_overlaid_module_lacks_are_the_originals(tmp_path: Path) -
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
     assert said.stdout == (
-        "kvcove.mooncake.store kvcove.mooncake.rest mooncake.store\nFalse kvcove.mooncake.store\n"
+        "kvcove.mooncake.store kvcove.mooncake.metadata mooncake.store\nFalse kvcove.mooncake.store\n"
         "No module named 'a_module_that_is_not_there'\n"
     ), said.stderr
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
+import time
 
 import pytest
+from kvcove.mooncake._matching import found_in
 from kvcove.mooncake._patterns import patterns_of
+from kvcove.mooncake.store import MooncakeDistributedStore
 
 KNOWN = {
     "": ["*"],
@@ -68,3 +72,57 @@ def test_patterns_match_what_the_expression_is_found_in() -> None:
                 found = exact.search(key) is not None
                 assert found == any(one.fullmatch(key) for one in globs), (expression, key)
     assert said > 300
+
+
+ENDLESS = ["^(a+)+$", "(a|a)*b", "(a*)*b", "^(?:.*a){40}$", "(?=(a+)+$)b"]
+
+
+@pytest.mark.parametrize("expression", ENDLESS)
+def test_an_expression_that_never_ends_is_stopped(expression: str) -> None:
+    """Its keys are matched outside, so other threads go on."""
+    keys = [b"a" * 60 + b"c"]
+    ticks = 0
+    stopped = threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not stopped.wait(0.01):
+            ticks += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    begin = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"longer than 1 s: write .* without a repetition"):
+        found_in(expression.encode(), keys, 1.0)
+    stopped.set()
+    thread.join()
+    assert time.monotonic() - begin < 60
+    assert ticks > 10
+
+
+def test_keys_are_matched_outside_as_here() -> None:
+    keys = [bytes(one) for n in range(3) for one in itertools.product(b"ab\n\xff\0", repeat=n)]
+    for expression in (b"a", b"^a.$", rb"\xff", b"", b"(a)\\1", b"(?i)A", b"a(?=b)", b"[^a]"):
+        wanted = [re.compile(expression, re.DOTALL).search(key) is not None for key in keys]
+        assert found_in(expression, keys) == wanted
+    assert found_in(b"(", []) == []
+    with pytest.raises(OSError, match="ended with 1"):
+        found_in(b"(", [b"a"])
+
+
+def test_a_store_refuses_an_expression_that_never_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MooncakeDistributedStore()
+    assert store.setup("localhost", "P2PHANDSHAKE", 16 << 20, 1 << 20, "tcp", "", "embedded:") == 0
+    keys = ["a" * 60 + "c", "aa"]
+    assert store.put_batch(keys, [b"x"] * 2) == 0
+    monkeypatch.setattr(
+        "kvcove.mooncake.store.found_in", lambda one, all_: found_in(one, all_, 1.0)
+    )
+    assert store.remove_by_regex("^(a+)+$", True) == -600
+    assert "without a repetition inside a repetition" in caplog.text
+    assert store.batch_is_exist(keys) == [1, 1]
+    assert store.remove_by_regex("^(a)+$", True) == 1
+    assert store.remove_by_regex("(", True) == -600
+    store.close()

@@ -317,7 +317,7 @@ def test_the_file_of_a_mooncake_store_names_the_pool(
     for content, told in (
         ("{", "mooncake.json:1: this is no JSON"),
         ("{}", "master_server_address is missing"),
-        ('{"master_server_address": "etcd://a;b"}', "there is no election"),
+        ('{"master_server_address": "etcd://a;b"}', "name the master itself"),
         ('{"master_server_address": "embedded:"}', "would be a pool of each process"),
     ):
         file.write_text(content)

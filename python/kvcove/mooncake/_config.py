@@ -303,8 +303,8 @@ def pool_of(master: str, segment: int) -> tuple[str, str]:
     for scheme in ("etcd://", "redis://", "k8s://"):
         if master.startswith(scheme):
             raise ValueError(
-                f"master_server_addr {master!r}: kvcove's master is one process and is named by "
-                "host:port; there is no election to ask"
+                f"master_server_addr {master!r}: name the master itself, host:port; stores do not ask "
+                f"{scheme.removesuffix('://')} for it"
             )
     if master.startswith("embedded") and "memory=" not in master:
         joint = "&" if "?" in master else "?"

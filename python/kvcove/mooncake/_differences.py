@@ -232,7 +232,7 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
     (
         "`remove_by_regex`",
         "ECMAScript, in the master",
-        "Python's `re`, in the caller, which lists all keys; expressions of letters, `.`, `.*`, small classes and alternatives in the owners",
+        "Python's `re`, in a process beside the caller, which lists all keys, for 10 s at most; expressions of letters, `.`, `.*`, small classes and alternatives in the owners",
         "no caller can stall the master",
     ),
     (
@@ -278,10 +278,16 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
         "",
     ),
     (
-        "snapshots, HA, CXL, tenants' quotas",
+        "snapshots, CXL, KV events of the master, tenants' quotas",
         "as it says",
-        "refused with a message",
-        "none of it would be true",
+        "not here: the launch is taken, and a line says what is there instead",
+        "",
+    ),
+    (
+        "HA (`-enable_ha`)",
+        "as it says",
+        "refused with a message; several masters are started otherwise ([ha.md](ha.md))",
+        "masters that do not know of each other void nothing together",
     ),
     (
         "the master listens on",

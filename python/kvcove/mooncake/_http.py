@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small HTTP server for what that API serves over HTTP: JSON and text.
 
-One thread reads requests and writes answers; each handler runs in a thread of its own. So a client
+One thread reads requests and writes answers; what may wait runs in a thread of its own. So a client
 that is slow costs a connection and no thread, and everything that it may be slow with has a deadline.
 """
 
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import ipaddress
 import json
 import logging
 import socket
 import threading
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote
 
 from kvcove.mooncake._address import is_loopback, is_wildcard
@@ -26,10 +27,12 @@ from kvcove.mooncake._http_head import Head, Refused, parse_head
 
 __all__ = [
     "Answer",
+    "AsyncHandler",
     "Handler",
     "HttpServer",
     "HttpServers",
     "Request",
+    "in_thread",
     "json_answer",
     "last_segment",
     "open_url",
@@ -52,6 +55,8 @@ _MAX_WAITING = 128
 # Requests under way. Launchers kill a server whose /health does not answer, so /health has some more.
 _MAX_REQUESTS = 256
 _RESERVED_FOR_HEALTH = 16
+
+_Made = TypeVar("_Made")
 
 
 class Request:
@@ -97,6 +102,16 @@ class Answer:
         self.body = body
         self.kind = kind
 
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode()
+
+    @property
+    def content_type(self) -> str:
+        """The kind without its parameters."""
+        return self.kind.partition(";")[0]
+
 
 def json_answer(value: Any, status: int = 200) -> Answer:
     """Return a JSON answer."""
@@ -108,7 +123,38 @@ def text_answer(text: str, status: int = 200) -> Answer:
     return Answer(status, text.encode(), "text/plain; charset=utf-8")
 
 
-Handler = Callable[[Request], Answer]
+Handler = Callable[[Request], Answer]  # runs in a thread of its own
+AsyncHandler = Callable[[Request], Awaitable[Answer]]  # a coroutine function, in the server's loop
+_Routes = Mapping[tuple[str, str], Handler | AsyncHandler]
+
+
+async def in_thread(call: Callable[[], _Made]) -> _Made:
+    """Run a call in a thread of its own, and wait for it.
+
+    There is no bound to these threads but the caller's, and no process waits for them at its end.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_Made] = loop.create_future()
+
+    def finish(result: _Made | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]  # None where the call makes it
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = call()
+        except Exception as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
+            loop.call_soon_threadsafe(finish, result, error)
+
+    threading.Thread(target=work, name="kvcove-http-request", daemon=True).start()
+    return await done
 
 
 class HttpServer:
@@ -118,7 +164,7 @@ class HttpServer:
     ----------
     host, port : str, int
         Where to listen; port 0 is any, see :attr:`port`.
-    routes : dict
+    routes : mapping
         ``(method, path)`` to a function; a path that ends in ``/*`` takes one more segment.
 
     Raises
@@ -127,7 +173,7 @@ class HttpServer:
         It cannot listen there.
     """
 
-    def __init__(self, host: str, port: int, routes: dict[tuple[str, str], Handler]) -> None:
+    def __init__(self, host: str, port: int, routes: _Routes) -> None:
         self._routes = routes
         everywhere = host == "::" and socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -232,7 +278,7 @@ class HttpServer:
         except asyncio.LimitOverrunError:
             raise Refused(431, "the head of the request is too long") from None
 
-    def _handler_of(self, request: Request) -> Handler:
+    def _handler_of(self, request: Request) -> Handler | AsyncHandler:
         method, path = request.method, request.path
         for known in (path, path.rpartition("/")[0] + "/*"):
             if (method, known) in self._routes:
@@ -282,20 +328,16 @@ class HttpServer:
             raise
         request.body = body
 
-    async def _handle(self, handler: Handler, request: Request) -> Answer:
-        done: asyncio.Future[Answer] = self._loop.create_future()
-
-        def finish(answer: Answer) -> None:
-            if not done.cancelled():
-                done.set_result(answer)
-
-        def work() -> None:
-            answer = _answer_of(handler, request)
-            with contextlib.suppress(RuntimeError):  # the server has been closed
-                self._loop.call_soon_threadsafe(finish, answer)
-
-        threading.Thread(target=work, name="kvcove-http-request", daemon=True).start()
-        return await done
+    async def _handle(self, handler: Handler | AsyncHandler, request: Request) -> Answer:
+        try:
+            if inspect.iscoroutinefunction(handler):
+                answer = await handler(request)
+            else:
+                answer = await in_thread(lambda: handler(request))
+        except Exception as error:
+            return _answer_for(error, request)
+        assert isinstance(answer, Answer)
+        return answer
 
     async def _send(
         self, writer: asyncio.StreamWriter, answer: Answer, method: str, keep_alive: bool
@@ -334,7 +376,7 @@ class HttpServers:
     hosts : list of str
     port : int
         0 is any; see :attr:`port`.
-    routes : dict
+    routes : mapping
         As of :class:`HttpServer`.
 
     Raises
@@ -343,7 +385,7 @@ class HttpServers:
         It cannot listen at one of them.
     """
 
-    def __init__(self, hosts: list[str], port: int, routes: dict[tuple[str, str], Handler]) -> None:
+    def __init__(self, hosts: list[str], port: int, routes: _Routes) -> None:
         self._servers: list[HttpServer] = []
         self.port = port
         try:
@@ -364,16 +406,14 @@ def _seconds_for(count: int) -> float:
     return _GRACE_SECONDS + count / _SLOWEST_BYTES_PER_SECOND
 
 
-def _answer_of(handler: Handler, request: Request) -> Answer:
-    try:
-        return handler(request)
-    except ValueError as error:
+def _answer_for(error: Exception, request: Request) -> Answer:
+    """Return what a handler's exception answers."""
+    if isinstance(error, ValueError):
         return json_answer({"error": str(error)}, 400)
-    except (OSError, RuntimeError) as error:
+    if isinstance(error, OSError | RuntimeError):
         return json_answer({"error": str(error)}, 503)
-    except Exception:
-        _log.exception("%s %s", request.method, request.path)
-        return json_answer({"error": "internal error"}, 500)
+    _log.error("%s %s", request.method, request.path, exc_info=error)
+    return json_answer({"error": "internal error"}, 500)
 
 
 def last_segment(request: Request) -> str:

@@ -33,7 +33,16 @@ from kvcove.mooncake.metadata import MetadataServer
 __all__ = ["AdminHttp", "main"]
 
 _PROGRAM = "mooncake_master"
-_NO_HA = "kvcove's master is one process; there is no standby that would take over"
+_NO_HA = (
+    "masters started so would not know of each other, and a reset at one would void nothing at the others; "
+    "several masters are 'kvcove master --store etcd://HOST:2379/PREFIX --advertise HOST:PORT' (docs/ha.md), "
+    "and one master needs no flag: started again with the same -data it goes on"
+)
+_NO_OPLOG = "generations are in -data before a reset is answered; there is no log for a standby"
+_NO_SNAPSHOT = (
+    "there are no snapshots: started again with the same -data, the master learns from the owners what "
+    "they hold"
+)
 _IGNORED = """
 allocation_strategy batch_oplog_retry_timeout_sec client_active_ttl_sec client_live_ttl_sec
 client_suspicion_ttl_sec client_ttl cluster_id default_kv_soft_pin_ttl
@@ -84,10 +93,12 @@ _FLAGS = {
     "default_kv_lease_ttl": Flag("5000", "milliseconds for which a read guides eviction"),
     "data": Flag("", "where generations are kept (default: a private directory in /tmp)"),
     "config_path": Flag("", "a file with flags: a JSON object, or a line 'name: value' each"),
-    "dynamic_replication_mode": Flag("off", refused="replicas are what a put asks for"),
+    "dynamic_replication_mode": Flag(
+        "off", instead="a value has the replicas that its put asks for; none is added by itself"
+    ),
     "enable_ha": Flag(False, refused=_NO_HA),
-    "enable_oplog": Flag(False, refused=_NO_HA),
-    "enable_oplog_snapshot": Flag(False, refused=_NO_HA),
+    "enable_oplog": Flag(False, instead=_NO_OPLOG),
+    "enable_oplog_snapshot": Flag(False, instead=_NO_OPLOG),
     "enable_offload": Flag(False, "puts wait while disks make room; clients say which disks"),
     "root_fs_dir": Flag(
         "", "clients with memory of their own keep on a disk there what memory evicts"
@@ -102,11 +113,17 @@ _FLAGS = {
     "promotion_on_hit": Flag(
         True, "false: is_exist does not bring up what is on a disk; a get always does"
     ),
-    "enable_cxl": Flag(False, refused="there is no CXL memory here"),
-    "enable_kv_events": Flag(False, refused="the master publishes no events"),
-    "enable_multi_tenants": Flag(False, refused="tenants need credentials; docs/security.md"),
-    "enable_snapshot": Flag(False, refused="owners keep what is stored; there are no snapshots"),
-    "enable_snapshot_restore": Flag(False, refused="there are no snapshots"),
+    "enable_cxl": Flag(False, instead="values lie in the memory of owners; no CXL memory is used"),
+    "enable_kv_events": Flag(
+        False, instead="the master publishes no events; KvcoveConnector does (docs/connector.md)"
+    ),
+    "enable_multi_tenants": Flag(
+        False,
+        instead="each tenant_id has keys of its own in any case; shares of memory are those of the "
+        "credentials (docs/security.md), and /api/v1/tenant_quotas answers 409",
+    ),
+    "enable_snapshot": Flag(False, instead=_NO_SNAPSHOT),
+    "enable_snapshot_restore": Flag(False, instead=_NO_SNAPSHOT),
     "weight_management_oplog_capability_confirmed": Flag(
         False, refused="the master manages no weights; an engine puts them like other values"
     ),

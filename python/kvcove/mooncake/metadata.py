@@ -12,6 +12,8 @@ import hmac
 import os
 import sys
 import threading
+from typing import Any
+from urllib.parse import urlencode
 
 from kvcove.mooncake._address import is_loopback
 from kvcove.mooncake._config import is_true
@@ -70,6 +72,10 @@ class MetadataServer:
     """
 
     def __init__(self, host: str, port: int) -> None:
+        self._begin()
+        self._open(host, port)
+
+    def _begin(self) -> None:
         self._token = os.environ.get(_TOKEN, "").encode()
         self._max_keys = _bound("KEYS", _MAX_KEYS)
         self._max_bytes = _bound("TOTAL_BYTES", _MAX_BYTES)
@@ -77,6 +83,8 @@ class MetadataServer:
         self._lock = threading.Lock()
         self._values: dict[str, bytes] = {}
         self._bytes = 0
+
+    def _open(self, host: str, port: int) -> None:
         routes: dict[tuple[str, str], Handler] = {
             (method, "/metadata"): self._serve for method in ("GET", "PUT", "DELETE")
         }
@@ -93,7 +101,7 @@ class MetadataServer:
             return text_answer("unauthorized", 401)
         key = request.query.get("key", "").strip()
         if not key:
-            return text_answer("metadata key is required", 400)
+            return Answer(400, b"metadata key is required", "application/json")
         with self._lock:
             if request.method == "PUT":
                 return self._put(key, bytes(request.body))
@@ -144,6 +152,19 @@ class KVBootstrapServer(MetadataServer):
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self._listen = (host, port)
         self._serving = False
+        self._begin()
+
+    @property
+    def store(self) -> dict[str, bytes]:
+        """The values under their keys."""
+        return self._values
+
+    async def _handle_metadata(self, request: Any) -> Answer:
+        """Answer a request of aiohttp, as a server that somebody builds around this class asks for it."""
+        shown = getattr(request, "headers", {}).get("Authorization", "")
+        asked = Request(request.method, f"/metadata?{urlencode(request.query)}", shown)
+        asked.body = await request.read()
+        return self._serve(asked)
 
     def run(self) -> None:
         """Start to serve.
@@ -154,7 +175,7 @@ class KVBootstrapServer(MetadataServer):
             Other hosts would get in, and neither a token nor the environment's consent is there.
         """
         _check_open(*self._listen)
-        super().__init__(*self._listen)
+        self._open(*self._listen)
         self._serving = True
 
     def poll(self) -> KVPoll:

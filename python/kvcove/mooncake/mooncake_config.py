@@ -91,7 +91,7 @@ class MooncakeConfig:
             )
         self.protocol = self.protocol.strip().lower()
         if self.protocol not in _PROTOCOLS:
-            logger.warning("protocol %r is not known", self.protocol)
+            logger.warning("Unrecognised protocol %r", self.protocol)
         for name in ("global_segment_size", "local_buffer_size"):
             if getattr(self, name) < 0:
                 raise ValueError(
@@ -105,6 +105,24 @@ class MooncakeConfig:
                 )
 
     @staticmethod
+    def fields_of(file_path: str) -> dict[str, Any]:
+        """Return what a JSON file has, as it is.
+
+        Raises
+        ------
+        ValueError
+            It is no JSON object.
+        """
+        with open(file_path, encoding="utf-8") as file:
+            try:
+                config = json.load(file)
+            except ValueError as error:
+                raise ValueError(f"{file_path} is no JSON: {error}") from error
+        if not isinstance(config, dict):
+            raise ValueError(f'{file_path} has no JSON object, such as {{"local_hostname": ...}}')
+        return config
+
+    @staticmethod
     def from_file(file_path: str) -> MooncakeConfig:
         """Read a JSON file.
 
@@ -113,8 +131,17 @@ class MooncakeConfig:
         ValueError
             A field is missing or not usable.
         """
-        with open(file_path, encoding="utf-8") as file:
-            config = json.load(file)
+        return MooncakeConfig.from_fields(MooncakeConfig.fields_of(file_path))
+
+    @staticmethod
+    def from_fields(config: dict[str, Any]) -> MooncakeConfig:
+        """Return the configuration that fields say, as text or as their types.
+
+        Raises
+        ------
+        ValueError
+            A field is missing or not usable.
+        """
         for name in _REQUIRED:
             if name not in config:
                 raise ValueError(f"Missing required config field: {name}")

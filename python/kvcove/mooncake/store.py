@@ -21,7 +21,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import kvcove
@@ -43,6 +43,7 @@ from kvcove.mooncake._helpers import (
     _tensor_metadata_size,
     bind_to_numa_node,
 )
+from kvcove.mooncake._matching import found_in
 from kvcove.mooncake._open import Open
 from kvcove.mooncake._parallel_store import ParallelMethods
 from kvcove.mooncake._patterns import patterns_of
@@ -795,21 +796,30 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
 
         Leased values are left, unless ``force``. Patterns are Python's (:mod:`re`), ``.`` stands for a
         line break, too. Those that owners can match themselves (letters, ``.``, ``.*``, small classes and
-        alternatives) are the fastest; for others this lists all keys.
+        alternatives) are the fastest; for others this lists all keys, and matches them in a process of
+        its own, for 10 s at most: -600 then, and nothing is removed.
         """
         if not isinstance(regex_pattern, str | bytes | bytearray):
             raise TypeError(f"regex_pattern is str or bytes, not {type(regex_pattern).__name__}")
         expression = octets(regex_pattern)
         try:
-            pattern = re.compile(expression, re.DOTALL)
-        except re.error as error:
+            re.compile(expression, re.DOTALL)
+            patterns = patterns_of(expression)
+            return self._remove_found(lambda keys: found_in(expression, keys), patterns, force)
+        except (re.error, RecursionError, TimeoutError) as error:
             _log.error("remove_by_regex(%r): %s", regex_pattern, error)
             return INVALID
-        patterns = patterns_of(expression)
-        return self._remove_found(lambda key: pattern.search(key) is not None, patterns, force)
+        except OSError as error:
+            _log.error("remove_by_regex(%r): %s", regex_pattern, error)
+            return int(Code.INTERNAL_ERROR)
 
     def _remove_found(
-        self, wanted: Any, patterns: list[str] | None, force: bool, *, keep_pinned: bool = False
+        self,
+        wanted: Callable[[list[bytes]], list[bool]],
+        patterns: list[str] | None,
+        force: bool,
+        *,
+        keep_pinned: bool = False,
     ) -> int:
         """Remove keys that are wanted; ``patterns``: what the pool calls them, if it can."""
         now = self._now
@@ -837,10 +847,12 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
 
     @staticmethod
     def _removable(
-        now: Open, wanted: Any, force: bool, keep_pinned: bool
+        now: Open, wanted: Callable[[list[bytes]], list[bool]], force: bool, keep_pinned: bool
     ) -> tuple[list[bytes], int, bool]:
         """Return the wanted keys that may be removed, how many must stay, whether a disk has any."""
-        found = [stored for stored in now.session.stored(timeout=10.0) if wanted(stored.key)]
+        stored_now = list(now.session.stored(timeout=10.0))
+        chosen = wanted([stored.key for stored in stored_now])
+        found = [stored for stored, yes in zip(stored_now, chosen, strict=True) if yes]
         on_disk = any(stored.tier == "disk" for stored in found)
         if force:
             return [stored.key for stored in found], 0, on_disk
@@ -883,7 +895,9 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         if now is None:
             return UNSET
         if not force:
-            return self._remove_found(lambda _key: True, ["*"], force=False, keep_pinned=True)
+            return self._remove_found(
+                lambda keys: [True] * len(keys), ["*"], force=False, keep_pinned=True
+            )
         try:
             code = now.native.reset(now.session)
         except kvcove.Error as error:

@@ -19,7 +19,7 @@ import numpy
 from kvcove.mooncake.structured import batches
 from kvcove.mooncake.structured import handles as _handles
 from kvcove.mooncake.structured import types as _types
-from kvcove.mooncake.structured.bundles import checked_segment, let_go
+from kvcove.mooncake.structured.bundles import checked_segment, group_of, let_go
 from kvcove.mooncake.structured.handles import *  # noqa: F403
 from kvcove.mooncake.structured.handles import as_reference
 from kvcove.mooncake.structured.inference import choose_leaf_codec as _choose_leaf_codec  # noqa: F401
@@ -54,26 +54,6 @@ _DataRef = MooncakeDataProtoRef | Mapping[str, Any]
 _Type = Literal["dataproto", "dict"]
 
 
-def _group_of(config: Any) -> str | None:
-    """Return the one group that a configuration names; empty: the objects have no group.
-
-    Raises
-    ------
-    ValueError
-        It names several, or what is no text.
-    """
-    given = getattr(config, "group_ids", None)
-    groups = [given] if isinstance(given, str) else list(() if given is None else given)
-    if len(groups) > 1:
-        raise ValueError(
-            "structured object store config.group_ids must contain exactly one logical "
-            "group id; it is expanded across internal Mooncake keys"
-        )
-    if groups and not isinstance(groups[0], str):
-        raise ValueError("structured object store config.group_ids must contain strings")
-    return groups[0] if groups else None
-
-
 class MooncakeBundleTransfer(StructuredObjects):
     """Bundles and structured objects (:class:`StructuredObjects`), and batches, in a store."""
 
@@ -102,7 +82,7 @@ class MooncakeBundleTransfer(StructuredObjects):
         schemas = dict(field_schemas or {})
         batch = self._split(data, type, schemas)
         batches.check_schemas(batch, schemas)
-        group = _group_of(config)
+        group = group_of(config)
         ref = MooncakeDataProtoRef(
             batch_size=batch.size,
             stage_refs={},
@@ -115,8 +95,6 @@ class MooncakeBundleTransfer(StructuredObjects):
         checked_segment(partition, "partition")
         if batch.batch or batch.non_tensor_batch:
             self._write_stage(ref, batch, stage, (schemas, chunk_bytes, policy, config))
-        else:
-            ref._storage_group_id = None
         return ref
 
     @staticmethod
@@ -217,7 +195,7 @@ class MooncakeBundleTransfer(StructuredObjects):
         old = as_reference(ref)
         batch = batches.split(data)
         batches.check_schemas(batch, field_schemas or {})
-        group = _group_of(config)
+        group = group_of(config)
         if group and old._storage_group_id is not None and group != old._storage_group_id:
             raise ValueError(
                 f"config.group_ids conflicts with the DataProto storage group: {group!r} is not "
@@ -367,9 +345,15 @@ class MooncakeBundleTransfer(StructuredObjects):
         if data_cls is None or data_cls is dict:
             return result
         make = getattr(data_cls, "from_dict", None)
-        if make is not None:
+        try:
+            if make is None:
+                return data_cls(**result)
             return make(result["batch"], result["non_tensor_batch"], meta_info=result["meta_info"])
-        return data_cls(**result)
+        except TypeError as error:
+            name = getattr(data_cls, "__name__", data_cls)
+            raise TypeError(
+                f"{name} cannot be constructed from batch, non_tensor_batch and meta_info: {error}"
+            ) from error
 
     def put_dataproto(self, data: Any, **how: Any) -> MooncakeDataProtoRef:
         """Store a batch; arguments as in :meth:`put`."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """``mooncake.mooncake_store_service`` on kvcove."""
 
-from kvcove.mooncake._original import names_of
-from kvcove.mooncake.mooncake_config import MooncakeConfig  # noqa: F401
-from kvcove.mooncake.rest import main, parse_arguments, sync_main  # noqa: F401
-from kvcove.mooncake.store import MooncakeDistributedStore  # noqa: F401
+import sys
 
-__getattr__ = names_of("mooncake.mooncake_store_service")
+from kvcove.mooncake import rest
 
 if __name__ == "__main__":
-    main()
+    rest.sync_main()
+else:
+    # One module with two names: what somebody replaces in it is what it uses.
+    sys.modules[__name__] = rest

@@ -668,7 +668,7 @@ def test_versions_are_told(command: list[str]) -> None:
 @pytest.mark.parametrize(
     ("flag", "says"),
     [
-        ("--enable_oplog=true", "there is no standby"),
+        ("--enable_ha=true", "kvcove master --store etcd://"),
         ("--flagfile=flags", "give the flags themselves"),
         ("--v=high", "a number is wanted"),
     ],
@@ -705,6 +705,30 @@ def test_no_flags_are_the_defaults() -> None:
         values = _flags.parse("program", [], ours, "")
         assert values == {name: flag.default for name, flag in ours.items()}
         assert values.given == set()
+
+
+def test_features_that_are_not_here_are_taken_and_say_what_is(on_loopback: Start) -> None:
+    rpc = free_port()
+    taken = (
+        *("enable_oplog", "enable_oplog_snapshot", "enable_cxl", "enable_kv_events"),
+        *("enable_multi_tenants", "enable_snapshot", "enable_snapshot_restore"),
+    )
+    master = on_loopback(
+        *("master", *MASTER, f"--rpc_port={rpc}", "--metrics_port=0"),
+        *("--dynamic_replication_mode=on", *(f"--{name}=true" for name in taken)),
+    )
+    master.wait_for(f"serving at 127.0.0.1:{rpc}")
+    said = master.log.read_text()
+    for name in (*taken, "dynamic_replication_mode"):
+        assert said.count(f"mooncake_master: warning: -{name}: ") == 1, name
+    stores = [new_store() for _ in range(2)]
+    for store, tenant in zip(stores, "ab", strict=True):
+        assert setup(store, f"127.0.0.1:{rpc}", tenant_id=tenant) == 0
+    assert stores[0].put("k", b"a") == 0
+    assert (stores[0].get("k"), stores[1].get("k")) == (b"a", b"")
+    for store in stores:
+        assert store.close() == 0
+    assert master.stop() == 0
 
 
 def test_a_switch_takes_nothing_from_the_flag_behind_it(on_loopback: Start) -> None:
@@ -789,7 +813,7 @@ def test_a_file_of_flags(tmp_path: Path, on_loopback: Start, form: str) -> None:
         ("rpc:\n  port: 50051\n", "line 2: 'name: value' is wanted"),
         ('{"rpc_port": [1]}', "rpc_port: a number, a text, true or false is wanted"),
         ('{"rpc_port": 1', "Expecting"),
-        ("enable_ha: true\n", "there is no standby"),
+        ("enable_ha: true\n", "would not know of each other"),
         ("enable_http_metadata_server: maybe\n", "true or false is wanted"),
         (None, "No such file"),
     ],

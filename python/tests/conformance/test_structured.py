@@ -108,6 +108,21 @@ def test_what_does_not_fit_is_refused(module: Any, transfer: Any) -> None:
             transfer.put_bundle(*arguments)
     with pytest.raises(ValueError, match="key_prefix"):
         module.MooncakeBundleTransfer(transfer.store, key_prefix="")
+    locked = numpy.empty((6, 4), numpy.int32)
+    locked.flags.writeable = False
+    for into, says in (
+        (locked, "writeable"),
+        (numpy.empty((6, 8), numpy.int32)[:, ::2], "C-contig"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            transfer.materialize_into(spec, {"tokens": into})
+    for kind, metadata, says in (
+        (TypeError, ["not", "a", "mapping"], "mapping"),
+        (TypeError, {"bad": object()}, "JSON-serializable"),
+        (ValueError, {module.STRUCTURED_FIELD_SPECS_KEY: {}}, "reserved"),
+    ):
+        with pytest.raises(kind, match=says):
+            transfer.put_structured_object(module.StructuredObjectPayload(metadata, {"a": b"x"}))
 
 
 def test_objects(transfer: Any) -> None:
@@ -210,6 +225,28 @@ def test_a_manifest_that_lies_reads_and_writes_nothing(transfer: Any) -> None:
     entry["bytes"] = 1 << 40
     with pytest.raises(RuntimeError, match="does not cover"):
         transfer.get_object(ref)
+
+
+def test_a_manifest_that_names_what_others_have_put_removes_nothing(
+    transfer: Any, store: Any
+) -> None:
+    assert store.put("other/object", b"abcdef") == 0
+    ref = transfer.put_bundle(b"meta", {"payload": b"abcdef"})
+    handle = {"manifest_key": ref.manifest_key}
+    text = store.get(ref.manifest_key)
+    lying = text.replace(
+        ref.manifest["buffers"]["payload"]["chunks"][0]["key"].encode(), b"other/object"
+    )
+    assert lying != text
+    assert store.remove(ref.manifest_key, True) == 0
+    assert store.put(ref.manifest_key, lying) == 0
+    for call in (transfer.remove_bundle, lambda one: transfer.materialize(transfer.read_spec(one))):
+        with pytest.raises(ValueError, match="outside the bundle namespace"):
+            call(handle)
+    elsewhere = ref.manifest_key.replace("/manifest", "-2/manifest")
+    with pytest.raises(ValueError, match="manifest_key"):
+        transfer.remove_bundle({"manifest_key": elsewhere, "manifest": ref.manifest})
+    assert store.get("other/object") == b"abcdef"
 
 
 def test_a_store_of_a_few_lines_is_enough(module: Any) -> None:
@@ -488,6 +525,12 @@ def test_data_classes(transfer: Any) -> None:
         assert got.parts[2] == {"s": 1}
         assert same(numpy.asarray(got.parts[0]["x"]), numpy.arange(3))
 
+    class Other:
+        def __init__(self, tensors: Any) -> None: ...
+
+    with pytest.raises(TypeError, match=r"Other.* cannot be constructed from batch"):
+        transfer.get(ref, data_cls=Other)
+
 
 def test_handles_of_others(module: Any, transfer: Any) -> None:
     ref = transfer.put(batch(batch={"x": numpy.arange(3)}))
@@ -542,6 +585,19 @@ def test_groups(module: Any, transfer: Any) -> None:
     assert (
         "y" in transfer.append_dataproto_fields(ref, more, stage="two", config=config).field_index
     )
+    with pytest.raises(ValueError, match="exactly one"):
+        config.group_ids = ["g", "h"]
+        transfer.put_object({"a": b"x"}, config=config)
+    for groups in (["g"], [], None):
+        # A store refuses a put whose groups are not as many as its keys.
+        config.group_ids = groups
+        assert (
+            bytes(transfer.get_object(transfer.put_object({"a": b"x"}, config=config))["a"]) == b"x"
+        )
+        assert config.group_ids == groups
+    config.group_ids = ["g"]
+    empty = transfer.put({"meta_info": {"step": 1}}, config=config)
+    assert module.export_ref(empty)["storage_group_id"] == "g"
     config.group_ids = [""]
     alone = transfer.put(batch(batch={"x": numpy.arange(3)}), config=config)
     assert "storage_group_id" not in module.export_ref(alone)
@@ -648,7 +704,7 @@ def test_what_only_kvcove_takes(module: Any, transfer: Any) -> None:
     lists = [[torch.ones(1)], [], [torch.ones(2), torch.ones(1)]]
     data = {"bf": bf, "tree": tree, "lists": lists}
     assert same(transfer.get(transfer.put(data, type="dict"), type="dict"), data)
-    with pytest.raises(ValueError, match="zero_copy"):
+    with pytest.raises(ValueError, match="tensor_object_buffer"):
         policy = module.BundleTransferPolicy(copy_mode="zero_copy")
         transfer.put(batch(batch={"x": x}), policy=policy)
 
@@ -664,6 +720,11 @@ def test_columns_of_tensors(module: Any, transfer: Any) -> None:
     assert same(transfer.get(ref, type="dict", rows=slice(1, 3))["dicts"], dicts[1:])
     with pytest.raises(ValueError, match="mixed tensor dtype"):
         transfer.put({"x": [torch.ones(1), torch.ones(1, dtype=torch.int32)]}, type="dict")
+    declared = {"dicts": module.FieldSchema("ragged_tensor_dict", metadata={"keys": ["a"]})}
+    with pytest.raises(ValueError, match=r"keys not declared.*'b'"):
+        transfer.put(data, type="dict", field_schemas=declared)
+    with pytest.raises(TypeError, match="explicit None"):
+        transfer.put({"dicts": [{"a": None}]}, type="dict", field_schemas=declared)
 
 
 @own("it patches kvcove's module")

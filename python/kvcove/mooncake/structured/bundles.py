@@ -28,7 +28,7 @@ from kvcove.mooncake.structured.types import (
     RemoteBundleRef,
 )
 
-__all__ = ["Bundles", "Pieces", "bytes_of", "checked_segment", "let_go"]
+__all__ = ["Bundles", "Pieces", "bytes_of", "checked_segment", "group_of", "let_go"]
 
 _LARGEST_CHUNK = 256 << 20  # the pool's limit for a value
 
@@ -66,6 +66,26 @@ def checked_segment(value: Any, what: str) -> str:
     if not isinstance(value, str) or not value or "/" in value or value in (".", ".."):
         raise ValueError(f"invalid bundle {what}: {value!r}")
     return value
+
+
+def group_of(config: Any) -> str | None:
+    """Return the one group that a configuration names; empty: the objects have no group.
+
+    Raises
+    ------
+    ValueError
+        It names several, or what is no text.
+    """
+    given = getattr(config, "group_ids", None)
+    groups = [given] if isinstance(given, str) else list(() if given is None else given)
+    if len(groups) > 1:
+        raise ValueError(
+            "structured object store config.group_ids must contain exactly one logical "
+            "group id; it is expanded across internal Mooncake keys"
+        )
+    if groups and not isinstance(groups[0], str):
+        raise ValueError("structured object store config.group_ids must contain strings")
+    return groups[0] if groups else None
 
 
 def _cut(pieces: Pieces, chunk_bytes: int) -> list[Pieces]:
@@ -170,6 +190,7 @@ class Bundles:
             The store refused a part. Whatever is raised, also by the store: what was written is removed.
         """
         policy = (policy or BundleTransferPolicy()).checked()
+        group_of(config)  # what is wrong with it is said before anything is written
         size = self.chunk_bytes if chunk_bytes is None else self._chunk_bytes(chunk_bytes)
         object_id = f"{checked_segment(partition, 'partition')}/{uuid.uuid4().hex}"
         manifest, writes = self._planned(object_id, members, meta, size)
@@ -267,7 +288,7 @@ class Bundles:
         Raises
         ------
         ValueError
-            It names no manifest.
+            It names no manifest, or the manifest names what is not the bundle's.
         RuntimeError
             The manifest is not in the pool.
         """
@@ -278,7 +299,7 @@ class Bundles:
         if not isinstance(key, str) or not key:
             raise ValueError("bundle ref must include manifest_key")
         if manifest:
-            return RemoteBundleRef(key, dict(manifest))
+            return RemoteBundleRef(key, self._checked(key, dict(manifest)))
         text = bytes(self.store.get(key))
         if not text:
             raise RuntimeError(f"get failed for {key}: the manifest is not in the pool")
@@ -286,7 +307,25 @@ class Bundles:
             manifest = json.loads(text)
         except ValueError as error:
             raise RuntimeError(f"{key} is no manifest: {error}") from error
-        return RemoteBundleRef(key, manifest)
+        return RemoteBundleRef(key, self._checked(key, manifest))
+
+    def _checked(self, key: str, manifest: Any) -> dict[str, Any]:
+        """Return a manifest that is this key's and names keys of this prefix only.
+
+        A removal would take away, and a read would show, what others have put.
+        """
+        try:
+            own = f"{self.prefix}/{manifest['object_id']}/manifest"
+            named = self.keys(manifest, key)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{key} is no manifest of a bundle: {error!r}") from error
+        if key != own:
+            raise ValueError(f"bundle manifest_key {key} does not match its object: {own}")
+        for one in named:
+            if not isinstance(one, str) or not one.startswith(f"{self.prefix}/"):
+                raise ValueError(f"{key}: {one!r} is outside the bundle namespace {self.prefix}/")
+        assert isinstance(manifest, dict)
+        return manifest
 
     def memory(self, size: int) -> Any:
         """Return an array of uint8 for what is read."""
@@ -423,12 +462,12 @@ def _parameters(call: Any) -> Sequence[str]:
 
 
 def _grouped(config: Any, count: int) -> Any:
-    """Return a configuration with its one group for each key."""
-    groups = getattr(config, "group_ids", None)
-    if not groups or count == 1:
+    """Return a configuration with its one group for each key, or with none."""
+    if getattr(config, "group_ids", None) is None:
         return config
+    group = group_of(config)
     many = copy.copy(config)
-    many.group_ids = list(groups) * count
+    many.group_ids = None if group is None else [group] * count
     return many
 
 

@@ -214,7 +214,14 @@ def _encode_tensor_dicts(
             raise TypeError(
                 f"ragged_tensor_dict rows must be mappings or None; row {i} is {type(row).__name__}"
             )
-    keys = list(wanted.get("keys") or dict.fromkeys(k for row in rows if row for k in row))
+    found = dict.fromkeys(k for row in rows if row for k in row)
+    keys = list(wanted.get("keys") or found)
+    if lost := [key for key in found if key not in keys]:
+        raise ValueError(f"ragged_tensor_dict rows have keys not declared in the schema: {lost}")
+    for i, row in enumerate(rows):
+        if none := [key for key, value in (row or {}).items() if value is None]:
+            # It would come back as a row without the key.
+            raise TypeError(f"ragged_tensor_dict row {i} has an explicit None under {none}")
     payloads: Payloads = {"null_mask": numpy.array([row is None for row in rows], dtype=bool)}
     codecs = {}
     for i, key in enumerate(keys):

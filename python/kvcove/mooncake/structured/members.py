@@ -95,7 +95,10 @@ def describe(value: Any, name: str, *, zero_copy: bool = False) -> tuple[dict[st
         return {"encoding": "torch_tensor", "dtype": dtype, "shape": shape}, [piece]
     if is_tensor(value):
         if zero_copy:
-            raise ValueError(f"{name}: zero_copy takes tensors as tensor_object_buffer only")
+            raise ValueError(
+                f"{name}: zero-copy structured tensor fields require a BufferPool tensor-object buffer "
+                "(tensor_object_buffer)"
+            )
         if is_nested(value):
             return _describe_nested(value, name)
         return _described_tensor(value, name)
@@ -281,8 +284,10 @@ class _Target:
             raise ValueError(
                 f"{what} shape mismatch: expected {tuple(self._shape)}, got {array.shape}"
             )
-        if not array.flags.c_contiguous or not array.flags.writeable:
-            raise ValueError(f"{what} must be C-contiguous and writable")
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{what} must be C-contiguous")
+        if not array.flags.writeable:
+            raise ValueError(f"{what} must be writeable")
         self.owner, self.address = array, int(array.ctypes.data)
 
     def _in_memory(self, memory: RawDestination | TensorObjectBuffer) -> None:

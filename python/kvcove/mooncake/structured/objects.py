@@ -104,11 +104,15 @@ class StructuredObjects:
         Raises
         ------
         TypeError
-            A member has no bytes.
+            A member has no bytes, or JSON cannot hold the metadata.
+        ValueError
+            The metadata has the key that this class keeps for itself.
         RuntimeError
             The store refuses; nothing is stored.
         """
         policy = _policy(policy, max_inflight_put)
+        if STRUCTURED_FIELD_SPECS_KEY in payload.metadata:
+            raise ValueError(f"metadata key {STRUCTURED_FIELD_SPECS_KEY} is reserved")
         specs: dict[str, Any] = {}
         members: dict[str, Pieces] = {}
         for name, value in payload.buffers.items():
@@ -117,9 +121,13 @@ class StructuredObjects:
         meta = {**payload.metadata, "layout": "structured", STRUCTURED_FIELD_SPECS_KEY: specs}
         if not specs:
             del meta[STRUCTURED_FIELD_SPECS_KEY]
+        try:
+            text = json.dumps(meta, separators=(",", ":"))
+        except TypeError as error:
+            raise TypeError(f"metadata must be JSON-serializable: {error}") from error
         return self._bundles.put(
             members,
-            meta=json.dumps(meta, separators=(",", ":")).encode(),
+            meta=text.encode(),
             partition=partition,
             chunk_bytes=chunk_bytes,
             policy=policy,

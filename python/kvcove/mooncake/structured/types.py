@@ -173,8 +173,10 @@ class StructuredObjectPayload:
         metadata: Mapping[str, Any] | None = None,
         buffers: Mapping[str, Any] | None = None,
     ) -> None:
-        object.__setattr__(self, "metadata", dict(metadata or {}))
-        object.__setattr__(self, "buffers", dict(buffers or {}))
+        for name, value in (("metadata", metadata), ("buffers", buffers)):
+            if value is not None and not isinstance(value, Mapping):
+                raise TypeError(f"{name} must be a mapping, not {type(value).__name__}")
+            object.__setattr__(self, name, dict(value or {}))
 
 
 @dataclass(frozen=True)
