@@ -352,12 +352,6 @@ def _verl(options: argparse.Namespace) -> int:
     if document is not None and verl.find_block(document.data) is None:
         raise LaunchError(f"{options.kv_store}: there is no {verl.BLOCK}")
     made = verl.plan(command, document)
-    _stale.tell(
-        made.connector,
-        tensor_parallel_size=made.tensor_parallel_size,
-        resets=True,
-        strict=options.strict,
-    )
     environment = {**os.environ, **made.environment}
     run = made.command
     wanted = bool(made.overrides)
@@ -370,6 +364,12 @@ def _verl(options: argparse.Namespace) -> int:
         options.print or usable(made.config, timeout=options.timeout, environ=environment)
     ):
         run = [*run, *made.overrides]
+        _stale.tell(
+            made.connector,
+            tensor_parallel_size=made.tensor_parallel_size,
+            resets=True,
+            strict=options.strict,
+        )
     else:
         environment = dict(os.environ)
     if options.print:

@@ -120,6 +120,7 @@ def test_the_users_keys_win_at_the_top(caplog: pytest.LogCaptureFixture) -> None
     assert launch.build_kv_transfer_config(config) == {
         "kv_connector": "MooncakeStoreConnector",
         "kv_role": "kv_consumer",
+        "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"load_async": False},
     }
     assert "kv_store.config_path is not used" in caplog.text

@@ -199,6 +199,7 @@ def test_a_vllm_gets_the_connector(
         ):
             own = [*plain, *option]
             assert command("--type", "mooncake", *job, *own) == own
+    caplog.clear()  # of what is said of MooncakeStoreConnector
     (tmp_path / "engine.yaml").write_text("port: 1\n")
     own = [*plain, "--config", f"{tmp_path}/engine.yaml"]
     assert command("--type", "kvcove", *job, *own) == [*own, "--kv-transfer-config", kvcove]

@@ -125,6 +125,7 @@ def test_the_path_of_mooncakes_file_comes_from_the_environment(
     assert at(compose(made.overrides), CONNECTOR) == {
         "kv_connector": "MooncakeStoreConnector",
         "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"mooncake_config_path": "/etc/mooncake.json"},
     }
     monkeypatch.delenv("MOONCAKE_CONFIG_PATH")
