@@ -69,8 +69,8 @@ if(KVCOVE_PRECOMPILED)
 endif()
 
 # The rest of a unit's compile time is mostly templates that each unit instantiates anew, so the build compiles several sources of a
-# module as one unit. Names in unnamed namespaces must therefore differ within a module. 0: each source is a unit of its own, which a
-# debugging session wants (preset `debug`) and clang-tidy needs.
+# module, or of a program of tests, as one unit. Names in unnamed namespaces must therefore differ within it. 0: each source is a unit
+# of its own, which a debugging session wants (preset `debug`) and clang-tidy needs.
 set(unity 0)
 if(PROJECT_IS_TOP_LEVEL)
   set(unity 8)
