@@ -181,7 +181,8 @@ def _add_strict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="refuse where engines may be given KV of old weights; default: a warning",
+        help="refuse where engines may be given KV of old weights, or a load that fails ends a request; "
+        "default: a warning",
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where KV of old weights may be found although a configuration is right."""
+"""What engines may suffer although a configuration is right: KV of old weights, ended requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tell(
     strict: bool = False,
     source: str = "",
 ) -> None:
-    """Warn of each way in which an engine may be given KV of old weights, or answers late loads wrong.
+    """Warn of each way to KV of old weights, and where a load that fails ends a user's request.
 
     Parameters
     ----------

@@ -25,11 +25,11 @@ from kvcove.launch.kv_store import KVStoreConfig
 __all__ = ["BLOCK", "TARGET", "Plan", "find_block", "load", "plan"]
 
 BLOCK = "actor_rollout_ref.rollout.kv_store"
-_TP = "actor_rollout_ref.rollout.tensor_model_parallel_size"
-_DEFAULT_TP = 2  # of verl's rollout.yaml
 TARGET = "actor_rollout_ref.rollout.engine_kwargs.vllm.kv_transfer_config"
 
 _PATH = tuple(BLOCK.split("."))
+_TP = "actor_rollout_ref.rollout.tensor_model_parallel_size"
+_DEFAULT_TP = 2  # of verl's config/rollout/rollout.yaml
 _ADAPTER: TypeAdapter[KVStoreConfig] = TypeAdapter(KVStoreConfig)
 
 

@@ -27,18 +27,17 @@ void QueueFence::OwnReset(const Token& before, const Token& after) {
 }
 
 bool QueueFence::Admits(const Token& token) {
-  const std::int64_t now_ns = clock_.NowNs();
   bool paused = false;
   std::uint64_t refused = 0;
   {
     const MutexLock lock(mutex_);
-    if (!seen_) return true;
+    if (!seen_ || (!refusing_ && !IsLater(token, *seen_))) return true;
+    const std::int64_t now_ns = clock_.NowNs();
     if (IsLater(token, *seen_)) {
       seen_ = token;
       refusing_ = true;
       since_ns_ = last_call_ns_ = now_ns;
     }
-    if (!refusing_) return true;
     paused = now_ns - std::exchange(last_call_ns_, now_ns) >= kPauseNs;
     if (!paused && now_ns - since_ns_ < kBoundNs) {
       ++refused_;
