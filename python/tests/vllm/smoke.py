@@ -208,6 +208,8 @@ class Run:
                         print(f"  ok    {said['text']}", flush=True)
                     else:
                         self._fail(f"{part}: {said['text']}")
+                        # Later parts would push it out of what is printed at the end.
+                        print(f"== The engines' log until then\n{self._text()[-6000:]}", flush=True)
                     continue
                 if part:
                     self.seconds.append((part, time.monotonic() - began))
