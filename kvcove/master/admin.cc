@@ -48,6 +48,10 @@ json OwnerJson(const wire::OwnerStat& owner) {
           {"puts", owner.puts},
           {"evictions", owner.evictions},
           {"stale_puts", owner.stale_puts},
+          {"disks", owner.disks},
+          {"disks_aside", owner.disks_aside},
+          {"disk_capacity_bytes", owner.disk_capacity_bytes},
+          {"disk_bytes", owner.disk_bytes},
           {"lease_age_ms", owner.lease_age_ns / kMillisecond}};
 }
 
@@ -104,8 +108,12 @@ class Answers {
     std::uint64_t free = 0;
     std::uint64_t live = 0;
     std::uint64_t objects = 0;
+    std::uint64_t disks = 0;
+    std::uint64_t disks_aside = 0;
     for (const wire::OwnerStat& owner : stat.owners) {
       if (!owner.live) continue;
+      disks += owner.disks;
+      disks_aside += owner.disks_aside;
       ++live;
       capacity += owner.capacity_bytes;
       free += owner.free_bytes;
@@ -128,6 +136,8 @@ class Answers {
                 {"capacity_bytes", capacity},
                 {"free_bytes", free},
                 {"objects", objects},
+                {"disks", disks},
+                {"disks_aside", disks_aside},
                 {"directory_entries", stat.entries_of_all},
                 {"directory_bytes", stat.directory_bytes},
                 {"lookups", stat.lookups},
