@@ -25,6 +25,7 @@
 #include "kvcove/base/read_only_copy.h"
 #include "kvcove/base/size.h"
 #include "kvcove/base/thread_room.h"
+#include "kvcove/base/virtual_machine.h"
 #include "kvcove/cli/command.h"
 #include "kvcove/segment/payload.h"
 
@@ -174,7 +175,7 @@ Finding ClockCheck() {
   timex state{};
   const bool boottime = clock_gettime(CLOCK_BOOTTIME, &now) == 0;
   const int synchronised = adjtimex(&state);
-  Finding finding{.what = "clock", .seen = "CLOCK_BOOTTIME runs; leases need nothing else"};
+  Finding finding{.what = "clock", .seen = "CLOCK_BOOTTIME runs"};
   if (!boottime) {
     finding = {.what = "clock",
                .verdict = Verdict::kFail,
@@ -184,6 +185,21 @@ Finding ClockCheck() {
     finding.verdict = Verdict::kNote;
     finding.change = "the time of day is not synchronised (NTP): only log lines show it";
   }
+  return finding;
+}
+
+Finding MachineCheck() {
+  Finding finding{.what = "machine", .seen = "none that says it is virtual; leases need no more"};
+  const std::optional<std::string> known = VirtualMachine();
+  if (!known) return finding;
+  finding.verdict = Verdict::kNote;
+  finding.seen = fmt::format("a virtual one ({})", *known);
+  finding.change =
+      "its clocks stand still while it is paused or migrated: processes on it may then read for "
+      "another second, the length of a lease, what a reset has voided. Where that must not be, "
+      "start the masters with --strict: a reset is true only when each owner has acknowledged it. "
+      "And its disks may answer a sync before anything is stored: look that the hypervisor passes "
+      "flushes on (QEMU: not cache=unsafe), or a loss of power loses what resets have stored";
   return finding;
 }
 
@@ -248,9 +264,10 @@ Finding IoUring() {
 
 Result<int> Run(const DoctorOptions& options) {
   KVCOVE_ASSIGN(const std::uint64_t memory, options.memory.Bytes("--memory"));
-  std::vector<Finding> findings = {
-      Memory(memory), SharedMemory(), LockedMemory(), HugePagesFor(memory), Descriptors(),
-      Threads(),      ProcessWatch(), ClockCheck(),   Disk(options.data),   IoUring()};
+  std::vector<Finding> findings = {Memory(memory),       SharedMemory(), LockedMemory(),
+                                   HugePagesFor(memory), Descriptors(),  Threads(),
+                                   ProcessWatch(),       ClockCheck(),   MachineCheck(),
+                                   Disk(options.data),   IoUring()};
   KVCOVE_TRY(AddDiskFindings(options, findings));
   AddNumaFindings(options, memory, findings);
   KVCOVE_TRY(AddNetworkFindings(options, findings));

@@ -3,6 +3,7 @@
 
 #include "kvcove/base/descriptors.h"
 #include "kvcove/base/log.h"
+#include "kvcove/base/virtual_machine.h"
 #include "kvcove/cli/command.h"
 #include "kvcove/cli/service_manager.h"
 #include "kvcove/cli/store_options.h"
@@ -80,6 +81,17 @@ Result<std::string> Advertised(const MasterOptions& options, const rpc::Address&
                           options.listen));
 }
 
+// The option is the master's, and matters where readers run: on machines like this one, as a rule.
+void SayMachine(const MasterOptions& options) {
+  const std::optional<std::string> known = VirtualMachine();
+  if (!known || options.strict) return;
+  LogInfo(
+      "this machine is a virtual one ({}): while a machine with readers is paused or migrated, "
+      "its leases stand still, and they may read what a reset voids meanwhile for up to a second "
+      "after it. --strict excludes that: only acknowledgements prove a reset then",
+      *known);
+}
+
 // One of several masters.
 Result<int> RunElected(const MasterOptions& options, const SecurityOptions::Loaded& security) {
   if (options.take_over) {
@@ -101,6 +113,7 @@ Result<int> RunElected(const MasterOptions& options, const SecurityOptions::Load
   LogInfo("one of several masters at {} (store {}, admin {})", master->address().ToString(),
           elected.etcd.place.ToString(),
           master->admin() ? "http://" + master->admin()->ToString() : "off");
+  SayMachine(options);
   NotifyReady();
   stop.Wait();
   master.reset();
@@ -134,6 +147,7 @@ Result<int> Run(const MasterOptions& options) {
   rpc::DropInherited();
   LogInfo("master at {} (data in '{}', admin {})", master.address().ToString(),
           options.data_directory, admin ? "http://" + admin->address().ToString() : "off");
+  SayMachine(options);
   NotifyReady();
   stop.Wait();
   admin.reset();

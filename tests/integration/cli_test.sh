@@ -244,6 +244,16 @@ if [ "$(id -u)" = 0 ] && "${other[@]}" test -x "$kvcove" 2>/dev/null; then
 fi
 check "doctor" 0 "This host can run kvcove" "$kvcove" doctor --memory 16MiB --data "$directory" --listen "127.0.0.1:$port"
 check "doctor json" 1 '"verdict":"FAIL"' "$kvcove" doctor --memory 190GiB --data "$directory" --listen "127.0.0.1:$port" --json
+if grep -q '^flags.* hypervisor' /proc/cpuinfo; then
+  check "doctor: a virtual machine" 0 "machine.*a virtual one .*--strict" sh -c '"$@" | tr "\n" " "' sh "$kvcove" doctor --memory 16MiB --data "$directory" --listen "127.0.0.1:$port"
+  master=(timeout --preserve-status -s TERM 2 "$kvcove" master --listen 127.0.0.1:0 --admin off --data "$directory/virtual")
+  check "a master on a virtual machine" 0 "this machine is a virtual one .*--strict" "${master[@]}"
+  check "one that believes no clock" 0 "stopped" "${master[@]}" --strict
+  if grep -q "virtual one" "$directory/err"; then
+    echo "FAILED: --strict is advised where it is set"
+    failed=$((failed + 1))
+  fi
+fi
 check "doctor: more than an owner gives" 1 "an owner gives at most 16TiB" "$kvcove" doctor --memory 17TiB --data "$directory" --listen "127.0.0.1:$port"
 check "doctor: one thing" 1 "^One thing must change" "$kvcove" doctor --memory 512GiB --data "$directory" --listen "127.0.0.1:$port"
 # A host with one RDMA port that is up and one that is down.
