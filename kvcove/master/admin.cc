@@ -55,13 +55,19 @@ json OwnerJson(const wire::OwnerStat& owner) {
           {"lease_age_ms", owner.lease_age_ns / kMillisecond}};
 }
 
-// `own`: what the leader knows of the same key.
+// `own`: what the leader knows of the same key. A master knows nothing of the time before its
+// start, `runs_for_ns` ago.
 json KeyJson(const wire::HeldKey& key, const wire::HeldKey& own,
-             const std::vector<wire::OwnerStat>& owners) {
+             const std::vector<wire::OwnerStat>& owners, std::int64_t runs_for_ns) {
   const bool found = key.reason == MissReason::kNone;
   json entry{{"found", found}, {"locations", json::array()}};
   if (found) entry["bytes"] = key.size_bytes;
-  if (!found) entry["reason"] = MissReasonName(key.reason);
+  if (key.reason == MissReason::kNeverPut) {
+    entry["reason"] = "not put since the master started";
+    entry["started_seconds_ago"] = static_cast<double>(runs_for_ns) * 1e-9;
+  } else if (!found) {
+    entry["reason"] = MissReasonName(key.reason);
+  }
   for (const wire::OwnerStat& owner : owners) {
     const auto at =
         std::ranges::find(key.holders, owner.number, &std::pair<wire::OwnerNumber, Tier>::first);
@@ -304,9 +310,10 @@ class Answers {
     // What requesters report is known here only, whichever shard has the key.
     const std::vector<wire::HeldKey> own = cluster_.master().directory().Held(asked);
     const std::vector<wire::OwnerStat> owners = cluster_.Owners();
+    const std::int64_t runs_for_ns = cluster_.master().control().RunsForNs();
     json list = json::array();
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      json entry = KeyJson(found.keys[i], own[i], owners);
+      json entry = KeyJson(found.keys[i], own[i], owners, runs_for_ns);
       entry["namespace"] = ReadableName(slots[i].name);
       entry["version"] = slots[i].version;
       if (found.keys[i].reason == MissReason::kShardAway) entry["away"] = found.away;

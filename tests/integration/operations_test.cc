@@ -266,6 +266,10 @@ TEST_F(OperationsTest, EveryMissHasAReasonAndIsTold) {
     EXPECT_EQ(in["last_miss"]["reason"], reason) << in.dump();
     EXPECT_GE(in["last_miss"]["count"].get<int>(), 1);
   }
+  // Nobody but the last master knows what was removed before this one started.
+  const json never = Json("GET", "/v1/key?key=never&namespace=acme/llama")["in"][0];
+  EXPECT_EQ(never["reason"], "not put since the master started") << never.dump();
+  EXPECT_GT(never["started_seconds_ago"].get<double>(), 0) << never.dump();
   // What the master cannot know is told to it, too: here the owners are gone.
   EXPECT_EQ(Put(*session, "gone"), Code::kOk);
   EXPECT_TRUE(Get(*session, "gone").ok());
