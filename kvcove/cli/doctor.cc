@@ -11,10 +11,12 @@
 #include <sys/timex.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/directory.h"
@@ -27,6 +29,7 @@
 #include "kvcove/base/thread_room.h"
 #include "kvcove/base/virtual_machine.h"
 #include "kvcove/cli/command.h"
+#include "kvcove/pool/daemon.h"
 #include "kvcove/segment/payload.h"
 
 namespace kvcove::cli {
@@ -132,6 +135,26 @@ Finding Descriptors() {
     finding.verdict = Verdict::kWarn;
     finding.change = "each connection is one: ulimit -n 65536, LimitNOFILE=65536 (systemd)";
   }
+  return finding;
+}
+
+// Memory is a file, too. What is wrong with --disk another check says.
+Finding FileSizes(std::uint64_t memory, std::span<const std::string> disks) {
+  rlimit limit{};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  if (limit.rlim_cur == RLIM_INFINITY) return {.what = "file size", .seen = "unlimited"};
+  std::uint64_t largest = memory;
+  if (const auto specs = owner::ParseDisks("--disk", disks)) {
+    for (const disklog::DiskSpec& spec : *specs) largest = std::max(largest, spec.size_bytes);
+  }
+  Finding finding{
+      .what = "file size",
+      .verdict = Verdict::kNote,
+      .seen = fmt::format("at most {}", FormatSize(limit.rlim_cur)),
+      .change = fmt::format("memory and disks of an owner are files, of {} here: ulimit "
+                            "-f unlimited, LimitFSIZE=infinity (systemd)",
+                            FormatSize(largest))};
+  if (limit.rlim_cur < largest) finding.verdict = Verdict::kFail;
   return finding;
 }
 
@@ -264,10 +287,12 @@ Finding IoUring() {
 
 Result<int> Run(const DoctorOptions& options) {
   KVCOVE_ASSIGN(const std::uint64_t memory, options.memory.Bytes("--memory"));
-  std::vector<Finding> findings = {Memory(memory),       SharedMemory(), LockedMemory(),
-                                   HugePagesFor(memory), Descriptors(),  Threads(),
-                                   ProcessWatch(),       ClockCheck(),   MachineCheck(),
-                                   Disk(options.data),   IoUring()};
+  std::vector<Finding> findings = {Memory(memory),     SharedMemory(),
+                                   LockedMemory(),     HugePagesFor(memory),
+                                   Descriptors(),      FileSizes(memory, options.disks),
+                                   Threads(),          ProcessWatch(),
+                                   ClockCheck(),       MachineCheck(),
+                                   Disk(options.data), IoUring()};
   KVCOVE_TRY(AddDiskFindings(options, findings));
   AddNumaFindings(options, memory, findings);
   KVCOVE_TRY(AddNetworkFindings(options, findings));

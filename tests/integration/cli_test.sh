@@ -254,6 +254,8 @@ if grep -q '^flags.* hypervisor' /proc/cpuinfo; then
     failed=$((failed + 1))
   fi
 fi
+check "doctor: small files only" 1 "file size: at most 1MiB" bash -c 'ulimit -f 1024; exec "$@"' bash "$kvcove" doctor --memory 16MiB --data "$directory" --listen "127.0.0.1:$port"
+check "an owner that may write small files only" 2 "may write 1048576 B into a file: ulimit -f" bash -c 'ulimit -f 1024; exec "$@"' bash "$kvcove" serve --memory 16MiB --socket "$directory/small/kvcove.sock"
 check "doctor: more than an owner gives" 1 "an owner gives at most 16TiB" "$kvcove" doctor --memory 17TiB --data "$directory" --listen "127.0.0.1:$port"
 check "doctor: one thing" 1 "^One thing must change" "$kvcove" doctor --memory 512GiB --data "$directory" --listen "127.0.0.1:$port"
 # A host with one RDMA port that is up and one that is down.
