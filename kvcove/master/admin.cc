@@ -474,16 +474,25 @@ std::vector<std::pair<std::string, std::string>> LeaderPaths() {
   return paths;
 }
 
+Result<std::unique_ptr<http::Server>> ServeMetrics(rpc::Address& address,
+                                                   std::shared_ptr<rpc::Credentials> credentials,
+                                                   std::shared_ptr<rpc::Tls> tls,
+                                                   const std::vector<http::Route>& routes) {
+  http::ServerOptions server{.loopback = rpc::IsLoopback(address),
+                             .authorize = rpc::BearersOf(std::move(credentials)),
+                             .tunnel = rpc::TunnelOf(std::move(tls))};
+  KVCOVE_ASSIGN(server.listener, rpc::ListenTcp(address));
+  return http::Server::Open(std::move(server), http::MonitoringRoutes(routes));
+}
+
 Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
                                            const AdminOptions& options, const Clock& clock) {
   std::unique_ptr<Admin> admin(new Admin);
-  admin->address_ = options.listen;
-  http::ServerOptions server{.loopback = rpc::IsLoopback(options.listen)};
-  KVCOVE_ASSIGN(server.listener, rpc::ListenTcp(admin->address_));
-  if (options.credentials != nullptr) {
-    server.authorize = [credentials = options.credentials](const std::string& authorization) {
-      return rpc::MayAdminister(*credentials, authorization);
-    };
+  http::ServerOptions server{.authorize = rpc::BearersOf(options.credentials), .tunnel = {}};
+  if (options.listen) {
+    admin->address_ = *options.listen;
+    server.loopback = rpc::IsLoopback(admin->address_);
+    KVCOVE_ASSIGN(server.listener, rpc::ListenTcp(admin->address_));
   }
   const auto answers = std::make_shared<Answers>(cluster, tasks, clock);
   std::vector<http::Route> routes;
@@ -517,6 +526,7 @@ Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
   routes.push_back({.method = "GET",
                     .path = "/metrics",
                     .open = false,
+                    .metrics = true,
                     .waits = false,
                     .answer = [answers](const Request&) {
                       return Response{.body = answers->Metrics(),
@@ -547,6 +557,12 @@ Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
   }
   add("POST", "/v1/cancel", false,
       [answers](const Request& request) { return answers->Cancel(request); });
+  if (options.metrics) {
+    admin->metrics_address_ = *options.metrics;
+    KVCOVE_ASSIGN(admin->metrics_,
+                  ServeMetrics(admin->metrics_address_, options.credentials, options.tls, routes));
+  }
+  if (!options.listen) return admin;
   KVCOVE_ASSIGN(admin->server_, http::Server::Open(std::move(server), std::move(routes)));
   return admin;
 }

@@ -27,8 +27,10 @@ namespace {
 
 constexpr std::size_t kMinTokenBytes = 32;
 constexpr std::size_t kMaxFileBytes = 4U << 20;
-constexpr std::array<std::string_view, 5> kScopeNames = {"read", "write", "reset", "admin",
-                                                         "owner"};
+constexpr std::array<std::string_view, 6> kScopeNames = {"read",  "write", "reset",
+                                                         "admin", "owner", "metrics"};
+constexpr std::array<Scope, kScopeNames.size()> kScopesByName = {
+    Scope::kRead, Scope::kWrite, Scope::kReset, Scope::kAdmin, Scope::kOwner, Scope::kMetrics};
 constexpr std::array<std::string_view, 7> kTenantKeys = {
     "tokens",           "scopes",          "maximum",    "guaranteed",
     "calls_per_second", "bytes_in_flight", "connections"};
@@ -228,7 +230,7 @@ Result<Scopes> ParseScopes(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const auto known = std::ranges::find(kScopeNames, name);
     if (known == kScopeNames.end()) return UnknownKey("scope", name, kScopeNames);
-    scopes = static_cast<Scopes>(scopes | (1U << (known - kScopeNames.begin())));
+    scopes |= static_cast<Scopes>(kScopesByName[known - kScopeNames.begin()]);
   }
   return scopes;
 }
@@ -244,7 +246,7 @@ Scopes ScopesOf(Scopes named) {
 std::vector<std::string> ScopeNames(Scopes scopes) {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < kScopeNames.size(); ++i) {
-    if ((scopes & (1U << i)) != 0) names.emplace_back(kScopeNames[i]);
+    if ((scopes & static_cast<Scopes>(kScopesByName[i])) != 0) names.emplace_back(kScopeNames[i]);
   }
   return names;
 }
@@ -453,7 +455,7 @@ std::string BearerOf(const Credential& credential) {
   return credential.tenant + "." + Hex(Mac(credential.token, "kvcove admin bearer"));
 }
 
-bool MayAdminister(Credentials& credentials, const std::string& authorization) {
+bool MayAsk(Credentials& credentials, const std::string& authorization, bool metrics) {
   constexpr std::string_view kBearer = "Bearer ";
   if (!authorization.starts_with(kBearer)) return false;
   const std::string given = authorization.substr(kBearer.size());
@@ -461,7 +463,9 @@ bool MayAdminister(Credentials& credentials, const std::string& authorization) {
   if (dot == std::string::npos) return false;
   credentials.Refresh();
   const std::optional<Tenant> tenant = credentials.Find(given.substr(0, dot));
-  if (!tenant || (tenant->scopes & static_cast<Scopes>(Scope::kAdmin)) == 0) return false;
+  const auto enough = static_cast<Scopes>(static_cast<Scopes>(Scope::kAdmin) |
+                                          (metrics ? static_cast<Scopes>(Scope::kMetrics) : 0));
+  if (!tenant || (tenant->scopes & enough) == 0) return false;
   return std::ranges::any_of(tenant->tokens, [&](const std::string& token) {
     const std::string right = BearerOf({.tenant = given.substr(0, dot), .token = token});
     return right.size() == given.size() &&

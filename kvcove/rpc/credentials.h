@@ -29,6 +29,7 @@ enum class Scope : std::uint8_t {
   // Be an owner that serves this tenant alone. It has no name: `owner` beside read, write or reset,
   // and without admin, stands for it (ScopesOf).
   kTenantOwner = 32,
+  kMetrics = 64,  // GET /metrics
 };
 using Scopes = std::uint8_t;
 inline constexpr Scopes kAllScopes = 31;
@@ -126,8 +127,10 @@ std::uint64_t KeyIdOf(const std::string& token);
 // What a token stands for at the admin port: derived, so that the token itself goes nowhere.
 std::string BearerOf(const Credential& credential);
 // The value of an Authorization header: true if it is the bearer of a tenant with the scope
-// `admin`.
-bool MayAdminister(Credentials& credentials, const std::string& authorization);
+// `admin`, or, for `metrics`, with that one.
+bool MayAsk(Credentials& credentials, const std::string& authorization, bool metrics);
+// No scope but `metrics`: it is none of the pool's users, owners or operators.
+constexpr bool OnlyMetrics(Scopes scopes) { return scopes == static_cast<Scopes>(Scope::kMetrics); }
 // What the names in a tenant's entry stand for: kTenantOwner for kOwner where the entry is one of a
 // tenant that stores and loads.
 Scopes ScopesOf(Scopes named);

@@ -26,6 +26,8 @@ const std::string* TokenOf(const std::optional<Tenant>& tenant, std::uint64_t ke
 }
 
 constexpr std::string_view kSayHelloFirst = "say hello first";
+constexpr const char* kMetricsOnly =
+    "this token has the scope \"metrics\" alone, which is good for GET /metrics and nothing else";
 
 }  // namespace
 
@@ -109,6 +111,10 @@ Reply Gate::Greet(Guest& guest, wire::Method method, std::span<const std::byte> 
     return ErrorReply({Code::kDenied, "this server does not know this tenant with this token"},
                       /*close=*/true);
   }
+  if (OnlyMetrics(tenant->scopes)) {
+    refused_.fetch_add(1, std::memory_order_relaxed);
+    return ErrorReply({Code::kDenied, kMetricsOnly}, /*close=*/true);
+  }
   guest.caller = std::make_shared<const Caller>(Caller{.tenant = guest.hello.tenant,
                                                        .tag = TenantTag(guest.hello.tenant),
                                                        .scopes = tenant->scopes});
@@ -132,7 +138,7 @@ bool Gate::Admitted(Guest& guest) const {
   if (credentials_ == nullptr || guest.version == credentials_->version()) return true;
   guest.version = credentials_->version();
   const std::optional<Tenant> tenant = credentials_->Find(guest.hello.tenant);
-  if (TokenOf(tenant, guest.hello.key_id) == nullptr) {
+  if (TokenOf(tenant, guest.hello.key_id) == nullptr || OnlyMetrics(tenant->scopes)) {
     guest.caller = nullptr;
     return false;
   }

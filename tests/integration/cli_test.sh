@@ -169,6 +169,9 @@ check "wrong scope" 2 "did you mean 'reset'" "$kvcove" token acme --scopes rest
 for file in servers acme boss; do
   if [ "$(stat -c %a "$directory/$file.toml")" != 600 ]; then echo "FAILED: mode of $file.toml"; failed=$((failed + 1)); fi
 done
+check "metrics on an open address" 2 "namespaces' names are in the metrics" "$kvcove" master --metrics 0.0.0.0:1 --data "$directory/m"
+check "a token for metrics" 0 'scopes = \["metrics"\]' "$kvcove" token prometheus --scopes metrics
+check "no such scope" 2 "did you mean 'metrics'" "$kvcove" token prometheus --scopes metric
 check "admin on an open address" 2 "plain HTTP" "$kvcove" master --credentials "$directory/servers.toml" --admin 0.0.0.0:1 --data "$directory/m"
 check "tenant without credentials" 2 "no tenants" "$kvcove" owner --tenant acme --socket "$directory/a/s"
 chmod 644 "$directory/servers.toml"

@@ -33,9 +33,12 @@ class OperationsTest : public ClusterFixture {
     tasks_ = std::make_unique<master::Tasks>(
         *master_, master::TaskOptions{.repair_delay_ns = 300 * kMillisecond}, clock);
     EXPECT_TRUE(tasks_->Begin());
-    auto admin = master::Admin::Open(
-        *master_, *tasks_,
-        {.listen = {.host = "127.0.0.1", .port = 0}, .credentials = credentials_}, clock);
+    auto admin = master::Admin::Open(*master_, *tasks_,
+                                     {.listen = rpc::Address{.host = "127.0.0.1", .port = 0},
+                                      .metrics = rpc::Address{.host = "127.0.0.1", .port = 0},
+                                      .credentials = credentials_,
+                                      .tls = tls_},
+                                     clock);
     ASSERT_TRUE(admin) << admin.error().ToString();
     admin_ = std::move(*admin);
   }
@@ -367,8 +370,10 @@ TEST_F(OperationsTest, OwnersHaveAnEndpointToo) {
   rpc::Address address{.host = "127.0.0.1", .port = 0};
   auto listener = rpc::ListenTcp(address);
   ASSERT_TRUE(listener);
-  const auto server = Must(pool::ServeAdmin(owners_[0]->host(), std::move(*listener), address,
-                                            nullptr, SystemClock::Instance()));
+  const auto server = Must(pool::ServeAdmin(
+      owners_[0]->host(),
+      {.listener = std::move(*listener), .address = address, .credentials = {}, .tls = {}},
+      SystemClock::Instance()));
   const auto get = [&](const std::string& path) {
     return Must(http::Call({.port = address.port, .target = path}));
   };
