@@ -323,49 +323,24 @@ Result<TenantTable> ParseTenants(std::string_view text, const std::string& path)
   return table;
 }
 
-std::string Credentials::StampOf(const std::string& path) {
-  struct stat status{};
-  if (stat(path.c_str(), &status) != 0) return {};
-  return fmt::format("{} {} {} {}", status.st_ino, status.st_size, status.st_mtim.tv_sec,
-                     status.st_mtim.tv_nsec);
+Status Credentials::Read() {
+  KVCOVE_ASSIGN(const std::string text, ReadPrivate(path_));
+  KVCOVE_ASSIGN(TenantTable table, ParseTenants(text, path_));
+  const MutexLock lock(mutex_);
+  table_ = std::make_shared<const TenantTable>(std::move(table));
+  return {};
 }
 
 Result<std::shared_ptr<Credentials>> Credentials::Load(const std::string& path) {
   std::shared_ptr<Credentials> credentials(new Credentials(path));
-  const std::string stamp = StampOf(path);
-  KVCOVE_ASSIGN(const std::string text, ReadPrivate(path));
-  KVCOVE_ASSIGN(TenantTable table, ParseTenants(text, path));
-  const MutexLock lock(credentials->mutex_);
-  credentials->table_ = std::make_shared<const TenantTable>(std::move(table));
-  credentials->stamp_ = stamp;
+  KVCOVE_TRY(credentials->file_.Open([&] { return credentials->Read(); }));
   return credentials;
 }
 
 void Credentials::Refresh(bool now) {
-  const std::int64_t now_ns = SystemClock::Instance().NowNs();
-  std::int64_t looked_ns = looked_ns_.load(std::memory_order_relaxed);
-  if (!now && now_ns < looked_ns + kSecond) return;
-  // Of several callers one looks.
-  if (!looked_ns_.compare_exchange_strong(looked_ns, now_ns) && !now) return;
-  const std::string stamp = StampOf(path_);
-  {
-    const MutexLock lock(mutex_);
-    if (stamp == stamp_) return;
-    stamp_ = stamp;
-  }
-  const Result<std::string> text = ReadPrivate(path_);
-  Result<TenantTable> table = text ? ParseTenants(*text, path_) : std::unexpected(text.error());
-  if (!table) {
-    LogError("the credentials are those of before: {}", table.error().ToString());
-    return;
-  }
-  const std::size_t tenants = table->size();
-  {
-    const MutexLock lock(mutex_);
-    table_ = std::make_shared<const TenantTable>(std::move(*table));
-  }
+  if (file_.Refresh(now, [this] { return Read(); }) != WatchedFiles::Look::kRead) return;
   version_.fetch_add(1, std::memory_order_release);
-  LogInfo("read '{}' again: {} tenants", path_, tenants);
+  LogInfo("read '{}' again: {} tenants", path_, All().size());
 }
 
 TenantTable Credentials::All() const {

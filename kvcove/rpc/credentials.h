@@ -14,6 +14,7 @@
 
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/result.h"
+#include "kvcove/base/watched_files.h"
 #include "kvcove/rpc/admission.h"
 #include "kvcove/wire/auth.h"
 
@@ -108,15 +109,14 @@ class Credentials {
   std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:
-  explicit Credentials(std::string path) : path_(std::move(path)) {}
-  static std::string StampOf(const std::string& path);
+  explicit Credentials(const std::string& path) : path_(path), file_("the credentials", {path}) {}
+  Status Read();
 
   const std::string path_;
+  WatchedFiles file_;
   std::atomic<std::uint64_t> version_{1};
   mutable Mutex mutex_;
   std::shared_ptr<const TenantTable> table_ KVCOVE_GUARDED_BY(mutex_);
-  std::string stamp_ KVCOVE_GUARDED_BY(mutex_);
-  std::atomic<std::int64_t> looked_ns_{0};
 };
 
 // HMAC-SHA256 of `text` with `token`; equality in constant time.

@@ -44,10 +44,8 @@ Gate::Gate(std::shared_ptr<Credentials> credentials)
 
 void Gate::NoteRefused(const std::string& tenant) {
   refused_.fetch_add(1, std::memory_order_relaxed);
-  const std::int64_t now = SystemClock::Instance().NowNs();
-  std::int64_t logged = logged_ns_.load();
-  if (now > logged + kSecond && logged_ns_.compare_exchange_strong(logged, now)) {
-    LogWarn("refused a connection that calls itself '{}'", tenant.substr(0, 64));
+  if (const auto lines = refusals_.Due(SystemClock::Instance().NowNs()); lines > 0) {
+    LogWarn("refused a connection that calls itself '{}' ({} times)", tenant.substr(0, 64), lines);
   }
 }
 
