@@ -361,6 +361,7 @@ void AddDoctor(CLI::App& app, Action& chosen) {
       ->add_option("--sysfs", options->sysfs,
                    "the kernel's tree of devices; in a container the host's may be elsewhere")
       ->capture_default_str();
+  AddSecurityOptions(*doctor, options->security);
   doctor->add_flag("--json", options->as_json, "print JSON");
   doctor->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }
